@@ -1,1 +1,32 @@
-//! protocol
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod codec;
+mod event;
+mod frame;
+mod instruction;
+mod message;
+mod name;
+mod request;
+mod session;
+mod status;
+
+pub use codec::CodecError;
+pub use event::{EVENT_FRAME_BYTES, Event, Mark, Unit};
+pub use frame::{Frame, FrameError, HEADER_BYTES, Header, Kind, LARGEST_PAYLOAD, VERSION};
+pub use instruction::Instruction;
+pub use message::{ClientMessage, DaemonMessage};
+pub use name::{GpuName, GpuUuid, JobName, NameError, PciBusId};
+pub use request::{GpuListing, JobSelector, Request, ResetOutcome, Response, SwapTarget, Swapped};
+pub use session::{
+    Closing, ClosingReason, Hello, RankPosition, Refusal, RefusalCode, Unsupported, Welcome,
+};
+pub use status::{
+    DaemonStatus, GpuStatus, Holder, JobStatus, PlanStatus, RankStatus, Status, Window,
+};
+
+/// Where trainers reach the daemon.
+pub const TRAINER_SOCKET: &str = "/run/pfo/pfod.sock";
+
+/// Where administrators reach the daemon.
+pub const ADMIN_SOCKET: &str = "/run/pfo/admin.sock";

@@ -1,0 +1,170 @@
+//! What a rank tells while it trains: the begin and end of steps and instructions.
+
+use serde::{Deserialize, Serialize};
+
+use crate::codec::{self, CodecError};
+use crate::frame::{FrameError, HEADER_BYTES, Header, Kind};
+use crate::instruction::Instruction;
+
+/// One unit of work within a step: what it is, of which microbatch, on which model chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Unit {
+    /// The kind of work.
+    pub instruction: Instruction,
+    /// The model chunk of the stage, 0 without interleaving.
+    pub chunk: u16,
+    /// The microbatch, counted from 0 in each step.
+    pub microbatch: u32,
+}
+
+impl std::fmt::Display for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of microbatch {}", self.instruction, self.microbatch)?;
+        if self.chunk > 0 {
+            write!(f, " of chunk {}", self.chunk)?;
+        }
+        Ok(())
+    }
+}
+
+/// What begins or ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mark {
+    /// A training iteration begins. Steps are numbered by the rank and never repeat.
+    StepBegin(u64),
+    /// The training iteration with that number ends.
+    StepEnd(u64),
+    /// An instruction begins.
+    InstructionBegin(Unit),
+    /// The instruction that began last ends.
+    InstructionEnd(Unit),
+}
+
+/// One event of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Counts every event of the session from 0, also those that could not be sent: a gap tells the
+    /// daemon that it missed something.
+    pub sequence: u64,
+    /// When it happened, `CLOCK_MONOTONIC` of the node in nanoseconds.
+    pub client_ns: u64,
+    /// What happened.
+    pub mark: Mark,
+}
+
+/// Bytes of the largest event frame, header included.
+pub const EVENT_FRAME_BYTES: usize = HEADER_BYTES + Kind::Event.max_payload();
+
+impl Event {
+    /// Writes the event as a whole frame without allocating; returns the frame's length.
+    ///
+    /// # Errors
+    /// None for an event of this version, whose size is bounded by its type.
+    pub fn write_frame(&self, out: &mut [u8; EVENT_FRAME_BYTES]) -> Result<usize, CodecError> {
+        let length = codec::encode_into(self, &mut out[HEADER_BYTES..])?;
+        out[..HEADER_BYTES].copy_from_slice(
+            &Header {
+                kind: Kind::Event,
+                length,
+            }
+            .to_bytes(),
+        );
+        Ok(HEADER_BYTES + length)
+    }
+
+    /// Reads an event from the payload of an event frame.
+    ///
+    /// # Errors
+    /// If the payload is not exactly one event.
+    pub fn from_payload(payload: &[u8]) -> Result<Self, FrameError> {
+        codec::decode(payload).map_err(|source| FrameError::Payload {
+            kind: Kind::Event,
+            source,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::frame::Frame;
+
+    fn frame(event: Event) -> Vec<u8> {
+        let mut out = [0; EVENT_FRAME_BYTES];
+        let length = event.write_frame(&mut out).unwrap();
+        out[..length].to_vec()
+    }
+
+    #[test]
+    fn the_bytes_of_an_instruction_begin_are_the_documented_ones() {
+        let unit = Unit {
+            instruction: Instruction::Backward,
+            chunk: 3,
+            microbatch: 258,
+        };
+        let event = Event {
+            sequence: 7,
+            client_ns: 0x0102_0304,
+            mark: Mark::InstructionBegin(unit),
+        };
+        #[rustfmt::skip]
+        assert_eq!(frame(event), [
+            30, 0, 0, 0,  1, 0,  2, 0,          // length, version, kind
+            7, 0, 0, 0, 0, 0, 0, 0,             // sequence
+            4, 3, 2, 1, 0, 0, 0, 0,             // client_ns
+            2, 0, 0, 0,                         // instruction begin
+            1, 0, 0, 0,  3, 0,  2, 1, 0, 0,     // backward, chunk, microbatch
+        ]);
+    }
+
+    #[test]
+    fn the_bytes_of_a_step_end_are_the_documented_ones() {
+        let event = Event {
+            sequence: 1,
+            client_ns: 2,
+            mark: Mark::StepEnd(3),
+        };
+        #[rustfmt::skip]
+        assert_eq!(frame(event), [
+            28, 0, 0, 0,  1, 0,  2, 0,
+            1, 0, 0, 0, 0, 0, 0, 0,
+            2, 0, 0, 0, 0, 0, 0, 0,
+            1, 0, 0, 0,
+            3, 0, 0, 0, 0, 0, 0, 0,
+        ]);
+    }
+
+    fn any_mark() -> impl Strategy<Value = Mark> {
+        let unit =
+            (0..11u32, any::<u16>(), any::<u32>()).prop_map(|(number, chunk, microbatch)| Unit {
+                instruction: Instruction::from_number(number).unwrap(),
+                chunk,
+                microbatch,
+            });
+        prop_oneof![
+            any::<u64>().prop_map(Mark::StepBegin),
+            any::<u64>().prop_map(Mark::StepEnd),
+            unit.clone().prop_map(Mark::InstructionBegin),
+            unit.prop_map(Mark::InstructionEnd),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_event_survives_the_wire(sequence: u64, client_ns: u64, mark in any_mark()) {
+            let event = Event { sequence, client_ns, mark };
+            let bytes = frame(event);
+            let frame = Frame::first_of(&bytes).unwrap().unwrap();
+            prop_assert_eq!(frame.kind, Kind::Event);
+            prop_assert_eq!(frame.total_bytes(), bytes.len());
+            prop_assert_eq!(Event::from_payload(frame.payload).unwrap(), event);
+        }
+
+        #[test]
+        fn no_payload_makes_the_decoder_panic(payload in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = Event::from_payload(&payload);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What `pfoctl` asks and what the daemon answers: one response to each request, in order.
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::{GpuName, GpuUuid, JobName, PciBusId};
+use crate::session::Refusal;
+use crate::status::{PlanStatus, Status};
+
+/// Which job is meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobSelector {
+    /// The job's name.
+    pub job: JobName,
+    /// Whose job; none means the peer's own or, for an administrator, the only one of that name.
+    pub uid: Option<u32>,
+}
+
+/// What a job shall run from the swap on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SwapTarget {
+    /// The plan that was loaded before.
+    Loaded,
+    /// What ran before the current plan.
+    Previous,
+    /// No plan: default clocks.
+    DefaultClocks,
+}
+
+/// One request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Request {
+    /// Which GPUs the node has.
+    Gpus,
+    /// Everything about daemon, GPUs and jobs.
+    Status,
+    /// Check a plan against a job and keep it for a swap.
+    PlanLoad {
+        /// The job.
+        job: JobSelector,
+        /// What to call the plan in status.
+        label: String,
+        /// The plan, `pfo-plan/1` JSON.
+        plan: Vec<u8>,
+    },
+    /// Change what a job runs, at the same step on all of its ranks.
+    PlanSwap {
+        /// The job.
+        job: JobSelector,
+        /// To what.
+        target: SwapTarget,
+        /// Not before this step; the daemon takes the first one that no rank has begun.
+        not_before: Option<u64>,
+        /// Answer only when every rank has changed.
+        wait: bool,
+    },
+    /// Restore clocks that pfo left locked and no session holds.
+    ClocksReset {
+        /// One GPU, or all of the node.
+        gpu: Option<GpuName>,
+        /// Also reset locks that pfo did not set or that a session holds.
+        all: bool,
+    },
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Response {
+    /// To [`Request::Gpus`], in the driver's order.
+    Gpus(Vec<GpuListing>),
+    /// To [`Request::Status`].
+    Status(Box<Status>),
+    /// To [`Request::PlanLoad`].
+    Loaded(PlanStatus),
+    /// To [`Request::PlanSwap`].
+    Swapped(Swapped),
+    /// To [`Request::ClocksReset`], one entry for each GPU looked at.
+    Reset(Vec<ResetOutcome>),
+    /// To any request.
+    Refused(Refusal),
+}
+
+/// A GPU as a list shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuListing {
+    /// The UUID.
+    pub uuid: GpuUuid,
+    /// The PCI bus id.
+    pub pci_bus_id: PciBusId,
+    /// The model.
+    pub model: String,
+}
+
+/// A swap that was decided or, with `wait`, done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Swapped {
+    /// The plan; none at default clocks.
+    pub plan: Option<PlanStatus>,
+    /// The step at which every rank changes.
+    pub step: u64,
+    /// The ranks on this node that take part.
+    pub ranks: u32,
+    /// How many of them have changed already.
+    pub changed: u32,
+}
+
+/// What became of one GPU in a reset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResetOutcome {
+    /// The GPU.
+    pub uuid: GpuUuid,
+    /// What was done, or why nothing was.
+    pub outcome: String,
+    /// Whether the GPU is free of locks of pfo now.
+    pub restored: bool,
+}

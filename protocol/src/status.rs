@@ -1,0 +1,173 @@
+//! What the daemon tells about itself, its GPUs and its jobs. `pfoctl status --json` prints these
+//! very fields.
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::{GpuUuid, JobName, PciBusId};
+
+/// Everything that `pfoctl status` shows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The daemon.
+    pub daemon: DaemonStatus,
+    /// Every GPU of the node, in the driver's order.
+    pub gpus: Vec<GpuStatus>,
+    /// The jobs that the peer may see.
+    pub jobs: Vec<JobStatus>,
+}
+
+/// The daemon itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DaemonStatus {
+    /// Its version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime_s: f64,
+    /// The driver's version, if it could be loaded.
+    pub driver: Option<String>,
+    /// What is wrong with the driver, if anything.
+    pub driver_problem: Option<String>,
+    /// Sessions open now.
+    pub sessions: u32,
+    /// GPUs whose clocks could not be restored yet, each with the reason.
+    pub unrestored: Vec<String>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpuStatus {
+    /// The driver's index, for people only.
+    pub index: u32,
+    /// The UUID.
+    pub uuid: GpuUuid,
+    /// The PCI bus id.
+    pub pci_bus_id: PciBusId,
+    /// The model.
+    pub model: String,
+    /// Whether MIG splits it.
+    pub mig: bool,
+    /// The SM clock that pfo locked, in MHz; none if pfo holds no lock.
+    pub requested_mhz: Option<u32>,
+    /// The SM clock that the driver reports, in MHz.
+    pub observed_mhz: Option<u32>,
+    /// The memory clock that pfo locked, in MHz.
+    pub memory_locked_mhz: Option<u32>,
+    /// The power that the driver reports, in watts.
+    pub power_w: Option<f64>,
+    /// Who holds the lease.
+    pub holder: Option<Holder>,
+    /// What is wrong with the GPU, if anything.
+    pub problem: Option<String>,
+}
+
+/// Who holds a lease.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The job.
+    pub job: JobName,
+    /// The rank.
+    pub rank: u32,
+    /// The user, as the kernel gave it.
+    pub uid: u32,
+    /// The process, as the kernel gave it.
+    pub pid: u32,
+    /// The session.
+    pub session: u64,
+}
+
+/// One job, as far as its ranks are on this node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// The name.
+    pub job: JobName,
+    /// Whose it is.
+    pub uid: u32,
+    /// The number of pipeline stages.
+    pub pp_degree: u32,
+    /// The plan that the job runs; none at default clocks.
+    pub plan: Option<PlanStatus>,
+    /// The plan that is loaded and waits for a swap.
+    pub loaded: Option<PlanStatus>,
+    /// The step at which a swap that is under way takes place.
+    pub swap_at_step: Option<u64>,
+    /// Joules that the job's GPUs on this node used while they were leased, by their counters.
+    pub energy_j: f64,
+    /// What was measured under each plan, oldest first, the last one running on.
+    pub windows: Vec<Window>,
+    /// The ranks on this node, in the order of their numbers.
+    pub ranks: Vec<RankStatus>,
+}
+
+/// A plan as status shows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanStatus {
+    /// Counts the plans of the job from 1.
+    pub number: u32,
+    /// Where it came from, as the client called it.
+    pub label: String,
+    /// The step time that the plan predicts, in seconds.
+    pub predicted_time_s: Option<f64>,
+    /// The step energy of all stages that the plan predicts, in joules.
+    pub predicted_energy_j: Option<f64>,
+    /// Why the plan is suspended; the job then runs at default clocks.
+    pub suspended: Option<String>,
+}
+
+/// The measured part of a job's life under one plan (or none). The step in which the plan was taken up is left out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Window {
+    /// The plan's number; none at default clocks.
+    pub plan: Option<u32>,
+    /// The plan's label; `default clocks` without one.
+    pub label: String,
+    /// The fewest whole steps that a rank measured.
+    pub steps: u64,
+    /// Mean time from one step's begin to the next one's, of the slowest rank, in seconds.
+    pub iteration_time_s: f64,
+    /// Mean energy of a step, of all ranks on this node together, in joules.
+    pub iteration_energy_j: f64,
+}
+
+/// One rank on this node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankStatus {
+    /// The global rank.
+    pub rank: u32,
+    /// Its stage.
+    pub stage: u32,
+    /// Its process.
+    pub pid: u32,
+    /// Its session.
+    pub session: u64,
+    /// Its GPU.
+    pub gpu_uuid: GpuUuid,
+    /// The step that it began last.
+    pub step: Option<u64>,
+    /// The number of the plan that it runs.
+    pub plan: Option<u32>,
+    /// Steps in which its instructions did not follow the plan.
+    pub mismatched_steps: u64,
+    /// The last mismatch, in words.
+    pub last_mismatch: Option<String>,
+    /// Events that the rank could not deliver.
+    pub lost_events: u64,
+    /// Joules of its GPU since the session began.
+    pub energy_j: f64,
+    /// Instructions run under plans.
+    pub instructions: u64,
+    /// Seconds that these took.
+    pub instruction_s: f64,
+    /// Seconds of these that ran at another clock than planned, as far as the daemon can tell: until
+    /// the driver's set call returned and the configured settling time was over.
+    pub off_plan_s: f64,
+    /// Clock changes asked of the driver.
+    pub clock_changes: u64,
+    /// Mean duration of such a call, in microseconds.
+    pub set_call_mean_us: f64,
+    /// The longest, in microseconds.
+    pub set_call_max_us: f64,
+    /// What is wrong, if anything.
+    pub problem: Option<String>,
+}

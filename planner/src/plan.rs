@@ -1,0 +1,531 @@
+//! A plan, and the JSON it is exchanged as.
+//!
+//! The root daemon reads plans from bytes that a client sent, so reading is strict: unknown fields
+//! are refused, sizes are bounded, every number is checked, and nothing here can panic on input.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{PlanError, excerpt};
+use crate::instruction::Instruction;
+use crate::schedule::Schedule;
+use crate::units::{Mhz, Microbatch, Stage, Watts};
+
+const FORMAT: &str = "pfo-plan/1";
+
+/// One frequency for every instruction of a step, per stage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The GPU model that the profile was measured on, if it is known.
+    pub gpu: Option<String>,
+    /// The schedule that gave the order of the instructions.
+    pub schedule: Schedule,
+    /// Stages of the pipeline.
+    pub num_stages: u16,
+    /// Microbatches of a step.
+    pub num_microbatches: u32,
+    /// What a GPU draws while it waits for its neighbour, if it is known.
+    pub p2p_blocking_power_w: Option<Watts>,
+    /// The plan's replay over the profile it was made from.
+    pub predicted: Option<Prediction>,
+    /// What each stage runs; stage `s` is at index `s`.
+    pub stages: Vec<StagePlan>,
+}
+
+/// What a plan is expected to cost: a prediction, not a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Prediction {
+    /// Seconds from the first instruction's start to the last one's end.
+    pub iteration_time_s: f64,
+    /// Joules of all stages, waiting included.
+    pub iteration_energy_j: f64,
+}
+
+/// The instructions of one stage, in the order in which it runs them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StagePlan {
+    /// Which stage.
+    pub stage: Stage,
+    /// First to last.
+    pub instructions: Vec<PlannedInstruction>,
+}
+
+/// One instruction and the clock that it is to run at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedInstruction {
+    /// What to run.
+    pub instruction: Instruction,
+    /// For which microbatch.
+    pub microbatch: Microbatch,
+    /// At which clock.
+    pub frequency_mhz: Mhz,
+}
+
+/// The fields of a plan file, before anything is known about how they fit together.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    format: String,
+    #[serde(default)]
+    gpu: Option<String>,
+    schedule: Schedule,
+    num_stages: u16,
+    num_microbatches: u32,
+    #[serde(default)]
+    p2p_blocking_power_w: Option<Watts>,
+    #[serde(default)]
+    predicted: Option<Prediction>,
+    stages: Vec<StagePlan>,
+}
+
+/// The one field that says whether the others can be understood.
+#[derive(Deserialize)]
+struct Header {
+    format: String,
+}
+
+impl Plan {
+    /// The largest plan file that is read, in bytes: about a million instructions.
+    pub const MAX_JSON_BYTES: usize = 64 << 20;
+    /// The most stages a plan may have.
+    pub const MAX_STAGES: u16 = 1024;
+    /// The most microbatches a plan may have.
+    pub const MAX_MICROBATCHES: u32 = 1 << 16;
+    /// The longest GPU name that is kept, in bytes.
+    pub const MAX_GPU_NAME_BYTES: usize = 128;
+
+    /// Reads a plan from a `pfo-plan/1` document, whoever wrote it.
+    ///
+    /// # Errors
+    /// What is wrong and where, if the bytes are too many, no such document, or one whose
+    /// stages, instructions and frequencies do not make up a plan.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, PlanError> {
+        if bytes.len() > Self::MAX_JSON_BYTES {
+            return Err(PlanError::PlanTooLarge {
+                size: bytes.len(),
+                limit: Self::MAX_JSON_BYTES,
+            });
+        }
+        let document: Document = serde_json::from_slice(bytes).map_err(|error| {
+            // A plan of another version fails on its fields first; say what it is instead.
+            match serde_json::from_slice::<Header>(bytes) {
+                Ok(header) if header.format != FORMAT => foreign_format(&header.format),
+                _ => PlanError::PlanSyntax(shortened(&error.to_string())),
+            }
+        })?;
+        if document.format != FORMAT {
+            return Err(foreign_format(&document.format));
+        }
+        let plan = Self {
+            gpu: document.gpu,
+            schedule: document.schedule,
+            num_stages: document.num_stages,
+            num_microbatches: document.num_microbatches,
+            p2p_blocking_power_w: document.p2p_blocking_power_w,
+            predicted: document.predicted,
+            stages: document.stages,
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// The plan as a `pfo-plan/1` document, one instruction per line.
+    ///
+    /// # Errors
+    /// If the plan is not one that [`Plan::from_json`] would read back.
+    pub fn to_json(&self) -> Result<String, PlanError> {
+        self.check()?;
+        let mut text = format!(
+            "{{\n  \"format\": {},\n  \"gpu\": {},\n  \"schedule\": {},\n  \"num_stages\": {},\n  \
+             \"num_microbatches\": {},\n  \"p2p_blocking_power_w\": {},\n  \"predicted\": {},\n  \
+             \"stages\": [",
+            json(FORMAT)?,
+            json(&self.gpu)?,
+            json(&self.schedule)?,
+            self.num_stages,
+            self.num_microbatches,
+            json(&self.p2p_blocking_power_w)?,
+            json(&self.predicted)?,
+        );
+        for (index, stage) in self.stages.iter().enumerate() {
+            text += if index > 0 { "," } else { "" };
+            text += &format!("\n    {{\"stage\": {}, \"instructions\": [", stage.stage);
+            for (index, planned) in stage.instructions.iter().enumerate() {
+                text += if index > 0 { ",\n      " } else { "\n      " };
+                text += &json(planned)?;
+            }
+            text += "\n    ]}";
+        }
+        text += "\n  ]\n}\n";
+        Ok(text)
+    }
+
+    /// The number of instructions of all stages.
+    pub fn num_instructions(&self) -> usize {
+        self.stages
+            .iter()
+            .map(|stage| stage.instructions.len())
+            .sum()
+    }
+
+    fn check(&self) -> Result<(), PlanError> {
+        within(
+            "num_stages",
+            self.num_stages.into(),
+            Self::MAX_STAGES.into(),
+        )?;
+        within(
+            "num_microbatches",
+            self.num_microbatches,
+            Self::MAX_MICROBATCHES,
+        )?;
+        if let Some(gpu) = self
+            .gpu
+            .as_ref()
+            .filter(|gpu| gpu.len() > Self::MAX_GPU_NAME_BYTES)
+        {
+            let limit = Self::MAX_GPU_NAME_BYTES;
+            return Err(content(
+                "gpu",
+                format!("\"{}\" is longer than {limit} bytes", excerpt(gpu)),
+            ));
+        }
+        if let Some(Watts(power)) = self.p2p_blocking_power_w {
+            not_negative("p2p_blocking_power_w", power)?;
+        }
+        if let Some(predicted) = self.predicted {
+            not_negative("predicted.iteration_time_s", predicted.iteration_time_s)?;
+            not_negative("predicted.iteration_energy_j", predicted.iteration_energy_j)?;
+        }
+        if self.stages.len() != usize::from(self.num_stages) {
+            let found = self.stages.len();
+            let problem = format!("{found} are listed, but num_stages is {}", self.num_stages);
+            return Err(content("stages", problem));
+        }
+        for (index, stage) in self.stages.iter().enumerate() {
+            if stage.stage.index() != index {
+                let problem = format!(
+                    "it says stage {}, but entry {index} must be stage {index}: list stages in order, each once",
+                    stage.stage
+                );
+                return Err(content(&format!("stages[{index}]"), problem));
+            }
+            self.check_stage(stage)?;
+        }
+        Ok(())
+    }
+
+    /// Every microbatch once forward and once backward, nothing twice, clocks that can exist.
+    fn check_stage(&self, stage: &StagePlan) -> Result<(), PlanError> {
+        let number = stage.stage;
+        // A bit for each instruction of each microbatch; the count of both is bounded by now.
+        let mut seen = vec![0_u16; self.num_microbatches as usize];
+        for (index, planned) in stage.instructions.iter().enumerate() {
+            let PlannedInstruction {
+                instruction,
+                microbatch,
+                frequency_mhz,
+            } = *planned;
+            let wrong = |problem| content(&format!("stage {number}, instruction {index}"), problem);
+            let Some(seen) = seen.get_mut(microbatch.0 as usize) else {
+                return Err(wrong(format!(
+                    "{instruction} of microbatch {microbatch}, but num_microbatches is {}",
+                    self.num_microbatches
+                )));
+            };
+            let bit = 1 << instruction as u16;
+            if *seen & bit != 0 {
+                return Err(wrong(format!(
+                    "{instruction} of microbatch {microbatch} a second time"
+                )));
+            }
+            *seen |= bit;
+            if !frequency_mhz.is_plausible() {
+                let limit = Mhz::MAX;
+                return Err(wrong(format!(
+                    "{instruction} of microbatch {microbatch} at {frequency_mhz}, not between 1 MHz and {limit}"
+                )));
+            }
+        }
+        for (microbatch, &seen) in seen.iter().enumerate() {
+            let has = |instruction: &Instruction| seen & (1 << *instruction as u16) != 0;
+            let count = |belongs: fn(Instruction) -> bool| {
+                Instruction::ALL
+                    .iter()
+                    .filter(|&i| belongs(*i) && has(i))
+                    .count()
+            };
+            let forwards = count(|instruction| instruction == Instruction::Forward);
+            let backwards = count(Instruction::is_backward);
+            if (forwards, backwards) != (1, 1) {
+                return Err(content(
+                    &format!("stage {number}"),
+                    format!(
+                        "microbatch {microbatch} has {forwards} forward and {backwards} backward \
+                         instructions, must have one of each ({} instructions for {} microbatches)",
+                        stage.instructions.len(),
+                        self.num_microbatches
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn foreign_format(found: &str) -> PlanError {
+    PlanError::PlanFormat {
+        found: excerpt(found),
+        expected: FORMAT,
+    }
+}
+
+fn content(place: &str, problem: String) -> PlanError {
+    PlanError::PlanContent {
+        place: place.to_owned(),
+        problem,
+    }
+}
+
+fn within(place: &str, value: u32, limit: u32) -> Result<(), PlanError> {
+    if (1..=limit).contains(&value) {
+        Ok(())
+    } else {
+        Err(content(
+            place,
+            format!("{value} is not between 1 and {limit}"),
+        ))
+    }
+}
+
+fn not_negative(place: &str, value: f64) -> Result<(), PlanError> {
+    if value.is_finite() && value >= 0.0 {
+        Ok(())
+    } else {
+        Err(content(place, format!("{value} is not a number from 0 on")))
+    }
+}
+
+/// A parser's message with whatever of the input it repeats cut short.
+fn shortened(message: &str) -> String {
+    const LONGEST: usize = 240;
+    if message.chars().count() <= LONGEST {
+        return message.to_owned();
+    }
+    let head: String = message.chars().take(LONGEST / 2).collect();
+    let tail: Vec<char> = message.chars().rev().take(LONGEST / 2).collect();
+    format!("{head} … {}", tail.into_iter().rev().collect::<String>())
+}
+
+fn json<T: Serialize + ?Sized>(value: &T) -> Result<String, PlanError> {
+    serde_json::to_string(value).map_err(|error| PlanError::PlanSyntax(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOLDEN: &str = include_str!("../tests/golden/plan.json");
+
+    fn small() -> Plan {
+        let planned = |instruction, microbatch, mhz| PlannedInstruction {
+            instruction,
+            microbatch: Microbatch(microbatch),
+            frequency_mhz: Mhz(mhz),
+        };
+        let stage = |stage, low| StagePlan {
+            stage: Stage(stage),
+            instructions: vec![
+                planned(Instruction::Forward, 0, low),
+                planned(Instruction::Backward, 0, 1410),
+            ],
+        };
+        Plan {
+            gpu: Some("A100 \"SXM\"".to_owned()),
+            schedule: Schedule::OneForwardOneBackward,
+            num_stages: 2,
+            num_microbatches: 1,
+            p2p_blocking_power_w: Some(Watts(83.64)),
+            predicted: Some(Prediction {
+                iteration_time_s: 0.25,
+                iteration_energy_j: 100.5,
+            }),
+            stages: vec![stage(0, 1395), stage(1, 855)],
+        }
+    }
+
+    fn refused(json: &str) -> String {
+        Plan::from_json(json.as_bytes()).unwrap_err().to_string()
+    }
+
+    fn refused_with(change: impl FnOnce(&mut Plan)) -> String {
+        let mut plan = small();
+        change(&mut plan);
+        plan.to_json().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_plan_is_written_as_the_golden_file_has_it() {
+        assert_eq!(small().to_json().unwrap(), GOLDEN);
+    }
+
+    #[test]
+    fn the_golden_file_is_read_as_the_plan_that_wrote_it() {
+        assert_eq!(Plan::from_json(GOLDEN.as_bytes()).unwrap(), small());
+    }
+
+    #[test]
+    fn what_a_plan_need_not_know_may_be_left_out() {
+        let json = r#"{"format": "pfo-plan/1", "schedule": "1f1b", "num_stages": 1, "num_microbatches": 1,
+            "stages": [{"stage": 0, "instructions": [
+              {"instruction": "forward", "microbatch": 0, "frequency_mhz": 1410},
+              {"instruction": "backward", "microbatch": 0, "frequency_mhz": 1410}]}]}"#;
+        let plan = Plan::from_json(json.as_bytes()).unwrap();
+        assert_eq!(
+            (plan.gpu, plan.p2p_blocking_power_w, plan.predicted),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn every_truncation_of_a_plan_is_refused_and_names_the_line() {
+        for end in 0..GOLDEN.trim_end().len() {
+            let message = refused(&GOLDEN[..end]);
+            assert!(message.contains("line"), "{end}: {message}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_field_is_refused_by_name() {
+        let message = refused(&GOLDEN.replace("\"gpu\"", "\"gpus\""));
+        assert!(
+            message.contains("gpus") && message.contains("line 3"),
+            "{message}"
+        );
+        let message = refused(&GOLDEN.replacen("\"microbatch\"", "\"mb\"", 1));
+        assert!(message.contains("`mb`"), "{message}");
+    }
+
+    #[test]
+    fn an_unknown_instruction_is_refused_by_name_and_line() {
+        let message = refused(&GOLDEN.replacen("\"forward\"", "\"foreward\"", 1));
+        assert!(
+            message.contains("foreward") && message.contains("line 11"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn another_version_is_refused_as_such_even_if_its_fields_differ() {
+        let message = refused(r#"{"format": "pfo-plan/2", "phases": [1, 2]}"#);
+        assert!(
+            message.contains("pfo-plan/2") && message.contains("pfo-plan/1"),
+            "{message}"
+        );
+        let message = refused(&GOLDEN.replace("pfo-plan/1", "pfo-plan/9"));
+        assert!(message.contains("pfo-plan/9"), "{message}");
+    }
+
+    #[test]
+    fn a_huge_unknown_name_does_not_make_a_huge_message() {
+        let name = "x".repeat(1 << 20);
+        assert!(refused(&GOLDEN.replace("\"gpu\"", &format!("\"{name}\""))).len() < 1000);
+        assert!(refused(&GOLDEN.replace("1f1b", &name)).len() < 1000);
+    }
+
+    #[test]
+    fn more_stages_than_listed_are_refused_with_both_numbers() {
+        let message = refused_with(|plan| plan.num_stages = 3);
+        assert!(
+            message.contains("2 are listed") && message.contains("num_stages is 3"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn no_stages_too_many_stages_and_too_many_microbatches_are_refused() {
+        let message = refused_with(|plan| plan.num_stages = 0);
+        assert!(
+            message.contains("num_stages: 0 is not between 1 and 1024"),
+            "{message}"
+        );
+        let message = refused_with(|plan| plan.num_stages = 2000);
+        assert!(message.contains("num_stages: 2000"), "{message}");
+        let message = refused_with(|plan| plan.num_microbatches = u32::MAX);
+        assert!(
+            message.contains("num_microbatches: 4294967295"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_stage_out_of_order_is_refused_with_its_number_and_its_place() {
+        let message = refused_with(|plan| plan.stages[1].stage = Stage(7));
+        assert!(
+            message.contains("stages[1]") && message.contains("stage 7"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_microbatch_that_the_step_does_not_have_is_refused_with_its_place() {
+        let message =
+            refused_with(|plan| plan.stages[1].instructions[0].microbatch = Microbatch(5));
+        assert!(message.contains("stage 1, instruction 0"), "{message}");
+        assert!(message.contains("microbatch 5"), "{message}");
+    }
+
+    #[test]
+    fn a_repeated_and_a_missing_instruction_are_refused() {
+        let message = refused_with(|plan| {
+            let again = plan.stages[0].instructions[0];
+            plan.stages[0].instructions.push(again);
+        });
+        assert!(
+            message.contains("stage 0, instruction 2: forward of microbatch 0 a second time"),
+            "{message}"
+        );
+        let message = refused_with(|plan| plan.num_microbatches = 2);
+        assert!(
+            message.contains("microbatch 1 has 0 forward and 0 backward"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_clock_that_no_gpu_has_is_refused_with_its_value_and_place() {
+        for mhz in [0, 10_001, u32::MAX] {
+            let message =
+                refused_with(|plan| plan.stages[1].instructions[1].frequency_mhz = Mhz(mhz));
+            assert!(message.contains("stage 1, instruction 1"), "{message}");
+            assert!(message.contains(&format!("{mhz} MHz")), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_negative_power_or_prediction_is_refused() {
+        let message = refused_with(|plan| plan.p2p_blocking_power_w = Some(Watts(-1.0)));
+        assert!(message.contains("p2p_blocking_power_w: -1"), "{message}");
+        let message = refused_with(|plan| {
+            plan.predicted = Some(Prediction {
+                iteration_time_s: f64::NAN,
+                iteration_energy_j: 1.0,
+            });
+        });
+        assert!(
+            message.contains("predicted.iteration_time_s: NaN"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_negative_frequency_is_refused_with_its_line() {
+        let message = refused(&GOLDEN.replace("1395", "-1395"));
+        assert!(
+            message.contains("-1395") && message.contains("line"),
+            "{message}"
+        );
+    }
+}

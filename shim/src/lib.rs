@@ -1,1 +1,76 @@
-//! shim
+//! What a trainer links: it tells `pfod` the begin and the end of each instruction, so that the daemon
+//! can give every instruction its own GPU clock.
+//!
+//! Nothing in here makes training suffer. Once a [`Session`] is open, its calls never block, fail,
+//! print or signal: without a daemon, with a full socket or a refused lease, events are dropped and
+//! counted while a background thread connects again, and training runs on at default clocks. Errors
+//! surface once, at [`Session::open`], and whenever [`Session::problem`] is asked.
+//!
+//! ```no_run
+//! use pfo::{Instruction, RankDescription, Session};
+//!
+//! # fn main() -> Result<(), pfo::DescriptionError> {
+//! let session = Session::open(RankDescription {
+//!     rank: 2,
+//!     pp_rank: 2,
+//!     pp_degree: 4,
+//!     num_microbatches: Some(8),
+//!     ..RankDescription::default()
+//! })?;
+//! if let Some(problem) = session.problem() {
+//!     eprintln!("training at default clocks: {problem}");
+//! }
+//! for _ in 0..100 {
+//!     session.step_begin();
+//!     for microbatch in 0..8 {
+//!         session.instruction_begin(Instruction::Forward, microbatch);
+//!         // … wait for the GPU to finish the forward …
+//!         session.instruction_end();
+//!     }
+//!     session.step_end();
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A begin is meant to be sent when the GPU starts the work and an end when it is done with it: a
+//! launch is not a begin, and a host that runs ahead of its GPU synchronizes first (or calls from a
+//! CUDA host function).
+//!
+//! # Environment
+//!
+//! | variable | gives |
+//! |---|---|
+//! | `PFO_SOCKET` | the daemon's socket, else `/run/pfo/pfod.sock` |
+//! | `PFO_JOB`, `SLURM_JOB_ID` | the job |
+//! | `PFO_GPU` | the GPU, as [`Gpu`] reads it |
+//! | `LOCAL_RANK`, `SLURM_LOCALID` | the GPU's CUDA ordinal without `PFO_GPU` |
+//! | `CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER` | what a CUDA ordinal means |
+//!
+//! What a description says comes first; the environment fills what it leaves out.
+
+#![deny(unsafe_code)]
+
+mod background;
+mod backoff;
+mod cuda;
+mod description;
+mod fork;
+mod gpu;
+mod guard;
+mod line;
+mod link;
+mod problem;
+mod session;
+mod visible;
+
+pub use description::{DescriptionError, RankDescription};
+pub use gpu::{Gpu, GpuError};
+pub use guard::{InstructionGuard, StepGuard};
+pub use line::Counters;
+pub use pfo_protocol::{ClosingReason, GpuUuid, Instruction, PciBusId, RefusalCode, Unit};
+pub use problem::{Problem, ProblemCode};
+pub use session::Session;
+
+/// The version of this library.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

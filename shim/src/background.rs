@@ -1,0 +1,314 @@
+//! The thread that connects, says hello and connects again. While there is a lease it sleeps without
+//! a timer: the end of a connection is noticed by the event that cannot be sent.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, SigmaskHow};
+use pfo_protocol::{
+    ClientMessage, ClosingReason, DaemonMessage, GpuListing, GpuName, Hello, Request, Response,
+};
+
+use crate::backoff::Backoff;
+use crate::cuda;
+use crate::description::Rank;
+use crate::fork;
+use crate::gpu::Gpu;
+use crate::line::{Line, Phase, Wake};
+use crate::link::{ANY_ANSWER, Link, SESSION_ANSWER};
+use crate::problem::{Problem, ProblemCode};
+
+/// How long a daemon may take to answer. Longer than a trainer wants to wait: a daemon that systemd
+/// has only just started for this connection looks for its GPUs first.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+const LONGEST_ANSWER_TIME: Duration = Duration::from_secs(3600);
+
+/// A connection that ends sooner than this was none: the next attempt does not start from scratch.
+const STEADY: Duration = Duration::from_secs(1);
+
+/// What the session's calls and its background thread have in common.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) rank: Rank,
+    line: Mutex<Line>,
+    changed: Condvar,
+    generation: u32,
+}
+
+impl Shared {
+    pub(crate) fn new(rank: Rank) -> Self {
+        let line = Line::new(rank.first_step, Problem::no_answer(&rank.socket));
+        Self {
+            rank,
+            line: Mutex::new(line),
+            changed: Condvar::new(),
+            generation: fork::generation(),
+        }
+    }
+
+    /// Whether this is the process that opened the session, not a child forked from it.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.generation == fork::generation()
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Line> {
+        // A panic elsewhere must not become one here, and no half-made change does harm.
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the background thread and a waiting `open` of a change. Never blocks.
+    pub(crate) fn notify(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Waits for the end of the first attempt, at most the setup timeout.
+    pub(crate) fn wait_until_settled(&self) {
+        let limit = self.rank.setup_timeout;
+        let unsettled = |line: &mut Line| !line.settled;
+        drop(
+            self.changed
+                .wait_timeout_while(self.lock(), limit, unsettled),
+        );
+    }
+
+    fn wait<'a>(&self, line: MutexGuard<'a, Line>) -> MutexGuard<'a, Line> {
+        self.changed
+            .wait(line)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps, but not beyond the end of the session.
+    fn pause(&self, delay: Duration) {
+        let open = |line: &mut Line| !matches!(line.phase, Phase::Closed);
+        drop(self.changed.wait_timeout_while(self.lock(), delay, open));
+    }
+
+    /// Ends the session.
+    pub(crate) fn close(&self) {
+        let mut line = self.lock();
+        if let Phase::Connected(link) = std::mem::replace(&mut line.phase, Phase::Closed) {
+            link.goodbye();
+        }
+        if let Some(link) = line.attempt.take() {
+            link.interrupt();
+        }
+        self.notify();
+    }
+
+    fn fail(&self, problem: Problem) {
+        let mut line = self.lock();
+        line.problem = Some(problem);
+        line.settled = true;
+        self.notify();
+    }
+}
+
+/// Starts the thread, which ends soon after the session is closed.
+pub(crate) fn start(shared: &Arc<Shared>) {
+    let thread = Arc::clone(shared);
+    // The thread inherits this mask: a signal for the process must find the trainer's own threads.
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    let started = std::thread::Builder::new()
+        .name("pfo".into())
+        .stack_size(256 * 1024)
+        .spawn(move || run(&thread));
+    if let Ok(before) = before {
+        let _ = before.thread_set_mask();
+    }
+    // The handle is let go: nobody ever waits for the thread.
+    if let Err(error) = started {
+        shared.fail(Problem::no_thread(&error));
+    }
+}
+
+fn run(shared: &Shared) {
+    let work = AssertUnwindSafe(|| Connector::new(shared).run());
+    if catch_unwind(work).is_err() {
+        shared.fail(Problem::internal("its background thread panicked"));
+    }
+}
+
+struct Connector<'a> {
+    shared: &'a Shared,
+    backoff: Backoff,
+    gpu: Option<GpuName>,
+    connected_at: Option<Instant>,
+}
+
+/// What the state of the session asks of the thread.
+enum Task {
+    Connect,
+    FindOutWhy(Option<Arc<Link>>),
+    Stop,
+}
+
+impl<'a> Connector<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        let rank = u64::from(shared.rank.position.rank);
+        let process = u64::from(std::process::id());
+        Self {
+            shared,
+            backoff: Backoff::new(((rank + 1) << 32 | process).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            gpu: None,
+            connected_at: None,
+        }
+    }
+
+    fn run(mut self) {
+        loop {
+            match self.next_task() {
+                Task::Stop => return,
+                Task::FindOutWhy(link) => self.find_out_why(link.as_deref()),
+                Task::Connect => match self.connect() {
+                    Ok(link) => self.hand_over(link),
+                    Err(problem) => {
+                        let delay = self.backoff.after(&problem);
+                        self.shared.fail(problem);
+                        self.shared.pause(delay);
+                    }
+                },
+            }
+        }
+    }
+
+    fn next_task(&self) -> Task {
+        let mut line = self.shared.lock();
+        loop {
+            match &mut line.phase {
+                Phase::Closed => return Task::Stop,
+                Phase::Connecting => return Task::Connect,
+                Phase::Lost(link) => {
+                    let link = link.take();
+                    line.phase = Phase::Connecting;
+                    return Task::FindOutWhy(link);
+                }
+                Phase::Connected(_) | Phase::Dormant => line = self.shared.wait(line),
+            }
+        }
+    }
+
+    /// Learns from a dead connection why it died, and waits as long as that advises.
+    fn find_out_why(&mut self, link: Option<&Link>) {
+        let steady = self
+            .connected_at
+            .take()
+            .is_some_and(|at| at.elapsed() >= STEADY);
+        if steady {
+            self.backoff.reset();
+        }
+        let mut line = self.shared.lock();
+        if let Some(link) = link {
+            let reason = link.farewell();
+            line.problem = Some(reason.unwrap_or_else(|| Problem::lost("the socket failed")));
+        }
+        let Some(problem) = line.problem.clone() else {
+            return;
+        };
+        drop(line);
+        // The event that found the lease gone is the one that asks for a new one.
+        if !(steady && problem.code == ProblemCode::Closed(ClosingReason::Idle)) {
+            self.shared.pause(self.backoff.after(&problem));
+        }
+    }
+
+    fn hand_over(&mut self, link: Arc<Link>) {
+        self.connected_at = Some(Instant::now());
+        let mut line = self.shared.lock();
+        line.attempt = None;
+        line.settled = true;
+        match line.phase {
+            Phase::Closed => link.goodbye(),
+            _ => line.connected(link),
+        }
+        self.shared.notify();
+    }
+
+    fn connect(&mut self) -> Result<Arc<Link>, Problem> {
+        let gpu = self.gpu()?;
+        let link = self.dial()?;
+        link.say(&ClientMessage::Hello(self.hello(gpu)))?;
+        match self.answer(&link, SESSION_ANSWER)? {
+            DaemonMessage::Welcome(_) => Ok(link),
+            other => Err(unwelcome(other)),
+        }
+    }
+
+    fn hello(&self, gpu: GpuName) -> Hello {
+        let rank = &self.shared.rank;
+        Hello {
+            client: concat!("libpfo ", env!("CARGO_PKG_VERSION")).to_owned(),
+            job: rank.job.clone(),
+            position: rank.position.clone(),
+            gpu,
+            num_microbatches: rank.num_microbatches.map(Into::into),
+            next_step: self.shared.lock().next_step(),
+        }
+    }
+
+    /// Which GPU the rank drives, found out once.
+    fn gpu(&mut self) -> Result<GpuName, Problem> {
+        if let Some(gpu) = &self.gpu {
+            return Ok(gpu.clone());
+        }
+        let gpu = match &self.shared.rank.gpu {
+            Gpu::Uuid(uuid) => GpuName::Uuid(uuid.clone()),
+            Gpu::PciBusId(id) => GpuName::PciBusId(id.clone()),
+            Gpu::CudaOrdinal(ordinal) => GpuName::Uuid(match cuda::gpu(*ordinal)? {
+                Some(uuid) => uuid,
+                None => (self.shared.rank.cuda).gpu(*ordinal, &self.gpus_of_the_node()?)?,
+            }),
+        };
+        self.gpu = Some(gpu.clone());
+        Ok(gpu)
+    }
+
+    fn gpus_of_the_node(&self) -> Result<Vec<GpuListing>, Problem> {
+        let link = self.dial()?;
+        link.say(&ClientMessage::Request(Request::Gpus))?;
+        match self.answer(&link, ANY_ANSWER)? {
+            DaemonMessage::Response(Response::Gpus(gpus)) => Ok(gpus),
+            DaemonMessage::Response(Response::Refused(refusal)) => Err(Problem::refused(refusal)),
+            other => Err(unwelcome(other)),
+        }
+    }
+
+    /// Connects, where `close` can see it and interrupt the wait for an answer.
+    fn dial(&self) -> Result<Arc<Link>, Problem> {
+        let socket = &self.shared.rank.socket;
+        let link = Link::connect(socket).map_err(|errno| Problem::connecting(socket, errno))?;
+        let link = Arc::new(link);
+        let mut line = self.shared.lock();
+        if let Phase::Closed = line.phase {
+            return Err(Problem::lost("the session is closed"));
+        }
+        line.attempt = Some(Arc::clone(&link));
+        Ok(link)
+    }
+
+    fn answer(&self, link: &Link, limit: usize) -> Result<DaemonMessage, Problem> {
+        let rank = &self.shared.rank;
+        let patience = rank.setup_timeout.clamp(ANSWER_TIME, LONGEST_ANSWER_TIME);
+        let answer = link.answer(limit, Instant::now() + patience);
+        self.shared.lock().attempt = None;
+        answer?.ok_or_else(|| Problem::no_answer(&rank.socket))
+    }
+}
+
+fn unwelcome(message: DaemonMessage) -> Problem {
+    match message {
+        DaemonMessage::Refusal(refusal) => Problem::refused(refusal),
+        DaemonMessage::Closing(closing) => Problem::closed(closing),
+        DaemonMessage::Unsupported(spoken) => Problem::unsupported(spoken),
+        DaemonMessage::Welcome(_) | DaemonMessage::Response(_) => {
+            Problem::garbled("it answers something else")
+        }
+    }
+}
+
+/// Wakes the thread if a change asks for it.
+pub(crate) fn wake(shared: &Shared, wake: Wake) {
+    if wake == Wake::Yes {
+        shared.notify();
+    }
+}

@@ -1,0 +1,130 @@
+//! Asks CUDA itself which GPU an ordinal means, if the process has CUDA loaded and initialized.
+//!
+//! That is exact under Slurm's device cgroups and in containers too. It never loads or initializes
+//! CUDA: a library that only watches must not decide when a trainer gets its contexts.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use pfo_protocol::GpuUuid;
+
+use crate::problem::Problem;
+
+/// From `cuda.h`: the driver API's device handle, 16 bytes of UUID, and the code of success.
+type Device = c_int;
+type Uuid = [u8; 16];
+const SUCCESS: c_int = 0;
+const NOT_INITIALIZED: c_int = 3;
+const INVALID_DEVICE: c_int = 101;
+
+type DeviceGet = unsafe extern "C" fn(*mut Device, c_int) -> c_int;
+type DeviceGetUuid = unsafe extern "C" fn(*mut Uuid, Device) -> c_int;
+
+/// The GPU of a CUDA ordinal; `None` if CUDA is not there to be asked.
+pub(crate) fn gpu(ordinal: u32) -> Result<Option<GpuUuid>, Problem> {
+    let Some(cuda) = Loaded::find() else {
+        return Ok(None);
+    };
+    let device = match cuda.device(ordinal) {
+        Ok(device) => device,
+        Err(INVALID_DEVICE) => {
+            return Err(Problem::unresolved(
+                format!("cuda:{ordinal} does not exist, says CUDA"),
+                "give the ordinal that the trainer passes to CUDA, or a UUID (PFO_GPU=GPU-…)",
+            ));
+        }
+        // Not initialized yet (or initialized in a parent, before the fork), or worse.
+        Err(_) => return Ok(None),
+    };
+    // The older function names the whole GPU, the newer one the MIG instance on it.
+    let whole = cuda.uuid(c"cuDeviceGetUuid", device);
+    let instance = cuda.uuid(c"cuDeviceGetUuid_v2", device);
+    match (whole, instance) {
+        (Some(whole), Some(instance)) if whole != instance => Err(Problem::unresolved(
+            format!("cuda:{ordinal} is a MIG instance, whose clocks belong to all of its GPU"),
+            "use whole GPUs",
+        )),
+        (Some(uuid), _) | (None, Some(uuid)) => Ok(text(&uuid).parse().ok()),
+        (None, None) => Ok(None),
+    }
+}
+
+/// The way that NVML prints a UUID.
+fn text(uuid: &Uuid) -> String {
+    let mut text = String::from("GPU");
+    for (index, byte) in uuid.iter().enumerate() {
+        if matches!(index, 0 | 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+/// A reference to the CUDA driver library of this process.
+struct Loaded(*mut c_void);
+
+#[allow(unsafe_code)]
+impl Loaded {
+    fn find() -> Option<Self> {
+        // SAFETY: with `RTLD_NOLOAD` this loads nothing, it only looks for what is there.
+        let handle = unsafe {
+            libc::dlopen(
+                c"libcuda.so.1".as_ptr(),
+                libc::RTLD_NOLOAD | libc::RTLD_LAZY,
+            )
+        };
+        (!handle.is_null()).then_some(Self(handle))
+    }
+
+    fn symbol(&self, name: &CStr) -> Option<*mut c_void> {
+        // SAFETY: the handle is a loaded library, the name ends with NUL.
+        let symbol = unsafe { libc::dlsym(self.0, name.as_ptr().cast::<c_char>()) };
+        (!symbol.is_null()).then_some(symbol)
+    }
+
+    fn device(&self, ordinal: u32) -> Result<Device, c_int> {
+        let symbol = self.symbol(c"cuDeviceGet").ok_or(NOT_INITIALIZED)?;
+        let ordinal = c_int::try_from(ordinal).map_err(|_| INVALID_DEVICE)?;
+        // SAFETY: `cuDeviceGet` has this type in every version of `cuda.h`.
+        let get: DeviceGet = unsafe { std::mem::transmute(symbol) };
+        let mut device = 0;
+        // SAFETY: the library stays loaded while `self` lives, and writes one handle.
+        match unsafe { get(&raw mut device, ordinal) } {
+            SUCCESS => Ok(device),
+            error => Err(error),
+        }
+    }
+
+    fn uuid(&self, function: &CStr, device: Device) -> Option<Uuid> {
+        let symbol = self.symbol(function)?;
+        // SAFETY: both functions have this type in every version of `cuda.h`.
+        let get: DeviceGetUuid = unsafe { std::mem::transmute(symbol) };
+        let mut uuid = [0; 16];
+        // SAFETY: the library stays loaded while `self` lives, and writes 16 bytes.
+        (unsafe { get(&raw mut uuid, device) } == SUCCESS).then_some(uuid)
+    }
+}
+
+#[allow(unsafe_code)]
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from `dlopen` and is given back once.
+        unsafe { libc::dlclose(self.0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_reads_as_the_driver_prints_it() {
+        let uuid = std::array::from_fn(|index| 0x10 * index as u8 + 0xa);
+        assert_eq!(text(&uuid), "GPU-0a1a2a3a-4a5a-6a7a-8a9a-aabacadaeafa");
+    }
+
+    #[test]
+    fn a_process_without_cuda_has_no_answer() {
+        assert_eq!(gpu(0), Ok(None));
+    }
+}

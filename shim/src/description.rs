@@ -1,0 +1,377 @@
+//! What a rank says about itself, completed from the environment and checked before anything is sent.
+
+use std::num::NonZeroU32;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pfo_protocol::{JobName, NameError, RankPosition, TRAINER_SOCKET};
+
+use crate::gpu::{Gpu, GpuError};
+use crate::visible::CudaEnvironment;
+
+/// A rank: its job, its place in it and its GPU.
+///
+/// ```
+/// let description = pfo::RankDescription {
+///     job: Some("llama-7b".into()),
+///     rank: 5,
+///     pp_rank: 1,
+///     pp_degree: 4,
+///     dp_rank: 1,
+///     dp_degree: 2,
+///     gpu: Some(pfo::Gpu::CudaOrdinal(1)),
+///     ..Default::default()
+/// };
+/// assert_eq!(description.tp_degree, 1);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankDescription {
+    /// The job; else the environment's `PFO_JOB`, else its `SLURM_JOB_ID`.
+    pub job: Option<String>,
+    /// The GPU; else the environment's `PFO_GPU`, else the CUDA ordinal `LOCAL_RANK` or
+    /// `SLURM_LOCALID`, else CUDA ordinal 0.
+    pub gpu: Option<Gpu>,
+    /// The daemon's socket; else the environment's `PFO_SOCKET`, else `/run/pfo/pfod.sock`.
+    pub socket: Option<PathBuf>,
+    /// The global rank.
+    pub rank: u32,
+    /// The pipeline stage, counted from 0.
+    pub pp_rank: u32,
+    /// The data-parallel rank.
+    pub dp_rank: u32,
+    /// The tensor-parallel rank.
+    pub tp_rank: u32,
+    /// The number of pipeline stages.
+    pub pp_degree: u32,
+    /// The number of data-parallel replicas.
+    pub dp_degree: u32,
+    /// The number of tensor-parallel shards.
+    pub tp_degree: u32,
+    /// How many microbatches a step has, if it is known and always the same.
+    pub num_microbatches: Option<u32>,
+    /// The number of the first step: not 0 for a training that goes on from a checkpoint.
+    pub first_step: u64,
+    /// How long [`Session::open`](crate::Session::open) waits for the daemon's answer at most.
+    pub setup_timeout: Duration,
+}
+
+impl Default for RankDescription {
+    fn default() -> Self {
+        Self {
+            job: None,
+            gpu: None,
+            socket: None,
+            rank: 0,
+            pp_rank: 0,
+            dp_rank: 0,
+            tp_rank: 0,
+            pp_degree: 1,
+            dp_degree: 1,
+            tp_degree: 1,
+            num_microbatches: None,
+            first_step: 0,
+            setup_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Why a description is of no use: the one thing that [`Session::open`](crate::Session::open) fails at.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DescriptionError {
+    /// Neither the description nor the environment names the job.
+    #[error("the job has no name; give one, or set PFO_JOB")]
+    NoJob,
+    /// The job's name is not one.
+    #[error("{source_of_name}: {error}")]
+    Job {
+        /// Where the name came from.
+        source_of_name: &'static str,
+        /// What is wrong with it.
+        error: NameError,
+    },
+    /// The GPU's name is not one.
+    #[error("{source_of_name}: {error}")]
+    Gpu {
+        /// Where the name came from.
+        source_of_name: &'static str,
+        /// What is wrong with it.
+        error: GpuError,
+    },
+    /// A rank is not below its degree.
+    #[error("{dimension}_rank {rank} is not below {dimension}_degree {degree}; ranks count from 0")]
+    Rank {
+        /// `pp`, `dp` or `tp`.
+        dimension: &'static str,
+        /// The rank.
+        rank: u32,
+        /// The degree.
+        degree: u32,
+    },
+    /// A step cannot have no microbatches.
+    #[error("num_microbatches is 0; give the number, or none if it is not known")]
+    NoMicrobatches,
+    /// The kernel cannot take the path as a socket's.
+    #[error("the socket path {path:?} has {length} bytes; a socket's path has 1 to 107")]
+    SocketPath {
+        /// The path.
+        path: PathBuf,
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// A text of the C API that cannot be read.
+    #[error("{field} is not UTF-8 text")]
+    Text {
+        /// The field of the description.
+        field: &'static str,
+    },
+}
+
+/// A description with nothing left out and nothing wrong.
+#[derive(Clone, Debug)]
+pub(crate) struct Rank {
+    pub(crate) job: JobName,
+    pub(crate) gpu: Gpu,
+    pub(crate) cuda: CudaEnvironment,
+    pub(crate) socket: PathBuf,
+    pub(crate) position: RankPosition,
+    pub(crate) num_microbatches: Option<NonZeroU32>,
+    pub(crate) first_step: u64,
+    pub(crate) setup_timeout: Duration,
+}
+
+type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// `sun_path` has 108 bytes, the last one NUL.
+const LONGEST_SOCKET_PATH: usize = 107;
+
+impl RankDescription {
+    /// A description with everything that the environment says, and also the global rank from `RANK`
+    /// (as `torchrun` sets it) or `SLURM_PROCID`.
+    ///
+    /// # Errors
+    /// If the environment names a GPU in no known way or names no job.
+    pub fn from_env() -> Result<Self, DescriptionError> {
+        Self::default().filled(&environment)
+    }
+
+    fn filled(self, variable: Variable<'_>) -> Result<Self, DescriptionError> {
+        let rank = first(variable, &["RANK", "SLURM_PROCID"]);
+        Ok(Self {
+            job: Some(self.job_name(variable)?.into()),
+            gpu: Some(self.gpu_name(variable)?),
+            socket: Some(self.socket_path(variable)?),
+            rank: rank.and_then(|(_, text)| text.parse().ok()).unwrap_or(0),
+            ..self
+        })
+    }
+
+    /// Fills in what is left out and checks the rest.
+    pub(crate) fn complete(self) -> Result<Rank, DescriptionError> {
+        self.complete_from(&environment)
+    }
+
+    fn complete_from(&self, variable: Variable<'_>) -> Result<Rank, DescriptionError> {
+        for (dimension, rank, degree) in [
+            ("pp", self.pp_rank, self.pp_degree),
+            ("dp", self.dp_rank, self.dp_degree),
+            ("tp", self.tp_rank, self.tp_degree),
+        ] {
+            if rank >= degree {
+                return Err(DescriptionError::Rank {
+                    dimension,
+                    rank,
+                    degree,
+                });
+            }
+        }
+        let num_microbatches = match self.num_microbatches.map(NonZeroU32::new) {
+            Some(None) => return Err(DescriptionError::NoMicrobatches),
+            Some(some) => some,
+            None => None,
+        };
+        Ok(Rank {
+            job: self.job_name(variable)?,
+            gpu: self.gpu_name(variable)?,
+            cuda: CudaEnvironment::read(variable),
+            socket: self.socket_path(variable)?,
+            position: RankPosition {
+                rank: self.rank,
+                pp_rank: self.pp_rank,
+                dp_rank: self.dp_rank,
+                tp_rank: self.tp_rank,
+                pp_degree: self.pp_degree,
+                dp_degree: self.dp_degree,
+                tp_degree: self.tp_degree,
+            },
+            num_microbatches,
+            first_step: self.first_step,
+            setup_timeout: self.setup_timeout,
+        })
+    }
+
+    fn job_name(&self, variable: Variable<'_>) -> Result<JobName, DescriptionError> {
+        let (source_of_name, name) = match &self.job {
+            Some(job) => ("job", job.clone()),
+            None => first(variable, &["PFO_JOB", "SLURM_JOB_ID"]).ok_or(DescriptionError::NoJob)?,
+        };
+        name.try_into().map_err(|error| DescriptionError::Job {
+            source_of_name,
+            error,
+        })
+    }
+
+    fn gpu_name(&self, variable: Variable<'_>) -> Result<Gpu, DescriptionError> {
+        if let Some(gpu) = &self.gpu {
+            return Ok(gpu.clone());
+        }
+        let Some((source_of_name, name)) =
+            first(variable, &["PFO_GPU", "LOCAL_RANK", "SLURM_LOCALID"])
+        else {
+            return Ok(Gpu::CudaOrdinal(0));
+        };
+        name.parse().map_err(|error| DescriptionError::Gpu {
+            source_of_name,
+            error,
+        })
+    }
+
+    fn socket_path(&self, variable: Variable<'_>) -> Result<PathBuf, DescriptionError> {
+        let given = || variable("PFO_SOCKET").filter(|path| !path.is_empty());
+        let path = match &self.socket {
+            Some(path) => path.clone(),
+            None => given().unwrap_or_else(|| TRAINER_SOCKET.to_owned()).into(),
+        };
+        match bytes(&path) {
+            1..=LONGEST_SOCKET_PATH => Ok(path),
+            length => Err(DescriptionError::SocketPath { path, length }),
+        }
+    }
+}
+
+fn bytes(path: &Path) -> usize {
+    path.as_os_str().as_bytes().len()
+}
+
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// The first of these variables that has a value, and its name.
+fn first(variable: Variable<'_>, names: &[&'static str]) -> Option<(&'static str, String)> {
+    names
+        .iter()
+        .find_map(|name| Some((*name, variable(name).filter(|value| !value.is_empty())?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(set: &'static [(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+        move |name| {
+            let found = set.iter().find(|(key, _)| *key == name);
+            found.map(|(_, value)| (*value).to_owned())
+        }
+    }
+
+    fn complete(set: &'static [(&str, &str)]) -> Result<Rank, DescriptionError> {
+        RankDescription::default().complete_from(&variables(set))
+    }
+
+    #[test]
+    fn the_environment_fills_what_the_description_leaves_out() {
+        let rank = complete(&[
+            ("PFO_JOB", "j"),
+            ("SLURM_JOB_ID", "77"),
+            ("PFO_GPU", "07:00.0"),
+            ("LOCAL_RANK", "3"),
+            ("PFO_SOCKET", "/tmp/s"),
+        ])
+        .unwrap();
+        assert_eq!(rank.job.as_str(), "j");
+        assert_eq!(rank.gpu.to_string(), "00000000:07:00.0");
+        assert_eq!(rank.socket, Path::new("/tmp/s"));
+    }
+
+    #[test]
+    fn without_pfos_own_variables_those_of_the_launcher_count() {
+        let rank = complete(&[
+            ("PFO_JOB", ""),
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_LOCALID", "2"),
+        ])
+        .unwrap();
+        assert_eq!(rank.job.as_str(), "77");
+        assert_eq!(rank.gpu, Gpu::CudaOrdinal(2));
+        assert_eq!(rank.socket, Path::new(TRAINER_SOCKET));
+        assert_eq!(
+            complete(&[("PFO_JOB", "j")]).unwrap().gpu,
+            Gpu::CudaOrdinal(0)
+        );
+    }
+
+    #[test]
+    fn what_the_description_says_comes_before_the_environment() {
+        let description = RankDescription {
+            job: Some("mine".into()),
+            gpu: Some(Gpu::CudaOrdinal(1)),
+            socket: Some("/mine".into()),
+            ..Default::default()
+        };
+        let rank = description
+            .complete_from(&variables(&[
+                ("PFO_JOB", "j"),
+                ("PFO_GPU", "?"),
+                ("PFO_SOCKET", "/s"),
+            ]))
+            .unwrap();
+        assert_eq!(
+            (rank.job.as_str(), rank.gpu, rank.socket.to_str()),
+            ("mine", Gpu::CudaOrdinal(1), Some("/mine"))
+        );
+    }
+
+    #[test]
+    fn a_description_read_from_the_environment_has_the_launchers_rank() {
+        let set = variables(&[("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "12")]);
+        let description = RankDescription::default().filled(&set).unwrap();
+        assert_eq!(
+            (description.job.as_deref(), description.rank),
+            (Some("7"), 12)
+        );
+    }
+
+    #[test]
+    fn each_mistake_is_named_with_its_value_and_where_it_came_from() {
+        let message = |error: Result<Rank, DescriptionError>| error.unwrap_err().to_string();
+        assert!(message(complete(&[])).contains("PFO_JOB"));
+        let text = message(complete(&[("PFO_JOB", "j"), ("PFO_GPU", "nvidia0")]));
+        assert!(text.starts_with("PFO_GPU: \"nvidia0\""), "{text}");
+        let text = message(complete(&[("PFO_JOB", "a b")]));
+        assert!(
+            text.starts_with("PFO_JOB: ") && text.contains("\"a b\""),
+            "{text}"
+        );
+
+        let with = |change: fn(&mut RankDescription)| {
+            let mut description = RankDescription::default();
+            change(&mut description);
+            message(description.complete_from(&variables(&[("PFO_JOB", "j")])))
+        };
+        let text = with(|d| d.pp_rank = 4);
+        assert!(
+            text.contains("pp_rank 4 is not below pp_degree 1"),
+            "{text}"
+        );
+        let text = with(|d| d.tp_degree = 0);
+        assert!(
+            text.contains("tp_rank 0 is not below tp_degree 0"),
+            "{text}"
+        );
+        assert!(with(|d| d.num_microbatches = Some(0)).contains("num_microbatches is 0"));
+        let text = with(|d| d.socket = Some("x".repeat(108).into()));
+        assert!(text.contains("108 bytes"), "{text}");
+    }
+}

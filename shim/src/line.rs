@@ -1,0 +1,279 @@
+//! What the calls of the training loop touch: the connection, if there is one, and where in its step
+//! the rank is.
+
+use std::sync::Arc;
+
+use nix::time::{ClockId, clock_gettime};
+use pfo_protocol::{ClosingReason, Event, Instruction, Mark, Unit};
+
+use crate::link::{Delivery, Link};
+use crate::problem::{Problem, ProblemCode};
+
+/// How a session fares, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Events that the kernel took.
+    pub sent: u64,
+    /// Events that nobody took: there was no connection, or its socket was full.
+    pub dropped: u64,
+    /// How often the session held a lease again after it had lost one.
+    pub reconnects: u64,
+    /// Whether it holds one now, as far as it knows: the end of a connection is noticed by the next
+    /// event.
+    pub connected: bool,
+}
+
+/// Where the session is between no lease and a lease.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// The background thread is at it.
+    Connecting,
+    /// There is a lease.
+    Connected(Arc<Link>),
+    /// The connection broke. With it comes the link that still has the reason, unless that is known.
+    Lost(Option<Arc<Link>>),
+    /// The daemon took the lease back for want of events; the next event asks for a new one.
+    Dormant,
+    /// The session is over.
+    Closed,
+}
+
+/// Whether the background thread has something to do now.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wake {
+    Yes,
+    No,
+}
+
+const KINDS: usize = Instruction::ALL.len();
+
+/// Model chunks of a stage for which microbatches are counted. Interleaved schedules have a handful.
+const COUNTED_CHUNKS: usize = 64;
+
+/// All that changes in a session, behind its one lock.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) phase: Phase,
+    /// Why there is no lease; none while there is one.
+    pub(crate) problem: Option<Problem>,
+    /// Whether the first attempt to connect has come to an end.
+    pub(crate) settled: bool,
+    /// The connection on which the background thread waits for an answer.
+    pub(crate) attempt: Option<Arc<Link>>,
+    counters: Counters,
+    leases: u64,
+    sequence: u64,
+    next_step: u64,
+    open_step: Option<u64>,
+    open_unit: Option<Unit>,
+    next_microbatch: [[u32; KINDS]; COUNTED_CHUNKS],
+}
+
+impl Line {
+    pub(crate) fn new(first_step: u64, problem: Problem) -> Self {
+        Self {
+            phase: Phase::Connecting,
+            problem: Some(problem),
+            settled: false,
+            attempt: None,
+            counters: Counters::default(),
+            leases: 0,
+            sequence: 0,
+            next_step: first_step,
+            open_step: None,
+            open_unit: None,
+            next_microbatch: [[0; KINDS]; COUNTED_CHUNKS],
+        }
+    }
+
+    pub(crate) fn step_begin(&mut self) -> Wake {
+        let step = self.next_step;
+        self.next_step = step.wrapping_add(1);
+        self.open_step = Some(step);
+        self.open_unit = None;
+        self.next_microbatch = [[0; KINDS]; COUNTED_CHUNKS];
+        self.send(Mark::StepBegin(step))
+    }
+
+    pub(crate) fn step_end(&mut self) -> Wake {
+        match self.open_step.take() {
+            Some(step) => self.send(Mark::StepEnd(step)),
+            None => Wake::No,
+        }
+    }
+
+    pub(crate) fn instruction_begin(
+        &mut self,
+        instruction: Instruction,
+        chunk: u16,
+        microbatch: Option<u32>,
+    ) -> Wake {
+        let unit = Unit {
+            instruction,
+            chunk,
+            microbatch: self.count(instruction, chunk, microbatch),
+        };
+        self.open_unit = Some(unit);
+        self.send(Mark::InstructionBegin(unit))
+    }
+
+    pub(crate) fn instruction_end(&mut self) -> Wake {
+        match self.open_unit.take() {
+            Some(unit) => self.send(Mark::InstructionEnd(unit)),
+            None => Wake::No,
+        }
+    }
+
+    /// The microbatch given, or else the one after the last of this instruction in this step.
+    fn count(&mut self, instruction: Instruction, chunk: u16, microbatch: Option<u32>) -> u32 {
+        let kinds = self.next_microbatch.get_mut(usize::from(chunk));
+        let Some(next) = kinds.and_then(|kinds| kinds.get_mut(instruction as usize)) else {
+            return microbatch.unwrap_or(0);
+        };
+        let microbatch = microbatch.unwrap_or(*next);
+        *next = microbatch.wrapping_add(1);
+        microbatch
+    }
+
+    fn send(&mut self, mark: Mark) -> Wake {
+        let Phase::Connected(link) = &self.phase else {
+            self.counters.dropped += 1;
+            if let Phase::Dormant = self.phase {
+                self.phase = Phase::Connecting;
+                return Wake::Yes;
+            }
+            return Wake::No;
+        };
+        let event = Event {
+            sequence: self.sequence,
+            client_ns: monotonic_ns(),
+            mark,
+        };
+        self.sequence += 1;
+        match link.send_event(&event) {
+            Delivery::Sent => {
+                self.counters.sent += 1;
+                Wake::No
+            }
+            Delivery::Dropped => {
+                self.counters.dropped += 1;
+                Wake::No
+            }
+            Delivery::Broken => {
+                self.counters.dropped += 1;
+                self.phase = Phase::Lost(Some(Arc::clone(link)));
+                Wake::Yes
+            }
+        }
+    }
+
+    /// The number that the next step will have.
+    pub(crate) fn next_step(&self) -> u64 {
+        self.next_step
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        Counters {
+            reconnects: self.leases.saturating_sub(1),
+            connected: matches!(self.phase, Phase::Connected(_)),
+            ..self.counters
+        }
+    }
+
+    /// Takes up a connection that holds a lease.
+    pub(crate) fn connected(&mut self, link: Arc<Link>) {
+        self.phase = Phase::Connected(link);
+        self.problem = None;
+        self.leases += 1;
+        // A new session of the daemon's, which counts from 0.
+        self.sequence = 0;
+    }
+
+    /// Looks whether the daemon has ended the session since the last event.
+    pub(crate) fn look_for_the_end(&mut self) -> Wake {
+        let Phase::Connected(link) = &self.phase else {
+            return Wake::No;
+        };
+        let Some(problem) = link.farewell() else {
+            return Wake::No;
+        };
+        let idle = problem.code == ProblemCode::Closed(ClosingReason::Idle);
+        self.problem = Some(problem);
+        if idle {
+            self.phase = Phase::Dormant;
+            return Wake::No;
+        }
+        self.phase = Phase::Lost(None);
+        Wake::Yes
+    }
+}
+
+/// `CLOCK_MONOTONIC`, so that the daemon can compare it with its own.
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
+    now.map_or(0, |now| {
+        now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn line() -> Line {
+        Line::new(5, Problem::no_answer(Path::new("/x")))
+    }
+
+    fn begun(line: &mut Line, instruction: Instruction, chunk: u16, given: Option<u32>) -> u32 {
+        let _ = line.instruction_begin(instruction, chunk, given);
+        line.open_unit.unwrap().microbatch
+    }
+
+    #[test]
+    fn microbatches_are_counted_for_each_instruction_and_chunk_within_a_step() {
+        use Instruction::{Backward, Forward};
+        let mut line = line();
+        let _ = line.step_begin();
+        assert_eq!(begun(&mut line, Forward, 0, None), 0);
+        assert_eq!(begun(&mut line, Forward, 0, None), 1);
+        assert_eq!(begun(&mut line, Backward, 0, None), 0);
+        assert_eq!(begun(&mut line, Forward, 1, None), 0);
+        assert_eq!(begun(&mut line, Forward, 0, Some(7)), 7);
+        assert_eq!(begun(&mut line, Forward, 0, None), 8);
+        let _ = line.step_begin();
+        assert_eq!(begun(&mut line, Forward, 0, None), 0);
+    }
+
+    #[test]
+    fn a_chunk_or_microbatch_beyond_all_reason_is_no_harm() {
+        let mut line = line();
+        assert_eq!(begun(&mut line, Instruction::Forward, u16::MAX, Some(3)), 3);
+        assert_eq!(begun(&mut line, Instruction::Forward, u16::MAX, None), 0);
+        assert_eq!(
+            begun(&mut line, Instruction::Forward, 0, Some(u32::MAX)),
+            u32::MAX
+        );
+        assert_eq!(begun(&mut line, Instruction::Forward, 0, None), 0);
+    }
+
+    #[test]
+    fn an_end_without_a_begin_is_no_event() {
+        let mut line = line();
+        assert_eq!(line.step_end(), Wake::No);
+        assert_eq!(line.instruction_end(), Wake::No);
+        assert_eq!(line.counters().dropped, 0);
+    }
+
+    #[test]
+    fn only_the_first_event_after_an_idle_end_wakes_the_background_thread() {
+        let mut line = line();
+        line.phase = Phase::Dormant;
+        assert_eq!(line.step_begin(), Wake::Yes);
+        assert_eq!(line.step_end(), Wake::No);
+        assert_eq!((line.counters().dropped, line.next_step()), (2, 6));
+    }
+}

@@ -1,0 +1,198 @@
+//! One connection to the daemon. Nothing here ever blocks but [`Link::answer`], which waits until its
+//! deadline and runs on the background thread only.
+
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, socket,
+};
+use pfo_protocol::{
+    ClientMessage, DaemonMessage, EVENT_FRAME_BYTES, Event, Frame, FrameError, HEADER_BYTES,
+    Header, LARGEST_PAYLOAD,
+};
+
+use crate::fork::ClosedInChildren;
+use crate::problem::Problem;
+
+const NEVER_WAIT: MsgFlags = MsgFlags::MSG_DONTWAIT.union(MsgFlags::MSG_NOSIGNAL);
+
+/// More than any frame about a session.
+pub(crate) const SESSION_ANSWER: usize = HEADER_BYTES + 4096;
+
+/// More than any frame at all.
+pub(crate) const ANY_ANSWER: usize = HEADER_BYTES + LARGEST_PAYLOAD;
+
+/// What became of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// The kernel has it as a whole.
+    Sent,
+    /// The socket is full: it is gone, the connection is not.
+    Dropped,
+    /// There is nobody at the other end any more.
+    Broken,
+}
+
+/// A connected socket.
+#[derive(Debug)]
+pub(crate) struct Link {
+    // Before the stream: fields are dropped in this order.
+    _closed_in_children: ClosedInChildren,
+    stream: UnixStream,
+}
+
+impl Link {
+    /// Connects at once or not at all.
+    pub(crate) fn connect(path: &Path) -> Result<Self, Errno> {
+        let address = UnixAddr::new(path)?;
+        // Non-blocking because `connect` itself waits where the daemon's queue is full.
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        let closed_in_children = ClosedInChildren::register(fd.as_raw_fd());
+        connect(fd.as_raw_fd(), &address)?;
+        Ok(Self {
+            _closed_in_children: closed_in_children,
+            stream: fd.into(),
+        })
+    }
+
+    /// Hands an event to the kernel. This is the training loop's way: it neither waits nor allocates.
+    pub(crate) fn send_event(&self, event: &Event) -> Delivery {
+        let mut frame = [0; EVENT_FRAME_BYTES];
+        let Ok(length) = event.write_frame(&mut frame) else {
+            return Delivery::Dropped;
+        };
+        match send(self.fd(), &frame[..length], NEVER_WAIT) {
+            Ok(sent) if sent == length => Delivery::Sent,
+            Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM | Errno::EINTR) => Delivery::Dropped,
+            // Linux queues so small a message as a whole. Should it ever not, the other end would
+            // lose track of where frames begin.
+            Ok(_) | Err(_) => Delivery::Broken,
+        }
+    }
+
+    /// Sends a message that a fresh socket always has room for.
+    pub(crate) fn say(&self, message: &ClientMessage) -> Result<(), Problem> {
+        let frame = message
+            .to_frame()
+            .map_err(|error| Problem::internal(&error.to_string()))?;
+        match send(self.fd(), &frame, NEVER_WAIT) {
+            Ok(sent) if sent == frame.len() => Ok(()),
+            Ok(_) => Err(Problem::lost("the socket is full")),
+            Err(errno) => Err(Problem::lost(errno.desc())),
+        }
+    }
+
+    /// Waits for the next message, of at most `limit` bytes; `None` at the deadline.
+    pub(crate) fn answer(
+        &self,
+        limit: usize,
+        deadline: Instant,
+    ) -> Result<Option<DaemonMessage>, Problem> {
+        let mut bytes = Vec::new();
+        loop {
+            // Never a byte more than the message: what follows it is read when the session ends.
+            let missing = match missing(&bytes).map_err(|error| Problem::frame(&error))? {
+                0 => return first_message(&bytes),
+                missing if bytes.len() + missing > limit => {
+                    return Err(Problem::garbled("it is longer than any answer to this"));
+                }
+                missing => missing,
+            };
+            if !self.readable_until(deadline)? {
+                return Ok(None);
+            }
+            let mut chunk = [0; 4096];
+            let room = missing.min(chunk.len());
+            match recv(self.fd(), &mut chunk[..room], MsgFlags::MSG_DONTWAIT) {
+                Ok(0) => return Err(Problem::lost("the daemon closed it without an answer")),
+                Ok(length) => bytes.extend_from_slice(&chunk[..length]),
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                Err(errno) => return Err(Problem::lost(errno.desc())),
+            }
+        }
+    }
+
+    fn readable_until(&self, deadline: Instant) -> Result<bool, Problem> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // Rounded up, lest the last millisecond is a busy loop.
+            let milliseconds = left.as_millis().saturating_add(1);
+            let timeout = PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX);
+            let mut sockets = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut sockets, timeout) {
+                Ok(0) if Instant::now() >= deadline => return Ok(false),
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => return Ok(true),
+                Err(errno) => return Err(Problem::lost(errno.desc())),
+            }
+        }
+    }
+
+    /// Why the daemon ended the session, if it has.
+    pub(crate) fn farewell(&self) -> Option<Problem> {
+        let mut bytes = Vec::new();
+        while bytes.len() < SESSION_ANSWER {
+            let mut chunk = [0; 4096];
+            match recv(self.fd(), &mut chunk, MsgFlags::MSG_DONTWAIT) {
+                Ok(0) if bytes.is_empty() => return Some(Problem::lost("the daemon closed it")),
+                Ok(0) => break,
+                Ok(length) => bytes.extend_from_slice(&chunk[..length]),
+                Err(Errno::EAGAIN) if bytes.is_empty() => return None,
+                Err(Errno::EINTR) => {}
+                Err(errno) if bytes.is_empty() => return Some(Problem::lost(errno.desc())),
+                Err(_) => break,
+            }
+        }
+        // Whatever a daemon says inside a session, it says before it ends it.
+        Some(match first_message(&bytes) {
+            Ok(Some(DaemonMessage::Closing(closing))) => Problem::closed(closing),
+            Ok(Some(DaemonMessage::Refusal(refusal))) => Problem::refused(refusal),
+            Ok(Some(DaemonMessage::Unsupported(spoken))) => Problem::unsupported(spoken),
+            Ok(Some(DaemonMessage::Welcome(_) | DaemonMessage::Response(_))) => {
+                Problem::garbled("it is of no use inside a session")
+            }
+            Ok(None) => Problem::lost("it ended inside a message"),
+            Err(problem) => problem,
+        })
+    }
+
+    /// Ends the session in order, without waiting for anything.
+    pub(crate) fn goodbye(&self) {
+        // If the socket is full, the daemon sees the end of the connection all the same.
+        let _ = self.say(&ClientMessage::Goodbye);
+    }
+
+    fn fd(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+
+    /// Makes a thread that waits for an answer stop waiting.
+    pub(crate) fn interrupt(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// How many bytes of the first message are not there yet, as far as can be told.
+fn missing(bytes: &[u8]) -> Result<usize, FrameError> {
+    match bytes.first_chunk::<HEADER_BYTES>() {
+        Some(header) => Ok(HEADER_BYTES + Header::parse(*header)?.length - bytes.len()),
+        None => Ok(HEADER_BYTES - bytes.len()),
+    }
+}
+
+fn first_message(bytes: &[u8]) -> Result<Option<DaemonMessage>, Problem> {
+    let read = |bytes| -> Result<Option<DaemonMessage>, FrameError> {
+        match Frame::first_of(bytes)? {
+            Some(frame) => DaemonMessage::from_payload(frame.kind, frame.payload).map(Some),
+            None => Ok(None),
+        }
+    };
+    read(bytes).map_err(|error| Problem::frame(&error))
+}

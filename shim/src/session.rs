@@ -1,0 +1,154 @@
+//! The session of a rank: what a trainer holds on to.
+
+use std::sync::Arc;
+
+use pfo_protocol::Instruction;
+
+use crate::background::{self, Shared};
+use crate::description::{DescriptionError, RankDescription};
+use crate::fork;
+use crate::guard::{InstructionGuard, StepGuard};
+use crate::line::{Counters, Line, Wake};
+use crate::problem::Problem;
+
+/// A rank's session with the daemon, and with it the lease of its GPU whenever the daemon grants it.
+///
+/// All calls may come from any thread, though the begins and ends of one rank have an order that only
+/// its trainer can keep. None blocks, fails or prints; [`Session::open`] is the one that waits.
+///
+/// In a process forked from the one that opened it, a session does nothing.
+///
+/// Dropping the session ends it, at once and without waiting.
+#[derive(Debug)]
+pub struct Session {
+    shared: Arc<Shared>,
+}
+
+impl Session {
+    /// Opens a session, and waits for the daemon's first answer, at most the setup timeout.
+    ///
+    /// Without a daemon, or when it refuses, there is a session all the same: training runs at default
+    /// clocks, [`problem`](Self::problem) tells why, and the session goes on trying in the background.
+    ///
+    /// # Errors
+    /// Only if the description is of no use whatever the daemon says.
+    pub fn open(description: RankDescription) -> Result<Self, DescriptionError> {
+        fork::watch();
+        let shared = Arc::new(Shared::new(description.complete()?));
+        background::start(&shared);
+        shared.wait_until_settled();
+        Ok(Self { shared })
+    }
+
+    /// Why there is no lease right now; `None` if there is one.
+    #[must_use]
+    pub fn problem(&self) -> Option<Problem> {
+        if !self.shared.is_ours() {
+            return Some(Problem::forked());
+        }
+        let mut line = self.shared.lock();
+        let wake = line.look_for_the_end();
+        background::wake(&self.shared, wake);
+        line.problem.clone()
+    }
+
+    /// The next training step begins. Steps count up by one from the description's `first_step`.
+    pub fn step_begin(&self) {
+        self.tell(Line::step_begin);
+    }
+
+    /// The step ends. Without a step begun, nothing happens.
+    pub fn step_end(&self) {
+        self.tell(Line::step_end);
+    }
+
+    /// An instruction of a microbatch begins. Without a number (`None`) it is the microbatch after the
+    /// last one of the same instruction in this step.
+    ///
+    /// ```no_run
+    /// # fn work(session: &pfo::Session) {
+    /// session.instruction_begin(pfo::Instruction::Backward, 3);
+    /// session.instruction_end();
+    /// session.instruction_begin(pfo::Instruction::Backward, None); // of microbatch 4
+    /// session.instruction_end();
+    /// # }
+    /// ```
+    pub fn instruction_begin(&self, instruction: Instruction, microbatch: impl Into<Option<u32>>) {
+        self.instruction_begin_in_chunk(instruction, 0, microbatch);
+    }
+
+    /// As [`instruction_begin`](Self::instruction_begin), on one of several model chunks of the stage,
+    /// as interleaved schedules have them. Microbatches are counted for each chunk, if there are at
+    /// most 64; those of further chunks must be given.
+    pub fn instruction_begin_in_chunk(
+        &self,
+        instruction: Instruction,
+        chunk: u16,
+        microbatch: impl Into<Option<u32>>,
+    ) {
+        let microbatch = microbatch.into();
+        self.tell(|line| line.instruction_begin(instruction, chunk, microbatch));
+    }
+
+    /// The instruction that began last ends. Without one begun, nothing happens.
+    pub fn instruction_end(&self) {
+        self.tell(Line::instruction_end);
+    }
+
+    /// Begins a step that ends where the guard is dropped.
+    ///
+    /// ```no_run
+    /// # fn work(session: &pfo::Session) {
+    /// let _step = session.step();
+    /// for microbatch in 0..8 {
+    ///     let _forward = session.instruction(pfo::Instruction::Forward, microbatch);
+    ///     // …
+    /// }
+    /// # }
+    /// ```
+    pub fn step(&self) -> StepGuard<'_> {
+        StepGuard::begin(self)
+    }
+
+    /// Begins an instruction that ends where the guard is dropped.
+    pub fn instruction(
+        &self,
+        instruction: Instruction,
+        microbatch: impl Into<Option<u32>>,
+    ) -> InstructionGuard<'_> {
+        self.instruction_begin(instruction, microbatch);
+        InstructionGuard(self)
+    }
+
+    /// What became of the events so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        if self.shared.is_ours() {
+            self.shared.lock().counters()
+        } else {
+            Counters::default()
+        }
+    }
+
+    /// Ends the session, as dropping it does: the daemon restores the GPU's clocks.
+    pub fn close(self) {}
+
+    fn tell(&self, event: impl FnOnce(&mut Line) -> Wake) {
+        if self.shared.is_ours() {
+            let wake = event(&mut self.shared.lock());
+            background::wake(&self.shared, wake);
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.shared.is_ours() {
+            self.shared.close();
+        } else {
+            // Another thread of the parent may have held the lock when it forked, and the sockets are
+            // closed already: the child leaves all of it alone.
+            std::mem::forget(Arc::clone(&self.shared));
+        }
+    }
+}

@@ -73,7 +73,7 @@ impl Loaded {
                 libc::RTLD_NOLOAD | libc::RTLD_LAZY,
             )
         };
-        (!handle.is_null()).then_some(Self(handle))
+        (!handle.is_null()).then(|| Self(handle))
     }
 
     fn symbol(&self, name: &CStr) -> Option<*mut c_void> {

@@ -1,1 +1,34 @@
-//! daemon
+//! The root daemon of pfo: it owns NVML, leases GPUs to the ranks of unprivileged jobs, and sets
+//! the clock of each of their instructions.
+//!
+//! One event on its way from the socket to the driver passes through [`rank`], [`cursor`] and
+//! [`clocks`].
+#![deny(unsafe_code)]
+
+pub mod authorize;
+pub mod cli;
+pub mod clocks;
+pub mod config;
+pub mod cursor;
+pub mod daemon;
+pub mod driver;
+pub mod fit;
+pub mod job;
+pub mod jobs;
+pub mod lease;
+pub mod ledger;
+pub mod listen;
+pub mod log;
+pub mod measure;
+pub mod monotonic;
+pub mod node;
+pub mod peer;
+pub mod progress;
+pub mod rank;
+pub mod requests;
+pub mod restore;
+pub mod serve;
+pub mod session;
+pub mod status;
+pub mod swap;
+mod sys;

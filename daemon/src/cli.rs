@@ -1,0 +1,50 @@
+//! The daemon's command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use crate::config::{Config, ConfigError};
+
+/// Where the configuration is looked for if the command line names none.
+const DEFAULT_CONFIG: &str = "/etc/pfo/pfod.toml";
+
+/// Drives GPU clocks for unprivileged training jobs, one frequency for each instruction.
+///
+/// Exit codes: 0 stopped in order (or the check passed), 1 failed, 69 the driver or some clocks
+/// could not be reached, 78 the configuration is wrong.
+#[derive(Debug, Parser)]
+#[command(version, name = "pfod")]
+pub struct Arguments {
+    /// The configuration file; without it /etc/pfo/pfod.toml if that exists, else the defaults
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The NVML library, instead of the configured one
+    #[arg(long, value_name = "LIBRARY")]
+    nvml: Option<PathBuf>,
+    /// Say whether the configuration is right, and exit
+    #[arg(long)]
+    pub check_config: bool,
+    /// Restore what the ledger says is locked, without serving anybody, and exit
+    #[arg(long, conflicts_with = "check_config")]
+    pub restore_only: bool,
+}
+
+impl Arguments {
+    /// The configuration that the command line leads to.
+    ///
+    /// # Errors
+    /// If the file is missing where one was named, or is wrong.
+    pub fn configuration(&self) -> Result<Config, ConfigError> {
+        let default = PathBuf::from(DEFAULT_CONFIG);
+        let mut config = match &self.config {
+            Some(path) => Config::read(path)?,
+            None if default.exists() => Config::read(&default)?,
+            None => Config::default(),
+        };
+        if let Some(library) = &self.nvml {
+            config.driver.library.clone_from(library);
+        }
+        Ok(config)
+    }
+}

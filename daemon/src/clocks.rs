@@ -1,0 +1,180 @@
+//! The one writer of a leased GPU's clocks: it records in the ledger, then calls NVML.
+//!
+//! Only the thread of the rank that holds the lease owns one of these.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use nvml_wrapper::Device;
+use nvml_wrapper::enums::device::GpuLockedClocksSetting;
+use pfo_planner::Mhz;
+
+use crate::driver::{DriverError, Gpu};
+use crate::ledger::{Entry, Ledger, LedgerError};
+use crate::monotonic::now_ns;
+use crate::progress::Progress;
+use crate::restore::{self, RestoreError};
+
+/// Why a clock is not what was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum ClockError {
+    /// The driver refused.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// Nothing was locked, because it could not be recorded first.
+    #[error("{0}; no clock is locked without a record of it")]
+    Ledger(#[from] LedgerError),
+}
+
+/// The clocks of one leased GPU.
+#[derive(Debug)]
+pub struct Clocks {
+    device: Device<'static>,
+    gpu: Arc<Gpu>,
+    ledger: Arc<Ledger>,
+    entry: Entry,
+    locked: Option<Mhz>,
+    accepted_ns: u64,
+    progress: Arc<Progress>,
+}
+
+impl Clocks {
+    /// The clocks of a GPU on which nothing is locked yet; `entry` says on whose behalf they will be.
+    ///
+    /// # Errors
+    /// If the GPU is gone.
+    pub fn new(
+        gpu: Arc<Gpu>,
+        ledger: Arc<Ledger>,
+        entry: Entry,
+        progress: Arc<Progress>,
+    ) -> Result<Self, DriverError> {
+        let device = gpu.device()?;
+        Ok(Self {
+            device,
+            gpu,
+            ledger,
+            entry,
+            locked: None,
+            accepted_ns: 0,
+            progress,
+        })
+    }
+
+    /// The locked SM clock, and when the driver had accepted it (`CLOCK_MONOTONIC`, ns).
+    #[must_use]
+    pub fn locked(&self) -> Option<(Mhz, u64)> {
+        self.locked.map(|mhz| (mhz, self.accepted_ns))
+    }
+
+    /// Locks the SM clock. An unchanged clock is not set again. The first lock of a lease goes
+    /// through the ledger; later ones only through the driver.
+    ///
+    /// # Errors
+    /// If the ledger cannot be written or the driver refuses.
+    pub fn lock_sm(&mut self, mhz: Mhz) -> Result<(), ClockError> {
+        if self.locked == Some(mhz) {
+            return Ok(());
+        }
+        if !self.entry.sm {
+            self.record(Entry {
+                sm: true,
+                ..self.entry.clone()
+            })?;
+        }
+        let setting = GpuLockedClocksSetting::Numeric {
+            min_clock_mhz: mhz.0,
+            max_clock_mhz: mhz.0,
+        };
+        let began_ns = now_ns();
+        self.progress.in_driver_since_ns.store(began_ns, Relaxed);
+        let result = self.device.set_gpu_locked_clocks(setting);
+        self.accepted_ns = now_ns();
+        self.progress.in_driver_since_ns.store(0, Relaxed);
+        self.progress.count_set_call(self.accepted_ns - began_ns);
+        self.locked = result.is_ok().then_some(mhz);
+        self.progress
+            .locked_mhz
+            .store(self.locked.map_or(0, |mhz| mhz.0), Relaxed);
+        Ok(result.map_err(|source| self.gpu.failed("locking its SM clock", source))?)
+    }
+
+    /// Frees the SM clock, if it is locked.
+    ///
+    /// # Errors
+    /// If the driver refuses or the ledger cannot be written.
+    pub fn release_sm(&mut self) -> Result<(), ClockError> {
+        if !self.entry.sm {
+            return Ok(());
+        }
+        restore::reset_sm(&mut self.device, &self.gpu)?;
+        self.locked = None;
+        self.progress.locked_mhz.store(0, Relaxed);
+        self.record(Entry {
+            sm: false,
+            ..self.entry.clone()
+        })
+    }
+
+    /// Locks the memory clock to its highest, where the GPU can do that.
+    ///
+    /// # Errors
+    /// If the ledger cannot be written or the driver refuses.
+    pub fn lock_memory(&mut self) -> Result<(), ClockError> {
+        let Some(mhz) = self.gpu.memory_clock else {
+            return Ok(());
+        };
+        self.record(Entry {
+            memory: true,
+            ..self.entry.clone()
+        })?;
+        match self.device.set_mem_locked_clocks(mhz.0, mhz.0) {
+            Ok(()) => {
+                self.progress.memory_locked_mhz.store(mhz.0, Relaxed);
+                Ok(())
+            }
+            Err(source) => {
+                let error = self.gpu.failed("locking its memory clock", source);
+                if error.is_not_supported() {
+                    return self.record(Entry {
+                        memory: false,
+                        ..self.entry.clone()
+                    });
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The GPU's energy counter in joules, if it has one.
+    #[must_use]
+    pub fn energy_j(&self) -> Option<f64> {
+        self.device
+            .total_energy_consumption()
+            .ok()
+            .map(|millijoules| millijoules as f64 / 1e3)
+    }
+
+    /// Undoes everything that is locked.
+    ///
+    /// # Errors
+    /// If the driver refuses; the ledger then still names what is owed.
+    pub fn restore(&mut self) -> Result<(), RestoreError> {
+        restore::restore(&mut self.device, &self.gpu, &self.entry, &self.ledger)?;
+        self.entry = Entry {
+            sm: false,
+            memory: false,
+            ..self.entry.clone()
+        };
+        self.locked = None;
+        self.progress.locked_mhz.store(0, Relaxed);
+        self.progress.memory_locked_mhz.store(0, Relaxed);
+        Ok(())
+    }
+
+    fn record(&mut self, entry: Entry) -> Result<(), ClockError> {
+        self.ledger.record(entry.clone())?;
+        self.entry = entry;
+        Ok(())
+    }
+}

@@ -1,0 +1,465 @@
+//! Where a rank stands in its plan: from each event, the clock that its GPU should have now.
+//!
+//! Pure and without allocation: this is the hot way between the socket and the driver.
+
+use pfo_planner::Mhz;
+use pfo_protocol::{Event, Mark, Unit};
+
+use crate::fit::StageSequence;
+
+/// The SM clock that a rank should have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Not locked.
+    Default,
+    /// The highest that is allowed.
+    Highest,
+    /// This one.
+    At(Mhz),
+}
+
+/// The first difference between a plan and what a rank does in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Mismatch {
+    /// Events of the step are missing.
+    #[error("{0} events before sequence number {1} did not arrive")]
+    Lost(u64, u64),
+    /// Another instruction began than the plan has here.
+    #[error("instruction {position} was {began}, but the plan has {planned}")]
+    Another {
+        /// Which instruction of the step, from 0.
+        position: usize,
+        /// What the plan has.
+        planned: Unit,
+        /// What began.
+        began: Unit,
+    },
+    /// More instructions than the plan has.
+    #[error("{began} began after the last of the plan's {planned} instructions")]
+    TooMany {
+        /// How many the plan has.
+        planned: usize,
+        /// What began.
+        began: Unit,
+    },
+    /// Fewer instructions than the plan has.
+    #[error("the step ended after {ended} of the plan's {planned} instructions")]
+    TooFew {
+        /// How many ended.
+        ended: usize,
+        /// How many the plan has.
+        planned: usize,
+    },
+    /// An instruction began inside another one.
+    #[error("{began} began before {open} had ended")]
+    Overlap {
+        /// What was open.
+        open: Unit,
+        /// What began.
+        began: Unit,
+    },
+    /// An instruction ended that had not begun.
+    #[error("{0} ended, but had not begun")]
+    NotBegun(Unit),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No step has begun since the session opened or the last one ended.
+    Outside,
+    /// Every instruction of the step was the plan's.
+    Following,
+    /// One was not: the rest of the step runs at the highest clock.
+    Astray,
+}
+
+/// An instruction of the plan that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// The clock that it should have had.
+    pub planned: Mhz,
+    /// When it began, on the client's clock.
+    pub began_ns: u64,
+    /// When it ended, on the client's clock.
+    pub ended_ns: u64,
+}
+
+/// What an event meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The step left the plan with this event.
+    pub mismatch: Option<Mismatch>,
+    /// An instruction of the plan is over.
+    pub finished: Option<Finished>,
+}
+
+/// A rank's place in its plan.
+#[derive(Debug)]
+pub struct Cursor {
+    sequence: Option<StageSequence>,
+    phase: Phase,
+    position: usize,
+    open: Option<(Unit, u64)>,
+    next_event: Option<u64>,
+    lost: u64,
+    wish: Wish,
+}
+
+impl Default for Cursor {
+    fn default() -> Self {
+        Self {
+            sequence: None,
+            phase: Phase::Outside,
+            position: 0,
+            open: None,
+            next_event: None,
+            lost: 0,
+            wish: Wish::Default,
+        }
+    }
+}
+
+impl Cursor {
+    /// The clock that the GPU should have now.
+    #[must_use]
+    pub fn wish(&self) -> Wish {
+        self.wish
+    }
+
+    /// Events that never arrived, in the whole session.
+    #[must_use]
+    pub fn lost_events(&self) -> u64 {
+        self.lost
+    }
+
+    /// Follows another plan, or none, from the step that begins now.
+    pub fn follow(&mut self, sequence: Option<StageSequence>) {
+        self.sequence = sequence;
+    }
+
+    /// Takes in the next event.
+    pub fn event(&mut self, event: &Event) -> Outcome {
+        let missing = self
+            .next_event
+            .map_or(0, |next| event.sequence.saturating_sub(next));
+        self.next_event = Some(event.sequence.saturating_add(1));
+        let mut outcome = Outcome::default();
+        if missing > 0 {
+            self.lost += missing;
+            outcome.mismatch = self.stray(Mismatch::Lost(missing, event.sequence));
+        }
+        match event.mark {
+            Mark::StepBegin(_) => {
+                let unfinished = self.end_step();
+                outcome.mismatch = outcome.mismatch.or(unfinished);
+                self.begin_step();
+            }
+            Mark::StepEnd(_) => {
+                let unfinished = self.end_step();
+                outcome.mismatch = outcome.mismatch.or(unfinished);
+            }
+            Mark::InstructionBegin(unit) => {
+                let stray = self.begin(unit, event.client_ns);
+                outcome.mismatch = outcome.mismatch.or(stray);
+            }
+            Mark::InstructionEnd(unit) => match self.end(unit, event.client_ns) {
+                Ok(finished) => outcome.finished = finished,
+                Err(stray) => outcome.mismatch = outcome.mismatch.or(stray),
+            },
+        }
+        outcome
+    }
+
+    fn begin_step(&mut self) {
+        self.phase = Phase::Following;
+        self.position = 0;
+        self.open = None;
+        self.wish = self.planned_wish(0);
+    }
+
+    fn end_step(&mut self) -> Option<Mismatch> {
+        let ended = self.position;
+        let planned = self
+            .sequence
+            .as_ref()
+            .map_or(ended, |sequence| sequence.len());
+        let was = std::mem::replace(&mut self.phase, Phase::Outside);
+        self.open = None;
+        let short = was == Phase::Following && ended < planned;
+        short.then_some(Mismatch::TooFew { ended, planned })
+    }
+
+    fn begin(&mut self, unit: Unit, at_ns: u64) -> Option<Mismatch> {
+        if self.phase != Phase::Following {
+            return None;
+        }
+        let open = self.open.replace((unit, at_ns));
+        let sequence = self.sequence.as_ref()?;
+        let position = self.position;
+        let mismatch = match (open, sequence.get(position)) {
+            (Some((open, _)), _) => Mismatch::Overlap { open, began: unit },
+            (None, None) => Mismatch::TooMany {
+                planned: sequence.len(),
+                began: unit,
+            },
+            (None, Some(planned)) if planned.unit != unit => Mismatch::Another {
+                position,
+                planned: planned.unit,
+                began: unit,
+            },
+            (None, Some(planned)) => {
+                self.wish = Wish::At(planned.mhz);
+                return None;
+            }
+        };
+        self.stray(mismatch)
+    }
+
+    fn end(&mut self, unit: Unit, at_ns: u64) -> Result<Option<Finished>, Option<Mismatch>> {
+        if self.phase != Phase::Following {
+            return Ok(None);
+        }
+        let began_ns = match self.open.take() {
+            Some((open, began_ns)) if open == unit => began_ns,
+            _ => return Err(self.stray(Mismatch::NotBegun(unit))),
+        };
+        let Some(sequence) = &self.sequence else {
+            return Ok(None);
+        };
+        let finished = sequence.get(self.position).map(|planned| Finished {
+            planned: planned.mhz,
+            began_ns,
+            ended_ns: at_ns,
+        });
+        self.position += 1;
+        // Asked for now, the next clock settles while the rank waits for its neighbour. After the
+        // last instruction that is the first one of the next step.
+        let next = if self.position < sequence.len() {
+            self.position
+        } else {
+            0
+        };
+        self.wish = self.planned_wish(next);
+        Ok(finished)
+    }
+
+    fn planned_wish(&self, position: usize) -> Wish {
+        let planned = self
+            .sequence
+            .as_ref()
+            .and_then(|sequence| sequence.get(position));
+        planned.map_or(Wish::Default, |planned| Wish::At(planned.mhz))
+    }
+
+    /// Leaves the plan for the rest of the step, if there is a plan and a step.
+    fn stray(&mut self, mismatch: Mismatch) -> Option<Mismatch> {
+        if self.phase != Phase::Following || self.sequence.is_none() {
+            return None;
+        }
+        self.phase = Phase::Astray;
+        self.wish = Wish::Highest;
+        Some(mismatch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::Instruction;
+
+    use super::*;
+    use crate::fit::Planned;
+
+    const F0: Unit = Unit {
+        instruction: Instruction::Forward,
+        chunk: 0,
+        microbatch: 0,
+    };
+    const B0: Unit = Unit {
+        instruction: Instruction::Backward,
+        chunk: 0,
+        microbatch: 0,
+    };
+    const B1: Unit = Unit {
+        instruction: Instruction::Backward,
+        chunk: 0,
+        microbatch: 1,
+    };
+
+    struct Driven {
+        cursor: Cursor,
+        sequence: u64,
+    }
+
+    impl Driven {
+        fn with_plan() -> Self {
+            let mut cursor = Cursor::default();
+            let planned = [(F0, 900), (B0, 1200)];
+            let planned = planned.map(|(unit, mhz)| Planned {
+                unit,
+                mhz: Mhz(mhz),
+            });
+            cursor.follow(Some(planned.into_iter().collect()));
+            Self {
+                cursor,
+                sequence: 0,
+            }
+        }
+
+        fn tell(&mut self, mark: Mark) -> (Option<Mismatch>, Wish) {
+            let event = Event {
+                sequence: self.sequence,
+                client_ns: self.sequence * 10,
+                mark,
+            };
+            self.sequence += 1;
+            (self.cursor.event(&event).mismatch, self.cursor.wish())
+        }
+    }
+
+    #[test]
+    fn the_next_clock_is_wished_for_as_soon_as_an_instruction_ends() {
+        let mut rank = Driven::with_plan();
+        assert_eq!(rank.tell(Mark::StepBegin(0)), (None, Wish::At(Mhz(900))));
+        assert_eq!(
+            rank.tell(Mark::InstructionBegin(F0)),
+            (None, Wish::At(Mhz(900)))
+        );
+        assert_eq!(
+            rank.tell(Mark::InstructionEnd(F0)),
+            (None, Wish::At(Mhz(1200)))
+        );
+        assert_eq!(
+            rank.tell(Mark::InstructionBegin(B0)),
+            (None, Wish::At(Mhz(1200)))
+        );
+        assert_eq!(
+            rank.tell(Mark::InstructionEnd(B0)),
+            (None, Wish::At(Mhz(900)))
+        );
+        assert_eq!(rank.tell(Mark::StepEnd(0)), (None, Wish::At(Mhz(900))));
+    }
+
+    #[test]
+    fn a_finished_instruction_is_told_with_its_clock_and_times() {
+        let mut rank = Driven::with_plan();
+        rank.tell(Mark::StepBegin(0));
+        rank.tell(Mark::InstructionBegin(F0));
+        let end = Event {
+            sequence: 2,
+            client_ns: 77,
+            mark: Mark::InstructionEnd(F0),
+        };
+        let finished = Finished {
+            planned: Mhz(900),
+            began_ns: 10,
+            ended_ns: 77,
+        };
+        assert_eq!(rank.cursor.event(&end).finished, Some(finished));
+    }
+
+    #[test]
+    fn after_a_mismatch_the_rest_of_the_step_wishes_for_the_highest_clock() {
+        let mut rank = Driven::with_plan();
+        rank.tell(Mark::StepBegin(0));
+        let mismatch = Mismatch::Another {
+            position: 0,
+            planned: F0,
+            began: B0,
+        };
+        assert_eq!(
+            rank.tell(Mark::InstructionBegin(B0)),
+            (Some(mismatch), Wish::Highest)
+        );
+        assert_eq!(rank.tell(Mark::InstructionEnd(B0)), (None, Wish::Highest));
+        assert_eq!(rank.tell(Mark::InstructionBegin(F0)), (None, Wish::Highest));
+        assert_eq!(rank.tell(Mark::StepEnd(0)), (None, Wish::Highest));
+        assert_eq!(rank.tell(Mark::StepBegin(1)), (None, Wish::At(Mhz(900))));
+    }
+
+    #[test]
+    fn an_event_that_did_not_arrive_is_a_mismatch_of_its_step() {
+        let mut rank = Driven::with_plan();
+        rank.tell(Mark::StepBegin(0));
+        rank.sequence += 2;
+        let (mismatch, wish) = rank.tell(Mark::InstructionEnd(F0));
+        assert_eq!(
+            (mismatch, wish),
+            (Some(Mismatch::Lost(2, 3)), Wish::Highest)
+        );
+        assert_eq!(rank.cursor.lost_events(), 2);
+    }
+
+    #[test]
+    fn a_step_that_ends_early_is_a_mismatch_whether_its_end_is_told_or_not() {
+        for mark in [Mark::StepEnd(0), Mark::StepBegin(1)] {
+            let mut rank = Driven::with_plan();
+            rank.tell(Mark::StepBegin(0));
+            assert_eq!(
+                rank.tell(mark).0,
+                Some(Mismatch::TooFew {
+                    ended: 0,
+                    planned: 2
+                })
+            );
+        }
+    }
+
+    #[test]
+    fn one_instruction_too_many_is_a_mismatch() {
+        let mut rank = Driven::with_plan();
+        rank.tell(Mark::StepBegin(0));
+        for unit in [F0, B0] {
+            rank.tell(Mark::InstructionBegin(unit));
+            rank.tell(Mark::InstructionEnd(unit));
+        }
+        let mismatch = Mismatch::TooMany {
+            planned: 2,
+            began: B1,
+        };
+        assert_eq!(
+            rank.tell(Mark::InstructionBegin(B1)),
+            (Some(mismatch), Wish::Highest)
+        );
+    }
+
+    #[test]
+    fn ends_and_begins_that_do_not_pair_are_mismatches() {
+        let mut rank = Driven::with_plan();
+        rank.tell(Mark::StepBegin(0));
+        assert_eq!(
+            rank.tell(Mark::InstructionEnd(F0)).0,
+            Some(Mismatch::NotBegun(F0))
+        );
+        rank.tell(Mark::StepBegin(1));
+        rank.tell(Mark::InstructionBegin(F0));
+        let overlap = Mismatch::Overlap {
+            open: F0,
+            began: B0,
+        };
+        assert_eq!(rank.tell(Mark::InstructionBegin(B0)).0, Some(overlap));
+    }
+
+    #[test]
+    fn a_session_that_opens_inside_a_step_waits_for_the_next_one() {
+        let mut rank = Driven::with_plan();
+        rank.sequence = 1000;
+        assert_eq!(rank.tell(Mark::InstructionEnd(B1)), (None, Wish::Default));
+        assert_eq!(rank.tell(Mark::InstructionBegin(F0)), (None, Wish::Default));
+        assert_eq!(rank.tell(Mark::StepBegin(7)), (None, Wish::At(Mhz(900))));
+    }
+
+    #[test]
+    fn without_a_plan_nothing_is_wished_for_and_nothing_mismatches() {
+        let mut rank = Driven {
+            cursor: Cursor::default(),
+            sequence: 0,
+        };
+        for mark in [
+            Mark::StepBegin(0),
+            Mark::InstructionEnd(F0),
+            Mark::StepEnd(0),
+        ] {
+            assert_eq!(rank.tell(mark), (None, Wish::Default));
+        }
+    }
+}

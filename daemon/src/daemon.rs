@@ -1,0 +1,165 @@
+//! The life of the daemon: clean up after the predecessor, serve, and leave nothing locked.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pfo_protocol::ClosingReason;
+use systemd::daemon as notify;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep};
+
+use crate::config::Config;
+use crate::ledger::{Ledger, LedgerError};
+use crate::listen::{ListenError, listen};
+use crate::node::Node;
+use crate::serve::{Connections, accept};
+
+/// Sessions have so long to restore their clocks when the daemon stops.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Clocks that could not be restored are tried again so often, as long as there are any.
+const OWED_EVERY: Duration = Duration::from_secs(5);
+
+/// Why the daemon ended other than by a signal to stop.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// There is no runtime.
+    #[error("cannot start: {0}")]
+    Runtime(#[from] io::Error),
+    /// There is no socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// There is no ledger.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// Some clocks are still locked.
+    #[error("these clocks are still locked: {0}; they are restored when pfod runs again")]
+    StillLocked(String),
+}
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// If it cannot start, or cannot restore every clock at its end.
+pub fn run(config: Config) -> Result<(), DaemonError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .thread_keep_alive(Duration::from_secs(1))
+        .build()?;
+    runtime.block_on(serve(config))
+}
+
+async fn serve(config: Config) -> Result<(), DaemonError> {
+    let ledger = open_ledger(&config.paths.ledger)?;
+    let node = Arc::new(Node::new(config, ledger));
+    for (entry, why) in node.restore_owed() {
+        tracing::error!(gpu_uuid = %entry.gpu_uuid, "cannot restore the clocks yet: {why}");
+        node.owed.notify_one();
+    }
+    match node.driver.get() {
+        Ok(driver) => tracing::info!("driver {}, {} GPUs", driver.version, driver.gpus.len()),
+        Err(why) => tracing::error!("{why}; waiting for the driver"),
+    }
+    for group in node.authority.missing_groups() {
+        tracing::warn!("there is no group {group}: only root may do what its members may");
+    }
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let open = Arc::new(Connections::default());
+    for listener in listen(&node.config.sockets, &node.authority)? {
+        tokio::spawn(accept(Arc::clone(&node), listener, Arc::clone(&open)));
+    }
+    tokio::spawn(restore_later(Arc::clone(&node)));
+    if let Some(period) = notify::watchdog_enabled().ok().filter(|period| *period > 0) {
+        tokio::spawn(feed_watchdog(Duration::from_micros(period / 2)));
+    }
+    tell_systemd("READY");
+    tracing::info!("pfod {} serves", env!("CARGO_PKG_VERSION"));
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tell_systemd("STOPPING");
+    stop(&node).await
+}
+
+async fn stop(node: &Node) -> Result<(), DaemonError> {
+    let sessions = node.leases.sessions();
+    tracing::info!("stopping, {} sessions end", sessions.len());
+    for session in sessions {
+        session.end(ClosingReason::ShuttingDown, "pfod is stopping");
+    }
+    let until = Instant::now() + STOP_TIMEOUT;
+    while !node.leases.sessions().is_empty() && Instant::now() < until {
+        sleep(Duration::from_millis(5)).await;
+    }
+    let locked: Vec<_> = node
+        .ledger
+        .entries()
+        .into_iter()
+        .map(|entry| entry.gpu_uuid.to_string())
+        .collect();
+    if locked.is_empty() {
+        Ok(())
+    } else {
+        Err(DaemonError::StillLocked(locked.join(", ")))
+    }
+}
+
+/// Sleeps until something is owed, then tries until nothing is.
+async fn restore_later(node: Arc<Node>) {
+    loop {
+        node.owed.notified().await;
+        loop {
+            sleep(OWED_EVERY).await;
+            let worker = Arc::clone(&node);
+            let left = tokio::task::spawn_blocking(move || worker.restore_owed()).await;
+            if left.is_ok_and(|left| left.is_empty()) {
+                break;
+            }
+        }
+    }
+}
+
+/// Without systemd there is nobody to tell, which is no error.
+fn tell_systemd(state: &str) {
+    let _ = notify::notify([(state, "1")].iter());
+}
+
+async fn feed_watchdog(period: Duration) {
+    loop {
+        tell_systemd("WATCHDOG");
+        sleep(period).await;
+    }
+}
+
+fn open_ledger(path: &Path) -> Result<Ledger, LedgerError> {
+    match Ledger::open(path) {
+        Err(error @ LedgerError::Invalid { .. }) => {
+            tracing::error!("{error}");
+            Ledger::replace(path)
+        }
+        result => result,
+    }
+}
+
+/// Restores what the ledger says is locked, without serving anybody.
+///
+/// # Errors
+/// If something is still locked.
+pub fn restore_only(config: Config) -> Result<(), DaemonError> {
+    let ledger = open_ledger(&config.paths.ledger)?;
+    let left = Node::new(config, ledger).restore_owed();
+    if left.is_empty() {
+        return Ok(());
+    }
+    let reasons = left
+        .iter()
+        .map(|(entry, why)| format!("{} ({why})", entry.gpu_uuid));
+    Err(DaemonError::StillLocked(
+        reasons.collect::<Vec<_>>().join(", "),
+    ))
+}

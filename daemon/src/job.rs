@@ -1,0 +1,253 @@
+//! A job: its ranks on this node, its plans, and the swap between them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use arc_swap::ArcSwapOption;
+use pfo_planner::{Mhz, Plan};
+use pfo_protocol::{Hello, JobName, Refusal, RefusalCode, SwapTarget};
+
+use crate::driver::Gpu;
+use crate::fit::{JobPlan, Misfit, RankShape};
+use crate::lease::Session;
+use crate::swap::Swap;
+
+/// Swaps remembered for the names of their measured windows.
+const KEPT_SWAPS: usize = 16;
+
+/// Jobs of different users may have the same name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobKey {
+    /// Whose job.
+    pub uid: u32,
+    /// Its name.
+    pub name: JobName,
+}
+
+/// One rank of a job on this node.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// What it said of itself.
+    pub hello: Hello,
+    /// Its session.
+    pub session: Arc<Session>,
+    /// Its GPU.
+    pub gpu: Arc<Gpu>,
+}
+
+impl Member {
+    /// What plans have to fit.
+    #[must_use]
+    pub fn shape(&self) -> RankShape {
+        RankShape {
+            rank: self.hello.position.rank,
+            stage: self.hello.position.pp_rank,
+            num_microbatches: self.hello.num_microbatches,
+            ran: self.session.progress.ran.load_full(),
+            gpu: Arc::clone(&self.gpu),
+        }
+    }
+}
+
+/// The parts of a job that administration changes.
+#[derive(Debug, Default)]
+pub struct Members {
+    /// The ranks on this node.
+    pub ranks: BTreeMap<u32, Member>,
+    /// The plan that waits for a swap.
+    pub loaded: Option<Arc<JobPlan>>,
+    /// Every swap that is remembered, oldest first; the last one is the newest.
+    pub swaps: VecDeque<Arc<Swap>>,
+    /// Joules of the sessions that have ended.
+    pub ended_energy_j: f64,
+    /// Since when no rank is left.
+    pub empty_since: Option<Instant>,
+    plans_made: u32,
+}
+
+impl Members {
+    /// The plan that the newest swap brought; none is default clocks.
+    #[must_use]
+    pub fn current(&self) -> Option<&Arc<JobPlan>> {
+        self.swaps.back().and_then(|swap| swap.plan.as_ref())
+    }
+}
+
+/// A job, as far as it is on this node.
+#[derive(Debug)]
+pub struct Job {
+    /// Whose job it is, and its name.
+    pub key: JobKey,
+    /// The number of pipeline stages, on all nodes.
+    pub pp_degree: u32,
+    newest_swap: ArcSwapOption<Swap>,
+    members: Mutex<Members>,
+}
+
+impl Job {
+    /// A job without ranks.
+    #[must_use]
+    pub fn new(key: JobKey, pp_degree: u32) -> Self {
+        Self {
+            key,
+            pp_degree,
+            newest_swap: ArcSwapOption::empty(),
+            members: Mutex::default(),
+        }
+    }
+
+    /// The newest swap, for the thread of a rank: no lock, no allocation.
+    #[must_use]
+    pub fn newest_swap(&self) -> arc_swap::Guard<Option<Arc<Swap>>> {
+        self.newest_swap.load()
+    }
+
+    /// Everything that administration sees. Never held across a call of the driver.
+    pub fn members(&self) -> MutexGuard<'_, Members> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a rank. Returns the swap that it takes up with its first step: a rank that comes late
+    /// finds the job's plan in use, unless the others have yet to reach the step of the change.
+    ///
+    /// # Errors
+    /// If the rank is there already or contradicts the others.
+    pub fn join(&self, member: Member) -> Result<Option<Arc<Swap>>, Refusal> {
+        let position = &member.hello.position;
+        let (rank, name) = (position.rank, &self.key.name);
+        let mut members = self.members();
+        if position.pp_degree != self.pp_degree && !members.ranks.is_empty() {
+            return Err(Refusal::new(
+                RefusalCode::RankConflict,
+                format!(
+                    "rank {rank} says that job {name} has {} stages, its other ranks say {}",
+                    position.pp_degree, self.pp_degree
+                ),
+                "give every rank the same pp_degree, or another job name",
+            ));
+        }
+        if let Some(other) = members.ranks.get(&rank) {
+            return Err(Refusal::new(
+                RefusalCode::RankConflict,
+                format!(
+                    "rank {rank} of job {name} is process {} already",
+                    other.session.holder.pid
+                ),
+                "give every rank its own number, and every job its own name",
+            ));
+        }
+        if let Some(plan) = members.current()
+            && let Err(misfit) = plan.check_rank(&member.shape())
+        {
+            plan.suspend(|| format!("it does not fit a rank that came later: {misfit}"));
+        }
+        members.empty_since = None;
+        members.ranks.insert(rank, member);
+        Ok(members
+            .swaps
+            .back()
+            .filter(|swap| swap.is_complete())
+            .cloned())
+    }
+
+    /// Takes a rank out whose session is over.
+    pub fn leave(&self, session: &Session) {
+        let mut members = self.members();
+        members.ended_energy_j += session.progress.measured.load().energy_j;
+        members
+            .ranks
+            .retain(|_, member| member.session.holder.session != session.holder.session);
+        if members.ranks.is_empty() {
+            members.empty_since = Some(Instant::now());
+        }
+    }
+
+    /// Checks a plan against the job and keeps it for a swap.
+    ///
+    /// # Errors
+    /// If the bytes are not a plan, or it does not fit: the first difference.
+    pub fn load(
+        &self,
+        label: String,
+        bytes: &[u8],
+        bounds: (Mhz, Mhz),
+    ) -> Result<Arc<JobPlan>, Refusal> {
+        let refused = |message: String| {
+            let remedy = "make a plan for this job with `pfoctl plan optimize` and `plan export`";
+            Refusal::new(RefusalCode::PlanDoesNotFit, message, remedy)
+        };
+        let plan = Plan::from_json(bytes).map_err(|error| refused(error.to_string()))?;
+        let mut members = self.members();
+        let fits = || -> Result<JobPlan, Misfit> {
+            let plan = JobPlan::new(members.plans_made + 1, label, &plan, bounds)?;
+            plan.check_stages(self.pp_degree)?;
+            members
+                .ranks
+                .values()
+                .try_for_each(|member| plan.check_rank(&member.shape()))?;
+            Ok(plan)
+        };
+        let plan = Arc::new(fits().map_err(|misfit| refused(misfit.to_string()))?);
+        members.plans_made += 1;
+        members.loaded = Some(Arc::clone(&plan));
+        Ok(plan)
+    }
+
+    /// Begins a swap; every rank takes it up at the step that it names.
+    ///
+    /// # Errors
+    /// If there is nothing to swap to, or the last swap is still under way.
+    pub fn swap(&self, target: &SwapTarget, not_before: u64) -> Result<Arc<Swap>, Refusal> {
+        let mut members = self.members();
+        let name = &self.key.name;
+        if let Some(last) = members.swaps.back().filter(|swap| !swap.is_complete()) {
+            let (done, all) = last.taken_up();
+            return Err(Refusal::new(
+                RefusalCode::LimitReached,
+                format!(
+                    "job {name} is in a swap at step {}: {done} of {all} ranks have changed",
+                    last.step()
+                ),
+                "try again after that step",
+            ));
+        }
+        let nothing =
+            |message: String, remedy: &str| Refusal::new(RefusalCode::NoPlan, message, remedy);
+        let plan = match target {
+            SwapTarget::DefaultClocks => None,
+            SwapTarget::Loaded => Some(members.loaded.take().ok_or_else(|| {
+                nothing(
+                    format!("no plan is loaded for job {name}"),
+                    "give a plan file",
+                )
+            })?),
+            SwapTarget::Previous => {
+                let swaps = &members.swaps;
+                let previous = swaps
+                    .len()
+                    .checked_sub(2)
+                    .and_then(|index| swaps.get(index));
+                if swaps.is_empty() {
+                    let message = format!("job {name} has run no plan that could be rolled back");
+                    return Err(nothing(message, "see `pfoctl status`"));
+                }
+                previous.and_then(|swap| swap.plan.clone())
+            }
+        };
+        let number = members.swaps.back().map_or(0, |swap| swap.number) + 1;
+        let ranks = members
+            .ranks
+            .values()
+            .map(|m| Arc::clone(&m.session.progress))
+            .collect();
+        let swap = Arc::new(Swap::new(number, plan, not_before, ranks));
+        self.newest_swap.store(Some(Arc::clone(&swap)));
+        swap.step();
+        members.swaps.push_back(Arc::clone(&swap));
+        if members.swaps.len() > KEPT_SWAPS {
+            members.swaps.pop_front();
+        }
+        Ok(swap)
+    }
+}

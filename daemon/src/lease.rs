@@ -1,0 +1,196 @@
+//! Leases: the exclusive right of one session to have a GPU's clocks changed on its behalf.
+
+use std::collections::HashMap;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use pfo_protocol::{Closing, ClosingReason, GpuUuid, Holder};
+
+use crate::progress::Progress;
+
+/// An open session, as the rest of the daemon sees it.
+#[derive(Debug)]
+pub struct Session {
+    /// Who it is.
+    pub holder: Holder,
+    /// How far it is.
+    pub progress: Arc<Progress>,
+    stream: UnixStream,
+    closing: OnceLock<Closing>,
+}
+
+impl Session {
+    /// A session over a connected socket.
+    #[must_use]
+    pub fn new(holder: Holder, stream: UnixStream) -> Self {
+        Self {
+            holder,
+            progress: Arc::default(),
+            stream,
+            closing: OnceLock::new(),
+        }
+    }
+
+    /// The connection. Only the rank's thread reads from it.
+    #[must_use]
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// Makes the rank's thread end the session, and with it the lease. The first reason stays.
+    pub fn end(&self, reason: ClosingReason, message: impl Into<String>) {
+        let _ = self.closing.set(Closing {
+            reason,
+            message: message.into(),
+        });
+        self.hang_up();
+    }
+
+    /// Makes the rank's thread see the end of the connection. The peer's process is gone, even if a
+    /// child of it still holds the other end.
+    pub fn hang_up(&self) {
+        // It fails only if the peer has closed already, which has the same effect.
+        let _ = self.stream.shutdown(Shutdown::Read);
+    }
+
+    /// Why the daemon ends the session, if it does.
+    #[must_use]
+    pub fn closing(&self) -> Option<&Closing> {
+        self.closing.get()
+    }
+}
+
+/// Who holds which GPU.
+#[derive(Debug, Default)]
+pub struct Leases {
+    held: Mutex<HashMap<GpuUuid, Arc<Session>>>,
+}
+
+/// Why a lease was not given.
+#[derive(Debug)]
+pub enum Denied {
+    /// Somebody holds the GPU.
+    Held(Arc<Session>),
+    /// The user has as many sessions as allowed.
+    TooMany(u32),
+}
+
+impl Leases {
+    /// Gives a GPU to a session, if it is free and its user has fewer than `most` sessions.
+    ///
+    /// # Errors
+    /// Who holds the GPU, or how many sessions the user has.
+    pub fn acquire(
+        self: &Arc<Self>,
+        gpu: &GpuUuid,
+        session: Arc<Session>,
+        most: u32,
+    ) -> Result<Lease, Denied> {
+        let mut held = self.lock();
+        if let Some(holder) = held.get(gpu) {
+            return Err(Denied::Held(Arc::clone(holder)));
+        }
+        let uid = session.holder.uid;
+        let own = held
+            .values()
+            .filter(|other| other.holder.uid == uid)
+            .count() as u32;
+        if own >= most {
+            return Err(Denied::TooMany(own));
+        }
+        held.insert(gpu.clone(), Arc::clone(&session));
+        Ok(Lease {
+            leases: Arc::clone(self),
+            gpu: gpu.clone(),
+            session,
+        })
+    }
+
+    /// The session that holds a GPU.
+    #[must_use]
+    pub fn holder(&self, gpu: &GpuUuid) -> Option<Arc<Session>> {
+        self.lock().get(gpu).cloned()
+    }
+
+    /// Every open session.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<Arc<Session>> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<GpuUuid, Arc<Session>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A lease. Dropping it frees the GPU for others; its clocks must be restored by then.
+#[derive(Debug)]
+pub struct Lease {
+    leases: Arc<Leases>,
+    gpu: GpuUuid,
+    /// The session that holds it.
+    pub session: Arc<Session>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.leases.lock().remove(&self.gpu);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(uid: u32) -> Arc<Session> {
+        let holder = Holder {
+            job: "j".parse().unwrap(),
+            rank: 0,
+            uid,
+            pid: 1,
+            session: 1,
+        };
+        Arc::new(Session::new(holder, UnixStream::pair().unwrap().0))
+    }
+
+    #[test]
+    fn a_held_gpu_is_denied_with_its_holder_and_free_again_after_the_lease() {
+        let leases = Arc::new(Leases::default());
+        let gpu = "GPU-a".parse().unwrap();
+        let lease = leases.acquire(&gpu, session(7), 9).unwrap();
+        match leases.acquire(&gpu, session(8), 9) {
+            Err(Denied::Held(holder)) => assert_eq!(holder.holder.uid, 7),
+            other => panic!("{other:?}"),
+        }
+        assert!(
+            leases
+                .acquire(&"GPU-b".parse().unwrap(), session(8), 9)
+                .is_ok()
+        );
+        drop(lease);
+        assert!(leases.acquire(&gpu, session(8), 9).is_ok());
+    }
+
+    #[test]
+    fn a_user_gets_no_more_sessions_than_allowed() {
+        let leases = Arc::new(Leases::default());
+        let _one = leases
+            .acquire(&"GPU-a".parse().unwrap(), session(7), 1)
+            .unwrap();
+        let other = "GPU-b".parse().unwrap();
+        assert!(matches!(
+            leases.acquire(&other, session(7), 1),
+            Err(Denied::TooMany(1))
+        ));
+        assert!(leases.acquire(&other, session(8), 1).is_ok());
+    }
+
+    #[test]
+    fn the_first_reason_to_end_a_session_stays() {
+        let session = session(1);
+        session.end(ClosingReason::Revoked, "first");
+        session.end(ClosingReason::ShuttingDown, "second");
+        assert_eq!(session.closing().unwrap().message, "first");
+    }
+}

@@ -1,0 +1,296 @@
+//! What pfo has locked, on disk *before* it is locked: NVML cannot tell, and the daemon may die at
+//! any instant. It must not call the driver.
+//!
+//! The file is replaced as a whole (write, sync, rename), so that a reader finds either the old or
+//! the new ledger. Locks vanish at a reboot, and so do entries of another boot.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use pfo_protocol::{GpuUuid, JobName};
+use serde::{Deserialize, Serialize};
+
+const FORMAT: &str = "pfo-ledger/1";
+
+/// Why the ledger cannot be relied on.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// Reading or writing failed.
+    #[error("cannot {action} the ledger {path}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The content is not a ledger.
+    #[error(
+        "the ledger {path} is not readable ({reason}); reset the clocks with `pfoctl clocks reset \
+         --all` and remove the file"
+    )]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// What is locked on one GPU, and on whose behalf.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// The GPU.
+    pub gpu_uuid: GpuUuid,
+    /// The SM clock is or may be locked.
+    pub sm: bool,
+    /// The memory clock is or may be locked.
+    pub memory: bool,
+    /// The job.
+    pub job: JobName,
+    /// The user.
+    pub uid: u32,
+    /// The process.
+    pub pid: u32,
+    /// The session.
+    pub session: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OnDisk {
+    format: String,
+    boot_id: String,
+    entries: Vec<Entry>,
+}
+
+/// The ledger file and its content.
+#[derive(Debug)]
+pub struct Ledger {
+    path: PathBuf,
+    boot_id: String,
+    entries: Mutex<Vec<Entry>>,
+}
+
+impl Ledger {
+    /// Opens the ledger, with what a predecessor left in it.
+    ///
+    /// # Errors
+    /// If the file exists and cannot be read as a ledger.
+    pub fn open(path: &Path) -> Result<Self, LedgerError> {
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")
+            .map(|id| id.trim().to_owned())
+            .unwrap_or_default();
+        let entries = read(path, &boot_id)?;
+        Ok(Self {
+            path: path.to_owned(),
+            boot_id,
+            entries: Mutex::new(entries),
+        })
+    }
+
+    /// An empty ledger in place of one that [`open`](Self::open) could not read, which is kept aside.
+    ///
+    /// # Errors
+    /// If the unreadable file cannot be moved away.
+    pub fn replace(path: &Path) -> Result<Self, LedgerError> {
+        fs::rename(path, path.with_extension("unreadable")).map_err(|source| LedgerError::Io {
+            action: "move away",
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::open(path)
+    }
+
+    /// Everything that is or may be locked now.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Entry> {
+        self.lock().clone()
+    }
+
+    /// The entry of one GPU.
+    #[must_use]
+    pub fn entry(&self, gpu: &GpuUuid) -> Option<Entry> {
+        self.lock()
+            .iter()
+            .find(|entry| entry.gpu_uuid == *gpu)
+            .cloned()
+    }
+
+    /// Puts an entry in the place of the GPU's former one, on disk when it returns. An entry with
+    /// nothing locked is taken out.
+    ///
+    /// # Errors
+    /// If it could not be written; the ledger is then as before, and nothing may be locked.
+    pub fn record(&self, entry: Entry) -> Result<(), LedgerError> {
+        self.change(|entries| {
+            entries.retain(|other| other.gpu_uuid != entry.gpu_uuid);
+            if entry.sm || entry.memory {
+                entries.push(entry);
+            }
+        })
+    }
+
+    /// Takes the entry of a GPU out, after its clocks were restored.
+    ///
+    /// # Errors
+    /// If it could not be written; the entry stays, and restoring once more does no harm.
+    pub fn clear(&self, gpu: &GpuUuid) -> Result<(), LedgerError> {
+        self.change(|entries| entries.retain(|entry| entry.gpu_uuid != *gpu))
+    }
+
+    fn change(&self, edit: impl FnOnce(&mut Vec<Entry>)) -> Result<(), LedgerError> {
+        let mut entries = self.lock();
+        let mut changed = entries.clone();
+        edit(&mut changed);
+        if changed != *entries {
+            self.write(&changed).map_err(|source| LedgerError::Io {
+                action: "write",
+                path: self.path.clone(),
+                source,
+            })?;
+            *entries = changed;
+        }
+        Ok(())
+    }
+
+    fn write(&self, entries: &[Entry]) -> io::Result<()> {
+        let content = OnDisk {
+            format: FORMAT.into(),
+            boot_id: self.boot_id.clone(),
+            entries: entries.to_vec(),
+        };
+        let bytes = serde_json::to_vec_pretty(&content)?;
+        let new = self.path.with_extension("new");
+        let mut file = File::create(&new)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        fs::rename(&new, &self.path)?;
+        match self.path.parent() {
+            Some(directory) => File::open(directory)?.sync_all(),
+            None => Ok(()),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read(path: &Path, boot_id: &str) -> Result<Vec<Entry>, LedgerError> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => {
+            return Err(LedgerError::Io {
+                action: "read",
+                path: path.to_owned(),
+                source,
+            });
+        }
+    };
+    let invalid = |reason: String| LedgerError::Invalid {
+        path: path.to_owned(),
+        reason,
+    };
+    let content: OnDisk =
+        serde_json::from_slice(&bytes).map_err(|error| invalid(error.to_string()))?;
+    if content.format != FORMAT {
+        return Err(invalid(format!(
+            "its format is {:?}, not {FORMAT:?}",
+            content.format
+        )));
+    }
+    Ok(if content.boot_id == boot_id {
+        content.entries
+    } else {
+        Vec::new()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(gpu: &str) -> Entry {
+        Entry {
+            gpu_uuid: gpu.parse().unwrap(),
+            sm: true,
+            memory: false,
+            job: "j".parse().unwrap(),
+            uid: 1,
+            pid: 2,
+            session: 3,
+        }
+    }
+
+    #[test]
+    fn a_successor_reads_what_its_predecessor_recorded() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger.json");
+        let ledger = Ledger::open(&path).unwrap();
+        ledger.record(entry("GPU-a")).unwrap();
+        ledger.record(entry("GPU-b")).unwrap();
+        ledger.clear(&"GPU-a".parse().unwrap()).unwrap();
+        assert_eq!(Ledger::open(&path).unwrap().entries(), [entry("GPU-b")]);
+    }
+
+    #[test]
+    fn an_entry_with_nothing_locked_is_no_entry() {
+        let directory = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(&directory.path().join("ledger.json")).unwrap();
+        ledger.record(entry("GPU-a")).unwrap();
+        ledger
+            .record(Entry {
+                sm: false,
+                ..entry("GPU-a")
+            })
+            .unwrap();
+        assert!(ledger.entries().is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_not_recorded() {
+        let directory = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(&directory.path().join("ledger.json")).unwrap();
+        ledger.record(entry("GPU-a")).unwrap();
+        directory.close().unwrap();
+        let error = ledger.record(entry("GPU-b")).unwrap_err().to_string();
+        assert!(error.contains("cannot write the ledger"), "{error}");
+        assert_eq!(ledger.entries(), [entry("GPU-a")]);
+    }
+
+    #[test]
+    fn entries_of_another_boot_are_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger.json");
+        Ledger::open(&path).unwrap().record(entry("GPU-a")).unwrap();
+        let old = fs::read_to_string(&path)
+            .unwrap()
+            .replace("\"boot_id\": \"", "\"boot_id\": \"x");
+        fs::write(&path, old).unwrap();
+        assert!(Ledger::open(&path).unwrap().entries().is_empty());
+    }
+
+    #[test]
+    fn a_ledger_that_cannot_be_read_is_kept_aside_and_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger.json");
+        fs::write(
+            &path,
+            "{\"format\": \"pfo-ledger/9\", \"boot_id\": \"\", \"entries\": []}",
+        )
+        .unwrap();
+        let error = Ledger::open(&path).unwrap_err().to_string();
+        assert!(
+            error.contains("pfo-ledger/9") && error.contains("--all"),
+            "{error}"
+        );
+        assert!(Ledger::replace(&path).unwrap().entries().is_empty());
+        assert!(path.with_extension("unreadable").exists());
+    }
+}

@@ -1,0 +1,85 @@
+//! The two listening sockets: handed over by systemd, or bound here when run in the foreground.
+
+use std::io;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+
+use interprocess::local_socket::{GenericFilePath, ListenerOptions, ToFsName};
+use interprocess::os::unix::local_socket::ListenerOptionsExt;
+use interprocess::os::unix::uds_local_socket::tokio::Listener;
+use systemd::daemon::listen_fds_with_names;
+
+use crate::authorize::Authority;
+use crate::config::Sockets;
+use crate::sys;
+
+/// Why a socket could not be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Binding failed.
+    #[error("cannot listen on {path}: {source}")]
+    Bind {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Somebody answers there.
+    #[error("another pfod serves {0}; stop it first")]
+    Served(PathBuf),
+    /// What systemd passed cannot be used.
+    #[error("cannot use the sockets that systemd passed: {0}")]
+    Passed(io::Error),
+}
+
+/// Every socket to serve. Both kinds are served alike: who may do what is up to the peer.
+///
+/// # Errors
+/// If a socket cannot be bound or taken over.
+pub fn listen(sockets: &Sockets, authority: &Authority) -> Result<Vec<Listener>, ListenError> {
+    let passed = listen_fds_with_names().map_err(|e| ListenError::Passed(io::Error::other(e)))?;
+    if !passed.is_empty() {
+        let take = |(fd, _)| Listener::try_from(sys::take_passed(fd)).map_err(ListenError::Passed);
+        return passed.iter().map(take).collect();
+    }
+    let (trainers, administrators) = authority.socket_groups();
+    Ok(vec![
+        bind(&sockets.trainers, trainers)?,
+        bind(&sockets.admin, administrators)?,
+    ])
+}
+
+fn bind(path: &Path, group: Option<u32>) -> Result<Listener, ListenError> {
+    let failed = |source| ListenError::Bind {
+        path: path.to_owned(),
+        source,
+    };
+    remove_stale(path)?;
+    let name = path.to_fs_name::<GenericFilePath>().map_err(failed)?;
+    let listener = ListenerOptions::new()
+        .name(name)
+        .mode(0o660)
+        .reclaim_name(false)
+        .create_tokio_as::<Listener>()
+        .map_err(failed)?;
+    if let Some(group) = group {
+        chown(path, None, Some(group)).map_err(failed)?;
+    }
+    Ok(listener)
+}
+
+/// Removes the socket of a daemon that died, and only that.
+fn remove_stale(path: &Path) -> Result<(), ListenError> {
+    let failed = |source| ListenError::Bind {
+        path: path.to_owned(),
+        source,
+    };
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Err(ListenError::Served(path.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(failed)
+        }
+        // Whatever else is there, binding will say so.
+        Err(_) => Ok(()),
+    }
+}

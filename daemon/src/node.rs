@@ -1,0 +1,105 @@
+//! Everything that the daemon knows about its node, shared by all connections.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use pfo_planner::Mhz;
+use tokio::sync::Notify;
+
+use crate::authorize::Authority;
+use crate::config::Config;
+use crate::driver::LateDriver;
+use crate::jobs::Jobs;
+use crate::lease::Leases;
+use crate::ledger::{Entry, Ledger};
+use crate::restore::restore_entry;
+
+/// One node and its daemon.
+#[derive(Debug)]
+pub struct Node {
+    /// The configuration.
+    pub config: Config,
+    /// Who may do what.
+    pub authority: Authority,
+    /// The driver.
+    pub driver: LateDriver,
+    /// What is locked.
+    pub ledger: Arc<Ledger>,
+    /// Who holds which GPU.
+    pub leases: Arc<Leases>,
+    /// The jobs.
+    pub jobs: Jobs,
+    /// When the daemon started.
+    pub started: Instant,
+    /// Wakes the task that restores what could not be restored at once.
+    pub owed: Notify,
+    sessions_opened: AtomicU64,
+}
+
+impl Node {
+    /// A node on which nothing has happened yet.
+    #[must_use]
+    pub fn new(config: Config, ledger: Ledger) -> Self {
+        Self {
+            authority: Authority::new(&config.groups),
+            driver: LateDriver::new(&config.driver.library),
+            ledger: Arc::new(ledger),
+            leases: Arc::default(),
+            jobs: Jobs::default(),
+            started: Instant::now(),
+            owed: Notify::new(),
+            sessions_opened: AtomicU64::new(0),
+            config,
+        }
+    }
+
+    /// A number that no session of this daemon had before.
+    pub fn next_session(&self) -> u64 {
+        self.sessions_opened.fetch_add(1, Relaxed) + 1
+    }
+
+    /// The clocks that plans may ask for.
+    #[must_use]
+    pub fn clock_bounds(&self) -> (Mhz, Mhz) {
+        (
+            Mhz(self.config.clocks.min_mhz),
+            Mhz(self.config.clocks.max_mhz),
+        )
+    }
+
+    /// Entries of the ledger that no session answers for: a predecessor or a lost GPU left them.
+    #[must_use]
+    pub fn owed_entries(&self) -> Vec<Entry> {
+        let held = |entry: &Entry| self.leases.holder(&entry.gpu_uuid).is_some();
+        self.ledger
+            .entries()
+            .into_iter()
+            .filter(|entry| !held(entry))
+            .collect()
+    }
+
+    /// Restores what no session answers for. Returns what is still owed, each with the reason.
+    pub fn restore_owed(&self) -> Vec<(Entry, String)> {
+        let owed = self.owed_entries();
+        if owed.is_empty() {
+            return Vec::new();
+        }
+        let driver = match self.driver.get() {
+            Ok(driver) => driver,
+            Err(why) => return owed.into_iter().map(|entry| (entry, why.clone())).collect(),
+        };
+        owed.into_iter()
+            .filter_map(|entry| match restore_entry(driver, &entry, &self.ledger) {
+                Ok(()) => {
+                    tracing::info!(
+                        gpu_uuid = %entry.gpu_uuid, job = %entry.job, uid = entry.uid,
+                        "restored the clocks that an ended session had left"
+                    );
+                    None
+                }
+                Err(error) => Some((entry, error.to_string())),
+            })
+            .collect()
+    }
+}

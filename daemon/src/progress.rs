@@ -1,0 +1,74 @@
+//! What the thread of a rank lets the rest of the daemon see, without a lock between them.
+//!
+//! The rank's thread is the only writer. Readers see each value as it was a moment ago.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+
+use pfo_protocol::Unit;
+
+use crate::measure::Measured;
+
+/// The visible state of one rank.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// The step begun last, plus one: swaps are agreed on by it.
+    steps_begun: AtomicU64,
+    /// The number of the swap that the rank has taken up.
+    pub swap: AtomicU64,
+    /// The number of the plan it runs, 0 at default clocks.
+    pub plan: AtomicU32,
+    /// Set when the session is over.
+    pub ended: AtomicBool,
+    /// The SM clock that is locked, in MHz, 0 if none is.
+    pub locked_mhz: AtomicU32,
+    /// The memory clock that is locked, in MHz, 0 if none is.
+    pub memory_locked_mhz: AtomicU32,
+    /// Steps whose instructions did not follow the plan.
+    pub mismatched_steps: AtomicU64,
+    /// Events that never arrived.
+    pub lost_events: AtomicU64,
+    /// Instructions run under plans.
+    pub instructions: AtomicU64,
+    /// Nanoseconds that these took.
+    pub instruction_ns: AtomicU64,
+    /// Nanoseconds of these at another clock than planned.
+    pub off_plan_ns: AtomicU64,
+    /// Set calls made to the driver.
+    pub set_calls: AtomicU64,
+    /// Nanoseconds that they took.
+    pub set_call_ns: AtomicU64,
+    /// The longest.
+    pub set_call_max_ns: AtomicU64,
+    /// When the call that the driver has not returned from began, 0 if there is none.
+    pub in_driver_since_ns: AtomicU64,
+    /// The last mismatch.
+    pub last_mismatch: ArcSwapOption<String>,
+    /// What is wrong with the rank's clocks.
+    pub problem: ArcSwapOption<String>,
+    /// What the rank ran in its last whole step.
+    pub ran: ArcSwapOption<Vec<Unit>>,
+    /// Energy and time, step by step.
+    pub measured: ArcSwap<Measured>,
+}
+
+impl Progress {
+    /// Publishes that step `step` begins. Ordered against the decision of swaps.
+    pub fn begin_step(&self, step: u64) {
+        self.steps_begun.store(step.saturating_add(1), SeqCst);
+    }
+
+    /// The step begun last. Ordered against the decision of swaps.
+    #[must_use]
+    pub fn step(&self) -> Option<u64> {
+        self.steps_begun.load(SeqCst).checked_sub(1)
+    }
+
+    /// Publishes one set call.
+    pub fn count_set_call(&self, took_ns: u64) {
+        self.set_calls.fetch_add(1, Relaxed);
+        self.set_call_ns.fetch_add(took_ns, Relaxed);
+        self.set_call_max_ns.fetch_max(took_ns, Relaxed);
+    }
+}

@@ -1,0 +1,331 @@
+//! The thread of a rank: reads its events and sets its GPU's clock, with nothing in between.
+//!
+//! Between a read and the driver's set call there is no allocation, no lock shared with
+//! administration and no log line. Everything else waits until the call is made.
+
+use std::io::{ErrorKind, Read};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pfo_planner::Mhz;
+use pfo_protocol::{ClosingReason, Event, Frame, FrameError, Kind, Mark, Unit};
+
+use crate::clocks::{ClockError, Clocks};
+use crate::cursor::{Cursor, Finished, Mismatch, Wish};
+use crate::fit::JobPlan;
+use crate::job::Job;
+use crate::lease::Session;
+use crate::measure::Measured;
+use crate::monotonic::now_ns;
+use crate::progress::Progress;
+use crate::swap::Swap;
+
+/// Room for what a rank sends while the driver is busy for a few milliseconds.
+const BUFFER_BYTES: usize = 16 * 1024;
+
+/// Instructions of a step that are remembered to check new plans against.
+const REMEMBERED_UNITS: usize = 1 << 16;
+
+/// How a session came to its end.
+#[derive(Debug)]
+pub enum End {
+    /// The rank said goodbye.
+    Goodbye,
+    /// The connection ended.
+    HungUp,
+    /// The daemon ends it.
+    Closed(ClosingReason, String),
+}
+
+/// How ranks are driven on this node.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// The clock of mismatched steps.
+    pub highest: Mhz,
+    /// From an accepted set call to the new clock, in nanoseconds.
+    pub settle_ns: u64,
+    /// Mismatched steps in a row before the plan is suspended.
+    pub suspend_after: u32,
+}
+
+/// The step boundaries that were read but not measured yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct StepsBegun {
+    steps: u64,
+    at_ns: u64,
+}
+
+/// A rank and its GPU, while its session lasts.
+pub struct Rank {
+    session: Arc<Session>,
+    job: Arc<Job>,
+    stage: u32,
+    rules: Rules,
+    clocks: Clocks,
+    cursor: Cursor,
+    plan: Option<Arc<JobPlan>>,
+    swap: u64,
+    joined_in: Option<Arc<Swap>>,
+    refused: Option<Wish>,
+    begun: StepsBegun,
+    mismatch: Option<Mismatch>,
+    mismatched_in_a_row: u32,
+    units: Vec<Unit>,
+    units_complete: bool,
+}
+
+impl Rank {
+    /// A rank at the beginning of its session; `joined_in` is the swap that it finds done.
+    #[must_use]
+    pub fn new(
+        session: Arc<Session>,
+        job: Arc<Job>,
+        stage: u32,
+        rules: Rules,
+        clocks: Clocks,
+        joined_in: Option<Arc<Swap>>,
+    ) -> Self {
+        Self {
+            session,
+            job,
+            stage,
+            rules,
+            clocks,
+            cursor: Cursor::default(),
+            plan: None,
+            swap: 0,
+            joined_in,
+            refused: None,
+            begun: StepsBegun::default(),
+            mismatch: None,
+            mismatched_in_a_row: 0,
+            units: Vec::with_capacity(256),
+            units_complete: false,
+        }
+    }
+
+    /// The clocks, to restore them at the end.
+    pub fn clocks(&mut self) -> &mut Clocks {
+        &mut self.clocks
+    }
+
+    /// Serves the rank until its session ends. The socket's read timeout is the idle limit.
+    pub fn serve(&mut self) -> End {
+        let energy_j = self.clocks.energy_j();
+        self.progress()
+            .measured
+            .store(Arc::new(Measured::begin(energy_j)));
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let mut filled = 0;
+        loop {
+            match self.session.stream().read(&mut buffer[filled..]) {
+                Ok(0) => return self.closed().unwrap_or(End::HungUp),
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let message = "no event came within the idle limit".into();
+                    return End::Closed(ClosingReason::Idle, message);
+                }
+                Err(_) => return End::HungUp,
+            }
+            let taken = match self.take_in(&buffer[..filled]) {
+                Ok(Some(taken)) => taken,
+                Ok(None) => return End::Goodbye,
+                Err(error) => return End::Closed(ClosingReason::Malformed, error.to_string()),
+            };
+            buffer.copy_within(taken..filled, 0);
+            filled -= taken;
+            if let Err(error) = self.set_clock() {
+                return End::Closed(ClosingReason::GpuLost, error.to_string());
+            }
+            self.account();
+            if let Some(end) = self.closed() {
+                return end;
+            }
+        }
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.session.progress
+    }
+
+    fn closed(&self) -> Option<End> {
+        let closing = self.session.closing()?;
+        Some(End::Closed(closing.reason, closing.message.clone()))
+    }
+
+    /// Takes in every whole frame; returns the bytes taken, or `None` after a goodbye.
+    fn take_in(&mut self, bytes: &[u8]) -> Result<Option<usize>, FrameError> {
+        let mut taken = 0;
+        while let Some(frame) = Frame::first_of(&bytes[taken..])? {
+            match frame.kind {
+                Kind::Event => self.event(&Event::from_payload(frame.payload)?),
+                Kind::Goodbye => return Ok(None),
+                other => return Err(FrameError::Unexpected(other)),
+            }
+            taken += frame.total_bytes();
+        }
+        Ok(Some(taken))
+    }
+
+    fn event(&mut self, event: &Event) {
+        match event.mark {
+            Mark::StepBegin(step) => {
+                self.session.progress.begin_step(step);
+                self.take_up_swap(step);
+                self.begun.steps += 1;
+                self.begun.at_ns = event.client_ns;
+                self.units.clear();
+                self.units_complete = true;
+            }
+            Mark::InstructionBegin(unit) if self.units.len() < REMEMBERED_UNITS => {
+                self.units.push(unit);
+            }
+            Mark::InstructionBegin(_) => self.units_complete = false,
+            Mark::InstructionEnd(_) | Mark::StepEnd(_) => {}
+        }
+        let lost_before = self.cursor.lost_events();
+        let outcome = self.cursor.event(event);
+        if self.cursor.lost_events() != lost_before {
+            self.units_complete = false;
+            self.progress()
+                .lost_events
+                .store(self.cursor.lost_events(), Relaxed);
+        }
+        if let Some(finished) = outcome.finished {
+            self.count_finished(finished);
+        }
+        if let Some(mismatch) = outcome.mismatch {
+            self.mismatch = Some(mismatch);
+            self.mismatched_in_a_row += 1;
+            self.progress().mismatched_steps.fetch_add(1, Relaxed);
+        } else if matches!(event.mark, Mark::StepEnd(_)) && self.cursor.wish() != Wish::Highest {
+            self.mismatched_in_a_row = 0;
+        }
+        if matches!(event.mark, Mark::StepEnd(_)) {
+            self.remember_units();
+        }
+    }
+
+    fn take_up_swap(&mut self, step: u64) {
+        let newest = self.job.newest_swap();
+        let Some(swap) = newest.as_ref() else { return };
+        let joined = self
+            .joined_in
+            .take()
+            .is_some_and(|joined| joined.number == swap.number);
+        if swap.number != self.swap && (joined || step >= swap.step()) {
+            self.swap = swap.number;
+            self.plan.clone_from(&swap.plan);
+            self.mismatched_in_a_row = 0;
+            self.cursor
+                .follow(self.plan.as_ref().map(|plan| plan.stage(self.stage)));
+            let plan_number = self.plan.as_ref().map_or(0, |plan| plan.number);
+            self.session.progress.plan.store(plan_number, Relaxed);
+            self.session.progress.swap.store(swap.number, Relaxed);
+        }
+        if self.plan.as_ref().is_some_and(|plan| plan.is_suspended()) {
+            self.cursor.follow(None);
+        }
+    }
+
+    /// Asks the driver for the newest clock, if it is another one.
+    ///
+    /// Fails only if the GPU is gone. What the driver refuses otherwise is not asked for again
+    /// until the wish changes, and the rank trains on.
+    fn set_clock(&mut self) -> Result<(), ClockError> {
+        let wish = self.cursor.wish();
+        if self.refused == Some(wish) {
+            return Ok(());
+        }
+        let result = match wish {
+            Wish::Default => self.clocks.release_sm(),
+            Wish::Highest => self.clocks.lock_sm(self.rules.highest),
+            Wish::At(mhz) => self.clocks.lock_sm(mhz),
+        };
+        match result {
+            Ok(()) => {
+                if self.refused.take().is_some() {
+                    self.progress().problem.store(None);
+                }
+                Ok(())
+            }
+            Err(ClockError::Driver(error)) if error.is_gpu_lost() => Err(error.into()),
+            Err(error) => {
+                if self.refused.replace(wish).is_none() {
+                    tracing::warn!(
+                        job = %self.session.holder.job, rank = self.session.holder.rank,
+                        "the clock was not set: {error}"
+                    );
+                }
+                self.progress()
+                    .problem
+                    .store(Some(Arc::new(error.to_string())));
+                Ok(())
+            }
+        }
+    }
+
+    fn count_finished(&self, finished: Finished) {
+        let Finished {
+            planned,
+            began_ns,
+            ended_ns,
+        } = finished;
+        let took_ns = ended_ns.saturating_sub(began_ns);
+        let off_ns = match self.clocks.locked() {
+            Some((mhz, accepted_ns)) if mhz == planned => (accepted_ns + self.rules.settle_ns)
+                .saturating_sub(began_ns)
+                .min(took_ns),
+            _ => took_ns,
+        };
+        let progress = self.progress();
+        progress.instructions.fetch_add(1, Relaxed);
+        progress.instruction_ns.fetch_add(took_ns, Relaxed);
+        progress.off_plan_ns.fetch_add(off_ns, Relaxed);
+    }
+
+    fn remember_units(&mut self) {
+        let known = self.progress().ran.load();
+        let same = known.as_ref().is_some_and(|ran| **ran == self.units);
+        if self.units_complete && !same {
+            self.progress()
+                .ran
+                .store(Some(Arc::new(self.units.clone())));
+        }
+        self.units_complete = false;
+    }
+
+    /// Everything that could wait until the clock was set.
+    fn account(&mut self) {
+        if self.begun.steps > 0 {
+            let StepsBegun { steps, at_ns } = std::mem::take(&mut self.begun);
+            if let Some(energy_j) = self.clocks.energy_j() {
+                let at_ns = at_ns.min(now_ns());
+                let mut measured = (**self.progress().measured.load()).clone();
+                measured.step_begins(self.swap, steps, at_ns, energy_j);
+                self.progress().measured.store(Arc::new(measured));
+            }
+        }
+        let Some(mismatch) = self.mismatch.take() else {
+            return;
+        };
+        self.progress()
+            .last_mismatch
+            .store(Some(Arc::new(mismatch.to_string())));
+        let rank = self.session.holder.rank;
+        if let Some(plan) = &self.plan
+            && self.mismatched_in_a_row >= self.rules.suspend_after
+            && !plan.is_suspended()
+        {
+            let steps = self.mismatched_in_a_row;
+            plan.suspend(|| {
+                format!("rank {rank} did not follow it for {steps} steps in a row: {mismatch}")
+            });
+            tracing::warn!(
+                job = %self.session.holder.job, rank, plan = plan.number,
+                "plan suspended, the job runs at default clocks: {mismatch}"
+            );
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What administrators and users ask for, decided and done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pfo_protocol::{
+    GpuListing, GpuName, JobSelector, Refusal, RefusalCode, Request, ResetOutcome, Response,
+    Swapped,
+};
+
+use crate::authorize::Action;
+use crate::driver::Gpu;
+use crate::job::Job;
+use crate::node::Node;
+use crate::peer::Peer;
+use crate::restore::{reset_memory, reset_sm};
+use crate::status;
+use crate::swap::Swap;
+
+/// How often a waiting request looks whether the ranks have changed. Asking costs them nothing,
+/// while telling would cost every rank a call into the runtime.
+const SWAP_POLL: Duration = Duration::from_millis(5);
+
+/// What a request leads to.
+pub enum Decision {
+    /// This answer.
+    Answer(Response),
+    /// A swap that has begun.
+    Swap(Arc<Swap>),
+}
+
+/// Does what a peer asks for, if it may.
+#[must_use]
+pub fn decide(node: &Node, peer: &Peer, request: Request) -> Decision {
+    match try_decide(node, peer, request) {
+        Ok(decision) => decision,
+        Err(refusal) => {
+            tracing::warn!(
+                uid = peer.uid,
+                pid = peer.pid,
+                "refused: {}",
+                refusal.message
+            );
+            Decision::Answer(Response::Refused(refusal))
+        }
+    }
+}
+
+fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Refusal> {
+    match request {
+        Request::Gpus => {
+            node.authority.authorize(peer, Action::Status)?;
+            list_gpus(node).map(Decision::Answer)
+        }
+        Request::Status => {
+            node.authority.authorize(peer, Action::Status)?;
+            let every = node.authority.authorize(peer, Action::EveryJob).is_ok();
+            let status = status::status(node, (!every).then_some(peer.uid));
+            Ok(Decision::Answer(Response::Status(Box::new(status))))
+        }
+        Request::PlanLoad { job, label, plan } => {
+            let job = select(node, peer, &job)?;
+            let plan = job.load(label, &plan, node.clock_bounds())?;
+            tracing::info!(
+                uid = peer.uid, pid = peer.pid, job = %job.key.name, plan = plan.number,
+                "loaded plan {}", plan.label
+            );
+            Ok(Decision::Answer(Response::Loaded(plan.status())))
+        }
+        Request::PlanSwap {
+            job,
+            target,
+            not_before,
+            wait: _,
+        } => {
+            let job = select(node, peer, &job)?;
+            let swap = job.swap(&target, not_before.unwrap_or(0))?;
+            tracing::info!(
+                uid = peer.uid, pid = peer.pid, job = %job.key.name,
+                plan = swap.plan.as_ref().map_or(0, |plan| plan.number),
+                "swap at step {}", swap.step()
+            );
+            Ok(Decision::Swap(swap))
+        }
+        Request::ClocksReset { gpu, all } => {
+            node.authority.authorize(peer, Action::ResetClocks)?;
+            reset_clocks(node, peer, gpu.as_ref(), all).map(Decision::Answer)
+        }
+        _ => Err(Refusal::new(
+            RefusalCode::Malformed,
+            "this daemon does not know the request",
+            "install the same release of pfod and pfoctl",
+        )),
+    }
+}
+
+fn select(node: &Node, peer: &Peer, selector: &JobSelector) -> Result<Arc<Job>, Refusal> {
+    let any = node.authority.authorize(peer, Action::EveryJob).is_ok();
+    let owner = selector.uid.unwrap_or(peer.uid);
+    node.authority
+        .authorize(peer, Action::ChangePlan { owner })?;
+    node.jobs.select(selector, peer.uid, any)
+}
+
+fn no_driver(why: String) -> Refusal {
+    Refusal::new(
+        RefusalCode::DriverUnavailable,
+        why,
+        "see `nvidia-smi` and the daemon's log",
+    )
+}
+
+fn list_gpus(node: &Node) -> Result<Response, Refusal> {
+    let listing = |gpu: &Arc<Gpu>| GpuListing {
+        uuid: gpu.uuid.clone(),
+        pci_bus_id: gpu.pci_bus_id.clone(),
+        model: gpu.model.clone(),
+    };
+    let driver = node.driver.get().map_err(no_driver)?;
+    Ok(Response::Gpus(driver.gpus.iter().map(listing).collect()))
+}
+
+fn reset_clocks(
+    node: &Node,
+    peer: &Peer,
+    name: Option<&GpuName>,
+    all: bool,
+) -> Result<Response, Refusal> {
+    let driver = node.driver.get().map_err(no_driver)?;
+    let chosen: Vec<_> = match name {
+        None => driver.gpus.iter().collect(),
+        Some(name) => vec![driver.gpu(name).ok_or_else(|| {
+            Refusal::new(
+                RefusalCode::UnknownGpu,
+                format!("this node has no GPU {name}"),
+                "see `pfoctl gpus` for those that it has",
+            )
+        })?],
+    };
+    node.restore_owed();
+    let outcomes = chosen.into_iter().map(|gpu| {
+        let outcome = reset_gpu(node, gpu, all);
+        if all {
+            tracing::info!(
+                uid = peer.uid, pid = peer.pid, gpu_uuid = %gpu.uuid, "reset: {}", outcome.outcome
+            );
+        }
+        outcome
+    });
+    Ok(Response::Reset(outcomes.collect()))
+}
+
+fn reset_gpu(node: &Node, gpu: &Gpu, all: bool) -> ResetOutcome {
+    let outcome = |outcome: String, restored| ResetOutcome {
+        uuid: gpu.uuid.clone(),
+        outcome,
+        restored,
+    };
+    if let Some(session) = node.leases.holder(&gpu.uuid) {
+        // Its thread is the only one that may set this GPU's clocks.
+        let holder = &session.holder;
+        let message = format!(
+            "leased by job {}, rank {}: left alone",
+            holder.job, holder.rank
+        );
+        return outcome(message, false);
+    }
+    if node.ledger.entry(&gpu.uuid).is_some() {
+        return outcome(
+            "still locked; see `pfoctl status` for the reason".into(),
+            false,
+        );
+    }
+    if !all {
+        return outcome("pfo has locked nothing".into(), true);
+    }
+    let reset = || {
+        let mut device = gpu.device()?;
+        reset_sm(&mut device, gpu)?;
+        reset_memory(&mut device, gpu)
+    };
+    match reset() {
+        Ok(()) => outcome("reset, whoever locked it".into(), true),
+        Err(error) => outcome(error.to_string(), false),
+    }
+}
+
+/// Waits until every rank has changed or is gone.
+pub async fn wait_for_swap(swap: &Swap) {
+    while !swap.is_complete() {
+        tokio::time::sleep(SWAP_POLL).await;
+    }
+}
+
+/// A swap for the peer that asked for it.
+#[must_use]
+pub fn swapped(swap: &Swap) -> Swapped {
+    let (changed, ranks) = swap.taken_up();
+    Swapped {
+        plan: swap.plan.as_ref().map(|plan| plan.status()),
+        step: swap.step(),
+        ranks: ranks as u32,
+        changed: changed as u32,
+    }
+}

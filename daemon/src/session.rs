@@ -1,0 +1,357 @@
+//! A rank's session from hello to the end of its lease.
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use pfo_protocol::{Closing, DaemonMessage, GpuUuid, Hello, Holder, Refusal, RefusalCode, Welcome};
+use tokio::task::AbortHandle;
+
+use crate::clocks::Clocks;
+use crate::driver::{DriverError, Gpu};
+use crate::job::{Job, JobKey, Member};
+use crate::lease::{Denied, Lease, Session};
+use crate::ledger::Entry;
+use crate::node::Node;
+use crate::peer::Peer;
+use crate::rank::{End, Rank, Rules};
+use crate::restore::restore_entry;
+
+/// The same rank may come back before its former session has ended: so long is that one waited for.
+const FORMER_SESSION_WAIT: Duration = Duration::from_secs(2);
+const FORMER_SESSION_POLL: Duration = Duration::from_millis(10);
+
+/// A peer that does not read what it is told at the opening or the end costs no more than this.
+const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// A session that holds its lease and has yet to begin.
+pub struct Opening {
+    node: Arc<Node>,
+    lease: Lease,
+    gpu: Arc<Gpu>,
+    hello: Hello,
+    watch: Option<AbortHandle>,
+}
+
+/// Checks a hello and takes the lease that it asks for.
+///
+/// # Errors
+/// Why there is no session.
+pub async fn open(
+    node: &Arc<Node>,
+    peer: &Peer,
+    hello: Hello,
+    socket: OwnedFd,
+) -> Result<Opening, Refusal> {
+    check_position(&hello)?;
+    let gpu = find_gpu(node, &hello)?;
+    let holder = Holder {
+        job: hello.job.clone(),
+        rank: hello.position.rank,
+        uid: peer.uid,
+        pid: peer.pid,
+        session: node.next_session(),
+    };
+    let session = Arc::new(Session::new(holder, UnixStream::from(socket)));
+    let most = node.config.limits.sessions_per_user;
+    let waiting_since = tokio::time::Instant::now();
+    loop {
+        match node.leases.acquire(&gpu.uuid, Arc::clone(&session), most) {
+            Ok(lease) => {
+                return Ok(Opening {
+                    node: Arc::clone(node),
+                    lease,
+                    gpu,
+                    hello,
+                    watch: None,
+                });
+            }
+            Err(Denied::Held(other))
+                if is_former_self(&other.holder, &session.holder)
+                    && waiting_since.elapsed() < FORMER_SESSION_WAIT =>
+            {
+                tokio::time::sleep(FORMER_SESSION_POLL).await;
+            }
+            Err(denied) => return Err(denial(&denied, &gpu.uuid, most)),
+        }
+    }
+}
+
+fn check_position(hello: &Hello) -> Result<(), Refusal> {
+    let p = &hello.position;
+    let world = u64::from(p.pp_degree) * u64::from(p.dp_degree) * u64::from(p.tp_degree);
+    let checks = [
+        ("rank", p.rank, world),
+        ("pp_rank", p.pp_rank, p.pp_degree.into()),
+        ("dp_rank", p.dp_rank, p.dp_degree.into()),
+        ("tp_rank", p.tp_rank, p.tp_degree.into()),
+    ];
+    let wrong = checks
+        .into_iter()
+        .find(|(_, value, degree)| u64::from(*value) >= *degree);
+    wrong.map_or(Ok(()), |(name, value, degree)| {
+        Err(Refusal::new(
+            RefusalCode::Malformed,
+            format!("{name} is {value}, but there are only {degree}"),
+            "ranks count from 0; check the degrees (pp, dp, tp) that the trainer gives",
+        ))
+    })
+}
+
+fn find_gpu(node: &Node, hello: &Hello) -> Result<Arc<Gpu>, Refusal> {
+    let driver = node.driver.get().map_err(|why| {
+        Refusal::new(
+            RefusalCode::DriverUnavailable,
+            why,
+            "see `nvidia-smi` and `pfoctl status`",
+        )
+    })?;
+    driver.gpu(&hello.gpu).cloned().ok_or_else(|| {
+        Refusal::new(
+            RefusalCode::UnknownGpu,
+            format!("this node has no GPU {}", hello.gpu),
+            "see `pfoctl gpus` for those that it has",
+        )
+    })
+}
+
+fn is_former_self(other: &Holder, own: &Holder) -> bool {
+    (other.uid, &other.job, other.rank) == (own.uid, &own.job, own.rank)
+}
+
+fn denial(denied: &Denied, gpu: &GpuUuid, most: u32) -> Refusal {
+    match denied {
+        Denied::Held(session) => {
+            let Holder {
+                job,
+                rank,
+                uid,
+                pid,
+                ..
+            } = &session.holder;
+            Refusal::new(
+                RefusalCode::GpuHeld,
+                format!("GPU {gpu} is held by job {job}, rank {rank} (user {uid}, process {pid})"),
+                "use another GPU, or wait until that job ends",
+            )
+        }
+        Denied::TooMany(own) => Refusal::new(
+            RefusalCode::LimitReached,
+            format!("the user has {own} sessions, the administrator allows {most}"),
+            "end some, or ask for a higher limits.sessions_per_user",
+        ),
+    }
+}
+
+impl Opening {
+    /// The session.
+    #[must_use]
+    pub fn session(&self) -> &Arc<Session> {
+        &self.lease.session
+    }
+
+    /// What to stop when the session ends.
+    pub fn watched_by(&mut self, watch: AbortHandle) {
+        self.watch = Some(watch);
+    }
+
+    /// Runs the session to its end, on the thread of the rank.
+    pub fn run(self) {
+        let session = Arc::clone(self.session());
+        match self.begin() {
+            Ok((rank, job)) => self.follow(rank, &job),
+            Err(refusal) => {
+                self.log_refusal(&refusal);
+                tell(&session, &DaemonMessage::Refusal(refusal));
+            }
+        }
+        session.progress.ended.store(true, Relaxed);
+        if let Some(watch) = &self.watch {
+            watch.abort();
+        }
+    }
+
+    fn begin(&self) -> Result<(Rank, Arc<Job>), Refusal> {
+        let Self {
+            node, gpu, hello, ..
+        } = self;
+        let session = self.session();
+        self.make_blocking().map_err(|error| internal(&error))?;
+        self.check_gpu()?;
+        let entry = Entry {
+            gpu_uuid: gpu.uuid.clone(),
+            sm: false,
+            memory: false,
+            job: hello.job.clone(),
+            uid: session.holder.uid,
+            pid: session.holder.pid,
+            session: session.holder.session,
+        };
+        let (gpu_of_clocks, ledger) = (Arc::clone(gpu), Arc::clone(&node.ledger));
+        let progress = Arc::clone(&session.progress);
+        let mut clocks =
+            Clocks::new(gpu_of_clocks, ledger, entry, progress).map_err(|e| unavailable(&e))?;
+        let key = JobKey {
+            uid: session.holder.uid,
+            name: hello.job.clone(),
+        };
+        let job = node.jobs.find_or_create(key, hello.position.pp_degree);
+        let (hello, session, gpu) = (hello.clone(), Arc::clone(session), Arc::clone(gpu));
+        let stage = hello.position.pp_rank;
+        let joined = job.join(Member {
+            hello,
+            session,
+            gpu,
+        })?;
+        if node.config.clocks.lock_memory_clock
+            && let Err(error) = clocks.lock_memory()
+        {
+            // Training goes on at whatever memory clock the driver picks.
+            self.session()
+                .progress
+                .problem
+                .store(Some(Arc::new(error.to_string())));
+        }
+        self.welcome();
+        let rules = self.rules();
+        let session = Arc::clone(self.session());
+        Ok((
+            Rank::new(session, Arc::clone(&job), stage, rules, clocks, joined),
+            job,
+        ))
+    }
+
+    fn make_blocking(&self) -> io::Result<()> {
+        let stream = self.session().stream();
+        stream.set_nonblocking(false)?;
+        stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+        stream.set_read_timeout(Some(self.node.config.limits.idle_limit()))
+    }
+
+    fn check_gpu(&self) -> Result<(), Refusal> {
+        let Self { node, gpu, .. } = self;
+        if gpu.is_split_by_mig().map_err(|error| unavailable(&error))? {
+            return Err(Refusal::new(
+                RefusalCode::MigEnabled,
+                format!(
+                    "MIG is enabled on GPU {}: its clocks belong to all of its users",
+                    gpu.uuid
+                ),
+                "use a GPU without MIG, or disable it with `nvidia-smi -mig 0`",
+            ));
+        }
+        if gpu.sm_clocks.is_empty() {
+            return Err(Refusal::new(
+                RefusalCode::GpuUnavailable,
+                format!(
+                    "the driver lists no clocks for GPU {} ({})",
+                    gpu.uuid, gpu.model
+                ),
+                "this model cannot be driven by pfo",
+            ));
+        }
+        // A lost GPU that is back may still owe the locks of an earlier session.
+        if let Some(owed) = node.ledger.entry(&gpu.uuid) {
+            let driver = node
+                .driver
+                .get()
+                .map_err(|why| Refusal::new(RefusalCode::DriverUnavailable, why, ""))?;
+            restore_entry(driver, &owed, &node.ledger).map_err(|error| {
+                Refusal::new(
+                    RefusalCode::GpuUnavailable,
+                    format!("the clocks of an earlier session are still locked: {error}"),
+                    "ask an administrator for `pfoctl clocks reset`",
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    fn rules(&self) -> Rules {
+        let clocks = &self.node.config.clocks;
+        let (_, max) = self.node.clock_bounds();
+        // Bounds below every clock of this GPU leave its lowest one.
+        let highest = self
+            .gpu
+            .highest_sm_clock(max)
+            .unwrap_or(self.gpu.sm_clocks[0]);
+        Rules {
+            highest,
+            settle_ns: clocks.settle_ms * 1_000_000,
+            suspend_after: clocks.suspend_after_mismatches,
+        }
+    }
+
+    fn welcome(&self) {
+        let holder = &self.session().holder;
+        tracing::info!(
+            job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
+            gpu_uuid = %self.gpu.uuid, session = holder.session, client = %self.hello.client,
+            "leased the GPU"
+        );
+        let welcome = Welcome {
+            daemon: concat!("pfod ", env!("CARGO_PKG_VERSION")).into(),
+            session: holder.session,
+            gpu_uuid: self.gpu.uuid.clone(),
+            gpu_model: self.gpu.model.clone(),
+            idle_limit_ms: self.node.config.limits.idle_limit_s * 1000,
+        };
+        tell(self.session(), &DaemonMessage::Welcome(welcome));
+    }
+
+    fn follow(&self, mut rank: Rank, job: &Job) {
+        let end = rank.serve();
+        let holder = &self.session().holder;
+        if let Err(error) = rank.clocks().restore() {
+            tracing::error!(
+                job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
+                gpu_uuid = %self.gpu.uuid, "the clocks are not restored yet: {error}"
+            );
+            self.node.owed.notify_one();
+        }
+        job.leave(self.session());
+        let why = match end {
+            End::Goodbye => "the rank said goodbye".to_owned(),
+            End::HungUp => "the connection ended".to_owned(),
+            End::Closed(reason, message) => {
+                let closing = Closing {
+                    reason,
+                    message: message.clone(),
+                };
+                tell(self.session(), &DaemonMessage::Closing(closing));
+                message
+            }
+        };
+        tracing::info!(
+            job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
+            gpu_uuid = %self.gpu.uuid, session = holder.session, "the lease ended: {why}"
+        );
+    }
+
+    fn log_refusal(&self, refusal: &Refusal) {
+        let holder = &self.session().holder;
+        tracing::warn!(
+            job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
+            gpu_uuid = %self.gpu.uuid, "refused a session: {}", refusal.message
+        );
+    }
+}
+
+fn internal(error: &io::Error) -> Refusal {
+    Refusal::new(RefusalCode::Internal, error.to_string(), "")
+}
+
+fn unavailable(error: &DriverError) -> Refusal {
+    let remedy = "see `nvidia-smi` and the kernel's log for this GPU";
+    Refusal::new(RefusalCode::GpuUnavailable, error.to_string(), remedy)
+}
+
+/// Sends a message that the session does not depend on.
+fn tell(session: &Session, message: &DaemonMessage) {
+    if let Ok(frame) = message.to_frame() {
+        let _ = session.stream().write_all(&frame);
+    }
+}

@@ -1,0 +1,164 @@
+//! The daemon's state as `pfoctl status` shows it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pfo_protocol::{DaemonStatus, GpuStatus, JobStatus, RankStatus, Status, Window};
+
+use crate::driver::Gpu;
+use crate::job::{Job, Member, Members};
+use crate::measure::RankWindow;
+use crate::monotonic::now_ns;
+use crate::node::Node;
+
+/// A set call that takes longer is shown as a problem.
+const SLOW_SET_CALL_NS: u64 = 1_000_000_000;
+
+/// Everything, or with `only_of` without the jobs of other users.
+#[must_use]
+pub fn status(node: &Node, only_of: Option<u32>) -> Status {
+    let (version, problem, gpus) = match node.driver.get() {
+        Ok(driver) => (Some(driver.version.clone()), None, &driver.gpus[..]),
+        Err(why) => (None, Some(why), &[][..]),
+    };
+    let owed = node.owed_entries();
+    let daemon = DaemonStatus {
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        uptime_s: node.started.elapsed().as_secs_f64(),
+        driver: version,
+        driver_problem: problem,
+        sessions: node.leases.sessions().len() as u32,
+        unrestored: owed
+            .iter()
+            .map(|entry| format!("{}, locked for job {}", entry.gpu_uuid, entry.job))
+            .collect(),
+    };
+    let visible = |job: &Arc<Job>| only_of.is_none_or(|uid| uid == job.key.uid);
+    Status {
+        daemon,
+        gpus: gpus.iter().map(|gpu| gpu_status(node, gpu)).collect(),
+        jobs: node
+            .jobs
+            .all()
+            .iter()
+            .filter(|job| visible(job))
+            .map(|job| job_status(job))
+            .collect(),
+    }
+}
+
+fn gpu_status(node: &Node, gpu: &Gpu) -> GpuStatus {
+    let session = node.leases.holder(&gpu.uuid);
+    let progress = session.as_ref().map(|session| &session.progress);
+    let locked = |mhz: u32| (mhz > 0).then_some(mhz);
+    let (reading, failed) = match gpu.reading() {
+        Ok(reading) => (reading, None),
+        Err(error) => (Default::default(), Some(error.to_string())),
+    };
+    let stuck = progress.and_then(|progress| {
+        let since = progress.in_driver_since_ns.load(Relaxed);
+        let ns = if since > 0 {
+            now_ns().saturating_sub(since)
+        } else {
+            0
+        };
+        (ns > SLOW_SET_CALL_NS)
+            .then(|| format!("the driver has not answered for {:.0} s", ns as f64 / 1e9))
+    });
+    GpuStatus {
+        index: gpu.index,
+        uuid: gpu.uuid.clone(),
+        pci_bus_id: gpu.pci_bus_id.clone(),
+        model: gpu.model.clone(),
+        mig: reading.mig,
+        requested_mhz: progress.and_then(|p| locked(p.locked_mhz.load(Relaxed))),
+        observed_mhz: reading.sm_clock.map(|mhz| mhz.0),
+        memory_locked_mhz: progress.and_then(|p| locked(p.memory_locked_mhz.load(Relaxed))),
+        power_w: reading.power_w,
+        holder: session.as_ref().map(|session| session.holder.clone()),
+        problem: stuck
+            .or(failed)
+            .or_else(|| progress.and_then(|p| p.problem.load().as_deref().cloned())),
+    }
+}
+
+fn job_status(job: &Job) -> JobStatus {
+    let members = job.members();
+    let under_way = members.swaps.back().filter(|swap| !swap.is_complete());
+    let energy: f64 = members.ranks.values().map(energy_j).sum();
+    JobStatus {
+        job: job.key.name.clone(),
+        uid: job.key.uid,
+        pp_degree: job.pp_degree,
+        plan: members.current().map(|plan| plan.status()),
+        loaded: members.loaded.as_ref().map(|plan| plan.status()),
+        swap_at_step: under_way.map(|swap| swap.step()),
+        energy_j: members.ended_energy_j + energy,
+        windows: windows(&members),
+        ranks: members.ranks.values().map(rank_status).collect(),
+    }
+}
+
+fn energy_j(member: &Member) -> f64 {
+    member.session.progress.measured.load().energy_j
+}
+
+fn rank_status(member: &Member) -> RankStatus {
+    let progress = &member.session.progress;
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let plan = progress.plan.load(Relaxed);
+    let set_calls = progress.set_calls.load(Relaxed);
+    let set_call_ns = progress.set_call_ns.load(Relaxed);
+    RankStatus {
+        rank: member.hello.position.rank,
+        stage: member.hello.position.pp_rank,
+        pid: member.session.holder.pid,
+        session: member.session.holder.session,
+        gpu_uuid: member.gpu.uuid.clone(),
+        step: progress.step(),
+        plan: (plan > 0).then_some(plan),
+        mismatched_steps: progress.mismatched_steps.load(Relaxed),
+        last_mismatch: progress.last_mismatch.load().as_deref().cloned(),
+        lost_events: progress.lost_events.load(Relaxed),
+        energy_j: energy_j(member),
+        instructions: progress.instructions.load(Relaxed),
+        instruction_s: seconds(progress.instruction_ns.load(Relaxed)),
+        off_plan_s: seconds(progress.off_plan_ns.load(Relaxed)),
+        clock_changes: set_calls,
+        set_call_mean_us: set_call_ns as f64 / 1e3 / set_calls.max(1) as f64,
+        set_call_max_us: progress.set_call_max_ns.load(Relaxed) as f64 / 1e3,
+        problem: progress.problem.load().as_deref().cloned(),
+    }
+}
+
+/// The windows of all ranks put together, swap by swap.
+fn windows(members: &Members) -> Vec<Window> {
+    let mut of_swap: BTreeMap<u64, Vec<RankWindow>> = BTreeMap::new();
+    for member in members.ranks.values() {
+        for window in &member.session.progress.measured.load().windows {
+            if window.steps > 0 {
+                of_swap.entry(window.swap).or_default().push(*window);
+            }
+        }
+    }
+    of_swap
+        .into_iter()
+        .map(|(number, ranks)| {
+            let swap = members.swaps.iter().find(|swap| swap.number == number);
+            let plan = swap.and_then(|swap| swap.plan.as_ref());
+            let steps = |window: &RankWindow| window.steps as f64;
+            Window {
+                plan: plan.map(|plan| plan.number),
+                label: plan.map_or("default clocks".into(), |plan| plan.label.clone()),
+                steps: ranks.iter().map(|window| window.steps).min().unwrap_or(0),
+                iteration_time_s: ranks
+                    .iter()
+                    .map(|w| w.time_s / steps(w))
+                    .fold(0.0, f64::max),
+                iteration_energy_j: ranks.iter().map(|w| w.energy_j / steps(w)).sum(),
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,81 @@
+//! The command line: which commands there are. What each one takes is declared beside it.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::clocks::Clocks;
+use crate::error::Error;
+use crate::exit;
+use crate::generate::Generate;
+use crate::gpus::Gpus;
+use crate::load::Load;
+use crate::output::Output;
+use crate::socket::{self, Sockets};
+use crate::status::StatusCommand;
+use crate::swap::{Rollback, Swap};
+
+/// Look at pfod, make and swap plans, and free GPU clocks
+#[derive(Parser)]
+#[command(name = "pfoctl", version, propagate_version = true, after_help = after_help())]
+pub(crate) struct Cli {
+    /// Talk to the daemon at this socket and no other
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Status(StatusCommand),
+    /// Make plans, and change what a running job runs
+    #[command(subcommand)]
+    Plan(Plan),
+    /// Look after clocks that pfo locked
+    #[command(subcommand)]
+    Clocks(Clocks),
+    Gpus(Gpus),
+    #[command(subcommand, hide = true)]
+    Generate(Generate),
+}
+
+#[derive(Subcommand)]
+enum Plan {
+    Load(Load),
+    Swap(Swap),
+    Rollback(Rollback),
+}
+
+fn after_help() -> String {
+    format!("{}\n\n{}", exit::HELP, socket::HELP)
+}
+
+impl Cli {
+    /// Does what the arguments ask for.
+    pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
+        let sockets = Sockets::from_environment(self.socket);
+        match self.command {
+            Command::Status(status) => status.run(&sockets, output),
+            Command::Plan(Plan::Load(load)) => load.run(&sockets, output),
+            Command::Plan(Plan::Swap(swap)) => swap.run(&sockets, output),
+            Command::Plan(Plan::Rollback(rollback)) => rollback.run(&sockets, output),
+            Command::Clocks(clocks) => clocks.run(&sockets, output),
+            Command::Gpus(gpus) => gpus.run(&sockets, output),
+            Command::Generate(generate) => generate.run(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_contradicts_itself_nowhere() {
+        Cli::command().debug_assert();
+    }
+}

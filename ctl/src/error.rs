@@ -1,0 +1,139 @@
+//! Everything that can go wrong, as one sentence for people, a remedy, and an exit code.
+
+use std::io;
+use std::path::PathBuf;
+
+use pfo_planner::PlanError;
+use pfo_protocol::{FrameError, Refusal};
+
+use crate::exit::Exit;
+
+/// Where to look when the daemon itself is the problem.
+const LOOK_AT_THE_DAEMON: &str =
+    "see `systemctl status pfod.socket pfod.service` and `journalctl -u pfod`";
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("cannot reach the daemon: there is no socket {}", .0.display())]
+    NoSocket(PathBuf),
+    #[error("cannot reach the daemon: nobody listens on {}", .0.display())]
+    NobodyListens(PathBuf),
+    #[error("user {user} may not open {}", .socket.display())]
+    SocketClosedToUser { socket: PathBuf, user: String },
+    #[error("cannot connect to {}: {source}", .socket.display())]
+    Connect { socket: PathBuf, source: io::Error },
+    #[error("the daemon at {} did not answer within {seconds} s", .socket.display())]
+    NoAnswer { socket: PathBuf, seconds: u64 },
+    #[error("the daemon at {} closed the connection before it answered", .socket.display())]
+    Vanished { socket: PathBuf },
+    #[error(
+        "the daemon at {} speaks versions {oldest} to {newest} of the protocol, this pfoctl version {}",
+        .socket.display(), pfo_protocol::VERSION
+    )]
+    Version {
+        socket: PathBuf,
+        oldest: u16,
+        newest: u16,
+    },
+    #[error("the daemon at {}: {source}", .socket.display())]
+    Frame { socket: PathBuf, source: FrameError },
+    #[error("the daemon at {} answered something else than was asked: {answer}", .socket.display())]
+    OtherAnswer { socket: PathBuf, answer: String },
+    #[error("{}", .0.message)]
+    Refused(Refusal),
+    #[error("no job named {job} runs on this node, or it is not yours to see")]
+    NoSuchJob { job: String },
+    #[error("cannot read the plan {name}: {source}")]
+    ReadPlan { name: String, source: io::Error },
+    #[error("the plan {name} is larger than the {limit} bytes that the daemon takes")]
+    PlanTooLarge { name: String, limit: usize },
+    #[error("the plan {name}: {source}")]
+    BadPlan { name: String, source: PlanError },
+    #[error("{changed} of {ranks} ranks changed at step {step}; the others ended before")]
+    NotAllChanged { changed: u32, ranks: u32, step: u64 },
+    #[error("{count} of {total} GPUs are not free of locks of pfo")]
+    NotRestored { count: usize, total: usize },
+    #[error("cannot wait for Ctrl-C: {0}")]
+    Signals(nix::Error),
+    #[error("cannot write to {}: {source}", .directory.display())]
+    Generate {
+        directory: PathBuf,
+        source: io::Error,
+    },
+    #[error("cannot write the answer: {0}")]
+    Output(#[from] io::Error),
+    #[error("cannot write the answer as JSON: {0}")]
+    Json(serde_json::Error),
+}
+
+impl Error {
+    /// What the process exits with.
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::NoSocket(_)
+            | Self::NobodyListens(_)
+            | Self::Connect { .. }
+            | Self::NoAnswer { .. }
+            | Self::Vanished { .. } => Exit::Unreachable,
+            Self::SocketClosedToUser { .. } | Self::NoSuchJob { .. } => Exit::Refused,
+            Self::Refused(refusal) => Exit::of_refusal(refusal.code),
+            Self::ReadPlan { .. } | Self::PlanTooLarge { .. } | Self::BadPlan { .. } => Exit::Usage,
+            // Who reads no further (`| head`) has what it wanted.
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
+            Self::Version { .. }
+            | Self::Frame { .. }
+            | Self::OtherAnswer { .. }
+            | Self::NotAllChanged { .. }
+            | Self::NotRestored { .. }
+            | Self::Signals(_)
+            | Self::Generate { .. }
+            | Self::Output(_)
+            | Self::Json(_) => Exit::Failed,
+        }
+    }
+
+    /// What to do about it, where something can be said.
+    pub(crate) fn remedy(&self) -> Option<String> {
+        match self {
+            Self::NoSocket(_) | Self::NobodyListens(_) => Some(format!(
+                "is pfod running? {LOOK_AT_THE_DAEMON}; --socket or PFO_SOCKET names another socket"
+            )),
+            Self::SocketClosedToUser { user, .. } => Some(format!(
+                "members of the group pfo may (of pfo-admin, to administer): have an administrator \
+                 run `usermod -aG pfo {user}`, then log in again"
+            )),
+            Self::NoAnswer { .. } | Self::Vanished { .. } => Some(LOOK_AT_THE_DAEMON.to_owned()),
+            Self::Version { .. }
+            | Self::Frame {
+                source: FrameError::Version(_),
+                ..
+            } => Some(
+                "install the same release of pfod and pfoctl, then `systemctl restart pfod`"
+                    .to_owned(),
+            ),
+            Self::Refused(refusal) => {
+                Some(refusal.remedy.clone()).filter(|remedy| !remedy.is_empty())
+            }
+            Self::NoSuchJob { .. } => Some("`pfoctl status` lists the jobs".to_owned()),
+            Self::PlanTooLarge { .. } => {
+                Some("write the JSON without indentation, or plan fewer microbatches".to_owned())
+            }
+            Self::BadPlan { .. } => {
+                Some("`pfoctl plan export` writes plans that the daemon takes".to_owned())
+            }
+            Self::NotAllChanged { .. } => Some("`pfoctl status` shows what runs now".to_owned()),
+            Self::NotRestored { .. } => Some(
+                "a GPU that a running rank holds is freed when the rank ends, or by --all"
+                    .to_owned(),
+            ),
+            Self::Connect { .. }
+            | Self::Frame { .. }
+            | Self::OtherAnswer { .. }
+            | Self::ReadPlan { .. }
+            | Self::Signals(_)
+            | Self::Generate { .. }
+            | Self::Output(_)
+            | Self::Json(_) => None,
+        }
+    }
+}

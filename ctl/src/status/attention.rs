@@ -1,0 +1,64 @@
+//! What needs somebody's attention, in sentences: tables have no room for reasons.
+
+use pfo_protocol::Status;
+
+use super::table::heading;
+use crate::output::Look;
+use crate::text::harmless;
+
+/// The list under its heading; none if all is well.
+pub(crate) fn list(status: &Status, user: &dyn Fn(u32) -> String, look: Look) -> Option<String> {
+    let mut points = of_daemon_and_gpus(status);
+    points.extend(of_jobs(status, user));
+    if points.is_empty() {
+        return None;
+    }
+    let mut text = heading("Needs attention", look);
+    for point in points {
+        text += &format!("  {}\n", harmless(&point));
+    }
+    Some(text)
+}
+
+fn of_daemon_and_gpus(status: &Status) -> Vec<String> {
+    let mut points = Vec::new();
+    if let Some(problem) = &status.daemon.driver_problem {
+        points.push(format!("driver: {problem}"));
+    }
+    for gpu in &status.daemon.unrestored {
+        points.push(format!("clocks not restored yet: {gpu}"));
+    }
+    for gpu in &status.gpus {
+        if let Some(problem) = &gpu.problem {
+            points.push(format!("GPU {}: {problem}", gpu.index));
+        }
+    }
+    points
+}
+
+fn of_jobs(status: &Status, user: &dyn Fn(u32) -> String) -> Vec<String> {
+    let mut points = Vec::new();
+    for job in &status.jobs {
+        let name = format!("job {} of {}", job.job, user(job.uid));
+        if let Some(plan) = &job.plan
+            && let Some(why) = &plan.suspended
+        {
+            let number = plan.number;
+            points.push(format!("{name}: plan {number} is suspended: {why}"));
+        }
+        for rank in &job.ranks {
+            let name = format!("{name}, rank {}", rank.rank);
+            if let Some(problem) = &rank.problem {
+                points.push(format!("{name}: {problem}"));
+            }
+            if let Some(mismatch) = &rank.last_mismatch {
+                let steps = match rank.mismatched_steps {
+                    1 => "1 step".to_owned(),
+                    count => format!("{count} steps"),
+                };
+                points.push(format!("{name}: {steps} off the plan, last: {mismatch}"));
+            }
+        }
+    }
+    points
+}

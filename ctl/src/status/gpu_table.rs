@@ -1,0 +1,65 @@
+//! The GPUs: what is asked of their clocks, what they do, and on whose behalf.
+
+use pfo_protocol::{GpuStatus, Holder};
+
+use super::quantity::watts;
+use super::table::{Cell, Table, Tone, heading};
+use super::uuid::short;
+use crate::output::Look;
+
+/// One row for each GPU.
+pub(crate) fn render(gpus: &[GpuStatus], user: &dyn Fn(u32) -> String, look: Look) -> String {
+    if gpus.is_empty() {
+        return "No GPUs.\n".to_owned();
+    }
+    let mut table = Table::new(look)
+        .right("GPU")
+        .left("Model")
+        .left("UUID")
+        .right("Asked")
+        .right("Observed")
+        .right("Memory")
+        .right("Power")
+        .left("Held by");
+    for gpu in gpus {
+        table.row([
+            Cell::number(gpu.index).tone(tone(gpu)),
+            Cell::text(model(gpu)),
+            Cell::text(short(&gpu.uuid, gpus)),
+            mhz(gpu.requested_mhz),
+            mhz(gpu.observed_mhz),
+            mhz(gpu.memory_locked_mhz),
+            Cell::option(gpu.power_w.map(watts)),
+            Cell::option(gpu.holder.as_ref().map(|holder| held_by(holder, user))),
+        ]);
+    }
+    heading("GPUs (clocks in MHz)", look) + &table.render()
+}
+
+fn mhz(clock: Option<u32>) -> Cell {
+    clock.map_or_else(Cell::empty, Cell::number)
+}
+
+fn model(gpu: &GpuStatus) -> String {
+    let model = gpu.model.strip_prefix("NVIDIA ").unwrap_or(&gpu.model);
+    let mig = if gpu.mig { " (MIG)" } else { "" };
+    format!("{model}{mig}")
+}
+
+fn held_by(holder: &Holder, user: &dyn Fn(u32) -> String) -> String {
+    format!(
+        "{} rank {} ({} {})",
+        holder.job,
+        holder.rank,
+        user(holder.uid),
+        holder.pid
+    )
+}
+
+/// The reason is a sentence and stands above the tables.
+fn tone(gpu: &GpuStatus) -> Tone {
+    match gpu.problem {
+        Some(_) => Tone::Bad,
+        None => Tone::Plain,
+    }
+}

@@ -1,0 +1,139 @@
+//! The jobs: what each one runs, how far it is, and what it used.
+
+use pfo_protocol::{JobStatus, PlanStatus};
+
+use super::plan_text::{described, name, prediction};
+use super::quantity::joules;
+use super::table::{Cell, Table, Tone, heading};
+use crate::output::Look;
+use crate::text::harmless;
+
+/// One row for each job.
+pub(crate) fn render(jobs: &[JobStatus], user: &dyn Fn(u32) -> String, look: Look) -> String {
+    if jobs.is_empty() {
+        return "No jobs.\n".to_owned();
+    }
+    let mut table = Table::new(look)
+        .left("Job")
+        .left("User")
+        .right("Ranks")
+        .right("Step")
+        .left("Plan")
+        .left("Predicted")
+        .left("State")
+        .right("Energy");
+    for job in jobs {
+        table.row([
+            Cell::text(job.job.as_str()),
+            Cell::text(user(job.uid)),
+            Cell::number(job.ranks.len() as u64),
+            Cell::option(steps(job)),
+            Cell::text(job.plan.as_ref().map_or("default clocks".into(), name)),
+            Cell::option(job.plan.as_ref().and_then(prediction)),
+            state(job),
+            Cell::text(joules(job.energy_j)),
+        ]);
+    }
+    let mut text = heading("Jobs", look) + &table.render();
+    for job in jobs {
+        if let Some(plan) = waiting_plan(job) {
+            let line = format!(
+                "Loaded for job {} of {}: {}",
+                job.job,
+                user(job.uid),
+                described(plan)
+            );
+            text += &format!("{}\n", harmless(&line));
+        }
+    }
+    text
+}
+
+/// The steps that the ranks are in; neighbours in a pipeline are rarely in the same one.
+fn steps(job: &JobStatus) -> Option<String> {
+    let steps = || job.ranks.iter().filter_map(|rank| rank.step);
+    let (first, last) = (steps().min()?, steps().max()?);
+    Some(if first == last {
+        first.to_string()
+    } else {
+        format!("{first}-{last}")
+    })
+}
+
+fn state(job: &JobStatus) -> Cell {
+    let suspended = job
+        .plan
+        .as_ref()
+        .is_some_and(|plan| plan.suspended.is_some());
+    match (job.swap_at_step, suspended) {
+        (Some(step), true) => Cell::text(format!("suspended, swap at step {step}")).tone(Tone::Bad),
+        (Some(step), false) => Cell::text(format!("swap at step {step}")).tone(Tone::Notable),
+        (None, true) => Cell::text("suspended").tone(Tone::Bad),
+        (None, false) if job.ranks.is_empty() => Cell::text("no rank here"),
+        (None, false) => Cell::text("running"),
+    }
+}
+
+/// The plan that a swap would take up, if it is another one than the job runs.
+fn waiting_plan(job: &JobStatus) -> Option<&PlanStatus> {
+    job.loaded.as_ref().filter(|loaded| {
+        job.plan
+            .as_ref()
+            .is_none_or(|plan| plan.number != loaded.number)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> JobStatus {
+        JobStatus {
+            job: "j".parse().unwrap(),
+            uid: 0,
+            pp_degree: 4,
+            plan: None,
+            loaded: None,
+            swap_at_step: None,
+            energy_j: 0.0,
+            windows: Vec::new(),
+            ranks: Vec::new(),
+        }
+    }
+
+    fn plan(number: u32, suspended: Option<&str>) -> PlanStatus {
+        PlanStatus {
+            number,
+            label: "p.json".to_owned(),
+            predicted_time_s: None,
+            predicted_energy_j: None,
+            suspended: suspended.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn a_plan_that_the_job_runs_already_is_not_shown_as_waiting() {
+        let running = JobStatus {
+            plan: Some(plan(2, None)),
+            loaded: Some(plan(2, None)),
+            ..job()
+        };
+        assert_eq!(waiting_plan(&running), None);
+        let waiting = JobStatus {
+            loaded: Some(plan(3, None)),
+            ..running
+        };
+        assert_eq!(waiting_plan(&waiting).map(|plan| plan.number), Some(3));
+    }
+
+    #[test]
+    fn a_suspended_plan_and_a_swap_under_way_are_both_told() {
+        let job = JobStatus {
+            plan: Some(plan(2, Some("because"))),
+            swap_at_step: Some(40),
+            ..job()
+        };
+        let text = render(&[job], &|_| "root".to_owned(), Look::default());
+        assert!(text.contains("suspended, swap at step 40"), "{text}");
+    }
+}

@@ -1,0 +1,159 @@
+//! What was measured under each plan, against the first window at default clocks, and what the
+//! plan had predicted. Figures in the first columns are measured; predictions say that they are.
+
+use std::collections::BTreeSet;
+
+use pfo_protocol::{JobStatus, PlanStatus, Window};
+
+use super::quantity::{change, joules, percent, seconds};
+use super::table::{Cell, Table, Tone, heading};
+use crate::output::Look;
+
+/// One row for each window, oldest first; none if nothing was measured.
+pub(crate) fn render(job: &JobStatus, user: &dyn Fn(u32) -> String, look: Look) -> Option<String> {
+    if !job.windows.iter().any(is_measured) {
+        return None;
+    }
+    let baseline = job
+        .windows
+        .iter()
+        .find(|window| window.plan.is_none() && is_measured(window));
+    let mut table = Table::new(look)
+        .left("Plan")
+        .right("Steps")
+        .right("Time/step")
+        .right("Slowdown")
+        .right("Predicted")
+        .right("Energy/step")
+        .right("Saving")
+        .right("Predicted");
+    for window in &job.windows {
+        let measured = Some(window).filter(|window| is_measured(window));
+        // The baseline has nothing to be compared with but itself.
+        let compared = measured
+            .zip(baseline)
+            .filter(|(window, baseline)| !std::ptr::eq::<Window>(*window, *baseline));
+        let plan = plan_of(window, job);
+        table.row([
+            Cell::text(name(window)),
+            Cell::number(window.steps),
+            Cell::option(measured.map(|window| seconds(window.iteration_time_s))),
+            Cell::option(compared.map(|(window, baseline)| {
+                change(window.iteration_time_s / baseline.iteration_time_s - 1.0)
+            })),
+            Cell::option(plan.and_then(|plan| plan.predicted_time_s).map(seconds)),
+            Cell::option(measured.map(|window| joules(window.iteration_energy_j))),
+            compared.map_or_else(Cell::empty, saving),
+            Cell::option(plan.and_then(|plan| plan.predicted_energy_j).map(joules)),
+        ]);
+    }
+    let title = format!("Measured for job {} of {}", job.job, user(job.uid));
+    let mut text = heading(&title, look) + &table.render();
+    text.extend(partial_pipeline(job));
+    Some(text)
+}
+
+fn is_measured(window: &Window) -> bool {
+    window.steps > 0 && window.iteration_time_s > 0.0 && window.iteration_energy_j > 0.0
+}
+
+fn name(window: &Window) -> String {
+    match window.plan {
+        Some(number) => format!("{number} {}", window.label),
+        None => window.label.clone(),
+    }
+}
+
+fn saving((window, baseline): (&Window, &Window)) -> Cell {
+    let saved = 1.0 - window.iteration_energy_j / baseline.iteration_energy_j;
+    let tone = match saved {
+        saved if saved >= 0.0005 => Tone::Good,
+        saved if saved <= -0.0005 => Tone::Bad,
+        _ => Tone::Plain,
+    };
+    Cell::text(percent(saved)).tone(tone)
+}
+
+/// The plan of a window, as far as the daemon still tells of it.
+fn plan_of<'a>(window: &Window, job: &'a JobStatus) -> Option<&'a PlanStatus> {
+    [&job.plan, &job.loaded]
+        .into_iter()
+        .flatten()
+        .find(|plan| Some(plan.number) == window.plan)
+}
+
+/// A plan predicts the energy of one rank of each stage; what this node measured may be of fewer
+/// or more, and nobody should compare the two.
+fn partial_pipeline(job: &JobStatus) -> Option<String> {
+    let stages: BTreeSet<u32> = job.ranks.iter().map(|rank| rank.stage).collect();
+    let whole = stages.len() == job.pp_degree as usize && job.ranks.len() == stages.len();
+    (!whole && job.plan.is_some() && !job.ranks.is_empty()).then(|| {
+        format!(
+            "Predicted energy is of one rank of each of {} stages; {} ranks of {} stages run here.\n",
+            job.pp_degree,
+            job.ranks.len(),
+            stages.len()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(plan: Option<u32>, steps: u64, time: f64, energy: f64) -> Window {
+        Window {
+            plan,
+            label: plan.map_or("default clocks", |_| "p.json").to_owned(),
+            steps,
+            iteration_time_s: time,
+            iteration_energy_j: energy,
+        }
+    }
+
+    fn rendered(windows: Vec<Window>) -> Option<String> {
+        let job = JobStatus {
+            job: "j".parse().unwrap(),
+            uid: 0,
+            pp_degree: 4,
+            plan: None,
+            loaded: None,
+            swap_at_step: None,
+            energy_j: 0.0,
+            windows,
+            ranks: Vec::new(),
+        };
+        render(&job, &|_| "root".to_owned(), Look::default())
+    }
+
+    #[test]
+    fn the_saving_is_against_the_first_window_at_default_clocks() {
+        let text = rendered(vec![
+            window(None, 10, 1.0, 1000.0),
+            window(Some(1), 10, 1.01, 850.0),
+            window(None, 10, 1.0, 1020.0),
+        ])
+        .unwrap();
+        let line = |start: &str| text.lines().rfind(|line| line.starts_with(start)).unwrap();
+        assert!(line("1 p.json").contains("+1.0 %"), "{text}");
+        assert!(line("1 p.json").contains("15.0 %"), "{text}");
+        assert!(line("default").contains("-2.0 %"), "{text}");
+    }
+
+    #[test]
+    fn without_a_window_at_default_clocks_no_saving_is_claimed() {
+        let text = rendered(vec![window(Some(1), 10, 1.0, 850.0)]).unwrap();
+        assert!(!text.contains('%') && !text.contains("Saving"), "{text}");
+    }
+
+    #[test]
+    fn a_window_without_a_whole_step_is_no_baseline_and_shows_no_figures() {
+        assert_eq!(rendered(vec![window(None, 0, 0.0, 0.0)]), None);
+        let text = rendered(vec![
+            window(None, 0, 0.0, 0.0),
+            window(Some(1), 3, 1.0, 850.0),
+        ])
+        .unwrap();
+        assert!(!text.contains("Saving") && !text.contains("NaN"), "{text}");
+    }
+}

@@ -1,0 +1,46 @@
+//! Users by name for people, by number for the daemon.
+
+use nix::unistd::{Uid, User, geteuid};
+
+/// The name of a user, or the number where nobody has it (a container's user, say).
+pub(crate) fn name_of(uid: u32) -> String {
+    match User::from_uid(Uid::from_raw(uid)) {
+        Ok(Some(user)) => user.name,
+        _ => uid.to_string(),
+    }
+}
+
+/// Who runs this process.
+pub(crate) fn own_name() -> String {
+    name_of(geteuid().as_raw())
+}
+
+/// The number of the user that an argument names. A name wins over a number, as with `chown`.
+pub(crate) fn parse(text: &str) -> Result<u32, String> {
+    match User::from_name(text) {
+        Ok(Some(user)) => Ok(user.uid.as_raw()),
+        Ok(None) => text
+            .parse()
+            .map_err(|_| format!("nobody here is called {text:?}; give a user name or a number")),
+        Err(error) => Err(format!("the user database cannot be read: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_found_by_name_and_by_number() {
+        assert_eq!(parse("root"), Ok(0));
+        assert_eq!(parse("4000000001"), Ok(4_000_000_001));
+        assert_eq!(name_of(0), "root");
+        assert_eq!(name_of(4_000_000_001), "4000000001");
+    }
+
+    #[test]
+    fn an_unknown_name_is_named_in_the_error() {
+        let error = parse("nobody-like-this").unwrap_err();
+        assert!(error.contains("nobody-like-this"), "{error}");
+    }
+}

@@ -1,0 +1,209 @@
+//! A daemon that is not there, may not be asked, or answers nonsense.
+
+mod fake_daemon;
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use fake_daemon::{FakeDaemon, Ran, pfoctl};
+use pfo_protocol::{DaemonMessage, RefusalCode, Response, Unsupported};
+
+fn gpus() -> FakeDaemon {
+    FakeDaemon::answering(|_| Response::Gpus(Vec::new()))
+}
+
+#[test]
+fn a_missing_socket_is_named_with_the_remedy() {
+    let ran = Ran::of(&mut pfoctl(Path::new("/nowhere/pfod.sock"), &["status"]));
+    assert_eq!(ran.code, Some(3));
+    assert!(
+        ran.stderr.starts_with(
+            "pfoctl: cannot reach the daemon: there is no socket /nowhere/pfod.sock\n"
+        ),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr.contains("systemctl status pfod"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn a_socket_without_a_daemon_is_told_from_a_missing_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    drop(UnixListener::bind(&socket).unwrap());
+    let ran = Ran::of(&mut pfoctl(&socket, &["status"]));
+    assert_eq!(ran.code, Some(3));
+    assert!(ran.stderr.contains("nobody listens on"), "{}", ran.stderr);
+}
+
+#[test]
+fn the_argument_wins_over_the_environment() {
+    let daemon = gpus();
+    let socket = daemon.socket();
+    let mut command = pfoctl(Path::new("/nowhere"), &["gpus", "--socket"]);
+    command.arg(socket).env("PFO_ADMIN_SOCKET", "/nowhere");
+    assert_eq!(Ran::of(&mut command).code, Some(0));
+}
+
+#[test]
+fn the_administrators_socket_is_preferred_and_the_other_one_the_fallback() {
+    let (admin, trainer) = (gpus(), gpus());
+    let mut command = trainer.pfoctl(&["gpus"]);
+    command.env("PFO_ADMIN_SOCKET", admin.socket());
+    assert_eq!(Ran::of(&mut command).code, Some(0));
+    admin.request();
+    assert!(trainer.was_not_asked());
+
+    command.env("PFO_ADMIN_SOCKET", "/nowhere/admin.sock");
+    assert_eq!(Ran::of(&mut command).code, Some(0));
+    trainer.request();
+}
+
+/// Runs as somebody who may open neither root's sockets nor, perhaps, the build directory, so
+/// from a copy that everybody may run.
+fn as_nobody(command: &Command, directory: &Path) -> Command {
+    let copy = directory.join("pfoctl");
+    std::fs::copy(command.get_program(), &copy).unwrap();
+    let mut unprivileged = Command::new(copy);
+    unprivileged.args(command.get_args());
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value {
+            unprivileged.env(name, value);
+        }
+    }
+    if nix::unistd::geteuid().is_root() {
+        unprivileged.uid(65534).gid(65534);
+    }
+    unprivileged
+}
+
+fn mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn who_may_open_no_socket_is_told_the_group_that_may() {
+    let daemon = gpus();
+    let directory = tempfile::tempdir().unwrap();
+    mode(directory.path(), 0o755);
+    mode(daemon.socket().parent().unwrap(), 0o755);
+    mode(&daemon.socket(), 0o000);
+    let ran = Ran::of(&mut as_nobody(&daemon.pfoctl(&["gpus"]), directory.path()));
+    assert_eq!(ran.code, Some(4), "{ran:?}");
+    assert!(ran.stderr.contains("may not open"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("usermod -aG pfo "), "{}", ran.stderr);
+    assert!(ran.stderr.contains("log in again"), "{}", ran.stderr);
+}
+
+#[test]
+fn who_may_not_open_the_administrators_socket_uses_the_trainers() {
+    let (admin, trainer) = (gpus(), gpus());
+    let directory = tempfile::tempdir().unwrap();
+    for daemon in [&admin, &trainer] {
+        mode(daemon.socket().parent().unwrap(), 0o755);
+    }
+    mode(directory.path(), 0o755);
+    mode(&admin.socket(), 0o000);
+    mode(&trainer.socket(), 0o666);
+    let mut command = trainer.pfoctl(&["gpus"]);
+    command.env("PFO_ADMIN_SOCKET", admin.socket());
+    let ran = Ran::of(&mut as_nobody(&command, directory.path()));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    trainer.request();
+    assert!(admin.was_not_asked());
+}
+
+#[test]
+fn every_kind_of_refusal_has_its_exit_code() {
+    for (code, exit) in [
+        (RefusalCode::Internal, 1),
+        (RefusalCode::DriverUnavailable, 1),
+        (RefusalCode::ShuttingDown, 3),
+        (RefusalCode::NotAuthorized, 4),
+        (RefusalCode::UnknownGpu, 4),
+    ] {
+        let ran = FakeDaemon::refusing(code, "no", "").run(&["status"]);
+        assert_eq!(ran.code, Some(exit), "{code:?}");
+        assert_eq!(ran.stderr, "pfoctl: no\n", "no remedy, no second line");
+    }
+}
+
+#[test]
+fn a_refusal_cannot_write_to_the_terminal_what_it_likes() {
+    let ran = FakeDaemon::refusing(RefusalCode::Internal, "\x1b[2J", "\x07").run(&["status"]);
+    assert_eq!(ran.stderr, "pfoctl: \\u{1b}[2J\n\\u{7}\n");
+}
+
+#[test]
+fn a_daemon_of_another_version_is_named_as_such() {
+    let unsupported = DaemonMessage::Unsupported(Unsupported {
+        oldest: 2,
+        newest: 3,
+    });
+    let ran = FakeDaemon::answering_bytes(unsupported.to_frame().unwrap()).run(&["status"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.stderr.contains("speaks versions 2 to 3"),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains("the same release"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_daemon_that_hangs_up_or_talks_nonsense_is_an_error_and_no_panic() {
+    let ran = FakeDaemon::answering_bytes(Vec::new()).run(&["status"]);
+    assert_eq!(ran.code, Some(3));
+    assert!(
+        ran.stderr.contains("closed the connection"),
+        "{}",
+        ran.stderr
+    );
+
+    let ran =
+        FakeDaemon::answering_bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()).run(&["status"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+
+    let ran = gpus().run(&["status"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.stderr.contains("something else than was asked"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn man_pages_and_completions_are_written_for_every_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    for what in ["man", "completions"] {
+        let ran = Ran::of(&mut pfoctl(
+            Path::new("/nowhere"),
+            &["generate", what, path],
+        ));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    for file in [
+        "pfoctl.1",
+        "pfoctl-plan-swap.1",
+        "pfoctl.bash",
+        "_pfoctl",
+        "pfoctl.fish",
+    ] {
+        assert!(directory.path().join(file).exists(), "{file}");
+    }
+    let man = std::fs::read_to_string(directory.path().join("pfoctl.1")).unwrap();
+    assert!(man.contains("Exit codes:"), "{man}");
+    assert!(
+        !man.contains("generate"),
+        "the hidden command is not for the man page"
+    );
+}

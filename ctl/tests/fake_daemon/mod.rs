@@ -1,0 +1,150 @@
+//! A daemon that answers what a test tells it to, and the real `pfoctl` that asks it.
+
+// Each test program uses its own part of this.
+#![allow(dead_code)]
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use pfo_protocol::{
+    ClientMessage, DaemonMessage, HEADER_BYTES, Header, Refusal, RefusalCode, Request, Response,
+};
+
+/// A socket with something behind it that answers until the test ends.
+pub(crate) struct FakeDaemon {
+    directory: tempfile::TempDir,
+    requests: Receiver<Request>,
+}
+
+impl FakeDaemon {
+    /// Answers every request with what `answer` makes of it.
+    pub(crate) fn answering(answer: impl Fn(&Request) -> Response + Send + 'static) -> Self {
+        Self::serving(move |stream, request| {
+            let frame = DaemonMessage::Response(answer(request)).to_frame().unwrap();
+            // Whoever asked may be gone by now.
+            let _ = stream.write_all(&frame);
+        })
+    }
+
+    /// Refuses everything.
+    pub(crate) fn refusing(code: RefusalCode, message: &'static str, remedy: &'static str) -> Self {
+        Self::answering(move |_| Response::Refused(Refusal::new(code, message, remedy)))
+    }
+
+    /// Answers the first request of each connection with these bytes and hangs up.
+    pub(crate) fn answering_bytes(bytes: Vec<u8>) -> Self {
+        Self::serving(move |stream, _| {
+            let _ = stream.write_all(&bytes);
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        })
+    }
+
+    fn serving(serve: impl Fn(&mut UnixStream, &Request) + Send + 'static) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(directory.path().join("pfod.sock")).unwrap();
+        let (seen, requests) = channel();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                while let Some(request) = read_request(&mut stream) {
+                    serve(&mut stream, &request);
+                    if seen.send(request).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        Self {
+            directory,
+            requests,
+        }
+    }
+
+    /// Where the daemon listens.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.path().join("pfod.sock")
+    }
+
+    /// A file beside the socket.
+    pub(crate) fn file(&self, name: &str, content: &[u8]) -> String {
+        let path = self.directory.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// `pfoctl` with these arguments, to be run against this daemon.
+    pub(crate) fn pfoctl(&self, arguments: &[&str]) -> Command {
+        pfoctl(&self.socket(), arguments)
+    }
+
+    /// Runs `pfoctl` with these arguments against this daemon.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+        Ran::of(&mut self.pfoctl(arguments))
+    }
+
+    /// The next request that arrived.
+    pub(crate) fn request(&self) -> Request {
+        let patience = std::time::Duration::from_secs(5);
+        self.requests.recv_timeout(patience).expect("a request")
+    }
+
+    /// Whether no further request arrived.
+    pub(crate) fn was_not_asked(&self) -> bool {
+        self.requests.try_recv().is_err()
+    }
+}
+
+fn read_request(stream: &mut UnixStream) -> Option<Request> {
+    let mut header = [0; HEADER_BYTES];
+    stream.read_exact(&mut header).ok()?;
+    let Header { kind, length } = Header::parse(header).unwrap();
+    let mut payload = vec![0; length];
+    stream.read_exact(&mut payload).ok()?;
+    match ClientMessage::from_payload(kind, &payload).unwrap() {
+        ClientMessage::Request(request) => Some(request),
+        other => panic!("pfoctl sent {other:?}"),
+    }
+}
+
+/// `pfoctl` with these arguments, pointed at this socket.
+pub(crate) fn pfoctl(socket: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pfoctl"));
+    command
+        .args(arguments)
+        .env_remove("PFO_ADMIN_SOCKET")
+        .env("PFO_SOCKET", socket)
+        .stdin(Stdio::null());
+    command
+}
+
+/// What a run of `pfoctl` left behind.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    pub(crate) fn of(command: &mut Command) -> Self {
+        command.output().unwrap().into()
+    }
+
+    /// The JSON on standard output.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+impl From<std::process::Output> for Ran {
+    fn from(output: std::process::Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! `pfoctl plan load`, `swap` and `rollback` against a daemon that says yes, no, or nothing yet.
+
+mod fake_daemon;
+
+use std::io::Write;
+use std::process::Stdio;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use fake_daemon::{FakeDaemon, Ran};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pfo_protocol::{JobSelector, PlanStatus, RefusalCode, Request, Response, SwapTarget, Swapped};
+
+const PLAN: &[u8] =
+    br#"{"format": "pfo-plan/1", "gpu": "A100", "schedule": "1f1b", "num_stages": 1,
+    "num_microbatches": 1, "p2p_blocking_power_w": 80.0, "predicted": null,
+    "stages": [{"stage": 0, "instructions": [
+        {"instruction": "forward", "microbatch": 0, "frequency_mhz": 1410},
+        {"instruction": "backward", "microbatch": 0, "frequency_mhz": 1200}]}]}"#;
+
+fn plan_status() -> PlanStatus {
+    PlanStatus {
+        number: 3,
+        label: "fast.json".to_owned(),
+        predicted_time_s: Some(1.25),
+        predicted_energy_j: Some(3390.5),
+        suspended: None,
+    }
+}
+
+/// A daemon that loads and swaps, and of four ranks has changed `changed`.
+fn willing(changed: u32) -> FakeDaemon {
+    FakeDaemon::answering(move |request| match request {
+        Request::PlanLoad { .. } => Response::Loaded(plan_status()),
+        Request::PlanSwap { target, .. } => Response::Swapped(Swapped {
+            plan: (*target != SwapTarget::DefaultClocks).then(plan_status),
+            step: 40,
+            ranks: 4,
+            changed,
+        }),
+        other => panic!("{other:?}"),
+    })
+}
+
+fn job(uid: Option<u32>) -> JobSelector {
+    JobSelector {
+        job: "gpt".parse().unwrap(),
+        uid,
+    }
+}
+
+#[test]
+fn a_plan_is_loaded_as_it_is_in_its_file_and_called_after_it() {
+    let daemon = willing(0);
+    let plan = daemon.file("fast.json", PLAN);
+    let ran = daemon.run(&["plan", "load", "gpt", &plan]);
+    assert_eq!(
+        ran.stdout,
+        "job gpt: plan 3 fast.json (predicted 1.250 s, 3.390 kJ a step) is loaded; \
+         `pfoctl plan swap gpt` takes it up\n"
+    );
+    assert_eq!(ran.code, Some(0));
+    let expected = Request::PlanLoad {
+        job: job(None),
+        label: "fast.json".to_owned(),
+        plan: PLAN.to_vec(),
+    };
+    assert_eq!(daemon.request(), expected);
+}
+
+#[test]
+fn a_plan_may_come_from_standard_input_for_another_users_job() {
+    let daemon = willing(0);
+    let mut child = daemon
+        .pfoctl(&[
+            "plan", "load", "gpt", "-", "--user", "root", "--label", "by hand", "--json",
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(PLAN).unwrap();
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.json()["number"], 3);
+    assert_eq!(ran.json()["predicted_energy_j"], 3390.5);
+    let expected = Request::PlanLoad {
+        job: job(Some(0)),
+        label: "by hand".to_owned(),
+        plan: PLAN.to_vec(),
+    };
+    assert_eq!(daemon.request(), expected);
+}
+
+#[test]
+fn a_swap_with_a_plan_loads_it_first() {
+    let daemon = willing(0);
+    let plan = daemon.file("fast.json", PLAN);
+    let ran = daemon.run(&["plan", "swap", "gpt", &plan, "--at-step", "40"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(
+        ran.stdout.contains("from step 40 on, on all 4 ranks here"),
+        "{}",
+        ran.stdout
+    );
+    assert!(matches!(daemon.request(), Request::PlanLoad { .. }));
+    let expected = Request::PlanSwap {
+        job: job(None),
+        target: SwapTarget::Loaded,
+        not_before: Some(40),
+        wait: false,
+    };
+    assert_eq!(daemon.request(), expected);
+}
+
+#[test]
+fn without_a_plan_the_loaded_one_the_previous_one_or_none_is_swapped_to() {
+    let daemon = willing(4);
+    let target = |arguments: &[&str]| {
+        let ran = daemon.run(arguments);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        match daemon.request() {
+            Request::PlanSwap { target, wait, .. } => (target, wait),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(
+        target(&["plan", "swap", "gpt"]),
+        (SwapTarget::Loaded, false)
+    );
+    assert_eq!(
+        target(&["plan", "swap", "gpt", "--default-clocks", "--wait"]),
+        (SwapTarget::DefaultClocks, true)
+    );
+    assert_eq!(
+        target(&["plan", "rollback", "gpt"]),
+        (SwapTarget::Previous, false)
+    );
+    assert_eq!(
+        target(&["plan", "rollback", "gpt", "--wait"]),
+        (SwapTarget::Previous, true)
+    );
+}
+
+#[test]
+fn a_swap_as_json_is_the_protocols_answer() {
+    let json = willing(2).run(&["plan", "swap", "gpt", "--json"]).json();
+    assert_eq!(json["step"], 40);
+    assert_eq!(json["ranks"], 4);
+    assert_eq!(json["changed"], 2);
+    assert_eq!(json["plan"]["label"], "fast.json");
+}
+
+#[test]
+fn a_wait_that_ends_before_every_rank_changed_failed() {
+    let ran = willing(3).run(&["plan", "swap", "gpt", "--wait"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.stderr.contains("3 of 4 ranks changed at step 40"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn a_plan_that_does_not_fit_is_refused_with_the_daemons_words() {
+    let daemon = FakeDaemon::refusing(
+        RefusalCode::PlanDoesNotFit,
+        "the plan has 4 stages, job gpt has 8",
+        "make a plan for 8 stages",
+    );
+    let plan = daemon.file("fast.json", PLAN);
+    let ran = daemon.run(&["plan", "swap", "gpt", &plan]);
+    assert_eq!(ran.code, Some(4));
+    assert_eq!(ran.stdout, "");
+    assert_eq!(
+        ran.stderr,
+        "pfoctl: the plan has 4 stages, job gpt has 8\nmake a plan for 8 stages\n"
+    );
+    assert!(matches!(daemon.request(), Request::PlanLoad { .. }));
+    assert!(
+        daemon.was_not_asked(),
+        "a refused plan must not be swapped to"
+    );
+}
+
+#[test]
+fn a_file_that_is_no_plan_is_told_by_name_and_never_sent() {
+    let daemon = willing(0);
+    let cases: [(&[u8], &str); 3] = [
+        (b"stage,instruction", "not a plan"),
+        (b"{\"format\": \"pfo-plan/9\"}", "pfo-plan/9"),
+        (&[b' '; 9 << 20], "larger than"),
+    ];
+    for (content, expected) in cases {
+        let plan = daemon.file("odd.json", content);
+        let ran = daemon.run(&["plan", "load", "gpt", &plan]);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(
+            ran.stderr.contains("odd.json") && ran.stderr.contains(expected),
+            "{ran:?}"
+        );
+    }
+    let ran = daemon.run(&["plan", "load", "gpt", "/nowhere/plan.json"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("/nowhere/plan.json"), "{}", ran.stderr);
+    assert!(daemon.was_not_asked());
+}
+
+#[test]
+fn contradictory_or_malformed_arguments_are_usage_errors() {
+    let daemon = willing(0);
+    for arguments in [
+        &["plan", "swap", "gpt", "p.json", "--default-clocks"][..],
+        &["plan", "swap", "a job"],
+        &["plan", "swap", "gpt", "--user", "nobody-like-this"],
+        &["plan", "swap", "gpt", "--at-step", "soon"],
+        &["plan", "swap", "gpt", "--label", "for no plan"],
+        &["plan", "load", "gpt"],
+        &["status", "--watch", "0"],
+    ] {
+        let ran = daemon.run(arguments);
+        assert_eq!(ran.code, Some(2), "{arguments:?}: {ran:?}");
+    }
+    assert!(daemon.was_not_asked());
+}
+
+#[test]
+fn ctrl_c_in_a_wait_says_that_the_swap_goes_on() {
+    let (asked, was_asked) = channel();
+    let daemon = FakeDaemon::answering(move |_| {
+        asked.send(()).unwrap();
+        std::thread::sleep(Duration::from_secs(60));
+        unreachable!("the test is over by now")
+    });
+    let child = daemon
+        .pfoctl(&["plan", "swap", "gpt", "--wait"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    was_asked.recv_timeout(Duration::from_secs(5)).unwrap();
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    assert_eq!(
+        ran.stderr,
+        "pfoctl: the swap goes on; `pfoctl status --job gpt` shows when it is done\n"
+    );
+}

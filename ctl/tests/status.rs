@@ -1,0 +1,189 @@
+//! `pfoctl status` and `pfoctl gpus` against a daemon with a known status.
+
+mod fake_daemon;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+use fake_daemon::{FakeDaemon, Ran};
+use pfo_protocol::{GpuListing, Request, Response, Status};
+
+const STATUS_JSON: &str = include_str!("golden/status.json");
+
+fn status() -> Status {
+    serde_json::from_str(STATUS_JSON).unwrap()
+}
+
+fn daemon(status: Status) -> FakeDaemon {
+    FakeDaemon::answering(move |_| Response::Status(Box::new(status.clone())))
+}
+
+/// Compares with a file that people read in a review; `BLESS=1` writes it anew.
+fn assert_golden(name: &str, text: &str) {
+    let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap();
+    assert!(text == golden, "{name} differs, now:\n{text}");
+}
+
+#[test]
+fn a_running_job_reads_as_the_golden_text() {
+    let daemon = daemon(status());
+    let ran = daemon.run(&["status"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    assert_eq!(daemon.request(), Request::Status);
+    assert_golden("status.txt", &ran.stdout);
+}
+
+#[test]
+fn a_node_in_trouble_reads_as_the_golden_text() {
+    let mut status = status();
+    status.daemon.driver = None;
+    status.daemon.driver_problem = Some("libnvidia-ml.so.1 cannot be loaded".to_owned());
+    status.daemon.unrestored = vec!["GPU-93cc0004: the GPU is lost".to_owned()];
+    status.gpus.clear();
+    let job = &mut status.jobs[0];
+    job.swap_at_step = None;
+    job.loaded = None;
+    job.plan.as_mut().unwrap().suspended = Some("8 steps in a row did not follow it".to_owned());
+    job.ranks.truncate(2);
+    job.ranks[0].problem = Some("the driver hangs for 12 s".to_owned());
+    assert_golden("trouble.txt", &daemon(status).run(&["status"]).stdout);
+}
+
+#[test]
+fn an_idle_node_reads_as_the_golden_text() {
+    let mut status = status();
+    status.jobs.clear();
+    status.daemon.sessions = 0;
+    for gpu in &mut status.gpus {
+        gpu.holder = None;
+        gpu.problem = None;
+        gpu.requested_mhz = None;
+        gpu.memory_locked_mhz = None;
+    }
+    assert_golden("idle.txt", &daemon(status).run(&["status"]).stdout);
+}
+
+#[test]
+fn json_is_the_protocols_status_field_by_field() {
+    let ran = daemon(status()).run(&["status", "--json"]);
+    assert_eq!(
+        ran.json(),
+        serde_json::from_str::<serde_json::Value>(STATUS_JSON).unwrap()
+    );
+    assert_eq!(
+        serde_json::from_str::<Status>(&ran.stdout).unwrap(),
+        status()
+    );
+}
+
+#[test]
+fn a_job_that_is_asked_for_is_shown_alone() {
+    let mut two = status();
+    let mut other = two.jobs[0].clone();
+    other.job = "other".parse().unwrap();
+    two.jobs.push(other);
+    let daemon = daemon(two);
+    let json = daemon.run(&["status", "--json", "--job", "gpt-7b"]).json();
+    assert_eq!(json["jobs"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        json["gpus"].as_array().unwrap().len(),
+        4,
+        "only the job's own"
+    );
+    let text = daemon.run(&["status", "--job", "gpt-7b"]).stdout;
+    assert!(!text.contains("other"), "{text}");
+}
+
+#[test]
+fn an_unknown_job_is_refused_by_name() {
+    let ran = daemon(status()).run(&["status", "--job", "nothing"]);
+    assert_eq!(ran.code, Some(4));
+    assert!(
+        ran.stderr.starts_with("pfoctl: no job named nothing"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error_and_no_panic() {
+    let mut status = status();
+    // More than a pipe holds, so that the writer is certain to notice.
+    let ranks = status.jobs[0].ranks.clone();
+    status.jobs[0].ranks = ranks.iter().cycle().take(4000).cloned().collect();
+    let daemon = daemon(status);
+    let mut child = daemon
+        .pfoctl(&["status"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::with_capacity(16, child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let mut stderr = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut stderr)
+        .unwrap();
+    assert_eq!(
+        (child.wait().unwrap().code(), stderr.as_str()),
+        (Some(0), "")
+    );
+    assert!(line.starts_with("pfod 0.1.0"), "{line}");
+}
+
+#[test]
+fn watch_goes_on_until_nobody_reads() {
+    let daemon = daemon(status());
+    let mut child = daemon
+        .pfoctl(&["status", "--json", "--watch", "0.1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for _ in 0..3 {
+        let line = lines.next().unwrap().unwrap();
+        assert_eq!(serde_json::from_str::<Status>(&line).unwrap(), status());
+    }
+    drop(lines);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn gpus_are_listed_with_their_whole_names() {
+    let listing = vec![GpuListing {
+        uuid: "GPU-6f2c0001-8a11".parse().unwrap(),
+        pci_bus_id: "00000000:07:00.0".parse().unwrap(),
+        model: "NVIDIA A100-SXM4-80GB".to_owned(),
+    }];
+    let daemon = FakeDaemon::answering(move |_| Response::Gpus(listing.clone()));
+    let text = daemon.run(&["gpus"]).stdout;
+    assert!(
+        text.ends_with("GPU-6f2c0001-8a11  00000000:07:00.0  NVIDIA A100-SXM4-80GB\n"),
+        "{text}"
+    );
+    assert_eq!(daemon.request(), Request::Gpus);
+    let json = daemon.run(&["gpus", "--json"]).json();
+    assert_eq!(json[0]["pci_bus_id"], "00000000:07:00.0");
+}
+
+#[test]
+fn help_tells_the_exit_codes_and_the_environment() {
+    let ran: Ran = daemon(status()).run(&["--help"]);
+    for expected in [
+        "Exit codes:",
+        "4    refused",
+        "PFO_SOCKET",
+        "PFO_ADMIN_SOCKET",
+    ] {
+        assert!(ran.stdout.contains(expected), "{}", ran.stdout);
+    }
+}

@@ -55,12 +55,8 @@ impl Authority {
     /// Looks the configured groups up. One that does not exist has no members.
     #[must_use]
     pub fn new(names: &Groups) -> Self {
-        let gid = |name: &str| {
-            Group::from_name(name)
-                .ok()
-                .flatten()
-                .map(|group| group.gid.as_raw())
-        };
+        let gid =
+            |name: &str| Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw());
         Self {
             trainers: gid(&names.trainers),
             administrators: gid(&names.administrators),
@@ -70,14 +66,8 @@ impl Authority {
 
     /// The configured groups that do not exist.
     pub fn missing_groups(&self) -> impl Iterator<Item = &str> {
-        let trainers = self
-            .trainers
-            .is_none()
-            .then_some(self.names.trainers.as_str());
-        let admins = self
-            .administrators
-            .is_none()
-            .then_some(self.names.administrators.as_str());
+        let trainers = self.trainers.is_none().then_some(self.names.trainers.as_str());
+        let admins = self.administrators.is_none().then_some(self.names.administrators.as_str());
         trainers.into_iter().chain(admins)
     }
 
@@ -134,40 +124,21 @@ mod tests {
     use super::*;
 
     fn authority() -> Authority {
-        let names = Groups {
-            trainers: "pfo".into(),
-            administrators: "pfo-admin".into(),
-        };
-        Authority {
-            names,
-            trainers: Some(50),
-            administrators: Some(51),
-        }
+        let names = Groups { trainers: "pfo".into(), administrators: "pfo-admin".into() };
+        Authority { names, trainers: Some(50), administrators: Some(51) }
     }
 
     fn peer(uid: u32, groups: &[u32]) -> Peer {
-        Peer {
-            uid,
-            pid: 1,
-            groups: groups.to_vec(),
-        }
+        Peer { uid, pid: 1, groups: groups.to_vec() }
     }
 
     #[test]
     fn everybody_may_do_exactly_what_the_table_of_the_design_says() {
         let own = |peer: &Peer| Action::ChangePlan { owner: peer.uid };
-        let foreign = |peer: &Peer| Action::ChangePlan {
-            owner: peer.uid + 1,
-        };
+        let foreign = |peer: &Peer| Action::ChangePlan { owner: peer.uid + 1 };
         let rows: [(Peer, [bool; 6]); 4] = [
-            (
-                peer(1000, &[1000]),
-                [false, false, false, false, false, false],
-            ),
-            (
-                peer(1000, &[1000, 50]),
-                [true, true, true, false, false, false],
-            ),
+            (peer(1000, &[1000]), [false, false, false, false, false, false]),
+            (peer(1000, &[1000, 50]), [true, true, true, false, false, false]),
             (peer(1000, &[1000, 51]), [true; 6]),
             (peer(0, &[0]), [true; 6]),
         ];
@@ -189,34 +160,19 @@ mod tests {
 
     #[test]
     fn a_group_that_does_not_exist_has_no_members() {
-        let names = Groups {
-            trainers: "no-such-group-a".into(),
-            administrators: "no-such-group-b".into(),
-        };
+        let names =
+            Groups { trainers: "no-such-group-a".into(), administrators: "no-such-group-b".into() };
         let authority = Authority::new(&names);
         assert_eq!(authority.missing_groups().count(), 2);
-        assert!(
-            authority
-                .authorize(&peer(1000, &[1000]), Action::Status)
-                .is_err()
-        );
-        assert!(
-            authority
-                .authorize(&peer(0, &[0]), Action::ResetClocks)
-                .is_ok()
-        );
+        assert!(authority.authorize(&peer(1000, &[1000]), Action::Status).is_err());
+        assert!(authority.authorize(&peer(0, &[0]), Action::ResetClocks).is_ok());
     }
 
     #[test]
     fn a_refusal_names_the_user_the_group_and_the_remedy() {
-        let refusal = authority()
-            .authorize(&peer(1000, &[1000]), Action::Train)
-            .unwrap_err();
+        let refusal = authority().authorize(&peer(1000, &[1000]), Action::Train).unwrap_err();
         let text = refusal.to_string();
-        assert!(
-            text.contains("user 1000 may not run jobs with pfo"),
-            "{text}"
-        );
+        assert!(text.contains("user 1000 may not run jobs with pfo"), "{text}");
         assert!(text.contains("usermod -aG pfo USER"), "{text}");
     }
 }

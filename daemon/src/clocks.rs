@@ -50,15 +50,7 @@ impl Clocks {
         progress: Arc<Progress>,
     ) -> Result<Self, DriverError> {
         let device = gpu.device()?;
-        Ok(Self {
-            device,
-            gpu,
-            ledger,
-            entry,
-            locked: None,
-            accepted_ns: 0,
-            progress,
-        })
+        Ok(Self { device, gpu, ledger, entry, locked: None, accepted_ns: 0, progress })
     }
 
     /// The locked SM clock, and when the driver had accepted it (`CLOCK_MONOTONIC`, ns).
@@ -77,15 +69,10 @@ impl Clocks {
             return Ok(());
         }
         if !self.entry.sm {
-            self.record(Entry {
-                sm: true,
-                ..self.entry.clone()
-            })?;
+            self.record(Entry { sm: true, ..self.entry.clone() })?;
         }
-        let setting = GpuLockedClocksSetting::Numeric {
-            min_clock_mhz: mhz.0,
-            max_clock_mhz: mhz.0,
-        };
+        let setting =
+            GpuLockedClocksSetting::Numeric { min_clock_mhz: mhz.0, max_clock_mhz: mhz.0 };
         let began_ns = now_ns();
         self.progress.in_driver_since_ns.store(began_ns, Relaxed);
         let result = self.device.set_gpu_locked_clocks(setting);
@@ -93,9 +80,7 @@ impl Clocks {
         self.progress.in_driver_since_ns.store(0, Relaxed);
         self.progress.count_set_call(self.accepted_ns - began_ns);
         self.locked = result.is_ok().then_some(mhz);
-        self.progress
-            .locked_mhz
-            .store(self.locked.map_or(0, |mhz| mhz.0), Relaxed);
+        self.progress.locked_mhz.store(self.locked.map_or(0, |mhz| mhz.0), Relaxed);
         Ok(result.map_err(|source| self.gpu.failed("locking its SM clock", source))?)
     }
 
@@ -110,10 +95,7 @@ impl Clocks {
         restore::reset_sm(&mut self.device, &self.gpu)?;
         self.locked = None;
         self.progress.locked_mhz.store(0, Relaxed);
-        self.record(Entry {
-            sm: false,
-            ..self.entry.clone()
-        })
+        self.record(Entry { sm: false, ..self.entry.clone() })
     }
 
     /// Locks the memory clock to its highest, where the GPU can do that.
@@ -124,10 +106,7 @@ impl Clocks {
         let Some(mhz) = self.gpu.memory_clock else {
             return Ok(());
         };
-        self.record(Entry {
-            memory: true,
-            ..self.entry.clone()
-        })?;
+        self.record(Entry { memory: true, ..self.entry.clone() })?;
         match self.device.set_mem_locked_clocks(mhz.0, mhz.0) {
             Ok(()) => {
                 self.progress.memory_locked_mhz.store(mhz.0, Relaxed);
@@ -136,10 +115,7 @@ impl Clocks {
             Err(source) => {
                 let error = self.gpu.failed("locking its memory clock", source);
                 if error.is_not_supported() {
-                    return self.record(Entry {
-                        memory: false,
-                        ..self.entry.clone()
-                    });
+                    return self.record(Entry { memory: false, ..self.entry.clone() });
                 }
                 Err(error.into())
             }
@@ -149,10 +125,7 @@ impl Clocks {
     /// The GPU's energy counter in joules, if it has one.
     #[must_use]
     pub fn energy_j(&self) -> Option<f64> {
-        self.device
-            .total_energy_consumption()
-            .ok()
-            .map(|millijoules| millijoules as f64 / 1e3)
+        self.device.total_energy_consumption().ok().map(|millijoules| millijoules as f64 / 1e3)
     }
 
     /// Undoes everything that is locked.
@@ -161,11 +134,7 @@ impl Clocks {
     /// If the driver refuses; the ledger then still names what is owed.
     pub fn restore(&mut self) -> Result<(), RestoreError> {
         restore::restore(&mut self.device, &self.gpu, &self.entry, &self.ledger)?;
-        self.entry = Entry {
-            sm: false,
-            memory: false,
-            ..self.entry.clone()
-        };
+        self.entry = Entry { sm: false, memory: false, ..self.entry.clone() };
         self.locked = None;
         self.progress.locked_mhz.store(0, Relaxed);
         self.progress.memory_locked_mhz.store(0, Relaxed);

@@ -123,29 +123,19 @@ pub struct Paths {
 
 impl Default for Sockets {
     fn default() -> Self {
-        Self {
-            trainers: TRAINER_SOCKET.into(),
-            admin: ADMIN_SOCKET.into(),
-        }
+        Self { trainers: TRAINER_SOCKET.into(), admin: ADMIN_SOCKET.into() }
     }
 }
 
 impl Default for Groups {
     fn default() -> Self {
-        Self {
-            trainers: "pfo".into(),
-            administrators: "pfo-admin".into(),
-        }
+        Self { trainers: "pfo".into(), administrators: "pfo-admin".into() }
     }
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            sessions_per_user: 64,
-            connections: 1024,
-            idle_limit_s: 60,
-        }
+        Self { sessions_per_user: 64, connections: 1024, idle_limit_s: 60 }
     }
 }
 
@@ -171,17 +161,13 @@ impl Default for Clocks {
 
 impl Default for DriverConfig {
     fn default() -> Self {
-        Self {
-            library: "libnvidia-ml.so.1".into(),
-        }
+        Self { library: "libnvidia-ml.so.1".into() }
     }
 }
 
 impl Default for Paths {
     fn default() -> Self {
-        Self {
-            ledger: "/run/pfo/ledger.json".into(),
-        }
+        Self { ledger: "/run/pfo/ledger.json".into() }
     }
 }
 
@@ -191,10 +177,8 @@ impl Config {
     /// # Errors
     /// If it cannot be read, is not TOML, has an unknown key or a value out of range.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         Self::parse(&text, path)
     }
 
@@ -203,14 +187,12 @@ impl Config {
             path: path.to_owned(),
             source: Box::new(source),
         })?;
-        config
-            .check()
-            .map_err(|(key, value, rule)| ConfigError::Value {
-                path: path.to_owned(),
-                key,
-                value,
-                rule,
-            })?;
+        config.check().map_err(|(key, value, rule)| ConfigError::Value {
+            path: path.to_owned(),
+            key,
+            value,
+            rule,
+        })?;
         Ok(config)
     }
 
@@ -221,11 +203,7 @@ impl Config {
             return Err(("limits.idle_limit_s", limits.idle_limit_s.to_string(), rule));
         }
         if limits.connections == 0 {
-            return Err((
-                "limits.connections",
-                "0".into(),
-                "at least one connection is needed",
-            ));
+            return Err(("limits.connections", "0".into(), "at least one connection is needed"));
         }
         if clocks.min_mhz > clocks.max_mhz {
             let rule = "it must not be above clocks.max_mhz";
@@ -260,23 +238,15 @@ mod tests {
             .map(|line| line.strip_prefix("#: ").unwrap_or(line))
             .fold(String::new(), |text, line| text + line + "\n");
         assert_eq!(parse(&uncommented).unwrap(), Config::default());
-        let keys = uncommented
-            .lines()
-            .filter(|line| line.contains(" = ") && !line.starts_with('#'));
-        assert_eq!(
-            keys.count(),
-            14,
-            "a key is missing from the shipped file or not tested here"
-        );
+        let keys =
+            uncommented.lines().filter(|line| line.contains(" = ") && !line.starts_with('#'));
+        assert_eq!(keys.count(), 14, "a key is missing from the shipped file or not tested here");
     }
 
     #[test]
     fn an_unknown_key_is_refused_with_its_line() {
         let error = parse("[limits]\nidle_limit = 3\n").unwrap_err();
-        assert!(
-            error.contains("line 2") && error.contains("idle_limit"),
-            "{error}"
-        );
+        assert!(error.contains("line 2") && error.contains("idle_limit"), "{error}");
     }
 
     #[test]

@@ -139,9 +139,7 @@ impl Cursor {
 
     /// Takes in the next event.
     pub fn event(&mut self, event: &Event) -> Outcome {
-        let missing = self
-            .next_event
-            .map_or(0, |next| event.sequence.saturating_sub(next));
+        let missing = self.next_event.map_or(0, |next| event.sequence.saturating_sub(next));
         self.next_event = Some(event.sequence.saturating_add(1));
         let mut outcome = Outcome::default();
         if missing > 0 {
@@ -179,10 +177,7 @@ impl Cursor {
 
     fn end_step(&mut self) -> Option<Mismatch> {
         let ended = self.position;
-        let planned = self
-            .sequence
-            .as_ref()
-            .map_or(ended, |sequence| sequence.len());
+        let planned = self.sequence.as_ref().map_or(ended, |sequence| sequence.len());
         let was = std::mem::replace(&mut self.phase, Phase::Outside);
         self.open = None;
         let short = was == Phase::Following && ended < planned;
@@ -198,15 +193,10 @@ impl Cursor {
         let position = self.position;
         let mismatch = match (open, sequence.get(position)) {
             (Some((open, _)), _) => Mismatch::Overlap { open, began: unit },
-            (None, None) => Mismatch::TooMany {
-                planned: sequence.len(),
-                began: unit,
-            },
-            (None, Some(planned)) if planned.unit != unit => Mismatch::Another {
-                position,
-                planned: planned.unit,
-                began: unit,
-            },
+            (None, None) => Mismatch::TooMany { planned: sequence.len(), began: unit },
+            (None, Some(planned)) if planned.unit != unit => {
+                Mismatch::Another { position, planned: planned.unit, began: unit }
+            }
             (None, Some(planned)) => {
                 self.wish = Wish::At(planned.mhz);
                 return None;
@@ -234,20 +224,13 @@ impl Cursor {
         self.position += 1;
         // Asked for now, the next clock settles while the rank waits for its neighbour. After the
         // last instruction that is the first one of the next step.
-        let next = if self.position < sequence.len() {
-            self.position
-        } else {
-            0
-        };
+        let next = if self.position < sequence.len() { self.position } else { 0 };
         self.wish = self.planned_wish(next);
         Ok(finished)
     }
 
     fn planned_wish(&self, position: usize) -> Wish {
-        let planned = self
-            .sequence
-            .as_ref()
-            .and_then(|sequence| sequence.get(position));
+        let planned = self.sequence.as_ref().and_then(|sequence| sequence.get(position));
         planned.map_or(Wish::Default, |planned| Wish::At(planned.mhz))
     }
 
@@ -269,21 +252,9 @@ mod tests {
     use super::*;
     use crate::fit::Planned;
 
-    const F0: Unit = Unit {
-        instruction: Instruction::Forward,
-        chunk: 0,
-        microbatch: 0,
-    };
-    const B0: Unit = Unit {
-        instruction: Instruction::Backward,
-        chunk: 0,
-        microbatch: 0,
-    };
-    const B1: Unit = Unit {
-        instruction: Instruction::Backward,
-        chunk: 0,
-        microbatch: 1,
-    };
+    const F0: Unit = Unit { instruction: Instruction::Forward, chunk: 0, microbatch: 0 };
+    const B0: Unit = Unit { instruction: Instruction::Backward, chunk: 0, microbatch: 0 };
+    const B1: Unit = Unit { instruction: Instruction::Backward, chunk: 0, microbatch: 1 };
 
     struct Driven {
         cursor: Cursor,
@@ -294,23 +265,13 @@ mod tests {
         fn with_plan() -> Self {
             let mut cursor = Cursor::default();
             let planned = [(F0, 900), (B0, 1200)];
-            let planned = planned.map(|(unit, mhz)| Planned {
-                unit,
-                mhz: Mhz(mhz),
-            });
+            let planned = planned.map(|(unit, mhz)| Planned { unit, mhz: Mhz(mhz) });
             cursor.follow(Some(planned.into_iter().collect()));
-            Self {
-                cursor,
-                sequence: 0,
-            }
+            Self { cursor, sequence: 0 }
         }
 
         fn tell(&mut self, mark: Mark) -> (Option<Mismatch>, Wish) {
-            let event = Event {
-                sequence: self.sequence,
-                client_ns: self.sequence * 10,
-                mark,
-            };
+            let event = Event { sequence: self.sequence, client_ns: self.sequence * 10, mark };
             self.sequence += 1;
             (self.cursor.event(&event).mismatch, self.cursor.wish())
         }
@@ -320,22 +281,10 @@ mod tests {
     fn the_next_clock_is_wished_for_as_soon_as_an_instruction_ends() {
         let mut rank = Driven::with_plan();
         assert_eq!(rank.tell(Mark::StepBegin(0)), (None, Wish::At(Mhz(900))));
-        assert_eq!(
-            rank.tell(Mark::InstructionBegin(F0)),
-            (None, Wish::At(Mhz(900)))
-        );
-        assert_eq!(
-            rank.tell(Mark::InstructionEnd(F0)),
-            (None, Wish::At(Mhz(1200)))
-        );
-        assert_eq!(
-            rank.tell(Mark::InstructionBegin(B0)),
-            (None, Wish::At(Mhz(1200)))
-        );
-        assert_eq!(
-            rank.tell(Mark::InstructionEnd(B0)),
-            (None, Wish::At(Mhz(900)))
-        );
+        assert_eq!(rank.tell(Mark::InstructionBegin(F0)), (None, Wish::At(Mhz(900))));
+        assert_eq!(rank.tell(Mark::InstructionEnd(F0)), (None, Wish::At(Mhz(1200))));
+        assert_eq!(rank.tell(Mark::InstructionBegin(B0)), (None, Wish::At(Mhz(1200))));
+        assert_eq!(rank.tell(Mark::InstructionEnd(B0)), (None, Wish::At(Mhz(900))));
         assert_eq!(rank.tell(Mark::StepEnd(0)), (None, Wish::At(Mhz(900))));
     }
 
@@ -344,16 +293,8 @@ mod tests {
         let mut rank = Driven::with_plan();
         rank.tell(Mark::StepBegin(0));
         rank.tell(Mark::InstructionBegin(F0));
-        let end = Event {
-            sequence: 2,
-            client_ns: 77,
-            mark: Mark::InstructionEnd(F0),
-        };
-        let finished = Finished {
-            planned: Mhz(900),
-            began_ns: 10,
-            ended_ns: 77,
-        };
+        let end = Event { sequence: 2, client_ns: 77, mark: Mark::InstructionEnd(F0) };
+        let finished = Finished { planned: Mhz(900), began_ns: 10, ended_ns: 77 };
         assert_eq!(rank.cursor.event(&end).finished, Some(finished));
     }
 
@@ -361,15 +302,8 @@ mod tests {
     fn after_a_mismatch_the_rest_of_the_step_wishes_for_the_highest_clock() {
         let mut rank = Driven::with_plan();
         rank.tell(Mark::StepBegin(0));
-        let mismatch = Mismatch::Another {
-            position: 0,
-            planned: F0,
-            began: B0,
-        };
-        assert_eq!(
-            rank.tell(Mark::InstructionBegin(B0)),
-            (Some(mismatch), Wish::Highest)
-        );
+        let mismatch = Mismatch::Another { position: 0, planned: F0, began: B0 };
+        assert_eq!(rank.tell(Mark::InstructionBegin(B0)), (Some(mismatch), Wish::Highest));
         assert_eq!(rank.tell(Mark::InstructionEnd(B0)), (None, Wish::Highest));
         assert_eq!(rank.tell(Mark::InstructionBegin(F0)), (None, Wish::Highest));
         assert_eq!(rank.tell(Mark::StepEnd(0)), (None, Wish::Highest));
@@ -382,10 +316,7 @@ mod tests {
         rank.tell(Mark::StepBegin(0));
         rank.sequence += 2;
         let (mismatch, wish) = rank.tell(Mark::InstructionEnd(F0));
-        assert_eq!(
-            (mismatch, wish),
-            (Some(Mismatch::Lost(2, 3)), Wish::Highest)
-        );
+        assert_eq!((mismatch, wish), (Some(Mismatch::Lost(2, 3)), Wish::Highest));
         assert_eq!(rank.cursor.lost_events(), 2);
     }
 
@@ -394,13 +325,7 @@ mod tests {
         for mark in [Mark::StepEnd(0), Mark::StepBegin(1)] {
             let mut rank = Driven::with_plan();
             rank.tell(Mark::StepBegin(0));
-            assert_eq!(
-                rank.tell(mark).0,
-                Some(Mismatch::TooFew {
-                    ended: 0,
-                    planned: 2
-                })
-            );
+            assert_eq!(rank.tell(mark).0, Some(Mismatch::TooFew { ended: 0, planned: 2 }));
         }
     }
 
@@ -412,30 +337,18 @@ mod tests {
             rank.tell(Mark::InstructionBegin(unit));
             rank.tell(Mark::InstructionEnd(unit));
         }
-        let mismatch = Mismatch::TooMany {
-            planned: 2,
-            began: B1,
-        };
-        assert_eq!(
-            rank.tell(Mark::InstructionBegin(B1)),
-            (Some(mismatch), Wish::Highest)
-        );
+        let mismatch = Mismatch::TooMany { planned: 2, began: B1 };
+        assert_eq!(rank.tell(Mark::InstructionBegin(B1)), (Some(mismatch), Wish::Highest));
     }
 
     #[test]
     fn ends_and_begins_that_do_not_pair_are_mismatches() {
         let mut rank = Driven::with_plan();
         rank.tell(Mark::StepBegin(0));
-        assert_eq!(
-            rank.tell(Mark::InstructionEnd(F0)).0,
-            Some(Mismatch::NotBegun(F0))
-        );
+        assert_eq!(rank.tell(Mark::InstructionEnd(F0)).0, Some(Mismatch::NotBegun(F0)));
         rank.tell(Mark::StepBegin(1));
         rank.tell(Mark::InstructionBegin(F0));
-        let overlap = Mismatch::Overlap {
-            open: F0,
-            began: B0,
-        };
+        let overlap = Mismatch::Overlap { open: F0, began: B0 };
         assert_eq!(rank.tell(Mark::InstructionBegin(B0)).0, Some(overlap));
     }
 
@@ -450,15 +363,8 @@ mod tests {
 
     #[test]
     fn without_a_plan_nothing_is_wished_for_and_nothing_mismatches() {
-        let mut rank = Driven {
-            cursor: Cursor::default(),
-            sequence: 0,
-        };
-        for mark in [
-            Mark::StepBegin(0),
-            Mark::InstructionEnd(F0),
-            Mark::StepEnd(0),
-        ] {
+        let mut rank = Driven { cursor: Cursor::default(), sequence: 0 };
+        for mark in [Mark::StepBegin(0), Mark::InstructionEnd(F0), Mark::StepEnd(0)] {
             assert_eq!(rank.tell(mark), (None, Wish::Default));
         }
     }

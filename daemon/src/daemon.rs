@@ -96,17 +96,9 @@ async fn stop(node: &Node) -> Result<(), DaemonError> {
     while !node.leases.sessions().is_empty() && Instant::now() < until {
         sleep(Duration::from_millis(5)).await;
     }
-    let locked: Vec<_> = node
-        .ledger
-        .entries()
-        .into_iter()
-        .map(|entry| entry.gpu_uuid.to_string())
-        .collect();
-    if locked.is_empty() {
-        Ok(())
-    } else {
-        Err(DaemonError::StillLocked(locked.join(", ")))
-    }
+    let locked: Vec<_> =
+        node.ledger.entries().into_iter().map(|entry| entry.gpu_uuid.to_string()).collect();
+    if locked.is_empty() { Ok(()) } else { Err(DaemonError::StillLocked(locked.join(", "))) }
 }
 
 /// Sleeps until something is owed, then tries until nothing is.
@@ -156,10 +148,6 @@ pub fn restore_only(config: Config) -> Result<(), DaemonError> {
     if left.is_empty() {
         return Ok(());
     }
-    let reasons = left
-        .iter()
-        .map(|(entry, why)| format!("{} ({why})", entry.gpu_uuid));
-    Err(DaemonError::StillLocked(
-        reasons.collect::<Vec<_>>().join(", "),
-    ))
+    let reasons = left.iter().map(|(entry, why)| format!("{} ({why})", entry.gpu_uuid));
+    Err(DaemonError::StillLocked(reasons.collect::<Vec<_>>().join(", ")))
 }

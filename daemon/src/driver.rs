@@ -53,13 +53,7 @@ impl DriverError {
     /// Whether the GPU is gone: nothing can be set or restored on it until it is back.
     #[must_use]
     pub fn is_gpu_lost(&self) -> bool {
-        matches!(
-            self,
-            Self::Call {
-                source: NvmlError::GpuLost | NvmlError::ResetRequired,
-                ..
-            }
-        )
+        matches!(self, Self::Call { source: NvmlError::GpuLost | NvmlError::ResetRequired, .. })
     }
 
     /// Whether this GPU or driver does not have the function at all.
@@ -109,23 +103,14 @@ pub struct Reading {
 impl Gpu {
     fn read(nvml: &'static Nvml, index: u32) -> Result<Self, DriverError> {
         let failed = |call| {
-            move |source| DriverError::Call {
-                call,
-                gpu: format!("with index {index}"),
-                source,
-            }
+            move |source| DriverError::Call { call, gpu: format!("with index {index}"), source }
         };
         let name = |source| DriverError::Name { index, source };
         let device = nvml.device_by_index(index).map_err(failed("finding it"))?;
         let uuid = device.uuid().map_err(failed("reading its UUID"))?;
-        let pci = device
-            .pci_info()
-            .map_err(failed("reading its PCI bus id"))?;
+        let pci = device.pci_info().map_err(failed("reading its PCI bus id"))?;
         // A GPU whose clocks cannot be listed is still listed itself, and refused when it is leased.
-        let memory_clock = device
-            .supported_memory_clocks()
-            .ok()
-            .and_then(|c| c.into_iter().max());
+        let memory_clock = device.supported_memory_clocks().ok().and_then(|c| c.into_iter().max());
         let mut sm_clocks = memory_clock
             .and_then(|memory| device.supported_graphics_clocks(memory).ok())
             .unwrap_or_default();
@@ -154,11 +139,7 @@ impl Gpu {
     /// Names the GPU in an error of one of its calls.
     #[must_use]
     pub fn failed(&self, call: &'static str, source: NvmlError) -> DriverError {
-        DriverError::Call {
-            call,
-            gpu: self.uuid.to_string(),
-            source,
-        }
+        DriverError::Call { call, gpu: self.uuid.to_string(), source }
     }
 
     /// What the driver reports now.
@@ -169,10 +150,7 @@ impl Gpu {
         let device = self.device()?;
         Ok(Reading {
             sm_clock: device.clock_info(Clock::SM).ok().map(Mhz),
-            power_w: device
-                .power_usage()
-                .ok()
-                .map(|milliwatts| f64::from(milliwatts) / 1e3),
+            power_w: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
             mig: self.is_split_by_mig()?,
         })
     }
@@ -194,11 +172,7 @@ impl Gpu {
     /// The highest supported SM clock that is not above `bound`.
     #[must_use]
     pub fn highest_sm_clock(&self, bound: Mhz) -> Option<Mhz> {
-        self.sm_clocks
-            .iter()
-            .rev()
-            .find(|clock| **clock <= bound)
-            .copied()
+        self.sm_clocks.iter().rev().find(|clock| **clock <= bound).copied()
     }
 }
 
@@ -218,22 +192,13 @@ impl Driver {
     /// # Errors
     /// If the library cannot be loaded, or the driver behind it does not answer.
     pub fn load(library: &Path) -> Result<Self, DriverError> {
-        let failed = |source| DriverError::Load {
-            library: library.to_owned(),
-            source,
-        };
-        let nvml = Nvml::builder()
-            .lib_path(library.as_os_str())
-            .init()
-            .map_err(failed)?;
+        let failed = |source| DriverError::Load { library: library.to_owned(), source };
+        let nvml = Nvml::builder().lib_path(library.as_os_str()).init().map_err(failed)?;
         let nvml: &'static Nvml = Box::leak(Box::new(nvml));
         let gpus = (0..nvml.device_count().map_err(failed)?)
             .map(|index| Gpu::read(nvml, index).map(Arc::new))
             .collect::<Result<_, _>>()?;
-        Ok(Self {
-            version: nvml.sys_driver_version().map_err(failed)?,
-            gpus,
-        })
+        Ok(Self { version: nvml.sys_driver_version().map_err(failed)?, gpus })
     }
 
     /// The GPU with that name.
@@ -258,11 +223,7 @@ impl LateDriver {
     /// A driver that is not loaded yet.
     #[must_use]
     pub fn new(library: &Path) -> Self {
-        Self {
-            library: library.to_owned(),
-            loaded: OnceLock::new(),
-            refused: Mutex::default(),
-        }
+        Self { library: library.to_owned(), loaded: OnceLock::new(), refused: Mutex::default() }
     }
 
     /// The driver, after trying to load it if that was not tried just now.

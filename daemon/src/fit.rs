@@ -146,22 +146,14 @@ impl JobPlan {
             for (position, instruction) in planned.instructions.iter().enumerate() {
                 let mhz = instruction.frequency_mhz;
                 if mhz < min || mhz > max {
-                    return Err(Misfit::Bounds {
-                        stage,
-                        position,
-                        mhz,
-                        min,
-                        max,
-                    });
+                    return Err(Misfit::Bounds { stage, position, mhz, min, max });
                 }
             }
         }
         Ok(Self {
             number,
             label,
-            predicted: plan
-                .predicted
-                .map(|p| (p.iteration_time_s, p.iteration_energy_j)),
+            predicted: plan.predicted.map(|p| (p.iteration_time_s, p.iteration_energy_j)),
             stages: plan.stages.iter().map(sequence).collect(),
             num_microbatches: plan.num_microbatches,
             suspended: AtomicBool::new(false),
@@ -189,11 +181,7 @@ impl JobPlan {
         if let Some(job) = shape.num_microbatches
             && job != self.num_microbatches
         {
-            return Err(Misfit::Microbatches {
-                plan: self.num_microbatches,
-                rank,
-                job,
-            });
+            return Err(Misfit::Microbatches { plan: self.num_microbatches, rank, job });
         }
         let planned = self.stage(stage);
         if let Some(ran) = &shape.ran {
@@ -203,20 +191,12 @@ impl JobPlan {
                 let other = ran.get(position).copied();
                 if unit != other {
                     let (planned, ran) = (in_words(unit), in_words(other));
-                    return Err(Misfit::Order {
-                        stage,
-                        position,
-                        planned,
-                        rank,
-                        ran,
-                    });
+                    return Err(Misfit::Order { stage, position, planned, rank, ran });
                 }
             }
         }
         let clocks = &shape.gpu.sm_clocks;
-        let missing = planned
-            .iter()
-            .position(|p| clocks.binary_search(&p.mhz).is_err());
+        let missing = planned.iter().position(|p| clocks.binary_search(&p.mhz).is_err());
         missing.map_or(Ok(()), |position| {
             let mhz = planned[position].mhz;
             let above = clocks.partition_point(|clock| *clock < mhz);
@@ -227,10 +207,7 @@ impl JobPlan {
                 mhz,
                 rank,
                 model: shape.gpu.model.clone(),
-                nearest: around
-                    .map(ToString::to_string)
-                    .collect::<Vec<_>>()
-                    .join(" and "),
+                nearest: around.map(ToString::to_string).collect::<Vec<_>>().join(" and "),
             })
         })
     }

@@ -89,12 +89,7 @@ impl Job {
     /// A job without ranks.
     #[must_use]
     pub fn new(key: JobKey, pp_degree: u32) -> Self {
-        Self {
-            key,
-            pp_degree,
-            newest_swap: ArcSwapOption::empty(),
-            members: Mutex::default(),
-        }
+        Self { key, pp_degree, newest_swap: ArcSwapOption::empty(), members: Mutex::default() }
     }
 
     /// The newest swap, for the thread of a rank: no lock, no allocation.
@@ -144,20 +139,14 @@ impl Job {
         }
         members.empty_since = None;
         members.ranks.insert(rank, member);
-        Ok(members
-            .swaps
-            .back()
-            .filter(|swap| swap.is_complete())
-            .cloned())
+        Ok(members.swaps.back().filter(|swap| swap.is_complete()).cloned())
     }
 
     /// Takes a rank out whose session is over.
     pub fn leave(&self, session: &Session) {
         let mut members = self.members();
         members.ended_energy_j += session.progress.measured.load().energy_j;
-        members
-            .ranks
-            .retain(|_, member| member.session.holder.session != session.holder.session);
+        members.ranks.retain(|_, member| member.session.holder.session != session.holder.session);
         if members.ranks.is_empty() {
             members.empty_since = Some(Instant::now());
         }
@@ -182,10 +171,7 @@ impl Job {
         let fits = || -> Result<JobPlan, Misfit> {
             let plan = JobPlan::new(members.plans_made + 1, label, &plan, bounds)?;
             plan.check_stages(self.pp_degree)?;
-            members
-                .ranks
-                .values()
-                .try_for_each(|member| plan.check_rank(&member.shape()))?;
+            members.ranks.values().try_for_each(|member| plan.check_rank(&member.shape()))?;
             Ok(plan)
         };
         let plan = Arc::new(fits().map_err(|misfit| refused(misfit.to_string()))?);
@@ -217,17 +203,11 @@ impl Job {
         let plan = match target {
             SwapTarget::DefaultClocks => None,
             SwapTarget::Loaded => Some(members.loaded.take().ok_or_else(|| {
-                nothing(
-                    format!("no plan is loaded for job {name}"),
-                    "give a plan file",
-                )
+                nothing(format!("no plan is loaded for job {name}"), "give a plan file")
             })?),
             SwapTarget::Previous => {
                 let swaps = &members.swaps;
-                let previous = swaps
-                    .len()
-                    .checked_sub(2)
-                    .and_then(|index| swaps.get(index));
+                let previous = swaps.len().checked_sub(2).and_then(|index| swaps.get(index));
                 if swaps.is_empty() {
                     let message = format!("job {name} has run no plan that could be rolled back");
                     return Err(nothing(message, "see `pfoctl status`"));
@@ -236,11 +216,7 @@ impl Job {
             }
         };
         let number = members.swaps.back().map_or(0, |swap| swap.number) + 1;
-        let ranks = members
-            .ranks
-            .values()
-            .map(|m| Arc::clone(&m.session.progress))
-            .collect();
+        let ranks = members.ranks.values().map(|m| Arc::clone(&m.session.progress)).collect();
         let swap = Arc::new(Swap::new(number, plan, not_before, ranks));
         self.newest_swap.store(Some(Arc::clone(&swap)));
         swap.step();

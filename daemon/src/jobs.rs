@@ -41,15 +41,10 @@ impl Jobs {
     pub fn select(&self, selector: &JobSelector, own: u32, any: bool) -> Result<Arc<Job>, Refusal> {
         let known = self.lock();
         let JobSelector { job: name, uid } = selector;
-        if let Some(job) = known.get(&JobKey {
-            uid: uid.unwrap_or(own),
-            name: name.clone(),
-        }) {
+        if let Some(job) = known.get(&JobKey { uid: uid.unwrap_or(own), name: name.clone() }) {
             return Ok(Arc::clone(job));
         }
-        let mut others = known
-            .values()
-            .filter(|job| any && uid.is_none() && job.key.name == *name);
+        let mut others = known.values().filter(|job| any && uid.is_none() && job.key.name == *name);
         match (others.next(), others.next()) {
             (Some(job), None) => Ok(Arc::clone(job)),
             (Some(one), Some(other)) => Err(Refusal::new(
@@ -62,10 +57,7 @@ impl Jobs {
             )),
             (None, _) => Err(Refusal::new(
                 RefusalCode::UnknownJob,
-                format!(
-                    "there is no job {name} of user {} on this node",
-                    uid.unwrap_or(own)
-                ),
+                format!("there is no job {name} of user {} on this node", uid.unwrap_or(own)),
                 "see `pfoctl status` for the jobs that are",
             )),
         }
@@ -81,9 +73,8 @@ impl Jobs {
         let empty_since = |job: &Arc<Job>| job.members().empty_since;
         known.retain(|_, job| empty_since(job).is_none_or(|since| since.elapsed() < FORGET_AFTER));
         let own = known.values().filter(|job| job.key.uid == uid);
-        let mut empty: Vec<_> = own
-            .filter_map(|job| empty_since(job).map(|since| (since, job.key.clone())))
-            .collect();
+        let mut empty: Vec<_> =
+            own.filter_map(|job| empty_since(job).map(|since| (since, job.key.clone()))).collect();
         empty.sort();
         let surplus = empty.len().saturating_sub(EMPTY_PER_USER);
         for (_, key) in empty.into_iter().take(surplus) {

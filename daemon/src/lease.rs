@@ -24,12 +24,7 @@ impl Session {
     /// A session over a connected socket.
     #[must_use]
     pub fn new(holder: Holder, stream: UnixStream) -> Self {
-        Self {
-            holder,
-            progress: Arc::default(),
-            stream,
-            closing: OnceLock::new(),
-        }
+        Self { holder, progress: Arc::default(), stream, closing: OnceLock::new() }
     }
 
     /// The connection. Only the rank's thread reads from it.
@@ -40,10 +35,7 @@ impl Session {
 
     /// Makes the rank's thread end the session, and with it the lease. The first reason stays.
     pub fn end(&self, reason: ClosingReason, message: impl Into<String>) {
-        let _ = self.closing.set(Closing {
-            reason,
-            message: message.into(),
-        });
+        let _ = self.closing.set(Closing { reason, message: message.into() });
         self.hang_up();
     }
 
@@ -92,19 +84,12 @@ impl Leases {
             return Err(Denied::Held(Arc::clone(holder)));
         }
         let uid = session.holder.uid;
-        let own = held
-            .values()
-            .filter(|other| other.holder.uid == uid)
-            .count() as u32;
+        let own = held.values().filter(|other| other.holder.uid == uid).count() as u32;
         if own >= most {
             return Err(Denied::TooMany(own));
         }
         held.insert(gpu.clone(), Arc::clone(&session));
-        Ok(Lease {
-            leases: Arc::clone(self),
-            gpu: gpu.clone(),
-            session,
-        })
+        Ok(Lease { leases: Arc::clone(self), gpu: gpu.clone(), session })
     }
 
     /// The session that holds a GPU.
@@ -144,13 +129,7 @@ mod tests {
     use super::*;
 
     fn session(uid: u32) -> Arc<Session> {
-        let holder = Holder {
-            job: "j".parse().unwrap(),
-            rank: 0,
-            uid,
-            pid: 1,
-            session: 1,
-        };
+        let holder = Holder { job: "j".parse().unwrap(), rank: 0, uid, pid: 1, session: 1 };
         Arc::new(Session::new(holder, UnixStream::pair().unwrap().0))
     }
 
@@ -163,11 +142,7 @@ mod tests {
             Err(Denied::Held(holder)) => assert_eq!(holder.holder.uid, 7),
             other => panic!("{other:?}"),
         }
-        assert!(
-            leases
-                .acquire(&"GPU-b".parse().unwrap(), session(8), 9)
-                .is_ok()
-        );
+        assert!(leases.acquire(&"GPU-b".parse().unwrap(), session(8), 9).is_ok());
         drop(lease);
         assert!(leases.acquire(&gpu, session(8), 9).is_ok());
     }
@@ -175,14 +150,9 @@ mod tests {
     #[test]
     fn a_user_gets_no_more_sessions_than_allowed() {
         let leases = Arc::new(Leases::default());
-        let _one = leases
-            .acquire(&"GPU-a".parse().unwrap(), session(7), 1)
-            .unwrap();
+        let _one = leases.acquire(&"GPU-a".parse().unwrap(), session(7), 1).unwrap();
         let other = "GPU-b".parse().unwrap();
-        assert!(matches!(
-            leases.acquire(&other, session(7), 1),
-            Err(Denied::TooMany(1))
-        ));
+        assert!(matches!(leases.acquire(&other, session(7), 1), Err(Denied::TooMany(1))));
         assert!(leases.acquire(&other, session(8), 1).is_ok());
     }
 

@@ -86,11 +86,7 @@ impl Ledger {
             .map(|id| id.trim().to_owned())
             .unwrap_or_default();
         let entries = read(path, &boot_id)?;
-        Ok(Self {
-            path: path.to_owned(),
-            boot_id,
-            entries: Mutex::new(entries),
-        })
+        Ok(Self { path: path.to_owned(), boot_id, entries: Mutex::new(entries) })
     }
 
     /// An empty ledger in place of one that [`open`](Self::open) could not read, which is kept aside.
@@ -115,10 +111,7 @@ impl Ledger {
     /// The entry of one GPU.
     #[must_use]
     pub fn entry(&self, gpu: &GpuUuid) -> Option<Entry> {
-        self.lock()
-            .iter()
-            .find(|entry| entry.gpu_uuid == *gpu)
-            .cloned()
+        self.lock().iter().find(|entry| entry.gpu_uuid == *gpu).cloned()
     }
 
     /// Puts an entry in the place of the GPU's former one, on disk when it returns. An entry with
@@ -186,30 +179,16 @@ fn read(path: &Path, boot_id: &str) -> Result<Vec<Entry>, LedgerError> {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(source) => {
-            return Err(LedgerError::Io {
-                action: "read",
-                path: path.to_owned(),
-                source,
-            });
+            return Err(LedgerError::Io { action: "read", path: path.to_owned(), source });
         }
     };
-    let invalid = |reason: String| LedgerError::Invalid {
-        path: path.to_owned(),
-        reason,
-    };
+    let invalid = |reason: String| LedgerError::Invalid { path: path.to_owned(), reason };
     let content: OnDisk =
         serde_json::from_slice(&bytes).map_err(|error| invalid(error.to_string()))?;
     if content.format != FORMAT {
-        return Err(invalid(format!(
-            "its format is {:?}, not {FORMAT:?}",
-            content.format
-        )));
+        return Err(invalid(format!("its format is {:?}, not {FORMAT:?}", content.format)));
     }
-    Ok(if content.boot_id == boot_id {
-        content.entries
-    } else {
-        Vec::new()
-    })
+    Ok(if content.boot_id == boot_id { content.entries } else { Vec::new() })
 }
 
 #[cfg(test)]
@@ -244,12 +223,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(&directory.path().join("ledger.json")).unwrap();
         ledger.record(entry("GPU-a")).unwrap();
-        ledger
-            .record(Entry {
-                sm: false,
-                ..entry("GPU-a")
-            })
-            .unwrap();
+        ledger.record(Entry { sm: false, ..entry("GPU-a") }).unwrap();
         assert!(ledger.entries().is_empty());
     }
 
@@ -269,9 +243,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ledger.json");
         Ledger::open(&path).unwrap().record(entry("GPU-a")).unwrap();
-        let old = fs::read_to_string(&path)
-            .unwrap()
-            .replace("\"boot_id\": \"", "\"boot_id\": \"x");
+        let old = fs::read_to_string(&path).unwrap().replace("\"boot_id\": \"", "\"boot_id\": \"x");
         fs::write(&path, old).unwrap();
         assert!(Ledger::open(&path).unwrap().entries().is_empty());
     }
@@ -280,16 +252,10 @@ mod tests {
     fn a_ledger_that_cannot_be_read_is_kept_aside_and_named() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ledger.json");
-        fs::write(
-            &path,
-            "{\"format\": \"pfo-ledger/9\", \"boot_id\": \"\", \"entries\": []}",
-        )
-        .unwrap();
+        fs::write(&path, "{\"format\": \"pfo-ledger/9\", \"boot_id\": \"\", \"entries\": []}")
+            .unwrap();
         let error = Ledger::open(&path).unwrap_err().to_string();
-        assert!(
-            error.contains("pfo-ledger/9") && error.contains("--all"),
-            "{error}"
-        );
+        assert!(error.contains("pfo-ledger/9") && error.contains("--all"), "{error}");
         assert!(Ledger::replace(&path).unwrap().entries().is_empty());
         assert!(path.with_extension("unreadable").exists());
     }

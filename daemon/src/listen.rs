@@ -1,7 +1,8 @@
 //! The two listening sockets: handed over by systemd, or bound here when run in the foreground.
 
+use std::fs::{Permissions, set_permissions};
 use std::io;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use interprocess::local_socket::{GenericFilePath, ListenerOptions, ToFsName};
@@ -43,37 +44,28 @@ pub fn listen(sockets: &Sockets, authority: &Authority) -> Result<Vec<Listener>,
         return passed.iter().map(take).collect();
     }
     let (trainers, administrators) = authority.socket_groups();
-    Ok(vec![
-        bind(&sockets.trainers, trainers)?,
-        bind(&sockets.admin, administrators)?,
-    ])
+    Ok(vec![bind(&sockets.trainers, trainers)?, bind(&sockets.admin, administrators)?])
 }
 
 fn bind(path: &Path, group: Option<u32>) -> Result<Listener, ListenError> {
-    let failed = |source| ListenError::Bind {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| ListenError::Bind { path: path.to_owned(), source };
     remove_stale(path)?;
     let name = path.to_fs_name::<GenericFilePath>().map_err(failed)?;
     let listener = ListenerOptions::new()
         .name(name)
-        .mode(0o660)
+        .mode(0o600)
         .reclaim_name(false)
         .create_tokio_as::<Listener>()
         .map_err(failed)?;
-    if let Some(group) = group {
-        chown(path, None, Some(group)).map_err(failed)?;
-    }
+    // Group first: until both are set, only the owner of the daemon can connect.
+    chown(path, None, group).map_err(failed)?;
+    set_permissions(path, Permissions::from_mode(0o660)).map_err(failed)?;
     Ok(listener)
 }
 
 /// Removes the socket of a daemon that died, and only that.
 fn remove_stale(path: &Path) -> Result<(), ListenError> {
-    let failed = |source| ListenError::Bind {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| ListenError::Bind { path: path.to_owned(), source };
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => Err(ListenError::Served(path.to_owned())),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {

@@ -18,12 +18,8 @@ pub fn begin() {
     match journal {
         Some(journal) => {
             let journal = journal.with_field_prefix(Some("PFO".into()));
-            registry
-                .with(journal.with_syslog_identifier("pfod".into()))
-                .init();
+            registry.with(journal.with_syslog_identifier("pfod".into())).init();
         }
-        None => registry
-            .with(fmt::layer().with_target(false).with_writer(std::io::stderr))
-            .init(),
+        None => registry.with(fmt::layer().with_target(false).with_writer(std::io::stderr)).init(),
     }
 }

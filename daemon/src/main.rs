@@ -27,11 +27,8 @@ fn main() -> ExitCode {
     }
     abort_on_panic();
     log::begin();
-    let result = if arguments.restore_only {
-        daemon::restore_only(config)
-    } else {
-        daemon::run(config)
-    };
+    let result =
+        if arguments.restore_only { daemon::restore_only(config) } else { daemon::run(config) };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

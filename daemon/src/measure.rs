@@ -41,10 +41,7 @@ impl Measured {
     /// What is measured from here on; `energy_j` is the counter's reading now.
     #[must_use]
     pub fn begin(energy_j: Option<f64>) -> Self {
-        Self {
-            session_began_j: energy_j,
-            ..Self::default()
-        }
+        Self { session_began_j: energy_j, ..Self::default() }
     }
 
     /// A step begins, as the rank says at `at_ns`, `steps` after the last one that was told here.
@@ -52,17 +49,9 @@ impl Measured {
     /// The step in which a swap is taken up is left out: its clocks still settle.
     pub fn step_begins(&mut self, swap: u64, steps: u64, at_ns: u64, energy_j: f64) {
         self.energy_j = energy_j - *self.session_began_j.get_or_insert(energy_j);
-        let known = self
-            .windows
-            .back()
-            .is_some_and(|window| window.swap == swap);
+        let known = self.windows.back().is_some_and(|window| window.swap == swap);
         if !known {
-            self.windows.push_back(RankWindow {
-                swap,
-                steps: 0,
-                time_s: 0.0,
-                energy_j: 0.0,
-            });
+            self.windows.push_back(RankWindow { swap, steps: 0, time_s: 0.0, energy_j: 0.0 });
             if self.windows.len() > KEPT {
                 self.windows.pop_front();
             }
@@ -97,18 +86,8 @@ mod tests {
         assert_eq!(
             measured.windows,
             [
-                RankWindow {
-                    swap: 0,
-                    steps: 3,
-                    time_s: 3.0,
-                    energy_j: 30.0
-                },
-                RankWindow {
-                    swap: 1,
-                    steps: 1,
-                    time_s: 1.0,
-                    energy_j: 7.0
-                }
+                RankWindow { swap: 0, steps: 3, time_s: 3.0, energy_j: 30.0 },
+                RankWindow { swap: 1, steps: 1, time_s: 1.0, energy_j: 7.0 }
             ]
         );
         assert_eq!(measured.energy_j, 64.0);

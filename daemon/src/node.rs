@@ -62,21 +62,14 @@ impl Node {
     /// The clocks that plans may ask for.
     #[must_use]
     pub fn clock_bounds(&self) -> (Mhz, Mhz) {
-        (
-            Mhz(self.config.clocks.min_mhz),
-            Mhz(self.config.clocks.max_mhz),
-        )
+        (Mhz(self.config.clocks.min_mhz), Mhz(self.config.clocks.max_mhz))
     }
 
     /// Entries of the ledger that no session answers for: a predecessor or a lost GPU left them.
     #[must_use]
     pub fn owed_entries(&self) -> Vec<Entry> {
         let held = |entry: &Entry| self.leases.holder(&entry.gpu_uuid).is_some();
-        self.ledger
-            .entries()
-            .into_iter()
-            .filter(|entry| !held(entry))
-            .collect()
+        self.ledger.entries().into_iter().filter(|entry| !held(entry)).collect()
     }
 
     /// Restores what no session answers for. Returns what is still owed, each with the reason.

@@ -27,11 +27,7 @@ impl Peer {
         let credentials = getsockopt(socket, sockopt::PeerCredentials)?;
         let mut groups = sys::peer_groups(socket.as_fd())?;
         groups.push(credentials.gid());
-        Ok(Self {
-            uid: credentials.uid(),
-            pid: credentials.pid().unsigned_abs(),
-            groups,
-        })
+        Ok(Self { uid: credentials.uid(), pid: credentials.pid().unsigned_abs(), groups })
     }
 }
 

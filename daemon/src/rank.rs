@@ -112,9 +112,7 @@ impl Rank {
     /// Serves the rank until its session ends. The socket's read timeout is the idle limit.
     pub fn serve(&mut self) -> End {
         let energy_j = self.clocks.energy_j();
-        self.progress()
-            .measured
-            .store(Arc::new(Measured::begin(energy_j)));
+        self.progress().measured.store(Arc::new(Measured::begin(energy_j)));
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut filled = 0;
         loop {
@@ -188,9 +186,7 @@ impl Rank {
         let outcome = self.cursor.event(event);
         if self.cursor.lost_events() != lost_before {
             self.units_complete = false;
-            self.progress()
-                .lost_events
-                .store(self.cursor.lost_events(), Relaxed);
+            self.progress().lost_events.store(self.cursor.lost_events(), Relaxed);
         }
         if let Some(finished) = outcome.finished {
             self.count_finished(finished);
@@ -210,16 +206,12 @@ impl Rank {
     fn take_up_swap(&mut self, step: u64) {
         let newest = self.job.newest_swap();
         let Some(swap) = newest.as_ref() else { return };
-        let joined = self
-            .joined_in
-            .take()
-            .is_some_and(|joined| joined.number == swap.number);
+        let joined = self.joined_in.take().is_some_and(|joined| joined.number == swap.number);
         if swap.number != self.swap && (joined || step >= swap.step()) {
             self.swap = swap.number;
             self.plan.clone_from(&swap.plan);
             self.mismatched_in_a_row = 0;
-            self.cursor
-                .follow(self.plan.as_ref().map(|plan| plan.stage(self.stage)));
+            self.cursor.follow(self.plan.as_ref().map(|plan| plan.stage(self.stage)));
             let plan_number = self.plan.as_ref().map_or(0, |plan| plan.number);
             self.session.progress.plan.store(plan_number, Relaxed);
             self.session.progress.swap.store(swap.number, Relaxed);
@@ -258,25 +250,19 @@ impl Rank {
                         "the clock was not set: {error}"
                     );
                 }
-                self.progress()
-                    .problem
-                    .store(Some(Arc::new(error.to_string())));
+                self.progress().problem.store(Some(Arc::new(error.to_string())));
                 Ok(())
             }
         }
     }
 
     fn count_finished(&self, finished: Finished) {
-        let Finished {
-            planned,
-            began_ns,
-            ended_ns,
-        } = finished;
+        let Finished { planned, began_ns, ended_ns } = finished;
         let took_ns = ended_ns.saturating_sub(began_ns);
         let off_ns = match self.clocks.locked() {
-            Some((mhz, accepted_ns)) if mhz == planned => (accepted_ns + self.rules.settle_ns)
-                .saturating_sub(began_ns)
-                .min(took_ns),
+            Some((mhz, accepted_ns)) if mhz == planned => {
+                (accepted_ns + self.rules.settle_ns).saturating_sub(began_ns).min(took_ns)
+            }
             _ => took_ns,
         };
         let progress = self.progress();
@@ -289,9 +275,7 @@ impl Rank {
         let known = self.progress().ran.load();
         let same = known.as_ref().is_some_and(|ran| **ran == self.units);
         if self.units_complete && !same {
-            self.progress()
-                .ran
-                .store(Some(Arc::new(self.units.clone())));
+            self.progress().ran.store(Some(Arc::new(self.units.clone())));
         }
         self.units_complete = false;
     }
@@ -310,9 +294,7 @@ impl Rank {
         let Some(mismatch) = self.mismatch.take() else {
             return;
         };
-        self.progress()
-            .last_mismatch
-            .store(Some(Arc::new(mismatch.to_string())));
+        self.progress().last_mismatch.store(Some(Arc::new(mismatch.to_string())));
         let rank = self.session.holder.rank;
         if let Some(plan) = &self.plan
             && self.mismatched_in_a_row >= self.rules.suspend_after

@@ -35,12 +35,7 @@ pub fn decide(node: &Node, peer: &Peer, request: Request) -> Decision {
     match try_decide(node, peer, request) {
         Ok(decision) => decision,
         Err(refusal) => {
-            tracing::warn!(
-                uid = peer.uid,
-                pid = peer.pid,
-                "refused: {}",
-                refusal.message
-            );
+            tracing::warn!(uid = peer.uid, pid = peer.pid, "refused: {}", refusal.message);
             Decision::Answer(Response::Refused(refusal))
         }
     }
@@ -67,12 +62,7 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
             );
             Ok(Decision::Answer(Response::Loaded(plan.status())))
         }
-        Request::PlanSwap {
-            job,
-            target,
-            not_before,
-            wait: _,
-        } => {
+        Request::PlanSwap { job, target, not_before, wait: _ } => {
             let job = select(node, peer, &job)?;
             let swap = job.swap(&target, not_before.unwrap_or(0))?;
             tracing::info!(
@@ -97,17 +87,12 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
 fn select(node: &Node, peer: &Peer, selector: &JobSelector) -> Result<Arc<Job>, Refusal> {
     let any = node.authority.authorize(peer, Action::EveryJob).is_ok();
     let owner = selector.uid.unwrap_or(peer.uid);
-    node.authority
-        .authorize(peer, Action::ChangePlan { owner })?;
+    node.authority.authorize(peer, Action::ChangePlan { owner })?;
     node.jobs.select(selector, peer.uid, any)
 }
 
 fn no_driver(why: String) -> Refusal {
-    Refusal::new(
-        RefusalCode::DriverUnavailable,
-        why,
-        "see `nvidia-smi` and the daemon's log",
-    )
+    Refusal::new(RefusalCode::DriverUnavailable, why, "see `nvidia-smi` and the daemon's log")
 }
 
 fn list_gpus(node: &Node) -> Result<Response, Refusal> {
@@ -151,25 +136,16 @@ fn reset_clocks(
 }
 
 fn reset_gpu(node: &Node, gpu: &Gpu, all: bool) -> ResetOutcome {
-    let outcome = |outcome: String, restored| ResetOutcome {
-        uuid: gpu.uuid.clone(),
-        outcome,
-        restored,
-    };
+    let outcome =
+        |outcome: String, restored| ResetOutcome { uuid: gpu.uuid.clone(), outcome, restored };
     if let Some(session) = node.leases.holder(&gpu.uuid) {
         // Its thread is the only one that may set this GPU's clocks.
         let holder = &session.holder;
-        let message = format!(
-            "leased by job {}, rank {}: left alone",
-            holder.job, holder.rank
-        );
+        let message = format!("leased by job {}, rank {}: left alone", holder.job, holder.rank);
         return outcome(message, false);
     }
     if node.ledger.entry(&gpu.uuid).is_some() {
-        return outcome(
-            "still locked; see `pfoctl status` for the reason".into(),
-            false,
-        );
+        return outcome("still locked; see `pfoctl status` for the reason".into(), false);
     }
     if !all {
         return outcome("pfo has locked nothing".into(), true);

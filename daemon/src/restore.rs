@@ -32,16 +32,8 @@ pub fn restore(
     ledger: &Ledger,
 ) -> Result<(), RestoreError> {
     // Both are tried even if one fails: half a restore is better than none.
-    let sm = if entry.sm {
-        reset_sm(device, gpu)
-    } else {
-        Ok(())
-    };
-    let memory = if entry.memory {
-        reset_memory(device, gpu)
-    } else {
-        Ok(())
-    };
+    let sm = if entry.sm { reset_sm(device, gpu) } else { Ok(()) };
+    let memory = if entry.memory { reset_memory(device, gpu) } else { Ok(()) };
     sm?;
     memory?;
     Ok(ledger.clear(&entry.gpu_uuid)?)
@@ -52,9 +44,7 @@ pub fn restore(
 /// # Errors
 /// If the driver refuses.
 pub fn reset_sm(device: &mut Device<'static>, gpu: &Gpu) -> Result<(), DriverError> {
-    device
-        .reset_gpu_locked_clocks()
-        .map_err(|source| gpu.failed("resetting its SM clock", source))
+    device.reset_gpu_locked_clocks().map_err(|source| gpu.failed("resetting its SM clock", source))
 }
 
 /// Frees the memory clock.

@@ -74,10 +74,7 @@ impl Connections {
             return None;
         }
         *own += 1;
-        Some(Entered {
-            open: Arc::clone(self),
-            uid,
-        })
+        Some(Entered { open: Arc::clone(self), uid })
     }
 }
 
@@ -88,11 +85,7 @@ struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        let mut by_user = self
-            .open
-            .by_user
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut by_user = self.open.by_user.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = by_user.get_mut(&self.uid) {
             *count -= 1;
             if *count == 0 {
@@ -127,10 +120,7 @@ async fn connection(node: &Arc<Node>, stream: Stream, open: &Arc<Connections>) {
                 };
             }
             Ok(Err(FrameError::Version(_))) => {
-                let spoken = Unsupported {
-                    oldest: VERSION,
-                    newest: VERSION,
-                };
+                let spoken = Unsupported { oldest: VERSION, newest: VERSION };
                 send(&stream, &DaemonMessage::Unsupported(spoken)).await;
                 return;
             }
@@ -229,18 +219,10 @@ async fn send(mut stream: &Stream, message: &DaemonMessage) -> bool {
     let Ok(frame) = message.to_frame() else {
         return false;
     };
-    matches!(
-        timeout(ANSWER_TIMEOUT, stream.write_all(&frame)).await,
-        Ok(Ok(()))
-    )
+    matches!(timeout(ANSWER_TIMEOUT, stream.write_all(&frame)).await, Ok(Ok(())))
 }
 
 async fn refuse(stream: &Stream, peer: &Peer, refusal: Refusal) {
-    tracing::warn!(
-        uid = peer.uid,
-        pid = peer.pid,
-        "refused: {}",
-        refusal.message
-    );
+    tracing::warn!(uid = peer.uid, pid = peer.pid, "refused: {}", refusal.message);
     send(stream, &DaemonMessage::Refusal(refusal)).await;
 }

@@ -61,13 +61,7 @@ pub async fn open(
     loop {
         match node.leases.acquire(&gpu.uuid, Arc::clone(&session), most) {
             Ok(lease) => {
-                return Ok(Opening {
-                    node: Arc::clone(node),
-                    lease,
-                    gpu,
-                    hello,
-                    watch: None,
-                });
+                return Ok(Opening { node: Arc::clone(node), lease, gpu, hello, watch: None });
             }
             Err(Denied::Held(other))
                 if is_former_self(&other.holder, &session.holder)
@@ -89,9 +83,7 @@ fn check_position(hello: &Hello) -> Result<(), Refusal> {
         ("dp_rank", p.dp_rank, p.dp_degree.into()),
         ("tp_rank", p.tp_rank, p.tp_degree.into()),
     ];
-    let wrong = checks
-        .into_iter()
-        .find(|(_, value, degree)| u64::from(*value) >= *degree);
+    let wrong = checks.into_iter().find(|(_, value, degree)| u64::from(*value) >= *degree);
     wrong.map_or(Ok(()), |(name, value, degree)| {
         Err(Refusal::new(
             RefusalCode::Malformed,
@@ -103,11 +95,7 @@ fn check_position(hello: &Hello) -> Result<(), Refusal> {
 
 fn find_gpu(node: &Node, hello: &Hello) -> Result<Arc<Gpu>, Refusal> {
     let driver = node.driver.get().map_err(|why| {
-        Refusal::new(
-            RefusalCode::DriverUnavailable,
-            why,
-            "see `nvidia-smi` and `pfoctl status`",
-        )
+        Refusal::new(RefusalCode::DriverUnavailable, why, "see `nvidia-smi` and `pfoctl status`")
     })?;
     driver.gpu(&hello.gpu).cloned().ok_or_else(|| {
         Refusal::new(
@@ -125,13 +113,7 @@ fn is_former_self(other: &Holder, own: &Holder) -> bool {
 fn denial(denied: &Denied, gpu: &GpuUuid, most: u32) -> Refusal {
     match denied {
         Denied::Held(session) => {
-            let Holder {
-                job,
-                rank,
-                uid,
-                pid,
-                ..
-            } = &session.holder;
+            let Holder { job, rank, uid, pid, .. } = &session.holder;
             Refusal::new(
                 RefusalCode::GpuHeld,
                 format!("GPU {gpu} is held by job {job}, rank {rank} (user {uid}, process {pid})"),
@@ -175,9 +157,7 @@ impl Opening {
     }
 
     fn begin(&self) -> Result<(Rank, Arc<Job>), Refusal> {
-        let Self {
-            node, gpu, hello, ..
-        } = self;
+        let Self { node, gpu, hello, .. } = self;
         let session = self.session();
         self.make_blocking().map_err(|error| internal(&error))?;
         self.check_gpu()?;
@@ -194,34 +174,21 @@ impl Opening {
         let progress = Arc::clone(&session.progress);
         let mut clocks =
             Clocks::new(gpu_of_clocks, ledger, entry, progress).map_err(|e| unavailable(&e))?;
-        let key = JobKey {
-            uid: session.holder.uid,
-            name: hello.job.clone(),
-        };
+        let key = JobKey { uid: session.holder.uid, name: hello.job.clone() };
         let job = node.jobs.find_or_create(key, hello.position.pp_degree);
         let (hello, session, gpu) = (hello.clone(), Arc::clone(session), Arc::clone(gpu));
         let stage = hello.position.pp_rank;
-        let joined = job.join(Member {
-            hello,
-            session,
-            gpu,
-        })?;
+        let joined = job.join(Member { hello, session, gpu })?;
         if node.config.clocks.lock_memory_clock
             && let Err(error) = clocks.lock_memory()
         {
             // Training goes on at whatever memory clock the driver picks.
-            self.session()
-                .progress
-                .problem
-                .store(Some(Arc::new(error.to_string())));
+            self.session().progress.problem.store(Some(Arc::new(error.to_string())));
         }
         self.welcome();
         let rules = self.rules();
         let session = Arc::clone(self.session());
-        Ok((
-            Rank::new(session, Arc::clone(&job), stage, rules, clocks, joined),
-            job,
-        ))
+        Ok((Rank::new(session, Arc::clone(&job), stage, rules, clocks, joined), job))
     }
 
     fn make_blocking(&self) -> io::Result<()> {
@@ -246,10 +213,7 @@ impl Opening {
         if gpu.sm_clocks.is_empty() {
             return Err(Refusal::new(
                 RefusalCode::GpuUnavailable,
-                format!(
-                    "the driver lists no clocks for GPU {} ({})",
-                    gpu.uuid, gpu.model
-                ),
+                format!("the driver lists no clocks for GPU {} ({})", gpu.uuid, gpu.model),
                 "this model cannot be driven by pfo",
             ));
         }
@@ -274,10 +238,7 @@ impl Opening {
         let clocks = &self.node.config.clocks;
         let (_, max) = self.node.clock_bounds();
         // Bounds below every clock of this GPU leave its lowest one.
-        let highest = self
-            .gpu
-            .highest_sm_clock(max)
-            .unwrap_or(self.gpu.sm_clocks[0]);
+        let highest = self.gpu.highest_sm_clock(max).unwrap_or(self.gpu.sm_clocks[0]);
         Rules {
             highest,
             settle_ns: clocks.settle_ms * 1_000_000,
@@ -317,10 +278,7 @@ impl Opening {
             End::Goodbye => "the rank said goodbye".to_owned(),
             End::HungUp => "the connection ended".to_owned(),
             End::Closed(reason, message) => {
-                let closing = Closing {
-                    reason,
-                    message: message.clone(),
-                };
+                let closing = Closing { reason, message: message.clone() };
                 tell(self.session(), &DaemonMessage::Closing(closing));
                 message
             }

@@ -59,11 +59,7 @@ fn gpu_status(node: &Node, gpu: &Gpu) -> GpuStatus {
     };
     let stuck = progress.and_then(|progress| {
         let since = progress.in_driver_since_ns.load(Relaxed);
-        let ns = if since > 0 {
-            now_ns().saturating_sub(since)
-        } else {
-            0
-        };
+        let ns = if since > 0 { now_ns().saturating_sub(since) } else { 0 };
         (ns > SLOW_SET_CALL_NS)
             .then(|| format!("the driver has not answered for {:.0} s", ns as f64 / 1e9))
     });
@@ -153,10 +149,7 @@ fn windows(members: &Members) -> Vec<Window> {
                 plan: plan.map(|plan| plan.number),
                 label: plan.map_or("default clocks".into(), |plan| plan.label.clone()),
                 steps: ranks.iter().map(|window| window.steps).min().unwrap_or(0),
-                iteration_time_s: ranks
-                    .iter()
-                    .map(|w| w.time_s / steps(w))
-                    .fold(0.0, f64::max),
+                iteration_time_s: ranks.iter().map(|w| w.time_s / steps(w)).fold(0.0, f64::max),
                 iteration_energy_j: ranks.iter().map(|w| w.energy_j / steps(w)).sum(),
             }
         })

@@ -35,13 +35,7 @@ impl Swap {
         not_before: u64,
         ranks: Vec<Arc<Progress>>,
     ) -> Self {
-        Self {
-            number,
-            plan,
-            step: AtomicU64::new(UNDECIDED),
-            not_before,
-            ranks,
-        }
+        Self { number, plan, step: AtomicU64::new(UNDECIDED), not_before, ranks }
     }
 
     /// The step at which every rank changes. To be called only after the swap was published.
@@ -49,13 +43,7 @@ impl Swap {
         match self.step.load(SeqCst) {
             UNDECIDED => {
                 let after = |rank: &Arc<Progress>| rank.step().map_or(0, |step| step + 1);
-                let first = self
-                    .ranks
-                    .iter()
-                    .map(after)
-                    .max()
-                    .unwrap_or(0)
-                    .max(self.not_before);
+                let first = self.ranks.iter().map(after).max().unwrap_or(0).max(self.not_before);
                 match self.step.compare_exchange(UNDECIDED, first, SeqCst, SeqCst) {
                     Ok(_) => first,
                     Err(decided) => decided,
@@ -127,10 +115,7 @@ mod tests {
                         start.wait();
                         (0..STEPS).find(|step| {
                             rank.begin_step(*step);
-                            published
-                                .load()
-                                .as_ref()
-                                .is_some_and(|swap| *step >= swap.step())
+                            published.load().as_ref().is_some_and(|swap| *step >= swap.step())
                         })
                     })
                 })

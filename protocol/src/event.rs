@@ -62,13 +62,7 @@ impl Event {
     /// None for an event of this version, whose size is bounded by its type.
     pub fn write_frame(&self, out: &mut [u8; EVENT_FRAME_BYTES]) -> Result<usize, CodecError> {
         let length = codec::encode_into(self, &mut out[HEADER_BYTES..])?;
-        out[..HEADER_BYTES].copy_from_slice(
-            &Header {
-                kind: Kind::Event,
-                length,
-            }
-            .to_bytes(),
-        );
+        out[..HEADER_BYTES].copy_from_slice(&Header { kind: Kind::Event, length }.to_bytes());
         Ok(HEADER_BYTES + length)
     }
 
@@ -77,10 +71,7 @@ impl Event {
     /// # Errors
     /// If the payload is not exactly one event.
     pub fn from_payload(payload: &[u8]) -> Result<Self, FrameError> {
-        codec::decode(payload).map_err(|source| FrameError::Payload {
-            kind: Kind::Event,
-            source,
-        })
+        codec::decode(payload).map_err(|source| FrameError::Payload { kind: Kind::Event, source })
     }
 }
 
@@ -99,16 +90,9 @@ mod tests {
 
     #[test]
     fn the_bytes_of_an_instruction_begin_are_the_documented_ones() {
-        let unit = Unit {
-            instruction: Instruction::Backward,
-            chunk: 3,
-            microbatch: 258,
-        };
-        let event = Event {
-            sequence: 7,
-            client_ns: 0x0102_0304,
-            mark: Mark::InstructionBegin(unit),
-        };
+        let unit = Unit { instruction: Instruction::Backward, chunk: 3, microbatch: 258 };
+        let event =
+            Event { sequence: 7, client_ns: 0x0102_0304, mark: Mark::InstructionBegin(unit) };
         #[rustfmt::skip]
         assert_eq!(frame(event), [
             30, 0, 0, 0,  1, 0,  2, 0,          // length, version, kind
@@ -121,11 +105,7 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_step_end_are_the_documented_ones() {
-        let event = Event {
-            sequence: 1,
-            client_ns: 2,
-            mark: Mark::StepEnd(3),
-        };
+        let event = Event { sequence: 1, client_ns: 2, mark: Mark::StepEnd(3) };
         #[rustfmt::skip]
         assert_eq!(frame(event), [
             28, 0, 0, 0,  1, 0,  2, 0,

@@ -188,53 +188,32 @@ mod tests {
 
     #[test]
     fn a_header_survives_the_wire() {
-        let header = Header {
-            kind: Kind::Event,
-            length: 32,
-        };
+        let header = Header { kind: Kind::Event, length: 32 };
         assert_eq!(header.to_bytes(), [32, 0, 0, 0, 1, 0, 2, 0]);
         assert_eq!(Header::parse(header.to_bytes()).unwrap(), header);
     }
 
     #[test]
     fn an_oversized_frame_is_refused_from_its_header_alone() {
-        let error = Header::parse([0xff, 0xff, 0xff, 0x7f, 1, 0, 2, 0])
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("2147483647 bytes is larger than the 40 allowed"),
-            "{error}"
-        );
+        let error = Header::parse([0xff, 0xff, 0xff, 0x7f, 1, 0, 2, 0]).unwrap_err().to_string();
+        assert!(error.contains("2147483647 bytes is larger than the 40 allowed"), "{error}");
     }
 
     #[test]
     fn another_version_is_named_and_unsupported_is_read_from_any() {
-        let error = Header::parse([0, 0, 0, 0, 9, 0, 1, 0])
-            .unwrap_err()
-            .to_string();
+        let error = Header::parse([0, 0, 0, 0, 9, 0, 1, 0]).unwrap_err().to_string();
         assert!(error.contains("version 9"), "{error}");
-        assert_eq!(
-            Header::parse([4, 0, 0, 0, 9, 0, 133, 0]).unwrap().kind,
-            Kind::Unsupported
-        );
+        assert_eq!(Header::parse([4, 0, 0, 0, 9, 0, 133, 0]).unwrap().kind, Kind::Unsupported);
     }
 
     #[test]
     fn an_unknown_kind_is_named() {
-        assert!(matches!(
-            Header::parse([0, 0, 0, 0, 1, 0, 77, 0]),
-            Err(FrameError::Kind(77))
-        ));
+        assert!(matches!(Header::parse([0, 0, 0, 0, 1, 0, 77, 0]), Err(FrameError::Kind(77))));
     }
 
     #[test]
     fn a_frame_is_split_off_only_when_it_is_whole() {
-        let mut bytes = Header {
-            kind: Kind::Event,
-            length: 3,
-        }
-        .to_bytes()
-        .to_vec();
+        let mut bytes = Header { kind: Kind::Event, length: 3 }.to_bytes().to_vec();
         for length in 0..8 {
             assert!(Frame::first_of(&bytes[..length]).unwrap().is_none());
         }

@@ -68,9 +68,7 @@ impl Instruction {
     /// The kind with this name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|instruction| instruction.name() == name)
+        Self::ALL.into_iter().find(|instruction| instruction.name() == name)
     }
 
     /// The kind with this number on the wire, if there is one.
@@ -95,10 +93,7 @@ mod tests {
         for (number, instruction) in Instruction::ALL.into_iter().enumerate() {
             assert_eq!(instruction as usize, number);
             assert_eq!(Instruction::from_number(number as u32), Some(instruction));
-            assert_eq!(
-                Instruction::from_name(instruction.name()),
-                Some(instruction)
-            );
+            assert_eq!(Instruction::from_name(instruction.name()), Some(instruction));
         }
         assert_eq!(Instruction::from_number(11), None);
         assert_eq!(Instruction::from_name("Forward"), None);

@@ -135,12 +135,10 @@ impl DaemonMessage {
 }
 
 fn read_whole(stream: &mut impl Read, bytes: &mut [u8]) -> Result<(), FrameError> {
-    stream
-        .read_exact(bytes)
-        .map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => FrameError::Truncated,
-            _ => FrameError::Io(error),
-        })
+    stream.read_exact(bytes).map_err(|error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => FrameError::Truncated,
+        _ => FrameError::Io(error),
+    })
 }
 
 #[cfg(test)]
@@ -189,10 +187,7 @@ mod tests {
 
     #[test]
     fn the_bytes_of_requests_and_answers_are_the_documented_ones() {
-        let job = JobSelector {
-            job: "j".parse().unwrap(),
-            uid: None,
-        };
+        let job = JobSelector { job: "j".parse().unwrap(), uid: None };
         let swap = Request::PlanSwap {
             job,
             target: SwapTarget::Previous,
@@ -217,14 +212,8 @@ mod tests {
             1, 0, 0, 0, 0, 0, 0, 0, b'm',
             0, 0, 0, 0, 0, 0, 0, 0,
         ]);
-        assert_eq!(
-            ClientMessage::Goodbye.to_frame().unwrap(),
-            [0, 0, 0, 0, 1, 0, 3, 0]
-        );
-        let unsupported = Unsupported {
-            oldest: 1,
-            newest: 2,
-        };
+        assert_eq!(ClientMessage::Goodbye.to_frame().unwrap(), [0, 0, 0, 0, 1, 0, 3, 0]);
+        let unsupported = Unsupported { oldest: 1, newest: 2 };
         assert_eq!(
             DaemonMessage::Unsupported(unsupported).to_frame().unwrap(),
             [4, 0, 0, 0, 1, 0, 133, 0, 1, 0, 2, 0]
@@ -237,9 +226,7 @@ mod tests {
         let job = 8 + 9 + 8;
         bytes[job] = b'\n';
         let frame = Frame::first_of(&bytes).unwrap().unwrap();
-        let error = ClientMessage::from_payload(frame.kind, frame.payload)
-            .unwrap_err()
-            .to_string();
+        let error = ClientMessage::from_payload(frame.kind, frame.payload).unwrap_err().to_string();
         assert!(error.contains(r#"job name "\n1" contains '\n'"#), "{error}");
     }
 
@@ -247,18 +234,13 @@ mod tests {
     fn bytes_after_the_end_of_a_message_are_an_error() {
         let mut bytes = ClientMessage::Hello(hello()).to_frame().unwrap();
         bytes.push(0);
-        let error = ClientMessage::from_payload(Kind::Hello, &bytes[8..])
-            .unwrap_err()
-            .to_string();
+        let error = ClientMessage::from_payload(Kind::Hello, &bytes[8..]).unwrap_err().to_string();
         assert!(error.contains("1 bytes after its end"), "{error}");
     }
 
     #[test]
     fn a_stream_that_ends_inside_a_frame_is_told_from_one_that_failed() {
-        let bytes = DaemonMessage::Unsupported(Unsupported {
-            oldest: 1,
-            newest: 1,
-        });
+        let bytes = DaemonMessage::Unsupported(Unsupported { oldest: 1, newest: 1 });
         let bytes = bytes.to_frame().unwrap();
         for length in 0..bytes.len() {
             let error = DaemonMessage::read_from(&mut &bytes[..length]).unwrap_err();

@@ -40,22 +40,12 @@ fn check(
     allowed: &'static str,
 ) -> Result<(), NameError> {
     if text.is_empty() || text.len() > max {
-        return Err(NameError::Length {
-            what,
-            max,
-            length: text.len(),
-        });
+        return Err(NameError::Length { what, max, length: text.len() });
     }
-    match text
-        .chars()
-        .find(|c| !c.is_ascii_alphanumeric() && !allowed.contains(*c))
-    {
-        Some(character) => Err(NameError::Character {
-            what,
-            text: text.to_owned(),
-            character,
-            allowed,
-        }),
+    match text.chars().find(|c| !c.is_ascii_alphanumeric() && !allowed.contains(*c)) {
+        Some(character) => {
+            Err(NameError::Character { what, text: text.to_owned(), character, allowed })
+        }
         None => Ok(()),
     }
 }
@@ -162,21 +152,14 @@ mod tests {
     fn an_empty_and_an_overlong_name_are_refused_with_their_length() {
         assert_eq!(
             "".parse::<JobName>(),
-            Err(NameError::Length {
-                what: "job name",
-                max: 128,
-                length: 0
-            })
+            Err(NameError::Length { what: "job name", max: 128, length: 0 })
         );
         assert!("x".repeat(129).parse::<JobName>().is_err());
     }
 
     #[test]
     fn a_gpu_name_with_a_colon_is_a_bus_id() {
-        assert!(matches!(
-            "00000000:07:00.0".parse(),
-            Ok(GpuName::PciBusId(_))
-        ));
+        assert!(matches!("00000000:07:00.0".parse(), Ok(GpuName::PciBusId(_))));
         assert!(matches!("GPU-1234".parse(), Ok(GpuName::Uuid(_))));
     }
 }

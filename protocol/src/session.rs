@@ -112,11 +112,7 @@ impl Refusal {
             _ => text,
         };
         // Both texts fit into a refusal's frame, whatever the values they name.
-        Self {
-            code,
-            message: short(message.into()),
-            remedy: short(remedy.into()),
-        }
+        Self { code, message: short(message.into()), remedy: short(remedy.into()) }
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) enum Clocks {
         #[arg(long, value_name = "UUID|PCI")]
         gpu: Option<GpuName>,
 
-        /// Also locks that pfo did not set or that a running rank holds
+        /// Also locks that pfo did not set
         #[arg(long)]
         all: bool,
 
@@ -45,10 +45,7 @@ impl Clocks {
         }
         match outcomes.iter().filter(|gpu| !gpu.restored).count() {
             0 => Ok(()),
-            count => Err(Error::NotRestored {
-                count,
-                total: outcomes.len(),
-            }),
+            count => Err(Error::NotRestored { count, total: outcomes.len() }),
         }
     }
 }
@@ -60,10 +57,7 @@ fn render(outcomes: &[ResetOutcome], look: Look) -> String {
     let mut table = Table::new(look).left("GPU").left("Outcome");
     for gpu in outcomes {
         let tone = if gpu.restored { Tone::Plain } else { Tone::Bad };
-        table.row([
-            Cell::text(gpu.uuid.as_str()),
-            Cell::text(&gpu.outcome).tone(tone),
-        ]);
+        table.row([Cell::text(gpu.uuid.as_str()), Cell::text(&gpu.outcome).tone(tone)]);
     }
     table.render()
 }

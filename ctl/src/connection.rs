@@ -41,10 +41,7 @@ impl Connection {
         for path in sockets.paths() {
             match connect_within(path, ANSWER_S) {
                 Ok(stream) => {
-                    return Ok(Self {
-                        stream,
-                        socket: path.clone(),
-                    });
+                    return Ok(Self { stream, socket: path.clone() });
                 }
                 // The last one counts: it is open to more people than the one before.
                 Err(error) => failure = why_not(path, error),
@@ -72,19 +69,14 @@ impl Connection {
             Patience::Limited => Some(Instant::now() + Duration::from_secs(ANSWER_S)),
             Patience::Unlimited => None,
         };
-        let mut reader = UntilDeadline {
-            stream: &self.stream,
-            until,
-        };
+        let mut reader = UntilDeadline { stream: &self.stream, until };
         match DaemonMessage::read_from(&mut reader).map_err(|error| self.failed(error))? {
             DaemonMessage::Response(Response::Refused(refusal))
             | DaemonMessage::Refusal(refusal) => Err(Error::Refused(refusal)),
             DaemonMessage::Response(response) => Ok(response),
-            DaemonMessage::Unsupported(Unsupported { oldest, newest }) => Err(Error::Version {
-                socket: self.socket.clone(),
-                oldest,
-                newest,
-            }),
+            DaemonMessage::Unsupported(Unsupported { oldest, newest }) => {
+                Err(Error::Version { socket: self.socket.clone(), oldest, newest })
+            }
             DaemonMessage::Closing(closing) => Err(self.other_answer(&closing.message)),
             DaemonMessage::Welcome(_) => Err(self.other_answer("a session")),
         }
@@ -97,10 +89,7 @@ impl Connection {
 
     /// The error for an answer to another question.
     pub(crate) fn other_answer(&self, answer: &str) -> Error {
-        Error::OtherAnswer {
-            socket: self.socket.clone(),
-            answer: answer.to_owned(),
-        }
+        Error::OtherAnswer { socket: self.socket.clone(), answer: answer.to_owned() }
     }
 
     fn failed(&self, error: FrameError) -> Error {
@@ -109,14 +98,10 @@ impl Connection {
             FrameError::Truncated => Error::Vanished { socket },
             FrameError::Io(source) => match source.kind() {
                 ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Error::Vanished { socket },
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => Error::NoAnswer {
-                    socket,
-                    seconds: ANSWER_S,
-                },
-                _ => Error::Frame {
-                    socket,
-                    source: FrameError::Io(source),
-                },
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                    Error::NoAnswer { socket, seconds: ANSWER_S }
+                }
+                _ => Error::Frame { socket, source: FrameError::Io(source) },
             },
             source => Error::Frame { socket, source },
         }
@@ -127,12 +112,7 @@ impl Connection {
 /// accepts nobody, and a connect to a full queue would otherwise wait forever.
 fn connect_within(path: &Path, seconds: u64) -> Result<UnixStream, std::io::Error> {
     let address = UnixAddr::new(path)?;
-    let fd = socket(
-        AddressFamily::Unix,
-        SockType::Stream,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )?;
+    let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&fd, SendTimeout, &TimeVal::new(seconds.cast_signed(), 0))?;
     connect(fd.as_raw_fd(), &address)?;
     Ok(fd.into())
@@ -143,14 +123,8 @@ fn why_not(path: &Path, source: std::io::Error) -> Error {
     match source.kind() {
         ErrorKind::NotFound => Error::NoSocket(socket),
         ErrorKind::ConnectionRefused => Error::NobodyListens(socket),
-        ErrorKind::PermissionDenied => Error::SocketClosedToUser {
-            socket,
-            user: user::own_name(),
-        },
-        ErrorKind::WouldBlock => Error::NoAnswer {
-            socket,
-            seconds: ANSWER_S,
-        },
+        ErrorKind::PermissionDenied => Error::SocketClosedToUser { socket, user: user::own_name() },
+        ErrorKind::WouldBlock => Error::NoAnswer { socket, seconds: ANSWER_S },
         _ => Error::Connect { socket, source },
     }
 }
@@ -193,15 +167,9 @@ mod tests {
             }
         });
         let until = Instant::now() + Duration::from_millis(100);
-        let mut reader = UntilDeadline {
-            stream: &ours,
-            until: Some(until),
-        };
+        let mut reader = UntilDeadline { stream: &ours, until: Some(until) };
         let error = reader.read_exact(&mut [0; 1 << 20]).unwrap_err();
-        assert!(
-            matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock),
-            "{error}"
-        );
+        assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock), "{error}");
         drop(ours);
         feeder.join().unwrap();
     }
@@ -210,13 +178,8 @@ mod tests {
     fn a_full_queue_of_connections_does_not_hold_us_forever() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
-        let fd = socket(
-            AddressFamily::Unix,
-            SockType::Stream,
-            SockFlag::SOCK_CLOEXEC,
-            None,
-        )
-        .unwrap();
+        let fd =
+            socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
         nix::sys::socket::bind(fd.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
         nix::sys::socket::listen(&fd, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
         let mut held = Vec::new();

@@ -30,11 +30,7 @@ pub(crate) enum Error {
         "the daemon at {} speaks versions {oldest} to {newest} of the protocol, this pfoctl version {}",
         .socket.display(), pfo_protocol::VERSION
     )]
-    Version {
-        socket: PathBuf,
-        oldest: u16,
-        newest: u16,
-    },
+    Version { socket: PathBuf, oldest: u16, newest: u16 },
     #[error("the daemon at {}: {source}", .socket.display())]
     Frame { socket: PathBuf, source: FrameError },
     #[error("the daemon at {} answered something else than was asked: {answer}", .socket.display())]
@@ -56,10 +52,7 @@ pub(crate) enum Error {
     #[error("cannot wait for Ctrl-C: {0}")]
     Signals(nix::Error),
     #[error("cannot write to {}: {source}", .directory.display())]
-    Generate {
-        directory: PathBuf,
-        source: io::Error,
-    },
+    Generate { directory: PathBuf, source: io::Error },
     #[error("cannot write the answer: {0}")]
     Output(#[from] io::Error),
     #[error("cannot write the answer as JSON: {0}")]
@@ -103,11 +96,7 @@ impl Error {
                  run `usermod -aG pfo {user}`, then log in again"
             )),
             Self::NoAnswer { .. } | Self::Vanished { .. } => Some(LOOK_AT_THE_DAEMON.to_owned()),
-            Self::Version { .. }
-            | Self::Frame {
-                source: FrameError::Version(_),
-                ..
-            } => Some(
+            Self::Version { .. } | Self::Frame { source: FrameError::Version(_), .. } => Some(
                 "install the same release of pfod and pfoctl, then `systemctl restart pfod`"
                     .to_owned(),
             ),
@@ -123,7 +112,7 @@ impl Error {
             }
             Self::NotAllChanged { .. } => Some("`pfoctl status` shows what runs now".to_owned()),
             Self::NotRestored { .. } => Some(
-                "a GPU that a running rank holds is freed when the rank ends, or by --all"
+                "a GPU that a rank holds is freed when the rank ends; `pfoctl status` tells about others"
                     .to_owned(),
             ),
             Self::Connect { .. }

@@ -75,10 +75,7 @@ mod tests {
 
     #[test]
     fn a_refusal_that_time_may_cure_is_told_from_one_that_will_repeat() {
-        assert_eq!(
-            Exit::of_refusal(RefusalCode::ShuttingDown),
-            Exit::Unreachable
-        );
+        assert_eq!(Exit::of_refusal(RefusalCode::ShuttingDown), Exit::Unreachable);
         assert_eq!(Exit::of_refusal(RefusalCode::NotAuthorized), Exit::Refused);
         assert_eq!(Exit::of_refusal(RefusalCode::PlanDoesNotFit), Exit::Refused);
         assert_eq!(Exit::of_refusal(RefusalCode::Internal), Exit::Failed);

@@ -28,10 +28,8 @@ impl Generate {
     /// Writes the files into a directory, which is made if need be.
     pub(crate) fn run(self) -> Result<(), Error> {
         let (Self::Man { directory } | Self::Completions { directory }) = &self;
-        self.write(directory).map_err(|source| Error::Generate {
-            directory: directory.clone(),
-            source,
-        })
+        self.write(directory)
+            .map_err(|source| Error::Generate { directory: directory.clone(), source })
     }
 
     fn write(&self, directory: &Path) -> Result<(), std::io::Error> {

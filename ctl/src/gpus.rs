@@ -36,10 +36,7 @@ fn render(gpus: &[GpuListing], look: Look) -> String {
     if gpus.is_empty() {
         return "This node has no GPUs.\n".to_owned();
     }
-    let mut table = Table::new(look)
-        .left("UUID")
-        .left("PCI bus id")
-        .left("Model");
+    let mut table = Table::new(look).left("UUID").left("PCI bus id").left("Model");
     for gpu in gpus {
         table.row([
             Cell::text(gpu.uuid.as_str()),

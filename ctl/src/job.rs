@@ -20,10 +20,7 @@ pub(crate) struct JobArguments {
 impl JobArguments {
     /// The job as the protocol names it.
     pub(crate) fn selector(&self) -> JobSelector {
-        JobSelector {
-            job: self.job.clone(),
-            uid: self.user,
-        }
+        JobSelector { job: self.job.clone(), uid: self.user }
     }
 
     /// The job's name.

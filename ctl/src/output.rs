@@ -8,6 +8,7 @@ use std::io::{IsTerminal, StdoutLock, Write};
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::text::harmless;
 
 /// How a table may look.
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,5 +70,18 @@ impl Output {
         } else {
             self.text(&format!("{text}\n"))
         }
+    }
+
+    /// Tells of an error that may pass: in place of the last picture on a terminal, so that an old
+    /// one is not taken for the present, and on standard error elsewhere.
+    pub(crate) fn trouble(&mut self, error: &Error) -> Result<(), Error> {
+        let message = error.to_string();
+        let line = format!("pfoctl: {}\n", harmless(&message));
+        if self.terminal {
+            return self.refresh(&line);
+        }
+        // Nobody may be reading it; the next answer matters more.
+        let _ = std::io::stderr().write_all(line.as_bytes());
+        Ok(())
     }
 }

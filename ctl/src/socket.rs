@@ -22,11 +22,7 @@ pub(crate) struct Sockets(Vec<PathBuf>);
 impl Sockets {
     /// The sockets for what was given with `--socket` and in this process's environment.
     pub(crate) fn from_environment(argument: Option<PathBuf>) -> Self {
-        Self::choose(
-            argument,
-            std::env::var_os("PFO_SOCKET"),
-            std::env::var_os("PFO_ADMIN_SOCKET"),
-        )
+        Self::choose(argument, std::env::var_os("PFO_SOCKET"), std::env::var_os("PFO_ADMIN_SOCKET"))
     }
 
     /// Whoever names only one socket means one daemon: trying the other default would reach a
@@ -57,24 +53,17 @@ mod tests {
     use super::*;
 
     fn choose(argument: Option<&str>, trainer: Option<&str>, admin: Option<&str>) -> Vec<String> {
-        Sockets::choose(
-            argument.map(Into::into),
-            trainer.map(Into::into),
-            admin.map(Into::into),
-        )
-        .paths()
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect()
+        Sockets::choose(argument.map(Into::into), trainer.map(Into::into), admin.map(Into::into))
+            .paths()
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect()
     }
 
     #[test]
     fn without_a_wish_the_administrators_socket_comes_first() {
         assert_eq!(choose(None, None, None), [ADMIN_SOCKET, TRAINER_SOCKET]);
-        assert_eq!(
-            choose(None, Some(""), Some("")),
-            [ADMIN_SOCKET, TRAINER_SOCKET]
-        );
+        assert_eq!(choose(None, Some(""), Some("")), [ADMIN_SOCKET, TRAINER_SOCKET]);
     }
 
     #[test]

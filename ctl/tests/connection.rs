@@ -26,11 +26,7 @@ fn a_missing_socket_is_named_with_the_remedy() {
         "{}",
         ran.stderr
     );
-    assert!(
-        ran.stderr.contains("systemctl status pfod"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.contains("systemctl status pfod"), "{}", ran.stderr);
 }
 
 #[test]
@@ -70,7 +66,11 @@ fn the_administrators_socket_is_preferred_and_the_other_one_the_fallback() {
 /// from a copy that everybody may run.
 fn as_nobody(command: &Command, directory: &Path) -> Command {
     let copy = directory.join("pfoctl");
-    std::fs::copy(command.get_program(), &copy).unwrap();
+    // By another process: a file that this one writes is busy for as long as a child of another
+    // test inherits it.
+    let copied =
+        Command::new("install").arg("-m755").arg(command.get_program()).arg(&copy).status();
+    assert!(copied.unwrap().success());
     let mut unprivileged = Command::new(copy);
     unprivileged.args(command.get_args());
     for (name, value) in command.get_envs() {
@@ -143,17 +143,10 @@ fn a_refusal_cannot_write_to_the_terminal_what_it_likes() {
 
 #[test]
 fn a_daemon_of_another_version_is_named_as_such() {
-    let unsupported = DaemonMessage::Unsupported(Unsupported {
-        oldest: 2,
-        newest: 3,
-    });
+    let unsupported = DaemonMessage::Unsupported(Unsupported { oldest: 2, newest: 3 });
     let ran = FakeDaemon::answering_bytes(unsupported.to_frame().unwrap()).run(&["status"]);
     assert_eq!(ran.code, Some(1));
-    assert!(
-        ran.stderr.contains("speaks versions 2 to 3"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.contains("speaks versions 2 to 3"), "{}", ran.stderr);
     assert!(ran.stderr.contains("the same release"), "{}", ran.stderr);
 }
 
@@ -161,11 +154,7 @@ fn a_daemon_of_another_version_is_named_as_such() {
 fn a_daemon_that_hangs_up_or_talks_nonsense_is_an_error_and_no_panic() {
     let ran = FakeDaemon::answering_bytes(Vec::new()).run(&["status"]);
     assert_eq!(ran.code, Some(3));
-    assert!(
-        ran.stderr.contains("closed the connection"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.contains("closed the connection"), "{}", ran.stderr);
 
     let ran =
         FakeDaemon::answering_bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()).run(&["status"]);
@@ -173,11 +162,7 @@ fn a_daemon_that_hangs_up_or_talks_nonsense_is_an_error_and_no_panic() {
 
     let ran = gpus().run(&["status"]);
     assert_eq!(ran.code, Some(1));
-    assert!(
-        ran.stderr.contains("something else than was asked"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.contains("something else than was asked"), "{}", ran.stderr);
 }
 
 #[test]
@@ -185,25 +170,13 @@ fn man_pages_and_completions_are_written_for_every_command() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap();
     for what in ["man", "completions"] {
-        let ran = Ran::of(&mut pfoctl(
-            Path::new("/nowhere"),
-            &["generate", what, path],
-        ));
+        let ran = Ran::of(&mut pfoctl(Path::new("/nowhere"), &["generate", what, path]));
         assert_eq!(ran.code, Some(0), "{ran:?}");
     }
-    for file in [
-        "pfoctl.1",
-        "pfoctl-plan-swap.1",
-        "pfoctl.bash",
-        "_pfoctl",
-        "pfoctl.fish",
-    ] {
+    for file in ["pfoctl.1", "pfoctl-plan-swap.1", "pfoctl.bash", "_pfoctl", "pfoctl.fish"] {
         assert!(directory.path().join(file).exists(), "{file}");
     }
     let man = std::fs::read_to_string(directory.path().join("pfoctl.1")).unwrap();
     assert!(man.contains("Exit codes:"), "{man}");
-    assert!(
-        !man.contains("generate"),
-        "the hidden command is not for the man page"
-    );
+    assert!(!man.contains("generate"), "the hidden command is not for the man page");
 }

@@ -44,10 +44,7 @@ fn willing(changed: u32) -> FakeDaemon {
 }
 
 fn job(uid: Option<u32>) -> JobSelector {
-    JobSelector {
-        job: "gpt".parse().unwrap(),
-        uid,
-    }
+    JobSelector { job: "gpt".parse().unwrap(), uid }
 }
 
 #[test]
@@ -61,11 +58,8 @@ fn a_plan_is_loaded_as_it_is_in_its_file_and_called_after_it() {
          `pfoctl plan swap gpt` takes it up\n"
     );
     assert_eq!(ran.code, Some(0));
-    let expected = Request::PlanLoad {
-        job: job(None),
-        label: "fast.json".to_owned(),
-        plan: PLAN.to_vec(),
-    };
+    let expected =
+        Request::PlanLoad { job: job(None), label: "fast.json".to_owned(), plan: PLAN.to_vec() };
     assert_eq!(daemon.request(), expected);
 }
 
@@ -73,9 +67,7 @@ fn a_plan_is_loaded_as_it_is_in_its_file_and_called_after_it() {
 fn a_plan_may_come_from_standard_input_for_another_users_job() {
     let daemon = willing(0);
     let mut child = daemon
-        .pfoctl(&[
-            "plan", "load", "gpt", "-", "--user", "root", "--label", "by hand", "--json",
-        ])
+        .pfoctl(&["plan", "load", "gpt", "-", "--user", "root", "--label", "by hand", "--json"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -85,11 +77,8 @@ fn a_plan_may_come_from_standard_input_for_another_users_job() {
     let ran = Ran::from(child.wait_with_output().unwrap());
     assert_eq!(ran.json()["number"], 3);
     assert_eq!(ran.json()["predicted_energy_j"], 3390.5);
-    let expected = Request::PlanLoad {
-        job: job(Some(0)),
-        label: "by hand".to_owned(),
-        plan: PLAN.to_vec(),
-    };
+    let expected =
+        Request::PlanLoad { job: job(Some(0)), label: "by hand".to_owned(), plan: PLAN.to_vec() };
     assert_eq!(daemon.request(), expected);
 }
 
@@ -99,11 +88,7 @@ fn a_swap_with_a_plan_loads_it_first() {
     let plan = daemon.file("fast.json", PLAN);
     let ran = daemon.run(&["plan", "swap", "gpt", &plan, "--at-step", "40"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(
-        ran.stdout.contains("from step 40 on, on all 4 ranks here"),
-        "{}",
-        ran.stdout
-    );
+    assert!(ran.stdout.contains("from step 40 on, on all 4 ranks here"), "{}", ran.stdout);
     assert!(matches!(daemon.request(), Request::PlanLoad { .. }));
     let expected = Request::PlanSwap {
         job: job(None),
@@ -125,22 +110,13 @@ fn without_a_plan_the_loaded_one_the_previous_one_or_none_is_swapped_to() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(
-        target(&["plan", "swap", "gpt"]),
-        (SwapTarget::Loaded, false)
-    );
+    assert_eq!(target(&["plan", "swap", "gpt"]), (SwapTarget::Loaded, false));
     assert_eq!(
         target(&["plan", "swap", "gpt", "--default-clocks", "--wait"]),
         (SwapTarget::DefaultClocks, true)
     );
-    assert_eq!(
-        target(&["plan", "rollback", "gpt"]),
-        (SwapTarget::Previous, false)
-    );
-    assert_eq!(
-        target(&["plan", "rollback", "gpt", "--wait"]),
-        (SwapTarget::Previous, true)
-    );
+    assert_eq!(target(&["plan", "rollback", "gpt"]), (SwapTarget::Previous, false));
+    assert_eq!(target(&["plan", "rollback", "gpt", "--wait"]), (SwapTarget::Previous, true));
 }
 
 #[test]
@@ -156,11 +132,7 @@ fn a_swap_as_json_is_the_protocols_answer() {
 fn a_wait_that_ends_before_every_rank_changed_failed() {
     let ran = willing(3).run(&["plan", "swap", "gpt", "--wait"]);
     assert_eq!(ran.code, Some(1));
-    assert!(
-        ran.stderr.contains("3 of 4 ranks changed at step 40"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.contains("3 of 4 ranks changed at step 40"), "{}", ran.stderr);
 }
 
 #[test]
@@ -179,10 +151,7 @@ fn a_plan_that_does_not_fit_is_refused_with_the_daemons_words() {
         "pfoctl: the plan has 4 stages, job gpt has 8\nmake a plan for 8 stages\n"
     );
     assert!(matches!(daemon.request(), Request::PlanLoad { .. }));
-    assert!(
-        daemon.was_not_asked(),
-        "a refused plan must not be swapped to"
-    );
+    assert!(daemon.was_not_asked(), "a refused plan must not be swapped to");
 }
 
 #[test]
@@ -197,10 +166,7 @@ fn a_file_that_is_no_plan_is_told_by_name_and_never_sent() {
         let plan = daemon.file("odd.json", content);
         let ran = daemon.run(&["plan", "load", "gpt", &plan]);
         assert_eq!(ran.code, Some(2), "{ran:?}");
-        assert!(
-            ran.stderr.contains("odd.json") && ran.stderr.contains(expected),
-            "{ran:?}"
-        );
+        assert!(ran.stderr.contains("odd.json") && ran.stderr.contains(expected), "{ran:?}");
     }
     let ran = daemon.run(&["plan", "load", "gpt", "/nowhere/plan.json"]);
     assert_eq!(ran.code, Some(2));

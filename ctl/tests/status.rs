@@ -4,9 +4,10 @@ mod fake_daemon;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use fake_daemon::{FakeDaemon, Ran};
-use pfo_protocol::{GpuListing, Request, Response, Status};
+use pfo_protocol::{GpuListing, Refusal, RefusalCode, Request, Response, Status};
 
 const STATUS_JSON: &str = include_str!("golden/status.json");
 
@@ -70,14 +71,8 @@ fn an_idle_node_reads_as_the_golden_text() {
 #[test]
 fn json_is_the_protocols_status_field_by_field() {
     let ran = daemon(status()).run(&["status", "--json"]);
-    assert_eq!(
-        ran.json(),
-        serde_json::from_str::<serde_json::Value>(STATUS_JSON).unwrap()
-    );
-    assert_eq!(
-        serde_json::from_str::<Status>(&ran.stdout).unwrap(),
-        status()
-    );
+    assert_eq!(ran.json(), serde_json::from_str::<serde_json::Value>(STATUS_JSON).unwrap());
+    assert_eq!(serde_json::from_str::<Status>(&ran.stdout).unwrap(), status());
 }
 
 #[test]
@@ -89,11 +84,7 @@ fn a_job_that_is_asked_for_is_shown_alone() {
     let daemon = daemon(two);
     let json = daemon.run(&["status", "--json", "--job", "gpt-7b"]).json();
     assert_eq!(json["jobs"].as_array().unwrap().len(), 1);
-    assert_eq!(
-        json["gpus"].as_array().unwrap().len(),
-        4,
-        "only the job's own"
-    );
+    assert_eq!(json["gpus"].as_array().unwrap().len(), 4, "only the job's own");
     let text = daemon.run(&["status", "--job", "gpt-7b"]).stdout;
     assert!(!text.contains("other"), "{text}");
 }
@@ -102,11 +93,7 @@ fn a_job_that_is_asked_for_is_shown_alone() {
 fn an_unknown_job_is_refused_by_name() {
     let ran = daemon(status()).run(&["status", "--job", "nothing"]);
     assert_eq!(ran.code, Some(4));
-    assert!(
-        ran.stderr.starts_with("pfoctl: no job named nothing"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.starts_with("pfoctl: no job named nothing"), "{}", ran.stderr);
 }
 
 #[test]
@@ -116,27 +103,13 @@ fn a_reader_that_goes_away_is_no_error_and_no_panic() {
     let ranks = status.jobs[0].ranks.clone();
     status.jobs[0].ranks = ranks.iter().cycle().take(4000).cloned().collect();
     let daemon = daemon(status);
-    let mut child = daemon
-        .pfoctl(&["status"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        daemon.pfoctl(&["status"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
-    BufReader::with_capacity(16, child.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    BufReader::with_capacity(16, child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let mut stderr = String::new();
-    child
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut stderr)
-        .unwrap();
-    assert_eq!(
-        (child.wait().unwrap().code(), stderr.as_str()),
-        (Some(0), "")
-    );
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!((child.wait().unwrap().code(), stderr.as_str()), (Some(0), ""));
     assert!(line.starts_with("pfod 0.1.0"), "{line}");
 }
 
@@ -155,6 +128,29 @@ fn watch_goes_on_until_nobody_reads() {
     }
     drop(lines);
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn watch_outlives_a_daemon_that_answers_nothing_for_a_while() {
+    let asked = AtomicU32::new(0);
+    let daemon = FakeDaemon::answering(move |_| match asked.fetch_add(1, Ordering::Relaxed) {
+        1 => Response::Refused(Refusal::new(RefusalCode::ShuttingDown, "going down", "")),
+        _ => Response::Status(Box::new(status())),
+    });
+    let mut child = daemon
+        .pfoctl(&["status", "--json", "--watch", "0.1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for _ in 0..2 {
+        let line = lines.next().unwrap().unwrap();
+        assert_eq!(serde_json::from_str::<Status>(&line).unwrap(), status());
+    }
+    drop(lines);
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), "pfoctl: going down\n"));
 }
 
 #[test]
@@ -178,12 +174,7 @@ fn gpus_are_listed_with_their_whole_names() {
 #[test]
 fn help_tells_the_exit_codes_and_the_environment() {
     let ran: Ran = daemon(status()).run(&["--help"]);
-    for expected in [
-        "Exit codes:",
-        "4    refused",
-        "PFO_SOCKET",
-        "PFO_ADMIN_SOCKET",
-    ] {
+    for expected in ["Exit codes:", "4    refused", "PFO_SOCKET", "PFO_ADMIN_SOCKET"] {
         assert!(ran.stdout.contains(expected), "{}", ran.stdout);
     }
 }

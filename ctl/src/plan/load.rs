@@ -84,10 +84,7 @@ impl PlanArguments {
     /// Reads and checks the plan of that name.
     pub(crate) fn read(&self, name: &str) -> Result<ReadPlan, Error> {
         let shown = if name == "-" { "standard input" } else { name };
-        let read = |source| Error::ReadPlan {
-            name: shown.to_owned(),
-            source,
-        };
+        let read = |source| Error::ReadPlan { name: shown.to_owned(), source };
         let reader: Box<dyn Read> = if name == "-" {
             Box::new(std::io::stdin())
         } else {
@@ -95,20 +92,12 @@ impl PlanArguments {
         };
         let mut bytes = Vec::new();
         // One byte more than allowed, so that an endless file is told from one that just fits.
-        reader
-            .take(LARGEST_PLAN as u64 + 1)
-            .read_to_end(&mut bytes)
-            .map_err(read)?;
+        reader.take(LARGEST_PLAN as u64 + 1).read_to_end(&mut bytes).map_err(read)?;
         if bytes.len() > LARGEST_PLAN {
-            return Err(Error::PlanTooLarge {
-                name: shown.to_owned(),
-                limit: LARGEST_PLAN,
-            });
+            return Err(Error::PlanTooLarge { name: shown.to_owned(), limit: LARGEST_PLAN });
         }
-        Plan::from_json(&bytes).map_err(|source| Error::BadPlan {
-            name: shown.to_owned(),
-            source,
-        })?;
+        Plan::from_json(&bytes)
+            .map_err(|source| Error::BadPlan { name: shown.to_owned(), source })?;
         let label = self.label.clone().unwrap_or_else(|| default_label(shown));
         Ok(ReadPlan { label, bytes })
     }
@@ -121,11 +110,7 @@ impl ReadPlan {
         connection: &mut Connection,
         job: JobSelector,
     ) -> Result<PlanStatus, Error> {
-        let request = Request::PlanLoad {
-            job,
-            label: self.label,
-            plan: self.bytes,
-        };
+        let request = Request::PlanLoad { job, label: self.label, plan: self.bytes };
         match connection.ask(request)? {
             Response::Loaded(plan) => Ok(plan),
             other => Err(connection.other_answer(&format!("{other:?}"))),
@@ -142,15 +127,10 @@ fn default_label(name: &str) -> String {
 
 fn parse_label(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > LONGEST_LABEL {
-        return Err(format!(
-            "a label has 1 to {LONGEST_LABEL} bytes, this one has {}",
-            text.len()
-        ));
+        return Err(format!("a label has 1 to {LONGEST_LABEL} bytes, this one has {}", text.len()));
     }
     match text.chars().find(|c| c.is_control()) {
-        Some(c) => Err(format!(
-            "a label is one line of text, this one contains {c:?}"
-        )),
+        Some(c) => Err(format!("a label is one line of text, this one contains {c:?}")),
         None => Ok(text.to_owned()),
     }
 }

@@ -70,14 +70,9 @@ impl Swap {
         if let Some(plan) = plan {
             plan.load(&mut connection, self.job.selector())?;
         }
-        let target = if self.default_clocks {
-            SwapTarget::DefaultClocks
-        } else {
-            SwapTarget::Loaded
-        };
-        let swapped = self
-            .answer
-            .swap(&mut connection, &self.job, target, self.at_step)?;
+        let target =
+            if self.default_clocks { SwapTarget::DefaultClocks } else { SwapTarget::Loaded };
+        let swapped = self.answer.swap(&mut connection, &self.job, target, self.at_step)?;
         self.answer.print(&self.job, &swapped, output)
     }
 }
@@ -86,9 +81,7 @@ impl Rollback {
     /// Swaps back.
     pub(crate) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
         let mut connection = Connection::open(sockets)?;
-        let swapped = self
-            .answer
-            .swap(&mut connection, &self.job, SwapTarget::Previous, None)?;
+        let swapped = self.answer.swap(&mut connection, &self.job, SwapTarget::Previous, None)?;
         self.answer.print(&self.job, &swapped, output)
     }
 }
@@ -101,12 +94,8 @@ impl AnswerArguments {
         target: SwapTarget,
         not_before: Option<u64>,
     ) -> Result<Swapped, Error> {
-        let request = Request::PlanSwap {
-            job: job.selector(),
-            target,
-            not_before,
-            wait: self.wait,
-        };
+        let request =
+            Request::PlanSwap { job: job.selector(), target, not_before, wait: self.wait };
         let answer = if self.wait {
             wait_for(connection, request, job.name())?
         } else {
@@ -159,16 +148,8 @@ fn wait_for(
 
 /// What was decided or done, in a sentence.
 fn told(job: &JobName, swapped: &Swapped, waited: bool) -> String {
-    let plan = swapped
-        .plan
-        .as_ref()
-        .map_or_else(|| "default clocks".to_owned(), described);
-    let Swapped {
-        step,
-        ranks,
-        changed,
-        ..
-    } = swapped;
+    let plan = swapped.plan.as_ref().map_or_else(|| "default clocks".to_owned(), described);
+    let Swapped { step, ranks, changed, .. } = swapped;
     let when = match (ranks, waited) {
         (0, _) => format!("from step {step} on; none of its ranks is on this node"),
         (1, false) => format!("from step {step} on, on its one rank here"),
@@ -183,12 +164,7 @@ mod tests {
     use super::*;
 
     fn swapped(ranks: u32, changed: u32) -> Swapped {
-        Swapped {
-            plan: None,
-            step: 12,
-            ranks,
-            changed,
-        }
+        Swapped { plan: None, step: 12, ranks, changed }
     }
 
     #[test]

@@ -47,13 +47,7 @@ fn model(gpu: &GpuStatus) -> String {
 }
 
 fn held_by(holder: &Holder, user: &dyn Fn(u32) -> String) -> String {
-    format!(
-        "{} rank {} ({} {})",
-        holder.job,
-        holder.rank,
-        user(holder.uid),
-        holder.pid
-    )
+    format!("{} rank {} ({} {})", holder.job, holder.rank, user(holder.uid), holder.pid)
 }
 
 /// The reason is a sentence and stands above the tables.

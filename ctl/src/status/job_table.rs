@@ -37,12 +37,8 @@ pub(crate) fn render(jobs: &[JobStatus], user: &dyn Fn(u32) -> String, look: Loo
     let mut text = heading("Jobs", look) + &table.render();
     for job in jobs {
         if let Some(plan) = waiting_plan(job) {
-            let line = format!(
-                "Loaded for job {} of {}: {}",
-                job.job,
-                user(job.uid),
-                described(plan)
-            );
+            let line =
+                format!("Loaded for job {} of {}: {}", job.job, user(job.uid), described(plan));
             text += &format!("{}\n", harmless(&line));
         }
     }
@@ -53,18 +49,11 @@ pub(crate) fn render(jobs: &[JobStatus], user: &dyn Fn(u32) -> String, look: Loo
 fn steps(job: &JobStatus) -> Option<String> {
     let steps = || job.ranks.iter().filter_map(|rank| rank.step);
     let (first, last) = (steps().min()?, steps().max()?);
-    Some(if first == last {
-        first.to_string()
-    } else {
-        format!("{first}-{last}")
-    })
+    Some(if first == last { first.to_string() } else { format!("{first}-{last}") })
 }
 
 fn state(job: &JobStatus) -> Cell {
-    let suspended = job
-        .plan
-        .as_ref()
-        .is_some_and(|plan| plan.suspended.is_some());
+    let suspended = job.plan.as_ref().is_some_and(|plan| plan.suspended.is_some());
     match (job.swap_at_step, suspended) {
         (Some(step), true) => Cell::text(format!("suspended, swap at step {step}")).tone(Tone::Bad),
         (Some(step), false) => Cell::text(format!("swap at step {step}")).tone(Tone::Notable),
@@ -76,11 +65,9 @@ fn state(job: &JobStatus) -> Cell {
 
 /// The plan that a swap would take up, if it is another one than the job runs.
 fn waiting_plan(job: &JobStatus) -> Option<&PlanStatus> {
-    job.loaded.as_ref().filter(|loaded| {
-        job.plan
-            .as_ref()
-            .is_none_or(|plan| plan.number != loaded.number)
-    })
+    job.loaded
+        .as_ref()
+        .filter(|loaded| job.plan.as_ref().is_none_or(|plan| plan.number != loaded.number))
 }
 
 #[cfg(test)]
@@ -113,26 +100,16 @@ mod tests {
 
     #[test]
     fn a_plan_that_the_job_runs_already_is_not_shown_as_waiting() {
-        let running = JobStatus {
-            plan: Some(plan(2, None)),
-            loaded: Some(plan(2, None)),
-            ..job()
-        };
+        let running = JobStatus { plan: Some(plan(2, None)), loaded: Some(plan(2, None)), ..job() };
         assert_eq!(waiting_plan(&running), None);
-        let waiting = JobStatus {
-            loaded: Some(plan(3, None)),
-            ..running
-        };
+        let waiting = JobStatus { loaded: Some(plan(3, None)), ..running };
         assert_eq!(waiting_plan(&waiting).map(|plan| plan.number), Some(3));
     }
 
     #[test]
     fn a_suspended_plan_and_a_swap_under_way_are_both_told() {
-        let job = JobStatus {
-            plan: Some(plan(2, Some("because"))),
-            swap_at_step: Some(40),
-            ..job()
-        };
+        let job =
+            JobStatus { plan: Some(plan(2, Some("because"))), swap_at_step: Some(40), ..job() };
         let text = render(&[job], &|_| "root".to_owned(), Look::default());
         assert!(text.contains("suspended, swap at step 40"), "{text}");
     }

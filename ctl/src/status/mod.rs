@@ -14,7 +14,6 @@ pub(crate) mod table;
 mod uuid;
 mod window_table;
 
-use std::io::Write;
 use std::time::Duration;
 
 use clap::Args;
@@ -22,7 +21,6 @@ use pfo_protocol::{JobName, Request, Response, Status};
 
 use crate::connection::Connection;
 use crate::error::Error;
-use crate::exit::Exit;
 use crate::output::{Look, Output};
 use crate::socket::Sockets;
 use crate::user;
@@ -63,17 +61,10 @@ impl StatusCommand {
                     output.refresh(&render(&status, &user::name_of, look))?;
                 }
                 // Whoever watches wants to see the daemon come back after a restart.
-                Err(error) => {
-                    let _ = writeln!(std::io::stderr(), "pfoctl: {error}");
-                }
+                Err(error) => output.trouble(&error)?,
             }
             std::thread::sleep(interval);
             status = self.ask(sockets);
-            if let Err(error) = &status
-                && error.exit() == Exit::Usage
-            {
-                return status.map(drop);
-            }
         }
     }
 
@@ -86,9 +77,7 @@ impl StatusCommand {
         if let Some(job) = &self.job {
             keep_only(job, &mut status);
             if status.jobs.is_empty() {
-                return Err(Error::NoSuchJob {
-                    job: job.to_string(),
-                });
+                return Err(Error::NoSuchJob { job: job.to_string() });
             }
         }
         Ok(status)
@@ -105,9 +94,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 fn keep_only(job: &JobName, status: &mut Status) {
     status.jobs.retain(|other| other.job == *job);
-    status
-        .gpus
-        .retain(|gpu| gpu.holder.as_ref().is_some_and(|holder| holder.job == *job));
+    status.gpus.retain(|gpu| gpu.holder.as_ref().is_some_and(|holder| holder.job == *job));
 }
 
 /// The status as people read it: what needs attention first, then machine before job before rank.
@@ -162,19 +149,13 @@ mod tests {
 
     #[test]
     fn colours_are_used_where_they_are_allowed() {
-        let look = Look {
-            colour: true,
-            width: Some(100),
-        };
+        let look = Look { colour: true, width: Some(100) };
         assert!(render(&status(), &user, look).contains("\x1b["));
     }
 
     #[test]
     fn a_narrow_terminal_wraps_tables_instead_of_overflowing() {
-        let look = Look {
-            colour: false,
-            width: Some(60),
-        };
+        let look = Look { colour: false, width: Some(60) };
         let gpus = gpu_table::render(&status().gpus, &user, look);
         for line in gpus.lines() {
             assert!(line.chars().count() <= 60, "{line}");

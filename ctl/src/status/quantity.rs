@@ -43,14 +43,8 @@ fn unsigned_zero(value: f64, smallest: f64) -> f64 {
 }
 
 fn with_prefix(value: f64, unit: &str) -> String {
-    const PREFIXES: [(f64, &str); 6] = [
-        (1e9, "G"),
-        (1e6, "M"),
-        (1e3, "k"),
-        (1.0, ""),
-        (1e-3, "m"),
-        (1e-6, "µ"),
-    ];
+    const PREFIXES: [(f64, &str); 6] =
+        [(1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ")];
     if !value.is_finite() {
         return format!("{value} {unit}");
     }

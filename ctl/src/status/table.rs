@@ -33,10 +33,7 @@ pub(crate) struct Cell {
 impl Cell {
     /// A cell with text, whoever wrote it.
     pub(crate) fn text(text: impl AsRef<str>) -> Self {
-        Self {
-            text: Some(harmless(text.as_ref()).into_owned()),
-            tone: Tone::Plain,
-        }
+        Self { text: Some(harmless(text.as_ref()).into_owned()), tone: Tone::Plain }
     }
 
     /// A cell with a number.
@@ -46,10 +43,7 @@ impl Cell {
 
     /// A cell without anything.
     pub(crate) fn empty() -> Self {
-        Self {
-            text: None,
-            tone: Tone::Plain,
-        }
+        Self { text: None, tone: Tone::Plain }
     }
 
     /// A cell with a count of something that should not happen.
@@ -81,11 +75,7 @@ pub(crate) struct Table {
 impl Table {
     /// A table without columns.
     pub(crate) fn new(look: Look) -> Self {
-        Self {
-            look,
-            columns: Vec::new(),
-            rows: Vec::new(),
-        }
+        Self { look, columns: Vec::new(), rows: Vec::new() }
     }
 
     /// With one more column, of text.
@@ -130,9 +120,7 @@ impl Table {
         }
         table.set_header(shown.iter().map(|&column| {
             let (header, alignment) = self.columns[column];
-            StyledCell::new(header)
-                .set_alignment(alignment)
-                .add_attribute(Attribute::Bold)
+            StyledCell::new(header).set_alignment(alignment).add_attribute(Attribute::Bold)
         }));
         for row in &self.rows {
             table.add_row(shown.iter().map(|&column| {
@@ -144,10 +132,7 @@ impl Table {
             let last = position + 1 == shown.len();
             column.set_padding((0, u16::from(!last)));
         }
-        table
-            .lines()
-            .map(|line| line.trim_end().to_owned() + "\n")
-            .collect()
+        table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
     }
 }
 
@@ -164,11 +149,7 @@ fn styled(cell: &Cell) -> StyledCell {
 /// A line above a table.
 pub(crate) fn heading(text: &str, look: Look) -> String {
     let text = harmless(text);
-    if look.colour {
-        format!("\x1b[1m{text}\x1b[0m\n")
-    } else {
-        format!("{text}\n")
-    }
+    if look.colour { format!("\x1b[1m{text}\x1b[0m\n") } else { format!("{text}\n") }
 }
 
 #[cfg(test)]
@@ -177,16 +158,10 @@ mod tests {
 
     #[test]
     fn a_column_without_anything_is_left_out() {
-        let mut table = Table::new(Look::default())
-            .left("Name")
-            .right("Lost")
-            .right("Step");
+        let mut table = Table::new(Look::default()).left("Name").right("Lost").right("Step");
         table.row([Cell::text("a"), Cell::count(0), Cell::number(9_u32)]);
         table.row([Cell::text("b"), Cell::count(0), Cell::empty()]);
-        assert_eq!(
-            table.render(),
-            "Name  Step\n──────────\na        9\nb        -\n"
-        );
+        assert_eq!(table.render(), "Name  Step\n──────────\na        9\nb        -\n");
     }
 
     #[test]
@@ -194,10 +169,6 @@ mod tests {
         let mut table = Table::new(Look::default()).left("A").left("B");
         table.row([Cell::text("1"), Cell::empty()]);
         table.row([Cell::text("2"), Cell::text("x")]);
-        assert!(
-            table.render().contains("1  -\n2  x\n"),
-            "{}",
-            table.render()
-        );
+        assert!(table.render().contains("1  -\n2  x\n"), "{}", table.render());
     }
 }

@@ -9,11 +9,7 @@ const SHORTEST: usize = 12;
 /// other's ends with where that is shorter (simulated GPUs may differ only there).
 pub(crate) fn short(uuid: &GpuUuid, gpus: &[GpuStatus]) -> String {
     let text = uuid.as_str();
-    let others = || {
-        gpus.iter()
-            .map(|gpu| gpu.uuid.as_str())
-            .filter(|other| *other != text)
-    };
+    let others = || gpus.iter().map(|gpu| gpu.uuid.as_str()).filter(|other| *other != text);
     // A UUID is ASCII, so that every index is a boundary.
     let start = (SHORTEST..text.len())
         .find(|&end| !others().any(|other| other.starts_with(&text[..end])))

@@ -14,10 +14,7 @@ pub(crate) fn render(job: &JobStatus, user: &dyn Fn(u32) -> String, look: Look) 
     if !job.windows.iter().any(is_measured) {
         return None;
     }
-    let baseline = job
-        .windows
-        .iter()
-        .find(|window| window.plan.is_none() && is_measured(window));
+    let baseline = job.windows.iter().find(|window| window.plan.is_none() && is_measured(window));
     let mut table = Table::new(look)
         .left("Plan")
         .right("Steps")
@@ -76,10 +73,7 @@ fn saving((window, baseline): (&Window, &Window)) -> Cell {
 
 /// The plan of a window, as far as the daemon still tells of it.
 fn plan_of<'a>(window: &Window, job: &'a JobStatus) -> Option<&'a PlanStatus> {
-    [&job.plan, &job.loaded]
-        .into_iter()
-        .flatten()
-        .find(|plan| Some(plan.number) == window.plan)
+    [&job.plan, &job.loaded].into_iter().flatten().find(|plan| Some(plan.number) == window.plan)
 }
 
 /// A plan predicts the energy of one rank of each stage; what this node measured may be of fewer
@@ -149,11 +143,8 @@ mod tests {
     #[test]
     fn a_window_without_a_whole_step_is_no_baseline_and_shows_no_figures() {
         assert_eq!(rendered(vec![window(None, 0, 0.0, 0.0)]), None);
-        let text = rendered(vec![
-            window(None, 0, 0.0, 0.0),
-            window(Some(1), 3, 1.0, 850.0),
-        ])
-        .unwrap();
+        let text =
+            rendered(vec![window(None, 0, 0.0, 0.0), window(Some(1), 3, 1.0, 850.0)]).unwrap();
         assert!(!text.contains("Saving") && !text.contains("NaN"), "{text}");
     }
 }

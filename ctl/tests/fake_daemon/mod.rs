@@ -57,10 +57,7 @@ impl FakeDaemon {
                 }
             }
         });
-        Self {
-            directory,
-            requests,
-        }
+        Self { directory, requests }
     }
 
     /// Where the daemon listens.

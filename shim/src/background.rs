@@ -66,16 +66,11 @@ impl Shared {
     pub(crate) fn wait_until_settled(&self) {
         let limit = self.rank.setup_timeout;
         let unsettled = |line: &mut Line| !line.settled;
-        drop(
-            self.changed
-                .wait_timeout_while(self.lock(), limit, unsettled),
-        );
+        drop(self.changed.wait_timeout_while(self.lock(), limit, unsettled));
     }
 
     fn wait<'a>(&self, line: MutexGuard<'a, Line>) -> MutexGuard<'a, Line> {
-        self.changed
-            .wait(line)
-            .unwrap_or_else(PoisonError::into_inner)
+        self.changed.wait(line).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sleeps, but not beyond the end of the session.
@@ -190,10 +185,7 @@ impl<'a> Connector<'a> {
 
     /// Learns from a dead connection why it died, and waits as long as that advises.
     fn find_out_why(&mut self, link: Option<&Link>) {
-        let steady = self
-            .connected_at
-            .take()
-            .is_some_and(|at| at.elapsed() >= STEADY);
+        let steady = self.connected_at.take().is_some_and(|at| at.elapsed() >= STEADY);
         if steady {
             self.backoff.reset();
         }

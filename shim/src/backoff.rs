@@ -10,16 +10,10 @@ struct Range {
 }
 
 /// A daemon that restarts is back within moments, and every rank of a node wants to know.
-const SOON: Range = Range {
-    first: Duration::from_millis(50),
-    longest: Duration::from_secs(5),
-};
+const SOON: Range = Range { first: Duration::from_millis(50), longest: Duration::from_secs(5) };
 
 /// Where somebody has to act first, each attempt would only be another line in the journal.
-const LATER: Range = Range {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(30),
-};
+const LATER: Range = Range { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 
 /// The delays of a row of failed attempts.
 #[derive(Debug)]
@@ -30,10 +24,7 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     pub(crate) fn new(seed: u64) -> Self {
-        Self {
-            last: None,
-            noise: seed | 1,
-        }
+        Self { last: None, noise: seed | 1 }
     }
 
     pub(crate) fn reset(&mut self) {
@@ -41,15 +32,9 @@ impl Backoff {
     }
 
     pub(crate) fn after(&mut self, problem: &Problem) -> Duration {
-        let range = if problem.code.passes_by_itself() {
-            SOON
-        } else {
-            LATER
-        };
-        let delay = self
-            .last
-            .map_or(range.first, |last| last * 2)
-            .clamp(range.first, range.longest);
+        let range = if problem.code.passes_by_itself() { SOON } else { LATER };
+        let delay =
+            self.last.map_or(range.first, |last| last * 2).clamp(range.first, range.longest);
         self.last = Some(delay);
         self.jitter(delay)
     }

@@ -67,12 +67,8 @@ struct Loaded(*mut c_void);
 impl Loaded {
     fn find() -> Option<Self> {
         // SAFETY: with `RTLD_NOLOAD` this loads nothing, it only looks for what is there.
-        let handle = unsafe {
-            libc::dlopen(
-                c"libcuda.so.1".as_ptr(),
-                libc::RTLD_NOLOAD | libc::RTLD_LAZY,
-            )
-        };
+        let handle =
+            unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
         (!handle.is_null()).then(|| Self(handle))
     }
 

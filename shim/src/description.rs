@@ -120,6 +120,14 @@ pub enum DescriptionError {
         /// Its length in bytes.
         length: usize,
     },
+    /// A structure of the C API whose size is none.
+    #[error("a struct pfo_rank of {0} bytes; call pfo_rank_init first")]
+    StructSize(usize),
+    /// A structure of a newer C API that asks for something that did not exist yet.
+    #[error(
+        "struct pfo_rank has fields set that this release of libpfo does not know; install a newer one"
+    )]
+    NewerFields,
     /// A text of the C API that cannot be read.
     #[error("{field} is not UTF-8 text")]
     Text {
@@ -179,11 +187,7 @@ impl RankDescription {
             ("tp", self.tp_rank, self.tp_degree),
         ] {
             if rank >= degree {
-                return Err(DescriptionError::Rank {
-                    dimension,
-                    rank,
-                    degree,
-                });
+                return Err(DescriptionError::Rank { dimension, rank, degree });
             }
         }
         let num_microbatches = match self.num_microbatches.map(NonZeroU32::new) {
@@ -216,10 +220,7 @@ impl RankDescription {
             Some(job) => ("job", job.clone()),
             None => first(variable, &["PFO_JOB", "SLURM_JOB_ID"]).ok_or(DescriptionError::NoJob)?,
         };
-        name.try_into().map_err(|error| DescriptionError::Job {
-            source_of_name,
-            error,
-        })
+        name.try_into().map_err(|error| DescriptionError::Job { source_of_name, error })
     }
 
     fn gpu_name(&self, variable: Variable<'_>) -> Result<Gpu, DescriptionError> {
@@ -231,10 +232,7 @@ impl RankDescription {
         else {
             return Ok(Gpu::CudaOrdinal(0));
         };
-        name.parse().map_err(|error| DescriptionError::Gpu {
-            source_of_name,
-            error,
-        })
+        name.parse().map_err(|error| DescriptionError::Gpu { source_of_name, error })
     }
 
     fn socket_path(&self, variable: Variable<'_>) -> Result<PathBuf, DescriptionError> {
@@ -260,9 +258,7 @@ fn environment(name: &str) -> Option<String> {
 
 /// The first of these variables that has a value, and its name.
 fn first(variable: Variable<'_>, names: &[&'static str]) -> Option<(&'static str, String)> {
-    names
-        .iter()
-        .find_map(|name| Some((*name, variable(name).filter(|value| !value.is_empty())?)))
+    names.iter().find_map(|name| Some((*name, variable(name).filter(|value| !value.is_empty())?)))
 }
 
 #[cfg(test)]
@@ -297,19 +293,12 @@ mod tests {
 
     #[test]
     fn without_pfos_own_variables_those_of_the_launcher_count() {
-        let rank = complete(&[
-            ("PFO_JOB", ""),
-            ("SLURM_JOB_ID", "77"),
-            ("SLURM_LOCALID", "2"),
-        ])
-        .unwrap();
+        let rank =
+            complete(&[("PFO_JOB", ""), ("SLURM_JOB_ID", "77"), ("SLURM_LOCALID", "2")]).unwrap();
         assert_eq!(rank.job.as_str(), "77");
         assert_eq!(rank.gpu, Gpu::CudaOrdinal(2));
         assert_eq!(rank.socket, Path::new(TRAINER_SOCKET));
-        assert_eq!(
-            complete(&[("PFO_JOB", "j")]).unwrap().gpu,
-            Gpu::CudaOrdinal(0)
-        );
+        assert_eq!(complete(&[("PFO_JOB", "j")]).unwrap().gpu, Gpu::CudaOrdinal(0));
     }
 
     #[test]
@@ -321,11 +310,7 @@ mod tests {
             ..Default::default()
         };
         let rank = description
-            .complete_from(&variables(&[
-                ("PFO_JOB", "j"),
-                ("PFO_GPU", "?"),
-                ("PFO_SOCKET", "/s"),
-            ]))
+            .complete_from(&variables(&[("PFO_JOB", "j"), ("PFO_GPU", "?"), ("PFO_SOCKET", "/s")]))
             .unwrap();
         assert_eq!(
             (rank.job.as_str(), rank.gpu, rank.socket.to_str()),
@@ -337,10 +322,7 @@ mod tests {
     fn a_description_read_from_the_environment_has_the_launchers_rank() {
         let set = variables(&[("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "12")]);
         let description = RankDescription::default().filled(&set).unwrap();
-        assert_eq!(
-            (description.job.as_deref(), description.rank),
-            (Some("7"), 12)
-        );
+        assert_eq!((description.job.as_deref(), description.rank), (Some("7"), 12));
     }
 
     #[test]
@@ -350,10 +332,7 @@ mod tests {
         let text = message(complete(&[("PFO_JOB", "j"), ("PFO_GPU", "nvidia0")]));
         assert!(text.starts_with("PFO_GPU: \"nvidia0\""), "{text}");
         let text = message(complete(&[("PFO_JOB", "a b")]));
-        assert!(
-            text.starts_with("PFO_JOB: ") && text.contains("\"a b\""),
-            "{text}"
-        );
+        assert!(text.starts_with("PFO_JOB: ") && text.contains("\"a b\""), "{text}");
 
         let with = |change: fn(&mut RankDescription)| {
             let mut description = RankDescription::default();
@@ -361,15 +340,9 @@ mod tests {
             message(description.complete_from(&variables(&[("PFO_JOB", "j")])))
         };
         let text = with(|d| d.pp_rank = 4);
-        assert!(
-            text.contains("pp_rank 4 is not below pp_degree 1"),
-            "{text}"
-        );
+        assert!(text.contains("pp_rank 4 is not below pp_degree 1"), "{text}");
         let text = with(|d| d.tp_degree = 0);
-        assert!(
-            text.contains("tp_rank 0 is not below tp_degree 0"),
-            "{text}"
-        );
+        assert!(text.contains("tp_rank 0 is not below tp_degree 0"), "{text}");
         assert!(with(|d| d.num_microbatches = Some(0)).contains("num_microbatches is 0"));
         let text = with(|d| d.socket = Some("x".repeat(108).into()));
         assert!(text.contains("108 bytes"), "{text}");

@@ -53,8 +53,7 @@ pub(crate) struct ClosedInChildren(Option<&'static AtomicI32>);
 impl ClosedInChildren {
     pub(crate) fn register(fd: RawFd) -> Self {
         let free = |slot: &&AtomicI32| {
-            slot.compare_exchange(FREE, fd, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
+            slot.compare_exchange(FREE, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
         Self(SOCKETS.iter().find(free))
     }
@@ -74,9 +73,7 @@ mod tests {
 
     #[test]
     fn more_sockets_than_slots_are_no_harm() {
-        let all: Vec<_> = (0..40)
-            .map(|_| ClosedInChildren::register(RawFd::MAX))
-            .collect();
+        let all: Vec<_> = (0..40).map(|_| ClosedInChildren::register(RawFd::MAX)).collect();
         drop(all);
         assert!(ClosedInChildren::register(RawFd::MAX).0.is_some());
     }

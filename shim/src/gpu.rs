@@ -64,10 +64,7 @@ impl FromStr for Gpu {
         }
         let ordinal = text.strip_prefix("cuda:").unwrap_or(text);
         if !ordinal.is_empty() && ordinal.bytes().all(|b| b.is_ascii_digit()) {
-            return ordinal
-                .parse()
-                .map(Self::CudaOrdinal)
-                .map_err(|_| unknown());
+            return ordinal.parse().map(Self::CudaOrdinal).map_err(|_| unknown());
         }
         let bus_id = nvml_bus_id(text).ok_or_else(unknown)?;
         Ok(Self::PciBusId(bus_id.parse()?))
@@ -110,12 +107,7 @@ mod tests {
 
     #[test]
     fn every_usual_way_to_write_a_bus_id_becomes_the_drivers_way() {
-        for text in [
-            "00000000:0A:00.0",
-            "0000:0a:00.0",
-            "0a:00.0",
-            " 0000:0a:0.0 ",
-        ] {
+        for text in ["00000000:0A:00.0", "0000:0a:00.0", "0a:00.0", " 0000:0a:0.0 "] {
             let gpu: Gpu = text.parse().unwrap();
             assert_eq!(gpu, Gpu::PciBusId("00000000:0A:00.0".parse().unwrap()));
         }
@@ -131,22 +123,11 @@ mod tests {
 
     #[test]
     fn what_names_no_gpu_is_refused_with_the_ways_that_do() {
-        for text in [
-            "",
-            "cuda:",
-            "cuda:x",
-            "-1",
-            "nvidia0",
-            "00:1.",
-            ":.",
-            "1:2:3:4.5",
-            "99999999999",
-        ] {
+        for text in
+            ["", "cuda:", "cuda:x", "-1", "nvidia0", "00:1.", ":.", "1:2:3:4.5", "99999999999"]
+        {
             let error = text.parse::<Gpu>().unwrap_err().to_string();
-            assert!(
-                error.starts_with(&format!("{text:?} names no GPU")),
-                "{error}"
-            );
+            assert!(error.starts_with(&format!("{text:?} names no GPU")), "{error}");
             assert!(error.contains("CUDA ordinal"), "{error}");
         }
     }

@@ -53,6 +53,12 @@
 
 mod background;
 mod backoff;
+#[allow(unsafe_code, reason = "a C ABI is unsafe by nature; each block says why it holds")]
+mod c_api;
+#[allow(unsafe_code, reason = "reads and writes structures of C callers")]
+mod c_rank;
+#[allow(unsafe_code, reason = "writes into buffers of C callers")]
+mod c_text;
 mod cuda;
 mod description;
 mod fork;

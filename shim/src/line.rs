@@ -110,11 +110,8 @@ impl Line {
         chunk: u16,
         microbatch: Option<u32>,
     ) -> Wake {
-        let unit = Unit {
-            instruction,
-            chunk,
-            microbatch: self.count(instruction, chunk, microbatch),
-        };
+        let unit =
+            Unit { instruction, chunk, microbatch: self.count(instruction, chunk, microbatch) };
         self.open_unit = Some(unit);
         self.send(Mark::InstructionBegin(unit))
     }
@@ -146,11 +143,7 @@ impl Line {
             }
             return Wake::No;
         };
-        let event = Event {
-            sequence: self.sequence,
-            client_ns: monotonic_ns(),
-            mark,
-        };
+        let event = Event { sequence: self.sequence, client_ns: monotonic_ns(), mark };
         self.sequence += 1;
         match link.send_event(&event) {
             Delivery::Sent => {
@@ -213,9 +206,7 @@ impl Line {
 /// `CLOCK_MONOTONIC`, so that the daemon can compare it with its own.
 fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
-    now.map_or(0, |now| {
-        now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
-    })
+    now.map_or(0, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }
 
 #[cfg(test)]
@@ -253,10 +244,7 @@ mod tests {
         let mut line = line();
         assert_eq!(begun(&mut line, Instruction::Forward, u16::MAX, Some(3)), 3);
         assert_eq!(begun(&mut line, Instruction::Forward, u16::MAX, None), 0);
-        assert_eq!(
-            begun(&mut line, Instruction::Forward, 0, Some(u32::MAX)),
-            u32::MAX
-        );
+        assert_eq!(begun(&mut line, Instruction::Forward, 0, Some(u32::MAX)), u32::MAX);
         assert_eq!(begun(&mut line, Instruction::Forward, 0, None), 0);
     }
 

@@ -56,10 +56,7 @@ impl Link {
         let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
         let closed_in_children = ClosedInChildren::register(fd.as_raw_fd());
         connect(fd.as_raw_fd(), &address)?;
-        Ok(Self {
-            _closed_in_children: closed_in_children,
-            stream: fd.into(),
-        })
+        Ok(Self { _closed_in_children: closed_in_children, stream: fd.into() })
     }
 
     /// Hands an event to the kernel. This is the training loop's way: it neither waits nor allocates.
@@ -79,9 +76,7 @@ impl Link {
 
     /// Sends a message that a fresh socket always has room for.
     pub(crate) fn say(&self, message: &ClientMessage) -> Result<(), Problem> {
-        let frame = message
-            .to_frame()
-            .map_err(|error| Problem::internal(&error.to_string()))?;
+        let frame = message.to_frame().map_err(|error| Problem::internal(&error.to_string()))?;
         match send(self.fd(), &frame, NEVER_WAIT) {
             Ok(sent) if sent == frame.len() => Ok(()),
             Ok(_) => Err(Problem::lost("the socket is full")),

@@ -102,11 +102,7 @@ impl Problem {
         message: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
-        Self {
-            code,
-            message: message.into(),
-            remedy: remedy.into(),
-        }
+        Self { code, message: message.into(), remedy: remedy.into() }
     }
 
     pub(crate) fn no_answer(socket: &Path) -> Self {
@@ -152,11 +148,7 @@ impl Problem {
     }
 
     pub(crate) fn closed(closing: Closing) -> Self {
-        Self::new(
-            ProblemCode::Closed(closing.reason),
-            printable(closing.message),
-            "",
-        )
+        Self::new(ProblemCode::Closed(closing.reason), printable(closing.message), "")
     }
 
     pub(crate) fn unsupported(spoken: Unsupported) -> Self {
@@ -218,11 +210,7 @@ impl Problem {
     }
 
     pub(crate) fn internal(detail: &str) -> Self {
-        Self::new(
-            ProblemCode::Internal,
-            format!("libpfo failed: {detail}"),
-            "please report this",
-        )
+        Self::new(ProblemCode::Internal, format!("libpfo failed: {detail}"), "please report this")
     }
 }
 

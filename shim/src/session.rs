@@ -123,11 +123,7 @@ impl Session {
     /// What became of the events so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        if self.shared.is_ours() {
-            self.shared.lock().counters()
-        } else {
-            Counters::default()
-        }
+        if self.shared.is_ours() { self.shared.lock().counters() } else { Counters::default() }
     }
 
     /// Ends the session, as dropping it does: the daemon restores the GPU's clocks.

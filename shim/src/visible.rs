@@ -77,18 +77,12 @@ impl CudaEnvironment {
                 format!("set CUDA_DEVICE_ORDER=PCI_BUS_ID, or {NAME_IT}"),
             ));
         }
-        by_bus
-            .get(index)
-            .map(|gpu| gpu.uuid.clone())
-            .ok_or_else(|| {
-                Problem::unresolved(
-                    format!(
-                        "cuda:{ordinal} does not exist: the node has {} GPUs",
-                        by_bus.len()
-                    ),
-                    NAME_IT,
-                )
-            })
+        by_bus.get(index).map(|gpu| gpu.uuid.clone()).ok_or_else(|| {
+            Problem::unresolved(
+                format!("cuda:{ordinal} does not exist: the node has {} GPUs", by_bus.len()),
+                NAME_IT,
+            )
+        })
     }
 
     /// Slurm with device cgroups and container runtimes hide GPUs below CUDA, which then counts only
@@ -106,10 +100,7 @@ impl CudaEnvironment {
         if let Some(given) = self.container.as_deref()
             && !matches!(given.trim(), "" | "all" | "void")
         {
-            return Err(doubt(
-                "the container was given GPUs by NVIDIA_VISIBLE_DEVICES",
-                given,
-            ));
+            return Err(doubt("the container was given GPUs by NVIDIA_VISIBLE_DEVICES", given));
         }
         if let Some(given) = self.slurm_gpus.as_deref()
             && self.visible.as_deref() != Some(given)
@@ -141,9 +132,7 @@ impl Entry {
             ));
         }
         if text.starts_with("GPU-") {
-            let mut matching = by_bus
-                .iter()
-                .filter(|gpu| gpu.uuid.as_str().starts_with(text));
+            let mut matching = by_bus.iter().filter(|gpu| gpu.uuid.as_str().starts_with(text));
             return match (matching.next(), matching.next()) {
                 (Some(gpu), None) => Ok(Some(Self::Uuid(gpu.uuid.clone()))),
                 (None, _) => Ok(None),
@@ -154,10 +143,7 @@ impl Entry {
             };
         }
         // "-1", "NoDevFiles", "" and a number that no GPU has all end the list.
-        let index = text
-            .parse::<usize>()
-            .ok()
-            .filter(|index| *index < by_bus.len());
+        let index = text.parse::<usize>().ok().filter(|index| *index < by_bus.len());
         Ok(index.map(Self::Index))
     }
 }
@@ -173,9 +159,7 @@ mod tests {
             .iter()
             .enumerate()
             .map(|(index, model)| GpuListing {
-                uuid: format!("GPU-{index}{index}{index}a-b{index}")
-                    .parse()
-                    .unwrap(),
+                uuid: format!("GPU-{index}{index}{index}a-b{index}").parse().unwrap(),
                 pci_bus_id: format!("00000000:{:02X}:00.0", 7 + index).parse().unwrap(),
                 model: (*model).to_owned(),
             })
@@ -183,10 +167,7 @@ mod tests {
     }
 
     fn seeing(visible: &str) -> CudaEnvironment {
-        CudaEnvironment {
-            visible: Some(visible.to_owned()),
-            ..CudaEnvironment::default()
-        }
+        CudaEnvironment { visible: Some(visible.to_owned()), ..CudaEnvironment::default() }
     }
 
     fn index_of(environment: &CudaEnvironment, ordinal: u32) -> Result<usize, Problem> {
@@ -214,20 +195,14 @@ mod tests {
         for visible in ["1,-1,2", "1,NoDevFiles,2", "1,9,2", "1,,2", "1,GPU-x,2"] {
             assert_eq!(index_of(&seeing(visible), 0), Ok(1));
             let problem = index_of(&seeing(visible), 1).unwrap_err();
-            assert!(
-                problem.message.contains("shows 1 of the 4 GPUs"),
-                "{problem}"
-            );
+            assert!(problem.message.contains("shows 1 of the 4 GPUs"), "{problem}");
         }
     }
 
     #[test]
     fn an_empty_variable_hides_every_gpu() {
         let problem = index_of(&seeing(""), 0).unwrap_err();
-        assert!(
-            problem.message.contains("shows 0 of the 4 GPUs"),
-            "{problem}"
-        );
+        assert!(problem.message.contains("shows 0 of the 4 GPUs"), "{problem}");
         assert!(problem.remedy.contains("PFO_GPU"), "{problem}");
     }
 
@@ -249,35 +224,21 @@ mod tests {
     fn among_several_models_numbers_mean_something_only_in_bus_order() {
         let mixed = node(&["NVIDIA A40", A100]);
         let problem = seeing("1").gpu(0, &mixed).unwrap_err();
-        assert!(
-            problem.remedy.contains("CUDA_DEVICE_ORDER=PCI_BUS_ID"),
-            "{problem}"
-        );
-        let ordered = CudaEnvironment {
-            order: Some("PCI_BUS_ID".into()),
-            ..seeing("1")
-        };
+        assert!(problem.remedy.contains("CUDA_DEVICE_ORDER=PCI_BUS_ID"), "{problem}");
+        let ordered = CudaEnvironment { order: Some("PCI_BUS_ID".into()), ..seeing("1") };
         assert_eq!(ordered.gpu(0, &mixed).unwrap(), mixed[1].uuid);
         assert_eq!(seeing("GPU-1").gpu(0, &mixed).unwrap(), mixed[1].uuid);
     }
 
     #[test]
     fn gpus_renumbered_by_slurm_or_a_container_are_not_guessed() {
-        let slurm = CudaEnvironment {
-            slurm_gpus: Some("3".into()),
-            ..seeing("0")
-        };
+        let slurm = CudaEnvironment { slurm_gpus: Some("3".into()), ..seeing("0") };
         let problem = index_of(&slurm, 0).unwrap_err();
         assert!(problem.message.contains("Slurm"), "{problem}");
-        let container = CudaEnvironment {
-            container: Some("GPU-333".into()),
-            ..CudaEnvironment::default()
-        };
+        let container =
+            CudaEnvironment { container: Some("GPU-333".into()), ..CudaEnvironment::default() };
         let problem = index_of(&container, 0).unwrap_err();
-        assert!(
-            problem.message.contains("NVIDIA_VISIBLE_DEVICES"),
-            "{problem}"
-        );
+        assert!(problem.message.contains("NVIDIA_VISIBLE_DEVICES"), "{problem}");
         let agreeing = CudaEnvironment {
             slurm_gpus: Some("2,3".into()),
             container: Some("all".into()),
@@ -289,9 +250,6 @@ mod tests {
     #[test]
     fn an_ordinal_beyond_the_nodes_gpus_is_named() {
         let problem = index_of(&CudaEnvironment::default(), 4).unwrap_err();
-        assert!(
-            problem.message.contains("cuda:4 does not exist"),
-            "{problem}"
-        );
+        assert!(problem.message.contains("cuda:4 does not exist"), "{problem}");
     }
 }

@@ -1,0 +1,221 @@
+/*
+ * pfo.h - tell pfod what a training rank is doing, so that every forward and backward runs at its
+ * own GPU clock.
+ *
+ * A rank opens one session, says when each step and instruction begins and ends, and closes it:
+ *
+ *     struct pfo_rank rank;
+ *     pfo_session *session;
+ *     char why[512];
+ *
+ *     pfo_rank_init(&rank, sizeof rank);
+ *     rank.rank = rank.pp_rank = 2;
+ *     rank.pp_degree = 4;
+ *     if (pfo_open(&rank, &session) != PFO_OK) {
+ *         pfo_problem(session, why, sizeof why);
+ *         fprintf(stderr, "training at default clocks: %s\n", why);
+ *     }
+ *     for (int step = 0; step < steps; step++) {
+ *         pfo_step_begin(session);
+ *         for (int m = 0; m < microbatches; m++) {
+ *             pfo_instruction_begin(session, PFO_FORWARD, m);
+ *             ...                            (until the GPU is done with it)
+ *             pfo_instruction_end(session);
+ *         }
+ *         pfo_step_end(session);
+ *     }
+ *     pfo_close(session);
+ *
+ * Training never suffers. The calls of the training loop never block, fail, print or raise a signal,
+ * whatever the daemon does: without a lease, events are dropped and counted while a thread of the
+ * library connects again in the background, and training runs at default clocks. They also accept a
+ * NULL session and then do nothing, so that a failed pfo_open needs no branch anywhere else.
+ *
+ * A begin belongs where the GPU starts the work and an end where it is done with it. A launch is not a
+ * begin: where the host runs ahead of its GPU, synchronize first, or call from a CUDA host function
+ * (these calls are allowed there).
+ *
+ * Threads: any thread may call any function; the order of begins and ends is the caller's to keep.
+ * pfo_close must be the last call on a session. No function may be called from a signal handler.
+ *
+ * Fork: in a child, the sessions of its parent do nothing. A child that trains opens its own.
+ *
+ * Environment: what struct pfo_rank leaves out comes from PFO_SOCKET; PFO_JOB, else SLURM_JOB_ID;
+ * PFO_GPU, else LOCAL_RANK, else SLURM_LOCALID.
+ *
+ * Link with: pkg-config --cflags --libs pfo
+ */
+
+#ifndef PFO_H
+#define PFO_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A rank's session, and with it the lease of its GPU whenever the daemon grants it. */
+typedef struct pfo_session pfo_session;
+
+/* The kinds of pipeline work. The numbers are those of the protocol and never change. */
+enum pfo_instruction {
+    PFO_FORWARD = 0,          /* forward pass of a microbatch */
+    PFO_BACKWARD = 1,         /* backward pass, input and weight gradients */
+    PFO_FORWARD_BACKWARD = 2, /* backward pass that first recomputes its forward */
+    PFO_RECOMPUTATION = 3,    /* forward pass run again, ahead of its backward */
+    PFO_BACKWARD_INPUT = 4,   /* input gradients only */
+    PFO_BACKWARD_WEIGHT = 5,  /* weight gradients only */
+    PFO_LOAD = 6,             /* loading of a microbatch */
+    PFO_P2P = 7,              /* a transfer to or from a neighbour stage */
+    PFO_COLLECTIVE = 8,       /* a collective, such as the gradients' reduction */
+    PFO_OPTIMIZER_STEP = 9,   /* the optimizer's step */
+    PFO_OTHER = 10            /* anything else worth a clock of its own; so is any number above */
+};
+
+/*
+ * What pfo_open and pfo_problem return. A later release may return more codes; pfo_strerror has a
+ * text for every number.
+ */
+enum pfo_code {
+    PFO_OK = 0, /* the session holds the lease of its GPU */
+
+    /* The daemon refused. The session asks again, every 30 seconds at last. */
+    PFO_REFUSED_MALFORMED = 1,          /* it could not read the message */
+    PFO_REFUSED_NOT_AUTHORIZED = 2,     /* this user may not */
+    PFO_REFUSED_UNKNOWN_GPU = 3,        /* no GPU of the node has that name */
+    PFO_REFUSED_GPU_HELD = 4,           /* another session holds the GPU */
+    PFO_REFUSED_MIG_ENABLED = 5,        /* the GPU is split by MIG */
+    PFO_REFUSED_GPU_UNAVAILABLE = 6,    /* the driver refuses to work with the GPU */
+    PFO_REFUSED_DRIVER_UNAVAILABLE = 7, /* there is no driver */
+    PFO_REFUSED_LIMIT_REACHED = 8,      /* a limit of the daemon is reached */
+    PFO_REFUSED_RANK_CONFLICT = 9,      /* the rank contradicts the job's other ranks */
+    PFO_REFUSED_UNKNOWN_JOB = 10,       /* the daemon knows no such job */
+    PFO_REFUSED_PLAN_DOES_NOT_FIT = 11, /* the plan does not fit the job */
+    PFO_REFUSED_NO_PLAN = 12,           /* there is nothing to swap to */
+    PFO_REFUSED_SHUTTING_DOWN = 13,     /* the daemon is going down */
+    PFO_REFUSED_INTERNAL = 14,          /* the daemon failed */
+
+    /* The daemon ended the session. It connects again, after an idle end with the next event. */
+    PFO_CLOSED_IDLE = 100,          /* no event came within the idle limit */
+    PFO_CLOSED_SHUTTING_DOWN = 101, /* the daemon went down */
+    PFO_CLOSED_MALFORMED = 102,     /* the daemon could not read an event */
+    PFO_CLOSED_REVOKED = 103,       /* an administrator or the user ended it */
+    PFO_CLOSED_GPU_LOST = 104,      /* the GPU stopped answering */
+
+    /* The session did not get as far. It goes on trying, but for PFO_NO_THREAD and PFO_FORKED. */
+    PFO_NO_DAEMON = 150,       /* nobody listens on the socket */
+    PFO_ACCESS_DENIED = 151,   /* this user may not open the socket */
+    PFO_NO_ANSWER = 152,       /* the daemon has not answered yet */
+    PFO_UNSUPPORTED = 153,     /* daemon and library speak different versions of the protocol */
+    PFO_GARBLED = 154,         /* what the daemon answered makes no sense */
+    PFO_CONNECTION_LOST = 155, /* the connection broke */
+    PFO_GPU_UNRESOLVED = 156,  /* which GPU the CUDA ordinal means cannot be told */
+    PFO_NO_THREAD = 157,       /* the background thread could not start */
+    PFO_FORKED = 158,          /* the session is that of the parent process */
+    PFO_INTERNAL = 159,        /* the library failed */
+
+    /* There is no session: the one real error of pfo_open. */
+    PFO_INVALID_DESCRIPTION = 200
+};
+
+/*
+ * A rank: its job, its place in it and its GPU. pfo_rank_init fills in the defaults; after it, set
+ * what differs. The structure only ever grows at its end, so that programs and releases of the
+ * library can be mixed.
+ */
+struct pfo_rank {
+    size_t struct_size; /* set by pfo_rank_init; leave as it is */
+
+    /* Texts are UTF-8, end with NUL and are copied by pfo_open. */
+    const char *job;    /* NULL: PFO_JOB, else SLURM_JOB_ID */
+    const char *gpu;    /* "GPU-6f2c..." (UUID), "0000:07:00.0" (PCI bus id), "cuda:1" (CUDA ordinal);
+                           NULL: PFO_GPU, else CUDA ordinal LOCAL_RANK, SLURM_LOCALID or 0 */
+    const char *socket; /* NULL: PFO_SOCKET, else /run/pfo/pfod.sock */
+
+    uint32_t rank;      /* the global rank */
+    uint32_t pp_rank;   /* the pipeline stage, counted from 0 */
+    uint32_t dp_rank;   /* the data-parallel rank */
+    uint32_t tp_rank;   /* the tensor-parallel rank */
+    uint32_t pp_degree; /* the number of pipeline stages; default 1, as for the other degrees */
+    uint32_t dp_degree; /* the number of data-parallel replicas */
+    uint32_t tp_degree; /* the number of tensor-parallel shards */
+
+    uint32_t num_microbatches; /* of each step; 0 (default): not known, or not always the same */
+    uint64_t first_step;       /* the number of the first step; default 0 */
+    uint32_t setup_timeout_ms; /* how long pfo_open waits at most, in milliseconds; default 2000 */
+    uint32_t reserved;         /* 0 */
+};
+
+/* What became of a session's events. Only ever grows at its end, as struct pfo_rank does. */
+struct pfo_counters {
+    uint64_t sent;       /* events that the kernel took */
+    uint64_t dropped;    /* events that nobody took: no connection, or its socket was full */
+    uint64_t reconnects; /* how often a lost lease was had again */
+    uint64_t connected;  /* 1 if the session holds a lease, as far as it knows; else 0 */
+};
+
+/* The microbatch after the last one of the same instruction (and chunk) in this step. */
+#define PFO_MICROBATCH_AUTO UINT32_MAX
+
+/* Fills in the defaults. struct_size is sizeof(struct pfo_rank). */
+void pfo_rank_init(struct pfo_rank *rank, size_t struct_size);
+
+/*
+ * Opens a session, and waits for the daemon's first answer, at most rank->setup_timeout_ms. A NULL
+ * rank means all defaults.
+ *
+ * Returns PFO_OK if the session holds the lease of its GPU. Any other code is why it does not: the
+ * session is of use all the same, goes on trying in the background, and has to be closed. Only with
+ * PFO_INVALID_DESCRIPTION there is no session, and *session is NULL. pfo_problem has the text.
+ */
+int pfo_open(const struct pfo_rank *rank, pfo_session **session);
+
+/*
+ * The training loop's calls.
+ *
+ * Steps count up by one from first_step. An end without a begin does nothing. Instructions of a rank
+ * do not overlap: pfo_instruction_end ends the one begun last.
+ */
+void pfo_step_begin(pfo_session *session);
+void pfo_step_end(pfo_session *session);
+
+/* An enum pfo_instruction, and the microbatch counted from 0 in each step or PFO_MICROBATCH_AUTO. */
+void pfo_instruction_begin(pfo_session *session, uint32_t instruction, uint32_t microbatch);
+void pfo_instruction_end(pfo_session *session);
+
+/*
+ * As pfo_instruction_begin, on one of several model chunks of the stage, as interleaved schedules
+ * have them. Microbatches of chunks from 64 on are not counted and must be given.
+ */
+void pfo_instruction_begin_in_chunk(pfo_session *session, uint32_t instruction, uint16_t chunk,
+                                    uint32_t microbatch);
+
+/*
+ * Why there is no lease right now, as a code and, if text is not NULL, as one line for people: what is
+ * wrong and what to do about it, cut to size bytes with its NUL (512 are enough for most). PFO_OK and an
+ * empty text if there is a lease.
+ *
+ * With a NULL session: PFO_INVALID_DESCRIPTION, and what was wrong with the description of this
+ * thread's last pfo_open.
+ */
+int pfo_problem(pfo_session *session, char *text, size_t size);
+
+/* What became of the events so far. struct_size is sizeof(struct pfo_counters). */
+void pfo_counters(pfo_session *session, struct pfo_counters *counters, size_t struct_size);
+
+/* Ends a session, without waiting: the daemon restores the GPU's clocks. NULL does nothing. */
+void pfo_close(pfo_session *session);
+
+/* What a code means, for people: a constant text, also for codes of later releases. */
+const char *pfo_strerror(int code);
+
+/* The version of the library, such as "0.1.0": a constant text. */
+const char *pfo_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* PFO_H */

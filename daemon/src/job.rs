@@ -11,6 +11,7 @@ use pfo_protocol::{Hello, JobName, Refusal, RefusalCode, SwapTarget};
 use crate::driver::Gpu;
 use crate::fit::{JobPlan, Misfit, RankShape};
 use crate::lease::Session;
+use crate::measure::RankWindows;
 use crate::swap::Swap;
 
 /// Swaps remembered for the names of their measured windows.
@@ -61,6 +62,8 @@ pub struct Members {
     pub swaps: VecDeque<Arc<Swap>>,
     /// Joules of the sessions that have ended.
     pub ended_energy_j: f64,
+    /// What the ranks measured in sessions that have ended.
+    pub ended_windows: BTreeMap<u32, RankWindows>,
     /// Since when no rank is left.
     pub empty_since: Option<Instant>,
     plans_made: u32,
@@ -137,7 +140,11 @@ impl Job {
         {
             plan.suspend(|| format!("it does not fit a rank that came later: {misfit}"));
         }
-        members.empty_since = None;
+        if members.empty_since.take().is_some() && member.hello.next_step == 0 {
+            // The job starts anew; what its former run measured is over.
+            members.ended_energy_j = 0.0;
+            members.ended_windows.clear();
+        }
         members.ranks.insert(rank, member);
         Ok(members.swaps.back().filter(|swap| swap.is_complete()).cloned())
     }
@@ -145,7 +152,9 @@ impl Job {
     /// Takes a rank out whose session is over.
     pub fn leave(&self, session: &Session) {
         let mut members = self.members();
-        members.ended_energy_j += session.progress.measured.load().energy_j;
+        let measured = session.progress.measured.load();
+        members.ended_energy_j += measured.energy_j;
+        members.ended_windows.entry(session.holder.rank).or_default().merge(&measured.windows);
         members.ranks.retain(|_, member| member.session.holder.session != session.holder.session);
         if members.ranks.is_empty() {
             members.empty_since = Some(Instant::now());

@@ -8,7 +8,7 @@ use pfo_protocol::{DaemonStatus, GpuStatus, JobStatus, RankStatus, Status, Windo
 
 use crate::driver::Gpu;
 use crate::job::{Job, Member, Members};
-use crate::measure::RankWindow;
+use crate::measure::{RankWindow, RankWindows};
 use crate::monotonic::now_ns;
 use crate::node::Node;
 
@@ -131,13 +131,14 @@ fn rank_status(member: &Member) -> RankStatus {
 
 /// The windows of all ranks put together, swap by swap.
 fn windows(members: &Members) -> Vec<Window> {
+    let mut of_rank = members.ended_windows.clone();
+    for (rank, member) in &members.ranks {
+        let measured = member.session.progress.measured.load();
+        of_rank.entry(*rank).or_default().merge(&measured.windows);
+    }
     let mut of_swap: BTreeMap<u64, Vec<RankWindow>> = BTreeMap::new();
-    for member in members.ranks.values() {
-        for window in &member.session.progress.measured.load().windows {
-            if window.steps > 0 {
-                of_swap.entry(window.swap).or_default().push(*window);
-            }
-        }
+    for window in of_rank.values().flat_map(RankWindows::measured) {
+        of_swap.entry(window.swap).or_default().push(window);
     }
     of_swap
         .into_iter()

@@ -2,8 +2,10 @@
 //!
 //! A message names the value, the place and, where it is not obvious, what to do about it.
 
+use crate::frontier::Frontier;
 use crate::instruction::Instruction;
 use crate::schedule::Schedule;
+use crate::units::{Mhz, Microbatch, Stage};
 
 /// Why a profile, a plan, a frontier file or a deadline was refused.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +48,158 @@ pub enum PlanError {
         place: String,
         /// What is wrong there.
         problem: String,
+    },
+
+    /// A profile whose header lacks a column.
+    #[error("profile: no column \"{name}\" in the header \"{found}\"")]
+    MissingColumn {
+        /// The column that is needed.
+        name: &'static str,
+        /// The header.
+        found: String,
+    },
+
+    /// A line of a profile that is no CSV row of as many fields as the header.
+    #[error("profile, line {line}: {problem}")]
+    UnreadableRow {
+        /// Counted from 1, the header.
+        line: u64,
+        /// What is wrong with it.
+        problem: String,
+    },
+
+    /// A field of a profile that cannot be what its column says.
+    #[error("profile, line {line}: {column} is \"{value}\", must be {expected}")]
+    BadField {
+        /// Counted from 1, the header.
+        line: u64,
+        /// The field's column.
+        column: &'static str,
+        /// What is there.
+        value: String,
+        /// What should be.
+        expected: &'static str,
+    },
+
+    /// Two rows that measure the same thing.
+    #[error(
+        "profile, line {line}: stage {stage}, {instruction} at {frequency} was measured in line \
+         {first} already; drop one, or add a column (such as rank) that tells them apart"
+    )]
+    DuplicateRow {
+        /// The row that came first.
+        first: u64,
+        /// The one that repeats it.
+        line: u64,
+        /// Of both.
+        stage: Stage,
+        /// Of both.
+        instruction: Instruction,
+        /// Of both.
+        frequency: Mhz,
+    },
+
+    /// A profile of nothing.
+    #[error("profile: no rows below the header")]
+    EmptyProfile,
+
+    /// A profile that leaves out a stage.
+    #[error("profile: no rows for stage {missing}, though there are some for stage {highest}")]
+    StageWithoutRows {
+        /// The first stage without rows.
+        missing: usize,
+        /// The highest stage with rows.
+        highest: usize,
+    },
+
+    /// A profile without an instruction that the schedule runs.
+    #[error("profile: stage {stage} has no rows for {instruction}, which schedule {schedule} runs")]
+    UnmeasuredInstruction {
+        /// Where it is missing.
+        stage: Stage,
+        /// What is missing.
+        instruction: Instruction,
+        /// Who needs it.
+        schedule: Schedule,
+    },
+
+    /// Stages that wait for each other.
+    #[error(
+        "stage {stage} waits for ever at {instruction} of microbatch {microbatch}: the order of its instructions deadlocks with another stage's"
+    )]
+    Deadlock {
+        /// One of those that wait.
+        stage: Stage,
+        /// What it cannot begin.
+        instruction: Instruction,
+        /// Of which microbatch.
+        microbatch: Microbatch,
+    },
+
+    /// A plan that asks for a clock that was not measured.
+    #[error("the profile has no row for stage {stage}, {instruction} at {frequency}")]
+    UnmeasuredFrequency {
+        /// Of the plan's instruction.
+        stage: Stage,
+        /// Which one.
+        instruction: Instruction,
+        /// The clock that the plan gives it.
+        frequency: Mhz,
+    },
+
+    /// A plan for a pipeline of another length than the profile's.
+    #[error("the plan has {plan} stages, the profile {profile}")]
+    StagesDiffer {
+        /// Stages of the plan.
+        plan: u16,
+        /// Stages of the profile.
+        profile: u16,
+    },
+
+    /// A table with more clocks than a frontier can hold.
+    #[error(
+        "profile: stage {stage}, {instruction} has {rows} frequencies; a frontier holds up to {limit}, leave some out",
+        limit = Frontier::MAX_TABLE_ROWS
+    )]
+    TableTooLong {
+        /// Whose table.
+        stage: Stage,
+        /// Of what.
+        instruction: Instruction,
+        /// Its rows.
+        rows: usize,
+    },
+
+    /// A deadline that no plan keeps.
+    #[error("no plan takes {deadline_s} s or less: the fastest takes {fastest_s} s")]
+    DeadlineTooEarly {
+        /// What was asked for.
+        deadline_s: f64,
+        /// What can be had.
+        fastest_s: f64,
+    },
+
+    /// A frontier of nothing.
+    #[error("the frontier has no plans")]
+    EmptyFrontier,
+
+    /// A file that is no frontier, or of a version that this one does not know.
+    #[error("not a frontier file that this version reads: {0}")]
+    ForeignFrontier(String),
+
+    /// A frontier file that was cut short or changed.
+    #[error("the frontier file is damaged: {0}; make it again with pfoctl plan optimize")]
+    DamagedFrontier(String),
+
+    /// A number of the request that cannot be worked with.
+    #[error("{name} is {value}, must be {expected}")]
+    BadArgument {
+        /// What it is.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What can be.
+        expected: &'static str,
     },
 }
 

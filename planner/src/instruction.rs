@@ -7,6 +7,7 @@ use serde::de::{Deserializer, Error as _, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PlanError, excerpt};
+use crate::units::Stage;
 
 /// One kind of pipeline work. The names are those of profiles, plans and the shim's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -69,13 +70,42 @@ impl Instruction {
         }
     }
 
+    /// What other instructions may wait for from this one.
+    pub(crate) fn product(self) -> Option<Product> {
+        match self {
+            Self::Forward => Some(Product::Activation),
+            _ if self.is_backward() => Some(Product::Gradient),
+            _ => None,
+        }
+    }
+
+    /// What this instruction waits for beside its own stage's earlier work, and from which stage,
+    /// for the same microbatch.
+    pub(crate) fn input(self, stage: Stage, num_stages: u16) -> Option<(Stage, Product)> {
+        let is_last = stage.0 + 1 >= num_stages;
+        match self {
+            Self::Forward if stage.0 > 0 => Some((Stage(stage.0 - 1), Product::Activation)),
+            Self::Recomputation => Some((stage, Product::Activation)),
+            Self::BackwardWeight => Some((stage, Product::Gradient)),
+            _ if !self.is_backward() => None,
+            _ if is_last => Some((stage, Product::Activation)),
+            _ => Some((Stage(stage.0 + 1), Product::Gradient)),
+        }
+    }
+
     /// Whether this instruction produces the gradient that the previous stage waits for.
     pub fn is_backward(self) -> bool {
-        matches!(
-            self,
-            Self::Backward | Self::ForwardBackward | Self::BackwardInput
-        )
+        matches!(self, Self::Backward | Self::ForwardBackward | Self::BackwardInput)
     }
+}
+
+/// What an instruction hands on, and another one of the same microbatch needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Product {
+    /// Of a forward: needed by the next stage's, and by the last stage's backward.
+    Activation,
+    /// Of a backward: needed by the previous stage's.
+    Gradient,
 }
 
 impl fmt::Display for Instruction {
@@ -121,26 +151,17 @@ mod tests {
     #[test]
     fn every_name_is_read_back_as_the_same_instruction() {
         for instruction in Instruction::ALL {
-            assert_eq!(
-                instruction.name().parse::<Instruction>().unwrap(),
-                instruction
-            );
+            assert_eq!(instruction.name().parse::<Instruction>().unwrap(), instruction);
             let json = serde_json::to_string(&instruction).unwrap();
             assert_eq!(json, format!("\"{instruction}\""));
-            assert_eq!(
-                serde_json::from_str::<Instruction>(&json).unwrap(),
-                instruction
-            );
+            assert_eq!(serde_json::from_str::<Instruction>(&json).unwrap(), instruction);
         }
     }
 
     #[test]
     fn an_unknown_name_is_refused_with_the_names_that_exist() {
         let message = "sideways".parse::<Instruction>().unwrap_err().to_string();
-        assert!(
-            message.contains("sideways") && message.contains("forward_backward"),
-            "{message}"
-        );
+        assert!(message.contains("sideways") && message.contains("forward_backward"), "{message}");
     }
 
     #[test]

@@ -1,15 +1,40 @@
 //! From a measured profile to the time-energy frontier and its plans.
 //!
 //! Pure: no I/O but the parsing and writing of its own file formats, from and to bytes.
+//!
+//! ```text
+//! profile ─ pipeline ┬ network ─ events ─ relaxation ┬─ bound
+//!                    └ tradeoff ───────── realise ───┴─ frontier ─ plan
+//! ```
 
+mod bound;
+mod deadline;
 mod error;
+mod events;
+mod frontier;
+mod frontier_file;
 mod instruction;
+mod network;
+mod pipeline;
 mod plan;
+mod profile;
+mod realise;
+mod relaxation;
+mod replay;
 mod schedule;
+#[cfg(test)]
+mod test_profiles;
+mod tradeoff;
 mod units;
 
+pub use bound::LowerBound;
+pub use deadline::Deadline;
 pub use error::PlanError;
+pub use frontier::{Frontier, Options, Point, Spread};
 pub use instruction::Instruction;
+pub use pipeline::Pipeline;
 pub use plan::{Plan, PlannedInstruction, Prediction, StagePlan};
+pub use profile::{Measurement, Profile};
+pub use replay::{Replay, at_highest_clocks, replay};
 pub use schedule::Schedule;
 pub use units::{Mhz, Microbatch, Stage, Watts};

@@ -103,10 +103,7 @@ impl Plan {
     /// stages, instructions and frequencies do not make up a plan.
     pub fn from_json(bytes: &[u8]) -> Result<Self, PlanError> {
         if bytes.len() > Self::MAX_JSON_BYTES {
-            return Err(PlanError::PlanTooLarge {
-                size: bytes.len(),
-                limit: Self::MAX_JSON_BYTES,
-            });
+            return Err(PlanError::PlanTooLarge { size: bytes.len(), limit: Self::MAX_JSON_BYTES });
         }
         let document: Document = serde_json::from_slice(bytes).map_err(|error| {
             // A plan of another version fails on its fields first; say what it is instead.
@@ -164,28 +161,13 @@ impl Plan {
 
     /// The number of instructions of all stages.
     pub fn num_instructions(&self) -> usize {
-        self.stages
-            .iter()
-            .map(|stage| stage.instructions.len())
-            .sum()
+        self.stages.iter().map(|stage| stage.instructions.len()).sum()
     }
 
     fn check(&self) -> Result<(), PlanError> {
-        within(
-            "num_stages",
-            self.num_stages.into(),
-            Self::MAX_STAGES.into(),
-        )?;
-        within(
-            "num_microbatches",
-            self.num_microbatches,
-            Self::MAX_MICROBATCHES,
-        )?;
-        if let Some(gpu) = self
-            .gpu
-            .as_ref()
-            .filter(|gpu| gpu.len() > Self::MAX_GPU_NAME_BYTES)
-        {
+        within("num_stages", self.num_stages.into(), Self::MAX_STAGES.into())?;
+        within("num_microbatches", self.num_microbatches, Self::MAX_MICROBATCHES)?;
+        if let Some(gpu) = self.gpu.as_ref().filter(|gpu| gpu.len() > Self::MAX_GPU_NAME_BYTES) {
             let limit = Self::MAX_GPU_NAME_BYTES;
             return Err(content(
                 "gpu",
@@ -223,11 +205,7 @@ impl Plan {
         // A bit for each instruction of each microbatch; the count of both is bounded by now.
         let mut seen = vec![0_u16; self.num_microbatches as usize];
         for (index, planned) in stage.instructions.iter().enumerate() {
-            let PlannedInstruction {
-                instruction,
-                microbatch,
-                frequency_mhz,
-            } = *planned;
+            let PlannedInstruction { instruction, microbatch, frequency_mhz } = *planned;
             let wrong = |problem| content(&format!("stage {number}, instruction {index}"), problem);
             let Some(seen) = seen.get_mut(microbatch.0 as usize) else {
                 return Err(wrong(format!(
@@ -252,10 +230,7 @@ impl Plan {
         for (microbatch, &seen) in seen.iter().enumerate() {
             let has = |instruction: &Instruction| seen & (1 << *instruction as u16) != 0;
             let count = |belongs: fn(Instruction) -> bool| {
-                Instruction::ALL
-                    .iter()
-                    .filter(|&i| belongs(*i) && has(i))
-                    .count()
+                Instruction::ALL.iter().filter(|&i| belongs(*i) && has(i)).count()
             };
             let forwards = count(|instruction| instruction == Instruction::Forward);
             let backwards = count(Instruction::is_backward);
@@ -276,27 +251,18 @@ impl Plan {
 }
 
 fn foreign_format(found: &str) -> PlanError {
-    PlanError::PlanFormat {
-        found: excerpt(found),
-        expected: FORMAT,
-    }
+    PlanError::PlanFormat { found: excerpt(found), expected: FORMAT }
 }
 
 fn content(place: &str, problem: String) -> PlanError {
-    PlanError::PlanContent {
-        place: place.to_owned(),
-        problem,
-    }
+    PlanError::PlanContent { place: place.to_owned(), problem }
 }
 
 fn within(place: &str, value: u32, limit: u32) -> Result<(), PlanError> {
     if (1..=limit).contains(&value) {
         Ok(())
     } else {
-        Err(content(
-            place,
-            format!("{value} is not between 1 and {limit}"),
-        ))
+        Err(content(place, format!("{value} is not between 1 and {limit}")))
     }
 }
 
@@ -348,10 +314,7 @@ mod tests {
             num_stages: 2,
             num_microbatches: 1,
             p2p_blocking_power_w: Some(Watts(83.64)),
-            predicted: Some(Prediction {
-                iteration_time_s: 0.25,
-                iteration_energy_j: 100.5,
-            }),
+            predicted: Some(Prediction { iteration_time_s: 0.25, iteration_energy_j: 100.5 }),
             stages: vec![stage(0, 1395), stage(1, 855)],
         }
     }
@@ -383,10 +346,7 @@ mod tests {
               {"instruction": "forward", "microbatch": 0, "frequency_mhz": 1410},
               {"instruction": "backward", "microbatch": 0, "frequency_mhz": 1410}]}]}"#;
         let plan = Plan::from_json(json.as_bytes()).unwrap();
-        assert_eq!(
-            (plan.gpu, plan.p2p_blocking_power_w, plan.predicted),
-            (None, None, None)
-        );
+        assert_eq!((plan.gpu, plan.p2p_blocking_power_w, plan.predicted), (None, None, None));
     }
 
     #[test]
@@ -400,10 +360,7 @@ mod tests {
     #[test]
     fn an_unknown_field_is_refused_by_name() {
         let message = refused(&GOLDEN.replace("\"gpu\"", "\"gpus\""));
-        assert!(
-            message.contains("gpus") && message.contains("line 3"),
-            "{message}"
-        );
+        assert!(message.contains("gpus") && message.contains("line 3"), "{message}");
         let message = refused(&GOLDEN.replacen("\"microbatch\"", "\"mb\"", 1));
         assert!(message.contains("`mb`"), "{message}");
     }
@@ -411,19 +368,13 @@ mod tests {
     #[test]
     fn an_unknown_instruction_is_refused_by_name_and_line() {
         let message = refused(&GOLDEN.replacen("\"forward\"", "\"foreward\"", 1));
-        assert!(
-            message.contains("foreward") && message.contains("line 11"),
-            "{message}"
-        );
+        assert!(message.contains("foreward") && message.contains("line 11"), "{message}");
     }
 
     #[test]
     fn another_version_is_refused_as_such_even_if_its_fields_differ() {
         let message = refused(r#"{"format": "pfo-plan/2", "phases": [1, 2]}"#);
-        assert!(
-            message.contains("pfo-plan/2") && message.contains("pfo-plan/1"),
-            "{message}"
-        );
+        assert!(message.contains("pfo-plan/2") && message.contains("pfo-plan/1"), "{message}");
         let message = refused(&GOLDEN.replace("pfo-plan/1", "pfo-plan/9"));
         assert!(message.contains("pfo-plan/9"), "{message}");
     }
@@ -447,26 +398,17 @@ mod tests {
     #[test]
     fn no_stages_too_many_stages_and_too_many_microbatches_are_refused() {
         let message = refused_with(|plan| plan.num_stages = 0);
-        assert!(
-            message.contains("num_stages: 0 is not between 1 and 1024"),
-            "{message}"
-        );
+        assert!(message.contains("num_stages: 0 is not between 1 and 1024"), "{message}");
         let message = refused_with(|plan| plan.num_stages = 2000);
         assert!(message.contains("num_stages: 2000"), "{message}");
         let message = refused_with(|plan| plan.num_microbatches = u32::MAX);
-        assert!(
-            message.contains("num_microbatches: 4294967295"),
-            "{message}"
-        );
+        assert!(message.contains("num_microbatches: 4294967295"), "{message}");
     }
 
     #[test]
     fn a_stage_out_of_order_is_refused_with_its_number_and_its_place() {
         let message = refused_with(|plan| plan.stages[1].stage = Stage(7));
-        assert!(
-            message.contains("stages[1]") && message.contains("stage 7"),
-            "{message}"
-        );
+        assert!(message.contains("stages[1]") && message.contains("stage 7"), "{message}");
     }
 
     #[test]
@@ -488,10 +430,7 @@ mod tests {
             "{message}"
         );
         let message = refused_with(|plan| plan.num_microbatches = 2);
-        assert!(
-            message.contains("microbatch 1 has 0 forward and 0 backward"),
-            "{message}"
-        );
+        assert!(message.contains("microbatch 1 has 0 forward and 0 backward"), "{message}");
     }
 
     #[test]
@@ -509,23 +448,15 @@ mod tests {
         let message = refused_with(|plan| plan.p2p_blocking_power_w = Some(Watts(-1.0)));
         assert!(message.contains("p2p_blocking_power_w: -1"), "{message}");
         let message = refused_with(|plan| {
-            plan.predicted = Some(Prediction {
-                iteration_time_s: f64::NAN,
-                iteration_energy_j: 1.0,
-            });
+            plan.predicted =
+                Some(Prediction { iteration_time_s: f64::NAN, iteration_energy_j: 1.0 });
         });
-        assert!(
-            message.contains("predicted.iteration_time_s: NaN"),
-            "{message}"
-        );
+        assert!(message.contains("predicted.iteration_time_s: NaN"), "{message}");
     }
 
     #[test]
     fn a_negative_frequency_is_refused_with_its_line() {
         let message = refused(&GOLDEN.replace("1395", "-1395"));
-        assert!(
-            message.contains("-1395") && message.contains("line"),
-            "{message}"
-        );
+        assert!(message.contains("-1395") && message.contains("line"), "{message}");
     }
 }

@@ -99,13 +99,7 @@ mod tests {
             _ => format!("B{m}"),
         };
         (0..num_stages)
-            .map(|stage| {
-                order(stage)
-                    .into_iter()
-                    .map(short)
-                    .collect::<Vec<_>>()
-                    .join(" ")
-            })
+            .map(|stage| order(stage).into_iter().map(short).collect::<Vec<_>>().join(" "))
             .collect()
     }
 
@@ -131,9 +125,6 @@ mod tests {
     #[test]
     fn an_unknown_schedule_is_refused_with_those_that_exist() {
         let message = "2f2b".parse::<Schedule>().unwrap_err().to_string();
-        assert!(
-            message.contains("2f2b") && message.contains("1f1b"),
-            "{message}"
-        );
+        assert!(message.contains("2f2b") && message.contains("1f1b"), "{message}");
     }
 }

@@ -1,0 +1,378 @@
+//! The frontier: plans of measured clocks from the fastest to the cheapest and on.
+//!
+//! A few dozen deadlines are solved and rounded for themselves. Every other plan is spliced from
+//! the two of those around it: half a step in one regime and half in the next is better than a
+//! whole step rounded on its own.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use crate::bound::LowerBound;
+use crate::deadline::Deadline;
+use crate::error::PlanError;
+use crate::events::Events;
+use crate::pipeline::Pipeline;
+use crate::plan::Plan;
+use crate::profile::Measurement;
+use crate::realise::{Choices, Realised, Realiser};
+use crate::relaxation::Relaxation;
+use crate::replay::account;
+use crate::tradeoff::Tradeoffs;
+use crate::units::Watts;
+
+/// How many plans to make, and for which deadlines.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The most plans to keep.
+    pub plans: usize,
+    /// How they are spread.
+    pub spread: Spread,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { plans: 200, spread: Spread::Useful }
+    }
+}
+
+/// Which iteration times get plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// Four of five between the fastest and the cheapest, the rest beyond: those are of use when a
+    /// straggler makes the pipeline wait anyhow.
+    Useful,
+    /// Evenly from the fastest to the slowest, as planners are compared.
+    Even,
+}
+
+/// Time and energy of a plan: its replay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Seconds that a step takes.
+    pub iteration_time_s: f64,
+    /// Joules of all stages, waiting included.
+    pub iteration_energy_j: f64,
+}
+
+/// Plans for one pipeline, fastest first.
+#[derive(Clone, Debug)]
+pub struct Frontier {
+    /// The GPU model that was profiled, if it is known.
+    pub gpu: Option<String>,
+    pub(crate) pipeline: Pipeline,
+    pub(crate) p2p_power: Watts,
+    pub(crate) plans: Vec<Kept>,
+    /// The plan of least energy.
+    cheapest: usize,
+}
+
+/// A plan as it is kept.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Kept {
+    pub(crate) point: Point,
+    /// For each operation, stage by stage in the stage's order, the row of its table.
+    pub(crate) rows: Box<[u8]>,
+}
+
+impl Frontier {
+    /// The most rows of one instruction's table.
+    pub const MAX_TABLE_ROWS: usize = 256;
+    /// The most plans.
+    pub const MAX_PLANS: usize = 100_000;
+
+    /// How many deadlines are rounded for themselves.
+    const ANCHORS: usize = 128;
+
+    /// Makes the plans. `progress` is told, from any thread, how much of the work is done (0 to 1).
+    ///
+    /// # Errors
+    /// If the power or the number of plans makes no sense, or a table is too long.
+    pub fn optimize(
+        pipeline: &Pipeline,
+        p2p_power: Watts,
+        options: Options,
+        progress: &(dyn Fn(f64) + Sync),
+    ) -> Result<Self, PlanError> {
+        check(pipeline, p2p_power, options)?;
+        let tradeoffs = Tradeoffs::new(pipeline, p2p_power);
+        let choices = Choices::new(&tradeoffs);
+        let network = pipeline.network();
+
+        let (bound, anchors) = anchors(pipeline, p2p_power, &tradeoffs);
+        progress(0.3);
+        let new = || Realiser::new(network, &choices);
+        let rounded = in_parallel(&anchors, new, |realiser, anchor| {
+            realiser.best_rounding(&anchor.durations_s, anchor.deadline_s)
+        });
+        progress(0.6);
+        let regimes = lower_hull(rounded);
+
+        let fastest_s = new().fastest_s();
+        let deadlines = deadlines(&bound, fastest_s, options);
+        let done = AtomicUsize::new(0);
+        let made = in_parallel(&deadlines, new, |realiser, &deadline_s| {
+            let plan = realiser.between(&regimes, deadline_s);
+            let done = done.fetch_add(1, Ordering::Relaxed);
+            progress(0.6 + 0.4 * done as f64 / deadlines.len() as f64);
+            plan
+        });
+
+        let kept = falling(made.into_iter().chain(regimes));
+        let plans = kept.iter().map(|plan| keep(pipeline, p2p_power, &choices, plan)).collect();
+        Self::new(pipeline.clone(), p2p_power, None, plans)
+    }
+
+    pub(crate) fn new(
+        pipeline: Pipeline,
+        p2p_power: Watts,
+        gpu: Option<String>,
+        plans: Vec<Kept>,
+    ) -> Result<Self, PlanError> {
+        let energy = |plan: &Kept| plan.point.iteration_energy_j;
+        let cheapest = (0..plans.len())
+            .min_by(|&a, &b| energy(&plans[a]).total_cmp(&energy(&plans[b])))
+            .ok_or(PlanError::EmptyFrontier)?;
+        Ok(Self { gpu, pipeline, p2p_power, plans, cheapest })
+    }
+
+    /// What the plans are for.
+    pub fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    /// The P2P-blocking power that the plans were made for.
+    pub fn p2p_power(&self) -> Watts {
+        self.p2p_power
+    }
+
+    /// The plans from the fastest to the cheapest: times rise, energies fall.
+    pub fn points(&self) -> impl ExactSizeIterator<Item = Point> {
+        self.plans[..=self.cheapest].iter().map(|plan| plan.point)
+    }
+
+    /// The plans slower than the cheapest. They take more energy, but less than the cheapest one
+    /// would take if a straggler stretched it to their time.
+    pub fn beyond_cheapest(&self) -> impl ExactSizeIterator<Item = Point> {
+        self.plans[self.cheapest + 1..].iter().map(|plan| plan.point)
+    }
+
+    /// The plan of least energy that keeps a deadline, by its place among [`Frontier::points`].
+    ///
+    /// # Errors
+    /// [`PlanError::DeadlineTooEarly`] if even the fastest plan takes longer.
+    pub fn pick(&self, deadline: Deadline) -> Result<usize, PlanError> {
+        let fastest_s = self.plans[0].point.iteration_time_s;
+        let deadline_s = match deadline {
+            Deadline::Seconds(seconds) => seconds,
+            Deadline::Factor(factor) => factor * fastest_s,
+            Deadline::Fastest => fastest_s,
+            Deadline::MinEnergy => f64::INFINITY,
+        };
+        let in_time = self.points().take_while(|point| point.iteration_time_s <= deadline_s);
+        in_time.count().checked_sub(1).ok_or(PlanError::DeadlineTooEarly { deadline_s, fastest_s })
+    }
+
+    /// The plan at a place among [`Frontier::points`], or beyond them.
+    pub fn plan(&self, place: usize) -> Option<Plan> {
+        let kept = self.plans.get(place)?;
+        let network = self.pipeline.network();
+        let mut row_of = vec![0; network.len()];
+        for (&operation, &row) in network.stages.iter().flatten().zip(&kept.rows) {
+            row_of[operation as usize] = usize::from(row);
+        }
+        let mut plan = self.pipeline.plan(|operation| {
+            let index = operation;
+            let operation = &network.operations[index];
+            let table = self.pipeline.profile().table(operation.stage, operation.instruction);
+            table[row_of[index]].frequency
+        });
+        plan.gpu.clone_from(&self.gpu);
+        plan.p2p_blocking_power_w = Some(self.p2p_power);
+        plan.predicted = Some(crate::plan::Prediction {
+            iteration_time_s: kept.point.iteration_time_s,
+            iteration_energy_j: kept.point.iteration_energy_j,
+        });
+        Some(plan)
+    }
+}
+
+/// An optimal relaxed schedule.
+struct Anchor {
+    deadline_s: f64,
+    durations_s: Vec<f64>,
+}
+
+/// Solves the relaxed problem and keeps schedules all along the frontier, more at its fast end,
+/// where it bends most, and the one of least energy.
+fn anchors(
+    pipeline: &Pipeline,
+    p2p_power: Watts,
+    tradeoffs: &Tradeoffs,
+) -> (LowerBound, Vec<Anchor>) {
+    let events = Events::new(pipeline.network());
+    let mut relaxation = Relaxation::new(&events, tradeoffs);
+    let mut bound = LowerBound::at_slow_end(pipeline, p2p_power, tradeoffs, &relaxation);
+    let fastest_s = bound.fastest_s();
+    let range_s = bound.slowest_s() - fastest_s;
+    let mut deadlines = (0..Frontier::ANCHORS)
+        .map(|i| 1.0 - i as f64 / (Frontier::ANCHORS - 1) as f64)
+        .map(|x| fastest_s + range_s * x * (1.0 + x) / 2.0)
+        .peekable();
+
+    let mut anchors = Vec::new();
+    let mut at_s = Vec::new();
+    let idle_w = p2p_power.0 * f64::from(pipeline.profile().num_stages());
+    let mut is_past_cheapest = false;
+    let mut keep = |relaxation: &Relaxation<'_>, deadline_s| {
+        relaxation.schedule(deadline_s, &mut at_s);
+        let span = |&(start, end): &(u32, u32)| at_s[end as usize] - at_s[start as usize];
+        anchors.push(Anchor { deadline_s, durations_s: events.spans.iter().map(span).collect() });
+    };
+    while let Some(piece) = relaxation.advance() {
+        bound.add(piece);
+        if !is_past_cheapest && piece.slope_w >= idle_w {
+            is_past_cheapest = true;
+            keep(&relaxation, piece.slow_s);
+        }
+        while let Some(deadline_s) = deadlines.next_if(|&deadline_s| deadline_s >= piece.fast_s) {
+            keep(&relaxation, deadline_s);
+        }
+    }
+    // Rounding may leave the last one below the fast end by less than a ns; or there is no range.
+    keep(&relaxation, fastest_s);
+    (bound, anchors)
+}
+
+/// The deadlines to make plans for.
+fn deadlines(bound: &LowerBound, fastest_s: f64, options: Options) -> Vec<f64> {
+    let evenly = |from: f64, to: f64, count: usize| {
+        (1..=count).map(move |i| from + (to - from).max(0.0) * i as f64 / count as f64)
+    };
+    let rest = options.plans - 1;
+    let mut deadlines = vec![fastest_s];
+    match options.spread {
+        Spread::Even => deadlines.extend(evenly(fastest_s, bound.slowest_s(), rest)),
+        Spread::Useful => {
+            let beyond = rest / 5;
+            deadlines.extend(evenly(fastest_s, bound.cheapest_s(), rest - beyond));
+            deadlines.extend(evenly(bound.cheapest_s(), bound.slowest_s(), beyond));
+        }
+    }
+    deadlines
+}
+
+fn check(pipeline: &Pipeline, p2p_power: Watts, options: Options) -> Result<(), PlanError> {
+    if !(p2p_power.0.is_finite() && p2p_power.0 >= 0.0) {
+        return Err(PlanError::BadArgument {
+            name: "the P2P-blocking power",
+            value: p2p_power.to_string(),
+            expected: "watts from 0 on",
+        });
+    }
+    if !(2..=Frontier::MAX_PLANS).contains(&options.plans) {
+        return Err(PlanError::BadArgument {
+            name: "the number of plans",
+            value: options.plans.to_string(),
+            expected: "between 2 and 100000",
+        });
+    }
+    for operation in &pipeline.network().operations {
+        let (stage, instruction) = (operation.stage, operation.instruction);
+        let rows = pipeline.profile().table(stage, instruction).len();
+        if rows > Frontier::MAX_TABLE_ROWS {
+            return Err(PlanError::TableTooLong { stage, instruction, rows });
+        }
+    }
+    Ok(())
+}
+
+/// Of plans in any order, those that are cheaper than every faster one, fastest first.
+fn falling(plans: impl IntoIterator<Item = Realised>) -> Vec<Realised> {
+    let mut plans: Vec<Realised> = plans.into_iter().collect();
+    plans.sort_by(|a, b| {
+        a.time_s.total_cmp(&b.time_s).then(a.effective_j.total_cmp(&b.effective_j))
+    });
+    let mut least_j = f64::INFINITY;
+    plans.retain(|plan| {
+        let is_cheaper = plan.effective_j < least_j;
+        least_j = least_j.min(plan.effective_j);
+        is_cheaper
+    });
+    plans
+}
+
+/// Of plans in any order, those on the lower convex hull of time and effective energy.
+fn lower_hull(plans: Vec<Realised>) -> Vec<Realised> {
+    let mut hull: Vec<Realised> = Vec::new();
+    for c in falling(plans) {
+        while let [.., a, b] = &hull[..] {
+            let over_b = (b.effective_j - a.effective_j) * (c.time_s - a.time_s);
+            let over_c = (c.effective_j - a.effective_j) * (b.time_s - a.time_s);
+            if over_b < over_c {
+                break;
+            }
+            hull.pop();
+        }
+        hull.push(c);
+    }
+    hull
+}
+
+/// Turns choices into rows of the profile, and replays them.
+fn keep(pipeline: &Pipeline, p2p_power: Watts, choices: &Choices, plan: &Realised) -> Kept {
+    let network = pipeline.network();
+    let mut row_of = vec![0; network.len()];
+    let measured: Vec<Measurement> = network
+        .operations
+        .iter()
+        .zip(&plan.assignment)
+        .enumerate()
+        .filter_map(|(index, (operation, &choice))| {
+            let table = pipeline.profile().table(operation.stage, operation.instruction);
+            let clock = choices.get(choice).frequency;
+            let row = table.binary_search_by_key(&clock, |row| row.frequency).ok()?;
+            row_of[index] = row as u8;
+            Some(table[row])
+        })
+        .collect();
+    let replay = account(network, &measured, p2p_power);
+    Kept {
+        point: Point {
+            iteration_time_s: replay.iteration_time_s,
+            iteration_energy_j: replay.iteration_energy_j,
+        },
+        rows: network.stages.iter().flatten().map(|&op| row_of[op as usize]).collect(),
+    }
+}
+
+/// Maps items on all cores; each thread works with a state of its own. Keeps the order.
+fn in_parallel<T: Sync, S, R: Send>(
+    items: &[T],
+    state: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, &T) -> R + Sync,
+) -> Vec<R> {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(items.len());
+    let next = AtomicUsize::new(0);
+    let run = || {
+        let mut state = state();
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else { return done };
+            done.push((index, work(&mut state, item)));
+        }
+    };
+    let mut results: Vec<(usize, R)> = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+        let mut results = run();
+        for other in others {
+            match other.join() {
+                Ok(more) => results.extend(more),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        results
+    });
+    results.sort_by_key(|&(index, _)| index);
+    results.into_iter().map(|(_, result)| result).collect()
+}

@@ -1,0 +1,369 @@
+//! The frontier as a file: everything needed to show it and to export its plans, and no more.
+//!
+//! ```text
+//! "pfo-frontier"  12 bytes
+//! version         u16, 1
+//! gzip stream (its CRC finds damage) of
+//!   gpu             u8 length, UTF-8; 0 if unknown
+//!   schedule        u8 length, its name
+//!   microbatches    u32
+//!   P2P power       f64, W
+//!   tables          u16, then each: stage u16, instruction (u8 length, name), rows u16,
+//!                   then each by rising clock: MHz u32, time f64 (s), energy f64 (J)
+//!   plans           u32, then all times f64 (s), all energies f64 (J), and for each plan one byte
+//!                   per operation, stage by stage: its row's index minus that of the plan before
+//! ```
+//!
+//! All numbers are little-endian. Neighbouring plans are alike, so nearly all bytes are 0 and a
+//! frontier of 3,495 plans of 1,536 operations takes a few hundred kilobytes.
+
+use std::io::{Read, Write};
+
+use flate2::Compression;
+use flate2::bufread::GzDecoder;
+use flate2::write::GzEncoder;
+
+use crate::error::{PlanError, excerpt};
+use crate::frontier::{Frontier, Kept, Point};
+use crate::instruction::Instruction;
+use crate::pipeline::Pipeline;
+use crate::plan::Plan;
+use crate::profile::{Measurement, Profile};
+use crate::units::{Mhz, Stage, Watts};
+
+const MAGIC: &[u8; 12] = b"pfo-frontier";
+const VERSION: u16 = 1;
+
+/// The most bytes that the rows of all plans may take: a small file can claim to be huge.
+const MAX_ROW_BYTES: usize = 256 << 20;
+
+impl Frontier {
+    /// The frontier as the bytes of a file.
+    ///
+    /// # Errors
+    /// If the GPU's name is too long, or the plans would be too large to be read again.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, PlanError> {
+        let gpu = self.gpu.as_deref().unwrap_or("");
+        if gpu.len() > Plan::MAX_GPU_NAME_BYTES {
+            return Err(PlanError::BadArgument {
+                name: "the GPU's name",
+                value: format!("\"{}\"", excerpt(gpu)),
+                expected: "at most 128 bytes long",
+            });
+        }
+        check_size(self.plans.len(), self.pipeline.network().len()).map_err(|problem| {
+            PlanError::BadArgument {
+                name: "the number of plans",
+                value: self.plans.len().to_string(),
+                expected: problem,
+            }
+        })?;
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(VERSION.to_le_bytes());
+        self.write(gpu, GzEncoder::new(bytes, Compression::default()))
+            .map_err(|error| PlanError::DamagedFrontier(error.to_string()))
+    }
+
+    fn write(&self, gpu: &str, mut out: GzEncoder<Vec<u8>>) -> std::io::Result<Vec<u8>> {
+        write_text(&mut out, gpu)?;
+        write_text(&mut out, self.pipeline.schedule().name())?;
+        out.write_all(&self.pipeline.num_microbatches().to_le_bytes())?;
+        out.write_all(&self.p2p_power.0.to_le_bytes())?;
+
+        let rows: Vec<_> = self.pipeline.profile().rows().collect();
+        let tables: Vec<_> = rows.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).collect();
+        out.write_all(&(tables.len() as u16).to_le_bytes())?;
+        for table in tables {
+            let (stage, instruction, _) = table[0];
+            out.write_all(&stage.0.to_le_bytes())?;
+            write_text(&mut out, instruction.name())?;
+            out.write_all(&(table.len() as u16).to_le_bytes())?;
+            for (_, _, row) in table {
+                out.write_all(&row.frequency.0.to_le_bytes())?;
+                out.write_all(&row.time_s.to_le_bytes())?;
+                out.write_all(&row.energy_j.to_le_bytes())?;
+            }
+        }
+
+        out.write_all(&(self.plans.len() as u32).to_le_bytes())?;
+        for plan in &self.plans {
+            out.write_all(&plan.point.iteration_time_s.to_le_bytes())?;
+        }
+        for plan in &self.plans {
+            out.write_all(&plan.point.iteration_energy_j.to_le_bytes())?;
+        }
+        let mut before: Box<[u8]> = vec![0; self.pipeline.network().len()].into();
+        for plan in &self.plans {
+            for (before, &row) in before.iter_mut().zip(&plan.rows) {
+                *before = row.wrapping_sub(*before);
+            }
+            out.write_all(&before)?;
+            before.copy_from_slice(&plan.rows);
+        }
+        out.finish()
+    }
+
+    /// Reads the bytes of a file that [`Frontier::to_bytes`] made.
+    ///
+    /// # Errors
+    /// If they are no frontier, one of another version, or one that was cut short or changed.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, PlanError> {
+        let Some(rest) = bytes.strip_prefix(MAGIC) else {
+            let start = String::from_utf8_lossy(&bytes[..bytes.len().min(16)]);
+            return Err(PlanError::ForeignFrontier(format!(
+                "it begins with \"{}\"",
+                excerpt(&start)
+            )));
+        };
+        let Some((&version, stream)) = rest.split_first_chunk() else {
+            return Err(damaged("it ends after its first word"));
+        };
+        let version = u16::from_le_bytes(version);
+        if version != VERSION {
+            return Err(PlanError::ForeignFrontier(format!(
+                "it is of version {version}, this is version {VERSION}"
+            )));
+        }
+        let mut file = Source(GzDecoder::new(stream));
+        let gpu = Some(file.text("the GPU's name")?).filter(|name| !name.is_empty());
+        let schedule = file.text("the schedule")?.parse()?;
+        let microbatches = u32::from_le_bytes(file.array("the number of microbatches")?);
+        let p2p_power = Watts(f64::from_le_bytes(file.array("the P2P-blocking power")?));
+        if !(p2p_power.0.is_finite() && p2p_power.0 >= 0.0) {
+            return Err(damaged(&format!("the P2P-blocking power is {p2p_power}")));
+        }
+        let pipeline = Pipeline::new(&file.profile()?, schedule, microbatches)?;
+        let plans = file.plans(&pipeline)?;
+        file.end()?;
+        Self::new(pipeline, p2p_power, gpu, plans)
+    }
+}
+
+/// The decompressed stream; every error says what could not be read.
+struct Source<'a>(GzDecoder<&'a [u8]>);
+
+impl Source<'_> {
+    fn fill(&mut self, bytes: &mut [u8], what: &str) -> Result<(), PlanError> {
+        self.0.read_exact(bytes).map_err(|error| damaged(&format!("cannot read {what}: {error}")))
+    }
+
+    fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], PlanError> {
+        let mut bytes = [0; N];
+        self.fill(&mut bytes, what)?;
+        Ok(bytes)
+    }
+
+    fn text(&mut self, what: &str) -> Result<String, PlanError> {
+        let [length] = self.array(what)?;
+        let mut bytes = vec![0; usize::from(length)];
+        self.fill(&mut bytes, what)?;
+        String::from_utf8(bytes).map_err(|_| damaged(&format!("{what} is not text")))
+    }
+
+    /// A number that must be above 0 and finite.
+    fn quantity(&mut self, what: &str) -> Result<f64, PlanError> {
+        let value = f64::from_le_bytes(self.array(what)?);
+        if value.is_finite() && value > 0.0 {
+            Ok(value)
+        } else {
+            Err(damaged(&format!("{what} is {value}")))
+        }
+    }
+
+    fn profile(&mut self) -> Result<Profile, PlanError> {
+        let mut rows = Vec::new();
+        for _ in 0..u16::from_le_bytes(self.array("the number of tables")?) {
+            let stage = u16::from_le_bytes(self.array("a table's stage")?);
+            if stage >= Plan::MAX_STAGES {
+                return Err(damaged(&format!("it has a stage {stage}")));
+            }
+            let instruction: Instruction = self.text("a table's instruction")?.parse()?;
+            let count = usize::from(u16::from_le_bytes(self.array("a table's length")?));
+            let mut last = Mhz(0);
+            for _ in 0..count {
+                let frequency = Mhz(u32::from_le_bytes(self.array("a frequency")?));
+                if !frequency.is_plausible() || frequency <= last {
+                    return Err(damaged(&format!("{frequency} follows {last}")));
+                }
+                last = frequency;
+                let time_s = self.quantity("a time")?;
+                let energy_j = self.quantity("an energy")?;
+                rows.push((Stage(stage), instruction, Measurement { frequency, time_s, energy_j }));
+            }
+        }
+        Profile::from_measurements(rows)
+    }
+
+    fn plans(&mut self, pipeline: &Pipeline) -> Result<Vec<Kept>, PlanError> {
+        let network = pipeline.network();
+        let count = u32::from_le_bytes(self.array("the number of plans")?) as usize;
+        check_size(count, network.len())
+            .map_err(|limit| damaged(&format!("it has {count} plans, not {limit}")))?;
+        let mut times_s = Vec::with_capacity(count);
+        for _ in 0..count {
+            times_s.push(self.quantity("a plan's time")?);
+        }
+        if !times_s.is_sorted() {
+            return Err(damaged("its plans are not in order"));
+        }
+        let rows_of: Vec<usize> = network
+            .stages
+            .iter()
+            .flatten()
+            .map(|&index| &network.operations[index as usize])
+            .map(|op| pipeline.profile().table(op.stage, op.instruction).len())
+            .collect();
+
+        let mut plans = Vec::with_capacity(count);
+        for iteration_time_s in times_s {
+            // Negative for a profile whose instructions draw less than waiting does.
+            let iteration_energy_j = f64::from_le_bytes(self.array("a plan's energy")?);
+            let point = Point { iteration_time_s, iteration_energy_j };
+            plans.push(Kept { point, rows: Box::default() });
+        }
+        let mut rows: Box<[u8]> = vec![0; network.len()].into();
+        let mut change = rows.clone();
+        for (number, plan) in plans.iter_mut().enumerate() {
+            self.fill(&mut change, "a plan")?;
+            let mut fits = true;
+            for ((row, &change), &rows) in rows.iter_mut().zip(&change).zip(&rows_of) {
+                *row = row.wrapping_add(change);
+                fits &= usize::from(*row) < rows;
+            }
+            if !fits {
+                return Err(damaged(&format!(
+                    "plan {number} names a frequency that its profile lacks"
+                )));
+            }
+            plan.rows.clone_from(&rows);
+        }
+        Ok(plans)
+    }
+
+    /// Reads on to the end, where the checksum is.
+    fn end(mut self) -> Result<(), PlanError> {
+        match self.0.read(&mut [0]) {
+            Ok(0) if self.0.into_inner().is_empty() => Ok(()),
+            Ok(_) => Err(damaged("it goes on after its last plan")),
+            Err(error) => Err(damaged(&error.to_string())),
+        }
+    }
+}
+
+fn check_size(plans: usize, operations: usize) -> Result<(), &'static str> {
+    if plans == 0 || plans > Frontier::MAX_PLANS {
+        return Err("between 1 and 100000");
+    }
+    if plans.saturating_mul(operations) > MAX_ROW_BYTES {
+        return Err("so many that all their instructions together are at most 268435456");
+    }
+    Ok(())
+}
+
+fn write_text(out: &mut impl Write, text: &str) -> std::io::Result<()> {
+    // GPU names are bounded, the others are ours.
+    out.write_all(&[text.len() as u8])?;
+    out.write_all(text.as_bytes())
+}
+
+fn damaged(problem: &str) -> PlanError {
+    PlanError::DamagedFrontier(problem.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::frontier::{Options, Spread};
+    use crate::schedule::Schedule;
+    use crate::test_profiles::{any_profile, unequal};
+
+    fn frontier_of(profile: &Profile) -> Frontier {
+        let pipeline = Pipeline::new(profile, Schedule::OneForwardOneBackward, 4).unwrap();
+        let options = Options { plans: 20, spread: Spread::Useful };
+        let mut frontier = Frontier::optimize(&pipeline, Watts(80.5), options, &|_| {}).unwrap();
+        frontier.gpu = Some("A100".to_owned());
+        frontier
+    }
+
+    fn assert_same(read: &Frontier, written: &Frontier) {
+        assert_eq!(read.plans, written.plans);
+        assert_eq!(read.gpu, written.gpu);
+        assert_eq!(read.p2p_power, written.p2p_power);
+        assert_eq!(read.pipeline.profile(), written.pipeline.profile());
+        assert_eq!(read.plan(0), written.plan(0));
+    }
+
+    fn refused(bytes: &[u8]) -> String {
+        Frontier::from_bytes(bytes).unwrap_err().to_string()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn what_is_written_is_read_back(profile in any_profile(3, 5)) {
+            let frontier = frontier_of(&profile);
+            assert_same(&Frontier::from_bytes(&frontier.to_bytes().unwrap()).unwrap(), &frontier);
+        }
+    }
+
+    #[test]
+    fn every_truncation_is_refused() {
+        let bytes = frontier_of(&unequal()).to_bytes().unwrap();
+        for end in 0..bytes.len() {
+            let message = refused(&bytes[..end]);
+            assert!(message.contains("damaged") || message.contains("not a frontier"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_is_refused_or_says_nothing() {
+        // Gzip's time stamp and the bits that pad its last block can be anything.
+        let frontier = frontier_of(&unequal());
+        let bytes = frontier.to_bytes().unwrap();
+        let mut harmless = 0;
+        for place in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[place] ^= 0x10;
+            if let Ok(read) = Frontier::from_bytes(&changed) {
+                assert_same(&read, &frontier);
+                harmless += 1;
+            }
+        }
+        assert!(harmless < 10, "{harmless}");
+    }
+
+    #[test]
+    fn more_bytes_than_there_should_be_are_refused() {
+        let mut bytes = frontier_of(&unequal()).to_bytes().unwrap();
+        bytes.push(0);
+        assert!(refused(&bytes).contains("goes on"));
+    }
+
+    #[test]
+    fn another_file_and_another_version_are_called_that() {
+        assert!(refused(b"stage,instruction,frequency,time,energy").contains("stage,instruct"));
+        let mut bytes = frontier_of(&unequal()).to_bytes().unwrap();
+        bytes[MAGIC.len()] = 9;
+        let message = refused(&bytes);
+        assert!(message.contains("version 9") && message.contains("version 1"), "{message}");
+    }
+
+    #[test]
+    fn a_file_that_claims_more_plans_than_there_can_be_is_refused_before_they_are_read() {
+        let frontier = frontier_of(&unequal());
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(VERSION.to_le_bytes());
+        let mut many = frontier.clone();
+        many.plans.truncate(1);
+        let honest = many.to_bytes().unwrap();
+        let mut content = Vec::new();
+        GzDecoder::new(&honest[MAGIC.len() + 2..]).read_to_end(&mut content).unwrap();
+        let count_at = content.len() - many.plans[0].rows.len() - 16 - 4;
+        content[count_at..count_at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+        let mut stream = GzEncoder::new(bytes, Compression::default());
+        stream.write_all(&content).unwrap();
+        assert!(refused(&stream.finish().unwrap()).contains("4294967295 plans"));
+    }
+}

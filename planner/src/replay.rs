@@ -1,0 +1,101 @@
+//! What a plan costs on a measured profile.
+//!
+//! The yardstick of every plan, ours or a peer's: each instruction takes the time and energy that
+//! were measured at its clock, starts as soon as its stage and its input are there, and a GPU that
+//! waits draws the P2P-blocking power. Knows nothing of how a plan was made.
+
+use crate::error::PlanError;
+use crate::network::{Network, StageOrder};
+use crate::plan::{Plan, Prediction};
+use crate::profile::{Measurement, Profile};
+use crate::units::Watts;
+
+/// The outcome of a replay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Replay {
+    /// Seconds from the first instruction's start to the last one's end.
+    pub iteration_time_s: f64,
+    /// Joules of all stages over that time, waiting included.
+    pub iteration_energy_j: f64,
+    /// Instructions of all stages.
+    pub instructions: usize,
+}
+
+impl From<Replay> for Prediction {
+    fn from(replay: Replay) -> Self {
+        Self {
+            iteration_time_s: replay.iteration_time_s,
+            iteration_energy_j: replay.iteration_energy_j,
+        }
+    }
+}
+
+/// Replays a plan over a profile.
+///
+/// # Errors
+/// If the plan has other stages than the profile, asks for a clock that was not measured, or its
+/// order deadlocks.
+pub fn replay(profile: &Profile, plan: &Plan, p2p_power: Watts) -> Result<Replay, PlanError> {
+    if plan.num_stages != profile.num_stages() {
+        let (plan, profile) = (plan.num_stages, profile.num_stages());
+        return Err(PlanError::StagesDiffer { plan, profile });
+    }
+    let orders: Vec<StageOrder> = plan
+        .stages
+        .iter()
+        .map(|s| s.instructions.iter().map(|p| (p.instruction, p.microbatch)).collect())
+        .collect();
+    let network = Network::new(&orders)?;
+
+    let mut measured = vec![None; network.len()];
+    for (stage, operations) in plan.stages.iter().zip(&network.stages) {
+        for (planned, &operation) in stage.instructions.iter().zip(operations) {
+            let (instruction, frequency) = (planned.instruction, planned.frequency_mhz);
+            let stage = stage.stage;
+            let row = profile.at(stage, instruction, frequency);
+            measured[operation as usize] = Some(row.ok_or(PlanError::UnmeasuredFrequency {
+                stage,
+                instruction,
+                frequency,
+            })?);
+        }
+    }
+    let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
+    Ok(account(&network, &measured, p2p_power))
+}
+
+/// The same plan with every instruction at the highest clock that was measured of it: what a GPU
+/// does when nobody plans for it.
+///
+/// # Errors
+/// If the profile has no row of one of the instructions.
+pub fn at_highest_clocks(profile: &Profile, plan: &Plan) -> Result<Plan, PlanError> {
+    let mut fastest = plan.clone();
+    fastest.predicted = None;
+    for stage in &mut fastest.stages {
+        for planned in &mut stage.instructions {
+            let highest = profile.table(stage.stage, planned.instruction).last();
+            planned.frequency_mhz = highest
+                .ok_or(PlanError::UnmeasuredFrequency {
+                    stage: stage.stage,
+                    instruction: planned.instruction,
+                    frequency: planned.frequency_mhz,
+                })?
+                .frequency;
+        }
+    }
+    Ok(fastest)
+}
+
+/// Time and energy of a step whose operations measure as given.
+pub(crate) fn account(network: &Network, measured: &[Measurement], p2p_power: Watts) -> Replay {
+    let makespan = network.makespan(|operation| measured[operation].time_s);
+    let busy: f64 = measured.iter().map(|m| m.time_s).sum();
+    let energy: f64 = measured.iter().map(|m| m.energy_j).sum();
+    let waiting = network.stages.len() as f64 * makespan - busy;
+    Replay {
+        iteration_time_s: makespan,
+        iteration_energy_j: energy + p2p_power.0 * waiting,
+        instructions: measured.len(),
+    }
+}

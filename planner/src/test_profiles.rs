@@ -1,0 +1,48 @@
+//! Small profiles for tests: made up, or drawn by proptest.
+
+use proptest::prelude::*;
+
+use crate::instruction::Instruction;
+use crate::profile::{Measurement, Profile};
+use crate::units::{Mhz, Stage};
+
+/// A profile of stages with these (time s, energy J) rows of forward and backward, clocks falling
+/// from 1400 MHz.
+pub(crate) fn profile(stages: &[[&[(f64, f64)]; 2]]) -> Profile {
+    let mut rows = Vec::new();
+    for (stage, tables) in (0..).map(Stage).zip(stages) {
+        for (instruction, table) in
+            [Instruction::Forward, Instruction::Backward].into_iter().zip(tables)
+        {
+            for (index, &(time_s, energy_j)) in (0..).zip(*table) {
+                let frequency = Mhz(1400 - 10 * index);
+                rows.push((stage, instruction, Measurement { frequency, time_s, energy_j }));
+            }
+        }
+    }
+    Profile::from_measurements(rows).unwrap()
+}
+
+/// Two stages, the second one heavier, three clocks each.
+pub(crate) fn unequal() -> Profile {
+    profile(&[
+        [
+            &[(0.050, 20.0), (0.056, 17.0), (0.068, 15.5)],
+            &[(0.100, 41.0), (0.110, 36.0), (0.130, 33.0)],
+        ],
+        [
+            &[(0.060, 25.0), (0.066, 22.0), (0.080, 20.0)],
+            &[(0.120, 50.0), (0.133, 45.0), (0.155, 41.0)],
+        ],
+    ])
+}
+
+/// Any small profile: up to `stages` stages with up to `clocks` rows of any shape, noise included.
+pub(crate) fn any_profile(stages: usize, clocks: usize) -> impl Strategy<Value = Profile> {
+    let table = || prop::collection::vec((0.01_f64..0.2, 1.0_f64..60.0), 1..=clocks);
+    prop::collection::vec([table(), table()], 1..=stages).prop_map(|stages| {
+        let stages: Vec<[&[(f64, f64)]; 2]> =
+            stages.iter().map(|[f, b]| [f.as_slice(), b.as_slice()]).collect();
+        profile(&stages)
+    })
+}

@@ -1,0 +1,151 @@
+//! The choice that one instruction offers: how much energy each clock costs for its time.
+//!
+//! Only *effective* energy counts, e − P·t: the watts P that the GPU would have drawn waiting are
+//! paid either way. Filtering on raw energy instead, as lowtime does, loses the slow clocks that
+//! still save.
+
+use std::collections::HashMap;
+
+use crate::pipeline::Pipeline;
+use crate::profile::Measurement;
+use crate::units::{Mhz, Watts};
+
+/// A clock worth choosing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Choice {
+    pub(crate) time_s: f64,
+    pub(crate) effective_j: f64,
+    pub(crate) frequency: Mhz,
+}
+
+/// The clocks worth choosing for one instruction of one stage.
+#[derive(Clone, Debug)]
+pub(crate) struct Tradeoff {
+    /// From the fastest on, each slower than the one before and of less effective energy.
+    pub(crate) choices: Vec<Choice>,
+    /// Those of them on the lower convex hull, by index in `choices`.
+    pub(crate) hull: Vec<u16>,
+}
+
+impl Tradeoff {
+    /// Keeps the rows of a table that nothing else beats in both time and effective energy.
+    pub(crate) fn new(table: &[Measurement], p2p_power: Watts) -> Self {
+        let mut all: Vec<Choice> = table
+            .iter()
+            .map(|row| Choice {
+                time_s: row.time_s,
+                effective_j: row.energy_j - p2p_power.0 * row.time_s,
+                frequency: row.frequency,
+            })
+            .collect();
+        all.sort_by(|a, b| {
+            a.time_s.total_cmp(&b.time_s).then(a.effective_j.total_cmp(&b.effective_j))
+        });
+
+        let mut choices: Vec<Choice> = Vec::new();
+        for choice in all {
+            if choices.last().is_none_or(|last| choice.effective_j < last.effective_j) {
+                choices.push(choice);
+            }
+        }
+        let hull = hull(&choices);
+        Self { choices, hull }
+    }
+}
+
+/// The tradeoffs of all operations of a step; instructions of one kind and stage share theirs.
+#[derive(Clone, Debug)]
+pub(crate) struct Tradeoffs {
+    pub(crate) list: Vec<Tradeoff>,
+    /// For each operation, which of the list is its own.
+    pub(crate) of: Vec<u16>,
+}
+
+impl Tradeoffs {
+    pub(crate) fn new(pipeline: &Pipeline, p2p_power: Watts) -> Self {
+        let mut list = Vec::new();
+        let mut known = HashMap::new();
+        let of = pipeline
+            .network()
+            .operations
+            .iter()
+            .map(|operation| {
+                *known.entry((operation.stage, operation.instruction)).or_insert_with(|| {
+                    let table = pipeline.profile().table(operation.stage, operation.instruction);
+                    list.push(Tradeoff::new(table, p2p_power));
+                    // At most 11 instructions on each of at most 1024 stages.
+                    list.len() as u16 - 1
+                })
+            })
+            .collect();
+        Self { list, of }
+    }
+
+    /// The effective energy in joules if every operation runs at its cheapest clock.
+    pub(crate) fn least_effective_j(&self) -> f64 {
+        let cheapest = self.list.iter().map(|tradeoff| tradeoff.choices.last());
+        let cheapest: Vec<f64> =
+            cheapest.map(|choice| choice.map_or(0.0, |c| c.effective_j)).collect();
+        self.of.iter().map(|&index| cheapest[usize::from(index)]).sum()
+    }
+}
+
+/// Indices of the lower convex hull of points by rising time.
+fn hull(choices: &[Choice]) -> Vec<u16> {
+    let mut hull: Vec<u16> = Vec::new();
+    for (index, c) in (0..).zip(choices) {
+        while let [.., a, b] = hull[..] {
+            let (a, b) = (&choices[usize::from(a)], &choices[usize::from(b)]);
+            let over_b = (b.effective_j - a.effective_j) * (c.time_s - a.time_s);
+            let over_c = (c.effective_j - a.effective_j) * (b.time_s - a.time_s);
+            if over_b < over_c {
+                break;
+            }
+            hull.pop();
+        }
+        hull.push(index);
+    }
+    hull
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(rows: &[(u32, f64, f64)]) -> Vec<Measurement> {
+        rows.iter()
+            .map(|&(mhz, time_s, energy_j)| Measurement { frequency: Mhz(mhz), time_s, energy_j })
+            .collect()
+    }
+
+    fn clocks(tradeoff: &Tradeoff) -> Vec<u32> {
+        tradeoff.choices.iter().map(|choice| choice.frequency.0).collect()
+    }
+
+    #[test]
+    fn a_clock_that_is_slower_and_dearer_is_dropped_even_if_it_is_the_highest() {
+        let rows = table(&[(1000, 2.0, 10.0), (1500, 1.0, 20.0), (1700, 1.1, 22.0)]);
+        assert_eq!(clocks(&Tradeoff::new(&rows, Watts(0.0))), [1500, 1000]);
+    }
+
+    #[test]
+    fn a_clock_that_costs_more_energy_is_kept_if_waiting_would_cost_still_more() {
+        let rows = table(&[(1000, 2.0, 21.0), (1500, 1.0, 20.0)]);
+        assert_eq!(clocks(&Tradeoff::new(&rows, Watts(0.0))), [1500]);
+        assert_eq!(clocks(&Tradeoff::new(&rows, Watts(5.0))), [1500, 1000]);
+    }
+
+    #[test]
+    fn the_hull_leaves_out_what_lies_above_the_line_between_its_neighbours() {
+        let rows = table(&[(4, 1.0, 10.0), (3, 2.0, 9.0), (2, 3.0, 4.0), (1, 4.0, 3.0)]);
+        let tradeoff = Tradeoff::new(&rows, Watts(0.0));
+        assert_eq!(tradeoff.choices.len(), 4);
+        assert_eq!(tradeoff.hull, [0, 2, 3]);
+    }
+
+    #[test]
+    fn of_equally_fast_clocks_the_cheaper_one_is_kept() {
+        let rows = table(&[(1000, 1.0, 10.0), (1500, 1.0, 9.0)]);
+        assert_eq!(clocks(&Tradeoff::new(&rows, Watts(0.0))), [1500]);
+    }
+}

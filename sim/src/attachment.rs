@@ -1,0 +1,106 @@
+//! The hardware's side: a process that works on a GPU, and what it makes the GPU do.
+//!
+//! This is what stands in for CUDA. When the process dies, by whatever means, its GPU becomes idle
+//! as soon as somebody looks.
+
+use std::fs::File;
+use std::process;
+use std::sync::Arc;
+
+use crate::curve::{CurveIndex, PowerCurve};
+use crate::driver::{Driver, Gpu};
+use crate::error::SimError;
+use crate::gpu_state::{Activity, GpuProcess};
+use crate::state::layout::PROCESSES_PER_GPU;
+use crate::state::lock::{self, LockedThing};
+use crate::units::{Mhz, MonotonicNs};
+
+/// This process, at work on a GPU until this is dropped.
+pub struct Attachment {
+    driver: Arc<Driver>,
+    gpu: usize,
+    slot: usize,
+    /// Carries the lock that shows that this process lives.
+    _life: File,
+}
+
+/// The clock from some moment on, as far as it is decided yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClockForecast {
+    /// Clocks, each from its moment until the next one's; the last one for good.
+    pub pieces: Vec<(MonotonicNs, Mhz)>,
+    /// Until here no call that is yet to come can change it.
+    pub known_until: MonotonicNs,
+}
+
+impl Attachment {
+    /// Puts this process on a GPU.
+    pub fn new(driver: Arc<Driver>, gpu: usize) -> Result<Self, SimError> {
+        let life = driver.state().reopen()?;
+        let handle = driver.gpu(gpu)?;
+        let slot = handle.update(|state, now| -> Result<usize, SimError> {
+            for slot in 0..PROCESSES_PER_GPU {
+                let thing = LockedThing::Process { gpu, slot };
+                if lock::keep(&life, thing).map_err(SimError::Lock)? {
+                    state.processes[slot] = Some(GpuProcess { pid: process::id(), since: now });
+                    return Ok(slot);
+                }
+            }
+            Err(SimError::TooManyProcesses { gpu })
+        })??;
+        Ok(Self { driver, gpu, slot, _life: life })
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> Gpu<'_> {
+        // The index was checked in `new`, and a machine does not lose GPUs.
+        self.driver.known_gpu(self.gpu)
+    }
+
+    /// Installs a power curve in place of an older one.
+    pub fn install_curve(&self, index: CurveIndex, curve: &PowerCurve) -> Result<(), SimError> {
+        let gpu = self.gpu();
+        gpu.update(|_, _| gpu.block().curves[index.number()].install(curve))
+    }
+
+    /// Makes the GPU do something else; returns from when on.
+    pub fn set_activity(&self, activity: Activity) -> Result<MonotonicNs, SimError> {
+        self.gpu().update(|state, now| {
+            state.activity = activity;
+            state.active_process = (activity != Activity::Idle).then_some(self.slot);
+            now
+        })
+    }
+
+    /// The clock from a moment on, if the GPU goes on with an activity.
+    ///
+    /// Work that would end after `known_until` may end earlier or later than it seems now: look
+    /// again then.
+    pub fn clock_forecast(&self, from: MonotonicNs, activity: Activity) -> ClockForecast {
+        let gpu = self.gpu();
+        // Before the state is read: what is accepted later takes effect later.
+        let known_until = MonotonicNs::now().after(self.driver.settle());
+        let state = gpu.last_change();
+        let clock_at = |time| gpu.board().clock(state.timeline.at(time), activity);
+        let mut pieces = vec![(from, clock_at(from))];
+        let mut time = from;
+        while let Some(next) = state.timeline.next_change(time) {
+            pieces.push((next, clock_at(next)));
+            time = next;
+        }
+        ClockForecast { pieces, known_until }
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        // If this fails the lock goes away all the same, and the next one who looks cleans up.
+        let _ = self.gpu().update(|state, _| {
+            state.processes[self.slot] = None;
+            if state.active_process == Some(self.slot) {
+                state.activity = Activity::Idle;
+                state.active_process = None;
+            }
+        });
+    }
+}

@@ -1,0 +1,184 @@
+//! The command line.
+#![allow(clippy::doc_markdown, reason = "the help shows these comments as they are")]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use nvidia_ml::fault::{FaultKind, FunctionName};
+use nvidia_ml::machine::{GpuList, MachinePlan};
+use nvidia_ml::model::GpuModel;
+
+/// Makes a simulated machine with NVIDIA GPUs, shows it, and lets things go wrong on it.
+///
+/// All of the machine is in one state file, which every process that loads the simulated
+/// libnvidia-ml.so.1 maps. Anybody may open it; what NVML lets only root do, only root (or the uid
+/// given with --owner-uid) can do through NVML. This command is not NVML: it may do everything.
+#[derive(Parser)]
+#[command(name = "pfo-sim", version, max_term_width = 100)]
+pub(crate) struct Args {
+    /// The state file [default: $PFO_SIM_STATE, or else /dev/shm/pfo-sim.state]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) state: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Make a machine, in place of the one that the state file held.
+    ///
+    /// Processes that have the old machine open go on with that one.
+    Create(CreateArgs),
+    /// Show the machine: its GPUs, their locks and clocks, and what they do.
+    Show(ShowArgs),
+    /// Let an NVML function misbehave.
+    Fault(FaultArgs),
+    /// Cap the power of a GPU: work that would draw more runs at a lower clock than locked.
+    PowerCap {
+        /// Index of the GPU
+        #[arg(long)]
+        gpu: usize,
+        /// The cap in W
+        #[arg(required_unless_present = "off", value_parser = watts)]
+        watts: Option<f64>,
+        /// Back to the board's default limit
+        #[arg(long, conflicts_with = "watts")]
+        off: bool,
+    },
+    /// Switch the MIG mode of a GPU.
+    Mig {
+        /// Index of the GPU
+        #[arg(long)]
+        gpu: usize,
+        mode: OnOff,
+    },
+    /// Take back locks, caps, MIG modes, faults and the record of calls, whoever made them.
+    ///
+    /// Energy counters go on, as do the processes on the GPUs.
+    Reset,
+    /// Write the profile that a perfect measurement of the simulated stages would give.
+    Profile(ProfileArgs),
+    /// Link the simulated library into a directory as libnvidia-ml.so.1, for LD_LIBRARY_PATH.
+    Link { directory: PathBuf },
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct CreateArgs {
+    /// The GPUs, for example 4xA100 or 2xA100,1xV100
+    #[arg(long, value_name = "LIST")]
+    gpus: GpuList,
+    /// A uid that may call setters as if it were root, for demonstrations without root
+    #[arg(long, value_name = "UID")]
+    owner_uid: Option<u32>,
+    /// How long a set call blocks, in ms
+    #[arg(long, value_name = "MS", default_value = "8", value_parser = milliseconds)]
+    set_latency_ms: Duration,
+    /// How long after its call a clock changes, in ms
+    #[arg(long, value_name = "MS", default_value = "15", value_parser = milliseconds)]
+    settle_ms: Duration,
+    /// How often the energy counter is refreshed, in ms
+    #[arg(long, value_name = "MS", default_value = "20", value_parser = milliseconds)]
+    energy_refresh_ms: Duration,
+    /// Machines of different seed have GPUs of different UUID
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+impl From<CreateArgs> for MachinePlan {
+    fn from(args: CreateArgs) -> Self {
+        Self {
+            gpus: args.gpus,
+            owner_uid: args.owner_uid,
+            set_latency: args.set_latency_ms,
+            settle: args.settle_ms,
+            energy_refresh: args.energy_refresh_ms,
+            seed: args.seed,
+        }
+    }
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct ShowArgs {
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// With the last N calls that locked clocks, of each GPU (up to 4096 are kept)
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        default_value = "0",
+        default_missing_value = "4096",
+        requires = "json"
+    )]
+    pub(crate) calls: usize,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct FaultArgs {
+    /// The function, for example nvmlDeviceSetGpuLockedClocks, or '*' for all
+    #[arg(long, value_name = "NAME", requires = "kind", required_unless_present = "clear")]
+    pub(crate) function: Option<FunctionName>,
+    /// hang (until cleared), latency:MS, or an error: no-permission, not-supported, gpu-is-lost,
+    /// unknown, timeout, …
+    #[arg(long, value_name = "KIND", requires = "function")]
+    pub(crate) kind: Option<FaultKind>,
+    /// Only on this GPU
+    #[arg(long, value_name = "INDEX", requires = "function")]
+    pub(crate) gpu: Option<usize>,
+    /// Only for so many calls
+    #[arg(long, value_name = "N", requires = "function")]
+    pub(crate) count: Option<u64>,
+    /// First clear all faults; calls that hang go on
+    #[arg(long)]
+    pub(crate) clear: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum OnOff {
+    On,
+    Off,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct ProfileArgs {
+    /// The model of GPU
+    #[arg(long, value_name = "MODEL", default_value = "A100")]
+    pub(crate) gpu: GpuModel,
+    /// How many of the built-in stages
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) stages: u16,
+    /// Another profile in place of the built-in stages, read as the simulated trainer reads it
+    #[arg(long, value_name = "PROFILE.csv", conflicts_with = "stages")]
+    pub(crate) work: Option<PathBuf>,
+    /// Multiplies all times, as for the trainer
+    #[arg(long, value_name = "X", default_value = "1", value_parser = factor)]
+    pub(crate) time_scale: f64,
+    /// Leave out clocks below this one, in MHz [default: 57 % of the highest]
+    #[arg(long, value_name = "MHZ")]
+    pub(crate) from_mhz: Option<u32>,
+    /// Where to [default: standard output]
+    #[arg(short, long, value_name = "PROFILE.csv")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+fn positive(text: &str, unit: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
+        _ => Err(format!("give a number of {unit} above 0")),
+    }
+}
+
+fn watts(text: &str) -> Result<f64, String> {
+    positive(text, "W")
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    positive(text, "times")
+}
+
+fn milliseconds(text: &str) -> Result<Duration, String> {
+    let ms: f64 = text.parse().map_err(|_| "give a number of ms".to_owned())?;
+    Duration::try_from_secs_f64(ms / 1e3).map_err(|_| "give a number of ms from 0 on".to_owned())
+}

@@ -1,0 +1,293 @@
+//! Scripted faults: which NVML function misbehaves, how, on which GPU and how often.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::error::SimError;
+use crate::nvml_result::NvmlResult;
+use crate::state::layout::{FAULTS, NONE};
+
+/// How many faults can be armed, for the message that says there are too many.
+#[derive(Clone, Copy, Debug)]
+pub struct FaultSlotCount;
+
+impl fmt::Display for FaultSlotCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{FAULTS}")
+    }
+}
+
+/// How a call misbehaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// It does not return until the fault is cleared; then it goes on as if nothing had been.
+    Hang,
+    /// It takes this much longer.
+    Latency(Duration),
+    /// It does nothing and returns this.
+    Refuse(NvmlResult),
+}
+
+impl FromStr for FaultKind {
+    type Err = SimError;
+
+    fn from_str(text: &str) -> Result<Self, SimError> {
+        let wrong = |difference: &str| SimError::FaultKind {
+            text: text.to_owned(),
+            difference: difference.to_owned(),
+        };
+        if text == "hang" {
+            return Ok(Self::Hang);
+        }
+        if let Some(ms) = text.strip_prefix("latency:") {
+            let ms: f64 = ms.parse().map_err(|_| wrong("the latency is not a number of ms"))?;
+            let latency = Duration::try_from_secs_f64(ms / 1e3)
+                .map_err(|_| wrong("the latency is negative or too large"))?;
+            return Ok(Self::Latency(latency));
+        }
+        NvmlResult::from_kebab(text)
+            .filter(|&result| result != NvmlResult::Success)
+            .map(Self::Refuse)
+            .ok_or_else(|| wrong("there is no such kind"))
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hang => f.write_str("hang"),
+            Self::Latency(latency) => write!(f, "latency:{}", latency.as_secs_f64() * 1e3),
+            Self::Refuse(result) => f.write_str(&result.kebab()),
+        }
+    }
+}
+
+/// Bytes of a function's name that are kept.
+const NAME_BYTES: usize = 64;
+
+/// A function's name, or `*` for all.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct FunctionName([u8; NAME_BYTES]);
+
+impl FunctionName {
+    fn covers(&self, name: &str) -> bool {
+        self.as_str() == "*" || self.as_str() == name
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(NAME_BYTES);
+        str::from_utf8(&self.0[..end]).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for FunctionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for FunctionName {
+    type Err = SimError;
+
+    fn from_str(text: &str) -> Result<Self, SimError> {
+        let wrong = |difference: &str| SimError::FaultFunction {
+            text: text.to_owned(),
+            difference: difference.to_owned(),
+        };
+        if text != "*" && !text.starts_with("nvml") {
+            return Err(wrong("NVML's functions begin with nvml"));
+        }
+        if text.len() > NAME_BYTES || !text.is_ascii() {
+            return Err(wrong("it is too long or not ASCII"));
+        }
+        let mut bytes = [0; NAME_BYTES];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        Ok(Self(bytes))
+    }
+}
+
+/// A fault to arm, or one that is armed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Which function.
+    pub function: FunctionName,
+    /// How it misbehaves.
+    pub kind: FaultKind,
+    /// On which GPU; `None` is any, and calls that concern none.
+    pub gpu: Option<usize>,
+    /// How many more calls it hits; `None` is all.
+    pub remaining: Option<u64>,
+}
+
+const FREE: u32 = 0;
+const ARMED: u32 = 1;
+
+const HANG: u32 = 1;
+const LATENCY: u32 = 2;
+const REFUSE: u32 = 3;
+
+/// A fault in the state file. Armed and cleared under the header's lock, read and counted without.
+#[repr(C)]
+pub(crate) struct FaultSlot {
+    state: AtomicU32,
+    gpu: AtomicU32,
+    kind: AtomicU32,
+    _unused: AtomicU32,
+    /// Nanoseconds of a latency, or the number of an NVML result.
+    argument: AtomicU64,
+    /// Calls left; the highest value is "all".
+    remaining: AtomicU64,
+    /// Grows with each arming, so that a hung call knows its own fault.
+    serial: AtomicU64,
+    function: [AtomicU64; NAME_BYTES / 8],
+}
+
+impl FaultSlot {
+    /// Arms the slot if it is free.
+    pub(crate) fn arm(&self, fault: &Fault) -> bool {
+        if self.state.load(Ordering::Acquire) != FREE {
+            return false;
+        }
+        let (kind, argument) = match fault.kind {
+            FaultKind::Hang => (HANG, 0),
+            FaultKind::Latency(latency) => (LATENCY, latency.as_nanos() as u64),
+            FaultKind::Refuse(result) => (REFUSE, u64::from(result.number())),
+        };
+        self.gpu.store(fault.gpu.map_or(NONE, |gpu| gpu as u32), Ordering::Relaxed);
+        self.kind.store(kind, Ordering::Relaxed);
+        self.argument.store(argument, Ordering::Relaxed);
+        self.remaining.store(fault.remaining.unwrap_or(u64::MAX), Ordering::Relaxed);
+        for (word, bytes) in self.function.iter().zip(fault.function.0.chunks_exact(8)) {
+            let bytes: [u8; 8] = std::array::from_fn(|i| bytes[i]);
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        }
+        self.serial.fetch_add(1, Ordering::AcqRel);
+        self.state.store(ARMED, Ordering::Release);
+        true
+    }
+
+    /// Clears the slot; a call that hangs in it goes on.
+    pub(crate) fn clear(&self) {
+        self.state.store(FREE, Ordering::Release);
+    }
+
+    /// What is armed here.
+    pub(crate) fn read(&self) -> Option<Fault> {
+        if self.state.load(Ordering::Acquire) != ARMED {
+            return None;
+        }
+        let argument = self.argument.load(Ordering::Relaxed);
+        let kind = match self.kind.load(Ordering::Relaxed) {
+            HANG => FaultKind::Hang,
+            LATENCY => FaultKind::Latency(Duration::from_nanos(argument)),
+            _ => FaultKind::Refuse(NvmlResult::from_number(argument as u32)),
+        };
+        let mut function = [0; NAME_BYTES];
+        for (bytes, word) in function.chunks_exact_mut(8).zip(&self.function) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        let (gpu, remaining) =
+            (self.gpu.load(Ordering::Relaxed), self.remaining.load(Ordering::Relaxed));
+        Some(Fault {
+            function: FunctionName(function),
+            kind,
+            gpu: (gpu != NONE).then_some(gpu as usize),
+            remaining: (remaining != u64::MAX).then_some(remaining),
+        })
+    }
+
+    /// Whether a call is hit; if so, one hit fewer remains.
+    pub(crate) fn hits(&self, function: &str, gpu: Option<usize>) -> Option<ArmedFault<'_>> {
+        let serial = self.serial.load(Ordering::Acquire);
+        let fault = self.read()?;
+        if !fault.function.covers(function) || (fault.gpu.is_some() && fault.gpu != gpu) {
+            return None;
+        }
+        let take = |left: u64| match left {
+            0 => None,
+            u64::MAX => Some(u64::MAX),
+            left => Some(left - 1),
+        };
+        self.remaining.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
+        Some(ArmedFault { slot: self, serial, kind: fault.kind })
+    }
+}
+
+/// A fault that hit a call.
+pub(crate) struct ArmedFault<'a> {
+    slot: &'a FaultSlot,
+    serial: u64,
+    pub(crate) kind: FaultKind,
+}
+
+impl ArmedFault<'_> {
+    /// Whether it has not been cleared since.
+    pub(crate) fn persists(&self) -> bool {
+        self.slot.state.load(Ordering::Acquire) == ARMED
+            && self.slot.serial.load(Ordering::Acquire) == self.serial
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot() -> FaultSlot {
+        FaultSlot {
+            state: AtomicU32::new(0),
+            gpu: AtomicU32::new(0),
+            kind: AtomicU32::new(0),
+            _unused: AtomicU32::new(0),
+            argument: AtomicU64::new(0),
+            remaining: AtomicU64::new(0),
+            serial: AtomicU64::new(0),
+            function: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    fn fault(kind: &str, gpu: Option<usize>, remaining: Option<u64>) -> Fault {
+        let function = "nvmlDeviceSetGpuLockedClocks".parse().unwrap();
+        Fault { function, kind: kind.parse().unwrap(), gpu, remaining }
+    }
+
+    #[test]
+    fn kinds_are_read_and_shown_in_the_same_words() {
+        for kind in ["hang", "latency:50", "latency:0.5", "no-permission", "gpu-is-lost", "unknown"]
+        {
+            assert_eq!(kind.parse::<FaultKind>().unwrap().to_string(), kind);
+        }
+        for kind in ["", "success", "latency:", "latency:-1", "hangs"] {
+            let message = kind.parse::<FaultKind>().unwrap_err().to_string();
+            assert!(message.contains("latency:MS"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_counted_fault_hits_that_many_calls_of_its_function_on_its_gpu() {
+        let slot = slot();
+        let armed = fault("gpu-is-lost", Some(2), Some(2));
+        assert!(slot.arm(&armed));
+        assert_eq!(slot.read(), Some(armed));
+        let hits = |name, gpu| slot.hits(name, gpu).is_some();
+        assert!(!hits("nvmlDeviceGetName", Some(2)));
+        assert!(!hits("nvmlDeviceSetGpuLockedClocks", Some(1)));
+        assert!(hits("nvmlDeviceSetGpuLockedClocks", Some(2)));
+        assert!(hits("nvmlDeviceSetGpuLockedClocks", Some(2)));
+        assert!(!hits("nvmlDeviceSetGpuLockedClocks", Some(2)));
+    }
+
+    #[test]
+    fn a_hung_call_sees_its_own_fault_cleared_even_if_another_takes_its_place() {
+        let slot = slot();
+        assert!(slot.arm(&fault("hang", None, Some(1))));
+        assert!(!slot.arm(&fault("hang", None, None)));
+        let hit = slot.hits("nvmlDeviceSetGpuLockedClocks", Some(0)).unwrap();
+        assert!(hit.persists());
+        slot.clear();
+        assert!(slot.arm(&fault("hang", None, None)));
+        assert!(!hit.persists());
+    }
+}

@@ -1,0 +1,136 @@
+//! What a simulated machine is made of, and making it.
+
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::error::SimError;
+use crate::gpu_state::GpuState;
+use crate::identity::{GpuUuid, PciBusId};
+use crate::model::GpuModel;
+use crate::state::file::StateFile;
+use crate::state::layout::NONE;
+use crate::units::MonotonicNs;
+
+/// The most GPUs in one state.
+pub const MOST_GPUS: usize = 64;
+
+/// The GPUs of a machine, written like `2xA100,1xV100`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuList(pub Vec<GpuModel>);
+
+impl FromStr for GpuList {
+    type Err = SimError;
+
+    fn from_str(text: &str) -> Result<Self, SimError> {
+        let wrong = |difference: String| SimError::GpuList {
+            text: text.to_owned(),
+            difference,
+            models: GpuModel::names(),
+        };
+        let mut gpus = Vec::new();
+        for item in text.split(',') {
+            let (count, name) = match item.split_once(['x', 'X']) {
+                Some((count, name)) if !count.trim().is_empty() => (count.trim(), name),
+                _ => ("1", item),
+            };
+            // "RTX3090" has an x of its own.
+            let (count, name) =
+                if count.chars().all(|c| c.is_ascii_digit()) { (count, name) } else { ("1", item) };
+            let count: usize =
+                count.parse().map_err(|_| wrong(format!("{count:?} is not a number of GPUs")))?;
+            let model = name
+                .parse::<GpuModel>()
+                .map_err(|_| wrong(format!("there is no model {:?}", name.trim())))?;
+            if count == 0 || gpus.len().saturating_add(count) > MOST_GPUS {
+                return Err(wrong(format!("there can be 1 to {MOST_GPUS} GPUs")));
+            }
+            gpus.extend(std::iter::repeat_n(model, count));
+        }
+        Ok(Self(gpus))
+    }
+}
+
+/// A machine to make.
+#[derive(Clone, Debug)]
+pub struct MachinePlan {
+    /// Its GPUs, in the order of their index.
+    pub gpus: GpuList,
+    /// Who may call setters beside root.
+    pub owner_uid: Option<u32>,
+    /// How long a set call blocks.
+    pub set_latency: Duration,
+    /// From the acceptance of a call until the new clock.
+    pub settle: Duration,
+    /// How often the energy counter is refreshed.
+    pub energy_refresh: Duration,
+    /// Machines of different seed have different UUIDs.
+    pub seed: u64,
+}
+
+impl MachinePlan {
+    /// A machine with these GPUs and everything else at its default.
+    pub fn new(gpus: GpuList) -> Self {
+        Self {
+            gpus,
+            owner_uid: None,
+            set_latency: Duration::from_millis(8),
+            settle: Duration::from_millis(15),
+            energy_refresh: Duration::from_millis(20),
+            seed: 0,
+        }
+    }
+
+    /// Makes the machine's state file in place of any older one.
+    pub fn create(&self, path: &Path) -> Result<(), SimError> {
+        let now = MonotonicNs::now();
+        StateFile::create(path, self.gpus.0.len(), |state| {
+            let header = state.header();
+            let ns = |duration: Duration| duration.as_nanos() as u64;
+            header.owner_uid.store(self.owner_uid.unwrap_or(NONE), Ordering::Relaxed);
+            header.set_latency_ns.store(ns(self.set_latency), Ordering::Relaxed);
+            header.settle_ns.store(ns(self.settle), Ordering::Relaxed);
+            header.energy_refresh_ns.store(ns(self.energy_refresh), Ordering::Relaxed);
+            for (gpu, (block, model)) in state.gpus().iter().zip(&self.gpus.0).enumerate() {
+                let uuid = GpuUuid::of(self.seed, gpu);
+                block.model.store(model.number(), Ordering::Relaxed);
+                block.pci.store(PciBusId::of(gpu).to_word(), Ordering::Relaxed);
+                block.uuid[0].store(uuid.high, Ordering::Relaxed);
+                block.uuid[1].store(uuid.low, Ordering::Relaxed);
+                block.serial.store(uuid.serial(), Ordering::Relaxed);
+                block.state.publish(&GpuState::new(now).to_words());
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_gpus_is_read_mixed_and_without_counts() {
+        let list = |text: &str| text.parse::<GpuList>().unwrap().0;
+        assert_eq!(list("4xA100"), [GpuModel::A100; 4]);
+        assert_eq!(list("2xA100, 1xV100"), [GpuModel::A100, GpuModel::A100, GpuModel::V100]);
+        assert_eq!(list("RTX3090,2xRTX3090,h200").len(), 4);
+        assert_eq!(list("3xRTX A6000"), [GpuModel::A6000; 3]);
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_refused_with_the_culprit() {
+        for (text, culprit) in [
+            ("", "no model \"\""),
+            ("4xB300", "no model \"B300\""),
+            ("0xA100", "1 to 64"),
+            ("65xA100", "1 to 64"),
+            ("40xA100,40xA100", "1 to 64"),
+            ("99999999999999999999xA100", "not a number of GPUs"),
+            ("2xA100,", "no model \"\""),
+        ] {
+            let message = text.parse::<GpuList>().unwrap_err().to_string();
+            assert!(message.contains(culprit), "{message}");
+        }
+    }
+}

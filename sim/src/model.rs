@@ -1,0 +1,352 @@
+//! The simulated GPU models and their published figures.
+//!
+//! Clock ranges and steps are those that `nvidia-smi -q -d SUPPORTED_CLOCKS` prints for the board;
+//! names, PCI ids, core counts, memory sizes and power limits are NVIDIA's data sheets'. The power
+//! that an A100 and an A40 draw while they only wait for a neighbour is the one published with the
+//! Perseus paper (83.64 W, 70.38 W), as is the shape of the compute power curve. For the others
+//! these are assumptions of the right size.
+
+use std::str::FromStr;
+
+use crate::error::SimError;
+use crate::units::{Mhz, Milliwatts};
+
+/// A model of GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuModel {
+    /// Tesla V100 SXM2, 16 GB.
+    V100,
+    /// A40.
+    A40,
+    /// A100 SXM4, 40 GB.
+    A100,
+    /// The RTX 3090 of the consumer line.
+    Rtx3090,
+    /// RTX A6000.
+    A6000,
+    /// H100 SXM, 80 GB.
+    H100,
+    /// H200 SXM.
+    H200,
+}
+
+/// An architecture, with NVML's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Architecture {
+    /// V100.
+    Volta = 5,
+    /// A40, A100, RTX 3090, RTX A6000.
+    Ampere = 7,
+    /// H100, H200.
+    Hopper = 9,
+}
+
+/// How the supported SM clocks of a model are spaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClockStep {
+    /// 15 MHz.
+    Fifteen,
+    /// 7.5 MHz, of which the driver drops the half: 135, 142, 150, 157, …
+    SevenAndAHalf,
+}
+
+/// What is fixed about a model.
+#[derive(Debug)]
+pub struct ModelFacts {
+    /// The name on the command line.
+    pub short_name: &'static str,
+    /// The name that NVML gives.
+    pub name: &'static str,
+    /// The architecture.
+    pub architecture: Architecture,
+    /// CUDA compute capability.
+    pub compute_capability: (i32, i32),
+    /// CUDA cores.
+    pub cores: u32,
+    /// PCI device id in the upper, vendor in the lower half.
+    pub pci_device_id: u32,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// Width of the memory bus in bits.
+    pub memory_bus_bits: u32,
+    pub(crate) lowest_mhz: u32,
+    pub(crate) highest_mhz: u32,
+    pub(crate) step: ClockStep,
+    /// Supported memory clocks in MHz, descending as NVML lists them.
+    pub memory_mhz: &'static [u32],
+    /// The memory clock in MHz when nothing runs and none is locked.
+    pub idle_memory_mhz: u32,
+    /// Whether the model can be split by MIG.
+    pub has_mig: bool,
+    /// Idle power in W.
+    pub idle_w: f64,
+    /// P2P-blocking power in W.
+    pub p2p_blocking_w: f64,
+    /// Power in W of the built-in work at the highest clock.
+    pub compute_peak_w: f64,
+    /// Board power limit in W: lowest, default and highest that may be set.
+    pub power_limit_w: (u32, u32, u32),
+    /// Time of the built-in work at the highest clock, relative to an A100's.
+    pub relative_time: f64,
+}
+
+const V100: ModelFacts = ModelFacts {
+    short_name: "V100",
+    name: "Tesla V100-SXM2-16GB",
+    architecture: Architecture::Volta,
+    compute_capability: (7, 0),
+    cores: 5120,
+    pci_device_id: 0x1DB1_10DE,
+    memory_mib: 16_384,
+    memory_bus_bits: 4096,
+    lowest_mhz: 135,
+    highest_mhz: 1530,
+    step: ClockStep::SevenAndAHalf,
+    memory_mhz: &[877],
+    idle_memory_mhz: 877,
+    has_mig: false,
+    idle_w: 42.0,
+    p2p_blocking_w: 62.0,
+    compute_peak_w: 290.0,
+    power_limit_w: (150, 300, 300),
+    relative_time: 2.2,
+};
+
+const A40: ModelFacts = ModelFacts {
+    short_name: "A40",
+    name: "NVIDIA A40",
+    architecture: Architecture::Ampere,
+    compute_capability: (8, 6),
+    cores: 10_752,
+    pci_device_id: 0x2235_10DE,
+    memory_mib: 46_068,
+    memory_bus_bits: 384,
+    lowest_mhz: 210,
+    highest_mhz: 1740,
+    step: ClockStep::Fifteen,
+    memory_mhz: &[7251, 405],
+    idle_memory_mhz: 405,
+    has_mig: false,
+    idle_w: 32.0,
+    p2p_blocking_w: 70.38,
+    compute_peak_w: 298.0,
+    power_limit_w: (100, 300, 300),
+    relative_time: 2.1,
+};
+
+/// The published A100 profile reaches 475 W, which the 400 W board cannot: its limit here is the
+/// 500 W of NVIDIA's boards with a cooler of the customer's.
+const A100: ModelFacts = ModelFacts {
+    short_name: "A100",
+    name: "NVIDIA A100-SXM4-40GB",
+    architecture: Architecture::Ampere,
+    compute_capability: (8, 0),
+    cores: 6912,
+    pci_device_id: 0x20B0_10DE,
+    memory_mib: 40_960,
+    memory_bus_bits: 5120,
+    lowest_mhz: 210,
+    highest_mhz: 1410,
+    step: ClockStep::Fifteen,
+    memory_mhz: &[1215],
+    idle_memory_mhz: 1215,
+    has_mig: true,
+    idle_w: 54.0,
+    p2p_blocking_w: 83.64,
+    compute_peak_w: 475.0,
+    power_limit_w: (100, 500, 500),
+    relative_time: 1.0,
+};
+
+const RTX3090: ModelFacts = ModelFacts {
+    short_name: "RTX3090",
+    name: "NVIDIA GeForce RTX 3090",
+    architecture: Architecture::Ampere,
+    compute_capability: (8, 6),
+    cores: 10_496,
+    pci_device_id: 0x2204_10DE,
+    memory_mib: 24_576,
+    memory_bus_bits: 384,
+    lowest_mhz: 210,
+    highest_mhz: 2100,
+    step: ClockStep::Fifteen,
+    memory_mhz: &[9751, 9501, 5001, 810, 405],
+    idle_memory_mhz: 405,
+    has_mig: false,
+    idle_w: 26.0,
+    p2p_blocking_w: 84.0,
+    compute_peak_w: 346.0,
+    power_limit_w: (100, 350, 366),
+    relative_time: 2.0,
+};
+
+const A6000: ModelFacts = ModelFacts {
+    short_name: "A6000",
+    name: "NVIDIA RTX A6000",
+    architecture: Architecture::Ampere,
+    compute_capability: (8, 6),
+    cores: 10_752,
+    pci_device_id: 0x2230_10DE,
+    memory_mib: 49_140,
+    memory_bus_bits: 384,
+    lowest_mhz: 210,
+    highest_mhz: 2100,
+    step: ClockStep::Fifteen,
+    memory_mhz: &[8001, 7601, 5001, 810, 405],
+    idle_memory_mhz: 405,
+    has_mig: false,
+    idle_w: 24.0,
+    p2p_blocking_w: 74.0,
+    compute_peak_w: 297.0,
+    power_limit_w: (100, 300, 300),
+    relative_time: 2.0,
+};
+
+const H100: ModelFacts = ModelFacts {
+    short_name: "H100",
+    name: "NVIDIA H100 80GB HBM3",
+    architecture: Architecture::Hopper,
+    compute_capability: (9, 0),
+    cores: 16_896,
+    pci_device_id: 0x2330_10DE,
+    memory_mib: 81_559,
+    memory_bus_bits: 5120,
+    lowest_mhz: 210,
+    highest_mhz: 1980,
+    step: ClockStep::Fifteen,
+    memory_mhz: &[2619, 1593],
+    idle_memory_mhz: 2619,
+    has_mig: true,
+    idle_w: 70.0,
+    p2p_blocking_w: 126.0,
+    compute_peak_w: 690.0,
+    power_limit_w: (200, 700, 700),
+    relative_time: 0.45,
+};
+
+const H200: ModelFacts = ModelFacts {
+    short_name: "H200",
+    name: "NVIDIA H200",
+    architecture: Architecture::Hopper,
+    compute_capability: (9, 0),
+    cores: 16_896,
+    pci_device_id: 0x2335_10DE,
+    memory_mib: 143_771,
+    memory_bus_bits: 6144,
+    lowest_mhz: 210,
+    highest_mhz: 1980,
+    step: ClockStep::Fifteen,
+    memory_mhz: &[3201, 1593],
+    idle_memory_mhz: 3201,
+    has_mig: true,
+    idle_w: 76.0,
+    p2p_blocking_w: 132.0,
+    compute_peak_w: 695.0,
+    power_limit_w: (200, 700, 700),
+    relative_time: 0.42,
+};
+
+impl GpuModel {
+    /// All models, in the order of their numbers in a state file.
+    pub const ALL: [Self; 7] =
+        [Self::V100, Self::A40, Self::A100, Self::Rtx3090, Self::A6000, Self::H100, Self::H200];
+
+    /// What is fixed about the model.
+    pub fn facts(self) -> &'static ModelFacts {
+        match self {
+            Self::V100 => &V100,
+            Self::A40 => &A40,
+            Self::A100 => &A100,
+            Self::Rtx3090 => &RTX3090,
+            Self::A6000 => &A6000,
+            Self::H100 => &H100,
+            Self::H200 => &H200,
+        }
+    }
+
+    /// The short names of all models, for messages.
+    pub fn names() -> String {
+        Self::ALL.map(|model| model.facts().short_name).join(", ")
+    }
+
+    pub(crate) fn number(self) -> u32 {
+        self as u32
+    }
+
+    pub(crate) fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.get(number as usize).copied()
+    }
+}
+
+impl FromStr for GpuModel {
+    type Err = SimError;
+
+    /// Reads a short name; case, and `RTX` in front, do not matter.
+    fn from_str(text: &str) -> Result<Self, SimError> {
+        let bare = |name: &str| {
+            let upper = name.trim().to_ascii_uppercase();
+            upper.strip_prefix("RTX").map_or(upper.clone(), |rest| rest.trim().to_owned())
+        };
+        Self::ALL
+            .into_iter()
+            .find(|model| bare(model.facts().short_name) == bare(text))
+            .ok_or_else(|| SimError::NoSuchModel { text: text.to_owned(), models: Self::names() })
+    }
+}
+
+impl ModelFacts {
+    /// The highest SM clock.
+    pub fn highest(&self) -> Mhz {
+        Mhz(self.highest_mhz)
+    }
+
+    /// The lowest SM clock, which is also the one of an idle, unlocked GPU.
+    pub fn lowest(&self) -> Mhz {
+        Mhz(self.lowest_mhz)
+    }
+
+    /// Default board power limit.
+    pub fn default_power_limit(&self) -> Milliwatts {
+        Milliwatts(self.power_limit_w.1 * 1000)
+    }
+
+    /// Power of the built-in work, after a fit to the published A100 profile: a part that is always
+    /// there, one that grows with the clock and one that grows with the voltage that high clocks need.
+    pub fn compute_power_w(&self, clock: Mhz) -> f64 {
+        let x = f64::from(clock.0) / f64::from(self.highest_mhz);
+        self.compute_peak_w * (0.27 + 0.316 * x + 0.414 * x.powi(6))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_found_by_its_short_name_in_any_case() {
+        assert_eq!("a100".parse::<GpuModel>().unwrap(), GpuModel::A100);
+        assert_eq!("3090".parse::<GpuModel>().unwrap(), GpuModel::Rtx3090);
+        assert_eq!("RTX A6000".parse::<GpuModel>().unwrap(), GpuModel::A6000);
+        let message = "B300".parse::<GpuModel>().unwrap_err().to_string();
+        assert!(message.contains("B300") && message.contains("H200"), "{message}");
+    }
+
+    #[test]
+    fn the_built_in_work_of_an_a100_draws_what_the_published_profile_drew() {
+        for (mhz, watts) in [(855, 235.0), (1035, 273.0), (1215, 355.0), (1410, 475.0)] {
+            let model = GpuModel::A100.facts().compute_power_w(Mhz(mhz));
+            assert!((model - watts).abs() < 0.05 * watts, "{mhz} MHz: {model} W, not {watts} W");
+        }
+    }
+
+    #[test]
+    fn every_model_waits_for_less_than_it_computes_and_computes_within_its_limit() {
+        for model in GpuModel::ALL {
+            let facts = model.facts();
+            assert!(facts.idle_w < facts.p2p_blocking_w);
+            assert!(facts.p2p_blocking_w < facts.compute_power_w(facts.lowest()) + facts.idle_w);
+            assert!(facts.compute_power_w(facts.highest()) <= f64::from(facts.power_limit_w.1));
+            assert_eq!(GpuModel::from_number(model.number()), Some(model));
+        }
+    }
+}

@@ -3,10 +3,10 @@
 use clap::Args;
 use pfo_protocol::{JobName, Request, Response, SwapTarget, Swapped};
 
+use super::load::PlanArguments;
 use crate::connection::{Connection, Patience};
 use crate::error::Error;
 use crate::job::JobArguments;
-use crate::load::PlanArguments;
 use crate::output::Output;
 use crate::socket::Sockets;
 use crate::status::plan_text::described;

@@ -1,7 +1,8 @@
 //! How every table looks: no borders, a rule under the header, and no column that says nothing.
 
 use comfy_table::{
-    Attribute, Cell as StyledCell, CellAlignment, Color, ContentArrangement, LineStyle, TableStyle,
+    Attribute, Cell as StyledCell, CellAlignment, Color, ColumnConstraint, ContentArrangement,
+    LineStyle, TableStyle,
 };
 
 use crate::output::Look;
@@ -131,6 +132,10 @@ impl Table {
         for (position, column) in table.column_iter_mut().enumerate() {
             let last = position + 1 == shown.len();
             column.set_padding((0, u16::from(!last)));
+            // A figure that is cut in two is none; where there is no room, text wraps.
+            if self.columns[shown[position]].1 == CellAlignment::Right {
+                column.set_constraint(ColumnConstraint::ContentWidth);
+            }
         }
         table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
     }
@@ -162,6 +167,15 @@ mod tests {
         table.row([Cell::text("a"), Cell::count(0), Cell::number(9_u32)]);
         table.row([Cell::text("b"), Cell::count(0), Cell::empty()]);
         assert_eq!(table.render(), "Name  Step\n──────────\na        9\nb        -\n");
+    }
+
+    #[test]
+    fn a_figure_is_never_cut_in_two() {
+        let look = Look { colour: false, width: Some(20) };
+        let mut table = Table::new(look).left("Label").right("Energy");
+        table.row([Cell::text("one two three four"), Cell::text("170.0 kJ")]);
+        let text = table.render();
+        assert!(text.contains("170.0 kJ") && text.lines().count() > 3, "{text}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ fn the_hello_says_what_the_description_says() {
     let daemon = place.daemon();
     let description =
         RankDescription { first_step: 40, dp_rank: 1, dp_degree: 2, ..place.description() };
-    let (_session, peer) = place.session_of(&daemon, description);
+    let (_session, peer) = daemon.open(description);
     let hello = peer.hello();
     assert_eq!(hello.job.as_str(), "job");
     assert_eq!(hello.gpu.to_string(), "GPU-1234");

@@ -57,21 +57,7 @@ impl Place {
 
     /// A session that has its lease, and the daemon's end of it.
     pub(crate) fn session(&self, daemon: &Daemon) -> (Session, Peer) {
-        self.session_of(daemon, self.description())
-    }
-
-    pub(crate) fn session_of(
-        &self,
-        daemon: &Daemon,
-        description: RankDescription,
-    ) -> (Session, Peer) {
-        std::thread::scope(|scope| {
-            let opened = scope.spawn(|| Session::open(description).unwrap());
-            let peer = daemon.welcome();
-            let session = opened.join().unwrap();
-            assert_eq!(session.problem(), None);
-            (session, peer)
-        })
+        daemon.open(self.description())
     }
 }
 
@@ -95,15 +81,31 @@ impl Daemon {
     pub(crate) fn welcome(&self) -> Peer {
         let mut peer = self.accept();
         peer.read_hello();
-        peer.say(&DaemonMessage::Welcome(Welcome {
-            daemon: "fake".into(),
-            session: 1,
-            gpu_uuid: "GPU-1234".parse().unwrap(),
-            gpu_model: "model".into(),
-            idle_limit_ms: 1000,
-        }));
+        peer.say_bytes(&welcome_frame());
         peer
     }
+
+    /// Opens a session and accepts it.
+    pub(crate) fn open(&self, description: RankDescription) -> (Session, Peer) {
+        std::thread::scope(|scope| {
+            let opened = scope.spawn(|| Session::open(description).unwrap());
+            let peer = self.welcome();
+            let session = opened.join().unwrap();
+            assert_eq!(session.problem(), None);
+            (session, peer)
+        })
+    }
+}
+
+pub(crate) fn welcome_frame() -> Vec<u8> {
+    let welcome = Welcome {
+        daemon: "fake".into(),
+        session: 1,
+        gpu_uuid: "GPU-1234".parse().unwrap(),
+        gpu_model: "model".into(),
+        idle_limit_ms: 1000,
+    };
+    DaemonMessage::Welcome(welcome).to_frame().unwrap()
 }
 
 /// The daemon's end of a connection.
@@ -162,7 +164,11 @@ impl Peer {
     }
 
     pub(crate) fn say_bytes(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).unwrap();
+        self.try_say_bytes(bytes).unwrap();
+    }
+
+    pub(crate) fn try_say_bytes(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes)
     }
 
     pub(crate) fn refuse(mut self, code: RefusalCode, message: &str, remedy: &str) {

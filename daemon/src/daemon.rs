@@ -8,6 +8,7 @@ use std::time::Duration;
 use pfo_protocol::ClosingReason;
 use systemd::daemon as notify;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::config::Config;
@@ -49,7 +50,10 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
         .max_blocking_threads(4)
         .thread_keep_alive(Duration::from_secs(1))
         .build()?;
-    runtime.block_on(serve(config))
+    let result = runtime.block_on(serve(config));
+    // A request that waits for a driver that hangs must not keep the daemon from stopping.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
 }
 
 async fn serve(config: Config) -> Result<(), DaemonError> {
@@ -69,8 +73,9 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let open = Arc::new(Connections::default());
+    let mut accepting = JoinSet::new();
     for listener in listen(&node.config.sockets, &node.authority)? {
-        tokio::spawn(accept(Arc::clone(&node), listener, Arc::clone(&open)));
+        accepting.spawn(accept(Arc::clone(&node), listener, Arc::clone(&open)));
     }
     tokio::spawn(restore_later(Arc::clone(&node)));
     if let Some(period) = notify::watchdog_enabled().ok().filter(|period| *period > 0) {
@@ -83,10 +88,12 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         _ = interrupt.recv() => {}
     }
     tell_systemd("STOPPING");
+    accepting.shutdown().await;
     stop(&node).await
 }
 
 async fn stop(node: &Node) -> Result<(), DaemonError> {
+    node.leases.close();
     let sessions = node.leases.sessions();
     tracing::info!("stopping, {} sessions end", sessions.len());
     for session in sessions {

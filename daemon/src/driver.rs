@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use pfo_planner::Mhz;
 use pfo_protocol::{GpuName, GpuUuid, NameError, PciBusId};
+
+use crate::reading::Reader;
 
 /// `NVML_DEVICE_MIG_ENABLE`, which nvml-wrapper does not export.
 const MIG_ENABLED: u32 = 1;
@@ -86,18 +87,9 @@ pub struct Gpu {
     pub sm_clocks: Vec<Mhz>,
     /// Its highest memory clock.
     pub memory_clock: Option<Mhz>,
+    /// Asks what it does now.
+    pub reader: Reader,
     nvml: &'static Nvml,
-}
-
-/// What the driver reports about a GPU at one moment. What it does not report is absent.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Reading {
-    /// The SM clock.
-    pub sm_clock: Option<Mhz>,
-    /// The power, in watts.
-    pub power_w: Option<f64>,
-    /// Whether MIG splits the GPU.
-    pub mig: bool,
 }
 
 impl Gpu {
@@ -122,6 +114,7 @@ impl Gpu {
             model: device.name().map_err(failed("reading its model"))?,
             sm_clocks: sm_clocks.into_iter().map(Mhz).collect(),
             memory_clock: memory_clock.map(Mhz),
+            reader: Reader::default(),
             nvml,
         })
     }
@@ -140,19 +133,6 @@ impl Gpu {
     #[must_use]
     pub fn failed(&self, call: &'static str, source: NvmlError) -> DriverError {
         DriverError::Call { call, gpu: self.uuid.to_string(), source }
-    }
-
-    /// What the driver reports now.
-    ///
-    /// # Errors
-    /// If the GPU is gone.
-    pub fn reading(&self) -> Result<Reading, DriverError> {
-        let device = self.device()?;
-        Ok(Reading {
-            sm_clock: device.clock_info(Clock::SM).ok().map(Mhz),
-            power_w: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
-            mig: self.is_split_by_mig()?,
-        })
     }
 
     /// Whether MIG splits the GPU, so that its clocks belong to several users.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use pfo_protocol::{Closing, ClosingReason, GpuUuid, Holder};
@@ -57,6 +58,7 @@ impl Session {
 #[derive(Debug, Default)]
 pub struct Leases {
     held: Mutex<HashMap<GpuUuid, Arc<Session>>>,
+    closed: AtomicBool,
 }
 
 /// Why a lease was not given.
@@ -66,6 +68,8 @@ pub enum Denied {
     Held(Arc<Session>),
     /// The user has as many sessions as allowed.
     TooMany(u32),
+    /// The daemon is stopping.
+    Closed,
 }
 
 impl Leases {
@@ -80,6 +84,9 @@ impl Leases {
         most: u32,
     ) -> Result<Lease, Denied> {
         let mut held = self.lock();
+        if self.closed.load(SeqCst) {
+            return Err(Denied::Closed);
+        }
         if let Some(holder) = held.get(gpu) {
             return Err(Denied::Held(Arc::clone(holder)));
         }
@@ -90,6 +97,12 @@ impl Leases {
         }
         held.insert(gpu.clone(), Arc::clone(&session));
         Ok(Lease { leases: Arc::clone(self), gpu: gpu.clone(), session })
+    }
+
+    /// Gives no more leases.
+    pub fn close(&self) {
+        let _held = self.lock();
+        self.closed.store(true, SeqCst);
     }
 
     /// The session that holds a GPU.

@@ -25,6 +25,7 @@ pub mod node;
 pub mod peer;
 pub mod progress;
 pub mod rank;
+pub mod reading;
 pub mod requests;
 pub mod restore;
 pub mod serve;

@@ -54,7 +54,6 @@ fn bind(path: &Path, group: Option<u32>) -> Result<Listener, ListenError> {
     let listener = ListenerOptions::new()
         .name(name)
         .mode(0o600)
-        .reclaim_name(false)
         .create_tokio_as::<Listener>()
         .map_err(failed)?;
     // Group first: until both are set, only the owner of the daemon can connect.

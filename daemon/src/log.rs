@@ -1,6 +1,8 @@
 //! Where the daemon's log goes: to the journal with its fields when systemd started it, to people
 //! as text otherwise.
 
+use std::io::IsTerminal;
+
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -20,6 +22,9 @@ pub fn begin() {
             let journal = journal.with_field_prefix(Some("PFO".into()));
             registry.with(journal.with_syslog_identifier("pfod".into())).init();
         }
-        None => registry.with(fmt::layer().with_target(false).with_writer(std::io::stderr)).init(),
+        None => {
+            let text = fmt::layer().with_target(false).with_ansi(std::io::stderr().is_terminal());
+            registry.with(text.with_writer(std::io::stderr)).init();
+        }
     }
 }

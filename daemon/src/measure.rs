@@ -92,11 +92,16 @@ impl Measured {
         Self { session_began_j: energy_j, ..Self::default() }
     }
 
+    /// The energy counter reads `energy_j` now.
+    pub fn counter_reads(&mut self, energy_j: f64) {
+        self.energy_j = energy_j - *self.session_began_j.get_or_insert(energy_j);
+    }
+
     /// A step begins, as the rank says at `at_ns`, `steps` after the last one that was told here.
     ///
     /// The step in which a swap is taken up is left out: its clocks still settle.
     pub fn step_begins(&mut self, swap: u64, steps: u64, at_ns: u64, energy_j: f64) {
-        self.energy_j = energy_j - *self.session_began_j.get_or_insert(energy_j);
+        self.counter_reads(energy_j);
         let went_on = self.last.filter(|last| last.swap == swap);
         match went_on {
             Some(last) if !last.settling => self.windows.of_swap(swap).add(RankWindow {

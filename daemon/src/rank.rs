@@ -143,6 +143,15 @@ impl Rank {
         }
     }
 
+    /// Measures what the session used after its last step began.
+    pub fn measure_end(&self) {
+        if let Some(energy_j) = self.clocks.energy_j() {
+            let mut measured = (**self.progress().measured.load()).clone();
+            measured.counter_reads(energy_j);
+            self.progress().measured.store(Arc::new(measured));
+        }
+    }
+
     fn progress(&self) -> &Progress {
         &self.session.progress
     }

@@ -120,6 +120,11 @@ fn denial(denied: &Denied, gpu: &GpuUuid, most: u32) -> Refusal {
                 "use another GPU, or wait until that job ends",
             )
         }
+        Denied::Closed => Refusal::new(
+            RefusalCode::ShuttingDown,
+            "pfod is stopping",
+            "the session opens again when pfod is back",
+        ),
         Denied::TooMany(own) => Refusal::new(
             RefusalCode::LimitReached,
             format!("the user has {own} sessions, the administrator allows {most}"),
@@ -265,6 +270,7 @@ impl Opening {
 
     fn follow(&self, mut rank: Rank, job: &Job) {
         let end = rank.serve();
+        rank.measure_end();
         let holder = &self.session().holder;
         if let Err(error) = rank.clocks().restore() {
             tracing::error!(

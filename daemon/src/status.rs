@@ -11,6 +11,7 @@ use crate::job::{Job, Member, Members};
 use crate::measure::{RankWindow, RankWindows};
 use crate::monotonic::now_ns;
 use crate::node::Node;
+use crate::reading::Reading;
 
 /// A set call that takes longer is shown as a problem.
 const SLOW_SET_CALL_NS: u64 = 1_000_000_000;
@@ -49,13 +50,13 @@ pub fn status(node: &Node, only_of: Option<u32>) -> Status {
     }
 }
 
-fn gpu_status(node: &Node, gpu: &Gpu) -> GpuStatus {
+fn gpu_status(node: &Node, gpu: &Arc<Gpu>) -> GpuStatus {
     let session = node.leases.holder(&gpu.uuid);
     let progress = session.as_ref().map(|session| &session.progress);
     let locked = |mhz: u32| (mhz > 0).then_some(mhz);
-    let (reading, failed) = match gpu.reading() {
+    let (reading, failed) = match gpu.reader.read(gpu) {
         Ok(reading) => (reading, None),
-        Err(error) => (Default::default(), Some(error.to_string())),
+        Err(why) => (Reading::default(), Some(why)),
     };
     let stuck = progress.and_then(|progress| {
         let since = progress.in_driver_since_ns.load(Relaxed);

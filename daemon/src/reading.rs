@@ -1,0 +1,70 @@
+//! What the driver reports about a GPU now, without waiting for a GPU that does not answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use nvml_wrapper::enum_wrappers::device::Clock;
+use pfo_planner::Mhz;
+
+use crate::driver::{DriverError, Gpu};
+
+/// A sick GPU can keep a call for minutes; a healthy one answers in milliseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the driver reports about a GPU at one moment. What it does not report is absent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reading {
+    /// The SM clock.
+    pub sm_clock: Option<Mhz>,
+    /// The power, in watts.
+    pub power_w: Option<f64>,
+    /// Whether MIG splits the GPU.
+    pub mig: bool,
+}
+
+/// Reads GPUs, each on a thread of its own, and at most one for each GPU.
+#[derive(Debug, Default)]
+pub struct Reader {
+    busy: Arc<AtomicBool>,
+}
+
+impl Reader {
+    /// What the driver reports about `gpu` now.
+    ///
+    /// # Errors
+    /// In words, if the GPU is gone or does not answer.
+    pub fn read(&self, gpu: &Arc<Gpu>) -> Result<Reading, String> {
+        let no_answer = || "the driver does not answer".to_owned();
+        if self.busy.swap(true, SeqCst) {
+            return Err(no_answer());
+        }
+        let (answer, answered) = mpsc::channel();
+        let (gpu, busy) = (Arc::clone(gpu), Arc::clone(&self.busy));
+        let spawned = thread::Builder::new().name("reading".into()).spawn(move || {
+            let reading = ask(&gpu);
+            busy.store(false, SeqCst);
+            // Nobody listens any more if it took too long.
+            let _ = answer.send(reading);
+        });
+        if let Err(error) = spawned {
+            self.busy.store(false, SeqCst);
+            return Err(error.to_string());
+        }
+        match answered.recv_timeout(PATIENCE) {
+            Ok(reading) => reading.map_err(|error| error.to_string()),
+            Err(_) => Err(no_answer()),
+        }
+    }
+}
+
+fn ask(gpu: &Gpu) -> Result<Reading, DriverError> {
+    let device = gpu.device()?;
+    Ok(Reading {
+        sm_clock: device.clock_info(Clock::SM).ok().map(Mhz),
+        power_w: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
+        mig: gpu.is_split_by_mig()?,
+    })
+}

@@ -104,7 +104,7 @@ enum pfo_code {
     PFO_CLOSED_REVOKED = 103,       /* an administrator or the user ended it */
     PFO_CLOSED_GPU_LOST = 104,      /* the GPU stopped answering */
 
-    /* The session did not get as far. It goes on trying, but for PFO_NO_THREAD and PFO_FORKED. */
+    /* The session did not get as far. It goes on trying, but for the last three. */
     PFO_NO_DAEMON = 150,       /* nobody listens on the socket */
     PFO_ACCESS_DENIED = 151,   /* this user may not open the socket */
     PFO_NO_ANSWER = 152,       /* the daemon has not answered yet */

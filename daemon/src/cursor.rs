@@ -100,7 +100,7 @@ pub struct Cursor {
     phase: Phase,
     position: usize,
     open: Option<(Unit, u64)>,
-    next_event: Option<u64>,
+    next_event: u64,
     lost: u64,
     wish: Wish,
 }
@@ -112,7 +112,7 @@ impl Default for Cursor {
             phase: Phase::Outside,
             position: 0,
             open: None,
-            next_event: None,
+            next_event: 0,
             lost: 0,
             wish: Wish::Default,
         }
@@ -139,8 +139,8 @@ impl Cursor {
 
     /// Takes in the next event.
     pub fn event(&mut self, event: &Event) -> Outcome {
-        let missing = self.next_event.map_or(0, |next| event.sequence.saturating_sub(next));
-        self.next_event = Some(event.sequence.saturating_add(1));
+        let missing = event.sequence.saturating_sub(self.next_event);
+        self.next_event = event.sequence.saturating_add(1);
         let mut outcome = Outcome::default();
         if missing > 0 {
             self.lost += missing;
@@ -355,7 +355,6 @@ mod tests {
     #[test]
     fn a_session_that_opens_inside_a_step_waits_for_the_next_one() {
         let mut rank = Driven::with_plan();
-        rank.sequence = 1000;
         assert_eq!(rank.tell(Mark::InstructionEnd(B1)), (None, Wish::Default));
         assert_eq!(rank.tell(Mark::InstructionBegin(F0)), (None, Wish::Default));
         assert_eq!(rank.tell(Mark::StepBegin(7)), (None, Wish::At(Mhz(900))));

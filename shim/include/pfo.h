@@ -131,7 +131,8 @@ struct pfo_rank {
     /* Texts are UTF-8, end with NUL and are copied by pfo_open. */
     const char *job;    /* NULL: PFO_JOB, else SLURM_JOB_ID */
     const char *gpu;    /* "GPU-6f2c..." (UUID), "0000:07:00.0" (PCI bus id), "cuda:1" (CUDA ordinal);
-                           NULL: PFO_GPU, else CUDA ordinal LOCAL_RANK, SLURM_LOCALID or 0 */
+                           NULL: PFO_GPU, else the only GPU of CUDA_VISIBLE_DEVICES, else CUDA
+                           ordinal LOCAL_RANK, SLURM_LOCALID or 0 */
     const char *socket; /* NULL: PFO_SOCKET, else /run/pfo/pfod.sock */
 
     uint32_t rank;      /* the global rank */

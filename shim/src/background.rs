@@ -158,6 +158,7 @@ impl<'a> Connector<'a> {
                 Task::Connect => match self.connect() {
                     Ok(link) => self.hand_over(link),
                     Err(problem) => {
+                        self.forget_old_failures();
                         let delay = self.backoff.after(&problem);
                         self.shared.fail(problem);
                         self.shared.pause(delay);
@@ -185,23 +186,33 @@ impl<'a> Connector<'a> {
 
     /// Learns from a dead connection why it died, and waits as long as that advises.
     fn find_out_why(&mut self, link: Option<&Link>) {
-        let steady = self.connected_at.take().is_some_and(|at| at.elapsed() >= STEADY);
-        if steady {
-            self.backoff.reset();
-        }
+        let reason = match link {
+            Some(link) => link.farewell().or_else(|| Some(Problem::lost("the socket failed"))),
+            None => None,
+        };
         let mut line = self.shared.lock();
-        if let Some(link) = link {
-            let reason = link.farewell();
-            line.problem = Some(reason.unwrap_or_else(|| Problem::lost("the socket failed")));
+        if reason.is_some() {
+            line.problem = reason;
         }
         let Some(problem) = line.problem.clone() else {
             return;
         };
         drop(line);
+        let steady = self.forget_old_failures();
         // The event that found the lease gone is the one that asks for a new one.
         if !(steady && problem.code == ProblemCode::Closed(ClosingReason::Idle)) {
             self.shared.pause(self.backoff.after(&problem));
         }
+    }
+
+    /// Lets the delays start from scratch if there was a real connection since the last failure.
+    fn forget_old_failures(&mut self) -> bool {
+        let connected_at = self.connected_at.take();
+        let steady = connected_at.is_some_and(|at| at.elapsed() >= STEADY);
+        if steady {
+            self.backoff.reset();
+        }
+        steady
     }
 
     fn hand_over(&mut self, link: Arc<Link>) {

@@ -30,7 +30,8 @@ pub struct RankDescription {
     /// The job; else the environment's `PFO_JOB`, else its `SLURM_JOB_ID`.
     pub job: Option<String>,
     /// The GPU; else the environment's `PFO_GPU`, else the CUDA ordinal `LOCAL_RANK` or
-    /// `SLURM_LOCALID`, else CUDA ordinal 0.
+    /// `SLURM_LOCALID`, else CUDA ordinal 0. A process that `CUDA_VISIBLE_DEVICES` shows a single GPU
+    /// has that one, whatever its local rank.
     pub gpu: Option<Gpu>,
     /// The daemon's socket; else the environment's `PFO_SOCKET`, else `/run/pfo/pfod.sock`.
     pub socket: Option<PathBuf>,
@@ -227,9 +228,11 @@ impl RankDescription {
         if let Some(gpu) = &self.gpu {
             return Ok(gpu.clone());
         }
-        let Some((source_of_name, name)) =
-            first(variable, &["PFO_GPU", "LOCAL_RANK", "SLURM_LOCALID"])
-        else {
+        let launched = match variable("CUDA_VISIBLE_DEVICES") {
+            Some(visible) if !visible.contains(',') => None,
+            _ => first(variable, &["LOCAL_RANK", "SLURM_LOCALID"]),
+        };
+        let Some((source_of_name, name)) = first(variable, &["PFO_GPU"]).or(launched) else {
             return Ok(Gpu::CudaOrdinal(0));
         };
         name.parse().map_err(|error| DescriptionError::Gpu { source_of_name, error })
@@ -299,6 +302,16 @@ mod tests {
         assert_eq!(rank.gpu, Gpu::CudaOrdinal(2));
         assert_eq!(rank.socket, Path::new(TRAINER_SOCKET));
         assert_eq!(complete(&[("PFO_JOB", "j")]).unwrap().gpu, Gpu::CudaOrdinal(0));
+    }
+
+    #[test]
+    fn a_launcher_that_shows_each_rank_one_gpu_means_that_one() {
+        let one =
+            complete(&[("PFO_JOB", "j"), ("SLURM_LOCALID", "2"), ("CUDA_VISIBLE_DEVICES", "6")]);
+        assert_eq!(one.unwrap().gpu, Gpu::CudaOrdinal(0));
+        let more =
+            complete(&[("PFO_JOB", "j"), ("LOCAL_RANK", "2"), ("CUDA_VISIBLE_DEVICES", "4,5,6")]);
+        assert_eq!(more.unwrap().gpu, Gpu::CudaOrdinal(2));
     }
 
     #[test]

@@ -44,7 +44,7 @@
 //! | `PFO_SOCKET` | the daemon's socket, else `/run/pfo/pfod.sock` |
 //! | `PFO_JOB`, `SLURM_JOB_ID` | the job |
 //! | `PFO_GPU` | the GPU, as [`Gpu`] reads it |
-//! | `LOCAL_RANK`, `SLURM_LOCALID` | the GPU's CUDA ordinal without `PFO_GPU` |
+//! | `LOCAL_RANK`, `SLURM_LOCALID` | the GPU's CUDA ordinal without `PFO_GPU`, if several are visible |
 //! | `CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER` | what a CUDA ordinal means |
 //!
 //! What a description says comes first; the environment fills what it leaves out.

@@ -56,7 +56,7 @@ const COUNTED_CHUNKS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) phase: Phase,
-    /// Why there is no lease; none while there is one.
+    /// Why there was no lease when that was last found out.
     pub(crate) problem: Option<Problem>,
     /// Whether the first attempt to connect has come to an end.
     pub(crate) settled: bool,
@@ -182,6 +182,15 @@ impl Line {
         self.leases += 1;
         // A new session of the daemon's, which counts from 0.
         self.sequence = 0;
+    }
+
+    /// Why there is no lease, as far as it is known by now.
+    pub(crate) fn problem(&self) -> Option<Problem> {
+        if let Phase::Connected(_) = self.phase {
+            return None;
+        }
+        let reason = self.problem.clone();
+        Some(reason.unwrap_or_else(|| Problem::lost("an event could not be sent")))
     }
 
     /// Looks whether the daemon has ended the session since the last event.

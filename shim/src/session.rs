@@ -49,7 +49,7 @@ impl Session {
         let mut line = self.shared.lock();
         let wake = line.look_for_the_end();
         background::wake(&self.shared, wake);
-        line.problem.clone()
+        line.problem()
     }
 
     /// The next training step begins. Steps count up by one from the description's `first_step`.

@@ -9,7 +9,7 @@ use pfo_planner::{Mhz, Plan};
 use pfo_protocol::{Hello, JobName, Refusal, RefusalCode, SwapTarget};
 
 use crate::driver::Gpu;
-use crate::fit::{JobPlan, Misfit, RankShape};
+use crate::fit::{JobPlan, RankShape};
 use crate::lease::Session;
 use crate::measure::RankWindows;
 use crate::swap::Swap;
@@ -70,6 +70,12 @@ pub struct Members {
 }
 
 impl Members {
+    /// Checks a plan against every rank that is there now.
+    fn check(&self, plan: &JobPlan) -> Result<(), Refusal> {
+        let check = |member: &Member| plan.check_rank(&member.shape());
+        self.ranks.values().try_for_each(check).map_err(|misfit| does_not_fit(misfit.to_string()))
+    }
+
     /// The plan that the newest swap brought; none is default clocks.
     #[must_use]
     pub fn current(&self) -> Option<&Arc<JobPlan>> {
@@ -171,19 +177,14 @@ impl Job {
         bytes: &[u8],
         bounds: (Mhz, Mhz),
     ) -> Result<Arc<JobPlan>, Refusal> {
-        let refused = |message: String| {
-            let remedy = "make a plan for this job with `pfoctl plan optimize` and `plan export`";
-            Refusal::new(RefusalCode::PlanDoesNotFit, message, remedy)
-        };
-        let plan = Plan::from_json(bytes).map_err(|error| refused(error.to_string()))?;
+        let plan = Plan::from_json(bytes).map_err(|error| does_not_fit(error.to_string()))?;
         let mut members = self.members();
-        let fits = || -> Result<JobPlan, Misfit> {
-            let plan = JobPlan::new(members.plans_made + 1, label, &plan, bounds)?;
-            plan.check_stages(self.pp_degree)?;
-            members.ranks.values().try_for_each(|member| plan.check_rank(&member.shape()))?;
-            Ok(plan)
-        };
-        let plan = Arc::new(fits().map_err(|misfit| refused(misfit.to_string()))?);
+        let number = members.plans_made + 1;
+        let plan = JobPlan::new(number, label, &plan, bounds)
+            .and_then(|plan| plan.check_stages(self.pp_degree).map(|()| plan))
+            .map_err(|misfit| does_not_fit(misfit.to_string()))?;
+        members.check(&plan)?;
+        let plan = Arc::new(plan);
         members.plans_made += 1;
         members.loaded = Some(Arc::clone(&plan));
         Ok(plan)
@@ -211,7 +212,7 @@ impl Job {
             |message: String, remedy: &str| Refusal::new(RefusalCode::NoPlan, message, remedy);
         let plan = match target {
             SwapTarget::DefaultClocks => None,
-            SwapTarget::Loaded => Some(members.loaded.take().ok_or_else(|| {
+            SwapTarget::Loaded => Some(members.loaded.clone().ok_or_else(|| {
                 nothing(format!("no plan is loaded for job {name}"), "give a plan file")
             })?),
             SwapTarget::Previous => {
@@ -224,6 +225,11 @@ impl Job {
                 previous.and_then(|swap| swap.plan.clone())
             }
         };
+        // Ranks may have come since the plan was loaded.
+        plan.as_deref().map_or(Ok(()), |plan| members.check(plan))?;
+        if *target == SwapTarget::Loaded {
+            members.loaded = None;
+        }
         let number = members.swaps.back().map_or(0, |swap| swap.number) + 1;
         let ranks = members.ranks.values().map(|m| Arc::clone(&m.session.progress)).collect();
         let swap = Arc::new(Swap::new(number, plan, not_before, ranks));
@@ -235,4 +241,9 @@ impl Job {
         }
         Ok(swap)
     }
+}
+
+fn does_not_fit(why: String) -> Refusal {
+    let remedy = "make a plan for this job with `pfoctl plan optimize` and `pfoctl plan export`";
+    Refusal::new(RefusalCode::PlanDoesNotFit, why, remedy)
 }

@@ -230,8 +230,7 @@ impl<'a> Connector<'a> {
     fn connect(&mut self) -> Result<Arc<Link>, Problem> {
         let gpu = self.gpu()?;
         let link = self.dial()?;
-        link.say(&ClientMessage::Hello(self.hello(gpu)))?;
-        match self.answer(&link, SESSION_ANSWER)? {
+        match self.ask(&link, &ClientMessage::Hello(self.hello(gpu)), SESSION_ANSWER)? {
             DaemonMessage::Welcome(_) => Ok(link),
             other => Err(unwelcome(other)),
         }
@@ -268,8 +267,7 @@ impl<'a> Connector<'a> {
 
     fn gpus_of_the_node(&self) -> Result<Vec<GpuListing>, Problem> {
         let link = self.dial()?;
-        link.say(&ClientMessage::Request(Request::Gpus))?;
-        match self.answer(&link, ANY_ANSWER)? {
+        match self.ask(&link, &ClientMessage::Request(Request::Gpus), ANY_ANSWER)? {
             DaemonMessage::Response(Response::Gpus(gpus)) => Ok(gpus),
             DaemonMessage::Response(Response::Refused(refusal)) => Err(Problem::refused(refusal)),
             other => Err(unwelcome(other)),
@@ -289,10 +287,19 @@ impl<'a> Connector<'a> {
         Ok(link)
     }
 
-    fn answer(&self, link: &Link, limit: usize) -> Result<DaemonMessage, Problem> {
+    fn ask(
+        &self,
+        link: &Link,
+        question: &ClientMessage,
+        limit: usize,
+    ) -> Result<DaemonMessage, Problem> {
         let rank = &self.shared.rank;
         let patience = rank.setup_timeout.clamp(ANSWER_TIME, LONGEST_ANSWER_TIME);
-        let answer = link.answer(limit, Instant::now() + patience);
+        let answer = match link.say(question) {
+            Ok(()) => link.answer(limit, Instant::now() + patience),
+            // A daemon that is full answers before it is asked, and hangs up.
+            Err(problem) => Err(link.farewell().unwrap_or(problem)),
+        };
         self.shared.lock().attempt = None;
         answer?.ok_or_else(|| Problem::no_answer(&rank.socket))
     }

@@ -5,7 +5,7 @@ mod fake;
 use fake::{Daemon, PATIENCE, Peer, Place, eventually, until, welcome_frame};
 use pfo::{ClosingReason, Gpu, Instruction, ProblemCode, RankDescription, RefusalCode, Session};
 use pfo_protocol::{
-    Closing, DaemonMessage, GpuListing, Header, Kind, Request, Response, Unsupported,
+    Closing, DaemonMessage, GpuListing, Header, Kind, Refusal, Request, Response, Unsupported,
 };
 
 /// A session whose daemon, on another thread, does this with the first connection.
@@ -44,6 +44,17 @@ fn a_refusal_comes_through_with_its_code_message_and_remedy() {
 
     let _peer = daemon.welcome();
     until(|| session.problem().is_none());
+}
+
+#[test]
+fn a_refusal_that_comes_before_the_hello_is_heard_too() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let session = opened(&place, &daemon, |mut peer| {
+        let refusal = Refusal::new(RefusalCode::LimitReached, "64 connections", "close one");
+        peer.say(&DaemonMessage::Refusal(refusal));
+    });
+    assert_eq!(code(&session), Some(ProblemCode::Refused(RefusalCode::LimitReached)));
 }
 
 #[test]

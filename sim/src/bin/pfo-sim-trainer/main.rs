@@ -1,2 +1,40 @@
-//! stub
-fn main() {}
+//! `pfo-sim-trainer`: a pipeline-parallel training whose GPUs are simulated and whose rest is real:
+//! processes, sockets between stages, and the shim that every trainer links.
+//!
+//! Exit codes: 0 all ranks trained until their end or were asked to stop, 1 one of them did not, 2 the
+//! command line makes no sense.
+
+mod args;
+mod computation;
+mod error;
+mod identity;
+mod inherited;
+mod launcher;
+mod misbehaviour;
+mod neighbours;
+mod rank;
+mod rank_report;
+mod report;
+mod schedule;
+mod settings;
+mod stop;
+
+use std::process::ExitCode;
+
+use args::{Args, Command};
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let result = match Args::parse().command {
+        Command::Launch(launch) => launcher::launch(*launch),
+        Command::Rank { settings } => rank::run(&settings).map(|()| true),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("pfo-sim-trainer: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Starting the ranks, passing signals on, and collecting what they report.
+
+use std::env;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::process::{self, Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nvidia_ml::driver::Driver;
+use nvidia_ml::work::profile_csv;
+
+use crate::args::LaunchArgs;
+use crate::error::TrainerError;
+use crate::identity::Identity;
+use crate::inherited::let_inherit;
+use crate::misbehaviour::Misbehaviour;
+use crate::rank_report::RankEvent;
+use crate::report::{Progress, TrainingReport};
+use crate::settings::{GpuName, RankSettings};
+use crate::stop;
+
+/// Trains as the arguments say; true if all ranks came to a good end.
+pub(crate) fn launch(args: LaunchArgs) -> Result<bool, TrainerError> {
+    let (json, progress) = (args.json, args.progress);
+    let settings = settings(args)?;
+    let ranks = Arc::new(Mutex::new(Vec::new()));
+    let requests = pass_signals_on(ranks.clone())?;
+    let mut children = start(&settings)?;
+    ranks
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .extend(children.iter().map(|rank| Pid::from_raw(rank.id() as i32)));
+    if requests.load(Ordering::Acquire) > 0 {
+        // It came before there was anybody to pass it on to.
+        signal_all(&ranks, Signal::SIGTERM);
+    }
+
+    let mut report = TrainingReport::new(&settings);
+    for (rank, event) in events(&mut children) {
+        if let Some(Progress { step, time_s }) = report.add(rank, event)
+            && progress
+        {
+            eprintln!("step {step} done in {time_s:.3} s");
+        }
+    }
+    for (rank, child) in children.iter_mut().enumerate() {
+        let status = child.wait().map_err(TrainerError::system("wait for a rank"))?;
+        report.end(rank, status);
+    }
+    report.finish(requests.load(Ordering::Acquire) > 0);
+    let text = if json { report.to_json() } else { report.to_text() };
+    // A reader that went away has seen enough.
+    let _ = writeln!(io::stdout().lock(), "{text}");
+    Ok(report.all_went_well())
+}
+
+fn settings(args: LaunchArgs) -> Result<Vec<RankSettings>, TrainerError> {
+    let stages = match (&args.profile, args.stages) {
+        (None, stages) => usize::from(stages.unwrap_or(4)),
+        (Some(path), wanted) => {
+            let found = profile_csv::read(path)?.len();
+            if let Some(wanted) = wanted.map(usize::from)
+                && wanted != found
+            {
+                return Err(TrainerError::Stages { path: path.clone(), found, wanted });
+            }
+            found
+        }
+    };
+    let gpus = if args.gpus.is_empty() { (0..stages).collect() } else { args.gpus };
+    if gpus.len() != stages {
+        return Err(TrainerError::GpuCount { named: gpus.len(), stages });
+    }
+    let driver = Driver::open(&args.state)?;
+    for (i, &gpu) in gpus.iter().enumerate() {
+        driver.gpu(gpu)?;
+        if gpus[..i].contains(&gpu) {
+            return Err(TrainerError::GpuTwice(gpu));
+        }
+    }
+    let identity = match (&args.user, args.uid) {
+        (Some(name), _) => Some(Identity::of_user(name, &args.groups)?),
+        (None, Some(uid)) => Some(Identity::of_uid(uid, args.gid, &args.groups)?),
+        (None, None) => None,
+    };
+    let job = args
+        .job
+        .or_else(|| env::var("PFO_JOB").ok().filter(|job| !job.is_empty()))
+        .unwrap_or_else(|| format!("sim-{}", process::id()));
+    let misbehaviour = Misbehaviour::from(args.misbehaviour);
+    let rank = |(stage, gpu)| RankSettings {
+        state: args.state.clone(),
+        stage,
+        stages,
+        gpu,
+        gpu_name: args.gpu_name,
+        microbatches: args.microbatches,
+        steps: args.steps,
+        step_pause_ms: args.step_pause_ms,
+        profile: args.profile.clone(),
+        time_scale: args.time_scale,
+        job: job.clone(),
+        socket: args.socket.clone(),
+        with_pfo: !args.no_pfo,
+        identity: identity.clone(),
+        misbehaviour: misbehaviour.clone(),
+        previous_fd: None,
+        next_fd: None,
+        launcher: process::id() as i32,
+    };
+    Ok(gpus.into_iter().enumerate().map(rank).collect())
+}
+
+/// Starts all ranks, each with its ends of the sockets to its neighbours and no others.
+fn start(settings: &[RankSettings]) -> Result<Vec<Child>, TrainerError> {
+    let mut children = Vec::new();
+    let mut previous = None;
+    for (stage, rank) in settings.iter().enumerate() {
+        let is_last = stage + 1 == settings.len();
+        let pair = if is_last { None } else { Some(UnixStream::pair()) };
+        let started = pair.transpose().and_then(|pair| {
+            let (next, previous_of_next) = pair.unzip();
+            let child = start_rank(rank, previous.take().as_ref(), next.as_ref())?;
+            previous = previous_of_next;
+            Ok(child)
+        });
+        match started {
+            Ok(child) => children.push(child),
+            Err(source) => {
+                // Those that run already have lost their neighbour, and end.
+                drop(previous);
+                for child in &mut children {
+                    let _ = child.wait();
+                }
+                return Err(TrainerError::System { action: "start a rank", source });
+            }
+        }
+    }
+    Ok(children)
+}
+
+fn start_rank(
+    settings: &RankSettings,
+    previous: Option<&UnixStream>,
+    next: Option<&UnixStream>,
+) -> io::Result<Child> {
+    previous.into_iter().chain(next).try_for_each(let_inherit)?;
+    let settings = RankSettings {
+        previous_fd: previous.map(AsRawFd::as_raw_fd),
+        next_fd: next.map(AsRawFd::as_raw_fd),
+        ..settings.clone()
+    };
+    let mut command = Command::new(env::current_exe()?);
+    command.arg("rank").arg(serde_json::to_string(&settings)?);
+    if settings.gpu_name == GpuName::Cuda {
+        command.env("CUDA_VISIBLE_DEVICES", uuid_of(&settings)?);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()
+}
+
+fn uuid_of(settings: &RankSettings) -> io::Result<String> {
+    let driver = Driver::open(&settings.state).map_err(io::Error::other)?;
+    let gpu = driver.gpu(settings.gpu).map_err(io::Error::other)?;
+    Ok(gpu.uuid().to_string())
+}
+
+/// All lines of all ranks as they come, until the last rank has closed its end.
+fn events(children: &mut [Child]) -> mpsc::IntoIter<(usize, RankEvent)> {
+    let (sender, receiver) = mpsc::channel();
+    for (rank, child) in children.iter_mut().enumerate() {
+        if let Some(output) = child.stdout.take() {
+            let sender = sender.clone();
+            thread::spawn(move || read_rank(rank, output, &sender));
+        }
+    }
+    receiver.into_iter()
+}
+
+fn read_rank(rank: usize, output: ChildStdout, sender: &mpsc::Sender<(usize, RankEvent)>) {
+    for line in BufReader::new(output).lines().map_while(Result::ok) {
+        if let Ok(event) = serde_json::from_str(&line)
+            && sender.send((rank, event)).is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// Passes requests to stop on to the ranks; the second one kills them. Returns their count.
+fn pass_signals_on(ranks: Arc<Mutex<Vec<Pid>>>) -> Result<Arc<AtomicUsize>, TrainerError> {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = requests.clone();
+    stop::on_request(move || {
+        let first = counted.fetch_add(1, Ordering::AcqRel) == 0;
+        signal_all(&ranks, if first { Signal::SIGTERM } else { Signal::SIGKILL });
+        // One that was stopped can only end when it runs again.
+        signal_all(&ranks, Signal::SIGCONT);
+    })
+    .map_err(TrainerError::system("wait for signals"))?;
+    Ok(requests)
+}
+
+fn signal_all(ranks: &Mutex<Vec<Pid>>, signal: Signal) {
+    for rank in ranks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        // It may have ended.
+        let _ = kill(*rank, signal);
+    }
+}

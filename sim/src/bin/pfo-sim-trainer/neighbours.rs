@@ -1,0 +1,159 @@
+//! The neighbour stages: activations come from the previous one and gradients from the next one.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv};
+use nvidia_ml::work::table::Kind;
+
+/// What stands for a tensor: the pass that it is for, the step and the microbatch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tensor {
+    pub(crate) kind: Kind,
+    pub(crate) step: u64,
+    pub(crate) microbatch: u32,
+}
+
+const TENSOR_BYTES: usize = 16;
+
+impl Tensor {
+    fn to_bytes(self) -> [u8; TENSOR_BYTES] {
+        let mut bytes = [0; TENSOR_BYTES];
+        bytes[..8].copy_from_slice(&self.step.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.microbatch.to_le_bytes());
+        bytes[12] = u8::from(self.kind == Kind::Backward);
+        bytes
+    }
+
+    fn from_bytes(bytes: [u8; TENSOR_BYTES]) -> Self {
+        let (step, rest) = bytes.split_at(8);
+        Self {
+            kind: if rest[4] == 0 { Kind::Forward } else { Kind::Backward },
+            step: u64::from_le_bytes(std::array::from_fn(|i| step[i])),
+            microbatch: u32::from_le_bytes(std::array::from_fn(|i| rest[i])),
+        }
+    }
+}
+
+impl fmt::Display for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} of step {}", self.kind.name(), self.microbatch, self.step)
+    }
+}
+
+/// What waiting for a pass's input came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// It is there.
+    Tensor(Tensor),
+    /// This pass needs none.
+    NotNeeded,
+    /// The neighbour is gone.
+    Lost,
+}
+
+/// The sockets to the neighbours that there are.
+pub(crate) struct Neighbours {
+    previous: Option<UnixStream>,
+    next: Option<UnixStream>,
+}
+
+impl Neighbours {
+    pub(crate) fn new(previous: Option<UnixStream>, next: Option<UnixStream>) -> Self {
+        Self { previous, next }
+    }
+
+    /// More handles on the same sockets, for whoever has to shut them down.
+    pub(crate) fn handles(&self) -> io::Result<Vec<UnixStream>> {
+        self.previous.iter().chain(&self.next).map(UnixStream::try_clone).collect()
+    }
+
+    /// Where a pass gets its input from; the first forward and the last backward need none.
+    fn source(&self, kind: Kind) -> Option<&UnixStream> {
+        match kind {
+            Kind::Forward => self.previous.as_ref(),
+            Kind::Backward => self.next.as_ref(),
+        }
+    }
+
+    fn sink(&self, kind: Kind) -> Option<&UnixStream> {
+        match kind {
+            Kind::Forward => self.next.as_ref(),
+            Kind::Backward => self.previous.as_ref(),
+        }
+    }
+
+    /// Whether a pass could start without waiting for its input.
+    pub(crate) fn has_input(&self, kind: Kind) -> io::Result<bool> {
+        let Some(source) = self.source(kind) else { return Ok(true) };
+        let mut byte = [0];
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        match recv(source.as_raw_fd(), &mut byte, flags) {
+            // The end of the stream, too, is something to read.
+            Ok(_) => Ok(true),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Waits for the input of a pass.
+    pub(crate) fn receive(&self, kind: Kind) -> io::Result<Input> {
+        let Some(mut source) = self.source(kind) else { return Ok(Input::NotNeeded) };
+        let mut bytes = [0; TENSOR_BYTES];
+        match source.read_exact(&mut bytes) {
+            Ok(()) => Ok(Input::Tensor(Tensor::from_bytes(bytes))),
+            Err(error) if is_gone(&error) => Ok(Input::Lost),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends the output of a pass on, if somebody needs it; false if that one is gone.
+    pub(crate) fn send(&self, tensor: Tensor) -> io::Result<bool> {
+        let Some(mut sink) = self.sink(tensor.kind) else { return Ok(true) };
+        match sink.write_all(&tensor.to_bytes()) {
+            Ok(()) => Ok(true),
+            Err(error) if is_gone(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn activations_go_to_the_next_stage_and_gradients_come_back() {
+        let (left, right) = UnixStream::pair().unwrap();
+        let (first, last) = (Neighbours::new(None, Some(left)), Neighbours::new(Some(right), None));
+        assert!(first.has_input(Kind::Forward).unwrap());
+        assert!(!last.has_input(Kind::Forward).unwrap());
+        let activation = Tensor { kind: Kind::Forward, step: 7, microbatch: 3 };
+        assert!(first.send(activation).unwrap());
+        assert!(last.has_input(Kind::Forward).unwrap());
+        assert_eq!(last.receive(Kind::Forward).unwrap(), Input::Tensor(activation));
+        let gradient = Tensor { kind: Kind::Backward, step: 7, microbatch: 3 };
+        assert!(last.send(gradient).unwrap());
+        assert_eq!(first.receive(Kind::Backward).unwrap(), Input::Tensor(gradient));
+        assert_eq!(last.receive(Kind::Backward).unwrap(), Input::NotNeeded);
+    }
+
+    #[test]
+    fn a_neighbour_that_is_gone_is_noticed_by_both_sending_and_receiving() {
+        let (left, right) = UnixStream::pair().unwrap();
+        let first = Neighbours::new(None, Some(left));
+        drop(right);
+        assert_eq!(first.receive(Kind::Backward).unwrap(), Input::Lost);
+        assert!(!first.send(Tensor { kind: Kind::Forward, step: 0, microbatch: 0 }).unwrap());
+    }
+}

@@ -1,0 +1,53 @@
+//! A client in a process of its own: passes standard input to the daemon's socket, and what the daemon
+//! says to standard output, until standard input ends or somebody kills it.
+//!
+//! ```text
+//! pfo-test-client SOCKET [--beside CONNECTIONS] [--leave-child FILE]
+//! ```
+//!
+//! `--beside` holds that many silent connections beside its own. `--leave-child` starts a process that
+//! keeps a copy of the socket whatever happens to this one, and writes its number to a file.
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::thread;
+
+fn copy(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
+    let mut buffer = [0; 4096];
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return Ok(()),
+            length => to.write_all(&buffer[..length]).and_then(|()| to.flush())?,
+        }
+    }
+}
+
+fn main() -> io::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let socket = arguments.next().expect("the socket's path");
+    let mut beside = Vec::new();
+    let mut child_file = None;
+    while let Some(option) = arguments.next() {
+        let value = arguments.next().expect("the option's value");
+        match option.as_str() {
+            "--beside" => {
+                for _ in 0..value.parse().expect("a number") {
+                    beside.push(UnixStream::connect(&socket)?);
+                }
+            }
+            "--leave-child" => child_file = Some(value),
+            other => panic!("no option {other}"),
+        }
+    }
+    let stream = UnixStream::connect(&socket)?;
+    if let Some(file) = child_file {
+        let copy = OwnedFd::from(stream.try_clone()?);
+        let child = Command::new("sleep").arg("60").stdin(copy).stdout(Stdio::null()).spawn()?;
+        std::fs::write(file, child.id().to_string())?;
+    }
+    let answers = stream.try_clone()?;
+    thread::spawn(move || copy(answers, io::stdout()));
+    copy(io::stdin(), &stream)
+}

@@ -1,0 +1,115 @@
+//! A client that says whatever a test wants it to say.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use pfo_protocol::{
+    ClientMessage, DaemonMessage, Event, FrameError, GpuName, Hello, Mark, RankPosition, Refusal,
+    Welcome,
+};
+
+use crate::wait;
+
+/// A raw connection to the daemon.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+    sequence: u64,
+}
+
+/// A hello of one rank of a pipeline.
+#[must_use]
+pub fn hello(job: &str, rank: u32, stages: u32, gpu: GpuName) -> Hello {
+    Hello {
+        client: "pfo-tests".into(),
+        job: job.parse().unwrap(),
+        position: RankPosition {
+            rank,
+            pp_rank: rank,
+            dp_rank: 0,
+            tp_rank: 0,
+            pp_degree: stages,
+            dp_degree: 1,
+            tp_degree: 1,
+        },
+        gpu,
+        num_microbatches: None,
+        next_step: 0,
+    }
+}
+
+impl Client {
+    /// Connects.
+    #[must_use]
+    pub fn connect(socket: &Path) -> Self {
+        let stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(wait::LONG)).unwrap();
+        stream.set_write_timeout(Some(wait::LONG)).unwrap();
+        Self { stream, sequence: 0 }
+    }
+
+    /// Sends bytes. That the daemon may have hung up already is no failure here.
+    pub fn send(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// Sends a message.
+    pub fn say(&mut self, message: &ClientMessage) {
+        self.send(&message.to_frame().unwrap());
+    }
+
+    /// Sends the next event.
+    pub fn tell(&mut self, mark: Mark) {
+        let event = Event { sequence: self.sequence, client_ns: 0, mark };
+        self.sequence += 1;
+        self.say(&ClientMessage::Event(event));
+    }
+
+    /// Makes as if so many events had been lost.
+    pub fn lose(&mut self, events: u64) {
+        self.sequence += events;
+    }
+
+    /// The daemon's next message.
+    ///
+    /// # Errors
+    /// If the connection ends instead.
+    pub fn answer(&mut self) -> Result<DaemonMessage, FrameError> {
+        DaemonMessage::read_from(&mut self.stream)
+    }
+
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// The daemon's refusal.
+    pub fn open(&mut self, hello: Hello) -> Result<Welcome, Refusal> {
+        self.say(&ClientMessage::Hello(hello));
+        match self.answer() {
+            Ok(DaemonMessage::Welcome(welcome)) => Ok(welcome),
+            Ok(DaemonMessage::Refusal(refusal)) => Err(refusal),
+            other => panic!("the answer to a hello is {other:?}"),
+        }
+    }
+
+    /// Waits for the daemon to hang up, without another word.
+    pub fn assert_ended(&mut self) {
+        let mut rest = Vec::new();
+        match self.stream.read_to_end(&mut rest) {
+            Ok(_) => assert!(rest.is_empty(), "the daemon had more to say: {rest:?}"),
+            // It hung up with bytes of ours unread.
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
+        }
+    }
+
+    /// Lets no read take longer than this.
+    pub fn be_patient_for(&mut self, patience: Duration) {
+        self.stream.set_read_timeout(Some(patience)).unwrap();
+    }
+
+    /// Hangs up one direction: nothing more will be sent.
+    pub fn finish_sending(&mut self) {
+        self.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+}

@@ -1,0 +1,64 @@
+//! The proof that nothing is locked any more and nothing else was touched.
+//!
+//! NVML cannot read a lock back. But a GPU that nobody locked idles at its lowest clock and computes
+//! at its highest, and a locked one does both at its lock.
+
+use crate::bindings::{Bindings, Reading};
+use crate::node::Node;
+
+impl Node {
+    /// Waits until the ledger is empty and the driver has no lock but `locked` (GPU, MHz), then has
+    /// NVIDIA's bindings say the same.
+    pub fn assert_only_locked(&self, locked: &[(usize, u32)]) {
+        self.until_is("the ledger names no lock", &0, || self.ledger_entries());
+        self.assert_locks_are(locked);
+    }
+
+    /// As [`assert_only_locked`](Self::assert_only_locked), while pfo itself holds some of the locks.
+    pub fn assert_locks_are(&self, locked: &[(usize, u32)]) {
+        let gpus = 0..self.machine.gpu_count();
+        let wanted =
+            |gpu: usize| locked.iter().find(|(other, _)| *other == gpu).map(|(_, mhz)| *mhz);
+        let wanted: Vec<_> = gpus.clone().map(wanted).collect();
+        self.until_is("the SM clocks are locked as they should be", &wanted, || {
+            gpus.clone().map(|gpu| self.machine.sm_lock(gpu)).collect()
+        });
+        for gpu in gpus.clone().filter(|gpu| wanted[*gpu].is_none()) {
+            let what = format!("the memory clock of GPU {gpu} is free");
+            self.until_is(&what, &None, || self.machine.memory_lock(gpu));
+        }
+        let Some(bindings) = Bindings::on(&self.machine) else { return };
+        let unused = gpus.filter(|gpu| self.machine.gpu(*gpu).processes().unwrap().is_empty());
+        let unused: Vec<_> = unused.collect();
+        // Accepted is not in force yet.
+        self.until("NVIDIA's bindings see idle GPUs so", || {
+            let readings = bindings.read();
+            unused.iter().try_for_each(|gpu| check_idle(*gpu, wanted[*gpu], &readings[*gpu]))
+        });
+        let _computing: Vec<_> = unused.iter().map(|gpu| self.machine.compute(*gpu)).collect();
+        self.until("NVIDIA's bindings see working GPUs so", || {
+            let mut readings = bindings.read().into_iter().enumerate();
+            readings.try_for_each(|(gpu, reading)| check_working(gpu, wanted[gpu], &reading))
+        });
+    }
+}
+
+fn check_idle(gpu: usize, lock: Option<u32>, reading: &Reading) -> Result<(), String> {
+    check(gpu, "idles", lock.unwrap_or(reading.lowest_sm_mhz), reading.sm_mhz)?;
+    if lock.is_none() && reading.memory_mhz == reading.highest_memory_mhz {
+        let mhz = reading.memory_mhz;
+        return Err(format!("the memory of GPU {gpu} idles at {mhz} MHz, as if it were locked"));
+    }
+    Ok(())
+}
+
+fn check_working(gpu: usize, lock: Option<u32>, reading: &Reading) -> Result<(), String> {
+    check(gpu, "works", lock.unwrap_or(reading.highest_sm_mhz), reading.sm_mhz)
+}
+
+fn check(gpu: usize, doing: &str, expected: u32, seen: u32) -> Result<(), String> {
+    if seen == expected {
+        return Ok(());
+    }
+    Err(format!("GPU {gpu} {doing} at {seen} MHz instead of {expected} MHz"))
+}

@@ -1,0 +1,153 @@
+//! The simulated machine of a test: its GPUs as the hardware knows them, from behind the driver.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvidia_ml::attachment::Attachment;
+use nvidia_ml::curve::CurveIndex;
+use nvidia_ml::driver::{Driver, Gpu};
+use nvidia_ml::fault::Fault;
+use nvidia_ml::gpu_state::Activity;
+use nvidia_ml::machine::MachinePlan;
+use nvidia_ml::set_call::SetCall;
+use pfo_protocol::GpuUuid;
+
+use crate::identity::{self, Identity};
+use crate::programs;
+
+/// The name that NVML is loaded by.
+pub const LIBRARY: &str = "libnvidia-ml.so.1";
+
+/// What to make a machine of.
+#[derive(Clone, Debug)]
+pub struct MachineSetup {
+    /// Its GPUs.
+    pub gpus: &'static str,
+    /// How long a set call blocks.
+    pub set_latency_ms: u64,
+    /// From an accepted set call to the new clock.
+    pub settle_ms: u64,
+}
+
+impl Default for MachineSetup {
+    fn default() -> Self {
+        Self { gpus: "4xA40", set_latency_ms: 0, settle_ms: 1 }
+    }
+}
+
+/// A simulated machine.
+pub struct Machine {
+    state: PathBuf,
+    library_directory: PathBuf,
+    driver: Arc<Driver>,
+}
+
+impl Machine {
+    /// Makes one in a directory. Its driver library is not installed yet.
+    pub fn create(directory: &Path, setup: &MachineSetup) -> Self {
+        let state = directory.join("gpus.state");
+        let plan = MachinePlan {
+            owner_uid: (!identity::is_root()).then_some(Identity::own().uid),
+            set_latency: Duration::from_millis(setup.set_latency_ms),
+            settle: Duration::from_millis(setup.settle_ms),
+            ..MachinePlan::new(setup.gpus.parse().unwrap())
+        };
+        plan.create(&state).unwrap();
+        let library_directory = directory.join("lib");
+        std::fs::create_dir(&library_directory).unwrap();
+        let driver = Arc::new(Driver::open(&state).unwrap());
+        Self { state, library_directory, driver }
+    }
+
+    /// Installs the driver library.
+    pub fn install_library(&self) {
+        symlink(programs::library("libnvidia_ml.so"), self.library()).unwrap();
+    }
+
+    /// Where the driver library is or will be.
+    #[must_use]
+    pub fn library(&self) -> PathBuf {
+        self.library_directory.join(LIBRARY)
+    }
+
+    /// The directory for `LD_LIBRARY_PATH`.
+    #[must_use]
+    pub fn library_directory(&self) -> &Path {
+        &self.library_directory
+    }
+
+    /// The file that all processes of the machine share.
+    #[must_use]
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// One of its GPUs.
+    #[must_use]
+    pub fn gpu(&self, index: usize) -> Gpu<'_> {
+        self.driver.gpu(index).unwrap()
+    }
+
+    /// How many GPUs it has.
+    #[must_use]
+    pub fn gpu_count(&self) -> usize {
+        self.driver.gpus().len()
+    }
+
+    /// The name of a GPU.
+    #[must_use]
+    pub fn uuid(&self, index: usize) -> GpuUuid {
+        self.gpu(index).uuid().to_string().parse().unwrap()
+    }
+
+    /// The SM clock that a GPU is locked at, in MHz.
+    #[must_use]
+    pub fn sm_lock(&self, index: usize) -> Option<u32> {
+        self.gpu(index).view().unwrap().timeline.last().lock.map(|range| range.max.0)
+    }
+
+    /// The memory clock that a GPU is locked at, in MHz.
+    #[must_use]
+    pub fn memory_lock(&self, index: usize) -> Option<u32> {
+        self.gpu(index).view().unwrap().memory_lock.map(|range| range.max.0)
+    }
+
+    /// Every call that locked a GPU's SM clock.
+    #[must_use]
+    pub fn calls(&self, index: usize) -> Vec<SetCall> {
+        self.gpu(index).set_calls_since(0)
+    }
+
+    /// The clocks of these calls, in MHz.
+    #[must_use]
+    pub fn clocks_set(&self, index: usize) -> Vec<u32> {
+        self.calls(index).iter().map(|call| call.max.0).collect()
+    }
+
+    /// Sets a GPU computing, in the name of this process, until the result is dropped.
+    #[must_use]
+    pub fn compute(&self, index: usize) -> Attachment {
+        let attachment = Attachment::new(Arc::clone(&self.driver), index).unwrap();
+        let curve = CurveIndex::new(0).unwrap();
+        attachment.set_activity(Activity::Computing(curve)).unwrap();
+        attachment
+    }
+
+    /// Lets calls of one of NVML's functions go wrong. `kind` is as `pfo-sim fault` takes it.
+    pub fn fault(&self, function: &str, kind: &str, gpu: Option<usize>) {
+        let fault = Fault {
+            function: function.parse().unwrap(),
+            kind: kind.parse().unwrap(),
+            gpu,
+            remaining: None,
+        };
+        self.driver.arm_fault(&fault).unwrap();
+    }
+
+    /// Lets nothing go wrong any more; calls that hang go on.
+    pub fn clear_faults(&self) {
+        self.driver.clear_faults().unwrap();
+    }
+}

@@ -1,0 +1,73 @@
+//! Plans for tests, written without the planner.
+
+use pfo_protocol::Instruction;
+use serde_json::json;
+
+/// What a stage runs in a step of a 1F1B pipeline.
+#[must_use]
+pub fn one_f_one_b(stage: u32, stages: u32, microbatches: u32) -> Vec<(Instruction, u32)> {
+    let warmup = stages - 1 - stage;
+    let mut order = Vec::new();
+    let mut backwards = 0..microbatches;
+    for forward in 0..microbatches {
+        order.push((Instruction::Forward, forward));
+        if forward >= warmup {
+            order.extend(backwards.next().map(|backward| (Instruction::Backward, backward)));
+        }
+    }
+    order.extend(backwards.map(|backward| (Instruction::Backward, backward)));
+    order
+}
+
+/// A plan for a 1F1B pipeline.
+#[derive(Clone, Debug)]
+pub struct TestPlan {
+    microbatches: u32,
+    clocks: Vec<Vec<u32>>,
+}
+
+impl TestPlan {
+    /// A plan whose clocks, in MHz, follow from the stage and the position in its step.
+    pub fn new(stages: u32, microbatches: u32, clock: impl Fn(u32, usize) -> u32) -> Self {
+        let of_stage = |stage| (0..2 * microbatches as usize).map(|i| clock(stage, i)).collect();
+        Self { microbatches, clocks: (0..stages).map(of_stage).collect() }
+    }
+
+    /// A plan in which every instruction of a stage has a clock of its own, from `base` MHz on.
+    #[must_use]
+    pub fn distinct(stages: u32, microbatches: u32, base: u32) -> Self {
+        // 7 has no factor in common with any number of instructions in these tests.
+        let count = 2 * microbatches as usize;
+        Self::new(stages, microbatches, |stage, i| base + 15 * (stage + (i * 7 % count) as u32))
+    }
+
+    /// The clocks of a stage in order, in MHz.
+    #[must_use]
+    pub fn clocks(&self, stage: u32) -> &[u32] {
+        &self.clocks[stage as usize]
+    }
+
+    /// The plan as a file.
+    #[must_use]
+    pub fn to_json(&self) -> Vec<u8> {
+        let stages = self.clocks.len() as u32;
+        let stage_plan = |stage: u32| {
+            let order = one_f_one_b(stage, stages, self.microbatches);
+            let planned = order.iter().zip(self.clocks(stage)).map(|((instruction, mb), mhz)| {
+                json!({"instruction": instruction.name(), "microbatch": mb, "frequency_mhz": mhz})
+            });
+            json!({"stage": stage, "instructions": planned.collect::<Vec<_>>()})
+        };
+        let plan = json!({
+            "format": "pfo-plan/1",
+            "gpu": "A40",
+            "schedule": "1f1b",
+            "num_stages": stages,
+            "num_microbatches": self.microbatches,
+            "p2p_blocking_power_w": 70.38,
+            "predicted": {"iteration_time_s": 1.5, "iteration_energy_j": 600.0},
+            "stages": (0..stages).map(stage_plan).collect::<Vec<_>>(),
+        });
+        serde_json::to_vec(&plan).unwrap()
+    }
+}

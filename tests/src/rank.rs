@@ -1,0 +1,79 @@
+//! A rank in the test's own process, event by event: what only has to be told needs no training.
+
+use pfo::{Gpu, Instruction, RankDescription, Session};
+
+use crate::node::Node;
+use crate::plan::one_f_one_b;
+
+/// A rank of a 1F1B pipeline, on the GPU of its number.
+pub struct Rank {
+    /// Its session.
+    pub session: Session,
+    order: Vec<(Instruction, u32)>,
+}
+
+impl Rank {
+    /// Opens a session that must hold its lease.
+    #[must_use]
+    pub fn open(node: &Node, job: &str, rank: u32, stages: u32, microbatches: u32) -> Self {
+        let rank = Self::open_anyway(node, job, rank, stages, microbatches);
+        assert_eq!(rank.session.problem(), None);
+        rank
+    }
+
+    /// Opens a session, whether it holds its lease or not.
+    #[must_use]
+    pub fn open_anyway(node: &Node, job: &str, rank: u32, stages: u32, microbatches: u32) -> Self {
+        let session = Session::open(RankDescription {
+            job: Some(job.into()),
+            gpu: Some(Gpu::Uuid(node.machine.uuid(rank as usize))),
+            socket: Some(node.socket()),
+            rank,
+            pp_rank: rank,
+            pp_degree: stages,
+            num_microbatches: Some(microbatches),
+            setup_timeout: crate::wait::LONG,
+            ..RankDescription::default()
+        });
+        let order = one_f_one_b(rank, stages, microbatches);
+        Self { session: session.unwrap(), order }
+    }
+
+    /// All ranks of a pipeline.
+    #[must_use]
+    pub fn open_all(node: &Node, job: &str, stages: u32, microbatches: u32) -> Vec<Self> {
+        (0..stages).map(|rank| Self::open(node, job, rank, stages, microbatches)).collect()
+    }
+
+    /// The instructions of a step in order.
+    #[must_use]
+    pub fn order(&self) -> &[(Instruction, u32)] {
+        &self.order
+    }
+
+    /// Tells a whole step.
+    pub fn step(&self) {
+        self.session.step_begin();
+        self.instructions();
+        self.session.step_end();
+    }
+
+    /// Tells every instruction of a step.
+    pub fn instructions(&self) {
+        for position in 0..self.order.len() {
+            self.instruction(position);
+        }
+    }
+
+    /// Tells one instruction of a step.
+    pub fn instruction(&self, position: usize) {
+        self.begin(position);
+        self.session.instruction_end();
+    }
+
+    /// Tells the begin of one instruction of a step.
+    pub fn begin(&self, position: usize) {
+        let (instruction, microbatch) = self.order[position];
+        self.session.instruction_begin(instruction, microbatch);
+    }
+}

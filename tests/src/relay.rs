@@ -1,0 +1,92 @@
+//! A raw connection in the name of another user and process, through `pfo-test-client`.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pfo_protocol::{ClientMessage, DaemonMessage};
+
+use crate::identity::Identity;
+use crate::node::Node;
+use crate::programs;
+
+/// A connection of another process.
+#[derive(Debug)]
+pub struct Relay {
+    child: Child,
+    left_behind: Option<PathBuf>,
+}
+
+impl Relay {
+    fn start(node: &Node, user: &Identity, options: &[&str]) -> Child {
+        let mut command = Command::new(programs::program("pfo-test-client"));
+        command.arg(node.socket()).args(options);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        user.assume(&mut command).spawn().unwrap()
+    }
+
+    /// Connects as a user.
+    #[must_use]
+    pub fn connect(node: &Node, user: &Identity) -> Self {
+        Self { child: Self::start(node, user, &[]), left_behind: None }
+    }
+
+    /// Connects as a user, with so many silent connections beside this one.
+    #[must_use]
+    pub fn connect_beside(node: &Node, user: &Identity, others: u32) -> Self {
+        let child = Self::start(node, user, &["--beside", &others.to_string()]);
+        Self { child, left_behind: None }
+    }
+
+    /// Connects, and starts a child that keeps a copy of the socket.
+    #[must_use]
+    pub fn connect_with_child(node: &Node) -> Self {
+        let file = node.directory().join("child");
+        let options = ["--leave-child", file.to_str().unwrap()];
+        let child = Self::start(node, &Identity::own(), &options);
+        Self { child, left_behind: Some(file) }
+    }
+
+    /// The process that connected.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a message.
+    pub fn say(&mut self, message: &ClientMessage) {
+        let bytes = message.to_frame().unwrap();
+        self.child.stdin.as_mut().unwrap().write_all(&bytes).unwrap();
+    }
+
+    /// The daemon's next message.
+    pub fn answer(&mut self) -> DaemonMessage {
+        DaemonMessage::read_from(self.child.stdout.as_mut().unwrap()).unwrap()
+    }
+
+    /// Kills the process that connected, and only that.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// The process that holds a copy of the socket.
+    #[must_use]
+    pub fn left_behind(&self) -> Option<Pid> {
+        let file = self.left_behind.as_ref()?;
+        let number = std::fs::read_to_string(file).ok()?.parse().ok()?;
+        Some(Pid::from_raw(number))
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        if let Some(child) = self.left_behind() {
+            let _ = kill(child, Signal::SIGKILL);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

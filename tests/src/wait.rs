@@ -1,0 +1,24 @@
+//! Waiting for something to come true: often enough to be quick, long enough for a busy machine.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes on a machine that does something else as well.
+pub const LONG: Duration = Duration::from_secs(20);
+
+const POLL: Duration = Duration::from_millis(3);
+
+/// Tries until there is a result, for at most [`LONG`].
+///
+/// # Errors
+/// What was still wrong at the deadline.
+pub fn until<T, E>(mut attempt: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    let deadline = Instant::now() + LONG;
+    loop {
+        match attempt() {
+            Ok(value) => return Ok(value),
+            Err(error) if Instant::now() >= deadline => return Err(error),
+            Err(_) => sleep(POLL),
+        }
+    }
+}

@@ -58,9 +58,12 @@ impl Connection {
 
     /// Sends a request.
     pub(crate) fn send(&mut self, request: Request) -> Result<(), Error> {
-        ClientMessage::Request(request)
-            .write_to(&mut self.stream)
-            .map_err(|error| self.failed(error))
+        match ClientMessage::Request(request).write_to(&mut self.stream) {
+            // A daemon that takes no more connections says so and hangs up before it is asked;
+            // what it said is still there to be received.
+            Err(FrameError::Io(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            sent => sent.map_err(|error| self.failed(error)),
+        }
     }
 
     /// Waits for the answer to what was sent; a refusal is an error.
@@ -97,7 +100,7 @@ impl Connection {
         match error {
             FrameError::Truncated => Error::Vanished { socket },
             FrameError::Io(source) => match source.kind() {
-                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Error::Vanished { socket },
+                ErrorKind::ConnectionReset => Error::Vanished { socket },
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                     Error::NoAnswer { socket, seconds: ANSWER_S }
                 }
@@ -156,6 +159,8 @@ impl Read for UntilDeadline<'_> {
 mod tests {
     use std::io::Write;
 
+    use pfo_protocol::{Refusal, RefusalCode};
+
     use super::*;
 
     #[test]
@@ -172,6 +177,19 @@ mod tests {
         assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock), "{error}");
         drop(ours);
         feeder.join().unwrap();
+    }
+
+    #[test]
+    fn a_refusal_that_came_before_the_request_is_received() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let refusal = Refusal::new(RefusalCode::LimitReached, "1024 connections are open", "");
+        theirs.write_all(&DaemonMessage::Refusal(refusal.clone()).to_frame().unwrap()).unwrap();
+        drop(theirs);
+        let mut connection = Connection { stream: ours, socket: "s".into() };
+        match connection.ask(Request::Status) {
+            Err(Error::Refused(received)) => assert_eq!(received, refusal),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! a timer: the end of a connection is noticed by the event that cannot be sent.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, SigmaskHow};
@@ -12,12 +12,11 @@ use pfo_protocol::{
 
 use crate::backoff::Backoff;
 use crate::cuda;
-use crate::description::Rank;
-use crate::fork;
 use crate::gpu::Gpu;
-use crate::line::{Line, Phase, Wake};
+use crate::line::Phase;
 use crate::link::{ANY_ANSWER, Link, SESSION_ANSWER};
 use crate::problem::{Problem, ProblemCode};
+use crate::shared::Shared;
 
 /// How long a daemon may take to answer. Longer than a trainer wants to wait: a daemon that systemd
 /// has only just started for this connection looks for its GPUs first.
@@ -26,78 +25,6 @@ const LONGEST_ANSWER_TIME: Duration = Duration::from_secs(3600);
 
 /// A connection that ends sooner than this was none: the next attempt does not start from scratch.
 const STEADY: Duration = Duration::from_secs(1);
-
-/// What the session's calls and its background thread have in common.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) rank: Rank,
-    line: Mutex<Line>,
-    changed: Condvar,
-    generation: u32,
-}
-
-impl Shared {
-    pub(crate) fn new(rank: Rank) -> Self {
-        let line = Line::new(rank.first_step, Problem::no_answer(&rank.socket));
-        Self {
-            rank,
-            line: Mutex::new(line),
-            changed: Condvar::new(),
-            generation: fork::generation(),
-        }
-    }
-
-    /// Whether this is the process that opened the session, not a child forked from it.
-    pub(crate) fn is_ours(&self) -> bool {
-        self.generation == fork::generation()
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Line> {
-        // A panic elsewhere must not become one here, and no half-made change does harm.
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells the background thread and a waiting `open` of a change. Never blocks.
-    pub(crate) fn notify(&self) {
-        self.changed.notify_all();
-    }
-
-    /// Waits for the end of the first attempt, at most the setup timeout.
-    pub(crate) fn wait_until_settled(&self) {
-        let limit = self.rank.setup_timeout;
-        let unsettled = |line: &mut Line| !line.settled;
-        drop(self.changed.wait_timeout_while(self.lock(), limit, unsettled));
-    }
-
-    fn wait<'a>(&self, line: MutexGuard<'a, Line>) -> MutexGuard<'a, Line> {
-        self.changed.wait(line).unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sleeps, but not beyond the end of the session.
-    fn pause(&self, delay: Duration) {
-        let open = |line: &mut Line| !matches!(line.phase, Phase::Closed);
-        drop(self.changed.wait_timeout_while(self.lock(), delay, open));
-    }
-
-    /// Ends the session.
-    pub(crate) fn close(&self) {
-        let mut line = self.lock();
-        if let Phase::Connected(link) = std::mem::replace(&mut line.phase, Phase::Closed) {
-            link.goodbye();
-        }
-        if let Some(link) = line.attempt.take() {
-            link.interrupt();
-        }
-        self.notify();
-    }
-
-    fn fail(&self, problem: Problem) {
-        let mut line = self.lock();
-        line.problem = Some(problem);
-        line.settled = true;
-        self.notify();
-    }
-}
 
 /// Starts the thread, which ends soon after the session is closed.
 pub(crate) fn start(shared: &Arc<Shared>) {
@@ -154,7 +81,7 @@ impl<'a> Connector<'a> {
         loop {
             match self.next_task() {
                 Task::Stop => return,
-                Task::FindOutWhy(link) => self.find_out_why(link.as_deref()),
+                Task::FindOutWhy(link) => self.find_out_why(link),
                 Task::Connect => match self.connect() {
                     Ok(link) => self.hand_over(link),
                     Err(problem) => {
@@ -185,11 +112,11 @@ impl<'a> Connector<'a> {
     }
 
     /// Learns from a dead connection why it died, and waits as long as that advises.
-    fn find_out_why(&mut self, link: Option<&Link>) {
-        let reason = match link {
-            Some(link) => link.farewell().or_else(|| Some(Problem::lost("the socket failed"))),
-            None => None,
-        };
+    fn find_out_why(&mut self, link: Option<Arc<Link>>) {
+        let reason = link.map(|link| {
+            let reason = link.farewell();
+            reason.unwrap_or_else(|| Problem::lost("the socket failed"))
+        });
         let mut line = self.shared.lock();
         if reason.is_some() {
             line.problem = reason;
@@ -313,12 +240,5 @@ fn unwelcome(message: DaemonMessage) -> Problem {
         DaemonMessage::Welcome(_) | DaemonMessage::Response(_) => {
             Problem::garbled("it answers something else")
         }
-    }
-}
-
-/// Wakes the thread if a change asks for it.
-pub(crate) fn wake(shared: &Shared, wake: Wake) {
-    if wake == Wake::Yes {
-        shared.notify();
     }
 }

@@ -68,6 +68,7 @@ mod line;
 mod link;
 mod problem;
 mod session;
+mod shared;
 mod visible;
 
 pub use description::{DescriptionError, RankDescription};

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use pfo_protocol::Instruction;
 
-use crate::background::{self, Shared};
+use crate::background;
 use crate::description::{DescriptionError, RankDescription};
 use crate::fork;
 use crate::guard::{InstructionGuard, StepGuard};
-use crate::line::{Counters, Line, Wake};
+use crate::line::{Counters, Line};
 use crate::problem::Problem;
+use crate::shared::Shared;
 
 /// A rank's session with the daemon, and with it the lease of its GPU whenever the daemon grants it.
 ///
@@ -46,20 +47,18 @@ impl Session {
         if !self.shared.is_ours() {
             return Some(Problem::forked());
         }
-        let mut line = self.shared.lock();
-        let wake = line.look_for_the_end();
-        background::wake(&self.shared, wake);
-        line.problem()
+        self.shared.tell(Line::look_for_the_end);
+        self.shared.lock().problem()
     }
 
     /// The next training step begins. Steps count up by one from the description's `first_step`.
     pub fn step_begin(&self) {
-        self.tell(Line::step_begin);
+        self.shared.tell(Line::step_begin);
     }
 
     /// The step ends. Without a step begun, nothing happens.
     pub fn step_end(&self) {
-        self.tell(Line::step_end);
+        self.shared.tell(Line::step_end);
     }
 
     /// An instruction of a microbatch begins. Without a number (`None`) it is the microbatch after the
@@ -87,12 +86,12 @@ impl Session {
         microbatch: impl Into<Option<u32>>,
     ) {
         let microbatch = microbatch.into();
-        self.tell(|line| line.instruction_begin(instruction, chunk, microbatch));
+        self.shared.tell(|line| line.instruction_begin(instruction, chunk, microbatch));
     }
 
     /// The instruction that began last ends. Without one begun, nothing happens.
     pub fn instruction_end(&self) {
-        self.tell(Line::instruction_end);
+        self.shared.tell(Line::instruction_end);
     }
 
     /// Begins a step that ends where the guard is dropped.
@@ -128,13 +127,6 @@ impl Session {
 
     /// Ends the session, as dropping it does: the daemon restores the GPU's clocks.
     pub fn close(self) {}
-
-    fn tell(&self, event: impl FnOnce(&mut Line) -> Wake) {
-        if self.shared.is_ours() {
-            let wake = event(&mut self.shared.lock());
-            background::wake(&self.shared, wake);
-        }
-    }
 }
 
 impl Drop for Session {

@@ -65,7 +65,7 @@ impl LowerBound {
         energy + self.idle.0 * time_s
     }
 
-    /// The fastest possible iteration time in seconds, late by at most a ns per instruction.
+    /// The fastest possible iteration time in seconds, early by at most a ns per instruction.
     pub fn fastest_s(&self) -> f64 {
         self.fastest_s
     }

@@ -179,6 +179,15 @@ pub enum PlanError {
         fastest_s: f64,
     },
 
+    /// A place at which a frontier has no plan.
+    #[error("the frontier has no plan {place}: it has {plans}, counted from 0")]
+    NoSuchPlan {
+        /// What was asked for.
+        place: usize,
+        /// How many there are.
+        plans: usize,
+    },
+
     /// A frontier of nothing.
     #[error("the frontier has no plans")]
     EmptyFrontier,

@@ -12,7 +12,7 @@ use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::events::Events;
 use crate::pipeline::Pipeline;
-use crate::plan::Plan;
+use crate::plan::{Plan, Prediction};
 use crate::profile::Measurement;
 use crate::realise::{Choices, Realised, Realiser};
 use crate::relaxation::Relaxation;
@@ -93,18 +93,21 @@ impl Frontier {
         options: Options,
         progress: &(dyn Fn(f64) + Sync),
     ) -> Result<Self, PlanError> {
+        // How much of the work is done after each part, for a large pipeline.
+        const SOLVING: f64 = 0.5;
+        const ROUNDING: f64 = 0.6;
         check(pipeline, p2p_power, options)?;
         let tradeoffs = Tradeoffs::new(pipeline, p2p_power);
         let choices = Choices::new(&tradeoffs);
         let network = pipeline.network();
 
-        let (bound, anchors) = anchors(pipeline, p2p_power, &tradeoffs);
-        progress(0.3);
+        let (bound, anchors) =
+            anchors(pipeline, p2p_power, &tradeoffs, |done| progress(SOLVING * done));
         let new = || Realiser::new(network, &choices);
         let rounded = in_parallel(&anchors, new, |realiser, anchor| {
             realiser.best_rounding(&anchor.durations_s, anchor.deadline_s)
         });
-        progress(0.6);
+        progress(ROUNDING);
         let regimes = lower_hull(rounded);
 
         let fastest_s = new().fastest_s();
@@ -113,13 +116,13 @@ impl Frontier {
         let made = in_parallel(&deadlines, new, |realiser, &deadline_s| {
             let plan = realiser.between(&regimes, deadline_s);
             let done = done.fetch_add(1, Ordering::Relaxed);
-            progress(0.6 + 0.4 * done as f64 / deadlines.len() as f64);
+            progress(ROUNDING + (1.0 - ROUNDING) * done as f64 / deadlines.len() as f64);
             plan
         });
 
         let kept = falling(made.into_iter().chain(regimes));
-        let plans = kept.iter().map(|plan| keep(pipeline, p2p_power, &choices, plan)).collect();
-        Self::new(pipeline.clone(), p2p_power, None, plans)
+        let kept = kept.iter().map(|plan| keep(pipeline, p2p_power, &choices, plan)).collect();
+        Self::new(pipeline.clone(), p2p_power, None, without_detours(kept))
     }
 
     pub(crate) fn new(
@@ -172,27 +175,32 @@ impl Frontier {
         in_time.count().checked_sub(1).ok_or(PlanError::DeadlineTooEarly { deadline_s, fastest_s })
     }
 
-    /// The plan at a place among [`Frontier::points`], or beyond them.
-    pub fn plan(&self, place: usize) -> Option<Plan> {
-        let kept = self.plans.get(place)?;
+    /// The plan at a place among [`Frontier::points`], or among those beyond.
+    ///
+    /// # Errors
+    /// If there are not so many.
+    pub fn plan(&self, place: usize) -> Result<Plan, PlanError> {
+        let kept = self
+            .plans
+            .get(place)
+            .ok_or(PlanError::NoSuchPlan { place, plans: self.plans.len() })?;
         let network = self.pipeline.network();
         let mut row_of = vec![0; network.len()];
         for (&operation, &row) in network.stages.iter().flatten().zip(&kept.rows) {
             row_of[operation as usize] = usize::from(row);
         }
-        let mut plan = self.pipeline.plan(|operation| {
-            let index = operation;
+        let mut plan = self.pipeline.plan(|index| {
             let operation = &network.operations[index];
             let table = self.pipeline.profile().table(operation.stage, operation.instruction);
             table[row_of[index]].frequency
         });
         plan.gpu.clone_from(&self.gpu);
         plan.p2p_blocking_power_w = Some(self.p2p_power);
-        plan.predicted = Some(crate::plan::Prediction {
+        plan.predicted = Some(Prediction {
             iteration_time_s: kept.point.iteration_time_s,
             iteration_energy_j: kept.point.iteration_energy_j,
         });
-        Some(plan)
+        Ok(plan)
     }
 }
 
@@ -208,6 +216,7 @@ fn anchors(
     pipeline: &Pipeline,
     p2p_power: Watts,
     tradeoffs: &Tradeoffs,
+    progress: impl Fn(f64),
 ) -> (LowerBound, Vec<Anchor>) {
     let events = Events::new(pipeline.network());
     let mut relaxation = Relaxation::new(&events, tradeoffs);
@@ -230,6 +239,7 @@ fn anchors(
     };
     while let Some(piece) = relaxation.advance() {
         bound.add(piece);
+        progress((bound.slowest_s() - piece.fast_s) / range_s);
         if !is_past_cheapest && piece.slope_w >= idle_w {
             is_past_cheapest = true;
             keep(&relaxation, piece.slow_s);
@@ -297,6 +307,21 @@ fn falling(plans: impl IntoIterator<Item = Realised>) -> Vec<Realised> {
         let is_cheaper = plan.effective_j < least_j;
         least_j = least_j.min(plan.effective_j);
         is_cheaper
+    });
+    plans
+}
+
+/// Of plans of rising time and falling effective energy, those before the cheapest that take less
+/// energy than every faster one, and all after it.
+fn without_detours(mut plans: Vec<Kept>) -> Vec<Kept> {
+    let energies_j = || plans.iter().map(|plan| plan.point.iteration_energy_j);
+    let cheapest_j = energies_j().fold(f64::INFINITY, f64::min);
+    let mut least_j = f64::INFINITY;
+    plans.retain(|plan| {
+        let energy_j = plan.point.iteration_energy_j;
+        let keep = energy_j < least_j || least_j == cheapest_j;
+        least_j = least_j.min(energy_j);
+        keep
     });
     plans
 }

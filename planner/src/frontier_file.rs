@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(read.gpu, written.gpu);
         assert_eq!(read.p2p_power, written.p2p_power);
         assert_eq!(read.pipeline.profile(), written.pipeline.profile());
-        assert_eq!(read.plan(0), written.plan(0));
+        assert_eq!(read.plan(0).unwrap(), written.plan(0).unwrap());
     }
 
     fn refused(bytes: &[u8]) -> String {

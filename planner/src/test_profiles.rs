@@ -39,10 +39,15 @@ pub(crate) fn unequal() -> Profile {
 
 /// Any small profile: up to `stages` stages with up to `clocks` rows of any shape, noise included.
 pub(crate) fn any_profile(stages: usize, clocks: usize) -> impl Strategy<Value = Profile> {
-    let table = || prop::collection::vec((0.01_f64..0.2, 1.0_f64..60.0), 1..=clocks);
+    let table = || prop::collection::vec((tenths_of_ms(), 1.0_f64..60.0), 1..=clocks);
     prop::collection::vec([table(), table()], 1..=stages).prop_map(|stages| {
         let stages: Vec<[&[(f64, f64)]; 2]> =
             stages.iter().map(|[f, b]| [f.as_slice(), b.as_slice()]).collect();
         profile(&stages)
     })
+}
+
+/// Seconds, not closer to each other than a measurement could tell.
+fn tenths_of_ms() -> impl Strategy<Value = f64> {
+    (100_u32..2000).prop_map(|tenths| f64::from(tenths) * 1e-4)
 }

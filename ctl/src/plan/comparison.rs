@@ -1,0 +1,41 @@
+//! A plan beside what the GPUs do when nobody plans: every instruction at the highest clock.
+
+use pfo_planner::{Plan, PlanError, Profile, Replay, Watts, at_highest_clocks, replay};
+use serde::Serialize;
+
+/// Time and energy of one step.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Cost {
+    pub(super) iteration_time_s: f64,
+    pub(super) iteration_energy_j: f64,
+}
+
+impl From<Replay> for Cost {
+    fn from(replay: Replay) -> Self {
+        Self {
+            iteration_time_s: replay.iteration_time_s,
+            iteration_energy_j: replay.iteration_energy_j,
+        }
+    }
+}
+
+impl Cost {
+    /// What a plan's order costs at the highest clocks.
+    pub(super) fn at_highest_clocks(
+        profile: &Profile,
+        plan: &Plan,
+        p2p_power: Watts,
+    ) -> Result<Self, PlanError> {
+        replay(profile, &at_highest_clocks(profile, plan)?, p2p_power).map(Self::from)
+    }
+
+    /// The share of the other's energy that this one saves.
+    pub(super) fn saving_on(&self, other: &Self) -> f64 {
+        1.0 - self.iteration_energy_j / other.iteration_energy_j
+    }
+
+    /// The share of the other's time that this one takes longer.
+    pub(super) fn slowdown_on(&self, other: &Self) -> f64 {
+        self.iteration_time_s / other.iteration_time_s - 1.0
+    }
+}

@@ -1,0 +1,117 @@
+//! `pfoctl plan evaluate`: what a plan costs on a profile, whoever made it.
+
+use clap::Args;
+use pfo_planner::{Plan, PlanError, Profile, Watts, replay};
+use serde::Serialize;
+
+use super::comparison::Cost;
+use super::{Failure, file};
+use crate::error::Error;
+use crate::output::{Look, Output};
+use crate::status::quantity::{change, joules, percent, seconds};
+use crate::status::table::{Cell, Table};
+
+/// Replay a plan over a measured profile
+#[derive(Args)]
+pub(crate) struct Evaluate {
+    /// Time and energy of each instruction, as `plan optimize` takes it
+    #[arg(value_name = "PROFILE.csv")]
+    profile: String,
+
+    /// The plan, pfo-plan/1 JSON; - reads standard input
+    #[arg(value_name = "PLAN.json")]
+    plan: String,
+
+    /// What a GPU draws while it waits, in watts [default: what the plan says]
+    #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
+    p2p_power: Option<f64>,
+
+    /// Print JSON: time, energy, instructions, and the same at the highest clocks
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Evaluation {
+    #[serde(flatten)]
+    cost: Cost,
+    instructions: usize,
+    all_max: Cost,
+    saving: f64,
+    slowdown: f64,
+}
+
+impl Evaluate {
+    pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
+        let bad = |name: &str| {
+            let name = file::shown(name).to_owned();
+            |source: PlanError| Failure::BadFile { name, source }
+        };
+        let csv = file::read(&self.profile)?;
+        let profile = Profile::from_csv(csv.as_slice()).map_err(bad(&self.profile))?;
+        let plan = Plan::from_json(&file::read(&self.plan)?).map_err(bad(&self.plan))?;
+        let p2p_power = self
+            .p2p_power
+            .map(Watts)
+            .or(plan.p2p_blocking_power_w)
+            .ok_or_else(|| Failure::NoPower { name: file::shown(&self.plan).to_owned() })?;
+
+        let replayed = replay(&profile, &plan, p2p_power).map_err(bad(&self.plan))?;
+        let all_max =
+            Cost::at_highest_clocks(&profile, &plan, p2p_power).map_err(bad(&self.plan))?;
+        let cost = Cost::from(replayed);
+        let evaluation = Evaluation {
+            cost,
+            instructions: replayed.instructions,
+            all_max,
+            saving: cost.saving_on(&all_max),
+            slowdown: cost.slowdown_on(&all_max),
+        };
+        if self.json {
+            return output.json(&evaluation);
+        }
+        let look = output.look();
+        output.text(&render(&evaluation, look))
+    }
+}
+
+fn render(evaluation: &Evaluation, look: Look) -> String {
+    let mut table =
+        Table::new(look).left("").right("Iteration").right("Energy").right("Saving").right("Slower");
+    let Evaluation { cost, all_max, .. } = evaluation;
+    table.row([
+        Cell::text("This plan"),
+        Cell::text(seconds(cost.iteration_time_s)),
+        Cell::text(joules(cost.iteration_energy_j)),
+        Cell::text(percent(evaluation.saving)),
+        Cell::text(change(evaluation.slowdown)),
+    ]);
+    table.row([
+        Cell::text("Highest clocks"),
+        Cell::text(seconds(all_max.iteration_time_s)),
+        Cell::text(joules(all_max.iteration_energy_j)),
+        Cell::empty(),
+        Cell::empty(),
+    ]);
+    format!("{}\n{} instructions per step, replayed over the profile\n", table.render(), evaluation.instructions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_shows_what_is_saved_and_what_it_costs_in_time() {
+        let evaluation = Evaluation {
+            cost: Cost { iteration_time_s: 3.06, iteration_energy_j: 4500.0 },
+            instructions: 192,
+            all_max: Cost { iteration_time_s: 3.0, iteration_energy_j: 5000.0 },
+            saving: 0.1,
+            slowdown: 0.02,
+        };
+        let text = render(&evaluation, Look::default());
+        for figure in ["3.060 s", "4.500 kJ", "10.0 %", "+2.0 %", "3.000 s", "192 instructions"] {
+            assert!(text.contains(figure), "no {figure} in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What can go wrong between a profile and a plan.
+
+use std::io;
+
+use pfo_planner::PlanError;
+
+use crate::exit::Exit;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("cannot read {name}: {source}")]
+    Read { name: String, source: io::Error },
+    #[error("{name} is larger than the {limit} bytes that are read")]
+    TooLarge { name: String, limit: u64 },
+    #[error("{name}: {source}")]
+    BadFile { name: String, source: PlanError },
+    #[error(transparent)]
+    BadRequest(PlanError),
+    #[error("{name} does not say the P2P-blocking power that it was made for; give --p2p-power")]
+    NoPower { name: String },
+    #[error("cannot write {name}: {source}")]
+    Write { name: String, source: io::Error },
+}
+
+impl Failure {
+    /// What the process exits with.
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Write { .. } => Exit::Failed,
+            Self::Read { .. }
+            | Self::TooLarge { .. }
+            | Self::BadFile { .. }
+            | Self::BadRequest(_)
+            | Self::NoPower { .. } => Exit::Usage,
+        }
+    }
+}

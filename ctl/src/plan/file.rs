@@ -1,0 +1,97 @@
+//! Files in and out. What is written appears whole or not at all.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::Failure;
+
+/// The largest file that is read, in bytes; `-` could go on for ever.
+const LARGEST: u64 = 1 << 30;
+
+/// What messages call a file.
+pub(super) fn shown(name: &str) -> &str {
+    if name == "-" { "standard input" } else { name }
+}
+
+/// Reads a file, or standard input for `-`.
+pub(super) fn read(name: &str) -> Result<Vec<u8>, Failure> {
+    let failed = |source| Failure::Read { name: shown(name).to_owned(), source };
+    let reader: Box<dyn Read> = if name == "-" {
+        Box::new(io::stdin())
+    } else {
+        Box::new(File::open(name).map_err(failed)?)
+    };
+    let mut bytes = Vec::new();
+    reader.take(LARGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(Failure::TooLarge { name: shown(name).to_owned(), limit: LARGEST });
+    }
+    Ok(bytes)
+}
+
+/// Replaces a file, or makes it.
+pub(super) fn write(name: &str, bytes: &[u8]) -> Result<(), Failure> {
+    replace(Path::new(name), bytes).map_err(|source| Failure::Write { name: name.to_owned(), source })
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // Behind a link is what was meant, and a device or a pipe must not be replaced by a file.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let existing = fs::metadata(&target).ok();
+    if existing.as_ref().is_some_and(|file| !file.is_file()) {
+        return File::options().write(true).open(target)?.write_all(bytes);
+    }
+    let directory = match target.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    // As `open` would have made it: the umask takes away what it should.
+    let mode = existing.map_or(0o666, |file| file.permissions().mode());
+    let mut file = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(mode))
+        .tempfile_in(directory)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(target)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_existing_file_is_replaced_and_nothing_else_is_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("plan.json");
+        replace(&path, b"old").unwrap();
+        replace(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_stays_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("plan"), directory.path().join("link"));
+        fs::write(&path, b"old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        replace(&link, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn a_device_is_written_to_and_stays() {
+        replace(Path::new("/dev/null"), b"gone").unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    #[test]
+    fn a_missing_directory_is_an_error_that_names_the_file() {
+        let message = write("/nowhere/plan.json", b"").unwrap_err().to_string();
+        assert!(message.contains("/nowhere/plan.json"), "{message}");
+    }
+}

@@ -1,0 +1,81 @@
+//! `pfoctl plan optimize`: makes the frontier of a profile.
+
+use clap::Args;
+use pfo_planner::{Frontier, Options, Pipeline, Point, Profile, Schedule, Spread, Watts};
+
+use super::progress::Progress;
+use super::{Failure, file};
+use crate::error::Error;
+use crate::output::Output;
+use crate::status::quantity::{joules, seconds};
+use crate::text::harmless;
+
+/// Make plans from a measured profile, from the fastest to the one of least energy
+#[derive(Args)]
+pub(crate) struct Optimize {
+    /// Time and energy of each instruction: CSV with the columns stage, instruction, frequency
+    /// (MHz), time (s), energy (J); - reads standard input
+    #[arg(value_name = "PROFILE.csv")]
+    profile: String,
+
+    /// Microbatches of a step
+    #[arg(long, value_name = "M")]
+    microbatches: u32,
+
+    /// What a GPU draws while it only waits for its neighbour stage, in watts
+    #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
+    p2p_power: f64,
+
+    /// The order in which stages run their instructions
+    #[arg(long, value_name = "NAME", default_value_t = Schedule::OneForwardOneBackward)]
+    schedule: Schedule,
+
+    /// The most plans to make
+    #[arg(long, value_name = "N", default_value_t = Options::default().plans)]
+    plans: usize,
+
+    /// The GPU model that was profiled, to be written into plans
+    #[arg(long, value_name = "NAME")]
+    gpu: Option<String>,
+
+    /// The file to write; `plan show` and `plan export` read it
+    #[arg(short, long, value_name = "FRONTIER")]
+    output: String,
+}
+
+impl Optimize {
+    pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
+        let csv = file::read(&self.profile)?;
+        let profile = Profile::from_csv(csv.as_slice()).map_err(|source| Failure::BadFile {
+            name: file::shown(&self.profile).to_owned(),
+            source,
+        })?;
+        let pipeline = Pipeline::new(&profile, self.schedule, self.microbatches)
+            .map_err(Failure::BadRequest)?;
+        let options = Options { plans: self.plans, spread: Spread::Useful };
+        let progress = Progress::new();
+        let p2p_power = Watts(self.p2p_power);
+        let mut frontier =
+            Frontier::optimize(&pipeline, p2p_power, options, &|done| progress.show(done))
+                .map_err(Failure::BadRequest)?;
+        drop(progress);
+        frontier.gpu = self.gpu;
+        file::write(&self.output, &frontier.to_bytes().map_err(Failure::BadRequest)?)?;
+        output.text(&format!("{}\n", harmless(&summary(&self.output, &frontier))))
+    }
+}
+
+fn summary(name: &str, frontier: &Frontier) -> String {
+    let written = |point: Option<Point>| {
+        point.map_or_else(String::new, |point| {
+            format!("{} {}", seconds(point.iteration_time_s), joules(point.iteration_energy_j))
+        })
+    };
+    let points = frontier.points();
+    format!(
+        "{name}: {} plans, from {} (fastest) to {} (least energy)",
+        points.len(),
+        written(frontier.points().next()),
+        written(points.last()),
+    )
+}

@@ -1,0 +1,163 @@
+//! `pfoctl plan show`: a frontier as a table, or as JSON for plots.
+
+use clap::Args;
+use pfo_planner::{Frontier, PlanError, Point, Schedule, Watts};
+use serde::Serialize;
+
+use super::Failure;
+use super::comparison::Cost;
+use super::export::load;
+use crate::error::Error;
+use crate::output::{Look, Output};
+use crate::status::quantity::{change, joules, percent, seconds};
+use crate::status::table::{Cell, Table, heading};
+
+/// The most rows of a table that a person is shown unasked.
+const MOST_ROWS: usize = 20;
+
+/// Show the plans of a frontier: iteration time, energy, saving
+#[derive(Args)]
+pub(crate) struct Show {
+    /// What `plan optimize` wrote
+    #[arg(value_name = "FRONTIER")]
+    frontier: String,
+
+    /// Show every plan, not a selection
+    #[arg(long, conflicts_with = "json")]
+    all: bool,
+
+    /// Print JSON: what the frontier is for, and all its points
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Shown {
+    gpu: Option<String>,
+    schedule: Schedule,
+    num_stages: u16,
+    num_microbatches: u32,
+    p2p_blocking_power_w: Watts,
+    /// Every instruction at the highest clock.
+    all_max: Cost,
+    /// Fastest first, up to the one of least energy.
+    points: Vec<Cost>,
+    /// Slower ones: of use when a straggler makes the pipeline wait anyhow.
+    beyond_min_energy: Vec<Cost>,
+}
+
+impl Show {
+    pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
+        let frontier = load(&self.frontier)?;
+        let shown = Shown::new(&frontier).map_err(Failure::BadRequest)?;
+        if self.json {
+            return output.json(&shown);
+        }
+        let look = output.look();
+        let most_rows = if self.all { usize::MAX } else { MOST_ROWS };
+        output.text(&shown.render(most_rows, look))
+    }
+}
+
+impl Shown {
+    fn new(frontier: &Frontier) -> Result<Self, PlanError> {
+        let pipeline = frontier.pipeline();
+        let (profile, p2p_power) = (pipeline.profile(), frontier.p2p_power());
+        let cost = |point: Point| Cost {
+            iteration_time_s: point.iteration_time_s,
+            iteration_energy_j: point.iteration_energy_j,
+        };
+        Ok(Self {
+            gpu: frontier.gpu.clone(),
+            schedule: pipeline.schedule(),
+            num_stages: profile.num_stages(),
+            num_microbatches: pipeline.num_microbatches(),
+            p2p_blocking_power_w: p2p_power,
+            all_max: Cost::at_highest_clocks(profile, &frontier.plan(0)?, p2p_power)?,
+            points: frontier.points().map(cost).collect(),
+            beyond_min_energy: frontier.beyond_cheapest().map(cost).collect(),
+        })
+    }
+
+    fn render(&self, most_rows: usize, look: Look) -> String {
+        let mut text = heading(
+            &format!(
+                "{}{} stages, {} microbatches, {}, {} while blocked",
+                self.gpu.as_ref().map_or_else(String::new, |gpu| format!("{gpu}, ")),
+                self.num_stages,
+                self.num_microbatches,
+                self.schedule,
+                self.p2p_blocking_power_w,
+            ),
+            look,
+        );
+        let mut table = Table::new(look)
+            .left("Plan")
+            .right("Iteration")
+            .right("Energy")
+            .right("Saving")
+            .right("Slower");
+        let mut row = |name: &str, cost: &Cost| {
+            table.row([
+                Cell::text(name),
+                Cell::text(seconds(cost.iteration_time_s)),
+                Cell::text(joules(cost.iteration_energy_j)),
+                Cell::text(percent(cost.saving_on(&self.all_max))),
+                Cell::text(change(cost.slowdown_on(&self.all_max))),
+            ]);
+        };
+        row("highest clocks", &self.all_max);
+        let last = self.points.len().saturating_sub(1);
+        for index in selection(self.points.len(), most_rows) {
+            let name = match index {
+                0 => "fastest",
+                _ if index == last => "min-energy",
+                _ => "",
+            };
+            row(name, &self.points[index]);
+        }
+        text += &table.render();
+        text += &format!("\nSaving and slowdown against every instruction at the highest clock; {} plans\n", self.points.len());
+        text
+    }
+}
+
+/// So many of `count` indices, evenly, with the first and the last.
+fn selection(count: usize, most: usize) -> Vec<usize> {
+    if count <= most {
+        return (0..count).collect();
+    }
+    (0..most).map(|row| row * (count - 1) / (most - 1)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selection_has_the_first_and_the_last() {
+        assert_eq!(selection(3, 20), [0, 1, 2]);
+        let some = selection(200, 20);
+        assert_eq!((some.len(), some[0], some[19]), (20, 0, 199));
+        assert!(some.is_sorted());
+    }
+
+    #[test]
+    fn the_table_names_the_fastest_and_the_cheapest_plan() {
+        let cost = |time, energy| Cost { iteration_time_s: time, iteration_energy_j: energy };
+        let shown = Shown {
+            gpu: Some("A100".to_owned()),
+            schedule: Schedule::OneForwardOneBackward,
+            num_stages: 8,
+            num_microbatches: 12,
+            p2p_blocking_power_w: Watts(83.64),
+            all_max: cost(3.0, 5000.0),
+            points: vec![cost(3.0, 4750.0), cost(3.3, 4500.0)],
+            beyond_min_energy: Vec::new(),
+        };
+        let text = shown.render(MOST_ROWS, Look::default());
+        for words in ["A100, 8 stages, 12 microbatches, 1f1b, 83.64 W", "fastest", "min-energy", "5.0 %", "+10.0 %"] {
+            assert!(text.contains(words), "no {words:?} in\n{text}");
+        }
+    }
+}

@@ -9,11 +9,12 @@ use crate::error::Error;
 use crate::exit;
 use crate::generate::Generate;
 use crate::gpus::Gpus;
-use crate::load::Load;
 use crate::output::Output;
+use crate::plan::MakePlan;
+use crate::plan::load::Load;
+use crate::plan::swap::{Rollback, Swap};
 use crate::socket::{self, Sockets};
 use crate::status::StatusCommand;
-use crate::swap::{Rollback, Swap};
 
 /// Look at pfod, make and swap plans, and free GPU clocks
 #[derive(Parser)]
@@ -43,6 +44,8 @@ enum Command {
 
 #[derive(Subcommand)]
 enum Plan {
+    #[command(flatten)]
+    Make(MakePlan),
     Load(Load),
     Swap(Swap),
     Rollback(Rollback),
@@ -58,6 +61,7 @@ impl Cli {
         let sockets = Sockets::from_environment(self.socket);
         match self.command {
             Command::Status(status) => status.run(&sockets, output),
+            Command::Plan(Plan::Make(make)) => make.run(output),
             Command::Plan(Plan::Load(load)) => load.run(&sockets, output),
             Command::Plan(Plan::Swap(swap)) => swap.run(&sockets, output),
             Command::Plan(Plan::Rollback(rollback)) => rollback.run(&sockets, output),

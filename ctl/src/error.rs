@@ -7,6 +7,7 @@ use pfo_planner::PlanError;
 use pfo_protocol::{FrameError, Refusal};
 
 use crate::exit::Exit;
+use crate::plan::Failure;
 
 /// Where to look when the daemon itself is the problem.
 const LOOK_AT_THE_DAEMON: &str =
@@ -49,6 +50,8 @@ pub(crate) enum Error {
     NotAllChanged { changed: u32, ranks: u32, step: u64 },
     #[error("{count} of {total} GPUs are not free of locks of pfo")]
     NotRestored { count: usize, total: usize },
+    #[error(transparent)]
+    MakePlan(#[from] Failure),
     #[error("cannot wait for Ctrl-C: {0}")]
     Signals(nix::Error),
     #[error("cannot write to {}: {source}", .directory.display())]
@@ -71,6 +74,7 @@ impl Error {
             Self::SocketClosedToUser { .. } | Self::NoSuchJob { .. } => Exit::Refused,
             Self::Refused(refusal) => Exit::of_refusal(refusal.code),
             Self::ReadPlan { .. } | Self::PlanTooLarge { .. } | Self::BadPlan { .. } => Exit::Usage,
+            Self::MakePlan(failure) => failure.exit(),
             // Who reads no further (`| head`) has what it wanted.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
             Self::Version { .. }
@@ -119,6 +123,7 @@ impl Error {
             | Self::Frame { .. }
             | Self::OtherAnswer { .. }
             | Self::ReadPlan { .. }
+            | Self::MakePlan(_)
             | Self::Signals(_)
             | Self::Generate { .. }
             | Self::Output(_)

@@ -11,13 +11,10 @@ mod exit;
 mod generate;
 mod gpus;
 mod job;
-#[path = "plan/load.rs"]
-mod load;
 mod output;
+mod plan;
 mod socket;
 mod status;
-#[path = "plan/swap.rs"]
-mod swap;
 mod text;
 mod user;
 mod waiting;

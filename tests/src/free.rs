@@ -6,7 +6,18 @@
 use crate::bindings::{Bindings, Reading};
 use crate::node::Node;
 
+/// The clock, in MHz, of a lock that is not pfo's.
+pub const FOREIGN_MHZ: u32 = 1005;
+
 impl Node {
+    /// Locks the SM clock of a GPU at [`FOREIGN_MHZ`] as another tool would.
+    pub fn lock_by_another_tool(&self, gpu: usize) {
+        match Bindings::on(&self.machine) {
+            Some(bindings) => bindings.lock(gpu, FOREIGN_MHZ),
+            None => self.machine.lock(gpu, FOREIGN_MHZ),
+        }
+    }
+
     /// Waits until the ledger is empty and the driver has no lock but `locked` (GPU, MHz), then has
     /// NVIDIA's bindings say the same.
     pub fn assert_only_locked(&self, locked: &[(usize, u32)]) {
@@ -28,7 +39,7 @@ impl Node {
             self.until_is(&what, &None, || self.machine.memory_lock(gpu));
         }
         let Some(bindings) = Bindings::on(&self.machine) else { return };
-        let unused = gpus.filter(|gpu| self.machine.gpu(*gpu).processes().unwrap().is_empty());
+        let unused = gpus.filter(|gpu| self.machine.processes(*gpu).is_empty());
         let unused: Vec<_> = unused.collect();
         // Accepted is not in force yet.
         self.until("NVIDIA's bindings see idle GPUs so", || {

@@ -100,4 +100,16 @@ impl Identity {
         // SAFETY: between fork and exec the closure makes three system calls and allocates nothing.
         unsafe { command.pre_exec(drop_root) }
     }
+
+    /// Has the simulated trainer run its ranks as this user.
+    pub fn pass_to_trainer(&self, command: &mut Command) {
+        if *self == Self::own() {
+            return;
+        }
+        command.args(["--uid", &self.uid.to_string(), "--gid", &self.gid.to_string()]);
+        if !self.groups.is_empty() {
+            let groups: Vec<_> = self.groups.iter().map(u32::to_string).collect();
+            command.args(["--groups", &groups.join(",")]);
+        }
+    }
 }

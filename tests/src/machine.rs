@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvidia_ml::attachment::Attachment;
+use nvidia_ml::clock_table::ClockRange;
 use nvidia_ml::curve::CurveIndex;
 use nvidia_ml::driver::{Driver, Gpu};
 use nvidia_ml::fault::Fault;
 use nvidia_ml::gpu_state::Activity;
 use nvidia_ml::machine::MachinePlan;
 use nvidia_ml::set_call::SetCall;
+use nvidia_ml::units::Mhz;
 use pfo_protocol::GpuUuid;
 
 use crate::identity::{self, Identity};
@@ -114,6 +116,12 @@ impl Machine {
         self.gpu(index).view().unwrap().memory_lock.map(|range| range.max.0)
     }
 
+    /// The living processes on a GPU.
+    #[must_use]
+    pub fn processes(&self, index: usize) -> Vec<u32> {
+        self.gpu(index).processes().unwrap().iter().map(|process| process.pid).collect()
+    }
+
     /// Every call that locked a GPU's SM clock.
     #[must_use]
     pub fn calls(&self, index: usize) -> Vec<SetCall> {
@@ -133,6 +141,11 @@ impl Machine {
         let curve = CurveIndex::new(0).unwrap();
         attachment.set_activity(Activity::Computing(curve)).unwrap();
         attachment
+    }
+
+    /// Locks a GPU's SM clock.
+    pub fn lock(&self, index: usize, mhz: u32) {
+        self.gpu(index).lock_clocks(Some(ClockRange::exactly(Mhz(mhz)))).unwrap();
     }
 
     /// Lets calls of one of NVML's functions go wrong. `kind` is as `pfo-sim fault` takes it.

@@ -2,6 +2,7 @@
 //!
 //! Setting clocks is not here but in `clocks`, which only the thread of a rank calls.
 
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,8 +10,9 @@ use std::time::{Duration, Instant};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use pfo_planner::Mhz;
-use pfo_protocol::{GpuName, GpuUuid, NameError, PciBusId};
+use pfo_protocol::{GpuName, NameError};
 
+use crate::gpu::GpuFacts;
 use crate::reading::Reader;
 
 /// `NVML_DEVICE_MIG_ENABLE`, which nvml-wrapper does not export.
@@ -72,24 +74,22 @@ impl DriverError {
     }
 }
 
-/// One GPU of the node.
+/// One GPU of the node, as the driver reaches it.
 #[derive(Debug)]
 pub struct Gpu {
-    /// The driver's index.
-    pub index: u32,
-    /// The UUID.
-    pub uuid: GpuUuid,
-    /// The PCI bus id.
-    pub pci_bus_id: PciBusId,
-    /// The model.
-    pub model: String,
-    /// The SM clocks that it supports at its highest memory clock, ascending.
-    pub sm_clocks: Vec<Mhz>,
-    /// Its highest memory clock.
-    pub memory_clock: Option<Mhz>,
+    /// What it is.
+    pub facts: Arc<GpuFacts>,
     /// Asks what it does now.
     pub reader: Reader,
     nvml: &'static Nvml,
+}
+
+impl Deref for Gpu {
+    type Target = GpuFacts;
+
+    fn deref(&self) -> &GpuFacts {
+        &self.facts
+    }
 }
 
 impl Gpu {
@@ -107,16 +107,15 @@ impl Gpu {
             .and_then(|memory| device.supported_graphics_clocks(memory).ok())
             .unwrap_or_default();
         sm_clocks.sort_unstable();
-        Ok(Self {
+        let facts = GpuFacts {
             index,
             uuid: uuid.try_into().map_err(name)?,
             pci_bus_id: pci.bus_id.try_into().map_err(name)?,
             model: device.name().map_err(failed("reading its model"))?,
             sm_clocks: sm_clocks.into_iter().map(Mhz).collect(),
             memory_clock: memory_clock.map(Mhz),
-            reader: Reader::default(),
-            nvml,
-        })
+        };
+        Ok(Self { facts: Arc::new(facts), reader: Reader::default(), nvml })
     }
 
     /// The driver's handle of this GPU.
@@ -148,12 +147,6 @@ impl Gpu {
             },
         }
     }
-
-    /// The highest supported SM clock that is not above `bound`.
-    #[must_use]
-    pub fn highest_sm_clock(&self, bound: Mhz) -> Option<Mhz> {
-        self.sm_clocks.iter().rev().find(|clock| **clock <= bound).copied()
-    }
 }
 
 /// A loaded driver and its GPUs.
@@ -184,10 +177,7 @@ impl Driver {
     /// The GPU with that name.
     #[must_use]
     pub fn gpu(&self, name: &GpuName) -> Option<&Arc<Gpu>> {
-        self.gpus.iter().find(|gpu| match name {
-            GpuName::Uuid(uuid) => gpu.uuid == *uuid,
-            GpuName::PciBusId(id) => gpu.pci_bus_id.as_str().eq_ignore_ascii_case(id.as_str()),
-        })
+        self.gpus.iter().find(|gpu| gpu.is_named(name))
     }
 }
 

@@ -7,7 +7,7 @@ use arc_swap::ArcSwapOption;
 use pfo_planner::{Mhz, Plan, StagePlan};
 use pfo_protocol::{Instruction, PlanStatus, Unit};
 
-use crate::driver::Gpu;
+use crate::gpu::GpuFacts;
 
 /// One instruction of a stage and its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ pub struct RankShape {
     /// What it ran in its last whole step, if it has run one.
     pub ran: Option<Arc<Vec<Unit>>>,
     /// Its GPU.
-    pub gpu: Arc<Gpu>,
+    pub gpu: Arc<GpuFacts>,
 }
 
 impl JobPlan {
@@ -196,19 +196,20 @@ impl JobPlan {
             }
         }
         let clocks = &shape.gpu.sm_clocks;
-        let missing = planned.iter().position(|p| clocks.binary_search(&p.mhz).is_err());
-        missing.map_or(Ok(()), |position| {
-            let mhz = planned[position].mhz;
-            let above = clocks.partition_point(|clock| *clock < mhz);
-            let around = clocks[above.saturating_sub(1)..(above + 1).min(clocks.len())].iter();
-            Err(Misfit::Frequency {
-                stage,
-                position,
-                mhz,
-                rank,
-                model: shape.gpu.model.clone(),
-                nearest: around.map(ToString::to_string).collect::<Vec<_>>().join(" and "),
-            })
+        let Some(position) = planned.iter().position(|p| clocks.binary_search(&p.mhz).is_err())
+        else {
+            return Ok(());
+        };
+        let mhz = planned[position].mhz;
+        let nearest: Vec<_> =
+            shape.gpu.nearest_sm_clocks(mhz).iter().map(ToString::to_string).collect();
+        Err(Misfit::Frequency {
+            stage,
+            position,
+            mhz,
+            rank,
+            model: shape.gpu.model.clone(),
+            nearest: nearest.join(" and "),
         })
     }
 
@@ -255,4 +256,85 @@ fn sequence(stage: &StagePlan) -> StageSequence {
         mhz: p.frequency_mhz,
     };
     stage.instructions.iter().map(planned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu;
+
+    const PLAN: &str = r#"{"format": "pfo-plan/1", "schedule": "1f1b", "num_stages": 2,
+        "num_microbatches": 1, "stages": [
+        {"stage": 0, "instructions": [
+            {"instruction": "forward", "microbatch": 0, "frequency_mhz": 900},
+            {"instruction": "backward", "microbatch": 0, "frequency_mhz": 1200}]},
+        {"stage": 1, "instructions": [
+            {"instruction": "forward", "microbatch": 0, "frequency_mhz": 1410},
+            {"instruction": "backward", "microbatch": 0, "frequency_mhz": 1000}]}]}"#;
+
+    const F0: Unit = Unit { instruction: Instruction::Forward, chunk: 0, microbatch: 0 };
+    const B0: Unit = Unit { instruction: Instruction::Backward, chunk: 0, microbatch: 0 };
+
+    fn plan_within(min: u32, max: u32) -> Result<JobPlan, Misfit> {
+        let plan = Plan::from_json(PLAN.as_bytes()).unwrap();
+        JobPlan::new(1, "p".into(), &plan, (Mhz(min), Mhz(max)))
+    }
+
+    fn shape(stage: u32) -> RankShape {
+        let gpu = Arc::new(gpu::example());
+        RankShape { rank: 7, stage, num_microbatches: None, ran: None, gpu }
+    }
+
+    fn misfit(shape: &RankShape) -> String {
+        plan_within(0, 9999).unwrap().check_rank(shape).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_plan_for_other_stages_does_not_fit() {
+        let plan = plan_within(0, 9999).unwrap();
+        assert_eq!(plan.check_stages(2), Ok(()));
+        assert_eq!(plan.check_stages(4), Err(Misfit::Stages { plan: 2, job: 4 }));
+    }
+
+    #[test]
+    fn a_plan_for_other_microbatches_does_not_fit() {
+        let told = RankShape { num_microbatches: Some(8), ..shape(0) };
+        assert_eq!(misfit(&told), "the plan has 1 microbatches, rank 7 said 8");
+    }
+
+    #[test]
+    fn a_plan_of_another_order_does_not_fit_and_the_first_difference_is_named() {
+        let ran = |units: &[Unit]| RankShape { ran: Some(Arc::new(units.to_vec())), ..shape(0) };
+        assert!(plan_within(0, 9999).unwrap().check_rank(&ran(&[F0, B0])).is_ok());
+        let error = misfit(&ran(&[F0, F0]));
+        assert!(error.contains("instruction 1 of stage 0 is backward of microbatch 0"), "{error}");
+        let error = misfit(&ran(&[F0]));
+        assert!(error.contains("but rank 7 ran nothing"), "{error}");
+        let error = misfit(&ran(&[F0, B0, F0]));
+        assert!(error.contains("instruction 2 of stage 0 is nothing"), "{error}");
+    }
+
+    #[test]
+    fn a_frequency_that_the_gpu_lacks_is_named_with_its_neighbours() {
+        let error = misfit(&shape(1));
+        assert!(error.contains("1000 MHz in instruction 1"), "{error}");
+        assert!(error.contains("900 MHz and 1200 MHz"), "{error}");
+    }
+
+    #[test]
+    fn a_frequency_outside_the_administrators_bounds_is_refused() {
+        assert!(plan_within(900, 1410).is_ok());
+        let error = plan_within(901, 1410).unwrap_err().to_string();
+        assert!(error.contains("stage 0 asks for 900 MHz in instruction 0"), "{error}");
+        assert!(plan_within(0, 1409).is_err());
+    }
+
+    #[test]
+    fn the_first_reason_to_suspend_a_plan_stays() {
+        let plan = plan_within(0, 9999).unwrap();
+        assert!(!plan.is_suspended());
+        plan.suspend(|| "first".into());
+        plan.suspend(|| "second".into());
+        assert_eq!(plan.status().suspended.as_deref(), Some("first"));
+    }
 }

@@ -8,8 +8,8 @@ use arc_swap::ArcSwapOption;
 use pfo_planner::{Mhz, Plan};
 use pfo_protocol::{Hello, JobName, Refusal, RefusalCode, SwapTarget};
 
-use crate::driver::Gpu;
 use crate::fit::{JobPlan, RankShape};
+use crate::gpu::GpuFacts;
 use crate::lease::Session;
 use crate::measure::RankWindows;
 use crate::swap::Swap;
@@ -34,7 +34,7 @@ pub struct Member {
     /// Its session.
     pub session: Arc<Session>,
     /// Its GPU.
-    pub gpu: Arc<Gpu>,
+    pub gpu: Arc<GpuFacts>,
 }
 
 impl Member {
@@ -246,4 +246,141 @@ impl Job {
 fn does_not_fit(why: String) -> Refusal {
     let remedy = "make a plan for this job with `pfoctl plan optimize` and `pfoctl plan export`";
     Refusal::new(RefusalCode::PlanDoesNotFit, why, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use pfo_protocol::{Holder, RankPosition};
+
+    use super::*;
+    use crate::gpu;
+
+    const ANY_CLOCK: (Mhz, Mhz) = (Mhz(0), Mhz(9999));
+
+    fn job() -> Job {
+        Job::new(JobKey { uid: 7, name: "j".parse().unwrap() }, 1)
+    }
+
+    fn member(rank: u32, next_step: u64) -> Member {
+        let holder =
+            Holder { job: "j".parse().unwrap(), rank, uid: 7, pid: 1, session: rank.into() };
+        let position = RankPosition {
+            rank,
+            pp_rank: 0,
+            dp_rank: rank,
+            tp_rank: 0,
+            pp_degree: 1,
+            dp_degree: 2,
+            tp_degree: 1,
+        };
+        let hello = Hello {
+            client: "test".into(),
+            job: "j".parse().unwrap(),
+            position,
+            gpu: "GPU-1".parse().unwrap(),
+            num_microbatches: None,
+            next_step,
+        };
+        let session = Arc::new(Session::new(holder, UnixStream::pair().unwrap().0));
+        Member { hello, session, gpu: Arc::new(gpu::example()) }
+    }
+
+    fn plan(mhz: u32) -> String {
+        format!(
+            r#"{{"format": "pfo-plan/1", "schedule": "1f1b", "num_stages": 1,
+            "num_microbatches": 1, "stages": [{{"stage": 0, "instructions": [
+            {{"instruction": "forward", "microbatch": 0, "frequency_mhz": {mhz}}},
+            {{"instruction": "backward", "microbatch": 0, "frequency_mhz": {mhz}}}]}}]}}"#
+        )
+    }
+
+    fn load(job: &Job, mhz: u32) -> Result<Arc<JobPlan>, Refusal> {
+        job.load(format!("{mhz}"), plan(mhz).as_bytes(), ANY_CLOCK)
+    }
+
+    #[test]
+    fn a_rank_number_is_given_once() {
+        let job = job();
+        job.join(member(0, 0)).unwrap();
+        let refusal = job.join(member(0, 0)).unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::RankConflict);
+        job.join(member(1, 0)).unwrap();
+    }
+
+    #[test]
+    fn a_swap_under_way_is_finished_before_the_next_one() {
+        let job = job();
+        let rank = member(0, 0);
+        job.join(rank.clone()).unwrap();
+        load(&job, 900).unwrap();
+        let first = job.swap(&SwapTarget::Loaded, 0).unwrap();
+        let refusal = job.swap(&SwapTarget::DefaultClocks, 0).unwrap_err();
+        assert!(refusal.message.contains("0 of 1 ranks have changed"), "{refusal}");
+        rank.session.progress.swap.store(first.number, Relaxed);
+        assert!(job.swap(&SwapTarget::DefaultClocks, 0).is_ok());
+    }
+
+    #[test]
+    fn a_rollback_leads_to_what_ran_before() {
+        let job = job();
+        assert_eq!(job.swap(&SwapTarget::Previous, 0).unwrap_err().code, RefusalCode::NoPlan);
+        for mhz in [900, 1200] {
+            load(&job, mhz).unwrap();
+            job.swap(&SwapTarget::Loaded, 0).unwrap();
+        }
+        let swap = job.swap(&SwapTarget::Previous, 0).unwrap();
+        assert_eq!(swap.plan.as_ref().unwrap().label, "900");
+        assert_eq!(job.swap(&SwapTarget::Loaded, 0).unwrap_err().code, RefusalCode::NoPlan);
+    }
+
+    #[test]
+    fn a_loaded_plan_is_checked_again_against_ranks_that_came_since() {
+        let job = job();
+        load(&job, 1000).unwrap();
+        job.join(member(0, 0)).unwrap();
+        let refusal = job.swap(&SwapTarget::Loaded, 0).unwrap_err();
+        assert!(refusal.message.contains("1000 MHz"), "{refusal}");
+    }
+
+    #[test]
+    fn a_late_rank_finds_the_plan_in_use_unless_the_others_have_yet_to_change() {
+        let job = job();
+        let early = member(0, 0);
+        job.join(early.clone()).unwrap();
+        load(&job, 900).unwrap();
+        let swap = job.swap(&SwapTarget::Loaded, 5).unwrap();
+        let late = member(1, 0);
+        assert!(job.join(late.clone()).unwrap().is_none());
+        job.leave(&late.session);
+        early.session.progress.swap.store(swap.number, Relaxed);
+        assert_eq!(job.join(member(1, 0)).unwrap().map(|swap| swap.number), Some(1));
+    }
+
+    #[test]
+    fn a_late_rank_that_the_plan_does_not_fit_suspends_it() {
+        let job = job();
+        load(&job, 1000).unwrap();
+        let swap = job.swap(&SwapTarget::Loaded, 0).unwrap();
+        job.join(member(0, 0)).unwrap();
+        let why = swap.plan.as_ref().unwrap().status().suspended.unwrap();
+        assert!(why.contains("1000 MHz"), "{why}");
+    }
+
+    #[test]
+    fn what_a_job_measured_is_forgotten_when_it_starts_anew() {
+        let job = job();
+        for (next_step, kept) in [(0, 0.0), (3, 5.0), (0, 0.0)] {
+            let rank = member(0, next_step);
+            job.join(rank.clone()).unwrap();
+            assert_eq!(job.members().ended_energy_j, kept, "next step {next_step}");
+            let mut measured = (**rank.session.progress.measured.load()).clone();
+            measured.counter_reads(0.0);
+            measured.counter_reads(5.0);
+            rank.session.progress.measured.store(Arc::new(measured));
+            job.leave(&rank.session);
+        }
+    }
 }

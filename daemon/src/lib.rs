@@ -13,6 +13,7 @@ pub mod cursor;
 pub mod daemon;
 pub mod driver;
 pub mod fit;
+pub mod gpu;
 pub mod job;
 pub mod jobs;
 pub mod lease;

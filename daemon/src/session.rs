@@ -181,7 +181,7 @@ impl Opening {
             Clocks::new(gpu_of_clocks, ledger, entry, progress).map_err(|e| unavailable(&e))?;
         let key = JobKey { uid: session.holder.uid, name: hello.job.clone() };
         let job = node.jobs.find_or_create(key, hello.position.pp_degree);
-        let (hello, session, gpu) = (hello.clone(), Arc::clone(session), Arc::clone(gpu));
+        let (hello, session, gpu) = (hello.clone(), Arc::clone(session), Arc::clone(&gpu.facts));
         let stage = hello.position.pp_rank;
         let joined = job.join(Member { hello, session, gpu })?;
         if node.config.clocks.lock_memory_clock
@@ -242,8 +242,7 @@ impl Opening {
     fn rules(&self) -> Rules {
         let clocks = &self.node.config.clocks;
         let (_, max) = self.node.clock_bounds();
-        // Bounds below every clock of this GPU leave its lowest one.
-        let highest = self.gpu.highest_sm_clock(max).unwrap_or(self.gpu.sm_clocks[0]);
+        let highest = self.gpu.highest_sm_clock(max).unwrap_or(max);
         Rules {
             highest,
             settle_ns: clocks.settle_ms * 1_000_000,

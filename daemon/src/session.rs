@@ -148,16 +148,22 @@ impl Opening {
     /// Runs the session to its end, on the thread of the rank.
     pub fn run(self) {
         let session = Arc::clone(self.session());
-        match self.begin() {
-            Ok((rank, job)) => self.follow(rank, &job),
-            Err(refusal) => {
-                self.log_refusal(&refusal);
-                tell(&session, &DaemonMessage::Refusal(refusal));
+        let refusal = match self.begin() {
+            Ok((rank, job)) => {
+                self.follow(rank, &job);
+                None
             }
-        }
+            Err(refusal) => Some(refusal),
+        };
         session.progress.ended.store(true, Relaxed);
         if let Some(watch) = &self.watch {
             watch.abort();
+        }
+        if let Some(refusal) = refusal {
+            self.log_refusal(&refusal);
+            // Whoever is told may ask for the GPU again at once.
+            drop(self);
+            tell(&session, &DaemonMessage::Refusal(refusal));
         }
     }
 

@@ -28,11 +28,24 @@ pub struct Training {
 }
 
 impl Training {
-    /// Starts one that trains until it is asked to stop, or as `options` say.
+    /// Starts one that trains until it is asked to stop.
     #[must_use]
     pub fn start(node: &Node, job: &str, user: &Identity, options: &[&str]) -> Self {
+        Self::start_for(node, job, user, 0, options)
+    }
+
+    /// Starts one that trains for some steps; 0 has no end.
+    #[must_use]
+    pub fn start_for(
+        node: &Node,
+        job: &str,
+        user: &Identity,
+        steps: u64,
+        options: &[&str],
+    ) -> Self {
         let mut command = Command::new(programs::program("pfo-sim-trainer"));
-        command.args(["launch", "--json", "--time-scale", "0.02", "--steps", "0", "--job", job]);
+        command.args(["launch", "--json", "--time-scale", "0.02", "--job", job]);
+        command.args(["--steps", &steps.to_string()]);
         command.arg("--state").arg(node.machine.state()).arg("--socket").arg(node.socket());
         command.args([
             "--stages",

@@ -1,0 +1,383 @@
+//! Bytes at the socket that no well-behaved client sends. A well-behaved rank trains all the while, and
+//! notices nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use pfo_protocol::{
+    ClientMessage, Closing, ClosingReason, DaemonMessage, GpuName, Hello, Instruction,
+    LARGEST_PAYLOAD, Mark, Refusal, RefusalCode, Request, Response, Unit, Unsupported,
+};
+use pfo_tests::client::{Client, hello};
+use pfo_tests::control::job;
+use pfo_tests::identity::Identity;
+use pfo_tests::needs_root;
+use pfo_tests::node::{Node, Setup};
+use pfo_tests::plan::TestPlan;
+use pfo_tests::rank::Rank;
+use pfo_tests::relay::Relay;
+
+const GOOD_JOB: &str = "good";
+
+/// The GPU that the bad clients name; the good one has GPU 0.
+const GPU: usize = 1;
+
+/// A node on which a rank trains on a plan, and minds nobody else.
+struct Undisturbed {
+    enough: Arc<AtomicBool>,
+    good: Option<JoinHandle<()>>,
+    session: u64,
+    pid: u32,
+    node: Node,
+}
+
+impl Undisturbed {
+    fn start() -> Self {
+        Self::start_with(&Setup::default())
+    }
+
+    fn start_with(setup: &Setup) -> Self {
+        let mut node = Node::start_with(setup);
+        let rank = Rank::open(&node, GOOD_JOB, 0, 1, 3);
+        node.take_up(GOOD_JOB, &TestPlan::distinct(1, 3, 600).to_json());
+        let session = node.rank(GOOD_JOB, 0).session;
+        let enough = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&enough);
+        let train = move || {
+            while !stop.load(Ordering::Relaxed) {
+                rank.step();
+                thread::sleep(Duration::from_millis(2));
+            }
+            assert_eq!(rank.session.problem(), None);
+            assert_eq!(rank.session.counters().dropped, 0);
+        };
+        let pid = node.daemon().process.pid();
+        Self { enough, good: Some(thread::spawn(train)), session, pid, node }
+    }
+
+    fn connect(&self) -> Client {
+        Client::connect(&self.node.socket())
+    }
+
+    fn hello(&self) -> Hello {
+        hello("bad", 0, 1, GpuName::Uuid(self.node.machine.uuid(GPU)))
+    }
+
+    /// A client whose session holds GPU 1.
+    fn in_session(&self) -> Client {
+        let mut client = self.connect();
+        client.open(self.hello()).unwrap();
+        client
+    }
+
+    /// Checks that nothing happened but an answer to whoever asked for it.
+    fn assert_nothing_else_happened(mut self) {
+        let node = &mut self.node;
+        let step = node.rank(GOOD_JOB, 0).step;
+        node.until_so("the good rank trains on", || {
+            node.rank(GOOD_JOB, 0).step > step.map(|step| step + 3)
+        });
+        let good = node.rank(GOOD_JOB, 0);
+        assert_eq!((good.session, good.mismatched_steps, good.lost_events), (self.session, 0, 0));
+        node.until_is("sessions", &1, || node.status().daemon.sessions);
+        let daemon = node.status().daemon;
+        assert_eq!(daemon.pid, self.pid, "the daemon is another one");
+        self.enough.store(true, Ordering::Relaxed);
+        self.good.take().unwrap().join().unwrap();
+        self.node.assert_only_locked(&[]);
+    }
+
+    /// Sends bytes as the first thing on a connection; returns the refusal.
+    fn refused_at_once(&self, bytes: &[u8]) -> String {
+        let mut client = self.connect();
+        client.send(bytes);
+        let message = malformed(&mut client);
+        client.assert_ended();
+        message
+    }
+
+    /// Sends bytes in a session; returns why the daemon ended it.
+    fn closed_in_session(&self, bytes: &[u8]) -> String {
+        let mut client = self.in_session();
+        client.send(bytes);
+        let answer = client.answer();
+        client.assert_ended();
+        match answer {
+            Ok(DaemonMessage::Closing(Closing { reason: ClosingReason::Malformed, message })) => {
+                self.node.until_is("sessions", &1, || self.node.status().daemon.sessions);
+                message
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn malformed(client: &mut Client) -> String {
+    match client.answer() {
+        Ok(DaemonMessage::Refusal(Refusal { code: RefusalCode::Malformed, message, .. })) => {
+            message
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn frame(length: u32, version: u16, kind: u16, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = length.to_le_bytes().to_vec();
+    bytes.extend(version.to_le_bytes());
+    bytes.extend(kind.to_le_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+#[test]
+fn a_frame_of_another_version_is_answered_with_the_versions_spoken() {
+    let undisturbed = Undisturbed::start();
+    for version in [0, 2, 9, u16::MAX] {
+        let mut client = undisturbed.connect();
+        client.send(&frame(0, version, 1, &[]));
+        let spoken = Unsupported { oldest: 1, newest: 1 };
+        assert_eq!(client.answer().unwrap(), DaemonMessage::Unsupported(spoken));
+        client.assert_ended();
+    }
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn an_unknown_kind_is_named() {
+    let undisturbed = Undisturbed::start();
+    assert_eq!(undisturbed.refused_at_once(&frame(0, 1, 77, &[])), "no frame has kind 77");
+    assert_eq!(undisturbed.closed_in_session(&frame(0, 1, 77, &[])), "no frame has kind 77");
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn a_frame_that_only_the_daemon_sends_is_not_expected_from_a_client() {
+    let undisturbed = Undisturbed::start();
+    let refusal = undisturbed.refused_at_once(&frame(0, 1, 131, &[]));
+    assert_eq!(refusal, "a Closing frame is not expected here");
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn an_oversized_frame_is_refused_from_its_header_alone_with_its_size() {
+    let undisturbed = Undisturbed::start();
+    for (kind, name, limit) in
+        [(1, "Hello", 4096), (2, "Event", 40), (3, "Goodbye", 0), (4, "Request", LARGEST_PAYLOAD)]
+    {
+        for length in [limit as u32 + 1, u32::MAX] {
+            let message = undisturbed.refused_at_once(&frame(length, 1, kind, &[]));
+            let expected =
+                format!("a {name} frame of {length} bytes is larger than the {limit} allowed");
+            assert_eq!(message, expected);
+        }
+    }
+    let message = undisturbed.closed_in_session(&frame(41, 1, 2, &[]));
+    assert_eq!(message, "a Event frame of 41 bytes is larger than the 40 allowed");
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn a_truncated_frame_ends_its_connection_and_nothing_else() {
+    let undisturbed = Undisturbed::start();
+    let whole = ClientMessage::Hello(undisturbed.hello()).to_frame().unwrap();
+    for length in [0, 1, 7, 8, 9, whole.len() - 1] {
+        let mut client = undisturbed.connect();
+        client.send(&whole[..length]);
+        client.finish_sending();
+        client.assert_ended();
+    }
+    let mut client = undisturbed.in_session();
+    client.send(&frame(30, 1, 2, &[0; 12]));
+    client.finish_sending();
+    client.assert_ended();
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn a_payload_that_is_not_what_its_kind_promises_is_refused_with_the_place() {
+    let undisturbed = Undisturbed::start();
+    let good = ClientMessage::Hello(undisturbed.hello()).to_frame().unwrap();
+    // One byte more than a hello has.
+    let mut long = good.clone();
+    long.push(0);
+    long[0] += 1;
+    assert!(undisturbed.refused_at_once(&long).contains("1 bytes after its end"));
+    // One byte less.
+    let mut short = good.clone();
+    short.pop();
+    short[0] -= 1;
+    assert!(undisturbed.refused_at_once(&short).starts_with("Hello frame: "));
+    // A text longer than the whole frame.
+    let mut text = good.clone();
+    text[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+    assert!(undisturbed.refused_at_once(&text).starts_with("Hello frame: "));
+    // A job's name that would garble a log.
+    let job = good.windows(3).position(|bytes| bytes == b"bad").unwrap();
+    let mut name = good;
+    name[job] = 0x1b;
+    let message = undisturbed.refused_at_once(&name);
+    assert!(message.contains(r"contains '\u{1b}'"), "{message}");
+    // An event of an instruction that does not exist.
+    let event = frame(20, 1, 2, &[0xff; 20]);
+    assert!(undisturbed.closed_in_session(&event).starts_with("Event frame: "));
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn an_event_before_hello_and_a_second_hello_end_their_connection() {
+    let undisturbed = Undisturbed::start();
+    let mut client = undisturbed.connect();
+    client.tell(Mark::StepBegin(0));
+    client.assert_ended();
+    let again = ClientMessage::Hello(undisturbed.hello()).to_frame().unwrap();
+    assert_eq!(undisturbed.closed_in_session(&again), "a Hello frame is not expected here");
+    let request = ClientMessage::Request(Request::Status).to_frame().unwrap();
+    assert_eq!(undisturbed.closed_in_session(&request), "a Request frame is not expected here");
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn garbage_of_any_kind_is_answered_or_cut_off_before_and_in_a_session() {
+    let undisturbed = Undisturbed::start();
+    // Xorshift: the same garbage in every run.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut garbage = |length: usize| {
+        let byte = |_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        };
+        (0..length).map(byte).collect::<Vec<_>>()
+    };
+    for round in 0..150 {
+        let mut bytes = garbage(8 + round * 3);
+        if round % 3 > 0 {
+            // A header that holds, and nonsense behind it.
+            let payload = (bytes.len() - 8) as u32;
+            let kind = [1, 2, 4][round % 2];
+            bytes[..8].copy_from_slice(&frame(payload.min(40), 1, kind, &[]));
+        }
+        let mut client =
+            if round % 5 == 0 { undisturbed.in_session() } else { undisturbed.connect() };
+        client.send(&bytes);
+        client.finish_sending();
+        while client.answer().is_ok() {}
+        undisturbed.node.until_so("the GPU is free for the next", || {
+            undisturbed.node.status().daemon.sessions == 1
+        });
+    }
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn impossible_events_of_a_real_session_cost_only_that_session() {
+    let undisturbed = Undisturbed::start();
+    let mut client = undisturbed.in_session();
+    let other = Unit { instruction: Instruction::Other, chunk: u16::MAX, microbatch: u32::MAX };
+    for mark in [
+        Mark::InstructionEnd(other),
+        Mark::StepEnd(u64::MAX),
+        Mark::StepBegin(u64::MAX),
+        Mark::StepBegin(u64::MAX),
+        Mark::StepBegin(0),
+        Mark::InstructionBegin(other),
+        Mark::InstructionBegin(other),
+    ] {
+        client.tell(mark);
+    }
+    client.lose(u64::MAX - 100);
+    client.tell(Mark::StepEnd(3));
+    client.say(&ClientMessage::Goodbye);
+    client.assert_ended();
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn connections_that_say_nothing_or_half_a_frame_are_cut_off_in_the_end() {
+    let undisturbed = Undisturbed::start();
+    let mut silent: Vec<_> = (0..20).map(|_| undisturbed.connect()).collect();
+    for (length, client) in silent.iter_mut().enumerate() {
+        client.send(&[0, 0, 0, 0, 1, 0, 1][..length % 8]);
+    }
+    undisturbed.node.until_so("status answers", || undisturbed.node.find_job(GOOD_JOB).is_some());
+    silent.iter_mut().for_each(Client::assert_ended);
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn a_client_that_never_reads_its_answers_holds_up_nobody() {
+    let undisturbed = Undisturbed::start();
+    let mut deaf = undisturbed.connect();
+    deaf.be_patient_for(Duration::from_millis(10));
+    let status = ClientMessage::Request(Request::Status).to_frame().unwrap();
+    deaf.send(&status.repeat(500));
+    undisturbed.node.until_so("status answers", || undisturbed.node.find_job(GOOD_JOB).is_some());
+    drop(deaf);
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn a_plan_of_garbage_is_refused_and_the_connection_stays() {
+    let undisturbed = Undisturbed::start();
+    let mut client = undisturbed.connect();
+    let mut refused = |plan: Vec<u8>| {
+        let request = Request::PlanLoad { job: job(GOOD_JOB), label: "bad".into(), plan };
+        client.say(&ClientMessage::Request(request));
+        match client.answer() {
+            Ok(DaemonMessage::Response(Response::Refused(refusal))) => {
+                assert_eq!(refusal.code, RefusalCode::PlanDoesNotFit);
+                refusal.message
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    refused(Vec::new());
+    refused(vec![b'['; LARGEST_PAYLOAD - 100]);
+    refused(vec![0xff; 1000]);
+    let other = refused(br#"{"format": "pfo-plan/9"}"#.to_vec());
+    assert!(other.contains("pfo-plan/9"), "{other}");
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn a_user_with_too_many_connections_is_told_so_and_others_still_get_in() {
+    needs_root!();
+    let undisturbed = Undisturbed::start();
+    let user = Identity::trainer();
+    let mut many = Relay::connect_beside(&undisturbed.node, &user, 16);
+    many.say(&ClientMessage::Request(Request::Status));
+    match many.answer() {
+        DaemonMessage::Refusal(Refusal { code: RefusalCode::LimitReached, message, .. }) => {
+            assert_eq!(message, format!("user {} has too many open connections", user.uid));
+        }
+        other => panic!("{other:?}"),
+    }
+    let mut other = Relay::connect(&undisturbed.node, &Identity::other_trainer());
+    other.say(&ClientMessage::Request(Request::Status));
+    assert!(matches!(other.answer(), DaemonMessage::Response(Response::Status(_))));
+    drop((many, other));
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn a_full_daemon_tells_so_and_root_still_gets_in() {
+    needs_root!();
+    let undisturbed = Undisturbed::start_with(&Setup { connections: 4, ..Setup::default() });
+    let node = &undisturbed.node;
+    let mut many = Vec::new();
+    node.until("another user is refused", || {
+        many.push(Relay::connect_beside(node, &Identity::trainer(), 8));
+        let mut other = Relay::connect(node, &Identity::other_trainer());
+        other.say(&ClientMessage::Request(Request::Status));
+        match other.answer() {
+            DaemonMessage::Refusal(refusal) if refusal.code == RefusalCode::LimitReached => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    assert!(node.find_job(GOOD_JOB).is_some());
+    drop(many);
+    undisturbed.assert_nothing_else_happened();
+}

@@ -1,0 +1,242 @@
+//! Drivers and daemons that fail while ranks train.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pfo::ProblemCode;
+use pfo_protocol::ClosingReason;
+use pfo_tests::identity::Identity;
+use pfo_tests::node::Node;
+use pfo_tests::plan::TestPlan;
+use pfo_tests::rank::Rank;
+use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+
+const JOB: &str = "job";
+const SET: &str = "nvmlDeviceSetGpuLockedClocks";
+
+/// Two ranks on a plan whose every instruction has another clock, at its first one.
+fn two_ranks_on_plan(node: &Node) -> (Vec<Rank>, TestPlan) {
+    let ranks = Rank::open_all(node, JOB, 2, 3);
+    let plan = TestPlan::distinct(2, 3, 600);
+    node.take_up(JOB, &plan.to_json());
+    ranks.iter().for_each(|rank| rank.session.step_begin());
+    for gpu in 0..2 {
+        until_locked(node, gpu, plan.clocks(gpu as u32)[0]);
+    }
+    (ranks, plan)
+}
+
+fn until_locked(node: &Node, gpu: usize, mhz: u32) {
+    node.until_is(&format!("the lock of GPU {gpu}"), &Some(mhz), || node.machine.sm_lock(gpu));
+}
+
+/// A driver that hangs on one GPU in every call of `function` costs nobody else anything.
+fn nobody_waits_for_a_gpu_that_hangs_in(function: &str) {
+    let mut node = Node::start();
+    let (ranks, plan) = two_ranks_on_plan(&node);
+    node.machine.fault(function, "hang", Some(0));
+    ranks[0].instruction(0);
+    let calls = node.machine.clocks_set(0).len();
+    for position in 0..5 {
+        ranks[1].instruction(position);
+        until_locked(&node, 1, plan.clocks(1)[position + 1]);
+    }
+    node.until("status names the GPU that hangs", || {
+        let status = node.status();
+        assert_eq!(status.gpus[1].problem, None);
+        match &status.gpus[0].problem {
+            Some(problem) if problem.contains("not answer") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    // Somebody else can still come.
+    let third = Rank::open(&node, "another", 2, 3, 2);
+    drop(third);
+    node.machine.clear_faults();
+    until_locked(&node, 0, plan.clocks(0)[1]);
+    assert!(node.machine.clocks_set(0).len() <= calls + 1, "a call that hung was repeated");
+    drop(ranks);
+    node.assert_only_locked(&[]);
+    assert!(node.daemon.take().unwrap().stop().success());
+}
+
+#[test]
+fn a_set_call_that_hangs_delays_no_other_rank_and_no_status() {
+    nobody_waits_for_a_gpu_that_hangs_in(SET);
+}
+
+#[test]
+fn a_gpu_that_hangs_in_every_call_delays_no_other_rank_and_no_status() {
+    nobody_waits_for_a_gpu_that_hangs_in("*");
+}
+
+#[test]
+fn what_a_rank_tells_while_the_driver_is_slow_leads_to_one_call_for_the_newest_clock() {
+    let node = Node::start();
+    let (ranks, plan) = two_ranks_on_plan(&node);
+    node.machine.fault(SET, "latency:300", Some(0));
+    let before = node.machine.clocks_set(0).len();
+    ranks[0].instruction(0);
+    node.until_is("calls", &(before + 1), || node.machine.clocks_set(0).len());
+    // These four clocks have no call of their own: the driver has not returned from the first.
+    for position in 1..5 {
+        ranks[0].instruction(position);
+    }
+    until_locked(&node, 0, plan.clocks(0)[5]);
+    assert_eq!(node.machine.clocks_set(0)[before..], [plan.clocks(0)[1], plan.clocks(0)[5]]);
+    assert_eq!(node.rank(JOB, 0).mismatched_steps, 0);
+}
+
+#[test]
+fn a_gpu_that_is_lost_ends_only_its_own_session_and_is_restored_when_it_is_back() {
+    let node = Node::start();
+    let (ranks, plan) = two_ranks_on_plan(&node);
+    node.machine.fault("*", "gpu-is-lost", Some(0));
+    ranks[0].instruction(0);
+    node.until("the rank is told", || match ranks[0].session.problem() {
+        Some(problem) if problem.code == ProblemCode::Closed(ClosingReason::GpuLost) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    // It is still locked, and the ledger does not forget that.
+    assert_eq!(node.ledger_entries(), 2);
+    let status = node.status();
+    assert!(status.daemon.unrestored[0].contains("job job"), "{:?}", status.daemon);
+    assert!(
+        status.gpus[0].problem.as_ref().unwrap().contains("fell off the bus"),
+        "{:?}",
+        status.gpus[0]
+    );
+    ranks[1].instruction(0);
+    until_locked(&node, 1, plan.clocks(1)[1]);
+    drop(ranks);
+    node.machine.clear_faults();
+    node.assert_only_locked(&[]);
+    assert!(node.status().daemon.unrestored.is_empty());
+}
+
+#[test]
+fn a_driver_that_refuses_a_clock_is_told_in_status_and_the_rank_trains_on() {
+    let node = Node::start();
+    let (ranks, plan) = two_ranks_on_plan(&node);
+    node.machine.fault(SET, "no-permission", Some(0));
+    ranks[0].instruction(0);
+    let problem = node.until("status tells the problem", || {
+        node.rank(JOB, 0).problem.ok_or_else(|| "it does not".to_owned())
+    });
+    let uuid = node.machine.uuid(0);
+    assert!(
+        problem.starts_with(&format!("locking its SM clock failed on GPU {uuid}")),
+        "{problem}"
+    );
+    assert_eq!(node.status().gpus[0].problem.as_deref(), Some(problem.as_str()));
+    assert_eq!(ranks[0].session.problem(), None, "the rank keeps its lease");
+    node.machine.clear_faults();
+    ranks[0].instruction(1);
+    until_locked(&node, 0, plan.clocks(0)[2]);
+    node.until_is("the problem", &None, || node.rank(JOB, 0).problem);
+    drop(ranks);
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn a_gpu_without_memory_clock_locks_is_driven_all_the_same() {
+    let node = Node::create(&pfo_tests::node::Setup::default());
+    node.machine.fault("nvmlDeviceSetMemoryLockedClocks", "not-supported", None);
+    let mut node = node;
+    node.start_daemon();
+    let (ranks, _) = two_ranks_on_plan(&node);
+    assert_eq!((node.rank(JOB, 0).problem, node.machine.memory_lock(0)), (None, None));
+    drop(ranks);
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn clocks_that_cannot_be_restored_at_once_are_restored_as_soon_as_the_driver_lets() {
+    let node = Node::start();
+    let (ranks, _) = two_ranks_on_plan(&node);
+    node.machine.fault("nvmlDeviceResetGpuLockedClocks", "unknown", Some(0));
+    drop(ranks);
+    node.until_is("the ledger", &1, || node.ledger_entries());
+    node.until_is("the GPU that could be restored", &None, || node.machine.sm_lock(1));
+    // Nobody gets a GPU that is not as it should be.
+    let problem = Rank::open_anyway(&node, "next", 0, 1, 2).session.problem().unwrap();
+    assert!(problem.message.contains("of an earlier session are still locked"), "{problem}");
+    node.machine.clear_faults();
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn a_daemon_that_is_killed_and_comes_back_costs_no_step_and_the_ranks_lease_again() {
+    let mut node = Node::start();
+    let plan = TestPlan::distinct(STAGES, MICROBATCHES, 600);
+    let training = Training::start_on_plan(&node, JOB, &Identity::trainer(), &plan);
+    for _ in 0..2 {
+        node.kill_daemon();
+        thread::sleep(Duration::from_millis(100));
+        node.start_daemon();
+        training.until_leased(&node);
+        let step = training.ranks(&node).iter().filter_map(|rank| rank.1).max().unwrap_or(0);
+        training.until_step(&node, step + 2);
+    }
+    // A swap works as if nothing had been.
+    let step = training.take_up(&node, &plan);
+    training.until_step(&node, step + 1);
+    let report = training.stop();
+    for rank in report["ranks"].as_array().unwrap() {
+        assert!(rank["events"]["reconnects"].as_u64().unwrap() >= 2, "{rank}");
+        assert_eq!(rank["problem"], serde_json::Value::Null);
+    }
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn no_call_of_a_trainer_takes_long_without_a_daemon_and_with_one_that_does_not_read() {
+    let mut node = Node::start();
+    let rank = Rank::open(&node, JOB, 0, 1, 3);
+    let longest = |steps: u32| {
+        let began = Instant::now();
+        (0..steps).for_each(|_| rank.step());
+        began.elapsed()
+    };
+    node.daemon().process.signal(nix::sys::signal::Signal::SIGSTOP);
+    // More than any socket holds.
+    let with_a_full_socket = longest(2000);
+    assert!(rank.session.counters().dropped > 0);
+    node.daemon().process.signal(nix::sys::signal::Signal::SIGCONT);
+    node.until("the daemon has noticed the gap", || {
+        rank.step();
+        match node.rank(JOB, 0).lost_events {
+            0 => Err("nothing is lost".to_owned()),
+            _ => Ok(()),
+        }
+    });
+    node.kill_daemon();
+    let without_a_daemon = longest(2000);
+    // 28,000 calls each; a single one that waits for anything would show.
+    assert!(with_a_full_socket + without_a_daemon < Duration::from_secs(10));
+}
+
+#[test]
+fn a_rank_that_floods_the_daemon_delays_no_other_rank() {
+    let node = Node::start();
+    let flooding = Rank::open(&node, "flood", 3, 4, 3);
+    let (ranks, plan) = two_ranks_on_plan(&node);
+    let enough = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !enough.load(Ordering::Relaxed) {
+                flooding.step();
+            }
+        });
+        for position in 0..5 {
+            ranks[1].instruction(position);
+            until_locked(&node, 1, plan.clocks(1)[position + 1]);
+        }
+        node.until_so("status answers", || node.find_job("flood").is_some());
+        enough.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(node.rank(JOB, 1).mismatched_steps, 0);
+    drop((flooding, ranks));
+    node.assert_only_locked(&[]);
+}

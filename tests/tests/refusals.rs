@@ -1,0 +1,324 @@
+//! What the daemon says no to, to whom, and in which words.
+
+use pfo::ProblemCode;
+use pfo_protocol::{GpuName, Refusal, RefusalCode, Request, SwapTarget};
+use pfo_tests::client::{Client, hello};
+use pfo_tests::control::swap;
+use pfo_tests::identity::Identity;
+use pfo_tests::machine::MachineSetup;
+use pfo_tests::needs_root;
+use pfo_tests::node::{Node, Setup};
+use pfo_tests::plan::TestPlan;
+use pfo_tests::rank::Rank;
+use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+
+const JOB: &str = "job";
+
+fn refused(node: &Node, rank: u32, stages: u32, gpu: GpuName) -> Refusal {
+    Client::connect(&node.socket()).open(hello(JOB, rank, stages, gpu)).unwrap_err()
+}
+
+/// What a plan is refused with; says first that a plan that fits is not.
+fn misfit(node: &Node, plan: &TestPlan) -> String {
+    let refusal = node.load(JOB, &plan.to_json()).unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::PlanDoesNotFit);
+    assert!(refusal.remedy.contains("pfoctl plan optimize"), "{refusal}");
+    refusal.message
+}
+
+#[test]
+fn a_gpu_that_the_node_does_not_have_is_named() {
+    let node = Node::start();
+    for name in ["GPU-00000000-0000-4000-8000-000000000000", "00000000:7F:00.0"] {
+        let refusal = refused(&node, 0, 1, name.parse().unwrap());
+        assert_eq!(refusal.code, RefusalCode::UnknownGpu);
+        assert_eq!(refusal.message, format!("this node has no GPU {name}"));
+    }
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn a_gpu_may_be_named_by_its_pci_bus_id() {
+    let node = Node::start();
+    let id = node.status().gpus[2].pci_bus_id.as_str().to_lowercase();
+    let mut client = Client::connect(&node.socket());
+    let welcome = client.open(hello(JOB, 0, 1, id.parse().unwrap())).unwrap();
+    assert_eq!(welcome.gpu_uuid, node.machine.uuid(2));
+}
+
+#[test]
+fn a_gpu_that_somebody_else_holds_is_refused_with_who_holds_it() {
+    let node = Node::start();
+    let holder = Rank::open(&node, "holder", 0, 1, 2);
+    let refusal = refused(&node, 0, 1, GpuName::Uuid(node.machine.uuid(0)));
+    assert_eq!(refusal.code, RefusalCode::GpuHeld);
+    let (uuid, uid, pid) = (node.machine.uuid(0), Identity::own().uid, std::process::id());
+    assert_eq!(
+        refusal.message,
+        format!("GPU {uuid} is held by job holder, rank 0 (user {uid}, process {pid})")
+    );
+    assert_eq!(holder.session.problem(), None);
+}
+
+#[test]
+fn a_gpu_that_mig_splits_is_refused() {
+    let machine = MachineSetup { gpus: "2xA100", ..MachineSetup::default() };
+    let node = Node::start_with(&Setup { machine, ..Setup::default() });
+    node.machine.gpu(1).set_mig(true).unwrap();
+    let uuid = node.machine.uuid(1);
+    let refusal = refused(&node, 0, 1, GpuName::Uuid(uuid.clone()));
+    assert_eq!(refusal.code, RefusalCode::MigEnabled);
+    let expected = format!("MIG is enabled on GPU {uuid}: its clocks belong to all of its users");
+    assert_eq!(refusal.message, expected);
+    assert!(node.status().gpus[1].mig);
+    assert!(node.machine.clocks_set(1).is_empty() && node.machine.memory_lock(1).is_none());
+}
+
+#[test]
+fn ranks_that_contradict_each_other_or_themselves_are_refused() {
+    let node = Node::start();
+    let _first = Rank::open(&node, JOB, 0, 2, 2);
+    let gpu = || GpuName::Uuid(node.machine.uuid(1));
+    let twice = refused(&node, 0, 2, gpu());
+    assert_eq!(twice.code, RefusalCode::RankConflict);
+    let pid = std::process::id();
+    assert_eq!(twice.message, format!("rank 0 of job job is process {pid} already"));
+    let other = refused(&node, 1, 3, gpu());
+    assert_eq!(other.message, "rank 1 says that job job has 3 stages, its other ranks say 2");
+    let beyond = refused(&node, 2, 2, gpu());
+    assert_eq!(beyond.code, RefusalCode::Malformed);
+    assert_eq!(beyond.message, "rank is 2, but there are only 2");
+    // None of them keeps the GPU.
+    let _second = Rank::open(&node, JOB, 1, 2, 2);
+}
+
+#[test]
+fn a_user_gets_no_more_sessions_than_the_administrator_allows() {
+    let node = Node::start_with(&Setup { sessions_per_user: 1, ..Setup::default() });
+    let first = Rank::open(&node, JOB, 0, 2, 2);
+    let refusal = refused(&node, 1, 2, GpuName::Uuid(node.machine.uuid(1)));
+    assert_eq!(refusal.code, RefusalCode::LimitReached);
+    assert_eq!(refusal.message, "the user has 1 sessions, the administrator allows 1");
+    drop(first);
+    node.until_is("sessions", &0, || node.status().daemon.sessions);
+    let _second = Rank::open(&node, JOB, 1, 2, 2);
+}
+
+#[test]
+fn a_plan_that_does_not_fit_is_refused_with_the_first_difference() {
+    let setup = Setup { min_mhz: 300, max_mhz: 1500, ..Setup::default() };
+    let node = Node::start_with(&setup);
+    let ranks = Rank::open_all(&node, JOB, 2, 3);
+    let plan = |stages, microbatches| TestPlan::new(stages, microbatches, |_, _| 900);
+    assert_eq!(misfit(&node, &plan(4, 3)), "the plan has 4 stages, the job 2");
+    assert_eq!(misfit(&node, &plan(2, 4)), "the plan has 4 microbatches, rank 0 said 3");
+    let odd = TestPlan::new(2, 3, |stage, i| if (stage, i) == (1, 2) { 901 } else { 900 });
+    assert_eq!(
+        misfit(&node, &odd),
+        "stage 1 asks for 901 MHz in instruction 2, which NVIDIA A40 of rank 1 does not support; \
+         the nearest are 900 MHz and 915 MHz"
+    );
+    let high = TestPlan::new(2, 3, |stage, i| if (stage, i) == (0, 5) { 1515 } else { 900 });
+    assert_eq!(
+        misfit(&node, &high),
+        "stage 0 asks for 1515 MHz in instruction 5, but the administrator allows 300 MHz to \
+         1500 MHz (clocks.min_mhz, clocks.max_mhz)"
+    );
+    let low = TestPlan::new(2, 3, |_, _| 210);
+    assert!(misfit(&node, &low).contains("stage 0 asks for 210 MHz in instruction 0"));
+    // None of them is kept.
+    assert_eq!(node.job(JOB).loaded, None);
+    assert_eq!(node.swap(JOB, SwapTarget::Loaded).unwrap_err().code, RefusalCode::NoPlan);
+    node.load(JOB, &plan(2, 3).to_json()).unwrap();
+    drop(ranks);
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn a_plan_for_another_order_than_the_ranks_run_is_refused_once_they_have_run_it() {
+    let node = Node::start();
+    let rank = Rank::open(&node, JOB, 0, 1, 2);
+    rank.session.step_begin();
+    for position in [1, 0, 2, 3] {
+        rank.instruction(position);
+    }
+    rank.session.step_end();
+    rank.session.step_begin();
+    node.until_is("the rank's step", &Some(1), || node.rank(JOB, 0).step);
+    assert_eq!(
+        misfit(&node, &TestPlan::new(1, 2, |_, _| 900)),
+        "instruction 0 of stage 0 is forward of microbatch 0 in the plan, but rank 0 ran backward of \
+         microbatch 0"
+    );
+}
+
+#[test]
+fn pfoctl_tells_a_refusal_in_the_same_words_with_its_exit_code() {
+    let node = Node::start();
+    let _rank = Rank::open(&node, JOB, 0, 1, 3);
+    let plan = node.plan_file("plan.json", &TestPlan::new(2, 3, |_, _| 900).to_json());
+    let ran = node.pfoctl(&Identity::own(), &["plan", "swap", JOB, &plan]);
+    assert_eq!(ran.code, Some(4), "{ran:?}");
+    assert!(ran.stderr.contains("the plan has 2 stages, the job 1"), "{ran:?}");
+    let ran = node.pfoctl(&Identity::own(), &["plan", "swap", "nosuch", &plan]);
+    assert_eq!(ran.code, Some(4), "{ran:?}");
+    assert!(ran.stderr.contains("there is no job nosuch"), "{ran:?}");
+}
+
+#[test]
+fn a_user_outside_the_group_is_refused_and_trains_on_at_default_clocks() {
+    needs_root!();
+    let node = Node::start();
+    let outsider = Identity::outsider();
+    // First the socket's mode keeps the user out, then, with that opened up, the daemon itself.
+    for (mode, code, said) in [
+        (0o660, 151, "may not open"),
+        (0o666, 2, "user 61237 may not run jobs with pfo: that takes membership in group games"),
+    ] {
+        use std::os::unix::fs::PermissionsExt;
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(node.socket(), permissions).unwrap();
+        let mut training =
+            Training::start_for(&node, &format!("outsider-{mode:o}"), &outsider, 3, &[]);
+        let (status, report) = training.wait();
+        assert!(status.success(), "{}", training.process.errors());
+        for rank in report["ranks"].as_array().unwrap() {
+            assert_eq!(rank["uid"], 61_237);
+            assert_eq!(rank["steps"].as_array().unwrap().len(), 3);
+            let problem = &rank["problem_at_setup"];
+            assert_eq!(problem["code"], code, "{problem}");
+            let message = problem["message"].as_str().unwrap();
+            assert!(message.contains(said), "{message}");
+        }
+        let ran = node.pfoctl(&outsider, &["status"]);
+        assert_eq!(ran.code, Some(4), "{ran:?}");
+    }
+    for gpu in 0..STAGES as usize {
+        assert!(node.machine.clocks_set(gpu).is_empty() && node.machine.memory_lock(gpu).is_none());
+    }
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn another_users_job_is_neither_seen_nor_swapped_but_by_an_administrator() {
+    needs_root!();
+    let node = Node::start();
+    let plan = TestPlan::distinct(STAGES, MICROBATCHES, 600);
+    let owner = Identity::trainer();
+    let training = Training::start_on_plan(&node, JOB, &owner, &plan);
+    let other = Identity::other_trainer();
+    let uid = owner.uid.to_string();
+    let ran = node.pfoctl(&other, &["plan", "swap", JOB, "--default-clocks", "--user", &uid]);
+    assert_eq!(ran.code, Some(4), "{ran:?}");
+    assert!(
+        ran.stderr.contains("user 61235 may not change the plan of another user's job"),
+        "{ran:?}"
+    );
+    let ran = node.pfoctl(&other, &["plan", "swap", JOB, "--default-clocks"]);
+    assert!(ran.stderr.contains("there is no job job of user 61235"), "{ran:?}");
+    let seen = node.pfoctl(&other, &["status", "--json"]).json();
+    assert_eq!(seen["jobs"].as_array().unwrap().len(), 0, "{seen}");
+    assert_eq!(node.job(JOB).plan.unwrap().number, 1);
+    // The owner may, and so may an administrator.
+    let file = node.plan_file("plan.json", &plan.to_json());
+    let ran = node.pfoctl(&owner, &["plan", "swap", JOB, &file, "--wait"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(node.job(JOB).plan.unwrap().number, 2);
+    let ran = node
+        .pfoctl(&Identity::administrator(), &["plan", "swap", JOB, "--default-clocks", "--wait"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(node.job(JOB).plan, None);
+    training.stop();
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn a_job_of_a_name_that_two_users_have_takes_an_administrator_to_say_whose() {
+    needs_root!();
+    let machine = MachineSetup { gpus: "8xA40", ..MachineSetup::default() };
+    let node = Node::start_with(&Setup { machine, ..Setup::default() });
+    let gpus = ["--gpus", "4,5,6,7"];
+    let one = Training::start(&node, JOB, &Identity::trainer(), &[]);
+    let mut other = Training::start(&node, JOB, &Identity::other_trainer(), &gpus);
+    node.until_is("sessions", &8, || node.status().daemon.sessions);
+    let refusal = swap(&mut node.control(), JOB, SwapTarget::DefaultClocks, false).unwrap_err();
+    assert_eq!(refusal.message, "several users have a job job, among them 61234 and 61235");
+    let ran = node.pfoctl(
+        &Identity::administrator(),
+        &["plan", "swap", JOB, "--default-clocks", "--user", "61235", "--wait"],
+    );
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    other.process.signal(nix::sys::signal::Signal::SIGTERM);
+    other.process.wait();
+    one.process.signal(nix::sys::signal::Signal::SIGTERM);
+}
+
+#[test]
+fn clocks_are_reset_for_administrators_only_and_never_those_of_a_lease() {
+    needs_root!();
+    let node = Node::start();
+    node.lock_by_another_tool(3);
+    let rank = Rank::open(&node, JOB, 0, 1, 2);
+    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    rank.session.step_begin();
+    node.until_is("the lock", &Some(900), || node.machine.sm_lock(0));
+    for arguments in [&["clocks", "reset"][..], &["clocks", "reset", "--all"]] {
+        let ran = node.pfoctl(&Identity::trainer(), arguments);
+        assert_eq!(ran.code, Some(4), "{ran:?}");
+        assert!(ran.stderr.contains("user 61234 may not reset clocks"), "{ran:?}");
+    }
+    let outcomes = |all: &[&str]| {
+        let arguments = [&["clocks", "reset", "--json"], all].concat();
+        let ran = node.pfoctl(&Identity::administrator(), &arguments);
+        let outcomes = ran.json();
+        let text = |outcome: &serde_json::Value| outcome["outcome"].as_str().unwrap().to_owned();
+        outcomes.as_array().unwrap().iter().map(text).collect::<Vec<_>>()
+    };
+    let told = outcomes(&[]);
+    assert_eq!(told[0], "leased by job job, rank 0: left alone");
+    assert_eq!(told[3], "pfo has locked nothing");
+    node.assert_locks_are(&[(0, 900), (3, pfo_tests::free::FOREIGN_MHZ)]);
+    assert_eq!(outcomes(&["--all"])[3], "reset, whoever locked it");
+    node.assert_locks_are(&[(0, 900)]);
+    drop(rank);
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn a_trainer_without_other_rights_cannot_reset_clocks_either() {
+    let node = Node::start();
+    let user = Identity::trainer();
+    if user.uid == 0 {
+        eprintln!("skipped: root may do everything");
+        return;
+    }
+    let ran = node.pfoctl(&user, &["clocks", "reset"]);
+    assert_eq!(ran.code, Some(4), "{ran:?}");
+    assert!(ran.stderr.contains("may not reset clocks"), "{ran:?}");
+}
+
+#[test]
+fn the_shim_tells_a_refusal_once_at_setup_and_does_not_disturb_the_training() {
+    let node = Node::start();
+    let _holder = Rank::open(&node, "holder", 0, 1, 2);
+    let refused = Rank::open_anyway(&node, JOB, 0, 1, 2);
+    let problem = refused.session.problem().unwrap();
+    assert_eq!(problem.code, ProblemCode::Refused(RefusalCode::GpuHeld));
+    refused.step();
+    assert_eq!(refused.session.counters().sent, 0);
+    assert_eq!(refused.session.counters().dropped, 10);
+}
+
+#[test]
+fn every_request_of_a_job_that_is_not_there_is_refused_by_name() {
+    let node = Node::start();
+    let plan = TestPlan::new(1, 2, |_, _| 900).to_json();
+    let own = Identity::own().uid;
+    let expected = format!("there is no job nosuch of user {own} on this node");
+    assert_eq!(node.load("nosuch", &plan).unwrap_err().message, expected);
+    assert_eq!(node.swap("nosuch", SwapTarget::Previous).unwrap_err().message, expected);
+    let reset = Request::ClocksReset { gpu: Some("GPU-1".parse().unwrap()), all: false };
+    let refusal = node.control().ask(reset).unwrap_err();
+    let denied = refusal.code == RefusalCode::NotAuthorized;
+    assert!(denied || refusal.message == "this node has no GPU GPU-1", "{refusal}");
+}

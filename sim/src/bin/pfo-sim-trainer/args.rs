@@ -29,6 +29,7 @@ pub(crate) enum Command {
 }
 
 #[derive(ClapArgs)]
+#[command(args_override_self = true)]
 pub(crate) struct LaunchArgs {
     /// The state file of the simulated machine
     #[arg(long, env = nvidia_ml::STATE_VARIABLE, value_name = "FILE", default_value = nvidia_ml::DEFAULT_STATE)]

@@ -40,7 +40,7 @@ pub(crate) enum Command {
         #[arg(long)]
         gpu: usize,
         /// The cap in W
-        #[arg(required_unless_present = "off", value_parser = watts)]
+        #[arg(required_unless_present = "off", value_parser = watts, allow_negative_numbers = true)]
         watts: Option<f64>,
         /// Back to the board's default limit
         #[arg(long, conflicts_with = "watts")]
@@ -72,13 +72,13 @@ pub(crate) struct CreateArgs {
     #[arg(long, value_name = "UID")]
     owner_uid: Option<u32>,
     /// How long a set call blocks, in ms
-    #[arg(long, value_name = "MS", default_value = "8", value_parser = milliseconds)]
+    #[arg(long, value_name = "MS", default_value = "8", value_parser = milliseconds, allow_negative_numbers = true)]
     set_latency_ms: Duration,
     /// How long after its call a clock changes, in ms
-    #[arg(long, value_name = "MS", default_value = "15", value_parser = milliseconds)]
+    #[arg(long, value_name = "MS", default_value = "15", value_parser = milliseconds, allow_negative_numbers = true)]
     settle_ms: Duration,
     /// How often the energy counter is refreshed, in ms
-    #[arg(long, value_name = "MS", default_value = "20", value_parser = milliseconds)]
+    #[arg(long, value_name = "MS", default_value = "20", value_parser = milliseconds, allow_negative_numbers = true)]
     energy_refresh_ms: Duration,
     /// Machines of different seed have GPUs of different UUID
     #[arg(long, value_name = "N", default_value_t = 0)]

@@ -2,13 +2,17 @@
 //! any instant. It must not call the driver.
 //!
 //! The file is replaced as a whole (write, sync, rename), so that a reader finds either the old or
-//! the new ledger. Locks vanish at a reboot, and so do entries of another boot.
+//! the new ledger. Locks vanish at a reboot, and so do entries of another boot. As long as one daemon
+//! has it open nobody else can, lest a second one undo the locks of the first.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use pfo_protocol::{GpuUuid, JobName};
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +31,9 @@ pub enum LedgerError {
         /// Why it failed.
         source: io::Error,
     },
+    /// Somebody answers for what is in it.
+    #[error("another pfod has the ledger {0} open; stop it first")]
+    InUse(PathBuf),
     /// The content is not a ledger.
     #[error(
         "the ledger {path} is not readable ({reason}); reset the clocks with `pfoctl clocks reset \
@@ -74,19 +81,21 @@ pub struct Ledger {
     path: PathBuf,
     boot_id: String,
     entries: Mutex<Vec<Entry>>,
+    _held: Flock<File>,
 }
 
 impl Ledger {
     /// Opens the ledger, with what a predecessor left in it.
     ///
     /// # Errors
-    /// If the file exists and cannot be read as a ledger.
+    /// If another process has it open, or the file exists and cannot be read as a ledger.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
+        let held = hold(path)?;
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")
             .map(|id| id.trim().to_owned())
             .unwrap_or_default();
         let entries = read(path, &boot_id)?;
-        Ok(Self { path: path.to_owned(), boot_id, entries: Mutex::new(entries) })
+        Ok(Self { path: path.to_owned(), boot_id, entries: Mutex::new(entries), _held: held })
     }
 
     /// An empty ledger in place of one that [`open`](Self::open) could not read, which is kept aside.
@@ -174,6 +183,20 @@ impl Ledger {
     }
 }
 
+/// Keeps everybody else out for as long as the result lives, and no longer than this process. Beside
+/// the ledger, which is another file after each change.
+fn hold(path: &Path) -> Result<Flock<File>, LedgerError> {
+    let failed = |source| LedgerError::Io { action: "lock", path: path.to_owned(), source };
+    // Whoever can open it can hold it, and keep the daemon from starting.
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(path.with_extension("lock")).map_err(failed)?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+        Errno::EWOULDBLOCK => LedgerError::InUse(path.to_owned()),
+        errno => failed(errno.into()),
+    })
+}
+
 fn read(path: &Path, boot_id: &str) -> Result<Vec<Entry>, LedgerError> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
@@ -215,7 +238,16 @@ mod tests {
         ledger.record(entry("GPU-a")).unwrap();
         ledger.record(entry("GPU-b")).unwrap();
         ledger.clear(&"GPU-a".parse().unwrap()).unwrap();
+        drop(ledger);
         assert_eq!(Ledger::open(&path).unwrap().entries(), [entry("GPU-b")]);
+    }
+
+    #[test]
+    fn nobody_opens_a_ledger_that_is_open() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger.json");
+        let _ledger = Ledger::open(&path).unwrap();
+        assert!(matches!(Ledger::open(&path), Err(LedgerError::InUse(_))));
     }
 
     #[test]

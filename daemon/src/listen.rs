@@ -1,8 +1,8 @@
 //! The two listening sockets: handed over by systemd, or bound here when run in the foreground.
 
-use std::fs::{Permissions, set_permissions};
+use std::fs::{Permissions, remove_file, set_permissions, symlink_metadata};
 use std::io;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use interprocess::local_socket::{GenericFilePath, ListenerOptions, ToFsName};
@@ -67,8 +67,12 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     let failed = |source| ListenError::Bind { path: path.to_owned(), source };
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => Err(ListenError::Served(path.to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(failed)
+        // Linux refuses a connection to an ordinary file in the same way.
+        Err(error)
+            if error.kind() == io::ErrorKind::ConnectionRefused
+                && symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) =>
+        {
+            remove_file(path).map_err(failed)
         }
         // Whatever else is there, binding will say so.
         Err(_) => Ok(()),

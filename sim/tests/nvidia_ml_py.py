@@ -57,6 +57,14 @@ if os.geteuid() == 0:
     eventually(210, nvml.nvmlDeviceGetClockInfo, a100, nvml.NVML_CLOCK_SM)
     refused(nvml.NVML_ERROR_INVALID_ARGUMENT, nvml.nvmlDeviceSetGpuLockedClocks, a100, 900, 800)
     refused(nvml.NVML_ERROR_NOT_SUPPORTED, nvml.nvmlDeviceSetMemoryLockedClocks, v100, 877, 877)
+
+    # A forked child goes on with the library as its parent initialised it.
+    child = os.fork()
+    if child == 0:
+        nvml.nvmlDeviceSetGpuLockedClocks(a100, 1200, 1200)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    eventually(1200, nvml.nvmlDeviceGetClockInfo, a100, nvml.NVML_CLOCK_SM)
     os.seteuid(65534)
 refused(nvml.NVML_ERROR_NO_PERMISSION, nvml.nvmlDeviceSetGpuLockedClocks, a100, 900, 900)
 refused(nvml.NVML_ERROR_NO_PERMISSION, nvml.nvmlDeviceResetGpuLockedClocks, a100)

@@ -1,7 +1,7 @@
 # `make demo` and `make test` are all that a newcomer needs: they install what is missing.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint bench audit clean
+.PHONY: help setup build programs demo test lint bench audit clean
 
 help: ## Show what there is to make
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -9,11 +9,13 @@ help: ## Show what there is to make
 setup: ## Install what building and testing need (with sudo where that takes root)
 	@scripts/setup
 
-build: setup ## Build the release programs and libraries
-	cargo build --release --workspace --bins
-	cargo build --profile dylib --lib -p pfo-shim -p pfo-sim
+build: programs ## Build the release programs and libpfo
+	cargo build --profile dylib --lib -p pfo-shim
 
-demo: build ## Watch four simulated GPUs save energy, in about a minute
+programs: setup
+	cargo build --release -p pfod -p pfoctl -p pfo-sim
+
+demo: programs ## Watch four simulated GPUs save energy, in about a minute
 	@demo/run
 
 test: setup ## Run every test
@@ -27,7 +29,7 @@ lint: ## Check format, lints, documentation and dependencies
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 	cargo deny --offline check bans licenses sources
 
-bench: build ## Measure latencies, memory and planning side by side
+bench: programs ## Measure latencies, memory and planning side by side
 	cargo run --release --quiet -p pfo-tests --bin pfo-bench
 
 audit: ## Look for published vulnerabilities of dependencies (takes the network)

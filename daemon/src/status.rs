@@ -148,8 +148,8 @@ fn windows(members: &Members) -> Vec<Window> {
             let plan = swap.and_then(|swap| swap.plan.as_ref());
             let steps = |window: &RankWindow| window.steps as f64;
             Window {
-                plan: plan.map(|plan| plan.number),
-                label: plan.map_or("default clocks".into(), |plan| plan.label.clone()),
+                plan: plan.map(|plan| plan.status()),
+                ranks: ranks.len() as u32,
                 steps: ranks.iter().map(|window| window.steps).min().unwrap_or(0),
                 iteration_time_s: ranks.iter().map(|w| w.time_s / steps(w)).fold(0.0, f64::max),
                 iteration_energy_j: ranks.iter().map(|w| w.energy_j / steps(w)).sum(),

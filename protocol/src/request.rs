@@ -58,7 +58,7 @@ pub enum Request {
     ClocksReset {
         /// One GPU, or all of the node.
         gpu: Option<GpuName>,
-        /// Also reset locks that pfo did not set or that a session holds.
+        /// Also reset locks that pfo did not set. What a session holds is never touched.
         all: bool,
     },
 }

@@ -118,10 +118,11 @@ pub struct PlanStatus {
 /// The measured part of a job's life under one plan (or none). The step in which the plan was taken up is left out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
-    /// The plan's number; none at default clocks.
-    pub plan: Option<u32>,
-    /// The plan's label; `default clocks` without one.
-    pub label: String,
+    /// The plan; none at default clocks.
+    pub plan: Option<PlanStatus>,
+    /// The ranks on this node that were measured. A plan's predicted energy is that of one rank of
+    /// each stage.
+    pub ranks: u32,
     /// The fewest whole steps that a rank measured.
     pub steps: u64,
     /// Mean time from one step's begin to the next one's, of the slowest rank, in seconds.

@@ -76,8 +76,12 @@ impl Evaluate {
 }
 
 fn render(evaluation: &Evaluation, look: Look) -> String {
-    let mut table =
-        Table::new(look).left("").right("Iteration").right("Energy").right("Saving").right("Slower");
+    let mut table = Table::new(look)
+        .left("")
+        .right("Iteration")
+        .right("Energy")
+        .right("Saving")
+        .right("Slower");
     let Evaluation { cost, all_max, .. } = evaluation;
     table.row([
         Cell::text("This plan"),
@@ -93,7 +97,11 @@ fn render(evaluation: &Evaluation, look: Look) -> String {
         Cell::empty(),
         Cell::empty(),
     ]);
-    format!("{}\n{} instructions per step, replayed over the profile\n", table.render(), evaluation.instructions)
+    format!(
+        "{}\n{} instructions per step, replayed over the profile\n",
+        table.render(),
+        evaluation.instructions
+    )
 }
 
 #[cfg(test)]

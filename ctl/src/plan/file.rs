@@ -33,7 +33,8 @@ pub(super) fn read(name: &str) -> Result<Vec<u8>, Failure> {
 
 /// Replaces a file, or makes it.
 pub(super) fn write(name: &str, bytes: &[u8]) -> Result<(), Failure> {
-    replace(Path::new(name), bytes).map_err(|source| Failure::Write { name: name.to_owned(), source })
+    replace(Path::new(name), bytes)
+        .map_err(|source| Failure::Write { name: name.to_owned(), source })
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {

@@ -117,7 +117,10 @@ impl Shown {
             row(name, &self.points[index]);
         }
         text += &table.render();
-        text += &format!("\nSaving and slowdown against every instruction at the highest clock; {} plans\n", self.points.len());
+        text += &format!(
+            "\nSaving and slowdown against every instruction at the highest clock; {} plans\n",
+            self.points.len()
+        );
         text
     }
 }
@@ -156,7 +159,13 @@ mod tests {
             beyond_min_energy: Vec::new(),
         };
         let text = shown.render(MOST_ROWS, Look::default());
-        for words in ["A100, 8 stages, 12 microbatches, 1f1b, 83.64 W", "fastest", "min-energy", "5.0 %", "+10.0 %"] {
+        for words in [
+            "A100, 8 stages, 12 microbatches, 1f1b, 83.64 W",
+            "fastest",
+            "min-energy",
+            "5.0 %",
+            "+10.0 %",
+        ] {
             assert!(text.contains(words), "no {words:?} in\n{text}");
         }
     }

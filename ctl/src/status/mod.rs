@@ -141,7 +141,9 @@ mod tests {
     #[test]
     fn a_status_without_colour_holds_no_escape_sequence_whatever_a_label_says() {
         let mut status = status();
-        status.jobs[0].windows[0].label = "\x1b[31mred\r\n".to_owned();
+        let plan = status.jobs[0].plan.as_mut().unwrap();
+        plan.label = "\x1b[31mred\r\n".to_owned();
+        status.jobs[0].windows[0].plan = status.jobs[0].plan.clone();
         status.gpus[0].problem = Some("\x07".to_owned());
         let text = render(&status, &user, Look::default());
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");

@@ -1,9 +1,7 @@
 //! What was measured under each plan, against the first window at default clocks, and what the
 //! plan had predicted. Figures in the first columns are measured; predictions say that they are.
 
-use std::collections::BTreeSet;
-
-use pfo_protocol::{JobStatus, PlanStatus, Window};
+use pfo_protocol::{JobStatus, Window};
 
 use super::quantity::{change, joules, percent, seconds};
 use super::table::{Cell, Table, Tone, heading};
@@ -30,7 +28,7 @@ pub(crate) fn render(job: &JobStatus, user: &dyn Fn(u32) -> String, look: Look) 
         let compared = measured
             .zip(baseline)
             .filter(|(window, baseline)| !std::ptr::eq::<Window>(*window, *baseline));
-        let plan = plan_of(window, job);
+        let plan = window.plan.as_ref();
         table.row([
             Cell::text(name(window)),
             Cell::number(window.steps),
@@ -55,9 +53,9 @@ fn is_measured(window: &Window) -> bool {
 }
 
 fn name(window: &Window) -> String {
-    match window.plan {
-        Some(number) => format!("{number} {}", window.label),
-        None => window.label.clone(),
+    match &window.plan {
+        Some(plan) => format!("{} {}", plan.number, plan.label),
+        None => "default clocks".to_owned(),
     }
 }
 
@@ -71,38 +69,33 @@ fn saving((window, baseline): (&Window, &Window)) -> Cell {
     Cell::text(percent(saved)).tone(tone)
 }
 
-/// The plan of a window, as far as the daemon still tells of it.
-fn plan_of<'a>(window: &Window, job: &'a JobStatus) -> Option<&'a PlanStatus> {
-    [&job.plan, &job.loaded].into_iter().flatten().find(|plan| Some(plan.number) == window.plan)
-}
-
 /// A plan predicts the energy of one rank of each stage; what this node measured may be of fewer
 /// or more, and nobody should compare the two.
 fn partial_pipeline(job: &JobStatus) -> Option<String> {
-    let stages: BTreeSet<u32> = job.ranks.iter().map(|rank| rank.stage).collect();
-    let whole = stages.len() == job.pp_degree as usize && job.ranks.len() == stages.len();
-    (!whole && job.plan.is_some() && !job.ranks.is_empty()).then(|| {
+    let partial = |window: &&Window| window.plan.is_some() && window.ranks != job.pp_degree;
+    job.windows.iter().find(partial).map(|window| {
         format!(
-            "Predicted energy is of one rank of each of {} stages; {} ranks of {} stages run here.\n",
-            job.pp_degree,
-            job.ranks.len(),
-            stages.len()
+            "Predicted energy is of one rank of each of {} stages; {} ranks were measured here.\n",
+            job.pp_degree, window.ranks
         )
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use pfo_protocol::PlanStatus;
+
     use super::*;
 
     fn window(plan: Option<u32>, steps: u64, time: f64, energy: f64) -> Window {
-        Window {
-            plan,
-            label: plan.map_or("default clocks", |_| "p.json").to_owned(),
-            steps,
-            iteration_time_s: time,
-            iteration_energy_j: energy,
-        }
+        let plan = plan.map(|number| PlanStatus {
+            number,
+            label: "p.json".to_owned(),
+            predicted_time_s: None,
+            predicted_energy_j: None,
+            suspended: None,
+        });
+        Window { plan, ranks: 4, steps, iteration_time_s: time, iteration_energy_j: energy }
     }
 
     fn rendered(windows: Vec<Window>) -> Option<String> {

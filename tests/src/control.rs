@@ -22,8 +22,10 @@ impl Client {
     pub fn ask(&mut self, request: Request) -> Result<Response, Refusal> {
         self.say(&ClientMessage::Request(request));
         match self.answer() {
-            Ok(DaemonMessage::Response(Response::Refused(refusal))) => Err(refusal),
-            Ok(DaemonMessage::Refusal(refusal)) => Err(refusal),
+            Ok(
+                DaemonMessage::Response(Response::Refused(refusal))
+                | DaemonMessage::Refusal(refusal),
+            ) => Err(refusal),
             Ok(DaemonMessage::Response(response)) => Ok(response),
             other => panic!("the answer to a request is {other:?}"),
         }

@@ -13,7 +13,7 @@ use nvidia_ml::fault::Fault;
 use nvidia_ml::gpu_state::Activity;
 use nvidia_ml::machine::MachinePlan;
 use nvidia_ml::set_call::SetCall;
-use nvidia_ml::units::Mhz;
+use nvidia_ml::units::{Mhz, MonotonicNs};
 use pfo_protocol::GpuUuid;
 
 use crate::identity::{self, Identity};
@@ -132,6 +132,19 @@ impl Machine {
     #[must_use]
     pub fn clocks_set(&self, index: usize) -> Vec<u32> {
         self.calls(index).iter().map(|call| call.max.0).collect()
+    }
+
+    /// What a GPU draws now, in watts.
+    #[must_use]
+    pub fn power_w(&self, index: usize) -> f64 {
+        let gpu = self.gpu(index);
+        gpu.view().unwrap().power_at(gpu.board(), MonotonicNs::now()).watts()
+    }
+
+    /// The energy counter of a GPU, in joules.
+    #[must_use]
+    pub fn energy_j(&self, index: usize) -> f64 {
+        self.gpu(index).energy_mj().unwrap() as f64 / 1e3
     }
 
     /// Sets a GPU computing, in the name of this process, until the result is dropped.

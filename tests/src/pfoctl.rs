@@ -40,7 +40,7 @@ impl Node {
     /// Begins to run `pfoctl`.
     #[must_use]
     pub fn begin_pfoctl(&self, user: &Identity, arguments: &[&str]) -> Child {
-        let mut command = Command::new(programs::program("pfoctl"));
+        let mut command = Command::new(programs::program_for_all("pfoctl", self.directory()));
         command
             .args(arguments)
             .env("PFO_SOCKET", self.socket())

@@ -47,6 +47,20 @@ impl TestPlan {
         &self.clocks[stage as usize]
     }
 
+    /// How many steps it takes to set these clocks in the order of a stage's plan. A daemon may leave
+    /// out clocks that were outdated before the driver was free, but never change their order.
+    #[must_use]
+    pub fn steps_for(&self, stage: u32, clocks_set: &[u32]) -> usize {
+        let plan = self.clocks(stage);
+        let mut position = 0;
+        for mhz in clocks_set {
+            let from = position % plan.len();
+            let next = plan.iter().cycle().skip(from).take(plan.len()).position(|own| own == mhz);
+            position += next.unwrap_or_else(|| panic!("{mhz} MHz is not in the plan {plan:?}")) + 1;
+        }
+        position.div_ceil(plan.len())
+    }
+
     /// The plan as a file.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {

@@ -1,6 +1,8 @@
 //! Where the programs under test are: beside the test itself, as `cargo build --workspace` leaves them.
 
 use std::env;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The directory of the programs, unless this names another.
@@ -10,9 +12,10 @@ fn directory() -> PathBuf {
     if let Some(directory) = env::var_os(VARIABLE) {
         return directory.into();
     }
-    // target/PROFILE/deps/TEST
-    let test = env::current_exe().unwrap();
-    test.ancestors().nth(2).unwrap().to_owned()
+    // A test is target/PROFILE/deps/TEST, a program target/PROFILE/PROGRAM.
+    let this = env::current_exe().unwrap();
+    let directory = this.parent().unwrap();
+    if directory.ends_with("deps") { directory.parent().unwrap() } else { directory }.to_owned()
 }
 
 fn built(file: &Path) -> PathBuf {
@@ -29,6 +32,31 @@ fn built(file: &Path) -> PathBuf {
 #[must_use]
 pub fn program(name: &str) -> PathBuf {
     built(Path::new(name))
+}
+
+/// A program of the workspace where other users can run it too: itself or, if they cannot reach the
+/// workspace, a copy in `directory`.
+#[must_use]
+pub fn program_for_all(name: &str, directory: &Path) -> PathBuf {
+    for_all(program(name), directory)
+}
+
+/// An example of the workspace, as [`program_for_all`].
+#[must_use]
+pub fn example_for_all(name: &str, directory: &Path) -> PathBuf {
+    for_all(example(name), directory)
+}
+
+fn for_all(path: PathBuf, directory: &Path) -> PathBuf {
+    let open_to_all = |path: &Path| path.metadata().unwrap().mode() & 0o001 != 0;
+    if path.canonicalize().unwrap().ancestors().all(open_to_all) {
+        return path;
+    }
+    let copy = directory.join(path.file_name().unwrap());
+    if !copy.exists() {
+        fs::copy(path, &copy).unwrap();
+    }
+    copy
 }
 
 /// An example of the workspace.

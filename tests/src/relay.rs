@@ -21,7 +21,8 @@ pub struct Relay {
 
 impl Relay {
     fn start(node: &Node, user: &Identity, options: &[&str]) -> Child {
-        let mut command = Command::new(programs::program("pfo-test-client"));
+        let mut command =
+            Command::new(programs::program_for_all("pfo-test-client", node.directory()));
         command.arg(node.socket()).args(options);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         user.assume(&mut command).spawn().unwrap()

@@ -1,0 +1,259 @@
+//! How the daemon starts, what it starts without, and what it refuses to start with.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use nix::sys::signal::Signal;
+use nix::unistd::Group;
+use pfo_protocol::RefusalCode;
+use pfo_tests::client::{Client, hello};
+use pfo_tests::daemon::Daemon;
+use pfo_tests::free::FOREIGN_MHZ;
+use pfo_tests::identity;
+use pfo_tests::node::{Node, Setup};
+use pfo_tests::plan::TestPlan;
+use pfo_tests::rank::Rank;
+
+const JOB: &str = "job";
+
+/// A rank whose GPU pfo has locked.
+fn locked_rank(node: &Node) -> Rank {
+    let rank = Rank::open(node, JOB, 0, 1, 2);
+    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    rank.session.step_begin();
+    node.until_is("the lock", &Some(900), || node.machine.sm_lock(0));
+    rank
+}
+
+/// Runs a daemon that is not to stay; returns its exit code and what it said.
+fn run_to_the_end(node: &Node, arguments: &[&str]) -> (Option<i32>, String) {
+    let before = node.log().len();
+    let mut daemon = Daemon::start(node, arguments);
+    let code = daemon.process.wait().code();
+    (code, node.log()[before..].to_owned())
+}
+
+#[test]
+fn a_configuration_that_is_right_passes_its_check_and_nothing_starts() {
+    let node = Node::create(&Setup::default());
+    assert_eq!(run_to_the_end(&node, &["--check-config"]), (Some(0), String::new()));
+    assert!(!node.socket().exists() && !node.ledger().exists());
+}
+
+#[test]
+fn a_wrong_configuration_is_refused_with_exit_code_78_and_its_line() {
+    let node = Node::create(&Setup::default());
+    let right = fs::read_to_string(node.config()).unwrap();
+    let line = right.lines().count() + 2;
+    for (wrong, said) in [
+        ("[limits2]\nidle = 1\n", "unknown field `limits2`"),
+        ("[driver\n", "line"),
+        ("\nlibrary = 7\n", "line"),
+    ] {
+        fs::write(node.config(), format!("{right}\n{wrong}")).unwrap();
+        for arguments in [&["--check-config"][..], &[]] {
+            let (code, told) = run_to_the_end(&node, arguments);
+            assert_eq!(code, Some(78), "{told}");
+            assert!(told.starts_with("pfod: "), "{told}");
+            assert!(told.contains(&node.config().display().to_string()), "{told}");
+            assert!(told.contains(said) && told.contains("line"), "{told}");
+            assert!(told.contains(&format!("line {line}")) || said == "line", "{told}");
+        }
+    }
+    fs::write(node.config(), right.replace("idle_limit_s = 60", "idle_limit_s = 0")).unwrap();
+    let (code, told) = run_to_the_end(&node, &["--check-config"]);
+    assert_eq!(code, Some(78));
+    let expected = "limits.idle_limit_s is 0, but a session may be silent for 1 to 86400 seconds";
+    assert!(told.contains(expected), "{told}");
+    fs::remove_file(node.config()).unwrap();
+    let (code, told) = run_to_the_end(&node, &["--check-config"]);
+    assert_eq!(code, Some(78));
+    assert!(told.contains("cannot read"), "{told}");
+}
+
+#[test]
+fn only_the_groups_of_the_configuration_can_open_the_sockets() {
+    let node = Node::start();
+    let (trainers, administrators) = identity::group_names();
+    for (socket, group) in [(node.socket(), trainers), (node.admin_socket(), administrators)] {
+        let metadata = fs::metadata(&socket).unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o7777, 0o660, "{}", socket.display());
+        if let Some(group) = Group::from_name(&group).unwrap() {
+            assert_eq!(metadata.gid(), group.gid.as_raw(), "{}", socket.display());
+        }
+    }
+}
+
+#[test]
+fn a_second_daemon_on_the_same_sockets_refuses_to_start_and_touches_nothing() {
+    let node = Node::start();
+    let rank = locked_rank(&node);
+    let ledger = fs::read(node.ledger()).unwrap();
+    let (code, told) = run_to_the_end(&node, &[]);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("another pfod"), "{told}");
+    assert_eq!(fs::read(node.ledger()).unwrap(), ledger, "it changed the ledger");
+    node.assert_locks_are(&[(0, 900)]);
+    assert_eq!(rank.session.problem(), None);
+    assert_eq!(node.status().daemon.sessions, 1);
+    drop(rank);
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn restore_only_leaves_alone_what_a_daemon_that_runs_has_locked() {
+    let node = Node::start();
+    let rank = locked_rank(&node);
+    let (code, told) = run_to_the_end(&node, &["--restore-only"]);
+    assert_ne!(code, Some(0), "{told}");
+    assert!(told.contains("another pfod"), "{told}");
+    assert_eq!(node.ledger_entries(), 1);
+    node.assert_locks_are(&[(0, 900)]);
+    drop(rank);
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn the_socket_of_a_daemon_that_died_is_replaced() {
+    let mut node = Node::start();
+    node.kill_daemon();
+    assert!(node.socket().exists() && node.admin_socket().exists());
+    node.start_daemon();
+    let _rank = locked_rank(&node);
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_not_replaced() {
+    let node = Node::create(&Setup::default());
+    fs::write(node.socket(), "precious").unwrap();
+    let (code, told) = run_to_the_end(&node, &[]);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("cannot listen on"), "{told}");
+    assert_eq!(fs::read_to_string(node.socket()).unwrap(), "precious");
+}
+
+#[test]
+fn a_driver_that_comes_after_the_daemon_is_picked_up() {
+    let mut node = Node::without_driver(&Setup::default());
+    node.start_daemon();
+    let status = node.status();
+    assert_eq!((status.daemon.driver, status.gpus.len()), (None, 0));
+    let problem = status.daemon.driver_problem.unwrap();
+    assert!(problem.contains(&node.machine.library().display().to_string()), "{problem}");
+    let gpu = pfo_protocol::GpuName::Uuid(node.machine.uuid(0));
+    let refusal = Client::connect(&node.socket()).open(hello(JOB, 0, 1, gpu)).unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::DriverUnavailable);
+    node.machine.install_library();
+    node.until_so("the driver is there", || node.status().daemon.driver.is_some());
+    assert_eq!(node.status().gpus.len(), 4);
+    drop(locked_rank(&node));
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn what_a_predecessor_left_locked_is_undone_as_soon_as_the_driver_is_there() {
+    let mut node = Node::start();
+    node.lock_by_another_tool(2);
+    let rank = locked_rank(&node);
+    node.kill_daemon();
+    drop(rank);
+    fs::remove_file(node.machine.library()).unwrap();
+    node.start_daemon();
+    assert_eq!(node.ledger_entries(), 1);
+    assert_eq!(node.machine.sm_lock(0), Some(900));
+    node.machine.install_library();
+    node.assert_only_locked(&[(2, FOREIGN_MHZ)]);
+}
+
+#[test]
+fn restore_only_without_a_driver_fails_and_says_what_is_still_locked() {
+    let mut node = Node::start();
+    drop(locked_rank(&node));
+    node.assert_only_locked(&[]);
+    let rank = locked_rank(&node);
+    node.kill_daemon();
+    drop(rank);
+    fs::remove_file(node.machine.library()).unwrap();
+    let (code, told) = run_to_the_end(&node, &["--restore-only"]);
+    assert_eq!(code, Some(69), "{told}");
+    assert!(told.contains(node.machine.uuid(0).as_str()), "{told}");
+    assert_eq!(node.ledger_entries(), 1);
+    node.machine.install_library();
+    let (code, told) = run_to_the_end(&node, &["--restore-only"]);
+    assert_eq!(code, Some(0), "{told}");
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn a_ledger_that_cannot_be_read_is_kept_aside_and_the_daemon_serves() {
+    let mut node = Node::create(&Setup::default());
+    fs::write(node.ledger(), "not a ledger").unwrap();
+    node.start_daemon();
+    assert!(node.log().contains("is not readable"), "{}", node.log());
+    drop(locked_rank(&node));
+    node.assert_only_locked(&[]);
+    let aside = fs::read_dir(node.directory()).unwrap().filter_map(|entry| {
+        let path = entry.unwrap().path();
+        (fs::read(&path).ok()? == b"not a ledger").then_some(path)
+    });
+    assert_eq!(aside.count(), 1);
+}
+
+#[test]
+fn a_ledger_that_cannot_be_written_means_that_nothing_is_locked_and_status_says_so() {
+    let node = Node::start();
+    let rank = Rank::open(&node, JOB, 0, 1, 2);
+    // Where the next ledger would be written first, there is something in the way.
+    let new = node.ledger().with_extension("new");
+    fs::create_dir(&new).unwrap();
+    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    rank.step();
+    let problem = node.until("status tells the problem", || {
+        node.rank(JOB, 0).problem.ok_or_else(|| "it does not".to_owned())
+    });
+    assert!(problem.contains("no clock is locked without a record of it"), "{problem}");
+    assert!(node.machine.clocks_set(0).is_empty());
+    assert_eq!(rank.session.problem(), None);
+    fs::remove_dir(&new).unwrap();
+    drop(rank);
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn a_daemon_stops_in_order_on_each_signal_that_asks_it_to() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut node = Node::start();
+        let _rank = locked_rank(&node);
+        node.daemon().process.signal(signal);
+        assert!(node.daemon().process.wait().success());
+        node.assert_only_locked(&[]);
+    }
+}
+
+#[test]
+fn a_daemon_that_is_asked_to_stop_while_a_gpu_hangs_stops_all_the_same_and_says_what_is_locked() {
+    let mut node = Node::start();
+    let rank = locked_rank(&node);
+    node.machine.fault("*", "hang", Some(0));
+    rank.instruction(0);
+    let before = node.log().len();
+    node.daemon().process.signal(Signal::SIGTERM);
+    // It waits for its sessions for 20 s, then gives up on the one that hangs.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let code = loop {
+        if let Some(status) = node.daemon().process.ended() {
+            break status.code();
+        }
+        assert!(std::time::Instant::now() < deadline, "it does not stop");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    };
+    let told = node.log()[before..].to_owned();
+    assert_eq!(code, Some(69), "{told}");
+    assert!(told.contains(node.machine.uuid(0).as_str()), "{told}");
+    assert_eq!(node.ledger_entries(), 1);
+    node.machine.clear_faults();
+    node.daemon = None;
+    drop(rank);
+    node.start_daemon();
+    node.assert_only_locked(&[]);
+}

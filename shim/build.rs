@@ -2,7 +2,8 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libpfo.so.0");
+    // Not `rustc-cdylib-link-arg`: cargo hands that on to the shared libraries of dependents.
+    println!("cargo:rustc-link-arg=-Wl,-soname,libpfo.so.0");
     // The background thread and the fork handler run code of the library, so `dlclose` must not unmap it.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    println!("cargo:rustc-link-arg=-Wl,-z,nodelete");
 }

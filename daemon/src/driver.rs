@@ -14,6 +14,7 @@ use pfo_protocol::{GpuName, NameError};
 
 use crate::gpu::GpuFacts;
 use crate::reading::Reader;
+use crate::sys;
 
 /// `NVML_DEVICE_MIG_ENABLE`, which nvml-wrapper does not export.
 const MIG_ENABLED: u32 = 1;
@@ -104,7 +105,7 @@ impl Gpu {
         // A GPU whose clocks cannot be listed is still listed itself, and refused when it is leased.
         let memory_clock = device.supported_memory_clocks().ok().and_then(|c| c.into_iter().max());
         let mut sm_clocks = memory_clock
-            .and_then(|memory| device.supported_graphics_clocks(memory).ok())
+            .and_then(|memory| sys::supported_sm_clocks(nvml, &device, memory).ok())
             .unwrap_or_default();
         sm_clocks.sort_unstable();
         let facts = GpuFacts {

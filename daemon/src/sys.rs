@@ -1,10 +1,15 @@
-//! The places where the kernel hands over what no safe library wraps, and nothing else.
+//! The places where the kernel or NVML hands over what no safe library wraps, and nothing else.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
+use nvml_wrapper::{Device, Nvml};
 use tokio::io::unix::AsyncFd;
+
+/// More SM clocks than any GPU has.
+const MOST_CLOCKS: usize = 1024;
 
 /// Groups asked for at first; the kernel says how many there are if that is too few.
 const USUAL_GROUPS: usize = 64;
@@ -52,6 +57,26 @@ pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// The SM clocks that a GPU supports at a memory clock, in MHz.
+///
+/// nvml-wrapper 0.13 asks for at most 128 and takes a longer list, such as a V100's, for zeros.
+///
+/// # Errors
+/// As NVML says.
+pub(crate) fn supported_sm_clocks(
+    nvml: &Nvml,
+    device: &Device<'_>,
+    memory_mhz: u32,
+) -> Result<Vec<u32>, NvmlError> {
+    let list = nvml_sym(nvml.lib().nvmlDeviceGetSupportedGraphicsClocks.as_ref())?;
+    let mut clocks = vec![0; MOST_CLOCKS];
+    let mut count = MOST_CLOCKS as u32;
+    // SAFETY: the handle is NVML's own, and there is room for `count` clocks.
+    nvml_try(unsafe { list(device.handle(), memory_mhz, &raw mut count, clocks.as_mut_ptr()) })?;
+    clocks.truncate(count as usize);
+    Ok(clocks)
 }
 
 /// Takes over a descriptor that the service manager passed to this process.

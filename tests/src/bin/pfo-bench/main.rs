@@ -1,0 +1,69 @@
+//! What pfo costs, next to what the machine itself costs, measured in one run.
+//!
+//! Absolute figures are this machine's and this minute's. What counts are the ratios between columns:
+//! whatever is compared takes turns in short blocks, so that the machine's noise hits both alike.
+
+mod bare_socket;
+mod call_cost;
+mod event_path;
+mod footprint;
+mod node;
+mod placement;
+mod planning;
+mod proc_status;
+mod report;
+mod samples;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use crate::report::Report;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const USAGE: &str = "usage: pfo-bench [--json] [event-path|call|footprint|planning]…";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.first().map(String::as_str) {
+        Some(bare_socket::RECEIVER) => bare_socket::receive(),
+        _ => run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("pfo-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<()> {
+    let mut report = Report::default();
+    let mut chosen = Vec::new();
+    for argument in arguments {
+        match argument.as_str() {
+            "--json" => report.as_json(),
+            "event-path" | "call" | "footprint" | "planning" => chosen.push(argument.as_str()),
+            _ => return Err(USAGE.into()),
+        }
+    }
+    let wanted = |part| chosen.is_empty() || chosen.contains(&part);
+    if wanted("footprint") || wanted("event-path") {
+        let node = node::start();
+        if wanted("footprint") {
+            footprint::measure(&node, &mut report)?;
+        }
+        if wanted("event-path") {
+            event_path::measure(&node, &mut report)?;
+        }
+    }
+    if wanted("call") {
+        call_cost::measure(&mut report)?;
+    }
+    if wanted("planning") {
+        planning::measure(&mut report)?;
+    }
+    report.finish();
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! What the kernel tells about a process in `/proc`.
+
+use std::fs;
+
+use nix::unistd::Pid;
+
+use crate::Result;
+
+/// A process in `/proc`.
+#[derive(Clone, Copy)]
+pub(crate) struct Process(pub(crate) u32);
+
+/// Memory in KiB.
+#[derive(Clone, Copy)]
+pub(crate) struct Memory {
+    pub(crate) rss_kib: u64,
+    pub(crate) pss_kib: u64,
+}
+
+/// What a process has consumed so far.
+#[derive(Clone, Copy)]
+pub(crate) struct Consumed {
+    /// Voluntary and involuntary ones of all threads.
+    pub(crate) context_switches: u64,
+    /// User and system time in ticks of 10 ms.
+    pub(crate) cpu_ticks: u64,
+}
+
+impl Process {
+    pub(crate) fn memory(self) -> Result<Memory> {
+        let rollup = self.read("smaps_rollup")?;
+        Ok(Memory { rss_kib: field(&rollup, "Rss:")?, pss_kib: field(&rollup, "Pss:")? })
+    }
+
+    pub(crate) fn consumed(self) -> Result<Consumed> {
+        let mut context_switches = 0;
+        for thread in self.threads()? {
+            let status = self.read(&format!("task/{thread}/status"))?;
+            context_switches += field(&status, "voluntary_ctxt_switches:")?
+                + field(&status, "nonvoluntary_ctxt_switches:")?;
+        }
+        // The name in parentheses may have spaces; user and system time are the 12th and 13th after.
+        let stat = self.read("stat")?;
+        let (_, after_name) = stat.rsplit_once(')').ok_or("/proc/PID/stat has no name")?;
+        let ticks = after_name.split_whitespace().skip(11).take(2);
+        let cpu_ticks = ticks.map(str::parse::<u64>).sum::<std::result::Result<_, _>>()?;
+        Ok(Consumed { context_switches, cpu_ticks })
+    }
+
+    pub(crate) fn threads(self) -> Result<Vec<Pid>> {
+        let entries = fs::read_dir(format!("/proc/{}/task", self.0))?;
+        entries
+            .map(|entry| Ok(Pid::from_raw(entry?.file_name().to_string_lossy().parse()?)))
+            .collect()
+    }
+
+    /// The threads whose name begins so.
+    pub(crate) fn threads_named(self, prefix: &str) -> Result<Vec<Pid>> {
+        let mut threads = self.threads()?;
+        threads.retain(|thread| {
+            self.read(&format!("task/{thread}/comm")).is_ok_and(|name| name.starts_with(prefix))
+        });
+        Ok(threads)
+    }
+
+    pub(crate) fn descriptors(self) -> Result<usize> {
+        Ok(fs::read_dir(format!("/proc/{}/fd", self.0))?.count())
+    }
+
+    fn read(self, file: &str) -> Result<String> {
+        Ok(fs::read_to_string(format!("/proc/{}/{file}", self.0))?)
+    }
+}
+
+fn field(text: &str, name: &str) -> Result<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let value = line.and_then(|rest| rest.split_whitespace().next());
+    Ok(value.ok_or_else(|| format!("/proc has no {name}"))?.parse()?)
+}

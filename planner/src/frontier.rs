@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::bound::LowerBound;
+use crate::choices::{Choices, Realised};
 use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::events::Events;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, Prediction};
 use crate::profile::Measurement;
-use crate::realise::{Choices, Realised, Realiser};
+use crate::realise::Realiser;
 use crate::relaxation::Relaxation;
 use crate::replay::account;
 use crate::tradeoff::Tradeoffs;
@@ -105,22 +106,24 @@ impl Frontier {
             anchors(pipeline, p2p_power, &tradeoffs, |done| progress(SOLVING * done));
         let new = || Realiser::new(network, &choices);
         let rounded = in_parallel(&anchors, new, |realiser, anchor| {
-            realiser.best_rounding(&anchor.durations_s, anchor.deadline_s)
+            realiser.round(&anchor.durations_s, anchor.deadline_s)
         });
+        let regimes = in_parallel(&lower_hull(rounded.clone()), new, Realiser::redistribute);
+        let rounded = falling(rounded.into_iter().chain(regimes));
+        let regimes = lower_hull(rounded.clone());
         progress(ROUNDING);
-        let regimes = lower_hull(rounded);
 
         let fastest_s = new().fastest_s();
         let deadlines = deadlines(&bound, fastest_s, options);
         let done = AtomicUsize::new(0);
         let made = in_parallel(&deadlines, new, |realiser, &deadline_s| {
-            let plan = realiser.between(&regimes, deadline_s);
+            let plan = realiser.between(&regimes, &rounded, deadline_s);
             let done = done.fetch_add(1, Ordering::Relaxed);
             progress(ROUNDING + (1.0 - ROUNDING) * done as f64 / deadlines.len() as f64);
             plan
         });
 
-        let kept = falling(made.into_iter().chain(regimes));
+        let kept = falling(made);
         let kept = kept.iter().map(|plan| keep(pipeline, p2p_power, &choices, plan)).collect();
         Self::new(pipeline.clone(), p2p_power, None, without_detours(kept))
     }

@@ -8,6 +8,7 @@
 //! ```
 
 mod bound;
+mod choices;
 mod deadline;
 mod error;
 mod events;

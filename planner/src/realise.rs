@@ -1,119 +1,125 @@
 //! From the relaxed optimum to a plan of measured clocks that keeps a deadline.
 //!
-//! The relaxation mixes clocks freely; a GPU cannot. Rounding takes, in the order of the step, the
-//! slowest clock that still ends each operation by its latest time, so that what one operation
-//! leaves unused its successors get; what is left then is filled, best saving per second first.
+//! The relaxation mixes clocks freely; a GPU cannot. There are several ways to round, none of them
+//! best everywhere; each leaves some slack, which is filled, best saving per second first.
 
+use crate::choices::{Assignment, Choices, Realised};
 use crate::network::Network;
-use crate::tradeoff::{Choice, Tradeoffs};
 
 /// Times closer than this are equal, in seconds.
 const TOLERANCE_S: f64 = 1e-12;
 
-/// The choices of every operation of a step, laid out for passes over all of them.
-#[derive(Clone, Debug)]
-pub(crate) struct Choices {
-    /// All tradeoffs' choices, one tradeoff after the other, from fast to slow.
-    all: Vec<Choice>,
-    /// For each of `all`, whether it is on its hull.
-    is_on_hull: Vec<bool>,
-    /// For each of `all`, the most watts that any slower choice of its tradeoff saves.
-    best_rate_w: Vec<f64>,
-    /// For each operation, its choices as a range of `all`.
-    of: Vec<(u32, u32)>,
-    /// Watts from which on to fill, falling.
-    levels_w: Vec<f64>,
-}
-
-/// A clock for every operation: an index into `Choices::all` each.
-pub(crate) type Assignment = Vec<u32>;
-
-/// A plan of measured clocks and what it comes to.
-#[derive(Clone, Debug)]
-pub(crate) struct Realised {
-    pub(crate) time_s: f64,
-    pub(crate) effective_j: f64,
-    pub(crate) assignment: Assignment,
-}
-
-impl Choices {
-    pub(crate) fn new(tradeoffs: &Tradeoffs) -> Self {
-        let mut choices = Self {
-            all: Vec::new(),
-            is_on_hull: Vec::new(),
-            best_rate_w: Vec::new(),
-            of: Vec::new(),
-            levels_w: Vec::new(),
-        };
-        let mut ranges = Vec::new();
-        for tradeoff in &tradeoffs.list {
-            let first = choices.all.len() as u32;
-            for (index, choice) in (0..).zip(&tradeoff.choices) {
-                let slower = tradeoff.choices.iter().skip(index as usize + 1);
-                let best = slower.map(|slower| rate_w(choice, slower)).fold(0.0, f64::max);
-                choices.all.push(*choice);
-                choices.best_rate_w.push(best);
-                choices.is_on_hull.push(tradeoff.hull.contains(&index));
-            }
-            ranges.push((first, choices.all.len() as u32));
-        }
-        choices.of = tradeoffs.of.iter().map(|&index| ranges[usize::from(index)]).collect();
-        choices.levels_w = levels_w(&choices.best_rate_w);
-        choices
-    }
-
-    pub(crate) fn get(&self, index: u32) -> &Choice {
-        &self.all[index as usize]
-    }
-
-    pub(crate) fn effective_j(&self, assignment: &[u32]) -> f64 {
-        assignment.iter().map(|&index| self.get(index).effective_j).sum()
-    }
-}
-
-fn rate_w(fast: &Choice, slow: &Choice) -> f64 {
-    (fast.effective_j - slow.effective_j) / (slow.time_s - fast.time_s)
-}
-
-/// A dozen levels between the best and the worst saving there is.
-fn levels_w(rates_w: &[f64]) -> Vec<f64> {
-    const LEVELS: i32 = 12;
-    let most = rates_w.iter().copied().fold(0.0, f64::max);
-    let mut levels: Vec<f64> = (1..LEVELS).map(|level| most * 0.65_f64.powi(level)).collect();
-    levels.push(0.0);
-    levels
-}
+/// The relaxation counts whole ns, and so may be that much too fast.
+const RELAXED_TOLERANCE_S: f64 = 2e-9;
 
 /// Rounds, fills and splices; keeps its buffers from one plan to the next.
 pub(crate) struct Realiser<'a> {
     network: &'a Network,
     choices: &'a Choices,
+    /// Watts from which on to fill, falling.
+    levels_w: Vec<f64>,
     /// For each operation, the shortest way from its end to the end of the step, in seconds.
     tail_s: Vec<f64>,
-    /// The present assignment; the earliest start and the latest end of each operation in it.
-    pub(crate) assignment: Assignment,
+    /// The plan in the making; the earliest start and end of each operation, and the latest.
+    assignment: Assignment,
     start_s: Vec<f64>,
     end_s: Vec<f64>,
     latest_start_s: Vec<f64>,
     latest_end_s: Vec<f64>,
+    /// What `alternate` counts and aims at.
+    turn: Vec<u32>,
+    target: Assignment,
 }
 
 impl<'a> Realiser<'a> {
     pub(crate) fn new(network: &'a Network, choices: &'a Choices) -> Self {
         let n = network.len();
+        let fastest: Assignment = (0..n).map(|operation| choices.fastest(operation)).collect();
         let mut realiser = Self {
             network,
             choices,
-            tail_s: vec![0.0; n],
-            assignment: choices.of.iter().map(|&(fastest, _)| fastest).collect(),
+            levels_w: levels_w(choices.best_rate_w()),
+            tail_s: Vec::new(),
+            target: fastest.clone(),
+            assignment: fastest,
             start_s: vec![0.0; n],
             end_s: vec![0.0; n + 1],
             latest_start_s: vec![0.0; n + 1],
             latest_end_s: vec![0.0; n],
+            turn: vec![0; n + 1],
         };
         realiser.latest(0.0);
         realiser.tail_s = realiser.latest_end_s.iter().map(|&end| -end).collect();
         realiser
+    }
+
+    /// The least time that any plan takes, in seconds.
+    pub(crate) fn fastest_s(&mut self) -> f64 {
+        for (operation, index) in self.assignment.iter_mut().enumerate() {
+            *index = self.choices.fastest(operation);
+        }
+        self.earliest()
+    }
+
+    /// The best of what the ways to round make of these durations (seconds).
+    pub(crate) fn round(&mut self, duration_s: &[f64], deadline_s: f64) -> Realised {
+        let mut best = None;
+        for hull_only in [false, true] {
+            self.carry(duration_s, deadline_s, hull_only);
+            self.fill(deadline_s);
+            self.keep_if_better(&mut best);
+        }
+        self.round_down(duration_s);
+        self.fill(deadline_s);
+        self.keep_if_better(&mut best);
+        self.alternate(duration_s, deadline_s);
+        self.fill(deadline_s);
+        self.keep_if_better(&mut best);
+        best.unwrap_or_else(|| self.present())
+    }
+
+    /// Speeds one kind of operation up after the other and gives the slack that this makes to
+    /// whoever saves most with it; keeps what is better, for the same time.
+    pub(crate) fn redistribute(&mut self, plan: &Realised) -> Realised {
+        let mut best = plan.clone();
+        for &kind in self.choices.ranges() {
+            self.assignment.clone_from(&best.assignment);
+            for (operation, index) in self.assignment.iter_mut().enumerate() {
+                if self.choices.of(operation) == kind {
+                    *index = self.choices.faster_on_hull(operation, *index);
+                }
+            }
+            self.fill(plan.time_s);
+            if self.choices.effective_j(&self.assignment) < best.effective_j {
+                best = self.present();
+            }
+        }
+        best
+    }
+
+    /// The best plan for a deadline that is one of the plans or can be spliced from two of the
+    /// regimes. Both go from fast to slow and save energy on the way, and the first keeps the
+    /// deadline.
+    pub(crate) fn between(
+        &mut self,
+        regimes: &[Realised],
+        plans: &[Realised],
+        deadline_s: f64,
+    ) -> Realised {
+        let first_slower = |plans: &[Realised]| {
+            plans.partition_point(|plan| plan.time_s <= deadline_s + TOLERANCE_S).max(1)
+        };
+        let mut best = Some(plans[first_slower(plans) - 1].clone());
+        let slower = first_slower(regimes);
+        if let Some(slow) = regimes.get(slower) {
+            let fast = &regimes[slower - 1];
+            for slow_first in [true, false] {
+                self.splice(&fast.assignment, &slow.assignment, slow_first, deadline_s);
+                self.fill(deadline_s);
+                self.keep_if_better(&mut best);
+            }
+        }
+        best.unwrap_or_else(|| self.present())
     }
 
     fn time_s(&self, operation: usize) -> f64 {
@@ -131,7 +137,7 @@ impl<'a> Realiser<'a> {
     }
 
     /// Starts every operation as early as it can; returns the makespan in seconds.
-    pub(crate) fn earliest(&mut self) -> f64 {
+    fn earliest(&mut self) -> f64 {
         let mut makespan = 0.0_f64;
         for operation in 0..self.network.len() {
             let start = self.earliest_start_s(operation);
@@ -154,8 +160,9 @@ impl<'a> Realiser<'a> {
         }
     }
 
-    /// Rounds operations of these durations (seconds) to choices that keep the deadline.
-    pub(crate) fn round(&mut self, duration_s: &[f64], deadline_s: f64, hull_only: bool) {
+    /// Takes, in the order of the step, the slowest choice that still ends each operation by the
+    /// latest time that the durations give it: what one leaves unused, its successors get.
+    fn carry(&mut self, duration_s: &[f64], deadline_s: f64, hull_only: bool) {
         let n = self.network.len();
         self.latest_start_s[n] = deadline_s;
         for operation in (0..n).rev() {
@@ -165,25 +172,75 @@ impl<'a> Realiser<'a> {
         }
         for operation in 0..n {
             let start = self.earliest_start_s(operation);
-            let window = self.latest_end_s[operation] - start + TOLERANCE_S;
-            let (fastest, end) = self.choices.of[operation];
-            let fits = |&index: &u32| {
-                self.choices.get(index).time_s <= window
-                    && (!hull_only || self.choices.is_on_hull[index as usize])
+            let window_s = self.latest_end_s[operation] - start + TOLERANCE_S;
+            self.assignment[operation] = if hull_only {
+                self.choices.slowest_on_hull_within(operation, window_s)
+            } else {
+                self.choices.slowest_within(operation, window_s)
             };
-            let chosen = (fastest..end).rev().find(fits).unwrap_or(fastest);
-            self.assignment[operation] = chosen;
-            self.end_s[operation] = start + self.choices.get(chosen).time_s;
+            self.end_s[operation] = start + self.time_s(operation);
+        }
+    }
+
+    /// Rounds every duration down to the hull, which leaves the slack where it arises.
+    fn round_down(&mut self, duration_s: &[f64]) {
+        for (operation, (index, &duration_s)) in
+            self.assignment.iter_mut().zip(duration_s).enumerate()
+        {
+            let most_s = duration_s + RELAXED_TOLERANCE_S;
+            *index = self.choices.slowest_on_hull_within(operation, most_s);
+        }
+    }
+
+    /// Lets operations between two points of the hull take one and the other in turn.
+    ///
+    /// In a pipeline without slack, a slow operation here and another there delay the step twice
+    /// if any path meets both. So all of them count turns together: an operation's turn is the
+    /// most such operations on any way to it, and at the same turn all are slow or all are fast.
+    /// Then every path meets as many slow ones. Who is too close to the bottleneck for even one
+    /// turn's delay stays fast, and his slack is what lets the others take turns.
+    fn alternate(&mut self, duration_s: &[f64], deadline_s: f64) {
+        // Less than this share of turns is rounding of the relaxation's times.
+        const LEAST_SHARE: f64 = 1e-4;
+        self.round_down(duration_s);
+        self.target.clone_from(&self.assignment);
+        let n = self.network.len();
+        for (operation, &duration_s) in duration_s.iter().enumerate() {
+            let [a, b] = self.network.predecessors[operation];
+            let turn = self.turn[a as usize].max(self.turn[b as usize]);
+            self.turn[operation] = turn;
+            let fast = self.assignment[operation];
+            let Some(slow) = self.choices.slower_on_hull(operation, fast) else { continue };
+            let (fast_s, slow_s) = (self.time_s(operation), self.choices.get(slow).time_s);
+            let share = (duration_s - fast_s) / (slow_s - fast_s);
+            if share < LEAST_SHARE {
+                continue;
+            }
+            self.turn[operation] = turn + 1;
+            let slow_turns = |turns: u32| (f64::from(turns) * share).floor();
+            if slow_turns(turn + 1) > slow_turns(turn) {
+                self.target[operation] = slow;
+            }
+        }
+        self.earliest();
+        self.latest_start_s[n] = deadline_s;
+        for operation in (0..n).rev() {
+            let end = self.latest_end_s(operation);
+            let target = self.target[operation];
+            if self.choices.get(target).time_s <= end - self.start_s[operation] {
+                self.assignment[operation] = target;
+            }
+            self.latest_start_s[operation] = end - self.time_s(operation);
         }
     }
 
     /// Slows operations down into the slack that is left, best saving per second first.
-    pub(crate) fn fill(&mut self, deadline_s: f64) {
+    fn fill(&mut self, deadline_s: f64) {
         self.earliest();
         self.latest(deadline_s);
         let n = self.network.len();
-        for level in 0..self.choices.levels_w.len() {
-            let least_w = self.choices.levels_w[level];
+        for level in 0..self.levels_w.len() {
+            let least_w = self.levels_w[level];
             for operation in (0..n).rev() {
                 let end = self.latest_end_s(operation);
                 self.slow_down(operation, end - self.start_s[operation], least_w);
@@ -199,90 +256,34 @@ impl<'a> Realiser<'a> {
         }
     }
 
-    /// Takes the slowest choice that fits into the window and saves enough for its time.
     fn slow_down(&mut self, operation: usize, window_s: f64, least_w: f64) {
         let present = self.assignment[operation];
-        if self.choices.best_rate_w[present as usize] < least_w {
-            return;
-        }
-        let (_, end) = self.choices.of[operation];
-        let window_s = window_s + TOLERANCE_S;
-        let now = *self.choices.get(present);
-        let mut best = present;
-        for index in present + 1..end {
-            let slower = self.choices.get(index);
-            if slower.time_s > window_s {
-                break;
-            }
-            if rate_w(&now, slower) >= least_w {
-                best = index;
-            }
-        }
-        self.assignment[operation] = best;
+        let most_s = window_s + TOLERANCE_S;
+        self.assignment[operation] =
+            self.choices.worth_slowing_to(operation, present, most_s, least_w);
     }
 
-    /// Makes the latest switch from one assignment to another that keeps the deadline: operations
-    /// before it take `first`, the others `then`. False if even the earliest switch does not.
-    pub(crate) fn splice(&mut self, first: &[u32], then: &[u32], deadline_s: f64) -> bool {
+    /// One plan up to some point of the step and the other from there on: as much of the slow one
+    /// as the deadline, which the fast one keeps, allows.
+    fn splice(&mut self, fast: &[u32], slow: &[u32], slow_first: bool, deadline_s: f64) {
         let n = self.network.len();
-        let (mut low, mut high) = (0, n);
-        let mut ok = false;
-        while low <= high {
-            let cut = (low + high) / 2;
-            self.assignment[..cut].copy_from_slice(&first[..cut]);
-            self.assignment[cut..].copy_from_slice(&then[cut..]);
-            if self.earliest() <= deadline_s + TOLERANCE_S {
-                ok = true;
-                low = cut + 1;
-            } else if cut == 0 {
-                break;
+        let join = |realiser: &mut Self, slow_ones: usize| {
+            let (first, then, cut) =
+                if slow_first { (slow, fast, slow_ones) } else { (fast, slow, n - slow_ones) };
+            realiser.assignment[..cut].copy_from_slice(&first[..cut]);
+            realiser.assignment[cut..].copy_from_slice(&then[cut..]);
+            realiser.earliest() <= deadline_s + TOLERANCE_S
+        };
+        let (mut fits, mut too_many) = (0, n + 1);
+        while fits + 1 < too_many {
+            let middle = (fits + too_many) / 2;
+            if join(self, middle) {
+                fits = middle;
             } else {
-                high = cut - 1;
+                too_many = middle;
             }
         }
-        if ok {
-            let cut = high.min(n);
-            self.assignment[..cut].copy_from_slice(&first[..cut]);
-            self.assignment[cut..].copy_from_slice(&then[cut..]);
-        }
-        ok
-    }
-
-    pub(crate) fn splice_mirror(&mut self, fast: &[u32], slow: &[u32], deadline_s: f64) -> bool {
-        let n = self.network.len();
-        let (mut low, mut high) = (0, n); // smallest cut such that fast before, slow after fits
-        while low < high {
-            let cut = (low + high) / 2;
-            self.assignment[..cut].copy_from_slice(&fast[..cut]);
-            self.assignment[cut..].copy_from_slice(&slow[cut..]);
-            if self.earliest() <= deadline_s + TOLERANCE_S {
-                high = cut;
-            } else {
-                low = cut + 1;
-            }
-        }
-        self.assignment[..low].copy_from_slice(&fast[..low]);
-        self.assignment[low..].copy_from_slice(&slow[low..]);
-        self.earliest() <= deadline_s + TOLERANCE_S
-    }
-
-    /// The least time that any plan takes, in seconds.
-    pub(crate) fn fastest_s(&mut self) -> f64 {
-        for (assigned, &(fastest, _)) in self.assignment.iter_mut().zip(&self.choices.of) {
-            *assigned = fastest;
-        }
-        self.earliest()
-    }
-
-    /// The better of what rounding to hull points and to all points gives.
-    pub(crate) fn best_rounding(&mut self, duration_s: &[f64], deadline_s: f64) -> Realised {
-        let mut best = None;
-        for hull_only in [false, true] {
-            self.round(duration_s, deadline_s, hull_only);
-            self.fill(deadline_s);
-            self.keep_if_better(&mut best);
-        }
-        best.unwrap_or_else(|| self.present())
+        join(self, fits);
     }
 
     fn present(&mut self) -> Realised {
@@ -299,23 +300,97 @@ impl<'a> Realiser<'a> {
             *best = Some(self.present());
         }
     }
+}
 
-    /// The best plan for a deadline that can be spliced from two of these, or is one of them;
-    /// the first must keep the deadline.
-    pub(crate) fn between(&mut self, regimes: &[Realised], deadline_s: f64) -> Realised {
-        let slower = regimes.partition_point(|plan| plan.time_s <= deadline_s + TOLERANCE_S);
-        let fast = &regimes[slower.max(1) - 1];
-        let mut best = Some(fast.clone());
-        if let Some(slow) = regimes.get(slower) {
-            if self.splice(&slow.assignment, &fast.assignment, deadline_s) {
-                self.fill(deadline_s);
-                self.keep_if_better(&mut best);
+/// Levels between the best saving there is and none.
+fn levels_w(best_w: f64) -> Vec<f64> {
+    const LEVELS: i32 = 24;
+    const RATIO: f64 = 0.8;
+    (1..LEVELS).map(|level| best_w * RATIO.powi(level)).chain([0.0]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::Pipeline;
+    use crate::schedule::Schedule;
+    use crate::test_profiles::unequal;
+    use crate::tradeoff::Tradeoffs;
+    use crate::units::Watts;
+
+    fn with_realiser(check: impl FnOnce(&mut Realiser<'_>, &Choices)) {
+        let schedule = Schedule::OneForwardOneBackward;
+        let pipeline = Pipeline::new(&unequal(), schedule, 6).unwrap();
+        let choices = Choices::new(&Tradeoffs::new(&pipeline, Watts(80.0)));
+        check(&mut Realiser::new(pipeline.network(), &choices), &choices);
+    }
+
+    fn slowest(choices: &Choices, operations: usize) -> Assignment {
+        (0..operations).map(|operation| choices.of(operation).1 - 1).collect()
+    }
+
+    #[test]
+    fn filling_never_breaks_the_deadline_and_saves_energy() {
+        with_realiser(|realiser, choices| {
+            let fastest_s = realiser.fastest_s();
+            let before_j = choices.effective_j(&realiser.assignment);
+            for factor in [1.0, 1.05, 1.2] {
+                realiser.fastest_s();
+                realiser.fill(factor * fastest_s);
+                assert!(realiser.earliest() <= factor * fastest_s + 1e-9);
+                assert!(choices.effective_j(&realiser.assignment) < before_j);
             }
-            if self.splice_mirror(&fast.assignment, &slow.assignment, deadline_s) {
-                self.fill(deadline_s);
-                self.keep_if_better(&mut best);
+        });
+    }
+
+    #[test]
+    fn every_way_to_round_keeps_a_deadline_that_its_durations_keep() {
+        with_realiser(|realiser, choices| {
+            let fastest_s = realiser.fastest_s();
+            let n = realiser.network.len();
+            let fast = realiser.assignment.clone();
+            let slow = slowest(choices, n);
+            for share in [0.0, 0.3, 0.7, 1.0] {
+                let duration_s: Vec<f64> = fast
+                    .iter()
+                    .zip(&slow)
+                    .map(|(&fast, &slow)| (choices.get(fast).time_s, choices.get(slow).time_s))
+                    .map(|(fast_s, slow_s)| fast_s + share * (slow_s - fast_s))
+                    .collect();
+                let deadline_s = realiser.network.makespan(|operation| duration_s[operation]);
+                assert!(deadline_s >= fastest_s - 1e-9);
+                let plan = realiser.round(&duration_s, deadline_s);
+                assert!(plan.time_s <= deadline_s + 1e-9, "{share}");
             }
-        }
-        best.unwrap_or_else(|| self.present())
+        });
+    }
+
+    #[test]
+    fn a_splice_has_as_much_of_the_slow_plan_as_the_deadline_allows() {
+        with_realiser(|realiser, choices| {
+            let fastest_s = realiser.fastest_s();
+            let fast = realiser.assignment.clone();
+            let slow = slowest(choices, fast.len());
+            for slow_first in [true, false] {
+                realiser.splice(&fast, &slow, slow_first, fastest_s * 1.1);
+                assert!(realiser.earliest() <= fastest_s * 1.1);
+                let slow_ones = realiser.assignment.iter().zip(&slow).filter(|(a, b)| a == b);
+                assert!(slow_ones.count() > 0);
+                realiser.splice(&fast, &slow, slow_first, fastest_s * 10.0);
+                assert_eq!(realiser.assignment, slow);
+            }
+        });
+    }
+
+    #[test]
+    fn redistributing_keeps_the_time_and_never_costs_energy() {
+        with_realiser(|realiser, _| {
+            let deadline_s = realiser.fastest_s() * 1.07;
+            realiser.fill(deadline_s);
+            let plan = realiser.present();
+            let better = realiser.redistribute(&plan);
+            assert!(better.time_s <= plan.time_s + 1e-9);
+            assert!(better.effective_j <= plan.effective_j);
+        });
     }
 }

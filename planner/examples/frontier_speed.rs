@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// How much more energy than the lower bound the best plan takes at 100 deadlines, evenly from the
 /// fastest to the slowest, all stages waiting until the deadline.
 fn gaps_percent(frontier: &Frontier, bound: &LowerBound, p2p_power: Watts) -> Vec<f64> {
-    let points: Vec<Point> = frontier.points().chain(frontier.beyond_cheapest()).collect();
+    let points: Vec<Point> = frontier.plans().collect();
     let idle_w = p2p_power.0 * f64::from(frontier.pipeline().profile().num_stages());
     // The bound is early by less than a ns per instruction.
     let fastest_s = bound.fastest_s() + 1e-6;

@@ -55,7 +55,7 @@ pub struct Point {
     pub iteration_energy_j: f64,
 }
 
-/// Plans for one pipeline, fastest first.
+/// Plans for one pipeline, fastest first: the slower one is, the less effective energy it takes.
 #[derive(Clone, Debug)]
 pub struct Frontier {
     /// The GPU model that was profiled, if it is known.
@@ -63,8 +63,8 @@ pub struct Frontier {
     pub(crate) pipeline: Pipeline,
     pub(crate) p2p_power: Watts,
     pub(crate) plans: Vec<Kept>,
-    /// The plan of least energy.
-    cheapest: usize,
+    /// Those that take less energy than every faster one, by index.
+    points: Vec<usize>,
 }
 
 /// A plan as it is kept.
@@ -124,8 +124,8 @@ impl Frontier {
         });
 
         let kept = falling(made);
-        let kept = kept.iter().map(|plan| keep(pipeline, p2p_power, &choices, plan)).collect();
-        Self::new(pipeline.clone(), p2p_power, None, without_detours(kept))
+        let plans = kept.iter().map(|plan| keep(pipeline, p2p_power, &choices, plan)).collect();
+        Self::new(pipeline.clone(), p2p_power, None, plans)
     }
 
     pub(crate) fn new(
@@ -134,11 +134,18 @@ impl Frontier {
         gpu: Option<String>,
         plans: Vec<Kept>,
     ) -> Result<Self, PlanError> {
-        let energy = |plan: &Kept| plan.point.iteration_energy_j;
-        let cheapest = (0..plans.len())
-            .min_by(|&a, &b| energy(&plans[a]).total_cmp(&energy(&plans[b])))
-            .ok_or(PlanError::EmptyFrontier)?;
-        Ok(Self { gpu, pipeline, p2p_power, plans, cheapest })
+        let mut least_j = f64::INFINITY;
+        let mut points = Vec::new();
+        for (place, plan) in plans.iter().enumerate() {
+            if plan.point.iteration_energy_j < least_j {
+                least_j = plan.point.iteration_energy_j;
+                points.push(place);
+            }
+        }
+        if points.is_empty() {
+            return Err(PlanError::EmptyFrontier);
+        }
+        Ok(Self { gpu, pipeline, p2p_power, plans, points })
     }
 
     /// What the plans are for.
@@ -151,34 +158,38 @@ impl Frontier {
         self.p2p_power
     }
 
-    /// The plans from the fastest to the cheapest: times rise, energies fall.
+    /// The plans from the fastest to the one of least energy: times rise, energies fall.
     pub fn points(&self) -> impl ExactSizeIterator<Item = Point> {
-        self.plans[..=self.cheapest].iter().map(|plan| plan.point)
+        self.points.iter().map(|&place| self.plans[place].point)
     }
 
-    /// The plans slower than the cheapest. They take more energy, but less than the cheapest one
-    /// would take if a straggler stretched it to their time.
-    pub fn beyond_cheapest(&self) -> impl ExactSizeIterator<Item = Point> {
-        self.plans[self.cheapest + 1..].iter().map(|plan| plan.point)
+    /// All plans by rising time. Those that are no [`Frontier::points`] take more energy than a
+    /// faster one, but less than that would take if a straggler stretched it to their time.
+    pub fn plans(&self) -> impl ExactSizeIterator<Item = Point> {
+        self.plans.iter().map(|plan| plan.point)
     }
 
-    /// The plan of least energy that keeps a deadline, by its place among [`Frontier::points`].
+    /// The plan of least energy that keeps a deadline, by its place among [`Frontier::plans`].
     ///
     /// # Errors
     /// [`PlanError::DeadlineTooEarly`] if even the fastest plan takes longer.
     pub fn pick(&self, deadline: Deadline) -> Result<usize, PlanError> {
-        let fastest_s = self.plans[0].point.iteration_time_s;
+        let fastest_s = self.plans[self.points[0]].point.iteration_time_s;
         let deadline_s = match deadline {
             Deadline::Seconds(seconds) => seconds,
             Deadline::Factor(factor) => factor * fastest_s,
             Deadline::Fastest => fastest_s,
             Deadline::MinEnergy => f64::INFINITY,
         };
-        let in_time = self.points().take_while(|point| point.iteration_time_s <= deadline_s);
-        in_time.count().checked_sub(1).ok_or(PlanError::DeadlineTooEarly { deadline_s, fastest_s })
+        let in_time =
+            self.points.partition_point(|&p| self.plans[p].point.iteration_time_s <= deadline_s);
+        match in_time {
+            0 => Err(PlanError::DeadlineTooEarly { deadline_s, fastest_s }),
+            _ => Ok(self.points[in_time - 1]),
+        }
     }
 
-    /// The plan at a place among [`Frontier::points`], or among those beyond.
+    /// The plan at a place among [`Frontier::plans`].
     ///
     /// # Errors
     /// If there are not so many.
@@ -310,21 +321,6 @@ fn falling(plans: impl IntoIterator<Item = Realised>) -> Vec<Realised> {
         let is_cheaper = plan.effective_j < least_j;
         least_j = least_j.min(plan.effective_j);
         is_cheaper
-    });
-    plans
-}
-
-/// Of plans of rising time and falling effective energy, those before the cheapest that take less
-/// energy than every faster one, and all after it.
-fn without_detours(mut plans: Vec<Kept>) -> Vec<Kept> {
-    let energies_j = || plans.iter().map(|plan| plan.point.iteration_energy_j);
-    let cheapest_j = energies_j().fold(f64::INFINITY, f64::min);
-    let mut least_j = f64::INFINITY;
-    plans.retain(|plan| {
-        let energy_j = plan.point.iteration_energy_j;
-        let keep = energy_j < least_j || least_j == cheapest_j;
-        least_j = least_j.min(energy_j);
-        keep
     });
     plans
 }

@@ -55,8 +55,7 @@ fn the_python_yardstick_agrees_with_every_prediction() {
         let Some(csv) = data(&format!("profiles/{name}")) else { return };
         let frontier = frontier(&pipeline(&csv, 12), p2p_power, 6, Spread::Useful);
         let directory = tempfile::tempdir().unwrap();
-        let points = frontier.points().chain(frontier.beyond_cheapest());
-        for (place, point) in points.enumerate() {
+        for (place, point) in frontier.plans().enumerate() {
             let path = directory.path().join("plan.json");
             fs::write(&path, frontier.plan(place).unwrap().to_json().unwrap()).unwrap();
             let Some((time_s, energy_j)) = judged_by_python(&csv, &path) else { return };
@@ -140,7 +139,7 @@ fn a_frontier_file_takes_less_than_a_byte_for_each_operation_of_a_plan() {
     let frontier = frontier(&pipeline, A100.1, 80, Spread::Even);
     let bytes = frontier.to_bytes().unwrap();
     // 3,495 plans of 8 x 96 are 5.4 million; 0.7 of a byte each keeps them under 4 MiB.
-    let plans = frontier.points().len() + frontier.beyond_cheapest().len();
+    let plans = frontier.plans().len();
     assert!(bytes.len() < plans * 8 * 2 * 12 * 7 / 10, "{} for {plans} plans", bytes.len());
     let read = Frontier::from_bytes(&bytes).unwrap();
     assert!(read.points().eq(frontier.points()));

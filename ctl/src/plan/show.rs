@@ -67,6 +67,7 @@ impl Shown {
             iteration_time_s: point.iteration_time_s,
             iteration_energy_j: point.iteration_energy_j,
         };
+        let cheapest_s = frontier.points().last().map_or(0.0, |point| point.iteration_time_s);
         Ok(Self {
             gpu: frontier.gpu.clone(),
             schedule: pipeline.schedule(),
@@ -75,7 +76,11 @@ impl Shown {
             p2p_blocking_power_w: p2p_power,
             all_max: Cost::at_highest_clocks(profile, &frontier.plan(0)?, p2p_power)?,
             points: frontier.points().map(cost).collect(),
-            beyond_min_energy: frontier.beyond_cheapest().map(cost).collect(),
+            beyond_min_energy: frontier
+                .plans()
+                .filter(|plan| plan.iteration_time_s > cheapest_s)
+                .map(cost)
+                .collect(),
         })
     }
 

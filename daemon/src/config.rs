@@ -83,7 +83,7 @@ pub struct Groups {
 pub struct Limits {
     /// Sessions that one user may have open at once.
     pub sessions_per_user: u32,
-    /// Connections that may be open at once, sessions included.
+    /// Connections that may be open at once. Those of sessions do not count.
     pub connections: u32,
     /// Seconds of silence after which a session ends.
     pub idle_limit_s: u64,

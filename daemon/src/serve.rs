@@ -65,16 +65,24 @@ pub struct Connections {
 }
 
 impl Connections {
-    fn enter(self: &Arc<Self>, uid: u32, most: u32) -> Option<Entered> {
+    fn enter(self: &Arc<Self>, uid: u32, most: u32) -> Result<Entered, Refusal> {
         let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
         let all: u32 = by_user.values().sum();
-        let own = by_user.entry(uid).or_default();
+        let own = by_user.get(&uid).copied().unwrap_or(0);
+        let refused = |message: String, remedy: &str| {
+            Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
+        };
         // Root gets in even when everybody else is at the limit.
-        if uid != 0 && (all >= most || *own >= REQUESTS_PER_USER) {
-            return None;
+        if uid != 0 && own >= REQUESTS_PER_USER {
+            let message = format!("user {uid} has {own} connections open, and may not have more");
+            return refused(message, "close some");
         }
-        *own += 1;
-        Some(Entered { open: Arc::clone(self), uid })
+        if uid != 0 && all >= most {
+            let message = format!("{all} connections are open, the administrator allows {most}");
+            return refused(message, "try again later, or ask for a higher limits.connections");
+        }
+        by_user.insert(uid, own + 1);
+        Ok(Entered { open: Arc::clone(self), uid })
     }
 }
 
@@ -97,13 +105,9 @@ impl Drop for Entered {
 
 async fn connection(node: &Arc<Node>, stream: Stream, open: &Arc<Connections>) {
     let Ok(peer) = Peer::of(&stream) else { return };
-    let Some(_entered) = open.enter(peer.uid, node.config.limits.connections) else {
-        let refusal = Refusal::new(
-            RefusalCode::LimitReached,
-            format!("user {} has too many open connections", peer.uid),
-            "close some, or ask for a higher limits.connections",
-        );
-        return refuse(&stream, &peer, refusal).await;
+    let _entered = match open.enter(peer.uid, node.config.limits.connections) {
+        Ok(entered) => entered,
+        Err(refusal) => return refuse(&stream, &peer, refusal).await,
     };
     loop {
         match timeout(REQUEST_TIMEOUT, read_message(&stream)).await {

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use crate::machine::Machine;
 use crate::programs;
+use crate::skip;
 
 /// The Python with the bindings, unless it is found beside the sources or on the path.
 const VARIABLE: &str = "PFO_PYTHON";
@@ -42,7 +43,14 @@ fn python() -> Option<&'static PathBuf> {
             command.args(["-c", "import pynvml"]).stderr(Stdio::null());
             command.status().is_ok_and(|status| status.success())
         };
-        named.into_iter().chain([own, "python3".into()]).find(has_bindings)
+        let found = named.into_iter().chain([own, "python3".into()]).find(has_bindings);
+        if found.is_none() {
+            skip::say(
+                "reading the GPUs by NVIDIA's bindings, so our own simulator has to be believed: no \
+                 Python has them (`pip install nvidia-ml-py`; PFO_PYTHON names the Python)",
+            );
+        }
+        found
     };
     PYTHON.get_or_init(find).as_ref()
 }
@@ -51,14 +59,8 @@ fn python() -> Option<&'static PathBuf> {
 pub struct Bindings<'m>(&'m Machine);
 
 impl<'m> Bindings<'m> {
-    /// The bindings, or none and a printed reason where they are not installed.
+    /// The bindings, or none where they are not installed.
     pub fn on(machine: &'m Machine) -> Option<Self> {
-        if python().is_none() {
-            eprintln!(
-                "skipped: no Python with NVIDIA's bindings (`pip install nvidia-ml-py`, {VARIABLE} \
-                 names the Python); our own simulator has to be believed"
-            );
-        }
         python().map(|_| Self(machine))
     }
 

@@ -18,5 +18,6 @@ pub mod process;
 pub mod programs;
 pub mod rank;
 pub mod relay;
+pub mod skip;
 pub mod trainer;
 pub mod wait;

@@ -298,7 +298,7 @@ fn impossible_events_of_a_real_session_cost_only_that_session() {
 #[test]
 fn connections_that_say_nothing_or_half_a_frame_are_cut_off_in_the_end() {
     let undisturbed = Undisturbed::start();
-    let mut silent: Vec<_> = (0..20).map(|_| undisturbed.connect()).collect();
+    let mut silent: Vec<_> = (0..12).map(|_| undisturbed.connect()).collect();
     for (length, client) in silent.iter_mut().enumerate() {
         client.send(&[0, 0, 0, 0, 1, 0, 1][..length % 8]);
     }
@@ -351,7 +351,9 @@ fn a_user_with_too_many_connections_is_told_so_and_others_still_get_in() {
     many.say(&ClientMessage::Request(Request::Status));
     match many.answer() {
         DaemonMessage::Refusal(Refusal { code: RefusalCode::LimitReached, message, .. }) => {
-            assert_eq!(message, format!("user {} has too many open connections", user.uid));
+            let uid = user.uid;
+            let expected = format!("user {uid} has 16 connections open, and may not have more");
+            assert_eq!(message, expected);
         }
         other => panic!("{other:?}"),
     }
@@ -373,7 +375,11 @@ fn a_full_daemon_tells_so_and_root_still_gets_in() {
         let mut other = Relay::connect(node, &Identity::other_trainer());
         other.say(&ClientMessage::Request(Request::Status));
         match other.answer() {
-            DaemonMessage::Refusal(refusal) if refusal.code == RefusalCode::LimitReached => Ok(()),
+            DaemonMessage::Refusal(refusal) if refusal.code == RefusalCode::LimitReached => {
+                let expected = "4 connections are open, the administrator allows 4";
+                assert_eq!(refusal.message, expected);
+                Ok(())
+            }
             other => Err(format!("{other:?}")),
         }
     });

@@ -57,6 +57,7 @@ fn a_clock_that_does_not_change_is_not_asked_for_again() {
     node.take_up(JOB, &TestPlan::new(1, 3, |_, _| 900).to_json());
     for _ in 0..5 {
         rank.step();
+        until_locked(&node, 0, 900);
     }
     drop(rank);
     node.assert_only_locked(&[]);

@@ -5,18 +5,17 @@
 //! whole step rounded on its own.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
+use crate::anchor::anchors;
 use crate::bound::LowerBound;
 use crate::choices::{Choices, Realised};
 use crate::deadline::Deadline;
 use crate::error::PlanError;
-use crate::events::Events;
+use crate::parallel::in_parallel;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, Prediction};
 use crate::profile::Measurement;
 use crate::realise::Realiser;
-use crate::relaxation::Relaxation;
 use crate::replay::account;
 use crate::tradeoff::Tradeoffs;
 use crate::units::Watts;
@@ -80,9 +79,6 @@ impl Frontier {
     pub const MAX_TABLE_ROWS: usize = 256;
     /// The most plans.
     pub const MAX_PLANS: usize = 100_000;
-
-    /// How many deadlines are rounded for themselves.
-    const ANCHORS: usize = 128;
 
     /// Makes the plans. `progress` is told, from any thread, how much of the work is done (0 to 1).
     ///
@@ -218,55 +214,6 @@ impl Frontier {
     }
 }
 
-/// An optimal relaxed schedule.
-struct Anchor {
-    deadline_s: f64,
-    durations_s: Vec<f64>,
-}
-
-/// Solves the relaxed problem and keeps schedules all along the frontier, more at its fast end,
-/// where it bends most, and the one of least energy.
-fn anchors(
-    pipeline: &Pipeline,
-    p2p_power: Watts,
-    tradeoffs: &Tradeoffs,
-    progress: impl Fn(f64),
-) -> (LowerBound, Vec<Anchor>) {
-    let events = Events::new(pipeline.network());
-    let mut relaxation = Relaxation::new(&events, tradeoffs);
-    let mut bound = LowerBound::at_slow_end(pipeline, p2p_power, tradeoffs, &relaxation);
-    let fastest_s = bound.fastest_s();
-    let range_s = bound.slowest_s() - fastest_s;
-    let mut deadlines = (0..Frontier::ANCHORS)
-        .map(|i| 1.0 - i as f64 / (Frontier::ANCHORS - 1) as f64)
-        .map(|x| fastest_s + range_s * x * (1.0 + x) / 2.0)
-        .peekable();
-
-    let mut anchors = Vec::new();
-    let mut at_s = Vec::new();
-    let idle_w = p2p_power.0 * f64::from(pipeline.profile().num_stages());
-    let mut is_past_cheapest = false;
-    let mut keep = |relaxation: &Relaxation<'_>, deadline_s| {
-        relaxation.schedule(deadline_s, &mut at_s);
-        let span = |&(start, end): &(u32, u32)| at_s[end as usize] - at_s[start as usize];
-        anchors.push(Anchor { deadline_s, durations_s: events.spans.iter().map(span).collect() });
-    };
-    while let Some(piece) = relaxation.advance() {
-        bound.add(piece);
-        progress((bound.slowest_s() - piece.fast_s) / range_s);
-        if !is_past_cheapest && piece.slope_w >= idle_w {
-            is_past_cheapest = true;
-            keep(&relaxation, piece.slow_s);
-        }
-        while let Some(deadline_s) = deadlines.next_if(|&deadline_s| deadline_s >= piece.fast_s) {
-            keep(&relaxation, deadline_s);
-        }
-    }
-    // Rounding may leave the last one below the fast end by less than a ns; or there is no range.
-    keep(&relaxation, fastest_s);
-    (bound, anchors)
-}
-
 /// The deadlines to make plans for.
 fn deadlines(bound: &LowerBound, fastest_s: f64, options: Options) -> Vec<f64> {
     let evenly = |from: f64, to: f64, count: usize| {
@@ -369,34 +316,108 @@ fn keep(pipeline: &Pipeline, p2p_power: Watts, choices: &Choices, plan: &Realise
     }
 }
 
-/// Maps items on all cores; each thread works with a state of its own. Keeps the order.
-fn in_parallel<T: Sync, S, R: Send>(
-    items: &[T],
-    state: impl Fn() -> S + Sync,
-    work: impl Fn(&mut S, &T) -> R + Sync,
-) -> Vec<R> {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(items.len());
-    let next = AtomicUsize::new(0);
-    let run = || {
-        let mut state = state();
-        let mut done = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(index) else { return done };
-            done.push((index, work(&mut state, item)));
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::instruction::Instruction;
+    use crate::profile::Profile;
+    use crate::schedule::Schedule;
+    use crate::test_profiles::unequal;
+    use crate::units::{Mhz, Stage};
+
+    fn pipeline(profile: &Profile) -> Pipeline {
+        Pipeline::new(profile, Schedule::OneForwardOneBackward, 6).unwrap()
+    }
+
+    fn optimized(power_w: f64, plans: usize) -> Result<Frontier, PlanError> {
+        let options = Options { plans, spread: Spread::Useful };
+        Frontier::optimize(&pipeline(&unequal()), Watts(power_w), options, &|_| {})
+    }
+
+    #[test]
+    fn fastest_and_least_energy_are_the_ends_of_the_points() {
+        let frontier = optimized(80.0, 30).unwrap();
+        let plans: Vec<Point> = frontier.plans().collect();
+        let points: Vec<Point> = frontier.points().collect();
+        assert_eq!(plans[frontier.pick(Deadline::Fastest).unwrap()], points[0]);
+        assert_eq!(plans[frontier.pick(Deadline::MinEnergy).unwrap()], points[points.len() - 1]);
+        assert_eq!(plans[frontier.pick(Deadline::Factor(1.0)).unwrap()], points[0]);
+    }
+
+    #[test]
+    fn a_deadline_beyond_the_least_energy_gets_the_plan_of_least_energy() {
+        let frontier = optimized(80.0, 30).unwrap();
+        let cheapest = frontier.pick(Deadline::MinEnergy).unwrap();
+        assert_eq!(frontier.pick(Deadline::Seconds(1e6)).unwrap(), cheapest);
+    }
+
+    #[test]
+    fn a_deadline_gets_the_last_point_that_keeps_it() {
+        let frontier = optimized(80.0, 30).unwrap();
+        let points: Vec<Point> = frontier.points().collect();
+        let between = (points[1].iteration_time_s + points[2].iteration_time_s) / 2.0;
+        let picked = frontier.pick(Deadline::Seconds(between)).unwrap();
+        assert_eq!(frontier.plans().nth(picked), Some(points[1]));
+    }
+
+    #[test]
+    fn a_deadline_before_the_fastest_is_refused_with_both_times() {
+        let frontier = optimized(80.0, 10).unwrap();
+        let fastest_s = frontier.points().next().unwrap().iteration_time_s;
+        let message = frontier.pick(Deadline::Seconds(0.25)).unwrap_err().to_string();
+        assert!(message.contains("0.25 s"), "{message}");
+        assert!(message.contains(&format!("{fastest_s} s")), "{message}");
+    }
+
+    #[test]
+    fn no_more_plans_are_kept_than_were_asked_for() {
+        for plans in [2, 3, 10] {
+            assert!(optimized(80.0, plans).unwrap().plans().len() <= plans);
         }
-    };
-    let mut results: Vec<(usize, R)> = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
-        let mut results = run();
-        for other in others {
-            match other.join() {
-                Ok(more) => results.extend(more),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+    }
+
+    #[test]
+    fn a_place_without_a_plan_is_refused_with_the_number_of_plans() {
+        let frontier = optimized(80.0, 5).unwrap();
+        let message = frontier.plan(99).unwrap_err().to_string();
+        assert!(message.contains("99") && message.contains(&frontier.plans().len().to_string()));
+    }
+
+    #[test]
+    fn a_power_or_a_number_of_plans_without_sense_is_refused_with_its_value() {
+        for power_w in [-1.0, f64::NAN, f64::INFINITY] {
+            let message = optimized(power_w, 10).unwrap_err().to_string();
+            assert!(message.contains(&format!("{power_w} W")), "{message}");
         }
-        results
-    });
-    results.sort_by_key(|&(index, _)| index);
-    results.into_iter().map(|(_, result)| result).collect()
+        for plans in [0, 1, 1_000_000] {
+            let message = optimized(80.0, plans).unwrap_err().to_string();
+            assert!(message.contains(&plans.to_string()), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_table_too_long_to_keep_is_refused_by_name() {
+        let row = |mhz, instruction| {
+            let frequency = Mhz(mhz);
+            (Stage(0), instruction, Measurement { frequency, time_s: 0.1, energy_j: 9.0 })
+        };
+        let long = (1..=300).map(|mhz| row(mhz, Instruction::Forward));
+        let profile =
+            Profile::from_measurements(long.chain([row(1, Instruction::Backward)])).unwrap();
+        let message =
+            Frontier::optimize(&pipeline(&profile), Watts(1.0), Options::default(), &|_| {})
+                .unwrap_err()
+                .to_string();
+        assert!(message.contains("stage 0, forward has 300 frequencies"), "{message}");
+    }
+
+    #[test]
+    fn progress_never_goes_back_on_one_thread_and_stays_within_bounds() {
+        let seen = std::sync::Mutex::new(Vec::new());
+        let options = Options { plans: 5, spread: Spread::Useful };
+        let note = |done| seen.lock().unwrap().push(done);
+        Frontier::optimize(&pipeline(&unequal()), Watts(80.0), options, &note).unwrap();
+        let seen = seen.into_inner().unwrap();
+        assert!(seen.len() > 5 && seen.iter().all(|done| (0.0..=1.0).contains(done)));
+    }
 }

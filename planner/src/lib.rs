@@ -3,12 +3,14 @@
 //! Pure: no I/O but the parsing and writing of its own file formats, from and to bytes.
 //!
 //! ```text
-//! profile ─ pipeline ┬ network ─ events ─ relaxation ┬─ bound
-//!                    └ tradeoff ───────── realise ───┴─ frontier ─ plan
+//! profile ─ pipeline ─ network ─ events ─ relaxation ┬ bound
+//!               └───── tradeoff ─ choices            └ anchor ─ realise ─ frontier ─ plan
 //! ```
 
+mod anchor;
 mod bound;
 mod choices;
+mod curve;
 mod deadline;
 mod error;
 mod events;
@@ -16,6 +18,7 @@ mod frontier;
 mod frontier_file;
 mod instruction;
 mod network;
+mod parallel;
 mod pipeline;
 mod plan;
 mod profile;

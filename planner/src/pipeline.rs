@@ -106,3 +106,45 @@ impl Pipeline {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::instruction::Instruction;
+    use crate::profile::Measurement;
+    use crate::test_profiles::unequal;
+
+    fn refused(profile: &Profile, microbatches: u32) -> String {
+        let schedule = Schedule::OneForwardOneBackward;
+        Pipeline::new(profile, schedule, microbatches).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_instruction_that_the_schedule_runs_must_have_been_measured() {
+        let measured = Measurement { frequency: Mhz(1400), time_s: 0.1, energy_j: 9.0 };
+        let profile =
+            Profile::from_measurements([(Stage(0), Instruction::Forward, measured)]).unwrap();
+        let message = refused(&profile, 4);
+        assert!(message.contains("stage 0") && message.contains("backward"), "{message}");
+        assert!(message.contains("1f1b"), "{message}");
+    }
+
+    #[test]
+    fn a_step_of_no_or_too_many_microbatches_is_refused_with_their_number() {
+        for microbatches in [0, 65_537, u32::MAX] {
+            let message = refused(&unequal(), microbatches);
+            assert!(message.contains(&microbatches.to_string()), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_plan_has_every_operation_in_its_stages_order() {
+        let schedule = Schedule::OneForwardOneBackward;
+        let plan = Pipeline::new(&unequal(), schedule, 3).unwrap().plan(|_| Mhz(1390));
+        assert_eq!(plan.num_instructions(), 12);
+        assert!(plan.to_json().is_ok());
+        let order: Vec<_> =
+            plan.stages[0].instructions.iter().map(|p| (p.instruction, p.microbatch)).collect();
+        assert_eq!(order, schedule.order(Stage(0), 2, 3));
+    }
+}

@@ -10,13 +10,9 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use crate::curve::{Curve, NEVER, Residual, UNBOUNDED};
 use crate::events::Events;
-use crate::tradeoff::{Tradeoff, Tradeoffs};
-
-/// More than any flow, and small enough to add a few.
-const UNBOUNDED: i64 = 1 << 60;
-/// More than any length, and small enough to add a few.
-const NEVER: i64 = i64::MAX / 4;
+use crate::tradeoff::Tradeoffs;
 
 /// A stretch of the frontier along which a second less costs the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,75 +23,6 @@ pub(crate) struct Piece {
     pub(crate) slow_s: f64,
     /// Joules that each second costs, without what waiting costs.
     pub(crate) slope_w: f64,
-}
-
-/// An arc's hull from the slowest point on: while the flow is in `[costs[j], costs[j + 1])` the
-/// operation takes `times[j]`.
-struct Curve {
-    times_ns: Vec<i64>,
-    costs_uw: Vec<i64>,
-}
-
-impl Curve {
-    /// Times and costs are rounded down, so that no plan beats what they add up to.
-    fn new(tradeoff: &Tradeoff) -> Self {
-        let mut curve = Self { times_ns: Vec::new(), costs_uw: Vec::new() };
-        let mut slower: Option<(i64, f64)> = None;
-        for &index in tradeoff.hull.iter().rev() {
-            let choice = &tradeoff.choices[usize::from(index)];
-            // A whole number of ns may be a hair below itself in binary.
-            let time_ns = (choice.time_s * 1e9 + 1e-3) as i64;
-            let cost_uw = match slower {
-                None => 0,
-                Some((slower_ns, _)) if slower_ns == time_ns => continue,
-                Some((slower_ns, effective_j)) => {
-                    let slope_uw =
-                        (choice.effective_j - effective_j) * 1e15 / (slower_ns - time_ns) as f64;
-                    let last = curve.costs_uw.last().copied().unwrap_or(0);
-                    // Strictly rising, and as many as there can be stages add up to less than
-                    // UNBOUNDED.
-                    (slope_uw as i64).clamp(last + 1, last + 1 + (UNBOUNDED >> 14))
-                }
-            };
-            slower = Some((time_ns, choice.effective_j));
-            curve.times_ns.push(time_ns);
-            curve.costs_uw.push(cost_uw);
-        }
-        curve.costs_uw.push(UNBOUNDED);
-        curve
-    }
-
-    fn fastest(&self) -> i64 {
-        self.times_ns.last().copied().unwrap_or(0)
-    }
-
-    fn precedence() -> Self {
-        Self { times_ns: vec![0], costs_uw: vec![0, UNBOUNDED] }
-    }
-}
-
-/// How far an arc's flow can go up or down before its length changes.
-#[derive(Clone, Copy)]
-struct Residual {
-    /// Length and capacity forwards.
-    up: (i64, i64),
-    /// Length and capacity backwards; a length of `NEVER` if there is none.
-    down: (i64, i64),
-}
-
-impl Residual {
-    fn new(curve: &Curve, segment: usize, flow: i64) -> Self {
-        let up = (curve.times_ns[segment], curve.costs_uw[segment + 1] - flow);
-        let down = if flow > curve.costs_uw[segment] {
-            (curve.times_ns[segment], flow - curve.costs_uw[segment])
-        } else if segment > 0 {
-            let capacity = curve.costs_uw[segment] - curve.costs_uw[segment - 1];
-            (curve.times_ns[segment - 1], capacity)
-        } else {
-            (NEVER, 0)
-        };
-        Self { up, down }
-    }
 }
 
 /// A walk along the frontier, from slow to fast.
@@ -394,6 +321,7 @@ mod tests {
     use crate::profile::Profile;
     use crate::schedule::Schedule;
     use crate::test_profiles::{any_profile, unequal};
+    use crate::tradeoff::Tradeoff;
     use crate::units::Watts;
 
     /// Effective energy of an operation that mixes its hull's clocks to take this long.

@@ -99,3 +99,64 @@ pub(crate) fn account(network: &Network, measured: &[Measurement], p2p_power: Wa
         instructions: measured.len(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::instruction::Instruction;
+    use crate::pipeline::Pipeline;
+    use crate::schedule::Schedule;
+    use crate::test_profiles::unequal;
+    use crate::units::Mhz;
+
+    fn fastest_plan() -> Plan {
+        let schedule = Schedule::OneForwardOneBackward;
+        Pipeline::new(&unequal(), schedule, 2).unwrap().plan(|_| Mhz(1400))
+    }
+
+    fn refused(change: impl FnOnce(&mut Plan)) -> String {
+        let mut plan = fastest_plan();
+        change(&mut plan);
+        replay(&unequal(), &plan, Watts(80.0)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn waiting_costs_the_p2p_blocking_power() {
+        let idle_free = replay(&unequal(), &fastest_plan(), Watts(0.0)).unwrap();
+        let replayed = replay(&unequal(), &fastest_plan(), Watts(80.0)).unwrap();
+        // First forward of stage 0, both microbatches of stage 1, last backward of stage 0.
+        assert!((replayed.iteration_time_s - (0.05 + 0.36 + 0.1)).abs() < 1e-12);
+        assert!((idle_free.iteration_energy_j - 2.0 * (20.0 + 41.0 + 25.0 + 50.0)).abs() < 1e-9);
+        let waiting_s = 2.0 * 0.51 - 2.0 * (0.05 + 0.1 + 0.06 + 0.12);
+        let waiting_j = replayed.iteration_energy_j - idle_free.iteration_energy_j;
+        assert!((waiting_j - 80.0 * waiting_s).abs() < 1e-9);
+        assert_eq!(replayed.instructions, 8);
+    }
+
+    #[test]
+    fn a_plan_of_another_number_of_stages_is_refused_with_both() {
+        let message = refused(|plan| plan.num_stages = 3);
+        assert!(message.contains("3 stages") && message.contains('2'), "{message}");
+    }
+
+    #[test]
+    fn a_clock_that_was_not_measured_is_refused_with_its_place() {
+        let message = refused(|plan| plan.stages[1].instructions[0].frequency_mhz = Mhz(1234));
+        assert!(message.contains("stage 1, forward at 1234 MHz"), "{message}");
+    }
+
+    #[test]
+    fn an_order_that_deadlocks_is_refused() {
+        let message = refused(|plan| plan.stages[1].instructions.reverse());
+        assert!(message.contains("deadlock"), "{message}");
+    }
+
+    #[test]
+    fn the_highest_clocks_take_the_place_of_any_others() {
+        let mut plan = fastest_plan();
+        plan.stages[0].instructions[0].frequency_mhz = Mhz(1380);
+        let highest = at_highest_clocks(&unequal(), &plan).unwrap();
+        assert_eq!(highest, fastest_plan());
+        assert_eq!(highest.stages[0].instructions[0].instruction, Instruction::Forward);
+    }
+}

@@ -1,7 +1,9 @@
 # `make demo` and `make test` are all that a newcomer needs: they install what is missing.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build programs demo test lint bench audit clean
+PREFIX ?= /usr/local
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+.PHONY: help setup build programs install demo test lint bench audit clean
 
 help: ## Show what there is to make
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -14,6 +16,19 @@ build: programs ## Build the release programs and libpfo
 
 programs: setup
 	cargo build --release -p pfod -p pfoctl -p pfo-sim
+
+install: ## Install what `make build` built, under PREFIX (and DESTDIR)
+	install -D -m 755 target/release/pfod $(DESTDIR)$(PREFIX)/sbin/pfod
+	install -D -m 755 target/release/pfoctl $(DESTDIR)$(PREFIX)/bin/pfoctl
+	install -D -m 644 target/dylib/libpfo.so $(DESTDIR)$(PREFIX)/lib/libpfo.so.0
+	ln -sf libpfo.so.0 $(DESTDIR)$(PREFIX)/lib/libpfo.so
+	install -D -m 644 shim/include/pfo.h $(DESTDIR)$(PREFIX)/include/pfo.h
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed -e 's|@prefix@|$(PREFIX)|' -e 's|@libdir@|$${prefix}/lib|' \
+		-e 's|@includedir@|$${prefix}/include|' -e 's|@version@|$(VERSION)|' shim/pfo.pc.in \
+		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/pfo.pc
+	test -e $(DESTDIR)/etc/pfo/pfod.toml || \
+		install -D -m 644 daemon/pfod.toml $(DESTDIR)/etc/pfo/pfod.toml
 
 demo: programs ## Watch four simulated GPUs save energy, in about a minute
 	@demo/run

@@ -26,6 +26,9 @@ const BUFFER_BYTES: usize = 16 * 1024;
 /// Instructions of a step that are remembered to check new plans against.
 const REMEMBERED_UNITS: usize = 1 << 16;
 
+/// No more events than this come in one read.
+const MOST_EVENTS_READ: usize = BUFFER_BYTES / 32;
+
 /// How a session came to its end.
 #[derive(Debug)]
 pub enum End {
@@ -55,6 +58,14 @@ struct StepsBegun {
     at_ns: u64,
 }
 
+/// The instructions that ended and are not published yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct JustFinished {
+    instructions: u64,
+    took_ns: u64,
+    off_plan_ns: u64,
+}
+
 /// A rank and its GPU, while its session lasts.
 pub struct Rank {
     session: Arc<Session>,
@@ -70,8 +81,13 @@ pub struct Rank {
     begun: StepsBegun,
     mismatch: Option<Mismatch>,
     mismatched_in_a_row: u32,
+    just_finished: JustFinished,
+    /// What the rank runs in this step, if it is complete.
     units: Vec<Unit>,
     units_complete: bool,
+    /// What it ran in the last whole step, if that is not published yet.
+    whole_step: Vec<Unit>,
+    step_ended: bool,
 }
 
 impl Rank {
@@ -99,8 +115,11 @@ impl Rank {
             begun: StepsBegun::default(),
             mismatch: None,
             mismatched_in_a_row: 0,
-            units: Vec::with_capacity(256),
+            just_finished: JustFinished::default(),
+            units: Vec::with_capacity(MOST_EVENTS_READ),
             units_complete: false,
+            whole_step: Vec::with_capacity(MOST_EVENTS_READ),
+            step_ended: false,
         }
     }
 
@@ -113,6 +132,12 @@ impl Rank {
     pub fn serve(&mut self) -> End {
         let energy_j = self.clocks.energy_j();
         self.progress().measured.store(Arc::new(Measured::begin(energy_j)));
+        let end = self.follow_events();
+        self.account();
+        end
+    }
+
+    fn follow_events(&mut self) -> End {
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut filled = 0;
         loop {
@@ -131,12 +156,12 @@ impl Rank {
                 Ok(None) => return End::Goodbye,
                 Err(error) => return End::Closed(ClosingReason::Malformed, error.to_string()),
             };
-            buffer.copy_within(taken..filled, 0);
-            filled -= taken;
             if let Err(error) = self.set_clock() {
                 return End::Closed(ClosingReason::GpuLost, error.to_string());
             }
             self.account();
+            buffer.copy_within(taken..filled, 0);
+            filled -= taken;
             if let Some(end) = self.closed() {
                 return end;
             }
@@ -207,8 +232,9 @@ impl Rank {
         } else if matches!(event.mark, Mark::StepEnd(_)) && self.cursor.wish() != Wish::Highest {
             self.mismatched_in_a_row = 0;
         }
-        if matches!(event.mark, Mark::StepEnd(_)) {
-            self.remember_units();
+        if matches!(event.mark, Mark::StepEnd(_)) && std::mem::take(&mut self.units_complete) {
+            std::mem::swap(&mut self.units, &mut self.whole_step);
+            self.step_ended = true;
         }
     }
 
@@ -253,19 +279,24 @@ impl Rank {
             }
             Err(ClockError::Driver(error)) if error.is_gpu_lost() => Err(error.into()),
             Err(error) => {
-                if self.refused.replace(wish).is_none() {
-                    tracing::warn!(
-                        job = %self.session.holder.job, rank = self.session.holder.rank,
-                        "the clock was not set: {error}"
-                    );
-                }
-                self.progress().problem.store(Some(Arc::new(error.to_string())));
+                self.put_up_with(wish, &error);
                 Ok(())
             }
         }
     }
 
-    fn count_finished(&self, finished: Finished) {
+    #[cold]
+    fn put_up_with(&mut self, wish: Wish, error: &ClockError) {
+        if self.refused.replace(wish).is_none() {
+            tracing::warn!(
+                job = %self.session.holder.job, rank = self.session.holder.rank,
+                "the clock was not set: {error}"
+            );
+        }
+        self.progress().problem.store(Some(Arc::new(error.to_string())));
+    }
+
+    fn count_finished(&mut self, finished: Finished) {
         let Finished { planned, began_ns, ended_ns } = finished;
         let took_ns = ended_ns.saturating_sub(began_ns);
         let off_ns = match self.clocks.locked() {
@@ -274,23 +305,28 @@ impl Rank {
             }
             _ => took_ns,
         };
-        let progress = self.progress();
-        progress.instructions.fetch_add(1, Relaxed);
-        progress.instruction_ns.fetch_add(took_ns, Relaxed);
-        progress.off_plan_ns.fetch_add(off_ns, Relaxed);
-    }
-
-    fn remember_units(&mut self) {
-        let known = self.progress().ran.load();
-        let same = known.as_ref().is_some_and(|ran| **ran == self.units);
-        if self.units_complete && !same {
-            self.progress().ran.store(Some(Arc::new(self.units.clone())));
-        }
-        self.units_complete = false;
+        let sum = &mut self.just_finished;
+        sum.instructions += 1;
+        // The times are the peer's word, and may be anything.
+        sum.took_ns = sum.took_ns.wrapping_add(took_ns);
+        sum.off_plan_ns = sum.off_plan_ns.wrapping_add(off_ns);
     }
 
     /// Everything that could wait until the clock was set.
     fn account(&mut self) {
+        // So that no read makes it grow on the way to the driver.
+        self.units.reserve(MOST_EVENTS_READ.min(REMEMBERED_UNITS - self.units.len()));
+        if self.just_finished.instructions > 0 {
+            let JustFinished { instructions, took_ns, off_plan_ns } =
+                std::mem::take(&mut self.just_finished);
+            let progress = self.progress();
+            progress.instructions.fetch_add(instructions, Relaxed);
+            progress.instruction_ns.fetch_add(took_ns, Relaxed);
+            progress.off_plan_ns.fetch_add(off_plan_ns, Relaxed);
+        }
+        if std::mem::take(&mut self.step_ended) {
+            self.remember_whole_step();
+        }
         if self.begun.steps > 0 {
             let StepsBegun { steps, at_ns } = std::mem::take(&mut self.begun);
             if let Some(energy_j) = self.clocks.energy_j() {
@@ -300,9 +336,20 @@ impl Rank {
                 self.progress().measured.store(Arc::new(measured));
             }
         }
-        let Some(mismatch) = self.mismatch.take() else {
-            return;
-        };
+        if let Some(mismatch) = self.mismatch.take() {
+            self.account_for(mismatch);
+        }
+    }
+
+    fn remember_whole_step(&self) {
+        let known = self.progress().ran.load();
+        if known.as_ref().is_none_or(|ran| **ran != self.whole_step) {
+            self.progress().ran.store(Some(Arc::new(self.whole_step.clone())));
+        }
+    }
+
+    #[cold]
+    fn account_for(&self, mismatch: Mismatch) {
         self.progress().last_mismatch.store(Some(Arc::new(mismatch.to_string())));
         let rank = self.session.holder.rank;
         if let Some(plan) = &self.plan

@@ -1,6 +1,6 @@
 //! Ranks that do not what their plan has.
 
-use pfo_protocol::{ClientMessage, Instruction, Mark, Unit};
+use pfo_protocol::{ClientMessage, Instruction, Mark, SwapTarget, Unit};
 use pfo_tests::client::{Client, hello};
 use pfo_tests::node::{Node, Setup};
 use pfo_tests::plan::TestPlan;
@@ -75,7 +75,8 @@ fn the_rest_of_a_step_in_the_wrong_order_runs_at_the_highest_clock_and_the_next_
         on.last_mismatch(),
         "instruction 0 was backward of microbatch 0, but the plan has forward of microbatch 0"
     );
-    on.good_step();
+    on.rank.session.step_begin();
+    on.until_locked(on.plan.clocks(0)[0]);
     // From the mismatch on, there was no other clock until the next step began.
     assert_eq!(on.node.machine.clocks_set(0)[set_so_far], on.plan.clocks(0)[0]);
     let status = on.node.rank(JOB, 0);
@@ -174,7 +175,11 @@ fn after_a_suspension_a_new_swap_starts_over() {
     on.rank.step();
     on.rank.session.step_begin();
     on.node.until_is("the rank's step", &Some(4), || on.node.rank(JOB, 0).step);
-    on.node.take_up(JOB, &other.to_json());
+    // What a rank ran is published only after its clock is set.
+    on.node.until("the plan fits", || {
+        on.node.load(JOB, &other.to_json()).map_err(|refusal| refusal.to_string())
+    });
+    on.node.swap(JOB, SwapTarget::Loaded).unwrap();
     on.rank.step();
     on.until_locked(1200);
     assert_eq!(on.node.job(JOB).plan.unwrap().suspended, None);

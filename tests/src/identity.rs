@@ -31,7 +31,7 @@ pub fn is_root() -> bool {
 macro_rules! needs_root {
     () => {
         if !$crate::identity::is_root() {
-            $crate::skip::say(concat!(module_path!(), ": only root can be several users"));
+            $crate::skip::say("only root can be several users");
             return;
         }
     };

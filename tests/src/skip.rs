@@ -4,5 +4,8 @@ use std::io::Write;
 
 /// Says why something is left out.
 pub fn say(reason: &str) {
-    let _ = writeln!(std::io::stderr(), "skipped: {reason}");
+    // The runner names each test's thread after it.
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    let _ = writeln!(std::io::stderr(), "skipped in {test}: {reason}");
 }

@@ -40,15 +40,16 @@ impl Undisturbed {
 
     fn start_with(setup: &Setup) -> Self {
         let mut node = Node::start_with(setup);
-        let rank = Rank::open(&node, GOOD_JOB, 0, 1, 3);
-        node.take_up(GOOD_JOB, &TestPlan::distinct(1, 3, 600).to_json());
+        let rank = Rank::open(&node, GOOD_JOB, 0, 1, 2);
+        node.take_up(GOOD_JOB, &TestPlan::distinct(1, 2, 600).to_json());
         let session = node.rank(GOOD_JOB, 0).session;
         let enough = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&enough);
         let train = move || {
             while !stop.load(Ordering::Relaxed) {
                 rank.step();
-                thread::sleep(Duration::from_millis(2));
+                // A busy machine may keep the daemon from reading for so many steps as fit in a socket.
+                thread::sleep(Duration::from_millis(10));
             }
             assert_eq!(rank.session.problem(), None);
             assert_eq!(rank.session.counters().dropped, 0);

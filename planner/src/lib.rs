@@ -26,8 +26,10 @@ mod realise;
 mod relaxation;
 mod replay;
 mod schedule;
+mod straggler;
 #[cfg(test)]
 mod test_profiles;
+mod timeline;
 mod tradeoff;
 mod units;
 
@@ -41,4 +43,6 @@ pub use plan::{Plan, PlannedInstruction, Prediction, StagePlan};
 pub use profile::{Measurement, Profile};
 pub use replay::{Replay, at_highest_clocks, replay};
 pub use schedule::Schedule;
+pub use straggler::Straggler;
+pub use timeline::{Span, Timeline};
 pub use units::{Mhz, Microbatch, Stage, Watts};

@@ -36,6 +36,15 @@ impl From<Replay> for Prediction {
 /// If the plan has other stages than the profile, asks for a clock that was not measured, or its
 /// order deadlocks.
 pub fn replay(profile: &Profile, plan: &Plan, p2p_power: Watts) -> Result<Replay, PlanError> {
+    let (network, measured) = measure(profile, plan)?;
+    Ok(account(&network, &measured, p2p_power))
+}
+
+/// A plan's operations, and what was measured of each.
+pub(crate) fn measure(
+    profile: &Profile,
+    plan: &Plan,
+) -> Result<(Network, Vec<Measurement>), PlanError> {
     if plan.num_stages != profile.num_stages() {
         let (plan, profile) = (plan.num_stages, profile.num_stages());
         return Err(PlanError::StagesDiffer { plan, profile });
@@ -61,7 +70,7 @@ pub fn replay(profile: &Profile, plan: &Plan, p2p_power: Watts) -> Result<Replay
         }
     }
     let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
-    Ok(account(&network, &measured, p2p_power))
+    Ok((network, measured))
 }
 
 /// The same plan with every instruction at the highest clock that was measured of it: what a GPU

@@ -50,6 +50,17 @@ pub enum PlanError {
         problem: String,
     },
 
+    /// A plan file of lowtime's or Zeus' that is no list of lists of clocks, or does not fit.
+    #[error("plan, line {line}, column {column}: {problem}")]
+    PythonPlan {
+        /// Counted from 1.
+        line: u32,
+        /// Counted from 1, in characters.
+        column: u32,
+        /// What is wrong there.
+        problem: String,
+    },
+
     /// A profile whose header lacks a column.
     #[error("profile: no column \"{name}\" in the header \"{found}\"")]
     MissingColumn {

@@ -8,6 +8,7 @@
 //! ```
 
 mod anchor;
+mod assembled;
 mod bound;
 mod choices;
 mod curve;
@@ -17,11 +18,13 @@ mod events;
 mod frontier;
 mod frontier_file;
 mod instruction;
+mod lowtime_file;
 mod network;
 mod parallel;
 mod pipeline;
 mod plan;
 mod profile;
+mod python_literal;
 mod realise;
 mod relaxation;
 mod replay;
@@ -38,6 +41,7 @@ pub use deadline::Deadline;
 pub use error::PlanError;
 pub use frontier::{Frontier, Options, Point, Spread};
 pub use instruction::Instruction;
+pub use lowtime_file::{Generation, LowtimePlan};
 pub use pipeline::Pipeline;
 pub use plan::{Plan, PlannedInstruction, Prediction, StagePlan};
 pub use profile::{Measurement, Profile};

@@ -1,6 +1,7 @@
 # `make demo` and `make test` are all that a newcomer needs: they install what is missing.
 
 .DEFAULT_GOAL := help
+SHELL := /bin/bash -o pipefail
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 .PHONY: help setup build programs install demo test lint bench audit clean
@@ -27,6 +28,13 @@ install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 	sed -e 's|@prefix@|$(PREFIX)|' -e 's|@libdir@|$${prefix}/lib|' \
 		-e 's|@includedir@|$${prefix}/include|' -e 's|@version@|$(VERSION)|' shim/pfo.pc.in \
 		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/pfo.pc
+	for unit in pfod.service pfod.socket pfod-admin.socket; do \
+		install -d $(DESTDIR)$(PREFIX)/lib/systemd/system && \
+		sed -e 's|/usr/sbin/|$(PREFIX)/sbin/|' systemd/$$unit \
+			> $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit 1; \
+	done
+	install -D -m 644 systemd/pfod.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/pfod.conf
+	install -D -m 644 systemd/pfod.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/pfod.conf
 	test -e $(DESTDIR)/etc/pfo/pfod.toml || \
 		install -D -m 644 daemon/pfod.toml $(DESTDIR)/etc/pfo/pfod.toml
 
@@ -37,12 +45,13 @@ test: setup ## Run every test
 	cargo build --workspace --all-targets
 	cargo test --workspace
 
-lint: ## Check format, lints, documentation and dependencies
+lint: ## Check format, lints, documentation, dependencies and the unit's hardening
 	@scripts/setup --lint
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 	cargo deny --offline check bans licenses sources
+	systemd-analyze security --offline=true --threshold=15 --no-pager systemd/pfod.service | tail -1
 
 bench: programs ## Measure latencies, memory and planning side by side
 	cargo run --release --quiet -p pfo-tests --bin pfo-bench

@@ -167,7 +167,9 @@ impl Node {
         assert!(self.daemon.is_none(), "there is a daemon already");
         self.daemon = Some(Daemon::start(self, &[]));
         let connects = || std::os::unix::net::UnixStream::connect(self.socket());
-        self.until("the daemon serves", || connects().map(drop).map_err(|e| e.to_string()));
+        self.until("the daemon is there", || connects().map(drop).map_err(|e| e.to_string()));
+        // It accepts nobody before it is ready.
+        let _ = self.status();
     }
 
     /// The daemon that must be there.

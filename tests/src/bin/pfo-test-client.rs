@@ -48,6 +48,10 @@ fn main() -> io::Result<()> {
         std::fs::write(file, child.id().to_string())?;
     }
     let answers = stream.try_clone()?;
-    thread::spawn(move || copy(answers, io::stdout()));
-    copy(io::stdin(), &stream)
+    let answering = thread::spawn(move || copy(answers, io::stdout()));
+    if copy(io::stdin(), &stream).is_err() {
+        // The daemon has hung up, and may have said why.
+        let _ = answering.join();
+    }
+    Ok(())
 }

@@ -1,11 +1,11 @@
 //! `pfoctl plan evaluate`: what a plan costs on a profile, whoever made it.
 
 use clap::Args;
-use pfo_planner::{Plan, PlanError, Profile, Watts, replay};
+use pfo_planner::{PlanError, Profile, Schedule, Watts, replay};
 use serde::Serialize;
 
 use super::comparison::Cost;
-use super::{Failure, file};
+use super::{Failure, file, format};
 use crate::error::Error;
 use crate::output::{Look, Output};
 use crate::status::quantity::{change, joules, percent, seconds};
@@ -18,9 +18,13 @@ pub(crate) struct Evaluate {
     #[arg(value_name = "PROFILE.csv")]
     profile: String,
 
-    /// The plan, pfo-plan/1 JSON; - reads standard input
-    #[arg(value_name = "PLAN.json")]
+    /// The plan, pfo-plan/1 JSON or a plan file of lowtime, Perseus or Zeus; - reads standard input
+    #[arg(value_name = "PLAN.json|PLAN.py")]
     plan: String,
+
+    /// The schedule of a plan file that does not say it
+    #[arg(long, value_name = "NAME", default_value_t = Schedule::OneForwardOneBackward)]
+    schedule: Schedule,
 
     /// What a GPU draws while it waits, in watts [default: what the plan says]
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
@@ -49,7 +53,8 @@ impl Evaluate {
         };
         let csv = file::read(&self.profile)?;
         let profile = Profile::from_csv(csv.as_slice()).map_err(bad(&self.profile))?;
-        let plan = Plan::from_json(&file::read(&self.plan)?).map_err(bad(&self.plan))?;
+        let plan = format::read(&file::read(&self.plan)?, &profile, self.schedule)
+            .map_err(bad(&self.plan))?;
         let p2p_power = self
             .p2p_power
             .map(Watts)

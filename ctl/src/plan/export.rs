@@ -3,6 +3,7 @@
 use clap::Args;
 use pfo_planner::{Deadline, Frontier};
 
+use super::format::Format;
 use super::{Failure, file};
 use crate::error::Error;
 use crate::output::Output;
@@ -19,7 +20,11 @@ pub(crate) struct Export {
     #[arg(long, value_name = "D")]
     deadline: Deadline,
 
-    /// The file to write, pfo-plan/1 JSON; - is standard output
+    /// The plan's format
+    #[arg(long, value_enum, default_value_t = Format::Pfo)]
+    format: Format,
+
+    /// The file to write; - is standard output
     #[arg(short, long, value_name = "PLAN.json", default_value = "-")]
     output: String,
 }
@@ -29,11 +34,11 @@ impl Export {
         let frontier = load(&self.frontier)?;
         let place = frontier.pick(self.deadline).map_err(Failure::BadRequest)?;
         let plan = frontier.plan(place).map_err(Failure::BadRequest)?;
-        let json = plan.to_json().map_err(Failure::BadRequest)?;
+        let text = self.format.write(&plan).map_err(Failure::BadRequest)?;
         if self.output == "-" {
-            return output.text(&json);
+            return output.text(&text);
         }
-        Ok(file::write(&self.output, json.as_bytes())?)
+        Ok(file::write(&self.output, text.as_bytes())?)
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) enum Failure {
     BadRequest(PlanError),
     #[error("{name} does not say the P2P-blocking power that it was made for; give --p2p-power")]
     NoPower { name: String },
+    #[error("{directory} has no file named freqs_pipeline_*.py")]
+    NoPlans { directory: String },
     #[error("cannot write {name}: {source}")]
     Write { name: String, source: io::Error },
 }
@@ -31,7 +33,8 @@ impl Failure {
             | Self::TooLarge { .. }
             | Self::BadFile { .. }
             | Self::BadRequest(_)
-            | Self::NoPower { .. } => Exit::Usage,
+            | Self::NoPower { .. }
+            | Self::NoPlans { .. } => Exit::Usage,
         }
     }
 }

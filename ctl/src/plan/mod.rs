@@ -1,14 +1,19 @@
-//! `pfoctl plan optimize`, `show`, `export` and `evaluate`: from a profile to a plan. No daemon is
+//! `pfoctl plan optimize`, `show`, `export` and the like: from a profile to a plan. No daemon is
 //! asked and nothing here needs a privilege.
 
 mod comparison;
+mod directory;
 mod evaluate;
 mod export;
 mod failure;
 mod file;
+mod format;
+mod import;
 pub(crate) mod load;
 mod optimize;
+mod pick;
 mod progress;
+mod sample;
 mod show;
 pub(crate) mod swap;
 
@@ -19,7 +24,10 @@ use crate::output::Output;
 use evaluate::Evaluate;
 use export::Export;
 pub(crate) use failure::Failure;
+use import::Import;
 use optimize::Optimize;
+use pick::Pick;
+use sample::Sample;
 use show::Show;
 
 /// The commands that make plans and look at them.
@@ -28,6 +36,9 @@ pub(crate) enum MakePlan {
     Optimize(Optimize),
     Show(Show),
     Export(Export),
+    Pick(Pick),
+    Sample(Sample),
+    Import(Import),
     Evaluate(Evaluate),
 }
 
@@ -38,6 +49,9 @@ impl MakePlan {
             Self::Optimize(optimize) => optimize.run(output),
             Self::Show(show) => show.run(output),
             Self::Export(export) => export.run(output),
+            Self::Pick(pick) => pick.run(output),
+            Self::Sample(sample) => sample.run(output),
+            Self::Import(import) => import.run(output),
             Self::Evaluate(evaluate) => evaluate.run(output),
         }
     }

@@ -65,7 +65,8 @@ impl Optimize {
     }
 }
 
-fn summary(name: &str, frontier: &Frontier) -> String {
+/// One line about a frontier: how many plans, and the ends.
+pub(super) fn summary(name: &str, frontier: &Frontier) -> String {
     let written = |point: Option<Point>| {
         point.map_or_else(String::new, |point| {
             format!("{} {}", seconds(point.iteration_time_s), joules(point.iteration_energy_j))

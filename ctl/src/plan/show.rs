@@ -29,6 +29,10 @@ pub(crate) struct Show {
     /// Print JSON: what the frontier is for, and all its points
     #[arg(long)]
     json: bool,
+
+    /// Print CSV: time,energy (s, J) of every plan, fastest first
+    #[arg(long, conflicts_with_all = ["json", "all"])]
+    csv: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -49,6 +53,9 @@ struct Shown {
 impl Show {
     pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
         let frontier = load(&self.frontier)?;
+        if self.csv {
+            return output.text(&csv(&frontier));
+        }
         let shown = Shown::new(&frontier).map_err(Failure::BadRequest)?;
         if self.json {
             return output.json(&shown);
@@ -128,6 +135,14 @@ impl Shown {
         );
         text
     }
+}
+
+/// The points as Perseus' planner writes its own; a number is written so that it is read back as it
+/// was.
+fn csv(frontier: &Frontier) -> String {
+    let rows =
+        frontier.points().map(|p| format!("{},{}\n", p.iteration_time_s, p.iteration_energy_j));
+    format!("time,energy\n{}", rows.collect::<String>())
 }
 
 /// So many of `count` indices, evenly, with the first and the last.

@@ -1,0 +1,152 @@
+//! `pfoctl plan` from a profile to plan files of every format and back. No daemon is asked.
+
+mod pfoctl;
+
+use std::fs;
+
+use pfoctl::Bench;
+
+#[test]
+fn a_frontier_sampled_as_python_files_is_imported_as_it_was() {
+    for format in ["lowtime", "zeus"] {
+        let bench = Bench::new();
+        bench.frontier("made", 30);
+        bench.done(&["plan", "sample", "made", "-n", "1", "-o", "files", "--format", format]);
+        let said = bench.done(&[
+            "plan",
+            "import",
+            "files",
+            "--profile",
+            "profile.csv",
+            "--microbatches",
+            "6",
+            "--p2p-power",
+            "400",
+            "-o",
+            "imported",
+        ]);
+        assert!(said.starts_with("imported: ") && !said.contains("no cheaper"), "{said}");
+        let csv = |frontier: &str| bench.done(&["plan", "show", frontier, "--csv"]);
+        assert_eq!(csv("imported"), csv("made"), "{format}");
+    }
+}
+
+#[test]
+fn a_frontier_as_csv_falls_from_the_fastest_plan_on() {
+    let bench = Bench::new();
+    bench.frontier("made", 30);
+    let csv = bench.done(&["plan", "show", "made", "--csv"]);
+    let mut lines = csv.lines();
+    assert_eq!(lines.next(), Some("time,energy"));
+    let rows: Vec<(f64, f64)> = lines
+        .map(|line| line.split_once(',').unwrap())
+        .map(|(time, energy)| (time.parse().unwrap(), energy.parse().unwrap()))
+        .collect();
+    assert!(rows.len() > 2 && rows.is_sorted_by(|a, b| a.0 < b.0 && a.1 > b.1), "{csv}");
+}
+
+#[test]
+fn a_sample_has_numbers_that_rise_with_speed_and_the_fastest_plan() {
+    let bench = Bench::new();
+    bench.frontier("made", 30);
+    let said = bench.done(&["plan", "sample", "made", "-n", "4", "-o", "files"]);
+    let mut names: Vec<String> = fs::read_dir(bench.path("files"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert!(said.contains(&format!("{} of ", names.len())), "{said}");
+    assert_eq!(names[..2], ["plan_00000.json", "plan_00004.json"]);
+    let time = |name: &String| {
+        let json: serde_json::Value =
+            serde_json::from_slice(&fs::read(bench.path("files").join(name)).unwrap()).unwrap();
+        json["predicted"]["iteration_time_s"].as_f64().unwrap()
+    };
+    let times: Vec<f64> = names.iter().map(time).collect();
+    assert!(times.is_sorted_by(|a, b| a > b), "{times:?}");
+    let csv = bench.done(&["plan", "show", "made", "--csv"]);
+    let fastest = csv.lines().nth(1).unwrap().split_once(',').unwrap().0.to_owned();
+    assert_eq!(times.last().unwrap().to_string(), fastest);
+}
+
+#[test]
+fn a_sample_among_older_files_is_refused_and_changes_nothing() {
+    let bench = Bench::new();
+    bench.frontier("made", 10);
+    bench.done(&["plan", "sample", "made", "-n", "2", "-o", "files"]);
+    let ran = bench.run(&["plan", "sample", "made", "-n", "1", "-o", "files"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("files") && ran.stderr.contains("not empty"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_stragglers_time_picks_the_plan_that_an_equal_deadline_exports() {
+    let bench = Bench::new();
+    bench.frontier("made", 30);
+    let picked = bench.done(&["plan", "pick", "made", "--straggler", "1.05"]);
+    let exported = bench.done(&["plan", "export", "made", "--deadline", "1.05x"]);
+    assert_eq!(picked, exported);
+    let said = bench.done(&["plan", "pick", "made", "--straggler", "99", "-o", "slow.json"]);
+    assert!(said.starts_with("slow.json: ") && said.contains("energy against"), "{said}");
+    let cheapest = bench.done(&["plan", "export", "made", "--deadline", "min-energy"]);
+    assert_eq!(fs::read_to_string(bench.path("slow.json")).unwrap(), cheapest);
+    let ran = bench.run(&["plan", "pick", "made", "--straggler", "0.9"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("0.9") && ran.stderr.contains("from 1 on"), "{}", ran.stderr);
+}
+
+#[test]
+fn every_format_of_a_plan_is_evaluated_alike() {
+    let bench = Bench::new();
+    bench.frontier("made", 30);
+    let mut answers = Vec::new();
+    for format in ["pfo", "lowtime", "zeus"] {
+        let arguments = ["plan", "export", "made", "--deadline", "1.02x", "--format", format];
+        bench.done(&[&arguments[..], &["-o", "plan"]].concat());
+        let evaluate = ["plan", "evaluate", "profile.csv", "plan", "--p2p-power", "400", "--json"];
+        answers.push(bench.done(&evaluate));
+    }
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+}
+
+#[test]
+fn one_python_file_becomes_a_plan_with_its_replay() {
+    let bench = Bench::new();
+    bench.frontier("made", 30);
+    bench.done(&[
+        "plan",
+        "export",
+        "made",
+        "--deadline",
+        "fastest",
+        "--format",
+        "zeus",
+        "-o",
+        "a.py",
+    ]);
+    let import = ["plan", "import", "a.py", "--profile", "profile.csv", "--microbatches", "6"];
+    let json = bench.done(&[&import[..], &["--p2p-power", "400", "-o", "-"]].concat());
+    assert_eq!(json, bench.done(&["plan", "export", "made", "--deadline", "fastest"]));
+}
+
+#[test]
+fn what_does_not_fit_is_told_with_the_files_name_and_the_place() {
+    let bench = Bench::new();
+    bench.write("odd.py", "[\n[1400, 1400],\n[__import__('os')],\n]\n");
+    bench.write("short.py", "[[1400, 1400], [1400, 1400]]\n");
+    fs::create_dir(bench.path("empty")).unwrap();
+    for (plans, words) in [
+        ("odd.py", &["odd.py", "line 3, column 2"][..]),
+        ("short.py", &["short.py", "stage 0", "2 entries", "12 instructions"]),
+        ("empty", &["empty has no file named freqs_pipeline_*.py"]),
+        ("/nowhere.py", &["/nowhere.py"]),
+    ] {
+        let import = ["plan", "import", plans, "--profile", "profile.csv", "--microbatches", "6"];
+        let ran = bench.run(&[&import[..], &["--p2p-power", "400", "-o", "out"]].concat());
+        assert_eq!(ran.code, Some(2), "{plans}: {}", ran.stderr);
+        for word in words {
+            assert!(ran.stderr.contains(word), "no {word:?} in {}", ran.stderr);
+        }
+        assert!(!bench.path("out").exists());
+    }
+}

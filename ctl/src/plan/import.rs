@@ -20,8 +20,8 @@ use crate::text::harmless;
 /// What they claim is not believed: every plan is replayed over the profile.
 #[derive(Args)]
 pub(crate) struct Import {
-    /// A directory of freqs_pipeline_*.py, which makes a frontier, or one such file, which makes a
-    /// plan; - reads one from standard input
+    /// A directory of `freqs_pipeline_*.py`, which makes a frontier, or one such file, which makes
+    /// a plan; - reads one from standard input
     #[arg(value_name = "DIR|FILE.py")]
     plans: String,
 

@@ -143,7 +143,8 @@ impl Cursor {
         self.next_event = event.sequence.saturating_add(1);
         let mut outcome = Outcome::default();
         if missing > 0 {
-            self.lost += missing;
+            // The numbers are the peer's word, and may go back and forth.
+            self.lost = self.lost.saturating_add(missing);
             outcome.mismatch = self.stray(Mismatch::Lost(missing, event.sequence));
         }
         match event.mark {

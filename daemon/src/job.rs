@@ -121,7 +121,8 @@ impl Job {
         let position = &member.hello.position;
         let (rank, name) = (position.rank, &self.key.name);
         let mut members = self.members();
-        if position.pp_degree != self.pp_degree && !members.ranks.is_empty() {
+        // The others may have left since this job was found for the rank: its plans are theirs still.
+        if position.pp_degree != self.pp_degree {
             return Err(Refusal::new(
                 RefusalCode::RankConflict,
                 format!(

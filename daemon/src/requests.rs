@@ -21,6 +21,9 @@ use crate::swap::Swap;
 /// while telling would cost every rank a call into the runtime.
 const SWAP_POLL: Duration = Duration::from_millis(5);
 
+/// The longest label of a plan, in bytes.
+const LONGEST_LABEL: usize = 64;
+
 /// What a request leads to.
 pub enum Decision {
     /// This answer.
@@ -55,6 +58,7 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
         }
         Request::PlanLoad { job, label, plan } => {
             let job = select(node, peer, &job)?;
+            check_label(&label)?;
             let plan = job.load(label, &plan, node.clock_bounds())?;
             tracing::info!(
                 uid = peer.uid, pid = peer.pid, job = %job.key.name, plan = plan.number,
@@ -82,6 +86,16 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
             "install the same release of pfod and pfoctl",
         )),
     }
+}
+
+/// A label is shown to others, in tables and logs.
+fn check_label(label: &str) -> Result<(), Refusal> {
+    let wrong = match label.len() {
+        1..=LONGEST_LABEL if !label.contains(char::is_control) => return Ok(()),
+        1..=LONGEST_LABEL => format!("the label {label:?} is not one line of text"),
+        length => format!("the label has {length} bytes, not 1 to {LONGEST_LABEL}"),
+    };
+    Err(Refusal::new(RefusalCode::Malformed, wrong, "give the plan another label"))
 }
 
 fn select(node: &Node, peer: &Peer, selector: &JobSelector) -> Result<Arc<Job>, Refusal> {

@@ -76,7 +76,9 @@ pub async fn open(
 
 fn check_position(hello: &Hello) -> Result<(), Refusal> {
     let p = &hello.position;
-    let world = u64::from(p.pp_degree) * u64::from(p.dp_degree) * u64::from(p.tp_degree);
+    let world = [p.dp_degree, p.tp_degree]
+        .iter()
+        .fold(u64::from(p.pp_degree), |world, degree| world.saturating_mul(u64::from(*degree)));
     let checks = [
         ("rank", p.rank, world),
         ("pp_rank", p.pp_rank, p.pp_degree.into()),
@@ -260,7 +262,7 @@ impl Opening {
         let holder = &self.session().holder;
         tracing::info!(
             job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
-            gpu_uuid = %self.gpu.uuid, session = holder.session, client = %self.hello.client,
+            gpu_uuid = %self.gpu.uuid, session = holder.session, client = ?self.hello.client,
             "leased the GPU"
         );
         let welcome = Welcome {

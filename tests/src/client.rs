@@ -72,6 +72,11 @@ impl Client {
         self.sequence += events;
     }
 
+    /// Counts events from 0 again, as no client may within a session.
+    pub fn count_anew(&mut self) {
+        self.sequence = 0;
+    }
+
     /// The daemon's next message.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use pfo_protocol::{
-    ClientMessage, Closing, ClosingReason, DaemonMessage, GpuName, Hello, Instruction,
+    ClientMessage, Closing, ClosingReason, DaemonMessage, Event, GpuName, Hello, Instruction,
     LARGEST_PAYLOAD, Mark, Refusal, RefusalCode, Request, Response, Unit, Unsupported,
 };
 use pfo_tests::client::{Client, hello};
@@ -121,6 +121,46 @@ fn malformed(client: &mut Client) -> String {
             message
         }
         other => panic!("{other:?}"),
+    }
+}
+
+/// Xorshift: the same nonsense in every run.
+struct Noise(u64);
+
+impl Noise {
+    fn new() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// A number that is small, as large as can be, or anything.
+    fn number(&mut self) -> u64 {
+        match self.next() % 4 {
+            0 => self.next() % 4,
+            1 => u64::MAX - self.next() % 4,
+            _ => self.next(),
+        }
+    }
+
+    fn event(&mut self) -> Event {
+        let unit = Unit {
+            instruction: Instruction::ALL[self.next() as usize % 2],
+            chunk: (self.next() % 2) as u16,
+            microbatch: (self.number() % 3) as u32,
+        };
+        let mark = match self.next() % 6 {
+            0 => Mark::StepBegin(self.number()),
+            1 => Mark::StepEnd(self.number()),
+            2 | 3 => Mark::InstructionBegin(unit),
+            _ => Mark::InstructionEnd(unit),
+        };
+        Event { sequence: self.number(), client_ns: self.number(), mark }
     }
 }
 
@@ -242,17 +282,8 @@ fn an_event_before_hello_and_a_second_hello_end_their_connection() {
 #[test]
 fn garbage_of_any_kind_is_answered_or_cut_off_before_and_in_a_session() {
     let undisturbed = Undisturbed::start();
-    // Xorshift: the same garbage in every run.
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut garbage = |length: usize| {
-        let byte = |_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as u8
-        };
-        (0..length).map(byte).collect::<Vec<_>>()
-    };
+    let mut noise = Noise::new();
+    let mut garbage = |length: usize| (0..length).map(|_| noise.next() as u8).collect::<Vec<_>>();
     for round in 0..150 {
         let mut bytes = garbage(8 + round * 3);
         if round % 3 > 0 {
@@ -289,10 +320,68 @@ fn impossible_events_of_a_real_session_cost_only_that_session() {
     ] {
         client.tell(mark);
     }
-    client.lose(u64::MAX - 100);
-    client.tell(Mark::StepEnd(3));
+    for _ in 0..3 {
+        client.lose(u64::MAX - 100);
+        client.tell(Mark::StepEnd(3));
+        client.count_anew();
+        client.tell(Mark::StepBegin(u64::MAX - 1));
+    }
     client.say(&ClientMessage::Goodbye);
     client.assert_ended();
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn events_that_make_no_sense_at_all_cost_only_their_own_session() {
+    let undisturbed = Undisturbed::start();
+    let mut client = undisturbed.in_session();
+    let plan = TestPlan::distinct(1, 2, 600).to_json();
+    undisturbed.node.take_up("bad", &plan);
+    let mut noise = Noise::new();
+    for _ in 0..5000 {
+        client.say(&ClientMessage::Event(noise.event()));
+    }
+    let bad = || undisturbed.node.rank("bad", 0);
+    undisturbed.node.until_so("the mismatches are counted", || bad().mismatched_steps > 50);
+    client.say(&ClientMessage::Goodbye);
+    client.assert_ended();
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn a_pipeline_larger_than_any_is_no_reason_to_fall_over() {
+    let undisturbed = Undisturbed::start();
+    let mut hello = undisturbed.hello();
+    let position = &mut hello.position;
+    (position.pp_degree, position.dp_degree, position.tp_degree) = (u32::MAX, u32::MAX, u32::MAX);
+    let mut client = undisturbed.connect();
+    client.open(hello).unwrap();
+    client.say(&ClientMessage::Goodbye);
+    client.assert_ended();
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn what_a_client_calls_itself_or_its_plan_forges_no_line_of_the_log_and_fills_no_table() {
+    let undisturbed = Undisturbed::start();
+    let mut client = undisturbed.connect();
+    let forged = "2026-01-01T00:00:00.000000Z ERROR forged";
+    client.open(Hello { client: format!("x\n{forged}"), ..undisturbed.hello() }).unwrap();
+    let plan = TestPlan::distinct(1, 2, 600).to_json();
+    for (label, said) in [
+        (format!("x\n{forged}"), "is not one line of text"),
+        ("\u{1b}[2J".to_owned(), "is not one line of text"),
+        (String::new(), "the label has 0 bytes, not 1 to 64"),
+        ("x".repeat(1 << 20), "the label has 1048576 bytes, not 1 to 64"),
+    ] {
+        let request = Request::PlanLoad { job: job("bad"), label, plan: plan.clone() };
+        let refusal = undisturbed.connect().ask(request).unwrap_err();
+        assert!(refusal.message.contains(said), "{refusal}");
+    }
+    client.say(&ClientMessage::Goodbye);
+    client.assert_ended();
+    let log = undisturbed.node.log();
+    assert!(!log.lines().any(|line| line.starts_with(forged)), "{log}");
     undisturbed.assert_nothing_else_happened();
 }
 

@@ -11,6 +11,7 @@ use nvidia_ml::driver::Gpu;
 use nvidia_ml::set_call::SetCall;
 use pfo::{Instruction, Session};
 use pfo_planner::{Mhz, Microbatch, Plan, PlannedInstruction, Schedule, Stage, StagePlan};
+use pfo_tests::log_text::tail;
 use pfo_tests::node::Node;
 
 use crate::Result;
@@ -189,6 +190,7 @@ impl Answer {
 
 /// A rank that follows its plan to the letter.
 struct Trainer<'a> {
+    node: &'a Node,
     session: Session,
     gpu: Gpu<'a>,
     sets_seen: u64,
@@ -199,7 +201,7 @@ impl<'a> Trainer<'a> {
         let session = open_session(node, 0)?;
         node.take_up(&job(0), plan().to_json()?.as_bytes());
         let gpu = node.machine.gpu(0);
-        Ok(Self { session, gpu, sets_seen: 0 })
+        Ok(Self { node, session, gpu, sets_seen: 0 })
     }
 
     /// Runs a step; returns the set calls that it led to.
@@ -237,6 +239,16 @@ impl<'a> Trainer<'a> {
             let calls = self.gpu.set_calls_since(self.gpu.set_call_count().saturating_sub(1));
             let is_it = |c: &SetCall| c.max.0 == clock_of(index).0 && c.entered.0 >= after_ns;
             Ok(calls.last().is_some_and(is_it))
+        })
+        .map_err(|error| {
+            let calls = self.gpu.set_calls_since(self.gpu.set_call_count().saturating_sub(2));
+            let (counters, problem) = (self.session.counters(), self.session.problem());
+            let (status, log) = (self.node.rank(&job(0), 0), tail(&self.node.log()));
+            format!(
+                "{error} ({} after {after_ns} ns); the last were {calls:#?}, {counters:?}, \
+                 {problem:?}, {status:#?}; the daemon's log:\n{log}",
+                clock_of(index)
+            )
         })?;
         std::thread::sleep(2 * PERIOD);
         Ok(())

@@ -158,6 +158,13 @@ pub enum PlanError {
         frequency: Mhz,
     },
 
+    /// A profile whose instructions have no clock in common.
+    #[error(
+        "profile: no frequency was measured of every instruction, and this policy sets the same \
+         one for several"
+    )]
+    NoCommonClock,
+
     /// A plan for a pipeline of another length than the profile's.
     #[error("the plan has {plan} stages, the profile {profile}")]
     StagesDiffer {

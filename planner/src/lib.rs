@@ -23,6 +23,7 @@ mod network;
 mod parallel;
 mod pipeline;
 mod plan;
+mod policy;
 mod profile;
 mod python_literal;
 mod realise;
@@ -44,6 +45,9 @@ pub use instruction::Instruction;
 pub use lowtime_file::{Generation, LowtimePlan};
 pub use pipeline::Pipeline;
 pub use plan::{Plan, PlannedInstruction, Prediction, StagePlan};
+pub use policy::{
+    End, EnvPipe, EnvPipeType, OfflineEnvPipe, Outcome, Policy, Reconfigure, Zeus,
+};
 pub use profile::{Measurement, Profile};
 pub use replay::{Replay, at_highest_clocks, replay};
 pub use schedule::Schedule;

@@ -1,0 +1,318 @@
+//! EnvPipe (Choi et al., USENIX ATC 2023), as its DeepSpeed fork works while training runs.
+//!
+//! Instructions on the envelope (the last stage, the first forward and the last backward of every
+//! stage) run at the highest clock, all others where their stage's energy is least. Then, step by
+//! step, clocks on what waits say is the critical path are raised, until that is the envelope.
+//!
+//! The profile takes the place of its profiler and the replay that of its measured waits. Where it
+//! takes the shortest wait that it ever measured for the time of a transfer, it is told that time.
+
+use std::fmt;
+
+use super::grid::Grid;
+use super::rehearsal::Rehearsal;
+use super::{End, Outcome};
+use crate::error::PlanError;
+use crate::instruction::Instruction;
+use crate::network::Operation;
+use crate::pipeline::Pipeline;
+use crate::timeline::{Moments, predecessors};
+use crate::units::{Mhz, Stage, Watts};
+
+/// EnvPipe's configuration.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EnvPipe {
+    /// Which clocks it starts from.
+    pub kind: EnvPipeType,
+    /// How it changes them.
+    pub reconfigure: Reconfigure,
+    /// How far apart the clocks are that it profiles: 90 MHz for every GPU that it knows.
+    pub profile_step: Mhz,
+    /// By how much it raises a clock: 30 MHz; `greedy` takes three such steps at once.
+    pub raise_step: Mhz,
+    /// What receiving takes without any wait, in seconds. No such time is in a profile, and none is
+    /// added to the step; 0.6 ms is what EnvPipe's own sample shows.
+    pub transfer_s: f64,
+    /// How many such times a wait must last to count as one: 4 in its single-node examples.
+    pub threshold_scale: f64,
+}
+
+impl Default for EnvPipe {
+    fn default() -> Self {
+        Self {
+            kind: EnvPipeType::Envelope,
+            reconfigure: Reconfigure::Balanced,
+            profile_step: Mhz(90),
+            raise_step: Mhz(30),
+            transfer_s: 0.6e-3,
+            threshold_scale: 4.0,
+        }
+    }
+}
+
+/// EnvPipe's `type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EnvPipeType {
+    /// Every instruction at the highest clock.
+    Baseline,
+    /// Every instruction where its stage's energy is least.
+    Uniform,
+    /// The envelope at the highest clock, the others where their stage's energy is least.
+    Envelope,
+}
+
+/// EnvPipe's `reconfig`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reconfigure {
+    /// Not at all.
+    Default,
+    /// The last instruction of the path that is not at the highest clock yet.
+    Greedy,
+    /// All instructions of the path that have its lowest clock.
+    Balanced,
+}
+
+/// Steps without a change after which it holds its clocks for final.
+const QUIET_STEPS: u32 = 11;
+
+/// The most steps. Clocks only rise, so it ends by itself; a large step might take long.
+const MOST_STEPS: u32 = 50_000;
+
+impl EnvPipe {
+    pub(super) fn outcome(
+        &self,
+        pipeline: &Pipeline,
+        p2p_power: Watts,
+    ) -> Result<Outcome, PlanError> {
+        let grid = Grid::new(pipeline)?;
+        let operations = &pipeline.network().operations;
+        let on_envelope: Vec<bool> =
+            operations.iter().map(|operation| is_on_envelope(operation, pipeline)).collect();
+        let valleys = match self.kind {
+            EnvPipeType::Baseline => Vec::new(),
+            _ => self.valleys(pipeline, &grid, p2p_power),
+        };
+        let mut step = Rehearsal::new(pipeline, |index| match self.kind {
+            EnvPipeType::Baseline => grid.highest(),
+            EnvPipeType::Envelope if on_envelope[index] => grid.highest(),
+            _ => valleys[operations[index].stage.index()],
+        });
+        let (rounds, end) = match self.reconfigure {
+            Reconfigure::Default => (0, End::Settled),
+            _ => self.reconfigure(pipeline, &grid, &on_envelope, &mut step),
+        };
+        Ok(Outcome { plans: vec![step.plan(p2p_power)], chosen: 0, rounds, end })
+    }
+
+    /// For each stage the clock at which its GPU takes least energy in a step, if all stages have
+    /// that clock (the last one only where it will be slowed, too). Waiting is part of that energy.
+    fn valleys(&self, pipeline: &Pipeline, grid: &Grid, p2p_power: Watts) -> Vec<Mhz> {
+        let network = pipeline.network();
+        let last = network.stages.len() - 1;
+        let is_pinned = |stage: usize| stage == last && self.kind != EnvPipeType::Uniform;
+        let mut least = vec![(f64::INFINITY, grid.highest()); network.stages.len()];
+        for clock in grid.sweep(self.profile_step) {
+            let step = Rehearsal::new(pipeline, |index| {
+                let stage = network.operations[index].stage.index();
+                if is_pinned(stage) { grid.highest() } else { clock }
+            });
+            let length_s = step.replay(p2p_power).iteration_time_s;
+            for (stage, operations) in network.stages.iter().enumerate() {
+                let measured = || operations.iter().map(|&index| step.measured(index as usize));
+                let busy_s: f64 = measured().map(|m| m.time_s).sum();
+                let busy_j: f64 = measured().map(|m| m.energy_j).sum();
+                let energy_j = busy_j + p2p_power.0 * (length_s - busy_s);
+                if energy_j < least[stage].0 && !is_pinned(stage) {
+                    least[stage] = (energy_j, clock);
+                }
+            }
+        }
+        least.into_iter().map(|(_, clock)| clock).collect()
+    }
+
+    /// Raises clocks until nothing changes any more.
+    fn reconfigure(
+        &self,
+        pipeline: &Pipeline,
+        grid: &Grid,
+        on_envelope: &[bool],
+        step: &mut Rehearsal,
+    ) -> (u32, End) {
+        for round in 1..=MOST_STEPS {
+            let path = self.critical_path(pipeline, &step.moments());
+            if path.iter().all(|&operation| on_envelope[operation]) {
+                return (round + QUIET_STEPS - 1, End::Settled);
+            }
+            let clock = |operation: usize| step.measured(operation).frequency;
+            let below = path.iter().copied().filter(|&operation| clock(operation) < grid.highest());
+            let (raised, by) = match self.reconfigure {
+                Reconfigure::Greedy => (below.take(1).collect(), Mhz(3 * self.raise_step.0)),
+                _ => {
+                    let lowest = below.clone().map(clock).min();
+                    let at_lowest = below.filter(|&operation| Some(clock(operation)) == lowest);
+                    (at_lowest.collect::<Vec<_>>(), self.raise_step)
+                }
+            };
+            let mut has_changed = false;
+            for operation in raised {
+                let before = step.measured(operation);
+                step.set(operation, grid.raised(before.frequency, by));
+                has_changed |= step.measured(operation) != before;
+            }
+            if !has_changed {
+                return (round + QUIET_STEPS - 1, End::Saturated);
+            }
+        }
+        (MOST_STEPS, End::Bounded)
+    }
+
+    /// From the end of the step back to its begin: to the instruction before on the same stage, or,
+    /// where the stage waited for longer than a few transfers, to the one that it waited for.
+    fn critical_path(&self, pipeline: &Pipeline, moments: &Moments) -> Vec<usize> {
+        let network = pipeline.network();
+        let threshold_s = self.threshold_scale * self.transfer_s;
+        let last = network.stages[0].last().map(|&index| index as usize);
+        std::iter::successors(last, |&operation| {
+            let stage = network.operations[operation].stage;
+            let own = predecessors(network, operation)
+                .find(|&before| network.operations[before].stage == stage);
+            let other = predecessors(network, operation)
+                .find(|&before| network.operations[before].stage != stage);
+            let receives_s = moments.waited_s[operation] + self.transfer_s;
+            if receives_s < threshold_s { own.or(other) } else { other.or(own) }
+        })
+        .collect()
+    }
+}
+
+/// The path of an ideal pipeline whose last stage never waits.
+pub(super) fn is_on_envelope(operation: &Operation, pipeline: &Pipeline) -> bool {
+    let last_stage = Stage(pipeline.profile().num_stages() - 1);
+    let is_first_forward =
+        operation.instruction == Instruction::Forward && operation.microbatch.0 == 0;
+    let is_last_backward = operation.instruction.is_backward()
+        && operation.microbatch.0 + 1 == pipeline.num_microbatches();
+    operation.stage == last_stage || is_first_forward || is_last_backward
+}
+
+impl fmt::Display for EnvPipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            EnvPipeType::Baseline => return f.write_str("baseline"),
+            EnvPipeType::Uniform => "uniform",
+            EnvPipeType::Envelope => "envelope",
+        };
+        let reconfigure = match self.reconfigure {
+            Reconfigure::Default => "default",
+            Reconfigure::Greedy => "greedy",
+            Reconfigure::Balanced => "balanced",
+        };
+        write!(f, "{kind}-{reconfigure}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Plan, Prediction};
+    use crate::profile::{Measurement, Profile};
+    use crate::schedule::Schedule;
+
+    const POWER: Watts = Watts(0.0);
+
+    /// The pipeline of the reference's examples: 20 and 40 ms at 1530 MHz, slower at lower clocks
+    /// with exponent 0.8 and cheapest at 1170 MHz.
+    fn pipeline(stage_scale: [f64; 4], microbatches: u32) -> Pipeline {
+        let mut rows = Vec::new();
+        for (stage, scale) in (0..).map(Stage).zip(stage_scale) {
+            for (instruction, at_highest_s) in
+                [(Instruction::Forward, 0.02), (Instruction::Backward, 0.04)]
+            {
+                for mhz in (1170..=1530).step_by(30) {
+                    let time_s = scale * at_highest_s * (1530.0 / f64::from(mhz)).powf(0.8);
+                    let energy_j = scale * f64::from(mhz);
+                    rows.push((
+                        stage,
+                        instruction,
+                        Measurement { frequency: Mhz(mhz), time_s, energy_j },
+                    ));
+                }
+            }
+        }
+        let profile = Profile::from_measurements(rows).unwrap();
+        Pipeline::new(&profile, Schedule::OneForwardOneBackward, microbatches).unwrap()
+    }
+
+    fn run(pipeline: &Pipeline, kind: EnvPipeType, reconfigure: Reconfigure) -> (Plan, u32, End) {
+        let envpipe = EnvPipe { kind, reconfigure, ..EnvPipe::default() };
+        let mut outcome = envpipe.outcome(pipeline, POWER).unwrap();
+        (outcome.plans.remove(0), outcome.rounds, outcome.end)
+    }
+
+    fn time_s(plan: &Plan) -> f64 {
+        let Some(Prediction { iteration_time_s, .. }) = plan.predicted else { panic!() };
+        iteration_time_s
+    }
+
+    #[test]
+    fn the_envelope_starts_at_the_highest_clock_and_the_rest_in_its_stages_valley() {
+        let (plan, rounds, _) =
+            run(&pipeline([1.0; 4], 8), EnvPipeType::Envelope, Reconfigure::Default);
+        assert_eq!(rounds, 0);
+        for stage in &plan.stages {
+            for planned in &stage.instructions {
+                let is_envelope = stage.stage.0 == 3
+                    || (planned.instruction == Instruction::Forward && planned.microbatch.0 == 0)
+                    || (planned.instruction == Instruction::Backward && planned.microbatch.0 == 7);
+                let expected = if is_envelope { Mhz(1530) } else { Mhz(1170) };
+                assert_eq!(planned.frequency_mhz, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn uniform_slows_the_last_stage_too() {
+        let (plan, ..) = run(&pipeline([1.0; 4], 8), EnvPipeType::Uniform, Reconfigure::Default);
+        let clocks = plan.stages.iter().flat_map(|stage| &stage.instructions);
+        assert!(clocks.into_iter().all(|planned| planned.frequency_mhz == Mhz(1170)));
+    }
+
+    #[test]
+    fn baseline_never_slows_anything() {
+        for reconfigure in [Reconfigure::Default, Reconfigure::Greedy, Reconfigure::Balanced] {
+            let (plan, ..) = run(&pipeline([1.0; 4], 8), EnvPipeType::Baseline, reconfigure);
+            assert!((time_s(&plan) - 0.66).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn an_even_1f1b_pipeline_takes_the_steps_of_the_references_simulation() {
+        let pipeline = pipeline([1.0; 4], 8);
+        let (start, ..) = run(&pipeline, EnvPipeType::Envelope, Reconfigure::Default);
+        let (plan, rounds, _) = run(&pipeline, EnvPipeType::Envelope, Reconfigure::Balanced);
+        // There, with transfers of 0.6 ms in the step: 45 steps, from 14.1 % above the time at the
+        // highest clocks to 0.8 %: waits below the threshold stay unseen.
+        assert_eq!(rounds, 46);
+        let all_max_s = 0.66;
+        assert!((1.14..1.15).contains(&(time_s(&start) / all_max_s)), "{}", time_s(&start));
+        assert!((1.005..1.008).contains(&(time_s(&plan) / all_max_s)), "{}", time_s(&plan));
+    }
+
+    #[test]
+    fn a_pipeline_whose_last_stage_is_the_heaviest_settles_on_the_envelope() {
+        for reconfigure in [Reconfigure::Greedy, Reconfigure::Balanced] {
+            let pipeline = pipeline([1.0, 1.0, 1.0, 1.4], 8);
+            let (plan, _, end) = run(&pipeline, EnvPipeType::Envelope, reconfigure);
+            assert_eq!(end, End::Settled);
+            let slowed = plan.stages[0].instructions.iter();
+            assert!(slowed.into_iter().any(|planned| planned.frequency_mhz < Mhz(1530)));
+        }
+    }
+
+    #[test]
+    fn a_heavier_stage_in_the_middle_leaves_it_saturated() {
+        let pipeline = pipeline([1.0, 1.2, 1.0, 1.0], 16);
+        let (_, _, end) = run(&pipeline, EnvPipeType::Envelope, Reconfigure::Balanced);
+        assert_eq!(end, End::Saturated);
+    }
+}

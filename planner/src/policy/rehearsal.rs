@@ -1,0 +1,66 @@
+//! A step of a pipeline whose clocks a policy changes one by one, replayed as often as it likes.
+
+use crate::pipeline::Pipeline;
+use crate::plan::Plan;
+use crate::profile::Measurement;
+use crate::replay::{Replay, account};
+use crate::timeline::Moments;
+use crate::units::{Mhz, Watts};
+
+/// What was measured of each operation at its present clock.
+#[derive(Clone)]
+pub(crate) struct Rehearsal<'a> {
+    pipeline: &'a Pipeline,
+    measured: Vec<Measurement>,
+}
+
+impl<'a> Rehearsal<'a> {
+    /// Every operation at the highest clock that was measured of it.
+    pub(crate) fn at_highest_clocks(pipeline: &'a Pipeline) -> Self {
+        Self::new(pipeline, |_| Mhz::MAX)
+    }
+
+    /// Each operation, by index, at a clock.
+    pub(crate) fn new(pipeline: &'a Pipeline, clock: impl Fn(usize) -> Mhz) -> Self {
+        let measured =
+            (0..pipeline.network().len()).map(|index| row(pipeline, index, clock(index))).collect();
+        Self { pipeline, measured }
+    }
+
+    /// Gives an operation another clock.
+    pub(crate) fn set(&mut self, operation: usize, clock: Mhz) {
+        self.measured[operation] = row(self.pipeline, operation, clock);
+    }
+
+    /// What was measured of an operation at its clock.
+    pub(crate) fn measured(&self, operation: usize) -> Measurement {
+        self.measured[operation]
+    }
+
+    /// Time and energy of the step.
+    pub(crate) fn replay(&self, p2p_power: Watts) -> Replay {
+        account(self.pipeline.network(), &self.measured, p2p_power)
+    }
+
+    /// When what runs.
+    pub(crate) fn moments(&self) -> Moments {
+        Moments::new(self.pipeline.network(), |operation| self.measured[operation].time_s)
+    }
+
+    /// The present clocks as a plan, with its replay as prediction.
+    pub(crate) fn plan(&self, p2p_power: Watts) -> Plan {
+        let mut plan = self.pipeline.plan(|operation| self.measured[operation].frequency);
+        plan.p2p_blocking_power_w = Some(p2p_power);
+        plan.predicted = Some(self.replay(p2p_power).into());
+        plan
+    }
+}
+
+/// The highest measured clock up to the one asked for; the lowest, for an operation that was only
+/// measured at higher ones.
+fn row(pipeline: &Pipeline, operation: usize, clock: Mhz) -> Measurement {
+    let operation = &pipeline.network().operations[operation];
+    let table = pipeline.profile().table(operation.stage, operation.instruction);
+    let up_to = table.partition_point(|row| row.frequency <= clock);
+    table[up_to.saturating_sub(1)]
+}

@@ -191,23 +191,30 @@ impl Job {
         Ok(plan)
     }
 
-    /// Begins a swap; every rank takes it up at the step that it names.
+    /// Begins a swap; every rank takes it up at the step that it names. It replaces a swap whose
+    /// step has yet to come.
     ///
     /// # Errors
-    /// If there is nothing to swap to, or the last swap is still under way.
+    /// If there is nothing to swap to, or the ranks are just taking up the last swap.
     pub fn swap(&self, target: &SwapTarget, not_before: u64) -> Result<Arc<Swap>, Refusal> {
         let mut members = self.members();
         let name = &self.key.name;
-        if let Some(last) = members.swaps.back().filter(|swap| !swap.is_complete()) {
-            let (done, all) = last.taken_up();
-            return Err(Refusal::new(
+        let under_way = members.swaps.back().filter(|swap| !swap.is_complete()).cloned();
+        let taking_place = |swap: &Swap| {
+            let (done, all) = swap.taken_up();
+            let step = swap.step();
+            Refusal::new(
                 RefusalCode::LimitReached,
                 format!(
-                    "job {name} is in a swap at step {}: {done} of {all} ranks have changed",
-                    last.step()
+                    "job {name} is in a swap at step {step}: {done} of {all} ranks have changed"
                 ),
                 "try again after that step",
-            ));
+            )
+        };
+        if let Some(last) = under_way.as_deref()
+            && !last.is_replaceable()
+        {
+            return Err(taking_place(last));
         }
         let nothing =
             |message: String, remedy: &str| Refusal::new(RefusalCode::NoPlan, message, remedy);
@@ -228,14 +235,24 @@ impl Job {
         };
         // Ranks may have come since the plan was loaded.
         plan.as_deref().map_or(Ok(()), |plan| members.check(plan))?;
+        let number = members.swaps.back().map_or(0, |swap| swap.number) + 1;
+        let ranks = members.ranks.values().map(|m| Arc::clone(&m.session.progress)).collect();
+        let swap = Swap::new(number, plan, not_before, ranks).replacing(under_way.clone());
+        let swap = Arc::new(swap);
+        self.newest_swap.store(Some(Arc::clone(&swap)));
+        if swap.came_too_late()
+            && let Some(last) = under_way
+        {
+            let refusal = taking_place(&last);
+            self.newest_swap.store(Some(last));
+            return Err(refusal);
+        }
+        if under_way.is_some() {
+            members.swaps.pop_back();
+        }
         if *target == SwapTarget::Loaded {
             members.loaded = None;
         }
-        let number = members.swaps.back().map_or(0, |swap| swap.number) + 1;
-        let ranks = members.ranks.values().map(|m| Arc::clone(&m.session.progress)).collect();
-        let swap = Arc::new(Swap::new(number, plan, not_before, ranks));
-        self.newest_swap.store(Some(Arc::clone(&swap)));
-        swap.step();
         members.swaps.push_back(Arc::clone(&swap));
         if members.swaps.len() > KEPT_SWAPS {
             members.swaps.pop_front();
@@ -312,12 +329,37 @@ mod tests {
     }
 
     #[test]
+    fn a_swap_whose_step_has_yet_to_come_is_replaced_and_leaves_no_trace() {
+        let job = job();
+        job.join(member(0, 0)).unwrap();
+        for (mhz, step) in [(900, 100), (1200, 100)] {
+            load(&job, mhz).unwrap();
+            assert_eq!(job.swap(&SwapTarget::Loaded, step).unwrap().step(), 100);
+        }
+        assert_eq!(job.members().current().unwrap().label, "1200");
+        let back = job.swap(&SwapTarget::Previous, 0).unwrap();
+        assert_eq!((back.plan.is_none(), back.step(), job.members().swaps.len()), (true, 0, 1));
+    }
+
+    #[test]
+    fn a_swap_that_was_to_come_later_is_not_put_off_further() {
+        let job = job();
+        job.join(member(0, 0)).unwrap();
+        load(&job, 900).unwrap();
+        job.swap(&SwapTarget::Loaded, 100).unwrap();
+        let refusal = job.swap(&SwapTarget::DefaultClocks, 101).unwrap_err();
+        assert!(refusal.message.contains("in a swap at step 100"), "{refusal}");
+        assert_eq!(job.newest_swap().as_ref().unwrap().number, 1);
+    }
+
+    #[test]
     fn a_swap_under_way_is_finished_before_the_next_one() {
         let job = job();
         let rank = member(0, 0);
         job.join(rank.clone()).unwrap();
         load(&job, 900).unwrap();
         let first = job.swap(&SwapTarget::Loaded, 0).unwrap();
+        rank.session.progress.begin_step(0);
         let refusal = job.swap(&SwapTarget::DefaultClocks, 0).unwrap_err();
         assert!(refusal.message.contains("0 of 1 ranks have changed"), "{refusal}");
         rank.session.progress.swap.store(first.number, Relaxed);

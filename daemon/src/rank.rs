@@ -240,7 +240,7 @@ impl Rank {
 
     fn take_up_swap(&mut self, step: u64) {
         let newest = self.job.newest_swap();
-        let Some(swap) = newest.as_ref() else { return };
+        let Some(swap) = newest.as_ref().map(|newest| newest.effective()) else { return };
         let joined = self.joined_in.take().is_some_and(|joined| joined.number == swap.number);
         if swap.number != self.swap && (joined || step >= swap.step()) {
             self.swap = swap.number;

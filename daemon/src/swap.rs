@@ -5,6 +5,9 @@
 //! has begun. A rank publishes the step it begins *before* it looks for a swap. So for each rank
 //! and step, either the rank sees the swap, or whoever decides sees the step; a rank can never
 //! have begun the decided step without knowing of it.
+//!
+//! A swap that was put off to a later step may be replaced until then. Should its step come before
+//! the decision after all, that decides against the replacement, for everybody alike.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -13,6 +16,9 @@ use crate::fit::JobPlan;
 use crate::progress::Progress;
 
 const UNDECIDED: u64 = u64::MAX;
+
+/// The swap that was to be replaced has taken place.
+const TOO_LATE: u64 = u64::MAX - 1;
 
 /// One change of what a job runs.
 #[derive(Debug)]
@@ -24,6 +30,7 @@ pub struct Swap {
     step: AtomicU64,
     not_before: u64,
     ranks: Vec<Arc<Progress>>,
+    replaces: Option<Arc<Self>>,
 }
 
 impl Swap {
@@ -35,7 +42,33 @@ impl Swap {
         not_before: u64,
         ranks: Vec<Arc<Progress>>,
     ) -> Self {
-        Self { number, plan, step: AtomicU64::new(UNDECIDED), not_before, ranks }
+        let step = AtomicU64::new(UNDECIDED);
+        Self { number, plan, step, not_before, ranks, replaces: None }
+    }
+
+    /// Takes the place of a swap that no rank has taken up.
+    #[must_use]
+    pub fn replacing(self, other: Option<Arc<Self>>) -> Self {
+        Self { replaces: other, ..self }
+    }
+
+    /// The swap that counts: this one, or the one that it was too late to replace. To be called
+    /// only after this one was published.
+    pub fn effective(&self) -> &Self {
+        match &self.replaces {
+            Some(other) if self.step() == TOO_LATE => other,
+            _ => self,
+        }
+    }
+
+    /// Whether the swap that it was to replace has taken place instead.
+    pub fn came_too_late(&self) -> bool {
+        self.step() == TOO_LATE
+    }
+
+    /// Whether another swap may take its place: no rank has come to its step.
+    pub fn is_replaceable(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.step().is_none_or(|step| step < self.step()))
     }
 
     /// The step at which every rank changes. To be called only after the swap was published.
@@ -44,6 +77,8 @@ impl Swap {
             UNDECIDED => {
                 let after = |rank: &Arc<Progress>| rank.step().map_or(0, |step| step + 1);
                 let first = self.ranks.iter().map(after).max().unwrap_or(0).max(self.not_before);
+                let too_late = self.replaces.as_ref().is_some_and(|other| first > other.step());
+                let first = if too_late { TOO_LATE } else { first };
                 match self.step.compare_exchange(UNDECIDED, first, SeqCst, SeqCst) {
                     Ok(_) => first,
                     Err(decided) => decided,
@@ -97,6 +132,26 @@ mod tests {
         assert_eq!((swap.taken_up(), swap.is_complete()), ((1, 2), false));
         ranks[1].ended.store(true, Relaxed);
         assert!(swap.is_complete());
+    }
+
+    #[test]
+    fn a_swap_is_replaced_before_its_step_and_not_after() {
+        let rank = Arc::new(Progress::default());
+        rank.begin_step(5);
+        let put_off = Arc::new(Swap::new(1, None, 8, vec![Arc::clone(&rank)]));
+        assert_eq!(put_off.step(), 8);
+        let replace = |number| {
+            Swap::new(number, None, 0, vec![Arc::clone(&rank)])
+                .replacing(Some(Arc::clone(&put_off)))
+        };
+        assert!(put_off.is_replaceable());
+        let in_time = replace(2);
+        assert_eq!((in_time.step(), in_time.effective().number), (6, 2));
+        rank.begin_step(8);
+        assert!(!put_off.is_replaceable());
+        let late = replace(3);
+        assert!(late.came_too_late());
+        assert_eq!(late.effective().number, 1);
     }
 
     #[test]

@@ -70,6 +70,7 @@ impl Event {
     ///
     /// # Errors
     /// If the payload is not exactly one event.
+    #[inline]
     pub fn from_payload(payload: &[u8]) -> Result<Self, FrameError> {
         codec::decode(payload).map_err(|source| FrameError::Payload { kind: Kind::Event, source })
     }

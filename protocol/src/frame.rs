@@ -40,6 +40,7 @@ pub enum Kind {
 }
 
 impl Kind {
+    #[inline]
     fn from_wire(number: u16) -> Option<Self> {
         [
             Self::Hello,
@@ -125,6 +126,7 @@ impl Header {
     /// # Errors
     /// Another version (except for `Unsupported`, which every version reads), an unknown kind, or
     /// a payload larger than its kind may have.
+    #[inline]
     pub fn parse(bytes: [u8; HEADER_BYTES]) -> Result<Self, FrameError> {
         let [l0, l1, l2, l3, v0, v1, k0, k1] = bytes;
         let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
@@ -166,6 +168,7 @@ impl<'a> Frame<'a> {
     ///
     /// # Errors
     /// As [`Header::parse`].
+    #[inline]
     pub fn first_of(bytes: &'a [u8]) -> Result<Option<Self>, FrameError> {
         let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else {
             return Ok(None);

@@ -250,7 +250,7 @@ fn sequence(stage: &StagePlan) -> StageSequence {
     let planned = |p: &pfo_planner::PlannedInstruction| Planned {
         unit: Unit {
             instruction: Instruction::from_name(p.instruction.name()).unwrap_or(Instruction::Other),
-            chunk: 0,
+            chunk: p.chunk.0,
             microbatch: p.microbatch.0,
         },
         mhz: p.frequency_mhz,

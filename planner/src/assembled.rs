@@ -47,8 +47,8 @@ impl Frontier {
 /// Finds the rows of its tables that a plan names, and replays it.
 fn keep(pipeline: &Pipeline, p2p_power: Watts, plan: &Plan) -> Result<Kept, PlanError> {
     let network = pipeline.network();
-    let mut rows = Vec::with_capacity(network.len());
-    let mut measured = vec![None; network.len()];
+    let mut rows = Vec::with_capacity(network.num_instructions());
+    let mut measured = network.transfers();
     let stages = (0..).map(Stage).zip(&network.stages);
     for (planned, (stage, operations)) in plan.stages.iter().zip(stages) {
         let differs = |place: usize| PlanError::PlanContent {
@@ -61,14 +61,18 @@ fn keep(pipeline: &Pipeline, p2p_power: Watts, plan: &Plan) -> Result<Kept, Plan
         for (place, (planned, &index)) in planned.instructions.iter().zip(operations).enumerate() {
             let operation = &network.operations[index as usize];
             let (instruction, frequency) = (planned.instruction, planned.frequency_mhz);
-            if (instruction, planned.microbatch) != (operation.instruction, operation.microbatch) {
+            if planned.unit() != operation.unit() {
                 return Err(differs(place));
             }
             let table = pipeline.profile().table(stage, instruction);
-            let row = table
-                .binary_search_by_key(&frequency, |row| row.frequency)
-                .map_err(|_| PlanError::UnmeasuredFrequency { stage, instruction, frequency })?;
-            measured[index as usize] = Some(table[row]);
+            let found = pipeline.profile().at(stage, instruction, frequency);
+            measured[index as usize] = Some(found.ok_or(PlanError::UnmeasuredFrequency {
+                stage,
+                instruction,
+                frequency,
+            })?);
+            // An instruction whose time does not depend on the clock has no row of its own.
+            let row = table.binary_search_by_key(&frequency, |row| row.frequency).unwrap_or(0);
             let too_long = |_| PlanError::TableTooLong { stage, instruction, rows: table.len() };
             rows.push(u8::try_from(row).map_err(too_long)?);
         }

@@ -141,16 +141,14 @@ fn contract(events: usize, spans: &mut [(u32, u32)], precedences: &mut Vec<(u32,
 mod tests {
     use super::*;
     use crate::instruction::Instruction;
-    use crate::network::StageOrder;
-    use crate::schedule::Schedule;
+    use crate::schedule::{StageOrder, one_forward_one_backward};
     use crate::units::Stage;
 
     fn network(num_stages: u16, num_microbatches: u32) -> Network {
-        let schedule = Schedule::OneForwardOneBackward;
         let orders: Vec<StageOrder> = (0..num_stages)
-            .map(|s| schedule.order(Stage(s), num_stages, num_microbatches))
+            .map(|s| one_forward_one_backward::order(Stage(s), num_stages, num_microbatches))
             .collect();
-        Network::new(&orders).unwrap()
+        Network::new(&orders, 0.0).unwrap()
     }
 
     #[test]

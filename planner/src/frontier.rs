@@ -247,7 +247,7 @@ fn check(pipeline: &Pipeline, p2p_power: Watts, options: Options) -> Result<(), 
             expected: "between 2 and 100000",
         });
     }
-    for operation in &pipeline.network().operations {
+    for operation in pipeline.network().operations.iter().filter(|op| !op.is_transfer) {
         let (stage, instruction) = (operation.stage, operation.instruction);
         let rows = pipeline.profile().table(stage, instruction).len();
         if rows > Frontier::MAX_TABLE_ROWS {
@@ -293,19 +293,20 @@ fn lower_hull(plans: Vec<Realised>) -> Vec<Realised> {
 fn keep(pipeline: &Pipeline, p2p_power: Watts, choices: &Choices, plan: &Realised) -> Kept {
     let network = pipeline.network();
     let mut row_of = vec![0; network.len()];
-    let measured: Vec<Measurement> = network
-        .operations
-        .iter()
-        .zip(&plan.assignment)
-        .enumerate()
-        .filter_map(|(index, (operation, &choice))| {
-            let table = pipeline.profile().table(operation.stage, operation.instruction);
-            let clock = choices.get(choice).frequency;
-            let row = table.binary_search_by_key(&clock, |row| row.frequency).ok()?;
-            row_of[index] = row as u8;
-            Some(table[row])
-        })
-        .collect();
+    let mut measured = network.transfers();
+    for (index, (operation, &choice)) in network.operations.iter().zip(&plan.assignment).enumerate()
+    {
+        if operation.is_transfer {
+            continue;
+        }
+        let (stage, instruction) = (operation.stage, operation.instruction);
+        let clock = choices.get(choice).frequency;
+        let table = pipeline.profile().table(stage, instruction);
+        let row = table.binary_search_by_key(&clock, |row| row.frequency).unwrap_or(0);
+        row_of[index] = row as u8;
+        measured[index] = pipeline.profile().at(stage, instruction, clock);
+    }
+    let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
     let replay = account(network, &measured, p2p_power);
     Kept {
         point: Point {

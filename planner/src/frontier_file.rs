@@ -2,12 +2,15 @@
 //!
 //! ```text
 //! "pfo-frontier"  12 bytes
-//! version         u16, 1
+//! version         u16, 2
 //! gzip stream (its CRC finds damage) of
 //!   gpu             u8 length, UTF-8; 0 if unknown
 //!   schedule        u8 length, its name
 //!   microbatches    u32
 //!   P2P power       f64, W
+//!   transfer time   f64, s; 0 if none
+//!   orders          stages u16, then for each the number of its instructions u32, then each:
+//!                   instruction u8 (its place in the list of all), chunk u16, microbatch u32
 //!   tables          u16, then each: stage u16, instruction (u8 length, name), rows u16,
 //!                   then each by rising clock: MHz u32, time f64 (s), energy f64 (J)
 //!   plans           u32, then all times f64 (s), all energies f64 (J), and for each plan one byte
@@ -26,13 +29,16 @@ use flate2::write::GzEncoder;
 use crate::error::{PlanError, excerpt};
 use crate::frontier::{Frontier, Kept, Point};
 use crate::instruction::Instruction;
+use crate::order::check_order;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::profile::{Measurement, Profile};
-use crate::units::{Mhz, Stage, Watts};
+use crate::schedule::StageOrder;
+use crate::unit::{Chunk, Unit};
+use crate::units::{Mhz, Microbatch, Stage, Watts};
 
 const MAGIC: &[u8; 12] = b"pfo-frontier";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// The most bytes that the rows of all plans may take: a small file can claim to be huge.
 const MAX_ROW_BYTES: usize = 256 << 20;
@@ -51,13 +57,13 @@ impl Frontier {
                 expected: "at most 128 bytes long",
             });
         }
-        check_size(self.plans.len(), self.pipeline.network().len()).map_err(|problem| {
-            PlanError::BadArgument {
+        check_size(self.plans.len(), self.pipeline.network().num_instructions()).map_err(
+            |problem| PlanError::BadArgument {
                 name: "the number of plans",
                 value: self.plans.len().to_string(),
                 expected: problem,
-            }
-        })?;
+            },
+        )?;
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
         self.write(gpu, GzEncoder::new(bytes, Compression::default()))
@@ -69,6 +75,7 @@ impl Frontier {
         write_text(&mut out, self.pipeline.schedule().name())?;
         out.write_all(&self.pipeline.num_microbatches().to_le_bytes())?;
         out.write_all(&self.p2p_power.0.to_le_bytes())?;
+        self.write_orders(&mut out)?;
 
         let rows: Vec<_> = self.pipeline.profile().rows().collect();
         let tables: Vec<_> = rows.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).collect();
@@ -92,7 +99,7 @@ impl Frontier {
         for plan in &self.plans {
             out.write_all(&plan.point.iteration_energy_j.to_le_bytes())?;
         }
-        let mut before: Box<[u8]> = vec![0; self.pipeline.network().len()].into();
+        let mut before: Box<[u8]> = vec![0; self.pipeline.network().num_instructions()].into();
         for plan in &self.plans {
             for (before, &row) in before.iter_mut().zip(&plan.rows) {
                 *before = row.wrapping_sub(*before);
@@ -101,6 +108,23 @@ impl Frontier {
             before.copy_from_slice(&plan.rows);
         }
         out.finish()
+    }
+
+    /// The orders themselves: what a schedule is derived from need not be known to read them.
+    fn write_orders(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let network = self.pipeline.network();
+        out.write_all(&network.transfer_time_s.to_le_bytes())?;
+        out.write_all(&(network.stages.len() as u16).to_le_bytes())?;
+        for stage in &network.stages {
+            out.write_all(&(stage.len() as u32).to_le_bytes())?;
+            for &index in stage {
+                let unit = network.operations[index as usize].unit();
+                out.write_all(&[unit.instruction as u8])?;
+                out.write_all(&unit.chunk.0.to_le_bytes())?;
+                out.write_all(&unit.microbatch.0.to_le_bytes())?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads the bytes of a file that [`Frontier::to_bytes`] made.
@@ -132,7 +156,11 @@ impl Frontier {
         if !(p2p_power.0.is_finite() && p2p_power.0 >= 0.0) {
             return Err(damaged(&format!("the P2P-blocking power is {p2p_power}")));
         }
-        let pipeline = Pipeline::new(&file.profile()?, schedule, microbatches)?;
+        let transfer_time_s = f64::from_le_bytes(file.array("the transfer time")?);
+        let orders = file.orders(microbatches)?;
+        let profile = file.profile()?;
+        let pipeline =
+            Pipeline::with_orders(&profile, schedule, microbatches, &orders, transfer_time_s)?;
         let plans = file.plans(&pipeline)?;
         file.end()?;
         Self::new(pipeline, p2p_power, gpu, plans)
@@ -170,6 +198,35 @@ impl Source<'_> {
         }
     }
 
+    fn orders(&mut self, microbatches: u32) -> Result<Vec<StageOrder>, PlanError> {
+        if !(1..=Plan::MAX_MICROBATCHES).contains(&microbatches) {
+            return Err(damaged(&format!("it is for {microbatches} microbatches")));
+        }
+        let stages = u16::from_le_bytes(self.array("the number of stages")?);
+        let mut orders = Vec::new();
+        let mut left = Pipeline::MAX_OPERATIONS;
+        for stage in 0..stages.min(Plan::MAX_STAGES) {
+            let length = u32::from_le_bytes(self.array("an order's length")?) as usize;
+            left = left
+                .checked_sub(length)
+                .ok_or_else(|| damaged(&format!("stage {stage} has {length} instructions")))?;
+            let mut order = StageOrder::new();
+            for _ in 0..length {
+                let [instruction] = self.array("an instruction")?;
+                let chunk = Chunk(u16::from_le_bytes(self.array("a chunk")?));
+                let microbatch = Microbatch(u32::from_le_bytes(self.array("a microbatch")?));
+                let instruction = *Instruction::ALL
+                    .get(usize::from(instruction))
+                    .ok_or_else(|| damaged(&format!("it has an instruction {instruction}")))?;
+                order.push(Unit { instruction, microbatch, chunk });
+            }
+            check_order(order.iter().copied(), microbatches)
+                .map_err(|wrong| damaged(&format!("stage {stage}: {}", wrong.problem)))?;
+            orders.push(order);
+        }
+        Ok(orders)
+    }
+
     fn profile(&mut self) -> Result<Profile, PlanError> {
         let mut rows = Vec::new();
         for _ in 0..u16::from_le_bytes(self.array("the number of tables")?) {
@@ -197,7 +254,7 @@ impl Source<'_> {
     fn plans(&mut self, pipeline: &Pipeline) -> Result<Vec<Kept>, PlanError> {
         let network = pipeline.network();
         let count = u32::from_le_bytes(self.array("the number of plans")?) as usize;
-        check_size(count, network.len())
+        check_size(count, network.num_instructions())
             .map_err(|limit| damaged(&format!("it has {count} plans, not {limit}")))?;
         let mut times_s = Vec::with_capacity(count);
         for _ in 0..count {
@@ -221,7 +278,7 @@ impl Source<'_> {
             let point = Point { iteration_time_s, iteration_energy_j };
             plans.push(Kept { point, rows: Box::default() });
         }
-        let mut rows: Box<[u8]> = vec![0; network.len()].into();
+        let mut rows: Box<[u8]> = vec![0; network.num_instructions()].into();
         let mut change = rows.clone();
         for (number, plan) in plans.iter_mut().enumerate() {
             self.fill(&mut change, "a plan")?;
@@ -347,7 +404,7 @@ mod tests {
         let mut bytes = frontier_of(&unequal()).to_bytes().unwrap();
         bytes[MAGIC.len()] = 9;
         let message = refused(&bytes);
-        assert!(message.contains("version 9") && message.contains("version 1"), "{message}");
+        assert!(message.contains("version 9") && message.contains("version 2"), "{message}");
     }
 
     #[test]

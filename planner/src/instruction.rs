@@ -7,6 +7,7 @@ use serde::de::{Deserializer, Error as _, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PlanError, excerpt};
+use crate::unit::Chunk;
 use crate::units::Stage;
 
 /// One kind of pipeline work. The names are those of profiles, plans and the shim's API.
@@ -79,18 +80,33 @@ impl Instruction {
         }
     }
 
-    /// What this instruction waits for beside its own stage's earlier work, and from which stage,
-    /// for the same microbatch.
-    pub(crate) fn input(self, stage: Stage, num_stages: u16) -> Option<(Stage, Product)> {
-        let is_last = stage.0 + 1 >= num_stages;
+    /// What this instruction waits for beside its own stage's earlier work, and from which stage
+    /// and model chunk, for the same microbatch. A chunk's input comes from the stage before; the
+    /// first stage's from the last stage's chunk before.
+    pub(crate) fn input(
+        self,
+        (stage, chunk): (Stage, Chunk),
+        num_stages: u16,
+        num_chunks: u16,
+    ) -> Option<(Stage, Chunk, Product)> {
+        let last = Stage(num_stages - 1);
         match self {
-            Self::Forward if stage.0 > 0 => Some((Stage(stage.0 - 1), Product::Activation)),
-            Self::Recomputation => Some((stage, Product::Activation)),
-            Self::BackwardWeight => Some((stage, Product::Gradient)),
+            Self::Forward if stage.0 > 0 => Some((Stage(stage.0 - 1), chunk, Product::Activation)),
+            Self::Forward if chunk.0 > 0 => Some((last, Chunk(chunk.0 - 1), Product::Activation)),
+            Self::Recomputation => Some((stage, chunk, Product::Activation)),
+            Self::BackwardWeight => Some((stage, chunk, Product::Gradient)),
             _ if !self.is_backward() => None,
-            _ if is_last => Some((stage, Product::Activation)),
-            _ => Some((Stage(stage.0 + 1), Product::Gradient)),
+            _ if stage < last => Some((Stage(stage.0 + 1), chunk, Product::Gradient)),
+            _ if chunk.0 + 1 < num_chunks => {
+                Some((Stage(0), Chunk(chunk.0 + 1), Product::Gradient))
+            }
+            _ => Some((stage, chunk, Product::Activation)),
         }
+    }
+
+    /// Whether this instruction's time does not depend on the clock.
+    pub fn is_fixed(self) -> bool {
+        matches!(self, Self::Load | Self::P2p | Self::Collective | Self::OptimizerStep)
     }
 
     /// Whether this instruction produces the gradient that the previous stage waits for.

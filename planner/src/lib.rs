@@ -15,11 +15,13 @@ mod curve;
 mod deadline;
 mod error;
 mod events;
+mod fixed;
 mod frontier;
 mod frontier_file;
 mod instruction;
 mod lowtime_file;
 mod network;
+mod order;
 mod parallel;
 mod pipeline;
 mod plan;
@@ -30,11 +32,13 @@ mod realise;
 mod relaxation;
 mod replay;
 mod schedule;
+mod settings;
 mod straggler;
 #[cfg(test)]
 mod test_profiles;
 mod timeline;
 mod tradeoff;
+mod unit;
 mod units;
 
 pub use bound::LowerBound;
@@ -45,12 +49,12 @@ pub use instruction::Instruction;
 pub use lowtime_file::{Generation, LowtimePlan};
 pub use pipeline::Pipeline;
 pub use plan::{Plan, PlannedInstruction, Prediction, StagePlan};
-pub use policy::{
-    End, EnvPipe, EnvPipeType, OfflineEnvPipe, Outcome, Policy, Reconfigure, Zeus,
-};
+pub use policy::{End, EnvPipe, EnvPipeType, OfflineEnvPipe, Outcome, Policy, Reconfigure, Zeus};
 pub use profile::{Measurement, Profile};
 pub use replay::{Replay, at_highest_clocks, replay};
-pub use schedule::Schedule;
+pub use schedule::{Schedule, StageOrder};
+pub use settings::Settings;
 pub use straggler::Straggler;
 pub use timeline::{Span, Timeline};
+pub use unit::{Chunk, Unit};
 pub use units::{Mhz, Microbatch, Stage, Watts};

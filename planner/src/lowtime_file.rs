@@ -73,7 +73,7 @@ impl LowtimePlan {
     /// If no number of microbatches makes the schedule as long as the first stage's list.
     pub fn num_microbatches(&self, schedule: Schedule) -> Result<u32, PlanError> {
         let num_stages = self.num_stages()?;
-        let length = |microbatches| schedule.order(Stage(0), num_stages, microbatches).len();
+        let length = |microbatches| schedule.first_stage_length(num_stages, microbatches);
         let found = self.stages[0].len();
         let per_microbatch = length(1).max(1);
         // Recomputations make a schedule longer by a few, so look around the quotient.

@@ -10,17 +10,27 @@ use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::error::PlanError;
 use crate::instruction::Instruction;
-use crate::units::{Microbatch, Stage};
+use crate::profile::Measurement;
+use crate::schedule::StageOrder;
+use crate::unit::{Chunk, Unit};
+use crate::units::{Mhz, Microbatch, Stage};
 
-/// What one stage runs, first to last.
-pub(crate) type StageOrder = Vec<(Instruction, Microbatch)>;
-
-/// One instruction of a step.
+/// One instruction of a step, or a transfer between two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
+    /// Of a transfer, the one that waits for it.
     pub(crate) stage: Stage,
     pub(crate) instruction: Instruction,
+    pub(crate) chunk: Chunk,
     pub(crate) microbatch: Microbatch,
+    /// A transfer takes time but no stage runs it and no plan has a clock for it.
+    pub(crate) is_transfer: bool,
+}
+
+impl Operation {
+    pub(crate) fn unit(&self) -> Unit {
+        Unit { instruction: self.instruction, microbatch: self.microbatch, chunk: self.chunk }
+    }
 }
 
 /// The operations of a step in topological order.
@@ -32,8 +42,10 @@ pub(crate) struct Network {
     pub(crate) predecessors: Vec<[u32; 2]>,
     /// For each operation those that have it as a predecessor; padded as `predecessors` is.
     pub(crate) successors: Vec<[u32; 2]>,
-    /// For each stage its operations in the order in which it runs them.
+    /// For each stage its operations in the order in which it runs them; no transfers.
     pub(crate) stages: Vec<Vec<u32>>,
+    /// Seconds that a product takes to another stage; there are no transfers if it is 0.
+    pub(crate) transfer_time_s: f64,
 }
 
 impl Network {
@@ -41,8 +53,8 @@ impl Network {
     ///
     /// # Errors
     /// [`PlanError::Deadlock`] if stages would wait for each other, or for something never made.
-    pub(crate) fn new(orders: &[StageOrder]) -> Result<Self, PlanError> {
-        let graph = graph(orders)?;
+    pub(crate) fn new(orders: &[StageOrder], transfer_time_s: f64) -> Result<Self, PlanError> {
+        let graph = graph(orders, transfer_time_s > 0.0)?;
         let sorted = toposort(&graph, None).map_err(|cycle| deadlock(graph[cycle.node_id()]))?;
 
         // By depth, so that what runs at the same time lies together in memory.
@@ -77,12 +89,25 @@ impl Network {
             predecessors: by_depth.iter().map(|n| neighbours(n, petgraph::Incoming)).collect(),
             successors: by_depth.iter().map(|n| neighbours(n, petgraph::Outgoing)).collect(),
             stages,
+            transfer_time_s,
         })
     }
 
-    /// The number of operations.
+    /// The number of operations, transfers included.
     pub(crate) fn len(&self) -> usize {
         self.operations.len()
+    }
+
+    /// The number of operations that stages run.
+    pub(crate) fn num_instructions(&self) -> usize {
+        self.stages.iter().map(Vec::len).sum()
+    }
+
+    /// What each operation takes, as far as no plan has a say in it: that is, transfers.
+    pub(crate) fn transfers(&self) -> Vec<Option<Measurement>> {
+        let transfer =
+            Measurement { frequency: Mhz(0), time_s: self.transfer_time_s, energy_j: 0.0 };
+        self.operations.iter().map(|op| op.is_transfer.then_some(transfer)).collect()
     }
 
     /// When the last operation ends if each starts as soon as it can, in seconds.
@@ -97,20 +122,24 @@ impl Network {
     }
 }
 
-/// One node per operation, stage by stage; one edge from each to those that wait for it.
+/// One node per operation, stage by stage, then the transfers; one edge from each to those that
+/// wait for it.
 ///
 /// A node has at most two edges in and two out: its neighbour on the stage, and one product, which
 /// has one consumer elsewhere. A product of the own stage needs no edge if the order has it earlier.
-fn graph(orders: &[StageOrder]) -> Result<DiGraph<Operation, ()>, PlanError> {
+fn graph(orders: &[StageOrder], has_transfers: bool) -> Result<DiGraph<Operation, ()>, PlanError> {
     let mut graph = DiGraph::new();
     let mut producers = HashMap::new();
     let num_stages = orders.len() as u16;
+    let mut num_chunks = 1;
     for (stage, order) in (0..num_stages).map(Stage).zip(orders) {
         let mut before = None;
-        for &(instruction, microbatch) in order {
-            let node = graph.add_node(Operation { stage, instruction, microbatch });
+        for &Unit { instruction, microbatch, chunk } in order {
+            let operation = Operation { stage, instruction, chunk, microbatch, is_transfer: false };
+            num_chunks = num_chunks.max(chunk.0.saturating_add(1));
+            let node = graph.add_node(operation);
             if let Some(product) = instruction.product() {
-                producers.insert((stage, product, microbatch), node);
+                producers.insert((stage, chunk, product, microbatch), node);
             }
             if let Some(before) = before.replace(node) {
                 graph.add_edge(before, node, ());
@@ -118,35 +147,54 @@ fn graph(orders: &[StageOrder]) -> Result<DiGraph<Operation, ()>, PlanError> {
         }
     }
     for node in graph.node_indices() {
-        let Operation { stage, instruction, microbatch } = graph[node];
-        let Some((from, product)) = instruction.input(stage, num_stages) else { continue };
-        match producers.get(&(from, product, microbatch)) {
-            Some(&producer) if from == stage && producer < node => {}
-            Some(&producer) => _ = graph.update_edge(producer, node, ()),
-            None => return Err(deadlock(graph[node])),
+        let Operation { stage, instruction, chunk, microbatch, .. } = graph[node];
+        let Some((from, from_chunk, product)) =
+            instruction.input((stage, chunk), num_stages, num_chunks)
+        else {
+            continue;
+        };
+        let Some(&producer) = producers.get(&(from, from_chunk, product, microbatch)) else {
+            return Err(deadlock(graph[node]));
+        };
+        if from == stage {
+            if producer >= node {
+                return Err(deadlock(graph[node]));
+            }
+        } else if has_transfers {
+            let transfer = graph.add_node(Operation {
+                stage,
+                instruction: Instruction::P2p,
+                chunk,
+                microbatch,
+                is_transfer: true,
+            });
+            graph.add_edge(producer, transfer, ());
+            graph.add_edge(transfer, node, ());
+        } else {
+            graph.add_edge(producer, node, ());
         }
     }
     Ok(graph)
 }
 
 fn deadlock(operation: Operation) -> PlanError {
-    let Operation { stage, instruction, microbatch } = operation;
+    let Operation { stage, instruction, microbatch, .. } = operation;
     PlanError::Deadlock { stage, instruction, microbatch }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Schedule;
+    use crate::schedule::one_forward_one_backward;
 
     fn one_f_one_b(num_stages: u16, num_microbatches: u32) -> Vec<StageOrder> {
-        let schedule = Schedule::OneForwardOneBackward;
-        (0..num_stages).map(|s| schedule.order(Stage(s), num_stages, num_microbatches)).collect()
+        let order = |s| one_forward_one_backward::order(Stage(s), num_stages, num_microbatches);
+        (0..num_stages).map(order).collect()
     }
 
     #[test]
     fn every_operation_comes_after_those_it_waits_for() {
-        let network = Network::new(&one_f_one_b(4, 8)).unwrap();
+        let network = Network::new(&one_f_one_b(4, 8), 0.0).unwrap();
         assert_eq!(network.len(), 64);
         for (index, before) in network.predecessors.iter().enumerate() {
             for &before in before.iter().filter(|&&p| p < 64) {
@@ -159,10 +207,11 @@ mod tests {
     #[test]
     fn stages_keep_their_order() {
         let orders = one_f_one_b(3, 4);
-        let network = Network::new(&orders).unwrap();
+        let network = Network::new(&orders, 0.0).unwrap();
         for (stage, order) in network.stages.iter().zip(&orders) {
             let kept = stage.iter().map(|&i| network.operations[i as usize]);
-            let kept: StageOrder = kept.map(|op| (op.instruction, op.microbatch)).collect();
+            let kept: StageOrder =
+                kept.map(|op| Unit::new(op.instruction, op.microbatch.0)).collect();
             assert_eq!(&kept, order);
         }
     }
@@ -170,7 +219,7 @@ mod tests {
     #[test]
     fn equal_instructions_take_the_well_known_time_of_1f1b() {
         // (M + N - 1) slots of one forward and one backward.
-        let network = Network::new(&one_f_one_b(4, 8)).unwrap();
+        let network = Network::new(&one_f_one_b(4, 8), 0.0).unwrap();
         let time = |index: usize| match network.operations[index].instruction {
             Instruction::Forward => 1.0,
             _ => 2.0,
@@ -179,10 +228,19 @@ mod tests {
     }
 
     #[test]
+    fn a_transfer_delays_every_product_that_crosses_stages_and_no_other() {
+        let network = Network::new(&one_f_one_b(4, 1), 0.5).unwrap();
+        assert_eq!((network.len(), network.num_instructions()), (8 + 6, 8));
+        let time =
+            |index: usize| network.transfers()[index].map_or(1.0, |transfer| transfer.time_s);
+        assert_eq!(network.makespan(time), 8.0 + 6.0 * 0.5);
+    }
+
+    #[test]
     fn stages_that_wait_for_each_other_are_refused_by_name() {
         let mut orders = one_f_one_b(2, 2);
         orders[1].reverse();
-        let message = Network::new(&orders).unwrap_err().to_string();
+        let message = Network::new(&orders, 0.0).unwrap_err().to_string();
         assert!(message.contains("deadlock") && message.contains("microbatch"), "{message}");
     }
 
@@ -190,7 +248,7 @@ mod tests {
     fn a_product_that_nobody_makes_is_a_deadlock() {
         let mut orders = one_f_one_b(2, 1);
         orders[0].remove(0);
-        let message = Network::new(&orders).unwrap_err().to_string();
+        let message = Network::new(&orders, 0.0).unwrap_err().to_string();
         assert!(message.contains("stage 1") && message.contains("forward"), "{message}");
     }
 }

@@ -1,11 +1,19 @@
 //! A pipeline to plan for: a profile, a schedule and a number of microbatches.
 
 use crate::error::PlanError;
-use crate::network::{Network, StageOrder};
+use crate::fixed::{add_fixed, follow_neighbours};
+use crate::network::Network;
 use crate::plan::{Plan, PlannedInstruction, StagePlan};
 use crate::profile::Profile;
-use crate::schedule::Schedule;
+use crate::schedule::{Schedule, StageOrder};
+use crate::settings::Settings;
+use crate::unit::Unit;
 use crate::units::{Mhz, Stage};
+
+/// A longer one is in another unit.
+const LONGEST_TRANSFER_S: f64 = 60.0;
+
+const TOO_MANY: &str = "less: a step may have a million instructions";
 
 /// Every operation of one step, what it waits for and what was measured of it.
 #[derive(Clone, Debug)]
@@ -18,43 +26,83 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// The most operations of a step; plans of more would not be read back.
-    const MAX_OPERATIONS: usize = 1 << 20;
+    pub(crate) const MAX_OPERATIONS: usize = 1 << 20;
 
-    /// The operations of one step of `num_microbatches` on the profile's stages.
+    /// The operations of one step of `num_microbatches` on the profile's stages, with default
+    /// settings.
     ///
     /// # Errors
-    /// If the step would have none or too many, or the profile lacks an instruction that the
-    /// schedule runs.
+    /// Those of [`Pipeline::with_settings`].
     pub fn new(
         profile: &Profile,
         schedule: Schedule,
         num_microbatches: u32,
     ) -> Result<Self, PlanError> {
-        let bad_count = |expected| PlanError::BadArgument {
-            name: "the number of microbatches",
-            value: num_microbatches.to_string(),
-            expected,
-        };
+        Self::with_settings(profile, schedule, num_microbatches, &Settings::default())
+    }
+
+    /// The operations of one step of `num_microbatches` on the profile's stages.
+    ///
+    /// # Errors
+    /// If the step would have none or too many, the schedule does not exist for it, or the profile
+    /// lacks an instruction that the schedule runs.
+    pub fn with_settings(
+        profile: &Profile,
+        schedule: Schedule,
+        num_microbatches: u32,
+        settings: &Settings,
+    ) -> Result<Self, PlanError> {
         if !(1..=Plan::MAX_MICROBATCHES).contains(&num_microbatches) {
-            return Err(bad_count("between 1 and 65536"));
+            return Err(bad_count(num_microbatches, "between 1 and 65536"));
         }
-        let num_stages = profile.num_stages();
-        let mut orders: Vec<StageOrder> = Vec::new();
-        let mut operations = 0;
-        for stage in (0..num_stages).map(Stage) {
-            let order = schedule.order(stage, num_stages, num_microbatches);
-            operations += order.len();
-            if operations > Self::MAX_OPERATIONS {
-                return Err(bad_count("less: a step may have a million instructions"));
-            }
-            for &(instruction, _) in &order {
+        // The least that any schedule runs, before memory is taken for it.
+        let least = 2 * usize::from(profile.num_stages()) * num_microbatches as usize;
+        if least > Self::MAX_OPERATIONS {
+            return Err(bad_count(num_microbatches, TOO_MANY));
+        }
+        let mut orders = schedule.orders(profile, num_microbatches, settings)?;
+        for (stage, order) in (0..).map(Stage).zip(&mut orders) {
+            add_fixed(order, profile, stage, &settings.fixed)?;
+        }
+        let transfer_time_s = settings.transfer_time_s;
+        Self::with_orders(profile, schedule, num_microbatches, &orders, transfer_time_s)
+    }
+
+    /// The operations of one step whose stages run these orders; a product takes
+    /// `transfer_time_s` seconds from one stage to another.
+    ///
+    /// # Errors
+    /// If there are other stages than the profile has, too many operations, one that the profile
+    /// lacks, a transfer that takes no possible time, or if the orders deadlock.
+    pub(crate) fn with_orders(
+        profile: &Profile,
+        schedule: Schedule,
+        num_microbatches: u32,
+        orders: &[StageOrder],
+        transfer_time_s: f64,
+    ) -> Result<Self, PlanError> {
+        let (stages, profile_stages) = (orders.len() as u16, profile.num_stages());
+        if stages != profile_stages {
+            return Err(PlanError::StagesDiffer { plan: stages, profile: profile_stages });
+        }
+        if !(0.0..=LONGEST_TRANSFER_S).contains(&transfer_time_s) {
+            return Err(PlanError::BadArgument {
+                name: "the transfer time",
+                value: format!("{transfer_time_s} s"),
+                expected: "from 0 to 60 s",
+            });
+        }
+        if orders.iter().map(Vec::len).sum::<usize>() > Self::MAX_OPERATIONS {
+            return Err(bad_count(num_microbatches, TOO_MANY));
+        }
+        for (stage, order) in (0..).map(Stage).zip(orders) {
+            for &Unit { instruction, .. } in order {
                 if profile.table(stage, instruction).is_empty() {
                     return Err(PlanError::UnmeasuredInstruction { stage, instruction, schedule });
                 }
             }
-            orders.push(order);
         }
-        let network = Network::new(&orders)?;
+        let network = Network::new(orders, transfer_time_s)?;
         Ok(Self { profile: profile.clone(), schedule, num_microbatches, network })
     }
 
@@ -85,14 +133,20 @@ impl Pipeline {
             PlannedInstruction {
                 instruction: operation.instruction,
                 microbatch: operation.microbatch,
+                chunk: operation.chunk,
                 frequency_mhz,
             }
+        };
+        let planned = |operations: &Vec<u32>| {
+            let mut instructions: Vec<_> = operations.iter().map(planned).collect();
+            follow_neighbours(&mut instructions);
+            instructions
         };
         let stages = (0..)
             .zip(&self.network.stages)
             .map(|(stage, operations)| StagePlan {
                 stage: Stage(stage),
-                instructions: operations.iter().map(planned).collect(),
+                instructions: planned(operations),
             })
             .collect();
         Plan {
@@ -101,9 +155,18 @@ impl Pipeline {
             num_stages: self.profile.num_stages(),
             num_microbatches: self.num_microbatches,
             p2p_blocking_power_w: None,
+            transfer_time_s: Some(self.network.transfer_time_s).filter(|&seconds| seconds > 0.0),
             predicted: None,
             stages,
         }
+    }
+}
+
+fn bad_count(num_microbatches: u32, expected: &'static str) -> PlanError {
+    PlanError::BadArgument {
+        name: "the number of microbatches",
+        value: num_microbatches.to_string(),
+        expected,
     }
 }
 
@@ -112,6 +175,7 @@ mod tests {
     use super::*;
     use crate::instruction::Instruction;
     use crate::profile::Measurement;
+    use crate::schedule::one_forward_one_backward;
     use crate::test_profiles::unequal;
 
     fn refused(profile: &Profile, microbatches: u32) -> String {
@@ -144,7 +208,7 @@ mod tests {
         assert_eq!(plan.num_instructions(), 12);
         assert!(plan.to_json().is_ok());
         let order: Vec<_> =
-            plan.stages[0].instructions.iter().map(|p| (p.instruction, p.microbatch)).collect();
-        assert_eq!(order, schedule.order(Stage(0), 2, 3));
+            plan.stages[0].instructions.iter().map(PlannedInstruction::unit).collect();
+        assert_eq!(order, one_forward_one_backward::order(Stage(0), 2, 3));
     }
 }

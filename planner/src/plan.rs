@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{PlanError, excerpt};
 use crate::instruction::Instruction;
+use crate::order::{Misordered, check_order};
 use crate::schedule::Schedule;
+use crate::unit::{Chunk, Unit};
 use crate::units::{Mhz, Microbatch, Stage, Watts};
 
 const FORMAT: &str = "pfo-plan/1";
@@ -25,6 +27,9 @@ pub struct Plan {
     pub num_microbatches: u32,
     /// What a GPU draws while it waits for its neighbour, if it is known.
     pub p2p_blocking_power_w: Option<Watts>,
+    /// Seconds that an activation or a gradient takes from one stage to another, if it was
+    /// measured; left out otherwise.
+    pub transfer_time_s: Option<f64>,
     /// The plan's replay over the profile it was made from.
     pub predicted: Option<Prediction>,
     /// What each stage runs; stage `s` is at index `s`.
@@ -59,8 +64,18 @@ pub struct PlannedInstruction {
     pub instruction: Instruction,
     /// For which microbatch.
     pub microbatch: Microbatch,
+    /// On which model chunk of the stage; 0, and left out, where stages are not interleaved.
+    #[serde(default, skip_serializing_if = "Chunk::is_first")]
+    pub chunk: Chunk,
     /// At which clock.
     pub frequency_mhz: Mhz,
+}
+
+impl PlannedInstruction {
+    /// What runs, whatever the clock.
+    pub fn unit(&self) -> Unit {
+        Unit { instruction: self.instruction, microbatch: self.microbatch, chunk: self.chunk }
+    }
 }
 
 /// The fields of a plan file, before anything is known about how they fit together.
@@ -75,6 +90,8 @@ struct Document {
     num_microbatches: u32,
     #[serde(default)]
     p2p_blocking_power_w: Option<Watts>,
+    #[serde(default)]
+    transfer_time_s: Option<f64>,
     #[serde(default)]
     predicted: Option<Prediction>,
     stages: Vec<StagePlan>,
@@ -121,6 +138,7 @@ impl Plan {
             num_stages: document.num_stages,
             num_microbatches: document.num_microbatches,
             p2p_blocking_power_w: document.p2p_blocking_power_w,
+            transfer_time_s: document.transfer_time_s,
             predicted: document.predicted,
             stages: document.stages,
         };
@@ -134,9 +152,13 @@ impl Plan {
     /// If the plan is not one that [`Plan::from_json`] would read back.
     pub fn to_json(&self) -> Result<String, PlanError> {
         self.check()?;
+        let transfer = match self.transfer_time_s {
+            Some(seconds) => format!("\"transfer_time_s\": {},\n  ", json(&seconds)?),
+            None => String::new(),
+        };
         let mut text = format!(
             "{{\n  \"format\": {},\n  \"gpu\": {},\n  \"schedule\": {},\n  \"num_stages\": {},\n  \
-             \"num_microbatches\": {},\n  \"p2p_blocking_power_w\": {},\n  \"predicted\": {},\n  \
+             \"num_microbatches\": {},\n  \"p2p_blocking_power_w\": {},\n  {transfer}\"predicted\": {},\n  \
              \"stages\": [",
             json(FORMAT)?,
             json(&self.gpu)?,
@@ -177,6 +199,9 @@ impl Plan {
         if let Some(Watts(power)) = self.p2p_blocking_power_w {
             not_negative("p2p_blocking_power_w", power)?;
         }
+        if let Some(transfer_s) = self.transfer_time_s {
+            not_negative("transfer_time_s", transfer_s)?;
+        }
         if let Some(predicted) = self.predicted {
             not_negative("predicted.iteration_time_s", predicted.iteration_time_s)?;
             not_negative("predicted.iteration_energy_j", predicted.iteration_energy_j)?;
@@ -201,48 +226,21 @@ impl Plan {
 
     /// Every microbatch once forward and once backward, nothing twice, clocks that can exist.
     fn check_stage(&self, stage: &StagePlan) -> Result<(), PlanError> {
-        let number = stage.stage;
-        // A bit for each instruction of each microbatch; the count of both is bounded by now.
-        let mut seen = vec![0_u16; self.num_microbatches as usize];
+        let units = stage.instructions.iter().map(PlannedInstruction::unit);
+        check_order(units, self.num_microbatches).map_err(|wrong| match wrong {
+            Misordered { instruction: Some(index), problem } => {
+                content(&format!("stage {}, instruction {index}", stage.stage), problem)
+            }
+            Misordered { instruction: None, problem } => {
+                content(&format!("stage {}", stage.stage), problem)
+            }
+        })?;
         for (index, planned) in stage.instructions.iter().enumerate() {
-            let PlannedInstruction { instruction, microbatch, frequency_mhz } = *planned;
-            let wrong = |problem| content(&format!("stage {number}, instruction {index}"), problem);
-            let Some(seen) = seen.get_mut(microbatch.0 as usize) else {
-                return Err(wrong(format!(
-                    "{instruction} of microbatch {microbatch}, but num_microbatches is {}",
-                    self.num_microbatches
-                )));
-            };
-            let bit = 1 << instruction as u16;
-            if *seen & bit != 0 {
-                return Err(wrong(format!(
-                    "{instruction} of microbatch {microbatch} a second time"
-                )));
-            }
-            *seen |= bit;
-            if !frequency_mhz.is_plausible() {
-                let limit = Mhz::MAX;
-                return Err(wrong(format!(
-                    "{instruction} of microbatch {microbatch} at {frequency_mhz}, not between 1 MHz and {limit}"
-                )));
-            }
-        }
-        for (microbatch, &seen) in seen.iter().enumerate() {
-            let has = |instruction: &Instruction| seen & (1 << *instruction as u16) != 0;
-            let count = |belongs: fn(Instruction) -> bool| {
-                Instruction::ALL.iter().filter(|&i| belongs(*i) && has(i)).count()
-            };
-            let forwards = count(|instruction| instruction == Instruction::Forward);
-            let backwards = count(Instruction::is_backward);
-            if (forwards, backwards) != (1, 1) {
+            if !planned.frequency_mhz.is_plausible() {
+                let (unit, clock, limit) = (planned.unit(), planned.frequency_mhz, Mhz::MAX);
                 return Err(content(
-                    &format!("stage {number}"),
-                    format!(
-                        "microbatch {microbatch} has {forwards} forward and {backwards} backward \
-                         instructions, must have one of each ({} instructions for {} microbatches)",
-                        stage.instructions.len(),
-                        self.num_microbatches
-                    ),
+                    &format!("stage {}, instruction {index}", stage.stage),
+                    format!("{unit} at {clock}, not between 1 MHz and {limit}"),
                 ));
             }
         }
@@ -299,6 +297,7 @@ mod tests {
         let planned = |instruction, microbatch, mhz| PlannedInstruction {
             instruction,
             microbatch: Microbatch(microbatch),
+            chunk: Chunk(0),
             frequency_mhz: Mhz(mhz),
         };
         let stage = |stage, low| StagePlan {
@@ -314,6 +313,7 @@ mod tests {
             num_stages: 2,
             num_microbatches: 1,
             p2p_blocking_power_w: Some(Watts(83.64)),
+            transfer_time_s: None,
             predicted: Some(Prediction { iteration_time_s: 0.25, iteration_energy_j: 100.5 }),
             stages: vec![stage(0, 1395), stage(1, 855)],
         }
@@ -452,6 +452,32 @@ mod tests {
                 Some(Prediction { iteration_time_s: f64::NAN, iteration_energy_j: 1.0 });
         });
         assert!(message.contains("predicted.iteration_time_s: NaN"), "{message}");
+    }
+
+    #[test]
+    fn a_chunk_and_a_transfer_time_are_written_only_where_there_are_any() {
+        let mut plan = small();
+        plan.transfer_time_s = Some(0.002);
+        for stage in &mut plan.stages {
+            let again = stage.instructions.clone();
+            stage
+                .instructions
+                .extend(again.iter().map(|p| PlannedInstruction { chunk: Chunk(1), ..*p }));
+        }
+        let json = plan.to_json().unwrap();
+        assert_eq!(json.matches("\"chunk\": 1").count() + json.matches("\"chunk\":1").count(), 4);
+        assert!(!json.contains("\"chunk\":0") && json.contains("\"transfer_time_s\": 0.002"));
+        assert_eq!(Plan::from_json(json.as_bytes()).unwrap(), plan);
+        let message = refused_with(|plan| plan.transfer_time_s = Some(-1.0));
+        assert!(message.contains("transfer_time_s: -1"), "{message}");
+    }
+
+    #[test]
+    fn a_chunk_without_all_its_microbatches_is_refused_before_memory_is_taken_for_it() {
+        let message = refused_with(|plan| plan.stages[1].instructions[0].chunk = Chunk(3));
+        assert!(message.contains("stage 1") && message.contains("4 chunks"), "{message}");
+        let message = refused_with(|plan| plan.stages[1].instructions[0].chunk = Chunk(64));
+        assert!(message.contains("chunk 64"), "{message}");
     }
 
     #[test]

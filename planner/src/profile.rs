@@ -113,9 +113,15 @@ impl Profile {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// The row of an instruction at a clock.
+    /// What an instruction took at a clock: its row; for one whose time does not depend on the
+    /// clock, at any clock the mean of its rows, which are then all measurements of the same.
     pub fn at(&self, stage: Stage, instruction: Instruction, clock: Mhz) -> Option<Measurement> {
         let table = self.table(stage, instruction);
+        if instruction.is_fixed() && !table.is_empty() {
+            let mut sum = Sum::default();
+            table.iter().for_each(|&row| sum.add(row));
+            return Some(sum.mean(clock));
+        }
         let index = table.binary_search_by_key(&clock, |measured| measured.frequency).ok()?;
         Some(table[index])
     }

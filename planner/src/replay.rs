@@ -5,9 +5,10 @@
 //! waits draws the P2P-blocking power. Knows nothing of how a plan was made.
 
 use crate::error::PlanError;
-use crate::network::{Network, StageOrder};
-use crate::plan::{Plan, Prediction};
+use crate::network::Network;
+use crate::plan::{Plan, PlannedInstruction, Prediction};
 use crate::profile::{Measurement, Profile};
+use crate::schedule::StageOrder;
 use crate::units::Watts;
 
 /// The outcome of a replay.
@@ -52,11 +53,11 @@ pub(crate) fn measure(
     let orders: Vec<StageOrder> = plan
         .stages
         .iter()
-        .map(|s| s.instructions.iter().map(|p| (p.instruction, p.microbatch)).collect())
+        .map(|stage| stage.instructions.iter().map(PlannedInstruction::unit).collect())
         .collect();
-    let network = Network::new(&orders)?;
+    let network = Network::new(&orders, plan.transfer_time_s.unwrap_or(0.0))?;
 
-    let mut measured = vec![None; network.len()];
+    let mut measured = network.transfers();
     for (stage, operations) in plan.stages.iter().zip(&network.stages) {
         for (planned, &operation) in stage.instructions.iter().zip(operations) {
             let (instruction, frequency) = (planned.instruction, planned.frequency_mhz);
@@ -99,13 +100,14 @@ pub fn at_highest_clocks(profile: &Profile, plan: &Plan) -> Result<Plan, PlanErr
 /// Time and energy of a step whose operations measure as given.
 pub(crate) fn account(network: &Network, measured: &[Measurement], p2p_power: Watts) -> Replay {
     let makespan = network.makespan(|operation| measured[operation].time_s);
-    let busy: f64 = measured.iter().map(|m| m.time_s).sum();
+    let run = network.operations.iter().zip(measured).filter(|(op, _)| !op.is_transfer);
+    let busy: f64 = run.map(|(_, m)| m.time_s).sum();
     let energy: f64 = measured.iter().map(|m| m.energy_j).sum();
     let waiting = network.stages.len() as f64 * makespan - busy;
     Replay {
         iteration_time_s: makespan,
         iteration_energy_j: energy + p2p_power.0 * waiting,
-        instructions: measured.len(),
+        instructions: network.num_instructions(),
     }
 }
 

@@ -101,7 +101,8 @@ impl Moments {
             for before in predecessors(network, index) {
                 let end_s = moments.end_s[before];
                 start_s = start_s.max(end_s);
-                if network.operations[before].stage == network.operations[index].stage {
+                let operation = &network.operations[before];
+                if operation.stage == network.operations[index].stage && !operation.is_transfer {
                     free_s = free_s.max(end_s);
                 }
             }

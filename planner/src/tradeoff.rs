@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 
+use crate::instruction::Instruction;
 use crate::pipeline::Pipeline;
-use crate::profile::Measurement;
-use crate::units::{Mhz, Watts};
+use crate::profile::{Measurement, Profile};
+use crate::units::{Mhz, Stage, Watts};
 
 /// A clock worth choosing.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,6 +52,30 @@ impl Tradeoff {
         let hull = hull(&choices);
         Self { choices, hull }
     }
+
+    /// That of a stage's instruction; one whose time does not depend on the clock has no choice.
+    fn measured(
+        profile: &Profile,
+        stage: Stage,
+        instruction: Instruction,
+        p2p_power: Watts,
+    ) -> Self {
+        let table = profile.table(stage, instruction);
+        match table.first() {
+            Some(first) if instruction.is_fixed() => {
+                let fixed: Vec<_> =
+                    profile.at(stage, instruction, first.frequency).into_iter().collect();
+                Self::new(&fixed, p2p_power)
+            }
+            _ => Self::new(table, p2p_power),
+        }
+    }
+
+    /// That of a transfer: while it runs, stages wait, which is paid for as waiting.
+    fn transfer(time_s: f64) -> Self {
+        let choice = Choice { time_s, effective_j: 0.0, frequency: Mhz(0) };
+        Self { choices: vec![choice], hull: vec![0] }
+    }
 }
 
 /// The tradeoffs of all operations of a step; instructions of one kind and stage share theirs.
@@ -70,10 +95,16 @@ impl Tradeoffs {
             .operations
             .iter()
             .map(|operation| {
-                *known.entry((operation.stage, operation.instruction)).or_insert_with(|| {
-                    let table = pipeline.profile().table(operation.stage, operation.instruction);
-                    list.push(Tradeoff::new(table, p2p_power));
-                    // At most 11 instructions on each of at most 1024 stages.
+                let kind = (operation.stage, operation.instruction);
+                let kind = (!operation.is_transfer).then_some(kind);
+                *known.entry(kind).or_insert_with(|| {
+                    list.push(match kind {
+                        Some((stage, instruction)) => {
+                            Tradeoff::measured(pipeline.profile(), stage, instruction, p2p_power)
+                        }
+                        None => Tradeoff::transfer(pipeline.network().transfer_time_s),
+                    });
+                    // At most 11 instructions on each of at most 1024 stages, and transfers.
                     list.len() as u16 - 1
                 })
             })

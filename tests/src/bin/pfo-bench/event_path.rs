@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nvidia_ml::driver::Gpu;
 use nvidia_ml::set_call::SetCall;
 use pfo::{Instruction, Session};
-use pfo_planner::{Mhz, Microbatch, Plan, PlannedInstruction, Schedule, Stage, StagePlan};
+use pfo_planner::{Chunk, Mhz, Microbatch, Plan, PlannedInstruction, Schedule, Stage, StagePlan};
 use pfo_tests::log_text::tail;
 use pfo_tests::node::Node;
 
@@ -269,6 +269,7 @@ fn plan() -> Plan {
     let planned = |index, instruction, microbatch| PlannedInstruction {
         instruction,
         microbatch: Microbatch(microbatch),
+        chunk: Chunk(0),
         frequency_mhz: clock_of(index),
     };
     let instructions = (0..MICROBATCHES).flat_map(|microbatch| {
@@ -284,6 +285,7 @@ fn plan() -> Plan {
         num_stages: 1,
         num_microbatches: MICROBATCHES,
         p2p_blocking_power_w: None,
+        transfer_time_s: None,
         predicted: None,
         stages: vec![StagePlan { stage: Stage(0), instructions: instructions.collect() }],
     }

@@ -61,6 +61,15 @@ pub enum PlanError {
         problem: String,
     },
 
+    /// An order file that is none, or whose instructions make up no step.
+    #[error("order, {place}: {problem}")]
+    OrderFile {
+        /// Where, such as `stage 3, instruction 17`.
+        place: String,
+        /// What is wrong there.
+        problem: String,
+    },
+
     /// A profile whose header lacks a column.
     #[error("profile: no column \"{name}\" in the header \"{found}\"")]
     MissingColumn {

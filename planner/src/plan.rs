@@ -273,7 +273,7 @@ fn not_negative(place: &str, value: f64) -> Result<(), PlanError> {
 }
 
 /// A parser's message with whatever of the input it repeats cut short.
-fn shortened(message: &str) -> String {
+pub(crate) fn shortened(message: &str) -> String {
     const LONGEST: usize = 240;
     if message.chars().count() <= LONGEST {
         return message.to_owned();

@@ -43,7 +43,7 @@ pub enum Schedule {
     ZbH1,
     /// 1F1B over several model chunks of each stage, in Megatron-LM's order.
     Interleaved,
-    /// Whatever a file says.
+    /// Whatever a file says: see [`crate::Order`].
     Custom,
 }
 

@@ -1,0 +1,164 @@
+//! An order of a pipeline's instructions that comes from a file, for schedules that have no name.
+//!
+//! ```json
+//! {"format": "pfo-order/1", "stages": [
+//!   [{"instruction": "forward", "microbatch": 0}, {"instruction": "backward", "microbatch": 0}]
+//! ]}
+//! ```
+//!
+//! Stages come first to last, each with what it runs in a step, first to last. `"chunk"` says on
+//! which model chunk where a stage has several. What waits for what follows from the instructions:
+//! a forward for the activation of the virtual stage before, a backward for the gradient of the one
+//! after.
+
+use serde::Deserialize;
+
+use crate::error::{PlanError, excerpt};
+use crate::order::{Misordered, check_order};
+use crate::pipeline::Pipeline;
+use crate::plan::{Plan, shortened};
+use crate::profile::Profile;
+use crate::schedule::{Schedule, StageOrder};
+
+const FORMAT: &str = "pfo-order/1";
+
+/// What each stage runs; stage `s` is at index `s`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    stages: Vec<StageOrder>,
+    num_microbatches: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    format: String,
+    stages: Vec<StageOrder>,
+}
+
+impl Order {
+    /// Reads an order.
+    ///
+    /// # Errors
+    /// If the bytes are no such document, or a stage does not run every microbatch once forward
+    /// and once backward.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, PlanError> {
+        let document: Document = serde_json::from_slice(bytes)
+            .map_err(|error| refused("the file", shortened(&error.to_string())))?;
+        if document.format != FORMAT {
+            let found = excerpt(&document.format);
+            return Err(refused("format", format!("\"{found}\", this version reads \"{FORMAT}\"")));
+        }
+        let stages = document.stages;
+        let last = stages.iter().flatten().map(|unit| unit.microbatch.0).max();
+        let num_microbatches = last
+            .filter(|&last| last < Plan::MAX_MICROBATCHES)
+            .map(|last| last + 1)
+            .ok_or_else(|| refused("the file", "it must have 1 to 65536 microbatches".into()))?;
+        for (stage, order) in stages.iter().enumerate() {
+            check_order(order.iter().copied(), num_microbatches).map_err(
+                |Misordered { instruction, problem }| match instruction {
+                    Some(index) => refused(&format!("stage {stage}, instruction {index}"), problem),
+                    None => refused(&format!("stage {stage}"), problem),
+                },
+            )?;
+        }
+        Ok(Self { stages, num_microbatches })
+    }
+
+    /// Microbatches of a step.
+    pub fn num_microbatches(&self) -> u32 {
+        self.num_microbatches
+    }
+
+    /// The pipeline of stages that run this order. A product takes `transfer_time_s` seconds from
+    /// one stage to another.
+    ///
+    /// # Errors
+    /// If the profile has other stages or lacks an instruction, or the order deadlocks.
+    pub fn pipeline(&self, profile: &Profile, transfer_time_s: f64) -> Result<Pipeline, PlanError> {
+        let microbatches = self.num_microbatches;
+        Pipeline::with_orders(
+            profile,
+            Schedule::Custom,
+            microbatches,
+            &self.stages,
+            transfer_time_s,
+        )
+    }
+}
+
+fn refused(place: &str, problem: String) -> PlanError {
+    PlanError::OrderFile { place: place.to_owned(), problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Schedule;
+    use crate::settings::Settings;
+    use crate::test_profiles::unequal;
+
+    const TWO_STAGES: &str = r#"{"format": "pfo-order/1", "stages": [
+        [{"instruction": "forward", "microbatch": 0}, {"instruction": "forward", "microbatch": 1},
+         {"instruction": "backward", "microbatch": 1}, {"instruction": "backward", "microbatch": 0}],
+        [{"instruction": "forward", "microbatch": 0}, {"instruction": "forward", "microbatch": 1},
+         {"instruction": "backward", "microbatch": 1}, {"instruction": "backward", "microbatch": 0}]
+    ]}"#;
+
+    fn refused_with(from: &str, to: &str) -> String {
+        let json = TWO_STAGES.replacen(from, to, 1);
+        Order::from_json(json.as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_order_is_run_as_the_file_has_it() {
+        let order = Order::from_json(TWO_STAGES.as_bytes()).unwrap();
+        assert_eq!(order.num_microbatches(), 2);
+        let plan = order.pipeline(&unequal(), 0.0).unwrap().plan(|_| crate::Mhz(1400));
+        let first: Vec<String> =
+            plan.stages[0].instructions.iter().map(|p| p.unit().to_string()).collect();
+        assert_eq!(first[2], "backward of microbatch 1");
+        assert_eq!(plan.schedule, Schedule::Custom);
+        assert!(plan.to_json().unwrap().contains("\"schedule\": \"custom\""));
+    }
+
+    #[test]
+    fn the_order_of_any_schedule_can_be_read_and_makes_the_same_pipeline() {
+        for schedule in [Schedule::GPipe, Schedule::OneForwardOneBackward, Schedule::Interleaved] {
+            let stages = schedule.orders(&unequal(), 4, &Settings::default()).unwrap();
+            let json = serde_json::json!({"format": FORMAT, "stages": stages}).to_string();
+            let order = Order::from_json(json.as_bytes()).unwrap();
+            assert_eq!(order.stages, stages, "{schedule}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_order_is_refused_with_its_place() {
+        let cases = [
+            ("pfo-order/1", "pfo-order/9", "pfo-order/9"),
+            ("\"stages\"", "\"stage\"", "stage"),
+            ("\"microbatch\": 1", "\"microbatch\": 0", "stage 0, instruction 1"),
+            ("\"backward\"", "\"load\"", "stage 0: microbatch 1"),
+            ("\"microbatch\": 1", "\"microbatch\": 70000", "65536"),
+        ];
+        for (from, to, expected) in cases {
+            let message = refused_with(from, to);
+            assert!(message.contains(expected), "{expected}: {message}");
+        }
+    }
+
+    #[test]
+    fn an_order_that_deadlocks_is_refused() {
+        let backward = r#"{"instruction": "backward", "microbatch": 1}, "#;
+        let forward = r#"{"instruction": "forward", "microbatch": 1},"#;
+        let json = TWO_STAGES.replacen(forward, "", 1).replacen(
+            backward,
+            &format!("{backward}{forward}"),
+            1,
+        );
+        let order = Order::from_json(json.as_bytes()).unwrap();
+        let message = order.pipeline(&unequal(), 0.0).unwrap_err().to_string();
+        assert!(message.contains("deadlock"), "{message}");
+    }
+}

@@ -150,3 +150,59 @@ fn what_does_not_fit_is_told_with_the_files_name_and_the_place() {
         assert!(!bench.path("out").exists());
     }
 }
+
+#[test]
+fn a_comparison_has_every_policy_and_ours_never_take_more_energy_in_their_time() {
+    let bench = Bench::new();
+    let compare = ["plan", "compare", "profile.csv", "--microbatches", "6", "--p2p-power", "80"];
+    let json = bench.done(&[&compare[..], &["--json", "--slowdown", "0%,5%"]].concat());
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+    let row = |name: &str| {
+        let found = rows.iter().find(|row| row["policy"] == name);
+        found.unwrap_or_else(|| panic!("no {name} in {json}"))
+    };
+    for policy in [
+        "envpipe-baseline",
+        "envpipe-uniform-default",
+        "envpipe-uniform-greedy",
+        "envpipe-uniform-balanced",
+        "envpipe-envelope-default",
+        "envpipe-envelope-greedy",
+        "envpipe-envelope-balanced",
+        "envpipe-offline",
+        "zeus-global",
+        "zeus-global, up to +5 %",
+        "zeus-per-stage",
+    ] {
+        let theirs_j = row(policy)["iteration_energy_j"].as_f64().unwrap();
+        let ours_j = row(policy)["ours_at_that_time_j"].as_f64().unwrap();
+        // The plans of a frontier have times of their own, so one may be a little early.
+        assert!(ours_j < 1.001 * theirs_j, "{policy}: {ours_j} J against {theirs_j} J");
+    }
+    assert_eq!(row("all-max")["saving"], 0.0);
+    assert!(row("pfo, up to +5 %")["saving"].as_f64() >= row("pfo, fastest")["saving"].as_f64());
+    let csv = bench.done(&[&compare[..], &["--csv"]].concat());
+    assert!(
+        csv.starts_with("policy,time,energy,") && csv.contains("\n\"zeus-per-stage\","),
+        "{csv}"
+    );
+    assert!(bench.done(&compare).contains("Saving and slowdown against"));
+}
+
+#[test]
+fn a_comparison_asks_for_slowdowns_in_percent() {
+    let bench = Bench::new();
+    let ran = bench.run(&[
+        "plan",
+        "compare",
+        "profile.csv",
+        "--microbatches",
+        "6",
+        "--p2p-power",
+        "80",
+        "--slowdown",
+        "fast",
+    ]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("such as 5%"), "{}", ran.stderr);
+}

@@ -1,6 +1,7 @@
 //! `pfoctl plan optimize`, `show`, `export` and the like: from a profile to a plan. No daemon is
 //! asked and nothing here needs a privilege.
 
+mod compare;
 mod comparison;
 mod directory;
 mod evaluate;
@@ -21,6 +22,7 @@ use clap::Subcommand;
 
 use crate::error::Error;
 use crate::output::Output;
+use compare::Compare;
 use evaluate::Evaluate;
 use export::Export;
 pub(crate) use failure::Failure;
@@ -39,6 +41,7 @@ pub(crate) enum MakePlan {
     Pick(Pick),
     Sample(Sample),
     Import(Import),
+    Compare(Compare),
     Evaluate(Evaluate),
 }
 
@@ -52,6 +55,7 @@ impl MakePlan {
             Self::Pick(pick) => pick.run(output),
             Self::Sample(sample) => sample.run(output),
             Self::Import(import) => import.run(output),
+            Self::Compare(compare) => compare.run(output),
             Self::Evaluate(evaluate) => evaluate.run(output),
         }
     }

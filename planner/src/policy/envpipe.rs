@@ -30,8 +30,8 @@ pub struct EnvPipe {
     pub profile_step: Mhz,
     /// By how much it raises a clock: 30 MHz; `greedy` takes three such steps at once.
     pub raise_step: Mhz,
-    /// What receiving takes without any wait, in seconds. No such time is in a profile, and none is
-    /// added to the step; 0.6 ms is what EnvPipe's own sample shows.
+    /// What receiving is said to take without any wait, in seconds, for a pipeline without a
+    /// transfer time; it is not added to the step. 0.6 ms is what EnvPipe's own sample shows.
     pub transfer_s: f64,
     /// How many such times a wait must last to count as one: 4 in its single-node examples.
     pub threshold_scale: f64,
@@ -139,7 +139,8 @@ impl EnvPipe {
         step: &mut Rehearsal,
     ) -> (u32, End) {
         for round in 1..=MOST_STEPS {
-            let path = self.critical_path(pipeline, &step.moments());
+            let mut path = self.critical_path(pipeline, &step.moments());
+            path.retain(|&operation| step.is_adjustable(operation));
             if path.iter().all(|&operation| on_envelope[operation]) {
                 return (round + QUIET_STEPS - 1, End::Settled);
             }
@@ -170,16 +171,26 @@ impl EnvPipe {
     /// where the stage waited for longer than a few transfers, to the one that it waited for.
     fn critical_path(&self, pipeline: &Pipeline, moments: &Moments) -> Vec<usize> {
         let network = pipeline.network();
-        let threshold_s = self.threshold_scale * self.transfer_s;
+        let (transfer_s, unseen_s) = match network.transfer_time_s {
+            0.0 => (self.transfer_s, self.transfer_s),
+            // It is part of the waits.
+            measured_s => (measured_s, 0.0),
+        };
         let last = network.stages[0].last().map(|&index| index as usize);
         std::iter::successors(last, |&operation| {
             let stage = network.operations[operation].stage;
-            let own = predecessors(network, operation)
-                .find(|&before| network.operations[before].stage == stage);
-            let other = predecessors(network, operation)
-                .find(|&before| network.operations[before].stage != stage);
-            let receives_s = moments.waited_s[operation] + self.transfer_s;
-            if receives_s < threshold_s { own.or(other) } else { other.or(own) }
+            let is_own = |before: &usize| {
+                let before = &network.operations[*before];
+                before.stage == stage && !before.is_transfer
+            };
+            let own = predecessors(network, operation).find(is_own);
+            let other = predecessors(network, operation).find(|before| !is_own(before));
+            let receives_s = moments.waited_s[operation] + unseen_s;
+            if receives_s < self.threshold_scale * transfer_s {
+                own.or(other)
+            } else {
+                other.or(own)
+            }
         })
         .collect()
     }

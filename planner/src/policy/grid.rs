@@ -22,7 +22,8 @@ impl Grid {
         let mut common: Option<BTreeSet<Mhz>> = None;
         let mut seen = BTreeSet::new();
         for operation in &pipeline.network().operations {
-            if !seen.insert((operation.stage, operation.instruction)) {
+            let is_free = !operation.is_transfer && !operation.instruction.is_fixed();
+            if !is_free || !seen.insert((operation.stage, operation.instruction)) {
                 continue;
             }
             let table = profile.table(operation.stage, operation.instruction);

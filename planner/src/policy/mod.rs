@@ -120,6 +120,7 @@ mod tests {
     use super::*;
     use crate::replay::replay;
     use crate::schedule::Schedule;
+    use crate::settings::Settings;
     use crate::test_profiles::any_profile;
 
     const POWER: Watts = Watts(80.0);
@@ -127,10 +128,17 @@ mod tests {
     proptest! {
         #[test]
         fn every_policy_ends_and_its_predictions_are_replays(
-            profile in any_profile(4, 6), microbatches in 1_u32..6,
+            profile in any_profile(4, 6),
+            microbatches in 1_u32..6,
+            is_gpipe in any::<bool>(),
+            transfer_ms in 0_u8..3,
         ) {
-            let schedule = Schedule::OneForwardOneBackward;
-            let pipeline = Pipeline::new(&profile, schedule, microbatches).unwrap();
+            let schedule =
+                if is_gpipe { Schedule::GPipe } else { Schedule::OneForwardOneBackward };
+            let transfer_time_s = 1e-3 * f64::from(transfer_ms);
+            let settings = Settings { transfer_time_s, ..Settings::default() };
+            let pipeline =
+                Pipeline::with_settings(&profile, schedule, microbatches, &settings).unwrap();
             for policy in Policy::all() {
                 let outcome = policy.outcome(&pipeline, POWER).unwrap();
                 prop_assert!(outcome.chosen < outcome.plans.len());

@@ -90,9 +90,10 @@ impl OfflineEnvPipe {
         step: &mut Rehearsal,
     ) -> (u32, End) {
         for round in 1..=MOST_ROUNDS {
-            let path = critical_path(network, on_envelope, |index| {
+            let mut path = critical_path(network, on_envelope, |index| {
                 self.units(step.measured(index).time_s)
             });
+            path.retain(|&index| step.is_adjustable(index));
             let clock = |index: usize| step.measured(index).frequency;
             let lowest = path.iter().copied().map(clock).min();
             let slowest: Vec<usize> =

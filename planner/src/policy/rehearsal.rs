@@ -37,6 +37,12 @@ impl<'a> Rehearsal<'a> {
         self.measured[operation]
     }
 
+    /// Whether an operation's time depends on its clock, so that there is any point in changing it.
+    pub(crate) fn is_adjustable(&self, operation: usize) -> bool {
+        let operation = &self.pipeline.network().operations[operation];
+        !operation.is_transfer && !operation.instruction.is_fixed()
+    }
+
     /// Time and energy of the step.
     pub(crate) fn replay(&self, p2p_power: Watts) -> Replay {
         account(self.pipeline.network(), &self.measured, p2p_power)
@@ -57,10 +63,17 @@ impl<'a> Rehearsal<'a> {
 }
 
 /// The highest measured clock up to the one asked for; the lowest, for an operation that was only
-/// measured at higher ones.
+/// measured at higher ones. A transfer has no clock.
 fn row(pipeline: &Pipeline, operation: usize, clock: Mhz) -> Measurement {
-    let operation = &pipeline.network().operations[operation];
+    let network = pipeline.network();
+    let operation = &network.operations[operation];
+    if operation.is_transfer {
+        return Measurement { frequency: Mhz(0), time_s: network.transfer_time_s, energy_j: 0.0 };
+    }
     let table = pipeline.profile().table(operation.stage, operation.instruction);
     let up_to = table.partition_point(|row| row.frequency <= clock);
-    table[up_to.saturating_sub(1)]
+    let measured = table[up_to.saturating_sub(1)];
+    // What does not depend on the clock is the same at each.
+    let at = pipeline.profile().at(operation.stage, operation.instruction, measured.frequency);
+    at.unwrap_or(measured)
 }

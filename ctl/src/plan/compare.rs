@@ -1,0 +1,309 @@
+//! `pfoctl plan compare`: what other systems would make of a profile, and what our plans take at
+//! the same iteration time.
+
+use std::str::FromStr;
+
+use clap::Args;
+use pfo_planner::{
+    Deadline, End, Frontier, Options, Pipeline, Plan, PlanError, Policy, Profile, Schedule, Spread,
+    Watts,
+};
+use serde::Serialize;
+
+use super::comparison::Cost;
+use super::progress::Progress;
+use super::{Failure, file};
+use crate::error::Error;
+use crate::output::{Look, Output};
+use crate::status::quantity::{change, joules, percent, seconds};
+use crate::status::table::{Cell, Table, Tone};
+
+/// Compare plans with the highest clocks, EnvPipe and Zeus, all replayed over one profile
+#[derive(Args)]
+pub(crate) struct Compare {
+    /// Time and energy of each instruction, as `plan optimize` takes it
+    #[arg(value_name = "PROFILE.csv")]
+    profile: String,
+
+    /// Microbatches of a step
+    #[arg(long, value_name = "M")]
+    microbatches: u32,
+
+    /// What a GPU draws while it only waits for its neighbour stage, in watts
+    #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
+    p2p_power: f64,
+
+    /// The order in which stages run their instructions
+    #[arg(long, value_name = "NAME", default_value_t = Schedule::OneForwardOneBackward)]
+    schedule: Schedule,
+
+    /// Show the best that can be had if a step may take so much longer than at the highest clocks
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "0%,1%,5%,10%")]
+    slowdown: Vec<Slowdown>,
+
+    /// Our plans to choose from
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    plans: usize,
+
+    /// Print JSON: each row of the table
+    #[arg(long, conflicts_with = "csv")]
+    json: bool,
+
+    /// Print CSV: policy, time (s), energy (J), saving, slowdown, energy of ours at that time (J)
+    #[arg(long)]
+    csv: bool,
+}
+
+/// A share of the time at the highest clocks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Slowdown(f64);
+
+impl FromStr for Slowdown {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let percent = text.trim().trim_end_matches('%').parse().ok();
+        percent
+            .filter(|percent: &f64| (0.0..=1000.0).contains(percent))
+            .map(|percent| Self(percent / 100.0))
+            .ok_or_else(|| "give percent from 0 to 1000, such as 5%".to_owned())
+    }
+}
+
+/// One way to run a step.
+#[derive(Debug, Serialize)]
+struct Row {
+    policy: String,
+    #[serde(flatten)]
+    cost: Cost,
+    /// Of the energy at the highest clocks.
+    saving: f64,
+    /// Of the time at the highest clocks.
+    slowdown: f64,
+    /// What our plan for the same iteration time takes; none if the row is ours.
+    ours_at_that_time_j: Option<f64>,
+    /// Steps or trials until the policy settles.
+    rounds: Option<u32>,
+    /// Whether it reached what it looks for.
+    has_settled: bool,
+}
+
+impl Compare {
+    pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
+        let rows = self.rows()?;
+        if self.json {
+            return output.json(&rows);
+        }
+        if self.csv {
+            return output.text(&csv(&rows));
+        }
+        let look = output.look();
+        output.text(&render(&rows, look))
+    }
+
+    fn rows(&self) -> Result<Vec<Row>, Failure> {
+        // How much of the work the other policies are, for a large pipeline.
+        const OTHERS: f64 = 0.3;
+        let csv = file::read(&self.profile)?;
+        let profile = Profile::from_csv(csv.as_slice()).map_err(|source| Failure::BadFile {
+            name: file::shown(&self.profile).to_owned(),
+            source,
+        })?;
+        let pipeline = Pipeline::new(&profile, self.schedule, self.microbatches)
+            .map_err(Failure::BadRequest)?;
+        let p2p_power = Watts(self.p2p_power);
+        let progress = Progress::new();
+        let options = Options { plans: self.plans, spread: Spread::Useful };
+        let show = |done| progress.show(OTHERS + (1.0 - OTHERS) * done);
+        let policies = Policy::all();
+        let mut outcomes = Vec::with_capacity(policies.len());
+        for (index, policy) in policies.iter().enumerate() {
+            let outcome = policy.outcome(&pipeline, p2p_power).map_err(Failure::BadRequest)?;
+            outcomes.push(outcome);
+            progress.show(OTHERS * (index + 1) as f64 / policies.len() as f64);
+        }
+        let frontier = Frontier::optimize(&pipeline, p2p_power, options, &show)
+            .map_err(Failure::BadRequest)?;
+        drop(progress);
+
+        // The first of all policies.
+        let all_max = predicted(&outcomes[0].plans[0]);
+        let comparison = Comparison { all_max, frontier: &frontier };
+        let mut rows = Vec::new();
+        for (policy, outcome) in policies.iter().zip(&outcomes) {
+            let mut row = comparison.theirs(policy.to_string(), &outcome.plans[outcome.chosen])?;
+            row.rounds = Some(outcome.rounds).filter(|&rounds| rounds > 0);
+            row.has_settled = outcome.end == End::Settled;
+            rows.push(row);
+            if outcome.plans.len() < 2 {
+                continue;
+            }
+            for &slowdown in &self.slowdown {
+                if let Some(plan) = comparison.best_within(&outcome.plans, slowdown) {
+                    rows.push(comparison.theirs(named(&policy.to_string(), slowdown), plan)?);
+                }
+            }
+        }
+        rows.push(comparison.ours("pfo, fastest".to_owned(), Deadline::Fastest)?);
+        for &slowdown in &self.slowdown {
+            let deadline = Deadline::Seconds(comparison.limit_s(slowdown));
+            rows.push(comparison.ours(named("pfo", slowdown), deadline)?);
+        }
+        rows.push(comparison.ours("pfo, min-energy".to_owned(), Deadline::MinEnergy)?);
+        Ok(rows)
+    }
+}
+
+/// What every row is compared with.
+struct Comparison<'a> {
+    all_max: Cost,
+    frontier: &'a Frontier,
+}
+
+impl Comparison<'_> {
+    fn limit_s(&self, slowdown: Slowdown) -> f64 {
+        // A hair more, so that the time at the highest clocks itself is within 0 %.
+        self.all_max.iteration_time_s * (1.0 + slowdown.0) * (1.0 + 1e-12)
+    }
+
+    fn best_within<'p>(&self, plans: &'p [Plan], slowdown: Slowdown) -> Option<&'p Plan> {
+        let limit_s = self.limit_s(slowdown);
+        let in_time = plans.iter().filter(|plan| predicted(plan).iteration_time_s <= limit_s);
+        in_time.min_by(|a, b| {
+            predicted(a).iteration_energy_j.total_cmp(&predicted(b).iteration_energy_j)
+        })
+    }
+
+    fn theirs(&self, policy: String, plan: &Plan) -> Result<Row, Failure> {
+        let mut row = self.row(policy, predicted(plan));
+        let deadline = Deadline::Seconds(row.cost.iteration_time_s * (1.0 + 1e-12));
+        row.ours_at_that_time_j = match self.frontier.pick(deadline) {
+            Ok(place) => {
+                let plan = self.frontier.plan(place).map_err(Failure::BadRequest)?;
+                Some(predicted(&plan).iteration_energy_j)
+            }
+            Err(PlanError::DeadlineTooEarly { .. }) => None,
+            Err(error) => return Err(Failure::BadRequest(error)),
+        };
+        Ok(row)
+    }
+
+    fn ours(&self, policy: String, deadline: Deadline) -> Result<Row, Failure> {
+        let place = self.frontier.pick(deadline).map_err(Failure::BadRequest)?;
+        let plan = self.frontier.plan(place).map_err(Failure::BadRequest)?;
+        Ok(self.row(policy, predicted(&plan)))
+    }
+
+    fn row(&self, policy: String, cost: Cost) -> Row {
+        Row {
+            policy,
+            cost,
+            saving: cost.saving_on(&self.all_max),
+            slowdown: cost.slowdown_on(&self.all_max),
+            ours_at_that_time_j: None,
+            rounds: None,
+            has_settled: true,
+        }
+    }
+}
+
+/// A plan's replay; every plan that is compared has one.
+fn predicted(plan: &Plan) -> Cost {
+    plan.predicted.map_or(
+        Cost { iteration_time_s: f64::NAN, iteration_energy_j: f64::NAN },
+        |predicted| Cost {
+            iteration_time_s: predicted.iteration_time_s,
+            iteration_energy_j: predicted.iteration_energy_j,
+        },
+    )
+}
+
+fn named(policy: &str, Slowdown(slowdown): Slowdown) -> String {
+    format!("{policy}, up to +{} %", (slowdown * 1e4).round() / 100.0)
+}
+
+fn render(rows: &[Row], look: Look) -> String {
+    let mut table = Table::new(look)
+        .left("Policy")
+        .right("Iteration")
+        .right("Energy")
+        .right("Saving")
+        .right("Slower")
+        .right("Rounds")
+        .right("pfo then")
+        .right("takes");
+    let mut has_stuck = false;
+    for row in rows {
+        let ours_j = row.ours_at_that_time_j;
+        has_stuck |= !row.has_settled;
+        table.row([
+            Cell::text(&row.policy),
+            Cell::text(seconds(row.cost.iteration_time_s)),
+            Cell::text(joules(row.cost.iteration_energy_j)),
+            Cell::text(percent(row.saving)),
+            Cell::text(change(row.slowdown)),
+            match row.rounds {
+                Some(rounds) if row.has_settled => Cell::number(rounds),
+                Some(rounds) => Cell::text(format!("{rounds}*")).tone(Tone::Notable),
+                None => Cell::empty(),
+            },
+            Cell::option(ours_j.map(joules)),
+            Cell::option(ours_j.map(|ours_j| change(ours_j / row.cost.iteration_energy_j - 1.0))),
+        ]);
+    }
+    let mut text = table.render();
+    text += "\nSaving and slowdown against every instruction at the highest clock; the last columns \
+             are\nour plan of no longer iteration time. All are replayed over the profile.\n";
+    if has_stuck {
+        text += "* stuck: nothing left to raise, though the critical path is not its envelope\n";
+    }
+    text
+}
+
+fn csv(rows: &[Row]) -> String {
+    let mut text = String::from("policy,time,energy,saving,slowdown,ours_at_that_time\n");
+    for row in rows {
+        let ours = row.ours_at_that_time_j.map_or_else(String::new, |ours_j| ours_j.to_string());
+        text += &format!(
+            "\"{}\",{},{},{},{},{ours}\n",
+            row.policy,
+            row.cost.iteration_time_s,
+            row.cost.iteration_energy_j,
+            row.saving,
+            row.slowdown
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slowdown_is_given_in_percent() {
+        assert_eq!("5%".parse(), Ok(Slowdown(0.05)));
+        assert_eq!("0".parse(), Ok(Slowdown(0.0)));
+        for text in ["-1%", "x", "", "nan", "1e9%"] {
+            assert!(text.parse::<Slowdown>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_policy_that_got_stuck_is_marked_and_the_mark_explained() {
+        let cost = |time, energy| Cost { iteration_time_s: time, iteration_energy_j: energy };
+        let row = Row {
+            policy: "envpipe".to_owned(),
+            cost: cost(3.0, 5000.0),
+            saving: 0.1,
+            slowdown: 0.01,
+            ours_at_that_time_j: Some(4500.0),
+            rounds: Some(38),
+            has_settled: false,
+        };
+        let text = render(&[row], Look::default());
+        for words in ["38*", "* stuck", "4.500 kJ", "-10.0 %"] {
+            assert!(text.contains(words), "no {words:?} in\n{text}");
+        }
+    }
+}

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use pfo_planner::{
     Deadline, Frontier, Instruction, LowerBound, Measurement, Mhz, Options, Pipeline, Plan,
-    Profile, Schedule, Settings, Spread, Stage, Watts, replay,
+    PlannedInstruction, Profile, Schedule, Settings, Spread, Stage, Watts, replay,
 };
 use proptest::prelude::*;
 
@@ -69,7 +69,7 @@ fn pipeline(profile: &Profile, schedule: Schedule, groups: u32, settings: &Setti
 
 fn every_instruction_runs_once(plan: &Plan, profile: &Profile) {
     for stage in &plan.stages {
-        let units: HashSet<_> = stage.instructions.iter().map(|planned| planned.unit()).collect();
+        let units: HashSet<_> = stage.instructions.iter().map(PlannedInstruction::unit).collect();
         assert_eq!(units.len(), stage.instructions.len());
         for planned in &stage.instructions {
             let row = profile.at(stage.stage, planned.instruction, planned.frequency_mhz);

@@ -20,6 +20,8 @@ pub(crate) enum Failure {
     NoPower { name: String },
     #[error("{directory} has no file named freqs_pipeline_*.py")]
     NoPlans { directory: String },
+    #[error("{name} orders a step of {has} microbatches, not of {given}")]
+    OtherMicrobatches { name: String, given: u32, has: u32 },
     #[error("cannot write {name}: {source}")]
     Write { name: String, source: io::Error },
 }
@@ -34,7 +36,8 @@ impl Failure {
             | Self::BadFile { .. }
             | Self::BadRequest(_)
             | Self::NoPower { .. }
-            | Self::NoPlans { .. } => Exit::Usage,
+            | Self::NoPlans { .. }
+            | Self::OtherMicrobatches { .. } => Exit::Usage,
         }
     }
 }

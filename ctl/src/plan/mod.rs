@@ -13,6 +13,7 @@ mod import;
 pub(crate) mod load;
 mod optimize;
 mod pick;
+mod pipeline;
 mod progress;
 mod sample;
 mod show;

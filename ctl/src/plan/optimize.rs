@@ -1,8 +1,9 @@
 //! `pfoctl plan optimize`: makes the frontier of a profile.
 
 use clap::Args;
-use pfo_planner::{Frontier, Options, Pipeline, Point, Profile, Schedule, Spread, Watts};
+use pfo_planner::{Frontier, Options, Point, Profile, Spread, Watts};
 
+use super::pipeline::PipelineArguments;
 use super::progress::Progress;
 use super::{Failure, file};
 use crate::error::Error;
@@ -18,17 +19,12 @@ pub(crate) struct Optimize {
     #[arg(value_name = "PROFILE.csv")]
     profile: String,
 
-    /// Microbatches of a step
-    #[arg(long, value_name = "M")]
-    microbatches: u32,
+    #[command(flatten)]
+    pipeline: PipelineArguments,
 
     /// What a GPU draws while it only waits for its neighbour stage, in watts
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
     p2p_power: f64,
-
-    /// The order in which stages run their instructions
-    #[arg(long, value_name = "NAME", default_value_t = Schedule::OneForwardOneBackward)]
-    schedule: Schedule,
 
     /// The most plans to make
     #[arg(long, value_name = "N", default_value_t = Options::default().plans)]
@@ -50,8 +46,7 @@ impl Optimize {
             name: file::shown(&self.profile).to_owned(),
             source,
         })?;
-        let pipeline = Pipeline::new(&profile, self.schedule, self.microbatches)
-            .map_err(Failure::BadRequest)?;
+        let pipeline = self.pipeline.of(&profile)?;
         let options = Options { plans: self.plans, spread: Spread::Useful };
         let progress = Progress::new();
         let p2p_power = Watts(self.p2p_power);

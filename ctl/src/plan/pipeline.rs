@@ -1,0 +1,72 @@
+//! The arguments that say which pipeline to plan for, beside its profile.
+
+use clap::Args;
+use pfo_planner::{Instruction, Order, Pipeline, Profile, Schedule, Settings};
+
+use super::{Failure, file};
+
+/// A schedule and what it depends on.
+#[derive(Args)]
+pub(super) struct PipelineArguments {
+    /// Microbatches of a step
+    #[arg(long, value_name = "M", required_unless_present = "order")]
+    microbatches: Option<u32>,
+
+    /// The order in which stages run their instructions: 1f1b, gpipe, early-recomputation-1f1b,
+    /// envpipe, zb-h1 or interleaved-1f1b
+    #[arg(long, value_name = "NAME", default_value_t = Schedule::OneForwardOneBackward)]
+    schedule: Schedule,
+
+    /// A file with the order instead: {"format": "pfo-order/1", "stages": [[{"instruction":
+    /// "forward", "microbatch": 0}, …], …]}; - reads standard input
+    #[arg(long, value_name = "ORDER.json", conflicts_with_all = ["schedule", "fixed"])]
+    order: Option<String>,
+
+    /// Model chunks of each stage, for interleaved-1f1b
+    #[arg(long, value_name = "V", default_value_t = Settings::default().chunks)]
+    chunks: u16,
+
+    /// How many more activations than in 1F1B a stage can keep, for envpipe: one number, or one
+    /// for each stage [default: no limit]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    memory_limit: Vec<u32>,
+
+    /// What an activation or a gradient takes from one stage to another, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0.0, allow_negative_numbers = true)]
+    transfer_ms: f64,
+
+    /// Instructions that ranks announce too and whose time does not depend on the clock: load,
+    /// collective, `optimizer_step`; stages run those that the profile has of them
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    fixed: Vec<Instruction>,
+}
+
+impl PipelineArguments {
+    /// The pipeline of a profile.
+    pub(super) fn of(&self, profile: &Profile) -> Result<Pipeline, Failure> {
+        let transfer_time_s = self.transfer_ms / 1e3;
+        if let Some(name) = &self.order {
+            let bad = |source| Failure::BadFile { name: file::shown(name).to_owned(), source };
+            let order = Order::from_json(&file::read(name)?).map_err(bad)?;
+            let has = order.num_microbatches();
+            if let Some(given) = self.microbatches.filter(|&given| given != has) {
+                return Err(Failure::OtherMicrobatches {
+                    name: file::shown(name).to_owned(),
+                    given,
+                    has,
+                });
+            }
+            return order.pipeline(profile, transfer_time_s).map_err(bad);
+        }
+        let settings = Settings {
+            memory_limits: self.memory_limit.clone(),
+            chunks: self.chunks,
+            transfer_time_s,
+            fixed: self.fixed.clone(),
+        };
+        // Required by the arguments where no order says it.
+        let microbatches = self.microbatches.unwrap_or(0);
+        Pipeline::with_settings(profile, self.schedule, microbatches, &settings)
+            .map_err(Failure::BadRequest)
+    }
+}

@@ -1,0 +1,149 @@
+//! `pfoctl plan optimize` for every schedule:
+//! what they are predicted to take is what a replay of the file takes.
+
+mod pfoctl;
+
+use pfoctl::Bench;
+use serde_json::Value;
+
+/// Optimizes with these arguments, and gives the plan of 1.1 times the fastest time.
+fn plan(bench: &Bench, arguments: &[&str]) -> Value {
+    let optimize = ["plan", "optimize", "profile.csv", "--p2p-power", "80", "--plans", "20"];
+    let output = ["-o", "frontier"];
+    bench.done(&[&optimize[..], arguments, &output].concat());
+    bench.done(&["plan", "export", "frontier", "--deadline", "1.1x", "-o", "plan.json"]);
+    let evaluated = bench.done(&["plan", "evaluate", "profile.csv", "plan.json", "--json"]);
+    let evaluated: Value = serde_json::from_str(&evaluated).unwrap();
+    let plan = std::fs::read(bench.path("plan.json")).unwrap();
+    let plan: Value = serde_json::from_slice(&plan).unwrap();
+    for quantity in ["iteration_time_s", "iteration_energy_j"] {
+        let predicted = plan["predicted"][quantity].as_f64().unwrap();
+        let replayed = evaluated[quantity].as_f64().unwrap();
+        assert!((predicted - replayed).abs() < 1e-9, "{arguments:?}: {predicted} {replayed}");
+    }
+    plan
+}
+
+fn first_stage(plan: &Value) -> Vec<String> {
+    let instructions = plan["stages"][0]["instructions"].as_array().unwrap();
+    let written = |planned: &Value| {
+        let chunk = planned["chunk"].as_u64().map_or(String::new(), |chunk| format!(".{chunk}"));
+        format!("{} {}{chunk}", planned["instruction"].as_str().unwrap(), planned["microbatch"])
+    };
+    instructions.iter().map(written).collect()
+}
+
+/// A profile with rows of these instructions like those of `backward`.
+fn with_rows_of(bench: &Bench, instructions: &[&str]) {
+    let profile = std::fs::read_to_string(bench.path("profile.csv")).unwrap();
+    let mut more = profile.clone();
+    for instruction in instructions {
+        for line in profile.lines().filter(|line| line.contains(",backward,")) {
+            more += &format!("{}\n", line.replace(",backward,", &format!(",{instruction},")));
+        }
+    }
+    bench.write("profile.csv", &more);
+}
+
+#[test]
+fn every_schedule_makes_plans_that_cost_what_they_say() {
+    let bench = Bench::new();
+    let others = ["forward_backward", "recomputation", "backward_input", "backward_weight"];
+    with_rows_of(&bench, &others);
+    for (schedule, instructions) in [
+        ("1f1b", 8),
+        ("gpipe", 8),
+        ("envpipe", 8),
+        ("early-recomputation-1f1b", 9),
+        ("zb-h1", 12),
+        ("interleaved-1f1b", 16),
+    ] {
+        let plan = plan(&bench, &["--microbatches", "4", "--schedule", schedule]);
+        assert_eq!(plan["schedule"], schedule);
+        assert_eq!(first_stage(&plan).len(), instructions, "{schedule}");
+    }
+}
+
+#[test]
+fn a_pipeline_runs_1f1b_unless_another_schedule_is_asked_for() {
+    let bench = Bench::new();
+    bench.frontier("frontier", 5);
+    let shown = bench.done(&["plan", "show", "frontier"]);
+    assert!(shown.contains("6 microbatches, 1f1b"), "{shown}");
+}
+
+#[test]
+fn gpipe_runs_every_forward_first_and_a_memory_limit_holds_envpipe_back() {
+    let bench = Bench::new();
+    let of = |arguments: &[&str]| {
+        let arguments = [&["--microbatches", "6"], arguments].concat();
+        let order = first_stage(&plan(&bench, &arguments));
+        order.iter().position(|written| written.starts_with("backward")).unwrap()
+    };
+    assert_eq!(of(&["--schedule", "gpipe"]), 6);
+    assert_eq!(of(&["--schedule", "envpipe"]), 3);
+    assert_eq!(of(&["--schedule", "envpipe", "--memory-limit", "0"]), 2);
+    assert_eq!(of(&["--schedule", "envpipe", "--memory-limit", "1,0"]), 3);
+}
+
+#[test]
+fn interleaved_plans_name_the_chunk() {
+    let bench = Bench::new();
+    let schedule = ["--microbatches", "2", "--schedule", "interleaved-1f1b", "--chunks", "3"];
+    let order = first_stage(&plan(&bench, &schedule));
+    assert_eq!(order.len(), 12);
+    assert_eq!(order[..3], ["forward 0", "forward 1", "forward 0.1"]);
+}
+
+#[test]
+fn transfers_and_fixed_instructions_take_their_time() {
+    let bench = Bench::new();
+    with_rows_of(&bench, &["load"]);
+    let fastest_s = |arguments: &[&str]| {
+        plan(&bench, &[&["--microbatches", "1"], arguments].concat());
+        let csv = bench.done(&["plan", "show", "frontier", "--csv"]);
+        csv.lines().nth(1).unwrap().split_once(',').unwrap().0.parse::<f64>().unwrap()
+    };
+    let plain_s = fastest_s(&[]);
+    // One activation and one gradient.
+    assert!((fastest_s(&["--transfer-ms", "2.5"]) - plain_s - 0.005).abs() < 1e-9);
+    // The mean of its four rows; the second stage loads while the first one does.
+    assert!((fastest_s(&["--fixed", "load"]) - plain_s - 0.125).abs() < 1e-9);
+    let planned = plan(&bench, &["--microbatches", "1", "--transfer-ms", "2.5"]);
+    assert_eq!(planned["transfer_time_s"], 0.0025);
+}
+
+#[test]
+fn an_order_may_come_from_a_file() {
+    let bench = Bench::new();
+    let unit = |instruction: &str, microbatch: u32| {
+        format!(r#"{{"instruction": "{instruction}", "microbatch": {microbatch}}}"#)
+    };
+    let stage = [unit("forward", 0), unit("forward", 1), unit("backward", 1), unit("backward", 0)];
+    let stage = stage.join(", ");
+    let order = format!(r#"{{"format": "pfo-order/1", "stages": [[{stage}], [{stage}]]}}"#);
+    bench.write("order.json", &order);
+    let planned = plan(&bench, &["--order", "order.json"]);
+    assert_eq!(planned["schedule"], "custom");
+    assert_eq!(first_stage(&planned)[2], "backward 1");
+
+    let refused = |arguments: &[&str]| {
+        let common = ["plan", "optimize", "profile.csv", "--p2p-power", "80", "-o", "frontier"];
+        let ran = bench.run(&[&common[..], arguments].concat());
+        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+        ran.stderr
+    };
+    let message = refused(&["--order", "order.json", "--microbatches", "3"]);
+    assert!(message.contains("2 microbatches, not of 3"), "{message}");
+    bench.write("broken.json", &order.replacen("backward", "sideways", 1));
+    let message = refused(&["--order", "broken.json"]);
+    assert!(message.contains("broken.json") && message.contains("sideways"), "{message}");
+    refused(&["--order", "order.json", "--schedule", "gpipe"]);
+    refused(&[]);
+    let message = refused(&["--microbatches", "4", "--schedule", "2f2b"]);
+    assert!(message.contains("early-recomputation-1f1b"), "{message}");
+    let message = refused(&["--microbatches", "4", "--schedule", "zb-h1"]);
+    assert!(message.contains("backward_input"), "{message}");
+    let message = refused(&["--microbatches", "4", "--transfer-ms", "-1"]);
+    assert!(message.contains("transfer time"), "{message}");
+}

@@ -147,3 +147,29 @@ fn an_order_may_come_from_a_file() {
     let message = refused(&["--microbatches", "4", "--transfer-ms", "-1"]);
     assert!(message.contains("transfer time"), "{message}");
 }
+
+#[test]
+fn ranks_of_a_stage_are_combined_as_asked() {
+    let bench = Bench::new();
+    let profile = std::fs::read_to_string(bench.path("profile.csv")).unwrap();
+    let of_two_ranks: String = profile
+        .lines()
+        .enumerate()
+        .map(|(line, row)| match line {
+            0 => format!("dp_rank,{row}\n"),
+            _ => format!("0,{row}\n1,{row}\n"),
+        })
+        .collect();
+    bench.write("profile.csv", &of_two_ranks);
+    let energy_j = |combine: &[&str], power: &str| {
+        let optimize = ["plan", "optimize", "profile.csv", "--microbatches", "3", "-o", "frontier"];
+        bench.done(&[&optimize[..], &["--p2p-power", power], combine].concat());
+        bench.done(&["plan", "export", "frontier", "--deadline", "1.1x", "-o", "plan.json"]);
+        let evaluate = ["plan", "evaluate", "profile.csv", "plan.json", "--json"];
+        let evaluated = bench.done(&[&evaluate[..], combine].concat());
+        let evaluated: Value = serde_json::from_str(&evaluated).unwrap();
+        evaluated["iteration_energy_j"].as_f64().unwrap()
+    };
+    let of_all = energy_j(&["--combine", "slowest"], "160");
+    assert!((of_all - 2.0 * energy_j(&[], "80")).abs() < 1e-9);
+}

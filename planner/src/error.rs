@@ -119,6 +119,24 @@ pub enum PlanError {
         frequency: Mhz,
     },
 
+    /// Ranks whose energies cannot be added up, because some are not there.
+    #[error(
+        "profile: stage {stage}, {instruction} at {frequency} has rows of {found} ranks of {expected}; \
+         measure it on every rank, or combine ranks by their mean"
+    )]
+    RankMissing {
+        /// Whose rows.
+        stage: Stage,
+        /// Of what.
+        instruction: Instruction,
+        /// At which clock.
+        frequency: Mhz,
+        /// Ranks that have a row.
+        found: usize,
+        /// The most that any instruction of the stage has.
+        expected: usize,
+    },
+
     /// A profile of nothing.
     #[error("profile: no rows below the header")]
     EmptyProfile,

@@ -11,6 +11,7 @@ mod anchor;
 mod assembled;
 mod bound;
 mod choices;
+mod combine;
 mod curve;
 mod deadline;
 mod error;
@@ -43,6 +44,7 @@ mod unit;
 mod units;
 
 pub use bound::LowerBound;
+pub use combine::Combine;
 pub use deadline::Deadline;
 pub use error::PlanError;
 pub use frontier::{Frontier, Options, Point, Spread};

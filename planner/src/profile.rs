@@ -8,6 +8,7 @@ use std::io::Read;
 
 use csv::StringRecord;
 
+use crate::combine::{Combine, Ranks, combined};
 use crate::error::{PlanError, excerpt};
 use crate::instruction::Instruction;
 use crate::plan::Plan;
@@ -49,11 +50,21 @@ impl Profile {
     /// # Errors
     /// The first thing wrong, with its line.
     pub fn from_csv(csv: impl Read) -> Result<Self, PlanError> {
+        Self::from_csv_combined(csv, Combine::Mean)
+    }
+
+    /// The same, with another way to combine what the ranks of a stage measured.
+    ///
+    /// # Errors
+    /// The first thing wrong, with its line; or there are no ranks to combine, or some of them
+    /// lack rows.
+    pub fn from_csv_combined(csv: impl Read, combine: Combine) -> Result<Self, PlanError> {
         let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(csv);
         let header = reader.headers().map_err(unreadable)?.clone();
         let columns = Columns::find(&header)?;
+        let ranks = columns.ranks(&header, combine)?;
 
-        let mut sums: BTreeMap<(Stage, Instruction, Mhz), Sum> = BTreeMap::new();
+        let mut rows: BTreeMap<(Stage, Instruction, Mhz), Ranks> = BTreeMap::new();
         let mut lines: HashMap<(Stage, Instruction, Mhz, Vec<String>), u64> = HashMap::new();
         for record in reader.records() {
             let record = record.map_err(unreadable)?;
@@ -66,11 +77,11 @@ impl Profile {
                 let frequency = measured.frequency;
                 return Err(PlanError::DuplicateRow { first, line, stage, instruction, frequency });
             }
-            sums.entry((stage, instruction, measured.frequency)).or_default().add(measured);
+            let rank = ranks.iter().map(|&i| record[i].to_owned()).collect();
+            let row = rows.entry((stage, instruction, measured.frequency)).or_default();
+            row.entry(rank).or_default().add(measured);
         }
-        Self::from_measurements(sums.into_iter().map(|((stage, instruction, frequency), sum)| {
-            (stage, instruction, sum.mean(frequency))
-        }))
+        Self::from_measurements(combined(rows)?)
     }
 
     /// A profile of these rows, each (stage, instruction, frequency) at most once.
@@ -155,6 +166,20 @@ impl Columns {
         Ok(Self { needed, others })
     }
 
+    /// Those of the other columns by which rows are combined.
+    fn ranks(&self, header: &StringRecord, combine: Combine) -> Result<Vec<usize>, PlanError> {
+        let names = combine.columns();
+        let is_rank = |&index: &usize| names.contains(&&header[index]);
+        let ranks: Vec<usize> = self.others.iter().copied().filter(is_rank).collect();
+        match names.first() {
+            Some(name) if ranks.is_empty() => {
+                let found = header.iter().collect::<Vec<_>>().join(",");
+                Err(PlanError::MissingColumn { name, found: excerpt(&found) })
+            }
+            _ => Ok(ranks),
+        }
+    }
+
     fn read(
         &self,
         record: &StringRecord,
@@ -195,8 +220,9 @@ impl Columns {
     }
 }
 
+/// Of rows that measure the same.
 #[derive(Default)]
-struct Sum {
+pub(crate) struct Sum {
     time_s: f64,
     energy_j: f64,
     rows: u32,
@@ -209,7 +235,7 @@ impl Sum {
         self.rows += 1;
     }
 
-    fn mean(&self, frequency: Mhz) -> Measurement {
+    pub(crate) fn mean(&self, frequency: Mhz) -> Measurement {
         let rows = f64::from(self.rows);
         Measurement { frequency, time_s: self.time_s / rows, energy_j: self.energy_j / rows }
     }

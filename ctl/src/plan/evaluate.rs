@@ -1,7 +1,7 @@
 //! `pfoctl plan evaluate`: what a plan costs on a profile, whoever made it.
 
 use clap::Args;
-use pfo_planner::{PlanError, Profile, Schedule, Watts, replay};
+use pfo_planner::{Combine, PlanError, Profile, Schedule, Watts, replay};
 use serde::Serialize;
 
 use super::comparison::Cost;
@@ -25,6 +25,10 @@ pub(crate) struct Evaluate {
     /// The schedule of a plan file that does not say it
     #[arg(long, value_name = "NAME", default_value_t = Schedule::OneForwardOneBackward)]
     schedule: Schedule,
+
+    /// How rows of several ranks of a stage are combined, as for `plan optimize`
+    #[arg(long, value_name = "HOW", default_value_t = Combine::Mean)]
+    combine: Combine,
 
     /// What a GPU draws while it waits, in watts [default: what the plan says]
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
@@ -52,7 +56,8 @@ impl Evaluate {
             |source: PlanError| Failure::BadFile { name, source }
         };
         let csv = file::read(&self.profile)?;
-        let profile = Profile::from_csv(csv.as_slice()).map_err(bad(&self.profile))?;
+        let profile =
+            Profile::from_csv_combined(csv.as_slice(), self.combine).map_err(bad(&self.profile))?;
         let plan = format::read(&file::read(&self.plan)?, &profile, self.schedule)
             .map_err(bad(&self.plan))?;
         let p2p_power = self

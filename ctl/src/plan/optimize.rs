@@ -1,7 +1,7 @@
 //! `pfoctl plan optimize`: makes the frontier of a profile.
 
 use clap::Args;
-use pfo_planner::{Frontier, Options, Point, Profile, Spread, Watts};
+use pfo_planner::{Combine, Frontier, Options, Point, Profile, Spread, Watts};
 
 use super::pipeline::PipelineArguments;
 use super::progress::Progress;
@@ -18,6 +18,12 @@ pub(crate) struct Optimize {
     /// (MHz), time (s), energy (J); - reads standard input
     #[arg(value_name = "PROFILE.csv")]
     profile: String,
+
+    /// How rows of several data- or tensor-parallel ranks of a stage (columns `dp_rank`, `tp_rank`)
+    /// are combined: mean, or slowest for the slowest rank's time and the energy of all; the
+    /// P2P-blocking power is then that of all GPUs of a stage
+    #[arg(long, value_name = "HOW", default_value_t = Combine::Mean)]
+    combine: Combine,
 
     #[command(flatten)]
     pipeline: PipelineArguments,
@@ -42,10 +48,10 @@ pub(crate) struct Optimize {
 impl Optimize {
     pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
         let csv = file::read(&self.profile)?;
-        let profile = Profile::from_csv(csv.as_slice()).map_err(|source| Failure::BadFile {
-            name: file::shown(&self.profile).to_owned(),
-            source,
-        })?;
+        let profile =
+            Profile::from_csv_combined(csv.as_slice(), self.combine).map_err(|source| {
+                Failure::BadFile { name: file::shown(&self.profile).to_owned(), source }
+            })?;
         let pipeline = self.pipeline.of(&profile)?;
         let options = Options { plans: self.plans, spread: Spread::Useful };
         let progress = Progress::new();

@@ -127,6 +127,11 @@ impl Frontier {
         Ok(())
     }
 
+    /// Whether bytes begin as a frontier's do, of whatever version.
+    pub fn is_likely(bytes: &[u8]) -> bool {
+        bytes.starts_with(MAGIC)
+    }
+
     /// Reads the bytes of a file that [`Frontier::to_bytes`] made.
     ///
     /// # Errors

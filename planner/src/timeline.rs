@@ -9,6 +9,7 @@ use crate::network::Network;
 use crate::plan::Plan;
 use crate::profile::{Measurement, Profile};
 use crate::replay::measure;
+use crate::unit::Chunk;
 use crate::units::{Mhz, Microbatch};
 
 /// A replayed step; stage `s` is at index `s`.
@@ -27,6 +28,8 @@ pub struct Span {
     pub instruction: Instruction,
     /// For which microbatch.
     pub microbatch: Microbatch,
+    /// On which model chunk of the stage.
+    pub chunk: Chunk,
     /// At which clock.
     pub frequency: Mhz,
     /// When it starts, in seconds since the step began.
@@ -67,6 +70,7 @@ impl Timeline {
             Span {
                 instruction: network.operations[index].instruction,
                 microbatch: network.operations[index].microbatch,
+                chunk: network.operations[index].chunk,
                 frequency,
                 start_s: moments.start_s[index],
                 end_s: moments.end_s[index],

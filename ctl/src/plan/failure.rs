@@ -22,6 +22,16 @@ pub(crate) enum Failure {
     NoPlans { directory: String },
     #[error("{name} orders a step of {has} microbatches, not of {given}")]
     OtherMicrobatches { name: String, given: u32, has: u32 },
+    #[error("{name} is a plan, not a frontier: give what `plan optimize` wrote, or --kind timeline")]
+    NotAFrontier { name: String },
+    #[error("{name} is a plan, which is drawn over the profile it runs on; give --profile")]
+    NoProfile { name: String },
+    #[error("{name}: a picture's name ends in .svg or .png")]
+    NoPictureFormat { name: String },
+    #[error("{name}: {problem}")]
+    BadPoints { name: String, problem: String },
+    #[error("cannot draw the picture: {problem}")]
+    Draw { problem: String },
     #[error("cannot write {name}: {source}")]
     Write { name: String, source: io::Error },
 }
@@ -30,14 +40,18 @@ impl Failure {
     /// What the process exits with.
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::Write { .. } => Exit::Failed,
+            Self::Write { .. } | Self::Draw { .. } => Exit::Failed,
             Self::Read { .. }
             | Self::TooLarge { .. }
             | Self::BadFile { .. }
             | Self::BadRequest(_)
             | Self::NoPower { .. }
             | Self::NoPlans { .. }
-            | Self::OtherMicrobatches { .. } => Exit::Usage,
+            | Self::OtherMicrobatches { .. }
+            | Self::NotAFrontier { .. }
+            | Self::NoProfile { .. }
+            | Self::NoPictureFormat { .. }
+            | Self::BadPoints { .. } => Exit::Usage,
         }
     }
 }

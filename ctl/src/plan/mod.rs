@@ -14,6 +14,7 @@ pub(crate) mod load;
 mod optimize;
 mod pick;
 mod pipeline;
+mod plot;
 mod progress;
 mod sample;
 mod show;
@@ -30,6 +31,7 @@ pub(crate) use failure::Failure;
 use import::Import;
 use optimize::Optimize;
 use pick::Pick;
+use plot::Plot;
 use sample::Sample;
 use show::Show;
 
@@ -43,6 +45,7 @@ pub(crate) enum MakePlan {
     Sample(Sample),
     Import(Import),
     Compare(Compare),
+    Plot(Plot),
     Evaluate(Evaluate),
 }
 
@@ -57,6 +60,7 @@ impl MakePlan {
             Self::Sample(sample) => sample.run(output),
             Self::Import(import) => import.run(output),
             Self::Compare(compare) => compare.run(output),
+            Self::Plot(plot) => plot.run(output),
             Self::Evaluate(evaluate) => evaluate.run(output),
         }
     }

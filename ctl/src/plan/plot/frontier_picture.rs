@@ -1,0 +1,153 @@
+//! A frontier as a picture: iteration time against energy, with the chosen plan, the highest
+//! clocks, and points of others.
+
+use pfo_planner::{Deadline, Frontier, Point};
+use plotters::chart::{ChartBuilder, SeriesLabelPosition};
+use plotters::element::{Circle, Cross, EmptyElement, PathElement, Text, TriangleMarker};
+use plotters::series::LineSeries;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::{Color, IntoFont, TextStyle};
+use plotters_backend::DrawingBackend;
+
+use super::colours::{CHOSEN, FAINT, INK, OURS, PAPER, other};
+use super::picture::{Area, Drawn, Picture, Size};
+use super::points::Points;
+use crate::plan::comparison::Cost;
+use crate::status::quantity::{change, joules, percent, seconds};
+
+pub(super) struct FrontierPicture {
+    title: String,
+    /// Seconds and joules, fastest first.
+    frontier: Vec<(f64, f64)>,
+    chosen: (f64, f64),
+    chosen_label: String,
+    all_max: (f64, f64),
+    over: Vec<Points>,
+}
+
+impl FrontierPicture {
+    pub(super) const SIZE: Size = Size { width: 1200, height: 720 };
+
+    pub(super) fn new(
+        frontier: &Frontier,
+        chosen: usize,
+        deadline: Deadline,
+        all_max: Cost,
+        over: Vec<Points>,
+    ) -> Self {
+        let pipeline = frontier.pipeline();
+        let pair = |point: Point| (point.iteration_time_s, point.iteration_energy_j);
+        let points: Vec<(f64, f64)> = frontier.points().map(pair).collect();
+        let chosen = frontier.plans().nth(chosen).map_or(points[0], pair);
+        let highest = (all_max.iteration_time_s, all_max.iteration_energy_j);
+        let label = format!(
+            "{deadline}: {}, {} ({})",
+            seconds(chosen.0),
+            joules(chosen.1),
+            change(chosen.1 / highest.1 - 1.0),
+        );
+        Self {
+            title: format!(
+                "{}{} stages, {} microbatches, {}: {} plans, up to {} saved",
+                frontier.gpu.as_ref().map_or_else(String::new, |gpu| format!("{gpu}, ")),
+                pipeline.profile().num_stages(),
+                pipeline.num_microbatches(),
+                pipeline.schedule(),
+                points.len(),
+                percent(1.0 - points[points.len() - 1].1 / highest.1),
+            ),
+            frontier: points,
+            chosen,
+            chosen_label: label,
+            all_max: highest,
+            over,
+        }
+    }
+
+    /// What a coordinate of all points spans, with some room around it.
+    fn range(&self, coordinate: impl Fn(&(f64, f64)) -> f64) -> std::ops::Range<f64> {
+        let over = self.over.iter().flat_map(|points| &points.points);
+        let all = self.frontier.iter().chain([&self.chosen, &self.all_max]).chain(over);
+        let (low, high) =
+            all.map(coordinate).fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+                (low.min(value), high.max(value))
+            });
+        let room = match (high - low) * 0.06 {
+            0.0 => (high.abs() * 0.05).max(1e-9),
+            room => room,
+        };
+        low - room..high + room
+    }
+}
+
+impl Picture for FrontierPicture {
+    fn draw<B: DrawingBackend>(&self, area: &Area<B>) -> Drawn<B> {
+        area.fill(&PAPER)?;
+        let small = TextStyle::from(("sans-serif", 15).into_font()).color(&INK);
+        let mut chart = ChartBuilder::on(area)
+            .caption(&self.title, TextStyle::from(("sans-serif", 20).into_font()).color(&INK))
+            .margin(18)
+            .x_label_area_size(54)
+            .y_label_area_size(96)
+            .build_cartesian_2d(self.range(|point| point.0), self.range(|point| point.1))?;
+        chart
+            .configure_mesh()
+            .x_desc("iteration time")
+            .y_desc("energy of a step")
+            .x_labels(10)
+            .y_labels(10)
+            .x_label_formatter(&|&value| seconds(value))
+            .y_label_formatter(&|&value| joules(value))
+            .axis_desc_style(small.clone())
+            .label_style(small.clone())
+            .bold_line_style(FAINT.mix(0.25))
+            .light_line_style(FAINT.mix(0.08))
+            .axis_style(FAINT)
+            .draw()?;
+
+        for (index, points) in self.over.iter().enumerate() {
+            let colour = other(index);
+            chart
+                .draw_series(points.points.iter().map(|&at| Cross::new(at, 3, colour.mix(0.7))))?
+                .label(&points.name)
+                .legend(move |(x, y)| Cross::new((x + 10, y), 4, colour));
+        }
+        chart
+            .draw_series(LineSeries::new(self.frontier.iter().copied(), OURS.stroke_width(2)))?
+            .label("frontier")
+            .legend(|(x, y)| PathElement::new([(x, y), (x + 20, y)], OURS.stroke_width(2)));
+        // Dots that touch would hide the line's shape and say nothing.
+        if self.frontier.len() <= 120 {
+            chart.draw_series(self.frontier.iter().map(|&at| Circle::new(at, 2, OURS.filled())))?;
+        }
+        chart
+            .draw_series([TriangleMarker::new(self.all_max, 8, INK.filled())])?
+            .label("highest clocks")
+            .legend(|(x, y)| TriangleMarker::new((x + 10, y), 6, INK.filled()));
+        let chosen = EmptyElement::at(self.chosen)
+            + Circle::new((0, 0), 7, CHOSEN.filled())
+            + Circle::new((0, 0), 3, PAPER.filled());
+        chart
+            .draw_series([chosen])?
+            .label(&self.chosen_label)
+            .legend(|(x, y)| Circle::new((x + 10, y), 6, CHOSEN.filled()));
+        let beside = small.clone().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
+        let label = EmptyElement::at(self.all_max)
+            + Text::new(
+                format!("{}, {}", seconds(self.all_max.0), joules(self.all_max.1)),
+                (12, 0),
+                beside,
+            );
+        chart.draw_series([label])?;
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperRight)
+            .margin(14)
+            .legend_area_size(28)
+            .label_font(small)
+            .background_style(PAPER.mix(0.9))
+            .border_style(FAINT)
+            .draw()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! `pfoctl plan plot`: a frontier or a step as a picture, SVG or PNG.
+//!
+//! What is in a picture is told in `frontier_picture` and `timeline_picture`, in strokes that suit
+//! either format; how strokes become a file, in `picture` and `lettering`.
+
+mod colours;
+mod frontier_picture;
+mod lettering;
+mod picture;
+mod points;
+mod timeline_picture;
+
+use std::path::Path;
+
+use clap::{Args, ValueEnum};
+use pfo_planner::{Deadline, Frontier, Plan, PlanError, Profile, Schedule, Timeline, replay};
+
+use super::comparison::Cost;
+use super::{Failure, file, format};
+use crate::error::Error;
+use crate::output::Output;
+use frontier_picture::FrontierPicture;
+use picture::{Form, Size};
+use timeline_picture::{Colouring, TimelinePicture};
+
+/// Draw a frontier, or the step of a plan, as SVG or PNG
+#[derive(Args)]
+pub(crate) struct Plot {
+    /// A frontier, or a plan (of any format that `plan evaluate` reads) with --profile
+    #[arg(value_name = "FRONTIER|PLAN")]
+    input: String,
+
+    /// What to draw [default: the frontier of a frontier, the timeline of a plan]
+    #[arg(long, value_enum)]
+    kind: Option<Kind>,
+
+    /// The profile over which a plan is replayed; a frontier has its own
+    #[arg(long, value_name = "PROFILE.csv")]
+    profile: Option<String>,
+
+    /// The schedule of a plan file that does not say it
+    #[arg(long, value_name = "NAME", default_value_t = Schedule::OneForwardOneBackward)]
+    schedule: Schedule,
+
+    /// Draw these points over a frontier: CSV with columns time (s) and energy (J), such as
+    /// lowtime's or measured ones; may be given again
+    #[arg(long, value_name = "POINTS.csv")]
+    over: Vec<String>,
+
+    /// Which plan of a frontier to mark or to draw, as `plan export` takes it
+    #[arg(long, value_name = "D", default_value = "min-energy")]
+    deadline: Deadline,
+
+    /// What a timeline's colours tell
+    #[arg(long, value_enum, default_value_t = Colouring::Power)]
+    colour: Colouring,
+
+    /// Pixels [default: as many as it takes to be legible]
+    #[arg(long, value_name = "WIDTHxHEIGHT")]
+    size: Option<Size>,
+
+    /// The file to write; its name ends in .svg or .png
+    #[arg(short, long, value_name = "OUT.svg|OUT.png")]
+    output: String,
+}
+
+/// The kinds of pictures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Iteration time against energy
+    Frontier,
+    /// Stages as rows, instructions along time
+    Timeline,
+}
+
+impl Plot {
+    pub(super) fn run(self, _output: &mut Output) -> Result<(), Error> {
+        let form = Form::of(Path::new(&self.output))
+            .ok_or_else(|| Failure::NoPictureFormat { name: self.output.clone() })?;
+        let bytes = file::read(&self.input)?;
+        let picture = if Frontier::is_likely(&bytes) {
+            let frontier = Frontier::from_bytes(&bytes).map_err(bad(&self.input))?;
+            match self.kind.unwrap_or(Kind::Frontier) {
+                Kind::Frontier => self.frontier(&frontier, form)?,
+                Kind::Timeline => {
+                    let place = frontier.pick(self.deadline).map_err(Failure::BadRequest)?;
+                    let plan = frontier.plan(place).map_err(Failure::BadRequest)?;
+                    self.timeline(frontier.pipeline().profile(), &plan, form)?
+                }
+            }
+        } else {
+            if self.kind == Some(Kind::Frontier) {
+                return Err(Failure::NotAFrontier { name: self.input }.into());
+            }
+            let Some(name) = &self.profile else {
+                return Err(Failure::NoProfile { name: self.input }.into());
+            };
+            let csv = file::read(name)?;
+            let profile = Profile::from_csv(csv.as_slice()).map_err(bad(name))?;
+            let plan = format::read(&bytes, &profile, self.schedule).map_err(bad(&self.input))?;
+            self.timeline(&profile, &plan, form)?
+        };
+        Ok(file::write(&self.output, &picture)?)
+    }
+
+    fn frontier(&self, frontier: &Frontier, form: Form) -> Result<Vec<u8>, Failure> {
+        let place = frontier.pick(self.deadline).map_err(Failure::BadRequest)?;
+        let chosen = frontier.plan(place).map_err(Failure::BadRequest)?;
+        let profile = frontier.pipeline().profile();
+        let all_max = Cost::at_highest_clocks(profile, &chosen, frontier.p2p_power())
+            .map_err(Failure::BadRequest)?;
+        let over = self.over.iter().map(|name| points::read(name)).collect::<Result<_, _>>()?;
+        let picture = FrontierPicture::new(frontier, place, self.deadline, all_max, over);
+        picture::draw(form, self.size.unwrap_or(FrontierPicture::SIZE), &picture)
+    }
+
+    fn timeline(&self, profile: &Profile, plan: &Plan, form: Form) -> Result<Vec<u8>, Failure> {
+        let timeline = Timeline::new(profile, plan).map_err(bad(&self.input))?;
+        // Without that power, nobody knows what waiting takes.
+        let replayed = plan.p2p_blocking_power_w.map(|power| replay(profile, plan, power));
+        let replayed = replayed.transpose().map_err(bad(&self.input))?;
+        let energy_j = replayed.map(|replayed| replayed.iteration_energy_j);
+        let picture = TimelinePicture::new(plan, &timeline, energy_j, self.colour);
+        picture::draw(form, self.size.unwrap_or(picture.size()), &picture)
+    }
+}
+
+fn bad(name: &str) -> impl Fn(PlanError) -> Failure {
+    let name = file::shown(name).to_owned();
+    move |source| Failure::BadFile { name: name.clone(), source }
+}

@@ -1,0 +1,120 @@
+//! `pfoctl plan plot`: pictures that are whole, on a machine without a font or a screen.
+
+mod pfoctl;
+
+use std::fs;
+
+use pfoctl::Bench;
+
+/// A PNG's width and height; it must begin and end as one.
+fn png_size(bytes: &[u8]) -> (u32, u32) {
+    assert!(
+        bytes.starts_with(b"\x89PNG\r\n\x1a\n") && bytes[bytes.len() - 8..].starts_with(b"IEND")
+    );
+    let side = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+    (side(16), side(20))
+}
+
+fn svg(bench: &Bench, name: &str) -> String {
+    let text = fs::read_to_string(bench.path(name)).unwrap();
+    assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"), "{name}");
+    text
+}
+
+#[test]
+fn a_frontier_shows_the_chosen_plan_the_highest_clocks_and_points_of_others() {
+    let bench = Bench::new();
+    bench.frontier("made", 30);
+    bench.write("measured.csv", "time,energy\n1.2,500\n1.3,480\n");
+    let plot = ["plan", "plot", "made", "--deadline", "1.05x", "--over", "measured.csv", "-o"];
+    bench.done(&[&plot[..], &["a.svg"]].concat());
+    let text = svg(&bench, "a.svg");
+    for words in ["2 stages, 6 microbatches", "highest clocks", "measured", "1.05x the fastest"] {
+        assert!(text.contains(words), "no {words:?} in the picture");
+    }
+    bench.done(&[&plot[..], &["a.png", "--size", "800x500"]].concat());
+    assert_eq!(png_size(&fs::read(bench.path("a.png")).unwrap()), (800, 500));
+}
+
+#[test]
+fn a_timeline_has_a_bar_for_each_instruction_and_the_critical_path() {
+    let bench = Bench::new();
+    bench.frontier("made", 30);
+    bench.done(&["plan", "plot", "made", "--kind", "timeline", "-o", "a.svg"]);
+    let text = svg(&bench, "a.svg");
+    for words in ["stage 1", "critical path", "waits", "\nB5\n", " W"] {
+        assert!(text.contains(words), "no {words:?} in the picture");
+    }
+    assert!(text.matches("<rect ").count() >= 2 * 12 + 2);
+    assert!(text.contains("<polyline "), "no critical path");
+    bench.done(&[
+        "plan",
+        "plot",
+        "made",
+        "--kind",
+        "timeline",
+        "--colour",
+        "frequency",
+        "-o",
+        "a.png",
+    ]);
+    let (width, height) = png_size(&fs::read(bench.path("a.png")).unwrap());
+    assert!(width >= 1000 && height >= 240);
+}
+
+#[test]
+fn a_long_step_is_broken_into_bands_and_a_long_pipeline_stays_a_picture() {
+    let bench = Bench::new();
+    bench.done(&[
+        "plan",
+        "optimize",
+        "profile.csv",
+        "--microbatches",
+        "200",
+        "--p2p-power",
+        "80",
+        "--plans",
+        "2",
+        "-o",
+        "long",
+    ]);
+    bench.done(&["plan", "plot", "long", "--kind", "timeline", "-o", "a.svg"]);
+    assert!(svg(&bench, "a.svg").matches(">\nstage 1\n").count() > 3);
+    bench.done(&["plan", "plot", "long", "--kind", "timeline", "--size", "200x200", "-o", "a.png"]);
+    assert_eq!(png_size(&fs::read(bench.path("a.png")).unwrap()), (200, 200));
+}
+
+#[test]
+fn a_plan_of_any_format_is_drawn_over_its_profile() {
+    let bench = Bench::new();
+    bench.frontier("made", 30);
+    for format in ["pfo", "zeus"] {
+        let export = ["plan", "export", "made", "--deadline", "fastest", "--format", format];
+        bench.done(&[&export[..], &["-o", "plan"]].concat());
+        bench.done(&["plan", "plot", "plan", "--profile", "profile.csv", "-o", "a.svg"]);
+        assert!(svg(&bench, "a.svg").contains("critical path"));
+    }
+}
+
+#[test]
+fn what_cannot_be_drawn_is_told_with_what_to_give_instead() {
+    let bench = Bench::new();
+    bench.frontier("made", 30);
+    bench.write("bad.csv", "time,power\n1,2\n");
+    bench.done(&["plan", "export", "made", "--deadline", "fastest", "-o", "plan.json"]);
+    for (arguments, words) in [
+        (&["made", "-o", "a.pdf"][..], &["a.pdf", ".svg or .png"][..]),
+        (&["plan.json", "-o", "a.svg"], &["plan.json", "--profile"]),
+        (&["plan.json", "--kind", "frontier", "-o", "a.svg"], &["plan.json", "not a frontier"]),
+        (&["made", "--over", "bad.csv", "-o", "a.svg"], &["bad.csv", "\"energy\""]),
+        (&["made", "--deadline", "0.001", "-o", "a.svg"], &["0.001 s"]),
+        (&["made", "--size", "5", "-o", "a.svg"], &["1600x600"]),
+    ] {
+        let ran = bench.run(&[&["plan", "plot"][..], arguments].concat());
+        assert_eq!(ran.code, Some(2), "{arguments:?}: {}", ran.stderr);
+        for word in words {
+            assert!(ran.stderr.contains(word), "no {word:?} in {}", ran.stderr);
+        }
+        assert!(!bench.path("a.svg").exists() && !bench.path("a.pdf").exists());
+    }
+}

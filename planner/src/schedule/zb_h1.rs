@@ -1,5 +1,5 @@
 //! ZB-H1, the zero-bubble schedule that needs no more memory than 1F1B (Qi, Wan, Huang and Lin,
-//! "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.1 and figure 2).
+//! "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.1 and figure 3).
 //!
 //! A backward is split: its `backward_input` is what the previous stage waits for, its
 //! `backward_weight` can run at any time after. The order is 1F1B's with input gradients for

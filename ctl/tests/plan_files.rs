@@ -206,3 +206,18 @@ fn a_comparison_asks_for_slowdowns_in_percent() {
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("such as 5%"), "{}", ran.stderr);
 }
+
+#[test]
+fn a_plan_is_shown_as_envpipes_table() {
+    let bench = Bench::new();
+    bench.frontier("made", 30);
+    bench.done(&["plan", "export", "made", "--deadline", "fastest", "-o", "plan.json"]);
+    let show = ["plan", "show", "plan.json", "--envpipe"];
+    let table = bench.done(&[&show[..], &["--profile", "profile.csv"]].concat());
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!((lines.len(), lines[0]), (3, "0"));
+    assert!(lines[1].starts_with("Stage 0 | [F0 1400 0.0]"), "{table}");
+    assert!(lines[2].starts_with("Stage 1 | [F0 1400 50.0]"), "{table}");
+    let ran = bench.run(&show);
+    assert!(ran.code == Some(2) && ran.stderr.contains("--profile"), "{}", ran.stderr);
+}

@@ -14,6 +14,7 @@ mod choices;
 mod combine;
 mod curve;
 mod deadline;
+mod envpipe_table;
 mod error;
 mod events;
 mod fixed;

@@ -5,12 +5,12 @@ use std::str::FromStr;
 
 use clap::Args;
 use pfo_planner::{
-    Deadline, End, Frontier, Options, Pipeline, Plan, PlanError, Policy, Profile, Schedule, Spread,
-    Watts,
+    Combine, Deadline, End, Frontier, Options, Plan, PlanError, Policy, Profile, Spread, Watts,
 };
 use serde::Serialize;
 
 use super::comparison::Cost;
+use super::pipeline::PipelineArguments;
 use super::progress::Progress;
 use super::{Failure, file};
 use crate::error::Error;
@@ -25,17 +25,16 @@ pub(crate) struct Compare {
     #[arg(value_name = "PROFILE.csv")]
     profile: String,
 
-    /// Microbatches of a step
-    #[arg(long, value_name = "M")]
-    microbatches: u32,
+    /// How rows of several ranks of a stage are combined, as for `plan optimize`
+    #[arg(long, value_name = "HOW", default_value_t = Combine::Mean)]
+    combine: Combine,
+
+    #[command(flatten)]
+    pipeline: PipelineArguments,
 
     /// What a GPU draws while it only waits for its neighbour stage, in watts
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
     p2p_power: f64,
-
-    /// The order in which stages run their instructions
-    #[arg(long, value_name = "NAME", default_value_t = Schedule::OneForwardOneBackward)]
-    schedule: Schedule,
 
     /// Show the best that can be had if a step may take so much longer than at the highest clocks
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "0%,1%,5%,10%")]
@@ -105,12 +104,11 @@ impl Compare {
         // How much of the work the other policies are, for a large pipeline.
         const OTHERS: f64 = 0.3;
         let csv = file::read(&self.profile)?;
-        let profile = Profile::from_csv(csv.as_slice()).map_err(|source| Failure::BadFile {
-            name: file::shown(&self.profile).to_owned(),
-            source,
-        })?;
-        let pipeline = Pipeline::new(&profile, self.schedule, self.microbatches)
-            .map_err(Failure::BadRequest)?;
+        let profile =
+            Profile::from_csv_combined(csv.as_slice(), self.combine).map_err(|source| {
+                Failure::BadFile { name: file::shown(&self.profile).to_owned(), source }
+            })?;
+        let pipeline = self.pipeline.of(&profile)?;
         let p2p_power = Watts(self.p2p_power);
         let progress = Progress::new();
         let options = Options { plans: self.plans, spread: Spread::Useful };

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use clap::Args;
 use pfo_planner::{
-    Frontier, LowtimePlan, Pipeline, Plan, PlanError, Profile, Schedule, Watts, replay,
+    Combine, Frontier, LowtimePlan, Pipeline, Plan, PlanError, Profile, Watts, replay,
 };
 
 use super::optimize::summary;
+use super::pipeline::PipelineArguments;
 use super::progress::Progress;
 use super::{Failure, file};
 use crate::error::Error;
@@ -29,17 +30,16 @@ pub(crate) struct Import {
     #[arg(long, value_name = "PROFILE.csv")]
     profile: String,
 
-    /// Microbatches of a step
-    #[arg(long, value_name = "M")]
-    microbatches: u32,
+    /// How rows of several ranks of a stage are combined, as for `plan optimize`
+    #[arg(long, value_name = "HOW", default_value_t = Combine::Mean)]
+    combine: Combine,
+
+    #[command(flatten)]
+    pipeline: PipelineArguments,
 
     /// What a GPU draws while it only waits for its neighbour stage, in watts; a frontier needs it
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
     p2p_power: Option<f64>,
-
-    /// The order in which stages run their instructions
-    #[arg(long, value_name = "NAME", default_value_t = Schedule::OneForwardOneBackward)]
-    schedule: Schedule,
 
     /// The GPU model that was profiled, to be written into plans
     #[arg(long, value_name = "NAME")]
@@ -53,9 +53,9 @@ pub(crate) struct Import {
 impl Import {
     pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
         let csv = file::read(&self.profile)?;
-        let profile = Profile::from_csv(csv.as_slice()).map_err(bad(&self.profile))?;
-        let pipeline = Pipeline::new(&profile, self.schedule, self.microbatches)
-            .map_err(Failure::BadRequest)?;
+        let profile =
+            Profile::from_csv_combined(csv.as_slice(), self.combine).map_err(bad(&self.profile))?;
+        let pipeline = self.pipeline.of(&profile)?;
         if Path::new(&self.plans).is_dir() {
             self.directory(&pipeline, output)
         } else {

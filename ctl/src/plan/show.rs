@@ -1,12 +1,12 @@
 //! `pfoctl plan show`: a frontier as a table, or as JSON for plots.
 
 use clap::Args;
-use pfo_planner::{Frontier, PlanError, Point, Schedule, Watts};
+use pfo_planner::{Frontier, PlanError, Point, Profile, Schedule, Timeline, Watts};
 use serde::Serialize;
 
-use super::Failure;
 use super::comparison::Cost;
 use super::export::load;
+use super::{Failure, file, format};
 use crate::error::Error;
 use crate::output::{Look, Output};
 use crate::status::quantity::{change, joules, percent, seconds};
@@ -15,11 +15,11 @@ use crate::status::table::{Cell, Table, heading};
 /// The most rows of a table that a person is shown unasked.
 const MOST_ROWS: usize = 20;
 
-/// Show the plans of a frontier: iteration time, energy, saving
+/// Show the plans of a frontier: iteration time, energy, saving; or the step of a plan
 #[derive(Args)]
 pub(crate) struct Show {
-    /// What `plan optimize` wrote
-    #[arg(value_name = "FRONTIER")]
+    /// What `plan optimize` or `plan import` wrote; with --envpipe, a plan
+    #[arg(value_name = "FRONTIER|PLAN")]
     frontier: String,
 
     /// Show every plan, not a selection
@@ -33,6 +33,20 @@ pub(crate) struct Show {
     /// Print CSV: time,energy (s, J) of every plan, fastest first
     #[arg(long, conflicts_with_all = ["json", "all"])]
     csv: bool,
+
+    /// Print the step of a plan as EnvPipe does: for each stage its instructions with clock (MHz)
+    /// and wait (ms), in brackets on the critical path
+    #[arg(long, conflicts_with_all = ["json", "all", "csv"], requires = "profile")]
+    envpipe: bool,
+
+    /// The profile over which that plan is replayed
+    #[arg(long, value_name = "PROFILE.csv", requires = "envpipe")]
+    profile: Option<String>,
+
+    /// The schedule of a plan file that does not say it
+    #[arg(long, value_name = "NAME", requires = "envpipe",
+          default_value_t = Schedule::OneForwardOneBackward)]
+    schedule: Schedule,
 }
 
 #[derive(Debug, Serialize)]
@@ -52,6 +66,9 @@ struct Shown {
 
 impl Show {
     pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
+        if let Some(profile) = self.profile.as_ref().filter(|_| self.envpipe) {
+            return output.text(&self.step(profile)?);
+        }
         let frontier = load(&self.frontier)?;
         if self.csv {
             return output.text(&csv(&frontier));
@@ -63,6 +80,20 @@ impl Show {
         let look = output.look();
         let most_rows = if self.all { usize::MAX } else { MOST_ROWS };
         output.text(&shown.render(most_rows, look))
+    }
+
+    fn step(&self, profile: &str) -> Result<String, Failure> {
+        let bad = |name: &str| {
+            let name = file::shown(name).to_owned();
+            |source: PlanError| Failure::BadFile { name, source }
+        };
+        let csv = file::read(profile)?;
+        let profile = Profile::from_csv(csv.as_slice()).map_err(bad(profile))?;
+        let bytes = file::read(&self.frontier)?;
+        let timeline = format::read(&bytes, &profile, self.schedule)
+            .and_then(|plan| Timeline::new(&profile, &plan))
+            .map_err(bad(&self.frontier))?;
+        Ok(timeline.to_envpipe_table(0))
     }
 }
 

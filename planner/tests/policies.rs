@@ -1,0 +1,182 @@
+//! What other systems would run: for every schedule, and on profiles that were measured on real GPUs.
+//!
+//! The data is no part of this repository: `PFO_DATA_DIR` says where it is, or it lies in
+//! `shared/data` beside the project. Where it is absent, the tests that need it say so and pass.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pfo_planner::{
+    Deadline, End, Frontier, Generation, Instruction, LowtimePlan, Measurement, Mhz, Options,
+    Pipeline, Policy, Profile, Schedule, Settings, Spread, Stage, Timeline, Watts, replay,
+};
+use proptest::prelude::*;
+
+const A100_POWER: Watts = Watts(83.64);
+
+/// Up to three stages that can run any schedule, with up to four clocks of any shape.
+fn profiles() -> impl Strategy<Value = Profile> {
+    const INSTRUCTIONS: [Instruction; 8] = [
+        Instruction::Forward,
+        Instruction::Backward,
+        Instruction::ForwardBackward,
+        Instruction::Recomputation,
+        Instruction::BackwardInput,
+        Instruction::BackwardWeight,
+        Instruction::Load,
+        Instruction::OptimizerStep,
+    ];
+    let row = (0.01_f64..0.2, 1.0_f64..60.0);
+    let stage = prop::collection::vec(prop::collection::vec(row, 1..=4), INSTRUCTIONS.len());
+    prop::collection::vec(stage, 1..=3).prop_map(|stages| {
+        let mut rows = Vec::new();
+        for (stage, tables) in (0..).map(Stage).zip(&stages) {
+            for (instruction, table) in INSTRUCTIONS.into_iter().zip(tables) {
+                for (index, &(time_s, energy_j)) in (0..).zip(table) {
+                    let frequency = Mhz(1400 - 15 * index);
+                    rows.push((stage, instruction, Measurement { frequency, time_s, energy_j }));
+                }
+            }
+        }
+        Profile::from_measurements(rows).unwrap()
+    })
+}
+
+fn schedules() -> impl Strategy<Value = Schedule> {
+    let named: Vec<_> = Schedule::ALL.into_iter().filter(|&s| s != Schedule::Custom).collect();
+    prop::sample::select(named)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_policy_settles_for_every_schedule_and_predicts_its_replay(
+        profile in profiles(),
+        schedule in schedules(),
+        microbatches in 1_u32..4,
+        transfer_time_s in prop_oneof![Just(0.0), 0.001_f64..0.02],
+    ) {
+        // Megatron's order takes whole rounds of the pipeline.
+        let microbatches = microbatches * u32::from(profile.num_stages());
+        let fixed = vec![Instruction::Load, Instruction::OptimizerStep];
+        let settings = Settings { transfer_time_s, fixed, ..Settings::default() };
+        let pipeline = Pipeline::with_settings(&profile, schedule, microbatches, &settings);
+        // Which pipelines a schedule exists for is not a policy's business.
+        let pipeline = pipeline.unwrap();
+        for policy in Policy::all() {
+            let outcome = policy.outcome(&pipeline, Watts(75.0)).unwrap();
+            prop_assert_ne!(outcome.end, End::Bounded);
+            for plan in &outcome.plans {
+                let replayed = replay(&profile, plan, Watts(75.0)).unwrap();
+                let predicted = plan.predicted.unwrap();
+                prop_assert!(
+                    (predicted.iteration_time_s - replayed.iteration_time_s).abs() < 1e-9,
+                    "{policy}"
+                );
+                prop_assert!(
+                    (predicted.iteration_energy_j - replayed.iteration_energy_j).abs() < 1e-6,
+                    "{policy}"
+                );
+                let timeline = Timeline::new(&profile, plan).unwrap();
+                prop_assert!((timeline.iteration_time_s - replayed.iteration_time_s).abs() < 1e-9);
+                for stage in &timeline.stages {
+                    let mut now_s = 0.0;
+                    for span in stage {
+                        prop_assert!((now_s + span.waited_s - span.start_s).abs() < 1e-9);
+                        now_s = span.end_s;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Where a file of the measured data is, or nothing and a word about it.
+fn data(path: &str) -> Option<PathBuf> {
+    let directory = std::env::var_os("PFO_DATA_DIR").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data"),
+        PathBuf::from,
+    );
+    let found = Some(directory.join(path)).filter(|path| path.exists());
+    if found.is_none() {
+        eprintln!("skipped: there is no {}", directory.join(path).display());
+    }
+    found
+}
+
+fn a100() -> Option<(PathBuf, Pipeline)> {
+    let csv = data("profiles/gpt3-175b-a100.csv")?;
+    let profile = Profile::from_csv(File::open(&csv).unwrap()).unwrap();
+    let pipeline = Pipeline::new(&profile, Schedule::OneForwardOneBackward, 12).unwrap();
+    Some((csv, pipeline))
+}
+
+/// What the Python yardstick says of a plan file; nothing and a word where it is absent.
+fn judged_by_python(csv: &Path, plan: &Path) -> Option<(f64, f64)> {
+    let tool = csv.parent()?.join("../../tools/evaluate_plan.py");
+    let output = Command::new("python3").arg(&tool).arg(csv).arg(plan).output().ok();
+    let Some(output) = output.filter(|output| output.status.success()) else {
+        eprintln!("skipped: python3 {} does not run here", tool.display());
+        return None;
+    };
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    Some((json["iteration_time_s"].as_f64()?, json["iteration_energy_j"].as_f64()?))
+}
+
+#[test]
+fn the_python_yardstick_agrees_with_what_policies_are_said_to_take() {
+    let Some((csv, pipeline)) = a100() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    for policy in Policy::all() {
+        let outcome = policy.outcome(&pipeline, A100_POWER).unwrap();
+        let plan = &outcome.plans[outcome.chosen];
+        let path = directory.path().join("plan.json");
+        fs::write(&path, plan.to_json().unwrap()).unwrap();
+        let Some((time_s, energy_j)) = judged_by_python(&csv, &path) else { return };
+        let predicted = plan.predicted.unwrap();
+        assert!((time_s - predicted.iteration_time_s).abs() < 1e-9, "{policy}");
+        assert!((energy_j - predicted.iteration_energy_j).abs() < 1e-9 * energy_j, "{policy}");
+    }
+}
+
+#[test]
+fn ours_take_less_energy_than_every_policy_in_its_own_time() {
+    let Some((_, pipeline)) = a100() else { return };
+    let options = Options { plans: 400, spread: Spread::Useful };
+    let frontier = Frontier::optimize(&pipeline, A100_POWER, options, &|_| {}).unwrap();
+    for policy in Policy::all() {
+        for plan in policy.outcome(&pipeline, A100_POWER).unwrap().plans {
+            let theirs = plan.predicted.unwrap();
+            // A hair more: sums of the same times in another order.
+            let deadline = Deadline::Seconds(theirs.iteration_time_s * (1.0 + 1e-12));
+            let ours = frontier.plan(frontier.pick(deadline).unwrap()).unwrap();
+            let ours_j = ours.predicted.unwrap().iteration_energy_j;
+            assert!(ours_j < theirs.iteration_energy_j, "{policy}: {ours_j} J, {theirs:?}");
+        }
+    }
+}
+
+#[test]
+fn a_frontier_goes_through_plan_files_of_either_generation_and_comes_back_as_it_was() {
+    let Some((csv, pipeline)) = a100() else { return };
+    let options = Options { plans: 60, spread: Spread::Useful };
+    let frontier = Frontier::optimize(&pipeline, A100_POWER, options, &|_| {}).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    for generation in [Generation::Clocks, Generation::Named] {
+        let plans = (0..frontier.plans().len()).map(|place| {
+            let text = frontier.plan(place).unwrap().to_lowtime(generation);
+            LowtimePlan::from_bytes(text.as_bytes()).unwrap().plan(&pipeline).unwrap()
+        });
+        let read = Frontier::of_plans(&pipeline, A100_POWER, None, plans).unwrap();
+        assert!(read.plans().eq(frontier.plans()));
+        let path = directory.path().join("plan.json");
+        let last = read.plan(read.plans().len() - 1).unwrap();
+        fs::write(&path, last.to_json().unwrap()).unwrap();
+        let Some((time_s, energy_j)) = judged_by_python(&csv, &path) else { return };
+        let point = frontier.plans().last().unwrap();
+        assert!((time_s - point.iteration_time_s).abs() < 1e-9);
+        assert!((energy_j - point.iteration_energy_j).abs() < 1e-9 * energy_j);
+    }
+}

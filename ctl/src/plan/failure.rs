@@ -22,7 +22,9 @@ pub(crate) enum Failure {
     NoPlans { directory: String },
     #[error("{name} orders a step of {has} microbatches, not of {given}")]
     OtherMicrobatches { name: String, given: u32, has: u32 },
-    #[error("{name} is a plan, not a frontier: give what `plan optimize` wrote, or --kind timeline")]
+    #[error(
+        "{name} is a plan, not a frontier: give what `plan optimize` wrote, or --kind timeline"
+    )]
     NotAFrontier { name: String },
     #[error("{name} is a plan, which is drawn over the profile it runs on; give --profile")]
     NoProfile { name: String },

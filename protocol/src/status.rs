@@ -115,7 +115,8 @@ pub struct PlanStatus {
     pub suspended: Option<String>,
 }
 
-/// The measured part of a job's life under one plan (or none). The step in which the plan was taken up is left out.
+/// The measured part of a job's life under one plan (or none). The step in which a plan is taken up is
+/// left out, because its clocks still settle, and so is the last one before it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     /// The plan; none at default clocks.

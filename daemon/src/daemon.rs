@@ -72,6 +72,7 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
     }
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
     let open = Arc::new(Connections::default());
     let mut accepting = JoinSet::new();
     for listener in listen(&node.config.sockets, &node.authority)? {
@@ -83,9 +84,15 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
     }
     tell_systemd("READY");
     tracing::info!("pfod {} serves", env!("CARGO_PKG_VERSION"));
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            // Unhandled, it would end the daemon with its clocks locked.
+            _ = hang_up.recv() => {
+                tracing::warn!("the configuration is read at the start only; restart to change it");
+            }
+        }
     }
     tell_systemd("STOPPING");
     accepting.shutdown().await;

@@ -1,9 +1,8 @@
 //! Leases: the exclusive right of one session to have a GPU's clocks changed on its behalf.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use pfo_protocol::{Closing, ClosingReason, GpuUuid, Holder};
@@ -57,8 +56,14 @@ impl Session {
 /// Who holds which GPU.
 #[derive(Debug, Default)]
 pub struct Leases {
-    held: Mutex<HashMap<GpuUuid, Arc<Session>>>,
-    closed: AtomicBool,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    held: HashMap<GpuUuid, Arc<Session>>,
+    restoring: HashSet<GpuUuid>,
+    closed: bool,
 }
 
 /// Why a lease was not given.
@@ -66,6 +71,8 @@ pub struct Leases {
 pub enum Denied {
     /// Somebody holds the GPU.
     Held(Arc<Session>),
+    /// What an earlier session left on the GPU is being undone.
+    Restoring,
     /// The user has as many sessions as allowed.
     TooMany(u32),
     /// The daemon is stopping.
@@ -83,42 +90,52 @@ impl Leases {
         session: Arc<Session>,
         most: u32,
     ) -> Result<Lease, Denied> {
-        let mut held = self.lock();
-        if self.closed.load(SeqCst) {
+        let mut taken = self.lock();
+        if taken.closed {
             return Err(Denied::Closed);
         }
-        if let Some(holder) = held.get(gpu) {
+        if let Some(holder) = taken.held.get(gpu) {
             return Err(Denied::Held(Arc::clone(holder)));
         }
+        if taken.restoring.contains(gpu) {
+            return Err(Denied::Restoring);
+        }
         let uid = session.holder.uid;
-        let own = held.values().filter(|other| other.holder.uid == uid).count() as u32;
+        let own = taken.held.values().filter(|other| other.holder.uid == uid).count() as u32;
         if own >= most {
             return Err(Denied::TooMany(own));
         }
-        held.insert(gpu.clone(), Arc::clone(&session));
+        taken.held.insert(gpu.clone(), Arc::clone(&session));
         Ok(Lease { leases: Arc::clone(self), gpu: gpu.clone(), session })
     }
 
     /// Gives no more leases.
     pub fn close(&self) {
-        let _held = self.lock();
-        self.closed.store(true, SeqCst);
+        self.lock().closed = true;
+    }
+
+    /// Keeps sessions off a GPU while its clocks are restored or reset, so that it has one writer.
+    /// `None` if a session holds it or somebody else is at it.
+    pub fn restore(self: &Arc<Self>, gpu: &GpuUuid) -> Option<Restoring> {
+        let mut taken = self.lock();
+        let free = !taken.held.contains_key(gpu) && taken.restoring.insert(gpu.clone());
+        free.then(|| Restoring { leases: Arc::clone(self), gpu: gpu.clone() })
     }
 
     /// The session that holds a GPU.
     #[must_use]
     pub fn holder(&self, gpu: &GpuUuid) -> Option<Arc<Session>> {
-        self.lock().get(gpu).cloned()
+        self.lock().held.get(gpu).cloned()
     }
 
     /// Every open session.
     #[must_use]
     pub fn sessions(&self) -> Vec<Arc<Session>> {
-        self.lock().values().cloned().collect()
+        self.lock().held.values().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<GpuUuid, Arc<Session>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -133,7 +150,20 @@ pub struct Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.leases.lock().remove(&self.gpu);
+        self.leases.lock().held.remove(&self.gpu);
+    }
+}
+
+/// The right to restore the clocks of a GPU that no session holds. Dropping it ends that.
+#[derive(Debug)]
+pub struct Restoring {
+    leases: Arc<Leases>,
+    gpu: GpuUuid,
+}
+
+impl Drop for Restoring {
+    fn drop(&mut self) {
+        self.leases.lock().restoring.remove(&self.gpu);
     }
 }
 
@@ -158,6 +188,20 @@ mod tests {
         assert!(leases.acquire(&"GPU-b".parse().unwrap(), session(8), 9).is_ok());
         drop(lease);
         assert!(leases.acquire(&gpu, session(8), 9).is_ok());
+    }
+
+    #[test]
+    fn a_gpu_is_leased_or_restored_but_never_both() {
+        let leases = Arc::new(Leases::default());
+        let gpu = "GPU-a".parse().unwrap();
+        let restoring = leases.restore(&gpu).unwrap();
+        assert!(leases.restore(&gpu).is_none());
+        assert!(matches!(leases.acquire(&gpu, session(7), 9), Err(Denied::Restoring)));
+        drop(restoring);
+        let lease = leases.acquire(&gpu, session(7), 9).unwrap();
+        assert!(leases.restore(&gpu).is_none());
+        drop(lease);
+        assert!(leases.restore(&gpu).is_some());
     }
 
     #[test]

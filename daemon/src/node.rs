@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use pfo_planner::Mhz;
+use pfo_protocol::{GpuName, Refusal, RefusalCode};
 use tokio::sync::Notify;
 
 use crate::authorize::Authority;
 use crate::config::Config;
-use crate::driver::LateDriver;
+use crate::driver::{Driver, Gpu, LateDriver};
 use crate::jobs::Jobs;
 use crate::lease::Leases;
 use crate::ledger::{Entry, Ledger};
@@ -82,17 +83,52 @@ impl Node {
             Ok(driver) => driver,
             Err(why) => return owed.into_iter().map(|entry| (entry, why.clone())).collect(),
         };
-        owed.into_iter()
-            .filter_map(|entry| match restore_entry(driver, &entry, &self.ledger) {
-                Ok(()) => {
-                    tracing::info!(
-                        gpu_uuid = %entry.gpu_uuid, job = %entry.job, uid = entry.uid,
-                        "restored the clocks that an ended session had left"
-                    );
-                    None
-                }
-                Err(error) => Some((entry, error.to_string())),
-            })
-            .collect()
+        owed.into_iter().filter_map(|entry| self.restore_one(driver, entry)).collect()
+    }
+
+    fn restore_one(&self, driver: &Driver, owed: Entry) -> Option<(Entry, String)> {
+        let gpu = &owed.gpu_uuid;
+        let Some(_restoring) = self.leases.restore(gpu) else {
+            // A session that came since answers for the entry itself.
+            let free = self.leases.holder(gpu).is_none();
+            return free.then(|| (owed, "somebody else is restoring it".into()));
+        };
+        // A session may have come, restored it and gone since.
+        let entry = self.ledger.entry(gpu)?;
+        match restore_entry(driver, &entry, &self.ledger) {
+            Ok(()) => {
+                tracing::info!(
+                    gpu_uuid = %entry.gpu_uuid, job = %entry.job, uid = entry.uid,
+                    "restored the clocks that an ended session had left"
+                );
+                None
+            }
+            Err(error) => Some((entry, error.to_string())),
+        }
+    }
+
+    /// The driver, for somebody who needs it.
+    ///
+    /// # Errors
+    /// Why it is not there.
+    pub fn ready_driver(&self) -> Result<&Driver, Refusal> {
+        self.driver.get().map_err(|why| {
+            let remedy = "see `nvidia-smi` and `pfoctl status`";
+            Refusal::new(RefusalCode::DriverUnavailable, why, remedy)
+        })
+    }
+
+    /// The GPU with that name.
+    ///
+    /// # Errors
+    /// If the driver is not there or has no such GPU.
+    pub fn gpu(&self, name: &GpuName) -> Result<&Arc<Gpu>, Refusal> {
+        self.ready_driver()?.gpu(name).ok_or_else(|| {
+            Refusal::new(
+                RefusalCode::UnknownGpu,
+                format!("this node has no GPU {name}"),
+                "see `pfoctl gpus` for those that it has",
+            )
+        })
     }
 }

@@ -105,18 +105,13 @@ fn select(node: &Node, peer: &Peer, selector: &JobSelector) -> Result<Arc<Job>, 
     node.jobs.select(selector, peer.uid, any)
 }
 
-fn no_driver(why: String) -> Refusal {
-    Refusal::new(RefusalCode::DriverUnavailable, why, "see `nvidia-smi` and the daemon's log")
-}
-
 fn list_gpus(node: &Node) -> Result<Response, Refusal> {
     let listing = |gpu: &Arc<Gpu>| GpuListing {
         uuid: gpu.uuid.clone(),
         pci_bus_id: gpu.pci_bus_id.clone(),
         model: gpu.model.clone(),
     };
-    let driver = node.driver.get().map_err(no_driver)?;
-    Ok(Response::Gpus(driver.gpus.iter().map(listing).collect()))
+    Ok(Response::Gpus(node.ready_driver()?.gpus.iter().map(listing).collect()))
 }
 
 fn reset_clocks(
@@ -125,16 +120,9 @@ fn reset_clocks(
     name: Option<&GpuName>,
     all: bool,
 ) -> Result<Response, Refusal> {
-    let driver = node.driver.get().map_err(no_driver)?;
     let chosen: Vec<_> = match name {
-        None => driver.gpus.iter().collect(),
-        Some(name) => vec![driver.gpu(name).ok_or_else(|| {
-            Refusal::new(
-                RefusalCode::UnknownGpu,
-                format!("this node has no GPU {name}"),
-                "see `pfoctl gpus` for those that it has",
-            )
-        })?],
+        None => node.ready_driver()?.gpus.iter().collect(),
+        Some(name) => vec![node.gpu(name)?],
     };
     node.restore_owed();
     let outcomes = chosen.into_iter().map(|gpu| {
@@ -152,12 +140,17 @@ fn reset_clocks(
 fn reset_gpu(node: &Node, gpu: &Gpu, all: bool) -> ResetOutcome {
     let outcome =
         |outcome: String, restored| ResetOutcome { uuid: gpu.uuid.clone(), outcome, restored };
-    if let Some(session) = node.leases.holder(&gpu.uuid) {
-        // Its thread is the only one that may set this GPU's clocks.
-        let holder = &session.holder;
-        let message = format!("leased by job {}, rank {}: left alone", holder.job, holder.rank);
+    let Some(_restoring) = node.leases.restore(&gpu.uuid) else {
+        // The thread of the session is the only one that may set this GPU's clocks.
+        let message = node.leases.holder(&gpu.uuid).map_or_else(
+            || "somebody else is restoring it".into(),
+            |session| {
+                let holder = &session.holder;
+                format!("leased by job {}, rank {}: left alone", holder.job, holder.rank)
+            },
+        );
         return outcome(message, false);
-    }
+    };
     if node.ledger.entry(&gpu.uuid).is_some() {
         return outcome("still locked; see `pfoctl status` for the reason".into(), false);
     }

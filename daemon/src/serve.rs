@@ -10,8 +10,8 @@ use std::time::Duration;
 use interprocess::local_socket::traits::tokio::Listener as _;
 use interprocess::os::unix::uds_local_socket::tokio::{Listener, Stream};
 use pfo_protocol::{
-    ClientMessage, DaemonMessage, FrameError, HEADER_BYTES, Header, Hello, Kind, Refusal,
-    RefusalCode, Request, Response, Unsupported, VERSION,
+    ClientMessage, DaemonMessage, FrameError, HEADER_BYTES, Header, Hello, Refusal, RefusalCode,
+    Request, Response, Unsupported, VERSION,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
@@ -20,6 +20,7 @@ use crate::authorize::Action;
 use crate::lease::Session;
 use crate::node::Node;
 use crate::peer::{Peer, watch_process};
+use crate::session::internal;
 use crate::{requests, session, sys};
 
 /// A peer that connects says what it wants within this time, and again after each answer.
@@ -167,9 +168,8 @@ async fn start_session(
     hello: Hello,
     stream: &Stream,
 ) -> Result<(), Refusal> {
-    let internal = |error: io::Error| Refusal::new(RefusalCode::Internal, error.to_string(), "");
     node.authority.authorize(peer, Action::Train)?;
-    let socket = stream.as_fd().try_clone_to_owned().map_err(internal)?;
+    let socket = stream.as_fd().try_clone_to_owned().map_err(|error| internal(&error))?;
     let mut opening = session::open(node, peer, hello, socket).await?;
     if let Some(pidfd) = watch_process(stream, peer) {
         let session = Arc::downgrade(opening.session());
@@ -179,7 +179,7 @@ async fn start_session(
         .name(format!("rank {}", opening.session().holder.rank))
         .stack_size(RANK_STACK_BYTES)
         .spawn(move || opening.run())
-        .map_err(internal)?;
+        .map_err(|error| internal(&error))?;
     Ok(())
 }
 
@@ -198,25 +198,15 @@ async fn end_with_process(pidfd: OwnedFd, session: Weak<Session>) {
 
 async fn read_message(mut stream: &Stream) -> Result<ClientMessage, FrameError> {
     let mut header = [0; HEADER_BYTES];
-    whole(stream.read_exact(&mut header).await)?;
+    stream.read_exact(&mut header).await.map_err(FrameError::reading)?;
     let Header { kind, length } = Header::parse(header)?;
     // Grows with what arrives, not with what is announced.
     let mut payload = Vec::new();
-    whole(stream.take(length as u64).read_to_end(&mut payload).await)?;
+    stream.take(length as u64).read_to_end(&mut payload).await.map_err(FrameError::reading)?;
     if payload.len() < length {
         return Err(FrameError::Truncated);
     }
-    match kind {
-        Kind::Goodbye => Ok(ClientMessage::Goodbye),
-        kind => ClientMessage::from_payload(kind, &payload),
-    }
-}
-
-fn whole(read: io::Result<usize>) -> Result<usize, FrameError> {
-    read.map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => FrameError::Truncated,
-        _ => FrameError::Io(error),
-    })
+    ClientMessage::from_payload(kind, &payload)
 }
 
 async fn send(mut stream: &Stream, message: &DaemonMessage) -> bool {

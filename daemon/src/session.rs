@@ -47,7 +47,7 @@ pub async fn open(
     socket: OwnedFd,
 ) -> Result<Opening, Refusal> {
     check_position(&hello)?;
-    let gpu = find_gpu(node, &hello)?;
+    let gpu = Arc::clone(node.gpu(&hello.gpu)?);
     let holder = Holder {
         job: hello.job.clone(),
         rank: hello.position.rank,
@@ -63,8 +63,8 @@ pub async fn open(
             Ok(lease) => {
                 return Ok(Opening { node: Arc::clone(node), lease, gpu, hello, watch: None });
             }
-            Err(Denied::Held(other))
-                if is_former_self(&other.holder, &session.holder)
+            Err(denied)
+                if will_pass(&denied, &session.holder)
                     && waiting_since.elapsed() < FORMER_SESSION_WAIT =>
             {
                 tokio::time::sleep(FORMER_SESSION_POLL).await;
@@ -95,21 +95,16 @@ fn check_position(hello: &Hello) -> Result<(), Refusal> {
     })
 }
 
-fn find_gpu(node: &Node, hello: &Hello) -> Result<Arc<Gpu>, Refusal> {
-    let driver = node.driver.get().map_err(|why| {
-        Refusal::new(RefusalCode::DriverUnavailable, why, "see `nvidia-smi` and `pfoctl status`")
-    })?;
-    driver.gpu(&hello.gpu).cloned().ok_or_else(|| {
-        Refusal::new(
-            RefusalCode::UnknownGpu,
-            format!("this node has no GPU {}", hello.gpu),
-            "see `pfoctl gpus` for those that it has",
-        )
-    })
-}
-
-fn is_former_self(other: &Holder, own: &Holder) -> bool {
-    (other.uid, &other.job, other.rank) == (own.uid, &own.job, own.rank)
+/// Whether the GPU is only taken by what the end of a former session takes.
+fn will_pass(denied: &Denied, own: &Holder) -> bool {
+    match denied {
+        Denied::Held(session) => {
+            let other = &session.holder;
+            (other.uid, &other.job, other.rank) == (own.uid, &own.job, own.rank)
+        }
+        Denied::Restoring => true,
+        Denied::TooMany(_) | Denied::Closed => false,
+    }
 }
 
 fn denial(denied: &Denied, gpu: &GpuUuid, most: u32) -> Refusal {
@@ -122,6 +117,11 @@ fn denial(denied: &Denied, gpu: &GpuUuid, most: u32) -> Refusal {
                 "use another GPU, or wait until that job ends",
             )
         }
+        Denied::Restoring => Refusal::new(
+            RefusalCode::GpuUnavailable,
+            format!("the clocks that an earlier session left on GPU {gpu} are being restored"),
+            "wait until that is over, or see `pfoctl status`",
+        ),
         Denied::Closed => Refusal::new(
             RefusalCode::ShuttingDown,
             "pfod is stopping",
@@ -232,11 +232,7 @@ impl Opening {
         }
         // A lost GPU that is back may still owe the locks of an earlier session.
         if let Some(owed) = node.ledger.entry(&gpu.uuid) {
-            let driver = node
-                .driver
-                .get()
-                .map_err(|why| Refusal::new(RefusalCode::DriverUnavailable, why, ""))?;
-            restore_entry(driver, &owed, &node.ledger).map_err(|error| {
+            restore_entry(node.ready_driver()?, &owed, &node.ledger).map_err(|error| {
                 Refusal::new(
                     RefusalCode::GpuUnavailable,
                     format!("the clocks of an earlier session are still locked: {error}"),
@@ -311,7 +307,8 @@ impl Opening {
     }
 }
 
-fn internal(error: &io::Error) -> Refusal {
+/// A refusal for what the operating system did not give.
+pub(crate) fn internal(error: &io::Error) -> Refusal {
     Refusal::new(RefusalCode::Internal, error.to_string(), "")
 }
 

@@ -111,6 +111,17 @@ pub enum FrameError {
     Io(#[from] std::io::Error),
 }
 
+impl FrameError {
+    /// What an error means that came while a whole frame was awaited.
+    #[must_use]
+    pub fn reading(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => Self::Truncated,
+            _ => Self::Io(error),
+        }
+    }
+}
+
 /// A frame's header, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {

@@ -126,19 +126,12 @@ impl DaemonMessage {
     /// If the stream fails or ends, or its bytes are not a frame that a daemon sends.
     pub fn read_from(stream: &mut impl Read) -> Result<Self, FrameError> {
         let mut header = [0; HEADER_BYTES];
-        read_whole(stream, &mut header)?;
+        stream.read_exact(&mut header).map_err(FrameError::reading)?;
         let header = Header::parse(header)?;
         let mut bytes = vec![0; header.length];
-        read_whole(stream, &mut bytes)?;
+        stream.read_exact(&mut bytes).map_err(FrameError::reading)?;
         Self::from_payload(header.kind, &bytes)
     }
-}
-
-fn read_whole(stream: &mut impl Read, bytes: &mut [u8]) -> Result<(), FrameError> {
-    stream.read_exact(bytes).map_err(|error| match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => FrameError::Truncated,
-        _ => FrameError::Io(error),
-    })
 }
 
 #[cfg(test)]

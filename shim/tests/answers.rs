@@ -2,8 +2,8 @@
 
 mod fake;
 
-use fake::{Daemon, PATIENCE, Peer, Place, eventually, until, welcome_frame};
-use pfo::{ClosingReason, Gpu, Instruction, ProblemCode, RankDescription, RefusalCode, Session};
+use fake::{Daemon, PATIENCE, Peer, Place, code, eventually, one_step, until, welcome_frame};
+use pfo::{ClosingReason, Gpu, ProblemCode, RankDescription, RefusalCode, Session};
 use pfo_protocol::{
     Closing, DaemonMessage, GpuListing, Header, Kind, Refusal, Request, Response, Unsupported,
 };
@@ -15,17 +15,6 @@ fn opened(place: &Place, daemon: &Daemon, act: impl FnOnce(Peer) + Send) -> Sess
         scope.spawn(|| act(daemon.accept()));
         Session::open(description).unwrap()
     })
-}
-
-fn code(session: &Session) -> Option<ProblemCode> {
-    session.problem().map(|problem| problem.code)
-}
-
-fn one_step(session: &Session) {
-    session.step_begin();
-    session.instruction_begin(Instruction::Forward, None);
-    session.instruction_end();
-    session.step_end();
 }
 
 #[test]

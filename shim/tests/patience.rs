@@ -4,20 +4,9 @@ mod fake;
 
 use std::time::{Duration, Instant};
 
-use fake::{Place, until};
+use fake::{Place, code, one_step, until};
 use pfo::{Instruction, ProblemCode, RankDescription, Session};
 use pfo_protocol::ClientMessage;
-
-fn code(session: &Session) -> Option<ProblemCode> {
-    session.problem().map(|problem| problem.code)
-}
-
-fn one_step(session: &Session) {
-    session.step_begin();
-    session.instruction_begin(Instruction::Forward, None);
-    session.instruction_end();
-    session.step_end();
-}
 
 #[test]
 fn a_socket_that_nobody_reads_drops_and_counts_and_never_blocks() {

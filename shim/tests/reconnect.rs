@@ -4,20 +4,9 @@ mod fake;
 
 use std::time::Duration;
 
-use fake::{Place, eventually, until};
+use fake::{Place, code, eventually, one_step, until};
 use pfo::{ClosingReason, Instruction, ProblemCode, Session};
 use pfo_protocol::Mark;
-
-fn code(session: &Session) -> Option<ProblemCode> {
-    session.problem().map(|problem| problem.code)
-}
-
-fn one_step(session: &Session) {
-    session.step_begin();
-    session.instruction_begin(Instruction::Forward, None);
-    session.instruction_end();
-    session.step_end();
-}
 
 #[test]
 fn without_a_daemon_training_runs_and_the_problem_names_the_socket_and_the_remedy() {

@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use pfo::{RankDescription, Session};
+use pfo::{Instruction, ProblemCode, RankDescription, Session};
 use pfo_protocol::{
     ClientMessage, Closing, ClosingReason, DaemonMessage, Event, HEADER_BYTES, Header, Hello, Mark,
     Refusal, RefusalCode, Request, Welcome,
@@ -16,6 +16,19 @@ use tempfile::TempDir;
 
 /// Far beyond what anything takes here, so that only a hang is one.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is wrong with a session, for programs.
+pub(crate) fn code(session: &Session) -> Option<ProblemCode> {
+    session.problem().map(|problem| problem.code)
+}
+
+/// A whole step of one instruction.
+pub(crate) fn one_step(session: &Session) {
+    session.step_begin();
+    session.instruction_begin(Instruction::Forward, None);
+    session.instruction_end();
+    session.step_end();
+}
 
 /// A directory for the socket of a daemon that comes and goes.
 pub(crate) struct Place {

@@ -23,6 +23,31 @@ pub(crate) fn profile(stages: &[[&[(f64, f64)]; 2]]) -> Profile {
     Profile::from_measurements(rows).unwrap()
 }
 
+/// Stages whose forward and backward take `at_highest_s` (times the stage's scale) at the highest of
+/// the clocks, and more at lower ones by a power law; the lowest clock takes the least energy.
+pub(crate) fn power_law(
+    stage_scale: &[f64],
+    at_highest_s: [f64; 2],
+    exponent: f64,
+    clocks_mhz: &(impl Iterator<Item = u32> + Clone),
+) -> Profile {
+    let highest = f64::from(clocks_mhz.clone().max().unwrap());
+    let mut rows = Vec::new();
+    for (stage, scale) in (0..).map(Stage).zip(stage_scale) {
+        for (instruction, at_highest_s) in
+            [Instruction::Forward, Instruction::Backward].into_iter().zip(at_highest_s)
+        {
+            for mhz in clocks_mhz.clone() {
+                let time_s = scale * at_highest_s * (highest / f64::from(mhz)).powf(exponent);
+                let energy_j = scale * f64::from(mhz);
+                let frequency = Mhz(mhz);
+                rows.push((stage, instruction, Measurement { frequency, time_s, energy_j }));
+            }
+        }
+    }
+    Profile::from_measurements(rows).unwrap()
+}
+
 /// Two stages, the second one heavier, three clocks each.
 pub(crate) fn unequal() -> Profile {
     profile(&[

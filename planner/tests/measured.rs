@@ -1,32 +1,18 @@
 //! The frontier of profiles that were measured on real GPUs, judged by the yardstick in Python.
-//!
-//! The data is no part of this repository: `PFO_DATA_DIR` says where it is, or it lies in
-//! `shared/data` beside the project. Where it is absent, these tests say so and pass.
+
+mod yardstick;
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use pfo_planner::{
     Deadline, Frontier, LowerBound, Options, Pipeline, Point, Profile, Schedule, Spread, Watts,
     replay,
 };
+use yardstick::{data, judged_by_python};
 
 const A100: (&str, Watts) = ("gpt3-175b-a100.csv", Watts(83.64));
 const A40: (&str, Watts) = ("gpt3-175b-a40.csv", Watts(70.38));
-
-/// Where a file of the measured data is, or nothing and a word about it.
-fn data(path: &str) -> Option<PathBuf> {
-    let directory = std::env::var_os("PFO_DATA_DIR").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data"),
-        PathBuf::from,
-    );
-    let found = Some(directory.join(path)).filter(|path| path.exists());
-    if found.is_none() {
-        eprintln!("skipped: there is no {}", directory.join(path).display());
-    }
-    found
-}
 
 fn pipeline(csv: &Path, microbatches: u32) -> Pipeline {
     let profile = Profile::from_csv(File::open(csv).unwrap()).unwrap();
@@ -35,18 +21,6 @@ fn pipeline(csv: &Path, microbatches: u32) -> Pipeline {
 
 fn frontier(pipeline: &Pipeline, p2p_power: Watts, plans: usize, spread: Spread) -> Frontier {
     Frontier::optimize(pipeline, p2p_power, Options { plans, spread }, &|_| {}).unwrap()
-}
-
-/// What the Python yardstick says of plan files; nothing and a word where it is absent.
-fn judged_by_python(csv: &Path, plan: &Path) -> Option<(f64, f64)> {
-    let tool = csv.parent()?.join("../../tools/evaluate_plan.py");
-    let output = Command::new("python3").arg(&tool).arg(csv).arg(plan).output().ok();
-    let Some(output) = output.filter(|output| output.status.success()) else {
-        eprintln!("skipped: python3 {} does not run here", tool.display());
-        return None;
-    };
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    Some((json["iteration_time_s"].as_f64()?, json["iteration_energy_j"].as_f64()?))
 }
 
 #[test]

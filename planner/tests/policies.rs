@@ -1,17 +1,16 @@
 //! What other systems would run: for every schedule, and on profiles that were measured on real GPUs.
-//!
-//! The data is no part of this repository: `PFO_DATA_DIR` says where it is, or it lies in
-//! `shared/data` beside the project. Where it is absent, the tests that need it say so and pass.
+
+mod yardstick;
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use pfo_planner::{
     Deadline, End, Frontier, Generation, Instruction, LowtimePlan, Measurement, Mhz, Options,
     Pipeline, Policy, Profile, Schedule, Settings, Spread, Stage, Timeline, Watts, replay,
 };
 use proptest::prelude::*;
+use yardstick::{data, judged_by_python};
 
 const A100_POWER: Watts = Watts(83.64);
 
@@ -93,36 +92,11 @@ proptest! {
     }
 }
 
-/// Where a file of the measured data is, or nothing and a word about it.
-fn data(path: &str) -> Option<PathBuf> {
-    let directory = std::env::var_os("PFO_DATA_DIR").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data"),
-        PathBuf::from,
-    );
-    let found = Some(directory.join(path)).filter(|path| path.exists());
-    if found.is_none() {
-        eprintln!("skipped: there is no {}", directory.join(path).display());
-    }
-    found
-}
-
 fn a100() -> Option<(PathBuf, Pipeline)> {
     let csv = data("profiles/gpt3-175b-a100.csv")?;
     let profile = Profile::from_csv(File::open(&csv).unwrap()).unwrap();
     let pipeline = Pipeline::new(&profile, Schedule::OneForwardOneBackward, 12).unwrap();
     Some((csv, pipeline))
-}
-
-/// What the Python yardstick says of a plan file; nothing and a word where it is absent.
-fn judged_by_python(csv: &Path, plan: &Path) -> Option<(f64, f64)> {
-    let tool = csv.parent()?.join("../../tools/evaluate_plan.py");
-    let output = Command::new("python3").arg(&tool).arg(csv).arg(plan).output().ok();
-    let Some(output) = output.filter(|output| output.status.success()) else {
-        eprintln!("skipped: python3 {} does not run here", tool.display());
-        return None;
-    };
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    Some((json["iteration_time_s"].as_f64()?, json["iteration_energy_j"].as_f64()?))
 }
 
 #[test]

@@ -226,31 +226,15 @@ impl fmt::Display for EnvPipe {
 mod tests {
     use super::*;
     use crate::plan::{Plan, Prediction};
-    use crate::profile::{Measurement, Profile};
     use crate::schedule::Schedule;
+    use crate::test_profiles::power_law;
 
     const POWER: Watts = Watts(0.0);
 
     /// The pipeline of the reference's examples: 20 and 40 ms at 1530 MHz, slower at lower clocks
     /// with exponent 0.8 and cheapest at 1170 MHz.
     fn pipeline(stage_scale: [f64; 4], microbatches: u32) -> Pipeline {
-        let mut rows = Vec::new();
-        for (stage, scale) in (0..).map(Stage).zip(stage_scale) {
-            for (instruction, at_highest_s) in
-                [(Instruction::Forward, 0.02), (Instruction::Backward, 0.04)]
-            {
-                for mhz in (1170..=1530).step_by(30) {
-                    let time_s = scale * at_highest_s * (1530.0 / f64::from(mhz)).powf(0.8);
-                    let energy_j = scale * f64::from(mhz);
-                    rows.push((
-                        stage,
-                        instruction,
-                        Measurement { frequency: Mhz(mhz), time_s, energy_j },
-                    ));
-                }
-            }
-        }
-        let profile = Profile::from_measurements(rows).unwrap();
+        let profile = power_law(&stage_scale, [0.02, 0.04], 0.8, &(1170..=1530).step_by(30));
         Pipeline::new(&profile, Schedule::OneForwardOneBackward, microbatches).unwrap()
     }
 

@@ -149,31 +149,13 @@ fn critical_path(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::instruction::Instruction;
-    use crate::profile::Profile;
     use crate::schedule::Schedule;
-    use crate::units::Stage;
+    use crate::test_profiles::power_law;
 
     /// The pipeline of the reference's simulation: 40 and 80 ms at 1410 MHz, exponent 0.9, cheapest
     /// at 1050 MHz.
     fn outcome(stage_scale: [f64; 4]) -> Outcome {
-        let mut rows = Vec::new();
-        for (stage, scale) in (0..).map(Stage).zip(stage_scale) {
-            for (instruction, at_highest_s) in
-                [(Instruction::Forward, 0.04), (Instruction::Backward, 0.08)]
-            {
-                for mhz in (1050..=1410).step_by(15) {
-                    let time_s = scale * at_highest_s * (1410.0 / f64::from(mhz)).powf(0.9);
-                    let energy_j = scale * f64::from(mhz);
-                    rows.push((
-                        stage,
-                        instruction,
-                        Measurement { frequency: Mhz(mhz), time_s, energy_j },
-                    ));
-                }
-            }
-        }
-        let profile = Profile::from_measurements(rows).unwrap();
+        let profile = power_law(&stage_scale, [0.04, 0.08], 0.9, &(1050..=1410).step_by(15));
         let pipeline = Pipeline::new(&profile, Schedule::OneForwardOneBackward, 16).unwrap();
         OfflineEnvPipe::default().outcome(&pipeline, Watts(80.0)).unwrap()
     }

@@ -3,6 +3,7 @@
 
 use crate::error::PlanError;
 use crate::frontier::{Frontier, Kept, Point};
+use crate::late_clocks::with_late_clocks;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::profile::Measurement;
@@ -82,6 +83,7 @@ fn keep(pipeline: &Pipeline, p2p_power: Watts, plan: &Plan) -> Result<Kept, Plan
         return Err(PlanError::StagesDiffer { plan: plan_stages, profile: profile_stages });
     }
     let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
+    let measured = with_late_clocks(network, pipeline.profile(), measured);
     let replayed = account(network, &measured, p2p_power);
     let point = Point {
         iteration_time_s: replayed.iteration_time_s,

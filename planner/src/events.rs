@@ -140,6 +140,7 @@ fn contract(events: usize, spans: &mut [(u32, u32)], precedences: &mut Vec<(u32,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delays::Delays;
     use crate::instruction::Instruction;
     use crate::schedule::{StageOrder, one_forward_one_backward};
     use crate::units::Stage;
@@ -148,7 +149,7 @@ mod tests {
         let orders: Vec<StageOrder> = (0..num_stages)
             .map(|s| one_forward_one_backward::order(Stage(s), num_stages, num_microbatches))
             .collect();
-        Network::new(&orders, 0.0).unwrap()
+        Network::new(&orders, Delays::default()).unwrap()
     }
 
     #[test]

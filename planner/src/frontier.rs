@@ -11,6 +11,7 @@ use crate::bound::LowerBound;
 use crate::choices::{Choices, Realised};
 use crate::deadline::Deadline;
 use crate::error::PlanError;
+use crate::late_clocks::with_late_clocks;
 use crate::parallel::in_parallel;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, Prediction};
@@ -307,6 +308,7 @@ fn keep(pipeline: &Pipeline, p2p_power: Watts, choices: &Choices, plan: &Realise
         measured[index] = pipeline.profile().at(stage, instruction, clock);
     }
     let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
+    let measured = with_late_clocks(network, pipeline.profile(), measured);
     let replay = account(network, &measured, p2p_power);
     Kept {
         point: Point {

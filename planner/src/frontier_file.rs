@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! "pfo-frontier"  12 bytes
-//! version         u16, 2
+//! version         u16, 3
 //! gzip stream (its CRC finds damage) of
 //!   gpu             u8 length, UTF-8; 0 if unknown
 //!   schedule        u8 length, its name
 //!   microbatches    u32
 //!   P2P power       f64, W
 //!   transfer time   f64, s; 0 if none
+//!   switch latency  f64, s; 0 if none
 //!   orders          stages u16, then for each the number of its instructions u32, then each:
 //!                   instruction u8 (its place in the list of all), chunk u16, microbatch u32
 //!   tables          u16, then each: stage u16, instruction (u8 length, name), rows u16,
@@ -26,6 +27,7 @@ use flate2::Compression;
 use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
 
+use crate::delays::Delays;
 use crate::error::{PlanError, excerpt};
 use crate::frontier::{Frontier, Kept, Point};
 use crate::instruction::Instruction;
@@ -38,7 +40,7 @@ use crate::unit::{Chunk, Unit};
 use crate::units::{Mhz, Microbatch, Stage, Watts};
 
 const MAGIC: &[u8; 12] = b"pfo-frontier";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 /// The most bytes that the rows of all plans may take: a small file can claim to be huge.
 const MAX_ROW_BYTES: usize = 256 << 20;
@@ -113,7 +115,8 @@ impl Frontier {
     /// The orders themselves: what a schedule is derived from need not be known to read them.
     fn write_orders(&self, out: &mut impl Write) -> std::io::Result<()> {
         let network = self.pipeline.network();
-        out.write_all(&network.transfer_time_s.to_le_bytes())?;
+        out.write_all(&network.delays.transfer_time_s.to_le_bytes())?;
+        out.write_all(&network.delays.switch_latency_s.to_le_bytes())?;
         out.write_all(&(network.stages.len() as u16).to_le_bytes())?;
         for stage in &network.stages {
             out.write_all(&(stage.len() as u32).to_le_bytes())?;
@@ -161,11 +164,13 @@ impl Frontier {
         if !(p2p_power.0.is_finite() && p2p_power.0 >= 0.0) {
             return Err(damaged(&format!("the P2P-blocking power is {p2p_power}")));
         }
-        let transfer_time_s = f64::from_le_bytes(file.array("the transfer time")?);
+        let delays = Delays {
+            transfer_time_s: f64::from_le_bytes(file.array("the transfer time")?),
+            switch_latency_s: f64::from_le_bytes(file.array("the switching latency")?),
+        };
         let orders = file.orders(microbatches)?;
         let profile = file.profile()?;
-        let pipeline =
-            Pipeline::with_orders(&profile, schedule, microbatches, &orders, transfer_time_s)?;
+        let pipeline = Pipeline::with_orders(&profile, schedule, microbatches, &orders, delays)?;
         let plans = file.plans(&pipeline)?;
         file.end()?;
         Self::new(pipeline, p2p_power, gpu, plans)
@@ -409,7 +414,7 @@ mod tests {
         let mut bytes = frontier_of(&unequal()).to_bytes().unwrap();
         bytes[MAGIC.len()] = 9;
         let message = refused(&bytes);
-        assert!(message.contains("version 9") && message.contains("version 2"), "{message}");
+        assert!(message.contains("version 9") && message.contains("version 3"), "{message}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use petgraph::algo::toposort;
 use petgraph::graph::{DiGraph, NodeIndex};
 
+use crate::delays::Delays;
 use crate::error::PlanError;
 use crate::instruction::Instruction;
 use crate::profile::Measurement;
@@ -44,8 +45,8 @@ pub(crate) struct Network {
     pub(crate) successors: Vec<[u32; 2]>,
     /// For each stage its operations in the order in which it runs them; no transfers.
     pub(crate) stages: Vec<Vec<u32>>,
-    /// Seconds that a product takes to another stage; there are no transfers if it is 0.
-    pub(crate) transfer_time_s: f64,
+    /// There are no transfers if they take no time.
+    pub(crate) delays: Delays,
 }
 
 impl Network {
@@ -53,8 +54,8 @@ impl Network {
     ///
     /// # Errors
     /// [`PlanError::Deadlock`] if stages would wait for each other, or for something never made.
-    pub(crate) fn new(orders: &[StageOrder], transfer_time_s: f64) -> Result<Self, PlanError> {
-        let graph = graph(orders, transfer_time_s > 0.0)?;
+    pub(crate) fn new(orders: &[StageOrder], delays: Delays) -> Result<Self, PlanError> {
+        let graph = graph(orders, delays.transfer_time_s > 0.0)?;
         let sorted = toposort(&graph, None).map_err(|cycle| deadlock(graph[cycle.node_id()]))?;
 
         // By depth, so that what runs at the same time lies together in memory.
@@ -89,7 +90,7 @@ impl Network {
             predecessors: by_depth.iter().map(|n| neighbours(n, petgraph::Incoming)).collect(),
             successors: by_depth.iter().map(|n| neighbours(n, petgraph::Outgoing)).collect(),
             stages,
-            transfer_time_s,
+            delays,
         })
     }
 
@@ -105,17 +106,27 @@ impl Network {
 
     /// What each operation takes, as far as no plan has a say in it: that is, transfers.
     pub(crate) fn transfers(&self) -> Vec<Option<Measurement>> {
-        let transfer =
-            Measurement { frequency: Mhz(0), time_s: self.transfer_time_s, energy_j: 0.0 };
-        self.operations.iter().map(|op| op.is_transfer.then_some(transfer)).collect()
+        self.operations.iter().map(|op| op.is_transfer.then_some(self.transfer())).collect()
+    }
+
+    /// What a transfer takes.
+    pub(crate) fn transfer(&self) -> Measurement {
+        let time_s = self.delays.transfer_time_s;
+        Measurement { frequency: Mhz(0), time_s, energy_j: 0.0 }
+    }
+
+    /// When an operation can start, given when those before it end; `end_s` has a 0 behind its last.
+    pub(crate) fn start_s(&self, operation: usize, end_s: &[f64]) -> f64 {
+        let [a, b] = self.predecessors[operation];
+        f64::max(end_s[a as usize], end_s[b as usize])
     }
 
     /// When the last operation ends if each starts as soon as it can, in seconds.
     pub(crate) fn makespan(&self, time_s: impl Fn(usize) -> f64) -> f64 {
         let mut finish = vec![0.0; self.len() + 1];
         let mut last = 0.0_f64;
-        for (index, &[a, b]) in self.predecessors.iter().enumerate() {
-            finish[index] = f64::max(finish[a as usize], finish[b as usize]) + time_s(index);
+        for index in 0..self.len() {
+            finish[index] = self.start_s(index, &finish) + time_s(index);
             last = last.max(finish[index]);
         }
         last
@@ -194,7 +205,7 @@ mod tests {
 
     #[test]
     fn every_operation_comes_after_those_it_waits_for() {
-        let network = Network::new(&one_f_one_b(4, 8), 0.0).unwrap();
+        let network = Network::new(&one_f_one_b(4, 8), Delays::default()).unwrap();
         assert_eq!(network.len(), 64);
         for (index, before) in network.predecessors.iter().enumerate() {
             for &before in before.iter().filter(|&&p| p < 64) {
@@ -207,7 +218,7 @@ mod tests {
     #[test]
     fn stages_keep_their_order() {
         let orders = one_f_one_b(3, 4);
-        let network = Network::new(&orders, 0.0).unwrap();
+        let network = Network::new(&orders, Delays::default()).unwrap();
         for (stage, order) in network.stages.iter().zip(&orders) {
             let kept = stage.iter().map(|&i| network.operations[i as usize]);
             let kept: StageOrder =
@@ -219,7 +230,7 @@ mod tests {
     #[test]
     fn equal_instructions_take_the_well_known_time_of_1f1b() {
         // (M + N - 1) slots of one forward and one backward.
-        let network = Network::new(&one_f_one_b(4, 8), 0.0).unwrap();
+        let network = Network::new(&one_f_one_b(4, 8), Delays::default()).unwrap();
         let time = |index: usize| match network.operations[index].instruction {
             Instruction::Forward => 1.0,
             _ => 2.0,
@@ -229,7 +240,9 @@ mod tests {
 
     #[test]
     fn a_transfer_delays_every_product_that_crosses_stages_and_no_other() {
-        let network = Network::new(&one_f_one_b(4, 1), 0.5).unwrap();
+        let network =
+            Network::new(&one_f_one_b(4, 1), Delays { transfer_time_s: 0.5, ..Delays::default() })
+                .unwrap();
         assert_eq!((network.len(), network.num_instructions()), (8 + 6, 8));
         let time =
             |index: usize| network.transfers()[index].map_or(1.0, |transfer| transfer.time_s);
@@ -240,7 +253,7 @@ mod tests {
     fn stages_that_wait_for_each_other_are_refused_by_name() {
         let mut orders = one_f_one_b(2, 2);
         orders[1].reverse();
-        let message = Network::new(&orders, 0.0).unwrap_err().to_string();
+        let message = Network::new(&orders, Delays::default()).unwrap_err().to_string();
         assert!(message.contains("deadlock") && message.contains("microbatch"), "{message}");
     }
 
@@ -248,7 +261,7 @@ mod tests {
     fn a_product_that_nobody_makes_is_a_deadlock() {
         let mut orders = one_f_one_b(2, 1);
         orders[0].remove(0);
-        let message = Network::new(&orders, 0.0).unwrap_err().to_string();
+        let message = Network::new(&orders, Delays::default()).unwrap_err().to_string();
         assert!(message.contains("stage 1") && message.contains("forward"), "{message}");
     }
 }

@@ -13,6 +13,7 @@
 
 use serde::Deserialize;
 
+use crate::delays::Delays;
 use crate::error::{PlanError, excerpt};
 use crate::order::{Misordered, check_order};
 use crate::pipeline::Pipeline;
@@ -71,20 +72,14 @@ impl Order {
         self.num_microbatches
     }
 
-    /// The pipeline of stages that run this order. A product takes `transfer_time_s` seconds from
-    /// one stage to another.
+    /// The pipeline of stages that run this order.
     ///
     /// # Errors
-    /// If the profile has other stages or lacks an instruction, or the order deadlocks.
-    pub fn pipeline(&self, profile: &Profile, transfer_time_s: f64) -> Result<Pipeline, PlanError> {
+    /// If the profile has other stages or lacks an instruction, a delay is no possible time, or the
+    /// order deadlocks.
+    pub fn pipeline(&self, profile: &Profile, delays: Delays) -> Result<Pipeline, PlanError> {
         let microbatches = self.num_microbatches;
-        Pipeline::with_orders(
-            profile,
-            Schedule::Custom,
-            microbatches,
-            &self.stages,
-            transfer_time_s,
-        )
+        Pipeline::with_orders(profile, Schedule::Custom, microbatches, &self.stages, delays)
     }
 }
 
@@ -115,7 +110,8 @@ mod tests {
     fn an_order_is_run_as_the_file_has_it() {
         let order = Order::from_json(TWO_STAGES.as_bytes()).unwrap();
         assert_eq!(order.num_microbatches(), 2);
-        let plan = order.pipeline(&unequal(), 0.0).unwrap().plan(|_| crate::Mhz(1400));
+        let plan =
+            order.pipeline(&unequal(), Delays::default()).unwrap().plan(|_| crate::Mhz(1400));
         let first: Vec<String> =
             plan.stages[0].instructions.iter().map(|p| p.unit().to_string()).collect();
         assert_eq!(first[2], "backward of microbatch 1");
@@ -158,7 +154,7 @@ mod tests {
             1,
         );
         let order = Order::from_json(json.as_bytes()).unwrap();
-        let message = order.pipeline(&unequal(), 0.0).unwrap_err().to_string();
+        let message = order.pipeline(&unequal(), Delays::default()).unwrap_err().to_string();
         assert!(message.contains("deadlock"), "{message}");
     }
 }

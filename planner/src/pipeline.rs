@@ -1,5 +1,6 @@
 //! A pipeline to plan for: a profile, a schedule and a number of microbatches.
 
+use crate::delays::Delays;
 use crate::error::PlanError;
 use crate::fixed::{add_fixed, follow_neighbours};
 use crate::network::Network;
@@ -9,9 +10,6 @@ use crate::schedule::{Schedule, StageOrder};
 use crate::settings::Settings;
 use crate::unit::Unit;
 use crate::units::{Mhz, Stage};
-
-/// A longer one is in another unit.
-const LONGEST_TRANSFER_S: f64 = 60.0;
 
 const TOO_MANY: &str = "less: a step may have a million instructions";
 
@@ -64,34 +62,26 @@ impl Pipeline {
         for (stage, order) in (0..).map(Stage).zip(&mut orders) {
             add_fixed(order, profile, stage, &settings.fixed)?;
         }
-        let transfer_time_s = settings.transfer_time_s;
-        Self::with_orders(profile, schedule, num_microbatches, &orders, transfer_time_s)
+        Self::with_orders(profile, schedule, num_microbatches, &orders, settings.delays)
     }
 
-    /// The operations of one step whose stages run these orders; a product takes
-    /// `transfer_time_s` seconds from one stage to another.
+    /// The operations of one step whose stages run these orders.
     ///
     /// # Errors
     /// If there are other stages than the profile has, too many operations, one that the profile
-    /// lacks, a transfer that takes no possible time, or if the orders deadlock.
+    /// lacks, a delay that is no possible time, or if the orders deadlock.
     pub(crate) fn with_orders(
         profile: &Profile,
         schedule: Schedule,
         num_microbatches: u32,
         orders: &[StageOrder],
-        transfer_time_s: f64,
+        delays: Delays,
     ) -> Result<Self, PlanError> {
         let (stages, profile_stages) = (orders.len() as u16, profile.num_stages());
         if stages != profile_stages {
             return Err(PlanError::StagesDiffer { plan: stages, profile: profile_stages });
         }
-        if !(0.0..=LONGEST_TRANSFER_S).contains(&transfer_time_s) {
-            return Err(PlanError::BadArgument {
-                name: "the transfer time",
-                value: format!("{transfer_time_s} s"),
-                expected: "from 0 to 60 s",
-            });
-        }
+        delays.check()?;
         if orders.iter().map(Vec::len).sum::<usize>() > Self::MAX_OPERATIONS {
             return Err(bad_count(num_microbatches, TOO_MANY));
         }
@@ -102,7 +92,7 @@ impl Pipeline {
                 }
             }
         }
-        let network = Network::new(orders, transfer_time_s)?;
+        let network = Network::new(orders, delays)?;
         Ok(Self { profile: profile.clone(), schedule, num_microbatches, network })
     }
 
@@ -155,7 +145,7 @@ impl Pipeline {
             num_stages: self.profile.num_stages(),
             num_microbatches: self.num_microbatches,
             p2p_blocking_power_w: None,
-            transfer_time_s: Some(self.network.transfer_time_s).filter(|&seconds| seconds > 0.0),
+            delays: self.network.delays,
             predicted: None,
             stages,
         }

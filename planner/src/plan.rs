@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::delays::Delays;
 use crate::error::{PlanError, excerpt};
 use crate::instruction::Instruction;
 use crate::order::{Misordered, check_order};
@@ -27,9 +28,9 @@ pub struct Plan {
     pub num_microbatches: u32,
     /// What a GPU draws while it waits for its neighbour, if it is known.
     pub p2p_blocking_power_w: Option<Watts>,
-    /// Seconds that an activation or a gradient takes from one stage to another, if it was
-    /// measured; left out otherwise.
-    pub transfer_time_s: Option<f64>,
+    /// What passes between instructions and between clocks, as far as it was measured; each left
+    /// out if it is 0.
+    pub delays: Delays,
     /// The plan's replay over the profile it was made from.
     pub predicted: Option<Prediction>,
     /// What each stage runs; stage `s` is at index `s`.
@@ -91,7 +92,9 @@ struct Document {
     #[serde(default)]
     p2p_blocking_power_w: Option<Watts>,
     #[serde(default)]
-    transfer_time_s: Option<f64>,
+    transfer_time_s: f64,
+    #[serde(default)]
+    switch_latency_s: f64,
     #[serde(default)]
     predicted: Option<Prediction>,
     stages: Vec<StagePlan>,
@@ -138,7 +141,10 @@ impl Plan {
             num_stages: document.num_stages,
             num_microbatches: document.num_microbatches,
             p2p_blocking_power_w: document.p2p_blocking_power_w,
-            transfer_time_s: document.transfer_time_s,
+            delays: Delays {
+                transfer_time_s: document.transfer_time_s,
+                switch_latency_s: document.switch_latency_s,
+            },
             predicted: document.predicted,
             stages: document.stages,
         };
@@ -152,13 +158,15 @@ impl Plan {
     /// If the plan is not one that [`Plan::from_json`] would read back.
     pub fn to_json(&self) -> Result<String, PlanError> {
         self.check()?;
-        let transfer = match self.transfer_time_s {
-            Some(seconds) => format!("\"transfer_time_s\": {},\n  ", json(&seconds)?),
-            None => String::new(),
-        };
+        let mut delays = String::new();
+        for (name, seconds) in self.delays.named() {
+            if seconds > 0.0 {
+                delays += &format!("\"{name}\": {},\n  ", json(&seconds)?);
+            }
+        }
         let mut text = format!(
             "{{\n  \"format\": {},\n  \"gpu\": {},\n  \"schedule\": {},\n  \"num_stages\": {},\n  \
-             \"num_microbatches\": {},\n  \"p2p_blocking_power_w\": {},\n  {transfer}\"predicted\": {},\n  \
+             \"num_microbatches\": {},\n  \"p2p_blocking_power_w\": {},\n  {delays}\"predicted\": {},\n  \
              \"stages\": [",
             json(FORMAT)?,
             json(&self.gpu)?,
@@ -199,8 +207,8 @@ impl Plan {
         if let Some(Watts(power)) = self.p2p_blocking_power_w {
             not_negative("p2p_blocking_power_w", power)?;
         }
-        if let Some(transfer_s) = self.transfer_time_s {
-            not_negative("transfer_time_s", transfer_s)?;
+        for (name, seconds) in self.delays.named() {
+            not_negative(name, seconds)?;
         }
         if let Some(predicted) = self.predicted {
             not_negative("predicted.iteration_time_s", predicted.iteration_time_s)?;
@@ -313,7 +321,7 @@ mod tests {
             num_stages: 2,
             num_microbatches: 1,
             p2p_blocking_power_w: Some(Watts(83.64)),
-            transfer_time_s: None,
+            delays: Delays::default(),
             predicted: Some(Prediction { iteration_time_s: 0.25, iteration_energy_j: 100.5 }),
             stages: vec![stage(0, 1395), stage(1, 855)],
         }
@@ -457,7 +465,7 @@ mod tests {
     #[test]
     fn a_chunk_and_a_transfer_time_are_written_only_where_there_are_any() {
         let mut plan = small();
-        plan.transfer_time_s = Some(0.002);
+        plan.delays.transfer_time_s = 0.002;
         for stage in &mut plan.stages {
             let again = stage.instructions.clone();
             stage
@@ -468,7 +476,7 @@ mod tests {
         assert_eq!(json.matches("\"chunk\": 1").count() + json.matches("\"chunk\":1").count(), 4);
         assert!(!json.contains("\"chunk\":0") && json.contains("\"transfer_time_s\": 0.002"));
         assert_eq!(Plan::from_json(json.as_bytes()).unwrap(), plan);
-        let message = refused_with(|plan| plan.transfer_time_s = Some(-1.0));
+        let message = refused_with(|plan| plan.delays.transfer_time_s = -1.0);
         assert!(message.contains("transfer_time_s: -1"), "{message}");
     }
 

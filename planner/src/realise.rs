@@ -127,8 +127,7 @@ impl<'a> Realiser<'a> {
     }
 
     fn earliest_start_s(&self, operation: usize) -> f64 {
-        let [a, b] = self.network.predecessors[operation];
-        f64::max(self.end_s[a as usize], self.end_s[b as usize])
+        self.network.start_s(operation, &self.end_s)
     }
 
     fn latest_end_s(&self, operation: usize) -> f64 {

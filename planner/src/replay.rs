@@ -5,6 +5,7 @@
 //! waits draws the P2P-blocking power. Knows nothing of how a plan was made.
 
 use crate::error::PlanError;
+use crate::late_clocks::with_late_clocks;
 use crate::network::Network;
 use crate::plan::{Plan, PlannedInstruction, Prediction};
 use crate::profile::{Measurement, Profile};
@@ -55,7 +56,7 @@ pub(crate) fn measure(
         .iter()
         .map(|stage| stage.instructions.iter().map(PlannedInstruction::unit).collect())
         .collect();
-    let network = Network::new(&orders, plan.transfer_time_s.unwrap_or(0.0))?;
+    let network = Network::new(&orders, plan.delays)?;
 
     let mut measured = network.transfers();
     for (stage, operations) in plan.stages.iter().zip(&network.stages) {
@@ -71,6 +72,7 @@ pub(crate) fn measure(
         }
     }
     let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
+    let measured = with_late_clocks(&network, profile, measured);
     Ok((network, measured))
 }
 

@@ -1,5 +1,6 @@
 //! What a pipeline is like beside its profile, its schedule and its number of microbatches.
 
+use crate::delays::Delays;
 use crate::instruction::Instruction;
 
 /// Settings of a [`crate::Pipeline`].
@@ -10,8 +11,8 @@ pub struct Settings {
     pub memory_limits: Vec<u32>,
     /// For schedule `interleaved-1f1b`: the model chunks of a stage.
     pub chunks: u16,
-    /// Seconds that an activation or a gradient takes from one stage to another.
-    pub transfer_time_s: f64,
+    /// What passes between instructions and between clocks.
+    pub delays: Delays,
     /// Instructions whose time does not depend on the clock and that ranks announce beside those
     /// of the schedule: a load goes ahead of each forward, others to the end of the step. They run
     /// on the stages that the profile has them for.
@@ -20,6 +21,6 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { memory_limits: Vec::new(), chunks: 2, transfer_time_s: 0.0, fixed: Vec::new() }
+        Self { memory_limits: Vec::new(), chunks: 2, delays: Delays::default(), fixed: Vec::new() }
     }
 }

@@ -102,7 +102,7 @@ impl Tradeoffs {
                         Some((stage, instruction)) => {
                             Tradeoff::measured(pipeline.profile(), stage, instruction, p2p_power)
                         }
-                        None => Tradeoff::transfer(pipeline.network().transfer_time_s),
+                        None => Tradeoff::transfer(pipeline.network().delays.transfer_time_s),
                     });
                     // At most 11 instructions on each of at most 1024 stages, and transfers.
                     list.len() as u16 - 1

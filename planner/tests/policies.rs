@@ -6,8 +6,8 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 
 use pfo_planner::{
-    Deadline, End, Frontier, Generation, Instruction, LowtimePlan, Measurement, Mhz, Options,
-    Pipeline, Policy, Profile, Schedule, Settings, Spread, Stage, Timeline, Watts, replay,
+    Deadline, Delays, End, Frontier, Generation, Instruction, LowtimePlan, Measurement, Mhz,
+    Options, Pipeline, Policy, Profile, Schedule, Settings, Spread, Stage, Timeline, Watts, replay,
 };
 use proptest::prelude::*;
 use yardstick::{data, judged_by_python};
@@ -60,7 +60,8 @@ proptest! {
         // Megatron's order takes whole rounds of the pipeline.
         let microbatches = microbatches * u32::from(profile.num_stages());
         let fixed = vec![Instruction::Load, Instruction::OptimizerStep];
-        let settings = Settings { transfer_time_s, fixed, ..Settings::default() };
+        let delays = Delays { transfer_time_s, ..Delays::default() };
+        let settings = Settings { delays, fixed, ..Settings::default() };
         let pipeline = Pipeline::with_settings(&profile, schedule, microbatches, &settings);
         // Which pipelines a schedule exists for is not a policy's business.
         let pipeline = pipeline.unwrap();

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use pfo_planner::{
-    Deadline, Frontier, Instruction, LowerBound, Measurement, Mhz, Options, Pipeline, Plan,
+    Deadline, Delays, Frontier, Instruction, LowerBound, Measurement, Mhz, Options, Pipeline, Plan,
     PlannedInstruction, Profile, Schedule, Settings, Spread, Stage, Watts, replay,
 };
 use proptest::prelude::*;
@@ -55,7 +55,7 @@ fn settings() -> impl Strategy<Value = Settings> {
         |(memory_limits, chunks, transfer_time_s, fixed)| Settings {
             memory_limits,
             chunks,
-            transfer_time_s,
+            delays: Delays { transfer_time_s, ..Delays::default() },
             fixed,
         },
     )

@@ -34,6 +34,11 @@ pub(crate) struct Evaluate {
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
     p2p_power: Option<f64>,
 
+    /// What a change of clock takes, in milliseconds, as for `plan optimize` [default: what the plan
+    /// says]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    switch_latency_ms: Option<f64>,
+
     /// Print JSON: time, energy, instructions, and the same at the highest clocks
     #[arg(long)]
     json: bool,
@@ -58,8 +63,11 @@ impl Evaluate {
         let csv = file::read(&self.profile)?;
         let profile =
             Profile::from_csv_combined(csv.as_slice(), self.combine).map_err(bad(&self.profile))?;
-        let plan = format::read(&file::read(&self.plan)?, &profile, self.schedule)
+        let mut plan = format::read(&file::read(&self.plan)?, &profile, self.schedule)
             .map_err(bad(&self.plan))?;
+        if let Some(latency_ms) = self.switch_latency_ms {
+            plan.delays.switch_latency_s = latency_ms / 1e3;
+        }
         let p2p_power = self
             .p2p_power
             .map(Watts)

@@ -1,7 +1,7 @@
 //! The arguments that say which pipeline to plan for, beside its profile.
 
 use clap::Args;
-use pfo_planner::{Instruction, Order, Pipeline, Profile, Schedule, Settings};
+use pfo_planner::{Delays, Instruction, Order, Pipeline, Profile, Schedule, Settings};
 
 use super::{Failure, file};
 
@@ -35,6 +35,11 @@ pub(super) struct PipelineArguments {
     #[arg(long, value_name = "MS", default_value_t = 0.0, allow_negative_numbers = true)]
     transfer_ms: f64,
 
+    /// What a change of clock takes from the end of the instruction before until it is in force, in
+    /// milliseconds: an instruction then begins at the clock of the one before it
+    #[arg(long, value_name = "MS", default_value_t = 0.0, allow_negative_numbers = true)]
+    switch_latency_ms: f64,
+
     /// Instructions that ranks announce too and whose time does not depend on the clock: load,
     /// collective, `optimizer_step`; stages run those that the profile has of them
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -44,7 +49,10 @@ pub(super) struct PipelineArguments {
 impl PipelineArguments {
     /// The pipeline of a profile.
     pub(super) fn of(&self, profile: &Profile) -> Result<Pipeline, Failure> {
-        let transfer_time_s = self.transfer_ms / 1e3;
+        let delays = Delays {
+            transfer_time_s: self.transfer_ms / 1e3,
+            switch_latency_s: self.switch_latency_ms / 1e3,
+        };
         if let Some(name) = &self.order {
             let bad = |source| Failure::BadFile { name: file::shown(name).to_owned(), source };
             let order = Order::from_json(&file::read(name)?).map_err(bad)?;
@@ -56,12 +64,12 @@ impl PipelineArguments {
                     has,
                 });
             }
-            return order.pipeline(profile, transfer_time_s).map_err(bad);
+            return order.pipeline(profile, delays).map_err(bad);
         }
         let settings = Settings {
             memory_limits: self.memory_limit.clone(),
             chunks: self.chunks,
-            transfer_time_s,
+            delays,
             fixed: self.fixed.clone(),
         };
         // Required by the arguments where no order says it.

@@ -171,7 +171,7 @@ impl EnvPipe {
     /// where the stage waited for longer than a few transfers, to the one that it waited for.
     fn critical_path(&self, pipeline: &Pipeline, moments: &Moments) -> Vec<usize> {
         let network = pipeline.network();
-        let (transfer_s, unseen_s) = match network.transfer_time_s {
+        let (transfer_s, unseen_s) = match network.delays.transfer_time_s {
             0.0 => (self.transfer_s, self.transfer_s),
             // It is part of the waits.
             measured_s => (measured_s, 0.0),

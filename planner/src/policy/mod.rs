@@ -118,6 +118,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::delays::Delays;
     use crate::replay::replay;
     use crate::schedule::Schedule;
     use crate::settings::Settings;
@@ -136,7 +137,8 @@ mod tests {
             let schedule =
                 if is_gpipe { Schedule::GPipe } else { Schedule::OneForwardOneBackward };
             let transfer_time_s = 1e-3 * f64::from(transfer_ms);
-            let settings = Settings { transfer_time_s, ..Settings::default() };
+            let delays = Delays { transfer_time_s, ..Delays::default() };
+            let settings = Settings { delays, ..Settings::default() };
             let pipeline =
                 Pipeline::with_settings(&profile, schedule, microbatches, &settings).unwrap();
             for policy in Policy::all() {

@@ -1,5 +1,6 @@
 //! A step of a pipeline whose clocks a policy changes one by one, replayed as often as it likes.
 
+use crate::late_clocks::with_late_clocks;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::profile::Measurement;
@@ -45,12 +46,19 @@ impl<'a> Rehearsal<'a> {
 
     /// Time and energy of the step.
     pub(crate) fn replay(&self, p2p_power: Watts) -> Replay {
-        account(self.pipeline.network(), &self.measured, p2p_power)
+        account(self.pipeline.network(), &self.run(), p2p_power)
     }
 
     /// When what runs.
     pub(crate) fn moments(&self) -> Moments {
-        Moments::new(self.pipeline.network(), |operation| self.measured[operation].time_s)
+        let run = self.run();
+        Moments::new(self.pipeline.network(), |operation| run[operation].time_s)
+    }
+
+    /// What each operation takes, late clocks included.
+    fn run(&self) -> Vec<Measurement> {
+        let (network, profile) = (self.pipeline.network(), self.pipeline.profile());
+        with_late_clocks(network, profile, self.measured.clone())
     }
 
     /// The present clocks as a plan, with its replay as prediction.
@@ -68,7 +76,7 @@ fn row(pipeline: &Pipeline, operation: usize, clock: Mhz) -> Measurement {
     let network = pipeline.network();
     let operation = &network.operations[operation];
     if operation.is_transfer {
-        return Measurement { frequency: Mhz(0), time_s: network.transfer_time_s, energy_j: 0.0 };
+        return network.transfer();
     }
     let table = pipeline.profile().table(operation.stage, operation.instruction);
     let up_to = table.partition_point(|row| row.frequency <= clock);

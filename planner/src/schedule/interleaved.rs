@@ -62,6 +62,7 @@ fn order(stage: Stage, num_stages: u16, num_microbatches: u32, chunks: u16) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delays::Delays;
     use crate::network::Network;
     use crate::schedule::written::written;
 
@@ -82,7 +83,7 @@ mod tests {
     fn with_equal_times_the_wait_is_shorter_by_the_number_of_chunks() {
         // (N - 1)(T_F + T_B) / V of waiting beside the work; here of 2 s and 4 s for all chunks.
         for (n, m, v) in [(4_u16, 8, 2_u16), (4, 12, 3), (2, 4, 2)] {
-            let network = Network::new(&orders(n, m, v).unwrap(), 0.0).unwrap();
+            let network = Network::new(&orders(n, m, v).unwrap(), Delays::default()).unwrap();
             let chunk = |index: usize| match network.operations[index].instruction {
                 Instruction::Forward => 2.0 / f64::from(v),
                 _ => 4.0 / f64::from(v),

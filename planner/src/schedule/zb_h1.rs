@@ -36,6 +36,7 @@ pub(super) fn order(stage: Stage, num_stages: u16, num_microbatches: u32) -> Sta
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delays::Delays;
     use crate::network::Network;
     use crate::schedule::written::written;
 
@@ -77,7 +78,7 @@ mod tests {
     #[test]
     fn with_equal_times_a_third_of_the_waiting_of_1f1b_is_left() {
         // The paper's (N - 1)(T_F + T_B - T_W) instead of (N - 1)(T_F + T_B + T_W).
-        let network = Network::new(&stages(4, 8), 0.0).unwrap();
+        let network = Network::new(&stages(4, 8), Delays::default()).unwrap();
         assert_eq!(network.makespan(|_| 1.0), 8.0 * 3.0 + 3.0);
     }
 }

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use nvidia_ml::driver::Gpu;
 use nvidia_ml::set_call::SetCall;
 use pfo::{Instruction, Session};
-use pfo_planner::{Chunk, Mhz, Microbatch, Plan, PlannedInstruction, Schedule, Stage, StagePlan};
+use pfo_planner::{
+    Chunk, Delays, Mhz, Microbatch, Plan, PlannedInstruction, Schedule, Stage, StagePlan,
+};
 use pfo_tests::log_text::tail;
 use pfo_tests::node::Node;
 
@@ -285,7 +287,7 @@ fn plan() -> Plan {
         num_stages: 1,
         num_microbatches: MICROBATCHES,
         p2p_blocking_power_w: None,
-        transfer_time_s: None,
+        delays: Delays::default(),
         predicted: None,
         stages: vec![StagePlan { stage: Stage(0), instructions: instructions.collect() }],
     }

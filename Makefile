@@ -4,10 +4,10 @@
 SHELL := /bin/bash -o pipefail
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-.PHONY: help setup build programs install demo test lint bench audit clean
+.PHONY: help setup build programs install demo test test-booted lint bench audit clean
 
 help: ## Show what there is to make
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: ## Install what building and testing need (with sudo where that takes root)
 	@scripts/setup
@@ -44,6 +44,11 @@ demo: programs ## Watch four simulated GPUs save energy, in about a minute
 test: setup ## Run every test
 	cargo build --workspace --all-targets
 	cargo test --workspace
+
+test-booted: ## Test in booted Debians what takes a systemd, as root
+	@scripts/setup --booted
+	cargo build --workspace --all-targets
+	cargo test -p pfo-tests --test booted -- --ignored
 
 lint: ## Check format, lints, documentation, dependencies and the unit's hardening
 	@scripts/setup --lint

@@ -5,8 +5,10 @@
 
 pub mod bindings;
 pub mod client;
+pub mod container;
 pub mod control;
 pub mod daemon;
+pub mod debian;
 pub mod free;
 pub mod identity;
 pub mod log_text;
@@ -16,6 +18,7 @@ pub mod pfoctl;
 pub mod plan;
 pub mod process;
 pub mod programs;
+pub mod ran;
 pub mod rank;
 pub mod relay;
 pub mod skip;

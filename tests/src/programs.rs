@@ -5,10 +5,12 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The directory of the programs, unless this names another.
+/// Names another directory than that of the test itself.
 const VARIABLE: &str = "PFO_BIN_DIR";
 
-fn directory() -> PathBuf {
+/// The directory of the programs under test.
+#[must_use]
+pub fn directory() -> PathBuf {
     if let Some(directory) = env::var_os(VARIABLE) {
         return directory.into();
     }

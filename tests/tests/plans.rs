@@ -7,8 +7,8 @@ use pfo_protocol::{RefusalCode, SwapTarget};
 use pfo_tests::control::swap;
 use pfo_tests::identity::Identity;
 use pfo_tests::node::Node;
-use pfo_tests::pfoctl::Ran;
 use pfo_tests::plan::TestPlan;
+use pfo_tests::ran::Ran;
 use pfo_tests::rank::Rank;
 
 const JOB: &str = "job";
@@ -115,7 +115,7 @@ fn a_waiting_swap_returns_only_when_the_last_rank_has_changed() {
     sleep(Duration::from_millis(200));
     assert_eq!(waiting.try_wait().unwrap(), None, "it did not wait for the last rank");
     ranks[1].session.step_begin();
-    let ran = Ran::of(waiting);
+    let ran = Ran::from(waiting.wait_with_output().unwrap());
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let swapped = ran.json();
     assert_eq!((&swapped["step"], &swapped["changed"]), (&1.into(), &2.into()), "{ran:?}");

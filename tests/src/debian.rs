@@ -1,0 +1,77 @@
+//! The Debians that are booted in tests. `scripts/debian-tree` makes their trees, once; tests write
+//! to a layer above them that vanishes.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::identity;
+use crate::programs;
+
+/// Where the programs under test are in a booted Debian: what `cargo build` made, not what a package
+/// installs.
+pub const PROGRAMS: &str = "/opt/pfo-tests";
+
+/// A release of Debian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Debian {
+    /// Debian 12, with systemd 252.
+    Bookworm,
+    /// Debian 13, with systemd 257.
+    Trixie,
+}
+
+impl Debian {
+    fn codename(self) -> &'static str {
+        match self {
+            Self::Bookworm => "bookworm",
+            Self::Trixie => "trixie",
+        }
+    }
+
+    fn tree(self) -> PathBuf {
+        let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let cache = cache.or_else(|| Some(env::home_dir()?.join(".cache")));
+        cache.unwrap_or_default().join("pfo").join(self.codename())
+    }
+
+    /// A container of this release that leaves the tree as it is, under a name of its own.
+    pub(crate) fn container(self, name: &str) -> Command {
+        let mut nspawn = Command::new("systemd-nspawn");
+        nspawn
+            // Where this machine has the old cgroups, a systemd of today would refuse to boot.
+            .env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "1")
+            .arg("--directory")
+            .arg(self.tree())
+            .args(["--volatile=overlay", "--machine", name])
+            // Nothing on this machine need manage it.
+            .args(["--register=no", "--keep-unit", "--link-journal=no"])
+            .args(["--private-network", "--resolv-conf=off", "--timezone=off"])
+            .arg(format!("--bind-ro={}:{PROGRAMS}", programs::directory().display()))
+            .stdin(Stdio::null());
+        nspawn
+    }
+
+    /// Why this release cannot be booted here, if it cannot.
+    #[must_use]
+    pub fn obstacle(self) -> Option<String> {
+        let (tree, name) = (self.tree(), self.codename());
+        if !identity::is_root() {
+            return Some("only root can boot a container".into());
+        }
+        if !tree.exists() {
+            let tree = tree.display();
+            return Some(format!("there is no {tree}: `scripts/debian-tree {name}` makes it"));
+        }
+        // Containers may be forbidden here, and our programs too new for the release's C library.
+        let mut probe = self.container(&format!("pfo-probe-{name}-{}", std::process::id()));
+        match probe.args(["--quiet", &format!("{PROGRAMS}/pfo-sim"), "--version"]).output() {
+            Ok(output) if output.status.success() => None,
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                Some(format!("a container of {name} does not run our programs: {said}"))
+            }
+            Err(error) => Some(format!("cannot start systemd-nspawn: {error}")),
+        }
+    }
+}

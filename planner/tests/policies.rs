@@ -1,46 +1,22 @@
 //! What other systems would run: for every schedule, and on profiles that were measured on real GPUs.
 
+mod measured_data;
+mod noisy_profiles;
 mod yardstick;
 
 use std::fs::{self, File};
 use std::path::PathBuf;
 
+use measured_data::data;
+use noisy_profiles::profiles;
 use pfo_planner::{
-    Deadline, Delays, End, Frontier, Generation, Instruction, LowtimePlan, Measurement, Mhz,
-    Options, Pipeline, Policy, Profile, Schedule, Settings, Spread, Stage, Timeline, Watts, replay,
+    Deadline, Delays, End, Frontier, Generation, Instruction, LowtimePlan, Options, Pipeline,
+    Policy, Profile, Schedule, Settings, Spread, Timeline, Watts, replay,
 };
 use proptest::prelude::*;
-use yardstick::{data, judged_by_python};
+use yardstick::judged_by_python;
 
 const A100_POWER: Watts = Watts(83.64);
-
-/// Up to three stages that can run any schedule, with up to four clocks of any shape.
-fn profiles() -> impl Strategy<Value = Profile> {
-    const INSTRUCTIONS: [Instruction; 8] = [
-        Instruction::Forward,
-        Instruction::Backward,
-        Instruction::ForwardBackward,
-        Instruction::Recomputation,
-        Instruction::BackwardInput,
-        Instruction::BackwardWeight,
-        Instruction::Load,
-        Instruction::OptimizerStep,
-    ];
-    let row = (0.01_f64..0.2, 1.0_f64..60.0);
-    let stage = prop::collection::vec(prop::collection::vec(row, 1..=4), INSTRUCTIONS.len());
-    prop::collection::vec(stage, 1..=3).prop_map(|stages| {
-        let mut rows = Vec::new();
-        for (stage, tables) in (0..).map(Stage).zip(&stages) {
-            for (instruction, table) in INSTRUCTIONS.into_iter().zip(tables) {
-                for (index, &(time_s, energy_j)) in (0..).zip(table) {
-                    let frequency = Mhz(1400 - 15 * index);
-                    rows.push((stage, instruction, Measurement { frequency, time_s, energy_j }));
-                }
-            }
-        }
-        Profile::from_measurements(rows).unwrap()
-    })
-}
 
 fn schedules() -> impl Strategy<Value = Schedule> {
     let named: Vec<_> = Schedule::ALL.into_iter().filter(|&s| s != Schedule::Custom).collect();
@@ -52,7 +28,7 @@ proptest! {
 
     #[test]
     fn every_policy_settles_for_every_schedule_and_predicts_its_replay(
-        profile in profiles(),
+        profile in profiles(1..=3, 4),
         schedule in schedules(),
         microbatches in 1_u32..4,
         transfer_time_s in prop_oneof![Just(0.0), 0.001_f64..0.02],

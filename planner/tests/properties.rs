@@ -169,6 +169,7 @@ fn excess_over_optimum(profile: &Profile, microbatches: u32) -> f64 {
     let worst = points.iter().map(|ours| {
         let no_slower = all.iter().filter(|p| p.iteration_time_s <= ours.iteration_time_s + 1e-9);
         let optimum = no_slower.map(|p| p.iteration_energy_j).fold(f64::INFINITY, f64::min);
+        assert!(ours.iteration_energy_j > optimum - ROUNDING_J, "no plan beats all plans");
         ours.iteration_energy_j / optimum - 1.0
     });
     worst.fold(0.0, f64::max)

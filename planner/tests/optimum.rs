@@ -1,0 +1,165 @@
+//! The lower bound and the plans against an independent solver: the bound is the optimum of a
+//! linear program, and plans come close to that of an integer program.
+
+mod linear_program;
+mod measured_data;
+mod noisy_profiles;
+
+use std::fs::File;
+
+use linear_program::{LinearProgram, Shape, Take};
+use measured_data::data;
+use noisy_profiles::profiles;
+use pfo_planner::{
+    Delays, Frontier, Instruction, LowerBound, Measurement, Mhz, Options, Pipeline, Profile,
+    Schedule, Settings, Spread, Stage, Watts,
+};
+use proptest::prelude::*;
+
+/// What both sides round, as a share: the bound counts whole ns, the solver's constraints hold to
+/// 1e-7 ms.
+const ROUNDING: f64 = 1e-7;
+
+fn pipeline(profile: &Profile, shape: Shape) -> Pipeline {
+    let Shape { schedule, num_microbatches, chunks, transfer_time_s } = shape;
+    let delays = Delays { transfer_time_s, ..Delays::default() };
+    let settings = Settings { chunks: chunks as u16, delays, ..Settings::default() };
+    Pipeline::with_settings(profile, schedule, num_microbatches as u32, &settings).unwrap()
+}
+
+fn one_f_one_b(num_microbatches: i64) -> Shape {
+    let schedule = Schedule::OneForwardOneBackward;
+    Shape { schedule, num_microbatches, chunks: 1, transfer_time_s: 0.0 }
+}
+
+/// Profiles measured on real GPUs, with their P2P-blocking power; none where they are absent.
+fn measured() -> Vec<(Profile, Watts)> {
+    let profile = |(name, power_w)| {
+        let csv = data(&format!("profiles/{name}"))?;
+        Some((Profile::from_csv(File::open(csv).unwrap()).unwrap(), Watts(power_w)))
+    };
+    let files = [("gpt3-175b-a100.csv", 83.64), ("gpt3-175b-a40.csv", 70.38)];
+    files.into_iter().filter_map(profile).collect()
+}
+
+/// Every schedule that has rules, for so many rounds of a pipeline of these stages.
+fn shapes(num_stages: i64) -> impl Strategy<Value = Shape> {
+    let schedule = prop::sample::select(vec![
+        Schedule::OneForwardOneBackward,
+        Schedule::GPipe,
+        Schedule::EarlyRecomputation,
+        Schedule::ZbH1,
+        Schedule::Interleaved,
+    ]);
+    let transfer = prop_oneof![Just(0.0), (1_u32..50).prop_map(|ms| f64::from(ms) * 1e-3)];
+    (schedule, 1_i64..4, 2_i64..4, transfer).prop_map(
+        move |(schedule, rounds, chunks, transfer_time_s)| Shape {
+            schedule,
+            num_microbatches: rounds * num_stages,
+            chunks: if schedule == Schedule::Interleaved { chunks } else { 1 },
+            transfer_time_s,
+        },
+    )
+}
+
+/// The largest difference between the bound and the linear program, as a share, over so many
+/// deadlines from one end to the other. Both must have the same ends.
+fn difference(profile: &Profile, shape: Shape, p2p_power: Watts, deadlines: u32) -> f64 {
+    let bound = LowerBound::new(&pipeline(profile, shape), p2p_power);
+    let program = LinearProgram::new(profile, shape, p2p_power, Take::Mixture);
+    let (fastest_s, slowest_s) = (program.fastest_s, program.slowest_s);
+    assert!((bound.fastest_s() - fastest_s).abs() < 1e-7, "{} {fastest_s}", bound.fastest_s());
+    assert!((bound.slowest_s() - slowest_s).abs() < 1e-7, "{} {slowest_s}", bound.slowest_s());
+    assert_eq!(program.least_energy_j(fastest_s * (1.0 - 1e-5)), None);
+    let at = |i: u32| {
+        let share = f64::from(i) / f64::from(deadlines - 1);
+        let time_s = fastest_s + share * (slowest_s - fastest_s);
+        let least_j = program.least_energy_j(time_s).unwrap();
+        (bound.energy_j(time_s) / least_j - 1.0).abs()
+    };
+    (0..deadlines).map(at).fold(0.0, f64::max)
+}
+
+#[test]
+fn on_measured_profiles_the_bound_is_what_a_linear_program_over_all_rows_finds() {
+    for (profile, p2p_power) in measured() {
+        let difference = difference(&profile, one_f_one_b(12), p2p_power, 7);
+        assert!(difference < ROUNDING, "{difference:e}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn for_every_schedule_the_bound_is_what_a_linear_program_over_all_rows_finds(
+        (profile, shape) in profiles(1..=4, 8).prop_flat_map(|profile| {
+            let num_stages = i64::from(profile.num_stages());
+            (Just(profile), shapes(num_stages))
+        }),
+    ) {
+        let difference = difference(&profile, shape, Watts(75.0), 5);
+        prop_assert!(difference < ROUNDING, "{difference:e}");
+    }
+}
+
+/// The last two stages of a profile, at some of their clocks.
+fn small(profile: &Profile) -> Profile {
+    const APART_MHZ: u32 = 75;
+    let first = profile.num_stages() - 2;
+    let is_kept = |stage: Stage, row: Measurement| {
+        stage.0 >= first && row.frequency.0.is_multiple_of(APART_MHZ)
+    };
+    let rows = profile.rows().filter(|&(stage, _, row)| is_kept(stage, row));
+    Profile::from_measurements(rows.map(|(stage, i, row)| (Stage(stage.0 - first), i, row)))
+        .unwrap()
+}
+
+/// A lighter and a heavier stage without noise: the lower the clock, the slower, and down to 900 MHz
+/// the cheaper.
+fn regular() -> Profile {
+    let mut rows = Vec::new();
+    for (stage, scale) in [(Stage(0), 1.0), (Stage(1), 1.15)] {
+        for (instruction, at_highest_s) in
+            [(Instruction::Forward, 0.05), (Instruction::Backward, 0.1)]
+        {
+            for mhz in [800, 900, 1000, 1100, 1200, 1300, 1400] {
+                let time_s = scale * at_highest_s * (1400.0 / f64::from(mhz)).powf(0.8);
+                let power_w = 150.0 + 260.0 * (f64::from(mhz) / 1400.0).powi(3);
+                let frequency = Mhz(mhz);
+                let energy_j = power_w * time_s;
+                rows.push((stage, instruction, Measurement { frequency, time_s, energy_j }));
+            }
+        }
+    }
+    Profile::from_measurements(rows).unwrap()
+}
+
+/// How much more energy than the best plan in its time each of some plans takes, as a share.
+fn excess_over_optimum(profile: &Profile, p2p_power: Watts) -> Vec<f64> {
+    let shape = one_f_one_b(4);
+    let program = LinearProgram::new(profile, shape, p2p_power, Take::One);
+    let options = Options { plans: 100, spread: Spread::Useful };
+    let frontier =
+        Frontier::optimize(&pipeline(profile, shape), p2p_power, options, &|_| {}).unwrap();
+    let some = frontier.points().step_by(frontier.points().len() / 10);
+    some.map(|ours| {
+        // The same times added up in another order may be a hair more.
+        let optimum_j = program.least_energy_j(ours.iteration_time_s + 1e-9).unwrap();
+        ours.iteration_energy_j / optimum_j - 1.0
+    })
+    .collect()
+}
+
+#[test]
+fn no_plan_of_a_small_pipeline_beats_the_integer_optimum_and_none_is_far_from_it() {
+    const MOST: f64 = 6e-3;
+    const MOST_IN_THE_MEAN: f64 = 1e-3;
+    let measured = measured().into_iter().map(|(profile, power)| (small(&profile), power));
+    for (profile, p2p_power) in measured.chain([(regular(), Watts(80.0))]) {
+        let excess = excess_over_optimum(&profile, p2p_power);
+        assert!(excess.iter().all(|excess| (-ROUNDING..MOST).contains(excess)), "{excess:?}");
+        let mean = excess.iter().sum::<f64>() / excess.len() as f64;
+        assert!(mean < MOST_IN_THE_MEAN, "{mean}: {excess:?}");
+    }
+}

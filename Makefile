@@ -33,6 +33,8 @@ install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 		sed -e 's|/usr/sbin/|$(PREFIX)/sbin/|' systemd/$$unit \
 			> $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit 1; \
 	done
+	install -D -m 644 systemd/pfod.preset $(DESTDIR)$(PREFIX)/lib/systemd/system-preset/50-pfod.preset
+	install -D -m 644 systemd/pfod.catalog $(DESTDIR)$(PREFIX)/lib/systemd/catalog/pfod.catalog
 	install -D -m 644 systemd/pfod.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/pfod.conf
 	install -D -m 644 systemd/pfod.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/pfod.conf
 	test -e $(DESTDIR)/etc/pfo/pfod.toml || \

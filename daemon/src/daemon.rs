@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::config::Config;
+use crate::journal;
 use crate::ledger::{Ledger, LedgerError};
 use crate::listen::{ListenError, listen};
 use crate::node::Node;
@@ -60,7 +61,11 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
     let ledger = open_ledger(&config.paths.ledger)?;
     let node = Arc::new(Node::new(config, ledger));
     for (entry, why) in node.restore_owed() {
-        tracing::error!(gpu_uuid = %entry.gpu_uuid, "cannot restore the clocks yet: {why}");
+        tracing::error!(
+            name: journal::STILL_LOCKED,
+            gpu_uuid = %entry.gpu_uuid, job = %entry.job, uid = entry.uid, pid = entry.pid,
+            "cannot restore the clocks yet: {why}"
+        );
         node.owed.notify_one();
     }
     match node.driver.get() {

@@ -16,6 +16,7 @@ pub mod fit;
 pub mod gpu;
 pub mod job;
 pub mod jobs;
+pub mod journal;
 pub mod lease;
 pub mod ledger;
 pub mod listen;

@@ -1,12 +1,17 @@
 //! Where the daemon's log goes: to the journal with its fields when systemd started it, to people
 //! as text otherwise.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 
+use tracing::Metadata;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing_subscriber::{EnvFilter, Layer, fmt};
+
+use crate::journal::MESSAGE_IDS;
 
 /// Begins to log. `PFO_LOG` sets the level, `info` without it.
 pub fn begin() {
@@ -15,16 +20,35 @@ pub fn begin() {
         .with_env_var("PFO_LOG")
         .from_env_lossy();
     // systemd sets JOURNAL_STREAM where standard error is the journal.
-    let journal = std::env::var_os("JOURNAL_STREAM").and_then(|_| tracing_journald::layer().ok());
+    let journal = std::env::var_os("JOURNAL_STREAM").and_then(|_| journal().ok());
     let registry = tracing_subscriber::registry().with(filter);
     match journal {
-        Some(journal) => {
-            let journal = journal.with_field_prefix(Some("PFO".into()));
-            registry.with(journal.with_syslog_identifier("pfod".into())).init();
-        }
+        Some(journal) => registry.with(journal).init(),
         None => {
-            let text = fmt::layer().with_target(false).with_ansi(std::io::stderr().is_terminal());
-            registry.with(text.with_writer(std::io::stderr)).init();
+            let text = fmt::layer().with_target(false).with_ansi(io::stderr().is_terminal());
+            registry.with(text.with_writer(io::stderr)).init();
         }
     }
+}
+
+/// The journal as seen by each kind of entry, and by those that are of none: `MESSAGE_ID` is the same
+/// for all events of a layer.
+fn journal<S>() -> io::Result<Vec<impl Layer<S>>>
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+{
+    let kinds = MESSAGE_IDS.iter().copied().map(Some).chain([None]);
+    kinds
+        .map(|kind| {
+            let layer = tracing_journald::layer()?
+                .with_field_prefix(Some("PFO".into()))
+                .with_syslog_identifier("pfod".into())
+                .with_custom_fields(kind.map(|(_, id)| ("MESSAGE_ID", id)));
+            Ok(layer.with_filter(filter_fn(move |event| kind_of(event) == kind)))
+        })
+        .collect()
+}
+
+fn kind_of(event: &Metadata<'_>) -> Option<(&'static str, &'static str)> {
+    MESSAGE_IDS.into_iter().find(|(name, _)| *name == event.name())
 }

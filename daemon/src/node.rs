@@ -12,6 +12,7 @@ use crate::authorize::Authority;
 use crate::config::Config;
 use crate::driver::{Driver, Gpu, LateDriver};
 use crate::jobs::Jobs;
+use crate::journal;
 use crate::lease::Leases;
 use crate::ledger::{Entry, Ledger};
 use crate::restore::restore_entry;
@@ -98,7 +99,8 @@ impl Node {
         match restore_entry(driver, &entry, &self.ledger) {
             Ok(()) => {
                 tracing::info!(
-                    gpu_uuid = %entry.gpu_uuid, job = %entry.job, uid = entry.uid,
+                    name: journal::RESTORED,
+                    gpu_uuid = %entry.gpu_uuid, job = %entry.job, uid = entry.uid, pid = entry.pid,
                     "restored the clocks that an ended session had left"
                 );
                 None

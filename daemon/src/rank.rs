@@ -14,6 +14,7 @@ use crate::clocks::{ClockError, Clocks};
 use crate::cursor::{Cursor, Finished, Mismatch, Wish};
 use crate::fit::JobPlan;
 use crate::job::Job;
+use crate::journal;
 use crate::lease::Session;
 use crate::measure::Measured;
 use crate::monotonic::now_ns;
@@ -360,8 +361,10 @@ impl Rank {
             plan.suspend(|| {
                 format!("rank {rank} did not follow it for {steps} steps in a row: {mismatch}")
             });
+            let holder = &self.session.holder;
             tracing::warn!(
-                job = %self.session.holder.job, rank, plan = plan.number,
+                name: journal::PLAN_SUSPENDED,
+                job = %holder.job, rank, uid = holder.uid, pid = holder.pid, plan = plan.number,
                 "plan suspended, the job runs at default clocks: {mismatch}"
             );
         }

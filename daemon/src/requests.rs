@@ -11,6 +11,7 @@ use pfo_protocol::{
 use crate::authorize::Action;
 use crate::driver::Gpu;
 use crate::job::Job;
+use crate::journal;
 use crate::node::Node;
 use crate::peer::Peer;
 use crate::restore::{reset_memory, reset_sm};
@@ -38,7 +39,9 @@ pub fn decide(node: &Node, peer: &Peer, request: Request) -> Decision {
     match try_decide(node, peer, request) {
         Ok(decision) => decision,
         Err(refusal) => {
-            tracing::warn!(uid = peer.uid, pid = peer.pid, "refused: {}", refusal.message);
+            tracing::warn!(
+                name: journal::REFUSED, uid = peer.uid, pid = peer.pid, "refused: {}", refusal.message
+            );
             Decision::Answer(Response::Refused(refusal))
         }
     }
@@ -70,6 +73,7 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
             let job = select(node, peer, &job)?;
             let swap = job.swap(&target, not_before.unwrap_or(0))?;
             tracing::info!(
+                name: journal::SWAPPED,
                 uid = peer.uid, pid = peer.pid, job = %job.key.name,
                 plan = swap.plan.as_ref().map_or(0, |plan| plan.number),
                 "swap at step {}", swap.step()
@@ -129,6 +133,7 @@ fn reset_clocks(
         let outcome = reset_gpu(node, gpu, all);
         if all {
             tracing::info!(
+                name: journal::RESET,
                 uid = peer.uid, pid = peer.pid, gpu_uuid = %gpu.uuid, "reset: {}", outcome.outcome
             );
         }

@@ -21,7 +21,7 @@ use crate::lease::Session;
 use crate::node::Node;
 use crate::peer::{Peer, watch_process};
 use crate::session::internal;
-use crate::{requests, session, sys};
+use crate::{journal, requests, session, sys};
 
 /// A peer that connects says what it wants within this time, and again after each answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -217,6 +217,8 @@ async fn send(mut stream: &Stream, message: &DaemonMessage) -> bool {
 }
 
 async fn refuse(stream: &Stream, peer: &Peer, refusal: Refusal) {
-    tracing::warn!(uid = peer.uid, pid = peer.pid, "refused: {}", refusal.message);
+    tracing::warn!(
+        name: journal::REFUSED, uid = peer.uid, pid = peer.pid, "refused: {}", refusal.message
+    );
     send(stream, &DaemonMessage::Refusal(refusal)).await;
 }

@@ -7,12 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use pfo_protocol::{Closing, DaemonMessage, GpuUuid, Hello, Holder, Refusal, RefusalCode, Welcome};
+use pfo_protocol::{
+    Closing, ClosingReason, DaemonMessage, GpuUuid, Hello, Holder, Refusal, RefusalCode, Welcome,
+};
 use tokio::task::AbortHandle;
 
 use crate::clocks::Clocks;
 use crate::driver::{DriverError, Gpu};
 use crate::job::{Job, JobKey, Member};
+use crate::journal;
 use crate::lease::{Denied, Lease, Session};
 use crate::ledger::Entry;
 use crate::node::Node;
@@ -257,6 +260,7 @@ impl Opening {
     fn welcome(&self) {
         let holder = &self.session().holder;
         tracing::info!(
+            name: journal::LEASED,
             job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
             gpu_uuid = %self.gpu.uuid, session = holder.session, client = ?self.hello.client,
             "leased the GPU"
@@ -275,8 +279,17 @@ impl Opening {
         let end = rank.serve();
         rank.measure_end();
         let holder = &self.session().holder;
+        if let End::Closed(ClosingReason::GpuLost, why) = &end {
+            tracing::error!(
+                name: journal::GPU_LOST,
+                job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
+                gpu_uuid = %self.gpu.uuid, "{why}"
+            );
+        }
+        let old_mhz = rank.clocks().locked().map(|(mhz, _)| mhz.0);
         if let Err(error) = rank.clocks().restore() {
             tracing::error!(
+                name: journal::STILL_LOCKED,
                 job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
                 gpu_uuid = %self.gpu.uuid, "the clocks are not restored yet: {error}"
             );
@@ -293,14 +306,16 @@ impl Opening {
             }
         };
         tracing::info!(
+            name: journal::LEASE_ENDED,
             job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
-            gpu_uuid = %self.gpu.uuid, session = holder.session, "the lease ended: {why}"
+            gpu_uuid = %self.gpu.uuid, session = holder.session, old_mhz, "the lease ended: {why}"
         );
     }
 
     fn log_refusal(&self, refusal: &Refusal) {
         let holder = &self.session().holder;
         tracing::warn!(
+            name: journal::REFUSED,
             job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
             gpu_uuid = %self.gpu.uuid, "refused a session: {}", refusal.message
         );

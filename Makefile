@@ -4,7 +4,7 @@
 SHELL := /bin/bash -o pipefail
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-.PHONY: help setup build programs install demo test test-booted lint bench audit clean
+.PHONY: help setup build programs pages install demo test test-booted lint bench audit clean
 
 help: ## Show what there is to make
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -12,8 +12,14 @@ help: ## Show what there is to make
 setup: ## Install what building and testing need (with sudo where that takes root)
 	@scripts/setup
 
-build: programs ## Build the release programs and libpfo
+build: programs pages ## Build the release programs, libpfo, manual pages and completions
 	cargo build --profile dylib --lib -p pfo-shim
+
+pages: programs
+	rm -rf target/pages
+	cargo run --release --quiet -p pfod --example manual target/pages/man
+	target/release/pfoctl generate man target/pages/man
+	target/release/pfoctl generate completions target/pages/completions
 
 programs: setup
 	cargo build --release -p pfod -p pfoctl -p pfo-sim
@@ -37,6 +43,16 @@ install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 	install -D -m 644 systemd/pfod.catalog $(DESTDIR)$(PREFIX)/lib/systemd/catalog/pfod.catalog
 	install -D -m 644 systemd/pfod.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/pfod.conf
 	install -D -m 644 systemd/pfod.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/pfod.conf
+	for section in 1 5 8; do \
+		install -d $(DESTDIR)$(PREFIX)/share/man/man$$section && \
+		install -m 644 target/pages/man/*.$$section $(DESTDIR)$(PREFIX)/share/man/man$$section || exit 1; \
+	done
+	install -D -m 644 target/pages/completions/pfoctl.bash \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/pfoctl
+	install -D -m 644 target/pages/completions/_pfoctl \
+		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pfoctl
+	install -D -m 644 target/pages/completions/pfoctl.fish \
+		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pfoctl.fish
 	test -e $(DESTDIR)/etc/pfo/pfod.toml || \
 		install -D -m 644 daemon/pfod.toml $(DESTDIR)/etc/pfo/pfod.toml
 

@@ -1,0 +1,79 @@
+//! pfod(8): what its arguments do, as declared, and what an administrator meets of it.
+
+use clap::CommandFactory;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+use pfod::cli::Arguments;
+use pfod::journal::MESSAGE_IDS;
+
+const WHO: &[(&str, &str)] = &[
+    ("root and group pfo-admin", "see and change every job, and reset clocks."),
+    ("group pfo", "run jobs, and see and change their own."),
+    ("any other user", "may do nothing, unless an administrator lets them open the socket."),
+];
+
+const FILES: &[(&str, &str)] = &[
+    ("/etc/pfo/pfod.toml", "The configuration, see pfod.toml(5)."),
+    ("/run/pfo/pfod.sock", "The socket for training processes and status, of group pfo."),
+    ("/run/pfo/admin.sock", "The socket for administration, of group pfo-admin."),
+    (
+        "/run/pfo/ledger.json",
+        "What is locked now, written before it is locked. If nothing is left of a daemon, `pfod \
+         --restore-only` frees what this file names.",
+    ),
+    ("/var/lib/pfo", "What was measured."),
+];
+
+const ENVIRONMENT: &[(&str, &str)] =
+    &[("PFO_LOG", "What is logged: error, warn, info (the default), debug or trace.")];
+
+/// The page.
+pub(crate) fn page() -> Result<Vec<u8>, std::io::Error> {
+    let man = Man::new(Arguments::command()).section("8").manual("System administration");
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    let mut rest = Roff::new();
+    section(&mut rest, "WHO MAY DO WHAT", WHO);
+    section(&mut rest, "FILES", FILES);
+    section(&mut rest, "ENVIRONMENT", ENVIRONMENT);
+    section(&mut rest, "JOURNAL", &MESSAGE_IDS.map(|(kind, id)| (id, kind)));
+    rest.text([roman(
+        "Search for them with `journalctl MESSAGE_ID=...`; --catalog explains them. They have the \
+         fields PFO_UID, PFO_PID, PFO_JOB and PFO_GPU_UUID where these are known.",
+    )]);
+    rest.control("SH", ["SEE ALSO"]);
+    rest.text([roman("pfoctl(1), pfod.toml(5), systemd(1), nvidia-smi(1)")]);
+    page.extend(rest.render().into_bytes());
+    Ok(page)
+}
+
+fn section(page: &mut Roff, title: &str, rows: &[(&str, &str)]) {
+    page.control("SH", [title]);
+    for (name, meaning) in rows {
+        page.control("TP", []);
+        page.text([bold(*name)]);
+        page.text([roman(*meaning)]);
+    }
+    page.control("PP", []);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_names_every_option_and_every_message_id() {
+        let page = String::from_utf8(page().unwrap()).unwrap();
+        for option in Arguments::command().get_opts() {
+            let name = option.get_long().unwrap().replace('-', "\\-");
+            assert!(page.contains(&format!("\\-\\-{name}")), "{name} is missing");
+        }
+        for (kind, id) in MESSAGE_IDS {
+            assert!(page.contains(id), "{kind} is missing");
+        }
+    }
+}

@@ -173,6 +173,9 @@ fn a_comparison_has_every_policy_and_ours_never_take_more_energy_in_their_time()
         "zeus-global",
         "zeus-global, up to +5 %",
         "zeus-per-stage",
+        "lowtime-perseus",
+        "lowtime-perseus, up to +5 %",
+        "lowtime-zeus",
     ] {
         let theirs_j = row(policy)["iteration_energy_j"].as_f64().unwrap();
         let ours_j = row(policy)["ours_at_that_time_j"].as_f64().unwrap();
@@ -187,6 +190,67 @@ fn a_comparison_has_every_policy_and_ours_never_take_more_energy_in_their_time()
         "{csv}"
     );
     assert!(bench.done(&compare).contains("Saving and slowdown against"));
+}
+
+#[test]
+fn others_are_compared_with_as_they_are_told_to_run() {
+    let bench = Bench::new();
+    let compare = ["plan", "compare", "profile.csv", "--microbatches", "6", "--p2p-power", "80"];
+    let row = |policy: &str, tuning: &[&str]| {
+        let json = bench.done(&[&compare[..], tuning, &["--json"]].concat());
+        let rows: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+        rows.into_iter().find(|row| row["policy"] == policy).unwrap()
+    };
+    for (policy, tuning) in [
+        ("lowtime-perseus", &["--unit-time-ms", "0.1"][..]),
+        ("envpipe-offline", &["--unit-time-ms", "50"]),
+        ("zeus-global", &["--zeus-eta", "1"]),
+        ("envpipe-uniform-default", &["--envpipe-profile-step", "20"]),
+        (
+            "envpipe-envelope-balanced",
+            &["--envpipe-profile-step", "30", "--envpipe-raise-step", "5"],
+        ),
+        (
+            "envpipe-envelope-greedy",
+            &[
+                "--envpipe-profile-step",
+                "30",
+                "--envpipe-threshold",
+                "9",
+                "--envpipe-transfer-ms",
+                "8",
+            ],
+        ),
+    ] {
+        assert_ne!(row(policy, tuning), row(policy, &[]), "{policy} {tuning:?}");
+    }
+    for tuning in [
+        ["--unit-time-ms", "0"],
+        ["--unit-time-ms", "nan"],
+        ["--zeus-eta", "1.5"],
+        ["--envpipe-threshold", "-1"],
+        ["--envpipe-profile-step", "0"],
+        ["--envpipe-raise-step", "0"],
+    ] {
+        assert_eq!(bench.run(&[&compare[..], &tuning].concat()).code, Some(2), "{tuning:?}");
+    }
+}
+
+#[test]
+fn who_can_make_nothing_of_a_profile_is_left_out_by_name() {
+    let bench = Bench::new();
+    let profile = fs::read_to_string(bench.path("profile.csv")).unwrap();
+    let without: String =
+        profile.lines().filter(|line| !line.contains("1370")).map(|l| format!("{l}\n")).collect();
+    bench.write("profile.csv", &without);
+    let ran =
+        bench.run(&["plan", "compare", "profile.csv", "--microbatches", "6", "--p2p-power", "80"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stdout.contains("zeus-per-stage") && !ran.stdout.contains("lowtime"));
+    for words in ["lowtime-perseus is left out", "stage 0, forward", "takes 4 frequencies", "not 3"]
+    {
+        assert!(ran.stderr.contains(words), "no {words:?} in {}", ran.stderr);
+    }
 }
 
 #[test]

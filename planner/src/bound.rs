@@ -22,10 +22,14 @@ pub struct LowerBound {
 impl LowerBound {
     /// Solves the relaxed problem for every iteration time at once.
     pub fn new(pipeline: &Pipeline, p2p_power: Watts) -> Self {
+        Self::of(pipeline, p2p_power, &Tradeoffs::new(pipeline, p2p_power))
+    }
+
+    /// The same for tradeoffs that are not what was measured.
+    pub(crate) fn of(pipeline: &Pipeline, p2p_power: Watts, tradeoffs: &Tradeoffs) -> Self {
         let events = Events::new(pipeline.network());
-        let tradeoffs = Tradeoffs::new(pipeline, p2p_power);
-        let mut relaxation = Relaxation::new(&events, &tradeoffs);
-        let mut bound = Self::at_slow_end(pipeline, p2p_power, &tradeoffs, &relaxation);
+        let mut relaxation = Relaxation::new(&events, tradeoffs);
+        let mut bound = Self::at_slow_end(pipeline, p2p_power, tradeoffs, &relaxation);
         while let Some(piece) = relaxation.advance() {
             bound.add(piece);
         }

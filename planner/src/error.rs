@@ -192,6 +192,17 @@ pub enum PlanError {
     )]
     NoCommonClock,
 
+    /// A table to which lowtime cannot fit its curve.
+    #[error("stage {stage}, {instruction}: lowtime cannot fit its curve: {problem}")]
+    NoFit {
+        /// Whose table.
+        stage: Stage,
+        /// Of what.
+        instruction: Instruction,
+        /// What is wrong with its rows.
+        problem: String,
+    },
+
     /// A plan for a pipeline of another length than the profile's.
     #[error("the plan has {plan} stages, the profile {profile}")]
     StagesDiffer {

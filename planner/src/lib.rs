@@ -57,7 +57,10 @@ pub use lowtime_file::{Generation, LowtimePlan};
 pub use order_file::Order;
 pub use pipeline::Pipeline;
 pub use plan::{Plan, PlannedInstruction, Prediction, StagePlan};
-pub use policy::{End, EnvPipe, EnvPipeType, OfflineEnvPipe, Outcome, Policy, Reconfigure, Zeus};
+pub use policy::{
+    Attribution, End, EnvPipe, EnvPipeType, Filter, Lowtime, OfflineEnvPipe, Outcome, Policy,
+    Reconfigure, Tuning, UnitTime, Zeus,
+};
 pub use profile::{Measurement, Profile};
 pub use replay::{Replay, at_highest_clocks, replay};
 pub use schedule::{Schedule, StageOrder};

@@ -321,19 +321,7 @@ mod tests {
     use crate::profile::Profile;
     use crate::schedule::Schedule;
     use crate::test_profiles::{any_profile, unequal};
-    use crate::tradeoff::Tradeoff;
     use crate::units::Watts;
-
-    /// Effective energy of an operation that mixes its hull's clocks to take this long.
-    fn mixed_j(tradeoff: &Tradeoff, time_s: f64) -> f64 {
-        let hull = tradeoff.hull.iter().map(|&index| tradeoff.choices[usize::from(index)]);
-        let points: Vec<_> = hull.map(|choice| (choice.time_s, choice.effective_j)).collect();
-        let between = points.windows(2).find(|pair| time_s <= pair[1].0);
-        between.map_or(points[points.len() - 1].1, |pair| {
-            let share = ((time_s - pair[0].0) / (pair[1].0 - pair[0].0)).max(0.0);
-            pair[0].1 + share * (pair[1].1 - pair[0].1)
-        })
-    }
 
     fn walk(
         profile: &Profile,
@@ -365,7 +353,7 @@ mod tests {
                 let mut at_s = Vec::new();
                 relaxation.schedule(piece.fast_s, &mut at_s);
                 let spent_j: f64 = events.spans.iter().zip(&tradeoffs.of).map(|(&(start, end), &index)| {
-                    mixed_j(&tradeoffs.list[usize::from(index)], at_s[end as usize] - at_s[start as usize])
+                    tradeoffs.list[usize::from(index)].mixed_j(at_s[end as usize] - at_s[start as usize])
                 }).sum();
                 // A ns too early on the steepest hull that these tables can have, 59 J in 0.1 ms.
                 let rounding_j = 1e-9 * 6e5 * tradeoffs.of.len() as f64;

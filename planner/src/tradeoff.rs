@@ -5,6 +5,8 @@
 //! still save.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::convert::Infallible;
 
 use crate::instruction::Instruction;
 use crate::pipeline::Pipeline;
@@ -53,6 +55,38 @@ impl Tradeoff {
         Self { choices, hull }
     }
 
+    /// That of one kind of operation as it was measured.
+    pub(crate) fn of_kind(pipeline: &Pipeline, kind: Kind, p2p_power: Watts) -> Self {
+        let profile = pipeline.profile();
+        match kind {
+            Kind::Measured(stage, instruction) => {
+                Self::measured(profile, stage, instruction, p2p_power)
+            }
+            Kind::Transfer => Self::transfer(pipeline.network().delays.transfer_time_s),
+        }
+    }
+
+    /// One of choices that go from fast to slow and are all on their hull.
+    pub(crate) fn convex(choices: Vec<Choice>) -> Self {
+        let hull = (0..).take(choices.len()).collect();
+        Self { choices, hull }
+    }
+
+    /// The effective energy of mixing the hull's clocks to take this long, in joules.
+    pub(crate) fn mixed_j(&self, time_s: f64) -> f64 {
+        let on_hull = |index: usize| &self.choices[usize::from(self.hull[index])];
+        let slower = self.hull.partition_point(|&i| self.choices[usize::from(i)].time_s < time_s);
+        if slower == 0 {
+            return on_hull(0).effective_j;
+        }
+        if slower == self.hull.len() {
+            return on_hull(slower - 1).effective_j;
+        }
+        let (fast, slow) = (on_hull(slower - 1), on_hull(slower));
+        let share = (time_s - fast.time_s) / (slow.time_s - fast.time_s);
+        fast.effective_j + share * (slow.effective_j - fast.effective_j)
+    }
+
     /// That of a stage's instruction; one whose time does not depend on the clock has no choice.
     fn measured(
         profile: &Profile,
@@ -78,7 +112,16 @@ impl Tradeoff {
     }
 }
 
-/// The tradeoffs of all operations of a step; instructions of one kind and stage share theirs.
+/// Operations that share their tradeoff.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    /// A stage's instruction.
+    Measured(Stage, Instruction),
+    /// A transfer between stages.
+    Transfer,
+}
+
+/// The tradeoffs of all operations of a step; operations of one kind share theirs.
 #[derive(Clone, Debug)]
 pub(crate) struct Tradeoffs {
     pub(crate) list: Vec<Tradeoff>,
@@ -87,29 +130,43 @@ pub(crate) struct Tradeoffs {
 }
 
 impl Tradeoffs {
+    /// As they were measured.
     pub(crate) fn new(pipeline: &Pipeline, p2p_power: Watts) -> Self {
+        let Ok(tradeoffs) = Self::by_kind(pipeline, |kind| {
+            Ok::<_, Infallible>(Tradeoff::of_kind(pipeline, kind, p2p_power))
+        });
+        tradeoffs
+    }
+
+    /// Made for each kind of operation.
+    pub(crate) fn by_kind<E>(
+        pipeline: &Pipeline,
+        mut make: impl FnMut(Kind) -> Result<Tradeoff, E>,
+    ) -> Result<Self, E> {
         let mut list = Vec::new();
         let mut known = HashMap::new();
-        let of = pipeline
-            .network()
-            .operations
-            .iter()
-            .map(|operation| {
-                let kind = (operation.stage, operation.instruction);
-                let kind = (!operation.is_transfer).then_some(kind);
-                *known.entry(kind).or_insert_with(|| {
-                    list.push(match kind {
-                        Some((stage, instruction)) => {
-                            Tradeoff::measured(pipeline.profile(), stage, instruction, p2p_power)
-                        }
-                        None => Tradeoff::transfer(pipeline.network().delays.transfer_time_s),
-                    });
+        let mut of = Vec::with_capacity(pipeline.network().len());
+        for operation in &pipeline.network().operations {
+            let kind = if operation.is_transfer {
+                Kind::Transfer
+            } else {
+                Kind::Measured(operation.stage, operation.instruction)
+            };
+            of.push(match known.entry(kind) {
+                Entry::Occupied(entry) => *entry.get(),
+                Entry::Vacant(entry) => {
+                    list.push(make(kind)?);
                     // At most 11 instructions on each of at most 1024 stages, and transfers.
-                    list.len() as u16 - 1
-                })
-            })
-            .collect();
-        Self { list, of }
+                    *entry.insert(list.len() as u16 - 1)
+                }
+            });
+        }
+        Ok(Self { list, of })
+    }
+
+    /// That of an operation.
+    pub(crate) fn get(&self, operation: usize) -> &Tradeoff {
+        &self.list[usize::from(self.of[operation])]
     }
 
     /// The effective energy in joules if every operation runs at its cheapest clock.

@@ -1,24 +1,28 @@
 //! `pfoctl plan compare`: what other systems would make of a profile, and what our plans take at
 //! the same iteration time.
 
+use std::io::Write;
 use std::str::FromStr;
 
 use clap::Args;
 use pfo_planner::{
-    Combine, Deadline, End, Frontier, Options, Plan, PlanError, Policy, Profile, Spread, Watts,
+    Combine, Deadline, End, Frontier, Options, Outcome, Plan, PlanError, Policy, Profile, Spread,
+    Watts,
 };
 use serde::Serialize;
 
 use super::comparison::Cost;
 use super::pipeline::PipelineArguments;
 use super::progress::Progress;
+use super::tuning::TuningArguments;
 use super::{Failure, file};
 use crate::error::Error;
 use crate::output::{Look, Output};
 use crate::status::quantity::{change, joules, percent, seconds};
 use crate::status::table::{Cell, Table, Tone};
+use crate::text::harmless;
 
-/// Compare plans with the highest clocks, EnvPipe and Zeus, all replayed over one profile
+/// Compare plans with the highest clocks, EnvPipe, Zeus and lowtime, all replayed over one profile
 #[derive(Args)]
 pub(crate) struct Compare {
     /// Time and energy of each instruction, as `plan optimize` takes it
@@ -43,6 +47,9 @@ pub(crate) struct Compare {
     /// Our plans to choose from
     #[arg(long, value_name = "N", default_value_t = 1000)]
     plans: usize,
+
+    #[command(flatten)]
+    tuning: TuningArguments,
 
     /// Print JSON: each row of the table
     #[arg(long, conflicts_with = "csv")]
@@ -113,32 +120,40 @@ impl Compare {
         let progress = Progress::new();
         let options = Options { plans: self.plans, spread: Spread::Useful };
         let show = |done| progress.show(OTHERS + (1.0 - OTHERS) * done);
-        let policies = Policy::all();
-        let mut outcomes = Vec::with_capacity(policies.len());
+        let policies = Policy::tuned(&self.tuning.tuning());
+        let mut tried = Vec::with_capacity(policies.len());
         for (index, policy) in policies.iter().enumerate() {
-            let outcome = policy.outcome(&pipeline, p2p_power).map_err(Failure::BadRequest)?;
-            outcomes.push(outcome);
-            progress.show(OTHERS * (index + 1) as f64 / policies.len() as f64);
+            let before = index as f64;
+            let show = |done| progress.show(OTHERS * (before + done) / policies.len() as f64);
+            show(0.0);
+            match policy.outcome(&pipeline, p2p_power, &show) {
+                Ok(outcome) => tried.push(Tried::new(policy, &outcome)),
+                // It is lowtime that refuses; the others have something to say.
+                Err(refusal @ PlanError::NoFit { .. }) => {
+                    let told = format!("pfoctl: {policy} is left out: {refusal}");
+                    let _ = writeln!(std::io::stderr(), "{}", harmless(&told));
+                }
+                Err(error) => return Err(Failure::BadRequest(error)),
+            }
         }
         let frontier = Frontier::optimize(&pipeline, p2p_power, options, &show)
             .map_err(Failure::BadRequest)?;
         drop(progress);
 
         // The first of all policies.
-        let all_max = predicted(&outcomes[0].plans[0]);
-        let comparison = Comparison { all_max, frontier: &frontier };
+        let comparison = Comparison { all_max: tried[0].costs[0], frontier: &frontier };
         let mut rows = Vec::new();
-        for (policy, outcome) in policies.iter().zip(&outcomes) {
-            let mut row = comparison.theirs(policy.to_string(), &outcome.plans[outcome.chosen])?;
-            row.rounds = Some(outcome.rounds).filter(|&rounds| rounds > 0);
-            row.has_settled = outcome.end == End::Settled;
+        for tried in &tried {
+            let mut row = comparison.theirs(tried.policy.clone(), tried.costs[tried.chosen])?;
+            row.rounds = Some(tried.rounds).filter(|&rounds| rounds > 0);
+            row.has_settled = tried.has_settled;
             rows.push(row);
-            if outcome.plans.len() < 2 {
+            if tried.costs.len() < 2 {
                 continue;
             }
             for &slowdown in &self.slowdown {
-                if let Some(plan) = comparison.best_within(&outcome.plans, slowdown) {
-                    rows.push(comparison.theirs(named(&policy.to_string(), slowdown), plan)?);
+                if let Some(cost) = comparison.best_within(&tried.costs, slowdown) {
+                    rows.push(comparison.theirs(named(&tried.policy, slowdown), cost)?);
                 }
             }
         }
@@ -149,6 +164,27 @@ impl Compare {
         }
         rows.push(comparison.ours("pfo, min-energy".to_owned(), Deadline::MinEnergy)?);
         Ok(rows)
+    }
+}
+
+/// What became of a policy; its plans themselves would take much memory.
+struct Tried {
+    policy: String,
+    costs: Vec<Cost>,
+    chosen: usize,
+    rounds: u32,
+    has_settled: bool,
+}
+
+impl Tried {
+    fn new(policy: &Policy, outcome: &Outcome) -> Self {
+        Self {
+            policy: policy.to_string(),
+            costs: outcome.plans.iter().map(predicted).collect(),
+            chosen: outcome.chosen,
+            rounds: outcome.rounds,
+            has_settled: outcome.end == End::Settled,
+        }
     }
 }
 
@@ -164,16 +200,14 @@ impl Comparison<'_> {
         self.all_max.iteration_time_s * (1.0 + slowdown.0) * (1.0 + 1e-12)
     }
 
-    fn best_within<'p>(&self, plans: &'p [Plan], slowdown: Slowdown) -> Option<&'p Plan> {
+    fn best_within(&self, costs: &[Cost], slowdown: Slowdown) -> Option<Cost> {
         let limit_s = self.limit_s(slowdown);
-        let in_time = plans.iter().filter(|plan| predicted(plan).iteration_time_s <= limit_s);
-        in_time.min_by(|a, b| {
-            predicted(a).iteration_energy_j.total_cmp(&predicted(b).iteration_energy_j)
-        })
+        let in_time = costs.iter().filter(|cost| cost.iteration_time_s <= limit_s);
+        in_time.min_by(|a, b| a.iteration_energy_j.total_cmp(&b.iteration_energy_j)).copied()
     }
 
-    fn theirs(&self, policy: String, plan: &Plan) -> Result<Row, Failure> {
-        let mut row = self.row(policy, predicted(plan));
+    fn theirs(&self, policy: String, cost: Cost) -> Result<Row, Failure> {
+        let mut row = self.row(policy, cost);
         let deadline = Deadline::Seconds(row.cost.iteration_time_s * (1.0 + 1e-12));
         row.ours_at_that_time_j = match self.frontier.pick(deadline) {
             Ok(place) => {

@@ -19,6 +19,7 @@ mod progress;
 mod sample;
 mod show;
 pub(crate) mod swap;
+mod tuning;
 
 use clap::Subcommand;
 

@@ -101,7 +101,7 @@ impl EnvPipe {
             Reconfigure::Default => (0, End::Settled),
             _ => self.reconfigure(pipeline, &grid, &on_envelope, &mut step),
         };
-        Ok(Outcome { plans: vec![step.plan(p2p_power)], chosen: 0, rounds, end })
+        Ok(Outcome::found(vec![step.plan(p2p_power)], 0, rounds, end))
     }
 
     /// For each stage the clock at which its GPU takes least energy in a step, if all stages have

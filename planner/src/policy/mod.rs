@@ -5,19 +5,25 @@
 
 mod envpipe;
 mod grid;
+mod lowtime;
 mod offline_envpipe;
 mod rehearsal;
+mod tuning;
+mod unit_time;
 mod zeus;
 
 use std::fmt;
 
 pub use envpipe::{EnvPipe, EnvPipeType, Reconfigure};
+pub use lowtime::{Attribution, Filter, Lowtime};
 pub use offline_envpipe::OfflineEnvPipe;
+pub use tuning::Tuning;
+pub use unit_time::UnitTime;
 pub use zeus::Zeus;
 
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
-use crate::plan::Plan;
+use crate::plan::{Plan, Prediction};
 use crate::units::Watts;
 use rehearsal::Rehearsal;
 
@@ -34,6 +40,8 @@ pub enum Policy {
     ZeusGlobal(Zeus),
     /// One clock for each stage, balanced against the heaviest, by Zeus' cost.
     ZeusPerStage(Zeus),
+    /// lowtime, the planner of Perseus.
+    Lowtime(Lowtime),
 }
 
 /// What a policy comes to.
@@ -41,6 +49,8 @@ pub enum Policy {
 pub struct Outcome {
     /// The plans that it considers, each with its replay as prediction; never empty.
     pub plans: Vec<Plan>,
+    /// What it believes that each of them takes; none if it measures instead.
+    pub claims: Vec<Prediction>,
     /// The one that it would run, by its place among them.
     pub chosen: usize,
     /// Training steps, or rounds of an off-line search, until it settles.
@@ -62,11 +72,17 @@ pub enum End {
 
 impl Policy {
     /// Every policy, each EnvPipe type with each way to reconfigure (that changes nothing of
-    /// `baseline`).
+    /// `baseline`), as their systems are shipped.
     pub fn all() -> Vec<Self> {
+        Self::tuned(&Tuning::default())
+    }
+
+    /// Every policy, tuned.
+    pub fn tuned(tuning: &Tuning) -> Vec<Self> {
         use {EnvPipeType as Type, Reconfigure as By};
         let envpipe =
-            |kind, reconfigure| Self::EnvPipe(EnvPipe { kind, reconfigure, ..EnvPipe::default() });
+            |kind, reconfigure| Self::EnvPipe(EnvPipe { kind, reconfigure, ..tuning.envpipe });
+        let lowtime = |filter| Self::Lowtime(Lowtime { filter, ..tuning.lowtime });
         vec![
             Self::AllMax,
             envpipe(Type::Baseline, By::Default),
@@ -76,28 +92,44 @@ impl Policy {
             envpipe(Type::Envelope, By::Default),
             envpipe(Type::Envelope, By::Greedy),
             envpipe(Type::Envelope, By::Balanced),
-            Self::OfflineEnvPipe(OfflineEnvPipe::default()),
-            Self::ZeusGlobal(Zeus::default()),
-            Self::ZeusPerStage(Zeus::default()),
+            Self::OfflineEnvPipe(tuning.offline_envpipe),
+            Self::ZeusGlobal(tuning.zeus),
+            Self::ZeusPerStage(tuning.zeus),
+            lowtime(Filter::Raw),
+            lowtime(Filter::Effective),
         ]
     }
 
-    /// What this policy does with a pipeline.
+    /// What this policy does with a pipeline. `progress` is told how much of the work is done
+    /// (0 to 1), if it is much.
     ///
     /// # Errors
-    /// If no clock was measured of every instruction: these policies set the same clock for
-    /// several.
-    pub fn outcome(self, pipeline: &Pipeline, p2p_power: Watts) -> Result<Outcome, PlanError> {
+    /// If no clock was measured of every instruction: all policies but lowtime set the same clock
+    /// for several. If lowtime can fit its curves to no instruction's energies.
+    pub fn outcome(
+        self,
+        pipeline: &Pipeline,
+        p2p_power: Watts,
+        progress: &dyn Fn(f64),
+    ) -> Result<Outcome, PlanError> {
         match self {
             Self::AllMax => {
                 let plan = Rehearsal::at_highest_clocks(pipeline).plan(p2p_power);
-                Ok(Outcome { plans: vec![plan], chosen: 0, rounds: 0, end: End::Settled })
+                Ok(Outcome::found(vec![plan], 0, 0, End::Settled))
             }
             Self::EnvPipe(envpipe) => envpipe.outcome(pipeline, p2p_power),
             Self::OfflineEnvPipe(envpipe) => envpipe.outcome(pipeline, p2p_power),
             Self::ZeusGlobal(zeus) => zeus.global(pipeline, p2p_power),
             Self::ZeusPerStage(zeus) => zeus.per_stage(pipeline, p2p_power),
+            Self::Lowtime(lowtime) => lowtime.outcome(pipeline, p2p_power, progress),
         }
+    }
+}
+
+impl Outcome {
+    /// That of a policy that measures what it tries.
+    fn found(plans: Vec<Plan>, chosen: usize, rounds: u32, end: End) -> Self {
+        Self { plans, claims: Vec::new(), chosen, rounds, end }
     }
 }
 
@@ -109,6 +141,8 @@ impl fmt::Display for Policy {
             Self::OfflineEnvPipe(_) => f.write_str("envpipe-offline"),
             Self::ZeusGlobal(_) => f.write_str("zeus-global"),
             Self::ZeusPerStage(_) => f.write_str("zeus-per-stage"),
+            Self::Lowtime(Lowtime { filter: Filter::Raw, .. }) => f.write_str("lowtime-perseus"),
+            Self::Lowtime(Lowtime { filter: Filter::Effective, .. }) => f.write_str("lowtime-zeus"),
         }
     }
 }
@@ -142,7 +176,10 @@ mod tests {
             let pipeline =
                 Pipeline::with_settings(&profile, schedule, microbatches, &settings).unwrap();
             for policy in Policy::all() {
-                let outcome = policy.outcome(&pipeline, POWER).unwrap();
+                let outcome = match policy.outcome(&pipeline, POWER, &|_| {}) {
+                    Err(PlanError::NoFit { .. }) if matches!(policy, Policy::Lowtime(_)) => continue,
+                    outcome => outcome.unwrap(),
+                };
                 prop_assert!(outcome.chosen < outcome.plans.len());
                 for plan in &outcome.plans {
                     let replayed = replay(&profile, plan, POWER).unwrap();

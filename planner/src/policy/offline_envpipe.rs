@@ -8,7 +8,7 @@
 use super::envpipe::is_on_envelope;
 use super::grid::Grid;
 use super::rehearsal::Rehearsal;
-use super::{End, Outcome};
+use super::{End, Outcome, UnitTime};
 use crate::error::PlanError;
 use crate::network::Network;
 use crate::pipeline::Pipeline;
@@ -19,15 +19,15 @@ use crate::units::{Mhz, Watts};
 /// Its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OfflineEnvPipe {
-    /// Times are whole multiples of this, rounded down, in seconds.
-    pub unit_time_s: f64,
+    /// Times are whole multiples of this, rounded down.
+    pub unit_time: UnitTime,
     /// By how much a clock is raised.
     pub raise_step: Mhz,
 }
 
 impl Default for OfflineEnvPipe {
     fn default() -> Self {
-        Self { unit_time_s: 0.001, raise_step: Mhz(15) }
+        Self { unit_time: UnitTime::default(), raise_step: Mhz(15) }
     }
 }
 
@@ -56,11 +56,11 @@ impl OfflineEnvPipe {
         for (operation, _) in on_envelope.iter().enumerate().filter(|(_, on)| **on) {
             step.set(operation, grid.highest());
         }
-        Ok(Outcome { plans: vec![step.plan(p2p_power)], chosen: 0, rounds, end })
+        Ok(Outcome::found(vec![step.plan(p2p_power)], 0, rounds, end))
     }
 
     fn units(&self, time_s: f64) -> u64 {
-        (time_s / self.unit_time_s) as u64
+        (time_s / self.unit_time.seconds()) as u64
     }
 
     /// The clock of least energy: of those that no other beats in both time and energy, the slowest

@@ -111,7 +111,7 @@ impl Zeus {
     fn outcome(&self, plans: Vec<Plan>, grid: &Grid, rounds: u32) -> Outcome {
         let cost = |place: &usize| self.cost(&plans[*place], grid.highest());
         let chosen = (0..plans.len()).min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(0);
-        Outcome { plans, chosen, rounds, end: End::Settled }
+        Outcome::found(plans, chosen, rounds, End::Settled)
     }
 
     /// Zeus' cost of a step. In its form for clocks, as here, the highest MHz take the place of the

@@ -1,0 +1,74 @@
+//! The arguments that say how the policies of others are run, where their users can choose.
+
+use clap::Args;
+use pfo_planner::{EnvPipe, Lowtime, Mhz, OfflineEnvPipe, Tuning, UnitTime, Zeus};
+
+/// Parameters of other systems; the defaults are theirs.
+#[derive(Args)]
+#[command(next_help_heading = "What others can be told")]
+pub(super) struct TuningArguments {
+    /// The unit that lowtime and EnvPipe off line count time in, in milliseconds
+    #[arg(long, value_name = "MS", default_value = "1", value_parser = unit_time)]
+    unit_time_ms: UnitTime,
+
+    /// What counts for Zeus: from 0, only time, to 1, only energy
+    #[arg(long, value_name = "ETA", default_value_t = Zeus::default().eta, value_parser = share)]
+    zeus_eta: f64,
+
+    /// How many transfers long a wait is that EnvPipe takes for one
+    #[arg(long, value_name = "N", default_value_t = EnvPipe::default().threshold_scale,
+          value_parser = not_negative)]
+    envpipe_threshold: f64,
+
+    /// What a transfer takes in EnvPipe's eyes where --transfer-ms does not say it
+    #[arg(long, value_name = "MS", default_value_t = 1e3 * EnvPipe::default().transfer_s,
+          value_parser = not_negative)]
+    envpipe_transfer_ms: f64,
+
+    /// How far apart the clocks are that EnvPipe profiles
+    #[arg(long, value_name = "MHZ", default_value_t = EnvPipe::default().profile_step.0,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    envpipe_profile_step: u32,
+
+    /// By how much EnvPipe raises a clock [default: 30, off line 15]
+    #[arg(long, value_name = "MHZ", value_parser = clap::value_parser!(u32).range(1..))]
+    envpipe_raise_step: Option<u32>,
+}
+
+impl TuningArguments {
+    pub(super) fn tuning(&self) -> Tuning {
+        let Tuning { envpipe, offline_envpipe, lowtime, .. } = Tuning::default();
+        let unit_time = self.unit_time_ms;
+        let raise_step = self.envpipe_raise_step.map(Mhz);
+        Tuning {
+            envpipe: EnvPipe {
+                profile_step: Mhz(self.envpipe_profile_step),
+                raise_step: raise_step.unwrap_or(envpipe.raise_step),
+                transfer_s: self.envpipe_transfer_ms / 1e3,
+                threshold_scale: self.envpipe_threshold,
+                ..envpipe
+            },
+            offline_envpipe: OfflineEnvPipe {
+                unit_time,
+                raise_step: raise_step.unwrap_or(offline_envpipe.raise_step),
+            },
+            zeus: Zeus { eta: self.zeus_eta },
+            lowtime: Lowtime { unit_time, ..lowtime },
+        }
+    }
+}
+
+fn unit_time(text: &str) -> Result<UnitTime, String> {
+    let ms: f64 = text.parse().map_err(|_| "give milliseconds, such as 0.1".to_owned())?;
+    UnitTime::from_seconds(ms / 1e3).map_err(|error| error.to_string())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "give a number from 0 to 1".to_owned())
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "give a number from 0 on".to_owned())
+}

@@ -13,6 +13,7 @@ use crate::output::Output;
 use crate::plan::MakePlan;
 use crate::plan::load::Load;
 use crate::plan::swap::{Rollback, Swap};
+use crate::policy::Policy;
 use crate::socket::{self, Sockets};
 use crate::status::StatusCommand;
 
@@ -37,6 +38,9 @@ enum Command {
     /// Look after clocks that pfo locked
     #[command(subcommand)]
     Clocks(Clocks),
+    /// Find out who may lease which GPUs
+    #[command(subcommand)]
+    Policy(Policy),
     Gpus(Gpus),
     #[command(subcommand, hide = true)]
     Generate(Generate),
@@ -66,6 +70,7 @@ impl Cli {
             Command::Plan(Plan::Swap(swap)) => swap.run(&sockets, output),
             Command::Plan(Plan::Rollback(rollback)) => rollback.run(&sockets, output),
             Command::Clocks(clocks) => clocks.run(&sockets, output),
+            Command::Policy(policy) => policy.run(&sockets, output),
             Command::Gpus(gpus) => gpus.run(&sockets, output),
             Command::Generate(generate) => generate.run(),
         }

@@ -38,6 +38,8 @@ pub(crate) enum Error {
     OtherAnswer { socket: PathBuf, answer: String },
     #[error("{}", .0.message)]
     Refused(Refusal),
+    #[error("{user} may lease none of {gpus} GPUs")]
+    NoLease { user: String, gpus: usize },
     #[error("no job named {job} runs on this node, or it is not yours to see")]
     NoSuchJob { job: String },
     #[error("cannot read the plan {name}: {source}")]
@@ -71,7 +73,9 @@ impl Error {
             | Self::Connect { .. }
             | Self::NoAnswer { .. }
             | Self::Vanished { .. } => Exit::Unreachable,
-            Self::SocketClosedToUser { .. } | Self::NoSuchJob { .. } => Exit::Refused,
+            Self::SocketClosedToUser { .. } | Self::NoLease { .. } | Self::NoSuchJob { .. } => {
+                Exit::Refused
+            }
             Self::Refused(refusal) => Exit::of_refusal(refusal.code),
             Self::ReadPlan { .. } | Self::PlanTooLarge { .. } | Self::BadPlan { .. } => Exit::Usage,
             Self::MakePlan(failure) => failure.exit(),
@@ -122,6 +126,7 @@ impl Error {
             Self::Connect { .. }
             | Self::Frame { .. }
             | Self::OtherAnswer { .. }
+            | Self::NoLease { .. }
             | Self::ReadPlan { .. }
             | Self::MakePlan(_)
             | Self::Signals(_)

@@ -13,6 +13,7 @@ mod gpus;
 mod job;
 mod output;
 mod plan;
+mod policy;
 mod socket;
 mod status;
 mod text;

@@ -1,6 +1,8 @@
 //! Users by name for people, by number for the daemon.
 
-use nix::unistd::{Uid, User, geteuid};
+use std::ffi::CString;
+
+use nix::unistd::{Gid, Uid, User, geteuid, getgrouplist};
 
 /// The name of a user, or the number where nobody has it (a container's user, say).
 pub(crate) fn name_of(uid: u32) -> String {
@@ -26,6 +28,21 @@ pub(crate) fn parse(text: &str) -> Result<u32, String> {
     }
 }
 
+/// The user that an argument names, with the groups that its processes have after a login.
+pub(crate) fn parse_with_groups(text: &str) -> Result<pfo_protocol::User, String> {
+    let uid = parse(text)?;
+    let unreadable = |error| format!("the user database cannot be read: {error}");
+    let groups = match User::from_uid(Uid::from_raw(uid)).map_err(unreadable)? {
+        Some(user) => {
+            let name = CString::new(user.name).map_err(|error| error.to_string())?;
+            getgrouplist(&name, user.gid).map_err(unreadable)?
+        }
+        // Nobody's number: it is in no group.
+        None => Vec::new(),
+    };
+    Ok(pfo_protocol::User { uid, groups: groups.into_iter().map(Gid::as_raw).collect() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -36,6 +53,13 @@ mod tests {
         assert_eq!(parse("4000000001"), Ok(4_000_000_001));
         assert_eq!(name_of(0), "root");
         assert_eq!(name_of(4_000_000_001), "4000000001");
+    }
+
+    #[test]
+    fn a_users_groups_come_with_it_and_a_bare_number_has_none() {
+        let root = parse_with_groups("root").unwrap();
+        assert!(root.uid == 0 && root.groups.contains(&0), "{root:?}");
+        assert!(parse_with_groups("4000000001").unwrap().groups.is_empty());
     }
 
     #[test]

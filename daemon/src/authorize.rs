@@ -1,18 +1,18 @@
 //! The one place that decides who may do what.
 
-use nix::unistd::Group;
 use pfo_protocol::{Refusal, RefusalCode};
 
-use crate::config::Groups;
+use crate::config::{Config, Groups};
+use crate::gpu::GpuFacts;
 use crate::peer::Peer;
+use crate::policy::{Accounts, Place, Policy, Subject, Verdict};
+use crate::terms::Terms;
 
 /// What a peer wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// See the daemon, the GPUs and its own jobs.
     Status,
-    /// Open a session and lease a GPU.
-    Train,
     /// Load or swap the plan of a job of this user.
     ChangePlan {
         /// Whose job.
@@ -20,6 +20,8 @@ pub enum Action {
     },
     /// See or change the jobs of every user.
     EveryJob,
+    /// Ask what another user may lease.
+    ExplainOthers,
     /// Reset clocks.
     ResetClocks,
 }
@@ -28,9 +30,9 @@ impl Action {
     const fn in_words(self) -> &'static str {
         match self {
             Self::Status => "see the status of pfo",
-            Self::Train => "run jobs with pfo",
             Self::ChangePlan { .. } => "change the plan of another user's job",
             Self::EveryJob => "see or change other users' jobs",
+            Self::ExplainOthers => "ask what other users may lease",
             Self::ResetClocks => "reset clocks",
         }
     }
@@ -49,26 +51,32 @@ pub struct Authority {
     names: Groups,
     trainers: Option<u32>,
     administrators: Option<u32>,
+    policy: Policy,
 }
 
 impl Authority {
-    /// Looks the configured groups up. One that does not exist has no members.
+    /// Looks up who is behind the names of a configuration. One that does not exist means nobody.
     #[must_use]
-    pub fn new(names: &Groups) -> Self {
-        let gid =
-            |name: &str| Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw());
+    pub fn new(config: &Config, node: &str, accounts: &impl Accounts) -> Self {
+        let names = config.groups.clone();
         Self {
-            trainers: gid(&names.trainers),
-            administrators: gid(&names.administrators),
-            names: names.clone(),
+            trainers: accounts.group(&names.trainers),
+            administrators: accounts.group(&names.administrators),
+            policy: Policy::new(config, node, accounts),
+            names,
         }
     }
 
-    /// The configured groups that do not exist.
-    pub fn missing_groups(&self) -> impl Iterator<Item = &str> {
-        let trainers = self.trainers.is_none().then_some(self.names.trainers.as_str());
-        let admins = self.administrators.is_none().then_some(self.names.administrators.as_str());
-        trainers.into_iter().chain(admins)
+    /// The names that nobody has.
+    #[must_use]
+    pub fn unknown_names(&self) -> Vec<String> {
+        let names = [
+            (self.trainers, &self.names.trainers, "groups.trainers"),
+            (self.administrators, &self.names.administrators, "groups.administrators"),
+        ];
+        let missing = names.into_iter().filter(|(gid, ..)| gid.is_none());
+        let groups = missing.map(|(_, name, key)| format!("group {name} ({key})"));
+        groups.chain(self.policy.unknown_names.iter().cloned()).collect()
     }
 
     /// The group that may use the trainers' socket and the one that may use the admin socket.
@@ -78,13 +86,46 @@ impl Authority {
     }
 
     fn role(&self, peer: &Peer) -> Role {
-        let member = |gid: Option<u32>| gid.is_some_and(|gid| peer.groups.contains(&gid));
-        if peer.uid == 0 || member(self.administrators) {
+        if peer.uid == 0 || is_in(peer, self.administrators) {
             Role::Administrator
-        } else if member(self.trainers) {
+        } else if is_in(peer, self.trainers) || self.policy.lets_in(self.subject(peer)) {
             Role::Trainer
         } else {
             Role::Nobody
+        }
+    }
+
+    fn subject<'p>(&self, peer: &'p Peer) -> Subject<'p> {
+        let member =
+            peer.uid == 0 || is_in(peer, self.trainers) || is_in(peer, self.administrators);
+        Subject { uid: peer.uid, groups: &peer.groups, member }
+    }
+
+    /// Whether a peer may lease a GPU, on which terms, and what decided.
+    #[must_use]
+    pub fn verdict(&self, peer: &Peer, gpu: &GpuFacts) -> Verdict<'_> {
+        self.policy.decide(self.subject(peer), gpu)
+    }
+
+    /// The terms on which a peer may lease a GPU, and what decided them.
+    ///
+    /// # Errors
+    /// A refusal that names the peer, the GPU and what decided.
+    pub fn lease(&self, peer: &Peer, gpu: &GpuFacts) -> Result<(Terms, Place), Refusal> {
+        let Verdict { place, terms } = self.verdict(peer, gpu);
+        match terms {
+            Some(terms) => Ok((terms.clone(), place)),
+            None if place == Place::Nothing => {
+                Err(not_a_member(peer, "run jobs with pfo", &self.names.trainers))
+            }
+            None => Err(Refusal::new(
+                RefusalCode::NotAuthorized,
+                format!(
+                    "user {} may not lease GPU {} ({}): {place} says so",
+                    peer.uid, gpu.uuid, gpu.model
+                ),
+                "`pfoctl policy explain` shows which GPUs you may lease",
+            )),
         }
     }
 
@@ -94,11 +135,12 @@ impl Authority {
     /// A refusal that names the peer, the action and the group that may.
     pub fn authorize(&self, peer: &Peer, action: Action) -> Result<(), Refusal> {
         let needed = match action {
-            Action::Status | Action::Train => Role::Trainer,
+            Action::Status => Role::Trainer,
             Action::ChangePlan { owner } if owner == peer.uid => Role::Trainer,
-            Action::ChangePlan { .. } | Action::EveryJob | Action::ResetClocks => {
-                Role::Administrator
-            }
+            Action::ChangePlan { .. }
+            | Action::EveryJob
+            | Action::ExplainOthers
+            | Action::ResetClocks => Role::Administrator,
         };
         if self.role(peer) >= needed {
             return Ok(());
@@ -107,25 +149,46 @@ impl Authority {
             Role::Administrator => &self.names.administrators,
             Role::Trainer | Role::Nobody => &self.names.trainers,
         };
-        let uid = peer.uid;
-        Err(Refusal::new(
-            RefusalCode::NotAuthorized,
-            format!(
-                "user {uid} may not {}: that takes membership in group {group}",
-                action.in_words()
-            ),
-            format!("ask an administrator for `usermod -aG {group} USER`, then log in again"),
-        ))
+        Err(not_a_member(peer, action.in_words(), group))
     }
+}
+
+fn is_in(peer: &Peer, group: Option<u32>) -> bool {
+    group.is_some_and(|gid| peer.groups.contains(&gid))
+}
+
+fn not_a_member(peer: &Peer, action: &str, group: &str) -> Refusal {
+    Refusal::new(
+        RefusalCode::NotAuthorized,
+        format!("user {} may not {action}: that takes membership in group {group}", peer.uid),
+        format!("ask an administrator for `usermod -aG {group} USER`, then log in again"),
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu;
+
+    /// Groups pfo and pfo-admin, and no users.
+    struct Usual;
+
+    impl Accounts for Usual {
+        fn user(&self, _: &str) -> Option<u32> {
+            None
+        }
+
+        fn group(&self, name: &str) -> Option<u32> {
+            [("pfo", 50), ("pfo-admin", 51)].iter().find(|(n, _)| *n == name).map(|(_, gid)| *gid)
+        }
+    }
+
+    fn authority_with(rules: &str) -> Authority {
+        Authority::new(&Config::parse(rules, "pfod.toml".as_ref()).unwrap(), "node", &Usual)
+    }
 
     fn authority() -> Authority {
-        let names = Groups { trainers: "pfo".into(), administrators: "pfo-admin".into() };
-        Authority { names, trainers: Some(50), administrators: Some(51) }
+        authority_with("")
     }
 
     fn peer(uid: u32, groups: &[u32]) -> Peer {
@@ -143,36 +206,57 @@ mod tests {
             (peer(0, &[0]), [true; 6]),
         ];
         for (peer, may) in rows {
-            let actions = [
-                Action::Status,
-                Action::Train,
-                own(&peer),
-                foreign(&peer),
-                Action::EveryJob,
-                Action::ResetClocks,
-            ];
-            for (action, may) in actions.into_iter().zip(may) {
+            let actions =
+                [Action::Status, own(&peer), foreign(&peer), Action::EveryJob, Action::ResetClocks];
+            for (action, may) in actions.into_iter().zip(&may[1..]) {
                 let decision = authority().authorize(&peer, action);
-                assert_eq!(decision.is_ok(), may, "{peer:?} {action:?}");
+                assert_eq!(decision.is_ok(), *may, "{peer:?} {action:?}");
             }
+            assert_eq!(authority().lease(&peer, &gpu::example()).is_ok(), may[0], "{peer:?}");
         }
     }
 
     #[test]
     fn a_group_that_does_not_exist_has_no_members() {
-        let names =
-            Groups { trainers: "no-such-group-a".into(), administrators: "no-such-group-b".into() };
-        let authority = Authority::new(&names);
-        assert_eq!(authority.missing_groups().count(), 2);
+        let authority =
+            authority_with("[groups]\ntrainers = 'no-such-a'\nadministrators = 'no-such-b'");
+        assert_eq!(authority.unknown_names().len(), 2);
         assert!(authority.authorize(&peer(1000, &[1000]), Action::Status).is_err());
         assert!(authority.authorize(&peer(0, &[0]), Action::ResetClocks).is_ok());
     }
 
     #[test]
     fn a_refusal_names_the_user_the_group_and_the_remedy() {
-        let refusal = authority().authorize(&peer(1000, &[1000]), Action::Train).unwrap_err();
+        let refusal = authority().lease(&peer(1000, &[1000]), &gpu::example()).unwrap_err();
         let text = refusal.to_string();
         assert!(text.contains("user 1000 may not run jobs with pfo"), "{text}");
         assert!(text.contains("usermod -aG pfo USER"), "{text}");
+    }
+
+    #[test]
+    fn a_rule_that_denies_a_gpu_is_named_to_whoever_wanted_it_even_to_root() {
+        let authority = authority_with("[[rule]]\ngpus = ['A100']\nallow = false");
+        for peer in [peer(1000, &[50]), peer(1000, &[51]), peer(0, &[0])] {
+            let refusal = authority.lease(&peer, &gpu::example()).unwrap_err();
+            assert_eq!(
+                refusal.message,
+                format!(
+                    "user {} may not lease GPU GPU-1 (A100): pfod.toml, line 1 says so",
+                    peer.uid
+                )
+            );
+            assert!(authority.authorize(&peer, Action::Status).is_ok());
+        }
+    }
+
+    #[test]
+    fn whom_a_rule_lets_in_may_see_the_status_and_change_own_plans_and_no_more() {
+        let authority = authority_with("[[rule]]\nusers = [1000]\ngpus = ['H100']");
+        let guest = peer(1000, &[1000]);
+        assert!(authority.authorize(&guest, Action::Status).is_ok());
+        assert!(authority.authorize(&guest, Action::ChangePlan { owner: 1000 }).is_ok());
+        assert!(authority.authorize(&guest, Action::ChangePlan { owner: 1001 }).is_err());
+        assert!(authority.authorize(&guest, Action::ResetClocks).is_err());
+        assert!(authority.lease(&guest, &gpu::example()).is_err());
     }
 }

@@ -92,7 +92,7 @@ impl Clocks {
         if !self.entry.sm {
             return Ok(());
         }
-        restore::reset_sm(&mut self.device, &self.gpu)?;
+        restore::restore_sm(&mut self.device, &self.gpu, self.entry.restore_to_mhz)?;
         self.locked = None;
         self.progress.locked_mhz.store(0, Relaxed);
         self.record(Entry { sm: false, ..self.entry.clone() })

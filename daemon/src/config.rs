@@ -1,10 +1,16 @@
 //! The configuration file: every key, its default and its check.
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use pfo_protocol::{ADMIN_SOCKET, TRAINER_SOCKET};
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use toml::Spanned;
+
+use crate::rule::Rule;
+use crate::terms::Terms;
+use crate::within::Within;
 
 /// What is wrong with a configuration file.
 #[derive(Debug, thiserror::Error)]
@@ -15,27 +21,19 @@ pub enum ConfigError {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
-    /// It is not TOML, has an unknown key, or a value of the wrong type. Names line and column.
-    #[error("{path}: {source}")]
-    Parse {
+    /// It is not TOML, has an unknown key, or a value that cannot be.
+    #[error("{path}, line {line}, column {column}: {message}")]
+    Wrong {
         /// The file.
         path: PathBuf,
-        /// What and where.
-        source: Box<toml::de::Error>,
-    },
-    /// A value is out of its range.
-    #[error("{path}: {key} is {value}, but {rule}")]
-    Value {
-        /// The file.
-        path: PathBuf,
-        /// The key.
-        key: &'static str,
-        /// The value found.
-        value: String,
-        /// What is allowed.
-        rule: &'static str,
+        /// Counted from 1.
+        line: usize,
+        /// In characters, counted from 1.
+        column: usize,
+        /// What is wrong there.
+        message: String,
     },
 }
 
@@ -47,7 +45,13 @@ pub struct Config {
     pub sockets: Sockets,
     /// Who may do what.
     pub groups: Groups,
-    /// What one user or session may take.
+    /// What a lease gives and takes where no rule says otherwise.
+    #[serde(deserialize_with = "possible")]
+    pub lease: Terms,
+    /// Who may lease what otherwise. The first one that matches decides.
+    #[serde(rename = "rule")]
+    pub rules: Vec<Spanned<Rule>>,
+    /// What all peers together may take.
     pub limits: Limits,
     /// How clocks are driven.
     pub clocks: Clocks,
@@ -55,6 +59,9 @@ pub struct Config {
     pub driver: DriverConfig,
     /// Files that the daemon writes.
     pub paths: Paths,
+    /// The file that it was read from.
+    #[serde(skip)]
+    pub file: Option<PathBuf>,
 }
 
 /// `[sockets]`
@@ -81,28 +88,20 @@ pub struct Groups {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Sessions that one user may have open at once.
-    pub sessions_per_user: u32,
     /// Connections that may be open at once. Those of sessions do not count.
-    pub connections: u32,
-    /// Seconds of silence after which a session ends.
-    pub idle_limit_s: u64,
+    pub connections: Within<1, 65_536>,
 }
 
 /// `[clocks]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Clocks {
-    /// The lowest SM clock that a plan may ask for, in MHz.
-    pub min_mhz: u32,
-    /// The highest SM clock that a plan may ask for, in MHz.
-    pub max_mhz: u32,
     /// Whether the memory clock is locked to its highest while a GPU is leased.
     pub lock_memory_clock: bool,
     /// Milliseconds from an accepted set call to the new clock; only for the off-plan figures.
-    pub settle_ms: u64,
+    pub settle_ms: Within<0, 10_000>,
     /// Steps in a row that may mismatch before the plan is suspended.
-    pub suspend_after_mismatches: u32,
+    pub suspend_after_mismatches: Within<1, 1_000_000>,
 }
 
 /// `[driver]`
@@ -135,26 +134,16 @@ impl Default for Groups {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sessions_per_user: 64, connections: 1024, idle_limit_s: 60 }
-    }
-}
-
-impl Limits {
-    /// The idle limit as a duration.
-    #[must_use]
-    pub fn idle_limit(&self) -> Duration {
-        Duration::from_secs(self.idle_limit_s)
+        Self { connections: Within::of::<1024>() }
     }
 }
 
 impl Default for Clocks {
     fn default() -> Self {
         Self {
-            min_mhz: 0,
-            max_mhz: 10_000,
             lock_memory_clock: true,
-            settle_ms: 15,
-            suspend_after_mismatches: 3,
+            settle_ms: Within::of::<15>(),
+            suspend_after_mismatches: Within::of::<3>(),
         }
     }
 }
@@ -171,92 +160,136 @@ impl Default for Paths {
     }
 }
 
+fn possible<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Terms, D::Error> {
+    let terms = Terms::deserialize(deserializer)?;
+    terms.check().map_err(D::Error::custom)?;
+    Ok(terms)
+}
+
 impl Config {
     /// Reads and checks a configuration file.
     ///
     /// # Errors
-    /// If it cannot be read, is not TOML, has an unknown key or a value out of range.
+    /// If it cannot be read, is not TOML, has an unknown key or a value that cannot be.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         Self::parse(&text, path)
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let config: Self = toml::from_str(text).map_err(|source| ConfigError::Parse {
-            path: path.to_owned(),
-            source: Box::new(source),
-        })?;
-        config.check().map_err(|(key, value, rule)| ConfigError::Value {
-            path: path.to_owned(),
-            key,
-            value,
-            rule,
-        })?;
+    pub(crate) fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let wrong = |at: usize, message: &str| {
+            let (line, column) = position(text, at);
+            let message = message.trim_end().replace('\n', "; ");
+            ConfigError::Wrong { path: path.to_owned(), line, column, message }
+        };
+        let mut config: Self = toml::from_str(text)
+            .map_err(|error| wrong(error.span().map_or(0, |span| span.start), error.message()))?;
+        for rule in &mut config.rules {
+            let at = rule.span().start;
+            rule.get_mut().line = position(text, at).0;
+            rule.get_ref().terms(&config.lease).map_err(|message| wrong(at, &message))?;
+        }
+        config.file = Some(path.to_owned());
         Ok(config)
     }
+}
 
-    fn check(&self) -> Result<(), (&'static str, String, &'static str)> {
-        let Self { limits, clocks, .. } = self;
-        if !(1..=86_400).contains(&limits.idle_limit_s) {
-            let rule = "a session may be silent for 1 to 86400 seconds";
-            return Err(("limits.idle_limit_s", limits.idle_limit_s.to_string(), rule));
-        }
-        if limits.connections == 0 {
-            return Err(("limits.connections", "0".into(), "at least one connection is needed"));
-        }
-        if clocks.min_mhz > clocks.max_mhz {
-            let rule = "it must not be above clocks.max_mhz";
-            return Err(("clocks.min_mhz", clocks.min_mhz.to_string(), rule));
-        }
-        if clocks.suspend_after_mismatches == 0 {
-            let rule = "a plan can only be suspended after at least 1 mismatched step";
-            return Err(("clocks.suspend_after_mismatches", "0".into(), rule));
-        }
-        if clocks.settle_ms > 10_000 {
-            let rule = "no GPU takes more than 10000 ms";
-            return Err(("clocks.settle_ms", clocks.settle_ms.to_string(), rule));
-        }
-        Ok(())
-    }
+/// Line and column, counted from 1, of a byte of the text.
+fn position(text: &str, at: usize) -> (usize, usize) {
+    let before = &text[..text.floor_char_boundary(at)];
+    let line = before.rsplit('\n').next().unwrap_or(before);
+    (before.matches('\n').count() + 1, line.chars().count() + 1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const SHIPPED: &str = include_str!("../pfod.toml");
+
     fn parse(text: &str) -> Result<Config, String> {
         Config::parse(text, Path::new("pfod.toml")).map_err(|error| error.to_string())
     }
 
+    /// The shipped file with the lines of one kind in force.
+    fn shipped_with(marks: &[&str]) -> String {
+        let in_force = |line: &str| {
+            marks.iter().find_map(|mark| line.strip_prefix(mark)).unwrap_or(line).to_owned()
+        };
+        SHIPPED.lines().map(in_force).fold(String::new(), |text, line| text + &line + "\n")
+    }
+
+    /// Every key that may stand in a table, as the error for one that may not names them.
+    fn keys(table: &str) -> Vec<String> {
+        let error = parse(&format!("{table}\nno_such_key = 1")).unwrap_err();
+        let known = error.split_once("expected").unwrap().1;
+        known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    }
+
     #[test]
     fn the_shipped_file_states_exactly_the_defaults() {
-        let shipped = include_str!("../pfod.toml");
-        assert_eq!(parse(shipped).unwrap(), Config::default());
-        let uncommented: String = shipped
-            .lines()
-            .map(|line| line.strip_prefix("#: ").unwrap_or(line))
-            .fold(String::new(), |text, line| text + line + "\n");
-        assert_eq!(parse(&uncommented).unwrap(), Config::default());
-        let keys =
-            uncommented.lines().filter(|line| line.contains(" = ") && !line.starts_with('#'));
-        assert_eq!(keys.count(), 14, "a key is missing from the shipped file or not tested here");
+        let shipped = Some(PathBuf::from("pfod.toml"));
+        let defaults = Config { file: shipped, ..Config::default() };
+        assert_eq!(parse(SHIPPED).unwrap(), defaults);
+        assert_eq!(parse(&shipped_with(&["#: "])).unwrap(), defaults);
     }
 
     #[test]
-    fn an_unknown_key_is_refused_with_its_line() {
-        let error = parse("[limits]\nidle_limit = 3\n").unwrap_err();
-        assert!(error.contains("line 2") && error.contains("idle_limit"), "{error}");
+    fn every_key_is_in_the_shipped_file() {
+        let defaults = shipped_with(&["#: "]);
+        for table in keys("").into_iter().filter(|table| table != "rule") {
+            let keys = keys(&format!("[{table}]"));
+            assert!(!keys.is_empty(), "{table}");
+            let section = defaults.split_once(&format!("\n[{table}]\n")).expect(&table).1;
+            let section = section.split("\n[").next().unwrap();
+            for key in keys {
+                assert!(section.contains(&format!("\n{key} = ")), "{key} of [{table}]");
+            }
+        }
+        let example = parse(&shipped_with(&["#> "])).unwrap();
+        assert!(!example.rules.is_empty());
+        for key in keys("[[rule]]") {
+            assert!(SHIPPED.contains(&format!("\n#> {key} = ")), "{key} of [[rule]]");
+        }
     }
 
     #[test]
-    fn a_value_out_of_range_is_refused_with_key_value_and_rule() {
-        let error = parse("[clocks]\nmin_mhz = 900\nmax_mhz = 800\n").unwrap_err();
+    fn an_unknown_key_is_refused_with_its_line_and_column() {
+        let error = parse("[limits]\n  connection = 3\n").unwrap_err();
         assert_eq!(
             error,
-            "pfod.toml: clocks.min_mhz is 900, but it must not be above clocks.max_mhz"
+            "pfod.toml, line 2, column 3: unknown field `connection`, expected `connections`"
         );
-        assert!(parse("[limits]\nidle_limit_s = 0\n").is_err());
-        assert!(parse("[clocks]\nsuspend_after_mismatches = 0\n").is_err());
+        assert!(parse("\n\n[[rule]]\nuser = ['a']").unwrap_err().contains("line 4, column 1"));
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_is_refused_where_it_stands() {
+        for (text, line, column, said) in [
+            ("[lease]\nidle_limit_s = 0", 2, 16, "0 is not between 1 and 86400"),
+            ("[lease]\nidle_limit_s = 'long'", 2, 16, "invalid type: string"),
+            ("[clocks]\nsuspend_after_mismatches = 0", 2, 28, "0 is not between"),
+            (
+                "\n[lease]\nmin_mhz = 900\nmax_mhz = 800",
+                2,
+                1,
+                "min_mhz is 900 MHz, max_mhz 800 MHz",
+            ),
+            ("[lease]\nmin_mhz = 9\n\n[[rule]]\nmax_mhz = 8", 4, 1, "no clock is allowed"),
+            ("[[rule]]\ngpus = ['ö', 'a[']", 2, 8, "give patterns"),
+            ("[driver\n", 1, 8, ""),
+        ] {
+            let error = parse(text).unwrap_err();
+            let place = format!("pfod.toml, line {line}, column {column}: ");
+            assert!(error.starts_with(&place) && error.contains(said), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_rule_knows_the_line_that_it_begins_in() {
+        let config = parse("# no rule\n[[rule]]\nallow = true\n\n[[rule]]\nallow = false").unwrap();
+        let lines: Vec<_> = config.rules.iter().map(|rule| rule.get_ref().line).collect();
+        assert_eq!(lines, [2, 5]);
     }
 }

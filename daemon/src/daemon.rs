@@ -72,8 +72,8 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         Ok(driver) => tracing::info!("driver {}, {} GPUs", driver.version, driver.gpus.len()),
         Err(why) => tracing::error!("{why}; waiting for the driver"),
     }
-    for group in node.authority.missing_groups() {
-        tracing::warn!("there is no group {group}: only root may do what its members may");
+    for name in node.authority.unknown_names() {
+        tracing::warn!("there is no {name}: nobody has the rights that the configuration gives it");
     }
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -148,6 +148,16 @@ impl Gpu {
             },
         }
     }
+
+    /// Whether a process computes on the GPU.
+    ///
+    /// # Errors
+    /// If the GPU is gone, or the driver does not tell.
+    pub fn is_computed_on_by(&self, pid: u32) -> Result<bool, DriverError> {
+        let processes = self.device()?.running_compute_processes();
+        let processes = processes.map_err(|source| self.failed("listing its processes", source))?;
+        Ok(processes.iter().any(|process| process.pid == pid))
+    }
 }
 
 /// A loaded driver and its GPUs.

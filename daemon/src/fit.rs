@@ -8,6 +8,8 @@ use pfo_planner::{Mhz, Plan, StagePlan};
 use pfo_protocol::{Instruction, PlanStatus, Unit};
 
 use crate::gpu::GpuFacts;
+use crate::grant::Grant;
+use crate::policy::Place;
 
 /// One instruction of a stage and its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,19 +99,23 @@ pub enum Misfit {
     /// A frequency outside the administrator's bounds.
     #[error(
         "stage {stage} asks for {mhz} in instruction {position}, but the administrator allows \
-         {min} to {max} (clocks.min_mhz, clocks.max_mhz)"
+         rank {rank} {min} to {max} ({place})"
     )]
     Bounds {
         /// The stage.
-        stage: usize,
+        stage: u32,
         /// Which instruction, from 0.
         position: usize,
         /// The frequency.
         mhz: Mhz,
+        /// The rank.
+        rank: u32,
         /// The lowest allowed.
         min: Mhz,
         /// The highest allowed.
         max: Mhz,
+        /// What says so.
+        place: Place,
     },
 }
 
@@ -126,29 +132,19 @@ pub struct RankShape {
     pub ran: Option<Arc<Vec<Unit>>>,
     /// Its GPU.
     pub gpu: Arc<GpuFacts>,
+    /// What it was granted.
+    pub grant: Arc<Grant>,
 }
 
 impl JobPlan {
-    /// A plan in the form for ranks, checked against the administrator's bounds.
+    /// A plan in the form for ranks.
     ///
     /// # Errors
-    /// If a stage is empty or a frequency is out of bounds.
-    pub fn new(
-        number: u32,
-        label: String,
-        plan: &Plan,
-        (min, max): (Mhz, Mhz),
-    ) -> Result<Self, Misfit> {
-        for (stage, planned) in plan.stages.iter().enumerate() {
-            if planned.instructions.is_empty() {
-                return Err(Misfit::Empty(stage));
-            }
-            for (position, instruction) in planned.instructions.iter().enumerate() {
-                let mhz = instruction.frequency_mhz;
-                if mhz < min || mhz > max {
-                    return Err(Misfit::Bounds { stage, position, mhz, min, max });
-                }
-            }
+    /// If a stage is empty.
+    pub fn new(number: u32, label: String, plan: &Plan) -> Result<Self, Misfit> {
+        let empty = |stage: &StagePlan| stage.instructions.is_empty();
+        if let Some(stage) = plan.stages.iter().position(empty) {
+            return Err(Misfit::Empty(stage));
         }
         Ok(Self {
             number,
@@ -195,22 +191,20 @@ impl JobPlan {
                 }
             }
         }
-        let clocks = &shape.gpu.sm_clocks;
-        let Some(position) = planned.iter().position(|p| clocks.binary_search(&p.mhz).is_err())
-        else {
-            return Ok(());
-        };
-        let mhz = planned[position].mhz;
-        let nearest: Vec<_> =
-            shape.gpu.nearest_sm_clocks(mhz).iter().map(ToString::to_string).collect();
-        Err(Misfit::Frequency {
-            stage,
-            position,
-            mhz,
-            rank,
-            model: shape.gpu.model.clone(),
-            nearest: nearest.join(" and "),
-        })
+        let (min, max) = shape.grant.terms.bounds();
+        for (position, &Planned { mhz, .. }) in planned.iter().enumerate() {
+            if !(min..=max).contains(&mhz) {
+                let place = shape.grant.place.clone();
+                return Err(Misfit::Bounds { stage, position, mhz, rank, min, max, place });
+            }
+            if shape.gpu.sm_clocks.binary_search(&mhz).is_err() {
+                let nearest: Vec<_> =
+                    shape.gpu.nearest_sm_clocks(mhz).iter().map(ToString::to_string).collect();
+                let (model, nearest) = (shape.gpu.model.clone(), nearest.join(" and "));
+                return Err(Misfit::Frequency { stage, position, mhz, rank, model, nearest });
+            }
+        }
+        Ok(())
     }
 
     /// What a stage runs. Stages that the plan does not have are refused by
@@ -261,7 +255,7 @@ fn sequence(stage: &StagePlan) -> StageSequence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu;
+    use crate::{gpu, grant};
 
     const PLAN: &str = r#"{"format": "pfo-plan/1", "schedule": "1f1b", "num_stages": 2,
         "num_microbatches": 1, "stages": [
@@ -275,23 +269,22 @@ mod tests {
     const F0: Unit = Unit { instruction: Instruction::Forward, chunk: 0, microbatch: 0 };
     const B0: Unit = Unit { instruction: Instruction::Backward, chunk: 0, microbatch: 0 };
 
-    fn plan_within(min: u32, max: u32) -> Result<JobPlan, Misfit> {
-        let plan = Plan::from_json(PLAN.as_bytes()).unwrap();
-        JobPlan::new(1, "p".into(), &plan, (Mhz(min), Mhz(max)))
+    fn plan() -> JobPlan {
+        JobPlan::new(1, "p".into(), &Plan::from_json(PLAN.as_bytes()).unwrap()).unwrap()
     }
 
     fn shape(stage: u32) -> RankShape {
-        let gpu = Arc::new(gpu::example());
-        RankShape { rank: 7, stage, num_microbatches: None, ran: None, gpu }
+        let (gpu, grant) = (Arc::new(gpu::example()), Arc::new(grant::example("")));
+        RankShape { rank: 7, stage, num_microbatches: None, ran: None, gpu, grant }
     }
 
     fn misfit(shape: &RankShape) -> String {
-        plan_within(0, 9999).unwrap().check_rank(shape).unwrap_err().to_string()
+        plan().check_rank(shape).unwrap_err().to_string()
     }
 
     #[test]
     fn a_plan_for_other_stages_does_not_fit() {
-        let plan = plan_within(0, 9999).unwrap();
+        let plan = plan();
         assert_eq!(plan.check_stages(2), Ok(()));
         assert_eq!(plan.check_stages(4), Err(Misfit::Stages { plan: 2, job: 4 }));
     }
@@ -305,7 +298,7 @@ mod tests {
     #[test]
     fn a_plan_of_another_order_does_not_fit_and_the_first_difference_is_named() {
         let ran = |units: &[Unit]| RankShape { ran: Some(Arc::new(units.to_vec())), ..shape(0) };
-        assert!(plan_within(0, 9999).unwrap().check_rank(&ran(&[F0, B0])).is_ok());
+        assert!(plan().check_rank(&ran(&[F0, B0])).is_ok());
         let error = misfit(&ran(&[F0, F0]));
         assert!(error.contains("instruction 1 of stage 0 is backward of microbatch 0"), "{error}");
         let error = misfit(&ran(&[F0]));
@@ -323,15 +316,19 @@ mod tests {
 
     #[test]
     fn a_frequency_outside_the_administrators_bounds_is_refused() {
-        assert!(plan_within(900, 1410).is_ok());
-        let error = plan_within(901, 1410).unwrap_err().to_string();
-        assert!(error.contains("stage 0 asks for 900 MHz in instruction 0"), "{error}");
-        assert!(plan_within(0, 1409).is_err());
+        let within = |bounds| RankShape { grant: Arc::new(grant::example(bounds)), ..shape(0) };
+        assert!(plan().check_rank(&within("min_mhz = 900\nmax_mhz = 1200")).is_ok());
+        assert_eq!(
+            misfit(&within("min_mhz = 901")),
+            "stage 0 asks for 900 MHz in instruction 0, but the administrator allows rank 7 901 MHz to \
+             10000 MHz ([lease], as no rule matches)"
+        );
+        assert!(misfit(&within("max_mhz = 1199")).contains("1200 MHz in instruction 1"));
     }
 
     #[test]
     fn the_first_reason_to_suspend_a_plan_stays() {
-        let plan = plan_within(0, 9999).unwrap();
+        let plan = plan();
         assert!(!plan.is_suspended());
         plan.suspend(|| "first".into());
         plan.suspend(|| "second".into());

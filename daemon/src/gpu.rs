@@ -1,7 +1,7 @@
 //! What a GPU is, as far as it never changes. It must not call the driver.
 
 use pfo_planner::Mhz;
-use pfo_protocol::{GpuName, GpuUuid, PciBusId};
+use pfo_protocol::{GpuListing, GpuName, GpuUuid, PciBusId};
 
 /// The identity and the clocks of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,16 @@ impl GpuFacts {
         match name {
             GpuName::Uuid(uuid) => self.uuid == *uuid,
             GpuName::PciBusId(id) => self.pci_bus_id.as_str().eq_ignore_ascii_case(id.as_str()),
+        }
+    }
+
+    /// The GPU as lists show it.
+    #[must_use]
+    pub fn listing(&self) -> GpuListing {
+        GpuListing {
+            uuid: self.uuid.clone(),
+            pci_bus_id: self.pci_bus_id.clone(),
+            model: self.model.clone(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
-use pfo_planner::{Mhz, Plan};
+use pfo_planner::Plan;
 use pfo_protocol::{Hello, JobName, Refusal, RefusalCode, SwapTarget};
 
 use crate::fit::{JobPlan, RankShape};
@@ -47,6 +47,7 @@ impl Member {
             num_microbatches: self.hello.num_microbatches,
             ran: self.session.progress.ran.load_full(),
             gpu: Arc::clone(&self.gpu),
+            grant: self.session.grant.load_full(),
         }
     }
 }
@@ -172,16 +173,11 @@ impl Job {
     ///
     /// # Errors
     /// If the bytes are not a plan, or it does not fit: the first difference.
-    pub fn load(
-        &self,
-        label: String,
-        bytes: &[u8],
-        bounds: (Mhz, Mhz),
-    ) -> Result<Arc<JobPlan>, Refusal> {
+    pub fn load(&self, label: String, bytes: &[u8]) -> Result<Arc<JobPlan>, Refusal> {
         let plan = Plan::from_json(bytes).map_err(|error| does_not_fit(error.to_string()))?;
         let mut members = self.members();
         let number = members.plans_made + 1;
-        let plan = JobPlan::new(number, label, &plan, bounds)
+        let plan = JobPlan::new(number, label, &plan)
             .and_then(|plan| plan.check_stages(self.pp_degree).map(|()| plan))
             .map_err(|misfit| does_not_fit(misfit.to_string()))?;
         members.check(&plan)?;
@@ -274,9 +270,7 @@ mod tests {
     use pfo_protocol::{Holder, RankPosition};
 
     use super::*;
-    use crate::gpu;
-
-    const ANY_CLOCK: (Mhz, Mhz) = (Mhz(0), Mhz(9999));
+    use crate::{gpu, grant};
 
     fn job() -> Job {
         Job::new(JobKey { uid: 7, name: "j".parse().unwrap() }, 1)
@@ -302,7 +296,8 @@ mod tests {
             num_microbatches: None,
             next_step,
         };
-        let session = Arc::new(Session::new(holder, UnixStream::pair().unwrap().0));
+        let session =
+            Arc::new(Session::new(holder, grant::example(""), UnixStream::pair().unwrap().0));
         Member { hello, session, gpu: Arc::new(gpu::example()) }
     }
 
@@ -316,7 +311,7 @@ mod tests {
     }
 
     fn load(job: &Job, mhz: u32) -> Result<Arc<JobPlan>, Refusal> {
-        job.load(format!("{mhz}"), plan(mhz).as_bytes(), ANY_CLOCK)
+        job.load(format!("{mhz}"), plan(mhz).as_bytes())
     }
 
     #[test]

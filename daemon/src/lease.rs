@@ -5,8 +5,10 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use arc_swap::ArcSwap;
 use pfo_protocol::{Closing, ClosingReason, GpuUuid, Holder};
 
+use crate::grant::Grant;
 use crate::progress::Progress;
 
 /// An open session, as the rest of the daemon sees it.
@@ -14,6 +16,8 @@ use crate::progress::Progress;
 pub struct Session {
     /// Who it is.
     pub holder: Holder,
+    /// What it was granted.
+    pub grant: ArcSwap<Grant>,
     /// How far it is.
     pub progress: Arc<Progress>,
     stream: UnixStream,
@@ -23,8 +27,9 @@ pub struct Session {
 impl Session {
     /// A session over a connected socket.
     #[must_use]
-    pub fn new(holder: Holder, stream: UnixStream) -> Self {
-        Self { holder, progress: Arc::default(), stream, closing: OnceLock::new() }
+    pub fn new(holder: Holder, grant: Grant, stream: UnixStream) -> Self {
+        let grant = ArcSwap::from_pointee(grant);
+        Self { holder, grant, progress: Arc::default(), stream, closing: OnceLock::new() }
     }
 
     /// The connection. Only the rank's thread reads from it.
@@ -80,7 +85,7 @@ pub enum Denied {
 }
 
 impl Leases {
-    /// Gives a GPU to a session, if it is free and its user has fewer than `most` sessions.
+    /// Gives a GPU to a session, if it is free and its user has no more sessions than granted.
     ///
     /// # Errors
     /// Who holds the GPU, or how many sessions the user has.
@@ -88,7 +93,6 @@ impl Leases {
         self: &Arc<Self>,
         gpu: &GpuUuid,
         session: Arc<Session>,
-        most: u32,
     ) -> Result<Lease, Denied> {
         let mut taken = self.lock();
         if taken.closed {
@@ -102,7 +106,7 @@ impl Leases {
         }
         let uid = session.holder.uid;
         let own = taken.held.values().filter(|other| other.holder.uid == uid).count() as u32;
-        if own >= most {
+        if own >= session.grant.load().terms.sessions_per_user.get() {
             return Err(Denied::TooMany(own));
         }
         taken.held.insert(gpu.clone(), Arc::clone(&session));
@@ -170,24 +174,31 @@ impl Drop for Restoring {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::grant;
 
     fn session(uid: u32) -> Arc<Session> {
         let holder = Holder { job: "j".parse().unwrap(), rank: 0, uid, pid: 1, session: 1 };
-        Arc::new(Session::new(holder, UnixStream::pair().unwrap().0))
+        Arc::new(Session::new(holder, grant::example(""), UnixStream::pair().unwrap().0))
+    }
+
+    fn only_session(uid: u32) -> Arc<Session> {
+        let session = session(uid);
+        session.grant.store(Arc::new(grant::example("sessions_per_user = 1")));
+        session
     }
 
     #[test]
     fn a_held_gpu_is_denied_with_its_holder_and_free_again_after_the_lease() {
         let leases = Arc::new(Leases::default());
         let gpu = "GPU-a".parse().unwrap();
-        let lease = leases.acquire(&gpu, session(7), 9).unwrap();
-        match leases.acquire(&gpu, session(8), 9) {
+        let lease = leases.acquire(&gpu, session(7)).unwrap();
+        match leases.acquire(&gpu, session(8)) {
             Err(Denied::Held(holder)) => assert_eq!(holder.holder.uid, 7),
             other => panic!("{other:?}"),
         }
-        assert!(leases.acquire(&"GPU-b".parse().unwrap(), session(8), 9).is_ok());
+        assert!(leases.acquire(&"GPU-b".parse().unwrap(), session(8)).is_ok());
         drop(lease);
-        assert!(leases.acquire(&gpu, session(8), 9).is_ok());
+        assert!(leases.acquire(&gpu, session(8)).is_ok());
     }
 
     #[test]
@@ -196,9 +207,9 @@ mod tests {
         let gpu = "GPU-a".parse().unwrap();
         let restoring = leases.restore(&gpu).unwrap();
         assert!(leases.restore(&gpu).is_none());
-        assert!(matches!(leases.acquire(&gpu, session(7), 9), Err(Denied::Restoring)));
+        assert!(matches!(leases.acquire(&gpu, session(7)), Err(Denied::Restoring)));
         drop(restoring);
-        let lease = leases.acquire(&gpu, session(7), 9).unwrap();
+        let lease = leases.acquire(&gpu, session(7)).unwrap();
         assert!(leases.restore(&gpu).is_none());
         drop(lease);
         assert!(leases.restore(&gpu).is_some());
@@ -207,10 +218,10 @@ mod tests {
     #[test]
     fn a_user_gets_no_more_sessions_than_allowed() {
         let leases = Arc::new(Leases::default());
-        let _one = leases.acquire(&"GPU-a".parse().unwrap(), session(7), 1).unwrap();
+        let _one = leases.acquire(&"GPU-a".parse().unwrap(), only_session(7)).unwrap();
         let other = "GPU-b".parse().unwrap();
-        assert!(matches!(leases.acquire(&other, session(7), 1), Err(Denied::TooMany(1))));
-        assert!(leases.acquire(&other, session(8), 1).is_ok());
+        assert!(matches!(leases.acquire(&other, only_session(7)), Err(Denied::TooMany(1))));
+        assert!(leases.acquire(&other, only_session(8)).is_ok());
     }
 
     #[test]

@@ -16,6 +16,8 @@ use nix::fcntl::{Flock, FlockArg};
 use pfo_protocol::{GpuUuid, JobName};
 use serde::{Deserialize, Serialize};
 
+use crate::base_clock::BaseClock;
+
 const FORMAT: &str = "pfo-ledger/1";
 
 /// Why the ledger cannot be relied on.
@@ -57,6 +59,9 @@ pub struct Entry {
     pub sm: bool,
     /// The memory clock is or may be locked.
     pub memory: bool,
+    /// What the SM clock is to be left at.
+    #[serde(default, skip_serializing_if = "BaseClock::is_reset")]
+    pub restore_to_mhz: BaseClock,
     /// The job.
     pub job: JobName,
     /// The user.
@@ -223,6 +228,7 @@ mod tests {
             gpu_uuid: gpu.parse().unwrap(),
             sm: true,
             memory: false,
+            restore_to_mhz: BaseClock::Reset,
             job: "j".parse().unwrap(),
             uid: 1,
             pid: 2,

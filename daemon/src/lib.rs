@@ -6,14 +6,17 @@
 #![deny(unsafe_code)]
 
 pub mod authorize;
+pub mod base_clock;
 pub mod cli;
 pub mod clocks;
 pub mod config;
 pub mod cursor;
 pub mod daemon;
 pub mod driver;
+pub mod explain;
 pub mod fit;
 pub mod gpu;
+pub mod grant;
 pub mod job;
 pub mod jobs;
 pub mod journal;
@@ -24,14 +27,19 @@ pub mod log;
 pub mod measure;
 pub mod monotonic;
 pub mod node;
+pub mod pace;
 pub mod peer;
+pub mod policy;
 pub mod progress;
 pub mod rank;
 pub mod reading;
 pub mod requests;
 pub mod restore;
+pub mod rule;
 pub mod serve;
 pub mod session;
 pub mod status;
 pub mod swap;
 mod sys;
+pub mod terms;
+pub mod within;

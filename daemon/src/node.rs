@@ -4,17 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use pfo_planner::Mhz;
 use pfo_protocol::{GpuName, Refusal, RefusalCode};
 use tokio::sync::Notify;
 
 use crate::authorize::Authority;
 use crate::config::Config;
 use crate::driver::{Driver, Gpu, LateDriver};
+use crate::grant::Grant;
 use crate::jobs::Jobs;
 use crate::journal;
 use crate::lease::Leases;
 use crate::ledger::{Entry, Ledger};
+use crate::peer::Peer;
+use crate::policy::NodeAccounts;
 use crate::restore::restore_entry;
 
 /// One node and its daemon.
@@ -44,7 +46,7 @@ impl Node {
     #[must_use]
     pub fn new(config: Config, ledger: Ledger) -> Self {
         Self {
-            authority: Authority::new(&config.groups),
+            authority: Authority::new(&config, &node_name(), &NodeAccounts),
             driver: LateDriver::new(&config.driver.library),
             ledger: Arc::new(ledger),
             leases: Arc::default(),
@@ -61,10 +63,13 @@ impl Node {
         self.sessions_opened.fetch_add(1, Relaxed) + 1
     }
 
-    /// The clocks that plans may ask for.
-    #[must_use]
-    pub fn clock_bounds(&self) -> (Mhz, Mhz) {
-        (Mhz(self.config.clocks.min_mhz), Mhz(self.config.clocks.max_mhz))
+    /// A lease of a GPU for a peer, if it may have one.
+    ///
+    /// # Errors
+    /// A refusal that names what decided.
+    pub fn grant(&self, peer: &Peer, gpu: &Gpu) -> Result<Grant, Refusal> {
+        let (terms, place) = self.authority.lease(peer, gpu)?;
+        Ok(Grant::new(terms, place, gpu, &self.config.clocks))
     }
 
     /// Entries of the ledger that no session answers for: a predecessor or a lost GPU left them.
@@ -133,4 +138,9 @@ impl Node {
             )
         })
     }
+}
+
+/// What the kernel calls this node.
+fn node_name() -> String {
+    nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }

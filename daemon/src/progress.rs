@@ -41,6 +41,8 @@ pub struct Progress {
     pub set_call_ns: AtomicU64,
     /// The longest.
     pub set_call_max_ns: AtomicU64,
+    /// Changes that were not asked of the driver, because there had been too many.
+    pub skipped_changes: AtomicU64,
     /// When the call that the driver has not returned from began, 0 if there is none.
     pub in_driver_since_ns: AtomicU64,
     /// The last mismatch.

@@ -13,11 +13,13 @@ use pfo_protocol::{ClosingReason, Event, Frame, FrameError, Kind, Mark, Unit};
 use crate::clocks::{ClockError, Clocks};
 use crate::cursor::{Cursor, Finished, Mismatch, Wish};
 use crate::fit::JobPlan;
+use crate::grant::Rules;
 use crate::job::Job;
 use crate::journal;
 use crate::lease::Session;
 use crate::measure::Measured;
 use crate::monotonic::now_ns;
+use crate::pace::{Pace, Room};
 use crate::progress::Progress;
 use crate::swap::Swap;
 
@@ -41,17 +43,6 @@ pub enum End {
     Closed(ClosingReason, String),
 }
 
-/// How ranks are driven on this node.
-#[derive(Clone, Copy, Debug)]
-pub struct Rules {
-    /// The clock of mismatched steps.
-    pub highest: Mhz,
-    /// From an accepted set call to the new clock, in nanoseconds.
-    pub settle_ns: u64,
-    /// Mismatched steps in a row before the plan is suspended.
-    pub suspend_after: u32,
-}
-
 /// The step boundaries that were read but not measured yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct StepsBegun {
@@ -73,6 +64,9 @@ pub struct Rank {
     job: Arc<Job>,
     stage: u32,
     rules: Rules,
+    pace: Pace,
+    /// The change that there was no room for and that is counted already.
+    skipped: Option<Mhz>,
     clocks: Clocks,
     cursor: Cursor,
     plan: Option<Arc<JobPlan>>,
@@ -98,15 +92,17 @@ impl Rank {
         session: Arc<Session>,
         job: Arc<Job>,
         stage: u32,
-        rules: Rules,
         clocks: Clocks,
         joined_in: Option<Arc<Swap>>,
     ) -> Self {
+        let rules = session.grant.load().rules;
         Self {
             session,
             job,
             stage,
             rules,
+            pace: Pace::new(rules.changes_per_second),
+            skipped: None,
             clocks,
             cursor: Cursor::default(),
             plan: None,
@@ -268,8 +264,8 @@ impl Rank {
         }
         let result = match wish {
             Wish::Default => self.clocks.release_sm(),
-            Wish::Highest => self.clocks.lock_sm(self.rules.highest),
-            Wish::At(mhz) => self.clocks.lock_sm(mhz),
+            Wish::Highest => self.lock(self.rules.highest),
+            Wish::At(mhz) => self.lock(mhz),
         };
         match result {
             Ok(()) => {
@@ -283,6 +279,32 @@ impl Rank {
                 self.put_up_with(wish, &error);
                 Ok(())
             }
+        }
+    }
+
+    /// Locks a clock, or what there is room for while there have been too many changes.
+    fn lock(&mut self, wanted: Mhz) -> Result<(), ClockError> {
+        let locked = self.clocks.locked().map(|(mhz, _)| mhz);
+        if locked == Some(wanted) {
+            return Ok(());
+        }
+        let now_ns = now_ns();
+        let affordable = match self.pace.room(now_ns) {
+            Room::Enough => Some(wanted),
+            Room::OnlyToHighest if locked.is_some() => Some(self.rules.highest),
+            Room::OnlyToHighest | Room::No => locked,
+        };
+        if affordable == Some(wanted) {
+            self.skipped = None;
+        } else if self.skipped.replace(wanted) != Some(wanted) {
+            self.progress().skipped_changes.fetch_add(1, Relaxed);
+        }
+        match affordable {
+            Some(mhz) if affordable != locked => {
+                self.pace.spend(now_ns);
+                self.clocks.lock_sm(mhz)
+            }
+            _ => Ok(()),
         }
     }
 

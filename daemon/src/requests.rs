@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_protocol::{
-    GpuListing, GpuName, JobSelector, Refusal, RefusalCode, Request, ResetOutcome, Response,
-    Swapped,
+    GpuName, JobSelector, Refusal, RefusalCode, Request, ResetOutcome, Response, Swapped, User,
 };
 
 use crate::authorize::Action;
 use crate::driver::Gpu;
+use crate::explain::explain;
 use crate::job::Job;
 use crate::journal;
 use crate::node::Node;
@@ -62,7 +62,7 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
         Request::PlanLoad { job, label, plan } => {
             let job = select(node, peer, &job)?;
             check_label(&label)?;
-            let plan = job.load(label, &plan, node.clock_bounds())?;
+            let plan = job.load(label, &plan)?;
             tracing::info!(
                 uid = peer.uid, pid = peer.pid, job = %job.key.name, plan = plan.number,
                 "loaded plan {}", plan.label
@@ -83,6 +83,15 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
         Request::ClocksReset { gpu, all } => {
             node.authority.authorize(peer, Action::ResetClocks)?;
             reset_clocks(node, peer, gpu.as_ref(), all).map(Decision::Answer)
+        }
+        Request::PolicyExplain { who, gpu } => {
+            let other = who.map(|User { uid, groups }| Peer { uid, pid: 0, groups });
+            node.authority.authorize(
+                peer,
+                if other.is_some() { Action::ExplainOthers } else { Action::Status },
+            )?;
+            let verdicts = explain(node, other.as_ref().unwrap_or(peer), gpu.as_ref())?;
+            Ok(Decision::Answer(Response::Policy(verdicts)))
         }
         _ => Err(Refusal::new(
             RefusalCode::Malformed,
@@ -110,12 +119,7 @@ fn select(node: &Node, peer: &Peer, selector: &JobSelector) -> Result<Arc<Job>, 
 }
 
 fn list_gpus(node: &Node) -> Result<Response, Refusal> {
-    let listing = |gpu: &Arc<Gpu>| GpuListing {
-        uuid: gpu.uuid.clone(),
-        pci_bus_id: gpu.pci_bus_id.clone(),
-        model: gpu.model.clone(),
-    };
-    Ok(Response::Gpus(node.ready_driver()?.gpus.iter().map(listing).collect()))
+    Ok(Response::Gpus(node.ready_driver()?.gpus.iter().map(|gpu| gpu.listing()).collect()))
 }
 
 fn reset_clocks(

@@ -3,7 +3,10 @@
 //! Only what the ledger names is touched. A GPU that cannot be restored keeps its entry.
 
 use nvml_wrapper::Device;
+use nvml_wrapper::enums::device::GpuLockedClocksSetting;
+use nvml_wrapper::error::NvmlError;
 
+use crate::base_clock::BaseClock;
 use crate::driver::{Driver, DriverError, Gpu};
 use crate::ledger::{Entry, Ledger, LedgerError};
 
@@ -21,7 +24,7 @@ pub enum RestoreError {
     Absent(String),
 }
 
-/// Resets what `entry` says is locked, then takes it out of the ledger.
+/// Undoes what `entry` says is locked, then takes it out of the ledger.
 ///
 /// # Errors
 /// If the driver refuses; the entry then stays.
@@ -32,11 +35,37 @@ pub fn restore(
     ledger: &Ledger,
 ) -> Result<(), RestoreError> {
     // Both are tried even if one fails: half a restore is better than none.
-    let sm = if entry.sm { reset_sm(device, gpu) } else { Ok(()) };
+    let sm = if entry.sm { restore_sm(device, gpu, entry.restore_to_mhz) } else { Ok(()) };
     let memory = if entry.memory { reset_memory(device, gpu) } else { Ok(()) };
     sm?;
     memory?;
     Ok(ledger.clear(&entry.gpu_uuid)?)
+}
+
+/// Sets the SM clock to what it is to be left at. Where the driver does not take the administrator's
+/// lock, the clock is freed: a lock of pfo must not stay.
+///
+/// # Errors
+/// If the driver refuses.
+pub fn restore_sm(
+    device: &mut Device<'static>,
+    gpu: &Gpu,
+    base: BaseClock,
+) -> Result<(), DriverError> {
+    let BaseClock::Locked { min, max } = base else {
+        return reset_sm(device, gpu);
+    };
+    let range = GpuLockedClocksSetting::Numeric { min_clock_mhz: min.0, max_clock_mhz: max.0 };
+    match device.set_gpu_locked_clocks(range) {
+        Err(NvmlError::InvalidArg | NvmlError::NotSupported) => {
+            tracing::warn!(
+                gpu_uuid = %gpu.uuid,
+                "the driver does not take restore_to_mhz = [{}, {}]: reset instead", min.0, max.0
+            );
+            reset_sm(device, gpu)
+        }
+        result => result.map_err(|source| gpu.failed("restoring its SM clock", source)),
+    }
 }
 
 /// Frees the SM clock.

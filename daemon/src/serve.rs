@@ -16,7 +16,6 @@ use pfo_protocol::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
-use crate::authorize::Action;
 use crate::lease::Session;
 use crate::node::Node;
 use crate::peer::{Peer, watch_process};
@@ -106,7 +105,7 @@ impl Drop for Entered {
 
 async fn connection(node: &Arc<Node>, stream: Stream, open: &Arc<Connections>) {
     let Ok(peer) = Peer::of(&stream) else { return };
-    let _entered = match open.enter(peer.uid, node.config.limits.connections) {
+    let _entered = match open.enter(peer.uid, node.config.limits.connections.get()) {
         Ok(entered) => entered,
         Err(refusal) => return refuse(&stream, &peer, refusal).await,
     };
@@ -168,7 +167,6 @@ async fn start_session(
     hello: Hello,
     stream: &Stream,
 ) -> Result<(), Refusal> {
-    node.authority.authorize(peer, Action::Train)?;
     let socket = stream.as_fd().try_clone_to_owned().map_err(|error| internal(&error))?;
     let mut opening = session::open(node, peer, hello, socket).await?;
     if let Some(pidfd) = watch_process(stream, peer) {

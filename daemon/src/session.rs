@@ -14,13 +14,14 @@ use tokio::task::AbortHandle;
 
 use crate::clocks::Clocks;
 use crate::driver::{DriverError, Gpu};
+use crate::grant::Grant;
 use crate::job::{Job, JobKey, Member};
 use crate::journal;
 use crate::lease::{Denied, Lease, Session};
 use crate::ledger::Entry;
 use crate::node::Node;
 use crate::peer::Peer;
-use crate::rank::{End, Rank, Rules};
+use crate::rank::{End, Rank};
 use crate::restore::restore_entry;
 
 /// The same rank may come back before its former session has ended: so long is that one waited for.
@@ -51,6 +52,7 @@ pub async fn open(
 ) -> Result<Opening, Refusal> {
     check_position(&hello)?;
     let gpu = Arc::clone(node.gpu(&hello.gpu)?);
+    let grant = node.grant(peer, &gpu)?;
     let holder = Holder {
         job: hello.job.clone(),
         rank: hello.position.rank,
@@ -58,11 +60,10 @@ pub async fn open(
         pid: peer.pid,
         session: node.next_session(),
     };
-    let session = Arc::new(Session::new(holder, UnixStream::from(socket)));
-    let most = node.config.limits.sessions_per_user;
+    let session = Arc::new(Session::new(holder, grant, UnixStream::from(socket)));
     let waiting_since = tokio::time::Instant::now();
     loop {
-        match node.leases.acquire(&gpu.uuid, Arc::clone(&session), most) {
+        match node.leases.acquire(&gpu.uuid, Arc::clone(&session)) {
             Ok(lease) => {
                 return Ok(Opening { node: Arc::clone(node), lease, gpu, hello, watch: None });
             }
@@ -72,7 +73,7 @@ pub async fn open(
             {
                 tokio::time::sleep(FORMER_SESSION_POLL).await;
             }
-            Err(denied) => return Err(denial(&denied, &gpu.uuid, most)),
+            Err(denied) => return Err(denial(&denied, &gpu.uuid, &session.grant.load())),
         }
     }
 }
@@ -110,7 +111,7 @@ fn will_pass(denied: &Denied, own: &Holder) -> bool {
     }
 }
 
-fn denial(denied: &Denied, gpu: &GpuUuid, most: u32) -> Refusal {
+fn denial(denied: &Denied, gpu: &GpuUuid, grant: &Grant) -> Refusal {
     match denied {
         Denied::Held(session) => {
             let Holder { job, rank, uid, pid, .. } = &session.holder;
@@ -132,8 +133,12 @@ fn denial(denied: &Denied, gpu: &GpuUuid, most: u32) -> Refusal {
         ),
         Denied::TooMany(own) => Refusal::new(
             RefusalCode::LimitReached,
-            format!("the user has {own} sessions, the administrator allows {most}"),
-            "end some, or ask for a higher limits.sessions_per_user",
+            format!(
+                "the user has {own} sessions, the administrator allows {} ({})",
+                grant.terms.sessions_per_user.get(),
+                grant.place
+            ),
+            "end some, or ask for a higher sessions_per_user",
         ),
     }
 }
@@ -177,10 +182,12 @@ impl Opening {
         let session = self.session();
         self.make_blocking().map_err(|error| internal(&error))?;
         self.check_gpu()?;
+        self.check_process()?;
         let entry = Entry {
             gpu_uuid: gpu.uuid.clone(),
             sm: false,
             memory: false,
+            restore_to_mhz: session.grant.load().terms.restore_to_mhz,
             job: hello.job.clone(),
             uid: session.holder.uid,
             pid: session.holder.pid,
@@ -202,16 +209,19 @@ impl Opening {
             self.session().progress.problem.store(Some(Arc::new(error.to_string())));
         }
         self.welcome();
-        let rules = self.rules();
         let session = Arc::clone(self.session());
-        Ok((Rank::new(session, Arc::clone(&job), stage, rules, clocks, joined), job))
+        Ok((Rank::new(session, Arc::clone(&job), stage, clocks, joined), job))
     }
 
     fn make_blocking(&self) -> io::Result<()> {
         let stream = self.session().stream();
         stream.set_nonblocking(false)?;
         stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-        stream.set_read_timeout(Some(self.node.config.limits.idle_limit()))
+        stream.set_read_timeout(Some(self.idle_limit()))
+    }
+
+    fn idle_limit(&self) -> Duration {
+        Duration::from_secs(self.session().grant.load().terms.idle_limit_s.get().into())
     }
 
     fn check_gpu(&self) -> Result<(), Refusal> {
@@ -246,15 +256,21 @@ impl Opening {
         Ok(())
     }
 
-    fn rules(&self) -> Rules {
-        let clocks = &self.node.config.clocks;
-        let (_, max) = self.node.clock_bounds();
-        let highest = self.gpu.highest_sm_clock(max).unwrap_or(max);
-        Rules {
-            highest,
-            settle_ns: clocks.settle_ms * 1_000_000,
-            suspend_after: clocks.suspend_after_mismatches,
+    /// Refuses a peer that only keeps the GPU from others, where the administrator asks for that.
+    fn check_process(&self) -> Result<(), Refusal> {
+        let (gpu, holder, grant) = (&self.gpu, &self.session().holder, self.session().grant.load());
+        // The watch of the process ends the session if the number belongs to another one by now.
+        if !grant.terms.require_process
+            || gpu.is_computed_on_by(holder.pid).map_err(|error| unavailable(&error))?
+        {
+            return Ok(());
         }
+        let message = format!(
+            "process {} does not compute on GPU {}, which {} requires",
+            holder.pid, gpu.uuid, grant.place
+        );
+        let remedy = "use the GPU before the session opens; it goes on trying";
+        Err(Refusal::new(RefusalCode::NoProcess, message, remedy))
     }
 
     fn welcome(&self) {
@@ -270,7 +286,7 @@ impl Opening {
             session: holder.session,
             gpu_uuid: self.gpu.uuid.clone(),
             gpu_model: self.gpu.model.clone(),
-            idle_limit_ms: self.node.config.limits.idle_limit_s * 1000,
+            idle_limit_ms: self.idle_limit().as_millis() as u64,
         };
         tell(self.session(), &DaemonMessage::Welcome(welcome));
     }

@@ -124,6 +124,7 @@ fn rank_status(member: &Member) -> RankStatus {
         instruction_s: seconds(progress.instruction_ns.load(Relaxed)),
         off_plan_s: seconds(progress.off_plan_ns.load(Relaxed)),
         clock_changes: set_calls,
+        skipped_changes: progress.skipped_changes.load(Relaxed),
         set_call_mean_us: set_call_ns as f64 / 1e3 / set_calls.max(1) as f64,
         set_call_max_us: progress.set_call_max_ns.load(Relaxed) as f64 / 1e3,
         problem: progress.problem.load().as_deref().cloned(),

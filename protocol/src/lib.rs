@@ -17,7 +17,10 @@ pub use frame::{Frame, FrameError, HEADER_BYTES, Header, Kind, LARGEST_PAYLOAD, 
 pub use instruction::Instruction;
 pub use message::{ClientMessage, DaemonMessage};
 pub use name::{GpuName, GpuUuid, JobName, NameError, PciBusId};
-pub use request::{GpuListing, JobSelector, Request, ResetOutcome, Response, SwapTarget, Swapped};
+pub use request::{
+    GpuListing, JobSelector, LeaseTerms, PolicyVerdict, Request, ResetOutcome, Response,
+    SwapTarget, Swapped, User,
+};
 pub use session::{
     Closing, ClosingReason, Hello, RankPosition, Refusal, RefusalCode, Unsupported, Welcome,
 };

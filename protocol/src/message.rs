@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::frame::Frame;
-    use crate::request::{JobSelector, SwapTarget};
+    use crate::request::{JobSelector, SwapTarget, User};
     use crate::session::{RankPosition, RefusalCode};
 
     fn hello() -> Hello {
@@ -196,6 +196,17 @@ mod tests {
             1, 0, 0, 0,                                     // previous
             1, 9, 0, 0, 0, 0, 0, 0, 0,                      // some: not before step 9
             1,                                              // wait
+        ]);
+        let who = Some(User { uid: 7, groups: vec![50, 51] });
+        let explain = Request::PolicyExplain { who, gpu: Some("GPU-a".parse().unwrap()) };
+        #[rustfmt::skip]
+        assert_eq!(ClientMessage::Request(explain).to_frame().unwrap(), [
+            43, 0, 0, 0,  1, 0,  4, 0,
+            5, 0, 0, 0,                                     // policy explain
+            1, 7, 0, 0, 0,                                  // some: uid 7
+            2, 0, 0, 0, 0, 0, 0, 0, 50, 0, 0, 0, 51, 0, 0, 0,
+            1, 0, 0, 0, 0,                                  // some: GPU by UUID
+            5, 0, 0, 0, 0, 0, 0, 0, b'G', b'P', b'U', b'-', b'a',
         ]);
         let refusal = Refusal::new(RefusalCode::GpuHeld, "m", "");
         #[rustfmt::skip]

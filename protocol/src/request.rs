@@ -61,6 +61,22 @@ pub enum Request {
         /// Also reset locks that pfo did not set. What a session holds is never touched.
         all: bool,
     },
+    /// Who may lease which GPUs on which terms.
+    PolicyExplain {
+        /// Somebody else than the peer.
+        who: Option<User>,
+        /// One GPU, or all of the node.
+        gpu: Option<GpuName>,
+    },
+}
+
+/// A user, as the kernel would know its processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    /// The user.
+    pub uid: u32,
+    /// All of its groups.
+    pub groups: Vec<u32>,
 }
 
 /// The answer to a request.
@@ -79,6 +95,8 @@ pub enum Response {
     Reset(Vec<ResetOutcome>),
     /// To any request.
     Refused(Refusal),
+    /// To [`Request::PolicyExplain`], in the driver's order.
+    Policy(Vec<PolicyVerdict>),
 }
 
 /// A GPU as a list shows it.
@@ -114,4 +132,36 @@ pub struct ResetOutcome {
     pub outcome: String,
     /// Whether the GPU is free of locks of pfo now.
     pub restored: bool,
+}
+
+/// Whether somebody may lease a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyVerdict {
+    /// The driver's index, for people only.
+    pub index: u32,
+    /// The GPU.
+    pub gpu: GpuListing,
+    /// The line of the configuration that decided, or what did so instead.
+    pub decided_by: String,
+    /// On which terms; none means no.
+    pub terms: Option<LeaseTerms>,
+}
+
+/// What a lease gives and takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseTerms {
+    /// The lowest SM clock that may be locked, in MHz.
+    pub min_mhz: u32,
+    /// The highest SM clock that may be locked, in MHz.
+    pub max_mhz: u32,
+    /// Clock changes that may be asked of the driver in a second.
+    pub changes_per_second: u32,
+    /// What the SM clock is left at, in MHz; none is what the driver chooses.
+    pub restore_to_mhz: Option<(u32, u32)>,
+    /// Sessions that the user may have open at once.
+    pub sessions_per_user: u32,
+    /// Seconds of silence after which a session ends.
+    pub idle_limit_s: u32,
+    /// Whether the peer must have a process on the GPU.
+    pub require_process: bool,
 }

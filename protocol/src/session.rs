@@ -89,6 +89,8 @@ pub enum RefusalCode {
     ShuttingDown,
     /// The daemon failed at something that should have worked.
     Internal,
+    /// The peer has no process on the GPU, and the administrator requires one.
+    NoProcess,
 }
 
 /// A refusal: what is wrong, with the value, and what to do about it.

@@ -166,6 +166,9 @@ pub struct RankStatus {
     pub off_plan_s: f64,
     /// Clock changes asked of the driver.
     pub clock_changes: u64,
+    /// Clock changes not asked of the driver, because there had been too many in a second. The GPU was
+    /// at the highest clock that the rank may have instead.
+    pub skipped_changes: u64,
     /// Mean duration of such a call, in microseconds.
     pub set_call_mean_us: f64,
     /// The longest, in microseconds.

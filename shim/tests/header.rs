@@ -31,6 +31,7 @@ fn numbers() -> Vec<(String, i32)> {
         ("REFUSED_NO_PLAN", P::Refused(RefusalCode::NoPlan)),
         ("REFUSED_SHUTTING_DOWN", P::Refused(RefusalCode::ShuttingDown)),
         ("REFUSED_INTERNAL", P::Refused(RefusalCode::Internal)),
+        ("REFUSED_NO_PROCESS", P::Refused(RefusalCode::NoProcess)),
         ("CLOSED_IDLE", P::Closed(ClosingReason::Idle)),
         ("CLOSED_SHUTTING_DOWN", P::Closed(ClosingReason::ShuttingDown)),
         ("CLOSED_MALFORMED", P::Closed(ClosingReason::Malformed)),

@@ -21,18 +21,20 @@ use crate::wait;
 pub struct Setup {
     /// Its GPUs.
     pub machine: MachineSetup,
-    /// `limits.idle_limit_s`
+    /// `lease.idle_limit_s`
     pub idle_limit_s: u64,
-    /// `limits.sessions_per_user`
+    /// `lease.sessions_per_user`
     pub sessions_per_user: u32,
     /// `limits.connections`
     pub connections: u32,
-    /// `clocks.min_mhz`
+    /// `lease.min_mhz`
     pub min_mhz: u32,
-    /// `clocks.max_mhz`
+    /// `lease.max_mhz`
     pub max_mhz: u32,
     /// `clocks.suspend_after_mismatches`
     pub suspend_after: u32,
+    /// The end of the file: rules.
+    pub rules: &'static str,
 }
 
 impl Default for Setup {
@@ -45,6 +47,7 @@ impl Default for Setup {
             min_mhz: 0,
             max_mhz: 10_000,
             suspend_after: 3,
+            rules: "",
         }
     }
 }
@@ -101,22 +104,23 @@ impl Node {
         format!(
             "[sockets]\ntrainers = {:?}\nadmin = {:?}\n\
              [groups]\ntrainers = {trainers:?}\nadministrators = {administrators:?}\n\
-             [limits]\nidle_limit_s = {}\nsessions_per_user = {}\nconnections = {}\n\
-             [clocks]\nmin_mhz = {}\nmax_mhz = {}\nsettle_ms = {}\n\
-             suspend_after_mismatches = {}\n\
+             [limits]\nconnections = {}\n\
+             [lease]\nidle_limit_s = {}\nsessions_per_user = {}\nmin_mhz = {}\nmax_mhz = {}\n\
+             [clocks]\nsettle_ms = {}\nsuspend_after_mismatches = {}\n\
              [driver]\nlibrary = {:?}\n\
-             [paths]\nledger = {:?}\n",
+             [paths]\nledger = {:?}\n{}",
             path(self.socket()),
             path(self.admin_socket()),
+            setup.connections,
             setup.idle_limit_s,
             setup.sessions_per_user,
-            setup.connections,
             setup.min_mhz,
             setup.max_mhz,
             self.settle_ms,
             setup.suspend_after,
             path(self.machine.library()),
             path(self.ledger()),
+            setup.rules,
         )
     }
 

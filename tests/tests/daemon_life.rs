@@ -63,8 +63,7 @@ fn a_wrong_configuration_is_refused_with_exit_code_78_and_its_line() {
     fs::write(node.config(), right.replace("idle_limit_s = 60", "idle_limit_s = 0")).unwrap();
     let (code, told) = run_to_the_end(&node, &["--check-config"]);
     assert_eq!(code, Some(78));
-    let expected = "limits.idle_limit_s is 0, but a session may be silent for 1 to 86400 seconds";
-    assert!(told.contains(expected), "{told}");
+    assert!(told.contains("column 16: 0 is not between 1 and 86400"), "{told}");
     fs::remove_file(node.config()).unwrap();
     let (code, told) = run_to_the_end(&node, &["--check-config"]);
     assert_eq!(code, Some(78));

@@ -98,7 +98,10 @@ fn a_user_gets_no_more_sessions_than_the_administrator_allows() {
     let first = Rank::open(&node, JOB, 0, 2, 2);
     let refusal = refused(&node, 1, 2, GpuName::Uuid(node.machine.uuid(1)));
     assert_eq!(refusal.code, RefusalCode::LimitReached);
-    assert_eq!(refusal.message, "the user has 1 sessions, the administrator allows 1");
+    assert_eq!(
+        refusal.message,
+        "the user has 1 sessions, the administrator allows 1 ([lease], as no rule matches)"
+    );
     drop(first);
     node.until_is("sessions", &0, || node.status().daemon.sessions);
     let _second = Rank::open(&node, JOB, 1, 2, 2);
@@ -121,8 +124,8 @@ fn a_plan_that_does_not_fit_is_refused_with_the_first_difference() {
     let high = TestPlan::new(2, 3, |stage, i| if (stage, i) == (0, 5) { 1515 } else { 900 });
     assert_eq!(
         misfit(&node, &high),
-        "stage 0 asks for 1515 MHz in instruction 5, but the administrator allows 300 MHz to \
-         1500 MHz (clocks.min_mhz, clocks.max_mhz)"
+        "stage 0 asks for 1515 MHz in instruction 5, but the administrator allows rank 0 300 MHz to \
+         1500 MHz ([lease], as no rule matches)"
     );
     let low = TestPlan::new(2, 3, |_, _| 210);
     assert!(misfit(&node, &low).contains("stage 0 asks for 210 MHz in instruction 0"));

@@ -26,6 +26,7 @@ pub(crate) fn render(
         .right("Mismatches")
         .right("Lost events")
         .right("Energy")
+        .right("Skipped")
         .right("Off plan")
         .right("Set call")
         .right("Longest");
@@ -40,6 +41,7 @@ pub(crate) fn render(
             Cell::count(rank.mismatched_steps),
             Cell::count(rank.lost_events),
             Cell::text(joules(rank.energy_j)),
+            Cell::count(rank.skipped_changes),
             Cell::option(off_plan(rank).map(percent)),
             Cell::option(called.then(|| seconds(rank.set_call_mean_us * 1e-6))),
             Cell::option(called.then(|| seconds(rank.set_call_max_us * 1e-6))),

@@ -8,7 +8,7 @@ use pfod::journal::MESSAGE_IDS;
 
 const WHO: &[(&str, &str)] = &[
     ("root and group pfo-admin", "see and change every job, and reset clocks."),
-    ("group pfo", "run jobs, and see and change their own."),
+    ("group pfo", "run jobs as the rules of pfod.toml(5) allow, and see and change their own."),
     ("any other user", "may do nothing, unless an administrator lets them open the socket."),
 ];
 

@@ -1,0 +1,291 @@
+//! Who may lease which GPU on which terms: the first rule that matches decides. Pure, once the names
+//! in the rules were looked up.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use nix::unistd::{Group, User};
+
+use crate::config::Config;
+use crate::gpu::GpuFacts;
+use crate::rule::{Account, Rule, Several};
+use crate::terms::Terms;
+
+/// Where the numbers behind names come from.
+pub trait Accounts {
+    /// The number of a user.
+    fn user(&self, name: &str) -> Option<u32>;
+    /// The number of a group.
+    fn group(&self, name: &str) -> Option<u32>;
+}
+
+/// The accounts of this node.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeAccounts;
+
+impl Accounts for NodeAccounts {
+    fn user(&self, name: &str) -> Option<u32> {
+        User::from_name(name).ok().flatten().map(|user| user.uid.as_raw())
+    }
+
+    fn group(&self, name: &str) -> Option<u32> {
+        Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw())
+    }
+}
+
+/// Somebody who may want a lease.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// The user.
+    pub uid: u32,
+    /// Its groups.
+    pub groups: &'a [u32],
+    /// Whether it is in one of the groups that may lease where no rule says otherwise.
+    pub member: bool,
+}
+
+/// What decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The rule in this line of the file.
+    Line(PathBuf, usize),
+    /// No rule: the terms for members.
+    Lease,
+    /// No rule, and no membership.
+    Nothing,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(file, line) => write!(f, "{}, line {line}", file.display()),
+            Self::Lease => f.write_str("[lease], as no rule matches"),
+            Self::Nothing => f.write_str("no rule matches"),
+        }
+    }
+}
+
+/// The answer to whether somebody may lease a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict<'p> {
+    /// What decided.
+    pub place: Place,
+    /// On which terms; none means no.
+    pub terms: Option<&'p Terms>,
+}
+
+/// All rules that concern this node.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    file: PathBuf,
+    rules: Vec<ReadyRule>,
+    lease: Terms,
+    /// The names in the rules that nobody has.
+    pub unknown_names: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct ReadyRule {
+    rule: Rule,
+    who: Who,
+    terms: Option<Terms>,
+}
+
+/// Whom a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Who {
+    Members,
+    Anybody,
+    Listed { users: Vec<u32>, groups: Vec<u32> },
+}
+
+impl Who {
+    fn includes(&self, subject: Subject<'_>) -> bool {
+        match self {
+            Self::Members => subject.member,
+            Self::Anybody => true,
+            Self::Listed { users, groups } => {
+                users.contains(&subject.uid)
+                    || groups.iter().any(|gid| subject.groups.contains(gid))
+            }
+        }
+    }
+}
+
+impl Policy {
+    /// The policy of a checked configuration on the node of that name.
+    #[must_use]
+    pub fn new(config: &Config, node: &str, accounts: &impl Accounts) -> Self {
+        let mut unknown_names = Vec::new();
+        let rules = config.rules.iter().map(|rule| rule.get_ref().clone());
+        let ready = |rule: Rule| {
+            let who = look_up(&rule, accounts, &mut unknown_names);
+            // The check of the configuration leaves no error; if it did, the answer would be no.
+            let terms = rule.terms(&config.lease).unwrap_or(None);
+            ReadyRule { rule, who, terms }
+        };
+        let rules = rules.filter(|rule| rule.is_about_node(node)).map(ready).collect();
+        let file = config.file.clone().unwrap_or_default();
+        Self { file, rules, lease: config.lease.clone(), unknown_names }
+    }
+
+    /// Whether somebody may lease a GPU, on which terms, and what decided.
+    #[must_use]
+    pub fn decide(&self, subject: Subject<'_>, gpu: &GpuFacts) -> Verdict<'_> {
+        let matches =
+            |ready: &&ReadyRule| ready.who.includes(subject) && ready.rule.is_about_gpu(gpu);
+        match self.rules.iter().find(matches) {
+            Some(ready) => Verdict {
+                place: Place::Line(self.file.clone(), ready.rule.line),
+                terms: ready.terms.as_ref(),
+            },
+            None if subject.member => Verdict { place: Place::Lease, terms: Some(&self.lease) },
+            None => Verdict { place: Place::Nothing, terms: None },
+        }
+    }
+
+    /// Whether a rule lets somebody lease a GPU that this node may have.
+    #[must_use]
+    pub fn lets_in(&self, subject: Subject<'_>) -> bool {
+        self.rules.iter().any(|ready| ready.terms.is_some() && ready.who.includes(subject))
+    }
+}
+
+fn look_up(rule: &Rule, accounts: &impl Accounts, unknown: &mut Vec<String>) -> Who {
+    let anybody = Account::Name("*".into());
+    if rule.users.is_none() && rule.groups.is_none() {
+        return Who::Members;
+    }
+    if rule.users.as_ref().is_some_and(|users| users.iter().any(|user| *user == anybody)) {
+        return Who::Anybody;
+    }
+    let mut numbers =
+        |kind: &str, list: Option<&Several<Account>>, find: &dyn Fn(&str) -> Option<u32>| {
+            let number = |account: &Account| match account {
+                Account::Number(number) => Some(*number),
+                Account::Name(name) => {
+                    let found = find(name);
+                    if found.is_none() {
+                        unknown.push(format!("{kind} {name} (line {})", rule.line));
+                    }
+                    found
+                }
+            };
+            list.map(|list| list.iter().filter_map(number).collect()).unwrap_or_default()
+        };
+    Who::Listed {
+        users: numbers("user", rule.users.as_ref(), &|name| accounts.user(name)),
+        groups: numbers("group", rule.groups.as_ref(), &|name| accounts.group(name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::gpu;
+
+    /// Users `u1`, `u2`… and groups `g1`, `g2`… with these numbers.
+    struct Numbered;
+
+    impl Accounts for Numbered {
+        fn user(&self, name: &str) -> Option<u32> {
+            name.strip_prefix('u')?.parse().ok()
+        }
+
+        fn group(&self, name: &str) -> Option<u32> {
+            name.strip_prefix('g')?.parse().ok()
+        }
+    }
+
+    fn policy(text: &str) -> Policy {
+        Policy::new(&Config::parse(text, "f".as_ref()).unwrap(), "node1", &Numbered)
+    }
+
+    fn line(policy: &Policy, uid: u32, groups: &[u32], member: bool) -> (Option<usize>, bool) {
+        let verdict = policy.decide(Subject { uid, groups, member }, &gpu::example());
+        let line = match verdict.place {
+            Place::Line(_, line) => Some(line),
+            Place::Lease | Place::Nothing => None,
+        };
+        (line, verdict.terms.is_some())
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        let policy = policy(
+            "[[rule]]\nusers = ['u1']\nallow = false\n\
+             [[rule]]\ngpus = ['H100']\nallow = false\n\
+             [[rule]]\ngroups = ['g7']\nmax_mhz = 900\n\
+             [[rule]]\nmax_mhz = 800\n\
+             [[rule]]\nusers = ['*', 5]\nmax_mhz = 700\n\
+             [[rule]]\nusers = [9]\nallow = false\n",
+        );
+        for (what, uid, groups, member, expected) in [
+            ("a denied user, whatever its groups", 1, &[7][..], true, (Some(1), false)),
+            ("a group", 2, &[6, 7], false, (Some(7), true)),
+            ("a member", 2, &[6], true, (Some(10), true)),
+            ("anybody", 2, &[6], false, (Some(12), true)),
+            ("a rule behind one for anybody", 9, &[], false, (Some(12), true)),
+        ] {
+            assert_eq!(line(&policy, uid, groups, member), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn without_a_rule_members_may_and_others_may_not() {
+        for text in ["", "[[rule]]\ngpus = ['H100']\nusers = ['*']", "[[rule]]\nnodes = ['dev*']"] {
+            assert_eq!(line(&policy(text), 2, &[6], true), (None, true), "{text}");
+            assert_eq!(line(&policy(text), 2, &[6], false), (None, false), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_nobody_has_lets_nobody_in_and_is_told() {
+        let policy = policy("[[rule]]\nusers = ['zoe']\ngroups = ['staff', 'g3']");
+        assert_eq!(policy.unknown_names, ["user zoe (line 1)", "group staff (line 1)"]);
+        assert_eq!(line(&policy, 0, &[0], false), (None, false));
+        assert_eq!(line(&policy, 0, &[3], false), (Some(1), true));
+    }
+
+    #[test]
+    fn who_is_let_in_by_a_rule_is_known_before_a_gpu_is_named() {
+        let policy = policy("[[rule]]\nusers = [3]\nallow = false\n[[rule]]\nusers = [4]");
+        let may = |uid| policy.lets_in(Subject { uid, groups: &[], member: false });
+        assert_eq!((may(3), may(4), may(5)), (false, true, false));
+    }
+
+    fn any_rule() -> impl Strategy<Value = String> {
+        let who = prop_oneof![
+            Just(String::new()),
+            (0..4u32).prop_map(|uid| format!("users = [{uid}]\n")),
+            (0..4u32).prop_map(|gid| format!("groups = ['g{gid}']\n")),
+            (0..4u32, 0..4u32).prop_map(|(u, g)| format!("users = [{u}]\ngroups = [{g}]\n")),
+        ];
+        let gpus = prop_oneof![Just(""), Just("gpus = ['A*']\n"), Just("gpus = ['H*']\n")];
+        (who, gpus, any::<bool>())
+            .prop_map(|(who, gpus, allow)| format!("[[rule]]\n{who}{gpus}allow = {allow}\n"))
+    }
+
+    proptest! {
+        #[test]
+        fn a_rule_behind_the_one_that_decided_changes_nothing(
+            rules in prop::collection::vec(any_rule(), 0..6), later in any_rule(),
+            uid in 0..4u32, groups in prop::collection::vec(0..4u32, 0..3), member: bool,
+        ) {
+            let rules = rules.concat();
+            let before = line(&policy(&rules), uid, &groups, member);
+            let after = line(&policy(&(rules + &later)), uid, &groups, member);
+            prop_assert!(before.0.is_none() || after == before, "{before:?} {after:?}");
+        }
+
+        #[test]
+        fn nobody_gets_a_lease_without_membership_or_a_rule_that_names_them(
+            rules in prop::collection::vec(any_rule(), 0..6),
+            uid in 4..9u32, groups in prop::collection::vec(4..9u32, 0..3),
+        ) {
+            prop_assert_eq!(line(&policy(&rules.concat()), uid, &groups, false), (None, false));
+        }
+    }
+}

@@ -114,6 +114,26 @@ fn transfers_and_fixed_instructions_take_their_time() {
 }
 
 #[test]
+fn late_clocks_are_counted_in_plans_and_wherever_they_are_replayed() {
+    let bench = Bench::new();
+    let mut planned = plan(&bench, &["--microbatches", "2", "--switch-latency-ms", "15"]);
+    assert_eq!(planned["switch_latency_s"], 0.015);
+    let instructions = planned["stages"][0]["instructions"].as_array_mut().unwrap();
+    for (instruction, mhz) in instructions.iter_mut().zip([1370, 1400].into_iter().cycle()) {
+        instruction["frequency_mhz"] = mhz.into();
+    }
+    bench.write("plan.json", &planned.to_string());
+    let evaluated_s = |arguments: &[&str]| {
+        let evaluate = ["plan", "evaluate", "profile.csv", "plan.json", "--json"];
+        let json = bench.done(&[&evaluate, arguments].concat());
+        serde_json::from_str::<Value>(&json).unwrap()["iteration_time_s"].as_f64().unwrap()
+    };
+    let prompt_s = evaluated_s(&["--switch-latency-ms", "0"]);
+    assert!((evaluated_s(&[]) - prompt_s).abs() > 1e-3, "no clock was late");
+    assert_eq!(evaluated_s(&["--switch-latency-ms", "15"]), evaluated_s(&[]));
+}
+
+#[test]
 fn an_order_may_come_from_a_file() {
     let bench = Bench::new();
     let unit = |instruction: &str, microbatch: u32| {

@@ -52,6 +52,11 @@ impl Choices {
         choices
     }
 
+    /// All choices of all kinds of operations.
+    pub(crate) fn all(&self) -> &[Choice] {
+        &self.all
+    }
+
     pub(crate) fn get(&self, index: u32) -> &Choice {
         &self.all[index as usize]
     }

@@ -12,6 +12,7 @@ use crate::choices::{Choices, Realised};
 use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::late_clocks::with_late_clocks;
+use crate::late_plans::LatePlans;
 use crate::parallel::in_parallel;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, Prediction};
@@ -24,7 +25,7 @@ use crate::units::Watts;
 /// How many plans to make, and for which deadlines.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The most plans to keep.
+    /// The most plans to keep; where clocks are late, up to an eighth more that are faster.
     pub plans: usize,
     /// How they are spread.
     pub spread: Spread,
@@ -94,13 +95,18 @@ impl Frontier {
         // How much of the work is done after each part, for a large pipeline.
         const SOLVING: f64 = 0.5;
         const ROUNDING: f64 = 0.6;
+        // The same if plans for prompt clocks are only what others start from.
+        const PROMPT: f64 = 0.1;
         check(pipeline, p2p_power, options)?;
+        let has_late_clocks = pipeline.network().delays.switch_latency_s > 0.0;
+        let prompt = if has_late_clocks { PROMPT } else { 1.0 };
+        let progress_of_prompt = |done: f64| progress(prompt * done);
         let tradeoffs = Tradeoffs::new(pipeline, p2p_power);
         let choices = Choices::new(&tradeoffs);
         let network = pipeline.network();
 
         let (bound, anchors) =
-            anchors(pipeline, p2p_power, &tradeoffs, |done| progress(SOLVING * done));
+            anchors(pipeline, p2p_power, &tradeoffs, |done| progress_of_prompt(SOLVING * done));
         let new = || Realiser::new(network, &choices);
         let rounded = in_parallel(&anchors, new, |realiser, anchor| {
             realiser.round(&anchor.durations_s, anchor.deadline_s)
@@ -108,7 +114,7 @@ impl Frontier {
         let regimes = in_parallel(&lower_hull(rounded.clone()), new, Realiser::redistribute);
         let rounded = falling(rounded.into_iter().chain(regimes));
         let regimes = lower_hull(rounded.clone());
-        progress(ROUNDING);
+        progress_of_prompt(ROUNDING);
 
         let fastest_s = new().fastest_s();
         let deadlines = deadlines(&bound, fastest_s, options);
@@ -116,10 +122,16 @@ impl Frontier {
         let made = in_parallel(&deadlines, new, |realiser, &deadline_s| {
             let plan = realiser.between(&regimes, &rounded, deadline_s);
             let done = done.fetch_add(1, Ordering::Relaxed);
-            progress(ROUNDING + (1.0 - ROUNDING) * done as f64 / deadlines.len() as f64);
+            progress_of_prompt(ROUNDING + (1.0 - ROUNDING) * done as f64 / deadlines.len() as f64);
             plan
         });
 
+        let made = if has_late_clocks {
+            let late = LatePlans::new(pipeline, &tradeoffs, &choices, p2p_power);
+            late.make(&anchors, &rounded, &made, |done| progress(prompt + (1.0 - prompt) * done))
+        } else {
+            made
+        };
         let kept = falling(made);
         let plans = kept.iter().map(|plan| keep(pipeline, p2p_power, &choices, plan)).collect();
         Self::new(pipeline.clone(), p2p_power, None, plans)
@@ -259,7 +271,7 @@ fn check(pipeline: &Pipeline, p2p_power: Watts, options: Options) -> Result<(), 
 }
 
 /// Of plans in any order, those that are cheaper than every faster one, fastest first.
-fn falling(plans: impl IntoIterator<Item = Realised>) -> Vec<Realised> {
+pub(crate) fn falling(plans: impl IntoIterator<Item = Realised>) -> Vec<Realised> {
     let mut plans: Vec<Realised> = plans.into_iter().collect();
     plans.sort_by(|a, b| {
         a.time_s.total_cmp(&b.time_s).then(a.effective_j.total_cmp(&b.effective_j))

@@ -18,8 +18,8 @@ pub(crate) struct LateClocks {
     /// For each operation that asks for a clock, the one before it on its stage that does.
     previous: Vec<Option<u32>>,
     next: Vec<Option<u32>>,
-    /// For each operation that asks for a clock, the last one on its stage that does.
-    last: Vec<Option<u32>>,
+    /// For each operation that asks for a clock, the first and the last one on its stage that do.
+    ends: Vec<Option<[u32; 2]>>,
 }
 
 impl LateClocks {
@@ -28,8 +28,8 @@ impl LateClocks {
         let mut late = Self {
             latency_s: network.delays.switch_latency_s,
             previous: none.clone(),
-            next: none.clone(),
-            last: none,
+            next: none,
+            ends: vec![None; network.len()],
         };
         for stage in &network.stages {
             let asks = |&op: &u32| !network.operations[op as usize].instruction.is_fixed();
@@ -39,10 +39,26 @@ impl LateClocks {
                 late.previous[pair[1] as usize] = Some(pair[0]);
             }
             for &operation in &asking {
-                late.last[operation as usize] = asking.last().copied();
+                late.ends[operation as usize] = Some([asking[0], asking[asking.len() - 1]]);
             }
         }
         late
+    }
+
+    /// Whether an operation asks for a clock.
+    pub(crate) fn asks(&self, operation: usize) -> bool {
+        self.ends[operation].is_some()
+    }
+
+    /// The first operation of the next step, if this is the last one on the same stage.
+    pub(crate) fn first_of_next_step(&self, operation: usize) -> Option<usize> {
+        let [first, last] = self.ends[operation]?;
+        (last as usize == operation).then_some(first as usize)
+    }
+
+    /// When a clock is in force that was asked for at the end of an operation.
+    pub(crate) fn in_force_s(&self, end_s: f64) -> f64 {
+        end_s + self.latency_s
     }
 
     /// The operation that asks for a clock next on the same stage.
@@ -65,7 +81,7 @@ impl LateClocks {
         clock: impl Fn(usize) -> C,
         at: impl Fn(C) -> (f64, f64),
     ) -> (f64, f64) {
-        let Some(last) = self.last[operation] else { return at(clock(operation)) };
+        let Some([_, last]) = self.ends[operation] else { return at(clock(operation)) };
         // Back to the one whose clock is in force at the start.
         let mut holder = operation;
         let mut is_of_last_step = false;
@@ -73,7 +89,7 @@ impl LateClocks {
             let previous = self.previous(holder);
             let asked_s = previous.map_or(0.0, |previous| end_s[previous]);
             match previous {
-                _ if asked_s + self.latency_s <= start_s => break,
+                _ if self.in_force_s(asked_s) <= start_s => break,
                 Some(previous) => holder = previous,
                 None => {
                     is_of_last_step = true;
@@ -90,10 +106,10 @@ impl LateClocks {
             left -= share;
         };
         if is_of_last_step {
-            compute(clock(last as usize), self.latency_s);
+            compute(clock(last as usize), self.in_force_s(0.0));
         }
         while holder != operation {
-            compute(clock(holder), end_s[holder] + self.latency_s);
+            compute(clock(holder), self.in_force_s(end_s[holder]));
             // The chain leads to `operation`, from which it came.
             holder = self.next(holder).unwrap_or(operation);
         }

@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! profile ─ pipeline ─ network ─ events ─ relaxation ┬ bound
-//!               └───── tradeoff ─ choices            └ anchor ─ realise ─ frontier ─ plan
+//!               └───── tradeoff ─ choices            └ anchor ─ realise ┬ frontier ─ plan
+//!                                                                       └ late_plans ┘
 //! ```
 
 mod anchor;
@@ -23,6 +24,8 @@ mod frontier;
 mod frontier_file;
 mod instruction;
 mod late_clocks;
+mod late_plans;
+mod late_step;
 mod lowtime_file;
 mod network;
 mod order;

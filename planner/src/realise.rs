@@ -302,7 +302,7 @@ impl<'a> Realiser<'a> {
 }
 
 /// Levels between the best saving there is and none.
-fn levels_w(best_w: f64) -> Vec<f64> {
+pub(crate) fn levels_w(best_w: f64) -> Vec<f64> {
     const LEVELS: i32 = 24;
     const RATIO: f64 = 0.8;
     (1..LEVELS).map(|level| best_w * RATIO.powi(level)).chain([0.0]).collect()

@@ -100,7 +100,8 @@ pub struct Cursor {
     phase: Phase,
     position: usize,
     open: Option<(Unit, u64)>,
-    next_event: u64,
+    /// None until the first event of a session that another daemon opened.
+    next_event: Option<u64>,
     lost: u64,
     wish: Wish,
 }
@@ -112,7 +113,7 @@ impl Default for Cursor {
             phase: Phase::Outside,
             position: 0,
             open: None,
-            next_event: 0,
+            next_event: Some(0),
             lost: 0,
             wish: Wish::Default,
         }
@@ -120,6 +121,12 @@ impl Default for Cursor {
 }
 
 impl Cursor {
+    /// The cursor of a rank that another daemon has followed so far.
+    #[must_use]
+    pub fn in_the_middle() -> Self {
+        Self { next_event: None, ..Self::default() }
+    }
+
     /// The clock that the GPU should have now.
     #[must_use]
     pub fn wish(&self) -> Wish {
@@ -139,8 +146,9 @@ impl Cursor {
 
     /// Takes in the next event.
     pub fn event(&mut self, event: &Event) -> Outcome {
-        let missing = event.sequence.saturating_sub(self.next_event);
-        self.next_event = event.sequence.saturating_add(1);
+        let expected = self.next_event.unwrap_or(event.sequence);
+        let missing = event.sequence.saturating_sub(expected);
+        self.next_event = Some(event.sequence.saturating_add(1));
         let mut outcome = Outcome::default();
         if missing > 0 {
             // The numbers are the peer's word, and may go back and forth.
@@ -319,6 +327,17 @@ mod tests {
         let (mismatch, wish) = rank.tell(Mark::InstructionEnd(F0));
         assert_eq!((mismatch, wish), (Some(Mismatch::Lost(2, 3)), Wish::Highest));
         assert_eq!(rank.cursor.lost_events(), 2);
+    }
+
+    #[test]
+    fn nothing_is_lost_before_the_first_event_that_a_new_daemon_sees() {
+        let mut rank = Driven::with_plan();
+        rank.cursor.next_event = Cursor::in_the_middle().next_event;
+        rank.sequence = 1000;
+        assert_eq!(rank.tell(Mark::StepBegin(70)), (None, Wish::At(Mhz(900))));
+        assert_eq!(rank.cursor.lost_events(), 0);
+        rank.sequence += 1;
+        assert_eq!(rank.tell(Mark::InstructionBegin(F0)).0, Some(Mismatch::Lost(1, 1002)));
     }
 
     #[test]

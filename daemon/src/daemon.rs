@@ -14,9 +14,11 @@ use tokio::time::{Instant, sleep};
 use crate::config::Config;
 use crate::journal;
 use crate::ledger::{Ledger, LedgerError};
-use crate::listen::{ListenError, listen};
+use crate::listen::{ListenError, Passed, listen};
 use crate::node::Node;
+use crate::resume::resume;
 use crate::serve::{Connections, accept};
+use crate::sys::allow_interruptions;
 
 /// Sessions have so long to restore their clocks when the daemon stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
@@ -59,6 +61,8 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
 
 async fn serve(config: Config) -> Result<(), DaemonError> {
     let ledger = open_ledger(&config.paths.ledger)?;
+    let passed = Passed::take()?;
+    allow_interruptions()?;
     let node = Arc::new(Node::new(config, ledger));
     for (entry, why) in node.restore_owed() {
         tracing::error!(
@@ -80,7 +84,9 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
     let mut hang_up = signal(SignalKind::hangup())?;
     let open = Arc::new(Connections::default());
     let mut accepting = JoinSet::new();
-    for listener in listen(&node.config.sockets, &node.authority)? {
+    let listening = listen(passed.listening, &node.config.sockets, &node.authority)?;
+    resume(&node, passed.kept).await;
+    for listener in listening {
         accepting.spawn(accept(Arc::clone(&node), listener, Arc::clone(&open)));
     }
     tokio::spawn(restore_later(Arc::clone(&node)));
@@ -104,15 +110,21 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
     stop(&node).await
 }
 
+/// Ends every lease. Where systemd keeps the connections, their ranks are not told: if this is a
+/// restart, the next daemon takes them up, and if not, systemd closes them.
 async fn stop(node: &Node) -> Result<(), DaemonError> {
     node.leases.close();
+    node.jobs.keep_all();
     let sessions = node.leases.sessions();
-    tracing::info!("stopping, {} sessions end", sessions.len());
+    tracing::info!("stopping, {} leases end", sessions.len());
     for session in sessions {
-        session.end(ClosingReason::ShuttingDown, "pfod is stopping");
+        if !session.hand_over() {
+            session.end(ClosingReason::ShuttingDown, "pfod is stopping");
+        }
     }
     let until = Instant::now() + STOP_TIMEOUT;
     while !node.leases.sessions().is_empty() && Instant::now() < until {
+        node.leases.sessions().iter().for_each(|session| session.interrupt());
         sleep(Duration::from_millis(5)).await;
     }
     let locked: Vec<_> =

@@ -142,19 +142,42 @@ impl JobPlan {
     /// # Errors
     /// If a stage is empty.
     pub fn new(number: u32, label: String, plan: &Plan) -> Result<Self, Misfit> {
-        let empty = |stage: &StagePlan| stage.instructions.is_empty();
-        if let Some(stage) = plan.stages.iter().position(empty) {
-            return Err(Misfit::Empty(stage));
-        }
-        Ok(Self {
+        let status = PlanStatus {
             number,
             label,
-            predicted: plan.predicted.map(|p| (p.iteration_time_s, p.iteration_energy_j)),
-            stages: plan.stages.iter().map(sequence).collect(),
-            num_microbatches: plan.num_microbatches,
+            predicted_time_s: plan.predicted.map(|p| p.iteration_time_s),
+            predicted_energy_j: plan.predicted.map(|p| p.iteration_energy_j),
+            suspended: None,
+        };
+        let stages = plan.stages.iter().map(sequence).collect();
+        Self::restored(status, plan.num_microbatches, stages)
+    }
+
+    /// A plan that was one for ranks already, as far as it told others.
+    ///
+    /// # Errors
+    /// If a stage is empty.
+    pub fn restored(
+        status: PlanStatus,
+        num_microbatches: u32,
+        stages: Vec<StageSequence>,
+    ) -> Result<Self, Misfit> {
+        if let Some(stage) = stages.iter().position(|planned| planned.is_empty()) {
+            return Err(Misfit::Empty(stage));
+        }
+        let plan = Self {
+            number: status.number,
+            label: status.label,
+            predicted: status.predicted_time_s.zip(status.predicted_energy_j),
+            stages,
+            num_microbatches,
             suspended: AtomicBool::new(false),
             suspended_why: ArcSwapOption::empty(),
-        })
+        };
+        if let Some(why) = status.suspended {
+            plan.suspend(|| why);
+        }
+        Ok(plan)
     }
 
     /// Checks the plan against a job's stages.
@@ -205,6 +228,18 @@ impl JobPlan {
             }
         }
         Ok(())
+    }
+
+    /// What every stage runs.
+    #[must_use]
+    pub fn stages(&self) -> &[StageSequence] {
+        &self.stages
+    }
+
+    /// The microbatches of a step.
+    #[must_use]
+    pub fn num_microbatches(&self) -> u32 {
+        self.num_microbatches
     }
 
     /// What a stage runs. Stages that the plan does not have are refused by

@@ -102,6 +102,16 @@ impl Job {
         Self { key, pp_degree, newest_swap: ArcSwapOption::empty(), members: Mutex::default() }
     }
 
+    /// A job that an earlier daemon knew, without ranks `since` then; `swaps` are the last ones.
+    #[must_use]
+    pub fn again(key: JobKey, pp_degree: u32, swaps: VecDeque<Arc<Swap>>, since: Instant) -> Self {
+        let numbers = swaps.iter().filter_map(|swap| Some(swap.plan.as_ref()?.number));
+        let plans_made = numbers.max().unwrap_or(0);
+        let newest_swap = ArcSwapOption::new(swaps.back().cloned());
+        let members = Members { swaps, empty_since: Some(since), plans_made, ..Members::default() };
+        Self { key, pp_degree, newest_swap, members: Mutex::new(members) }
+    }
+
     /// The newest swap, for the thread of a rank: no lock, no allocation.
     #[must_use]
     pub fn newest_swap(&self) -> arc_swap::Guard<Option<Arc<Swap>>> {
@@ -114,7 +124,7 @@ impl Job {
     }
 
     /// Adds a rank. Returns the swap that it takes up with its first step: a rank that comes late
-    /// finds the job's plan in use, unless the others have yet to reach the step of the change.
+    /// finds the job's plan in use, or what ran before it if the others have yet to change.
     ///
     /// # Errors
     /// If the rank is there already or contradicts the others.
@@ -154,7 +164,7 @@ impl Job {
             members.ended_windows.clear();
         }
         members.ranks.insert(rank, member);
-        Ok(members.swaps.back().filter(|swap| swap.is_complete()).cloned())
+        Ok(members.swaps.iter().rev().find(|swap| swap.is_complete()).cloned())
     }
 
     /// Takes a rank out whose session is over.
@@ -195,6 +205,15 @@ impl Job {
     pub fn swap(&self, target: &SwapTarget, not_before: u64) -> Result<Arc<Swap>, Refusal> {
         let mut members = self.members();
         let name = &self.key.name;
+        let lost = |member: &&Member| !member.session.progress.knows_step();
+        if let Some(member) = members.ranks.values().find(lost) {
+            let rank = member.session.holder.rank;
+            return Err(Refusal::new(
+                RefusalCode::LimitReached,
+                format!("rank {rank} of job {name} has begun no step since pfod was restarted"),
+                "try again after its next step",
+            ));
+        }
         let under_way = members.swaps.back().filter(|swap| !swap.is_complete()).cloned();
         let taking_place = |swap: &Swap| {
             let (done, all) = swap.taken_up();

@@ -7,6 +7,9 @@ use std::time::Duration;
 use pfo_protocol::{JobSelector, Refusal, RefusalCode};
 
 use crate::job::{Job, JobKey};
+use crate::job_file::JobFiles;
+use crate::job_record::JobRecord;
+use crate::lease::Session;
 
 /// A job without ranks keeps its plan so long, for trainers that reconnect or restart.
 const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
@@ -15,20 +18,74 @@ const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
 const EMPTY_PER_USER: usize = 32;
 
 /// All jobs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Jobs {
     known: Mutex<BTreeMap<JobKey, Arc<Job>>>,
+    files: Mutex<JobFiles>,
 }
 
 impl Jobs {
+    /// No jobs yet; what they run is kept in these files.
+    #[must_use]
+    pub fn new(files: JobFiles) -> Self {
+        Self { known: Mutex::default(), files: Mutex::new(files) }
+    }
+
+    /// Takes up what the jobs of an earlier daemon ran, before the threads of `sessions` begin.
+    pub fn restore(&self, sessions: &[Arc<Session>]) {
+        let records = self.files().read();
+        for record in records {
+            let key = record.key();
+            if record.left_for() > FORGET_AFTER {
+                self.files().remove(&key);
+                continue;
+            }
+            match record.restore(sessions) {
+                Ok(job) => {
+                    self.lock().insert(key, Arc::new(job));
+                }
+                Err(misfit) => {
+                    tracing::warn!(job = %key.name, uid = key.uid, "lost the job's plan: {misfit}");
+                    self.files().remove(&key);
+                }
+            }
+        }
+    }
+
+    /// Keeps what a job runs for the next daemon.
+    pub fn keep(&self, job: &Job) {
+        self.write(job, false);
+    }
+
+    /// Keeps what every job runs when the daemon leaves their ranks.
+    pub fn keep_all(&self) {
+        for job in self.all() {
+            self.write(&job, true);
+        }
+    }
+
+    fn write(&self, job: &Job, ending: bool) {
+        // Held from here on, lest an older record replaces a newer one.
+        let files = self.files();
+        if let Some(record) = JobRecord::of(job, ending)
+            && let Err(error) = files.write(&record)
+        {
+            tracing::warn!(
+                job = %job.key.name, uid = job.key.uid,
+                "a restart of pfod will end the job's plan, for it cannot be written: {error}"
+            );
+        }
+    }
+
     /// The job with that key, made if there is none; `pp_degree` is what its first rank says.
     pub fn find_or_create(&self, key: JobKey, pp_degree: u32) -> Arc<Job> {
         let mut known = self.lock();
-        Self::forget(&mut known, key.uid);
+        self.forget(&mut known, key.uid);
         let fits = |job: &&Arc<Job>| job.pp_degree == pp_degree || !job.members().ranks.is_empty();
         if let Some(job) = known.get(&key).filter(fits) {
             return Arc::clone(job);
         }
+        self.files().remove(&key);
         let job = Arc::new(Job::new(key.clone(), pp_degree));
         known.insert(key, Arc::clone(&job));
         job
@@ -69,9 +126,15 @@ impl Jobs {
         self.lock().values().cloned().collect()
     }
 
-    fn forget(known: &mut BTreeMap<JobKey, Arc<Job>>, uid: u32) {
+    fn forget(&self, known: &mut BTreeMap<JobKey, Arc<Job>>, uid: u32) {
         let empty_since = |job: &Arc<Job>| job.members().empty_since;
-        known.retain(|_, job| empty_since(job).is_none_or(|since| since.elapsed() < FORGET_AFTER));
+        let old = |job: &Arc<Job>| empty_since(job).is_some_and(|s| s.elapsed() > FORGET_AFTER);
+        known.retain(|key, job| {
+            if old(job) {
+                self.files().remove(key);
+            }
+            !old(job)
+        });
         let own = known.values().filter(|job| job.key.uid == uid);
         let mut empty: Vec<_> =
             own.filter_map(|job| empty_since(job).map(|since| (since, job.key.clone()))).collect();
@@ -79,7 +142,12 @@ impl Jobs {
         let surplus = empty.len().saturating_sub(EMPTY_PER_USER);
         for (_, key) in empty.into_iter().take(surplus) {
             known.remove(&key);
+            self.files().remove(&key);
         }
+    }
+
+    fn files(&self) -> MutexGuard<'_, JobFiles> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<JobKey, Arc<Job>>> {

@@ -3,13 +3,20 @@
 use std::collections::{HashMap, HashSet};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use pfo_protocol::{Closing, ClosingReason, GpuUuid, Holder};
 
+use crate::descriptor_store;
 use crate::grant::Grant;
 use crate::progress::Progress;
+use crate::sys;
+
+/// What a rank has begun to send when its session is handed over must be there as a whole by then.
+const REST_OF_A_FRAME: Duration = Duration::from_millis(100);
 
 /// An open session, as the rest of the daemon sees it.
 #[derive(Debug)]
@@ -21,15 +28,35 @@ pub struct Session {
     /// How far it is.
     pub progress: Arc<Progress>,
     stream: UnixStream,
-    closing: OnceLock<Closing>,
+    ending: OnceLock<Ending>,
+    /// The next daemon finds the connection in the descriptor store.
+    kept: AtomicBool,
+    /// The thread that reads from the connection, 0 if none does.
+    reader: AtomicI32,
+}
+
+/// Why the daemon ends a session.
+#[derive(Debug)]
+pub enum Ending {
+    /// The rank is told, and the connection ends.
+    Closed(Closing),
+    /// The connection stays, for the next daemon.
+    HandedOver,
 }
 
 impl Session {
     /// A session over a connected socket.
     #[must_use]
     pub fn new(holder: Holder, grant: Grant, stream: UnixStream) -> Self {
-        let grant = ArcSwap::from_pointee(grant);
-        Self { holder, grant, progress: Arc::default(), stream, closing: OnceLock::new() }
+        Self {
+            holder,
+            grant: ArcSwap::from_pointee(grant),
+            progress: Arc::default(),
+            stream,
+            ending: OnceLock::new(),
+            kept: AtomicBool::new(false),
+            reader: AtomicI32::new(0),
+        }
     }
 
     /// The connection. Only the rank's thread reads from it.
@@ -40,7 +67,7 @@ impl Session {
 
     /// Makes the rank's thread end the session, and with it the lease. The first reason stays.
     pub fn end(&self, reason: ClosingReason, message: impl Into<String>) {
-        let _ = self.closing.set(Closing { reason, message: message.into() });
+        let _ = self.ending.set(Ending::Closed(Closing { reason, message: message.into() }));
         self.hang_up();
     }
 
@@ -51,10 +78,67 @@ impl Session {
         let _ = self.stream.shutdown(Shutdown::Read);
     }
 
+    /// Says that the descriptor store has the connection.
+    pub fn now_kept(&self) {
+        self.kept.store(true, SeqCst);
+    }
+
+    /// Makes the rank's thread end the lease, while the connection stays for the next daemon. False if
+    /// nobody keeps it. To be followed by [`interrupt`](Self::interrupt) until the lease has ended.
+    pub fn hand_over(&self) -> bool {
+        if !self.kept.load(SeqCst) {
+            return false;
+        }
+        let _ = self.stream.set_read_timeout(Some(REST_OF_A_FRAME));
+        let _ = self.ending.set(Ending::HandedOver);
+        true
+    }
+
+    /// Ends a read that waits, of a rank that says nothing, until that was noticed. A read that is only
+    /// about to begin does not notice.
+    pub fn interrupt(&self) {
+        let thread = self.reader.load(SeqCst);
+        let in_driver = self.progress.in_driver_since_ns.load(SeqCst) > 0;
+        if thread != 0 && !in_driver {
+            sys::interrupt_thread(thread);
+        }
+    }
+
+    /// Lets the next read wait as long as it may.
+    pub fn noticed_interruption(&self) {
+        if self.ending().is_some() {
+            self.reader.store(0, SeqCst);
+        }
+    }
+
+    /// Says which thread reads from the connection, until the result is dropped.
+    #[must_use]
+    pub fn read_by_this_thread(&self) -> Reading<'_> {
+        self.reader.store(nix::unistd::gettid().as_raw(), SeqCst);
+        Reading(self)
+    }
+
     /// Why the daemon ends the session, if it does.
     #[must_use]
-    pub fn closing(&self) -> Option<&Closing> {
-        self.closing.get()
+    pub fn ending(&self) -> Option<&Ending> {
+        self.ending.get()
+    }
+
+    /// Closes the connection for good, whoever else has a copy of it.
+    pub fn close(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+        if self.kept.load(SeqCst) {
+            descriptor_store::forget(self.holder.session);
+        }
+    }
+}
+
+/// A thread reads from a session's connection.
+pub struct Reading<'a>(&'a Session);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.reader.store(0, SeqCst);
     }
 }
 
@@ -229,6 +313,7 @@ mod tests {
         let session = session(1);
         session.end(ClosingReason::Revoked, "first");
         session.end(ClosingReason::ShuttingDown, "second");
-        assert_eq!(session.closing().unwrap().message, "first");
+        let ending = session.ending().unwrap();
+        assert!(matches!(ending, Ending::Closed(closing) if closing.message == "first"));
     }
 }

@@ -1,12 +1,11 @@
 //! What pfo has locked, on disk *before* it is locked: NVML cannot tell, and the daemon may die at
 //! any instant. It must not call the driver.
 //!
-//! The file is replaced as a whole (write, sync, rename), so that a reader finds either the old or
-//! the new ledger. Locks vanish at a reboot, and so do entries of another boot. As long as one daemon
+//! The file is only ever replaced as a whole. Locks vanish at a reboot, and so do entries of another boot. As long as one daemon
 //! has it open nobody else can, lest a second one undo the locks of the first.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -17,6 +16,8 @@ use pfo_protocol::{GpuUuid, JobName};
 use serde::{Deserialize, Serialize};
 
 use crate::base_clock::BaseClock;
+use crate::boot::boot_id;
+use crate::replace::replace;
 
 const FORMAT: &str = "pfo-ledger/1";
 
@@ -96,9 +97,7 @@ impl Ledger {
     /// If another process has it open, or the file exists and cannot be read as a ledger.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let held = hold(path)?;
-        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")
-            .map(|id| id.trim().to_owned())
-            .unwrap_or_default();
+        let boot_id = boot_id();
         let entries = read(path, &boot_id)?;
         Ok(Self { path: path.to_owned(), boot_id, entries: Mutex::new(entries), _held: held })
     }
@@ -171,16 +170,7 @@ impl Ledger {
             boot_id: self.boot_id.clone(),
             entries: entries.to_vec(),
         };
-        let bytes = serde_json::to_vec_pretty(&content)?;
-        let new = self.path.with_extension("new");
-        let mut file = File::create(&new)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(&new, &self.path)?;
-        match self.path.parent() {
-            Some(directory) => File::open(directory)?.sync_all(),
-            None => Ok(()),
-        }
+        replace(&self.path, &serde_json::to_vec_pretty(&content)?)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Entry>> {

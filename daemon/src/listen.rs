@@ -1,7 +1,9 @@
-//! The two listening sockets: handed over by systemd, or bound here when run in the foreground.
+//! What systemd handed over at the start, and the two listening sockets: among it, or bound here when
+//! run in the foreground.
 
 use std::fs::{Permissions, remove_file, set_permissions, symlink_metadata};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
@@ -12,7 +14,7 @@ use systemd::daemon::listen_fds_with_names;
 
 use crate::authorize::Authority;
 use crate::config::Sockets;
-use crate::sys;
+use crate::{descriptor_store, sys};
 
 /// Why a socket could not be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -33,15 +35,47 @@ pub enum ListenError {
     Passed(io::Error),
 }
 
+/// What systemd handed over. To be taken once.
+#[derive(Debug, Default)]
+pub struct Passed {
+    /// The sockets that clients connect to; none in the foreground.
+    pub listening: Vec<OwnedFd>,
+    /// What the last daemon left in the descriptor store, by session.
+    pub kept: Vec<(u64, OwnedFd)>,
+}
+
+impl Passed {
+    /// Takes over what there is.
+    ///
+    /// # Errors
+    /// If that cannot be found out.
+    pub fn take() -> Result<Self, ListenError> {
+        let names =
+            listen_fds_with_names().map_err(|e| ListenError::Passed(io::Error::other(e)))?;
+        let mut passed = Self::default();
+        for (number, name) in names.iter() {
+            let descriptor = sys::take_passed(number);
+            match name.to_str().ok().and_then(descriptor_store::session_of) {
+                Some(session) => passed.kept.push((session, descriptor)),
+                None => passed.listening.push(descriptor),
+            }
+        }
+        Ok(passed)
+    }
+}
+
 /// Every socket to serve. Both kinds are served alike: who may do what is up to the peer.
 ///
 /// # Errors
 /// If a socket cannot be bound or taken over.
-pub fn listen(sockets: &Sockets, authority: &Authority) -> Result<Vec<Listener>, ListenError> {
-    let passed = listen_fds_with_names().map_err(|e| ListenError::Passed(io::Error::other(e)))?;
+pub fn listen(
+    passed: Vec<OwnedFd>,
+    sockets: &Sockets,
+    authority: &Authority,
+) -> Result<Vec<Listener>, ListenError> {
     if !passed.is_empty() {
-        let take = |(fd, _)| Listener::try_from(sys::take_passed(fd)).map_err(ListenError::Passed);
-        return passed.iter().map(take).collect();
+        let take = |socket| Listener::try_from(socket).map_err(ListenError::Passed);
+        return passed.into_iter().map(take).collect();
     }
     let (trainers, administrators) = authority.socket_groups();
     Ok(vec![bind(&sockets.trainers, trainers)?, bind(&sockets.admin, administrators)?])

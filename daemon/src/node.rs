@@ -11,6 +11,7 @@ use crate::authorize::Authority;
 use crate::config::Config;
 use crate::driver::{Driver, Gpu, LateDriver};
 use crate::grant::Grant;
+use crate::job_file::JobFiles;
 use crate::jobs::Jobs;
 use crate::journal;
 use crate::lease::Leases;
@@ -50,7 +51,7 @@ impl Node {
             driver: LateDriver::new(&config.driver.library),
             ledger: Arc::new(ledger),
             leases: Arc::default(),
-            jobs: Jobs::default(),
+            jobs: Jobs::new(JobFiles::beside(&config.paths.ledger)),
             started: Instant::now(),
             owed: Notify::new(),
             sessions_opened: AtomicU64::new(0),
@@ -61,6 +62,11 @@ impl Node {
     /// A number that no session of this daemon had before.
     pub fn next_session(&self) -> u64 {
         self.sessions_opened.fetch_add(1, Relaxed) + 1
+    }
+
+    /// No session is to have this number again.
+    pub fn session_was_opened(&self, session: u64) {
+        self.sessions_opened.fetch_max(session, Relaxed);
     }
 
     /// A lease of a GPU for a peer, if it may have one.

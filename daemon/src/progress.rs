@@ -10,10 +10,13 @@ use pfo_protocol::Unit;
 
 use crate::measure::Measured;
 
+/// In the place of a step, that another daemon knew.
+const UNKNOWN: u64 = u64::MAX;
+
 /// The visible state of one rank.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// The step begun last, plus one: swaps are agreed on by it.
+    /// The step begun last, plus one, or [`UNKNOWN`]: swaps are agreed on by it.
     steps_begun: AtomicU64,
     /// The number of the swap that the rank has taken up.
     pub swap: AtomicU64,
@@ -61,10 +64,24 @@ impl Progress {
         self.steps_begun.store(step.saturating_add(1), SeqCst);
     }
 
-    /// The step begun last. Ordered against the decision of swaps.
+    /// The step begun last, if there is one and it is known. Ordered against the decision of swaps.
     #[must_use]
     pub fn step(&self) -> Option<u64> {
-        self.steps_begun.load(SeqCst).checked_sub(1)
+        match self.steps_begun.load(SeqCst) {
+            UNKNOWN => None,
+            steps => steps.checked_sub(1),
+        }
+    }
+
+    /// The rank is in a step that another daemon knew.
+    pub fn forget_step(&self) {
+        self.steps_begun.store(UNKNOWN, SeqCst);
+    }
+
+    /// Whether it is known how far the rank is.
+    #[must_use]
+    pub fn knows_step(&self) -> bool {
+        self.steps_begun.load(SeqCst) != UNKNOWN
     }
 
     /// Publishes one set call.

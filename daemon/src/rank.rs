@@ -16,7 +16,7 @@ use crate::fit::JobPlan;
 use crate::grant::Rules;
 use crate::job::Job;
 use crate::journal;
-use crate::lease::Session;
+use crate::lease::{Ending, Session};
 use crate::measure::Measured;
 use crate::monotonic::now_ns;
 use crate::pace::{Pace, Room};
@@ -41,6 +41,8 @@ pub enum End {
     HungUp,
     /// The daemon ends it.
     Closed(ClosingReason, String),
+    /// The daemon ends, and leaves it to the next one.
+    HandedOver,
 }
 
 /// The step boundaries that were read but not measured yet.
@@ -120,6 +122,12 @@ impl Rank {
         }
     }
 
+    /// A rank in the middle of a session that another daemon has followed so far.
+    #[must_use]
+    pub fn in_the_middle(self) -> Self {
+        Self { cursor: Cursor::in_the_middle(), ..self }
+    }
+
     /// The clocks, to restore them at the end.
     pub fn clocks(&mut self) -> &mut Clocks {
         &mut self.clocks
@@ -135,18 +143,18 @@ impl Rank {
     }
 
     fn follow_events(&mut self) -> End {
+        let session = Arc::clone(&self.session);
+        let _reading = session.read_by_this_thread();
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut filled = 0;
         loop {
-            match self.session.stream().read(&mut buffer[filled..]) {
+            match session.stream().read(&mut buffer[filled..]) {
                 Ok(0) => return self.closed().unwrap_or(End::HungUp),
                 Ok(read) => filled += read,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let message = "no event came within the idle limit".into();
-                    return End::Closed(ClosingReason::Idle, message);
-                }
-                Err(_) => return End::HungUp,
+                Err(error) => match self.silence(error.kind(), filled) {
+                    Some(end) => return end,
+                    None => continue,
+                },
             }
             let taken = match self.take_in(&buffer[..filled]) {
                 Ok(Some(taken)) => taken,
@@ -159,9 +167,26 @@ impl Rank {
             self.account();
             buffer.copy_within(taken..filled, 0);
             filled -= taken;
-            if let Some(end) = self.closed() {
+            if let Some(end) = self.closed().or_else(|| self.handed_over(filled)) {
                 return end;
             }
+        }
+    }
+
+    /// What it means that a read has brought nothing, after `unread` bytes of a frame.
+    #[cold]
+    fn silence(&self, kind: ErrorKind, unread: usize) -> Option<End> {
+        let asked = self.closed().or_else(|| self.handed_over(unread));
+        match kind {
+            ErrorKind::Interrupted => {
+                self.session.noticed_interruption();
+                asked
+            }
+            ErrorKind::WouldBlock if self.session.ending().is_none() => {
+                let message = "no event came within the idle limit".into();
+                Some(End::Closed(ClosingReason::Idle, message))
+            }
+            _ => asked.or(Some(End::HungUp)),
         }
     }
 
@@ -179,8 +204,16 @@ impl Rank {
     }
 
     fn closed(&self) -> Option<End> {
-        let closing = self.session.closing()?;
-        Some(End::Closed(closing.reason, closing.message.clone()))
+        match self.session.ending()? {
+            Ending::Closed(closing) => Some(End::Closed(closing.reason, closing.message.clone())),
+            Ending::HandedOver => None,
+        }
+    }
+
+    /// The next daemon could not make sense of the rest of a frame.
+    fn handed_over(&self, unread: usize) -> Option<End> {
+        let asked = matches!(self.session.ending(), Some(Ending::HandedOver));
+        (asked && unread == 0).then_some(End::HandedOver)
     }
 
     /// Takes in every whole frame; returns the bytes taken, or `None` after a goodbye.
@@ -237,9 +270,10 @@ impl Rank {
 
     fn take_up_swap(&mut self, step: u64) {
         let newest = self.job.newest_swap();
-        let Some(swap) = newest.as_ref().map(|newest| newest.effective()) else { return };
-        let joined = self.joined_in.take().is_some_and(|joined| joined.number == swap.number);
-        if swap.number != self.swap && (joined || step >= swap.step()) {
+        let Some(newest) = newest.as_ref().map(|newest| newest.effective()) else { return };
+        let found = self.joined_in.take();
+        let due = (newest.number != self.swap && step >= newest.step()).then_some(newest);
+        if let Some(swap) = due.or(found.as_deref()) {
             self.swap = swap.number;
             self.plan.clone_from(&swap.plan);
             self.mismatched_in_a_row = 0;

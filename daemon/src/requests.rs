@@ -72,6 +72,7 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
         Request::PlanSwap { job, target, not_before, wait: _ } => {
             let job = select(node, peer, &job)?;
             let swap = job.swap(&target, not_before.unwrap_or(0))?;
+            node.jobs.keep(&job);
             tracing::info!(
                 name: journal::SWAPPED,
                 uid = peer.uid, pid = peer.pid, job = %job.key.name,

@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use crate::lease::Session;
 use crate::node::Node;
 use crate::peer::{Peer, watch_process};
-use crate::session::internal;
+use crate::session::{Opening, Origin, internal};
 use crate::{journal, requests, session, sys};
 
 /// A peer that connects says what it wants within this time, and again after each answer.
@@ -168,8 +168,17 @@ async fn start_session(
     stream: &Stream,
 ) -> Result<(), Refusal> {
     let socket = stream.as_fd().try_clone_to_owned().map_err(|error| internal(&error))?;
-    let mut opening = session::open(node, peer, hello, socket).await?;
-    if let Some(pidfd) = watch_process(stream, peer) {
+    let opening = session::open(node, peer, hello, Origin::Hello, socket).await?;
+    set_off(opening, watch_process(stream, peer))
+}
+
+/// Gives a session the thread that it runs on to its end, which comes with that of the process at the
+/// latest.
+///
+/// # Errors
+/// If there cannot be another thread.
+pub fn set_off(mut opening: Opening, process: Option<OwnedFd>) -> Result<(), Refusal> {
+    if let Some(pidfd) = process {
         let session = Arc::downgrade(opening.session());
         opening.watched_by(tokio::spawn(end_with_process(pidfd, session)).abort_handle());
     }

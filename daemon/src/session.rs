@@ -1,5 +1,6 @@
 //! A rank's session from hello to the end of its lease.
 
+use std::convert::Infallible;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -8,11 +9,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pfo_protocol::{
-    Closing, ClosingReason, DaemonMessage, GpuUuid, Hello, Holder, Refusal, RefusalCode, Welcome,
+    ClientMessage, Closing, ClosingReason, DaemonMessage, GpuUuid, Hello, Holder, Refusal,
+    RefusalCode, Welcome,
 };
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use crate::clocks::Clocks;
+use crate::descriptor_store::keep;
 use crate::driver::{DriverError, Gpu};
 use crate::grant::Grant;
 use crate::job::{Job, JobKey, Member};
@@ -31,13 +35,24 @@ const FORMER_SESSION_POLL: Duration = Duration::from_millis(10);
 /// A peer that does not read what it is told at the opening or the end costs no more than this.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
 
+/// Where a session comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The rank says hello now.
+    Hello,
+    /// The last daemon left the session of this number behind.
+    LastDaemon(u64),
+}
+
 /// A session that holds its lease and has yet to begin.
 pub struct Opening {
     node: Arc<Node>,
     lease: Lease,
     gpu: Arc<Gpu>,
     hello: Hello,
+    origin: Origin,
     watch: Option<AbortHandle>,
+    begun: Option<oneshot::Sender<Infallible>>,
 }
 
 /// Checks a hello and takes the lease that it asks for.
@@ -48,6 +63,7 @@ pub async fn open(
     node: &Arc<Node>,
     peer: &Peer,
     hello: Hello,
+    origin: Origin,
     socket: OwnedFd,
 ) -> Result<Opening, Refusal> {
     check_position(&hello)?;
@@ -58,14 +74,22 @@ pub async fn open(
         rank: hello.position.rank,
         uid: peer.uid,
         pid: peer.pid,
-        session: node.next_session(),
+        session: match origin {
+            Origin::Hello => node.next_session(),
+            Origin::LastDaemon(session) => session,
+        },
     };
     let session = Arc::new(Session::new(holder, grant, UnixStream::from(socket)));
+    if let Origin::LastDaemon(_) = origin {
+        session.now_kept();
+        session.progress.forget_step();
+    }
     let waiting_since = tokio::time::Instant::now();
     loop {
         match node.leases.acquire(&gpu.uuid, Arc::clone(&session)) {
             Ok(lease) => {
-                return Ok(Opening { node: Arc::clone(node), lease, gpu, hello, watch: None });
+                let node = Arc::clone(node);
+                return Ok(Opening { node, lease, gpu, hello, origin, watch: None, begun: None });
             }
             Err(denied)
                 if will_pass(&denied, &session.holder)
@@ -155,25 +179,33 @@ impl Opening {
         self.watch = Some(watch);
     }
 
+    /// What ends as soon as the session is one of its job's, or will never be.
+    pub fn begun(&mut self) -> oneshot::Receiver<Infallible> {
+        let (begun, receiver) = oneshot::channel();
+        self.begun = Some(begun);
+        receiver
+    }
+
     /// Runs the session to its end, on the thread of the rank.
-    pub fn run(self) {
+    pub fn run(mut self) {
         let session = Arc::clone(self.session());
-        let refusal = match self.begin() {
-            Ok((rank, job)) => {
-                self.follow(rank, &job);
-                None
-            }
-            Err(refusal) => Some(refusal),
-        };
+        let begun = self.begin();
+        self.begun = None;
+        let result = begun.map(|(rank, job)| self.follow(rank, &job));
         session.progress.ended.store(true, Relaxed);
         if let Some(watch) = &self.watch {
             watch.abort();
         }
-        if let Some(refusal) = refusal {
-            self.log_refusal(&refusal);
-            // Whoever is told may ask for the GPU again at once.
-            drop(self);
-            tell(&session, &DaemonMessage::Refusal(refusal));
+        match result {
+            Ok(End::HandedOver) => {}
+            Ok(_) => session.close(),
+            Err(refusal) => {
+                self.log_refusal(&refusal);
+                // Whoever is told may ask for the GPU again at once.
+                drop(self);
+                tell(&session, &DaemonMessage::Refusal(refusal));
+                session.close();
+            }
         }
     }
 
@@ -208,9 +240,35 @@ impl Opening {
             // Training goes on at whatever memory clock the driver picks.
             self.session().progress.problem.store(Some(Arc::new(error.to_string())));
         }
-        self.welcome();
         let session = Arc::clone(self.session());
-        Ok((Rank::new(session, Arc::clone(&job), stage, clocks, joined), job))
+        let rank = Rank::new(session, Arc::clone(&job), stage, clocks, joined);
+        let rank = match self.origin {
+            Origin::Hello => {
+                self.welcome();
+                self.keep();
+                rank
+            }
+            Origin::LastDaemon(_) => rank.in_the_middle(),
+        };
+        self.log_lease();
+        Ok((rank, job))
+    }
+
+    /// Only what has its welcome is kept: the next daemon says none.
+    fn keep(&self) {
+        let session = self.session();
+        let kept = ClientMessage::Hello(self.hello.clone())
+            .to_frame()
+            .map_err(io::Error::other)
+            .and_then(|hello| keep(session.holder.session, session.stream(), &hello));
+        match kept {
+            Ok(true) => session.now_kept(),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(
+                session = session.holder.session,
+                "a restart of pfod will end this session, for systemd cannot keep it: {error}"
+            ),
+        }
     }
 
     fn make_blocking(&self) -> io::Result<()> {
@@ -274,16 +332,9 @@ impl Opening {
     }
 
     fn welcome(&self) {
-        let holder = &self.session().holder;
-        tracing::info!(
-            name: journal::LEASED,
-            job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
-            gpu_uuid = %self.gpu.uuid, session = holder.session, client = ?self.hello.client,
-            "leased the GPU"
-        );
         let welcome = Welcome {
             daemon: concat!("pfod ", env!("CARGO_PKG_VERSION")).into(),
-            session: holder.session,
+            session: self.session().holder.session,
             gpu_uuid: self.gpu.uuid.clone(),
             gpu_model: self.gpu.model.clone(),
             idle_limit_ms: self.idle_limit().as_millis() as u64,
@@ -291,7 +342,20 @@ impl Opening {
         tell(self.session(), &DaemonMessage::Welcome(welcome));
     }
 
-    fn follow(&self, mut rank: Rank, job: &Job) {
+    fn log_lease(&self) {
+        let holder = &self.session().holder;
+        let how = match self.origin {
+            Origin::Hello => "leased the GPU",
+            Origin::LastDaemon(_) => "leased the GPU again, as with the last pfod",
+        };
+        tracing::info!(
+            name: journal::LEASED,
+            job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
+            gpu_uuid = %self.gpu.uuid, session = holder.session, client = ?self.hello.client, "{how}"
+        );
+    }
+
+    fn follow(&self, mut rank: Rank, job: &Job) -> End {
         let end = rank.serve();
         rank.measure_end();
         let holder = &self.session().holder;
@@ -312,11 +376,12 @@ impl Opening {
             self.node.owed.notify_one();
         }
         job.leave(self.session());
-        let why = match end {
-            End::Goodbye => "the rank said goodbye".to_owned(),
-            End::HungUp => "the connection ended".to_owned(),
+        let why = match &end {
+            End::Goodbye => "the rank said goodbye",
+            End::HungUp => "the connection ended",
+            End::HandedOver => "the next pfod takes it up",
             End::Closed(reason, message) => {
-                let closing = Closing { reason, message: message.clone() };
+                let closing = Closing { reason: *reason, message: message.clone() };
                 tell(self.session(), &DaemonMessage::Closing(closing));
                 message
             }
@@ -326,6 +391,7 @@ impl Opening {
             job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
             gpu_uuid = %self.gpu.uuid, session = holder.session, old_mhz, "the lease ended: {why}"
         );
+        end
     }
 
     fn log_refusal(&self, refusal: &Refusal) {

@@ -46,6 +46,18 @@ impl Swap {
         Self { number, plan, step, not_before, ranks, replaces: None }
     }
 
+    /// A swap whose step is decided, and that these ranks have yet to take up.
+    #[must_use]
+    pub fn decided(
+        number: u64,
+        plan: Option<Arc<JobPlan>>,
+        step: u64,
+        ranks: Vec<Arc<Progress>>,
+    ) -> Self {
+        let undecided = Self::new(number, plan, step, ranks);
+        Self { step: AtomicU64::new(step), ..undecided }
+    }
+
     /// Takes the place of a swap that no rank has taken up.
     #[must_use]
     pub fn replacing(self, other: Option<Arc<Self>>) -> Self {

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use tokio::io::unix::AsyncFd;
@@ -92,4 +93,28 @@ pub(crate) fn take_passed(fd: RawFd) -> OwnedFd {
 pub(crate) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` stays open, and the same descriptor, for as long as the `AsyncFd` owns it.
     unsafe { AsyncFd::register(fd) }.map_err(io::Error::from)
+}
+
+/// What makes a read that waits return. Nobody else sends it.
+const INTERRUPTION: Signal = Signal::SIGUSR1;
+
+/// Lets [`interrupt_thread`] end a read that waits, and nothing else.
+///
+/// # Errors
+/// If the kernel does not take the handler.
+pub(crate) fn allow_interruptions() -> io::Result<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // The driver's calls are restarted. A read of a socket with a timeout never is.
+    let flags = SaFlags::SA_RESTART;
+    let action = SigAction::new(SigHandler::Handler(nothing), flags, SigSet::empty());
+    // SAFETY: a handler that does nothing does nothing that a handler must not do.
+    unsafe { sigaction(INTERRUPTION, &action) }.map(drop).map_err(io::Error::from)
+}
+
+/// Interrupts a thread of this process, by the kernel's number of it.
+pub(crate) fn interrupt_thread(thread: i32) {
+    // SAFETY: the call takes three numbers. A thread that is gone is none of this process any more.
+    unsafe {
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, INTERRUPTION as libc::c_int);
+    }
 }

@@ -18,8 +18,14 @@ pub struct Daemon {
 impl Daemon {
     /// Starts one with further arguments.
     pub fn start(node: &Node, arguments: &[&str]) -> Self {
-        let mut command = Self::command(node, arguments);
-        Self { process: Process::start("pfod", node.directory(), &mut command) }
+        let mut command = Command::new(programs::program("pfod"));
+        command.env_remove("NOTIFY_SOCKET");
+        Self::run(node, command.arg("--config").arg(node.config()).args(arguments))
+    }
+
+    /// Starts one through a command that runs its last arguments.
+    pub fn start_under(node: &Node, mut command: Command) -> Self {
+        Self::run(node, command.arg(programs::program("pfod")).arg("--config").arg(node.config()))
     }
 
     /// Asks it to stop, and waits for its end.
@@ -28,17 +34,12 @@ impl Daemon {
         self.process.wait()
     }
 
-    fn command(node: &Node, arguments: &[&str]) -> Command {
-        let mut command = Command::new(programs::program("pfod"));
+    fn run(node: &Node, command: &mut Command) -> Self {
         command
-            .arg("--config")
-            .arg(node.config())
-            .args(arguments)
             .env("PFO_SIM_STATE", node.machine.state())
             .env_remove("JOURNAL_STREAM")
-            .env_remove("NOTIFY_SOCKET")
             .env_remove("PFO_LOG")
             .env("NO_COLOR", "1");
-        command
+        Self { process: Process::start("pfod", node.directory(), command) }
     }
 }

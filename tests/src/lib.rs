@@ -21,6 +21,7 @@ pub mod programs;
 pub mod ran;
 pub mod rank;
 pub mod relay;
+pub mod service_manager;
 pub mod skip;
 pub mod trainer;
 pub mod wait;

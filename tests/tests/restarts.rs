@@ -1,0 +1,342 @@
+//! A daemon that systemd restarts, or starts again, under ranks that train: they keep their sessions.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use pfo::ProblemCode;
+use pfo_protocol::{ClientMessage, GpuName, Mark, RefusalCode, SwapTarget};
+use pfo_tests::client::{Client, hello};
+use pfo_tests::identity::{self, Identity};
+use pfo_tests::needs_root;
+use pfo_tests::node::{Node, Setup};
+use pfo_tests::plan::TestPlan;
+use pfo_tests::rank::Rank;
+use pfo_tests::relay::Relay;
+use pfo_tests::service_manager::ServiceManager;
+use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+
+const JOB: &str = "job";
+
+fn managed_node() -> (Node, ServiceManager) {
+    let mut node = Node::create(&Setup::default());
+    let manager = ServiceManager::start(&mut node);
+    (node, manager)
+}
+
+fn until_locked(node: &Node, gpu: usize, mhz: u32) {
+    node.until_is(&format!("the lock of GPU {gpu}"), &Some(mhz), || node.machine.sm_lock(gpu));
+}
+
+/// Two ranks in the middle of a step of a plan.
+fn two_ranks_on_plan(node: &Node) -> (Vec<Rank>, TestPlan) {
+    let ranks = Rank::open_all(node, JOB, 2, 3);
+    let plan = TestPlan::distinct(2, 3, 600);
+    node.take_up(JOB, &plan.to_json());
+    for (gpu, rank) in ranks.iter().enumerate() {
+        rank.session.step_begin();
+        rank.instruction(0);
+        until_locked(node, gpu, plan.clocks(gpu as u32)[1]);
+    }
+    (ranks, plan)
+}
+
+fn sessions(node: &Node) -> Vec<u64> {
+    node.job(JOB).ranks.iter().map(|rank| rank.session).collect()
+}
+
+fn assert_nothing_noticed(ranks: &[Rank]) {
+    for rank in ranks {
+        let counters = rank.session.counters();
+        assert_eq!(rank.session.problem(), None);
+        assert_eq!((counters.dropped, counters.reconnects), (0, 0));
+    }
+}
+
+/// The ranks keep their sessions, and the first step that begins afterwards runs on the plan.
+fn survives(interrupt: impl Fn(&ServiceManager, &mut Node)) {
+    let (mut node, manager) = managed_node();
+    node.lock_by_another_tool(3);
+    let (ranks, plan) = two_ranks_on_plan(&node);
+    let before = sessions(&node);
+    interrupt(&manager, &mut node);
+    node.assert_only_locked(&[(3, pfo_tests::free::FOREIGN_MHZ)]);
+    // Nobody is there to hear this.
+    for rank in &ranks {
+        (1..6).for_each(|position| rank.instruction(position));
+        rank.session.step_end();
+    }
+    manager.start_daemon(&mut node);
+    assert_eq!(sessions(&node), before);
+    for (gpu, rank) in ranks.iter().enumerate() {
+        rank.session.step_begin();
+        until_locked(&node, gpu, plan.clocks(gpu as u32)[0]);
+        rank.instruction(0);
+        until_locked(&node, gpu, plan.clocks(gpu as u32)[1]);
+    }
+    assert_eq!(node.ledger_entries(), 2);
+    assert_nothing_noticed(&ranks);
+    let status = node.job(JOB);
+    assert!(status.ranks.iter().all(|rank| (rank.step, rank.plan) == (Some(1), Some(1))));
+    assert!(status.ranks.iter().all(|rank| rank.mismatched_steps + rank.lost_events == 0));
+    drop(ranks);
+    node.assert_only_locked(&[(3, pfo_tests::free::FOREIGN_MHZ)]);
+    node.until_is("the store", &Vec::<String>::new(), || manager.stored());
+}
+
+#[test]
+fn a_restart_costs_no_rank_its_session_and_only_the_step_in_between_its_clocks() {
+    survives(ServiceManager::stop_daemon);
+}
+
+#[test]
+fn a_daemon_that_is_killed_costs_no_rank_its_session_either() {
+    survives(ServiceManager::kill_daemon);
+}
+
+#[test]
+fn a_training_goes_through_restarts_and_kills_without_a_failed_step_or_another_session() {
+    let (mut node, manager) = managed_node();
+    let plan = TestPlan::distinct(STAGES, MICROBATCHES, 600);
+    let training = Training::start_on_plan(&node, JOB, &Identity::trainer(), &plan);
+    let before = sessions(&node);
+    for round in 0..6 {
+        if round % 2 == 0 {
+            manager.stop_daemon(&mut node);
+        } else {
+            manager.kill_daemon(&mut node);
+        }
+        assert_eq!(node.ledger_entries(), 0);
+        manager.start_daemon(&mut node);
+        node.until("every rank is in a step of the plan", || {
+            match node.job(JOB).ranks.iter().filter(|rank| rank.plan == Some(1)).count() {
+                4 => Ok(()),
+                ranks => Err(format!("{ranks} are")),
+            }
+        });
+        assert_eq!(sessions(&node), before);
+        let step = training.ranks(&node).iter().filter_map(|rank| rank.1).max().unwrap();
+        training.until_step(&node, step + 2);
+        assert!(node.job(JOB).ranks.iter().all(|rank| rank.mismatched_steps == 0));
+    }
+    let swapped_at = training.take_up(&node, &plan);
+    training.until_step(&node, swapped_at + 1);
+    let report = training.stop();
+    for rank in report["ranks"].as_array().unwrap() {
+        assert_eq!(rank["events"]["reconnects"], 0, "{rank}");
+        assert_eq!(rank["events"]["dropped"], 0, "{rank}");
+        assert_eq!(rank["problem"], serde_json::Value::Null);
+    }
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn a_daemon_that_is_stopped_for_good_leaves_nothing_locked_and_its_ranks_know() {
+    let (mut node, manager) = managed_node();
+    let (ranks, _) = two_ranks_on_plan(&node);
+    manager.stop_for_good(&mut node);
+    node.assert_only_locked(&[]);
+    node.until("the ranks know", || {
+        let lost = |rank: &&Rank| rank.session.problem().is_none();
+        ranks.iter().find(lost).map_or(Ok(()), |_| Err("one does not".to_owned()))
+    });
+    ranks.iter().for_each(Rank::step);
+}
+
+#[test]
+fn a_rank_that_ends_while_there_is_no_daemon_holds_nothing_afterwards() {
+    let (mut node, manager) = managed_node();
+    let (mut ranks, _) = two_ranks_on_plan(&node);
+    manager.stop_daemon(&mut node);
+    drop(ranks.pop());
+    manager.start_daemon(&mut node);
+    assert_eq!(node.status().daemon.sessions, 1);
+    drop(Rank::open(&node, "next", 1, 2, 3));
+    ranks[0].session.step_begin();
+    node.until_is("the other rank's step", &Some(1), || node.rank(JOB, 0).step);
+}
+
+#[test]
+fn a_trainer_that_is_killed_while_there_is_no_daemon_holds_nothing_although_its_child_does() {
+    let (mut node, manager) = managed_node();
+    let mut relay = Relay::connect_with_child(&node);
+    relay.say(&ClientMessage::Hello(hello(JOB, 0, 1, GpuName::Uuid(node.machine.uuid(0)))));
+    relay.answer();
+    node.until_is("what is stored", &2, || manager.stored().len());
+    manager.stop_daemon(&mut node);
+    relay.kill();
+    manager.start_daemon(&mut node);
+    node.until_is("sessions", &0, || node.status().daemon.sessions);
+    node.until_is("the store", &Vec::<String>::new(), || manager.stored());
+}
+
+#[test]
+fn who_may_not_train_any_more_is_told_so_at_the_restart() {
+    needs_root!();
+    let (mut node, manager) = managed_node();
+    let mut relay = Relay::connect(&node, &Identity::trainer());
+    relay.say(&ClientMessage::Hello(hello(JOB, 0, 1, GpuName::Uuid(node.machine.uuid(0)))));
+    relay.answer();
+    node.until_is("what is stored", &2, || manager.stored().len());
+    let (trainers, administrators) = identity::group_names();
+    let text = fs::read_to_string(node.config()).unwrap();
+    fs::write(node.config(), text.replace(&trainers, &administrators)).unwrap();
+    manager.restart(&mut node);
+    match relay.answer() {
+        pfo_protocol::DaemonMessage::Refusal(refusal) => {
+            assert_eq!(refusal.code, RefusalCode::NotAuthorized, "{refusal}");
+        }
+        other => panic!("{other:?}"),
+    }
+    node.until_is("sessions", &0, || node.status().daemon.sessions);
+}
+
+#[test]
+fn what_another_version_stored_ends_the_session_and_the_rank_opens_another() {
+    for spoilt in [&[77, 0, 0, 0, 9, 0, 1, 0, 1, 1][..], b"", &[0; 64]] {
+        let (mut node, manager) = managed_node();
+        let (ranks, plan) = two_ranks_on_plan(&node);
+        let before = sessions(&node);
+        manager.stop_daemon(&mut node);
+        manager.spoil_stored_files(spoilt);
+        manager.start_daemon(&mut node);
+        node.until_is("ranks that are back", &2, || {
+            ranks.iter().filter(|rank| rank.session.problem().is_none()).count()
+        });
+        let after = sessions(&node);
+        assert!(after.iter().all(|session| session > before.iter().max().unwrap()), "{after:?}");
+        ranks.iter().for_each(|rank| rank.session.step_begin());
+        (0..2).for_each(|gpu| until_locked(&node, gpu, plan.clocks(gpu as u32)[0]));
+        drop(ranks);
+        node.assert_only_locked(&[]);
+    }
+}
+
+#[test]
+fn a_peer_that_is_in_the_middle_of_a_frame_delays_no_restart_and_loses_only_its_own_session() {
+    let (mut node, manager) = managed_node();
+    let (ranks, plan) = two_ranks_on_plan(&node);
+    let mut trickling = Client::connect(&node.socket());
+    trickling.open(hello("trickle", 0, 1, GpuName::Uuid(node.machine.uuid(2)))).unwrap();
+    node.until_is("what is stored", &6, || manager.stored().len());
+    trickling.send(&[20, 0, 0, 0, 1]);
+    manager.restart(&mut node);
+    trickling.assert_ended();
+    assert_eq!(node.status().daemon.sessions, 2);
+    ranks[0].session.step_begin();
+    until_locked(&node, 0, plan.clocks(0)[0]);
+    assert_nothing_noticed(&ranks);
+}
+
+#[test]
+fn a_swap_that_is_put_off_happens_at_its_step_although_the_daemon_is_restarted() {
+    let (mut node, manager) = managed_node();
+    let (ranks, first) = two_ranks_on_plan(&node);
+    let second = TestPlan::new(2, 3, |_, _| 1200);
+    let plan = node.plan_file("plan.json", &second.to_json());
+    let arguments = ["plan", "swap", JOB, &plan, "--at-step", "2", "--json"];
+    assert_eq!(node.pfoctl(&Identity::own(), &arguments).json()["step"], 2);
+    manager.restart(&mut node);
+    for (gpu, rank) in ranks.iter().enumerate() {
+        rank.session.step_begin();
+        until_locked(&node, gpu, first.clocks(gpu as u32)[0]);
+    }
+    assert_eq!(node.job(JOB).swap_at_step, Some(2));
+    for (gpu, rank) in ranks.iter().enumerate() {
+        rank.session.step_begin();
+        until_locked(&node, gpu, 1200);
+    }
+    assert_eq!(node.job(JOB).swap_at_step, None);
+}
+
+#[test]
+fn no_swap_is_agreed_on_before_it_is_known_again_how_far_the_ranks_are() {
+    let (mut node, manager) = managed_node();
+    let (ranks, _) = two_ranks_on_plan(&node);
+    manager.restart(&mut node);
+    let refusal = node.swap(JOB, SwapTarget::DefaultClocks).unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::LimitReached);
+    assert_eq!(refusal.message, "rank 0 of job job has begun no step since pfod was restarted");
+    ranks.iter().for_each(|rank| rank.session.step_begin());
+    node.until_is("ranks in step 1", &2, || {
+        node.job(JOB).ranks.iter().filter(|rank| rank.step == Some(1)).count()
+    });
+    assert_eq!(node.swap(JOB, SwapTarget::DefaultClocks).unwrap().step, 2);
+}
+
+#[test]
+fn a_rollback_after_a_restart_leads_to_the_plan_that_ran_before() {
+    let (mut node, manager) = managed_node();
+    let (ranks, first) = two_ranks_on_plan(&node);
+    node.take_up(JOB, &TestPlan::new(2, 3, |_, _| 1200).to_json());
+    ranks.iter().for_each(|rank| rank.session.step_begin());
+    (0..2).for_each(|gpu| until_locked(&node, gpu, 1200));
+    manager.restart(&mut node);
+    ranks.iter().for_each(|rank| rank.session.step_begin());
+    (0..2).for_each(|gpu| until_locked(&node, gpu, 1200));
+    let ran = node.pfoctl(&Identity::own(), &["plan", "rollback", JOB, "--json"]);
+    assert_eq!(ran.json()["plan"]["number"], 1, "{ran:?}");
+    ranks.iter().for_each(|rank| rank.session.step_begin());
+    (0..2).for_each(|gpu| until_locked(&node, gpu, first.clocks(gpu as u32)[0]));
+}
+
+#[test]
+fn a_suspended_plan_stays_suspended_and_status_says_why() {
+    let (mut node, manager) = managed_node();
+    let (ranks, _) = two_ranks_on_plan(&node);
+    let suspended = || node.job(JOB).plan.unwrap().suspended;
+    for _ in 0..3 {
+        ranks[0].session.step_begin();
+        ranks[0].instruction(3);
+    }
+    let why = node.until("the plan is suspended", || suspended().ok_or("it is not".to_owned()));
+    manager.restart(&mut node);
+    assert_eq!(node.job(JOB).plan.unwrap().suspended, Some(why));
+    ranks.iter().for_each(|rank| rank.session.step_begin());
+    node.until_is("ranks that have begun a step", &2, || {
+        node.job(JOB).ranks.iter().filter(|rank| rank.step.is_some()).count()
+    });
+    assert!(node.status().gpus.iter().all(|gpu| gpu.requested_mhz.is_none()));
+    assert_eq!((node.machine.sm_lock(0), node.machine.sm_lock(1)), (None, None));
+}
+
+#[test]
+fn without_systemd_the_ranks_open_other_sessions_and_find_their_plan() {
+    let mut node = Node::start();
+    let (ranks, plan) = two_ranks_on_plan(&node);
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        node.daemon().process.signal(signal);
+        node.daemon().process.wait();
+        node.daemon = None;
+        node.start_daemon();
+        node.until("the ranks are back", || {
+            ranks.iter().for_each(Rank::step);
+            let back = ranks.iter().all(|rank| rank.session.problem().is_none());
+            if back { Ok(()) } else { Err("not yet".to_owned()) }
+        });
+        ranks.iter().for_each(|rank| rank.session.step_begin());
+        (0..2).for_each(|gpu| until_locked(&node, gpu, plan.clocks(gpu as u32)[0]));
+    }
+    let code = ranks[0].session.problem().map(|problem| problem.code);
+    assert_ne!(code, Some(ProblemCode::NoDaemon));
+    drop(ranks);
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn an_event_that_was_told_before_the_restart_is_not_told_again() {
+    let (mut node, manager) = managed_node();
+    let mut client = Client::connect(&node.socket());
+    client.open(hello(JOB, 0, 1, GpuName::Uuid(node.machine.uuid(0)))).unwrap();
+    client.tell(Mark::StepBegin(0));
+    node.until_is("the step", &Some(0), || node.rank(JOB, 0).step);
+    node.until_is("what is stored", &2, || manager.stored().len());
+    manager.stop_daemon(&mut node);
+    client.tell(Mark::StepEnd(0));
+    client.tell(Mark::StepBegin(1));
+    manager.start_daemon(&mut node);
+    node.until_is("the step", &Some(1), || node.rank(JOB, 0).step);
+    assert_eq!(node.rank(JOB, 0).lost_events, 0);
+    client.lose(3);
+    client.tell(Mark::StepEnd(1));
+    node.until_is("lost events", &3, || node.rank(JOB, 0).lost_events);
+}

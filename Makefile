@@ -76,7 +76,8 @@ lint: ## Check format, lints, documentation, dependencies and the unit's hardeni
 	cargo deny --offline check bans licenses sources
 	systemd-analyze security --offline=true --threshold=15 --no-pager systemd/pfod.service | tail -1
 
-bench: programs ## Measure latencies, memory and planning side by side
+bench: programs ## Measure latencies, memory and planning side by side, lowtime beside us
+	@scripts/setup --bench
 	cargo run --release --quiet -p pfo-tests --bin pfo-bench
 
 audit: ## Look for published vulnerabilities of dependencies (takes the network)

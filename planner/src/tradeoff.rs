@@ -1,7 +1,7 @@
 //! The choice that one instruction offers: how much energy each clock costs for its time.
 //!
 //! Only *effective* energy counts, e − P·t: the watts P that the GPU would have drawn waiting are
-//! paid either way. Filtering on raw energy instead, as lowtime does, loses the slow clocks that
+//! paid either way. Filtering on raw energy instead, as Perseus does, loses the slow clocks that
 //! still save.
 
 use std::collections::HashMap;

@@ -4,10 +4,15 @@
 //! whatever is compared takes turns in short blocks, so that the machine's noise hits both alike.
 
 mod bare_socket;
+mod bench_profile;
 mod call_cost;
 mod event_path;
+mod excess;
 mod footprint;
+mod lowtime;
+mod lowtime_run;
 mod node;
+mod our_run;
 mod placement;
 mod planning;
 mod proc_status;
@@ -21,7 +26,9 @@ use crate::report::Report;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const USAGE: &str = "usage: pfo-bench [--json] [event-path|call|footprint|planning]…";
+const USAGE: &str = "usage: pfo-bench [--json] [event-path|call|footprint|planning|lowtime]…
+PFO_BENCH_MICROBATCHES (12) and PFO_BENCH_FILTERS (raw,effective) say how lowtime is run,
+PFO_DATA_DIR where measured profiles are";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -44,7 +51,9 @@ fn run(arguments: &[String]) -> Result<()> {
     for argument in arguments {
         match argument.as_str() {
             "--json" => report.as_json(),
-            "event-path" | "call" | "footprint" | "planning" => chosen.push(argument.as_str()),
+            "event-path" | "call" | "footprint" | "planning" | "lowtime" => {
+                chosen.push(argument.as_str());
+            }
             _ => return Err(USAGE.into()),
         }
     }
@@ -63,6 +72,9 @@ fn run(arguments: &[String]) -> Result<()> {
     }
     if wanted("planning") {
         planning::measure(&mut report)?;
+    }
+    if wanted("lowtime") {
+        lowtime::measure(&mut report)?;
     }
     report.finish();
     Ok(())

@@ -169,6 +169,43 @@ fn an_order_may_come_from_a_file() {
 }
 
 #[test]
+fn an_order_may_say_what_waits_for_what() {
+    let bench = Bench::new();
+    let on = |stage: u32, instruction: &str| {
+        format!(r#"{{"stage": {stage}, "instruction": "{instruction}", "microbatch": 0}}"#)
+    };
+    let stage = r#"[{"instruction": "forward", "microbatch": 0},
+                    {"instruction": "backward", "microbatch": 0}]"#;
+    let order = |dependencies: &str| {
+        bench.write(
+            "order.json",
+            &format!(
+                r#"{{"format": "pfo-order/1", "stages": [{stage}, {stage}],
+                     "dependencies": [{dependencies}]}}"#
+            ),
+        );
+    };
+    let time_s = || {
+        let planned = plan(&bench, &["--order", "order.json"]);
+        planned["predicted"]["iteration_time_s"].as_f64().unwrap()
+    };
+    order("");
+    let by_rule_s = time_s();
+    // The second stage need not wait for the first, nor the first for the second's gradient.
+    let freed = |stage, name: &str| format!(r#"{{"of": {}, "after": []}}"#, on(stage, name));
+    order(&[freed(1, "forward"), freed(0, "backward")].join(", "));
+    let freed_s = time_s();
+    assert!(freed_s < 0.7 * by_rule_s, "{freed_s} {by_rule_s}");
+    bench.done(&["plan", "plot", "frontier", "--kind", "timeline", "-o", "a.svg"]);
+
+    order(&format!(r#"{{"of": {}, "after": [{}]}}"#, on(0, "forward"), on(1, "forward")));
+    let optimize = ["plan", "optimize", "profile.csv", "--p2p-power", "80", "-o", "frontier"];
+    let ran = bench.run(&[&optimize[..], &["--order", "order.json"]].concat());
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("order.json") && ran.stderr.contains("deadlock"), "{}", ran.stderr);
+}
+
+#[test]
 fn ranks_of_a_stage_are_combined_as_asked() {
     let bench = Bench::new();
     let profile = std::fs::read_to_string(bench.path("profile.csv")).unwrap();

@@ -49,7 +49,7 @@ impl Frontier {
 fn keep(pipeline: &Pipeline, p2p_power: Watts, plan: &Plan) -> Result<Kept, PlanError> {
     let network = pipeline.network();
     let mut rows = Vec::with_capacity(network.num_instructions());
-    let mut measured = network.transfers();
+    let mut measured = network.all_unplanned();
     let stages = (0..).map(Stage).zip(&network.stages);
     for (planned, (stage, operations)) in plan.stages.iter().zip(stages) {
         let differs = |place: usize| PlanError::PlanContent {

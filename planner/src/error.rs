@@ -2,10 +2,11 @@
 //!
 //! A message names the value, the place and, where it is not obvious, what to do about it.
 
+use crate::dependencies::StageUnit;
 use crate::frontier::Frontier;
 use crate::instruction::Instruction;
 use crate::schedule::Schedule;
-use crate::units::{Mhz, Microbatch, Stage};
+use crate::units::{Mhz, Stage};
 
 /// Why a profile, a plan, a frontier file or a deadline was refused.
 #[derive(Debug, thiserror::Error)]
@@ -161,17 +162,16 @@ pub enum PlanError {
         schedule: Schedule,
     },
 
-    /// Stages that wait for each other.
+    /// An instruction that waits for ever.
     #[error(
-        "stage {stage} waits for ever at {instruction} of microbatch {microbatch}: the order of its instructions deadlocks with another stage's"
+        "the order deadlocks: {waiting} waits for {awaited}; change the order of instructions, or \
+         what they wait for"
     )]
     Deadlock {
-        /// One of those that wait.
-        stage: Stage,
-        /// What it cannot begin.
-        instruction: Instruction,
-        /// Of which microbatch.
-        microbatch: Microbatch,
+        /// What cannot begin.
+        waiting: StageUnit,
+        /// What it waits for, and why in vain.
+        awaited: String,
     },
 
     /// A plan that asks for a clock that was not measured.

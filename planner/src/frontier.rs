@@ -260,7 +260,7 @@ fn check(pipeline: &Pipeline, p2p_power: Watts, options: Options) -> Result<(), 
             expected: "between 2 and 100000",
         });
     }
-    for operation in pipeline.network().operations.iter().filter(|op| !op.is_transfer) {
+    for operation in pipeline.network().operations.iter().filter(|op| op.is_run()) {
         let (stage, instruction) = (operation.stage, operation.instruction);
         let rows = pipeline.profile().table(stage, instruction).len();
         if rows > Frontier::MAX_TABLE_ROWS {
@@ -306,10 +306,10 @@ fn lower_hull(plans: Vec<Realised>) -> Vec<Realised> {
 fn keep(pipeline: &Pipeline, p2p_power: Watts, choices: &Choices, plan: &Realised) -> Kept {
     let network = pipeline.network();
     let mut row_of = vec![0; network.len()];
-    let mut measured = network.transfers();
+    let mut measured = network.all_unplanned();
     for (index, (operation, &choice)) in network.operations.iter().zip(&plan.assignment).enumerate()
     {
-        if operation.is_transfer {
+        if !operation.is_run() {
             continue;
         }
         let (stage, instruction) = (operation.stage, operation.instruction);

@@ -47,7 +47,7 @@ impl Rates {
         let mut at = vec![Vec::new(); tradeoffs.list.len()];
         for (operation, &kind) in pipeline.network().operations.iter().zip(&tradeoffs.of) {
             let kind = &mut at[usize::from(kind)];
-            if kind.is_empty() && !operation.is_transfer {
+            if kind.is_empty() && operation.is_run() {
                 let table = pipeline.profile().table(operation.stage, operation.instruction);
                 let rows = clocks.iter().filter_map(|&clock| nearest(table, clock));
                 kind.extend(rows.map(|row| (row.time_s, row.energy_j - p2p_power.0 * row.time_s)));

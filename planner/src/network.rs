@@ -1,36 +1,60 @@
 //! The operations of a step and which of them wait for which.
 //!
-//! Built as a `petgraph` graph, which finds deadlocks, and kept as flat arrays in an order in which
-//! every operation comes after those it waits for: planning walks them a million times.
-
-use std::collections::HashMap;
+//! Built as a graph, and kept as flat arrays in an order in which every operation comes after those it
+//! waits for: planning walks them a million times.
 
 use petgraph::algo::toposort;
-use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::graph::NodeIndex;
 
 use crate::delays::Delays;
+use crate::dependencies::{Dependency, StageUnit};
 use crate::error::PlanError;
 use crate::instruction::Instruction;
+use crate::precedence::{deadlock, precedence};
 use crate::profile::Measurement;
 use crate::schedule::StageOrder;
 use crate::unit::{Chunk, Unit};
 use crate::units::{Mhz, Microbatch, Stage};
 
-/// One instruction of a step, or a transfer between two of them.
+/// What an operation is in a step. Only instructions are run by a stage and have a clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Role {
+    Instruction,
+    /// The way of a product to another stage.
+    Transfer,
+    /// Where one waits for several or several wait for one; takes no time.
+    Junction,
+}
+
+/// One instruction of a step, or what stands between two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
-    /// Of a transfer, the one that waits for it.
+    pub(crate) role: Role,
+    /// Of what is no instruction, that of one beside it.
     pub(crate) stage: Stage,
     pub(crate) instruction: Instruction,
     pub(crate) chunk: Chunk,
     pub(crate) microbatch: Microbatch,
-    /// A transfer takes time but no stage runs it and no plan has a clock for it.
-    pub(crate) is_transfer: bool,
 }
 
 impl Operation {
+    /// An instruction of a stage.
+    pub(crate) fn run(stage: Stage, unit: Unit) -> Self {
+        let Unit { instruction, microbatch, chunk } = unit;
+        Self { role: Role::Instruction, stage, instruction, chunk, microbatch }
+    }
+
+    /// Whether a stage runs it.
+    pub(crate) fn is_run(&self) -> bool {
+        self.role == Role::Instruction
+    }
+
     pub(crate) fn unit(&self) -> Unit {
         Unit { instruction: self.instruction, microbatch: self.microbatch, chunk: self.chunk }
+    }
+
+    pub(crate) fn stage_unit(&self) -> StageUnit {
+        StageUnit::new(self.stage, self.unit())
     }
 }
 
@@ -38,25 +62,39 @@ impl Operation {
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     pub(crate) operations: Vec<Operation>,
-    /// For each operation the one before it on its stage and the one whose product it needs;
+    /// For each operation the one before it on its stage and another that it waits for;
     /// `operations.len()` stands for none.
     pub(crate) predecessors: Vec<[u32; 2]>,
     /// For each operation those that have it as a predecessor; padded as `predecessors` is.
     pub(crate) successors: Vec<[u32; 2]>,
-    /// For each stage its operations in the order in which it runs them; no transfers.
+    /// For each stage its operations in the order in which it runs them; instructions only.
     pub(crate) stages: Vec<Vec<u32>>,
     /// There are no transfers if they take no time.
     pub(crate) delays: Delays,
 }
 
 impl Network {
-    /// The operations of stages that run these orders.
+    /// The operations of stages that run these orders, and wait for each other by the rule.
+    ///
+    /// # Errors
+    /// Those of [`Network::with_dependencies`].
+    #[cfg(test)]
+    pub(crate) fn new(orders: &[StageOrder], delays: Delays) -> Result<Self, PlanError> {
+        Self::with_dependencies(orders, &[], delays)
+    }
+
+    /// The operations of stages that run these orders. What was said about who waits for what takes
+    /// the place of the rule.
     ///
     /// # Errors
     /// [`PlanError::Deadlock`] if stages would wait for each other, or for something never made.
-    pub(crate) fn new(orders: &[StageOrder], delays: Delays) -> Result<Self, PlanError> {
-        let graph = graph(orders, delays.transfer_time_s > 0.0)?;
-        let sorted = toposort(&graph, None).map_err(|cycle| deadlock(graph[cycle.node_id()]))?;
+    pub(crate) fn with_dependencies(
+        orders: &[StageOrder],
+        dependencies: &[Dependency],
+        delays: Delays,
+    ) -> Result<Self, PlanError> {
+        let graph = precedence(orders, dependencies, delays.transfer_time_s > 0.0)?;
+        let sorted = toposort(&graph, None).map_err(|cycle| deadlock(&graph, cycle.node_id()))?;
 
         // By depth, so that what runs at the same time lies together in memory.
         let mut depth = vec![0_u32; graph.node_count()];
@@ -94,7 +132,7 @@ impl Network {
         })
     }
 
-    /// The number of operations, transfers included.
+    /// The number of operations, those included that no stage runs.
     pub(crate) fn len(&self) -> usize {
         self.operations.len()
     }
@@ -104,15 +142,19 @@ impl Network {
         self.stages.iter().map(Vec::len).sum()
     }
 
-    /// What each operation takes, as far as no plan has a say in it: that is, transfers.
-    pub(crate) fn transfers(&self) -> Vec<Option<Measurement>> {
-        self.operations.iter().map(|op| op.is_transfer.then_some(self.transfer())).collect()
+    /// What an operation takes that no stage runs, so that no plan has a say in it.
+    pub(crate) fn unplanned(&self, operation: &Operation) -> Option<Measurement> {
+        let time_s = match operation.role {
+            Role::Instruction => return None,
+            Role::Transfer => self.delays.transfer_time_s,
+            Role::Junction => 0.0,
+        };
+        Some(Measurement { frequency: Mhz(0), time_s, energy_j: 0.0 })
     }
 
-    /// What a transfer takes.
-    pub(crate) fn transfer(&self) -> Measurement {
-        let time_s = self.delays.transfer_time_s;
-        Measurement { frequency: Mhz(0), time_s, energy_j: 0.0 }
+    /// The same for each operation.
+    pub(crate) fn all_unplanned(&self) -> Vec<Option<Measurement>> {
+        self.operations.iter().map(|operation| self.unplanned(operation)).collect()
     }
 
     /// When an operation can start, given when those before it end; `end_s` has a 0 behind its last.
@@ -131,66 +173,6 @@ impl Network {
         }
         last
     }
-}
-
-/// One node per operation, stage by stage, then the transfers; one edge from each to those that
-/// wait for it.
-///
-/// A node has at most two edges in and two out: its neighbour on the stage, and one product, which
-/// has one consumer elsewhere. A product of the own stage needs no edge if the order has it earlier.
-fn graph(orders: &[StageOrder], has_transfers: bool) -> Result<DiGraph<Operation, ()>, PlanError> {
-    let mut graph = DiGraph::new();
-    let mut producers = HashMap::new();
-    let num_stages = orders.len() as u16;
-    let mut num_chunks = 1;
-    for (stage, order) in (0..num_stages).map(Stage).zip(orders) {
-        let mut before = None;
-        for &Unit { instruction, microbatch, chunk } in order {
-            let operation = Operation { stage, instruction, chunk, microbatch, is_transfer: false };
-            num_chunks = num_chunks.max(chunk.0.saturating_add(1));
-            let node = graph.add_node(operation);
-            if let Some(product) = instruction.product() {
-                producers.insert((stage, chunk, product, microbatch), node);
-            }
-            if let Some(before) = before.replace(node) {
-                graph.add_edge(before, node, ());
-            }
-        }
-    }
-    for node in graph.node_indices() {
-        let Operation { stage, instruction, chunk, microbatch, .. } = graph[node];
-        let Some((from, from_chunk, product)) =
-            instruction.input((stage, chunk), num_stages, num_chunks)
-        else {
-            continue;
-        };
-        let Some(&producer) = producers.get(&(from, from_chunk, product, microbatch)) else {
-            return Err(deadlock(graph[node]));
-        };
-        if from == stage {
-            if producer >= node {
-                return Err(deadlock(graph[node]));
-            }
-        } else if has_transfers {
-            let transfer = graph.add_node(Operation {
-                stage,
-                instruction: Instruction::P2p,
-                chunk,
-                microbatch,
-                is_transfer: true,
-            });
-            graph.add_edge(producer, transfer, ());
-            graph.add_edge(transfer, node, ());
-        } else {
-            graph.add_edge(producer, node, ());
-        }
-    }
-    Ok(graph)
-}
-
-fn deadlock(operation: Operation) -> PlanError {
-    let Operation { stage, instruction, microbatch, .. } = operation;
-    PlanError::Deadlock { stage, instruction, microbatch }
 }
 
 #[cfg(test)]
@@ -245,23 +227,7 @@ mod tests {
                 .unwrap();
         assert_eq!((network.len(), network.num_instructions()), (8 + 6, 8));
         let time =
-            |index: usize| network.transfers()[index].map_or(1.0, |transfer| transfer.time_s);
+            |index: usize| network.all_unplanned()[index].map_or(1.0, |transfer| transfer.time_s);
         assert_eq!(network.makespan(time), 8.0 + 6.0 * 0.5);
-    }
-
-    #[test]
-    fn stages_that_wait_for_each_other_are_refused_by_name() {
-        let mut orders = one_f_one_b(2, 2);
-        orders[1].reverse();
-        let message = Network::new(&orders, Delays::default()).unwrap_err().to_string();
-        assert!(message.contains("deadlock") && message.contains("microbatch"), "{message}");
-    }
-
-    #[test]
-    fn a_product_that_nobody_makes_is_a_deadlock() {
-        let mut orders = one_f_one_b(2, 1);
-        orders[0].remove(0);
-        let message = Network::new(&orders, Delays::default()).unwrap_err().to_string();
-        assert!(message.contains("stage 1") && message.contains("forward"), "{message}");
     }
 }

@@ -1,7 +1,36 @@
-//! Whether a list of instructions is an order that a stage can run, wherever it comes from.
+//! What stages run, and whether a list of instructions is an order that a stage can run, wherever it
+//! comes from.
 
+use crate::dependencies::{Dependency, StageUnit};
 use crate::instruction::Instruction;
+use crate::schedule::StageOrder;
 use crate::unit::{Chunk, Unit};
+use crate::units::Stage;
+
+/// What each stage runs, and what waits for what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Stage `s` is at index `s`.
+    pub(crate) stages: Vec<StageOrder>,
+    pub(crate) num_microbatches: u32,
+    /// Of instructions that wait for something else than what follows from the rule.
+    pub(crate) dependencies: Vec<Dependency>,
+}
+
+impl Order {
+    /// Microbatches of a step.
+    pub fn num_microbatches(&self) -> u32 {
+        self.num_microbatches
+    }
+
+    /// Every instruction, stage by stage.
+    pub(crate) fn units(&self) -> impl Iterator<Item = StageUnit> {
+        (0..)
+            .map(Stage)
+            .zip(&self.stages)
+            .flat_map(|(stage, order)| order.iter().map(move |&unit| StageUnit::new(stage, unit)))
+    }
+}
 
 /// What is wrong with an order, and at which of its instructions, if at one.
 pub(crate) struct Misordered {

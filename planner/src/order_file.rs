@@ -9,13 +9,14 @@
 //! Stages come first to last, each with what it runs in a step, first to last. `"chunk"` says on
 //! which model chunk where a stage has several. What waits for what follows from the instructions:
 //! a forward for the activation of the virtual stage before, a backward for the gradient of the one
-//! after.
+//! after. Where it does not, a field `"dependencies"` beside `"stages"` says it: see `dependencies`.
 
 use serde::Deserialize;
 
 use crate::delays::Delays;
+use crate::dependencies::{BadDependency, Dependency, check_dependencies};
 use crate::error::{PlanError, excerpt};
-use crate::order::{Misordered, check_order};
+use crate::order::{Misordered, Order, check_order};
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, shortened};
 use crate::profile::Profile;
@@ -23,26 +24,21 @@ use crate::schedule::{Schedule, StageOrder};
 
 const FORMAT: &str = "pfo-order/1";
 
-/// What each stage runs; stage `s` is at index `s`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
-    stages: Vec<StageOrder>,
-    num_microbatches: u32,
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
     format: String,
     stages: Vec<StageOrder>,
+    #[serde(default)]
+    dependencies: Vec<Dependency>,
 }
 
 impl Order {
     /// Reads an order.
     ///
     /// # Errors
-    /// If the bytes are no such document, or a stage does not run every microbatch once forward
-    /// and once backward.
+    /// If the bytes are no such document, a stage does not run every microbatch once forward and
+    /// once backward, or a dependency names what no stage runs.
     pub fn from_json(bytes: &[u8]) -> Result<Self, PlanError> {
         let document: Document = serde_json::from_slice(bytes)
             .map_err(|error| refused("the file", shortened(&error.to_string())))?;
@@ -64,12 +60,11 @@ impl Order {
                 },
             )?;
         }
-        Ok(Self { stages, num_microbatches })
-    }
-
-    /// Microbatches of a step.
-    pub fn num_microbatches(&self) -> u32 {
-        self.num_microbatches
+        let order = Self { stages, num_microbatches, dependencies: document.dependencies };
+        check_dependencies(order.units(), &order.dependencies).map_err(
+            |BadDependency { number, problem }| refused(&format!("dependency {number}"), problem),
+        )?;
+        Ok(order)
     }
 
     /// The pipeline of stages that run this order.
@@ -78,8 +73,7 @@ impl Order {
     /// If the profile has other stages or lacks an instruction, a delay is no possible time, or the
     /// order deadlocks.
     pub fn pipeline(&self, profile: &Profile, delays: Delays) -> Result<Pipeline, PlanError> {
-        let microbatches = self.num_microbatches;
-        Pipeline::with_orders(profile, Schedule::Custom, microbatches, &self.stages, delays)
+        Pipeline::of_order(profile, Schedule::Custom, self.clone(), delays)
     }
 }
 
@@ -142,6 +136,49 @@ mod tests {
             let message = refused_with(from, to);
             assert!(message.contains(expected), "{expected}: {message}");
         }
+    }
+
+    /// `TWO_STAGES` with this said about its dependencies.
+    fn with(dependencies: &str) -> Result<Order, PlanError> {
+        let with = format!("\"dependencies\": {dependencies}, \"stages\"");
+        Order::from_json(TWO_STAGES.replacen("\"stages\"", &with, 1).as_bytes())
+    }
+
+    fn on(stage: u16, instruction: &str, microbatch: u32) -> String {
+        format!(
+            r#"{{"stage": {stage}, "instruction": "{instruction}", "microbatch": {microbatch}}}"#
+        )
+    }
+
+    #[test]
+    fn a_dependency_is_refused_with_its_number_and_what_to_do_about_it() {
+        let of = on(1, "forward", 1);
+        let said = |after: &str| format!(r#"{{"of": {of}, "after": [{after}]}}"#);
+        let known = on(0, "forward", 1);
+        for (dependencies, expected) in [
+            (said(&on(0, "forward", 2)), ["dependency 0", "forward of microbatch 2 on stage 0"]),
+            (said(&on(2, "forward", 1)), ["no stage runs forward", "stage 2"]),
+            (said(&of), ["cannot wait for itself", "drop it"]),
+            (said(&format!("{known}, {known}")), ["microbatch 1 on stage 0 twice", "once"]),
+            (format!("{}, {}", said(&known), said("")), ["dependency 1", "has a list already"]),
+            (r#"{"of": 3, "after": []}"#.to_owned(), ["invalid type", "line"]),
+            (said(&known).replace("after", "before"), ["unknown field", "before"]),
+        ] {
+            let message = with(&format!("[{dependencies}]")).unwrap_err().to_string();
+            for words in expected {
+                assert!(message.contains(words), "no {words:?} in {message}");
+            }
+        }
+    }
+
+    #[test]
+    fn dependencies_that_lead_back_to_their_beginning_are_refused_by_name() {
+        let first = on(0, "forward", 0);
+        let dependencies = format!(r#"[{{"of": {first}, "after": [{}]}}]"#, on(1, "forward", 0));
+        let order = with(&dependencies).unwrap();
+        let message = order.pipeline(&unequal(), Delays::default()).unwrap_err().to_string();
+        assert!(message.contains("deadlock") && message.contains("in turn"), "{message}");
+        assert!(message.contains("forward of microbatch 0 on stage 1"), "{message}");
     }
 
     #[test]

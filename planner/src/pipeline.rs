@@ -1,14 +1,15 @@
 //! A pipeline to plan for: a profile, a schedule and a number of microbatches.
 
 use crate::delays::Delays;
+use crate::dependencies::StageUnit;
 use crate::error::PlanError;
 use crate::fixed::{add_fixed, follow_neighbours};
 use crate::network::Network;
+use crate::order::Order;
 use crate::plan::{Plan, PlannedInstruction, StagePlan};
 use crate::profile::Profile;
-use crate::schedule::{Schedule, StageOrder};
+use crate::schedule::Schedule;
 use crate::settings::Settings;
-use crate::unit::Unit;
 use crate::units::{Mhz, Stage};
 
 const TOO_MANY: &str = "less: a step may have a million instructions";
@@ -18,7 +19,7 @@ const TOO_MANY: &str = "less: a step may have a million instructions";
 pub struct Pipeline {
     profile: Profile,
     schedule: Schedule,
-    num_microbatches: u32,
+    order: Order,
     network: Network,
 }
 
@@ -58,42 +59,40 @@ impl Pipeline {
         if least > Self::MAX_OPERATIONS {
             return Err(bad_count(num_microbatches, TOO_MANY));
         }
-        let mut orders = schedule.orders(profile, num_microbatches, settings)?;
-        for (stage, order) in (0..).map(Stage).zip(&mut orders) {
+        let mut stages = schedule.orders(profile, num_microbatches, settings)?;
+        for (stage, order) in (0..).map(Stage).zip(&mut stages) {
             add_fixed(order, profile, stage, &settings.fixed)?;
         }
-        Self::with_orders(profile, schedule, num_microbatches, &orders, settings.delays)
+        let order = Order { stages, num_microbatches, dependencies: Vec::new() };
+        Self::of_order(profile, schedule, order, settings.delays)
     }
 
-    /// The operations of one step whose stages run these orders.
+    /// The operations of one step whose stages run this order.
     ///
     /// # Errors
     /// If there are other stages than the profile has, too many operations, one that the profile
-    /// lacks, a delay that is no possible time, or if the orders deadlock.
-    pub(crate) fn with_orders(
+    /// lacks, a delay that is no possible time, or if the order deadlocks.
+    pub(crate) fn of_order(
         profile: &Profile,
         schedule: Schedule,
-        num_microbatches: u32,
-        orders: &[StageOrder],
+        order: Order,
         delays: Delays,
     ) -> Result<Self, PlanError> {
-        let (stages, profile_stages) = (orders.len() as u16, profile.num_stages());
+        let (stages, profile_stages) = (order.stages.len() as u16, profile.num_stages());
         if stages != profile_stages {
             return Err(PlanError::StagesDiffer { plan: stages, profile: profile_stages });
         }
         delays.check()?;
-        if orders.iter().map(Vec::len).sum::<usize>() > Self::MAX_OPERATIONS {
-            return Err(bad_count(num_microbatches, TOO_MANY));
+        if order.stages.iter().map(Vec::len).sum::<usize>() > Self::MAX_OPERATIONS {
+            return Err(bad_count(order.num_microbatches, TOO_MANY));
         }
-        for (stage, order) in (0..).map(Stage).zip(orders) {
-            for &Unit { instruction, .. } in order {
-                if profile.table(stage, instruction).is_empty() {
-                    return Err(PlanError::UnmeasuredInstruction { stage, instruction, schedule });
-                }
+        for StageUnit { stage, instruction, .. } in order.units() {
+            if profile.table(stage, instruction).is_empty() {
+                return Err(PlanError::UnmeasuredInstruction { stage, instruction, schedule });
             }
         }
-        let network = Network::new(orders, delays)?;
-        Ok(Self { profile: profile.clone(), schedule, num_microbatches, network })
+        let network = Network::with_dependencies(&order.stages, &order.dependencies, delays)?;
+        Ok(Self { profile: profile.clone(), schedule, order, network })
     }
 
     /// What was measured.
@@ -108,7 +107,12 @@ impl Pipeline {
 
     /// Microbatches of a step.
     pub fn num_microbatches(&self) -> u32 {
-        self.num_microbatches
+        self.order.num_microbatches
+    }
+
+    /// What each stage runs.
+    pub(crate) fn order(&self) -> &Order {
+        &self.order
     }
 
     pub(crate) fn network(&self) -> &Network {
@@ -143,10 +147,11 @@ impl Pipeline {
             gpu: None,
             schedule: self.schedule,
             num_stages: self.profile.num_stages(),
-            num_microbatches: self.num_microbatches,
+            num_microbatches: self.order.num_microbatches,
             p2p_blocking_power_w: None,
             delays: self.network.delays,
             predicted: None,
+            dependencies: self.order.dependencies.clone(),
             stages,
         }
     }

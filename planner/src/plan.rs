@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::delays::Delays;
+use crate::dependencies::{BadDependency, Dependency, StageUnit, check_dependencies};
 use crate::error::{PlanError, excerpt};
 use crate::instruction::Instruction;
 use crate::order::{Misordered, check_order};
@@ -33,6 +34,10 @@ pub struct Plan {
     pub delays: Delays,
     /// The plan's replay over the profile it was made from.
     pub predicted: Option<Prediction>,
+    /// What instructions wait for where that does not follow from the rule; left out if there are
+    /// none. (A replay that does not know them, such as one by the rule alone, may find another
+    /// time.)
+    pub dependencies: Vec<Dependency>,
     /// What each stage runs; stage `s` is at index `s`.
     pub stages: Vec<StagePlan>,
 }
@@ -97,6 +102,8 @@ struct Document {
     switch_latency_s: f64,
     #[serde(default)]
     predicted: Option<Prediction>,
+    #[serde(default)]
+    dependencies: Vec<Dependency>,
     stages: Vec<StagePlan>,
 }
 
@@ -146,6 +153,7 @@ impl Plan {
                 switch_latency_s: document.switch_latency_s,
             },
             predicted: document.predicted,
+            dependencies: document.dependencies,
             stages: document.stages,
         };
         plan.check()?;
@@ -164,10 +172,16 @@ impl Plan {
                 delays += &format!("\"{name}\": {},\n  ", json(&seconds)?);
             }
         }
+        let mut dependencies = String::new();
+        for (index, dependency) in self.dependencies.iter().enumerate() {
+            dependencies += if index > 0 { ",\n    " } else { "\"dependencies\": [\n    " };
+            dependencies += &json(dependency)?;
+        }
+        dependencies += if dependencies.is_empty() { "" } else { "\n  ],\n  " };
         let mut text = format!(
             "{{\n  \"format\": {},\n  \"gpu\": {},\n  \"schedule\": {},\n  \"num_stages\": {},\n  \
              \"num_microbatches\": {},\n  \"p2p_blocking_power_w\": {},\n  {delays}\"predicted\": {},\n  \
-             \"stages\": [",
+             {dependencies}\"stages\": [",
             json(FORMAT)?,
             json(&self.gpu)?,
             json(&self.schedule)?,
@@ -229,7 +243,12 @@ impl Plan {
             }
             self.check_stage(stage)?;
         }
-        Ok(())
+        let run = self.stages.iter().flat_map(|stage| {
+            stage.instructions.iter().map(|planned| StageUnit::new(stage.stage, planned.unit()))
+        });
+        check_dependencies(run, &self.dependencies).map_err(|BadDependency { number, problem }| {
+            content(&format!("dependency {number}"), problem)
+        })
     }
 
     /// Every microbatch once forward and once backward, nothing twice, clocks that can exist.
@@ -323,6 +342,7 @@ mod tests {
             p2p_blocking_power_w: Some(Watts(83.64)),
             delays: Delays::default(),
             predicted: Some(Prediction { iteration_time_s: 0.25, iteration_energy_j: 100.5 }),
+            dependencies: Vec::new(),
             stages: vec![stage(0, 1395), stage(1, 855)],
         }
     }
@@ -478,6 +498,28 @@ mod tests {
         assert_eq!(Plan::from_json(json.as_bytes()).unwrap(), plan);
         let message = refused_with(|plan| plan.delays.transfer_time_s = -1.0);
         assert!(message.contains("transfer_time_s: -1"), "{message}");
+    }
+
+    #[test]
+    fn what_instructions_wait_for_is_written_only_if_it_does_not_follow_from_the_rule() {
+        let on = |stage, instruction| StageUnit::new(Stage(stage), Unit::new(instruction, 0));
+        let mut plan = small();
+        plan.dependencies = vec![
+            Dependency { of: on(1, Instruction::Forward), after: Vec::new() },
+            Dependency {
+                of: on(0, Instruction::Backward),
+                after: vec![on(1, Instruction::Backward), on(1, Instruction::Forward)],
+            },
+        ];
+        let json = plan.to_json().unwrap();
+        assert!(!GOLDEN.contains("dependencies") && json.contains("\n  \"dependencies\": [\n"));
+        assert_eq!(Plan::from_json(json.as_bytes()).unwrap(), plan);
+        let message = refused(&json.replacen(
+            "forward\",\"microbatch\":0},\"after\"",
+            "load\",\"microbatch\":0},\"after\"",
+            1,
+        ));
+        assert!(message.contains("dependency 0: no stage runs load"), "{message}");
     }
 
     #[test]

@@ -56,9 +56,9 @@ pub(crate) fn measure(
         .iter()
         .map(|stage| stage.instructions.iter().map(PlannedInstruction::unit).collect())
         .collect();
-    let network = Network::new(&orders, plan.delays)?;
+    let network = Network::with_dependencies(&orders, &plan.dependencies, plan.delays)?;
 
-    let mut measured = network.transfers();
+    let mut measured = network.all_unplanned();
     for (stage, operations) in plan.stages.iter().zip(&network.stages) {
         for (planned, &operation) in stage.instructions.iter().zip(operations) {
             let (instruction, frequency) = (planned.instruction, planned.frequency_mhz);
@@ -102,7 +102,7 @@ pub fn at_highest_clocks(profile: &Profile, plan: &Plan) -> Result<Plan, PlanErr
 /// Time and energy of a step whose operations measure as given.
 pub(crate) fn account(network: &Network, measured: &[Measurement], p2p_power: Watts) -> Replay {
     let makespan = network.makespan(|operation| measured[operation].time_s);
-    let run = network.operations.iter().zip(measured).filter(|(op, _)| !op.is_transfer);
+    let run = network.operations.iter().zip(measured).filter(|(op, _)| op.is_run());
     let busy: f64 = run.map(|(_, m)| m.time_s).sum();
     let energy: f64 = measured.iter().map(|m| m.energy_j).sum();
     let waiting = network.stages.len() as f64 * makespan - busy;

@@ -106,7 +106,7 @@ impl Moments {
                 let end_s = moments.end_s[before];
                 start_s = start_s.max(end_s);
                 let operation = &network.operations[before];
-                if operation.stage == network.operations[index].stage && !operation.is_transfer {
+                if operation.stage == network.operations[index].stage && operation.is_run() {
                     free_s = free_s.max(end_s);
                 }
             }

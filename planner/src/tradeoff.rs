@@ -9,6 +9,7 @@ use std::collections::hash_map::Entry;
 use std::convert::Infallible;
 
 use crate::instruction::Instruction;
+use crate::network::Role;
 use crate::pipeline::Pipeline;
 use crate::profile::{Measurement, Profile};
 use crate::units::{Mhz, Stage, Watts};
@@ -62,7 +63,8 @@ impl Tradeoff {
             Kind::Measured(stage, instruction) => {
                 Self::measured(profile, stage, instruction, p2p_power)
             }
-            Kind::Transfer => Self::transfer(pipeline.network().delays.transfer_time_s),
+            Kind::Transfer => Self::unplanned(pipeline.network().delays.transfer_time_s),
+            Kind::Junction => Self::unplanned(0.0),
         }
     }
 
@@ -105,8 +107,8 @@ impl Tradeoff {
         }
     }
 
-    /// That of a transfer: while it runs, stages wait, which is paid for as waiting.
-    fn transfer(time_s: f64) -> Self {
+    /// That of what no stage runs: meanwhile stages wait, which is paid for as waiting.
+    fn unplanned(time_s: f64) -> Self {
         let choice = Choice { time_s, effective_j: 0.0, frequency: Mhz(0) };
         Self { choices: vec![choice], hull: vec![0] }
     }
@@ -119,6 +121,8 @@ pub(crate) enum Kind {
     Measured(Stage, Instruction),
     /// A transfer between stages.
     Transfer,
+    /// What takes no time.
+    Junction,
 }
 
 /// The tradeoffs of all operations of a step; operations of one kind share theirs.
@@ -147,16 +151,16 @@ impl Tradeoffs {
         let mut known = HashMap::new();
         let mut of = Vec::with_capacity(pipeline.network().len());
         for operation in &pipeline.network().operations {
-            let kind = if operation.is_transfer {
-                Kind::Transfer
-            } else {
-                Kind::Measured(operation.stage, operation.instruction)
+            let kind = match operation.role {
+                Role::Instruction => Kind::Measured(operation.stage, operation.instruction),
+                Role::Transfer => Kind::Transfer,
+                Role::Junction => Kind::Junction,
             };
             of.push(match known.entry(kind) {
                 Entry::Occupied(entry) => *entry.get(),
                 Entry::Vacant(entry) => {
                     list.push(make(kind)?);
-                    // At most 11 instructions on each of at most 1024 stages, and transfers.
+                    // At most 11 instructions on each of at most 1024 stages, and two.
                     *entry.insert(list.len() as u16 - 1)
                 }
             });

@@ -18,7 +18,11 @@ pub(super) struct PipelineArguments {
     schedule: Schedule,
 
     /// A file with the order instead: {"format": "pfo-order/1", "stages": [[{"instruction":
-    /// "forward", "microbatch": 0}, …], …]}; - reads standard input
+    /// "forward", "microbatch": 0}, …], …]}; - reads standard input. A forward waits for that of the
+    /// stage before, a backward for that of the stage after, unless the file says otherwise:
+    /// "dependencies": [{"of": {"stage": 1, "instruction": "forward", "microbatch": 0}, "after":
+    /// [{"stage": 0, …}, …]}, …]; plans carry that along, but tools that replay by the rule alone
+    /// do not know it
     #[arg(long, value_name = "ORDER.json", conflicts_with_all = ["schedule", "fixed"])]
     order: Option<String>,
 

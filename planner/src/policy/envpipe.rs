@@ -181,7 +181,7 @@ impl EnvPipe {
             let stage = network.operations[operation].stage;
             let is_own = |before: &usize| {
                 let before = &network.operations[*before];
-                before.stage == stage && !before.is_transfer
+                before.stage == stage && before.is_run()
             };
             let own = predecessors(network, operation).find(is_own);
             let other = predecessors(network, operation).find(|before| !is_own(before));

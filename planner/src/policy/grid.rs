@@ -22,7 +22,7 @@ impl Grid {
         let mut common: Option<BTreeSet<Mhz>> = None;
         let mut seen = BTreeSet::new();
         for operation in &pipeline.network().operations {
-            let is_free = !operation.is_transfer && !operation.instruction.is_fixed();
+            let is_free = operation.is_run() && !operation.instruction.is_fixed();
             if !is_free || !seen.insert((operation.stage, operation.instruction)) {
                 continue;
             }

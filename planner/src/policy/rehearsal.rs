@@ -41,7 +41,7 @@ impl<'a> Rehearsal<'a> {
     /// Whether an operation's time depends on its clock, so that there is any point in changing it.
     pub(crate) fn is_adjustable(&self, operation: usize) -> bool {
         let operation = &self.pipeline.network().operations[operation];
-        !operation.is_transfer && !operation.instruction.is_fixed()
+        operation.is_run() && !operation.instruction.is_fixed()
     }
 
     /// Time and energy of the step.
@@ -75,8 +75,8 @@ impl<'a> Rehearsal<'a> {
 fn row(pipeline: &Pipeline, operation: usize, clock: Mhz) -> Measurement {
     let network = pipeline.network();
     let operation = &network.operations[operation];
-    if operation.is_transfer {
-        return network.transfer();
+    if let Some(unplanned) = network.unplanned(operation) {
+        return unplanned;
     }
     let table = pipeline.profile().table(operation.stage, operation.instruction);
     let up_to = table.partition_point(|row| row.frequency <= clock);

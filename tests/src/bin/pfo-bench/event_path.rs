@@ -289,6 +289,7 @@ fn plan() -> Plan {
         p2p_blocking_power_w: None,
         delays: Delays::default(),
         predicted: None,
+        dependencies: Vec::new(),
         stages: vec![StagePlan { stage: Stage(0), instructions: instructions.collect() }],
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! "pfo-frontier"  12 bytes
-//! version         u16, 3
+//! version         u16, 4
 //! gzip stream (its CRC finds damage) of
 //!   gpu             u8 length, UTF-8; 0 if unknown
 //!   schedule        u8 length, its name
@@ -12,6 +12,9 @@
 //!   switch latency  f64, s; 0 if none
 //!   orders          stages u16, then for each the number of its instructions u32, then each:
 //!                   instruction u8 (its place in the list of all), chunk u16, microbatch u32
+//!   dependencies    u32 that do not follow from the rule, then each: the instruction that waits
+//!                   (stage u16, then as in an order), the number of those that it waits for u32,
+//!                   and those likewise
 //!   tables          u16, then each: stage u16, instruction (u8 length, name), rows u16,
 //!                   then each by rising clock: MHz u32, time f64 (s), energy f64 (J)
 //!   plans           u32, then all times f64 (s), all energies f64 (J), and for each plan one byte
@@ -21,26 +24,26 @@
 //! All numbers are little-endian. Neighbouring plans are alike, so nearly all bytes are 0 and a
 //! frontier of 3,495 plans of 1,536 operations takes a few hundred kilobytes.
 
-use std::io::{Read, Write};
+mod order;
+mod source;
+
+use std::io::Write;
 
 use flate2::Compression;
-use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
 
 use crate::delays::Delays;
 use crate::error::{PlanError, excerpt};
 use crate::frontier::{Frontier, Kept, Point};
 use crate::instruction::Instruction;
-use crate::order::check_order;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::profile::{Measurement, Profile};
-use crate::schedule::StageOrder;
-use crate::unit::{Chunk, Unit};
-use crate::units::{Mhz, Microbatch, Stage, Watts};
+use crate::units::{Mhz, Stage, Watts};
+use source::{Source, damaged};
 
 const MAGIC: &[u8; 12] = b"pfo-frontier";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 /// The most bytes that the rows of all plans may take: a small file can claim to be huge.
 const MAX_ROW_BYTES: usize = 256 << 20;
@@ -77,7 +80,10 @@ impl Frontier {
         write_text(&mut out, self.pipeline.schedule().name())?;
         out.write_all(&self.pipeline.num_microbatches().to_le_bytes())?;
         out.write_all(&self.p2p_power.0.to_le_bytes())?;
-        self.write_orders(&mut out)?;
+        for (_, seconds) in self.pipeline.network().delays.named() {
+            out.write_all(&seconds.to_le_bytes())?;
+        }
+        order::write(&mut out, self.pipeline.order())?;
 
         let rows: Vec<_> = self.pipeline.profile().rows().collect();
         let tables: Vec<_> = rows.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).collect();
@@ -112,24 +118,6 @@ impl Frontier {
         out.finish()
     }
 
-    /// The orders themselves: what a schedule is derived from need not be known to read them.
-    fn write_orders(&self, out: &mut impl Write) -> std::io::Result<()> {
-        let network = self.pipeline.network();
-        out.write_all(&network.delays.transfer_time_s.to_le_bytes())?;
-        out.write_all(&network.delays.switch_latency_s.to_le_bytes())?;
-        out.write_all(&(network.stages.len() as u16).to_le_bytes())?;
-        for stage in &network.stages {
-            out.write_all(&(stage.len() as u32).to_le_bytes())?;
-            for &index in stage {
-                let unit = network.operations[index as usize].unit();
-                out.write_all(&[unit.instruction as u8])?;
-                out.write_all(&unit.chunk.0.to_le_bytes())?;
-                out.write_all(&unit.microbatch.0.to_le_bytes())?;
-            }
-        }
-        Ok(())
-    }
-
     /// Whether bytes begin as a frontier's do, of whatever version.
     pub fn is_likely(bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
@@ -156,7 +144,7 @@ impl Frontier {
                 "it is of version {version}, this is version {VERSION}"
             )));
         }
-        let mut file = Source(GzDecoder::new(stream));
+        let mut file = Source::new(stream);
         let gpu = Some(file.text("the GPU's name")?).filter(|name| !name.is_empty());
         let schedule = file.text("the schedule")?.parse()?;
         let microbatches = u32::from_le_bytes(file.array("the number of microbatches")?);
@@ -168,153 +156,83 @@ impl Frontier {
             transfer_time_s: f64::from_le_bytes(file.array("the transfer time")?),
             switch_latency_s: f64::from_le_bytes(file.array("the switching latency")?),
         };
-        let orders = file.orders(microbatches)?;
-        let profile = file.profile()?;
-        let pipeline = Pipeline::with_orders(&profile, schedule, microbatches, &orders, delays)?;
-        let plans = file.plans(&pipeline)?;
+        let order = order::read(&mut file, microbatches)?;
+        let profile = read_profile(&mut file)?;
+        let pipeline = Pipeline::of_order(&profile, schedule, order, delays)?;
+        let plans = read_plans(&mut file, &pipeline)?;
         file.end()?;
         Self::new(pipeline, p2p_power, gpu, plans)
     }
 }
 
-/// The decompressed stream; every error says what could not be read.
-struct Source<'a>(GzDecoder<&'a [u8]>);
-
-impl Source<'_> {
-    fn fill(&mut self, bytes: &mut [u8], what: &str) -> Result<(), PlanError> {
-        self.0.read_exact(bytes).map_err(|error| damaged(&format!("cannot read {what}: {error}")))
-    }
-
-    fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], PlanError> {
-        let mut bytes = [0; N];
-        self.fill(&mut bytes, what)?;
-        Ok(bytes)
-    }
-
-    fn text(&mut self, what: &str) -> Result<String, PlanError> {
-        let [length] = self.array(what)?;
-        let mut bytes = vec![0; usize::from(length)];
-        self.fill(&mut bytes, what)?;
-        String::from_utf8(bytes).map_err(|_| damaged(&format!("{what} is not text")))
-    }
-
-    /// A number that must be above 0 and finite.
-    fn quantity(&mut self, what: &str) -> Result<f64, PlanError> {
-        let value = f64::from_le_bytes(self.array(what)?);
-        if value.is_finite() && value > 0.0 {
-            Ok(value)
-        } else {
-            Err(damaged(&format!("{what} is {value}")))
+fn read_profile(file: &mut Source<'_>) -> Result<Profile, PlanError> {
+    let mut rows = Vec::new();
+    for _ in 0..u16::from_le_bytes(file.array("the number of tables")?) {
+        let stage = u16::from_le_bytes(file.array("a table's stage")?);
+        if stage >= Plan::MAX_STAGES {
+            return Err(damaged(&format!("it has a stage {stage}")));
         }
-    }
-
-    fn orders(&mut self, microbatches: u32) -> Result<Vec<StageOrder>, PlanError> {
-        if !(1..=Plan::MAX_MICROBATCHES).contains(&microbatches) {
-            return Err(damaged(&format!("it is for {microbatches} microbatches")));
-        }
-        let stages = u16::from_le_bytes(self.array("the number of stages")?);
-        let mut orders = Vec::new();
-        let mut left = Pipeline::MAX_OPERATIONS;
-        for stage in 0..stages.min(Plan::MAX_STAGES) {
-            let length = u32::from_le_bytes(self.array("an order's length")?) as usize;
-            left = left
-                .checked_sub(length)
-                .ok_or_else(|| damaged(&format!("stage {stage} has {length} instructions")))?;
-            let mut order = StageOrder::new();
-            for _ in 0..length {
-                let [instruction] = self.array("an instruction")?;
-                let chunk = Chunk(u16::from_le_bytes(self.array("a chunk")?));
-                let microbatch = Microbatch(u32::from_le_bytes(self.array("a microbatch")?));
-                let instruction = *Instruction::ALL
-                    .get(usize::from(instruction))
-                    .ok_or_else(|| damaged(&format!("it has an instruction {instruction}")))?;
-                order.push(Unit { instruction, microbatch, chunk });
-            }
-            check_order(order.iter().copied(), microbatches)
-                .map_err(|wrong| damaged(&format!("stage {stage}: {}", wrong.problem)))?;
-            orders.push(order);
-        }
-        Ok(orders)
-    }
-
-    fn profile(&mut self) -> Result<Profile, PlanError> {
-        let mut rows = Vec::new();
-        for _ in 0..u16::from_le_bytes(self.array("the number of tables")?) {
-            let stage = u16::from_le_bytes(self.array("a table's stage")?);
-            if stage >= Plan::MAX_STAGES {
-                return Err(damaged(&format!("it has a stage {stage}")));
-            }
-            let instruction: Instruction = self.text("a table's instruction")?.parse()?;
-            let count = usize::from(u16::from_le_bytes(self.array("a table's length")?));
-            let mut last = Mhz(0);
-            for _ in 0..count {
-                let frequency = Mhz(u32::from_le_bytes(self.array("a frequency")?));
-                if !frequency.is_plausible() || frequency <= last {
-                    return Err(damaged(&format!("{frequency} follows {last}")));
-                }
-                last = frequency;
-                let time_s = self.quantity("a time")?;
-                let energy_j = self.quantity("an energy")?;
-                rows.push((Stage(stage), instruction, Measurement { frequency, time_s, energy_j }));
-            }
-        }
-        Profile::from_measurements(rows)
-    }
-
-    fn plans(&mut self, pipeline: &Pipeline) -> Result<Vec<Kept>, PlanError> {
-        let network = pipeline.network();
-        let count = u32::from_le_bytes(self.array("the number of plans")?) as usize;
-        check_size(count, network.num_instructions())
-            .map_err(|limit| damaged(&format!("it has {count} plans, not {limit}")))?;
-        let mut times_s = Vec::with_capacity(count);
+        let instruction: Instruction = file.text("a table's instruction")?.parse()?;
+        let count = usize::from(u16::from_le_bytes(file.array("a table's length")?));
+        let mut last = Mhz(0);
         for _ in 0..count {
-            times_s.push(self.quantity("a plan's time")?);
-        }
-        if !times_s.is_sorted() {
-            return Err(damaged("its plans are not in order"));
-        }
-        let rows_of: Vec<usize> = network
-            .stages
-            .iter()
-            .flatten()
-            .map(|&index| &network.operations[index as usize])
-            .map(|op| pipeline.profile().table(op.stage, op.instruction).len())
-            .collect();
-
-        let mut plans = Vec::with_capacity(count);
-        for iteration_time_s in times_s {
-            // Negative for a profile whose instructions draw less than waiting does.
-            let iteration_energy_j = f64::from_le_bytes(self.array("a plan's energy")?);
-            let point = Point { iteration_time_s, iteration_energy_j };
-            plans.push(Kept { point, rows: Box::default() });
-        }
-        let mut rows: Box<[u8]> = vec![0; network.num_instructions()].into();
-        let mut change = rows.clone();
-        for (number, plan) in plans.iter_mut().enumerate() {
-            self.fill(&mut change, "a plan")?;
-            let mut fits = true;
-            for ((row, &change), &rows) in rows.iter_mut().zip(&change).zip(&rows_of) {
-                *row = row.wrapping_add(change);
-                fits &= usize::from(*row) < rows;
+            let frequency = Mhz(u32::from_le_bytes(file.array("a frequency")?));
+            if !frequency.is_plausible() || frequency <= last {
+                return Err(damaged(&format!("{frequency} follows {last}")));
             }
-            if !fits {
-                return Err(damaged(&format!(
-                    "plan {number} names a frequency that its profile lacks"
-                )));
-            }
-            plan.rows.clone_from(&rows);
-        }
-        Ok(plans)
-    }
-
-    /// Reads on to the end, where the checksum is.
-    fn end(mut self) -> Result<(), PlanError> {
-        match self.0.read(&mut [0]) {
-            Ok(0) if self.0.into_inner().is_empty() => Ok(()),
-            Ok(_) => Err(damaged("it goes on after its last plan")),
-            Err(error) => Err(damaged(&error.to_string())),
+            last = frequency;
+            let time_s = file.quantity("a time")?;
+            let energy_j = file.quantity("an energy")?;
+            rows.push((Stage(stage), instruction, Measurement { frequency, time_s, energy_j }));
         }
     }
+    Profile::from_measurements(rows)
+}
+
+fn read_plans(file: &mut Source<'_>, pipeline: &Pipeline) -> Result<Vec<Kept>, PlanError> {
+    let network = pipeline.network();
+    let count = u32::from_le_bytes(file.array("the number of plans")?) as usize;
+    check_size(count, network.num_instructions())
+        .map_err(|limit| damaged(&format!("it has {count} plans, not {limit}")))?;
+    let mut times_s = Vec::with_capacity(count);
+    for _ in 0..count {
+        times_s.push(file.quantity("a plan's time")?);
+    }
+    if !times_s.is_sorted() {
+        return Err(damaged("its plans are not in order"));
+    }
+    let rows_of: Vec<usize> = network
+        .stages
+        .iter()
+        .flatten()
+        .map(|&index| &network.operations[index as usize])
+        .map(|op| pipeline.profile().table(op.stage, op.instruction).len())
+        .collect();
+
+    let mut plans = Vec::with_capacity(count);
+    for iteration_time_s in times_s {
+        // Negative for a profile whose instructions draw less than waiting does.
+        let iteration_energy_j = f64::from_le_bytes(file.array("a plan's energy")?);
+        let point = Point { iteration_time_s, iteration_energy_j };
+        plans.push(Kept { point, rows: Box::default() });
+    }
+    let mut rows: Box<[u8]> = vec![0; network.num_instructions()].into();
+    let mut change = rows.clone();
+    for (number, plan) in plans.iter_mut().enumerate() {
+        file.fill(&mut change, "a plan")?;
+        let mut fits = true;
+        for ((row, &change), &rows) in rows.iter_mut().zip(&change).zip(&rows_of) {
+            *row = row.wrapping_add(change);
+            fits &= usize::from(*row) < rows;
+        }
+        if !fits {
+            return Err(damaged(&format!(
+                "plan {number} names a frequency that its profile lacks"
+            )));
+        }
+        plan.rows.clone_from(&rows);
+    }
+    Ok(plans)
 }
 
 fn check_size(plans: usize, operations: usize) -> Result<(), &'static str> {
@@ -333,12 +251,11 @@ fn write_text(out: &mut impl Write, text: &str) -> std::io::Result<()> {
     out.write_all(text.as_bytes())
 }
 
-fn damaged(problem: &str) -> PlanError {
-    PlanError::DamagedFrontier(problem.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
+    use flate2::bufread::GzDecoder;
     use proptest::prelude::*;
 
     use super::*;
@@ -414,7 +331,7 @@ mod tests {
         let mut bytes = frontier_of(&unequal()).to_bytes().unwrap();
         bytes[MAGIC.len()] = 9;
         let message = refused(&bytes);
-        assert!(message.contains("version 9") && message.contains("version 3"), "{message}");
+        assert!(message.contains("version 9") && message.contains("version 4"), "{message}");
     }
 
     #[test]

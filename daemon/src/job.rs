@@ -61,6 +61,8 @@ pub struct Members {
     pub loaded: Option<Arc<JobPlan>>,
     /// Every swap that is remembered, oldest first; the last one is the newest.
     pub swaps: VecDeque<Arc<Swap>>,
+    /// When the first rank came from which on all is measured.
+    pub measured_since: Option<Instant>,
     /// Joules of the sessions that have ended.
     pub ended_energy_j: f64,
     /// What the ranks measured in sessions that have ended.
@@ -162,7 +164,9 @@ impl Job {
             // The job starts anew; what its former run measured is over.
             members.ended_energy_j = 0.0;
             members.ended_windows.clear();
+            members.measured_since = None;
         }
+        members.measured_since.get_or_insert_with(Instant::now);
         members.ranks.insert(rank, member);
         Ok(members.swaps.iter().rev().find(|swap| swap.is_complete()).cloned())
     }

@@ -92,6 +92,7 @@ fn job_status(job: &Job) -> JobStatus {
         plan: members.current().map(|plan| plan.status()),
         loaded: members.loaded.as_ref().map(|plan| plan.status()),
         swap_at_step: under_way.map(|swap| swap.step()),
+        measured_for_s: members.measured_since.map_or(0.0, |since| since.elapsed().as_secs_f64()),
         energy_j: members.ended_energy_j + energy,
         windows: windows(&members),
         ranks: members.ranks.values().map(rank_status).collect(),

@@ -92,6 +92,8 @@ pub struct JobStatus {
     pub loaded: Option<PlanStatus>,
     /// The step at which a swap that is under way takes place.
     pub swap_at_step: Option<u64>,
+    /// Seconds since measuring began: with the first rank of the job, or of a daemon that was restarted.
+    pub measured_for_s: f64,
     /// Joules that the job's GPUs on this node used while they were leased, by their counters.
     pub energy_j: f64,
     /// What was measured under each plan, oldest first, the last one running on.

@@ -36,7 +36,7 @@ install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/pfo.pc
 	for unit in pfod.service pfod.socket pfod-admin.socket; do \
 		install -d $(DESTDIR)$(PREFIX)/lib/systemd/system && \
-		sed -e 's|/usr/sbin/|$(PREFIX)/sbin/|' systemd/$$unit \
+		sed -e 's|/usr/sbin/|$(PREFIX)/sbin/|' -e 's|/usr/bin/|$(PREFIX)/bin/|' systemd/$$unit \
 			> $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit 1; \
 	done
 	install -D -m 644 systemd/pfod.preset $(DESTDIR)$(PREFIX)/lib/systemd/system-preset/50-pfod.preset

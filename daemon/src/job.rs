@@ -201,6 +201,20 @@ impl Job {
         Ok(plan)
     }
 
+    /// Suspends the plans whose clocks the ranks may not have any more. Returns them, each with the
+    /// first difference.
+    pub fn suspend_what_is_not_allowed(&self) -> Vec<String> {
+        let members = self.members();
+        let plans = members.swaps.iter().filter_map(|swap| swap.plan.as_ref());
+        let misfit = |plan: &Arc<JobPlan>| {
+            let mut shapes = members.ranks.values().map(Member::shape);
+            let misfit = shapes.find_map(|shape| plan.check_clocks(&shape).err())?;
+            plan.suspend(|| format!("the configuration has changed: {misfit}"));
+            Some(format!("job {}, plan {}: {misfit}", self.key.name, plan.number))
+        };
+        plans.filter_map(misfit).collect()
+    }
+
     /// Begins a swap; every rank takes it up at the step that it names. It replaces a swap whose
     /// step has yet to come.
     ///

@@ -12,6 +12,7 @@ use crate::measure::{RankWindow, RankWindows};
 use crate::monotonic::now_ns;
 use crate::node::Node;
 use crate::reading::Reading;
+use crate::reload::config_status;
 
 /// A set call that takes longer is shown as a problem.
 const SLOW_SET_CALL_NS: u64 = 1_000_000_000;
@@ -35,6 +36,7 @@ pub fn status(node: &Node, only_of: Option<u32>) -> Status {
             .iter()
             .map(|entry| format!("{}, locked for job {}", entry.gpu_uuid, entry.job))
             .collect(),
+        config: config_status(node),
     };
     let visible = |job: &Arc<Job>| only_of.is_none_or(|uid| uid == job.key.uid);
     Status {

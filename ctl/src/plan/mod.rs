@@ -16,6 +16,7 @@ mod pick;
 mod pipeline;
 mod plot;
 mod progress;
+mod replayed;
 mod sample;
 mod show;
 pub(crate) mod swap;

@@ -66,7 +66,7 @@ test: setup ## Run every test
 test-booted: ## Test in booted Debians what takes a systemd, as root
 	@scripts/setup --booted
 	cargo build --workspace --all-targets
-	cargo test -p pfo-tests --test booted -- --ignored
+	cargo test -p pfo-tests --test 'booted*' -- --ignored
 
 lint: ## Check format, lints, documentation, dependencies and the unit's hardening
 	@scripts/setup --lint

@@ -14,7 +14,6 @@ mod job;
 mod output;
 mod plan;
 mod policy;
-mod reload;
 mod socket;
 mod status;
 mod text;

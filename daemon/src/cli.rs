@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser};
+use clap::Parser;
 
 use crate::config::{Config, ConfigError};
 
@@ -16,9 +16,12 @@ const DEFAULT_CONFIG: &str = "/etc/pfo/pfod.toml";
 #[derive(Debug, Parser)]
 #[command(version, name = "pfod")]
 pub struct Arguments {
-    /// Where the configuration comes from.
-    #[command(flatten)]
-    pub source: ConfigSource,
+    /// The configuration file; without it /etc/pfo/pfod.toml if that exists, else the defaults
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The NVML library, instead of the configured one
+    #[arg(long, value_name = "LIBRARY")]
+    nvml: Option<PathBuf>,
     /// Say whether the configuration is right, and exit
     #[arg(long)]
     pub check_config: bool,
@@ -27,23 +30,12 @@ pub struct Arguments {
     pub restore_only: bool,
 }
 
-/// Where the configuration comes from, at the start and at each reload.
-#[derive(Clone, Debug, Args)]
-pub struct ConfigSource {
-    /// The configuration file; without it /etc/pfo/pfod.toml if that exists, else the defaults
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// The NVML library, instead of the configured one
-    #[arg(long, value_name = "LIBRARY")]
-    nvml: Option<PathBuf>,
-}
-
-impl ConfigSource {
-    /// The configuration as it is now.
+impl Arguments {
+    /// The configuration that the command line leads to.
     ///
     /// # Errors
     /// If the file is missing where one was named, or is wrong.
-    pub fn read(&self) -> Result<Config, ConfigError> {
+    pub fn configuration(&self) -> Result<Config, ConfigError> {
         let default = PathBuf::from(DEFAULT_CONFIG);
         let mut config = match &self.config {
             Some(path) => Config::read(path)?,

@@ -5,7 +5,6 @@
 //! [`clocks`].
 #![deny(unsafe_code)]
 
-pub mod accounts;
 pub mod authorize;
 pub mod base_clock;
 pub mod boot;
@@ -32,14 +31,12 @@ pub mod log;
 pub mod measure;
 pub mod monotonic;
 pub mod node;
-pub mod notify;
 pub mod pace;
 pub mod peer;
 pub mod policy;
 pub mod progress;
 pub mod rank;
 pub mod reading;
-pub mod reload;
 pub mod replace;
 pub mod requests;
 pub mod restore;
@@ -47,7 +44,6 @@ pub mod resume;
 pub mod rule;
 pub mod serve;
 pub mod session;
-pub mod settings;
 pub mod status;
 pub mod swap;
 mod sys;

@@ -7,14 +7,13 @@ use pfo_protocol::{
     GpuName, JobSelector, Refusal, RefusalCode, Request, ResetOutcome, Response, Swapped, User,
 };
 
-use crate::authorize::{Action, Authority};
+use crate::authorize::Action;
 use crate::driver::Gpu;
 use crate::explain::explain;
 use crate::job::Job;
 use crate::journal;
 use crate::node::Node;
 use crate::peer::Peer;
-use crate::reload::reload;
 use crate::restore::{reset_memory, reset_sm};
 use crate::status;
 use crate::swap::Swap;
@@ -49,20 +48,19 @@ pub fn decide(node: &Node, peer: &Peer, request: Request) -> Decision {
 }
 
 fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Refusal> {
-    let authority = &node.settings().authority;
     match request {
         Request::Gpus => {
-            authority.authorize(peer, Action::Status)?;
+            node.authority.authorize(peer, Action::Status)?;
             list_gpus(node).map(Decision::Answer)
         }
         Request::Status => {
-            authority.authorize(peer, Action::Status)?;
-            let every = authority.authorize(peer, Action::EveryJob).is_ok();
+            node.authority.authorize(peer, Action::Status)?;
+            let every = node.authority.authorize(peer, Action::EveryJob).is_ok();
             let status = status::status(node, (!every).then_some(peer.uid));
             Ok(Decision::Answer(Response::Status(Box::new(status))))
         }
         Request::PlanLoad { job, label, plan } => {
-            let job = select(node, authority, peer, &job)?;
+            let job = select(node, peer, &job)?;
             check_label(&label)?;
             let plan = job.load(label, &plan)?;
             tracing::info!(
@@ -72,7 +70,7 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
             Ok(Decision::Answer(Response::Loaded(plan.status())))
         }
         Request::PlanSwap { job, target, not_before, wait: _ } => {
-            let job = select(node, authority, peer, &job)?;
+            let job = select(node, peer, &job)?;
             let swap = job.swap(&target, not_before.unwrap_or(0))?;
             node.jobs.keep(&job);
             tracing::info!(
@@ -84,22 +82,17 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
             Ok(Decision::Swap(swap))
         }
         Request::ClocksReset { gpu, all } => {
-            authority.authorize(peer, Action::ResetClocks)?;
+            node.authority.authorize(peer, Action::ResetClocks)?;
             reset_clocks(node, peer, gpu.as_ref(), all).map(Decision::Answer)
         }
         Request::PolicyExplain { who, gpu } => {
             let other = who.map(|User { uid, groups }| Peer { uid, pid: 0, groups });
-            authority.authorize(
+            node.authority.authorize(
                 peer,
                 if other.is_some() { Action::ExplainOthers } else { Action::Status },
             )?;
-            let verdicts = explain(node, authority, other.as_ref().unwrap_or(peer), gpu.as_ref())?;
+            let verdicts = explain(node, other.as_ref().unwrap_or(peer), gpu.as_ref())?;
             Ok(Decision::Answer(Response::Policy(verdicts)))
-        }
-        Request::Reload => {
-            authority.authorize(peer, Action::Reload)?;
-            tracing::info!(uid = peer.uid, pid = peer.pid, "asked to read the configuration again");
-            Ok(Decision::Answer(Response::Reloaded(reload(node))))
         }
         _ => Err(Refusal::new(
             RefusalCode::Malformed,
@@ -119,15 +112,10 @@ fn check_label(label: &str) -> Result<(), Refusal> {
     Err(Refusal::new(RefusalCode::Malformed, wrong, "give the plan another label"))
 }
 
-fn select(
-    node: &Node,
-    authority: &Authority,
-    peer: &Peer,
-    selector: &JobSelector,
-) -> Result<Arc<Job>, Refusal> {
-    let any = authority.authorize(peer, Action::EveryJob).is_ok();
+fn select(node: &Node, peer: &Peer, selector: &JobSelector) -> Result<Arc<Job>, Refusal> {
+    let any = node.authority.authorize(peer, Action::EveryJob).is_ok();
     let owner = selector.uid.unwrap_or(peer.uid);
-    authority.authorize(peer, Action::ChangePlan { owner })?;
+    node.authority.authorize(peer, Action::ChangePlan { owner })?;
     node.jobs.select(selector, peer.uid, any)
 }
 

@@ -4,6 +4,7 @@
 //! for one typical GPU of each stage. [`Combine::Slowest`] plans for all of them, as the wrapper
 //! for 3D parallelism of Zeus' controllers does: the stage takes as long as its slowest rank, and
 //! the energy of all. What the faster ones draw until the slowest is done is not counted.
+//! What one rank measured more than once is averaged first, either way.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +12,8 @@ use std::str::FromStr;
 
 use crate::error::{PlanError, excerpt};
 use crate::instruction::Instruction;
-use crate::profile::{Measurement, Sum};
+use crate::profile::Measurement;
+use crate::repeats::{Line, Repeated, Repeats};
 use crate::units::{Mhz, Stage};
 
 /// How rows of several ranks become one.
@@ -27,8 +29,17 @@ pub enum Combine {
 /// The columns that tell ranks of a stage apart.
 const RANKS: [&str; 2] = ["dp_rank", "tp_rank"];
 
-/// Rows of one profile that measure the same, by rank.
-pub(crate) type Ranks = BTreeMap<Vec<String>, Sum>;
+/// Who measured a line.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Measurer {
+    /// The fields by which ranks are combined; none if all ranks are averaged.
+    pub(crate) rank: Vec<String>,
+    /// The others that tell ranks and chunks apart.
+    pub(crate) within: Vec<String>,
+}
+
+/// Lines of one stage and instruction: for each clock, by who measured, the repeats.
+pub(crate) type Lines = BTreeMap<Mhz, BTreeMap<Measurer, Vec<Line>>>;
 
 impl Combine {
     /// The columns by which rows are kept apart until they are combined.
@@ -47,29 +58,57 @@ impl Combine {
 /// [`PlanError::RankMissing`] if ranks of a stage do not all have rows of the same: energies of
 /// a different number of them do not compare.
 pub(crate) fn combined(
-    rows: BTreeMap<(Stage, Instruction, Mhz), Ranks>,
-) -> Result<Vec<(Stage, Instruction, Measurement)>, PlanError> {
+    tables: &BTreeMap<(Stage, Instruction), Lines>,
+) -> Result<Vec<(Stage, Instruction, Measurement, Repeats)>, PlanError> {
     let mut most: BTreeMap<Stage, usize> = BTreeMap::new();
-    for ((stage, ..), ranks) in &rows {
-        let most = most.entry(*stage).or_default();
-        *most = ranks.len().max(*most);
+    let mut rows = Vec::new();
+    for (&(stage, instruction), table) in tables {
+        for (&frequency, measurers) in table {
+            let ranks = ranks(measurers);
+            let most = most.entry(stage).or_default();
+            *most = ranks.len().max(*most);
+            rows.push((stage, instruction, frequency, ranks));
+        }
     }
     let mut combined = Vec::with_capacity(rows.len());
-    for ((stage, instruction, frequency), ranks) in rows {
+    for (stage, instruction, frequency, ranks) in rows {
         let (found, expected) = (ranks.len(), most[&stage]);
         if found != expected {
             return Err(PlanError::RankMissing { stage, instruction, frequency, found, expected });
         }
-        let means = ranks.values().map(|sum| sum.mean(frequency));
-        let all = Measurement { frequency, time_s: 0.0, energy_j: 0.0 };
-        let measured = means.fold(all, |all, rank| Measurement {
-            frequency,
-            time_s: all.time_s.max(rank.time_s),
-            energy_j: all.energy_j + rank.energy_j,
-        });
-        combined.push((stage, instruction, measured));
+        let (measured, repeats) = slowest(frequency, &ranks);
+        combined.push((stage, instruction, measured, repeats));
     }
     Ok(combined)
+}
+
+/// What each rank measured at one clock.
+fn ranks(measurers: &BTreeMap<Measurer, Vec<Line>>) -> Vec<Repeated> {
+    let measurers: Vec<(&Measurer, Repeated)> =
+        measurers.iter().map(|(who, lines)| (who, Repeated::of(lines))).collect();
+    let ranks = measurers.chunk_by(|(a, _), (b, _)| a.rank == b.rank);
+    ranks
+        .map(|rank| Repeated::mean(&rank.iter().map(|&(_, repeated)| repeated).collect::<Vec<_>>()))
+        .collect()
+}
+
+/// The slowest rank's time, and the energy of all.
+fn slowest(frequency: Mhz, ranks: &[Repeated]) -> (Measurement, Repeats) {
+    let mut measured = Measurement { frequency, time_s: 0.0, energy_j: 0.0 };
+    let mut repeats = Repeats { count: u32::MAX, time_sd_s: None, energy_sd_j: None };
+    let mut energy_variance = Some(0.0);
+    for rank in ranks {
+        let Repeats { count, time_sd_s, energy_sd_j } = rank.repeats();
+        repeats.count = repeats.count.min(count);
+        if rank.time.mean > measured.time_s {
+            measured.time_s = rank.time.mean;
+            repeats.time_sd_s = time_sd_s;
+        }
+        measured.energy_j += rank.energy.mean;
+        energy_variance = energy_variance.zip(energy_sd_j).map(|(sum, sd)| sum + sd * sd);
+    }
+    repeats.energy_sd_j = energy_variance.map(f64::sqrt);
+    (measured, repeats)
 }
 
 impl fmt::Display for Combine {
@@ -129,6 +168,17 @@ mod tests {
                    0,1,0,forward,1410,0.3,20\n";
         let slowest = read(csv, Combine::Slowest).unwrap();
         assert!((slowest.time_s - 0.5).abs() < 1e-12 && (slowest.energy_j - 40.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_slowest_has_the_scatter_of_its_time_and_of_all_energy() {
+        let csv = "dp_rank,stage,instruction,frequency,time,energy,count,time_sd,energy_sd\n\
+                   0,0,forward,1410,0.4,10,7,0.03,3\n\
+                   1,0,forward,1410,0.6,30,5,0.02,4\n";
+        let profile = Profile::from_csv_combined(csv.as_bytes(), Combine::Slowest).unwrap();
+        let repeats = profile.repeats(Stage(0), Instruction::Forward, Mhz(1410));
+        assert_eq!((repeats.count, repeats.time_sd_s), (5, Some(0.02)));
+        assert!((repeats.energy_sd_j.unwrap() - 5.0).abs() < 1e-12);
     }
 
     #[test]

@@ -105,7 +105,7 @@ pub enum PlanError {
     /// Two rows that measure the same thing.
     #[error(
         "profile, line {line}: stage {stage}, {instruction} at {frequency} was measured in line \
-         {first} already; drop one, or add a column (such as rank) that tells them apart"
+         {first} already; drop one, or add a column (such as rank or window) that tells them apart"
     )]
     DuplicateRow {
         /// The row that came first.

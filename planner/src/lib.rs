@@ -3,9 +3,9 @@
 //! Pure: no I/O but the parsing and writing of its own file formats, from and to bytes.
 //!
 //! ```text
-//! profile ─ pipeline ─ network ─ events ─ relaxation ┬ bound
-//!               └───── tradeoff ─ choices            └ anchor ─ realise ┬ frontier ─ plan
-//!                                                                       └ late_plans ┘
+//! profile ─ noise ─ pipeline ─ network ─ events ─ relaxation ┬ bound
+//!               │       └───── tradeoff ─ choices            └ anchor ─ realise ┬ frontier ─ plan
+//!            warning                                                            └ late_plans ┘
 //! ```
 
 mod anchor;
@@ -13,6 +13,7 @@ mod assembled;
 mod bound;
 mod choices;
 mod combine;
+mod curve;
 mod deadline;
 mod delays;
 mod dependencies;
@@ -26,8 +27,11 @@ mod instruction;
 mod late_clocks;
 mod late_plans;
 mod late_step;
+mod left_out;
 mod lowtime_file;
+mod median;
 mod network;
+mod noise;
 mod order;
 mod order_file;
 mod parallel;
@@ -36,19 +40,25 @@ mod plan;
 mod policy;
 mod precedence;
 mod profile;
+mod profile_columns;
+mod profile_csv;
 mod python_literal;
+mod quantity;
 mod realise;
 mod relaxation;
+mod repeats;
 mod replay;
 mod schedule;
 mod settings;
 mod straggler;
+mod table;
 #[cfg(test)]
 mod test_profiles;
 mod timeline;
 mod tradeoff;
 mod unit;
 mod units;
+mod warning;
 
 pub use bound::LowerBound;
 pub use combine::Combine;
@@ -58,7 +68,9 @@ pub use dependencies::{Dependency, StageUnit};
 pub use error::PlanError;
 pub use frontier::{Frontier, Options, Point, Spread};
 pub use instruction::Instruction;
+pub use left_out::LeftOut;
 pub use lowtime_file::{Generation, LowtimePlan};
+pub use noise::{Noise, Smoothed, Treated};
 pub use order::Order;
 pub use pipeline::Pipeline;
 pub use plan::{Plan, PlannedInstruction, Prediction, StagePlan};
@@ -67,6 +79,8 @@ pub use policy::{
     Reconfigure, Tuning, UnitTime, Zeus,
 };
 pub use profile::{Measurement, Profile};
+pub use quantity::Quantity;
+pub use repeats::Repeats;
 pub use replay::{Replay, at_highest_clocks, replay};
 pub use schedule::{Schedule, StageOrder};
 pub use settings::Settings;
@@ -74,3 +88,4 @@ pub use straggler::Straggler;
 pub use timeline::{Span, Timeline};
 pub use unit::{Chunk, Unit};
 pub use units::{Mhz, Microbatch, Stage, Watts};
+pub use warning::{Finding, Warning, summarised, warnings};

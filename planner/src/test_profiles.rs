@@ -6,6 +6,26 @@ use crate::instruction::Instruction;
 use crate::profile::{Measurement, Profile};
 use crate::units::{Mhz, Stage};
 
+/// Two stages, in no order.
+pub(crate) const GOOD_CSV: &str = "stage,instruction,frequency,time,energy\n\
+                                   1,forward,1410,0.5,20\n\
+                                   1,backward,1410.0,1.0,40\n\
+                                   0,backward,1395,1.1,39\n\
+                                   0,backward,1410,1.0,40\n\
+                                   0,forward,1410,0.5,20\n";
+
+/// Why a CSV is no profile.
+pub(crate) fn refused(csv: &str) -> String {
+    Profile::from_csv(csv.as_bytes()).unwrap_err().to_string()
+}
+
+/// That a message has all these words.
+pub(crate) fn assert_says(message: &str, words: &[&str]) {
+    for word in words {
+        assert!(message.contains(word), "no {word:?} in {message:?}");
+    }
+}
+
 /// A profile of stages with these (time s, energy J) rows of forward and backward, clocks falling
 /// from 1400 MHz.
 pub(crate) fn profile(stages: &[[&[(f64, f64)]; 2]]) -> Profile {

@@ -6,16 +6,16 @@ use std::str::FromStr;
 
 use clap::Args;
 use pfo_planner::{
-    Combine, Deadline, End, Frontier, Options, Outcome, Plan, PlanError, Policy, Profile, Spread,
-    Watts,
+    Combine, Deadline, End, Frontier, Options, Outcome, Plan, PlanError, Policy, Spread, Watts,
 };
 use serde::Serialize;
 
+use super::Failure;
 use super::comparison::Cost;
+use super::measured::{Measured, NoiseArgument};
 use super::pipeline::PipelineArguments;
 use super::progress::Progress;
 use super::tuning::TuningArguments;
-use super::{Failure, file};
 use crate::error::Error;
 use crate::output::{Look, Output};
 use crate::status::quantity::{change, joules, percent, seconds};
@@ -32,6 +32,9 @@ pub(crate) struct Compare {
     /// How rows of several ranks of a stage are combined, as for `plan optimize`
     #[arg(long, value_name = "HOW", default_value_t = Combine::Mean)]
     combine: Combine,
+
+    #[command(flatten)]
+    noise: NoiseArgument,
 
     #[command(flatten)]
     pipeline: PipelineArguments,
@@ -110,11 +113,8 @@ impl Compare {
     fn rows(&self) -> Result<Vec<Row>, Failure> {
         // How much of the work the other policies are, for a large pipeline.
         const OTHERS: f64 = 0.3;
-        let csv = file::read(&self.profile)?;
-        let profile =
-            Profile::from_csv_combined(csv.as_slice(), self.combine).map_err(|source| {
-                Failure::BadFile { name: file::shown(&self.profile).to_owned(), source }
-            })?;
+        let Measured { profile, .. } =
+            Measured::read(&self.profile, self.combine, self.noise.noise)?;
         let pipeline = self.pipeline.of(&profile)?;
         let p2p_power = Watts(self.p2p_power);
         let progress = Progress::new();

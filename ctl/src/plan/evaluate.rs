@@ -1,10 +1,11 @@
 //! `pfoctl plan evaluate`: what a plan costs on a profile, whoever made it.
 
 use clap::Args;
-use pfo_planner::{Combine, PlanError, Profile, Schedule, Watts, replay};
+use pfo_planner::{Combine, Noise, PlanError, Schedule, Watts, replay};
 use serde::Serialize;
 
 use super::comparison::Cost;
+use super::measured::{Measured, Told};
 use super::{Failure, file, format};
 use crate::error::Error;
 use crate::output::{Look, Output};
@@ -39,7 +40,8 @@ pub(crate) struct Evaluate {
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     switch_latency_ms: Option<f64>,
 
-    /// Print JSON: time, energy, instructions, and the same at the highest clocks
+    /// Print JSON: time, energy, instructions, the same at the highest clocks, and what is odd
+    /// about the profile
     #[arg(long)]
     json: bool,
 }
@@ -52,6 +54,8 @@ struct Evaluation {
     all_max: Cost,
     saving: f64,
     slowdown: f64,
+    /// What is odd about the profile.
+    warnings: Vec<Told>,
 }
 
 impl Evaluate {
@@ -60,10 +64,9 @@ impl Evaluate {
             let name = file::shown(name).to_owned();
             |source: PlanError| Failure::BadFile { name, source }
         };
-        let csv = file::read(&self.profile)?;
-        let profile =
-            Profile::from_csv_combined(csv.as_slice(), self.combine).map_err(bad(&self.profile))?;
-        let mut plan = format::read(&file::read(&self.plan)?, &profile, self.schedule)
+        let measured = Measured::read(&self.profile, self.combine, Noise::Off)?;
+        let profile = &measured.profile;
+        let mut plan = format::read(&file::read(&self.plan)?, profile, self.schedule)
             .map_err(bad(&self.plan))?;
         if let Some(latency_ms) = self.switch_latency_ms {
             plan.delays.switch_latency_s = latency_ms / 1e3;
@@ -74,9 +77,9 @@ impl Evaluate {
             .or(plan.p2p_blocking_power_w)
             .ok_or_else(|| Failure::NoPower { name: file::shown(&self.plan).to_owned() })?;
 
-        let replayed = replay(&profile, &plan, p2p_power).map_err(bad(&self.plan))?;
+        let replayed = replay(profile, &plan, p2p_power).map_err(bad(&self.plan))?;
         let all_max =
-            Cost::at_highest_clocks(&profile, &plan, p2p_power).map_err(bad(&self.plan))?;
+            Cost::at_highest_clocks(profile, &plan, p2p_power).map_err(bad(&self.plan))?;
         let cost = Cost::from(replayed);
         let evaluation = Evaluation {
             cost,
@@ -84,6 +87,7 @@ impl Evaluate {
             all_max,
             saving: cost.saving_on(&all_max),
             slowdown: cost.slowdown_on(&all_max),
+            warnings: measured.told(),
         };
         if self.json {
             return output.json(&evaluation);
@@ -134,6 +138,7 @@ mod tests {
             all_max: Cost { iteration_time_s: 3.0, iteration_energy_j: 5000.0 },
             saving: 0.1,
             slowdown: 0.02,
+            warnings: Vec::new(),
         };
         let text = render(&evaluation, Look::default());
         for figure in ["3.060 s", "4.500 kJ", "10.0 %", "+2.0 %", "3.000 s", "192 instructions"] {

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use clap::Args;
 use pfo_planner::{
-    Combine, Frontier, LowtimePlan, Pipeline, Plan, PlanError, Profile, Watts, replay,
+    Combine, Frontier, LowtimePlan, Noise, Pipeline, Plan, PlanError, Watts, replay,
 };
 
+use super::measured::Measured;
 use super::optimize::summary;
 use super::pipeline::PipelineArguments;
 use super::progress::Progress;
@@ -52,9 +53,7 @@ pub(crate) struct Import {
 
 impl Import {
     pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
-        let csv = file::read(&self.profile)?;
-        let profile =
-            Profile::from_csv_combined(csv.as_slice(), self.combine).map_err(bad(&self.profile))?;
+        let Measured { profile, .. } = Measured::read(&self.profile, self.combine, Noise::Off)?;
         let pipeline = self.pipeline.of(&profile)?;
         if Path::new(&self.plans).is_dir() {
             self.directory(&pipeline, output)

@@ -11,14 +11,15 @@ mod file;
 mod format;
 mod import;
 pub(crate) mod load;
+mod measured;
 mod optimize;
 mod pick;
 mod pipeline;
 mod plot;
 mod progress;
-mod replayed;
 mod sample;
 mod show;
+mod smooth;
 pub(crate) mod swap;
 mod tuning;
 
@@ -36,11 +37,13 @@ use pick::Pick;
 use plot::Plot;
 use sample::Sample;
 use show::Show;
+use smooth::Smooth;
 
 /// The commands that make plans and look at them.
 #[derive(Subcommand)]
 pub(crate) enum MakePlan {
     Optimize(Optimize),
+    Smooth(Smooth),
     Show(Show),
     Export(Export),
     Pick(Pick),
@@ -56,6 +59,7 @@ impl MakePlan {
     pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
         match self {
             Self::Optimize(optimize) => optimize.run(output),
+            Self::Smooth(smooth) => smooth.run(output),
             Self::Show(show) => show.run(output),
             Self::Export(export) => export.run(output),
             Self::Pick(pick) => pick.run(output),

@@ -1,8 +1,9 @@
 //! `pfoctl plan optimize`: makes the frontier of a profile.
 
 use clap::Args;
-use pfo_planner::{Combine, Frontier, Options, Point, Profile, Spread, Watts};
+use pfo_planner::{Combine, Frontier, Options, Point, Spread, Watts};
 
+use super::measured::{Measured, NoiseArgument};
 use super::pipeline::PipelineArguments;
 use super::progress::Progress;
 use super::{Failure, file};
@@ -15,7 +16,9 @@ use crate::text::harmless;
 #[derive(Args)]
 pub(crate) struct Optimize {
     /// Time and energy of each instruction: CSV with the columns stage, instruction, frequency
-    /// (MHz), time (s), energy (J); - reads standard input
+    /// (MHz), time (s), energy (J); - reads standard input. A line may be the mean of several
+    /// measurements: count says of how many, `time_sd` and `energy_sd` how much they scattered.
+    /// Lines that differ in other columns only, such as window, are repeats
     #[arg(value_name = "PROFILE.csv")]
     profile: String,
 
@@ -24,6 +27,9 @@ pub(crate) struct Optimize {
     /// P2P-blocking power is then that of all GPUs of a stage
     #[arg(long, value_name = "HOW", default_value_t = Combine::Mean)]
     combine: Combine,
+
+    #[command(flatten)]
+    noise: NoiseArgument,
 
     #[command(flatten)]
     pipeline: PipelineArguments,
@@ -47,11 +53,8 @@ pub(crate) struct Optimize {
 
 impl Optimize {
     pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
-        let csv = file::read(&self.profile)?;
-        let profile =
-            Profile::from_csv_combined(csv.as_slice(), self.combine).map_err(|source| {
-                Failure::BadFile { name: file::shown(&self.profile).to_owned(), source }
-            })?;
+        let Measured { profile, .. } =
+            Measured::read(&self.profile, self.combine, self.noise.noise)?;
         let pipeline = self.pipeline.of(&profile)?;
         let options = Options { plans: self.plans, spread: Spread::Useful };
         let progress = Progress::new();

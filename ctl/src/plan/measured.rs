@@ -1,0 +1,68 @@
+//! The profile that a command works on: read, its noise treated, and what is odd about it told.
+
+use std::io::Write;
+
+use clap::Args;
+use pfo_planner::{Combine, Noise, Profile, Treated, Warning, summarised, warnings};
+use serde::Serialize;
+
+use super::{Failure, file};
+use crate::text::harmless;
+
+/// What is done about noise.
+#[derive(Args)]
+pub(super) struct NoiseArgument {
+    /// What is done about measurements that scatter: off; isotonic makes time fall and power rise
+    /// with frequency; auto does so where rows scatter by 1 % or more, and only to what that
+    /// explains; factor=5% is Perseus' noise factor. Predictions are then replays over the smoothed
+    /// profile, which `plan smooth` writes
+    #[arg(long, value_name = "HOW", default_value_t = Noise::default())]
+    pub(super) noise: Noise,
+}
+
+/// A profile to plan with, and what is odd about what was measured.
+pub(super) struct Measured {
+    pub(super) profile: Profile,
+    pub(super) warnings: Vec<Warning>,
+}
+
+/// A warning as JSON has it.
+#[derive(Debug, Serialize)]
+pub(super) struct Told {
+    #[serde(flatten)]
+    warning: Warning,
+    message: String,
+}
+
+impl Measured {
+    /// Reads a profile, and tells on standard error what is odd about it.
+    pub(super) fn read(name: &str, combine: Combine, noise: Noise) -> Result<Self, Failure> {
+        let csv = file::read(name)?;
+        let shown = file::shown(name);
+        let measured = Profile::from_csv_combined(csv.as_slice(), combine)
+            .map_err(|source| Failure::BadFile { name: shown.to_owned(), source })?;
+        let Treated { profile, smoothed } = noise.treat(&measured);
+        let warnings = warnings(&measured, &smoothed);
+        for line in summarised(&warnings) {
+            tell(&format!("{shown}: {line}"));
+        }
+        if !smoothed.is_empty() {
+            tell(&format!(
+                "{shown}: predictions are replays over the smoothed profile; `pfoctl plan smooth` \
+                 writes it, --noise off takes the measured one"
+            ));
+        }
+        Ok(Self { profile, warnings })
+    }
+
+    pub(super) fn told(&self) -> Vec<Told> {
+        let told =
+            |warning: &Warning| Told { warning: warning.clone(), message: warning.to_string() };
+        self.warnings.iter().map(told).collect()
+    }
+}
+
+/// Nobody may be reading it; the answer matters more.
+fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "pfoctl: {}", harmless(line));
+}

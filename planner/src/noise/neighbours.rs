@@ -1,0 +1,153 @@
+//! What the rows around a row say that it should be, and rows that are far from that.
+//!
+//! Straight lines through pairs of the nearest rows, in logarithms of both, of which the median is
+//! taken: a power law is met exactly, and one wild row among four does not decide.
+
+use crate::median::{MEDIAN_TO_SD, median};
+use crate::profile::Measurement;
+use crate::quantity::Quantity;
+
+/// The rows that are asked. More would reach further, over bends of the curve.
+const NEIGHBOURS: usize = 4;
+
+/// The least rows of which the neighbours say anything.
+const LEAST_ROWS: usize = NEIGHBOURS + 1;
+
+/// The least rows of which the scatter is taken. One step in a table of fewer looks like noise.
+const ENOUGH_ROWS: usize = 10;
+
+/// Standard deviations; beyond, a row does not belong to the others. One that was not measured
+/// twice is judged by its neighbours' scatter, which bends of the curve and edges of the table blur.
+const FAR: f64 = 6.0;
+
+/// Clean tables of real GPUs have steps of up to 2.6 %, where they change how they run.
+const ORDINARY_STEP: f64 = 0.04;
+
+/// Where more rows than one in so many are far from the others, nobody knows which are right.
+const OUTLIERS_AMONG: usize = 5;
+
+/// A row that is far from what its neighbours say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Outlier {
+    /// Its place in the table.
+    pub(crate) index: usize,
+    /// What its neighbours say.
+    pub(crate) expected: f64,
+}
+
+/// About the standard deviation of a table's rows as a share of them; none of few rows.
+pub(crate) fn scatter(rows: &[Measurement], quantity: Quantity) -> Option<f64> {
+    let points = points(rows, quantity);
+    (points.len() >= ENOUGH_ROWS).then(|| spread(&residuals(&points)))
+}
+
+/// The rows that are far from the others, the furthest first.
+pub(crate) fn outliers(rows: &[Measurement], quantity: Quantity) -> Vec<Outlier> {
+    let mut points = points(rows, quantity);
+    let mut outliers = Vec::new();
+    while points.len() > LEAST_ROWS && outliers.len() * OUTLIERS_AMONG < rows.len() {
+        let residuals = residuals(&points);
+        let size = |&place: &usize| residuals[place].abs();
+        let furthest = (0..points.len()).max_by(|a, b| size(a).total_cmp(&size(b)));
+        let limit = ORDINARY_STEP.max(FAR * spread(&residuals));
+        let Some(place) = furthest.filter(|place| size(place) > limit) else { break };
+        let expected = expected(&points, place).exp();
+        outliers.push(Outlier { index: points.remove(place).index, expected });
+    }
+    outliers
+}
+
+/// Logarithms of a row's clock and of what was measured.
+struct Point {
+    index: usize,
+    x: f64,
+    y: f64,
+}
+
+fn points(rows: &[Measurement], quantity: Quantity) -> Vec<Point> {
+    let point = |(index, row): (usize, &Measurement)| Point {
+        index,
+        x: f64::from(row.frequency.0).ln(),
+        y: quantity.of(row).ln(),
+    };
+    rows.iter().enumerate().map(point).collect()
+}
+
+/// By which share each is off what its neighbours say.
+fn residuals(points: &[Point]) -> Vec<f64> {
+    let residual = |(place, point): (usize, &Point)| (point.y - expected(points, place)).exp_m1();
+    points.iter().enumerate().map(residual).collect()
+}
+
+fn spread(residuals: &[f64]) -> f64 {
+    MEDIAN_TO_SD * median(residuals.iter().map(|residual| residual.abs()))
+}
+
+/// What the nearest points give for the one at a place.
+fn expected(points: &[Point], place: usize) -> f64 {
+    let first = place.saturating_sub(NEIGHBOURS / 2).min(points.len() - LEAST_ROWS);
+    let near =
+        || (first..first + LEAST_ROWS).filter(|&near| near != place).map(|near| &points[near]);
+    let x = points[place].x;
+    let lines = near().enumerate().flat_map(|(skip, a)| {
+        near().skip(skip + 1).map(move |b| a.y + (b.y - a.y) * (x - a.x) / (b.x - a.x))
+    });
+    median(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Mhz;
+
+    /// Times of a power law with clocks from 900 MHz on, times what is given.
+    fn rows(off: &[f64]) -> Vec<Measurement> {
+        (0..)
+            .zip(off)
+            .map(|(index, off)| {
+                let mhz = 900 + 15 * index;
+                let time_s = off * (1410.0 / f64::from(mhz)).powf(0.8);
+                Measurement { frequency: Mhz(mhz), time_s, energy_j: 100.0 * time_s }
+            })
+            .collect()
+    }
+
+    fn found(rows: &[Measurement]) -> Vec<u32> {
+        let outliers = outliers(rows, Quantity::Time);
+        outliers.iter().map(|outlier| rows[outlier.index].frequency.0).collect()
+    }
+
+    #[test]
+    fn a_power_law_has_neither_scatter_nor_outliers() {
+        let rows = rows(&[1.0; 20]);
+        assert!(scatter(&rows, Quantity::Time).unwrap() < 1e-12);
+        assert!(found(&rows).is_empty());
+    }
+
+    #[test]
+    fn a_wild_row_is_found_wherever_it_is_and_what_it_should_be_is_said() {
+        for place in 0..20 {
+            let mut off = [1.0; 20];
+            off[place] = 1.3;
+            let rows = rows(&off);
+            assert_eq!(found(&rows), [900 + 15 * place as u32]);
+            let outlier = outliers(&rows, Quantity::Time)[0];
+            assert!((rows[outlier.index].time_s / outlier.expected - 1.3).abs() < 1e-9);
+            assert_eq!(outliers(&rows, Quantity::Power), []);
+        }
+    }
+
+    #[test]
+    fn what_scatters_everywhere_has_no_outliers_but_a_scatter() {
+        let off: Vec<f64> = (0..30).map(|index| 1.0 + 0.05 * f64::from(index * 7 % 11)).collect();
+        assert!(found(&rows(&off)).is_empty());
+        assert!(scatter(&rows(&off), Quantity::Time).unwrap() > 0.05);
+    }
+
+    #[test]
+    fn a_table_of_few_rows_says_nothing_of_them() {
+        assert_eq!(scatter(&rows(&[1.0; 9]), Quantity::Time), None);
+        assert!(found(&rows(&[1.0, 2.0, 1.0, 1.0, 1.0])).is_empty());
+        assert_eq!(found(&rows(&[1.0, 1.0, 2.0, 1.0, 1.0, 1.0])), [930]);
+    }
+}

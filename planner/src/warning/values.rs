@@ -1,0 +1,84 @@
+//! What was measured, and does not go together.
+
+use crate::left_out::LeftOut;
+use crate::median::median;
+use crate::noise::{EXPLAINED, NOISY, Outlier, Smoothed, curve, level, outliers};
+use crate::profile::Profile;
+use crate::quantity::Quantity;
+use crate::table::Table;
+use crate::warning::{Finding, Warning};
+
+/// The share by which a row may be off a curve of the right shape and nobody is told. Power limits
+/// make times of published tables rise by up to 1.6 % with the clock.
+const ORDINARY: f64 = 0.02;
+
+impl Warning {
+    pub(super) fn left_out(left_out: &LeftOut) -> Self {
+        let LeftOut { stage, instruction, line, measured, median, repeats } = *left_out;
+        let finding = Finding::LeftOut {
+            line,
+            frequency_mhz: measured.frequency,
+            time_s: measured.time_s,
+            energy_j: measured.energy_j,
+            median_time_s: median.time_s,
+            median_energy_j: median.energy_j,
+            repeats,
+        };
+        Self { stage, instruction, finding }
+    }
+}
+
+/// What is odd about the rows of a profile, of which this much was smoothed.
+pub(super) fn warnings(measured: &Profile, smoothed: &[Smoothed]) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    for table @ Table { stage, instruction, .. } in measured.tables() {
+        for quantity in Quantity::BOTH {
+            let is_here = |smoothed: &&Smoothed| {
+                (smoothed.stage, smoothed.instruction, smoothed.quantity)
+                    == (stage, instruction, quantity)
+            };
+            let findings = findings(table, quantity, smoothed.iter().find(is_here));
+            let warning = |finding| Warning { stage, instruction, finding };
+            warnings.extend(findings.into_iter().map(warning));
+        }
+    }
+    warnings
+}
+
+fn findings(table: Table, quantity: Quantity, smoothed: Option<&Smoothed>) -> Vec<Finding> {
+    let rows = table.rows;
+    let outliers = outliers(rows, quantity);
+    let finding = |outlier: &Outlier| Finding::Outlier {
+        frequency_mhz: rows[outlier.index].frequency,
+        quantity,
+        measured: quantity.of(&rows[outlier.index]),
+        expected: outlier.expected,
+    };
+    let mut findings: Vec<Finding> = outliers.iter().map(finding).collect();
+
+    let level = level(table, quantity);
+    let explained = |index: usize| level.as_ref().map_or(0.0, |level| EXPLAINED * level[index]);
+    let curve = curve(table, quantity);
+    let off = |index: usize| (curve[index] / quantity.of(&rows[index]) - 1.0).abs();
+    let is_odd = |&index: &usize| {
+        off(index) > ORDINARY.max(explained(index))
+            && outliers.iter().all(|outlier| outlier.index != index)
+    };
+    let odd: Vec<usize> = (0..rows.len()).filter(is_odd).collect();
+    if !odd.is_empty() {
+        findings.push(Finding::NotMonotone {
+            quantity,
+            frequencies_mhz: odd.iter().map(|&index| rows[index].frequency).collect(),
+            most: odd.iter().map(|&index| off(index)).fold(0.0, f64::max),
+        });
+    }
+
+    let is_off = (0..rows.len()).any(|index| off(index) >= NOISY);
+    let scatter = level.map(median);
+    if let Some(&Smoothed { most, .. }) = smoothed {
+        findings.push(Finding::Smoothed { quantity, most, scatter });
+    } else if let Some(scatter) = scatter.filter(|&scatter| is_off && scatter >= NOISY) {
+        findings.push(Finding::Noisy { quantity, scatter });
+    }
+    findings
+}

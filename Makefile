@@ -36,7 +36,7 @@ install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/pfo.pc
 	for unit in pfod.service pfod.socket pfod-admin.socket; do \
 		install -d $(DESTDIR)$(PREFIX)/lib/systemd/system && \
-		sed -e 's|/usr/sbin/|$(PREFIX)/sbin/|' systemd/$$unit \
+		sed -e 's|/usr/sbin/|$(PREFIX)/sbin/|' -e 's|/usr/bin/|$(PREFIX)/bin/|' systemd/$$unit \
 			> $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit 1; \
 	done
 	install -D -m 644 systemd/pfod.preset $(DESTDIR)$(PREFIX)/lib/systemd/system-preset/50-pfod.preset
@@ -66,7 +66,7 @@ test: setup ## Run every test
 test-booted: ## Test in booted Debians what takes a systemd, as root
 	@scripts/setup --booted
 	cargo build --workspace --all-targets
-	cargo test -p pfo-tests --test booted -- --ignored
+	cargo test -p pfo-tests --test 'booted*' -- --ignored
 
 lint: ## Check format, lints, documentation, dependencies and the unit's hardening
 	@scripts/setup --lint

@@ -14,6 +14,7 @@ use crate::plan::MakePlan;
 use crate::plan::load::Load;
 use crate::plan::swap::{Rollback, Swap};
 use crate::policy::Policy;
+use crate::reload::Reload;
 use crate::socket::{self, Sockets};
 use crate::status::StatusCommand;
 
@@ -41,6 +42,7 @@ enum Command {
     /// Find out who may lease which GPUs
     #[command(subcommand)]
     Policy(Policy),
+    Reload(Reload),
     Gpus(Gpus),
     #[command(subcommand, hide = true)]
     Generate(Generate),
@@ -71,6 +73,7 @@ impl Cli {
             Command::Plan(Plan::Rollback(rollback)) => rollback.run(&sockets, output),
             Command::Clocks(clocks) => clocks.run(&sockets, output),
             Command::Policy(policy) => policy.run(&sockets, output),
+            Command::Reload(reload) => reload.run(&sockets, output),
             Command::Gpus(gpus) => gpus.run(&sockets, output),
             Command::Generate(generate) => generate.run(),
         }

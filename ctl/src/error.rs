@@ -38,6 +38,8 @@ pub(crate) enum Error {
     OtherAnswer { socket: PathBuf, answer: String },
     #[error("{}", .0.message)]
     Refused(Refusal),
+    #[error("{0}")]
+    ConfigRefused(String),
     #[error("{user} may lease none of {gpus} GPUs")]
     NoLease { user: String, gpus: usize },
     #[error("no job named {job} runs on this node, or it is not yours to see")]
@@ -84,6 +86,7 @@ impl Error {
             Self::Version { .. }
             | Self::Frame { .. }
             | Self::OtherAnswer { .. }
+            | Self::ConfigRefused(_)
             | Self::NotAllChanged { .. }
             | Self::NotRestored { .. }
             | Self::Signals(_)
@@ -110,6 +113,9 @@ impl Error {
             ),
             Self::Refused(refusal) => {
                 Some(refusal.remedy.clone()).filter(|remedy| !remedy.is_empty())
+            }
+            Self::ConfigRefused(_) => {
+                Some("what was in force before stays in force; correct it and reload".to_owned())
             }
             Self::NoSuchJob { .. } => Some("`pfoctl status` lists the jobs".to_owned()),
             Self::PlanTooLarge { .. } => {

@@ -14,6 +14,7 @@ mod job;
 mod output;
 mod plan;
 mod policy;
+mod reload;
 mod socket;
 mod status;
 mod text;

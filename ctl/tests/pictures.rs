@@ -42,7 +42,7 @@ fn a_timeline_has_a_bar_for_each_instruction_and_the_critical_path() {
     bench.frontier("made", 30);
     bench.done(&["plan", "plot", "made", "--kind", "timeline", "-o", "a.svg"]);
     let text = svg(&bench, "a.svg");
-    for words in ["stage 1", "critical path", "waits", "\nB5\n", " W"] {
+    for words in ["stage 1", "critical path", "waits", "\nB5\n", " W", "F forward, B backward"] {
         assert!(text.contains(words), "no {words:?} in the picture");
     }
     assert!(text.matches("<rect ").count() >= 2 * 12 + 2);
@@ -82,6 +82,19 @@ fn a_long_step_is_broken_into_bands_and_a_long_pipeline_stays_a_picture() {
     assert!(svg(&bench, "a.svg").matches(">\nstage 1\n").count() > 3);
     bench.done(&["plan", "plot", "long", "--kind", "timeline", "--size", "200x200", "-o", "a.png"]);
     assert_eq!(png_size(&fs::read(bench.path("a.png")).unwrap()), (200, 200));
+}
+
+#[test]
+fn the_chunks_of_an_interleaved_step_are_told_apart() {
+    let bench = Bench::new();
+    let schedule = ["--schedule", "interleaved-1f1b", "--chunks", "3", "--microbatches", "4"];
+    let optimize = ["plan", "optimize", "profile.csv", "--p2p-power", "80", "-o", "made"];
+    bench.done(&[&optimize[..], &schedule].concat());
+    bench.done(&["plan", "plot", "made", "--kind", "timeline", "-o", "a.svg"]);
+    let text = svg(&bench, "a.svg");
+    for words in ["chunk 1", "chunk 2", "microbatch\u{b7}chunk", "\nF3\u{b7}0\n", "\nB3\u{b7}2\n"] {
+        assert!(text.contains(words), "no {words:?} in the picture");
+    }
 }
 
 #[test]

@@ -285,3 +285,39 @@ fn a_plan_is_shown_as_envpipes_table() {
     let ran = bench.run(&show);
     assert!(ran.code == Some(2) && ran.stderr.contains("--profile"), "{}", ran.stderr);
 }
+
+#[test]
+fn a_plan_is_shown_and_drawn_over_the_ranks_and_the_latency_that_it_was_made_for() {
+    let bench = Bench::new();
+    bench.frontier("made", 30);
+    bench.done(&["plan", "export", "made", "--deadline", "fastest", "-o", "plan.json"]);
+    let profile = fs::read_to_string(bench.path("profile.csv")).unwrap();
+    // The second rank of each stage is slower by 20 ms in its first forward's clock.
+    let ranks: String = profile
+        .lines()
+        .map(|row| match row {
+            "stage,instruction,frequency,time,energy" => format!("{row},dp_rank\n"),
+            _ => format!("{row},0\n{},1\n", row.replace("1400,0.050", "1400,0.070")),
+        })
+        .collect();
+    bench.write("ranks.csv", &ranks);
+    let show = |arguments: &[&str]| {
+        let show = ["plan", "show", "plan.json", "--envpipe", "--profile", "ranks.csv"];
+        bench.done(&[&show[..], arguments].concat())
+    };
+    assert!(show(&[]).contains("Stage 1 | [F0 1400 60.0]"));
+    assert!(show(&["--combine", "slowest"]).contains("Stage 1 | [F0 1400 70.0]"));
+    assert_ne!(show(&["--switch-latency-ms", "15"]), show(&[]));
+
+    let plot = |name: &str, arguments: &[&str]| {
+        let plot = ["plan", "plot", "plan.json", "--profile", "ranks.csv", "-o", name];
+        bench.done(&[&plot[..], arguments].concat());
+        fs::read(bench.path(name)).unwrap()
+    };
+    assert_ne!(plot("a.svg", &["--combine", "slowest"]), plot("b.svg", &[]));
+    let without = ["plan", "show", "made", "--combine", "slowest"];
+    for arguments in [&without[..], &["plan", "plot", "made", "--combine", "mean", "-o", "c.svg"]] {
+        let ran = bench.run(arguments);
+        assert!(ran.code == Some(2) && ran.stderr.contains("--profile"), "{}", ran.stderr);
+    }
+}

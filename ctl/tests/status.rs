@@ -44,6 +44,9 @@ fn a_node_in_trouble_reads_as_the_golden_text() {
     status.daemon.driver = None;
     status.daemon.driver_problem = Some("libnvidia-ml.so.1 cannot be loaded".to_owned());
     status.daemon.unrestored = vec!["GPU-93cc0004: the GPU is lost".to_owned()];
+    status.daemon.config.refused = Some("/etc/pfo/pfod.toml, line 3, column 1: no".to_owned());
+    status.daemon.config.restart_needed_for = vec!["paths.ledger".to_owned()];
+    status.daemon.config.unknown_names = vec!["user zoe (line 31)".to_owned()];
     status.gpus.clear();
     let job = &mut status.jobs[0];
     job.swap_at_step = None;

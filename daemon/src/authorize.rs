@@ -2,10 +2,11 @@
 
 use pfo_protocol::{Refusal, RefusalCode};
 
+use crate::accounts::{Accounts, Lookup, UnknownName};
 use crate::config::{Config, Groups};
 use crate::gpu::GpuFacts;
 use crate::peer::Peer;
-use crate::policy::{Accounts, Place, Policy, Subject, Verdict};
+use crate::policy::{Place, Policy, Subject, Verdict};
 use crate::terms::Terms;
 
 /// What a peer wants to do.
@@ -22,6 +23,8 @@ pub enum Action {
     EveryJob,
     /// Ask what another user may lease.
     ExplainOthers,
+    /// Have the configuration read again.
+    Reload,
     /// Reset clocks.
     ResetClocks,
 }
@@ -33,6 +36,7 @@ impl Action {
             Self::ChangePlan { .. } => "change the plan of another user's job",
             Self::EveryJob => "see or change other users' jobs",
             Self::ExplainOthers => "ask what other users may lease",
+            Self::Reload => "have the configuration read again",
             Self::ResetClocks => "reset clocks",
         }
     }
@@ -52,6 +56,7 @@ pub struct Authority {
     trainers: Option<u32>,
     administrators: Option<u32>,
     policy: Policy,
+    unknown_names: Vec<UnknownName>,
 }
 
 impl Authority {
@@ -59,24 +64,20 @@ impl Authority {
     #[must_use]
     pub fn new(config: &Config, node: &str, accounts: &impl Accounts) -> Self {
         let names = config.groups.clone();
+        let mut lookup = Lookup::new(accounts);
         Self {
-            trainers: accounts.group(&names.trainers),
-            administrators: accounts.group(&names.administrators),
-            policy: Policy::new(config, node, accounts),
+            trainers: lookup.group(&names.trainers, "groups.trainers"),
+            administrators: lookup.group(&names.administrators, "groups.administrators"),
+            policy: Policy::new(config, node, &mut lookup),
+            unknown_names: lookup.unknown_names,
             names,
         }
     }
 
-    /// The names that nobody has.
+    /// The names that lead to nobody.
     #[must_use]
-    pub fn unknown_names(&self) -> Vec<String> {
-        let names = [
-            (self.trainers, &self.names.trainers, "groups.trainers"),
-            (self.administrators, &self.names.administrators, "groups.administrators"),
-        ];
-        let missing = names.into_iter().filter(|(gid, ..)| gid.is_none());
-        let groups = missing.map(|(_, name, key)| format!("group {name} ({key})"));
-        groups.chain(self.policy.unknown_names.iter().cloned()).collect()
+    pub fn unknown_names(&self) -> &[UnknownName] {
+        &self.unknown_names
     }
 
     /// The group that may use the trainers' socket and the one that may use the admin socket.
@@ -140,6 +141,7 @@ impl Authority {
             Action::ChangePlan { .. }
             | Action::EveryJob
             | Action::ExplainOthers
+            | Action::Reload
             | Action::ResetClocks => Role::Administrator,
         };
         if self.role(peer) >= needed {
@@ -167,6 +169,8 @@ fn not_a_member(peer: &Peer, action: &str, group: &str) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use nix::errno::Errno;
+
     use super::*;
     use crate::gpu;
 
@@ -174,12 +178,13 @@ mod tests {
     struct Usual;
 
     impl Accounts for Usual {
-        fn user(&self, _: &str) -> Option<u32> {
-            None
+        fn user(&self, _: &str) -> Result<Option<u32>, Errno> {
+            Ok(None)
         }
 
-        fn group(&self, name: &str) -> Option<u32> {
-            [("pfo", 50), ("pfo-admin", 51)].iter().find(|(n, _)| *n == name).map(|(_, gid)| *gid)
+        fn group(&self, name: &str) -> Result<Option<u32>, Errno> {
+            let known = [("pfo", 50), ("pfo-admin", 51)];
+            Ok(known.into_iter().find(|(known, _)| *known == name).map(|(_, gid)| gid))
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Args, Parser};
 
 use crate::config::{Config, ConfigError};
 
@@ -16,12 +16,9 @@ const DEFAULT_CONFIG: &str = "/etc/pfo/pfod.toml";
 #[derive(Debug, Parser)]
 #[command(version, name = "pfod")]
 pub struct Arguments {
-    /// The configuration file; without it /etc/pfo/pfod.toml if that exists, else the defaults
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// The NVML library, instead of the configured one
-    #[arg(long, value_name = "LIBRARY")]
-    nvml: Option<PathBuf>,
+    /// Where the configuration comes from.
+    #[command(flatten)]
+    pub source: ConfigSource,
     /// Say whether the configuration is right, and exit
     #[arg(long)]
     pub check_config: bool,
@@ -30,12 +27,23 @@ pub struct Arguments {
     pub restore_only: bool,
 }
 
-impl Arguments {
-    /// The configuration that the command line leads to.
+/// Where the configuration comes from, at the start and at each reload.
+#[derive(Clone, Debug, Args)]
+pub struct ConfigSource {
+    /// The configuration file; without it /etc/pfo/pfod.toml if that exists, else the defaults
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The NVML library, instead of the configured one
+    #[arg(long, value_name = "LIBRARY")]
+    nvml: Option<PathBuf>,
+}
+
+impl ConfigSource {
+    /// The configuration as it is now.
     ///
     /// # Errors
     /// If the file is missing where one was named, or is wrong.
-    pub fn configuration(&self) -> Result<Config, ConfigError> {
+    pub fn read(&self) -> Result<Config, ConfigError> {
         let default = PathBuf::from(DEFAULT_CONFIG);
         let mut config = match &self.config {
             Some(path) => Config::read(path)?,

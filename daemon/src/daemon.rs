@@ -6,16 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_protocol::ClosingReason;
-use systemd::daemon as notify;
+use systemd::daemon::watchdog_enabled;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use crate::cli::ConfigSource;
 use crate::config::Config;
 use crate::journal;
 use crate::ledger::{Ledger, LedgerError};
 use crate::listen::{ListenError, Passed, listen};
 use crate::node::Node;
+use crate::notify;
+use crate::reload::{config_status, look_up_names_again, reload, warn_of_unknown};
 use crate::resume::resume;
 use crate::serve::{Connections, accept};
 use crate::sys::allow_interruptions;
@@ -25,6 +28,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Clocks that could not be restored are tried again so often, as long as there are any.
 const OWED_EVERY: Duration = Duration::from_secs(5);
+
+/// Names that nobody had are looked up again so often.
+const LOOK_UP_EVERY: Duration = Duration::from_secs(60);
 
 /// Why the daemon ended other than by a signal to stop.
 #[derive(Debug, thiserror::Error)]
@@ -47,23 +53,23 @@ pub enum DaemonError {
 ///
 /// # Errors
 /// If it cannot start, or cannot restore every clock at its end.
-pub fn run(config: Config) -> Result<(), DaemonError> {
+pub fn run(source: ConfigSource, config: Config) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
         .thread_keep_alive(Duration::from_secs(1))
         .build()?;
-    let result = runtime.block_on(serve(config));
+    let result = runtime.block_on(serve(source, config));
     // A request that waits for a driver that hangs must not keep the daemon from stopping.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
-async fn serve(config: Config) -> Result<(), DaemonError> {
+async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> {
     let ledger = open_ledger(&config.paths.ledger)?;
     let passed = Passed::take()?;
     allow_interruptions()?;
-    let node = Arc::new(Node::new(config, ledger));
+    let node = Arc::new(Node::new(source, config, ledger));
     for (entry, why) in node.restore_owed() {
         tracing::error!(
             name: journal::STILL_LOCKED,
@@ -76,36 +82,36 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         Ok(driver) => tracing::info!("driver {}, {} GPUs", driver.version, driver.gpus.len()),
         Err(why) => tracing::error!("{why}; waiting for the driver"),
     }
-    for name in node.authority.unknown_names() {
-        tracing::warn!("there is no {name}: nobody has the rights that the configuration gives it");
-    }
+    warn_of_unknown(&config_status(&node).unknown_names);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
     let open = Arc::new(Connections::default());
     let mut accepting = JoinSet::new();
-    let listening = listen(passed.listening, &node.config.sockets, &node.authority)?;
+    let listening = listen(passed.listening, &node.settings())?;
     resume(&node, passed.kept).await;
     for listener in listening {
         accepting.spawn(accept(Arc::clone(&node), listener, Arc::clone(&open)));
     }
     tokio::spawn(restore_later(Arc::clone(&node)));
-    if let Some(period) = notify::watchdog_enabled().ok().filter(|period| *period > 0) {
+    tokio::spawn(look_up_later(Arc::clone(&node)));
+    if let Some(period) = watchdog_enabled().ok().filter(|period| *period > 0) {
         tokio::spawn(feed_watchdog(Duration::from_micros(period / 2)));
     }
-    tell_systemd("READY");
+    notify::tell("READY");
     tracing::info!("pfod {} serves", env!("CARGO_PKG_VERSION"));
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            // Unhandled, it would end the daemon with its clocks locked.
             _ = hang_up.recv() => {
-                tracing::warn!("the configuration is read at the start only; restart to change it");
+                let node = Arc::clone(&node);
+                // Its outcome is in the journal and in status.
+                drop(tokio::task::spawn_blocking(move || reload(&node)));
             }
         }
     }
-    tell_systemd("STOPPING");
+    notify::tell("STOPPING");
     accepting.shutdown().await;
     stop(&node).await
 }
@@ -147,14 +153,20 @@ async fn restore_later(node: Arc<Node>) {
     }
 }
 
-/// Without systemd there is nobody to tell, which is no error.
-fn tell_systemd(state: &str) {
-    let _ = notify::notify([(state, "1")].iter());
+/// Looks for names that nobody had: a node's accounts may come from a service that starts later.
+async fn look_up_later(node: Arc<Node>) {
+    loop {
+        sleep(LOOK_UP_EVERY).await;
+        if !node.settings().authority.unknown_names().is_empty() {
+            let worker = Arc::clone(&node);
+            let _ = tokio::task::spawn_blocking(move || look_up_names_again(&worker)).await;
+        }
+    }
 }
 
 async fn feed_watchdog(period: Duration) {
     loop {
-        tell_systemd("WATCHDOG");
+        notify::tell("WATCHDOG");
         sleep(period).await;
     }
 }
@@ -173,9 +185,9 @@ fn open_ledger(path: &Path) -> Result<Ledger, LedgerError> {
 ///
 /// # Errors
 /// If something is still locked.
-pub fn restore_only(config: Config) -> Result<(), DaemonError> {
+pub fn restore_only(source: ConfigSource, config: Config) -> Result<(), DaemonError> {
     let ledger = open_ledger(&config.paths.ledger)?;
-    let left = Node::new(config, ledger).restore_owed();
+    let left = Node::new(source, config, ledger).restore_owed();
     if left.is_empty() {
         return Ok(());
     }

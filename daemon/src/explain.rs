@@ -2,6 +2,7 @@
 
 use pfo_protocol::{GpuName, LeaseTerms, PolicyVerdict, Refusal};
 
+use crate::authorize::Authority;
 use crate::base_clock::BaseClock;
 use crate::driver::Gpu;
 use crate::node::Node;
@@ -14,6 +15,7 @@ use crate::terms::Terms;
 /// If there is no driver, or no such GPU.
 pub fn explain(
     node: &Node,
+    authority: &Authority,
     who: &Peer,
     name: Option<&GpuName>,
 ) -> Result<Vec<PolicyVerdict>, Refusal> {
@@ -21,11 +23,11 @@ pub fn explain(
         Some(name) => std::slice::from_ref(node.gpu(name)?),
         None => &node.ready_driver()?.gpus[..],
     };
-    Ok(gpus.iter().map(|gpu| verdict(node, who, gpu)).collect())
+    Ok(gpus.iter().map(|gpu| verdict(authority, who, gpu)).collect())
 }
 
-fn verdict(node: &Node, who: &Peer, gpu: &Gpu) -> PolicyVerdict {
-    let verdict = node.authority.verdict(who, gpu);
+fn verdict(authority: &Authority, who: &Peer, gpu: &Gpu) -> PolicyVerdict {
+    let verdict = authority.verdict(who, gpu);
     PolicyVerdict {
         index: gpu.index,
         gpu: gpu.listing(),

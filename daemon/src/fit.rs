@@ -214,6 +214,16 @@ impl JobPlan {
                 }
             }
         }
+        self.check_clocks(shape)
+    }
+
+    /// Checks the plan's clocks against those that one rank may have.
+    ///
+    /// # Errors
+    /// The first one that it may not.
+    pub fn check_clocks(&self, shape: &RankShape) -> Result<(), Misfit> {
+        let &RankShape { rank, stage, .. } = shape;
+        let planned = self.stage(stage);
         let (min, max) = shape.grant.terms.bounds();
         for (position, &Planned { mhz, .. }) in planned.iter().enumerate() {
             if !(min..=max).contains(&mhz) {

@@ -61,6 +61,8 @@ pub struct Members {
     pub loaded: Option<Arc<JobPlan>>,
     /// Every swap that is remembered, oldest first; the last one is the newest.
     pub swaps: VecDeque<Arc<Swap>>,
+    /// When the first rank came from which on all is measured.
+    pub measured_since: Option<Instant>,
     /// Joules of the sessions that have ended.
     pub ended_energy_j: f64,
     /// What the ranks measured in sessions that have ended.
@@ -162,7 +164,9 @@ impl Job {
             // The job starts anew; what its former run measured is over.
             members.ended_energy_j = 0.0;
             members.ended_windows.clear();
+            members.measured_since = None;
         }
+        members.measured_since.get_or_insert_with(Instant::now);
         members.ranks.insert(rank, member);
         Ok(members.swaps.iter().rev().find(|swap| swap.is_complete()).cloned())
     }
@@ -195,6 +199,20 @@ impl Job {
         members.plans_made += 1;
         members.loaded = Some(Arc::clone(&plan));
         Ok(plan)
+    }
+
+    /// Suspends the plans whose clocks the ranks may not have any more. Returns them, each with the
+    /// first difference.
+    pub fn suspend_what_is_not_allowed(&self) -> Vec<String> {
+        let members = self.members();
+        let plans = members.swaps.iter().filter_map(|swap| swap.plan.as_ref());
+        let misfit = |plan: &Arc<JobPlan>| {
+            let mut shapes = members.ranks.values().map(Member::shape);
+            let misfit = shapes.find_map(|shape| plan.check_clocks(&shape).err())?;
+            plan.suspend(|| format!("the configuration has changed: {misfit}"));
+            Some(format!("job {}, plan {}: {misfit}", self.key.name, plan.number))
+        };
+        plans.filter_map(misfit).collect()
     }
 
     /// Begins a swap; every rank takes it up at the step that it names. It replaces a swap whose

@@ -216,6 +216,12 @@ impl Leases {
         self.lock().held.get(gpu).cloned()
     }
 
+    /// Every GPU that a session holds, and the session.
+    #[must_use]
+    pub fn held(&self) -> Vec<(GpuUuid, Arc<Session>)> {
+        self.lock().held.iter().map(|(gpu, session)| (gpu.clone(), Arc::clone(session))).collect()
+    }
+
     /// Every open session.
     #[must_use]
     pub fn sessions(&self) -> Vec<Arc<Session>> {

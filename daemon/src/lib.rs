@@ -5,6 +5,7 @@
 //! [`clocks`].
 #![deny(unsafe_code)]
 
+pub mod accounts;
 pub mod authorize;
 pub mod base_clock;
 pub mod boot;
@@ -31,12 +32,14 @@ pub mod log;
 pub mod measure;
 pub mod monotonic;
 pub mod node;
+pub mod notify;
 pub mod pace;
 pub mod peer;
 pub mod policy;
 pub mod progress;
 pub mod rank;
 pub mod reading;
+pub mod reload;
 pub mod replace;
 pub mod requests;
 pub mod restore;
@@ -44,6 +47,7 @@ pub mod resume;
 pub mod rule;
 pub mod serve;
 pub mod session;
+pub mod settings;
 pub mod status;
 pub mod swap;
 mod sys;

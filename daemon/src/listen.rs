@@ -12,8 +12,7 @@ use interprocess::os::unix::local_socket::ListenerOptionsExt;
 use interprocess::os::unix::uds_local_socket::tokio::Listener;
 use systemd::daemon::listen_fds_with_names;
 
-use crate::authorize::Authority;
-use crate::config::Sockets;
+use crate::settings::Settings;
 use crate::{descriptor_store, sys};
 
 /// Why a socket could not be listened on.
@@ -68,16 +67,13 @@ impl Passed {
 ///
 /// # Errors
 /// If a socket cannot be bound or taken over.
-pub fn listen(
-    passed: Vec<OwnedFd>,
-    sockets: &Sockets,
-    authority: &Authority,
-) -> Result<Vec<Listener>, ListenError> {
+pub fn listen(passed: Vec<OwnedFd>, settings: &Settings) -> Result<Vec<Listener>, ListenError> {
     if !passed.is_empty() {
         let take = |socket| Listener::try_from(socket).map_err(ListenError::Passed);
         return passed.into_iter().map(take).collect();
     }
-    let (trainers, administrators) = authority.socket_groups();
+    let (trainers, administrators) = settings.authority.socket_groups();
+    let sockets = &settings.config.sockets;
     Ok(vec![bind(&sockets.trainers, trainers)?, bind(&sockets.admin, administrators)?])
 }
 

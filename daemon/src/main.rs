@@ -15,7 +15,7 @@ const CONFIG: u8 = 78;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let config = match arguments.configuration() {
+    let config = match arguments.source.read() {
         Ok(config) => config,
         Err(error) => {
             eprintln!("pfod: {error}");
@@ -27,8 +27,11 @@ fn main() -> ExitCode {
     }
     abort_on_panic();
     log::begin();
-    let result =
-        if arguments.restore_only { daemon::restore_only(config) } else { daemon::run(config) };
+    let result = if arguments.restore_only {
+        daemon::restore_only(arguments.source, config)
+    } else {
+        daemon::run(arguments.source, config)
+    };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,13 +1,15 @@
 //! Everything that the daemon knows about its node, shared by all connections.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use arc_swap::{ArcSwap, ArcSwapOption};
 use pfo_protocol::{GpuName, Refusal, RefusalCode};
 use tokio::sync::Notify;
 
-use crate::authorize::Authority;
+use crate::accounts::NodeAccounts;
+use crate::cli::ConfigSource;
 use crate::config::Config;
 use crate::driver::{Driver, Gpu, LateDriver};
 use crate::grant::Grant;
@@ -17,16 +19,21 @@ use crate::journal;
 use crate::lease::Leases;
 use crate::ledger::{Entry, Ledger};
 use crate::peer::Peer;
-use crate::policy::NodeAccounts;
 use crate::restore::restore_entry;
+use crate::settings::Settings;
 
 /// One node and its daemon.
 #[derive(Debug)]
 pub struct Node {
-    /// The configuration.
-    pub config: Config,
-    /// Who may do what.
-    pub authority: Authority,
+    /// Where the configuration comes from.
+    pub source: ConfigSource,
+    /// Held while another configuration is put into force.
+    pub reloading: Mutex<()>,
+    /// Why the file is not in force, if it is not.
+    pub config_refused: ArcSwapOption<String>,
+    /// The keys whose new values take a restart.
+    pub restart_needed_for: ArcSwap<Vec<String>>,
+    settings: ArcSwap<Settings>,
     /// The driver.
     pub driver: LateDriver,
     /// What is locked.
@@ -45,9 +52,12 @@ pub struct Node {
 impl Node {
     /// A node on which nothing has happened yet.
     #[must_use]
-    pub fn new(config: Config, ledger: Ledger) -> Self {
+    pub fn new(source: ConfigSource, config: Config, ledger: Ledger) -> Self {
         Self {
-            authority: Authority::new(&config, &node_name(), &NodeAccounts),
+            source,
+            reloading: Mutex::default(),
+            config_refused: ArcSwapOption::empty(),
+            restart_needed_for: ArcSwap::default(),
             driver: LateDriver::new(&config.driver.library),
             ledger: Arc::new(ledger),
             leases: Arc::default(),
@@ -55,8 +65,19 @@ impl Node {
             started: Instant::now(),
             owed: Notify::new(),
             sessions_opened: AtomicU64::new(0),
-            config,
+            settings: ArcSwap::from_pointee(Settings::new(config, &NodeAccounts)),
         }
+    }
+
+    /// What the administrator has settled, as of now.
+    #[must_use]
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.load_full()
+    }
+
+    /// Settles something else. What is running does not follow by itself.
+    pub fn replace_settings(&self, settings: Settings) {
+        self.settings.store(Arc::new(settings));
     }
 
     /// A number that no session of this daemon had before.
@@ -74,8 +95,9 @@ impl Node {
     /// # Errors
     /// A refusal that names what decided.
     pub fn grant(&self, peer: &Peer, gpu: &Gpu) -> Result<Grant, Refusal> {
-        let (terms, place) = self.authority.lease(peer, gpu)?;
-        Ok(Grant::new(terms, place, gpu, &self.config.clocks))
+        let settings = self.settings();
+        let (terms, place) = settings.authority.lease(peer, gpu)?;
+        Ok(Grant::new(terms, place, gpu, &settings.config.clocks))
     }
 
     /// Entries of the ledger that no session answers for: a predecessor or a lost GPU left them.
@@ -144,9 +166,4 @@ impl Node {
             )
         })
     }
-}
-
-/// What the kernel calls this node.
-fn node_name() -> String {
-    nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }

@@ -4,34 +4,11 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use nix::unistd::{Group, User};
-
+use crate::accounts::Lookup;
 use crate::config::Config;
 use crate::gpu::GpuFacts;
 use crate::rule::{Account, Rule, Several};
 use crate::terms::Terms;
-
-/// Where the numbers behind names come from.
-pub trait Accounts {
-    /// The number of a user.
-    fn user(&self, name: &str) -> Option<u32>;
-    /// The number of a group.
-    fn group(&self, name: &str) -> Option<u32>;
-}
-
-/// The accounts of this node.
-#[derive(Clone, Copy, Debug)]
-pub struct NodeAccounts;
-
-impl Accounts for NodeAccounts {
-    fn user(&self, name: &str) -> Option<u32> {
-        User::from_name(name).ok().flatten().map(|user| user.uid.as_raw())
-    }
-
-    fn group(&self, name: &str) -> Option<u32> {
-        Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw())
-    }
-}
 
 /// Somebody who may want a lease.
 #[derive(Clone, Copy, Debug)]
@@ -80,8 +57,6 @@ pub struct Policy {
     file: PathBuf,
     rules: Vec<ReadyRule>,
     lease: Terms,
-    /// The names in the rules that nobody has.
-    pub unknown_names: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -115,18 +90,17 @@ impl Who {
 impl Policy {
     /// The policy of a checked configuration on the node of that name.
     #[must_use]
-    pub fn new(config: &Config, node: &str, accounts: &impl Accounts) -> Self {
-        let mut unknown_names = Vec::new();
+    pub fn new(config: &Config, node: &str, lookup: &mut Lookup<'_>) -> Self {
         let rules = config.rules.iter().map(|rule| rule.get_ref().clone());
         let ready = |rule: Rule| {
-            let who = look_up(&rule, accounts, &mut unknown_names);
+            let who = look_up(&rule, lookup);
             // The check of the configuration leaves no error; if it did, the answer would be no.
             let terms = rule.terms(&config.lease).unwrap_or(None);
             ReadyRule { rule, who, terms }
         };
         let rules = rules.filter(|rule| rule.is_about_node(node)).map(ready).collect();
         let file = config.file.clone().unwrap_or_default();
-        Self { file, rules, lease: config.lease.clone(), unknown_names }
+        Self { file, rules, lease: config.lease.clone() }
     }
 
     /// Whether somebody may lease a GPU, on which terms, and what decided.
@@ -151,56 +125,57 @@ impl Policy {
     }
 }
 
-fn look_up(rule: &Rule, accounts: &impl Accounts, unknown: &mut Vec<String>) -> Who {
-    let anybody = Account::Name("*".into());
-    if rule.users.is_none() && rule.groups.is_none() {
+fn look_up(rule: &Rule, lookup: &mut Lookup<'_>) -> Who {
+    let (users, groups) = (rule.users.as_ref(), rule.groups.as_ref());
+    if users.is_none() && groups.is_none() {
         return Who::Members;
     }
-    if rule.users.as_ref().is_some_and(|users| users.iter().any(|user| *user == anybody)) {
+    let users: Vec<_> = users.into_iter().flat_map(Several::iter).collect();
+    if users.iter().any(|user| matches!(user, Account::Name(name) if name == "*")) {
         return Who::Anybody;
     }
-    let mut numbers =
-        |kind: &str, list: Option<&Several<Account>>, find: &dyn Fn(&str) -> Option<u32>| {
-            let number = |account: &Account| match account {
-                Account::Number(number) => Some(*number),
-                Account::Name(name) => {
-                    let found = find(name);
-                    if found.is_none() {
-                        unknown.push(format!("{kind} {name} (line {})", rule.line));
-                    }
-                    found
-                }
-            };
-            list.map(|list| list.iter().filter_map(number).collect()).unwrap_or_default()
-        };
-    Who::Listed {
-        users: numbers("user", rule.users.as_ref(), &|name| accounts.user(name)),
-        groups: numbers("group", rule.groups.as_ref(), &|name| accounts.group(name)),
-    }
+    let place = format!("line {}", rule.line);
+    let mut uid = |user: &Account| match user {
+        Account::Number(number) => Some(*number),
+        Account::Name(name) => lookup.user(name, &place),
+    };
+    let users = users.into_iter().filter_map(&mut uid).collect();
+    let mut gid = |group: &Account| match group {
+        Account::Number(number) => Some(*number),
+        Account::Name(name) => lookup.group(name, &place),
+    };
+    let groups = groups.into_iter().flat_map(Several::iter).filter_map(&mut gid).collect();
+    Who::Listed { users, groups }
 }
 
 #[cfg(test)]
 mod tests {
+    use nix::errno::Errno;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::accounts::Accounts;
     use crate::gpu;
 
     /// Users `u1`, `u2`… and groups `g1`, `g2`… with these numbers.
     struct Numbered;
 
     impl Accounts for Numbered {
-        fn user(&self, name: &str) -> Option<u32> {
-            name.strip_prefix('u')?.parse().ok()
+        fn user(&self, name: &str) -> Result<Option<u32>, Errno> {
+            Ok(name.strip_prefix('u').and_then(|number| number.parse().ok()))
         }
 
-        fn group(&self, name: &str) -> Option<u32> {
-            name.strip_prefix('g')?.parse().ok()
+        fn group(&self, name: &str) -> Result<Option<u32>, Errno> {
+            Ok(name.strip_prefix('g').and_then(|number| number.parse().ok()))
         }
     }
 
+    fn policy_of(text: &str, lookup: &mut Lookup<'_>) -> Policy {
+        Policy::new(&Config::parse(text, "f".as_ref()).unwrap(), "node1", lookup)
+    }
+
     fn policy(text: &str) -> Policy {
-        Policy::new(&Config::parse(text, "f".as_ref()).unwrap(), "node1", &Numbered)
+        policy_of(text, &mut Lookup::new(&Numbered))
     }
 
     fn line(policy: &Policy, uid: u32, groups: &[u32], member: bool) -> (Option<usize>, bool) {
@@ -243,8 +218,11 @@ mod tests {
 
     #[test]
     fn a_name_that_nobody_has_lets_nobody_in_and_is_told() {
-        let policy = policy("[[rule]]\nusers = ['zoe']\ngroups = ['staff', 'g3']");
-        assert_eq!(policy.unknown_names, ["user zoe (line 1)", "group staff (line 1)"]);
+        let mut lookup = Lookup::new(&Numbered);
+        let rule = "[[rule]]\nusers = ['zoe']\ngroups = ['staff', 'g3']";
+        let policy = policy_of(rule, &mut lookup);
+        let unknown: Vec<_> = lookup.unknown_names.iter().map(ToString::to_string).collect();
+        assert_eq!(unknown, ["user zoe (line 1)", "group staff (line 1)"]);
         assert_eq!(line(&policy, 0, &[0], false), (None, false));
         assert_eq!(line(&policy, 0, &[3], false), (Some(1), true));
     }

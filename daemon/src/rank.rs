@@ -234,6 +234,7 @@ impl Rank {
         match event.mark {
             Mark::StepBegin(step) => {
                 self.session.progress.begin_step(step);
+                self.take_up_rules();
                 self.take_up_swap(step);
                 self.begun.steps += 1;
                 self.begun.at_ns = event.client_ns;
@@ -265,6 +266,14 @@ impl Rank {
         if matches!(event.mark, Mark::StepEnd(_)) && std::mem::take(&mut self.units_complete) {
             std::mem::swap(&mut self.units, &mut self.whole_step);
             self.step_ended = true;
+        }
+    }
+
+    fn take_up_rules(&mut self) {
+        let rules = self.session.grant.load().rules;
+        if rules != self.rules {
+            self.pace.change(rules.changes_per_second);
+            self.rules = rules;
         }
     }
 

@@ -7,13 +7,14 @@ use pfo_protocol::{
     GpuName, JobSelector, Refusal, RefusalCode, Request, ResetOutcome, Response, Swapped, User,
 };
 
-use crate::authorize::Action;
+use crate::authorize::{Action, Authority};
 use crate::driver::Gpu;
 use crate::explain::explain;
 use crate::job::Job;
 use crate::journal;
 use crate::node::Node;
 use crate::peer::Peer;
+use crate::reload::reload;
 use crate::restore::{reset_memory, reset_sm};
 use crate::status;
 use crate::swap::Swap;
@@ -48,19 +49,20 @@ pub fn decide(node: &Node, peer: &Peer, request: Request) -> Decision {
 }
 
 fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Refusal> {
+    let authority = &node.settings().authority;
     match request {
         Request::Gpus => {
-            node.authority.authorize(peer, Action::Status)?;
+            authority.authorize(peer, Action::Status)?;
             list_gpus(node).map(Decision::Answer)
         }
         Request::Status => {
-            node.authority.authorize(peer, Action::Status)?;
-            let every = node.authority.authorize(peer, Action::EveryJob).is_ok();
+            authority.authorize(peer, Action::Status)?;
+            let every = authority.authorize(peer, Action::EveryJob).is_ok();
             let status = status::status(node, (!every).then_some(peer.uid));
             Ok(Decision::Answer(Response::Status(Box::new(status))))
         }
         Request::PlanLoad { job, label, plan } => {
-            let job = select(node, peer, &job)?;
+            let job = select(node, authority, peer, &job)?;
             check_label(&label)?;
             let plan = job.load(label, &plan)?;
             tracing::info!(
@@ -70,7 +72,7 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
             Ok(Decision::Answer(Response::Loaded(plan.status())))
         }
         Request::PlanSwap { job, target, not_before, wait: _ } => {
-            let job = select(node, peer, &job)?;
+            let job = select(node, authority, peer, &job)?;
             let swap = job.swap(&target, not_before.unwrap_or(0))?;
             node.jobs.keep(&job);
             tracing::info!(
@@ -82,17 +84,22 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
             Ok(Decision::Swap(swap))
         }
         Request::ClocksReset { gpu, all } => {
-            node.authority.authorize(peer, Action::ResetClocks)?;
+            authority.authorize(peer, Action::ResetClocks)?;
             reset_clocks(node, peer, gpu.as_ref(), all).map(Decision::Answer)
         }
         Request::PolicyExplain { who, gpu } => {
             let other = who.map(|User { uid, groups }| Peer { uid, pid: 0, groups });
-            node.authority.authorize(
+            authority.authorize(
                 peer,
                 if other.is_some() { Action::ExplainOthers } else { Action::Status },
             )?;
-            let verdicts = explain(node, other.as_ref().unwrap_or(peer), gpu.as_ref())?;
+            let verdicts = explain(node, authority, other.as_ref().unwrap_or(peer), gpu.as_ref())?;
             Ok(Decision::Answer(Response::Policy(verdicts)))
+        }
+        Request::Reload => {
+            authority.authorize(peer, Action::Reload)?;
+            tracing::info!(uid = peer.uid, pid = peer.pid, "asked to read the configuration again");
+            Ok(Decision::Answer(Response::Reloaded(reload(node))))
         }
         _ => Err(Refusal::new(
             RefusalCode::Malformed,
@@ -112,10 +119,15 @@ fn check_label(label: &str) -> Result<(), Refusal> {
     Err(Refusal::new(RefusalCode::Malformed, wrong, "give the plan another label"))
 }
 
-fn select(node: &Node, peer: &Peer, selector: &JobSelector) -> Result<Arc<Job>, Refusal> {
-    let any = node.authority.authorize(peer, Action::EveryJob).is_ok();
+fn select(
+    node: &Node,
+    authority: &Authority,
+    peer: &Peer,
+    selector: &JobSelector,
+) -> Result<Arc<Job>, Refusal> {
+    let any = authority.authorize(peer, Action::EveryJob).is_ok();
     let owner = selector.uid.unwrap_or(peer.uid);
-    node.authority.authorize(peer, Action::ChangePlan { owner })?;
+    authority.authorize(peer, Action::ChangePlan { owner })?;
     node.jobs.select(selector, peer.uid, any)
 }
 

@@ -105,7 +105,7 @@ impl Drop for Entered {
 
 async fn connection(node: &Arc<Node>, stream: Stream, open: &Arc<Connections>) {
     let Ok(peer) = Peer::of(&stream) else { return };
-    let _entered = match open.enter(peer.uid, node.config.limits.connections.get()) {
+    let _entered = match open.enter(peer.uid, node.settings().config.limits.connections.get()) {
         Ok(entered) => entered,
         Err(refusal) => return refuse(&stream, &peer, refusal).await,
     };

@@ -88,6 +88,8 @@ pub async fn open(
     loop {
         match node.leases.acquire(&gpu.uuid, Arc::clone(&session)) {
             Ok(lease) => {
+                // A reload that came in between did not see the session.
+                session.grant.store(Arc::new(node.grant(peer, &gpu)?));
                 let node = Arc::clone(node);
                 return Ok(Opening { node, lease, gpu, hello, origin, watch: None, begun: None });
             }
@@ -234,7 +236,7 @@ impl Opening {
         let (hello, session, gpu) = (hello.clone(), Arc::clone(session), Arc::clone(&gpu.facts));
         let stage = hello.position.pp_rank;
         let joined = job.join(Member { hello, session, gpu })?;
-        if node.config.clocks.lock_memory_clock
+        if node.settings().config.clocks.lock_memory_clock
             && let Err(error) = clocks.lock_memory()
         {
             // Training goes on at whatever memory clock the driver picks.

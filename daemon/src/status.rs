@@ -12,6 +12,7 @@ use crate::measure::{RankWindow, RankWindows};
 use crate::monotonic::now_ns;
 use crate::node::Node;
 use crate::reading::Reading;
+use crate::reload::config_status;
 
 /// A set call that takes longer is shown as a problem.
 const SLOW_SET_CALL_NS: u64 = 1_000_000_000;
@@ -35,6 +36,7 @@ pub fn status(node: &Node, only_of: Option<u32>) -> Status {
             .iter()
             .map(|entry| format!("{}, locked for job {}", entry.gpu_uuid, entry.job))
             .collect(),
+        config: config_status(node),
     };
     let visible = |job: &Arc<Job>| only_of.is_none_or(|uid| uid == job.key.uid);
     Status {
@@ -92,6 +94,7 @@ fn job_status(job: &Job) -> JobStatus {
         plan: members.current().map(|plan| plan.status()),
         loaded: members.loaded.as_ref().map(|plan| plan.status()),
         swap_at_step: under_way.map(|swap| swap.step()),
+        measured_for_s: members.measured_since.map_or(0.0, |since| since.elapsed().as_secs_f64()),
         energy_j: members.ended_energy_j + energy,
         windows: windows(&members),
         ranks: members.ranks.values().map(rank_status).collect(),

@@ -41,7 +41,7 @@ pub(crate) fn anchors(
     let mut at_s = Vec::new();
     let idle_w = p2p_power.0 * f64::from(pipeline.profile().num_stages());
     let mut is_past_cheapest = false;
-    let mut keep = |relaxation: &Relaxation<'_>, deadline_s| {
+    let mut keep = |relaxation: &Relaxation, deadline_s| {
         relaxation.schedule(deadline_s, &mut at_s);
         let span = |&(start, end): &(u32, u32)| at_s[end as usize] - at_s[start as usize];
         anchors.push(Anchor { deadline_s, durations_s: events.spans.iter().map(span).collect() });

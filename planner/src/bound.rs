@@ -40,7 +40,7 @@ impl LowerBound {
         pipeline: &Pipeline,
         p2p_power: Watts,
         tradeoffs: &Tradeoffs,
-        relaxation: &Relaxation<'_>,
+        relaxation: &Relaxation,
     ) -> Self {
         Self {
             pieces: Vec::new(),
@@ -53,7 +53,10 @@ impl LowerBound {
 
     /// Adds the next faster piece.
     pub(crate) fn add(&mut self, piece: Piece) {
-        self.pieces.push(piece);
+        match self.pieces.last_mut() {
+            Some(last) if last.slope_w == piece.slope_w => last.fast_s = piece.fast_s,
+            _ => self.pieces.push(piece),
+        }
     }
 
     /// No plan of this iteration time (s) takes less energy (J), waiting included.
@@ -89,5 +92,24 @@ impl LowerBound {
     /// The number of straight pieces that the frontier consists of.
     pub fn pieces(&self) -> usize {
         self.pieces.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Schedule;
+    use crate::test_profiles::power_law;
+
+    #[test]
+    fn every_second_less_costs_more_than_the_one_before() {
+        let profile = power_law(&[1.0, 1.1, 0.9], [0.05, 0.1], 0.8, &(1000..=1400).step_by(40));
+        let pipeline = Pipeline::new(&profile, Schedule::OneForwardOneBackward, 8).unwrap();
+        let bound = LowerBound::new(&pipeline, Watts(80.0));
+        assert!(bound.pieces() > 20);
+        for pair in bound.pieces.windows(2) {
+            assert_eq!(pair[0].fast_s, pair[1].slow_s);
+            assert!(pair[0].slope_w < pair[1].slope_w);
+        }
     }
 }

@@ -13,7 +13,6 @@ mod assembled;
 mod bound;
 mod choices;
 mod combine;
-mod curve;
 mod deadline;
 mod delays;
 mod dependencies;

@@ -75,11 +75,10 @@ impl LowtimePlan {
         let num_stages = self.num_stages()?;
         let length = |microbatches| schedule.first_stage_length(num_stages, microbatches);
         let found = self.stages[0].len();
-        let per_microbatch = length(1).max(1);
-        // Recomputations make a schedule longer by a few, so look around the quotient.
-        let guess = (found / per_microbatch) as u32;
-        (guess.saturating_sub(u32::from(num_stages)).max(1)..=guess)
-            .rev()
+        // The first microbatches may run more than later ones, none runs less than one.
+        let fewest = (found / length(1).max(1)) as u32;
+        (fewest.max(1)..=found as u32)
+            .take_while(|&microbatches| length(microbatches) <= found)
             .find(|&microbatches| length(microbatches) == found)
             .ok_or_else(|| {
                 content(
@@ -303,6 +302,21 @@ mod tests {
         assert!(message.contains("1 entries") && message.contains("1f1b"), "{message}");
         assert!(read("[]").num_microbatches(schedule).is_err());
         assert!(read("[[]]").num_microbatches(schedule).is_err());
+        assert!(read(CLOCKS).num_microbatches(Schedule::Custom).is_err());
+    }
+
+    #[test]
+    fn whatever_the_schedule_its_microbatches_are_counted() {
+        for schedule in Schedule::ALL.into_iter().filter(|&s| s != Schedule::Custom) {
+            for (num_stages, microbatches) in [(1, 1), (2, 3), (4, 2), (4, 8), (8, 12), (8, 96)] {
+                let first = vec!["1400"; schedule.first_stage_length(num_stages, microbatches)];
+                let stages = vec![format!("[{}]", first.join(",")); usize::from(num_stages)];
+                let file = format!("[{}]", stages.join(","));
+                let plan = LowtimePlan::from_bytes(file.as_bytes()).unwrap();
+                let counted = plan.num_microbatches(schedule).unwrap();
+                assert_eq!(counted, microbatches, "{schedule}, {num_stages} stages");
+            }
+        }
     }
 
     #[test]

@@ -102,7 +102,9 @@ impl<'a> Reader<'a> {
             Some(quote @ ('\'' | '"')) => self.text(quote)?,
             Some('0'..='9') => {
                 let digits = self.take_while(|c| c.is_ascii_alphanumeric() || c == '.' || c == '_');
-                let number = digits.parse().map_err(|_| {
+                // What pandas read among fractions is written as one.
+                let whole = digits.strip_suffix(".0").unwrap_or(digits);
+                let number = whole.parse().map_err(|_| {
                     place.wrong(format!("{} is not a whole number of MHz", excerpt(digits)))
                 })?;
                 Value::Number(number)
@@ -169,7 +171,8 @@ mod tests {
 
     #[test]
     fn lists_tuples_numbers_strings_and_comments_are_read() {
-        let text = "# first\n[\n[('forward', 1410), (\"backward\", 855,),], # why\n[],\n]\n# last";
+        let text =
+            "# first\n[\n[('forward', 1410), (\"backward\", 855.0,),], # why\n[],\n]\n# last";
         let Value::Sequence(stages) = parse(text).unwrap().value else { panic!() };
         let Value::Sequence(instructions) = &stages[0].value else { panic!() };
         assert_eq!(instructions[1].place, Place { line: 3, column: 21 });

@@ -79,8 +79,10 @@ fn schedules() -> impl Strategy<Value = Schedule> {
 }
 
 fn delays() -> impl Strategy<Value = Delays> {
-    prop_oneof![Just(0.0), 0.001_f64..0.05]
-        .prop_map(|transfer_time_s| Delays { transfer_time_s, ..Delays::default() })
+    let none_or = |some: std::ops::Range<f64>| prop_oneof![Just(0.0), some];
+    (none_or(0.001..0.05), none_or(0.001..0.02)).prop_map(|(transfer_time_s, switch_latency_s)| {
+        Delays { transfer_time_s, switch_latency_s }
+    })
 }
 
 proptest! {
@@ -148,6 +150,9 @@ proptest! {
             }
         }
         let fastest_s = frontier.points().next().unwrap().iteration_time_s;
-        prop_assert!((fastest_s - bound.fastest_s()).abs() < 1e-6);
+        // Only a clock that comes late keeps the fastest plan from the fastest time.
+        prop_assert!(fastest_s > bound.fastest_s() - 1e-6);
+        let is_exact = (fastest_s - bound.fastest_s()).abs() < 1e-6;
+        prop_assert!(is_exact || delays.switch_latency_s > 0.0);
     }
 }

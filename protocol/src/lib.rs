@@ -18,14 +18,15 @@ pub use instruction::Instruction;
 pub use message::{ClientMessage, DaemonMessage};
 pub use name::{GpuName, GpuUuid, JobName, NameError, PciBusId};
 pub use request::{
-    GpuListing, JobSelector, LeaseTerms, PolicyVerdict, Request, ResetOutcome, Response,
+    GpuListing, JobSelector, LeaseTerms, PolicyVerdict, Reloaded, Request, ResetOutcome, Response,
     SwapTarget, Swapped, User,
 };
 pub use session::{
     Closing, ClosingReason, Hello, RankPosition, Refusal, RefusalCode, Unsupported, Welcome,
 };
 pub use status::{
-    DaemonStatus, GpuStatus, Holder, JobStatus, PlanStatus, RankStatus, Status, Window,
+    ConfigStatus, DaemonStatus, GpuStatus, Holder, JobStatus, PlanStatus, RankStatus, Status,
+    Window,
 };
 
 /// Where trainers reach the daemon.

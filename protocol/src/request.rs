@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::name::{GpuName, GpuUuid, JobName, PciBusId};
 use crate::session::Refusal;
-use crate::status::{PlanStatus, Status};
+use crate::status::{ConfigStatus, PlanStatus, Status};
 
 /// Which job is meant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +68,8 @@ pub enum Request {
         /// One GPU, or all of the node.
         gpu: Option<GpuName>,
     },
+    /// Read the configuration again.
+    Reload,
 }
 
 /// A user, as the kernel would know its processes.
@@ -97,6 +99,8 @@ pub enum Response {
     Refused(Refusal),
     /// To [`Request::PolicyExplain`], in the driver's order.
     Policy(Vec<PolicyVerdict>),
+    /// To [`Request::Reload`].
+    Reloaded(Reloaded),
 }
 
 /// A GPU as a list shows it.
@@ -164,4 +168,15 @@ pub struct LeaseTerms {
     pub idle_limit_s: u32,
     /// Whether the peer must have a process on the GPU.
     pub require_process: bool,
+}
+
+/// What became of a reload.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// What is in force now.
+    pub config: ConfigStatus,
+    /// The sessions that are not allowed any more and were ended, each with the reason.
+    pub ended: Vec<String>,
+    /// The plans that are not allowed any more and were suspended, each with the reason.
+    pub suspended: Vec<String>,
 }

@@ -33,6 +33,21 @@ pub struct DaemonStatus {
     pub sessions: u32,
     /// GPUs whose clocks could not be restored yet, each with the reason.
     pub unrestored: Vec<String>,
+    /// Its configuration.
+    pub config: ConfigStatus,
+}
+
+/// The configuration in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigStatus {
+    /// The file that it comes from; none if there was none, and the defaults are in force.
+    pub file: Option<String>,
+    /// Why the file as it is now is not in force; what was in force before stays.
+    pub refused: Option<String>,
+    /// The keys whose new values take a restart.
+    pub restart_needed_for: Vec<String>,
+    /// The names that lead to nobody: nobody has the rights that the configuration gives them.
+    pub unknown_names: Vec<String>,
 }
 
 /// One GPU.
@@ -92,6 +107,8 @@ pub struct JobStatus {
     pub loaded: Option<PlanStatus>,
     /// The step at which a swap that is under way takes place.
     pub swap_at_step: Option<u64>,
+    /// Seconds since measuring began: with the first rank of the job, or of a daemon that was restarted.
+    pub measured_for_s: f64,
     /// Joules that the job's GPUs on this node used while they were leased, by their counters.
     pub energy_j: f64,
     /// What was measured under each plan, oldest first, the last one running on.

@@ -11,6 +11,7 @@ pub mod daemon;
 pub mod debian;
 pub mod free;
 pub mod identity;
+pub mod installed;
 pub mod log_text;
 pub mod machine;
 pub mod node;

@@ -219,15 +219,6 @@ fn a_ledger_that_cannot_be_written_means_that_nothing_is_locked_and_status_says_
 }
 
 #[test]
-fn a_hang_up_neither_ends_the_daemon_nor_its_sessions() {
-    let mut node = Node::start();
-    let _rank = locked_rank(&node);
-    node.daemon().process.signal(Signal::SIGHUP);
-    node.until_so("the log says what to do", || node.log().contains("restart to change it"));
-    assert_eq!(node.status().daemon.sessions, 1);
-}
-
-#[test]
 fn a_daemon_stops_in_order_on_each_signal_that_asks_it_to() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut node = Node::start();

@@ -58,6 +58,7 @@ fn survives(interrupt: impl Fn(&ServiceManager, &mut Node)) {
     node.lock_by_another_tool(3);
     let (ranks, plan) = two_ranks_on_plan(&node);
     let before = sessions(&node);
+    let measured_for_s = node.job(JOB).measured_for_s;
     interrupt(&manager, &mut node);
     node.assert_only_locked(&[(3, pfo_tests::free::FOREIGN_MHZ)]);
     // Nobody is there to hear this.
@@ -76,6 +77,7 @@ fn survives(interrupt: impl Fn(&ServiceManager, &mut Node)) {
     assert_eq!(node.ledger_entries(), 2);
     assert_nothing_noticed(&ranks);
     let status = node.job(JOB);
+    assert!(status.measured_for_s < measured_for_s + node.status().daemon.uptime_s);
     assert!(status.ranks.iter().all(|rank| (rank.step, rank.plan) == (Some(1), Some(1))));
     assert!(status.ranks.iter().all(|rank| rank.mismatched_steps + rank.lost_events == 0));
     drop(ranks);

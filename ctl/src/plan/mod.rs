@@ -17,6 +17,7 @@ mod pick;
 mod pipeline;
 mod plot;
 mod progress;
+mod replayed;
 mod sample;
 mod show;
 mod smooth;

@@ -1,12 +1,13 @@
 //! `pfoctl plan show`: a frontier as a table, or as JSON for plots.
 
 use clap::Args;
-use pfo_planner::{Frontier, PlanError, Point, Profile, Schedule, Timeline, Watts};
+use pfo_planner::{Frontier, PlanError, Point, Schedule, Timeline, Watts};
 use serde::Serialize;
 
 use super::comparison::Cost;
 use super::export::load;
-use super::{Failure, file, format};
+use super::replayed::ReplayArguments;
+use super::{Failure, file};
 use crate::error::Error;
 use crate::output::{Look, Output};
 use crate::status::quantity::{change, joules, percent, seconds};
@@ -43,10 +44,8 @@ pub(crate) struct Show {
     #[arg(long, value_name = "PROFILE.csv", requires = "envpipe")]
     profile: Option<String>,
 
-    /// The schedule of a plan file that does not say it
-    #[arg(long, value_name = "NAME", requires = "envpipe",
-          default_value_t = Schedule::OneForwardOneBackward)]
-    schedule: Schedule,
+    #[command(flatten)]
+    replayed: ReplayArguments,
 }
 
 #[derive(Debug, Serialize)]
@@ -83,16 +82,12 @@ impl Show {
     }
 
     fn step(&self, profile: &str) -> Result<String, Failure> {
-        let bad = |name: &str| {
-            let name = file::shown(name).to_owned();
-            |source: PlanError| Failure::BadFile { name, source }
-        };
-        let csv = file::read(profile)?;
-        let profile = Profile::from_csv(csv.as_slice()).map_err(bad(profile))?;
         let bytes = file::read(&self.frontier)?;
-        let timeline = format::read(&bytes, &profile, self.schedule)
-            .and_then(|plan| Timeline::new(&profile, &plan))
-            .map_err(bad(&self.frontier))?;
+        let (profile, plan) = self.replayed.read(profile, &self.frontier, &bytes)?;
+        let timeline = Timeline::new(&profile, &plan).map_err(|source| Failure::BadFile {
+            name: file::shown(&self.frontier).to_owned(),
+            source,
+        })?;
         Ok(timeline.to_envpipe_table(0))
     }
 }

@@ -25,6 +25,16 @@ fn of_daemon_and_gpus(status: &Status) -> Vec<String> {
     if let Some(problem) = &status.daemon.driver_problem {
         points.push(format!("driver: {problem}"));
     }
+    let config = &status.daemon.config;
+    if let Some(why) = &config.refused {
+        points.push(format!("configuration refused, the one before is in force: {why}"));
+    }
+    for key in &config.restart_needed_for {
+        points.push(format!("configuration: the new {key} takes a restart of pfod"));
+    }
+    for name in &config.unknown_names {
+        points.push(format!("configuration: there is no {name}"));
+    }
     for gpu in &status.daemon.unrestored {
         points.push(format!("clocks not restored yet: {gpu}"));
     }

@@ -82,6 +82,7 @@ mod tests {
             plan: None,
             loaded: None,
             swap_at_step: None,
+            measured_for_s: 7500.0,
             energy_j: 0.0,
             windows: Vec::new(),
             ranks: Vec::new(),

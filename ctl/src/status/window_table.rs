@@ -3,7 +3,7 @@
 
 use pfo_protocol::{JobStatus, Window};
 
-use super::quantity::{change, joules, percent, seconds};
+use super::quantity::{change, joules, percent, seconds, span};
 use super::table::{Cell, Table, Tone, heading};
 use crate::output::Look;
 
@@ -42,7 +42,8 @@ pub(crate) fn render(job: &JobStatus, user: &dyn Fn(u32) -> String, look: Look) 
             Cell::option(plan.and_then(|plan| plan.predicted_energy_j).map(joules)),
         ]);
     }
-    let title = format!("Measured for job {} of {}", job.job, user(job.uid));
+    let (owner, time) = (user(job.uid), span(job.measured_for_s));
+    let title = format!("Measured for job {} of {owner} in the last {time}", job.job);
     let mut text = heading(&title, look) + &table.render();
     text.extend(partial_pipeline(job));
     Some(text)
@@ -106,6 +107,7 @@ mod tests {
             plan: None,
             loaded: None,
             swap_at_step: None,
+            measured_for_s: 7500.0,
             energy_j: 0.0,
             windows,
             ranks: Vec::new(),

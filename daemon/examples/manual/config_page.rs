@@ -17,8 +17,8 @@ pub(crate) fn page(shipped: &str) -> String {
     page.control("TH", ["pfod.toml", "5", "", concat!("pfod ", env!("CARGO_PKG_VERSION"))]);
     page.control("SH", ["NAME"]).text([roman(NAME)]);
     page.control("SH", ["DESCRIPTION"]).text([roman(DESCRIPTION)]);
-    // What is above the first section says how the file itself is to be read.
-    let sections = shipped.lines().skip_while(|line| !line.starts_with('['));
+    // The first paragraph says how the file itself is to be read.
+    let sections = shipped.lines().skip_while(|line| *line != "#" && !line.starts_with('['));
     let mut writer = Writer { page, comment: Vec::new() };
     for line in sections {
         writer.line(line);
@@ -86,8 +86,11 @@ mod tests {
 
     #[test]
     fn a_comment_goes_with_the_keys_below_it_and_otherwise_with_its_section() {
-        let page = page("# How to read it.\n[a]\n# All\n# of a.\n#\n# Of k.\n#: k = 1\n#> x = 2\n");
-        let wanted = ".SH [a]\n.PP\nAll of a.\n.TP\n\\fBk = 1\\fR\nOf k.\n.EX\nx = 2\n.EE\n";
+        let page = page(
+            "# How to read it.\n#\n# Of all.\n[a]\n# All\n# of a.\n#\n# Of k.\n#: k = 1\n#> x = 2\n",
+        );
+        let wanted =
+            ".PP\nOf all.\n.SH [a]\n.PP\nAll of a.\n.TP\n\\fBk = 1\\fR\nOf k.\n.EX\nx = 2\n.EE\n";
         assert!(page.contains(wanted) && !page.contains("How to read"), "{page}");
     }
 }

@@ -24,6 +24,10 @@ pub(super) fn other(index: usize) -> RGBColor {
     OTHERS[index % OTHERS.len()]
 }
 
+/// Marks of model chunks but the first, on any colour of the ramp.
+pub(super) const CHUNKS: [RGBColor; 4] =
+    [RGBColor(224, 49, 113), RGBColor(245, 186, 20), RGBColor(150, 90, 200), INK];
+
 /// From low to high.
 const RAMP: [RGBColor; 4] =
     [RGBColor(178, 226, 205), RGBColor(84, 178, 196), RGBColor(48, 105, 175), RGBColor(43, 30, 98)];

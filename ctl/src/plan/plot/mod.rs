@@ -13,10 +13,11 @@ mod timeline_picture;
 use std::path::Path;
 
 use clap::{Args, ValueEnum};
-use pfo_planner::{Deadline, Frontier, Plan, PlanError, Profile, Schedule, Timeline, replay};
+use pfo_planner::{Deadline, Frontier, Plan, PlanError, Profile, Timeline, replay};
 
 use super::comparison::Cost;
-use super::{Failure, file, format};
+use super::replayed::ReplayArguments;
+use super::{Failure, file};
 use crate::error::Error;
 use crate::output::Output;
 use frontier_picture::FrontierPicture;
@@ -38,9 +39,8 @@ pub(crate) struct Plot {
     #[arg(long, value_name = "PROFILE.csv")]
     profile: Option<String>,
 
-    /// The schedule of a plan file that does not say it
-    #[arg(long, value_name = "NAME", default_value_t = Schedule::OneForwardOneBackward)]
-    schedule: Schedule,
+    #[command(flatten)]
+    replayed: ReplayArguments,
 
     /// Draw these points over a frontier: CSV with columns time (s) and energy (J), such as
     /// lowtime's or measured ones; may be given again
@@ -95,9 +95,7 @@ impl Plot {
             let Some(name) = &self.profile else {
                 return Err(Failure::NoProfile { name: self.input }.into());
             };
-            let csv = file::read(name)?;
-            let profile = Profile::from_csv(csv.as_slice()).map_err(bad(name))?;
-            let plan = format::read(&bytes, &profile, self.schedule).map_err(bad(&self.input))?;
+            let (profile, plan) = self.replayed.read(name, &self.input, &bytes)?;
             self.timeline(&profile, &plan, form)?
         };
         Ok(file::write(&self.output, &picture)?)

@@ -3,13 +3,13 @@
 //! long step is broken into bands below each other, like lines of text.
 
 use clap::ValueEnum;
-use pfo_planner::{Instruction, Plan, Span, Timeline};
+use pfo_planner::{Chunk, Instruction, Plan, Span, Timeline};
 use plotters::element::{PathElement, Rectangle, Text};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, IntoFont, RGBColor, TextStyle};
 use plotters_backend::DrawingBackend;
 
-use super::colours::{CHOSEN, FAINT, INK, PAPER, WAITING, on_ramp, ramp};
+use super::colours::{CHOSEN, CHUNKS, FAINT, INK, PAPER, WAITING, on_ramp, ramp};
 use super::picture::{Area, Drawn, Picture, Size};
 use crate::status::quantity::{joules, seconds};
 
@@ -28,20 +28,25 @@ pub(super) struct TimelinePicture<'a> {
     colouring: Colouring,
     lowest: f64,
     highest: f64,
+    /// Model chunks of a stage.
+    chunks: u16,
 }
 
 /// Around and between things, in pixels.
 const LEFT: i32 = 92;
 const RIGHT: i32 = 24;
-const TOP: i32 = 92;
+const TOP: i32 = 104;
 const BOTTOM: i32 = 56;
 const GAP: i32 = 6;
 /// The lowest row that has room for names.
 const LOWEST_ROW: i32 = 34;
-/// For an instruction and its name.
+/// For an instruction and its name, and more for that of a chunk.
 const ROOM: i32 = 48;
+const CHUNK_ROOM: i32 = 24;
 /// A letter of the smallest text.
 const LETTER_WIDTH: i32 = 8;
+/// The height of what marks a chunk.
+const CHUNK_MARK: i32 = 4;
 
 impl<'a> TimelinePicture<'a> {
     pub(super) fn new(
@@ -50,7 +55,8 @@ impl<'a> TimelinePicture<'a> {
         energy_j: Option<f64>,
         colouring: Colouring,
     ) -> Self {
-        let values = || timeline.stages.iter().flatten().map(|span| value(span, colouring));
+        let spans = || timeline.stages.iter().flatten();
+        let values = || spans().map(|span| value(span, colouring));
         let title = format!(
             "{}{} stages, {} microbatches, {}: {}{}",
             plan.gpu.as_ref().map_or_else(String::new, |gpu| format!("{gpu}, ")),
@@ -66,28 +72,30 @@ impl<'a> TimelinePicture<'a> {
             colouring,
             lowest: values().fold(f64::INFINITY, f64::min),
             highest: values().fold(f64::NEG_INFINITY, f64::max),
+            chunks: spans().map(|span| span.chunk.0 + 1).max().unwrap_or(1),
         }
     }
 
     /// Wide and high enough for the name of each instruction, as far as that is bearable.
     pub(super) fn size(&self) -> Size {
-        let most = self.most_instructions();
         let stages = self.timeline.stages.len() as i32;
         let row = if stages > 16 { LOWEST_ROW } else { 52 };
-        let width = (most * ROOM + LEFT + RIGHT).clamp(1000, 1920);
+        let width = (self.room() + LEFT + RIGHT).clamp(1000, 1920);
         let bands = self.bands(width).min((6000 / (stages * row + BOTTOM)).max(1));
         let height = (bands * (stages * row + BOTTOM) + TOP).clamp(240, 20_000);
         Size { width: width as u32, height: height as u32 }
     }
 
-    fn most_instructions(&self) -> i32 {
-        self.timeline.stages.iter().map(Vec::len).max().unwrap_or(0) as i32
+    /// For the instructions of a stage and their names.
+    fn room(&self) -> i32 {
+        let most = self.timeline.stages.iter().map(Vec::len).max().unwrap_or(0) as i32;
+        most * if self.chunks > 1 { ROOM + CHUNK_ROOM } else { ROOM }
     }
 
     /// Into how many bands a step is to be broken so that its instructions can be named.
     fn bands(&self, width: i32) -> i32 {
         let width = (width - LEFT - RIGHT).max(1);
-        ((self.most_instructions() * ROOM * 5 / 8 + width - 1) / width).max(1)
+        ((self.room() * 5 / 8 + width - 1) / width).max(1)
     }
 
     fn frames(&self, (width, height): (u32, u32)) -> Vec<Frame> {
@@ -195,24 +203,31 @@ impl TimelinePicture<'_> {
     ) -> Drawn<B> {
         let (left, right) = (frame.x(span.start_s), frame.x(span.end_s));
         let (mut top, bottom) = (frame.top(stage), frame.bottom(stage));
-        // Lower ones are forwards, so that a step's shape is seen where no letter fits.
+        let fill = |ends, colour: RGBColor| area.draw(&Rectangle::new(ends, colour.filled()));
+        // A pixel between neighbours, where there is one to spare.
+        let end = if right - left > 3 { right - 1 } else { right.max(left + 1) };
+        // Lower ones are forwards, so that a step's shape is seen where no letter fits. Above them
+        // nothing waits.
+        fill([(left, top), (right, bottom)], PAPER)?;
         if span.instruction == Instruction::Forward {
             top += (bottom - top) / 4;
         }
+        let right = end;
         let share = self.share(value(span, self.colouring));
-        // A pixel of ground between neighbours, where there is one to spare.
-        let right = if right - left > 3 { right - 1 } else { right.max(left + 1) };
-        area.draw(&Rectangle::new([(left, top), (right, bottom)], ramp(share).filled()))?;
-        let number = if span.chunk.is_first() {
-            span.microbatch.to_string()
+        fill([(left, top), (right, bottom)], ramp(share))?;
+        if let Some(colour) = chunk_colour(span.chunk) {
+            fill([(left, bottom - CHUNK_MARK), (right, bottom)], colour)?;
+        }
+        let number = if self.chunks > 1 {
+            format!("{}\u{b7}{}", span.microbatch, span.chunk)
         } else {
-            format!("{}/{}", span.microbatch, span.chunk)
+            span.microbatch.to_string()
         };
         let long = format!("{}{number}", letter(span.instruction));
-        let fits = |text: &str| (text.len() as i32) * LETTER_WIDTH + 2 <= right - left;
+        let fits = |text: &str| letters_width(text) + 2 <= right - left;
         let label = [long, number].into_iter().find(|text| fits(text));
         // The middle is the critical path's.
-        let at = (i32::midpoint(left, right), bottom - 9);
+        let at = (i32::midpoint(left, right), bottom - CHUNK_MARK - 6);
         if let Some(label) = label.filter(|_| bottom - top > 24) {
             area.draw(&Text::new(label, at, text(13, on_ramp(share), HPos::Center)))?;
         }
@@ -261,17 +276,17 @@ impl TimelinePicture<'_> {
         Ok(())
     }
 
+    /// What colours and shapes tell, and below it what letters do.
     fn legend<B: DrawingBackend>(&self, area: &Area<B>) -> Drawn<B> {
         const WIDTH: i32 = 160;
-        const Y: i32 = 56;
+        const Y: i32 = 48;
         let unit = match self.colouring {
             Colouring::Power => "W",
             Colouring::Frequency => "MHz",
         };
         let write = |at: i32, words: String| {
-            let width = words.chars().count() as i32 * LETTER_WIDTH;
-            let middle = (at, Y + 7);
-            area.draw(&Text::new(words, middle, text(14, INK, HPos::Left))).map(|()| at + width)
+            let after = at + letters_width(&words);
+            area.draw(&Text::new(words, (at, Y + 7), text(14, INK, HPos::Left))).map(|()| after)
         };
         let mut x = write(LEFT, format!("{:.0} {unit} ", self.lowest))? + 4;
         for pixel in 0..WIDTH {
@@ -286,13 +301,47 @@ impl TimelinePicture<'_> {
         swatch(x, Y + 4, ramp(0.6))?;
         x = write(x + 30, "forward".to_owned())? + 24;
         swatch(x, Y, ramp(0.6))?;
-        x = write(x + 30, "backward and others".to_owned())? + 24;
+        x = write(x + 30, "others".to_owned())? + 24;
         swatch(x, Y, WAITING)?;
         x = write(x + 30, "waits".to_owned())? + 24;
         let line = [(x, Y + 7), (x + 22, Y + 7)];
         area.draw(&PathElement::new(line, CHOSEN.stroke_width(2)))?;
-        write(x + 30, "critical path".to_owned()).map(drop)
+        x = write(x + 30, "critical path".to_owned())? + 24;
+        for chunk in (1..self.chunks).take(CHUNKS.len()).map(Chunk) {
+            if let Some(colour) = chunk_colour(chunk) {
+                swatch(x, Y + 14 - CHUNK_MARK, colour)?;
+                x = write(x + 30, format!("chunk {chunk}"))? + 24;
+            }
+        }
+        let at = (LEFT, Y + 29);
+        area.draw(&Text::new(self.letters(), at, text(14, FAINT, HPos::Left)))
     }
+
+    /// What the letters of the instructions stand for.
+    fn letters(&self) -> String {
+        let is_run = |instruction: &Instruction| {
+            self.timeline.stages.iter().flatten().any(|span| span.instruction == *instruction)
+        };
+        let mut words: Vec<String> = Instruction::ALL
+            .into_iter()
+            .filter(is_run)
+            .map(|instruction| format!("{} {instruction}", letter(instruction)))
+            .collect();
+        words.push(match self.chunks {
+            1 => "then the microbatch".to_owned(),
+            _ => "then the microbatch\u{b7}chunk".to_owned(),
+        });
+        words.join(", ")
+    }
+}
+
+/// A mark for chunks, so that they are told apart where no number fits; the first one has none.
+fn chunk_colour(chunk: Chunk) -> Option<RGBColor> {
+    usize::from(chunk.0).checked_sub(1).map(|mark| CHUNKS[mark % CHUNKS.len()])
+}
+
+fn letters_width(text: &str) -> i32 {
+    text.chars().count() as i32 * LETTER_WIDTH
 }
 
 fn text(size: u32, colour: RGBColor, anchor: HPos) -> TextStyle<'static> {

@@ -3,20 +3,20 @@
 use crate::tradeoff::Tradeoff;
 
 /// More than any flow, and small enough to add a few.
-pub(crate) const UNBOUNDED: i64 = 1 << 60;
+pub(super) const UNBOUNDED: i64 = 1 << 60;
 /// More than any length, and small enough to add a few.
-pub(crate) const NEVER: i64 = i64::MAX / 4;
+pub(super) const NEVER: i64 = i64::MAX / 4;
 
 /// An arc's hull from the slowest point on: while the flow is in `[costs[j], costs[j + 1])` the
 /// operation takes `times[j]`.
-pub(crate) struct Curve {
-    pub(crate) times_ns: Vec<i64>,
-    pub(crate) costs_uw: Vec<i64>,
+pub(super) struct Curve {
+    pub(super) times_ns: Vec<i64>,
+    pub(super) costs_uw: Vec<i64>,
 }
 
 impl Curve {
     /// Times and costs are rounded down, so that no plan beats what they add up to.
-    pub(crate) fn new(tradeoff: &Tradeoff) -> Self {
+    pub(super) fn new(tradeoff: &Tradeoff) -> Self {
         let mut curve = Self { times_ns: Vec::new(), costs_uw: Vec::new() };
         let mut slower: Option<(i64, f64)> = None;
         for &index in tradeoff.hull.iter().rev() {
@@ -43,35 +43,11 @@ impl Curve {
         curve
     }
 
-    pub(crate) fn fastest(&self) -> i64 {
+    pub(super) fn fastest(&self) -> i64 {
         self.times_ns.last().copied().unwrap_or(0)
     }
 
-    pub(crate) fn precedence() -> Self {
+    pub(super) fn precedence() -> Self {
         Self { times_ns: vec![0], costs_uw: vec![0, UNBOUNDED] }
-    }
-}
-
-/// How far an arc's flow can go up or down before its length changes.
-#[derive(Clone, Copy)]
-pub(crate) struct Residual {
-    /// Length and capacity forwards.
-    pub(crate) up: (i64, i64),
-    /// Length and capacity backwards; a length of `NEVER` if there is none.
-    pub(crate) down: (i64, i64),
-}
-
-impl Residual {
-    pub(crate) fn new(curve: &Curve, segment: usize, flow: i64) -> Self {
-        let up = (curve.times_ns[segment], curve.costs_uw[segment + 1] - flow);
-        let down = if flow > curve.costs_uw[segment] {
-            (curve.times_ns[segment], flow - curve.costs_uw[segment])
-        } else if segment > 0 {
-            let capacity = curve.costs_uw[segment] - curve.costs_uw[segment - 1];
-            (curve.times_ns[segment - 1], capacity)
-        } else {
-            (NEVER, 0)
-        };
-        Self { up, down }
     }
 }

@@ -1,0 +1,185 @@
+//! Another configuration while sessions run.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use pfo::ProblemCode;
+use pfo_protocol::{
+    ClosingReason, DaemonMessage, GpuName, RefusalCode, Request, Response, SwapTarget,
+};
+use pfo_tests::client::{Client, hello};
+use pfo_tests::identity::Identity;
+use pfo_tests::needs_root;
+use pfo_tests::node::{Node, Setup};
+use pfo_tests::plan::TestPlan;
+use pfo_tests::rank::Rank;
+
+const JOB: &str = "job";
+
+/// A rank whose GPU pfo has locked at 900 MHz.
+fn locked_rank(node: &Node) -> Rank {
+    let rank = Rank::open(node, JOB, 0, 1, 2);
+    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    rank.session.step_begin();
+    node.until_is("the lock", &Some(900), || node.machine.sm_lock(0));
+    rank
+}
+
+fn edit(node: &Node, from: &str, to: &str) {
+    let text = fs::read_to_string(node.config()).unwrap();
+    assert!(text.contains(from), "{from:?} is not in {text}");
+    fs::write(node.config(), text.replace(from, to)).unwrap();
+}
+
+fn append(node: &Node, rules: &str) {
+    let text = fs::read_to_string(node.config()).unwrap();
+    fs::write(node.config(), text + rules).unwrap();
+}
+
+/// Has the daemon reload on a signal, and waits until it has.
+fn hang_up(node: &mut Node) {
+    let before = node.log().len();
+    node.daemon().process.signal(Signal::SIGHUP);
+    node.until_so("the file is in force", || node.log()[before..].contains("in force"));
+}
+
+#[test]
+fn a_session_goes_on_and_has_the_new_bounds_from_its_next_step_on() {
+    let mut node = Node::start();
+    let rank = locked_rank(&node);
+    let before = node.rank(JOB, 0);
+    edit(&node, "max_mhz = 10000", "max_mhz = 1200");
+    hang_up(&mut node);
+    assert_eq!(node.machine.sm_lock(0), Some(900));
+    // The second instruction first: the rest of the step runs at the highest clock, still the old one.
+    rank.begin(1);
+    node.until_is("the lock", &Some(1740), || node.machine.sm_lock(0));
+    rank.session.step_begin();
+    rank.begin(1);
+    node.until_is("the lock", &Some(1200), || node.machine.sm_lock(0));
+    let after = node.rank(JOB, 0);
+    assert_eq!((after.session, after.plan), (before.session, before.plan));
+    let refusal = node.load(JOB, &TestPlan::new(1, 2, |_, _| 1215).to_json()).unwrap_err();
+    assert!(refusal.message.contains("allows rank 0 0 MHz to 1200 MHz"), "{refusal}");
+    assert_eq!(rank.session.problem(), None);
+}
+
+#[test]
+fn a_plan_that_the_new_bounds_do_not_allow_is_suspended_with_the_reason() {
+    let mut node = Node::start();
+    let rank = locked_rank(&node);
+    append(&node, "[[rule]]\nmax_mhz = 600\n");
+    hang_up(&mut node);
+    let why = node.job(JOB).plan.unwrap().suspended.unwrap();
+    let said = "the configuration has changed: stage 0 asks for 900 MHz in instruction 0, but the \
+                administrator allows rank 0 0 MHz to 600 MHz";
+    assert!(why.contains(said), "{why}");
+    rank.session.step_begin();
+    node.until_is("the lock", &None, || node.machine.sm_lock(0));
+    assert_eq!(node.swap(JOB, SwapTarget::Previous).map(|swapped| swapped.plan), Ok(None));
+    assert_eq!(rank.session.problem(), None);
+}
+
+#[test]
+fn a_session_that_is_not_allowed_any_more_ends_and_its_clocks_are_restored() {
+    let mut node = Node::start();
+    let rank = locked_rank(&node);
+    let gpu = GpuName::Uuid(node.machine.uuid(1));
+    let mut other = Client::connect(&node.socket());
+    other.open(hello("other", 0, 1, gpu)).unwrap();
+    append(&node, "[[rule]]\ngpus = [0, 1]\nallow = false\n");
+    hang_up(&mut node);
+    node.assert_only_locked(&[]);
+    match other.answer() {
+        Ok(DaemonMessage::Closing(closing)) => {
+            assert_eq!(closing.reason, ClosingReason::Revoked);
+            let said = "the configuration has changed: user";
+            assert!(closing.message.starts_with(said), "{}", closing.message);
+        }
+        answer => panic!("{answer:?}"),
+    }
+    // The trainer trains on, and asks again in vain.
+    node.until_is("the refusal", &Some(ProblemCode::Refused(RefusalCode::NotAuthorized)), || {
+        rank.step();
+        rank.session.problem().map(|problem| problem.code)
+    });
+    edit(&node, "allow = false", "allow = true");
+    hang_up(&mut node);
+    node.until_is("the session opens by itself", &None, || rank.session.problem());
+}
+
+#[test]
+fn a_wrong_file_is_refused_with_its_place_until_it_is_corrected_and_nothing_changes() {
+    let mut node = Node::start();
+    let _rank = locked_rank(&node);
+    append(&node, "[[rule]]\nallow = false\nno_such_key = 1\n");
+    let line = fs::read_to_string(node.config()).unwrap().lines().count();
+    let said =
+        format!("{}, line {line}, column 1: unknown field `no_such_key`", node.config().display());
+    let before = node.log().len();
+    node.daemon().process.signal(Signal::SIGHUP);
+    let refused = |node: &Node| node.status().daemon.config.refused;
+    let why = node.until("status says so", || refused(&node).ok_or("it does not".to_owned()));
+    assert!(why.starts_with(&said), "{why}");
+    assert!(node.log()[before..].contains(&said), "{}", node.log());
+    let ran = node.pfoctl(&Identity::own(), &["status"]);
+    assert!(ran.stdout.contains(&said), "{ran:?}");
+    assert_eq!((node.status().daemon.sessions, node.machine.sm_lock(0)), (1, Some(900)));
+    fs::remove_file(node.config()).unwrap();
+    node.daemon().process.signal(Signal::SIGHUP);
+    let unread = |why: String| why.starts_with("cannot read");
+    node.until_so("status says so", || refused(&node).is_some_and(unread));
+    assert_eq!(node.status().daemon.sessions, 1);
+}
+
+#[test]
+fn pfoctl_reload_tells_an_administrator_what_came_of_it_and_nobody_else() {
+    needs_root!();
+    let node = Node::start();
+    let _rank = locked_rank(&node);
+    let ledger = format!("{:?}", node.ledger().display().to_string());
+    edit(&node, &ledger, "\"/somewhere/else\"");
+    append(&node, "[[rule]]\nusers = ['no-such-user']\n[[rule]]\nallow = false\n");
+    let ran = node.pfoctl(&Identity::trainer(), &["reload"]);
+    assert_eq!(ran.code, Some(4), "{ran:?}");
+    let said = "user 61234 may not have the configuration read again";
+    assert!(ran.stderr.contains(said), "{ran:?}");
+    assert_eq!(node.status().daemon.sessions, 1);
+
+    let ran = node.pfoctl(&Identity::administrator(), &["reload"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let file = node.config().display().to_string();
+    for said in [
+        &format!("{file} is in force\n"),
+        "takes a restart: paths.ledger\n",
+        "there is no user no-such-user (line ",
+        &format!("session ended: job job, rank 0, process {}", std::process::id()),
+    ] {
+        assert!(ran.stdout.contains(said), "{said}: {ran:?}");
+    }
+    node.until_is("sessions", &0, || node.status().daemon.sessions);
+    node.assert_only_locked(&[]);
+    // Asked again, there is nothing left to end, and the restart is still due.
+    let Ok(Response::Reloaded(again)) = node.control().ask(Request::Reload) else { panic!() };
+    assert_eq!((again.ended, again.suspended), (vec![], vec![]));
+    assert_eq!(again.config.restart_needed_for, ["paths.ledger"]);
+
+    append(&node, "oops");
+    let ran = node.pfoctl(&Identity::administrator(), &["reload"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.starts_with(&format!("pfoctl: {file}, line ")), "{ran:?}");
+}
+
+#[test]
+fn a_new_idle_limit_holds_for_running_sessions() {
+    let mut node = Node::start_with(&Setup { idle_limit_s: 60, ..Setup::default() });
+    let mut client = Client::connect(&node.socket());
+    client.open(hello(JOB, 0, 1, GpuName::Uuid(node.machine.uuid(0)))).unwrap();
+    edit(&node, "idle_limit_s = 60", "idle_limit_s = 1");
+    hang_up(&mut node);
+    client.tell(pfo_protocol::Mark::StepBegin(0));
+    match client.answer() {
+        Ok(DaemonMessage::Closing(closing)) => assert_eq!(closing.reason, ClosingReason::Idle),
+        answer => panic!("{answer:?}"),
+    }
+}

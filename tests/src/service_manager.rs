@@ -33,6 +33,7 @@ type Descriptors = Vec<(String, OwnedFd)>;
 
 #[derive(Debug, Default)]
 struct Heard {
+    said: Vec<String>,
     ready: u32,
     caught_up: u32,
     store: Descriptors,
@@ -133,6 +134,13 @@ impl ServiceManager {
         node.until_so("the daemon is ready", || self.heard.lock().unwrap().ready > starts);
     }
 
+    /// Everything that the daemon has said so far.
+    #[must_use]
+    pub fn said(&self, node: &Node) -> Vec<String> {
+        self.catch_up(node);
+        self.heard.lock().unwrap().said.clone()
+    }
+
     /// The names of what is in the store.
     #[must_use]
     pub fn stored(&self) -> Vec<String> {
@@ -221,5 +229,7 @@ fn receive(socket: &UnixDatagram, heard: &Mutex<Heard>) -> bool {
     if says("FDSTORE=1") {
         heard.store.extend(descriptors.into_iter().map(|descriptor| (name.clone(), descriptor)));
     }
-    !says(ENOUGH)
+    let enough = says(ENOUGH);
+    heard.said.push(text);
+    !enough
 }

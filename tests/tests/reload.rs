@@ -13,6 +13,7 @@ use pfo_tests::needs_root;
 use pfo_tests::node::{Node, Setup};
 use pfo_tests::plan::TestPlan;
 use pfo_tests::rank::Rank;
+use pfo_tests::service_manager::ServiceManager;
 
 const JOB: &str = "job";
 
@@ -168,6 +169,28 @@ fn pfoctl_reload_tells_an_administrator_what_came_of_it_and_nobody_else() {
     let ran = node.pfoctl(&Identity::administrator(), &["reload"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.starts_with(&format!("pfoctl: {file}, line ")), "{ran:?}");
+}
+
+#[test]
+fn systemd_is_told_when_a_reload_begins_and_ends_and_why_a_file_is_refused() {
+    let mut node = Node::create(&Setup::default());
+    let systemd = ServiceManager::start(&mut node);
+    append(&node, "oops");
+    for refused in [true, false] {
+        let before = systemd.said(&node).len();
+        node.daemon().process.signal(Signal::SIGHUP);
+        let ready = |text: &String| text.contains("READY=1");
+        node.until_so("READY", || systemd.said(&node)[before..].iter().any(ready));
+        let said = systemd.said(&node)[before..].to_vec();
+        let begin = said.iter().position(|text| text.starts_with("RELOADING=1\n")).unwrap();
+        let end = said.iter().position(ready).unwrap();
+        let refuses = said[end].contains("\nSTATUS=configuration refused: ");
+        assert!(begin < end && refuses == refused, "{said:?}");
+        let since = said[begin].split_once("MONOTONIC_USEC=").unwrap().1;
+        assert!(since.trim().parse::<u64>().unwrap() > 0, "{said:?}");
+        let text = fs::read_to_string(node.config()).unwrap();
+        fs::write(node.config(), text.replace("oops", "")).unwrap();
+    }
 }
 
 #[test]

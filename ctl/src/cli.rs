@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::exit;
 use crate::generate::Generate;
 use crate::gpus::Gpus;
+use crate::lease::Lease;
 use crate::output::Output;
 use crate::plan::MakePlan;
 use crate::plan::load::Load;
@@ -39,6 +40,9 @@ enum Command {
     /// Look after clocks that pfo locked
     #[command(subcommand)]
     Clocks(Clocks),
+    /// See who holds which GPU, and take leases back
+    #[command(subcommand)]
+    Lease(Lease),
     /// Find out who may lease which GPUs
     #[command(subcommand)]
     Policy(Policy),
@@ -72,6 +76,7 @@ impl Cli {
             Command::Plan(Plan::Swap(swap)) => swap.run(&sockets, output),
             Command::Plan(Plan::Rollback(rollback)) => rollback.run(&sockets, output),
             Command::Clocks(clocks) => clocks.run(&sockets, output),
+            Command::Lease(lease) => lease.run(&sockets, output),
             Command::Policy(policy) => policy.run(&sockets, output),
             Command::Reload(reload) => reload.run(&sockets, output),
             Command::Gpus(gpus) => gpus.run(&sockets, output),

@@ -11,6 +11,7 @@ mod exit;
 mod generate;
 mod gpus;
 mod job;
+mod lease;
 mod output;
 mod plan;
 mod policy;

@@ -19,6 +19,11 @@ pub enum Action {
         /// Whose job.
         owner: u32,
     },
+    /// End a lease of a job of this user.
+    EndLease {
+        /// Whose job.
+        owner: u32,
+    },
     /// See or change the jobs of every user.
     EveryJob,
     /// Ask what another user may lease.
@@ -34,6 +39,7 @@ impl Action {
         match self {
             Self::Status => "see the status of pfo",
             Self::ChangePlan { .. } => "change the plan of another user's job",
+            Self::EndLease { .. } => "end another user's lease",
             Self::EveryJob => "see or change other users' jobs",
             Self::ExplainOthers => "ask what other users may lease",
             Self::Reload => "have the configuration read again",
@@ -137,8 +143,11 @@ impl Authority {
     pub fn authorize(&self, peer: &Peer, action: Action) -> Result<(), Refusal> {
         let needed = match action {
             Action::Status => Role::Trainer,
-            Action::ChangePlan { owner } if owner == peer.uid => Role::Trainer,
+            Action::ChangePlan { owner } | Action::EndLease { owner } if owner == peer.uid => {
+                Role::Trainer
+            }
             Action::ChangePlan { .. }
+            | Action::EndLease { .. }
             | Action::EveryJob
             | Action::ExplainOthers
             | Action::Reload

@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use pfo_protocol::{Closing, ClosingReason, GpuUuid, Holder};
@@ -23,6 +23,8 @@ const REST_OF_A_FRAME: Duration = Duration::from_millis(100);
 pub struct Session {
     /// Who it is.
     pub holder: Holder,
+    /// Since when.
+    pub since: SystemTime,
     /// What it was granted.
     pub grant: ArcSwap<Grant>,
     /// How far it is.
@@ -50,6 +52,7 @@ impl Session {
     pub fn new(holder: Holder, grant: Grant, stream: UnixStream) -> Self {
         Self {
             holder,
+            since: SystemTime::now(),
             grant: ArcSwap::from_pointee(grant),
             progress: Arc::default(),
             stream,

@@ -20,6 +20,7 @@ use crate::lease::Leases;
 use crate::ledger::{Entry, Ledger};
 use crate::peer::Peer;
 use crate::restore::restore_entry;
+use crate::revocations::Revocations;
 use crate::settings::Settings;
 
 /// One node and its daemon.
@@ -40,6 +41,8 @@ pub struct Node {
     pub ledger: Arc<Ledger>,
     /// Who holds which GPU.
     pub leases: Arc<Leases>,
+    /// Who is not to hold them again.
+    pub revocations: Revocations,
     /// The jobs.
     pub jobs: Jobs,
     /// When the daemon started.
@@ -61,6 +64,7 @@ impl Node {
             driver: LateDriver::new(&config.driver.library),
             ledger: Arc::new(ledger),
             leases: Arc::default(),
+            revocations: Revocations::default(),
             jobs: Jobs::new(JobFiles::beside(&config.paths.ledger)),
             started: Instant::now(),
             owed: Notify::new(),

@@ -16,8 +16,8 @@ use crate::node::Node;
 use crate::peer::Peer;
 use crate::reload::reload;
 use crate::restore::{reset_memory, reset_sm};
-use crate::status;
 use crate::swap::Swap;
+use crate::{lease_requests, status};
 
 /// How often a waiting request looks whether the ranks have changed. Asking costs them nothing,
 /// while telling would cost every rank a call into the runtime.
@@ -50,6 +50,7 @@ pub fn decide(node: &Node, peer: &Peer, request: Request) -> Decision {
 
 fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Refusal> {
     let authority = &node.settings().authority;
+    let change_plan = |owner| Action::ChangePlan { owner };
     match request {
         Request::Gpus => {
             authority.authorize(peer, Action::Status)?;
@@ -62,7 +63,7 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
             Ok(Decision::Answer(Response::Status(Box::new(status))))
         }
         Request::PlanLoad { job, label, plan } => {
-            let job = select(node, authority, peer, &job)?;
+            let job = select(node, authority, peer, &job, change_plan)?;
             check_label(&label)?;
             let plan = job.load(label, &plan)?;
             tracing::info!(
@@ -72,7 +73,7 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
             Ok(Decision::Answer(Response::Loaded(plan.status())))
         }
         Request::PlanSwap { job, target, not_before, wait: _ } => {
-            let job = select(node, authority, peer, &job)?;
+            let job = select(node, authority, peer, &job, change_plan)?;
             let swap = job.swap(&target, not_before.unwrap_or(0))?;
             node.jobs.keep(&job);
             tracing::info!(
@@ -95,6 +96,17 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
             )?;
             let verdicts = explain(node, authority, other.as_ref().unwrap_or(peer), gpu.as_ref())?;
             Ok(Decision::Answer(Response::Policy(verdicts)))
+        }
+        Request::Leases => {
+            authority.authorize(peer, Action::Status)?;
+            lease_requests::list(node).map(Decision::Answer)
+        }
+        Request::LeaseRevoke(target) => {
+            lease_requests::revoke(node, authority, peer, &target).map(Decision::Answer)
+        }
+        Request::LeaseAllow(target) => {
+            authority.authorize(peer, Action::Status)?;
+            lease_requests::allow(node, authority, peer, &target).map(Decision::Answer)
         }
         Request::Reload => {
             authority.authorize(peer, Action::Reload)?;
@@ -119,15 +131,20 @@ fn check_label(label: &str) -> Result<(), Refusal> {
     Err(Refusal::new(RefusalCode::Malformed, wrong, "give the plan another label"))
 }
 
-fn select(
+/// The job that a peer means, if it may do something to jobs of that owner.
+///
+/// # Errors
+/// If it may not, or there is no such job.
+pub fn select(
     node: &Node,
     authority: &Authority,
     peer: &Peer,
     selector: &JobSelector,
+    action: impl Fn(u32) -> Action,
 ) -> Result<Arc<Job>, Refusal> {
     let any = authority.authorize(peer, Action::EveryJob).is_ok();
     let owner = selector.uid.unwrap_or(peer.uid);
-    authority.authorize(peer, Action::ChangePlan { owner })?;
+    authority.authorize(peer, action(owner))?;
     node.jobs.select(selector, peer.uid, any)
 }
 

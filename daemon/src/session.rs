@@ -69,6 +69,7 @@ pub async fn open(
     check_position(&hello)?;
     let gpu = Arc::clone(node.gpu(&hello.gpu)?);
     let grant = node.grant(peer, &gpu)?;
+    let key = JobKey { uid: peer.uid, name: hello.job.clone() };
     let holder = Holder {
         job: hello.job.clone(),
         rank: hello.position.rank,
@@ -88,8 +89,9 @@ pub async fn open(
     loop {
         match node.leases.acquire(&gpu.uuid, Arc::clone(&session)) {
             Ok(lease) => {
-                // A reload that came in between did not see the session.
+                // A reload or a revocation that came in between did not see the session.
                 session.grant.store(Arc::new(node.grant(peer, &gpu)?));
+                node.revocations.check(&key, &gpu.uuid)?;
                 let node = Arc::clone(node);
                 return Ok(Opening { node, lease, gpu, hello, origin, watch: None, begun: None });
             }

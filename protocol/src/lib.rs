@@ -18,8 +18,8 @@ pub use instruction::Instruction;
 pub use message::{ClientMessage, DaemonMessage};
 pub use name::{GpuName, GpuUuid, JobName, NameError, PciBusId};
 pub use request::{
-    GpuListing, JobSelector, LeaseTerms, PolicyVerdict, Reloaded, Request, ResetOutcome, Response,
-    SwapTarget, Swapped, User,
+    GpuListing, JobSelector, LeaseStatus, LeaseTarget, LeaseTerms, PolicyVerdict, Reloaded,
+    Request, ResetOutcome, Response, RevocationStatus, SwapTarget, Swapped, User,
 };
 pub use session::{
     Closing, ClosingReason, Hello, RankPosition, Refusal, RefusalCode, Unsupported, Welcome,

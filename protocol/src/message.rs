@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::frame::Frame;
-    use crate::request::{JobSelector, SwapTarget, User};
+    use crate::request::{JobSelector, LeaseTarget, SwapTarget, User};
     use crate::session::{RankPosition, RefusalCode};
 
     fn hello() -> Hello {
@@ -196,6 +196,15 @@ mod tests {
             1, 0, 0, 0,                                     // previous
             1, 9, 0, 0, 0, 0, 0, 0, 0,                      // some: not before step 9
             1,                                              // wait
+        ]);
+        let target = LeaseTarget::Job(JobSelector { job: "j".parse().unwrap(), uid: None });
+        #[rustfmt::skip]
+        assert_eq!(ClientMessage::Request(Request::LeaseRevoke(target)).to_frame().unwrap(), [
+            18, 0, 0, 0,  1, 0,  4, 0,
+            8, 0, 0, 0,                                     // lease revoke
+            1, 0, 0, 0,                                     // of a job
+            1, 0, 0, 0, 0, 0, 0, 0, b'j',
+            0,                                              // no uid
         ]);
         let who = Some(User { uid: 7, groups: vec![50, 51] });
         let explain = Request::PolicyExplain { who, gpu: Some("GPU-a".parse().unwrap()) };

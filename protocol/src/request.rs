@@ -1,10 +1,12 @@
 //! What `pfoctl` asks and what the daemon answers: one response to each request, in order.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::name::{GpuName, GpuUuid, JobName, PciBusId};
 use crate::session::Refusal;
-use crate::status::{ConfigStatus, PlanStatus, Status};
+use crate::status::{ConfigStatus, Holder, PlanStatus, Status};
 
 /// Which job is meant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +72,30 @@ pub enum Request {
     },
     /// Read the configuration again.
     Reload,
+    /// Who holds which GPU, and who is not to.
+    Leases,
+    /// End sessions, and do not let their processes open others.
+    LeaseRevoke(LeaseTarget),
+    /// Lift revocations.
+    LeaseAllow(LeaseTarget),
+}
+
+/// The leases that are meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LeaseTarget {
+    /// The one of this GPU.
+    Gpu(GpuName),
+    /// All of this job.
+    Job(JobSelector),
+}
+
+impl fmt::Display for LeaseTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gpu(gpu) => write!(f, "GPU {gpu}"),
+            Self::Job(JobSelector { job, .. }) => write!(f, "job {job}"),
+        }
+    }
 }
 
 /// A user, as the kernel would know its processes.
@@ -101,6 +127,17 @@ pub enum Response {
     Policy(Vec<PolicyVerdict>),
     /// To [`Request::Reload`].
     Reloaded(Reloaded),
+    /// To [`Request::Leases`].
+    Leases {
+        /// Every lease, in the driver's order of the GPUs.
+        leases: Vec<LeaseStatus>,
+        /// Every revocation that stands.
+        revoked: Vec<RevocationStatus>,
+    },
+    /// To [`Request::LeaseRevoke`], the leases that end.
+    Revoked(Vec<LeaseStatus>),
+    /// To [`Request::LeaseAllow`], the revocations that were lifted.
+    Allowed(Vec<RevocationStatus>),
 }
 
 /// A GPU as a list shows it.
@@ -179,4 +216,38 @@ pub struct Reloaded {
     pub ended: Vec<String>,
     /// The plans that are not allowed any more and were suspended, each with the reason.
     pub suspended: Vec<String>,
+}
+
+/// A lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseStatus {
+    /// The driver's index of the GPU, for people only.
+    pub index: u32,
+    /// The GPU.
+    pub gpu: GpuListing,
+    /// Who holds it.
+    pub holder: Holder,
+    /// Since when this daemon gave it, in seconds since 1970.
+    pub since_unix_s: u64,
+    /// The SM clock that pfo locked, in MHz; none if it holds no lock.
+    pub requested_mhz: Option<u32>,
+    /// The SM clock that the driver reports, in MHz.
+    pub observed_mhz: Option<u32>,
+}
+
+/// A revocation that stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevocationStatus {
+    /// The job.
+    pub job: JobName,
+    /// Whose it is.
+    pub uid: u32,
+    /// The GPU; none means every GPU.
+    pub gpu_uuid: Option<GpuUuid>,
+    /// Who revoked.
+    pub by_uid: u32,
+    /// When, in seconds since 1970.
+    pub since_unix_s: u64,
+    /// Processes that held a lease and are still there. It ends with the last one.
+    pub processes: u32,
 }

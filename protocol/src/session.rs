@@ -91,6 +91,8 @@ pub enum RefusalCode {
     Internal,
     /// The peer has no process on the GPU, and the administrator requires one.
     NoProcess,
+    /// The lease was taken back and is not given again yet.
+    Revoked,
 }
 
 /// A refusal: what is wrong, with the value, and what to do about it.

@@ -78,7 +78,7 @@ pub struct GpuStatus {
 }
 
 /// Who holds a lease.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// The job.
     pub job: JobName,

@@ -97,6 +97,7 @@ enum pfo_code {
     PFO_REFUSED_SHUTTING_DOWN = 13,     /* the daemon is going down */
     PFO_REFUSED_INTERNAL = 14,          /* the daemon failed */
     PFO_REFUSED_NO_PROCESS = 15,        /* the process does not use the GPU, as it must here */
+    PFO_REFUSED_REVOKED = 16,           /* the lease was taken back and is not given again yet */
 
     /* The daemon ended the session. It connects again, after an idle end with the next event. */
     PFO_CLOSED_IDLE = 100,          /* no event came within the idle limit */

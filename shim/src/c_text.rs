@@ -22,6 +22,7 @@ const MEANINGS: &[(c_int, &CStr)] = &[
     (13, c"the daemon is going down"),
     (14, c"the daemon failed"),
     (15, c"the process does not use the GPU, as it must on this node"),
+    (16, c"the lease was taken back and is not given again yet"),
     (100, c"no event came within the daemon's idle limit"),
     (101, c"the daemon went down"),
     (102, c"the daemon could not read an event"),

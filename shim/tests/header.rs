@@ -32,6 +32,7 @@ fn numbers() -> Vec<(String, i32)> {
         ("REFUSED_SHUTTING_DOWN", P::Refused(RefusalCode::ShuttingDown)),
         ("REFUSED_INTERNAL", P::Refused(RefusalCode::Internal)),
         ("REFUSED_NO_PROCESS", P::Refused(RefusalCode::NoProcess)),
+        ("REFUSED_REVOKED", P::Refused(RefusalCode::Revoked)),
         ("CLOSED_IDLE", P::Closed(ClosingReason::Idle)),
         ("CLOSED_SHUTTING_DOWN", P::Closed(ClosingReason::ShuttingDown)),
         ("CLOSED_MALFORMED", P::Closed(ClosingReason::Malformed)),

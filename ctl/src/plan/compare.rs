@@ -1,7 +1,6 @@
 //! `pfoctl plan compare`: what other systems would make of a profile, and what our plans take at
 //! the same iteration time.
 
-use std::io::Write;
 use std::str::FromStr;
 
 use clap::Args;
@@ -117,7 +116,7 @@ impl Compare {
             Measured::read(&self.profile, self.combine, self.noise.noise)?;
         let pipeline = self.pipeline.of(&profile)?;
         let p2p_power = Watts(self.p2p_power);
-        let progress = Progress::new();
+        let progress = Progress::new("comparing");
         let options = Options { plans: self.plans, spread: Spread::Useful };
         let show = |done| progress.show(OTHERS + (1.0 - OTHERS) * done);
         let policies = Policy::tuned(&self.tuning.tuning());
@@ -131,7 +130,7 @@ impl Compare {
                 // It is lowtime that refuses; the others have something to say.
                 Err(refusal @ PlanError::NoFit { .. }) => {
                     let told = format!("pfoctl: {policy} is left out: {refusal}");
-                    let _ = writeln!(std::io::stderr(), "{}", harmless(&told));
+                    progress.tell(&harmless(&told));
                 }
                 Err(error) => return Err(Failure::BadRequest(error)),
             }

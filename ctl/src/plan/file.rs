@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use super::Failure;
+use super::{Failure, unfinished};
 
 /// The largest file that is read, in bytes; `-` could go on for ever.
 const LARGEST: u64 = 1 << 30;
@@ -50,12 +50,13 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     };
     // As `open` would have made it: the umask takes away what it should.
     let mode = existing.map_or(0o666, |file| file.permissions().mode());
-    let mut file = tempfile::Builder::new()
-        .permissions(Permissions::from_mode(mode))
-        .tempfile_in(directory)?;
+    let mut builder = tempfile::Builder::new();
+    builder.permissions(Permissions::from_mode(mode));
+    let mut file =
+        unfinished::begin(|| builder.tempfile_in(directory), tempfile::NamedTempFile::path)?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
-    file.persist(target)?;
+    unfinished::end(|| file.persist(target))?;
     Ok(())
 }
 

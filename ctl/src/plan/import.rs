@@ -82,16 +82,16 @@ impl Import {
         let p2p_power =
             self.p2p_power.ok_or_else(|| Failure::NoPower { name: self.plans.clone() })?;
         let names = plan_files(&self.plans)?;
-        let progress = Progress::new();
+        let progress = Progress::new("importing");
         let mut plans = Vec::with_capacity(names.len());
         for (index, name) in names.iter().enumerate() {
             plans.push(read(name, pipeline)?);
             progress.show(index as f64 / names.len() as f64);
         }
-        drop(progress);
         let frontier = Frontier::of_plans(pipeline, Watts(p2p_power), self.gpu, plans)
             .map_err(Failure::BadRequest)?;
         file::write(&self.output, &frontier.to_bytes().map_err(Failure::BadRequest)?)?;
+        drop(progress);
         let kept = frontier.plans().len();
         let summary = summary(&self.output, &frontier);
         let dropped = match names.len() - kept {

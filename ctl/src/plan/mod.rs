@@ -23,6 +23,7 @@ mod show;
 mod smooth;
 pub(crate) mod swap;
 mod tuning;
+mod unfinished;
 
 use clap::Subcommand;
 
@@ -58,6 +59,7 @@ pub(crate) enum MakePlan {
 impl MakePlan {
     /// Does what the arguments ask for.
     pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
+        unfinished::leave_nothing_behind()?;
         match self {
             Self::Optimize(optimize) => optimize.run(output),
             Self::Smooth(smooth) => smooth.run(output),

@@ -53,18 +53,18 @@ pub(crate) struct Optimize {
 
 impl Optimize {
     pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
+        let progress = Progress::new("planning");
         let Measured { profile, .. } =
             Measured::read(&self.profile, self.combine, self.noise.noise)?;
         let pipeline = self.pipeline.of(&profile)?;
         let options = Options { plans: self.plans, spread: Spread::Useful };
-        let progress = Progress::new();
         let p2p_power = Watts(self.p2p_power);
         let mut frontier =
             Frontier::optimize(&pipeline, p2p_power, options, &|done| progress.show(done))
                 .map_err(Failure::BadRequest)?;
-        drop(progress);
         frontier.gpu = self.gpu;
         file::write(&self.output, &frontier.to_bytes().map_err(Failure::BadRequest)?)?;
+        drop(progress);
         output.text(&format!("{}\n", harmless(&summary(&self.output, &frontier))))
     }
 }

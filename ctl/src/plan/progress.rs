@@ -1,44 +1,60 @@
-//! A bar on a terminal for what takes longer than a second.
+//! A bar on a terminal for what takes longer than a second, whether or not it can say how far it is.
 
-use std::io::IsTerminal;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::io::Write;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 const PATIENCE: Duration = Duration::from_secs(1);
+const REDRAWN_EVERY: Duration = Duration::from_millis(100);
 const STEPS: u64 = 1000;
 
 /// Shows nothing before its time, and nothing at all where nobody watches.
 pub(super) struct Progress {
-    began: Instant,
-    is_watched: bool,
-    bar: OnceLock<ProgressBar>,
+    bar: ProgressBar,
+    work: Option<Sender<()>>,
+    patience: Option<JoinHandle<()>>,
 }
 
 impl Progress {
-    pub(super) fn new() -> Self {
-        let is_watched = std::io::stderr().is_terminal();
-        Self { began: Instant::now(), is_watched, bar: OnceLock::new() }
+    /// Of what is being done until this is dropped, such as `writing plans`.
+    pub(super) fn new(what: &'static str) -> Self {
+        let style = ProgressStyle::with_template("{msg} {wide_bar} {percent} % {elapsed}");
+        let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::hidden())
+            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+            .with_message(what);
+        let (work, is_done) = channel::<()>();
+        let shown = bar.clone();
+        let patience = thread::spawn(move || {
+            if is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                shown.set_draw_target(ProgressDrawTarget::stderr());
+                shown.enable_steady_tick(REDRAWN_EVERY);
+            }
+        });
+        Self { bar, work: Some(work), patience: Some(patience) }
     }
 
-    /// Shows how much is done, from 0 to 1.
+    /// How much is done, from 0 to 1.
     pub(super) fn show(&self, done: f64) {
-        if self.is_watched && self.began.elapsed() > PATIENCE {
-            let bar = self.bar.get_or_init(|| {
-                let style = ProgressStyle::with_template("{wide_bar} {percent} % {elapsed}");
-                ProgressBar::new(STEPS)
-                    .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-            });
-            bar.set_position((done * STEPS as f64) as u64);
-        }
+        self.bar.set_position((done * STEPS as f64) as u64);
+    }
+
+    /// Says something above the bar. That nobody may be reading it is no reason to fail.
+    pub(super) fn tell(&self, line: &str) {
+        self.bar.suspend(|| {
+            let _ = writeln!(std::io::stderr(), "{line}");
+        });
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if let Some(bar) = self.bar.get() {
-            bar.finish_and_clear();
+        drop(self.work.take());
+        if let Some(patience) = self.patience.take() {
+            let _ = patience.join();
         }
+        self.bar.finish_and_clear();
     }
 }

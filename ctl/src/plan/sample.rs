@@ -1,13 +1,11 @@
 //! `pfoctl plan sample`: some plans of a frontier as files, to be run and measured one by one.
 
-use std::io;
-use std::path::Path;
-
 use clap::Args;
 use pfo_planner::Frontier;
 
 use super::export::load;
 use super::format::Format;
+use super::progress::Progress;
 use super::{Failure, directory};
 use crate::error::Error;
 use crate::output::Output;
@@ -41,14 +39,15 @@ impl Sample {
         let frontier = load(&self.frontier)?;
         let places = slowest_first(&frontier);
         let chosen = every(places.len(), self.every as usize);
-        let mut files = Vec::with_capacity(chosen.len());
-        for &number in &chosen {
+        let progress = Progress::new("writing plans");
+        let files = chosen.iter().enumerate().map(|(done, &number)| {
+            progress.show(done as f64 / chosen.len() as f64);
             let plan = frontier.plan(places[number]).map_err(Failure::BadRequest)?;
             let text = self.format.write(&plan).map_err(Failure::BadRequest)?;
-            files.push((self.format.file_name(number), text));
-        }
-        directory::write(Path::new(&self.output), &files)
-            .map_err(|source: io::Error| Failure::Write { name: self.output.clone(), source })?;
+            Ok((self.format.file_name(number), text))
+        });
+        directory::write(&self.output, files)?;
+        drop(progress);
         output.text(&format!(
             "{}\n",
             harmless(&format!("{}: {} of {} plans", self.output, chosen.len(), places.len()))

@@ -70,9 +70,14 @@ impl Bench {
         ]);
     }
 
-    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+    pub(crate) fn pfoctl(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pfoctl"));
-        let output = command.args(arguments).current_dir(self.directory.path()).output().unwrap();
+        command.args(arguments).current_dir(self.directory.path());
+        command
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+        let output = self.pfoctl(arguments).output().unwrap();
         Ran {
             code: output.status.code(),
             stdout: String::from_utf8(output.stdout).unwrap(),

@@ -16,6 +16,7 @@ use clap::{Args, ValueEnum};
 use pfo_planner::{Deadline, Frontier, Plan, PlanError, Profile, Timeline, replay};
 
 use super::comparison::Cost;
+use super::progress::Progress;
 use super::replayed::ReplayArguments;
 use super::{Failure, file};
 use crate::error::Error;
@@ -77,6 +78,7 @@ impl Plot {
     pub(super) fn run(self, _output: &mut Output) -> Result<(), Error> {
         let form = Form::of(Path::new(&self.output))
             .ok_or_else(|| Failure::NoPictureFormat { name: self.output.clone() })?;
+        let _progress = Progress::new("drawing");
         let bytes = file::read(&self.input)?;
         let picture = if Frontier::is_likely(&bytes) {
             let frontier = Frontier::from_bytes(&bytes).map_err(bad(&self.input))?;

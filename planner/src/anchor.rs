@@ -19,14 +19,15 @@ pub(crate) struct Anchor {
     pub(crate) durations_s: Vec<f64>,
 }
 
-/// Solves the relaxed problem and keeps schedules all along the frontier, more at its fast end,
+/// Solves the relaxed problem and passes on schedules all along the frontier, more at its fast end,
 /// where it bends most, and the one of least energy.
 pub(crate) fn anchors(
     pipeline: &Pipeline,
     p2p_power: Watts,
     tradeoffs: &Tradeoffs,
+    pass: &mut dyn FnMut(Anchor),
     progress: impl Fn(f64),
-) -> (LowerBound, Vec<Anchor>) {
+) -> LowerBound {
     let events = Events::new(pipeline.network());
     let mut relaxation = Relaxation::new(&events, tradeoffs);
     let mut bound = LowerBound::at_slow_end(pipeline, p2p_power, tradeoffs, &relaxation);
@@ -37,27 +38,26 @@ pub(crate) fn anchors(
         .map(|x| fastest_s + range_s * x * (1.0 + x) / 2.0)
         .peekable();
 
-    let mut anchors = Vec::new();
     let mut at_s = Vec::new();
     let idle_w = p2p_power.0 * f64::from(pipeline.profile().num_stages());
     let mut is_past_cheapest = false;
-    let mut keep = |relaxation: &Relaxation, deadline_s| {
+    let mut pass_at = |relaxation: &Relaxation, deadline_s| {
         relaxation.schedule(deadline_s, &mut at_s);
         let span = |&(start, end): &(u32, u32)| at_s[end as usize] - at_s[start as usize];
-        anchors.push(Anchor { deadline_s, durations_s: events.spans.iter().map(span).collect() });
+        pass(Anchor { deadline_s, durations_s: events.spans.iter().map(span).collect() });
     };
     while let Some(piece) = relaxation.advance() {
         bound.add(piece);
         progress((bound.slowest_s() - piece.fast_s) / range_s);
         if !is_past_cheapest && piece.slope_w >= idle_w {
             is_past_cheapest = true;
-            keep(&relaxation, piece.slow_s);
+            pass_at(&relaxation, piece.slow_s);
         }
         while let Some(deadline_s) = deadlines.next_if(|&deadline_s| deadline_s >= piece.fast_s) {
-            keep(&relaxation, deadline_s);
+            pass_at(&relaxation, deadline_s);
         }
     }
     // Rounding may leave the last one below the fast end by less than a ns; or there is no range.
-    keep(&relaxation, fastest_s);
-    (bound, anchors)
+    pass_at(&relaxation, fastest_s);
+    bound
 }

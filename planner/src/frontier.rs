@@ -6,14 +6,14 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::anchor::anchors;
+use crate::anchor::{Anchor, anchors};
 use crate::bound::LowerBound;
 use crate::choices::{Choices, Realised};
 use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::late_clocks::with_late_clocks;
 use crate::late_plans::LatePlans;
-use crate::parallel::in_parallel;
+use crate::parallel::{in_parallel, in_parallel_as_made};
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, Prediction};
 use crate::profile::Measurement;
@@ -105,12 +105,17 @@ impl Frontier {
         let choices = Choices::new(&tradeoffs);
         let network = pipeline.network();
 
-        let (bound, anchors) =
-            anchors(pipeline, p2p_power, &tradeoffs, |done| progress_of_prompt(SOLVING * done));
         let new = || Realiser::new(network, &choices);
-        let rounded = in_parallel(&anchors, new, |realiser, anchor| {
-            realiser.round(&anchor.durations_s, anchor.deadline_s)
+        let solve = |pass: &mut dyn FnMut(Anchor)| {
+            let progress = |done| progress_of_prompt(SOLVING * done);
+            anchors(pipeline, p2p_power, &tradeoffs, pass, progress)
+        };
+        let (bound, rounded) = in_parallel_as_made(solve, new, |realiser, anchor: Anchor| {
+            let plan = realiser.round(&anchor.durations_s, anchor.deadline_s);
+            (has_late_clocks.then_some(anchor), plan)
         });
+        let (anchors, rounded): (Vec<Option<Anchor>>, Vec<Realised>) = rounded.into_iter().unzip();
+        let anchors: Vec<Anchor> = anchors.into_iter().flatten().collect();
         let regimes = in_parallel(&lower_hull(rounded.clone()), new, Realiser::redistribute);
         let rounded = falling(rounded.into_iter().chain(regimes));
         let regimes = lower_hull(rounded.clone());

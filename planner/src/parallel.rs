@@ -1,6 +1,6 @@
 //! One function over many items on all cores.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
 /// Maps items on all cores; each thread works with a state of its own. Keeps the order.
@@ -9,19 +9,39 @@ pub(crate) fn in_parallel<T: Sync, S, R: Send>(
     state: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, &T) -> R + Sync,
 ) -> Vec<R> {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(items.len());
-    let next = AtomicUsize::new(0);
+    let make = |pass: &mut dyn FnMut(_)| items.iter().for_each(pass);
+    in_parallel_as_made(make, state, work).1
+}
+
+/// The same with items that `make` makes one after the other and passes on: the other cores work on
+/// them meanwhile.
+pub(crate) fn in_parallel_as_made<T: Send, S, R: Send, M>(
+    make: impl FnOnce(&mut dyn FnMut(T)) -> M,
+    state: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, T) -> R + Sync,
+) -> (M, Vec<R>) {
+    let (sender, receiver) = mpsc::channel();
+    let receiver = Mutex::new(receiver);
     let run = || {
         let mut state = state();
         let mut done = Vec::new();
         loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(index) else { return done };
+            // Not held while the item is worked on.
+            let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok((index, item)) = next else { return done };
             done.push((index, work(&mut state, item)));
         }
     };
-    let mut results: Vec<(usize, R)> = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+    let others = thread::available_parallelism().map_or(1, usize::from) - 1;
+    let (made, mut results) = thread::scope(|scope| {
+        let others: Vec<_> = (0..others).map(|_| scope.spawn(run)).collect();
+        let mut index = 0_usize;
+        let made = make(&mut |item| {
+            // Somebody receives until the sender is dropped.
+            let _ = sender.send((index, item));
+            index += 1;
+        });
+        drop(sender);
         let mut results = run();
         for other in others {
             match other.join() {
@@ -29,10 +49,10 @@ pub(crate) fn in_parallel<T: Sync, S, R: Send>(
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
-        results
+        (made, results)
     });
-    results.sort_by_key(|&(index, _)| index);
-    results.into_iter().map(|(_, result)| result).collect()
+    results.sort_unstable_by_key(|&(index, _)| index);
+    (made, results.into_iter().map(|(_, result)| result).collect())
 }
 
 #[cfg(test)]
@@ -51,6 +71,16 @@ mod tests {
             },
         );
         assert!(results.iter().enumerate().all(|(index, &result)| result == index * 2));
+    }
+
+    #[test]
+    fn what_makes_the_items_has_a_result_of_its_own() {
+        let make = |pass: &mut dyn FnMut(u32)| {
+            (0..100).for_each(pass);
+            "made"
+        };
+        let (made, results) = in_parallel_as_made(make, || (), |(), item| item + 1);
+        assert_eq!((made, results), ("made", (1..=100).collect()));
     }
 
     #[test]

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::GpuLockedClocksSetting;
 use pfo_planner::Mhz;
 
@@ -14,6 +13,7 @@ use crate::ledger::{Entry, Ledger, LedgerError};
 use crate::monotonic::now_ns;
 use crate::progress::Progress;
 use crate::restore::{self, RestoreError};
+use crate::sys::KeptDevice;
 
 /// Why a clock is not what was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum ClockError {
 /// The clocks of one leased GPU.
 #[derive(Debug)]
 pub struct Clocks {
-    device: Device<'static>,
+    device: KeptDevice,
     gpu: Arc<Gpu>,
     ledger: Arc<Ledger>,
     entry: Entry,
@@ -49,7 +49,7 @@ impl Clocks {
         entry: Entry,
         progress: Arc<Progress>,
     ) -> Result<Self, DriverError> {
-        let device = gpu.device()?;
+        let device = gpu.kept_device()?;
         Ok(Self { device, gpu, ledger, entry, locked: None, accepted_ns: 0, progress })
     }
 
@@ -75,7 +75,7 @@ impl Clocks {
             GpuLockedClocksSetting::Numeric { min_clock_mhz: mhz.0, max_clock_mhz: mhz.0 };
         let began_ns = now_ns();
         self.progress.in_driver_since_ns.store(began_ns, Relaxed);
-        let result = self.device.set_gpu_locked_clocks(setting);
+        let result = self.device.get().set_gpu_locked_clocks(setting);
         self.accepted_ns = now_ns();
         self.progress.in_driver_since_ns.store(0, Relaxed);
         self.progress.count_set_call(self.accepted_ns - began_ns);
@@ -92,7 +92,7 @@ impl Clocks {
         if !self.entry.sm {
             return Ok(());
         }
-        restore::restore_sm(&mut self.device, &self.gpu, self.entry.restore_to_mhz)?;
+        restore::restore_sm(&mut self.device.get(), &self.gpu, self.entry.restore_to_mhz)?;
         self.locked = None;
         self.progress.locked_mhz.store(0, Relaxed);
         self.record(Entry { sm: false, ..self.entry.clone() })
@@ -107,7 +107,7 @@ impl Clocks {
             return Ok(());
         };
         self.record(Entry { memory: true, ..self.entry.clone() })?;
-        match self.device.set_mem_locked_clocks(mhz.0, mhz.0) {
+        match self.device.get().set_mem_locked_clocks(mhz.0, mhz.0) {
             Ok(()) => {
                 self.progress.memory_locked_mhz.store(mhz.0, Relaxed);
                 Ok(())
@@ -125,7 +125,11 @@ impl Clocks {
     /// The GPU's energy counter in joules, if it has one.
     #[must_use]
     pub fn energy_j(&self) -> Option<f64> {
-        self.device.total_energy_consumption().ok().map(|millijoules| millijoules as f64 / 1e3)
+        self.device
+            .get()
+            .total_energy_consumption()
+            .ok()
+            .map(|millijoules| millijoules as f64 / 1e3)
     }
 
     /// Undoes everything that is locked.
@@ -133,7 +137,7 @@ impl Clocks {
     /// # Errors
     /// If the driver refuses; the ledger then still names what is owed.
     pub fn restore(&mut self) -> Result<(), RestoreError> {
-        restore::restore(&mut self.device, &self.gpu, &self.entry, &self.ledger)?;
+        restore::restore(&mut self.device.get(), &self.gpu, &self.entry, &self.ledger)?;
         self.entry = Entry { sm: false, memory: false, ..self.entry.clone() };
         self.locked = None;
         self.progress.locked_mhz.store(0, Relaxed);

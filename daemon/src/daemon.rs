@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::cli::ConfigSource;
 use crate::config::Config;
+use crate::driver_watch::watch_driver;
 use crate::journal;
 use crate::ledger::{Ledger, LedgerError};
 use crate::listen::{ListenError, Passed, listen};
@@ -78,9 +79,8 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> 
         );
         node.owed.notify_one();
     }
-    match node.driver.get() {
-        Ok(driver) => tracing::info!("driver {}, {} GPUs", driver.version, driver.gpus.len()),
-        Err(why) => tracing::error!("{why}; waiting for the driver"),
+    if let Err(why) = node.driver.get() {
+        tracing::error!("{why}; waiting for the driver");
     }
     warn_of_unknown(&config_status(&node).unknown_names);
     let mut terminate = signal(SignalKind::terminate())?;
@@ -94,6 +94,7 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> 
         accepting.spawn(accept(Arc::clone(&node), listener, Arc::clone(&open)));
     }
     tokio::spawn(restore_later(Arc::clone(&node)));
+    tokio::spawn(watch_driver(Arc::clone(&node)));
     tokio::spawn(look_up_later(Arc::clone(&node)));
     if let Some(period) = watchdog_enabled().ok().filter(|period| *period > 0) {
         tokio::spawn(feed_watchdog(Duration::from_micros(period / 2)));

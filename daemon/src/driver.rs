@@ -1,26 +1,23 @@
-//! The driver: which GPUs there are and what they can do, read through NVML once it is loaded.
+//! The driver: which GPUs there are and what they can do, read through NVML when it is loaded.
 //!
 //! Setting clocks is not here but in `clocks`, which only the thread of a rank calls.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
 
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use pfo_planner::Mhz;
 use pfo_protocol::{GpuName, NameError};
+use tokio::sync::Notify;
 
 use crate::gpu::GpuFacts;
 use crate::reading::Reader;
-use crate::sys;
+use crate::sys::{self, KeptDevice};
 
 /// `NVML_DEVICE_MIG_ENABLE`, which nvml-wrapper does not export.
 const MIG_ENABLED: u32 = 1;
-
-/// A driver that could not be loaded is tried again at most this often.
-const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// Why the driver did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +29,14 @@ pub enum DriverError {
         library: PathBuf,
         /// Why.
         source: NvmlError,
+    },
+    /// There is nothing to drive.
+    #[error("driver {version} lists no GPU that answers{}{missing}", if .missing.is_empty() { "" } else { ": " })]
+    NoGpu {
+        /// The driver's version.
+        version: String,
+        /// Why it does not.
+        missing: String,
     },
     /// A call failed.
     #[error("{call} failed on GPU {gpu}: {source}")]
@@ -54,10 +59,21 @@ pub enum DriverError {
 }
 
 impl DriverError {
-    /// Whether the GPU is gone: nothing can be set or restored on it until it is back.
+    /// Whether the GPU is gone, alone or with the driver: nothing can be set or restored on it until
+    /// it is back.
     #[must_use]
     pub fn is_gpu_lost(&self) -> bool {
-        matches!(self, Self::Call { source: NvmlError::GpuLost | NvmlError::ResetRequired, .. })
+        matches!(
+            self,
+            Self::Call {
+                source: NvmlError::GpuLost
+                    | NvmlError::ResetRequired
+                    | NvmlError::DriverNotLoaded
+                    | NvmlError::LibRmVersionMismatch
+                    | NvmlError::Uninitialized,
+                ..
+            }
+        )
     }
 
     /// Whether this GPU or driver does not have the function at all.
@@ -82,7 +98,8 @@ pub struct Gpu {
     pub facts: Arc<GpuFacts>,
     /// Asks what it does now.
     pub reader: Reader,
-    nvml: &'static Nvml,
+    nvml: Arc<Nvml>,
+    lost: Arc<Notify>,
 }
 
 impl Deref for Gpu {
@@ -94,7 +111,7 @@ impl Deref for Gpu {
 }
 
 impl Gpu {
-    fn read(nvml: &'static Nvml, index: u32) -> Result<Self, DriverError> {
+    fn read(nvml: &Arc<Nvml>, lost: &Arc<Notify>, index: u32) -> Result<Self, DriverError> {
         let failed = |call| {
             move |source| DriverError::Call { call, gpu: format!("with index {index}"), source }
         };
@@ -116,23 +133,36 @@ impl Gpu {
             sm_clocks: sm_clocks.into_iter().map(Mhz).collect(),
             memory_clock: memory_clock.map(Mhz),
         };
-        Ok(Self { facts: Arc::new(facts), reader: Reader::default(), nvml })
+        let (nvml, lost) = (Arc::clone(nvml), Arc::clone(lost));
+        Ok(Self { facts: Arc::new(facts), reader: Reader::default(), nvml, lost })
     }
 
     /// The driver's handle of this GPU.
     ///
     /// # Errors
     /// If the GPU is gone.
-    pub fn device(&self) -> Result<Device<'static>, DriverError> {
+    pub fn device(&self) -> Result<Device<'_>, DriverError> {
         self.nvml
             .device_by_uuid(self.uuid.as_str())
             .map_err(|source| self.failed("finding it", source))
     }
 
-    /// Names the GPU in an error of one of its calls.
+    /// The driver's handle of this GPU, for somebody who keeps the driver loaded with it.
+    ///
+    /// # Errors
+    /// If the GPU is gone.
+    pub(crate) fn kept_device(&self) -> Result<KeptDevice, DriverError> {
+        self.device().map(|device| KeptDevice::new(&self.nvml, &device))
+    }
+
+    /// Names the GPU in an error of one of its calls. If it is lost, that is looked into.
     #[must_use]
     pub fn failed(&self, call: &'static str, source: NvmlError) -> DriverError {
-        DriverError::Call { call, gpu: self.uuid.to_string(), source }
+        let error = DriverError::Call { call, gpu: self.uuid.to_string(), source };
+        if error.is_gpu_lost() {
+            self.lost.notify_one();
+        }
+        error
     }
 
     /// Whether MIG splits the GPU, so that its clocks belong to several users.
@@ -165,69 +195,47 @@ impl Gpu {
 pub struct Driver {
     /// The driver's version.
     pub version: String,
-    /// Every GPU, in the driver's order.
+    /// Every GPU that answers, in the driver's order.
     pub gpus: Vec<Arc<Gpu>>,
+    /// Why there are not more.
+    pub missing: Vec<String>,
+    nvml: Arc<Nvml>,
 }
 
 impl Driver {
-    /// Loads NVML from `library` and lists the GPUs. The library stays loaded for the life of the
-    /// process.
+    /// Loads NVML from `library` and lists the GPUs; `lost` is told when one is lost. The library stays
+    /// loaded for as long as anybody has a GPU of it.
     ///
     /// # Errors
-    /// If the library cannot be loaded, or the driver behind it does not answer.
-    pub fn load(library: &Path) -> Result<Self, DriverError> {
+    /// If the library cannot be loaded, or no GPU behind it answers.
+    pub fn load(library: &Path, lost: &Arc<Notify>) -> Result<Self, DriverError> {
         let failed = |source| DriverError::Load { library: library.to_owned(), source };
         let nvml = Nvml::builder().lib_path(library.as_os_str()).init().map_err(failed)?;
-        let nvml: &'static Nvml = Box::leak(Box::new(nvml));
-        let gpus = (0..nvml.device_count().map_err(failed)?)
-            .map(|index| Gpu::read(nvml, index).map(Arc::new))
-            .collect::<Result<_, _>>()?;
-        Ok(Self { version: nvml.sys_driver_version().map_err(failed)?, gpus })
+        let nvml = Arc::new(nvml);
+        let version = nvml.sys_driver_version().map_err(failed)?;
+        let (mut gpus, mut missing) = (Vec::new(), Vec::new());
+        for index in 0..nvml.device_count().map_err(failed)? {
+            match Gpu::read(&nvml, lost, index) {
+                Ok(gpu) => gpus.push(Arc::new(gpu)),
+                // One that is sick costs the others nothing.
+                Err(error) => missing.push(error.to_string()),
+            }
+        }
+        if gpus.is_empty() {
+            return Err(DriverError::NoGpu { version, missing: missing.join("; ") });
+        }
+        Ok(Self { version, gpus, missing, nvml })
+    }
+
+    /// What tells when nobody has anything of the driver any more.
+    #[must_use]
+    pub fn last_user(&self) -> Weak<Nvml> {
+        Arc::downgrade(&self.nvml)
     }
 
     /// The GPU with that name.
     #[must_use]
     pub fn gpu(&self, name: &GpuName) -> Option<&Arc<Gpu>> {
         self.gpus.iter().find(|gpu| gpu.is_named(name))
-    }
-}
-
-/// The driver, loaded as soon as it can be: it may come later than the daemon.
-#[derive(Debug)]
-pub struct LateDriver {
-    library: PathBuf,
-    loaded: OnceLock<Driver>,
-    refused: Mutex<Option<(Instant, String)>>,
-}
-
-impl LateDriver {
-    /// A driver that is not loaded yet.
-    #[must_use]
-    pub fn new(library: &Path) -> Self {
-        Self { library: library.to_owned(), loaded: OnceLock::new(), refused: Mutex::default() }
-    }
-
-    /// The driver, after trying to load it if that was not tried just now.
-    ///
-    /// # Errors
-    /// Why it could not be loaded, in words.
-    pub fn get(&self) -> Result<&Driver, String> {
-        if let Some(driver) = self.loaded.get() {
-            return Ok(driver);
-        }
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((when, why)) = &*refused
-            && when.elapsed() < RETRY_EVERY
-        {
-            return Err(why.clone());
-        }
-        match Driver::load(&self.library) {
-            Ok(driver) => Ok(self.loaded.get_or_init(|| driver)),
-            Err(error) => {
-                let why = error.to_string();
-                *refused = Some((Instant::now(), why.clone()));
-                Err(why)
-            }
-        }
     }
 }

@@ -20,8 +20,8 @@ pub fn explain(
     name: Option<&GpuName>,
 ) -> Result<Vec<PolicyVerdict>, Refusal> {
     let gpus = match name {
-        Some(name) => std::slice::from_ref(node.gpu(name)?),
-        None => &node.ready_driver()?.gpus[..],
+        Some(name) => vec![node.gpu(name)?],
+        None => node.ready_driver()?.gpus.clone(),
     };
     Ok(gpus.iter().map(|gpu| verdict(authority, who, gpu)).collect())
 }

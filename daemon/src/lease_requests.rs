@@ -10,7 +10,6 @@ use pfo_protocol::{
 };
 
 use crate::authorize::{Action, Authority};
-use crate::driver::Gpu;
 use crate::job::JobKey;
 use crate::lease::Session;
 use crate::node::Node;
@@ -136,7 +135,7 @@ fn process(session: &Arc<Session>) -> Option<std::os::fd::OwnedFd> {
 }
 
 fn lease(node: &Node, uuid: &GpuUuid, session: &Session) -> Option<LeaseStatus> {
-    let gpu: &Arc<Gpu> = node.gpu(&GpuName::Uuid(uuid.clone())).ok()?;
+    let gpu = node.gpu(&GpuName::Uuid(uuid.clone())).ok()?;
     let locked = session.progress.locked_mhz.load(Relaxed);
     Some(LeaseStatus {
         index: gpu.index,
@@ -146,7 +145,7 @@ fn lease(node: &Node, uuid: &GpuUuid, session: &Session) -> Option<LeaseStatus> 
         requested_mhz: (locked > 0).then_some(locked),
         observed_mhz: gpu
             .reader
-            .read(gpu)
+            .read(&gpu)
             .ok()
             .and_then(|reading| reading.sm_clock)
             .map(|mhz| mhz.0),

@@ -11,11 +11,12 @@ use tokio::sync::Notify;
 use crate::accounts::NodeAccounts;
 use crate::cli::ConfigSource;
 use crate::config::Config;
-use crate::driver::{Driver, Gpu, LateDriver};
+use crate::driver::{Driver, Gpu};
 use crate::grant::Grant;
 use crate::job_file::JobFiles;
 use crate::jobs::Jobs;
 use crate::journal;
+use crate::late_driver::LateDriver;
 use crate::lease::Leases;
 use crate::ledger::{Entry, Ledger};
 use crate::peer::Peer;
@@ -121,7 +122,7 @@ impl Node {
             Ok(driver) => driver,
             Err(why) => return owed.into_iter().map(|entry| (entry, why.clone())).collect(),
         };
-        owed.into_iter().filter_map(|entry| self.restore_one(driver, entry)).collect()
+        owed.into_iter().filter_map(|entry| self.restore_one(&driver, entry)).collect()
     }
 
     fn restore_one(&self, driver: &Driver, owed: Entry) -> Option<(Entry, String)> {
@@ -150,7 +151,7 @@ impl Node {
     ///
     /// # Errors
     /// Why it is not there.
-    pub fn ready_driver(&self) -> Result<&Driver, Refusal> {
+    pub fn ready_driver(&self) -> Result<Arc<Driver>, Refusal> {
         self.driver.get().map_err(|why| {
             let remedy = "see `nvidia-smi` and `pfoctl status`";
             Refusal::new(RefusalCode::DriverUnavailable, why, remedy)
@@ -161,8 +162,8 @@ impl Node {
     ///
     /// # Errors
     /// If the driver is not there or has no such GPU.
-    pub fn gpu(&self, name: &GpuName) -> Result<&Arc<Gpu>, Refusal> {
-        self.ready_driver()?.gpu(name).ok_or_else(|| {
+    pub fn gpu(&self, name: &GpuName) -> Result<Arc<Gpu>, Refusal> {
+        self.ready_driver()?.gpu(name).cloned().ok_or_else(|| {
             Refusal::new(
                 RefusalCode::UnknownGpu,
                 format!("this node has no GPU {name}"),

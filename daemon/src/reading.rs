@@ -1,5 +1,6 @@
 //! What the driver reports about a GPU now, without waiting for a GPU that does not answer.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc;
@@ -25,6 +26,20 @@ pub struct Reading {
     pub mig: bool,
 }
 
+/// Why there is no reading.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadingError {
+    /// The driver refused.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// It takes longer than anybody waits.
+    #[error("the driver does not answer")]
+    NoAnswer,
+    /// There cannot be another thread.
+    #[error("cannot ask the driver: {0}")]
+    NoThread(#[from] io::Error),
+}
+
 /// Reads GPUs, each on a thread of its own, and at most one for each GPU.
 #[derive(Debug, Default)]
 pub struct Reader {
@@ -35,27 +50,28 @@ impl Reader {
     /// What the driver reports about `gpu` now.
     ///
     /// # Errors
-    /// In words, if the GPU is gone or does not answer.
-    pub fn read(&self, gpu: &Arc<Gpu>) -> Result<Reading, String> {
-        let no_answer = || "the driver does not answer".to_owned();
+    /// If the GPU is gone or does not answer.
+    pub fn read(&self, gpu: &Arc<Gpu>) -> Result<Reading, ReadingError> {
         if self.busy.swap(true, SeqCst) {
-            return Err(no_answer());
+            return Err(ReadingError::NoAnswer);
         }
         let (answer, answered) = mpsc::channel();
         let (gpu, busy) = (Arc::clone(gpu), Arc::clone(&self.busy));
         let spawned = thread::Builder::new().name("reading".into()).spawn(move || {
             let reading = ask(&gpu);
+            // Whoever hears of a lost driver finds nobody who keeps it.
+            drop(gpu);
             busy.store(false, SeqCst);
             // Nobody listens any more if it took too long.
             let _ = answer.send(reading);
         });
         if let Err(error) = spawned {
             self.busy.store(false, SeqCst);
-            return Err(error.to_string());
+            return Err(error.into());
         }
         match answered.recv_timeout(PATIENCE) {
-            Ok(reading) => reading.map_err(|error| error.to_string()),
-            Err(_) => Err(no_answer()),
+            Ok(reading) => Ok(reading?),
+            Err(_) => Err(ReadingError::NoAnswer),
         }
     }
 }

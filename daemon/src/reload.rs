@@ -112,7 +112,7 @@ fn grant_anew(node: &Node, gpu: &GpuUuid, session: &Session) -> Result<(), Strin
     let holder = &session.holder;
     let grant = || {
         let peer = Peer::of(session.stream()).map_err(|error| internal(&error))?;
-        node.grant(&peer, node.gpu(&GpuName::Uuid(gpu.clone()))?)
+        node.grant(&peer, &*node.gpu(&GpuName::Uuid(gpu.clone()))?)
     };
     match grant() {
         Ok(grant) => {

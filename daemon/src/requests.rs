@@ -159,12 +159,12 @@ fn reset_clocks(
     all: bool,
 ) -> Result<Response, Refusal> {
     let chosen: Vec<_> = match name {
-        None => node.ready_driver()?.gpus.iter().collect(),
+        None => node.ready_driver()?.gpus.clone(),
         Some(name) => vec![node.gpu(name)?],
     };
     node.restore_owed();
     let outcomes = chosen.into_iter().map(|gpu| {
-        let outcome = reset_gpu(node, gpu, all);
+        let outcome = reset_gpu(node, &gpu, all);
         if all {
             tracing::info!(
                 name: journal::RESET,

@@ -29,7 +29,7 @@ pub enum RestoreError {
 /// # Errors
 /// If the driver refuses; the entry then stays.
 pub fn restore(
-    device: &mut Device<'static>,
+    device: &mut Device<'_>,
     gpu: &Gpu,
     entry: &Entry,
     ledger: &Ledger,
@@ -47,11 +47,7 @@ pub fn restore(
 ///
 /// # Errors
 /// If the driver refuses.
-pub fn restore_sm(
-    device: &mut Device<'static>,
-    gpu: &Gpu,
-    base: BaseClock,
-) -> Result<(), DriverError> {
+pub fn restore_sm(device: &mut Device<'_>, gpu: &Gpu, base: BaseClock) -> Result<(), DriverError> {
     let BaseClock::Locked { min, max } = base else {
         return reset_sm(device, gpu);
     };
@@ -72,7 +68,7 @@ pub fn restore_sm(
 ///
 /// # Errors
 /// If the driver refuses.
-pub fn reset_sm(device: &mut Device<'static>, gpu: &Gpu) -> Result<(), DriverError> {
+pub fn reset_sm(device: &mut Device<'_>, gpu: &Gpu) -> Result<(), DriverError> {
     device.reset_gpu_locked_clocks().map_err(|source| gpu.failed("resetting its SM clock", source))
 }
 
@@ -80,7 +76,7 @@ pub fn reset_sm(device: &mut Device<'static>, gpu: &Gpu) -> Result<(), DriverErr
 ///
 /// # Errors
 /// If the driver refuses; a GPU that knows no memory locks has none.
-pub fn reset_memory(device: &mut Device<'static>, gpu: &Gpu) -> Result<(), DriverError> {
+pub fn reset_memory(device: &mut Device<'_>, gpu: &Gpu) -> Result<(), DriverError> {
     match device.reset_mem_locked_clocks() {
         Ok(()) => Ok(()),
         Err(source) => match gpu.failed("resetting its memory clock", source) {

@@ -67,7 +67,7 @@ pub async fn open(
     socket: OwnedFd,
 ) -> Result<Opening, Refusal> {
     check_position(&hello)?;
-    let gpu = Arc::clone(node.gpu(&hello.gpu)?);
+    let gpu = node.gpu(&hello.gpu)?;
     let grant = node.grant(peer, &gpu)?;
     let key = JobKey { uid: peer.uid, name: hello.job.clone() };
     let holder = Holder {
@@ -307,7 +307,7 @@ impl Opening {
         }
         // A lost GPU that is back may still owe the locks of an earlier session.
         if let Some(owed) = node.ledger.entry(&gpu.uuid) {
-            restore_entry(node.ready_driver()?, &owed, &node.ledger).map_err(|error| {
+            restore_entry(&*node.ready_driver()?, &owed, &node.ledger).map_err(|error| {
                 Refusal::new(
                     RefusalCode::GpuUnavailable,
                     format!("the clocks of an earlier session are still locked: {error}"),

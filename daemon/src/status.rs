@@ -20,16 +20,20 @@ const SLOW_SET_CALL_NS: u64 = 1_000_000_000;
 /// Everything, or with `only_of` without the jobs of other users.
 #[must_use]
 pub fn status(node: &Node, only_of: Option<u32>) -> Status {
-    let (version, problem, gpus) = match node.driver.get() {
-        Ok(driver) => (Some(driver.version.clone()), None, &driver.gpus[..]),
-        Err(why) => (None, Some(why), &[][..]),
+    let (driver, problem) = match node.driver.get() {
+        Ok(driver) => {
+            let missing = (!driver.missing.is_empty()).then(|| driver.missing.join("; "));
+            (Some(driver), missing)
+        }
+        Err(why) => (None, Some(why)),
     };
+    let gpus = driver.as_ref().map_or(&[][..], |driver| &driver.gpus);
     let owed = node.owed_entries();
     let daemon = DaemonStatus {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         uptime_s: node.started.elapsed().as_secs_f64(),
-        driver: version,
+        driver: driver.as_ref().map(|driver| driver.version.clone()),
         driver_problem: problem,
         sessions: node.leases.sessions().len() as u32,
         unrestored: owed
@@ -58,7 +62,7 @@ fn gpu_status(node: &Node, gpu: &Arc<Gpu>) -> GpuStatus {
     let locked = |mhz: u32| (mhz > 0).then_some(mhz);
     let (reading, failed) = match gpu.reader.read(gpu) {
         Ok(reading) => (reading, None),
-        Err(why) => (Reading::default(), Some(why)),
+        Err(error) => (Reading::default(), Some(error.to_string())),
     };
     let stuck = progress.and_then(|progress| {
         let since = progress.in_driver_since_ns.load(Relaxed);

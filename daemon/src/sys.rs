@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
@@ -57,6 +58,30 @@ pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
         // SAFETY: the kernel just made this descriptor for the caller alone.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A driver's handle of a GPU that keeps the driver loaded.
+#[derive(Debug)]
+pub(crate) struct KeptDevice {
+    // Before the driver: fields are dropped in this order.
+    device: Device<'static>,
+    nvml: Arc<Nvml>,
+}
+
+impl KeptDevice {
+    /// Keeps a handle of that driver.
+    pub(crate) fn new(nvml: &Arc<Nvml>, device: &Device<'_>) -> Self {
+        // SAFETY: what an `Arc` points to does not move, and is there as long as this clone of it,
+        // which nobody can take away: the device leaves this only with a shorter life, by `get`.
+        let device = unsafe { Device::new(device.handle(), &*Arc::as_ptr(nvml)) };
+        Self { device, nvml: Arc::clone(nvml) }
+    }
+
+    /// The handle, to call the driver.
+    pub(crate) fn get(&self) -> Device<'_> {
+        // SAFETY: the handle is one of this very driver's.
+        unsafe { Device::new(self.device.handle(), &self.nvml) }
     }
 }
 

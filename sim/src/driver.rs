@@ -132,10 +132,39 @@ impl Driver {
         header.faults.iter().find_map(|slot| slot.hits(function, gpu))
     }
 
-    /// Takes everything back that was set: locks, caps, MIG mode, faults, the record of calls.
-    /// Energy counters go on, and so do processes.
+    /// Unloads the driver, with every lock and cap, or loads it again. Who has used it finds all GPUs
+    /// lost, and has to initialise NVML anew.
+    pub fn set_loaded(&self, loaded: bool) -> Result<(), SimError> {
+        let header = self.state.header();
+        let _held = lock::hold(self.state.file(), LockedThing::Header).map_err(SimError::Lock)?;
+        if self.is_loaded() == loaded {
+            return Ok(());
+        }
+        header.reloads.fetch_add(1, Ordering::AcqRel);
+        for gpu in self.gpus().filter(|_| !loaded) {
+            gpu.update(|state, _| {
+                state.timeline = Timeline::default();
+                state.memory_lock = None;
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether the driver is there.
+    pub fn is_loaded(&self) -> bool {
+        self.reloads().is_multiple_of(2)
+    }
+
+    /// Another number after each time that the driver was unloaded or loaded.
+    pub(crate) fn reloads(&self) -> u32 {
+        self.state.header().reloads.load(Ordering::Acquire)
+    }
+
+    /// Takes everything back that was set: locks, caps, MIG mode, faults, the record of calls, and that
+    /// the driver was unloaded. Energy counters go on, and so do processes.
     pub fn reset(&self) -> Result<(), SimError> {
         self.clear_faults()?;
+        self.set_loaded(true)?;
         for gpu in self.gpus() {
             gpu.update(|state, _| {
                 state.timeline = Timeline::default();

@@ -281,3 +281,30 @@ fn a_power_cap_lowers_the_clock_below_the_lock_and_says_so() {
         assert!(matches!(device.set_power_management_limit(99_000), Err(NvmlError::InvalidArg)));
     });
 }
+
+#[test]
+fn a_driver_that_was_unloaded_is_lost_until_nvml_is_initialised_anew_and_forgets_its_locks() {
+    test_on(&["--gpus", "2xA40", "--set-latency-ms", "0"], |machine, _| {
+        let nvml = machine.nvml();
+        lock(&nvml, 0, 900, 900).unwrap();
+        nvml.device_by_index(0).unwrap().set_mem_locked_clocks(405, 405).unwrap();
+        let driver = machine.driver();
+        let lost = |nvml: &Nvml| {
+            let error = nvml.device_by_index(1).map(drop).unwrap_err();
+            assert!(matches!(error, NvmlError::GpuLost), "{error}");
+        };
+        driver.set_loaded(false).unwrap();
+        lost(&nvml);
+        drop(nvml);
+        let absent = machine.try_nvml().map(drop).unwrap_err();
+        assert!(matches!(absent, NvmlError::DriverNotLoaded), "{absent}");
+        driver.set_loaded(true).unwrap();
+        let nvml = machine.nvml();
+        let state = driver.gpu(0).unwrap().view().unwrap();
+        assert_eq!((state.timeline.last().lock, state.memory_lock), (None, None));
+        // Whoever slept through both is no better off.
+        driver.set_loaded(false).unwrap();
+        driver.set_loaded(true).unwrap();
+        lost(&nvml);
+    });
+}

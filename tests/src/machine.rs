@@ -176,4 +176,9 @@ impl Machine {
     pub fn clear_faults(&self) {
         self.driver.clear_faults().unwrap();
     }
+
+    /// Unloads the driver or loads it again, under whoever uses it.
+    pub fn set_driver_loaded(&self, loaded: bool) {
+        self.driver.set_loaded(loaded).unwrap();
+    }
 }

@@ -5,9 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pfo::ProblemCode;
-use pfo_protocol::ClosingReason;
+use pfo_protocol::{ClosingReason, RefusalCode};
+use pfo_tests::client::{Client, hello};
 use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
+use pfo_tests::node::{Node, Setup};
 use pfo_tests::plan::TestPlan;
 use pfo_tests::rank::Rank;
 use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
@@ -141,7 +142,7 @@ fn a_driver_that_refuses_a_clock_is_told_in_status_and_the_rank_trains_on() {
 
 #[test]
 fn a_gpu_without_memory_clock_locks_is_driven_all_the_same() {
-    let node = Node::create(&pfo_tests::node::Setup::default());
+    let node = Node::create(&Setup::default());
     node.machine.fault("nvmlDeviceSetMemoryLockedClocks", "not-supported", None);
     let mut node = node;
     node.start_daemon();
@@ -239,4 +240,80 @@ fn a_rank_that_floods_the_daemon_delays_no_other_rank() {
     assert_eq!(node.rank(JOB, 1).mismatched_steps, 0);
     drop((flooding, ranks));
     node.assert_only_locked(&[]);
+}
+
+/// Two ranks lose a driver that goes, whatever they do meanwhile, and get it back.
+fn ranks_wait_for_a_driver_that_goes(meanwhile: impl Fn(&Rank)) {
+    let mut node = Node::start();
+    let pid = node.daemon().process.pid();
+    let (ranks, plan) = two_ranks_on_plan(&node);
+    // Whose session says nothing, and so has nothing to fail at.
+    let silent = Rank::open(&node, "silent", 2, 3, 2);
+    node.machine.set_driver_loaded(false);
+    meanwhile(&ranks[0]);
+    let problem = node.until("status tells that the driver is gone", || {
+        let daemon = node.status().daemon;
+        daemon.driver_problem.clone().ok_or_else(|| format!("{daemon:?}"))
+    });
+    assert!(problem.contains("driver"), "{problem}");
+    node.until_is("sessions", &0, || node.status().daemon.sessions);
+    let status = node.status();
+    assert_eq!((status.daemon.driver, status.gpus.len(), status.daemon.pid), (None, 0, pid));
+    let gpu = pfo_protocol::GpuName::Uuid(node.machine.uuid(3));
+    let refusal = Client::connect(&node.socket()).open(hello(JOB, 3, 4, gpu)).unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::DriverUnavailable);
+    ranks.iter().chain([&silent]).for_each(|rank| {
+        node.until_so("the rank knows", || rank.session.problem().is_some());
+    });
+    node.machine.set_driver_loaded(true);
+    node.until_so("the ranks are back", || {
+        ranks.iter().chain([&silent]).all(|rank| rank.session.problem().is_none())
+    });
+    ranks.iter().for_each(|rank| rank.session.step_begin());
+    (0..2).for_each(|gpu| until_locked(&node, gpu, plan.clocks(gpu as u32)[0]));
+    assert_eq!((node.status().daemon.driver_problem, node.status().gpus.len()), (None, 4));
+    drop((ranks, silent));
+    node.assert_only_locked(&[]);
+    assert!(node.status().daemon.unrestored.is_empty());
+}
+
+#[test]
+fn a_driver_that_goes_under_ranks_that_train_is_waited_for() {
+    ranks_wait_for_a_driver_that_goes(|rank| rank.instruction(0));
+}
+
+#[test]
+fn a_driver_that_goes_while_nobody_asks_it_is_missed_by_the_first_who_looks() {
+    ranks_wait_for_a_driver_that_goes(|_| {});
+}
+
+#[test]
+fn a_driver_that_went_and_came_unnoticed_is_loaded_anew() {
+    let node = Node::start();
+    let (ranks, plan) = two_ranks_on_plan(&node);
+    node.machine.set_driver_loaded(false);
+    node.machine.set_driver_loaded(true);
+    ranks[0].instruction(0);
+    node.until_so("the ranks have come back", || {
+        // Silent ranks find out when they are asked.
+        let back = |rank: &Rank| rank.session.problem().is_none();
+        ranks.iter().all(|rank| back(rank) && rank.session.counters().reconnects > 0)
+    });
+    ranks.iter().for_each(|rank| rank.session.step_begin());
+    (0..2).for_each(|gpu| until_locked(&node, gpu, plan.clocks(gpu as u32)[0]));
+    drop(ranks);
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn a_gpu_that_is_sick_when_the_driver_is_loaded_costs_the_others_nothing_and_is_named() {
+    let mut node = Node::create(&Setup::default());
+    node.machine.fault("nvmlDeviceGetUUID", "gpu-is-lost", Some(1));
+    node.start_daemon();
+    let status = node.status();
+    assert_eq!(status.gpus.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [0, 2, 3]);
+    let problem = status.daemon.driver_problem.unwrap();
+    assert!(problem.contains("on GPU with index 1"), "{problem}");
+    assert!(status.daemon.driver.is_some());
+    drop(Rank::open(&node, JOB, 0, 1, 2));
 }

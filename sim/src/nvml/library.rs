@@ -23,9 +23,12 @@ struct Library {
     driver: Option<Arc<Driver>>,
     /// Who opened the driver: a forked child needs its own.
     opened_by: u32,
+    /// What [`Driver::reloads`] was then.
+    reloads: u32,
 }
 
-static LIBRARY: Mutex<Library> = Mutex::new(Library { users: 0, driver: None, opened_by: 0 });
+static LIBRARY: Mutex<Library> =
+    Mutex::new(Library { users: 0, driver: None, opened_by: 0, reloads: 0 });
 
 impl Library {
     fn driver(&mut self) -> Result<Arc<Driver>, NvmlResult> {
@@ -36,6 +39,7 @@ impl Library {
                 let driver = Arc::new(Driver::open(&state_path())?);
                 self.driver = Some(driver.clone());
                 self.opened_by = this_process;
+                self.reloads = driver.reloads();
                 Ok(driver)
             }
         }
@@ -48,13 +52,19 @@ pub(super) fn current() -> Result<Arc<Driver>, NvmlResult> {
     if library.users == 0 {
         return Err(NvmlResult::Uninitialized);
     }
-    library.driver()
+    let driver = library.driver()?;
+    if driver.reloads() == library.reloads { Ok(driver) } else { Err(NvmlResult::GpuIsLost) }
 }
 
 fn init(name: &str) -> Result<(), NvmlResult> {
     let driver = {
         let mut library = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
-        library.driver()?
+        let driver = library.driver()?;
+        if library.users == 0 && !driver.is_loaded() {
+            library.driver = None;
+            return Err(NvmlResult::DriverNotLoaded);
+        }
+        driver
     };
     play_faults(&driver, name, None)?;
     LIBRARY.lock().unwrap_or_else(PoisonError::into_inner).users += 1;

@@ -13,7 +13,7 @@ use crate::state::snapshot::SnapshotCell;
 /// The first eight bytes of a state file.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"PFO-SIM\0");
 /// Version of this layout.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Processes that can be on one GPU at a time.
 pub(crate) const PROCESSES_PER_GPU: usize = 8;
 /// Power curves that can be installed on one GPU at a time.
@@ -33,7 +33,8 @@ pub(crate) struct Header {
     pub(crate) gpu_bytes: AtomicU64,
     /// Who may call setters beside root, or [`NONE`].
     pub(crate) owner_uid: AtomicU32,
-    pub(crate) _unused: AtomicU32,
+    /// How often the driver was unloaded and loaded again: odd while it is not there.
+    pub(crate) reloads: AtomicU32,
     /// How long a set call blocks.
     pub(crate) set_latency_ns: AtomicU64,
     /// From a call's acceptance to the new clock.

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use nvidia_ml::driver::Driver;
 use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
 
 const ROLE: &str = "PFO_SIM_TEST_ROLE";
 const TEST: &str = "PFO_SIM_TEST";
@@ -75,8 +76,13 @@ pub(crate) fn library_directory() -> tempfile::TempDir {
 impl Machine {
     /// The driver library through its unchanged Rust wrapper.
     pub(crate) fn nvml(&self) -> Nvml {
+        self.try_nvml().expect("the library loads")
+    }
+
+    /// As [`nvml`](Self::nvml), where NVML may refuse.
+    pub(crate) fn try_nvml(&self) -> Result<Nvml, NvmlError> {
         assert_eq!(self.state, nvidia_ml::state_path(), "the library finds another machine");
-        Nvml::builder().lib_path(library().as_os_str()).init().expect("the library loads")
+        Nvml::builder().lib_path(library().as_os_str()).init()
     }
 
     /// The hardware behind it.

@@ -53,6 +53,10 @@ pub(crate) enum Command {
         gpu: usize,
         mode: OnOff,
     },
+    /// Unload the driver, with all locks and caps, or load it again.
+    ///
+    /// Who has it open finds all GPUs lost, and has to initialise NVML anew.
+    Driver { change: DriverChange },
     /// Take back locks, caps, MIG modes, faults and the record of calls, whoever made them.
     ///
     /// Energy counters go on, as do the processes on the GPUs.
@@ -139,6 +143,12 @@ pub(crate) struct FaultArgs {
 pub(crate) enum OnOff {
     On,
     Off,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DriverChange {
+    Unload,
+    Load,
 }
 
 #[derive(ClapArgs)]

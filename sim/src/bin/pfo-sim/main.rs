@@ -10,7 +10,7 @@ mod show;
 use std::path::Path;
 use std::process::ExitCode;
 
-use args::{Args, Command, FaultArgs, OnOff};
+use args::{Args, Command, DriverChange, FaultArgs, OnOff};
 use clap::Parser;
 use nvidia_ml::driver::Driver;
 use nvidia_ml::error::SimError;
@@ -41,6 +41,7 @@ fn run(args: Args) -> Result<(), SimError> {
         Command::Mig { gpu, mode } => {
             Driver::open(&path)?.gpu(gpu)?.set_mig(matches!(mode, OnOff::On))
         }
+        Command::Driver { change } => Driver::open(&path)?.set_loaded(change == DriverChange::Load),
         Command::Reset => Driver::open(&path)?.reset(),
         Command::Profile(options) => profile::write(&options),
         Command::Link { directory } => library_link::make(&directory),

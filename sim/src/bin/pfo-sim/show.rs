@@ -22,6 +22,7 @@ struct MachineView {
     set_latency_ms: f64,
     settle_ms: f64,
     energy_refresh_ms: f64,
+    driver_loaded: bool,
     faults: Vec<FaultView>,
     gpus: Vec<GpuView>,
 }
@@ -155,6 +156,7 @@ fn view(driver: &Driver, calls: usize) -> Result<MachineView, SimError> {
         set_latency_ms: milliseconds(driver.set_latency()),
         settle_ms: milliseconds(driver.settle()),
         energy_refresh_ms: milliseconds(driver.energy_refresh()),
+        driver_loaded: driver.is_loaded(),
         faults: faults.collect(),
         gpus: driver.gpus().map(|gpu| view_gpu(gpu, calls)).collect::<Result<_, _>>()?,
     })

@@ -1,12 +1,13 @@
 //! `pfoctl plan evaluate`: what a plan costs on a profile, whoever made it.
 
 use clap::Args;
-use pfo_planner::{Combine, Noise, PlanError, Schedule, Watts, replay};
+use pfo_planner::{PlanError, Watts, replay};
 use serde::Serialize;
 
 use super::comparison::Cost;
-use super::measured::{Measured, Told};
-use super::{Failure, file, format};
+use super::measured::Told;
+use super::replayed::ReplayArguments;
+use super::{Failure, file};
 use crate::error::Error;
 use crate::output::{Look, Output};
 use crate::status::quantity::{change, joules, percent, seconds};
@@ -23,22 +24,12 @@ pub(crate) struct Evaluate {
     #[arg(value_name = "PLAN.json|PLAN.py")]
     plan: String,
 
-    /// The schedule of a plan file that does not say it
-    #[arg(long, value_name = "NAME", default_value_t = Schedule::OneForwardOneBackward)]
-    schedule: Schedule,
-
-    /// How rows of several ranks of a stage are combined, as for `plan optimize`
-    #[arg(long, value_name = "HOW", default_value_t = Combine::Mean)]
-    combine: Combine,
+    #[command(flatten)]
+    replayed: ReplayArguments,
 
     /// What a GPU draws while it waits, in watts [default: what the plan says]
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
     p2p_power: Option<f64>,
-
-    /// What a change of clock takes, in milliseconds, as for `plan optimize` [default: what the plan
-    /// says]
-    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
-    switch_latency_ms: Option<f64>,
 
     /// Print JSON: time, energy, instructions, the same at the highest clocks, and what is odd
     /// about the profile
@@ -60,26 +51,21 @@ struct Evaluation {
 
 impl Evaluate {
     pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
-        let bad = |name: &str| {
-            let name = file::shown(name).to_owned();
-            |source: PlanError| Failure::BadFile { name, source }
+        let bad = |source: PlanError| {
+            let name = file::shown(&self.plan).to_owned();
+            Failure::BadFile { name, source }
         };
-        let measured = Measured::read(&self.profile, self.combine, Noise::Off)?;
+        let plan = file::read(&self.plan)?;
+        let (measured, plan) = self.replayed.read(&self.profile, &self.plan, &plan)?;
         let profile = &measured.profile;
-        let mut plan = format::read(&file::read(&self.plan)?, profile, self.schedule)
-            .map_err(bad(&self.plan))?;
-        if let Some(latency_ms) = self.switch_latency_ms {
-            plan.delays.switch_latency_s = latency_ms / 1e3;
-        }
         let p2p_power = self
             .p2p_power
             .map(Watts)
             .or(plan.p2p_blocking_power_w)
             .ok_or_else(|| Failure::NoPower { name: file::shown(&self.plan).to_owned() })?;
 
-        let replayed = replay(profile, &plan, p2p_power).map_err(bad(&self.plan))?;
-        let all_max =
-            Cost::at_highest_clocks(profile, &plan, p2p_power).map_err(bad(&self.plan))?;
+        let replayed = replay(profile, &plan, p2p_power).map_err(bad)?;
+        let all_max = Cost::at_highest_clocks(profile, &plan, p2p_power).map_err(bad)?;
         let cost = Cost::from(replayed);
         let evaluation = Evaluation {
             cost,

@@ -1,8 +1,9 @@
 //! The arguments that say how a plan is replayed over a profile, beside the two themselves.
 
 use clap::Args;
-use pfo_planner::{Combine, Plan, PlanError, Profile, Schedule};
+use pfo_planner::{Combine, Noise, Plan, Schedule};
 
+use super::measured::Measured;
 use super::{Failure, file, format};
 
 /// What neither a plan nor a profile says.
@@ -30,18 +31,14 @@ impl ReplayArguments {
         profile_name: &str,
         plan_name: &str,
         plan: &[u8],
-    ) -> Result<(Profile, Plan), Failure> {
-        let bad = |name: &str| {
-            let name = file::shown(name).to_owned();
-            |source: PlanError| Failure::BadFile { name, source }
-        };
-        let csv = file::read(profile_name)?;
-        let profile =
-            Profile::from_csv_combined(csv.as_slice(), self.combine).map_err(bad(profile_name))?;
-        let mut plan = format::read(plan, &profile, self.schedule).map_err(bad(plan_name))?;
+    ) -> Result<(Measured, Plan), Failure> {
+        let measured = Measured::read(profile_name, self.combine, Noise::Off)?;
+        let mut plan = format::read(plan, &measured.profile, self.schedule).map_err(|source| {
+            Failure::BadFile { name: file::shown(plan_name).to_owned(), source }
+        })?;
         if let Some(latency_ms) = self.switch_latency_ms {
             plan.delays.switch_latency_s = latency_ms / 1e3;
         }
-        Ok((profile, plan))
+        Ok((measured, plan))
     }
 }

@@ -83,10 +83,9 @@ impl Show {
 
     fn step(&self, profile: &str) -> Result<String, Failure> {
         let bytes = file::read(&self.frontier)?;
-        let (profile, plan) = self.replayed.read(profile, &self.frontier, &bytes)?;
-        let timeline = Timeline::new(&profile, &plan).map_err(|source| Failure::BadFile {
-            name: file::shown(&self.frontier).to_owned(),
-            source,
+        let (measured, plan) = self.replayed.read(profile, &self.frontier, &bytes)?;
+        let timeline = Timeline::new(&measured.profile, &plan).map_err(|source| {
+            Failure::BadFile { name: file::shown(&self.frontier).to_owned(), source }
         })?;
         Ok(timeline.to_envpipe_table(0))
     }

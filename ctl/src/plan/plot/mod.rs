@@ -97,8 +97,8 @@ impl Plot {
             let Some(name) = &self.profile else {
                 return Err(Failure::NoProfile { name: self.input }.into());
             };
-            let (profile, plan) = self.replayed.read(name, &self.input, &bytes)?;
-            self.timeline(&profile, &plan, form)?
+            let (measured, plan) = self.replayed.read(name, &self.input, &bytes)?;
+            self.timeline(&measured.profile, &plan, form)?
         };
         Ok(file::write(&self.output, &picture)?)
     }

@@ -9,6 +9,7 @@ mod call_cost;
 mod event_path;
 mod excess;
 mod footprint;
+mod growth;
 mod lowtime;
 mod lowtime_run;
 mod node;
@@ -72,6 +73,7 @@ fn run(arguments: &[String]) -> Result<()> {
     }
     if wanted("planning") {
         planning::measure(&mut report)?;
+        growth::measure(&mut report)?;
     }
     if wanted("lowtime") {
         lowtime::measure(&mut report)?;

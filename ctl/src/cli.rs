@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::clocks::Clocks;
+use crate::doctor::Doctor;
 use crate::error::Error;
 use crate::exit;
 use crate::generate::Generate;
@@ -40,6 +41,7 @@ enum Command {
     /// Look after clocks that pfo locked
     #[command(subcommand)]
     Clocks(Clocks),
+    Doctor(Doctor),
     /// See who holds which GPU, and take leases back
     #[command(subcommand)]
     Lease(Lease),
@@ -76,6 +78,7 @@ impl Cli {
             Command::Plan(Plan::Swap(swap)) => swap.run(&sockets, output),
             Command::Plan(Plan::Rollback(rollback)) => rollback.run(&sockets, output),
             Command::Clocks(clocks) => clocks.run(&sockets, output),
+            Command::Doctor(doctor) => doctor.run(&sockets, output),
             Command::Lease(lease) => lease.run(&sockets, output),
             Command::Policy(policy) => policy.run(&sockets, output),
             Command::Reload(reload) => reload.run(&sockets, output),

@@ -40,6 +40,8 @@ pub(crate) enum Error {
     Refused(Refusal),
     #[error("{0}")]
     ConfigRefused(String),
+    #[error("wrong on this node: {count} of the findings above")]
+    Unwell { count: usize },
     #[error("{user} may lease none of {gpus} GPUs")]
     NoLease { user: String, gpus: usize },
     #[error("no job named {job} runs on this node, or it is not yours to see")]
@@ -87,6 +89,7 @@ impl Error {
             | Self::Frame { .. }
             | Self::OtherAnswer { .. }
             | Self::ConfigRefused(_)
+            | Self::Unwell { .. }
             | Self::NotAllChanged { .. }
             | Self::NotRestored { .. }
             | Self::Signals(_)
@@ -133,6 +136,7 @@ impl Error {
             | Self::Frame { .. }
             | Self::OtherAnswer { .. }
             | Self::NoLease { .. }
+            | Self::Unwell { .. }
             | Self::ReadPlan { .. }
             | Self::MakePlan(_)
             | Self::Signals(_)

@@ -6,6 +6,7 @@
 mod cli;
 mod clocks;
 mod connection;
+mod doctor;
 mod error;
 mod exit;
 mod generate;

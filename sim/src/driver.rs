@@ -317,6 +317,11 @@ impl<'d> Gpu<'d> {
         self.update(|state, now| state.timeline.set_power_cap(now, cap))
     }
 
+    /// Switches persistence mode.
+    pub fn set_persistence(self, on: bool) -> Result<(), SimError> {
+        self.update(|state, _| state.persistence = on)
+    }
+
     /// Switches MIG mode.
     pub fn set_mig(self, on: bool) -> Result<(), SimError> {
         let facts = self.model().facts();

@@ -151,6 +151,17 @@ fn styled(cell: &Cell) -> StyledCell {
     }
 }
 
+/// A word outside of tables.
+pub(crate) fn toned(word: &str, tone: Tone, look: Look) -> String {
+    let code = match tone {
+        Tone::Good => 32,
+        Tone::Notable => 33,
+        Tone::Bad => 31,
+        Tone::Plain => 0,
+    };
+    if look.colour { format!("\x1b[{code}m{word}\x1b[0m") } else { word.to_owned() }
+}
+
 /// A line above a table.
 pub(crate) fn heading(text: &str, look: Look) -> String {
     let text = harmless(text);

@@ -50,7 +50,7 @@ extern "C" fn nvmlDeviceSetPersistenceMode(device: Handle, mode: c_uint) -> c_ui
         if mode > 1 {
             return Err(NvmlResult::InvalidArgument);
         }
-        Ok(gpu.update(|state, _| state.persistence = mode == 1)?)
+        Ok(gpu.set_persistence(mode == 1)?)
     })
 }
 

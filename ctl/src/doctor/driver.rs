@@ -1,0 +1,143 @@
+//! The driver's library, loaded here as pfod loads it: whether it works, and how its GPUs are. Nothing is
+//! set, and a GPU that does not answer keeps nobody waiting for long.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use nvml_wrapper::enum_wrappers::device::Clock;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+
+use super::finding::Finding;
+use super::gpu::Condition;
+
+const CHECK: &str = "driver";
+
+/// `NVML_DEVICE_MIG_ENABLE`, which nvml-wrapper does not export.
+const MIG_ENABLED: u32 = 1;
+
+/// A healthy driver answers in milliseconds, after it was loaded in a second or two.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the driver said.
+pub(crate) struct Driver {
+    /// Of the driver as a whole, and of GPUs that did not answer.
+    pub(crate) findings: Vec<Finding>,
+    /// The GPUs that answered.
+    pub(crate) gpus: Vec<Condition>,
+}
+
+/// Loads the library and asks every GPU.
+pub(crate) fn ask(library: &Path) -> Driver {
+    let loaded = {
+        let library = library.to_owned();
+        in_time(move || {
+            let nvml = Nvml::builder().lib_path(library.as_os_str()).init()?;
+            let (version, count) = (nvml.sys_driver_version()?, nvml.device_count()?);
+            Ok((&*Box::leak(Box::new(nvml)), version, count))
+        })
+    };
+    let (nvml, version, count) = match loaded {
+        Some(Ok(loaded)) => loaded,
+        Some(Err(error)) => {
+            return Driver { findings: vec![not_loaded(library, &error)], gpus: vec![] };
+        }
+        None => {
+            let message = format!("{} does not answer", library.display());
+            let finding = Finding::wrong(CHECK, message, "the kernel's log (`dmesg`) says why");
+            return Driver { findings: vec![finding], gpus: Vec::new() };
+        }
+    };
+    let mut driver = Driver { findings: vec![listed(library, &version, count)], gpus: Vec::new() };
+    for index in 0..count {
+        match in_time(move || condition(nvml, index)) {
+            Some(Ok(condition)) => driver.gpus.push(condition),
+            Some(Err(error)) => driver.findings.push(silent(index, &error.to_string())),
+            None => driver.findings.push(silent(index, "it does not answer")),
+        }
+    }
+    driver
+}
+
+fn in_time<T: Send + 'static>(
+    question: impl FnOnce() -> Result<T, NvmlError> + Send + 'static,
+) -> Option<Result<T, NvmlError>> {
+    let (answer, answered) = mpsc::channel();
+    // A thread that hangs ends with the process.
+    thread::spawn(move || answer.send(question()));
+    answered.recv_timeout(PATIENCE).ok()
+}
+
+fn not_loaded(library: &Path, error: &NvmlError) -> Finding {
+    let library = library.display();
+    let remedy = match error {
+        NvmlError::LibloadingError(_) => {
+            "install the driver's library (libnvidia-ml1 or nvidia-driver-cuda-libs), or name it \
+             with --nvml and driver.library"
+        }
+        NvmlError::DriverNotLoaded => "`modprobe nvidia`, and see `dmesg` if that fails",
+        NvmlError::LibRmVersionMismatch => {
+            "the kernel module is of another version than the library: reboot after an upgrade"
+        }
+        _ => "see `nvidia-smi` and `dmesg`",
+    };
+    Finding::wrong(CHECK, format!("{library} cannot be used: {error}"), remedy)
+}
+
+fn listed(library: &Path, version: &str, count: u32) -> Finding {
+    let library = library.display();
+    match count {
+        0 => Finding::wrong(
+            CHECK,
+            format!("{library} {version} lists no GPU"),
+            "see `dmesg`, and whether this process may open /dev/nvidia0",
+        ),
+        count => Finding::ok(CHECK, format!("{library} {version} lists {count} GPUs")),
+    }
+}
+
+fn silent(index: u32, why: &str) -> Finding {
+    let remedy = format!("`nvidia-smi -i {index}` and the kernel's log (Xid) say more");
+    Finding::wrong("gpu", format!("GPU {index}: {why}"), remedy)
+}
+
+fn condition(nvml: &Nvml, index: u32) -> Result<Condition, NvmlError> {
+    let device = nvml.device_by_index(index)?;
+    let watts = |milliwatts: u32| f64::from(milliwatts) / 1e3;
+    let limit = device.power_management_limit().ok().map(watts);
+    let default = device.power_management_limit_default().ok().map(watts);
+    let application = device.applications_clock(Clock::SM).ok();
+    let application_default = device.default_applications_clock(Clock::SM).ok();
+    Ok(Condition {
+        index,
+        uuid: device.uuid()?,
+        model: device.name()?,
+        mig: device.mig_mode().is_ok_and(|mode| mode.current == MIG_ENABLED),
+        persistent: device.is_in_persistent_mode().ok(),
+        sm_mhz: sm_clocks(&device),
+        busy: device.utilization_rates().ok().and_then(|rates| is_busy(rates.gpu)),
+        power_limit_w: limit.zip(default).map(|(limit, default)| [limit, default]),
+        reasons: device.current_throttle_reasons().ok(),
+        application_mhz: application.zip(application_default).map(|(set, default)| [set, default]),
+    })
+}
+
+/// In between, a GPU may run at any clock for reasons of its own.
+fn is_busy(percent: u32) -> Option<bool> {
+    match percent {
+        0 => Some(false),
+        90.. => Some(true),
+        _ => None,
+    }
+}
+
+fn sm_clocks(device: &Device<'_>) -> Option<[u32; 3]> {
+    let now = device.clock_info(Clock::SM).ok()?;
+    let memory = device.supported_memory_clocks().ok()?.into_iter().max()?;
+    // nvml-wrapper takes a list that is longer than it expects for zeros.
+    let supported = device.supported_graphics_clocks(memory).ok()?;
+    let supported = || supported.iter().copied().filter(|mhz| *mhz > 0);
+    Some([now, supported().min()?, supported().max()?])
+}

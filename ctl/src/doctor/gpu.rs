@@ -1,0 +1,242 @@
+//! What is unusual about a GPU: one check for each thing that keeps clocks from being what pfo asks for.
+
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use pfo_protocol::GpuStatus;
+
+use super::finding::Finding;
+
+/// What the driver says of a GPU. What it does not say is absent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Condition {
+    pub(crate) index: u32,
+    pub(crate) uuid: String,
+    pub(crate) model: String,
+    pub(crate) mig: bool,
+    pub(crate) persistent: Option<bool>,
+    /// The SM clock now, the lowest and the highest supported one, in MHz.
+    pub(crate) sm_mhz: Option<[u32; 3]>,
+    /// Whether something runs on it.
+    pub(crate) busy: Option<bool>,
+    /// The power limit and the board's default, in watts.
+    pub(crate) power_limit_w: Option<[f64; 2]>,
+    pub(crate) reasons: Option<ThrottleReasons>,
+    /// The application clock and its default, in MHz.
+    pub(crate) application_mhz: Option<[u32; 2]>,
+}
+
+/// A check of one GPU, and of what pfo does with it if the daemon told.
+type Check = fn(&Condition, Option<&GpuStatus>) -> Option<Finding>;
+
+const CHECKS: [Check; 7] =
+    [mig, persistence, power_limit, throttled, application_clocks, locked_by_others, of_daemon];
+
+/// Everything that is unusual, or that nothing is.
+pub(crate) fn check(condition: &Condition, pfo: Option<&GpuStatus>) -> Vec<Finding> {
+    let mut findings: Vec<_> = CHECKS.iter().filter_map(|check| check(condition, pfo)).collect();
+    if findings.is_empty() {
+        let Condition { index, model, uuid, .. } = condition;
+        findings.push(Finding::ok("gpu", format!("GPU {index}, {model} ({uuid})")));
+    }
+    findings
+}
+
+fn mig(condition: &Condition, _: Option<&GpuStatus>) -> Option<Finding> {
+    condition.mig.then(|| {
+        Finding::warning(
+            "mig",
+            format!("GPU {} is split by MIG: pfo does not lease it", condition.index),
+            format!("`nvidia-smi -i {} -mig 0` if it is to run training with pfo", condition.index),
+        )
+    })
+}
+
+fn persistence(condition: &Condition, _: Option<&GpuStatus>) -> Option<Finding> {
+    (condition.persistent == Some(false)).then(|| {
+        Finding::warning(
+            "persistence",
+            format!(
+                "persistence mode of GPU {} is off: while nothing uses it, the driver forgets its \
+                 settings, and the next job waits for it",
+                condition.index
+            ),
+            "`systemctl enable --now nvidia-persistenced`",
+        )
+    })
+}
+
+fn power_limit(condition: &Condition, _: Option<&GpuStatus>) -> Option<Finding> {
+    let [limit, default] = condition.power_limit_w?;
+    (limit < default).then(|| {
+        Finding::warning(
+            "power-limit",
+            format!(
+                "GPU {} is limited to {limit:.0} W, its default is {default:.0} W: at high clocks it \
+                 is slower than plans predict that were profiled without the limit",
+                condition.index
+            ),
+            format!("profile with this limit, or `nvidia-smi -i {} -pl {default:.0}`", condition.index),
+        )
+    })
+}
+
+fn throttled(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Finding> {
+    const CAUSES: [(ThrottleReasons, &str); 6] = [
+        (ThrottleReasons::SW_POWER_CAP, "its power limit"),
+        (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "the power supply"),
+        (ThrottleReasons::SW_THERMAL_SLOWDOWN, "its temperature"),
+        (ThrottleReasons::HW_THERMAL_SLOWDOWN, "its temperature, in hardware"),
+        (ThrottleReasons::HW_SLOWDOWN, "the hardware"),
+        (ThrottleReasons::SYNC_BOOST, "another GPU, by sync boost"),
+    ];
+    let reasons = condition.reasons?;
+    let causes: Vec<_> =
+        CAUSES.iter().filter(|(reason, _)| reasons.contains(*reason)).map(|(_, c)| *c).collect();
+    if causes.is_empty() {
+        return None;
+    }
+    let asked = pfo.and_then(|pfo| pfo.requested_mhz);
+    let now = condition.sm_mhz.map(|[now, ..]| now);
+    let below = match (asked, now) {
+        (Some(asked), Some(now)) if now < asked => {
+            format!(": it runs at {now} MHz, pfo asked for {asked} MHz")
+        }
+        _ => String::new(),
+    };
+    Some(Finding::warning(
+        "throttled",
+        format!("GPU {} is held back by {}{below}", condition.index, causes.join(" and ")),
+        format!("`nvidia-smi -q -i {} -d PERFORMANCE,POWER,TEMPERATURE`", condition.index),
+    ))
+}
+
+fn application_clocks(condition: &Condition, _: Option<&GpuStatus>) -> Option<Finding> {
+    let [set, default] = condition.application_mhz?;
+    (set != default).then(|| {
+        Finding::warning(
+            "application-clocks",
+            format!(
+                "somebody set the application clock of GPU {} to {set} MHz (default {default} MHz): it \
+                 runs at that without a plan",
+                condition.index
+            ),
+            format!("`nvidia-smi -i {} -rac`", condition.index),
+        )
+    })
+}
+
+/// NVML cannot tell what is locked. But a GPU that nobody locked idles at its lowest clock, and works at
+/// its highest unless something holds it back.
+fn locked_by_others(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Finding> {
+    let ours = pfo.is_none_or(|pfo| pfo.holder.is_some() || pfo.requested_mhz.is_some());
+    let [now, lowest, highest] = condition.sm_mhz?;
+    let reasons = condition.reasons?;
+    let unexplained = (reasons - ThrottleReasons::GPU_IDLE).is_empty();
+    let why = match condition.busy? {
+        false if now > lowest && !reasons.contains(ThrottleReasons::GPU_IDLE) => {
+            format!("idles at {now} MHz instead of {lowest} MHz")
+        }
+        true if now < highest && unexplained => {
+            format!("works at {now} MHz instead of {highest} MHz, and nothing holds it back")
+        }
+        _ => return None,
+    };
+    (!ours).then(|| {
+        Finding::warning(
+            "foreign-lock",
+            format!(
+                "perhaps somebody else has locked the clocks of GPU {}: it {why} (a guess: the driver \
+                 does not tell, and restore_to_mhz leaves it so, too)",
+                condition.index
+            ),
+            "`pfoctl clocks reset --all` frees it, whoever locked it",
+        )
+    })
+}
+
+fn of_daemon(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Finding> {
+    let problem = pfo?.problem.as_ref()?;
+    Some(Finding::wrong(
+        "gpu",
+        format!("GPU {}: {problem}", condition.index),
+        "`nvidia-smi` and the kernel's log say more about this GPU",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Level;
+    use super::*;
+
+    fn idle() -> Condition {
+        Condition {
+            persistent: Some(true),
+            sm_mhz: Some([210, 210, 1410]),
+            busy: Some(false),
+            power_limit_w: Some([400.0, 400.0]),
+            reasons: Some(ThrottleReasons::GPU_IDLE),
+            application_mhz: Some([1275, 1275]),
+            ..Condition::default()
+        }
+    }
+
+    fn busy(now: u32, reasons: ThrottleReasons) -> Condition {
+        let sm_mhz = Some([now, 210, 1410]);
+        Condition { sm_mhz, busy: Some(true), reasons: Some(reasons), ..idle() }
+    }
+
+    fn pfo(requested_mhz: Option<u32>) -> GpuStatus {
+        let status: pfo_protocol::Status =
+            serde_json::from_str(include_str!("../../tests/golden/status.json")).unwrap();
+        let holder = status.gpus[0].holder.clone().filter(|_| requested_mhz.is_some());
+        GpuStatus { requested_mhz, holder, problem: None, ..status.gpus[0].clone() }
+    }
+
+    fn found(condition: &Condition, pfo: Option<&GpuStatus>) -> Vec<&'static str> {
+        let worse = |finding: &Finding| (finding.level > Level::Ok).then_some(finding.check);
+        check(condition, pfo).iter().filter_map(worse).collect()
+    }
+
+    #[test]
+    fn each_thing_that_is_unusual_is_found_and_nothing_else() {
+        let none = ThrottleReasons::empty();
+        let rows: [(&[&str], Condition); 9] = [
+            (&[], idle()),
+            (&[], busy(1410, none)),
+            (&["mig"], Condition { mig: true, ..idle() }),
+            (&["persistence"], Condition { persistent: Some(false), ..idle() }),
+            (&["power-limit"], Condition { power_limit_w: Some([250.0, 400.0]), ..idle() }),
+            (&["application-clocks"], Condition { application_mhz: Some([900, 1275]), ..idle() }),
+            (&["throttled"], busy(1100, ThrottleReasons::SW_POWER_CAP)),
+            (&["foreign-lock"], busy(1005, none)),
+            (&["foreign-lock"], Condition { busy: Some(false), ..busy(1005, none) }),
+        ];
+        for (expected, condition) in rows {
+            assert_eq!(found(&condition, Some(&pfo(None))), expected, "{condition:?}");
+        }
+        assert!(
+            found(&Condition::default(), None).is_empty(),
+            "what is not known is not guessed at"
+        );
+    }
+
+    #[test]
+    fn a_clock_that_pfo_itself_locked_is_nobody_elses_and_nobody_is_blamed_without_its_word() {
+        let locked = busy(1005, ThrottleReasons::empty());
+        assert!(found(&locked, Some(&pfo(Some(1005)))).is_empty());
+        assert!(found(&locked, None).is_empty());
+    }
+
+    #[test]
+    fn a_lock_that_a_limit_keeps_the_gpu_from_is_told_with_both_clocks() {
+        let capped = busy(1100, ThrottleReasons::SW_POWER_CAP);
+        let findings = check(&capped, Some(&pfo(Some(1410))));
+        let said = "held back by its power limit: it runs at 1100 MHz, pfo asked for 1410 MHz";
+        assert!(findings[0].message.contains(said), "{findings:?}");
+    }
+
+    #[test]
+    fn what_the_daemon_says_is_wrong_with_a_gpu_is_wrong() {
+        let sick = GpuStatus { problem: Some("the driver hangs".to_owned()), ..pfo(None) };
+        assert_eq!(check(&idle(), Some(&sick))[0].level, Level::Wrong);
+    }
+}

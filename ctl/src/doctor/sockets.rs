@@ -1,0 +1,217 @@
+//! The sockets: whether they are there, whose they are, and whether this process may open them.
+
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use nix::unistd::{Gid, Group, getegid, geteuid, getgrouplist, getgroups};
+use pfo_protocol::{ADMIN_SOCKET, TRAINER_SOCKET};
+
+use super::finding::Finding;
+use crate::socket::Sockets;
+use crate::user;
+
+const CHECK: &str = "sockets";
+const GROUPS: &str = "groups";
+
+/// A socket and its group, as they are on disk, and the groups of whoever asks.
+#[derive(Clone, Debug)]
+struct Found {
+    path: String,
+    is_socket: bool,
+    uid: u32,
+    mode: u32,
+    group: GroupFound,
+    asker: Asker,
+}
+
+#[derive(Clone, Debug)]
+struct GroupFound {
+    name: String,
+    members: usize,
+}
+
+/// Whether whoever asks is in the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asker {
+    Root,
+    Member,
+    /// In the database, but this process began before.
+    MemberAfterLogin,
+    Outside,
+}
+
+/// Looks at each socket. The last one is that of trainers.
+pub(crate) fn check(sockets: &Sockets) -> Vec<Finding> {
+    let paths = sockets.paths();
+    let mut findings = Vec::new();
+    for (index, path) in paths.iter().enumerate() {
+        match find(path) {
+            Ok(found) => findings.extend(judge(&found, index + 1 == paths.len())),
+            Err(error) => {
+                findings.push(missing(path, &error));
+                findings.extend(missing_group(path));
+            }
+        }
+    }
+    findings
+}
+
+fn missing(path: &Path, error: &io::Error) -> Finding {
+    let path = path.display();
+    match error.kind() {
+        ErrorKind::NotFound => Finding::wrong(
+            CHECK,
+            format!("there is no {path}"),
+            "`systemctl enable --now pfod.socket pfod-admin.socket`, or start pfod",
+        ),
+        _ => Finding::unknown(CHECK, format!("{path}: {error}"), "run as root"),
+    }
+}
+
+/// Without its group, systemd cannot make one of the packaged sockets.
+fn missing_group(path: &Path) -> Option<Finding> {
+    let packaged = [(TRAINER_SOCKET, "pfo"), (ADMIN_SOCKET, "pfo-admin")];
+    let (_, name) = packaged.into_iter().find(|(socket, _)| Path::new(socket) == path)?;
+    let exists = Group::from_name(name).is_ok_and(|group| group.is_some());
+    (!exists).then(|| {
+        Finding::wrong(
+            GROUPS,
+            format!("there is no group {name}"),
+            "run `systemd-sysusers` as root",
+        )
+    })
+}
+
+fn find(path: &Path) -> io::Result<Found> {
+    let metadata = path.metadata()?;
+    let group = Group::from_gid(Gid::from_raw(metadata.gid())).ok().flatten();
+    Ok(Found {
+        path: path.display().to_string(),
+        is_socket: metadata.file_type().is_socket(),
+        uid: metadata.uid(),
+        mode: metadata.mode() & 0o777,
+        asker: asker(metadata.gid()),
+        group: group.map_or_else(
+            || GroupFound { name: metadata.gid().to_string(), members: 0 },
+            |group| GroupFound { name: group.name, members: group.mem.len() },
+        ),
+    })
+}
+
+fn asker(gid: u32) -> Asker {
+    let gid = Gid::from_raw(gid);
+    if geteuid().is_root() {
+        return Asker::Root;
+    }
+    if getegid() == gid || getgroups().is_ok_and(|groups| groups.contains(&gid)) {
+        return Asker::Member;
+    }
+    let listed = std::ffi::CString::new(user::own_name())
+        .ok()
+        .and_then(|name| getgrouplist(&name, getegid()).ok())
+        .is_some_and(|groups| groups.contains(&gid));
+    if listed { Asker::MemberAfterLogin } else { Asker::Outside }
+}
+
+/// What to say of one socket; `for_trainers` is the one that everybody in question needs.
+fn judge(found: &Found, for_trainers: bool) -> Vec<Finding> {
+    let Found { path, uid, mode, group, asker, .. } = found;
+    if !found.is_socket {
+        let remedy = "remove it, then start pfod.socket and pfod-admin.socket again";
+        return vec![Finding::wrong(CHECK, format!("{path} is no socket"), remedy)];
+    }
+    let mut findings = vec![match *mode {
+        0o660 if *uid == 0 || *asker != Asker::Root => {
+            Finding::ok(CHECK, format!("{path} is open to group {}", group.name))
+        }
+        0o660 => Finding::wrong(
+            CHECK,
+            format!("{path} belongs to user {uid}"),
+            "whoever owns it may close it: start pfod.socket and pfod-admin.socket again",
+        ),
+        mode if mode & 0o006 != 0 => Finding::warning(
+            CHECK,
+            format!("{path} is open to everybody (mode {mode:o})"),
+            "pfod still decides who may do what; SocketMode=0660 keeps others out",
+        ),
+        mode => Finding::wrong(
+            CHECK,
+            format!("{path} has mode {mode:o}: group {} cannot open it", group.name),
+            "SocketMode=0660 in its unit, then `systemctl restart` that",
+        ),
+    }];
+    if for_trainers && group.members == 0 && *mode == 0o660 {
+        findings.push(Finding::warning(
+            GROUPS,
+            format!("nobody is listed in group {}: only root can run jobs with pfo", group.name),
+            format!("`usermod -aG {} USER`", group.name),
+        ));
+    }
+    let name = &group.name;
+    match asker {
+        Asker::MemberAfterLogin => findings.push(Finding::warning(
+            GROUPS,
+            format!("you are in group {name}, but this login is older"),
+            "log in again",
+        )),
+        Asker::Outside if for_trainers && mode & 0o006 == 0 => findings.push(Finding::wrong(
+            GROUPS,
+            format!("you are not in group {name}, and cannot use pfo"),
+            format!("have an administrator run `usermod -aG {name} {}`", user::own_name()),
+        )),
+        Asker::Member => findings.push(Finding::ok(GROUPS, format!("you are in group {name}"))),
+        Asker::Root | Asker::Outside => {}
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Level;
+    use super::*;
+
+    fn found(mode: u32, asker: Asker) -> Found {
+        let group = GroupFound { name: "pfo".to_owned(), members: 3 };
+        Found { path: "/run/s".to_owned(), is_socket: true, uid: 0, mode, group, asker }
+    }
+
+    fn levels(found: &Found, for_trainers: bool) -> Vec<Level> {
+        judge(found, for_trainers).into_iter().map(|finding| finding.level).collect()
+    }
+
+    #[test]
+    fn modes_owners_and_members_that_are_not_as_they_should_be_are_found() {
+        use Level::{Ok, Warning, Wrong};
+        let root = found(0o660, Asker::Root);
+        assert_eq!(levels(&root, true), [Ok]);
+        assert_eq!(levels(&Found { uid: 7, ..root.clone() }, true), [Wrong]);
+        assert_eq!(levels(&Found { is_socket: false, ..root.clone() }, true), [Wrong]);
+        assert_eq!(levels(&found(0o666, Asker::Root), true), [Warning]);
+        assert_eq!(levels(&found(0o600, Asker::Root), true), [Wrong]);
+        let alone = GroupFound { name: "pfo".to_owned(), members: 0 };
+        let alone = Found { group: alone, ..root };
+        assert_eq!((levels(&alone, true), levels(&alone, false)), (vec![Ok, Warning], vec![Ok]));
+    }
+
+    #[test]
+    fn whoever_asks_is_told_what_keeps_them_out() {
+        use Level::{Ok, Warning, Wrong};
+        assert_eq!(levels(&found(0o660, Asker::Member), true), [Ok, Ok]);
+        assert_eq!(levels(&found(0o660, Asker::MemberAfterLogin), true), [Ok, Warning]);
+        assert_eq!(levels(&found(0o660, Asker::Outside), true), [Ok, Wrong]);
+        assert_eq!(
+            levels(&found(0o660, Asker::Outside), false),
+            [Ok],
+            "the administrators' socket"
+        );
+        assert_eq!(levels(&found(0o666, Asker::Outside), true), [Warning]);
+    }
+
+    #[test]
+    fn a_socket_that_is_not_there_is_wrong_and_one_that_cannot_be_seen_unknown() {
+        let error = |kind| missing(Path::new("/run/s"), &io::Error::from(kind)).level;
+        assert_eq!(error(ErrorKind::NotFound), Level::Wrong);
+        assert_eq!(error(ErrorKind::PermissionDenied), Level::Unknown);
+    }
+}

@@ -1,0 +1,106 @@
+//! What can be told where no daemon answers: whether its configuration keeps it from starting, and
+//! whether its predecessor left something locked.
+
+use std::io::ErrorKind;
+use std::process::Command;
+
+use super::finding::Finding;
+use super::root::Root;
+
+const CONFIGURATION: &str = "configuration";
+const LEDGER: &str = "ledger";
+const LEDGER_FILE: &str = "/run/pfo/ledger.json";
+
+/// `EX_CONFIG` of sysexits.h, with which pfod refuses its configuration.
+const REFUSED: i32 = 78;
+
+/// Has pfod check its own configuration, and reads the ledger.
+pub(crate) fn check(root: &Root) -> Vec<Finding> {
+    vec![configuration(), ledger(root)]
+}
+
+fn configuration() -> Finding {
+    // Not everybody has sbin in the path.
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/local/sbin:/usr/sbin";
+    match Command::new("pfod").arg("--check-config").env("PATH", path).output() {
+        Ok(output) if output.status.success() => {
+            Finding::ok(CONFIGURATION, "pfod would start with its configuration")
+        }
+        Ok(output) => {
+            let why = String::from_utf8_lossy(&output.stderr);
+            let why = why.trim().trim_start_matches("pfod: ");
+            if output.status.code() == Some(REFUSED) {
+                let remedy = "correct it, then `systemctl restart pfod`";
+                return Finding::wrong(CONFIGURATION, format!("refused: {why}"), remedy);
+            }
+            let message = format!("pfod cannot check its configuration: {why}");
+            Finding::unknown(CONFIGURATION, message, "run as root")
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Finding::wrong(CONFIGURATION, "pfod is not installed", "install the package pfod")
+        }
+        Err(error) => {
+            let message = format!("pfod does not run: {error}");
+            Finding::unknown(CONFIGURATION, message, "run as root")
+        }
+    }
+}
+
+fn ledger(root: &Root) -> Finding {
+    let text = match root.read(LEDGER_FILE) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Finding::ok(LEDGER, "pfod has locked nothing since the last boot");
+        }
+        Err(error) => {
+            return Finding::unknown(LEDGER, format!("{LEDGER_FILE}: {error}"), "run as root");
+        }
+    };
+    let ledger: Result<serde_json::Value, _> = serde_json::from_str(&text);
+    let entries = ledger.ok().and_then(|ledger| ledger["entries"].as_array().cloned());
+    let boot = root.read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let remedy = "start pfod, or run `pfod --restore-only` as root";
+    match entries {
+        None => {
+            Finding::wrong(LEDGER, format!("{LEDGER_FILE} is not readable as a ledger"), remedy)
+        }
+        // Locks do not survive a reboot, nor do entries of another boot.
+        Some(entries) if entries.is_empty() || !text.contains(boot.trim()) => {
+            Finding::ok(LEDGER, "pfod has left nothing locked")
+        }
+        Some(entries) => {
+            let gpus: Vec<_> =
+                entries.iter().filter_map(|entry| entry["gpu_uuid"].as_str()).collect();
+            let message = format!("left locked by a pfod that is gone: {}", gpus.join(", "));
+            Finding::wrong(LEDGER, message, remedy)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Level;
+    use super::*;
+
+    #[test]
+    fn locks_of_a_daemon_that_is_gone_are_found_unless_they_are_of_another_boot() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::at(directory.path().to_owned());
+        assert_eq!(ledger(&root).level, Level::Ok);
+        std::fs::create_dir_all(root.path("/run/pfo")).unwrap();
+        std::fs::create_dir_all(root.path("/proc/sys/kernel/random")).unwrap();
+        std::fs::write(root.path("/proc/sys/kernel/random/boot_id"), "this-boot\n").unwrap();
+        let entry = r#"{"gpu_uuid": "GPU-a", "sm": true}"#;
+        for (boot, entries, level) in [
+            ("this-boot", entry, Level::Wrong),
+            ("this-boot", "", Level::Ok),
+            ("other", entry, Level::Ok),
+        ] {
+            let text = format!(r#"{{"boot_id": "{boot}", "entries": [{entries}]}}"#);
+            std::fs::write(root.path(LEDGER_FILE), text).unwrap();
+            assert_eq!(ledger(&root).level, level, "{boot} {entries}");
+        }
+        std::fs::write(root.path(LEDGER_FILE), "oops").unwrap();
+        assert_eq!(ledger(&root).level, Level::Wrong);
+    }
+}

@@ -1,0 +1,187 @@
+//! `pfoctl doctor` on a node that is well, and on one that is not.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use pfo_tests::free::FOREIGN_MHZ;
+use pfo_tests::identity;
+use pfo_tests::node::{Node, Setup};
+use pfo_tests::plan::TestPlan;
+use pfo_tests::programs;
+use pfo_tests::ran::Ran;
+use pfo_tests::rank::Rank;
+
+const JOB: &str = "job";
+
+const UNIT: &str = "LoadState=loaded\nActiveState=active\nResult=success\n\
+    FragmentPath=/usr/lib/systemd/system/pfod.service\nDropInPaths=\nNeedDaemonReload=no\n\
+    MainPID=0\nCapabilityBoundingSet=cap_sys_admin\nPrivateUsers=no\nPrivateDevices=no\n";
+
+/// A node with the files of a driver and a systemd around it.
+struct Patient {
+    node: Node,
+}
+
+impl Patient {
+    fn healthy() -> Self {
+        let patient = Self { node: Node::create(&Setup::default()) };
+        for directory in ["root/proc/driver/nvidia", "root/dev", "root/run/pfo", "bin"] {
+            fs::create_dir_all(patient.file(directory)).unwrap();
+        }
+        fs::write(patient.file("root/proc/driver/nvidia/version"), "NVRM version: 570\n").unwrap();
+        for device in ["root/dev/nvidiactl", "root/dev/nvidia0"] {
+            symlink("/dev/null", patient.file(device)).unwrap();
+        }
+        symlink("/proc/sys", patient.file("root/proc/sys")).unwrap();
+        symlink(patient.node.ledger(), patient.file("root/run/pfo/ledger.json")).unwrap();
+        patient.systemd_says(UNIT);
+        for gpu in 0..patient.node.machine.gpu_count() {
+            patient.node.machine.gpu(gpu).set_persistence(true).unwrap();
+        }
+        patient
+    }
+
+    fn serving() -> Self {
+        let mut patient = Self::healthy();
+        patient.node.start_daemon();
+        let pid = patient.node.daemon().process.pid().to_string();
+        symlink(PathBuf::from("/proc").join(&pid), patient.file("root/proc").join(&pid)).unwrap();
+        patient
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.node.directory().join(name)
+    }
+
+    fn systemd_says(&self, text: &str) {
+        self.program("systemctl", &format!("cat <<'END'\n{text}END\n"));
+    }
+
+    fn program(&self, name: &str, script: &str) {
+        let path = self.file("bin").join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}")).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn examine(&self, arguments: &[&str]) -> Ran {
+        let path = std::env::var("PATH").unwrap();
+        let mut command = Command::new(programs::program("pfoctl"));
+        command
+            .args(["doctor", "--root"])
+            .arg(self.file("root"))
+            .arg("--nvml")
+            .arg(self.node.machine.library())
+            .args(arguments)
+            .env("PATH", format!("{}:{path}", self.file("bin").display()))
+            .env("PFO_SIM_STATE", self.node.machine.state())
+            .env("PFO_SOCKET", self.node.socket())
+            .env("PFO_ADMIN_SOCKET", self.node.admin_socket());
+        command.output().unwrap().into()
+    }
+
+    /// The checks that found something, with how bad it is; and the exit code.
+    fn complaints(&self) -> (Option<i32>, Vec<(String, String)>) {
+        let ran = self.examine(&["--json"]);
+        let findings = ran.json();
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        let complaint = |finding: &serde_json::Value| {
+            let level = text(&finding["level"]);
+            // Whoever runs the tests is nobody's member, and without root its daemon is not privileged.
+            let of_tester = finding["check"] == "groups"
+                || (finding["check"] == "capability" && !identity::is_root());
+            let fine = level == "ok" || of_tester;
+            assert!(level == "ok" || finding["remedy"].is_string(), "{finding}");
+            (!fine).then(|| (text(&finding["check"]), level))
+        };
+        (ran.code, findings.as_array().unwrap().iter().filter_map(complaint).collect())
+    }
+
+    fn assert_found(&self, code: i32, expected: &[(&str, &str)]) {
+        let (found_code, found) = self.complaints();
+        let found: Vec<_> = found.iter().map(|(c, l)| (c.as_str(), l.as_str())).collect();
+        assert_eq!(found, expected);
+        assert!(found_code == Some(code) || !identity::is_root(), "{found_code:?}");
+    }
+}
+
+#[test]
+fn nothing_is_wrong_on_a_node_that_is_well() {
+    let patient = Patient::serving();
+    let rank = Rank::open(&patient.node, JOB, 0, 1, 2);
+    patient.node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    rank.session.step_begin();
+    patient.node.until_is("the lock", &Some(900), || patient.node.machine.sm_lock(0));
+    patient.assert_found(0, &[]);
+    let ran = patient.examine(&[]);
+    for said in ["kernel-module: 570\n", " lists 4 GPUs\n", "CAP_SYS_ADMIN", "in force\n"] {
+        assert!(ran.stdout.contains(said), "{said}: {ran:?}");
+    }
+}
+
+#[test]
+fn what_the_driver_tells_of_gpus_is_found() {
+    let patient = Patient::serving();
+    let machine = &patient.node.machine;
+    machine.gpu(0).set_persistence(false).unwrap();
+    patient.node.lock_by_another_tool(1);
+    machine.gpu(2).cap_power(Some(nvidia_ml::units::Milliwatts(150_000))).unwrap();
+    let _work = machine.compute(2);
+    patient.node.until_so("the lock is in force", || {
+        let complaints = patient.complaints().1;
+        complaints.iter().any(|(check, _)| check == "foreign-lock")
+    });
+    let expected = ["persistence", "foreign-lock", "power-limit", "throttled"];
+    patient.assert_found(0, &expected.map(|check| (check, "warning")));
+    let ran = patient.examine(&[]);
+    assert!(ran.stdout.contains(&format!("it idles at {FOREIGN_MHZ} MHz")), "{ran:?}");
+}
+
+#[test]
+fn what_systemd_and_the_daemon_tell_is_found() {
+    let mut patient = Patient::serving();
+    patient.systemd_says(&UNIT.replace("DropInPaths=", "DropInPaths=/etc/x.conf"));
+    let config = fs::read_to_string(patient.node.config()).unwrap();
+    fs::write(patient.node.config(), config + "oops").unwrap();
+    patient.node.daemon().process.signal(Signal::SIGHUP);
+    patient
+        .node
+        .until_so("the file is refused", || patient.node.status().daemon.config.refused.is_some());
+    patient.assert_found(1, &[("unit", "warning"), ("configuration", "wrong")]);
+    let ran = patient.examine(&[]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.starts_with("pfoctl: wrong on this node: 1 of"), "{ran:?}");
+}
+
+#[test]
+fn without_a_daemon_the_reason_is_looked_for_and_what_it_left_locked() {
+    let mut patient = Patient::serving();
+    let rank = Rank::open(&patient.node, JOB, 0, 1, 2);
+    patient.node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    rank.session.step_begin();
+    patient.node.until_is("the lock", &Some(900), || patient.node.machine.sm_lock(0));
+    patient.node.kill_daemon();
+    drop(rank);
+    patient.systemd_says(&UNIT.replace("ActiveState=active", "ActiveState=failed"));
+    patient.program("pfod", "echo 'pfod: /etc/pfo/pfod.toml, line 3, column 1: no' >&2; exit 78");
+    let everything = ["unit", "daemon", "configuration", "ledger"];
+    patient.assert_found(1, &everything.map(|check| (check, "wrong")));
+    let ran = patient.examine(&[]);
+    for said in [
+        "refused: /etc/pfo/pfod.toml, line 3, column 1: no\n",
+        &format!("left locked by a pfod that is gone: {}\n", patient.node.machine.uuid(0)),
+        "`pfod --restore-only`",
+    ] {
+        assert!(ran.stdout.contains(said), "{said}: {ran:?}");
+    }
+}
+
+#[test]
+fn without_a_driver_nothing_else_is_missed() {
+    let patient = Patient::serving();
+    fs::remove_file(patient.node.machine.library()).unwrap();
+    fs::remove_dir_all(patient.file("root/proc/driver")).unwrap();
+    patient.assert_found(1, &[("kernel-module", "wrong"), ("driver", "wrong")]);
+}

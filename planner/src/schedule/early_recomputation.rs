@@ -53,6 +53,17 @@ mod tests {
     }
 
     #[test]
+    fn a_stage_repeats_as_many_forwards_as_there_are_stages_behind_it() {
+        for stage in 0..4 {
+            let order = order(Stage(stage), 4, 8);
+            let is_forward = |unit: &&Unit| {
+                matches!(unit.instruction, Instruction::Forward | Instruction::Recomputation)
+            };
+            assert_eq!(order.iter().filter(is_forward).count(), 8 + usize::from(4 - stage - 1));
+        }
+    }
+
+    #[test]
     fn with_fewer_microbatches_than_stages_nearly_all_of_them_are_recomputed_early() {
         assert_eq!(stages(3, 2), ["F0 F1 R0 B0 R1 B1", "F0 F1 FB0 R1 B1", "F0 FB0 F1 FB1"]);
     }

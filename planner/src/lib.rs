@@ -36,6 +36,7 @@ mod order_file;
 mod parallel;
 mod pipeline;
 mod plan;
+mod plan_file;
 mod policy;
 mod precedence;
 mod profile;

@@ -18,7 +18,8 @@ use crate::dependencies::{BadDependency, Dependency, check_dependencies};
 use crate::error::{PlanError, excerpt};
 use crate::order::{Misordered, Order, check_order};
 use crate::pipeline::Pipeline;
-use crate::plan::{Plan, shortened};
+use crate::plan::Plan;
+use crate::plan_file::shortened;
 use crate::profile::Profile;
 use crate::schedule::{Schedule, StageOrder};
 

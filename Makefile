@@ -4,7 +4,7 @@
 SHELL := /bin/bash -o pipefail
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-.PHONY: help setup build programs pages install demo test test-booted lint bench audit clean
+.PHONY: help setup build programs pages install demo test test-booted soak lint bench audit clean
 
 help: ## Show what there is to make
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -67,6 +67,11 @@ test-booted: ## Test in booted Debians what takes a systemd, as root
 	@scripts/setup --booted
 	cargo build --workspace --all-targets
 	cargo test -p pfo-tests --test 'booted*' -- --ignored
+
+soak: ## Kill at random, a thousand times, in a booted Debian, as root (takes an hour)
+	@scripts/setup --booted
+	cargo build --workspace --all-targets
+	cargo test -p pfo-tests --test soak -- --ignored --nocapture
 
 lint: ## Check format, lints, documentation, dependencies and the unit's hardening
 	@scripts/setup --lint

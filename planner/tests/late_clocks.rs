@@ -1,6 +1,8 @@
 //! Plans made for late clocks beside those that know nothing of them, both replayed with late
 //! clocks.
+
 mod measured_data;
+
 use measured_data::data;
 use pfo_planner::{
     Delays, Frontier, Instruction, LowerBound, Measurement, Mhz, Options, Pipeline, Point, Profile,

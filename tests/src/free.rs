@@ -4,7 +4,9 @@
 //! at its highest, and a locked one does both at its lock.
 
 use crate::bindings::{Bindings, Reading};
+use crate::machine::Machine;
 use crate::node::Node;
+use crate::wait;
 
 /// The clock, in MHz, of a lock that is not pfo's.
 pub const FOREIGN_MHZ: u32 = 1005;
@@ -52,6 +54,23 @@ impl Node {
             readings.try_for_each(|(gpu, reading)| check_working(gpu, wanted[gpu], &reading))
         });
     }
+}
+
+/// Waits until nothing of some GPUs, which nobody uses, is locked, then has NVIDIA's bindings say the
+/// same.
+pub fn assert_free(machine: &Machine, gpus: std::ops::Range<usize>) {
+    let all = |attempt: &dyn Fn(usize) -> Result<(), String>| {
+        let checked = wait::until(|| gpus.clone().try_for_each(attempt));
+        checked.unwrap_or_else(|last| panic!("not everything is free: {last}"));
+    };
+    all(&|gpu| match (machine.sm_lock(gpu), machine.memory_lock(gpu)) {
+        (None, None) => Ok(()),
+        locks => Err(format!("GPU {gpu} is locked at {locks:?}")),
+    });
+    let Some(bindings) = Bindings::on(machine) else { return };
+    all(&|gpu| check_idle(gpu, None, &bindings.read()[gpu]));
+    let _computing: Vec<_> = gpus.clone().map(|gpu| machine.compute(gpu)).collect();
+    all(&|gpu| check_working(gpu, None, &bindings.read()[gpu]));
 }
 
 fn check_idle(gpu: usize, lock: Option<u32>, reading: &Reading) -> Result<(), String> {

@@ -4,6 +4,7 @@
 //! Tests run side by side, so nothing in here may touch what another test or the machine owns.
 
 pub mod bindings;
+pub mod booted_node;
 pub mod client;
 pub mod container;
 pub mod control;

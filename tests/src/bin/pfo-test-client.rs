@@ -2,17 +2,21 @@
 //! says to standard output, until standard input ends or somebody kills it.
 //!
 //! ```text
-//! pfo-test-client SOCKET [--beside CONNECTIONS] [--leave-child FILE]
+//! pfo-test-client SOCKET [--beside CONNECTIONS] [--leave-child FILE] [--half-close MS]
 //! ```
 //!
 //! `--beside` holds that many silent connections beside its own. `--leave-child` starts a process that
-//! keeps a copy of the socket whatever happens to this one, and writes its number to a file.
+//! keeps a copy of the socket whatever happens to this one, and writes its number to a file. With
+//! `--half-close` the end of standard input closes only this side of the connection, once the time in
+//! ms that follows has passed, and the daemon has to close the other.
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 fn copy(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
     let mut buffer = [0; 4096];
@@ -29,6 +33,7 @@ fn main() -> io::Result<()> {
     let socket = arguments.next().expect("the socket's path");
     let mut beside = Vec::new();
     let mut child_file = None;
+    let mut half_close_ms = None;
     while let Some(option) = arguments.next() {
         let value = arguments.next().expect("the option's value");
         match option.as_str() {
@@ -38,6 +43,7 @@ fn main() -> io::Result<()> {
                 }
             }
             "--leave-child" => child_file = Some(value),
+            "--half-close" => half_close_ms = Some(value.parse().expect("a number")),
             other => panic!("no option {other}"),
         }
     }
@@ -49,7 +55,13 @@ fn main() -> io::Result<()> {
     }
     let answers = stream.try_clone()?;
     let answering = thread::spawn(move || copy(answers, io::stdout()));
-    if copy(io::stdin(), &stream).is_err() {
+    let copied = copy(io::stdin(), &stream);
+    if let Some(ms) = half_close_ms {
+        thread::sleep(Duration::from_millis(ms));
+        // The daemon may have hung up first.
+        let _ = stream.shutdown(Shutdown::Write);
+    }
+    if half_close_ms.is_some() || copied.is_err() {
         // The daemon has hung up, and may have said why.
         let _ = answering.join();
     }

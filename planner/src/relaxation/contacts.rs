@@ -81,7 +81,8 @@ impl Contacts {
     }
 
     /// Takes out the contact that comes first, that is, while the step is longest. Of several it is
-    /// that of the latest event: of the ways to break ties that were tried, this one touches the fewest.
+    /// that of the latest event: of the ways to break ties that were tried, this one touches the
+    /// fewest events.
     pub(super) fn next(&mut self, residual: &Residual) -> Option<Contact> {
         while let Some((end, resting)) = self.queue.pop() {
             let First { way, pulled, end: first, round } = self.first[resting as usize];

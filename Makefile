@@ -4,7 +4,7 @@
 SHELL := /bin/bash -o pipefail
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-.PHONY: help setup build programs pages install demo test test-booted soak lint bench audit clean
+.PHONY: help setup build programs pages install deb demo test test-booted soak lint bench audit clean
 
 help: ## Show what there is to make
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,9 +25,9 @@ programs: setup
 	cargo build --release -p pfod -p pfoctl -p pfo-sim
 
 install: ## Install what `make build` built, under PREFIX (and DESTDIR)
-	install -D -m 755 target/release/pfod $(DESTDIR)$(PREFIX)/sbin/pfod
-	install -D -m 755 target/release/pfoctl $(DESTDIR)$(PREFIX)/bin/pfoctl
-	install -D -m 644 target/dylib/libpfo.so $(DESTDIR)$(PREFIX)/lib/libpfo.so.0
+	install -D -s -m 755 target/release/pfod $(DESTDIR)$(PREFIX)/sbin/pfod
+	install -D -s -m 755 target/release/pfoctl $(DESTDIR)$(PREFIX)/bin/pfoctl
+	install -D -s -m 644 target/dylib/libpfo.so $(DESTDIR)$(PREFIX)/lib/libpfo.so.0
 	ln -sf libpfo.so.0 $(DESTDIR)$(PREFIX)/lib/libpfo.so
 	install -D -m 644 shim/include/pfo.h $(DESTDIR)$(PREFIX)/include/pfo.h
 	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
@@ -56,6 +56,10 @@ install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 	test -e $(DESTDIR)/etc/pfo/pfod.toml || \
 		install -D -m 644 daemon/pfod.toml $(DESTDIR)/etc/pfo/pfod.toml
 
+deb: build ## Build Debian packages, into target/debian
+	@scripts/setup --packages
+	@scripts/package-deb
+
 demo: programs ## Watch four simulated GPUs save energy, in about a minute
 	@demo/run
 
@@ -63,8 +67,9 @@ test: setup ## Run every test
 	cargo build --workspace --all-targets
 	cargo test --workspace
 
-test-booted: ## Test in booted Debians what takes a systemd, as root
+test-booted: deb ## Test in booted Debians what takes a systemd, as root
 	@scripts/setup --booted
+	scripts/check-packages
 	cargo build --workspace --all-targets
 	cargo test -p pfo-tests --test 'booted*' -- --ignored
 

@@ -55,6 +55,12 @@ impl Container {
     /// Boots, or says why that is skipped.
     #[must_use]
     pub fn boot(debian: Debian) -> Option<Self> {
+        Self::boot_with(debian, &[])
+    }
+
+    /// As [`boot`](Self::boot), with these files of this machine at other places inside.
+    #[must_use]
+    pub fn boot_with(debian: Debian, files: &[(&Path, &str)]) -> Option<Self> {
         if let Some(obstacle) = debian.obstacle() {
             skip::say(&obstacle);
             return None;
@@ -75,6 +81,9 @@ impl Container {
             .args(["--boot", "--notify-ready=yes"])
             .arg(format!("--bind={}:{SHARED}", shared.display()))
             .env("NOTIFY_SOCKET", &news);
+        for (outside, inside) in files {
+            command.arg(format!("--bind={}:{inside}", outside.display()));
+        }
         let nspawn = Process::start("nspawn", directory.path(), &mut command);
         let leader = wait_for_boot(&socket, &nspawn);
         Some(Self { nspawn, leader, directory })
@@ -110,7 +119,8 @@ impl Container {
             .args(["--target", &self.leader.to_string(), "--all"])
             .args(["systemd-run", "--quiet", "--pipe", "--wait", "--collect", "--uid", user])
             .arg(format!("--property=RuntimeMaxSec={COMMAND_TIMEOUT_S}"))
-            .args(["/bin/sh", "-c", script])
+            // The shell is to expand variables, and not systemd.
+            .args(["/bin/sh", "-c", &script.replace('$', "$$")])
             .stdin(Stdio::null());
         command
     }

@@ -47,6 +47,8 @@ impl Debian {
             // Nothing on this machine need manage it.
             .args(["--register=no", "--keep-unit", "--link-journal=no"])
             .args(["--private-network", "--resolv-conf=off", "--timezone=off"])
+            // What its systemd takes for DeviceAllow=.
+            .arg("--system-call-filter=bpf")
             .arg(format!("--bind-ro={}:{PROGRAMS}", programs::directory().display()))
             .stdin(Stdio::null());
         nspawn

@@ -20,36 +20,38 @@ impl Node {
         }
     }
 
-    /// Waits until the ledger is empty and the driver has no lock but `locked` (GPU, MHz), then has
-    /// NVIDIA's bindings say the same.
+    /// Waits until the ledger is empty and the driver has no lock but `locked` (GPU, MHz).
     pub fn assert_only_locked(&self, locked: &[(usize, u32)]) {
         self.until_is("the ledger names no lock", &0, || self.ledger_entries());
-        self.assert_locks_are(locked);
+        self.machine.assert_locks_are(locked);
     }
+}
 
-    /// As [`assert_only_locked`](Self::assert_only_locked), while pfo itself holds some of the locks.
+impl Machine {
+    /// Waits until the driver has no lock but `locked` (GPU, MHz), then has NVIDIA's bindings say the
+    /// same.
     pub fn assert_locks_are(&self, locked: &[(usize, u32)]) {
-        let gpus = 0..self.machine.gpu_count();
+        let gpus = 0..self.gpu_count();
         let wanted =
             |gpu: usize| locked.iter().find(|(other, _)| *other == gpu).map(|(_, mhz)| *mhz);
         let wanted: Vec<_> = gpus.clone().map(wanted).collect();
-        self.until_is("the SM clocks are locked as they should be", &wanted, || {
-            gpus.clone().map(|gpu| self.machine.sm_lock(gpu)).collect()
+        wait::until_is("the SM clocks are locked as they should be", &wanted, || {
+            gpus.clone().map(|gpu| self.sm_lock(gpu)).collect()
         });
         for gpu in gpus.clone().filter(|gpu| wanted[*gpu].is_none()) {
             let what = format!("the memory clock of GPU {gpu} is free");
-            self.until_is(&what, &None, || self.machine.memory_lock(gpu));
+            wait::until_is(&what, &None, || self.memory_lock(gpu));
         }
-        let Some(bindings) = Bindings::on(&self.machine) else { return };
-        let unused = gpus.filter(|gpu| self.machine.processes(*gpu).is_empty());
+        let Some(bindings) = Bindings::on(self) else { return };
+        let unused = gpus.filter(|gpu| self.processes(*gpu).is_empty());
         let unused: Vec<_> = unused.collect();
         // Accepted is not in force yet.
-        self.until("NVIDIA's bindings see idle GPUs so", || {
+        wait::until_ok("NVIDIA's bindings see idle GPUs so", || {
             let readings = bindings.read();
             unused.iter().try_for_each(|gpu| check_idle(*gpu, wanted[*gpu], &readings[*gpu]))
         });
-        let _computing: Vec<_> = unused.iter().map(|gpu| self.machine.compute(*gpu)).collect();
-        self.until("NVIDIA's bindings see working GPUs so", || {
+        let _computing: Vec<_> = unused.iter().map(|gpu| self.compute(*gpu)).collect();
+        wait::until_ok("NVIDIA's bindings see working GPUs so", || {
             let mut readings = bindings.read().into_iter().enumerate();
             readings.try_for_each(|(gpu, reading)| check_working(gpu, wanted[gpu], &reading))
         });

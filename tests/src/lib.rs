@@ -16,6 +16,7 @@ pub mod installed;
 pub mod log_text;
 pub mod machine;
 pub mod node;
+pub mod packaged_node;
 pub mod pfoctl;
 pub mod plan;
 pub mod process;

@@ -230,7 +230,7 @@ impl Node {
 
     /// Waits until something is so; fails with the last reason why not, and the daemon's log.
     pub fn until<T>(&self, what: &str, attempt: impl FnMut() -> Result<T, String>) -> T {
-        wait::until(attempt).unwrap_or_else(|last| panic!("never came true: {what}; last: {last}"))
+        wait::until_ok(what, attempt)
     }
 
     /// Waits until a condition holds.
@@ -243,12 +243,9 @@ impl Node {
         &self,
         what: &str,
         expected: &T,
-        mut value: impl FnMut() -> T,
+        value: impl FnMut() -> T,
     ) {
-        self.until(what, || match value() {
-            value if value == *expected => Ok(()),
-            value => Err(format!("{value:?} instead of {expected:?}")),
-        });
+        wait::until_is(what, expected, value);
     }
 }
 

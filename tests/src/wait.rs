@@ -1,5 +1,6 @@
 //! Waiting for something to come true: often enough to be quick, long enough for a busy machine.
 
+use std::fmt::Debug;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -21,4 +22,17 @@ pub fn until<T, E>(mut attempt: impl FnMut() -> Result<T, E>) -> Result<T, E> {
             Err(_) => sleep(POLL),
         }
     }
+}
+
+/// As [`until`], but fails the test with what it waited for and the last reason why not.
+pub fn until_ok<T>(what: &str, attempt: impl FnMut() -> Result<T, String>) -> T {
+    until(attempt).unwrap_or_else(|last| panic!("never came true: {what}; last: {last}"))
+}
+
+/// Waits until a value is what it should be.
+pub fn until_is<T: PartialEq + Debug>(what: &str, expected: &T, mut value: impl FnMut() -> T) {
+    until_ok(what, || match value() {
+        value if value == *expected => Ok(()),
+        value => Err(format!("{value:?} instead of {expected:?}")),
+    });
 }

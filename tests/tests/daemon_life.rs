@@ -92,7 +92,7 @@ fn a_second_daemon_on_the_same_sockets_refuses_to_start_and_touches_nothing() {
     assert_eq!(code, Some(1), "{told}");
     assert!(told.contains("another pfod"), "{told}");
     assert_eq!(fs::read(node.ledger()).unwrap(), ledger, "it changed the ledger");
-    node.assert_locks_are(&[(0, 900)]);
+    node.machine.assert_locks_are(&[(0, 900)]);
     assert_eq!(rank.session.problem(), None);
     assert_eq!(node.status().daemon.sessions, 1);
     drop(rank);
@@ -107,7 +107,7 @@ fn restore_only_leaves_alone_what_a_daemon_that_runs_has_locked() {
     assert_ne!(code, Some(0), "{told}");
     assert!(told.contains("another pfod"), "{told}");
     assert_eq!(node.ledger_entries(), 1);
-    node.assert_locks_are(&[(0, 900)]);
+    node.machine.assert_locks_are(&[(0, 900)]);
     drop(rank);
     node.assert_only_locked(&[]);
 }

@@ -280,9 +280,9 @@ fn clocks_are_reset_for_administrators_only_and_never_those_of_a_lease() {
     let told = outcomes(&[]);
     assert_eq!(told[0], "leased by job job, rank 0: left alone");
     assert_eq!(told[3], "pfo has locked nothing");
-    node.assert_locks_are(&[(0, 900), (3, pfo_tests::free::FOREIGN_MHZ)]);
+    node.machine.assert_locks_are(&[(0, 900), (3, pfo_tests::free::FOREIGN_MHZ)]);
     assert_eq!(outcomes(&["--all"])[3], "reset, whoever locked it");
-    node.assert_locks_are(&[(0, 900)]);
+    node.machine.assert_locks_are(&[(0, 900)]);
     drop(rank);
     node.assert_only_locked(&[]);
 }

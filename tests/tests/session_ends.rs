@@ -81,9 +81,9 @@ fn a_rank_that_is_killed_leaves_the_locks_of_the_others_alone() {
     let mut relay = Relay::connect(&node, &Identity::own());
     ranks.iter().for_each(Rank::step);
     relay_with_lock(&node, &mut relay, 3, 4, 645);
-    node.assert_locks_are(&[(0, 600), (1, 615), (2, 630), (3, 645)]);
+    node.machine.assert_locks_are(&[(0, 600), (1, 615), (2, 630), (3, 645)]);
     relay.kill();
-    node.assert_locks_are(&[(0, 600), (1, 615), (2, 630)]);
+    node.machine.assert_locks_are(&[(0, 600), (1, 615), (2, 630)]);
     assert_eq!(node.ledger_entries(), 3);
     // The others go on.
     ranks.iter().for_each(Rank::step);

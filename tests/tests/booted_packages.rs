@@ -1,0 +1,250 @@
+//! The Debian packages, installed, upgraded, removed and purged in a booted Debian.
+
+use std::fs;
+use std::process::Command;
+
+use pfo_tests::debian::Debian;
+use pfo_tests::packaged_node::{self, PackagedNode};
+use pfo_tests::programs;
+use pfo_tests::ran::Ran;
+use pfo_tests::wait;
+use pfod::journal::{self, MESSAGE_IDS};
+use serde_json::Value;
+
+const UNITS: &str = "pfod.service pfod.socket pfod-admin.socket";
+
+/// Every proof, once for each release.
+macro_rules! on_both_debians {
+    ($($proof:ident)*) => {
+        mod debian_12 {
+            $(#[test]
+            #[ignore = "boots Debian: make test-booted"]
+            fn $proof() {
+                super::$proof(super::Debian::Bookworm);
+            })*
+        }
+        mod debian_13 {
+            $(#[test]
+            #[ignore = "boots Debian: make test-booted"]
+            fn $proof() {
+                super::$proof(super::Debian::Trixie);
+            })*
+        }
+    };
+}
+
+on_both_debians! {
+    a_fresh_install_serves_members_of_its_groups_and_nobody_else
+    the_units_are_as_systemd_wants_them
+    a_stopped_daemon_is_started_by_whoever_connects
+    a_driver_that_comes_late_is_found_and_its_devices_are_allowed
+    a_training_is_in_the_journal_with_who_what_and_where
+    a_trainer_built_against_libpfo_dev_trains_with_libpfo0
+    an_upgrade_restarts_the_daemon_and_nothing_else_changes
+    removal_during_training_frees_every_clock
+    a_purge_leaves_nothing_but_the_groups
+}
+
+/// A machine on which pfo is installed, alice may train, carol administers, and mallory may do nothing.
+fn installed(debian: Debian) -> Option<PackagedNode> {
+    let node = PackagedNode::boot(debian)?;
+    node.install(&["pfod"]);
+    node.add_user("alice", "pfo");
+    node.add_user("carol", "pfo-admin");
+    node.add_user("mallory", "");
+    Some(node)
+}
+
+fn a_fresh_install_serves_members_of_its_groups_and_nobody_else(debian: Debian) {
+    let Some(node) = installed(debian) else { return };
+    let debian = &node.debian;
+    assert_eq!(debian.run(&format!("systemctl is-active {UNITS}")).stdout, "active\n".repeat(3));
+    assert_eq!(debian.run(&format!("systemctl is-enabled {UNITS}")).stdout, "enabled\n".repeat(3));
+    let sockets = debian.run("stat --format='%n %U:%G %a' /run/pfo/*.sock").printed();
+    let wanted = "/run/pfo/admin.sock root:pfo-admin 660\n/run/pfo/pfod.sock root:pfo 660\n";
+    assert_eq!(sockets, wanted);
+
+    for user in ["alice", "carol", "root"] {
+        let status = debian.run_as(user, "pfoctl status").printed();
+        assert!(status.contains("A40"), "{user} sees {status}");
+    }
+    let refused = debian.run_as("mallory", "pfoctl status");
+    assert!(refused.code != Some(0) && refused.stderr.contains("pfo"), "{refused:?}");
+    assert_eq!(debian.run_as("alice", "pfoctl clocks reset --all").code, Some(4));
+    debian.run_as("carol", "pfoctl clocks reset --all").printed();
+}
+
+fn the_units_are_as_systemd_wants_them(debian: Debian) {
+    let Some(node) = installed(debian) else { return };
+    let verified = node.debian.run(&format!("systemd-analyze verify --man=no {UNITS}"));
+    assert_eq!((verified.code, verified.stderr.as_str()), (Some(0), ""));
+    // In tenths: 1.5 of 10 is exposed.
+    node.debian.run("systemd-analyze security --threshold=15 pfod.service").printed();
+    let catalog = node.debian.run("journalctl --list-catalog").printed();
+    assert!(catalog.contains("pfo: Job @PFO_JOB@ changes its plan"), "{catalog}");
+    assert_eq!(node.debian.run("dpkg --verify pfod").printed(), "");
+}
+
+fn a_stopped_daemon_is_started_by_whoever_connects(debian: Debian) {
+    let Some(node) = installed(debian) else { return };
+    node.debian.run("systemctl stop pfod.service").printed();
+    // Its runtime directory holds the sockets, which stay.
+    node.debian.run_as("alice", "pfoctl status").printed();
+    assert_eq!(node.debian.run("systemctl is-active pfod.service").stdout, "active\n");
+}
+
+fn a_driver_that_comes_late_is_found_and_its_devices_are_allowed(debian: Debian) {
+    let Some(node) = PackagedNode::without_driver(debian) else { return };
+    let debian = &node.debian;
+    // The kernel knows neither device: opening one fails in another way if it is not even allowed.
+    debian.run("mknod /dev/nvidiactl c 195 255; mknod /dev/foreign c 60 0").printed();
+    node.install(&["pfod"]);
+    let status = debian.run("pfoctl status");
+    assert!(status.stdout.contains("libnvidia-ml.so.1"), "{status:?}");
+
+    let cgroup = "/sys/fs/cgroup/system.slice/pfod.service/cgroup.procs";
+    let open = |device| debian.run(&format!("echo $$ >{cgroup}; exec 3<>{device}")).stderr;
+    assert!(open("/dev/foreign").contains("Operation not permitted"));
+    assert!(open("/dev/nvidiactl").contains("No such device"));
+
+    let started = debian.run("systemctl show --property=MainPID pfod.service").printed();
+    node.install_driver();
+    wait::until_ok("the daemon finds the driver", || {
+        let status = debian.run("pfoctl status");
+        if status.stdout.contains("A40") { Ok(()) } else { Err(status.stdout) }
+    });
+    let now = debian.run("systemctl show --property=MainPID pfod.service").printed();
+    assert_eq!(started, now, "it took a new daemon");
+}
+
+fn id_of(kind: &str) -> &'static str {
+    MESSAGE_IDS.iter().find(|(name, _)| *name == kind).unwrap().1
+}
+
+fn a_training_is_in_the_journal_with_who_what_and_where(debian: Debian) {
+    let Some(node) = installed(debian) else { return };
+    node.train("training", "alice");
+    node.debian.run("systemctl stop training").printed();
+    node.assert_nothing_locked();
+    let uid = node.debian.run("id --user alice").printed();
+    for kind in [journal::LEASED, journal::LEASE_ENDED] {
+        let entries = node.debian.journal(&format!("--output=json MESSAGE_ID={}", id_of(kind)));
+        let entries: Vec<Value> =
+            entries.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(entries.len(), node.machine.gpu_count(), "{kind}");
+        for entry in entries {
+            assert_eq!(
+                (&entry["PFO_JOB"], &entry["PFO_UID"]),
+                (&"training".into(), &uid.trim().into())
+            );
+            assert!(entry["PFO_PID"].is_string(), "{entry}");
+            assert!(entry["PFO_GPU_UUID"].as_str().unwrap().starts_with("GPU-"), "{entry}");
+            assert_eq!(entry["PFO_OLD_MHZ"].is_string(), kind == journal::LEASE_ENDED, "{entry}");
+        }
+    }
+    let explained = node.debian.journal("--catalog --unit=pfod");
+    assert!(explained.contains("Lease of GPU GPU-"), "{explained}");
+}
+
+/// Runs a command on this machine, not inside; returns what it printed.
+fn here(command: &mut Command) -> String {
+    Ran::from(command.output().unwrap()).printed()
+}
+
+fn a_trainer_built_against_libpfo_dev_trains_with_libpfo0(debian: Debian) {
+    let Some(node) = installed(debian) else { return };
+    let tree = node.debian.shared().join("dev");
+    for package in ["libpfo0", "libpfo-dev"] {
+        here(
+            Command::new("dpkg-deb").arg("--extract").arg(packaged_node::built(package)).arg(&tree),
+        );
+    }
+    let pkg_config = here(Command::new("sh").current_dir(&tree).args([
+        "-c",
+        "PKG_CONFIG_PATH=$(echo usr/lib/*/pkgconfig) PKG_CONFIG_SYSROOT_DIR=$PWD \
+         PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1 \
+         pkg-config --cflags --libs pfo",
+    ]));
+    let trainer = node.debian.shared().join("trainer");
+    let source = programs::source_root().join("shim/examples/c/trainer.c");
+    here(
+        Command::new("cc").arg(source).args(pkg_config.split_whitespace()).arg("-o").arg(&trainer),
+    );
+
+    let gpu = node.machine.uuid(0);
+    let train = format!("PFO_JOB=c PFO_GPU={gpu} RANK=0 WORLD_SIZE=1 /shared/trainer 3 4");
+    let missing = node.debian.run_as("alice", &train);
+    assert!(missing.stderr.contains("libpfo.so.0"), "without libpfo0: {missing:?}");
+    node.install(&["libpfo0"]);
+    let said = node.debian.run_as("alice", &train);
+    assert_eq!(said.stderr, "");
+    assert_eq!((&said.json()["problem"], &said.json()["connected"]), (&0.into(), &true.into()));
+}
+
+/// What must not change at an upgrade: the sockets, what an administrator has written, and sessions.
+fn lasting(node: &PackagedNode) -> (String, Vec<Value>) {
+    let system = "stat --format='%i %U:%G %a' /run/pfo/*.sock; cat /etc/pfo/pfod.toml; \
+                  systemctl show --property=ActiveEnterTimestampMonotonic pfod.socket; \
+                  systemctl is-enabled pfod-admin.socket";
+    let status = node.debian.pfo_status();
+    let ranks = status["jobs"][0]["ranks"].as_array().unwrap();
+    let sessions = ranks.iter().map(|rank| rank["session"].clone()).collect();
+    (node.debian.run(system).stdout, sessions)
+}
+
+fn an_upgrade_restarts_the_daemon_and_nothing_else_changes(debian: Debian) {
+    let Some(node) = installed(debian) else { return };
+    let debian = &node.debian;
+    debian.run("echo '[limits]\nconnections = 77' >/etc/pfo/pfod.toml").printed();
+    debian.run("systemctl disable --now pfod-admin.socket; systemctl restart pfod.service");
+    node.train("training", "alice");
+    let before = lasting(&node);
+    let daemon = debian.run("systemctl show --property=MainPID pfod.service").printed();
+
+    let next = "cd /shared && dpkg-deb --raw-extract pfod.deb next && \
+                sed -i 's/^Version: .*/Version: 99-1/' next/DEBIAN/control && \
+                echo '# more' >>next/etc/pfo/pfod.toml && \
+                dpkg-deb -Znone --build next next.deb && \
+                dpkg --force-confold --install next.deb";
+    debian.run(next).printed();
+    assert_eq!(lasting(&node), before);
+    let now = debian.run("systemctl show --property=MainPID pfod.service").printed();
+    assert_ne!(now, daemon, "the old daemon runs on");
+    node.until_locked();
+    debian.run("systemctl stop training").printed();
+    node.assert_nothing_locked();
+}
+
+fn removal_during_training_frees_every_clock(debian: Debian) {
+    let Some(node) = installed(debian) else { return };
+    node.train("training", "alice");
+    node.debian.run("dpkg --remove pfod").printed();
+    node.assert_nothing_locked();
+    assert_eq!(node.debian.run("systemctl is-active training").printed(), "active\n");
+    assert!(node.debian.file("/etc/pfo/pfod.toml").exists());
+    let units = node.debian.run(&format!("systemctl is-active {UNITS}")).stdout;
+    assert_eq!(units, "inactive\n".repeat(3));
+}
+
+/// Every file of the system, but for records of what was installed and logged.
+fn files(node: &PackagedNode) -> Vec<String> {
+    let list = "find / -xdev -path /var/lib/dpkg -prune -o -path /var/log -prune -o \
+                -path /var/cache -prune -o -print; find /run/pfo";
+    let mut files: Vec<_> = node.debian.run(list).stdout.lines().map(str::to_owned).collect();
+    files.sort_unstable();
+    files
+}
+
+fn a_purge_leaves_nothing_but_the_groups(debian: Debian) {
+    let Some(node) = PackagedNode::boot(debian) else { return };
+    let before = files(&node);
+    node.install(&["pfod", "libpfo0", "libpfo-dev"]);
+    node.train("training", "root");
+    fs::write(node.debian.file("/var/lib/pfo/profile.csv"), "").unwrap();
+    node.debian.run("dpkg --purge pfod libpfo-dev libpfo0").printed();
+    let after = files(&node);
+    let left: Vec<_> = after.iter().filter(|file| !before.contains(file)).collect();
+    assert!(left.is_empty(), "left behind: {left:#?}");
+    assert_eq!(node.debian.run("getent group pfo pfo-admin").printed().lines().count(), 2);
+    node.assert_nothing_locked();
+}

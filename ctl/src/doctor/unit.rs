@@ -110,8 +110,9 @@ fn changed(unit: &Unit) -> Vec<Finding> {
 /// Settings under which the driver does not let pfod change clocks.
 fn broken(unit: &Unit) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let bounding = unit.get("CapabilityBoundingSet");
-    if !bounding.is_empty() && !bounding.split(' ').any(|name| name == CAPABILITY) {
+    // Empty is none at all.
+    let bounding = unit.0.get("CapabilityBoundingSet");
+    if bounding.is_some_and(|set| set.split(' ').all(|name| name != CAPABILITY)) {
         findings.push(Finding::wrong(
             CHECK,
             "CapabilityBoundingSet= of pfod.service is without CAP_SYS_ADMIN",
@@ -162,6 +163,7 @@ mod tests {
             ("/usr/lib/", "/etc/", Level::Warning, "stands in for the packaged"),
             ("Reload=no", "Reload=yes", Level::Warning, "changed on disk"),
             ("cap_sys_admin", "cap_chown cap_kill", Level::Wrong, "without CAP_SYS_ADMIN"),
+            ("cap_sys_admin", "", Level::Wrong, "without CAP_SYS_ADMIN"),
             ("PrivateUsers=no", "PrivateUsers=yes", Level::Wrong, "PrivateUsers= is set"),
             ("PrivateDevices=no", "PrivateDevices=yes", Level::Wrong, "hides the GPUs"),
             ("=active", "=failed", Level::Wrong, "has failed: success"),

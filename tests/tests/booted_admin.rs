@@ -1,0 +1,115 @@
+//! `systemctl reload` and `pfoctl doctor` under a real systemd, whose sandbox and states only it knows.
+
+use pfo_tests::container::Container;
+use pfo_tests::debian::Debian;
+use pfo_tests::ran::Ran;
+use serde_json::Value;
+
+const CONFIG: &str = "/etc/pfo/pfod.toml";
+
+fn property(debian: &Container, name: &str) -> String {
+    let shown = debian.run(&format!("systemctl show --value --property={name} pfod")).printed();
+    shown.trim().to_owned()
+}
+
+fn a_reload_succeeds_or_says_why_not(debian: Debian) {
+    let Some(debian) = Container::boot(debian) else { return };
+    debian.install_pfo("2xA40");
+    debian
+        .run(&format!("mkdir -p /etc/pfo && echo '[[rule]]\nallow = false' > {CONFIG}"))
+        .printed();
+    debian.run("systemctl reload pfod").printed();
+    assert_eq!(property(&debian, "ActiveState"), "active");
+    let explained = debian.run("pfoctl policy explain");
+    assert_eq!(explained.code, Some(4), "{explained:?}");
+    assert!(explained.stdout.contains(&format!("{CONFIG}, line 1")), "{explained:?}");
+
+    debian.run(&format!("echo oops >> {CONFIG}")).printed();
+    let refused = debian.run("systemctl reload pfod");
+    assert_ne!(refused.code, Some(0), "{refused:?}");
+    assert_eq!(property(&debian, "ActiveState"), "active");
+    let place = format!("{CONFIG}, line 3, column 5: ");
+    assert!(debian.journal("--unit=pfod").contains(&place));
+    assert!(property(&debian, "StatusText").contains(&place));
+
+    // A signal has no answer, but the same effect.
+    debian.run(&format!("sed -i 's/^allow.*/allow = true/; /oops/d' {CONFIG}")).printed();
+    debian
+        .run(
+            "systemctl kill --kill-whom=main --signal=HUP pfod || systemctl kill --kill-who=main \
+                --signal=HUP pfod",
+        )
+        .printed();
+    let allowed = "for i in $(seq 100); do pfoctl policy explain && exit; sleep 0.1; done; exit 1";
+    debian.run(allowed).printed();
+    assert_eq!(property(&debian, "StatusText"), "");
+    assert_eq!(
+        (property(&debian, "ActiveState"), property(&debian, "NRestarts")),
+        ("active".into(), "0".into())
+    );
+}
+
+/// What each check said that has to do with the daemon, its unit and its sockets.
+fn findings(ran: &Ran) -> Vec<(String, String)> {
+    const CHECKS: [&str; 6] = ["unit", "daemon", "capability", "sockets", "groups", "ledger"];
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let findings = ran.json();
+    let findings = findings.as_array().unwrap().iter();
+    let told = findings.map(|finding| (text(&finding["check"]), text(&finding["level"])));
+    told.filter(|(check, level)| CHECKS.contains(&check.as_str()) && level != "ok").collect()
+}
+
+fn a_doctor_finds_what_somebody_changed(debian: Debian) {
+    let Some(debian) = Container::boot(debian) else { return };
+    debian.install_pfo("2xA40");
+    // As a package would: not as an administrator's own units.
+    debian.run("mkdir -p /usr/lib/systemd/system && systemctl disable pfod pfod.socket pfod-admin.socket && \
+                mv /etc/systemd/system/pfod* /usr/lib/systemd/system/ && systemctl daemon-reload && \
+                useradd --groups pfo alice && useradd bob").printed();
+    let found = |wanted: &[(&str, &str)], who: &str| {
+        let ran = debian.run_as(who, "pfoctl doctor --json");
+        let findings = findings(&ran);
+        let findings: Vec<_> = findings.iter().map(|(c, l)| (c.as_str(), l.as_str())).collect();
+        assert_eq!(findings, wanted, "{who}: {ran:?}");
+    };
+    found(&[], "root");
+    found(&[], "alice");
+    found(&[("groups", "wrong"), ("daemon", "unknown")], "bob");
+
+    debian.run("mkdir -p /etc/systemd/system/pfod.service.d && \
+                printf '[Service]\nCapabilityBoundingSet=\n' > /etc/systemd/system/pfod.service.d/a.conf && \
+                systemctl daemon-reload && systemctl restart pfod").printed();
+    found(&[("unit", "warning"), ("unit", "wrong"), ("capability", "wrong")], "root");
+
+    debian
+        .run(
+            "systemctl revert pfod && systemctl daemon-reload && \
+                systemctl stop pfod.socket pfod-admin.socket pfod",
+        )
+        .printed();
+    found(&[("unit", "wrong"), ("daemon", "wrong")], "root");
+}
+
+#[test]
+#[ignore = "boots Debian: make test-booted"]
+fn on_debian_12_a_reload_succeeds_or_says_why_not() {
+    a_reload_succeeds_or_says_why_not(Debian::Bookworm);
+}
+
+#[test]
+#[ignore = "boots Debian: make test-booted"]
+fn on_debian_13_a_reload_succeeds_or_says_why_not() {
+    a_reload_succeeds_or_says_why_not(Debian::Trixie);
+}
+
+#[test]
+#[ignore = "boots Debian: make test-booted"]
+fn on_debian_12_a_doctor_finds_what_somebody_changed() {
+    a_doctor_finds_what_somebody_changed(Debian::Bookworm);
+}
+
+#[test]
+#[ignore = "boots Debian: make test-booted"]
+fn on_debian_13_a_doctor_finds_what_somebody_changed() {
+    a_doctor_finds_what_somebody_changed(Debian::Trixie);
+}

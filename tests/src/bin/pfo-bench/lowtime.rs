@@ -46,10 +46,11 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
         let ours = OurRun::new(&bench, microbatches, plans)?;
         times.push(time(lowtime.name(), plans, lowtime.total_s, ours.optimize_s));
         times.push(time("  its solver alone", plans, lowtime.solve_s, ours.optimize_s));
-        let made = ours.frontier.plans().len();
+        // Those beyond the least energy, for stragglers, are in the one file only.
+        let (made, files) = (ours.frontier.plans().len(), ours.frontier.points().len());
         times.push(time("pfo, one file", made, ours.optimize_s, ours.optimize_s));
         let sampled_s = ours.optimize_s + ours.sample_s;
-        times.push(time("pfo, a file for each plan", made, sampled_s, ours.optimize_s));
+        times.push(time("pfo, plan files too", files, sampled_s, ours.optimize_s));
         claims.push(claim(lowtime.name(), &lowtime.claimed, &lowtime.replayed));
         let (claimed, replayed) = ours.claims(&bench)?;
         claims.push(claim("pfo", &claimed, &replayed));

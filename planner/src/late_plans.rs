@@ -27,6 +27,13 @@ const ROUNDS: usize = 6;
 /// Moves that shift more operations than this take longer to follow than they are worth.
 const FARTHEST: usize = 256;
 
+/// The same for the highest clocks, where slack is everywhere and only one plan looks for it.
+const FARTHEST_FROM_HIGHEST: usize = 2048;
+
+/// Operations of all plans together that can be looked at in some seconds. Of more plans only every
+/// so many are improved; the others are known all the same.
+const AFFORDABLE: usize = 800_000;
+
 /// Makes plans for late clocks.
 pub(crate) struct LatePlans<'a> {
     network: &'a Network,
@@ -61,9 +68,11 @@ impl<'a> LatePlans<'a> {
     ) -> Vec<Realised> {
         let done = AtomicUsize::new(0);
         let all = anchors.len() + rounded.len() + prompt.len();
+        let every = (all * self.network.len()).div_ceil(AFFORDABLE);
         let improved = |step: &mut LateStep<'_>| {
             let plan = self.improved(step);
-            progress((done.fetch_add(1, Ordering::Relaxed) as f64 / all as f64).min(1.0));
+            let done = done.fetch_add(every, Ordering::Relaxed);
+            progress((done as f64 / all as f64).min(1.0));
             plan
         };
         let new = || {
@@ -75,11 +84,13 @@ impl<'a> LatePlans<'a> {
             step.load(plan.assignment.clone());
             step.realised()
         });
-        let mut known = in_parallel(anchors, new, |step, anchor| {
+        let some: Vec<&Anchor> = anchors.iter().step_by(every).collect();
+        let mut known = in_parallel(&some, new, |step, anchor| {
             step.carry(&anchor.durations_s, anchor.deadline_s);
             improved(step)
         });
-        known.extend(in_parallel(rounded, new, |step, plan| {
+        let some: Vec<&Realised> = rounded.iter().step_by(every).collect();
+        known.extend(in_parallel(&some, new, |step, plan| {
             step.load(plan.assignment.clone());
             improved(step)
         }));
@@ -87,9 +98,14 @@ impl<'a> LatePlans<'a> {
         known.extend(prompt.iter().cloned());
         let known = falling(known);
         let deadlines = deadlines(&known, &falling(prompt));
-        in_parallel(&deadlines, new, |step, &deadline_s| {
+        let deadlines: Vec<(usize, f64)> = deadlines.into_iter().enumerate().collect();
+        in_parallel(&deadlines, new, |step, &(place, deadline_s)| {
             let in_time = known.partition_point(|plan| plan.time_s <= deadline_s).max(1);
-            step.load(known[in_time - 1].assignment.clone());
+            let best = &known[in_time - 1];
+            if place % every > 0 {
+                return best.clone();
+            }
+            step.load(best.assignment.clone());
             step.aim_at(deadline_s);
             improved(step)
         })
@@ -103,6 +119,7 @@ impl<'a> LatePlans<'a> {
     /// The best plan of no more time than the highest clocks take.
     fn fastest(&self) -> Realised {
         let mut step = self.step();
+        step.move_at_most(FARTHEST_FROM_HIGHEST);
         let fastest_s = step.makespan_s();
         for least_w in levels_w(self.choices.best_rate_w()) {
             step.aim_at(fastest_s);
@@ -114,6 +131,7 @@ impl<'a> LatePlans<'a> {
             }
         }
         step.aim_at(fastest_s);
+        step.move_at_most(FARTHEST);
         self.improved(&mut step)
     }
 

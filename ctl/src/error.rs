@@ -110,7 +110,10 @@ impl Error {
                  run `usermod -aG pfo {user}`, then log in again"
             )),
             Self::NoAnswer { .. } | Self::Vanished { .. } => Some(LOOK_AT_THE_DAEMON.to_owned()),
-            Self::Version { .. } | Self::Frame { source: FrameError::Version(_), .. } => Some(
+            Self::Version { .. }
+            | Self::Frame {
+                source: FrameError::Version(_) | FrameError::Payload { .. }, ..
+            } => Some(
                 "install the same release of pfod and pfoctl, then `systemctl restart pfod`"
                     .to_owned(),
             ),

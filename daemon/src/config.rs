@@ -204,6 +204,8 @@ fn position(text: &str, at: usize) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const SHIPPED: &str = include_str!("../pfod.toml");
@@ -283,6 +285,17 @@ mod tests {
             let error = parse(text).unwrap_err();
             let place = format!("pfod.toml, line {line}, column {column}: ");
             assert!(error.starts_with(&place) && error.contains(said), "{text:?}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_file_says_is_taken_or_refused_with_a_place(
+            text in "(\\[\\[rule\\]\\]|\\[lease\\]|max_mhz|gpus|users|=|[\\[\\]{}\"'.,#*0-9é\n -]){0,40}"
+        ) {
+            if let Err(error) = parse(&text) {
+                prop_assert!(error.starts_with("pfod.toml, line "), "{error}");
+            }
         }
     }
 

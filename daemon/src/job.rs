@@ -8,7 +8,7 @@ use arc_swap::ArcSwapOption;
 use pfo_planner::Plan;
 use pfo_protocol::{Hello, JobName, Refusal, RefusalCode, SwapTarget};
 
-use crate::fit::{JobPlan, RankShape};
+use crate::fit::{JobPlan, Misfit, RankShape};
 use crate::gpu::GpuFacts;
 use crate::lease::Session;
 use crate::measure::RankWindows;
@@ -201,16 +201,16 @@ impl Job {
         Ok(plan)
     }
 
-    /// Suspends the plans whose clocks the ranks may not have any more. Returns them, each with the
-    /// first difference.
-    pub fn suspend_what_is_not_allowed(&self) -> Vec<String> {
+    /// Suspends the plans whose clocks the ranks may not have any more. Returns their numbers, each with
+    /// the first difference.
+    pub fn suspend_what_is_not_allowed(&self) -> Vec<(u32, Misfit)> {
         let members = self.members();
         let plans = members.swaps.iter().filter_map(|swap| swap.plan.as_ref());
         let misfit = |plan: &Arc<JobPlan>| {
             let mut shapes = members.ranks.values().map(Member::shape);
             let misfit = shapes.find_map(|shape| plan.check_clocks(&shape).err())?;
             plan.suspend(|| format!("the configuration has changed: {misfit}"));
-            Some(format!("job {}, plan {}: {misfit}", self.key.name, plan.number))
+            Some((plan.number, misfit))
         };
         plans.filter_map(misfit).collect()
     }

@@ -30,6 +30,8 @@ pub struct Session {
     /// How far it is.
     pub progress: Arc<Progress>,
     stream: UnixStream,
+    /// Nothing speaks against it any more.
+    begun: AtomicBool,
     ending: OnceLock<Ending>,
     /// The next daemon finds the connection in the descriptor store.
     kept: AtomicBool,
@@ -56,6 +58,7 @@ impl Session {
             grant: ArcSwap::from_pointee(grant),
             progress: Arc::default(),
             stream,
+            begun: AtomicBool::new(false),
             ending: OnceLock::new(),
             kept: AtomicBool::new(false),
             reader: AtomicI32::new(0),
@@ -79,6 +82,17 @@ impl Session {
     pub fn hang_up(&self) {
         // It fails only if the peer has closed already, which has the same effect.
         let _ = self.stream.shutdown(Shutdown::Read);
+    }
+
+    /// Says that the session was not refused.
+    pub fn now_begun(&self) {
+        self.begun.store(true, SeqCst);
+    }
+
+    /// Whether it is more than an attempt to open one.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.begun.load(SeqCst)
     }
 
     /// Says that the descriptor store has the connection.

@@ -10,6 +10,8 @@ use pfo_protocol::{ClosingReason, ConfigStatus, GpuName, GpuUuid, Refusal, Reloa
 
 use crate::accounts::{NodeAccounts, UnknownName};
 use crate::config::Config;
+use crate::job::{Job, JobKey};
+use crate::journal;
 use crate::lease::Session;
 use crate::node::Node;
 use crate::notify;
@@ -99,9 +101,21 @@ fn put_into_force(node: &Node, settings: Settings) -> Reloaded {
         held.iter().filter_map(|(gpu, session)| grant_anew(node, gpu, session).err()).collect();
     // Plans are checked when they are loaded and swapped to; now that every session has its terms,
     // no plan passes a check of the old ones any more.
-    let suspended =
-        node.jobs.all().iter().flat_map(|job| job.suspend_what_is_not_allowed()).collect();
+    let suspended = node.jobs.all().iter().flat_map(|job| suspend(job)).collect();
     Reloaded { config: ConfigStatus::default(), ended, suspended }
+}
+
+/// The plans of a job that its ranks may not run any more, each with the reason.
+fn suspend(job: &Job) -> Vec<String> {
+    let JobKey { uid, name } = &job.key;
+    let told = |(plan, misfit)| {
+        tracing::warn!(
+            name: journal::PLAN_SUSPENDED, job = %name, uid, plan,
+            "plan suspended, the job runs at default clocks: {misfit}"
+        );
+        format!("job {name}, plan {plan}: {misfit}")
+    };
+    job.suspend_what_is_not_allowed().into_iter().map(told).collect()
 }
 
 /// Gives a session what it would get if it opened now.
@@ -139,9 +153,6 @@ fn log(outcome: &Reloaded) {
     tracing::info!("{file} in force, {} sessions ended", outcome.ended.len());
     for key in restart_needed_for {
         tracing::warn!("{key} has changed, which takes a restart");
-    }
-    for plan in &outcome.suspended {
-        tracing::warn!("plan suspended, the job runs at default clocks: {plan}");
     }
     warn_of_unknown(unknown_names);
 }

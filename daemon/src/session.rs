@@ -127,12 +127,14 @@ fn check_position(hello: &Hello) -> Result<(), Refusal> {
     })
 }
 
-/// Whether the GPU is only taken by what the end of a former session takes.
+/// Whether the GPU is only taken by what the end of a former session takes, or by an attempt that may be
+/// refused yet: nobody keeps it from others by asking again and again.
 fn will_pass(denied: &Denied, own: &Holder) -> bool {
     match denied {
         Denied::Held(session) => {
             let other = &session.holder;
-            (other.uid, &other.job, other.rank) == (own.uid, &own.job, own.rank)
+            let former = (other.uid, &other.job, other.rank) == (own.uid, &own.job, own.rank);
+            former || !session.has_begun()
         }
         Denied::Restoring => true,
         Denied::TooMany(_) | Denied::Closed => false,
@@ -255,6 +257,7 @@ impl Opening {
             Origin::LastDaemon(_) => rank.in_the_middle(),
         };
         self.log_lease();
+        self.session().now_begun();
         Ok((rank, job))
     }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use pfo::ProblemCode;
-use pfo_protocol::{GpuName, Refusal, RefusalCode};
+use pfo_protocol::{ClientMessage, DaemonMessage, GpuName, Refusal, RefusalCode};
 use pfo_tests::client::{Client, hello};
 use pfo_tests::daemon::Daemon;
 use pfo_tests::identity::Identity;
@@ -14,6 +14,7 @@ use pfo_tests::needs_root;
 use pfo_tests::node::{Node, Setup};
 use pfo_tests::plan::TestPlan;
 use pfo_tests::rank::Rank;
+use pfo_tests::relay::Relay;
 use pfo_tests::trainer::Training;
 
 const JOB: &str = "job";
@@ -116,6 +117,19 @@ fn a_trainer_without_a_process_on_the_gpu_is_refused_where_one_is_required_until
     node.assert_only_locked(&[]);
     let _process = node.machine.compute(0);
     node.until_is("the session opens by itself", &None, || rank.session.problem());
+}
+
+#[test]
+fn whoever_is_refused_for_want_of_a_process_does_not_keep_the_gpu_from_others_meanwhile() {
+    let node = node("1xA40", "[[rule]]\nrequire_process = true\n");
+    let _process = node.machine.compute(0);
+    node.machine.fault("nvmlDeviceGetComputeRunningProcesses_v3", "latency:500", None);
+    let name = || GpuName::Uuid(node.machine.uuid(0));
+    let mut squatter = Relay::connect(&node, &Identity::own());
+    squatter.say(&ClientMessage::Hello(hello("squatter", 0, 1, name())));
+    node.until_so("it is looked at", || node.status().gpus[0].holder.is_some());
+    Client::connect(&node.socket()).open(hello(JOB, 0, 1, name())).unwrap();
+    assert!(matches!(squatter.answer(), DaemonMessage::Refusal(_)));
 }
 
 #[test]

@@ -24,6 +24,16 @@ const FILES: &[(&str, &str)] = &[
     ("/var/lib/pfo", "What was measured."),
 ];
 
+const SIGNALS: &[(&str, &str)] = &[
+    (
+        "SIGHUP",
+        "Reads the configuration again, and keeps sessions; pfod.toml(5) says what changes for them. One \
+         that is wrong is refused, and what was in force before stays. `pfoctl reload` does the same, \
+         and says what came of it.",
+    ),
+    ("SIGTERM, SIGINT", "Ends every lease, restores what is locked, and exits."),
+];
+
 const ENVIRONMENT: &[(&str, &str)] =
     &[("PFO_LOG", "What is logged: error, warn, info (the default), debug or trace.")];
 
@@ -39,6 +49,7 @@ pub(crate) fn page() -> Result<Vec<u8>, std::io::Error> {
     let mut rest = Roff::new();
     section(&mut rest, "WHO MAY DO WHAT", WHO);
     section(&mut rest, "FILES", FILES);
+    section(&mut rest, "SIGNALS", SIGNALS);
     section(&mut rest, "ENVIRONMENT", ENVIRONMENT);
     section(&mut rest, "JOURNAL", &MESSAGE_IDS.map(|(kind, id)| (id, kind)));
     rest.text([roman(

@@ -1,5 +1,6 @@
 //! The clocks that each operation of a step can choose from, laid out for passes over all of them.
 
+use crate::pareto::Cost;
 use crate::tradeoff::{Choice, Tradeoffs};
 
 /// All choices of all operations.
@@ -26,6 +27,12 @@ pub(crate) struct Realised {
     pub(crate) time_s: f64,
     pub(crate) effective_j: f64,
     pub(crate) assignment: Assignment,
+}
+
+impl Realised {
+    pub(crate) fn cost(&self) -> Cost {
+        (self.time_s, self.effective_j)
+    }
 }
 
 impl Choices {
@@ -124,6 +131,15 @@ impl Choices {
             }
         }
         best
+    }
+
+    /// The most watts that a slower choice than `present` of at most this many seconds saves.
+    pub(crate) fn best_rate_within_w(&self, operation: usize, present: u32, time_s: f64) -> f64 {
+        let fast = self.get(present);
+        (present + 1..self.of[operation].1)
+            .map(|index| self.get(index))
+            .take_while(|slow| slow.time_s <= time_s)
+            .fold(0.0, |most_w, slow| f64::max(most_w, rate_w(fast, slow)))
     }
 
     /// The most watts that any choice saves.

@@ -14,10 +14,12 @@ use crate::error::PlanError;
 use crate::late_clocks::with_late_clocks;
 use crate::late_plans::LatePlans;
 use crate::parallel::{in_parallel, in_parallel_as_made};
+use crate::pareto::falling;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, Prediction};
 use crate::profile::Measurement;
 use crate::realise::Realiser;
+use crate::regimes::regimes;
 use crate::replay::account;
 use crate::tradeoff::Tradeoffs;
 use crate::units::Watts;
@@ -116,9 +118,7 @@ impl Frontier {
         });
         let (anchors, rounded): (Vec<Option<Anchor>>, Vec<Realised>) = rounded.into_iter().unzip();
         let anchors: Vec<Anchor> = anchors.into_iter().flatten().collect();
-        let regimes = in_parallel(&lower_hull(rounded.clone()), new, Realiser::redistribute);
-        let rounded = falling(rounded.into_iter().chain(regimes));
-        let regimes = lower_hull(rounded.clone());
+        let (rounded, regimes) = regimes(network, &choices, rounded);
         progress_of_prompt(ROUNDING);
 
         let fastest_s = new().fastest_s();
@@ -137,7 +137,7 @@ impl Frontier {
         } else {
             made
         };
-        let kept = falling(made);
+        let kept = falling(made, Realised::cost);
         let plans = kept.iter().map(|plan| keep(pipeline, p2p_power, &choices, plan)).collect();
         Self::new(pipeline.clone(), p2p_power, None, plans)
     }
@@ -273,38 +273,6 @@ fn check(pipeline: &Pipeline, p2p_power: Watts, options: Options) -> Result<(), 
         }
     }
     Ok(())
-}
-
-/// Of plans in any order, those that are cheaper than every faster one, fastest first.
-pub(crate) fn falling(plans: impl IntoIterator<Item = Realised>) -> Vec<Realised> {
-    let mut plans: Vec<Realised> = plans.into_iter().collect();
-    plans.sort_by(|a, b| {
-        a.time_s.total_cmp(&b.time_s).then(a.effective_j.total_cmp(&b.effective_j))
-    });
-    let mut least_j = f64::INFINITY;
-    plans.retain(|plan| {
-        let is_cheaper = plan.effective_j < least_j;
-        least_j = least_j.min(plan.effective_j);
-        is_cheaper
-    });
-    plans
-}
-
-/// Of plans in any order, those on the lower convex hull of time and effective energy.
-fn lower_hull(plans: Vec<Realised>) -> Vec<Realised> {
-    let mut hull: Vec<Realised> = Vec::new();
-    for c in falling(plans) {
-        while let [.., a, b] = &hull[..] {
-            let over_b = (b.effective_j - a.effective_j) * (c.time_s - a.time_s);
-            let over_c = (c.effective_j - a.effective_j) * (b.time_s - a.time_s);
-            if over_b < over_c {
-                break;
-            }
-            hull.pop();
-        }
-        hull.push(c);
-    }
-    hull
 }
 
 /// Turns choices into rows of the profile, and replays them.

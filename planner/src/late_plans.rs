@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::anchor::Anchor;
 use crate::choices::{Choices, Realised};
-use crate::frontier::falling;
 use crate::late_clocks::LateClocks;
 use crate::late_step::{LateStep, Rates};
 use crate::network::Network;
 use crate::parallel::in_parallel;
+use crate::pareto::falling;
 use crate::pipeline::Pipeline;
 use crate::realise::levels_w;
 use crate::tradeoff::Tradeoffs;
@@ -96,8 +96,8 @@ impl<'a> LatePlans<'a> {
         }));
         known.push(self.fastest());
         known.extend(prompt.iter().cloned());
-        let known = falling(known);
-        let deadlines = deadlines(&known, &falling(prompt));
+        let known = falling(known, Realised::cost);
+        let deadlines = deadlines(&known, &falling(prompt, Realised::cost));
         let deadlines: Vec<(usize, f64)> = deadlines.into_iter().enumerate().collect();
         in_parallel(&deadlines, new, |step, &(place, deadline_s)| {
             let in_time = known.partition_point(|plan| plan.time_s <= deadline_s).max(1);

@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! profile ─ noise ─ pipeline ─ network ─ events ─ relaxation ┬ bound
-//!               │       └───── tradeoff ─ choices            └ anchor ─ realise ┬ frontier ─ plan
-//!            warning                                                            └ late_plans ┘
+//!               │       └───── tradeoff ─ choices            └ anchor ─ realise ─ regimes ┬ frontier ─ plan
+//!            warning                         └ steady ─────────────────────────────┘      └ late_plans ┘
 //! ```
 
 mod anchor;
@@ -34,6 +34,7 @@ mod noise;
 mod order;
 mod order_file;
 mod parallel;
+mod pareto;
 mod pipeline;
 mod plan;
 mod plan_file;
@@ -45,11 +46,13 @@ mod profile_csv;
 mod python_literal;
 mod quantity;
 mod realise;
+mod regimes;
 mod relaxation;
 mod repeats;
 mod replay;
 mod schedule;
 mod settings;
+mod steady;
 mod straggler;
 mod table;
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::convert::Infallible;
 
 use crate::instruction::Instruction;
 use crate::network::Role;
+use crate::pareto::{Cost, falling, lower_hull};
 use crate::pipeline::Pipeline;
 use crate::profile::{Measurement, Profile};
 use crate::units::{Mhz, Stage, Watts};
@@ -20,6 +21,12 @@ pub(crate) struct Choice {
     pub(crate) time_s: f64,
     pub(crate) effective_j: f64,
     pub(crate) frequency: Mhz,
+}
+
+impl Choice {
+    fn cost(&self) -> Cost {
+        (self.time_s, self.effective_j)
+    }
 }
 
 /// The clocks worth choosing for one instruction of one stage.
@@ -34,25 +41,13 @@ pub(crate) struct Tradeoff {
 impl Tradeoff {
     /// Keeps the rows of a table that nothing else beats in both time and effective energy.
     pub(crate) fn new(table: &[Measurement], p2p_power: Watts) -> Self {
-        let mut all: Vec<Choice> = table
-            .iter()
-            .map(|row| Choice {
-                time_s: row.time_s,
-                effective_j: row.energy_j - p2p_power.0 * row.time_s,
-                frequency: row.frequency,
-            })
-            .collect();
-        all.sort_by(|a, b| {
-            a.time_s.total_cmp(&b.time_s).then(a.effective_j.total_cmp(&b.effective_j))
+        let measured = table.iter().map(|row| Choice {
+            time_s: row.time_s,
+            effective_j: row.energy_j - p2p_power.0 * row.time_s,
+            frequency: row.frequency,
         });
-
-        let mut choices: Vec<Choice> = Vec::new();
-        for choice in all {
-            if choices.last().is_none_or(|last| choice.effective_j < last.effective_j) {
-                choices.push(choice);
-            }
-        }
-        let hull = hull(&choices);
+        let choices = falling(measured, Choice::cost);
+        let hull = lower_hull(0..choices.len() as u16, |&i| choices[usize::from(i)].cost());
         Self { choices, hull }
     }
 
@@ -180,24 +175,6 @@ impl Tradeoffs {
             cheapest.map(|choice| choice.map_or(0.0, |c| c.effective_j)).collect();
         self.of.iter().map(|&index| cheapest[usize::from(index)]).sum()
     }
-}
-
-/// Indices of the lower convex hull of points by rising time.
-fn hull(choices: &[Choice]) -> Vec<u16> {
-    let mut hull: Vec<u16> = Vec::new();
-    for (index, c) in (0..).zip(choices) {
-        while let [.., a, b] = hull[..] {
-            let (a, b) = (&choices[usize::from(a)], &choices[usize::from(b)]);
-            let over_b = (b.effective_j - a.effective_j) * (c.time_s - a.time_s);
-            let over_c = (c.effective_j - a.effective_j) * (b.time_s - a.time_s);
-            if over_b < over_c {
-                break;
-            }
-            hull.pop();
-        }
-        hull.push(index);
-    }
-    hull
 }
 
 #[cfg(test)]

@@ -3,8 +3,13 @@
 //! The relaxation mixes clocks freely; a GPU cannot. There are several ways to round, none of them
 //! best everywhere; each leaves some slack, which is filled, best saving per second first.
 
+mod fill;
+mod splice;
+
 use crate::choices::{Assignment, Choices, Realised};
 use crate::network::Network;
+
+pub(crate) use splice::Regimes;
 
 /// Times closer than this are equal, in seconds.
 const TOLERANCE_S: f64 = 1e-12;
@@ -26,6 +31,8 @@ pub(crate) struct Realiser<'a> {
     end_s: Vec<f64>,
     latest_start_s: Vec<f64>,
     latest_end_s: Vec<f64>,
+    /// What `fill` still has to look at.
+    loose: Vec<u32>,
     /// What `alternate` counts and aims at.
     turn: Vec<u32>,
     target: Assignment,
@@ -46,6 +53,7 @@ impl<'a> Realiser<'a> {
             end_s: vec![0.0; n + 1],
             latest_start_s: vec![0.0; n + 1],
             latest_end_s: vec![0.0; n],
+            loose: Vec::with_capacity(n),
             turn: vec![0; n + 1],
         };
         realiser.latest(0.0);
@@ -95,31 +103,6 @@ impl<'a> Realiser<'a> {
             }
         }
         best
-    }
-
-    /// The best plan for a deadline that is one of the plans or can be spliced from two of the
-    /// regimes. Both go from fast to slow and save energy on the way, and the first keeps the
-    /// deadline.
-    pub(crate) fn between(
-        &mut self,
-        regimes: &[Realised],
-        plans: &[Realised],
-        deadline_s: f64,
-    ) -> Realised {
-        let first_slower = |plans: &[Realised]| {
-            plans.partition_point(|plan| plan.time_s <= deadline_s + TOLERANCE_S).max(1)
-        };
-        let mut best = Some(plans[first_slower(plans) - 1].clone());
-        let slower = first_slower(regimes);
-        if let Some(slow) = regimes.get(slower) {
-            let fast = &regimes[slower - 1];
-            for slow_first in [true, false] {
-                self.splice(&fast.assignment, &slow.assignment, slow_first, deadline_s);
-                self.fill(deadline_s);
-                self.keep_if_better(&mut best);
-            }
-        }
-        best.unwrap_or_else(|| self.present())
     }
 
     fn time_s(&self, operation: usize) -> f64 {
@@ -233,58 +216,6 @@ impl<'a> Realiser<'a> {
         }
     }
 
-    /// Slows operations down into the slack that is left, best saving per second first.
-    fn fill(&mut self, deadline_s: f64) {
-        self.earliest();
-        self.latest(deadline_s);
-        let n = self.network.len();
-        for level in 0..self.levels_w.len() {
-            let least_w = self.levels_w[level];
-            for operation in (0..n).rev() {
-                let end = self.latest_end_s(operation);
-                self.slow_down(operation, end - self.start_s[operation], least_w);
-                self.latest_end_s[operation] = end;
-                self.latest_start_s[operation] = end - self.time_s(operation);
-            }
-            for operation in 0..n {
-                let start = self.earliest_start_s(operation);
-                self.slow_down(operation, self.latest_end_s[operation] - start, least_w);
-                self.start_s[operation] = start;
-                self.end_s[operation] = start + self.time_s(operation);
-            }
-        }
-    }
-
-    fn slow_down(&mut self, operation: usize, window_s: f64, least_w: f64) {
-        let present = self.assignment[operation];
-        let most_s = window_s + TOLERANCE_S;
-        self.assignment[operation] =
-            self.choices.worth_slowing_to(operation, present, most_s, least_w);
-    }
-
-    /// One plan up to some point of the step and the other from there on: as much of the slow one
-    /// as the deadline, which the fast one keeps, allows.
-    fn splice(&mut self, fast: &[u32], slow: &[u32], slow_first: bool, deadline_s: f64) {
-        let n = self.network.len();
-        let join = |realiser: &mut Self, slow_ones: usize| {
-            let (first, then, cut) =
-                if slow_first { (slow, fast, slow_ones) } else { (fast, slow, n - slow_ones) };
-            realiser.assignment[..cut].copy_from_slice(&first[..cut]);
-            realiser.assignment[cut..].copy_from_slice(&then[cut..]);
-            realiser.earliest() <= deadline_s + TOLERANCE_S
-        };
-        let (mut fits, mut too_many) = (0, n + 1);
-        while fits + 1 < too_many {
-            let middle = (fits + too_many) / 2;
-            if join(self, middle) {
-                fits = middle;
-            } else {
-                too_many = middle;
-            }
-        }
-        join(self, fits);
-    }
-
     fn present(&mut self) -> Realised {
         Realised {
             time_s: self.earliest(),
@@ -317,7 +248,7 @@ mod tests {
     use crate::tradeoff::Tradeoffs;
     use crate::units::Watts;
 
-    fn with_realiser(check: impl FnOnce(&mut Realiser<'_>, &Choices)) {
+    pub(super) fn with_realiser(check: impl FnOnce(&mut Realiser<'_>, &Choices)) {
         let schedule = Schedule::OneForwardOneBackward;
         let pipeline = Pipeline::new(&unequal(), schedule, 6).unwrap();
         let choices = Choices::new(&Tradeoffs::new(&pipeline, Watts(80.0)));
@@ -326,20 +257,6 @@ mod tests {
 
     fn slowest(choices: &Choices, operations: usize) -> Assignment {
         (0..operations).map(|operation| choices.of(operation).1 - 1).collect()
-    }
-
-    #[test]
-    fn filling_never_breaks_the_deadline_and_saves_energy() {
-        with_realiser(|realiser, choices| {
-            let fastest_s = realiser.fastest_s();
-            let before_j = choices.effective_j(&realiser.assignment);
-            for factor in [1.0, 1.05, 1.2] {
-                realiser.fastest_s();
-                realiser.fill(factor * fastest_s);
-                assert!(realiser.earliest() <= factor * fastest_s + 1e-9);
-                assert!(choices.effective_j(&realiser.assignment) < before_j);
-            }
-        });
     }
 
     #[test]
@@ -360,23 +277,6 @@ mod tests {
                 assert!(deadline_s >= fastest_s - 1e-9);
                 let plan = realiser.round(&duration_s, deadline_s);
                 assert!(plan.time_s <= deadline_s + 1e-9, "{share}");
-            }
-        });
-    }
-
-    #[test]
-    fn a_splice_has_as_much_of_the_slow_plan_as_the_deadline_allows() {
-        with_realiser(|realiser, choices| {
-            let fastest_s = realiser.fastest_s();
-            let fast = realiser.assignment.clone();
-            let slow = slowest(choices, fast.len());
-            for slow_first in [true, false] {
-                realiser.splice(&fast, &slow, slow_first, fastest_s * 1.1);
-                assert!(realiser.earliest() <= fastest_s * 1.1);
-                let slow_ones = realiser.assignment.iter().zip(&slow).filter(|(a, b)| a == b);
-                assert!(slow_ones.count() > 0);
-                realiser.splice(&fast, &slow, slow_first, fastest_s * 10.0);
-                assert_eq!(realiser.assignment, slow);
             }
         });
     }

@@ -1,0 +1,195 @@
+//! Plans that go from one regime to another somewhere in the step.
+//!
+//! Half a step in one regime and half in the next is better than a whole step rounded on its own.
+
+use super::{Realiser, TOLERANCE_S};
+use crate::choices::Realised;
+use crate::network::Network;
+use crate::parallel::in_parallel;
+
+/// Plans to splice others from: each is slower than the one before and saves energy, and no mixture
+/// of two others does better.
+pub(crate) struct Regimes {
+    plans: Vec<Realised>,
+    /// From each to the next.
+    seams: Vec<Seam>,
+}
+
+/// How long a step takes that changes regimes, by the number of operations that come before.
+struct Seam {
+    slow_first_s: Vec<f64>,
+    fast_first_s: Vec<f64>,
+}
+
+/// How far each operation of a plan is from either end of the step, in seconds.
+struct Reach {
+    /// From the start of the step to the operation's end.
+    end_s: Vec<f64>,
+    /// From the operation's start to the end of the step.
+    tail_s: Vec<f64>,
+}
+
+impl Regimes {
+    pub(crate) fn new<'a>(
+        plans: Vec<Realised>,
+        realiser: impl Fn() -> Realiser<'a> + Sync,
+    ) -> Self {
+        let reaches = in_parallel(&plans, &realiser, Realiser::reach);
+        let pairs: Vec<&[Reach]> = reaches.windows(2).collect();
+        let seams = in_parallel(&pairs, &realiser, |realiser, pair| Seam {
+            slow_first_s: changing(realiser.network, &pair[1], &pair[0]),
+            fast_first_s: changing(realiser.network, &pair[0], &pair[1]),
+        });
+        Self { plans, seams }
+    }
+}
+
+impl Realiser<'_> {
+    /// The best plan for a deadline that is one of the plans or can be spliced from two of the
+    /// regimes. Both go from fast to slow and save energy on the way, and the first keeps the
+    /// deadline.
+    pub(crate) fn between(
+        &mut self,
+        regimes: &Regimes,
+        plans: &[Realised],
+        deadline_s: f64,
+    ) -> Realised {
+        let keeps = |time_s: f64| time_s <= deadline_s + TOLERANCE_S;
+        let first_slower =
+            |plans: &[Realised]| plans.partition_point(|plan| keeps(plan.time_s)).max(1);
+        let mut best = Some(plans[first_slower(plans) - 1].clone());
+        let slower = first_slower(&regimes.plans);
+        if let Some(seam) = regimes.seams.get(slower - 1) {
+            let [fast, slow] = [slower - 1, slower].map(|place| &regimes.plans[place].assignment);
+            if let Some(cut) = seam.slow_first_s.iter().rposition(|&time_s| keeps(time_s)) {
+                self.join(slow, fast, cut);
+                self.fill(deadline_s);
+                self.keep_if_better(&mut best);
+            }
+            if let Some(cut) = seam.fast_first_s.iter().position(|&time_s| keeps(time_s)) {
+                self.join(fast, slow, cut);
+                self.fill(deadline_s);
+                self.keep_if_better(&mut best);
+            }
+        }
+        best.unwrap_or_else(|| self.present())
+    }
+
+    /// One plan up to some operation and the other from there on.
+    fn join(&mut self, first: &[u32], then: &[u32], cut: usize) {
+        self.assignment[..cut].copy_from_slice(&first[..cut]);
+        self.assignment[cut..].copy_from_slice(&then[cut..]);
+    }
+
+    /// The middle of one plan between the ends of another, `cut` operations each, with the slack
+    /// that this leaves filled.
+    pub(crate) fn graft(&mut self, ends: &[u32], middle: &[u32], cut: usize) -> Realised {
+        self.assignment.copy_from_slice(ends);
+        let inside = cut..self.network.len() - cut;
+        self.assignment[inside.clone()].copy_from_slice(&middle[inside]);
+        let makespan_s = self.earliest();
+        self.fill(makespan_s);
+        self.present()
+    }
+
+    fn reach(&mut self, plan: &Realised) -> Reach {
+        self.assignment.clone_from(&plan.assignment);
+        self.earliest();
+        self.latest(0.0);
+        let tail_s = self.latest_start_s.iter().map(|start_s| -start_s).collect();
+        Reach { end_s: self.end_s.clone(), tail_s }
+    }
+}
+
+/// How long a step takes that is run as one plan up to some operation and as another from there on,
+/// for every such operation.
+fn changing(network: &Network, first: &Reach, then: &Reach) -> Vec<f64> {
+    let n = network.len();
+    let mut time_s = vec![0.0; n + 1];
+    // The longest way through the step goes over from one plan to the other once.
+    let mut goes_over = |from: Option<usize>, to: usize| {
+        let way_s = from.map_or(0.0, |from| first.end_s[from]) + then.tail_s[to];
+        for time_s in &mut time_s[from.map_or(0, |from| from + 1)..=to] {
+            *time_s = f64::max(*time_s, way_s);
+        }
+    };
+    let none = [n as u32; 2];
+    for operation in 0..n {
+        if network.predecessors[operation] == none {
+            goes_over(None, operation);
+        }
+        let successors = network.successors[operation];
+        if successors == none {
+            goes_over(Some(operation), n);
+        }
+        for successor in successors.map(|successor| successor as usize) {
+            if successor < n {
+                goes_over(Some(operation), successor);
+            }
+        }
+    }
+    time_s
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::with_realiser;
+    use super::*;
+
+    /// The fastest plan, and the one of least energy in some more time.
+    fn fast_and_slow(realiser: &mut Realiser<'_>) -> [Realised; 2] {
+        let fastest_s = realiser.fastest_s();
+        let fast = realiser.present();
+        realiser.fill(1.3 * fastest_s);
+        [fast, realiser.present()]
+    }
+
+    #[test]
+    fn a_seam_knows_how_long_the_step_takes_wherever_the_regime_changes() {
+        with_realiser(|realiser, _| {
+            let [fast, slow] = fast_and_slow(realiser);
+            let reaches = [realiser.reach(&fast), realiser.reach(&slow)];
+            let changing = changing(realiser.network, &reaches[1], &reaches[0]);
+            assert_eq!(changing.len(), fast.assignment.len() + 1);
+            for (cut, time_s) in changing.into_iter().enumerate() {
+                realiser.join(&slow.assignment, &fast.assignment, cut);
+                assert!((realiser.earliest() - time_s).abs() < 1e-9, "{cut}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_splice_has_as_much_of_the_slow_regime_as_the_deadline_allows() {
+        with_realiser(|realiser, choices| {
+            let ends = fast_and_slow(realiser);
+            let between_s = (ends[0].time_s + ends[1].time_s) / 2.0;
+            let (network, plans) = (realiser.network, ends.to_vec());
+            let regimes = Regimes::new(plans, || Realiser::new(network, choices));
+            let spliced = realiser.between(&regimes, &ends, between_s);
+            assert!(spliced.time_s <= between_s + 1e-9);
+            let share = (spliced.effective_j - ends[1].effective_j)
+                / (ends[0].effective_j - ends[1].effective_j);
+            assert!((0.1..0.8).contains(&share), "{share}");
+            let beyond = realiser.between(&regimes, &ends, 2.0 * ends[1].time_s);
+            assert_eq!(beyond.assignment, ends[1].assignment);
+        });
+    }
+
+    #[test]
+    fn a_graft_has_the_ends_of_one_plan_and_between_them_nothing_faster_than_the_other() {
+        with_realiser(|realiser, _| {
+            let [fast, slow] = fast_and_slow(realiser);
+            let graft = realiser.graft(&fast.assignment, &slow.assignment, 5);
+            assert!(fast.time_s < graft.time_s && graft.time_s < slow.time_s);
+            assert!(fast.effective_j > graft.effective_j);
+            let inside = 5..fast.assignment.len() - 5;
+            let is_no_faster = |(graft, slow): (&u32, &u32)| graft >= slow;
+            assert!(
+                graft.assignment[inside.clone()]
+                    .iter()
+                    .zip(&slow.assignment[inside])
+                    .all(is_no_faster)
+            );
+        });
+    }
+}

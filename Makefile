@@ -4,7 +4,7 @@
 SHELL := /bin/bash -o pipefail
 PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-.PHONY: help setup build programs pages install deb demo test test-booted soak lint bench audit clean
+.PHONY: help setup build programs pages install deb demo test test-booted fuzz soak lint bench audit clean
 
 help: ## Show what there is to make
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -77,6 +77,10 @@ soak: ## Kill at random, a thousand times, in a booted Debian, as root (takes an
 	@scripts/setup --booted
 	cargo build --workspace --all-targets
 	cargo test -p pfo-tests --test soak -- --ignored --nocapture
+
+fuzz: ## Fuzz everything that is read from somebody else, for FUZZ_SECONDS (60) each
+	@scripts/setup --fuzz
+	fuzz/run $(or $(FUZZ_SECONDS),60)
 
 lint: ## Check format, lints, documentation, dependencies and the unit's hardening
 	@scripts/setup --lint

@@ -177,7 +177,11 @@ impl Config {
         Self::parse(&text, path)
     }
 
-    pub(crate) fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+    /// Checks the text of a configuration file; `path` is what errors name.
+    ///
+    /// # Errors
+    /// If it is not TOML, has an unknown key or a value that cannot be.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let wrong = |at: usize, message: &str| {
             let (line, column) = position(text, at);
             let message = message.trim_end().replace('\n', "; ");

@@ -72,17 +72,11 @@ impl JobFiles {
 
     fn read_one(&self, path: &Path) -> Result<JobRecord, String> {
         let bytes = fs::read(path).map_err(|error| error.to_string())?;
-        let content: OnDisk = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
-        if content.format != FORMAT {
-            return Err(format!("its format is {:?}, not {FORMAT:?}", content.format));
+        let record = parse(&bytes, &self.boot_id)?;
+        if self.path(&record.key()) != path {
+            return Err(format!("it is of job {}", record.job));
         }
-        if content.boot_id != self.boot_id {
-            return Err("it is of another boot".into());
-        }
-        if self.path(&content.job.key()) != path {
-            return Err(format!("it is of job {}", content.job.job));
-        }
-        Ok(content.job)
+        Ok(record)
     }
 
     /// A job's name may have slashes, but never an exclamation mark.
@@ -90,6 +84,21 @@ impl JobFiles {
         let name = key.name.as_str().replace('/', "!");
         self.directory.join(format!("{}-{name}.json", key.uid))
     }
+}
+
+/// The record in the bytes of a file.
+///
+/// # Errors
+/// In words, if they are no record, or one of another boot.
+pub fn parse(bytes: &[u8], boot_id: &str) -> Result<JobRecord, String> {
+    let content: OnDisk = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    if content.format != FORMAT {
+        return Err(format!("its format is {:?}, not {FORMAT:?}", content.format));
+    }
+    if content.boot_id != boot_id {
+        return Err("it is of another boot".into());
+    }
+    Ok(content.job)
 }
 
 #[cfg(test)]

@@ -200,11 +200,17 @@ fn read(path: &Path, boot_id: &str) -> Result<Vec<Entry>, LedgerError> {
             return Err(LedgerError::Io { action: "read", path: path.to_owned(), source });
         }
     };
-    let invalid = |reason: String| LedgerError::Invalid { path: path.to_owned(), reason };
-    let content: OnDisk =
-        serde_json::from_slice(&bytes).map_err(|error| invalid(error.to_string()))?;
+    parse(&bytes, boot_id).map_err(|reason| LedgerError::Invalid { path: path.to_owned(), reason })
+}
+
+/// The entries of a ledger file, if it is of this boot.
+///
+/// # Errors
+/// In words, if the bytes are not a ledger.
+pub fn parse(bytes: &[u8], boot_id: &str) -> Result<Vec<Entry>, String> {
+    let content: OnDisk = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if content.format != FORMAT {
-        return Err(invalid(format!("its format is {:?}, not {FORMAT:?}", content.format)));
+        return Err(format!("its format is {:?}, not {FORMAT:?}", content.format));
     }
     Ok(if content.boot_id == boot_id { content.entries } else { Vec::new() })
 }

@@ -106,7 +106,11 @@ pub async fn open(
     }
 }
 
-fn check_position(hello: &Hello) -> Result<(), Refusal> {
+/// Checks where a rank says that it stands.
+///
+/// # Errors
+/// The first number that contradicts another one.
+pub fn check_position(hello: &Hello) -> Result<(), Refusal> {
     let p = &hello.position;
     let world = [p.dp_degree, p.tp_degree]
         .iter()

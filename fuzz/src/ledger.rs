@@ -1,0 +1,18 @@
+//! What the last daemon left on disk: the ledger and the records of jobs. A record that is one makes a
+//! job, or is refused; it never makes one that cannot be kept again.
+use pfod::job_record::JobRecord;
+use pfod::{job_file, ledger};
+
+const BOOT: &str = "b";
+
+/// The target.
+pub fn ledger(bytes: &[u8]) {
+    let _ = ledger::parse(bytes, BOOT);
+    if let Ok(record) = job_file::parse(bytes, BOOT)
+        && let Ok(job) = record.restore(&[])
+    {
+        let again = JobRecord::of(&job, true);
+        assert!(again.is_some() || job.members().swaps.is_empty());
+        let _ = job.swap(&pfo_protocol::SwapTarget::Previous, 0);
+    }
+}

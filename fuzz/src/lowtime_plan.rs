@@ -1,0 +1,12 @@
+//! A plan file of lowtime, Perseus or Zeus, which is Python and parsed without running it.
+
+use pfo_planner::{LowtimePlan, Schedule};
+
+/// The target.
+pub fn lowtime_plan(bytes: &[u8]) {
+    let likely = LowtimePlan::is_likely(bytes);
+    let Ok(plan) = LowtimePlan::from_bytes(bytes) else { return };
+    assert!(likely, "what is such a file looks like one");
+    let _ = plan.num_microbatches(Schedule::OneForwardOneBackward);
+    let _ = plan.num_microbatches(Schedule::EarlyRecomputation);
+}

@@ -13,15 +13,17 @@ use tokio::time::{Instant, sleep};
 
 use crate::cli::ConfigSource;
 use crate::config::Config;
+use crate::connections::Connections;
 use crate::driver_watch::watch_driver;
 use crate::journal;
 use crate::ledger::{Ledger, LedgerError};
 use crate::listen::{ListenError, Passed, listen};
+use crate::log_limit::tell_left_out;
 use crate::node::Node;
 use crate::notify;
 use crate::reload::{config_status, look_up_names_again, reload, warn_of_unknown};
 use crate::resume::resume;
-use crate::serve::{Connections, accept};
+use crate::serve::accept;
 use crate::sys::allow_interruptions;
 
 /// Sessions have so long to restore their clocks when the daemon stops.
@@ -94,6 +96,7 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> 
         accepting.spawn(accept(Arc::clone(&node), listener, Arc::clone(&open)));
     }
     tokio::spawn(restore_later(Arc::clone(&node)));
+    tokio::spawn(tell_left_out());
     tokio::spawn(watch_driver(Arc::clone(&node)));
     tokio::spawn(look_up_later(Arc::clone(&node)));
     if let Some(period) = watchdog_enabled().ok().filter(|period| *period > 0) {

@@ -246,6 +246,12 @@ impl JobPlan {
         &self.stages
     }
 
+    /// How many instructions all stages have.
+    #[must_use]
+    pub fn instructions(&self) -> usize {
+        self.stages.iter().map(|planned| planned.len()).sum()
+    }
+
     /// The microbatches of a step.
     #[must_use]
     pub fn num_microbatches(&self) -> u32 {

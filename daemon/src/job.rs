@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use pfo_planner::Plan;
-use pfo_protocol::{Hello, JobName, Refusal, RefusalCode, SwapTarget};
+use pfo_protocol::{Hello, JobName, PlanStatus, Refusal, RefusalCode, SwapTarget};
 
 use crate::fit::{JobPlan, Misfit, RankShape};
 use crate::gpu::GpuFacts;
@@ -14,8 +14,14 @@ use crate::lease::Session;
 use crate::measure::RankWindows;
 use crate::swap::Swap;
 
-/// Swaps remembered for the names of their measured windows.
-const KEPT_SWAPS: usize = 16;
+/// The last swap and, for a rollback, the one before it.
+pub const KEPT_SWAPS: usize = 2;
+
+/// What the plans of older swaps were called, for their measured windows.
+const KEPT_NAMES: usize = 16;
+
+/// Ranks that have left whose measurements are kept.
+const KEPT_RANKS: usize = 1024;
 
 /// Jobs of different users may have the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,8 +65,10 @@ pub struct Members {
     pub ranks: BTreeMap<u32, Member>,
     /// The plan that waits for a swap.
     pub loaded: Option<Arc<JobPlan>>,
-    /// Every swap that is remembered, oldest first; the last one is the newest.
+    /// The last swaps, oldest first; the last one is the newest.
     pub swaps: VecDeque<Arc<Swap>>,
+    /// The numbers of those before, and what their plans were called.
+    pub former: VecDeque<(u64, Option<PlanStatus>)>,
     /// When the first rank came from which on all is measured.
     pub measured_since: Option<Instant>,
     /// Joules of the sessions that have ended.
@@ -177,18 +185,41 @@ impl Job {
         let measured = session.progress.measured.load();
         members.ended_energy_j += measured.energy_j;
         members.ended_windows.entry(session.holder.rank).or_default().merge(&measured.windows);
+        if members.ended_windows.len() > KEPT_RANKS {
+            members.ended_windows.pop_first();
+        }
         members.ranks.retain(|_, member| member.session.holder.session != session.holder.session);
         if members.ranks.is_empty() {
             members.empty_since = Some(Instant::now());
         }
     }
 
-    /// Checks a plan against the job and keeps it for a swap.
+    /// Instructions of all plans that are kept.
+    #[must_use]
+    pub fn planned_instructions(&self) -> usize {
+        let members = self.members();
+        let plans = members.swaps.iter().filter_map(|swap| swap.plan.as_ref());
+        plans.chain(&members.loaded).map(|plan| plan.instructions()).sum()
+    }
+
+    /// Checks a plan of at most so many instructions against the job and keeps it for a swap.
     ///
     /// # Errors
-    /// If the bytes are not a plan, or it does not fit: the first difference.
-    pub fn load(&self, label: String, bytes: &[u8]) -> Result<Arc<JobPlan>, Refusal> {
+    /// If the bytes are not a plan, it is too large, or it does not fit: the first difference.
+    pub fn load(&self, label: String, bytes: &[u8], most: usize) -> Result<Arc<JobPlan>, Refusal> {
         let plan = Plan::from_json(bytes).map_err(|error| does_not_fit(error.to_string()))?;
+        let instructions = plan.num_instructions();
+        if instructions > most {
+            return Err(Refusal::new(
+                RefusalCode::LimitReached,
+                format!(
+                    "the plan has {instructions} instructions, but the plans that user {} keeps \
+                     leave room for {most}",
+                    self.key.uid
+                ),
+                "plans are forgotten a quarter of an hour after the last rank of their job has left",
+            ));
+        }
         let mut members = self.members();
         let number = members.plans_made + 1;
         let plan = JobPlan::new(number, label, &plan)
@@ -287,8 +318,13 @@ impl Job {
             members.loaded = None;
         }
         members.swaps.push_back(Arc::clone(&swap));
-        if members.swaps.len() > KEPT_SWAPS {
-            members.swaps.pop_front();
+        if members.swaps.len() > KEPT_SWAPS
+            && let Some(former) = members.swaps.pop_front()
+        {
+            members.former.push_back((former.number, former.plan.as_ref().map(|p| p.status())));
+        }
+        if members.former.len() > KEPT_NAMES {
+            members.former.pop_front();
         }
         Ok(swap)
     }
@@ -348,7 +384,7 @@ mod tests {
     }
 
     fn load(job: &Job, mhz: u32) -> Result<Arc<JobPlan>, Refusal> {
-        job.load(format!("{mhz}"), plan(mhz).as_bytes())
+        job.load(format!("{mhz}"), plan(mhz).as_bytes(), usize::MAX)
     }
 
     #[test]

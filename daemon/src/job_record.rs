@@ -13,9 +13,6 @@ use crate::lease::Session;
 use crate::monotonic::now_ns;
 use crate::swap::Swap;
 
-/// The last swap and, for a rollback, the one before it.
-const KEPT_SWAPS: usize = 2;
-
 /// A job as the next daemon finds it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -58,8 +55,7 @@ impl JobRecord {
         let members = job.members();
         let left = members.empty_since.map(|since| since.elapsed());
         let left = left.or_else(|| ending.then_some(Duration::ZERO));
-        let older = members.swaps.len().saturating_sub(KEPT_SWAPS);
-        let swaps: Vec<_> = members.swaps.iter().skip(older).cloned().collect();
+        let swaps = members.swaps.clone();
         drop(members);
         (!swaps.is_empty()).then(|| Self {
             uid: job.key.uid,
@@ -161,7 +157,7 @@ mod tests {
     fn job_after(swaps: &[(u32, u64)]) -> Job {
         let job = Job::new(JobKey { uid: 7, name: "team/j".parse().unwrap() }, 1);
         for (mhz, step) in swaps {
-            job.load(format!("{mhz}.json"), plan(*mhz).as_bytes()).unwrap();
+            job.load(format!("{mhz}.json"), plan(*mhz).as_bytes(), usize::MAX).unwrap();
             job.swap(&SwapTarget::Loaded, *step).unwrap();
         }
         job

@@ -17,6 +17,11 @@ const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
 /// Jobs without ranks that one user may leave behind.
 const EMPTY_PER_USER: usize = 32;
 
+/// Instructions of all plans that the jobs of one user keep, and of those that all users keep. One takes
+/// 16 bytes.
+const PLANNED_PER_USER: usize = 2_000_000;
+const PLANNED: usize = 6_000_000;
+
 /// All jobs.
 #[derive(Debug)]
 pub struct Jobs {
@@ -118,6 +123,16 @@ impl Jobs {
                 "see `pfoctl status` for the jobs that are",
             )),
         }
+    }
+
+    /// How many instructions another plan of this user may have.
+    #[must_use]
+    pub fn room_for_plans(&self, uid: u32) -> usize {
+        let sizes = self.all().into_iter().map(|job| (job.key.uid, job.planned_instructions()));
+        let (own, all) = sizes.fold((0, 0), |(own, all), (owner, size)| {
+            (if owner == uid { own + size } else { own }, all + size)
+        });
+        PLANNED_PER_USER.saturating_sub(own).min(PLANNED.saturating_sub(all))
     }
 
     /// Every job, by owner and name.

@@ -12,6 +12,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 use crate::journal::MESSAGE_IDS;
+use crate::log_limit::Limit;
 
 /// Begins to log. `PFO_LOG` sets the level, `info` without it.
 pub fn begin() {
@@ -21,7 +22,7 @@ pub fn begin() {
         .from_env_lossy();
     // systemd sets JOURNAL_STREAM where standard error is the journal.
     let journal = std::env::var_os("JOURNAL_STREAM").and_then(|_| journal().ok());
-    let registry = tracing_subscriber::registry().with(filter);
+    let registry = tracing_subscriber::registry().with(filter).with(Limit);
     match journal {
         Some(journal) => registry.with(journal).init(),
         None => {

@@ -13,12 +13,13 @@ use pfo_protocol::{ClosingReason, Event, Frame, FrameError, Kind, Mark, Unit};
 use crate::clocks::{ClockError, Clocks};
 use crate::cursor::{Cursor, Finished, Mismatch, Wish};
 use crate::fit::JobPlan;
+use crate::flood::{self, Flood};
 use crate::grant::Rules;
 use crate::job::Job;
 use crate::journal;
 use crate::lease::{Ending, Session};
 use crate::measure::Measured;
-use crate::monotonic::now_ns;
+use crate::monotonic::{computed_ns, now_ns};
 use crate::pace::{Pace, Room};
 use crate::progress::Progress;
 use crate::swap::Swap;
@@ -147,6 +148,8 @@ impl Rank {
         let _reading = session.read_by_this_thread();
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut filled = 0;
+        let clocks = || flood::Clocks { now_ns: now_ns(), computed_ns: computed_ns() };
+        let mut flood = Flood::new(clocks());
         loop {
             match session.stream().read(&mut buffer[filled..]) {
                 Ok(0) => return self.closed().unwrap_or(End::HungUp),
@@ -165,6 +168,9 @@ impl Rank {
                 return End::Closed(ClosingReason::GpuLost, error.to_string());
             }
             self.account();
+            if let Some(pause) = flood.read(filled == buffer.len(), clocks) {
+                std::thread::sleep(pause);
+            }
             buffer.copy_within(taken..filled, 0);
             filled -= taken;
             if let Some(end) = self.closed().or_else(|| self.handed_over(filled)) {

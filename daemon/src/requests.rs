@@ -65,7 +65,7 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
         Request::PlanLoad { job, label, plan } => {
             let job = select(node, authority, peer, &job, change_plan)?;
             check_label(&label)?;
-            let plan = job.load(label, &plan)?;
+            let plan = job.load(label, &plan, node.jobs.room_for_plans(job.key.uid))?;
             tracing::info!(
                 uid = peer.uid, pid = peer.pid, job = %job.key.name, plan = plan.number,
                 "loaded plan {}", plan.label

@@ -1,10 +1,9 @@
 //! Accepting connections and answering them, on the one thread of the runtime. A session leaves
 //! for a thread of its own as soon as it holds its lease.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use interprocess::local_socket::traits::tokio::Listener as _;
@@ -16,6 +15,7 @@ use pfo_protocol::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
+use crate::connections::{Connections, Entered, Room};
 use crate::lease::Session;
 use crate::node::Node;
 use crate::peer::{Peer, watch_process};
@@ -30,9 +30,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// After an error that will not go away at once, such as no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Connections of one user beside its sessions.
-const REQUESTS_PER_USER: u32 = 16;
 
 /// Stack of a rank's thread, which calls into the driver.
 const RANK_STACK_BYTES: usize = 512 * 1024;
@@ -58,66 +55,23 @@ pub async fn accept(node: Arc<Node>, listener: Listener, open: Arc<Connections>)
     }
 }
 
-/// How many connections each user has open. Those of sessions count only as sessions.
-#[derive(Debug, Default)]
-pub struct Connections {
-    by_user: Mutex<HashMap<u32, u32>>,
-}
-
-impl Connections {
-    fn enter(self: &Arc<Self>, uid: u32, most: u32) -> Result<Entered, Refusal> {
-        let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: u32 = by_user.values().sum();
-        let own = by_user.get(&uid).copied().unwrap_or(0);
-        let refused = |message: String, remedy: &str| {
-            Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
-        };
-        // Root gets in even when everybody else is at the limit.
-        if uid != 0 && own >= REQUESTS_PER_USER {
-            let message = format!("user {uid} has {own} connections open, and may not have more");
-            return refused(message, "close some");
-        }
-        if uid != 0 && all >= most {
-            let message = format!("{all} connections are open, the administrator allows {most}");
-            return refused(message, "try again later, or ask for a higher limits.connections");
-        }
-        by_user.insert(uid, own + 1);
-        Ok(Entered { open: Arc::clone(self), uid })
-    }
-}
-
-struct Entered {
-    open: Arc<Connections>,
-    uid: u32,
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        let mut by_user = self.open.by_user.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = by_user.get_mut(&self.uid) {
-            *count -= 1;
-            if *count == 0 {
-                by_user.remove(&self.uid);
-            }
-        }
-    }
-}
-
 async fn connection(node: &Arc<Node>, stream: Stream, open: &Arc<Connections>) {
     let Ok(peer) = Peer::of(&stream) else { return };
-    let _entered = match open.enter(peer.uid, node.settings().config.limits.connections.get()) {
+    let entered = match open.enter(peer.uid, node.settings().config.limits.connections.get()) {
         Ok(entered) => entered,
         Err(refusal) => return refuse(&stream, &peer, refusal).await,
     };
     loop {
-        match timeout(REQUEST_TIMEOUT, read_message(&stream)).await {
-            Ok(Ok(ClientMessage::Request(request))) => {
-                let response = answer(node, &peer, request).await;
+        match timeout(REQUEST_TIMEOUT, read_message(&stream, &entered)).await {
+            Ok(Ok((ClientMessage::Request(request), _room))) => {
+                entered.turn().await;
+                let Some(response) = answer(node, &peer, request, &stream).await else { return };
                 if !send(&stream, &DaemonMessage::Response(response)).await {
                     return;
                 }
             }
-            Ok(Ok(ClientMessage::Hello(hello))) => {
+            Ok(Ok((ClientMessage::Hello(hello), _))) => {
+                entered.turn().await;
                 return match start_session(node, &peer, hello, &stream).await {
                     Ok(()) => {}
                     Err(refusal) => refuse(&stream, &peer, refusal).await,
@@ -131,7 +85,7 @@ async fn connection(node: &Arc<Node>, stream: Stream, open: &Arc<Connections>) {
             // There is nobody to tell: the peer is gone, silent, or in a session that has ended.
             Ok(
                 Err(FrameError::Io(_) | FrameError::Truncated)
-                | Ok(ClientMessage::Event(_) | ClientMessage::Goodbye),
+                | Ok((ClientMessage::Event(_) | ClientMessage::Goodbye, _)),
             )
             | Err(_) => return,
             Ok(Err(error)) => {
@@ -143,21 +97,45 @@ async fn connection(node: &Arc<Node>, stream: Stream, open: &Arc<Connections>) {
     }
 }
 
-async fn answer(node: &Arc<Node>, peer: &Peer, request: Request) -> Response {
+/// None if nobody is left to be answered.
+async fn answer(
+    node: &Arc<Node>,
+    peer: &Peer,
+    request: Request,
+    stream: &Stream,
+) -> Option<Response> {
     let wait = matches!(request, Request::PlanSwap { wait: true, .. });
     let (node, peer) = (Arc::clone(node), peer.clone());
     // Plans are parsed and drivers asked away from the thread that accepts connections.
     let decided =
         tokio::task::spawn_blocking(move || requests::decide(&node, &peer, request)).await;
     match decided {
-        Ok(requests::Decision::Answer(response)) => response,
+        Ok(requests::Decision::Answer(response)) => Some(response),
         Ok(requests::Decision::Swap(swap)) => {
             if wait {
-                requests::wait_for_swap(&swap).await;
+                tokio::select! {
+                    () = requests::wait_for_swap(&swap) => {}
+                    () = hung_up(stream) => return None,
+                }
             }
-            Response::Swapped(requests::swapped(&swap))
+            Some(Response::Swapped(requests::swapped(&swap)))
         }
-        Err(error) => Response::Refused(Refusal::new(RefusalCode::Internal, error.to_string(), "")),
+        Err(error) => {
+            Some(Response::Refused(Refusal::new(RefusalCode::Internal, error.to_string(), "")))
+        }
+    }
+}
+
+/// Waits until nobody can be answered over a connection, whatever else is still to be read from it.
+async fn hung_up(stream: &Stream) {
+    let watched = stream.as_fd().try_clone_to_owned().and_then(sys::register);
+    let Ok(watched) = watched else { return std::future::pending().await };
+    loop {
+        match watched.writable().await {
+            Ok(ready) if ready.ready().is_write_closed() => return,
+            Ok(mut ready) => ready.clear_ready(),
+            Err(_) => return,
+        }
     }
 }
 
@@ -203,17 +181,21 @@ async fn end_with_process(pidfd: OwnedFd, session: Weak<Session>) {
     }
 }
 
-async fn read_message(mut stream: &Stream) -> Result<ClientMessage, FrameError> {
+async fn read_message(
+    mut stream: &Stream,
+    entered: &Entered,
+) -> Result<(ClientMessage, Option<Room>), FrameError> {
     let mut header = [0; HEADER_BYTES];
     stream.read_exact(&mut header).await.map_err(FrameError::reading)?;
     let Header { kind, length } = Header::parse(header)?;
+    let room = entered.room_for(length).await;
     // Grows with what arrives, not with what is announced.
     let mut payload = Vec::new();
     stream.take(length as u64).read_to_end(&mut payload).await.map_err(FrameError::reading)?;
     if payload.len() < length {
         return Err(FrameError::Truncated);
     }
-    ClientMessage::from_payload(kind, &payload)
+    Ok((ClientMessage::from_payload(kind, &payload)?, room))
 }
 
 async fn send(mut stream: &Stream, message: &DaemonMessage) -> bool {

@@ -153,10 +153,11 @@ fn windows(members: &Members) -> Vec<Window> {
         .into_iter()
         .map(|(number, ranks)| {
             let swap = members.swaps.iter().find(|swap| swap.number == number);
-            let plan = swap.and_then(|swap| swap.plan.as_ref());
+            let plan = swap.and_then(|swap| swap.plan.as_ref()).map(|plan| plan.status());
+            let former = || members.former.iter().find(|(former, _)| *former == number);
             let steps = |window: &RankWindow| window.steps as f64;
             Window {
-                plan: plan.map(|plan| plan.status()),
+                plan: plan.or_else(|| former()?.1.clone()),
                 ranks: ranks.len() as u32,
                 steps: ranks.iter().map(|window| window.steps).min().unwrap_or(0),
                 iteration_time_s: ranks.iter().map(|w| w.time_s / steps(w)).fold(0.0, f64::max),

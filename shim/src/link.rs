@@ -10,7 +10,8 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, socket,
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, setsockopt, socket,
+    sockopt,
 };
 use pfo_protocol::{
     ClientMessage, DaemonMessage, EVENT_FRAME_BYTES, Event, Frame, FrameError, HEADER_BYTES,
@@ -21,6 +22,9 @@ use crate::fork::ClosedInChildren;
 use crate::problem::Problem;
 
 const NEVER_WAIT: MsgFlags = MsgFlags::MSG_DONTWAIT.union(MsgFlags::MSG_NOSIGNAL);
+
+/// Bytes of the kernel's memory, of which an event takes hundreds.
+const ROOM_FOR_EVENTS: usize = 4 * 1024 * 1024;
 
 /// More than any frame about a session.
 pub(crate) const SESSION_ANSWER: usize = HEADER_BYTES + 4096;
@@ -55,6 +59,8 @@ impl Link {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
         let closed_in_children = ClosedInChildren::register(fd.as_raw_fd());
+        // What the kernel allows, if that is less: what does not fit while the daemon restarts is lost.
+        let _ = setsockopt(&fd, sockopt::SndBuf, &ROOM_FOR_EVENTS);
         connect(fd.as_raw_fd(), &address)?;
         Ok(Self { _closed_in_children: closed_in_children, stream: fd.into() })
     }

@@ -135,3 +135,19 @@ fn calls_may_come_from_any_thread() {
     }
     assert_eq!(counters.dropped, 0);
 }
+
+#[test]
+fn more_events_wait_for_a_daemon_that_does_not_read_than_in_a_socket_as_it_comes() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let (session, _peer) = place.session(&daemon);
+    while session.counters().dropped == 0 {
+        session.step_begin();
+    }
+    let (usual, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    usual.set_nonblocking(true).unwrap();
+    let event = [0; pfo_protocol::EVENT_FRAME_BYTES];
+    let fit = (0..).take_while(|_| std::io::Write::write(&mut &usual, &event).is_ok()).count();
+    let sent = session.counters().sent as usize;
+    assert!(sent > fit * 3 / 2, "{sent} events fit, {fit} by default");
+}

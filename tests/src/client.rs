@@ -113,6 +113,11 @@ impl Client {
         self.stream.set_read_timeout(Some(patience)).unwrap();
     }
 
+    /// Lets no write take longer than this.
+    pub fn be_patient_for_writing(&mut self, patience: Duration) {
+        self.stream.set_write_timeout(Some(patience)).unwrap();
+    }
+
     /// Hangs up one direction: nothing more will be sent.
     pub fn finish_sending(&mut self) {
         self.stream.shutdown(std::net::Shutdown::Write).unwrap();

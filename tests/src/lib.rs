@@ -27,4 +27,5 @@ pub mod relay;
 pub mod service_manager;
 pub mod skip;
 pub mod trainer;
+pub mod undisturbed;
 pub mod wait;

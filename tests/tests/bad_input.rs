@@ -1,128 +1,20 @@
 //! Bytes at the socket that no well-behaved client sends. A well-behaved rank trains all the while, and
 //! notices nothing.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use pfo_protocol::{
-    ClientMessage, Closing, ClosingReason, DaemonMessage, Event, GpuName, Hello, Instruction,
-    LARGEST_PAYLOAD, Mark, Refusal, RefusalCode, Request, Response, Unit, Unsupported,
+    ClientMessage, DaemonMessage, Event, Hello, Instruction, LARGEST_PAYLOAD, Mark, Refusal,
+    RefusalCode, Request, Response, Unit, Unsupported,
 };
-use pfo_tests::client::{Client, hello};
+use pfo_tests::client::Client;
 use pfo_tests::control::job;
 use pfo_tests::identity::Identity;
 use pfo_tests::needs_root;
-use pfo_tests::node::{Node, Setup};
+use pfo_tests::node::Setup;
 use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
 use pfo_tests::relay::Relay;
-
-const GOOD_JOB: &str = "good";
-
-/// The GPU that the bad clients name; the good one has GPU 0.
-const GPU: usize = 1;
-
-/// A node on which a rank trains on a plan, and minds nobody else.
-struct Undisturbed {
-    enough: Arc<AtomicBool>,
-    good: Option<JoinHandle<()>>,
-    session: u64,
-    pid: u32,
-    node: Node,
-}
-
-impl Undisturbed {
-    fn start() -> Self {
-        Self::start_with(&Setup::default())
-    }
-
-    fn start_with(setup: &Setup) -> Self {
-        let mut node = Node::start_with(setup);
-        let rank = Rank::open(&node, GOOD_JOB, 0, 1, 2);
-        node.take_up(GOOD_JOB, &TestPlan::distinct(1, 2, 600).to_json());
-        let session = node.rank(GOOD_JOB, 0).session;
-        let enough = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&enough);
-        let train = move || {
-            while !stop.load(Ordering::Relaxed) {
-                rank.step();
-                // A busy machine may keep the daemon from reading for so many steps as fit in a socket.
-                thread::sleep(Duration::from_millis(10));
-            }
-            assert_eq!(rank.session.problem(), None);
-            assert_eq!(rank.session.counters().dropped, 0);
-        };
-        let pid = node.daemon().process.pid();
-        Self { enough, good: Some(thread::spawn(train)), session, pid, node }
-    }
-
-    fn connect(&self) -> Client {
-        Client::connect(&self.node.socket())
-    }
-
-    fn hello(&self) -> Hello {
-        hello("bad", 0, 1, GpuName::Uuid(self.node.machine.uuid(GPU)))
-    }
-
-    /// A client whose session holds GPU 1.
-    fn in_session(&self) -> Client {
-        let mut client = self.connect();
-        client.open(self.hello()).unwrap();
-        client
-    }
-
-    /// Checks that nothing happened but an answer to whoever asked for it.
-    fn assert_nothing_else_happened(mut self) {
-        let node = &mut self.node;
-        let step = node.rank(GOOD_JOB, 0).step;
-        node.until_so("the good rank trains on", || {
-            node.rank(GOOD_JOB, 0).step > step.map(|step| step + 3)
-        });
-        let good = node.rank(GOOD_JOB, 0);
-        assert_eq!((good.session, good.mismatched_steps, good.lost_events), (self.session, 0, 0));
-        node.until_is("sessions", &1, || node.status().daemon.sessions);
-        let daemon = node.status().daemon;
-        assert_eq!(daemon.pid, self.pid, "the daemon is another one");
-        self.enough.store(true, Ordering::Relaxed);
-        self.good.take().unwrap().join().unwrap();
-        self.node.assert_only_locked(&[]);
-    }
-
-    /// Sends bytes as the first thing on a connection; returns the refusal.
-    fn refused_at_once(&self, bytes: &[u8]) -> String {
-        let mut client = self.connect();
-        client.send(bytes);
-        let message = malformed(&mut client);
-        client.assert_ended();
-        message
-    }
-
-    /// Sends bytes in a session; returns why the daemon ended it.
-    fn closed_in_session(&self, bytes: &[u8]) -> String {
-        let mut client = self.in_session();
-        client.send(bytes);
-        let answer = client.answer();
-        client.assert_ended();
-        match answer {
-            Ok(DaemonMessage::Closing(Closing { reason: ClosingReason::Malformed, message })) => {
-                self.node.until_is("sessions", &1, || self.node.status().daemon.sessions);
-                message
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-fn malformed(client: &mut Client) -> String {
-    match client.answer() {
-        Ok(DaemonMessage::Refusal(Refusal { code: RefusalCode::Malformed, message, .. })) => {
-            message
-        }
-        other => panic!("{other:?}"),
-    }
-}
+use pfo_tests::undisturbed::{GOOD_JOB, Undisturbed};
 
 /// Xorshift: the same nonsense in every run.
 struct Noise(u64);

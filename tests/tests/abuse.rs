@@ -1,0 +1,165 @@
+//! Clients that take whatever they can get. A well-behaved rank trains all the while, and notices nothing.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use pfo_protocol::{
+    ClientMessage, DaemonMessage, GpuName, LARGEST_PAYLOAD, Mark, Request, Response, SwapTarget,
+};
+use pfo_tests::client::{Client, hello};
+use pfo_tests::control::job;
+use pfo_tests::identity::Identity;
+use pfo_tests::needs_root;
+use pfo_tests::plan::TestPlan;
+use pfo_tests::relay::Relay;
+use pfo_tests::undisturbed::Undisturbed;
+
+/// Bytes of memory that the daemon has, and has not given back.
+fn resident_bytes(undisturbed: &mut Undisturbed) -> u64 {
+    let pid = undisturbed.node.daemon().process.pid();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn large_requests_that_never_end_take_memory_for_one_of_them() {
+    let mut undisturbed = Undisturbed::start();
+    let before = resident_bytes(&mut undisturbed);
+    let header = [&(LARGEST_PAYLOAD as u32).to_le_bytes()[..], &[1, 0, 4, 0]].concat();
+    let part = vec![0; 64 * 1024];
+    let clients: Vec<_> = (0..12)
+        .map(|_| {
+            let mut client = UnixStream::connect(undisturbed.node.socket()).unwrap();
+            client.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+            client.write_all(&header).unwrap();
+            // Nearly all of it, as long as somebody takes it.
+            let parts = 1..LARGEST_PAYLOAD / part.len();
+            parts.take_while(|_| client.write_all(&part).is_ok()).for_each(drop);
+            client
+        })
+        .collect();
+    let grown = resident_bytes(&mut undisturbed).saturating_sub(before);
+    assert!(grown < 3 * LARGEST_PAYLOAD as u64, "it has grown by {grown} bytes");
+    assert_eq!(undisturbed.node.status().gpus.len(), 4);
+    drop(clients);
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn who_leaves_while_it_waits_for_a_swap_keeps_no_connection() {
+    needs_root!();
+    let undisturbed = Undisturbed::start();
+    let node = &undisturbed.node;
+    let user = Identity::trainer();
+    let mut rank = Relay::connect(node, &user);
+    rank.say(&ClientMessage::Hello(hello("slow", 0, 1, GpuName::Uuid(node.machine.uuid(1)))));
+    assert!(matches!(rank.answer(), DaemonMessage::Welcome(_)));
+    let mut waiting: Vec<_> = (0..16).map(|_| Relay::connect(node, &user)).collect();
+    let plan = TestPlan::new(1, 2, |_, _| 900).to_json();
+    let load = Request::PlanLoad { job: job("slow"), label: "p".into(), plan };
+    let swap = Request::PlanSwap {
+        job: job("slow"),
+        target: SwapTarget::Loaded,
+        not_before: Some(1000),
+        wait: true,
+    };
+    for relay in &mut waiting {
+        relay.say(&ClientMessage::Request(load.clone()));
+        assert!(matches!(relay.answer(), DaemonMessage::Response(Response::Loaded(_))));
+        relay.say(&ClientMessage::Request(swap.clone()));
+    }
+    let asks = || {
+        let mut relay = Relay::connect(node, &user);
+        relay.say(&ClientMessage::Request(Request::Status));
+        match relay.answer() {
+            DaemonMessage::Response(Response::Status(_)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    node.until_so("every connection is taken", || asks().is_err());
+    drop(waiting);
+    node.until("the connections are free", asks);
+    drop(rank);
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn a_user_who_asks_without_a_pause_is_slowed_down_and_fills_no_log() {
+    needs_root!();
+    const REQUESTS: usize = 400;
+    let undisturbed = Undisturbed::start();
+    let node = &undisturbed.node;
+    let mut relay = Relay::connect(node, &Identity::trainer());
+    let refused = Request::ClocksReset { gpu: None, all: true };
+    let began = Instant::now();
+    for _ in 0..REQUESTS {
+        relay.say(&ClientMessage::Request(refused.clone()));
+        assert!(matches!(relay.answer(), DaemonMessage::Response(Response::Refused(_))));
+    }
+    // 200 ahead of time, and then one in 10 ms.
+    assert!(began.elapsed() > Duration::from_millis(1900), "{:?}", began.elapsed());
+    let entries = node.log().lines().filter(|line| line.contains("may not reset clocks")).count();
+    assert!((256..REQUESTS).contains(&entries), "{entries} entries");
+    drop(relay);
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn a_client_that_asks_and_never_reads_holds_up_nobody() {
+    let undisturbed = Undisturbed::start();
+    let mut clients: Vec<_> = (0..12).map(|_| undisturbed.connect()).collect();
+    let request = ClientMessage::Request(Request::Status).to_frame().unwrap().repeat(2000);
+    for client in &mut clients {
+        client.be_patient_for_writing(Duration::from_millis(10));
+        client.send(&request);
+    }
+    for _ in 0..10 {
+        assert_eq!(undisturbed.node.status().gpus.len(), 4);
+    }
+    drop(clients);
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn a_rank_that_sends_without_a_pause_sleeps_on_the_daemons_side() {
+    let mut undisturbed = Undisturbed::start();
+    let mut client = undisturbed.in_session();
+    let ticks = |undisturbed: &mut Undisturbed| {
+        let pid = undisturbed.node.daemon().process.pid();
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<_> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let (before, began) = (ticks(&mut undisturbed), Instant::now());
+    while began.elapsed() < Duration::from_secs(2) {
+        client.tell(Mark::StepBegin(0));
+    }
+    let spent = (ticks(&mut undisturbed) - before) as f64 / 100.0;
+    assert!(spent < 0.6, "it has computed for {spent} s of 2 s");
+    client.say(&ClientMessage::Goodbye);
+    client.assert_ended();
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn connections_that_come_and_go_without_a_word_are_forgotten() {
+    let mut undisturbed = Undisturbed::start();
+    let open_files = |undisturbed: &mut Undisturbed| {
+        let pid = undisturbed.node.daemon().process.pid();
+        fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+    };
+    let before = open_files(&mut undisturbed);
+    for _ in 0..5 {
+        drop((0..1000).map(|_| undisturbed.connect()).collect::<Vec<Client>>());
+    }
+    let node = &undisturbed.node;
+    node.until_so("status answers", || !node.status().gpus.is_empty());
+    let pid = undisturbed.node.daemon().process.pid();
+    undisturbed.node.until_so("all are closed", || {
+        fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() <= before + 2
+    });
+    undisturbed.assert_nothing_else_happened();
+}

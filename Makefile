@@ -3,8 +3,9 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash -o pipefail
 PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-.PHONY: help setup build programs pages install deb demo test test-booted fuzz soak lint bench audit clean
+.PHONY: help setup build programs pages install deb rpm demo test test-booted fuzz soak lint bench audit clean
 
 help: ## Show what there is to make
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,13 +28,13 @@ programs: setup
 install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 	install -D -s -m 755 target/release/pfod $(DESTDIR)$(PREFIX)/sbin/pfod
 	install -D -s -m 755 target/release/pfoctl $(DESTDIR)$(PREFIX)/bin/pfoctl
-	install -D -s -m 644 target/dylib/libpfo.so $(DESTDIR)$(PREFIX)/lib/libpfo.so.0
-	ln -sf libpfo.so.0 $(DESTDIR)$(PREFIX)/lib/libpfo.so
+	install -D -s -m 644 target/dylib/libpfo.so $(DESTDIR)$(LIBDIR)/libpfo.so.0
+	ln -sf libpfo.so.0 $(DESTDIR)$(LIBDIR)/libpfo.so
 	install -D -m 644 shim/include/pfo.h $(DESTDIR)$(PREFIX)/include/pfo.h
-	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	sed -e 's|@prefix@|$(PREFIX)|' -e 's|@libdir@|$${prefix}/lib|' \
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed -e 's|@prefix@|$(PREFIX)|' -e 's|@libdir@|$(LIBDIR)|' \
 		-e 's|@includedir@|$${prefix}/include|' -e 's|@version@|$(VERSION)|' shim/pfo.pc.in \
-		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/pfo.pc
+		> $(DESTDIR)$(LIBDIR)/pkgconfig/pfo.pc
 	for unit in pfod.service pfod.socket pfod-admin.socket; do \
 		install -d $(DESTDIR)$(PREFIX)/lib/systemd/system && \
 		sed -e 's|/usr/sbin/|$(PREFIX)/sbin/|' -e 's|/usr/bin/|$(PREFIX)/bin/|' systemd/$$unit \
@@ -60,6 +61,10 @@ deb: build ## Build Debian packages, into target/debian
 	@scripts/setup --packages
 	@scripts/package-deb
 
+rpm: build ## Build rpm packages, into target/rpm
+	@scripts/setup --packages
+	@scripts/package-rpm
+
 demo: programs ## Watch four simulated GPUs save energy, in about a minute
 	@demo/run
 
@@ -67,7 +72,7 @@ test: setup ## Run every test
 	cargo build --workspace --all-targets
 	cargo test --workspace
 
-test-booted: deb ## Test in booted Debians what takes a systemd, as root
+test-booted: deb rpm ## Test in booted Debians what takes a systemd, as root
 	@scripts/setup --booted
 	scripts/check-packages
 	cargo build --workspace --all-targets

@@ -12,6 +12,27 @@ use crate::programs;
 /// installs.
 pub const PROGRAMS: &str = "/opt/pfo-tests";
 
+/// Makes tests of functions that take a [`Debian`], one for each release.
+#[macro_export]
+macro_rules! on_both_debians {
+    ($($proof:ident)*) => {
+        mod debian_12 {
+            $(#[test]
+            #[ignore = "boots Debian: make test-booted"]
+            fn $proof() {
+                super::$proof($crate::debian::Debian::Bookworm);
+            })*
+        }
+        mod debian_13 {
+            $(#[test]
+            #[ignore = "boots Debian: make test-booted"]
+            fn $proof() {
+                super::$proof($crate::debian::Debian::Trixie);
+            })*
+        }
+    };
+}
+
 /// A release of Debian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Debian {

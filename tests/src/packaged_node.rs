@@ -14,13 +14,19 @@ use crate::debian::{Debian, PROGRAMS};
 use crate::machine::{LIBRARY, Machine, MachineSetup};
 use crate::plan::TestPlan;
 use crate::programs;
+use crate::ran::Ran;
 use crate::wait;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Where the simulated driver looks for its GPUs.
 const GPUS: &str = "/dev/shm/pfo-sim.state";
 
 /// The ledger of the packaged daemon.
 const LEDGER: &str = "/run/pfo/ledger.json";
+
+/// The units of pfo.
+pub const UNITS: &str = "pfod.service pfod.socket pfod-admin.socket";
 
 /// Stages of a training here, one rank each.
 const STAGES: u32 = 4;
@@ -62,23 +68,76 @@ impl PackagedNode {
         self.debian.run(&link).printed();
     }
 
-    /// Makes a package of `make deb` reachable inside; returns its path there.
-    #[must_use]
-    pub fn bring(&self, package: &str) -> String {
-        let name = package.to_owned() + ".deb";
-        fs::copy(built(package), self.debian.shared().join(&name)).unwrap();
+    /// Makes a file reachable inside, under this name; returns its path there.
+    fn bring(&self, file: &Path, name: &str) -> String {
+        fs::copy(file, self.debian.shared().join(name)).unwrap();
         format!("/shared/{name}")
     }
 
-    /// Installs packages of `make deb`.
+    /// Installs packages of `make deb`, which are then in `/shared/NAME.deb`, too.
     pub fn install(&self, packages: &[&str]) {
-        let paths: Vec<_> = packages.iter().map(|package| self.bring(package)).collect();
+        let bring = |package: &&str| self.bring(&built_deb(package), &format!("{package}.deb"));
+        let paths: Vec<_> = packages.iter().map(bring).collect();
         self.debian.run(&format!("dpkg --install {}", paths.join(" "))).printed();
     }
 
-    /// Adds a user.
-    pub fn add_user(&self, name: &str, groups: &str) {
-        self.debian.run(&format!("useradd --groups '{groups}' {name}")).printed();
+    /// Runs `rpm`, which knows nothing of what dpkg has installed.
+    pub fn rpm(&self, arguments: &str) -> Ran {
+        // Debian 12 wants to be asked twice, Debian 13 does not know the question.
+        let force = "$(rpm --help | grep --only-matching -- --force-debian)";
+        self.debian.run(&format!("rpm {force} --nodeps {arguments}"))
+    }
+
+    /// Installs packages of `make rpm`.
+    pub fn install_rpms(&self, packages: &[&str]) {
+        let bring = |package: &&str| self.bring(&built_rpm(package), &format!("{package}.rpm"));
+        let paths: Vec<_> = packages.iter().map(bring).collect();
+        self.rpm(&format!("--install {}", paths.join(" "))).printed();
+    }
+
+    /// Adds alice, who may train, carol, who administers, and mallory, who may do nothing.
+    pub fn add_users(&self) {
+        let add =
+            "useradd --groups pfo alice && useradd --groups pfo-admin carol && useradd mallory";
+        self.debian.run(add).printed();
+    }
+
+    /// Checks that the daemon serves whom it should, through sockets that only they can open.
+    pub fn assert_serves(&self) {
+        let debian = &self.debian;
+        for (asked, answer) in [("is-active", "active\n"), ("is-enabled", "enabled\n")] {
+            assert_eq!(debian.run(&format!("systemctl {asked} {UNITS}")).stdout, answer.repeat(3));
+        }
+        let sockets = debian.run("stat --format='%n %U:%G %a' /run/pfo/*.sock").printed();
+        let wanted = "/run/pfo/admin.sock root:pfo-admin 660\n/run/pfo/pfod.sock root:pfo 660\n";
+        assert_eq!(sockets, wanted);
+        for user in ["alice", "carol", "root"] {
+            let status = debian.run_as(user, "pfoctl status").printed();
+            assert!(status.contains("A40"), "{user} sees {status}");
+        }
+        let refused = debian.run_as("mallory", "pfoctl status");
+        assert!(refused.code != Some(0) && refused.stderr.contains("pfo"), "{refused:?}");
+        assert_eq!(debian.run_as("alice", "pfoctl clocks reset --all").code, Some(4));
+        debian.run_as("carol", "pfoctl clocks reset --all").printed();
+    }
+
+    /// The daemon's process.
+    #[must_use]
+    pub fn daemon(&self) -> String {
+        self.debian.run("systemctl show --property=MainPID pfod.service").printed()
+    }
+
+    /// What must not change at an upgrade: the sockets, what an administrator has written, and the
+    /// sessions of the training.
+    #[must_use]
+    pub fn lasting(&self) -> (String, Vec<Value>) {
+        let system = "stat --format='%i %U:%G %a' /run/pfo/*.sock; cat /etc/pfo/pfod.toml; \
+                      systemctl show --property=ActiveEnterTimestampMonotonic pfod.socket; \
+                      systemctl is-enabled pfod-admin.socket";
+        let status = self.debian.pfo_status();
+        let ranks = status["jobs"][0]["ranks"].as_array().unwrap();
+        let sessions = ranks.iter().map(|rank| rank["session"].clone()).collect();
+        (self.debian.run(system).stdout, sessions)
     }
 
     /// Starts a training as a user, in the unit of that name, and waits until it has locked every GPU.
@@ -96,6 +155,13 @@ impl PackagedNode {
             if ran.code == Some(0) { Ok(()) } else { Err(ran.stderr) }
         });
         self.until_locked();
+    }
+
+    /// Runs the example trainer, built as `/shared/trainer`, as a user and with this environment.
+    pub fn train_in_c(&self, user: &str, environment: &str) -> Ran {
+        let gpu = self.machine.uuid(0);
+        let rank = format!("PFO_JOB=c PFO_GPU={gpu} RANK=0 WORLD_SIZE=1");
+        self.debian.run_as(user, &format!("{rank} {environment} /shared/trainer 3 4"))
     }
 
     /// Waits until pfo has locked every GPU.
@@ -128,18 +194,27 @@ impl Drop for PackagedNode {
     }
 }
 
-/// A package of `make deb`, by its name without version.
+/// A package of `make deb`.
 #[must_use]
-pub fn built(package: &str) -> PathBuf {
-    let directory = programs::source_root().join("target/debian");
-    let start = format!("{package}_");
-    let named = |path: &PathBuf| {
-        path.file_name().unwrap().to_str().unwrap().starts_with(&start)
-            && path.extension() == Some("deb".as_ref())
-    };
-    let files = |directory: &Path| fs::read_dir(directory).ok().into_iter().flatten();
-    let mut paths = files(&directory).map(|entry| entry.unwrap().path());
-    paths.find(named).unwrap_or_else(|| {
-        panic!("there is no {start}*.deb in {}: run `make deb`", directory.display())
+pub fn built_deb(package: &str) -> PathBuf {
+    built("debian", &format!("{package}_{VERSION}-1_"), "deb")
+}
+
+/// A package of `make rpm`.
+#[must_use]
+pub fn built_rpm(package: &str) -> PathBuf {
+    built("rpm", &format!("{package}-{VERSION}-1."), "rpm")
+}
+
+fn built(format: &str, start: &str, extension: &str) -> PathBuf {
+    let directory = programs::source_root().join("target").join(format);
+    let wanted = |name: &str| name.starts_with(start) && name.ends_with(extension);
+    let files = fs::read_dir(&directory).into_iter().flatten();
+    let mut paths = files.map(|entry| entry.unwrap().path());
+    paths.find(|path| wanted(path.file_name().unwrap().to_str().unwrap())).unwrap_or_else(|| {
+        panic!(
+            "there is no {start}*.{extension} in {}: run `make test-booted`",
+            directory.display()
+        )
     })
 }

@@ -4,34 +4,13 @@ use std::fs;
 use std::process::Command;
 
 use pfo_tests::debian::Debian;
-use pfo_tests::packaged_node::{self, PackagedNode};
+use pfo_tests::on_both_debians;
+use pfo_tests::packaged_node::{self, PackagedNode, UNITS};
 use pfo_tests::programs;
 use pfo_tests::ran::Ran;
 use pfo_tests::wait;
 use pfod::journal::{self, MESSAGE_IDS};
 use serde_json::Value;
-
-const UNITS: &str = "pfod.service pfod.socket pfod-admin.socket";
-
-/// Every proof, once for each release.
-macro_rules! on_both_debians {
-    ($($proof:ident)*) => {
-        mod debian_12 {
-            $(#[test]
-            #[ignore = "boots Debian: make test-booted"]
-            fn $proof() {
-                super::$proof(super::Debian::Bookworm);
-            })*
-        }
-        mod debian_13 {
-            $(#[test]
-            #[ignore = "boots Debian: make test-booted"]
-            fn $proof() {
-                super::$proof(super::Debian::Trixie);
-            })*
-        }
-    };
-}
 
 on_both_debians! {
     a_fresh_install_serves_members_of_its_groups_and_nobody_else
@@ -45,33 +24,17 @@ on_both_debians! {
     a_purge_leaves_nothing_but_the_groups
 }
 
-/// A machine on which pfo is installed, alice may train, carol administers, and mallory may do nothing.
+/// A machine on which pfo is installed.
 fn installed(debian: Debian) -> Option<PackagedNode> {
     let node = PackagedNode::boot(debian)?;
     node.install(&["pfod"]);
-    node.add_user("alice", "pfo");
-    node.add_user("carol", "pfo-admin");
-    node.add_user("mallory", "");
+    node.add_users();
     Some(node)
 }
 
 fn a_fresh_install_serves_members_of_its_groups_and_nobody_else(debian: Debian) {
     let Some(node) = installed(debian) else { return };
-    let debian = &node.debian;
-    assert_eq!(debian.run(&format!("systemctl is-active {UNITS}")).stdout, "active\n".repeat(3));
-    assert_eq!(debian.run(&format!("systemctl is-enabled {UNITS}")).stdout, "enabled\n".repeat(3));
-    let sockets = debian.run("stat --format='%n %U:%G %a' /run/pfo/*.sock").printed();
-    let wanted = "/run/pfo/admin.sock root:pfo-admin 660\n/run/pfo/pfod.sock root:pfo 660\n";
-    assert_eq!(sockets, wanted);
-
-    for user in ["alice", "carol", "root"] {
-        let status = debian.run_as(user, "pfoctl status").printed();
-        assert!(status.contains("A40"), "{user} sees {status}");
-    }
-    let refused = debian.run_as("mallory", "pfoctl status");
-    assert!(refused.code != Some(0) && refused.stderr.contains("pfo"), "{refused:?}");
-    assert_eq!(debian.run_as("alice", "pfoctl clocks reset --all").code, Some(4));
-    debian.run_as("carol", "pfoctl clocks reset --all").printed();
+    node.assert_serves();
 }
 
 fn the_units_are_as_systemd_wants_them(debian: Debian) {
@@ -107,14 +70,13 @@ fn a_driver_that_comes_late_is_found_and_its_devices_are_allowed(debian: Debian)
     assert!(open("/dev/foreign").contains("Operation not permitted"));
     assert!(open("/dev/nvidiactl").contains("No such device"));
 
-    let started = debian.run("systemctl show --property=MainPID pfod.service").printed();
+    let started = node.daemon();
     node.install_driver();
     wait::until_ok("the daemon finds the driver", || {
         let status = debian.run("pfoctl status");
         if status.stdout.contains("A40") { Ok(()) } else { Err(status.stdout) }
     });
-    let now = debian.run("systemctl show --property=MainPID pfod.service").printed();
-    assert_eq!(started, now, "it took a new daemon");
+    assert_eq!(node.daemon(), started, "it took a new daemon");
 }
 
 fn id_of(kind: &str) -> &'static str {
@@ -156,7 +118,10 @@ fn a_trainer_built_against_libpfo_dev_trains_with_libpfo0(debian: Debian) {
     let tree = node.debian.shared().join("dev");
     for package in ["libpfo0", "libpfo-dev"] {
         here(
-            Command::new("dpkg-deb").arg("--extract").arg(packaged_node::built(package)).arg(&tree),
+            Command::new("dpkg-deb")
+                .arg("--extract")
+                .arg(packaged_node::built_deb(package))
+                .arg(&tree),
         );
     }
     let pkg_config = here(Command::new("sh").current_dir(&tree).args([
@@ -171,25 +136,12 @@ fn a_trainer_built_against_libpfo_dev_trains_with_libpfo0(debian: Debian) {
         Command::new("cc").arg(source).args(pkg_config.split_whitespace()).arg("-o").arg(&trainer),
     );
 
-    let gpu = node.machine.uuid(0);
-    let train = format!("PFO_JOB=c PFO_GPU={gpu} RANK=0 WORLD_SIZE=1 /shared/trainer 3 4");
-    let missing = node.debian.run_as("alice", &train);
+    let missing = node.train_in_c("alice", "");
     assert!(missing.stderr.contains("libpfo.so.0"), "without libpfo0: {missing:?}");
     node.install(&["libpfo0"]);
-    let said = node.debian.run_as("alice", &train);
+    let said = node.train_in_c("alice", "");
     assert_eq!(said.stderr, "");
     assert_eq!((&said.json()["problem"], &said.json()["connected"]), (&0.into(), &true.into()));
-}
-
-/// What must not change at an upgrade: the sockets, what an administrator has written, and sessions.
-fn lasting(node: &PackagedNode) -> (String, Vec<Value>) {
-    let system = "stat --format='%i %U:%G %a' /run/pfo/*.sock; cat /etc/pfo/pfod.toml; \
-                  systemctl show --property=ActiveEnterTimestampMonotonic pfod.socket; \
-                  systemctl is-enabled pfod-admin.socket";
-    let status = node.debian.pfo_status();
-    let ranks = status["jobs"][0]["ranks"].as_array().unwrap();
-    let sessions = ranks.iter().map(|rank| rank["session"].clone()).collect();
-    (node.debian.run(system).stdout, sessions)
 }
 
 fn an_upgrade_restarts_the_daemon_and_nothing_else_changes(debian: Debian) {
@@ -198,8 +150,8 @@ fn an_upgrade_restarts_the_daemon_and_nothing_else_changes(debian: Debian) {
     debian.run("echo '[limits]\nconnections = 77' >/etc/pfo/pfod.toml").printed();
     debian.run("systemctl disable --now pfod-admin.socket; systemctl restart pfod.service");
     node.train("training", "alice");
-    let before = lasting(&node);
-    let daemon = debian.run("systemctl show --property=MainPID pfod.service").printed();
+    let before = node.lasting();
+    let daemon = node.daemon();
 
     let next = "cd /shared && dpkg-deb --raw-extract pfod.deb next && \
                 sed -i 's/^Version: .*/Version: 99-1/' next/DEBIAN/control && \
@@ -207,9 +159,8 @@ fn an_upgrade_restarts_the_daemon_and_nothing_else_changes(debian: Debian) {
                 dpkg-deb -Znone --build next next.deb && \
                 dpkg --force-confold --install next.deb";
     debian.run(next).printed();
-    assert_eq!(lasting(&node), before);
-    let now = debian.run("systemctl show --property=MainPID pfod.service").printed();
-    assert_ne!(now, daemon, "the old daemon runs on");
+    assert_eq!(node.lasting(), before);
+    assert_ne!(node.daemon(), daemon, "the old daemon runs on");
     node.until_locked();
     debian.run("systemctl stop training").printed();
     node.assert_nothing_locked();

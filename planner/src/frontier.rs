@@ -188,19 +188,30 @@ impl Frontier {
     /// # Errors
     /// [`PlanError::DeadlineTooEarly`] if even the fastest plan takes longer.
     pub fn pick(&self, deadline: Deadline) -> Result<usize, PlanError> {
-        let fastest_s = self.plans[self.points[0]].point.iteration_time_s;
+        let deadline_s = self.seconds(deadline);
+        let in_time =
+            self.points.partition_point(|&p| self.plans[p].point.iteration_time_s <= deadline_s);
+        match in_time {
+            0 => {
+                let fastest_s = self.seconds(Deadline::Fastest);
+                Err(PlanError::DeadlineTooEarly { deadline_s, fastest_s })
+            }
+            _ => Ok(self.points[in_time - 1]),
+        }
+    }
+
+    /// A deadline in seconds. With more than the least energy takes there is nothing to gain.
+    pub(crate) fn seconds(&self, deadline: Deadline) -> f64 {
+        let time_s = |place: usize| self.plans[place].point.iteration_time_s;
+        let (fastest_s, cheapest_s) =
+            (time_s(self.points[0]), time_s(self.points[self.points.len() - 1]));
         let deadline_s = match deadline {
             Deadline::Seconds(seconds) => seconds,
             Deadline::Factor(factor) => factor * fastest_s,
             Deadline::Fastest => fastest_s,
-            Deadline::MinEnergy => f64::INFINITY,
+            Deadline::MinEnergy => cheapest_s,
         };
-        let in_time =
-            self.points.partition_point(|&p| self.plans[p].point.iteration_time_s <= deadline_s);
-        match in_time {
-            0 => Err(PlanError::DeadlineTooEarly { deadline_s, fastest_s }),
-            _ => Ok(self.points[in_time - 1]),
-        }
+        deadline_s.min(cheapest_s)
     }
 
     /// The plan at a place among [`Frontier::plans`].

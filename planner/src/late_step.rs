@@ -203,6 +203,22 @@ impl<'a> LateStep<'a> {
         }
     }
 
+    /// Seconds by which an operation could end later when the deadline was set.
+    pub(crate) fn slack_s(&self, operation: usize) -> f64 {
+        self.latest_end_s[operation] - self.end_s[operation]
+    }
+
+    /// Gives operations other choices, if any and if that keeps the deadline; says whether.
+    pub(crate) fn make(&mut self, changes: &[(usize, u32)]) -> bool {
+        let is_made = !changes.is_empty() && self.change(changes);
+        if is_made {
+            self.undo.clear();
+        } else {
+            self.take_back();
+        }
+        is_made
+    }
+
     /// Gives operations other choices if that saves energy and keeps the deadline; says whether.
     pub(crate) fn try_out(&mut self, changes: &[(usize, u32)]) -> bool {
         let before_j = self.effective_j;

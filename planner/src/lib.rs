@@ -39,6 +39,7 @@ mod pipeline;
 mod plan;
 mod plan_file;
 mod policy;
+mod polish;
 mod precedence;
 mod profile;
 mod profile_columns;

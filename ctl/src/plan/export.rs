@@ -1,12 +1,17 @@
 //! `pfoctl plan export`: takes one plan out of a frontier.
 
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
 use clap::Args;
-use pfo_planner::{Deadline, Frontier};
+use pfo_planner::{Deadline, Frontier, LowerBound, Plan};
 
 use super::format::Format;
+use super::progress::Progress;
 use super::{Failure, file};
 use crate::error::Error;
 use crate::output::Output;
+use crate::status::quantity::joules;
 
 /// Write the plan of least energy that keeps a deadline
 #[derive(Args)]
@@ -19,6 +24,10 @@ pub(crate) struct Export {
     /// min-energy
     #[arg(long, value_name = "D")]
     deadline: Deadline,
+
+    /// Think about this one plan for so many seconds more, on all cores, to save yet some energy
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "10")]
+    polish: Option<Seconds>,
 
     /// The plan's format
     #[arg(long, value_enum, default_value_t = Format::Pfo)]
@@ -33,13 +42,66 @@ impl Export {
     pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
         let frontier = load(&self.frontier)?;
         let place = frontier.pick(self.deadline).map_err(Failure::BadRequest)?;
-        let plan = frontier.plan(place).map_err(Failure::BadRequest)?;
+        let plan = match self.polish {
+            Some(Seconds(patience)) => polished(&frontier, place, self.deadline, patience)?,
+            None => frontier.plan(place).map_err(Failure::BadRequest)?,
+        };
         let text = self.format.write(&plan).map_err(Failure::BadRequest)?;
         if self.output == "-" {
             return output.text(&text);
         }
         Ok(file::write(&self.output, text.as_bytes())?)
     }
+}
+
+/// A time that somebody is ready to wait.
+#[derive(Clone, Copy, Debug)]
+struct Seconds(Duration);
+
+impl FromStr for Seconds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let seconds = text.trim().trim_end_matches('s').trim().parse().ok();
+        let seconds = seconds.filter(|seconds| (0.0..=86_400.0).contains(seconds));
+        let patience = seconds.map(|seconds| Self(Duration::from_secs_f64(seconds)));
+        patience.ok_or_else(|| "give seconds up to a day, such as 10".to_owned())
+    }
+}
+
+/// Improves a plan for as long as that may take, and says what has come of it.
+fn polished(
+    frontier: &Frontier,
+    place: usize,
+    deadline: Deadline,
+    patience: Duration,
+) -> Result<Plan, Failure> {
+    let progress = Progress::new("polishing");
+    let began = Instant::now();
+    let mut first_j = None;
+    let goes_on = |energy_j: f64| {
+        first_j.get_or_insert(energy_j);
+        progress.show(began.elapsed().as_secs_f64() / patience.as_secs_f64());
+        began.elapsed() < patience
+    };
+    let plan = frontier.polished(place, deadline, goes_on).map_err(Failure::BadRequest)?;
+    if let (Some(first_j), Some(predicted)) = (first_j, plan.predicted) {
+        let energy_j = predicted.iteration_energy_j;
+        let bound = LowerBound::new(frontier.pipeline(), frontier.p2p_power());
+        let least_j = bound.energy_j(predicted.iteration_time_s);
+        progress.tell(&format!(
+            "polished from {} to {}, {} above the least that is possible at all",
+            joules(first_j),
+            joules(energy_j),
+            percent_finely(energy_j / least_j - 1.0),
+        ));
+    }
+    Ok(plan)
+}
+
+/// Differences that matter here are hundredths.
+fn percent_finely(share: f64) -> String {
+    format!("{:.3} %", 100.0 * share)
 }
 
 /// Reads a frontier file.

@@ -176,6 +176,10 @@ impl<'a> LateStep<'a> {
         self.assignment[operation]
     }
 
+    pub(crate) fn assignment(&self) -> &Assignment {
+        &self.assignment
+    }
+
     pub(crate) fn realised(&self) -> Realised {
         Realised {
             time_s: self.makespan_s(),

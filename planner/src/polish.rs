@@ -25,6 +25,11 @@ const SEARCHES: u64 = 4;
 /// Speed-ups of a search. Some tenths of a second for a long step.
 const KICKS: u32 = 200;
 
+/// How much more energy, as a share, a plan may take that a search goes on from. It grows with every
+/// round of searches that has found nothing, up to so many times, and shrinks during a search.
+const DETOUR: f64 = 5e-5;
+const LONGEST_DETOUR: u32 = 60;
+
 /// The most operations that are sped up together.
 const WIDEST: usize = 12;
 
@@ -49,7 +54,10 @@ impl Frontier {
         let idle_w = self.p2p_power().0 * f64::from(profile.num_stages());
         let mut best = search.start(&plan);
         let deadline_s = self.seconds(deadline).max(best.time_s);
+        let mut in_vain = 0;
         for round in 0.. {
+            let detour = DETOUR * f64::from(in_vain % LONGEST_DETOUR);
+            in_vain += 1;
             if !goes_on(best.effective_j + idle_w * best.time_s) {
                 break;
             }
@@ -57,12 +65,13 @@ impl Frontier {
             let found = in_parallel(
                 &seeds,
                 || search.step(),
-                |step, &seed| search.from(step, &best, deadline_s, seed),
+                |step, &seed| search.from(step, &best, deadline_s, detour, seed),
             );
             let energy_j = |plan: &Realised| plan.effective_j + idle_w * plan.time_s;
             let better = found.into_iter().min_by(|a, b| energy_j(a).total_cmp(&energy_j(b)));
             if let Some(better) = better.filter(|better| energy_j(better) < energy_j(&best)) {
                 best = better;
+                in_vain = 0;
             }
         }
         let mut polished = self.pipeline().plan(|operation| search.clock(&best, operation));
@@ -131,12 +140,16 @@ impl<'a> Search<'a> {
         step: &mut LateStep<'_>,
         plan: &Realised,
         deadline_s: f64,
+        detour: f64,
         seed: u64,
     ) -> Realised {
         let mut random = Rng::with_seed(seed);
         let mut best = plan.clone();
         step.load(best.assignment.clone());
-        for _ in 0..KICKS {
+        let mut present = best.assignment.clone();
+        for kick in 0..KICKS {
+            let detour_j =
+                detour * best.effective_j.abs() * f64::from(KICKS - kick) / f64::from(KICKS);
             step.aim_at(deadline_s);
             let faster = self.speed_up(step, &mut random);
             if !step.make(&faster) {
@@ -146,8 +159,11 @@ impl<'a> Search<'a> {
             self.give_slack(step);
             if step.effective_j() < best.effective_j - 1e-9 {
                 best = step.realised();
+            }
+            if step.effective_j() < best.effective_j + detour_j {
+                present.clone_from(step.assignment());
             } else {
-                step.load(best.assignment.clone());
+                step.load(present.clone());
             }
         }
         best

@@ -83,9 +83,10 @@ soak: ## Kill at random, a thousand times, in a booted Debian, as root (takes an
 	cargo build --workspace --all-targets
 	cargo test -p pfo-tests --test soak -- --ignored --nocapture
 
-fuzz: ## Fuzz everything that is read from somebody else, for FUZZ_SECONDS (60) each
+fuzz: ## Fuzz everything that is read from somebody else, for FUZZ_SECONDS (60) each, and try new cases of properties
 	@scripts/setup --fuzz
 	fuzz/run $(or $(FUZZ_SECONDS),60)
+	PROPTEST_RNG_SEED=$$(date +%s) cargo test -p pfo-protocol -p pfo-planner -p pfo-sim --lib --tests
 
 lint: ## Check format, lints, documentation, dependencies and the unit's hardening
 	@scripts/setup --lint

@@ -177,7 +177,8 @@ mod tests {
     proptest! {
         #[test]
         fn what_scatters_evenly_is_kept_whole(
-            clocks in prop::collection::vec(prop::collection::vec(0.9_f64..1.1, 5..9), 5..12),
+            // So many that their median distance is known, whatever the seed.
+            clocks in prop::collection::vec(prop::collection::vec(0.9_f64..1.1, 6..9), 30..40),
         ) {
             let clocks: Vec<&[f64]> = clocks.iter().map(Vec::as_slice).collect();
             prop_assert!(lines_left_out(&clocks).is_empty());

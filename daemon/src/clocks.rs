@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use nvml_wrapper::enums::device::GpuLockedClocksSetting;
 use pfo_planner::Mhz;
+use pfo_protocol::GpuUuid;
 
 use crate::driver::{DriverError, Gpu};
 use crate::ledger::{Entry, Ledger, LedgerError};
@@ -51,6 +52,12 @@ impl Clocks {
     ) -> Result<Self, DriverError> {
         let device = gpu.kept_device()?;
         Ok(Self { device, gpu, ledger, entry, locked: None, accepted_ns: 0, progress })
+    }
+
+    /// The GPU.
+    #[must_use]
+    pub fn gpu_uuid(&self) -> &GpuUuid {
+        &self.gpu.uuid
     }
 
     /// The locked SM clock, and when the driver had accepted it (`CLOCK_MONOTONIC`, ns).

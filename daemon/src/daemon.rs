@@ -25,6 +25,7 @@ use crate::reload::{config_status, look_up_names_again, reload, warn_of_unknown}
 use crate::resume::resume;
 use crate::serve::accept;
 use crate::sys::allow_interruptions;
+use crate::throttle_watch::watch_throttling;
 
 /// Sessions have so long to restore their clocks when the daemon stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
@@ -98,6 +99,7 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> 
     tokio::spawn(restore_later(Arc::clone(&node)));
     tokio::spawn(tell_left_out());
     tokio::spawn(watch_driver(Arc::clone(&node)));
+    tokio::spawn(watch_throttling(Arc::clone(&node)));
     tokio::spawn(look_up_later(Arc::clone(&node)));
     if let Some(period) = watchdog_enabled().ok().filter(|period| *period > 0) {
         tokio::spawn(feed_watchdog(Duration::from_micros(period / 2)));

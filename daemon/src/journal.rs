@@ -21,9 +21,11 @@ pub const STILL_LOCKED: &str = "still-locked";
 pub const PLAN_SUSPENDED: &str = "plan-suspended";
 /// A GPU stopped answering while it was leased.
 pub const GPU_LOST: &str = "gpu-lost";
+/// A GPU runs below the clock that is locked on it.
+pub const THROTTLED: &str = "throttled";
 
 /// The `MESSAGE_ID` of every kind.
-pub const MESSAGE_IDS: [(&str, &str); 9] = [
+pub const MESSAGE_IDS: [(&str, &str); 10] = [
     (LEASED, "68a35a0d90d845e5859f688b637bab95"),
     (LEASE_ENDED, "bc461f6ca8594a208bedf29a45bddd0f"),
     (REFUSED, "4bd9161b13694e8d82c8d74f6f858880"),
@@ -33,6 +35,7 @@ pub const MESSAGE_IDS: [(&str, &str); 9] = [
     (STILL_LOCKED, "212e624ce4534fee8c86ffda820d6b80"),
     (PLAN_SUSPENDED, "7ed2595c7ebf44499777fc44c4a4cfd0"),
     (GPU_LOST, "b848f731490f4aa9890ea09c86348709"),
+    (THROTTLED, "01b8c4fc2ea04880b3038d0a25418871"),
 ];
 
 #[cfg(test)]

@@ -59,4 +59,5 @@ pub mod status;
 pub mod swap;
 mod sys;
 pub mod terms;
+pub mod throttle_watch;
 pub mod within;

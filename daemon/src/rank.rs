@@ -435,7 +435,8 @@ impl Rank {
             let holder = &self.session.holder;
             tracing::warn!(
                 name: journal::PLAN_SUSPENDED,
-                job = %holder.job, rank, uid = holder.uid, pid = holder.pid, plan = plan.number,
+                job = %holder.job, rank, uid = holder.uid, pid = holder.pid,
+                gpu_uuid = %self.clocks.gpu_uuid(), plan = plan.number,
                 "plan suspended, the job runs at default clocks: {mismatch}"
             );
         }

@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::Clock;
 use pfo_planner::Mhz;
 
@@ -24,6 +25,8 @@ pub struct Reading {
     pub power_w: Option<f64>,
     /// Whether MIG splits the GPU.
     pub mig: bool,
+    /// What keeps the clock lower than it was asked to be.
+    pub held_back: Option<ThrottleReasons>,
 }
 
 /// Why there is no reading.
@@ -82,5 +85,13 @@ fn ask(gpu: &Gpu) -> Result<Reading, DriverError> {
         sm_clock: device.clock_info(Clock::SM).ok().map(Mhz),
         power_w: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
         mig: gpu.is_split_by_mig()?,
+        held_back: device.current_throttle_reasons().ok().and_then(held_back),
     })
+}
+
+/// Those reasons that are no wish of anybody.
+fn held_back(reasons: ThrottleReasons) -> Option<ThrottleReasons> {
+    let wishes = ThrottleReasons::GPU_IDLE | ThrottleReasons::APPLICATIONS_CLOCKS_SETTING;
+    let others = reasons - wishes;
+    (!others.is_empty()).then_some(others)
 }

@@ -43,6 +43,9 @@ fn the_units_are_as_systemd_wants_them(debian: Debian) {
     assert_eq!((verified.code, verified.stderr.as_str()), (Some(0), ""));
     // In tenths: 1.5 of 10 is exposed.
     node.debian.run("systemd-analyze security --threshold=15 pfod.service").printed();
+    // The driver's library looks there, and so does pfod.
+    let seen = "nsenter --mount --target $(systemctl show --property=MainPID --value pfod.service)";
+    node.debian.run(&format!("{seen} cat /proc/devices >/dev/null")).printed();
     let catalog = node.debian.run("journalctl --list-catalog").printed();
     assert!(catalog.contains("pfo: Job @PFO_JOB@ changes its plan"), "{catalog}");
     assert_eq!(node.debian.run("dpkg --verify pfod").printed(), "");

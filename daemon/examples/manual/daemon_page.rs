@@ -54,7 +54,8 @@ pub(crate) fn page() -> Result<Vec<u8>, std::io::Error> {
     section(&mut rest, "JOURNAL", &MESSAGE_IDS.map(|(kind, id)| (id, kind)));
     rest.text([roman(
         "Search for them with `journalctl MESSAGE_ID=...`; --catalog explains them. They have the \
-         fields PFO_UID, PFO_PID, PFO_JOB and PFO_GPU_UUID where these are known.",
+         fields PFO_UID, PFO_PID, PFO_JOB, PFO_GPU_UUID, PFO_OLD_MHZ and PFO_NEW_MHZ where these are \
+         known.",
     )]);
     rest.control("SH", ["SEE ALSO"]);
     rest.text([roman("pfoctl(1), pfod.toml(5), systemd(1), nvidia-smi(1)")]);

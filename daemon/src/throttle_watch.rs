@@ -25,6 +25,9 @@ pub async fn watch_throttling(node: Arc<Node>) {
     let mut watch = Watch::default();
     loop {
         sleep(LOOK_EVERY).await;
+        if node.leases.held().is_empty() {
+            continue;
+        }
         let worker = Arc::clone(&node);
         let look = tokio::task::spawn_blocking(move || watch.look(&worker));
         let Ok(looked) = look.await else { return };
@@ -42,11 +45,9 @@ struct Watch {
 
 impl Watch {
     fn look(mut self, node: &Node) -> Self {
-        let held = node.leases.held();
-        let driver = if held.is_empty() { None } else { node.driver.get().ok() };
-        let Some(driver) = driver else { return Self { told: HashMap::new(), ..self } };
+        let Ok(driver) = node.driver.get() else { return self };
         let mut throttled = HashMap::new();
-        for (uuid, session) in held {
+        for (uuid, session) in node.leases.held() {
             let number = session.holder.session;
             let is_told = self.told.get(&uuid) == Some(&number);
             let Some(gpu) = driver.gpus.iter().find(|gpu| gpu.uuid == uuid) else { continue };

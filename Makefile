@@ -5,7 +5,7 @@ SHELL := /bin/bash -o pipefail
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-.PHONY: help setup build programs pages install deb rpm demo test test-booted fuzz soak lint bench audit clean
+.PHONY: help setup build programs pages install deb rpm demo test test-python wheel test-booted fuzz soak lint bench audit clean
 
 help: ## Show what there is to make
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -71,6 +71,16 @@ demo: programs ## Watch four simulated GPUs save energy, in about a minute
 test: setup ## Run every test
 	cargo build --workspace --all-targets
 	cargo test --workspace
+	@$(MAKE) --no-print-directory test-python
+
+test-python: setup ## Test the Python package (part of `make test`)
+	cargo build --workspace
+	VIRTUAL_ENV=$(CURDIR)/.venv .venv/bin/maturin develop --quiet -m shim/python/Cargo.toml
+	cd shim/python && $(CURDIR)/.venv/bin/mypy && $(CURDIR)/.venv/bin/stubtest pfo
+	cd shim/python && $(CURDIR)/.venv/bin/pytest -q
+
+wheel: setup ## Build the Python package as a wheel, into target/wheels
+	.venv/bin/maturin build -m shim/python/Cargo.toml
 
 test-booted: deb rpm ## Test in booted Debians what takes a systemd, as root
 	@scripts/setup --booted

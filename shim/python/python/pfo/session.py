@@ -1,0 +1,103 @@
+"""The session of a rank."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import partial
+from typing import Optional, Union
+
+from pfo import _native
+from pfo.job import agreed_name
+from pfo.span import Span
+
+
+class Session(_native.Session):
+    """A rank's session with pfod, and with it the lease of its GPU whenever the daemon grants it.
+
+    Opening one waits for the daemon's answer, at most ``setup_timeout_s``, and is the only call that
+    raises: ``ValueError`` if the description is of no use whatever the daemon says. Without a daemon, or
+    when it refuses, there is a session all the same: one warning is logged, training runs at default
+    clocks, and the session goes on trying in the background. No other call blocks, raises or prints.
+
+    In a process forked from the one that opened it, and as a copy or after unpickling, a session
+    does nothing.
+
+    Args:
+        job: The job's name, the same in all of its ranks; else as :func:`pfo.job.agreed_name` finds it.
+        gpu: The GPU: a UUID (``GPU-…``), a PCI bus id, or a CUDA ordinal of this process, as number,
+            ``cuda:1`` or ``torch.device``; else ``PFO_GPU``, else the only GPU of
+            ``CUDA_VISIBLE_DEVICES``, else the CUDA ordinal ``LOCAL_RANK``, ``SLURM_LOCALID`` or 0.
+        socket: The daemon's socket; else ``PFO_SOCKET``, else ``/run/pfo/pfod.sock``.
+        rank: The global rank; else ``RANK``, else ``SLURM_PROCID``, else 0.
+        pp_rank: The pipeline stage, counted from 0.
+        dp_rank: The data-parallel rank.
+        tp_rank: The tensor-parallel rank.
+        pp_degree: The number of pipeline stages.
+        dp_degree: The number of data-parallel replicas.
+        tp_degree: The number of tensor-parallel shards.
+        num_microbatches: Of each step; None if it is not known, or not always the same.
+        first_step: The number of the first step: not 0 for a training that goes on from a checkpoint.
+        setup_timeout_s: How long to wait for the daemon's answer at most, in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: Optional[str] = None,
+        gpu: Union[str, int, object, None] = None,
+        socket: Union[str, os.PathLike[str], None] = None,
+        rank: Optional[int] = None,
+        pp_rank: int = 0,
+        dp_rank: int = 0,
+        tp_rank: int = 0,
+        pp_degree: int = 1,
+        dp_degree: int = 1,
+        tp_degree: int = 1,
+        num_microbatches: Optional[int] = None,
+        first_step: int = 0,
+        setup_timeout_s: float = 2.0,
+    ) -> None:
+        self._open(
+            job=agreed_name() if job is None else job,
+            gpu=None if gpu is None else str(gpu),
+            socket=socket,
+            rank=_launched_rank() if rank is None else rank,
+            pp_rank=pp_rank,
+            dp_rank=dp_rank,
+            tp_rank=tp_rank,
+            pp_degree=pp_degree,
+            dp_degree=dp_degree,
+            tp_degree=tp_degree,
+            num_microbatches=num_microbatches,
+            first_step=first_step,
+            setup_timeout_s=setup_timeout_s,
+        )
+        problem = self.problem
+        if problem is not None:
+            logging.getLogger("pfo").warning("training at default clocks: %s", problem)
+
+    def step(self) -> Span:
+        """A step: ``with session.step(): …``, or a decorator of the function that runs one."""
+        return Span(self.step_begin, self.step_end)
+
+    def instruction(self, name: str, microbatch: Optional[int] = None, chunk: int = 0) -> Span:
+        """An instruction: ``with session.instruction("forward", microbatch=m): …``, or a decorator."""
+        return Span(partial(self.instruction_begin, name, microbatch, chunk), self.instruction_end)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # A worker that is spawned with it, or a checkpoint that holds it, gets one that is over.
+        return type(self).__new__, (type(self),)
+
+
+def _launched_rank() -> int:
+    for variable in ("RANK", "SLURM_PROCID"):
+        if os.environ.get(variable, "").isdecimal():
+            return int(os.environ[variable])
+    return 0

@@ -1,0 +1,47 @@
+"""What the tests share: a simulated node with a daemon of its own."""
+
+import logging
+
+import pytest
+
+from node import Node
+from recorder import Recorder
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch, without_launcher):
+    """A node whose daemon serves, which is the one that sessions of this process find."""
+    node = Node(tmp_path)
+    monkeypatch.setenv("PFO_SOCKET", str(node.socket))
+    monkeypatch.setenv("PFO_JOB", "job")
+    monkeypatch.setenv("PFO_GPU", node.gpus[0])
+    node.start_daemon()
+    yield node
+    node.kill_daemon()
+
+
+@pytest.fixture
+def warnings(caplog):
+    """What pfo has logged."""
+    caplog.set_level(logging.WARNING, "pfo")
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "pfo"]
+
+
+@pytest.fixture(autouse=True)
+def without_launcher(monkeypatch):
+    """No variable of whoever runs the tests reaches them."""
+    for name in (
+        "PFO_GPU PFO_JOB PFO_SOCKET RANK LOCAL_RANK SLURM_JOB_ID SLURM_PROCID SLURM_LOCALID "
+        "TORCHELASTIC_RUN_ID CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES"
+    ).split():
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def recorder(tmp_path, monkeypatch, without_launcher):
+    """A daemon that writes down what sessions of this process tell it."""
+    recorder = Recorder(tmp_path / "recorder.sock")
+    monkeypatch.setenv("PFO_SOCKET", str(recorder.path))
+    monkeypatch.setenv("PFO_JOB", "job")
+    monkeypatch.setenv("PFO_GPU", "GPU-1234")
+    return recorder

@@ -1,0 +1,88 @@
+"""A node in a temporary directory: simulated GPUs, and a real daemon of its own."""
+
+import grp
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# Far beyond what anything takes here, so that only a hang is one.
+PATIENCE_S = 60
+
+
+def until(what, attempt):
+    """Waits until an attempt returns something true, and returns that."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        found = attempt()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"it never happened: {what}"
+        time.sleep(0.01)
+
+
+class Node:
+    """Simulated GPUs and, while there is one, their daemon."""
+
+    def __init__(self, directory, gpus="4xA40"):
+        self.directory = directory
+        self.programs = Path(os.environ.get("PFO_BIN_DIR", ROOT / "target" / "debug"))
+        self.socket = directory / "pfod.sock"
+        self.daemon = None
+        self._environment = {**os.environ, "PFO_SIM_STATE": str(directory / "gpus.state")}
+        owner = ["--owner-uid", str(os.getuid())] if os.getuid() else []
+        self.run("pfo-sim", "create", "--gpus", gpus, "--set-latency-ms", "0", "--settle-ms", "1", *owner)
+        library = directory / "libnvidia-ml.so.1"
+        library.symlink_to(self.programs / "libnvidia_ml.so")
+        (directory / "pfod.toml").write_text(
+            f'[sockets]\ntrainers = "{self.socket}"\nadmin = "{directory}/admin.sock"\n'
+            f'[groups]\ntrainers = "{grp.getgrgid(os.getegid()).gr_name}"\n'
+            f'[driver]\nlibrary = "{library}"\n[paths]\nledger = "{directory}/ledger.json"\n'
+        )
+        self.gpus = [gpu["uuid"] for gpu in self.simulator()]
+
+    def run(self, program, *arguments):
+        """Runs a program of the workspace on this node and returns what it printed."""
+        command = [self.programs / program, *arguments]
+        finished = subprocess.run(command, env=self._environment, capture_output=True, text=True)
+        assert finished.returncode == 0, finished.stderr
+        return finished.stdout
+
+    def pfoctl(self, *arguments):
+        """What pfoctl says, read from JSON."""
+        return json.loads(self.run("pfoctl", *arguments, "--json", "--socket", str(self.socket)))
+
+    def simulator(self):
+        """The GPUs as the simulated hardware knows them, with their last calls."""
+        return json.loads(self.run("pfo-sim", "show", "--json", "--calls", "4096"))["gpus"]
+
+    def start_daemon(self):
+        with open(self.directory / "pfod.log", "ab") as log:
+            self.daemon = subprocess.Popen(
+                [self.programs / "pfod", "--config", self.directory / "pfod.toml"],
+                env=self._environment,
+                stderr=log,
+            )
+        until("the daemon is there", self._answers)
+
+    def _answers(self):
+        command = [self.programs / "pfoctl", "gpus", "--socket", str(self.socket)]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+    def kill_daemon(self):
+        if self.daemon is not None:
+            self.daemon.kill()
+            self.daemon.wait()
+            self.daemon = None
+
+    def ranks(self, job="job"):
+        """The ranks of a job as the daemon knows them; none if there is no such job."""
+        jobs = self.pfoctl("status")["jobs"]
+        return next((found["ranks"] for found in jobs if found["job"] == job), [])
+
+    def clocks_set(self, gpu):
+        """Every clock that was locked on a GPU, in MHz and in order."""
+        return [call["max_mhz"] for call in self.simulator()[gpu]["calls"] if call["kind"] == "lock"]

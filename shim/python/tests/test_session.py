@@ -1,0 +1,216 @@
+"""What a session tells the daemon, and what it never does to its trainer."""
+
+import copy
+import multiprocessing
+import os
+import pickle
+import socket
+import threading
+
+import pytest
+from node import until
+
+import pfo
+
+
+def one_step(session, microbatches=2):
+    with session.step():
+        for m in range(microbatches):
+            with session.instruction("forward", microbatch=m):
+                pass
+
+
+def test_blocks_say_when_steps_and_instructions_begin_and_end(recorder):
+    with pfo.Session() as session:
+        with session.step():
+            with session.instruction("forward", microbatch=3):
+                pass
+            with session.instruction("backward", microbatch=1, chunk=2):
+                pass
+    recorder.expect(
+        "step 0",
+        "forward 3",
+        "end of forward 3",
+        "backward 1 of chunk 2",
+        "end of backward 1 of chunk 2",
+        "end of step 0",
+        "goodbye",
+    )
+
+
+def test_decorators_say_it_around_every_call_and_count_microbatches(recorder):
+    session = pfo.Session(first_step=7)
+
+    @session.instruction("backward_input")
+    def work(x):
+        return x + 1
+
+    @session.step()
+    def step():
+        return [work(1), work(2)]
+
+    assert step() == [2, 3]
+    recorder.expect(
+        "step 7",
+        "backward_input 0",
+        "end of backward_input 0",
+        "backward_input 1",
+        "end of backward_input 1",
+        "end of step 7",
+    )
+
+
+def test_an_exception_in_a_block_ends_it_and_goes_on(recorder):
+    session = pfo.Session()
+    with pytest.raises(KeyError), session.step(), session.instruction("load"):
+        raise KeyError
+    recorder.expect("step 0", "load 0", "end of load 0", "end of step 0")
+
+
+def test_a_name_made_at_run_time_is_as_good_as_one_in_the_source(recorder):
+    session = pfo.Session()
+    for name in pfo.instruction.NAMES:
+        session.instruction_begin("".join(list(name)))
+    recorder.expect(*(f"{name} 0" for name in pfo.instruction.NAMES))
+
+
+def test_an_unknown_instruction_is_other_and_said_once(recorder, warnings):
+    session = pfo.Session()
+    for _ in range(3):
+        session.instruction_begin("froward")
+    recorder.expect("other 0", "other 1", "other 2")
+    assert len(warnings()) == 1 and "'froward' is no instruction" in warnings()[0]
+
+
+def test_without_a_daemon_there_is_one_warning_and_training_runs_on(tmp_path, warnings):
+    session = pfo.Session(job="job", gpu="GPU-1234", socket=tmp_path / "none")
+    assert session.problem.code == 150
+    assert warnings() == [f"training at default clocks: {session.problem}"]
+    one_step(session)
+    assert session.counters.dropped == 6 and not session.counters.connected
+    assert len(warnings()) == 1
+
+
+def test_a_daemon_that_comes_late_is_found(node):
+    node.kill_daemon()
+    session = pfo.Session()
+    assert session.problem is not None
+    node.start_daemon()
+    until("the session connects", lambda: session.problem is None)
+    one_step(session)
+    assert session.counters.connected and session.counters.sent == 6
+
+
+def test_a_refused_lease_is_one_warning_that_names_the_holder(node, warnings):
+    with pfo.Session() as session:
+        other = pfo.Session(job="other")
+        assert other.problem.code == 4 and "job job" in other.problem.message
+        assert len(warnings()) == 1 and "job job" in warnings()[0]
+        one_step(other)
+        assert session.problem is None and len(warnings()) == 1
+
+
+def test_the_daemon_knows_the_rank_as_it_was_described(node):
+    with pfo.Session(rank=5, pp_rank=1, pp_degree=4, dp_rank=1, dp_degree=2, num_microbatches=8):
+        (rank,) = node.ranks()
+        assert (rank["rank"], rank["stage"], rank["pid"]) == (5, 1, os.getpid())
+        assert rank["gpu_uuid"] == node.gpus[0]
+    until("the lease is given back", lambda: not node.ranks())
+
+
+def test_the_launchers_variables_give_rank_and_gpu(node, monkeypatch):
+    monkeypatch.delenv("PFO_GPU")
+    for name, value in {"RANK": "3", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "0,2"}.items():
+        monkeypatch.setenv(name, value)
+    with pfo.Session(dp_degree=4):
+        (rank,) = node.ranks()
+        assert (rank["rank"], rank["gpu_uuid"]) == (3, node.gpus[2])
+
+
+def test_a_gpu_may_be_a_number_or_a_torch_device(node, monkeypatch):
+    class Device:
+        def __str__(self):
+            return "cuda:1"
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"{node.gpus[3]},{node.gpus[2]}")
+    for gpu in (1, "cuda:1", Device()):
+        with pfo.Session(gpu=gpu):
+            assert node.ranks()[0]["gpu_uuid"] == node.gpus[2]
+        until("the lease is given back", lambda: not node.ranks())
+
+
+@pytest.mark.parametrize(
+    ("mistake", "named"),
+    [
+        ({"gpu": "MIG-1234"}, "MIG instance"),
+        ({"gpu": "nvidia0"}, '"nvidia0" names no GPU'),
+        ({"job": "a b"}, '"a b"'),
+        ({"pp_rank": 4, "pp_degree": 4}, "pp_rank 4 is not below pp_degree 4"),
+        ({"num_microbatches": 0}, "num_microbatches is 0"),
+        ({"setup_timeout_s": -1.0}, "setup_timeout_s -1"),
+        ({"job": None}, "PFO_JOB"),
+    ],
+)
+def test_a_description_of_no_use_is_an_error_that_names_the_mistake(mistake, named):
+    with pytest.raises(ValueError, match=named):
+        pfo.Session(**{"job": "job", "gpu": "GPU-1234", **mistake})
+
+
+def test_a_session_that_is_over_does_nothing(recorder):
+    session = pfo.Session()
+    session.close()
+    one_step(session)
+    session.close()
+    recorder.expect("goodbye")
+    assert session.problem is None and session.counters.sent == 0
+
+
+def test_a_copy_is_over_from_the_start_and_leaves_the_original_alone(recorder):
+    session = pfo.Session()
+    for twin in (copy.deepcopy(session), pickle.loads(pickle.dumps(session))):
+        assert isinstance(twin, pfo.Session)
+        one_step(twin)
+        twin.close()
+    session.step_begin()
+    recorder.expect("step 0")
+    assert len(recorder.said) == 1
+
+
+def _in_worker(session, problem):
+    one_step(session)
+    problem.put(session.problem and session.problem.code)
+
+
+@pytest.mark.parametrize(("method", "code"), [("fork", 158), ("spawn", None)])
+def test_a_worker_process_has_a_session_that_is_silent(recorder, method, code):
+    session = pfo.Session()
+    session.step_begin()
+    context = multiprocessing.get_context(method)
+    problem = context.Queue()
+    worker = context.Process(target=_in_worker, args=(session, problem))
+    worker.start()
+    assert problem.get(timeout=60) == code
+    worker.join()
+    session.step_end()
+    recorder.expect("step 0", "end of step 0")
+    assert len(recorder.said) == 1
+
+
+def test_other_threads_run_while_a_session_waits_for_its_daemon(tmp_path):
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "silent"))
+        silent.listen()
+        turns = 0
+        opened = threading.Event()
+
+        def open_session():
+            pfo.Session(job="job", gpu="GPU-1", socket=tmp_path / "silent", setup_timeout_s=0.5)
+            opened.set()
+
+        thread = threading.Thread(target=open_session)
+        thread.start()
+        while not opened.is_set():
+            turns += 1
+        thread.join()
+    # One that kept the interpreter's lock would have given no turn before it is open.
+    assert turns > 1000

@@ -19,6 +19,7 @@ use crate::policy::Policy;
 use crate::reload::Reload;
 use crate::socket::{self, Sockets};
 use crate::status::StatusCommand;
+use crate::straggler::JobCommand;
 
 /// Look at pfod, make and swap plans, and free GPU clocks
 #[derive(Parser)]
@@ -38,6 +39,9 @@ enum Command {
     /// Make plans, and change what a running job runs
     #[command(subcommand)]
     Plan(Plan),
+    /// Tell a running job what it has to reckon with
+    #[command(subcommand)]
+    Job(JobCommand),
     /// Look after clocks that pfo locked
     #[command(subcommand)]
     Clocks(Clocks),
@@ -77,6 +81,7 @@ impl Cli {
             Command::Plan(Plan::Load(load)) => load.run(&sockets, output),
             Command::Plan(Plan::Swap(swap)) => swap.run(&sockets, output),
             Command::Plan(Plan::Rollback(rollback)) => rollback.run(&sockets, output),
+            Command::Job(job) => job.run(&sockets, output),
             Command::Clocks(clocks) => clocks.run(&sockets, output),
             Command::Doctor(doctor) => doctor.run(&sockets, output),
             Command::Lease(lease) => lease.run(&sockets, output),

@@ -19,6 +19,7 @@ mod policy;
 mod reload;
 mod socket;
 mod status;
+mod straggler;
 mod text;
 mod user;
 mod waiting;

@@ -10,8 +10,10 @@ use pfo_protocol::{Hello, JobName, PlanStatus, Refusal, RefusalCode, SwapTarget}
 
 use crate::fit::{JobPlan, Misfit, RankShape};
 use crate::gpu::GpuFacts;
+use crate::job_frontier::JobFrontier;
 use crate::lease::Session;
 use crate::measure::RankWindows;
+use crate::straggler::Answered;
 use crate::swap::Swap;
 
 /// The last swap and, for a rollback, the one before it.
@@ -65,6 +67,10 @@ pub struct Members {
     pub ranks: BTreeMap<u32, Member>,
     /// The plan that waits for a swap.
     pub loaded: Option<Arc<JobPlan>>,
+    /// The frontier whose plans answer a straggler.
+    pub frontier: Option<Arc<JobFrontier>>,
+    /// The straggler that the job runs a plan for.
+    pub straggler: Option<Answered>,
     /// The last swaps, oldest first; the last one is the newest.
     pub swaps: VecDeque<Arc<Swap>>,
     /// The numbers of those before, and what their plans were called.
@@ -77,12 +83,13 @@ pub struct Members {
     pub ended_windows: BTreeMap<u32, RankWindows>,
     /// Since when no rank is left.
     pub empty_since: Option<Instant>,
-    plans_made: u32,
+    /// The number of the last plan.
+    pub plans_made: u32,
 }
 
 impl Members {
     /// Checks a plan against every rank that is there now.
-    fn check(&self, plan: &JobPlan) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, plan: &JobPlan) -> Result<(), Refusal> {
         let check = |member: &Member| plan.check_rank(&member.shape());
         self.ranks.values().try_for_each(check).map_err(|misfit| does_not_fit(misfit.to_string()))
     }
@@ -194,12 +201,14 @@ impl Job {
         }
     }
 
-    /// Instructions of all plans that are kept.
+    /// Instructions of all plans that are kept, and what takes as much memory as so many.
     #[must_use]
     pub fn planned_instructions(&self) -> usize {
         let members = self.members();
         let plans = members.swaps.iter().filter_map(|swap| swap.plan.as_ref());
-        plans.chain(&members.loaded).map(|plan| plan.instructions()).sum()
+        let before = members.straggler.as_ref().and_then(|straggler| straggler.before.as_ref());
+        let plans = plans.chain(&members.loaded).chain(before).map(|plan| plan.instructions());
+        plans.chain(members.frontier.as_ref().map(|frontier| frontier.size())).sum()
     }
 
     /// Checks a plan of at most so many instructions against the job and keeps it for a swap.
@@ -227,7 +236,7 @@ impl Job {
             .map_err(|misfit| does_not_fit(misfit.to_string()))?;
         members.check(&plan)?;
         let plan = Arc::new(plan);
-        members.plans_made += 1;
+        members.plans_made = number;
         members.loaded = Some(Arc::clone(&plan));
         Ok(plan)
     }
@@ -253,6 +262,52 @@ impl Job {
     /// If there is nothing to swap to, or the ranks are just taking up the last swap.
     pub fn swap(&self, target: &SwapTarget, not_before: u64) -> Result<Arc<Swap>, Refusal> {
         let mut members = self.members();
+        let plan = self.target(&members, target)?;
+        let swap = self.begin_swap(&mut members, plan, not_before)?;
+        if *target == SwapTarget::Loaded {
+            members.loaded = None;
+        }
+        // Whoever swaps knows better what the job is to run.
+        members.straggler = None;
+        Ok(swap)
+    }
+
+    /// What a swap leads to; none is default clocks.
+    fn target(
+        &self,
+        members: &Members,
+        target: &SwapTarget,
+    ) -> Result<Option<Arc<JobPlan>>, Refusal> {
+        let name = &self.key.name;
+        let nothing =
+            |message: String, remedy: &str| Refusal::new(RefusalCode::NoPlan, message, remedy);
+        match target {
+            SwapTarget::DefaultClocks => Ok(None),
+            SwapTarget::Loaded => members.loaded.clone().map(Some).ok_or_else(|| {
+                nothing(format!("no plan is loaded for job {name}"), "give a plan file")
+            }),
+            SwapTarget::Previous => {
+                let swaps = &members.swaps;
+                let previous = swaps.len().checked_sub(2).and_then(|index| swaps.get(index));
+                if swaps.is_empty() {
+                    let message = format!("job {name} has run no plan that could be rolled back");
+                    return Err(nothing(message, "see `pfoctl status`"));
+                }
+                Ok(previous.and_then(|swap| swap.plan.clone()))
+            }
+        }
+    }
+
+    /// Begins a swap to this plan.
+    ///
+    /// # Errors
+    /// If it does not fit, or the ranks are just taking up the last swap.
+    pub(crate) fn begin_swap(
+        &self,
+        members: &mut Members,
+        plan: Option<Arc<JobPlan>>,
+        not_before: u64,
+    ) -> Result<Arc<Swap>, Refusal> {
         let name = &self.key.name;
         let lost = |member: &&Member| !member.session.progress.knows_step();
         if let Some(member) = members.ranks.values().find(lost) {
@@ -280,23 +335,6 @@ impl Job {
         {
             return Err(taking_place(last));
         }
-        let nothing =
-            |message: String, remedy: &str| Refusal::new(RefusalCode::NoPlan, message, remedy);
-        let plan = match target {
-            SwapTarget::DefaultClocks => None,
-            SwapTarget::Loaded => Some(members.loaded.clone().ok_or_else(|| {
-                nothing(format!("no plan is loaded for job {name}"), "give a plan file")
-            })?),
-            SwapTarget::Previous => {
-                let swaps = &members.swaps;
-                let previous = swaps.len().checked_sub(2).and_then(|index| swaps.get(index));
-                if swaps.is_empty() {
-                    let message = format!("job {name} has run no plan that could be rolled back");
-                    return Err(nothing(message, "see `pfoctl status`"));
-                }
-                previous.and_then(|swap| swap.plan.clone())
-            }
-        };
         // Ranks may have come since the plan was loaded.
         plan.as_deref().map_or(Ok(()), |plan| members.check(plan))?;
         let number = members.swaps.back().map_or(0, |swap| swap.number) + 1;
@@ -314,9 +352,6 @@ impl Job {
         if under_way.is_some() {
             members.swaps.pop_back();
         }
-        if *target == SwapTarget::Loaded {
-            members.loaded = None;
-        }
         members.swaps.push_back(Arc::clone(&swap));
         if members.swaps.len() > KEPT_SWAPS
             && let Some(former) = members.swaps.pop_front()
@@ -330,7 +365,7 @@ impl Job {
     }
 }
 
-fn does_not_fit(why: String) -> Refusal {
+pub(crate) fn does_not_fit(why: String) -> Refusal {
     let remedy = "make a plan for this job with `pfoctl plan optimize` and `pfoctl plan export`";
     Refusal::new(RefusalCode::PlanDoesNotFit, why, remedy)
 }

@@ -1,4 +1,4 @@
-//! The records of jobs, each in a file beside the ledger: what a job runs is known to the next daemon,
+//! The records of jobs and their frontiers, each in a file beside the ledger: what a job runs is known to the next daemon,
 //! however this one ends.
 
 use std::fs::{self, DirBuilder};
@@ -14,6 +14,10 @@ use crate::job_record::JobRecord;
 use crate::replace::replace;
 
 const FORMAT: &str = "pfo-job/1";
+
+/// How the names of the files end.
+const RECORD: &str = "json";
+const FRONTIER: &str = "frontier";
 
 /// The directory of these files.
 #[derive(Debug)]
@@ -48,9 +52,26 @@ impl JobFiles {
         replace(&self.path(&record.key()), &serde_json::to_vec(&content)?)
     }
 
-    /// Removes the record of a job, if there is one.
+    /// Puts a frontier in the place of the job's former one. It counts only with a record that has it.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write_frontier(&self, key: &JobKey, frontier: &[u8]) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+        replace(&self.path(key).with_extension(FRONTIER), frontier)
+    }
+
+    /// The bytes of a job's frontier, if there are any.
+    #[must_use]
+    pub fn frontier(&self, key: &JobKey) -> Option<Vec<u8>> {
+        fs::read(self.path(key).with_extension(FRONTIER)).ok()
+    }
+
+    /// Removes what is there of a job.
     pub fn remove(&self, key: &JobKey) {
-        let _ = fs::remove_file(self.path(key));
+        let path = self.path(key);
+        let _ = fs::remove_file(path.with_extension(FRONTIER));
+        let _ = fs::remove_file(path);
     }
 
     /// Every record of this boot. Whatever else is in the directory is removed.
@@ -67,7 +88,17 @@ impl JobFiles {
                 None
             }
         };
-        files.filter_map(|file| read(file.ok()?.path())).collect()
+        let (frontiers, records): (Vec<_>, Vec<_>) = files
+            .filter_map(|file| Some(file.ok()?.path()))
+            .partition(|path| path.extension().is_some_and(|end| end == FRONTIER));
+        let records: Vec<_> = records.into_iter().filter_map(read).collect();
+        let known: Vec<_> = records.iter().map(|record| self.path(&record.key())).collect();
+        for frontier in frontiers {
+            if !known.contains(&frontier.with_extension(RECORD)) {
+                let _ = fs::remove_file(frontier);
+            }
+        }
+        records
     }
 
     fn read_one(&self, path: &Path) -> Result<JobRecord, String> {
@@ -82,7 +113,7 @@ impl JobFiles {
     /// A job's name may have slashes, but never an exclamation mark.
     fn path(&self, key: &JobKey) -> PathBuf {
         let name = key.name.as_str().replace('/', "!");
-        self.directory.join(format!("{}-{name}.json", key.uid))
+        self.directory.join(format!("{}-{name}.{RECORD}", key.uid))
     }
 }
 
@@ -142,6 +173,21 @@ mod tests {
         names.iter().for_each(|name| files.write(&record(name)).unwrap());
         assert_eq!(files.read().len(), names.len());
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_frontier_stays_as_long_as_the_record_of_its_job() {
+        let (_directory, files) = files();
+        let key = record("a").key();
+        files.write_frontier(&key, b"lost").unwrap();
+        assert!(files.read().is_empty());
+        assert_eq!(files.frontier(&key), None, "nobody knows it");
+        files.write(&record("a")).unwrap();
+        files.write_frontier(&key, b"known").unwrap();
+        assert_eq!(files.read().len(), 1);
+        assert_eq!(files.frontier(&key).as_deref(), Some(&b"known"[..]));
+        files.remove(&key);
+        assert_eq!(files.frontier(&key), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pfo_planner::Mhz;
+use pfo_planner::{Mhz, Straggler};
 use pfo_protocol::{Instruction, JobName, PlanStatus, Unit};
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,11 @@ use crate::fit::{JobPlan, Misfit, Planned};
 use crate::job::{Job, JobKey};
 use crate::lease::Session;
 use crate::monotonic::now_ns;
+use crate::straggler::Answered;
 use crate::swap::Swap;
+
+/// Whatever the last daemon had room for: the frontier was checked when it was loaded.
+const RESTORED_FRONTIER: usize = usize::MAX;
 
 /// A job as the next daemon finds it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,6 +29,18 @@ pub struct JobRecord {
     /// Since when it has had no rank (`CLOCK_MONOTONIC`, ns).
     left_ns: Option<u64>,
     swaps: Vec<SwapRecord>,
+    /// What the frontier is called whose bytes are beside this.
+    #[serde(default)]
+    frontier: Option<String>,
+    #[serde(default)]
+    straggler: Option<StragglerRecord>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StragglerRecord {
+    factor: f64,
+    before: Option<PlanRecord>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,20 +65,24 @@ struct PlanRecord {
 type PlannedRecord = (Instruction, u16, u32, u32);
 
 impl JobRecord {
-    /// The record of a job, if it has had a plan; with `ending`, of one whose ranks the daemon leaves.
+    /// The record of a job, if it has had a plan or a frontier; with `ending`, of one whose ranks the daemon leaves.
     #[must_use]
     pub fn of(job: &Job, ending: bool) -> Option<Self> {
         let members = job.members();
         let left = members.empty_since.map(|since| since.elapsed());
         let left = left.or_else(|| ending.then_some(Duration::ZERO));
         let swaps = members.swaps.clone();
+        let frontier = members.frontier.as_ref().map(|frontier| frontier.label.clone());
+        let straggler = members.straggler.clone();
         drop(members);
-        (!swaps.is_empty()).then(|| Self {
+        (!swaps.is_empty() || frontier.is_some()).then(|| Self {
             uid: job.key.uid,
             job: job.key.name.clone(),
             pp_degree: job.pp_degree,
             left_ns: left.map(|left| now_ns().saturating_sub(left.as_nanos() as u64)),
             swaps: swaps.iter().map(|swap| SwapRecord::of(swap)).collect(),
+            frontier,
+            straggler: straggler.as_ref().map(StragglerRecord::of),
         })
     }
 
@@ -79,11 +99,15 @@ impl JobRecord {
             .map_or(Duration::ZERO, |left| Duration::from_nanos(now_ns().saturating_sub(left)))
     }
 
-    /// The job again, for the ranks whose sessions are taken up.
+    /// The job again, for the ranks whose sessions are taken up, with the bytes of its frontier.
     ///
     /// # Errors
     /// If a plan is none for this job.
-    pub fn restore(self, sessions: &[Arc<Session>]) -> Result<Job, Misfit> {
+    pub fn restore(
+        self,
+        sessions: &[Arc<Session>],
+        frontier: Option<&[u8]>,
+    ) -> Result<Job, Misfit> {
         let own = |session: &&Arc<Session>| {
             (session.holder.uid, &session.holder.job) == (self.uid, &self.job)
         };
@@ -95,7 +119,31 @@ impl JobRecord {
         });
         let swaps = swaps.collect::<Result<_, _>>()?;
         let since = Instant::now().checked_sub(self.left_for());
-        Ok(Job::again(self.key(), self.pp_degree, swaps, since.unwrap_or_else(Instant::now)))
+        let since = since.unwrap_or_else(Instant::now);
+        let job = Job::again(self.key(), self.pp_degree, swaps, since);
+        if let Some(label) = self.frontier
+            && let Err(refusal) =
+                job.load_frontier(label, frontier.unwrap_or_default(), RESTORED_FRONTIER)
+        {
+            let JobKey { uid, name } = &job.key;
+            tracing::warn!(job = %name, uid, "lost the job's frontier: {refusal}");
+        }
+        let answered = |record: StragglerRecord| record.restore(self.pp_degree);
+        job.members().straggler = self.straggler.map(answered).transpose()?.flatten();
+        Ok(job)
+    }
+}
+
+impl StragglerRecord {
+    fn of(answered: &Answered) -> Self {
+        let before = answered.before.as_deref().map(PlanRecord::of);
+        Self { factor: answered.straggler.factor(), before }
+    }
+
+    /// None if it says nothing that could be.
+    fn restore(self, pp_degree: u32) -> Result<Option<Answered>, Misfit> {
+        let before = self.before.map(|plan| plan.restore(pp_degree)).transpose()?;
+        Ok(Straggler::new(self.factor).ok().map(|straggler| Answered { straggler, before }))
     }
 }
 
@@ -144,6 +192,7 @@ mod tests {
 
     use super::*;
     use crate::grant;
+    use crate::job_frontier::tests::frontier;
 
     fn plan(mhz: u32) -> String {
         format!(
@@ -182,7 +231,7 @@ mod tests {
     fn a_job_comes_back_with_its_plan_the_one_before_it_and_nothing_older() {
         let job = job_after(&[(600, 0), (1200, 5), (1410, 9)]);
         let record = through_json(&JobRecord::of(&job, false).unwrap());
-        let again = record.restore(&[]).unwrap();
+        let again = record.restore(&[], None).unwrap();
         assert_eq!(labels(&again), [(2, 5, "1200.json".into()), (3, 9, "1410.json".into())]);
         let current = |job: &Job| Arc::clone(job.members().current().unwrap());
         let (old, new) = (current(&job), current(&again));
@@ -191,10 +240,34 @@ mod tests {
     }
 
     #[test]
+    fn a_job_comes_back_with_its_frontier_and_the_straggler_that_it_runs_a_plan_for() {
+        let bytes = frontier(1);
+        let job = job_after(&[(1410, 0)]);
+        job.load_frontier("f".into(), &bytes, 1000).unwrap();
+        job.answer_straggler(Straggler::new(1.5).unwrap()).unwrap();
+        let record = through_json(&JobRecord::of(&job, false).unwrap());
+        let again = record.clone().restore(&[], Some(&bytes)).unwrap();
+        assert_eq!(again.members().frontier_status(), job.members().frontier_status());
+        let before = again.straggler_is_over().unwrap();
+        assert_eq!(before.plan.as_ref().map(|plan| plan.label.as_str()), Some("1410.json"));
+        let without = record.restore(&[], None).unwrap();
+        assert!(without.members().frontier.is_none());
+        assert!(without.straggler_is_over().is_ok());
+    }
+
+    #[test]
+    fn a_job_with_a_frontier_alone_has_a_record() {
+        let job = job_after(&[]);
+        job.load_frontier("f".into(), &frontier(1), 1000).unwrap();
+        let record = JobRecord::of(&job, true).unwrap();
+        assert!(record.restore(&[], Some(&frontier(1))).unwrap().members().frontier.is_some());
+    }
+
+    #[test]
     fn a_suspended_plan_stays_suspended() {
         let job = job_after(&[(600, 0)]);
         job.members().current().unwrap().suspend(|| "because".into());
-        let again = through_json(&JobRecord::of(&job, false).unwrap()).restore(&[]).unwrap();
+        let again = through_json(&JobRecord::of(&job, false).unwrap()).restore(&[], None).unwrap();
         let status = again.members().current().unwrap().status();
         assert_eq!(status.suspended.as_deref(), Some("because"));
     }
@@ -203,7 +276,7 @@ mod tests {
     fn a_record_whose_plan_has_other_stages_than_the_job_is_refused() {
         let mut record = JobRecord::of(&job_after(&[(600, 0)]), false).unwrap();
         record.pp_degree = 2;
-        let misfit = record.restore(&[]).unwrap_err();
+        let misfit = record.restore(&[], None).unwrap_err();
         assert_eq!(misfit, Misfit::Stages { plan: 1, job: 2 });
     }
 
@@ -217,7 +290,7 @@ mod tests {
         let mut record = JobRecord::of(&job_after(&[(600, 0), (1200, 50)]), false).unwrap();
         record.swaps[1].complete = false;
         let sessions = [session("team/j"), session("another")];
-        let again = record.restore(&sessions).unwrap();
+        let again = record.restore(&sessions, None).unwrap();
         let swaps = again.members().swaps.clone();
         assert!(swaps[0].is_complete());
         assert_eq!((swaps[1].taken_up(), swaps[1].step()), ((0, 1), 50));

@@ -45,7 +45,8 @@ impl Jobs {
                 self.files().remove(&key);
                 continue;
             }
-            match record.restore(sessions) {
+            let frontier = self.files().frontier(&key);
+            match record.restore(sessions, frontier.as_deref()) {
                 Ok(job) => {
                     self.lock().insert(key, Arc::new(job));
                 }
@@ -60,6 +61,17 @@ impl Jobs {
     /// Keeps what a job runs for the next daemon.
     pub fn keep(&self, job: &Job) {
         self.write(job, false);
+    }
+
+    /// Keeps the frontier of a job, too.
+    pub fn keep_with_frontier(&self, job: &Job, frontier: &[u8]) {
+        if let Err(error) = self.files().write_frontier(&job.key, frontier) {
+            tracing::warn!(
+                job = %job.key.name, uid = job.key.uid,
+                "a restart of pfod will lose the job's frontier, for it cannot be written: {error}"
+            );
+        }
+        self.keep(job);
     }
 
     /// Keeps what every job runs when the daemon leaves their ranks.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pfo_planner::Straggler;
 use pfo_protocol::{
     GpuName, JobSelector, Refusal, RefusalCode, Request, ResetOutcome, Response, Swapped, User,
 };
@@ -75,14 +76,27 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
         Request::PlanSwap { job, target, not_before, wait: _ } => {
             let job = select(node, authority, peer, &job, change_plan)?;
             let swap = job.swap(&target, not_before.unwrap_or(0))?;
-            node.jobs.keep(&job);
+            Ok(begun(node, peer, &job, swap))
+        }
+        Request::FrontierLoad { job, label, frontier } => {
+            let job = select(node, authority, peer, &job, change_plan)?;
+            check_label(&label)?;
+            let room = node.jobs.room_for_plans(job.key.uid);
+            let loaded = job.load_frontier(label, &frontier, room)?;
+            node.jobs.keep_with_frontier(&job, &frontier);
             tracing::info!(
-                name: journal::SWAPPED,
                 uid = peer.uid, pid = peer.pid, job = %job.key.name,
-                plan = swap.plan.as_ref().map_or(0, |plan| plan.number),
-                "swap at step {}", swap.step()
+                "loaded frontier {}", loaded.label
             );
-            Ok(Decision::Swap(swap))
+            Ok(Decision::Answer(Response::FrontierLoaded(loaded)))
+        }
+        Request::Straggler { job, slowdown, wait: _ } => {
+            let job = select(node, authority, peer, &job, change_plan)?;
+            let swap = match slowdown {
+                Some(factor) => job.answer_straggler(straggler(factor)?)?,
+                None => job.straggler_is_over()?,
+            };
+            Ok(begun(node, peer, &job, swap))
         }
         Request::ClocksReset { gpu, all } => {
             authority.authorize(peer, Action::ResetClocks)?;
@@ -119,6 +133,23 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
             "install the same release of pfod and pfoctl",
         )),
     }
+}
+
+/// What a swap that a peer asked for leads to.
+fn begun(node: &Node, peer: &Peer, job: &Job, swap: Arc<Swap>) -> Decision {
+    node.jobs.keep(job);
+    tracing::info!(
+        name: journal::SWAPPED,
+        uid = peer.uid, pid = peer.pid, job = %job.key.name,
+        plan = swap.plan.as_ref().map_or(0, |plan| plan.number),
+        "swap at step {}", swap.step()
+    );
+    Decision::Swap(swap)
+}
+
+fn straggler(factor: f64) -> Result<Straggler, Refusal> {
+    Straggler::new(factor)
+        .map_err(|error| Refusal::new(RefusalCode::Malformed, error.to_string(), ""))
 }
 
 /// A label is shown to others, in tables and logs.

@@ -104,7 +104,10 @@ async fn answer(
     request: Request,
     stream: &Stream,
 ) -> Option<Response> {
-    let wait = matches!(request, Request::PlanSwap { wait: true, .. });
+    let wait = matches!(
+        request,
+        Request::PlanSwap { wait: true, .. } | Request::Straggler { wait: true, .. }
+    );
     let (node, peer) = (Arc::clone(node), peer.clone());
     // Plans are parsed and drivers asked away from the thread that accepts connections.
     let decided =

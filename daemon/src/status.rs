@@ -97,6 +97,7 @@ fn job_status(job: &Job) -> JobStatus {
         pp_degree: job.pp_degree,
         plan: members.current().map(|plan| plan.status()),
         loaded: members.loaded.as_ref().map(|plan| plan.status()),
+        frontier: members.frontier_status(),
         swap_at_step: under_way.map(|swap| swap.step()),
         measured_for_s: members.measured_since.map_or(0.0, |since| since.elapsed().as_secs_f64()),
         energy_j: members.ended_energy_j + energy,

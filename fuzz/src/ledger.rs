@@ -9,7 +9,7 @@ const BOOT: &str = "b";
 pub fn ledger(bytes: &[u8]) {
     let _ = ledger::parse(bytes, BOOT);
     if let Ok(record) = job_file::parse(bytes, BOOT)
-        && let Ok(job) = record.restore(&[])
+        && let Ok(job) = record.restore(&[], None)
     {
         let again = JobRecord::of(&job, true);
         assert!(again.is_some() || job.members().swaps.is_empty());

@@ -71,6 +71,7 @@ pub use delays::Delays;
 pub use dependencies::{Dependency, StageUnit};
 pub use error::PlanError;
 pub use frontier::{Frontier, Options, Point, Spread};
+pub use frontier_file::Room;
 pub use instruction::Instruction;
 pub use left_out::LeftOut;
 pub use lowtime_file::{Generation, LowtimePlan};

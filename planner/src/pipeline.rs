@@ -110,6 +110,11 @@ impl Pipeline {
         self.order.num_microbatches
     }
 
+    /// Instructions of a step, on all stages.
+    pub fn num_instructions(&self) -> usize {
+        self.network.num_instructions()
+    }
+
     /// What each stage runs.
     pub(crate) fn order(&self) -> &Order {
         &self.order

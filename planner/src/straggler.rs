@@ -16,6 +16,9 @@ use crate::frontier::Frontier;
 pub struct Straggler(f64);
 
 impl Straggler {
+    /// One that is as fast as the others.
+    pub const NONE: Self = Self(1.0);
+
     /// A straggler that takes `factor` times the fastest iteration.
     ///
     /// # Errors

@@ -25,8 +25,8 @@ pub use session::{
     Closing, ClosingReason, Hello, RankPosition, Refusal, RefusalCode, Unsupported, Welcome,
 };
 pub use status::{
-    ConfigStatus, DaemonStatus, GpuStatus, Holder, JobStatus, PlanStatus, RankStatus, Status,
-    Window,
+    ConfigStatus, DaemonStatus, FrontierStatus, GpuStatus, Holder, JobStatus, PlanStatus,
+    RankStatus, Status, Window,
 };
 
 /// Where trainers reach the daemon.

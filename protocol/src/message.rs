@@ -217,6 +217,17 @@ mod tests {
             1, 0, 0, 0, 0,                                  // some: GPU by UUID
             5, 0, 0, 0, 0, 0, 0, 0, b'G', b'P', b'U', b'-', b'a',
         ]);
+        let job = JobSelector { job: "j".parse().unwrap(), uid: None };
+        let straggler = Request::Straggler { job, slowdown: Some(1.5), wait: false };
+        #[rustfmt::skip]
+        assert_eq!(ClientMessage::Request(straggler).to_frame().unwrap(), [
+            24, 0, 0, 0,  1, 0,  4, 0,
+            11, 0, 0, 0,                                    // straggler
+            1, 0, 0, 0, 0, 0, 0, 0, b'j',
+            0,                                              // no uid
+            1, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f,                // some: 1.5
+            0,                                              // do not wait
+        ]);
         let refusal = Refusal::new(RefusalCode::GpuHeld, "m", "");
         #[rustfmt::skip]
         assert_eq!(DaemonMessage::Refusal(refusal).to_frame().unwrap(), [

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::name::{GpuName, GpuUuid, JobName, PciBusId};
 use crate::session::Refusal;
-use crate::status::{ConfigStatus, Holder, PlanStatus, Status};
+use crate::status::{ConfigStatus, FrontierStatus, Holder, PlanStatus, Status};
 
 /// Which job is meant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub enum SwapTarget {
 }
 
 /// One request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Request {
     /// Which GPUs the node has.
@@ -78,6 +78,25 @@ pub enum Request {
     LeaseRevoke(LeaseTarget),
     /// Lift revocations.
     LeaseAllow(LeaseTarget),
+    /// Check a frontier against a job and keep it, for stragglers.
+    FrontierLoad {
+        /// The job.
+        job: JobSelector,
+        /// What to call the frontier in status.
+        label: String,
+        /// The bytes of a frontier file.
+        frontier: Vec<u8>,
+    },
+    /// Run the plan of the frontier for a straggler.
+    Straggler {
+        /// The job.
+        job: JobSelector,
+        /// How many times the fastest iteration the straggler's takes; none if it is over, and what
+        /// ran before it is to run again.
+        slowdown: Option<f64>,
+        /// Answer only when every rank has changed.
+        wait: bool,
+    },
 }
 
 /// The leases that are meant.
@@ -117,7 +136,7 @@ pub enum Response {
     Status(Box<Status>),
     /// To [`Request::PlanLoad`].
     Loaded(PlanStatus),
-    /// To [`Request::PlanSwap`].
+    /// To [`Request::PlanSwap`] and [`Request::Straggler`].
     Swapped(Swapped),
     /// To [`Request::ClocksReset`], one entry for each GPU looked at.
     Reset(Vec<ResetOutcome>),
@@ -138,6 +157,8 @@ pub enum Response {
     Revoked(Vec<LeaseStatus>),
     /// To [`Request::LeaseAllow`], the revocations that were lifted.
     Allowed(Vec<RevocationStatus>),
+    /// To [`Request::FrontierLoad`].
+    FrontierLoaded(FrontierStatus),
 }
 
 /// A GPU as a list shows it.

@@ -105,6 +105,8 @@ pub struct JobStatus {
     pub plan: Option<PlanStatus>,
     /// The plan that is loaded and waits for a swap.
     pub loaded: Option<PlanStatus>,
+    /// The frontier that is loaded for stragglers.
+    pub frontier: Option<FrontierStatus>,
     /// The step at which a swap that is under way takes place.
     pub swap_at_step: Option<u64>,
     /// Seconds since measuring began: with the first rank of the job, or of a daemon that was restarted.
@@ -130,6 +132,21 @@ pub struct PlanStatus {
     pub predicted_energy_j: Option<f64>,
     /// Why the plan is suspended; the job then runs at default clocks.
     pub suspended: Option<String>,
+}
+
+/// A frontier as status shows it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FrontierStatus {
+    /// Where it came from, as the client called it.
+    pub label: String,
+    /// How many plans it has.
+    pub plans: u32,
+    /// The step time that its fastest plan predicts, in seconds.
+    pub fastest_s: f64,
+    /// The step time that its plan of least energy predicts, in seconds.
+    pub slowest_s: f64,
+    /// How many times the fastest iteration the straggler's takes that the job runs a plan for.
+    pub straggler: Option<f64>,
 }
 
 /// The measured part of a job's life under one plan (or none). The step in which a plan is taken up is

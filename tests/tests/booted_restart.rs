@@ -69,7 +69,8 @@ fn no_rank_notices_that_the_daemon_is_another_one(debian: Debian) {
     let before = until_on_plan(&debian);
     let from_ns = debian.run("pfo-sim show --json").json()["now_ns"].as_u64().unwrap();
 
-    let restarts = ["systemctl restart pfod", "systemctl kill --kill-whom=main --signal=KILL pfod"].repeat(2);
+    let restarts =
+        ["systemctl restart pfod", "systemctl kill --kill-whom=main --signal=KILL pfod"].repeat(2);
     for restart in &restarts {
         let status = debian.pfo_status();
         debian.run(restart).printed();

@@ -1,21 +1,21 @@
-//! `pfoctl plan load`: hands the daemon a plan to check against a job and keep.
+//! `pfoctl plan load`: hands the daemon a plan or a frontier to check against a job and keep.
 //!
-//! The plan is read here with the reader that the daemon uses, so that a mistake in a file is told
-//! with the file's name and before anything is sent.
+//! It is read here with the reader that the daemon uses, so that a mistake in a file is told with the
+//! file's name and before anything is sent.
 
 use std::fs::File;
 use std::io::Read;
 
 use clap::Args;
-use pfo_planner::Plan;
-use pfo_protocol::{JobSelector, LARGEST_PAYLOAD, PlanStatus, Request, Response};
+use pfo_planner::{Frontier, Plan};
+use pfo_protocol::{FrontierStatus, JobSelector, LARGEST_PAYLOAD, PlanStatus, Request, Response};
 
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::job::JobArguments;
 use crate::output::Output;
 use crate::socket::Sockets;
-use crate::status::plan_text::described;
+use crate::status::plan_text::{described, described_frontier};
 use crate::text::harmless;
 
 /// The largest plan that is sent, in bytes. What else is in the request takes far less than the
@@ -25,7 +25,7 @@ const LARGEST_PLAN: usize = LARGEST_PAYLOAD - 4096;
 /// The longest label, in bytes. It is one column of a table.
 const LONGEST_LABEL: usize = 64;
 
-/// Check a plan against a running job and keep it for `plan swap`
+/// Check a plan against a running job and keep it for `plan swap`, or a frontier for `job straggler`
 #[derive(Args)]
 pub(crate) struct Load {
     #[command(flatten)]
@@ -34,12 +34,12 @@ pub(crate) struct Load {
     #[command(flatten)]
     plan: PlanFile,
 
-    /// Print JSON: the plan's status
+    /// Print JSON: the status of the plan or frontier
     #[arg(long)]
     json: bool,
 }
 
-/// The plan to load, and what to call it.
+/// What to call a plan.
 #[derive(Args, Clone)]
 pub(crate) struct PlanArguments {
     /// What to call the plan in status [default: the file's name]
@@ -47,11 +47,12 @@ pub(crate) struct PlanArguments {
     label: Option<String>,
 }
 
-/// A plan that must be given.
+/// A plan or frontier that must be given.
 #[derive(Args, Clone)]
 struct PlanFile {
-    /// The plan, pfo-plan/1 JSON as `pfoctl plan export` writes it; - reads standard input
-    #[arg(value_name = "PLAN.json")]
+    /// The plan, pfo-plan/1 JSON as `pfoctl plan export` writes it, or the frontier, as
+    /// `pfoctl plan optimize` does; - reads standard input
+    #[arg(value_name = "PLAN.json|FRONTIER")]
     plan: String,
 
     #[command(flatten)]
@@ -59,9 +60,13 @@ struct PlanFile {
 }
 
 impl Load {
-    /// Loads and tells what the plan predicts.
+    /// Loads and tells what the plan or the frontier predicts.
     pub(crate) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
-        let plan = self.plan.arguments.read(&self.plan.plan)?;
+        let file = self.plan.arguments.read_any(&self.plan.plan)?;
+        if Frontier::is_likely(&file.bytes) {
+            return self.load_frontier(file, sockets, output);
+        }
+        let plan = file.plan()?;
         let mut connection = Connection::open(sockets)?;
         let loaded = plan.load(&mut connection, self.job.selector())?;
         if self.json {
@@ -72,6 +77,37 @@ impl Load {
         let line = format!("job {job}: {plan} is loaded; `pfoctl plan swap {job}` takes it up");
         output.text(&format!("{}\n", harmless(&line)))
     }
+
+    fn load_frontier(
+        &self,
+        file: ReadFile,
+        sockets: &Sockets,
+        output: &mut Output,
+    ) -> Result<(), Error> {
+        Frontier::from_bytes(&file.bytes)
+            .map_err(|source| Error::BadPlan { name: file.shown, source })?;
+        let mut connection = Connection::open(sockets)?;
+        let (label, frontier) = (file.label, file.bytes);
+        let request = Request::FrontierLoad { job: self.job.selector(), label, frontier };
+        let loaded: FrontierStatus = match connection.ask(request)? {
+            Response::FrontierLoaded(loaded) => loaded,
+            other => return Err(connection.other_answer(&format!("{other:?}"))),
+        };
+        if self.json {
+            return output.json(&loaded);
+        }
+        let job = self.job.name();
+        let frontier = described_frontier(&loaded);
+        let line = format!("job {job}: {frontier} is loaded; `pfoctl job straggler {job}` uses it");
+        output.text(&format!("{}\n", harmless(&line)))
+    }
+}
+
+/// A file that was read.
+struct ReadFile {
+    shown: String,
+    label: String,
+    bytes: Vec<u8>,
 }
 
 /// A plan that was read and is one.
@@ -83,6 +119,10 @@ pub(crate) struct ReadPlan {
 impl PlanArguments {
     /// Reads and checks the plan of that name.
     pub(crate) fn read(&self, name: &str) -> Result<ReadPlan, Error> {
+        self.read_any(name)?.plan()
+    }
+
+    fn read_any(&self, name: &str) -> Result<ReadFile, Error> {
         let shown = if name == "-" { "standard input" } else { name };
         let read = |source| Error::ReadPlan { name: shown.to_owned(), source };
         let reader: Box<dyn Read> = if name == "-" {
@@ -96,10 +136,18 @@ impl PlanArguments {
         if bytes.len() > LARGEST_PLAN {
             return Err(Error::PlanTooLarge { name: shown.to_owned(), limit: LARGEST_PLAN });
         }
-        Plan::from_json(&bytes)
-            .map_err(|source| Error::BadPlan { name: shown.to_owned(), source })?;
         let label = self.label.clone().unwrap_or_else(|| default_label(shown));
-        Ok(ReadPlan { label, bytes })
+        Ok(ReadFile { shown: shown.to_owned(), label, bytes })
+    }
+}
+
+impl ReadFile {
+    fn plan(self) -> Result<ReadPlan, Error> {
+        let Self { shown, label, bytes } = self;
+        match Plan::from_json(&bytes) {
+            Ok(_) => Ok(ReadPlan { label, bytes }),
+            Err(source) => Err(Error::BadPlan { name: shown, source }),
+        }
     }
 }
 

@@ -48,8 +48,9 @@ pub(crate) struct Rollback {
     answer: AnswerArguments,
 }
 
+/// When to answer to a swap, and how.
 #[derive(Args)]
-struct AnswerArguments {
+pub(crate) struct AnswerArguments {
     /// Return only when every rank on this node has changed
     #[arg(long)]
     wait: bool,
@@ -72,8 +73,9 @@ impl Swap {
         }
         let target =
             if self.default_clocks { SwapTarget::DefaultClocks } else { SwapTarget::Loaded };
-        let swapped = self.answer.swap(&mut connection, &self.job, target, self.at_step)?;
-        self.answer.print(&self.job, &swapped, output)
+        let (job, not_before, wait) = (self.job.selector(), self.at_step, self.answer.wait);
+        let request = Request::PlanSwap { job, target, not_before, wait };
+        self.answer.ask(&mut connection, &self.job, request, output)
     }
 }
 
@@ -81,28 +83,33 @@ impl Rollback {
     /// Swaps back.
     pub(crate) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
         let mut connection = Connection::open(sockets)?;
-        let swapped = self.answer.swap(&mut connection, &self.job, SwapTarget::Previous, None)?;
-        self.answer.print(&self.job, &swapped, output)
+        let (job, target, wait) = (self.job.selector(), SwapTarget::Previous, self.answer.wait);
+        let request = Request::PlanSwap { job, target, not_before: None, wait };
+        self.answer.ask(&mut connection, &self.job, request, output)
     }
 }
 
 impl AnswerArguments {
-    fn swap(
+    /// Whether to wait until every rank has changed.
+    pub(crate) fn wait(&self) -> bool {
+        self.wait
+    }
+
+    /// Asks for a swap and tells what came of it.
+    pub(crate) fn ask(
         &self,
         connection: &mut Connection,
         job: &JobArguments,
-        target: SwapTarget,
-        not_before: Option<u64>,
-    ) -> Result<Swapped, Error> {
-        let request =
-            Request::PlanSwap { job: job.selector(), target, not_before, wait: self.wait };
+        request: Request,
+        output: &mut Output,
+    ) -> Result<(), Error> {
         let answer = if self.wait {
             wait_for(connection, request, job.name())?
         } else {
             connection.ask(request)?
         };
         match answer {
-            Response::Swapped(swapped) => Ok(swapped),
+            Response::Swapped(swapped) => self.print(job, &swapped, output),
             other => Err(connection.other_answer(&format!("{other:?}"))),
         }
     }

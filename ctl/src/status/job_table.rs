@@ -1,8 +1,8 @@
 //! The jobs: what each one runs, how far it is, and what it used.
 
-use pfo_protocol::{JobStatus, PlanStatus};
+use pfo_protocol::{FrontierStatus, JobStatus, PlanStatus};
 
-use super::plan_text::{described, name, prediction};
+use super::plan_text::{described, described_frontier, name, prediction};
 use super::quantity::joules;
 use super::table::{Cell, Table, Tone, heading};
 use crate::output::Look;
@@ -41,8 +41,24 @@ pub(crate) fn render(jobs: &[JobStatus], user: &dyn Fn(u32) -> String, look: Loo
                 format!("Loaded for job {} of {}: {}", job.job, user(job.uid), described(plan));
             text += &format!("{}\n", harmless(&line));
         }
+        if let Some(frontier) = &job.frontier {
+            let line = format!(
+                "For stragglers of job {} of {}: {}",
+                job.job,
+                user(job.uid),
+                for_stragglers(frontier)
+            );
+            text += &format!("{}\n", harmless(&line));
+        }
     }
     text
+}
+
+fn for_stragglers(frontier: &FrontierStatus) -> String {
+    let answered = frontier
+        .straggler
+        .map_or_else(String::new, |factor| format!("; the job takes the time of one of {factor}x"));
+    described_frontier(frontier) + &answered
 }
 
 /// The steps that the ranks are in; neighbours in a pipeline are rarely in the same one.
@@ -81,6 +97,7 @@ mod tests {
             pp_degree: 4,
             plan: None,
             loaded: None,
+            frontier: None,
             swap_at_step: None,
             measured_for_s: 7500.0,
             energy_j: 0.0,
@@ -105,6 +122,21 @@ mod tests {
         assert_eq!(waiting_plan(&running), None);
         let waiting = JobStatus { loaded: Some(plan(3, None)), ..running };
         assert_eq!(waiting_plan(&waiting).map(|plan| plan.number), Some(3));
+    }
+
+    #[test]
+    fn the_straggler_that_a_job_runs_a_plan_for_is_told() {
+        let frontier = FrontierStatus {
+            label: "a100.frontier".to_owned(),
+            plans: 200,
+            fastest_s: 2.5,
+            slowest_s: 3.25,
+            straggler: Some(1.2),
+        };
+        let job = JobStatus { frontier: Some(frontier), ..job() };
+        let text = render(&[job], &|_| "root".to_owned(), Look::default());
+        assert!(text.contains("a100.frontier (200 plans, predicted 2.500 s to 3.250 s"), "{text}");
+        assert!(text.contains("time of one of 1.2x"), "{text}");
     }
 
     #[test]

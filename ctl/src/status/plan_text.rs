@@ -1,6 +1,6 @@
-//! A plan in a few words.
+//! A plan or a frontier in a few words.
 
-use pfo_protocol::PlanStatus;
+use pfo_protocol::{FrontierStatus, PlanStatus};
 
 use super::quantity::{joules, seconds};
 
@@ -26,4 +26,11 @@ pub(crate) fn described(plan: &PlanStatus) -> String {
         Some(prediction) => format!("plan {name} (predicted {prediction} a step)"),
         None => format!("plan {name}"),
     }
+}
+
+/// A frontier, for a sentence. The label is what somebody typed.
+pub(crate) fn described_frontier(frontier: &FrontierStatus) -> String {
+    let FrontierStatus { label, plans, fastest_s, slowest_s, .. } = frontier;
+    let (fastest, slowest) = (seconds(*fastest_s), seconds(*slowest_s));
+    format!("frontier {label} ({plans} plans, predicted {fastest} to {slowest} a step)")
 }

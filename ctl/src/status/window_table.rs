@@ -106,6 +106,7 @@ mod tests {
             pp_degree: 4,
             plan: None,
             loaded: None,
+            frontier: None,
             swap_at_step: None,
             measured_for_s: 7500.0,
             energy_j: 0.0,

@@ -45,8 +45,22 @@ use source::{Source, damaged};
 const MAGIC: &[u8; 12] = b"pfo-frontier";
 const VERSION: u16 = 4;
 
-/// The most bytes that the rows of all plans may take: a small file can claim to be huge.
-const MAX_ROW_BYTES: usize = 256 << 20;
+/// How large a frontier may be that is read: a small file can claim to be huge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// The most instructions of a step. One takes some 200 bytes.
+    pub instructions: usize,
+    /// The most rows of the profile. One takes 24 bytes.
+    pub rows: usize,
+    /// The most instructions of all plans together. One takes a byte.
+    pub planned: usize,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { instructions: Pipeline::MAX_OPERATIONS, rows: 4 << 20, planned: 256 << 20 }
+    }
+}
 
 impl Frontier {
     /// The frontier as the bytes of a file.
@@ -62,13 +76,14 @@ impl Frontier {
                 expected: "at most 128 bytes long",
             });
         }
-        check_size(self.plans.len(), self.pipeline.network().num_instructions()).map_err(
-            |problem| PlanError::BadArgument {
+        let operations = self.pipeline.network().num_instructions();
+        check_size(self.plans.len(), operations, Room::default()).map_err(|expected| {
+            PlanError::BadArgument {
                 name: "the number of plans",
                 value: self.plans.len().to_string(),
-                expected: problem,
-            },
-        )?;
+                expected,
+            }
+        })?;
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
         self.write(gpu, GzEncoder::new(bytes, Compression::default()))
@@ -128,6 +143,14 @@ impl Frontier {
     /// # Errors
     /// If they are no frontier, one of another version, or one that was cut short or changed.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, PlanError> {
+        Self::from_bytes_within(bytes, Room::default())
+    }
+
+    /// Reads such bytes where there is no room for every frontier.
+    ///
+    /// # Errors
+    /// Those of [`Frontier::from_bytes`], and if there is not room enough.
+    pub fn from_bytes_within(bytes: &[u8], room: Room) -> Result<Self, PlanError> {
         let Some(rest) = bytes.strip_prefix(MAGIC) else {
             let start = String::from_utf8_lossy(&bytes[..bytes.len().min(16)]);
             return Err(PlanError::ForeignFrontier(format!(
@@ -156,16 +179,16 @@ impl Frontier {
             transfer_time_s: f64::from_le_bytes(file.array("the transfer time")?),
             switch_latency_s: f64::from_le_bytes(file.array("the switching latency")?),
         };
-        let order = order::read(&mut file, microbatches)?;
-        let profile = read_profile(&mut file)?;
+        let order = order::read(&mut file, microbatches, room.instructions)?;
+        let profile = read_profile(&mut file, room)?;
         let pipeline = Pipeline::of_order(&profile, schedule, order, delays)?;
-        let plans = read_plans(&mut file, &pipeline)?;
+        let plans = read_plans(&mut file, &pipeline, room)?;
         file.end()?;
         Self::new(pipeline, p2p_power, gpu, plans)
     }
 }
 
-fn read_profile(file: &mut Source<'_>) -> Result<Profile, PlanError> {
+fn read_profile(file: &mut Source<'_>, room: Room) -> Result<Profile, PlanError> {
     let mut rows = Vec::new();
     for _ in 0..u16::from_le_bytes(file.array("the number of tables")?) {
         let stage = u16::from_le_bytes(file.array("a table's stage")?);
@@ -174,6 +197,9 @@ fn read_profile(file: &mut Source<'_>) -> Result<Profile, PlanError> {
         }
         let instruction: Instruction = file.text("a table's instruction")?.parse()?;
         let count = usize::from(u16::from_le_bytes(file.array("a table's length")?));
+        if rows.len() + count > room.rows {
+            return Err(damaged(&format!("its profile has more than {} rows", room.rows)));
+        }
         let mut last = Mhz(0);
         for _ in 0..count {
             let frequency = Mhz(u32::from_le_bytes(file.array("a frequency")?));
@@ -189,10 +215,14 @@ fn read_profile(file: &mut Source<'_>) -> Result<Profile, PlanError> {
     Profile::from_measurements(rows)
 }
 
-fn read_plans(file: &mut Source<'_>, pipeline: &Pipeline) -> Result<Vec<Kept>, PlanError> {
+fn read_plans(
+    file: &mut Source<'_>,
+    pipeline: &Pipeline,
+    room: Room,
+) -> Result<Vec<Kept>, PlanError> {
     let network = pipeline.network();
     let count = u32::from_le_bytes(file.array("the number of plans")?) as usize;
-    check_size(count, network.num_instructions())
+    check_size(count, network.num_instructions(), room)
         .map_err(|limit| damaged(&format!("it has {count} plans, not {limit}")))?;
     let mut times_s = Vec::with_capacity(count);
     for _ in 0..count {
@@ -235,12 +265,12 @@ fn read_plans(file: &mut Source<'_>, pipeline: &Pipeline) -> Result<Vec<Kept>, P
     Ok(plans)
 }
 
-fn check_size(plans: usize, operations: usize) -> Result<(), &'static str> {
+fn check_size(plans: usize, operations: usize, room: Room) -> Result<(), &'static str> {
     if plans == 0 || plans > Frontier::MAX_PLANS {
         return Err("between 1 and 100000");
     }
-    if plans.saturating_mul(operations) > MAX_ROW_BYTES {
-        return Err("so many that all their instructions together are at most 268435456");
+    if plans.saturating_mul(operations) > room.planned {
+        return Err("as few as there is room for");
     }
     Ok(())
 }
@@ -332,6 +362,28 @@ mod tests {
         bytes[MAGIC.len()] = 9;
         let message = refused(&bytes);
         assert!(message.contains("version 9") && message.contains("version 4"), "{message}");
+    }
+
+    #[test]
+    fn a_frontier_is_refused_where_there_is_no_room_for_one_part_of_it() {
+        let frontier = frontier_of(&unequal());
+        let bytes = frontier.to_bytes().unwrap();
+        let instructions = frontier.plan(0).unwrap().num_instructions();
+        let enough = Room {
+            instructions,
+            rows: frontier.pipeline.profile().rows().count(),
+            planned: instructions * frontier.plans.len(),
+        };
+        assert!(Frontier::from_bytes_within(&bytes, enough).is_ok());
+        let less = [
+            (Room { instructions: instructions - 1, ..enough }, "instructions"),
+            (Room { rows: enough.rows - 1, ..enough }, "rows"),
+            (Room { planned: enough.planned - 1, ..enough }, "plans"),
+        ];
+        for (room, what) in less {
+            let refusal = Frontier::from_bytes_within(&bytes, room).unwrap_err().to_string();
+            assert!(refusal.contains(what), "{room:?}: {refusal}");
+        }
     }
 
     #[test]

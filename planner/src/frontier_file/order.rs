@@ -8,7 +8,6 @@ use crate::dependencies::{Dependency, MAX_DEPENDENCIES, StageUnit, check_depende
 use crate::error::PlanError;
 use crate::instruction::Instruction;
 use crate::order::{Order, check_order};
-use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::schedule::StageOrder;
 use crate::unit::{Chunk, Unit};
@@ -44,13 +43,17 @@ fn write_stage_unit(out: &mut impl Write, unit: &StageUnit) -> io::Result<()> {
     write_unit(out, &unit.unit())
 }
 
-pub(super) fn read(file: &mut Source<'_>, num_microbatches: u32) -> Result<Order, PlanError> {
+pub(super) fn read(
+    file: &mut Source<'_>,
+    num_microbatches: u32,
+    most_instructions: usize,
+) -> Result<Order, PlanError> {
     if !(1..=Plan::MAX_MICROBATCHES).contains(&num_microbatches) {
         return Err(damaged(&format!("it is for {num_microbatches} microbatches")));
     }
     let num_stages = u16::from_le_bytes(file.array("the number of stages")?);
     let mut stages = Vec::new();
-    let mut left = Pipeline::MAX_OPERATIONS;
+    let mut left = most_instructions;
     for stage in 0..num_stages.min(Plan::MAX_STAGES) {
         let length = u32::from_le_bytes(file.array("an order's length")?) as usize;
         left = left
@@ -64,14 +67,15 @@ pub(super) fn read(file: &mut Source<'_>, num_microbatches: u32) -> Result<Order
             .map_err(|wrong| damaged(&format!("stage {stage}: {}", wrong.problem)))?;
         stages.push(order);
     }
-    let order = Order { stages, num_microbatches, dependencies: dependencies(file)? };
+    let order =
+        Order { stages, num_microbatches, dependencies: dependencies(file, most_instructions)? };
     check_dependencies(order.units(), &order.dependencies)
         .map_err(|bad| damaged(&format!("dependency {}: {}", bad.number, bad.problem)))?;
     Ok(order)
 }
 
-fn dependencies(file: &mut Source<'_>) -> Result<Vec<Dependency>, PlanError> {
-    let mut left = MAX_DEPENDENCIES;
+fn dependencies(file: &mut Source<'_>, most: usize) -> Result<Vec<Dependency>, PlanError> {
+    let mut left = MAX_DEPENDENCIES.min(most.saturating_mul(4));
     let mut dependencies = Vec::new();
     for number in 0..u32::from_le_bytes(file.array("the number of dependencies")?) {
         let of = stage_unit(file)?;

@@ -3,9 +3,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, SigmaskHow};
 use pfo_protocol::{
     ClientMessage, ClosingReason, DaemonMessage, GpuListing, GpuName, Hello, Request, Response,
 };
@@ -17,6 +17,7 @@ use crate::line::Phase;
 use crate::link::{ANY_ANSWER, Link, SESSION_ANSWER};
 use crate::problem::{Problem, ProblemCode};
 use crate::shared::Shared;
+use crate::thread;
 
 /// How long a daemon may take to answer. Longer than a trainer wants to wait: a daemon that systemd
 /// has only just started for this connection looks for its GPUs first.
@@ -28,17 +29,9 @@ const STEADY: Duration = Duration::from_secs(1);
 
 /// Starts the thread, which ends soon after the session is closed.
 pub(crate) fn start(shared: &Arc<Shared>) {
-    let thread = Arc::clone(shared);
-    // The thread inherits this mask: a signal for the process must find the trainer's own threads.
-    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
-    let started = std::thread::Builder::new()
-        .name("pfo".into())
-        .stack_size(256 * 1024)
-        .spawn(move || run(&thread));
-    if let Ok(before) = before {
-        let _ = before.thread_set_mask();
-    }
-    // The handle is let go: nobody ever waits for the thread.
+    let background = Arc::clone(shared);
+    let builder = Builder::new().name("pfo".into()).stack_size(256 * 1024);
+    let started = thread::start(builder, move || run(&background));
     if let Err(error) = started {
         shared.fail(Problem::no_thread(&error));
     }

@@ -1,12 +1,12 @@
 //! Asks CUDA itself which GPU an ordinal means, if the process has CUDA loaded and initialized.
 //!
-//! That is exact under Slurm's device cgroups and in containers too. It never loads or initializes
-//! CUDA: a library that only watches must not decide when a trainer gets its contexts.
+//! That is exact under Slurm's device cgroups and in containers too.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int};
 
 use pfo_protocol::GpuUuid;
 
+use crate::cuda_library::CudaLibrary;
 use crate::problem::Problem;
 
 /// From `cuda.h`: the driver API's device handle, 16 bytes of UUID, and the code of success.
@@ -21,7 +21,7 @@ type DeviceGetUuid = unsafe extern "C" fn(*mut Uuid, Device) -> c_int;
 
 /// The GPU of a CUDA ordinal; `None` if CUDA is not there to be asked.
 pub(crate) fn gpu(ordinal: u32) -> Result<Option<GpuUuid>, Problem> {
-    let Some(cuda) = Loaded::find() else {
+    let Some(cuda) = CudaLibrary::find() else {
         return Ok(None);
     };
     let device = match cuda.device(ordinal) {
@@ -60,29 +60,13 @@ fn text(uuid: &Uuid) -> String {
     text
 }
 
-/// A reference to the CUDA driver library of this process.
-struct Loaded(*mut c_void);
-
 #[allow(unsafe_code)]
-impl Loaded {
-    fn find() -> Option<Self> {
-        // SAFETY: with `RTLD_NOLOAD` this loads nothing, it only looks for what is there.
-        let handle =
-            unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
-        (!handle.is_null()).then(|| Self(handle))
-    }
-
-    fn symbol(&self, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: the handle is a loaded library, the name ends with NUL.
-        let symbol = unsafe { libc::dlsym(self.0, name.as_ptr().cast::<c_char>()) };
-        (!symbol.is_null()).then_some(symbol)
-    }
-
+impl CudaLibrary {
     fn device(&self, ordinal: u32) -> Result<Device, c_int> {
-        let symbol = self.symbol(c"cuDeviceGet").ok_or(NOT_INITIALIZED)?;
         let ordinal = c_int::try_from(ordinal).map_err(|_| INVALID_DEVICE)?;
         // SAFETY: `cuDeviceGet` has this type in every version of `cuda.h`.
-        let get: DeviceGet = unsafe { std::mem::transmute(symbol) };
+        let get: Option<DeviceGet> = unsafe { self.function(c"cuDeviceGet") };
+        let get = get.ok_or(NOT_INITIALIZED)?;
         let mut device = 0;
         // SAFETY: the library stays loaded while `self` lives, and writes one handle.
         match unsafe { get(&raw mut device, ordinal) } {
@@ -92,20 +76,11 @@ impl Loaded {
     }
 
     fn uuid(&self, function: &CStr, device: Device) -> Option<Uuid> {
-        let symbol = self.symbol(function)?;
         // SAFETY: both functions have this type in every version of `cuda.h`.
-        let get: DeviceGetUuid = unsafe { std::mem::transmute(symbol) };
+        let get: DeviceGetUuid = unsafe { self.function(function)? };
         let mut uuid = [0; 16];
         // SAFETY: the library stays loaded while `self` lives, and writes 16 bytes.
         (unsafe { get(&raw mut uuid, device) } == SUCCESS).then_some(uuid)
-    }
-}
-
-#[allow(unsafe_code)]
-impl Drop for Loaded {
-    fn drop(&mut self) {
-        // SAFETY: the handle came from `dlopen` and is given back once.
-        unsafe { libc::dlclose(self.0) };
     }
 }
 

@@ -34,8 +34,8 @@
 //! ```
 //!
 //! A begin is meant to be sent when the GPU starts the work and an end when it is done with it: a
-//! launch is not a begin, and a host that runs ahead of its GPU synchronizes first (or calls from a
-//! CUDA host function).
+//! launch is not a begin. For a host that runs ahead of its GPU, [`StreamOrdered`] sends both when the
+//! GPU gets there.
 //!
 //! # Environment
 //!
@@ -59,7 +59,10 @@ mod c_api;
 mod c_rank;
 #[allow(unsafe_code, reason = "writes into buffers of C callers")]
 mod c_text;
+mod call;
 mod cuda;
+mod cuda_events;
+mod cuda_library;
 mod description;
 mod fork;
 mod gpu;
@@ -69,8 +72,12 @@ mod link;
 mod problem;
 mod session;
 mod shared;
+mod stream_ordered;
+mod thread;
 mod visible;
 
+pub use call::Call;
+pub use cuda_events::Stream;
 pub use description::{DescriptionError, RankDescription};
 pub use gpu::{Gpu, GpuError};
 pub use guard::{InstructionGuard, StepGuard};
@@ -78,6 +85,7 @@ pub use line::Counters;
 pub use pfo_protocol::{ClosingReason, GpuUuid, Instruction, PciBusId, RefusalCode, Unit};
 pub use problem::{Problem, ProblemCode};
 pub use session::Session;
+pub use stream_ordered::StreamOrdered;
 
 /// The version of this library.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

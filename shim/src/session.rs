@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pfo_protocol::Instruction;
 
 use crate::background;
+use crate::call::Call;
 use crate::description::{DescriptionError, RankDescription};
 use crate::fork;
 use crate::guard::{InstructionGuard, StepGuard};
@@ -117,6 +118,23 @@ impl Session {
     ) -> InstructionGuard<'_> {
         self.instruction_begin(instruction, microbatch);
         InstructionGuard(self)
+    }
+
+    /// Makes a call of the training loop.
+    pub fn tell(&self, call: Call) {
+        match call {
+            Call::StepBegin => self.step_begin(),
+            Call::StepEnd => self.step_end(),
+            Call::InstructionBegin { instruction, chunk, microbatch } => {
+                self.instruction_begin_in_chunk(instruction, chunk, microbatch);
+            }
+            Call::InstructionEnd => self.instruction_end(),
+        }
+    }
+
+    /// Whether this is the process that opened the session, not a child forked from it.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.shared.is_ours()
     }
 
     /// What became of the events so far.

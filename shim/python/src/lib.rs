@@ -2,6 +2,7 @@
 
 mod instruction;
 mod session;
+mod timing;
 
 use pyo3::pymodule;
 

@@ -2,15 +2,16 @@
 //! waits, and giving the lock away would cost a turn of another thread. What waits releases it.
 
 use std::path::PathBuf;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use pfo::{DescriptionError, Gpu, RankDescription};
+use pfo::{Call, DescriptionError, Gpu, RankDescription};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::instruction;
+use crate::timing::{Timed, Timing};
 
 /// Why there is no lease right now.
 #[pyclass(frozen, get_all, module = "pfo")]
@@ -63,22 +64,24 @@ impl Counters {
 
 /// A session that is over until `_open` opens it.
 #[pyclass(frozen, subclass, module = "pfo._native")]
-pub(crate) struct Session(RwLock<Option<pfo::Session>>);
+pub(crate) struct Session(RwLock<Option<Arc<Timed>>>);
 
 impl Session {
-    fn get(&self) -> RwLockReadGuard<'_, Option<pfo::Session>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    /// The session while it is open. The lock is not held beyond this: a call may run Python code.
+    fn open(&self) -> Option<Arc<Timed>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn replace(&self, session: Option<pfo::Session>) {
+    fn replace(&self, session: Option<Timed>) {
+        let session = session.map(Arc::new);
         let mut place = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        *place = session;
+        let before = std::mem::replace(&mut *place, session);
+        drop(place);
+        drop(before);
     }
 
-    fn tell(&self, event: impl FnOnce(&pfo::Session)) {
-        if let Some(session) = &*self.get() {
-            event(session);
-        }
+    fn tell(&self, py: Python<'_>, call: Call) -> PyResult<()> {
+        self.open().map_or(Ok(()), |session| session.tell(py, call))
     }
 }
 
@@ -92,7 +95,7 @@ impl Session {
 
     #[expect(clippy::too_many_arguments, reason = "a description in one call, by keywords only")]
     #[pyo3(signature = (*, job, gpu, socket, rank, pp_rank, dp_rank, tp_rank, pp_degree, dp_degree,
-                        tp_degree, num_microbatches, first_step, setup_timeout_s))]
+                        tp_degree, num_microbatches, first_step, setup_timeout_s, sync, cuda))]
     fn _open(
         &self,
         py: Python<'_>,
@@ -109,7 +112,10 @@ impl Session {
         num_microbatches: Option<u32>,
         first_step: u64,
         setup_timeout_s: f64,
+        sync: &str,
+        cuda: Option<Py<PyAny>>,
     ) -> PyResult<()> {
+        let timing = Timing::named(sync, cuda)?;
         let gpu = gpu.map(str::parse::<Gpu>).transpose().map_err(|error| invalid(&error))?;
         let setup_timeout = Duration::try_from_secs_f64(setup_timeout_s)
             .map_err(|error| invalid(&format!("setup_timeout_s {setup_timeout_s}: {error}")))?;
@@ -131,18 +137,18 @@ impl Session {
         let session = py
             .detach(|| pfo::Session::open(description))
             .map_err(|error: DescriptionError| invalid(&error))?;
-        self.replace(Some(session));
+        self.replace(Some(Timed::new(session, timing)));
         Ok(())
     }
 
     /// The next training step begins.
-    fn step_begin(&self) {
-        self.tell(pfo::Session::step_begin);
+    fn step_begin(&self, py: Python<'_>) -> PyResult<()> {
+        self.tell(py, Call::StepBegin)
     }
 
     /// The step ends.
-    fn step_end(&self) {
-        self.tell(pfo::Session::step_end);
+    fn step_end(&self, py: Python<'_>) -> PyResult<()> {
+        self.tell(py, Call::StepEnd)
     }
 
     /// An instruction of a microbatch begins.
@@ -157,19 +163,18 @@ impl Session {
         chunk: u16,
     ) -> PyResult<()> {
         let instruction = instruction::named(name)?;
-        self.tell(|session| session.instruction_begin_in_chunk(instruction, chunk, microbatch));
-        Ok(())
+        self.tell(name.py(), Call::InstructionBegin { instruction, chunk, microbatch })
     }
 
     /// The instruction that began last ends.
-    fn instruction_end(&self) {
-        self.tell(pfo::Session::instruction_end);
+    fn instruction_end(&self, py: Python<'_>) -> PyResult<()> {
+        self.tell(py, Call::InstructionEnd)
     }
 
     /// Why there is no lease right now; None if there is one, or if the session is over.
     #[getter]
     fn problem(&self) -> Option<Problem> {
-        let problem = self.get().as_ref()?.problem()?;
+        let problem = self.open()?.session().problem()?;
         Some(Problem {
             code: problem.code.number(),
             message: problem.message,
@@ -180,7 +185,7 @@ impl Session {
     /// What became of the events so far.
     #[getter]
     fn counters(&self) -> Counters {
-        let counters = self.get().as_ref().map(pfo::Session::counters).unwrap_or_default();
+        let counters = self.open().map(|open| open.session().counters()).unwrap_or_default();
         Counters {
             sent: counters.sent,
             dropped: counters.dropped,
@@ -189,7 +194,16 @@ impl Session {
         }
     }
 
+    /// Waits until the GPU has got to everything that was said, but not longer than this.
+    fn _wait(&self, py: Python<'_>, patience_s: f64) {
+        if let Some(session) = self.open() {
+            py.detach(|| session.wait(Duration::from_secs_f64(patience_s)));
+        }
+    }
+
     /// Ends the session, without waiting: the daemon restores the GPU's clocks.
+    ///
+    /// What the GPU has yet to get to, the daemon is told first.
     fn close(&self) {
         self.replace(None);
     }

@@ -85,4 +85,28 @@ class Node:
 
     def clocks_set(self, gpu):
         """Every clock that was locked on a GPU, in MHz and in order."""
-        return [call["max_mhz"] for call in self.simulator()[gpu]["calls"] if call["kind"] == "lock"]
+        calls = self.simulator()[gpu].get("calls", [])
+        return [call["max"] for call in calls if call["result"] == 0]
+
+    def until_clock(self, gpu, mhz):
+        """Waits until this is the clock that was locked last."""
+        until(f"GPU {gpu} is locked at {mhz} MHz", lambda: self.clocks_set(gpu)[-1:] == [mhz])
+
+    def swap_in(self, job, stages, clocks_mhz):
+        """Has every stage of a job run forward and backward in turns at these clocks from now on."""
+        turns = [
+            {"instruction": ("forward", "backward")[i % 2], "microbatch": i // 2, "frequency_mhz": mhz}
+            for i, mhz in enumerate(clocks_mhz)
+        ]
+        plan = {
+            "format": "pfo-plan/1",
+            "gpu": "A40",
+            "schedule": "1f1b",
+            "num_stages": stages,
+            "num_microbatches": len(clocks_mhz) // 2,
+            "p2p_blocking_power_w": 70,
+            "stages": [{"stage": stage, "instructions": turns} for stage in range(stages)],
+        }
+        file = self.directory / "plan.json"
+        file.write_text(json.dumps(plan))
+        self.run("pfoctl", "plan", "swap", job, str(file), "--socket", str(self.socket))

@@ -1,5 +1,5 @@
 import os
-from typing import Optional, Union, final
+from typing import Callable, Optional, Union, final
 
 from typing_extensions import disjoint_base
 
@@ -57,7 +57,11 @@ class Session:
         num_microbatches: Optional[int],
         first_step: int,
         setup_timeout_s: float,
+        sync: str,
+        cuda: Optional[Callable[[], object]],
     ) -> None: ...
+    def _wait(self, patience_s: float) -> None:
+        """Waits until the GPU has got to everything that was said, but not longer than this."""
     def step_begin(self) -> None:
         """The next training step begins."""
     def step_end(self) -> None:
@@ -79,4 +83,7 @@ class Session:
     def counters(self) -> Counters:
         """What became of the events so far."""
     def close(self) -> None:
-        """Ends the session, without waiting: the daemon restores the GPU's clocks."""
+        """Ends the session, without waiting: the daemon restores the GPU's clocks.
+
+        What the GPU has yet to get to, the daemon is told first.
+        """

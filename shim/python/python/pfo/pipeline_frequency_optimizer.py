@@ -32,6 +32,7 @@ class PipelineFrequencyOptimizer:
         world_size: The number of ranks.
         server_url: Ignored, with a warning.
         job_metadata: Becomes part of the job's name, unless the environment names the job.
+        sync: As for :class:`pfo.Session`; ``"device"`` is what Zeus does at each begin.
     """
 
     def __init__(
@@ -47,6 +48,8 @@ class PipelineFrequencyOptimizer:
         world_size: int,
         server_url: Optional[str] = None,
         job_metadata: Optional[str] = None,
+        *,
+        sync: str = "stream",
     ) -> None:
         if world_size != dp_degree * pp_degree * tp_degree:
             raise ValueError(
@@ -74,6 +77,7 @@ class PipelineFrequencyOptimizer:
             dp_degree=dp_degree,
             pp_degree=pp_degree,
             tp_degree=tp_degree,
+            sync=sync,
         )
 
     def on_train_begin(self) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import weakref
 from functools import partial
-from typing import Optional, Union
+from typing import Callable, Optional, Union
 
-from pfo import _native
+from pfo import _native, cuda
 from pfo.job import agreed_name
 from pfo.span import Span
+
+# How long an interpreter that ends may wait for its GPU to get to the last event.
+_LAST_PATIENCE_S = 2.0
+
+_open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 class Session(_native.Session):
@@ -39,6 +46,11 @@ class Session(_native.Session):
         num_microbatches: Of each step; None if it is not known, or not always the same.
         first_step: The number of the first step: not 0 for a training that goes on from a checkpoint.
         setup_timeout_s: How long to wait for the daemon's answer at most, in seconds.
+        sync: When a call counts. ``"stream"``: when the GPU gets to this point of its current stream, while the
+            host runs ahead. ``"device"``: when all work of the GPU is done, for which the call waits
+            (PyTorch only). ``"cpu"``: when it is made, as everywhere without CUDA.
+        stream: Returns the handle of the stream that the next work goes to, for ``sync="stream"``; else
+            PyTorch is asked for its current stream, and without PyTorch it is the default stream.
     """
 
     def __init__(
@@ -57,7 +69,14 @@ class Session(_native.Session):
         num_microbatches: Optional[int] = None,
         first_step: int = 0,
         setup_timeout_s: float = 2.0,
+        sync: str = "stream",
+        stream: Optional[Callable[[], int]] = None,
     ) -> None:
+        timing: Optional[Callable[[], object]] = None
+        if sync == "stream":
+            timing = stream or cuda.current_stream(gpu)
+        elif sync == "device":
+            timing = cuda.synchronize(gpu)
         self._open(
             job=agreed_name() if job is None else job,
             gpu=None if gpu is None else str(gpu),
@@ -72,7 +91,10 @@ class Session(_native.Session):
             num_microbatches=num_microbatches,
             first_step=first_step,
             setup_timeout_s=setup_timeout_s,
+            sync=sync,
+            cuda=timing,
         )
+        _open_sessions.add(self)
         problem = self.problem
         if problem is not None:
             logging.getLogger("pfo").warning("training at default clocks: %s", problem)
@@ -94,6 +116,14 @@ class Session(_native.Session):
     def __reduce__(self) -> tuple[object, ...]:
         # A worker that is spawned with it, or a checkpoint that holds it, gets one that is over.
         return type(self).__new__, (type(self),)
+
+
+@atexit.register
+def _end_sessions() -> None:
+    # While CUDA is still there: nobody may wait for a GPU whose driver library is being torn down.
+    for session in list(_open_sessions):
+        session._wait(_LAST_PATIENCE_S)
+        session.close()
 
 
 def _launched_rank() -> int:

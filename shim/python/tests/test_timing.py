@@ -1,0 +1,181 @@
+"""When a call counts, with a GPU that gets as far as the test says."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from node import until
+
+import pfo
+
+SOURCE = Path(__file__).parents[2] / "tests" / "cuda" / "streams.c"
+
+_streams = iter(range(1, 16))
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    """The stand-in of CUDA, loaded into this process for good."""
+    path = tmp_path_factory.mktemp("cuda") / "libcuda.so.1"
+    options = ["-shared", "-fPIC", "-pthread", "-Wl,-soname,libcuda.so.1"]
+    subprocess.run(["cc", *options, "-o", path, SOURCE], check=True)
+    return ctypes.CDLL(str(path))
+
+
+class Cuda:
+    """A stream of the stand-in's, and a PyTorch that works on it."""
+
+    def __init__(self, library):
+        self.stream = next(_streams)
+        self.synchronized = 0
+        self.capturing = False
+        self._library = library
+        library.test_make_current(ctypes.c_void_p(1))
+
+    def reach(self, number):
+        """Lets the GPU get to the event of this number."""
+        self._library.test_reach(ctypes.c_long(self.stream), number)
+
+    @property
+    def recorded(self):
+        return self._library.test_recorded(ctypes.c_long(self.stream))
+
+    def leave(self):
+        """Leaves this thread without a context."""
+        self._library.test_make_current(None)
+
+    def torch(self):
+        torch = types.ModuleType("torch")
+        torch._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: self.stream + device)
+        torch.cuda = types.SimpleNamespace(
+            current_device=lambda: 0,
+            is_initialized=lambda: True,
+            is_current_stream_capturing=lambda: self.capturing,
+            synchronize=self._synchronize,
+        )
+        return torch
+
+    def _synchronize(self, device):
+        self.synchronized += 1
+        raise RuntimeError("CUDA error: the trainer's own next call says so")
+
+
+@pytest.fixture
+def cuda(library, monkeypatch):
+    cuda = Cuda(library)
+    monkeypatch.setitem(sys.modules, "torch", cuda.torch())
+    yield cuda
+    cuda.leave()
+
+
+def test_by_default_a_call_counts_when_the_gpu_gets_to_it(recorder, cuda):
+    session = pfo.Session(gpu="GPU-1234")
+    with session.step(), session.instruction("forward"):
+        pass
+    assert cuda.recorded == 4 and recorder.marks() == []
+    cuda.reach(3)
+    recorder.expect("step 0", "forward 0", "end of forward 0")
+    assert session.counters.sent == 3
+    cuda.reach(4)
+    recorder.expect("step 0", "forward 0", "end of forward 0", "end of step 0")
+    assert recorder.times_ns() == sorted(recorder.times_ns())
+
+
+def test_a_closed_session_says_goodbye_when_the_gpu_has_got_to_its_last_call(recorder, cuda):
+    session = pfo.Session(gpu="GPU-1234")
+    with session.step():
+        pass
+    session.close()
+    session.step_begin()
+    assert recorder.marks() == []
+    cuda.reach(2)
+    recorder.expect("step 0", "end of step 0", "goodbye")
+
+
+def test_a_framework_of_ones_own_names_its_stream(recorder, cuda):
+    asked = []
+    session = pfo.Session(stream=lambda: asked.append(1) or cuda.stream)
+    session.step_begin()
+    assert (len(asked), cuda.recorded) == (1, 1)
+    cuda.reach(1)
+    recorder.expect("step 0")
+
+
+def test_with_device_synchronization_each_call_waits_for_the_device(recorder, cuda):
+    session = pfo.Session(sync="device")
+    session.step_begin()
+    assert (cuda.synchronized, cuda.recorded) == (1, 0)
+    cuda.capturing = True
+    session.step_end()
+    assert cuda.synchronized == 1, "not while a graph is captured"
+    recorder.expect("step 0", "end of step 0")
+
+
+def test_with_cpu_time_cuda_is_left_alone(recorder, cuda):
+    session = pfo.Session(sync="cpu")
+    session.step_begin()
+    recorder.expect("step 0")
+    assert (cuda.synchronized, cuda.recorded) == (0, 0)
+
+
+@pytest.mark.parametrize("sync", ["stream", "device"])
+def test_without_cuda_a_call_counts_when_it_is_made(recorder, monkeypatch, sync):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    session = pfo.Session(sync=sync)
+    session.step_begin()
+    recorder.expect("step 0")
+
+
+def test_another_word_for_it_is_an_error_that_names_the_words():
+    with pytest.raises(ValueError, match='sync="gpu".*"stream", "device" and "cpu"'):
+        pfo.Session(job="job", gpu="GPU-1234", sync="gpu")
+
+
+def test_an_interrupt_while_waiting_reaches_the_trainer(recorder, cuda, monkeypatch):
+    def interrupted(device):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["torch"].cuda, "synchronize", interrupted)
+    session = pfo.Session(sync="device")
+    with pytest.raises(KeyboardInterrupt):
+        session.step_begin()
+
+
+def test_a_forked_worker_neither_waits_for_the_gpu_nor_tells_of_it(recorder, cuda):
+    session = pfo.Session()
+    session.step_begin()
+    child = os.fork()
+    if child == 0:
+        session.step_end()
+        session.close()
+        os._exit(cuda.recorded)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    cuda.reach(1)
+    recorder.expect("step 0")
+
+
+TRAINER = """
+import ctypes, sys, threading, time
+import pfo
+
+cuda = ctypes.CDLL(sys.argv[1])
+cuda.test_make_current(ctypes.c_void_p(1))
+session = pfo.Session()
+with session.step():
+    pass
+# The GPU gets there while the interpreter ends.
+gpu = threading.Thread(
+    target=lambda: (time.sleep(0.2), cuda.test_reach(ctypes.c_long(0), 2)), daemon=True
+)
+gpu.start()
+"""
+
+
+def test_an_interpreter_that_ends_lets_the_gpu_get_to_the_last_call(recorder, library):
+    subprocess.run([sys.executable, "-c", TRAINER, library._name], check=True)
+    until("the session has ended", lambda: len(recorder.marks()) == 3)
+    recorder.expect("step 0", "end of step 0", "goodbye")

@@ -1,0 +1,148 @@
+//! CUDA events of the trainer's own context: recorded in a stream, waited for on another thread.
+//!
+//! Names, types and numbers are those of `cuda.h`, where they have been the same since CUDA 10.1.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+
+use crate::cuda_library::CudaLibrary;
+
+type Context = *mut c_void;
+type RawEvent = *mut c_void;
+type RawStream = *mut c_void;
+
+const SUCCESS: c_int = 0;
+
+/// A thread that waits sleeps until the GPU interrupts, instead of spinning on a core.
+const BLOCKING_SYNC: c_uint = 1;
+const DISABLE_TIMING: c_uint = 2;
+
+const CAPTURE_STATUS_NONE: c_int = 0;
+const CAPTURE_MODE_RELAXED: c_int = 2;
+
+/// A CUDA stream by its handle, a `CUstream` or `cudaStream_t`; 0 is the default stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream(pub usize);
+
+impl Stream {
+    fn raw(self) -> RawStream {
+        ptr::with_exposed_provenance_mut(self.0)
+    }
+}
+
+/// An event, to be used with the [`CudaEvents`] that made it only.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event(RawEvent);
+
+// SAFETY: any thread may use an event.
+#[allow(unsafe_code)]
+unsafe impl Send for Event {}
+
+/// The functions that it takes, and the context of the thread that found them.
+#[derive(Debug)]
+pub(crate) struct CudaEvents {
+    context: Context,
+    get_current: unsafe extern "C" fn(*mut Context) -> c_int,
+    set_current: unsafe extern "C" fn(Context) -> c_int,
+    create: unsafe extern "C" fn(*mut RawEvent, c_uint) -> c_int,
+    record: unsafe extern "C" fn(RawEvent, RawStream) -> c_int,
+    synchronize: unsafe extern "C" fn(RawEvent) -> c_int,
+    destroy: unsafe extern "C" fn(RawEvent) -> c_int,
+    is_capturing: unsafe extern "C" fn(RawStream, *mut c_int) -> c_int,
+    exchange_capture_mode: unsafe extern "C" fn(*mut c_int) -> c_int,
+    // The functions are in it.
+    _library: CudaLibrary,
+}
+
+// SAFETY: a context may be current to any number of threads, and every function may be called from any.
+#[allow(unsafe_code)]
+unsafe impl Send for CudaEvents {}
+// SAFETY: as above.
+#[allow(unsafe_code)]
+unsafe impl Sync for CudaEvents {}
+
+#[allow(unsafe_code)]
+impl CudaEvents {
+    /// Those of the context that is current to this thread; none if there is none.
+    pub(crate) fn of_this_thread() -> Option<Self> {
+        let library = CudaLibrary::find()?;
+        // SAFETY: each has the type of its field in every `cuda.h` that declares it, and is called only
+        // as long as the library is there beside it.
+        let mut events = unsafe {
+            Self {
+                context: ptr::null_mut(),
+                get_current: library.function(c"cuCtxGetCurrent")?,
+                set_current: library.function(c"cuCtxSetCurrent")?,
+                create: library.function(c"cuEventCreate")?,
+                record: library.function(c"cuEventRecord")?,
+                synchronize: library.function(c"cuEventSynchronize")?,
+                destroy: library.function(c"cuEventDestroy_v2")?,
+                is_capturing: library.function(c"cuStreamIsCapturing")?,
+                exchange_capture_mode: library.function(c"cuThreadExchangeStreamCaptureMode")?,
+                _library: library,
+            }
+        };
+        events.context = events.current()?;
+        Some(events)
+    }
+
+    /// The context that is current to this thread.
+    fn current(&self) -> Option<Context> {
+        let mut context = ptr::null_mut();
+        // SAFETY: it writes one handle, and may be called before CUDA is initialized.
+        let result = unsafe { (self.get_current)(&raw mut context) };
+        (result == SUCCESS && !context.is_null()).then_some(context)
+    }
+
+    /// Has this thread, which must be ours, wait for events from now on.
+    pub(crate) fn wait_on_this_thread(&self) {
+        let mut mode = CAPTURE_MODE_RELAXED;
+        // SAFETY: both change this thread only. In any other mode, waiting for an event would spoil
+        // the capture of a graph that the trainer is making on another thread.
+        unsafe {
+            (self.set_current)(self.context);
+            (self.exchange_capture_mode)(&raw mut mode);
+        }
+    }
+
+    /// Whether work given to this stream is captured into a graph instead of run.
+    fn captures(&self, stream: Stream) -> bool {
+        let mut status = CAPTURE_STATUS_NONE;
+        // SAFETY: the stream is one of this process, as the caller's word goes; it writes one number.
+        let result = unsafe { (self.is_capturing)(stream.raw(), &raw mut status) };
+        result != SUCCESS || status != CAPTURE_STATUS_NONE
+    }
+
+    /// Records an event in a stream, a new one unless one is given. None if that is of no use now: the
+    /// stream is being captured, another context is current, or CUDA has failed.
+    pub(crate) fn record(&self, stream: Stream, event: Option<Event>) -> Option<Event> {
+        if self.current() != Some(self.context) || self.captures(stream) {
+            return None;
+        }
+        let event = match event {
+            Some(event) => event,
+            None => self.create()?,
+        };
+        // SAFETY: the event is of the current context, and so is the stream, as the caller's word goes.
+        let result = unsafe { (self.record)(event.0, stream.raw()) };
+        (result == SUCCESS).then_some(event)
+    }
+
+    fn create(&self) -> Option<Event> {
+        let mut event = ptr::null_mut();
+        // SAFETY: a context is current, as `record` has found; it writes one handle.
+        let result = unsafe { (self.create)(&raw mut event, BLOCKING_SYNC | DISABLE_TIMING) };
+        (result == SUCCESS).then_some(Event(event))
+    }
+
+    /// Waits until the GPU has done all that was in the stream before the event, or has failed.
+    pub(crate) fn wait(&self, event: Event) {
+        // SAFETY: the event was made here and is not destroyed yet.
+        unsafe { (self.synchronize)(event.0) };
+    }
+
+    pub(crate) fn destroy(&self, event: Event) {
+        // SAFETY: the event was made here, and its owner gives it up.
+        unsafe { (self.destroy)(event.0) };
+    }
+}

@@ -19,6 +19,11 @@ pub enum Action {
         /// Whose job.
         owner: u32,
     },
+    /// Measure a job of this user.
+    Measure {
+        /// Whose job.
+        owner: u32,
+    },
     /// End a lease of a job of this user.
     EndLease {
         /// Whose job.
@@ -39,6 +44,7 @@ impl Action {
         match self {
             Self::Status => "see the status of pfo",
             Self::ChangePlan { .. } => "change the plan of another user's job",
+            Self::Measure { .. } => "measure another user's job",
             Self::EndLease { .. } => "end another user's lease",
             Self::EveryJob => "see or change other users' jobs",
             Self::ExplainOthers => "ask what other users may lease",
@@ -143,10 +149,15 @@ impl Authority {
     pub fn authorize(&self, peer: &Peer, action: Action) -> Result<(), Refusal> {
         let needed = match action {
             Action::Status => Role::Trainer,
-            Action::ChangePlan { owner } | Action::EndLease { owner } if owner == peer.uid => {
+            Action::ChangePlan { owner }
+            | Action::Measure { owner }
+            | Action::EndLease { owner }
+                if owner == peer.uid =>
+            {
                 Role::Trainer
             }
             Action::ChangePlan { .. }
+            | Action::Measure { .. }
             | Action::EndLease { .. }
             | Action::EveryJob
             | Action::ExplainOthers
@@ -213,15 +224,23 @@ mod tests {
     fn everybody_may_do_exactly_what_the_table_of_the_design_says() {
         let own = |peer: &Peer| Action::ChangePlan { owner: peer.uid };
         let foreign = |peer: &Peer| Action::ChangePlan { owner: peer.uid + 1 };
-        let rows: [(Peer, [bool; 6]); 4] = [
-            (peer(1000, &[1000]), [false, false, false, false, false, false]),
-            (peer(1000, &[1000, 50]), [true, true, true, false, false, false]),
-            (peer(1000, &[1000, 51]), [true; 6]),
-            (peer(0, &[0]), [true; 6]),
+        let measure = |owner| Action::Measure { owner };
+        let rows: [(Peer, [bool; 8]); 4] = [
+            (peer(1000, &[1000]), [false; 8]),
+            (peer(1000, &[1000, 50]), [true, true, true, false, true, false, false, false]),
+            (peer(1000, &[1000, 51]), [true; 8]),
+            (peer(0, &[0]), [true; 8]),
         ];
         for (peer, may) in rows {
-            let actions =
-                [Action::Status, own(&peer), foreign(&peer), Action::EveryJob, Action::ResetClocks];
+            let actions = [
+                Action::Status,
+                own(&peer),
+                foreign(&peer),
+                measure(peer.uid),
+                measure(peer.uid + 1),
+                Action::EveryJob,
+                Action::ResetClocks,
+            ];
             for (action, may) in actions.into_iter().zip(&may[1..]) {
                 let decision = authority().authorize(&peer, action);
                 assert_eq!(decision.is_ok(), *may, "{peer:?} {action:?}");

@@ -5,7 +5,7 @@
 use pfo_planner::Mhz;
 use pfo_protocol::{Event, Mark, Unit};
 
-use crate::fit::StageSequence;
+use crate::fit::{Planned, StageClocks, StageSequence};
 
 /// The SM clock that a rank should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,17 +67,21 @@ pub enum Mismatch {
 enum Phase {
     /// No step has begun since the session opened or the last one ended.
     Outside,
-    /// Every instruction of the step was the plan's.
+    /// Every instruction of the step was the plan's, and whole.
     Following,
-    /// One was not: the rest of the step runs at the highest clock.
+    /// One was not: the rest of the step runs at the highest clock, if there is a plan.
     Astray,
 }
 
-/// An instruction of the plan that is over.
+/// An instruction that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// The clock that it should have had.
-    pub planned: Mhz,
+    /// The instruction.
+    pub unit: Unit,
+    /// The clock that it should have had; none at default clocks.
+    pub planned: Option<Mhz>,
+    /// Whether the plan or the events of its step went astray before it ended.
+    pub astray: bool,
     /// When it began, on the client's clock.
     pub began_ns: u64,
     /// When it ended, on the client's clock.
@@ -89,14 +93,16 @@ pub struct Finished {
 pub struct Outcome {
     /// The step left the plan with this event.
     pub mismatch: Option<Mismatch>,
-    /// An instruction of the plan is over.
+    /// An instruction is over.
     pub finished: Option<Finished>,
+    /// The step that the event is in or ends did not go as planned, or events of it are lost.
+    pub astray: bool,
 }
 
 /// A rank's place in its plan.
 #[derive(Debug)]
 pub struct Cursor {
-    sequence: Option<StageSequence>,
+    clocks: Option<StageClocks>,
     phase: Phase,
     position: usize,
     open: Option<(Unit, u64)>,
@@ -109,7 +115,7 @@ pub struct Cursor {
 impl Default for Cursor {
     fn default() -> Self {
         Self {
-            sequence: None,
+            clocks: None,
             phase: Phase::Outside,
             position: 0,
             open: None,
@@ -140,8 +146,16 @@ impl Cursor {
     }
 
     /// Follows another plan, or none, from the step that begins now.
-    pub fn follow(&mut self, sequence: Option<StageSequence>) {
-        self.sequence = sequence;
+    pub fn follow(&mut self, clocks: Option<StageClocks>) {
+        self.clocks = clocks;
+    }
+
+    /// The instructions that it should find.
+    fn sequence(&self) -> Option<&StageSequence> {
+        match &self.clocks {
+            Some(StageClocks::Planned(sequence)) => Some(sequence),
+            Some(StageClocks::Uniform(_)) | None => None,
+        }
     }
 
     /// Takes in the next event.
@@ -155,6 +169,7 @@ impl Cursor {
             self.lost = self.lost.saturating_add(missing);
             outcome.mismatch = self.stray(Mismatch::Lost(missing, event.sequence));
         }
+        let astray = self.phase == Phase::Astray;
         match event.mark {
             Mark::StepBegin(_) => {
                 let unfinished = self.end_step();
@@ -174,6 +189,7 @@ impl Cursor {
                 Err(stray) => outcome.mismatch = outcome.mismatch.or(stray),
             },
         }
+        outcome.astray = astray || outcome.mismatch.is_some();
         outcome
     }
 
@@ -186,7 +202,7 @@ impl Cursor {
 
     fn end_step(&mut self) -> Option<Mismatch> {
         let ended = self.position;
-        let planned = self.sequence.as_ref().map_or(ended, |sequence| sequence.len());
+        let planned = self.sequence().map_or(ended, |sequence| sequence.len());
         let was = std::mem::replace(&mut self.phase, Phase::Outside);
         self.open = None;
         let short = was == Phase::Following && ended < planned;
@@ -194,20 +210,23 @@ impl Cursor {
     }
 
     fn begin(&mut self, unit: Unit, at_ns: u64) -> Option<Mismatch> {
-        if self.phase != Phase::Following {
+        if self.phase == Phase::Outside {
             return None;
         }
         let open = self.open.replace((unit, at_ns));
-        let sequence = self.sequence.as_ref()?;
         let position = self.position;
-        let mismatch = match (open, sequence.get(position)) {
+        let planned = self.sequence().map(|sequence| (sequence.get(position), sequence.len()));
+        let mismatch = match (open, planned) {
             (Some((open, _)), _) => Mismatch::Overlap { open, began: unit },
-            (None, None) => Mismatch::TooMany { planned: sequence.len(), began: unit },
-            (None, Some(planned)) if planned.unit != unit => {
-                Mismatch::Another { position, planned: planned.unit, began: unit }
+            (None, None) => return None,
+            (None, Some((None, planned))) => Mismatch::TooMany { planned, began: unit },
+            (None, Some((Some(&Planned { unit: planned, .. }), _))) if planned != unit => {
+                Mismatch::Another { position, planned, began: unit }
             }
-            (None, Some(planned)) => {
-                self.wish = Wish::At(planned.mhz);
+            (None, Some((Some(&Planned { mhz, .. }), _))) => {
+                if self.phase == Phase::Following {
+                    self.wish = Wish::At(mhz);
+                }
                 return None;
             }
         };
@@ -215,40 +234,49 @@ impl Cursor {
     }
 
     fn end(&mut self, unit: Unit, at_ns: u64) -> Result<Option<Finished>, Option<Mismatch>> {
-        if self.phase != Phase::Following {
+        if self.phase == Phase::Outside {
             return Ok(None);
         }
         let began_ns = match self.open.take() {
             Some((open, began_ns)) if open == unit => began_ns,
             _ => return Err(self.stray(Mismatch::NotBegun(unit))),
         };
-        let Some(sequence) = &self.sequence else {
-            return Ok(None);
+        let astray = self.phase == Phase::Astray;
+        let planned = match self.planned_wish(self.position) {
+            Wish::At(mhz) => Some(mhz),
+            Wish::Default | Wish::Highest => None,
         };
-        let finished = sequence.get(self.position).map(|planned| Finished {
-            planned: planned.mhz,
-            began_ns,
-            ended_ns: at_ns,
-        });
-        self.position += 1;
-        // Asked for now, the next clock settles while the rank waits for its neighbour. After the
-        // last instruction that is the first one of the next step.
-        let next = if self.position < sequence.len() { self.position } else { 0 };
-        self.wish = self.planned_wish(next);
-        Ok(finished)
+        if let Some(sequence) = self.sequence()
+            && !astray
+        {
+            // Asked for now, the next clock settles while the rank waits for its neighbour. After the
+            // last instruction that is the first one of the next step.
+            let next = self.position + 1;
+            let next_wished = if next < sequence.len() { next } else { 0 };
+            self.wish = self.planned_wish(next_wished);
+            self.position = next;
+        }
+        Ok(Some(Finished { unit, planned, astray, began_ns, ended_ns: at_ns }))
     }
 
     fn planned_wish(&self, position: usize) -> Wish {
-        let planned = self.sequence.as_ref().and_then(|sequence| sequence.get(position));
-        planned.map_or(Wish::Default, |planned| Wish::At(planned.mhz))
+        match &self.clocks {
+            Some(StageClocks::Planned(sequence)) => {
+                sequence.get(position).map_or(Wish::Default, |planned| Wish::At(planned.mhz))
+            }
+            Some(StageClocks::Uniform(mhz)) => Wish::At(*mhz),
+            None => Wish::Default,
+        }
     }
 
-    /// Leaves the plan for the rest of the step, if there is a plan and a step.
+    /// Counts nothing of the rest of the step any more, and leaves the plan for it if there is one to
+    /// follow.
     fn stray(&mut self, mismatch: Mismatch) -> Option<Mismatch> {
-        if self.phase != Phase::Following || self.sequence.is_none() {
+        if self.phase != Phase::Following {
             return None;
         }
         self.phase = Phase::Astray;
+        self.sequence()?;
         self.wish = Wish::Highest;
         Some(mismatch)
     }
@@ -259,7 +287,6 @@ mod tests {
     use pfo_protocol::Instruction;
 
     use super::*;
-    use crate::fit::Planned;
 
     const F0: Unit = Unit { instruction: Instruction::Forward, chunk: 0, microbatch: 0 };
     const B0: Unit = Unit { instruction: Instruction::Backward, chunk: 0, microbatch: 0 };
@@ -275,7 +302,7 @@ mod tests {
             let mut cursor = Cursor::default();
             let planned = [(F0, 900), (B0, 1200)];
             let planned = planned.map(|(unit, mhz)| Planned { unit, mhz: Mhz(mhz) });
-            cursor.follow(Some(planned.into_iter().collect()));
+            cursor.follow(Some(StageClocks::Planned(planned.into_iter().collect())));
             Self { cursor, sequence: 0 }
         }
 
@@ -303,7 +330,8 @@ mod tests {
         rank.tell(Mark::StepBegin(0));
         rank.tell(Mark::InstructionBegin(F0));
         let end = Event { sequence: 2, client_ns: 77, mark: Mark::InstructionEnd(F0) };
-        let finished = Finished { planned: Mhz(900), began_ns: 10, ended_ns: 77 };
+        let planned = Some(Mhz(900));
+        let finished = Finished { unit: F0, planned, astray: false, began_ns: 10, ended_ns: 77 };
         assert_eq!(rank.cursor.event(&end).finished, Some(finished));
     }
 
@@ -378,6 +406,37 @@ mod tests {
         assert_eq!(rank.tell(Mark::InstructionEnd(B1)), (None, Wish::Default));
         assert_eq!(rank.tell(Mark::InstructionBegin(F0)), (None, Wish::Default));
         assert_eq!(rank.tell(Mark::StepBegin(7)), (None, Wish::At(Mhz(900))));
+    }
+
+    #[test]
+    fn one_clock_for_everything_is_wished_for_whatever_runs() {
+        let mut rank = Driven { cursor: Cursor::default(), sequence: 0 };
+        rank.cursor.follow(Some(StageClocks::Uniform(Mhz(900))));
+        let marks = [Mark::StepBegin(0), Mark::InstructionBegin(B1), Mark::InstructionEnd(F0)];
+        for mark in marks.into_iter().chain([Mark::StepEnd(0)]) {
+            assert_eq!(rank.tell(mark), (None, Wish::At(Mhz(900))));
+        }
+    }
+
+    #[test]
+    fn what_ends_after_a_mismatch_is_told_as_such() {
+        for clocks in [None, Some(StageClocks::Uniform(Mhz(900)))] {
+            let mut rank = Driven { cursor: Cursor::default(), sequence: 0 };
+            rank.cursor.follow(clocks);
+            rank.tell(Mark::StepBegin(0));
+            let astray = |rank: &mut Driven| {
+                rank.tell(Mark::InstructionBegin(F0));
+                let mark = Mark::InstructionEnd(F0);
+                let event = Event { sequence: rank.sequence, client_ns: 0, mark };
+                rank.sequence += 1;
+                rank.cursor.event(&event).finished.unwrap().astray
+            };
+            assert!(!astray(&mut rank));
+            rank.sequence += 1;
+            assert!(astray(&mut rank));
+            rank.tell(Mark::StepBegin(1));
+            assert!(!astray(&mut rank));
+        }
     }
 
     #[test]

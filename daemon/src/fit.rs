@@ -23,6 +23,15 @@ pub struct Planned {
 /// The instructions of one stage in order. Never empty.
 pub type StageSequence = Arc<[Planned]>;
 
+/// The clocks of one stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StageClocks {
+    /// One for each instruction, and these in this order.
+    Planned(StageSequence),
+    /// The same for whatever it runs.
+    Uniform(Mhz),
+}
+
 /// A plan that a job runs or may run.
 #[derive(Debug)]
 pub struct JobPlan {
@@ -33,6 +42,8 @@ pub struct JobPlan {
     predicted: Option<(f64, f64)>,
     stages: Vec<StageSequence>,
     num_microbatches: u32,
+    /// One clock for every stage, in the place of sequences.
+    uniform: Option<Mhz>,
     suspended: AtomicBool,
     suspended_why: ArcSwapOption<String>,
 }
@@ -171,6 +182,7 @@ impl JobPlan {
             predicted: status.predicted_time_s.zip(status.predicted_energy_j),
             stages,
             num_microbatches,
+            uniform: None,
             suspended: AtomicBool::new(false),
             suspended_why: ArcSwapOption::empty(),
         };
@@ -180,13 +192,34 @@ impl JobPlan {
         Ok(plan)
     }
 
+    /// One clock for whatever any stage runs.
+    #[must_use]
+    pub fn uniform(number: u32, mhz: Mhz) -> Self {
+        Self {
+            number,
+            label: format!("all at {mhz}"),
+            predicted: None,
+            stages: Vec::new(),
+            num_microbatches: 0,
+            uniform: Some(mhz),
+            suspended: AtomicBool::new(false),
+            suspended_why: ArcSwapOption::empty(),
+        }
+    }
+
+    /// Whether it has one clock for everything.
+    #[must_use]
+    pub fn is_uniform(&self) -> bool {
+        self.uniform.is_some()
+    }
+
     /// Checks the plan against a job's stages.
     ///
     /// # Errors
     /// The difference.
     pub fn check_stages(&self, job: u32) -> Result<(), Misfit> {
         match self.stages.len() {
-            plan if plan == job as usize => Ok(()),
+            plan if plan == job as usize || self.is_uniform() => Ok(()),
             plan => Err(Misfit::Stages { plan, job }),
         }
     }
@@ -197,12 +230,14 @@ impl JobPlan {
     /// The first difference.
     pub fn check_rank(&self, shape: &RankShape) -> Result<(), Misfit> {
         let &RankShape { rank, stage, .. } = shape;
+        let StageClocks::Planned(planned) = self.stage(stage) else {
+            return self.check_clocks(shape);
+        };
         if let Some(job) = shape.num_microbatches
             && job != self.num_microbatches
         {
             return Err(Misfit::Microbatches { plan: self.num_microbatches, rank, job });
         }
-        let planned = self.stage(stage);
         if let Some(ran) = &shape.ran {
             let in_words = |unit: Option<Unit>| unit.map_or("nothing".into(), |u| u.to_string());
             for position in 0..planned.len().max(ran.len()) {
@@ -223,9 +258,12 @@ impl JobPlan {
     /// The first one that it may not.
     pub fn check_clocks(&self, shape: &RankShape) -> Result<(), Misfit> {
         let &RankShape { rank, stage, .. } = shape;
-        let planned = self.stage(stage);
+        let clocks = match self.stage(stage) {
+            StageClocks::Planned(planned) => planned.iter().map(|planned| planned.mhz).collect(),
+            StageClocks::Uniform(mhz) => vec![mhz],
+        };
         let (min, max) = shape.grant.terms.bounds();
-        for (position, &Planned { mhz, .. }) in planned.iter().enumerate() {
+        for (position, mhz) in clocks.into_iter().enumerate() {
             if !(min..=max).contains(&mhz) {
                 let place = shape.grant.place.clone();
                 return Err(Misfit::Bounds { stage, position, mhz, rank, min, max, place });
@@ -240,7 +278,7 @@ impl JobPlan {
         Ok(())
     }
 
-    /// What every stage runs.
+    /// What every stage runs; nothing where all have one clock.
     #[must_use]
     pub fn stages(&self) -> &[StageSequence] {
         &self.stages
@@ -261,8 +299,11 @@ impl JobPlan {
     /// What a stage runs. Stages that the plan does not have are refused by
     /// [`check_stages`](Self::check_stages).
     #[must_use]
-    pub fn stage(&self, stage: u32) -> StageSequence {
-        Arc::clone(&self.stages[stage as usize])
+    pub fn stage(&self, stage: u32) -> StageClocks {
+        self.uniform.map_or_else(
+            || StageClocks::Planned(Arc::clone(&self.stages[stage as usize])),
+            StageClocks::Uniform,
+        )
     }
 
     /// Stops the use of the plan on all ranks from their next step on. The first reason stays.
@@ -375,6 +416,19 @@ mod tests {
              10000 MHz ([lease], as no rule matches)"
         );
         assert!(misfit(&within("max_mhz = 1199")).contains("1200 MHz in instruction 1"));
+    }
+
+    #[test]
+    fn one_clock_for_everything_fits_whatever_runs_if_the_rank_may_have_it() {
+        let ran =
+            RankShape { num_microbatches: Some(8), ran: Some(Arc::new(vec![F0])), ..shape(9) };
+        assert_eq!(JobPlan::uniform(1, Mhz(900)).check_rank(&ran), Ok(()));
+        assert_eq!(JobPlan::uniform(1, Mhz(900)).check_stages(4), Ok(()));
+        let error = JobPlan::uniform(1, Mhz(1000)).check_rank(&ran).unwrap_err().to_string();
+        assert!(error.contains("900 MHz and 1200 MHz"), "{error}");
+        let grant = Arc::new(grant::example("max_mhz = 899"));
+        let error = JobPlan::uniform(1, Mhz(900)).check_rank(&RankShape { grant, ..ran });
+        assert!(matches!(error, Err(Misfit::Bounds { .. })), "{error:?}");
     }
 
     #[test]

@@ -83,8 +83,23 @@ pub struct Members {
     pub ended_windows: BTreeMap<u32, RankWindows>,
     /// Since when no rank is left.
     pub empty_since: Option<Instant>,
+    /// Who holds the job for measuring.
+    pub measured_by: Option<Measurer>,
+    /// The number of the swap that began a trial; it is what the job runs only until the trials end.
+    pub trial: Option<u64>,
     /// The number of the last plan.
     pub plans_made: u32,
+}
+
+/// Somebody who holds a job for measuring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measurer {
+    /// Tells the holds of the daemon apart.
+    pub hold: u64,
+    /// The user.
+    pub uid: u32,
+    /// The process.
+    pub pid: u32,
 }
 
 impl Members {
@@ -92,6 +107,33 @@ impl Members {
     pub(crate) fn check(&self, plan: &JobPlan) -> Result<(), Refusal> {
         let check = |member: &Member| plan.check_rank(&member.shape());
         self.ranks.values().try_for_each(check).map_err(|misfit| does_not_fit(misfit.to_string()))
+    }
+
+    /// Checks that nobody holds the job for measuring.
+    pub(crate) fn check_free(&self, job: &JobName) -> Result<(), Refusal> {
+        let Some(Measurer { uid, pid, .. }) = self.measured_by else { return Ok(()) };
+        Err(Refusal::new(
+            RefusalCode::LimitReached,
+            format!("user {uid} (process {pid}) holds job {job} for measuring"),
+            "try again when that is over",
+        ))
+    }
+
+    /// A rollback leads to what ran before the trials.
+    fn forget_trial(&mut self) {
+        if let Some(trial) = self.trial.take()
+            && self.swaps.back().is_some_and(|swap| swap.number == trial)
+            && let Some(former) = self.swaps.pop_back()
+        {
+            self.remember_name(&former);
+        }
+    }
+
+    fn remember_name(&mut self, swap: &Swap) {
+        self.former.push_back((swap.number, swap.plan.as_ref().map(|plan| plan.status())));
+        if self.former.len() > KEPT_NAMES {
+            self.former.pop_front();
+        }
     }
 
     /// The plan that the newest swap brought; none is default clocks.
@@ -216,6 +258,23 @@ impl Job {
     /// # Errors
     /// If the bytes are not a plan, it is too large, or it does not fit: the first difference.
     pub fn load(&self, label: String, bytes: &[u8], most: usize) -> Result<Arc<JobPlan>, Refusal> {
+        let mut members = self.members();
+        let plan = self.fit(&mut members, label, bytes, most)?;
+        members.loaded = Some(Arc::clone(&plan));
+        Ok(plan)
+    }
+
+    /// Checks a plan of at most so many instructions against the job.
+    ///
+    /// # Errors
+    /// If the bytes are not a plan, it is too large, or it does not fit: the first difference.
+    pub(crate) fn fit(
+        &self,
+        members: &mut Members,
+        label: String,
+        bytes: &[u8],
+        most: usize,
+    ) -> Result<Arc<JobPlan>, Refusal> {
         let plan = Plan::from_json(bytes).map_err(|error| does_not_fit(error.to_string()))?;
         let instructions = plan.num_instructions();
         if instructions > most {
@@ -229,16 +288,13 @@ impl Job {
                 "plans are forgotten a quarter of an hour after the last rank of their job has left",
             ));
         }
-        let mut members = self.members();
         let number = members.plans_made + 1;
         let plan = JobPlan::new(number, label, &plan)
             .and_then(|plan| plan.check_stages(self.pp_degree).map(|()| plan))
             .map_err(|misfit| does_not_fit(misfit.to_string()))?;
         members.check(&plan)?;
-        let plan = Arc::new(plan);
         members.plans_made = number;
-        members.loaded = Some(Arc::clone(&plan));
-        Ok(plan)
+        Ok(Arc::new(plan))
     }
 
     /// Suspends the plans whose clocks the ranks may not have any more. Returns their numbers, each with
@@ -301,8 +357,23 @@ impl Job {
     /// Begins a swap to this plan.
     ///
     /// # Errors
-    /// If it does not fit, or the ranks are just taking up the last swap.
+    /// If it does not fit, somebody holds the job for measuring, or the ranks are just taking up the last
+    /// swap.
     pub(crate) fn begin_swap(
+        &self,
+        members: &mut Members,
+        plan: Option<Arc<JobPlan>>,
+        not_before: u64,
+    ) -> Result<Arc<Swap>, Refusal> {
+        members.check_free(&self.key.name)?;
+        self.swap_while_held(members, plan, not_before)
+    }
+
+    /// Begins a swap to this plan, whoever holds the job.
+    ///
+    /// # Errors
+    /// If it does not fit, or the ranks are just taking up the last swap.
+    pub(crate) fn swap_while_held(
         &self,
         members: &mut Members,
         plan: Option<Arc<JobPlan>>,
@@ -352,14 +423,12 @@ impl Job {
         if under_way.is_some() {
             members.swaps.pop_back();
         }
+        members.forget_trial();
         members.swaps.push_back(Arc::clone(&swap));
         if members.swaps.len() > KEPT_SWAPS
             && let Some(former) = members.swaps.pop_front()
         {
-            members.former.push_back((former.number, former.plan.as_ref().map(|p| p.status())));
-        }
-        if members.former.len() > KEPT_NAMES {
-            members.former.pop_front();
+            members.remember_name(&former);
         }
         Ok(swap)
     }

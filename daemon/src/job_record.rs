@@ -71,16 +71,18 @@ impl JobRecord {
         let members = job.members();
         let left = members.empty_since.map(|since| since.elapsed());
         let left = left.or_else(|| ending.then_some(Duration::ZERO));
-        let swaps = members.swaps.clone();
+        let (swaps, trial) = (members.swaps.clone(), members.trial);
         let frontier = members.frontier.as_ref().map(|frontier| frontier.label.clone());
         let straggler = members.straggler.clone();
         drop(members);
+        // Nobody will measure on: the next daemon brings a job in a trial to default clocks.
+        let stays = |swap: &Swap| trial != Some(swap.number);
         (!swaps.is_empty() || frontier.is_some()).then(|| Self {
             uid: job.key.uid,
             job: job.key.name.clone(),
             pp_degree: job.pp_degree,
             left_ns: left.map(|left| now_ns().saturating_sub(left.as_nanos() as u64)),
-            swaps: swaps.iter().map(|swap| SwapRecord::of(swap)).collect(),
+            swaps: swaps.iter().map(|swap| SwapRecord::of(swap, stays(swap))).collect(),
             frontier,
             straggler: straggler.as_ref().map(StragglerRecord::of),
         })
@@ -148,12 +150,12 @@ impl StragglerRecord {
 }
 
 impl SwapRecord {
-    fn of(swap: &Swap) -> Self {
+    fn of(swap: &Swap, with_plan: bool) -> Self {
         Self {
             number: swap.number,
             step: swap.step(),
             complete: swap.is_complete(),
-            plan: swap.plan.as_deref().map(PlanRecord::of),
+            plan: swap.plan.as_deref().filter(|_| with_plan).map(PlanRecord::of),
         }
     }
 }

@@ -9,6 +9,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use pfo_protocol::Unit;
 
 use crate::measure::Measured;
+use crate::record::ring::Tap;
 
 /// In the place of a step, that another daemon knew.
 const UNKNOWN: u64 = u64::MAX;
@@ -56,6 +57,8 @@ pub struct Progress {
     pub ran: ArcSwapOption<Vec<Unit>>,
     /// Energy and time, step by step.
     pub measured: ArcSwap<Measured>,
+    /// Where its events go while somebody records them.
+    pub tap: Tap,
 }
 
 impl Progress {

@@ -22,6 +22,7 @@ use crate::measure::Measured;
 use crate::monotonic::{computed_ns, now_ns};
 use crate::pace::{Pace, Room};
 use crate::progress::Progress;
+use crate::record::ring::Observed;
 use crate::swap::Swap;
 
 /// Room for what a rank sends while the driver is busy for a few milliseconds.
@@ -262,6 +263,7 @@ impl Rank {
         if let Some(finished) = outcome.finished {
             self.count_finished(finished);
         }
+        self.session.progress.tap.put(|| Observed::of(event, &outcome, self.clocks.locked()));
         if let Some(mismatch) = outcome.mismatch {
             self.mismatch = Some(mismatch);
             self.mismatched_in_a_row += 1;
@@ -369,7 +371,10 @@ impl Rank {
     }
 
     fn count_finished(&mut self, finished: Finished) {
-        let Finished { planned, began_ns, ended_ns } = finished;
+        let Finished { planned: Some(planned), astray: false, began_ns, ended_ns, .. } = finished
+        else {
+            return;
+        };
         let took_ns = ended_ns.saturating_sub(began_ns);
         let off_ns = match self.clocks.locked() {
             Some((mhz, accepted_ns)) if mhz == planned => {

@@ -40,13 +40,19 @@ pub enum Decision {
 pub fn decide(node: &Node, peer: &Peer, request: Request) -> Decision {
     match try_decide(node, peer, request) {
         Ok(decision) => decision,
-        Err(refusal) => {
-            tracing::warn!(
-                name: journal::REFUSED, uid = peer.uid, pid = peer.pid, "refused: {}", refusal.message
-            );
-            Decision::Answer(Response::Refused(refusal))
-        }
+        Err(refusal) => Decision::Answer(answer_to(peer, Err(refusal))),
     }
+}
+
+/// The response, or the refusal, which is logged.
+#[must_use]
+pub fn answer_to(peer: &Peer, response: Result<Response, Refusal>) -> Response {
+    response.unwrap_or_else(|refusal| {
+        tracing::warn!(
+            name: journal::REFUSED, uid = peer.uid, pid = peer.pid, "refused: {}", refusal.message
+        );
+        Response::Refused(refusal)
+    })
 }
 
 fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Refusal> {
@@ -153,7 +159,10 @@ fn straggler(factor: f64) -> Result<Straggler, Refusal> {
 }
 
 /// A label is shown to others, in tables and logs.
-fn check_label(label: &str) -> Result<(), Refusal> {
+///
+/// # Errors
+/// If it is too long, or not one line.
+pub fn check_label(label: &str) -> Result<(), Refusal> {
     let wrong = match label.len() {
         1..=LONGEST_LABEL if !label.contains(char::is_control) => return Ok(()),
         1..=LONGEST_LABEL => format!("the label {label:?} is not one line of text"),

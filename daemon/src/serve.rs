@@ -9,21 +9,25 @@ use std::time::Duration;
 use interprocess::local_socket::traits::tokio::Listener as _;
 use interprocess::os::unix::uds_local_socket::tokio::{Listener, Stream};
 use pfo_protocol::{
-    ClientMessage, DaemonMessage, FrameError, HEADER_BYTES, Header, Hello, Refusal, RefusalCode,
-    Request, Response, Unsupported, VERSION,
+    ClientMessage, DaemonMessage, FrameError, HEADER_BYTES, Header, Hello, JobSelector, Refusal,
+    RefusalCode, Request, Response, TrialLength, TrialRun, Unsupported, VERSION,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
 use crate::connections::{Connections, Entered, Room};
+use crate::hold::Holds;
 use crate::lease::Session;
 use crate::node::Node;
 use crate::peer::{Peer, watch_process};
 use crate::session::{Opening, Origin, internal};
-use crate::{journal, requests, session, sys};
+use crate::{journal, requests, session, sys, trial};
 
 /// A peer that connects says what it wants within this time, and again after each answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A peer that holds a job for measuring may think for so long about what to measure next.
+const HOLD_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// A peer reads an answer within this time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -61,11 +65,29 @@ async fn connection(node: &Arc<Node>, stream: Stream, open: &Arc<Connections>) {
         Ok(entered) => entered,
         Err(refusal) => return refuse(&stream, &peer, refusal).await,
     };
+    let mut holds = Holds::default();
     loop {
-        match timeout(REQUEST_TIMEOUT, read_message(&stream, &entered)).await {
-            Ok(Ok((ClientMessage::Request(request), _room))) => {
+        let silence = if holds.is_empty() { REQUEST_TIMEOUT } else { HOLD_TIMEOUT };
+        match timeout(silence, read_message(&stream, &entered)).await {
+            Ok(Ok((ClientMessage::Request(request), room))) => {
                 entered.turn().await;
-                let Some(response) = answer(node, &peer, request, &stream).await else { return };
+                let answered = match request {
+                    Request::Trial { job, run, length } => {
+                        // A trial may take minutes.
+                        drop(room);
+                        let trial = trial(node, &peer, &mut holds, &job, run, length);
+                        tokio::select! {
+                            response = trial => Some(response),
+                            () = hung_up(&stream) => None,
+                        }
+                    }
+                    Request::TrialsEnd { job, keep } => {
+                        let ended = holds.end(node, &peer, &job, keep);
+                        Some(requests::answer_to(&peer, ended.map(Response::TrialsEnded)))
+                    }
+                    other => answer(node, &peer, other, &stream).await,
+                };
+                let Some(response) = answered else { return };
                 if !send(&stream, &DaemonMessage::Response(response)).await {
                     return;
                 }
@@ -95,6 +117,21 @@ async fn connection(node: &Arc<Node>, stream: Stream, open: &Arc<Connections>) {
             }
         }
     }
+}
+
+async fn trial(
+    node: &Arc<Node>,
+    peer: &Peer,
+    holds: &mut Holds,
+    job: &JobSelector,
+    run: TrialRun,
+    length: TrialLength,
+) -> Response {
+    let result = match holds.of(node, peer, job) {
+        Ok(hold) => trial::run(hold, run, length).await,
+        Err(refusal) => Err(refusal),
+    };
+    requests::answer_to(peer, result.map(|result| Response::Trial(Box::new(result))))
 }
 
 /// None if nobody is left to be answered.

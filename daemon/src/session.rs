@@ -1,6 +1,7 @@
 //! A rank's session from hello to the end of its lease.
 
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -416,7 +417,7 @@ impl Opening {
 }
 
 /// A refusal for what the operating system did not give.
-pub(crate) fn internal(error: &io::Error) -> Refusal {
+pub(crate) fn internal(error: &impl Display) -> Refusal {
     Refusal::new(RefusalCode::Internal, error.to_string(), "")
 }
 

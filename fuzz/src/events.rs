@@ -3,7 +3,7 @@
 use pfo_planner::Mhz;
 use pfo_protocol::{ClientMessage, Frame, Instruction, Unit};
 use pfod::cursor::{Cursor, Wish};
-use pfod::fit::{Planned, StageSequence};
+use pfod::fit::{Planned, StageClocks, StageSequence};
 
 fn sequence() -> StageSequence {
     let unit = |instruction, microbatch| Unit { instruction, chunk: 0, microbatch };
@@ -26,7 +26,7 @@ fn sequence() -> StageSequence {
 pub fn events(stream: &[u8]) {
     let planned = sequence();
     let mut cursor = Cursor::default();
-    cursor.follow(Some(planned.clone()));
+    cursor.follow(Some(StageClocks::Planned(planned.clone())));
     let mut rest = stream;
     while let Ok(Some(frame)) = Frame::first_of(rest) {
         rest = &rest[frame.total_bytes()..];

@@ -10,6 +10,7 @@ mod name;
 mod request;
 mod session;
 mod status;
+mod trial;
 
 pub use codec::CodecError;
 pub use event::{EVENT_FRAME_BYTES, Event, Mark, Unit};
@@ -27,6 +28,9 @@ pub use session::{
 pub use status::{
     ConfigStatus, DaemonStatus, FrontierStatus, GpuStatus, Holder, JobStatus, PlanStatus,
     RankStatus, Status, Window,
+};
+pub use trial::{
+    LeftOut, TrialLength, TrialRank, TrialResult, TrialRow, TrialRun, TrialStep, WaitPower,
 };
 
 /// Where trainers reach the daemon.

@@ -142,6 +142,7 @@ mod tests {
     use crate::frame::Frame;
     use crate::request::{JobSelector, LeaseTarget, SwapTarget, User};
     use crate::session::{RankPosition, RefusalCode};
+    use crate::trial::{TrialLength, TrialRun};
 
     fn hello() -> Hello {
         Hello {
@@ -227,6 +228,18 @@ mod tests {
             0,                                              // no uid
             1, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f,                // some: 1.5
             0,                                              // do not wait
+        ]);
+        let job = JobSelector { job: "j".parse().unwrap(), uid: None };
+        let length = TrialLength { settling_steps: 1, steps: 20 };
+        let trial = Request::Trial { job, run: TrialRun::Uniform(1410), length };
+        #[rustfmt::skip]
+        assert_eq!(ClientMessage::Request(trial).to_frame().unwrap(), [
+            30, 0, 0, 0,  1, 0,  4, 0,
+            12, 0, 0, 0,                                    // trial
+            1, 0, 0, 0, 0, 0, 0, 0, b'j',                   // job
+            0,                                              // no uid
+            2, 0, 0, 0, 130, 5, 0, 0,                       // uniform: 1410 MHz
+            1, 0, 0, 0, 20, 0, 0, 0,                        // settling steps, steps
         ]);
         let refusal = Refusal::new(RefusalCode::GpuHeld, "m", "");
         #[rustfmt::skip]

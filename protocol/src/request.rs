@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::name::{GpuName, GpuUuid, JobName, PciBusId};
 use crate::session::Refusal;
 use crate::status::{ConfigStatus, FrontierStatus, Holder, PlanStatus, Status};
+use crate::trial::{TrialLength, TrialResult, TrialRun};
 
 /// Which job is meant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,6 +98,24 @@ pub enum Request {
         /// Answer only when every rank has changed.
         wait: bool,
     },
+    /// Run something for some steps and measure it. The connection then holds the job for measuring
+    /// until it asks for [`Request::TrialsEnd`] or ends: nobody else changes what the job runs.
+    Trial {
+        /// The job.
+        job: JobSelector,
+        /// What it runs.
+        run: TrialRun,
+        /// For how long.
+        length: TrialLength,
+    },
+    /// Stop holding a job for measuring. A connection that ends does so too, without `keep`.
+    TrialsEnd {
+        /// The job.
+        job: JobSelector,
+        /// Go on with what the last trial ran, which must be a plan or default clocks. Otherwise the job
+        /// changes to default clocks.
+        keep: bool,
+    },
 }
 
 /// The leases that are meant.
@@ -159,6 +178,10 @@ pub enum Response {
     Allowed(Vec<RevocationStatus>),
     /// To [`Request::FrontierLoad`].
     FrontierLoaded(FrontierStatus),
+    /// To [`Request::Trial`], when it is over.
+    Trial(Box<TrialResult>),
+    /// To [`Request::TrialsEnd`], what the job runs from now on or changes to.
+    TrialsEnded(Option<PlanStatus>),
 }
 
 /// A GPU as a list shows it.

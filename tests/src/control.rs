@@ -2,7 +2,7 @@
 
 use pfo_protocol::{
     ClientMessage, DaemonMessage, JobSelector, PlanStatus, Refusal, Request, Response, Status,
-    SwapTarget, Swapped,
+    SwapTarget, Swapped, TrialLength, TrialResult, TrialRun,
 };
 
 use crate::client::Client;
@@ -37,6 +37,31 @@ impl Client {
         match self.ask(Request::Status) {
             Ok(Response::Status(status)) => *status,
             other => panic!("the answer to a request for status is {other:?}"),
+        }
+    }
+}
+
+impl Client {
+    /// Runs a trial.
+    ///
+    /// # Errors
+    /// The daemon's refusal.
+    pub fn trial(&mut self, name: &str, run: TrialRun, steps: u32) -> Result<TrialResult, Refusal> {
+        let length = TrialLength { settling_steps: 1, steps };
+        match self.ask(Request::Trial { job: job(name), run, length })? {
+            Response::Trial(result) => Ok(*result),
+            other => panic!("the answer to a trial is {other:?}"),
+        }
+    }
+
+    /// Ends the trials of a job.
+    ///
+    /// # Errors
+    /// The daemon's refusal.
+    pub fn end_trials(&mut self, name: &str, keep: bool) -> Result<Option<PlanStatus>, Refusal> {
+        match self.ask(Request::TrialsEnd { job: job(name), keep })? {
+            Response::TrialsEnded(plan) => Ok(plan),
+            other => panic!("the answer to the end of trials is {other:?}"),
         }
     }
 }

@@ -1,0 +1,424 @@
+//! Makes what a trial tells of one rank from its events and the samples of its GPU, as both come in. The
+//! memory that it takes does not grow with the length of the trial. Pure.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use pfo_planner::Mhz;
+use pfo_protocol::{Instruction, LeftOut, TrialRow, WaitPower};
+
+use crate::record::curve::{Knot, energy_between};
+use crate::record::regression::{MOST_KINDS, Power, Regression};
+use crate::record::ring::Observed;
+use crate::record::spread::Spread;
+
+/// A pause between two instructions that is shorter than this is no wait: the GPU has not come to rest,
+/// or the next kernels are only being launched.
+const SHORTEST_WAIT_NS: u64 = 1_000_000;
+
+/// So long the counter is waited for after the last step.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// What a rank may tell between two samples. One that tells more is not measured meanwhile.
+const MOST_SPANS: usize = 1 << 16;
+
+/// What the driver reported of a GPU at some time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// When (`CLOCK_MONOTONIC`, ns).
+    pub at_ns: u64,
+    /// The energy counter, if it is known to have changed to this then.
+    pub energy_j: Option<f64>,
+    /// The SM clock.
+    pub sm_clock: Option<Mhz>,
+    /// Whether something slowed the GPU down.
+    pub throttled: bool,
+}
+
+/// A step, as one rank began it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepMark {
+    /// Its number.
+    pub step: u64,
+    /// When it began.
+    pub at_ns: u64,
+    /// What the counter showed then.
+    pub energy_j: Option<f64>,
+}
+
+/// What was recorded of one rank.
+#[derive(Clone, Debug, Default)]
+pub struct Recorded {
+    /// Every step of the range and the one after it.
+    pub steps: Vec<StepMark>,
+    /// Steps of the range that went astray.
+    pub mismatched_steps: u64,
+    /// The instructions.
+    pub rows: Vec<TrialRow>,
+    /// The waits.
+    pub waits: Vec<WaitPower>,
+}
+
+/// What a rank does with its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Instruction {
+        instruction: Instruction,
+        chunk: u16,
+        asked: Option<Mhz>,
+    },
+    Waiting {
+        asked: Option<Mhz>,
+    },
+    /// After the last instruction of a step.
+    Finishing,
+    /// Between two steps.
+    Between,
+}
+
+/// Why something is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doubt {
+    Mismatched,
+    Settling,
+    Throttled,
+    OtherClock,
+}
+
+/// A piece of a rank's time.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    began_ns: u64,
+    ended_ns: u64,
+    /// The number of what it did; none is not measured.
+    kind: Option<usize>,
+    doubt: Option<Doubt>,
+    /// Whether it counts as one, and is no part or continuation of another.
+    counts: bool,
+}
+
+/// What was found of one kind of time.
+#[derive(Clone, Debug)]
+struct Found {
+    doing: Doing,
+    time: Spread,
+    clock: Spread,
+    left_out: LeftOut,
+}
+
+/// The time between two readings of the counter, as far as it is known.
+#[derive(Clone, Debug, Default)]
+struct Interval {
+    since: Option<Knot>,
+    seconds: Vec<(usize, f64)>,
+    unusable: bool,
+}
+
+/// A rank that is being recorded.
+#[derive(Debug)]
+pub struct Digest {
+    range: Range<u64>,
+    settle_ns: u64,
+    steps: Vec<StepMark>,
+    /// Steps whose energy is known.
+    steps_read: usize,
+    step_counts: bool,
+    /// The last step of the range is over.
+    over_ns: Option<u64>,
+    mismatched_steps: u64,
+    found: Vec<Found>,
+    spans: VecDeque<Span>,
+    /// What the last event said, up to which everything is known.
+    known_ns: Option<u64>,
+    /// The kind of the last instruction of this step.
+    last_kind: Option<usize>,
+    samples: VecDeque<Sample>,
+    sampled_ns: u64,
+    interval: Interval,
+    regression: Regression,
+}
+
+impl Digest {
+    /// Nothing yet of these steps; a clock counts as settled so long after the driver accepted it.
+    #[must_use]
+    pub fn new(range: Range<u64>, settle_ns: u64) -> Self {
+        Self {
+            range,
+            settle_ns,
+            steps: Vec::new(),
+            steps_read: 0,
+            step_counts: false,
+            over_ns: None,
+            mismatched_steps: 0,
+            found: Vec::new(),
+            spans: VecDeque::new(),
+            known_ns: None,
+            last_kind: None,
+            samples: VecDeque::new(),
+            sampled_ns: 0,
+            interval: Interval::default(),
+            regression: Regression::default(),
+        }
+    }
+
+    /// Whether everything is there.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        let read = |over_ns| {
+            self.steps_read == self.steps.len() || self.sampled_ns > over_ns + PATIENCE_NS
+        };
+        self.over_ns.is_some_and(read)
+    }
+
+    /// Takes in what a rank told.
+    pub fn observe(&mut self, observed: Observed) {
+        match observed {
+            Observed::StepBegan { step, at_ns, astray } => {
+                self.span_until(at_ns, Doing::Between, doubt_if(astray));
+                self.end_step(astray);
+                self.begin_step(step, at_ns);
+            }
+            Observed::StepEnded { at_ns, astray } => {
+                self.span_until(at_ns, Doing::Finishing, doubt_if(astray));
+                self.end_step(astray);
+            }
+            Observed::Ran { unit, began_ns, ended_ns, asked, locked, astray } => {
+                let settled_ns = match (asked, locked) {
+                    (None, None) => Some(0),
+                    (Some(asked), Some((mhz, accepted_ns))) if asked == mhz => {
+                        Some(accepted_ns.saturating_add(self.settle_ns))
+                    }
+                    _ => None,
+                };
+                self.wait_until(began_ns, asked, settled_ns, astray);
+                let settled = settled_ns.is_some_and(|settled_ns| settled_ns <= began_ns);
+                let doubt = doubt_if(astray).or((!settled).then_some(Doubt::Settling));
+                let doing =
+                    Doing::Instruction { instruction: unit.instruction, chunk: unit.chunk, asked };
+                self.last_kind = self.span_until(ended_ns, doing, doubt);
+            }
+        }
+    }
+
+    fn begin_step(&mut self, step: u64, at_ns: u64) {
+        if self.range.contains(&step) || self.step_counts && step == self.range.end {
+            self.steps.push(StepMark { step, at_ns, energy_j: None });
+        }
+        if step >= self.range.end && self.over_ns.is_none() {
+            self.over_ns = Some(at_ns);
+        }
+        self.step_counts = self.range.contains(&step);
+        self.last_kind = None;
+    }
+
+    fn end_step(&mut self, astray: bool) {
+        if astray && self.step_counts {
+            self.mismatched_steps += 1;
+        }
+        self.last_kind = None;
+    }
+
+    /// What lies before an instruction: a wait, of which the beginning may be settling, or too little
+    /// for one.
+    fn wait_until(
+        &mut self,
+        began_ns: u64,
+        asked: Option<Mhz>,
+        settled_ns: Option<u64>,
+        astray: bool,
+    ) {
+        let Some(known_ns) = self.known_ns else { return };
+        let short = began_ns < known_ns.saturating_add(SHORTEST_WAIT_NS);
+        if let Some(kind) = self.last_kind.filter(|_| short) {
+            self.push_span(began_ns, Some(kind), doubt_if(astray), false);
+            return;
+        }
+        let waiting = Doing::Waiting { asked };
+        let settled_ns = settled_ns.unwrap_or(u64::MAX).min(began_ns);
+        if settled_ns > known_ns {
+            let kind = self.kind_of(waiting);
+            self.push_span(settled_ns, kind, Some(Doubt::Settling), false);
+        }
+        self.span_until(began_ns, waiting, doubt_if(astray));
+    }
+
+    /// Says what the rank did from the last event on. Returns the kind of that.
+    fn span_until(&mut self, until_ns: u64, doing: Doing, doubt: Option<Doubt>) -> Option<usize> {
+        let kind = self.kind_of(doing);
+        self.push_span(until_ns, kind, doubt, true);
+        kind
+    }
+
+    fn push_span(
+        &mut self,
+        until_ns: u64,
+        kind: Option<usize>,
+        doubt: Option<Doubt>,
+        counts: bool,
+    ) {
+        // Times are the peer's word, and may go back.
+        let ended_ns = self.known_ns.map_or(until_ns, |known_ns| until_ns.max(known_ns));
+        if let Some(began_ns) = self.known_ns.replace(ended_ns) {
+            if self.spans.len() >= MOST_SPANS {
+                self.spans.clear();
+                self.interval = Interval { unusable: true, ..Interval::default() };
+            }
+            self.spans.push_back(Span { began_ns, ended_ns, kind, doubt, counts });
+        }
+        self.take_in_samples();
+    }
+
+    fn kind_of(&mut self, doing: Doing) -> Option<usize> {
+        if !self.step_counts {
+            return None;
+        }
+        let known = self.found.iter().rposition(|found| found.doing == doing);
+        known.or_else(|| {
+            (self.found.len() < MOST_KINDS).then(|| {
+                self.found.push(Found {
+                    doing,
+                    time: Spread::default(),
+                    clock: Spread::default(),
+                    left_out: LeftOut::default(),
+                });
+                self.found.len() - 1
+            })
+        })
+    }
+
+    /// Takes in what the driver reported; later than what it was given before.
+    pub fn sample(&mut self, sample: Sample) {
+        if self.samples.len() >= MOST_SPANS {
+            // A rank that says nothing for so long has nothing to be measured.
+            self.samples.clear();
+            self.interval = Interval { unusable: true, ..Interval::default() };
+        }
+        self.samples.push_back(sample);
+        self.take_in_samples();
+    }
+
+    fn take_in_samples(&mut self) {
+        while let Some(sample) = self.samples.front().copied()
+            && self.known_ns.is_some_and(|known_ns| sample.at_ns <= known_ns)
+        {
+            self.samples.pop_front();
+            self.take_in(sample);
+        }
+    }
+
+    /// Takes in a sample up to which everything is known.
+    fn take_in(&mut self, sample: Sample) {
+        let from_ns = std::mem::replace(&mut self.sampled_ns, sample.at_ns);
+        let covered = self.spans.front().is_some_and(|span| span.began_ns <= from_ns);
+        self.interval.unusable |= !covered || sample.throttled;
+        for span in &mut self.spans {
+            if span.began_ns >= sample.at_ns {
+                break;
+            }
+            let found = span.kind.map(|kind| &mut self.found[kind]);
+            if sample.throttled {
+                span.doubt.get_or_insert(Doubt::Throttled);
+            }
+            if let Some(found) = found
+                && let Doing::Instruction { asked, .. } = found.doing
+                && let Some(clock) = sample.sm_clock
+                && span.ended_ns > sample.at_ns
+                && span.doubt.is_none()
+            {
+                if asked.is_some_and(|asked| asked != clock) {
+                    span.doubt = Some(Doubt::OtherClock);
+                } else {
+                    found.clock.add(clock.0.into());
+                }
+            }
+            match (span.kind, span.doubt) {
+                (Some(kind), None) => {
+                    let ns = span.ended_ns.min(sample.at_ns) - span.began_ns.max(from_ns);
+                    self.interval.seconds.push((kind, ns as f64 / 1e9));
+                }
+                _ => self.interval.unusable = true,
+            }
+        }
+        while let Some(span) = self.spans.front().copied()
+            && span.ended_ns <= sample.at_ns
+        {
+            self.spans.pop_front();
+            self.count(&span);
+        }
+        if let Some(energy_j) = sample.energy_j {
+            self.read_counter(Knot { at_ns: sample.at_ns, energy_j });
+        }
+    }
+
+    fn read_counter(&mut self, knot: Knot) {
+        let interval = Interval { since: Some(knot), ..Interval::default() };
+        let Interval { since, seconds, unusable } = std::mem::replace(&mut self.interval, interval);
+        let Some(before) = since else { return };
+        if !unusable {
+            self.regression.add(&seconds, knot.energy_j - before.energy_j);
+        }
+        let unread = self.steps.get_mut(self.steps_read..).unwrap_or_default();
+        for mark in unread.iter_mut().take_while(|mark| mark.at_ns <= knot.at_ns) {
+            mark.energy_j = energy_between(before, knot, mark.at_ns);
+            self.steps_read += 1;
+        }
+    }
+
+    /// Counts a span that is over.
+    fn count(&mut self, span: &Span) {
+        let Some(found) = span.kind.map(|kind| &mut self.found[kind]) else { return };
+        let left_out = &mut found.left_out;
+        match span.doubt {
+            _ if !span.counts => {}
+            None => found.time.add((span.ended_ns - span.began_ns) as f64 / 1e9),
+            Some(Doubt::Mismatched) => left_out.mismatched += 1,
+            Some(Doubt::Settling) => left_out.settling += 1,
+            Some(Doubt::Throttled) => left_out.throttled += 1,
+            Some(Doubt::OtherClock) => left_out.other_clock += 1,
+        }
+    }
+
+    /// What was recorded.
+    #[must_use]
+    pub fn finish(self) -> Recorded {
+        let powers = self.regression.powers();
+        let (mut rows, mut waits) = (Vec::new(), Vec::new());
+        for (kind, Found { doing, time, clock, left_out }) in self.found.into_iter().enumerate() {
+            let power = powers.get(kind).copied().flatten();
+            match (doing, power) {
+                (Doing::Instruction { instruction, chunk, asked }, power) => {
+                    let energy_of = |watts: f64| watts * time.mean();
+                    let root = (time.count() as f64).sqrt();
+                    rows.push(TrialRow {
+                        instruction,
+                        chunk,
+                        mhz: asked.map(|mhz| mhz.0),
+                        observed_mhz: (clock.count() > 0).then(|| clock.mean()),
+                        count: time.count(),
+                        time_mean_s: time.mean(),
+                        time_sd_s: time.deviation(),
+                        energy_mean_j: power.map(|power| energy_of(power.power_w)),
+                        energy_sd_j: power.map(|power| energy_of(power.error_w) * root),
+                        left_out,
+                    });
+                }
+                (Doing::Waiting { asked }, Some(Power { power_w, error_w })) => {
+                    waits.push(WaitPower {
+                        mhz: asked.map(|mhz| mhz.0),
+                        count: time.count(),
+                        time_s: time.mean() * time.count() as f64,
+                        power_w,
+                        power_error_w: error_w,
+                    });
+                }
+                (Doing::Waiting { .. } | Doing::Finishing | Doing::Between, _) => {}
+            }
+        }
+        let Self { steps, mismatched_steps, .. } = self;
+        Recorded { steps, mismatched_steps, rows, waits }
+    }
+}
+
+fn doubt_if(astray: bool) -> Option<Doubt> {
+    astray.then_some(Doubt::Mismatched)
+}

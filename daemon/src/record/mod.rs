@@ -1,0 +1,13 @@
+//! Recording what a job's instructions and waits take: the events of its ranks against the energy
+//! counters of their GPUs.
+//!
+//! The thread of a rank puts what it sees into a [`ring`] and knows no more of all this. A
+//! [`sampler`] for each GPU watches its counter and feeds both into a [`digest`].
+
+pub mod curve;
+pub mod digest;
+pub mod refresh;
+pub mod regression;
+pub mod ring;
+pub mod sampler;
+pub mod spread;

@@ -1,0 +1,134 @@
+//! Trials: a job runs something for some steps, and what it does meanwhile is measured.
+
+use std::time::Duration;
+
+use pfo_protocol::{RefusalCode, SwapTarget, TrialRun};
+use pfo_tests::identity::Identity;
+use pfo_tests::node::Node;
+use pfo_tests::plan::TestPlan;
+use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+
+const JOB: &str = "job";
+
+fn start() -> (Node, Training) {
+    let node = Node::start();
+    let training = Training::start(&node, JOB, &Identity::own(), &[]);
+    training.until_leased(&node);
+    training.until_step(&node, 1);
+    (node, training)
+}
+
+fn plan(mhz: u32) -> TrialRun {
+    let plan = TestPlan::new(STAGES, MICROBATCHES, |_, _| mhz).to_json();
+    TrialRun::Plan { label: mhz.to_string(), plan }
+}
+
+fn until_no_clock_is_locked(node: &Node) {
+    node.until_is("locked GPUs", &0, || {
+        (0..STAGES as usize).filter(|gpu| node.machine.sm_lock(*gpu).is_some()).count()
+    });
+}
+
+#[test]
+fn a_trial_measures_every_step_and_the_job_keeps_what_it_ran_if_asked_to() {
+    let (node, training) = start();
+    let mut client = node.control();
+    let slow = client.trial(JOB, plan(900), 3).unwrap();
+    let fast = client.trial(JOB, plan(1740), 3).unwrap();
+    for trial in [&slow, &fast] {
+        assert_eq!((trial.steps.len(), trial.ranks.len()), (3, STAGES as usize));
+        let steps_s: f64 = trial.steps.iter().map(|step| step.time_s).sum();
+        let steps_j: f64 = trial.steps.iter().map(|step| step.energy_j.unwrap()).sum();
+        let ranks_j: f64 = trial.ranks.iter().map(|rank| 3.0 * rank.energy_j.unwrap()).sum();
+        assert!(steps_s > 0.0 && steps_j > 0.0, "{trial:?}");
+        assert!((steps_j - ranks_j).abs() < 1e-6 * steps_j, "{trial:?}");
+        assert!(trial.ranks.iter().all(|rank| rank.mismatched_steps == 0), "{trial:?}");
+        for rank in &trial.ranks {
+            let seen: u64 = rank.rows.iter().map(|row| row.count + row.left_out.settling).sum();
+            assert_eq!(seen, 3 * 2 * u64::from(MICROBATCHES), "{rank:?}");
+        }
+    }
+    assert!(slow.ranks[0].rows[0].time_mean_s > 1.2 * fast.ranks[0].rows[0].time_mean_s);
+    assert!(fast.first_step > slow.first_step + 2);
+    let kept = client.end_trials(JOB, true).unwrap();
+    assert_eq!(kept.unwrap().label, "1740");
+    drop(client);
+    training.until_step(&node, fast.first_step + 6);
+    assert_eq!(node.job(JOB).plan.unwrap().label, "1740");
+    // A rollback does not lead to a trial.
+    assert_eq!(node.swap(JOB, SwapTarget::Previous).unwrap().plan, None);
+    training.stop();
+}
+
+#[test]
+fn one_clock_for_everything_is_locked_on_every_gpu_until_the_connection_ends() {
+    let (node, training) = start();
+    let mut client = node.control();
+    let trial = client.trial(JOB, TrialRun::Uniform(1005), 2).unwrap();
+    for (gpu, rank) in trial.ranks.iter().enumerate() {
+        assert_eq!(node.machine.sm_lock(gpu), Some(1005));
+        assert!(rank.rows.iter().all(|row| row.mhz == Some(1005)), "{rank:?}");
+    }
+    let refusal = client.end_trials(JOB, true).unwrap_err();
+    assert!(refusal.message.contains("only for measuring"), "{refusal}");
+    drop(client);
+    until_no_clock_is_locked(&node);
+    assert_eq!(node.job(JOB).plan, None);
+    training.stop();
+}
+
+#[test]
+fn while_a_job_is_held_for_measuring_nobody_else_changes_what_it_runs() {
+    let (node, training) = start();
+    let mut client = node.control();
+    client.trial(JOB, plan(900), 1).unwrap();
+    let held = |refusal: pfo_protocol::Refusal| {
+        assert_eq!(refusal.code, RefusalCode::LimitReached);
+        assert!(refusal.message.contains("holds job job for measuring"), "{refusal}");
+    };
+    held(node.swap(JOB, SwapTarget::DefaultClocks).unwrap_err());
+    held(node.control().trial(JOB, TrialRun::DefaultClocks, 1).unwrap_err());
+    client.end_trials(JOB, false).unwrap();
+    node.until("the job is free", || {
+        node.control().trial(JOB, TrialRun::DefaultClocks, 1).map_err(|refusal| refusal.message)
+    });
+    training.stop();
+}
+
+#[test]
+fn a_clock_that_a_rank_may_not_have_is_not_tried_and_leaves_the_job_alone() {
+    let (node, training) = start();
+    let mut client = node.control();
+    let refusal = client.trial(JOB, TrialRun::Uniform(1001), 1).unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::PlanDoesNotFit);
+    assert!(refusal.message.contains("1001 MHz"), "{refusal}");
+    assert_eq!((node.job(JOB).plan, node.job(JOB).swap_at_step), (None, None));
+    training.stop();
+}
+
+#[test]
+fn a_daemon_that_comes_after_one_killed_in_a_trial_brings_the_job_to_default_clocks() {
+    let (mut node, training) = start();
+    let mut client = node.control();
+    client.trial(JOB, plan(900), 1).unwrap();
+    node.kill_daemon();
+    node.start_daemon();
+    training.until_leased(&node);
+    let step = training.ranks(&node).iter().filter_map(|rank| rank.1).max().unwrap_or(0);
+    training.until_step(&node, step + 2);
+    assert_eq!(node.job(JOB).plan, None);
+    until_no_clock_is_locked(&node);
+    training.stop();
+}
+
+#[test]
+fn a_trial_of_a_job_whose_rank_goes_away_ends_and_says_so() {
+    let (node, training) = start();
+    let mut client = node.control();
+    client.be_patient_for(Duration::from_secs(60));
+    let trial = std::thread::spawn(move || client.trial(JOB, TrialRun::DefaultClocks, 100_000));
+    std::thread::sleep(Duration::from_millis(100));
+    training.stop();
+    let refusal = trial.join().unwrap().unwrap_err();
+    assert!(refusal.message.contains("rank"), "{refusal}");
+}

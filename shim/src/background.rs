@@ -13,6 +13,7 @@ use pfo_protocol::{
 use crate::backoff::Backoff;
 use crate::cuda;
 use crate::gpu::Gpu;
+use crate::lease::Lease;
 use crate::line::Phase;
 use crate::link::{ANY_ANSWER, Link, SESSION_ANSWER};
 use crate::problem::{Problem, ProblemCode};
@@ -76,7 +77,7 @@ impl<'a> Connector<'a> {
                 Task::Stop => return,
                 Task::FindOutWhy(link) => self.find_out_why(link),
                 Task::Connect => match self.connect() {
-                    Ok(link) => self.hand_over(link),
+                    Ok((link, lease)) => self.hand_over(link, lease),
                     Err(problem) => {
                         self.forget_old_failures();
                         let delay = self.backoff.after(&problem);
@@ -135,23 +136,23 @@ impl<'a> Connector<'a> {
         steady
     }
 
-    fn hand_over(&mut self, link: Arc<Link>) {
+    fn hand_over(&mut self, link: Arc<Link>, lease: Lease) {
         self.connected_at = Some(Instant::now());
         let mut line = self.shared.lock();
         line.attempt = None;
         line.settled = true;
         match line.phase {
             Phase::Closed => link.goodbye(),
-            _ => line.connected(link),
+            _ => line.connected(link, lease),
         }
         self.shared.notify();
     }
 
-    fn connect(&mut self) -> Result<Arc<Link>, Problem> {
+    fn connect(&mut self) -> Result<(Arc<Link>, Lease), Problem> {
         let gpu = self.gpu()?;
         let link = self.dial()?;
         match self.ask(&link, &ClientMessage::Hello(self.hello(gpu)), SESSION_ANSWER)? {
-            DaemonMessage::Welcome(_) => Ok(link),
+            DaemonMessage::Welcome(welcome) => Ok((link, welcome.into())),
             other => Err(unwelcome(other)),
         }
     }

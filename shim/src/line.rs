@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nix::time::{ClockId, clock_gettime};
 use pfo_protocol::{ClosingReason, Event, Instruction, Mark, Unit};
 
+use crate::lease::Lease;
 use crate::link::{Delivery, Link};
 use crate::problem::{Problem, ProblemCode};
 
@@ -63,6 +64,7 @@ pub(crate) struct Line {
     /// The connection on which the background thread waits for an answer.
     pub(crate) attempt: Option<Arc<Link>>,
     counters: Counters,
+    lease: Option<Lease>,
     leases: u64,
     sequence: u64,
     next_step: u64,
@@ -79,6 +81,7 @@ impl Line {
             settled: false,
             attempt: None,
             counters: Counters::default(),
+            lease: None,
             leases: 0,
             sequence: 0,
             next_step: first_step,
@@ -176,12 +179,18 @@ impl Line {
     }
 
     /// Takes up a connection that holds a lease.
-    pub(crate) fn connected(&mut self, link: Arc<Link>) {
+    pub(crate) fn connected(&mut self, link: Arc<Link>, lease: Lease) {
         self.phase = Phase::Connected(link);
         self.problem = None;
+        self.lease = Some(lease);
         self.leases += 1;
         // A new session of the daemon's, which counts from 0.
         self.sequence = 0;
+    }
+
+    /// The lease, as far as it is known to go on.
+    pub(crate) fn lease(&self) -> Option<Lease> {
+        self.lease.clone().filter(|_| matches!(self.phase, Phase::Connected(_)))
     }
 
     /// Why there is no lease, as far as it is known by now.

@@ -9,6 +9,7 @@ use crate::call::Call;
 use crate::description::{DescriptionError, RankDescription};
 use crate::fork;
 use crate::guard::{InstructionGuard, StepGuard};
+use crate::lease::Lease;
 use crate::line::{Counters, Line};
 use crate::problem::Problem;
 use crate::shared::Shared;
@@ -50,6 +51,16 @@ impl Session {
         }
         self.shared.tell(Line::look_for_the_end);
         self.shared.lock().problem()
+    }
+
+    /// The lease, with the GPU that it is of; `None` if there is none right now.
+    #[must_use]
+    pub fn lease(&self) -> Option<Lease> {
+        if !self.shared.is_ours() {
+            return None;
+        }
+        self.shared.tell(Line::look_for_the_end);
+        self.shared.lock().lease()
     }
 
     /// The next training step begins. Steps count up by one from the description's `first_step`.

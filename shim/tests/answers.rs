@@ -36,6 +36,17 @@ fn a_refusal_comes_through_with_its_code_message_and_remedy() {
 }
 
 #[test]
+fn the_lease_says_what_the_daemon_granted_and_ends_with_the_connection() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let (session, peer) = place.session(&daemon);
+    let lease = session.lease().unwrap();
+    assert_eq!((lease.gpu_uuid.as_str(), &lease.gpu_model[..]), ("GPU-1234", "model"));
+    drop(peer);
+    until(|| session.lease().is_none());
+}
+
+#[test]
 fn a_refusal_that_comes_before_the_hello_is_heard_too() {
     let place = Place::new();
     let daemon = place.daemon();

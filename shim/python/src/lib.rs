@@ -4,11 +4,15 @@ mod instruction;
 mod session;
 mod timing;
 
-use pyo3::pymodule;
+use pyo3::prelude::*;
 
 /// The shim's session as a Python class.
 #[pymodule]
 mod _native {
     #[pymodule_export]
     use crate::session::{Counters, Problem, Session};
+
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name for it")]
+    const __version__: &str = pfo::VERSION;
 }

@@ -182,6 +182,12 @@ impl Session {
         })
     }
 
+    /// The UUID of the leased GPU; None if there is no lease right now.
+    #[getter]
+    fn gpu(&self) -> Option<String> {
+        Some(self.open()?.session().lease()?.gpu_uuid.to_string())
+    }
+
     /// What became of the events so far.
     #[getter]
     fn counters(&self) -> Counters {

@@ -12,9 +12,16 @@
                     ...
 """
 
-from pfo._native import Counters, Problem
+from pfo._native import Counters, Problem, __version__
 from pfo.pipeline_frequency_optimizer import PipelineFrequencyOptimizer
 from pfo.session import Session
 from pfo.span import Span
 
-__all__ = ["Counters", "PipelineFrequencyOptimizer", "Problem", "Session", "Span"]
+__all__ = [
+    "Counters",
+    "PipelineFrequencyOptimizer",
+    "Problem",
+    "Session",
+    "Span",
+    "__version__",
+]

@@ -1,9 +1,11 @@
 import os
-from typing import Callable, Optional, Union, final
+from typing import Callable, Final, Optional, Union, final
 
 from typing_extensions import disjoint_base
 
-__all__ = ["Counters", "Problem", "Session"]
+__all__ = ["Counters", "Problem", "Session", "__version__"]
+
+__version__: Final[str]
 
 @final
 class Problem:
@@ -79,6 +81,9 @@ class Session:
     @property
     def problem(self) -> Optional[Problem]:
         """Why there is no lease right now; None if there is one, or if the session is over."""
+    @property
+    def gpu(self) -> Optional[str]:
+        """The UUID of the leased GPU; None if there is no lease right now."""
     @property
     def counters(self) -> Counters:
         """What became of the events so far."""

@@ -1,0 +1,89 @@
+"""Tells whether a trainer started like this would have its GPU's clocks changed, and what is missing."""
+
+from __future__ import annotations
+
+import grp
+import importlib
+import logging
+import os
+import pwd
+import stat
+from typing import Optional
+
+import pfo
+from pfo.job import agreed_name
+
+_SOCKET = "/run/pfo/pfod.sock"
+
+
+def main() -> int:
+    """Prints what was found; 0 if a session gets its lease."""
+    _say("pfo", f"{pfo.__version__} in {os.path.dirname(pfo.__file__)}")
+    _say("socket", _socket(os.environ.get("PFO_SOCKET") or _SOCKET))
+    _say("PyTorch", _pytorch())
+    _say("job", agreed_name() or "not named: set PFO_JOB, or open sessions after init_process_group")
+    _say("GPU", _asked_for())
+    logging.getLogger("pfo").setLevel(logging.ERROR)
+    try:
+        with pfo.Session(job="doctor", rank=0) as session:
+            problem, gpu = session.problem, session.gpu
+    except ValueError as error:
+        return _lease(str(error))
+    return _lease(None if problem is None else str(problem), gpu)
+
+
+def _say(what: str, found: str) -> None:
+    print(f"{what + ':':9}{found}")
+
+
+def _lease(problem: Optional[str], gpu: Optional[str] = None) -> int:
+    if problem is None:
+        _say("lease", f"granted, of {gpu}")
+        return 0
+    _say("lease", f"NONE, so training would run at default clocks: {problem}")
+    return 1
+
+
+def _socket(path: str) -> str:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return f"{path}: {error.strerror}; is pfod installed and running on this node?"
+    if not stat.S_ISSOCK(found.st_mode):
+        return f"{path} is no socket"
+    if os.access(path, os.R_OK | os.W_OK):
+        return f"{path}, which {_user()} may open"
+    group = _group(found.st_gid)
+    return f"{path} is for group {group}; `sudo usermod -aG {group} {_user()}`, then log in again"
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def _pytorch() -> str:
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        return f"not there ({error}); calls count when they are made"
+    if not torch.cuda.is_available():
+        return f"{torch.__version__} without CUDA; calls count when they are made"
+    # As in a trainer: CUDA then says itself which GPU an ordinal means.
+    torch.cuda.init()
+    return f"{torch.__version__} with CUDA, which sees {torch.cuda.device_count()} GPUs"
+
+
+def _asked_for() -> str:
+    names = ("PFO_GPU", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "SLURM_LOCALID")
+    given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+    return ", ".join(given) or "not named: CUDA ordinal 0"

@@ -1,0 +1,106 @@
+"""`python -m pfo doctor` and `python -m pfo.p2p`, run as a user runs them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from node import until
+
+PRETENDED = Path(__file__).parent / "pretended"
+
+
+def run(*arguments, **variables):
+    """What a program says, and how it ends."""
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
+def start_waiting(node, **variables):
+    command = [sys.executable, "-m", "pfo.p2p", "--gpus", ",".join(node.gpus[1:3]), "--job", "measure"]
+    return subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": str(PRETENDED), **variables},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_doctor_says_which_gpu_a_trainer_would_lease(node):
+    told = run("pfo", "doctor")
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert f"lease:   granted, of {node.gpus[0]}" in told.stdout
+    assert f"socket:  {node.socket}, which" in told.stdout
+    assert f"GPU:     PFO_GPU={node.gpus[0]}" in told.stdout
+    assert "PyTorch: not there" in told.stdout
+    until("the lease is given back", lambda: not node.ranks("doctor"))
+
+
+def test_the_doctor_asks_a_pytorch_that_is_there(node):
+    told = run("pfo", "doctor", PYTHONPATH=str(PRETENDED), CUDA_VISIBLE_DEVICES="0,1")
+    assert "PyTorch: pretended with CUDA, which sees 2 GPUs" in told.stdout
+
+
+def test_the_doctor_names_what_is_missing(node, tmp_path):
+    node.kill_daemon()
+    told = run("pfo", "doctor", PFO_SOCKET=str(tmp_path / "none"))
+    assert told.returncode == 1 and told.stderr == ""
+    assert "No such file or directory; is pfod installed" in told.stdout
+    assert "lease:   NONE, so training would run at default clocks: no daemon" in told.stdout
+    told = run("pfo", "doctor", PFO_GPU="MIG-1")
+    assert told.returncode == 1 and "MIG instance" in told.stdout
+
+
+def test_two_gpus_wait_in_steps_without_instructions_until_standard_input_ends(node):
+    waiting = start_waiting(node)
+    assert waiting.stdout.readline() == "both GPUs wait until standard input ends\n"
+    ranks = until("both ranks have begun a second step", lambda: steps_of(node, 2))
+    assert [rank["gpu_uuid"] for rank in ranks] == node.gpus[1:3]
+    assert [rank["instructions"] for rank in ranks] == [0, 0]
+    out, error = waiting.communicate()
+    assert (waiting.returncode, out, error) == (0, "", "")
+    until("the leases are given back", lambda: not node.ranks("measure"))
+
+
+def steps_of(node, step):
+    ranks = node.ranks("measure")
+    return ranks if len(ranks) == 2 and all(rank["step"] >= step for rank in ranks) else None
+
+
+def test_its_processes_end_when_it_is_killed(node):
+    waiting = start_waiting(node)
+    waiting.stdout.readline()
+    waiting.kill()
+    waiting.communicate()
+    until("the leases are given back", lambda: not node.ranks("measure"))
+
+
+def test_a_refused_lease_ends_it_with_the_reason(node):
+    node.kill_daemon()
+    waiting = start_waiting(node)
+    _, error = waiting.communicate()
+    assert waiting.returncode == 1 and "pfo.p2p: on GPU-" in error and "no daemon" in error
+
+
+def test_a_pytorch_without_nccl_is_named(node):
+    waiting = start_waiting(node, PRETENDED_NCCL="0")
+    _, error = waiting.communicate()
+    assert waiting.returncode == 1 and "PyTorch pretended has no NCCL" in error
+
+
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        ("GPU-1,GPU-2", "has no PyTorch; install it"),
+        ("0,1", "is not two UUIDs; `pfoctl gpus` lists them"),
+        ("GPU-1,GPU-1", "is not two UUIDs"),
+        ("GPU-1", "is not two UUIDs"),
+    ],
+)
+def test_what_it_cannot_measure_on_is_said_clearly(gpus, said):
+    told = run("pfo.p2p", "--gpus", gpus, "--job", "measure")
+    assert told.returncode == 1 and said in told.stderr and "Traceback" not in told.stderr

@@ -81,7 +81,7 @@ pub use pipeline::Pipeline;
 pub use plan::{Plan, PlannedInstruction, Prediction, StagePlan};
 pub use policy::{
     Attribution, End, EnvPipe, EnvPipeType, Filter, Lowtime, OfflineEnvPipe, Outcome, Policy,
-    Reconfigure, Tuning, UnitTime, Zeus,
+    Reconfiguration, Reconfigure, Tuning, UnitTime, Zeus,
 };
 pub use profile::{Measurement, Profile};
 pub use quantity::Quantity;

@@ -9,14 +9,14 @@
 
 use std::fmt;
 
+use super::Outcome;
 use super::grid::Grid;
+use super::reconfiguration::Reconfiguration;
 use super::rehearsal::Rehearsal;
-use super::{End, Outcome};
 use crate::error::PlanError;
 use crate::instruction::Instruction;
 use crate::network::Operation;
 use crate::pipeline::Pipeline;
-use crate::timeline::{Moments, predecessors};
 use crate::units::{Mhz, Stage, Watts};
 
 /// EnvPipe's configuration.
@@ -72,41 +72,21 @@ pub enum Reconfigure {
     Balanced,
 }
 
-/// Steps without a change after which it holds its clocks for final.
-const QUIET_STEPS: u32 = 11;
-
-/// The most steps. Clocks only rise, so it ends by itself; a large step might take long.
-const MOST_STEPS: u32 = 50_000;
-
 impl EnvPipe {
     pub(super) fn outcome(
         &self,
         pipeline: &Pipeline,
         p2p_power: Watts,
     ) -> Result<Outcome, PlanError> {
-        let grid = Grid::new(pipeline)?;
-        let operations = &pipeline.network().operations;
-        let on_envelope: Vec<bool> =
-            operations.iter().map(|operation| is_on_envelope(operation, pipeline)).collect();
-        let valleys = match self.kind {
-            EnvPipeType::Baseline => Vec::new(),
-            _ => self.valleys(pipeline, &grid, p2p_power),
-        };
-        let mut step = Rehearsal::new(pipeline, |index| match self.kind {
-            EnvPipeType::Baseline => grid.highest(),
-            EnvPipeType::Envelope if on_envelope[index] => grid.highest(),
-            _ => valleys[operations[index].stage.index()],
-        });
-        let (rounds, end) = match self.reconfigure {
-            Reconfigure::Default => (0, End::Settled),
-            _ => self.reconfigure(pipeline, &grid, &on_envelope, &mut step),
-        };
-        Ok(Outcome::found(vec![step.plan(p2p_power)], 0, rounds, end))
+        let mut reconfiguration = Reconfiguration::start(*self, pipeline, p2p_power)?;
+        let end = reconfiguration.rehearse();
+        let rounds = reconfiguration.rounds();
+        Ok(Outcome::found(vec![reconfiguration.plan()], 0, rounds, end))
     }
 
     /// For each stage the clock at which its GPU takes least energy in a step, if all stages have
     /// that clock (the last one only where it will be slowed, too). Waiting is part of that energy.
-    fn valleys(&self, pipeline: &Pipeline, grid: &Grid, p2p_power: Watts) -> Vec<Mhz> {
+    pub(super) fn valleys(&self, pipeline: &Pipeline, grid: &Grid, p2p_power: Watts) -> Vec<Mhz> {
         let network = pipeline.network();
         let last = network.stages.len() - 1;
         let is_pinned = |stage: usize| stage == last && self.kind != EnvPipeType::Uniform;
@@ -128,71 +108,6 @@ impl EnvPipe {
             }
         }
         least.into_iter().map(|(_, clock)| clock).collect()
-    }
-
-    /// Raises clocks until nothing changes any more.
-    fn reconfigure(
-        &self,
-        pipeline: &Pipeline,
-        grid: &Grid,
-        on_envelope: &[bool],
-        step: &mut Rehearsal,
-    ) -> (u32, End) {
-        for round in 1..=MOST_STEPS {
-            let mut path = self.critical_path(pipeline, &step.moments());
-            path.retain(|&operation| step.is_adjustable(operation));
-            if path.iter().all(|&operation| on_envelope[operation]) {
-                return (round + QUIET_STEPS - 1, End::Settled);
-            }
-            let clock = |operation: usize| step.measured(operation).frequency;
-            let below = path.iter().copied().filter(|&operation| clock(operation) < grid.highest());
-            let (raised, by) = match self.reconfigure {
-                Reconfigure::Greedy => (below.take(1).collect(), Mhz(3 * self.raise_step.0)),
-                _ => {
-                    let lowest = below.clone().map(clock).min();
-                    let at_lowest = below.filter(|&operation| Some(clock(operation)) == lowest);
-                    (at_lowest.collect::<Vec<_>>(), self.raise_step)
-                }
-            };
-            let mut has_changed = false;
-            for operation in raised {
-                let before = step.measured(operation);
-                step.set(operation, grid.raised(before.frequency, by));
-                has_changed |= step.measured(operation) != before;
-            }
-            if !has_changed {
-                return (round + QUIET_STEPS - 1, End::Saturated);
-            }
-        }
-        (MOST_STEPS, End::Bounded)
-    }
-
-    /// From the end of the step back to its begin: to the instruction before on the same stage, or,
-    /// where the stage waited for longer than a few transfers, to the one that it waited for.
-    fn critical_path(&self, pipeline: &Pipeline, moments: &Moments) -> Vec<usize> {
-        let network = pipeline.network();
-        let (transfer_s, unseen_s) = match network.delays.transfer_time_s {
-            0.0 => (self.transfer_s, self.transfer_s),
-            // It is part of the waits.
-            measured_s => (measured_s, 0.0),
-        };
-        let last = network.stages[0].last().map(|&index| index as usize);
-        std::iter::successors(last, |&operation| {
-            let stage = network.operations[operation].stage;
-            let is_own = |before: &usize| {
-                let before = &network.operations[*before];
-                before.stage == stage && before.is_run()
-            };
-            let own = predecessors(network, operation).find(is_own);
-            let other = predecessors(network, operation).find(|before| !is_own(before));
-            let receives_s = moments.waited_s[operation] + unseen_s;
-            if receives_s < self.threshold_scale * transfer_s {
-                own.or(other)
-            } else {
-                other.or(own)
-            }
-        })
-        .collect()
     }
 }
 
@@ -224,6 +139,7 @@ impl fmt::Display for EnvPipe {
 
 #[cfg(test)]
 mod tests {
+    use super::super::End;
     use super::*;
     use crate::plan::{Plan, Prediction};
     use crate::schedule::Schedule;

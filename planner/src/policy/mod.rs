@@ -21,7 +21,7 @@ pub use offline_envpipe::OfflineEnvPipe;
 pub use reconfiguration::Reconfiguration;
 pub use tuning::Tuning;
 pub use unit_time::UnitTime;
-pub use zeus::Zeus;
+pub use zeus::{Zeus, ZeusFound, ZeusSearch, ZeusWindow};
 
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
@@ -121,8 +121,8 @@ impl Policy {
             }
             Self::EnvPipe(envpipe) => envpipe.outcome(pipeline, p2p_power),
             Self::OfflineEnvPipe(envpipe) => envpipe.outcome(pipeline, p2p_power),
-            Self::ZeusGlobal(zeus) => zeus.global(pipeline, p2p_power),
-            Self::ZeusPerStage(zeus) => zeus.per_stage(pipeline, p2p_power),
+            Self::ZeusGlobal(zeus) => zeus.outcome(ZeusSearch::Global, pipeline, p2p_power),
+            Self::ZeusPerStage(zeus) => zeus.outcome(ZeusSearch::PerStage, pipeline, p2p_power),
             Self::Lowtime(lowtime) => lowtime.outcome(pipeline, p2p_power, progress),
         }
     }

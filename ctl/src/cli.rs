@@ -15,6 +15,7 @@ use crate::output::Output;
 use crate::plan::MakePlan;
 use crate::plan::load::Load;
 use crate::plan::swap::{Rollback, Swap};
+use crate::plan::sweep::Sweep;
 use crate::policy::Policy;
 use crate::reload::Reload;
 use crate::socket::{self, Sockets};
@@ -65,6 +66,7 @@ enum Plan {
     Load(Load),
     Swap(Swap),
     Rollback(Rollback),
+    Sweep(Sweep),
 }
 
 fn after_help() -> String {
@@ -81,6 +83,7 @@ impl Cli {
             Command::Plan(Plan::Load(load)) => load.run(&sockets, output),
             Command::Plan(Plan::Swap(swap)) => swap.run(&sockets, output),
             Command::Plan(Plan::Rollback(rollback)) => rollback.run(&sockets, output),
+            Command::Plan(Plan::Sweep(sweep)) => sweep.run(&sockets, output),
             Command::Job(job) => job.run(&sockets, output),
             Command::Clocks(clocks) => clocks.run(&sockets, output),
             Command::Doctor(doctor) => doctor.run(&sockets, output),

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use pfo_planner::PlanError;
-use pfo_protocol::{FrameError, Refusal};
+use pfo_protocol::{FrameError, JobName, Refusal};
 
 use crate::exit::Exit;
 use crate::plan::Failure;
@@ -58,6 +58,12 @@ pub(crate) enum Error {
     NotRestored { count: usize, total: usize },
     #[error(transparent)]
     MakePlan(#[from] Failure),
+    #[error("interrupted: job {job} is back at default clocks from its next step on")]
+    Interrupted { job: JobName },
+    #[error("job {job} has {now} ranks here, after {before} when measuring began")]
+    OtherRanks { job: JobName, before: usize, now: usize },
+    #[error("no energy was measured of job {job}: a GPU of its ranks has no energy counter")]
+    NoEnergy { job: JobName },
     #[error("cannot wait for Ctrl-C: {0}")]
     Signals(nix::Error),
     #[error("cannot write to {}: {source}", .directory.display())]
@@ -83,6 +89,7 @@ impl Error {
             Self::Refused(refusal) => Exit::of_refusal(refusal.code),
             Self::ReadPlan { .. } | Self::PlanTooLarge { .. } | Self::BadPlan { .. } => Exit::Usage,
             Self::MakePlan(failure) => failure.exit(),
+            Self::Interrupted { .. } => Exit::Interrupted,
             // Who reads no further (`| head`) has what it wanted.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
             Self::Version { .. }
@@ -92,6 +99,8 @@ impl Error {
             | Self::Unwell { .. }
             | Self::NotAllChanged { .. }
             | Self::NotRestored { .. }
+            | Self::OtherRanks { .. }
+            | Self::NoEnergy { .. }
             | Self::Signals(_)
             | Self::Generate { .. }
             | Self::Output(_)
@@ -135,7 +144,12 @@ impl Error {
                 "a GPU that a rank holds is freed when the rank ends; `pfoctl status` tells about others"
                     .to_owned(),
             ),
+            Self::OtherRanks { .. } => {
+                Some("figures of different ranks cannot be compared; measure again".to_owned())
+            }
             Self::Connect { .. }
+            | Self::Interrupted { .. }
+            | Self::NoEnergy { .. }
             | Self::Frame { .. }
             | Self::OtherAnswer { .. }
             | Self::NoLease { .. }

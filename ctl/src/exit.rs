@@ -20,7 +20,8 @@ pub(crate) enum Exit {
     Unreachable = 3,
     /// The daemon or the permissions of its socket said no; the same request will fail again.
     Refused = 4,
-    /// Ctrl-C ended a wait. What was waited for goes on.
+    /// Ctrl-C ended a wait, and what was waited for goes on, or a measurement, and the job is back
+    /// at default clocks.
     Interrupted = 130,
 }
 
@@ -32,7 +33,8 @@ Exit codes:
   2    usage: an argument or a file is wrong; nothing was changed
   3    unreachable: the daemon does not run or does not answer; trying again may help
   4    refused: not authorised, or the request does not fit the job or the GPU
-  130  Ctrl-C ended a wait; what was waited for goes on";
+  130  Ctrl-C ended a wait, and what was waited for goes on, or a measurement, and the job is back at
+       default clocks";
 
 impl Exit {
     /// What a refusal of the daemon means to a script.

@@ -16,11 +16,13 @@ mod lease;
 mod output;
 mod plan;
 mod policy;
+mod progress;
 mod reload;
 mod socket;
 mod status;
 mod straggler;
 mod text;
+mod trial;
 mod user;
 mod waiting;
 

@@ -7,10 +7,10 @@ use clap::Args;
 use pfo_planner::{Deadline, Frontier, LowerBound, Plan};
 
 use super::format::Format;
-use super::progress::Progress;
 use super::{Failure, file};
 use crate::error::Error;
 use crate::output::Output;
+use crate::progress::Progress;
 use crate::status::quantity::joules;
 
 /// Write the plan of least energy that keeps a deadline

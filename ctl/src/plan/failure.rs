@@ -20,6 +20,8 @@ pub(crate) enum Failure {
     NoPower { name: String },
     #[error("{directory} has no file named freqs_pipeline_*.py")]
     NoPlans { directory: String },
+    #[error("{directory} has no plan named *.json; `pfoctl plan sample` writes some")]
+    NoPlansToRun { directory: String },
     #[error("{name} orders a step of {has} microbatches, not of {given}")]
     OtherMicrobatches { name: String, given: u32, has: u32 },
     #[error(
@@ -49,6 +51,7 @@ impl Failure {
             | Self::BadRequest(_)
             | Self::NoPower { .. }
             | Self::NoPlans { .. }
+            | Self::NoPlansToRun { .. }
             | Self::OtherMicrobatches { .. }
             | Self::NotAFrontier { .. }
             | Self::NoProfile { .. }

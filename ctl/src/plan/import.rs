@@ -11,10 +11,10 @@ use pfo_planner::{
 use super::measured::Measured;
 use super::optimize::summary;
 use super::pipeline::PipelineArguments;
-use super::progress::Progress;
 use super::{Failure, file};
 use crate::error::Error;
 use crate::output::Output;
+use crate::progress::Progress;
 use crate::text::harmless;
 
 /// Make plan files of lowtime, Perseus or Zeus into a frontier, or one of them into a plan

@@ -16,14 +16,14 @@ mod optimize;
 mod pick;
 mod pipeline;
 mod plot;
-mod progress;
 mod replayed;
 mod sample;
 mod show;
 mod smooth;
 pub(crate) mod swap;
+pub(crate) mod sweep;
 mod tuning;
-mod unfinished;
+pub(crate) mod unfinished;
 
 use clap::Subcommand;
 

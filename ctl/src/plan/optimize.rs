@@ -5,10 +5,10 @@ use pfo_planner::{Combine, Frontier, Options, Point, Spread, Watts};
 
 use super::measured::{Measured, NoiseArgument};
 use super::pipeline::PipelineArguments;
-use super::progress::Progress;
 use super::{Failure, file};
 use crate::error::Error;
 use crate::output::Output;
+use crate::progress::Progress;
 use crate::status::quantity::{joules, seconds};
 use crate::text::harmless;
 

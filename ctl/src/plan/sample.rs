@@ -5,10 +5,10 @@ use pfo_planner::Frontier;
 
 use super::export::load;
 use super::format::Format;
-use super::progress::Progress;
 use super::{Failure, directory};
 use crate::error::Error;
 use crate::output::Output;
+use crate::progress::Progress;
 use crate::text::harmless;
 
 /// Write every n-th plan of a frontier, and the fastest, as files
@@ -56,7 +56,7 @@ impl Sample {
 }
 
 /// The places of a frontier's points, from the one of least energy to the fastest.
-fn slowest_first(frontier: &Frontier) -> Vec<usize> {
+pub(super) fn slowest_first(frontier: &Frontier) -> Vec<usize> {
     let mut least_j = f64::INFINITY;
     let mut places: Vec<usize> = frontier
         .plans()

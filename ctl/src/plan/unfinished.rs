@@ -60,7 +60,7 @@ pub(super) fn leave_nothing_behind() -> Result<(), Error> {
 }
 
 /// Those that end the process, unless who started it made it ignore them, as `nohup` does.
-fn ending_signals() -> SigSet {
+pub(crate) fn ending_signals() -> SigSet {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);

@@ -16,11 +16,11 @@ use clap::{Args, ValueEnum};
 use pfo_planner::{Deadline, Frontier, Plan, PlanError, Profile, Timeline, replay};
 
 use super::comparison::Cost;
-use super::progress::Progress;
 use super::replayed::ReplayArguments;
 use super::{Failure, file};
 use crate::error::Error;
 use crate::output::Output;
+use crate::progress::Progress;
 use frontier_picture::FrontierPicture;
 use picture::{Form, Size};
 use timeline_picture::{Colouring, TimelinePicture};

@@ -12,7 +12,7 @@ const REDRAWN_EVERY: Duration = Duration::from_millis(100);
 const STEPS: u64 = 1000;
 
 /// Shows nothing before its time, and nothing at all where nobody watches.
-pub(super) struct Progress {
+pub(crate) struct Progress {
     bar: ProgressBar,
     work: Option<Sender<()>>,
     patience: Option<JoinHandle<()>>,
@@ -20,7 +20,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Of what is being done until this is dropped, such as `writing plans`.
-    pub(super) fn new(what: &'static str) -> Self {
+    pub(crate) fn new(what: &'static str) -> Self {
         let style = ProgressStyle::with_template("{msg} {wide_bar} {percent} % {elapsed}");
         let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::hidden())
             .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
@@ -37,12 +37,17 @@ impl Progress {
     }
 
     /// How much is done, from 0 to 1.
-    pub(super) fn show(&self, done: f64) {
+    pub(crate) fn show(&self, done: f64) {
         self.bar.set_position((done * STEPS as f64) as u64);
     }
 
+    /// What is being done by now.
+    pub(crate) fn now(&self, what: String) {
+        self.bar.set_message(what);
+    }
+
     /// Says something above the bar. That nobody may be reading it is no reason to fail.
-    pub(super) fn tell(&self, line: &str) {
+    pub(crate) fn tell(&self, line: &str) {
         self.bar.suspend(|| {
             let _ = writeln!(std::io::stderr(), "{line}");
         });

@@ -1,0 +1,153 @@
+//! A job that is held for measuring: trial after trial over one connection, and over another one if
+//! the daemon restarts meanwhile.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use pfo_protocol::{
+    JobName, PlanStatus, RefusalCode, Request, Response, TrialLength, TrialResult, TrialRun,
+};
+
+use super::interrupt::Interrupt;
+use crate::connection::{Connection, Patience};
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::job::JobArguments;
+use crate::progress::Progress;
+use crate::socket::Sockets;
+use crate::status::quantity::span;
+
+/// How long a daemon may be away, and after that its job: ranks come back one by one.
+const RESTART: Duration = Duration::from_secs(300);
+
+const RETRY_EVERY: Duration = Duration::from_millis(250);
+
+/// A job whose clocks are this connection's to change.
+pub(crate) struct Held<'a> {
+    sockets: &'a Sockets,
+    job: &'a JobArguments,
+    connection: Connection,
+    interrupt: Interrupt,
+    progress: Progress,
+    /// Of the first trial; later ones are of the same, or nothing could be compared.
+    ranks: Option<Vec<u32>>,
+    /// What a step took last, in seconds.
+    step_s: Option<f64>,
+}
+
+impl<'a> Held<'a> {
+    /// Connects. The daemon is asked for nothing yet, and the job not held before its first trial.
+    pub(crate) fn new(
+        sockets: &'a Sockets,
+        job: &'a JobArguments,
+        what: &'static str,
+    ) -> Result<Self, Error> {
+        let interrupt = Interrupt::prepare()?;
+        let connection = connect(sockets, &interrupt)?;
+        let progress = Progress::new(what);
+        Ok(Self { sockets, job, connection, interrupt, progress, ranks: None, step_s: None })
+    }
+
+    /// The job's name.
+    pub(crate) fn job(&self) -> &'a JobName {
+        self.job.name()
+    }
+
+    /// Where to say how far this is.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// How long so many steps take in words, such as `about 2 min 10 s`; nothing before the first
+    /// trial.
+    pub(crate) fn takes(&self, steps: u64) -> Option<String> {
+        self.step_s.map(|step_s| format!("about {}", span(step_s * steps as f64)))
+    }
+
+    /// Asks the daemon something else than a trial.
+    pub(crate) fn ask(&mut self, request: Request) -> Result<Response, Error> {
+        let answer = self.connection.ask(request);
+        self.unless_interrupted(answer)
+    }
+
+    /// Runs one trial. If the daemon restarts meanwhile it begins again when the job is back.
+    pub(crate) fn trial(
+        &mut self,
+        run: &TrialRun,
+        length: TrialLength,
+    ) -> Result<TrialResult, Error> {
+        let mut last_gone: Option<Instant> = None;
+        loop {
+            let tried = self.try_trial(run, length);
+            let error = match self.unless_interrupted(tried) {
+                Ok(trial) => return Ok(trial),
+                Err(error) => error,
+            };
+            let is_gone = error.exit() == Exit::Unreachable;
+            if is_gone && last_gone.is_none() {
+                self.progress.tell(&format!("pfoctl: {error}; waiting for it"));
+                last_gone = Some(Instant::now());
+            }
+            match last_gone {
+                Some(since) if passes_by_itself(&error) && since.elapsed() < RESTART => {
+                    sleep(RETRY_EVERY);
+                }
+                _ => return Err(error),
+            }
+            if is_gone && let Ok(connection) = connect(self.sockets, &self.interrupt) {
+                self.connection = connection;
+            }
+        }
+    }
+
+    fn try_trial(&mut self, run: &TrialRun, length: TrialLength) -> Result<TrialResult, Error> {
+        let job = self.job.selector();
+        self.connection.send(Request::Trial { job, run: run.clone(), length })?;
+        let trial = match self.connection.receive(Patience::Unlimited)? {
+            Response::Trial(trial) => *trial,
+            other => return Err(self.connection.other_answer(&format!("{other:?}"))),
+        };
+        let ranks: Vec<u32> = trial.ranks.iter().map(|rank| rank.rank).collect();
+        let (before, now) = (self.ranks.get_or_insert_with(|| ranks.clone()), ranks);
+        if *before != now {
+            let job = self.job.name().clone();
+            return Err(Error::OtherRanks { job, before: before.len(), now: now.len() });
+        }
+        self.step_s = trial.steps.last().map(|step| step.time_s).or(self.step_s);
+        Ok(trial)
+    }
+
+    /// Lets go of the job, which goes on with what the last trial ran or changes to default clocks.
+    pub(crate) fn end(mut self, keep: bool) -> Result<Option<PlanStatus>, Error> {
+        let answer = self.ask(Request::TrialsEnd { job: self.job.selector(), keep })?;
+        match answer {
+            Response::TrialsEnded(plan) => Ok(plan),
+            other => Err(self.connection.other_answer(&format!("{other:?}"))),
+        }
+    }
+
+    fn unless_interrupted<T>(&self, answer: Result<T, Error>) -> Result<T, Error> {
+        match self.interrupt.has_come() {
+            true => Err(Error::Interrupted { job: self.job.name().clone() }),
+            false => answer,
+        }
+    }
+}
+
+/// Whether it may be different when all of a job's ranks are back with a daemon that restarted.
+fn passes_by_itself(error: &Error) -> bool {
+    use RefusalCode::{Malformed, NotAuthorized, PlanDoesNotFit, Revoked};
+    match error {
+        Error::Refused(refusal) => {
+            !matches!(refusal.code, Malformed | NotAuthorized | PlanDoesNotFit | Revoked)
+        }
+        Error::OtherRanks { .. } => true,
+        error => error.exit() == Exit::Unreachable,
+    }
+}
+
+fn connect(sockets: &Sockets, interrupt: &Interrupt) -> Result<Connection, Error> {
+    let connection = Connection::open(sockets)?;
+    interrupt.ends(connection.stream().try_clone()?);
+    Ok(connection)
+}

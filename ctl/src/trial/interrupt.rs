@@ -1,0 +1,83 @@
+//! Ctrl-C while a job is measured: the connection that holds the job ends, whoever waits for its
+//! answer goes on, and what was measured so far can still be written.
+
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::plan::unfinished::ending_signals;
+
+/// Whether a signal has come that ends the process, and the stream that it ends first.
+#[derive(Clone)]
+pub(crate) struct Interrupt(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    has_come: bool,
+    stream: Option<UnixStream>,
+}
+
+impl Interrupt {
+    /// From here on no such signal ends the process at once, but a second one does. Threads that
+    /// start later take part; there must not be any yet.
+    pub(crate) fn prepare() -> Result<Self, Error> {
+        let signals = ending_signals();
+        signals.thread_block().map_err(Error::Signals)?;
+        let interrupt = Self(Arc::default());
+        let taken = interrupt.clone();
+        // Taken by a thread, a signal needs no handler, nor obeys a handler's restrictions.
+        thread::spawn(move || {
+            if signals.wait().is_ok() {
+                taken.come();
+            }
+            if signals.wait().is_ok() {
+                std::process::exit(Exit::Interrupted as i32);
+            }
+        });
+        Ok(interrupt)
+    }
+
+    fn come(&self) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.has_come = true;
+        if let Some(stream) = &state.stream {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// This stream is to end, and no other one any more.
+    pub(crate) fn ends(&self, stream: UnixStream) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.has_come {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        state.stream = Some(stream);
+    }
+
+    /// Whether it has come.
+    pub(crate) fn has_come(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).has_come
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn whoever_waits_for_an_answer_goes_on_whether_it_waited_already_or_not() {
+        let interrupt = Interrupt(Arc::default());
+        for _ in 0..2 {
+            let (ours, _theirs) = UnixStream::pair().unwrap();
+            interrupt.ends(ours.try_clone().unwrap());
+            interrupt.come();
+            assert_eq!((&ours).read(&mut [0]).unwrap(), 0);
+            assert!(interrupt.has_come());
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Measuring a running job: a connection that holds it, and what its trials say.
+//!
+//! The job is at default clocks again whenever the connection ends, however it ends. Nothing here
+//! has to clean up.
+
+mod held;
+mod interrupt;
+mod window;
+
+pub(crate) use held::Held;
+pub(crate) use window::Window;

@@ -1,0 +1,120 @@
+//! `pfoctl plan sweep` against a daemon that measures what a test tells it to.
+
+mod fake_daemon;
+mod pfoctl;
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use fake_daemon::{FakeDaemon, Ran};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pfo_protocol::{Request, Response, TrialLength, TrialRank, TrialResult, TrialRun, TrialStep};
+use pfoctl::Bench;
+
+/// Two ranks, of which the second takes three quarters of the energy.
+fn trial(length: TrialLength, time_s: f64, energy_j: f64) -> Response {
+    let rank = |rank: u32, share: f64| TrialRank {
+        rank,
+        stage: rank,
+        dp_rank: 0,
+        tp_rank: 0,
+        gpu_uuid: format!("GPU-{rank}").parse().unwrap(),
+        gpu_model: "A40".to_owned(),
+        time_s,
+        energy_j: Some(share * energy_j),
+        mismatched_steps: 0,
+        rows: Vec::new(),
+        waits: Vec::new(),
+    };
+    Response::Trial(Box::new(TrialResult {
+        plan: None,
+        first_step: 7,
+        steps: vec![TrialStep { time_s, energy_j: Some(energy_j) }; length.steps as usize],
+        ranks: vec![rank(0, 0.25), rank(1, 0.75)],
+    }))
+}
+
+/// 2 s and 1 kJ a step at default clocks, 10 % less energy on every plan.
+fn measured(request: &Request) -> Response {
+    match request {
+        Request::Trial { run: TrialRun::DefaultClocks, length, .. } => trial(*length, 2.0, 1000.0),
+        Request::Trial { length, .. } => trial(*length, 2.02, 900.0),
+        Request::TrialsEnd { keep: false, .. } => Response::TrialsEnded(None),
+        other => panic!("asked for {other:?}"),
+    }
+}
+
+fn sweep(daemon: &FakeDaemon, bench: &Bench, arguments: &[&str]) -> Command {
+    let sweep = ["plan", "sweep", "j", "frontier", "--steps", "4", "-o", "measured.csv"];
+    let mut command = daemon.pfoctl(&[&sweep[..], arguments].concat());
+    command.current_dir(bench.path("."));
+    command
+}
+
+#[test]
+fn each_plan_is_measured_and_written_beside_what_it_predicted() {
+    let bench = Bench::new();
+    bench.frontier("frontier", 40);
+    let daemon = FakeDaemon::answering(measured);
+    let ran = Ran::of(&mut sweep(&daemon, &bench, &["--plans", "3", "--perseus", "dump"]));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    for words in ["default clocks", "plan_00000.json", "10.0 %", "2.020 s", "1.000 kJ"] {
+        assert!(ran.stdout.contains(words), "no {words} in\n{}", ran.stdout);
+    }
+    let csv = fs::read_to_string(bench.path("measured.csv")).unwrap();
+    let rows: Vec<&str> = csv.lines().skip(1).collect();
+    assert!(
+        rows.len() == 3 && rows.iter().all(|row| row.contains(".json,2.02,900,0,0,4,")),
+        "{csv}"
+    );
+    bench.done(&["plan", "plot", "frontier", "--over", "measured.csv", "-o", "picture.svg"]);
+
+    let mut names: Vec<String> = fs::read_dir(bench.path("dump"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names.len(), 8, "{names:?}");
+    let json = |name: &str| -> serde_json::Value {
+        let text = fs::read_to_string(bench.path("dump").join(name)).unwrap();
+        serde_json::from_str(&text).unwrap()
+    };
+    // Two stages of six forwards and backwards each.
+    assert_eq!(json("0.sched.json")[1]["power_states"], serde_json::json!([0]));
+    assert_eq!(json("1.sched.json")[1]["power_states"].as_array().unwrap().len(), 12);
+    let profile = &json("3.prof.json")[1];
+    assert_eq!(profile["iter_energy"], serde_json::json!([675.0, 675.0, 675.0, 675.0]));
+    assert_eq!(profile["iter_time"], serde_json::json!([2.02, 2.02, 2.02, 2.02]));
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_measured_and_says_where_the_job_is() {
+    let bench = Bench::new();
+    bench.frontier("frontier", 40);
+    let (asked, was_asked) = channel();
+    let trials = AtomicU32::new(0);
+    let daemon = FakeDaemon::answering(move |request| {
+        asked.send(()).unwrap();
+        if trials.fetch_add(1, Ordering::Relaxed) == 3 {
+            // The third plan takes for ever.
+            std::thread::sleep(Duration::from_secs(3600));
+        }
+        measured(request)
+    });
+    let child =
+        sweep(&daemon, &bench, &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    for _ in 0..4 {
+        was_asked.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    assert!(ran.stderr.contains("job j is back at default clocks"), "{ran:?}");
+    assert!(ran.stdout.contains("plan_00001.json"), "{ran:?}");
+    let csv = fs::read_to_string(bench.path("measured.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 3, "{csv}");
+}

@@ -21,6 +21,7 @@ use crate::reload::Reload;
 use crate::socket::{self, Sockets};
 use crate::status::StatusCommand;
 use crate::straggler::JobCommand;
+use crate::tune::Tune;
 
 /// Look at pfod, make and swap plans, and free GPU clocks
 #[derive(Parser)]
@@ -43,6 +44,7 @@ enum Command {
     /// Tell a running job what it has to reckon with
     #[command(subcommand)]
     Job(JobCommand),
+    Tune(Tune),
     /// Look after clocks that pfo locked
     #[command(subcommand)]
     Clocks(Clocks),
@@ -85,6 +87,7 @@ impl Cli {
             Command::Plan(Plan::Rollback(rollback)) => rollback.run(&sockets, output),
             Command::Plan(Plan::Sweep(sweep)) => sweep.run(&sockets, output),
             Command::Job(job) => job.run(&sockets, output),
+            Command::Tune(tune) => tune.run(&sockets, output),
             Command::Clocks(clocks) => clocks.run(&sockets, output),
             Command::Doctor(doctor) => doctor.run(&sockets, output),
             Command::Lease(lease) => lease.run(&sockets, output),

@@ -64,6 +64,12 @@ pub(crate) enum Error {
     OtherRanks { job: JobName, before: usize, now: usize },
     #[error("no energy was measured of job {job}: a GPU of its ranks has no energy counter")]
     NoEnergy { job: JobName },
+    #[error(
+        "no wait of job {job} was long enough to measure the P2P-blocking power; give --p2p-power"
+    )]
+    NoWaits { job: JobName },
+    #[error("no plan was worth keeping: job {job} is at default clocks")]
+    NothingKept { job: JobName },
     #[error("cannot wait for Ctrl-C: {0}")]
     Signals(nix::Error),
     #[error("cannot write to {}: {source}", .directory.display())]
@@ -72,6 +78,12 @@ pub(crate) enum Error {
     Output(#[from] io::Error),
     #[error("cannot write the answer as JSON: {0}")]
     Json(serde_json::Error),
+}
+
+impl From<PlanError> for Error {
+    fn from(error: PlanError) -> Self {
+        Self::MakePlan(Failure::BadRequest(error))
+    }
 }
 
 impl Error {
@@ -90,6 +102,7 @@ impl Error {
             Self::ReadPlan { .. } | Self::PlanTooLarge { .. } | Self::BadPlan { .. } => Exit::Usage,
             Self::MakePlan(failure) => failure.exit(),
             Self::Interrupted { .. } => Exit::Interrupted,
+            Self::NothingKept { .. } => Exit::NothingKept,
             // Who reads no further (`| head`) has what it wanted.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
             Self::Version { .. }
@@ -101,6 +114,7 @@ impl Error {
             | Self::NotRestored { .. }
             | Self::OtherRanks { .. }
             | Self::NoEnergy { .. }
+            | Self::NoWaits { .. }
             | Self::Signals(_)
             | Self::Generate { .. }
             | Self::Output(_)
@@ -150,6 +164,8 @@ impl Error {
             Self::Connect { .. }
             | Self::Interrupted { .. }
             | Self::NoEnergy { .. }
+            | Self::NoWaits { .. }
+            | Self::NothingKept { .. }
             | Self::Frame { .. }
             | Self::OtherAnswer { .. }
             | Self::NoLease { .. }

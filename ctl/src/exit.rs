@@ -20,6 +20,8 @@ pub(crate) enum Exit {
     Unreachable = 3,
     /// The daemon or the permissions of its socket said no; the same request will fail again.
     Refused = 4,
+    /// It was measured, and nothing that was tried is better than what there was.
+    NothingKept = 5,
     /// Ctrl-C ended a wait, and what was waited for goes on, or a measurement, and the job is back
     /// at default clocks.
     Interrupted = 130,
@@ -33,6 +35,7 @@ Exit codes:
   2    usage: an argument or a file is wrong; nothing was changed
   3    unreachable: the daemon does not run or does not answer; trying again may help
   4    refused: not authorised, or the request does not fit the job or the GPU
+  5    nothing kept: no plan that was tried saves energy within the slowdown that is allowed
   130  Ctrl-C ended a wait, and what was waited for goes on, or a measurement, and the job is back at
        default clocks";
 
@@ -68,6 +71,7 @@ mod tests {
             Exit::Usage,
             Exit::Unreachable,
             Exit::Refused,
+            Exit::NothingKept,
             Exit::Interrupted,
         ] {
             let number = format!("  {:<5}", exit as u8);

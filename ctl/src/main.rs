@@ -23,6 +23,7 @@ mod status;
 mod straggler;
 mod text;
 mod trial;
+mod tune;
 mod user;
 mod waiting;
 

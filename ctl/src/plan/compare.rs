@@ -1,8 +1,6 @@
 //! `pfoctl plan compare`: what other systems would make of a profile, and what our plans take at
 //! the same iteration time.
 
-use std::str::FromStr;
-
 use clap::Args;
 use pfo_planner::{
     Combine, Deadline, End, Frontier, Options, Outcome, Plan, PlanError, Policy, Spread, Watts,
@@ -13,6 +11,7 @@ use super::Failure;
 use super::comparison::Cost;
 use super::measured::{Measured, NoiseArgument};
 use super::pipeline::PipelineArguments;
+use super::slowdown::Slowdown;
 use super::tuning::TuningArguments;
 use crate::error::Error;
 use crate::output::{Look, Output};
@@ -60,22 +59,6 @@ pub(crate) struct Compare {
     /// Print CSV: policy, time (s), energy (J), saving, slowdown, energy of ours at that time (J)
     #[arg(long)]
     csv: bool,
-}
-
-/// A share of the time at the highest clocks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Slowdown(f64);
-
-impl FromStr for Slowdown {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let percent = text.trim().trim_end_matches('%').parse().ok();
-        percent
-            .filter(|percent: &f64| (0.0..=1000.0).contains(percent))
-            .map(|percent| Self(percent / 100.0))
-            .ok_or_else(|| "give percent from 0 to 1000, such as 5%".to_owned())
-    }
 }
 
 /// One way to run a step.
@@ -310,15 +293,6 @@ fn csv(rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_slowdown_is_given_in_percent() {
-        assert_eq!("5%".parse(), Ok(Slowdown(0.05)));
-        assert_eq!("0".parse(), Ok(Slowdown(0.0)));
-        for text in ["-1%", "x", "", "nan", "1e9%"] {
-            assert!(text.parse::<Slowdown>().is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn a_policy_that_got_stuck_is_marked_and_the_mark_explained() {

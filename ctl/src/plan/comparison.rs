@@ -5,9 +5,9 @@ use serde::Serialize;
 
 /// Time and energy of one step.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Cost {
-    pub(super) iteration_time_s: f64,
-    pub(super) iteration_energy_j: f64,
+pub(crate) struct Cost {
+    pub(crate) iteration_time_s: f64,
+    pub(crate) iteration_energy_j: f64,
 }
 
 impl From<Replay> for Cost {
@@ -21,7 +21,7 @@ impl From<Replay> for Cost {
 
 impl Cost {
     /// What a plan's order costs at the highest clocks.
-    pub(super) fn at_highest_clocks(
+    pub(crate) fn at_highest_clocks(
         profile: &Profile,
         plan: &Plan,
         p2p_power: Watts,
@@ -30,12 +30,12 @@ impl Cost {
     }
 
     /// The share of the other's energy that this one saves.
-    pub(super) fn saving_on(&self, other: &Self) -> f64 {
+    pub(crate) fn saving_on(&self, other: &Self) -> f64 {
         1.0 - self.iteration_energy_j / other.iteration_energy_j
     }
 
     /// The share of the other's time that this one takes longer.
-    pub(super) fn slowdown_on(&self, other: &Self) -> f64 {
+    pub(crate) fn slowdown_on(&self, other: &Self) -> f64 {
         self.iteration_time_s / other.iteration_time_s - 1.0
     }
 }

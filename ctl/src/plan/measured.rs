@@ -11,24 +11,24 @@ use crate::text::harmless;
 
 /// What is done about noise.
 #[derive(Args)]
-pub(super) struct NoiseArgument {
+pub(crate) struct NoiseArgument {
     /// What is done about measurements that scatter: off; isotonic makes time fall and power rise
     /// with frequency; auto does so where rows scatter by 1 % or more, and only to what that
     /// explains; factor=5% is Perseus' noise factor. Predictions are then replays over the smoothed
     /// profile, which `plan smooth` writes
     #[arg(long, value_name = "HOW", default_value_t = Noise::default())]
-    pub(super) noise: Noise,
+    pub(crate) noise: Noise,
 }
 
 /// A profile to plan with, and what is odd about what was measured.
-pub(super) struct Measured {
-    pub(super) profile: Profile,
-    pub(super) warnings: Vec<Warning>,
+pub(crate) struct Measured {
+    pub(crate) profile: Profile,
+    pub(crate) warnings: Vec<Warning>,
 }
 
 /// A warning as JSON has it.
 #[derive(Debug, Serialize)]
-pub(super) struct Told {
+pub(crate) struct Told {
     #[serde(flatten)]
     warning: Warning,
     message: String,
@@ -36,7 +36,7 @@ pub(super) struct Told {
 
 impl Measured {
     /// Reads a profile, and tells on standard error what is odd about it.
-    pub(super) fn read(name: &str, combine: Combine, noise: Noise) -> Result<Self, Failure> {
+    pub(crate) fn read(name: &str, combine: Combine, noise: Noise) -> Result<Self, Failure> {
         let csv = file::read(name)?;
         let shown = file::shown(name);
         let measured = Profile::from_csv_combined(csv.as_slice(), combine)
@@ -55,7 +55,7 @@ impl Measured {
         Ok(Self { profile, warnings })
     }
 
-    pub(super) fn told(&self) -> Vec<Told> {
+    pub(crate) fn told(&self) -> Vec<Told> {
         let told =
             |warning: &Warning| Told { warning: warning.clone(), message: warning.to_string() };
         self.warnings.iter().map(told).collect()

@@ -2,7 +2,7 @@
 //! asked and nothing here needs a privilege.
 
 mod compare;
-mod comparison;
+pub(crate) mod comparison;
 mod directory;
 mod evaluate;
 mod export;
@@ -11,18 +11,19 @@ mod file;
 mod format;
 mod import;
 pub(crate) mod load;
-mod measured;
+pub(crate) mod measured;
 mod optimize;
 mod pick;
-mod pipeline;
+pub(crate) mod pipeline;
 mod plot;
 mod replayed;
 mod sample;
 mod show;
+pub(crate) mod slowdown;
 mod smooth;
 pub(crate) mod swap;
 pub(crate) mod sweep;
-mod tuning;
+pub(crate) mod tuning;
 pub(crate) mod unfinished;
 
 use clap::Subcommand;

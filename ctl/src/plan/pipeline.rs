@@ -7,7 +7,7 @@ use super::{Failure, file};
 
 /// A schedule and what it depends on.
 #[derive(Args)]
-pub(super) struct PipelineArguments {
+pub(crate) struct PipelineArguments {
     /// Microbatches of a step
     #[arg(long, value_name = "M", required_unless_present = "order")]
     microbatches: Option<u32>,
@@ -52,7 +52,7 @@ pub(super) struct PipelineArguments {
 
 impl PipelineArguments {
     /// The pipeline of a profile.
-    pub(super) fn of(&self, profile: &Profile) -> Result<Pipeline, Failure> {
+    pub(crate) fn of(&self, profile: &Profile) -> Result<Pipeline, Failure> {
         let delays = Delays {
             transfer_time_s: self.transfer_ms / 1e3,
             switch_latency_s: self.switch_latency_ms / 1e3,

@@ -6,11 +6,19 @@ use pfo_planner::{EnvPipe, Lowtime, Mhz, OfflineEnvPipe, Tuning, UnitTime, Zeus}
 /// Parameters of other systems; the defaults are theirs.
 #[derive(Args)]
 #[command(next_help_heading = "What others can be told")]
-pub(super) struct TuningArguments {
+pub(crate) struct TuningArguments {
+    #[command(flatten)]
+    online: OnlineArguments,
+
     /// The unit that lowtime and EnvPipe off line count time in, in milliseconds
     #[arg(long, value_name = "MS", default_value = "1", value_parser = unit_time)]
     unit_time_ms: UnitTime,
+}
 
+/// Those of systems that can look for their clocks on a running job.
+#[derive(Args)]
+#[command(next_help_heading = "What others can be told")]
+pub(crate) struct OnlineArguments {
     /// What counts for Zeus: from 0, only time, to 1, only energy
     #[arg(long, value_name = "ETA", default_value_t = Zeus::default().eta, value_parser = share)]
     zeus_eta: f64,
@@ -36,25 +44,36 @@ pub(super) struct TuningArguments {
 }
 
 impl TuningArguments {
-    pub(super) fn tuning(&self) -> Tuning {
-        let Tuning { envpipe, offline_envpipe, lowtime, .. } = Tuning::default();
+    pub(crate) fn tuning(&self) -> Tuning {
+        let Tuning { offline_envpipe, lowtime, .. } = Tuning::default();
         let unit_time = self.unit_time_ms;
-        let raise_step = self.envpipe_raise_step.map(Mhz);
+        let raise_step = self.online.envpipe_raise_step.map(Mhz);
         Tuning {
-            envpipe: EnvPipe {
-                profile_step: Mhz(self.envpipe_profile_step),
-                raise_step: raise_step.unwrap_or(envpipe.raise_step),
-                transfer_s: self.envpipe_transfer_ms / 1e3,
-                threshold_scale: self.envpipe_threshold,
-                ..envpipe
-            },
+            envpipe: self.online.envpipe(),
             offline_envpipe: OfflineEnvPipe {
                 unit_time,
                 raise_step: raise_step.unwrap_or(offline_envpipe.raise_step),
             },
-            zeus: Zeus { eta: self.zeus_eta },
+            zeus: self.online.zeus(),
             lowtime: Lowtime { unit_time, ..lowtime },
         }
+    }
+}
+
+impl OnlineArguments {
+    pub(crate) fn envpipe(&self) -> EnvPipe {
+        let envpipe = EnvPipe::default();
+        EnvPipe {
+            profile_step: Mhz(self.envpipe_profile_step),
+            raise_step: self.envpipe_raise_step.map_or(envpipe.raise_step, Mhz),
+            transfer_s: self.envpipe_transfer_ms / 1e3,
+            threshold_scale: self.envpipe_threshold,
+            ..envpipe
+        }
+    }
+
+    pub(crate) fn zeus(&self) -> Zeus {
+        Zeus { eta: self.zeus_eta }
     }
 }
 

@@ -5,7 +5,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use pfo_protocol::{
-    JobName, PlanStatus, RefusalCode, Request, Response, TrialLength, TrialResult, TrialRun,
+    JobName, PlanStatus, Refusal, RefusalCode, Request, Response, TrialLength, TrialResult,
+    TrialRun,
 };
 
 use super::interrupt::Interrupt;
@@ -16,9 +17,13 @@ use crate::job::JobArguments;
 use crate::progress::Progress;
 use crate::socket::Sockets;
 use crate::status::quantity::span;
+use crate::text::harmless;
 
 /// How long a daemon may be away, and after that its job: ranks come back one by one.
 const RESTART: Duration = Duration::from_secs(300);
+
+/// How long a job may be busy with something else.
+const BUSY: Duration = Duration::from_secs(30);
 
 const RETRY_EVERY: Duration = Duration::from_millis(250);
 
@@ -64,39 +69,66 @@ impl<'a> Held<'a> {
         self.step_s.map(|step_s| format!("about {}", span(step_s * steps as f64)))
     }
 
-    /// Asks the daemon something else than a trial.
-    pub(crate) fn ask(&mut self, request: Request) -> Result<Response, Error> {
-        let answer = self.connection.ask(request);
-        self.unless_interrupted(answer)
-    }
-
     /// Runs one trial. If the daemon restarts meanwhile it begins again when the job is back.
     pub(crate) fn trial(
         &mut self,
         run: &TrialRun,
         length: TrialLength,
     ) -> Result<TrialResult, Error> {
-        let mut last_gone: Option<Instant> = None;
+        let mut waits: Option<(Instant, Duration)> = None;
         loop {
             let tried = self.try_trial(run, length);
             let error = match self.unless_interrupted(tried) {
                 Ok(trial) => return Ok(trial),
                 Err(error) => error,
             };
-            let is_gone = error.exit() == Exit::Unreachable;
-            if is_gone && last_gone.is_none() {
-                self.progress.tell(&format!("pfoctl: {error}; waiting for it"));
-                last_gone = Some(Instant::now());
-            }
-            match last_gone {
-                Some(since) if passes_by_itself(&error) && since.elapsed() < RESTART => {
-                    sleep(RETRY_EVERY);
+            let patience = patience_with(&error);
+            let (since, most) = waits.get_or_insert_with(|| {
+                if !patience.is_zero() {
+                    self.progress.tell(&harmless(&format!("pfoctl: {error}; waiting for that")));
                 }
-                _ => return Err(error),
+                (Instant::now(), patience)
+            });
+            // Once it has restarted, its refusals pass as well.
+            *most = patience.max(*most);
+            if since.elapsed() >= *most || !passes_by_itself(&error) {
+                return Err(error);
             }
-            if is_gone && let Ok(connection) = connect(self.sockets, &self.interrupt) {
+            sleep(RETRY_EVERY);
+            if error.exit() == Exit::Unreachable
+                && let Ok(connection) = connect(self.sockets, &self.interrupt)
+            {
                 self.connection = connection;
             }
+        }
+    }
+
+    /// Runs a plan, and lets go of the job, which goes on with it.
+    pub(crate) fn keep(&mut self, plan: &TrialRun) -> Result<Option<PlanStatus>, Error> {
+        loop {
+            self.trial(plan, TrialLength { settling_steps: 1, steps: 1 })?;
+            match self.end(true) {
+                // It is at default clocks, and the trial has to be run again.
+                Err(error) if error.exit() == Exit::Unreachable => {}
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Lets go of the job, which changes to default clocks.
+    pub(crate) fn let_go(&mut self) -> Result<(), Error> {
+        match self.end(false) {
+            // Then it has changed already.
+            Err(error) if error.exit() == Exit::Unreachable => Ok(()),
+            ended => ended.map(drop),
+        }
+    }
+
+    fn end(&mut self, keep: bool) -> Result<Option<PlanStatus>, Error> {
+        let answer = self.connection.ask(Request::TrialsEnd { job: self.job.selector(), keep });
+        match self.unless_interrupted(answer)? {
+            Response::TrialsEnded(plan) => Ok(plan),
+            other => Err(self.connection.other_answer(&format!("{other:?}"))),
         }
     }
 
@@ -117,20 +149,21 @@ impl<'a> Held<'a> {
         Ok(trial)
     }
 
-    /// Lets go of the job, which goes on with what the last trial ran or changes to default clocks.
-    pub(crate) fn end(mut self, keep: bool) -> Result<Option<PlanStatus>, Error> {
-        let answer = self.ask(Request::TrialsEnd { job: self.job.selector(), keep })?;
-        match answer {
-            Response::TrialsEnded(plan) => Ok(plan),
-            other => Err(self.connection.other_answer(&format!("{other:?}"))),
-        }
-    }
-
     fn unless_interrupted<T>(&self, answer: Result<T, Error>) -> Result<T, Error> {
         match self.interrupt.has_come() {
             true => Err(Error::Interrupted { job: self.job.name().clone() }),
             false => answer,
         }
+    }
+}
+
+/// How long to wait until what is wrong has passed.
+fn patience_with(error: &Error) -> Duration {
+    match error {
+        // Such as a swap that is under way.
+        Error::Refused(Refusal { code: RefusalCode::LimitReached, .. }) => BUSY,
+        error if error.exit() == Exit::Unreachable => RESTART,
+        _ => Duration::ZERO,
     }
 }
 

@@ -5,7 +5,9 @@
 
 mod held;
 mod interrupt;
+mod interval;
 mod window;
 
 pub(crate) use held::Held;
+pub(crate) use interval::Interval;
 pub(crate) use window::Window;

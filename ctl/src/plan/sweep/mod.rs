@@ -71,7 +71,7 @@ impl Sweep {
         let mut measured = MeasuredFrontier::new(&Window::of(held.job(), &baseline)?);
         let mut windows = vec![(None, baseline)];
         let ended = self.measure(&mut held, &contenders, &mut measured, &mut windows);
-        let ended = ended.and_then(|()| held.end(false).map(drop));
+        let ended = ended.and_then(|()| held.let_go());
         if let Some(name) = &self.perseus {
             directory::write(name, artifact::files(&windows))?;
         }

@@ -1,0 +1,40 @@
+//! What instructions took in a trial, for policies that look at them.
+
+use std::collections::BTreeMap;
+
+use pfo_planner::{Instruction, Mhz, Stage};
+use pfo_protocol::TrialResult;
+
+/// Mean seconds of each kind of instruction on each stage at each clock that it ran at.
+#[derive(Debug, Default)]
+pub(super) struct InstructionTimes(BTreeMap<(Stage, Instruction, Mhz), Sum>);
+
+#[derive(Debug, Default)]
+struct Sum {
+    seconds: f64,
+    count: u64,
+}
+
+impl InstructionTimes {
+    /// Those of a trial on a plan, of all ranks of a stage together.
+    pub(super) fn of(trial: &TrialResult) -> Self {
+        let mut times = Self::default();
+        for rank in &trial.ranks {
+            for row in &rank.rows {
+                let place = u16::try_from(rank.stage).ok().zip(row.instruction.name().parse().ok());
+                if let (Some((stage, instruction)), Some(mhz)) = (place, row.mhz) {
+                    let sum = times.0.entry((Stage(stage), instruction, Mhz(mhz))).or_default();
+                    sum.seconds += row.time_mean_s * row.count as f64;
+                    sum.count += row.count;
+                }
+            }
+        }
+        times
+    }
+
+    /// None if no such instruction was measured.
+    pub(super) fn mean_s(&self, stage: Stage, instruction: Instruction, clock: Mhz) -> Option<f64> {
+        let sum = self.0.get(&(stage, instruction, clock)).filter(|sum| sum.count > 0)?;
+        Some(sum.seconds / sum.count as f64)
+    }
+}

@@ -1,0 +1,58 @@
+//! The P2P-blocking power, out of the waits of a trial.
+
+use pfo_planner::Watts;
+use pfo_protocol::{TrialResult, WaitPower};
+
+/// The mean power of all waits of all ranks, each second of waiting counting the same; none if nobody
+/// waited long enough to be measured.
+pub(super) fn of_waits(trial: &TrialResult) -> Option<Watts> {
+    let waits = || trial.ranks.iter().flat_map(|rank| &rank.waits).filter(|wait| is_known(wait));
+    let waited_s: f64 = waits().map(|wait| wait.time_s).sum();
+    let waited_j: f64 = waits().map(|wait| wait.power_w * wait.time_s).sum();
+    (waited_s > 0.0).then(|| Watts(waited_j / waited_s))
+}
+
+/// Whether its error is small beside it. The waits of the stage that never waits say nothing.
+fn is_known(wait: &WaitPower) -> bool {
+    wait.power_w > 0.0 && wait.power_error_w < 0.1 * wait.power_w
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::TrialRank;
+
+    use super::*;
+
+    fn trial(waits: &[(f64, f64, f64)]) -> TrialResult {
+        let rank = |&(time_s, power_w, power_error_w): &(f64, f64, f64)| TrialRank {
+            rank: 0,
+            stage: 0,
+            dp_rank: 0,
+            tp_rank: 0,
+            gpu_uuid: "GPU-a".parse().unwrap(),
+            gpu_model: "A40".to_owned(),
+            time_s: 1.0,
+            energy_j: None,
+            mismatched_steps: 0,
+            rows: Vec::new(),
+            waits: vec![WaitPower { mhz: None, count: 9, time_s, power_w, power_error_w }],
+        };
+        TrialResult {
+            plan: None,
+            first_step: 0,
+            steps: Vec::new(),
+            ranks: waits.iter().map(rank).collect(),
+        }
+    }
+
+    #[test]
+    fn each_second_of_waiting_counts_the_same() {
+        assert_eq!(of_waits(&trial(&[(3.0, 80.0, 1.0), (1.0, 100.0, 1.0)])), Some(Watts(85.0)));
+    }
+
+    #[test]
+    fn waits_too_short_to_tell_say_nothing() {
+        assert_eq!(of_waits(&trial(&[(3.0, 80.0, 1.0), (1e-3, 400.0, 90.0)])), Some(Watts(80.0)));
+        assert_eq!(of_waits(&trial(&[(1e-3, 400.0, 90.0)])), None);
+    }
+}

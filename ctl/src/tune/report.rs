@@ -1,0 +1,207 @@
+//! What came of tuning a job, for people and for scripts.
+
+use pfo_planner::{Plan, Watts};
+use pfo_protocol::{JobName, PlanStatus};
+use serde::Serialize;
+
+use super::verification::{Compared, Verdict};
+use crate::output::Look;
+use crate::status::plan_text;
+use crate::status::quantity::{joules, percent, seconds, watts};
+use crate::status::table::{Cell, Table, Tone, heading};
+use crate::text::harmless;
+use crate::trial::{Interval, Window};
+
+/// How intervals are made, in a sentence.
+const METHOD: &str = "Intervals hold what is true in 95 of 100 cases: Student's t of the ratios of \
+                      neighbouring turns at\ndefault clocks and on the plan.";
+
+/// Everything that was measured and decided.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) job: JobName,
+    pub(super) policy: String,
+    pub(super) max_slowdown: f64,
+    /// The profile's file.
+    pub(super) profile: String,
+    pub(super) p2p_power: P2pPower,
+    pub(super) default_clocks: DefaultClocks,
+    /// Trials until a policy that measures had found its clocks.
+    pub(super) search_trials: u32,
+    pub(super) tried: Vec<Tried>,
+    /// The plan that the job runs; none at default clocks.
+    pub(super) kept: Option<PlanStatus>,
+    pub(super) method: &'static str,
+}
+
+/// The P2P-blocking power that was planned with.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct P2pPower {
+    pub(super) watts: f64,
+    /// In the job's own waits; otherwise it was given.
+    pub(super) was_measured: bool,
+}
+
+/// Means of what a step took before anything was tried.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct DefaultClocks {
+    iteration_time_s: f64,
+    iteration_energy_j: f64,
+}
+
+/// A plan that was run on the job beside default clocks.
+#[derive(Debug, Serialize)]
+pub(super) struct Tried {
+    plan: String,
+    predicted_time_s: Option<f64>,
+    predicted_energy_j: Option<f64>,
+    verdict: Verdict,
+    #[serde(flatten)]
+    compared: Compared,
+}
+
+impl P2pPower {
+    pub(super) fn of(given: Option<f64>, waits: Option<Watts>) -> Option<Self> {
+        let given = given.map(|watts| Self { watts, was_measured: false });
+        given.or(waits.map(|Watts(watts)| Self { watts, was_measured: true }))
+    }
+}
+
+impl From<&Window> for DefaultClocks {
+    fn from(window: &Window) -> Self {
+        Self { iteration_time_s: window.time_s(), iteration_energy_j: window.energy_j() }
+    }
+}
+
+impl Tried {
+    pub(super) fn new(label: &str, plan: &Plan, verdict: Verdict, compared: Compared) -> Self {
+        let predicted = plan.predicted;
+        Self {
+            plan: label.to_owned(),
+            predicted_time_s: predicted.map(|predicted| predicted.iteration_time_s),
+            predicted_energy_j: predicted.map(|predicted| predicted.iteration_energy_j),
+            verdict,
+            compared,
+        }
+    }
+}
+
+impl Report {
+    pub(super) const METHOD: &'static str = METHOD;
+
+    pub(super) fn render(&self, look: Look) -> String {
+        let mut table = Table::new(look)
+            .left("Plan")
+            .right("Predicted")
+            .right("Slower by")
+            .left("")
+            .right("Saving")
+            .left("")
+            .right("Rounds")
+            .left("");
+        for tried in &self.tried {
+            let Compared { rounds, saving, slowdown } = tried.compared;
+            let (verdict, tone) = match tried.verdict {
+                Verdict::Kept => ("kept", Tone::Good),
+                Verdict::TooSlow => ("too slow", Tone::Bad),
+                Verdict::SavesNothing => ("saves nothing", Tone::Bad),
+            };
+            table.row([
+                Cell::text(&tried.plan),
+                Cell::option(tried.predicted_time_s.map(seconds)),
+                Cell::text(finely(slowdown.estimate)),
+                Cell::text(range(slowdown, finely)),
+                Cell::text(percent(saving.estimate)),
+                Cell::text(range(saving, percent)),
+                Cell::number(rounds),
+                Cell::text(verdict).tone(tone),
+            ]);
+        }
+        let DefaultClocks { iteration_time_s, iteration_energy_j } = self.default_clocks;
+        let job = &self.job;
+        let title = format!(
+            "Measured of job {job}, which takes {} and {} a step at default clocks",
+            seconds(iteration_time_s),
+            joules(iteration_energy_j)
+        );
+        let mut text = heading(&title, look) + &table.render() + METHOD + "\n";
+        let power = watts(self.p2p_power.watts);
+        let from = if self.p2p_power.was_measured { "measured in its waits" } else { "as given" };
+        text += &format!("Policy {}", self.policy);
+        if self.search_trials > 0 {
+            text += &format!(", found in {} trials", self.search_trials);
+        }
+        text += &format!(
+            "; profile {}, reused; P2P-blocking power {power}, {from}.\n",
+            harmless(&self.profile)
+        );
+        if let Some(plan) = &self.kept {
+            let name = plan_text::name(plan);
+            let name = harmless(&name);
+            text += &format!(
+                "Job {job} runs plan {name}; `pfoctl plan rollback {job}` takes it back.\n"
+            );
+        }
+        text
+    }
+}
+
+/// A slowdown is of interest to the hundredth of a percent.
+fn finely(share: f64) -> String {
+    format!("{:+.2} %", 100.0 * share)
+}
+
+fn range(interval: Interval, written: fn(f64) -> String) -> String {
+    let low = written(interval.low);
+    format!("({} to {})", low.trim_end_matches(" %"), written(interval.high))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interval(estimate: f64, reach: f64) -> Interval {
+        Interval { estimate, low: estimate - reach, high: estimate + reach }
+    }
+
+    #[test]
+    fn each_plan_is_told_with_how_surely_it_saves_and_what_became_of_it() {
+        let tried = |plan: &str, verdict, slowdown| Tried {
+            plan: plan.to_owned(),
+            predicted_time_s: Some(2.0),
+            predicted_energy_j: Some(900.0),
+            verdict,
+            compared: Compared {
+                rounds: 4,
+                saving: interval(0.162, 0.004),
+                slowdown: interval(slowdown, 0.0005),
+            },
+        };
+        let report = Report {
+            job: "j".parse().unwrap(),
+            policy: "pfo".to_owned(),
+            max_slowdown: 0.005,
+            profile: "p.csv".to_owned(),
+            p2p_power: P2pPower::of(None, Some(Watts(83.6))).unwrap(),
+            default_clocks: DefaultClocks { iteration_time_s: 2.0, iteration_energy_j: 1000.0 },
+            search_trials: 0,
+            tried: vec![
+                tried("first", Verdict::TooSlow, 0.012),
+                tried("second", Verdict::Kept, 0.0025),
+            ],
+            kept: None,
+            method: METHOD,
+        };
+        let text = report.render(Look::default());
+        for words in [
+            "2.000 s and 1.000 kJ",
+            "+1.20 %  (+1.15 to +1.25 %)",
+            "too slow",
+            "+0.25 %  (+0.20 to +0.30 %)",
+            "16.2 %  (15.8 to 16.6 %)",
+            "84 W, measured in its waits",
+        ] {
+            assert!(text.contains(words), "no {words:?} in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Policies of others that look for their clocks on the running job, trial by trial.
+
+use pfo_planner::{
+    EnvPipe, Instruction, Pipeline, Plan, Reconfiguration, Watts, Zeus, ZeusFound, ZeusSearch,
+    ZeusWindow,
+};
+use pfo_protocol::{TrialLength, TrialResult, TrialRun};
+
+use super::instruction_times::InstructionTimes;
+use crate::error::Error;
+use crate::plan::Failure;
+use crate::trial::{Held, Window};
+
+/// What a search came to.
+pub(super) struct Found {
+    pub(super) plan: Plan,
+    /// Trials that it took.
+    pub(super) trials: u32,
+}
+
+/// A search on a job that is held.
+pub(super) struct Search<'a, 'b> {
+    pub(super) held: &'b mut Held<'a>,
+    pub(super) pipeline: &'b Pipeline,
+    pub(super) p2p_power: Watts,
+    pub(super) length: TrialLength,
+}
+
+impl Search<'_, '_> {
+    /// EnvPipe's reconfiguration, a trial in the place of each of its steps.
+    pub(super) fn envpipe(mut self, envpipe: EnvPipe) -> Result<Found, Error> {
+        let mut reconfiguration = Reconfiguration::start(envpipe, self.pipeline, self.p2p_power)
+            .map_err(Failure::BadRequest)?;
+        while reconfiguration.end().is_none() {
+            let trial = self.run(&reconfiguration.plan(), reconfiguration.rounds())?;
+            let times = InstructionTimes::of(&trial);
+            reconfiguration
+                .observe(|stage, instruction, clock| times.mean_s(stage, instruction, clock));
+        }
+        Ok(Found { plan: reconfiguration.plan(), trials: reconfiguration.rounds() })
+    }
+
+    /// Zeus' search, a trial in the place of each of its windows.
+    pub(super) fn zeus(mut self, zeus: Zeus, search: ZeusSearch) -> Result<Found, Error> {
+        let mut trials = 0;
+        let (pipeline, p2p_power) = (self.pipeline, self.p2p_power);
+        let ZeusFound { mut plans, chosen, .. } =
+            zeus.search(search, pipeline, p2p_power, &mut |plan| {
+                let trial = self.run(plan, trials)?;
+                trials += 1;
+                self.zeus_window(plan, &trial)
+            })?;
+        Ok(Found { plan: plans.swap_remove(chosen), trials })
+    }
+
+    fn zeus_window(&self, plan: &Plan, trial: &TrialResult) -> Result<ZeusWindow, Error> {
+        let window = Window::of(self.held.job(), trial)?;
+        let times = InstructionTimes::of(trial);
+        let forward = Instruction::Forward;
+        let forward_s = plan.stages.iter().map(|stage| {
+            let run = stage.instructions.iter().find(|planned| planned.instruction == forward);
+            let clock = run.map(|planned| planned.frequency_mhz)?;
+            let profiled = || Some(self.pipeline.profile().at(stage.stage, forward, clock)?.time_s);
+            times.mean_s(stage.stage, forward, clock).or_else(profiled)
+        });
+        Ok(ZeusWindow {
+            iteration_time_s: window.time_s(),
+            iteration_energy_j: window.energy_j(),
+            forward_s: forward_s.map(|forward_s| forward_s.unwrap_or(0.0)).collect(),
+        })
+    }
+
+    fn run(&mut self, plan: &Plan, trials: u32) -> Result<TrialResult, Error> {
+        self.held.progress().now(format!("searching, trial {}", trials + 1));
+        let json = plan.to_json().map_err(Failure::BadRequest)?;
+        let label = format!("search {}", trials + 1);
+        self.held.trial(&TrialRun::Plan { label, plan: json.into_bytes() }, self.length)
+    }
+}

@@ -1,0 +1,235 @@
+//! Whether a plan keeps on the job what it promised: default clocks and the plan take turns, and
+//! each turn at the one is compared with the turn at the other beside it.
+//!
+//! Turns go there and back (default, plan, plan, default, …), so that what drifts steadily favours
+//! neither. A plan that is surely too slow is not run any longer; one that may be is run more often.
+
+use serde::Serialize;
+
+use crate::trial::{Interval, Window};
+
+/// What runs in a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    DefaultClocks,
+    Plan,
+}
+
+/// What became of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Verdict {
+    /// It saves energy and is as fast as it was asked to be.
+    Kept,
+    /// It makes the job slower than was allowed.
+    TooSlow,
+    /// It saves no energy, as far as can be told.
+    SavesNothing,
+}
+
+/// The plan against default clocks, as shares.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Compared {
+    pub(super) rounds: u32,
+    /// Of the energy of a step.
+    pub(super) saving: Interval,
+    /// Of the time of a step.
+    pub(super) slowdown: Interval,
+}
+
+/// As many rounds more as were asked for are run at most while it is undecided.
+const PATIENCE: usize = 3;
+
+/// The turns so far.
+pub(super) struct Verification {
+    max_slowdown: f64,
+    rounds: usize,
+    turns: Vec<Turn>,
+}
+
+/// Mean time and energy of a step in a turn.
+#[derive(Clone, Copy)]
+struct Turn {
+    time_s: f64,
+    energy_j: f64,
+}
+
+impl Verification {
+    /// Of a plan that may make a step longer by this share, in at least so many rounds.
+    pub(super) fn new(max_slowdown: f64, rounds: u32) -> Self {
+        Self { max_slowdown, rounds: rounds as usize, turns: Vec::new() }
+    }
+
+    /// What to run next.
+    pub(super) fn next(&self) -> Side {
+        match self.turns.len() % 4 {
+            0 | 3 => Side::DefaultClocks,
+            _ => Side::Plan,
+        }
+    }
+
+    /// What that took.
+    pub(super) fn observe(&mut self, window: &Window) {
+        self.turns.push(Turn { time_s: window.time_s(), energy_j: window.energy_j() });
+    }
+
+    /// Turns that are to be run as far as can be told, and how many have been.
+    pub(super) fn progress(&self) -> (usize, usize) {
+        let done = self.turns.len();
+        (2 * self.rounds.max(done / 2 + 1).next_multiple_of(2), done)
+    }
+
+    /// How the plan compares; none before there are two rounds to compare.
+    pub(super) fn compared(&self) -> Option<Compared> {
+        let rounds: Vec<[Turn; 2]> = (0..)
+            .zip(self.turns.chunks_exact(2))
+            .map(|(round, turns)| match round % 2 {
+                0 => [turns[0], turns[1]],
+                _ => [turns[1], turns[0]],
+            })
+            .collect();
+        let change = |figure: fn(&Turn) -> f64| {
+            let pairs: Vec<_> =
+                rounds.iter().map(|[default, plan]| (figure(default), figure(plan))).collect();
+            Interval::of_change(&pairs)
+        };
+        Some(Compared {
+            rounds: rounds.len() as u32,
+            saving: change(|turn| turn.energy_j)?.negated(),
+            slowdown: change(|turn| turn.time_s)?,
+        })
+    }
+
+    /// What becomes of the plan; none while that takes more turns.
+    pub(super) fn verdict(&self) -> Option<Verdict> {
+        // There and back; in between, a drift favours one side.
+        if !self.turns.len().is_multiple_of(4) {
+            return None;
+        }
+        let Compared { saving, slowdown, .. } = self.compared()?;
+        if slowdown.low > self.max_slowdown {
+            return Some(Verdict::TooSlow);
+        }
+        if saving.high < 0.0 {
+            return Some(Verdict::SavesNothing);
+        }
+        let rounds = self.turns.len() / 2;
+        if rounds < self.rounds {
+            return None;
+        }
+        if saving.low > 0.0 && slowdown.high <= self.max_slowdown {
+            return Some(Verdict::Kept);
+        }
+        if rounds < PATIENCE * self.rounds {
+            return None;
+        }
+        // It is as likely one as the other; more rounds would hardly tell.
+        Some(if slowdown.estimate > self.max_slowdown {
+            Verdict::TooSlow
+        } else if saving.low > 0.0 {
+            Verdict::Kept
+        } else {
+            Verdict::SavesNothing
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A job whose plan changes time and energy by these shares, whose figures scatter by so much
+    /// and drift by so much from turn to turn.
+    struct Job {
+        slowdown: f64,
+        saving: f64,
+        scatter: f64,
+        drift: f64,
+    }
+
+    impl Job {
+        fn verified(&self, max_slowdown: f64, seed: u64) -> (Verdict, Compared) {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut verification = Verification::new(max_slowdown, 4);
+            let mut drifted = 1.0;
+            loop {
+                if let Some(verdict) = verification.verdict() {
+                    return (verdict, verification.compared().unwrap());
+                }
+                drifted *= 1.0 + self.drift;
+                let mut scattered = || drifted * (1.0 + self.scatter * (2.0 * random.f64() - 1.0));
+                let (time_s, energy_j) = (2.0 * scattered(), 1000.0 * scattered());
+                let (slowdown, saving) = match verification.next() {
+                    Side::DefaultClocks => (0.0, 0.0),
+                    Side::Plan => (self.slowdown, self.saving),
+                };
+                verification.observe(&Window {
+                    times_s: vec![time_s * (1.0 + slowdown)],
+                    energies_j: vec![energy_j * (1.0 - saving)],
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn a_plan_that_saves_in_time_is_kept_after_as_many_rounds_as_were_asked_for() {
+        let job = Job { slowdown: 0.001, saving: 0.15, scatter: 0.001, drift: 0.0 };
+        let (verdict, compared) = job.verified(0.005, 1);
+        assert_eq!((verdict, compared.rounds), (Verdict::Kept, 4));
+        assert!((compared.saving.estimate - 0.15).abs() < 0.002, "{compared:?}");
+    }
+
+    #[test]
+    fn a_plan_that_is_surely_too_slow_is_not_run_for_longer() {
+        let job = Job { slowdown: 0.05, saving: 0.15, scatter: 0.0005, drift: 0.0 };
+        let (verdict, compared) = job.verified(0.005, 1);
+        assert_eq!(verdict, Verdict::TooSlow);
+        assert!(compared.rounds < 4, "{compared:?}");
+    }
+
+    #[test]
+    fn a_plan_that_saves_nothing_is_not_kept_however_fast_it_is() {
+        for saving in [0.0, -0.1] {
+            let job = Job { slowdown: -0.01, saving, scatter: 0.003, drift: 0.0 };
+            assert_eq!(job.verified(0.005, 1).0, Verdict::SavesNothing);
+        }
+    }
+
+    #[test]
+    fn a_plan_at_the_limit_is_run_more_often_and_then_decided() {
+        let job = Job { slowdown: 0.005, saving: 0.1, scatter: 0.01, drift: 0.0 };
+        let undecided = |&seed: &u64| job.verified(0.005, seed).1.rounds == 12;
+        assert!((0..100).filter(undecided).count() > 70);
+    }
+
+    proptest! {
+        #[test]
+        fn a_steady_drift_favours_neither_side(
+            drift in -0.02_f64..0.02, slowdown in -0.01_f64..0.03, saving in 0.02_f64..0.3
+        ) {
+            let job = Job { slowdown, saving, scatter: 0.0, drift };
+            let (_, compared) = job.verified(1.0, 1);
+            prop_assert!((compared.slowdown.estimate - slowdown).abs() < 1e-9);
+            prop_assert!((compared.saving.estimate - saving).abs() < 1e-9);
+        }
+
+        #[test]
+        fn it_always_ends_and_what_is_kept_was_measured_within_the_limit(
+            slowdown in -0.02_f64..0.04,
+            saving in -0.1_f64..0.3,
+            scatter in 0.0_f64..0.05,
+            max_slowdown in 0.0_f64..0.02,
+            seed in any::<u64>(),
+        ) {
+            let job = Job { slowdown, saving, scatter, drift: 0.0 };
+            let (verdict, compared) = job.verified(max_slowdown, seed);
+            prop_assert!(compared.rounds <= 12);
+            if verdict == Verdict::Kept {
+                prop_assert!(compared.slowdown.estimate <= max_slowdown);
+                prop_assert!(compared.saving.low > 0.0);
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! `pfoctl tune` against a job that takes what the replay of its plan says, or some more.
+
+mod fake_daemon;
+mod pfoctl;
+
+use std::fs;
+use std::sync::{Arc, Mutex};
+
+use fake_daemon::{FakeDaemon, Ran};
+use pfo_planner::{Plan, Profile, Timeline, Watts, at_highest_clocks, replay};
+use pfo_protocol::{
+    Instruction, LeftOut, PlanStatus, Request, Response, TrialLength, TrialRank, TrialResult,
+    TrialRow, TrialRun, TrialStep, WaitPower,
+};
+use pfoctl::Bench;
+
+/// What a GPU of the job draws while it waits.
+const P2P_POWER: Watts = Watts(90.0);
+
+/// A job of two stages and six microbatches.
+struct Job {
+    profile: Profile,
+    /// The plan that gives the order, at the highest clocks.
+    default: Plan,
+    /// By how much every plan is slower than its replay.
+    overhead: f64,
+    /// What it ran in trials, in order; what it was left with in the end.
+    ran: Arc<Mutex<Vec<Option<Plan>>>>,
+    kept: Arc<Mutex<Option<bool>>>,
+}
+
+impl Job {
+    fn new(bench: &Bench, overhead: f64) -> Self {
+        let profile = Profile::from_csv(fs::read(bench.path("profile.csv")).unwrap().as_slice());
+        let profile = profile.unwrap();
+        bench.frontier("order", 4);
+        bench.done(&["plan", "export", "order", "--deadline", "fastest", "-o", "order.json"]);
+        let plan = Plan::from_json(&fs::read(bench.path("order.json")).unwrap()).unwrap();
+        let default = at_highest_clocks(&profile, &plan).unwrap();
+        Self { profile, default, overhead, ran: Arc::default(), kept: Arc::default() }
+    }
+
+    fn answer(&self, request: &Request) -> Response {
+        match request {
+            Request::Trial { run, length, .. } => self.trial(run, *length),
+            Request::TrialsEnd { keep, .. } => {
+                *self.kept.lock().unwrap() = Some(*keep);
+                let label = "kept".to_owned();
+                Response::TrialsEnded(keep.then_some(PlanStatus {
+                    number: 9,
+                    label,
+                    predicted_time_s: None,
+                    predicted_energy_j: None,
+                    suspended: None,
+                }))
+            }
+            other => panic!("asked for {other:?}"),
+        }
+    }
+
+    fn trial(&self, run: &TrialRun, length: TrialLength) -> Response {
+        let plan = match run {
+            TrialRun::Plan { plan, .. } => Some(Plan::from_json(plan).unwrap()),
+            TrialRun::DefaultClocks => None,
+            other => panic!("asked to run {other:?}"),
+        };
+        self.ran.lock().unwrap().push(plan.clone());
+        let overhead = plan.as_ref().map_or(1.0, |_| 1.0 + self.overhead);
+        let is_default = plan.is_none();
+        let plan = plan.unwrap_or_else(|| self.default.clone());
+        let step = replay(&self.profile, &plan, P2P_POWER).unwrap();
+        let step = TrialStep {
+            time_s: step.iteration_time_s * overhead,
+            energy_j: Some(step.iteration_energy_j),
+        };
+        Response::Trial(Box::new(TrialResult {
+            plan: None,
+            first_step: 7,
+            steps: vec![step; length.steps as usize],
+            ranks: (0..2).map(|stage| self.rank(&plan, stage, is_default)).collect(),
+        }))
+    }
+
+    fn rank(&self, plan: &Plan, stage: u32, is_default: bool) -> TrialRank {
+        let timeline = Timeline::new(&self.profile, plan).unwrap();
+        let row = |span: &pfo_planner::Span| TrialRow {
+            instruction: Instruction::ALL
+                .into_iter()
+                .find(|instruction| instruction.name() == span.instruction.name())
+                .unwrap(),
+            chunk: 0,
+            mhz: (!is_default).then_some(span.frequency.0),
+            observed_mhz: None,
+            count: 1,
+            time_mean_s: span.end_s - span.start_s,
+            time_sd_s: 0.0,
+            energy_mean_j: Some(span.energy_j),
+            energy_sd_j: None,
+            left_out: LeftOut::default(),
+        };
+        TrialRank {
+            rank: stage,
+            stage,
+            dp_rank: 0,
+            tp_rank: 0,
+            gpu_uuid: format!("GPU-{stage}").parse().unwrap(),
+            gpu_model: "A40".to_owned(),
+            time_s: 1.0,
+            energy_j: Some(100.0),
+            mismatched_steps: 0,
+            rows: timeline.stages[stage as usize].iter().map(row).collect(),
+            waits: vec![WaitPower {
+                mhz: None,
+                count: 10,
+                time_s: 1.0,
+                power_w: P2P_POWER.0,
+                power_error_w: 0.5,
+            }],
+        }
+    }
+}
+
+struct Tuned {
+    ran: Ran,
+    /// What ran in trials, none at default clocks.
+    plans: Vec<Option<Plan>>,
+    kept: Option<bool>,
+}
+
+fn tune(overhead: f64, arguments: &[&str]) -> Tuned {
+    let bench = Bench::new();
+    let job = Job::new(&bench, overhead);
+    let (ran, kept) = (Arc::clone(&job.ran), Arc::clone(&job.kept));
+    let daemon = FakeDaemon::answering(move |request| job.answer(request));
+    let tune = ["tune", "j", "--profile", "profile.csv", "--microbatches", "6", "--steps", "2"];
+    let mut command = daemon.pfoctl(&[&tune[..], arguments].concat());
+    let tuned = Ran::of(command.current_dir(bench.path(".")));
+    let plans = ran.lock().unwrap().clone();
+    let kept = *kept.lock().unwrap();
+    Tuned { ran: tuned, plans, kept }
+}
+
+#[test]
+fn a_plan_that_keeps_its_promise_is_kept_and_its_saving_reported() {
+    let Tuned { ran, plans, kept } = tune(0.0, &["--max-slowdown", "5%", "--json"]);
+    assert_eq!((ran.code, kept), (Some(0), Some(true)), "{ran:?}");
+    let report = ran.json();
+    let tried = report["tried"].as_array().unwrap();
+    assert_eq!(tried.len(), 1, "{report}");
+    assert_eq!(tried[0]["verdict"], "kept");
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    assert!((number(&report["p2p_power"]["watts"]) - 90.0).abs() < 1e-9, "{report}");
+    let slowdown = &tried[0]["slowdown"];
+    assert!(number(&slowdown["high"]) <= 0.05 && number(&slowdown["low"]) >= 0.0, "{report}");
+    let saving = number(&tried[0]["saving"]["estimate"]);
+    assert!(saving > 0.02, "{report}");
+    // A baseline to plan with, default clocks and the plan in turns, and the plan to stay.
+    let turns: Vec<bool> = plans.iter().map(Option::is_some).collect();
+    assert_eq!(turns, [false, false, true, true, false, false, true, true, false, true]);
+}
+
+#[test]
+fn plans_that_are_too_slow_give_way_to_faster_ones_and_in_the_end_to_default_clocks() {
+    let Tuned { ran, plans, kept } = tune(0.03, &["--max-slowdown", "5%"]);
+    assert_eq!((ran.code, kept), (Some(0), Some(true)), "{ran:?}");
+    let time_s = |plan: &Plan| plan.predicted.unwrap().iteration_time_s;
+    let mut tried: Vec<f64> = plans.iter().flatten().map(time_s).collect();
+    tried.dedup();
+    assert!(tried.len() > 1 && tried.windows(2).all(|pair| pair[1] < pair[0]), "{tried:?}");
+    assert!(ran.stdout.contains("too slow") && ran.stdout.contains("kept"), "{ran:?}");
+
+    let Tuned { ran, kept, .. } = tune(0.08, &["--max-slowdown", "5%"]);
+    assert_eq!((ran.code, kept), (Some(5), Some(false)), "{ran:?}");
+    assert!(ran.stderr.contains("job j is at default clocks"), "{ran:?}");
+}
+
+#[test]
+fn other_policies_look_for_their_clocks_on_the_job_and_are_proved_like_ours() {
+    for policy in [
+        &["--policy", "envpipe"][..],
+        &["--policy", "envpipe", "--reconfigure", "greedy"],
+        &["--policy", "zeus-global"],
+        &["--policy", "zeus-per-stage"],
+    ] {
+        let arguments = [policy, &["--max-slowdown", "100%", "--json"]].concat();
+        let Tuned { ran, plans, .. } = tune(0.0, &arguments);
+        assert!(matches!(ran.code, Some(0 | 5)), "{policy:?}: {ran:?}");
+        let report = ran.json();
+        let searched = report["search_trials"].as_u64().unwrap() as usize;
+        assert!(searched >= 4, "{policy:?}: {report}");
+        let last_searched = plans[searched].as_ref().unwrap();
+        assert!(plans[1..=searched].iter().all(Option::is_some), "{policy:?}");
+        assert_eq!(plans[0], None);
+        assert_eq!(report["tried"].as_array().unwrap().len(), 1, "{policy:?}: {report}");
+        if policy[1] == "envpipe" {
+            assert_eq!(plans.iter().flatten().last(), Some(last_searched));
+        }
+    }
+}

@@ -100,8 +100,12 @@ pub struct TrialRow {
     pub time_mean_s: f64,
     /// Standard deviation of the time of one, in seconds.
     pub time_sd_s: f64,
+    /// Median time, in seconds: what one takes that nothing from outside has held up.
+    pub time_median_s: f64,
     /// Mean energy, in joules.
     pub energy_mean_j: Option<f64>,
+    /// Energy of one that takes the median time, in joules.
+    pub energy_median_j: Option<f64>,
     /// Standard deviation of the energy of one, in joules, such that the mean's standard error is this
     /// divided by the root of `count`.
     pub energy_sd_j: Option<f64>,
@@ -122,7 +126,8 @@ pub struct LeftOut {
     pub other_clock: u64,
 }
 
-/// The power of a rank's waits: what is inside a step, before its last instruction, and in none.
+/// The power of a rank's waits: what is inside a step, before its last instruction, and in none. The first
+/// half of a millisecond of each is left out, for the GPU has yet to come to rest.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WaitPower {
     /// The clock that was asked for meanwhile, in MHz; none at default clocks.

@@ -12,9 +12,9 @@ use crate::record::regression::{MOST_KINDS, Power, Regression};
 use crate::record::ring::Observed;
 use crate::record::spread::Spread;
 
-/// A pause between two instructions that is shorter than this is no wait: the GPU has not come to rest,
-/// or the next kernels are only being launched.
-const SHORTEST_WAIT_NS: u64 = 1_000_000;
+/// A wait begins so long after an instruction: until then the GPU has not come to rest, or the next
+/// kernels are only being launched.
+const PAUSE_NS: u64 = 500_000;
 
 /// So long the counter is waited for after the last step.
 const PATIENCE_NS: u64 = 2_000_000_000;
@@ -70,6 +70,10 @@ enum Doing {
     Waiting {
         asked: Option<Mhz>,
     },
+    /// Right after an instruction.
+    Pausing {
+        asked: Option<Mhz>,
+    },
     /// After the last instruction of a step.
     Finishing,
     /// Between two steps.
@@ -114,6 +118,15 @@ struct Interval {
     unusable: bool,
 }
 
+impl Interval {
+    fn add(&mut self, kind: usize, s: f64) {
+        match self.seconds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, seconds)) => *seconds += s,
+            None => self.seconds.push((kind, s)),
+        }
+    }
+}
+
 /// A rank that is being recorded.
 #[derive(Debug)]
 pub struct Digest {
@@ -130,10 +143,11 @@ pub struct Digest {
     spans: VecDeque<Span>,
     /// What the last event said, up to which everything is known.
     known_ns: Option<u64>,
-    /// The kind of the last instruction of this step.
-    last_kind: Option<usize>,
+    /// It said that an instruction ended.
+    after_instruction: bool,
     samples: VecDeque<Sample>,
     sampled_ns: u64,
+    was_throttled: bool,
     interval: Interval,
     regression: Regression,
 }
@@ -153,9 +167,10 @@ impl Digest {
             found: Vec::new(),
             spans: VecDeque::new(),
             known_ns: None,
-            last_kind: None,
+            after_instruction: false,
             samples: VecDeque::new(),
             sampled_ns: 0,
+            was_throttled: false,
             interval: Interval::default(),
             regression: Regression::default(),
         }
@@ -195,7 +210,8 @@ impl Digest {
                 let doubt = doubt_if(astray).or((!settled).then_some(Doubt::Settling));
                 let doing =
                     Doing::Instruction { instruction: unit.instruction, chunk: unit.chunk, asked };
-                self.last_kind = self.span_until(ended_ns, doing, doubt);
+                self.span_until(ended_ns, doing, doubt);
+                self.after_instruction = true;
             }
         }
     }
@@ -208,18 +224,17 @@ impl Digest {
             self.over_ns = Some(at_ns);
         }
         self.step_counts = self.range.contains(&step);
-        self.last_kind = None;
+        self.after_instruction = false;
     }
 
     fn end_step(&mut self, astray: bool) {
         if astray && self.step_counts {
             self.mismatched_steps += 1;
         }
-        self.last_kind = None;
+        self.after_instruction = false;
     }
 
-    /// What lies before an instruction: a wait, of which the beginning may be settling, or too little
-    /// for one.
+    /// What lies before an instruction: a pause and a wait, as far as their clock has settled.
     fn wait_until(
         &mut self,
         began_ns: u64,
@@ -227,19 +242,20 @@ impl Digest {
         settled_ns: Option<u64>,
         astray: bool,
     ) {
-        let Some(known_ns) = self.known_ns else { return };
-        let short = began_ns < known_ns.saturating_add(SHORTEST_WAIT_NS);
-        if let Some(kind) = self.last_kind.filter(|_| short) {
-            self.push_span(began_ns, Some(kind), doubt_if(astray), false);
-            return;
-        }
-        let waiting = Doing::Waiting { asked };
         let settled_ns = settled_ns.unwrap_or(u64::MAX).min(began_ns);
-        if settled_ns > known_ns {
+        let waiting = Doing::Waiting { asked };
+        if std::mem::take(&mut self.after_instruction) {
+            let rest_ns = self.known_ns.unwrap_or(0).saturating_add(PAUSE_NS).min(began_ns);
+            let unsettled = (settled_ns > self.known_ns.unwrap_or(0)).then_some(Doubt::Settling);
+            self.span_until(rest_ns, Doing::Pausing { asked }, doubt_if(astray).or(unsettled));
+        }
+        if self.known_ns.is_some_and(|known_ns| settled_ns > known_ns) {
             let kind = self.kind_of(waiting);
             self.push_span(settled_ns, kind, Some(Doubt::Settling), false);
         }
-        self.span_until(began_ns, waiting, doubt_if(astray));
+        if self.known_ns.is_some_and(|known_ns| began_ns > known_ns) {
+            self.span_until(began_ns, waiting, doubt_if(astray));
+        }
     }
 
     /// Says what the rank did from the last event on. Returns the kind of that.
@@ -310,13 +326,16 @@ impl Digest {
     fn take_in(&mut self, sample: Sample) {
         let from_ns = std::mem::replace(&mut self.sampled_ns, sample.at_ns);
         let covered = self.spans.front().is_some_and(|span| span.began_ns <= from_ns);
-        self.interval.unusable |= !covered || sample.throttled;
+        // It began or ended between the two.
+        let throttled = std::mem::replace(&mut self.was_throttled, sample.throttled);
+        let throttled = throttled || sample.throttled;
+        self.interval.unusable |= !covered || throttled;
         for span in &mut self.spans {
             if span.began_ns >= sample.at_ns {
                 break;
             }
             let found = span.kind.map(|kind| &mut self.found[kind]);
-            if sample.throttled {
+            if throttled {
                 span.doubt.get_or_insert(Doubt::Throttled);
             }
             if let Some(found) = found
@@ -334,7 +353,7 @@ impl Digest {
             match (span.kind, span.doubt) {
                 (Some(kind), None) => {
                     let ns = span.ended_ns.min(sample.at_ns) - span.began_ns.max(from_ns);
-                    self.interval.seconds.push((kind, ns as f64 / 1e9));
+                    self.interval.add(kind, ns as f64 / 1e9);
                 }
                 _ => self.interval.unusable = true,
             }
@@ -387,7 +406,6 @@ impl Digest {
             let power = powers.get(kind).copied().flatten();
             match (doing, power) {
                 (Doing::Instruction { instruction, chunk, asked }, power) => {
-                    let energy_of = |watts: f64| watts * time.mean();
                     let root = (time.count() as f64).sqrt();
                     rows.push(TrialRow {
                         instruction,
@@ -397,8 +415,10 @@ impl Digest {
                         count: time.count(),
                         time_mean_s: time.mean(),
                         time_sd_s: time.deviation(),
-                        energy_mean_j: power.map(|power| energy_of(power.power_w)),
-                        energy_sd_j: power.map(|power| energy_of(power.error_w) * root),
+                        time_median_s: time.median(),
+                        energy_mean_j: power.map(|power| power.power_w * time.mean()),
+                        energy_median_j: power.map(|power| power.power_w * time.median()),
+                        energy_sd_j: power.map(|power| power.error_w * time.mean() * root),
                         left_out,
                     });
                 }
@@ -411,7 +431,7 @@ impl Digest {
                         power_error_w: error_w,
                     });
                 }
-                (Doing::Waiting { .. } | Doing::Finishing | Doing::Between, _) => {}
+                (_, _) => {}
             }
         }
         let Self { steps, mismatched_steps, .. } = self;
@@ -422,3 +442,6 @@ impl Digest {
 fn doubt_if(astray: bool) -> Option<Doubt> {
     astray.then_some(Doubt::Mismatched)
 }
+
+#[cfg(test)]
+mod tests;

@@ -94,7 +94,9 @@ impl Job {
             count: 1,
             time_mean_s: span.end_s - span.start_s,
             time_sd_s: 0.0,
+            time_median_s: span.end_s - span.start_s,
             energy_mean_j: Some(span.energy_j),
+            energy_median_j: Some(span.energy_j),
             energy_sd_j: None,
             left_out: LeftOut::default(),
         };

@@ -55,6 +55,8 @@ pub struct Config {
     pub limits: Limits,
     /// How clocks are driven.
     pub clocks: Clocks,
+    /// What is told of jobs that run plans.
+    pub watch: Watch,
     /// The driver.
     pub driver: DriverConfig,
     /// Files that the daemon writes.
@@ -104,6 +106,18 @@ pub struct Clocks {
     pub suspend_after_mismatches: Within<1, { u32::MAX }>,
 }
 
+/// `[watch]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Watch {
+    /// Percent by which a step's time or energy may differ from the plan's prediction.
+    pub drift_percent: Within<1, 1000>,
+    /// Percent by which a rank's instructions may take longer than was profiled.
+    pub slow_percent: Within<1, 1000>,
+    /// Steps in a row that it takes to tell.
+    pub steps: Within<1, 100_000>,
+}
+
 /// `[driver]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -144,6 +158,16 @@ impl Default for Clocks {
             lock_memory_clock: true,
             settle_ms: Within::of::<15>(),
             suspend_after_mismatches: Within::of::<3>(),
+        }
+    }
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            drift_percent: Within::of::<5>(),
+            slow_percent: Within::of::<5>(),
+            steps: Within::of::<5>(),
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::cli::ConfigSource;
 use crate::config::Config;
 use crate::connections::Connections;
 use crate::driver_watch::watch_driver;
+use crate::job_watch::watch_jobs;
 use crate::journal;
 use crate::ledger::{Ledger, LedgerError};
 use crate::listen::{ListenError, Passed, listen};
@@ -100,6 +101,7 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> 
     tokio::spawn(tell_left_out());
     tokio::spawn(watch_driver(Arc::clone(&node)));
     tokio::spawn(watch_throttling(Arc::clone(&node)));
+    tokio::spawn(watch_jobs(Arc::clone(&node)));
     tokio::spawn(look_up_later(Arc::clone(&node)));
     if let Some(period) = watchdog_enabled().ok().filter(|period| *period > 0) {
         tokio::spawn(feed_watchdog(Duration::from_micros(period / 2)));

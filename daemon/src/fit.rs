@@ -72,6 +72,16 @@ pub enum Misfit {
     /// A stage without instructions.
     #[error("stage {0} has no instruction in the plan")]
     Empty(usize),
+    /// Another number of instructions.
+    #[error("stage {stage} has {ours} instructions in the plan, {theirs} in the frontier")]
+    Instructions {
+        /// The stage.
+        stage: u32,
+        /// The plan's.
+        ours: usize,
+        /// The frontier's.
+        theirs: usize,
+    },
     /// Another instruction than the rank ran in its last whole step.
     #[error(
         "instruction {position} of stage {stage} is {planned} in the plan, but rank {rank} ran {ran}"
@@ -282,6 +292,39 @@ impl JobPlan {
     #[must_use]
     pub fn stages(&self) -> &[StageSequence] {
         &self.stages
+    }
+
+    /// The same plan but for some stages, which keep what another one says.
+    #[must_use]
+    pub fn keeping(self, other: &Self, stages: &[u32]) -> Self {
+        let mut kept = self.stages;
+        for &stage in stages {
+            if let (Some(own), Some(other)) =
+                (kept.get_mut(stage as usize), other.stages.get(stage as usize))
+            {
+                own.clone_from(other);
+            }
+        }
+        // Nobody has replayed that.
+        Self { stages: kept, predicted: None, ..self }
+    }
+
+    /// Gives the instructions of a plan the clocks that they have here.
+    ///
+    /// # Errors
+    /// If the plan has other instructions.
+    pub fn put_clocks_into(&self, plan: &mut Plan) -> Result<(), Misfit> {
+        self.check_stages(plan.stages.len() as u32)?;
+        for ((stage, own), other) in (0..).zip(&self.stages).zip(&mut plan.stages) {
+            let (ours, theirs) = (own.len(), other.instructions.len());
+            if ours != theirs {
+                return Err(Misfit::Instructions { stage, ours, theirs });
+            }
+            for (own, other) in own.iter().zip(&mut other.instructions) {
+                other.frequency_mhz = own.mhz;
+            }
+        }
+        Ok(())
     }
 
     /// How many instructions all stages have.

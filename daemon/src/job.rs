@@ -6,13 +6,14 @@ use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use pfo_planner::Plan;
-use pfo_protocol::{Hello, JobName, PlanStatus, Refusal, RefusalCode, SwapTarget};
+use pfo_protocol::{DriftStatus, Hello, JobName, PlanStatus, Refusal, RefusalCode, SwapTarget};
 
 use crate::fit::{JobPlan, Misfit, RankShape};
 use crate::gpu::GpuFacts;
 use crate::job_frontier::JobFrontier;
 use crate::lease::Session;
 use crate::measure::RankWindows;
+use crate::stage_times::StageTimes;
 use crate::straggler::Answered;
 use crate::swap::Swap;
 
@@ -71,6 +72,12 @@ pub struct Members {
     pub frontier: Option<Arc<JobFrontier>>,
     /// The straggler that the job runs a plan for.
     pub straggler: Option<Answered>,
+    /// Whether the daemon answers ranks that it finds slow.
+    pub auto: bool,
+    /// The ranks whose instructions take longer than they should, each with the share by which they do.
+    pub slow: BTreeMap<u32, f64>,
+    /// How far what is measured is from what the plan predicts, if it is too far.
+    pub drift: Option<DriftStatus>,
     /// The last swaps, oldest first; the last one is the newest.
     pub swaps: VecDeque<Arc<Swap>>,
     /// The numbers of those before, and what their plans were called.
@@ -151,6 +158,7 @@ pub struct Job {
     /// The number of pipeline stages, on all nodes.
     pub pp_degree: u32,
     newest_swap: ArcSwapOption<Swap>,
+    times: ArcSwapOption<Vec<Arc<StageTimes>>>,
     members: Mutex<Members>,
 }
 
@@ -158,7 +166,13 @@ impl Job {
     /// A job without ranks.
     #[must_use]
     pub fn new(key: JobKey, pp_degree: u32) -> Self {
-        Self { key, pp_degree, newest_swap: ArcSwapOption::empty(), members: Mutex::default() }
+        Self {
+            key,
+            pp_degree,
+            newest_swap: ArcSwapOption::empty(),
+            times: ArcSwapOption::empty(),
+            members: Mutex::default(),
+        }
     }
 
     /// A job that an earlier daemon knew, without ranks `since` then; `swaps` are the last ones.
@@ -168,13 +182,24 @@ impl Job {
         let plans_made = numbers.max().unwrap_or(0);
         let newest_swap = ArcSwapOption::new(swaps.back().cloned());
         let members = Members { swaps, empty_since: Some(since), plans_made, ..Members::default() };
-        Self { key, pp_degree, newest_swap, members: Mutex::new(members) }
+        Self { newest_swap, members: Mutex::new(members), ..Self::new(key, pp_degree) }
     }
 
     /// The newest swap, for the thread of a rank: no lock, no allocation.
     #[must_use]
     pub fn newest_swap(&self) -> arc_swap::Guard<Option<Arc<Swap>>> {
         self.newest_swap.load()
+    }
+
+    /// What the instructions of every stage should take, for the thread of a rank: no lock, no allocation.
+    #[must_use]
+    pub fn times(&self) -> arc_swap::Guard<Option<Arc<Vec<Arc<StageTimes>>>>> {
+        self.times.load()
+    }
+
+    /// Says what instructions should take.
+    pub(crate) fn expect(&self, times: Vec<Arc<StageTimes>>) {
+        self.times.store(Some(Arc::new(times)));
     }
 
     /// Everything that administration sees. Never held across a call of the driver.

@@ -2,17 +2,22 @@
 
 use std::sync::Arc;
 
-use pfo_planner::{Frontier, Room, Straggler};
+use pfo_planner::{Frontier, Measurement, PlanError, Profile, Room, Straggler, replay};
 use pfo_protocol::{FrontierStatus, Refusal, RefusalCode};
 
 use crate::fit::JobPlan;
 use crate::job::{Job, Members, does_not_fit};
+use crate::stage_times::StageTimes;
+use crate::straggler::SlowStages;
 
 /// What takes as much memory as an instruction of a plan, 16 bytes.
 const ROWS: usize = 1;
 const PLANNED: usize = 16;
 /// How many instructions of a plan take as much memory as one of the step that a frontier is for.
 const INSTRUCTION: usize = 16;
+
+/// A step that takes longer by no more than this share makes nobody wait.
+const NO_SLOWER: f64 = 1e-3;
 
 /// A frontier for a job.
 #[derive(Debug)]
@@ -72,6 +77,48 @@ impl JobFrontier {
         JobPlan::new(number, label, &plan).map_err(|misfit| does_not_fit(misfit.to_string()))
     }
 
+    /// The plan for a job some of whose stages are slow by themselves: each takes so many times what it should.
+    /// They keep their clocks, so that it is seen when they are not slow any more; all others take their time.
+    /// None if nobody has to wait for them.
+    ///
+    /// # Errors
+    /// If the job's plan is none for the frontier's instructions or asks for clocks that it does not know.
+    pub fn plan_for_slow(
+        &self,
+        own: &JobPlan,
+        slow: &SlowStages,
+        number: u32,
+    ) -> Result<Option<(Straggler, JobPlan)>, Refusal> {
+        let wrong = |error: PlanError| does_not_fit(error.to_string());
+        let frontier = &self.frontier;
+        let mut plan = frontier.plan(0).map_err(wrong)?;
+        own.put_clocks_into(&mut plan).map_err(|misfit| does_not_fit(misfit.to_string()))?;
+        let time_s = |profile: &Profile| {
+            let replayed = replay(profile, &plan, frontier.p2p_power());
+            replayed.map(|replayed| replayed.iteration_time_s).map_err(wrong)
+        };
+        let profile = frontier.pipeline().profile();
+        let rows = profile.rows().map(|(stage, instruction, row)| {
+            let factor = slow.get(&u32::from(stage.0)).map_or(1.0, |share| 1.0 + share);
+            (stage, instruction, Measurement { time_s: factor * row.time_s, ..row })
+        });
+        let slowed_s = time_s(&Profile::from_measurements(rows).map_err(wrong)?)?;
+        if slowed_s <= time_s(profile)? * (1.0 + NO_SLOWER) {
+            return Ok(None);
+        }
+        let fastest_s = frontier.points().next().map_or(slowed_s, |point| point.iteration_time_s);
+        let factor = (1e3 * slowed_s / fastest_s).floor() / 1e3;
+        let straggler = Straggler::new(factor.max(1.0)).map_err(wrong)?;
+        let stages: Vec<u32> = slow.keys().copied().collect();
+        Ok(Some((straggler, self.plan_for(straggler, number)?.keeping(own, &stages))))
+    }
+
+    /// What the instructions of every stage should take.
+    #[must_use]
+    pub fn times(&self) -> Vec<Arc<StageTimes>> {
+        StageTimes::of(self.frontier.pipeline().profile())
+    }
+
     /// Checks that a job could run its plans.
     ///
     /// # Errors
@@ -99,6 +146,7 @@ impl Job {
         let frontier = JobFrontier::read(label, bytes, most)?;
         let mut members = self.members();
         frontier.check(self, &members)?;
+        self.expect(frontier.times());
         members.frontier = Some(Arc::new(frontier));
         Ok(members.frontier_status().unwrap_or_default())
     }
@@ -116,6 +164,7 @@ impl Members {
             fastest_s: ends(frontier.points().next()),
             slowest_s: ends(frontier.points().last()),
             straggler: self.straggler.as_ref().map(|answered| answered.straggler.factor()),
+            auto: self.auto,
         })
     }
 }

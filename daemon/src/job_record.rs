@@ -11,7 +11,7 @@ use crate::fit::{JobPlan, Misfit, Planned};
 use crate::job::{Job, JobKey};
 use crate::lease::Session;
 use crate::monotonic::now_ns;
-use crate::straggler::Answered;
+use crate::straggler::{Answered, SlowStages};
 use crate::swap::Swap;
 
 /// Whatever the last daemon had room for: the frontier was checked when it was loaded.
@@ -34,6 +34,8 @@ pub struct JobRecord {
     frontier: Option<String>,
     #[serde(default)]
     straggler: Option<StragglerRecord>,
+    #[serde(default)]
+    auto: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,6 +43,8 @@ pub struct JobRecord {
 struct StragglerRecord {
     factor: f64,
     before: Option<PlanRecord>,
+    #[serde(default)]
+    found: SlowStages,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -74,6 +78,7 @@ impl JobRecord {
         let (swaps, trial) = (members.swaps.clone(), members.trial);
         let frontier = members.frontier.as_ref().map(|frontier| frontier.label.clone());
         let straggler = members.straggler.clone();
+        let auto = members.auto;
         drop(members);
         // Nobody will measure on: the next daemon brings a job in a trial to default clocks.
         let stays = |swap: &Swap| trial != Some(swap.number);
@@ -85,6 +90,7 @@ impl JobRecord {
             swaps: swaps.iter().map(|swap| SwapRecord::of(swap, stays(swap))).collect(),
             frontier,
             straggler: straggler.as_ref().map(StragglerRecord::of),
+            auto,
         })
     }
 
@@ -132,6 +138,7 @@ impl JobRecord {
         }
         let answered = |record: StragglerRecord| record.restore(self.pp_degree);
         job.members().straggler = self.straggler.map(answered).transpose()?.flatten();
+        job.members().auto = self.auto;
         Ok(job)
     }
 }
@@ -139,13 +146,14 @@ impl JobRecord {
 impl StragglerRecord {
     fn of(answered: &Answered) -> Self {
         let before = answered.before.as_deref().map(PlanRecord::of);
-        Self { factor: answered.straggler.factor(), before }
+        Self { factor: answered.straggler.factor(), before, found: answered.found.clone() }
     }
 
     /// None if it says nothing that could be.
     fn restore(self, pp_degree: u32) -> Result<Option<Answered>, Misfit> {
         let before = self.before.map(|plan| plan.restore(pp_degree)).transpose()?;
-        Ok(Straggler::new(self.factor).ok().map(|straggler| Answered { straggler, before }))
+        let found = self.found;
+        Ok(Straggler::new(self.factor).ok().map(|straggler| Answered { straggler, before, found }))
     }
 }
 

@@ -9,6 +9,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use pfo_protocol::Unit;
 
 use crate::measure::Measured;
+use crate::own_times::PublishedTimes;
 use crate::record::ring::Tap;
 
 /// In the place of a step, that another daemon knew.
@@ -39,6 +40,8 @@ pub struct Progress {
     pub instruction_ns: AtomicU64,
     /// Nanoseconds of these at another clock than planned.
     pub off_plan_ns: AtomicU64,
+    /// What they took and should have taken, as far as that is known.
+    pub own_times: PublishedTimes,
     /// Set calls made to the driver.
     pub set_calls: AtomicU64,
     /// Nanoseconds that they took.

@@ -20,9 +20,11 @@ use crate::journal;
 use crate::lease::{Ending, Session};
 use crate::measure::Measured;
 use crate::monotonic::{computed_ns, now_ns};
+use crate::own_times::OwnTimes;
 use crate::pace::{Pace, Room};
 use crate::progress::Progress;
 use crate::record::ring::Observed;
+use crate::stage_times::{Late, StageTimes};
 use crate::swap::Swap;
 
 /// Room for what a rank sends while the driver is busy for a few milliseconds.
@@ -60,6 +62,7 @@ struct JustFinished {
     instructions: u64,
     took_ns: u64,
     off_plan_ns: u64,
+    own_times: OwnTimes,
 }
 
 /// A rank and its GPU, while its session lasts.
@@ -72,6 +75,9 @@ pub struct Rank {
     /// The change that there was no room for and that is counted already.
     skipped: Option<Mhz>,
     clocks: Clocks,
+    /// What was locked before the clock that is locked now.
+    clock_before: Option<Mhz>,
+    times: Option<Arc<StageTimes>>,
     cursor: Cursor,
     plan: Option<Arc<JobPlan>>,
     swap: u64,
@@ -108,6 +114,8 @@ impl Rank {
             pace: Pace::new(rules.changes_per_second),
             skipped: None,
             clocks,
+            clock_before: None,
+            times: None,
             cursor: Cursor::default(),
             plan: None,
             swap: 0,
@@ -243,6 +251,7 @@ impl Rank {
                 self.session.progress.begin_step(step);
                 self.take_up_rules();
                 self.take_up_swap(step);
+                self.take_up_times();
                 self.begun.steps += 1;
                 self.begun.at_ns = event.client_ns;
                 self.units.clear();
@@ -304,6 +313,14 @@ impl Rank {
         }
     }
 
+    fn take_up_times(&mut self) {
+        let newest = self.job.times();
+        let own = newest.as_ref().and_then(|times| times.get(self.stage as usize));
+        if own.map(Arc::as_ptr) != self.times.as_ref().map(Arc::as_ptr) {
+            self.times = own.cloned();
+        }
+    }
+
     /// Asks the driver for the newest clock, if it is another one.
     ///
     /// Fails only if the GPU is gone. What the driver refuses otherwise is not asked for again
@@ -353,6 +370,7 @@ impl Rank {
         match affordable {
             Some(mhz) if affordable != locked => {
                 self.pace.spend(now_ns);
+                self.clock_before = locked;
                 self.clocks.lock_sm(mhz)
             }
             _ => Ok(()),
@@ -371,22 +389,29 @@ impl Rank {
     }
 
     fn count_finished(&mut self, finished: Finished) {
-        let Finished { planned: Some(planned), astray: false, began_ns, ended_ns, .. } = finished
+        let Finished { planned: Some(planned), astray: false, unit, began_ns, ended_ns } = finished
         else {
             return;
         };
         let took_ns = ended_ns.saturating_sub(began_ns);
-        let off_ns = match self.clocks.locked() {
-            Some((mhz, accepted_ns)) if mhz == planned => {
-                (accepted_ns + self.rules.settle_ns).saturating_sub(began_ns).min(took_ns)
-            }
-            _ => took_ns,
+        let accepted_ns = match self.clocks.locked() {
+            Some((mhz, accepted_ns)) if mhz == planned => Some(accepted_ns),
+            _ => None,
         };
+        let off_ns = accepted_ns.map_or(took_ns, |accepted_ns| {
+            (accepted_ns + self.rules.settle_ns).saturating_sub(began_ns).min(took_ns)
+        });
+        let late = Late { ns: off_ns, clock: self.clock_before };
+        let times = self.times.as_ref().filter(|_| accepted_ns.is_some());
+        let should_ns = times.and_then(|times| times.should_take(unit.instruction, planned, late));
         let sum = &mut self.just_finished;
         sum.instructions += 1;
         // The times are the peer's word, and may be anything.
         sum.took_ns = sum.took_ns.wrapping_add(took_ns);
         sum.off_plan_ns = sum.off_plan_ns.wrapping_add(off_ns);
+        if let Some(should_ns) = should_ns {
+            sum.own_times.add(unit.instruction, took_ns, should_ns);
+        }
     }
 
     /// Everything that could wait until the clock was set.
@@ -394,12 +419,13 @@ impl Rank {
         // So that no read makes it grow on the way to the driver.
         self.units.reserve(MOST_EVENTS_READ.min(REMEMBERED_UNITS - self.units.len()));
         if self.just_finished.instructions > 0 {
-            let JustFinished { instructions, took_ns, off_plan_ns } =
+            let JustFinished { instructions, took_ns, off_plan_ns, own_times } =
                 std::mem::take(&mut self.just_finished);
             let progress = self.progress();
             progress.instructions.fetch_add(instructions, Relaxed);
             progress.instruction_ns.fetch_add(took_ns, Relaxed);
             progress.off_plan_ns.fetch_add(off_plan_ns, Relaxed);
+            progress.own_times.add(&own_times);
         }
         if std::mem::take(&mut self.step_ended) {
             self.remember_whole_step();

@@ -94,7 +94,7 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
                 uid = peer.uid, pid = peer.pid, job = %job.key.name,
                 "loaded frontier {}", loaded.label
             );
-            Ok(Decision::Answer(Response::FrontierLoaded(loaded)))
+            Ok(Decision::Answer(Response::Frontier(loaded)))
         }
         Request::Straggler { job, slowdown, wait: _ } => {
             let job = select(node, authority, peer, &job, change_plan)?;
@@ -103,6 +103,12 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
                 None => job.straggler_is_over()?,
             };
             Ok(begun(node, peer, &job, swap))
+        }
+        Request::StragglerAuto { job, on } => {
+            let job = select(node, authority, peer, &job, change_plan)?;
+            let frontier = job.answer_by_itself(on)?;
+            node.jobs.keep(&job);
+            Ok(Decision::Answer(Response::Frontier(frontier)))
         }
         Request::ClocksReset { gpu, all } => {
             authority.authorize(peer, Action::ResetClocks)?;

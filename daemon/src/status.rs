@@ -98,11 +98,12 @@ fn job_status(job: &Job) -> JobStatus {
         plan: members.current().map(|plan| plan.status()),
         loaded: members.loaded.as_ref().map(|plan| plan.status()),
         frontier: members.frontier_status(),
+        drift: members.drift.clone(),
         swap_at_step: under_way.map(|swap| swap.step()),
         measured_for_s: members.measured_since.map_or(0.0, |since| since.elapsed().as_secs_f64()),
         energy_j: members.ended_energy_j + energy,
         windows: windows(&members),
-        ranks: members.ranks.values().map(rank_status).collect(),
+        ranks: members.ranks.values().map(|member| rank_status(member, &members.slow)).collect(),
     }
 }
 
@@ -110,7 +111,7 @@ fn energy_j(member: &Member) -> f64 {
     member.session.progress.measured.load().energy_j
 }
 
-fn rank_status(member: &Member) -> RankStatus {
+fn rank_status(member: &Member, slow: &BTreeMap<u32, f64>) -> RankStatus {
     let progress = &member.session.progress;
     let seconds = |ns: u64| ns as f64 / 1e9;
     let plan = progress.plan.load(Relaxed);
@@ -131,6 +132,7 @@ fn rank_status(member: &Member) -> RankStatus {
         instructions: progress.instructions.load(Relaxed),
         instruction_s: seconds(progress.instruction_ns.load(Relaxed)),
         off_plan_s: seconds(progress.off_plan_ns.load(Relaxed)),
+        slow: slow.get(&member.hello.position.rank).copied(),
         clock_changes: set_calls,
         skipped_changes: progress.skipped_changes.load(Relaxed),
         set_call_mean_us: set_call_ns as f64 / 1e3 / set_calls.max(1) as f64,

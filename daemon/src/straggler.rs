@@ -1,14 +1,18 @@
 //! What a job runs while a straggler makes it wait: the plan of its frontier that takes the straggler's
 //! time, and afterwards again what it ran before.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pfo_planner::Straggler;
-use pfo_protocol::{Refusal, RefusalCode};
+use pfo_protocol::{FrontierStatus, Refusal, RefusalCode};
 
 use crate::fit::JobPlan;
 use crate::job::Job;
 use crate::swap::Swap;
+
+/// The stages whose instructions take longer than they should, each with the share by which they do.
+pub type SlowStages = BTreeMap<u32, f64>;
 
 /// A straggler that the job runs a plan for.
 #[derive(Clone, Debug)]
@@ -17,6 +21,8 @@ pub struct Answered {
     pub straggler: Straggler,
     /// What the job ran before; none is default clocks.
     pub before: Option<Arc<JobPlan>>,
+    /// The stages that the daemon found slow by itself; none if somebody told it of the straggler.
+    pub found: SlowStages,
 }
 
 impl Job {
@@ -26,13 +32,7 @@ impl Job {
     /// If no frontier is loaded, its plan does not fit, or the ranks are just taking up another swap.
     pub fn answer_straggler(&self, straggler: Straggler) -> Result<Arc<Swap>, Refusal> {
         let mut members = self.members();
-        let frontier = members.frontier.clone().ok_or_else(|| {
-            Refusal::new(
-                RefusalCode::NoPlan,
-                format!("no frontier is loaded for job {}", self.key.name),
-                "load the file that `pfoctl plan optimize` wrote with `pfoctl plan load`",
-            )
-        })?;
+        let frontier = members.frontier.clone().ok_or_else(|| self.no_frontier())?;
         let number = members.plans_made + 1;
         let plan = frontier.plan_for(straggler, number)?;
         let before = match &members.straggler {
@@ -41,8 +41,65 @@ impl Job {
         };
         let swap = self.begin_swap(&mut members, Some(Arc::new(plan)), 0)?;
         members.plans_made = number;
-        members.straggler = Some(Answered { straggler, before });
+        members.straggler = Some(Answered { straggler, before, found: SlowStages::new() });
         Ok(swap)
+    }
+
+    /// Begins the swap that slow stages call for, if any does: to the plan in which all others take their
+    /// time, or back. A straggler that somebody told of is left to whoever did.
+    ///
+    /// # Errors
+    /// If the frontier has no plan for it, or the ranks are just taking up another swap.
+    pub fn answer_slow_stages(&self, slow: &SlowStages) -> Result<Option<Arc<Swap>>, Refusal> {
+        let mut members = self.members();
+        let answered = members.straggler.clone();
+        if answered.as_ref().is_some_and(|answered| answered.found.is_empty()) {
+            return Ok(None);
+        }
+        let own = match &answered {
+            Some(answered) => answered.before.clone(),
+            None => members.current().cloned(),
+        };
+        let (Some(own), Some(frontier)) = (own, members.frontier.clone()) else {
+            return Ok(None);
+        };
+        let number = members.plans_made + 1;
+        match frontier.plan_for_slow(&own, slow, number)? {
+            Some((straggler, plan)) => {
+                let swap = self.begin_swap(&mut members, Some(Arc::new(plan)), 0)?;
+                members.plans_made = number;
+                let (before, found) = (Some(own), slow.clone());
+                members.straggler = Some(Answered { straggler, before, found });
+                Ok(Some(swap))
+            }
+            None if answered.is_some() => {
+                let swap = self.begin_swap(&mut members, Some(own), 0)?;
+                members.straggler = None;
+                Ok(Some(swap))
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn no_frontier(&self) -> Refusal {
+        Refusal::new(
+            RefusalCode::NoPlan,
+            format!("no frontier is loaded for job {}", self.key.name),
+            "load the file that `pfoctl plan optimize` wrote with `pfoctl plan load`",
+        )
+    }
+
+    /// Says whether the daemon is to answer slow stages by itself.
+    ///
+    /// # Errors
+    /// If no frontier is loaded.
+    pub fn answer_by_itself(&self, on: bool) -> Result<FrontierStatus, Refusal> {
+        let mut members = self.members();
+        members.auto = on;
+        members.frontier_status().ok_or_else(|| {
+            members.auto = false;
+            self.no_frontier()
+        })
     }
 
     /// Begins a swap back to what the job ran before the straggler.
@@ -115,6 +172,45 @@ mod tests {
         let job = job();
         job.answer_straggler(straggler(1.5)).unwrap();
         assert!(job.straggler_is_over().unwrap().plan.is_none());
+    }
+
+    fn slow(share: f64) -> SlowStages {
+        SlowStages::from([(1, share)])
+    }
+
+    fn clocks(swap: &Swap) -> Vec<Vec<u32>> {
+        let stages = swap.plan.as_ref().unwrap().stages().iter();
+        stages.map(|stage| stage.iter().map(|planned| planned.mhz.0).collect()).collect()
+    }
+
+    #[test]
+    fn other_stages_take_the_time_of_a_slow_one_which_keeps_its_clocks_until_it_is_over() {
+        let job = Job::new(JobKey { uid: 7, name: "j".parse().unwrap() }, 2);
+        job.load_frontier("f".into(), &frontier(2), 2000).unwrap();
+        job.answer_straggler(Straggler::NONE).unwrap();
+        job.members().straggler = None;
+        assert!(job.answer_slow_stages(&slow(0.0)).unwrap().is_none(), "nobody waits");
+        // Of the four instructions in a row of two stages, two take 2 s instead of 1 s.
+        let answer = job.answer_slow_stages(&slow(1.0)).unwrap().unwrap();
+        assert_eq!(job.members().straggler.as_ref().unwrap().straggler, straggler(1.5));
+        let [first, second] = &clocks(&answer)[..] else { panic!() };
+        assert_eq!((&second[..], &first[..]), (&[1410, 1410][..], &[900, 900][..]));
+        let answer = job.answer_slow_stages(&slow(0.5)).unwrap().unwrap();
+        assert_eq!(job.members().straggler.as_ref().unwrap().straggler, straggler(1.25));
+        assert_eq!(clocks(&answer)[1], [1410, 1410]);
+        let over = job.answer_slow_stages(&SlowStages::new()).unwrap().unwrap();
+        assert_eq!(clocks(&over), [[1410, 1410], [1410, 1410]]);
+        assert!(job.members().straggler.is_none());
+        assert!(job.answer_slow_stages(&SlowStages::new()).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_straggler_that_somebody_told_of_is_left_alone() {
+        let job = job();
+        job.answer_straggler(straggler(1.5)).unwrap();
+        let slow = SlowStages::from([(0, 1.0)]);
+        assert!(job.answer_slow_stages(&slow).unwrap().is_none());
+        assert_eq!(job.members().straggler.as_ref().unwrap().straggler, straggler(1.5));
     }
 
     #[test]

@@ -26,8 +26,8 @@ pub use session::{
     Closing, ClosingReason, Hello, RankPosition, Refusal, RefusalCode, Unsupported, Welcome,
 };
 pub use status::{
-    ConfigStatus, DaemonStatus, FrontierStatus, GpuStatus, Holder, JobStatus, PlanStatus,
-    RankStatus, Status, Window,
+    ConfigStatus, DaemonStatus, DriftStatus, DriftedInstruction, FrontierStatus, GpuStatus, Holder,
+    JobStatus, PlanStatus, RankStatus, Status, Window,
 };
 pub use trial::{
     LeftOut, TrialLength, TrialRank, TrialResult, TrialRow, TrialRun, TrialStep, WaitPower,

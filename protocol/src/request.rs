@@ -116,6 +116,13 @@ pub enum Request {
         /// changes to default clocks.
         keep: bool,
     },
+    /// Whether the daemon is to answer stragglers that it finds itself.
+    StragglerAuto {
+        /// The job.
+        job: JobSelector,
+        /// Whether it is.
+        on: bool,
+    },
 }
 
 /// The leases that are meant.
@@ -176,8 +183,8 @@ pub enum Response {
     Revoked(Vec<LeaseStatus>),
     /// To [`Request::LeaseAllow`], the revocations that were lifted.
     Allowed(Vec<RevocationStatus>),
-    /// To [`Request::FrontierLoad`].
-    FrontierLoaded(FrontierStatus),
+    /// To [`Request::FrontierLoad`] and [`Request::StragglerAuto`].
+    Frontier(FrontierStatus),
     /// To [`Request::Trial`], when it is over.
     Trial(Box<TrialResult>),
     /// To [`Request::TrialsEnd`], what the job runs from now on or changes to.

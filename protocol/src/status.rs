@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::instruction::Instruction;
 use crate::name::{GpuUuid, JobName, PciBusId};
 
 /// Everything that `pfoctl status` shows.
@@ -107,6 +108,8 @@ pub struct JobStatus {
     pub loaded: Option<PlanStatus>,
     /// The frontier that is loaded for stragglers.
     pub frontier: Option<FrontierStatus>,
+    /// How far what is measured is from what the plan predicts, if it is too far.
+    pub drift: Option<DriftStatus>,
     /// The step at which a swap that is under way takes place.
     pub swap_at_step: Option<u64>,
     /// Seconds since measuring began: with the first rank of the job, or of a daemon that was restarted.
@@ -147,6 +150,31 @@ pub struct FrontierStatus {
     pub slowest_s: f64,
     /// How many times the fastest iteration the straggler's takes that the job runs a plan for.
     pub straggler: Option<f64>,
+    /// Whether the daemon answers ranks that it finds slow.
+    pub auto: bool,
+}
+
+/// How far what a job measures is from what its plan predicts. Shares are of what was predicted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DriftStatus {
+    /// By which share steps take longer, negative if they take less.
+    pub time: f64,
+    /// By which share they take more energy, negative if they take less; none if not every stage is on this
+    /// node.
+    pub energy: Option<f64>,
+    /// The instructions whose own time is too far from the profile, as far as that is known.
+    pub instructions: Vec<DriftedInstruction>,
+}
+
+/// An instruction that takes another time than was profiled.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DriftedInstruction {
+    /// The stage.
+    pub stage: u32,
+    /// The kind.
+    pub instruction: Instruction,
+    /// By which share it takes longer, negative if it takes less.
+    pub time: f64,
 }
 
 /// The measured part of a job's life under one plan (or none). The step in which a plan is taken up is
@@ -198,6 +226,8 @@ pub struct RankStatus {
     /// Seconds of these that ran at another clock than planned, as far as the daemon can tell: until
     /// the driver's set call returned and the configured settling time was over.
     pub off_plan_s: f64,
+    /// By which share its instructions take longer than was profiled, if they do for several steps.
+    pub slow: Option<f64>,
     /// Clock changes asked of the driver.
     pub clock_changes: u64,
     /// Clock changes not asked of the driver, because there had been too many in a second. The GPU was

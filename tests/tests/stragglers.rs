@@ -2,9 +2,10 @@
 
 use std::process::Command;
 
+use nvidia_ml::units::Milliwatts;
 use pfo_tests::identity::Identity;
 use pfo_tests::needs_root;
-use pfo_tests::node::Node;
+use pfo_tests::node::{Node, Setup};
 use pfo_tests::programs::program;
 use pfo_tests::ran::Ran;
 use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
@@ -16,13 +17,22 @@ fn run(command: &mut Command) {
 }
 
 /// The frontier of what the simulated training runs, in a file that everybody may read.
-fn frontier(node: &Node) -> String {
+fn frontier(node: &Node, time_scale: &str) -> String {
     let profile = node.directory().join("profile.csv");
     let frontier = node.directory().join("a40.frontier");
     let stages = STAGES.to_string();
     let microbatches = MICROBATCHES.to_string();
     let mut command = Command::new(program("pfo-sim"));
-    command.args(["profile", "--gpu", "A40", "--stages", &stages, "--time-scale", "0.02", "-o"]);
+    command.args([
+        "profile",
+        "--gpu",
+        "A40",
+        "--stages",
+        &stages,
+        "--time-scale",
+        time_scale,
+        "-o",
+    ]);
     run(command.arg(&profile));
     let mut command = Command::new(program("pfoctl"));
     command.args(["plan", "optimize", "--p2p-power", "70", "--microbatches", &microbatches]);
@@ -38,7 +48,7 @@ fn plan(node: &Node) -> Option<String> {
 fn a_job_takes_a_stragglers_time_at_one_step_and_then_its_own_again() {
     let mut node = Node::start();
     let user = Identity::trainer();
-    let frontier = frontier(&node);
+    let frontier = frontier(&node, "0.02");
     let training = Training::start(&node, JOB, &user, &[]);
     training.until_leased(&node);
     training.until_step(&node, 1);
@@ -81,5 +91,68 @@ fn nobody_answers_stragglers_of_another_users_job() {
     let own = node.job(JOB).uid.to_string();
     let refused = node.pfoctl(&other, &["job", "straggler", JOB, "1.2", "--user", &own]);
     assert!(refused.stderr.contains("another user's job"), "{refused:?}");
+    training.stop();
+}
+
+#[test]
+fn a_rank_that_a_power_limit_holds_back_is_found_and_answered_until_it_is_over() {
+    // Much, so that no other load on this machine is taken for a slow rank.
+    let rules = "[watch]\nslow_percent = 25\nsteps = 3\ndrift_percent = 20";
+    let node = Node::start_with(&Setup { rules, ..Setup::default() });
+    let user = Identity::trainer();
+    let frontier = frontier(&node, "0.1");
+    let training = Training::start(&node, JOB, &user, &["--time-scale", "0.1"]);
+    training.until_leased(&node);
+    training.until_step(&node, 1);
+    let fastest = node.directory().join("fastest.json");
+    let mut command = Command::new(program("pfoctl"));
+    run(command.args(["plan", "export", &frontier, "--deadline", "fastest", "-o"]).arg(&fastest));
+    let fastest = fastest.to_str().unwrap();
+    let _ = node.pfoctl(&user, &["plan", "swap", JOB, fastest, "--wait"]).printed();
+    let _ = node.pfoctl(&user, &["plan", "load", JOB, &frontier]).printed();
+    let _ = node.pfoctl(&user, &["job", "straggler", JOB, "--auto"]).printed();
+
+    node.machine.gpu(1).cap_power(Some(Milliwatts(120_000))).unwrap();
+    let slow = || node.job(JOB).ranks.iter().map(|rank| rank.slow.is_some()).collect::<Vec<_>>();
+    node.until_is("the slow rank", &vec![false, true, false, false], slow);
+    let straggler = || node.job(JOB).frontier.and_then(|frontier| frontier.straggler);
+    node.until_so("the answer", || straggler().is_some_and(|factor| factor > 1.1));
+    let answer = node.job(JOB).plan.unwrap();
+    assert!(answer.label.starts_with("a40.frontier at 1."), "{answer:?}");
+    let attention = node.pfoctl(&user, &["status"]).printed();
+    assert!(attention.contains("longer than was profiled"), "{attention}");
+    let step = node.job(JOB).ranks.iter().filter_map(|rank| rank.step).max().unwrap();
+    training.until_step(&node, step + 20);
+    assert_eq!(node.job(JOB).plan.unwrap().number, answer.number, "it goes to and fro");
+
+    node.machine.gpu(1).cap_power(None).unwrap();
+    node.until_is("the end of the answer", &None, straggler);
+    node.until_is("the plan of before", &Some("fastest.json".to_owned()), || plan(&node));
+    node.until_is("no slow rank", &vec![false; 4], slow);
+    let log = node.log();
+    assert_eq!(log.matches("longer than was profiled").count(), 1, "{log}");
+    assert_eq!(log.matches("as long again as was profiled").count(), 1, "{log}");
+    training.stop();
+}
+
+#[test]
+fn steps_that_leave_the_prediction_are_told_with_their_instructions() {
+    let rules = "[watch]\ndrift_percent = 20";
+    let node = Node::start_with(&Setup { rules, ..Setup::default() });
+    let user = Identity::trainer();
+    let frontier = frontier(&node, "0.1");
+    // Half as slow again as what was profiled.
+    let training = Training::start(&node, JOB, &user, &["--time-scale", "0.15"]);
+    training.until_leased(&node);
+    training.until_step(&node, 1);
+    let _ = node.pfoctl(&user, &["plan", "load", JOB, &frontier]).printed();
+    let _ = node.pfoctl(&user, &["job", "straggler", JOB, "1.0", "--wait"]).printed();
+    let drift = node.until("the drift", || node.job(JOB).drift.ok_or("none".to_owned()));
+    assert!((0.4..0.8).contains(&drift.time), "{drift:?}");
+    assert!(drift.energy.is_some_and(|energy| (0.4..0.8).contains(&energy)), "{drift:?}");
+    assert_eq!(drift.instructions.len(), 8, "{drift:?}");
+    let status = node.pfoctl(&user, &["status"]).printed();
+    assert!(status.contains("off its plan's prediction"), "{status}");
+    assert!(node.log().contains("forward of stage 3 by +"), "{}", node.log());
     training.stop();
 }

@@ -90,7 +90,7 @@ impl Load {
         let (label, frontier) = (file.label, file.bytes);
         let request = Request::FrontierLoad { job: self.job.selector(), label, frontier };
         let loaded: FrontierStatus = match connection.ask(request)? {
-            Response::FrontierLoaded(loaded) => loaded,
+            Response::Frontier(loaded) => loaded,
             other => return Err(connection.other_answer(&format!("{other:?}"))),
         };
         if self.json {

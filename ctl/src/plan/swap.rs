@@ -55,7 +55,7 @@ pub(crate) struct AnswerArguments {
     #[arg(long)]
     wait: bool,
 
-    /// Print JSON: the plan, the step, how many ranks take part and how many have changed
+    /// Print JSON: what is told otherwise, field by field
     #[arg(long)]
     json: bool,
 }
@@ -93,6 +93,11 @@ impl AnswerArguments {
     /// Whether to wait until every rank has changed.
     pub(crate) fn wait(&self) -> bool {
         self.wait
+    }
+
+    /// Whether to answer as JSON.
+    pub(crate) fn json(&self) -> bool {
+        self.json
     }
 
     /// Asks for a swap and tells what came of it.

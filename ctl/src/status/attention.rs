@@ -1,7 +1,8 @@
 //! What needs somebody's attention, in sentences: tables have no room for reasons.
 
-use pfo_protocol::Status;
+use pfo_protocol::{DriftStatus, DriftedInstruction, Status};
 
+use super::quantity::{change, percent};
 use super::table::heading;
 use crate::output::Look;
 use crate::text::harmless;
@@ -56,8 +57,13 @@ fn of_jobs(status: &Status, user: &dyn Fn(u32) -> String) -> Vec<String> {
             let number = plan.number;
             points.push(format!("{name}: plan {number} is suspended: {why}"));
         }
+        points.extend(job.drift.as_ref().map(|drift| format!("{name}: {}", drifted(drift))));
         for rank in &job.ranks {
             let name = format!("{name}, rank {}", rank.rank);
+            if let Some(slow) = rank.slow {
+                let by = percent(slow);
+                points.push(format!("{name}: its instructions take {by} longer than was profiled"));
+            }
             if let Some(problem) = &rank.problem {
                 points.push(format!("{name}: {problem}"));
             }
@@ -71,4 +77,37 @@ fn of_jobs(status: &Status, user: &dyn Fn(u32) -> String) -> Vec<String> {
         }
     }
     points
+}
+
+/// How far off the prediction, and what of it.
+fn drifted(drift: &DriftStatus) -> String {
+    let mut text = format!("off its plan's prediction: {} time", change(drift.time));
+    if let Some(energy) = drift.energy {
+        text += &format!(", {} energy a step", change(energy));
+    }
+    for DriftedInstruction { stage, instruction, time } in &drift.instructions {
+        text += &format!("; {instruction} of stage {stage} {}", change(*time));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::Instruction;
+
+    use super::*;
+
+    #[test]
+    fn a_drift_is_told_with_its_shares_and_instructions() {
+        let (stage, instruction) = (2, Instruction::Backward);
+        let drift = DriftStatus {
+            time: 0.12,
+            energy: Some(-0.061),
+            instructions: vec![DriftedInstruction { stage, instruction, time: 0.3 }],
+        };
+        assert_eq!(
+            drifted(&drift),
+            "off its plan's prediction: +12.0 % time, -6.1 % energy a step; backward of stage 2 +30.0 %"
+        );
+    }
 }

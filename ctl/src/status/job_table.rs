@@ -58,7 +58,8 @@ fn for_stragglers(frontier: &FrontierStatus) -> String {
     let answered = frontier
         .straggler
         .map_or_else(String::new, |factor| format!("; the job takes the time of one of {factor}x"));
-    described_frontier(frontier) + &answered
+    let auto = if frontier.auto { "; slow ranks are answered" } else { "" };
+    described_frontier(frontier) + &answered + auto
 }
 
 /// The steps that the ranks are in; neighbours in a pipeline are rarely in the same one.
@@ -98,6 +99,7 @@ mod tests {
             plan: None,
             loaded: None,
             frontier: None,
+            drift: None,
             swap_at_step: None,
             measured_for_s: 7500.0,
             energy_j: 0.0,
@@ -132,11 +134,12 @@ mod tests {
             fastest_s: 2.5,
             slowest_s: 3.25,
             straggler: Some(1.2),
+            auto: true,
         };
         let job = JobStatus { frontier: Some(frontier), ..job() };
         let text = render(&[job], &|_| "root".to_owned(), Look::default());
         assert!(text.contains("a100.frontier (200 plans, predicted 2.500 s to 3.250 s"), "{text}");
-        assert!(text.contains("time of one of 1.2x"), "{text}");
+        assert!(text.contains("time of one of 1.2x; slow ranks are answered"), "{text}");
     }
 
     #[test]

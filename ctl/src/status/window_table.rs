@@ -107,6 +107,7 @@ mod tests {
             plan: None,
             loaded: None,
             frontier: None,
+            drift: None,
             swap_at_step: None,
             measured_for_s: 7500.0,
             energy_j: 0.0,

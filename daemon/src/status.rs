@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pfo_protocol::{DaemonStatus, GpuStatus, JobStatus, RankStatus, Status, Window};
+use pfo_protocol::{DaemonStatus, GpuStatus, JobStatus, MeasuredBy, RankStatus, Status, Window};
 
 use crate::driver::Gpu;
-use crate::job::{Job, Member, Members};
+use crate::job::{Job, Measurer, Member, Members};
 use crate::measure::{RankWindow, RankWindows};
 use crate::monotonic::now_ns;
 use crate::node::Node;
@@ -99,6 +99,7 @@ fn job_status(job: &Job) -> JobStatus {
         loaded: members.loaded.as_ref().map(|plan| plan.status()),
         frontier: members.frontier_status(),
         drift: members.drift.clone(),
+        measured_by: members.measured_by.map(|Measurer { uid, pid, .. }| MeasuredBy { uid, pid }),
         swap_at_step: under_way.map(|swap| swap.step()),
         measured_for_s: members.measured_since.map_or(0.0, |since| since.elapsed().as_secs_f64()),
         energy_j: members.ended_energy_j + energy,

@@ -27,7 +27,7 @@ pub use session::{
 };
 pub use status::{
     ConfigStatus, DaemonStatus, DriftStatus, DriftedInstruction, FrontierStatus, GpuStatus, Holder,
-    JobStatus, PlanStatus, RankStatus, Status, Window,
+    JobStatus, MeasuredBy, PlanStatus, RankStatus, Status, Window,
 };
 pub use trial::{
     LeftOut, TrialLength, TrialRank, TrialResult, TrialRow, TrialRun, TrialStep, WaitPower,

@@ -110,6 +110,8 @@ pub struct JobStatus {
     pub frontier: Option<FrontierStatus>,
     /// How far what is measured is from what the plan predicts, if it is too far.
     pub drift: Option<DriftStatus>,
+    /// Who holds the job for measuring: until that is over, nobody else changes what it runs.
+    pub measured_by: Option<MeasuredBy>,
     /// The step at which a swap that is under way takes place.
     pub swap_at_step: Option<u64>,
     /// Seconds since measuring began: with the first rank of the job, or of a daemon that was restarted.
@@ -120,6 +122,15 @@ pub struct JobStatus {
     pub windows: Vec<Window>,
     /// The ranks on this node, in the order of their numbers.
     pub ranks: Vec<RankStatus>,
+}
+
+/// Somebody who holds a job for measuring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeasuredBy {
+    /// The user.
+    pub uid: u32,
+    /// The process.
+    pub pid: u32,
 }
 
 /// A plan as status shows it.

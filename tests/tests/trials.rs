@@ -86,12 +86,15 @@ fn while_a_job_is_held_for_measuring_nobody_else_changes_what_it_runs() {
         assert_eq!(refusal.code, RefusalCode::LimitReached);
         assert!(refusal.message.contains("holds job job for measuring"), "{refusal}");
     };
+    let by = node.job(JOB).measured_by.unwrap();
+    assert_eq!((by.uid, by.pid), (Identity::own().uid, std::process::id()));
     held(node.swap(JOB, SwapTarget::DefaultClocks).unwrap_err());
     held(node.control().trial(JOB, TrialRun::DefaultClocks, 1).unwrap_err());
     client.end_trials(JOB, false).unwrap();
     node.until("the job is free", || {
         node.control().trial(JOB, TrialRun::DefaultClocks, 1).map_err(|refusal| refusal.message)
     });
+    node.until_is("who measures", &None, || node.job(JOB).measured_by);
     training.stop();
 }
 

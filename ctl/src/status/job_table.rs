@@ -1,6 +1,6 @@
 //! The jobs: what each one runs, how far it is, and what it used.
 
-use pfo_protocol::{FrontierStatus, JobStatus, PlanStatus};
+use pfo_protocol::{FrontierStatus, JobStatus, MeasuredBy, PlanStatus};
 
 use super::plan_text::{described, described_frontier, name, prediction};
 use super::quantity::joules;
@@ -36,6 +36,11 @@ pub(crate) fn render(jobs: &[JobStatus], user: &dyn Fn(u32) -> String, look: Loo
     }
     let mut text = heading("Jobs", look) + &table.render();
     for job in jobs {
+        if let Some(MeasuredBy { uid, pid }) = job.measured_by {
+            let (owner, by) = (user(job.uid), user(uid));
+            let line = format!("Process {pid} of {by} measures job {} of {owner}", job.job);
+            text += &format!("{}\n", harmless(&line));
+        }
         if let Some(plan) = waiting_plan(job) {
             let line =
                 format!("Loaded for job {} of {}: {}", job.job, user(job.uid), described(plan));
@@ -76,6 +81,7 @@ fn state(job: &JobStatus) -> Cell {
         (Some(step), false) => Cell::text(format!("swap at step {step}")).tone(Tone::Notable),
         (None, true) => Cell::text("suspended").tone(Tone::Bad),
         (None, false) if job.ranks.is_empty() => Cell::text("no rank here"),
+        (None, false) if job.measured_by.is_some() => Cell::text("measured").tone(Tone::Notable),
         (None, false) => Cell::text("running"),
     }
 }
@@ -100,6 +106,7 @@ mod tests {
             loaded: None,
             frontier: None,
             drift: None,
+            measured_by: None,
             swap_at_step: None,
             measured_for_s: 7500.0,
             energy_j: 0.0,
@@ -116,6 +123,14 @@ mod tests {
             predicted_energy_j: None,
             suspended: suspended.map(str::to_owned),
         }
+    }
+
+    #[test]
+    fn who_measures_a_job_is_told() {
+        let measured_by = Some(MeasuredBy { uid: 7, pid: 4711 });
+        let job = JobStatus { measured_by, ..job() };
+        let text = render(&[job], &|uid| format!("user{uid}"), Look::default());
+        assert!(text.contains("Process 4711 of user7 measures job j of user0"), "{text}");
     }
 
     #[test]

@@ -108,6 +108,7 @@ mod tests {
             loaded: None,
             frontier: None,
             drift: None,
+            measured_by: None,
             swap_at_step: None,
             measured_for_s: 7500.0,
             energy_j: 0.0,

@@ -1,0 +1,155 @@
+//! What trials find of instructions and waits, against the tables that the simulated GPUs work by.
+//!
+//! The counter is refreshed every 20 ms. A simulated instruction takes a little longer than its table
+//! says, for its trainer sleeps until the time is over and is woken late, the later the busier the
+//! machine; its GPU draws power until then, so that time says more about the machine than about us.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::sleep;
+use std::time::Duration;
+
+use nvidia_ml::model::GpuModel;
+use nvidia_ml::units::Mhz;
+use nvidia_ml::work::built_in;
+use nvidia_ml::work::table::Kind;
+use pfo::{Instruction, RankDescription, Session};
+use pfo_protocol::{TrialResult, TrialRow, TrialRun};
+use pfo_tests::identity::Identity;
+use pfo_tests::machine::MachineSetup;
+use pfo_tests::node::{Node, Setup};
+use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+
+const JOB: &str = "job";
+const CLOCK: u32 = 1200;
+
+/// Of power, and so of energy at a given time: the promised 2 %.
+const POWER_LIMIT: f64 = 0.02;
+/// Of time, beside the late wake-up.
+const TIME_LIMIT: f64 = 0.005;
+/// How late a trainer may be woken, in the median.
+const WAKE_UP_S: f64 = 0.001;
+/// Of the power of waits, beside its standard error.
+const WAIT_LIMIT: f64 = 0.01;
+
+/// A trial at one clock of a training whose instructions take so many times what is built in.
+fn trial(time_scale: f64, steps: u32) -> TrialResult {
+    let machine = MachineSetup { gpus: "4xA100", set_latency_ms: 8, settle_ms: 15 };
+    let node = Node::start_with(&Setup { machine, ..Setup::default() });
+    let options = ["--time-scale", &time_scale.to_string()];
+    let training = Training::start(&node, JOB, &Identity::own(), &options);
+    training.until_leased(&node);
+    training.until_step(&node, 0);
+    let trial = node.control().trial(JOB, TrialRun::Uniform(CLOCK), steps).unwrap();
+    training.stop();
+    trial
+}
+
+/// Compares a trial with the tables; returns the time of the shortest instruction, in seconds.
+fn compare(trial: &TrialResult, time_scale: f64) -> f64 {
+    let facts = GpuModel::A100.facts();
+    let mut shortest_s = f64::INFINITY;
+    for rank in &trial.ranks {
+        let stage = built_in::stage(facts, rank.stage as usize, STAGES as usize).unwrap();
+        let stage = stage.scaled(time_scale);
+        assert_eq!(rank.rows.len(), 2, "{rank:?}");
+        for row in &rank.rows {
+            let work = match row.instruction {
+                Instruction::Forward => stage.of(Kind::Forward),
+                _ => stage.of(Kind::Backward),
+            };
+            let (time_s, power_w) = (work.time_s(Mhz(CLOCK)), work.curve().at(Mhz(CLOCK)).watts());
+            shortest_s = shortest_s.min(time_s);
+            assert_eq!(row.observed_mhz, Some(CLOCK.into()), "{row:?}");
+            assert_eq!(
+                row.count + row.left_out.settling,
+                trial.steps.len() as u64 * u64::from(MICROBATCHES)
+            );
+            let least_s = (1.0 - TIME_LIMIT) * time_s;
+            let most_s = (1.0 + TIME_LIMIT) * time_s + WAKE_UP_S;
+            assert!((least_s..most_s).contains(&row.time_median_s), "{time_s} s: {row:?}");
+            let found_w = row.energy_median_j.unwrap() / row.time_median_s;
+            let off = found_w / power_w - 1.0;
+            let error =
+                row.energy_sd_j.unwrap() / (row.count as f64).sqrt() / row.energy_mean_j.unwrap();
+            println!(
+                "rank {} {:>8}: {:+.2} % of {power_w:.1} W, error {:.2} %",
+                rank.rank,
+                row.instruction.name(),
+                100.0 * off,
+                100.0 * error
+            );
+            assert!(off.abs() <= POWER_LIMIT + 3.0 * error, "{power_w} W: {row:?}");
+        }
+        let [wait] = rank.waits[..] else { panic!("{rank:?}") };
+        let off = wait.power_w / facts.p2p_blocking_w - 1.0;
+        println!(
+            "rank {}    waits: {:+.2} %, error {:.2} %",
+            rank.rank,
+            100.0 * off,
+            100.0 * wait.power_error_w / wait.power_w
+        );
+        let limit = WAIT_LIMIT + 3.0 * wait.power_error_w / wait.power_w;
+        assert!(off.abs() <= limit, "{} W: {wait:?}", facts.p2p_blocking_w);
+    }
+    shortest_s
+}
+
+#[test]
+fn instructions_longer_and_shorter_than_the_counters_refresh_are_found_as_the_tables_have_them() {
+    for (time_scale, steps) in [(0.4, 12), (0.05, 80)] {
+        let shortest_s = compare(&trial(time_scale, steps), time_scale);
+        println!("shortest: {:.1} ms", 1e3 * shortest_s);
+    }
+}
+
+/// A replica of a pipeline of one stage, whose forwards take so long.
+fn replicate(node: &Node, dp_rank: u32, forward: Duration, stop: &AtomicBool) {
+    let session = Session::open(RankDescription {
+        job: Some(JOB.into()),
+        gpu: Some(pfo::Gpu::Uuid(node.machine.uuid(dp_rank as usize))),
+        socket: Some(node.socket()),
+        rank: dp_rank,
+        dp_rank,
+        dp_degree: 2,
+        setup_timeout: pfo_tests::wait::LONG,
+        ..RankDescription::default()
+    });
+    let session = session.unwrap();
+    while !stop.load(Relaxed) {
+        session.step_begin();
+        for microbatch in 0..3 {
+            session.instruction_begin(Instruction::Forward, microbatch);
+            sleep(forward);
+            session.instruction_end();
+        }
+        session.step_end();
+    }
+}
+
+#[test]
+fn every_replica_of_a_stage_has_rows_of_its_own() {
+    let node = Node::start();
+    let _computing = [node.machine.compute(0), node.machine.compute(1)];
+    let stop = AtomicBool::new(false);
+    let trial = std::thread::scope(|scope| {
+        for (dp_rank, forward_ms) in [(0, 5), (1, 30)] {
+            let (node, stop) = (&node, &stop);
+            scope.spawn(move || replicate(node, dp_rank, Duration::from_millis(forward_ms), stop));
+        }
+        node.until_is("ranks in a step", &2, || {
+            let ranks = node.find_job(JOB).map(|job| job.ranks).unwrap_or_default();
+            ranks.iter().filter(|rank| rank.step.is_some()).count()
+        });
+        let trial = node.control().trial(JOB, TrialRun::Uniform(900), 4);
+        stop.store(true, Relaxed);
+        trial.unwrap()
+    });
+    let told: Vec<_> =
+        trial.ranks.iter().map(|r| (r.rank, r.dp_rank, r.stage, r.rows.len())).collect();
+    assert_eq!(told, [(0, 0, 0, 1), (1, 1, 0, 1)]);
+    let median_s = |row: &TrialRow| row.time_median_s;
+    assert!(trial.ranks.iter().all(|rank| rank.rows[0].count == 12), "{trial:?}");
+    assert!(median_s(&trial.ranks[0].rows[0]) >= 0.005, "{trial:?}");
+    assert!(median_s(&trial.ranks[1].rows[0]) >= 0.030, "{trial:?}");
+    assert!(median_s(&trial.ranks[0].rows[0]) < median_s(&trial.ranks[1].rows[0]), "{trial:?}");
+}

@@ -13,8 +13,8 @@ use crate::text::harmless;
 use crate::trial::{Interval, Window};
 
 /// How intervals are made, in a sentence.
-const METHOD: &str = "Intervals hold what is true in 95 of 100 cases: Student's t of the ratios of \
-                      neighbouring turns at\ndefault clocks and on the plan.";
+const METHOD: &str =
+    "Intervals: 95 %, Student's t of the logarithms of the ratios of neighbouring turns.";
 
 /// Everything that was measured and decided.
 #[derive(Debug, Serialize)]

@@ -1,0 +1,133 @@
+//! `pfoctl tune` on a training, with the true tables of the simulator as its profile.
+
+use std::process::{Child, Command};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pfo_planner::{LowerBound, Pipeline, Policy, Profile, Schedule, Watts};
+use pfo_tests::identity::Identity;
+use pfo_tests::node::Node;
+use pfo_tests::programs;
+use pfo_tests::ran::Ran;
+use pfo_tests::trainer::{STAGES, Training};
+use serde_json::Value;
+
+const JOB: &str = "job";
+const MICROBATCHES: u32 = 4;
+const P2P_POWER: Watts = Watts(70.38);
+
+/// Of instructions long enough that what else the machine does matters little.
+const TIME_SCALE: &str = "0.05";
+
+/// A training of unequal stages, and its true profile.
+struct Bench {
+    node: Node,
+    training: Training,
+    profile: String,
+}
+
+impl Bench {
+    fn start() -> Self {
+        let node = Node::start();
+        let profile = node.plan_file("profile.csv", &[]);
+        let mut command = Command::new(programs::program("pfo-sim"));
+        command.args(["profile", "--gpu", "A40", "--time-scale", TIME_SCALE, "-o", &profile]);
+        assert!(command.args(["--stages", &STAGES.to_string()]).status().unwrap().success());
+        let microbatches = MICROBATCHES.to_string();
+        let options = ["--microbatches", &microbatches, "--time-scale", TIME_SCALE];
+        let training = Training::start(&node, JOB, &Identity::own(), &options);
+        training.until_leased(&node);
+        training.until_step(&node, 1);
+        Self { node, training, profile }
+    }
+
+    fn pipeline(&self) -> Pipeline {
+        let csv = std::fs::read(&self.profile).unwrap();
+        let profile = Profile::from_csv(csv.as_slice()).unwrap();
+        Pipeline::new(&profile, Schedule::OneForwardOneBackward, MICROBATCHES).unwrap()
+    }
+
+    fn tune(&self, arguments: &[&str]) -> Child {
+        let (microbatches, power) = (MICROBATCHES.to_string(), P2P_POWER.0.to_string());
+        let tune = ["tune", JOB, "--profile", &self.profile, "--microbatches", &microbatches];
+        let given = [&tune[..], &["--p2p-power", &power, "--json"], arguments].concat();
+        self.node.begin_pfoctl(&Identity::own(), &given)
+    }
+
+    /// Waits until the job runs a plan of a trial.
+    fn until_tried(&self) {
+        let plan = || self.node.find_job(JOB).and_then(|job| job.plan);
+        self.node.until_so("a plan is tried", || plan().is_some());
+    }
+
+    fn until_at_default_clocks(&self) {
+        self.node.until_is("the job's plan", &None, || self.node.job(JOB).plan);
+        self.node.until_is("GPUs with a lock", &0, || {
+            (0..STAGES as usize).filter(|&gpu| self.node.machine.sm_lock(gpu).is_some()).count()
+        });
+    }
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn a_tuned_job_is_seen_to_save_what_is_possible_and_is_slowed_by_less_than_asked() {
+    const MAX_SLOWDOWN: f64 = 0.04;
+    let bench = Bench::start();
+    let ran = bench.tune(&["--max-slowdown", "4%", "--rounds", "2"]).wait_with_output().unwrap();
+    let ran = Ran::from(ran);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let report = ran.json();
+    let kept = report["tried"].as_array().unwrap().last().unwrap();
+    assert_eq!(kept["verdict"], "kept", "{report}");
+    assert!(number(&kept["slowdown"]["estimate"]) <= MAX_SLOWDOWN, "{report}");
+    let pipeline = bench.pipeline();
+    let all_max = Policy::AllMax.outcome(&pipeline, P2P_POWER, &|_| {}).unwrap();
+    let all_max = all_max.plans[0].predicted.unwrap();
+    // Where the machine is so busy that the first plan seems too slow, it is of a faster one.
+    let predicted_s = number(&kept["predicted_time_s"]);
+    if report["tried"].as_array().unwrap().len() == 1 {
+        let limit_s = (1.0 + MAX_SLOWDOWN) * all_max.iteration_time_s;
+        assert!((0.99 * limit_s..=limit_s).contains(&predicted_s), "{report}");
+    }
+    let least_j = LowerBound::new(&pipeline, P2P_POWER).energy_j(predicted_s);
+    let possible = 1.0 - least_j / all_max.iteration_energy_j;
+    let saving = &kept["saving"];
+    assert!(number(&saving["high"]) > possible - 0.01, "not {possible}: {report}");
+    assert!(number(&saving["low"]) < possible + 0.01, "not {possible}: {report}");
+    assert!((number(&saving["estimate"]) - possible).abs() < 0.03, "not {possible}: {report}");
+    let plan = bench.node.job(JOB).plan.unwrap();
+    assert_eq!(plan.number, report["kept"]["number"], "{report}");
+    bench.training.stop();
+}
+
+#[test]
+fn a_daemon_that_is_killed_meanwhile_is_waited_for_and_the_job_tuned_all_the_same() {
+    let mut bench = Bench::start();
+    let tuning = bench.tune(&["--max-slowdown", "50%", "--steps", "4", "--rounds", "2"]);
+    bench.until_tried();
+    bench.node.kill_daemon();
+    bench.node.start_daemon();
+    let ran = Ran::from(tuning.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("waiting for that"), "{ran:?}");
+    assert_eq!(ran.json()["tried"][0]["verdict"], "kept", "{ran:?}");
+    assert!(bench.node.job(JOB).plan.is_some());
+    bench.training.stop();
+}
+
+#[test]
+fn however_tuning_is_interrupted_the_job_is_left_at_default_clocks() {
+    let bench = Bench::start();
+    for (signal, code) in [(Signal::SIGINT, Some(130)), (Signal::SIGKILL, None)] {
+        let tuning = bench.tune(&["--max-slowdown", "50%", "--rounds", "1000"]);
+        bench.until_tried();
+        kill(Pid::from_raw(tuning.id().cast_signed()), signal).unwrap();
+        let ran = Ran::from(tuning.wait_with_output().unwrap());
+        assert_eq!(ran.code, code, "{ran:?}");
+        bench.until_at_default_clocks();
+    }
+    bench.training.stop();
+}

@@ -302,8 +302,13 @@ impl Digest {
         })
     }
 
-    /// Takes in what the driver reported; later than what it was given before.
+    /// Takes in what the driver reported. What comes out of order, because its time had to be found
+    /// out, is left out.
     pub fn sample(&mut self, sample: Sample) {
+        let newest_ns = self.samples.back().map_or(self.sampled_ns, |newest| newest.at_ns);
+        if sample.at_ns < newest_ns {
+            return;
+        }
         if self.samples.len() >= MOST_SPANS {
             // A rank that says nothing for so long has nothing to be measured.
             self.samples.clear();

@@ -119,6 +119,27 @@ fn ordinary() -> (Played, impl Fn(&mut Played, Range<u64>)) {
 }
 
 #[test]
+fn a_sample_that_comes_out_of_order_changes_nothing() {
+    let measured = |late: bool| {
+        let (mut played, steps) = ordinary();
+        for step in 8..31 {
+            if late {
+                let at_ns = played.now_ns - 45 * MS;
+                played.digest.sample(Sample {
+                    at_ns,
+                    energy_j: Some(played.energy_j),
+                    sm_clock: Some(Mhz(1200)),
+                    throttled: true,
+                });
+            }
+            steps(&mut played, step..step + 1);
+        }
+        played.finish(31)
+    };
+    assert_eq!(format!("{:?}", measured(true)), format!("{:?}", measured(false)));
+}
+
+#[test]
 fn steps_outside_the_range_count_for_nothing() {
     let (mut played, steps) = ordinary();
     steps(&mut played, 7..30);

@@ -35,6 +35,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// After an error that will not go away at once, such as no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// After a connection too many, so that whoever opens one after the other does not have a core to itself.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
+
 /// Stack of a rank's thread, which calls into the driver.
 const RANK_STACK_BYTES: usize = 512 * 1024;
 
@@ -45,8 +48,9 @@ pub async fn accept(node: Arc<Node>, listener: Listener, open: Arc<Connections>)
         match listener.accept().await {
             Ok(stream) => {
                 failing = false;
-                let (node, open) = (Arc::clone(&node), Arc::clone(&open));
-                tokio::spawn(async move { connection(&node, stream, &open).await });
+                if !admit(&node, stream, &open) {
+                    sleep(REFUSAL_PAUSE).await;
+                }
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
@@ -59,49 +63,59 @@ pub async fn accept(node: Arc<Node>, listener: Listener, open: Arc<Connections>)
     }
 }
 
-async fn connection(node: &Arc<Node>, stream: Stream, open: &Arc<Connections>) {
-    let Ok(peer) = Peer::of(&stream) else { return };
-    let entered = match open.enter(peer.uid, node.settings().config.limits.connections.get()) {
-        Ok(entered) => entered,
-        Err(refusal) => return refuse(&stream, &peer, refusal).await,
-    };
+/// Lets a connection in, or refuses it. False if it was one too many.
+fn admit(node: &Arc<Node>, stream: Stream, open: &Arc<Connections>) -> bool {
+    let Ok(peer) = Peer::of(&stream) else { return true };
+    let most = node.settings().config.limits.connections.get();
+    let entered = open.enter(peer.uid, most);
+    let admitted = entered.is_ok();
+    let node = Arc::clone(node);
+    tokio::spawn(async move {
+        match entered {
+            Ok(entered) => connection(&node, &stream, &peer, &entered).await,
+            Err(refusal) => refuse(&stream, &peer, refusal).await,
+        }
+    });
+    admitted
+}
+
+async fn connection(node: &Arc<Node>, stream: &Stream, peer: &Peer, entered: &Entered) {
     let mut holds = Holds::default();
     loop {
+        entered.turn().await;
         let silence = if holds.is_empty() { REQUEST_TIMEOUT } else { HOLD_TIMEOUT };
-        match timeout(silence, read_message(&stream, &entered)).await {
+        match timeout(silence, read_message(stream, entered)).await {
             Ok(Ok((ClientMessage::Request(request), room))) => {
-                entered.turn().await;
                 let answered = match request {
                     Request::Trial { job, run, length } => {
                         // A trial may take minutes.
                         drop(room);
-                        let trial = trial(node, &peer, &mut holds, &job, run, length);
+                        let trial = trial(node, peer, &mut holds, &job, run, length);
                         tokio::select! {
                             response = trial => Some(response),
-                            () = hung_up(&stream) => None,
+                            () = hung_up(stream) => None,
                         }
                     }
                     Request::TrialsEnd { job, keep } => {
-                        let ended = holds.end(node, &peer, &job, keep);
-                        Some(requests::answer_to(&peer, ended.map(Response::TrialsEnded)))
+                        let ended = holds.end(node, peer, &job, keep);
+                        Some(requests::answer_to(peer, ended.map(Response::TrialsEnded)))
                     }
-                    other => answer(node, &peer, other, &stream).await,
+                    other => answer(node, peer, other, stream).await,
                 };
                 let Some(response) = answered else { return };
-                if !send(&stream, &DaemonMessage::Response(response)).await {
+                if !send(stream, &DaemonMessage::Response(response)).await {
                     return;
                 }
             }
             Ok(Ok((ClientMessage::Hello(hello), _))) => {
-                entered.turn().await;
-                return match start_session(node, &peer, hello, &stream).await {
+                return match start_session(node, peer, hello, stream).await {
                     Ok(()) => {}
-                    Err(refusal) => refuse(&stream, &peer, refusal).await,
+                    Err(refusal) => refuse(stream, peer, refusal).await,
                 };
             }
             Ok(Err(FrameError::Version(_))) => {
                 let spoken = Unsupported { oldest: VERSION, newest: VERSION };
-                send(&stream, &DaemonMessage::Unsupported(spoken)).await;
+                send(stream, &DaemonMessage::Unsupported(spoken)).await;
                 return;
             }
             // There is nobody to tell: the peer is gone, silent, or in a session that has ended.
@@ -113,7 +127,7 @@ async fn connection(node: &Arc<Node>, stream: Stream, open: &Arc<Connections>) {
             Ok(Err(error)) => {
                 let remedy = "see the documentation of pfo-protocol for the layout of frames";
                 let refusal = Refusal::new(RefusalCode::Malformed, error.to_string(), remedy);
-                return refuse(&stream, &peer, refusal).await;
+                return refuse(stream, peer, refusal).await;
             }
         }
     }

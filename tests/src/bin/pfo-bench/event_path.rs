@@ -41,7 +41,7 @@ const WARM_UP_STEPS: usize = 4;
 
 /// How fast events follow each other.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pace {
+pub(crate) enum Pace {
     OnePerMillisecond,
     /// All events of a step, then a pause in which everything drains.
     BackToBack,
@@ -167,8 +167,8 @@ fn bare_step(bare: &mut BareSocket, pace: Pace, busy_ns: u64) -> Result<Vec<u64>
 }
 
 /// A set call and the event that it answers.
-struct Answer {
-    latency_ns: u64,
+pub(crate) struct Answer {
+    pub(crate) latency_ns: u64,
     call: SetCall,
 }
 
@@ -191,7 +191,7 @@ impl Answer {
 }
 
 /// A rank that follows its plan to the letter.
-struct Trainer<'a> {
+pub(crate) struct Trainer<'a> {
     node: &'a Node,
     session: Session,
     gpu: Gpu<'a>,
@@ -199,7 +199,7 @@ struct Trainer<'a> {
 }
 
 impl<'a> Trainer<'a> {
-    fn begin(node: &'a Node) -> Result<Self> {
+    pub(crate) fn begin(node: &'a Node) -> Result<Self> {
         let session = open_session(node, 0)?;
         node.take_up(&job(0), plan().to_json()?.as_bytes());
         let gpu = node.machine.gpu(0);
@@ -207,7 +207,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Runs a step; returns the set calls that it led to.
-    fn step(&mut self, pace: Pace) -> Result<Vec<Answer>> {
+    pub(crate) fn step(&mut self, pace: Pace) -> Result<Vec<Answer>> {
         let mut metronome = pace.metronome();
         let mut ended_ns = [0; INSTRUCTIONS];
         metronome.wait();

@@ -3,6 +3,8 @@
 //! Absolute figures are this machine's and this minute's. What counts are the ratios between columns:
 //! whatever is compared takes turns in short blocks, so that the machine's noise hits both alike.
 
+mod abuse;
+mod abuser;
 mod bare_socket;
 mod bench_profile;
 mod call_cost;
@@ -27,7 +29,7 @@ use crate::report::Report;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const USAGE: &str = "usage: pfo-bench [--json] [event-path|call|footprint|planning|lowtime]…
+const USAGE: &str = "usage: pfo-bench [--json] [event-path|abuse|call|footprint|planning|lowtime]…
 PFO_BENCH_MICROBATCHES (12) and PFO_BENCH_FILTERS (raw,effective) say how lowtime is run,
 PFO_DATA_DIR where measured profiles are";
 
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.first().map(String::as_str) {
         Some(bare_socket::RECEIVER) => bare_socket::receive(),
+        Some(abuser::ABUSER) => abuser::run(&arguments[1..]),
         _ => run(&arguments),
     };
     match result {
@@ -52,7 +55,7 @@ fn run(arguments: &[String]) -> Result<()> {
     for argument in arguments {
         match argument.as_str() {
             "--json" => report.as_json(),
-            "event-path" | "call" | "footprint" | "planning" | "lowtime" => {
+            "event-path" | "abuse" | "call" | "footprint" | "planning" | "lowtime" => {
                 chosen.push(argument.as_str());
             }
             _ => return Err(USAGE.into()),
@@ -67,6 +70,9 @@ fn run(arguments: &[String]) -> Result<()> {
         if wanted("event-path") {
             event_path::measure(&node, &mut report)?;
         }
+    }
+    if wanted("abuse") {
+        abuse::measure(&node::start(), &mut report)?;
     }
     if wanted("call") {
         call_cost::measure(&mut report)?;

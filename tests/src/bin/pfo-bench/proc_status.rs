@@ -39,12 +39,16 @@ impl Process {
             context_switches += field(&status, "voluntary_ctxt_switches:")?
                 + field(&status, "nonvoluntary_ctxt_switches:")?;
         }
+        Ok(Consumed { context_switches, cpu_ticks: self.cpu_ticks()? })
+    }
+
+    /// User and system time in ticks of 10 ms, also of threads that have ended.
+    pub(crate) fn cpu_ticks(self) -> Result<u64> {
         // The name in parentheses may have spaces; user and system time are the 12th and 13th after.
         let stat = self.read("stat")?;
         let (_, after_name) = stat.rsplit_once(')').ok_or("/proc/PID/stat has no name")?;
         let ticks = after_name.split_whitespace().skip(11).take(2);
-        let cpu_ticks = ticks.map(str::parse::<u64>).sum::<std::result::Result<_, _>>()?;
-        Ok(Consumed { context_switches, cpu_ticks })
+        Ok(ticks.map(str::parse::<u64>).sum::<std::result::Result<_, _>>()?)
     }
 
     pub(crate) fn threads(self) -> Result<Vec<Pid>> {

@@ -1,0 +1,114 @@
+//! A process that takes whatever it can get of the daemon, in one of several ways, until it is killed.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use pfo::{RankDescription, Session};
+use pfo_protocol::{ClientMessage, Request};
+
+use crate::Result;
+
+/// The argument that makes this program such a process.
+pub(crate) const ABUSER: &str = "--abuse";
+
+/// What a user may have open at once, and the daemon answers.
+const CONNECTIONS: usize = 16;
+
+/// The ways, and what each does.
+pub(crate) const WAYS: [(&str, &str); 7] = [
+    ("spin", "computes, and leaves pfo alone"),
+    ("flood", "events of a session without a pause"),
+    ("trickle", "a byte a millisecond on 16 connections"),
+    ("connect", "a thousand connections, again and again"),
+    ("garbage", "noise on one connection after the other"),
+    ("ask", "requests for status on 16 connections"),
+    ("deaf", "the same, without reading the answers"),
+];
+
+/// Runs the way that the arguments name: the socket, the way, and a GPU to lease.
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    let [socket, way, gpu] = arguments else { return Err("give socket, way and GPU".into()) };
+    let socket = Path::new(socket);
+    match way.as_str() {
+        "spin" => loop {
+            std::hint::spin_loop();
+        },
+        "flood" => flood(socket, gpu),
+        "trickle" => trickle(socket),
+        "connect" => loop {
+            let _open: Vec<_> = (0..1000).map(|_| UnixStream::connect(socket)).collect();
+        },
+        "garbage" => garbage(socket),
+        "ask" => ask(socket, true),
+        "deaf" => ask(socket, false),
+        other => Err(format!("there is no way {other}").into()),
+    }
+}
+
+fn flood(socket: &Path, gpu: &str) -> Result<()> {
+    let session = Session::open(RankDescription {
+        job: Some("abuse".into()),
+        gpu: Some(gpu.parse()?),
+        socket: Some(socket.to_owned()),
+        ..RankDescription::default()
+    })?;
+    loop {
+        session.step_begin();
+        session.step_end();
+    }
+}
+
+fn open(socket: &Path) -> Result<Vec<UnixStream>> {
+    let connect = |_| {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_nonblocking(true)?;
+        Ok(stream)
+    };
+    (0..CONNECTIONS).map(connect).collect()
+}
+
+fn trickle(socket: &Path) -> Result<()> {
+    let request = ClientMessage::Request(Request::Status).to_frame()?;
+    loop {
+        let mut streams = open(socket)?;
+        for byte in &request {
+            streams.iter_mut().for_each(|stream| drop(stream.write(&[*byte])));
+            sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn garbage(socket: &Path) -> Result<()> {
+    let mut noise = 0x9e37_79b9_7f4a_7c15_u64;
+    loop {
+        let bytes: Vec<u8> = std::iter::repeat_with(|| {
+            noise ^= noise << 13;
+            noise ^= noise >> 7;
+            noise ^= noise << 17;
+            noise as u8
+        })
+        .take(4096)
+        .collect();
+        let Ok(mut stream) = UnixStream::connect(socket) else { continue };
+        let _ = stream.write_all(&bytes).and_then(|()| stream.read_to_end(&mut Vec::new()));
+    }
+}
+
+fn ask(socket: &Path, reads: bool) -> Result<()> {
+    let request = ClientMessage::Request(Request::Status).to_frame()?;
+    let mut answer = vec![0; 64 * 1024];
+    loop {
+        let mut streams = open(socket)?;
+        for _ in 0..10_000 {
+            for stream in &mut streams {
+                let _ = stream.write(&request);
+                if reads {
+                    let _ = stream.read(&mut answer);
+                }
+            }
+        }
+    }
+}

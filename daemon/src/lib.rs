@@ -63,6 +63,7 @@ pub mod rule;
 pub mod serve;
 pub mod session;
 pub mod settings;
+pub mod slice;
 pub mod slow_ranks;
 pub mod stage_times;
 pub mod status;

@@ -24,6 +24,7 @@ use crate::own_times::OwnTimes;
 use crate::pace::{Pace, Room};
 use crate::progress::Progress;
 use crate::record::ring::Observed;
+use crate::slice::Slice;
 use crate::stage_times::{Late, StageTimes};
 use crate::swap::Swap;
 
@@ -159,6 +160,7 @@ impl Rank {
         let mut filled = 0;
         let clocks = || flood::Clocks { now_ns: now_ns(), computed_ns: computed_ns() };
         let mut flood = Flood::new(clocks());
+        Slice::Short.ask_for();
         loop {
             match session.stream().read(&mut buffer[filled..]) {
                 Ok(0) => return self.closed().unwrap_or(End::HungUp),
@@ -178,6 +180,8 @@ impl Rank {
             }
             self.account();
             if let Some(pause) = flood.read(filled == buffer.len(), clocks) {
+                // From now on it runs before nobody else.
+                Slice::Usual.ask_for();
                 std::thread::sleep(pause);
             }
             buffer.copy_within(taken..filled, 0);

@@ -35,8 +35,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// After an error that will not go away at once, such as no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// After a connection too many, so that whoever opens one after the other does not have a core to itself.
+/// After some connections too many, so that whoever opens one after the other does not have a core to
+/// itself, nor keep those waiting for long who come after it.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
+const REFUSALS: u32 = 4;
 
 /// Stack of a rank's thread, which calls into the driver.
 const RANK_STACK_BYTES: usize = 512 * 1024;
@@ -44,12 +46,16 @@ const RANK_STACK_BYTES: usize = 512 * 1024;
 /// Accepts connections for as long as the daemon runs.
 pub async fn accept(node: Arc<Node>, listener: Listener, open: Arc<Connections>) {
     let mut failing = false;
+    let mut refused = 0;
     loop {
         match listener.accept().await {
             Ok(stream) => {
                 failing = false;
                 if !admit(&node, stream, &open) {
-                    sleep(REFUSAL_PAUSE).await;
+                    refused = (refused + 1) % REFUSALS;
+                    if refused == 0 {
+                        sleep(REFUSAL_PAUSE).await;
+                    }
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}

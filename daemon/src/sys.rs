@@ -120,6 +120,34 @@ pub(crate) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     unsafe { AsyncFd::register(fd) }.map_err(io::Error::from)
 }
 
+/// How the kernel runs the calling thread.
+///
+/// # Errors
+/// If the kernel does not tell.
+pub(crate) fn scheduling() -> io::Result<libc::sched_attr> {
+    let size = size_of::<libc::sched_attr>() as libc::c_uint;
+    // SAFETY: numbers, of which zero is a valid one.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes no more than `size` bytes.
+    match unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) } {
+        0 => Ok(attributes),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Sets how long the calling thread may compute at once, in nanoseconds, 0 for what is usual.
+///
+/// # Errors
+/// If the kernel does not let it.
+pub(crate) fn set_slice(ns: u64) -> io::Result<()> {
+    let attributes = libc::sched_attr { sched_runtime: ns, ..scheduling()? };
+    // SAFETY: the kernel reads as many bytes as it has written that there are.
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// What makes a read that waits return. Nobody else sends it.
 const INTERRUPTION: Signal = Signal::SIGUSR1;
 

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pfo::{RankDescription, Session};
 use pfo_protocol::{ClientMessage, Request};
@@ -17,9 +17,14 @@ pub(crate) const ABUSER: &str = "--abuse";
 /// What a user may have open at once, and the daemon answers.
 const CONNECTIONS: usize = 16;
 
-/// The ways, and what each does.
-pub(crate) const WAYS: [(&str, &str); 7] = [
-    ("spin", "computes, and leaves pfo alone"),
+/// Of a thread that computes part of the time.
+const PERIOD: Duration = Duration::from_millis(1);
+
+/// What leaves pfo alone: threads that compute for so many percent of the time.
+pub(crate) const COMPUTES: &str = "compute";
+
+/// The ways, and what each sends.
+pub(crate) const WAYS: [(&str, &str); 6] = [
     ("flood", "events of a session without a pause"),
     ("trickle", "a byte a millisecond on 16 connections"),
     ("connect", "a thousand connections, again and again"),
@@ -28,15 +33,13 @@ pub(crate) const WAYS: [(&str, &str); 7] = [
     ("deaf", "the same, without reading the answers"),
 ];
 
-/// Runs the way that the arguments name: the socket, the way, and a GPU to lease.
+/// Runs the way that the arguments name: the socket, the way, and a GPU to lease or shares to compute.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let [socket, way, gpu] = arguments else { return Err("give socket, way and GPU".into()) };
+    let [socket, way, rest @ ..] = arguments else { return Err("give a socket and a way".into()) };
     let socket = Path::new(socket);
     match way.as_str() {
-        "spin" => loop {
-            std::hint::spin_loop();
-        },
-        "flood" => flood(socket, gpu),
+        COMPUTES => compute(rest),
+        "flood" => flood(socket, rest.first().ok_or("give a GPU")?),
         "trickle" => trickle(socket),
         "connect" => loop {
             let _open: Vec<_> = (0..1000).map(|_| UnixStream::connect(socket)).collect();
@@ -46,6 +49,28 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         "deaf" => ask(socket, false),
         other => Err(format!("there is no way {other}").into()),
     }
+}
+
+fn compute(percents: &[String]) -> Result<()> {
+    let busy: std::result::Result<Vec<u32>, _> = percents.iter().map(|p| p.parse()).collect();
+    let threads: Vec<_> = busy?
+        .into_iter()
+        .map(|percent| {
+            std::thread::spawn(move || {
+                let busy = PERIOD * percent.min(100) / 100;
+                loop {
+                    let began = Instant::now();
+                    while began.elapsed() < busy {
+                        std::hint::spin_loop();
+                    }
+                    if busy < PERIOD {
+                        sleep(PERIOD - busy);
+                    }
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked".into()))
 }
 
 fn flood(socket: &Path, gpu: &str) -> Result<()> {

@@ -51,6 +51,14 @@ impl Process {
         Ok(ticks.map(str::parse::<u64>).sum::<std::result::Result<_, _>>()?)
     }
 
+    /// Nanoseconds that its main thread has computed, and those that it has waited for a core.
+    pub(crate) fn computed_and_waited_ns(self) -> Result<[u64; 2]> {
+        let schedstat = self.read("schedstat")?;
+        let mut fields = schedstat.split_whitespace();
+        let mut next = || fields.next().unwrap_or_default().parse();
+        Ok([next()?, next()?])
+    }
+
     pub(crate) fn threads(self) -> Result<Vec<Pid>> {
         let entries = fs::read_dir(format!("/proc/{}/task", self.0))?;
         entries

@@ -26,7 +26,7 @@ use crate::swap::Swap;
 const POLL: Duration = Duration::from_millis(20);
 
 /// More steps than this would not fit into an answer with everything else.
-const MOST_STEPS: u32 = 100_000;
+const MOST_STEPS: u32 = 50_000;
 
 /// A trial that has begun.
 struct UnderWay {

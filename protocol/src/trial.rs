@@ -84,6 +84,10 @@ pub struct TrialRank {
 }
 
 /// The instructions of one kind, chunk and clock that a rank ran in a trial.
+///
+/// Times are those of the events. The energy counter is refreshed too seldom to tell the energy of one
+/// instruction; it is the power that explains best, by least squares, what the counter moved by between
+/// each two refreshes, times the time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialRow {
     /// The kind.

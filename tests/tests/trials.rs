@@ -129,7 +129,7 @@ fn a_trial_of_a_job_whose_rank_goes_away_ends_and_says_so() {
     let (node, training) = start();
     let mut client = node.control();
     client.be_patient_for(Duration::from_secs(60));
-    let trial = std::thread::spawn(move || client.trial(JOB, TrialRun::DefaultClocks, 100_000));
+    let trial = std::thread::spawn(move || client.trial(JOB, TrialRun::DefaultClocks, 50_000));
     std::thread::sleep(Duration::from_millis(100));
     training.stop();
     let refusal = trial.join().unwrap().unwrap_err();

@@ -22,8 +22,10 @@ const MARGIN_NS: u64 = 700_000;
 /// How long after that to go on.
 const OVERDUE_NS: u64 = 2_000_000;
 
-/// After so many changes in a row that were not well enough known, the rhythm is searched for again.
+/// After so many changes in a row that were not well enough known, the rhythm is searched for again, and
+/// less is good enough for once: over so long a time, being off by a little matters little.
 const MOST_MISSED: u32 = 8;
+const COARSE_NS: u64 = 8_000_000;
 
 /// What is known of the refreshing of one counter.
 #[derive(Clone, Debug, Default)]
@@ -56,15 +58,21 @@ impl Refresh {
         if former_j == energy_j {
             return Look::Same;
         }
-        if got_ns.saturating_sub(same_ns) > FINE_NS {
-            self.missed += 1;
-            if self.missed >= MOST_MISSED {
-                (self.changed_ns, self.period_ns, self.missed) = (None, None, 0);
-            }
+        let at_ns = same_ns.midpoint(got_ns);
+        let enclosed_ns = got_ns.saturating_sub(same_ns);
+        if enclosed_ns <= FINE_NS {
+            self.learn(at_ns);
+            return Look::Refreshed(Knot { at_ns, energy_j });
+        }
+        self.missed += 1;
+        if self.missed < MOST_MISSED {
             return Look::Changed;
         }
-        let at_ns = same_ns.midpoint(got_ns);
-        self.learn(at_ns);
+        (self.changed_ns, self.period_ns) = (None, None);
+        if enclosed_ns > COARSE_NS {
+            return Look::Changed;
+        }
+        self.missed = 0;
         Look::Refreshed(Knot { at_ns, energy_j })
     }
 
@@ -133,10 +141,18 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_always_sleeps_too_long_still_reads_something() {
+        let (_, off_ns) = watch(20 * MS, |_| 5 * MS);
+        assert!(off_ns.len() >= 5, "{}", off_ns.len());
+        assert!(off_ns.iter().all(|off| off.unsigned_abs() <= COARSE_NS / 2), "{off_ns:?}");
+    }
+
+    #[test]
     fn a_thread_that_sleeps_too_long_at_times_misses_readings_and_misplaces_none() {
         let (_, off_ns) = watch(20 * MS, |look| if look % 5 == 0 { 7 * MS } else { 60_000 });
         assert!(off_ns.len() > 5, "{}", off_ns.len());
-        assert!(off_ns.iter().all(|off| off.unsigned_abs() <= FINE_NS / 2 + 10_000), "{off_ns:?}");
+        let fine = off_ns.iter().filter(|off| off.unsigned_abs() <= FINE_NS / 2).count();
+        assert!(fine + 4 >= off_ns.len(), "{off_ns:?}");
     }
 
     proptest! {
@@ -145,7 +161,9 @@ mod tests {
             period_ns in MS..200 * MS, late_ns in prop::collection::vec(0..3 * MS, 1..50)
         ) {
             let (_, off_ns) = watch(period_ns, |look| late_ns[look as usize % late_ns.len()]);
-            prop_assert!(off_ns.iter().all(|off| off.unsigned_abs() <= FINE_NS / 2 + 10_000));
+            prop_assert!(off_ns.iter().all(|off| off.unsigned_abs() <= COARSE_NS / 2));
+            let wide = off_ns.iter().filter(|off| off.unsigned_abs() > FINE_NS / 2 + 10_000).count();
+            prop_assert!(wide <= 1000 / MOST_MISSED as usize, "{wide} of {}", off_ns.len());
         }
     }
 }

@@ -19,6 +19,7 @@ mod our_run;
 mod placement;
 mod planning;
 mod proc_status;
+mod recording;
 mod report;
 mod samples;
 
@@ -29,9 +30,17 @@ use crate::report::Report;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const USAGE: &str = "usage: pfo-bench [--json] [event-path|abuse|call|footprint|planning|lowtime]…
+const PARTS: [&str; 7] =
+    ["footprint", "event-path", "recording", "abuse", "call", "planning", "lowtime"];
+
+fn usage() -> String {
+    format!(
+        "usage: pfo-bench [--json] [{}]…
 PFO_BENCH_MICROBATCHES (12) and PFO_BENCH_FILTERS (raw,effective) say how lowtime is run,
-PFO_DATA_DIR where measured profiles are";
+PFO_DATA_DIR where measured profiles are",
+        PARTS.join("|")
+    )
+}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -55,20 +64,21 @@ fn run(arguments: &[String]) -> Result<()> {
     for argument in arguments {
         match argument.as_str() {
             "--json" => report.as_json(),
-            "event-path" | "abuse" | "call" | "footprint" | "planning" | "lowtime" => {
-                chosen.push(argument.as_str());
-            }
-            _ => return Err(USAGE.into()),
+            part if PARTS.contains(&part) => chosen.push(part),
+            _ => return Err(usage().into()),
         }
     }
     let wanted = |part| chosen.is_empty() || chosen.contains(&part);
-    if wanted("footprint") || wanted("event-path") {
+    if wanted("footprint") || wanted("event-path") || wanted("recording") {
         let node = node::start();
         if wanted("footprint") {
             footprint::measure(&node, &mut report)?;
         }
         if wanted("event-path") {
             event_path::measure(&node, &mut report)?;
+        }
+        if wanted("recording") {
+            recording::measure(&node, &mut report)?;
         }
     }
     if wanted("abuse") {

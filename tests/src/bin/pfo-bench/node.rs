@@ -14,7 +14,8 @@ use crate::proc_status::Process;
 /// As many GPUs as ranks are measured at most.
 pub(crate) const GPUS: usize = 8;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Nothing that is waited for takes longer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A node whose daemon serves.
 pub(crate) fn start() -> Node {

@@ -25,7 +25,7 @@ use crate::samples::{Percentiles, Samples, now_ns};
 
 /// An A100 has 81 clocks, 15 MHz apart: one for each instruction of a step.
 const MICROBATCHES: u32 = 40;
-const INSTRUCTIONS: usize = 2 * MICROBATCHES as usize;
+pub(crate) const INSTRUCTIONS: usize = 2 * MICROBATCHES as usize;
 const LAST: usize = INSTRUCTIONS - 1;
 const LOWEST_MHZ: u32 = 210;
 const CLOCK_STEP_MHZ: u32 = 15;
@@ -263,11 +263,11 @@ fn instructions() -> impl Iterator<Item = (Instruction, u32)> {
     })
 }
 
-fn clock_of(index: usize) -> Mhz {
+pub(crate) fn clock_of(index: usize) -> Mhz {
     Mhz(LOWEST_MHZ + CLOCK_STEP_MHZ * index as u32)
 }
 
-fn plan() -> Plan {
+pub(crate) fn plan() -> Plan {
     let planned = |index, instruction, microbatch| PlannedInstruction {
         instruction,
         microbatch: Microbatch(microbatch),

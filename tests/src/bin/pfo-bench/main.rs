@@ -19,9 +19,13 @@ mod our_run;
 mod placement;
 mod planning;
 mod proc_status;
+mod python;
+mod python_call;
+mod python_path;
 mod recording;
 mod report;
 mod samples;
+mod stand_in;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -30,8 +34,8 @@ use crate::report::Report;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const PARTS: [&str; 7] =
-    ["footprint", "event-path", "recording", "abuse", "call", "planning", "lowtime"];
+const PARTS: [&str; 8] =
+    ["footprint", "event-path", "recording", "abuse", "call", "python", "planning", "lowtime"];
 
 fn usage() -> String {
     format!(
@@ -86,6 +90,10 @@ fn run(arguments: &[String]) -> Result<()> {
     }
     if wanted("call") {
         call_cost::measure(&mut report)?;
+    }
+    if wanted("python") {
+        python_call::measure(&mut report)?;
+        python_path::measure(&mut report)?;
     }
     if wanted("planning") {
         planning::measure(&mut report)?;

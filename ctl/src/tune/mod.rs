@@ -108,9 +108,11 @@ enum Policy {
     Pfo,
     /// EnvPipe, reconfiguring while the job runs
     Envpipe,
-    /// Zeus' cost over one clock for all stages, each tried on the job
+    /// Zeus' cost over one clock for all stages, each tried on the job; clocks take the place of its
+    /// power limits
     ZeusGlobal,
-    /// Zeus' cost over one clock for each stage, balanced by what forwards are measured to take
+    /// Zeus' cost over one clock for each stage, balanced by what forwards are measured to take;
+    /// likewise
     ZeusPerStage,
 }
 

@@ -135,6 +135,12 @@ impl Report {
             "; profile {}, reused; P2P-blocking power {power}, {from}.\n",
             harmless(&self.profile)
         );
+        if let Some(kept) = self.tried.iter().find(|tried| tried.verdict == Verdict::Kept)
+            && kept.compared.slowdown.high > self.max_slowdown
+        {
+            text += "It may be slower than was allowed: the job's steps scatter too much to tell. More \
+                     --steps would.\n";
+        }
         if let Some(plan) = &self.kept {
             let name = plan_text::name(plan);
             let name = harmless(&name);
@@ -160,24 +166,8 @@ fn range(interval: Interval, written: fn(f64) -> String) -> String {
 mod tests {
     use super::*;
 
-    fn interval(estimate: f64, reach: f64) -> Interval {
-        Interval { estimate, low: estimate - reach, high: estimate + reach }
-    }
-
-    #[test]
-    fn each_plan_is_told_with_how_surely_it_saves_and_what_became_of_it() {
-        let tried = |plan: &str, verdict, slowdown| Tried {
-            plan: plan.to_owned(),
-            predicted_time_s: Some(2.0),
-            predicted_energy_j: Some(900.0),
-            verdict,
-            compared: Compared {
-                rounds: 4,
-                saving: interval(0.162, 0.004),
-                slowdown: interval(slowdown, 0.0005),
-            },
-        };
-        let report = Report {
+    fn report(tried: Vec<Tried>) -> Report {
+        Report {
             job: "j".parse().unwrap(),
             policy: "pfo".to_owned(),
             max_slowdown: 0.005,
@@ -185,13 +175,32 @@ mod tests {
             p2p_power: P2pPower::of(None, Some(Watts(83.6))).unwrap(),
             default_clocks: DefaultClocks { iteration_time_s: 2.0, iteration_energy_j: 1000.0 },
             search_trials: 0,
-            tried: vec![
-                tried("first", Verdict::TooSlow, 0.012),
-                tried("second", Verdict::Kept, 0.0025),
-            ],
+            tried,
             kept: None,
             method: METHOD,
-        };
+        }
+    }
+
+    fn tried(plan: &str, verdict: Verdict, slowdown: Interval) -> Tried {
+        Tried {
+            plan: plan.to_owned(),
+            predicted_time_s: Some(2.0),
+            predicted_energy_j: Some(900.0),
+            verdict,
+            compared: Compared { rounds: 4, saving: interval(0.162, 0.004), slowdown },
+        }
+    }
+
+    fn interval(estimate: f64, reach: f64) -> Interval {
+        Interval { estimate, low: estimate - reach, high: estimate + reach }
+    }
+
+    #[test]
+    fn each_plan_is_told_with_how_surely_it_saves_and_what_became_of_it() {
+        let report = report(vec![
+            tried("first", Verdict::TooSlow, interval(0.012, 0.0005)),
+            tried("second", Verdict::Kept, interval(0.0025, 0.0005)),
+        ]);
         let text = report.render(Look::default());
         for words in [
             "2.000 s and 1.000 kJ",
@@ -203,5 +212,14 @@ mod tests {
         ] {
             assert!(text.contains(words), "no {words:?} in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_slowdown_that_could_not_be_told_is_not_passed_over() {
+        let told = |reach| {
+            let tried = tried("p", Verdict::Kept, interval(0.003, reach));
+            report(vec![tried]).render(Look::default()).contains("may be slower")
+        };
+        assert!(told(0.01) && !told(0.001));
     }
 }

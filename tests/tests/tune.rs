@@ -1,4 +1,4 @@
-//! `pfoctl tune` on a training, with the true tables of the simulator as its profile.
+//! `pfoctl tune` and `plan sweep` on a training, with the true tables of the simulator as its profile.
 
 use std::process::{Child, Command};
 
@@ -100,6 +100,31 @@ fn a_tuned_job_is_seen_to_save_what_is_possible_and_is_slowed_by_less_than_asked
     assert!((number(&saving["estimate"]) - possible).abs() < 0.03, "not {possible}: {report}");
     let plan = bench.node.job(JOB).plan.unwrap();
     assert_eq!(plan.number, report["kept"]["number"], "{report}");
+    bench.training.stop();
+}
+
+#[test]
+fn plans_that_are_swept_take_the_energy_that_they_predict_and_leave_the_job_at_default_clocks() {
+    let bench = Bench::start();
+    let frontier = bench.node.directory().join("frontier").display().to_string();
+    let (microbatches, power) = (MICROBATCHES.to_string(), P2P_POWER.0.to_string());
+    let optimize = ["plan", "optimize", &bench.profile, "--microbatches", &microbatches];
+    let optimize = [&optimize[..], &["--p2p-power", &power, "-o", &frontier]].concat();
+    bench.node.pfoctl(&Identity::own(), &optimize).printed();
+    let csv = bench.node.directory().join("measured.csv").display().to_string();
+    let sweep = ["plan", "sweep", JOB, &frontier, "--plans", "3", "--steps", "6", "-o", &csv];
+    let ran = bench.node.pfoctl(&Identity::own(), &[&sweep[..], &["--json"]].concat());
+    let measured: Value = serde_json::from_str(&ran.printed()).unwrap();
+    let plans = measured["plans"].as_array().unwrap();
+    assert_eq!(plans.len(), 3, "{measured}");
+    for plan in plans {
+        let (energy_j, predicted_j) =
+            (number(&plan["iteration_energy_j"]), number(&plan["predicted_energy_j"]));
+        assert!((energy_j / predicted_j - 1.0).abs() < 0.15, "{measured}");
+        assert!(energy_j < number(&measured["default_clocks"]["iteration_energy_j"]), "{measured}");
+    }
+    assert_eq!(std::fs::read_to_string(csv).unwrap().lines().count(), 4);
+    bench.until_at_default_clocks();
     bench.training.stop();
 }
 

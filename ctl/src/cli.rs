@@ -17,6 +17,7 @@ use crate::plan::load::Load;
 use crate::plan::swap::{Rollback, Swap};
 use crate::plan::sweep::Sweep;
 use crate::policy::Policy;
+use crate::profile::Profile;
 use crate::reload::Reload;
 use crate::socket::{self, Sockets};
 use crate::status::StatusCommand;
@@ -44,6 +45,9 @@ enum Command {
     /// Tell a running job what it has to reckon with
     #[command(subcommand)]
     Job(JobCommand),
+    /// Measure what instructions take at each clock, on a running job
+    #[command(subcommand)]
+    Profile(Profile),
     Tune(Tune),
     /// Look after clocks that pfo locked
     #[command(subcommand)]
@@ -87,6 +91,7 @@ impl Cli {
             Command::Plan(Plan::Rollback(rollback)) => rollback.run(&sockets, output),
             Command::Plan(Plan::Sweep(sweep)) => sweep.run(&sockets, output),
             Command::Job(job) => job.run(&sockets, output),
+            Command::Profile(profile) => profile.run(&sockets, output),
             Command::Tune(tune) => tune.run(&sockets, output),
             Command::Clocks(clocks) => clocks.run(&sockets, output),
             Command::Doctor(doctor) => doctor.run(&sockets, output),

@@ -46,6 +46,10 @@ pub(crate) enum Error {
     NoLease { user: String, gpus: usize },
     #[error("no job named {job} runs on this node, or it is not yours to see")]
     NoSuchJob { job: String },
+    #[error("no job named {job} is being swept, or it is not yours to see")]
+    NoSuchSweep { job: String },
+    #[error("the sweep of job {job} is paused: {why}")]
+    SweepPaused { job: String, why: String },
     #[error("cannot read the plan {name}: {source}")]
     ReadPlan { name: String, source: io::Error },
     #[error("the plan {name} is larger than the {limit} bytes that the daemon takes")]
@@ -95,9 +99,10 @@ impl Error {
             | Self::Connect { .. }
             | Self::NoAnswer { .. }
             | Self::Vanished { .. } => Exit::Unreachable,
-            Self::SocketClosedToUser { .. } | Self::NoLease { .. } | Self::NoSuchJob { .. } => {
-                Exit::Refused
-            }
+            Self::SocketClosedToUser { .. }
+            | Self::NoLease { .. }
+            | Self::NoSuchJob { .. }
+            | Self::NoSuchSweep { .. } => Exit::Refused,
             Self::Refused(refusal) => Exit::of_refusal(refusal.code),
             Self::ReadPlan { .. } | Self::PlanTooLarge { .. } | Self::BadPlan { .. } => Exit::Usage,
             Self::MakePlan(failure) => failure.exit(),
@@ -112,6 +117,7 @@ impl Error {
             | Self::Unwell { .. }
             | Self::NotAllChanged { .. }
             | Self::NotRestored { .. }
+            | Self::SweepPaused { .. }
             | Self::OtherRanks { .. }
             | Self::NoEnergy { .. }
             | Self::NoWaits { .. }
@@ -147,6 +153,13 @@ impl Error {
                 Some("what was in force before stays in force; correct it and reload".to_owned())
             }
             Self::NoSuchJob { .. } => Some("`pfoctl status` lists the jobs".to_owned()),
+            Self::NoSuchSweep { .. } => Some(
+                "`pfoctl profile start` begins a sweep; `pfoctl profile list` shows what is stored"
+                    .to_owned(),
+            ),
+            Self::SweepPaused { .. } => {
+                Some("`pfoctl profile resume` goes on with it, `stop` ends it".to_owned())
+            }
             Self::PlanTooLarge { .. } => {
                 Some("write the JSON without indentation, or plan fewer microbatches".to_owned())
             }

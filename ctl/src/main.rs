@@ -16,6 +16,7 @@ mod lease;
 mod output;
 mod plan;
 mod policy;
+mod profile;
 mod progress;
 mod reload;
 mod socket;

@@ -132,6 +132,8 @@ pub struct DriverConfig {
 pub struct Paths {
     /// What is locked now.
     pub ledger: PathBuf,
+    /// What was measured.
+    pub state: PathBuf,
 }
 
 impl Default for Sockets {
@@ -180,7 +182,7 @@ impl Default for DriverConfig {
 
 impl Default for Paths {
     fn default() -> Self {
-        Self { ledger: "/run/pfo/ledger.json".into() }
+        Self { ledger: "/run/pfo/ledger.json".into(), state: "/var/lib/pfo".into() }
     }
 }
 

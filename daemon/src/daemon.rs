@@ -94,6 +94,7 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> 
     let mut accepting = JoinSet::new();
     let listening = listen(passed.listening, &node.settings())?;
     resume(&node, passed.kept).await;
+    node.sweeps.restore(&node);
     for listener in listening {
         accepting.spawn(accept(Arc::clone(&node), listener, Arc::clone(&open)));
     }

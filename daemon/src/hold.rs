@@ -31,16 +31,20 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Holds a job for a peer. To be called on the runtime, or on a thread of it.
+    /// Holds a job for a user: for a process of it, or for a sweep. To be called on the runtime, or on a
+    /// thread of it.
     ///
     /// # Errors
     /// If somebody else holds it.
-    pub fn take(node: &Arc<Node>, job: Arc<Job>, peer: &Peer) -> Result<Self, Refusal> {
-        let by = Measurer { hold: HOLDS.fetch_add(1, Relaxed), uid: peer.uid, pid: peer.pid };
+    pub fn take(
+        node: &Arc<Node>,
+        job: Arc<Job>,
+        uid: u32,
+        pid: Option<u32>,
+    ) -> Result<Self, Refusal> {
+        let by = Measurer { hold: HOLDS.fetch_add(1, Relaxed), uid, pid };
         job.hold(by)?;
-        tracing::info!(
-            uid = peer.uid, pid = peer.pid, job = %job.key.name, "holds the job for measuring"
-        );
+        tracing::info!(uid, pid, job = %job.key.name, "holds the job for measuring");
         Ok(Self { node: Arc::clone(node), job, by, runtime: Handle::current() })
     }
 
@@ -54,6 +58,12 @@ impl Hold {
     #[must_use]
     pub fn node(&self) -> &Arc<Node> {
         &self.node
+    }
+
+    /// Who holds it.
+    #[must_use]
+    pub fn by(&self) -> Measurer {
+        self.by
     }
 
     /// Lets the job go on with what the last trial ran, or brings it to default clocks. Returns what it
@@ -163,7 +173,7 @@ impl Holds {
         let index = match known {
             Some(index) => index,
             None => {
-                self.0.push(Hold::take(node, job, peer)?);
+                self.0.push(Hold::take(node, job, peer.uid, Some(peer.pid))?);
                 self.0.len() - 1
             }
         };

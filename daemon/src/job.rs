@@ -105,8 +105,8 @@ pub struct Measurer {
     pub hold: u64,
     /// The user.
     pub uid: u32,
-    /// The process.
-    pub pid: u32,
+    /// The process; none for a sweep, which goes on without one.
+    pub pid: Option<u32>,
 }
 
 impl Members {
@@ -119,10 +119,17 @@ impl Members {
     /// Checks that nobody holds the job for measuring.
     pub(crate) fn check_free(&self, job: &JobName) -> Result<(), Refusal> {
         let Some(Measurer { uid, pid, .. }) = self.measured_by else { return Ok(()) };
+        let (what, remedy) = match pid {
+            Some(pid) => (format!("user {uid} (process {pid})"), "try again when that is over"),
+            None => (
+                format!("a sweep that user {uid} began"),
+                "`pfoctl profile pause` or `stop` ends that",
+            ),
+        };
         Err(Refusal::new(
             RefusalCode::LimitReached,
-            format!("user {uid} (process {pid}) holds job {job} for measuring"),
-            "try again when that is over",
+            format!("{what} holds job {job} for measuring"),
+            remedy,
         ))
     }
 

@@ -20,9 +20,12 @@ use crate::late_driver::LateDriver;
 use crate::lease::Leases;
 use crate::ledger::{Entry, Ledger};
 use crate::peer::Peer;
+use crate::profile_store::ProfileStore;
 use crate::restore::restore_entry;
 use crate::revocations::Revocations;
 use crate::settings::Settings;
+use crate::sweep::file::SweepFiles;
+use crate::sweep::sweeps::Sweeps;
 
 /// One node and its daemon.
 #[derive(Debug)]
@@ -46,6 +49,10 @@ pub struct Node {
     pub revocations: Revocations,
     /// The jobs.
     pub jobs: Jobs,
+    /// The sweeps of jobs.
+    pub sweeps: Sweeps,
+    /// The profiles that sweeps have measured.
+    pub profiles: ProfileStore,
     /// When the daemon started.
     pub started: Instant,
     /// Wakes the task that restores what could not be restored at once.
@@ -67,6 +74,8 @@ impl Node {
             leases: Arc::default(),
             revocations: Revocations::default(),
             jobs: Jobs::new(JobFiles::beside(&config.paths.ledger)),
+            sweeps: Sweeps::new(SweepFiles::under(&config.paths.state)),
+            profiles: ProfileStore::under(&config.paths.state),
             started: Instant::now(),
             owed: Notify::new(),
             sessions_opened: AtomicU64::new(0),

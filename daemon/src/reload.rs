@@ -86,6 +86,7 @@ fn keep_what_cannot_change(new: &mut Config, running: &Config) -> Vec<String> {
         ("sockets.admin", new.sockets.admin != running.sockets.admin),
         ("driver.library", new.driver.library != running.driver.library),
         ("paths.ledger", new.paths.ledger != running.paths.ledger),
+        ("paths.state", new.paths.state != running.paths.state),
     ];
     new.sockets = running.sockets.clone();
     new.driver = running.driver.clone();

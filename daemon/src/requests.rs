@@ -18,6 +18,7 @@ use crate::peer::Peer;
 use crate::reload::reload;
 use crate::restore::{reset_memory, reset_sm};
 use crate::swap::Swap;
+use crate::sweep::requests as sweep;
 use crate::{lease_requests, status};
 
 /// How often a waiting request looks whether the ranks have changed. Asking costs them nothing,
@@ -37,7 +38,7 @@ pub enum Decision {
 
 /// Does what a peer asks for, if it may.
 #[must_use]
-pub fn decide(node: &Node, peer: &Peer, request: Request) -> Decision {
+pub fn decide(node: &Arc<Node>, peer: &Peer, request: Request) -> Decision {
     match try_decide(node, peer, request) {
         Ok(decision) => decision,
         Err(refusal) => Decision::Answer(answer_to(peer, Err(refusal))),
@@ -55,7 +56,7 @@ pub fn answer_to(peer: &Peer, response: Result<Response, Refusal>) -> Response {
     })
 }
 
-fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Refusal> {
+fn try_decide(node: &Arc<Node>, peer: &Peer, request: Request) -> Result<Decision, Refusal> {
     let authority = &node.settings().authority;
     let change_plan = |owner| Action::ChangePlan { owner };
     match request {
@@ -138,6 +139,17 @@ fn try_decide(node: &Node, peer: &Peer, request: Request) -> Result<Decision, Re
             authority.authorize(peer, Action::Reload)?;
             tracing::info!(uid = peer.uid, pid = peer.pid, "asked to read the configuration again");
             Ok(Decision::Answer(Response::Reloaded(reload(node))))
+        }
+        Request::SweepStart { job, model, settings, reuse } => {
+            sweep::start(node, peer, &job, model, settings, reuse).map(Decision::Answer)
+        }
+        Request::SweepControl { job, control } => {
+            sweep::control(node, peer, &job, control).map(Decision::Answer)
+        }
+        Request::Sweeps => sweep::sweeps(node, peer).map(Decision::Answer),
+        Request::Profiles => sweep::profiles(node, peer).map(Decision::Answer),
+        Request::ProfileRead(selector) => {
+            sweep::read_profile(node, peer, &selector).map(Decision::Answer)
         }
         _ => Err(Refusal::new(
             RefusalCode::Malformed,

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::fit::JobPlan;
 use crate::hold::Hold;
-use crate::job::{Job, Member};
+use crate::job::{Job, Measurer, Member};
 use crate::journal;
 use crate::node::Node;
 use crate::record::digest::{Recorded, StepMark};
@@ -44,8 +44,8 @@ struct UnderWay {
 pub async fn run(hold: &Hold, run: TrialRun, length: TrialLength) -> Result<TrialResult, Refusal> {
     check(length)?;
     let begin = {
-        let (node, job) = (Arc::clone(hold.node()), Arc::clone(hold.job()));
-        move || begin(&node, &job, run, length)
+        let (node, job, by) = (Arc::clone(hold.node()), Arc::clone(hold.job()), hold.by());
+        move || begin(&node, &job, by, run, length)
     };
     let trial = spawn_blocking(begin).await.map_err(|error| internal(&error))??;
     while !trial.ranks.iter().all(|(_, recorder)| recorder.is_finished()) {
@@ -71,6 +71,7 @@ fn check(length: TrialLength) -> Result<(), Refusal> {
 fn begin(
     node: &Node,
     job: &Arc<Job>,
+    by: Measurer,
     run: TrialRun,
     length: TrialLength,
 ) -> Result<UnderWay, Refusal> {
@@ -87,6 +88,10 @@ fn begin(
     let ranks = recorders.collect::<Result<Vec<_>, Refusal>>()?;
     let swap = {
         let mut members = job.members();
+        // Whoever held it may have let go since; nobody would bring the job back to default clocks.
+        if members.measured_by != Some(by) {
+            return Err(disturbed(job, "is not held for measuring any more"));
+        }
         let plan = match run {
             TrialRun::DefaultClocks => None,
             TrialRun::Plan { label, plan } => {

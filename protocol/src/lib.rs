@@ -10,6 +10,7 @@ mod name;
 mod request;
 mod session;
 mod status;
+mod sweep;
 mod trial;
 
 pub use codec::CodecError;
@@ -28,6 +29,10 @@ pub use session::{
 pub use status::{
     ConfigStatus, DaemonStatus, DriftStatus, DriftedInstruction, FrontierStatus, GpuStatus, Holder,
     JobStatus, MeasuredBy, PlanStatus, RankStatus, Status, Window,
+};
+pub use sweep::{
+    ProfileKey, ProfileSelector, StoredProfile, SweepControl, SweepEnd, SweepSettings, SweepState,
+    SweepStatus,
 };
 pub use trial::{
     LeftOut, TrialLength, TrialRank, TrialResult, TrialRow, TrialRun, TrialStep, WaitPower,

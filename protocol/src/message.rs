@@ -142,6 +142,7 @@ mod tests {
     use crate::frame::Frame;
     use crate::request::{JobSelector, LeaseTarget, SwapTarget, User};
     use crate::session::{RankPosition, RefusalCode};
+    use crate::sweep::{ProfileKey, StoredProfile, SweepControl};
     use crate::trial::{TrialLength, TrialRun};
 
     fn hello() -> Hello {
@@ -240,6 +241,33 @@ mod tests {
             0,                                              // no uid
             2, 0, 0, 0, 130, 5, 0, 0,                       // uniform: 1410 MHz
             1, 0, 0, 0, 20, 0, 0, 0,                        // settling steps, steps
+        ]);
+        let job = JobSelector { job: "j".parse().unwrap(), uid: None };
+        let stop = Request::SweepControl { job, control: SweepControl::Stop };
+        #[rustfmt::skip]
+        assert_eq!(ClientMessage::Request(stop).to_frame().unwrap(), [
+            18, 0, 0, 0,  1, 0,  4, 0,
+            16, 0, 0, 0,                                    // sweep control
+            1, 0, 0, 0, 0, 0, 0, 0, b'j',                   // job
+            0,                                              // no uid
+            2, 0, 0, 0,                                     // stop
+        ]);
+        let key = ProfileKey {
+            uid: 7,
+            model: "m".parse().unwrap(),
+            gpus: "A".into(),
+            partition: "p".into(),
+        };
+        let profile = StoredProfile { key, measured_unix_s: 9, bytes: 3 };
+        #[rustfmt::skip]
+        assert_eq!(DaemonMessage::Response(Response::Reused(profile)).to_frame().unwrap(), [
+            51, 0, 0, 0,  1, 0,  132, 0,
+            15, 0, 0, 0,                                    // reused
+            7, 0, 0, 0,                                     // uid
+            1, 0, 0, 0, 0, 0, 0, 0, b'm',                   // model
+            1, 0, 0, 0, 0, 0, 0, 0, b'A',                   // GPUs
+            1, 0, 0, 0, 0, 0, 0, 0, b'p',                   // partition
+            9, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, // seconds since 1970, bytes
         ]);
         let refusal = Refusal::new(RefusalCode::GpuHeld, "m", "");
         #[rustfmt::skip]

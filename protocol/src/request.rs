@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::name::{GpuName, GpuUuid, JobName, PciBusId};
 use crate::session::Refusal;
 use crate::status::{ConfigStatus, FrontierStatus, Holder, PlanStatus, Status};
+use crate::sweep::{ProfileSelector, StoredProfile, SweepControl, SweepSettings, SweepStatus};
 use crate::trial::{TrialLength, TrialResult, TrialRun};
 
 /// Which job is meant.
@@ -123,6 +124,31 @@ pub enum Request {
         /// Whether it is.
         on: bool,
     },
+    /// Sweep a job through its clocks and store the profile. It goes on without the connection, and holds
+    /// the job for measuring meanwhile; at its end the job runs at default clocks.
+    SweepStart {
+        /// The job.
+        job: JobSelector,
+        /// The model that it trains; none if that is called like the job.
+        model: Option<JobName>,
+        /// How to sweep.
+        settings: SweepSettings,
+        /// Begin nothing if a profile of the same is stored.
+        reuse: bool,
+    },
+    /// Pause, resume or stop the sweep of a job.
+    SweepControl {
+        /// The job.
+        job: JobSelector,
+        /// What is to become of its sweep.
+        control: SweepControl,
+    },
+    /// Every sweep that the peer may see.
+    Sweeps,
+    /// Every stored profile that the peer may see.
+    Profiles,
+    /// The CSV of a stored profile.
+    ProfileRead(ProfileSelector),
 }
 
 /// The leases that are meant.
@@ -189,6 +215,21 @@ pub enum Response {
     Trial(Box<TrialResult>),
     /// To [`Request::TrialsEnd`], what the job runs from now on or changes to.
     TrialsEnded(Option<PlanStatus>),
+    /// To [`Request::SweepStart`] and [`Request::SweepControl`].
+    Sweep(Box<SweepStatus>),
+    /// To [`Request::SweepStart`] with `reuse`, if there is a profile already.
+    Reused(StoredProfile),
+    /// To [`Request::Sweeps`], by owner and job.
+    Sweeps(Vec<SweepStatus>),
+    /// To [`Request::Profiles`], by owner and model.
+    Profiles(Vec<StoredProfile>),
+    /// To [`Request::ProfileRead`].
+    Profile {
+        /// Which it is.
+        profile: StoredProfile,
+        /// The CSV, as the planner reads it.
+        csv: Vec<u8>,
+    },
 }
 
 /// A GPU as a list shows it.

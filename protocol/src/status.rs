@@ -129,8 +129,8 @@ pub struct JobStatus {
 pub struct MeasuredBy {
     /// The user.
     pub uid: u32,
-    /// The process.
-    pub pid: u32,
+    /// The process; none for a sweep, which goes on without one.
+    pub pid: Option<u32>,
 }
 
 /// A plan as status shows it.

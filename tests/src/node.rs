@@ -108,7 +108,7 @@ impl Node {
              [lease]\nidle_limit_s = {}\nsessions_per_user = {}\nmin_mhz = {}\nmax_mhz = {}\n\
              [clocks]\nsettle_ms = {}\nsuspend_after_mismatches = {}\n\
              [driver]\nlibrary = {:?}\n\
-             [paths]\nledger = {:?}\n{}",
+             [paths]\nledger = {:?}\nstate = {:?}\n{}",
             path(self.socket()),
             path(self.admin_socket()),
             setup.connections,
@@ -120,6 +120,7 @@ impl Node {
             setup.suspend_after,
             path(self.machine.library()),
             path(self.ledger()),
+            path(self.directory().join("state")),
             setup.rules,
         )
     }

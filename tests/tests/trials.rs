@@ -87,7 +87,7 @@ fn while_a_job_is_held_for_measuring_nobody_else_changes_what_it_runs() {
         assert!(refusal.message.contains("holds job job for measuring"), "{refusal}");
     };
     let by = node.job(JOB).measured_by.unwrap();
-    assert_eq!((by.uid, by.pid), (Identity::own().uid, std::process::id()));
+    assert_eq!((by.uid, by.pid), (Identity::own().uid, Some(std::process::id())));
     held(node.swap(JOB, SwapTarget::DefaultClocks).unwrap_err());
     held(node.control().trial(JOB, TrialRun::DefaultClocks, 1).unwrap_err());
     client.end_trials(JOB, false).unwrap();

@@ -32,7 +32,7 @@ pub(super) fn read(name: &str) -> Result<Vec<u8>, Failure> {
 }
 
 /// Replaces a file, or makes it.
-pub(super) fn write(name: &str, bytes: &[u8]) -> Result<(), Failure> {
+pub(crate) fn write(name: &str, bytes: &[u8]) -> Result<(), Failure> {
     replace(Path::new(name), bytes)
         .map_err(|source| Failure::Write { name: name.to_owned(), source })
 }

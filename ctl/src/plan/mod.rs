@@ -7,7 +7,7 @@ mod directory;
 mod evaluate;
 mod export;
 mod failure;
-mod file;
+pub(crate) mod file;
 mod format;
 mod import;
 pub(crate) mod load;

@@ -38,7 +38,11 @@ pub(crate) fn render(jobs: &[JobStatus], user: &dyn Fn(u32) -> String, look: Loo
     for job in jobs {
         if let Some(MeasuredBy { uid, pid }) = job.measured_by {
             let (owner, by) = (user(job.uid), user(uid));
-            let line = format!("Process {pid} of {by} measures job {} of {owner}", job.job);
+            let what = match pid {
+                Some(pid) => format!("Process {pid} of {by} measures"),
+                None => format!("A sweep that {by} began measures"),
+            };
+            let line = format!("{what} job {} of {owner}", job.job);
             text += &format!("{}\n", harmless(&line));
         }
         if let Some(plan) = waiting_plan(job) {
@@ -127,10 +131,13 @@ mod tests {
 
     #[test]
     fn who_measures_a_job_is_told() {
-        let measured_by = Some(MeasuredBy { uid: 7, pid: 4711 });
-        let job = JobStatus { measured_by, ..job() };
-        let text = render(&[job], &|uid| format!("user{uid}"), Look::default());
-        assert!(text.contains("Process 4711 of user7 measures job j of user0"), "{text}");
+        for (pid, who) in
+            [(Some(4711), "Process 4711 of user7"), (None, "A sweep that user7 began")]
+        {
+            let job = JobStatus { measured_by: Some(MeasuredBy { uid: 7, pid }), ..job() };
+            let text = render(&[job], &|uid| format!("user{uid}"), Look::default());
+            assert!(text.contains(&format!("{who} measures job j of user0")), "{text}");
+        }
     }
 
     #[test]

@@ -84,7 +84,8 @@ impl StatusCommand {
     }
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+/// An interval as `--watch` takes it.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     text.parse()
         .ok()
         .filter(|seconds| (0.1..=86_400.0).contains(seconds))

@@ -21,7 +21,15 @@ const FILES: &[(&str, &str)] = &[
         "What is locked now, written before it is locked. If nothing is left of a daemon, `pfod \
          --restore-only` frees what this file names.",
     ),
-    ("/var/lib/pfo", "What was measured."),
+    (
+        "/var/lib/pfo/profiles",
+        "The profiles that sweeps have measured, CSV by user, model, GPUs and partition; of each user the \
+         64 newest.",
+    ),
+    (
+        "/var/lib/pfo/sweeps",
+        "How far sweeps are that are not over; the next pfod goes on with them.",
+    ),
 ];
 
 const SIGNALS: &[(&str, &str)] = &[

@@ -41,6 +41,7 @@ class Node:
             f'[sockets]\ntrainers = "{self.socket}"\nadmin = "{directory}/admin.sock"\n'
             f'[groups]\ntrainers = "{grp.getgrgid(os.getegid()).gr_name}"\n'
             f'[driver]\nlibrary = "{library}"\n[paths]\nledger = "{directory}/ledger.json"\n'
+            f'state = "{directory}/state"\n'
         )
         self.gpus = [gpu["uuid"] for gpu in self.simulator()]
 

@@ -1,0 +1,322 @@
+//! How far a sweep is, as it is on disk, and what follows from that: what to measure next, or that it is
+//! over.
+
+use pfo_planner::Mhz;
+use pfo_protocol::{
+    JobName, ProfileKey, SweepEnd, SweepSettings, SweepState, SweepStatus, TrialLength,
+    TrialResult, TrialRun,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::job::JobKey;
+use crate::sweep::estimate::at_most_s;
+use crate::sweep::rising::Rising;
+use crate::sweep::shape::JobShape;
+use crate::sweep::swept::{SweptClock, median_step_s, profile_csv};
+
+/// Lines of a profile. Sixteen GPUs with four kinds of instructions and a hundred clocks have 6400; one
+/// takes some 100 bytes.
+const MOST_ROWS: usize = 32_768;
+
+/// A sweep, without what it does at this moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SweepRecord {
+    /// Whose job is swept.
+    pub uid: u32,
+    /// Its name.
+    pub job: JobName,
+    /// Who began the sweep.
+    pub by_uid: u32,
+    /// The model that the job trains.
+    pub model: JobName,
+    /// How it sweeps.
+    pub settings: SweepSettings,
+    /// The ranks that it is about.
+    pub shape: JobShape,
+    /// The clocks, from the highest down.
+    pub clocks: Vec<Mhz>,
+    /// Whether it goes on by itself.
+    pub pause: Option<Pause>,
+    default_step_s: Option<f64>,
+    measured: Vec<SweptClock>,
+}
+
+/// Why a sweep is paused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pause {
+    /// None if somebody asked for it.
+    pub why: Option<String>,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// To measure a step at default clocks.
+    DefaultClocks,
+    /// To measure this clock.
+    Clock(Mhz),
+    /// Nothing: the profile is complete.
+    End(SweepEnd),
+}
+
+impl SweepRecord {
+    /// A sweep of which nothing was measured yet.
+    #[must_use]
+    pub fn new(
+        job: JobKey,
+        by_uid: u32,
+        model: JobName,
+        settings: SweepSettings,
+        shape: JobShape,
+        clocks: Vec<Mhz>,
+    ) -> Self {
+        let JobKey { uid, name: job } = job;
+        let (default_step_s, measured, pause) = (None, Vec::new(), None);
+        Self { uid, job, by_uid, model, settings, shape, clocks, pause, default_step_s, measured }
+    }
+
+    /// Which job it is of.
+    #[must_use]
+    pub fn key(&self) -> JobKey {
+        JobKey { uid: self.uid, name: self.job.clone() }
+    }
+
+    /// What its profile is stored under.
+    #[must_use]
+    pub fn profile(&self) -> ProfileKey {
+        self.shape.key(self.uid, self.model.clone())
+    }
+
+    /// What its profile is, once there is nothing left to measure.
+    #[must_use]
+    pub fn profile_csv(&self) -> String {
+        profile_csv(&self.measured)
+    }
+
+    /// What comes next.
+    #[must_use]
+    pub fn next(&self) -> Next {
+        if self.settings.max_slowdown.is_some() && self.default_step_s.is_none() {
+            return Next::DefaultClocks;
+        }
+        if self.is_too_slow() {
+            return Next::End(SweepEnd::TooSlow);
+        }
+        let mut rising = Rising::default();
+        self.measured.iter().for_each(|clock| rising.add(clock.energies()));
+        if rising.far_enough() {
+            return Next::End(SweepEnd::EnergyRises);
+        }
+        let next = self.clocks.get(self.measured.len());
+        next.map_or(Next::End(SweepEnd::LowestClock), |clock| Next::Clock(*clock))
+    }
+
+    fn is_too_slow(&self) -> bool {
+        let limit = self.default_step_s.zip(self.settings.max_slowdown);
+        let last = self.measured.last();
+        limit
+            .zip(last)
+            .is_some_and(|((default_s, slowdown), last)| last.step_s > default_s * (1.0 + slowdown))
+    }
+
+    /// Takes note of a trial of what came next.
+    ///
+    /// # Errors
+    /// Why the trial is of no use, in words.
+    pub fn take(&mut self, trial: &TrialResult) -> Result<(), String> {
+        match self.next() {
+            Next::DefaultClocks => self.default_step_s = Some(median_step_s(&trial.steps)),
+            Next::Clock(mhz) => {
+                let clock = SweptClock::of(mhz, trial);
+                if clock.energies().is_empty() {
+                    return Err(format!("no energy of an instruction could be measured at {mhz}"));
+                }
+                let rows: usize = self.measured.iter().map(|clock| clock.rows.len()).sum();
+                if rows + clock.rows.len() > MOST_ROWS {
+                    return Err(format!("its profile would have more than {MOST_ROWS} lines"));
+                }
+                self.measured.push(clock);
+            }
+            Next::End(_) => {}
+        }
+        Ok(())
+    }
+
+    /// For how long to measure.
+    #[must_use]
+    pub fn length(&self) -> TrialLength {
+        let SweepSettings { settling_steps, steps, .. } = self.settings;
+        TrialLength { settling_steps, steps }
+    }
+
+    /// The sweep as others see it.
+    #[must_use]
+    pub fn status(&self, state: SweepState) -> SweepStatus {
+        let next = self.next();
+        let last = self.measured.last();
+        SweepStatus {
+            job: self.job.clone(),
+            profile: self.profile(),
+            settings: self.settings,
+            mhz: match next {
+                Next::Clock(mhz) if !matches!(state, SweepState::Ended(_)) => Some(mhz.0),
+                _ => None,
+            },
+            measured: self.measured.len() as u32,
+            clocks: self.clocks.len() as u32,
+            step_time_s: last.map(|clock| clock.step_s),
+            default_step_time_s: self.default_step_s,
+            remaining_s: self.remaining_s(next).filter(|_| !matches!(state, SweepState::Ended(_))),
+            state,
+        }
+    }
+
+    fn remaining_s(&self, next: Next) -> Option<f64> {
+        let Next::Clock(_) = next else { return None };
+        let at_default = || Some((*self.clocks.first()?, self.default_step_s?));
+        let last = self.measured.last().map(|clock| (clock.mhz, clock.step_s));
+        let left = &self.clocks[self.measured.len()..];
+        let TrialLength { settling_steps, steps } = self.length();
+        Some(at_most_s(left, settling_steps + steps, last.or_else(at_default)?))
+    }
+}
+
+impl Next {
+    /// What the job is to run for it; none if nothing is to be measured.
+    #[must_use]
+    pub fn run(self) -> Option<TrialRun> {
+        match self {
+            Self::DefaultClocks => Some(TrialRun::DefaultClocks),
+            Self::Clock(mhz) => Some(TrialRun::Uniform(mhz.0)),
+            Self::End(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use pfo_protocol::Instruction;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sweep::shape;
+    use crate::sweep::swept::tests::trial;
+
+    pub(crate) fn record(max_slowdown: Option<f64>, clocks: u32) -> SweepRecord {
+        let settings =
+            SweepSettings { steps: 4, settling_steps: 1, stride_mhz: 1, min_mhz: 0, max_slowdown };
+        SweepRecord::new(
+            JobKey { uid: 7, name: "team/j".parse().unwrap() },
+            7,
+            "gpt".parse().unwrap(),
+            settings,
+            shape::example(),
+            (0..clocks).map(|rung| Mhz(1400 - 10 * rung)).collect(),
+        )
+    }
+
+    /// What a job with a valley of energy takes.
+    fn measure(next: Next, valley_mhz: u32) -> TrialResult {
+        let mhz = match next {
+            Next::Clock(mhz) => mhz.0,
+            _ => 1400,
+        };
+        let energy_j = 10.0 + f64::from(mhz.abs_diff(valley_mhz));
+        let time_s = 1400.0 / f64::from(mhz);
+        trial(time_s, &[&[(Instruction::Forward, time_s / 2.0, Some(energy_j))]])
+    }
+
+    fn through_json(record: &SweepRecord) -> SweepRecord {
+        serde_json::from_slice(&serde_json::to_vec(record).unwrap()).unwrap()
+    }
+
+    /// Everything that a sweep measures, and why it ends; `restart` is done before each trial.
+    fn sweep(
+        mut record: SweepRecord,
+        valley_mhz: u32,
+        restart: impl Fn(&SweepRecord) -> SweepRecord,
+    ) -> (Vec<Next>, SweepEnd) {
+        let mut ran = Vec::new();
+        loop {
+            record = restart(&record);
+            match record.next() {
+                Next::End(end) => return (ran, end),
+                next => {
+                    record.take(&measure(next, valley_mhz)).unwrap();
+                    ran.push(next);
+                }
+            }
+        }
+    }
+
+    fn clock(next: &Next) -> u32 {
+        match next {
+            Next::Clock(mhz) => mhz.0,
+            _ => u32::MAX,
+        }
+    }
+
+    #[test]
+    fn default_clocks_are_measured_first_where_a_slowdown_is_to_be_kept() {
+        let (ran, end) = sweep(record(Some(0.05), 40), 0, Clone::clone);
+        assert_eq!((ran[0], end), (Next::DefaultClocks, SweepEnd::TooSlow));
+        // 1400 / 1.05 = 1333
+        assert_eq!(ran.last(), Some(&Next::Clock(Mhz(1330))));
+    }
+
+    #[test]
+    fn without_a_rise_the_lowest_clock_is_the_last() {
+        let (ran, end) = sweep(record(None, 12), 0, Clone::clone);
+        assert_eq!((ran.len(), end), (12, SweepEnd::LowestClock));
+    }
+
+    #[test]
+    fn a_trial_without_any_energy_is_refused_and_changes_nothing() {
+        let mut record = record(None, 3);
+        let before = record.clone();
+        let trial = trial(1.0, &[&[(Instruction::Forward, 0.5, None)]]);
+        assert!(record.take(&trial).unwrap_err().contains("1400 MHz"));
+        assert_eq!(record, before);
+    }
+
+    #[test]
+    fn a_profile_does_not_grow_without_end() {
+        let mut record = record(None, 40);
+        let rows = vec![(Instruction::Forward, 0.5, Some(1.0)); 10_000];
+        let took: Vec<_> = (0..4).map(|_| record.take(&trial(1.0, &[&rows])).is_ok()).collect();
+        assert_eq!(took, [true, true, true, false]);
+    }
+
+    #[test]
+    fn a_status_tells_how_far_it_is_and_how_long_it_takes_at_most() {
+        let mut record = record(None, 3);
+        assert_eq!(record.status(SweepState::Running).remaining_s, None);
+        record.take(&measure(record.next(), 0)).unwrap();
+        let status = record.status(SweepState::Running);
+        assert_eq!((status.measured, status.clocks, status.mhz), (1, 3, Some(1390)));
+        let left_s = 5.0 * (1400.0 / 1390.0 + 1400.0 / 1380.0);
+        assert!((status.remaining_s.unwrap() - left_s).abs() < 1e-9, "{status:?}");
+        let ended = record.status(SweepState::Ended(SweepEnd::Stopped));
+        assert_eq!((ended.mhz, ended.remaining_s), (None, None));
+    }
+
+    proptest! {
+        #[test]
+        fn a_sweep_falls_keeps_the_slowdown_and_is_the_same_through_any_number_of_restarts(
+            valley_mhz in 800u32..1400,
+            clocks in 1u32..50,
+            max_slowdown in prop::option::of(0.0f64..1.0),
+        ) {
+            let (ran, end) = sweep(record(max_slowdown, clocks), valley_mhz, Clone::clone);
+            prop_assert!(ran.iter().map(clock).rev().is_sorted());
+            if let (Some(slowdown), Some((_, kept))) = (max_slowdown, ran.split_last()) {
+                let slowest = kept.iter().skip(1).map(|next| 1400.0 / f64::from(clock(next)));
+                prop_assert!(slowest.fold(0.0, f64::max) <= 1.0 + slowdown);
+            }
+            let again = sweep(record(max_slowdown, clocks), valley_mhz, through_json);
+            prop_assert_eq!((ran, end), again);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What peers ask of sweeps and stored profiles.
+
+use std::sync::Arc;
+
+use pfo_planner::Mhz;
+use pfo_protocol::{
+    JobName, JobSelector, ProfileSelector, Refusal, RefusalCode, Response, SweepControl,
+    SweepSettings,
+};
+
+use crate::authorize::Action;
+use crate::node::Node;
+use crate::peer::Peer;
+use crate::requests::select;
+use crate::session::internal;
+use crate::sweep::ladder::ladder;
+use crate::sweep::record::SweepRecord;
+use crate::sweep::shape::{JobShape, allowed_clocks};
+
+/// Nobody measures more steps at one clock.
+const MOST_STEPS: u32 = 10_000;
+
+/// Begins a sweep, or finds that it is not needed.
+///
+/// # Errors
+/// If the peer may not measure the job, or the job cannot be swept like that.
+pub fn start(
+    node: &Arc<Node>,
+    peer: &Peer,
+    job: &JobSelector,
+    model: Option<JobName>,
+    settings: SweepSettings,
+    reuse: bool,
+) -> Result<Response, Refusal> {
+    let authority = &node.settings().authority;
+    let job = select(node, authority, peer, job, |owner| Action::Measure { owner })?;
+    check(settings)?;
+    let name = &job.key.name;
+    let members = job.members();
+    let shape = JobShape::of(&members).ok_or_else(|| {
+        Refusal::new(
+            RefusalCode::LimitReached,
+            format!("the ranks of job {name} have not all run a step, or not of equally many microbatches"),
+            "try again after the next step",
+        )
+    })?;
+    let allowed = allowed_clocks(&members);
+    let free = members.check_free(name);
+    drop(members);
+    let model = model.unwrap_or_else(|| name.clone());
+    if reuse && let Some(stored) = node.profiles.find(&shape.key(job.key.uid, model.clone())) {
+        return Ok(Response::Reused(stored));
+    }
+    let clocks = ladder(&allowed, Mhz(settings.stride_mhz), Mhz(settings.min_mhz));
+    if clocks.is_empty() {
+        return Err(Refusal::new(
+            RefusalCode::PlanDoesNotFit,
+            format!(
+                "no clock from {} MHz on is allowed to all ranks of job {name}",
+                settings.min_mhz
+            ),
+            "`pfoctl policy explain` shows which clocks are",
+        ));
+    }
+    let record = SweepRecord::new(job.key.clone(), peer.uid, model, settings, shape, clocks);
+    free?;
+    let status = node.sweeps.start(node, record)?;
+    tracing::info!(
+        uid = peer.uid, pid = peer.pid, job = %name, "began a sweep of {} clocks", status.clocks
+    );
+    Ok(Response::Sweep(Box::new(status)))
+}
+
+fn check(settings: SweepSettings) -> Result<(), Refusal> {
+    let SweepSettings { steps, settling_steps, max_slowdown, .. } = settings;
+    let wrong =
+        |what: String, remedy: String| Err(Refusal::new(RefusalCode::Malformed, what, remedy));
+    let possible = 1..=MOST_STEPS;
+    if !possible.contains(&steps) || !possible.contains(&settling_steps) {
+        return wrong(
+            format!("{steps} steps after {settling_steps} at each clock cannot be measured"),
+            format!("let it settle for 1 to {MOST_STEPS} steps, and measure 1 to {MOST_STEPS}"),
+        );
+    }
+    match max_slowdown {
+        Some(slowdown) if !(0.0..=100.0).contains(&slowdown) => wrong(
+            format!("no job can be kept from a slowdown of {slowdown}"),
+            "give a share of the step's time, such as 0.1".into(),
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Pauses, resumes or stops a sweep.
+///
+/// # Errors
+/// If the peer may not measure the job, or it is not being swept.
+pub fn control(
+    node: &Arc<Node>,
+    peer: &Peer,
+    job: &JobSelector,
+    control: SweepControl,
+) -> Result<Response, Refusal> {
+    let authority = &node.settings().authority;
+    authority.authorize(peer, Action::Measure { owner: job.uid.unwrap_or(peer.uid) })?;
+    let any = authority.authorize(peer, Action::EveryJob).is_ok();
+    let sweep = node.sweeps.select(job, peer.uid, any)?;
+    let status = sweep.control(node, control)?;
+    tracing::info!(uid = peer.uid, pid = peer.pid, job = %status.job, "sweep: {control:?}");
+    Ok(Response::Sweep(Box::new(status)))
+}
+
+/// The sweeps that a peer may see.
+///
+/// # Errors
+/// If it may see nothing.
+pub fn sweeps(node: &Node, peer: &Peer) -> Result<Response, Refusal> {
+    Ok(Response::Sweeps(node.sweeps.statuses(visible(node, peer)?)))
+}
+
+/// The stored profiles that a peer may see.
+///
+/// # Errors
+/// If it may see nothing.
+pub fn profiles(node: &Node, peer: &Peer) -> Result<Response, Refusal> {
+    Ok(Response::Profiles(node.profiles.list(visible(node, peer)?)))
+}
+
+/// The CSV of the one stored profile that a peer means.
+///
+/// # Errors
+/// If the peer may see none, or none or several that it may see are meant.
+pub fn read_profile(
+    node: &Node,
+    peer: &Peer,
+    selector: &ProfileSelector,
+) -> Result<Response, Refusal> {
+    let visible = visible(node, peer)?;
+    let mut meant = node.profiles.list(selector.uid.or(visible));
+    let fits = |part: &str, wanted: &Option<String>| wanted.as_ref().is_none_or(|w| w == part);
+    meant.retain(|profile| {
+        let key = &profile.key;
+        visible.is_none_or(|uid| uid == key.uid)
+            && key.model == selector.model
+            && fits(&key.gpus, &selector.gpus)
+            && fits(&key.partition, &selector.partition)
+    });
+    // Of an administrator's own and others', the own one is meant.
+    if selector.uid.is_none() && meant.iter().any(|profile| profile.key.uid == peer.uid) {
+        meant.retain(|profile| profile.key.uid == peer.uid);
+    }
+    let model = &selector.model;
+    match &meant[..] {
+        [profile] => {
+            let csv = node.profiles.read(profile).map_err(|error| internal(&error))?;
+            Ok(Response::Profile { profile: profile.clone(), csv })
+        }
+        [] => Err(Refusal::new(
+            RefusalCode::UnknownJob,
+            format!("no such profile of model {model} is stored"),
+            "`pfoctl profile list` shows those that are",
+        )),
+        several => Err(Refusal::new(
+            RefusalCode::UnknownJob,
+            format!("{} profiles of model {model} are stored", several.len()),
+            "say which with --gpus, --partition or --user; `pfoctl profile list` shows them",
+        )),
+    }
+}
+
+/// Whose sweeps and profiles a peer may see; none means everybody's.
+fn visible(node: &Node, peer: &Peer) -> Result<Option<u32>, Refusal> {
+    let authority = &node.settings().authority;
+    authority.authorize(peer, Action::Status)?;
+    Ok(authority.authorize(peer, Action::EveryJob).is_err().then_some(peer.uid))
+}

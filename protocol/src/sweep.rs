@@ -1,0 +1,129 @@
+//! Sweeps: a job runs one clock after the other, from the highest down, and what its instructions take
+//! at each becomes a profile that the daemon stores.
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::JobName;
+
+/// How to sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SweepSettings {
+    /// Steps that are measured at each clock; at least 1.
+    pub steps: u32,
+    /// Steps that are left out after each change of the clock; at least 1.
+    pub settling_steps: u32,
+    /// Neighbouring clocks of the sweep are at least so far apart, in MHz.
+    pub stride_mhz: u32,
+    /// No clock below this is tried, in MHz.
+    pub min_mhz: u32,
+    /// Ends the sweep after the first clock at which a step takes more than this share longer than at
+    /// default clocks, which are then measured first.
+    pub max_slowdown: Option<f64>,
+}
+
+/// What is to become of a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SweepControl {
+    /// Let the job run at default clocks, and keep what was measured so far.
+    Pause,
+    /// Go on where it was paused.
+    Resume,
+    /// End it and forget what it measured.
+    Stop,
+}
+
+/// What a profile is of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProfileKey {
+    /// Whose job was measured.
+    pub uid: u32,
+    /// The model that it trained, as its user calls it.
+    pub model: JobName,
+    /// The models of its GPUs.
+    pub gpus: String,
+    /// How the model was divided among them.
+    pub partition: String,
+}
+
+/// A profile in the daemon's store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredProfile {
+    /// What it is of.
+    pub key: ProfileKey,
+    /// When its measurement ended, in seconds since 1970.
+    pub measured_unix_s: u64,
+    /// How large it is.
+    pub bytes: u64,
+}
+
+/// The one stored profile that fits all of this.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileSelector {
+    /// The model that was trained.
+    pub model: JobName,
+    /// Whose job; none means the peer's own or, for an administrator, any user's.
+    pub uid: Option<u32>,
+    /// The models of the GPUs, if there is more than one profile.
+    pub gpus: Option<String>,
+    /// How the model was divided among them, if there is more than one profile.
+    pub partition: Option<String>,
+}
+
+/// A sweep, and how far it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SweepStatus {
+    /// The job.
+    pub job: JobName,
+    /// What its profile is or will be stored as.
+    pub profile: ProfileKey,
+    /// How it sweeps.
+    pub settings: SweepSettings,
+    /// What it does.
+    pub state: SweepState,
+    /// The clock that is being measured or comes next, in MHz; none at default clocks or at its end.
+    pub mhz: Option<u32>,
+    /// Clocks that were measured.
+    pub measured: u32,
+    /// Clocks that there are; energy that rises may end the sweep before the last one.
+    pub clocks: u32,
+    /// The median time of a step at the last clock that was measured, in seconds.
+    pub step_time_s: Option<f64>,
+    /// The same at default clocks, if the sweep is to compare with them.
+    pub default_step_time_s: Option<f64>,
+    /// How long it will still take at most, in seconds, once it is known.
+    pub remaining_s: Option<f64>,
+}
+
+/// What a sweep does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SweepState {
+    /// It measures.
+    Running,
+    /// It cannot measure now, and tries again by itself.
+    Waiting {
+        /// Why.
+        why: String,
+    },
+    /// It goes on when somebody asks for that.
+    Paused {
+        /// Why, if nobody asked for it.
+        why: Option<String>,
+    },
+    /// It is over.
+    Ended(SweepEnd),
+}
+
+/// Why a sweep is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SweepEnd {
+    /// The energy of every instruction has risen with every lower clock of late. The profile is stored.
+    EnergyRises,
+    /// There is no lower clock. The profile is stored.
+    LowestClock,
+    /// The job became slower than it may. The profile is stored.
+    TooSlow,
+    /// Somebody stopped it. Nothing is stored.
+    Stopped,
+}

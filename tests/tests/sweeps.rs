@@ -1,0 +1,203 @@
+//! Sweeps: the daemon measures a job at one clock after the other and stores a profile of it.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use pfo_protocol::{
+    Request, Response, StoredProfile, SwapTarget, SweepEnd, SweepState, SweepStatus,
+};
+use pfo_tests::identity::Identity;
+use pfo_tests::needs_root;
+use pfo_tests::node::Node;
+use pfo_tests::programs::program;
+use pfo_tests::ran::Ran;
+use pfo_tests::trainer::{STAGES, Training};
+
+const JOB: &str = "job";
+
+/// Slow enough for a busy machine to be late by little of it.
+const TIME_SCALE: &str = "0.2";
+
+/// Those of an A40 from 1740 MHz down.
+const FEW_CLOCKS: [&str; 6] = ["--steps", "2", "--stride", "300", "--min-mhz", "1000"];
+
+fn start(user: &Identity) -> (Node, Training) {
+    let node = Node::start();
+    let options = ["--time-scale", TIME_SCALE, "--microbatches", "2"];
+    let training = Training::start(&node, JOB, user, &options);
+    training.until_leased(&node);
+    training.until_step(&node, 1);
+    (node, training)
+}
+
+fn sweep(node: &Node) -> Option<SweepStatus> {
+    match node.control().ask(Request::Sweeps) {
+        Ok(Response::Sweeps(sweeps)) => sweeps.into_iter().find(|sweep| sweep.job.as_str() == JOB),
+        other => panic!("the answer to a request for sweeps is {other:?}"),
+    }
+}
+
+fn stored(node: &Node) -> Vec<StoredProfile> {
+    match node.control().ask(Request::Profiles) {
+        Ok(Response::Profiles(profiles)) => profiles,
+        other => panic!("the answer to a request for profiles is {other:?}"),
+    }
+}
+
+fn until_measured(node: &Node, clocks: u32) {
+    node.until_so("some clocks are measured", || {
+        sweep(node).is_some_and(|sweep| sweep.measured >= clocks)
+    });
+}
+
+fn until_no_clock_is_locked(node: &Node) {
+    node.until_is("locked GPUs", &0, || {
+        (0..STAGES as usize).filter(|gpu| node.machine.sm_lock(*gpu).is_some()).count()
+    });
+}
+
+type Rows = BTreeMap<(String, String, String), (f64, f64)>;
+
+/// Time and energy by stage, instruction and clock.
+fn rows(csv: &str) -> Rows {
+    let row = |line: &str| {
+        let field: Vec<_> = line.split(',').map(str::to_owned).collect();
+        let figures = (field[3].parse().unwrap(), field[4].parse().unwrap());
+        ((field[0].clone(), field[1].clone(), field[2].clone()), figures)
+    };
+    csv.lines().skip(1).map(row).collect()
+}
+
+/// What a perfect measurement of the simulated training gives.
+fn truth() -> Rows {
+    let mut command = Command::new(program("pfo-sim"));
+    let stages = STAGES.to_string();
+    command.args(["profile", "--gpu", "A40", "--stages", &stages, "--time-scale", TIME_SCALE]);
+    rows(&Ran::from(command.output().unwrap()).printed())
+}
+
+#[test]
+fn a_sweep_outlives_a_killed_daemon_and_stores_what_the_gpus_take() {
+    let user = Identity::trainer();
+    let (mut node, training) = start(&user);
+    let arguments = [&["profile", "start", JOB, "--wait"], &FEW_CLOCKS[..]].concat();
+    let waiting = node.begin_pfoctl(&user, &arguments);
+    until_measured(&node, 1);
+    node.kill_daemon();
+    node.start_daemon();
+    let again = sweep(&node).unwrap();
+    assert!((1..3).contains(&again.measured), "{again:?}");
+    let said = Ran::from(waiting.wait_with_output().unwrap()).printed();
+    assert!(said.contains("3 clocks of job job measured"), "{said}");
+    until_no_clock_is_locked(&node);
+
+    let csv = node.pfoctl(&user, &["profile", "export", JOB]).printed();
+    let (measured, truth) = (rows(&csv), truth());
+    assert_eq!(measured.len(), 3 * 2 * STAGES as usize, "{csv}");
+    let mut ratios: Vec<_> = measured
+        .iter()
+        .flat_map(|(key, (time_s, energy_j))| {
+            let (true_s, true_j) = truth[key];
+            [time_s / true_s, energy_j / true_j]
+        })
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    // A machine that does something else makes instructions longer, never shorter.
+    assert!(ratios[0] > 0.95 && ratios[ratios.len() / 2] < 1.2, "{ratios:?}");
+
+    let reuse = [&["profile", "start", JOB, "--reuse"], &FEW_CLOCKS[..]].concat();
+    let reused = node.pfoctl(&user, &reuse).printed();
+    assert!(reused.contains("Nothing to measure"), "{reused}");
+    let profile = node.directory().join("swept.csv");
+    std::fs::write(&profile, csv).unwrap();
+    let frontier = node.directory().join("swept.frontier");
+    let mut command = Command::new(program("pfoctl"));
+    command.args(["plan", "optimize", "--p2p-power", "70", "--microbatches", "2"]);
+    let _ = Ran::from(command.arg(profile).arg("-o").arg(frontier).output().unwrap()).printed();
+    training.stop();
+}
+
+#[test]
+fn a_sweep_holds_the_job_until_it_is_paused_and_goes_on_where_it_was() {
+    let user = Identity::trainer();
+    let (node, training) = start(&user);
+    node.pfoctl(&user, &["profile", "start", JOB, "--steps", "1"]).printed();
+    until_measured(&node, 1);
+    let twice = node.pfoctl(&user, &["profile", "start", JOB]);
+    assert!(twice.stderr.contains("holds job job") || twice.stderr.contains("being swept"));
+    let held = node.swap(JOB, SwapTarget::DefaultClocks).unwrap_err();
+    assert!(held.message.contains("a sweep that user"), "{held}");
+
+    node.pfoctl(&user, &["profile", "pause", JOB]).printed();
+    until_no_clock_is_locked(&node);
+    node.until("the job is free", || {
+        node.swap(JOB, SwapTarget::DefaultClocks).map_err(|r| r.message)
+    });
+    let paused = sweep(&node).unwrap();
+    assert_eq!(paused.state, SweepState::Paused { why: None });
+
+    node.pfoctl(&user, &["profile", "resume", JOB]).printed();
+    until_measured(&node, paused.measured + 1);
+    let stopped = node.pfoctl(&user, &["profile", "stop", JOB]).printed();
+    assert!(stopped.contains("forgotten"), "{stopped}");
+    assert_eq!(sweep(&node).unwrap().state, SweepState::Ended(SweepEnd::Stopped));
+    until_no_clock_is_locked(&node);
+    assert_eq!(stored(&node), []);
+    training.stop();
+}
+
+#[test]
+fn a_paused_sweep_is_paused_still_after_a_restart() {
+    let user = Identity::trainer();
+    let (mut node, training) = start(&user);
+    node.pfoctl(&user, &["profile", "start", JOB]).printed();
+    node.pfoctl(&user, &["profile", "pause", JOB]).printed();
+    node.kill_daemon();
+    node.start_daemon();
+    assert_eq!(sweep(&node).unwrap().state, SweepState::Paused { why: None });
+    node.pfoctl(&user, &["profile", "stop", JOB]).printed();
+    node.kill_daemon();
+    node.start_daemon();
+    assert_eq!(sweep(&node), None);
+    training.until_leased(&node);
+    training.stop();
+}
+
+#[test]
+fn a_job_becomes_no_slower_than_it_may_but_for_the_clock_that_shows_it() {
+    let user = Identity::trainer();
+    let (node, training) = start(&user);
+    // 340 MHz make a step five times as long.
+    let options =
+        ["--steps", "1", "--stride", "1400", "--max-slowdown", "100%", "--wait", "--json"];
+    let ended = node.pfoctl(&user, &[&["profile", "start", JOB], &options[..]].concat()).json();
+    assert_eq!(ended["state"]["ended"], "too_slow", "{ended}");
+    assert_eq!(ended["measured"], 2, "{ended}");
+    assert_eq!(stored(&node).len(), 1);
+    training.stop();
+}
+
+#[test]
+fn other_users_neither_see_nor_change_a_sweep_nor_read_its_profile_but_administrators_do() {
+    needs_root!();
+    let user = Identity::trainer();
+    let (node, training) = start(&user);
+    let (other, administrator) = (Identity::other_trainer(), Identity::administrator());
+    let owner = user.uid.to_string();
+    let start = ["profile", "start", JOB, "--steps", "1", "--stride", "900", "--model", "team/gpt"];
+    let refused = node.pfoctl(&other, &[&start[..], &["--user", &owner]].concat());
+    assert!(refused.stderr.contains("may not measure another user's job"), "{refused:?}");
+    node.pfoctl(&administrator, &[&start[..], &["--wait"]].concat()).printed();
+
+    let export = ["profile", "export", "team/gpt", "--user", &owner];
+    assert!(node.pfoctl(&other, &export).stderr.contains("no such profile"));
+    assert!(node.pfoctl(&other, &["profile", "list"]).printed().contains("No profile"));
+    assert!(node.pfoctl(&other, &["profile", "status"]).printed().contains("No job"));
+    for who in [&user, &administrator] {
+        let csv = node.pfoctl(who, &export[..3]).printed();
+        assert_eq!(rows(&csv).len(), 2 * 2 * STAGES as usize, "{csv}");
+    }
+    let stop = ["profile", "stop", JOB, "--user", &owner];
+    assert!(node.pfoctl(&other, &stop).stderr.contains("measure another user's job"));
+    training.stop();
+}

@@ -9,7 +9,7 @@ use pfo_protocol::{
     GpuName, Refusal, RefusalCode, TrialLength, TrialRank, TrialResult, TrialRun, TrialStep,
 };
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::fit::JobPlan;
 use crate::hold::Hold;
@@ -24,6 +24,9 @@ use crate::swap::Swap;
 
 /// How often to look whether the steps are over.
 const POLL: Duration = Duration::from_millis(20);
+
+/// How long to wait for the first reading of the counters.
+const READY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// More steps than this would not fit into an answer with everything else.
 const MOST_STEPS: u32 = 50_000;
@@ -43,17 +46,31 @@ struct UnderWay {
 /// If it cannot begin, or the job does not get to its end as it began.
 pub async fn run(hold: &Hold, run: TrialRun, length: TrialLength) -> Result<TrialResult, Refusal> {
     check(length)?;
-    let begin = {
-        let (node, job, by) = (Arc::clone(hold.node()), Arc::clone(hold.job()), hold.by());
-        move || begin(&node, &job, by, run, length)
+    let both = || (Arc::clone(hold.node()), Arc::clone(hold.job()));
+    let (node, job) = both();
+    let ranks = away(move || record(&node, &job)).await?;
+    let ready = async {
+        while !ranks.iter().all(|(_, recorder)| recorder.is_ready()) {
+            sleep(POLL).await;
+        }
     };
-    let trial = spawn_blocking(begin).await.map_err(|error| internal(&error))??;
+    // A GPU without a counter never is.
+    let _ = timeout(READY_TIMEOUT, ready).await;
+    let ((node, job), by) = (both(), hold.by());
+    let trial = away(move || begin(&node, &job, by, ranks, run, length)).await?;
     while !trial.ranks.iter().all(|(_, recorder)| recorder.is_finished()) {
         trial.check()?;
         sleep(POLL).await;
     }
     trial.check()?;
-    spawn_blocking(move || trial.result()).await.map_err(|error| internal(&error))?
+    away(move || trial.result()).await
+}
+
+/// Does what may take its time on another thread than that of the runtime.
+async fn away<T: Send + 'static>(
+    what: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    spawn_blocking(what).await.map_err(|error| internal(&error))?
 }
 
 fn check(length: TrialLength) -> Result<(), Refusal> {
@@ -68,14 +85,8 @@ fn check(length: TrialLength) -> Result<(), Refusal> {
     ))
 }
 
-fn begin(
-    node: &Node,
-    job: &Arc<Job>,
-    by: Measurer,
-    run: TrialRun,
-    length: TrialLength,
-) -> Result<UnderWay, Refusal> {
-    let room = node.jobs.room_for_plans(job.key.uid);
+/// Begins to record every rank.
+fn record(node: &Node, job: &Job) -> Result<Vec<(Member, Recorder)>, Refusal> {
     let members: Vec<_> = job.members().ranks.values().cloned().collect();
     if members.is_empty() {
         return Err(disturbed(job, "has no rank on this node"));
@@ -85,7 +96,18 @@ fn begin(
         let recorder = Recorder::start(&member.session, &gpu).map_err(|error| internal(&error))?;
         Ok((member, recorder))
     });
-    let ranks = recorders.collect::<Result<Vec<_>, Refusal>>()?;
+    recorders.collect()
+}
+
+fn begin(
+    node: &Node,
+    job: &Arc<Job>,
+    by: Measurer,
+    ranks: Vec<(Member, Recorder)>,
+    run: TrialRun,
+    length: TrialLength,
+) -> Result<UnderWay, Refusal> {
+    let room = node.jobs.room_for_plans(job.key.uid);
     let swap = {
         let mut members = job.members();
         // Whoever held it may have let go since; nobody would bring the job back to default clocks.

@@ -26,8 +26,8 @@ const CLOCK: u32 = 1200;
 const POWER_LIMIT: f64 = 0.02;
 /// Of time, beside the late wake-up.
 const TIME_LIMIT: f64 = 0.005;
-/// How late a trainer may be woken, in the median.
-const WAKE_UP_S: f64 = 0.001;
+/// How late a trainer may be woken, in the median, where the machine has much else to do.
+const WAKE_UP_S: f64 = 0.020;
 /// Of the power of waits, beside its standard error.
 const WAIT_LIMIT: f64 = 0.01;
 
@@ -148,7 +148,9 @@ fn every_replica_of_a_stage_has_rows_of_its_own() {
         trial.ranks.iter().map(|r| (r.rank, r.dp_rank, r.stage, r.rows.len())).collect();
     assert_eq!(told, [(0, 0, 0, 1), (1, 1, 0, 1)]);
     let median_s = |row: &TrialRow| row.time_median_s;
-    assert!(trial.ranks.iter().all(|rank| rank.rows[0].count == 12), "{trial:?}");
+    let seen = |row: &TrialRow| row.count + row.left_out.settling;
+    assert!(trial.ranks.iter().all(|rank| seen(&rank.rows[0]) == 12), "{trial:?}");
+    assert!(trial.steps.iter().all(|step| step.energy_j.is_some()), "{trial:?}");
     assert!(median_s(&trial.ranks[0].rows[0]) >= 0.005, "{trial:?}");
     assert!(median_s(&trial.ranks[1].rows[0]) >= 0.030, "{trial:?}");
     assert!(median_s(&trial.ranks[0].rows[0]) < median_s(&trial.ranks[1].rows[0]), "{trial:?}");

@@ -43,10 +43,12 @@ pub struct Recorder {
     thread: Option<JoinHandle<Recorded>>,
 }
 
-/// What the thread is to do.
+/// What the thread is to do, and whether it can.
 #[derive(Debug, Default)]
 struct Asked {
     range: OnceLock<Range<u64>>,
+    /// The GPU was looked at, and what its counter shows is known.
+    ready: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -70,6 +72,12 @@ impl Recorder {
     /// Says which steps count.
     pub fn count(&self, steps: Range<u64>) {
         let _ = self.asked.range.set(steps);
+    }
+
+    /// Whether it would miss nothing of a step that begins now.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.asked.ready.load(Relaxed) || self.is_finished()
     }
 
     /// Whether these steps are over and recorded.
@@ -101,17 +109,23 @@ impl Drop for Recorder {
 
 fn record(device: &KeptDevice, settle_ns: u64, ring: &Ring, asked: &Asked) -> Recorded {
     let mut refresh = Refresh::default();
+    // The newest sample that the digest does not have; before there is one, the newest reading.
+    let mut unseen = None;
     let mut digest: Option<Digest> = None;
     while !asked.stop.load(Relaxed) && !digest.as_ref().is_some_and(Digest::is_complete) {
         let (sample, look_at_ns) = look(device, &mut refresh);
         if digest.is_none() {
+            unseen = sample.filter(|sample| sample.energy_j.is_some()).or(unseen);
+            asked.ready.store(unseen.is_some(), Relaxed);
             digest = asked.range.get().map(|range| Digest::new(range.clone(), settle_ns));
+        } else {
+            unseen = sample;
         }
         if let Some(digest) = &mut digest {
             while let Some(observed) = ring.take() {
                 digest.observe(observed);
             }
-            if let Some(sample) = sample {
+            if let Some(sample) = unseen.take() {
                 digest.sample(sample);
             }
         }

@@ -5,7 +5,7 @@ SHELL := /bin/bash -o pipefail
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-.PHONY: help setup build programs pages install deb rpm demo test test-python wheel test-booted fuzz soak lint bench audit clean
+.PHONY: help setup build programs pages install deb rpm demo test test-python test-frameworks wheel test-booted fuzz soak lint bench audit clean
 
 help: ## Show what there is to make
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -76,8 +76,15 @@ test: setup ## Run every test
 test-python: setup ## Test the Python package (part of `make test`)
 	cargo build --workspace
 	VIRTUAL_ENV=$(CURDIR)/.venv .venv/bin/maturin develop --quiet -m shim/python/Cargo.toml
-	cd shim/python && $(CURDIR)/.venv/bin/mypy && $(CURDIR)/.venv/bin/stubtest pfo
+	cd shim/python && $(CURDIR)/.venv/bin/mypy && $(CURDIR)/.venv/bin/stubtest --mypy-config-file pyproject.toml pfo
 	cd shim/python && $(CURDIR)/.venv/bin/pytest -q
+
+test-frameworks: wheel ## Test the wheel with real PyTorch, DeepSpeed and Megatron-Core (installs 5 GB)
+	@scripts/setup --frameworks
+	cargo build --workspace
+	target/frameworks/bin/pip install --quiet --no-index --no-deps --force-reinstall \
+		--find-links target/wheels pfo
+	cd shim/python && $(CURDIR)/target/frameworks/bin/pytest -q tests/frameworks
 
 wheel: setup ## Build the Python package as a wheel, into target/wheels
 	.venv/bin/maturin build -m shim/python/Cargo.toml

@@ -1,0 +1,159 @@
+"""The schedules of Megatron-Core, by way of the timers that they start and stop."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+from pfo.integrations.telling import Telling, refuse
+from pfo.session import Session
+
+
+def follow(
+    config: Any,
+    timers: Any = None,
+    session: Optional[Session] = None,
+    *,
+    num_microbatches: Optional[int] = None,
+    **rank: Any,
+) -> Optional[Session]:
+    """Tells a session of every forward and backward that Megatron-Core's schedules run.
+
+    They start and stop timers around each. The timers go on measuring what they did, at the log level
+    that they have, and tell the session beside it. What runs without gradients is not told.
+
+    ``overlap_moe_expert_parallel_comm``, which runs a forward and a backward at a time, is not followed: a
+    GPU has one clock at a time.
+
+    Args:
+        config: The model's configuration.
+        timers: Its timers, if they are not in the configuration yet: Megatron-LM's ``get_timers()``. Without
+            any the configuration gets some that measure nothing.
+        session: The session to tell; else one is opened, with the ranks of ``parallel_state``.
+        num_microbatches: Of each step, if Megatron-Core's calculator of it is not used.
+        rank: What else to open the session with.
+
+    Returns:
+        The session, which lives as long as the timers; None if the schedule cannot be followed.
+    """
+    if getattr(config, "overlap_moe_expert_parallel_comm", False):
+        refuse(
+            "Megatron-Core's combined 1F1B",
+            "it runs a forward and a backward at a time, and a GPU has one clock at a time; switch"
+            " overlap_moe_expert_parallel_comm off",
+        )
+        return None
+    config.timers = timers = timers or config.timers or _silent_timers()
+    if isinstance(timers, _TellingTimers):
+        # Megatron-LM builds the model once for each chunk.
+        return timers.pipeline.session
+    if session is None:
+        session = Session(**{**_rank(), "num_microbatches": num_microbatches, **rank})
+    timers.__class__ = type("TellingTimers", (_TellingTimers, type(timers)), {})
+    timers.pipeline = _Pipeline(session, lambda: _order(config, num_microbatches))
+    return session
+
+
+def _silent_timers() -> Any:
+    from megatron.core.timers import Timers
+
+    return Timers(log_level=0, log_option="minmax")
+
+
+def _rank() -> dict[str, Optional[int]]:
+    import torch
+    from megatron.core import parallel_state
+
+    return {
+        "rank": torch.distributed.get_rank(),
+        "pp_rank": parallel_state.get_pipeline_model_parallel_rank(),
+        "pp_degree": parallel_state.get_pipeline_model_parallel_world_size(),
+        "dp_rank": parallel_state.get_data_parallel_rank(with_context_parallel=True),
+        "dp_degree": parallel_state.get_data_parallel_world_size(with_context_parallel=True),
+        "tp_rank": parallel_state.get_tensor_model_parallel_rank(),
+        "tp_degree": parallel_state.get_tensor_model_parallel_world_size(),
+    }
+
+
+def _order(config: Any, num_microbatches: Optional[int]) -> list[tuple[int, int]]:
+    """Microbatch and chunk of each forward of a step, in order."""
+    from megatron.core.num_microbatches_calculator import get_num_microbatches
+    from megatron.core.pipeline_parallel.schedules import get_schedule_table
+
+    order: list[tuple[int, int]] = get_schedule_table(
+        get_num_microbatches() if num_microbatches is None else num_microbatches,
+        config.virtual_pipeline_model_parallel_size or 1,
+        config.microbatch_group_size_per_vp_stage,
+    )
+    return order
+
+
+class _Pipeline:
+    """Tells of a step, its forwards and its backwards, when the timers around them start and stop."""
+
+    def __init__(self, session: Session, order: Callable[[], list[tuple[int, int]]]) -> None:
+        self.session = session
+        self._telling = Telling(session)
+        self._order = order
+        order()  # What cannot be had is an error now, and not in the training loop.
+
+    def begin_step(self) -> None:
+        import torch
+
+        if not torch.is_grad_enabled():
+            return
+        order = self._order()
+        last_chunk = max(chunk for _, chunk in order)
+        self._forwards = iter(order)
+        self._backwards = iter([(microbatch, last_chunk - chunk) for microbatch, chunk in order])
+        self._telling.begin_step()
+
+    def end_step(self) -> None:
+        self._telling.end_step()
+
+    def begin_forward(self) -> None:
+        if self._telling.in_step:
+            self._telling.begin("forward", *next(self._forwards, ()))
+
+    def begin_backward(self) -> None:
+        if self._telling.in_step:
+            self._telling.begin("backward", *next(self._backwards, ()))
+
+    def end(self) -> None:
+        self._telling.end()
+
+
+class _TellingTimers:
+    """What timers become that tell of what they time; their own class is the next base."""
+
+    pipeline: _Pipeline
+
+    def __call__(self, name: str, log_level: Optional[int] = None) -> Any:
+        timer = super().__call__(name, log_level)  # type: ignore[misc]
+        pipeline = self.pipeline
+        if name == "forward-compute":
+            return _TellingTimer(timer, pipeline.begin_forward, pipeline.end)
+        if name == "backward-compute":
+            return _TellingTimer(timer, pipeline.begin_backward, pipeline.end)
+        if name == "forward-backward":
+            return _TellingTimer(timer, pipeline.begin_step, pipeline.end_step)
+        return timer
+
+
+class _TellingTimer:
+    """A timer of Megatron-Core, and what to tell when it starts and stops."""
+
+    def __init__(self, timer: Any, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        self._timer = timer
+        self._begin = begin
+        self._end = end
+
+    def start(self, *arguments: Any, **named: Any) -> None:
+        self._timer.start(*arguments, **named)
+        self._begin()
+
+    def stop(self, *arguments: Any, **named: Any) -> None:
+        self._end()
+        self._timer.stop(*arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._timer, name)

@@ -1,0 +1,118 @@
+"""Trains with Megatron-Core's schedules, which know no device but CUDA: here that is the CPU."""
+
+import orders
+import pfo.integrations.megatron
+import torch
+from megatron.core import parallel_state
+from megatron.core.enums import ModelType
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.pipeline_parallel.schedules import get_schedule_table
+from megatron.core.timers import Timers
+from megatron.core.transformer import TransformerConfig
+from model import BATCH, MICROBATCHES, WIDTH, batch, bits, digest, stage
+from without_gpu import CudaIsTheCpu
+
+MICROBATCH = BATCH // MICROBATCHES
+
+
+class Chunk(torch.nn.Module):
+    """A chunk of the model, with what the schedules ask of one."""
+
+    model_type = ModelType.encoder_or_decoder
+
+    def __init__(self, config, index, of_all):
+        super().__init__()
+        self.config = config
+        self.layers = stage(index)
+        self.is_first, self.is_last = index == 0, index == of_all - 1
+        self.received = None
+
+    def set_input_tensor(self, tensors):
+        (self.received,) = tensors
+
+    def forward(self, inputs):
+        return self.layers(inputs if self.is_first else self.received)
+
+
+def train(steps, followed, reach, chunks=1, evaluate=False, overlapped=False):
+    """Trains, and returns the losses of each step, the weights, and what the schedule runs in a step."""
+    parallel_state.initialize_model_parallel(
+        pipeline_model_parallel_size=4, virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None
+    )
+    try:
+        with CudaIsTheCpu():
+            return _train(steps, followed, reach, chunks, evaluate, overlapped)
+    finally:
+        parallel_state.destroy_model_parallel()
+
+
+def _train(steps, followed, reach, chunks, evaluate, overlapped):
+    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    config = TransformerConfig(
+        num_layers=ranks * chunks,
+        hidden_size=WIDTH,
+        num_attention_heads=1,
+        pipeline_model_parallel_size=ranks,
+        virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
+        pipeline_dtype=torch.float32,
+    )
+    model = [Chunk(config, chunk * ranks + rank, ranks * chunks) for chunk in range(chunks)]
+    config.overlap_moe_expert_parallel_comm = overlapped
+    session, timers = None, None
+    if chunks > 1:
+        # As in Megatron-LM, which has timers and makes its chunks one by one.
+        config.timers = timers = Timers(log_level=2, log_option="minmax")
+    for _ in model if followed else []:
+        session = pfo.integrations.megatron.follow(config, timers, num_microbatches=MICROBATCHES)
+    config.overlap_moe_expert_parallel_comm = False
+    optimizer = torch.optim.SGD([weight for chunk in model for weight in chunk.parameters()], lr=0.1)
+    run = get_forward_backward_func()
+    losses = []
+
+    def step_through(step, forward_only):
+        inputs, targets = (values.view(MICROBATCHES, 1, MICROBATCH, WIDTH) for values in batch(step))
+
+        def forward_step(iterator, chunk):
+            inputs, target = next(iterator)
+
+            def loss(output):
+                value = torch.nn.functional.mse_loss(output, target)
+                return value, {"loss": value.detach()}
+
+            return chunk(inputs), loss
+
+        return run(
+            forward_step_func=forward_step,
+            data_iterator=[iter(list(zip(inputs, targets))) for _ in model],
+            model=model,
+            num_microbatches=MICROBATCHES,
+            seq_length=1,
+            micro_batch_size=MICROBATCH,
+            forward_only=forward_only,
+        )
+
+    for step in range(steps):
+        reach(step)
+        losses.append([bits(of_microbatch["loss"]) for of_microbatch in step_through(step, False)])
+        optimizer.step()
+        optimizer.zero_grad()
+        if evaluate:
+            with torch.no_grad():
+                step_through(step, True)
+    if session is not None:
+        session.close()
+    if timers is not None:
+        assert timers("forward-compute").active_time() > 0
+    return {"losses": losses, "weights": digest(model), "order": order(rank, ranks, chunks)}
+
+
+def order(rank, ranks, chunks):
+    """What a stage runs in a step: 1F1B or interleaved 1F1B, by their definition."""
+    if chunks == 1:
+        return orders.one_forward_one_backward(rank, ranks, MICROBATCHES)
+    units = get_schedule_table(MICROBATCHES, chunks, ranks)
+    forwards = [["forward", microbatch, chunk] for microbatch, chunk in units]
+    backwards = [["backward", microbatch, chunks - 1 - chunk] for microbatch, chunk in units]
+    warm_up = min(len(units), 2 * (ranks - 1 - rank) + (chunks - 1) * ranks)
+    steady = [unit for pair in zip(forwards[warm_up:], backwards) for unit in pair]
+    return forwards[:warm_up] + steady + backwards[len(units) - warm_up :]

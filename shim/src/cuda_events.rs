@@ -113,24 +113,42 @@ impl CudaEvents {
         result != SUCCESS || status != CAPTURE_STATUS_NONE
     }
 
-    /// Records an event in a stream, a new one unless one is given. None if that is of no use now: the
-    /// stream is being captured, another context is current, or CUDA has failed.
-    pub(crate) fn record(&self, stream: Stream, event: Option<Event>) -> Option<Event> {
-        if self.current() != Some(self.context) || self.captures(stream) {
+    /// Records an event in a stream, one to spare if there is one. None if that is of no use now: the stream
+    /// is being captured, another context is current, or CUDA has failed.
+    ///
+    /// A thread without a context, as one that has not come to its first kernel, borrows ours.
+    pub(crate) fn record(&self, stream: Stream, spare: &mut Vec<Event>) -> Option<Event> {
+        match self.current() {
+            Some(current) if current == self.context => self.record_here(stream, spare),
+            Some(_) => None,
+            None => {
+                // SAFETY: the context is the trainer's, and stays current to this thread for a moment.
+                unsafe { (self.set_current)(self.context) };
+                let event = self.record_here(stream, spare);
+                // SAFETY: there was none before.
+                unsafe { (self.set_current)(ptr::null_mut()) };
+                event
+            }
+        }
+    }
+
+    fn record_here(&self, stream: Stream, spare: &mut Vec<Event>) -> Option<Event> {
+        if self.captures(stream) {
             return None;
         }
-        let event = match event {
-            Some(event) => event,
-            None => self.create()?,
-        };
+        let event = spare.pop().or_else(|| self.create())?;
         // SAFETY: the event is of the current context, and so is the stream, as the caller's word goes.
         let result = unsafe { (self.record)(event.0, stream.raw()) };
-        (result == SUCCESS).then_some(event)
+        if result != SUCCESS {
+            spare.push(event);
+            return None;
+        }
+        Some(event)
     }
 
     fn create(&self) -> Option<Event> {
         let mut event = ptr::null_mut();
-        // SAFETY: a context is current, as `record` has found; it writes one handle.
+        // SAFETY: a context is current, as `record` has seen to; it writes one handle.
         let result = unsafe { (self.create)(&raw mut event, BLOCKING_SYNC | DISABLE_TIMING) };
         (result == SUCCESS).then_some(Event(event))
     }

@@ -117,8 +117,7 @@ impl Queue {
         // The lock is held while recording, so that calls of several threads are in the order of their
         // events. CUDA may take the time of a kernel for it when its launch queue is full, as for any launch.
         let mut state = self.lock();
-        let spare = state.spare.pop();
-        let event = self.cuda.record(stream, spare);
+        let event = self.cuda.record(stream, &mut state.spare);
         state.pending.push_back((call, event));
         self.changed.notify_all();
     }

@@ -147,6 +147,20 @@ fn while_a_graph_is_captured_nothing_is_recorded_and_the_order_stays() {
 }
 
 #[test]
+fn a_thread_that_has_no_context_yet_borrows_that_of_the_session() {
+    let Some(cuda) = Cuda::with_context() else { return };
+    let (place, stream) = (Place::new(), Stream(11));
+    let (ordered, mut peer) = session(&place);
+    ordered.tell(Call::StepBegin, || stream);
+    std::thread::scope(|scope| {
+        scope.spawn(|| ordered.tell(Call::StepEnd, || stream));
+    });
+    assert_eq!((cuda.get("test_recorded", stream), sent(&ordered)), (2, 0));
+    cuda.reach(stream, 2);
+    assert_eq!(peer.marks(2), [Mark::StepBegin(0), Mark::StepEnd(0)]);
+}
+
+#[test]
 fn a_gpu_that_fails_holds_nothing_up() {
     let Some(cuda) = Cuda::with_context() else { return };
     let (place, stream) = (Place::new(), Stream(5));

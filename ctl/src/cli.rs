@@ -12,6 +12,7 @@ use crate::generate::Generate;
 use crate::gpus::Gpus;
 use crate::lease::Lease;
 use crate::output::Output;
+use crate::p2p::P2p;
 use crate::plan::MakePlan;
 use crate::plan::load::Load;
 use crate::plan::swap::{Rollback, Swap};
@@ -49,6 +50,9 @@ enum Command {
     #[command(subcommand)]
     Profile(Profile),
     Tune(Tune),
+    /// Measure and look up what GPUs draw while they wait for each other
+    #[command(subcommand)]
+    P2p(P2p),
     /// Look after clocks that pfo locked
     #[command(subcommand)]
     Clocks(Clocks),
@@ -85,7 +89,7 @@ impl Cli {
         let sockets = Sockets::from_environment(self.socket);
         match self.command {
             Command::Status(status) => status.run(&sockets, output),
-            Command::Plan(Plan::Make(make)) => make.run(output),
+            Command::Plan(Plan::Make(make)) => make.run(&sockets, output),
             Command::Plan(Plan::Load(load)) => load.run(&sockets, output),
             Command::Plan(Plan::Swap(swap)) => swap.run(&sockets, output),
             Command::Plan(Plan::Rollback(rollback)) => rollback.run(&sockets, output),
@@ -93,6 +97,7 @@ impl Cli {
             Command::Job(job) => job.run(&sockets, output),
             Command::Profile(profile) => profile.run(&sockets, output),
             Command::Tune(tune) => tune.run(&sockets, output),
+            Command::P2p(p2p) => p2p.run(&sockets, output),
             Command::Clocks(clocks) => clocks.run(&sockets, output),
             Command::Doctor(doctor) => doctor.run(&sockets, output),
             Command::Lease(lease) => lease.run(&sockets, output),

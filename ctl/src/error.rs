@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 
 use pfo_planner::PlanError;
 use pfo_protocol::{FrameError, JobName, Refusal};
@@ -74,6 +75,14 @@ pub(crate) enum Error {
     NoWaits { job: JobName },
     #[error("no plan was worth keeping: job {job} is at default clocks")]
     NothingKept { job: JobName },
+    #[error("cannot run the helper {command:?}: {source}")]
+    Helper { command: String, source: io::Error },
+    #[error("the helper {command:?} ended before the measurement was over: {status}")]
+    HelperEnded { command: String, status: ExitStatus },
+    #[error("the helper has not let both GPUs wait within {seconds} s")]
+    HelperSlow { seconds: u64 },
+    #[error("it takes two GPUs to wait for each other; found {found}")]
+    NoTwoGpus { found: usize },
     #[error("cannot wait for Ctrl-C: {0}")]
     Signals(nix::Error),
     #[error("cannot write to {}: {source}", .directory.display())]
@@ -124,6 +133,10 @@ impl Error {
             | Self::Signals(_)
             | Self::Generate { .. }
             | Self::Output(_)
+            | Self::Helper { .. }
+            | Self::HelperEnded { .. }
+            | Self::HelperSlow { .. }
+            | Self::NoTwoGpus { .. }
             | Self::Json(_) => Exit::Failed,
         }
     }
@@ -165,6 +178,13 @@ impl Error {
             }
             Self::BadPlan { .. } => {
                 Some("`pfoctl plan export` writes plans that the daemon takes".to_owned())
+            }
+            Self::Helper { .. } | Self::HelperEnded { .. } | Self::HelperSlow { .. } => Some(
+                "`pip install pfo torch` gives the default one what it takes; --helper names another"
+                    .to_owned(),
+            ),
+            Self::NoTwoGpus { .. } => {
+                Some("name two free ones with --gpus; `pfoctl status` shows which are".to_owned())
             }
             Self::NotAllChanged { .. } => Some("`pfoctl status` shows what runs now".to_owned()),
             Self::NotRestored { .. } => Some(

@@ -18,6 +18,11 @@ pub(crate) struct JobArguments {
 }
 
 impl JobArguments {
+    /// A job that other arguments name.
+    pub(crate) fn of(job: JobName, user: Option<u32>) -> Self {
+        Self { job, user }
+    }
+
     /// The job as the protocol names it.
     pub(crate) fn selector(&self) -> JobSelector {
         JobSelector { job: self.job.clone(), uid: self.user }

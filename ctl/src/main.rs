@@ -14,6 +14,7 @@ mod gpus;
 mod job;
 mod lease;
 mod output;
+mod p2p;
 mod plan;
 mod policy;
 mod profile;

@@ -13,8 +13,13 @@ pub(crate) fn name_of(uid: u32) -> String {
 }
 
 /// Who runs this process.
+pub(crate) fn own() -> u32 {
+    geteuid().as_raw()
+}
+
+/// The same by name.
 pub(crate) fn own_name() -> String {
-    name_of(geteuid().as_raw())
+    name_of(own())
 }
 
 /// The number of the user that an argument names. A name wins over a number, as with `chown`.

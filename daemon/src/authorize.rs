@@ -29,6 +29,8 @@ pub enum Action {
         /// Whose job.
         owner: u32,
     },
+    /// Say what GPUs draw while they wait.
+    SetP2pPower,
     /// See or change the jobs of every user.
     EveryJob,
     /// Ask what another user may lease.
@@ -46,6 +48,7 @@ impl Action {
             Self::ChangePlan { .. } => "change the plan of another user's job",
             Self::Measure { .. } => "measure another user's job",
             Self::EndLease { .. } => "end another user's lease",
+            Self::SetP2pPower => "set P2P-blocking powers",
             Self::EveryJob => "see or change other users' jobs",
             Self::ExplainOthers => "ask what other users may lease",
             Self::Reload => "have the configuration read again",
@@ -159,6 +162,7 @@ impl Authority {
             Action::ChangePlan { .. }
             | Action::Measure { .. }
             | Action::EndLease { .. }
+            | Action::SetP2pPower
             | Action::EveryJob
             | Action::ExplainOthers
             | Action::Reload

@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use crate::authorize::Action;
 use crate::job::{Job, Measurer};
 use crate::node::Node;
+use crate::p2p::samples::Samples;
 use crate::peer::Peer;
 use crate::requests::select;
 
@@ -27,6 +28,8 @@ pub struct Hold {
     node: Arc<Node>,
     job: Arc<Job>,
     by: Measurer,
+    /// What its trials have shown of waits.
+    waits: Samples,
     runtime: Handle,
 }
 
@@ -45,13 +48,19 @@ impl Hold {
         let by = Measurer { hold: HOLDS.fetch_add(1, Relaxed), uid, pid };
         job.hold(by)?;
         tracing::info!(uid, pid, job = %job.key.name, "holds the job for measuring");
-        Ok(Self { node: Arc::clone(node), job, by, runtime: Handle::current() })
+        let (node, waits) = (Arc::clone(node), Samples::default());
+        Ok(Self { node, job, by, waits, runtime: Handle::current() })
     }
 
     /// The job.
     #[must_use]
     pub fn job(&self) -> &Arc<Job> {
         &self.job
+    }
+
+    /// What its trials have shown of waits.
+    pub fn waits(&mut self) -> &mut Samples {
+        &mut self.waits
     }
 
     /// The node.
@@ -71,7 +80,7 @@ impl Hold {
     ///
     /// # Errors
     /// If the last trial ran one clock for everything, which is only for measuring.
-    pub fn end(self, keep: bool) -> Result<Option<PlanStatus>, (Self, Refusal)> {
+    pub fn end(self, keep: bool) -> Result<Option<PlanStatus>, Box<(Self, Refusal)>> {
         if !keep {
             return Ok(None);
         }
@@ -80,7 +89,7 @@ impl Hold {
                 self.node.jobs.keep(&self.job);
                 Ok(plan)
             }
-            Err(refusal) => Err((self, refusal)),
+            Err(refusal) => Err(Box::new((self, refusal))),
         }
     }
 }
@@ -167,7 +176,7 @@ impl Holds {
         node: &Arc<Node>,
         peer: &Peer,
         selector: &JobSelector,
-    ) -> Result<&Hold, Refusal> {
+    ) -> Result<&mut Hold, Refusal> {
         let job = job_to_measure(node, peer, selector)?;
         let known = self.0.iter().position(|hold| Arc::ptr_eq(&hold.job, &job));
         let index = match known {
@@ -177,7 +186,7 @@ impl Holds {
                 self.0.len() - 1
             }
         };
-        Ok(&self.0[index])
+        Ok(&mut self.0[index])
     }
 
     /// Ends the hold of a job.
@@ -199,7 +208,8 @@ impl Holds {
                 "run a trial first",
             ));
         };
-        self.0.swap_remove(index).end(keep).map_err(|(hold, refusal)| {
+        self.0.swap_remove(index).end(keep).map_err(|not_ended| {
+            let (hold, refusal) = *not_ended;
             self.0.push(hold);
             refusal
         })

@@ -45,6 +45,7 @@ pub mod monotonic;
 pub mod node;
 pub mod notify;
 pub mod own_times;
+pub mod p2p;
 pub mod pace;
 pub mod peer;
 pub mod policy;

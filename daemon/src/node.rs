@@ -19,6 +19,7 @@ use crate::journal;
 use crate::late_driver::LateDriver;
 use crate::lease::Leases;
 use crate::ledger::{Entry, Ledger};
+use crate::p2p::store::P2pStore;
 use crate::peer::Peer;
 use crate::profile_store::ProfileStore;
 use crate::restore::restore_entry;
@@ -53,6 +54,8 @@ pub struct Node {
     pub sweeps: Sweeps,
     /// The profiles that sweeps have measured.
     pub profiles: ProfileStore,
+    /// What GPUs draw while they wait.
+    pub p2p: P2pStore,
     /// When the daemon started.
     pub started: Instant,
     /// Wakes the task that restores what could not be restored at once.
@@ -76,6 +79,7 @@ impl Node {
             jobs: Jobs::new(JobFiles::beside(&config.paths.ledger)),
             sweeps: Sweeps::new(SweepFiles::under(&config.paths.state)),
             profiles: ProfileStore::under(&config.paths.state),
+            p2p: P2pStore::under(&config.paths.state),
             started: Instant::now(),
             owed: Notify::new(),
             sessions_opened: AtomicU64::new(0),

@@ -19,7 +19,7 @@ use crate::reload::reload;
 use crate::restore::{reset_memory, reset_sm};
 use crate::swap::Swap;
 use crate::sweep::requests as sweep;
-use crate::{lease_requests, status};
+use crate::{lease_requests, p2p, status};
 
 /// How often a waiting request looks whether the ranks have changed. Asking costs them nothing,
 /// while telling would cost every rank a call into the runtime.
@@ -110,6 +110,16 @@ fn try_decide(node: &Arc<Node>, peer: &Peer, request: Request) -> Result<Decisio
             let frontier = job.answer_by_itself(on)?;
             node.jobs.keep(&job);
             Ok(Decision::Answer(Response::Frontier(frontier)))
+        }
+        Request::SmClocks(gpu) => {
+            p2p::requests::sm_clocks(node, authority, peer, &gpu).map(Decision::Answer)
+        }
+        Request::P2pPowers => {
+            authority.authorize(peer, Action::Status)?;
+            Ok(Decision::Answer(Response::P2pPowers(node.p2p.list())))
+        }
+        Request::P2pSet { target, power_w } => {
+            p2p::requests::set(node, authority, peer, target, power_w).map(Decision::Answer)
         }
         Request::ClocksReset { gpu, all } => {
             authority.authorize(peer, Action::ResetClocks)?;

@@ -21,7 +21,7 @@ use crate::lease::Session;
 use crate::node::Node;
 use crate::peer::{Peer, watch_process};
 use crate::session::{Opening, Origin, internal};
-use crate::{journal, requests, session, sys, trial};
+use crate::{journal, p2p, requests, session, sys, trial};
 
 /// A peer that connects says what it wants within this time, and again after each answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -106,6 +106,7 @@ async fn connection(node: &Arc<Node>, stream: &Stream, peer: &Peer, entered: &En
                         let ended = holds.end(node, peer, &job, keep);
                         Some(requests::answer_to(peer, ended.map(Response::TrialsEnded)))
                     }
+                    Request::P2pKeep(job) => Some(keep_waits(node, peer, &mut holds, &job).await),
                     other => answer(node, peer, other, stream).await,
                 };
                 let Some(response) = answered else { return };
@@ -148,10 +149,32 @@ async fn trial(
     length: TrialLength,
 ) -> Response {
     let result = match holds.of(node, peer, job) {
-        Ok(hold) => trial::run(hold, run, length).await,
+        Ok(hold) => {
+            let clock = if let TrialRun::Uniform(mhz) = run { Some(mhz) } else { None };
+            let result = trial::run(hold, run, length).await;
+            result.inspect(|result| hold.waits().add(clock, result))
+        }
         Err(refusal) => Err(refusal),
     };
     requests::answer_to(peer, result.map(|result| Response::Trial(Box::new(result))))
+}
+
+async fn keep_waits(
+    node: &Arc<Node>,
+    peer: &Peer,
+    holds: &mut Holds,
+    selector: &JobSelector,
+) -> Response {
+    let kept = match holds.of(node, peer, selector) {
+        Ok(hold) => {
+            let (job, waits) = (Arc::clone(hold.job()), hold.waits().clone());
+            let (node, peer) = (Arc::clone(node), peer.clone());
+            let keep = move || p2p::requests::keep(&node, &peer, &job.key.name, &waits);
+            tokio::task::spawn_blocking(keep).await.unwrap_or_else(|error| Err(internal(&error)))
+        }
+        Err(refusal) => Err(refusal),
+    };
+    requests::answer_to(peer, kept)
 }
 
 /// None if nobody is left to be answered.

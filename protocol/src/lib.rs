@@ -7,6 +7,7 @@ mod frame;
 mod instruction;
 mod message;
 mod name;
+mod p2p;
 mod request;
 mod session;
 mod status;
@@ -19,6 +20,7 @@ pub use frame::{Frame, FrameError, HEADER_BYTES, Header, Kind, LARGEST_PAYLOAD, 
 pub use instruction::Instruction;
 pub use message::{ClientMessage, DaemonMessage};
 pub use name::{GpuName, GpuUuid, JobName, NameError, PciBusId};
+pub use p2p::{P2pPower, P2pSource, P2pTarget};
 pub use request::{
     GpuListing, JobSelector, LeaseStatus, LeaseTarget, LeaseTerms, PolicyVerdict, Reloaded,
     Request, ResetOutcome, Response, RevocationStatus, SwapTarget, Swapped, User,

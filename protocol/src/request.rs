@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::name::{GpuName, GpuUuid, JobName, PciBusId};
+use crate::p2p::{P2pPower, P2pTarget};
 use crate::session::Refusal;
 use crate::status::{ConfigStatus, FrontierStatus, Holder, PlanStatus, Status};
 use crate::sweep::{ProfileSelector, StoredProfile, SweepControl, SweepSettings, SweepStatus};
@@ -149,6 +150,19 @@ pub enum Request {
     Profiles,
     /// The CSV of a stored profile.
     ProfileRead(ProfileSelector),
+    /// Which SM clocks of a GPU the peer may lock.
+    SmClocks(GpuName),
+    /// Every P2P-blocking power that is known.
+    P2pPowers,
+    /// Keep what the trials of a job that this connection holds have shown of its waits.
+    P2pKeep(JobSelector),
+    /// Set a P2P-blocking power, in watts, or forget what was set.
+    P2pSet {
+        /// Of what.
+        target: P2pTarget,
+        /// The power; none to forget it.
+        power_w: Option<f64>,
+    },
 }
 
 /// The leases that are meant.
@@ -211,6 +225,10 @@ pub enum Response {
     Allowed(Vec<RevocationStatus>),
     /// To [`Request::FrontierLoad`] and [`Request::StragglerAuto`].
     Frontier(FrontierStatus),
+    /// To [`Request::SmClocks`], in MHz, rising.
+    SmClocks(Vec<u32>),
+    /// To [`Request::P2pPowers`]; to [`Request::P2pKeep`] and [`Request::P2pSet`] those that are new.
+    P2pPowers(Vec<P2pPower>),
     /// To [`Request::Trial`], when it is over.
     Trial(Box<TrialResult>),
     /// To [`Request::TrialsEnd`], what the job runs from now on or changes to.

@@ -120,7 +120,7 @@ impl Node {
             setup.suspend_after,
             path(self.machine.library()),
             path(self.ledger()),
-            path(self.directory().join("state")),
+            path(self.state()),
             setup.rules,
         )
     }
@@ -157,6 +157,12 @@ impl Node {
     #[must_use]
     pub fn ledger(&self) -> PathBuf {
         self.file("ledger.json")
+    }
+
+    /// What outlives a boot of the node.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
+        self.file("state")
     }
 
     /// How many GPUs the ledger says are locked.

@@ -18,6 +18,8 @@ pub(crate) enum Failure {
     BadRequest(PlanError),
     #[error("{name} does not say the P2P-blocking power that it was made for; give --p2p-power")]
     NoPower { name: String },
+    #[error("--p2p-power is not given, and {why}; give it, or see `pfoctl p2p measure`")]
+    UnknownPower { why: String },
     #[error("{directory} has no file named freqs_pipeline_*.py")]
     NoPlans { directory: String },
     #[error("{directory} has no plan named *.json; `pfoctl plan sample` writes some")]
@@ -50,6 +52,7 @@ impl Failure {
             | Self::BadFile { .. }
             | Self::BadRequest(_)
             | Self::NoPower { .. }
+            | Self::UnknownPower { .. }
             | Self::NoPlans { .. }
             | Self::NoPlansToRun { .. }
             | Self::OtherMicrobatches { .. }

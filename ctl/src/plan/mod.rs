@@ -30,6 +30,7 @@ use clap::Subcommand;
 
 use crate::error::Error;
 use crate::output::Output;
+use crate::socket::Sockets;
 use compare::Compare;
 use evaluate::Evaluate;
 use export::Export;
@@ -59,10 +60,10 @@ pub(crate) enum MakePlan {
 
 impl MakePlan {
     /// Does what the arguments ask for.
-    pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
+    pub(crate) fn run(self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
         unfinished::leave_nothing_behind()?;
         match self {
-            Self::Optimize(optimize) => optimize.run(output),
+            Self::Optimize(optimize) => optimize.run(sockets, output),
             Self::Smooth(smooth) => smooth.run(output),
             Self::Show(show) => show.run(output),
             Self::Export(export) => export.run(output),

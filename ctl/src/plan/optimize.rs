@@ -8,7 +8,9 @@ use super::pipeline::PipelineArguments;
 use super::{Failure, file};
 use crate::error::Error;
 use crate::output::Output;
+use crate::p2p::known::{self, Known};
 use crate::progress::Progress;
+use crate::socket::Sockets;
 use crate::status::quantity::{joules, seconds};
 use crate::text::harmless;
 
@@ -34,9 +36,10 @@ pub(crate) struct Optimize {
     #[command(flatten)]
     pipeline: PipelineArguments,
 
-    /// What a GPU draws while it only waits for its neighbour stage, in watts
+    /// What a GPU draws while it only waits for its neighbour stage, in watts [default: what
+    /// the daemon knows of the --gpu model, or of the only model that it knows it of]
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
-    p2p_power: f64,
+    p2p_power: Option<f64>,
 
     /// The most plans to make
     #[arg(long, value_name = "N", default_value_t = Options::default().plans)]
@@ -52,20 +55,42 @@ pub(crate) struct Optimize {
 }
 
 impl Optimize {
-    pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
+    pub(super) fn run(self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
+        let (p2p_power, origin) = match self.p2p_power {
+            Some(watts) => (Watts(watts), None),
+            None => {
+                let known = known_power(sockets, self.gpu.as_deref())?;
+                (Watts(known.power_w), Some(known.origin))
+            }
+        };
         let progress = Progress::new("planning");
         let Measured { profile, .. } =
             Measured::read(&self.profile, self.combine, self.noise.noise)?;
         let pipeline = self.pipeline.of(&profile)?;
         let options = Options { plans: self.plans, spread: Spread::Useful };
-        let p2p_power = Watts(self.p2p_power);
         let mut frontier =
             Frontier::optimize(&pipeline, p2p_power, options, &|done| progress.show(done))
                 .map_err(Failure::BadRequest)?;
         frontier.gpu = self.gpu;
         file::write(&self.output, &frontier.to_bytes().map_err(Failure::BadRequest)?)?;
         drop(progress);
+        if let Some(origin) = origin {
+            output.text(&format!("P2P-blocking power: {}\n", harmless(&origin)))?;
+        }
         output.text(&format!("{}\n", harmless(&summary(&self.output, &frontier))))
+    }
+}
+
+/// What the daemon knows, if there is one that knows it of one model.
+fn known_power(sockets: &Sockets, model: Option<&str>) -> Result<Known, Failure> {
+    let unknown = |why| Failure::UnknownPower { why };
+    match known::of(sockets, model) {
+        Ok(Some(known)) => Ok(known),
+        Ok(None) => Err(unknown(match model {
+            Some(model) => format!("the daemon knows none of one model called {model}"),
+            None => "the daemon knows none, or that of several models".to_owned(),
+        })),
+        Err(error) => Err(unknown(error.to_string())),
     }
 }
 

@@ -58,6 +58,11 @@ impl<'a> Held<'a> {
         self.job.name()
     }
 
+    /// The connection that holds the job, for what is asked about its trials.
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
     /// Where to say how far this is.
     pub(crate) fn progress(&self) -> &Progress {
         &self.progress

@@ -23,9 +23,25 @@ pub(crate) enum Command {
     /// SIGTERM and Ctrl-C end all ranks; what they did until then is reported. A second one kills
     /// them.
     Launch(Box<LaunchArgs>),
+    /// Let two GPUs do nothing but wait for each other until standard input ends: what
+    /// `pfoctl p2p measure --helper "pfo-sim-trainer p2p"` takes on simulated GPUs.
+    P2p(P2pArgs),
     /// Run one rank. Only `launch` knows its settings.
     #[command(hide = true)]
     Rank { settings: String },
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct P2pArgs {
+    /// The state file of the simulated machine
+    #[arg(long, env = nvidia_ml::STATE_VARIABLE, value_name = "FILE", default_value = nvidia_ml::DEFAULT_STATE)]
+    pub(crate) state: PathBuf,
+    /// The two GPUs
+    #[arg(long, value_name = "UUID,UUID", value_delimiter = ',', required = true)]
+    pub(crate) gpus: Vec<String>,
+    /// The job's name for pfo
+    #[arg(long, value_name = "NAME")]
+    pub(crate) job: String,
 }
 
 #[derive(ClapArgs)]

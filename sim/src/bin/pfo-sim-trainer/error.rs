@@ -21,6 +21,8 @@ pub(crate) enum TrainerError {
     GpuCount { named: usize, stages: usize },
     #[error("--gpus names GPU {0} twice: each rank needs its own")]
     GpuTwice(usize),
+    #[error("the machine has no GPU {0:?}: `pfo-sim show` lists them")]
+    NoGpu(String),
     #[error("no user {0:?}: see `getent passwd`")]
     NoUser(String),
     #[error("no group {0:?}: see `getent group`, or give a gid")]

@@ -12,6 +12,7 @@ mod inherited;
 mod launcher;
 mod misbehaviour;
 mod neighbours;
+mod p2p;
 mod rank;
 mod rank_report;
 mod report;
@@ -27,6 +28,7 @@ use clap::Parser;
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Launch(launch) => launcher::launch(*launch),
+        Command::P2p(args) => p2p::wait(&args),
         Command::Rank { settings } => rank::run(&settings).map(|()| true),
     };
     match result {

@@ -1,0 +1,91 @@
+//! The process that keeps two GPUs in a blocking receive while the daemon measures them. It is an
+//! ordinary training job of two ranks, and ends with its standard input.
+
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use pfo_protocol::{GpuUuid, JobName};
+
+use crate::error::Error;
+
+/// So long it may take to end.
+const ENDING: Duration = Duration::from_secs(15);
+
+const POLL: Duration = Duration::from_millis(50);
+
+/// A running helper. It ends with this.
+pub(super) struct Helper {
+    command: String,
+    child: Child,
+}
+
+impl Helper {
+    /// Starts `command --gpus A,B --job NAME`; the command is split at its spaces.
+    pub(super) fn start(command: &str, gpus: [&GpuUuid; 2], job: &JobName) -> Result<Self, Error> {
+        let mut words = command.split_whitespace();
+        let program = words.next().unwrap_or_default();
+        let child = Command::new(program)
+            .args(words)
+            .args(["--gpus", &format!("{},{}", gpus[0], gpus[1]), "--job", job.as_str()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|source| Error::Helper { command: command.to_owned(), source })?;
+        Ok(Self { command: command.to_owned(), child })
+    }
+
+    /// Checks that it still runs.
+    pub(super) fn check(&mut self) -> Result<(), Error> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(Error::HelperEnded { command: self.command.clone(), status }),
+            Err(source) => Err(Error::Helper { command: self.command.clone(), source }),
+        }
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let until = Instant::now() + ENDING;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
+            sleep(POLL);
+        }
+        // It has ended, or has been given its time.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(command: &str) -> Result<Helper, Error> {
+        let [a, b] = ["GPU-a", "GPU-b"].map(|uuid| uuid.parse().unwrap());
+        Helper::start(command, [&a, &b], &"j".parse().unwrap())
+    }
+
+    #[test]
+    fn a_helper_that_does_not_exist_or_has_ended_is_named() {
+        let missing = start("/no/such helper").err().unwrap().to_string();
+        assert!(missing.contains("/no/such helper"), "{missing}");
+        let mut ended = start("false").unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while ended.check().is_ok() && Instant::now() < until {
+            sleep(POLL);
+        }
+        assert!(ended.check().unwrap_err().to_string().contains("\"false\" ended"));
+    }
+
+    #[test]
+    fn a_helper_ends_with_its_standard_input() {
+        // It ignores its arguments.
+        let mut helper = start("sh -c cat").unwrap();
+        assert!(helper.check().is_ok());
+        let began = Instant::now();
+        drop(helper);
+        assert!(began.elapsed() < ENDING);
+    }
+}

@@ -1,0 +1,106 @@
+//! P2P-blocking power: measured on simulated GPUs, whose true figure is known.
+
+use std::fs;
+
+use nvidia_ml::model::GpuModel;
+use pfo_tests::identity::Identity;
+use pfo_tests::needs_root;
+use pfo_tests::node::Node;
+use pfo_tests::plan::TestPlan;
+use pfo_tests::programs::{program, program_for_all};
+use pfo_tests::trainer::Training;
+use serde_json::Value;
+
+const JOB: &str = "job";
+
+/// The helper for simulated GPUs, on this node's.
+fn helper(node: &Node) -> String {
+    let trainer = program_for_all("pfo-sim-trainer", node.directory());
+    format!("{} p2p --state {}", trainer.display(), node.machine.state().display())
+}
+
+fn assert_true(power: &Value) {
+    let truth = GpuModel::A40.facts().p2p_blocking_w;
+    let measured = power["power_w"].as_f64().unwrap();
+    assert!((measured / truth - 1.0).abs() < 0.01, "{measured} W instead of {truth} W: {power}");
+}
+
+/// Optimises a profile without being told the power; returns what is said.
+fn optimize(node: &Node, user: &Identity) -> pfo_tests::ran::Ran {
+    let profile = node.plan_file("profile.csv", b"");
+    let status = std::process::Command::new(program("pfo-sim"))
+        .args(["profile", "--gpu", "A40", "-o", &profile])
+        .status();
+    assert!(status.unwrap().success());
+    let frontier = std::env::temp_dir().join(format!("pfo-test-{}", user.uid));
+    let frontier = frontier.to_str().unwrap();
+    let ran =
+        node.pfoctl(user, &["plan", "optimize", &profile, "--microbatches", "3", "-o", frontier]);
+    let _ = fs::remove_file(frontier);
+    ran
+}
+
+#[test]
+fn two_gpus_that_wait_for_each_other_show_their_power_and_plans_take_it_from_there() {
+    let mut node = Node::start();
+    let user = Identity::trainer();
+    let unknown = optimize(&node, &user);
+    assert_eq!(unknown.code, Some(2), "{unknown:?}");
+    assert!(unknown.stderr.contains("--p2p-power is not given"), "{unknown:?}");
+
+    let helper = helper(&node);
+    let measure = ["p2p", "measure", "--helper", &helper, "--steps", "3", "--json"];
+    let kept = node.pfoctl(&user, &measure).json();
+    let kept = kept.as_array().unwrap();
+    assert_eq!(kept.len(), 2 * 4, "two GPUs at four clocks: {kept:?}");
+    for power in kept {
+        assert_true(power);
+        assert_eq!((power["count"].as_u64(), &power["source"]), (Some(3), &Value::from("receive")));
+    }
+    assert_eq!(node.status().jobs.iter().map(|job| job.ranks.len()).sum::<usize>(), 0);
+    node.assert_only_locked(&[]);
+
+    node.kill_daemon();
+    node.start_daemon();
+    let shown = node.pfoctl(&user, &["p2p", "show", "--json"]).json();
+    assert_eq!(shown.as_array().unwrap(), kept);
+    let planned = optimize(&node, &user).printed();
+    assert!(planned.contains("A40 (blocking receive on 2 GPUs at "), "{planned}");
+}
+
+#[test]
+fn the_waits_of_a_running_job_show_the_power_and_it_runs_on_as_before() {
+    let node = Node::start();
+    let user = Identity::trainer();
+    let training = Training::start(&node, JOB, &user, &["--time-scale", "0.3"]);
+    training.until_leased(&node);
+    training.until_step(&node, 1);
+    let plan = TestPlan::new(4, 3, |_, _| 1500);
+    training.take_up(&node, &plan);
+    node.until_so("the plan", || node.job(JOB).ranks.iter().all(|rank| rank.plan == Some(1)));
+    let measured = node.pfoctl(&user, &["p2p", "measure", "--job", JOB, "--steps", "5", "--json"]);
+    let kept = measured.json();
+    assert!(!kept.as_array().unwrap().is_empty(), "{measured:?}");
+    for power in kept.as_array().unwrap() {
+        assert_true(power);
+        assert_eq!(power["source"], "waits");
+    }
+    node.until_so("the plan again", || node.job(JOB).ranks.iter().all(|r| r.plan == Some(1)));
+    training.stop();
+}
+
+#[test]
+fn only_administrators_set_a_power() {
+    needs_root!();
+    let node = Node::start();
+    let set = ["p2p", "set", "65.5", "--model", "NVIDIA A40"];
+    let refused = node.pfoctl(&Identity::trainer(), &set);
+    assert!(refused.stderr.contains("may not set P2P-blocking powers"), "{refused:?}");
+    let _ = node.pfoctl(&Identity::administrator(), &set).printed();
+    let planned = optimize(&node, &Identity::trainer()).printed();
+    assert!(planned.contains("65.50 W of NVIDIA A40 (set)"), "{planned}");
+    let forget = ["p2p", "set", "--forget", "--model", "NVIDIA A40"];
+    let _ = node.pfoctl(&Identity::administrator(), &forget).printed();
+    let shown = node.pfoctl(&Identity::trainer(), &["p2p", "show"]).printed();
+    assert!(shown.contains("No P2P-blocking power is known"), "{shown}");
+}

@@ -1,6 +1,5 @@
 //! Who holds which GPU, and taking leases back.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,6 +13,7 @@ use crate::job::JobKey;
 use crate::lease::Session;
 use crate::node::Node;
 use crate::peer::{Peer, watch_process};
+use crate::process::Process;
 use crate::requests::select;
 use crate::revocations::Revocation;
 
@@ -109,29 +109,22 @@ pub fn allow(
         }
     };
     let own = |revocation: &Revocation| (revocation.job.uid, revocation.by) == (peer.uid, peer.uid);
-    let mut lifted = Vec::new();
-    node.revocations.standing().retain(|standing| {
-        let lift = meant(standing) && (any || own(standing));
-        if lift {
-            lifted.push(revocation(standing));
-        }
-        !lift
-    });
+    let lifted = node.revocations.lift(|standing| meant(standing) && (any || own(standing)));
     if lifted.is_empty() {
         let message = format!("there is no revocation of {target} that user {} may lift", peer.uid);
         let remedy = "`pfoctl lease list` shows those that stand; an administrator may lift any";
         return Err(Refusal::new(RefusalCode::UnknownJob, message, remedy));
     }
-    Ok(Response::Allowed(lifted))
+    Ok(Response::Allowed(lifted.iter().map(revocation).collect()))
 }
 
 fn key(session: &Session) -> JobKey {
     JobKey { uid: session.holder.uid, name: session.holder.job.clone() }
 }
 
-fn process(session: &Arc<Session>) -> Option<std::os::fd::OwnedFd> {
+fn process(session: &Session) -> Option<Process> {
     let peer = Peer::of(session.stream()).ok()?;
-    watch_process(session.stream(), &peer)
+    Some(Process::new(watch_process(session.stream(), &peer)?, peer.pid))
 }
 
 fn lease(node: &Node, uuid: &GpuUuid, session: &Session) -> Option<LeaseStatus> {

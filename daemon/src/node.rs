@@ -23,6 +23,7 @@ use crate::p2p::store::P2pStore;
 use crate::peer::Peer;
 use crate::profile_store::ProfileStore;
 use crate::restore::restore_entry;
+use crate::revocation_file::RevocationFile;
 use crate::revocations::Revocations;
 use crate::settings::Settings;
 use crate::sweep::file::SweepFiles;
@@ -75,7 +76,7 @@ impl Node {
             driver: LateDriver::new(&config.driver.library),
             ledger: Arc::new(ledger),
             leases: Arc::default(),
-            revocations: Revocations::default(),
+            revocations: Revocations::kept_in(RevocationFile::beside(&config.paths.ledger)),
             jobs: Jobs::new(JobFiles::beside(&config.paths.ledger)),
             sweeps: Sweeps::new(SweepFiles::under(&config.paths.state)),
             profiles: ProfileStore::under(&config.paths.state),

@@ -1,14 +1,14 @@
 //! Leases that were taken back. Whoever lost one does not get it again while a process that held it
 //! lives, unless somebody allows it: a trainer would otherwise ask again within a second, and get it.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pfo_protocol::{GpuUuid, Refusal, RefusalCode};
 
 use crate::job::JobKey;
+use crate::process::Process;
+use crate::revocation_file::RevocationFile;
 
 /// Each keeps a descriptor of every process.
 const MOST_FROM_ONE_USER: usize = 16;
@@ -25,7 +25,7 @@ pub struct Revocation {
     /// When.
     pub since: SystemTime,
     /// The processes that held them.
-    pub processes: Vec<OwnedFd>,
+    pub processes: Vec<Process>,
 }
 
 impl Revocation {
@@ -36,22 +36,24 @@ impl Revocation {
     /// How many of the processes that held the leases live.
     #[must_use]
     pub fn living(&self) -> usize {
-        self.processes.iter().filter(|process| lives(process)).count()
+        self.processes.iter().filter(|process| process.lives()).count()
     }
 }
 
-fn lives(process: &OwnedFd) -> bool {
-    // A process descriptor becomes readable when the process ends.
-    poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(0)
-}
-
 /// Every lease that is not to be given again.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Revocations {
     standing: Mutex<Vec<Revocation>>,
+    file: RevocationFile,
 }
 
 impl Revocations {
+    /// Those that the last daemon left in the file, where this one keeps them, too.
+    #[must_use]
+    pub fn kept_in(file: RevocationFile) -> Self {
+        Self { standing: Mutex::new(file.read()), file }
+    }
+
     /// The revocations that stand now.
     pub fn standing(&self) -> MutexGuard<'_, Vec<Revocation>> {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +76,23 @@ impl Revocations {
             ));
         }
         standing.push(revocation);
+        self.keep(&standing);
         Ok(())
+    }
+
+    /// Lifts those that are meant; returns them.
+    #[must_use]
+    pub fn lift(&self, is_meant: impl Fn(&Revocation) -> bool) -> Vec<Revocation> {
+        let mut standing = self.standing();
+        let lifted = standing.extract_if(.., |revocation| is_meant(revocation)).collect();
+        self.keep(&standing);
+        lifted
+    }
+
+    fn keep(&self, standing: &[Revocation]) {
+        if let Err(error) = self.file.write(standing) {
+            tracing::warn!("the next pfod will not know what is revoked now: {error}");
+        }
     }
 
     /// Says whether a job may have the lease of a GPU.
@@ -101,35 +119,32 @@ impl Revocations {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Child, Command, Stdio};
+    use tempfile::TempDir;
 
     use super::*;
-    use crate::sys::pidfd_open;
+    use crate::process::tests::Running;
 
-    struct Process(Child);
+    fn revocations() -> (TempDir, Revocations) {
+        let directory = tempfile::tempdir().unwrap();
+        let revocations = kept_in(&directory);
+        (directory, revocations)
+    }
 
-    impl Process {
-        fn start() -> Self {
-            Self(Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
-        }
-
-        fn end(&mut self) {
-            drop(self.0.stdin.take());
-            self.0.wait().unwrap();
-        }
+    fn kept_in(directory: &TempDir) -> Revocations {
+        Revocations::kept_in(RevocationFile::beside(&directory.path().join("ledger.json")))
     }
 
     fn job(name: &str) -> JobKey {
         JobKey { uid: 7, name: name.parse().unwrap() }
     }
 
-    fn revocation(gpu: Option<&str>, process: &Process) -> Revocation {
+    fn revocation(gpu: Option<&str>, process: &Running) -> Revocation {
         Revocation {
             job: job("a"),
             gpu: gpu.map(|gpu| gpu.parse().unwrap()),
             by: 7,
             since: SystemTime::now(),
-            processes: vec![pidfd_open(process.0.id()).unwrap()],
+            processes: vec![process.process()],
         }
     }
 
@@ -139,8 +154,8 @@ mod tests {
 
     #[test]
     fn a_lease_is_not_given_again_until_the_processes_that_held_it_have_ended() {
-        let revocations = Revocations::default();
-        let mut process = Process::start();
+        let (_directory, revocations) = revocations();
+        let mut process = Running::start();
         revocations.add(revocation(None, &process)).unwrap();
         assert!(!may(&revocations, "a", "GPU-1") && may(&revocations, "b", "GPU-1"));
         let refusal = revocations.check(&job("a"), &"GPU-1".parse().unwrap()).unwrap_err();
@@ -156,7 +171,7 @@ mod tests {
 
     #[test]
     fn the_revocation_of_one_gpu_leaves_the_job_the_others() {
-        let (revocations, mut process) = (Revocations::default(), Process::start());
+        let ((_directory, revocations), mut process) = (revocations(), Running::start());
         revocations.add(revocation(Some("GPU-1"), &process)).unwrap();
         assert!(!may(&revocations, "a", "GPU-1") && may(&revocations, "a", "GPU-2"));
         process.end();
@@ -164,13 +179,49 @@ mod tests {
 
     #[test]
     fn nobody_fills_the_daemons_descriptors_with_revocations() {
-        let (revocations, mut process) = (Revocations::default(), Process::start());
+        let ((_directory, revocations), mut process) = (revocations(), Running::start());
         for _ in 0..MOST_FROM_ONE_USER {
             revocations.add(revocation(None, &process)).unwrap();
         }
         let refusal = revocations.add(revocation(None, &process)).unwrap_err();
         assert_eq!(refusal.code, RefusalCode::LimitReached);
         revocations.add(Revocation { by: 8, ..revocation(None, &process) }).unwrap();
+        process.end();
+    }
+
+    #[test]
+    fn the_next_daemon_knows_what_is_revoked_from_processes_that_live() {
+        let ((directory, revocations), mut process) = (revocations(), Running::start());
+        let mut other = Running::start();
+        revocations.add(revocation(None, &process)).unwrap();
+        revocations.add(Revocation { job: job("b"), ..revocation(Some("GPU-1"), &other) }).unwrap();
+        let next = kept_in(&directory);
+        assert!(!may(&next, "a", "GPU-1") && !may(&next, "b", "GPU-1") && may(&next, "b", "GPU-2"));
+        assert_eq!(next.standing().len(), 2);
+        other.end();
+        assert!(may(&kept_in(&directory), "b", "GPU-1"));
+        assert_eq!(next.lift(|revocation| revocation.job == job("a")).len(), 1);
+        assert!(may(&kept_in(&directory), "a", "GPU-1"));
+        process.end();
+    }
+
+    #[test]
+    fn what_is_no_file_of_this_boot_revokes_nothing() {
+        let ((directory, revocations), mut process) = (revocations(), Running::start());
+        revocations.add(revocation(None, &process)).unwrap();
+        let path = directory.path().join("revocations.json");
+        let good = std::fs::read_to_string(&path).unwrap();
+        let spoil = [
+            ("revocations/1", "revocations/2"),
+            ("boot_id\": \"", "boot_id\": \"x"),
+            ("by_uid", "to"),
+        ];
+        for (right, wrong) in spoil {
+            std::fs::write(&path, good.replace(right, wrong)).unwrap();
+            assert!(kept_in(&directory).standing().is_empty(), "{wrong}");
+        }
+        std::fs::write(&path, good).unwrap();
+        assert_eq!(kept_in(&directory).standing().len(), 1);
         process.end();
     }
 }

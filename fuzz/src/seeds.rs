@@ -39,6 +39,10 @@ const LEDGER: &str = r#"{"format": "pfo-ledger/1", "boot_id": "b", "entries": [{
     "sm": true, "memory": false, "restore_to_mhz": [210, 1200], "job": "j", "uid": 7, "pid": 8,
     "session": 9}]}"#;
 
+const REVOCATIONS: &str = r#"{"format": "pfo-revocations/1", "boot_id": "b", "revocations": [{"uid": 7,
+    "job": "j", "gpu_uuid": "GPU-1", "by_uid": 0, "since_unix_s": 1763740800, "processes": [
+    {"pid": 1, "started": 0}, {"pid": 8, "started": 14808702}]}]}"#;
+
 const JOB: &str = r#"{"format": "pfo-job/1", "boot_id": "b", "job": {"uid": 7, "job": "team/j",
     "pp_degree": 1, "left_ns": 12, "swaps": [{"number": 1, "step": 0, "complete": true,
     "plan": null}, {"number": 2, "step": 5, "complete": false, "plan": {"status": {"number": 1,
@@ -166,5 +170,5 @@ fn config() -> Vec<Vec<u8>> {
 }
 
 fn ledger() -> Vec<Vec<u8>> {
-    [LEDGER, JOB].map(|text| text.as_bytes().to_vec()).into()
+    [LEDGER, REVOCATIONS, JOB].map(|text| text.as_bytes().to_vec()).into()
 }

@@ -342,3 +342,27 @@ fn an_event_that_was_told_before_the_restart_is_not_told_again() {
     client.tell(Mark::StepEnd(1));
     node.until_is("lost events", &3, || node.rank(JOB, 0).lost_events);
 }
+
+#[test]
+fn a_lease_that_was_revoked_is_not_given_again_by_the_next_daemon_either() {
+    let (mut node, manager) = managed_node();
+    let mut relay = Relay::connect(&node, &Identity::own());
+    let open = |node: &Node| {
+        let gpu = GpuName::Uuid(node.machine.uuid(0));
+        Client::connect(&node.socket()).open(hello(JOB, 0, 1, gpu)).map(drop)
+    };
+    relay.say(&ClientMessage::Hello(hello(JOB, 0, 1, GpuName::Uuid(node.machine.uuid(0)))));
+    relay.answer();
+    let ran = node.pfoctl(&Identity::own(), &["lease", "revoke", JOB]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    manager.restart(&mut node);
+    assert_eq!(open(&node).unwrap_err().code, RefusalCode::Revoked);
+    manager.kill_daemon(&mut node);
+    manager.start_daemon(&mut node);
+    let listed = node.pfoctl(&Identity::own(), &["lease", "list", "--json"]).json();
+    assert_eq!(listed["revoked"][0]["processes"], 1, "{listed}");
+    manager.stop_daemon(&mut node);
+    relay.kill();
+    manager.start_daemon(&mut node);
+    node.until("a new process of the job gets it", || open(&node).map_err(|r| r.message));
+}

@@ -9,7 +9,7 @@ from deepspeed.pipe import PipelineModule
 
 import pfo.integrations.deepspeed
 
-WIDTH, MICROBATCHES, STEPS = 64, 8, 10
+WIDTH, MICROBATCHES, STEPS = 64, 8, 5
 
 deepspeed.init_distributed()
 stages = torch.distributed.get_world_size()

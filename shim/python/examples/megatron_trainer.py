@@ -13,7 +13,7 @@ from megatron.core.transformer import MegatronModule, TransformerConfig
 
 import pfo.integrations.megatron
 
-WIDTH, MICROBATCH, MICROBATCHES, STEPS = 64, 4, 8, 10
+WIDTH, MICROBATCH, MICROBATCHES, STEPS = 64, 4, 8, 5
 
 
 class Stage(MegatronModule):

@@ -10,7 +10,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 import pfo.integrations.pipelining
 
-WIDTH, MICROBATCHES, STEPS = 64, 8, 10
+WIDTH, MICROBATCHES, STEPS = 64, 8, 5
 
 on_gpu = torch.cuda.is_available()
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")

@@ -36,6 +36,10 @@ class Clocks:
         }
         file.write_text(json.dumps(plan))
 
+    def first(self, stage):
+        """The clock of the first instruction of a stage's step."""
+        return self._clocks[stage][0]
+
     def steps_for(self, stage, clocks_set):
         """How many steps it takes to set these clocks in the order of a stage's plan.
 

@@ -7,6 +7,7 @@ import without_gpu  # noqa: F401
 from deepspeed.pipe import DualPipeVModule, PipelineModule
 from deepspeed.runtime.pipe.schedule import BackwardPass, DualPipeVSchedule, ForwardPass, TrainSchedule
 from model import BATCH, MICROBATCHES, batch, bits, digest, stage
+from node import PATIENCE_S
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": BATCH // MICROBATCHES,
@@ -26,7 +27,7 @@ def train(steps, followed, reach, dual_pipe_v=False, evaluate=False):
     kind = DualPipeVModule if dual_pipe_v else PipelineModule
     module = kind(layers, num_stages=ranks, loss_fn=torch.nn.functional.mse_loss, partition_method="uniform")
     engine, *_ = deepspeed.initialize(model=module, config=CONFIG)
-    session = pfo.integrations.deepspeed.follow(engine) if followed else None
+    session = pfo.integrations.deepspeed.follow(engine, setup_timeout_s=PATIENCE_S) if followed else None
     losses = []
     for step in range(steps):
         reach(step)

@@ -10,6 +10,7 @@ from megatron.core.pipeline_parallel.schedules import get_schedule_table
 from megatron.core.timers import Timers
 from megatron.core.transformer import TransformerConfig
 from model import BATCH, MICROBATCHES, WIDTH, batch, bits, digest, stage
+from node import PATIENCE_S
 from without_gpu import CudaIsTheCpu
 
 MICROBATCH = BATCH // MICROBATCHES
@@ -63,7 +64,9 @@ def _train(steps, followed, reach, chunks, evaluate, overlapped):
         # As in Megatron-LM, which has timers and makes its chunks one by one.
         config.timers = timers = Timers(log_level=2, log_option="minmax")
     for _ in model if followed else []:
-        session = pfo.integrations.megatron.follow(config, timers, num_microbatches=MICROBATCHES)
+        session = pfo.integrations.megatron.follow(
+            config, timers, num_microbatches=MICROBATCHES, setup_timeout_s=PATIENCE_S
+        )
     config.overlap_moe_expert_parallel_comm = False
     optimizer = torch.optim.SGD([weight for chunk in model for weight in chunk.parameters()], lr=0.1)
     run = get_forward_backward_func()
@@ -101,7 +104,7 @@ def _train(steps, followed, reach, chunks, evaluate, overlapped):
                 step_through(step, True)
     if session is not None:
         session.close()
-    if timers is not None:
+    if timers is not None and steps:
         assert timers("forward-compute").active_time() > 0
     return {"losses": losses, "weights": digest(model), "order": order(rank, ranks, chunks)}
 

@@ -5,6 +5,7 @@ import pfo.integrations.pipelining
 import torch
 from model import MICROBATCHES, batch, bits, digest
 from model import stage as make_module
+from node import PATIENCE_S
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import (
     PipelineScheduleSingle,
@@ -38,7 +39,10 @@ def train(schedule, steps, followed, reach, evaluate=False):
     session = None
     if followed:
         session = pfo.integrations.pipelining.follow(
-            schedule, stages[0] if single else stages, num_microbatches=MICROBATCHES
+            schedule,
+            stages[0] if single else stages,
+            num_microbatches=MICROBATCHES,
+            setup_timeout_s=PATIENCE_S,
         )
     inputs = lambda step: [batch(step)[0]] if 0 in own else []
     last = of_all - 1 in own

@@ -3,7 +3,7 @@
 import pytest
 
 TRAIN = "deepspeed_training:train"
-STEPS = 3
+STEPS = 2
 
 
 @pytest.mark.parametrize("dual_pipe_v", [False, True], ids=["1F1B", "DualPipeV"])

@@ -9,7 +9,7 @@ import pytest
 from ranks import PATIENCE_S, RANKS
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-MICROBATCHES, STEPS = 8, 10
+MICROBATCHES, STEPS = 8, 5
 
 
 def free_port():

@@ -3,7 +3,7 @@
 import pytest
 
 TRAIN = "megatron_training:train"
-STEPS = 3
+STEPS = 2
 
 
 @pytest.mark.parametrize("chunks", [1, 2], ids=["1F1B", "Interleaved1F1B"])

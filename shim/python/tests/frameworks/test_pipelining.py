@@ -3,7 +3,7 @@
 import pytest
 
 TRAIN = "pipelining_training:train"
-STEPS = 3
+STEPS = 2
 
 
 @pytest.mark.parametrize(

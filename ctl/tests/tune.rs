@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex};
 use fake_daemon::{FakeDaemon, Ran};
 use pfo_planner::{Plan, Profile, Timeline, Watts, at_highest_clocks, replay};
 use pfo_protocol::{
-    Instruction, LeftOut, PlanStatus, Request, Response, TrialLength, TrialRank, TrialResult,
-    TrialRow, TrialRun, TrialStep, WaitPower,
+    Instruction, LeftOut, PlanStatus, ProfileKey, Request, Response, StoredProfile, SweepEnd,
+    SweepSettings, SweepState, SweepStatus, TrialLength, TrialRank, TrialResult, TrialRow,
+    TrialRun, TrialStep, WaitPower,
 };
 use pfoctl::Bench;
 
@@ -20,6 +21,9 @@ const P2P_POWER: Watts = Watts(90.0);
 /// A job of two stages and six microbatches.
 struct Job {
     profile: Profile,
+    csv: Vec<u8>,
+    stored: Option<Stored>,
+    asked_for_sweeps: Mutex<u32>,
     /// The plan that gives the order, at the highest clocks.
     default: Plan,
     /// By how much every plan is slower than its replay.
@@ -29,20 +33,79 @@ struct Job {
     kept: Arc<Mutex<Option<bool>>>,
 }
 
+/// Whether the daemon has the job's profile.
+#[derive(Clone, Copy, Debug)]
+enum Stored {
+    Already,
+    AfterASweep,
+}
+
+fn key() -> ProfileKey {
+    ProfileKey {
+        uid: 1000,
+        model: "j".parse().unwrap(),
+        gpus: "A40".to_owned(),
+        partition: "pp2-dp1-tp1-mb6".to_owned(),
+    }
+}
+
+fn stored() -> StoredProfile {
+    StoredProfile { key: key(), measured_unix_s: 9, bytes: 9 }
+}
+
+fn sweep(state: SweepState) -> SweepStatus {
+    SweepStatus {
+        job: "j".parse().unwrap(),
+        profile: key(),
+        settings: SweepSettings {
+            steps: 1,
+            settling_steps: 1,
+            stride_mhz: 1,
+            min_mhz: 0,
+            max_slowdown: None,
+        },
+        state,
+        mhz: None,
+        measured: 1,
+        clocks: 2,
+        step_time_s: None,
+        default_step_time_s: None,
+        remaining_s: None,
+    }
+}
+
 impl Job {
-    fn new(bench: &Bench, overhead: f64) -> Self {
-        let profile = Profile::from_csv(fs::read(bench.path("profile.csv")).unwrap().as_slice());
-        let profile = profile.unwrap();
+    fn new(bench: &Bench, overhead: f64, stored: Option<Stored>) -> Self {
+        let csv = fs::read(bench.path("profile.csv")).unwrap();
+        let profile = Profile::from_csv(csv.as_slice()).unwrap();
         bench.frontier("order", 4);
         bench.done(&["plan", "export", "order", "--deadline", "fastest", "-o", "order.json"]);
         let plan = Plan::from_json(&fs::read(bench.path("order.json")).unwrap()).unwrap();
         let default = at_highest_clocks(&profile, &plan).unwrap();
-        Self { profile, default, overhead, ran: Arc::default(), kept: Arc::default() }
+        let (ran, kept) = (Arc::default(), Arc::default());
+        let asked_for_sweeps = Mutex::default();
+        Self { profile, csv, stored, asked_for_sweeps, default, overhead, ran, kept }
     }
 
     fn answer(&self, request: &Request) -> Response {
         match request {
             Request::Trial { run, length, .. } => self.trial(run, *length),
+            Request::SweepStart { reuse: true, .. } => match &self.stored {
+                Some(Stored::Already) => Response::Reused(stored()),
+                Some(Stored::AfterASweep) => Response::Sweep(Box::new(sweep(SweepState::Running))),
+                None => panic!("asked for a profile"),
+            },
+            Request::P2pPowers => Response::P2pPowers(Vec::new()),
+            Request::Sweeps => {
+                let mut asked = self.asked_for_sweeps.lock().unwrap();
+                *asked += 1;
+                let end = SweepState::Ended(SweepEnd::LowestClock);
+                Response::Sweeps(vec![sweep(if *asked < 2 { SweepState::Running } else { end })])
+            }
+            Request::ProfileRead(selector) => {
+                assert_eq!(selector.partition.as_deref(), Some("pp2-dp1-tp1-mb6"));
+                Response::Profile { profile: stored(), csv: self.csv.clone() }
+            }
             Request::TrialsEnd { keep, .. } => {
                 *self.kept.lock().unwrap() = Some(*keep);
                 let label = "kept".to_owned();
@@ -77,11 +140,11 @@ impl Job {
             plan: None,
             first_step: 7,
             steps: vec![step; length.steps as usize],
-            ranks: (0..2).map(|stage| self.rank(&plan, stage, is_default)).collect(),
+            ranks: (0..2).map(|stage| self.rank(&plan, stage, is_default, length.steps)).collect(),
         }))
     }
 
-    fn rank(&self, plan: &Plan, stage: u32, is_default: bool) -> TrialRank {
+    fn rank(&self, plan: &Plan, stage: u32, is_default: bool, steps: u32) -> TrialRank {
         let timeline = Timeline::new(&self.profile, plan).unwrap();
         let row = |span: &pfo_planner::Span| TrialRow {
             instruction: Instruction::ALL
@@ -91,7 +154,7 @@ impl Job {
             chunk: 0,
             mhz: (!is_default).then_some(span.frequency.0),
             observed_mhz: None,
-            count: 1,
+            count: steps.into(),
             time_mean_s: span.end_s - span.start_s,
             time_sd_s: 0.0,
             time_median_s: span.end_s - span.start_s,
@@ -130,11 +193,15 @@ struct Tuned {
 }
 
 fn tune(overhead: f64, arguments: &[&str]) -> Tuned {
+    tune_with(None, overhead, &[&["--profile", "profile.csv"], arguments].concat())
+}
+
+fn tune_with(stored: Option<Stored>, overhead: f64, arguments: &[&str]) -> Tuned {
     let bench = Bench::new();
-    let job = Job::new(&bench, overhead);
+    let job = Job::new(&bench, overhead, stored);
     let (ran, kept) = (Arc::clone(&job.ran), Arc::clone(&job.kept));
     let daemon = FakeDaemon::answering(move |request| job.answer(request));
-    let tune = ["tune", "j", "--profile", "profile.csv", "--microbatches", "6", "--steps", "2"];
+    let tune = ["tune", "j", "--steps", "2"];
     let mut command = daemon.pfoctl(&[&tune[..], arguments].concat());
     let tuned = Ran::of(command.current_dir(bench.path(".")));
     let plans = ran.lock().unwrap().clone();
@@ -152,6 +219,7 @@ fn a_plan_that_keeps_its_promise_is_kept_and_its_saving_reported() {
     assert_eq!(tried[0]["verdict"], "kept");
     let number = |value: &serde_json::Value| value.as_f64().unwrap();
     assert!((number(&report["p2p_power"]["watts"]) - 90.0).abs() < 1e-9, "{report}");
+    assert_eq!(report["p2p_power"]["origin"], "waits");
     let slowdown = &tried[0]["slowdown"];
     assert!(number(&slowdown["high"]) <= 0.05 && number(&slowdown["low"]) >= 0.0, "{report}");
     let saving = number(&tried[0]["saving"]["estimate"]);
@@ -159,6 +227,17 @@ fn a_plan_that_keeps_its_promise_is_kept_and_its_saving_reported() {
     // A baseline to plan with, default clocks and the plan in turns, and the plan to stay.
     let turns: Vec<bool> = plans.iter().map(Option::is_some).collect();
     assert_eq!(turns, [false, false, true, true, false, false, true, true, false, true]);
+}
+
+#[test]
+fn without_a_file_the_stored_profile_is_taken_or_one_is_measured_first() {
+    for (stored, origin) in [(Stored::Already, "stored"), (Stored::AfterASweep, "measured")] {
+        let Tuned { ran, .. } = tune_with(Some(stored), 0.0, &["--max-slowdown", "5%", "--json"]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let report = ran.json();
+        assert_eq!(report["profile_origin"], origin, "{report}");
+        assert!(report["profile"].as_str().unwrap().contains("pp2-dp1-tp1-mb6"), "{report}");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::job::JobArguments;
 use crate::output::Output;
 use crate::socket::Sockets;
-use crate::trial::Held;
+use crate::trial::{Held, Interrupt};
 use crate::user;
 
 /// So long a helper may take until both GPUs wait: its libraries load, and NCCL connects the two.
@@ -93,7 +93,7 @@ impl Measure {
         let name: JobName = name.parse().map_err(|_| Error::NoSuchJob { job: name })?;
         let job = JobArguments::of(name, Some(user::own()));
         // Before anything that takes over which signals are blocked.
-        let mut held = Held::new(sockets, &job, "measuring")?;
+        let mut held = Held::new(sockets, &job, Interrupt::prepare()?, "measuring")?;
         let mut helper = Helper::start(&self.helper, [&gpus[0], &gpus[1]], job.name())?;
         until_both_wait(sockets, &job, &mut helper)?;
         let all = clocks.len() as u32 * REPEATS;
@@ -114,7 +114,7 @@ impl Measure {
         let gpu = gpu.ok_or_else(|| Error::NoSuchJob { job: job.name().to_string() })?;
         let clocks = sm_clocks(sockets, &gpu)?;
         let highest = clocks.last().copied().unwrap_or_default();
-        let mut held = Held::new(sockets, job, "measuring")?;
+        let mut held = Held::new(sockets, job, Interrupt::prepare()?, "measuring")?;
         held.trial(&TrialRun::Uniform(highest), self.length())?;
         let kept = keep(&mut held, job);
         held.let_go()?;

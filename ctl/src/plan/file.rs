@@ -11,12 +11,12 @@ use super::{Failure, unfinished};
 const LARGEST: u64 = 1 << 30;
 
 /// What messages call a file.
-pub(super) fn shown(name: &str) -> &str {
+pub(crate) fn shown(name: &str) -> &str {
     if name == "-" { "standard input" } else { name }
 }
 
 /// Reads a file, or standard input for `-`.
-pub(super) fn read(name: &str) -> Result<Vec<u8>, Failure> {
+pub(crate) fn read(name: &str) -> Result<Vec<u8>, Failure> {
     let failed = |source| Failure::Read { name: shown(name).to_owned(), source };
     let reader: Box<dyn Read> = if name == "-" {
         Box::new(io::stdin())

@@ -37,9 +37,17 @@ pub(crate) struct Told {
 impl Measured {
     /// Reads a profile, and tells on standard error what is odd about it.
     pub(crate) fn read(name: &str, combine: Combine, noise: Noise) -> Result<Self, Failure> {
-        let csv = file::read(name)?;
-        let shown = file::shown(name);
-        let measured = Profile::from_csv_combined(csv.as_slice(), combine)
+        Self::of(&file::read(name)?, file::shown(name), combine, noise)
+    }
+
+    /// The same of a profile that was read already; `shown` is what messages call it.
+    pub(crate) fn of(
+        csv: &[u8],
+        shown: &str,
+        combine: Combine,
+        noise: Noise,
+    ) -> Result<Self, Failure> {
+        let measured = Profile::from_csv_combined(csv, combine)
             .map_err(|source| Failure::BadFile { name: shown.to_owned(), source })?;
         let Treated { profile, smoothed } = noise.treat(&measured);
         let warnings = warnings(&measured, &smoothed);

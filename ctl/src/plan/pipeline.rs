@@ -5,13 +5,20 @@ use pfo_planner::{Delays, Instruction, Order, Pipeline, Profile, Schedule, Setti
 
 use super::{Failure, file};
 
-/// A schedule and what it depends on.
+/// A schedule, and microbatches that only who asks can know.
 #[derive(Args)]
-pub(crate) struct PipelineArguments {
+pub(super) struct PipelineArguments {
     /// Microbatches of a step
     #[arg(long, value_name = "M", required_unless_present = "order")]
     microbatches: Option<u32>,
 
+    #[command(flatten)]
+    schedule: ScheduleArguments,
+}
+
+/// A schedule and what it depends on.
+#[derive(Args)]
+pub(crate) struct ScheduleArguments {
     /// The order in which stages run their instructions: 1f1b, gpipe, early-recomputation-1f1b,
     /// envpipe, zb-h1 or interleaved-1f1b
     #[arg(long, value_name = "NAME", default_value_t = Schedule::OneForwardOneBackward)]
@@ -52,7 +59,18 @@ pub(crate) struct PipelineArguments {
 
 impl PipelineArguments {
     /// The pipeline of a profile.
-    pub(crate) fn of(&self, profile: &Profile) -> Result<Pipeline, Failure> {
+    pub(super) fn of(&self, profile: &Profile) -> Result<Pipeline, Failure> {
+        self.schedule.of(profile, self.microbatches)
+    }
+}
+
+impl ScheduleArguments {
+    /// The pipeline of a profile, for so many microbatches or as many as an order has.
+    pub(crate) fn of(
+        &self,
+        profile: &Profile,
+        microbatches: Option<u32>,
+    ) -> Result<Pipeline, Failure> {
         let delays = Delays {
             transfer_time_s: self.transfer_ms / 1e3,
             switch_latency_s: self.switch_latency_ms / 1e3,
@@ -61,7 +79,7 @@ impl PipelineArguments {
             let bad = |source| Failure::BadFile { name: file::shown(name).to_owned(), source };
             let order = Order::from_json(&file::read(name)?).map_err(bad)?;
             let has = order.num_microbatches();
-            if let Some(given) = self.microbatches.filter(|&given| given != has) {
+            if let Some(given) = microbatches.filter(|&given| given != has) {
                 return Err(Failure::OtherMicrobatches {
                     name: file::shown(name).to_owned(),
                     given,
@@ -76,8 +94,8 @@ impl PipelineArguments {
             delays,
             fixed: self.fixed.clone(),
         };
-        // Required by the arguments where no order says it.
-        let microbatches = self.microbatches.unwrap_or(0);
+        // Known to every caller without an order.
+        let microbatches = microbatches.unwrap_or(0);
         Pipeline::with_settings(profile, self.schedule, microbatches, &settings)
             .map_err(Failure::BadRequest)
     }

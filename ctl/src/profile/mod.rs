@@ -3,8 +3,8 @@
 
 mod start;
 mod status;
-mod stored;
-mod wait;
+pub(crate) mod stored;
+pub(crate) mod wait;
 
 use clap::{Args, Subcommand};
 use pfo_protocol::{Request, Response, SweepControl, SweepStatus};

@@ -84,7 +84,7 @@ impl Start {
             Response::Reused(profile) => output
                 .text(&format!("Nothing to measure: {} is stored.\n", described(&profile.key))),
             Response::Sweep(sweep) if self.wait => {
-                print(&wait::until_over(sockets, *sweep)?, self.json, output)
+                print(&wait::until_over(sockets, *sweep, || true)?, self.json, output)
             }
             Response::Sweep(sweep) => print(&sweep, self.json, output),
             other => Err(connection.other_answer(&format!("{other:?}"))),

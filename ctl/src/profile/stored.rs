@@ -77,7 +77,7 @@ impl Export {
 }
 
 /// What a profile is of, in words.
-pub(super) fn described(key: &ProfileKey) -> String {
+pub(crate) fn described(key: &ProfileKey) -> String {
     let ProfileKey { model, gpus, partition, .. } = key;
     format!("the profile of {model} on {gpus} ({partition})")
 }

@@ -17,17 +17,22 @@ const POLL: Duration = Duration::from_millis(500);
 /// How long a daemon may be away: the next one goes on with the sweep.
 const RESTART: Duration = Duration::from_secs(300);
 
-/// Returns the sweep when it is over.
+/// Returns the sweep when it is over, or whoever waits does not go on.
 ///
 /// # Errors
 /// If it needs somebody to go on, or is gone.
-pub(super) fn until_over(sockets: &Sockets, mut sweep: SweepStatus) -> Result<SweepStatus, Error> {
+pub(crate) fn until_over(
+    sockets: &Sockets,
+    mut sweep: SweepStatus,
+    goes_on: impl Fn() -> bool,
+) -> Result<SweepStatus, Error> {
     let bar = Progress::new("sweeping");
     let mut seen = Instant::now();
     let mut told = None;
     loop {
         match &sweep.state {
             SweepState::Ended(_) => return Ok(sweep),
+            _ if !goes_on() => return Ok(sweep),
             SweepState::Paused { why } => {
                 let job = sweep.job.to_string();
                 let why = why.clone().unwrap_or_else(|| "somebody asked for that".to_owned());

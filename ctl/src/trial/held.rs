@@ -23,7 +23,7 @@ use crate::text::harmless;
 const RESTART: Duration = Duration::from_secs(300);
 
 /// How long a job may be busy with something else.
-const BUSY: Duration = Duration::from_secs(30);
+const BUSY: Duration = Duration::from_secs(120);
 
 const RETRY_EVERY: Duration = Duration::from_millis(250);
 
@@ -45,9 +45,9 @@ impl<'a> Held<'a> {
     pub(crate) fn new(
         sockets: &'a Sockets,
         job: &'a JobArguments,
+        interrupt: Interrupt,
         what: &'static str,
     ) -> Result<Self, Error> {
-        let interrupt = Interrupt::prepare()?;
         let connection = connect(sockets, &interrupt)?;
         let progress = Progress::new(what);
         Ok(Self { sockets, job, connection, interrupt, progress, ranks: None, step_s: None })

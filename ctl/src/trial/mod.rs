@@ -9,5 +9,6 @@ mod interval;
 mod window;
 
 pub(crate) use held::Held;
+pub(crate) use interrupt::Interrupt;
 pub(crate) use interval::Interval;
 pub(crate) use window::Window;

@@ -3,7 +3,9 @@
 
 mod candidates;
 mod instruction_times;
+mod microbatches;
 mod p2p_power;
+mod profile_source;
 mod report;
 mod search;
 mod verification;
@@ -12,22 +14,24 @@ use clap::{Args, ValueEnum};
 use pfo_planner::{
     Combine, Frontier, Options, Pipeline, Plan, Reconfigure, Spread, Watts, ZeusSearch,
 };
-use pfo_protocol::{JobName, TrialLength, TrialResult, TrialRun};
+use pfo_protocol::{TrialLength, TrialResult, TrialRun};
 
 use self::candidates::Candidates;
-use self::report::{P2pPower, Report, Tried};
+use self::profile_source::{ProfileArguments, Sourced};
+use self::report::{PlannedPower, PowerOrigin, Report, Tried};
 use self::search::{Found, Search};
 use self::verification::{Compared, Side, Verdict, Verification};
 use crate::error::Error;
 use crate::job::JobArguments;
 use crate::output::Output;
+use crate::p2p::known::{self, Known};
 use crate::plan::comparison::Cost;
 use crate::plan::measured::{Measured, NoiseArgument};
-use crate::plan::pipeline::PipelineArguments;
+use crate::plan::pipeline::ScheduleArguments;
 use crate::plan::slowdown::Slowdown;
 use crate::plan::tuning::OnlineArguments;
 use crate::socket::Sockets;
-use crate::trial::{Held, Window};
+use crate::trial::{Held, Interrupt, Window};
 
 /// Plans that are tried, each next one faster, before the job is left at default clocks.
 const MOST_CANDIDATES: usize = 5;
@@ -46,10 +50,6 @@ pub(crate) struct Tune {
     #[arg(long, value_name = "PERCENT", default_value = "0.5%")]
     max_slowdown: Slowdown,
 
-    /// Time and energy of each instruction, as `plan optimize` takes it
-    #[arg(long, value_name = "PROFILE.csv")]
-    profile: String,
-
     /// How rows of several ranks of a stage are combined, as for `plan optimize`
     #[arg(long, value_name = "HOW", default_value_t = Combine::Mean)]
     combine: Combine,
@@ -57,11 +57,15 @@ pub(crate) struct Tune {
     #[command(flatten)]
     noise: NoiseArgument,
 
-    #[command(flatten)]
-    pipeline: PipelineArguments,
+    /// Microbatches of a step [default: as many forwards as a rank runs in one]
+    #[arg(long, value_name = "M")]
+    microbatches: Option<u32>,
 
-    /// What a GPU draws while it only waits for its neighbour stage, in watts [default: what the
-    /// job's waits draw]
+    #[command(flatten)]
+    schedule: ScheduleArguments,
+
+    /// What a GPU draws while it only waits for its neighbour stage, in watts [default: what is
+    /// known of the GPU's model, `pfoctl p2p show`, or else what the job's waits draw]
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
     p2p_power: Option<f64>,
 
@@ -72,9 +76,6 @@ pub(crate) struct Tune {
     /// How EnvPipe goes on from its first clocks, by what is measured
     #[arg(long, value_enum, default_value_t = Raising::Balanced)]
     reconfigure: Raising,
-
-    #[command(flatten)]
-    online: OnlineArguments,
 
     /// Turns of the plan and of default clocks at least; three times as many while it is undecided
     #[arg(long, value_name = "N", default_value_t = 4,
@@ -99,6 +100,12 @@ pub(crate) struct Tune {
     /// Print JSON: every plan that was tried, with its saving and slowdown, and the one that is kept
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    profile: ProfileArguments,
+
+    #[command(flatten)]
+    online: OnlineArguments,
 }
 
 /// Whose plans are tried.
@@ -128,12 +135,14 @@ enum Raising {
 impl Tune {
     /// Tunes, and tells what came of it.
     pub(crate) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
-        let Measured { profile, .. } =
-            Measured::read(&self.profile, self.combine, self.noise.noise)?;
-        let pipeline = self.pipeline.of(&profile)?;
-        let mut held = Held::new(sockets, &self.job, "measuring default clocks")?;
+        let interrupt = Interrupt::prepare()?;
+        let Sourced { csv, name, origin } = self.profile.get(sockets, &self.job, &interrupt)?;
+        let Measured { profile, .. } = Measured::of(&csv, &name, self.combine, self.noise.noise)?;
+        let mut held = Held::new(sockets, &self.job, interrupt, "measuring default clocks")?;
         let baseline = held.trial(&TrialRun::DefaultClocks, self.turn())?;
         let default_clocks = Window::of(held.job(), &baseline)?;
+        let microbatches = self.microbatches.or_else(|| microbatches::of_trial(&baseline));
+        let pipeline = self.schedule.of(&profile, microbatches)?;
         let mut report = Report {
             job: held.job().clone(),
             policy: self
@@ -141,8 +150,9 @@ impl Tune {
                 .to_possible_value()
                 .map_or_else(String::new, |policy| policy.get_name().to_owned()),
             max_slowdown: self.max_slowdown.0,
-            profile: self.profile.clone(),
-            p2p_power: self.p2p_power(held.job(), &baseline)?,
+            profile: name,
+            profile_origin: origin,
+            p2p_power: self.p2p_power(sockets, &baseline)?,
             default_clocks: (&default_clocks).into(),
             search_trials: 0,
             tried: Vec::new(),
@@ -170,9 +180,17 @@ impl Tune {
         }
     }
 
-    fn p2p_power(&self, job: &JobName, baseline: &TrialResult) -> Result<P2pPower, Error> {
-        let power = P2pPower::of(self.p2p_power, p2p_power::of_waits(baseline));
-        power.ok_or_else(|| Error::NoWaits { job: job.clone() })
+    fn p2p_power(&self, sockets: &Sockets, baseline: &TrialResult) -> Result<PlannedPower, Error> {
+        if let Some(watts) = self.p2p_power {
+            return Ok(PlannedPower { watts, origin: PowerOrigin::Given });
+        }
+        let model = baseline.ranks.first().map(|rank| rank.gpu_model.as_str());
+        if let Some(Known { power_w: watts, origin }) = known::of(sockets, model)? {
+            return Ok(PlannedPower { watts, origin: PowerOrigin::Stored(origin) });
+        }
+        let waits = p2p_power::of_waits(baseline);
+        let waits = waits.map(|Watts(watts)| PlannedPower { watts, origin: PowerOrigin::Waits });
+        waits.ok_or_else(|| Error::NoWaits { job: self.job.name().clone() })
     }
 
     /// The plans of our frontier, as long as they prove too slow.

@@ -1,9 +1,10 @@
 //! What came of tuning a job, for people and for scripts.
 
-use pfo_planner::{Plan, Watts};
+use pfo_planner::Plan;
 use pfo_protocol::{JobName, PlanStatus};
 use serde::Serialize;
 
+use super::profile_source::Origin;
 use super::verification::{Compared, Verdict};
 use crate::output::Look;
 use crate::status::plan_text;
@@ -22,9 +23,10 @@ pub(super) struct Report {
     pub(super) job: JobName,
     pub(super) policy: String,
     pub(super) max_slowdown: f64,
-    /// The profile's file.
+    /// The profile's file, or what it is of.
     pub(super) profile: String,
-    pub(super) p2p_power: P2pPower,
+    pub(super) profile_origin: Origin,
+    pub(super) p2p_power: PlannedPower,
     pub(super) default_clocks: DefaultClocks,
     /// Trials until a policy that measures had found its clocks.
     pub(super) search_trials: u32,
@@ -35,11 +37,22 @@ pub(super) struct Report {
 }
 
 /// The P2P-blocking power that was planned with.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct P2pPower {
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PlannedPower {
     pub(super) watts: f64,
-    /// In the job's own waits; otherwise it was given.
-    pub(super) was_measured: bool,
+    pub(super) origin: PowerOrigin,
+}
+
+/// Where a P2P-blocking power comes from.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum PowerOrigin {
+    /// It was given.
+    Given,
+    /// The daemon's store, which has it from there.
+    Stored(String),
+    /// The job's own waits.
+    Waits,
 }
 
 /// Means of what a step took before anything was tried.
@@ -58,13 +71,6 @@ pub(super) struct Tried {
     verdict: Verdict,
     #[serde(flatten)]
     compared: Compared,
-}
-
-impl P2pPower {
-    pub(super) fn of(given: Option<f64>, waits: Option<Watts>) -> Option<Self> {
-        let given = given.map(|watts| Self { watts, was_measured: false });
-        given.or(waits.map(|Watts(watts)| Self { watts, was_measured: true }))
-    }
 }
 
 impl From<&Window> for DefaultClocks {
@@ -125,15 +131,28 @@ impl Report {
             joules(iteration_energy_j)
         );
         let mut text = heading(&title, look) + &table.render() + METHOD + "\n";
-        let power = watts(self.p2p_power.watts);
-        let from = if self.p2p_power.was_measured { "measured in its waits" } else { "as given" };
+        let power = match &self.p2p_power {
+            PlannedPower { watts: power_w, origin: PowerOrigin::Given } => {
+                watts(*power_w) + ", as given"
+            }
+            PlannedPower { watts: power_w, origin: PowerOrigin::Waits } => {
+                watts(*power_w) + ", measured in its waits"
+            }
+            PlannedPower { origin: PowerOrigin::Stored(origin), .. } => format!("{origin}, reused"),
+        };
         text += &format!("Policy {}", self.policy);
         if self.search_trials > 0 {
             text += &format!(", found in {} trials", self.search_trials);
         }
         text += &format!(
-            "; profile {}, reused; P2P-blocking power {power}, {from}.\n",
-            harmless(&self.profile)
+            "; {}, {}; P2P-blocking power {}.\n",
+            harmless(&self.profile),
+            match self.profile_origin {
+                Origin::File => "as given",
+                Origin::Stored => "reused",
+                Origin::Measured => "measured and stored",
+            },
+            harmless(&power)
         );
         if let Some(kept) = self.tried.iter().find(|tried| tried.verdict == Verdict::Kept)
             && kept.compared.slowdown.high > self.max_slowdown
@@ -172,7 +191,8 @@ mod tests {
             policy: "pfo".to_owned(),
             max_slowdown: 0.005,
             profile: "p.csv".to_owned(),
-            p2p_power: P2pPower::of(None, Some(Watts(83.6))).unwrap(),
+            profile_origin: Origin::File,
+            p2p_power: PlannedPower { watts: 83.6, origin: PowerOrigin::Waits },
             default_clocks: DefaultClocks { iteration_time_s: 2.0, iteration_energy_j: 1000.0 },
             search_trials: 0,
             tried,

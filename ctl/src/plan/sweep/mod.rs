@@ -16,7 +16,7 @@ use crate::job::JobArguments;
 use crate::output::Output;
 use crate::socket::Sockets;
 use crate::text::harmless;
-use crate::trial::{Held, Window};
+use crate::trial::{Held, Interrupt, Window};
 
 /// Run plans one after another on a running job, and measure time and energy of each
 ///
@@ -66,7 +66,8 @@ impl Sweep {
     /// Measures, and writes whatever could be measured.
     pub(crate) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
         let contenders = contenders::read(&self.plans, self.count as usize)?;
-        let mut held = Held::new(sockets, &self.job, "measuring default clocks")?;
+        let mut held =
+            Held::new(sockets, &self.job, Interrupt::prepare()?, "measuring default clocks")?;
         let baseline = held.trial(&TrialRun::DefaultClocks, self.length())?;
         let mut measured = MeasuredFrontier::new(&Window::of(held.job(), &baseline)?);
         let mut windows = vec![(None, baseline)];

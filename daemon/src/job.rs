@@ -214,6 +214,12 @@ impl Job {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether it is known of every rank how far it is.
+    #[must_use]
+    pub fn knows_steps(&self) -> bool {
+        self.members().ranks.values().all(|member| member.session.progress.knows_step())
+    }
+
     /// Adds a rank. Returns the swap that it takes up with its first step: a rank that comes late
     /// finds the job's plan in use, or what ran before it if the others have yet to change.
     ///
@@ -418,7 +424,7 @@ impl Job {
             return Err(Refusal::new(
                 RefusalCode::LimitReached,
                 format!("rank {rank} of job {name} has begun no step since pfod was restarted"),
-                "try again after its next step",
+                "try again after its next step, or with --wait",
             ));
         }
         let under_way = members.swaps.back().filter(|swap| !swap.is_complete()).cloned();

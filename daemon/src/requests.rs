@@ -21,7 +21,7 @@ use crate::swap::Swap;
 use crate::sweep::requests as sweep;
 use crate::{lease_requests, p2p, status};
 
-/// How often a waiting request looks whether the ranks have changed. Asking costs them nothing,
+/// How often a waiting request looks how far the ranks are. Asking costs them nothing,
 /// while telling would cost every rank a call into the runtime.
 const SWAP_POLL: Duration = Duration::from_millis(5);
 
@@ -34,6 +34,8 @@ pub enum Decision {
     Answer(Response),
     /// A swap that has begun.
     Swap(Arc<Swap>),
+    /// None before it is known how far the ranks of this job are.
+    NotYet(Arc<Job>, Request),
 }
 
 /// Does what a peer asks for, if it may.
@@ -59,6 +61,14 @@ pub fn answer_to(peer: &Peer, response: Result<Response, Refusal>) -> Response {
 fn try_decide(node: &Arc<Node>, peer: &Peer, request: Request) -> Result<Decision, Refusal> {
     let authority = &node.settings().authority;
     let change_plan = |owner| Action::ChangePlan { owner };
+    if let Request::PlanSwap { job, wait: true, .. } | Request::Straggler { job, wait: true, .. } =
+        &request
+    {
+        let job = select(node, authority, peer, job, change_plan)?;
+        if !job.knows_steps() {
+            return Ok(Decision::NotYet(job, request));
+        }
+    }
     match request {
         Request::Gpus => {
             authority.authorize(peer, Action::Status)?;
@@ -272,6 +282,13 @@ fn reset_gpu(node: &Node, gpu: &Gpu, all: bool) -> ResetOutcome {
     match reset() {
         Ok(()) => outcome("reset, whoever locked it".into(), true),
         Err(error) => outcome(error.to_string(), false),
+    }
+}
+
+/// Waits until every rank has begun a step since the daemon started, or is gone.
+pub async fn wait_for_steps(job: &Job) {
+    while !job.knows_steps() {
+        tokio::time::sleep(SWAP_POLL).await;
     }
 }
 

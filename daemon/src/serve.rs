@@ -181,30 +181,38 @@ async fn keep_waits(
 async fn answer(
     node: &Arc<Node>,
     peer: &Peer,
-    request: Request,
+    mut request: Request,
     stream: &Stream,
 ) -> Option<Response> {
     let wait = matches!(
         request,
         Request::PlanSwap { wait: true, .. } | Request::Straggler { wait: true, .. }
     );
-    let (node, peer) = (Arc::clone(node), peer.clone());
-    // Plans are parsed and drivers asked away from the thread that accepts connections.
-    let decided =
-        tokio::task::spawn_blocking(move || requests::decide(&node, &peer, request)).await;
-    match decided {
-        Ok(requests::Decision::Answer(response)) => Some(response),
-        Ok(requests::Decision::Swap(swap)) => {
-            if wait {
+    loop {
+        let (node, peer) = (Arc::clone(node), peer.clone());
+        // Plans are parsed and drivers asked away from the thread that accepts connections.
+        let decide = tokio::task::spawn_blocking(move || requests::decide(&node, &peer, request));
+        match decide.await {
+            Ok(requests::Decision::Answer(response)) => return Some(response),
+            Ok(requests::Decision::Swap(swap)) => {
+                if wait {
+                    tokio::select! {
+                        () = requests::wait_for_swap(&swap) => {}
+                        () = hung_up(stream) => return None,
+                    }
+                }
+                return Some(Response::Swapped(requests::swapped(&swap)));
+            }
+            Ok(requests::Decision::NotYet(job, again)) => {
                 tokio::select! {
-                    () = requests::wait_for_swap(&swap) => {}
+                    () = requests::wait_for_steps(&job) => request = again,
                     () = hung_up(stream) => return None,
                 }
             }
-            Some(Response::Swapped(requests::swapped(&swap)))
-        }
-        Err(error) => {
-            Some(Response::Refused(Refusal::new(RefusalCode::Internal, error.to_string(), "")))
+            Err(error) => {
+                let refusal = Refusal::new(RefusalCode::Internal, error.to_string(), "");
+                return Some(Response::Refused(refusal));
+            }
         }
     }
 }

@@ -4,8 +4,11 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 use pfo::ProblemCode;
-use pfo_protocol::{ClientMessage, GpuName, Mark, RefusalCode, SwapTarget};
+use pfo_protocol::{
+    ClientMessage, DaemonMessage, GpuName, Mark, RefusalCode, Request, Response, SwapTarget,
+};
 use pfo_tests::client::{Client, hello};
+use pfo_tests::control::job;
 use pfo_tests::identity::{self, Identity};
 use pfo_tests::needs_root;
 use pfo_tests::node::{Node, Setup};
@@ -184,7 +187,7 @@ fn who_may_not_train_any_more_is_told_so_at_the_restart() {
     fs::write(node.config(), text.replace(&trainers, &administrators)).unwrap();
     manager.restart(&mut node);
     match relay.answer() {
-        pfo_protocol::DaemonMessage::Refusal(refusal) => {
+        DaemonMessage::Refusal(refusal) => {
             assert_eq!(refusal.code, RefusalCode::NotAuthorized, "{refusal}");
         }
         other => panic!("{other:?}"),
@@ -251,18 +254,34 @@ fn a_swap_that_is_put_off_happens_at_its_step_although_the_daemon_is_restarted()
 }
 
 #[test]
-fn no_swap_is_agreed_on_before_it_is_known_again_how_far_the_ranks_are() {
+fn a_swap_begins_as_soon_as_it_is_known_again_how_far_the_ranks_are() {
     let (mut node, manager) = managed_node();
     let (ranks, _) = two_ranks_on_plan(&node);
     manager.restart(&mut node);
     let refusal = node.swap(JOB, SwapTarget::DefaultClocks).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::LimitReached);
     assert_eq!(refusal.message, "rank 0 of job job has begun no step since pfod was restarted");
+    // Whoever waits for the swap waits for that, too.
+    let waiting = Request::PlanSwap {
+        job: job(JOB),
+        target: SwapTarget::DefaultClocks,
+        not_before: None,
+        wait: true,
+    };
+    let mut client = Client::connect(&node.socket());
+    client.say(&ClientMessage::Request(waiting));
+    ranks[0].session.step_begin();
+    node.until_is("a rank in step 1", &Some(1), || node.rank(JOB, 0).step);
+    assert_eq!(node.job(JOB).swap_at_step, None);
+    ranks[1].session.step_begin();
+    node.until_is("the swap", &Some(2), || node.job(JOB).swap_at_step);
     ranks.iter().for_each(|rank| rank.session.step_begin());
-    node.until_is("ranks in step 1", &2, || {
-        node.job(JOB).ranks.iter().filter(|rank| rank.step == Some(1)).count()
-    });
-    assert_eq!(node.swap(JOB, SwapTarget::DefaultClocks).unwrap().step, 2);
+    match client.answer().unwrap() {
+        DaemonMessage::Response(Response::Swapped(swapped)) => {
+            assert_eq!((swapped.step, swapped.changed, swapped.ranks), (2, 2, 2));
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

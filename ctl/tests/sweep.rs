@@ -27,6 +27,8 @@ fn trial(length: TrialLength, time_s: f64, energy_j: f64) -> Response {
         time_s,
         energy_j: Some(share * energy_j),
         mismatched_steps: 0,
+        readings: 100,
+        stray_readings: 0,
         rows: Vec::new(),
         waits: Vec::new(),
     };

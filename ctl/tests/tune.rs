@@ -173,6 +173,8 @@ impl Job {
             time_s: 1.0,
             energy_j: Some(100.0),
             mismatched_steps: 0,
+            readings: 100,
+            stray_readings: 0,
             rows: timeline.stages[stage as usize].iter().map(row).collect(),
             waits: vec![WaitPower {
                 mhz: None,

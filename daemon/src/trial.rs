@@ -211,6 +211,8 @@ fn rank_of(member: &Member, recorded: Recorded) -> TrialRank {
         time_s: seconds(first.at_ns, last.at_ns) / steps,
         energy_j: used(&first, &last).map(|energy_j| energy_j / steps),
         mismatched_steps: recorded.mismatched_steps,
+        readings: recorded.readings,
+        stray_readings: recorded.stray_readings,
         rows: recorded.rows,
         waits: recorded.waits,
     }

@@ -77,6 +77,10 @@ pub struct TrialRank {
     pub energy_j: Option<f64>,
     /// Measured steps in which its instructions did not follow the plan, or events were lost.
     pub mismatched_steps: u64,
+    /// Refreshes of the energy counter that the energies below are from.
+    pub readings: u64,
+    /// Refreshes that were left out because they were far off what all others show.
+    pub stray_readings: u64,
     /// Every kind of instruction at every clock.
     pub rows: Vec<TrialRow>,
     /// The power of its waits at every clock.

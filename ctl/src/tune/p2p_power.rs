@@ -34,6 +34,8 @@ mod tests {
             time_s: 1.0,
             energy_j: None,
             mismatched_steps: 0,
+            readings: 100,
+            stray_readings: 0,
             rows: Vec::new(),
             waits: vec![WaitPower { mhz: None, count: 9, time_s, power_w, power_error_w }],
         };

@@ -8,7 +8,7 @@ use pfo_planner::Mhz;
 use pfo_protocol::{Instruction, LeftOut, TrialRow, WaitPower};
 
 use crate::record::curve::{Knot, energy_between};
-use crate::record::regression::{MOST_KINDS, Power, Regression};
+use crate::record::regression::{MOST_KINDS, Power, Regression, Solution};
 use crate::record::ring::Observed;
 use crate::record::spread::Spread;
 
@@ -53,6 +53,10 @@ pub struct Recorded {
     pub steps: Vec<StepMark>,
     /// Steps of the range that went astray.
     pub mismatched_steps: u64,
+    /// Readings of the counter that powers were found from.
+    pub readings: u64,
+    /// Readings that fitted no powers.
+    pub stray_readings: u64,
     /// The instructions.
     pub rows: Vec<TrialRow>,
     /// The waits.
@@ -379,7 +383,7 @@ impl Digest {
         let Interval { since, seconds, unusable } = std::mem::replace(&mut self.interval, interval);
         let Some(before) = since else { return };
         if !unusable {
-            self.regression.add(&seconds, knot.energy_j - before.energy_j);
+            self.regression.add(seconds, knot.energy_j - before.energy_j);
         }
         let unread = self.steps.get_mut(self.steps_read..).unwrap_or_default();
         for mark in unread.iter_mut().take_while(|mark| mark.at_ns <= knot.at_ns) {
@@ -405,7 +409,7 @@ impl Digest {
     /// What was recorded.
     #[must_use]
     pub fn finish(self) -> Recorded {
-        let powers = self.regression.powers();
+        let Solution { powers, moves: readings, strays: stray_readings } = self.regression.solve();
         let (mut rows, mut waits) = (Vec::new(), Vec::new());
         for (kind, Found { doing, time, clock, left_out }) in self.found.into_iter().enumerate() {
             let power = powers.get(kind).copied().flatten();
@@ -440,7 +444,7 @@ impl Digest {
             }
         }
         let Self { steps, mismatched_steps, .. } = self;
-        Recorded { steps, mismatched_steps, rows, waits }
+        Recorded { steps, mismatched_steps, readings, stray_readings, rows, waits }
     }
 }
 

@@ -154,6 +154,8 @@ pub(crate) mod tests {
             time_s: step_s,
             energy_j: None,
             mismatched_steps: 0,
+            readings: 100,
+            stray_readings: 0,
             rows: rows.iter().map(row).collect(),
             waits: Vec::new(),
         };

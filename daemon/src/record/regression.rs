@@ -104,7 +104,8 @@ impl Regression {
 /// Which moves are far off what these powers make of them; none if they are many.
 fn find_strays(moves: &[Move], powers: &[Option<Power>]) -> Vec<bool> {
     let off_j = |change: &Move| {
-        let explained = |&(kind, s): &(usize, f64)| Some(powers[kind]?.power_w * s);
+        let power = |kind: usize| powers.get(kind).copied().flatten();
+        let explained = |&(kind, s): &(usize, f64)| Some(power(kind)?.power_w * s);
         let explained_j: Option<f64> = change.seconds.iter().map(explained).sum();
         explained_j.map_or(0.0, |explained_j| (change.energy_j - explained_j).abs())
     };
@@ -276,6 +277,18 @@ mod tests {
         for (power, (_, truth)) in solution.powers.iter().zip(instructions) {
             assert!((power.unwrap().power_w / truth - 1.0).abs() < 0.002, "{power:?} {truth}");
         }
+    }
+
+    #[test]
+    fn a_kind_that_is_in_strays_alone_is_not_known() {
+        let mut regression = Regression::default();
+        (0..100)
+            .for_each(|n| regression.add(vec![(0, 0.02)], if n % 2 == 0 { 2.0 } else { 2.001 }));
+        regression.add(vec![(0, 0.02), (1, 0.001)], 50.0);
+        regression.add(vec![(0, 0.02), (1, 0.001)], 2.0);
+        let solution = regression.solve();
+        assert!((solution.powers[0].unwrap().power_w - 100.0).abs() < 1.0, "{solution:?}");
+        assert_eq!(solution.moves + solution.strays, 102);
     }
 
     #[test]

@@ -120,6 +120,8 @@ pub(crate) mod tests {
             time_s: 2.0,
             energy_j: Some(energy_j),
             mismatched_steps: 0,
+            readings: 100,
+            stray_readings: 0,
             rows: Vec::new(),
             waits,
         };

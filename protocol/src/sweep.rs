@@ -30,6 +30,8 @@ pub enum SweepControl {
     Resume,
     /// End it and forget what it measured.
     Stop,
+    /// End it and store the profile of what it measured.
+    Finish,
 }
 
 /// What a profile is of.
@@ -126,4 +128,6 @@ pub enum SweepEnd {
     TooSlow,
     /// Somebody stopped it. Nothing is stored.
     Stopped,
+    /// Somebody had measured enough. The profile is stored.
+    Finished,
 }

@@ -19,15 +19,20 @@ const JOB: &str = "job";
 const TIME_SCALE: &str = "0.2";
 
 /// Those of an A40 from 1740 MHz down.
-const FEW_CLOCKS: [&str; 6] = ["--steps", "2", "--stride", "300", "--min-mhz", "1000"];
+const FEW_CLOCKS: [&str; 6] = ["--steps", "3", "--stride", "300", "--min-mhz", "1000"];
 
 fn start(user: &Identity) -> (Node, Training) {
     let node = Node::start();
-    let options = ["--time-scale", TIME_SCALE, "--microbatches", "2"];
-    let training = Training::start(&node, JOB, user, &options);
-    training.until_leased(&node);
-    training.until_step(&node, 1);
+    let training = train(&node, user);
     (node, training)
+}
+
+fn train(node: &Node, user: &Identity) -> Training {
+    let options = ["--time-scale", TIME_SCALE, "--microbatches", "2"];
+    let training = Training::start(node, JOB, user, &options);
+    training.until_leased(node);
+    training.until_step(node, 1);
+    training
 }
 
 fn sweep(node: &Node) -> Option<SweepStatus> {
@@ -68,6 +73,12 @@ fn rows(csv: &str) -> Rows {
     csv.lines().skip(1).map(row).collect()
 }
 
+/// Checks that a profile has most rows of so many clocks or more. On a busy machine, an instruction may
+/// have no reading of its energy that is beyond doubt.
+fn assert_rows_of(clocks: usize, csv: &str) {
+    assert!(rows(csv).len() > clocks * 2 * STAGES as usize / 2, "{csv}");
+}
+
 /// What a perfect measurement of the simulated training gives.
 fn truth() -> Rows {
     let mut command = Command::new(program("pfo-sim"));
@@ -93,7 +104,7 @@ fn a_sweep_outlives_a_killed_daemon_and_stores_what_the_gpus_take() {
 
     let csv = node.pfoctl(&user, &["profile", "export", JOB]).printed();
     let (measured, truth) = (rows(&csv), truth());
-    assert_eq!(measured.len(), 3 * 2 * STAGES as usize, "{csv}");
+    assert_rows_of(3, &csv);
     let mut ratios: Vec<_> = measured
         .iter()
         .flat_map(|(key, (time_s, energy_j))| {
@@ -138,12 +149,40 @@ fn a_sweep_holds_the_job_until_it_is_paused_and_goes_on_where_it_was() {
 
     node.pfoctl(&user, &["profile", "resume", JOB]).printed();
     until_measured(&node, paused.measured + 1);
+    let kept = node.pfoctl(&user, &["profile", "stop", JOB, "--keep"]).printed();
+    assert!(kept.contains("stored the profile of job"), "{kept}");
+    let csv = node.pfoctl(&user, &["profile", "export", JOB]).printed();
+    assert_rows_of(2, &csv);
+    until_no_clock_is_locked(&node);
+    training.stop();
+}
+
+#[test]
+fn a_sweep_that_is_stopped_leaves_nothing_but_default_clocks() {
+    let user = Identity::trainer();
+    let (node, training) = start(&user);
+    node.pfoctl(&user, &["profile", "start", JOB, "--steps", "1"]).printed();
+    until_measured(&node, 1);
     let stopped = node.pfoctl(&user, &["profile", "stop", JOB]).printed();
     assert!(stopped.contains("forgotten"), "{stopped}");
     assert_eq!(sweep(&node).unwrap().state, SweepState::Ended(SweepEnd::Stopped));
     until_no_clock_is_locked(&node);
     assert_eq!(stored(&node), []);
     training.stop();
+}
+
+#[test]
+fn a_sweep_waits_for_ranks_that_are_restarted() {
+    let user = Identity::trainer();
+    let (node, training) = start(&user);
+    node.pfoctl(&user, &[&["profile", "start", JOB], &FEW_CLOCKS[..]].concat()).printed();
+    until_measured(&node, 1);
+    training.stop();
+    node.until_so("the sweep waits", || {
+        matches!(sweep(&node).unwrap().state, SweepState::Waiting { .. })
+    });
+    let _training = train(&node, &user);
+    until_measured(&node, 2);
 }
 
 #[test]
@@ -195,7 +234,7 @@ fn other_users_neither_see_nor_change_a_sweep_nor_read_its_profile_but_administr
     assert!(node.pfoctl(&other, &["profile", "status"]).printed().contains("No job"));
     for who in [&user, &administrator] {
         let csv = node.pfoctl(who, &export[..3]).printed();
-        assert_eq!(rows(&csv).len(), 2 * 2 * STAGES as usize, "{csv}");
+        assert_rows_of(2, &csv);
     }
     let stop = ["profile", "stop", JOB, "--user", &owner];
     assert!(node.pfoctl(&other, &stop).stderr.contains("measure another user's job"));

@@ -28,7 +28,14 @@ pub(crate) enum Profile {
     /// Go on where a sweep was paused
     Resume(Control),
     /// End a sweep and forget what it measured. The job goes on at default clocks
-    Stop(Control),
+    Stop {
+        #[command(flatten)]
+        control: Control,
+
+        /// Store the profile of the clocks that were measured
+        #[arg(long)]
+        keep: bool,
+    },
     List(List),
     Export(Export),
 }
@@ -52,7 +59,10 @@ impl Profile {
             Self::Status(status) => status.run(sockets, output),
             Self::Pause(control) => control.run(SweepControl::Pause, sockets, output),
             Self::Resume(control) => control.run(SweepControl::Resume, sockets, output),
-            Self::Stop(control) => control.run(SweepControl::Stop, sockets, output),
+            Self::Stop { control, keep: false } => control.run(SweepControl::Stop, sockets, output),
+            Self::Stop { control, keep: true } => {
+                control.run(SweepControl::Finish, sockets, output)
+            }
             Self::List(list) => list.run(sockets, output),
             Self::Export(export) => export.run(sockets, output),
         }

@@ -159,6 +159,7 @@ pub(super) fn sentence(sweep: &SweepStatus) -> String {
         }
         SweepState::Ended(SweepEnd::EnergyRises) => stored("lower ones took only more energy"),
         SweepState::Ended(SweepEnd::LowestClock) => stored("the lowest"),
+        SweepState::Ended(SweepEnd::Finished) => stored("somebody had enough"),
         SweepState::Ended(SweepEnd::TooSlow) => stored("the job was slower than allowed"),
     }
 }
@@ -220,6 +221,7 @@ mod tests {
             (SweepEnd::EnergyRises, "more energy"),
             (SweepEnd::LowestClock, "the lowest"),
             (SweepEnd::TooSlow, "slower than allowed"),
+            (SweepEnd::Finished, "had enough"),
         ];
         for (end, why) in ends {
             let text = sentence(&sweep(SweepState::Ended(end)));

@@ -1,6 +1,8 @@
 //! How far a sweep is, as it is on disk, and what follows from that: what to measure next, or that it is
 //! over.
 
+use std::io;
+
 use pfo_planner::Mhz;
 use pfo_protocol::{
     JobName, ProfileKey, SweepEnd, SweepSettings, SweepState, SweepStatus, TrialLength,
@@ -9,6 +11,7 @@ use pfo_protocol::{
 use serde::{Deserialize, Serialize};
 
 use crate::job::JobKey;
+use crate::profile_store::ProfileStore;
 use crate::sweep::estimate::at_most_s;
 use crate::sweep::rising::Rising;
 use crate::sweep::shape::JobShape;
@@ -89,10 +92,18 @@ impl SweepRecord {
         self.shape.key(self.uid, self.model.clone())
     }
 
-    /// What its profile is, once there is nothing left to measure.
+    /// Whether there is anything to make a profile of.
     #[must_use]
-    pub fn profile_csv(&self) -> String {
-        profile_csv(&self.measured)
+    pub fn has_measured(&self) -> bool {
+        !self.measured.is_empty()
+    }
+
+    /// Stores the profile of what was measured.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn store(&self, profiles: &ProfileStore) -> io::Result<()> {
+        profiles.write(&self.profile(), &profile_csv(&self.measured))
     }
 
     /// What comes next.

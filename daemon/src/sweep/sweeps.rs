@@ -170,10 +170,10 @@ impl Sweep {
         matches!(self.now().state, SweepState::Ended(_))
     }
 
-    /// Pauses, resumes or stops it. To be called on the runtime, or on a thread of it.
+    /// Pauses, resumes or ends it. To be called on the runtime, or on a thread of it.
     ///
     /// # Errors
-    /// If it is over, or that it goes on cannot be kept on disk.
+    /// If it is over, has nothing to store, or what becomes of it cannot be kept on disk.
     pub fn control(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -203,6 +203,17 @@ impl Sweep {
                 return Ok(self.status());
             }
             (_, SweepControl::Stop) => self.end(&mut now, SweepEnd::Stopped),
+            (_, SweepControl::Finish) if !now.record.has_measured() => {
+                return Err(Refusal::new(
+                    RefusalCode::LimitReached,
+                    format!("the sweep of job {} has measured no clock yet", now.record.job),
+                    "try again later, or stop it",
+                ));
+            }
+            (_, SweepControl::Finish) => {
+                now.record.store(&node.profiles).map_err(|error| internal(&error))?;
+                self.end(&mut now, SweepEnd::Finished);
+            }
         }
         Ok(now.record.status(now.state.clone()))
     }
@@ -257,7 +268,7 @@ impl Sweep {
     pub fn finish(&self, run: Run, node: &Node) {
         let mut now = self.now();
         let (true, Next::End(end)) = (now.run == run, now.record.next()) else { return };
-        match node.profiles.write(&now.record.profile(), &now.record.profile_csv()) {
+        match now.record.store(&node.profiles) {
             Ok(()) => self.end(&mut now, end),
             Err(error) => self.pause(&mut now, Some(format!("cannot store the profile: {error}"))),
         }

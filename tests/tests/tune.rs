@@ -47,6 +47,15 @@ impl Bench {
         Pipeline::new(&profile, Schedule::OneForwardOneBackward, MICROBATCHES).unwrap()
     }
 
+    /// Tunes with nothing given but how thoroughly.
+    fn tune_alone(&self) -> Value {
+        let tune = ["tune", JOB, "--max-slowdown", "50%", "--rounds", "2", "--json"];
+        let given = [&tune[..], &["--sweep-stride", "350", "--sweep-steps", "2"]].concat();
+        let ran = self.node.pfoctl(&Identity::own(), &given);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran.json()
+    }
+
     fn tune(&self, arguments: &[&str]) -> Child {
         let (microbatches, power) = (MICROBATCHES.to_string(), P2P_POWER.0.to_string());
         let tune = ["tune", JOB, "--profile", &self.profile, "--microbatches", &microbatches];
@@ -100,6 +109,19 @@ fn a_tuned_job_is_seen_to_save_what_is_possible_and_is_slowed_by_less_than_asked
     assert!((number(&saving["estimate"]) - possible).abs() < 0.03, "not {possible}: {report}");
     let plan = bench.node.job(JOB).plan.unwrap();
     assert_eq!(plan.number, report["kept"]["number"], "{report}");
+    bench.training.stop();
+}
+
+#[test]
+fn a_job_whose_profile_nobody_has_is_swept_first_and_the_next_time_not() {
+    let bench = Bench::start();
+    let first = bench.tune_alone();
+    assert_eq!(first["profile_origin"], "measured", "{first}");
+    assert_eq!(first["p2p_power"]["origin"], "waits", "{first}");
+    let power_w = number(&first["p2p_power"]["watts"]);
+    assert!((power_w / P2P_POWER.0 - 1.0).abs() < 0.1, "{first}");
+    assert_eq!(bench.tune_alone()["profile_origin"], "stored");
+    assert!(bench.node.job(JOB).plan.is_some());
     bench.training.stop();
 }
 

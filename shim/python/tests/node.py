@@ -70,6 +70,7 @@ class Node:
         until("the daemon is there", self._answers)
 
     def _answers(self):
+        assert self.daemon.poll() is None, (self.directory / "pfod.log").read_text()
         command = [self.programs / "pfoctl", "gpus", "--socket", str(self.socket)]
         return subprocess.run(command, capture_output=True).returncode == 0
 

@@ -57,7 +57,7 @@ class Session(_native.Session):
         self,
         *,
         job: Optional[str] = None,
-        gpu: Union[str, int, object, None] = None,
+        gpu: object = None,
         socket: Union[str, os.PathLike[str], None] = None,
         rank: Optional[int] = None,
         pp_rank: int = 0,

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use pfo_protocol::{RefusalCode, SwapTarget, TrialRun};
+use pfo_protocol::{ClientMessage, RefusalCode, Request, SwapTarget, TrialLength, TrialRun};
+use pfo_tests::control::job;
 use pfo_tests::identity::Identity;
 use pfo_tests::node::Node;
 use pfo_tests::plan::TestPlan;
@@ -73,6 +74,22 @@ fn one_clock_for_everything_is_locked_on_every_gpu_until_the_connection_ends() {
     assert!(refusal.message.contains("only for measuring"), "{refusal}");
     drop(client);
     until_no_clock_is_locked(&node);
+    assert_eq!(node.job(JOB).plan, None);
+    training.stop();
+}
+
+#[test]
+fn a_connection_that_ends_in_the_middle_of_a_trial_ends_the_trial() {
+    let (node, training) = start();
+    let mut client = node.control();
+    let length = TrialLength { settling_steps: 1, steps: 50_000 };
+    let trial = Request::Trial { job: job(JOB), run: plan(900), length };
+    client.say(&ClientMessage::Request(trial));
+    node.until_is("a GPU is locked", &Some(900), || node.machine.sm_lock(0));
+    assert!(node.job(JOB).measured_by.is_some());
+    drop(client);
+    until_no_clock_is_locked(&node);
+    node.until_is("who measures", &None, || node.job(JOB).measured_by);
     assert_eq!(node.job(JOB).plan, None);
     training.stop();
 }

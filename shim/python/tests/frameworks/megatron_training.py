@@ -1,5 +1,7 @@
 """Trains with Megatron-Core's schedules, which know no device but CUDA: here that is the CPU."""
 
+import pickle
+
 import orders
 import pfo.integrations.megatron
 import torch
@@ -104,6 +106,8 @@ def _train(steps, followed, reach, chunks, evaluate, overlapped):
                 step_through(step, True)
     if session is not None:
         session.close()
+    # A checkpoint may hold the configuration.
+    assert type(pickle.loads(pickle.dumps(config)).timers) in (Timers, type(None))
     if timers is not None and steps:
         assert timers("forward-compute").active_time() > 0
     return {"losses": losses, "weights": digest(model), "order": order(rank, ranks, chunks)}

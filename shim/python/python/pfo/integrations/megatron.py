@@ -138,6 +138,12 @@ class _TellingTimers:
             return _TellingTimer(timer, pipeline.begin_step, pipeline.end_step)
         return timer
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # A copy of a configuration, or one in a checkpoint, has timers that tell nobody.
+        plain = type(self).__mro__[2]
+        state = {name: value for name, value in vars(self).items() if name != "pipeline"}
+        return object.__new__, (plain,), state
+
 
 class _TellingTimer:
     """A timer of Megatron-Core, and what to tell when it starts and stops."""

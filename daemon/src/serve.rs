@@ -115,10 +115,18 @@ async fn connection(node: &Arc<Node>, stream: &Stream, peer: &Peer, entered: &En
                 }
             }
             Ok(Ok((ClientMessage::Hello(hello), _))) => {
-                return match start_session(node, peer, hello, stream).await {
-                    Ok(()) => {}
-                    Err(refusal) => refuse(stream, peer, refusal).await,
-                };
+                let (job, gpu) = (hello.job.clone(), hello.gpu.clone());
+                if let Err(refusal) = start_session(node, peer, hello, stream).await {
+                    let gpu = node.gpu(&gpu).ok();
+                    tracing::warn!(
+                        name: journal::REFUSED,
+                        %job, uid = peer.uid, pid = peer.pid,
+                        gpu_uuid = gpu.as_ref().map(|gpu| gpu.uuid.as_str()),
+                        "refused a session: {}", refusal.message
+                    );
+                    send(stream, &DaemonMessage::Refusal(refusal)).await;
+                }
+                return;
             }
             Ok(Err(FrameError::Version(_))) => {
                 let spoken = Unsupported { oldest: VERSION, newest: VERSION };

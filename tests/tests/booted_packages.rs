@@ -82,18 +82,6 @@ fn a_driver_that_comes_late_is_found_and_its_devices_are_allowed(debian: Debian)
     assert_eq!(node.daemon(), started, "it took a new daemon");
 }
 
-/// The unit's filter lets them ask for it.
-fn assert_threads_of_ranks_are_woken_first(node: &PackagedNode) {
-    let oldest = "printf '6.12\\n%s\\n' $(uname -r) | sort --version-sort --check";
-    if node.debian.run(oldest).code != Some(0) {
-        return println!("skipped: no thread is woken first by this machine's kernel");
-    }
-    let slices = "cat /proc/$(systemctl show --property=MainPID --value pfod)/task/*/sched";
-    let slices = node.debian.run(slices).printed();
-    let short = slices.lines().filter(|l| l.starts_with("se.slice") && l.ends_with(" 100000"));
-    assert_eq!(short.count(), node.machine.gpu_count(), "{slices}");
-}
-
 fn id_of(kind: &str) -> &'static str {
     MESSAGE_IDS.iter().find(|(name, _)| *name == kind).unwrap().1
 }
@@ -101,7 +89,6 @@ fn id_of(kind: &str) -> &'static str {
 fn a_training_is_in_the_journal_with_who_what_and_where(debian: Debian) {
     let Some(node) = installed(debian) else { return };
     node.train("training", "alice");
-    assert_threads_of_ranks_are_woken_first(&node);
     node.debian.run("systemctl stop training").printed();
     node.assert_nothing_locked();
     let uid = node.debian.run("id --user alice").printed();
@@ -178,6 +165,15 @@ fn an_upgrade_restarts_the_daemon_and_nothing_else_changes(debian: Debian) {
     assert_eq!(node.lasting(), before);
     assert_ne!(node.daemon(), daemon, "the old daemon runs on");
     node.until_locked();
+    let job = wait::until(|| {
+        let job = debian.pfo_status()["jobs"][0].take();
+        let on_plan = |ranks: &Vec<Value>| ranks.iter().all(|rank| rank["plan"] == 1);
+        if job["ranks"].as_array().is_some_and(on_plan) { Ok(job) } else { Err(job) }
+    })
+    .unwrap_or_else(|job| panic!("the plan is lost: {job}"));
+    let windows = job["windows"].as_array().unwrap().iter();
+    let mut at_default_clocks = windows.filter(|window| window["plan"].is_null());
+    assert!(at_default_clocks.all(|window| window["steps"].as_u64() <= Some(1)), "{job}");
     debian.run("systemctl stop training").printed();
     node.assert_nothing_locked();
 }

@@ -6,7 +6,7 @@ use pfo_tests::container::Container;
 use pfo_tests::debian::Debian;
 use pfo_tests::plan::TestPlan;
 use pfo_tests::wait;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const STAGES: u32 = 4;
 const MICROBATCHES: u32 = 3;
@@ -100,6 +100,28 @@ fn no_rank_notices_that_the_daemon_is_another_one(debian: Debian) {
     }
 }
 
+fn the_unit_lets_ranks_be_woken_first_and_revocations_last(debian: Debian) {
+    let Some(debian) = Container::boot(debian) else { return };
+    debian.install_pfo("4xA40");
+    debian.run("useradd --groups pfo alice").printed();
+    start_training(&debian, "alice");
+    // Earlier kernels have no shorter slices.
+    let oldest = "printf '6.12\\n%s\\n' $(uname -r) | sort --version-sort --check";
+    if debian.run(oldest).code == Some(0) {
+        let slices = "cat /proc/$(systemctl show --property=MainPID --value pfod)/task/*/sched";
+        let slices = debian.run(slices).printed();
+        let is_short = |line: &&str| line.starts_with("se.slice") && line.ends_with(" 100000");
+        assert_eq!(slices.lines().filter(is_short).count(), STAGES as usize, "{slices}");
+    }
+    debian.run_as("alice", "pfoctl lease revoke job").printed();
+    debian.run("systemctl restart pfod").printed();
+    let listed = debian.run_as("alice", "pfoctl lease list --json").json();
+    assert_eq!(listed["revoked"][0]["processes"], STAGES, "{listed}");
+    debian.run("systemctl stop training").printed();
+    let listed = debian.run("pfoctl lease list --json").json();
+    assert_eq!((&listed["revoked"], &listed["leases"]), (&json!([]), &json!([])), "{listed}");
+}
+
 fn a_stop_leaves_nothing_locked_and_nothing_kept(debian: Debian) {
     let Some(debian) = Container::boot(debian) else { return };
     debian.install_pfo("4xA40");
@@ -124,6 +146,18 @@ fn on_debian_12_no_rank_notices_that_the_daemon_is_another_one() {
 #[ignore = "boots Debian: make test-booted"]
 fn on_debian_13_no_rank_notices_that_the_daemon_is_another_one() {
     no_rank_notices_that_the_daemon_is_another_one(Debian::Trixie);
+}
+
+#[test]
+#[ignore = "boots Debian: make test-booted"]
+fn on_debian_12_the_unit_lets_ranks_be_woken_first_and_revocations_last() {
+    the_unit_lets_ranks_be_woken_first_and_revocations_last(Debian::Bookworm);
+}
+
+#[test]
+#[ignore = "boots Debian: make test-booted"]
+fn on_debian_13_the_unit_lets_ranks_be_woken_first_and_revocations_last() {
+    the_unit_lets_ranks_be_woken_first_and_revocations_last(Debian::Trixie);
 }
 
 #[test]

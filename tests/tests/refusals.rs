@@ -57,6 +57,11 @@ fn a_gpu_that_somebody_else_holds_is_refused_with_who_holds_it() {
         refusal.message,
         format!("GPU {uuid} is held by job holder, rank 0 (user {uid}, process {pid})")
     );
+    let logged =
+        [format!("job={JOB}"), format!("uid={uid}"), format!("pid={pid}"), uuid.to_string()];
+    let log = node.log();
+    let entry = log.lines().find(|line| line.contains("refused a session")).unwrap();
+    assert!(logged.iter().all(|field| entry.contains(field)), "{entry}");
     assert_eq!(holder.session.problem(), None);
 }
 

@@ -45,10 +45,11 @@ class Node:
         )
         self.gpus = [gpu["uuid"] for gpu in self.simulator()]
 
-    def run(self, program, *arguments):
+    def run(self, program, *arguments, **variables):
         """Runs a program of the workspace on this node and returns what it printed."""
         command = [self.programs / program, *arguments]
-        finished = subprocess.run(command, env=self._environment, capture_output=True, text=True)
+        environment = {**self._environment, **variables}
+        finished = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert finished.returncode == 0, finished.stderr
         return finished.stdout
 

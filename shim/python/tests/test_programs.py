@@ -1,5 +1,6 @@
 """`python -m pfo doctor` and `python -m pfo.p2p`, run as a user runs them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -77,6 +78,20 @@ def test_its_processes_end_when_it_is_killed(node):
     waiting.kill()
     waiting.communicate()
     until("the leases are given back", lambda: not node.ranks("measure"))
+
+
+def test_pfoctl_measures_what_its_gpus_draw(node):
+    measured = node.run(
+        *["pfoctl", "p2p", "measure", "--json", "--socket", str(node.socket)],
+        *["--gpus", ",".join(node.gpus[1:3]), "--clocks", "1740", "--steps", "1"],
+        *["--helper", f"{sys.executable} -m pfo.p2p"],
+        PYTHONPATH=str(PRETENDED),
+        PFO_SOCKET=str(node.socket),
+    )
+    powers = json.loads(measured)
+    assert sorted(power["gpu_uuid"] for power in powers) == sorted(node.gpus[1:3])
+    # Nothing computes on them: the transfers are pretended.
+    assert [power["power_w"] for power in powers] == pytest.approx([32.0, 32.0], rel=0.1)
 
 
 def test_a_refused_lease_ends_it_with_the_reason(node):

@@ -1,7 +1,8 @@
 //! Whether something has been further from what it should be than it may, for several steps in a row.
 //!
 //! Pure. What is beyond the limit has to come back to half of it before that counts as over, and each turn
-//! takes as many steps, so that whoever reacts to turns does not go to and fro.
+//! takes as many steps after the first that speak for it, so that whoever reacts to turns does not go to
+//! and fro.
 
 /// How far is too far.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,7 +59,9 @@ impl Deviation {
     pub fn observe(&mut self, steps: u32, share: f64, limit: Limit) -> Option<Turn> {
         let sign = self.sign_of(share, limit.share);
         if sign != self.sign {
+            // These steps may be of before and after a change.
             *self = Self { share: self.share, sign, ..Self::default() };
+            return None;
         }
         let sign = sign?;
         self.steps = self.steps.saturating_add(steps);
@@ -107,17 +110,17 @@ mod tests {
         }
         let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
         let [begun, changed, less, over] = turns[..] else { panic!("{turns:?}") };
-        assert!(matches!(begun, (0.3, 4, Turn::Begun(share)) if close(share, 0.3)), "{begun:?}");
-        assert!(matches!(changed, (0.5, 4, Turn::Changed(by)) if close(by, 0.5)), "{changed:?}");
-        assert!(matches!(less, (0.03, 4, Turn::Changed(by)) if close(by, 0.03)), "{less:?}");
-        assert_eq!(over, (0.02, 4, Turn::Over));
+        assert!(matches!(begun, (0.3, 5, Turn::Begun(share)) if close(share, 0.3)), "{begun:?}");
+        assert!(matches!(changed, (0.5, 5, Turn::Changed(by)) if close(by, 0.5)), "{changed:?}");
+        assert!(matches!(less, (0.03, 5, Turn::Changed(by)) if close(by, 0.03)), "{less:?}");
+        assert_eq!(over, (0.02, 5, Turn::Over));
     }
 
     #[test]
     fn one_slow_step_among_others_is_nothing() {
         let mut deviation = Deviation::default();
         for step in 0..100 {
-            let share = if step % 5 == 0 { 0.0 } else { 0.4 };
+            let share = if step % 6 == 0 { 0.0 } else { 0.4 };
             assert_eq!(deviation.observe(1, share, LIMIT), None);
         }
     }
@@ -126,8 +129,18 @@ mod tests {
     fn what_began_before_is_only_ended_by_steps_that_say_so() {
         let mut deviation = Deviation::begun(0.3);
         assert_eq!(deviation.observe(100, 0.31, LIMIT), None);
+        assert_eq!(deviation.observe(5, 0.0, LIMIT), None);
         assert_eq!(deviation.observe(5, 0.0, LIMIT), Some(Turn::Over));
         assert_eq!(deviation.share(), None);
+    }
+
+    #[test]
+    fn steps_of_before_and_after_an_end_are_no_other_share() {
+        let mut deviation = Deviation::begun(0.7);
+        for share in [0.7, 0.15, 0.0] {
+            assert_eq!(deviation.observe(8, share, LIMIT), None);
+        }
+        assert_eq!(deviation.observe(8, 0.0, LIMIT), Some(Turn::Over));
     }
 
     proptest! {

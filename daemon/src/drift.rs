@@ -153,10 +153,12 @@ mod tests {
     fn slow_steps_are_a_drift_with_the_instructions_that_are_slow() {
         let (mut drift, mut told) = (Drift::default(), Told::new());
         drift.look(told.steps(0, 1.0, 200.0), PREDICTED, LIMIT);
+        assert_eq!(drift.look(told.steps(10, 1.5, 200.0), PREDICTED, LIMIT), Some(None));
         let found = drift.look(told.steps(10, 1.5, 200.0), PREDICTED, LIMIT).flatten().unwrap();
         assert!((found.time - 0.5).abs() < 1e-9 && found.energy.unwrap().abs() < 1e-9, "{found:?}");
         let slow = DriftedInstruction { stage: 1, instruction: Instruction::Backward, time: 0.5 };
         assert_eq!(found.instructions, [slow]);
+        assert!(drift.look(told.steps(10, 1.01, 200.0), PREDICTED, LIMIT).flatten().is_some());
         assert_eq!(drift.look(told.steps(10, 1.01, 200.0), PREDICTED, LIMIT), Some(None));
     }
 
@@ -166,6 +168,7 @@ mod tests {
             let predicted = Predicted { energy_j, ..PREDICTED };
             let (mut drift, mut told) = (Drift::default(), Told::new());
             drift.look(told.steps(0, 1.0, 200.0), predicted, LIMIT);
+            drift.look(told.steps(10, 1.0, 160.0), predicted, LIMIT);
             let found = drift.look(told.steps(10, 1.0, 160.0), predicted, LIMIT);
             assert_eq!(found.unwrap().is_some(), drifts);
         }
@@ -175,6 +178,7 @@ mod tests {
     fn another_plan_is_compared_from_its_own_beginning() {
         let (mut drift, mut told) = (Drift::default(), Told::new());
         drift.look(told.steps(0, 1.0, 200.0), PREDICTED, LIMIT);
+        drift.look(told.steps(10, 2.0, 200.0), PREDICTED, LIMIT);
         assert!(drift.look(told.steps(10, 2.0, 200.0), PREDICTED, LIMIT).flatten().is_some());
         for rank in &mut told.0 {
             rank.swap = 2;

@@ -294,21 +294,6 @@ impl JobPlan {
         &self.stages
     }
 
-    /// The same plan but for some stages, which keep what another one says.
-    #[must_use]
-    pub fn keeping(self, other: &Self, stages: &[u32]) -> Self {
-        let mut kept = self.stages;
-        for &stage in stages {
-            if let (Some(own), Some(other)) =
-                (kept.get_mut(stage as usize), other.stages.get(stage as usize))
-            {
-                own.clone_from(other);
-            }
-        }
-        // Nobody has replayed that.
-        Self { stages: kept, predicted: None, ..self }
-    }
-
     /// Gives the instructions of a plan the clocks that they have here.
     ///
     /// # Errors

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use pfo_planner::{Frontier, Measurement, PlanError, Profile, Room, Straggler, replay};
+use pfo_planner::{
+    Deadline, Frontier, Measurement, Plan, PlanError, Profile, Room, Straggler, replay,
+};
 use pfo_protocol::{FrontierStatus, Refusal, RefusalCode};
 
-use crate::fit::JobPlan;
+use crate::fit::{JobPlan, Misfit};
 use crate::job::{Job, Members, does_not_fit};
 use crate::stage_times::StageTimes;
 use crate::straggler::SlowStages;
@@ -16,8 +18,8 @@ const PLANNED: usize = 16;
 /// How many instructions of a plan take as much memory as one of the step that a frontier is for.
 const INSTRUCTION: usize = 16;
 
-/// A step that takes longer by no more than this share makes nobody wait.
-const NO_SLOWER: f64 = 1e-3;
+/// A step that takes longer by no more than this share takes no longer.
+const NO_LONGER: f64 = 0.01;
 
 /// A frontier for a job.
 #[derive(Debug)]
@@ -38,8 +40,7 @@ impl JobFrontier {
             rows: most / ROWS,
             planned: most.saturating_mul(PLANNED),
         };
-        let frontier = Frontier::from_bytes_within(bytes, room)
-            .map_err(|error| does_not_fit(error.to_string()))?;
+        let frontier = Frontier::from_bytes_within(bytes, room).map_err(wrong)?;
         let read = Self { label, frontier };
         if read.size() > most {
             return Err(Refusal::new(
@@ -72,14 +73,15 @@ impl JobFrontier {
     pub fn plan_for(&self, straggler: Straggler, number: u32) -> Result<JobPlan, Refusal> {
         let place = self.frontier.pick_for_straggler(straggler);
         let plan = place.and_then(|place| self.frontier.plan(place));
-        let plan = plan.map_err(|error| does_not_fit(error.to_string()))?;
+        let plan = plan.map_err(wrong)?;
         let label = format!("{} at {straggler}", self.label);
         JobPlan::new(number, label, &plan).map_err(|misfit| does_not_fit(misfit.to_string()))
     }
 
-    /// The plan for a job some of whose stages are slow by themselves: each takes so many times what it should.
-    /// They keep their clocks, so that it is seen when they are not slow any more; all others take their time.
-    /// None if nobody has to wait for them.
+    /// The plan for a job some of whose stages are slow by themselves, each by a share. They keep their clocks,
+    /// so that it is seen when they are not slow any more; the others take as much of their time as does not
+    /// make the step longer still, for what comes before and after a slow stage is on the way as well. None
+    /// if they can take nothing.
     ///
     /// # Errors
     /// If the job's plan is none for the frontier's instructions or asks for clocks that it does not know.
@@ -89,28 +91,48 @@ impl JobFrontier {
         slow: &SlowStages,
         number: u32,
     ) -> Result<Option<(Straggler, JobPlan)>, Refusal> {
-        let wrong = |error: PlanError| does_not_fit(error.to_string());
-        let frontier = &self.frontier;
-        let mut plan = frontier.plan(0).map_err(wrong)?;
-        own.put_clocks_into(&mut plan).map_err(|misfit| does_not_fit(misfit.to_string()))?;
-        let time_s = |profile: &Profile| {
-            let replayed = replay(profile, &plan, frontier.p2p_power());
-            replayed.map(|replayed| replayed.iteration_time_s).map_err(wrong)
-        };
-        let profile = frontier.pipeline().profile();
-        let rows = profile.rows().map(|(stage, instruction, row)| {
-            let factor = slow.get(&u32::from(stage.0)).map_or(1.0, |share| 1.0 + share);
-            (stage, instruction, Measurement { time_s: factor * row.time_s, ..row })
-        });
-        let slowed_s = time_s(&Profile::from_measurements(rows).map_err(wrong)?)?;
-        if slowed_s <= time_s(profile)? * (1.0 + NO_SLOWER) {
-            return Ok(None);
+        let misfit = |misfit: Misfit| does_not_fit(misfit.to_string());
+        let mut own_plan = self.frontier.plan(0).map_err(wrong)?;
+        own.put_clocks_into(&mut own_plan).map_err(misfit)?;
+        let profile = self.frontier.pipeline().profile();
+        let slowed = slowed(profile, slow)?;
+        let own_s = self.time_s(profile, &own_plan)?;
+        let slowed_s = self.time_s(&slowed, &own_plan)?;
+
+        let times_s: Vec<_> = self.frontier.points().map(|point| point.iteration_time_s).collect();
+        let first = times_s.partition_point(|time_s| *time_s <= own_s * (1.0 + NO_LONGER));
+        let mut found = None;
+        let mut range = first..times_s.partition_point(|time_s| *time_s <= slowed_s);
+        while !range.is_empty() {
+            let middle = range.start + range.len() / 2;
+            let deadline = Deadline::Seconds(times_s[middle]);
+            let place = self.frontier.pick(deadline).map_err(wrong)?;
+            let mut plan = self.frontier.plan(place).map_err(wrong)?;
+            for &stage in slow.keys() {
+                let stages = own_plan.stages.get(stage as usize);
+                if let Some((kept, own)) = plan.stages.get_mut(stage as usize).zip(stages) {
+                    kept.clone_from(own);
+                }
+            }
+            if self.time_s(&slowed, &plan)? <= slowed_s * (1.0 + NO_LONGER) {
+                found = Some((times_s[middle], plan));
+                range.start = middle + 1;
+            } else {
+                range.end = middle;
+            }
         }
-        let fastest_s = frontier.points().next().map_or(slowed_s, |point| point.iteration_time_s);
-        let factor = (1e3 * slowed_s / fastest_s).floor() / 1e3;
+        let Some((time_s, plan)) = found else { return Ok(None) };
+        let factor = (1e3 * time_s / times_s[0]).round() / 1e3;
         let straggler = Straggler::new(factor.max(1.0)).map_err(wrong)?;
-        let stages: Vec<u32> = slow.keys().copied().collect();
-        Ok(Some((straggler, self.plan_for(straggler, number)?.keeping(own, &stages))))
+        // What it predicts does not hold while a stage is slow.
+        let plan = Plan { predicted: None, ..plan };
+        let label = format!("{} at {straggler}", self.label);
+        Ok(Some((straggler, JobPlan::new(number, label, &plan).map_err(misfit)?)))
+    }
+
+    fn time_s(&self, profile: &Profile, plan: &Plan) -> Result<f64, Refusal> {
+        let replayed = replay(profile, plan, self.frontier.p2p_power());
+        replayed.map(|replayed| replayed.iteration_time_s).map_err(wrong)
     }
 
     /// What the instructions of every stage should take.
@@ -125,10 +147,24 @@ impl JobFrontier {
     /// The first difference.
     pub fn check(&self, job: &Job, members: &Members) -> Result<(), Refusal> {
         let fastest = self.plan_for(Straggler::NONE, 0)?;
-        let misfit = |misfit: crate::fit::Misfit| does_not_fit(misfit.to_string());
+        let misfit = |misfit: Misfit| does_not_fit(misfit.to_string());
         fastest.check_stages(job.pp_degree).map_err(misfit)?;
         members.check(&fastest)
     }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as `map_err` passes it")]
+fn wrong(error: PlanError) -> Refusal {
+    does_not_fit(error.to_string())
+}
+
+/// The profile of a job some of whose stages are slow.
+fn slowed(profile: &Profile, slow: &SlowStages) -> Result<Profile, Refusal> {
+    let rows = profile.rows().map(|(stage, instruction, row)| {
+        let factor = slow.get(&u32::from(stage.0)).map_or(1.0, |share| 1.0 + share);
+        (stage, instruction, Measurement { time_s: factor * row.time_s, ..row })
+    });
+    Profile::from_measurements(rows).map_err(wrong)
 }
 
 impl Job {
@@ -178,9 +214,14 @@ pub(crate) mod tests {
     use super::*;
     use crate::job::JobKey;
 
-    /// A frontier for one microbatch on so many equal stages: at 1410 MHz an instruction takes 1 s, at
-    /// 1200 MHz 1.2 s, at 900 MHz 1.5 s, and the slower the less energy.
+    /// A frontier for one microbatch.
     pub(crate) fn frontier(stages: u16) -> Vec<u8> {
+        frontier_of(stages, 1)
+    }
+
+    /// A frontier for so many equal stages: at 1410 MHz an instruction takes 1 s, at 1200 MHz 1.2 s, at
+    /// 900 MHz 1.5 s, and the slower the less energy.
+    pub(crate) fn frontier_of(stages: u16, microbatches: u32) -> Vec<u8> {
         let clocks = [(1410, 1.0, 300.0), (1200, 1.2, 250.0), (900, 1.5, 210.0)];
         let rows = (0..stages).map(Stage).flat_map(|stage| {
             [Instruction::Forward, Instruction::Backward].into_iter().flat_map(move |instruction| {
@@ -190,8 +231,9 @@ pub(crate) mod tests {
             })
         });
         let profile = Profile::from_measurements(rows).unwrap();
-        let pipeline = Pipeline::new(&profile, Schedule::OneForwardOneBackward, 1).unwrap();
-        let options = Options { plans: 20, spread: Spread::Even };
+        let pipeline =
+            Pipeline::new(&profile, Schedule::OneForwardOneBackward, microbatches).unwrap();
+        let options = Options { plans: 40, spread: Spread::Even };
         Frontier::optimize(&pipeline, Watts(10.0), options, &|_| {}).unwrap().to_bytes().unwrap()
     }
 

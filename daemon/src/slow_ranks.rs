@@ -105,10 +105,12 @@ mod tests {
             ranks.look(&[fast.steps(steps, 101), slow.steps(steps, percent)], LIMIT)
         };
         assert_eq!(look(1, 100), []);
+        assert_eq!(look(1, 150), []);
         assert_eq!(look(2, 150), []);
         assert_eq!(look(1, 150), [(1, Turn::Begun(0.5))]);
         assert_eq!(look(9, 150), []);
         assert_eq!(ranks.stages(), SlowStages::from([(1, 0.5)]));
+        ranks.look(&[fast.steps(3, 100), slow.steps(3, 100)], LIMIT);
         let over = ranks.look(&[fast.steps(3, 100), slow.steps(3, 100)], LIMIT);
         assert_eq!((over, ranks.stages()), (vec![(1, Turn::Over)], SlowStages::new()));
     }
@@ -130,6 +132,7 @@ mod tests {
         let mut ranks = SlowRanks::again(&[rank.reading], &found);
         assert_eq!(ranks.look(&[rank.steps(1, 140)], LIMIT), []);
         assert_eq!(ranks.stages(), found);
+        assert_eq!(ranks.look(&[rank.steps(3, 100)], LIMIT), []);
         assert_eq!(ranks.look(&[rank.steps(3, 100)], LIMIT), [(0, Turn::Over)]);
     }
 
@@ -138,6 +141,7 @@ mod tests {
         let mut rank = Told::new(0, 0);
         let mut ranks = SlowRanks::default();
         ranks.look(&[rank.steps(1, 100)], LIMIT);
+        ranks.look(&[rank.steps(5, 200)], LIMIT);
         ranks.look(&[rank.steps(5, 200)], LIMIT);
         assert_eq!(ranks.ranks().len(), 1);
         ranks.look(&[], LIMIT);

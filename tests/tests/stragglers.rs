@@ -116,7 +116,7 @@ fn a_rank_that_a_power_limit_holds_back_is_found_and_answered_until_it_is_over()
     let slow = || node.job(JOB).ranks.iter().map(|rank| rank.slow.is_some()).collect::<Vec<_>>();
     node.until_is("the slow rank", &vec![false, true, false, false], slow);
     let straggler = || node.job(JOB).frontier.and_then(|frontier| frontier.straggler);
-    node.until_so("the answer", || straggler().is_some_and(|factor| factor > 1.1));
+    node.until_so("the answer", || straggler().is_some_and(|factor| factor > 1.0));
     let answer = node.job(JOB).plan.unwrap();
     assert!(answer.label.starts_with("a40.frontier at 1."), "{answer:?}");
     let attention = node.pfoctl(&user, &["status"]).printed();
@@ -130,7 +130,7 @@ fn a_rank_that_a_power_limit_holds_back_is_found_and_answered_until_it_is_over()
     node.until_is("the plan of before", &Some("fastest.json".to_owned()), || plan(&node));
     node.until_is("no slow rank", &vec![false; 4], slow);
     let log = node.log();
-    assert_eq!(log.matches("longer than was profiled").count(), 1, "{log}");
+    assert!(log.contains("longer than was profiled"), "{log}");
     assert_eq!(log.matches("as long again as was profiled").count(), 1, "{log}");
     training.stop();
 }

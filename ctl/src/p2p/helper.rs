@@ -1,6 +1,7 @@
 //! The process that keeps two GPUs in a blocking receive while the daemon measures them. It is an
 //! ordinary training job of two ranks, and ends with its standard input.
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -21,13 +22,20 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    /// Starts `command --gpus A,B --job NAME`; the command is split at its spaces.
-    pub(super) fn start(command: &str, gpus: [&GpuUuid; 2], job: &JobName) -> Result<Self, Error> {
+    /// Starts `command --gpus A,B --job NAME`, which is to talk to the daemon at this socket; the
+    /// command is split at its spaces.
+    pub(super) fn start(
+        command: &str,
+        gpus: [&GpuUuid; 2],
+        job: &JobName,
+        socket: Option<&Path>,
+    ) -> Result<Self, Error> {
         let mut words = command.split_whitespace();
         let program = words.next().unwrap_or_default();
         let child = Command::new(program)
             .args(words)
             .args(["--gpus", &format!("{},{}", gpus[0], gpus[1]), "--job", job.as_str()])
+            .envs(socket.map(|socket| ("PFO_SOCKET", socket)))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
@@ -64,7 +72,7 @@ mod tests {
 
     fn start(command: &str) -> Result<Helper, Error> {
         let [a, b] = ["GPU-a", "GPU-b"].map(|uuid| uuid.parse().unwrap());
-        Helper::start(command, [&a, &b], &"j".parse().unwrap())
+        Helper::start(command, [&a, &b], &"j".parse().unwrap(), None)
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `pfoctl p2p measure`: on two GPUs that do nothing but wait for each other, or from the waits of a job.
 
+use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -94,7 +95,9 @@ impl Measure {
         let job = JobArguments::of(name, Some(user::own()));
         // Before anything that takes over which signals are blocked.
         let mut held = Held::new(sockets, &job, Interrupt::prepare()?, "measuring")?;
-        let mut helper = Helper::start(&self.helper, [&gpus[0], &gpus[1]], job.name())?;
+        // The trainers' one, where there are two.
+        let socket = sockets.paths().last().map(PathBuf::as_path);
+        let mut helper = Helper::start(&self.helper, [&gpus[0], &gpus[1]], job.name(), socket)?;
         until_both_wait(sockets, &job, &mut helper)?;
         let all = clocks.len() as u32 * REPEATS;
         for (number, clock) in (0..).zip(clocks.iter().flat_map(|clock| [clock; REPEATS as usize]))

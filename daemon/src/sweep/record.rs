@@ -15,11 +15,15 @@ use crate::profile_store::ProfileStore;
 use crate::sweep::estimate::at_most_s;
 use crate::sweep::rising::Rising;
 use crate::sweep::shape::JobShape;
-use crate::sweep::swept::{SweptClock, median_step_s, profile_csv};
+use crate::sweep::swept::{SweptClock, instructions, median_step_s, profile_csv};
 
 /// Lines of a profile. Sixteen GPUs with four kinds of instructions and a hundred clocks have 6400; one
 /// takes some 100 bytes.
 const MOST_ROWS: usize = 32_768;
+
+/// On a busy node an instruction may have no reading of its energy that is beyond doubt, and have one in
+/// the next trial. One that is too short for the counter never has.
+const MOST_REPEATS: u32 = 2;
 
 /// A sweep, without what it does at this moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +47,9 @@ pub struct SweepRecord {
     pub pause: Option<Pause>,
     default_step_s: Option<f64>,
     measured: Vec<SweptClock>,
+    /// How often the next clock was measured already.
+    #[serde(default)]
+    repeats: u32,
 }
 
 /// Why a sweep is paused.
@@ -76,8 +83,19 @@ impl SweepRecord {
         clocks: Vec<Mhz>,
     ) -> Self {
         let JobKey { uid, name: job } = job;
-        let (default_step_s, measured, pause) = (None, Vec::new(), None);
-        Self { uid, job, by_uid, model, settings, shape, clocks, pause, default_step_s, measured }
+        Self {
+            uid,
+            job,
+            by_uid,
+            model,
+            settings,
+            shape,
+            clocks,
+            pause: None,
+            default_step_s: None,
+            measured: Vec::new(),
+            repeats: 0,
+        }
     }
 
     /// Which job it is of.
@@ -112,7 +130,7 @@ impl SweepRecord {
         if self.settings.max_slowdown.is_some() && self.default_step_s.is_none() {
             return Next::DefaultClocks;
         }
-        if self.is_too_slow() {
+        if self.measured.last().is_some_and(|last| self.is_too_slow(last)) {
             return Next::End(SweepEnd::TooSlow);
         }
         let mut rising = Rising::default();
@@ -124,12 +142,18 @@ impl SweepRecord {
         next.map_or(Next::End(SweepEnd::LowestClock), |clock| Next::Clock(*clock))
     }
 
-    fn is_too_slow(&self) -> bool {
+    fn is_too_slow(&self, clock: &SweptClock) -> bool {
         let limit = self.default_step_s.zip(self.settings.max_slowdown);
-        let last = self.measured.last();
-        limit
-            .zip(last)
-            .is_some_and(|((default_s, slowdown), last)| last.step_s > default_s * (1.0 + slowdown))
+        limit.is_some_and(|(default_s, slowdown)| clock.step_s > default_s * (1.0 + slowdown))
+    }
+
+    /// Whether another trial of a clock may find what one has not.
+    fn is_worth_repeating(&self, clock: &SweptClock, trial: &TrialResult) -> bool {
+        let expected =
+            self.measured.first().map_or_else(|| instructions(trial), SweptClock::instructions);
+        self.repeats < MOST_REPEATS
+            && !self.is_too_slow(clock)
+            && !expected.is_subset(&clock.instructions())
     }
 
     /// Takes note of a trial of what came next.
@@ -141,6 +165,11 @@ impl SweepRecord {
             Next::DefaultClocks => self.default_step_s = Some(median_step_s(&trial.steps)),
             Next::Clock(mhz) => {
                 let clock = SweptClock::of(mhz, trial);
+                if self.is_worth_repeating(&clock, trial) {
+                    self.repeats += 1;
+                    return Ok(());
+                }
+                self.repeats = 0;
                 if clock.energies().is_empty() {
                     return Err(format!("no energy of an instruction could be measured at {mhz}"));
                 }
@@ -208,7 +237,7 @@ impl Next {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use pfo_protocol::Instruction;
+    use pfo_protocol::{Instruction, TrialStep};
     use proptest::prelude::*;
 
     use super::*;
@@ -288,8 +317,36 @@ pub(crate) mod tests {
         let mut record = record(None, 3);
         let before = record.clone();
         let trial = trial(1.0, &[&[(Instruction::Forward, 0.5, None)]]);
+        (0..MOST_REPEATS).for_each(|_| record.take(&trial).unwrap());
         assert!(record.take(&trial).unwrap_err().contains("1400 MHz"));
         assert_eq!(record, before);
+    }
+
+    #[test]
+    fn a_clock_at_which_something_is_missing_is_measured_again_but_not_for_ever() {
+        let ran = |load_j, forward_j| {
+            trial(
+                1.0,
+                &[&[(Instruction::Load, 0.1, load_j), (Instruction::Forward, 0.5, forward_j)]],
+            )
+        };
+        let mut record = record(Some(0.5), 9);
+        let mut take = |trial: &TrialResult| {
+            record.take(trial).unwrap();
+            record.status(SweepState::Running).measured
+        };
+        let measured =
+            [(Some(1.0), Some(9.0)), (None, Some(9.0)), (None, Some(9.0)), (None, Some(9.0))]
+                .map(|(load_j, forward_j)| take(&ran(load_j, forward_j)));
+        assert_eq!(measured, [0, 0, 0, 1], "default clocks, then one that never has its load");
+        // It was not measured at the first clock either.
+        assert_eq!(take(&ran(None, Some(8.0))), 2);
+        assert_eq!([take(&ran(None, None)), take(&ran(None, Some(7.0)))], [2, 3]);
+        let slow = TrialResult {
+            steps: vec![TrialStep { time_s: 9.0, energy_j: None }],
+            ..ran(Some(1.0), None)
+        };
+        assert!(record.take(&slow).is_err(), "what is too slow is not tried again");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a sweep keeps of the trial at one clock, and the profile CSV that becomes of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pfo_planner::Mhz;
 use pfo_protocol::{Instruction, TrialRank, TrialResult, TrialRow, TrialStep};
@@ -40,6 +40,20 @@ pub struct SweptRow {
     energy_sd_j: Option<f64>,
 }
 
+/// Which instructions of which rank: its number, the name, the chunk.
+pub type Instructions = BTreeSet<(u32, &'static str, u16)>;
+
+/// Everything that ran in a trial.
+#[must_use]
+pub fn instructions(trial: &TrialResult) -> Instructions {
+    let of = |rank: &TrialRank| {
+        let number = rank.rank;
+        let rows = rank.rows.iter();
+        rows.map(move |row| (number, row.instruction.name(), row.chunk)).collect::<Vec<_>>()
+    };
+    trial.ranks.iter().flat_map(of).collect()
+}
+
 impl SweptClock {
     /// What is kept of a trial at this clock.
     #[must_use]
@@ -47,6 +61,12 @@ impl SweptClock {
         let of_rank = |rank| move |row| SweptRow::of(rank, row);
         let rows = trial.ranks.iter().flat_map(|rank| rank.rows.iter().filter_map(of_rank(rank)));
         Self { mhz, step_s: median_step_s(&trial.steps), rows: rows.collect() }
+    }
+
+    /// Everything that has a row.
+    #[must_use]
+    pub fn instructions(&self) -> Instructions {
+        self.rows.iter().map(|row| (row.rank, row.instruction.name(), row.chunk)).collect()
     }
 
     /// The mean energy of each (stage, instruction) whose time depends on the clock, in joules.

@@ -73,6 +73,10 @@ pub(crate) enum Error {
         "no wait of job {job} was long enough to measure the P2P-blocking power; give --p2p-power"
     )]
     NoWaits { job: JobName },
+    #[error(
+        "the ranks of job {job} do not all run the same number of forwards; give --microbatches"
+    )]
+    UnknownMicrobatches { job: JobName },
     #[error("no plan was worth keeping: job {job} is at default clocks")]
     NothingKept { job: JobName },
     #[error("cannot run the helper {command:?}: {source}")]
@@ -130,6 +134,7 @@ impl Error {
             | Self::OtherRanks { .. }
             | Self::NoEnergy { .. }
             | Self::NoWaits { .. }
+            | Self::UnknownMicrobatches { .. }
             | Self::Signals(_)
             | Self::Generate { .. }
             | Self::Output(_)
@@ -198,6 +203,7 @@ impl Error {
             | Self::Interrupted { .. }
             | Self::NoEnergy { .. }
             | Self::NoWaits { .. }
+            | Self::UnknownMicrobatches { .. }
             | Self::NothingKept { .. }
             | Self::Frame { .. }
             | Self::OtherAnswer { .. }

@@ -5,7 +5,6 @@ use pfo_protocol::{P2pPower, P2pSource, Request};
 use super::{ask, powers};
 use crate::connection::Connection;
 use crate::error::Error;
-use crate::socket::Sockets;
 
 /// A power and where it comes from.
 #[derive(Debug, PartialEq)]
@@ -17,8 +16,8 @@ pub(crate) struct Known {
 }
 
 /// The power of a model, or of the only model of which one is known; none if it is not clear which.
-pub(crate) fn of(sockets: &Sockets, model: Option<&str>) -> Result<Option<Known>, Error> {
-    let powers = ask(&mut Connection::open(sockets)?, Request::P2pPowers)?;
+pub(crate) fn of(connection: &mut Connection, model: Option<&str>) -> Result<Option<Known>, Error> {
+    let powers = ask(connection, Request::P2pPowers)?;
     Ok(choose(&powers, model))
 }
 

@@ -6,6 +6,7 @@ use pfo_planner::{Combine, Frontier, Options, Point, Spread, Watts};
 use super::measured::{Measured, NoiseArgument};
 use super::pipeline::PipelineArguments;
 use super::{Failure, file};
+use crate::connection::Connection;
 use crate::error::Error;
 use crate::output::Output;
 use crate::p2p::known::{self, Known};
@@ -84,7 +85,7 @@ impl Optimize {
 /// What the daemon knows, if there is one that knows it of one model.
 fn known_power(sockets: &Sockets, model: Option<&str>) -> Result<Known, Failure> {
     let unknown = |why| Failure::UnknownPower { why };
-    match known::of(sockets, model) {
+    match Connection::open(sockets).and_then(|mut daemon| known::of(&mut daemon, model)) {
         Ok(Some(known)) => Ok(known),
         Ok(None) => Err(unknown(match model {
             Some(model) => format!("the daemon knows none of one model called {model}"),

@@ -65,6 +65,11 @@ impl PipelineArguments {
 }
 
 impl ScheduleArguments {
+    /// Whether a file says the order, and with it how many microbatches a step has.
+    pub(crate) fn has_order(&self) -> bool {
+        self.order.is_some()
+    }
+
     /// The pipeline of a profile, for so many microbatches or as many as an order has.
     pub(crate) fn of(
         &self,

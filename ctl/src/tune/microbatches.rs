@@ -19,3 +19,64 @@ fn forwards(rank: &TrialRank) -> u64 {
     };
     rank.rows.iter().filter(is_forward).map(all).sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::TrialStep;
+
+    use super::*;
+
+    fn row(chunk: u16, count: u64, settling: u64) -> TrialRow {
+        TrialRow {
+            instruction: Instruction::Forward,
+            chunk,
+            mhz: None,
+            observed_mhz: None,
+            count,
+            time_mean_s: 0.1,
+            time_sd_s: 0.0,
+            time_median_s: 0.1,
+            energy_mean_j: None,
+            energy_sd_j: None,
+            energy_median_j: None,
+            left_out: LeftOut { settling, ..LeftOut::default() },
+        }
+    }
+
+    /// Two steps of ranks that ran these.
+    fn counted(rows: &[Vec<TrialRow>]) -> Option<u32> {
+        let rank = |rows: &Vec<TrialRow>| TrialRank {
+            rank: 0,
+            stage: 0,
+            dp_rank: 0,
+            tp_rank: 0,
+            gpu_uuid: "GPU-a".parse().unwrap(),
+            gpu_model: "A40".to_owned(),
+            time_s: 1.0,
+            energy_j: None,
+            mismatched_steps: 0,
+            rows: rows.clone(),
+            waits: Vec::new(),
+            readings: 0,
+            stray_readings: 0,
+        };
+        of_trial(&TrialResult {
+            plan: None,
+            first_step: 0,
+            steps: vec![TrialStep { time_s: 1.0, energy_j: None }; 2],
+            ranks: rows.iter().map(rank).collect(),
+        })
+    }
+
+    #[test]
+    fn every_forward_counts_measured_or_not_but_of_one_chunk_only() {
+        assert_eq!(counted(&[vec![row(0, 10, 2), row(1, 12, 0)], vec![row(0, 12, 0)]]), Some(6));
+    }
+
+    #[test]
+    fn ranks_that_differ_or_run_none_have_no_common_count() {
+        assert_eq!(counted(&[vec![row(0, 12, 0)], vec![row(0, 8, 0)]]), None);
+        assert_eq!(counted(&[Vec::new()]), None);
+        assert_eq!(counted(&[]), None);
+    }
+}

@@ -142,6 +142,9 @@ impl Tune {
         let baseline = held.trial(&TrialRun::DefaultClocks, self.turn())?;
         let default_clocks = Window::of(held.job(), &baseline)?;
         let microbatches = self.microbatches.or_else(|| microbatches::of_trial(&baseline));
+        if microbatches.is_none() && !self.schedule.has_order() {
+            return Err(Error::UnknownMicrobatches { job: held.job().clone() });
+        }
         let pipeline = self.schedule.of(&profile, microbatches)?;
         let mut report = Report {
             job: held.job().clone(),
@@ -152,7 +155,7 @@ impl Tune {
             max_slowdown: self.max_slowdown.0,
             profile: name,
             profile_origin: origin,
-            p2p_power: self.p2p_power(sockets, &baseline)?,
+            p2p_power: self.p2p_power(&mut held, &baseline)?,
             default_clocks: (&default_clocks).into(),
             search_trials: 0,
             tried: Vec::new(),
@@ -180,12 +183,12 @@ impl Tune {
         }
     }
 
-    fn p2p_power(&self, sockets: &Sockets, baseline: &TrialResult) -> Result<PlannedPower, Error> {
+    fn p2p_power(&self, held: &mut Held, baseline: &TrialResult) -> Result<PlannedPower, Error> {
         if let Some(watts) = self.p2p_power {
             return Ok(PlannedPower { watts, origin: PowerOrigin::Given });
         }
         let model = baseline.ranks.first().map(|rank| rank.gpu_model.as_str());
-        if let Some(Known { power_w: watts, origin }) = known::of(sockets, model)? {
+        if let Some(Known { power_w: watts, origin }) = known::of(held.connection(), model)? {
             return Ok(PlannedPower { watts, origin: PowerOrigin::Stored(origin) });
         }
         let waits = p2p_power::of_waits(baseline);

@@ -262,7 +262,7 @@ mod tests {
         #[rustfmt::skip]
         assert_eq!(DaemonMessage::Response(Response::Reused(profile)).to_frame().unwrap(), [
             51, 0, 0, 0,  1, 0,  132, 0,
-            15, 0, 0, 0,                                    // reused
+            17, 0, 0, 0,                                    // reused
             7, 0, 0, 0,                                     // uid
             1, 0, 0, 0, 0, 0, 0, 0, b'm',                   // model
             1, 0, 0, 0, 0, 0, 0, 0, b'A',                   // GPUs

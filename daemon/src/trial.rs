@@ -137,7 +137,8 @@ fn begin(
     ranks.iter().for_each(|(_, recorder)| recorder.count(range.clone()));
     tracing::info!(
         name: journal::SWAPPED,
-        job = %job.key.name, plan = swap.plan.as_ref().map_or(0, |plan| plan.number),
+        uid = by.uid, pid = by.pid, job = %job.key.name,
+        plan = swap.plan.as_ref().map_or(0, |plan| plan.number),
         "trial from step {} on, measuring steps {first} to {}", swap.step(), range.end - 1
     );
     Ok(UnderWay { job: Arc::clone(job), swap, range, ranks })

@@ -70,7 +70,8 @@ demo: programs ## Watch four simulated GPUs save energy, in about a minute
 
 test: setup ## Run every test
 	cargo build --workspace --all-targets
-	cargo test --workspace
+	@# Tests send signals, which nohup or a script that goes on without waiting would have made ignored.
+	env --default-signal=HUP,INT,QUIT cargo test --workspace
 	@$(MAKE) --no-print-directory test-python
 
 test-python: setup ## Test the Python package (part of `make test`)

@@ -1,17 +1,17 @@
 //! The records of jobs and their frontiers, each in a file beside the ledger: what a job runs is known to the next daemon,
 //! however this one ends.
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::boot::boot_id;
+use crate::file_stem::file_stem;
 use crate::job::JobKey;
 use crate::job_record::JobRecord;
-use crate::replace::replace;
+use crate::replace::replace_in_own_directory;
 
 const FORMAT: &str = "pfo-job/1";
 
@@ -46,10 +46,9 @@ impl JobFiles {
     /// # Errors
     /// If it cannot be written.
     pub fn write(&self, record: &JobRecord) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
         let content =
             OnDisk { format: FORMAT.into(), boot_id: self.boot_id.clone(), job: record.clone() };
-        replace(&self.path(&record.key()), &serde_json::to_vec(&content)?)
+        replace_in_own_directory(&self.path(&record.key()), &serde_json::to_vec(&content)?)
     }
 
     /// Puts a frontier in the place of the job's former one. It counts only with a record that has it.
@@ -57,8 +56,7 @@ impl JobFiles {
     /// # Errors
     /// If it cannot be written.
     pub fn write_frontier(&self, key: &JobKey, frontier: &[u8]) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-        replace(&self.path(key).with_extension(FRONTIER), frontier)
+        replace_in_own_directory(&self.path(key).with_extension(FRONTIER), frontier)
     }
 
     /// The bytes of a job's frontier, if there are any.
@@ -110,10 +108,8 @@ impl JobFiles {
         Ok(record)
     }
 
-    /// A job's name may have slashes, but never an exclamation mark.
     fn path(&self, key: &JobKey) -> PathBuf {
-        let name = key.name.as_str().replace('/', "!");
-        self.directory.join(format!("{}-{name}.{RECORD}", key.uid))
+        self.directory.join(format!("{}.{RECORD}", file_stem(key.uid, &key.name)))
     }
 }
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_protocol::{DriftStatus, RefusalCode};
-use tokio::time::sleep;
 
 use crate::deviation::{Limit, Turn};
 use crate::drift::{Drift, Predicted};
 use crate::fit::JobPlan;
 use crate::job::{Job, JobKey, Members};
 use crate::journal;
+use crate::look_while_leased::look_while_leased;
 use crate::node::Node;
 use crate::rank_reading::{RankReading, whole_pipelines};
 use crate::slow_ranks::SlowRanks;
@@ -22,17 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Watches for as long as the daemon runs.
 pub async fn watch_jobs(node: Arc<Node>) {
-    let mut watches = HashMap::new();
-    loop {
-        sleep(LOOK_EVERY).await;
-        if node.leases.held().is_empty() {
-            continue;
-        }
-        let worker = Arc::clone(&node);
-        let look = tokio::task::spawn_blocking(move || look(&worker, watches));
-        let Ok(looked) = look.await else { return };
-        watches = looked;
-    }
+    look_while_leased(node, LOOK_EVERY, Watches::new(), look).await;
 }
 
 type Watches = HashMap<JobKey, Watch>;

@@ -6,15 +6,15 @@
 //!
 //! A file that is there to be read was found by listing: no path is made of what somebody asks for.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use pfo_protocol::{JobName, ProfileKey, StoredProfile};
+use pfo_protocol::{ProfileKey, StoredProfile};
 
-use crate::replace::replace;
+use crate::file_stem::{file_stem, named_by};
+use crate::replace::replace_in_own_directory;
 
 /// Profiles of one user that are kept; the oldest ones go.
 const KEPT_PER_USER: usize = 64;
@@ -42,10 +42,7 @@ impl ProfileStore {
     /// If it cannot be written.
     pub fn write(&self, key: &ProfileKey, csv: &str) -> io::Result<()> {
         let path = self.path(key);
-        if let Some(directory) = path.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        }
-        replace(&path, csv.as_bytes())?;
+        replace_in_own_directory(&path, csv.as_bytes())?;
         let mut own = self.list(Some(key.uid));
         own.sort_by_key(|profile| profile.measured_unix_s);
         // The one just written stays, whatever its time says.
@@ -73,7 +70,7 @@ impl ProfileStore {
     pub fn list(&self, uid: Option<u32>) -> Vec<StoredProfile> {
         let mut profiles = Vec::new();
         for directory in entries(&self.0) {
-            let Some((owner, model)) = directory.file_name().to_str().and_then(model_of) else {
+            let Some((owner, model)) = directory.file_name().to_str().and_then(named_by) else {
                 continue;
             };
             if uid.is_some_and(|uid| uid != owner) {
@@ -108,12 +105,10 @@ impl ProfileStore {
         Ok(csv)
     }
 
-    /// The names of models may have slashes, but never an exclamation mark.
     fn path(&self, key: &ProfileKey) -> PathBuf {
         let ProfileKey { uid, model, .. } = key;
         let ProfileKey { gpus, partition, .. } = stored_key(key);
-        let model = model.as_str().replace('/', "!");
-        self.0.join(format!("{uid}-{model}")).join(format!("{gpus}_{partition}.csv"))
+        self.0.join(file_stem(*uid, model)).join(format!("{gpus}_{partition}.csv"))
     }
 }
 
@@ -128,11 +123,6 @@ pub fn stored_key(key: &ProfileKey) -> ProfileKey {
 
 fn entries(directory: &Path) -> impl Iterator<Item = fs::DirEntry> + use<> {
     fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok)
-}
-
-fn model_of(directory: &str) -> Option<(u32, JobName)> {
-    let (uid, model) = directory.split_once('-')?;
-    Some((uid.parse().ok()?, model.replace('!', "/").parse().ok()?))
 }
 
 #[cfg(test)]

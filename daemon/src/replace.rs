@@ -1,8 +1,9 @@
 //! Replacing a file as a whole: a reader finds either the old content or the new one, on disk when
 //! [`replace`] returns.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 /// Puts `bytes` in the place of the file at `path`.
@@ -19,4 +20,15 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Some(directory) => File::open(directory)?.sync_all(),
         None => Ok(()),
     }
+}
+
+/// Likewise, and makes the directory that it is in, for nobody else to look into, if there is none yet.
+///
+/// # Errors
+/// If either could not be done; the file is then as before.
+pub fn replace_in_own_directory(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    }
+    replace(path, bytes)
 }

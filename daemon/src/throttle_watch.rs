@@ -9,11 +9,11 @@ use std::time::Duration;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use pfo_planner::Mhz;
 use pfo_protocol::{GpuUuid, Holder};
-use tokio::time::sleep;
 
 use crate::driver::Gpu;
 use crate::journal;
 use crate::lease::Session;
+use crate::look_while_leased::look_while_leased;
 use crate::node::Node;
 use crate::reading::Reader;
 
@@ -22,17 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Watches for as long as the daemon runs.
 pub async fn watch_throttling(node: Arc<Node>) {
-    let mut watch = Watch::default();
-    loop {
-        sleep(LOOK_EVERY).await;
-        if node.leases.held().is_empty() {
-            continue;
-        }
-        let worker = Arc::clone(&node);
-        let look = tokio::task::spawn_blocking(move || watch.look(&worker));
-        let Ok(looked) = look.await else { return };
-        watch = looked;
-    }
+    look_while_leased(node, LOOK_EVERY, Watch::default(), |node, watch| watch.look(node)).await;
 }
 
 #[derive(Default)]

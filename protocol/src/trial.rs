@@ -8,6 +8,9 @@ use crate::instruction::Instruction;
 use crate::name::GpuUuid;
 use crate::status::PlanStatus;
 
+/// A wait whose power is known no better than to this share of it says nothing.
+const LARGEST_ERROR: f64 = 0.1;
+
 /// What a job runs in a trial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -150,4 +153,12 @@ pub struct WaitPower {
     pub power_w: f64,
     /// Standard error of the power, in watts.
     pub power_error_w: f64,
+}
+
+impl WaitPower {
+    /// Whether the error is small beside the power. The waits of a stage that never waits say nothing.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.power_w > 0.0 && self.power_error_w < LARGEST_ERROR * self.power_w
+    }
 }

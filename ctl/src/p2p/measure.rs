@@ -10,7 +10,7 @@ use pfo_protocol::{
     Status, SwapTarget, TrialLength, TrialRun,
 };
 
-use super::helper::Helper;
+use super::blocking_receive::BlockingReceive;
 use super::powers;
 use crate::connection::Connection;
 use crate::error::Error;
@@ -97,7 +97,8 @@ impl Measure {
         let mut held = Held::new(sockets, &job, Interrupt::prepare()?, "measuring")?;
         // The trainers' one, where there are two.
         let socket = sockets.paths().last().map(PathBuf::as_path);
-        let mut helper = Helper::start(&self.helper, [&gpus[0], &gpus[1]], job.name(), socket)?;
+        let mut helper =
+            BlockingReceive::start(&self.helper, [&gpus[0], &gpus[1]], job.name(), socket)?;
         until_both_wait(sockets, &job, &mut helper)?;
         let all = clocks.len() as u32 * REPEATS;
         for (number, clock) in (0..).zip(clocks.iter().flat_map(|clock| [clock; REPEATS as usize]))
@@ -200,7 +201,7 @@ fn spread(clocks: &[u32]) -> Vec<u32> {
 fn until_both_wait(
     sockets: &Sockets,
     job: &JobArguments,
-    helper: &mut Helper,
+    helper: &mut BlockingReceive,
 ) -> Result<(), Error> {
     let until = Instant::now() + PREPARATION;
     let both_wait = |job: &JobStatus| {

@@ -1,6 +1,6 @@
 //! `pfoctl p2p`: what GPUs draw while they only wait for a neighbour stage, measured, shown and set.
 
-mod helper;
+mod blocking_receive;
 pub(crate) mod known;
 mod measure;
 mod powers;

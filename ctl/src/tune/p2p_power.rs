@@ -1,25 +1,20 @@
 //! The P2P-blocking power, out of the waits of a trial.
 
 use pfo_planner::Watts;
-use pfo_protocol::{TrialResult, WaitPower};
+use pfo_protocol::TrialResult;
 
 /// The mean power of all waits of all ranks, each second of waiting counting the same; none if nobody
 /// waited long enough to be measured.
 pub(super) fn of_waits(trial: &TrialResult) -> Option<Watts> {
-    let waits = || trial.ranks.iter().flat_map(|rank| &rank.waits).filter(|wait| is_known(wait));
+    let waits = || trial.ranks.iter().flat_map(|rank| &rank.waits).filter(|wait| wait.is_known());
     let waited_s: f64 = waits().map(|wait| wait.time_s).sum();
     let waited_j: f64 = waits().map(|wait| wait.power_w * wait.time_s).sum();
     (waited_s > 0.0).then(|| Watts(waited_j / waited_s))
 }
 
-/// Whether its error is small beside it. The waits of the stage that never waits say nothing.
-fn is_known(wait: &WaitPower) -> bool {
-    wait.power_w > 0.0 && wait.power_error_w < 0.1 * wait.power_w
-}
-
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::TrialRank;
+    use pfo_protocol::{TrialRank, WaitPower};
 
     use super::*;
 

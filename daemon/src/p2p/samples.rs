@@ -4,9 +4,6 @@ use std::collections::BTreeMap;
 
 use pfo_protocol::{GpuUuid, P2pPower, P2pSource, TrialRank, TrialResult};
 
-/// A wait whose power is known no better than to this share says nothing.
-const LARGEST_ERROR: f64 = 0.1;
-
 /// One power and how far to trust it.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
@@ -36,11 +33,9 @@ impl Samples {
             if rank.rows.is_empty() {
                 self.add_whole_steps(clock, rank);
             }
-            for wait in &rank.waits {
+            for wait in rank.waits.iter().filter(|wait| wait.is_known()) {
                 let (power_w, error_w, count) = (wait.power_w, wait.power_error_w, wait.count);
-                if power_w > 0.0 && error_w < LARGEST_ERROR * power_w {
-                    self.put(wait.mhz, P2pSource::Waits, rank, Sample { power_w, error_w, count });
-                }
+                self.put(wait.mhz, P2pSource::Waits, rank, Sample { power_w, error_w, count });
             }
         }
     }

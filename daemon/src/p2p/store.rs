@@ -1,15 +1,14 @@
 //! The file of P2P-blocking powers. It outlives the node's boot: a GPU draws tomorrow what it draws today.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pfo_protocol::{GpuUuid, P2pPower, P2pSource};
 use serde::{Deserialize, Serialize};
 
-use crate::replace::replace;
+use crate::replace::replace_in_own_directory;
 
 const FORMAT: &str = "pfo-p2p/1";
 
@@ -86,11 +85,8 @@ impl P2pStore {
         let mut powers = self.lock();
         let mut changed = powers.clone();
         change(&mut changed);
-        if let Some(directory) = self.path.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        }
         let content = OnDisk { format: FORMAT.into(), powers: changed };
-        replace(&self.path, &serde_json::to_vec_pretty(&content)?)?;
+        replace_in_own_directory(&self.path, &serde_json::to_vec_pretty(&content)?)?;
         *powers = content.powers;
         Ok(())
     }

@@ -1,14 +1,14 @@
 //! The sweeps that are not over, each in a file: the next daemon goes on with them, however this one ends.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::file_stem::file_stem;
 use crate::job::JobKey;
-use crate::replace::replace;
+use crate::replace::replace_in_own_directory;
 use crate::sweep::record::SweepRecord;
 
 const FORMAT: &str = "pfo-sweep/1";
@@ -39,9 +39,8 @@ impl SweepFiles {
     /// # Errors
     /// If it cannot be written.
     pub fn write(&self, record: &SweepRecord) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         let content = OnDisk { format: FORMAT.into(), sweep: record.clone() };
-        replace(&self.path(&record.key()), &serde_json::to_vec(&content)?)
+        replace_in_own_directory(&self.path(&record.key()), &serde_json::to_vec(&content)?)
     }
 
     /// Removes what is there of a job.
@@ -76,10 +75,8 @@ impl SweepFiles {
         Ok(record)
     }
 
-    /// A job's name may have slashes, but never an exclamation mark.
     fn path(&self, key: &JobKey) -> PathBuf {
-        let name = key.name.as_str().replace('/', "!");
-        self.0.join(format!("{}-{name}.json", key.uid))
+        self.0.join(format!("{}.json", file_stem(key.uid, &key.name)))
     }
 }
 

@@ -16,12 +16,12 @@ const ENDING: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(50);
 
 /// A running helper. It ends with this.
-pub(super) struct Helper {
+pub(super) struct BlockingReceive {
     command: String,
     child: Child,
 }
 
-impl Helper {
+impl BlockingReceive {
     /// Starts `command --gpus A,B --job NAME`, which is to talk to the daemon at this socket; the
     /// command is split at its spaces.
     pub(super) fn start(
@@ -53,7 +53,7 @@ impl Helper {
     }
 }
 
-impl Drop for Helper {
+impl Drop for BlockingReceive {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         let until = Instant::now() + ENDING;
@@ -70,9 +70,9 @@ impl Drop for Helper {
 mod tests {
     use super::*;
 
-    fn start(command: &str) -> Result<Helper, Error> {
+    fn start(command: &str) -> Result<BlockingReceive, Error> {
         let [a, b] = ["GPU-a", "GPU-b"].map(|uuid| uuid.parse().unwrap());
-        Helper::start(command, [&a, &b], &"j".parse().unwrap(), None)
+        BlockingReceive::start(command, [&a, &b], &"j".parse().unwrap(), None)
     }
 
     #[test]

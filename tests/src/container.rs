@@ -26,6 +26,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
+use crate::cgroup::Cgroup;
 use crate::debian::Debian;
 use crate::log_text::tail;
 use crate::process::Process;
@@ -49,6 +50,7 @@ pub struct Container {
     /// The process that is number 1 inside, by its number outside.
     leader: u32,
     directory: TempDir,
+    _cgroup: Cgroup,
 }
 
 impl Container {
@@ -76,7 +78,8 @@ impl Container {
         let news = directory.path().join("notify");
         let socket = UnixDatagram::bind(&news).unwrap();
         socket.set_read_timeout(Some(BOOT_TIMEOUT)).unwrap();
-        let mut command = debian.container(&name);
+        let cgroup = Cgroup::create(&name);
+        let mut command = debian.container(&name, &cgroup);
         command
             .args(["--boot", "--notify-ready=yes"])
             .arg(format!("--bind={}:{SHARED}", shared.display()))
@@ -86,7 +89,7 @@ impl Container {
         }
         let nspawn = Process::start("nspawn", directory.path(), &mut command);
         let leader = wait_for_boot(&socket, &nspawn);
-        Some(Self { nspawn, leader, directory })
+        Some(Self { nspawn, leader, directory, _cgroup: cgroup })
     }
 
     /// The directory that is `/shared` inside.

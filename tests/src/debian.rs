@@ -4,7 +4,9 @@
 use std::env;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use crate::cgroup::Cgroup;
 use crate::identity;
 use crate::programs;
 
@@ -57,8 +59,8 @@ impl Debian {
     }
 
     /// A container of this release that leaves the tree as it is, under a name of its own.
-    pub(crate) fn container(self, name: &str) -> Command {
-        let mut nspawn = Command::new("systemd-nspawn");
+    pub(crate) fn container(self, name: &str, cgroup: &Cgroup) -> Command {
+        let mut nspawn = cgroup.command("systemd-nspawn");
         nspawn
             // Where this machine has the old cgroups, a systemd of today would refuse to boot.
             .env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "1")
@@ -87,7 +89,11 @@ impl Debian {
             return Some(format!("there is no {tree}: `scripts/debian-tree {name}` makes it"));
         }
         // Containers may be forbidden here, and our programs too new for the release's C library.
-        let mut probe = self.container(&format!("pfo-probe-{name}-{}", std::process::id()));
+        static PROBES: AtomicU32 = AtomicU32::new(0);
+        let probe = PROBES.fetch_add(1, Relaxed);
+        let probe = format!("pfo-probe-{name}-{}-{probe}", std::process::id());
+        let cgroup = Cgroup::create(&probe);
+        let mut probe = self.container(&probe, &cgroup);
         match probe.args(["--quiet", &format!("{PROGRAMS}/pfo-sim"), "--version"]).output() {
             Ok(output) if output.status.success() => None,
             Ok(output) => {

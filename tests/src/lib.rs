@@ -5,6 +5,7 @@
 
 pub mod bindings;
 pub mod booted_node;
+mod cgroup;
 pub mod client;
 pub mod container;
 pub mod control;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nix::time::{ClockId, clock_gettime};
 use pfo_protocol::{ClosingReason, Event, Instruction, Mark, Unit};
 
+use crate::call::Call;
 use crate::lease::Lease;
 use crate::link::{Delivery, Link};
 use crate::problem::{Problem, ProblemCode};
@@ -91,37 +92,50 @@ impl Line {
         }
     }
 
-    pub(crate) fn step_begin(&mut self) -> Wake {
+    /// Takes in a call of the training loop that counts from this time on, or else from now on.
+    pub(crate) fn take(&mut self, call: Call, at_ns: Option<u64>) -> Wake {
+        match call {
+            Call::StepBegin => self.step_begin(at_ns),
+            Call::StepEnd => self.step_end(at_ns),
+            Call::InstructionBegin { instruction, chunk, microbatch } => {
+                self.instruction_begin(instruction, chunk, microbatch, at_ns)
+            }
+            Call::InstructionEnd => self.instruction_end(at_ns),
+        }
+    }
+
+    fn step_begin(&mut self, at_ns: Option<u64>) -> Wake {
         let step = self.next_step;
         self.next_step = step.wrapping_add(1);
         self.open_step = Some(step);
         self.open_unit = None;
         self.next_microbatch = [[0; KINDS]; COUNTED_CHUNKS];
-        self.send(Mark::StepBegin(step))
+        self.send(Mark::StepBegin(step), at_ns)
     }
 
-    pub(crate) fn step_end(&mut self) -> Wake {
+    fn step_end(&mut self, at_ns: Option<u64>) -> Wake {
         match self.open_step.take() {
-            Some(step) => self.send(Mark::StepEnd(step)),
+            Some(step) => self.send(Mark::StepEnd(step), at_ns),
             None => Wake::No,
         }
     }
 
-    pub(crate) fn instruction_begin(
+    fn instruction_begin(
         &mut self,
         instruction: Instruction,
         chunk: u16,
         microbatch: Option<u32>,
+        at_ns: Option<u64>,
     ) -> Wake {
         let unit =
             Unit { instruction, chunk, microbatch: self.count(instruction, chunk, microbatch) };
         self.open_unit = Some(unit);
-        self.send(Mark::InstructionBegin(unit))
+        self.send(Mark::InstructionBegin(unit), at_ns)
     }
 
-    pub(crate) fn instruction_end(&mut self) -> Wake {
+    fn instruction_end(&mut self, at_ns: Option<u64>) -> Wake {
         match self.open_unit.take() {
-            Some(unit) => self.send(Mark::InstructionEnd(unit)),
+            Some(unit) => self.send(Mark::InstructionEnd(unit), at_ns),
             None => Wake::No,
         }
     }
@@ -137,7 +151,7 @@ impl Line {
         microbatch
     }
 
-    fn send(&mut self, mark: Mark) -> Wake {
+    fn send(&mut self, mark: Mark, at_ns: Option<u64>) -> Wake {
         let Phase::Connected(link) = &self.phase else {
             self.counters.dropped += 1;
             if let Phase::Dormant = self.phase {
@@ -146,7 +160,8 @@ impl Line {
             }
             return Wake::No;
         };
-        let event = Event { sequence: self.sequence, client_ns: monotonic_ns(), mark };
+        let client_ns = at_ns.unwrap_or_else(monotonic_ns);
+        let event = Event { sequence: self.sequence, client_ns, mark };
         self.sequence += 1;
         match link.send_event(&event) {
             Delivery::Sent => {
@@ -238,7 +253,7 @@ mod tests {
     }
 
     fn begun(line: &mut Line, instruction: Instruction, chunk: u16, given: Option<u32>) -> u32 {
-        let _ = line.instruction_begin(instruction, chunk, given);
+        let _ = line.instruction_begin(instruction, chunk, given, None);
         line.open_unit.unwrap().microbatch
     }
 
@@ -246,14 +261,14 @@ mod tests {
     fn microbatches_are_counted_for_each_instruction_and_chunk_within_a_step() {
         use Instruction::{Backward, Forward};
         let mut line = line();
-        let _ = line.step_begin();
+        let _ = line.step_begin(None);
         assert_eq!(begun(&mut line, Forward, 0, None), 0);
         assert_eq!(begun(&mut line, Forward, 0, None), 1);
         assert_eq!(begun(&mut line, Backward, 0, None), 0);
         assert_eq!(begun(&mut line, Forward, 1, None), 0);
         assert_eq!(begun(&mut line, Forward, 0, Some(7)), 7);
         assert_eq!(begun(&mut line, Forward, 0, None), 8);
-        let _ = line.step_begin();
+        let _ = line.step_begin(None);
         assert_eq!(begun(&mut line, Forward, 0, None), 0);
     }
 
@@ -269,8 +284,8 @@ mod tests {
     #[test]
     fn an_end_without_a_begin_is_no_event() {
         let mut line = line();
-        assert_eq!(line.step_end(), Wake::No);
-        assert_eq!(line.instruction_end(), Wake::No);
+        assert_eq!(line.step_end(None), Wake::No);
+        assert_eq!(line.instruction_end(None), Wake::No);
         assert_eq!(line.counters().dropped, 0);
     }
 
@@ -278,8 +293,8 @@ mod tests {
     fn only_the_first_event_after_an_idle_end_wakes_the_background_thread() {
         let mut line = line();
         line.phase = Phase::Dormant;
-        assert_eq!(line.step_begin(), Wake::Yes);
-        assert_eq!(line.step_end(), Wake::No);
+        assert_eq!(line.step_begin(None), Wake::Yes);
+        assert_eq!(line.step_end(None), Wake::No);
         assert_eq!((line.counters().dropped, line.next_step()), (2, 6));
     }
 }

@@ -65,12 +65,12 @@ impl Session {
 
     /// The next training step begins. Steps count up by one from the description's `first_step`.
     pub fn step_begin(&self) {
-        self.shared.tell(Line::step_begin);
+        self.tell(Call::StepBegin);
     }
 
     /// The step ends. Without a step begun, nothing happens.
     pub fn step_end(&self) {
-        self.shared.tell(Line::step_end);
+        self.tell(Call::StepEnd);
     }
 
     /// An instruction of a microbatch begins. Without a number (`None`) it is the microbatch after the
@@ -97,13 +97,12 @@ impl Session {
         chunk: u16,
         microbatch: impl Into<Option<u32>>,
     ) {
-        let microbatch = microbatch.into();
-        self.shared.tell(|line| line.instruction_begin(instruction, chunk, microbatch));
+        self.tell(Call::InstructionBegin { instruction, chunk, microbatch: microbatch.into() });
     }
 
     /// The instruction that began last ends. Without one begun, nothing happens.
     pub fn instruction_end(&self) {
-        self.shared.tell(Line::instruction_end);
+        self.tell(Call::InstructionEnd);
     }
 
     /// Begins a step that ends where the guard is dropped.
@@ -133,14 +132,15 @@ impl Session {
 
     /// Makes a call of the training loop.
     pub fn tell(&self, call: Call) {
-        match call {
-            Call::StepBegin => self.step_begin(),
-            Call::StepEnd => self.step_end(),
-            Call::InstructionBegin { instruction, chunk, microbatch } => {
-                self.instruction_begin_in_chunk(instruction, chunk, microbatch);
-            }
-            Call::InstructionEnd => self.instruction_end(),
-        }
+        self.shared.tell(|line| line.take(call, None));
+    }
+
+    /// Makes a call of the training loop that counts from this time on (`CLOCK_MONOTONIC`, ns): for hosts
+    /// that have it from their GPU when its work began and ended, and learn that later.
+    ///
+    /// Instructions are measured by these times; the clock is set when the call is made, as always.
+    pub fn tell_at(&self, call: Call, at_ns: u64) {
+        self.shared.tell(|line| line.take(call, Some(at_ns)));
     }
 
     /// Whether this is the process that opened the session, not a child forked from it.

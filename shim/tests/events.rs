@@ -3,7 +3,7 @@
 mod fake;
 
 use fake::Place;
-use pfo::{Instruction, RankDescription, Unit};
+use pfo::{Call, Instruction, RankDescription, Unit};
 use pfo_protocol::{ClientMessage, Mark};
 
 fn unit(instruction: Instruction, chunk: u16, microbatch: u32) -> Unit {
@@ -60,6 +60,18 @@ fn events_arrive_complete_and_in_order_with_their_sequence_and_time() {
     let counters = session.counters();
     assert_eq!((counters.sent, counters.dropped), (54, 0));
     assert!(counters.connected && counters.reconnects == 0);
+}
+
+#[test]
+fn a_call_that_counts_from_another_time_on_carries_that_time() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let (session, mut peer) = place.session(&daemon);
+    let begin =
+        Call::InstructionBegin { instruction: Instruction::Forward, chunk: 0, microbatch: None };
+    let told = [(Call::StepBegin, 5), (begin, 7), (Call::InstructionEnd, 9), (Call::StepEnd, 11)];
+    told.iter().for_each(|(call, at_ns)| session.tell_at(*call, *at_ns));
+    assert_eq!(told.map(|_| peer.event().client_ns), [5, 7, 9, 11]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::curve::{CurveIndex, PowerCurve};
 use crate::driver::{Driver, Gpu};
 use crate::error::SimError;
-use crate::gpu_state::{Activity, GpuProcess};
+use crate::gpu_state::{Activity, GpuProcess, GpuState};
 use crate::state::layout::PROCESSES_PER_GPU;
 use crate::state::lock::{self, LockedThing};
 use crate::units::{Mhz, MonotonicNs};
@@ -30,6 +30,18 @@ pub struct ClockForecast {
     /// Clocks, each from its moment until the next one's; the last one for good.
     pub pieces: Vec<(MonotonicNs, Mhz)>,
     /// Until here no call that is yet to come can change it.
+    pub known_until: MonotonicNs,
+}
+
+/// Work that a GPU was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkUnderWay {
+    activity: Activity,
+    /// When it began.
+    pub began: MonotonicNs,
+    /// When it will be done, if no call that is yet to come changes the clock before that.
+    pub done: MonotonicNs,
+    /// Until here none can.
     pub known_until: MonotonicNs,
 }
 
@@ -66,29 +78,62 @@ impl Attachment {
     /// Makes the GPU do something else; returns from when on.
     pub fn set_activity(&self, activity: Activity) -> Result<MonotonicNs, SimError> {
         self.gpu().update(|state, now| {
-            state.activity = activity;
-            state.active_process = (activity != Activity::Idle).then_some(self.slot);
+            state.begin(activity, (activity != Activity::Idle).then_some(self.slot));
             now
         })
     }
 
-    /// The clock from a moment on, if the GPU goes on with an activity.
-    ///
-    /// Work that would end after `known_until` may end earlier or later than it seems now: look
-    /// again then.
-    pub fn clock_forecast(&self, from: MonotonicNs, activity: Activity) -> ClockForecast {
+    /// Gives the GPU work that is done when `done` says, and after which it only waits for more.
+    pub fn begin_work(
+        &self,
+        activity: Activity,
+        done: impl FnOnce(&ClockForecast) -> MonotonicNs,
+    ) -> Result<WorkUnderWay, SimError> {
         let gpu = self.gpu();
-        // Before the state is read: what is accepted later takes effect later.
-        let known_until = MonotonicNs::now().after(self.driver.settle());
-        let state = gpu.last_change();
-        let clock_at = |time| gpu.board().clock(state.timeline.at(time), activity);
+        gpu.update(|state, began| {
+            state.begin(activity, Some(self.slot));
+            let forecast = self.forecast(state, began, activity, began);
+            let done = done(&forecast);
+            state.done = Some(done);
+            WorkUnderWay { activity, began, done, known_until: forecast.known_until }
+        })
+    }
+
+    /// Looks again when the work will be done, for the clock may have changed since.
+    pub fn look_at_work(
+        &self,
+        work: &mut WorkUnderWay,
+        done: impl FnOnce(&ClockForecast) -> MonotonicNs,
+    ) -> Result<(), SimError> {
+        let now = MonotonicNs::now();
+        let forecast = self.forecast(&self.gpu().last_change(), work.began, work.activity, now);
+        work.known_until = forecast.known_until;
+        let done = done(&forecast);
+        if std::mem::replace(&mut work.done, done) != done {
+            self.gpu().update(|state, _| {
+                state.begin(work.activity, Some(self.slot));
+                state.done = Some(done);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The clock from a moment on if the GPU goes on with an activity, as far as it is decided `now`.
+    fn forecast(
+        &self,
+        state: &GpuState,
+        from: MonotonicNs,
+        activity: Activity,
+        now: MonotonicNs,
+    ) -> ClockForecast {
+        let clock_at = |time| self.gpu().board().clock(state.timeline.at(time), activity);
         let mut pieces = vec![(from, clock_at(from))];
         let mut time = from;
         while let Some(next) = state.timeline.next_change(time) {
             pieces.push((next, clock_at(next)));
             time = next;
         }
-        ClockForecast { pieces, known_until }
+        ClockForecast { pieces, known_until: now.after(self.driver.settle()) }
     }
 }
 
@@ -98,8 +143,7 @@ impl Drop for Attachment {
         let _ = self.gpu().update(|state, _| {
             state.processes[self.slot] = None;
             if state.active_process == Some(self.slot) {
-                state.activity = Activity::Idle;
-                state.active_process = None;
+                state.begin(Activity::Idle, None);
             }
         });
     }

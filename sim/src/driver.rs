@@ -253,8 +253,7 @@ impl<'d> Gpu<'d> {
         let now = MonotonicNs::now();
         state.settle(self.board(), now, self.refresh_ns());
         if state.activity != Activity::Idle && !self.is_active_process_alive(&state)? {
-            state.activity = Activity::Idle;
-            state.active_process = None;
+            state.begin(Activity::Idle, None);
         }
         let result = change(&mut state, now);
         self.block().state.publish(&state.to_words());

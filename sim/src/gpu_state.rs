@@ -91,6 +91,8 @@ pub struct GpuState {
     pub activity: Activity,
     /// Who makes it do that: its place among the processes.
     pub active_process: Option<usize>,
+    /// When it is done with it, and only waits for more from then on; without an end, it goes on.
+    pub done: Option<MonotonicNs>,
     /// Who is on the GPU.
     pub processes: [Option<GpuProcess>; PROCESSES_PER_GPU],
     /// Locks and caps on the SM clock, by time.
@@ -107,6 +109,11 @@ impl GpuState {
     /// A GPU that has just been made.
     pub fn new(now: MonotonicNs) -> Self {
         Self { settled: now, ..Self::default() }
+    }
+
+    /// Makes it do something else from now on, on behalf of a process.
+    pub fn begin(&mut self, activity: Activity, process: Option<usize>) {
+        (self.activity, self.active_process, self.done) = (activity, process, None);
     }
 
     /// The SM clock at a time, if the activity does not change until then.
@@ -150,7 +157,11 @@ impl GpuState {
 
     fn integrate(&mut self, board: Board<'_>, until: MonotonicNs) {
         while self.settled < until {
-            let next = self.timeline.next_change(self.settled).map_or(until, |c| c.min(until));
+            if self.done.is_some_and(|done| done <= self.settled) {
+                self.begin(Activity::Blocked, self.active_process);
+            }
+            let changes = [self.timeline.next_change(self.settled), self.done];
+            let next = changes.into_iter().flatten().fold(until, MonotonicNs::min);
             let power = self.power_at(board, self.settled);
             self.energy = self.energy + Picojoules::of(power, next.since(self.settled));
             self.settled = next;
@@ -168,6 +179,7 @@ impl GpuState {
             Activity::Computing(curve) => 2 + curve.number() as u32,
         };
         words.put_pair(activity, self.active_process.map_or(0, |slot| slot as u32 + 1));
+        words.put(self.done.map_or(0, |done| done.0));
         let memory = self.memory_lock.map_or((0, 0), |lock| (lock.min.0, lock.max.0));
         words.put_pair(memory.0, memory.1);
         words.put_pair(self.mig.into(), self.persistence.into());
@@ -195,6 +207,7 @@ impl GpuState {
         let active_process = (1..=PROCESSES_PER_GPU)
             .contains(&(active_process as usize))
             .then(|| active_process as usize - 1);
+        let done = Some(MonotonicNs(words.take())).filter(|done| done.0 != 0);
         let (min, max) = words.take_pair();
         let memory_lock = (max != 0).then_some(ClockRange { min: Mhz(min), max: Mhz(max) });
         let (mig, persistence) = words.take_pair();
@@ -208,6 +221,7 @@ impl GpuState {
             published,
             activity,
             active_process,
+            done,
             processes,
             timeline: Timeline::read(&mut words),
             memory_lock,
@@ -248,6 +262,17 @@ mod tests {
         let power = |mhz| Milliwatts::from_watts(facts.compute_power_w(Mhz(mhz))).0;
         let expected = power(1410) + 2 * power(900) + 83_640;
         assert_eq!(state.energy.millijoules(), u64::from(expected));
+    }
+
+    #[test]
+    fn work_that_is_done_draws_no_more_however_late_somebody_looks() {
+        let mut state = GpuState { activity: computing(), ..GpuState::new(MonotonicNs(0)) };
+        state.done = Some(MonotonicNs(SECOND));
+        state.settle(a100(), MonotonicNs(3 * SECOND), REFRESH);
+        let facts = GpuModel::A100.facts();
+        let computed = Milliwatts::from_watts(facts.compute_power_w(facts.highest())).0;
+        assert_eq!(state.energy.millijoules(), u64::from(computed) + 2 * 83_640);
+        assert_eq!((state.activity, state.done), (Activity::Blocked, None));
     }
 
     #[test]
@@ -301,6 +326,7 @@ mod tests {
         state.published = Picojoules(12);
         state.activity = Activity::Computing(CurveIndex::new(15).unwrap());
         state.active_process = Some(7);
+        state.done = Some(MonotonicNs(99));
         state.processes[7] = Some(GpuProcess { pid: 42, since: MonotonicNs(3) });
         state.memory_lock = lock(1215);
         state.mig = true;

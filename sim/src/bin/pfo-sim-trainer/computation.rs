@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_nanosleep};
-use nvidia_ml::attachment::{Attachment, ClockForecast};
+use nvidia_ml::attachment::{Attachment, ClockForecast, WorkUnderWay};
 use nvidia_ml::error::SimError;
 use nvidia_ml::gpu_state::Activity;
 use nvidia_ml::units::MonotonicNs;
@@ -54,27 +54,34 @@ fn sleep_until(moment: MonotonicNs) {
     while clock_nanosleep(ClockId::CLOCK_MONOTONIC, absolute, &until) == Err(Errno::EINTR) {}
 }
 
-/// Waits until an instruction that began at a moment is done; false if the rank is to stop.
-pub(crate) fn wait_for(
+/// Gives the GPU work. It is done when its time is over, whenever this process is woken then.
+pub(crate) fn begin(
     attachment: &Attachment,
     activity: Activity,
     work: &Work,
-    began: MonotonicNs,
+) -> Result<WorkUnderWay, SimError> {
+    attachment.begin_work(activity, |forecast| finish(work, forecast))
+}
+
+/// Waits until work is done, and returns when it was; nothing if the rank is to stop.
+pub(crate) fn wait_for(
+    attachment: &Attachment,
+    mut under_way: WorkUnderWay,
+    work: &Work,
     stop: &StopFlag,
-) -> bool {
+) -> Result<Option<MonotonicNs>, SimError> {
     loop {
-        let forecast = attachment.clock_forecast(began, activity);
-        let done = finish(work, &forecast);
         let now = MonotonicNs::now();
-        if done <= now {
-            return true;
+        if under_way.done <= now.min(under_way.known_until) {
+            return Ok(Some(under_way.done));
         }
         if stop.is_risen() {
-            return false;
+            return Ok(None);
         }
         let look_again =
-            forecast.known_until.max(now.after(SHORTEST_SLEEP)).min(now.after(LONGEST_SLEEP));
-        sleep_until(done.min(look_again));
+            under_way.known_until.max(now.after(SHORTEST_SLEEP)).min(now.after(LONGEST_SLEEP));
+        sleep_until(under_way.done.min(look_again));
+        attachment.look_at_work(&mut under_way, |forecast| finish(work, forecast))?;
     }
 }
 

@@ -16,9 +16,9 @@ use nvidia_ml::gpu_state::Activity;
 use nvidia_ml::units::MonotonicNs;
 use nvidia_ml::work::table::{Kind, StageWork};
 use nvidia_ml::work::{built_in, profile_csv};
-use pfo::{Instruction, RankDescription, Session};
+use pfo::{Call, Instruction, RankDescription, Session};
 
-use crate::computation::{energy_j, rest_until, wait_for};
+use crate::computation::{begin, energy_j, rest_until, wait_for};
 use crate::error::TrainerError;
 use crate::inherited;
 use crate::misbehaviour::is_now;
@@ -211,17 +211,24 @@ impl Rank {
                 return Ok(false);
             }
             let name = announced(if swap_names { other(kind) } else { kind });
-            self.with_session(|session| session.instruction_begin(name, microbatch));
-            let activity = activity_of(kind);
-            let began = self.attachment.set_activity(activity)?;
+            let work = self.work.of(kind);
+            let under_way = begin(&self.attachment, activity_of(kind), work)?;
+            // When it began and ended is known of the GPU, as it is from CUDA's events: how late this
+            // process is woken says nothing about an instruction.
+            let begin = Call::InstructionBegin {
+                instruction: name,
+                chunk: 0,
+                microbatch: Some(microbatch),
+            };
+            self.with_session(|session| session.tell_at(begin, under_way.began.0));
             if kind == Kind::Backward && microbatch == 0 {
                 self.fail_if_told(step);
             }
-            if !wait_for(&self.attachment, activity, self.work.of(kind), began, &self.stop) {
+            let Some(done) = wait_for(&self.attachment, under_way, work, &self.stop)? else {
                 return Ok(false);
-            }
+            };
             if !std::mem::take(&mut omit_end) {
-                self.with_session(Session::instruction_end);
+                self.with_session(|session| session.tell_at(Call::InstructionEnd, done.0));
             }
             if !self.neighbours.send(Tensor { kind, step, microbatch }).map_err(lost)? {
                 return Ok(false);

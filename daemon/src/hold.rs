@@ -16,6 +16,7 @@ use crate::node::Node;
 use crate::p2p::samples::Samples;
 use crate::peer::Peer;
 use crate::requests::select;
+use crate::trial_samples::TrialSamples;
 
 /// How often to try to change a job that is in a swap.
 const SWAP_POLL: Duration = Duration::from_millis(5);
@@ -30,6 +31,8 @@ pub struct Hold {
     by: Measurer,
     /// What its trials have shown of waits.
     waits: Samples,
+    /// The instructions of its last trial.
+    samples: TrialSamples,
     runtime: Handle,
 }
 
@@ -48,8 +51,9 @@ impl Hold {
         let by = Measurer { hold: HOLDS.fetch_add(1, Relaxed), uid, pid };
         job.hold(by)?;
         tracing::info!(uid, pid, job = %job.key.name, "holds the job for measuring");
-        let (node, waits) = (Arc::clone(node), Samples::default());
-        Ok(Self { node, job, by, waits, runtime: Handle::current() })
+        let (node, waits, samples) =
+            (Arc::clone(node), Samples::default(), TrialSamples::default());
+        Ok(Self { node, job, by, waits, samples, runtime: Handle::current() })
     }
 
     /// The job.
@@ -61,6 +65,11 @@ impl Hold {
     /// What its trials have shown of waits.
     pub fn waits(&mut self) -> &mut Samples {
         &mut self.waits
+    }
+
+    /// The instructions of its last trial that nobody has fetched.
+    pub fn samples(&mut self) -> &mut TrialSamples {
+        &mut self.samples
     }
 
     /// The node.
@@ -189,6 +198,32 @@ impl Holds {
         Ok(&mut self.0[index])
     }
 
+    /// The hold of a job that the connection has already.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn held(
+        &mut self,
+        node: &Node,
+        peer: &Peer,
+        selector: &JobSelector,
+    ) -> Result<&mut Hold, Refusal> {
+        let index = self.index_of(node, peer, selector)?;
+        Ok(&mut self.0[index])
+    }
+
+    fn index_of(&self, node: &Node, peer: &Peer, selector: &JobSelector) -> Result<usize, Refusal> {
+        let job = job_to_measure(node, peer, selector)?;
+        let known = self.0.iter().position(|hold| Arc::ptr_eq(&hold.job, &job));
+        known.ok_or_else(|| {
+            Refusal::new(
+                RefusalCode::UnknownJob,
+                format!("this connection does not hold job {} for measuring", job.key.name),
+                "run a trial first",
+            )
+        })
+    }
+
     /// Ends the hold of a job.
     ///
     /// # Errors
@@ -200,14 +235,7 @@ impl Holds {
         selector: &JobSelector,
         keep: bool,
     ) -> Result<Option<PlanStatus>, Refusal> {
-        let job = job_to_measure(node, peer, selector)?;
-        let Some(index) = self.0.iter().position(|hold| Arc::ptr_eq(&hold.job, &job)) else {
-            return Err(Refusal::new(
-                RefusalCode::UnknownJob,
-                format!("this connection does not hold job {} for measuring", job.key.name),
-                "run a trial first",
-            ));
-        };
+        let index = self.index_of(node, peer, selector)?;
         self.0.swap_remove(index).end(keep).map_err(|not_ended| {
             let (hold, refusal) = *not_ended;
             self.0.push(hold);

@@ -80,4 +80,5 @@ mod sys;
 pub mod terms;
 pub mod throttle_watch;
 pub mod trial;
+pub mod trial_samples;
 pub mod within;

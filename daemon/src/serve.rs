@@ -21,6 +21,7 @@ use crate::lease::Session;
 use crate::node::Node;
 use crate::peer::{Peer, watch_process};
 use crate::session::{Opening, Origin, internal};
+use crate::trial_samples::TrialSamples;
 use crate::{journal, p2p, requests, session, sys, trial};
 
 /// A peer that connects says what it wants within this time, and again after each answer.
@@ -93,10 +94,10 @@ async fn connection(node: &Arc<Node>, stream: &Stream, peer: &Peer, entered: &En
         match timeout(silence, read_message(stream, entered)).await {
             Ok(Ok((ClientMessage::Request(request), room))) => {
                 let answered = match request {
-                    Request::Trial { job, run, length } => {
+                    Request::Trial { job, run, length, samples } => {
                         // A trial may take minutes.
                         drop(room);
-                        let trial = trial(node, peer, &mut holds, &job, run, length);
+                        let trial = trial(node, peer, &mut holds, &job, (run, length, samples));
                         tokio::select! {
                             response = trial => Some(response),
                             () = hung_up(stream) => None,
@@ -105,6 +106,11 @@ async fn connection(node: &Arc<Node>, stream: &Stream, peer: &Peer, entered: &En
                     Request::TrialsEnd { job, keep } => {
                         let ended = holds.end(node, peer, &job, keep);
                         Some(requests::answer_to(peer, ended.map(Response::TrialsEnded)))
+                    }
+                    Request::TrialSamples(job) => {
+                        let page =
+                            holds.held(node, peer, &job).map(|hold| hold.samples().next_page());
+                        Some(requests::answer_to(peer, page.map(Response::TrialSamples)))
                     }
                     Request::P2pKeep(job) => Some(keep_waits(node, peer, &mut holds, &job).await),
                     other => answer(node, peer, other, stream).await,
@@ -153,14 +159,17 @@ async fn trial(
     peer: &Peer,
     holds: &mut Holds,
     job: &JobSelector,
-    run: TrialRun,
-    length: TrialLength,
+    (run, length, samples): (TrialRun, TrialLength, bool),
 ) -> Response {
     let result = match holds.of(node, peer, job) {
         Ok(hold) => {
             let clock = if let TrialRun::Uniform(mhz) = run { Some(mhz) } else { None };
-            let result = trial::run(hold, run, length).await;
-            result.inspect(|result| hold.waits().add(clock, result))
+            *hold.samples() = TrialSamples::default();
+            trial::run(hold, run, length, samples).await.map(|(result, samples)| {
+                hold.waits().add(clock, &result);
+                *hold.samples() = samples;
+                result
+            })
         }
         Err(refusal) => Err(refusal),
     };

@@ -21,6 +21,7 @@ use crate::record::sampler::Recorder;
 use crate::requests::check_label;
 use crate::session::internal;
 use crate::swap::Swap;
+use crate::trial_samples::{MOST_SAMPLES, TrialSamples};
 
 /// How often to look whether the steps are over.
 const POLL: Duration = Duration::from_millis(20);
@@ -42,13 +43,20 @@ struct UnderWay {
 /// Runs a trial on a job that is held for that. If this is dropped, nothing is recorded any more, while
 /// the job runs on as it does until it is held no more.
 ///
+/// Each instruction by itself is there if `samples` asks for it.
+///
 /// # Errors
 /// If it cannot begin, or the job does not get to its end as it began.
-pub async fn run(hold: &Hold, run: TrialRun, length: TrialLength) -> Result<TrialResult, Refusal> {
+pub async fn run(
+    hold: &Hold,
+    run: TrialRun,
+    length: TrialLength,
+    samples: bool,
+) -> Result<(TrialResult, TrialSamples), Refusal> {
     check(length)?;
     let both = || (Arc::clone(hold.node()), Arc::clone(hold.job()));
     let (node, job) = both();
-    let ranks = away(move || record(&node, &job)).await?;
+    let ranks = away(move || record(&node, &job, samples)).await?;
     let ready = async {
         while !ranks.iter().all(|(_, recorder)| recorder.is_ready()) {
             sleep(POLL).await;
@@ -86,14 +94,16 @@ fn check(length: TrialLength) -> Result<(), Refusal> {
 }
 
 /// Begins to record every rank.
-fn record(node: &Node, job: &Job) -> Result<Vec<(Member, Recorder)>, Refusal> {
+fn record(node: &Node, job: &Job, samples: bool) -> Result<Vec<(Member, Recorder)>, Refusal> {
     let members: Vec<_> = job.members().ranks.values().cloned().collect();
     if members.is_empty() {
         return Err(disturbed(job, "has no rank on this node"));
     }
+    let room = samples.then_some(MOST_SAMPLES / members.len());
     let recorders = members.into_iter().map(|member| {
         let gpu = node.gpu(&GpuName::Uuid(member.gpu.uuid.clone()))?;
-        let recorder = Recorder::start(&member.session, &gpu).map_err(|error| internal(&error))?;
+        let recorder =
+            Recorder::start(&member.session, &gpu, room).map_err(|error| internal(&error))?;
         Ok((member, recorder))
     });
     recorders.collect()
@@ -163,10 +173,10 @@ impl UnderWay {
         Ok(())
     }
 
-    fn result(self) -> Result<TrialResult, Refusal> {
+    fn result(self) -> Result<(TrialResult, TrialSamples), Refusal> {
         let Self { job, swap, range, ranks } = self;
         let steps = range.end - range.start;
-        let recorded: Vec<_> =
+        let mut recorded: Vec<_> =
             ranks.into_iter().map(|(member, recorder)| (member, recorder.finish())).collect();
         let whole = |(_, recorded): &(Member, Recorded)| {
             recorded.steps.iter().map(|mark| mark.step).eq(range.start..=range.end)
@@ -174,7 +184,12 @@ impl UnderWay {
         if !recorded.iter().all(whole) {
             return Err(disturbed(&job, "did not count its steps one by one during the trial"));
         }
-        Ok(TrialResult {
+        let mut samples = TrialSamples::default();
+        for (member, recorded) in &mut recorded {
+            let of_rank = std::mem::take(&mut recorded.samples);
+            samples.add(member.hello.position.rank, of_rank, recorded.dropped_samples);
+        }
+        let result = TrialResult {
             plan: swap.plan.as_ref().map(|plan| plan.status()),
             first_step: range.start,
             steps: (0..steps as usize).map(|step| step_of(&recorded, step)).collect(),
@@ -182,7 +197,8 @@ impl UnderWay {
                 .into_iter()
                 .map(|(member, recorded)| rank_of(&member, recorded))
                 .collect(),
-        })
+        };
+        Ok((result, samples))
     }
 }
 

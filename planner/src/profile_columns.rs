@@ -16,6 +16,9 @@ pub(crate) const COLUMNS: [&str; 5] = ["stage", "instruction", "frequency", "tim
 /// Those that say of how many measurements a line is the mean, and how much they scattered.
 pub(crate) const REPEATS: [&str; 3] = ["count", "time_sd", "energy_sd"];
 
+/// What makes a line no part of a profile, unless it is empty there.
+const LEFT_OUT: &str = "left_out";
+
 /// Those that say who measured. Lines that nobody else measured are repeats.
 const MEASURERS: [&str; 5] = ["rank", "dp_rank", "pp_rank", "tp_rank", "chunk"];
 
@@ -31,6 +34,7 @@ const MOST_COUNTED: f64 = 1e9;
 pub(crate) struct Columns {
     needed: [usize; 5],
     repeats: [Option<usize>; 3],
+    left_out: Option<usize>,
     /// Those that tell apart who measured.
     pub(crate) measurers: Vec<usize>,
     /// All those that tell lines of the same apart, who measured among them.
@@ -50,11 +54,20 @@ impl Columns {
         if repeats[0].is_none() && repeats != [None; 3] {
             return Err(missing(REPEATS[0], header));
         }
-        let is_other = |index: &usize| !needed.contains(index) && !repeats.contains(&Some(*index));
+        let left_out = place(LEFT_OUT);
+        let is_other = |index: &usize| {
+            let known = [&repeats[..], &[left_out]].concat();
+            !needed.contains(index) && !known.contains(&Some(*index))
+        };
         let others: Vec<usize> = (0..header.len()).filter(is_other).collect();
         let is_measurer = |&&index: &&usize| MEASURERS.contains(&&header[index]);
         let measurers = others.iter().filter(is_measurer).copied().collect();
-        Ok(Self { needed, repeats, measurers, others })
+        Ok(Self { needed, repeats, left_out, measurers, others })
+    }
+
+    /// Whether whoever wrote a line says why it is no part of the profile.
+    pub(crate) fn is_left_out(&self, record: &StringRecord) -> bool {
+        self.left_out.is_some_and(|place| !record[place].is_empty())
     }
 
     /// Those of the other columns by which rows are combined.

@@ -13,7 +13,8 @@
 //! who measured (`rank`, `dp_rank`, `pp_rank`, `tp_rank`, `chunk`), every one of these counts alike
 //! in the mean, as in Zeus' pipeline frequency optimizer, and that they differ is no noise. All else
 //! (`window`, `run`, …) makes lines repeats of one measurement: a single one that is far from the
-//! others is left out, and their scatter is kept.
+//! others is left out, and their scatter is kept. A line that says in a column `left_out` why it is no
+//! part of the profile is passed over.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -51,6 +52,9 @@ impl Profile {
         let mut lines: HashMap<(Stage, Instruction, Mhz, Vec<String>), u64> = HashMap::new();
         for record in reader.records() {
             let record = record.map_err(unreadable)?;
+            if columns.is_left_out(&record) {
+                continue;
+            }
             let number = record.position().map_or(0, csv::Position::line);
             let (stage, instruction, measured) = columns.read(&record, number)?;
             let repeats = columns.read_repeats(&record, number)?;
@@ -207,6 +211,20 @@ mod tests {
         assert!((measured.time_s - 0.51).abs() < 1e-12 && (measured.energy_j - 20.5).abs() < 1e-12);
         let [out] = profile.left_out() else { panic!("{:?}", profile.left_out()) };
         assert_eq!((out.line, out.repeats, out.median.time_s), (4, 3, 0.52));
+    }
+
+    #[test]
+    fn a_line_that_says_why_it_is_left_out_is_passed_over_whatever_else_it_says() {
+        let csv = "stage,instruction,frequency,time,energy,step,left_out\n\
+                   0,forward,1410,0.50,20,7,\n\
+                   0,forward,1410,9.99,,7,settling\n\
+                   0,forward,1410,0.52,22,8,\n";
+        let profile = Profile::from_csv(csv.as_bytes()).unwrap();
+        let measured = profile.at(Stage(0), Instruction::Forward, Mhz(1410)).unwrap();
+        assert!((measured.time_s - 0.51).abs() < 1e-12 && (measured.energy_j - 21.0).abs() < 1e-12);
+        assert_eq!(profile.repeats(Stage(0), Instruction::Forward, Mhz(1410)).count, 2);
+        let all = csv.replace(",\n", ",throttled\n").replace("left_out,throttled", "left_out");
+        assert_says(&refused(&all), &["no rows"]);
     }
 
     #[test]

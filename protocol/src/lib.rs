@@ -9,6 +9,7 @@ mod message;
 mod name;
 mod p2p;
 mod request;
+mod sample;
 mod session;
 mod status;
 mod sweep;
@@ -25,6 +26,7 @@ pub use request::{
     GpuListing, JobSelector, LeaseStatus, LeaseTarget, LeaseTerms, PolicyVerdict, Reloaded,
     Request, ResetOutcome, Response, RevocationStatus, SwapTarget, Swapped, User,
 };
+pub use sample::{Doubt, InstructionSample, SamplePage};
 pub use session::{
     Closing, ClosingReason, Hello, RankPosition, Refusal, RefusalCode, Unsupported, Welcome,
 };

@@ -139,8 +139,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::event::Unit;
     use crate::frame::Frame;
+    use crate::instruction::Instruction;
     use crate::request::{JobSelector, LeaseTarget, SwapTarget, User};
+    use crate::sample::{Doubt, InstructionSample, SamplePage};
     use crate::session::{RankPosition, RefusalCode};
     use crate::sweep::{ProfileKey, StoredProfile, SweepControl};
     use crate::trial::{TrialLength, TrialRun};
@@ -232,15 +235,16 @@ mod tests {
         ]);
         let job = JobSelector { job: "j".parse().unwrap(), uid: None };
         let length = TrialLength { settling_steps: 1, steps: 20 };
-        let trial = Request::Trial { job, run: TrialRun::Uniform(1410), length };
+        let trial = Request::Trial { job, run: TrialRun::Uniform(1410), length, samples: true };
         #[rustfmt::skip]
         assert_eq!(ClientMessage::Request(trial).to_frame().unwrap(), [
-            30, 0, 0, 0,  1, 0,  4, 0,
+            31, 0, 0, 0,  1, 0,  4, 0,
             12, 0, 0, 0,                                    // trial
             1, 0, 0, 0, 0, 0, 0, 0, b'j',                   // job
             0,                                              // no uid
             2, 0, 0, 0, 130, 5, 0, 0,                       // uniform: 1410 MHz
             1, 0, 0, 0, 20, 0, 0, 0,                        // settling steps, steps
+            1,                                              // samples
         ]);
         let job = JobSelector { job: "j".parse().unwrap(), uid: None };
         let stop = Request::SweepControl { job, control: SweepControl::Stop };
@@ -268,6 +272,35 @@ mod tests {
             1, 0, 0, 0, 0, 0, 0, 0, b'A',                   // GPUs
             1, 0, 0, 0, 0, 0, 0, 0, b'p',                   // partition
             9, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, // seconds since 1970, bytes
+        ]);
+        let sample = InstructionSample {
+            step: 9,
+            unit: Unit { instruction: Instruction::Backward, chunk: 1, microbatch: 7 },
+            began_ns: 256,
+            ended_ns: 512,
+            mhz: Some(1410),
+            observed: None,
+            throttle_reasons: 4,
+            counter_j: Some(1.5),
+            counter_refreshes: 2,
+            left_out: Some(Doubt::Throttled),
+        };
+        let page = SamplePage { rank: 3, samples: vec![sample], dropped: 5 };
+        #[rustfmt::skip]
+        assert_eq!(DaemonMessage::Response(Response::TrialSamples(Some(page))).to_frame().unwrap(), [
+            91, 0, 0, 0,  1, 0,  132, 0,
+            21, 0, 0, 0,  1,                                // trial samples: some
+            3, 0, 0, 0,                                     // rank
+            1, 0, 0, 0, 0, 0, 0, 0,                         // one sample
+            9, 0, 0, 0, 0, 0, 0, 0,                         // step
+            1, 0, 0, 0,  1, 0,  7, 0, 0, 0,                 // backward, chunk, microbatch
+            0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, // began, ended
+            1, 130, 5, 0, 0,  0,                            // some: 1410 MHz; none observed
+            4, 0, 0, 0, 0, 0, 0, 0,                         // throttle reasons
+            1, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f,                // some: 1.5 J
+            2, 0, 0, 0,                                     // refreshes
+            1, 2, 0, 0, 0,                                  // some: throttled
+            5, 0, 0, 0, 0, 0, 0, 0,                         // dropped
         ]);
         let refusal = Refusal::new(RefusalCode::GpuHeld, "m", "");
         #[rustfmt::skip]

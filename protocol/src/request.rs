@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::name::{GpuName, GpuUuid, JobName, PciBusId};
 use crate::p2p::{P2pPower, P2pTarget};
+use crate::sample::SamplePage;
 use crate::session::Refusal;
 use crate::status::{ConfigStatus, FrontierStatus, Holder, PlanStatus, Status};
 use crate::sweep::{ProfileSelector, StoredProfile, SweepControl, SweepSettings, SweepStatus};
@@ -109,6 +110,8 @@ pub enum Request {
         run: TrialRun,
         /// For how long.
         length: TrialLength,
+        /// Keep each instruction by itself, too, for [`Request::TrialSamples`].
+        samples: bool,
     },
     /// Stop holding a job for measuring. A connection that ends does so too, without `keep`.
     TrialsEnd {
@@ -163,6 +166,8 @@ pub enum Request {
         /// The power; none to forget it.
         power_w: Option<f64>,
     },
+    /// Hand out the next instructions that the last trial of this connection kept, each once.
+    TrialSamples(JobSelector),
 }
 
 /// The leases that are meant.
@@ -248,6 +253,8 @@ pub enum Response {
         /// The CSV, as the planner reads it.
         csv: Vec<u8>,
     },
+    /// To [`Request::TrialSamples`], rank by rank; none when all are handed out.
+    TrialSamples(Option<SamplePage>),
 }
 
 /// A GPU as a list shows it.

@@ -48,7 +48,7 @@ impl Client {
     /// The daemon's refusal.
     pub fn trial(&mut self, name: &str, run: TrialRun, steps: u32) -> Result<TrialResult, Refusal> {
         let length = TrialLength { settling_steps: 1, steps };
-        match self.ask(Request::Trial { job: job(name), run, length })? {
+        match self.ask(Request::Trial { job: job(name), run, length, samples: false })? {
             Response::Trial(result) => Ok(*result),
             other => panic!("the answer to a trial is {other:?}"),
         }

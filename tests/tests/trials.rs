@@ -83,7 +83,7 @@ fn a_connection_that_ends_in_the_middle_of_a_trial_ends_the_trial() {
     let (node, training) = start();
     let mut client = node.control();
     let length = TrialLength { settling_steps: 1, steps: 50_000 };
-    let trial = Request::Trial { job: job(JOB), run: plan(900), length };
+    let trial = Request::Trial { job: job(JOB), run: plan(900), length, samples: false };
     client.say(&ClientMessage::Request(trial));
     node.until_is("a GPU is locked", &Some(900), || node.machine.sm_lock(0));
     assert!(node.job(JOB).measured_by.is_some());

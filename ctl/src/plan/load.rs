@@ -8,7 +8,9 @@ use std::io::Read;
 
 use clap::Args;
 use pfo_planner::{Frontier, Plan};
-use pfo_protocol::{FrontierStatus, JobSelector, LARGEST_PAYLOAD, PlanStatus, Request, Response};
+use pfo_protocol::{
+    FrontierStatus, JobSelector, LARGEST_PAYLOAD, PlanStatus, Request, Response, TrialRun,
+};
 
 use crate::connection::Connection;
 use crate::error::Error;
@@ -152,6 +154,11 @@ impl ReadFile {
 }
 
 impl ReadPlan {
+    /// The plan, to be measured.
+    pub(crate) fn trial(self) -> TrialRun {
+        TrialRun::Plan { label: self.label, plan: self.bytes }
+    }
+
     /// Loads the plan for a job.
     pub(crate) fn load(
         self,

@@ -1,6 +1,8 @@
 //! `pfoctl profile`: has the daemon measure a running job at one clock after the other, and hands out
-//! the profiles that it stored.
+//! the profiles that it stored, or what it saw of each instruction.
 
+mod sample_rows;
+mod samples;
 mod start;
 mod status;
 pub(crate) mod stored;
@@ -9,6 +11,7 @@ pub(crate) mod wait;
 use clap::{Args, Subcommand};
 use pfo_protocol::{Request, Response, SweepControl, SweepStatus};
 
+use self::samples::Samples;
 use self::start::Start;
 use self::status::Status;
 use self::stored::{Export, List};
@@ -38,6 +41,7 @@ pub(crate) enum Profile {
     },
     List(List),
     Export(Export),
+    Samples(Samples),
 }
 
 /// Whose sweep.
@@ -65,6 +69,7 @@ impl Profile {
             }
             Self::List(list) => list.run(sockets, output),
             Self::Export(export) => export.run(sockets, output),
+            Self::Samples(samples) => samples.run(sockets, output),
         }
     }
 }

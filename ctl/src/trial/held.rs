@@ -5,8 +5,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use pfo_protocol::{
-    JobName, PlanStatus, Refusal, RefusalCode, Request, Response, TrialLength, TrialResult,
-    TrialRun,
+    JobName, PlanStatus, Refusal, RefusalCode, Request, Response, SamplePage, TrialLength,
+    TrialResult, TrialRun,
 };
 
 use super::interrupt::Interrupt;
@@ -80,11 +80,27 @@ impl<'a> Held<'a> {
         run: &TrialRun,
         length: TrialLength,
     ) -> Result<TrialResult, Error> {
+        self.until_done(|held| held.try_trial(run, length, false))
+    }
+
+    /// The same, and each instruction by itself.
+    pub(crate) fn trial_with_samples(
+        &mut self,
+        run: &TrialRun,
+        length: TrialLength,
+    ) -> Result<(TrialResult, Vec<SamplePage>), Error> {
+        self.until_done(|held| Ok((held.try_trial(run, length, true)?, held.samples()?)))
+    }
+
+    fn until_done<T>(
+        &mut self,
+        mut attempt: impl FnMut(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let mut waits: Option<(Instant, Duration)> = None;
         loop {
-            let tried = self.try_trial(run, length);
+            let tried = attempt(self);
             let error = match self.unless_interrupted(tried) {
-                Ok(trial) => return Ok(trial),
+                Ok(done) => return Ok(done),
                 Err(error) => error,
             };
             let patience = patience_with(&error);
@@ -137,9 +153,26 @@ impl<'a> Held<'a> {
         }
     }
 
-    fn try_trial(&mut self, run: &TrialRun, length: TrialLength) -> Result<TrialResult, Error> {
+    /// The instructions that the last trial saw.
+    fn samples(&mut self) -> Result<Vec<SamplePage>, Error> {
+        let mut pages = Vec::new();
+        loop {
+            match self.connection.ask(Request::TrialSamples(self.job.selector()))? {
+                Response::TrialSamples(Some(page)) => pages.push(page),
+                Response::TrialSamples(None) => return Ok(pages),
+                other => return Err(self.connection.other_answer(&format!("{other:?}"))),
+            }
+        }
+    }
+
+    fn try_trial(
+        &mut self,
+        run: &TrialRun,
+        length: TrialLength,
+        samples: bool,
+    ) -> Result<TrialResult, Error> {
         let job = self.job.selector();
-        self.connection.send(Request::Trial { job, run: run.clone(), length })?;
+        self.connection.send(Request::Trial { job, run: run.clone(), length, samples })?;
         let trial = match self.connection.receive(Patience::Unlimited)? {
             Response::Trial(trial) => *trial,
             other => return Err(self.connection.other_answer(&format!("{other:?}"))),

@@ -4,12 +4,14 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use pfo_planner::Mhz;
-use pfo_protocol::{Instruction, LeftOut, TrialRow, WaitPower};
+use pfo_protocol::{Doubt, Instruction, InstructionSample, LeftOut, TrialRow, Unit, WaitPower};
 
 use crate::record::curve::{Knot, energy_between};
 use crate::record::regression::{MOST_KINDS, Power, Regression, Solution};
 use crate::record::ring::Observed;
+use crate::record::samples::{Samples, Unseen};
 use crate::record::spread::Spread;
 
 /// A wait begins so long after an instruction: until then the GPU has not come to rest, or the next
@@ -31,8 +33,23 @@ pub struct Sample {
     pub energy_j: Option<f64>,
     /// The SM clock.
     pub sm_clock: Option<Mhz>,
+    /// Why the clock is what it is.
+    pub reasons: ThrottleReasons,
+}
+
+impl Sample {
+    const NONE: Self =
+        Self { at_ns: 0, energy_j: None, sm_clock: None, reasons: ThrottleReasons::empty() };
+
     /// Whether something slowed the GPU down.
-    pub throttled: bool,
+    fn is_throttled(&self) -> bool {
+        let slowed = ThrottleReasons::SW_POWER_CAP
+            | ThrottleReasons::HW_SLOWDOWN
+            | ThrottleReasons::SW_THERMAL_SLOWDOWN
+            | ThrottleReasons::HW_THERMAL_SLOWDOWN
+            | ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN;
+        self.reasons.intersects(slowed)
+    }
 }
 
 /// A step, as one rank began it.
@@ -61,6 +78,10 @@ pub struct Recorded {
     pub rows: Vec<TrialRow>,
     /// The waits.
     pub waits: Vec<WaitPower>,
+    /// Each instruction by itself, if these were to be kept.
+    pub samples: Vec<InstructionSample>,
+    /// How many more of these there were.
+    pub dropped_samples: u64,
 }
 
 /// What a rank does with its time.
@@ -84,15 +105,6 @@ enum Doing {
     Between,
 }
 
-/// Why something is left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doubt {
-    Mismatched,
-    Settling,
-    Throttled,
-    OtherClock,
-}
-
 /// A piece of a rank's time.
 #[derive(Clone, Copy, Debug)]
 struct Span {
@@ -103,6 +115,8 @@ struct Span {
     doubt: Option<Doubt>,
     /// Whether it counts as one, and is no part or continuation of another.
     counts: bool,
+    /// An instruction that is to be kept by itself.
+    alone: Option<Unseen>,
 }
 
 /// What was found of one kind of time.
@@ -150,16 +164,19 @@ pub struct Digest {
     /// It said that an instruction ended.
     after_instruction: bool,
     samples: VecDeque<Sample>,
-    sampled_ns: u64,
-    was_throttled: bool,
+    /// The last one that was taken in.
+    sampled: Sample,
     interval: Interval,
     regression: Regression,
+    /// Each instruction by itself, if somebody wants that.
+    instructions: Option<Samples>,
 }
 
 impl Digest {
-    /// Nothing yet of these steps; a clock counts as settled so long after the driver accepted it.
+    /// Nothing yet of these steps; a clock counts as settled so long after the driver accepted it. So many
+    /// instructions are kept by themselves.
     #[must_use]
-    pub fn new(range: Range<u64>, settle_ns: u64) -> Self {
+    pub fn new(range: Range<u64>, settle_ns: u64, samples: Option<usize>) -> Self {
         Self {
             range,
             settle_ns,
@@ -173,10 +190,10 @@ impl Digest {
             known_ns: None,
             after_instruction: false,
             samples: VecDeque::new(),
-            sampled_ns: 0,
-            was_throttled: false,
+            sampled: Sample::NONE,
             interval: Interval::default(),
             regression: Regression::default(),
+            instructions: samples.map(Samples::new),
         }
     }
 
@@ -184,7 +201,7 @@ impl Digest {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let read = |over_ns| {
-            self.steps_read == self.steps.len() || self.sampled_ns > over_ns + PATIENCE_NS
+            self.steps_read == self.steps.len() || self.sampled.at_ns > over_ns + PATIENCE_NS
         };
         self.over_ns.is_some_and(read)
     }
@@ -216,7 +233,20 @@ impl Digest {
                     Doing::Instruction { instruction: unit.instruction, chunk: unit.chunk, asked };
                 self.span_until(ended_ns, doing, doubt);
                 self.after_instruction = true;
+                self.keep_alone(unit, asked);
             }
+        }
+        self.take_in_samples();
+    }
+
+    /// Keeps by itself what ran last, if that is wanted.
+    fn keep_alone(&mut self, unit: Unit, asked: Option<Mhz>) {
+        if self.instructions.is_some()
+            && self.step_counts
+            && let (Some(mark), Some(span)) = (self.steps.last(), self.spans.back_mut())
+        {
+            let times_ns = [span.began_ns, span.ended_ns];
+            span.alone = Some(Unseen::new(mark.step, unit, asked, times_ns));
         }
     }
 
@@ -280,12 +310,18 @@ impl Digest {
         let ended_ns = self.known_ns.map_or(until_ns, |known_ns| until_ns.max(known_ns));
         if let Some(began_ns) = self.known_ns.replace(ended_ns) {
             if self.spans.len() >= MOST_SPANS {
-                self.spans.clear();
-                self.interval = Interval { unusable: true, ..Interval::default() };
+                self.forget_spans();
             }
-            self.spans.push_back(Span { began_ns, ended_ns, kind, doubt, counts });
+            self.spans.push_back(Span { began_ns, ended_ns, kind, doubt, counts, alone: None });
         }
-        self.take_in_samples();
+    }
+
+    fn forget_spans(&mut self) {
+        let lost = self.spans.drain(..).filter(|span| span.alone.is_some()).count();
+        if let Some(instructions) = &mut self.instructions {
+            instructions.drop_some(lost as u64);
+        }
+        self.interval = Interval { unusable: true, ..Interval::default() };
     }
 
     fn kind_of(&mut self, doing: Doing) -> Option<usize> {
@@ -309,7 +345,7 @@ impl Digest {
     /// Takes in what the driver reported. What comes out of order, because its time had to be found
     /// out, is left out.
     pub fn sample(&mut self, sample: Sample) {
-        let newest_ns = self.samples.back().map_or(self.sampled_ns, |newest| newest.at_ns);
+        let newest_ns = self.samples.back().map_or(self.sampled.at_ns, |newest| newest.at_ns);
         if sample.at_ns < newest_ns {
             return;
         }
@@ -333,15 +369,18 @@ impl Digest {
 
     /// Takes in a sample up to which everything is known.
     fn take_in(&mut self, sample: Sample) {
-        let from_ns = std::mem::replace(&mut self.sampled_ns, sample.at_ns);
+        let former = std::mem::replace(&mut self.sampled, sample);
+        let from_ns = former.at_ns;
         let covered = self.spans.front().is_some_and(|span| span.began_ns <= from_ns);
         // It began or ended between the two.
-        let throttled = std::mem::replace(&mut self.was_throttled, sample.throttled);
-        let throttled = throttled || sample.throttled;
+        let throttled = former.is_throttled() || sample.is_throttled();
         self.interval.unusable |= !covered || throttled;
         for span in &mut self.spans {
             if span.began_ns >= sample.at_ns {
                 break;
+            }
+            if let Some(alone) = &mut span.alone {
+                alone.see(&former, &sample);
             }
             let found = span.kind.map(|kind| &mut self.found[kind]);
             if throttled {
@@ -385,6 +424,13 @@ impl Digest {
         if !unusable {
             self.regression.add(seconds, knot.energy_j - before.energy_j);
         }
+        if let Some(instructions) = &mut self.instructions {
+            instructions.read(before, knot);
+            let running = self.spans.iter_mut().take_while(|span| span.began_ns < knot.at_ns);
+            running
+                .filter_map(|span| span.alone.as_mut())
+                .for_each(|alone| alone.read(before, knot));
+        }
         let unread = self.steps.get_mut(self.steps_read..).unwrap_or_default();
         for mark in unread.iter_mut().take_while(|mark| mark.at_ns <= knot.at_ns) {
             mark.energy_j = energy_between(before, knot, mark.at_ns);
@@ -394,6 +440,9 @@ impl Digest {
 
     /// Counts a span that is over.
     fn count(&mut self, span: &Span) {
+        if let (Some(instructions), Some(alone)) = (&mut self.instructions, span.alone) {
+            instructions.keep(alone, span.doubt);
+        }
         let Some(found) = span.kind.map(|kind| &mut self.found[kind]) else { return };
         let left_out = &mut found.left_out;
         match span.doubt {
@@ -443,8 +492,18 @@ impl Digest {
                 (_, _) => {}
             }
         }
-        let Self { steps, mismatched_steps, .. } = self;
-        Recorded { steps, mismatched_steps, readings, stray_readings, rows, waits }
+        let Self { steps, mismatched_steps, instructions, .. } = self;
+        let (samples, dropped_samples) = instructions.map(Samples::finish).unwrap_or_default();
+        Recorded {
+            steps,
+            mismatched_steps,
+            readings,
+            stray_readings,
+            rows,
+            waits,
+            samples,
+            dropped_samples,
+        }
     }
 }
 

@@ -10,4 +10,5 @@ pub mod refresh;
 pub mod regression;
 pub mod ring;
 pub mod sampler;
+pub mod samples;
 pub mod spread;

@@ -53,11 +53,16 @@ struct Asked {
 }
 
 impl Recorder {
-    /// Begins to record a rank. What it does counts when it is known which steps do.
+    /// Begins to record a rank. What it does counts when it is known which steps do. So many instructions
+    /// are kept by themselves, if any are to be.
     ///
     /// # Errors
     /// If the GPU is gone, or there cannot be another thread.
-    pub fn start(session: &Arc<Session>, gpu: &Gpu) -> Result<Self, RecordError> {
+    pub fn start(
+        session: &Arc<Session>,
+        gpu: &Gpu,
+        samples: Option<usize>,
+    ) -> Result<Self, RecordError> {
         let device = gpu.kept_device()?;
         let settle_ns = session.grant.load().rules.settle_ns;
         let ring = session.progress.tap.open();
@@ -65,7 +70,8 @@ impl Recorder {
         let mut recorder = Self { session: Arc::clone(session), ring, asked, thread: None };
         let (ring, asked) = (Arc::clone(&recorder.ring), Arc::clone(&recorder.asked));
         let thread = thread::Builder::new().name("sampler".into());
-        recorder.thread = Some(thread.spawn(move || record(&device, settle_ns, &ring, &asked))?);
+        let digest = move |steps| Digest::new(steps, settle_ns, samples);
+        recorder.thread = Some(thread.spawn(move || record(&device, digest, &ring, &asked))?);
         Ok(recorder)
     }
 
@@ -107,7 +113,12 @@ impl Drop for Recorder {
     }
 }
 
-fn record(device: &KeptDevice, settle_ns: u64, ring: &Ring, asked: &Asked) -> Recorded {
+fn record(
+    device: &KeptDevice,
+    of_steps: impl Fn(Range<u64>) -> Digest,
+    ring: &Ring,
+    asked: &Asked,
+) -> Recorded {
     let mut refresh = Refresh::default();
     // The newest sample that the digest does not have; before there is one, the newest reading.
     let mut unseen = None;
@@ -117,7 +128,7 @@ fn record(device: &KeptDevice, settle_ns: u64, ring: &Ring, asked: &Asked) -> Re
         if digest.is_none() {
             unseen = sample.filter(|sample| sample.energy_j.is_some()).or(unseen);
             asked.ready.store(unseen.is_some(), Relaxed);
-            digest = asked.range.get().map(|range| Digest::new(range.clone(), settle_ns));
+            digest = asked.range.get().cloned().map(&of_steps);
         } else {
             unseen = sample;
         }
@@ -153,16 +164,10 @@ fn look(device: &KeptDevice, refresh: &mut Refresh) -> (Option<Sample>, u64) {
 
 fn condition(device: &KeptDevice, at_ns: u64, energy_j: Option<f64>) -> Sample {
     let device = device.get();
-    let slowed = ThrottleReasons::SW_POWER_CAP
-        | ThrottleReasons::HW_SLOWDOWN
-        | ThrottleReasons::SW_THERMAL_SLOWDOWN
-        | ThrottleReasons::HW_THERMAL_SLOWDOWN
-        | ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN;
-    let reasons = device.current_throttle_reasons().unwrap_or(ThrottleReasons::empty());
     Sample {
         at_ns,
         energy_j,
         sm_clock: device.clock_info(Clock::SM).ok().map(Mhz),
-        throttled: reasons.intersects(slowed),
+        reasons: device.current_throttle_reasons().unwrap_or(ThrottleReasons::empty()),
     }
 }

@@ -90,7 +90,8 @@ async fn measure(
         None => Hold::take(node, job, record.by_uid, None).map_err(Trouble::NotNow)?,
     };
     sweep.is_in(run, SweepState::Running);
-    trial::run(held.insert(hold), what, record.length()).await.map_err(Trouble::Failed)
+    let trial = trial::run(held.insert(hold), what, record.length(), false).await;
+    Ok(trial.map_err(Trouble::Failed)?.0)
 }
 
 /// The job, with all of its ranks.

@@ -27,7 +27,7 @@ struct Played {
 impl Played {
     fn new(steps: Range<u64>, refresh_ns: u64) -> Self {
         Self {
-            digest: Digest::new(steps, SETTLE_NS),
+            digest: Digest::new(steps, SETTLE_NS, None),
             now_ns: 1000 * MS,
             energy_j: 5.0,
             refresh_ns,
@@ -36,6 +36,10 @@ impl Played {
             throttled: false,
             astray: false,
         }
+    }
+
+    fn reasons(&self) -> ThrottleReasons {
+        if self.throttled { ThrottleReasons::SW_POWER_CAP } else { ThrottleReasons::empty() }
     }
 
     /// Draws power for a time, while the counter is refreshed and seen to be.
@@ -51,7 +55,7 @@ impl Played {
                     at_ns: refresh_ns,
                     energy_j: Some(self.energy_j),
                     sm_clock: Some(self.clock),
-                    throttled: self.throttled,
+                    reasons: self.reasons(),
                 });
             }
         }
@@ -129,7 +133,7 @@ fn a_sample_that_comes_out_of_order_changes_nothing() {
                     at_ns,
                     energy_j: Some(played.energy_j),
                     sm_clock: Some(Mhz(1200)),
-                    throttled: true,
+                    reasons: ThrottleReasons::SW_POWER_CAP,
                 });
             }
             steps(&mut played, step..step + 1);
@@ -220,7 +224,8 @@ fn a_gpu_without_a_counter_has_times_and_no_energies() {
     played.begin_step(30);
     played.draw(3000 * MS, 60.0);
     let at_ns = played.now_ns;
-    let sample = Sample { at_ns, energy_j: None, sm_clock: None, throttled: false };
+    let sample =
+        Sample { at_ns, energy_j: None, sm_clock: None, reasons: ThrottleReasons::empty() };
     played.digest.sample(sample);
     assert!(!played.digest.is_complete());
     played.digest.observe(Observed::StepEnded { at_ns, astray: false });
@@ -242,6 +247,81 @@ fn what_is_kept_does_not_grow_with_the_trial() {
         digest.found.len(),
     ];
     assert!(kept.iter().all(|kept| *kept < 10), "{kept:?}");
+}
+
+/// A trial of which so many instructions are kept, with some in doubt for every reason there is.
+fn doubtful(room: usize) -> Recorded {
+    let (mut played, steps) = ordinary();
+    played.digest = Digest::new(10..30, SETTLE_NS, Some(room));
+    steps(&mut played, 8..20);
+    played.throttled = true;
+    played.steps(20..21, (99 * MS, 400.0), (99 * MS, 400.0), &[5 * MS]);
+    played.throttled = false;
+    played.clock = Mhz(600);
+    played.steps(21..22, (99 * MS, 400.0), (99 * MS, 400.0), &[5 * MS]);
+    played.clock = Mhz(900);
+    played.astray = true;
+    played.steps(22..23, (99 * MS, 400.0), (99 * MS, 400.0), &[5 * MS]);
+    played.astray = false;
+    played.locked = Some((Mhz(900), played.now_ns + SETTLE_NS));
+    steps(&mut played, 23..30);
+    played.finish(30)
+}
+
+#[test]
+fn every_instruction_is_kept_as_it_was_and_left_out_for_what_its_row_counts() {
+    let recorded = doubtful(1000);
+    assert_eq!((recorded.samples.len(), recorded.dropped_samples), (160, 0));
+    let settling = |sample: &&InstructionSample| sample.left_out == Some(Doubt::Settling);
+    assert_eq!(recorded.samples.iter().find(settling).map(|sample| sample.step), Some(23));
+    for (row, unit) in recorded.rows.iter().zip([FORWARD, BACKWARD]) {
+        let samples: Vec<_> =
+            recorded.samples.iter().filter(|sample| sample.unit == unit).collect();
+        let count = |doubt| samples.iter().filter(|sample| sample.left_out == doubt).count() as u64;
+        let left_out = LeftOut {
+            mismatched: count(Some(Doubt::Mismatched)),
+            settling: count(Some(Doubt::Settling)),
+            throttled: count(Some(Doubt::Throttled)),
+            other_clock: count(Some(Doubt::OtherClock)),
+        };
+        assert_eq!((row.left_out, row.count), (left_out, count(None)));
+        assert!(samples.iter().map(|sample| sample.step).is_sorted());
+        let steps: Vec<_> = samples.iter().step_by(4).map(|sample| sample.step).collect();
+        assert!(steps.iter().copied().eq(10..30), "{steps:?}");
+        for sample in samples {
+            let throttled = sample.throttle_reasons != 0;
+            assert!(throttled || sample.left_out != Some(Doubt::Throttled), "{sample:?}");
+            let (mhz, _) = sample.observed.unwrap();
+            assert_eq!((mhz == 600, mhz == 900), (sample.step == 21, sample.step != 21));
+            assert_eq!(sample.mhz, Some(900));
+        }
+    }
+}
+
+#[test]
+fn what_the_counter_moved_by_is_told_of_each_instruction_however_long_it_is() {
+    let mut played = Played::new(10..12, 20 * MS);
+    played.digest = Digest::new(10..12, SETTLE_NS, Some(1000));
+    played.steps(9..12, (3 * MS, 200.0), (2007 * MS, 300.0), &[40 * MS]);
+    for sample in played.finish(12).samples {
+        let (refreshes, energy_j) = (sample.counter_refreshes, sample.counter_j.unwrap());
+        let time_s = (sample.ended_ns - sample.began_ns) as f64 / 1e9;
+        if sample.unit == BACKWARD {
+            assert!((100..=101).contains(&refreshes), "{sample:?}");
+            // At either end a part of a refresh is shared with a wait at 60 W.
+            assert!((energy_j / (time_s * 300.0) - 1.0).abs() < 0.005, "{sample:?}");
+        } else {
+            assert!(refreshes <= 1 && energy_j < time_s * 200.0, "{sample:?}");
+        }
+    }
+}
+
+#[test]
+fn more_instructions_than_there_is_room_for_are_counted_and_not_kept() {
+    let (all, some) = (doubtful(1000), doubtful(33));
+    assert_eq!((some.samples.len(), some.dropped_samples), (33, 160 - 33));
+    assert_eq!(some.samples[..], all.samples[..33]);
+    assert_eq!(format!("{:?}", some.rows), format!("{:?}", all.rows));
 }
 
 proptest! {
@@ -269,7 +349,7 @@ proptest! {
     fn whatever_a_rank_tells_in_whatever_order_nothing_is_negative_or_grows(
         told in prop::collection::vec((0..4u8, any::<u64>(), any::<u64>(), 0..9u64), 0..300)
     ) {
-        let mut digest = Digest::new(2..7, SETTLE_NS);
+        let mut digest = Digest::new(2..7, SETTLE_NS, Some(50));
         for (what, at_ns, other_ns, step) in told {
             match what {
                 0 => digest.observe(Observed::StepBegan { step, at_ns, astray: false }),
@@ -283,13 +363,15 @@ proptest! {
                     astray: false,
                 }),
                 _ => {
-                    let at_ns = digest.sampled_ns.saturating_add(at_ns % (50 * MS));
+                    let at_ns = digest.sampled.at_ns.saturating_add(at_ns % (50 * MS));
                     let energy_j = Some(at_ns as f64);
-                    digest.sample(Sample { at_ns, energy_j, sm_clock: None, throttled: false });
+                    digest.sample(Sample { at_ns, energy_j, sm_clock: None, reasons: ThrottleReasons::empty() });
                 }
             }
         }
         let recorded = digest.finish();
         prop_assert!(recorded.rows.iter().all(|row| row.time_mean_s >= 0.0));
+        prop_assert!(recorded.samples.len() <= 50);
+        prop_assert!(recorded.samples.iter().all(|sample| sample.began_ns <= sample.ended_ns));
     }
 }

@@ -1,0 +1,244 @@
+//! What a trial saw of each instruction, as the rows of a CSV that can be read as a profile.
+
+use std::collections::BTreeMap;
+
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use pfo_protocol::{Doubt, InstructionSample, JobName, SamplePage, TrialRank, TrialResult};
+use serde::Serialize;
+
+use crate::error::Error;
+
+/// What the columns mean.
+pub(super) const COLUMNS: &str = "\
+Columns:
+  stage,instruction,frequency,time,energy
+                     as in any profile (MHz asked for, s, J); no frequency at default clocks. The counter
+                     is refreshed too seldom to tell the energy of one instruction: this is the power that
+                     explains best what it moved by over all instructions of the same rank, instruction,
+                     chunk and clock, times the time of this one
+  job,rank,dp_rank,tp_rank,chunk,step,microbatch
+                     which one it is
+  begin_ns,end_ns    when it ran (CLOCK_MONOTONIC, ns)
+  observed_mhz,observed_ns
+                     the SM clock that the driver reported last while it ran, or else first thereafter,
+                     and when
+  throttle_reasons   the driver's, from the last reading before to the first one after, as NVML calls
+                     them, with a + between them
+  counter_energy     what the counter itself moved by (J), where between two refreshes it is taken to
+                     rise evenly
+  counter_refreshes  how many lie within the instruction; with fewer than ten, counter_energy is to more
+                     than a tenth what the GPU drew before and after
+  left_out           why it is no part of a profile, nor read as one: mismatched (not the plan's, or
+                     events were lost), settling (began before its clock had settled), throttled,
+                     other_clock (not the one asked for), no_energy (its power is not known); else empty";
+
+/// One instruction, by its columns.
+#[derive(Debug, Serialize)]
+pub(super) struct SampleRow<'a> {
+    stage: u32,
+    instruction: &'static str,
+    frequency: Option<u32>,
+    time: f64,
+    energy: Option<f64>,
+    job: &'a str,
+    rank: u32,
+    dp_rank: u32,
+    tp_rank: u32,
+    chunk: u16,
+    step: u64,
+    microbatch: u32,
+    begin_ns: u64,
+    end_ns: u64,
+    observed_mhz: Option<u32>,
+    observed_ns: Option<u64>,
+    throttle_reasons: String,
+    counter_energy: Option<f64>,
+    counter_refreshes: u32,
+    left_out: Option<&'static str>,
+}
+
+/// The rows of one trial.
+pub(super) fn rows<'a>(
+    job: &'a JobName,
+    trial: &'a TrialResult,
+    pages: &'a [SamplePage],
+) -> impl Iterator<Item = SampleRow<'a>> {
+    let ranks = trial.ranks.iter();
+    ranks.flat_map(move |rank| {
+        let of_rank = pages.iter().filter(|page| page.rank == rank.rank);
+        let samples = of_rank.flat_map(|page| &page.samples);
+        samples.map(move |sample| row(job, rank, sample))
+    })
+}
+
+fn row<'a>(job: &'a JobName, rank: &TrialRank, sample: &InstructionSample) -> SampleRow<'a> {
+    let InstructionSample { unit, began_ns, ended_ns, mhz, .. } = *sample;
+    let time = ended_ns.saturating_sub(began_ns) as f64 / 1e9;
+    let alike = rank
+        .rows
+        .iter()
+        .find(|row| (row.instruction, row.chunk, row.mhz) == (unit.instruction, unit.chunk, mhz));
+    let power_w = alike.and_then(|row| Some(row.energy_mean_j? / row.time_mean_s));
+    let energy = power_w
+        .map(|power_w| power_w * time)
+        .filter(|energy_j| sample.left_out.is_none() && energy_j.is_finite() && *energy_j > 0.0);
+    SampleRow {
+        stage: rank.stage,
+        instruction: unit.instruction.name(),
+        frequency: mhz,
+        time,
+        energy,
+        job: job.as_str(),
+        rank: rank.rank,
+        dp_rank: rank.dp_rank,
+        tp_rank: rank.tp_rank,
+        chunk: unit.chunk,
+        step: sample.step,
+        microbatch: unit.microbatch,
+        begin_ns: began_ns,
+        end_ns: ended_ns,
+        observed_mhz: sample.observed.map(|(mhz, _)| mhz),
+        observed_ns: sample.observed.map(|(_, at_ns)| at_ns),
+        throttle_reasons: named(sample.throttle_reasons),
+        counter_energy: sample.counter_j,
+        counter_refreshes: sample.counter_refreshes,
+        left_out: match sample.left_out {
+            Some(Doubt::Mismatched) => Some("mismatched"),
+            Some(Doubt::Settling) => Some("settling"),
+            Some(Doubt::Throttled) => Some("throttled"),
+            Some(Doubt::OtherClock) => Some("other_clock"),
+            None if energy.is_none() => Some("no_energy"),
+            None => None,
+        },
+    }
+}
+
+fn named(reasons: u64) -> String {
+    let reasons = ThrottleReasons::from_bits_retain(reasons);
+    let names = reasons.iter_names().map(|(name, _)| name.to_lowercase());
+    names.collect::<Vec<_>>().join("+")
+}
+
+/// The rows with their header.
+pub(super) fn csv(rows: &[SampleRow]) -> Result<String, Error> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    rows.iter().try_for_each(|row| writer.serialize(row)).map_err(std::io::Error::from)?;
+    let bytes = writer.into_inner().map_err(csv::IntoInnerError::into_error)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// How many there are, and how many are left out for which reason.
+pub(super) fn summary(rows: &[SampleRow]) -> String {
+    let mut reasons = BTreeMap::<_, usize>::new();
+    for why in rows.iter().filter_map(|row| row.left_out) {
+        *reasons.entry(why).or_default() += 1;
+    }
+    let left_out: Vec<_> = reasons.iter().map(|(why, count)| format!("{count} {why}")).collect();
+    let left_out = match &left_out[..] {
+        [] => String::new(),
+        left_out => format!("; to be left out: {}", left_out.join(", ")),
+    };
+    format!("{} instructions measured{left_out}\n", rows.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::{Instruction, LeftOut, TrialRow, Unit};
+
+    use super::*;
+
+    /// A rank that took 100 W for forwards at 900 MHz, and nobody knows what for loads.
+    fn rank() -> TrialRank {
+        let row = |instruction, energy_mean_j| TrialRow {
+            instruction,
+            chunk: 0,
+            mhz: Some(900),
+            observed_mhz: None,
+            count: 2,
+            time_mean_s: 0.2,
+            time_sd_s: 0.0,
+            time_median_s: 0.2,
+            energy_mean_j,
+            energy_median_j: None,
+            energy_sd_j: None,
+            left_out: LeftOut::default(),
+        };
+        TrialRank {
+            rank: 3,
+            stage: 1,
+            dp_rank: 1,
+            tp_rank: 0,
+            gpu_uuid: "GPU-1".parse().unwrap(),
+            gpu_model: "A100".into(),
+            time_s: 1.0,
+            energy_j: None,
+            mismatched_steps: 0,
+            readings: 100,
+            stray_readings: 0,
+            rows: vec![row(Instruction::Forward, Some(20.0)), row(Instruction::Load, None)],
+            waits: Vec::new(),
+        }
+    }
+
+    fn sample(instruction: Instruction, left_out: Option<Doubt>) -> InstructionSample {
+        InstructionSample {
+            step: 7,
+            unit: Unit { instruction, chunk: 0, microbatch: 2 },
+            began_ns: 1_000_000_000,
+            ended_ns: 1_300_000_000,
+            mhz: Some(900),
+            observed: None,
+            throttle_reasons: 0,
+            counter_j: None,
+            counter_refreshes: 0,
+            left_out,
+        }
+    }
+
+    fn written(samples: Vec<InstructionSample>) -> String {
+        let pages = [SamplePage { rank: 3, samples, dropped: 0 }];
+        let trial =
+            TrialResult { plan: None, first_step: 7, steps: Vec::new(), ranks: vec![rank()] };
+        csv(&rows(&"j".parse().unwrap(), &trial, &pages).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn every_column_is_explained_and_in_its_place() {
+        let throttled = InstructionSample {
+            observed: Some((885, 1_200_000_000)),
+            throttle_reasons: (ThrottleReasons::SW_POWER_CAP | ThrottleReasons::HW_SLOWDOWN).bits(),
+            counter_j: Some(31.5),
+            counter_refreshes: 14,
+            ..sample(Instruction::Forward, Some(Doubt::Throttled))
+        };
+        let csv = written(vec![sample(Instruction::Forward, None), throttled]);
+        let lines: Vec<_> = csv.lines().collect();
+        for column in lines[0].split(',') {
+            assert!(COLUMNS.contains(column), "{column}");
+        }
+        let own = "j,3,1,0,0,7,2,1000000000,1300000000";
+        assert_eq!(lines[1], format!("1,forward,900,0.3,30.0,{own},,,,,0,"));
+        let slowed = "885,1200000000,sw_power_cap+hw_slowdown,31.5,14,throttled";
+        assert_eq!(lines[2], format!("1,forward,900,0.3,,{own},{slowed}"));
+    }
+
+    #[test]
+    fn what_nobody_knows_the_energy_of_is_left_out_of_the_profile_that_the_planner_reads() {
+        let csv =
+            written(vec![sample(Instruction::Load, None), sample(Instruction::Forward, None)]);
+        assert!(csv.contains(",no_energy\n"), "{csv}");
+        let all = csv.replace("\n1,", "\n0,");
+        let profile = pfo_planner::Profile::from_csv(all.as_bytes()).unwrap();
+        assert_eq!(profile.rows().count(), 1);
+    }
+
+    #[test]
+    fn a_summary_says_how_many_are_left_out_for_what() {
+        let rank = rank();
+        let job = "j".parse().unwrap();
+        let row = |left_out| row(&job, &rank, &sample(Instruction::Forward, left_out));
+        let settling = || row(Some(Doubt::Settling));
+        let text = summary(&[row(None), settling(), settling(), row(Some(Doubt::Mismatched))]);
+        assert_eq!(text, "4 instructions measured; to be left out: 1 mismatched, 2 settling\n");
+    }
+}

@@ -1,0 +1,117 @@
+//! `pfoctl profile samples`: measures a running job, and tells each of its instructions by itself.
+
+use clap::Args;
+use pfo_protocol::{SamplePage, TrialLength, TrialResult, TrialRun};
+
+use super::sample_rows::{COLUMNS, SampleRow, csv, rows, summary};
+use crate::error::Error;
+use crate::job::JobArguments;
+use crate::output::Output;
+use crate::plan::file;
+use crate::plan::load::PlanArguments;
+use crate::socket::Sockets;
+use crate::trial::{Held, Interrupt};
+
+/// Measure a running job, and write what each of its instructions took by itself
+///
+/// The job is measured at default clocks, or else at some clocks one after the other, or with a plan.
+/// It is at default clocks again at the end and whenever this is interrupted, and what was measured
+/// until then is kept.
+#[derive(Args)]
+#[command(after_long_help = COLUMNS)]
+pub(crate) struct Samples {
+    #[command(flatten)]
+    job: JobArguments,
+
+    /// Steps to measure, of each clock
+    #[arg(long, value_name = "N", default_value_t = 10,
+          value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    steps: u32,
+
+    /// Steps to run before these
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    settling_steps: u32,
+
+    /// Clocks for every instruction, such as 1410,1200,990
+    #[arg(long, value_name = "MHZ", value_delimiter = ',', conflicts_with = "plan")]
+    mhz: Vec<u32>,
+
+    /// A plan to run, pfo-plan/1 JSON as `pfoctl plan export` writes it
+    #[arg(long, value_name = "PLAN.json")]
+    plan: Option<String>,
+
+    #[command(flatten)]
+    arguments: PlanArguments,
+
+    /// The CSV to write, which `pfoctl plan optimize` reads as a profile; - is standard output
+    #[arg(short, long, value_name = "SAMPLES.csv", default_value = "-")]
+    output: String,
+
+    /// Print JSON: an array of the same, with the columns as names
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
+}
+
+impl Samples {
+    /// Measures, and writes whatever could be measured.
+    pub(super) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
+        let runs = self.runs()?;
+        let mut held =
+            Held::new(sockets, &self.job, Interrupt::prepare()?, "measuring instructions")?;
+        let mut measured = Vec::new();
+        let ended = self.measure(&mut held, &runs, &mut measured);
+        let ended = ended.and_then(|()| held.let_go());
+        let job = self.job.name();
+        let rows: Vec<SampleRow> =
+            measured.iter().flat_map(|(trial, pages)| rows(job, trial, pages)).collect();
+        if self.json {
+            output.json(&rows)?;
+        } else if self.output == "-" {
+            output.text(&csv(&rows)?)?;
+        } else {
+            file::write(&self.output, csv(&rows)?.as_bytes())?;
+            output.text(&summary(&rows))?;
+        }
+        ended
+    }
+
+    fn runs(&self) -> Result<Vec<TrialRun>, Error> {
+        if let Some(name) = &self.plan {
+            return Ok(vec![self.arguments.read(name)?.trial()]);
+        }
+        if self.mhz.is_empty() {
+            return Ok(vec![TrialRun::DefaultClocks]);
+        }
+        Ok(self.mhz.iter().map(|mhz| TrialRun::Uniform(*mhz)).collect())
+    }
+
+    fn measure(
+        &self,
+        held: &mut Held,
+        runs: &[TrialRun],
+        measured: &mut Vec<(TrialResult, Vec<SamplePage>)>,
+    ) -> Result<(), Error> {
+        let length = TrialLength { settling_steps: self.settling_steps, steps: self.steps };
+        for (done, run) in runs.iter().enumerate() {
+            held.progress().show(done as f64 / runs.len() as f64);
+            let steps = (runs.len() - done) as u64 * u64::from(self.settling_steps + self.steps);
+            if let Some(takes) = held.takes(steps) {
+                held.progress().now(format!("measuring instructions, {takes} left"));
+            }
+            let (trial, pages) = held.trial_with_samples(run, length)?;
+            for (place, page) in pages.iter().enumerate() {
+                let is_last = pages.get(place + 1).is_none_or(|next| next.rank != page.rank);
+                if is_last && page.dropped > 0 {
+                    held.progress().tell(&format!(
+                        "pfoctl: the daemon had no room for {} more instructions of rank {}; measure \
+                         fewer steps at once",
+                        page.dropped, page.rank
+                    ));
+                }
+            }
+            measured.push((trial, pages));
+        }
+        Ok(())
+    }
+}

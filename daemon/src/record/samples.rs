@@ -1,0 +1,104 @@
+//! Each instruction of a trial by itself, as far as there is room. Pure.
+
+use pfo_planner::Mhz;
+use pfo_protocol::{Doubt, InstructionSample, Unit};
+
+use crate::record::curve::{Knot, energy_between};
+use crate::record::digest::Sample;
+
+/// An instruction that the driver has not been asked about since it ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Unseen {
+    sample: InstructionSample,
+    began_j: Option<f64>,
+}
+
+impl Unseen {
+    /// What a rank told of it.
+    #[must_use]
+    pub fn new(step: u64, unit: Unit, asked: Option<Mhz>, [began_ns, ended_ns]: [u64; 2]) -> Self {
+        let sample = InstructionSample {
+            step,
+            unit,
+            began_ns,
+            ended_ns,
+            mhz: asked.map(|mhz| mhz.0),
+            observed: None,
+            throttle_reasons: 0,
+            counter_j: None,
+            counter_refreshes: 0,
+            left_out: None,
+        };
+        Self { sample, began_j: None }
+    }
+
+    /// Takes in what the driver said while it ran or first thereafter, and what it had said before.
+    pub fn see(&mut self, before: &Sample, now: &Sample) {
+        self.sample.throttle_reasons |= (before.reasons | now.reasons).bits();
+        if let Some(Mhz(mhz)) = now.sm_clock
+            && (now.at_ns < self.sample.ended_ns || self.sample.observed.is_none())
+        {
+            self.sample.observed = Some((mhz, now.at_ns));
+        }
+    }
+
+    /// Takes in two refreshes of the counter between which there was none.
+    pub fn read(&mut self, before: Knot, after: Knot) {
+        let InstructionSample { began_ns, ended_ns, .. } = self.sample;
+        if (began_ns..ended_ns).contains(&after.at_ns) {
+            self.sample.counter_refreshes += 1;
+        }
+        self.began_j = self.began_j.or_else(|| energy_between(before, after, began_ns));
+        let ended_j = energy_between(before, after, ended_ns);
+        self.sample.counter_j =
+            ended_j.zip(self.began_j).map(|(ended_j, began_j)| ended_j - began_j);
+    }
+}
+
+/// The instructions of one rank.
+#[derive(Clone, Debug, Default)]
+pub struct Samples {
+    room: usize,
+    kept: Vec<InstructionSample>,
+    /// Those since whose end the counter was not refreshed.
+    unread: Vec<Unseen>,
+    dropped: u64,
+}
+
+impl Samples {
+    /// None yet, and room for so many.
+    #[must_use]
+    pub fn new(room: usize) -> Self {
+        Self { room, ..Self::default() }
+    }
+
+    /// Keeps one that is over.
+    pub fn keep(&mut self, mut over: Unseen, left_out: Option<Doubt>) {
+        if self.kept.len() + self.unread.len() >= self.room {
+            return self.drop_some(1);
+        }
+        over.sample.left_out = left_out;
+        self.unread.push(over);
+    }
+
+    /// Some could not be kept.
+    pub fn drop_some(&mut self, count: u64) {
+        self.dropped += count;
+    }
+
+    /// Takes in two refreshes of the counter between which there was none.
+    pub fn read(&mut self, before: Knot, after: Knot) {
+        for mut over in self.unread.drain(..) {
+            over.read(before, after);
+            self.kept.push(over.sample);
+        }
+    }
+
+    /// All that were kept, and how many were not.
+    #[must_use]
+    pub fn finish(self) -> (Vec<InstructionSample>, u64) {
+        let Self { mut kept, unread, dropped, .. } = self;
+        kept.extend(unread.into_iter().map(|over| over.sample));
+        (kept, dropped)
+    }
+}

@@ -1,0 +1,89 @@
+//! The instructions that a trial saw, each by itself, until somebody has fetched them.
+
+use std::collections::VecDeque;
+
+use pfo_protocol::{InstructionSample, SamplePage};
+
+/// Kept of all ranks of a trial together: 16 MB.
+pub const MOST_SAMPLES: usize = 1 << 17;
+
+/// Handed out at once: less than a megabyte on the wire.
+const PAGE: usize = 1 << 13;
+
+/// What is left to be fetched.
+#[derive(Debug, Default)]
+pub struct TrialSamples(VecDeque<OfRank>);
+
+#[derive(Debug)]
+struct OfRank {
+    rank: u32,
+    samples: VecDeque<InstructionSample>,
+    dropped: u64,
+}
+
+impl TrialSamples {
+    /// Adds those of a rank, and how many more there were.
+    pub fn add(&mut self, rank: u32, samples: Vec<InstructionSample>, dropped: u64) {
+        if !samples.is_empty() || dropped > 0 {
+            self.0.push_back(OfRank { rank, samples: samples.into(), dropped });
+        }
+    }
+
+    /// Takes out the next ones.
+    pub fn next_page(&mut self) -> Option<SamplePage> {
+        let OfRank { rank, samples, dropped } = self.0.front_mut()?;
+        let page = SamplePage {
+            rank: *rank,
+            samples: samples.drain(..PAGE.min(samples.len())).collect(),
+            dropped: *dropped,
+        };
+        if samples.is_empty() {
+            self.0.pop_front();
+        }
+        Some(page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::{DaemonMessage, Instruction, Response, Unit};
+
+    use super::*;
+
+    const UNIT: Unit = Unit { instruction: Instruction::Forward, chunk: 1, microbatch: 2 };
+
+    fn sample(step: u64) -> InstructionSample {
+        InstructionSample {
+            step,
+            unit: UNIT,
+            began_ns: 1,
+            ended_ns: 2,
+            mhz: Some(3),
+            observed: Some((4, 5)),
+            throttle_reasons: 6,
+            counter_j: Some(7.0),
+            counter_refreshes: 8,
+            left_out: Some(pfo_protocol::Doubt::Settling),
+        }
+    }
+
+    #[test]
+    fn every_instruction_is_handed_out_once_rank_by_rank_in_pages_that_fit_into_frames() {
+        let mut samples = TrialSamples::default();
+        samples.add(0, Vec::new(), 0);
+        samples.add(1, (0..2 * PAGE as u64).map(sample).collect(), 5);
+        samples.add(2, vec![sample(7)], 0);
+        let pages: Vec<_> = std::iter::from_fn(|| samples.next_page()).collect();
+        let short: Vec<_> = pages.iter().map(|p| (p.rank, p.samples.len(), p.dropped)).collect();
+        assert_eq!(short, [(1, PAGE, 5), (1, PAGE, 5), (2, 1, 0)]);
+        let steps = pages.iter().take(2).flat_map(|page| &page.samples).map(|sample| sample.step);
+        assert!(steps.eq(0..2 * PAGE as u64));
+        let frame = DaemonMessage::Response(Response::TrialSamples(Some(pages[0].clone())));
+        assert!(frame.to_frame().unwrap().len() < 1 << 20);
+    }
+
+    #[test]
+    fn all_that_is_kept_takes_no_more_than_is_said() {
+        assert!(MOST_SAMPLES * size_of::<InstructionSample>() <= 16 << 20);
+    }
+}

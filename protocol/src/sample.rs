@@ -1,0 +1,60 @@
+//! What a trial saw of each instruction by itself, for whoever asks for that.
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::Unit;
+
+/// Why an instruction is left out of what was measured: the first of these that holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Doubt {
+    /// It was not the plan's, or events of its step were lost.
+    Mismatched,
+    /// It began before its clock had settled.
+    Settling,
+    /// The driver throttled the GPU meanwhile.
+    Throttled,
+    /// The driver reported another clock than was asked for.
+    OtherClock,
+}
+
+/// One instruction that a rank ran in a measured step. Times are the rank's word, `CLOCK_MONOTONIC` in
+/// nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InstructionSample {
+    /// The step.
+    pub step: u64,
+    /// The instruction, its chunk and its microbatch.
+    pub unit: Unit,
+    /// When it began.
+    pub began_ns: u64,
+    /// When it ended.
+    pub ended_ns: u64,
+    /// The clock that was asked for, in MHz; none at default clocks.
+    pub mhz: Option<u32>,
+    /// The SM clock that the driver reported last while it ran, or else first thereafter, and when: MHz
+    /// and nanoseconds.
+    pub observed: Option<(u32, u64)>,
+    /// The driver's clock throttle reasons, NVML's bits of all readings from the last one before it to the
+    /// first one after.
+    pub throttle_reasons: u64,
+    /// What the energy counter moved by, in joules, where what it showed between two refreshes is on the
+    /// line between them. Where few refreshes lie within the instruction, that is as much what the GPU
+    /// drew before and after.
+    pub counter_j: Option<f64>,
+    /// Refreshes of the counter within the instruction that were seen.
+    pub counter_refreshes: u32,
+    /// Why it is left out of the trial's rows.
+    pub left_out: Option<Doubt>,
+}
+
+/// Some of the instructions that a trial saw, all of one rank and in their order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SamplePage {
+    /// The rank.
+    pub rank: u32,
+    /// Its next instructions.
+    pub samples: Vec<InstructionSample>,
+    /// How many later ones of the rank there was no room for in the daemon.
+    pub dropped: u64,
+}

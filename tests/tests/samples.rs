@@ -1,0 +1,106 @@
+//! Each instruction of a running job by itself, as a researcher asks for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pfo_protocol::{RefusalCode, Request, Response, SamplePage, TrialLength, TrialRun};
+use pfo_tests::control::job;
+use pfo_tests::identity::Identity;
+use pfo_tests::node::Node;
+use pfo_tests::trainer::{STAGES, Training};
+
+const JOB: &str = "job";
+const MICROBATCHES: u32 = 4;
+const STEPS: u32 = 8;
+const CLOCKS: [&str; 2] = ["1200", "900"];
+
+fn start() -> (Node, Training) {
+    let node = Node::start();
+    let options = ["--time-scale", "0.3", "--microbatches", &MICROBATCHES.to_string()];
+    let training = Training::start(&node, JOB, &Identity::own(), &options);
+    training.until_leased(&node);
+    training.until_step(&node, 1);
+    (node, training)
+}
+
+/// The rows of a CSV by their columns.
+fn rows(csv: &str) -> Vec<BTreeMap<&str, &str>> {
+    let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let header = lines.next().unwrap();
+    lines.map(|fields| header.iter().copied().zip(fields).collect()).collect()
+}
+
+#[test]
+fn every_instruction_of_every_step_is_told_once_and_a_plan_is_made_of_them() {
+    let (node, training) = start();
+    let path = node.directory().join("samples.csv").display().to_string();
+    let (steps, clocks) = (STEPS.to_string(), CLOCKS.join(","));
+    let arguments =
+        ["profile", "samples", JOB, "--mhz", &clocks, "--steps", &steps, "--output", &path];
+    let said = node.pfoctl(&Identity::own(), &arguments).printed();
+    training.stop();
+    let each = STAGES * 2 * MICROBATCHES * STEPS;
+    assert!(said.starts_with(&format!("{} instructions measured", 2 * each)), "{said}");
+
+    let csv = std::fs::read_to_string(&path).unwrap();
+    let rows = rows(&csv);
+    let key = |row: &BTreeMap<&str, &str>| {
+        ["frequency", "rank", "step", "instruction", "microbatch"]
+            .map(|column| row[column].to_owned())
+    };
+    let different: BTreeSet<_> = rows.iter().map(key).collect();
+    assert_eq!(different.len(), 2 * each as usize);
+    let mut ended_ns = BTreeMap::new();
+    for row in &rows {
+        let ns = |column: &str| row[column].parse::<u64>().unwrap();
+        let (began_ns, until_ns) = (ns("begin_ns"), ns("end_ns"));
+        let former_ns = ended_ns.insert(row["rank"], until_ns).unwrap_or(0);
+        assert!(former_ns <= began_ns && began_ns < until_ns, "{row:?}");
+        let time_s: f64 = row["time"].parse().unwrap();
+        assert!((time_s - (until_ns - began_ns) as f64 / 1e9).abs() < 1e-9, "{row:?}");
+        assert_eq!((row["job"], row["stage"]), (JOB, row["rank"]), "{row:?}");
+        assert!(CLOCKS.contains(&row["frequency"]), "{row:?}");
+        if row["left_out"].is_empty() {
+            let seen_ns = ns("observed_ns");
+            let inside = (began_ns..until_ns).contains(&seen_ns);
+            assert!(!inside || row["observed_mhz"] == row["frequency"], "{row:?}");
+            assert!(row["energy"].parse::<f64>().unwrap() > 0.0, "{row:?}");
+        }
+        if !row["counter_energy"].is_empty() {
+            assert!(row["counter_energy"].parse::<f64>().unwrap() > 0.0, "{row:?}");
+        }
+    }
+    let measured = rows.iter().filter(|row| row["left_out"].is_empty()).count();
+    assert!(measured > rows.len() / 2, "{said}");
+
+    let frontier = node.directory().join("frontier").display().to_string();
+    let microbatches = MICROBATCHES.to_string();
+    let optimize = ["plan", "optimize", &path, "--microbatches", &microbatches];
+    let optimize = [&optimize[..], &["--p2p-power", "80", "-o", &frontier]].concat();
+    node.pfoctl(&Identity::own(), &optimize).printed();
+}
+
+fn next_page(client: &mut pfo_tests::client::Client) -> Option<SamplePage> {
+    match client.ask(Request::TrialSamples(job(JOB))) {
+        Ok(Response::TrialSamples(page)) => page,
+        other => panic!("the answer to a request for samples is {other:?}"),
+    }
+}
+
+#[test]
+fn instructions_are_kept_for_whoever_asked_and_handed_out_once() {
+    let (node, training) = start();
+    let mut client = node.control();
+    client.trial(JOB, TrialRun::DefaultClocks, 1).unwrap();
+    assert_eq!(next_page(&mut client), None);
+    let length = TrialLength { settling_steps: 1, steps: 1 };
+    let run = TrialRun::DefaultClocks;
+    client.ask(Request::Trial { job: job(JOB), run, length, samples: true }).unwrap();
+    let refusal = node.control().ask(Request::TrialSamples(job(JOB))).unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::UnknownJob);
+    let pages: Vec<_> = std::iter::from_fn(|| next_page(&mut client)).collect();
+    assert!(pages.iter().map(|page| page.rank).eq(0..STAGES));
+    let each = 2 * MICROBATCHES as usize;
+    assert!(pages.iter().all(|page| page.samples.len() == each && page.dropped == 0), "{pages:?}");
+    assert_eq!(next_page(&mut client), None);
+    training.stop();
+}

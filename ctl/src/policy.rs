@@ -69,6 +69,10 @@ fn told(user: &str, verdict: &PolicyVerdict) -> String {
 
 fn in_words(terms: &LeaseTerms) -> String {
     let LeaseTerms { min_mhz, max_mhz, changes_per_second, idle_limit_s, .. } = terms;
+    let power = match terms.min_power_limit_w {
+        0 => "any power limit that the board takes".to_owned(),
+        min_w => format!("power limits from {min_w} W"),
+    };
     let restored = match terms.restore_to_mhz {
         None => "the driver's default".to_owned(),
         Some((min, max)) => format!("{min} to {max} MHz"),
@@ -76,6 +80,7 @@ fn in_words(terms: &LeaseTerms) -> String {
     let process = if terms.require_process { ", a process on the GPU required" } else { "" };
     format!(
         "{min_mhz} to {max_mhz} MHz, {changes_per_second} changes/s, restored to {restored}\n  \
+         {power}, none above what the GPU has without pfo\n  \
          {} sessions per user, idle limit {idle_limit_s} s{process}",
         terms.sessions_per_user
     )

@@ -26,6 +26,7 @@ fn plan_status() -> PlanStatus {
         predicted_time_s: Some(1.25),
         predicted_energy_j: Some(3390.5),
         suspended: None,
+        power_limits_w: Vec::new(),
     }
 }
 

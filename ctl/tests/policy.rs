@@ -9,6 +9,7 @@ fn terms() -> LeaseTerms {
     LeaseTerms {
         min_mhz: 600,
         max_mhz: 1200,
+        min_power_limit_w: 150,
         changes_per_second: 1000,
         restore_to_mhz: Some((210, 1200)),
         sessions_per_user: 8,
@@ -40,6 +41,7 @@ fn yes_and_no_are_told_with_the_line_and_the_terms() {
         "GPU 0, NVIDIA A100 (GPU-0, 00000000:00:00.0)\n  \
          yes, 4000000001 may lease it: /etc/pfo/pfod.toml, line 31\n  \
          600 to 1200 MHz, 1000 changes/s, restored to 210 to 1200 MHz\n  \
+         power limits from 150 W, none above what the GPU has without pfo\n  \
          8 sessions per user, idle limit 60 s, a process on the GPU required\n\
          GPU 1, NVIDIA A100 (GPU-1, 00000000:01:00.0)\n  \
          no, 4000000001 may not lease it: no rule matches\n"

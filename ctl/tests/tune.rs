@@ -115,6 +115,7 @@ impl Job {
                     predicted_time_s: None,
                     predicted_energy_j: None,
                     suspended: None,
+                    power_limits_w: Vec::new(),
                 }))
             }
             other => panic!("asked for {other:?}"),

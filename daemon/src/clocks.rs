@@ -1,4 +1,4 @@
-//! The one writer of a leased GPU's clocks: it records in the ledger, then calls NVML.
+//! The one writer of a leased GPU's clocks and power limit: it records in the ledger, then calls NVML.
 //!
 //! Only the thread of the rank that holds the lease owns one of these.
 
@@ -12,11 +12,12 @@ use pfo_protocol::GpuUuid;
 use crate::driver::{DriverError, Gpu};
 use crate::ledger::{Entry, Ledger, LedgerError};
 use crate::monotonic::now_ns;
+use crate::power_limit::{self, Milliwatts, OwedLimit};
 use crate::progress::Progress;
 use crate::restore::{self, RestoreError};
 use crate::sys::KeptDevice;
 
-/// Why a clock is not what was asked for.
+/// Why a clock or a power limit is not what was asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum ClockError {
     /// The driver refused.
@@ -25,6 +26,16 @@ pub enum ClockError {
     /// Nothing was locked, because it could not be recorded first.
     #[error("{0}; no clock is locked without a record of it")]
     Ledger(#[from] LedgerError),
+    /// pfo only lowers what a GPU may draw.
+    #[error("a power limit of {asked} is above the {without_pfo} that GPU {gpu} has without pfo")]
+    Raised {
+        /// The limit.
+        asked: Milliwatts,
+        /// The one in force before.
+        without_pfo: Milliwatts,
+        /// The GPU.
+        gpu: GpuUuid,
+    },
 }
 
 /// The clocks of one leased GPU.
@@ -36,6 +47,7 @@ pub struct Clocks {
     entry: Entry,
     locked: Option<Mhz>,
     accepted_ns: u64,
+    limited: Option<Milliwatts>,
     progress: Arc<Progress>,
 }
 
@@ -51,7 +63,8 @@ impl Clocks {
         progress: Arc<Progress>,
     ) -> Result<Self, DriverError> {
         let device = gpu.kept_device()?;
-        Ok(Self { device, gpu, ledger, entry, locked: None, accepted_ns: 0, progress })
+        let (locked, accepted_ns, limited) = (None, 0, None);
+        Ok(Self { device, gpu, ledger, entry, locked, accepted_ns, limited, progress })
     }
 
     /// The GPU.
@@ -129,6 +142,51 @@ impl Clocks {
         }
     }
 
+    /// Whether the power is limited as it should be, as far as pfo knows.
+    #[must_use]
+    pub fn has_power_limit(&self, wish: Option<Milliwatts>) -> bool {
+        match wish {
+            Some(_) => self.limited == wish,
+            None => self.entry.power_limit.is_none(),
+        }
+    }
+
+    /// Limits the power. What the GPU had before is put back once nobody wants a limit any more.
+    ///
+    /// # Errors
+    /// If that would raise it, the ledger cannot be written or the driver refuses.
+    pub fn limit_power(&mut self, limit: Milliwatts) -> Result<(), ClockError> {
+        let now = power_limit::read(&self.device.get(), &self.gpu)?;
+        let without_pfo = OwedLimit::without_pfo(self.entry.power_limit, now);
+        if limit > without_pfo {
+            let gpu = self.gpu.uuid.clone();
+            return Err(ClockError::Raised { asked: limit, without_pfo, gpu });
+        }
+        let owed = OwedLimit::for_limit(limit, now, self.entry.power_limit);
+        self.record(Entry { power_limit: Some(owed), ..self.entry.clone() })?;
+        self.limited = None;
+        self.progress.in_driver_since_ns.store(now_ns(), Relaxed);
+        let result = power_limit::set(&mut self.device.get(), &self.gpu, limit);
+        self.progress.in_driver_since_ns.store(0, Relaxed);
+        self.limited = result.is_ok().then_some(limit);
+        self.progress.power_limit_w.store(self.limited.map_or(0, Milliwatts::watts), Relaxed);
+        Ok(result?)
+    }
+
+    /// Puts the power limit back that was there before, if it is another one now and pfo's.
+    ///
+    /// # Errors
+    /// If the driver refuses or the ledger cannot be written.
+    pub fn release_power(&mut self) -> Result<(), ClockError> {
+        let Some(owed) = self.entry.power_limit else {
+            return Ok(());
+        };
+        power_limit::put_back(&mut self.device.get(), &self.gpu, owed)?;
+        self.limited = None;
+        self.progress.power_limit_w.store(0, Relaxed);
+        self.record(Entry { power_limit: None, ..self.entry.clone() })
+    }
+
     /// The GPU's energy counter in joules, if it has one.
     #[must_use]
     pub fn energy_j(&self) -> Option<f64> {
@@ -139,16 +197,17 @@ impl Clocks {
             .map(|millijoules| millijoules as f64 / 1e3)
     }
 
-    /// Undoes everything that is locked.
+    /// Undoes everything that is locked or limited.
     ///
     /// # Errors
     /// If the driver refuses; the ledger then still names what is owed.
     pub fn restore(&mut self) -> Result<(), RestoreError> {
         restore::restore(&mut self.device.get(), &self.gpu, &self.entry, &self.ledger)?;
-        self.entry = Entry { sm: false, memory: false, ..self.entry.clone() };
-        self.locked = None;
+        self.entry = Entry { sm: false, memory: false, power_limit: None, ..self.entry.clone() };
+        (self.locked, self.limited) = (None, None);
         self.progress.locked_mhz.store(0, Relaxed);
         self.progress.memory_locked_mhz.store(0, Relaxed);
+        self.progress.power_limit_w.store(0, Relaxed);
         Ok(())
     }
 

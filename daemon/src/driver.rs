@@ -13,6 +13,7 @@ use pfo_protocol::{GpuName, NameError};
 use tokio::sync::Notify;
 
 use crate::gpu::GpuFacts;
+use crate::power_limit::{LimitRange, Milliwatts};
 use crate::reading::Reader;
 use crate::sys::{self, KeptDevice};
 
@@ -132,6 +133,12 @@ impl Gpu {
             model: device.name().map_err(failed("reading its model"))?,
             sm_clocks: sm_clocks.into_iter().map(Mhz).collect(),
             memory_clock: memory_clock.map(Mhz),
+            power_limits: device.power_management_limit_constraints().ok().map(|board| {
+                LimitRange {
+                    lowest: Milliwatts(board.min_limit),
+                    highest: Milliwatts(board.max_limit),
+                }
+            }),
         };
         let (nvml, lost) = (Arc::clone(nvml), Arc::clone(lost));
         Ok(Self { facts: Arc::new(facts), reader: Reader::default(), nvml, lost })

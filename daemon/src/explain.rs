@@ -40,6 +40,7 @@ fn on_the_wire(terms: &Terms) -> LeaseTerms {
     LeaseTerms {
         min_mhz: terms.min_mhz.get(),
         max_mhz: terms.max_mhz.get(),
+        min_power_limit_w: terms.min_power_limit_w.get(),
         changes_per_second: terms.changes_per_second.get(),
         restore_to_mhz: match terms.restore_to_mhz {
             BaseClock::Reset => None,

@@ -9,7 +9,8 @@ use pfo_protocol::{Instruction, PlanStatus, Unit};
 
 use crate::gpu::GpuFacts;
 use crate::grant::Grant;
-use crate::policy::Place;
+use crate::misfit::Misfit;
+use crate::power_limit::Milliwatts;
 
 /// One instruction of a stage and its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,17 @@ pub enum StageClocks {
     Uniform(Mhz),
 }
 
+/// What a plan sets.
+#[derive(Debug)]
+enum Setting {
+    /// A clock for each instruction of each stage.
+    Clocks { stages: Vec<StageSequence>, num_microbatches: u32 },
+    /// One clock for everything.
+    Uniform(Mhz),
+    /// A power limit for each stage, and no clock.
+    PowerLimits(Vec<Milliwatts>),
+}
+
 /// A plan that a job runs or may run.
 #[derive(Debug)]
 pub struct JobPlan {
@@ -40,104 +52,9 @@ pub struct JobPlan {
     /// Where it came from, as the client called it.
     pub label: String,
     predicted: Option<(f64, f64)>,
-    stages: Vec<StageSequence>,
-    num_microbatches: u32,
-    /// One clock for every stage, in the place of sequences.
-    uniform: Option<Mhz>,
+    setting: Setting,
     suspended: AtomicBool,
     suspended_why: ArcSwapOption<String>,
-}
-
-/// The first difference between a plan and what it shall be used for.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
-    /// Another number of stages.
-    #[error("the plan has {plan} stages, the job {job}")]
-    Stages {
-        /// The plan's.
-        plan: usize,
-        /// The job's.
-        job: u32,
-    },
-    /// Another number of microbatches.
-    #[error("the plan has {plan} microbatches, rank {rank} said {job}")]
-    Microbatches {
-        /// The plan's.
-        plan: u32,
-        /// The rank that said otherwise.
-        rank: u32,
-        /// The rank's.
-        job: u32,
-    },
-    /// A stage without instructions.
-    #[error("stage {0} has no instruction in the plan")]
-    Empty(usize),
-    /// Another number of instructions.
-    #[error("stage {stage} has {ours} instructions in the plan, {theirs} in the frontier")]
-    Instructions {
-        /// The stage.
-        stage: u32,
-        /// The plan's.
-        ours: usize,
-        /// The frontier's.
-        theirs: usize,
-    },
-    /// Another instruction than the rank ran in its last whole step.
-    #[error(
-        "instruction {position} of stage {stage} is {planned} in the plan, but rank {rank} ran {ran}"
-    )]
-    Order {
-        /// The stage.
-        stage: u32,
-        /// Which instruction, from 0.
-        position: usize,
-        /// The plan's.
-        planned: String,
-        /// The rank.
-        rank: u32,
-        /// The rank's.
-        ran: String,
-    },
-    /// A frequency that the GPU does not have.
-    #[error(
-        "stage {stage} asks for {mhz} in instruction {position}, which {model} of rank {rank} does \
-         not support; the nearest are {nearest}"
-    )]
-    Frequency {
-        /// The stage.
-        stage: u32,
-        /// Which instruction, from 0.
-        position: usize,
-        /// The frequency.
-        mhz: Mhz,
-        /// The rank.
-        rank: u32,
-        /// Its GPU's model.
-        model: String,
-        /// What the GPU has instead.
-        nearest: String,
-    },
-    /// A frequency outside the administrator's bounds.
-    #[error(
-        "stage {stage} asks for {mhz} in instruction {position}, but the administrator allows \
-         rank {rank} {min} to {max} ({place})"
-    )]
-    Bounds {
-        /// The stage.
-        stage: u32,
-        /// Which instruction, from 0.
-        position: usize,
-        /// The frequency.
-        mhz: Mhz,
-        /// The rank.
-        rank: u32,
-        /// The lowest allowed.
-        min: Mhz,
-        /// The highest allowed.
-        max: Mhz,
-        /// What says so.
-        place: Place,
-    },
 }
 
 /// What a rank tells about the plans that fit it.
@@ -169,6 +86,7 @@ impl JobPlan {
             predicted_time_s: plan.predicted.map(|p| p.iteration_time_s),
             predicted_energy_j: plan.predicted.map(|p| p.iteration_energy_j),
             suspended: None,
+            power_limits_w: Vec::new(),
         };
         let stages = plan.stages.iter().map(sequence).collect();
         Self::restored(status, plan.num_microbatches, stages)
@@ -177,25 +95,23 @@ impl JobPlan {
     /// A plan that was one for ranks already, as far as it told others.
     ///
     /// # Errors
-    /// If a stage is empty.
+    /// If a stage has neither instructions nor a power limit.
     pub fn restored(
         status: PlanStatus,
         num_microbatches: u32,
         stages: Vec<StageSequence>,
     ) -> Result<Self, Misfit> {
-        if let Some(stage) = stages.iter().position(|planned| planned.is_empty()) {
-            return Err(Misfit::Empty(stage));
-        }
-        let plan = Self {
-            number: status.number,
-            label: status.label,
-            predicted: status.predicted_time_s.zip(status.predicted_energy_j),
-            stages,
-            num_microbatches,
-            uniform: None,
-            suspended: AtomicBool::new(false),
-            suspended_why: ArcSwapOption::empty(),
+        let setting = if status.power_limits_w.is_empty() {
+            if let Some(stage) = stages.iter().position(|planned| planned.is_empty()) {
+                return Err(Misfit::Empty(stage));
+            }
+            Setting::Clocks { stages, num_microbatches }
+        } else {
+            let limits = status.power_limits_w.iter().copied().map(Milliwatts::of_watts);
+            Setting::PowerLimits(limits.collect())
         };
+        let mut plan = Self::unsuspended(status.number, status.label, setting);
+        plan.predicted = status.predicted_time_s.zip(status.predicted_energy_j);
         if let Some(why) = status.suspended {
             plan.suspend(|| why);
         }
@@ -205,22 +121,24 @@ impl JobPlan {
     /// One clock for whatever any stage runs.
     #[must_use]
     pub fn uniform(number: u32, mhz: Mhz) -> Self {
-        Self {
-            number,
-            label: format!("all at {mhz}"),
-            predicted: None,
-            stages: Vec::new(),
-            num_microbatches: 0,
-            uniform: Some(mhz),
-            suspended: AtomicBool::new(false),
-            suspended_why: ArcSwapOption::empty(),
-        }
+        Self::unsuspended(number, format!("all at {mhz}"), Setting::Uniform(mhz))
+    }
+
+    /// Default clocks under a power limit for each stage.
+    #[must_use]
+    pub fn power_limits(number: u32, label: String, limits: Vec<Milliwatts>) -> Self {
+        Self::unsuspended(number, label, Setting::PowerLimits(limits))
+    }
+
+    fn unsuspended(number: u32, label: String, setting: Setting) -> Self {
+        let (suspended, suspended_why) = (AtomicBool::new(false), ArcSwapOption::empty());
+        Self { number, label, predicted: None, setting, suspended, suspended_why }
     }
 
     /// Whether it has one clock for everything.
     #[must_use]
     pub fn is_uniform(&self) -> bool {
-        self.uniform.is_some()
+        matches!(self.setting, Setting::Uniform(_))
     }
 
     /// Checks the plan against a job's stages.
@@ -228,10 +146,12 @@ impl JobPlan {
     /// # Errors
     /// The difference.
     pub fn check_stages(&self, job: u32) -> Result<(), Misfit> {
-        match self.stages.len() {
-            plan if plan == job as usize || self.is_uniform() => Ok(()),
-            plan => Err(Misfit::Stages { plan, job }),
-        }
+        let plan = match &self.setting {
+            Setting::Clocks { stages, .. } => stages.len(),
+            Setting::PowerLimits(limits) => limits.len(),
+            Setting::Uniform(_) => return Ok(()),
+        };
+        if plan == job as usize { Ok(()) } else { Err(Misfit::Stages { plan, job }) }
     }
 
     /// Checks the plan against one rank.
@@ -240,13 +160,13 @@ impl JobPlan {
     /// The first difference.
     pub fn check_rank(&self, shape: &RankShape) -> Result<(), Misfit> {
         let &RankShape { rank, stage, .. } = shape;
-        let StageClocks::Planned(planned) = self.stage(stage) else {
-            return self.check_clocks(shape);
+        let Some(StageClocks::Planned(planned)) = self.stage(stage) else {
+            return self.check_granted(shape);
         };
         if let Some(job) = shape.num_microbatches
-            && job != self.num_microbatches
+            && job != self.num_microbatches()
         {
-            return Err(Misfit::Microbatches { plan: self.num_microbatches, rank, job });
+            return Err(Misfit::Microbatches { plan: self.num_microbatches(), rank, job });
         }
         if let Some(ran) = &shape.ran {
             let in_words = |unit: Option<Unit>| unit.map_or("nothing".into(), |u| u.to_string());
@@ -259,18 +179,21 @@ impl JobPlan {
                 }
             }
         }
-        self.check_clocks(shape)
+        self.check_granted(shape)
     }
 
-    /// Checks the plan's clocks against those that one rank may have.
+    /// Checks the plan's clocks and power limit against those that one rank may have.
     ///
     /// # Errors
     /// The first one that it may not.
-    pub fn check_clocks(&self, shape: &RankShape) -> Result<(), Misfit> {
+    pub fn check_granted(&self, shape: &RankShape) -> Result<(), Misfit> {
         let &RankShape { rank, stage, .. } = shape;
         let clocks = match self.stage(stage) {
-            StageClocks::Planned(planned) => planned.iter().map(|planned| planned.mhz).collect(),
-            StageClocks::Uniform(mhz) => vec![mhz],
+            Some(StageClocks::Planned(planned)) => {
+                planned.iter().map(|planned| planned.mhz).collect()
+            }
+            Some(StageClocks::Uniform(mhz)) => vec![mhz],
+            None => Vec::new(),
         };
         let (min, max) = shape.grant.terms.bounds();
         for (position, mhz) in clocks.into_iter().enumerate() {
@@ -285,13 +208,16 @@ impl JobPlan {
                 return Err(Misfit::Frequency { stage, position, mhz, rank, model, nearest });
             }
         }
-        Ok(())
+        self.power_limit(stage).map_or(Ok(()), |limit| check_limit(limit, shape))
     }
 
-    /// What every stage runs; nothing where all have one clock.
+    /// What every stage runs; nothing where no instruction has a clock of its own.
     #[must_use]
     pub fn stages(&self) -> &[StageSequence] {
-        &self.stages
+        match &self.setting {
+            Setting::Clocks { stages, .. } => stages,
+            Setting::Uniform(_) | Setting::PowerLimits(_) => &[],
+        }
     }
 
     /// Gives the instructions of a plan the clocks that they have here.
@@ -300,7 +226,7 @@ impl JobPlan {
     /// If the plan has other instructions.
     pub fn put_clocks_into(&self, plan: &mut Plan) -> Result<(), Misfit> {
         self.check_stages(plan.stages.len() as u32)?;
-        for ((stage, own), other) in (0..).zip(&self.stages).zip(&mut plan.stages) {
+        for ((stage, own), other) in (0..).zip(self.stages()).zip(&mut plan.stages) {
             let (ours, theirs) = (own.len(), other.instructions.len());
             if ours != theirs {
                 return Err(Misfit::Instructions { stage, ours, theirs });
@@ -315,23 +241,38 @@ impl JobPlan {
     /// How many instructions all stages have.
     #[must_use]
     pub fn instructions(&self) -> usize {
-        self.stages.iter().map(|planned| planned.len()).sum()
+        self.stages().iter().map(|planned| planned.len()).sum()
     }
 
-    /// The microbatches of a step.
+    /// The microbatches of a step; 0 where they do not matter.
     #[must_use]
     pub fn num_microbatches(&self) -> u32 {
-        self.num_microbatches
+        match self.setting {
+            Setting::Clocks { num_microbatches, .. } => num_microbatches,
+            Setting::Uniform(_) | Setting::PowerLimits(_) => 0,
+        }
     }
 
-    /// What a stage runs. Stages that the plan does not have are refused by
+    /// The clocks of a stage; none is default clocks. Stages that the plan does not have are refused by
     /// [`check_stages`](Self::check_stages).
     #[must_use]
-    pub fn stage(&self, stage: u32) -> StageClocks {
-        self.uniform.map_or_else(
-            || StageClocks::Planned(Arc::clone(&self.stages[stage as usize])),
-            StageClocks::Uniform,
-        )
+    pub fn stage(&self, stage: u32) -> Option<StageClocks> {
+        match &self.setting {
+            Setting::Clocks { stages, .. } => {
+                Some(StageClocks::Planned(Arc::clone(&stages[stage as usize])))
+            }
+            Setting::Uniform(mhz) => Some(StageClocks::Uniform(*mhz)),
+            Setting::PowerLimits(_) => None,
+        }
+    }
+
+    /// The power limit of a stage, if it has one.
+    #[must_use]
+    pub fn power_limit(&self, stage: u32) -> Option<Milliwatts> {
+        match &self.setting {
+            Setting::PowerLimits(limits) => limits.get(stage as usize).copied(),
+            Setting::Clocks { .. } | Setting::Uniform(_) => None,
+        }
     }
 
     /// Stops the use of the plan on all ranks from their next step on. The first reason stays.
@@ -356,8 +297,29 @@ impl JobPlan {
             predicted_time_s: self.predicted.map(|(time_s, _)| time_s),
             predicted_energy_j: self.predicted.map(|(_, energy_j)| energy_j),
             suspended: self.suspended_why.load().as_deref().cloned(),
+            power_limits_w: match &self.setting {
+                Setting::PowerLimits(limits) => limits.iter().map(|limit| limit.watts()).collect(),
+                Setting::Clocks { .. } | Setting::Uniform(_) => Vec::new(),
+            },
         }
     }
+}
+
+fn check_limit(limit: Milliwatts, shape: &RankShape) -> Result<(), Misfit> {
+    let &RankShape { rank, stage, ref grant, ref gpu, .. } = shape;
+    let Some(board) = gpu.power_limits else {
+        return Err(Misfit::NoPowerLimit { rank, model: gpu.model.clone() });
+    };
+    let min = grant.terms.min_power_limit();
+    if limit < min {
+        let place = grant.place.clone();
+        return Err(Misfit::PowerBound { stage, limit, rank, min, place });
+    }
+    if !(board.lowest..=board.highest).contains(&limit) {
+        let model = gpu.model.clone();
+        return Err(Misfit::PowerLimit { stage, limit, rank, model, board });
+    }
+    Ok(())
 }
 
 fn sequence(stage: &StagePlan) -> StageSequence {
@@ -457,6 +419,44 @@ mod tests {
         let grant = Arc::new(grant::example("max_mhz = 899"));
         let error = JobPlan::uniform(1, Mhz(900)).check_rank(&RankShape { grant, ..ran });
         assert!(matches!(error, Err(Misfit::Bounds { .. })), "{error:?}");
+    }
+
+    #[test]
+    fn power_limits_fit_whatever_runs_if_the_gpu_takes_them_and_the_rank_may_have_them() {
+        let plan = |watts: [u32; 2]| {
+            let limits = watts.map(Milliwatts::of_watts).into();
+            JobPlan::power_limits(1, "z".into(), limits)
+        };
+        let misfit = |watts, shape: &RankShape| {
+            plan([400, watts]).check_rank(shape).map_err(|misfit| misfit.to_string())
+        };
+        assert_eq!(plan([100, 400]).check_stages(2), Ok(()));
+        assert_eq!(plan([100, 400]).check_stages(4), Err(Misfit::Stages { plan: 2, job: 4 }));
+        let bounded =
+            RankShape { grant: Arc::new(grant::example("min_power_limit_w = 200")), ..shape(1) };
+        let ran = RankShape { ran: Some(Arc::new(vec![F0])), ..bounded };
+        assert_eq!(misfit(200, &ran), Ok(()));
+        assert_eq!(
+            misfit(199, &ran).unwrap_err(),
+            "stage 1 is to have a power limit of 199 W, but the administrator allows rank 7 none \
+             below 200 W ([lease], as no rule matches)"
+        );
+        assert_eq!(
+            misfit(401, &ran).unwrap_err(),
+            "stage 1 is to have a power limit of 401 W, but A100 of rank 7 takes 100 W to 400 W"
+        );
+        let without = GpuFacts { power_limits: None, ..gpu::example() };
+        let without = RankShape { gpu: Arc::new(without), ..ran };
+        assert_eq!(misfit(200, &without).unwrap_err(), "A100 of rank 7 takes no power limit");
+    }
+
+    #[test]
+    fn power_limits_are_the_same_after_they_were_told_others() {
+        let limits = [250, 200].map(Milliwatts::of_watts);
+        let plan = JobPlan::power_limits(3, "z".into(), limits.into());
+        let again = JobPlan::restored(plan.status(), 0, Vec::new()).unwrap();
+        assert_eq!(again.status(), plan.status());
+        assert_eq!((again.power_limit(1), again.stage(1)), (Some(limits[1]), None));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use pfo_planner::Mhz;
 use pfo_protocol::{GpuListing, GpuName, GpuUuid, PciBusId};
 
+use crate::power_limit::LimitRange;
+
 /// The identity and the clocks of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuFacts {
@@ -18,6 +20,8 @@ pub struct GpuFacts {
     pub sm_clocks: Vec<Mhz>,
     /// Its highest memory clock.
     pub memory_clock: Option<Mhz>,
+    /// The power limits that it takes; none if it takes none.
+    pub power_limits: Option<LimitRange>,
 }
 
 impl GpuFacts {
@@ -56,6 +60,9 @@ impl GpuFacts {
 }
 
 #[cfg(test)]
+use crate::power_limit::Milliwatts;
+
+#[cfg(test)]
 pub(crate) fn example() -> GpuFacts {
     GpuFacts {
         index: 0,
@@ -64,6 +71,10 @@ pub(crate) fn example() -> GpuFacts {
         model: "A100".into(),
         sm_clocks: [210, 900, 1200, 1410].map(Mhz).into(),
         memory_clock: Some(Mhz(1215)),
+        power_limits: Some(LimitRange {
+            lowest: Milliwatts::of_watts(100),
+            highest: Milliwatts::of_watts(400),
+        }),
     }
 }
 

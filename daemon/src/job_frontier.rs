@@ -7,8 +7,9 @@ use pfo_planner::{
 };
 use pfo_protocol::{FrontierStatus, Refusal, RefusalCode};
 
-use crate::fit::{JobPlan, Misfit};
+use crate::fit::JobPlan;
 use crate::job::{Job, Members, does_not_fit};
+use crate::misfit::Misfit;
 use crate::stage_times::StageTimes;
 use crate::straggler::SlowStages;
 

@@ -7,9 +7,10 @@ use pfo_planner::{Mhz, Straggler};
 use pfo_protocol::{Instruction, JobName, PlanStatus, Unit};
 use serde::{Deserialize, Serialize};
 
-use crate::fit::{JobPlan, Misfit, Planned};
+use crate::fit::{JobPlan, Planned};
 use crate::job::{Job, JobKey};
 use crate::lease::Session;
+use crate::misfit::Misfit;
 use crate::monotonic::now_ns;
 use crate::straggler::{Answered, SlowStages};
 use crate::swap::Swap;

@@ -1,4 +1,4 @@
-//! What pfo has locked, on disk *before* it is locked: NVML cannot tell, and the daemon may die at
+//! What pfo has locked or limited, on disk *before* it is locked: NVML cannot tell, and the daemon may die at
 //! any instant. It must not call the driver.
 //!
 //! The file is only ever replaced as a whole. Locks vanish at a reboot, and so do entries of another boot. As long as one daemon
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base_clock::BaseClock;
 use crate::boot::boot_id;
+use crate::power_limit::OwedLimit;
 use crate::replace::replace;
 
 const FORMAT: &str = "pfo-ledger/1";
@@ -63,6 +64,9 @@ pub struct Entry {
     /// What the SM clock is to be left at.
     #[serde(default, skip_serializing_if = "BaseClock::is_reset")]
     pub restore_to_mhz: BaseClock,
+    /// The power limit is or may be set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_limit: Option<OwedLimit>,
     /// The job.
     pub job: JobName,
     /// The user.
@@ -71,6 +75,12 @@ pub struct Entry {
     pub pid: u32,
     /// The session.
     pub session: u64,
+}
+
+impl Entry {
+    fn owes(&self) -> bool {
+        self.sm || self.memory || self.power_limit.is_some()
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -135,7 +145,7 @@ impl Ledger {
     pub fn record(&self, entry: Entry) -> Result<(), LedgerError> {
         self.change(|entries| {
             entries.retain(|other| other.gpu_uuid != entry.gpu_uuid);
-            if entry.sm || entry.memory {
+            if entry.owes() {
                 entries.push(entry);
             }
         })
@@ -218,6 +228,7 @@ pub fn parse(bytes: &[u8], boot_id: &str) -> Result<Vec<Entry>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::power_limit::Milliwatts;
 
     fn entry(gpu: &str) -> Entry {
         Entry {
@@ -225,6 +236,7 @@ mod tests {
             sm: true,
             memory: false,
             restore_to_mhz: BaseClock::Reset,
+            power_limit: None,
             job: "j".parse().unwrap(),
             uid: 1,
             pid: 2,
@@ -259,6 +271,23 @@ mod tests {
         ledger.record(entry("GPU-a")).unwrap();
         ledger.record(Entry { sm: false, ..entry("GPU-a") }).unwrap();
         assert!(ledger.entries().is_empty());
+    }
+
+    #[test]
+    fn a_power_limit_alone_is_an_entry_and_a_ledger_from_before_there_were_any_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger.json");
+        let ledger = Ledger::open(&path).unwrap();
+        let owed = OwedLimit::for_limit(Milliwatts(200_000), Milliwatts(300_000), None);
+        let limited = Entry { sm: false, power_limit: Some(owed), ..entry("GPU-a") };
+        ledger.record(limited.clone()).unwrap();
+        drop(ledger);
+        let ledger = Ledger::open(&path).unwrap();
+        assert_eq!(ledger.entries(), [limited]);
+        ledger.record(entry("GPU-a")).unwrap();
+        assert!(!fs::read_to_string(&path).unwrap().contains("power"));
+        drop(ledger);
+        assert_eq!(Ledger::open(&path).unwrap().entries(), [entry("GPU-a")]);
     }
 
     #[test]

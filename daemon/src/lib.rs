@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod accounts;
+pub mod allowed_limits;
 pub mod authorize;
 pub mod base_clock;
 pub mod boot;
@@ -43,6 +44,7 @@ pub mod log;
 pub mod log_limit;
 pub mod look_while_leased;
 pub mod measure;
+pub mod misfit;
 pub mod monotonic;
 pub mod node;
 pub mod notify;
@@ -51,6 +53,7 @@ pub mod p2p;
 pub mod pace;
 pub mod peer;
 pub mod policy;
+pub mod power_limit;
 pub mod process;
 pub mod profile_store;
 pub mod progress;

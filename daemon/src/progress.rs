@@ -30,6 +30,8 @@ pub struct Progress {
     pub locked_mhz: AtomicU32,
     /// The memory clock that is locked, in MHz, 0 if none is.
     pub memory_locked_mhz: AtomicU32,
+    /// The power limit that is set, in watts, 0 if none is.
+    pub power_limit_w: AtomicU32,
     /// Steps whose instructions did not follow the plan.
     pub mismatched_steps: AtomicU64,
     /// Events that never arrived.

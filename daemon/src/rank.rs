@@ -22,6 +22,7 @@ use crate::measure::Measured;
 use crate::monotonic::{computed_ns, now_ns};
 use crate::own_times::OwnTimes;
 use crate::pace::{Pace, Room};
+use crate::power_limit::Milliwatts;
 use crate::progress::Progress;
 use crate::record::ring::Observed;
 use crate::slice::Slice;
@@ -84,6 +85,10 @@ pub struct Rank {
     swap: u64,
     joined_in: Option<Arc<Swap>>,
     refused: Option<Wish>,
+    /// The power limit that the GPU should have.
+    power_limit: Option<Milliwatts>,
+    /// What was not set, and is not asked for again until something else is wished for.
+    refused_limit: Option<Option<Milliwatts>>,
     begun: StepsBegun,
     mismatch: Option<Mismatch>,
     mismatched_in_a_row: u32,
@@ -122,6 +127,8 @@ impl Rank {
             swap: 0,
             joined_in,
             refused: None,
+            power_limit: None,
+            refused_limit: None,
             begun: StepsBegun::default(),
             mismatch: None,
             mismatched_in_a_row: 0,
@@ -175,7 +182,7 @@ impl Rank {
                 Ok(None) => return End::Goodbye,
                 Err(error) => return End::Closed(ClosingReason::Malformed, error.to_string()),
             };
-            if let Err(error) = self.set_clock() {
+            if let Err(error) = self.set_clock().and_then(|()| self.set_power_limit()) {
                 return End::Closed(ClosingReason::GpuLost, error.to_string());
             }
             self.account();
@@ -307,14 +314,16 @@ impl Rank {
             self.swap = swap.number;
             self.plan.clone_from(&swap.plan);
             self.mismatched_in_a_row = 0;
-            self.cursor.follow(self.plan.as_ref().map(|plan| plan.stage(self.stage)));
+            self.cursor.follow(self.plan.as_ref().and_then(|plan| plan.stage(self.stage)));
             let plan_number = self.plan.as_ref().map_or(0, |plan| plan.number);
             self.session.progress.plan.store(plan_number, Relaxed);
             self.session.progress.swap.store(swap.number, Relaxed);
         }
-        if self.plan.as_ref().is_some_and(|plan| plan.is_suspended()) {
+        let in_force = self.plan.as_ref().filter(|plan| !plan.is_suspended());
+        if in_force.is_none() {
             self.cursor.follow(None);
         }
+        self.power_limit = in_force.and_then(|plan| plan.power_limit(self.stage));
     }
 
     fn take_up_times(&mut self) {
@@ -351,6 +360,39 @@ impl Rank {
                 self.put_up_with(wish, &error);
                 Ok(())
             }
+        }
+    }
+
+    /// Asks the driver for the newest power limit, if it is another one.
+    ///
+    /// Fails only if the GPU is gone. A plan whose limit is not set is suspended.
+    fn set_power_limit(&mut self) -> Result<(), ClockError> {
+        let wish = self.power_limit;
+        if self.clocks.has_power_limit(wish) || self.refused_limit == Some(wish) {
+            return Ok(());
+        }
+        let result = match wish {
+            Some(limit) => self.clocks.limit_power(limit),
+            None => self.clocks.release_power(),
+        };
+        self.refused_limit = result.is_err().then_some(wish);
+        match result {
+            Err(ClockError::Driver(error)) if error.is_gpu_lost() => Err(error.into()),
+            Err(error) => {
+                self.put_up_with_limit(&error);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn put_up_with_limit(&self, error: &ClockError) {
+        let holder = &self.session.holder;
+        let why = format!("the power limit of rank {} was not set: {error}", holder.rank);
+        tracing::warn!(job = %holder.job, rank = holder.rank, "{why}");
+        if let Some(plan) = self.plan.as_ref().filter(|_| self.power_limit.is_some()) {
+            plan.suspend(|| why);
         }
     }
 

@@ -12,6 +12,7 @@ use nvml_wrapper::enum_wrappers::device::Clock;
 use pfo_planner::Mhz;
 
 use crate::driver::{DriverError, Gpu};
+use crate::power_limit::Milliwatts;
 
 /// A sick GPU can keep a call for minutes; a healthy one answers in milliseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -23,6 +24,8 @@ pub struct Reading {
     pub sm_clock: Option<Mhz>,
     /// The power, in watts.
     pub power_w: Option<f64>,
+    /// The power limit in force, whoever set it.
+    pub power_limit: Option<Milliwatts>,
     /// Whether MIG splits the GPU.
     pub mig: bool,
     /// What keeps the clock lower than it was asked to be.
@@ -84,6 +87,7 @@ fn ask(gpu: &Gpu) -> Result<Reading, DriverError> {
     Ok(Reading {
         sm_clock: device.clock_info(Clock::SM).ok().map(Mhz),
         power_w: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
+        power_limit: device.power_management_limit().ok().map(Milliwatts),
         mig: gpu.is_split_by_mig()?,
         held_back: device.current_throttle_reasons().ok().and_then(held_back),
     })

@@ -8,6 +8,7 @@ use pfo_protocol::{
     GpuName, JobSelector, Refusal, RefusalCode, Request, ResetOutcome, Response, Swapped, User,
 };
 
+use crate::allowed_limits::allowed_limits;
 use crate::authorize::{Action, Authority};
 use crate::driver::Gpu;
 use crate::explain::explain;
@@ -123,6 +124,9 @@ fn try_decide(node: &Arc<Node>, peer: &Peer, request: Request) -> Result<Decisio
         }
         Request::SmClocks(gpu) => {
             p2p::requests::sm_clocks(node, authority, peer, &gpu).map(Decision::Answer)
+        }
+        Request::PowerLimits(gpu) => {
+            allowed_limits(node, authority, peer, &gpu).map(Decision::Answer)
         }
         Request::P2pPowers => {
             authority.authorize(peer, Action::Status)?;

@@ -1,4 +1,4 @@
-//! Undoing locks: at the end of a lease, and after a predecessor that could not.
+//! Undoing locks and power limits: at the end of a lease, and after a predecessor that could not.
 //!
 //! Only what the ledger names is touched. A GPU that cannot be restored keeps its entry.
 
@@ -9,6 +9,7 @@ use nvml_wrapper::error::NvmlError;
 use crate::base_clock::BaseClock;
 use crate::driver::{Driver, DriverError, Gpu};
 use crate::ledger::{Entry, Ledger, LedgerError};
+use crate::power_limit;
 
 /// Why a GPU's clocks are still locked, or not known to be free.
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +25,7 @@ pub enum RestoreError {
     Absent(String),
 }
 
-/// Undoes what `entry` says is locked, then takes it out of the ledger.
+/// Undoes what `entry` says is locked or limited, then takes it out of the ledger.
 ///
 /// # Errors
 /// If the driver refuses; the entry then stays.
@@ -34,11 +35,14 @@ pub fn restore(
     entry: &Entry,
     ledger: &Ledger,
 ) -> Result<(), RestoreError> {
-    // Both are tried even if one fails: half a restore is better than none.
+    // All are tried even if one fails: half a restore is better than none.
     let sm = if entry.sm { restore_sm(device, gpu, entry.restore_to_mhz) } else { Ok(()) };
     let memory = if entry.memory { reset_memory(device, gpu) } else { Ok(()) };
+    let power_limit =
+        entry.power_limit.map_or(Ok(()), |owed| power_limit::put_back(device, gpu, owed));
     sm?;
     memory?;
+    power_limit?;
     Ok(ledger.clear(&entry.gpu_uuid)?)
 }
 

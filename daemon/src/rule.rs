@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::base_clock::BaseClock;
 use crate::gpu::GpuFacts;
-use crate::terms::{ChangeRate, ClockBound, IdleLimit, SessionCount, Terms};
+use crate::terms::{ChangeRate, ClockBound, IdleLimit, PowerBound, SessionCount, Terms};
 
 const IN_EITHER_CASE: MatchOptions = MatchOptions {
     case_sensitive: false,
@@ -33,6 +33,7 @@ pub struct Rule {
     pub allow: Option<bool>,
     min_mhz: Option<ClockBound>,
     max_mhz: Option<ClockBound>,
+    min_power_limit_w: Option<PowerBound>,
     changes_per_second: Option<ChangeRate>,
     restore_to_mhz: Option<BaseClock>,
     sessions_per_user: Option<SessionCount>,
@@ -49,6 +50,7 @@ impl Rule {
         let terms = Terms {
             min_mhz: self.min_mhz.unwrap_or(lease.min_mhz),
             max_mhz: self.max_mhz.unwrap_or(lease.max_mhz),
+            min_power_limit_w: self.min_power_limit_w.unwrap_or(lease.min_power_limit_w),
             changes_per_second: self.changes_per_second.unwrap_or(lease.changes_per_second),
             restore_to_mhz: self.restore_to_mhz.unwrap_or(lease.restore_to_mhz),
             sessions_per_user: self.sessions_per_user.unwrap_or(lease.sessions_per_user),

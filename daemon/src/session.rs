@@ -231,6 +231,7 @@ impl Opening {
             sm: false,
             memory: false,
             restore_to_mhz: session.grant.load().terms.restore_to_mhz,
+            power_limit: None,
             job: hello.job.clone(),
             uid: session.holder.uid,
             pid: session.holder.pid,

@@ -59,7 +59,7 @@ pub fn status(node: &Node, only_of: Option<u32>) -> Status {
 fn gpu_status(node: &Node, gpu: &Arc<Gpu>) -> GpuStatus {
     let session = node.leases.holder(&gpu.uuid);
     let progress = session.as_ref().map(|session| &session.progress);
-    let locked = |mhz: u32| (mhz > 0).then_some(mhz);
+    let some = |set: u32| (set > 0).then_some(set);
     let (reading, failed) = match gpu.reader.read(gpu) {
         Ok(reading) => (reading, None),
         Err(error) => (Reading::default(), Some(error.to_string())),
@@ -76,10 +76,11 @@ fn gpu_status(node: &Node, gpu: &Arc<Gpu>) -> GpuStatus {
         pci_bus_id: gpu.pci_bus_id.clone(),
         model: gpu.model.clone(),
         mig: reading.mig,
-        requested_mhz: progress.and_then(|p| locked(p.locked_mhz.load(Relaxed))),
+        requested_mhz: progress.and_then(|p| some(p.locked_mhz.load(Relaxed))),
         observed_mhz: reading.sm_clock.map(|mhz| mhz.0),
-        memory_locked_mhz: progress.and_then(|p| locked(p.memory_locked_mhz.load(Relaxed))),
+        memory_locked_mhz: progress.and_then(|p| some(p.memory_locked_mhz.load(Relaxed))),
         power_w: reading.power_w,
+        power_limit_w: progress.and_then(|p| some(p.power_limit_w.load(Relaxed))),
         holder: session.as_ref().map(|session| session.holder.clone()),
         problem: stuck
             .or(failed)

@@ -4,10 +4,13 @@ use pfo_planner::Mhz;
 use serde::Deserialize;
 
 use crate::base_clock::BaseClock;
+use crate::power_limit::Milliwatts;
 use crate::within::Within;
 
 /// A bound of clocks, in MHz.
 pub type ClockBound = Within<0, 10_000>;
+/// A bound of power limits, in watts.
+pub type PowerBound = Within<0, 100_000>;
 /// Clock changes in a second.
 pub type ChangeRate = Within<1, 100_000>;
 /// Sessions of one user.
@@ -23,6 +26,8 @@ pub struct Terms {
     pub min_mhz: ClockBound,
     /// The highest SM clock that may be locked, in MHz.
     pub max_mhz: ClockBound,
+    /// The lowest power limit that may be set, in watts.
+    pub min_power_limit_w: PowerBound,
     /// Clock changes that may be asked of the driver in a second.
     pub changes_per_second: ChangeRate,
     /// What the SM clock is left at.
@@ -40,6 +45,7 @@ impl Default for Terms {
         Self {
             min_mhz: ClockBound::of::<0>(),
             max_mhz: ClockBound::of::<10_000>(),
+            min_power_limit_w: PowerBound::of::<0>(),
             changes_per_second: ChangeRate::of::<1000>(),
             restore_to_mhz: BaseClock::Reset,
             sessions_per_user: SessionCount::of::<64>(),
@@ -54,6 +60,12 @@ impl Terms {
     #[must_use]
     pub fn bounds(&self) -> (Mhz, Mhz) {
         (Mhz(self.min_mhz.get()), Mhz(self.max_mhz.get()))
+    }
+
+    /// The lowest power limit that may be set.
+    #[must_use]
+    pub fn min_power_limit(&self) -> Milliwatts {
+        Milliwatts::of_watts(self.min_power_limit_w.get())
     }
 
     /// Says whether the keys fit together.

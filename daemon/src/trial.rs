@@ -134,6 +134,10 @@ fn begin(
                 members.plans_made += 1;
                 Some(Arc::new(JobPlan::uniform(members.plans_made, Mhz(mhz))))
             }
+            TrialRun::PowerLimits { label, limits_w } => {
+                check_label(&label)?;
+                Some(job.fit_power_limits(&mut members, label, &limits_w)?)
+            }
             _ => return Err(unknown_run()),
         };
         let swap = job.swap_while_held(&mut members, plan, 0)?;

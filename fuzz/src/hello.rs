@@ -22,6 +22,7 @@ fn gpu() -> GpuFacts {
         model: "A100".into(),
         sm_clocks: [210, 900, 1200, 1410].map(Mhz).into(),
         memory_clock: Some(Mhz(1215)),
+        power_limits: None,
     }
 }
 

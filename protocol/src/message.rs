@@ -247,6 +247,28 @@ mod tests {
             1,                                              // samples
         ]);
         let job = JobSelector { job: "j".parse().unwrap(), uid: None };
+        let run = TrialRun::PowerLimits { label: "z".into(), limits_w: vec![200, 250] };
+        let trial = Request::Trial { job, run, length, samples: false };
+        #[rustfmt::skip]
+        assert_eq!(ClientMessage::Request(trial).to_frame().unwrap(), [
+            52, 0, 0, 0,  1, 0,  4, 0,
+            12, 0, 0, 0,                                    // trial
+            1, 0, 0, 0, 0, 0, 0, 0, b'j',                   // job
+            0,                                              // no uid
+            3, 0, 0, 0,                                     // power limits
+            1, 0, 0, 0, 0, 0, 0, 0, b'z',                   // label
+            2, 0, 0, 0, 0, 0, 0, 0, 200, 0, 0, 0, 250, 0, 0, 0,
+            1, 0, 0, 0, 20, 0, 0, 0,                        // settling steps, steps
+            0,                                              // no samples
+        ]);
+        let range = Response::PowerLimits { lowest_w: 100, highest_w: 300 };
+        #[rustfmt::skip]
+        assert_eq!(DaemonMessage::Response(range).to_frame().unwrap(), [
+            12, 0, 0, 0,  1, 0,  132, 0,
+            22, 0, 0, 0,                                    // power limits
+            100, 0, 0, 0, 44, 1, 0, 0,                      // watts: lowest, highest
+        ]);
+        let job = JobSelector { job: "j".parse().unwrap(), uid: None };
         let stop = Request::SweepControl { job, control: SweepControl::Stop };
         #[rustfmt::skip]
         assert_eq!(ClientMessage::Request(stop).to_frame().unwrap(), [

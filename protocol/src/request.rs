@@ -117,8 +117,8 @@ pub enum Request {
     TrialsEnd {
         /// The job.
         job: JobSelector,
-        /// Go on with what the last trial ran, which must be a plan or default clocks. Otherwise the job
-        /// changes to default clocks.
+        /// Go on with what the last trial ran, which must be a plan, power limits or default clocks. Otherwise
+        /// the job changes to default clocks.
         keep: bool,
     },
     /// Whether the daemon is to answer stragglers that it finds itself.
@@ -168,6 +168,8 @@ pub enum Request {
     },
     /// Hand out the next instructions that the last trial of this connection kept, each once.
     TrialSamples(JobSelector),
+    /// Between which power limits of a GPU the peer may choose.
+    PowerLimits(GpuName),
 }
 
 /// The leases that are meant.
@@ -255,6 +257,13 @@ pub enum Response {
     },
     /// To [`Request::TrialSamples`], rank by rank; none when all are handed out.
     TrialSamples(Option<SamplePage>),
+    /// To [`Request::PowerLimits`].
+    PowerLimits {
+        /// The lowest, in watts.
+        lowest_w: u32,
+        /// The one that the GPU has without pfo, in watts.
+        highest_w: u32,
+    },
 }
 
 /// A GPU as a list shows it.
@@ -312,6 +321,8 @@ pub struct LeaseTerms {
     pub min_mhz: u32,
     /// The highest SM clock that may be locked, in MHz.
     pub max_mhz: u32,
+    /// The lowest power limit that may be set, in watts.
+    pub min_power_limit_w: u32,
     /// Clock changes that may be asked of the driver in a second.
     pub changes_per_second: u32,
     /// What the SM clock is left at, in MHz; none is what the driver chooses.

@@ -72,6 +72,8 @@ pub struct GpuStatus {
     pub memory_locked_mhz: Option<u32>,
     /// The power that the driver reports, in watts.
     pub power_w: Option<f64>,
+    /// The power limit that pfo set, in watts; none if pfo set none.
+    pub power_limit_w: Option<u32>,
     /// Who holds the lease.
     pub holder: Option<Holder>,
     /// What is wrong with the GPU, if anything.
@@ -146,6 +148,9 @@ pub struct PlanStatus {
     pub predicted_energy_j: Option<f64>,
     /// Why the plan is suspended; the job then runs at default clocks.
     pub suspended: Option<String>,
+    /// The power limit of each stage, in watts, of a plan that has these in the place of clocks.
+    #[serde(default)]
+    pub power_limits_w: Vec<u32>,
 }
 
 /// A frontier as status shows it.

@@ -26,6 +26,13 @@ pub enum TrialRun {
     },
     /// This clock, in MHz, for every instruction of every rank.
     Uniform(u32),
+    /// Clocks as they are without pfo, under these power limits.
+    PowerLimits {
+        /// What to call it in status.
+        label: String,
+        /// Each stage's, in watts.
+        limits_w: Vec<u32>,
+    },
 }
 
 /// How long a trial is.

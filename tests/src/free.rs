@@ -28,8 +28,8 @@ impl Node {
 }
 
 impl Machine {
-    /// Waits until the driver has no lock but `locked` (GPU, MHz), then has NVIDIA's bindings say the
-    /// same.
+    /// Waits until the driver has no lock but `locked` (GPU, MHz), nor a power limit that is not the
+    /// board's default, then has NVIDIA's bindings say the same of locks.
     pub fn assert_locks_are(&self, locked: &[(usize, u32)]) {
         let gpus = 0..self.gpu_count();
         let wanted =
@@ -41,6 +41,11 @@ impl Machine {
         for gpu in gpus.clone().filter(|gpu| wanted[*gpu].is_none()) {
             let what = format!("the memory clock of GPU {gpu} is free");
             wait::until_is(&what, &None, || self.memory_lock(gpu));
+        }
+        for gpu in gpus.clone() {
+            let default = self.gpu(gpu).model().facts().default_power_limit().watts();
+            let what = format!("the power limit of GPU {gpu}");
+            wait::until_is(&what, &default, || self.power_limit_w(gpu));
         }
         let Some(bindings) = Bindings::on(self) else { return };
         let unused = gpus.filter(|gpu| self.processes(*gpu).is_empty());
@@ -65,9 +70,12 @@ pub fn assert_free(machine: &Machine, gpus: std::ops::Range<usize>) {
         let checked = wait::until(|| gpus.clone().try_for_each(attempt));
         checked.unwrap_or_else(|last| panic!("not everything is free: {last}"));
     };
-    all(&|gpu| match (machine.sm_lock(gpu), machine.memory_lock(gpu)) {
-        (None, None) => Ok(()),
-        locks => Err(format!("GPU {gpu} is locked at {locks:?}")),
+    all(&|gpu| {
+        let default_w = machine.gpu(gpu).model().facts().default_power_limit().watts();
+        match (machine.sm_lock(gpu), machine.memory_lock(gpu), machine.power_limit_w(gpu)) {
+            (None, None, limit_w) if limit_w == default_w => Ok(()),
+            left => Err(format!("GPU {gpu} has locks and a power limit of {left:?}")),
+        }
     });
     let Some(bindings) = Bindings::on(machine) else { return };
     all(&|gpu| check_idle(gpu, None, &bindings.read()[gpu]));

@@ -13,7 +13,7 @@ use nvidia_ml::fault::Fault;
 use nvidia_ml::gpu_state::Activity;
 use nvidia_ml::machine::MachinePlan;
 use nvidia_ml::set_call::SetCall;
-use nvidia_ml::units::{Mhz, MonotonicNs};
+use nvidia_ml::units::{Mhz, Milliwatts, MonotonicNs};
 use pfo_protocol::GpuUuid;
 
 use crate::identity::{self, Identity};
@@ -114,6 +114,19 @@ impl Machine {
     #[must_use]
     pub fn memory_lock(&self, index: usize) -> Option<u32> {
         self.gpu(index).view().unwrap().memory_lock.map(|range| range.max.0)
+    }
+
+    /// The power limit of a GPU, in watts.
+    #[must_use]
+    pub fn power_limit_w(&self, index: usize) -> f64 {
+        let gpu = self.gpu(index);
+        let cap = gpu.view().unwrap().timeline.last().power_cap;
+        cap.unwrap_or(gpu.model().facts().default_power_limit()).watts()
+    }
+
+    /// Limits the power of a GPU.
+    pub fn limit_power(&self, index: usize, watts: f64) {
+        self.gpu(index).cap_power(Some(Milliwatts::from_watts(watts))).unwrap();
     }
 
     /// The living processes on a GPU.

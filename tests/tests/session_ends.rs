@@ -84,7 +84,7 @@ fn a_rank_that_is_killed_leaves_the_locks_of_the_others_alone() {
     node.machine.assert_locks_are(&[(0, 600), (1, 615), (2, 630), (3, 645)]);
     relay.kill();
     node.machine.assert_locks_are(&[(0, 600), (1, 615), (2, 630)]);
-    assert_eq!(node.ledger_entries(), 3);
+    node.until_is("entries of the ledger", &3, || node.ledger_entries());
     // The others go on.
     ranks.iter().for_each(Rank::step);
     node.until_is("ranks in step 1", &3, || {

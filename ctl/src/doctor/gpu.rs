@@ -64,9 +64,9 @@ fn persistence(condition: &Condition, _: Option<&GpuStatus>) -> Option<Finding> 
     })
 }
 
-fn power_limit(condition: &Condition, _: Option<&GpuStatus>) -> Option<Finding> {
+fn power_limit(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Finding> {
     let [limit, default] = condition.power_limit_w?;
-    (limit < default).then(|| {
+    (limit < default && !is_limited_by(pfo, limit)).then(|| {
         Finding::warning(
             "power-limit",
             format!(
@@ -79,6 +79,11 @@ fn power_limit(condition: &Condition, _: Option<&GpuStatus>) -> Option<Finding> 
     })
 }
 
+/// Whether pfo set this power limit, in watts. The driver may have rounded it.
+fn is_limited_by(pfo: Option<&GpuStatus>, limit: f64) -> bool {
+    pfo.and_then(|pfo| pfo.power_limit_w).is_some_and(|set| (f64::from(set) - limit).abs() < 1.0)
+}
+
 fn throttled(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Finding> {
     const CAUSES: [(ThrottleReasons, &str); 6] = [
         (ThrottleReasons::SW_POWER_CAP, "its power limit"),
@@ -88,7 +93,10 @@ fn throttled(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Finding> 
         (ThrottleReasons::HW_SLOWDOWN, "the hardware"),
         (ThrottleReasons::SYNC_BOOST, "another GPU, by sync boost"),
     ];
-    let reasons = condition.reasons?;
+    let mut reasons = condition.reasons?;
+    if condition.power_limit_w.is_some_and(|[limit, _]| is_limited_by(pfo, limit)) {
+        reasons.remove(ThrottleReasons::SW_POWER_CAP);
+    }
     let causes: Vec<_> =
         CAUSES.iter().filter(|(reason, _)| reasons.contains(*reason)).map(|(_, c)| *c).collect();
     if causes.is_empty() {
@@ -224,6 +232,15 @@ mod tests {
         let locked = busy(1005, ThrottleReasons::empty());
         assert!(found(&locked, Some(&pfo(Some(1005)))).is_empty());
         assert!(found(&locked, None).is_empty());
+    }
+
+    #[test]
+    fn a_power_limit_that_pfo_itself_set_is_nobody_elses_and_another_one_is() {
+        let capped = busy(1100, ThrottleReasons::SW_POWER_CAP);
+        let capped = Condition { power_limit_w: Some([250.0, 400.0]), ..capped };
+        let limited = |limit_w| GpuStatus { power_limit_w: Some(limit_w), ..pfo(Some(1410)) };
+        assert!(found(&capped, Some(&limited(250))).is_empty());
+        assert_eq!(found(&capped, Some(&limited(300))), ["power-limit", "throttled"]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(crate) fn render(gpus: &[GpuStatus], user: &dyn Fn(u32) -> String, look: Loo
             mhz(gpu.requested_mhz),
             mhz(gpu.observed_mhz),
             mhz(gpu.memory_locked_mhz),
-            Cell::option(gpu.power_w.map(watts)),
+            Cell::option(power(gpu)),
             Cell::option(gpu.holder.as_ref().map(|holder| held_by(holder, user))),
         ]);
     }
@@ -38,6 +38,15 @@ pub(crate) fn render(gpus: &[GpuStatus], user: &dyn Fn(u32) -> String, look: Loo
 
 fn mhz(clock: Option<u32>) -> Cell {
     clock.map_or_else(Cell::empty, Cell::number)
+}
+
+/// What it draws, and of how much if pfo limits it.
+fn power(gpu: &GpuStatus) -> Option<String> {
+    let power = gpu.power_w.map(watts)?;
+    Some(match gpu.power_limit_w {
+        Some(limit_w) => format!("{power} of {limit_w} W"),
+        None => power,
+    })
 }
 
 fn model(gpu: &GpuStatus) -> String {

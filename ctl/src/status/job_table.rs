@@ -126,6 +126,7 @@ mod tests {
             predicted_time_s: None,
             predicted_energy_j: None,
             suspended: suspended.map(str::to_owned),
+            power_limits_w: Vec::new(),
         }
     }
 

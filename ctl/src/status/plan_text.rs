@@ -4,9 +4,23 @@ use pfo_protocol::{FrontierStatus, PlanStatus};
 
 use super::quantity::{joules, seconds};
 
-/// Its number and label, such as `2 1.02x.json`. The label is what somebody typed.
+/// Its number and label, such as `2 1.02x.json`, and its power limits. The label is what somebody typed.
 pub(crate) fn name(plan: &PlanStatus) -> String {
-    format!("{} {}", plan.number, plan.label)
+    let PlanStatus { number, label, .. } = plan;
+    match power_limits(&plan.power_limits_w) {
+        Some(limits) => format!("{number} {label} ({limits})"),
+        None => format!("{number} {label}"),
+    }
+}
+
+/// Power limits of stages, such as `200, 250 W`, or once if all have the same.
+fn power_limits(limits_w: &[u32]) -> Option<String> {
+    let first = limits_w.first()?;
+    if limits_w.iter().all(|limit| limit == first) {
+        return Some(format!("{first} W"));
+    }
+    let limits: Vec<_> = limits_w.iter().map(u32::to_string).collect();
+    Some(format!("{} W", limits.join(", ")))
 }
 
 /// What it predicts of a step, as far as it does.

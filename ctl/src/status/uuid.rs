@@ -41,6 +41,7 @@ mod tests {
                 observed_mhz: None,
                 memory_locked_mhz: None,
                 power_w: None,
+                power_limit_w: None,
                 holder: None,
                 problem: None,
             })

@@ -95,6 +95,7 @@ mod tests {
             predicted_time_s: None,
             predicted_energy_j: None,
             suspended: None,
+            power_limits_w: Vec::new(),
         });
         Window { plan, ranks: 4, steps, iteration_time_s: time, iteration_energy_j: energy }
     }

@@ -6,7 +6,9 @@ use pfo_planner::Plan;
 use pfo_protocol::{Refusal, RefusalCode, SwapTarget};
 
 use super::{Job, KEPT_SWAPS, Member, Members};
-use crate::fit::{JobPlan, Misfit};
+use crate::fit::JobPlan;
+use crate::misfit::Misfit;
+use crate::power_limit::Milliwatts;
 use crate::swap::Swap;
 
 impl Job {
@@ -64,6 +66,30 @@ impl Job {
         Ok(Arc::new(plan))
     }
 
+    /// Checks a power limit for each stage, in watts, against the job.
+    ///
+    /// # Errors
+    /// If they do not fit: the first difference.
+    pub(crate) fn fit_power_limits(
+        &self,
+        members: &mut Members,
+        label: String,
+        limits_w: &[u32],
+    ) -> Result<Arc<JobPlan>, Refusal> {
+        let number = members.plans_made + 1;
+        let limits = limits_w.iter().copied().map(Milliwatts::of_watts).collect();
+        let plan = JobPlan::power_limits(number, label, limits);
+        let check = |member: &Member| plan.check_granted(&member.shape());
+        plan.check_stages(self.pp_degree)
+            .and_then(|()| members.ranks.values().try_for_each(check))
+            .map_err(|misfit| {
+                let remedy = "`pfoctl policy explain` says what is allowed";
+                Refusal::new(RefusalCode::PlanDoesNotFit, misfit.to_string(), remedy)
+            })?;
+        members.plans_made = number;
+        Ok(Arc::new(plan))
+    }
+
     /// Suspends the plans whose clocks the ranks may not have any more. Returns their numbers, each with
     /// the first difference.
     pub fn suspend_what_is_not_allowed(&self) -> Vec<(u32, Misfit)> {
@@ -71,7 +97,7 @@ impl Job {
         let plans = members.swaps.iter().filter_map(|swap| swap.plan.as_ref());
         let misfit = |plan: &Arc<JobPlan>| {
             let mut shapes = members.ranks.values().map(Member::shape);
-            let misfit = shapes.find_map(|shape| plan.check_clocks(&shape).err())?;
+            let misfit = shapes.find_map(|shape| plan.check_granted(&shape).err())?;
             plan.suspend(|| format!("the configuration has changed: {misfit}"));
             Some((plan.number, misfit))
         };

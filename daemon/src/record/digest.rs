@@ -35,19 +35,28 @@ pub struct Sample {
     pub sm_clock: Option<Mhz>,
     /// Why the clock is what it is.
     pub reasons: ThrottleReasons,
+    /// Whether pfo itself limits the power.
+    pub power_limited: bool,
 }
 
 impl Sample {
-    const NONE: Self =
-        Self { at_ns: 0, energy_j: None, sm_clock: None, reasons: ThrottleReasons::empty() };
+    const NONE: Self = Self {
+        at_ns: 0,
+        energy_j: None,
+        sm_clock: None,
+        reasons: ThrottleReasons::empty(),
+        power_limited: false,
+    };
 
     /// Whether something slowed the GPU down.
     fn is_throttled(&self) -> bool {
-        let slowed = ThrottleReasons::SW_POWER_CAP
+        let mut slowed = ThrottleReasons::SW_POWER_CAP
             | ThrottleReasons::HW_SLOWDOWN
             | ThrottleReasons::SW_THERMAL_SLOWDOWN
             | ThrottleReasons::HW_THERMAL_SLOWDOWN
             | ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN;
+        // A limit of pfo's is what is to be measured.
+        slowed.set(ThrottleReasons::SW_POWER_CAP, !self.power_limited);
         self.reasons.intersects(slowed)
     }
 }

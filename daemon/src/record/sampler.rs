@@ -15,6 +15,7 @@ use pfo_planner::Mhz;
 use crate::driver::{DriverError, Gpu};
 use crate::lease::Session;
 use crate::monotonic::now_ns;
+use crate::progress::Progress;
 use crate::record::digest::{Digest, Recorded, Sample};
 use crate::record::refresh::{Look, Refresh};
 use crate::record::ring::Ring;
@@ -43,6 +44,12 @@ pub struct Recorder {
     thread: Option<JoinHandle<Recorded>>,
 }
 
+/// A GPU, and what its rank has set on it.
+struct Sampled {
+    device: KeptDevice,
+    progress: Arc<Progress>,
+}
+
 /// What the thread is to do, and whether it can.
 #[derive(Debug, Default)]
 struct Asked {
@@ -69,9 +76,10 @@ impl Recorder {
         let asked = Arc::<Asked>::default();
         let mut recorder = Self { session: Arc::clone(session), ring, asked, thread: None };
         let (ring, asked) = (Arc::clone(&recorder.ring), Arc::clone(&recorder.asked));
+        let gpu = Sampled { device, progress: Arc::clone(&session.progress) };
         let thread = thread::Builder::new().name("sampler".into());
         let digest = move |steps| Digest::new(steps, settle_ns, samples);
-        recorder.thread = Some(thread.spawn(move || record(&device, digest, &ring, &asked))?);
+        recorder.thread = Some(thread.spawn(move || record(&gpu, digest, &ring, &asked))?);
         Ok(recorder)
     }
 
@@ -114,7 +122,7 @@ impl Drop for Recorder {
 }
 
 fn record(
-    device: &KeptDevice,
+    gpu: &Sampled,
     of_steps: impl Fn(Range<u64>) -> Digest,
     ring: &Ring,
     asked: &Asked,
@@ -124,7 +132,7 @@ fn record(
     let mut unseen = None;
     let mut digest: Option<Digest> = None;
     while !asked.stop.load(Relaxed) && !digest.as_ref().is_some_and(Digest::is_complete) {
-        let (sample, look_at_ns) = look(device, &mut refresh);
+        let (sample, look_at_ns) = gpu.look(&mut refresh);
         if digest.is_none() {
             unseen = sample.filter(|sample| sample.energy_j.is_some()).or(unseen);
             asked.ready.store(unseen.is_some(), Relaxed);
@@ -145,29 +153,32 @@ fn record(
     digest.map(Digest::finish).unwrap_or_default()
 }
 
-/// Looks at the GPU. Returns what is new, and when to look again.
-fn look(device: &KeptDevice, refresh: &mut Refresh) -> (Option<Sample>, u64) {
-    let asked_ns = now_ns();
-    let counter = device.get().total_energy_consumption();
-    let got_ns = now_ns();
-    let Ok(millijoules) = counter else {
-        let sample = condition(device, got_ns, None);
-        return (Some(sample), got_ns + PERIOD.as_nanos() as u64);
-    };
-    let sample = match refresh.looked(asked_ns, got_ns, millijoules as f64 / 1e3) {
-        Look::Same => None,
-        Look::Changed => Some(condition(device, got_ns, None)),
-        Look::Refreshed(knot) => Some(condition(device, knot.at_ns, Some(knot.energy_j))),
-    };
-    (sample, refresh.look_at_ns(got_ns))
-}
+impl Sampled {
+    /// Looks at the GPU. Returns what is new, and when to look again.
+    fn look(&self, refresh: &mut Refresh) -> (Option<Sample>, u64) {
+        let asked_ns = now_ns();
+        let counter = self.device.get().total_energy_consumption();
+        let got_ns = now_ns();
+        let Ok(millijoules) = counter else {
+            let sample = self.condition(got_ns, None);
+            return (Some(sample), got_ns + PERIOD.as_nanos() as u64);
+        };
+        let sample = match refresh.looked(asked_ns, got_ns, millijoules as f64 / 1e3) {
+            Look::Same => None,
+            Look::Changed => Some(self.condition(got_ns, None)),
+            Look::Refreshed(knot) => Some(self.condition(knot.at_ns, Some(knot.energy_j))),
+        };
+        (sample, refresh.look_at_ns(got_ns))
+    }
 
-fn condition(device: &KeptDevice, at_ns: u64, energy_j: Option<f64>) -> Sample {
-    let device = device.get();
-    Sample {
-        at_ns,
-        energy_j,
-        sm_clock: device.clock_info(Clock::SM).ok().map(Mhz),
-        reasons: device.current_throttle_reasons().unwrap_or(ThrottleReasons::empty()),
+    fn condition(&self, at_ns: u64, energy_j: Option<f64>) -> Sample {
+        let device = self.device.get();
+        Sample {
+            at_ns,
+            energy_j,
+            sm_clock: device.clock_info(Clock::SM).ok().map(Mhz),
+            reasons: device.current_throttle_reasons().unwrap_or(ThrottleReasons::empty()),
+            power_limited: self.progress.power_limit_w.load(Relaxed) > 0,
+        }
     }
 }

@@ -56,6 +56,7 @@ impl Played {
                     energy_j: Some(self.energy_j),
                     sm_clock: Some(self.clock),
                     reasons: self.reasons(),
+                    power_limited: false,
                 });
             }
         }
@@ -134,6 +135,7 @@ fn a_sample_that_comes_out_of_order_changes_nothing() {
                     energy_j: Some(played.energy_j),
                     sm_clock: Some(Mhz(1200)),
                     reasons: ThrottleReasons::SW_POWER_CAP,
+                    power_limited: false,
                 });
             }
             steps(&mut played, step..step + 1);
@@ -224,8 +226,7 @@ fn a_gpu_without_a_counter_has_times_and_no_energies() {
     played.begin_step(30);
     played.draw(3000 * MS, 60.0);
     let at_ns = played.now_ns;
-    let sample =
-        Sample { at_ns, energy_j: None, sm_clock: None, reasons: ThrottleReasons::empty() };
+    let sample = Sample { at_ns, ..Sample::NONE };
     played.digest.sample(sample);
     assert!(!played.digest.is_complete());
     played.digest.observe(Observed::StepEnded { at_ns, astray: false });
@@ -365,7 +366,7 @@ proptest! {
                 _ => {
                     let at_ns = digest.sampled.at_ns.saturating_add(at_ns % (50 * MS));
                     let energy_j = Some(at_ns as f64);
-                    digest.sample(Sample { at_ns, energy_j, sm_clock: None, reasons: ThrottleReasons::empty() });
+                    digest.sample(Sample { at_ns, energy_j, ..Sample::NONE });
                 }
             }
         }
@@ -374,4 +375,14 @@ proptest! {
         prop_assert!(recorded.samples.len() <= 50);
         prop_assert!(recorded.samples.iter().all(|sample| sample.began_ns <= sample.ended_ns));
     }
+}
+
+#[test]
+fn a_power_limit_of_pfos_is_no_disturbance_and_everything_else_is() {
+    let throttled =
+        |reasons, power_limited| Sample { reasons, power_limited, ..Sample::NONE }.is_throttled();
+    assert!(throttled(ThrottleReasons::SW_POWER_CAP, false));
+    assert!(!throttled(ThrottleReasons::SW_POWER_CAP, true));
+    let hot = ThrottleReasons::SW_POWER_CAP | ThrottleReasons::HW_THERMAL_SLOWDOWN;
+    assert!(throttled(hot, true));
 }

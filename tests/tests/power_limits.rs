@@ -1,0 +1,271 @@
+//! Power limits in the place of clocks: set for a job, and what was there before put back, however it ends.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use pfo_protocol::{
+    GpuName, LeaseTarget, RefusalCode, Request, Response, SwapTarget, TrialLength, TrialRun,
+};
+use pfo_tests::client::Client;
+use pfo_tests::control::job;
+use pfo_tests::daemon::Daemon;
+use pfo_tests::identity::Identity;
+use pfo_tests::node::{Node, Setup};
+use pfo_tests::trainer::{STAGES, Training};
+
+const JOB: &str = "job";
+const SET: &str = "nvmlDeviceSetPowerManagementLimit";
+
+/// Of an A40, in watts.
+const DEFAULT_W: f64 = 300.0;
+
+fn train(node: &Node) -> Training {
+    let training = Training::start(node, JOB, &Identity::own(), &[]);
+    training.until_leased(node);
+    training.until_step(node, 1);
+    training
+}
+
+fn start_with(rules: &'static str) -> (Node, Training) {
+    let node = Node::start_with(&Setup { rules, ..Setup::default() });
+    let training = train(&node);
+    (node, training)
+}
+
+fn start() -> (Node, Training) {
+    start_with("")
+}
+
+fn limits(watts: u32) -> TrialRun {
+    TrialRun::PowerLimits { label: "limits".into(), limits_w: vec![watts; STAGES as usize] }
+}
+
+/// Lets a job go on under 150 W for every stage.
+fn keep_150_w(node: &Node) {
+    let mut client = node.control();
+    client.trial(JOB, limits(150), 1).unwrap();
+    let kept = client.end_trials(JOB, true).unwrap().unwrap();
+    assert_eq!(kept.power_limits_w, [150; STAGES as usize]);
+    assert_eq!(limits_of(node), [150.0; STAGES as usize]);
+}
+
+fn limits_of(node: &Node) -> Vec<f64> {
+    (0..STAGES as usize).map(|gpu| node.machine.power_limit_w(gpu)).collect()
+}
+
+fn until_limits_are(node: &Node, watts: f64) {
+    node.until_is("the power limits", &vec![watts; STAGES as usize], || limits_of(node));
+}
+
+#[test]
+fn a_job_under_power_limits_draws_and_computes_less_and_keeps_them_if_asked_to() {
+    let (node, training) = start();
+    let mut client = node.control();
+    let free = client.trial(JOB, TrialRun::DefaultClocks, 3).unwrap();
+    let limited = client.trial(JOB, limits(150), 3).unwrap();
+    let power_w = |trial: &pfo_protocol::TrialResult| {
+        let energy_j: f64 = trial.steps.iter().map(|step| step.energy_j.unwrap()).sum();
+        energy_j / trial.steps.iter().map(|step| step.time_s).sum::<f64>()
+    };
+    assert!(power_w(&limited) < 0.8 * power_w(&free), "{limited:?} {free:?}");
+    for (limited, free) in limited.ranks.iter().zip(&free.ranks) {
+        let (limited, free) = (&limited.rows[0], &free.rows[0]);
+        assert!(limited.time_median_s > 1.15 * free.time_median_s, "{limited:?} {free:?}");
+        assert!(limited.count > 0 && limited.left_out.throttled == 0, "{limited:?}");
+    }
+    assert_eq!(limited.plan.unwrap().power_limits_w, [150; STAGES as usize]);
+    client.end_trials(JOB, true).unwrap();
+    drop(client);
+    training.until_step(&node, limited.first_step + 6);
+    assert_eq!(limits_of(&node), [150.0; STAGES as usize]);
+    assert!(node.status().gpus.iter().all(|gpu| gpu.power_limit_w == Some(150)));
+    let shown = node.pfoctl(&Identity::own(), &["status"]).printed();
+    assert!(shown.contains("limits (150 W)") && shown.contains("W of 150 W"), "{shown}");
+    node.swap(JOB, SwapTarget::DefaultClocks).unwrap();
+    until_limits_are(&node, DEFAULT_W);
+    assert!(node.status().gpus.iter().all(|gpu| gpu.power_limit_w.is_none()));
+    training.stop();
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn the_limits_of_a_trial_are_gone_when_its_connection_is() {
+    let (node, training) = start();
+    let mut client = node.control();
+    let length = TrialLength { settling_steps: 1, steps: 50_000 };
+    let trial = Request::Trial { job: job(JOB), run: limits(150), length, samples: false };
+    client.say(&pfo_protocol::ClientMessage::Request(trial));
+    until_limits_are(&node, 150.0);
+    drop(client);
+    until_limits_are(&node, DEFAULT_W);
+    assert_eq!(node.job(JOB).plan, None);
+    training.stop();
+}
+
+#[test]
+fn trainers_that_are_killed_leave_no_power_limit() {
+    let (node, mut training) = start();
+    keep_150_w(&node);
+    training.signal_ranks(&node, Signal::SIGKILL);
+    node.assert_only_locked(&[]);
+    training.wait();
+}
+
+#[test]
+fn a_lease_that_is_revoked_leaves_no_power_limit() {
+    let (node, training) = start();
+    keep_150_w(&node);
+    let target = LeaseTarget::Job(job(JOB));
+    let revoked = Client::connect(&node.admin_socket()).ask(Request::LeaseRevoke(target));
+    assert!(matches!(revoked, Ok(Response::Revoked(_))), "{revoked:?}");
+    node.assert_only_locked(&[]);
+    training.stop();
+}
+
+#[test]
+fn a_daemon_that_is_asked_to_stop_leaves_no_power_limit() {
+    let (mut node, training) = start();
+    keep_150_w(&node);
+    assert!(node.daemon.take().unwrap().stop().success());
+    node.assert_only_locked(&[]);
+    training.stop();
+}
+
+#[test]
+fn after_a_daemon_was_killed_restore_only_puts_the_former_power_limits_back() {
+    let (mut node, training) = start();
+    node.machine.limit_power(1, 266.5);
+    keep_150_w(&node);
+    node.kill_daemon();
+    assert_eq!(limits_of(&node), [150.0; STAGES as usize]);
+    // Somebody takes the opportunity.
+    node.machine.limit_power(2, 180.0);
+    let mut restoring = Daemon::start(&node, &["--restore-only"]);
+    assert!(restoring.process.wait().success());
+    assert_eq!(limits_of(&node), [DEFAULT_W, 266.5, 180.0, DEFAULT_W]);
+    assert_eq!(node.ledger_entries(), 0);
+    assert!(node.log().contains("left alone"));
+    training.stop();
+}
+
+#[test]
+fn a_daemon_that_comes_after_one_that_was_killed_goes_on_with_the_power_limits_of_a_plan() {
+    let (mut node, training) = start();
+    keep_150_w(&node);
+    node.kill_daemon();
+    node.start_daemon();
+    training.until_leased(&node);
+    until_limits_are(&node, 150.0);
+    assert_eq!(node.job(JOB).plan.unwrap().power_limits_w, [150; STAGES as usize]);
+    training.stop();
+    node.assert_only_locked(&[]);
+}
+
+#[test]
+fn a_power_limit_is_in_the_ledger_before_the_driver_is_asked_for_it() {
+    let (mut node, training) = start();
+    node.machine.fault(SET, "hang", Some(0));
+    let mut client = node.control();
+    let length = TrialLength { settling_steps: 1, steps: 50_000 };
+    let trial = Request::Trial { job: job(JOB), run: limits(150), length, samples: false };
+    client.say(&pfo_protocol::ClientMessage::Request(trial));
+    node.until_so("the ledger names a power limit", || {
+        let ledger = fs::read_to_string(node.ledger()).unwrap();
+        ledger.contains("\"before_mw\": 300000") && ledger.contains("\"set_mw\": 150000")
+    });
+    assert_eq!(node.machine.power_limit_w(0), DEFAULT_W);
+    node.kill_daemon();
+    node.machine.clear_faults();
+    node.start_daemon();
+    until_limits_are(&node, DEFAULT_W);
+    training.stop();
+}
+
+#[test]
+fn a_power_limit_that_another_tool_has_set_meanwhile_is_left_alone() {
+    let (node, training) = start();
+    keep_150_w(&node);
+    node.machine.limit_power(3, 220.0);
+    node.swap(JOB, SwapTarget::DefaultClocks).unwrap();
+    node.until_is("the power limits", &vec![DEFAULT_W, DEFAULT_W, DEFAULT_W, 220.0], || {
+        limits_of(&node)
+    });
+    // What is there now is what is put back the next time.
+    let mut client = node.control();
+    client.trial(JOB, limits(150), 1).unwrap();
+    assert_eq!(limits_of(&node), [150.0; STAGES as usize]);
+    drop(client);
+    node.until_is("the power limits", &vec![DEFAULT_W, DEFAULT_W, DEFAULT_W, 220.0], || {
+        limits_of(&node)
+    });
+    training.stop();
+}
+
+#[test]
+fn no_power_limit_is_raised() {
+    let (node, training) = start();
+    node.machine.limit_power(2, 200.0);
+    let refusal = node.control().trial(JOB, limits(201), 1).unwrap_err();
+    let uuid = node.machine.uuid(2);
+    let said = format!("201 W is above the 200 W that GPU {uuid} has without pfo");
+    assert!(refusal.message.contains(&said), "{refusal}");
+    node.until_is("the power limits", &vec![DEFAULT_W, DEFAULT_W, 200.0, DEFAULT_W], || {
+        limits_of(&node)
+    });
+    training.stop();
+}
+
+#[test]
+fn a_power_limit_below_a_rules_bound_is_refused_with_the_rule_and_changes_nothing() {
+    let (node, training) = start_with("[[rule]]\nmin_power_limit_w = 200\n");
+    let refusal = node.control().trial(JOB, limits(199), 1).unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::PlanDoesNotFit);
+    let text = fs::read_to_string(node.config()).unwrap();
+    let line = text.lines().position(|line| line == "[[rule]]").unwrap() + 1;
+    let said = format!("rank 0 none below 200 W ({}, line {line})", node.config().display());
+    assert!(refusal.message.contains(&said), "{refusal}");
+    assert_eq!((node.job(JOB).plan, node.job(JOB).swap_at_step), (None, None));
+    let explained = node.pfoctl(&Identity::own(), &["policy", "explain"]).printed();
+    assert!(explained.contains("power limits from 200 W"), "{explained}");
+    let name = GpuName::Uuid(node.machine.uuid(0));
+    let range = node.control().ask(Request::PowerLimits(name)).unwrap();
+    assert_eq!(range, Response::PowerLimits { lowest_w: 200, highest_w: 300 });
+
+    node.control().trial(JOB, limits(200), 1).unwrap();
+    until_limits_are(&node, DEFAULT_W);
+    training.stop();
+}
+
+#[test]
+fn a_bound_that_comes_later_ends_what_it_does_not_allow() {
+    let (node, training) = start();
+    keep_150_w(&node);
+    let text = fs::read_to_string(node.config()).unwrap();
+    fs::write(node.config(), text + "[[rule]]\nmin_power_limit_w = 200\n").unwrap();
+    let reloaded = Client::connect(&node.admin_socket()).ask(Request::Reload);
+    let Ok(Response::Reloaded(reloaded)) = reloaded else { panic!("{reloaded:?}") };
+    assert!(reloaded.suspended[0].contains("none below 200 W"), "{reloaded:?}");
+    until_limits_are(&node, DEFAULT_W);
+    training.stop();
+}
+
+#[test]
+fn gpus_that_take_no_power_limit_are_not_tried_and_one_that_refuses_it_ends_the_trial() {
+    let mut node = Node::create(&Setup::default());
+    node.machine.fault("nvmlDeviceGetPowerManagementLimitConstraints", "not-supported", Some(1));
+    node.start_daemon();
+    let training = train(&node);
+    let refusal = node.control().trial(JOB, limits(150), 1).unwrap_err();
+    assert!(refusal.message.contains("A40 of rank 1 takes no power limit"), "{refusal}");
+    assert_eq!((node.job(JOB).plan, node.job(JOB).swap_at_step), (None, None));
+    training.stop();
+
+    let (node, training) = start();
+    node.machine.fault(SET, "not-supported", Some(1));
+    let refusal = node.control().trial(JOB, limits(150), 50_000).unwrap_err();
+    assert!(refusal.message.contains("the power limit of rank 1 was not set"), "{refusal}");
+    node.until_is("GPUs with a limit", &0, || {
+        limits_of(&node).into_iter().filter(|limit_w| *limit_w != DEFAULT_W).count()
+    });
+    training.stop();
+}

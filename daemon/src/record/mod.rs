@@ -8,6 +8,7 @@ pub mod curve;
 pub mod digest;
 pub mod refresh;
 pub mod regression;
+pub mod rhythm;
 pub mod ring;
 pub mod sampler;
 pub mod samples;

@@ -10,8 +10,8 @@ use fake_daemon::{FakeDaemon, Ran};
 use pfo_planner::{Plan, Profile, Timeline, Watts, at_highest_clocks, replay};
 use pfo_protocol::{
     Instruction, LeftOut, PlanStatus, ProfileKey, Request, Response, StoredProfile, SweepEnd,
-    SweepSettings, SweepState, SweepStatus, TrialLength, TrialRank, TrialResult, TrialRow,
-    TrialRun, TrialStep, WaitPower,
+    SweepOrder, SweepSettings, SweepState, SweepStatus, TrialLength, TrialRank, TrialResult,
+    TrialRow, TrialRun, TrialStep, WaitPower,
 };
 use pfoctl::Bench;
 
@@ -23,7 +23,6 @@ struct Job {
     profile: Profile,
     csv: Vec<u8>,
     stored: Option<Stored>,
-    asked_for_sweeps: Mutex<u32>,
     /// The plan that gives the order, at the highest clocks.
     default: Plan,
     /// By how much every plan is slower than its replay.
@@ -83,25 +82,22 @@ impl Job {
         let plan = Plan::from_json(&fs::read(bench.path("order.json")).unwrap()).unwrap();
         let default = at_highest_clocks(&profile, &plan).unwrap();
         let (ran, kept) = (Arc::default(), Arc::default());
-        let asked_for_sweeps = Mutex::default();
-        Self { profile, csv, stored, asked_for_sweeps, default, overhead, ran, kept }
+        Self { profile, csv, stored, default, overhead, ran, kept }
     }
 
     fn answer(&self, request: &Request) -> Response {
         match request {
             Request::Trial { run, length, .. } => self.trial(run, *length),
-            Request::SweepStart { reuse: true, .. } => match &self.stored {
+            Request::SweepAttend(SweepOrder { reuse: true, .. }) => match &self.stored {
                 Some(Stored::Already) => Response::Reused(stored()),
-                Some(Stored::AfterASweep) => Response::Sweep(Box::new(sweep(SweepState::Running))),
+                Some(Stored::AfterASweep) => {
+                    let end = SweepState::Ended(SweepEnd::LowestClock);
+                    Response::Sweep(Box::new(sweep(end)))
+                }
                 None => panic!("asked for a profile"),
             },
             Request::P2pPowers => Response::P2pPowers(Vec::new()),
-            Request::Sweeps => {
-                let mut asked = self.asked_for_sweeps.lock().unwrap();
-                *asked += 1;
-                let end = SweepState::Ended(SweepEnd::LowestClock);
-                Response::Sweeps(vec![sweep(if *asked < 2 { SweepState::Running } else { end })])
-            }
+            Request::Sweeps => Response::Sweeps(vec![sweep(SweepState::Paused { why: None })]),
             Request::ProfileRead(selector) => {
                 assert_eq!(selector.partition.as_deref(), Some("pp2-dp1-tp1-mb6"));
                 Response::Profile { profile: stored(), csv: self.csv.clone() }
@@ -240,6 +236,8 @@ fn without_a_file_the_stored_profile_is_taken_or_one_is_measured_first() {
         let report = ran.json();
         assert_eq!(report["profile_origin"], origin, "{report}");
         assert!(report["profile"].as_str().unwrap().contains("pp2-dp1-tp1-mb6"), "{report}");
+        let reused = matches!(stored, Stored::AfterASweep).then_some(1);
+        assert_eq!(report["profile_clocks_reused"].as_u64(), reused, "{report}");
     }
 }
 

@@ -164,9 +164,7 @@ fn try_decide(node: &Arc<Node>, peer: &Peer, request: Request) -> Result<Decisio
             tracing::info!(uid = peer.uid, pid = peer.pid, "asked to read the configuration again");
             Ok(Decision::Answer(Response::Reloaded(reload(node))))
         }
-        Request::SweepStart { job, model, settings, reuse } => {
-            sweep::start(node, peer, &job, model, settings, reuse).map(Decision::Answer)
-        }
+        Request::SweepStart(order) => sweep::start(node, peer, order).map(Decision::Answer),
         Request::SweepControl { job, control } => {
             sweep::control(node, peer, &job, control).map(Decision::Answer)
         }

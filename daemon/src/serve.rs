@@ -22,7 +22,7 @@ use crate::node::Node;
 use crate::peer::{Peer, watch_process};
 use crate::session::{Opening, Origin, internal};
 use crate::trial_samples::TrialSamples;
-use crate::{journal, p2p, requests, session, sys, trial};
+use crate::{journal, p2p, requests, session, sweep, sys, trial};
 
 /// A peer that connects says what it wants within this time, and again after each answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -100,6 +100,14 @@ async fn connection(node: &Arc<Node>, stream: &Stream, peer: &Peer, entered: &En
                         let trial = trial(node, peer, &mut holds, &job, (run, length, samples));
                         tokio::select! {
                             response = trial => Some(response),
+                            () = hung_up(stream) => None,
+                        }
+                    }
+                    Request::SweepAttend(order) => {
+                        drop(room);
+                        let swept = sweep::requests::attend(node, peer, order);
+                        tokio::select! {
+                            response = swept => Some(requests::answer_to(peer, response)),
                             () = hung_up(stream) => None,
                         }
                     }

@@ -35,8 +35,8 @@ pub use status::{
     JobStatus, MeasuredBy, PlanStatus, RankStatus, Status, Window,
 };
 pub use sweep::{
-    ProfileKey, ProfileSelector, StoredProfile, SweepControl, SweepEnd, SweepSettings, SweepState,
-    SweepStatus,
+    ProfileKey, ProfileSelector, StoredProfile, SweepControl, SweepEnd, SweepOrder, SweepSettings,
+    SweepState, SweepStatus,
 };
 pub use trial::{
     LeftOut, TrialLength, TrialRank, TrialResult, TrialRow, TrialRun, TrialStep, WaitPower,

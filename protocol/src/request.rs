@@ -9,7 +9,7 @@ use crate::p2p::{P2pPower, P2pTarget};
 use crate::sample::SamplePage;
 use crate::session::Refusal;
 use crate::status::{ConfigStatus, FrontierStatus, Holder, PlanStatus, Status};
-use crate::sweep::{ProfileSelector, StoredProfile, SweepControl, SweepSettings, SweepStatus};
+use crate::sweep::{ProfileSelector, StoredProfile, SweepControl, SweepOrder, SweepStatus};
 use crate::trial::{TrialLength, TrialResult, TrialRun};
 
 /// Which job is meant.
@@ -130,16 +130,7 @@ pub enum Request {
     },
     /// Sweep a job through its clocks and store the profile. It goes on without the connection, and holds
     /// the job for measuring meanwhile; at its end the job runs at default clocks.
-    SweepStart {
-        /// The job.
-        job: JobSelector,
-        /// The model that it trains; none if that is called like the job.
-        model: Option<JobName>,
-        /// How to sweep.
-        settings: SweepSettings,
-        /// Begin nothing if a profile of the same is stored.
-        reuse: bool,
-    },
+    SweepStart(SweepOrder),
     /// Pause, resume or stop the sweep of a job.
     SweepControl {
         /// The job.
@@ -170,6 +161,10 @@ pub enum Request {
     TrialSamples(JobSelector),
     /// Between which power limits of a GPU the peer may choose.
     PowerLimits(GpuName),
+    /// As [`Request::SweepStart`], or go on with the job's sweep that is not over, for as long as the
+    /// connection lasts: it is answered when the sweep is over or paused, and a connection that ends before
+    /// pauses it.
+    SweepAttend(SweepOrder),
 }
 
 /// The leases that are meant.
@@ -240,9 +235,9 @@ pub enum Response {
     Trial(Box<TrialResult>),
     /// To [`Request::TrialsEnd`], what the job runs from now on or changes to.
     TrialsEnded(Option<PlanStatus>),
-    /// To [`Request::SweepStart`] and [`Request::SweepControl`].
+    /// To [`Request::SweepStart`], [`Request::SweepAttend`] and [`Request::SweepControl`].
     Sweep(Box<SweepStatus>),
-    /// To [`Request::SweepStart`] with `reuse`, if there is a profile already.
+    /// To [`Request::SweepStart`] and [`Request::SweepAttend`] with `reuse`, if there is a profile already.
     Reused(StoredProfile),
     /// To [`Request::Sweeps`], by owner and job.
     Sweeps(Vec<SweepStatus>),

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::name::JobName;
+use crate::request::JobSelector;
 
 /// How to sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -19,6 +20,19 @@ pub struct SweepSettings {
     /// Ends the sweep after the first clock at which a step takes more than this share longer than at
     /// default clocks, which are then measured first.
     pub max_slowdown: Option<f64>,
+}
+
+/// A profile that somebody wants.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SweepOrder {
+    /// The job to sweep.
+    pub job: JobSelector,
+    /// The model that it trains; none if that is called like the job.
+    pub model: Option<JobName>,
+    /// How to sweep.
+    pub settings: SweepSettings,
+    /// Begin nothing if a profile of the same is stored.
+    pub reuse: bool,
 }
 
 /// What is to become of a sweep.

@@ -2,8 +2,6 @@
 
 use std::process::{Child, Command};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use pfo_planner::{LowerBound, Pipeline, Policy, Profile, Schedule, Watts};
 use pfo_tests::identity::Identity;
 use pfo_tests::node::Node;
@@ -61,12 +59,6 @@ impl Bench {
         let tune = ["tune", JOB, "--profile", &self.profile, "--microbatches", &microbatches];
         let given = [&tune[..], &["--p2p-power", &power, "--json"], arguments].concat();
         self.node.begin_pfoctl(&Identity::own(), &given)
-    }
-
-    /// Waits until the job runs a plan of a trial.
-    fn until_tried(&self) {
-        let plan = || self.node.find_job(JOB).and_then(|job| job.plan);
-        self.node.until_so("a plan is tried", || plan().is_some());
     }
 
     fn until_at_default_clocks(&self) {
@@ -147,34 +139,5 @@ fn plans_that_are_swept_take_the_energy_that_they_predict_and_leave_the_job_at_d
     }
     assert_eq!(std::fs::read_to_string(csv).unwrap().lines().count(), 4);
     bench.until_at_default_clocks();
-    bench.training.stop();
-}
-
-#[test]
-fn a_daemon_that_is_killed_meanwhile_is_waited_for_and_the_job_tuned_all_the_same() {
-    let mut bench = Bench::start();
-    let tuning = bench.tune(&["--max-slowdown", "50%", "--steps", "4", "--rounds", "2"]);
-    bench.until_tried();
-    bench.node.kill_daemon();
-    bench.node.start_daemon();
-    let ran = Ran::from(tuning.wait_with_output().unwrap());
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stderr.contains("waiting for that"), "{ran:?}");
-    assert_eq!(ran.json()["tried"][0]["verdict"], "kept", "{ran:?}");
-    assert!(bench.node.job(JOB).plan.is_some());
-    bench.training.stop();
-}
-
-#[test]
-fn however_tuning_is_interrupted_the_job_is_left_at_default_clocks() {
-    let bench = Bench::start();
-    for (signal, code) in [(Signal::SIGINT, Some(130)), (Signal::SIGKILL, None)] {
-        let tuning = bench.tune(&["--max-slowdown", "50%", "--rounds", "1000"]);
-        bench.until_tried();
-        kill(Pid::from_raw(tuning.id().cast_signed()), signal).unwrap();
-        let ran = Ran::from(tuning.wait_with_output().unwrap());
-        assert_eq!(ran.code, code, "{ran:?}");
-        bench.until_at_default_clocks();
-    }
     bench.training.stop();
 }

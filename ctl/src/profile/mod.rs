@@ -1,12 +1,14 @@
 //! `pfoctl profile`: has the daemon measure a running job at one clock after the other, and hands out
 //! the profiles that it stored, or what it saw of each instruction.
 
+pub(crate) mod attend;
 mod sample_rows;
 mod samples;
 mod start;
 mod status;
 pub(crate) mod stored;
-pub(crate) mod wait;
+mod sweep_bar;
+mod wait;
 
 use clap::{Args, Subcommand};
 use pfo_protocol::{Request, Response, SweepControl, SweepStatus};

@@ -1,7 +1,7 @@
 //! `pfoctl profile start`: begins a sweep, or finds that its profile is there already.
 
 use clap::Args;
-use pfo_protocol::{JobName, Request, Response, SweepSettings};
+use pfo_protocol::{JobName, Request, Response, SweepOrder, SweepSettings};
 
 use super::stored::described;
 use super::{print, wait};
@@ -73,18 +73,14 @@ impl Start {
             min_mhz: self.min_mhz,
             max_slowdown: self.max_slowdown.map(|Slowdown(share)| share),
         };
-        let request = Request::SweepStart {
-            job: self.job.selector(),
-            model: self.model,
-            settings,
-            reuse: self.reuse,
-        };
-        match connection.ask(request)? {
+        let (job, model, reuse) = (self.job.selector(), self.model, self.reuse);
+        let order = SweepOrder { job, model, settings, reuse };
+        match connection.ask(Request::SweepStart(order))? {
             Response::Reused(profile) if self.json => output.json(&profile),
             Response::Reused(profile) => output
                 .text(&format!("Nothing to measure: {} is stored.\n", described(&profile.key))),
             Response::Sweep(sweep) if self.wait => {
-                print(&wait::until_over(sockets, *sweep, || true)?, self.json, output)
+                print(&wait::until_over(sockets, *sweep)?, self.json, output)
             }
             Response::Sweep(sweep) => print(&sweep, self.json, output),
             other => Err(connection.other_answer(&format!("{other:?}"))),

@@ -3,49 +3,32 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use pfo_protocol::{SweepState, SweepStatus};
+use pfo_protocol::{JobName, SweepState, SweepStatus};
 
-use super::status::{ask, progress};
+use super::status::ask;
+use super::sweep_bar::SweepBar;
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::progress::Progress;
 use crate::socket::Sockets;
-use crate::text::harmless;
 
 const POLL: Duration = Duration::from_millis(500);
 
 /// How long a daemon may be away: the next one goes on with the sweep.
 const RESTART: Duration = Duration::from_secs(300);
 
-/// Returns the sweep when it is over, or whoever waits does not go on.
+/// Returns the sweep when it is over.
 ///
 /// # Errors
 /// If it needs somebody to go on, or is gone.
-pub(crate) fn until_over(
-    sockets: &Sockets,
-    mut sweep: SweepStatus,
-    goes_on: impl Fn() -> bool,
-) -> Result<SweepStatus, Error> {
-    let bar = Progress::new("sweeping");
+pub(super) fn until_over(sockets: &Sockets, mut sweep: SweepStatus) -> Result<SweepStatus, Error> {
+    let mut bar = SweepBar::new();
     let mut seen = Instant::now();
-    let mut told = None;
     loop {
-        match &sweep.state {
+        match sweep.state {
             SweepState::Ended(_) => return Ok(sweep),
-            _ if !goes_on() => return Ok(sweep),
-            SweepState::Paused { why } => {
-                let job = sweep.job.to_string();
-                let why = why.clone().unwrap_or_else(|| "somebody asked for that".to_owned());
-                return Err(Error::SweepPaused { job, why });
-            }
-            SweepState::Waiting { why } if told.as_ref() != Some(why) => {
-                bar.tell(&format!("pfoctl: {}; waiting for that", harmless(why)));
-                told = Some(why.clone());
-            }
-            SweepState::Running | SweepState::Waiting { .. } => {}
+            SweepState::Paused { why } => return Err(paused(&sweep.job, why)),
+            SweepState::Running | SweepState::Waiting { .. } => bar.show(&sweep),
         }
-        bar.show(f64::from(sweep.measured) / f64::from(sweep.clocks.max(1)));
-        bar.now(progress(&sweep));
         sleep(POLL);
         sweep = match ask(sockets) {
             Ok(sweeps) => {
@@ -59,4 +42,10 @@ pub(crate) fn until_over(
             Err(error) => return Err(error),
         };
     }
+}
+
+/// Why a sweep does not go on that nobody here has paused.
+pub(super) fn paused(job: &JobName, why: Option<String>) -> Error {
+    let why = why.unwrap_or_else(|| "somebody asked for that".to_owned());
+    Error::SweepPaused { job: job.to_string(), why }
 }

@@ -1,15 +1,12 @@
 //! A job that is held for measuring: trial after trial over one connection, and over another one if
 //! the daemon restarts meanwhile.
 
-use std::thread::sleep;
-use std::time::{Duration, Instant};
-
 use pfo_protocol::{
-    JobName, PlanStatus, Refusal, RefusalCode, Request, Response, SamplePage, TrialLength,
-    TrialResult, TrialRun,
+    JobName, PlanStatus, Request, Response, SamplePage, TrialLength, TrialResult, TrialRun,
 };
 
 use super::interrupt::Interrupt;
+use super::trouble::Trouble;
 use crate::connection::{Connection, Patience};
 use crate::error::Error;
 use crate::exit::Exit;
@@ -17,15 +14,6 @@ use crate::job::JobArguments;
 use crate::progress::Progress;
 use crate::socket::Sockets;
 use crate::status::quantity::span;
-use crate::text::harmless;
-
-/// How long a daemon may be away, and after that its job: ranks come back one by one.
-const RESTART: Duration = Duration::from_secs(300);
-
-/// How long a job may be busy with something else.
-const BUSY: Duration = Duration::from_secs(120);
-
-const RETRY_EVERY: Duration = Duration::from_millis(250);
 
 /// A job whose clocks are this connection's to change.
 pub(crate) struct Held<'a> {
@@ -48,7 +36,7 @@ impl<'a> Held<'a> {
         interrupt: Interrupt,
         what: &'static str,
     ) -> Result<Self, Error> {
-        let connection = connect(sockets, &interrupt)?;
+        let connection = interrupt.connect(sockets)?;
         let progress = Progress::new(what);
         Ok(Self { sockets, job, connection, interrupt, progress, ranks: None, step_s: None })
     }
@@ -96,29 +84,16 @@ impl<'a> Held<'a> {
         &mut self,
         mut attempt: impl FnMut(&mut Self) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let mut waits: Option<(Instant, Duration)> = None;
+        let mut trouble = Trouble::default();
         loop {
             let tried = attempt(self);
-            let error = match self.unless_interrupted(tried) {
+            let error = match self.interrupt.or(self.job.name(), tried) {
                 Ok(done) => return Ok(done),
                 Err(error) => error,
             };
-            let patience = patience_with(&error);
-            let (since, most) = waits.get_or_insert_with(|| {
-                if !patience.is_zero() {
-                    self.progress.tell(&harmless(&format!("pfoctl: {error}; waiting for that")));
-                }
-                (Instant::now(), patience)
-            });
-            // Once it has restarted, its refusals pass as well.
-            *most = patience.max(*most);
-            if since.elapsed() >= *most || !passes_by_itself(&error) {
-                return Err(error);
-            }
-            sleep(RETRY_EVERY);
-            if error.exit() == Exit::Unreachable
-                && let Ok(connection) = connect(self.sockets, &self.interrupt)
-            {
+            let is_away = error.exit() == Exit::Unreachable;
+            trouble.wait_out(error, &self.progress)?;
+            if is_away && let Ok(connection) = self.interrupt.connect(self.sockets) {
                 self.connection = connection;
             }
         }
@@ -147,7 +122,7 @@ impl<'a> Held<'a> {
 
     fn end(&mut self, keep: bool) -> Result<Option<PlanStatus>, Error> {
         let answer = self.connection.ask(Request::TrialsEnd { job: self.job.selector(), keep });
-        match self.unless_interrupted(answer)? {
+        match self.interrupt.or(self.job.name(), answer)? {
             Response::TrialsEnded(plan) => Ok(plan),
             other => Err(self.connection.other_answer(&format!("{other:?}"))),
         }
@@ -186,39 +161,4 @@ impl<'a> Held<'a> {
         self.step_s = trial.steps.last().map(|step| step.time_s).or(self.step_s);
         Ok(trial)
     }
-
-    fn unless_interrupted<T>(&self, answer: Result<T, Error>) -> Result<T, Error> {
-        match self.interrupt.has_come() {
-            true => Err(Error::Interrupted { job: self.job.name().clone() }),
-            false => answer,
-        }
-    }
-}
-
-/// How long to wait until what is wrong has passed.
-fn patience_with(error: &Error) -> Duration {
-    match error {
-        // Such as a swap that is under way.
-        Error::Refused(Refusal { code: RefusalCode::LimitReached, .. }) => BUSY,
-        error if error.exit() == Exit::Unreachable => RESTART,
-        _ => Duration::ZERO,
-    }
-}
-
-/// Whether it may be different when all of a job's ranks are back with a daemon that restarted.
-fn passes_by_itself(error: &Error) -> bool {
-    use RefusalCode::{Malformed, NotAuthorized, PlanDoesNotFit, Revoked};
-    match error {
-        Error::Refused(refusal) => {
-            !matches!(refusal.code, Malformed | NotAuthorized | PlanDoesNotFit | Revoked)
-        }
-        Error::OtherRanks { .. } => true,
-        error => error.exit() == Exit::Unreachable,
-    }
-}
-
-fn connect(sockets: &Sockets, interrupt: &Interrupt) -> Result<Connection, Error> {
-    let connection = Connection::open(sockets)?;
-    interrupt.ends(connection.stream().try_clone()?);
-    Ok(connection)
 }

@@ -6,9 +6,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use pfo_protocol::JobName;
+
+use crate::connection::Connection;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::plan::unfinished::ending_signals;
+use crate::socket::Sockets;
 
 /// Whether a signal has come that ends the process, and the stream that it ends first.
 #[derive(Clone)]
@@ -48,8 +52,14 @@ impl Interrupt {
         }
     }
 
-    /// This stream is to end, and no other one any more.
-    pub(crate) fn ends(&self, stream: UnixStream) {
+    /// Opens a connection that it ends, and no other one any more.
+    pub(crate) fn connect(&self, sockets: &Sockets) -> Result<Connection, Error> {
+        let connection = Connection::open(sockets)?;
+        self.ends(connection.stream().try_clone()?);
+        Ok(connection)
+    }
+
+    fn ends(&self, stream: UnixStream) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.has_come {
             let _ = stream.shutdown(Shutdown::Both);
@@ -57,8 +67,15 @@ impl Interrupt {
         state.stream = Some(stream);
     }
 
-    /// Whether it has come.
-    pub(crate) fn has_come(&self) -> bool {
+    /// What was answered about a job or, once it has come, that it was why.
+    pub(crate) fn or<T>(&self, job: &JobName, answer: Result<T, Error>) -> Result<T, Error> {
+        match self.has_come() {
+            true => Err(Error::Interrupted { job: job.clone() }),
+            false => answer,
+        }
+    }
+
+    fn has_come(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).has_come
     }
 }

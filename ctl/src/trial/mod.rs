@@ -6,9 +6,11 @@
 mod held;
 mod interrupt;
 mod interval;
+mod trouble;
 mod window;
 
 pub(crate) use held::Held;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use interval::Interval;
+pub(crate) use trouble::Trouble;
 pub(crate) use window::Window;

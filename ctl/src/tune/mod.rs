@@ -40,7 +40,8 @@ const MOST_CANDIDATES: usize = 5;
 ///
 /// The plan and default clocks take turns on the job. A plan that makes it slower than is allowed
 /// gives way to a faster one; if none saves energy the job is left at default clocks, as it is when
-/// this is interrupted, however that is. A daemon that restarts meanwhile is waited for.
+/// this is interrupted, however that is. Run again, it goes on with what was measured of the profile.
+/// A daemon that restarts meanwhile is waited for.
 #[derive(Args)]
 pub(crate) struct Tune {
     #[command(flatten)]

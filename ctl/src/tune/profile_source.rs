@@ -3,18 +3,16 @@
 
 use clap::Args;
 use pfo_protocol::{
-    JobName, ProfileKey, ProfileSelector, RefusalCode, Request, Response, SweepControl, SweepEnd,
-    SweepSettings, SweepState, SweepStatus,
+    JobName, ProfileKey, ProfileSelector, Request, Response, SweepOrder, SweepSettings,
 };
 use serde::Serialize;
 
-use crate::connection::Connection;
 use crate::error::Error;
 use crate::job::JobArguments;
 use crate::plan::file;
 use crate::plan::slowdown::Slowdown;
+use crate::profile::attend::{Profiled, attend};
 use crate::profile::stored::described;
-use crate::profile::wait::until_over;
 use crate::socket::Sockets;
 use crate::trial::Interrupt;
 
@@ -59,18 +57,21 @@ pub(super) struct Sourced {
 
 /// Where a profile comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(tag = "profile_origin", rename_all = "snake_case")]
 pub(super) enum Origin {
     /// A file that was given.
     File,
     /// The store, in which it was before.
     Stored,
-    /// A sweep of the job.
-    Measured,
+    /// A sweep of the job, which found so many clocks measured by one that was interrupted.
+    Measured {
+        #[serde(rename = "profile_clocks_reused")]
+        resumed_after: u32,
+    },
 }
 
 impl ProfileArguments {
-    /// The profile. An interrupt during a sweep pauses that, so that the next time goes on with it.
+    /// The profile. A sweep that is interrupted goes on the next time.
     pub(super) fn get(
         &self,
         sockets: &Sockets,
@@ -81,28 +82,22 @@ impl ProfileArguments {
             let (csv, name) = (file::read(name)?, file::shown(name).to_owned());
             return Ok(Sourced { csv, name, origin: Origin::File });
         }
-        let (key, origin) = match self.begin(sockets, job)? {
-            Response::Reused(stored) => (stored.key, Origin::Stored),
-            Response::Sweep(sweep) => {
-                let sweep = until_over(sockets, *sweep, || !interrupt.has_come())?;
-                (stored_as(sockets, job, sweep)?, Origin::Measured)
-            }
-            other => return Err(Connection::open(sockets)?.other_answer(&format!("{other:?}"))),
+        let (key, origin) = match attend(sockets, &self.order(job), interrupt)? {
+            Profiled::Before(key) => (key, Origin::Stored),
+            Profiled::Now { key, resumed_after } => (key, Origin::Measured { resumed_after }),
         };
         let name = described(&key);
         let ProfileKey { uid, model, gpus, partition } = key;
         let (gpus, partition) = (Some(gpus), Some(partition));
         let selector = ProfileSelector { model, uid: Some(uid), gpus, partition };
-        let mut connection = Connection::open(sockets)?;
+        let mut connection = interrupt.connect(sockets)?;
         match connection.ask(Request::ProfileRead(selector))? {
             Response::Profile { csv, .. } => Ok(Sourced { csv, name, origin }),
             other => Err(connection.other_answer(&format!("{other:?}"))),
         }
     }
 
-    /// Finds a stored profile, or sets off a sweep or one that was interrupted.
-    fn begin(&self, sockets: &Sockets, job: &JobArguments) -> Result<Response, Error> {
-        let mut connection = Connection::open(sockets)?;
+    fn order(&self, job: &JobArguments) -> SweepOrder {
         let settings = SweepSettings {
             steps: self.sweep_steps,
             settling_steps: 1,
@@ -110,41 +105,7 @@ impl ProfileArguments {
             min_mhz: 0,
             max_slowdown: self.sweep_max_slowdown.map(|Slowdown(share)| share),
         };
-        let start = Request::SweepStart {
-            job: job.selector(),
-            model: self.model.clone(),
-            settings,
-            reuse: !self.remeasure,
-        };
-        let error = match connection.ask(start) {
-            Err(Error::Refused(refusal)) if refusal.code == RefusalCode::LimitReached => refusal,
-            answer => return answer,
-        };
-        // It may be that the job is being swept, or was when somebody interrupted that.
-        let resume = control(job, SweepControl::Resume);
-        connection.ask(resume).map_err(|_| Error::Refused(error))
+        let (job, model) = (job.selector(), self.model.clone());
+        SweepOrder { job, model, settings, reuse: !self.remeasure }
     }
-}
-
-/// What the profile of a sweep is stored as. One that is not over is paused.
-fn stored_as(
-    sockets: &Sockets,
-    job: &JobArguments,
-    sweep: SweepStatus,
-) -> Result<ProfileKey, Error> {
-    match sweep.state {
-        SweepState::Ended(SweepEnd::Stopped) => {
-            Err(Error::NoSuchSweep { job: sweep.job.to_string() })
-        }
-        SweepState::Ended(_) => Ok(sweep.profile),
-        _ => match Connection::open(sockets)?.ask(control(job, SweepControl::Pause)) {
-            // If refused, it is over by now.
-            Ok(_) | Err(Error::Refused(_)) => Err(Error::Interrupted { job: sweep.job }),
-            Err(error) => Err(error),
-        },
-    }
-}
-
-fn control(job: &JobArguments, control: SweepControl) -> Request {
-    Request::SweepControl { job: job.selector(), control }
 }

@@ -25,6 +25,7 @@ pub(super) struct Report {
     pub(super) max_slowdown: f64,
     /// The profile's file, or what it is of.
     pub(super) profile: String,
+    #[serde(flatten)]
     pub(super) profile_origin: Origin,
     pub(super) p2p_power: PlannedPower,
     pub(super) default_clocks: DefaultClocks,
@@ -148,9 +149,12 @@ impl Report {
             "; {}, {}; P2P-blocking power {}.\n",
             harmless(&self.profile),
             match self.profile_origin {
-                Origin::File => "as given",
-                Origin::Stored => "reused",
-                Origin::Measured => "measured and stored",
+                Origin::File => "as given".to_owned(),
+                Origin::Stored => "reused".to_owned(),
+                Origin::Measured { resumed_after: 0 } => "measured and stored".to_owned(),
+                Origin::Measured { resumed_after: clocks } => format!(
+                    "measured and stored, with {clocks} clocks of a sweep that was interrupted"
+                ),
             },
             harmless(&power)
         );

@@ -4,6 +4,7 @@
 //! What to measure next follows from what is on disk alone ([`record`]), so a sweep goes on after a pause
 //! or a restart of the daemon as if there had been none.
 
+pub mod attended;
 pub mod estimate;
 pub mod file;
 pub mod ladder;

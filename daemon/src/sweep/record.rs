@@ -45,6 +45,9 @@ pub struct SweepRecord {
     pub clocks: Vec<Mhz>,
     /// Whether it goes on by itself.
     pub pause: Option<Pause>,
+    /// Whether somebody waits for it, without whom it must not go on.
+    #[serde(default)]
+    pub attended: bool,
     default_step_s: Option<f64>,
     measured: Vec<SweptClock>,
     /// How often the next clock was measured already.
@@ -92,6 +95,7 @@ impl SweepRecord {
             shape,
             clocks,
             pause: None,
+            attended: false,
             default_step_s: None,
             measured: Vec::new(),
             repeats: 0,

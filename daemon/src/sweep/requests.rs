@@ -4,36 +4,78 @@ use std::sync::Arc;
 
 use pfo_planner::Mhz;
 use pfo_protocol::{
-    JobName, JobSelector, ProfileSelector, Refusal, RefusalCode, Response, SweepControl,
-    SweepSettings,
+    JobSelector, ProfileSelector, Refusal, RefusalCode, Response, StoredProfile, SweepControl,
+    SweepOrder, SweepSettings,
 };
+use tokio::task::spawn_blocking;
 
 use crate::authorize::Action;
 use crate::node::Node;
 use crate::peer::Peer;
 use crate::requests::select;
 use crate::session::internal;
+use crate::sweep::attended::Attended;
 use crate::sweep::ladder::ladder;
 use crate::sweep::record::SweepRecord;
 use crate::sweep::shape::{JobShape, allowed_clocks};
+use crate::sweep::sweeps::Sweep;
 
 /// Nobody measures more steps at one clock.
 const MOST_STEPS: u32 = 10_000;
+
+/// What an order of a profile leads to.
+enum Ordered {
+    /// It is stored.
+    Stored(StoredProfile),
+    /// A sweep that has begun.
+    Begun(Arc<Sweep>),
+}
 
 /// Begins a sweep, or finds that it is not needed.
 ///
 /// # Errors
 /// If the peer may not measure the job, or the job cannot be swept like that.
-pub fn start(
+pub fn start(node: &Arc<Node>, peer: &Peer, order: SweepOrder) -> Result<Response, Refusal> {
+    Ok(match begin(node, peer, order, false)? {
+        Ordered::Stored(profile) => Response::Reused(profile),
+        Ordered::Begun(sweep) => Response::Sweep(Box::new(sweep.status())),
+    })
+}
+
+/// Begins a sweep, or goes on with the job's, until it is over or this is dropped.
+///
+/// # Errors
+/// As [`start`], if the job has no sweep that is not over.
+pub async fn attend(node: &Arc<Node>, peer: &Peer, order: SweepOrder) -> Result<Response, Refusal> {
+    let (node, peer) = (Arc::clone(node), peer.clone());
+    let begin = move || {
+        let job = order.job.clone();
+        let sweep = match begin(&node, &peer, order, true) {
+            Ok(Ordered::Stored(profile)) => return Ok(Err(profile)),
+            Ok(Ordered::Begun(sweep)) => sweep,
+            Err(refusal) => match select_sweep(&node, &peer, &job) {
+                Ok(sweep) if !sweep.is_over() => sweep,
+                _ => return Err(refusal),
+            },
+        };
+        Attended::begin(&node, sweep).map(Ok)
+    };
+    let begun = spawn_blocking(begin).await.map_err(|error| internal(&error))?;
+    Ok(match begun? {
+        Ok(attended) => Response::Sweep(Box::new(attended.over().await)),
+        Err(profile) => Response::Reused(profile),
+    })
+}
+
+fn begin(
     node: &Arc<Node>,
     peer: &Peer,
-    job: &JobSelector,
-    model: Option<JobName>,
-    settings: SweepSettings,
-    reuse: bool,
-) -> Result<Response, Refusal> {
+    order: SweepOrder,
+    attended: bool,
+) -> Result<Ordered, Refusal> {
+    let SweepOrder { job, model, settings, reuse } = order;
     let authority = &node.settings().authority;
-    let job = select(node, authority, peer, job, |owner| Action::Measure { owner })?;
+    let job = select(node, authority, peer, &job, |owner| Action::Measure { owner })?;
     check(settings)?;
     let name = &job.key.name;
     let members = job.members();
@@ -49,7 +91,7 @@ pub fn start(
     drop(members);
     let model = model.unwrap_or_else(|| name.clone());
     if reuse && let Some(stored) = node.profiles.find(&shape.key(job.key.uid, model.clone())) {
-        return Ok(Response::Reused(stored));
+        return Ok(Ordered::Stored(stored));
     }
     let clocks = ladder(&allowed, Mhz(settings.stride_mhz), Mhz(settings.min_mhz));
     if clocks.is_empty() {
@@ -62,13 +104,13 @@ pub fn start(
             "`pfoctl policy explain` shows which clocks are",
         ));
     }
-    let record = SweepRecord::new(job.key.clone(), peer.uid, model, settings, shape, clocks);
+    let mut record = SweepRecord::new(job.key.clone(), peer.uid, model, settings, shape, clocks);
+    record.attended = attended;
     free?;
-    let status = node.sweeps.start(node, record)?;
-    tracing::info!(
-        uid = peer.uid, pid = peer.pid, job = %name, "began a sweep of {} clocks", status.clocks
-    );
-    Ok(Response::Sweep(Box::new(status)))
+    let clocks = record.clocks.len();
+    let sweep = node.sweeps.start(node, record)?;
+    tracing::info!(uid = peer.uid, pid = peer.pid, job = %name, "began a sweep of {clocks} clocks");
+    Ok(Ordered::Begun(sweep))
 }
 
 fn check(settings: SweepSettings) -> Result<(), Refusal> {
@@ -101,13 +143,16 @@ pub fn control(
     job: &JobSelector,
     control: SweepControl,
 ) -> Result<Response, Refusal> {
+    let status = select_sweep(node, peer, job)?.control(node, control)?;
+    tracing::info!(uid = peer.uid, pid = peer.pid, job = %status.job, "sweep: {control:?}");
+    Ok(Response::Sweep(Box::new(status)))
+}
+
+fn select_sweep(node: &Node, peer: &Peer, job: &JobSelector) -> Result<Arc<Sweep>, Refusal> {
     let authority = &node.settings().authority;
     authority.authorize(peer, Action::Measure { owner: job.uid.unwrap_or(peer.uid) })?;
     let any = authority.authorize(peer, Action::EveryJob).is_ok();
-    let sweep = node.sweeps.select(job, peer.uid, any)?;
-    let status = sweep.control(node, control)?;
-    tracing::info!(uid = peer.uid, pid = peer.pid, job = %status.job, "sweep: {control:?}");
-    Ok(Response::Sweep(Box::new(status)))
+    node.sweeps.select(job, peer.uid, any)
 }
 
 /// The sweeps that a peer may see.

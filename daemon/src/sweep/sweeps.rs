@@ -1,6 +1,7 @@
 //! The sweeps of the node: who begins, pauses, resumes and stops them, and what of it is on disk.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pfo_protocol::{
@@ -41,12 +42,20 @@ struct Now {
     state: SweepState,
     run: Run,
     task: Option<AbortHandle>,
+    /// Who waits for it, without whom it is paused.
+    attendant: Option<Attendant>,
 }
 
 /// One time that a sweep goes on, from its begin or a pause to the next pause or its end. What a run does
 /// that is over counts no more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run(u64);
+
+/// One time that somebody waits for a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attendant(u64);
+
+static ATTENDANTS: AtomicU64 = AtomicU64::new(0);
 
 impl Sweeps {
     /// No sweeps yet; those that are not over are kept in these files.
@@ -58,8 +67,12 @@ impl Sweeps {
     /// Goes on with the sweeps of an earlier daemon. To be called on the runtime.
     pub fn restore(&self, node: &Arc<Node>) {
         let mut known = self.lock();
-        for record in self.files.read() {
+        for mut record in self.files.read() {
             let key = record.key();
+            if record.attended && record.pause.is_none() {
+                let why = "pfod has restarted, and whoever waited for the sweep is not back".into();
+                record.pause = Some(Pause { why: Some(why) });
+            }
             let sweep = Sweep::new(record, &self.files);
             if sweep.now().record.pause.is_none() {
                 sweep.set_off(node);
@@ -72,7 +85,7 @@ impl Sweeps {
     ///
     /// # Errors
     /// If the job has one that is not over, its user has too many, or it cannot be kept on disk.
-    pub fn start(&self, node: &Arc<Node>, record: SweepRecord) -> Result<SweepStatus, Refusal> {
+    pub fn start(&self, node: &Arc<Node>, record: SweepRecord) -> Result<Arc<Sweep>, Refusal> {
         let mut known = self.lock();
         let key = record.key();
         let unfinished = |sweep: &Arc<Sweep>| !sweep.is_over();
@@ -99,9 +112,8 @@ impl Sweeps {
         self.files.write(&record).map_err(|error| internal(&error))?;
         let sweep = Sweep::new(record, &self.files);
         sweep.set_off(node);
-        let status = sweep.status();
-        known.insert(key, sweep);
-        Ok(status)
+        known.insert(key, Arc::clone(&sweep));
+        Ok(sweep)
     }
 
     /// The sweep of the job that a request means: the peer's own or, with `any`, the only one of that
@@ -155,7 +167,7 @@ impl Sweep {
             Some(Pause { why }) => SweepState::Paused { why: why.clone() },
             None => SweepState::Running,
         };
-        let now = Now { record, state, run: Run::default(), task: None };
+        let now = Now { record, state, run: Run::default(), task: None, attendant: None };
         Arc::new(Self { now: Mutex::new(now), files: Arc::clone(files) })
     }
 
@@ -166,7 +178,8 @@ impl Sweep {
         now.record.status(now.state.clone())
     }
 
-    fn is_over(&self) -> bool {
+    /// Whether there is nothing left to do.
+    pub fn is_over(&self) -> bool {
         matches!(self.now().state, SweepState::Ended(_))
     }
 
@@ -181,25 +194,12 @@ impl Sweep {
     ) -> Result<SweepStatus, Refusal> {
         let mut now = self.now();
         match (&now.state, control) {
-            (SweepState::Ended(_), _) => {
-                return Err(Refusal::new(
-                    RefusalCode::UnknownJob,
-                    format!("the sweep of job {} is over", now.record.job),
-                    "`pfoctl profile list` shows the profiles that are stored",
-                ));
-            }
+            (SweepState::Ended(_), _) => return Err(is_over(&now.record)),
             (SweepState::Paused { .. }, SweepControl::Pause)
             | (SweepState::Running | SweepState::Waiting { .. }, SweepControl::Resume) => {}
             (_, SweepControl::Pause) => self.pause(&mut now, None),
             (_, SweepControl::Resume) => {
-                let pause = now.record.pause.take();
-                if let Err(error) = self.files.write(&now.record) {
-                    now.record.pause = pause;
-                    return Err(internal(&error));
-                }
-                now.state = SweepState::Running;
-                drop(now);
-                self.set_off(node);
+                self.resume(now, node, None)?;
                 return Ok(self.status());
             }
             (_, SweepControl::Stop) => self.end(&mut now, SweepEnd::Stopped),
@@ -216,6 +216,51 @@ impl Sweep {
             }
         }
         Ok(now.record.status(now.state.clone()))
+    }
+
+    /// Has it go on for as long as somebody waits for it. To be called on the runtime, or on a thread of
+    /// it.
+    ///
+    /// # Errors
+    /// If it is over, or what becomes of it cannot be kept on disk.
+    pub fn attend(self: &Arc<Self>, node: &Arc<Node>) -> Result<Attendant, Refusal> {
+        let now = self.now();
+        if matches!(now.state, SweepState::Ended(_)) {
+            return Err(is_over(&now.record));
+        }
+        let attendant = Attendant(ATTENDANTS.fetch_add(1, Relaxed));
+        self.resume(now, node, Some(attendant))?;
+        Ok(attendant)
+    }
+
+    /// Pauses it if it goes on for nobody else.
+    pub fn is_left_by(&self, attendant: Attendant) {
+        let mut now = self.now();
+        let goes_on = matches!(now.state, SweepState::Running | SweepState::Waiting { .. });
+        if goes_on && now.attendant == Some(attendant) {
+            self.pause(&mut now, Some("whoever waited for the sweep is gone".into()));
+        }
+    }
+
+    /// Goes on, if it does not yet.
+    fn resume(
+        self: &Arc<Self>,
+        mut now: MutexGuard<'_, Now>,
+        node: &Arc<Node>,
+        attendant: Option<Attendant>,
+    ) -> Result<(), Refusal> {
+        let mut record = now.record.clone();
+        record.pause = None;
+        record.attended = attendant.is_some();
+        self.files.write(&record).map_err(|error| internal(&error))?;
+        now.record = record;
+        now.attendant = attendant;
+        if matches!(now.state, SweepState::Paused { .. }) {
+            now.state = SweepState::Running;
+            drop(now);
+            self.set_off(node);
+        }
+        Ok(())
     }
 
     /// Begins a run.
@@ -305,4 +350,12 @@ impl Now {
             task.abort();
         }
     }
+}
+
+fn is_over(record: &SweepRecord) -> Refusal {
+    Refusal::new(
+        RefusalCode::UnknownJob,
+        format!("the sweep of job {} is over", record.job),
+        "`pfoctl profile list` shows the profiles that are stored",
+    )
 }

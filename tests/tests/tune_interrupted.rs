@@ -1,0 +1,208 @@
+//! `pfoctl tune` or the daemon ends in the middle of tuning: the job is at default clocks, nothing is
+//! locked, and tuning it again goes on with what was measured.
+
+use std::process::Child;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pfo_protocol::{Request, Response, SweepState, SweepStatus};
+use pfo_tests::identity::Identity;
+use pfo_tests::node::Node;
+use pfo_tests::ran::Ran;
+use pfo_tests::trainer::{STAGES, Training};
+use serde_json::Value;
+
+const JOB: &str = "job";
+
+/// Of instructions long enough for the counter.
+const TIME_SCALE: &str = "0.05";
+
+const QUICKLY: [&str; 4] = ["--rounds", "2", "--steps", "4"];
+
+/// What tuning does before anything is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The daemon sweeps the job.
+    Sweep,
+    /// The job runs at default clocks, for the P2P-blocking power among others.
+    DefaultClocks,
+    /// The plan and default clocks take turns.
+    Verification,
+}
+
+struct Tuning {
+    node: Node,
+    training: Training,
+}
+
+impl Tuning {
+    fn start() -> Self {
+        let node = Node::start();
+        let options = ["--microbatches", "4", "--time-scale", TIME_SCALE];
+        let training = Training::start(&node, JOB, &Identity::own(), &options);
+        training.until_leased(&node);
+        training.until_step(&node, 1);
+        Self { node, training }
+    }
+
+    /// Tunes with a few clocks, but not those that take longest, and with these arguments.
+    fn tune(&self, arguments: &[&str]) -> Child {
+        let tune = ["tune", JOB, "--max-slowdown", "50%", "--json"];
+        let sweep = ["--sweep-stride", "500", "--sweep-steps", "3", "--sweep-max-slowdown", "100%"];
+        self.node.begin_pfoctl(&Identity::own(), &[&tune[..], &sweep, arguments].concat())
+    }
+
+    /// Tunes until this phase, which it would be in for long.
+    fn tune_until(&self, phase: Phase) -> Child {
+        let endless: &[_] = match phase {
+            Phase::Sweep => &QUICKLY,
+            Phase::DefaultClocks => &["--steps", "10000"],
+            Phase::Verification => &["--rounds", "1000"],
+        };
+        let tuning = self.tune(endless);
+        self.until_in(phase);
+        tuning
+    }
+
+    fn until_in(&self, phase: Phase) {
+        let job = || self.node.find_job(JOB).unwrap();
+        self.node.until_so(&format!("tuning is in {phase:?}"), || match phase {
+            Phase::Sweep => {
+                self.sweep().is_some_and(|sweep| sweep.measured == 1) && self.locked() > 0
+            }
+            Phase::DefaultClocks => {
+                job().measured_by.is_some_and(|by| by.pid.is_some()) && job().plan.is_none()
+            }
+            Phase::Verification => job().plan.is_some_and(|plan| plan.label == "pfo 1"),
+        });
+    }
+
+    fn sweep(&self) -> Option<SweepStatus> {
+        match self.node.control().ask(Request::Sweeps) {
+            Ok(Response::Sweeps(sweeps)) => sweeps.into_iter().next(),
+            other => panic!("the answer to a request for sweeps is {other:?}"),
+        }
+    }
+
+    fn locked(&self) -> usize {
+        (0..STAGES as usize).filter(|&gpu| self.node.machine.sm_lock(gpu).is_some()).count()
+    }
+
+    /// Waits until the job is as if it had never been tuned, and stays so.
+    fn until_left_alone(&self) {
+        self.node.until_is("who measures", &None, || self.node.job(JOB).measured_by);
+        self.node.until_is("the job's plan", &None, || self.node.job(JOB).plan);
+        self.node.until_is("GPUs with a lock", &0, || self.locked());
+        let step = self.training.ranks(&self.node).iter().filter_map(|rank| rank.1).max();
+        self.training.until_step(&self.node, step.unwrap_or(0) + 2);
+        assert_eq!(self.locked(), 0);
+    }
+
+    /// Tunes to the end; returns the report. On a busy machine it may be that no saving is certain.
+    fn finish(&self, tuning: Child) -> Value {
+        let ran = Ran::from(tuning.wait_with_output().unwrap());
+        assert!(matches!(ran.code, Some(0 | 5)), "{ran:?}");
+        assert_eq!(self.node.job(JOB).plan.is_some(), ran.code == Some(0), "{ran:?}");
+        ran.json()
+    }
+
+    /// Tunes again after a phase was interrupted, and sees what is reused.
+    fn finish_after(self, phase: Phase) {
+        let report = self.finish(self.tune(&QUICKLY));
+        if phase == Phase::Sweep {
+            assert_eq!(report["profile_origin"], "measured", "{report}");
+            assert!(report["profile_clocks_reused"].as_u64() > Some(0), "{report}");
+        } else {
+            assert_eq!(report["profile_origin"], "stored", "{report}");
+        }
+        self.training.stop();
+    }
+}
+
+fn pfoctl_ends_in(phase: Phase, signal: Signal) {
+    let tuned = Tuning::start();
+    let tuning = tuned.tune_until(phase);
+    kill(Pid::from_raw(tuning.id().cast_signed()), signal).unwrap();
+    let ran = Ran::from(tuning.wait_with_output().unwrap());
+    assert_eq!(ran.code, (signal == Signal::SIGINT).then_some(130), "{ran:?}");
+    tuned.until_left_alone();
+    tuned.finish_after(phase);
+}
+
+fn the_daemon_is_killed_in(phase: Phase) {
+    let mut tuned = Tuning::start();
+    let tuning = tuned.tune(&QUICKLY);
+    tuned.until_in(phase);
+    tuned.node.kill_daemon();
+    tuned.node.start_daemon();
+    let report = tuned.finish(tuning);
+    assert_eq!(report["profile_origin"], "measured", "{report}");
+    tuned.training.stop();
+}
+
+fn both_are_killed_in(phase: Phase) {
+    let mut tuned = Tuning::start();
+    let mut tuning = tuned.tune_until(phase);
+    tuned.node.kill_daemon();
+    tuning.kill().unwrap();
+    tuning.wait().unwrap();
+    tuned.node.start_daemon();
+    tuned.training.until_leased(&tuned.node);
+    tuned.until_left_alone();
+    if phase == Phase::Sweep {
+        let state = tuned.sweep().unwrap().state;
+        assert!(matches!(state, SweepState::Paused { why: Some(_) }), "{state:?}");
+    }
+    tuned.finish_after(phase);
+}
+
+#[test]
+fn a_tune_that_is_killed_while_it_sweeps_leaves_the_job_alone_and_goes_on_the_next_time() {
+    pfoctl_ends_in(Phase::Sweep, Signal::SIGKILL);
+}
+
+#[test]
+fn a_tune_that_is_killed_at_default_clocks_leaves_the_job_alone_and_reuses_the_profile() {
+    pfoctl_ends_in(Phase::DefaultClocks, Signal::SIGKILL);
+}
+
+#[test]
+fn a_tune_that_is_killed_while_it_verifies_leaves_the_job_alone_and_reuses_the_profile() {
+    pfoctl_ends_in(Phase::Verification, Signal::SIGKILL);
+}
+
+#[test]
+fn ctrl_c_while_it_sweeps_leaves_the_job_alone_and_the_sweep_goes_on_the_next_time() {
+    pfoctl_ends_in(Phase::Sweep, Signal::SIGINT);
+}
+
+#[test]
+fn ctrl_c_at_default_clocks_leaves_the_job_alone_and_the_profile_is_reused() {
+    pfoctl_ends_in(Phase::DefaultClocks, Signal::SIGINT);
+}
+
+#[test]
+fn ctrl_c_while_it_verifies_leaves_the_job_alone_and_the_profile_is_reused() {
+    pfoctl_ends_in(Phase::Verification, Signal::SIGINT);
+}
+
+#[test]
+fn a_daemon_that_is_killed_while_it_sweeps_for_tune_is_waited_for() {
+    the_daemon_is_killed_in(Phase::Sweep);
+}
+
+#[test]
+fn a_daemon_that_is_killed_at_default_clocks_is_waited_for() {
+    the_daemon_is_killed_in(Phase::DefaultClocks);
+}
+
+#[test]
+fn a_daemon_that_is_killed_while_tune_verifies_is_waited_for() {
+    the_daemon_is_killed_in(Phase::Verification);
+}
+
+#[test]
+fn a_daemon_that_comes_after_both_were_killed_goes_on_with_nothing_that_nobody_waits_for() {
+    both_are_killed_in(Phase::Sweep);
+    both_are_killed_in(Phase::Verification);
+}

@@ -12,7 +12,10 @@ use std::time::Duration;
 use fake_daemon::{FakeDaemon, Ran};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use pfo_protocol::{Request, Response, TrialLength, TrialRank, TrialResult, TrialRun, TrialStep};
+use pfo_protocol::{
+    Instruction, InstructionSample, Request, Response, SamplePage, TrialLength, TrialRank,
+    TrialResult, TrialRun, TrialStep, Unit,
+};
 use pfoctl::Bench;
 
 /// Two ranks, of which the second takes three quarters of the energy.
@@ -40,9 +43,32 @@ fn trial(length: TrialLength, time_s: f64, energy_j: f64) -> Response {
     }))
 }
 
+/// Three instructions of rank 1 in its first step, of one of which the energy is not known.
+fn page() -> SamplePage {
+    let sample = |instruction, counter_j| InstructionSample {
+        step: 7,
+        unit: Unit { instruction, chunk: 0, microbatch: 0 },
+        began_ns: 1_000_000_000,
+        ended_ns: 1_500_000_000,
+        mhz: None,
+        observed: None,
+        throttle_reasons: 0,
+        counter_j,
+        counter_refreshes: 9,
+        left_out: None,
+    };
+    let samples = vec![
+        sample(Instruction::Forward, Some(9.0)),
+        sample(Instruction::Forward, Some(8.0)),
+        sample(Instruction::Load, None),
+    ];
+    SamplePage { rank: 1, samples, dropped: 0 }
+}
+
 /// 2 s and 1 kJ a step at default clocks, 10 % less energy on every plan.
 fn measured(request: &Request) -> Response {
     match request {
+        Request::Trial { samples: true, .. } => panic!("nobody wants each instruction"),
         Request::Trial { run: TrialRun::DefaultClocks, length, .. } => trial(*length, 2.0, 1000.0),
         Request::Trial { length, .. } => trial(*length, 2.02, 900.0),
         Request::TrialsEnd { keep: false, .. } => Response::TrialsEnded(None),
@@ -61,7 +87,17 @@ fn sweep(daemon: &FakeDaemon, bench: &Bench, arguments: &[&str]) -> Command {
 fn each_plan_is_measured_and_written_beside_what_it_predicted() {
     let bench = Bench::new();
     bench.frontier("frontier", 40);
-    let daemon = FakeDaemon::answering(measured);
+    let pages = AtomicU32::new(0);
+    let daemon = FakeDaemon::answering(move |request| match request.clone() {
+        Request::TrialSamples(_) => {
+            let one_a_trial = pages.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+            Response::TrialSamples(one_a_trial.then(page))
+        }
+        Request::Trial { job, run, length, samples: true } => {
+            measured(&Request::Trial { job, run, length, samples: false })
+        }
+        other => measured(&other),
+    });
     let ran = Ran::of(&mut sweep(&daemon, &bench, &["--plans", "3", "--perseus", "dump"]));
     assert_eq!(ran.code, Some(0), "{ran:?}");
     for words in ["default clocks", "plan_00000.json", "10.0 %", "2.020 s", "1.000 kJ"] {
@@ -91,6 +127,12 @@ fn each_plan_is_measured_and_written_beside_what_it_predicted() {
     let profile = &json("3.prof.json")[1];
     assert_eq!(profile["iter_energy"], serde_json::json!([675.0, 675.0, 675.0, 675.0]));
     assert_eq!(profile["iter_time"], serde_json::json!([2.02, 2.02, 2.02, 2.02]));
+    let times = serde_json::json!({"forward": [[0.5, 0.5], [], [], []], "backward": [[], [], [], []],
+                           "load": [[0.5], [], [], []]});
+    assert_eq!(profile["time_breakdown"], times);
+    let energies = serde_json::json!({"forward": [[9.0, 8.0], [], [], []], "backward": [[], [], [], []],
+                           "load": [[], [], [], []]});
+    assert_eq!(profile["energy_breakdown"], energies);
 }
 
 #[test]

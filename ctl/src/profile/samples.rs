@@ -99,18 +99,7 @@ impl Samples {
             if let Some(takes) = held.takes(steps) {
                 held.progress().now(format!("measuring instructions, {takes} left"));
             }
-            let (trial, pages) = held.trial_with_samples(run, length)?;
-            for (place, page) in pages.iter().enumerate() {
-                let is_last = pages.get(place + 1).is_none_or(|next| next.rank != page.rank);
-                if is_last && page.dropped > 0 {
-                    held.progress().tell(&format!(
-                        "pfoctl: the daemon had no room for {} more instructions of rank {}; measure \
-                         fewer steps at once",
-                        page.dropped, page.rank
-                    ));
-                }
-            }
-            measured.push((trial, pages));
+            measured.push(held.trial_with_samples(run, length)?);
         }
         Ok(())
     }

@@ -77,7 +77,17 @@ impl<'a> Held<'a> {
         run: &TrialRun,
         length: TrialLength,
     ) -> Result<(TrialResult, Vec<SamplePage>), Error> {
-        self.until_done(|held| Ok((held.try_trial(run, length, true)?, held.samples()?)))
+        let (trial, pages) =
+            self.until_done(|held| Ok((held.try_trial(run, length, true)?, held.samples()?)))?;
+        for of_rank in pages.chunk_by(|page, next| page.rank == next.rank) {
+            if let Some(SamplePage { rank, dropped: dropped @ 1.., .. }) = of_rank.first() {
+                self.progress.tell(&format!(
+                    "pfoctl: the daemon had no room for {dropped} more instructions of rank {rank}; \
+                     measure fewer steps at once"
+                ));
+            }
+        }
+        Ok((trial, pages))
     }
 
     fn until_done<T>(

@@ -2,9 +2,12 @@
 //! `n.prof.json`, what every rank took in each step, and `n.sched.json`, the clocks that it had.
 //!
 //! A clock of 0 is default clocks. The artifact has a clock for each transfer, too; we set none there.
-//! Its breakdowns by instruction are as empty as the energies are in what was published with it.
+//! Its breakdowns have a list of each kind of instruction for every step. The energies, which are empty in
+//! what was published with it, are what the energy counter moved by during each.
 
-use pfo_protocol::{TrialRank, TrialResult};
+use std::collections::BTreeMap;
+
+use pfo_protocol::{InstructionSample, SamplePage, TrialRank, TrialResult};
 use serde::Serialize;
 
 use super::contenders::Contender;
@@ -21,12 +24,8 @@ struct RankProfile {
     energy_breakdown: Breakdown,
 }
 
-/// For each step no instruction.
-#[derive(Serialize)]
-struct Breakdown {
-    forward: Vec<[f64; 0]>,
-    backward: Vec<[f64; 0]>,
-}
+/// By kind of instruction, for each step what every one of them took.
+type Breakdown = BTreeMap<&'static str, Vec<Vec<f64>>>;
 
 #[derive(Serialize)]
 struct RankSchedule {
@@ -34,16 +33,29 @@ struct RankSchedule {
     power_states: Vec<u32>,
 }
 
-/// The files of these windows, at default clocks where there is no plan.
-pub(super) fn files(
-    windows: &[(Option<&Contender>, TrialResult)],
-) -> impl Iterator<Item = Result<(String, String), Failure>> {
-    windows.iter().enumerate().flat_map(|(number, (contender, trial))| {
-        let profile = json(&profiles(trial));
-        let schedule = json(&schedules(*contender, trial));
+/// Some steps of every rank.
+pub(super) struct Dump {
+    profiles: Vec<RankProfile>,
+    schedules: Vec<RankSchedule>,
+}
+
+impl Dump {
+    /// What was measured of a plan, or of default clocks.
+    pub(super) fn of(
+        contender: Option<&Contender>,
+        trial: &TrialResult,
+        pages: &[SamplePage],
+    ) -> Self {
+        Self { profiles: profiles(trial, pages), schedules: schedules(contender, trial) }
+    }
+}
+
+/// The files of these windows.
+pub(super) fn files(windows: &[Dump]) -> impl Iterator<Item = Result<(String, String), Failure>> {
+    windows.iter().enumerate().flat_map(|(number, window)| {
         [
-            Ok((format!("{number}.prof.json"), profile)),
-            Ok((format!("{number}.sched.json"), schedule)),
+            Ok((format!("{number}.prof.json"), json(&window.profiles))),
+            Ok((format!("{number}.sched.json"), json(&window.schedules))),
         ]
     })
 }
@@ -53,14 +65,17 @@ fn json<T: Serialize>(ranks: &[T]) -> String {
     serde_json::to_string(ranks).unwrap_or_default()
 }
 
-fn profiles(trial: &TrialResult) -> Vec<RankProfile> {
+fn profiles(trial: &TrialResult, pages: &[SamplePage]) -> Vec<RankProfile> {
     let all_j: f64 = trial.ranks.iter().filter_map(|rank| rank.energy_j).sum();
-    let breakdown = || Breakdown {
-        forward: vec![[]; trial.steps.len()],
-        backward: vec![[]; trial.steps.len()],
-    };
     let profile = |rank: &TrialRank| {
         let share = rank.energy_j.unwrap_or(0.0) / all_j;
+        let of_rank = || {
+            let own = pages.iter().filter(|page| page.rank == rank.rank);
+            own.flat_map(|page| &page.samples)
+        };
+        let time_s = |sample: &InstructionSample| {
+            Some(sample.ended_ns.saturating_sub(sample.began_ns) as f64 / 1e9)
+        };
         RankProfile {
             rank: rank.rank,
             iter_time: trial.steps.iter().map(|step| step.time_s).collect(),
@@ -69,11 +84,38 @@ fn profiles(trial: &TrialResult) -> Vec<RankProfile> {
                 .iter()
                 .map(|step| share * step.energy_j.unwrap_or(0.0))
                 .collect(),
-            time_breakdown: breakdown(),
-            energy_breakdown: breakdown(),
+            time_breakdown: breakdown(trial, of_rank(), time_s),
+            energy_breakdown: breakdown(trial, of_rank(), |sample| sample.counter_j),
         }
     };
     trial.ranks.iter().map(profile).collect()
+}
+
+/// A step of which not every figure is known has none, rather than some whose places say nothing.
+fn breakdown<'a>(
+    trial: &TrialResult,
+    samples: impl Iterator<Item = &'a InstructionSample>,
+    figure: impl Fn(&InstructionSample) -> Option<f64>,
+) -> Breakdown {
+    let mut lists: BTreeMap<_, Vec<Option<Vec<f64>>>> = BTreeMap::new();
+    let of_no_step = vec![Some(Vec::new()); trial.steps.len()];
+    for kind in ["forward", "backward"] {
+        lists.insert(kind, of_no_step.clone());
+    }
+    for sample in samples {
+        let of_kind =
+            lists.entry(sample.unit.instruction.name()).or_insert_with(|| of_no_step.clone());
+        let step = sample.step.saturating_sub(trial.first_step) as usize;
+        if let Some(list) = of_kind.get_mut(step) {
+            *list = list.take().zip(figure(sample)).map(|(mut list, figure)| {
+                list.push(figure);
+                list
+            });
+        }
+    }
+    let known = |list: Option<Vec<f64>>| list.unwrap_or_default();
+    let known = |lists: Vec<_>| lists.into_iter().map(known).collect();
+    lists.into_iter().map(|(kind, lists)| (kind, known(lists))).collect()
 }
 
 fn schedules(contender: Option<&Contender>, trial: &TrialResult) -> Vec<RankSchedule> {

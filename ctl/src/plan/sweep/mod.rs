@@ -6,8 +6,9 @@ mod contenders;
 mod measured_frontier;
 
 use clap::Args;
-use pfo_protocol::{TrialLength, TrialResult, TrialRun};
+use pfo_protocol::{SamplePage, TrialLength, TrialResult, TrialRun};
 
+use self::artifact::Dump;
 use self::contenders::Contender;
 use self::measured_frontier::{MeasuredFrontier, MeasuredPlan};
 use super::{directory, file};
@@ -53,7 +54,7 @@ pub(crate) struct Sweep {
 
     /// A directory to make for what Perseus' artifact would have written, `N.prof.json` and
     /// `N.sched.json`, the first pair at default clocks. Of each step's energy a rank has its mean
-    /// share
+    /// share, and each instruction what the counter moved by meanwhile
     #[arg(long, value_name = "DIR")]
     perseus: Option<String>,
 
@@ -68,9 +69,9 @@ impl Sweep {
         let contenders = contenders::read(&self.plans, self.count as usize)?;
         let mut held =
             Held::new(sockets, &self.job, Interrupt::prepare()?, "measuring default clocks")?;
-        let baseline = held.trial(&TrialRun::DefaultClocks, self.length())?;
+        let (baseline, pages) = self.trial(&mut held, &TrialRun::DefaultClocks)?;
         let mut measured = MeasuredFrontier::new(&Window::of(held.job(), &baseline)?);
-        let mut windows = vec![(None, baseline)];
+        let mut windows = vec![Dump::of(None, &baseline, &pages)];
         let ended = self.measure(&mut held, &contenders, &mut measured, &mut windows);
         let ended = ended.and_then(|()| held.let_go());
         if let Some(name) = &self.perseus {
@@ -85,12 +86,12 @@ impl Sweep {
         ended
     }
 
-    fn measure<'a>(
+    fn measure(
         &self,
         held: &mut Held,
-        contenders: &'a [Contender],
+        contenders: &[Contender],
         measured: &mut MeasuredFrontier,
-        windows: &mut Vec<(Option<&'a Contender>, TrialResult)>,
+        windows: &mut Vec<Dump>,
     ) -> Result<(), Error> {
         let steps = u64::from(self.settling_steps + self.steps);
         for (done, contender) in contenders.iter().enumerate() {
@@ -104,7 +105,7 @@ impl Sweep {
                 label: contender.label.clone(),
                 plan: contender.json.clone().into_bytes(),
             };
-            let trial = held.trial(&run, self.length())?;
+            let (trial, pages) = self.trial(held, &run)?;
             let mismatched: u64 = trial.ranks.iter().map(|rank| rank.mismatched_steps).sum();
             if mismatched > 0 {
                 let label = harmless(&contender.label);
@@ -114,14 +115,23 @@ impl Sweep {
             }
             let window = Window::of(held.job(), &trial)?;
             measured.add(MeasuredPlan::new(contender, &window, trial.ranks.len()));
-            windows.push((Some(contender), trial));
+            windows.push(Dump::of(Some(contender), &trial, &pages));
             // After each plan: not even SIGKILL costs more than the one that runs.
             file::write(&self.output, measured.csv().as_bytes())?;
         }
         Ok(())
     }
 
-    fn length(&self) -> TrialLength {
-        TrialLength { settling_steps: self.settling_steps, steps: self.steps }
+    /// With each instruction by itself only where it is written.
+    fn trial(
+        &self,
+        held: &mut Held,
+        run: &TrialRun,
+    ) -> Result<(TrialResult, Vec<SamplePage>), Error> {
+        let length = TrialLength { settling_steps: self.settling_steps, steps: self.steps };
+        match self.perseus {
+            Some(_) => held.trial_with_samples(run, length),
+            None => Ok((held.trial(run, length)?, Vec::new())),
+        }
     }
 }

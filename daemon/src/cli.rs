@@ -28,7 +28,7 @@ pub struct Arguments {
 }
 
 /// Where the configuration comes from, at the start and at each reload.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct ConfigSource {
     /// The configuration file; without it /etc/pfo/pfod.toml if that exists, else the defaults
     #[arg(long, value_name = "FILE")]

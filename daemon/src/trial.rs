@@ -262,3 +262,48 @@ fn unknown_run() -> Refusal {
         "install the same release of pfod and pfoctl",
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::Builder;
+    use tokio::task::yield_now;
+
+    use super::*;
+    use crate::cli::ConfigSource;
+    use crate::config::Config;
+    use crate::job::JobKey;
+    use crate::ledger::Ledger;
+
+    const LENGTH: TrialLength = TrialLength { settling_steps: 1, steps: 1 };
+
+    #[test]
+    fn a_trial_that_begins_when_its_hold_has_ended_is_refused_and_changes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.paths.ledger = directory.path().join("ledger.json");
+        config.paths.state = directory.path().to_owned();
+        let ledger = Ledger::open(&config.paths.ledger).unwrap();
+        let node = Arc::new(Node::new(ConfigSource::default(), config, ledger));
+        let job = node.jobs.find_or_create(JobKey { uid: 7, name: "j".parse().unwrap() }, 1);
+        let hold = || Hold::take(&node, Arc::clone(&job), 7, None).unwrap();
+        let attempt = |by| begin(&node, &job, by, Vec::new(), TrialRun::DefaultClocks, LENGTH);
+        let runtime = Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let ended = hold();
+            let by = ended.by();
+            drop(ended);
+            while job.members().measured_by.is_some() {
+                yield_now().await;
+            }
+            let refused = || attempt(by).err().map(|refusal| refusal.message);
+            let why = "job j is not held for measuring any more";
+            assert_eq!(refused().as_deref(), Some(why));
+            // Nor is it where somebody else holds the job by now.
+            let held = hold();
+            assert_eq!(refused().as_deref(), Some(why));
+            assert!(job.members().swaps.is_empty() && job.members().trial.is_none());
+            assert!(attempt(held.by()).is_ok());
+            assert!(job.members().trial.is_some());
+        });
+    }
+}

@@ -168,6 +168,7 @@ fn try_decide(node: &Arc<Node>, peer: &Peer, request: Request) -> Result<Decisio
         Request::SweepControl { job, control } => {
             sweep::control(node, peer, &job, control).map(Decision::Answer)
         }
+        Request::SweepRead(job) => sweep::read(node, peer, &job).map(Decision::Answer),
         Request::Sweeps => sweep::sweeps(node, peer).map(Decision::Answer),
         Request::Profiles => sweep::profiles(node, peer).map(Decision::Answer),
         Request::ProfileRead(selector) => {

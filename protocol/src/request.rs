@@ -165,6 +165,8 @@ pub enum Request {
     /// connection lasts: it is answered when the sweep is over or paused, and a connection that ends before
     /// pauses it.
     SweepAttend(SweepOrder),
+    /// The CSV of the clocks that the sweep of a job has measured so far.
+    SweepRead(JobSelector),
 }
 
 /// The leases that are meant.
@@ -258,6 +260,13 @@ pub enum Response {
         lowest_w: u32,
         /// The one that the GPU has without pfo, in watts.
         highest_w: u32,
+    },
+    /// To [`Request::SweepRead`].
+    Swept {
+        /// The sweep, which is not over.
+        sweep: Box<SweepStatus>,
+        /// The CSV, as the planner reads it.
+        csv: Vec<u8>,
     },
 }
 

@@ -159,11 +159,17 @@ fn a_sweep_holds_the_job_until_it_is_paused_and_goes_on_where_it_was() {
     });
     let paused = sweep(&node).unwrap();
     assert_eq!(paused.state, SweepState::Paused { why: None });
+    let so_far = node.pfoctl(&user, &["profile", "export", JOB, "--so-far"]).printed();
+    let mark = format!(",{} of {}", paused.measured, paused.clocks);
+    assert!(so_far.lines().skip(1).all(|line| line.ends_with(&mark)), "{so_far}");
+    assert_rows_of(paused.measured as usize, &so_far);
 
     node.pfoctl(&user, &["profile", "resume", JOB]).printed();
     until_measured(&node, paused.measured + 1);
     let kept = node.pfoctl(&user, &["profile", "stop", JOB, "--keep"]).printed();
     assert!(kept.contains("stored the profile of job"), "{kept}");
+    let over = node.pfoctl(&user, &["profile", "export", JOB, "--so-far"]);
+    assert!(over.stderr.contains("the sweep of job job is over"), "{over:?}");
     let csv = node.pfoctl(&user, &["profile", "export", JOB]).printed();
     assert_rows_of(2, &csv);
     until_no_clock_is_locked(&node);
@@ -249,6 +255,8 @@ fn other_users_neither_see_nor_change_a_sweep_nor_read_its_profile_but_administr
         let csv = node.pfoctl(who, &export[..3]).printed();
         assert_rows_of(2, &csv);
     }
+    let so_far = ["profile", "export", JOB, "--so-far", "--user", &owner];
+    assert!(node.pfoctl(&other, &so_far).stderr.contains("measure another user's job"));
     let stop = ["profile", "stop", JOB, "--user", &owner];
     assert!(node.pfoctl(&other, &stop).stderr.contains("measure another user's job"));
     training.stop();

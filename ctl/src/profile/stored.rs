@@ -3,7 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use pfo_protocol::{JobName, ProfileKey, ProfileSelector, Request, Response, StoredProfile};
+use pfo_protocol::{
+    JobName, JobSelector, ProfileKey, ProfileSelector, Request, Response, StoredProfile,
+};
 
 use crate::connection::Connection;
 use crate::error::Error;
@@ -22,7 +24,7 @@ pub(crate) struct List {
     json: bool,
 }
 
-/// Write a stored profile, for `plan optimize` and the like
+/// Write a stored profile, or that of a sweep under way, for `plan optimize` and the like
 #[derive(Args)]
 pub(crate) struct Export {
     /// What was trained: the job's name, or what `profile start --model` called it
@@ -36,6 +38,11 @@ pub(crate) struct Export {
     /// In which partition, if there is more than one, as `profile list` names them
     #[arg(long, value_name = "PARTITION")]
     partition: Option<String>,
+
+    /// What the sweep of the job of that name has measured so far. A column `incomplete` says of each row
+    /// how many clocks that is of how many
+    #[arg(long, conflicts_with_all = ["gpus", "partition"])]
+    so_far: bool,
 
     /// Whose, by name or number [default: your own; for an administrator the only one of that model]
     #[arg(long, value_name = "USER", value_parser = user::parse)]
@@ -63,17 +70,30 @@ impl List {
 impl Export {
     pub(super) fn run(self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
         let mut connection = Connection::open(sockets)?;
-        let Self { model, gpus, partition, user: uid, .. } = self;
-        let selector = ProfileSelector { model, uid, gpus, partition };
-        let csv = match connection.ask(Request::ProfileRead(selector))? {
-            Response::Profile { csv, .. } => csv,
+        let Self { model, gpus, partition, user: uid, so_far, .. } = self;
+        let request = match so_far {
+            true => Request::SweepRead(JobSelector { job: model, uid }),
+            false => Request::ProfileRead(ProfileSelector { model, uid, gpus, partition }),
+        };
+        let csv = match connection.ask(request)? {
+            Response::Profile { csv, .. } => String::from_utf8_lossy(&csv).into_owned(),
+            Response::Swept { sweep, csv } => {
+                let mark = format!("{} of {}", sweep.measured, sweep.clocks);
+                with_column(&String::from_utf8_lossy(&csv), "incomplete", &mark)
+            }
             other => return Err(connection.other_answer(&format!("{other:?}"))),
         };
         if self.output == "-" {
-            return output.text(&String::from_utf8_lossy(&csv));
+            return output.text(&csv);
         }
-        Ok(file::write(&self.output, &csv)?)
+        Ok(file::write(&self.output, csv.as_bytes())?)
     }
+}
+
+/// The lines of a CSV, none of which the daemon writes in quotes, with one more column.
+fn with_column(csv: &str, name: &str, field: &str) -> String {
+    let fields = std::iter::once(name).chain(std::iter::repeat(field));
+    csv.lines().zip(fields).map(|(line, field)| format!("{line},{field}\n")).collect()
 }
 
 /// What a profile is of, in words.

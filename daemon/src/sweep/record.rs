@@ -120,12 +120,18 @@ impl SweepRecord {
         !self.measured.is_empty()
     }
 
+    /// The profile of what was measured.
+    #[must_use]
+    pub fn csv(&self) -> String {
+        profile_csv(&self.measured)
+    }
+
     /// Stores the profile of what was measured.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn store(&self, profiles: &ProfileStore) -> io::Result<()> {
-        profiles.write(&self.profile(), &profile_csv(&self.measured))
+        profiles.write(&self.profile(), &self.csv())
     }
 
     /// What comes next.

@@ -148,6 +148,15 @@ pub fn control(
     Ok(Response::Sweep(Box::new(status)))
 }
 
+/// The CSV of what a sweep has measured so far.
+///
+/// # Errors
+/// If the peer may not measure the job, it is not being swept, or nothing was measured yet.
+pub fn read(node: &Node, peer: &Peer, job: &JobSelector) -> Result<Response, Refusal> {
+    let (sweep, csv) = select_sweep(node, peer, job)?.so_far()?;
+    Ok(Response::Swept { sweep: Box::new(sweep), csv: csv.into_bytes() })
+}
+
 fn select_sweep(node: &Node, peer: &Peer, job: &JobSelector) -> Result<Arc<Sweep>, Refusal> {
     let authority = &node.settings().authority;
     authority.authorize(peer, Action::Measure { owner: job.uid.unwrap_or(peer.uid) })?;

@@ -204,11 +204,7 @@ impl Sweep {
             }
             (_, SweepControl::Stop) => self.end(&mut now, SweepEnd::Stopped),
             (_, SweepControl::Finish) if !now.record.has_measured() => {
-                return Err(Refusal::new(
-                    RefusalCode::LimitReached,
-                    format!("the sweep of job {} has measured no clock yet", now.record.job),
-                    "try again later, or stop it",
-                ));
+                return Err(has_measured_nothing(&now.record));
             }
             (_, SweepControl::Finish) => {
                 now.record.store(&node.profiles).map_err(|error| internal(&error))?;
@@ -261,6 +257,21 @@ impl Sweep {
             self.set_off(node);
         }
         Ok(())
+    }
+
+    /// The sweep, and the profile of what it has measured so far.
+    ///
+    /// # Errors
+    /// If it is over, or has measured nothing yet.
+    pub fn so_far(&self) -> Result<(SweepStatus, String), Refusal> {
+        let now = self.now();
+        if matches!(now.state, SweepState::Ended(_)) {
+            return Err(is_over(&now.record));
+        }
+        if !now.record.has_measured() {
+            return Err(has_measured_nothing(&now.record));
+        }
+        Ok((now.record.status(now.state.clone()), now.record.csv()))
     }
 
     /// Begins a run.
@@ -357,5 +368,13 @@ fn is_over(record: &SweepRecord) -> Refusal {
         RefusalCode::UnknownJob,
         format!("the sweep of job {} is over", record.job),
         "`pfoctl profile list` shows the profiles that are stored",
+    )
+}
+
+fn has_measured_nothing(record: &SweepRecord) -> Refusal {
+    Refusal::new(
+        RefusalCode::LimitReached,
+        format!("the sweep of job {} has measured no clock yet", record.job),
+        "try again later, or stop it",
     )
 }

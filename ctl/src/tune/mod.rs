@@ -78,7 +78,11 @@ pub(crate) struct Tune {
     #[arg(long, value_enum, default_value_t = Raising::Balanced)]
     reconfigure: Raising,
 
-    /// Turns of the plan and of default clocks at least; three times as many while it is undecided
+    /// Rounds of a turn of the plan and one of default clocks
+    ///
+    /// An odd number is made even. While the interval of the slowdown holds the limit or that of the saving
+    /// holds 0, up to three times as many are run. After that, the plan is kept if its slowdown is most
+    /// likely within the limit and its saving certain, and gives way otherwise.
     #[arg(long, value_name = "N", default_value_t = 4,
           value_parser = clap::value_parser!(u32).range(2..=1000))]
     rounds: u32,
@@ -280,7 +284,8 @@ impl Tune {
             };
             verification.observe(&Window::of(held.job(), &trial)?);
         };
-        report.tried.push(Tried::new(label, plan, verdict, compared));
+        let certain = compared.makes_certain(verdict, self.max_slowdown.0);
+        report.tried.push(Tried::new(label, plan, verdict, certain, compared));
         if verdict == Verdict::Kept {
             report.kept = held.keep(&run)?;
         }

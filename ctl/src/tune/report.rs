@@ -70,6 +70,8 @@ pub(super) struct Tried {
     predicted_time_s: Option<f64>,
     predicted_energy_j: Option<f64>,
     verdict: Verdict,
+    /// Whether the intervals say so, or it is only most likely.
+    certain: bool,
     #[serde(flatten)]
     compared: Compared,
 }
@@ -81,15 +83,37 @@ impl From<&Window> for DefaultClocks {
 }
 
 impl Tried {
-    pub(super) fn new(label: &str, plan: &Plan, verdict: Verdict, compared: Compared) -> Self {
+    pub(super) fn new(
+        label: &str,
+        plan: &Plan,
+        verdict: Verdict,
+        certain: bool,
+        compared: Compared,
+    ) -> Self {
         let predicted = plan.predicted;
         Self {
             plan: label.to_owned(),
             predicted_time_s: predicted.map(|predicted| predicted.iteration_time_s),
             predicted_energy_j: predicted.map(|predicted| predicted.iteration_energy_j),
             verdict,
+            certain,
             compared,
         }
+    }
+
+    /// What is to be said of a verdict that is only most likely.
+    fn doubt(&self) -> Option<String> {
+        let doubt = match self.verdict {
+            _ if self.certain => return None,
+            Verdict::Kept => "may make a step longer than was allowed",
+            Verdict::TooSlow => "may be fast enough",
+            Verdict::SavesNothing => "may save energy",
+        };
+        Some(format!(
+            "Plan {} {doubt}: the job's steps scatter too much to tell, and what is most likely counts. \
+             More --steps would tell.\n",
+            harmless(&self.plan)
+        ))
     }
 }
 
@@ -158,12 +182,7 @@ impl Report {
             },
             harmless(&power)
         );
-        if let Some(kept) = self.tried.iter().find(|tried| tried.verdict == Verdict::Kept)
-            && kept.compared.slowdown.high > self.max_slowdown
-        {
-            text += "It may be slower than was allowed: the job's steps scatter too much to tell. More \
-                     --steps would.\n";
-        }
+        text.extend(self.tried.iter().filter_map(Tried::doubt));
         if let Some(plan) = &self.kept {
             let name = plan_text::name(plan);
             let name = harmless(&name);
@@ -205,12 +224,13 @@ mod tests {
         }
     }
 
-    fn tried(plan: &str, verdict: Verdict, slowdown: Interval) -> Tried {
+    fn tried(plan: &str, verdict: Verdict, certain: bool, slowdown: Interval) -> Tried {
         Tried {
             plan: plan.to_owned(),
             predicted_time_s: Some(2.0),
             predicted_energy_j: Some(900.0),
             verdict,
+            certain,
             compared: Compared { rounds: 4, saving: interval(0.162, 0.004), slowdown },
         }
     }
@@ -222,8 +242,8 @@ mod tests {
     #[test]
     fn each_plan_is_told_with_how_surely_it_saves_and_what_became_of_it() {
         let report = report(vec![
-            tried("first", Verdict::TooSlow, interval(0.012, 0.0005)),
-            tried("second", Verdict::Kept, interval(0.0025, 0.0005)),
+            tried("first", Verdict::TooSlow, true, interval(0.012, 0.0005)),
+            tried("second", Verdict::Kept, true, interval(0.0025, 0.0005)),
         ]);
         let text = report.render(Look::default());
         for words in [
@@ -239,11 +259,17 @@ mod tests {
     }
 
     #[test]
-    fn a_slowdown_that_could_not_be_told_is_not_passed_over() {
-        let told = |reach| {
-            let tried = tried("p", Verdict::Kept, interval(0.003, reach));
-            report(vec![tried]).render(Look::default()).contains("may be slower")
-        };
-        assert!(told(0.01) && !told(0.001));
+    fn a_verdict_that_is_only_most_likely_is_told_as_such() {
+        for (verdict, doubt) in [
+            (Verdict::Kept, "Plan p may make a step longer"),
+            (Verdict::TooSlow, "Plan p may be fast enough"),
+            (Verdict::SavesNothing, "Plan p may save energy"),
+        ] {
+            for certain in [false, true] {
+                let tried = tried("p", verdict, certain, interval(0.003, 0.01));
+                let text = report(vec![tried]).render(Look::default());
+                assert_eq!(text.contains(doubt), !certain, "{text}");
+            }
+        }
     }
 }

@@ -13,3 +13,4 @@ pub mod ledger;
 pub mod lowtime_plan;
 pub mod plan;
 pub mod seeds;
+pub mod sweep;

@@ -3,16 +3,17 @@
 
 use pfo_planner::{Frontier, Options, Pipeline, Profile, Schedule, Spread, Watts};
 use pfo_protocol::{
-    ClientMessage, Closing, ClosingReason, DaemonMessage, Event, GpuListing, GpuName, HEADER_BYTES,
-    Hello, Instruction, JobSelector, Mark, RankPosition, Refusal, RefusalCode, Request, Response,
-    Status, SwapTarget, Unit, Unsupported,
+    ClientMessage, Closing, ClosingReason, DaemonMessage, Doubt, Event, GpuListing, GpuName,
+    HEADER_BYTES, Hello, Instruction, InstructionSample, JobSelector, LeftOut, Mark, RankPosition,
+    Refusal, RefusalCode, Request, Response, SamplePage, Status, SwapTarget, TrialLength,
+    TrialRank, TrialResult, TrialRow, TrialRun, TrialStep, Unit, Unsupported, WaitPower,
 };
 
 /// A target, and what to start it from.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
 /// Every target.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("config", crate::config::config, config),
     ("events", crate::events::events, events),
     ("frame", crate::frame::frame, frame),
@@ -21,6 +22,7 @@ pub const TARGETS: [Target; 8] = [
     ("ledger", crate::ledger::ledger, ledger),
     ("lowtime_plan", crate::lowtime_plan::lowtime_plan, lowtime_plan),
     ("plan", crate::plan::plan, plan),
+    ("sweep", crate::sweep::sweep, sweep),
 ];
 
 const PLAN: &[u8] = include_bytes!("../../planner/tests/golden/plan.json");
@@ -48,6 +50,15 @@ const JOB: &str = r#"{"format": "pfo-job/1", "boot_id": "b", "job": {"uid": 7, "
     "plan": null}, {"number": 2, "step": 5, "complete": false, "plan": {"status": {"number": 1,
     "label": "p.json", "predicted_time_s": 1.5, "predicted_energy_j": null, "suspended": null},
     "num_microbatches": 1, "stages": [[["Forward", 0, 0, 900], ["Backward", 0, 0, 1200]]]}}]}}"#;
+
+const SWEEP: &str = r#"{"format": "pfo-sweep/1", "sweep": {"uid": 7, "job": "team/j", "by_uid": 7,
+    "model": "gpt", "settings": {"steps": 4, "settling_steps": 1, "stride_mhz": 1, "min_mhz": 0,
+    "max_slowdown": 0.1}, "shape": {"pp_degree": 2, "dp_degree": 1, "tp_degree": 1,
+    "num_microbatches": 8, "ranks": [[0, "NVIDIA A100"], [1, "NVIDIA A100"]]}, "clocks": [1400, 1390],
+    "pause": {"why": "asked to"}, "attended": false, "default_step_s": 1.0, "measured": [{"mhz": 1400,
+    "step_s": 1.0, "rows": [{"stage": 0, "rank": 0, "dp_rank": 0, "tp_rank": 0, "instruction":
+    "Forward", "chunk": 0, "count": 4, "time_s": 0.5, "time_sd_s": 0.01, "energy_j": 9.0,
+    "energy_sd_j": 0.5}]}], "repeats": 0}}"#;
 
 fn hello_of(rank: u32, next_step: u64) -> Hello {
     Hello {
@@ -121,6 +132,13 @@ fn frame() -> Vec<Vec<u8>> {
             not_before: Some(9),
             wait: true,
         }),
+        ClientMessage::Request(Request::Trial {
+            job: job(),
+            run: TrialRun::Plan { label: "p.json".into(), plan: PLAN.to_vec() },
+            length: TrialLength { settling_steps: 1, steps: 10 },
+            samples: true,
+        }),
+        ClientMessage::Request(Request::TrialsEnd { job: job(), keep: true }),
     ];
     let status: Status = serde_json::from_slice(STATUS).unwrap();
     let listing = GpuListing {
@@ -134,12 +152,66 @@ fn frame() -> Vec<Vec<u8>> {
         DaemonMessage::Unsupported(Unsupported { oldest: 1, newest: 1 }),
         DaemonMessage::Response(Response::Gpus(vec![listing])),
         DaemonMessage::Response(Response::Status(Box::new(status))),
+        DaemonMessage::Response(Response::Trial(Box::new(trial()))),
+        DaemonMessage::Response(Response::TrialSamples(Some(samples()))),
     ];
     let to_daemon = to_daemon.iter().map(|message| message.to_frame().unwrap());
     let mut seeds: Vec<_> =
         to_daemon.chain(to_client.iter().map(|message| message.to_frame().unwrap())).collect();
     seeds.extend(events());
     seeds
+}
+
+/// A trial of a rank that ran one instruction, and was seen to wait.
+fn trial() -> TrialResult {
+    let row = TrialRow {
+        instruction: Instruction::Forward,
+        chunk: 0,
+        mhz: Some(1410),
+        observed_mhz: Some(1410.0),
+        count: 9,
+        time_mean_s: 0.5,
+        time_sd_s: 0.01,
+        time_median_s: 0.5,
+        energy_mean_j: Some(90.0),
+        energy_median_j: Some(90.0),
+        energy_sd_j: Some(1.0),
+        left_out: LeftOut { settling: 1, ..LeftOut::default() },
+    };
+    let wait = WaitPower { mhz: None, count: 3, time_s: 1.0, power_w: 80.0, power_error_w: 1.0 };
+    let rank = TrialRank {
+        rank: 1,
+        stage: 1,
+        dp_rank: 0,
+        tp_rank: 0,
+        gpu_uuid: "GPU-1".parse().unwrap(),
+        gpu_model: "A100".into(),
+        time_s: 2.0,
+        energy_j: Some(300.0),
+        mismatched_steps: 0,
+        readings: 100,
+        stray_readings: 1,
+        rows: vec![row],
+        waits: vec![wait],
+    };
+    let step = TrialStep { time_s: 2.0, energy_j: Some(300.0) };
+    TrialResult { plan: None, first_step: 7, steps: vec![step], ranks: vec![rank] }
+}
+
+fn samples() -> SamplePage {
+    let sample = InstructionSample {
+        step: 7,
+        unit: Unit { instruction: Instruction::Forward, chunk: 0, microbatch: 3 },
+        began_ns: 1000,
+        ended_ns: 2000,
+        mhz: Some(1410),
+        observed: Some((1410, 1500)),
+        throttle_reasons: 4,
+        counter_j: Some(0.5),
+        counter_refreshes: 1,
+        left_out: Some(Doubt::Throttled),
+    };
+    SamplePage { rank: 1, samples: vec![sample], dropped: 2 }
 }
 
 fn plan() -> Vec<Vec<u8>> {
@@ -171,4 +243,8 @@ fn config() -> Vec<Vec<u8>> {
 
 fn ledger() -> Vec<Vec<u8>> {
     [LEDGER, REVOCATIONS, JOB].map(|text| text.as_bytes().to_vec()).into()
+}
+
+fn sweep() -> Vec<Vec<u8>> {
+    vec![SWEEP.as_bytes().to_vec()]
 }

@@ -92,4 +92,4 @@ macro_rules! tests {
     };
 }
 
-tests!(config events frame frontier hello ledger lowtime_plan plan);
+tests!(config events frame frontier hello ledger lowtime_plan plan sweep);

@@ -39,8 +39,7 @@ impl SweepFiles {
     /// # Errors
     /// If it cannot be written.
     pub fn write(&self, record: &SweepRecord) -> io::Result<()> {
-        let content = OnDisk { format: FORMAT.into(), sweep: record.clone() };
-        replace_in_own_directory(&self.path(&record.key()), &serde_json::to_vec(&content)?)
+        replace_in_own_directory(&self.path(&record.key()), &content(record)?)
     }
 
     /// Removes what is there of a job.
@@ -80,7 +79,19 @@ impl SweepFiles {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<SweepRecord, String> {
+/// What the file of a record has in it.
+///
+/// # Errors
+/// None for a record that was measured or parsed.
+pub fn content(record: &SweepRecord) -> serde_json::Result<Vec<u8>> {
+    serde_json::to_vec(&OnDisk { format: FORMAT.into(), sweep: record.clone() })
+}
+
+/// The record that a file has in it.
+///
+/// # Errors
+/// Why it is none.
+pub fn parse(bytes: &[u8]) -> Result<SweepRecord, String> {
     let content: OnDisk = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if content.format != FORMAT {
         return Err(format!("its format is {:?}, not {FORMAT:?}", content.format));

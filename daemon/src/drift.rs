@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pfo_protocol::{DriftStatus, DriftedInstruction, Instruction};
+use pfo_protocol::{DriftStatus, DriftedInstruction, DriftedRank, Instruction};
 
 use crate::deviation::{Deviation, Limit};
 use crate::own_times::Taken;
@@ -24,6 +24,8 @@ pub struct Predicted {
 #[derive(Debug, Default)]
 pub struct Drift {
     since: BTreeMap<u32, RankReading>,
+    /// What a step of each rank took when it was first compared, in joules.
+    first_j: BTreeMap<u32, f64>,
     time: Deviation,
     energy: Deviation,
 }
@@ -53,29 +55,47 @@ impl Drift {
             return None;
         }
         let mut steps = u64::MAX;
-        let (mut time_s, mut energy_j) = (0.0_f64, 0.0);
+        let mut time_s = 0.0_f64;
+        let mut energies_j = BTreeMap::new();
         let mut longest_s = 0.0_f64;
-        for now in readings {
-            let (before, now) = (self.since.get(&now.rank)?.window?, now.window?);
+        for of in readings {
+            let (before, now) = (self.since.get(&of.rank)?.window?, of.window?);
             let own_steps = now.steps.checked_sub(before.steps)?;
             let per_step = 1.0 / own_steps.max(1) as f64;
             steps = steps.min(own_steps);
             longest_s = longest_s.max(now.time_s - before.time_s);
             time_s = time_s.max((now.time_s - before.time_s) * per_step);
-            energy_j += (now.energy_j - before.energy_j) * per_step;
+            energies_j.insert(of.rank, (now.energy_j - before.energy_j) * per_step);
         }
         if steps < u64::from(limit.steps) || longest_s < LEAST_S {
             return None;
         }
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         let time = time_s / predicted.time_s - 1.0;
+        let energy_j: f64 = energies_j.values().sum();
         let energy = predicted.energy_j.map(|predicted_j| energy_j / predicted_j - 1.0);
         self.time.observe(steps, time.abs(), limit);
         self.energy.observe(steps, energy.unwrap_or(0.0).abs(), limit);
         let is_far = self.time.share().or(self.energy.share()).is_some();
-        let instructions = if is_far { self.instructions(readings, limit) } else { Vec::new() };
+        let drift = is_far.then(|| DriftStatus {
+            time,
+            energy,
+            instructions: self.instructions(readings, limit),
+            ranks: self.ranks(&energies_j, limit),
+        });
+        energies_j.append(&mut self.first_j);
+        self.first_j = energies_j;
         self.begin(readings);
-        Some(is_far.then_some(DriftStatus { time, energy, instructions }))
+        Some(drift)
+    }
+
+    fn ranks(&self, energies_j: &BTreeMap<u32, f64>, limit: Limit) -> Vec<DriftedRank> {
+        let drifted = energies_j.iter().filter_map(|(&rank, energy_j)| {
+            let first_j = self.first_j.get(&rank).filter(|first_j| **first_j > 0.0)?;
+            let energy = energy_j / first_j - 1.0;
+            (energy.abs() > limit.share).then_some(DriftedRank { rank, energy })
+        });
+        drifted.collect()
     }
 
     fn begin(&mut self, readings: &[RankReading]) {
@@ -110,7 +130,7 @@ mod tests {
     const LIMIT: Limit = Limit { share: 0.05, steps: 5 };
     const PREDICTED: Predicted = Predicted { time_s: 1.0, energy_j: Some(200.0) };
 
-    /// Two ranks of two stages, told in steps of so many seconds and joules.
+    /// Two ranks of two stages, told in steps of so many seconds and joules, of which the first takes a half.
     struct Told([RankReading; 2]);
 
     impl Told {
@@ -172,6 +192,23 @@ mod tests {
             let found = drift.look(told.steps(10, 1.0, 160.0), predicted, LIMIT);
             assert_eq!(found.unwrap().is_some(), drifts);
         }
+    }
+
+    #[test]
+    fn ranks_whose_energy_has_changed_since_the_plan_began_are_told() {
+        let (mut drift, mut told) = (Drift::default(), Told::new());
+        drift.look(told.steps(0, 1.0, 200.0), PREDICTED, LIMIT);
+        // The prediction is off for both alike from the beginning.
+        drift.look(told.steps(10, 1.0, 260.0), PREDICTED, LIMIT);
+        let found = drift.look(told.steps(10, 1.0, 262.0), PREDICTED, LIMIT).flatten().unwrap();
+        assert_eq!(found.ranks, []);
+        told.0[1].window.as_mut().unwrap().energy_j += 10.0 * 26.0;
+        let found = drift.look(told.steps(10, 1.0, 260.0), PREDICTED, LIMIT).flatten().unwrap();
+        let [DriftedRank { rank: 1, energy }] = found.ranks[..] else { panic!("{found:?}") };
+        assert!((energy - 0.2).abs() < 1e-9, "{energy}");
+        told.0.iter_mut().for_each(|rank| rank.swap = 2);
+        drift.look(told.steps(10, 1.0, 260.0), PREDICTED, LIMIT);
+        assert!(drift.first_j.is_empty(), "another plan has a first time of its own");
     }
 
     #[test]

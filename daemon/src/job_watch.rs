@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pfo_protocol::{DriftStatus, RefusalCode};
+use pfo_protocol::{DriftStatus, DriftedRank, RefusalCode};
 
 use crate::deviation::{Limit, Turn};
 use crate::drift::{Drift, Predicted};
@@ -81,7 +81,7 @@ fn look_at(job: &Job, watch: Option<Watch>, slow: Limit, drift: Limit) -> Option
         if let Some(drift) = &drifted
             && !watch.drifted
         {
-            tell_of_drift(job, &plan, drift);
+            tell_of_drift(job, &members, &plan, drift);
         }
         watch.drifted = drifted.is_some();
         members.drift = drifted;
@@ -114,7 +114,7 @@ fn tell_of_rank(job: &Job, members: &Members, rank: u32, turn: Turn) {
     }
 }
 
-fn tell_of_drift(job: &Job, plan: &JobPlan, drift: &DriftStatus) {
+fn tell_of_drift(job: &Job, members: &Members, plan: &JobPlan, drift: &DriftStatus) {
     let energy = drift
         .energy
         .map_or_else(String::new, |energy| format!(", their energy by {:+.1} %", 100.0 * energy));
@@ -122,12 +122,16 @@ fn tell_of_drift(job: &Job, plan: &JobPlan, drift: &DriftStatus) {
         let (stage, instruction) = (drifted.stage, drifted.instruction);
         format!("; {instruction} of stage {stage} by {:+.1} %", 100.0 * drifted.time)
     });
+    let ranks = drift.ranks.iter().filter_map(|DriftedRank { rank, energy }| {
+        let uuid = &members.ranks.get(rank)?.gpu.uuid;
+        Some(format!("; the energy of rank {rank} on GPU {uuid} by {:+.1} %", 100.0 * energy))
+    });
     tracing::warn!(
         name: journal::DRIFTED,
         job = %job.key.name, uid = job.key.uid, plan = plan.number,
         "the time of steps is off the prediction by {:+.1} %{energy}{}",
         100.0 * drift.time,
-        instructions.collect::<String>()
+        instructions.chain(ranks).collect::<String>()
     );
 }
 

@@ -31,8 +31,8 @@ pub use session::{
     Closing, ClosingReason, Hello, RankPosition, Refusal, RefusalCode, Unsupported, Welcome,
 };
 pub use status::{
-    ConfigStatus, DaemonStatus, DriftStatus, DriftedInstruction, FrontierStatus, GpuStatus, Holder,
-    JobStatus, MeasuredBy, PlanStatus, RankStatus, Status, Window,
+    ConfigStatus, DaemonStatus, DriftStatus, DriftedInstruction, DriftedRank, FrontierStatus,
+    GpuStatus, Holder, JobStatus, MeasuredBy, PlanStatus, RankStatus, Status, Window,
 };
 pub use sweep::{
     ProfileKey, ProfileSelector, StoredProfile, SweepControl, SweepEnd, SweepOrder, SweepSettings,

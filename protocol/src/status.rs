@@ -180,6 +180,18 @@ pub struct DriftStatus {
     pub energy: Option<f64>,
     /// The instructions whose own time is too far from the profile, as far as that is known.
     pub instructions: Vec<DriftedInstruction>,
+    /// The ranks whose steps take an energy that is too far from what they took first with this plan. Which of
+    /// their instructions do is only known where they are recorded.
+    pub ranks: Vec<DriftedRank>,
+}
+
+/// A rank whose steps take another energy than they did.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DriftedRank {
+    /// The rank.
+    pub rank: u32,
+    /// By which share they take more, negative if they take less.
+    pub energy: f64,
 }
 
 /// An instruction that takes another time than was profiled.

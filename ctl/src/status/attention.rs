@@ -1,6 +1,6 @@
 //! What needs somebody's attention, in sentences: tables have no room for reasons.
 
-use pfo_protocol::{DriftStatus, DriftedInstruction, Status};
+use pfo_protocol::{DriftStatus, DriftedInstruction, DriftedRank, Status};
 
 use super::quantity::{change, percent};
 use super::table::heading;
@@ -88,6 +88,9 @@ fn drifted(drift: &DriftStatus) -> String {
     for DriftedInstruction { stage, instruction, time } in &drift.instructions {
         text += &format!("; {instruction} of stage {stage} {}", change(*time));
     }
+    for DriftedRank { rank, energy } in &drift.ranks {
+        text += &format!("; energy of rank {rank} {} since the plan began", change(*energy));
+    }
     text
 }
 
@@ -104,10 +107,12 @@ mod tests {
             time: 0.12,
             energy: Some(-0.061),
             instructions: vec![DriftedInstruction { stage, instruction, time: 0.3 }],
+            ranks: vec![DriftedRank { rank: 5, energy: -0.2 }],
         };
         assert_eq!(
             drifted(&drift),
-            "off its plan's prediction: +12.0 % time, -6.1 % energy a step; backward of stage 2 +30.0 %"
+            "off its plan's prediction: +12.0 % time, -6.1 % energy a step; backward of stage 2 +30.0 %; \
+             energy of rank 5 -20.0 % since the plan began"
         );
     }
 }

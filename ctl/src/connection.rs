@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt::SendTimeout,
 };
@@ -117,7 +118,12 @@ fn connect_within(path: &Path, seconds: u64) -> Result<UnixStream, std::io::Erro
     let address = UnixAddr::new(path)?;
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&fd, SendTimeout, &TimeVal::new(seconds.cast_signed(), 0))?;
-    connect(fd.as_raw_fd(), &address)?;
+    while let Err(error) = connect(fd.as_raw_fd(), &address) {
+        // A limit on the time makes a connect that a signal interrupts fail.
+        if error != Errno::EINTR {
+            return Err(error.into());
+        }
+    }
     Ok(fd.into())
 }
 

@@ -67,6 +67,11 @@ pub(crate) enum Error {
     Interrupted { job: JobName },
     #[error("job {job} has {now} ranks here, after {before} when measuring began")]
     OtherRanks { job: JobName, before: usize, now: usize },
+    #[error(
+        "of the {stages} stages of job {job} these have no rank on this node: {missing}; what a plan \
+         makes of its pipeline cannot be measured here"
+    )]
+    StagesElsewhere { job: JobName, missing: String, stages: u32 },
     #[error("no energy was measured of job {job}: a GPU of its ranks has no energy counter")]
     NoEnergy { job: JobName },
     #[error(
@@ -132,6 +137,7 @@ impl Error {
             | Self::NotRestored { .. }
             | Self::SweepPaused { .. }
             | Self::OtherRanks { .. }
+            | Self::StagesElsewhere { .. }
             | Self::NoEnergy { .. }
             | Self::NoWaits { .. }
             | Self::UnknownMicrobatches { .. }
@@ -199,6 +205,11 @@ impl Error {
             Self::OtherRanks { .. } => {
                 Some("figures of different ranks cannot be compared; measure again".to_owned())
             }
+            Self::StagesElsewhere { .. } => Some(
+                "if they are on other nodes, run `pfoctl profile start` on each, plan with the rows of all \
+                 in one file, and run `pfoctl plan swap` on each with the same --at-step"
+                    .to_owned(),
+            ),
             Self::Connect { .. }
             | Self::Interrupted { .. }
             | Self::NoEnergy { .. }

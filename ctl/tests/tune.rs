@@ -6,7 +6,7 @@ mod pfoctl;
 use std::fs;
 use std::sync::{Arc, Mutex};
 
-use fake_daemon::{FakeDaemon, Ran};
+use fake_daemon::{FakeDaemon, Ran, no_jobs};
 use pfo_planner::{Plan, Profile, Timeline, Watts, at_highest_clocks, replay};
 use pfo_protocol::{
     Instruction, LeftOut, PlanStatus, ProfileKey, Request, Response, StoredProfile, SweepEnd,
@@ -96,6 +96,7 @@ impl Job {
                 }
                 None => panic!("asked for a profile"),
             },
+            Request::Status => no_jobs(),
             Request::P2pPowers => Response::P2pPowers(Vec::new()),
             Request::Sweeps => Response::Sweeps(vec![sweep(SweepState::Paused { why: None })]),
             Request::ProfileRead(selector) => {

@@ -17,7 +17,8 @@ use crate::socket::Sockets;
 /// From the highest clock down, all stages together, until the energy of every instruction has risen
 /// five times in a row or there is no lower clock. The daemon does so by itself and stores the profile
 /// by GPU model, model and partition. At its end, and whenever it is paused or stopped, the job runs at
-/// default clocks; after a restart of the daemon or of the job's ranks it goes on.
+/// default clocks; after a restart of the daemon or of the job's ranks it goes on. Of a job with ranks on
+/// other nodes, those on this one are measured.
 #[derive(Args)]
 pub(crate) struct Start {
     #[command(flatten)]

@@ -6,11 +6,13 @@
 mod held;
 mod interrupt;
 mod interval;
+mod stages_here;
 mod trouble;
 mod window;
 
 pub(crate) use held::Held;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use interval::Interval;
+pub(crate) use stages_here::require_every_stage;
 pub(crate) use trouble::Trouble;
 pub(crate) use window::Window;

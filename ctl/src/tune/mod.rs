@@ -31,7 +31,7 @@ use crate::plan::pipeline::ScheduleArguments;
 use crate::plan::slowdown::Slowdown;
 use crate::plan::tuning::OnlineArguments;
 use crate::socket::Sockets;
-use crate::trial::{Held, Interrupt, Window};
+use crate::trial::{Held, Interrupt, Window, require_every_stage};
 
 /// Plans that are tried, each next one faster, before the job is left at default clocks.
 const MOST_CANDIDATES: usize = 5;
@@ -41,7 +41,7 @@ const MOST_CANDIDATES: usize = 5;
 /// The plan and default clocks take turns on the job. A plan that makes it slower than is allowed
 /// gives way to a faster one; if none saves energy the job is left at default clocks, as it is when
 /// this is interrupted, however that is. Run again, it goes on with what was measured of the profile.
-/// A daemon that restarts meanwhile is waited for.
+/// A daemon that restarts meanwhile is waited for. Every stage has to have a rank on this node.
 #[derive(Args)]
 pub(crate) struct Tune {
     #[command(flatten)]
@@ -141,6 +141,7 @@ impl Tune {
     /// Tunes, and tells what came of it.
     pub(crate) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
         let interrupt = Interrupt::prepare()?;
+        require_every_stage(sockets, &self.job)?;
         let Sourced { csv, name, origin } = self.profile.get(sockets, &self.job, &interrupt)?;
         let Measured { profile, .. } = Measured::of(&csv, &name, self.combine, self.noise.noise)?;
         let mut held = Held::new(sockets, &self.job, interrupt, "measuring default clocks")?;

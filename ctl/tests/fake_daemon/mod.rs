@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use pfo_protocol::{
     ClientMessage, DaemonMessage, HEADER_BYTES, Header, Refusal, RefusalCode, Request, Response,
+    Status,
 };
 
 /// A socket with something behind it that answers until the test ends.
@@ -92,6 +93,12 @@ impl FakeDaemon {
     pub(crate) fn was_not_asked(&self) -> bool {
         self.requests.try_recv().is_err()
     }
+}
+
+/// The status of a daemon that knows no job.
+pub(crate) fn no_jobs() -> Response {
+    let status: Status = serde_json::from_str(include_str!("../golden/status.json")).unwrap();
+    Response::Status(Box::new(Status { jobs: Vec::new(), ..status }))
 }
 
 fn read_request(stream: &mut UnixStream) -> Option<Request> {

@@ -121,7 +121,11 @@ impl Rhythm {
         let products = self.seen.iter().map(|seen| (x(seen) - mean_x) * (y(seen) - mean_y));
         let squares = self.seen.iter().map(|seen| (x(seen) - mean_x).powi(2)).sum::<f64>();
         let period_ns = products.sum::<f64>() / squares;
-        (period_ns >= 1.0).then(|| Line { last, offset_ns: mean_y - period_ns * mean_x, period_ns })
+        (period_ns >= 1.0).then_some(Line {
+            last,
+            offset_ns: mean_y - period_ns * mean_x,
+            period_ns,
+        })
     }
 
     /// The last change that was taken in, and what passes between two, as far as that is known.

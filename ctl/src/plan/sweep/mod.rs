@@ -17,12 +17,13 @@ use crate::job::JobArguments;
 use crate::output::Output;
 use crate::socket::Sockets;
 use crate::text::harmless;
-use crate::trial::{Held, Interrupt, Window};
+use crate::trial::{Held, Interrupt, Window, require_every_stage};
 
 /// Run plans one after another on a running job, and measure time and energy of each
 ///
 /// Default clocks are measured first, to compare with. The job is at default clocks again at the end
-/// and whenever this is interrupted, and what was measured until then is kept.
+/// and whenever this is interrupted, and what was measured until then is kept. Every stage has to have a
+/// rank on this node; what ranks of other pipelines use elsewhere is not measured.
 #[derive(Args)]
 pub(crate) struct Sweep {
     #[command(flatten)]
@@ -67,8 +68,9 @@ impl Sweep {
     /// Measures, and writes whatever could be measured.
     pub(crate) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
         let contenders = contenders::read(&self.plans, self.count as usize)?;
-        let mut held =
-            Held::new(sockets, &self.job, Interrupt::prepare()?, "measuring default clocks")?;
+        let interrupt = Interrupt::prepare()?;
+        require_every_stage(sockets, &self.job)?;
+        let mut held = Held::new(sockets, &self.job, interrupt, "measuring default clocks")?;
         let (baseline, pages) = self.trial(&mut held, &TrialRun::DefaultClocks)?;
         let mut measured = MeasuredFrontier::new(&Window::of(held.job(), &baseline)?);
         let mut windows = vec![Dump::of(None, &baseline, &pages)];

@@ -114,7 +114,7 @@ lint: ## Check format, lints, documentation, dependencies and the unit's hardeni
 	cargo deny --offline check bans licenses sources
 	systemd-analyze security --offline=true --threshold=15 --no-pager systemd/pfod.service | tail -1
 
-bench: programs ## Measure latencies, memory and planning side by side, lowtime beside us
+bench: programs ## Measure latencies, memory, accuracy and planning, lowtime beside us
 	@scripts/setup --bench
 	cargo run --release --quiet -p pfo-tests --bin pfo-bench
 

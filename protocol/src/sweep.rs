@@ -9,7 +9,7 @@ use crate::request::JobSelector;
 /// How to sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SweepSettings {
-    /// Steps that are measured at each clock; at least 1.
+    /// Steps that are measured at each clock; at least 1. More are where the energy counter needs them.
     pub steps: u32,
     /// Steps that are left out after each change of the clock; at least 1.
     pub settling_steps: u32,

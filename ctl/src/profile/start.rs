@@ -28,7 +28,8 @@ pub(crate) struct Start {
     #[arg(long, value_name = "NAME")]
     model: Option<JobName>,
 
-    /// Steps to measure at each clock
+    /// Steps to measure at each clock; of instructions that are short for the energy counter, the daemon
+    /// measures more, for up to 20 seconds
     #[arg(long, value_name = "N", default_value_t = 10,
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     steps: u32,

@@ -5,6 +5,7 @@
 //! or a restart of the daemon as if there had been none.
 
 pub mod attended;
+pub mod enough;
 pub mod estimate;
 pub mod file;
 pub mod ladder;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::JobKey;
 use crate::profile_store::ProfileStore;
+use crate::sweep::enough::{self, GOOD_ERROR};
 use crate::sweep::estimate::at_most_s;
 use crate::sweep::rising::Rising;
 use crate::sweep::shape::JobShape;
@@ -53,6 +54,9 @@ pub struct SweepRecord {
     /// How often the next clock was measured already.
     #[serde(default)]
     repeats: u32,
+    /// For how many steps to measure it, if more than asked for.
+    #[serde(default)]
+    more_steps: u32,
 }
 
 /// Why a sweep is paused.
@@ -99,6 +103,7 @@ impl SweepRecord {
             default_step_s: None,
             measured: Vec::new(),
             repeats: 0,
+            more_steps: 0,
         }
     }
 
@@ -157,13 +162,11 @@ impl SweepRecord {
         limit.is_some_and(|(default_s, slowdown)| clock.step_s > default_s * (1.0 + slowdown))
     }
 
-    /// Whether another trial of a clock may find what one has not.
-    fn is_worth_repeating(&self, clock: &SweptClock, trial: &TrialResult) -> bool {
+    /// Whether a trial found everything that it should.
+    fn is_whole(&self, clock: &SweptClock, trial: &TrialResult) -> bool {
         let expected =
             self.measured.first().map_or_else(|| instructions(trial), SweptClock::instructions);
-        self.repeats < MOST_REPEATS
-            && !self.is_too_slow(clock)
-            && !expected.is_subset(&clock.instructions())
+        expected.is_subset(&clock.instructions())
     }
 
     /// Takes note of a trial of what came next.
@@ -175,11 +178,18 @@ impl SweepRecord {
             Next::DefaultClocks => self.default_step_s = Some(median_step_s(&trial.steps)),
             Next::Clock(mhz) => {
                 let clock = SweptClock::of(mhz, trial);
-                if self.is_worth_repeating(&clock, trial) {
-                    self.repeats += 1;
+                let is_whole = self.is_whole(&clock, trial);
+                let steps = self.length().steps;
+                let error = is_whole.then(|| clock.worst_error());
+                let more_steps = enough::steps(self.settings.steps, steps, clock.step_s, error);
+                let is_worth_repeating = self.repeats < MOST_REPEATS
+                    && !self.is_too_slow(&clock)
+                    && error.is_none_or(|error| error > GOOD_ERROR && more_steps > steps);
+                if is_worth_repeating {
+                    (self.repeats, self.more_steps) = (self.repeats + 1, more_steps);
                     return Ok(());
                 }
-                self.repeats = 0;
+                (self.repeats, self.more_steps) = (0, 0);
                 if clock.energies().is_empty() {
                     return Err(format!("no energy of an instruction could be measured at {mhz}"));
                 }
@@ -188,6 +198,7 @@ impl SweepRecord {
                     return Err(format!("its profile would have more than {MOST_ROWS} lines"));
                 }
                 self.measured.push(clock);
+                self.more_steps = more_steps;
             }
             Next::End(_) => {}
         }
@@ -198,7 +209,7 @@ impl SweepRecord {
     #[must_use]
     pub fn length(&self) -> TrialLength {
         let SweepSettings { settling_steps, steps, .. } = self.settings;
-        TrialLength { settling_steps, steps }
+        TrialLength { settling_steps, steps: steps.max(self.more_steps) }
     }
 
     /// The sweep as others see it.
@@ -357,6 +368,28 @@ pub(crate) mod tests {
             ..ran(Some(1.0), None)
         };
         assert!(record.take(&slow).is_err(), "what is too slow is not tried again");
+    }
+
+    #[test]
+    fn what_is_too_short_for_the_counter_is_measured_for_more_steps_and_from_then_on() {
+        let ran = |step_s, error: f64| {
+            let mut trial = trial(step_s, &[&[(Instruction::Forward, 0.001, Some(1.0))]]);
+            // Of four.
+            trial.ranks[0].rows[0].energy_sd_j = Some(2.0 * error);
+            trial
+        };
+        let mut record = record(None, 9);
+        let mut take = |trial: TrialResult| {
+            record.take(&trial).unwrap();
+            (record.status(SweepState::Running).measured, record.length().steps)
+        };
+        assert_eq!(take(ran(0.1, 0.020)), (0, 96), "sixteen times as many, and some to spare");
+        assert_eq!(take(ran(0.1, 0.005)), (1, 144));
+        assert_eq!(take(ran(0.1, 0.001)), (2, 8), "less is enough");
+        assert_eq!(take(ran(0.1, 0.0)), (3, 4), "but not less than asked for");
+        assert_eq!(take(ran(5.0, 0.1)), (4, 4), "that would take too long");
+        assert_eq!(take(ran(0.1, 0.1)), (4, 200));
+        assert_eq!(take(ran(0.1, 0.1)), (5, 200), "as long as it may");
     }
 
     #[test]

@@ -69,6 +69,15 @@ impl SweptClock {
         self.rows.iter().map(|row| (row.rank, row.instruction.name(), row.chunk)).collect()
     }
 
+    /// The largest standard error of an energy, as a share of it.
+    #[must_use]
+    pub fn worst_error(&self) -> f64 {
+        let of = |row: &SweptRow| {
+            row.energy_sd_j.unwrap_or(0.0) / (row.count as f64).sqrt() / row.energy_j
+        };
+        self.rows.iter().map(of).fold(0.0, f64::max)
+    }
+
     /// The mean energy of each (stage, instruction) whose time depends on the clock, in joules.
     #[must_use]
     pub fn energies(&self) -> BTreeMap<(u32, &'static str), f64> {
@@ -161,7 +170,7 @@ pub(crate) mod tests {
             time_sd_s: 0.01,
             energy_mean_j: None,
             energy_median_j: energy_j,
-            energy_sd_j: Some(0.5),
+            energy_sd_j: Some(0.005),
             left_out: LeftOut::default(),
         };
         let rank = |(stage, rows): (u32, &&[_])| TrialRank {
@@ -202,7 +211,7 @@ pub(crate) mod tests {
         let repeats = profile.repeats(Stage(0), forward, Mhz(1410));
         assert_eq!(
             (repeats.count, repeats.time_sd_s, repeats.energy_sd_j),
-            (4, Some(0.01), Some(0.5))
+            (4, Some(0.01), Some(0.005))
         );
     }
 

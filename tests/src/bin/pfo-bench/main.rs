@@ -5,6 +5,7 @@
 
 mod abuse;
 mod abuser;
+mod accuracy;
 mod bare_socket;
 mod bench_profile;
 mod call_cost;
@@ -34,8 +35,17 @@ use crate::report::Report;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const PARTS: [&str; 8] =
-    ["footprint", "event-path", "recording", "abuse", "call", "python", "planning", "lowtime"];
+const PARTS: [&str; 9] = [
+    "footprint",
+    "event-path",
+    "recording",
+    "accuracy",
+    "abuse",
+    "call",
+    "python",
+    "planning",
+    "lowtime",
+];
 
 fn usage() -> String {
     format!(
@@ -84,6 +94,9 @@ fn run(arguments: &[String]) -> Result<()> {
         if wanted("recording") {
             recording::measure(&node, &mut report)?;
         }
+    }
+    if wanted("accuracy") {
+        accuracy::measure(&mut report)?;
     }
     if wanted("abuse") {
         abuse::measure(&node::start(), &mut report)?;

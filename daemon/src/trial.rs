@@ -16,7 +16,7 @@ use crate::hold::Hold;
 use crate::job::{Job, Measurer, Member};
 use crate::journal;
 use crate::node::Node;
-use crate::record::digest::{Recorded, StepMark};
+use crate::record::recorded::{Recorded, StepMark};
 use crate::record::sampler::Recorder;
 use crate::requests::check_label;
 use crate::session::internal;

@@ -1,18 +1,20 @@
 //! Makes what a trial tells of one rank from its events and the samples of its GPU, as both come in. The
-//! memory that it takes does not grow with the length of the trial. Pure.
+//! memory that it takes does not grow with the length of the trial; where instructions are kept by
+//! themselves, not beyond the room for them. Pure.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use pfo_planner::Mhz;
-use pfo_protocol::{Doubt, Instruction, InstructionSample, LeftOut, TrialRow, Unit, WaitPower};
+use pfo_protocol::{Doubt, Unit};
 
 use crate::record::curve::{Knot, energy_between};
-use crate::record::regression::{MOST_KINDS, Power, Regression, Solution};
+use crate::record::found::{Doing, Found};
+use crate::record::instructions::{Instructions, Unseen};
+use crate::record::recorded::{Recorded, StepMark};
+use crate::record::regression::{MOST_KINDS, Regression, Solution};
 use crate::record::ring::Observed;
-use crate::record::samples::{Samples, Unseen};
-use crate::record::spread::Spread;
+use crate::record::sample::Sample;
 
 /// A wait begins so long after an instruction: until then the GPU has not come to rest, or the next
 /// kernels are only being launched.
@@ -24,98 +26,8 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 /// What a rank may tell between two samples. One that tells more is not measured meanwhile.
 const MOST_SPANS: usize = 1 << 16;
 
-/// What the driver reported of a GPU at some time.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sample {
-    /// When (`CLOCK_MONOTONIC`, ns).
-    pub at_ns: u64,
-    /// The energy counter, if it is known to have changed to this then.
-    pub energy_j: Option<f64>,
-    /// The SM clock.
-    pub sm_clock: Option<Mhz>,
-    /// Why the clock is what it is.
-    pub reasons: ThrottleReasons,
-    /// Whether pfo itself limits the power.
-    pub power_limited: bool,
-}
-
-impl Sample {
-    const NONE: Self = Self {
-        at_ns: 0,
-        energy_j: None,
-        sm_clock: None,
-        reasons: ThrottleReasons::empty(),
-        power_limited: false,
-    };
-
-    /// Whether something slowed the GPU down.
-    fn is_throttled(&self) -> bool {
-        let mut slowed = ThrottleReasons::SW_POWER_CAP
-            | ThrottleReasons::HW_SLOWDOWN
-            | ThrottleReasons::SW_THERMAL_SLOWDOWN
-            | ThrottleReasons::HW_THERMAL_SLOWDOWN
-            | ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN;
-        // A limit of pfo's is what is to be measured.
-        slowed.set(ThrottleReasons::SW_POWER_CAP, !self.power_limited);
-        self.reasons.intersects(slowed)
-    }
-}
-
-/// A step, as one rank began it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StepMark {
-    /// Its number.
-    pub step: u64,
-    /// When it began.
-    pub at_ns: u64,
-    /// What the counter showed then.
-    pub energy_j: Option<f64>,
-}
-
-/// What was recorded of one rank.
-#[derive(Clone, Debug, Default)]
-pub struct Recorded {
-    /// Every step of the range and the one after it.
-    pub steps: Vec<StepMark>,
-    /// Steps of the range that went astray.
-    pub mismatched_steps: u64,
-    /// Readings of the counter that powers were found from.
-    pub readings: u64,
-    /// Readings that fitted no powers.
-    pub stray_readings: u64,
-    /// The instructions.
-    pub rows: Vec<TrialRow>,
-    /// The waits.
-    pub waits: Vec<WaitPower>,
-    /// Each instruction by itself, if these were to be kept.
-    pub samples: Vec<InstructionSample>,
-    /// How many more of these there were.
-    pub dropped_samples: u64,
-}
-
-/// What a rank does with its time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doing {
-    Instruction {
-        instruction: Instruction,
-        chunk: u16,
-        asked: Option<Mhz>,
-    },
-    Waiting {
-        asked: Option<Mhz>,
-    },
-    /// Right after an instruction.
-    Pausing {
-        asked: Option<Mhz>,
-    },
-    /// After the last instruction of a step.
-    Finishing,
-    /// Between two steps.
-    Between,
-}
-
 /// A piece of a rank's time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Span {
     began_ns: u64,
     ended_ns: u64,
@@ -125,16 +37,7 @@ struct Span {
     /// Whether it counts as one, and is no part or continuation of another.
     counts: bool,
     /// An instruction that is to be kept by itself.
-    alone: Option<Unseen>,
-}
-
-/// What was found of one kind of time.
-#[derive(Clone, Debug)]
-struct Found {
-    doing: Doing,
-    time: Spread,
-    clock: Spread,
-    left_out: LeftOut,
+    alone: Option<Box<Unseen>>,
 }
 
 /// The time between two readings of the counter, as far as it is known.
@@ -178,14 +81,14 @@ pub struct Digest {
     interval: Interval,
     regression: Regression,
     /// Each instruction by itself, if somebody wants that.
-    instructions: Option<Samples>,
+    instructions: Option<Instructions>,
 }
 
 impl Digest {
-    /// Nothing yet of these steps; a clock counts as settled so long after the driver accepted it. So many
-    /// instructions are kept by themselves.
+    /// Nothing yet of these steps; a clock counts as settled so long after the driver accepted it. There is
+    /// room for so many instructions by themselves, if these are to be kept.
     #[must_use]
-    pub fn new(range: Range<u64>, settle_ns: u64, samples: Option<usize>) -> Self {
+    pub fn new(range: Range<u64>, settle_ns: u64, room: Option<usize>) -> Self {
         Self {
             range,
             settle_ns,
@@ -202,7 +105,7 @@ impl Digest {
             sampled: Sample::NONE,
             interval: Interval::default(),
             regression: Regression::default(),
-            instructions: samples.map(Samples::new),
+            instructions: room.map(Instructions::new),
         }
     }
 
@@ -250,12 +153,11 @@ impl Digest {
 
     /// Keeps by itself what ran last, if that is wanted.
     fn keep_alone(&mut self, unit: Unit, asked: Option<Mhz>) {
-        if self.instructions.is_some()
-            && self.step_counts
+        if self.step_counts
+            && let Some(instructions) = &mut self.instructions
             && let (Some(mark), Some(span)) = (self.steps.last(), self.spans.back_mut())
         {
-            let times_ns = [span.began_ns, span.ended_ns];
-            span.alone = Some(Unseen::new(mark.step, unit, asked, times_ns));
+            span.alone = instructions.told(mark.step, unit, asked, [span.began_ns, span.ended_ns]);
         }
     }
 
@@ -328,7 +230,7 @@ impl Digest {
     fn forget_spans(&mut self) {
         let lost = self.spans.drain(..).filter(|span| span.alone.is_some()).count();
         if let Some(instructions) = &mut self.instructions {
-            instructions.drop_some(lost as u64);
+            instructions.forget(lost);
         }
         self.interval = Interval { unusable: true, ..Interval::default() };
     }
@@ -340,12 +242,7 @@ impl Digest {
         let known = self.found.iter().rposition(|found| found.doing == doing);
         known.or_else(|| {
             (self.found.len() < MOST_KINDS).then(|| {
-                self.found.push(Found {
-                    doing,
-                    time: Spread::default(),
-                    clock: Spread::default(),
-                    left_out: LeftOut::default(),
-                });
+                self.found.push(Found::none(doing));
                 self.found.len() - 1
             })
         })
@@ -415,11 +312,8 @@ impl Digest {
                 _ => self.interval.unusable = true,
             }
         }
-        while let Some(span) = self.spans.front().copied()
-            && span.ended_ns <= sample.at_ns
-        {
-            self.spans.pop_front();
-            self.count(&span);
+        while let Some(span) = self.spans.pop_front_if(|span| span.ended_ns <= sample.at_ns) {
+            self.count(span);
         }
         if let Some(energy_j) = sample.energy_j {
             self.read_counter(Knot { at_ns: sample.at_ns, energy_j });
@@ -448,68 +342,30 @@ impl Digest {
     }
 
     /// Counts a span that is over.
-    fn count(&mut self, span: &Span) {
-        if let (Some(instructions), Some(alone)) = (&mut self.instructions, span.alone) {
-            instructions.keep(alone, span.doubt);
+    fn count(&mut self, span: Span) {
+        let Span { began_ns, ended_ns, kind, doubt, counts, alone } = span;
+        if let Some((instructions, alone)) = self.instructions.as_mut().zip(alone) {
+            instructions.keep(*alone, doubt);
         }
-        let Some(found) = span.kind.map(|kind| &mut self.found[kind]) else { return };
-        let left_out = &mut found.left_out;
-        match span.doubt {
-            _ if !span.counts => {}
-            None => found.time.add((span.ended_ns - span.began_ns) as f64 / 1e9),
-            Some(Doubt::Mismatched) => left_out.mismatched += 1,
-            Some(Doubt::Settling) => left_out.settling += 1,
-            Some(Doubt::Throttled) => left_out.throttled += 1,
-            Some(Doubt::OtherClock) => left_out.other_clock += 1,
+        if let Some(found) = kind.filter(|_| counts).map(|kind| &mut self.found[kind]) {
+            found.count(ended_ns - began_ns, doubt);
         }
     }
 
     /// What was recorded.
     #[must_use]
     pub fn finish(self) -> Recorded {
+        let Self { steps, mismatched_steps, found, instructions, .. } = self;
         let Solution { powers, moves: readings, strays: stray_readings } = self.regression.solve();
-        let (mut rows, mut waits) = (Vec::new(), Vec::new());
-        for (kind, Found { doing, time, clock, left_out }) in self.found.into_iter().enumerate() {
-            let power = powers.get(kind).copied().flatten();
-            match (doing, power) {
-                (Doing::Instruction { instruction, chunk, asked }, power) => {
-                    let root = (time.count() as f64).sqrt();
-                    rows.push(TrialRow {
-                        instruction,
-                        chunk,
-                        mhz: asked.map(|mhz| mhz.0),
-                        observed_mhz: (clock.count() > 0).then(|| clock.mean()),
-                        count: time.count(),
-                        time_mean_s: time.mean(),
-                        time_sd_s: time.deviation(),
-                        time_median_s: time.median(),
-                        energy_mean_j: power.map(|power| power.power_w * time.mean()),
-                        energy_median_j: power.map(|power| power.power_w * time.median()),
-                        energy_sd_j: power.map(|power| power.error_w * time.mean() * root),
-                        left_out,
-                    });
-                }
-                (Doing::Waiting { asked }, Some(Power { power_w, error_w })) => {
-                    waits.push(WaitPower {
-                        mhz: asked.map(|mhz| mhz.0),
-                        count: time.count(),
-                        time_s: time.mean() * time.count() as f64,
-                        power_w,
-                        power_error_w: error_w,
-                    });
-                }
-                (_, _) => {}
-            }
-        }
-        let Self { steps, mismatched_steps, instructions, .. } = self;
-        let (samples, dropped_samples) = instructions.map(Samples::finish).unwrap_or_default();
+        let power = |kind: usize| powers.get(kind).copied().flatten();
+        let (samples, dropped_samples) = instructions.map(Instructions::finish).unwrap_or_default();
         Recorded {
             steps,
             mismatched_steps,
             readings,
             stray_readings,
-            rows,
-            waits,
+            rows: (0..).zip(&found).filter_map(|(kind, found)| found.row(power(kind))).collect(),
+            waits: (0..).zip(&found).filter_map(|(kind, found)| found.wait(power(kind))).collect(),
             samples,
             dropped_samples,
         }

@@ -6,10 +6,13 @@
 
 pub mod curve;
 pub mod digest;
+pub mod found;
+pub mod instructions;
+pub mod recorded;
 pub mod refresh;
 pub mod regression;
 pub mod rhythm;
 pub mod ring;
+pub mod sample;
 pub mod sampler;
-pub mod samples;
 pub mod spread;

@@ -16,9 +16,11 @@ use crate::driver::{DriverError, Gpu};
 use crate::lease::Session;
 use crate::monotonic::now_ns;
 use crate::progress::Progress;
-use crate::record::digest::{Digest, Recorded, Sample};
+use crate::record::digest::Digest;
+use crate::record::recorded::Recorded;
 use crate::record::refresh::{Look, Refresh};
 use crate::record::ring::Ring;
+use crate::record::sample::Sample;
 use crate::sys::KeptDevice;
 
 /// How often to look at a GPU without an energy counter, and to take in what its rank told.

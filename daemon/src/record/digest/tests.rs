@@ -1,6 +1,7 @@
 //! A rank whose every watt is known, as its events and its counter tell it.
 
-use pfo_protocol::Unit;
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use pfo_protocol::{Instruction, InstructionSample, LeftOut};
 use proptest::prelude::*;
 
 use super::*;

@@ -4,7 +4,7 @@ use pfo_planner::Mhz;
 use pfo_protocol::{Doubt, InstructionSample, Unit};
 
 use crate::record::curve::{Knot, energy_between};
-use crate::record::digest::Sample;
+use crate::record::sample::Sample;
 
 /// An instruction that the driver has not been asked about since it ended.
 #[derive(Clone, Copy, Debug)]
@@ -14,9 +14,7 @@ pub struct Unseen {
 }
 
 impl Unseen {
-    /// What a rank told of it.
-    #[must_use]
-    pub fn new(step: u64, unit: Unit, asked: Option<Mhz>, [began_ns, ended_ns]: [u64; 2]) -> Self {
+    fn new(step: u64, unit: Unit, asked: Option<Mhz>, [began_ns, ended_ns]: [u64; 2]) -> Self {
         let sample = InstructionSample {
             step,
             unit,
@@ -57,7 +55,8 @@ impl Unseen {
 
 /// The instructions of one rank.
 #[derive(Clone, Debug, Default)]
-pub struct Samples {
+pub struct Instructions {
+    /// For how many more.
     room: usize,
     kept: Vec<InstructionSample>,
     /// Those since whose end the counter was not refreshed.
@@ -65,25 +64,39 @@ pub struct Samples {
     dropped: u64,
 }
 
-impl Samples {
+impl Instructions {
     /// None yet, and room for so many.
     #[must_use]
     pub fn new(room: usize) -> Self {
         Self { room, ..Self::default() }
     }
 
-    /// Keeps one that is over.
+    /// What a rank told of one, if there is room for it.
+    pub fn told(
+        &mut self,
+        step: u64,
+        unit: Unit,
+        asked: Option<Mhz>,
+        times_ns: [u64; 2],
+    ) -> Option<Box<Unseen>> {
+        let Some(room) = self.room.checked_sub(1) else {
+            self.dropped += 1;
+            return None;
+        };
+        self.room = room;
+        Some(Box::new(Unseen::new(step, unit, asked, times_ns)))
+    }
+
+    /// Keeps one that the driver was asked about since it ended.
     pub fn keep(&mut self, mut over: Unseen, left_out: Option<Doubt>) {
-        if self.kept.len() + self.unread.len() >= self.room {
-            return self.drop_some(1);
-        }
         over.sample.left_out = left_out;
         self.unread.push(over);
     }
 
-    /// Some could not be kept.
-    pub fn drop_some(&mut self, count: u64) {
-        self.dropped += count;
+    /// Some that were told could not be kept.
+    pub fn forget(&mut self, count: usize) {
+        self.room += count;
+        self.dropped += count as u64;
     }
 
     /// Takes in two refreshes of the counter between which there was none.

@@ -81,7 +81,8 @@ pub use pipeline::Pipeline;
 pub use plan::{Plan, PlannedInstruction, Prediction, StagePlan};
 pub use policy::{
     Attribution, End, EnvPipe, EnvPipeType, Filter, Lowtime, OfflineEnvPipe, Outcome, Policy,
-    Reconfiguration, Reconfigure, Tuning, UnitTime, Zeus, ZeusFound, ZeusSearch, ZeusWindow,
+    Reconfiguration, Reconfigure, Tuning, UnitTime, Zeus, ZeusFound, ZeusSearch, ZeusSettings,
+    ZeusWindow,
 };
 pub use profile::{Measurement, Profile};
 pub use quantity::Quantity;

@@ -21,7 +21,7 @@ pub use offline_envpipe::OfflineEnvPipe;
 pub use reconfiguration::Reconfiguration;
 pub use tuning::Tuning;
 pub use unit_time::UnitTime;
-pub use zeus::{Zeus, ZeusFound, ZeusSearch, ZeusWindow};
+pub use zeus::{Zeus, ZeusFound, ZeusSearch, ZeusSettings, ZeusWindow};
 
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;

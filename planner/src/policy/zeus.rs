@@ -1,5 +1,5 @@
-//! Zeus (You et al., NSDI 2023) for pipelines, as Perseus' artifact has it: one clock for all
-//! stages, or one for each, found by trying and chosen by a cost that weighs power against time.
+//! Zeus (You et al., NSDI 2023) for pipelines, as Perseus' artifact has it: one clock or power limit for
+//! all stages, or one for each, found by trying and chosen by a cost that weighs power against time.
 //!
 //! Whoever searches runs what is to be tried and says what it took: a replay, or a running job.
 
@@ -29,13 +29,24 @@ impl Default for Zeus {
 /// What it looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeusSearch {
-    /// One clock for all stages.
+    /// One clock or power limit for all stages.
     Global,
-    /// One clock for each stage.
+    /// One for each stage.
     PerStage,
 }
 
-/// What some steps at one clock for each stage took.
+/// Among what it looks: clocks or power limits.
+#[derive(Clone, Copy, Debug)]
+pub struct ZeusSettings<'a, S> {
+    /// Those that a stage may have, from the highest on.
+    pub falling: &'a [S],
+    /// How many stages there are.
+    pub stages: usize,
+    /// The highest of every GPU, summed up: what the cost weighs time with.
+    pub highest: f64,
+}
+
+/// What some steps at one clock or power limit for each stage took.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ZeusWindow {
     /// Seconds of a step.
@@ -48,9 +59,9 @@ pub struct ZeusWindow {
 
 /// What a search came to.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ZeusFound {
+pub struct ZeusFound<T> {
     /// What can be chosen from.
-    pub plans: Vec<Plan>,
+    pub found: Vec<T>,
     /// The one of least cost, by its place among them.
     pub chosen: usize,
     /// How many windows it took.
@@ -65,14 +76,15 @@ impl Zeus {
         p2p_power: Watts,
     ) -> Result<Outcome, PlanError> {
         let profile = pipeline.profile();
-        let ZeusFound { plans, chosen, rounds } =
+        let ZeusFound { found, chosen, rounds } =
             self.search(search, pipeline, p2p_power, &mut |plan| {
                 Ok::<_, PlanError>(ZeusWindow::predicted(profile, plan))
             })?;
-        Ok(Outcome::found(plans, chosen, rounds, End::Settled))
+        Ok(Outcome::found(found, chosen, rounds, End::Settled))
     }
 
-    /// Looks for the plan of least cost; `run` says what steps on a plan took.
+    /// Looks for the plan of least cost; `run` says what steps on a plan took. In its form for clocks, as
+    /// here, the highest MHz take the place of the highest watts in Zeus' cost.
     ///
     /// # Errors
     /// If no clock was measured of every instruction, or `run` fails.
@@ -82,37 +94,57 @@ impl Zeus {
         pipeline: &Pipeline,
         p2p_power: Watts,
         run: &mut dyn FnMut(&Plan) -> Result<ZeusWindow, E>,
-    ) -> Result<ZeusFound, E> {
+    ) -> Result<ZeusFound<Plan>, E> {
         let grid = Grid::new(pipeline)?;
+        let falling: Vec<Mhz> = grid.falling().collect();
+        let stages = pipeline.network().stages.len();
+        let highest = f64::from(grid.highest().0) * stages as f64;
+        let settings = ZeusSettings { falling: &falling, stages, highest };
+        let plan = |clocks: &[Mhz]| at_stage_clocks(pipeline, clocks).plan(p2p_power);
+        let ZeusFound { found, chosen, rounds } =
+            self.search_settings(search, settings, &mut |clocks| run(&plan(clocks)))?;
+        let found = found.iter().map(|clocks| plan(clocks)).collect();
+        Ok(ZeusFound { found, chosen, rounds })
+    }
+
+    /// Looks for the setting of each stage of least cost; `run` says what steps on these took.
+    ///
+    /// # Errors
+    /// If `run` fails.
+    pub fn search_settings<S: Copy, E>(
+        &self,
+        search: ZeusSearch,
+        settings: ZeusSettings<'_, S>,
+        run: &mut dyn FnMut(&[S]) -> Result<ZeusWindow, E>,
+    ) -> Result<ZeusFound<Vec<S>>, E> {
+        let ZeusSettings { falling, stages, highest } = settings;
         let mut rounds = 0;
-        let mut try_out = |clocks: &[Mhz]| {
+        let mut try_places = |places: &[usize]| {
             rounds += 1;
-            let plan = at_stage_clocks(pipeline, clocks).plan(p2p_power);
-            run(&plan).map(|window| (plan, window))
+            let setting: Vec<S> = places.iter().map(|&place| falling[place]).collect();
+            run(&setting).map(|window| (setting, window))
         };
         let tried = match search {
             ZeusSearch::Global => {
-                let stages = pipeline.network().stages.len();
-                grid.falling().map(|clock| try_out(&vec![clock; stages])).collect::<Result<_, _>>()
+                let places = 0..falling.len();
+                places.map(|place| try_places(&vec![place; stages])).collect::<Result<_, _>>()
             }
-            ZeusSearch::PerStage => per_stage(pipeline, &grid, &mut try_out),
+            ZeusSearch::PerStage => per_stage(stages, falling.len(), &mut try_places),
         }?;
-        let (plans, costs): (Vec<Plan>, Vec<f64>) = tried
+        let (found, costs): (Vec<_>, Vec<f64>) = tried
             .into_iter()
-            .map(|(plan, window)| {
-                let cost = self.cost(&window, grid.highest());
-                (plan, cost)
+            .map(|(setting, window)| {
+                let cost = self.cost(&window, highest);
+                (setting, cost)
             })
             .unzip();
-        let chosen = (0..plans.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
-        Ok(ZeusFound { plans, chosen, rounds })
+        let chosen = (0..found.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
+        Ok(ZeusFound { found, chosen, rounds })
     }
 
-    /// Zeus' cost of a step. In its form for clocks, as here, the highest MHz take the place of the
-    /// highest watts.
-    fn cost(&self, step: &ZeusWindow, highest: Mhz) -> f64 {
+    /// Zeus' cost of a step.
+    fn cost(&self, step: &ZeusWindow, highest: f64) -> f64 {
         let power_w = step.iteration_energy_j / step.iteration_time_s;
-        let highest = f64::from(highest.0) * step.forward_s.len() as f64;
         (self.eta * power_w + (1.0 - self.eta) * highest) * step.iteration_time_s
     }
 }
@@ -139,26 +171,21 @@ fn at_stage_clocks<'a>(pipeline: &'a Pipeline, clocks: &[Mhz]) -> Rehearsal<'a> 
     Rehearsal::new(pipeline, |index| clocks[operations[index].stage.index()])
 }
 
-/// A plan, and what it was seen to take.
-type Tried = (Plan, ZeusWindow);
+/// What every stage had, and what steps were seen to take then.
+type Tried<S> = (Vec<S>, ZeusWindow);
 
-/// For each clock of the heaviest stage, lowers the others' until their forwards take as long.
-fn per_stage<E>(
-    pipeline: &Pipeline,
-    grid: &Grid,
-    try_out: &mut dyn FnMut(&[Mhz]) -> Result<Tried, E>,
-) -> Result<Vec<Tried>, E> {
-    let clocks: Vec<Mhz> = grid.falling().collect();
-    let num_stages = pipeline.network().stages.len();
-    let mut try_places = |places: &[usize]| {
-        let clocks: Vec<Mhz> = places.iter().map(|&place| clocks[place]).collect();
-        try_out(&clocks)
-    };
-    // For each stage, the place of its clock.
+/// For each setting of the heaviest stage, by its place among them, lowers the others' until their
+/// forwards take as long.
+fn per_stage<S, E>(
+    num_stages: usize,
+    num_settings: usize,
+    try_places: &mut dyn FnMut(&[usize]) -> Result<Tried<S>, E>,
+) -> Result<Vec<Tried<S>>, E> {
+    // For each stage, the place of its setting.
     let mut places = vec![0; num_stages];
     let mut heaviest = None;
     let mut balanced = Vec::new();
-    for lowest in 0..clocks.len() {
+    for lowest in 0..num_settings {
         for place in &mut places {
             *place = lowest.max(*place);
         }
@@ -180,12 +207,12 @@ fn per_stage<E>(
                 }
                 let distance_s = (times_s[stage] - target_s).abs();
                 let is_closing = distance_s <= last_distance_s[stage]
-                    // A lower clock that is faster is noise: look further.
+                    // A lower setting that is faster is noise: look further.
                     || times_s[stage] < last_times_s[stage];
                 if !is_closing {
                     places[stage] = places[stage].saturating_sub(1);
                     is_found[stage] = true;
-                } else if places[stage] + 1 < clocks.len() {
+                } else if places[stage] + 1 < num_settings {
                     places[stage] += 1;
                 } else {
                     is_found[stage] = true;
@@ -196,7 +223,7 @@ fn per_stage<E>(
             tried = try_places(&places)?;
         }
         balanced.push(tried);
-        if places.iter().any(|&place| place + 1 == clocks.len()) {
+        if places.iter().any(|&place| place + 1 == num_settings) {
             break;
         }
     }
@@ -245,5 +272,28 @@ mod tests {
             |eta| Zeus { eta }.outcome(ZeusSearch::Global, &pipeline, Watts(80.0)).unwrap().chosen;
         assert_eq!(chosen(0.0), 0);
         assert_eq!(chosen(1.0), 2);
+    }
+
+    /// Two stages whose forwards take twice as long under half the power.
+    fn under_limits(limits_w: &[u32]) -> ZeusWindow {
+        let took_s = |(limit, work): (&u32, f64)| work * 300.0 / f64::from(*limit);
+        let forward_s: Vec<_> = limits_w.iter().zip([0.1, 0.05]).map(took_s).collect();
+        let iteration_time_s = forward_s.iter().fold(0.0, |a: f64, b| a.max(*b));
+        let power_w: u32 = limits_w.iter().sum();
+        let iteration_energy_j = f64::from(power_w) * iteration_time_s;
+        ZeusWindow { iteration_time_s, iteration_energy_j, forward_s }
+    }
+
+    #[test]
+    fn power_limits_are_searched_as_clocks_are() {
+        let settings = ZeusSettings { falling: &[300, 200, 150, 100], stages: 2, highest: 600.0 };
+        let search = |search| {
+            let mut run = |limits: &[u32]| Ok::<_, PlanError>(under_limits(limits));
+            Zeus::default().search_settings(search, settings, &mut run).unwrap()
+        };
+        let ZeusFound { found, chosen, rounds } = search(ZeusSearch::Global);
+        assert_eq!((found.len(), rounds, &found[chosen][..]), (4, 4, &[300, 300][..]));
+        let ZeusFound { found, chosen, .. } = search(ZeusSearch::PerStage);
+        assert_eq!(found[chosen], [300, 150]);
     }
 }

@@ -82,6 +82,11 @@ pub(crate) enum Error {
         "the ranks of job {job} do not all run the same number of forwards; give --microbatches"
     )]
     UnknownMicrobatches { job: JobName },
+    #[error(
+        "the GPUs of job {job} have no power limit in common: one takes none below {lowest} W, one none \
+         above {highest} W; give --knob clock"
+    )]
+    NoCommonLimit { job: JobName, lowest: u32, highest: u32 },
     #[error("no plan was worth keeping: job {job} is at default clocks")]
     NothingKept { job: JobName },
     #[error("cannot run the helper {command:?}: {source}")]
@@ -141,6 +146,7 @@ impl Error {
             | Self::NoEnergy { .. }
             | Self::NoWaits { .. }
             | Self::UnknownMicrobatches { .. }
+            | Self::NoCommonLimit { .. }
             | Self::Signals(_)
             | Self::Generate { .. }
             | Self::Output(_)
@@ -215,6 +221,7 @@ impl Error {
             | Self::NoEnergy { .. }
             | Self::NoWaits { .. }
             | Self::UnknownMicrobatches { .. }
+            | Self::NoCommonLimit { .. }
             | Self::NothingKept { .. }
             | Self::Frame { .. }
             | Self::OtherAnswer { .. }

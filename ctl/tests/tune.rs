@@ -29,6 +29,8 @@ struct Job {
     overhead: f64,
     /// What it ran in trials, in order; what it was left with in the end.
     ran: Arc<Mutex<Vec<Option<Plan>>>>,
+    /// The power limits that it ran under, in order.
+    limits: Arc<Mutex<Vec<Vec<u32>>>>,
     kept: Arc<Mutex<Option<bool>>>,
 }
 
@@ -81,8 +83,8 @@ impl Job {
         bench.done(&["plan", "export", "order", "--deadline", "fastest", "-o", "order.json"]);
         let plan = Plan::from_json(&fs::read(bench.path("order.json")).unwrap()).unwrap();
         let default = at_highest_clocks(&profile, &plan).unwrap();
-        let (ran, kept) = (Arc::default(), Arc::default());
-        Self { profile, csv, stored, default, overhead, ran, kept }
+        let (ran, limits, kept) = Default::default();
+        Self { profile, csv, stored, default, overhead, ran, limits, kept }
     }
 
     fn answer(&self, request: &Request) -> Response {
@@ -97,6 +99,7 @@ impl Job {
                 None => panic!("asked for a profile"),
             },
             Request::Status => no_jobs(),
+            Request::PowerLimits(_) => Response::PowerLimits { lowest_w: 110, highest_w: 300 },
             Request::P2pPowers => Response::P2pPowers(Vec::new()),
             Request::Sweeps => Response::Sweeps(vec![sweep(SweepState::Paused { why: None })]),
             Request::ProfileRead(selector) => {
@@ -123,6 +126,7 @@ impl Job {
         let plan = match run {
             TrialRun::Plan { plan, .. } => Some(Plan::from_json(plan).unwrap()),
             TrialRun::DefaultClocks => None,
+            TrialRun::PowerLimits { limits_w, .. } => return self.limited_trial(limits_w, length),
             other => panic!("asked to run {other:?}"),
         };
         self.ran.lock().unwrap().push(plan.clone());
@@ -140,6 +144,26 @@ impl Job {
             steps: vec![step; length.steps as usize],
             ranks: (0..2).map(|stage| self.rank(&plan, stage, is_default, length.steps)).collect(),
         }))
+    }
+
+    /// Below 200 W everything takes longer, and the less power the less energy.
+    fn limited_trial(&self, limits_w: &[u32], length: TrialLength) -> Response {
+        self.limits.lock().unwrap().push(limits_w.to_vec());
+        let Response::Trial(mut trial) = self.trial(&TrialRun::DefaultClocks, length) else {
+            unreachable!()
+        };
+        self.ran.lock().unwrap().pop();
+        let slower = |limit_w: u32| f64::from(200_u32.saturating_sub(limit_w)) / 200.0 + 1.0;
+        let slowest = limits_w.iter().copied().map(slower).fold(1.0, f64::max);
+        let share = f64::from(limits_w.iter().sum::<u32>()) / 600.0;
+        for step in &mut trial.steps {
+            step.time_s *= slowest;
+            step.energy_j = step.energy_j.map(|energy_j| energy_j * share);
+        }
+        for (rank, limit_w) in trial.ranks.iter_mut().zip(limits_w) {
+            rank.rows.iter_mut().for_each(|row| row.time_mean_s *= slower(*limit_w));
+        }
+        Response::Trial(trial)
     }
 
     fn rank(&self, plan: &Plan, stage: u32, is_default: bool, steps: u32) -> TrialRank {
@@ -189,6 +213,8 @@ struct Tuned {
     ran: Ran,
     /// What ran in trials, none at default clocks.
     plans: Vec<Option<Plan>>,
+    /// The power limits of the others.
+    limits: Vec<Vec<u32>>,
     kept: Option<bool>,
 }
 
@@ -200,18 +226,20 @@ fn tune_with(stored: Option<Stored>, overhead: f64, arguments: &[&str]) -> Tuned
     let bench = Bench::new();
     let job = Job::new(&bench, overhead, stored);
     let (ran, kept) = (Arc::clone(&job.ran), Arc::clone(&job.kept));
+    let limits = Arc::clone(&job.limits);
     let daemon = FakeDaemon::answering(move |request| job.answer(request));
     let tune = ["tune", "j", "--steps", "2"];
     let mut command = daemon.pfoctl(&[&tune[..], arguments].concat());
     let tuned = Ran::of(command.current_dir(bench.path(".")));
     let plans = ran.lock().unwrap().clone();
     let kept = *kept.lock().unwrap();
-    Tuned { ran: tuned, plans, kept }
+    let limits = limits.lock().unwrap().clone();
+    Tuned { ran: tuned, plans, limits, kept }
 }
 
 #[test]
 fn a_plan_that_keeps_its_promise_is_kept_and_its_saving_reported() {
-    let Tuned { ran, plans, kept } = tune(0.0, &["--max-slowdown", "5%", "--json"]);
+    let Tuned { ran, plans, kept, .. } = tune(0.0, &["--max-slowdown", "5%", "--json"]);
     assert_eq!((ran.code, kept), (Some(0), Some(true)), "{ran:?}");
     let report = ran.json();
     let tried = report["tried"].as_array().unwrap();
@@ -244,7 +272,7 @@ fn without_a_file_the_stored_profile_is_taken_or_one_is_measured_first() {
 
 #[test]
 fn plans_that_are_too_slow_give_way_to_faster_ones_and_in_the_end_to_default_clocks() {
-    let Tuned { ran, plans, kept } = tune(0.03, &["--max-slowdown", "5%"]);
+    let Tuned { ran, plans, kept, .. } = tune(0.03, &["--max-slowdown", "5%"]);
     assert_eq!((ran.code, kept), (Some(0), Some(true)), "{ran:?}");
     let time_s = |plan: &Plan| plan.predicted.unwrap().iteration_time_s;
     let mut tried: Vec<f64> = plans.iter().flatten().map(time_s).collect();
@@ -262,8 +290,8 @@ fn other_policies_look_for_their_clocks_on_the_job_and_are_proved_like_ours() {
     for policy in [
         &["--policy", "envpipe"][..],
         &["--policy", "envpipe", "--reconfigure", "greedy"],
-        &["--policy", "zeus-global"],
-        &["--policy", "zeus-per-stage"],
+        &["--policy", "zeus-global", "--knob", "clock"],
+        &["--policy", "zeus-per-stage", "--knob", "clock"],
     ] {
         let arguments = [policy, &["--max-slowdown", "100%", "--json"]].concat();
         let Tuned { ran, plans, .. } = tune(0.0, &arguments);
@@ -279,4 +307,43 @@ fn other_policies_look_for_their_clocks_on_the_job_and_are_proved_like_ours() {
             assert_eq!(plans.iter().flatten().last(), Some(last_searched));
         }
     }
+}
+
+#[test]
+fn zeus_looks_among_power_limits_without_a_profile_and_what_it_finds_is_proved_and_kept() {
+    let tune = |policy: &str| {
+        let arguments = ["--policy", policy, "--max-slowdown", "30%", "--json"];
+        let Tuned { ran, plans, limits, kept } = tune_with(None, 0.0, &arguments);
+        assert_eq!((ran.code, kept), (Some(0), Some(true)), "{ran:?}");
+        assert!(plans.iter().all(Option::is_none), "{policy} ran a plan");
+        let report = ran.json();
+        assert!(report.get("profile").is_none(), "{report}");
+        let searched = report["searched"].as_array().unwrap();
+        let told: Vec<Vec<u32>> = searched
+            .iter()
+            .map(|trial| serde_json::from_value(trial["power_limits_w"].clone()).unwrap())
+            .collect();
+        assert_eq!(told[..], limits[..told.len()], "{report}");
+        assert_eq!(report["search_trials"], told.len() as u64);
+        (told, limits.last().unwrap().clone(), report["tried"][0]["plan"].as_str().unwrap().into())
+    };
+    let (searched, kept, label): (_, _, String) = tune("zeus-global");
+    let falling = [300, 275, 250, 225, 200, 175, 150, 125];
+    assert_eq!(searched, falling.map(|limit| vec![limit; 2]));
+    // As low as costs no time.
+    assert_eq!((kept, label.as_str()), (vec![200, 200], "zeus-global (200 W)"));
+    let (searched, _, label): (_, Vec<u32>, String) = tune("zeus-per-stage");
+    assert!(searched.iter().any(|limits| limits[0] != limits[1]), "{searched:?}");
+    assert!(label.starts_with("zeus-per-stage ("), "{label}");
+}
+
+#[test]
+fn the_step_between_power_limits_is_as_given_and_power_limits_that_are_too_slow_are_not_kept() {
+    let arguments = ["--policy", "zeus-global", "--power-step-w", "90", "--zeus-eta", "1"];
+    let Tuned { ran, limits, kept, .. } = tune_with(None, 0.0, &arguments);
+    assert_eq!((ran.code, kept), (Some(5), Some(false)), "{ran:?}");
+    assert_eq!(limits[..3], [[300, 300], [210, 210], [120, 120]]);
+    assert!(limits[3..].iter().all(|limits| limits == &[120, 120]), "{limits:?}");
+    assert!(ran.stdout.contains("zeus-global (120 W)"), "{ran:?}");
+    assert!(ran.stdout.contains("Policy zeus-global over power limits, found in 3 trials."));
 }

@@ -42,11 +42,7 @@ impl Machine {
             let what = format!("the memory clock of GPU {gpu} is free");
             wait::until_is(&what, &None, || self.memory_lock(gpu));
         }
-        for gpu in gpus.clone() {
-            let default = self.gpu(gpu).model().facts().default_power_limit().watts();
-            let what = format!("the power limit of GPU {gpu}");
-            wait::until_is(&what, &default, || self.power_limit_w(gpu));
-        }
+        self.assert_power_limits_are_defaults();
         let Some(bindings) = Bindings::on(self) else { return };
         let unused = gpus.filter(|gpu| self.processes(*gpu).is_empty());
         let unused: Vec<_> = unused.collect();
@@ -63,6 +59,16 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// Waits until the power limit of every GPU is its board's default.
+    pub fn assert_power_limits_are_defaults(&self) {
+        for gpu in 0..self.gpu_count() {
+            let what = format!("the power limit of GPU {gpu}");
+            wait::until_is(&what, &self.default_power_limit_w(gpu), || self.power_limit_w(gpu));
+        }
+    }
+}
+
 /// Waits until nothing of some GPUs, which nobody uses, is locked, then has NVIDIA's bindings say the
 /// same.
 pub fn assert_free(machine: &Machine, gpus: std::ops::Range<usize>) {
@@ -71,7 +77,7 @@ pub fn assert_free(machine: &Machine, gpus: std::ops::Range<usize>) {
         checked.unwrap_or_else(|last| panic!("not everything is free: {last}"));
     };
     all(&|gpu| {
-        let default_w = machine.gpu(gpu).model().facts().default_power_limit().watts();
+        let default_w = machine.default_power_limit_w(gpu);
         match (machine.sm_lock(gpu), machine.memory_lock(gpu), machine.power_limit_w(gpu)) {
             (None, None, limit_w) if limit_w == default_w => Ok(()),
             left => Err(format!("GPU {gpu} has locks and a power limit of {left:?}")),

@@ -119,9 +119,14 @@ impl Machine {
     /// The power limit of a GPU, in watts.
     #[must_use]
     pub fn power_limit_w(&self, index: usize) -> f64 {
-        let gpu = self.gpu(index);
-        let cap = gpu.view().unwrap().timeline.last().power_cap;
-        cap.unwrap_or(gpu.model().facts().default_power_limit()).watts()
+        let cap = self.gpu(index).view().unwrap().timeline.last().power_cap;
+        cap.map_or_else(|| self.default_power_limit_w(index), Milliwatts::watts)
+    }
+
+    /// What that is unless somebody has set another one, in watts.
+    #[must_use]
+    pub fn default_power_limit_w(&self, index: usize) -> f64 {
+        self.gpu(index).model().facts().default_power_limit().watts()
     }
 
     /// Limits the power of a GPU.

@@ -14,7 +14,7 @@ pub(crate) fn name(plan: &PlanStatus) -> String {
 }
 
 /// Power limits of stages, such as `200, 250 W`, or once if all have the same.
-fn power_limits(limits_w: &[u32]) -> Option<String> {
+pub(crate) fn power_limits(limits_w: &[u32]) -> Option<String> {
     let first = limits_w.first()?;
     if limits_w.iter().all(|limit| limit == first) {
         return Some(format!("{first} W"));

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use pfo_planner::{Instruction, Mhz, Stage};
 use pfo_protocol::TrialResult;
 
-/// Mean seconds of each kind of instruction on each stage at each clock that it ran at.
+/// Mean seconds of each kind of instruction on each stage at each clock that it ran at, of which none is
+/// the driver's choice.
 #[derive(Debug, Default)]
-pub(super) struct InstructionTimes(BTreeMap<(Stage, Instruction, Mhz), Sum>);
+pub(super) struct InstructionTimes(BTreeMap<(Stage, Instruction, Option<Mhz>), Sum>);
 
 #[derive(Debug, Default)]
 struct Sum {
@@ -16,14 +17,15 @@ struct Sum {
 }
 
 impl InstructionTimes {
-    /// Those of a trial on a plan, of all ranks of a stage together.
+    /// Those of a trial, of all ranks of a stage together.
     pub(super) fn of(trial: &TrialResult) -> Self {
         let mut times = Self::default();
         for rank in &trial.ranks {
             for row in &rank.rows {
                 let place = u16::try_from(rank.stage).ok().zip(row.instruction.name().parse().ok());
-                if let (Some((stage, instruction)), Some(mhz)) = (place, row.mhz) {
-                    let sum = times.0.entry((Stage(stage), instruction, Mhz(mhz))).or_default();
+                if let Some((stage, instruction)) = place {
+                    let key = (Stage(stage), instruction, row.mhz.map(Mhz));
+                    let sum = times.0.entry(key).or_default();
                     sum.seconds += row.time_mean_s * row.count as f64;
                     sum.count += row.count;
                 }
@@ -33,7 +35,12 @@ impl InstructionTimes {
     }
 
     /// None if no such instruction was measured.
-    pub(super) fn mean_s(&self, stage: Stage, instruction: Instruction, clock: Mhz) -> Option<f64> {
+    pub(super) fn mean_s(
+        &self,
+        stage: Stage,
+        instruction: Instruction,
+        clock: Option<Mhz>,
+    ) -> Option<f64> {
         let sum = self.0.get(&(stage, instruction, clock)).filter(|sum| sum.count > 0)?;
         Some(sum.seconds / sum.count as f64)
     }

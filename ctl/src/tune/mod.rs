@@ -2,7 +2,9 @@
 //! leaves the job running it.
 
 mod candidates;
+mod contender;
 mod instruction_times;
+mod limit_search;
 mod microbatches;
 mod p2p_power;
 mod profile_source;
@@ -11,14 +13,14 @@ mod search;
 mod verification;
 
 use clap::{Args, ValueEnum};
-use pfo_planner::{
-    Combine, Frontier, Options, Pipeline, Plan, Reconfigure, Spread, Watts, ZeusSearch,
-};
+use pfo_planner::{Combine, Frontier, Options, Pipeline, Reconfigure, Spread, Watts, ZeusSearch};
 use pfo_protocol::{TrialLength, TrialResult, TrialRun};
 
 use self::candidates::Candidates;
+use self::contender::Contender;
+use self::limit_search::{FoundLimits, LimitSearch};
 use self::profile_source::{ProfileArguments, Sourced};
-use self::report::{PlannedPower, PowerOrigin, Report, Tried};
+use self::report::{PlannedPower, PlannedWith, PowerOrigin, Report, Tried};
 use self::search::{Found, Search};
 use self::verification::{Compared, Side, Verdict, Verification};
 use crate::error::Error;
@@ -78,6 +80,15 @@ pub(crate) struct Tune {
     #[arg(long, value_enum, default_value_t = Raising::Balanced)]
     reconfigure: Raising,
 
+    /// What Zeus' policies look for
+    #[arg(long, value_enum, default_value_t = Knob::PowerLimit)]
+    knob: Knob,
+
+    /// How far apart the power limits are that Zeus' policies try, from the highest on, in watts
+    #[arg(long, value_name = "WATTS", default_value_t = 25,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    power_step_w: u32,
+
     /// Rounds of a turn of the plan and one of default clocks
     ///
     /// An odd number is made even. While the interval of the slowdown holds the limit or that of the saving
@@ -120,12 +131,21 @@ enum Policy {
     Pfo,
     /// EnvPipe, reconfiguring while the job runs
     Envpipe,
-    /// Zeus' cost over one clock for all stages, each tried on the job; clocks take the place of its
-    /// power limits
+    /// Zeus' cost over one power limit for all stages, each tried on the job. --zeus-eta says what that
+    /// weighs, --max-slowdown only what is kept of it
     ZeusGlobal,
-    /// Zeus' cost over one clock for each stage, balanced by what forwards are measured to take;
+    /// Zeus' cost over one power limit for each stage, balanced by what forwards are measured to take;
     /// likewise
     ZeusPerStage,
+}
+
+/// What Zeus looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Knob {
+    /// Power limits, as Zeus does. They take no profile; the clocks are the driver's
+    PowerLimit,
+    /// Clocks, out of the profile, in the place of power limits
+    Clock,
 }
 
 /// EnvPipe's `reconfig`.
@@ -142,41 +162,15 @@ impl Tune {
     pub(crate) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
         let interrupt = Interrupt::prepare()?;
         require_every_stage(sockets, &self.job)?;
-        let Sourced { csv, name, origin } = self.profile.get(sockets, &self.job, &interrupt)?;
-        let Measured { profile, .. } = Measured::of(&csv, &name, self.combine, self.noise.noise)?;
-        let mut held = Held::new(sockets, &self.job, interrupt, "measuring default clocks")?;
-        let baseline = held.trial(&TrialRun::DefaultClocks, self.turn())?;
-        let default_clocks = Window::of(held.job(), &baseline)?;
-        let microbatches = self.microbatches.or_else(|| microbatches::of_trial(&baseline));
-        if microbatches.is_none() && !self.schedule.has_order() {
-            return Err(Error::UnknownMicrobatches { job: held.job().clone() });
-        }
-        let pipeline = self.schedule.of(&profile, microbatches)?;
-        let mut report = Report {
-            job: held.job().clone(),
-            policy: self
-                .policy
-                .to_possible_value()
-                .map_or_else(String::new, |policy| policy.get_name().to_owned()),
-            max_slowdown: self.max_slowdown.0,
-            profile: name,
-            profile_origin: origin,
-            p2p_power: self.p2p_power(&mut held, &baseline)?,
-            default_clocks: (&default_clocks).into(),
-            search_trials: 0,
-            tried: Vec::new(),
-            kept: None,
-            method: Report::METHOD,
+        let report = match (self.policy, self.knob) {
+            (Policy::ZeusGlobal, Knob::PowerLimit) => {
+                self.limit_power(sockets, interrupt, ZeusSearch::Global)?
+            }
+            (Policy::ZeusPerStage, Knob::PowerLimit) => {
+                self.limit_power(sockets, interrupt, ZeusSearch::PerStage)?
+            }
+            _ => self.plan(sockets, interrupt)?,
         };
-        match self.policy {
-            Policy::Pfo => self.try_frontier(&mut held, &pipeline, &default_clocks, &mut report)?,
-            _ => self.try_found(&mut held, &pipeline, &mut report)?,
-        }
-        if report.kept.is_none() {
-            held.let_go()?;
-        }
-        let job = held.job();
-        drop(held);
         if self.json {
             output.json(&report)?;
         } else {
@@ -185,7 +179,82 @@ impl Tune {
         }
         match report.kept {
             Some(_) => Ok(()),
-            None => Err(Error::NothingKept { job: job.clone() }),
+            None => Err(Error::NothingKept { job: report.job }),
+        }
+    }
+
+    /// Tunes with plans over a profile.
+    fn plan(&self, sockets: &Sockets, interrupt: Interrupt) -> Result<Report, Error> {
+        let Sourced { csv, name, origin } = self.profile.get(sockets, &self.job, &interrupt)?;
+        let Measured { profile, .. } = Measured::of(&csv, &name, self.combine, self.noise.noise)?;
+        let (mut held, baseline) = self.hold(sockets, interrupt)?;
+        let default_clocks = Window::of(held.job(), &baseline)?;
+        let microbatches = self.microbatches.or_else(|| microbatches::of_trial(&baseline));
+        if microbatches.is_none() && !self.schedule.has_order() {
+            return Err(Error::UnknownMicrobatches { job: held.job().clone() });
+        }
+        let pipeline = self.schedule.of(&profile, microbatches)?;
+        let p2p_power = self.p2p_power(&mut held, &baseline)?;
+        let power = Watts(p2p_power.watts);
+        let planned_with = PlannedWith { profile: name, profile_origin: origin, p2p_power };
+        let mut report =
+            Report { planned_with: Some(planned_with), ..self.report(&held, &default_clocks) };
+        match self.policy {
+            Policy::Pfo => {
+                self.try_frontier(&mut held, &pipeline, power, &default_clocks, &mut report)?;
+            }
+            _ => self.try_found(&mut held, &pipeline, power, &mut report)?,
+        }
+        let_go_unless_kept(held, report)
+    }
+
+    /// Tunes with power limits.
+    fn limit_power(
+        &self,
+        sockets: &Sockets,
+        interrupt: Interrupt,
+        search: ZeusSearch,
+    ) -> Result<Report, Error> {
+        let (mut held, baseline) = self.hold(sockets, interrupt)?;
+        let mut report = self.report(&held, &Window::of(held.job(), &baseline)?);
+        let limit_search = LimitSearch {
+            held: &mut held,
+            baseline: &baseline,
+            step_w: self.power_step_w,
+            length: self.search_length(),
+        };
+        let FoundLimits { limits_w, searched } = limit_search.zeus(self.online.zeus(), search)?;
+        (report.search_trials, report.searched) = (searched.len() as u32, searched);
+        let contender = Contender::power_limits(&report.policy, limits_w);
+        self.try_out(&mut held, &contender, &mut report)?;
+        let_go_unless_kept(held, report)
+    }
+
+    /// Holds the job, and has it run at default clocks.
+    fn hold<'a>(
+        &'a self,
+        sockets: &'a Sockets,
+        interrupt: Interrupt,
+    ) -> Result<(Held<'a>, TrialResult), Error> {
+        let mut held = Held::new(sockets, &self.job, interrupt, "measuring default clocks")?;
+        let baseline = held.trial(&TrialRun::DefaultClocks, self.turn())?;
+        Ok((held, baseline))
+    }
+
+    /// A report of nothing yet.
+    fn report(&self, held: &Held, default_clocks: &Window) -> Report {
+        let policy = self.policy.to_possible_value();
+        Report {
+            job: held.job().clone(),
+            policy: policy.map_or_else(String::new, |policy| policy.get_name().to_owned()),
+            max_slowdown: self.max_slowdown.0,
+            planned_with: None,
+            default_clocks: default_clocks.into(),
+            search_trials: 0,
+            searched: Vec::new(),
+            tried: Vec::new(),
+            kept: None,
+            method: Report::METHOD,
         }
     }
 
@@ -207,10 +276,10 @@ impl Tune {
         &self,
         held: &mut Held,
         pipeline: &Pipeline,
+        power: Watts,
         default_clocks: &Window,
         report: &mut Report,
     ) -> Result<(), Error> {
-        let power = Watts(report.p2p_power.watts);
         held.progress().now("planning".to_owned());
         let options = Options { spread: Spread::Useful, ..Options::default() };
         let progress = held.progress();
@@ -223,7 +292,8 @@ impl Tune {
         let mut over_s = 0.0;
         for number in 1..=MOST_CANDIDATES {
             let Some(plan) = candidates.next(over_s)? else { break };
-            match self.try_plan(held, &format!("pfo {number}"), &plan, report)? {
+            let contender = Contender::plan(format!("pfo {number}"), &plan)?;
+            match self.try_out(held, &contender, report)? {
                 (Verdict::TooSlow, compared) => {
                     over_s = (compared.slowdown.estimate - slowdown) * default_s;
                 }
@@ -238,14 +308,10 @@ impl Tune {
         &self,
         held: &mut Held,
         pipeline: &Pipeline,
+        p2p_power: Watts,
         report: &mut Report,
     ) -> Result<(), Error> {
-        let search = Search {
-            held,
-            pipeline,
-            p2p_power: Watts(report.p2p_power.watts),
-            length: TrialLength { steps: self.search_steps, ..self.turn() },
-        };
+        let search = Search { held, pipeline, p2p_power, length: self.search_length() };
         let Found { plan, trials } = match self.policy {
             Policy::ZeusGlobal => search.zeus(self.online.zeus(), ZeusSearch::Global),
             Policy::ZeusPerStage => search.zeus(self.online.zeus(), ZeusSearch::PerStage),
@@ -259,20 +325,19 @@ impl Tune {
             }
         }?;
         report.search_trials = trials;
-        self.try_plan(held, &report.policy.clone(), &plan, report)?;
+        let contender = Contender::plan(report.policy.clone(), &plan)?;
+        self.try_out(held, &contender, report)?;
         Ok(())
     }
 
-    /// Runs a plan and default clocks in turns, and keeps the plan if it is worth it.
-    fn try_plan(
+    /// Runs a contender and default clocks in turns, and keeps it if it is worth it.
+    fn try_out(
         &self,
         held: &mut Held,
-        label: &str,
-        plan: &Plan,
+        contender: &Contender,
         report: &mut Report,
     ) -> Result<(Verdict, Compared), Error> {
-        let json = plan.to_json()?;
-        let run = TrialRun::Plan { label: label.to_owned(), plan: json.into_bytes() };
+        let Contender { label, run, .. } = contender;
         let mut verification = Verification::new(self.max_slowdown.0, self.rounds);
         let (verdict, compared) = loop {
             if let Some(decided) = verification.verdict().zip(verification.compared()) {
@@ -281,14 +346,14 @@ impl Tune {
             self.show_progress(held, label, &verification);
             let trial = match verification.next() {
                 Side::DefaultClocks => held.trial(&TrialRun::DefaultClocks, self.turn())?,
-                Side::Plan => held.trial(&run, self.turn())?,
+                Side::Plan => held.trial(run, self.turn())?,
             };
             verification.observe(&Window::of(held.job(), &trial)?);
         };
         let certain = compared.makes_certain(verdict, self.max_slowdown.0);
-        report.tried.push(Tried::new(label, plan, verdict, certain, compared));
+        report.tried.push(Tried::new(contender, verdict, certain, compared));
         if verdict == Verdict::Kept {
-            report.kept = held.keep(&run)?;
+            report.kept = held.keep(run)?;
         }
         Ok((verdict, compared))
     }
@@ -302,7 +367,18 @@ impl Tune {
         held.progress().show(done as f64 / turns as f64);
     }
 
+    fn search_length(&self) -> TrialLength {
+        TrialLength { steps: self.search_steps, ..self.turn() }
+    }
+
     fn turn(&self) -> TrialLength {
         TrialLength { settling_steps: self.settling_steps, steps: self.steps }
     }
+}
+
+fn let_go_unless_kept(mut held: Held, report: Report) -> Result<Report, Error> {
+    if report.kept.is_none() {
+        held.let_go()?;
+    }
+    Ok(report)
 }

@@ -1,9 +1,10 @@
 //! What came of tuning a job, for people and for scripts.
 
-use pfo_planner::Plan;
 use pfo_protocol::{JobName, PlanStatus};
 use serde::Serialize;
 
+use super::contender::Contender;
+use super::limit_search::Searched;
 use super::profile_source::Origin;
 use super::verification::{Compared, Verdict};
 use crate::output::Look;
@@ -23,18 +24,29 @@ pub(super) struct Report {
     pub(super) job: JobName,
     pub(super) policy: String,
     pub(super) max_slowdown: f64,
+    /// Nothing if no profile was needed.
+    #[serde(flatten)]
+    pub(super) planned_with: Option<PlannedWith>,
+    pub(super) default_clocks: DefaultClocks,
+    /// Trials until a policy that measures had found its clocks.
+    pub(super) search_trials: u32,
+    /// What these took, of a search over power limits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) searched: Vec<Searched>,
+    pub(super) tried: Vec<Tried>,
+    /// The plan that the job runs; none at default clocks.
+    pub(super) kept: Option<PlanStatus>,
+    pub(super) method: &'static str,
+}
+
+/// What plans were made of.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PlannedWith {
     /// The profile's file, or what it is of.
     pub(super) profile: String,
     #[serde(flatten)]
     pub(super) profile_origin: Origin,
     pub(super) p2p_power: PlannedPower,
-    pub(super) default_clocks: DefaultClocks,
-    /// Trials until a policy that measures had found its clocks.
-    pub(super) search_trials: u32,
-    pub(super) tried: Vec<Tried>,
-    /// The plan that the job runs; none at default clocks.
-    pub(super) kept: Option<PlanStatus>,
-    pub(super) method: &'static str,
 }
 
 /// The P2P-blocking power that was planned with.
@@ -84,15 +96,14 @@ impl From<&Window> for DefaultClocks {
 
 impl Tried {
     pub(super) fn new(
-        label: &str,
-        plan: &Plan,
+        contender: &Contender,
         verdict: Verdict,
         certain: bool,
         compared: Compared,
     ) -> Self {
-        let predicted = plan.predicted;
+        let Contender { label, predicted, .. } = contender;
         Self {
-            plan: label.to_owned(),
+            plan: label.clone(),
             predicted_time_s: predicted.map(|predicted| predicted.iteration_time_s),
             predicted_energy_j: predicted.map(|predicted| predicted.iteration_energy_j),
             verdict,
@@ -156,32 +167,17 @@ impl Report {
             joules(iteration_energy_j)
         );
         let mut text = heading(&title, look) + &table.render() + METHOD + "\n";
-        let power = match &self.p2p_power {
-            PlannedPower { watts: power_w, origin: PowerOrigin::Given } => {
-                watts(*power_w) + ", as given"
-            }
-            PlannedPower { watts: power_w, origin: PowerOrigin::Waits } => {
-                watts(*power_w) + ", measured in its waits"
-            }
-            PlannedPower { origin: PowerOrigin::Stored(origin), .. } => format!("{origin}, reused"),
-        };
         text += &format!("Policy {}", self.policy);
+        if !self.searched.is_empty() {
+            text += " over power limits";
+        }
         if self.search_trials > 0 {
             text += &format!(", found in {} trials", self.search_trials);
         }
-        text += &format!(
-            "; {}, {}; P2P-blocking power {}.\n",
-            harmless(&self.profile),
-            match self.profile_origin {
-                Origin::File => "as given".to_owned(),
-                Origin::Stored => "reused".to_owned(),
-                Origin::Measured { resumed_after: 0 } => "measured and stored".to_owned(),
-                Origin::Measured { resumed_after: clocks } => format!(
-                    "measured and stored, with {clocks} clocks of a sweep that was interrupted"
-                ),
-            },
-            harmless(&power)
-        );
+        if let Some(with) = &self.planned_with {
+            text += &format!("; {}", with.in_words());
+        }
+        text += ".\n";
         text.extend(self.tried.iter().filter_map(Tried::doubt));
         if let Some(plan) = &self.kept {
             let name = plan_text::name(plan);
@@ -191,6 +187,30 @@ impl Report {
             );
         }
         text
+    }
+}
+
+impl PlannedWith {
+    fn in_words(&self) -> String {
+        let power = match &self.p2p_power {
+            PlannedPower { watts: power_w, origin: PowerOrigin::Given } => {
+                watts(*power_w) + ", as given"
+            }
+            PlannedPower { watts: power_w, origin: PowerOrigin::Waits } => {
+                watts(*power_w) + ", measured in its waits"
+            }
+            PlannedPower { origin: PowerOrigin::Stored(origin), .. } => format!("{origin}, reused"),
+        };
+        let origin = match self.profile_origin {
+            Origin::File => "as given".to_owned(),
+            Origin::Stored => "reused".to_owned(),
+            Origin::Measured { resumed_after: 0 } => "measured and stored".to_owned(),
+            Origin::Measured { resumed_after: clocks } => {
+                format!("measured and stored, with {clocks} clocks of a sweep that was interrupted")
+            }
+        };
+        let profile = harmless(&self.profile);
+        format!("{profile}, {origin}; P2P-blocking power {}", harmless(&power))
     }
 }
 
@@ -213,11 +233,14 @@ mod tests {
             job: "j".parse().unwrap(),
             policy: "pfo".to_owned(),
             max_slowdown: 0.005,
-            profile: "p.csv".to_owned(),
-            profile_origin: Origin::File,
-            p2p_power: PlannedPower { watts: 83.6, origin: PowerOrigin::Waits },
+            planned_with: Some(PlannedWith {
+                profile: "p.csv".to_owned(),
+                profile_origin: Origin::File,
+                p2p_power: PlannedPower { watts: 83.6, origin: PowerOrigin::Waits },
+            }),
             default_clocks: DefaultClocks { iteration_time_s: 2.0, iteration_energy_j: 1000.0 },
             search_trials: 0,
+            searched: Vec::new(),
             tried,
             kept: None,
             method: METHOD,

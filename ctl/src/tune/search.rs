@@ -35,22 +35,22 @@ impl Search<'_, '_> {
             let trial = self.run(&reconfiguration.plan(), reconfiguration.rounds())?;
             let times = InstructionTimes::of(&trial);
             reconfiguration
-                .observe(|stage, instruction, clock| times.mean_s(stage, instruction, clock));
+                .observe(|stage, instruction, clock| times.mean_s(stage, instruction, Some(clock)));
         }
         Ok(Found { plan: reconfiguration.plan(), trials: reconfiguration.rounds() })
     }
 
-    /// Zeus' search, a trial in the place of each of its windows.
+    /// Zeus' search over clocks, a trial in the place of each of its windows.
     pub(super) fn zeus(mut self, zeus: Zeus, search: ZeusSearch) -> Result<Found, Error> {
         let mut trials = 0;
         let (pipeline, p2p_power) = (self.pipeline, self.p2p_power);
-        let ZeusFound { mut plans, chosen, .. } =
+        let ZeusFound { mut found, chosen, .. } =
             zeus.search(search, pipeline, p2p_power, &mut |plan| {
                 let trial = self.run(plan, trials)?;
                 trials += 1;
                 self.zeus_window(plan, &trial)
             })?;
-        Ok(Found { plan: plans.swap_remove(chosen), trials })
+        Ok(Found { plan: found.swap_remove(chosen), trials })
     }
 
     fn zeus_window(&self, plan: &Plan, trial: &TrialResult) -> Result<ZeusWindow, Error> {
@@ -61,7 +61,7 @@ impl Search<'_, '_> {
             let run = stage.instructions.iter().find(|planned| planned.instruction == forward);
             let clock = run.map(|planned| planned.frequency_mhz)?;
             let profiled = || Some(self.pipeline.profile().at(stage.stage, forward, clock)?.time_s);
-            times.mean_s(stage.stage, forward, clock).or_else(profiled)
+            times.mean_s(stage.stage, forward, Some(clock)).or_else(profiled)
         });
         Ok(ZeusWindow {
             iteration_time_s: window.time_s(),

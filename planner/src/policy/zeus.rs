@@ -129,7 +129,7 @@ impl Zeus {
                 let places = 0..falling.len();
                 places.map(|place| try_places(&vec![place; stages])).collect::<Result<_, _>>()
             }
-            ZeusSearch::PerStage => per_stage(stages, falling.len(), &mut try_places),
+            ZeusSearch::PerStage => per_stage(stages, falling.len(), try_places),
         }?;
         let (found, costs): (Vec<_>, Vec<f64>) = tried
             .into_iter()
@@ -179,7 +179,7 @@ type Tried<S> = (Vec<S>, ZeusWindow);
 fn per_stage<S, E>(
     num_stages: usize,
     num_settings: usize,
-    try_places: &mut dyn FnMut(&[usize]) -> Result<Tried<S>, E>,
+    mut try_places: impl FnMut(&[usize]) -> Result<Tried<S>, E>,
 ) -> Result<Vec<Tried<S>>, E> {
     // For each stage, the place of its setting.
     let mut places = vec![0; num_stages];

@@ -1,0 +1,32 @@
+//! What is to prove on the job that it is worth keeping: a plan, or power limits.
+
+use pfo_planner::{Plan, Prediction};
+use pfo_protocol::TrialRun;
+
+use crate::error::Error;
+use crate::status::plan_text::power_limits;
+
+/// What runs on the job beside default clocks.
+pub(super) struct Contender {
+    /// What the report calls it.
+    pub(super) label: String,
+    pub(super) predicted: Option<Prediction>,
+    pub(super) run: TrialRun,
+}
+
+impl Contender {
+    pub(super) fn plan(label: String, plan: &Plan) -> Result<Self, Error> {
+        let run = TrialRun::Plan { label: label.clone(), plan: plan.to_json()?.into_bytes() };
+        Ok(Self { label, predicted: plan.predicted, run })
+    }
+
+    /// Power limits of each stage, in watts, that this policy has found.
+    pub(super) fn power_limits(policy: &str, limits_w: Vec<u32>) -> Self {
+        let limits = power_limits(&limits_w).unwrap_or_default();
+        Self {
+            label: format!("{policy} ({limits})"),
+            predicted: None,
+            run: TrialRun::PowerLimits { label: policy.to_owned(), limits_w },
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! `pfoctl tune` with Zeus' search over power limits, on a training.
+
+use std::process::Child;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pfo_protocol::SwapTarget;
+use pfo_tests::identity::Identity;
+use pfo_tests::node::Node;
+use pfo_tests::ran::Ran;
+use pfo_tests::trainer::{STAGES, Training};
+use serde_json::Value;
+
+const JOB: &str = "job";
+
+/// Of instructions long enough that what else the machine does matters little.
+const TIME_SCALE: &str = "0.05";
+
+fn start() -> (Node, Training) {
+    let node = Node::start();
+    let training = Training::start(&node, JOB, &Identity::own(), &["--time-scale", TIME_SCALE]);
+    training.until_leased(&node);
+    training.until_step(&node, 1);
+    (node, training)
+}
+
+/// Waits until the job runs as it does without pfo.
+fn until_as_before(node: &Node) {
+    node.until_is("the job's plan", &None, || node.job(JOB).plan);
+    node.machine.assert_power_limits_are_defaults();
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn zeus_searches_over_power_limits_and_leaves_the_job_under_those_that_it_proved() {
+    let (node, training) = start();
+    for policy in ["zeus-global", "zeus-per-stage"] {
+        let tune = ["tune", JOB, "--policy", policy, "--max-slowdown", "60%", "--json"];
+        let given =
+            [&tune[..], &["--zeus-eta", "1", "--power-step-w", "50", "--search-steps", "1"]]
+                .concat();
+        let ran = node.pfoctl(&Identity::own(), &given);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let report = ran.json();
+        let kept = report["kept"]["power_limits_w"].clone();
+        let kept: Vec<u32> = serde_json::from_value(kept).unwrap();
+        let in_force: Vec<_> =
+            (0..STAGES as usize).map(|gpu| node.machine.power_limit_w(gpu)).collect();
+        assert_eq!(in_force, kept.iter().copied().map(f64::from).collect::<Vec<_>>(), "{report}");
+        assert_eq!(node.job(JOB).plan.unwrap().power_limits_w, kept);
+        assert!(number(&report["tried"][0]["saving"]["low"]) > 0.0, "{report}");
+        let searched = report["searched"].as_array().unwrap();
+        // 300, 250 … 100 W, where the clock falls so far that a step takes more energy again.
+        assert!(searched.len() >= 5, "{report}");
+        let energies_j = || searched.iter().map(|trial| number(&trial["iteration_energy_j"]));
+        let least_j = energies_j().fold(f64::INFINITY, f64::min);
+        let ends_j = [energies_j().next(), energies_j().last()];
+        assert!(ends_j.iter().flatten().all(|end_j| least_j < 0.95 * end_j), "{report}");
+    }
+    node.swap(JOB, SwapTarget::DefaultClocks).unwrap();
+    until_as_before(&node);
+    training.stop();
+}
+
+#[test]
+fn however_a_search_over_power_limits_is_interrupted_none_stays() {
+    let (mut node, training) = start();
+    let begin = |node: &Node| -> Child {
+        // It begins with the highest, which is what is there anyway.
+        let tune = ["tune", JOB, "--policy", "zeus-global", "--rounds", "1000"];
+        let tuning = node.begin_pfoctl(&Identity::own(), &tune);
+        let limited = || node.machine.power_limit_w(0) < node.machine.default_power_limit_w(0);
+        node.until_so("a lower power limit is tried", limited);
+        tuning
+    };
+    for (signal, code) in [(Signal::SIGINT, Some(130)), (Signal::SIGKILL, None)] {
+        let tuning = begin(&node);
+        kill(Pid::from_raw(tuning.id().cast_signed()), signal).unwrap();
+        let ran = Ran::from(tuning.wait_with_output().unwrap());
+        assert_eq!(ran.code, code, "{ran:?}");
+        until_as_before(&node);
+    }
+    let mut tuning = begin(&node);
+    node.kill_daemon();
+    tuning.kill().unwrap();
+    tuning.wait().unwrap();
+    node.start_daemon();
+    training.until_leased(&node);
+    until_as_before(&node);
+    training.stop();
+}

@@ -197,7 +197,7 @@ impl Members {
         let ends = |point: Option<pfo_planner::Point>| point.map_or(0.0, |p| p.iteration_time_s);
         Some(FrontierStatus {
             label: label.clone(),
-            plans: frontier.plans().len() as u32,
+            plans: frontier.points().len() as u32,
             fastest_s: ends(frontier.points().next()),
             slowest_s: ends(frontier.points().last()),
             straggler: self.straggler.as_ref().map(|answered| answered.straggler.factor()),

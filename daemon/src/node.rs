@@ -149,10 +149,11 @@ impl Node {
         // A session may have come, restored it and gone since.
         let entry = self.ledger.entry(gpu)?;
         match restore_entry(driver, &entry, &self.ledger) {
-            Ok(()) => {
+            Ok(old_clock) => {
                 tracing::info!(
                     name: journal::RESTORED,
                     gpu_uuid = %entry.gpu_uuid, job = %entry.job, uid = entry.uid, pid = entry.pid,
+                    old_mhz = old_clock.map(|clock| clock.0),
                     "restored the clocks that an ended session had left"
                 );
                 None

@@ -17,7 +17,7 @@ use crate::journal;
 use crate::node::Node;
 use crate::peer::Peer;
 use crate::reload::reload;
-use crate::restore::{reset_memory, reset_sm};
+use crate::restore::{reset_memory, reset_sm, sm_clock};
 use crate::swap::Swap;
 use crate::sweep::requests as sweep;
 use crate::{lease_requests, p2p, status};
@@ -245,11 +245,14 @@ fn reset_clocks(
     };
     node.restore_owed();
     let outcomes = chosen.into_iter().map(|gpu| {
+        let old_clock = sm_clock(&gpu);
         let outcome = reset_gpu(node, &gpu, all);
         if all {
             tracing::info!(
                 name: journal::RESET,
-                uid = peer.uid, pid = peer.pid, gpu_uuid = %gpu.uuid, "reset: {}", outcome.outcome
+                uid = peer.uid, pid = peer.pid, gpu_uuid = %gpu.uuid,
+                old_mhz = old_clock.filter(|_| outcome.restored).map(|clock| clock.0),
+                "reset: {}", outcome.outcome
             );
         }
         outcome

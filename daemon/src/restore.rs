@@ -3,8 +3,10 @@
 //! Only what the ledger names is touched. A GPU that cannot be restored keeps its entry.
 
 use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::enums::device::GpuLockedClocksSetting;
 use nvml_wrapper::error::NvmlError;
+use pfo_planner::Mhz;
 
 use crate::base_clock::BaseClock;
 use crate::driver::{Driver, DriverError, Gpu};
@@ -90,15 +92,28 @@ pub fn reset_memory(device: &mut Device<'_>, gpu: &Gpu) -> Result<(), DriverErro
     }
 }
 
-/// Restores one GPU from its ledger entry.
+/// The SM clock that a GPU runs at, for the journal.
+#[must_use]
+pub fn sm_clock(gpu: &Gpu) -> Option<Mhz> {
+    gpu.device().ok()?.clock_info(Clock::SM).ok().map(Mhz)
+}
+
+/// Restores one GPU from its ledger entry. Returns the SM clock that it ran at until then, if that was or
+/// may have been locked: the ledger does not say at what.
 ///
 /// # Errors
 /// If the GPU is not there or the driver refuses; the entry then stays.
-pub fn restore_entry(driver: &Driver, entry: &Entry, ledger: &Ledger) -> Result<(), RestoreError> {
+pub fn restore_entry(
+    driver: &Driver,
+    entry: &Entry,
+    ledger: &Ledger,
+) -> Result<Option<Mhz>, RestoreError> {
     let gpu = driver
         .gpus
         .iter()
         .find(|gpu| gpu.uuid == entry.gpu_uuid)
         .ok_or_else(|| RestoreError::Absent(entry.gpu_uuid.to_string()))?;
-    restore(&mut gpu.device()?, gpu, entry, ledger)
+    let old_clock = sm_clock(gpu).filter(|_| entry.sm);
+    restore(&mut gpu.device()?, gpu, entry, ledger)?;
+    Ok(old_clock)
 }

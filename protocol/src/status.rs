@@ -158,7 +158,8 @@ pub struct PlanStatus {
 pub struct FrontierStatus {
     /// Where it came from, as the client called it.
     pub label: String,
-    /// How many plans it has.
+    /// How many plans it has from the fastest to the one of least energy. Those that are only for
+    /// stragglers do not count.
     pub plans: u32,
     /// The step time that its fastest plan predicts, in seconds.
     pub fastest_s: f64,

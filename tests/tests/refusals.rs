@@ -288,6 +288,11 @@ fn clocks_are_reset_for_administrators_only_and_never_those_of_a_lease() {
     node.machine.assert_locks_are(&[(0, 900), (3, pfo_tests::free::FOREIGN_MHZ)]);
     assert_eq!(outcomes(&["--all"])[3], "reset, whoever locked it");
     node.machine.assert_locks_are(&[(0, 900)]);
+    let log = node.log();
+    let reset = log.lines().find(|line| line.contains("reset: reset, whoever locked it"));
+    let foreign = format!("old_mhz={}", pfo_tests::free::FOREIGN_MHZ);
+    assert!(log.contains(&foreign) && reset.is_some_and(|line| line.contains("old_mhz=")), "{log}");
+    assert!(!log.contains("old_mhz=900"), "the lease goes on: {log}");
     drop(rank);
     node.assert_only_locked(&[]);
 }

@@ -138,6 +138,10 @@ fn a_daemon_that_comes_after_one_killed_in_a_trial_brings_the_job_to_default_clo
     training.until_step(&node, step + 2);
     assert_eq!(node.job(JOB).plan, None);
     until_no_clock_is_locked(&node);
+    let log = node.log();
+    let restored = log.lines().filter(|line| line.contains("restored the clocks"));
+    assert!(restored.clone().all(|line| line.contains("old_mhz=900")), "{log}");
+    assert_eq!(restored.count(), STAGES as usize);
     training.stop();
 }
 

@@ -155,9 +155,13 @@ impl Shown {
         }
         text += &table.render();
         text += &format!(
-            "\nSaving and slowdown against every instruction at the highest clock; {} plans\n",
+            "\nSaving and slowdown against every instruction at the highest clock; {} plans",
             self.points.len()
         );
+        if let slower @ 1.. = self.beyond_min_energy.len() {
+            text += &format!(", and {slower} slower for stragglers");
+        }
+        text.push('\n');
         text
     }
 }
@@ -201,7 +205,7 @@ mod tests {
             p2p_blocking_power_w: Watts(83.64),
             all_max: cost(3.0, 5000.0),
             points: vec![cost(3.0, 4750.0), cost(3.3, 4500.0)],
-            beyond_min_energy: Vec::new(),
+            beyond_min_energy: vec![cost(3.5, 4510.0)],
         };
         let text = shown.render(MOST_ROWS, Look::default());
         for words in [
@@ -210,6 +214,7 @@ mod tests {
             "min-energy",
             "5.0 %",
             "+10.0 %",
+            "2 plans, and 1 slower for stragglers",
         ] {
             assert!(text.contains(words), "no {words:?} in\n{text}");
         }

@@ -99,7 +99,8 @@ fn record(node: &Node, job: &Job, samples: bool) -> Result<Vec<(Member, Recorder
     if members.is_empty() {
         return Err(disturbed(job, "has no rank on this node"));
     }
-    let room = samples.then_some(MOST_SAMPLES / members.len());
+    let gpus = node.ready_driver()?.gpus.len();
+    let room = samples.then(|| MOST_SAMPLES / gpus.max(1));
     let recorders = members.into_iter().map(|member| {
         let gpu = node.gpu(&GpuName::Uuid(member.gpu.uuid.clone()))?;
         let recorder =

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use pfo_protocol::{InstructionSample, SamplePage};
 
-/// Kept of all ranks of a trial together: 16 MB.
+/// Kept on the node at once, whoever asks for how many trials; each GPU has a share of it.
 pub const MOST_SAMPLES: usize = 1 << 17;
 
 /// Handed out at once: less than a megabyte on the wire.
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_kept_takes_no_more_than_is_said() {
+    fn all_that_is_kept_takes_a_small_part_of_what_the_unit_allows() {
         assert!(MOST_SAMPLES * size_of::<InstructionSample>() <= 16 << 20);
     }
 }

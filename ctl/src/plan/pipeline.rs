@@ -47,7 +47,9 @@ pub(crate) struct ScheduleArguments {
     transfer_ms: f64,
 
     /// What a change of clock takes from the end of the instruction before until it is in force, in
-    /// milliseconds: an instruction then begins at the clock of the one before it
+    /// milliseconds: an instruction then begins at the clock of the one before it. It is not measured:
+    /// add `settle_ms` of the daemon's configuration, 15 unless changed, to what `pfoctl status` shows
+    /// that a set call takes on the job's GPUs
     #[arg(long, value_name = "MS", default_value_t = 0.0, allow_negative_numbers = true)]
     switch_latency_ms: f64,
 

@@ -21,19 +21,9 @@ use pfoctl::Bench;
 /// Two ranks, of which the second takes three quarters of the energy.
 fn trial(length: TrialLength, time_s: f64, energy_j: f64) -> Response {
     let rank = |rank: u32, share: f64| TrialRank {
-        rank,
-        stage: rank,
-        dp_rank: 0,
-        tp_rank: 0,
-        gpu_uuid: format!("GPU-{rank}").parse().unwrap(),
-        gpu_model: "A40".to_owned(),
         time_s,
         energy_j: Some(share * energy_j),
-        mismatched_steps: 0,
-        readings: 100,
-        stray_readings: 0,
-        rows: Vec::new(),
-        waits: Vec::new(),
+        ..TrialRank::unmeasured(rank, format!("GPU-{rank}").parse().unwrap(), "A40".to_owned())
     };
     Response::Trial(Box::new(TrialResult {
         plan: None,

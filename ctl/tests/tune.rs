@@ -185,18 +185,8 @@ impl Job {
             energy_sd_j: None,
             left_out: LeftOut::default(),
         };
+        let gpu_uuid = format!("GPU-{stage}").parse().unwrap();
         TrialRank {
-            rank: stage,
-            stage,
-            dp_rank: 0,
-            tp_rank: 0,
-            gpu_uuid: format!("GPU-{stage}").parse().unwrap(),
-            gpu_model: "A40".to_owned(),
-            time_s: 1.0,
-            energy_j: Some(100.0),
-            mismatched_steps: 0,
-            readings: 100,
-            stray_readings: 0,
             rows: timeline.stages[stage as usize].iter().map(row).collect(),
             waits: vec![WaitPower {
                 mhz: None,
@@ -205,6 +195,7 @@ impl Job {
                 power_w: P2P_POWER.0,
                 power_error_w: 0.5,
             }],
+            ..TrialRank::unmeasured(stage, gpu_uuid, "A40".to_owned())
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::file_stem::file_stem;
 use crate::job::JobKey;
 use crate::job_record::JobRecord;
 use crate::replace::replace_in_own_directory;
+use crate::versioned;
 
 const FORMAT: &str = "pfo-job/1";
 
@@ -118,10 +119,7 @@ impl JobFiles {
 /// # Errors
 /// In words, if they are no record, or one of another boot.
 pub fn parse(bytes: &[u8], boot_id: &str) -> Result<JobRecord, String> {
-    let content: OnDisk = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if content.format != FORMAT {
-        return Err(format!("its format is {:?}, not {FORMAT:?}", content.format));
-    }
+    let content: OnDisk = versioned::parse(bytes, FORMAT)?;
     if content.boot_id != boot_id {
         return Err("it is of another boot".into());
     }

@@ -1,7 +1,7 @@
 //! Who holds which GPU, and taking leases back.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use pfo_protocol::{
     ClosingReason, GpuName, GpuUuid, JobSelector, LeaseStatus, LeaseTarget, Refusal, RefusalCode,
@@ -16,6 +16,7 @@ use crate::peer::{Peer, watch_process};
 use crate::process::Process;
 use crate::requests::select;
 use crate::revocations::Revocation;
+use crate::unix_time::unix_s;
 
 /// Every lease and every revocation.
 ///
@@ -134,7 +135,7 @@ fn lease(node: &Node, uuid: &GpuUuid, session: &Session) -> Option<LeaseStatus> 
         index: gpu.index,
         gpu: gpu.listing(),
         holder: session.holder.clone(),
-        since_unix_s: unix_seconds(session.since),
+        since_unix_s: unix_s(session.since),
         requested_mhz: (locked > 0).then_some(locked),
         observed_mhz: gpu
             .reader
@@ -151,11 +152,7 @@ fn revocation(revocation: &Revocation) -> RevocationStatus {
         uid: revocation.job.uid,
         gpu_uuid: revocation.gpu.clone(),
         by_uid: revocation.by,
-        since_unix_s: unix_seconds(revocation.since),
+        since_unix_s: unix_s(revocation.since),
         processes: revocation.living() as u32,
     }
-}
-
-fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -19,6 +19,7 @@ use crate::base_clock::BaseClock;
 use crate::boot::boot_id;
 use crate::power_limit::OwedLimit;
 use crate::replace::replace;
+use crate::versioned;
 
 const FORMAT: &str = "pfo-ledger/1";
 
@@ -218,10 +219,7 @@ fn read(path: &Path, boot_id: &str) -> Result<Vec<Entry>, LedgerError> {
 /// # Errors
 /// In words, if the bytes are not a ledger.
 pub fn parse(bytes: &[u8], boot_id: &str) -> Result<Vec<Entry>, String> {
-    let content: OnDisk = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if content.format != FORMAT {
-        return Err(format!("its format is {:?}, not {FORMAT:?}", content.format));
-    }
+    let content: OnDisk = versioned::parse(bytes, FORMAT)?;
     Ok(if content.boot_id == boot_id { content.entries } else { Vec::new() })
 }
 

@@ -84,4 +84,6 @@ pub mod terms;
 pub mod throttle_watch;
 pub mod trial;
 pub mod trial_samples;
+pub mod unix_time;
+pub mod versioned;
 pub mod within;

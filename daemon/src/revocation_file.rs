@@ -4,7 +4,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use pfo_protocol::{GpuUuid, JobName};
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,8 @@ use crate::job::JobKey;
 use crate::process::{Process, ProcessRecord};
 use crate::replace::replace;
 use crate::revocations::Revocation;
+use crate::unix_time::unix_s;
+use crate::versioned;
 
 const FORMAT: &str = "pfo-revocations/1";
 
@@ -85,10 +87,7 @@ impl RevocationFile {
 /// # Errors
 /// In words, if they are none, or of another boot.
 pub fn parse(bytes: &[u8], boot_id: &str) -> Result<Vec<Revocation>, String> {
-    let content: OnDisk = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if content.format != FORMAT {
-        return Err(format!("its format is {:?}, not {FORMAT:?}", content.format));
-    }
+    let content: OnDisk = versioned::parse(bytes, FORMAT)?;
     if content.boot_id != boot_id {
         return Err("it is of another boot".into());
     }
@@ -97,13 +96,12 @@ pub fn parse(bytes: &[u8], boot_id: &str) -> Result<Vec<Revocation>, String> {
 
 impl RevocationRecord {
     fn of(revocation: &Revocation) -> Self {
-        let since = revocation.since.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             uid: revocation.job.uid,
             job: revocation.job.name.clone(),
             gpu_uuid: revocation.gpu.clone(),
             by_uid: revocation.by,
-            since_unix_s: since.as_secs(),
+            since_unix_s: unix_s(revocation.since),
             processes: revocation.processes.iter().filter_map(Process::record).collect(),
         }
     }

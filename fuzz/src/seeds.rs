@@ -180,19 +180,13 @@ fn trial() -> TrialResult {
     };
     let wait = WaitPower { mhz: None, count: 3, time_s: 1.0, power_w: 80.0, power_error_w: 1.0 };
     let rank = TrialRank {
-        rank: 1,
-        stage: 1,
-        dp_rank: 0,
-        tp_rank: 0,
-        gpu_uuid: "GPU-1".parse().unwrap(),
-        gpu_model: "A100".into(),
         time_s: 2.0,
         energy_j: Some(300.0),
-        mismatched_steps: 0,
         readings: 100,
         stray_readings: 1,
         rows: vec![row],
         waits: vec![wait],
+        ..TrialRank::unmeasured(1, "GPU-1".parse().unwrap(), "A100".into())
     };
     let step = TrialStep { time_s: 2.0, energy_j: Some(300.0) };
     TrialResult { plan: None, first_step: 7, steps: vec![step], ranks: vec![rank] }

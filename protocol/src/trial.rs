@@ -97,6 +97,28 @@ pub struct TrialRank {
     pub waits: Vec<WaitPower>,
 }
 
+impl TrialRank {
+    /// The only rank of its stage, of the same number, of which nothing was measured.
+    #[must_use]
+    pub fn unmeasured(rank: u32, gpu_uuid: GpuUuid, gpu_model: String) -> Self {
+        Self {
+            rank,
+            stage: rank,
+            dp_rank: 0,
+            tp_rank: 0,
+            gpu_uuid,
+            gpu_model,
+            time_s: 0.0,
+            energy_j: None,
+            mismatched_steps: 0,
+            readings: 0,
+            stray_readings: 0,
+            rows: Vec::new(),
+            waits: Vec::new(),
+        }
+    }
+}
+
 /// The instructions of one kind, chunk and clock that a rank ran in a trial.
 ///
 /// Times are those of the events. The energy counter is refreshed too seldom to tell the energy of one

@@ -165,19 +165,10 @@ mod tests {
             left_out: LeftOut::default(),
         };
         TrialRank {
-            rank: 3,
             stage: 1,
             dp_rank: 1,
-            tp_rank: 0,
-            gpu_uuid: "GPU-1".parse().unwrap(),
-            gpu_model: "A100".into(),
-            time_s: 1.0,
-            energy_j: None,
-            mismatched_steps: 0,
-            readings: 100,
-            stray_readings: 0,
             rows: vec![row(Instruction::Forward, Some(20.0)), row(Instruction::Load, None)],
-            waits: Vec::new(),
+            ..TrialRank::unmeasured(3, "GPU-1".parse().unwrap(), "A100".into())
         }
     }
 

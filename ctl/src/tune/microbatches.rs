@@ -46,19 +46,8 @@ mod tests {
     /// Two steps of ranks that ran these.
     fn counted(rows: &[Vec<TrialRow>]) -> Option<u32> {
         let rank = |rows: &Vec<TrialRow>| TrialRank {
-            rank: 0,
-            stage: 0,
-            dp_rank: 0,
-            tp_rank: 0,
-            gpu_uuid: "GPU-a".parse().unwrap(),
-            gpu_model: "A40".to_owned(),
-            time_s: 1.0,
-            energy_j: None,
-            mismatched_steps: 0,
             rows: rows.clone(),
-            waits: Vec::new(),
-            readings: 0,
-            stray_readings: 0,
+            ..TrialRank::unmeasured(0, "GPU-a".parse().unwrap(), "A40".to_owned())
         };
         of_trial(&TrialResult {
             plan: None,

@@ -20,19 +20,8 @@ mod tests {
 
     fn trial(waits: &[(f64, f64, f64)]) -> TrialResult {
         let rank = |&(time_s, power_w, power_error_w): &(f64, f64, f64)| TrialRank {
-            rank: 0,
-            stage: 0,
-            dp_rank: 0,
-            tp_rank: 0,
-            gpu_uuid: "GPU-a".parse().unwrap(),
-            gpu_model: "A40".to_owned(),
-            time_s: 1.0,
-            energy_j: None,
-            mismatched_steps: 0,
-            readings: 100,
-            stray_readings: 0,
-            rows: Vec::new(),
             waits: vec![WaitPower { mhz: None, count: 9, time_s, power_w, power_error_w }],
+            ..TrialRank::unmeasured(0, "GPU-a".parse().unwrap(), "A40".to_owned())
         };
         TrialResult {
             plan: None,

@@ -1,7 +1,7 @@
 //! What clients ask about P2P-blocking power.
 
 use std::io;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use pfo_protocol::{
     GpuName, JobName, P2pPower, P2pSource, P2pTarget, Refusal, RefusalCode, Response,
@@ -12,6 +12,7 @@ use crate::node::Node;
 use crate::p2p::samples::Samples;
 use crate::p2p::store::{is_model, is_plausible};
 use crate::peer::Peer;
+use crate::unix_time::unix_s;
 
 /// The SM clocks of a GPU that a peer may lock.
 ///
@@ -41,7 +42,7 @@ pub fn keep(
     job: &JobName,
     samples: &Samples,
 ) -> Result<Response, Refusal> {
-    let powers = samples.powers(peer.uid, now_unix_s());
+    let powers = samples.powers(peer.uid, unix_s(SystemTime::now()));
     if powers.is_empty() {
         return Err(Refusal::new(
             RefusalCode::NoPlan,
@@ -96,7 +97,7 @@ pub fn set(
         count: 0,
         source: P2pSource::Set,
         by_uid: peer.uid,
-        since_unix_s: now_unix_s(),
+        since_unix_s: unix_s(SystemTime::now()),
     };
     node.p2p.put(std::slice::from_ref(&power)).map_err(|error| not_written(&error))?;
     tracing::info!(
@@ -106,10 +107,6 @@ pub fn set(
         power.model
     );
     Ok(Response::P2pPowers(vec![power]))
-}
-
-fn now_unix_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn not_written(error: &io::Error) -> Refusal {

@@ -106,19 +106,10 @@ pub(crate) mod tests {
     /// A trial of one rank that used so much in steps of 2 s.
     pub(crate) fn trial(energy_j: f64, waits: Vec<WaitPower>) -> TrialResult {
         let rank = TrialRank {
-            rank: 0,
-            stage: 0,
-            dp_rank: 0,
-            tp_rank: 0,
-            gpu_uuid: "GPU-a".parse().unwrap(),
-            gpu_model: "A40".into(),
             time_s: 2.0,
             energy_j: Some(energy_j),
-            mismatched_steps: 0,
-            readings: 100,
-            stray_readings: 0,
-            rows: Vec::new(),
             waits,
+            ..TrialRank::unmeasured(0, "GPU-a".parse().unwrap(), "A40".into())
         };
         TrialResult { plan: None, first_step: 0, steps: Vec::new(), ranks: vec![rank] }
     }

@@ -9,6 +9,7 @@ use pfo_protocol::{GpuUuid, P2pPower, P2pSource};
 use serde::{Deserialize, Serialize};
 
 use crate::replace::replace_in_own_directory;
+use crate::versioned;
 
 const FORMAT: &str = "pfo-p2p/1";
 
@@ -128,11 +129,7 @@ fn parse(bytes: &[u8]) -> Result<Vec<P2pPower>, String> {
     if bytes.len() as u64 > MOST_BYTES {
         return Err(format!("it has more than {MOST_BYTES} bytes"));
     }
-    let OnDisk { format, powers } =
-        serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if format != FORMAT {
-        return Err(format!("its format is {format:?}, not {FORMAT:?}"));
-    }
+    let OnDisk { powers, .. } = versioned::parse(bytes, FORMAT)?;
     if powers.len() > KEPT {
         return Err(format!("it has {} powers, not at most {KEPT}", powers.len()));
     }

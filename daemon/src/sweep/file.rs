@@ -10,6 +10,7 @@ use crate::file_stem::file_stem;
 use crate::job::JobKey;
 use crate::replace::replace_in_own_directory;
 use crate::sweep::record::SweepRecord;
+use crate::versioned;
 
 const FORMAT: &str = "pfo-sweep/1";
 
@@ -92,10 +93,7 @@ pub fn content(record: &SweepRecord) -> serde_json::Result<Vec<u8>> {
 /// # Errors
 /// Why it is none.
 pub fn parse(bytes: &[u8]) -> Result<SweepRecord, String> {
-    let content: OnDisk = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if content.format != FORMAT {
-        return Err(format!("its format is {:?}, not {FORMAT:?}", content.format));
-    }
+    let content: OnDisk = versioned::parse(bytes, FORMAT)?;
     Ok(content.sweep)
 }
 

@@ -174,19 +174,8 @@ pub(crate) mod tests {
             left_out: LeftOut::default(),
         };
         let rank = |(stage, rows): (u32, &&[_])| TrialRank {
-            rank: stage,
-            stage,
-            dp_rank: 0,
-            tp_rank: 0,
-            gpu_uuid: "GPU-1".parse().unwrap(),
-            gpu_model: "A100".into(),
-            time_s: step_s,
-            energy_j: None,
-            mismatched_steps: 0,
-            readings: 100,
-            stray_readings: 0,
             rows: rows.iter().map(row).collect(),
-            waits: Vec::new(),
+            ..TrialRank::unmeasured(stage, "GPU-1".parse().unwrap(), "A100".into())
         };
         TrialResult {
             plan: None,

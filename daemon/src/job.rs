@@ -385,6 +385,17 @@ mod tests {
     }
 
     #[test]
+    fn power_limits_of_more_stages_than_status_should_tell_are_refused() {
+        let job = Job::new(JobKey { uid: 7, name: "j".parse().unwrap() }, 129);
+        let fit = |limits: usize| {
+            job.fit_power_limits(&mut job.members(), "z".into(), &vec![200; limits])
+        };
+        let refused = |limits| fit(limits).unwrap_err().message;
+        assert_eq!(refused(129), "power limits of 129 stages are more than 128");
+        assert_eq!(refused(128), "the plan has 128 stages, the job 129");
+    }
+
+    #[test]
     fn a_rollback_leads_to_what_ran_before() {
         let job = job();
         assert_eq!(job.swap(&SwapTarget::Previous, 0).unwrap_err().code, RefusalCode::NoPlan);

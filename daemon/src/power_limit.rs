@@ -103,9 +103,12 @@ pub fn set(device: &mut Device<'_>, gpu: &Gpu, limit: Milliwatts) -> Result<(), 
 /// Puts back what was in force before pfo, unless somebody else has set another limit since.
 ///
 /// # Errors
-/// If the driver refuses.
+/// If the driver refuses; a GPU that takes no power limit has none.
 pub fn put_back(device: &mut Device<'_>, gpu: &Gpu, owed: OwedLimit) -> Result<(), DriverError> {
-    let now = read(device, gpu)?;
+    let now = match read(device, gpu) {
+        Err(error) if error.is_not_supported() => return Ok(()),
+        now => now?,
+    };
     if owed.is_ours(now) {
         return set(device, gpu, owed.before_mw);
     }

@@ -22,6 +22,8 @@ def read(index):
         "highest_sm_mhz": max(sm_mhz),
         "memory_mhz": pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
         "highest_memory_mhz": memory_mhz,
+        "power_limit_mw": pynvml.nvmlDeviceGetPowerManagementLimit(gpu),
+        "default_power_limit_mw": pynvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu),
         "energy_mj": pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu),
     }
 

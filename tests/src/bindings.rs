@@ -28,6 +28,10 @@ pub struct Reading {
     pub memory_mhz: u32,
     /// The highest.
     pub highest_memory_mhz: u32,
+    /// The power limit.
+    pub power_limit_mw: u32,
+    /// What it is when nobody set one.
+    pub default_power_limit_mw: u32,
     /// The energy counter.
     pub energy_mj: u64,
 }

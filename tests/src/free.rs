@@ -29,7 +29,7 @@ impl Node {
 
 impl Machine {
     /// Waits until the driver has no lock but `locked` (GPU, MHz), nor a power limit that is not the
-    /// board's default, then has NVIDIA's bindings say the same of locks.
+    /// board's default, then has NVIDIA's bindings say the same.
     pub fn assert_locks_are(&self, locked: &[(usize, u32)]) {
         let gpus = 0..self.gpu_count();
         let wanted =
@@ -99,6 +99,9 @@ fn check_idle(gpu: usize, lock: Option<u32>, reading: &Reading) -> Result<(), St
 }
 
 fn check_working(gpu: usize, lock: Option<u32>, reading: &Reading) -> Result<(), String> {
+    if reading.power_limit_mw != reading.default_power_limit_mw {
+        return Err(format!("GPU {gpu} has a power limit of {} mW", reading.power_limit_mw));
+    }
     check(gpu, "works", lock.unwrap_or(reading.highest_sm_mhz), reading.sm_mhz)
 }
 

@@ -38,10 +38,10 @@ fn number(value: &Value) -> f64 {
 fn zeus_searches_over_power_limits_and_leaves_the_job_under_those_that_it_proved() {
     let (node, training) = start();
     for policy in ["zeus-global", "zeus-per-stage"] {
-        let tune = ["tune", JOB, "--policy", policy, "--max-slowdown", "60%", "--json"];
-        let given =
-            [&tune[..], &["--zeus-eta", "1", "--power-step-w", "50", "--search-steps", "1"]]
-                .concat();
+        let tune = ["tune", JOB, "--policy", policy, "--zeus-eta", "1", "--json"];
+        let loosely = ["--max-slowdown", "60%", "--rounds", "2", "--steps", "3"];
+        let search = ["--power-step-w", "100", "--search-steps", "1"];
+        let given = [&tune[..], &loosely, &search].concat();
         let ran = node.pfoctl(&Identity::own(), &given);
         assert_eq!(ran.code, Some(0), "{ran:?}");
         let report = ran.json();
@@ -53,12 +53,13 @@ fn zeus_searches_over_power_limits_and_leaves_the_job_under_those_that_it_proved
         assert_eq!(node.job(JOB).plan.unwrap().power_limits_w, kept);
         assert!(number(&report["tried"][0]["saving"]["low"]) > 0.0, "{report}");
         let searched = report["searched"].as_array().unwrap();
-        // 300, 250 … 100 W, where the clock falls so far that a step takes more energy again.
-        assert!(searched.len() >= 5, "{report}");
-        let energies_j = || searched.iter().map(|trial| number(&trial["iteration_energy_j"]));
-        let least_j = energies_j().fold(f64::INFINITY, f64::min);
-        let ends_j = [energies_j().next(), energies_j().last()];
-        assert!(ends_j.iter().flatten().all(|end_j| least_j < 0.95 * end_j), "{report}");
+        // 300, 200 and 100 W, where the clock falls so far that a step takes more energy again.
+        assert!(searched.len() >= 3, "{report}");
+        let energies_j = searched.iter().map(|trial| number(&trial["iteration_energy_j"]));
+        let energies_j: Vec<_> = energies_j.collect();
+        let least_j = energies_j.iter().copied().fold(f64::INFINITY, f64::min);
+        let ends_j = [energies_j.first(), energies_j.last()];
+        assert!(ends_j.into_iter().flatten().all(|end_j| least_j < 0.95 * end_j), "{report}");
     }
     node.swap(JOB, SwapTarget::DefaultClocks).unwrap();
     until_as_before(&node);

@@ -11,6 +11,9 @@ use crate::misfit::Misfit;
 use crate::power_limit::Milliwatts;
 use crate::swap::Swap;
 
+/// Stages that may have power limits: status tells them of every plan.
+const MOST_LIMITS: usize = 128;
+
 impl Job {
     /// Instructions of all plans that are kept, and what takes as much memory as so many.
     #[must_use]
@@ -76,6 +79,13 @@ impl Job {
         label: String,
         limits_w: &[u32],
     ) -> Result<Arc<JobPlan>, Refusal> {
+        if limits_w.len() > MOST_LIMITS {
+            return Err(Refusal::new(
+                RefusalCode::LimitReached,
+                format!("power limits of {} stages are more than {MOST_LIMITS}", limits_w.len()),
+                "give jobs of so many stages plans",
+            ));
+        }
         let number = members.plans_made + 1;
         let limits = limits_w.iter().copied().map(Milliwatts::of_watts).collect();
         let plan = JobPlan::power_limits(number, label, limits);

@@ -51,6 +51,14 @@ impl<'a> Held<'a> {
         &mut self.connection
     }
 
+    /// Asks something that has nothing to do with a trial; again if the daemon restarts meanwhile.
+    pub(crate) fn patiently<T>(
+        &mut self,
+        mut ask: impl FnMut(&mut Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.until_done(|held| ask(&mut held.connection))
+    }
+
     /// Where to say how far this is.
     pub(crate) fn progress(&self) -> &Progress {
         &self.progress

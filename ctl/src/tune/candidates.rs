@@ -121,7 +121,7 @@ mod tests {
         fn each_next_one_is_faster_until_there_is_none(
             max_slowdown in 0.0_f64..0.3, over in 0.0_f64..0.05
         ) {
-                let all_max_s = FRONTIER.points().next().unwrap().iteration_time_s;
+            let all_max_s = FRONTIER.points().next().unwrap().iteration_time_s;
             let mut candidates = Candidates::new(&FRONTIER, all_max_s, all_max_s, max_slowdown);
             let mut last_s = f64::INFINITY;
             let mut tried = 0;

@@ -62,14 +62,14 @@ impl LimitSearch<'_, '_> {
         let (mut lowest, mut highest) = (0, u32::MAX);
         for rank in &self.baseline.ranks {
             let gpu = GpuName::Uuid(rank.gpu_uuid.clone());
-            let connection = self.held.connection();
-            match connection.ask(Request::PowerLimits(gpu))? {
-                Response::PowerLimits { lowest_w, highest_w } => {
-                    lowest = lowest_w.max(lowest);
-                    highest = highest_w.min(highest);
-                }
-                other => return Err(connection.other_answer(&format!("{other:?}"))),
-            }
+            let limits = Request::PowerLimits(gpu);
+            (lowest, highest) =
+                self.held.patiently(|connection| match connection.ask(limits.clone())? {
+                    Response::PowerLimits { lowest_w, highest_w } => {
+                        Ok((lowest_w.max(lowest), highest_w.min(highest)))
+                    }
+                    other => Err(connection.other_answer(&format!("{other:?}"))),
+                })?;
         }
         match lowest <= highest {
             true => Ok((lowest, highest)),

@@ -10,19 +10,21 @@ mod p2p_power;
 mod profile_source;
 mod report;
 mod search;
+mod tuning;
 mod verification;
 
 use clap::{Args, ValueEnum};
 use pfo_planner::{Combine, Frontier, Options, Pipeline, Reconfigure, Spread, Watts, ZeusSearch};
-use pfo_protocol::{TrialLength, TrialResult, TrialRun};
+use pfo_protocol::TrialLength;
 
 use self::candidates::Candidates;
 use self::contender::Contender;
 use self::limit_search::{FoundLimits, LimitSearch};
 use self::profile_source::{ProfileArguments, Sourced};
-use self::report::{PlannedPower, PlannedWith, PowerOrigin, Report, Tried};
+use self::report::{PlannedPower, PlannedWith, PowerOrigin, Report};
 use self::search::{Found, Search};
-use self::verification::{Compared, Side, Verdict, Verification};
+use self::tuning::{Proof, Tuning};
+use self::verification::Verdict;
 use crate::error::Error;
 use crate::job::JobArguments;
 use crate::output::Output;
@@ -33,7 +35,7 @@ use crate::plan::pipeline::ScheduleArguments;
 use crate::plan::slowdown::Slowdown;
 use crate::plan::tuning::OnlineArguments;
 use crate::socket::Sockets;
-use crate::trial::{Held, Interrupt, Window, require_every_stage};
+use crate::trial::{Held, Interrupt, require_every_stage};
 
 /// Plans that are tried, each next one faster, before the job is left at default clocks.
 const MOST_CANDIDATES: usize = 5;
@@ -187,25 +189,21 @@ impl Tune {
     fn plan(&self, sockets: &Sockets, interrupt: Interrupt) -> Result<Report, Error> {
         let Sourced { csv, name, origin } = self.profile.get(sockets, &self.job, &interrupt)?;
         let Measured { profile, .. } = Measured::of(&csv, &name, self.combine, self.noise.noise)?;
-        let (mut held, baseline) = self.hold(sockets, interrupt)?;
-        let default_clocks = Window::of(held.job(), &baseline)?;
-        let microbatches = self.microbatches.or_else(|| microbatches::of_trial(&baseline));
+        let mut tuning = self.begin(sockets, interrupt)?;
+        let microbatches = self.microbatches.or_else(|| microbatches::of_trial(&tuning.baseline));
         if microbatches.is_none() && !self.schedule.has_order() {
-            return Err(Error::UnknownMicrobatches { job: held.job().clone() });
+            return Err(Error::UnknownMicrobatches { job: self.job.name().clone() });
         }
         let pipeline = self.schedule.of(&profile, microbatches)?;
-        let p2p_power = self.p2p_power(&mut held, &baseline)?;
+        let p2p_power = self.p2p_power(&mut tuning)?;
         let power = Watts(p2p_power.watts);
-        let planned_with = PlannedWith { profile: name, profile_origin: origin, p2p_power };
-        let mut report =
-            Report { planned_with: Some(planned_with), ..self.report(&held, &default_clocks) };
+        tuning.report.planned_with =
+            Some(PlannedWith { profile: name, profile_origin: origin, p2p_power });
         match self.policy {
-            Policy::Pfo => {
-                self.try_frontier(&mut held, &pipeline, power, &default_clocks, &mut report)?;
-            }
-            _ => self.try_found(&mut held, &pipeline, power, &mut report)?,
+            Policy::Pfo => self.try_frontier(&mut tuning, &pipeline, power)?,
+            _ => self.try_found(&mut tuning, &pipeline, power)?,
         }
-        let_go_unless_kept(held, report)
+        tuning.end()
     }
 
     /// Tunes with power limits.
@@ -215,58 +213,43 @@ impl Tune {
         interrupt: Interrupt,
         search: ZeusSearch,
     ) -> Result<Report, Error> {
-        let (mut held, baseline) = self.hold(sockets, interrupt)?;
-        let mut report = self.report(&held, &Window::of(held.job(), &baseline)?);
+        let mut tuning = self.begin(sockets, interrupt)?;
         let limit_search = LimitSearch {
-            held: &mut held,
-            baseline: &baseline,
+            held: &mut tuning.held,
+            baseline: &tuning.baseline,
             step_w: self.power_step_w,
             length: self.search_length(),
         };
         let FoundLimits { limits_w, searched } = limit_search.zeus(self.online.zeus(), search)?;
-        (report.search_trials, report.searched) = (searched.len() as u32, searched);
-        let contender = Contender::power_limits(&report.policy, limits_w);
-        self.try_out(&mut held, &contender, &mut report)?;
-        let_go_unless_kept(held, report)
+        tuning.report.search_trials = searched.len() as u32;
+        tuning.report.searched = searched;
+        let contender = Contender::power_limits(&tuning.report.policy, limits_w);
+        tuning.try_out(&contender)?;
+        tuning.end()
     }
 
-    /// Holds the job, and has it run at default clocks.
-    fn hold<'a>(
+    fn begin<'a>(
         &'a self,
         sockets: &'a Sockets,
         interrupt: Interrupt,
-    ) -> Result<(Held<'a>, TrialResult), Error> {
-        let mut held = Held::new(sockets, &self.job, interrupt, "measuring default clocks")?;
-        let baseline = held.trial(&TrialRun::DefaultClocks, self.turn())?;
-        Ok((held, baseline))
-    }
-
-    /// A report of nothing yet.
-    fn report(&self, held: &Held, default_clocks: &Window) -> Report {
+    ) -> Result<Tuning<'a>, Error> {
+        let held = Held::new(sockets, &self.job, interrupt, "measuring default clocks")?;
         let policy = self.policy.to_possible_value();
-        Report {
-            job: held.job().clone(),
-            policy: policy.map_or_else(String::new, |policy| policy.get_name().to_owned()),
-            max_slowdown: self.max_slowdown.0,
-            planned_with: None,
-            default_clocks: default_clocks.into(),
-            search_trials: 0,
-            searched: Vec::new(),
-            tried: Vec::new(),
-            kept: None,
-            method: Report::METHOD,
-        }
+        let policy = policy.map_or_else(String::new, |policy| policy.get_name().to_owned());
+        let (max_slowdown, rounds, turn) = (self.max_slowdown.0, self.rounds, self.turn());
+        Tuning::begin(held, policy, Proof { max_slowdown, rounds, turn })
     }
 
-    fn p2p_power(&self, held: &mut Held, baseline: &TrialResult) -> Result<PlannedPower, Error> {
+    fn p2p_power(&self, tuning: &mut Tuning) -> Result<PlannedPower, Error> {
         if let Some(watts) = self.p2p_power {
             return Ok(PlannedPower { watts, origin: PowerOrigin::Given });
         }
-        let model = baseline.ranks.first().map(|rank| rank.gpu_model.as_str());
-        if let Some(Known { power_w: watts, origin }) = known::of(held.connection(), model)? {
+        let model = tuning.baseline.ranks.first().map(|rank| rank.gpu_model.as_str());
+        let known = tuning.held.patiently(|connection| known::of(connection, model))?;
+        if let Some(Known { power_w: watts, origin }) = known {
             return Ok(PlannedPower { watts, origin: PowerOrigin::Stored(origin) });
         }
-        let waits = p2p_power::of_waits(baseline);
+        let waits = p2p_power::of_waits(&tuning.baseline);
         let waits = waits.map(|Watts(watts)| PlannedPower { watts, origin: PowerOrigin::Waits });
         waits.ok_or_else(|| Error::NoWaits { job: self.job.name().clone() })
     }
@@ -274,17 +257,15 @@ impl Tune {
     /// The plans of our frontier, as long as they prove too slow.
     fn try_frontier(
         &self,
-        held: &mut Held,
+        tuning: &mut Tuning,
         pipeline: &Pipeline,
         power: Watts,
-        default_clocks: &Window,
-        report: &mut Report,
     ) -> Result<(), Error> {
-        held.progress().now("planning".to_owned());
+        let progress = tuning.held.progress();
+        progress.now("planning".to_owned());
         let options = Options { spread: Spread::Useful, ..Options::default() };
-        let progress = held.progress();
         let frontier = Frontier::optimize(pipeline, power, options, &|done| progress.show(done))?;
-        let default_s = default_clocks.time_s();
+        let default_s = tuning.default_s();
         let slowdown = candidates::aim(self.max_slowdown.0);
         let all_max = Cost::at_highest_clocks(pipeline.profile(), &frontier.plan(0)?, power)?;
         let mut candidates =
@@ -292,8 +273,7 @@ impl Tune {
         let mut over_s = 0.0;
         for number in 1..=MOST_CANDIDATES {
             let Some(plan) = candidates.next(over_s)? else { break };
-            let contender = Contender::plan(format!("pfo {number}"), &plan)?;
-            match self.try_out(held, &contender, report)? {
+            match tuning.try_out(&Contender::plan(format!("pfo {number}"), &plan)?)? {
                 (Verdict::TooSlow, compared) => {
                     over_s = (compared.slowdown.estimate - slowdown) * default_s;
                 }
@@ -306,12 +286,12 @@ impl Tune {
     /// The plan that another policy finds on the job.
     fn try_found(
         &self,
-        held: &mut Held,
+        tuning: &mut Tuning,
         pipeline: &Pipeline,
         p2p_power: Watts,
-        report: &mut Report,
     ) -> Result<(), Error> {
-        let search = Search { held, pipeline, p2p_power, length: self.search_length() };
+        let (held, length) = (&mut tuning.held, self.search_length());
+        let search = Search { held, pipeline, p2p_power, length };
         let Found { plan, trials } = match self.policy {
             Policy::ZeusGlobal => search.zeus(self.online.zeus(), ZeusSearch::Global),
             Policy::ZeusPerStage => search.zeus(self.online.zeus(), ZeusSearch::PerStage),
@@ -324,47 +304,10 @@ impl Tune {
                 search.envpipe(envpipe)
             }
         }?;
-        report.search_trials = trials;
-        let contender = Contender::plan(report.policy.clone(), &plan)?;
-        self.try_out(held, &contender, report)?;
+        tuning.report.search_trials = trials;
+        let contender = Contender::plan(tuning.report.policy.clone(), &plan)?;
+        tuning.try_out(&contender)?;
         Ok(())
-    }
-
-    /// Runs a contender and default clocks in turns, and keeps it if it is worth it.
-    fn try_out(
-        &self,
-        held: &mut Held,
-        contender: &Contender,
-        report: &mut Report,
-    ) -> Result<(Verdict, Compared), Error> {
-        let Contender { label, run, .. } = contender;
-        let mut verification = Verification::new(self.max_slowdown.0, self.rounds);
-        let (verdict, compared) = loop {
-            if let Some(decided) = verification.verdict().zip(verification.compared()) {
-                break decided;
-            }
-            self.show_progress(held, label, &verification);
-            let trial = match verification.next() {
-                Side::DefaultClocks => held.trial(&TrialRun::DefaultClocks, self.turn())?,
-                Side::Plan => held.trial(run, self.turn())?,
-            };
-            verification.observe(&Window::of(held.job(), &trial)?);
-        };
-        let certain = compared.makes_certain(verdict, self.max_slowdown.0);
-        report.tried.push(Tried::new(contender, verdict, certain, compared));
-        if verdict == Verdict::Kept {
-            report.kept = held.keep(run)?;
-        }
-        Ok((verdict, compared))
-    }
-
-    fn show_progress(&self, held: &Held, label: &str, verification: &Verification) {
-        let (turns, done) = verification.progress();
-        let left = (turns - done) as u64 * u64::from(self.settling_steps + self.steps);
-        let takes = held.takes(left).unwrap_or_default();
-        held.progress()
-            .now(format!("proving plan {label}, turn {} of {turns}, {takes} left", done + 1));
-        held.progress().show(done as f64 / turns as f64);
     }
 
     fn search_length(&self) -> TrialLength {
@@ -374,11 +317,4 @@ impl Tune {
     fn turn(&self) -> TrialLength {
         TrialLength { settling_steps: self.settling_steps, steps: self.steps }
     }
-}
-
-fn let_go_unless_kept(mut held: Held, report: Report) -> Result<Report, Error> {
-    if report.kept.is_none() {
-        held.let_go()?;
-    }
-    Ok(report)
 }

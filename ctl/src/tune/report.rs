@@ -71,7 +71,7 @@ pub(super) enum PowerOrigin {
 /// Means of what a step took before anything was tried.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct DefaultClocks {
-    iteration_time_s: f64,
+    pub(super) iteration_time_s: f64,
     iteration_energy_j: f64,
 }
 
@@ -129,7 +129,26 @@ impl Tried {
 }
 
 impl Report {
-    pub(super) const METHOD: &'static str = METHOD;
+    /// Of a job of which nothing is known but what it takes at default clocks.
+    pub(super) fn new(
+        job: JobName,
+        policy: String,
+        max_slowdown: f64,
+        default_clocks: &Window,
+    ) -> Self {
+        Self {
+            job,
+            policy,
+            max_slowdown,
+            planned_with: None,
+            default_clocks: default_clocks.into(),
+            search_trials: 0,
+            searched: Vec::new(),
+            tried: Vec::new(),
+            kept: None,
+            method: METHOD,
+        }
+    }
 
     pub(super) fn render(&self, look: Look) -> String {
         let mut table = Table::new(look)
@@ -229,22 +248,14 @@ mod tests {
     use super::*;
 
     fn report(tried: Vec<Tried>) -> Report {
-        Report {
-            job: "j".parse().unwrap(),
-            policy: "pfo".to_owned(),
-            max_slowdown: 0.005,
-            planned_with: Some(PlannedWith {
-                profile: "p.csv".to_owned(),
-                profile_origin: Origin::File,
-                p2p_power: PlannedPower { watts: 83.6, origin: PowerOrigin::Waits },
-            }),
-            default_clocks: DefaultClocks { iteration_time_s: 2.0, iteration_energy_j: 1000.0 },
-            search_trials: 0,
-            searched: Vec::new(),
-            tried,
-            kept: None,
-            method: METHOD,
-        }
+        let default_clocks = Window { times_s: vec![2.0], energies_j: vec![1000.0] };
+        let report = Report::new("j".parse().unwrap(), "pfo".to_owned(), 0.005, &default_clocks);
+        let planned_with = PlannedWith {
+            profile: "p.csv".to_owned(),
+            profile_origin: Origin::File,
+            p2p_power: PlannedPower { watts: 83.6, origin: PowerOrigin::Waits },
+        };
+        Report { planned_with: Some(planned_with), tried, ..report }
     }
 
     fn tried(plan: &str, verdict: Verdict, certain: bool, slowdown: Interval) -> Tried {

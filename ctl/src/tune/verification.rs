@@ -13,7 +13,7 @@ use crate::trial::{Interval, Window};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     DefaultClocks,
-    Plan,
+    Contender,
 }
 
 /// What became of a plan.
@@ -78,7 +78,7 @@ impl Verification {
     pub(super) fn next(&self) -> Side {
         match self.turns.len() % 4 {
             0 | 3 => Side::DefaultClocks,
-            _ => Side::Plan,
+            _ => Side::Contender,
         }
     }
 
@@ -177,7 +177,7 @@ mod tests {
                 let (time_s, energy_j) = (2.0 * scattered(), 1000.0 * scattered());
                 let (slowdown, saving) = match verification.next() {
                     Side::DefaultClocks => (0.0, 0.0),
-                    Side::Plan => (self.slowdown, self.saving),
+                    Side::Contender => (self.slowdown, self.saving),
                 };
                 verification.observe(&Window {
                     times_s: vec![time_s * (1.0 + slowdown)],

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pfo_protocol::{RefusalCode, Request, Response, SamplePage, TrialLength, TrialRun};
+use pfo_protocol::{
+    Doubt, InstructionSample, RefusalCode, Request, Response, SamplePage, TrialLength, TrialRun,
+};
 use pfo_tests::control::job;
 use pfo_tests::identity::Identity;
 use pfo_tests::node::Node;
@@ -12,6 +14,9 @@ const JOB: &str = "job";
 const MICROBATCHES: u32 = 4;
 const STEPS: u32 = 8;
 const CLOCKS: [&str; 2] = ["1200", "900"];
+
+/// NVML's bit for a software power cap.
+const SW_POWER_CAP: u64 = 4;
 
 fn start() -> (Node, Training) {
     let node = Node::start();
@@ -102,5 +107,28 @@ fn instructions_are_kept_for_whoever_asked_and_handed_out_once() {
     let each = 2 * MICROBATCHES as usize;
     assert!(pages.iter().all(|page| page.samples.len() == each && page.dropped == 0), "{pages:?}");
     assert_eq!(next_page(&mut client), None);
+    training.stop();
+}
+
+#[test]
+fn instructions_of_a_gpu_that_is_held_back_carry_its_reason_and_are_left_out() {
+    let (node, training) = start();
+    node.machine.limit_power(1, 150.0);
+    let mut client = node.control();
+    let length = TrialLength { settling_steps: 1, steps: 2 };
+    let run = TrialRun::Uniform(1740);
+    client.ask(Request::Trial { job: job(JOB), run, length, samples: true }).unwrap();
+    for page in std::iter::from_fn(|| next_page(&mut client)) {
+        let is_left_out = |sample: &&InstructionSample| sample.left_out == Some(Doubt::Throttled);
+        let left_out: Vec<_> = page.samples.iter().filter(is_left_out).collect();
+        assert!(left_out.iter().all(|sample| sample.throttle_reasons & SW_POWER_CAP != 0));
+        // On a busy machine, the counter may be looked at too seldom to see it each time.
+        let is_held_back = left_out.len() > page.samples.len() / 2;
+        assert_eq!(
+            (is_held_back, left_out.is_empty()),
+            (page.rank == 1, page.rank != 1),
+            "{page:?}"
+        );
+    }
     training.stop();
 }

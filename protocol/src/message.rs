@@ -145,7 +145,7 @@ mod tests {
     use crate::request::{JobSelector, LeaseTarget, SwapTarget, User};
     use crate::sample::{Doubt, InstructionSample, SamplePage};
     use crate::session::{RankPosition, RefusalCode};
-    use crate::sweep::{ProfileKey, StoredProfile, SweepControl};
+    use crate::sweep::{ProfileKey, StoredProfile, SweepControl, SweepOrder, SweepSettings};
     use crate::trial::{TrialLength, TrialRun};
 
     fn hello() -> Hello {
@@ -277,6 +277,27 @@ mod tests {
             1, 0, 0, 0, 0, 0, 0, 0, b'j',                   // job
             0,                                              // no uid
             2, 0, 0, 0,                                     // stop
+        ]);
+        let settings = SweepSettings {
+            steps: 10,
+            settling_steps: 1,
+            stride_mhz: 30,
+            min_mhz: 0,
+            max_slowdown: None,
+        };
+        let job = JobSelector { job: "j".parse().unwrap(), uid: None };
+        let order = SweepOrder { job, model: None, settings, reuse: true };
+        #[rustfmt::skip]
+        assert_eq!(ClientMessage::Request(Request::SweepAttend(order)).to_frame().unwrap(), [
+            33, 0, 0, 0,  1, 0,  4, 0,
+            26, 0, 0, 0,                                    // sweep attend
+            1, 0, 0, 0, 0, 0, 0, 0, b'j',                   // job
+            0,                                              // no uid
+            0,                                              // model called like the job
+            10, 0, 0, 0, 1, 0, 0, 0,                        // steps, settling steps
+            30, 0, 0, 0, 0, 0, 0, 0,                        // stride, lowest clock, in MHz
+            0,                                              // no limit of the slowdown
+            1,                                              // reuse
         ]);
         let key = ProfileKey {
             uid: 7,

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use pfo_protocol::{
-    Request, Response, StoredProfile, SwapTarget, SweepEnd, SweepState, SweepStatus,
+    ClientMessage, JobSelector, Request, Response, StoredProfile, SwapTarget, SweepEnd, SweepOrder,
+    SweepSettings, SweepState, SweepStatus,
 };
 use pfo_tests::identity::Identity;
 use pfo_tests::needs_root;
@@ -173,6 +174,47 @@ fn a_sweep_holds_the_job_until_it_is_paused_and_goes_on_where_it_was() {
     let csv = node.pfoctl(&user, &["profile", "export", JOB]).printed();
     assert_rows_of(2, &csv);
     until_no_clock_is_locked(&node);
+    training.stop();
+}
+
+#[test]
+fn a_sweep_goes_on_for_who_waits_for_it_last_and_pauses_with_that_connection() {
+    let user = Identity::trainer();
+    let (node, training) = start(&user);
+    let settings = SweepSettings {
+        steps: 2,
+        settling_steps: 1,
+        stride_mhz: 30,
+        min_mhz: 0,
+        max_slowdown: None,
+    };
+    let job = JobSelector { job: JOB.parse().unwrap(), uid: Some(user.uid) };
+    let order = SweepOrder { job, model: None, settings, reuse: false };
+    let attend = || {
+        let mut client = node.control();
+        client.say(&ClientMessage::Request(Request::SweepAttend(order.clone())));
+        client
+    };
+    let first = attend();
+    until_measured(&node, 1);
+    let second = attend();
+    node.until_is("who waits", &2, || node.log().matches("waits for the sweep").count());
+    drop(first);
+    let measured = sweep(&node).unwrap().measured;
+    until_measured(&node, measured + 2);
+    drop(second);
+    node.until_so("the sweep is paused", || {
+        let why = match sweep(&node).unwrap().state {
+            SweepState::Paused { why } => why,
+            _ => None,
+        };
+        why.is_some_and(|why| why.contains("gone"))
+    });
+    until_no_clock_is_locked(&node);
+    let measured = sweep(&node).unwrap().measured;
+    node.pfoctl(&user, &["profile", "resume", JOB]).printed();
+    until_measured(&node, measured + 1);
+    node.pfoctl(&user, &["profile", "stop", JOB]).printed();
     training.stop();
 }
 

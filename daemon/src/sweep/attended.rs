@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pfo_protocol::{Refusal, SweepState, SweepStatus};
+use pfo_protocol::{Refusal, SweepStatus};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
@@ -35,8 +35,7 @@ impl Attended {
     /// Returns the sweep when it is over or paused.
     pub async fn over(&self) -> SweepStatus {
         loop {
-            let status = self.sweep.status();
-            if matches!(status.state, SweepState::Ended(_) | SweepState::Paused { .. }) {
+            if let Some(status) = self.sweep.at_rest() {
                 return status;
             }
             sleep(POLL).await;

@@ -2,6 +2,7 @@
 //! over.
 
 use std::io;
+use std::ops::Not;
 
 use pfo_planner::Mhz;
 use pfo_protocol::{
@@ -47,7 +48,7 @@ pub struct SweepRecord {
     /// Whether it goes on by itself.
     pub pause: Option<Pause>,
     /// Whether somebody waits for it, without whom it must not go on.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Not::not")]
     pub attended: bool,
     default_step_s: Option<f64>,
     measured: Vec<SweptClock>,

@@ -24,11 +24,11 @@ use crate::sweep::sweeps::Sweep;
 const MOST_STEPS: u32 = 10_000;
 
 /// What an order of a profile leads to.
-enum Ordered {
+enum Ordered<S> {
     /// It is stored.
     Stored(StoredProfile),
     /// A sweep that has begun.
-    Begun(Arc<Sweep>),
+    Begun(S),
 }
 
 /// Begins a sweep, or finds that it is not needed.
@@ -51,19 +51,21 @@ pub async fn attend(node: &Arc<Node>, peer: &Peer, order: SweepOrder) -> Result<
     let begin = move || {
         let job = order.job.clone();
         let sweep = match begin(&node, &peer, order, true) {
-            Ok(Ordered::Stored(profile)) => return Ok(Err(profile)),
+            Ok(Ordered::Stored(profile)) => return Ok(Ordered::Stored(profile)),
             Ok(Ordered::Begun(sweep)) => sweep,
             Err(refusal) => match select_sweep(&node, &peer, &job) {
                 Ok(sweep) if !sweep.is_over() => sweep,
                 _ => return Err(refusal),
             },
         };
-        Attended::begin(&node, sweep).map(Ok)
+        let attended = Attended::begin(&node, sweep)?;
+        tracing::info!(uid = peer.uid, pid = peer.pid, job = %job.job, "waits for the sweep");
+        Ok(Ordered::Begun(attended))
     };
     let begun = spawn_blocking(begin).await.map_err(|error| internal(&error))?;
     Ok(match begun? {
-        Ok(attended) => Response::Sweep(Box::new(attended.over().await)),
-        Err(profile) => Response::Reused(profile),
+        Ordered::Stored(profile) => Response::Reused(profile),
+        Ordered::Begun(attended) => Response::Sweep(Box::new(attended.over().await)),
     })
 }
 
@@ -72,7 +74,7 @@ fn begin(
     peer: &Peer,
     order: SweepOrder,
     attended: bool,
-) -> Result<Ordered, Refusal> {
+) -> Result<Ordered<Arc<Sweep>>, Refusal> {
     let SweepOrder { job, model, settings, reuse } = order;
     let authority = &node.settings().authority;
     let job = select(node, authority, peer, &job, |owner| Action::Measure { owner })?;

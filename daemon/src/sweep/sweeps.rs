@@ -178,6 +178,14 @@ impl Sweep {
         now.record.status(now.state.clone())
     }
 
+    /// The same, if it is over or paused.
+    #[must_use]
+    pub fn at_rest(&self) -> Option<SweepStatus> {
+        let now = self.now();
+        let rests = matches!(now.state, SweepState::Ended(_) | SweepState::Paused { .. });
+        rests.then(|| now.record.status(now.state.clone()))
+    }
+
     /// Whether there is nothing left to do.
     pub fn is_over(&self) -> bool {
         matches!(self.now().state, SweepState::Ended(_))
@@ -234,7 +242,10 @@ impl Sweep {
         let mut now = self.now();
         let goes_on = matches!(now.state, SweepState::Running | SweepState::Waiting { .. });
         if goes_on && now.attendant == Some(attendant) {
-            self.pause(&mut now, Some("whoever waited for the sweep is gone".into()));
+            self.pause(
+                &mut now,
+                Some("whoever waited for the sweep is gone; tune again, or resume it".into()),
+            );
         }
     }
 

@@ -12,26 +12,27 @@ use crate::error::Error;
 pub(super) const COLUMNS: &str = "\
 Columns:
   stage,instruction,frequency,time,energy
-                     as in any profile (MHz asked for, s, J); no frequency at default clocks. The counter
-                     is refreshed too seldom to tell the energy of one instruction: this is the power that
-                     explains best what it moved by over all instructions of the same rank, instruction,
-                     chunk and clock, times the time of this one
+                     as in any profile (MHz asked for, s, J); no frequency at default clocks.
+                     The counter is refreshed too seldom to tell the energy of one instruction:
+                     this is the power that explains best what it moved by over all instructions
+                     of the same rank, instruction, chunk and clock, times the time of this one
   job,rank,dp_rank,tp_rank,chunk,step,microbatch
                      which one it is
   begin_ns,end_ns    when it ran (CLOCK_MONOTONIC, ns)
   observed_mhz,observed_ns
-                     the SM clock that the driver reported last while it ran, or else first thereafter,
-                     and when
-  throttle_reasons   the driver's, from the last reading before to the first one after, as NVML calls
-                     them, with a + between them
-  counter_energy     what the counter itself moved by (J), where between two refreshes it is taken to
-                     rise evenly
-  counter_refreshes  how many lie within the instruction. The fewer, the more of counter_energy is what
-                     the GPU drew before and after: on simulated GPUs it was up to 4 % off with three,
-                     and up to 1 % with twenty
-  left_out           why it is no part of a profile, nor read as one: mismatched (not the plan's, or
-                     events were lost), settling (began before its clock had settled), throttled,
-                     other_clock (not the one asked for), no_energy (its power is not known); else empty";
+                     the SM clock that the driver reported last while it ran, or else first
+                     thereafter, and when
+  throttle_reasons   the driver's, from the last reading before to the first one after, as NVML
+                     calls them, with a + between them
+  counter_energy     what the counter itself moved by (J), where between two refreshes it is
+                     taken to rise evenly
+  counter_refreshes  how many lie within the instruction. The fewer, the more of counter_energy
+                     is what the GPU drew before and after: on simulated GPUs it was up to 4 %
+                     off with three, and up to 1 % with twenty
+  left_out           why it is no part of a profile, nor read as one: mismatched (not the
+                     plan's, or events were lost), settling (began before its clock had
+                     settled), throttled, other_clock (not the one asked for), no_energy (its
+                     power is not known); else empty";
 
 /// One instruction, by its columns.
 #[derive(Debug, Serialize)]

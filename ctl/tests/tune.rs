@@ -329,12 +329,20 @@ fn zeus_looks_among_power_limits_without_a_profile_and_what_it_finds_is_proved_a
 }
 
 #[test]
-fn the_step_between_power_limits_is_as_given_and_power_limits_that_are_too_slow_are_not_kept() {
-    let arguments = ["--policy", "zeus-global", "--power-step-w", "90", "--zeus-eta", "1"];
-    let Tuned { ran, limits, kept, .. } = tune_with(None, 0.0, &arguments);
-    assert_eq!((ran.code, kept), (Some(5), Some(false)), "{ran:?}");
-    assert_eq!(limits[..3], [[300, 300], [210, 210], [120, 120]]);
-    assert!(limits[3..].iter().all(|limits| limits == &[120, 120]), "{limits:?}");
-    assert!(ran.stdout.contains("zeus-global (120 W)"), "{ran:?}");
-    assert!(ran.stdout.contains("Policy zeus-global over power limits, found in 3 trials."));
+fn the_step_between_power_limits_is_as_given_and_those_that_are_too_slow_are_not_chosen() {
+    let chosen = |max_slowdown: &str| {
+        let zeus = ["--policy", "zeus-global", "--power-step-w", "90", "--zeus-eta", "1"];
+        let arguments = [&zeus[..], &["--max-slowdown", max_slowdown]].concat();
+        let Tuned { ran, limits, kept, .. } = tune_with(None, 0.0, &arguments);
+        assert_eq!((ran.code, kept), (Some(0), Some(true)), "{ran:?}");
+        assert_eq!(limits[..3], [[300, 300], [210, 210], [120, 120]]);
+        let told = "Policy zeus-global over power limits, found in 3 trials.";
+        assert!(ran.stdout.contains(told), "{ran:?}");
+        let chosen = limits[3][0];
+        assert!(limits[3..].iter().all(|limits| limits == &[chosen, chosen]), "{limits:?}");
+        assert!(ran.stdout.contains(&format!("zeus-global ({chosen} W)")), "{ran:?}");
+        chosen
+    };
+    assert_eq!(chosen("1%"), 210);
+    assert_eq!(chosen("50%"), 120);
 }

@@ -73,7 +73,7 @@ impl OnlineArguments {
     }
 
     pub(crate) fn zeus(&self) -> Zeus {
-        Zeus { eta: self.zeus_eta }
+        Zeus { eta: self.zeus_eta, ..Zeus::default() }
     }
 }
 

@@ -14,7 +14,9 @@ mod tuning;
 mod verification;
 
 use clap::{Args, ValueEnum};
-use pfo_planner::{Combine, Frontier, Options, Pipeline, Reconfigure, Spread, Watts, ZeusSearch};
+use pfo_planner::{
+    Combine, Frontier, Options, Pipeline, Reconfigure, Spread, Watts, Zeus, ZeusSearch,
+};
 use pfo_protocol::TrialLength;
 
 use self::candidates::Candidates;
@@ -133,8 +135,8 @@ enum Policy {
     Pfo,
     /// EnvPipe, reconfiguring while the job runs
     Envpipe,
-    /// Zeus' cost over one power limit for all stages, each tried on the job. --zeus-eta says what that
-    /// weighs, --max-slowdown only what is kept of it
+    /// Zeus' cost over one power limit for all stages, each tried on the job, among those that are fast
+    /// enough
     ZeusGlobal,
     /// Zeus' cost over one power limit for each stage, balanced by what forwards are measured to take;
     /// likewise
@@ -214,13 +216,14 @@ impl Tune {
         search: ZeusSearch,
     ) -> Result<Report, Error> {
         let mut tuning = self.begin(sockets, interrupt)?;
+        let zeus = self.zeus(&tuning);
         let limit_search = LimitSearch {
             held: &mut tuning.held,
             baseline: &tuning.baseline,
             step_w: self.power_step_w,
             length: self.search_length(),
         };
-        let FoundLimits { limits_w, searched } = limit_search.zeus(self.online.zeus(), search)?;
+        let FoundLimits { limits_w, searched } = limit_search.zeus(zeus, search)?;
         tuning.report.search_trials = searched.len() as u32;
         tuning.report.searched = searched;
         let contender = Contender::power_limits(&tuning.report.policy, limits_w);
@@ -290,11 +293,12 @@ impl Tune {
         pipeline: &Pipeline,
         p2p_power: Watts,
     ) -> Result<(), Error> {
+        let zeus = self.zeus(tuning);
         let (held, length) = (&mut tuning.held, self.search_length());
         let search = Search { held, pipeline, p2p_power, length };
         let Found { plan, trials } = match self.policy {
-            Policy::ZeusGlobal => search.zeus(self.online.zeus(), ZeusSearch::Global),
-            Policy::ZeusPerStage => search.zeus(self.online.zeus(), ZeusSearch::PerStage),
+            Policy::ZeusGlobal => search.zeus(zeus, ZeusSearch::Global),
+            Policy::ZeusPerStage => search.zeus(zeus, ZeusSearch::PerStage),
             Policy::Envpipe | Policy::Pfo => {
                 let mut envpipe = self.online.envpipe();
                 envpipe.reconfigure = match self.reconfigure {
@@ -308,6 +312,12 @@ impl Tune {
         let contender = Contender::plan(tuning.report.policy.clone(), &plan)?;
         tuning.try_out(&contender)?;
         Ok(())
+    }
+
+    /// Zeus, which chooses among what is as fast as is asked for.
+    fn zeus(&self, tuning: &Tuning) -> Zeus {
+        let slowest_s = (1.0 + candidates::aim(self.max_slowdown.0)) * tuning.default_s();
+        Zeus { slowest_s: Some(slowest_s), ..self.online.zeus() }
     }
 
     fn search_length(&self) -> TrialLength {

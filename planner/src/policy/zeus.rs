@@ -13,16 +13,19 @@ use crate::plan::{Plan, Prediction};
 use crate::profile::Profile;
 use crate::units::{Mhz, Watts};
 
-/// Its parameter.
+/// Its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Zeus {
     /// What counts: from 0, only time, to 1, only energy.
     pub eta: f64,
+    /// What a step may take, in seconds, of whatever is chosen: Zeus' constraint of the slowdown. Without
+    /// it, only the cost counts.
+    pub slowest_s: Option<f64>,
 }
 
 impl Default for Zeus {
     fn default() -> Self {
-        Self { eta: 0.5 }
+        Self { eta: 0.5, slowest_s: None }
     }
 }
 
@@ -62,7 +65,7 @@ pub struct ZeusWindow {
 pub struct ZeusFound<T> {
     /// What can be chosen from.
     pub found: Vec<T>,
-    /// The one of least cost, by its place among them.
+    /// The one of least cost that is fast enough, or the fastest if none is; by its place among them.
     pub chosen: usize,
     /// How many windows it took.
     pub rounds: u32,
@@ -131,15 +134,20 @@ impl Zeus {
             }
             ZeusSearch::PerStage => per_stage(stages, falling.len(), try_places),
         }?;
-        let (found, costs): (Vec<_>, Vec<f64>) = tried
-            .into_iter()
-            .map(|(setting, window)| {
-                let cost = self.cost(&window, highest);
-                (setting, cost)
-            })
-            .unzip();
-        let chosen = (0..found.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
+        let (found, windows): (Vec<_>, Vec<ZeusWindow>) = tried.into_iter().unzip();
+        let chosen = self.choose(&windows, highest);
         Ok(ZeusFound { found, chosen, rounds })
+    }
+
+    fn choose(&self, windows: &[ZeusWindow], highest: f64) -> usize {
+        let places = || 0..windows.len();
+        let time_s = |place: usize| windows[place].iteration_time_s;
+        let cost = |place: usize| self.cost(&windows[place], highest);
+        let is_fast_enough =
+            |&place: &usize| self.slowest_s.is_none_or(|most| time_s(place) <= most);
+        let cheapest = places().filter(is_fast_enough).min_by(|&a, &b| cost(a).total_cmp(&cost(b)));
+        let fastest = || places().min_by(|&a, &b| time_s(a).total_cmp(&time_s(b)));
+        cheapest.or_else(fastest).unwrap_or(0)
     }
 
     /// Zeus' cost of a step.
@@ -268,8 +276,12 @@ mod tests {
     fn eta_moves_the_choice_from_the_fastest_to_the_most_frugal() {
         let table: &[(f64, f64)] = &[(0.1, 60.0), (0.12, 40.0), (0.15, 30.0)];
         let pipeline = pipeline(&profile(&[[table, table], [table, table]]));
-        let chosen =
-            |eta| Zeus { eta }.outcome(ZeusSearch::Global, &pipeline, Watts(80.0)).unwrap().chosen;
+        let chosen = |eta| {
+            Zeus { eta, ..Zeus::default() }
+                .outcome(ZeusSearch::Global, &pipeline, Watts(80.0))
+                .unwrap()
+                .chosen
+        };
         assert_eq!(chosen(0.0), 0);
         assert_eq!(chosen(1.0), 2);
     }
@@ -282,6 +294,26 @@ mod tests {
         let power_w: u32 = limits_w.iter().sum();
         let iteration_energy_j = f64::from(power_w) * iteration_time_s;
         ZeusWindow { iteration_time_s, iteration_energy_j, forward_s }
+    }
+
+    #[test]
+    fn what_is_chosen_is_fast_enough_or_the_fastest_if_nothing_is() {
+        let settings = ZeusSettings { falling: &[300, 200, 150, 100], stages: 2, highest: 600.0 };
+        let chosen = |eta, slowest_s| {
+            let mut run = |limits: &[u32]| {
+                let window = under_limits(limits);
+                // So that the lowest limit takes least energy.
+                let iteration_energy_j = f64::from(limits[0]);
+                Ok::<_, PlanError>(ZeusWindow { iteration_energy_j, ..window })
+            };
+            let zeus = Zeus { eta, slowest_s };
+            let search = zeus.search_settings(ZeusSearch::Global, settings, &mut run);
+            let ZeusFound { found, chosen, .. } = search.unwrap();
+            found[chosen][0]
+        };
+        assert_eq!(chosen(1.0, None), 100);
+        assert_eq!(chosen(1.0, Some(0.21)), 150);
+        assert_eq!(chosen(1.0, Some(0.05)), 300);
     }
 
     #[test]

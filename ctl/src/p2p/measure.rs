@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use pfo_protocol::{
     GpuName, GpuStatus, GpuUuid, JobName, JobStatus, P2pPower, RefusalCode, Request, Response,
-    Status, SwapTarget, TrialLength, TrialRun,
+    Status, SwapTarget, TrialLength, TrialResult, TrialRun,
 };
 
 use super::blocking_receive::BlockingReceive;
@@ -33,6 +33,11 @@ const LOWER: [f64; 3] = [0.85, 0.7, 0.55];
 
 /// Measurements at each clock.
 const REPEATS: u32 = 3;
+
+/// The waits of a job are measured for longer until the standard error of no power is larger than this, as a
+/// share of it, but not for more than so many seconds.
+const GOOD_ERROR: f64 = 0.002;
+const LONG_ENOUGH_S: f64 = 20.0;
 
 /// Measure the P2P-blocking power of two GPUs, or from the waits of a running job
 ///
@@ -63,7 +68,8 @@ pub(crate) struct Measure {
     #[arg(long, value_name = "USER", value_parser = user::parse, requires = "job")]
     user: Option<u32>,
 
-    /// Steps of each measurement; those of the helper take a second
+    /// Steps of each measurement, those of the helper take a second; of a job, more where they are short
+    /// for the energy counter
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     steps: u32,
@@ -119,7 +125,10 @@ impl Measure {
         let clocks = sm_clocks(sockets, &gpu)?;
         let highest = clocks.last().copied().unwrap_or_default();
         let mut held = Held::new(sockets, job, Interrupt::prepare()?, "measuring")?;
-        held.trial(&TrialRun::Uniform(highest), self.length())?;
+        let trial = held.trial(&TrialRun::Uniform(highest), self.length())?;
+        if let Some(steps) = further_steps(&trial) {
+            held.trial(&TrialRun::Uniform(highest), TrialLength { steps, ..self.length() })?;
+        }
         let kept = keep(&mut held, job);
         held.let_go()?;
         if before.plan.is_some() {
@@ -131,6 +140,15 @@ impl Measure {
     fn length(&self) -> TrialLength {
         TrialLength { settling_steps: 1, steps: self.steps }
     }
+}
+
+/// The steps that it takes to measure all waits well; none if a trial did.
+fn further_steps(trial: &TrialResult) -> Option<u32> {
+    let waits = trial.ranks.iter().flat_map(|rank| &rank.waits).filter(|wait| wait.is_known());
+    let error = waits.map(|wait| wait.power_error_w / wait.power_w).fold(0.0, f64::max);
+    let took_s: f64 = trial.steps.iter().map(|step| step.time_s).sum();
+    let times = (error / GOOD_ERROR).powi(2).min(LONG_ENOUGH_S / took_s);
+    (error > GOOD_ERROR && times > 1.0).then(|| (times * trial.steps.len() as f64) as u32)
 }
 
 fn keep(held: &mut Held, job: &JobArguments) -> Result<Vec<P2pPower>, Error> {
@@ -239,6 +257,8 @@ fn roll_back(sockets: &Sockets, job: &JobArguments) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use pfo_protocol::{TrialRank, TrialStep, WaitPower};
+
     use super::*;
 
     fn status() -> Status {
@@ -260,6 +280,34 @@ mod tests {
         assert!(two_gpus(&status, &twice).is_err());
         status.gpus[2].model = "another".to_owned();
         assert!(two_gpus(&status, &[]).is_err());
+    }
+
+    #[test]
+    fn waits_that_are_not_well_known_are_measured_for_longer_but_not_for_ever() {
+        let trial = |power_error_w: f64, step_s: f64| {
+            let wait = WaitPower { mhz: None, count: 9, time_s: 1.0, power_w: 80.0, power_error_w };
+            let rank = TrialRank {
+                rank: 0,
+                stage: 0,
+                dp_rank: 0,
+                tp_rank: 0,
+                gpu_uuid: "GPU-a".parse().unwrap(),
+                gpu_model: "A40".to_owned(),
+                time_s: step_s,
+                energy_j: None,
+                mismatched_steps: 0,
+                readings: 100,
+                stray_readings: 0,
+                rows: Vec::new(),
+                waits: vec![wait],
+            };
+            let steps = vec![TrialStep { time_s: step_s, energy_j: None }; 5];
+            TrialResult { plan: None, first_step: 0, steps, ranks: vec![rank] }
+        };
+        assert_eq!(further_steps(&trial(0.1, 0.1)), None);
+        assert_eq!(further_steps(&trial(80.0 * 2.001 * GOOD_ERROR, 0.1)), Some(20));
+        assert_eq!(further_steps(&trial(3.0, 0.1)), Some(200));
+        assert_eq!(further_steps(&trial(3.0, 5.0)), None);
     }
 
     #[test]

@@ -148,7 +148,7 @@ fn further_steps(trial: &TrialResult) -> Option<u32> {
     let error = waits.map(|wait| wait.power_error_w / wait.power_w).fold(0.0, f64::max);
     let took_s: f64 = trial.steps.iter().map(|step| step.time_s).sum();
     let times = (error / GOOD_ERROR).powi(2).min(LONG_ENOUGH_S / took_s);
-    (error > GOOD_ERROR && times > 1.0).then(|| (times * trial.steps.len() as f64) as u32)
+    (error > GOOD_ERROR && times > 1.0).then_some((times * trial.steps.len() as f64) as u32)
 }
 
 fn keep(held: &mut Held, job: &JobArguments) -> Result<Vec<P2pPower>, Error> {

@@ -17,6 +17,7 @@ mod lowtime;
 mod lowtime_run;
 mod node;
 mod our_run;
+mod p2p_accuracy;
 mod placement;
 mod planning;
 mod proc_status;
@@ -27,6 +28,7 @@ mod recording;
 mod report;
 mod samples;
 mod stand_in;
+mod tune_accuracy;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -97,6 +99,8 @@ fn run(arguments: &[String]) -> Result<()> {
     }
     if wanted("accuracy") {
         accuracy::measure(&mut report)?;
+        p2p_accuracy::measure(&mut report)?;
+        tune_accuracy::measure(&mut report)?;
     }
     if wanted("abuse") {
         abuse::measure(&node::start(), &mut report)?;

@@ -17,6 +17,10 @@ struct Played {
     now_ns: u64,
     energy_j: f64,
     refresh_ns: u64,
+    /// How far refreshes are placed off where they were, and instructions take more or less than usual.
+    misplaced_ns: u64,
+    uneven: f64,
+    scatter: u64,
     /// The clock that is locked, and since when.
     locked: Option<(Mhz, u64)>,
     /// What the driver says.
@@ -32,6 +36,9 @@ impl Played {
             now_ns: 1000 * MS,
             energy_j: 5.0,
             refresh_ns,
+            misplaced_ns: 0,
+            uneven: 0.0,
+            scatter: 1,
             locked: Some((Mhz(900), 0)),
             clock: Mhz(900),
             throttled: false,
@@ -52,9 +59,10 @@ impl Played {
             self.energy_j += (next_ns - self.now_ns) as f64 / 1e9 * power_w;
             self.now_ns = next_ns;
             if next_ns == refresh_ns {
+                let off_ns = (2.0 * self.misplaced_ns as f64 * self.scatter()) as u64;
                 self.digest.sample(Sample {
-                    at_ns: refresh_ns,
-                    energy_j: Some(self.energy_j),
+                    at_ns: refresh_ns + off_ns - self.misplaced_ns,
+                    energy_j: Some((1e3 * self.energy_j).floor() / 1e3),
                     sm_clock: Some(self.clock),
                     reasons: self.reasons(),
                     power_limited: false,
@@ -63,8 +71,16 @@ impl Played {
         }
     }
 
+    /// A figure from 0 to 1 that follows no rhythm.
+    fn scatter(&mut self) -> f64 {
+        self.scatter = self.scatter.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.scatter >> 11) as f64 / (1u64 << 53) as f64
+    }
+
     fn run(&mut self, unit: Unit, length_ns: u64, power_w: f64) {
         let began_ns = self.now_ns;
+        let length_ns =
+            (length_ns as f64 * (1.0 + self.uneven * (2.0 * self.scatter() - 1.0))) as u64;
         self.draw(length_ns, power_w);
         self.digest.observe(Observed::Ran {
             unit,
@@ -386,4 +402,31 @@ fn a_power_limit_of_pfos_is_no_disturbance_and_everything_else_is() {
     assert!(!throttled(ThrottleReasons::SW_POWER_CAP, true));
     let hot = ThrottleReasons::SW_POWER_CAP | ThrottleReasons::HW_THERMAL_SLOWDOWN;
     assert!(throttled(hot, true));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// The counter counts whole millijoules and is refreshed every 20 ms, which is known to 30 us; no
+    /// instruction takes exactly as long as another.
+    #[test]
+    fn rows_are_within_half_a_percent_of_time_and_two_of_energy_from_half_a_millisecond_on(
+        forward in (MS / 2..30 * MS, 90.0..400.0),
+        backward in (MS / 2..30 * MS, 90.0..400.0),
+        waits_ns in prop::collection::vec(MS / 3..15 * MS, 20..40),
+    ) {
+        let steps = 30 * 1000 * MS / (4 * (forward.0 + backward.0 + 15 * MS));
+        let mut played = Played::new(0..steps, 20 * MS);
+        (played.misplaced_ns, played.uneven) = (30_000, 0.02);
+        played.steps(0..steps, forward, backward, &waits_ns);
+        let recorded = played.finish(steps);
+        for (row, (length_ns, power_w)) in recorded.rows.iter().zip([forward, backward]) {
+            let time_s = length_ns as f64 / 1e9;
+            prop_assert!((row.time_median_s / time_s - 1.0).abs() < 0.005, "{:?} {}", row, time_s);
+            let off = row.energy_median_j.unwrap() / (time_s * power_w) - 1.0;
+            prop_assert!(off.abs() < 0.02, "{}: {:?} {}", off, row, power_w);
+        }
+        let wait = recorded.waits[0];
+        prop_assert!((wait.power_w / 60.0 - 1.0).abs() < 0.01, "{:?}", wait);
+    }
 }

@@ -3,13 +3,13 @@
 
 use clap::Args;
 use pfo_planner::{
-    Combine, Deadline, End, Frontier, Options, Outcome, Plan, PlanError, Policy, Spread, Watts,
+    Deadline, End, Frontier, Options, Outcome, Plan, PlanError, Policy, Spread, Watts,
 };
 use serde::Serialize;
 
 use super::Failure;
 use super::comparison::Cost;
-use super::measured::{Measured, NoiseArgument};
+use super::measured::{Measured, TreatmentArguments};
 use super::pipeline::PipelineArguments;
 use super::slowdown::Slowdown;
 use super::tuning::TuningArguments;
@@ -27,12 +27,8 @@ pub(crate) struct Compare {
     #[arg(value_name = "PROFILE.csv")]
     profile: String,
 
-    /// How rows of several ranks of a stage are combined, as for `plan optimize`
-    #[arg(long, value_name = "HOW", default_value_t = Combine::Mean)]
-    combine: Combine,
-
     #[command(flatten)]
-    noise: NoiseArgument,
+    treatment: TreatmentArguments,
 
     #[command(flatten)]
     pipeline: PipelineArguments,
@@ -95,8 +91,7 @@ impl Compare {
     fn rows(&self) -> Result<Vec<Row>, Failure> {
         // How much of the work the other policies are, for a large pipeline.
         const OTHERS: f64 = 0.3;
-        let Measured { profile, .. } =
-            Measured::read(&self.profile, self.combine, self.noise.noise)?;
+        let Measured { profile, .. } = self.treatment.read(&self.profile)?;
         let pipeline = self.pipeline.of(&profile)?;
         let p2p_power = Watts(self.p2p_power);
         let progress = Progress::new("comparing");

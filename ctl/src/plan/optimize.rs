@@ -1,9 +1,9 @@
 //! `pfoctl plan optimize`: makes the frontier of a profile.
 
 use clap::Args;
-use pfo_planner::{Combine, Frontier, Options, Point, Spread, Watts};
+use pfo_planner::{Frontier, Options, Point, Spread, Watts};
 
-use super::measured::{Measured, NoiseArgument};
+use super::measured::{Measured, TreatmentArguments};
 use super::pipeline::PipelineArguments;
 use super::{Failure, file};
 use crate::connection::Connection;
@@ -25,14 +25,8 @@ pub(crate) struct Optimize {
     #[arg(value_name = "PROFILE.csv")]
     profile: String,
 
-    /// How rows of several data- or tensor-parallel ranks of a stage (columns `dp_rank`, `tp_rank`)
-    /// are combined: mean, or slowest for the slowest rank's time and the energy of all; the
-    /// P2P-blocking power is then that of all GPUs of a stage
-    #[arg(long, value_name = "HOW", default_value_t = Combine::Mean)]
-    combine: Combine,
-
     #[command(flatten)]
-    noise: NoiseArgument,
+    treatment: TreatmentArguments,
 
     #[command(flatten)]
     pipeline: PipelineArguments,
@@ -65,8 +59,7 @@ impl Optimize {
             }
         };
         let progress = Progress::new("planning");
-        let Measured { profile, .. } =
-            Measured::read(&self.profile, self.combine, self.noise.noise)?;
+        let Measured { profile, .. } = self.treatment.read(&self.profile)?;
         let pipeline = self.pipeline.of(&profile)?;
         let options = Options { plans: self.plans, spread: Spread::Useful };
         let mut frontier =

@@ -1,10 +1,9 @@
 //! `pfoctl plan smooth`: the profile that plans are made from, after something was done about noise.
 
 use clap::Args;
-use pfo_planner::Combine;
 
 use super::file;
-use super::measured::{Measured, NoiseArgument};
+use super::measured::{Measured, TreatmentArguments};
 use crate::error::Error;
 use crate::output::Output;
 
@@ -17,12 +16,8 @@ pub(crate) struct Smooth {
     #[arg(value_name = "PROFILE.csv")]
     profile: String,
 
-    /// How rows of several ranks of a stage are combined, as for `plan optimize`
-    #[arg(long, value_name = "HOW", default_value_t = Combine::Mean)]
-    combine: Combine,
-
     #[command(flatten)]
-    noise: NoiseArgument,
+    treatment: TreatmentArguments,
 
     /// The file to write; - is standard output
     #[arg(short, long, value_name = "SMOOTHED.csv")]
@@ -31,8 +26,7 @@ pub(crate) struct Smooth {
 
 impl Smooth {
     pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
-        let Measured { profile, .. } =
-            Measured::read(&self.profile, self.combine, self.noise.noise)?;
+        let Measured { profile, .. } = self.treatment.read(&self.profile)?;
         let csv = profile.to_csv();
         if self.output == "-" {
             return output.text(&csv);

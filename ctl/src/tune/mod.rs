@@ -14,9 +14,7 @@ mod tuning;
 mod verification;
 
 use clap::{Args, ValueEnum};
-use pfo_planner::{
-    Combine, Frontier, Options, Pipeline, Reconfigure, Spread, Watts, Zeus, ZeusSearch,
-};
+use pfo_planner::{Frontier, Options, Pipeline, Reconfigure, Spread, Watts, Zeus, ZeusSearch};
 use pfo_protocol::TrialLength;
 
 use self::candidates::Candidates;
@@ -32,7 +30,7 @@ use crate::job::JobArguments;
 use crate::output::Output;
 use crate::p2p::known::{self, Known};
 use crate::plan::comparison::Cost;
-use crate::plan::measured::{Measured, NoiseArgument};
+use crate::plan::measured::{Measured, TreatmentArguments};
 use crate::plan::pipeline::ScheduleArguments;
 use crate::plan::slowdown::Slowdown;
 use crate::plan::tuning::OnlineArguments;
@@ -57,12 +55,8 @@ pub(crate) struct Tune {
     #[arg(long, value_name = "PERCENT", default_value = "0.5%")]
     max_slowdown: Slowdown,
 
-    /// How rows of several ranks of a stage are combined, as for `plan optimize`
-    #[arg(long, value_name = "HOW", default_value_t = Combine::Mean)]
-    combine: Combine,
-
     #[command(flatten)]
-    noise: NoiseArgument,
+    treatment: TreatmentArguments,
 
     /// Microbatches of a step [default: as many forwards as a rank runs in one]
     #[arg(long, value_name = "M")]
@@ -190,7 +184,7 @@ impl Tune {
     /// Tunes with plans over a profile.
     fn plan(&self, sockets: &Sockets, interrupt: Interrupt) -> Result<Report, Error> {
         let Sourced { csv, name, origin } = self.profile.get(sockets, &self.job, &interrupt)?;
-        let Measured { profile, .. } = Measured::of(&csv, &name, self.combine, self.noise.noise)?;
+        let Measured { profile, .. } = self.treatment.of(&csv, &name)?;
         let mut tuning = self.begin(sockets, interrupt)?;
         let microbatches = self.microbatches.or_else(|| microbatches::of_trial(&tuning.baseline));
         if microbatches.is_none() && !self.schedule.has_order() {

@@ -13,8 +13,19 @@ const POLL: Duration = Duration::from_millis(3);
 ///
 /// # Errors
 /// What was still wrong at the deadline.
-pub fn until<T, E>(mut attempt: impl FnMut() -> Result<T, E>) -> Result<T, E> {
-    let deadline = Instant::now() + LONG;
+pub fn until<T, E>(attempt: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    until_within(LONG, attempt)
+}
+
+/// As [`until`], for what takes long of itself.
+///
+/// # Errors
+/// What was still wrong at the deadline.
+pub fn until_within<T, E>(
+    limit: Duration,
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let deadline = Instant::now() + limit;
     loop {
         match attempt() {
             Ok(value) => return Ok(value),

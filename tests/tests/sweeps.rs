@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::process::Command;
+use std::time::Duration;
 
 use pfo_protocol::{
     ClientMessage, JobSelector, Request, Response, StoredProfile, SwapTarget, SweepEnd, SweepOrder,
@@ -13,6 +14,7 @@ use pfo_tests::node::Node;
 use pfo_tests::programs::program;
 use pfo_tests::ran::Ran;
 use pfo_tests::trainer::{STAGES, Training};
+use pfo_tests::wait;
 
 const JOB: &str = "job";
 
@@ -54,10 +56,15 @@ fn stored(node: &Node) -> Vec<StoredProfile> {
     }
 }
 
+/// On a busy machine the daemon measures a clock again, for much longer.
 fn until_measured(node: &Node, clocks: u32) {
-    node.until_so("some clocks are measured", || {
-        sweep(node).is_some_and(|sweep| sweep.measured >= clocks)
-    });
+    let limit = Duration::from_secs(180);
+    let are_measured = || match sweep(node) {
+        Some(sweep) if sweep.measured >= clocks => Ok(()),
+        other => Err(other),
+    };
+    let measured = wait::until_within(limit, are_measured);
+    assert!(measured.is_ok(), "{clocks} clocks are never measured: {measured:?}");
 }
 
 fn until_no_clock_is_locked(node: &Node) {

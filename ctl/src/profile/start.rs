@@ -19,6 +19,10 @@ use crate::socket::Sockets;
 /// by GPU model, model and partition. At its end, and whenever it is paused or stopped, the job runs at
 /// default clocks; after a restart of the daemon or of the job's ranks it goes on. Of a job with ranks on
 /// other nodes, those on this one are measured.
+///
+/// The energy of an instruction that is shorter than the energy counter's refresh comes from many
+/// readings. On simulated GPUs, whose counters are refreshed every 20 ms, rows of half a millisecond or more
+/// are within 0.5 % of the true time and 2 % of the true energy.
 #[derive(Args)]
 pub(crate) struct Start {
     #[command(flatten)]

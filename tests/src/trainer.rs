@@ -12,12 +12,22 @@ use crate::node::Node;
 use crate::plan::TestPlan;
 use crate::process::Process;
 use crate::programs;
+use crate::ran::Ran;
 
 /// Stages of a training here, one rank each.
 pub const STAGES: u32 = 4;
 
 /// Microbatches of its steps.
 pub const MICROBATCHES: u32 = 3;
+
+/// What a perfect measurement of a training on A40s gives, as a profile.
+#[must_use]
+pub fn true_profile(time_scale: &str) -> String {
+    let mut command = Command::new(programs::program("pfo-sim"));
+    let stages = STAGES.to_string();
+    command.args(["profile", "--gpu", "A40", "--stages", &stages, "--time-scale", time_scale]);
+    Ran::from(command.output().unwrap()).printed()
+}
 
 /// A running training of [`STAGES`] ranks on the node's first GPUs.
 #[derive(Debug)]

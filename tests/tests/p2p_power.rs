@@ -7,8 +7,8 @@ use pfo_tests::identity::Identity;
 use pfo_tests::needs_root;
 use pfo_tests::node::Node;
 use pfo_tests::plan::TestPlan;
-use pfo_tests::programs::{program, program_for_all};
-use pfo_tests::trainer::Training;
+use pfo_tests::programs::program_for_all;
+use pfo_tests::trainer::{Training, true_profile};
 use serde_json::Value;
 
 const JOB: &str = "job";
@@ -27,11 +27,7 @@ fn assert_true(power: &Value) {
 
 /// Optimises a profile without being told the power; returns what is said.
 fn optimize(node: &Node, user: &Identity) -> pfo_tests::ran::Ran {
-    let profile = node.plan_file("profile.csv", b"");
-    let status = std::process::Command::new(program("pfo-sim"))
-        .args(["profile", "--gpu", "A40", "-o", &profile])
-        .status();
-    assert!(status.unwrap().success());
+    let profile = node.plan_file("profile.csv", true_profile("1").as_bytes());
     let frontier = std::env::temp_dir().join(format!("pfo-test-{}", user.uid));
     let frontier = frontier.to_str().unwrap();
     let ran =

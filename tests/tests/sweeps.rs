@@ -13,7 +13,7 @@ use pfo_tests::needs_root;
 use pfo_tests::node::Node;
 use pfo_tests::programs::program;
 use pfo_tests::ran::Ran;
-use pfo_tests::trainer::{STAGES, Training};
+use pfo_tests::trainer::{STAGES, Training, true_profile};
 use pfo_tests::wait;
 
 const JOB: &str = "job";
@@ -105,10 +105,7 @@ fn assert_rows_of(clocks: usize, csv: &str) {
 
 /// What a perfect measurement of the simulated training gives.
 fn truth() -> Rows {
-    let mut command = Command::new(program("pfo-sim"));
-    let stages = STAGES.to_string();
-    command.args(["profile", "--gpu", "A40", "--stages", &stages, "--time-scale", TIME_SCALE]);
-    rows(&Ran::from(command.output().unwrap()).printed())
+    rows(&true_profile(TIME_SCALE))
 }
 
 #[test]

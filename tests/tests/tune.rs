@@ -1,13 +1,12 @@
 //! `pfoctl tune` and `plan sweep` on a training, with the true tables of the simulator as its profile.
 
-use std::process::{Child, Command};
+use std::process::Child;
 
 use pfo_planner::{LowerBound, Pipeline, Policy, Profile, Schedule, Watts};
 use pfo_tests::identity::Identity;
 use pfo_tests::node::Node;
-use pfo_tests::programs;
 use pfo_tests::ran::Ran;
-use pfo_tests::trainer::{STAGES, Training};
+use pfo_tests::trainer::{STAGES, Training, true_profile};
 use serde_json::Value;
 
 const JOB: &str = "job";
@@ -27,10 +26,7 @@ struct Bench {
 impl Bench {
     fn start() -> Self {
         let node = Node::start();
-        let profile = node.plan_file("profile.csv", &[]);
-        let mut command = Command::new(programs::program("pfo-sim"));
-        command.args(["profile", "--gpu", "A40", "--time-scale", TIME_SCALE, "-o", &profile]);
-        assert!(command.args(["--stages", &STAGES.to_string()]).status().unwrap().success());
+        let profile = node.plan_file("profile.csv", true_profile(TIME_SCALE).as_bytes());
         let microbatches = MICROBATCHES.to_string();
         let options = ["--microbatches", &microbatches, "--time-scale", TIME_SCALE];
         let training = Training::start(&node, JOB, &Identity::own(), &options);

@@ -1,7 +1,7 @@
 //! `pfoctl tune` or the daemon ends in the middle of tuning: the job is at default clocks, nothing is
 //! locked, and tuning it again goes on with what was measured.
 
-use std::process::{Child, Command};
+use std::process::Child;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -9,9 +9,8 @@ use nix::unistd::Pid;
 use pfo_protocol::{Request, Response, SweepState, SweepStatus};
 use pfo_tests::identity::Identity;
 use pfo_tests::node::Node;
-use pfo_tests::programs;
 use pfo_tests::ran::Ran;
-use pfo_tests::trainer::{STAGES, Training};
+use pfo_tests::trainer::{STAGES, Training, true_profile};
 use pfo_tests::wait;
 use serde_json::Value;
 
@@ -57,10 +56,7 @@ struct Tuning {
 impl Tuning {
     fn start() -> Self {
         let node = Node::start();
-        let profile = node.plan_file("profile.csv", &[]);
-        let mut command = Command::new(programs::program("pfo-sim"));
-        command.args(["profile", "--gpu", "A40", "--time-scale", TIME_SCALE, "-o", &profile]);
-        assert!(command.args(["--stages", &STAGES.to_string()]).status().unwrap().success());
+        let profile = node.plan_file("profile.csv", true_profile(TIME_SCALE).as_bytes());
         let options = ["--microbatches", MICROBATCHES, "--time-scale", TIME_SCALE];
         let training = Training::start(&node, JOB, &Identity::own(), &options);
         training.until_leased(&node);

@@ -208,19 +208,27 @@ fn what_began_before_its_clock_had_settled_is_left_out_of_time_and_energy() {
     }
 }
 
+/// Steps 20 to 22: one throttled, one at another clock, one astray.
+fn doubtful_steps(played: &mut Played) {
+    let step = |played: &mut Played, number: u64| {
+        played.steps(number..number + 1, (99 * MS, 400.0), (99 * MS, 400.0), &[5 * MS]);
+    };
+    played.throttled = true;
+    step(played, 20);
+    played.throttled = false;
+    played.clock = Mhz(600);
+    step(played, 21);
+    played.clock = Mhz(900);
+    played.astray = true;
+    step(played, 22);
+    played.astray = false;
+}
+
 #[test]
 fn what_was_throttled_or_at_another_clock_or_astray_is_left_out_and_counted() {
     let (mut played, steps) = ordinary();
     steps(&mut played, 10..20);
-    played.throttled = true;
-    played.steps(20..21, (99 * MS, 400.0), (99 * MS, 400.0), &[5 * MS]);
-    played.throttled = false;
-    played.clock = Mhz(600);
-    played.steps(21..22, (99 * MS, 400.0), (99 * MS, 400.0), &[5 * MS]);
-    played.clock = Mhz(900);
-    played.astray = true;
-    played.steps(22..23, (99 * MS, 400.0), (99 * MS, 400.0), &[5 * MS]);
-    played.astray = false;
+    doubtful_steps(&mut played);
     steps(&mut played, 23..30);
     let recorded = played.finish(30);
     assert_eq!(recorded.mismatched_steps, 1);
@@ -272,15 +280,7 @@ fn doubtful(room: usize) -> Recorded {
     let (mut played, steps) = ordinary();
     played.digest = Digest::new(10..30, SETTLE_NS, Some(room));
     steps(&mut played, 8..20);
-    played.throttled = true;
-    played.steps(20..21, (99 * MS, 400.0), (99 * MS, 400.0), &[5 * MS]);
-    played.throttled = false;
-    played.clock = Mhz(600);
-    played.steps(21..22, (99 * MS, 400.0), (99 * MS, 400.0), &[5 * MS]);
-    played.clock = Mhz(900);
-    played.astray = true;
-    played.steps(22..23, (99 * MS, 400.0), (99 * MS, 400.0), &[5 * MS]);
-    played.astray = false;
+    doubtful_steps(&mut played);
     played.locked = Some((Mhz(900), played.now_ns + SETTLE_NS));
     steps(&mut played, 23..30);
     played.finish(30)

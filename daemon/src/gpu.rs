@@ -60,10 +60,9 @@ impl GpuFacts {
 }
 
 #[cfg(test)]
-use crate::power_limit::Milliwatts;
-
-#[cfg(test)]
 pub(crate) fn example() -> GpuFacts {
+    use crate::power_limit::Milliwatts;
+
     GpuFacts {
         index: 0,
         uuid: "GPU-1".parse().unwrap(),

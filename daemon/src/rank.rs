@@ -3,6 +3,8 @@
 //! Between a read and the driver's set call there is no allocation, no lock shared with
 //! administration and no log line. Everything else waits until the call is made.
 
+mod setting;
+
 use std::io::{ErrorKind, Read};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pfo_planner::Mhz;
 use pfo_protocol::{ClosingReason, Event, Frame, FrameError, Kind, Mark, Unit};
 
-use crate::clocks::{ClockError, Clocks};
+use crate::clocks::Clocks;
 use crate::cursor::{Cursor, Finished, Mismatch, Wish};
 use crate::fit::JobPlan;
 use crate::flood::{self, Flood};
@@ -21,7 +23,7 @@ use crate::lease::{Ending, Session};
 use crate::measure::Measured;
 use crate::monotonic::{computed_ns, now_ns};
 use crate::own_times::OwnTimes;
-use crate::pace::{Pace, Room};
+use crate::pace::Pace;
 use crate::power_limit::Milliwatts;
 use crate::progress::Progress;
 use crate::record::ring::Observed;
@@ -332,106 +334,6 @@ impl Rank {
         if own.map(Arc::as_ptr) != self.times.as_ref().map(Arc::as_ptr) {
             self.times = own.cloned();
         }
-    }
-
-    /// Asks the driver for the newest clock, if it is another one.
-    ///
-    /// Fails only if the GPU is gone. What the driver refuses otherwise is not asked for again
-    /// until the wish changes, and the rank trains on.
-    fn set_clock(&mut self) -> Result<(), ClockError> {
-        let wish = self.cursor.wish();
-        if self.refused == Some(wish) {
-            return Ok(());
-        }
-        let result = match wish {
-            Wish::Default => self.clocks.release_sm(),
-            Wish::Highest => self.lock(self.rules.highest),
-            Wish::At(mhz) => self.lock(mhz),
-        };
-        match result {
-            Ok(()) => {
-                if self.refused.take().is_some() {
-                    self.progress().problem.store(None);
-                }
-                Ok(())
-            }
-            Err(ClockError::Driver(error)) if error.is_gpu_lost() => Err(error.into()),
-            Err(error) => {
-                self.put_up_with(wish, &error);
-                Ok(())
-            }
-        }
-    }
-
-    /// Asks the driver for the newest power limit, if it is another one.
-    ///
-    /// Fails only if the GPU is gone. A plan whose limit is not set is suspended.
-    fn set_power_limit(&mut self) -> Result<(), ClockError> {
-        let wish = self.power_limit;
-        if self.clocks.has_power_limit(wish) || self.refused_limit == Some(wish) {
-            return Ok(());
-        }
-        let result = match wish {
-            Some(limit) => self.clocks.limit_power(limit),
-            None => self.clocks.release_power(),
-        };
-        self.refused_limit = result.is_err().then_some(wish);
-        match result {
-            Err(ClockError::Driver(error)) if error.is_gpu_lost() => Err(error.into()),
-            Err(error) => {
-                self.put_up_with_limit(&error);
-                Ok(())
-            }
-            Ok(()) => Ok(()),
-        }
-    }
-
-    #[cold]
-    fn put_up_with_limit(&self, error: &ClockError) {
-        let holder = &self.session.holder;
-        let why = format!("the power limit of rank {} was not set: {error}", holder.rank);
-        tracing::warn!(job = %holder.job, rank = holder.rank, "{why}");
-        if let Some(plan) = self.plan.as_ref().filter(|_| self.power_limit.is_some()) {
-            plan.suspend(|| why);
-        }
-    }
-
-    /// Locks a clock, or what there is room for while there have been too many changes.
-    fn lock(&mut self, wanted: Mhz) -> Result<(), ClockError> {
-        let locked = self.clocks.locked().map(|(mhz, _)| mhz);
-        if locked == Some(wanted) {
-            return Ok(());
-        }
-        let now_ns = now_ns();
-        let affordable = match self.pace.room(now_ns) {
-            Room::Enough => Some(wanted),
-            Room::OnlyToHighest if locked.is_some() => Some(self.rules.highest),
-            Room::OnlyToHighest | Room::No => locked,
-        };
-        if affordable == Some(wanted) {
-            self.skipped = None;
-        } else if self.skipped.replace(wanted) != Some(wanted) {
-            self.progress().skipped_changes.fetch_add(1, Relaxed);
-        }
-        match affordable {
-            Some(mhz) if affordable != locked => {
-                self.pace.spend(now_ns);
-                self.clock_before = locked;
-                self.clocks.lock_sm(mhz)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    #[cold]
-    fn put_up_with(&mut self, wish: Wish, error: &ClockError) {
-        if self.refused.replace(wish).is_none() {
-            tracing::warn!(
-                job = %self.session.holder.job, rank = self.session.holder.rank,
-                "the clock was not set: {error}"
-            );
-        }
-        self.progress().problem.store(Some(Arc::new(error.to_string())));
     }
 
     fn count_finished(&mut self, finished: Finished) {

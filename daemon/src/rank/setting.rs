@@ -1,0 +1,112 @@
+//! What a rank asks of the driver: the newest clock and power limit that are wished for, each once, and
+//! no clock more often than the rank may.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pfo_planner::Mhz;
+
+use super::Rank;
+use crate::clocks::ClockError;
+use crate::cursor::Wish;
+use crate::monotonic::now_ns;
+use crate::pace::Room;
+
+impl Rank {
+    /// Asks the driver for the newest clock, if it is another one.
+    ///
+    /// Fails only if the GPU is gone. What the driver refuses otherwise is not asked for again
+    /// until the wish changes, and the rank trains on.
+    pub(super) fn set_clock(&mut self) -> Result<(), ClockError> {
+        let wish = self.cursor.wish();
+        if self.refused == Some(wish) {
+            return Ok(());
+        }
+        let result = match wish {
+            Wish::Default => self.clocks.release_sm(),
+            Wish::Highest => self.lock(self.rules.highest),
+            Wish::At(mhz) => self.lock(mhz),
+        };
+        match refusal(result)? {
+            None if self.refused.take().is_some() => self.progress().problem.store(None),
+            None => {}
+            Some(error) => self.put_up_with(wish, &error),
+        }
+        Ok(())
+    }
+
+    /// Asks the driver for the newest power limit, if it is another one.
+    ///
+    /// Fails only if the GPU is gone. A plan whose limit is not set is suspended.
+    pub(super) fn set_power_limit(&mut self) -> Result<(), ClockError> {
+        let wish = self.power_limit;
+        if self.clocks.has_power_limit(wish) || self.refused_limit == Some(wish) {
+            return Ok(());
+        }
+        let result = match wish {
+            Some(limit) => self.clocks.limit_power(limit),
+            None => self.clocks.release_power(),
+        };
+        self.refused_limit = result.is_err().then_some(wish);
+        if let Some(error) = refusal(result)? {
+            self.put_up_with_limit(&error);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn put_up_with_limit(&self, error: &ClockError) {
+        let holder = &self.session.holder;
+        let why = format!("the power limit of rank {} was not set: {error}", holder.rank);
+        tracing::warn!(job = %holder.job, rank = holder.rank, "{why}");
+        if let Some(plan) = self.plan.as_ref().filter(|_| self.power_limit.is_some()) {
+            plan.suspend(|| why);
+        }
+    }
+
+    /// Locks a clock, or what there is room for while there have been too many changes.
+    fn lock(&mut self, wanted: Mhz) -> Result<(), ClockError> {
+        let locked = self.clocks.locked().map(|(mhz, _)| mhz);
+        if locked == Some(wanted) {
+            return Ok(());
+        }
+        let now_ns = now_ns();
+        let affordable = match self.pace.room(now_ns) {
+            Room::Enough => Some(wanted),
+            Room::OnlyToHighest if locked.is_some() => Some(self.rules.highest),
+            Room::OnlyToHighest | Room::No => locked,
+        };
+        if affordable == Some(wanted) {
+            self.skipped = None;
+        } else if self.skipped.replace(wanted) != Some(wanted) {
+            self.progress().skipped_changes.fetch_add(1, Relaxed);
+        }
+        match affordable {
+            Some(mhz) if affordable != locked => {
+                self.pace.spend(now_ns);
+                self.clock_before = locked;
+                self.clocks.lock_sm(mhz)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn put_up_with(&mut self, wish: Wish, error: &ClockError) {
+        if self.refused.replace(wish).is_none() {
+            tracing::warn!(
+                job = %self.session.holder.job, rank = self.session.holder.rank,
+                "the clock was not set: {error}"
+            );
+        }
+        self.progress().problem.store(Some(Arc::new(error.to_string())));
+    }
+}
+
+/// Why the driver has not done something that a rank can do without. Fails if the GPU is gone.
+fn refusal(result: Result<(), ClockError>) -> Result<Option<ClockError>, ClockError> {
+    match result {
+        Err(ClockError::Driver(error)) if error.is_gpu_lost() => Err(error.into()),
+        result => Ok(result.err()),
+    }
+}

@@ -203,11 +203,10 @@ impl Digest {
         }
     }
 
-    /// Says what the rank did from the last event on. Returns the kind of that.
-    fn span_until(&mut self, until_ns: u64, doing: Doing, doubt: Option<Doubt>) -> Option<usize> {
+    /// Says what the rank did from the last event on.
+    fn span_until(&mut self, until_ns: u64, doing: Doing, doubt: Option<Doubt>) {
         let kind = self.kind_of(doing);
         self.push_span(until_ns, kind, doubt, true);
-        kind
     }
 
     fn push_span(

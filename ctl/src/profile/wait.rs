@@ -10,11 +10,9 @@ use super::sweep_bar::SweepBar;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::socket::Sockets;
+use crate::trial::RESTART;
 
 const POLL: Duration = Duration::from_millis(500);
-
-/// How long a daemon may be away: the next one goes on with the sweep.
-const RESTART: Duration = Duration::from_secs(300);
 
 /// Returns the sweep when it is over.
 ///
@@ -38,6 +36,7 @@ pub(super) fn until_over(sockets: &Sockets, mut sweep: SweepStatus) -> Result<Sw
                 let gone = || Error::NoSuchSweep { job: job.to_string() };
                 sweeps.into_iter().find(is_it).ok_or_else(gone)?
             }
+            // The next daemon goes on with it.
             Err(error) if error.exit() == Exit::Unreachable && seen.elapsed() < RESTART => sweep,
             Err(error) => return Err(error),
         };

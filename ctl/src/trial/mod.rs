@@ -14,5 +14,5 @@ pub(crate) use held::Held;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use interval::Interval;
 pub(crate) use stages_here::require_every_stage;
-pub(crate) use trouble::Trouble;
+pub(crate) use trouble::{RESTART, Trouble};
 pub(crate) use window::Window;

@@ -12,7 +12,7 @@ use crate::progress::Progress;
 use crate::text::harmless;
 
 /// How long a daemon may be away, and after that its job: ranks come back one by one.
-const RESTART: Duration = Duration::from_secs(300);
+pub(crate) const RESTART: Duration = Duration::from_secs(300);
 
 /// How long a job may be busy with something else.
 const BUSY: Duration = Duration::from_secs(120);

@@ -5,7 +5,7 @@ use crate::events::Events;
 use crate::pipeline::Pipeline;
 use crate::relaxation::Relaxation;
 use crate::tradeoff::Tradeoffs;
-use crate::units::Watts;
+use pfo_vocabulary::Watts;
 
 /// How many deadlines get a schedule. Plans get better by less than a hundredth of the gap with
 /// twice as many.

@@ -8,7 +8,7 @@ use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::profile::Measurement;
 use crate::replay::account;
-use crate::units::{Stage, Watts};
+use pfo_vocabulary::{Stage, Watts};
 
 impl Frontier {
     /// The frontier of these plans for one pipeline: those, fastest first, that take less
@@ -99,7 +99,7 @@ mod tests {
     use crate::frontier::{Options, Spread};
     use crate::schedule::Schedule;
     use crate::test_profiles::unequal;
-    use crate::units::Mhz;
+    use pfo_vocabulary::Mhz;
 
     const POWER: Watts = Watts(80.0);
 

@@ -4,7 +4,7 @@ use crate::events::Events;
 use crate::pipeline::Pipeline;
 use crate::relaxation::{Piece, Relaxation};
 use crate::tradeoff::Tradeoffs;
-use crate::units::Watts;
+use pfo_vocabulary::Watts;
 
 /// The exact frontier of the relaxed problem, in which an instruction may mix clocks freely.
 #[derive(Clone, Debug)]

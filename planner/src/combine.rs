@@ -11,10 +11,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{PlanError, excerpt};
-use crate::instruction::Instruction;
 use crate::profile::Measurement;
 use crate::repeats::{Line, Repeated, Repeats};
-use crate::units::{Mhz, Stage};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Mhz, Stage};
 
 /// How rows of several ranks become one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

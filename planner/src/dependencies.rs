@@ -15,9 +15,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::instruction::Instruction;
-use crate::unit::{Chunk, Unit};
-use crate::units::{Microbatch, Stage};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Chunk, Unit};
+use pfo_vocabulary::{Microbatch, Stage};
 
 /// The most instructions that all dependencies together may name.
 pub(crate) const MAX_DEPENDENCIES: usize = 1 << 20;

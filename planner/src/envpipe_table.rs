@@ -5,8 +5,8 @@
 //! included, in ms; in brackets on the critical path. Instructions that EnvPipe does not know are
 //! left out.
 
-use crate::instruction::Instruction;
 use crate::timeline::{Span, Timeline};
+use pfo_vocabulary::Instruction;
 
 impl Timeline {
     /// The step as EnvPipe's table; `step` is the number in its first line.
@@ -37,7 +37,7 @@ mod tests {
     use crate::pipeline::Pipeline;
     use crate::schedule::Schedule;
     use crate::test_profiles::unequal;
-    use crate::units::Mhz;
+    use pfo_vocabulary::Mhz;
 
     #[test]
     fn the_table_is_written_as_the_golden_file_has_it() {

@@ -4,17 +4,16 @@
 
 use crate::dependencies::StageUnit;
 use crate::frontier::Frontier;
-use crate::instruction::Instruction;
 use crate::schedule::Schedule;
-use crate::units::{Mhz, Stage};
+use pfo_vocabulary::{Instruction, Mhz, Stage, UnknownInstruction};
 
 /// Why a profile, a plan, a frontier file or a deadline was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
     /// An instruction name that does not exist.
-    #[error("unknown instruction \"{0}\" (known: {names})", names = Instruction::ALL.map(Instruction::name).join(", "))]
-    UnknownInstruction(String),
+    #[error(transparent)]
+    UnknownInstruction(#[from] UnknownInstruction),
 
     /// A schedule name that does not exist.
     #[error("unknown schedule \"{0}\" (known: {names})", names = Schedule::ALL.map(Schedule::name).join(", "))]

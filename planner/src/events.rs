@@ -141,9 +141,9 @@ fn contract(events: usize, spans: &mut [(u32, u32)], precedences: &mut Vec<(u32,
 mod tests {
     use super::*;
     use crate::delays::Delays;
-    use crate::instruction::Instruction;
     use crate::schedule::{StageOrder, one_forward_one_backward};
-    use crate::units::Stage;
+    use pfo_vocabulary::Instruction;
+    use pfo_vocabulary::Stage;
 
     fn network(num_stages: u16, num_microbatches: u32) -> Network {
         let orders: Vec<StageOrder> = (0..num_stages)

@@ -9,12 +9,12 @@
 //! it keeps that clock, because nobody knows what it takes at another.
 
 use crate::error::PlanError;
-use crate::instruction::Instruction;
 use crate::plan::PlannedInstruction;
 use crate::profile::Profile;
 use crate::schedule::StageOrder;
-use crate::unit::Unit;
-use crate::units::{Mhz, Stage};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::Unit;
+use pfo_vocabulary::{Mhz, Stage};
 
 /// Puts fixed instructions into a stage's order where training frameworks run them, as far as the
 /// profile has them on that stage: a load ahead of its microbatch's forward on the first chunk,
@@ -79,7 +79,7 @@ mod tests {
     use crate::schedule::Schedule;
     use crate::settings::Settings;
     use crate::test_profiles::unequal;
-    use crate::units::Watts;
+    use pfo_vocabulary::Watts;
 
     /// Loads on the first stage, of two clocks, and an optimizer step on both.
     fn with_fixed() -> Profile {

@@ -22,7 +22,7 @@ use crate::realise::Realiser;
 use crate::regimes::regimes;
 use crate::replay::account;
 use crate::tradeoff::Tradeoffs;
-use crate::units::Watts;
+use pfo_vocabulary::Watts;
 
 /// How many plans to make, and for which deadlines.
 #[derive(Clone, Copy, Debug)]
@@ -318,11 +318,11 @@ fn keep(pipeline: &Pipeline, p2p_power: Watts, choices: &Choices, plan: &Realise
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::instruction::Instruction;
     use crate::profile::Profile;
     use crate::schedule::Schedule;
     use crate::test_profiles::unequal;
-    use crate::units::{Mhz, Stage};
+    use pfo_vocabulary::Instruction;
+    use pfo_vocabulary::{Mhz, Stage};
 
     fn pipeline(profile: &Profile) -> Pipeline {
         Pipeline::new(profile, Schedule::OneForwardOneBackward, 6).unwrap()

@@ -9,7 +9,7 @@
 
 use crate::network::Network;
 use crate::profile::{Measurement, Profile};
-use crate::units::Mhz;
+use pfo_vocabulary::Mhz;
 
 /// Who asks for clocks before and after whom.
 #[derive(Clone, Debug)]

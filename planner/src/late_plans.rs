@@ -19,7 +19,7 @@ use crate::pareto::falling;
 use crate::pipeline::Pipeline;
 use crate::realise::levels_w;
 use crate::tradeoff::Tradeoffs;
-use crate::units::Watts;
+use pfo_vocabulary::Watts;
 
 /// Moves through the whole step; the first few find nearly everything.
 const ROUNDS: usize = 6;

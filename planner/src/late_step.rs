@@ -12,7 +12,7 @@ use crate::late_clocks::{LateClocks, nearest};
 use crate::network::Network;
 use crate::pipeline::Pipeline;
 use crate::tradeoff::Tradeoffs;
-use crate::units::{Mhz, Watts};
+use pfo_vocabulary::{Mhz, Watts};
 
 /// Times closer than this are equal, in seconds.
 const TOLERANCE_S: f64 = 1e-12;

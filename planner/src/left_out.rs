@@ -9,11 +9,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::instruction::Instruction;
 use crate::median::{MEDIAN_TO_SD, median};
 use crate::profile::Measurement;
 use crate::repeats::Line;
-use crate::units::{Mhz, Stage};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Mhz, Stage};
 
 /// Standard deviations; beyond, not one in a million normal measurements lies.
 const FAR: f64 = 5.0;

@@ -5,12 +5,12 @@
 //! that tell what the planner claims; they are skipped. Small numbers in file names are slow plans.
 
 use crate::error::{PlanError, excerpt};
-use crate::instruction::Instruction;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::python_literal::{Literal, Value, parse};
 use crate::schedule::Schedule;
-use crate::units::{Mhz, Stage};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Mhz, Stage};
 
 /// Which generation of such files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,12 +9,12 @@ use petgraph::graph::NodeIndex;
 use crate::delays::Delays;
 use crate::dependencies::{Dependency, StageUnit};
 use crate::error::PlanError;
-use crate::instruction::Instruction;
 use crate::precedence::{deadlock, precedence};
 use crate::profile::Measurement;
 use crate::schedule::StageOrder;
-use crate::unit::{Chunk, Unit};
-use crate::units::{Mhz, Microbatch, Stage};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Chunk, Unit};
+use pfo_vocabulary::{Mhz, Microbatch, Stage};
 
 /// What an operation is in a step. Only instructions are run by a stage and have a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

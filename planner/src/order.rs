@@ -2,10 +2,10 @@
 //! comes from.
 
 use crate::dependencies::{Dependency, StageUnit};
-use crate::instruction::Instruction;
 use crate::schedule::StageOrder;
-use crate::unit::{Chunk, Unit};
-use crate::units::Stage;
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::Stage;
+use pfo_vocabulary::{Chunk, Unit};
 
 /// What each stage runs, and what waits for what.
 #[derive(Clone, Debug, PartialEq, Eq)]

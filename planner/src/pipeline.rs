@@ -10,7 +10,7 @@ use crate::plan::{Plan, PlannedInstruction, StagePlan};
 use crate::profile::Profile;
 use crate::schedule::Schedule;
 use crate::settings::Settings;
-use crate::units::{Mhz, Stage};
+use pfo_vocabulary::{Mhz, Stage};
 
 const TOO_MANY: &str = "less: a step may have a million instructions";
 
@@ -173,10 +173,10 @@ fn bad_count(num_microbatches: u32, expected: &'static str) -> PlanError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::instruction::Instruction;
     use crate::profile::Measurement;
     use crate::schedule::one_forward_one_backward;
     use crate::test_profiles::unequal;
+    use pfo_vocabulary::Instruction;
 
     fn refused(profile: &Profile, microbatches: u32) -> String {
         let schedule = Schedule::OneForwardOneBackward;

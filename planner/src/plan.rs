@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use crate::delays::Delays;
 use crate::dependencies::{BadDependency, Dependency, StageUnit, check_dependencies};
 use crate::error::{PlanError, excerpt};
-use crate::instruction::Instruction;
 use crate::order::{Misordered, check_order};
 use crate::schedule::Schedule;
-use crate::unit::{Chunk, Unit};
-use crate::units::{Mhz, Microbatch, Stage, Watts};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Chunk, Unit};
+use pfo_vocabulary::{Mhz, Microbatch, Stage, Watts};
 
 /// One frequency for every instruction of a step, per stage.
 #[derive(Clone, Debug, PartialEq)]

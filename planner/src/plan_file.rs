@@ -10,7 +10,7 @@ use crate::dependencies::Dependency;
 use crate::error::{PlanError, excerpt};
 use crate::plan::{Plan, Prediction, StagePlan};
 use crate::schedule::Schedule;
-use crate::units::Watts;
+use pfo_vocabulary::Watts;
 
 const FORMAT: &str = "pfo-plan/1";
 
@@ -151,10 +151,10 @@ fn json<T: Serialize + ?Sized>(value: &T) -> Result<String, PlanError> {
 mod tests {
     use super::*;
     use crate::dependencies::StageUnit;
-    use crate::instruction::Instruction;
     use crate::plan::PlannedInstruction;
-    use crate::unit::{Chunk, Unit};
-    use crate::units::{Mhz, Microbatch, Stage};
+    use pfo_vocabulary::Instruction;
+    use pfo_vocabulary::{Chunk, Unit};
+    use pfo_vocabulary::{Mhz, Microbatch, Stage};
 
     const GOLDEN: &str = include_str!("../tests/golden/plan.json");
 

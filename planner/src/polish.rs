@@ -105,7 +105,7 @@ impl<'a> Search<'a> {
         LateStep::new(network, self.choices, &self.late, &self.rates)
     }
 
-    fn clock(&self, plan: &Realised, operation: usize) -> crate::units::Mhz {
+    fn clock(&self, plan: &Realised, operation: usize) -> pfo_vocabulary::Mhz {
         self.choices.get(plan.assignment[operation]).frequency
     }
 
@@ -215,7 +215,7 @@ mod tests {
     use crate::schedule::Schedule;
     use crate::settings::Settings;
     use crate::test_profiles::power_law;
-    use crate::units::Watts;
+    use pfo_vocabulary::Watts;
 
     fn frontier(switch_latency_s: f64) -> Frontier {
         let clocks = (800..=1400).step_by(50);

@@ -13,11 +13,13 @@ use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::dependencies::{Dependency, StageUnit};
 use crate::error::PlanError;
-use crate::instruction::{Instruction, Product};
+use pfo_vocabulary::Instruction;
+
+use crate::flow::{Flow, Product};
 use crate::network::{Operation, Role};
 use crate::schedule::StageOrder;
-use crate::unit::Chunk;
-use crate::units::Stage;
+use pfo_vocabulary::Chunk;
+use pfo_vocabulary::Stage;
 
 pub(crate) type Precedence = DiGraph<Operation, ()>;
 
@@ -179,7 +181,7 @@ mod tests {
 
     use super::*;
     use crate::schedule::one_forward_one_backward;
-    use crate::unit::Unit;
+    use pfo_vocabulary::Unit;
 
     fn one_f_one_b(num_stages: u16, num_microbatches: u32) -> Vec<StageOrder> {
         let order = |s| one_forward_one_backward::order(Stage(s), num_stages, num_microbatches);

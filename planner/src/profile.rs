@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 
 use crate::error::PlanError;
-use crate::instruction::Instruction;
 use crate::left_out::LeftOut;
 use crate::repeats::Repeats;
 use crate::table::Table;
-use crate::units::{Mhz, Stage};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Mhz, Stage};
 
 /// Time and energy of one instruction at one clock.
 #[derive(Clone, Copy, Debug, PartialEq)]

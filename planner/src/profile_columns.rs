@@ -4,11 +4,11 @@ use csv::StringRecord;
 
 use crate::combine::Combine;
 use crate::error::{PlanError, excerpt};
-use crate::instruction::Instruction;
 use crate::plan::Plan;
 use crate::profile::Measurement;
 use crate::repeats::Repeats;
-use crate::units::{Mhz, Stage};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Mhz, Stage};
 
 /// The columns that are needed.
 pub(crate) const COLUMNS: [&str; 5] = ["stage", "instruction", "frequency", "time", "energy"];

@@ -21,12 +21,12 @@ use std::io::Read;
 
 use crate::combine::{Combine, Lines, Measurer, combined};
 use crate::error::PlanError;
-use crate::instruction::Instruction;
 use crate::left_out::leave_out;
 use crate::profile::{Measurement, Profile};
 use crate::profile_columns::{COLUMNS, Columns, REPEATS};
 use crate::repeats::{Line, Repeats};
-use crate::units::{Mhz, Stage};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Mhz, Stage};
 
 impl Profile {
     /// Reads a profile from CSV, with columns and rows in any order.

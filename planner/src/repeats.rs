@@ -116,7 +116,7 @@ impl Sample {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Mhz;
+    use pfo_vocabulary::Mhz;
 
     fn line(count: u32, time_s: f64, time_sd_s: Option<f64>) -> Line {
         let measured = Measurement { frequency: Mhz(1410), time_s, energy_j: 100.0 * time_s };

@@ -10,7 +10,7 @@ use crate::network::Network;
 use crate::plan::{Plan, PlannedInstruction, Prediction};
 use crate::profile::{Measurement, Profile};
 use crate::schedule::StageOrder;
-use crate::units::Watts;
+use pfo_vocabulary::Watts;
 
 /// The outcome of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -116,11 +116,11 @@ pub(crate) fn account(network: &Network, measured: &[Measurement], p2p_power: Wa
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::instruction::Instruction;
     use crate::pipeline::Pipeline;
     use crate::schedule::Schedule;
     use crate::test_profiles::unequal;
-    use crate::units::Mhz;
+    use pfo_vocabulary::Instruction;
+    use pfo_vocabulary::Mhz;
 
     fn fastest_plan() -> Plan {
         let schedule = Schedule::OneForwardOneBackward;

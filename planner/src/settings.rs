@@ -1,7 +1,7 @@
 //! What a pipeline is like beside its profile, its schedule and its number of microbatches.
 
 use crate::delays::Delays;
-use crate::instruction::Instruction;
+use pfo_vocabulary::Instruction;
 
 /// Settings of a [`crate::Pipeline`].
 #[derive(Clone, Debug, PartialEq)]

@@ -94,7 +94,7 @@ mod tests {
     use crate::schedule::Schedule;
     use crate::test_profiles::unequal;
     use crate::tradeoff::Tradeoffs;
-    use crate::units::Watts;
+    use pfo_vocabulary::Watts;
 
     /// What a stage's share of a regime takes: seconds and effective joules.
     fn of_stage(operations: &[u32], regime: &[u32], choices: &Choices) -> (f64, f64) {

@@ -82,7 +82,7 @@ mod tests {
     use crate::pipeline::Pipeline;
     use crate::schedule::Schedule;
     use crate::test_profiles::unequal;
-    use crate::units::Watts;
+    use pfo_vocabulary::Watts;
 
     fn frontier() -> Frontier {
         let schedule = Schedule::OneForwardOneBackward;

@@ -1,10 +1,10 @@
 //! What was measured of one stage and instruction.
 
-use crate::instruction::Instruction;
 use crate::profile::{Measurement, Profile};
 use crate::quantity::Quantity;
 use crate::repeats::Repeats;
-use crate::units::Stage;
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::Stage;
 
 /// The rows of one stage and instruction, by rising clock.
 #[derive(Clone, Copy)]

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
-use crate::instruction::Instruction;
 use crate::profile::{Measurement, Profile};
-use crate::units::{Mhz, Stage};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Mhz, Stage};
 
 /// Two stages, in no order.
 pub(crate) const GOOD_CSV: &str = "stage,instruction,frequency,time,energy\n\

@@ -4,13 +4,13 @@
 //! look at waits.
 
 use crate::error::PlanError;
-use crate::instruction::Instruction;
 use crate::network::Network;
 use crate::plan::Plan;
 use crate::profile::{Measurement, Profile};
 use crate::replay::measure;
-use crate::unit::Chunk;
-use crate::units::{Mhz, Microbatch};
+use pfo_vocabulary::Chunk;
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Mhz, Microbatch};
 
 /// A replayed step; stage `s` is at index `s`.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,7 +154,7 @@ mod tests {
     use crate::replay::replay;
     use crate::schedule::Schedule;
     use crate::test_profiles::{any_profile, unequal};
-    use crate::units::Watts;
+    use pfo_vocabulary::Watts;
 
     fn timeline(profile: &Profile, microbatches: u32) -> (Plan, Timeline) {
         let schedule = Schedule::OneForwardOneBackward;

@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::convert::Infallible;
 
-use crate::instruction::Instruction;
 use crate::network::Role;
 use crate::pareto::{Cost, falling, lower_hull};
 use crate::pipeline::Pipeline;
 use crate::profile::{Measurement, Profile};
-use crate::units::{Mhz, Stage, Watts};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Mhz, Stage, Watts};
 
 /// A clock worth choosing.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,28 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{self, CodecError};
 use crate::frame::{FrameError, HEADER_BYTES, Header, Kind};
-use crate::instruction::Instruction;
-
-/// One unit of work within a step: what it is, of which microbatch, on which model chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Unit {
-    /// The kind of work.
-    pub instruction: Instruction,
-    /// The model chunk of the stage, 0 without interleaving.
-    pub chunk: u16,
-    /// The microbatch, counted from 0 in each step.
-    pub microbatch: u32,
-}
-
-impl std::fmt::Display for Unit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} of microbatch {}", self.instruction, self.microbatch)?;
-        if self.chunk > 0 {
-            write!(f, " of chunk {}", self.chunk)?;
-        }
-        Ok(())
-    }
-}
+use pfo_vocabulary::Unit;
 
 /// What begins or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

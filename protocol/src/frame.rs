@@ -25,18 +25,26 @@ pub enum Kind {
     Event = 2,
     /// No payload: the rank ends its session in order.
     Goodbye = 3,
+    /// [`AgentRequest`](crate::AgentRequest), answered by one `AgentResponse`. Only the agent takes it.
+    AgentRequest = 5,
     /// [`Request`](crate::Request), answered by one `Response`.
-    Request = 4,
+    Request = 6,
     /// [`Welcome`](crate::Welcome), the session holds its lease.
     Welcome = 129,
     /// [`Refusal`](crate::Refusal), there is no session; the connection ends.
     Refusal = 130,
     /// [`Closing`](crate::Closing), the daemon ends a session.
     Closing = 131,
-    /// [`Response`](crate::Response) to a request.
-    Response = 132,
     /// [`Unsupported`](crate::Unsupported), of every version of this protocol.
     Unsupported = 133,
+    /// [`AgentResponse`](crate::AgentResponse) to a request.
+    AgentResponse = 134,
+    /// [`TapBatch`](crate::TapBatch), to a connection that asked for a tap.
+    Tap = 135,
+    /// [`Notice`](crate::Notice), to a connection that asked for notices.
+    Notice = 136,
+    /// [`Response`](crate::Response) to a request.
+    Response = 137,
 }
 
 impl Kind {
@@ -46,12 +54,16 @@ impl Kind {
             Self::Hello,
             Self::Event,
             Self::Goodbye,
+            Self::AgentRequest,
             Self::Request,
             Self::Welcome,
             Self::Refusal,
             Self::Closing,
-            Self::Response,
             Self::Unsupported,
+            Self::AgentResponse,
+            Self::Tap,
+            Self::Notice,
+            Self::Response,
         ]
         .into_iter()
         .find(|kind| *kind as u16 == number)
@@ -64,8 +76,11 @@ impl Kind {
             Self::Event => 40,
             Self::Goodbye => 0,
             Self::Hello | Self::Welcome | Self::Refusal | Self::Closing => 4096,
-            Self::Request | Self::Response => LARGEST_PAYLOAD,
-            Self::Unsupported => 4,
+            Self::Request | Self::Response | Self::AgentRequest | Self::AgentResponse => {
+                LARGEST_PAYLOAD
+            }
+            Self::Tap => 256 * 1024,
+            Self::Unsupported | Self::Notice => 4,
         }
     }
 }
@@ -81,6 +96,9 @@ pub enum FrameError {
              install the same release of pfod, pfoctl and libpfo"
     )]
     Version(u16),
+    /// A request or an answer of release 0.1.
+    #[error("frames of kind {0} are of release 0.1; install the same release of pfod and pfoctl")]
+    Retired(u16),
     /// No frame of this version has that kind.
     #[error("no frame has kind {0}")]
     Kind(u16),
@@ -146,7 +164,10 @@ impl Header {
         if version != VERSION && number != Kind::Unsupported as u16 {
             return Err(FrameError::Version(version));
         }
-        let kind = Kind::from_wire(number).ok_or(FrameError::Kind(number))?;
+        let kind = match number {
+            4 | 132 => return Err(FrameError::Retired(number)),
+            number => Kind::from_wire(number).ok_or(FrameError::Kind(number))?,
+        };
         if length > kind.max_payload() {
             return Err(FrameError::Oversized { kind, length });
         }
@@ -185,7 +206,7 @@ impl<'a> Frame<'a> {
             return Ok(None);
         };
         let Header { kind, length } = Header::parse(*header)?;
-        let payload = bytes.get(HEADER_BYTES..HEADER_BYTES + length);
+        let payload = bytes.get(HEADER_BYTES..HEADER_BYTES.saturating_add(length));
         Ok(payload.map(|payload| Self { kind, payload }))
     }
 

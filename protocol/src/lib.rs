@@ -1,49 +1,65 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod agent;
+mod clock_table;
 mod codec;
 mod event;
 mod frame;
-mod instruction;
+mod job;
 mod message;
-mod name;
-mod p2p;
 mod request;
-mod sample;
 mod session;
 mod status;
-mod sweep;
+mod tap;
 mod trial;
 
-pub use codec::CodecError;
-pub use event::{EVENT_FRAME_BYTES, Event, Mark, Unit};
-pub use frame::{Frame, FrameError, HEADER_BYTES, Header, Kind, LARGEST_PAYLOAD, VERSION};
-pub use instruction::Instruction;
-pub use message::{ClientMessage, DaemonMessage};
-pub use name::{GpuName, GpuUuid, JobName, NameError, PciBusId};
-pub use p2p::{P2pPower, P2pSource, P2pTarget};
-pub use request::{
-    GpuListing, JobSelector, LeaseStatus, LeaseTarget, LeaseTerms, PolicyVerdict, Reloaded,
-    Request, ResetOutcome, Response, RevocationStatus, SwapTarget, Swapped, User,
+pub use agent::p2p::{P2pPower, P2pSource, P2pTarget};
+pub use agent::recorded::{LeftOut, RecordedRank, RecordedTrial, TrialRow, WaitPower};
+pub use agent::request::{AgentRequest, AgentResponse};
+pub use agent::sample::{Doubt, InstructionSample, SamplePage};
+pub use agent::status::{
+    AgentStatus, DriftStatus, DriftedInstruction, DriftedRank, FrontierStatus, SlowRank, WatchedJob,
 };
-pub use sample::{Doubt, InstructionSample, SamplePage};
+pub use agent::sweep::{
+    ProfileKey, ProfileSelector, StoredProfile, SweepControl, SweepEnd, SweepOrder, SweepSettings,
+    SweepState, SweepStatus,
+};
+pub use clock_table::{ClockTable, ClockTableError, PlannedUnit, Predicted};
+pub use codec::CodecError;
+pub use event::{EVENT_FRAME_BYTES, Event, Mark};
+pub use frame::{Frame, FrameError, HEADER_BYTES, Header, Kind, LARGEST_PAYLOAD, VERSION};
+pub use job::{JobSelector, JobView, RankView, RankWindow, SwapTarget, Swapped};
+pub use message::{ClientMessage, DaemonMessage};
+pub use pfo_vocabulary::{
+    Chunk, DpRank, Gid, GpuName, GpuUuid, Instruction, JobName, Mhz, Microbatch, Milliwatts,
+    NameError, PciBusId, Pid, Rank, SessionId, Stage, TpRank, Uid, Unit,
+};
+pub use request::{
+    GpuListing, LeaseStatus, LeaseTarget, LeaseTerms, PolicyVerdict, Reloaded, Request,
+    ResetOutcome, Response, RevocationStatus, User,
+};
 pub use session::{
     Closing, ClosingReason, Hello, RankPosition, Refusal, RefusalCode, Unsupported, Welcome,
 };
 pub use status::{
-    ConfigStatus, DaemonStatus, DriftStatus, DriftedInstruction, DriftedRank, FrontierStatus,
-    GpuStatus, Holder, JobStatus, MeasuredBy, PlanStatus, RankStatus, Status, Window,
+    ConfigStatus, DaemonStatus, GpuStatus, Holder, JobStatus, MeasuredBy, PlanStatus, RankStatus,
+    Status, Window,
 };
-pub use sweep::{
-    ProfileKey, ProfileSelector, StoredProfile, SweepControl, SweepEnd, SweepOrder, SweepSettings,
-    SweepState, SweepStatus,
-};
-pub use trial::{
-    LeftOut, TrialLength, TrialRank, TrialResult, TrialRow, TrialRun, TrialStep, WaitPower,
-};
+pub use tap::{CounterReading, Notice, TapBatch, TapRecord, TappedRank};
+pub use trial::{TrialLength, TrialRank, TrialResult, TrialRun, TrialStep};
 
-/// Where trainers reach the daemon.
+/// Where trainers reach `pfod`.
 pub const TRAINER_SOCKET: &str = "/run/pfo/pfod.sock";
 
-/// Where administrators reach the daemon.
+/// Where administrators reach `pfod`.
 pub const ADMIN_SOCKET: &str = "/run/pfo/admin.sock";
+
+/// Where the agent reaches `pfod`.
+pub const AGENT_SOCKET: &str = "/run/pfo/agent.sock";
+
+/// Where users reach the agent.
+pub const PFO_AGENT_SOCKET: &str = "/run/pfo/pfo-agent.sock";
+
+/// Where administrators reach the agent.
+pub const PFO_AGENT_ADMIN_SOCKET: &str = "/run/pfo/pfo-agent-admin.sock";

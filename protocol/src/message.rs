@@ -4,11 +4,13 @@ use std::io::{Read, Write};
 
 use serde::Serialize;
 
+use crate::agent::request::{AgentRequest, AgentResponse};
 use crate::codec;
 use crate::event::Event;
 use crate::frame::{FrameError, HEADER_BYTES, Header, Kind};
 use crate::request::{Request, Response};
 use crate::session::{Closing, Hello, Refusal, Unsupported, Welcome};
+use crate::tap::{Notice, TapBatch};
 
 /// What a client sends.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,11 +21,13 @@ pub enum ClientMessage {
     Event(Event),
     /// Ends the session.
     Goodbye,
-    /// Asks for a response.
+    /// Asks `pfod` for a response.
     Request(Request),
+    /// Asks the agent for a response.
+    AgentRequest(AgentRequest),
 }
 
-/// What the daemon sends.
+/// What `pfod` and the agent send.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DaemonMessage {
     /// The session is open.
@@ -32,8 +36,14 @@ pub enum DaemonMessage {
     Refusal(Refusal),
     /// The session ends.
     Closing(Closing),
-    /// The answer to a request.
+    /// The answer of `pfod` to a request.
     Response(Response),
+    /// The answer of the agent to a request.
+    AgentResponse(AgentResponse),
+    /// Records of a tap.
+    Tap(TapBatch),
+    /// Something changed.
+    Notice(Notice),
     /// The client's version is not spoken here.
     Unsupported(Unsupported),
 }
@@ -64,6 +74,7 @@ impl ClientMessage {
             Kind::Event => Event::from_payload(bytes).map(Self::Event),
             Kind::Goodbye => Ok(Self::Goodbye),
             Kind::Request => payload(kind, bytes).map(Self::Request),
+            Kind::AgentRequest => payload(kind, bytes).map(Self::AgentRequest),
             other => Err(FrameError::Unexpected(other)),
         }
     }
@@ -78,6 +89,7 @@ impl ClientMessage {
             Self::Event(event) => frame(Kind::Event, event),
             Self::Goodbye => frame(Kind::Goodbye, &()),
             Self::Request(request) => frame(Kind::Request, request),
+            Self::AgentRequest(request) => frame(Kind::AgentRequest, request),
         }
     }
 
@@ -101,6 +113,9 @@ impl DaemonMessage {
             Kind::Refusal => payload(kind, bytes).map(Self::Refusal),
             Kind::Closing => payload(kind, bytes).map(Self::Closing),
             Kind::Response => payload(kind, bytes).map(Self::Response),
+            Kind::AgentResponse => payload(kind, bytes).map(Self::AgentResponse),
+            Kind::Tap => payload(kind, bytes).map(Self::Tap),
+            Kind::Notice => payload(kind, bytes).map(Self::Notice),
             Kind::Unsupported => payload(kind, bytes).map(Self::Unsupported),
             other => Err(FrameError::Unexpected(other)),
         }
@@ -116,6 +131,9 @@ impl DaemonMessage {
             Self::Refusal(refusal) => frame(Kind::Refusal, refusal),
             Self::Closing(closing) => frame(Kind::Closing, closing),
             Self::Response(response) => frame(Kind::Response, response),
+            Self::AgentResponse(response) => frame(Kind::AgentResponse, response),
+            Self::Tap(batch) => frame(Kind::Tap, batch),
+            Self::Notice(notice) => frame(Kind::Notice, notice),
             Self::Unsupported(unsupported) => frame(Kind::Unsupported, unsupported),
         }
     }
@@ -139,14 +157,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::event::Unit;
     use crate::frame::Frame;
-    use crate::instruction::Instruction;
     use crate::request::{JobSelector, LeaseTarget, SwapTarget, User};
     use crate::sample::{Doubt, InstructionSample, SamplePage};
     use crate::session::{RankPosition, RefusalCode};
     use crate::sweep::{ProfileKey, StoredProfile, SweepControl, SweepOrder, SweepSettings};
     use crate::trial::{TrialLength, TrialRun};
+    use pfo_vocabulary::Instruction;
+    use pfo_vocabulary::Unit;
 
     fn hello() -> Hello {
         Hello {

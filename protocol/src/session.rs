@@ -2,19 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::name::{GpuName, GpuUuid, JobName};
+use pfo_vocabulary::{DpRank, GpuName, GpuUuid, JobName, Rank, SessionId, Stage, TpRank};
 
 /// Where a rank stands in its job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankPosition {
     /// The global rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// The pipeline stage that the rank runs.
-    pub pp_rank: u32,
+    pub pp_rank: Stage,
     /// The data-parallel rank.
-    pub dp_rank: u32,
+    pub dp_rank: DpRank,
     /// The tensor-parallel rank.
-    pub tp_rank: u32,
+    pub tp_rank: TpRank,
     /// The number of pipeline stages.
     pub pp_degree: u32,
     /// The number of data-parallel replicas.
@@ -46,7 +46,7 @@ pub struct Welcome {
     /// The daemon and its version.
     pub daemon: String,
     /// The session's number, unique in the life of the daemon.
-    pub session: u64,
+    pub session: SessionId,
     /// The leased GPU.
     pub gpu_uuid: GpuUuid,
     /// Its model.

@@ -3,8 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::instruction::Instruction;
-use crate::name::{GpuUuid, JobName, PciBusId};
+use pfo_vocabulary::{GpuUuid, JobName, Mhz, PciBusId, Pid, Rank, SessionId, Stage, Uid};
 
 /// Everything that `pfoctl status` shows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,7 +22,7 @@ pub struct DaemonStatus {
     /// Its version.
     pub version: String,
     /// Its process.
-    pub pid: u32,
+    pub pid: Pid,
     /// Seconds since it started.
     pub uptime_s: f64,
     /// The driver's version, if it could be loaded.
@@ -65,11 +64,11 @@ pub struct GpuStatus {
     /// Whether MIG splits it.
     pub mig: bool,
     /// The SM clock that pfo locked, in MHz; none if pfo holds no lock.
-    pub requested_mhz: Option<u32>,
+    pub requested_mhz: Option<Mhz>,
     /// The SM clock that the driver reports, in MHz.
-    pub observed_mhz: Option<u32>,
+    pub observed_mhz: Option<Mhz>,
     /// The memory clock that pfo locked, in MHz.
-    pub memory_locked_mhz: Option<u32>,
+    pub memory_locked_mhz: Option<Mhz>,
     /// The power that the driver reports, in watts.
     pub power_w: Option<f64>,
     /// The power limit that pfo set, in watts; none if pfo set none.
@@ -86,13 +85,13 @@ pub struct Holder {
     /// The job.
     pub job: JobName,
     /// The rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// The user, as the kernel gave it.
-    pub uid: u32,
+    pub uid: Uid,
     /// The process, as the kernel gave it.
-    pub pid: u32,
+    pub pid: Pid,
     /// The session.
-    pub session: u64,
+    pub session: SessionId,
 }
 
 /// One job, as far as its ranks are on this node.
@@ -101,17 +100,13 @@ pub struct JobStatus {
     /// The name.
     pub job: JobName,
     /// Whose it is.
-    pub uid: u32,
+    pub uid: Uid,
     /// The number of pipeline stages.
     pub pp_degree: u32,
     /// The plan that the job runs; none at default clocks.
     pub plan: Option<PlanStatus>,
     /// The plan that is loaded and waits for a swap.
     pub loaded: Option<PlanStatus>,
-    /// The frontier that is loaded for stragglers.
-    pub frontier: Option<FrontierStatus>,
-    /// How far what is measured is from what the plan predicts, if it is too far.
-    pub drift: Option<DriftStatus>,
     /// Who holds the job for measuring: until that is over, nobody else changes what it runs.
     pub measured_by: Option<MeasuredBy>,
     /// The step at which a swap that is under way takes place.
@@ -130,9 +125,9 @@ pub struct JobStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeasuredBy {
     /// The user.
-    pub uid: u32,
+    pub uid: Uid,
     /// The process; none for a sweep, which goes on without one.
-    pub pid: Option<u32>,
+    pub pid: Option<Pid>,
 }
 
 /// A plan as status shows it.
@@ -151,59 +146,6 @@ pub struct PlanStatus {
     /// The power limit of each stage, in watts, of a plan that has these in the place of clocks.
     #[serde(default)]
     pub power_limits_w: Vec<u32>,
-}
-
-/// A frontier as status shows it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct FrontierStatus {
-    /// Where it came from, as the client called it.
-    pub label: String,
-    /// How many plans it has from the fastest to the one of least energy. Those that are only for
-    /// stragglers do not count.
-    pub plans: u32,
-    /// The step time that its fastest plan predicts, in seconds.
-    pub fastest_s: f64,
-    /// The step time that its plan of least energy predicts, in seconds.
-    pub slowest_s: f64,
-    /// How many times the fastest iteration the straggler's takes that the job runs a plan for.
-    pub straggler: Option<f64>,
-    /// Whether the daemon answers ranks that it finds slow.
-    pub auto: bool,
-}
-
-/// How far what a job measures is from what its plan predicts. Shares are of what was predicted.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DriftStatus {
-    /// By which share steps take longer, negative if they take less.
-    pub time: f64,
-    /// By which share they take more energy, negative if they take less; none if not every stage is on this
-    /// node.
-    pub energy: Option<f64>,
-    /// The instructions whose own time is too far from the profile, as far as that is known.
-    pub instructions: Vec<DriftedInstruction>,
-    /// The ranks whose steps take an energy that is too far from what they took first with this plan. Which of
-    /// their instructions do is only known where they are recorded.
-    pub ranks: Vec<DriftedRank>,
-}
-
-/// A rank whose steps take another energy than they did.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DriftedRank {
-    /// The rank.
-    pub rank: u32,
-    /// By which share they take more, negative if they take less.
-    pub energy: f64,
-}
-
-/// An instruction that takes another time than was profiled.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DriftedInstruction {
-    /// The stage.
-    pub stage: u32,
-    /// The kind.
-    pub instruction: Instruction,
-    /// By which share it takes longer, negative if it takes less.
-    pub time: f64,
 }
 
 /// The measured part of a job's life under one plan (or none). The step in which a plan is taken up is
@@ -227,13 +169,13 @@ pub struct Window {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankStatus {
     /// The global rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// Its stage.
-    pub stage: u32,
+    pub stage: Stage,
     /// Its process.
-    pub pid: u32,
+    pub pid: Pid,
     /// Its session.
-    pub session: u64,
+    pub session: SessionId,
     /// Its GPU.
     pub gpu_uuid: GpuUuid,
     /// The step that it began last.
@@ -255,8 +197,6 @@ pub struct RankStatus {
     /// Seconds of these that ran at another clock than planned, as far as the daemon can tell: until
     /// the driver's set call returned and the configured settling time was over.
     pub off_plan_s: f64,
-    /// By which share its instructions take longer than was profiled, if they do for several steps.
-    pub slow: Option<f64>,
     /// Clock changes asked of the driver.
     pub clock_changes: u64,
     /// Clock changes not asked of the driver, because there had been too many in a second. The GPU was

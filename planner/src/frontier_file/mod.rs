@@ -35,11 +35,11 @@ use flate2::write::GzEncoder;
 use crate::delays::Delays;
 use crate::error::{PlanError, excerpt};
 use crate::frontier::{Frontier, Kept, Point};
-use crate::instruction::Instruction;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::profile::{Measurement, Profile};
-use crate::units::{Mhz, Stage, Watts};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Mhz, Stage, Watts};
 use source::{Source, damaged};
 
 const MAGIC: &[u8; 12] = b"pfo-frontier";

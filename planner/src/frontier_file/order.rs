@@ -6,12 +6,12 @@ use std::io::{self, Write};
 use super::source::{Source, damaged};
 use crate::dependencies::{Dependency, MAX_DEPENDENCIES, StageUnit, check_dependencies};
 use crate::error::PlanError;
-use crate::instruction::Instruction;
 use crate::order::{Order, check_order};
 use crate::plan::Plan;
 use crate::schedule::StageOrder;
-use crate::unit::{Chunk, Unit};
-use crate::units::{Microbatch, Stage};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Chunk, Unit};
+use pfo_vocabulary::{Microbatch, Stage};
 
 pub(super) fn write(out: &mut impl Write, order: &Order) -> io::Result<()> {
     out.write_all(&(order.stages.len() as u16).to_le_bytes())?;

@@ -44,7 +44,7 @@ fn kept(rows: &[Measurement], slack: f64) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Mhz;
+    use pfo_vocabulary::Mhz;
 
     fn rows(rows: &[(f64, f64)]) -> Vec<Measurement> {
         (0..)

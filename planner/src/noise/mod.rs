@@ -28,13 +28,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{PlanError, excerpt};
-use crate::instruction::Instruction;
 use crate::profile::{Measurement, Profile};
 use crate::quantity::Quantity;
 use crate::table::Table;
-use crate::units::Stage;
 pub(crate) use level::level;
 pub(crate) use neighbours::{Outlier, outliers};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::Stage;
 pub(crate) use shape::{EXPLAINED, NOISY, curve};
 use shape::{ROUNDING, explained};
 

@@ -98,7 +98,7 @@ fn expected(points: &[Point], place: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Mhz;
+    use pfo_vocabulary::Mhz;
 
     /// Times of a power law with clocks from 900 MHz on, times what is given.
     fn rows(off: &[f64]) -> Vec<Measurement> {

@@ -14,10 +14,10 @@ use super::grid::Grid;
 use super::reconfiguration::Reconfiguration;
 use super::rehearsal::Rehearsal;
 use crate::error::PlanError;
-use crate::instruction::Instruction;
 use crate::network::Operation;
 use crate::pipeline::Pipeline;
-use crate::units::{Mhz, Stage, Watts};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Mhz, Stage, Watts};
 
 /// EnvPipe's configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
-use crate::units::Mhz;
+use pfo_vocabulary::Mhz;
 
 /// Clocks by rising MHz; never empty.
 pub(crate) struct Grid {

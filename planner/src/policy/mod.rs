@@ -26,7 +26,7 @@ pub use zeus::{Zeus, ZeusFound, ZeusSearch, ZeusSettings, ZeusWindow};
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, Prediction};
-use crate::units::Watts;
+use pfo_vocabulary::Watts;
 use rehearsal::Rehearsal;
 
 /// A way to choose clocks.

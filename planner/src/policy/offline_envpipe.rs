@@ -14,7 +14,7 @@ use crate::network::Network;
 use crate::pipeline::Pipeline;
 use crate::profile::Measurement;
 use crate::timeline::predecessors;
-use crate::units::{Mhz, Watts};
+use pfo_vocabulary::{Mhz, Watts};
 
 /// Its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -8,11 +8,11 @@ use super::envpipe::{EnvPipe, EnvPipeType, Reconfigure, is_on_envelope};
 use super::grid::Grid;
 use super::rehearsal::Rehearsal;
 use crate::error::PlanError;
-use crate::instruction::Instruction;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::timeline::{Moments, predecessors};
-use crate::units::{Mhz, Stage, Watts};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Mhz, Stage, Watts};
 
 /// Steps without a change after which it holds its clocks for final.
 const QUIET_STEPS: u32 = 11;

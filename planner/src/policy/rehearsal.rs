@@ -6,7 +6,7 @@ use crate::plan::Plan;
 use crate::profile::Measurement;
 use crate::replay::{Replay, account};
 use crate::timeline::Moments;
-use crate::units::{Mhz, Watts};
+use pfo_vocabulary::{Mhz, Watts};
 
 /// What was measured of each operation at its present clock.
 #[derive(Clone)]

@@ -7,11 +7,11 @@ use super::grid::Grid;
 use super::rehearsal::Rehearsal;
 use super::{End, Outcome};
 use crate::error::PlanError;
-use crate::instruction::Instruction;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, Prediction};
 use crate::profile::Profile;
-use crate::units::{Mhz, Watts};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Mhz, Watts};
 
 /// Its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -82,7 +82,7 @@ mod tests {
     use crate::schedule::Schedule;
     use crate::test_profiles::profile;
     use crate::tradeoff::Tradeoffs;
-    use crate::units::Watts;
+    use pfo_vocabulary::Watts;
 
     /// Stages whose times are so coarse that slack is often used up to nothing.
     fn coarse_profile() -> impl Strategy<Value = Profile> {

@@ -246,7 +246,7 @@ mod tests {
     use crate::schedule::Schedule;
     use crate::test_profiles::unequal;
     use crate::tradeoff::Tradeoffs;
-    use crate::units::Watts;
+    use pfo_vocabulary::Watts;
 
     pub(super) fn with_realiser(check: impl FnOnce(&mut Realiser<'_>, &Choices)) {
         let schedule = Schedule::OneForwardOneBackward;

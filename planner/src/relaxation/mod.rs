@@ -244,7 +244,7 @@ mod tests {
     use crate::profile::Profile;
     use crate::schedule::Schedule;
     use crate::test_profiles::{any_profile, power_law, unequal};
-    use crate::units::Watts;
+    use pfo_vocabulary::Watts;
 
     fn walk(
         profile: &Profile,

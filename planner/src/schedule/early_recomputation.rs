@@ -6,10 +6,10 @@
 //! `backward`. Everywhere else there is nothing to gain, and the backward recomputes inside
 //! (`forward_backward`); so does the last stage's, which waits for nobody.
 
-use crate::instruction::Instruction;
 use crate::schedule::{StageOrder, one_forward_one_backward};
-use crate::unit::Unit;
-use crate::units::Stage;
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::Stage;
+use pfo_vocabulary::Unit;
 
 /// What a stage of `num_stages` runs.
 pub(super) fn order(stage: Stage, num_stages: u16, num_microbatches: u32) -> StageOrder {

@@ -9,10 +9,10 @@
 //! here it is 0 then.
 
 use crate::error::PlanError;
-use crate::instruction::Instruction;
 use crate::profile::{Measurement, Profile};
 use crate::schedule::{Schedule, StageOrder, one_forward_one_backward::after_warm_up};
-use crate::units::{Mhz, Stage};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Mhz, Stage};
 
 /// What every stage runs. `memory_limits` has the most additional activations that each stage can
 /// keep: none for no limit, one for all stages alike, or one for each.

@@ -6,10 +6,10 @@
 //! `2 (N - s - 1) + (V - 1) N` forwards ahead, then a forward and a backward in turn.
 
 use crate::error::PlanError;
-use crate::instruction::Instruction;
 use crate::schedule::StageOrder;
-use crate::unit::{Chunk, Unit};
-use crate::units::{Microbatch, Stage};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Chunk, Unit};
+use pfo_vocabulary::{Microbatch, Stage};
 
 /// What every stage runs.
 ///

@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::{PlanError, excerpt};
 use crate::profile::Profile;
 use crate::settings::Settings;
-use crate::unit::Unit;
-use crate::units::Stage;
+use pfo_vocabulary::Stage;
+use pfo_vocabulary::Unit;
 
 /// What one stage runs, first to last.
 pub type StageOrder = Vec<Unit>;

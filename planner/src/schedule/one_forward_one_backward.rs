@@ -4,10 +4,10 @@
 //! A stage runs as many forwards as the first gradient takes to come back, `N - s` of them, then a
 //! backward and a forward in turn, so that it keeps at most so many activations.
 
-use crate::instruction::Instruction;
 use crate::schedule::StageOrder;
-use crate::unit::Unit;
-use crate::units::Stage;
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::Stage;
+use pfo_vocabulary::Unit;
 
 /// What a stage of `num_stages` runs.
 pub(crate) fn order(stage: Stage, num_stages: u16, num_microbatches: u32) -> StageOrder {

@@ -8,10 +8,10 @@
 //! `N`, which is what 1F1B's first stage keeps. The weight gradients that are left fill the waits
 //! at the end of the step.
 
-use crate::instruction::Instruction;
 use crate::schedule::{StageOrder, one_forward_one_backward};
-use crate::unit::Unit;
-use crate::units::Stage;
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::Stage;
+use pfo_vocabulary::Unit;
 
 /// What a stage of `num_stages` runs.
 pub(super) fn order(stage: Stage, num_stages: u16, num_microbatches: u32) -> StageOrder {

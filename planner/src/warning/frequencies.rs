@@ -3,8 +3,8 @@
 use crate::median::median;
 use crate::profile::{Measurement, Profile};
 use crate::table::Table;
-use crate::units::Mhz;
 use crate::warning::{Finding, Warning};
+use pfo_vocabulary::Mhz;
 
 /// Perseus' own limit: of so few options it doubts the measurement.
 const FEW: usize = 3;
@@ -89,8 +89,8 @@ fn ends(rows: &[Measurement]) -> Option<(Mhz, Mhz)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::instruction::Instruction;
-    use crate::units::Stage;
+    use pfo_vocabulary::Instruction;
+    use pfo_vocabulary::Stage;
 
     /// A profile of a forward on each stage with these clocks.
     fn found(stages: &[Vec<u32>]) -> Vec<(u16, Finding)> {

@@ -11,11 +11,11 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::instruction::Instruction;
 use crate::noise::Smoothed;
 use crate::profile::Profile;
 use crate::quantity::Quantity;
-use crate::units::{Mhz, Stage};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Mhz, Stage};
 pub use summary::summarised;
 
 /// Something odd about the table of one stage and instruction.

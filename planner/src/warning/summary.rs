@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::mem::{Discriminant, discriminant};
 
 use crate::quantity::Quantity;
-use crate::units::Stage;
 use crate::warning::{Finding, Warning};
+use pfo_vocabulary::Stage;
 
 /// One line for each kind of finding and instruction: its stages, and the worst of the findings.
 pub fn summarised(warnings: &[Warning]) -> Vec<String> {
@@ -81,8 +81,8 @@ fn stages(stages: BTreeSet<Stage>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::instruction::Instruction;
-    use crate::units::Mhz;
+    use pfo_vocabulary::Instruction;
+    use pfo_vocabulary::Mhz;
 
     fn noisy(stage: u16, quantity: Quantity, scatter: f64) -> Warning {
         let finding = Finding::Noisy { quantity, scatter };

@@ -8,7 +8,7 @@ use crate::events::Events;
 use crate::pipeline::Pipeline;
 use crate::relaxation::Relaxation;
 use crate::tradeoff::{Choice, Kind, Tradeoff, Tradeoffs};
-use crate::units::{Mhz, Watts};
+use pfo_vocabulary::{Mhz, Watts};
 
 /// Joules of a step of one iteration time, waiting included, each if clocks could be mixed freely.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,7 +54,7 @@ impl Lowtime {
                     let time_s = fastest_s + share * (slowest_s - fastest_s);
                     Choice { time_s, effective_j: curve.at(time_s), frequency: Mhz(0) }
                 };
-                Ok(Tradeoff::convex((0..=PIECES).map(sample).collect()))
+                Ok::<_, PlanError>(Tradeoff::convex((0..=PIECES).map(sample).collect()))
             }
             _ => Ok(Tradeoff::of_kind(pipeline, kind, p2p_power)),
         })?;

@@ -5,7 +5,7 @@
 
 use super::{Filter, Lowtime};
 use crate::profile::Measurement;
-use crate::units::Watts;
+use pfo_vocabulary::Watts;
 
 /// So few are taken for noise, and looked for again with [`TOLERANCE`].
 const TOO_FEW: usize = 3;
@@ -69,7 +69,7 @@ impl Lowtime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Mhz;
+    use pfo_vocabulary::Mhz;
 
     fn table(rows: &[(f64, f64)]) -> Vec<Measurement> {
         let row = |(index, &(time_s, energy_j)): (u32, &(f64, f64))| Measurement {

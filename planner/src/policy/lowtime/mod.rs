@@ -19,14 +19,14 @@ use super::rehearsal::Rehearsal;
 use super::{End, Outcome, UnitTime};
 use crate::error::PlanError;
 use crate::events::Events;
-use crate::instruction::Instruction;
 use crate::pipeline::Pipeline;
 use crate::plan::Prediction;
 use crate::relaxation::Relaxation;
 use crate::tradeoff::{Choice, Kind, Tradeoff, Tradeoffs};
-use crate::units::{Stage, Watts};
 use candidates::Candidate;
 use exponential::{Exponential, Misfit};
+use pfo_vocabulary::Instruction;
+use pfo_vocabulary::{Stage, Watts};
 
 /// How lowtime is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

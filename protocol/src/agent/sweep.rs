@@ -3,8 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::name::JobName;
-use crate::request::JobSelector;
+use pfo_vocabulary::{JobName, Mhz, Uid};
+
+use crate::job::JobSelector;
 
 /// How to sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,9 +15,9 @@ pub struct SweepSettings {
     /// Steps that are left out after each change of the clock; at least 1.
     pub settling_steps: u32,
     /// Neighbouring clocks of the sweep are at least so far apart, in MHz.
-    pub stride_mhz: u32,
+    pub stride_mhz: Mhz,
     /// No clock below this is tried, in MHz.
-    pub min_mhz: u32,
+    pub min_mhz: Mhz,
     /// Ends the sweep after the first clock at which a step takes more than this share longer than at
     /// default clocks, which are then measured first.
     pub max_slowdown: Option<f64>,
@@ -52,7 +53,7 @@ pub enum SweepControl {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProfileKey {
     /// Whose job was measured.
-    pub uid: u32,
+    pub uid: Uid,
     /// The model that it trained, as its user calls it.
     pub model: JobName,
     /// The models of its GPUs.
@@ -78,7 +79,7 @@ pub struct ProfileSelector {
     /// The model that was trained.
     pub model: JobName,
     /// Whose job; none means the peer's own or, for an administrator, any user's.
-    pub uid: Option<u32>,
+    pub uid: Option<Uid>,
     /// The models of the GPUs, if there is more than one profile.
     pub gpus: Option<String>,
     /// How the model was divided among them, if there is more than one profile.
@@ -97,7 +98,7 @@ pub struct SweepStatus {
     /// What it does.
     pub state: SweepState,
     /// The clock that is being measured or comes next, in MHz; none at default clocks or at its end.
-    pub mhz: Option<u32>,
+    pub mhz: Option<Mhz>,
     /// Clocks that were measured.
     pub measured: u32,
     /// Clocks that there are; energy that rises may end the sweep before the last one.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::Unit;
+use pfo_vocabulary::{Mhz, Rank, Unit};
 
 /// Why an instruction is left out of what was measured: the first of these that holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,10 +31,10 @@ pub struct InstructionSample {
     /// When it ended.
     pub ended_ns: u64,
     /// The clock that was asked for, in MHz; none at default clocks.
-    pub mhz: Option<u32>,
+    pub mhz: Option<Mhz>,
     /// The SM clock that the driver reported last while it ran, or else first thereafter, and when: MHz
     /// and nanoseconds.
-    pub observed: Option<(u32, u64)>,
+    pub observed: Option<(Mhz, u64)>,
     /// The driver's clock throttle reasons, NVML's bits of all readings from the last one before it to the
     /// first one after.
     pub throttle_reasons: u64,
@@ -52,7 +52,7 @@ pub struct InstructionSample {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SamplePage {
     /// The rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// Its next instructions.
     pub samples: Vec<InstructionSample>,
     /// How many later ones of the rank there was no room for in the daemon.

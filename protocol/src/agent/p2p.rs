@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::name::GpuUuid;
+use pfo_vocabulary::{GpuUuid, Mhz, Uid};
 
 /// Where a P2P-blocking power comes from. The order is that of trust.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub struct P2pPower {
     /// The GPU; none if it is said of the model.
     pub gpu_uuid: Option<GpuUuid>,
     /// The SM clock that was asked for meanwhile, in MHz; none if no clock was.
-    pub mhz: Option<u32>,
+    pub mhz: Option<Mhz>,
     /// The power, in watts.
     pub power_w: f64,
     /// Its standard error, in watts.
@@ -35,7 +35,7 @@ pub struct P2pPower {
     /// Where it comes from.
     pub source: P2pSource,
     /// Who had it measured, or set it.
-    pub by_uid: u32,
+    pub by_uid: Uid,
     /// When, in seconds since 1970.
     pub since_unix_s: u64,
 }

@@ -5,9 +5,21 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::instruction::Instruction;
-use crate::units::Microbatch;
 
-/// A model chunk of a stage, counted from 0; always 0 where stages are not interleaved.
+/// A microbatch of a step, counted from 0.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Microbatch(pub u32);
+
+impl fmt::Display for Microbatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A model chunk of a stage, counted from 0; always 0 without interleaving.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -18,7 +30,8 @@ impl Chunk {
     /// The most chunks that a stage may have.
     pub const MAX_CHUNKS: u16 = 64;
 
-    /// Whether this is the only chunk of a stage that is not interleaved; plans leave it out.
+    /// Whether this is the first chunk, the only one without interleaving; plans leave it out.
+    #[must_use]
     pub fn is_first(&self) -> bool {
         self.0 == 0
     }
@@ -30,23 +43,22 @@ impl fmt::Display for Chunk {
     }
 }
 
-/// One instruction of a stage's order.
+/// One unit of work of a stage within a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Unit {
-    /// What to run.
+    /// The kind of work.
     pub instruction: Instruction,
-    /// For which microbatch.
-    pub microbatch: Microbatch,
-    /// On which chunk of the stage.
-    #[serde(default, skip_serializing_if = "Chunk::is_first")]
+    /// The model chunk of the stage.
     pub chunk: Chunk,
+    /// The microbatch.
+    pub microbatch: Microbatch,
 }
 
 impl Unit {
-    /// An instruction of a stage that is not interleaved.
-    pub(crate) fn new(instruction: Instruction, microbatch: u32) -> Self {
-        Self { instruction, microbatch: Microbatch(microbatch), chunk: Chunk(0) }
+    /// A unit of a stage without interleaving.
+    #[must_use]
+    pub fn new(instruction: Instruction, microbatch: u32) -> Self {
+        Self { instruction, chunk: Chunk(0), microbatch: Microbatch(microbatch) }
     }
 }
 

@@ -1,18 +1,14 @@
-//! The kinds of work that a stage does in a step, and what each of them waits for.
+//! The kinds of pipeline work: numbered on the wire, named in profiles and plans.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::de::{Deserializer, Error as _, Visitor};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
-use crate::error::{PlanError, excerpt};
-use crate::unit::Chunk;
-use crate::units::Stage;
-
-/// One kind of pipeline work. The names are those of profiles, plans and the shim's API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+/// One kind of pipeline work. The order is the number on the wire and in the C API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
 pub enum Instruction {
     /// Forward pass of a microbatch.
     Forward,
@@ -38,8 +34,16 @@ pub enum Instruction {
     Other,
 }
 
+/// A name that no instruction has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown instruction \"{0}\" (known: {names})",
+    names = Instruction::ALL.map(Instruction::name).join(", ")
+)]
+pub struct UnknownInstruction(String);
+
 impl Instruction {
-    /// Every instruction, in the order of their discriminants.
+    /// Every instruction, in the order of their numbers.
     pub const ALL: [Self; 11] = [
         Self::Forward,
         Self::Backward,
@@ -54,8 +58,9 @@ impl Instruction {
         Self::Other,
     ];
 
-    /// The name used in profiles and plans.
-    pub fn name(self) -> &'static str {
+    /// The name used in profiles, plans and the shim's API.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Forward => "forward",
             Self::Backward => "backward",
@@ -71,57 +76,23 @@ impl Instruction {
         }
     }
 
-    /// What other instructions may wait for from this one.
-    pub(crate) fn product(self) -> Option<Product> {
-        match self {
-            Self::Forward => Some(Product::Activation),
-            _ if self.is_backward() => Some(Product::Gradient),
-            _ => None,
-        }
-    }
-
-    /// What this instruction waits for beside its own stage's earlier work, and from which stage
-    /// and model chunk, for the same microbatch. A chunk's input comes from the stage before; the
-    /// first stage's from the last stage's chunk before.
-    pub(crate) fn input(
-        self,
-        (stage, chunk): (Stage, Chunk),
-        num_stages: u16,
-        num_chunks: u16,
-    ) -> Option<(Stage, Chunk, Product)> {
-        let last = Stage(num_stages - 1);
-        match self {
-            Self::Forward if stage.0 > 0 => Some((Stage(stage.0 - 1), chunk, Product::Activation)),
-            Self::Forward if chunk.0 > 0 => Some((last, Chunk(chunk.0 - 1), Product::Activation)),
-            Self::Recomputation => Some((stage, chunk, Product::Activation)),
-            Self::BackwardWeight => Some((stage, chunk, Product::Gradient)),
-            _ if !self.is_backward() => None,
-            _ if stage < last => Some((Stage(stage.0 + 1), chunk, Product::Gradient)),
-            _ if chunk.0 + 1 < num_chunks => {
-                Some((Stage(0), Chunk(chunk.0 + 1), Product::Gradient))
-            }
-            _ => Some((stage, chunk, Product::Activation)),
-        }
+    /// The instruction with this number on the wire, if there is one.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.get(number as usize).copied()
     }
 
     /// Whether this instruction's time does not depend on the clock.
-    pub fn is_fixed(self) -> bool {
+    #[must_use]
+    pub const fn is_fixed(self) -> bool {
         matches!(self, Self::Load | Self::P2p | Self::Collective | Self::OptimizerStep)
     }
 
     /// Whether this instruction produces the gradient that the previous stage waits for.
-    pub fn is_backward(self) -> bool {
+    #[must_use]
+    pub const fn is_backward(self) -> bool {
         matches!(self, Self::Backward | Self::ForwardBackward | Self::BackwardInput)
     }
-}
-
-/// What an instruction hands on, and another one of the same microbatch needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Product {
-    /// Of a forward: needed by the next stage's, and by the last stage's backward.
-    Activation,
-    /// Of a backward: needed by the previous stage's.
-    Gradient,
 }
 
 impl fmt::Display for Instruction {
@@ -131,17 +102,34 @@ impl fmt::Display for Instruction {
 }
 
 impl FromStr for Instruction {
-    type Err = PlanError;
+    type Err = UnknownInstruction;
 
-    fn from_str(name: &str) -> Result<Self, PlanError> {
-        Self::ALL
-            .into_iter()
-            .find(|instruction| instruction.name() == name)
-            .ok_or_else(|| PlanError::UnknownInstruction(excerpt(name)))
+    fn from_str(name: &str) -> Result<Self, UnknownInstruction> {
+        let known = Self::ALL.into_iter().find(|instruction| instruction.name() == name);
+        known.ok_or_else(|| UnknownInstruction(excerpt(name)))
     }
 }
 
-// By hand, because the derived one repeats an unknown name in full, however long a peer made it.
+/// The beginning of a text that may be long and may hold anything, fit for one line.
+fn excerpt(text: &str) -> String {
+    const LONGEST: usize = 48;
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", text[..end].escape_debug()),
+        None => text.escape_debug().to_string(),
+    }
+}
+
+// Files have names, frames have numbers.
+impl Serialize for Instruction {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            serializer.serialize_str(self.name())
+        } else {
+            serializer.serialize_u32(*self as u32)
+        }
+    }
+}
+
 impl<'de> Deserialize<'de> for Instruction {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Name;
@@ -156,7 +144,12 @@ impl<'de> Deserialize<'de> for Instruction {
                 name.parse().map_err(E::custom)
             }
         }
-        deserializer.deserialize_str(Name).map_err(D::Error::custom)
+        if deserializer.is_human_readable() {
+            return deserializer.deserialize_str(Name);
+        }
+        let number = u32::deserialize(deserializer)?;
+        Self::from_number(number)
+            .ok_or_else(|| D::Error::custom(format!("no instruction has number {number}")))
     }
 }
 
@@ -165,19 +158,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_is_read_back_as_the_same_instruction() {
-        for instruction in Instruction::ALL {
-            assert_eq!(instruction.name().parse::<Instruction>().unwrap(), instruction);
+    fn every_name_and_number_leads_back_to_its_instruction() {
+        for (number, instruction) in (0..).zip(Instruction::ALL) {
+            assert_eq!(instruction as u32, number);
+            assert_eq!(Instruction::from_number(number), Some(instruction));
+            assert_eq!(instruction.name().parse(), Ok(instruction));
             let json = serde_json::to_string(&instruction).unwrap();
             assert_eq!(json, format!("\"{instruction}\""));
             assert_eq!(serde_json::from_str::<Instruction>(&json).unwrap(), instruction);
         }
+        assert_eq!(Instruction::from_number(11), None);
     }
 
     #[test]
     fn an_unknown_name_is_refused_with_the_names_that_exist() {
-        let message = "sideways".parse::<Instruction>().unwrap_err().to_string();
-        assert!(message.contains("sideways") && message.contains("forward_backward"), "{message}");
+        let message = "Forward".parse::<Instruction>().unwrap_err().to_string();
+        assert!(message.contains("Forward") && message.contains("forward_backward"), "{message}");
     }
 
     #[test]

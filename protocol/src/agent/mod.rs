@@ -1,0 +1,8 @@
+//! What crosses the agent's own socket.
+
+pub(crate) mod p2p;
+pub(crate) mod recorded;
+pub(crate) mod request;
+pub(crate) mod sample;
+pub(crate) mod status;
+pub(crate) mod sweep;

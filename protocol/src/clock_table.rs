@@ -1,0 +1,196 @@
+//! A plan as `pfod` takes it: for each stage, the clock of each unit of a step. Numbers only, checked
+//! where they are decoded.
+
+use serde::{Deserialize, Serialize};
+
+use pfo_vocabulary::{Mhz, Unit};
+
+/// The most stages of a clock table.
+const MOST_STAGES: usize = 4096;
+
+/// The longest step that a plan may predict, in seconds.
+const LONGEST_S: f64 = 1e6;
+
+/// The largest energy of a step that a plan may predict, in joules.
+const LARGEST_J: f64 = 1e12;
+
+/// One unit of a stage's step and its clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedUnit {
+    /// The unit.
+    pub unit: Unit,
+    /// The SM clock that it runs at.
+    pub mhz: Mhz,
+}
+
+/// What a plan predicts of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Predicted {
+    /// The time of a step, in seconds.
+    pub time_s: f64,
+    /// The energy of a step, one rank of each stage together, in joules.
+    pub energy_j: f64,
+}
+
+/// The clocks of every unit of a step, stage by stage.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
+pub struct ClockTable {
+    num_microbatches: u32,
+    predicted: Option<Predicted>,
+    stages: Vec<Vec<PlannedUnit>>,
+}
+
+#[derive(Deserialize)]
+struct Unchecked {
+    num_microbatches: u32,
+    predicted: Option<Predicted>,
+    stages: Vec<Vec<PlannedUnit>>,
+}
+
+/// Why numbers are no clock table.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ClockTableError {
+    /// No stage, or more than any pipeline has.
+    #[error("a clock table has 1 to {MOST_STAGES} stages, this one has {0}")]
+    Stages(usize),
+    /// A stage that runs nothing.
+    #[error("stage {0} has no instruction in the plan")]
+    Empty(usize),
+    /// A clock that no GPU has.
+    #[error("stage {stage}, instruction {position}: no GPU has a clock of {mhz}")]
+    Clock {
+        /// The stage.
+        stage: usize,
+        /// Which instruction of it, from 0.
+        position: usize,
+        /// The clock.
+        mhz: Mhz,
+    },
+    /// A prediction that no step can meet.
+    #[error("a step of {time_s} s and {energy_j} J is impossible")]
+    Predicted {
+        /// The predicted time, in seconds.
+        time_s: f64,
+        /// The predicted energy, in joules.
+        energy_j: f64,
+    },
+}
+
+impl ClockTable {
+    /// Checks the numbers of a clock table.
+    ///
+    /// # Errors
+    /// The first number that cannot be one of a clock table.
+    pub fn new(
+        num_microbatches: u32,
+        predicted: Option<Predicted>,
+        stages: Vec<Vec<PlannedUnit>>,
+    ) -> Result<Self, ClockTableError> {
+        if !(1..=MOST_STAGES).contains(&stages.len()) {
+            return Err(ClockTableError::Stages(stages.len()));
+        }
+        for (stage, units) in stages.iter().enumerate() {
+            if units.is_empty() {
+                return Err(ClockTableError::Empty(stage));
+            }
+            if let Some(position) = units.iter().position(|unit| !unit.mhz.is_plausible()) {
+                let mhz = units[position].mhz;
+                return Err(ClockTableError::Clock { stage, position, mhz });
+            }
+        }
+        if let Some(Predicted { time_s, energy_j }) = predicted {
+            let possible = time_s > 0.0 && time_s <= LONGEST_S && energy_j.abs() <= LARGEST_J;
+            if !possible {
+                return Err(ClockTableError::Predicted { time_s, energy_j });
+            }
+        }
+        Ok(Self { num_microbatches, predicted, stages })
+    }
+
+    /// The microbatches of a step.
+    #[must_use]
+    pub fn num_microbatches(&self) -> u32 {
+        self.num_microbatches
+    }
+
+    /// What the plan predicts of a step, if it predicts anything.
+    #[must_use]
+    pub fn predicted(&self) -> Option<Predicted> {
+        self.predicted
+    }
+
+    /// The units of every stage, in the order in which it runs them.
+    #[must_use]
+    pub fn stages(&self) -> &[Vec<PlannedUnit>] {
+        &self.stages
+    }
+
+    /// The units of all stages.
+    #[must_use]
+    pub fn num_units(&self) -> usize {
+        self.stages.iter().map(Vec::len).sum()
+    }
+
+    /// Takes the units of every stage out.
+    #[must_use]
+    pub fn into_stages(self) -> Vec<Vec<PlannedUnit>> {
+        self.stages
+    }
+}
+
+impl TryFrom<Unchecked> for ClockTable {
+    type Error = ClockTableError;
+
+    fn try_from(unchecked: Unchecked) -> Result<Self, ClockTableError> {
+        let Unchecked { num_microbatches, predicted, stages } = unchecked;
+        Self::new(num_microbatches, predicted, stages)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_vocabulary::Instruction;
+
+    use super::*;
+    use crate::codec;
+
+    fn unit(mhz: u32) -> PlannedUnit {
+        PlannedUnit { unit: Unit::new(Instruction::Forward, 0), mhz: Mhz(mhz) }
+    }
+
+    fn decoded(
+        predicted: Option<(f64, f64)>,
+        stages: Vec<Vec<PlannedUnit>>,
+    ) -> Result<ClockTable, String> {
+        let predicted = predicted.map(|(time_s, energy_j)| Predicted { time_s, energy_j });
+        let mut bytes = Vec::new();
+        codec::append(&(1u32, predicted, stages), &mut bytes).unwrap();
+        codec::decode(&bytes).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_table_that_was_encoded_is_decoded_as_the_same() {
+        let table = decoded(Some((1.0, 2.0)), vec![vec![unit(900), unit(1410)]]).unwrap();
+        let mut bytes = Vec::new();
+        codec::append(&table, &mut bytes).unwrap();
+        assert_eq!(codec::decode::<ClockTable>(&bytes).unwrap(), table);
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_are_refused_where_they_are_decoded() {
+        let cases = [
+            (None, vec![], "has 0"),
+            (None, vec![Vec::new()], "stage 0 has no instruction"),
+            (None, vec![vec![unit(900)], vec![unit(900), unit(0)]], "stage 1, instruction 1"),
+            (None, vec![vec![unit(u32::MAX)]], "4294967295 MHz"),
+            (Some((f64::NAN, 1.0)), vec![vec![unit(900)]], "NaN s"),
+            (Some((1e300, 1.0)), vec![vec![unit(900)]], "impossible"),
+            (Some((1.0, f64::INFINITY)), vec![vec![unit(900)]], "inf J"),
+        ];
+        for (predicted, stages, part) in cases {
+            let error = decoded(predicted, stages).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Jobs: how a request names one, what it shall run, and what `pfod` knows of it.
+
+use serde::{Deserialize, Serialize};
+
+use pfo_vocabulary::{GpuUuid, JobName, Mhz, SessionId, Uid};
+
+use crate::clock_table::ClockTable;
+use crate::session::RankPosition;
+use crate::status::{MeasuredBy, PlanStatus};
+
+/// Which job is meant.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct JobSelector {
+    /// The job's name.
+    pub job: JobName,
+    /// Whose job; none means the peer's own or, for an administrator, the only one of that name.
+    pub uid: Option<Uid>,
+}
+
+/// What a job shall run from the swap on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum SwapTarget {
+    /// The plan that was loaded before.
+    Loaded,
+    /// What ran before the current plan.
+    Previous,
+    /// No plan: default clocks.
+    DefaultClocks,
+    /// This plan, whatever is loaded.
+    Table {
+        /// What to call the plan in status.
+        label: String,
+        /// The plan.
+        table: ClockTable,
+    },
+}
+
+/// A swap that was decided or, with `wait`, done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Swapped {
+    /// The plan; none at default clocks.
+    pub plan: Option<PlanStatus>,
+    /// The step at which every rank changes.
+    pub step: u64,
+    /// The ranks on this node that take part.
+    pub ranks: u32,
+    /// How many of them have changed already.
+    pub changed: u32,
+}
+
+/// A job as the agent sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobView {
+    /// Its name.
+    pub job: JobName,
+    /// Whose it is.
+    pub uid: Uid,
+    /// The number of pipeline stages, on all nodes.
+    pub pp_degree: u32,
+    /// The plan that the job runs; none at default clocks.
+    pub plan: Option<PlanStatus>,
+    /// The number of the newest swap, 0 before the first one.
+    pub swap: u64,
+    /// Who holds the job for measuring.
+    pub measured_by: Option<MeasuredBy>,
+    /// The ranks on this node, in the order of their numbers.
+    pub ranks: Vec<RankView>,
+}
+
+/// A rank as the agent sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankView {
+    /// Where it stands in the job.
+    pub position: RankPosition,
+    /// Its session.
+    pub session: SessionId,
+    /// Its GPU.
+    pub gpu_uuid: GpuUuid,
+    /// The model of its GPU.
+    pub gpu_model: String,
+    /// The SM clocks that it may have, rising.
+    pub sm_clocks: Vec<Mhz>,
+    /// The microbatches of a step, as the rank said or as its last whole step had.
+    pub num_microbatches: Option<u32>,
+    /// The swap that it has taken up.
+    pub swap: u64,
+    /// The step that it began last.
+    pub step: Option<u64>,
+    /// What was measured since it took up that swap, over whole steps.
+    pub window: Option<RankWindow>,
+}
+
+/// Whole steps of one rank under one swap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RankWindow {
+    /// How many.
+    pub steps: u64,
+    /// The time that they took, in seconds.
+    pub time_s: f64,
+    /// The energy that they took, in joules.
+    pub energy_j: f64,
+}

@@ -1,0 +1,17 @@
+//! The units, numbers and names that every part of pfo shares.
+//!
+//! Types only, and the checks that make a value one of its type: no logic, no I/O. What crosses a
+//! function boundary beside its like, a rank beside a stage beside a clock, has a type here.
+#![forbid(unsafe_code)]
+
+mod id;
+mod instruction;
+mod name;
+mod unit;
+mod units;
+
+pub use id::{DpRank, Gid, Pid, Rank, SessionId, Stage, TpRank, Uid};
+pub use instruction::{Instruction, UnknownInstruction};
+pub use name::{GpuName, GpuUuid, JobName, NameError, PciBusId};
+pub use unit::{Chunk, Microbatch, Unit};
+pub use units::{Mhz, Milliwatts, Watts};

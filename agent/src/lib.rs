@@ -1,0 +1,10 @@
+//! x
+#![allow(dead_code, unused_imports)]
+mod job;
+mod p2p;
+mod pfod;
+mod profile;
+mod record;
+mod straggler;
+mod sweep;
+mod watch;

@@ -1,0 +1,3 @@
+//! The profiles that were measured on this node.
+
+pub(crate) mod store;

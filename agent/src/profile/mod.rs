@@ -1,3 +1,7 @@
 //! The profiles that were measured on this node.
 
-pub(crate) mod store;
+mod requests;
+mod store;
+
+pub(crate) use requests::{list, read};
+pub(crate) use store::{ProfileStore, stored_key};

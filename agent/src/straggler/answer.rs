@@ -1,244 +1,182 @@
-//! What a job runs while a straggler makes it wait: the plan of its frontier that takes the straggler's
-//! time, and afterwards again what it ran before.
+//! Swapping a job to the plan that takes a straggler's time, and back.
+//!
+//! What the job ran before is on disk before the swap is asked for: an agent that dies in between knows it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pfo_planner::Straggler;
-use pfo_protocol::{FrontierStatus, Refusal, RefusalCode};
+use pfo_protocol::{
+    JobView, PlanStatus, Refusal, RefusalCode, Request, Response, SwapTarget, Swapped,
+};
 
-use crate::fit::JobPlan;
-use crate::job::Job;
-use crate::swap::Swap;
+use crate::job::JobKey;
+use crate::pfod::{PfodError, unexpected};
+use crate::record::Asker;
+use crate::straggler::SlowStages;
+use crate::straggler::files::Answered;
+use crate::straggler::jobs::{FrontierJob, Stragglers};
+use crate::straggler::table::Labelled;
 
-/// The stages whose instructions take longer than they should, each with the share by which they do.
-pub(crate) type SlowStages = BTreeMap<u32, f64>;
-
-/// A straggler that the job runs a plan for.
-#[derive(Clone, Debug)]
-pub(crate) struct Answered {
-    /// How slow it is.
-    pub(crate) straggler: Straggler,
-    /// What the job ran before; none is default clocks.
-    pub(crate) before: Option<Arc<JobPlan>>,
-    /// The stages that the daemon found slow by itself; none if somebody told it of the straggler.
-    pub(crate) found: SlowStages,
+/// A swap to ask for.
+struct Change {
+    /// The straggler that the job runs a plan for from then on.
+    straggler: Option<Answered>,
+    target: SwapTarget,
+    /// Answer only when every rank has changed.
+    wait: bool,
 }
 
-impl Job {
-    /// Begins a swap to the plan that takes a straggler's time.
+impl Stragglers {
+    /// Swaps to the plan that takes a straggler's time.
     ///
     /// # Errors
-    /// If no frontier is loaded, its plan does not fit, or the ranks are just taking up another swap.
-    pub(crate) fn answer_straggler(&self, straggler: Straggler) -> Result<Arc<Swap>, Refusal> {
-        let mut members = self.members();
-        let frontier = members.frontier.clone().ok_or_else(|| self.no_frontier())?;
-        let number = members.plans_made + 1;
-        let plan = frontier.plan_for(straggler, number)?;
-        let before = match &members.straggler {
-            Some(answered) => answered.before.clone(),
-            None => members.current().cloned(),
+    /// If no frontier is loaded, its plan does not fit, or `pfod` refuses the swap.
+    pub(crate) async fn answer(
+        &self,
+        asker: Asker,
+        job: &JobView,
+        straggler: Straggler,
+        wait: bool,
+    ) -> Result<Swapped, Refusal> {
+        let known = self.find(job)?;
+        let _changing = known.changing.lock().await;
+        let before = match known.straggler() {
+            Some(answered) => answered.before,
+            None => self.running(&known.key).await?,
         };
-        let swap = self.begin_swap(&mut members, Some(Arc::new(plan)), 0)?;
-        members.plans_made = number;
-        members.straggler = Some(Answered { straggler, before, found: SlowStages::new() });
-        Ok(swap)
+        let plan = self.make(&known, move |frontier| frontier.plan_for(straggler)).await?;
+        let (factor, found) = (straggler.factor(), SlowStages::new());
+        let change = Change::to(plan, Answered::now(factor, before, found), wait);
+        Ok(self.swap(asker, &known, change).await?)
     }
 
-    /// Begins the swap that slow stages call for, if any does: to the plan in which all others take their
-    /// time, or back. A straggler that somebody told of is left to whoever did.
+    /// Swaps back to what the job ran before the straggler.
     ///
     /// # Errors
-    /// If the frontier has no plan for it, or the ranks are just taking up another swap.
-    pub(crate) fn answer_slow_stages(&self, slow: &SlowStages) -> Result<Option<Arc<Swap>>, Refusal> {
-        let mut members = self.members();
-        let answered = members.straggler.clone();
+    /// If it runs a plan for none, or `pfod` refuses the swap.
+    pub(crate) async fn end(
+        &self,
+        asker: Asker,
+        job: &JobView,
+        wait: bool,
+    ) -> Result<Swapped, Refusal> {
+        let none = || {
+            let message = format!("job {} runs a plan for no straggler", job.job);
+            Refusal::new(RefusalCode::NoPlan, message, "see `pfoctl status`")
+        };
+        let known = self.of(job).ok_or_else(none)?;
+        let _changing = known.changing.lock().await;
+        let answered = known.straggler().ok_or_else(none)?;
+        Ok(self.swap(asker, &known, Change::back(answered.before, wait)).await?)
+    }
+
+    /// Makes the swap that slow stages call for, if any does: to the plan in which all others take their time,
+    /// or back. A straggler that somebody reported is left to them. None if there is nothing to swap, or
+    /// somebody else swaps.
+    ///
+    /// # Errors
+    /// If the frontier has no plan for it, or `pfod` refuses the swap.
+    pub(crate) async fn answer_slow_stages(
+        &self,
+        known: &Arc<FrontierJob>,
+        slow: &SlowStages,
+    ) -> Result<Option<Swapped>, PfodError> {
+        let Ok(_changing) = known.changing.try_lock() else { return Ok(None) };
+        let answered = known.straggler();
         if answered.as_ref().is_some_and(|answered| answered.found.is_empty()) {
             return Ok(None);
         }
         let own = match &answered {
             Some(answered) => answered.before.clone(),
-            None => members.current().cloned(),
+            None => self.running(&known.key).await?,
         };
-        let (Some(own), Some(frontier)) = (own, members.frontier.clone()) else {
-            return Ok(None);
-        };
-        let number = members.plans_made + 1;
-        match frontier.plan_for_slow(&own, slow, number)? {
+        let Some(own) = own else { return Ok(None) };
+        let (table, stages) = (own.table.clone(), slow.clone());
+        let made = self.make(known, move |frontier| frontier.plan_for_slow(&table, &stages)).await?;
+        let change = match made {
             Some((straggler, plan)) => {
-                let swap = self.begin_swap(&mut members, Some(Arc::new(plan)), 0)?;
-                members.plans_made = number;
-                let (before, found) = (Some(own), slow.clone());
-                members.straggler = Some(Answered { straggler, before, found });
-                Ok(Some(swap))
+                let answered = Answered::now(straggler.factor(), Some(own), slow.clone());
+                Change::to(plan, answered, false)
             }
-            None if answered.is_some() => {
-                let swap = self.begin_swap(&mut members, Some(own), 0)?;
-                members.straggler = None;
-                Ok(Some(swap))
-            }
-            None => Ok(None),
+            None if answered.is_some() => Change::back(Some(own), false),
+            None => return Ok(None),
+        };
+        let asker = Asker { uid: known.key.uid, pid: None };
+        self.swap(asker, known, change).await.map(Some)
+    }
+
+    /// What a job runs now; none at default clocks and for plans without a clock table.
+    async fn running(&self, key: &JobKey) -> Result<Option<Labelled>, PfodError> {
+        let jobs = self.questions.jobs().await?;
+        let plan = jobs.into_iter().find(|job| JobKey::of(job) == *key).and_then(|job| job.plan);
+        let Some(PlanStatus { label, .. }) = plan else { return Ok(None) };
+        let table = self.questions.plan(key.selector()).await?;
+        Ok(table.map(|table| Labelled { label, table }))
+    }
+
+    async fn swap(
+        &self,
+        asker: Asker,
+        job: &Arc<FrontierJob>,
+        change: Change,
+    ) -> Result<Swapped, PfodError> {
+        let former = job.straggler();
+        if change.straggler.is_some() {
+            job.set_straggler(change.straggler.clone());
+            self.keep(job).await;
         }
+        let swapped = self.ask_for(asker, job, change.target, change.wait).await;
+        match &swapped {
+            Ok(Swapped { plan, .. }) => {
+                let plan = plan.as_ref().map(|plan| plan.number);
+                job.set_straggler(change.straggler.map(|answered| Answered { plan, ..answered }));
+            }
+            Err(PfodError::Refused(_)) => job.set_straggler(former),
+            // It may have taken place. The next look at the job's plan shows it.
+            Err(PfodError::Away(_)) => {}
+        }
+        self.keep(job).await;
+        swapped
     }
 
-    fn no_frontier(&self) -> Refusal {
-        Refusal::new(
-            RefusalCode::NoPlan,
-            format!("no frontier is loaded for job {}", self.key.name),
-            "load the file that `pfoctl plan optimize` wrote with `pfoctl plan load`",
-        )
-    }
-
-    /// Says whether the daemon is to answer slow stages by itself.
-    ///
-    /// # Errors
-    /// If no frontier is loaded.
-    pub(crate) fn answer_by_itself(&self, on: bool) -> Result<FrontierStatus, Refusal> {
-        let mut members = self.members();
-        members.auto = on;
-        members.frontier_status().ok_or_else(|| {
-            members.auto = false;
-            self.no_frontier()
-        })
-    }
-
-    /// Begins a swap back to what the job ran before the straggler.
-    ///
-    /// # Errors
-    /// If it runs a plan for none, or the ranks are just taking up another swap.
-    pub(crate) fn straggler_is_over(&self) -> Result<Arc<Swap>, Refusal> {
-        let mut members = self.members();
-        let answered = members.straggler.clone().ok_or_else(|| {
-            let message = format!("job {} runs a plan for no straggler", self.key.name);
-            Refusal::new(RefusalCode::NoPlan, message, "see `pfoctl status`")
-        })?;
-        let swap = self.begin_swap(&mut members, answered.before, 0)?;
-        members.straggler = None;
-        Ok(swap)
+    async fn ask_for(
+        &self,
+        asker: Asker,
+        job: &FrontierJob,
+        target: SwapTarget,
+        wait: bool,
+    ) -> Result<Swapped, PfodError> {
+        let mut connection = self.pfod.on_behalf(asker.uid, asker.pid).await?;
+        let job = job.key.selector();
+        let request = Request::PlanSwap { job, target, not_before: None, wait };
+        let answer = if wait {
+            connection.ask_patiently(request).await?
+        } else {
+            connection.ask(request).await?
+        };
+        match answer {
+            Response::Swapped(swapped) => Ok(swapped),
+            other => Err(unexpected(&other)),
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use pfo_protocol::SwapTarget;
+impl Answered {
+    fn now(factor: f64, before: Option<Labelled>, found: SlowStages) -> Self {
+        Self { factor, before, found, label: String::new(), plan: None }
+    }
+}
 
-    use super::*;
-    use crate::job::JobKey;
-    use crate::job_frontier::tests::{frontier, frontier_of};
-
-    fn straggler(factor: f64) -> Straggler {
-        Straggler::new(factor).unwrap()
+impl Change {
+    fn to(Labelled { label, table }: Labelled, answered: Answered, wait: bool) -> Self {
+        let answered = Answered { label: label.clone(), ..answered };
+        Self { straggler: Some(answered), target: SwapTarget::Table { label, table }, wait }
     }
 
-    fn job() -> Job {
-        let job = Job::new(JobKey { uid: 7, name: "j".parse().unwrap() }, 1);
-        job.load_frontier("f".into(), &frontier(1), 1000).unwrap();
-        job
-    }
-
-    fn predicted_s(swap: &Swap) -> Option<f64> {
-        swap.plan.as_ref()?.status().predicted_time_s
-    }
-
-    #[test]
-    fn a_job_takes_the_time_of_a_straggler_and_no_more_than_is_of_use() {
-        let job = job();
-        for (factor, time_s) in [(1.0, 2.0), (1.1, 2.2), (1.3, 2.4), (9.0, 3.0)] {
-            let swap = job.answer_straggler(straggler(factor)).unwrap();
-            assert_eq!(predicted_s(&swap), Some(time_s), "{factor}");
-        }
-        let label = job.members().current().unwrap().label.clone();
-        assert_eq!(label, "f at 9x");
-    }
-
-    #[test]
-    fn afterwards_the_job_runs_what_it_ran_before_the_first_straggler() {
-        let job = job();
-        let before = job.answer_straggler(straggler(1.25)).unwrap();
-        // As if somebody had chosen that plan.
-        job.members().straggler = None;
-        job.answer_straggler(straggler(1.5)).unwrap();
-        job.answer_straggler(straggler(1.1)).unwrap();
-        let after = job.straggler_is_over().unwrap();
-        assert_eq!(
-            after.plan.as_ref().map(|plan| plan.number),
-            before.plan.as_ref().map(|plan| plan.number)
-        );
-        assert!(job.straggler_is_over().unwrap_err().message.contains("no straggler"));
-    }
-
-    #[test]
-    fn a_job_at_default_clocks_returns_to_them() {
-        let job = job();
-        job.answer_straggler(straggler(1.5)).unwrap();
-        assert!(job.straggler_is_over().unwrap().plan.is_none());
-    }
-
-    fn slow(share: f64) -> SlowStages {
-        SlowStages::from([(1, share)])
-    }
-
-    fn clocks(swap: &Swap) -> Vec<Vec<u32>> {
-        let stages = swap.plan.as_ref().unwrap().stages().iter();
-        stages.map(|stage| stage.iter().map(|planned| planned.mhz.0).collect()).collect()
-    }
-
-    #[test]
-    fn other_stages_take_the_time_of_a_slow_one_which_keeps_its_clocks_until_it_is_over() {
-        let job = Job::new(JobKey { uid: 7, name: "j".parse().unwrap() }, 2);
-        job.load_frontier("f".into(), &frontier_of(2, 8), 10_000).unwrap();
-        let before = job.answer_straggler(Straggler::NONE).unwrap();
-        job.members().straggler = None;
-        assert!(job.answer_slow_stages(&slow(0.0)).unwrap().is_none(), "nobody waits");
-        let sum = |clocks: &[u32]| clocks.iter().sum::<u32>();
-        let mut last = sum(&clocks(&before)[0]);
-        for share in [0.5, 1.0] {
-            let answer = job.answer_slow_stages(&slow(share)).unwrap().unwrap();
-            let answered = job.members().straggler.clone().unwrap();
-            assert!(answered.straggler > Straggler::NONE, "{answered:?}");
-            let [first, second] = &clocks(&answer)[..] else { panic!() };
-            assert_eq!(second, &clocks(&before)[1]);
-            assert!(sum(first) <= last, "{first:?}");
-            last = sum(first);
-        }
-        assert!(last < sum(&clocks(&before)[0]));
-        let over = job.answer_slow_stages(&SlowStages::new()).unwrap().unwrap();
-        assert_eq!(clocks(&over), clocks(&before));
-        assert!(job.members().straggler.is_none());
-        assert!(job.answer_slow_stages(&SlowStages::new()).unwrap().is_none());
-    }
-
-    #[test]
-    fn where_every_instruction_is_waited_for_nobody_takes_a_slow_stages_time() {
-        let job = Job::new(JobKey { uid: 7, name: "j".parse().unwrap() }, 2);
-        job.load_frontier("f".into(), &frontier_of(2, 1), 2000).unwrap();
-        job.answer_straggler(Straggler::NONE).unwrap();
-        job.members().straggler = None;
-        assert!(job.answer_slow_stages(&slow(1.0)).unwrap().is_none());
-    }
-
-    #[test]
-    fn a_straggler_that_somebody_told_of_is_left_alone() {
-        let job = job();
-        job.answer_straggler(straggler(1.5)).unwrap();
-        let slow = SlowStages::from([(0, 1.0)]);
-        assert!(job.answer_slow_stages(&slow).unwrap().is_none());
-        assert_eq!(job.members().straggler.as_ref().unwrap().straggler, straggler(1.5));
-    }
-
-    #[test]
-    fn whoever_swaps_to_something_else_ends_it() {
-        let job = job();
-        job.answer_straggler(straggler(1.5)).unwrap();
-        job.swap(&SwapTarget::DefaultClocks, 0).unwrap();
-        assert!(job.straggler_is_over().is_err());
-    }
-
-    #[test]
-    fn without_a_frontier_nothing_can_be_done_for_a_straggler() {
-        let job = Job::new(JobKey { uid: 7, name: "j".parse().unwrap() }, 1);
-        let refusal = job.answer_straggler(straggler(1.5)).unwrap_err();
-        assert_eq!(refusal.code, RefusalCode::NoPlan);
-        assert!(refusal.remedy.contains("plan load"), "{refusal}");
+    fn back(before: Option<Labelled>, wait: bool) -> Self {
+        let target = before.map_or(SwapTarget::DefaultClocks, |Labelled { label, table }| {
+            SwapTarget::Table { label, table }
+        });
+        Self { straggler: None, target, wait }
     }
 }

@@ -11,7 +11,7 @@ use pfo_protocol::{
 use serde::{Deserialize, Serialize};
 
 use crate::job::JobKey;
-use crate::profile::store::ProfileStore;
+use crate::profile::ProfileStore;
 use crate::sweep::enough::{self, GOOD_ERROR};
 use crate::sweep::estimate::at_most_s;
 use crate::sweep::rising::Rising;

@@ -1,29 +1,25 @@
-//! What peers ask of sweeps and stored profiles.
+//! What peers ask of sweeps. To be called where files may be written, on a thread of the runtime.
 
 use std::sync::Arc;
 
 use pfo_protocol::{
-    JobSelector, ProfileSelector, Refusal, RefusalCode, Response, StoredProfile, SweepControl,
+    AgentResponse, JobSelector, JobView, Refusal, RefusalCode, StoredProfile, SweepControl,
     SweepOrder, SweepSettings,
 };
-use tokio::task::spawn_blocking;
 
-use crate::authorize::Action;
-use crate::node::Node;
-use crate::peer::Peer;
-use crate::requests::select;
-use crate::session::internal;
+use crate::authority::Permit;
+use crate::job::{JobKey, check_free};
 use crate::sweep::attended::Attended;
 use crate::sweep::ladder::ladder;
 use crate::sweep::record::SweepRecord;
 use crate::sweep::shape::{JobShape, allowed_clocks};
-use crate::sweep::sweeps::Sweep;
+use crate::sweep::sweeps::{Sweep, Sweeps};
 
 /// Nobody measures more steps at one clock.
 const MOST_STEPS: u32 = 10_000;
 
 /// What an order of a profile leads to.
-enum Ordered<S> {
+pub(crate) enum Ordered<S> {
     /// It is stored.
     Stored(StoredProfile),
     /// A sweep that has begun.
@@ -33,84 +29,92 @@ enum Ordered<S> {
 /// Begins a sweep, or finds that it is not needed.
 ///
 /// # Errors
-/// If the peer may not measure the job, or the job cannot be swept like that.
-pub(crate) fn start(node: &Arc<Node>, peer: &Peer, order: SweepOrder) -> Result<Response, Refusal> {
-    Ok(match begin(node, peer, order, false)? {
-        Ordered::Stored(profile) => Response::Reused(profile),
-        Ordered::Begun(sweep) => Response::Sweep(Box::new(sweep.status())),
+/// If the job cannot be swept like that.
+pub(crate) fn start(
+    sweeps: &Sweeps,
+    permit: &Permit,
+    job: &JobView,
+    order: SweepOrder,
+) -> Result<AgentResponse, Refusal> {
+    Ok(match begin(sweeps, permit, job, order, false)? {
+        Ordered::Stored(profile) => AgentResponse::Reused(profile),
+        Ordered::Begun(sweep) => AgentResponse::Sweep(Box::new(sweep.status())),
     })
 }
 
-/// Begins a sweep, or goes on with the job's, until it is over or this is dropped.
+/// Begins a sweep, or continues the job's, until it is over or what this returns is dropped. Without a job, as
+/// when `pfod` does not answer, a sweep can only be continued.
 ///
 /// # Errors
 /// As [`start`], if the job has no sweep that is not over.
-pub(crate) async fn attend(node: &Arc<Node>, peer: &Peer, order: SweepOrder) -> Result<Response, Refusal> {
-    let (node, peer) = (Arc::clone(node), peer.clone());
-    let begin = move || {
-        let job = order.job.clone();
-        let sweep = match begin(&node, &peer, order, true) {
-            Ok(Ordered::Stored(profile)) => return Ok(Ordered::Stored(profile)),
-            Ok(Ordered::Begun(sweep)) => sweep,
-            Err(refusal) => match select_sweep(&node, &peer, &job) {
-                Ok(sweep) if !sweep.is_over() => sweep,
-                _ => return Err(refusal),
-            },
-        };
-        let attended = Attended::begin(&node, sweep)?;
-        tracing::info!(uid = peer.uid, pid = peer.pid, job = %job.job, "waits for the sweep");
-        Ok(Ordered::Begun(attended))
+pub(crate) fn attend(
+    sweeps: &Sweeps,
+    permit: &Permit,
+    job: Result<JobView, Refusal>,
+    order: SweepOrder,
+) -> Result<Ordered<Attended>, Refusal> {
+    let selector = order.job.clone();
+    let begun = job.and_then(|job| begin(sweeps, permit, &job, order, true));
+    let sweep = match begun {
+        Ok(Ordered::Stored(profile)) => return Ok(Ordered::Stored(profile)),
+        Ok(Ordered::Begun(sweep)) => sweep,
+        Err(refusal) => match sweeps.select(&selector, permit) {
+            Ok(sweep) if !sweep.is_over() => sweep,
+            _ => return Err(refusal),
+        },
     };
-    let begun = spawn_blocking(begin).await.map_err(|error| internal(&error))?;
-    Ok(match begun? {
-        Ordered::Stored(profile) => Response::Reused(profile),
-        Ordered::Begun(attended) => Response::Sweep(Box::new(attended.over().await)),
-    })
+    let (uid, pid, name) = (permit.uid(), permit.pid(), &selector.job);
+    tracing::info!(
+        uid = uid.0, pid = pid.0, job = %name,
+        "process {pid} of user {uid} waits for the sweep of job {name}"
+    );
+    Attended::begin(sweep).map(Ordered::Begun)
 }
 
 fn begin(
-    node: &Arc<Node>,
-    peer: &Peer,
+    sweeps: &Sweeps,
+    permit: &Permit,
+    job: &JobView,
     order: SweepOrder,
     attended: bool,
 ) -> Result<Ordered<Arc<Sweep>>, Refusal> {
-    let SweepOrder { job, model, settings, reuse } = order;
-    let authority = &node.settings().authority;
-    let job = select(node, authority, peer, &job, |owner| Action::Measure { owner })?;
+    let SweepOrder { model, settings, reuse, .. } = order;
     check(settings)?;
-    let name = &job.key.name;
-    let members = job.members();
-    let shape = JobShape::of(&members).ok_or_else(|| {
+    let name = &job.job;
+    let shape = JobShape::of(job).ok_or_else(|| {
         Refusal::new(
             RefusalCode::LimitReached,
-            format!("the ranks of job {name} have not all run a step, or not of equally many microbatches"),
+            format!(
+                "the ranks of job {name} have not all run a step, or not of equally many microbatches"
+            ),
             "try again after the next step",
         )
     })?;
-    let allowed = allowed_clocks(&members);
-    let free = members.check_free(name);
-    drop(members);
     let model = model.unwrap_or_else(|| name.clone());
-    if reuse && let Some(stored) = node.profiles.find(&shape.key(job.key.uid, model.clone())) {
+    if reuse && let Some(stored) = sweeps.stored(&shape.key(job.uid, model.clone())) {
         return Ok(Ordered::Stored(stored));
     }
-    let clocks = ladder(&allowed, Mhz(settings.stride_mhz), Mhz(settings.min_mhz));
+    let clocks = ladder(&allowed_clocks(job), settings.stride_mhz, settings.min_mhz);
     if clocks.is_empty() {
         return Err(Refusal::new(
             RefusalCode::PlanDoesNotFit,
             format!(
-                "no clock from {} MHz on is allowed to all ranks of job {name}",
+                "no clock of {} or higher is allowed to all ranks of job {name}",
                 settings.min_mhz
             ),
             "`pfoctl policy explain` shows which clocks are",
         ));
     }
-    let mut record = SweepRecord::new(job.key.clone(), peer.uid, model, settings, shape, clocks);
+    check_free(job)?;
+    let count = clocks.len();
+    let by = permit.uid();
+    let mut record = SweepRecord::new(JobKey::of(job), by, model, settings, shape, clocks);
     record.attended = attended;
-    free?;
-    let clocks = record.clocks.len();
-    let sweep = node.sweeps.start(node, record)?;
-    tracing::info!(uid = peer.uid, pid = peer.pid, job = %name, "began a sweep of {clocks} clocks");
+    let sweep = sweeps.start(record)?;
+    tracing::info!(
+        uid = by.0, pid = permit.pid().0, job = %name,
+        "user {by} began a sweep of {count} clocks of job {name} of user {}", job.uid
+    );
     Ok(Ordered::Begun(sweep))
 }
 
@@ -134,98 +138,48 @@ fn check(settings: SweepSettings) -> Result<(), Refusal> {
     }
 }
 
-/// Pauses, resumes or stops a sweep.
+/// Pauses, resumes or ends a sweep.
 ///
 /// # Errors
-/// If the peer may not measure the job, or it is not being swept.
+/// If the job is not being swept.
 pub(crate) fn control(
-    node: &Arc<Node>,
-    peer: &Peer,
+    sweeps: &Sweeps,
+    permit: &Permit,
     job: &JobSelector,
     control: SweepControl,
-) -> Result<Response, Refusal> {
-    let status = select_sweep(node, peer, job)?.control(node, control)?;
-    tracing::info!(uid = peer.uid, pid = peer.pid, job = %status.job, "sweep: {control:?}");
-    Ok(Response::Sweep(Box::new(status)))
+) -> Result<AgentResponse, Refusal> {
+    let status = sweeps.select(job, permit)?.control(control)?;
+    let (uid, owner, name) = (permit.uid(), status.profile.uid, &status.job);
+    tracing::info!(
+        uid = uid.0, pid = permit.pid().0, job = %name,
+        "user {uid} asked the sweep of job {name} of user {owner} to {}", in_words(control)
+    );
+    Ok(AgentResponse::Sweep(Box::new(status)))
+}
+
+fn in_words(control: SweepControl) -> &'static str {
+    match control {
+        SweepControl::Pause => "pause",
+        SweepControl::Resume => "resume",
+        SweepControl::Stop => "stop",
+        SweepControl::Finish => "finish",
+    }
 }
 
 /// The CSV of what a sweep has measured so far.
 ///
 /// # Errors
-/// If the peer may not measure the job, it is not being swept, or nothing was measured yet.
-pub(crate) fn read(node: &Node, peer: &Peer, job: &JobSelector) -> Result<Response, Refusal> {
-    let (sweep, csv) = select_sweep(node, peer, job)?.so_far()?;
-    Ok(Response::Swept { sweep: Box::new(sweep), csv: csv.into_bytes() })
-}
-
-fn select_sweep(node: &Node, peer: &Peer, job: &JobSelector) -> Result<Arc<Sweep>, Refusal> {
-    let authority = &node.settings().authority;
-    authority.authorize(peer, Action::Measure { owner: job.uid.unwrap_or(peer.uid) })?;
-    let any = authority.authorize(peer, Action::EveryJob).is_ok();
-    node.sweeps.select(job, peer.uid, any)
+/// If the job is not being swept, or nothing was measured yet.
+pub(crate) fn read(
+    sweeps: &Sweeps,
+    permit: &Permit,
+    job: &JobSelector,
+) -> Result<AgentResponse, Refusal> {
+    let (sweep, csv) = sweeps.select(job, permit)?.so_far()?;
+    Ok(AgentResponse::Swept { sweep: Box::new(sweep), csv: csv.into_bytes() })
 }
 
 /// The sweeps that a peer may see.
-///
-/// # Errors
-/// If it may see nothing.
-pub(crate) fn sweeps(node: &Node, peer: &Peer) -> Result<Response, Refusal> {
-    Ok(Response::Sweeps(node.sweeps.statuses(visible(node, peer)?)))
-}
-
-/// The stored profiles that a peer may see.
-///
-/// # Errors
-/// If it may see nothing.
-pub(crate) fn profiles(node: &Node, peer: &Peer) -> Result<Response, Refusal> {
-    Ok(Response::Profiles(node.profiles.list(visible(node, peer)?)))
-}
-
-/// The CSV of the one stored profile that a peer means.
-///
-/// # Errors
-/// If the peer may see none, or none or several that it may see are meant.
-pub(crate) fn read_profile(
-    node: &Node,
-    peer: &Peer,
-    selector: &ProfileSelector,
-) -> Result<Response, Refusal> {
-    let visible = visible(node, peer)?;
-    let mut meant = node.profiles.list(selector.uid.or(visible));
-    let fits = |part: &str, wanted: &Option<String>| wanted.as_ref().is_none_or(|w| w == part);
-    meant.retain(|profile| {
-        let key = &profile.key;
-        visible.is_none_or(|uid| uid == key.uid)
-            && key.model == selector.model
-            && fits(&key.gpus, &selector.gpus)
-            && fits(&key.partition, &selector.partition)
-    });
-    // Of an administrator's own and others', the own one is meant.
-    if selector.uid.is_none() && meant.iter().any(|profile| profile.key.uid == peer.uid) {
-        meant.retain(|profile| profile.key.uid == peer.uid);
-    }
-    let model = &selector.model;
-    match &meant[..] {
-        [profile] => {
-            let csv = node.profiles.read(profile).map_err(|error| internal(&error))?;
-            Ok(Response::Profile { profile: profile.clone(), csv })
-        }
-        [] => Err(Refusal::new(
-            RefusalCode::UnknownJob,
-            format!("no such profile of model {model} is stored"),
-            "`pfoctl profile list` shows those that are",
-        )),
-        several => Err(Refusal::new(
-            RefusalCode::UnknownJob,
-            format!("{} profiles of model {model} are stored", several.len()),
-            "say which with --gpus, --partition or --user; `pfoctl profile list` shows them",
-        )),
-    }
-}
-
-/// Whose sweeps and profiles a peer may see; none means everybody's.
-fn visible(node: &Node, peer: &Peer) -> Result<Option<u32>, Refusal> {
-    let authority = &node.settings().authority;
-    authority.authorize(peer, Action::Status)?;
-    Ok(authority.authorize(peer, Action::EveryJob).is_err().then_some(peer.uid))
+pub(crate) fn list(sweeps: &Sweeps, permit: &Permit) -> AgentResponse {
+    AgentResponse::Sweeps(sweeps.statuses(permit.only_of()))
 }

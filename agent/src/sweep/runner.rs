@@ -1,52 +1,42 @@
-//! A sweep that goes on: trial after trial, for as long as the job is there to be measured.
+//! A sweep that runs: trial after trial, for as long as the job is there to be measured.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use pfo_protocol::{JobSelector, Refusal, RefusalCode, SweepState, TrialResult, TrialRun};
+use pfo_protocol::{JobView, RecordedTrial, Refusal, RefusalCode, SweepState, TrialRun};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-use crate::hold::Hold;
-use crate::job::Job;
-use crate::node::Node;
+use crate::job::{JobKey, check_free};
+use crate::pfod::{Connection, PfodError};
+use crate::record::{self, Asker, Order};
 use crate::sweep::record::SweepRecord;
 use crate::sweep::shape::JobShape;
-use crate::sweep::sweeps::{Run, Sweep};
-use crate::trial;
+use crate::sweep::sweeps::{Means, Run, Sweep};
 
 /// How often to look whether the job can be measured.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// Ranks may be away for so long, such as for a restart from a checkpoint.
+/// How long ranks or `pfod` may be away, such as for a restart from a checkpoint.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
-/// Trials in a row that may fail. Each one changes the clocks of the job, and has it measured for nothing.
+/// Trials in a row that may fail. Each one changes the clocks of the job, and measures it for nothing.
 const MOST_FAILURES: u32 = 5;
 
-/// Why nothing was measured.
-enum Trouble {
-    /// The job cannot be measured now, and was left alone.
-    NotNow(Refusal),
-    /// A trial has failed.
-    Failed(Refusal),
-}
-
-/// Sweeps on until there is nothing left to measure, or for too long nothing could be. Between two trials
-/// the job stays held, and so runs the last clock; whenever this ends or is dropped, it goes back to
-/// default clocks.
-pub(crate) async fn run(node: Arc<Node>, sweep: Arc<Sweep>, run: Run) {
-    let mut held = None;
+/// Sweeps until there is nothing left to measure, or nothing could be measured for too long. Between two
+/// trials the connection that holds the job stays open, and the job runs the last clock; when this ends or is
+/// dropped, `pfod` brings the job to default clocks.
+pub(super) async fn run(sweep: Arc<Sweep>, run: Run) {
+    let mut hold = None;
     let mut hopeful_until = Instant::now() + PATIENCE;
     let mut failures = 0;
     while let Some(record) = sweep.record(run) {
         let Some(what) = record.next().run() else {
-            drop(held.take());
-            let (sweep, node) = (Arc::clone(&sweep), Arc::clone(&node));
-            let _ = spawn_blocking(move || sweep.finish(run, &node)).await;
+            drop(hold.take());
+            let _ = spawn_blocking(move || sweep.finish(run)).await;
             return;
         };
-        let trouble = match measure(&node, &sweep, run, &record, what, &mut held).await {
+        let error = match measure(&sweep, run, &record, what, &mut hold).await {
             Ok(trial) => {
                 hopeful_until = Instant::now() + PATIENCE;
                 failures = 0;
@@ -54,56 +44,70 @@ pub(crate) async fn run(node: Arc<Node>, sweep: Arc<Sweep>, run: Run) {
                 let _ = spawn_blocking(move || sweep.take(run, &trial)).await;
                 continue;
             }
-            Err(trouble) => trouble,
+            Err(error) => error,
         };
-        // Who else waits for the job need not wait for this.
-        drop(held.take());
-        let (why, hopeless) = match trouble {
-            Trouble::NotNow(refusal) => (refusal.message, Instant::now() > hopeful_until),
-            Trouble::Failed(refusal) => {
-                failures += 1;
-                let never = refusal.code == RefusalCode::PlanDoesNotFit;
-                (refusal.message, never || failures >= MOST_FAILURES)
-            }
+        // Others who want the job need not wait for this.
+        drop(hold.take());
+        let hopeless = if error.is_temporary() {
+            Instant::now() > hopeful_until
+        } else {
+            failures += 1;
+            is_final(&error) || failures >= MOST_FAILURES
         };
+        let why = in_words(error);
         if hopeless {
-            let sweep = Arc::clone(&sweep);
             let _ = spawn_blocking(move || sweep.give_up(run, why)).await;
             return;
         }
-        sweep.is_in(run, SweepState::Waiting { why });
+        sweep.report(run, SweepState::Waiting { why });
         sleep(RETRY_EVERY).await;
     }
 }
 
+fn is_final(error: &PfodError) -> bool {
+    let is_final =
+        |code| matches!(code, RefusalCode::PlanDoesNotFit | RefusalCode::NotAuthorized);
+    matches!(error, PfodError::Refused(refusal) if is_final(refusal.code))
+}
+
+fn in_words(error: PfodError) -> String {
+    match error {
+        PfodError::Refused(refusal) => refusal.message,
+        away @ PfodError::Away(_) => away.to_string(),
+    }
+}
+
 async fn measure(
-    node: &Arc<Node>,
     sweep: &Sweep,
     run: Run,
     record: &SweepRecord,
     what: TrialRun,
-    held: &mut Option<Hold>,
-) -> Result<TrialResult, Trouble> {
-    let job = job(node, record).map_err(Trouble::NotNow)?;
-    let hold = match held.take().filter(|hold| Arc::ptr_eq(hold.job(), &job)) {
-        Some(hold) => hold,
-        None => Hold::take(node, job, record.by_uid, None).map_err(Trouble::NotNow)?,
+    hold: &mut Option<Connection>,
+) -> Result<RecordedTrial, PfodError> {
+    let means = sweep.means();
+    let job = find_job(means, record).await?;
+    let asker = Asker { uid: record.by_uid, pid: None };
+    let connection = match hold {
+        Some(connection) => connection,
+        None => {
+            check_free(&job)?;
+            hold.insert(means.pfod.on_behalf(asker.uid, asker.pid).await?)
+        }
     };
-    sweep.is_in(run, SweepState::Running);
-    let trial = trial::run(held.insert(hold), what, record.length(), false).await;
-    Ok(trial.map_err(Trouble::Failed)?.0)
+    sweep.report(run, SweepState::Running);
+    let order = Order { run: what, length: record.length(), room: None };
+    let (trial, _) = record::run(&means.pfod, connection, asker, &record.key(), order).await?;
+    Ok(trial)
 }
 
 /// The job, with all of its ranks.
-fn job(node: &Node, record: &SweepRecord) -> Result<Arc<Job>, Refusal> {
-    let selector = JobSelector { job: record.job.clone(), uid: Some(record.uid) };
-    let job = node.jobs.select(&selector, record.uid, false)?;
-    if JobShape::of(&job.members()).as_ref() == Some(&record.shape) {
-        return Ok(job);
-    }
-    Err(Refusal::new(
-        RefusalCode::UnknownJob,
-        format!("job {} has not the ranks that it had when its sweep began", record.job),
-        "",
-    ))
+async fn find_job(means: &Means, record: &SweepRecord) -> Result<JobView, PfodError> {
+    let jobs = means.questions.jobs().await?;
+    let job = jobs.into_iter().find(|job| JobKey::of(job) == record.key());
+    let whole = job.filter(|job| JobShape::of(job).as_ref() == Some(&record.shape));
+    whole.ok_or_else(|| {
+        let message =
+            format!("job {} does not have the ranks that it had when its sweep began", record.job);
+        Refusal::new(RefusalCode::UnknownJob, message, "").into()
+    })
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use pfo_protocol::{JobName, JobView, Mhz, ProfileKey, Rank, RankView, Uid};
 use serde::{Deserialize, Serialize};
 
-use crate::profile::store::stored_key;
+use crate::profile::stored_key;
 
 /// The ranks of a job on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

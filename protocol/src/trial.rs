@@ -11,7 +11,6 @@ use crate::status::PlanStatus;
 
 /// What a job runs in a trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum TrialRun {
     /// Clocks as they are without pfo.
     DefaultClocks,

@@ -14,7 +14,6 @@ use crate::trial::{TrialLength, TrialRun};
 
 /// One request to the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum AgentRequest {
     /// Everything about the agent and the jobs that it watches.
     Status,
@@ -102,7 +101,6 @@ pub enum AgentRequest {
 
 /// The answer of the agent to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum AgentResponse {
     /// To any request.
     Refused(Refusal),

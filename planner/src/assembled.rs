@@ -4,9 +4,9 @@
 use crate::error::PlanError;
 use crate::frontier::{Frontier, Kept, Point};
 use crate::late_clocks::with_late_clocks;
+use crate::measurement::Measurement;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
-use crate::profile::Measurement;
 use crate::replay::account;
 use pfo_vocabulary::{Stage, Watts};
 
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use crate::deadline::Deadline;
     use crate::frontier::{Options, Spread};
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::unequal;
     use pfo_vocabulary::Mhz;
 

@@ -10,8 +10,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::{PlanError, excerpt};
-use crate::profile::Measurement;
+use crate::error::PlanError;
+use crate::excerpt::excerpt;
+use crate::measurement::Measurement;
+use crate::profile_error::ProfileError;
 use crate::repeats::{Line, Repeated, Repeats};
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::{Mhz, Stage};
@@ -55,11 +57,11 @@ impl Combine {
 /// not kept apart there is one, the mean of them all.
 ///
 /// # Errors
-/// [`PlanError::RankMissing`] if ranks of a stage do not all have rows of the same: energies of
+/// [`ProfileError::RankMissing`] if ranks of a stage do not all have rows of the same: energies of
 /// a different number of them do not compare.
 pub(crate) fn combined(
     tables: &BTreeMap<(Stage, Instruction), Lines>,
-) -> Result<Vec<(Stage, Instruction, Measurement, Repeats)>, PlanError> {
+) -> Result<Vec<(Stage, Instruction, Measurement, Repeats)>, ProfileError> {
     let mut most: BTreeMap<Stage, usize> = BTreeMap::new();
     let mut rows = Vec::new();
     for (&(stage, instruction), table) in tables {
@@ -74,7 +76,13 @@ pub(crate) fn combined(
     for (stage, instruction, frequency, ranks) in rows {
         let (found, expected) = (ranks.len(), most[&stage]);
         if found != expected {
-            return Err(PlanError::RankMissing { stage, instruction, frequency, found, expected });
+            return Err(ProfileError::RankMissing {
+                stage,
+                instruction,
+                frequency,
+                found,
+                expected,
+            });
         }
         let (measured, repeats) = slowest(frequency, &ranks);
         combined.push((stage, instruction, measured, repeats));

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::{PlanError, excerpt};
+use crate::error::PlanError;
+use crate::excerpt::excerpt;
 
 /// The longest iteration time that a plan may have.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -15,12 +15,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits::DEPENDENCIES;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::{Chunk, Unit};
 use pfo_vocabulary::{Microbatch, Stage};
-
-/// The most instructions that all dependencies together may name.
-pub(crate) const MAX_DEPENDENCIES: usize = 1 << 20;
 
 /// An instruction of one of a step's stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -100,8 +98,8 @@ pub(crate) fn check_dependencies(
             return bad(format!("{of} waits for {again} twice; name it once"));
         }
         named += 1 + after.len();
-        if named > MAX_DEPENDENCIES {
-            return bad(format!("more than {MAX_DEPENDENCIES} instructions are named up to here"));
+        if named > DEPENDENCIES {
+            return bad(format!("more than {DEPENDENCIES} instructions are named up to here"));
         }
     }
     Ok(())

@@ -35,7 +35,7 @@ fn unit(span: &Span) -> Option<String> {
 mod tests {
     use super::*;
     use crate::pipeline::Pipeline;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::unequal;
     use pfo_vocabulary::Mhz;
 

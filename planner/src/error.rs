@@ -3,8 +3,10 @@
 //! A message names the value, the place and, where it is not obvious, what to do about it.
 
 use crate::dependencies::StageUnit;
-use crate::frontier::Frontier;
-use crate::schedule::Schedule;
+use crate::frontier_file_error::FrontierFileError;
+use crate::limits;
+use crate::profile_error::ProfileError;
+use crate::schedule::name::{Schedule, UnknownSchedule};
 use pfo_vocabulary::{Instruction, Mhz, Stage, UnknownInstruction};
 
 /// Why a profile, a plan, a frontier file or a deadline was refused.
@@ -16,8 +18,8 @@ pub enum PlanError {
     UnknownInstruction(#[from] UnknownInstruction),
 
     /// A schedule name that does not exist.
-    #[error("unknown schedule \"{0}\" (known: {names})", names = Schedule::ALL.map(Schedule::name).join(", "))]
-    UnknownSchedule(String),
+    #[error(transparent)]
+    UnknownSchedule(#[from] UnknownSchedule),
 
     /// A plan of more bytes than any real one has.
     #[error("the plan is {size} bytes long; at most {limit} are read")]
@@ -70,85 +72,9 @@ pub enum PlanError {
         problem: String,
     },
 
-    /// A profile whose header lacks a column.
-    #[error("profile: no column \"{name}\" in the header \"{found}\"")]
-    MissingColumn {
-        /// The column that is needed.
-        name: &'static str,
-        /// The header.
-        found: String,
-    },
-
-    /// A line of a profile that is no CSV row of as many fields as the header.
-    #[error("profile, line {line}: {problem}")]
-    UnreadableRow {
-        /// Counted from 1, the header.
-        line: u64,
-        /// What is wrong with it.
-        problem: String,
-    },
-
-    /// A field of a profile that cannot be what its column says.
-    #[error("profile, line {line}: {column} is \"{value}\", must be {expected}")]
-    BadField {
-        /// Counted from 1, the header.
-        line: u64,
-        /// The field's column.
-        column: &'static str,
-        /// What is there.
-        value: String,
-        /// What should be.
-        expected: &'static str,
-    },
-
-    /// Two rows that measure the same thing.
-    #[error(
-        "profile, line {line}: stage {stage}, {instruction} at {frequency} was measured in line \
-         {first} already; drop one, or add a column (such as rank or window) that tells them apart"
-    )]
-    DuplicateRow {
-        /// The row that came first.
-        first: u64,
-        /// The one that repeats it.
-        line: u64,
-        /// Of both.
-        stage: Stage,
-        /// Of both.
-        instruction: Instruction,
-        /// Of both.
-        frequency: Mhz,
-    },
-
-    /// Ranks whose energies cannot be added up, because some are not there.
-    #[error(
-        "profile: stage {stage}, {instruction} at {frequency} has rows of {found} ranks of {expected}; \
-         measure it on every rank, or combine ranks by their mean"
-    )]
-    RankMissing {
-        /// Whose rows.
-        stage: Stage,
-        /// Of what.
-        instruction: Instruction,
-        /// At which clock.
-        frequency: Mhz,
-        /// Ranks that have a row.
-        found: usize,
-        /// The most that any instruction of the stage has.
-        expected: usize,
-    },
-
-    /// A profile of nothing.
-    #[error("profile: no rows below the header")]
-    EmptyProfile,
-
-    /// A profile that leaves out a stage.
-    #[error("profile: no rows for stage {missing}, though there are some for stage {highest}")]
-    StageWithoutRows {
-        /// The first stage without rows.
-        missing: usize,
-        /// The highest stage with rows.
-        highest: usize,
-    },
+    /// A profile that cannot be read.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
 
     /// A profile without an instruction that the schedule runs.
     #[error("profile: stage {stage} has no rows for {instruction}, which schedule {schedule} runs")]
@@ -214,7 +140,7 @@ pub enum PlanError {
     /// A table with more clocks than a frontier can hold.
     #[error(
         "profile: stage {stage}, {instruction} has {rows} frequencies; a frontier holds up to {limit}, leave some out",
-        limit = Frontier::MAX_TABLE_ROWS
+        limit = limits::TABLE_ROWS
     )]
     TableTooLong {
         /// Whose table.
@@ -247,13 +173,9 @@ pub enum PlanError {
     #[error("the frontier has no plans")]
     EmptyFrontier,
 
-    /// A file that is no frontier, or of a version that this one does not know.
-    #[error("not a frontier file that this version reads: {0}")]
-    ForeignFrontier(String),
-
-    /// A frontier file that was cut short or changed.
-    #[error("the frontier file is damaged: {0}; make it again with pfoctl plan optimize")]
-    DamagedFrontier(String),
+    /// A frontier file that cannot be read.
+    #[error(transparent)]
+    FrontierFile(#[from] FrontierFileError),
 
     /// A number of the request that cannot be worked with.
     #[error("{name} is {value}, must be {expected}")]
@@ -265,13 +187,4 @@ pub enum PlanError {
         /// What can be.
         expected: &'static str,
     },
-}
-
-/// The start of a text that may come from anybody, short enough for a message.
-pub(crate) fn excerpt(text: &str) -> String {
-    const LONGEST: usize = 48;
-    match text.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}…", text[..end].escape_debug()),
-        None => text.escape_debug().to_string(),
-    }
 }

@@ -141,7 +141,8 @@ fn contract(events: usize, spans: &mut [(u32, u32)], precedences: &mut Vec<(u32,
 mod tests {
     use super::*;
     use crate::delays::Delays;
-    use crate::schedule::{StageOrder, one_forward_one_backward};
+    use crate::order::StageOrder;
+    use crate::schedule::one_forward_one_backward;
     use pfo_vocabulary::Instruction;
     use pfo_vocabulary::Stage;
 

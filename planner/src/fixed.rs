@@ -9,9 +9,9 @@
 //! it keeps that clock, because nobody knows what it takes at another.
 
 use crate::error::PlanError;
+use crate::order::StageOrder;
 use crate::plan::PlannedInstruction;
 use crate::profile::Profile;
-use crate::schedule::StageOrder;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::Unit;
 use pfo_vocabulary::{Mhz, Stage};
@@ -73,10 +73,10 @@ pub(crate) fn follow_neighbours(instructions: &mut [PlannedInstruction]) {
 mod tests {
     use super::*;
     use crate::frontier::{Frontier, Options, Spread};
+    use crate::measurement::Measurement;
     use crate::pipeline::Pipeline;
-    use crate::profile::Measurement;
     use crate::replay::replay;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::settings::Settings;
     use crate::test_profiles::unequal;
     use pfo_vocabulary::Watts;

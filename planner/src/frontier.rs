@@ -13,11 +13,12 @@ use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::late_clocks::with_late_clocks;
 use crate::late_plans::LatePlans;
+use crate::limits;
+use crate::measurement::Measurement;
 use crate::parallel::{in_parallel, in_parallel_as_made};
 use crate::pareto::falling;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, Prediction};
-use crate::profile::Measurement;
 use crate::realise::Realiser;
 use crate::regimes::regimes;
 use crate::replay::account;
@@ -80,9 +81,9 @@ pub(crate) struct Kept {
 
 impl Frontier {
     /// The most rows of one instruction's table.
-    pub const MAX_TABLE_ROWS: usize = 256;
+    pub const MAX_TABLE_ROWS: usize = limits::TABLE_ROWS;
     /// The most plans.
-    pub const MAX_PLANS: usize = 100_000;
+    pub const MAX_PLANS: usize = limits::PLANS;
 
     /// Makes the plans. `progress` is told, from any thread, how much of the work is done (0 to 1).
     ///
@@ -319,7 +320,7 @@ fn keep(pipeline: &Pipeline, p2p_power: Watts, choices: &Choices, plan: &Realise
 mod tests {
     use super::*;
     use crate::profile::Profile;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::unequal;
     use pfo_vocabulary::Instruction;
     use pfo_vocabulary::{Mhz, Stage};

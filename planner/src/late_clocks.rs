@@ -7,8 +7,9 @@
 //! the clock that its stage's last instruction had, and asks for that of its first right then.
 //! Instructions whose time does not depend on the clock ask for none.
 
+use crate::measurement::Measurement;
 use crate::network::Network;
-use crate::profile::{Measurement, Profile};
+use crate::profile::Profile;
 use pfo_vocabulary::Mhz;
 
 /// Who asks for clocks before and after whom.
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
     use crate::delays::Delays;
     use crate::pipeline::Pipeline;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::settings::Settings;
     use crate::test_profiles::{any_profile, unequal};
 

@@ -334,7 +334,7 @@ mod tests {
 
     use super::*;
     use crate::delays::Delays;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::settings::Settings;
     use crate::test_profiles::any_profile;
 

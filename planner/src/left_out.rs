@@ -9,8 +9,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::measurement::Measurement;
 use crate::median::{MEDIAN_TO_SD, median};
-use crate::profile::Measurement;
 use crate::repeats::Line;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::{Mhz, Stage};

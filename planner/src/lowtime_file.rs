@@ -4,11 +4,12 @@
 //! instructions: of MHz (Perseus' artifact), or of `(name, MHz)` (lowtime, Zeus). Comments follow
 //! that tell what the planner claims; they are skipped. Small numbers in file names are slow plans.
 
-use crate::error::{PlanError, excerpt};
+use crate::error::PlanError;
+use crate::excerpt::excerpt;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::python_literal::{Literal, Value, parse};
-use crate::schedule::Schedule;
+use crate::schedule::name::Schedule;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::{Mhz, Stage};
 

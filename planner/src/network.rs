@@ -7,56 +7,13 @@ use petgraph::algo::toposort;
 use petgraph::graph::NodeIndex;
 
 use crate::delays::Delays;
-use crate::dependencies::{Dependency, StageUnit};
+use crate::dependencies::Dependency;
 use crate::error::PlanError;
+use crate::measurement::Measurement;
+use crate::operation::{Operation, Role};
+use crate::order::StageOrder;
 use crate::precedence::{deadlock, precedence};
-use crate::profile::Measurement;
-use crate::schedule::StageOrder;
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::{Chunk, Unit};
-use pfo_vocabulary::{Mhz, Microbatch, Stage};
-
-/// What an operation is in a step. Only instructions are run by a stage and have a clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Role {
-    Instruction,
-    /// The way of a product to another stage.
-    Transfer,
-    /// Where one waits for several or several wait for one; takes no time.
-    Junction,
-}
-
-/// One instruction of a step, or what stands between two of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Operation {
-    pub(crate) role: Role,
-    /// Of what is no instruction, that of one beside it.
-    pub(crate) stage: Stage,
-    pub(crate) instruction: Instruction,
-    pub(crate) chunk: Chunk,
-    pub(crate) microbatch: Microbatch,
-}
-
-impl Operation {
-    /// An instruction of a stage.
-    pub(crate) fn run(stage: Stage, unit: Unit) -> Self {
-        let Unit { instruction, microbatch, chunk } = unit;
-        Self { role: Role::Instruction, stage, instruction, chunk, microbatch }
-    }
-
-    /// Whether a stage runs it.
-    pub(crate) fn is_run(&self) -> bool {
-        self.role == Role::Instruction
-    }
-
-    pub(crate) fn unit(&self) -> Unit {
-        Unit { instruction: self.instruction, microbatch: self.microbatch, chunk: self.chunk }
-    }
-
-    pub(crate) fn stage_unit(&self) -> StageUnit {
-        StageUnit::new(self.stage, self.unit())
-    }
-}
+use pfo_vocabulary::Mhz;
 
 /// The operations of a step in topological order.
 #[derive(Clone, Debug)]
@@ -179,6 +136,7 @@ impl Network {
 mod tests {
     use super::*;
     use crate::schedule::one_forward_one_backward;
+    use pfo_vocabulary::{Instruction, Stage, Unit};
 
     fn one_f_one_b(num_stages: u16, num_microbatches: u32) -> Vec<StageOrder> {
         let order = |s| one_forward_one_backward::order(Stage(s), num_stages, num_microbatches);

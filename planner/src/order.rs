@@ -2,10 +2,12 @@
 //! comes from.
 
 use crate::dependencies::{Dependency, StageUnit};
-use crate::schedule::StageOrder;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::Stage;
 use pfo_vocabulary::{Chunk, Unit};
+
+/// What one stage runs, first to last.
+pub type StageOrder = Vec<Unit>;
 
 /// What each stage runs, and what waits for what.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,13 +15,14 @@ use serde::Deserialize;
 
 use crate::delays::Delays;
 use crate::dependencies::{BadDependency, Dependency, check_dependencies};
-use crate::error::{PlanError, excerpt};
+use crate::error::PlanError;
+use crate::excerpt::{excerpt, shortened};
+use crate::limits;
+use crate::order::StageOrder;
 use crate::order::{Misordered, Order, check_order};
 use crate::pipeline::Pipeline;
-use crate::plan::Plan;
-use crate::plan_file::shortened;
 use crate::profile::Profile;
-use crate::schedule::{Schedule, StageOrder};
+use crate::schedule::name::Schedule;
 
 const FORMAT: &str = "pfo-order/1";
 
@@ -50,7 +51,7 @@ impl Order {
         let stages = document.stages;
         let last = stages.iter().flatten().map(|unit| unit.microbatch.0).max();
         let num_microbatches = last
-            .filter(|&last| last < Plan::MAX_MICROBATCHES)
+            .filter(|&last| last < limits::MICROBATCHES)
             .map(|last| last + 1)
             .ok_or_else(|| refused("the file", "it must have 1 to 65536 microbatches".into()))?;
         for (stage, order) in stages.iter().enumerate() {
@@ -85,7 +86,7 @@ fn refused(place: &str, problem: String) -> PlanError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::settings::Settings;
     use crate::test_profiles::unequal;
 

@@ -4,11 +4,12 @@ use crate::delays::Delays;
 use crate::dependencies::StageUnit;
 use crate::error::PlanError;
 use crate::fixed::{add_fixed, follow_neighbours};
+use crate::limits;
 use crate::network::Network;
 use crate::order::Order;
 use crate::plan::{Plan, PlannedInstruction, StagePlan};
 use crate::profile::Profile;
-use crate::schedule::Schedule;
+use crate::schedule::name::Schedule;
 use crate::settings::Settings;
 use pfo_vocabulary::{Mhz, Stage};
 
@@ -24,9 +25,6 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// The most operations of a step; plans of more would not be read back.
-    pub(crate) const MAX_OPERATIONS: usize = 1 << 20;
-
     /// The operations of one step of `num_microbatches` on the profile's stages, with default
     /// settings.
     ///
@@ -51,12 +49,12 @@ impl Pipeline {
         num_microbatches: u32,
         settings: &Settings,
     ) -> Result<Self, PlanError> {
-        if !(1..=Plan::MAX_MICROBATCHES).contains(&num_microbatches) {
+        if !(1..=limits::MICROBATCHES).contains(&num_microbatches) {
             return Err(bad_count(num_microbatches, "between 1 and 65536"));
         }
         // The least that any schedule runs, before memory is taken for it.
         let least = 2 * usize::from(profile.num_stages()) * num_microbatches as usize;
-        if least > Self::MAX_OPERATIONS {
+        if least > limits::OPERATIONS {
             return Err(bad_count(num_microbatches, TOO_MANY));
         }
         let mut stages = schedule.orders(profile, num_microbatches, settings)?;
@@ -83,7 +81,7 @@ impl Pipeline {
             return Err(PlanError::StagesDiffer { plan: stages, profile: profile_stages });
         }
         delays.check()?;
-        if order.stages.iter().map(Vec::len).sum::<usize>() > Self::MAX_OPERATIONS {
+        if order.stages.iter().map(Vec::len).sum::<usize>() > limits::OPERATIONS {
             return Err(bad_count(order.num_microbatches, TOO_MANY));
         }
         for StageUnit { stage, instruction, .. } in order.units() {
@@ -173,7 +171,7 @@ fn bad_count(num_microbatches: u32, expected: &'static str) -> PlanError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::Measurement;
+    use crate::measurement::Measurement;
     use crate::schedule::one_forward_one_backward;
     use crate::test_profiles::unequal;
     use pfo_vocabulary::Instruction;

@@ -4,9 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::delays::Delays;
 use crate::dependencies::{BadDependency, Dependency, StageUnit, check_dependencies};
-use crate::error::{PlanError, excerpt};
+use crate::error::PlanError;
+use crate::excerpt::excerpt;
+use crate::limits;
 use crate::order::{Misordered, check_order};
-use crate::schedule::Schedule;
+use crate::schedule::name::Schedule;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::{Chunk, Unit};
 use pfo_vocabulary::{Mhz, Microbatch, Stage, Watts};
@@ -81,11 +83,11 @@ impl PlannedInstruction {
 
 impl Plan {
     /// The most stages a plan may have.
-    pub const MAX_STAGES: u16 = 1024;
+    pub const MAX_STAGES: u16 = limits::STAGES;
     /// The most microbatches a plan may have.
-    pub const MAX_MICROBATCHES: u32 = 1 << 16;
+    pub const MAX_MICROBATCHES: u32 = limits::MICROBATCHES;
     /// The longest GPU name that is kept, in bytes.
-    pub const MAX_GPU_NAME_BYTES: usize = 128;
+    pub const MAX_GPU_NAME_BYTES: usize = limits::GPU_NAME_BYTES;
 
     /// The number of instructions of all stages.
     pub fn num_instructions(&self) -> usize {

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::delays::Delays;
 use crate::dependencies::Dependency;
-use crate::error::{PlanError, excerpt};
+use crate::error::PlanError;
+use crate::excerpt::{excerpt, shortened};
 use crate::plan::{Plan, Prediction, StagePlan};
-use crate::schedule::Schedule;
+use crate::schedule::name::Schedule;
 use pfo_vocabulary::Watts;
 
 const FORMAT: &str = "pfo-plan/1";
@@ -130,17 +131,6 @@ impl Plan {
 
 fn foreign_format(found: &str) -> PlanError {
     PlanError::PlanFormat { found: excerpt(found), expected: FORMAT }
-}
-
-/// A parser's message with whatever of the input it repeats cut short.
-pub(crate) fn shortened(message: &str) -> String {
-    const LONGEST: usize = 240;
-    if message.chars().count() <= LONGEST {
-        return message.to_owned();
-    }
-    let head: String = message.chars().take(LONGEST / 2).collect();
-    let tail: Vec<char> = message.chars().rev().take(LONGEST / 2).collect();
-    format!("{head} … {}", tail.into_iter().rev().collect::<String>())
 }
 
 fn json<T: Serialize + ?Sized>(value: &T) -> Result<String, PlanError> {

@@ -212,7 +212,7 @@ mod tests {
     use crate::delays::Delays;
     use crate::frontier::{Options, Spread};
     use crate::pipeline::Pipeline;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::settings::Settings;
     use crate::test_profiles::power_law;
     use pfo_vocabulary::Watts;

@@ -16,8 +16,8 @@ use crate::error::PlanError;
 use pfo_vocabulary::Instruction;
 
 use crate::flow::{Flow, Product};
-use crate::network::{Operation, Role};
-use crate::schedule::StageOrder;
+use crate::operation::{Operation, Role};
+use crate::order::StageOrder;
 use pfo_vocabulary::Chunk;
 use pfo_vocabulary::Stage;
 

@@ -6,21 +6,12 @@ use std::collections::BTreeMap;
 
 use crate::error::PlanError;
 use crate::left_out::LeftOut;
+use crate::measurement::Measurement;
+use crate::profile_error::ProfileError;
+use crate::quantity::Quantity;
 use crate::repeats::Repeats;
-use crate::table::Table;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::{Mhz, Stage};
-
-/// Time and energy of one instruction at one clock.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measurement {
-    /// The clock it was measured at.
-    pub frequency: Mhz,
-    /// Seconds it took.
-    pub time_s: f64,
-    /// Joules it took.
-    pub energy_j: f64,
-}
 
 /// A measured profile of all stages of a pipeline.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +31,12 @@ impl Profile {
     pub fn from_measurements(
         rows: impl IntoIterator<Item = (Stage, Instruction, Measurement)>,
     ) -> Result<Self, PlanError> {
+        Ok(Self::from_rows(rows)?)
+    }
+
+    fn from_rows(
+        rows: impl IntoIterator<Item = (Stage, Instruction, Measurement)>,
+    ) -> Result<Self, ProfileError> {
         let mut stages: Vec<BTreeMap<_, Vec<Measurement>>> = Vec::new();
         for (stage, instruction, measured) in rows {
             if stages.len() <= stage.index() {
@@ -51,10 +48,10 @@ impl Profile {
             table.sort_by_key(|measured| measured.frequency);
         }
         if stages.is_empty() {
-            return Err(PlanError::EmptyProfile);
+            return Err(ProfileError::EmptyProfile);
         }
         if let Some(missing) = stages.iter().position(BTreeMap::is_empty) {
-            return Err(PlanError::StageWithoutRows { missing, highest: stages.len() - 1 });
+            return Err(ProfileError::StageWithoutRows { missing, highest: stages.len() - 1 });
         }
         Ok(Self { stages, repeats: BTreeMap::new(), left_out: Vec::new() })
     }
@@ -63,8 +60,8 @@ impl Profile {
     pub(crate) fn from_repeated(
         rows: &[(Stage, Instruction, Measurement, Repeats)],
         left_out: Vec<LeftOut>,
-    ) -> Result<Self, PlanError> {
-        let profile = Self::from_measurements(rows.iter().map(|&(s, i, row, _)| (s, i, row)))?;
+    ) -> Result<Self, ProfileError> {
+        let profile = Self::from_rows(rows.iter().map(|&(s, i, row, _)| (s, i, row)))?;
         let repeats = rows
             .iter()
             .filter(|row| row.3 != Repeats::default())
@@ -140,6 +137,32 @@ impl Profile {
                 table.iter().map(move |&measured| (stage, instruction, measured))
             })
         })
+    }
+}
+
+/// The rows of one stage and instruction, by rising clock.
+#[derive(Clone, Copy)]
+pub(crate) struct Table<'a> {
+    pub(crate) stage: Stage,
+    pub(crate) instruction: Instruction,
+    pub(crate) rows: &'a [Measurement],
+    pub(crate) profile: &'a Profile,
+}
+
+impl<'a> Table<'a> {
+    pub(crate) fn values(&self, quantity: Quantity) -> Vec<f64> {
+        self.rows.iter().map(|row| quantity.of(row)).collect()
+    }
+
+    /// How often each row was measured, and how much that scattered.
+    pub(crate) fn repeats(self) -> impl Iterator<Item = Repeats> + 'a {
+        let Self { stage, instruction, rows, profile } = self;
+        rows.iter().map(move |row| profile.repeats(stage, instruction, row.frequency))
+    }
+
+    /// How often each row was measured.
+    pub(crate) fn counts(self) -> Vec<f64> {
+        self.repeats().map(|repeats| repeats.count.into()).collect()
     }
 }
 

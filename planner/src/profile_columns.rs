@@ -3,9 +3,10 @@
 use csv::StringRecord;
 
 use crate::combine::Combine;
-use crate::error::{PlanError, excerpt};
-use crate::plan::Plan;
-use crate::profile::Measurement;
+use crate::excerpt::excerpt;
+use crate::limits;
+use crate::measurement::Measurement;
+use crate::profile_error::ProfileError;
 use crate::repeats::Repeats;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::{Mhz, Stage};
@@ -44,7 +45,7 @@ pub(crate) struct Columns {
 impl Columns {
     /// # Errors
     /// One that is needed is not there.
-    pub(crate) fn find(header: &StringRecord) -> Result<Self, PlanError> {
+    pub(crate) fn find(header: &StringRecord) -> Result<Self, ProfileError> {
         let place = |name: &str| header.iter().position(|field| field == name);
         let mut needed = [0; 5];
         for (found, name) in needed.iter_mut().zip(COLUMNS) {
@@ -78,7 +79,7 @@ impl Columns {
         &self,
         header: &StringRecord,
         combine: Combine,
-    ) -> Result<Vec<usize>, PlanError> {
+    ) -> Result<Vec<usize>, ProfileError> {
         let names = combine.columns();
         let is_rank = |&index: &usize| names.contains(&&header[index]);
         let ranks: Vec<usize> = self.measurers.iter().copied().filter(is_rank).collect();
@@ -94,13 +95,13 @@ impl Columns {
         &self,
         record: &StringRecord,
         line: u64,
-    ) -> Result<(Stage, Instruction, Measurement), PlanError> {
+    ) -> Result<(Stage, Instruction, Measurement), ProfileError> {
         let [stage, instruction, frequency, time, energy] = self.needed.map(|i| &record[i]);
         let wrong = |column, value: &str, expected| bad_field(line, column, value, expected);
         let stage = stage
             .parse()
             .ok()
-            .filter(|&stage| stage < Plan::MAX_STAGES)
+            .filter(|&stage| stage < limits::STAGES)
             .map(Stage)
             .ok_or_else(|| wrong("stage", stage, "a stage from 0 to 1023"))?;
         let instruction = instruction
@@ -131,7 +132,7 @@ impl Columns {
         &self,
         record: &StringRecord,
         line: u64,
-    ) -> Result<Repeats, PlanError> {
+    ) -> Result<Repeats, ProfileError> {
         let field = |index: usize| {
             let value = self.repeats[index].map_or("", |place| &record[place]);
             (!value.is_empty()).then_some(value)
@@ -160,13 +161,13 @@ impl Columns {
     }
 }
 
-fn missing(name: &'static str, header: &StringRecord) -> PlanError {
+fn missing(name: &'static str, header: &StringRecord) -> ProfileError {
     let found = header.iter().collect::<Vec<_>>().join(",");
-    PlanError::MissingColumn { name, found: excerpt(&found) }
+    ProfileError::MissingColumn { name, found: excerpt(&found) }
 }
 
-fn bad_field(line: u64, column: &'static str, value: &str, expected: &'static str) -> PlanError {
-    PlanError::BadField { line, column, value: excerpt(value), expected }
+fn bad_field(line: u64, column: &'static str, value: &str, expected: &'static str) -> ProfileError {
+    ProfileError::BadField { line, column, value: excerpt(value), expected }
 }
 
 #[cfg(test)]

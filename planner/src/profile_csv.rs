@@ -22,8 +22,10 @@ use std::io::Read;
 use crate::combine::{Combine, Lines, Measurer, combined};
 use crate::error::PlanError;
 use crate::left_out::leave_out;
-use crate::profile::{Measurement, Profile};
+use crate::measurement::Measurement;
+use crate::profile::Profile;
 use crate::profile_columns::{COLUMNS, Columns, REPEATS};
+use crate::profile_error::ProfileError;
 use crate::repeats::{Line, Repeats};
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::{Mhz, Stage};
@@ -43,39 +45,7 @@ impl Profile {
     /// The first thing wrong, with its line; or there are no ranks to combine, or some of them
     /// lack rows.
     pub fn from_csv_combined(csv: impl Read, combine: Combine) -> Result<Self, PlanError> {
-        let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(csv);
-        let header = reader.headers().map_err(unreadable)?.clone();
-        let columns = Columns::find(&header)?;
-        let ranks = columns.ranks(&header, combine)?;
-
-        let mut tables: BTreeMap<(Stage, Instruction), Lines> = BTreeMap::new();
-        let mut lines: HashMap<(Stage, Instruction, Mhz, Vec<String>), u64> = HashMap::new();
-        for record in reader.records() {
-            let record = record.map_err(unreadable)?;
-            if columns.is_left_out(&record) {
-                continue;
-            }
-            let number = record.position().map_or(0, csv::Position::line);
-            let (stage, instruction, measured) = columns.read(&record, number)?;
-            let repeats = columns.read_repeats(&record, number)?;
-            let frequency = measured.frequency;
-
-            let fields = |of: &[usize]| of.iter().map(|&i| record[i].to_owned()).collect();
-            let row = (stage, instruction, frequency, fields(&columns.others));
-            if let Some(first) = lines.insert(row, number) {
-                let line = number;
-                return Err(PlanError::DuplicateRow { first, line, stage, instruction, frequency });
-            }
-            let who = Measurer { rank: fields(&ranks), within: fields(&columns.measurers) };
-            let table = tables.entry((stage, instruction)).or_default();
-            let repeated = table.entry(frequency).or_default().entry(who).or_default();
-            repeated.push(Line { number, measured, repeats });
-        }
-        let mut left_out = Vec::new();
-        for (&of, table) in &mut tables {
-            left_out.append(&mut leave_out(of, table));
-        }
-        Self::from_repeated(&combined(&tables)?, left_out)
+        Ok(read(csv, combine)?)
     }
 
     /// The profile as CSV that gives the same profile when it is read; how often rows were measured
@@ -103,7 +73,43 @@ impl Profile {
     }
 }
 
-fn unreadable(error: csv::Error) -> PlanError {
+fn read(csv: impl Read, combine: Combine) -> Result<Profile, ProfileError> {
+    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(csv);
+    let header = reader.headers().map_err(unreadable)?.clone();
+    let columns = Columns::find(&header)?;
+    let ranks = columns.ranks(&header, combine)?;
+
+    let mut tables: BTreeMap<(Stage, Instruction), Lines> = BTreeMap::new();
+    let mut lines: HashMap<(Stage, Instruction, Mhz, Vec<String>), u64> = HashMap::new();
+    for record in reader.records() {
+        let record = record.map_err(unreadable)?;
+        if columns.is_left_out(&record) {
+            continue;
+        }
+        let number = record.position().map_or(0, csv::Position::line);
+        let (stage, instruction, measured) = columns.read(&record, number)?;
+        let repeats = columns.read_repeats(&record, number)?;
+        let frequency = measured.frequency;
+
+        let fields = |of: &[usize]| of.iter().map(|&i| record[i].to_owned()).collect();
+        let row = (stage, instruction, frequency, fields(&columns.others));
+        if let Some(first) = lines.insert(row, number) {
+            let line = number;
+            return Err(ProfileError::DuplicateRow { first, line, stage, instruction, frequency });
+        }
+        let who = Measurer { rank: fields(&ranks), within: fields(&columns.measurers) };
+        let table = tables.entry((stage, instruction)).or_default();
+        let repeated = table.entry(frequency).or_default().entry(who).or_default();
+        repeated.push(Line { number, measured, repeats });
+    }
+    let mut left_out = Vec::new();
+    for (&of, table) in &mut tables {
+        left_out.append(&mut leave_out(of, table));
+    }
+    Profile::from_repeated(&combined(&tables)?, left_out)
+}
+
+fn unreadable(error: csv::Error) -> ProfileError {
     let line = error.position().map_or(1, csv::Position::line);
     let problem = match error.into_kind() {
         csv::ErrorKind::Io(error) => error.to_string(),
@@ -113,7 +119,7 @@ fn unreadable(error: csv::Error) -> PlanError {
         csv::ErrorKind::Utf8 { .. } => "not UTF-8 text".to_owned(),
         kind => format!("{kind:?}"),
     };
-    PlanError::UnreadableRow { line, problem }
+    ProfileError::UnreadableRow { line, problem }
 }
 
 #[cfg(test)]

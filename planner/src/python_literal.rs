@@ -4,7 +4,8 @@
 //! Such files are Python expressions that their own tools evaluate. Here they are only read:
 //! names, operators and calls are errors, size and nesting are bounded.
 
-use crate::error::{PlanError, excerpt};
+use crate::error::PlanError;
+use crate::excerpt::excerpt;
 
 /// A value of a plan file, with where it begins.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::profile::Measurement;
+use crate::measurement::Measurement;
 use crate::repeats::Repeats;
 
 /// What the clock decides of an instruction. Its energy is the product of both.

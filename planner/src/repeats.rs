@@ -4,7 +4,7 @@
 //! The scatter is that of one measurement around the mean of the rank that made it: that ranks
 //! differ from each other is no noise.
 
-use crate::profile::Measurement;
+use crate::measurement::Measurement;
 
 /// How often a row was measured, and how much that scattered.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,10 +6,11 @@
 
 use crate::error::PlanError;
 use crate::late_clocks::with_late_clocks;
+use crate::measurement::Measurement;
 use crate::network::Network;
+use crate::order::StageOrder;
 use crate::plan::{Plan, PlannedInstruction, Prediction};
-use crate::profile::{Measurement, Profile};
-use crate::schedule::StageOrder;
+use crate::profile::Profile;
 use pfo_vocabulary::Watts;
 
 /// The outcome of a replay.
@@ -117,7 +118,7 @@ pub(crate) fn account(network: &Network, measured: &[Measurement], p2p_power: Wa
 mod tests {
     use super::*;
     use crate::pipeline::Pipeline;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::unequal;
     use pfo_vocabulary::Instruction;
     use pfo_vocabulary::Mhz;

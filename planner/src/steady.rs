@@ -91,7 +91,7 @@ fn worthwhile(operations: &[u32], choices: &Choices) -> Vec<Mix> {
 mod tests {
     use super::*;
     use crate::pipeline::Pipeline;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::unequal;
     use crate::tradeoff::Tradeoffs;
     use pfo_vocabulary::Watts;

@@ -8,7 +8,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::deadline::Deadline;
-use crate::error::{PlanError, excerpt};
+use crate::error::PlanError;
+use crate::excerpt::excerpt;
 use crate::frontier::Frontier;
 
 /// How many times the fastest iteration a straggler's takes: 1.2 for a fifth more, never below 1.
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
     use crate::frontier::{Options, Point, Spread};
     use crate::pipeline::Pipeline;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::unequal;
     use pfo_vocabulary::Watts;
 

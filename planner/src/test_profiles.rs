@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 
-use crate::profile::{Measurement, Profile};
+use crate::measurement::Measurement;
+use crate::profile::Profile;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::{Mhz, Stage};
 

@@ -4,9 +4,10 @@
 //! look at waits.
 
 use crate::error::PlanError;
+use crate::measurement::Measurement;
 use crate::network::Network;
 use crate::plan::Plan;
-use crate::profile::{Measurement, Profile};
+use crate::profile::Profile;
 use crate::replay::measure;
 use pfo_vocabulary::Chunk;
 use pfo_vocabulary::Instruction;
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
     use crate::pipeline::Pipeline;
     use crate::replay::replay;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::{any_profile, unequal};
     use pfo_vocabulary::Watts;
 

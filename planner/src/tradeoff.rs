@@ -8,10 +8,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::convert::Infallible;
 
-use crate::network::Role;
+use crate::measurement::Measurement;
+use crate::operation::Role;
 use crate::pareto::{Cost, falling, lower_hull};
 use crate::pipeline::Pipeline;
-use crate::profile::{Measurement, Profile};
+use crate::profile::Profile;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::{Mhz, Stage, Watts};
 

@@ -33,14 +33,16 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::delays::Delays;
-use crate::error::{PlanError, excerpt};
+use crate::error::PlanError;
+use crate::excerpt::excerpt;
 use crate::frontier::{Frontier, Kept, Point};
+use crate::limits;
+use crate::measurement::Measurement;
 use crate::pipeline::Pipeline;
-use crate::plan::Plan;
-use crate::profile::{Measurement, Profile};
+use crate::profile::Profile;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::{Mhz, Stage, Watts};
-use source::{Source, damaged};
+use source::{Source, damaged, foreign};
 
 const MAGIC: &[u8; 12] = b"pfo-frontier";
 const VERSION: u16 = 4;
@@ -58,7 +60,7 @@ pub struct Room {
 
 impl Default for Room {
     fn default() -> Self {
-        Self { instructions: Pipeline::MAX_OPERATIONS, rows: 4 << 20, planned: 256 << 20 }
+        Self { instructions: limits::OPERATIONS, rows: 4 << 20, planned: 256 << 20 }
     }
 }
 
@@ -69,7 +71,7 @@ impl Frontier {
     /// If the GPU's name is too long, or the plans would be too large to be read again.
     pub fn to_bytes(&self) -> Result<Vec<u8>, PlanError> {
         let gpu = self.gpu.as_deref().unwrap_or("");
-        if gpu.len() > Plan::MAX_GPU_NAME_BYTES {
+        if gpu.len() > limits::GPU_NAME_BYTES {
             return Err(PlanError::BadArgument {
                 name: "the GPU's name",
                 value: format!("\"{}\"", excerpt(gpu)),
@@ -87,7 +89,7 @@ impl Frontier {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
         self.write(gpu, GzEncoder::new(bytes, Compression::default()))
-            .map_err(|error| PlanError::DamagedFrontier(error.to_string()))
+            .map_err(|error| damaged(&error.to_string()))
     }
 
     fn write(&self, gpu: &str, mut out: GzEncoder<Vec<u8>>) -> std::io::Result<Vec<u8>> {
@@ -153,19 +155,14 @@ impl Frontier {
     pub fn from_bytes_within(bytes: &[u8], room: Room) -> Result<Self, PlanError> {
         let Some(rest) = bytes.strip_prefix(MAGIC) else {
             let start = String::from_utf8_lossy(&bytes[..bytes.len().min(16)]);
-            return Err(PlanError::ForeignFrontier(format!(
-                "it begins with \"{}\"",
-                excerpt(&start)
-            )));
+            return Err(foreign(format!("it begins with \"{}\"", excerpt(&start))));
         };
         let Some((&version, stream)) = rest.split_first_chunk() else {
             return Err(damaged("it ends after its first word"));
         };
         let version = u16::from_le_bytes(version);
         if version != VERSION {
-            return Err(PlanError::ForeignFrontier(format!(
-                "it is of version {version}, this is version {VERSION}"
-            )));
+            return Err(foreign(format!("it is of version {version}, this is version {VERSION}")));
         }
         let mut file = Source::new(stream);
         let gpu = Some(file.text("the GPU's name")?).filter(|name| !name.is_empty());
@@ -192,7 +189,7 @@ fn read_profile(file: &mut Source<'_>, room: Room) -> Result<Profile, PlanError>
     let mut rows = Vec::new();
     for _ in 0..u16::from_le_bytes(file.array("the number of tables")?) {
         let stage = u16::from_le_bytes(file.array("a table's stage")?);
-        if stage >= Plan::MAX_STAGES {
+        if stage >= limits::STAGES {
             return Err(damaged(&format!("it has a stage {stage}")));
         }
         let instruction: Instruction = file.text("a table's instruction")?.parse()?;
@@ -266,7 +263,7 @@ fn read_plans(
 }
 
 fn check_size(plans: usize, operations: usize, room: Room) -> Result<(), &'static str> {
-    if plans == 0 || plans > Frontier::MAX_PLANS {
+    if plans == 0 || plans > limits::PLANS {
         return Err("between 1 and 100000");
     }
     if plans.saturating_mul(operations) > room.planned {
@@ -290,7 +287,7 @@ mod tests {
 
     use super::*;
     use crate::frontier::{Options, Spread};
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::{any_profile, unequal};
 
     fn frontier_of(profile: &Profile) -> Frontier {

@@ -4,11 +4,11 @@
 use std::io::{self, Write};
 
 use super::source::{Source, damaged};
-use crate::dependencies::{Dependency, MAX_DEPENDENCIES, StageUnit, check_dependencies};
+use crate::dependencies::{Dependency, StageUnit, check_dependencies};
 use crate::error::PlanError;
+use crate::limits;
+use crate::order::StageOrder;
 use crate::order::{Order, check_order};
-use crate::plan::Plan;
-use crate::schedule::StageOrder;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::{Chunk, Unit};
 use pfo_vocabulary::{Microbatch, Stage};
@@ -48,13 +48,13 @@ pub(super) fn read(
     num_microbatches: u32,
     most_instructions: usize,
 ) -> Result<Order, PlanError> {
-    if !(1..=Plan::MAX_MICROBATCHES).contains(&num_microbatches) {
+    if !(1..=limits::MICROBATCHES).contains(&num_microbatches) {
         return Err(damaged(&format!("it is for {num_microbatches} microbatches")));
     }
     let num_stages = u16::from_le_bytes(file.array("the number of stages")?);
     let mut stages = Vec::new();
     let mut left = most_instructions;
-    for stage in 0..num_stages.min(Plan::MAX_STAGES) {
+    for stage in 0..num_stages.min(limits::STAGES) {
         let length = u32::from_le_bytes(file.array("an order's length")?) as usize;
         left = left
             .checked_sub(length)
@@ -75,7 +75,7 @@ pub(super) fn read(
 }
 
 fn dependencies(file: &mut Source<'_>, most: usize) -> Result<Vec<Dependency>, PlanError> {
-    let mut left = MAX_DEPENDENCIES.min(most.saturating_mul(4));
+    let mut left = limits::DEPENDENCIES.min(most.saturating_mul(4));
     let mut dependencies = Vec::new();
     for number in 0..u32::from_le_bytes(file.array("the number of dependencies")?) {
         let of = stage_unit(file)?;

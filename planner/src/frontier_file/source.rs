@@ -5,6 +5,7 @@ use std::io::Read;
 use flate2::bufread::GzDecoder;
 
 use crate::error::PlanError;
+use crate::frontier_file_error::FrontierFileError;
 
 pub(super) struct Source<'a>(GzDecoder<&'a [u8]>);
 
@@ -51,5 +52,9 @@ impl<'a> Source<'a> {
 }
 
 pub(super) fn damaged(problem: &str) -> PlanError {
-    PlanError::DamagedFrontier(problem.to_owned())
+    FrontierFileError::Damaged(problem.to_owned()).into()
+}
+
+pub(super) fn foreign(problem: String) -> PlanError {
+    FrontierFileError::Foreign(problem).into()
 }

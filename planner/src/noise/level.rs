@@ -5,8 +5,8 @@
 //! neighbours has to do, which takes bends of the curve for noise, too.
 
 use super::neighbours::scatter;
+use crate::profile::Table;
 use crate::quantity::Quantity;
-use crate::table::Table;
 
 /// The least repeats, beyond the first ones, from which their scatter is taken.
 const ENOUGH: f64 = 3.0;

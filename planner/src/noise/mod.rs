@@ -27,10 +27,12 @@ mod shape;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::{PlanError, excerpt};
-use crate::profile::{Measurement, Profile};
+use crate::error::PlanError;
+use crate::excerpt::excerpt;
+use crate::measurement::Measurement;
+use crate::profile::Profile;
+use crate::profile::Table;
 use crate::quantity::Quantity;
-use crate::table::Table;
 pub(crate) use level::level;
 pub(crate) use neighbours::{Outlier, outliers};
 use pfo_vocabulary::Instruction;

@@ -4,8 +4,8 @@ use super::isotonic;
 use super::level::level;
 use super::neighbours::outliers;
 use crate::median::median;
+use crate::profile::Table;
 use crate::quantity::Quantity;
-use crate::table::Table;
 
 /// The standard deviation of rows from which on a table is noisy, and the least change to one that
 /// is worth it. The published tables, which are clean, are below 0.6 %.

@@ -14,7 +14,7 @@ use super::grid::Grid;
 use super::reconfiguration::Reconfiguration;
 use super::rehearsal::Rehearsal;
 use crate::error::PlanError;
-use crate::network::Operation;
+use crate::operation::Operation;
 use crate::pipeline::Pipeline;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::{Mhz, Stage, Watts};
@@ -142,7 +142,7 @@ mod tests {
     use super::super::End;
     use super::*;
     use crate::plan::{Plan, Prediction};
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::power_law;
 
     const POWER: Watts = Watts(0.0);

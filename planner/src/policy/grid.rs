@@ -74,7 +74,7 @@ impl Grid {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::{profile, unequal};
 
     fn grid() -> Grid {

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::delays::Delays;
     use crate::replay::replay;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::settings::Settings;
     use crate::test_profiles::any_profile;
 

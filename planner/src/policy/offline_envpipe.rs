@@ -10,9 +10,9 @@ use super::grid::Grid;
 use super::rehearsal::Rehearsal;
 use super::{End, Outcome, UnitTime};
 use crate::error::PlanError;
+use crate::measurement::Measurement;
 use crate::network::Network;
 use crate::pipeline::Pipeline;
-use crate::profile::Measurement;
 use crate::timeline::predecessors;
 use pfo_vocabulary::{Mhz, Watts};
 
@@ -149,7 +149,7 @@ fn critical_path(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::power_law;
 
     /// The pipeline of the reference's simulation: 40 and 80 ms at 1410 MHz, exponent 0.9, cheapest

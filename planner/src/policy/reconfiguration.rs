@@ -170,7 +170,7 @@ impl<'a> Reconfiguration<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::power_law;
 
     fn pipeline(stage_scale: [f64; 4]) -> Pipeline {

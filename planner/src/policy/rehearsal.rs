@@ -1,9 +1,9 @@
 //! A step of a pipeline whose clocks a policy changes one by one, replayed as often as it likes.
 
 use crate::late_clocks::with_late_clocks;
+use crate::measurement::Measurement;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
-use crate::profile::Measurement;
 use crate::replay::{Replay, account};
 use crate::timeline::Moments;
 use pfo_vocabulary::{Mhz, Watts};

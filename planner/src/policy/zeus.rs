@@ -241,7 +241,7 @@ fn per_stage<S, E>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::{profile, unequal};
 
     fn clocks(plan: &Plan) -> Vec<u32> {

@@ -79,7 +79,7 @@ mod tests {
     use crate::choices::Choices;
     use crate::pipeline::Pipeline;
     use crate::profile::Profile;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::profile;
     use crate::tradeoff::Tradeoffs;
     use pfo_vocabulary::Watts;

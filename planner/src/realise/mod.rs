@@ -243,7 +243,7 @@ pub(crate) fn levels_w(best_w: f64) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::pipeline::Pipeline;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::unequal;
     use crate::tradeoff::Tradeoffs;
     use pfo_vocabulary::Watts;

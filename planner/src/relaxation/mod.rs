@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use crate::pipeline::Pipeline;
     use crate::profile::Profile;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::{any_profile, power_law, unequal};
     use pfo_vocabulary::Watts;
 

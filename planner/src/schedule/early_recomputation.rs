@@ -6,7 +6,8 @@
 //! `backward`. Everywhere else there is nothing to gain, and the backward recomputes inside
 //! (`forward_backward`); so does the last stage's, which waits for nobody.
 
-use crate::schedule::{StageOrder, one_forward_one_backward};
+use crate::order::StageOrder;
+use crate::schedule::one_forward_one_backward;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::Stage;
 use pfo_vocabulary::Unit;

@@ -9,8 +9,11 @@
 //! here it is 0 then.
 
 use crate::error::PlanError;
-use crate::profile::{Measurement, Profile};
-use crate::schedule::{Schedule, StageOrder, one_forward_one_backward::after_warm_up};
+use crate::measurement::Measurement;
+use crate::order::StageOrder;
+use crate::profile::Profile;
+use crate::schedule::name::Schedule;
+use crate::schedule::one_forward_one_backward::after_warm_up;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::{Mhz, Stage};
 

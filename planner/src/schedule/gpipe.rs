@@ -3,7 +3,7 @@
 //! Backwards run in the order of the forwards, as DeepSpeed's and torch's `GPipe` schedules do. A
 //! stage keeps the activations of all microbatches.
 
-use crate::schedule::StageOrder;
+use crate::order::StageOrder;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::Unit;
 

@@ -6,7 +6,7 @@
 //! `2 (N - s - 1) + (V - 1) N` forwards ahead, then a forward and a backward in turn.
 
 use crate::error::PlanError;
-use crate::schedule::StageOrder;
+use crate::order::StageOrder;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::{Chunk, Unit};
 use pfo_vocabulary::{Microbatch, Stage};

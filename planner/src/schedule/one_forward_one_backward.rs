@@ -4,7 +4,7 @@
 //! A stage runs as many forwards as the first gradient takes to come back, `N - s` of them, then a
 //! backward and a forward in turn, so that it keeps at most so many activations.
 
-use crate::schedule::StageOrder;
+use crate::order::StageOrder;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::Stage;
 use pfo_vocabulary::Unit;

@@ -8,7 +8,8 @@
 //! `N`, which is what 1F1B's first stage keeps. The weight gradients that are left fill the waits
 //! at the end of the step.
 
-use crate::schedule::{StageOrder, one_forward_one_backward};
+use crate::order::StageOrder;
+use crate::schedule::one_forward_one_backward;
 use pfo_vocabulary::Instruction;
 use pfo_vocabulary::Stage;
 use pfo_vocabulary::Unit;

@@ -1,8 +1,9 @@
 //! Which frequencies were measured, and which are missing.
 
+use crate::measurement::Measurement;
 use crate::median::median;
-use crate::profile::{Measurement, Profile};
-use crate::table::Table;
+use crate::profile::Profile;
+use crate::profile::Table;
 use crate::warning::{Finding, Warning};
 use pfo_vocabulary::Mhz;
 

@@ -4,8 +4,8 @@ use crate::left_out::LeftOut;
 use crate::median::median;
 use crate::noise::{EXPLAINED, NOISY, Outlier, Smoothed, curve, level, outliers};
 use crate::profile::Profile;
+use crate::profile::Table;
 use crate::quantity::Quantity;
-use crate::table::Table;
 use crate::warning::{Finding, Warning};
 
 /// The share by which a row may be off a curve of the right shape and nobody is told. Power limits

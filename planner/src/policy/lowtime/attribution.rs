@@ -121,7 +121,7 @@ fn mixed_at(
 mod tests {
     use super::*;
     use crate::policy::lowtime::Filter;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::power_law;
 
     fn pipeline() -> Pipeline {

@@ -4,7 +4,7 @@
 //! power over those rounded times.
 
 use super::{Filter, Lowtime};
-use crate::profile::Measurement;
+use crate::measurement::Measurement;
 use pfo_vocabulary::Watts;
 
 /// So few are taken for noise, and looked for again with [`TOLERANCE`].

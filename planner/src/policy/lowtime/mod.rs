@@ -188,7 +188,7 @@ fn slowest_within(tradeoff: &Tradeoff, units: u64) -> &Choice {
 mod tests {
     use super::*;
     use crate::replay::replay;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::{power_law, profile};
 
     const POWER: Watts = Watts(80.0);

@@ -98,4 +98,6 @@ pub use schedule::name::{Schedule, UnknownSchedule};
 pub use settings::Settings;
 pub use straggler::Straggler;
 pub use timeline::{Span, Timeline};
-pub use warning::{Finding, Warning, summarised, warnings};
+pub use warning::finding::{Finding, Warning};
+pub use warning::summary::summarised;
+pub use warning::warnings;

@@ -4,7 +4,8 @@ use crate::choices::{Assignment, Choices, Realised};
 use crate::network::Network;
 use crate::parallel::in_parallel;
 use crate::pareto::{falling, lower_hull};
-use crate::realise::{Realiser, Regimes};
+use crate::realise::Realiser;
+use crate::realise::splice::Regimes;
 use crate::steady::steady;
 
 /// A regime for the middle of a step, and a plan that may fill and drain the pipeline well for it.

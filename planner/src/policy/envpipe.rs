@@ -9,11 +9,8 @@
 
 use std::fmt;
 
-use super::Outcome;
 use super::grid::Grid;
-use super::reconfiguration::Reconfiguration;
 use super::rehearsal::Rehearsal;
-use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::pipeline::Pipeline;
 use pfo_vocabulary::Instruction;
@@ -73,17 +70,6 @@ pub enum Reconfigure {
 }
 
 impl EnvPipe {
-    pub(super) fn outcome(
-        &self,
-        pipeline: &Pipeline,
-        p2p_power: Watts,
-    ) -> Result<Outcome, PlanError> {
-        let mut reconfiguration = Reconfiguration::start(*self, pipeline, p2p_power)?;
-        let end = reconfiguration.rehearse();
-        let rounds = reconfiguration.rounds();
-        Ok(Outcome::found(vec![reconfiguration.plan()], 0, rounds, end))
-    }
-
     /// For each stage the clock at which its GPU takes least energy in a step, if all stages have
     /// that clock (the last one only where it will be slowed, too). Waiting is part of that energy.
     pub(super) fn valleys(&self, pipeline: &Pipeline, grid: &Grid, p2p_power: Watts) -> Vec<Mhz> {

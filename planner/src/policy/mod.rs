@@ -7,6 +7,7 @@ mod envpipe;
 mod grid;
 mod lowtime;
 mod offline_envpipe;
+mod outcome;
 mod reconfiguration;
 mod rehearsal;
 mod tuning;
@@ -18,6 +19,7 @@ use std::fmt;
 pub use envpipe::{EnvPipe, EnvPipeType, Reconfigure};
 pub use lowtime::{Attribution, Filter, Lowtime};
 pub use offline_envpipe::OfflineEnvPipe;
+pub use outcome::{End, Outcome};
 pub use reconfiguration::Reconfiguration;
 pub use tuning::Tuning;
 pub use unit_time::UnitTime;
@@ -25,7 +27,6 @@ pub use zeus::{Zeus, ZeusFound, ZeusSearch, ZeusSettings, ZeusWindow};
 
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
-use crate::plan::{Plan, Prediction};
 use pfo_vocabulary::Watts;
 use rehearsal::Rehearsal;
 
@@ -44,32 +45,6 @@ pub enum Policy {
     ZeusPerStage(Zeus),
     /// lowtime, the planner of Perseus.
     Lowtime(Lowtime),
-}
-
-/// What a policy comes to.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// The plans that it considers, each with its replay as prediction; never empty.
-    pub plans: Vec<Plan>,
-    /// What it believes that each of them takes; none if it measures instead.
-    pub claims: Vec<Prediction>,
-    /// The one that it would run, by its place among them.
-    pub chosen: usize,
-    /// Training steps, or rounds of an off-line search, until it settles.
-    pub rounds: u32,
-    /// Why it stopped.
-    pub end: End,
-}
-
-/// Why a policy stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// It reached what it looks for.
-    Settled,
-    /// It did not reach that, but had nothing left to change. Perseus' EnvPipe would go on for ever.
-    Saturated,
-    /// It was stopped after as many rounds as are allowed.
-    Bounded,
 }
 
 impl Policy {
@@ -125,13 +100,6 @@ impl Policy {
             Self::ZeusPerStage(zeus) => zeus.outcome(ZeusSearch::PerStage, pipeline, p2p_power),
             Self::Lowtime(lowtime) => lowtime.outcome(pipeline, p2p_power, progress),
         }
-    }
-}
-
-impl Outcome {
-    /// That of a policy that measures what it tries.
-    fn found(plans: Vec<Plan>, chosen: usize, rounds: u32, end: End) -> Self {
-        Self { plans, claims: Vec::new(), chosen, rounds, end }
     }
 }
 

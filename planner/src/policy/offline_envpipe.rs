@@ -7,8 +7,9 @@
 
 use super::envpipe::is_on_envelope;
 use super::grid::Grid;
+use super::outcome::{End, Outcome};
 use super::rehearsal::Rehearsal;
-use super::{End, Outcome, UnitTime};
+use super::unit_time::UnitTime;
 use crate::error::PlanError;
 use crate::measurement::Measurement;
 use crate::network::Network;

@@ -3,9 +3,9 @@
 //!
 //! Whoever drives it runs the step and says what instructions took: a replay, or a running job.
 
-use super::End;
 use super::envpipe::{EnvPipe, EnvPipeType, Reconfigure, is_on_envelope};
 use super::grid::Grid;
+use super::outcome::{End, Outcome};
 use super::rehearsal::Rehearsal;
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
@@ -31,6 +31,19 @@ pub struct Reconfiguration<'a> {
     rounds: u32,
     quiet: u32,
     end: Option<End>,
+}
+
+impl EnvPipe {
+    pub(super) fn outcome(
+        &self,
+        pipeline: &Pipeline,
+        p2p_power: Watts,
+    ) -> Result<Outcome, PlanError> {
+        let mut reconfiguration = Reconfiguration::start(*self, pipeline, p2p_power)?;
+        let end = reconfiguration.rehearse();
+        let rounds = reconfiguration.rounds();
+        Ok(Outcome::found(vec![reconfiguration.plan()], 0, rounds, end))
+    }
 }
 
 impl<'a> Reconfiguration<'a> {

@@ -4,8 +4,8 @@
 //! Whoever searches runs what is to be tried and says what it took: a replay, or a running job.
 
 use super::grid::Grid;
+use super::outcome::{End, Outcome};
 use super::rehearsal::Rehearsal;
-use super::{End, Outcome};
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, Prediction};

@@ -4,12 +4,10 @@
 //! best everywhere; each leaves some slack, which is filled, best saving per second first.
 
 mod fill;
-mod splice;
+pub(crate) mod splice;
 
 use crate::choices::{Assignment, Choices, Realised};
 use crate::network::Network;
-
-pub(crate) use splice::Regimes;
 
 /// Times closer than this are equal, in seconds.
 const TOLERANCE_S: f64 = 1e-12;

@@ -4,7 +4,7 @@ use crate::measurement::Measurement;
 use crate::median::median;
 use crate::profile::Profile;
 use crate::profile::Table;
-use crate::warning::{Finding, Warning};
+use crate::warning::finding::{Finding, Warning};
 use pfo_vocabulary::Mhz;
 
 /// Perseus' own limit: of so few options it doubts the measurement.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::mem::{Discriminant, discriminant};
 
 use crate::quantity::Quantity;
-use crate::warning::{Finding, Warning};
+use crate::warning::finding::{Finding, Warning};
 use pfo_vocabulary::Stage;
 
 /// One line for each kind of finding and instruction: its stages, and the worst of the findings.

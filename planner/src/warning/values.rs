@@ -6,7 +6,7 @@ use crate::noise::{EXPLAINED, NOISY, Outlier, Smoothed, curve, level, outliers};
 use crate::profile::Profile;
 use crate::profile::Table;
 use crate::quantity::Quantity;
-use crate::warning::{Finding, Warning};
+use crate::warning::finding::{Finding, Warning};
 
 /// The share by which a row may be off a curve of the right shape and nobody is told. Power limits
 /// make times of published tables rise by up to 1.6 % with the clock.

@@ -1,7 +1,8 @@
 //! What keeps lowtime's plans from the least energy: which part of the excess its choice of
 //! candidates is, which its fitted curves. The rest is quantisation, and rounding to clocks.
 
-use super::{Lowtime, fit};
+use super::exponential::fit;
+use super::parameters::Lowtime;
 use crate::bound::LowerBound;
 use crate::error::PlanError;
 use crate::events::Events;

@@ -3,7 +3,7 @@
 //! Times are whole units, rounded down; energies are what the clock takes beyond the P2P-blocking
 //! power over those rounded times.
 
-use super::{Filter, Lowtime};
+use super::parameters::{Filter, Lowtime};
 use crate::measurement::Measurement;
 use pfo_vocabulary::Watts;
 

@@ -2,12 +2,13 @@
 //!
 //! A message names the value, the place and, where it is not obvious, what to do about it.
 
-use crate::dependencies::StageUnit;
-use crate::frontier_file_error::FrontierFileError;
-use crate::limits;
-use crate::profile_error::ProfileError;
-use crate::schedule::name::{Schedule, UnknownSchedule};
 use pfo_vocabulary::{Instruction, Mhz, Stage, UnknownInstruction};
+
+use crate::frontier::file::error::FrontierFileError;
+use crate::limits;
+use crate::profile::error::ProfileError;
+use crate::schedule::name::{Schedule, UnknownSchedule};
+use crate::step::dependencies::StageUnit;
 
 /// Why a profile, a plan, a frontier file or a deadline was refused.
 #[derive(Debug, thiserror::Error)]

@@ -1,11 +1,10 @@
 //! Small profiles for tests: made up, or drawn by proptest.
 
+use pfo_vocabulary::{Instruction, Mhz, Stage};
 use proptest::prelude::*;
 
-use crate::measurement::Measurement;
 use crate::profile::Profile;
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::{Mhz, Stage};
+use crate::profile::measurement::Measurement;
 
 /// Two stages, in no order.
 pub(crate) const GOOD_CSV: &str = "stage,instruction,frequency,time,energy\n\

@@ -9,7 +9,7 @@
 //! a table which noise left hardly any choice, and does little for plans of any other.
 
 use super::isotonic::falling;
-use crate::measurement::Measurement;
+use crate::profile::measurement::Measurement;
 
 /// Perseus' own.
 const TOO_FEW: usize = 3;

@@ -6,7 +6,7 @@
 
 use super::neighbours::scatter;
 use crate::profile::Table;
-use crate::quantity::Quantity;
+use crate::profile::quantity::Quantity;
 
 /// The least repeats, beyond the first ones, from which their scatter is taken.
 const ENOUGH: f64 = 3.0;

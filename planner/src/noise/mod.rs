@@ -27,16 +27,16 @@ mod shape;
 use std::fmt;
 use std::str::FromStr;
 
+use pfo_vocabulary::{Instruction, Stage};
+
 use crate::error::PlanError;
 use crate::excerpt::excerpt;
-use crate::measurement::Measurement;
 use crate::profile::Profile;
 use crate::profile::Table;
-use crate::quantity::Quantity;
+use crate::profile::measurement::Measurement;
+use crate::profile::quantity::Quantity;
 pub(crate) use level::level;
 pub(crate) use neighbours::{Outlier, outliers};
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::Stage;
 pub(crate) use shape::{EXPLAINED, NOISY, curve};
 use shape::{ROUNDING, explained};
 

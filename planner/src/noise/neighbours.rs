@@ -3,9 +3,9 @@
 //! Straight lines through pairs of the nearest rows, in logarithms of both, of which the median is
 //! taken: a power law is met exactly, and one wild row among four does not decide.
 
-use crate::measurement::Measurement;
-use crate::median::{MEDIAN_TO_SD, median};
-use crate::quantity::Quantity;
+use crate::profile::measurement::Measurement;
+use crate::profile::median::{MEDIAN_TO_SD, median};
+use crate::profile::quantity::Quantity;
 
 /// The rows that are asked. More would reach further, over bends of the curve.
 const NEIGHBOURS: usize = 4;

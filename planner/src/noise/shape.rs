@@ -3,9 +3,9 @@
 use super::isotonic;
 use super::level::level;
 use super::neighbours::outliers;
-use crate::median::median;
 use crate::profile::Table;
-use crate::quantity::Quantity;
+use crate::profile::median::median;
+use crate::profile::quantity::Quantity;
 
 /// The standard deviation of rows from which on a table is noisy, and the least change to one that
 /// is worth it. The published tables, which are clean, are below 0.6 %.

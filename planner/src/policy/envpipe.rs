@@ -9,12 +9,12 @@
 
 use std::fmt;
 
+use pfo_vocabulary::{Instruction, Mhz, Stage, Watts};
+
 use super::grid::Grid;
 use super::rehearsal::Rehearsal;
-use crate::operation::Operation;
 use crate::pipeline::Pipeline;
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::{Mhz, Stage, Watts};
+use crate::step::operation::Operation;
 
 /// EnvPipe's configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]

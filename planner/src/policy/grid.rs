@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use pfo_vocabulary::Mhz;
+
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
-use pfo_vocabulary::Mhz;
 
 /// Clocks by rising MHz; never empty.
 pub(crate) struct Grid {

@@ -16,6 +16,8 @@ mod zeus;
 
 use std::fmt;
 
+use pfo_vocabulary::Watts;
+
 pub use envpipe::{EnvPipe, EnvPipeType, Reconfigure};
 pub use lowtime::{Attribution, Filter, Lowtime};
 pub use offline_envpipe::OfflineEnvPipe;
@@ -27,7 +29,6 @@ pub use zeus::{Zeus, ZeusFound, ZeusSearch, ZeusSettings, ZeusWindow};
 
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
-use pfo_vocabulary::Watts;
 use rehearsal::Rehearsal;
 
 /// A way to choose clocks.
@@ -122,10 +123,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::delays::Delays;
     use crate::replay::replay;
     use crate::schedule::name::Schedule;
-    use crate::settings::Settings;
+    use crate::schedule::settings::Settings;
+    use crate::step::delays::Delays;
     use crate::test_profiles::any_profile;
 
     const POWER: Watts = Watts(80.0);

@@ -5,17 +5,18 @@
 //! that path is the envelope. The original never ends where the last stage is not the heaviest;
 //! this ends where nothing is left to raise.
 
+use pfo_vocabulary::{Mhz, Watts};
+
 use super::envpipe::is_on_envelope;
 use super::grid::Grid;
 use super::outcome::{End, Outcome};
 use super::rehearsal::Rehearsal;
 use super::unit_time::UnitTime;
 use crate::error::PlanError;
-use crate::measurement::Measurement;
-use crate::network::Network;
 use crate::pipeline::Pipeline;
-use crate::timeline::predecessors;
-use pfo_vocabulary::{Mhz, Watts};
+use crate::profile::measurement::Measurement;
+use crate::replay::timeline::predecessors;
+use crate::step::network::Network;
 
 /// Its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,6 +3,8 @@
 //!
 //! Whoever drives it runs the step and says what instructions took: a replay, or a running job.
 
+use pfo_vocabulary::{Instruction, Mhz, Stage, Watts};
+
 use super::envpipe::{EnvPipe, EnvPipeType, Reconfigure, is_on_envelope};
 use super::grid::Grid;
 use super::outcome::{End, Outcome};
@@ -10,9 +12,7 @@ use super::rehearsal::Rehearsal;
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
-use crate::timeline::{Moments, predecessors};
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::{Mhz, Stage, Watts};
+use crate::replay::timeline::{Moments, predecessors};
 
 /// Steps without a change after which it holds its clocks for final.
 const QUIET_STEPS: u32 = 11;

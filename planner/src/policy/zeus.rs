@@ -3,6 +3,8 @@
 //!
 //! Whoever searches runs what is to be tried and says what it took: a replay, or a running job.
 
+use pfo_vocabulary::{Instruction, Mhz, Watts};
+
 use super::grid::Grid;
 use super::outcome::{End, Outcome};
 use super::rehearsal::Rehearsal;
@@ -10,8 +12,6 @@ use crate::error::PlanError;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, Prediction};
 use crate::profile::Profile;
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::{Mhz, Watts};
 
 /// Its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,8 +4,8 @@
 
 use super::{Realiser, TOLERANCE_S};
 use crate::choices::Realised;
-use crate::network::Network;
 use crate::parallel::in_parallel;
+use crate::step::network::Network;
 
 /// Plans to splice others from: each is slower than the one before and saves energy, and no mixture
 /// of two others does better.

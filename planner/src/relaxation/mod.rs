@@ -15,15 +15,18 @@
 //! and there, and branches are pulled again. Once the start of the step is among them, there is a
 //! longest path anew. Of each cut and join, only the smaller part is touched.
 
+pub(crate) mod anchor;
+pub(crate) mod bound;
 mod contacts;
 mod curve;
 mod drift;
+pub(crate) mod events;
 mod flow;
 mod residual;
 mod tours;
 
-use crate::events::Events;
-use crate::tradeoff::Tradeoffs;
+use crate::choices::tradeoff::Tradeoffs;
+use crate::relaxation::events::Events;
 use contacts::{Contact, Contacts};
 use curve::{Curve, UNBOUNDED};
 use drift::Drift;

@@ -2,7 +2,7 @@
 
 use super::drift::Drift;
 use super::flow::{Flow, Way};
-use crate::events::Events;
+use crate::relaxation::events::Events;
 
 pub(super) struct Residual {
     /// The ways from event `v` are `ways[starts[v]..starts[v + 1]]`, each with its head.

@@ -9,16 +9,18 @@ mod gpipe;
 mod interleaved;
 pub(crate) mod name;
 pub(crate) mod one_forward_one_backward;
+pub(crate) mod settings;
 #[cfg(test)]
 pub(crate) mod written;
 mod zb_h1;
 
-use crate::error::PlanError;
-use crate::order::StageOrder;
-use crate::profile::Profile;
-use crate::settings::Settings;
-use name::Schedule;
 use pfo_vocabulary::Stage;
+
+use crate::error::PlanError;
+use crate::profile::Profile;
+use crate::schedule::settings::Settings;
+use crate::step::order::StageOrder;
+use name::Schedule;
 
 impl Schedule {
     /// What each stage of a profile runs in one step.

@@ -4,10 +4,9 @@
 //! A stage runs as many forwards as the first gradient takes to come back, `N - s` of them, then a
 //! backward and a forward in turn, so that it keeps at most so many activations.
 
-use crate::order::StageOrder;
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::Stage;
-use pfo_vocabulary::Unit;
+use pfo_vocabulary::{Instruction, Stage, Unit};
+
+use crate::step::order::StageOrder;
 
 /// What a stage of `num_stages` runs.
 pub(crate) fn order(stage: Stage, num_stages: u16, num_microbatches: u32) -> StageOrder {

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use pfo_vocabulary::{Instruction, Mhz, Stage};
 use serde::Serialize;
 
-use crate::quantity::Quantity;
-use pfo_vocabulary::{Instruction, Mhz, Stage};
+use crate::profile::quantity::Quantity;
 
 /// Something odd about the table of one stage and instruction.
 #[derive(Clone, Debug, PartialEq, Serialize)]

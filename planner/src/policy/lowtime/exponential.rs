@@ -4,8 +4,9 @@
 //! given k, the best a and c are those of a straight line; so this looks for k alone, and finds
 //! what the best of those searches comes close to.
 
-use crate::error::PlanError;
 use pfo_vocabulary::{Instruction, Stage};
+
+use crate::error::PlanError;
 
 /// A falling exponential.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -17,17 +17,18 @@ pub(super) mod parameters;
 pub use attribution::Attribution;
 pub use parameters::{Filter, Lowtime};
 
+use pfo_vocabulary::Watts;
+
 use super::outcome::{End, Outcome};
 use super::rehearsal::Rehearsal;
+use crate::choices::tradeoff::{Choice, Kind, Tradeoff, Tradeoffs};
 use crate::error::PlanError;
-use crate::events::Events;
 use crate::pipeline::Pipeline;
 use crate::plan::Prediction;
 use crate::relaxation::Relaxation;
-use crate::tradeoff::{Choice, Kind, Tradeoff, Tradeoffs};
+use crate::relaxation::events::Events;
 use candidates::Candidate;
 use exponential::{Exponential, fit};
-use pfo_vocabulary::Watts;
 
 /// In the relaxation a unit is this long, whatever it is in truth, so that units are whole ns.
 const UNIT_S: f64 = 0.001;

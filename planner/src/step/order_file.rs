@@ -11,14 +11,14 @@
 //! a forward for the activation of the virtual stage before, a backward for the gradient of the one
 //! after. Where it does not, a field `"dependencies"` beside `"stages"` says it: see `dependencies`.
 
+use pfo_vocabulary::{Chunk, Instruction, Microbatch, Unit};
 use serde::Deserialize;
 
 use crate::error::PlanError;
 use crate::excerpt::{excerpt, shortened};
 use crate::limits;
 use crate::step::dependencies::{BadDependency, Dependency, check_dependencies};
-use crate::step::order::StageOrder;
-use crate::step::order::{Misordered, Order, check_order};
+use crate::step::order::{Misordered, Order, StageOrder, check_order};
 
 const FORMAT: &str = "pfo-order/1";
 
@@ -26,9 +26,26 @@ const FORMAT: &str = "pfo-order/1";
 #[serde(deny_unknown_fields)]
 struct Document {
     format: String,
-    stages: Vec<StageOrder>,
+    stages: Vec<Vec<Entry>>,
     #[serde(default)]
     dependencies: Vec<Dependency>,
+}
+
+/// One instruction of a stage.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    instruction: Instruction,
+    microbatch: Microbatch,
+    #[serde(default)]
+    chunk: Chunk,
+}
+
+impl From<Entry> for Unit {
+    fn from(entry: Entry) -> Self {
+        let Entry { instruction, microbatch, chunk } = entry;
+        Self { instruction, chunk, microbatch }
+    }
 }
 
 impl Order {
@@ -44,7 +61,8 @@ impl Order {
             let found = excerpt(&document.format);
             return Err(refused("format", format!("\"{found}\", this version reads \"{FORMAT}\"")));
         }
-        let stages = document.stages;
+        let units = |stage: Vec<Entry>| stage.into_iter().map(Unit::from).collect();
+        let stages: Vec<StageOrder> = document.stages.into_iter().map(units).collect();
         let last = stages.iter().flatten().map(|unit| unit.microbatch.0).max();
         let num_microbatches = last
             .filter(|&last| last < limits::MICROBATCHES)

@@ -33,7 +33,11 @@ impl Quantity {
         match self {
             Self::Time => Some(time),
             // Whether they err together is not known; if so, this is more than it is.
-            Self::Power => Some(time.hypot(repeats.energy_sd_j? / row.energy_j)),
+            // (Not `hypot`, whose symbol in glibc is younger than the systems that pfo runs on.)
+            Self::Power => {
+                let energy = repeats.energy_sd_j? / row.energy_j;
+                Some((time * time + energy * energy).sqrt())
+            }
         }
     }
 }

@@ -4,11 +4,11 @@
 //! the two of those around it: half a step in one regime and half in the next is better than a
 //! whole step rounded on its own.
 
-pub(crate) mod assembled;
+mod assembled;
 pub(crate) mod deadline;
 pub(crate) mod file;
 pub(crate) mod optimize;
-pub(crate) mod polish;
+mod polish;
 pub(crate) mod straggler;
 
 use pfo_vocabulary::Watts;

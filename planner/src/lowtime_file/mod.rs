@@ -4,7 +4,7 @@
 //! instructions: of MHz (Perseus' artifact), or of `(name, MHz)` (lowtime, Zeus). Comments follow
 //! that tell what the planner claims; they are skipped. Small numbers in file names are slow plans.
 
-pub(crate) mod python_literal;
+mod python_literal;
 
 use pfo_vocabulary::{Instruction, Mhz, Stage};
 

@@ -1,6 +1,6 @@
 //! A pipeline to plan for: a profile, a schedule and a number of microbatches.
 
-pub(crate) mod fixed;
+mod fixed;
 
 use pfo_vocabulary::{Mhz, Stage};
 

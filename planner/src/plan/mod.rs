@@ -1,6 +1,6 @@
 //! A plan, and whether its parts make one up.
 
-pub(crate) mod file;
+mod file;
 
 use pfo_vocabulary::{Chunk, Instruction, Mhz, Microbatch, Stage, Unit, Watts};
 use serde::{Deserialize, Serialize};
@@ -92,6 +92,15 @@ impl Plan {
     /// The number of instructions of all stages.
     pub fn num_instructions(&self) -> usize {
         self.stages.iter().map(|stage| stage.instructions.len()).sum()
+    }
+
+    /// The numbers of a clock table: for each stage every unit and its clock, in the order in which
+    /// the stage runs them.
+    pub fn clocks(&self) -> impl Iterator<Item = Vec<(Unit, Mhz)>> {
+        self.stages.iter().map(|stage| {
+            let clock = |planned: &PlannedInstruction| (planned.unit(), planned.frequency_mhz);
+            stage.instructions.iter().map(clock).collect()
+        })
     }
 
     /// Whether the parts make up a plan.
@@ -194,6 +203,16 @@ mod tests {
         let mut plan = Plan::from_json(golden).unwrap();
         change(&mut plan);
         plan.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn clocks_follow_the_order_of_each_stage() {
+        let plan = Plan::from_json(include_bytes!("../../tests/golden/plan.json")).unwrap();
+        let clocks: Vec<_> = plan.clocks().collect();
+        assert_eq!(clocks.len(), usize::from(plan.num_stages));
+        assert_eq!(clocks.iter().map(Vec::len).sum::<usize>(), plan.num_instructions());
+        let last = plan.stages[1].instructions.last().unwrap();
+        assert_eq!(clocks[1].last(), Some(&(last.unit(), last.frequency_mhz)));
     }
 
     #[test]

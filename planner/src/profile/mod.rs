@@ -2,9 +2,9 @@
 //!
 //! Nothing is fitted or scaled here: a plan's prediction must be what these rows say.
 
-pub(crate) mod columns;
+mod columns;
 pub(crate) mod combine;
-pub(crate) mod csv;
+mod csv;
 pub(crate) mod error;
 pub(crate) mod left_out;
 pub(crate) mod measurement;

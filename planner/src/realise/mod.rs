@@ -5,7 +5,7 @@
 
 mod fill;
 pub(crate) mod regimes;
-pub(crate) mod splice;
+mod splice;
 mod steady;
 
 use crate::choices::{Assignment, Choices, Realised};

@@ -4,7 +4,7 @@
 //! were measured at its clock, starts as soon as its stage and its input are there, and a GPU that
 //! waits draws the P2P-blocking power. Knows nothing of how a plan was made.
 
-pub(crate) mod envpipe_table;
+mod envpipe_table;
 pub(crate) mod timeline;
 
 use pfo_vocabulary::Watts;

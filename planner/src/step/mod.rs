@@ -6,9 +6,9 @@
 
 pub(crate) mod delays;
 pub(crate) mod dependencies;
-pub(crate) mod flow;
+mod flow;
 pub(crate) mod network;
 pub(crate) mod operation;
 pub(crate) mod order;
-pub(crate) mod order_file;
-pub(crate) mod precedence;
+mod order_file;
+mod precedence;

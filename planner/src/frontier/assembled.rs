@@ -26,7 +26,7 @@ impl Frontier {
     ) -> Result<Self, PlanError> {
         let mut kept = Vec::new();
         for plan in plans {
-            kept.push(keep(pipeline, p2p_power, &plan)?);
+            kept.push(replayed_plan(pipeline, p2p_power, &plan)?);
         }
         // While others wait for a pipeline, each of its GPUs draws the P2P-blocking power anyway.
         let waiting_w = p2p_power.0 * f64::from(pipeline.profile().num_stages());
@@ -47,7 +47,7 @@ impl Frontier {
 }
 
 /// Finds the rows of its tables that a plan names, and replays it.
-fn keep(pipeline: &Pipeline, p2p_power: Watts, plan: &Plan) -> Result<Kept, PlanError> {
+fn replayed_plan(pipeline: &Pipeline, p2p_power: Watts, plan: &Plan) -> Result<Kept, PlanError> {
     let network = pipeline.network();
     let mut rows = Vec::with_capacity(network.num_instructions());
     let mut measured = network.all_unplanned();

@@ -104,7 +104,8 @@ impl Frontier {
             made
         };
         let kept = falling(made, Realised::cost);
-        let plans = kept.iter().map(|plan| keep(pipeline, p2p_power, &choices, plan)).collect();
+        let plans =
+            kept.iter().map(|plan| replayed_choices(pipeline, p2p_power, &choices, plan)).collect();
         Self::new(pipeline.clone(), p2p_power, None, plans)
     }
 }
@@ -153,7 +154,12 @@ fn check(pipeline: &Pipeline, p2p_power: Watts, options: Options) -> Result<(), 
 }
 
 /// Turns choices into rows of the profile, and replays them.
-fn keep(pipeline: &Pipeline, p2p_power: Watts, choices: &Choices, plan: &Realised) -> Kept {
+fn replayed_choices(
+    pipeline: &Pipeline,
+    p2p_power: Watts,
+    choices: &Choices,
+    plan: &Realised,
+) -> Kept {
     let network = pipeline.network();
     let mut row_of = vec![0; network.len()];
     let mut measured = network.all_unplanned();

@@ -77,7 +77,7 @@ impl EnvPipe {
         let last = network.stages.len() - 1;
         let is_pinned = |stage: usize| stage == last && self.kind != EnvPipeType::Uniform;
         let mut least = vec![(f64::INFINITY, grid.highest()); network.stages.len()];
-        for clock in grid.sweep(self.profile_step) {
+        for clock in grid.spaced(self.profile_step) {
             let step = Rehearsal::new(pipeline, |index| {
                 let stage = network.operations[index].stage.index();
                 if is_pinned(stage) { grid.highest() } else { clock }

@@ -9,7 +9,7 @@ use crate::realise::steady::steady;
 use crate::step::network::Network;
 
 /// A regime for the middle of a step, and a plan that may fill and drain the pipeline well for it.
-struct Graft<'a> {
+struct Composite<'a> {
     ends: &'a Realised,
     middle: &'a Assignment,
     /// Operations of either end.
@@ -28,9 +28,9 @@ pub(crate) fn regimes(
     let mut plans = falling(rounded, Realised::cost);
     let steady = steady(network, choices);
     let ends = hull(&plans);
-    let grafts = grafts(network, choices, &steady, &ends);
-    plans.extend(in_parallel(&grafts, new, |realiser, graft| {
-        realiser.graft(&graft.ends.assignment, graft.middle, graft.cut)
+    let composites = composites(network, choices, &steady, &ends);
+    plans.extend(in_parallel(&composites, new, |realiser, composite| {
+        realiser.compose(&composite.ends.assignment, composite.middle, composite.cut)
     }));
     plans = falling(plans, Realised::cost);
     plans.extend(in_parallel(&hull(&plans), new, Realiser::redistribute));
@@ -41,12 +41,12 @@ pub(crate) fn regimes(
 
 /// Steady regimes, and these plans themselves, between the ends of those plans that take about as
 /// long.
-fn grafts<'a>(
+fn composites<'a>(
     network: &Network,
     choices: &Choices,
     steady: &'a [Assignment],
     plans: &'a [Realised],
-) -> Vec<Graft<'a>> {
+) -> Vec<Composite<'a>> {
     // A steady regime takes longer than with ends made for it.
     const FASTER: usize = 3;
     const SLOWER: usize = 1;
@@ -56,13 +56,17 @@ fn grafts<'a>(
         (network.makespan(|operation| choices.get(regime[operation]).time_s), regime)
     });
     let middles = steady.chain(plans.iter().map(|plan| (plan.time_s, &plan.assignment)));
-    let mut grafts = Vec::new();
+    let mut composites = Vec::new();
     for (time_s, middle) in middles {
         let next = plans.partition_point(|plan| plan.time_s <= time_s);
         let about = next.saturating_sub(FASTER)..(next + SLOWER).min(plans.len());
         for ends in plans[about].iter().filter(|ends| ends.assignment != *middle) {
-            grafts.extend(CUTS.map(|part| Graft { ends, middle, cut: network.len() / part }));
+            composites.extend(CUTS.map(|part| Composite {
+                ends,
+                middle,
+                cut: network.len() / part,
+            }));
         }
     }
-    grafts
+    composites
 }

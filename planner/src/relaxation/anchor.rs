@@ -1,4 +1,4 @@
-//! Optimal relaxed schedules all along the frontier, for rounding.
+//! Anchors: optimal relaxed schedules all along the frontier, which plans are rounded from.
 
 use pfo_vocabulary::Watts;
 
@@ -8,8 +8,7 @@ use crate::relaxation::Relaxation;
 use crate::relaxation::bound::LowerBound;
 use crate::relaxation::events::Events;
 
-/// How many deadlines get a schedule. Plans get better by less than a hundredth of the gap with
-/// twice as many.
+/// Deadlines that get a schedule. Twice as many close less than a hundredth of the gap to the bound.
 const ANCHORS: usize = 128;
 
 /// An optimal relaxed schedule.

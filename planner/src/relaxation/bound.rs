@@ -1,4 +1,4 @@
-//! What no plan can beat: the least energy for every iteration time, exactly.
+//! The least energy for every iteration time, exactly: no plan can beat it.
 
 use pfo_vocabulary::Watts;
 
@@ -12,9 +12,9 @@ use crate::relaxation::{Piece, Relaxation};
 pub struct LowerBound {
     /// From slow to fast.
     pieces: Vec<Piece>,
-    /// Effective joules at the slow end, and with every time beyond it.
+    /// Effective joules at the slow end and beyond it.
     least_j: f64,
-    /// What all stages draw while they wait.
+    /// The power of all stages while they wait.
     idle: Watts,
     fastest_s: f64,
     slowest_s: f64,
@@ -26,7 +26,7 @@ impl LowerBound {
         Self::of(pipeline, p2p_power, &Tradeoffs::new(pipeline, p2p_power))
     }
 
-    /// The same for tradeoffs that are not what was measured.
+    /// The same for tradeoffs that were not measured.
     pub(crate) fn of(pipeline: &Pipeline, p2p_power: Watts, tradeoffs: &Tradeoffs) -> Self {
         let events = Events::new(pipeline.network());
         let mut relaxation = Relaxation::new(&events, tradeoffs);
@@ -60,7 +60,7 @@ impl LowerBound {
         }
     }
 
-    /// No plan of this iteration time (s) takes less energy (J), waiting included.
+    /// The energy (J, waiting included) that every plan of this iteration time (s) takes at least.
     pub fn energy_j(&self, time_s: f64) -> f64 {
         let mut energy = self.least_j;
         for piece in &self.pieces {
@@ -73,7 +73,7 @@ impl LowerBound {
         energy + self.idle.0 * time_s
     }
 
-    /// The fastest possible iteration time in seconds, early by at most a ns per instruction.
+    /// The fastest possible iteration time in seconds, too short by at most 1 ns per instruction.
     pub fn fastest_s(&self) -> f64 {
         self.fastest_s
     }
@@ -84,13 +84,13 @@ impl LowerBound {
         worthwhile.last().map_or(self.slowest_s, |piece| piece.fast_s)
     }
 
-    /// The iteration time in seconds from which on more time saves nothing, not even if something
-    /// else makes the pipeline wait.
+    /// The iteration time in seconds beyond which more time saves nothing, even where the pipeline
+    /// has to wait for something else.
     pub fn slowest_s(&self) -> f64 {
         self.slowest_s
     }
 
-    /// The number of straight pieces that the frontier consists of.
+    /// The number of straight pieces of the frontier.
     pub fn pieces(&self) -> usize {
         self.pieces.len()
     }

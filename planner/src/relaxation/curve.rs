@@ -1,4 +1,4 @@
-//! A tradeoff as the flow sees it: whole ns and µW, so that ties are ties.
+//! A tradeoff in whole ns and µW, so that ties are ties.
 
 use crate::choices::tradeoff::Tradeoff;
 

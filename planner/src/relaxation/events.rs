@@ -1,4 +1,4 @@
-//! The step as the time-cost tradeoff problem has it: events in time and arcs between them.
+//! The step in the form of the time-cost tradeoff problem: events and the arcs between them.
 //!
 //! Each operation is an arc from its start to its end; a precedence is an arc of no length.
 //! Most precedences can be contracted away, which leaves about half the events.

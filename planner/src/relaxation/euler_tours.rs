@@ -1,20 +1,20 @@
-//! Trees of events, cut and joined in no time.
+//! Trees of events that are cut and joined in constant time.
 //!
-//! A tree is kept as the tour around it: a linked list in which every event opens, then all that
-//! hangs from it, then it closes. What hangs from an event is a stretch of the list, so moving it
-//! takes four links, however much it is, and going through it takes no search.
+//! A tree is kept as its Euler tour: a linked list in which every event opens, then all that hangs
+//! from it, then it closes. What hangs from an event is a stretch of that list, so moving it takes
+//! four links, whatever its length, and visiting it takes no search.
 
-/// Which part of a tree.
+/// One of the two parts that a cut leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// An event with all that hangs from it.
     Branch,
-    /// All the rest.
+    /// The tree without that branch.
     Rest,
 }
 
-pub(super) struct Tours {
-    /// For each event the stop at which it opens, and the one at which it closes.
+pub(super) struct EulerTours {
+    /// For each event the stop at which it opens and the one at which it closes.
     stops: Vec<Stop>,
     branch: Vec<u32>,
     rest: Vec<u32>,
@@ -34,8 +34,8 @@ fn closing(event: u32) -> u32 {
     2 * event + 1
 }
 
-impl Tours {
-    /// So many events, each a tree of its own.
+impl EulerTours {
+    /// Events that are trees of their own.
     pub(super) fn new(events: usize) -> Self {
         let stops = (0..events as u32)
             .flat_map(|event| [opening(event), closing(event)].map(|stop| stop ^ 1))
@@ -65,7 +65,7 @@ impl Tours {
 
     /// The smaller part of what was one tree before `branch` was cut from it, `root` not counted.
     ///
-    /// Both parts are gone through side by side, as far as the smaller one goes.
+    /// Walks both parts side by side until the smaller one ends.
     pub(super) fn smaller(&mut self, branch: u32, root: u32) -> (Part, &[u32]) {
         let (mut in_branch, mut in_rest) = (0, 0);
         let mut stop = opening(branch);
@@ -106,7 +106,7 @@ mod tests {
                 (1..EVENTS, any::<prop::sample::Index>()), 1..20,
             ),
         ) {
-            let mut tours = Tours::new(EVENTS);
+            let mut tours = EulerTours::new(EVENTS);
             // Event 0 is the root.
             let mut parents: Vec<usize> = std::iter::once(0)
                 .chain((1..).zip(&parents).map(|(event, parent)| parent.index(event)))

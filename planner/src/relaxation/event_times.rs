@@ -1,13 +1,13 @@
 //! When events happen, while the end of the step comes earlier and pulls some of them along.
 //!
-//! Events that keep their distance are a group. Half a step may begin or cease to be pulled at
-//! once; then its groups do, and only the events of the other half are touched.
+//! Events that keep their distance form a group. Where half a step is pulled or rests from one
+//! moment on, its groups change as a whole, and only the events of the other half are touched.
 
 const MOST_GROUPS: usize = 64;
 
 /// The times of all events, in ns.
-pub(super) struct Drift {
-    /// For each event its group, and its time in terms of the group's origin.
+pub(super) struct EventTimes {
+    /// For each event its group, and its time relative to the group's origin.
     group: Vec<u8>,
     from_origin: Vec<i64>,
     origin: [i64; MOST_GROUPS],
@@ -17,7 +17,7 @@ pub(super) struct Drift {
     end: i64,
 }
 
-impl Drift {
+impl EventTimes {
     /// All events are pulled.
     pub(super) fn new(at: Vec<i64>, end: i64) -> Self {
         let group = vec![0; at.len()];
@@ -39,7 +39,7 @@ impl Drift {
         self.end
     }
 
-    /// Makes the step end earlier, and with it all that is pulled.
+    /// Makes the step end earlier, and every pulled event with it.
     pub(super) fn pull_to(&mut self, end: i64) {
         let earlier = self.end - end;
         self.end = end;
@@ -50,7 +50,7 @@ impl Drift {
         }
     }
 
-    /// Begins or ceases to pull these events.
+    /// Makes these events pulled or resting.
     pub(super) fn turn(&mut self, events: &[u32], pulled: bool) {
         let alike = if pulled { self.pulled } else { !self.pulled };
         let group = alike.trailing_zeros() as usize;
@@ -58,7 +58,7 @@ impl Drift {
         self.regroup(events, group);
     }
 
-    /// Begins or ceases to pull all events but these.
+    /// Makes all events but these pulled or resting.
     pub(super) fn turn_others(&mut self, events: &[u32], pulled: bool) {
         let group = self.add_group(!pulled);
         self.regroup(events, group);
@@ -76,7 +76,7 @@ impl Drift {
         group
     }
 
-    /// Leaves one group of events that are not pulled, and one of those that are.
+    /// Leaves one group of resting events and one of pulled ones.
     fn merge_groups(&mut self) {
         for event in 0..self.group.len() {
             let at = self.at(event as u32);
@@ -127,29 +127,29 @@ mod tests {
             changes in prop::collection::vec(any_change(), 1..250),
         ) {
             let at: Vec<i64> = (0..i64::from(EVENTS)).collect();
-            let mut drift = Drift::new(at.clone(), 10_000);
+            let mut times = EventTimes::new(at.clone(), 10_000);
             let mut expected: Vec<(i64, bool)> = at.into_iter().map(|at| (at, true)).collect();
             for change in changes {
                 match change {
                     Change::Turn(few, pulled) => {
-                        drift.turn(&few, pulled);
+                        times.turn(&few, pulled);
                         few.iter().for_each(|&event| expected[event as usize].1 = pulled);
                     }
                     Change::TurnOthers(few, pulled) => {
-                        drift.turn_others(&few, pulled);
+                        times.turn_others(&few, pulled);
                         for (event, (_, is_pulled)) in (0..).zip(&mut expected) {
                             *is_pulled = pulled != few.contains(&event);
                         }
                     }
                     Change::Pull(earlier) => {
-                        drift.pull_to(drift.end() - earlier);
+                        times.pull_to(times.end() - earlier);
                         for (at, _) in expected.iter_mut().filter(|(_, pulled)| *pulled) {
                             *at -= earlier;
                         }
                     }
                 }
                 let present: Vec<(i64, bool)> =
-                    (0..EVENTS).map(|event| (drift.at(event), drift.is_pulled(event))).collect();
+                    (0..EVENTS).map(|event| (times.at(event), times.is_pulled(event))).collect();
                 prop_assert_eq!(&present, &expected);
             }
         }

@@ -1,6 +1,7 @@
-//! Everything that can be wrong with what the planner is given.
+//! The error of the crate's face.
 //!
-//! A message names the value, the place and, where it is not obvious, what to do about it.
+//! A message names the value, the place and, where it is not obvious, the remedy. Errors that only
+//! one part of the crate reports are defined there and wrapped here.
 
 use pfo_vocabulary::{Instruction, Mhz, Stage, UnknownInstruction};
 
@@ -10,7 +11,7 @@ use crate::profile::error::ProfileError;
 use crate::schedule::name::{Schedule, UnknownSchedule};
 use crate::step::dependencies::StageUnit;
 
-/// Why a profile, a plan, a frontier file or a deadline was refused.
+/// Why a profile, a plan, a frontier file or a deadline is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -22,54 +23,54 @@ pub enum PlanError {
     #[error(transparent)]
     UnknownSchedule(#[from] UnknownSchedule),
 
-    /// A plan of more bytes than any real one has.
-    #[error("the plan is {size} bytes long; at most {limit} are read")]
+    /// A plan file that is larger than any real one.
+    #[error("the plan is {size} bytes long, the limit is {limit}")]
     PlanTooLarge {
-        /// Bytes given.
+        /// The size of the file in bytes.
         size: usize,
-        /// Bytes read at most.
+        /// The largest size that is read, in bytes.
         limit: usize,
     },
 
-    /// A plan that is not JSON, or whose fields are missing, unknown or of another type.
+    /// A plan that is not JSON, or that has missing, unknown or mistyped fields.
     #[error("not a plan: {0}")]
     PlanSyntax(String),
 
     /// A plan of another format or version.
     #[error("plan format \"{found}\" is not supported; this version reads \"{expected}\"")]
     PlanFormat {
-        /// What the file says.
+        /// The format that the file names.
         found: String,
-        /// What is read.
+        /// The format that is supported.
         expected: &'static str,
     },
 
     /// A plan whose parts contradict each other.
     #[error("plan, {place}: {problem}")]
     PlanContent {
-        /// Where, such as `stage 3, instruction 17`.
+        /// The place, such as `stage 3, instruction 17`.
         place: String,
-        /// What is wrong there.
+        /// What is wrong at that place.
         problem: String,
     },
 
-    /// A plan file of lowtime's or Zeus' that is no list of lists of clocks, or does not fit.
+    /// A plan file of lowtime or Zeus that is not a list of lists of clocks, or that does not fit.
     #[error("plan, line {line}, column {column}: {problem}")]
     PythonPlan {
-        /// Counted from 1.
+        /// The line, counted from 1.
         line: u32,
-        /// Counted from 1, in characters.
+        /// The column in characters, counted from 1.
         column: u32,
-        /// What is wrong there.
+        /// What is wrong at that place.
         problem: String,
     },
 
-    /// An order file that is none, or whose instructions make up no step.
+    /// An order file that cannot be read, or whose instructions do not make up a step.
     #[error("order, {place}: {problem}")]
     OrderFile {
-        /// Where, such as `stage 3, instruction 17`.
+        /// The place, such as `stage 3, instruction 17`.
         place: String,
-        /// What is wrong there.
+        /// What is wrong at that place.
         problem: String,
     },
 
@@ -80,97 +81,98 @@ pub enum PlanError {
     /// A profile without an instruction that the schedule runs.
     #[error("profile: stage {stage} has no rows for {instruction}, which schedule {schedule} runs")]
     UnmeasuredInstruction {
-        /// Where it is missing.
+        /// The stage that lacks it.
         stage: Stage,
-        /// What is missing.
+        /// The instruction without rows.
         instruction: Instruction,
-        /// Who needs it.
+        /// The schedule that runs it.
         schedule: Schedule,
     },
 
-    /// An instruction that waits for ever.
+    /// An instruction that would wait forever.
     #[error(
-        "the order deadlocks: {waiting} waits for {awaited}; change the order of instructions, or \
-         what they wait for"
+        "the order deadlocks: {waiting} waits for {awaited}; change the order of the instructions \
+         or their dependencies"
     )]
     Deadlock {
-        /// What cannot begin.
+        /// The instruction that cannot begin.
         waiting: StageUnit,
-        /// What it waits for, and why in vain.
+        /// What it waits for, and why that never comes.
         awaited: String,
     },
 
     /// A plan that asks for a clock that was not measured.
     #[error("the profile has no row for stage {stage}, {instruction} at {frequency}")]
     UnmeasuredFrequency {
-        /// Of the plan's instruction.
+        /// The stage of the instruction.
         stage: Stage,
-        /// Which one.
+        /// The instruction.
         instruction: Instruction,
-        /// The clock that the plan gives it.
+        /// The clock that the plan sets.
         frequency: Mhz,
     },
 
     /// A profile whose instructions have no clock in common.
     #[error(
-        "profile: no frequency was measured of every instruction, and this policy sets the same \
-         one for several"
+        "profile: no frequency was measured for every instruction, but this policy sets one \
+         frequency for several; measure all instructions at the same frequencies"
     )]
     NoCommonClock,
 
     /// A table to which lowtime cannot fit its curve.
     #[error("stage {stage}, {instruction}: lowtime cannot fit its curve: {problem}")]
     NoFit {
-        /// Whose table.
+        /// The stage of the table.
         stage: Stage,
-        /// Of what.
+        /// The instruction of the table.
         instruction: Instruction,
-        /// What is wrong with its rows.
+        /// What is wrong with the rows of the table.
         problem: String,
     },
 
-    /// A plan for a pipeline of another length than the profile's.
+    /// A plan with another number of stages than the profile.
     #[error("the plan has {plan} stages, the profile {profile}")]
     StagesDiffer {
-        /// Stages of the plan.
+        /// The number of stages of the plan.
         plan: u16,
-        /// Stages of the profile.
+        /// The number of stages of the profile.
         profile: u16,
     },
 
     /// A table with more clocks than a frontier can hold.
     #[error(
-        "profile: stage {stage}, {instruction} has {rows} frequencies; a frontier holds up to {limit}, leave some out",
+        "profile: stage {stage}, {instruction} has {rows} frequencies, the limit is {limit}; leave \
+         some out",
         limit = limits::TABLE_ROWS
     )]
     TableTooLong {
-        /// Whose table.
+        /// The stage of the table.
         stage: Stage,
-        /// Of what.
+        /// The instruction of the table.
         instruction: Instruction,
-        /// Its rows.
+        /// The number of its rows.
         rows: usize,
     },
 
-    /// A deadline that no plan keeps.
-    #[error("no plan takes {deadline_s} s or less: the fastest takes {fastest_s} s")]
+    /// A deadline that is shorter than every plan.
+    #[error("no plan takes {deadline_s} s or less; the fastest takes {fastest_s} s")]
     DeadlineTooEarly {
-        /// What was asked for.
+        /// The requested iteration time.
         deadline_s: f64,
-        /// What can be had.
+        /// The iteration time of the fastest plan.
         fastest_s: f64,
     },
 
-    /// A place at which a frontier has no plan.
-    #[error("the frontier has no plan {place}: it has {plans}, counted from 0")]
+    /// A number that no plan of the frontier has.
+    #[error("the frontier has no plan {place}; it has {plans} plans, counted from 0")]
     NoSuchPlan {
-        /// What was asked for.
+        /// The requested number, counted from 0.
         place: usize,
-        /// How many there are.
+        /// The number of plans.
         plans: usize,
     },
 
-    /// A frontier of nothing.
+    /// A frontier without plans.
     #[error("the frontier has no plans")]
     EmptyFrontier,
 
@@ -178,14 +180,14 @@ pub enum PlanError {
     #[error(transparent)]
     FrontierFile(#[from] FrontierFileError),
 
-    /// A number of the request that cannot be worked with.
+    /// An argument outside its range.
     #[error("{name} is {value}, must be {expected}")]
     BadArgument {
-        /// What it is.
+        /// What the argument is.
         name: &'static str,
-        /// What was given.
+        /// The value given.
         value: String,
-        /// What can be.
+        /// The values that are accepted.
         expected: &'static str,
     },
 }

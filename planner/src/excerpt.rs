@@ -1,6 +1,6 @@
-//! Foreign text in messages: bounded, and with nothing in it that a terminal would obey.
+//! Foreign text in messages: short, and without characters that a terminal interprets.
 
-/// The start of a text that may come from anybody, short enough for a message.
+/// The start of a text, escaped.
 pub(crate) fn excerpt(text: &str) -> String {
     const LONGEST: usize = 48;
     match text.char_indices().nth(LONGEST) {
@@ -9,7 +9,7 @@ pub(crate) fn excerpt(text: &str) -> String {
     }
 }
 
-/// A parser's message with whatever of the input it repeats cut short.
+/// A parser's message without its middle, where it may repeat the input.
 pub(crate) fn shortened(message: &str) -> String {
     const LONGEST: usize = 240;
     if message.chars().count() <= LONGEST {

@@ -10,13 +10,16 @@
 //!
 //! | folder | what it holds |
 //! |---|---|
-//! | `profile`, `noise`, `warning` | what was measured, what is done about its noise, what is odd about it |
-//! | `step`, `schedule`, `pipeline` | what stages run and what waits for what; who decides that; both with a profile |
-//! | `choices` | the clocks worth choosing for each instruction |
-//! | `relaxation` | the exact frontier if clocks could be mixed: the lower bound |
-//! | `realise` | from there to plans of measured clocks |
-//! | `late` | the same where clocks are in force only some milliseconds after they are set |
-//! | `frontier` | all plans, picked from by deadline or straggler, and their file |
+//! | `profile` | measured rows, and how they are read, averaged and written |
+//! | `noise`, `warning` | smoothing of noisy rows; what looks wrong in a profile |
+//! | `step` | the operations of a step, and which wait for which |
+//! | `schedule` | the orders in which stages run instructions |
+//! | `pipeline` | a profile and an order together: what is planned for |
+//! | `choices` | the clocks worth choosing for each operation |
+//! | `relaxation` | the exact frontier if clocks could be mixed: a lower bound |
+//! | `realise` | from the relaxed optimum to plans of measured clocks |
+//! | `late` | clocks that are in force only milliseconds after they are set |
+//! | `frontier` | all plans of a pipeline, how one is picked, their file |
 //! | `plan`, `lowtime_file` | one plan, and its files |
 //! | `replay` | what a plan costs on a profile: the yardstick of every plan |
 //! | `policy` | what other systems would run on the same profile |

@@ -1,16 +1,16 @@
-//! The most that is planned for, read or written: a small file can claim to be huge.
+//! Upper limits of what is planned, read and written. A small file can claim to be huge.
 
 pub(crate) const STAGES: u16 = 1024;
 pub(crate) const MICROBATCHES: u32 = 1 << 16;
 pub(crate) const GPU_NAME_BYTES: usize = 128;
 
-/// Operations of a step; plans of more would not be read back.
+/// Operations of a step. A plan of more could not be read back.
 pub(crate) const OPERATIONS: usize = 1 << 20;
 
-/// Instructions that all dependencies of a step together may name.
+/// Instructions that the dependencies of a step name in total.
 pub(crate) const DEPENDENCIES: usize = 1 << 20;
 
-/// Rows of one instruction's table in a frontier, which keeps a byte for each.
+/// Rows of one instruction's table: a frontier keeps the number of a row in one byte.
 pub(crate) const TABLE_ROWS: usize = 256;
 
 /// Plans of a frontier.

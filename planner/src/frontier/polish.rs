@@ -25,8 +25,9 @@ const SEARCHES: u64 = 4;
 /// Speed-ups of a search. Some tenths of a second for a long step.
 const KICKS: u32 = 200;
 
-/// How much more energy, as a share, a plan may take that a search goes on from. It grows with every
-/// round of searches that has found nothing, up to so many times, and shrinks during a search.
+/// How much more energy, as a share, a plan may take that a search goes on from. It grows with
+/// every round of searches that has found nothing, up to so many times, and shrinks during a
+/// search.
 const DETOUR: f64 = 5e-5;
 const LONGEST_DETOUR: u32 = 60;
 
@@ -35,7 +36,8 @@ const WIDEST: usize = 12;
 
 impl Frontier {
     /// The plan at a place among [`Frontier::plans`], improved for as long as `goes_on` says so
-    /// when it is told the energy, in joules. It keeps the deadline, unless the plan itself does not.
+    /// when it is told the energy, in joules. It keeps the deadline, unless the plan itself does
+    /// not.
     ///
     /// # Errors
     /// If there are not so many plans.

@@ -17,7 +17,8 @@ const LEAST_ROWS: usize = NEIGHBOURS + 1;
 const ENOUGH_ROWS: usize = 10;
 
 /// Standard deviations; beyond, a row does not belong to the others. One that was not measured
-/// twice is judged by its neighbours' scatter, which bends of the curve and edges of the table blur.
+/// twice is judged by its neighbours' scatter, which bends of the curve and edges of the table
+/// blur.
 const FAR: f64 = 6.0;
 
 /// Clean tables of real GPUs have steps of up to 2.6 %, where they change how they run.

@@ -26,7 +26,8 @@ pub(crate) fn curve(table: Table, quantity: Quantity) -> Vec<f64> {
     };
     let mut values = table.values(quantity);
     let curve = closest(&values);
-    // What has the shape stays, whatever its neighbours say. Power, a quotient, may miss it by a bit.
+    // What has the shape stays, whatever its neighbours say. Power, a quotient, may miss it by a
+    // bit.
     if curve.iter().zip(&values).all(|(curve, value)| (curve / value - 1.0).abs() < ROUNDING) {
         return values;
     }

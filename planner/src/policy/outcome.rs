@@ -22,7 +22,8 @@ pub struct Outcome {
 pub enum End {
     /// It reached what it looks for.
     Settled,
-    /// It did not reach that, but had nothing left to change. Perseus' EnvPipe would go on for ever.
+    /// It did not reach that, but had nothing left to change. Perseus' EnvPipe would go on for
+    /// ever.
     Saturated,
     /// It was stopped after as many rounds as are allowed.
     Bounded,

@@ -88,8 +88,8 @@ impl<'a> Reconfiguration<'a> {
         self.end
     }
 
-    /// Goes on from what each instruction took at its clock in a step on [`Self::plan`], in seconds;
-    /// for one of which that is not known, what the profile says.
+    /// Goes on from what each instruction took at its clock in a step on [`Self::plan`], in
+    /// seconds; for one of which that is not known, what the profile says.
     pub fn observe(&mut self, time_s: impl Fn(Stage, Instruction, Mhz) -> Option<f64>) {
         let operations = &self.pipeline.network().operations;
         let moments = Moments::new(self.pipeline.network(), |index| {

@@ -1,4 +1,4 @@
-//! Which column of a profile is what, and what its fields may say.
+//! The columns of a profile and the values of their fields.
 
 use csv::StringRecord;
 use pfo_vocabulary::{Instruction, Mhz, Stage};
@@ -10,19 +10,19 @@ use crate::profile::error::ProfileError;
 use crate::profile::measurement::Measurement;
 use crate::profile::repeats::Repeats;
 
-/// The columns that are needed.
+/// The required columns.
 pub(crate) const COLUMNS: [&str; 5] = ["stage", "instruction", "frequency", "time", "energy"];
 
-/// Those that say of how many measurements a line is the mean, and how much they scattered.
+/// The columns for lines that are the mean of several measurements: their number and scatter.
 pub(crate) const REPEATS: [&str; 3] = ["count", "time_sd", "energy_sd"];
 
-/// What makes a line no part of a profile, unless it is empty there.
+/// A line with a value here is not part of the profile.
 const LEFT_OUT: &str = "left_out";
 
-/// Those that say who measured. Lines that nobody else measured are repeats.
+/// The columns that say who measured. Lines that are equal in all of them are repeats.
 const MEASURERS: [&str; 5] = ["rank", "dp_rank", "pp_rank", "tp_rank", "chunk"];
 
-/// No instruction takes a day; a longer one is in another unit.
+/// A day. No instruction takes as long; a larger value is in another unit.
 const LONGEST_S: f64 = 86_400.0;
 
 /// A day at a megawatt.
@@ -35,15 +35,15 @@ pub(crate) struct Columns {
     needed: [usize; 5],
     repeats: [Option<usize>; 3],
     left_out: Option<usize>,
-    /// Those that tell apart who measured.
+    /// The columns that say who measured.
     pub(crate) measurers: Vec<usize>,
-    /// All those that tell lines of the same apart, who measured among them.
+    /// All columns that tell repeats apart, measurers included.
     pub(crate) others: Vec<usize>,
 }
 
 impl Columns {
     /// # Errors
-    /// One that is needed is not there.
+    /// If a required column is missing.
     pub(crate) fn find(header: &StringRecord) -> Result<Self, ProfileError> {
         let place = |name: &str| header.iter().position(|field| field == name);
         let mut needed = [0; 5];
@@ -65,15 +65,15 @@ impl Columns {
         Ok(Self { needed, repeats, left_out, measurers, others })
     }
 
-    /// Whether whoever wrote a line says why it is no part of the profile.
+    /// Whether a line says why it is not part of the profile.
     pub(crate) fn is_left_out(&self, record: &StringRecord) -> bool {
         self.left_out.is_some_and(|place| !record[place].is_empty())
     }
 
-    /// Those of the other columns by which rows are combined.
+    /// The columns by which rows are combined.
     ///
     /// # Errors
-    /// There are none, but it takes some.
+    /// If there are none, but `combine` requires them.
     pub(crate) fn ranks(
         &self,
         header: &StringRecord,
@@ -89,7 +89,7 @@ impl Columns {
     }
 
     /// # Errors
-    /// The first field that cannot be what its column says.
+    /// The first field that its column does not accept.
     pub(crate) fn read(
         &self,
         record: &StringRecord,
@@ -123,10 +123,10 @@ impl Columns {
         Ok((stage, instruction, Measurement { frequency, time_s, energy_j }))
     }
 
-    /// What a line says of the measurements of which it is the mean.
+    /// What a line says about the measurements of which it is the mean.
     ///
     /// # Errors
-    /// The first field that cannot be what its column says.
+    /// The first field that its column does not accept.
     pub(crate) fn read_repeats(
         &self,
         record: &StringRecord,
@@ -149,7 +149,7 @@ impl Columns {
                 })?,
         };
         let sd = |index: usize, most: f64| {
-            // Of one measurement there is none, whatever is written.
+            // A single measurement has none, whatever is written.
             field(index).filter(|_| count > 1).map_or(Ok(None), |value| {
                 let sd = value.parse().ok().filter(|sd| (0.0..=most).contains(sd));
                 let wrong = || bad_field(line, REPEATS[index], value, "0 or more, or empty");

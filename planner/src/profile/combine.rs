@@ -1,10 +1,10 @@
-//! What several data- or tensor-parallel ranks of a stage make of one instruction.
+//! How the measurements of data- and tensor-parallel ranks of a stage become one row.
 //!
 //! A plan has one clock for all ranks of a stage. By default their rows are averaged, which plans
 //! for one typical GPU of each stage. [`Combine::Slowest`] plans for all of them, as the wrapper
-//! for 3D parallelism of Zeus' controllers does: the stage takes as long as its slowest rank, and
-//! the energy of all. What the faster ones draw until the slowest is done is not counted.
-//! What one rank measured more than once is averaged first, either way.
+//! for 3D parallelism of Zeus' controllers does: the stage takes the time of its slowest rank and
+//! the energy of all. What the faster ranks draw while they wait for the slowest is not counted.
+//! In both cases the repeats of one rank are averaged first.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,17 +34,17 @@ const RANKS: [&str; 2] = ["dp_rank", "tp_rank"];
 /// Who measured a line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Measurer {
-    /// The fields by which ranks are combined; none if all ranks are averaged.
+    /// The fields by which ranks are combined; empty if all ranks are averaged.
     pub(crate) rank: Vec<String>,
-    /// The others that tell ranks and chunks apart.
+    /// The other fields that tell ranks and chunks apart.
     pub(crate) within: Vec<String>,
 }
 
-/// Lines of one stage and instruction: for each clock, by who measured, the repeats.
+/// The lines of one stage and instruction, by clock and by measurer.
 pub(crate) type Lines = BTreeMap<Mhz, BTreeMap<Measurer, Vec<Line>>>;
 
 impl Combine {
-    /// The columns by which rows are kept apart until they are combined.
+    /// The columns that keep rows apart until they are combined.
     pub(crate) fn columns(self) -> &'static [&'static str] {
         match self {
             Self::Mean => &[],
@@ -53,12 +53,12 @@ impl Combine {
     }
 }
 
-/// One measurement of what each rank measured: the slowest time and all energy. Where ranks were
-/// not kept apart there is one, the mean of them all.
+/// One row for each table and clock: the time of the slowest rank and the energy of all. Ranks that
+/// are not kept apart count as one, with their mean.
 ///
 /// # Errors
-/// [`ProfileError::RankMissing`] if ranks of a stage do not all have rows of the same: energies of
-/// a different number of them do not compare.
+/// [`ProfileError::RankMissing`] if some ranks of a stage lack a row that others have: energies of
+/// different numbers of ranks are not comparable.
 pub(crate) fn combined(
     tables: &BTreeMap<(Stage, Instruction), Lines>,
 ) -> Result<Vec<(Stage, Instruction, Measurement, Repeats)>, ProfileError> {

@@ -1,20 +1,20 @@
-//! The CSV in which profiles are written, by Perseus, by Zeus and by us.
+//! Profiles as CSV, in the format of Perseus and Zeus.
 //!
 //! ```text
 //! stage,instruction,frequency,time,energy,count,time_sd,energy_sd
 //! 0,forward,1410,0.0512,20.1,12,0.0004,0.31
 //! ```
 //!
-//! The first five columns (MHz, s, J) are needed. A line may be the mean of `count` measurements,
-//! which is 1 where it is missing or empty; `time_sd` and `energy_sd` are the standard deviations of
-//! a single one of them, or empty where nobody knows.
+//! The first five columns (MHz, s, J) are required. A line may be the mean of `count` measurements;
+//! a missing or empty `count` is 1. `time_sd` and `energy_sd` are the standard deviations of a
+//! single measurement, or empty where they are unknown.
 //!
-//! Any other column tells apart lines of the same stage, instruction and frequency. Where it says
-//! who measured (`rank`, `dp_rank`, `pp_rank`, `tp_rank`, `chunk`), every one of these counts alike
-//! in the mean, as in Zeus' pipeline frequency optimizer, and that they differ is no noise. All else
-//! (`window`, `run`, …) makes lines repeats of one measurement: a single one that is far from the
-//! others is left out, and their scatter is kept. A line that says in a column `left_out` why it is no
-//! part of the profile is passed over.
+//! Any other column tells apart lines of the same stage, instruction and frequency. Columns that
+//! say who measured (`rank`, `dp_rank`, `pp_rank`, `tp_rank`, `chunk`) give every measurer the same
+//! weight in the mean, as in Zeus' pipeline frequency optimizer; differences between measurers are
+//! not noise. Any other column (`window`, `run`, …) makes lines repeats of one measurement: a
+//! repeat that is far from the others is left out, and their scatter is kept. A line with a reason
+//! in the column `left_out` is skipped.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -34,22 +34,21 @@ impl Profile {
     /// Reads a profile from CSV, with columns and rows in any order.
     ///
     /// # Errors
-    /// The first thing wrong, with its line.
+    /// The first problem, with its line.
     pub fn from_csv(csv: impl Read) -> Result<Self, PlanError> {
         Self::from_csv_combined(csv, Combine::Mean)
     }
 
-    /// The same, with another way to combine what the ranks of a stage measured.
+    /// Reads a profile and combines the ranks of a stage in the given way.
     ///
     /// # Errors
-    /// The first thing wrong, with its line; or there are no ranks to combine, or some of them
-    /// lack rows.
+    /// The first problem, with its line; or there are no ranks to combine, or some ranks lack rows.
     pub fn from_csv_combined(csv: impl Read, combine: Combine) -> Result<Self, PlanError> {
         Ok(read(csv, combine)?)
     }
 
-    /// The profile as CSV that gives the same profile when it is read; how often rows were measured
-    /// is written if any was measured more than once.
+    /// The profile as CSV, from which [`Profile::from_csv`] reads the same profile. The columns
+    /// about repeats are written if any row was measured more than once.
     pub fn to_csv(&self) -> String {
         let repeated = self.rows().any(|(stage, instruction, row)| {
             self.repeats(stage, instruction, row.frequency) != Repeats::default()

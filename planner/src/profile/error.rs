@@ -6,79 +6,82 @@ use pfo_vocabulary::{Instruction, Mhz, Stage};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// A profile whose header lacks a column.
+    /// A header that lacks a column.
     #[error("profile: no column \"{name}\" in the header \"{found}\"")]
     MissingColumn {
-        /// The column that is needed.
+        /// The missing column.
         name: &'static str,
         /// The header.
         found: String,
     },
 
-    /// A line of a profile that is no CSV row of as many fields as the header.
+    /// A line that is not a CSV row with as many fields as the header.
     #[error("profile, line {line}: {problem}")]
     UnreadableRow {
-        /// Counted from 1, the header.
+        /// The line, counted from 1 at the header.
         line: u64,
-        /// What is wrong with it.
+        /// What is wrong with the line.
         problem: String,
     },
 
-    /// A field of a profile that cannot be what its column says.
+    /// A field with a value that its column does not accept.
     #[error("profile, line {line}: {column} is \"{value}\", must be {expected}")]
     BadField {
-        /// Counted from 1, the header.
+        /// The line, counted from 1 at the header.
         line: u64,
-        /// The field's column.
+        /// The column of the field.
         column: &'static str,
-        /// What is there.
+        /// The value of the field.
         value: String,
-        /// What should be.
+        /// The values that the column accepts.
         expected: &'static str,
     },
 
     /// Two rows that measure the same thing.
     #[error(
-        "profile, line {line}: stage {stage}, {instruction} at {frequency} was measured in line \
-         {first} already; drop one, or add a column (such as rank or window) that tells them apart"
+        "profile, line {line}: stage {stage}, {instruction} at {frequency} is already in line \
+         {first}; delete one, or add a column (such as rank or window) that tells them apart"
     )]
     DuplicateRow {
-        /// The row that came first.
+        /// The line of the first row.
         first: u64,
-        /// The one that repeats it.
+        /// The line of the second row.
         line: u64,
-        /// Of both.
+        /// The stage of both rows.
         stage: Stage,
-        /// Of both.
+        /// The instruction of both rows.
         instruction: Instruction,
-        /// Of both.
+        /// The clock of both rows.
         frequency: Mhz,
     },
 
-    /// Ranks whose energies cannot be added up, because some are not there.
+    /// Ranks whose energies cannot be added up, because some ranks have no row.
     #[error(
-        "profile: stage {stage}, {instruction} at {frequency} has rows of {found} ranks of {expected}; \
-         measure it on every rank, or combine ranks by their mean"
+        "profile: stage {stage}, {instruction} at {frequency} has rows of {found} of \
+         {expected} ranks; measure it on every rank, or combine ranks by their mean"
     )]
     RankMissing {
-        /// Whose rows.
+        /// The stage of the rows.
         stage: Stage,
-        /// Of what.
+        /// The instruction of the rows.
         instruction: Instruction,
-        /// At which clock.
+        /// The clock of the rows.
         frequency: Mhz,
-        /// Ranks that have a row.
+        /// The number of ranks with a row.
         found: usize,
-        /// The most that any instruction of the stage has.
+        /// The largest number of ranks that another row of the stage has.
         expected: usize,
     },
 
-    /// A profile of nothing.
+    /// A profile without rows.
     #[error("profile: no rows below the header")]
     EmptyProfile,
 
-    /// A profile that leaves out a stage.
-    #[error("profile: no rows for stage {missing}, though there are some for stage {highest}")]
+    /// A profile that skips a stage.
+    #[error(
+        "profile: no rows for stage {missing}, but rows for stage {highest}; number the \
+         stages from 0 without gaps"
+    )]
     StageWithoutRows {
         /// The first stage without rows.
         missing: usize,

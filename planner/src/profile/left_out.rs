@@ -1,11 +1,11 @@
 //! Single repeats that cannot be right: a window in which something else ran, a counter that was
 //! read late.
 //!
-//! A line is left out if its time or its energy is further from the median of its repeats than five
-//! standard deviations. These are estimated robustly, from the median of all such distances in the
-//! table of the stage and instruction, because the few repeats at one clock say too little. Of two
-//! repeats nobody knows which one is wrong, nor where more than a third are far off: there all stay,
-//! and their scatter tells.
+//! A line is left out if its time or its energy is further than five standard deviations from the
+//! median of its repeats. The standard deviation is estimated robustly, from the median of all such
+//! distances in the table of the stage and instruction, because the few repeats at one clock say
+//! too little. With only two repeats, or with more than a third of them far off, it is unknown
+//! which are wrong: then all stay, and their scatter is reported.
 
 use std::collections::BTreeMap;
 
@@ -15,37 +15,36 @@ use crate::profile::measurement::Measurement;
 use crate::profile::median::{MEDIAN_TO_SD, median};
 use crate::profile::repeats::Line;
 
-/// Standard deviations; beyond, not one in a million normal measurements lies.
+/// In standard deviations: fewer than one in a million normal measurements lie beyond.
 const FAR: f64 = 5.0;
 
-/// What is not further off than this share of the median does no harm.
+/// A deviation of at most this share of the median does no harm.
 const HARMLESS: f64 = 0.02;
 
-/// What is further off than this share is wrong, even if too little was repeated to know the
-/// scatter.
+/// A larger share is wrong even where the repeats are too few to estimate the scatter.
 const ABSURD: f64 = 0.5;
 
-/// The least distances from which a scatter is estimated.
+/// Fewer distances do not give a scatter.
 const ENOUGH: usize = 4;
 
-/// A line that takes no part in its row.
+/// A line that is left out of its row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LeftOut {
-    /// Of the line.
+    /// The stage of the line.
     pub stage: Stage,
-    /// Of the line.
+    /// The instruction of the line.
     pub instruction: Instruction,
-    /// Where it is in the profile, counted from 1, the header.
+    /// Its number in the profile, counted from 1 at the header.
     pub line: u64,
-    /// What it says.
+    /// The time and energy that it has.
     pub measured: Measurement,
-    /// The medians of it and its repeats.
+    /// The medians of the line and its repeats.
     pub median: Measurement,
-    /// How many these are.
+    /// The number of repeats, this line included.
     pub repeats: usize,
 }
 
-/// Takes the lines that are left out from a table: for each clock, by who measured, the repeats.
+/// Removes the lines to leave out from a table, which has the repeats by clock and by measurer.
 pub(crate) fn leave_out<Who>(
     (stage, instruction): (Stage, Instruction),
     table: &mut BTreeMap<Mhz, BTreeMap<Who, Vec<Line>>>,
@@ -84,7 +83,7 @@ pub(crate) fn leave_out<Who>(
     left_out
 }
 
-/// The distance from the median, as a share of it, from which on a line is left out.
+/// The distance from the median, as a share of it, beyond which a line is left out.
 fn far<'a>(
     repeats: impl Iterator<Item = &'a [Line]>,
     quantity: impl Fn(&Measurement) -> f64,

@@ -1,4 +1,4 @@
-//! One row of a profile.
+//! One row of a profile: what was measured at one clock.
 
 use pfo_vocabulary::Mhz;
 

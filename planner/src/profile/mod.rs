@@ -26,18 +26,18 @@ use crate::profile::repeats::Repeats;
 /// A measured profile of all stages of a pipeline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    /// Rows of each instruction by rising clock; stage `s` is at index `s`.
+    /// By stage, the rows of each instruction by rising clock.
     stages: Vec<BTreeMap<Instruction, Vec<Measurement>>>,
-    /// Of rows that were measured more than once.
+    /// For rows that were measured more than once.
     repeats: BTreeMap<(Stage, Instruction, Mhz), Repeats>,
     left_out: Vec<LeftOut>,
 }
 
 impl Profile {
-    /// A profile of these rows, each (stage, instruction, frequency) at most once.
+    /// A profile of rows that measure each (stage, instruction, frequency) at most once.
     ///
     /// # Errors
-    /// If there is no row, or none of a stage below the highest one.
+    /// If there is no row, or a stage below the highest one has none.
     pub fn from_measurements(
         rows: impl IntoIterator<Item = (Stage, Instruction, Measurement)>,
     ) -> Result<Self, PlanError> {
@@ -66,7 +66,8 @@ impl Profile {
         Ok(Self { stages, repeats: BTreeMap::new(), left_out: Vec::new() })
     }
 
-    /// The same of rows of which it is known how often they were measured, and what was left out.
+    /// A profile of rows with what is known about their repeats, and of the lines that were left
+    /// out.
     pub(crate) fn from_repeated(
         rows: &[(Stage, Instruction, Measurement, Repeats)],
         left_out: Vec<LeftOut>,
@@ -96,7 +97,7 @@ impl Profile {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// The same rows, to be changed in anything but their clocks.
+    /// The same rows; their clocks must not be changed.
     pub(crate) fn table_mut(
         &mut self,
         stage: Stage,
@@ -108,8 +109,8 @@ impl Profile {
             .map_or(&mut [], Vec::as_mut_slice)
     }
 
-    /// What an instruction took at a clock: its row; for one whose time does not depend on the
-    /// clock, at any clock the mean of its rows, which are then all measurements of the same.
+    /// Time and energy of an instruction at a clock: its row. If its time does not depend on the
+    /// clock, all its rows measure the same, and this is their mean at any clock.
     pub fn at(&self, stage: Stage, instruction: Instruction, clock: Mhz) -> Option<Measurement> {
         let table = self.table(stage, instruction);
         if instruction.is_fixed() && !table.is_empty() {
@@ -121,18 +122,18 @@ impl Profile {
         Some(table[index])
     }
 
-    /// How often a row was measured, and how much that scattered.
+    /// How often a row was measured, and the scatter of these measurements.
     pub fn repeats(&self, stage: Stage, instruction: Instruction, clock: Mhz) -> Repeats {
         self.repeats.get(&(stage, instruction, clock)).copied().unwrap_or_default()
     }
 
-    /// Lines that take no part in any row, because they are far from their repeats.
+    /// Lines that were left out because they are far from their repeats.
     pub fn left_out(&self) -> &[LeftOut] {
         &self.left_out
     }
 
-    /// All tables whose rows differ by their clock, by stage and instruction: not those of
-    /// instructions of fixed time, whose rows are all measurements of the same.
+    /// All tables whose rows depend on the clock, by stage and instruction. Instructions of fixed
+    /// time are not among them.
     pub(crate) fn tables(&self) -> impl Iterator<Item = Table<'_>> {
         (0..).map(Stage).zip(&self.stages).flat_map(move |(stage, tables)| {
             let free = tables.iter().filter(|(instruction, _)| !instruction.is_fixed());
@@ -164,7 +165,7 @@ impl<'a> Table<'a> {
         self.rows.iter().map(|row| quantity.of(row)).collect()
     }
 
-    /// How often each row was measured, and how much that scattered.
+    /// How often each row was measured, and the scatter.
     pub(crate) fn repeats(self) -> impl Iterator<Item = Repeats> + 'a {
         let Self { stage, instruction, rows, profile } = self;
         rows.iter().map(move |row| profile.repeats(stage, instruction, row.frequency))
@@ -176,7 +177,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Of rows that measure the same.
+/// The sum of rows that measure the same.
 #[derive(Default)]
 struct Sum {
     time_s: f64,

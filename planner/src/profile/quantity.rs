@@ -1,4 +1,4 @@
-//! Time or power: what changes with the clock in one direction, and is looked at alike.
+//! Time or power: the two quantities that rise or fall with the clock.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::profile::measurement::Measurement;
 use crate::profile::repeats::Repeats;
 
-/// What the clock decides of an instruction. Its energy is the product of both.
+/// A quantity of an instruction that depends on the clock. Energy is the product of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
@@ -32,7 +32,7 @@ impl Quantity {
         let time = repeats.time_sd_s? / row.time_s;
         match self {
             Self::Time => Some(time),
-            // Whether they err together is not known; if so, this is more than it is.
+            // Time and energy may err together; then this is too much.
             // (Not `hypot`, whose symbol in glibc is younger than the systems that pfo runs on.)
             Self::Power => {
                 let energy = repeats.energy_sd_j? / row.energy_j;

@@ -1,23 +1,22 @@
-//! What repeated measurements of the same come to: their mean, how many there were, how much they
-//! scatter.
+//! Repeated measurements: their mean, their number and their scatter.
 //!
-//! The scatter is that of one measurement around the mean of the rank that made it: that ranks
-//! differ from each other is no noise.
+//! The scatter is that of one measurement around the mean of the rank that made it. Differences
+//! between ranks are not noise.
 
 use crate::profile::measurement::Measurement;
 
-/// How often a row was measured, and how much that scattered.
+/// How often a row was measured, and the scatter of these measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Repeats {
-    /// Measurements of which the row is the mean.
+    /// The number of measurements of which the row is the mean.
     pub count: u32,
-    /// Standard deviation in seconds of a single one; none if nothing was measured twice.
+    /// Standard deviation of a single one in seconds; `None` if nothing was measured twice.
     pub time_sd_s: Option<f64>,
-    /// The same of the energy, in joules.
+    /// Standard deviation of the energy in joules, likewise.
     pub energy_sd_j: Option<f64>,
 }
 
-/// A row that nobody says more of was measured once.
+/// A row without further information was measured once.
 impl Default for Repeats {
     fn default() -> Self {
         Self { count: 1, time_sd_s: None, energy_sd_j: None }
@@ -29,11 +28,11 @@ impl Default for Repeats {
 pub(crate) struct Line {
     pub(crate) number: u64,
     pub(crate) measured: Measurement,
-    /// What the line itself says of measurements that were averaged before it was written.
+    /// What the line says about measurements that were averaged before it was written.
     pub(crate) repeats: Repeats,
 }
 
-/// Of measurements of the same, time and energy.
+/// Time and energy of repeated measurements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Repeated {
     pub(crate) count: u32,
@@ -42,7 +41,7 @@ pub(crate) struct Repeated {
 }
 
 impl Repeated {
-    /// Of what one rank measured.
+    /// The measurements of one rank.
     pub(crate) fn of(lines: &[Line]) -> Self {
         let time = |line: &Line| (line.repeats.count, line.measured.time_s, line.repeats.time_sd_s);
         let energy =
@@ -54,7 +53,7 @@ impl Repeated {
         }
     }
 
-    /// Of what several ranks measured of their own: the mean counts every rank once.
+    /// The measurements of several ranks: the mean counts every rank once.
     pub(crate) fn mean(ranks: &[Self]) -> Self {
         Self {
             count: ranks.iter().fold(0, |sum, rank| sum.saturating_add(rank.count)),
@@ -68,18 +67,18 @@ impl Repeated {
     }
 }
 
-/// A mean, and the squares from which its standard deviation follows.
+/// A mean, and what its standard deviation is computed from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) mean: f64,
-    /// Sum of squared deviations from the mean.
+    /// The sum of squared deviations from the mean.
     squares: f64,
-    /// Degrees of freedom of these.
+    /// Their degrees of freedom.
     freedom: f64,
 }
 
 impl Sample {
-    /// Of means, each with its count and, where it is known, its standard deviation.
+    /// Combines means, each with its count and, where it is known, its standard deviation.
     fn of(means: impl Iterator<Item = (u32, f64, Option<f64>)> + Clone) -> Self {
         let total: f64 = means.clone().map(|(count, ..)| f64::from(count)).sum();
         let sum: f64 = means.clone().map(|(count, value, _)| f64::from(count) * value).sum();

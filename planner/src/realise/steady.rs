@@ -1,8 +1,8 @@
 //! Regimes in which every operation of a kind runs at the same clock.
 //!
 //! In the middle of a step all stages work at one pace and every microbatch waits for the same, so
-//! nothing is lost if each stage picks the clocks of least energy for that pace by itself. Where the
-//! pipeline fills and drains that is a poor plan.
+//! nothing is lost if each stage picks the clocks of least energy for that pace by itself. Where
+//! the pipeline fills and drains that is a poor plan.
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,8 @@ use crate::relaxation::Relaxation;
 use crate::relaxation::bound::LowerBound;
 use crate::relaxation::events::Events;
 
-/// Deadlines that get a schedule. Twice as many close less than a hundredth of the gap to the bound.
+/// Deadlines that get a schedule. Twice as many close less than a hundredth of the gap to the
+/// bound.
 const ANCHORS: usize = 128;
 
 /// An optimal relaxed schedule.

@@ -18,10 +18,11 @@
 //! | hang | be a child in the tree: an event hangs from the next event on its longest path |
 //! | pulled | in the tree of the step's end: when the end comes earlier, the event does, too |
 //! | resting | cut off from that tree, because flow used up an arc: the event keeps its time |
-//! | contact | the moment at which a way from a resting event to a pulled one has no time left; the resting event hangs there from then on |
+//! | contact | a way from a resting event to a pulled one has no time left |
 //!
-//! Once the start of the step is pulled, the path from it to the end is the next longest one. A cut
-//! or a join touches only the smaller of the two parts.
+//! At a contact the resting event begins to hang from the pulled one. Once the start of the step is
+//! pulled, the path from it to the end is the next longest one. A cut or a join touches only the
+//! smaller of the two parts.
 
 pub(crate) mod anchor;
 pub(crate) mod bound;
@@ -126,8 +127,8 @@ impl Relaxation {
         seconds(self.slowest)
     }
 
-    /// Moves on to the next faster piece of the frontier; `None` at its fast end. Consecutive pieces
-    /// may have the same slope.
+    /// Moves on to the next faster piece of the frontier; `None` at its fast end. Consecutive
+    /// pieces may have the same slope.
     pub(crate) fn advance(&mut self) -> Option<Piece> {
         if let Some(contact) = self.next.take() {
             self.residual.times.pull_to(contact.end);

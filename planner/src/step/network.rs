@@ -1,7 +1,7 @@
 //! The operations of a step and which of them wait for which.
 //!
-//! Built as a graph, and kept as flat arrays in an order in which every operation comes after those it
-//! waits for: planning walks them a million times.
+//! Built as a graph, and kept as flat arrays in an order in which every operation comes after those
+//! it waits for: planning walks them a million times.
 
 use petgraph::algo::toposort;
 use petgraph::graph::NodeIndex;
@@ -114,7 +114,8 @@ impl Network {
         self.operations.iter().map(|operation| self.unplanned(operation)).collect()
     }
 
-    /// When an operation can start, given when those before it end; `end_s` has a 0 behind its last.
+    /// When an operation can start, given when those before it end; `end_s` has a 0 behind its
+    /// last.
     pub(crate) fn start_s(&self, operation: usize, end_s: &[f64]) -> f64 {
         let [a, b] = self.predecessors[operation];
         f64::max(end_s[a as usize], end_s[b as usize])

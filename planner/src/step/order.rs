@@ -1,5 +1,5 @@
-//! What stages run, and whether a list of instructions is an order that a stage can run, wherever it
-//! comes from.
+//! What stages run, and whether a list of instructions is an order that a stage can run, wherever
+//! it comes from.
 
 use pfo_vocabulary::{Chunk, Instruction, Stage, Unit};
 

@@ -9,7 +9,8 @@
 //! Stages come first to last, each with what it runs in a step, first to last. `"chunk"` says on
 //! which model chunk where a stage has several. What waits for what follows from the instructions:
 //! a forward for the activation of the virtual stage before, a backward for the gradient of the one
-//! after. Where it does not, a field `"dependencies"` beside `"stages"` says it: see `dependencies`.
+//! after. Where it does not, a field `"dependencies"` beside `"stages"` says it: see
+//! `dependencies`.
 
 use pfo_vocabulary::{Chunk, Instruction, Microbatch, Unit};
 use serde::Deserialize;

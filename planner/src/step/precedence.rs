@@ -1,9 +1,9 @@
 //! Which operation of a step waits for which, as a graph: those that come first lead to those that
 //! wait.
 //!
-//! No operation has more than two edges in or out, its neighbour on the stage and one other, because
-//! planning walks them a million times. Where one waits for several or several for one, junctions
-//! stand between them, which take no time.
+//! No operation has more than two edges in or out, its neighbour on the stage and one other,
+//! because planning walks them a million times. Where one waits for several or several for one,
+//! junctions stand between them, which take no time.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,5 +1,5 @@
-//! The order of a step in a frontier file: what a schedule is derived from need not be known to read
-//! it.
+//! The order of a step in a frontier file: what a schedule is derived from need not be known to
+//! read it.
 
 use std::io::{self, Write};
 

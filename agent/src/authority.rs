@@ -9,7 +9,7 @@ use pfo_protocol::{
 use pfo_service::{Accounts, Door, Lookup, Peer, UnknownName};
 
 use crate::config::Groups;
-use crate::record::Asker;
+use crate::pfod::Asker;
 
 /// What a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +20,6 @@ pub(crate) enum Action {
     UseJob(Option<Uid>),
     /// To set what GPUs draw while they wait.
     SetP2pPower,
-    /// Something that this release does not know.
-    Unknown,
 }
 
 /// What a request needs. Whether its user owns the job that it names is decided again by `pfod`.
@@ -44,8 +42,6 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         | AgentRequest::SweepRead(job)
         | AgentRequest::P2pKeep(job) => Action::UseJob(job.uid),
         AgentRequest::P2pSet { .. } => Action::SetP2pPower,
-        // The protocol may have more requests some day.
-        _ => Action::Unknown,
     }
 }
 
@@ -123,13 +119,6 @@ impl Authority {
             }
             Action::UseJob(_) => (Role::Administrator, "measure or change another user's job"),
             Action::SetP2pPower => (Role::Administrator, "set P2P-blocking powers"),
-            Action::Unknown => {
-                return Err(Refusal::new(
-                    RefusalCode::Malformed,
-                    "this agent does not know the request",
-                    "install the same release of pfo-agent and pfoctl",
-                ));
-            }
         };
         let role = self.role(peer, door);
         if role >= needed {
@@ -168,7 +157,7 @@ impl Permit {
 
     /// In whose name the agent acts for this peer.
     pub(crate) fn asker(&self) -> Asker {
-        Asker { uid: self.uid, pid: Some(self.pid) }
+        Asker { uid: self.uid, pid: Some(self.pid), administrator: self.everyone }
     }
 
     /// The only user whose jobs, sweeps and profiles the peer may see; none means everybody's.
@@ -198,7 +187,10 @@ impl Permit {
             ([_], None) => Ok(named.swap_remove(0)),
             ([one, other, ..], None) => Err(Refusal::new(
                 RefusalCode::UnknownJob,
-                format!("several users have a job {name}, among them {} and {}", one.uid, other.uid),
+                format!(
+                    "several users have a job {name}, among them {} and {}",
+                    one.uid, other.uid
+                ),
                 "say whose with --user",
             )),
             _ => Err(Refusal::new(
@@ -215,13 +207,17 @@ mod tests {
     use nix::errno::Errno;
 
     use super::*;
-    use crate::straggler::example_job;
+    use crate::straggler::tests::job as example_job;
 
     struct Groups7And9;
 
     impl Accounts for Groups7And9 {
         fn user(&self, _: &str) -> Result<Option<Uid>, Errno> {
             Ok(None)
+        }
+
+        fn groups_of(&self, _: Uid) -> Result<Vec<Gid>, Errno> {
+            Ok(Vec::new())
         }
 
         fn group(&self, name: &str) -> Result<Option<Gid>, Errno> {

@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use pfo_protocol::{
-    JobName, JobSelector, JobView, MeasuredBy, Refusal, RefusalCode, Uid,
-};
+use pfo_protocol::{JobName, JobSelector, JobView, MeasuredBy, Refusal, RefusalCode, Uid};
 
 /// What tells the jobs of a node apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,10 +38,9 @@ pub(crate) fn check_free(job: &JobView) -> Result<(), Refusal> {
     let Some(MeasuredBy { uid, pid }) = job.measured_by else { return Ok(()) };
     let (what, remedy) = match pid {
         Some(pid) => (format!("user {uid} (process {pid})"), "try again when that is over"),
-        None => (
-            format!("a sweep that user {uid} began"),
-            "`pfoctl profile pause` or `stop` ends that",
-        ),
+        None => {
+            (format!("a sweep that user {uid} began"), "`pfoctl profile pause` or `stop` ends that")
+        }
     };
     let message = format!("{what} holds job {} for measuring", job.job);
     Err(Refusal::new(RefusalCode::LimitReached, message, remedy))

@@ -71,7 +71,9 @@ pub(crate) fn set(
         };
         store.forget(is_meant).map_err(|error| not_written(&error))?;
         tracing::info!(
-            uid = uid.0, pid = pid.0, "user {uid} removed the P2P-blocking power set for {model}"
+            uid = uid.0,
+            pid = pid.0,
+            "user {uid} removed the P2P-blocking power set for {model}"
         );
         return Ok(AgentResponse::P2pPowers(Vec::new()));
     };
@@ -91,8 +93,10 @@ pub(crate) fn set(
     };
     store.put(std::slice::from_ref(&power)).map_err(|error| not_written(&error))?;
     tracing::info!(
-        uid = uid.0, pid = pid.0,
-        "user {uid} set the P2P-blocking power of {} to {power_w} W", power.model
+        uid = uid.0,
+        pid = pid.0,
+        "user {uid} set the P2P-blocking power of {} to {power_w} W",
+        power.model
     );
     Ok(AgentResponse::P2pPowers(vec![power]))
 }

@@ -17,6 +17,17 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes read at a time.
 const CHUNK_BYTES: usize = 16 * 1024;
 
+/// In whose name the agent acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asker {
+    /// The user.
+    pub(crate) uid: Uid,
+    /// The process that waits for it; none for a sweep, which continues without one.
+    pub(crate) pid: Option<Pid>,
+    /// Whether the user asked as an administrator.
+    pub(crate) administrator: bool,
+}
+
 /// Where `pfod` listens for the agent.
 #[derive(Clone, Debug)]
 pub(crate) struct Pfod(Arc<Path>);
@@ -39,17 +50,14 @@ impl Pfod {
         }
     }
 
-    /// A connection whose requests `pfod` decides as if this user made them.
+    /// A connection whose requests `pfod` decides as if the asker made them.
     ///
     /// # Errors
     /// If nobody listens, or `pfod` does not take the connection for the agent's.
-    pub(crate) async fn on_behalf(
-        &self,
-        uid: Uid,
-        pid: Option<Pid>,
-    ) -> Result<Connection, PfodError> {
+    pub(crate) async fn on_behalf(&self, asker: Asker) -> Result<Connection, PfodError> {
+        let Asker { uid, pid, administrator } = asker;
         let mut connection = self.connect().await?;
-        connection.ask(Request::OnBehalf { uid, pid }).await?;
+        connection.ask(Request::OnBehalf { uid, pid, administrator }).await?;
         Ok(connection)
     }
 }

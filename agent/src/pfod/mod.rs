@@ -4,6 +4,6 @@ mod connection;
 mod error;
 mod questions;
 
-pub(crate) use connection::{Connection, Pfod, unexpected};
+pub(crate) use connection::{Asker, Connection, Pfod, unexpected};
 pub(crate) use error::PfodError;
 pub(crate) use questions::Questions;

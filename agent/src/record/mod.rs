@@ -15,4 +15,4 @@ mod spread;
 mod trial;
 
 pub(crate) use samples::{MOST_SAMPLES, TrialSamples};
-pub(crate) use trial::{Asker, Order, run};
+pub(crate) use trial::{Order, run};

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use pfo_protocol::{
-    DaemonMessage, Pid, RecordedRank, RecordedTrial, Refusal, RefusalCode, Request, Response,
-    TrialLength, TrialResult, TrialRun, Uid,
+    DaemonMessage, RecordedRank, RecordedTrial, Refusal, RefusalCode, Request, Response,
+    TrialLength, TrialResult, TrialRun,
 };
 use tokio::time::timeout;
 
 use crate::job::JobKey;
-use crate::pfod::{Connection, Pfod, PfodError, unexpected};
+use crate::pfod::{Asker, Connection, Pfod, PfodError, unexpected};
 use crate::record::recorded::Recorded;
 use crate::record::recorder::{Outcome, RecordedRanks, Recorder};
 use crate::record::samples::TrialSamples;
@@ -20,15 +20,6 @@ const READY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long to wait for the tap after `pfod` has measured the last step.
 const TAP_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// In whose name a job is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asker {
-    /// The user.
-    pub(crate) uid: Uid,
-    /// The process that waits for it; none for a sweep, which continues without one.
-    pub(crate) pid: Option<Pid>,
-}
 
 /// What to record.
 #[derive(Clone, Debug)]
@@ -76,7 +67,7 @@ impl Tap {
         job: &JobKey,
         room: Option<usize>,
     ) -> Result<Self, PfodError> {
-        let mut connection = pfod.on_behalf(asker.uid, asker.pid).await?;
+        let mut connection = pfod.on_behalf(asker).await?;
         let request = Request::Tap { job: job.selector(), counters: true };
         let ranks = match connection.ask(request).await? {
             Response::Tapped(ranks) => ranks,

@@ -10,8 +10,7 @@ use pfo_protocol::{
 };
 
 use crate::job::JobKey;
-use crate::pfod::{PfodError, unexpected};
-use crate::record::Asker;
+use crate::pfod::{Asker, PfodError, unexpected};
 use crate::straggler::SlowStages;
 use crate::straggler::files::Answered;
 use crate::straggler::jobs::{FrontierJob, Stragglers};
@@ -92,7 +91,8 @@ impl Stragglers {
         };
         let Some(own) = own else { return Ok(None) };
         let (table, stages) = (own.table.clone(), slow.clone());
-        let made = self.make(known, move |frontier| frontier.plan_for_slow(&table, &stages)).await?;
+        let made =
+            self.make(known, move |frontier| frontier.plan_for_slow(&table, &stages)).await?;
         let change = match made {
             Some((straggler, plan)) => {
                 let answered = Answered::now(straggler.factor(), Some(own), slow.clone());
@@ -101,7 +101,7 @@ impl Stragglers {
             None if answered.is_some() => Change::back(Some(own), false),
             None => return Ok(None),
         };
-        let asker = Asker { uid: known.key.uid, pid: None };
+        let asker = Asker { uid: known.key.uid, pid: None, administrator: false };
         self.swap(asker, known, change).await.map(Some)
     }
 
@@ -146,7 +146,7 @@ impl Stragglers {
         target: SwapTarget,
         wait: bool,
     ) -> Result<Swapped, PfodError> {
-        let mut connection = self.pfod.on_behalf(asker.uid, asker.pid).await?;
+        let mut connection = self.pfod.on_behalf(asker).await?;
         let job = job.key.selector();
         let request = Request::PlanSwap { job, target, not_before: None, wait };
         let answer = if wait {

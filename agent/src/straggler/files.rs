@@ -152,7 +152,8 @@ impl JobFiles {
         if self.path(&key, RECORD) != path {
             return Err(format!("it is of {key}"));
         }
-        let frontier = fs::read(path.with_extension(FRONTIER)).map_err(|error| error.to_string())?;
+        let frontier =
+            fs::read(path.with_extension(FRONTIER)).map_err(|error| error.to_string())?;
         Ok((record, frontier))
     }
 

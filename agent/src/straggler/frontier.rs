@@ -215,7 +215,7 @@ pub(crate) mod tests {
         Instruction, Measurement, Mhz, Options, Pipeline, Profile, Schedule, Spread, Stage, Watts,
     };
 
-    use pfo_protocol::{DpRank, RankPosition, Rank, SessionId, TpRank, Uid};
+    use pfo_protocol::{DpRank, Rank, RankPosition, SessionId, TpRank, Uid};
 
     use super::*;
 

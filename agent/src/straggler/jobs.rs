@@ -9,9 +9,9 @@ use pfo_protocol::{FrontierStatus, JobView, PlanStatus, Refusal, RefusalCode, Ui
 use pfo_service::now_ns;
 use tokio::task::spawn_blocking;
 
-use crate::refusal::internal;
 use crate::job::JobKey;
 use crate::pfod::{Pfod, Questions};
+use crate::refusal::internal;
 use crate::straggler::SlowStages;
 use crate::straggler::files::{Answered, JobFiles, JobRecord};
 use crate::straggler::frontier::JobFrontier;
@@ -111,8 +111,7 @@ impl Stragglers {
             let key = JobKey::of(&view);
             let frontier = JobFrontier::read(label.clone(), &bytes, room)?;
             frontier.check(&view)?;
-            let loaded =
-                FrontierJob::new(key, view.pp_degree, label, Arc::new(frontier), state);
+            let loaded = FrontierJob::new(key, view.pp_degree, label, Arc::new(frontier), state);
             let written = files
                 .write_frontier(&loaded.key, &bytes)
                 .and_then(|()| files.write(&loaded.record()));
@@ -152,7 +151,11 @@ impl Stragglers {
     ///
     /// # Errors
     /// If no frontier is loaded.
-    pub(crate) async fn set_auto(&self, job: &JobView, on: bool) -> Result<FrontierStatus, Refusal> {
+    pub(crate) async fn set_auto(
+        &self,
+        job: &JobView,
+        on: bool,
+    ) -> Result<FrontierStatus, Refusal> {
         let known = self.find(job)?;
         known.state().auto = on;
         self.keep(&known).await;

@@ -16,3 +16,6 @@ pub(crate) use jobs::{FrontierJob, Stragglers};
 
 /// The stages whose instructions take longer than was profiled, each with the share by which they do.
 pub(crate) type SlowStages = BTreeMap<Stage, f64>;
+
+#[cfg(test)]
+pub(crate) use frontier::tests;

@@ -10,7 +10,7 @@ use crate::sweep::sweeps::{Attendant, Sweep};
 
 /// A sweep that is paused when this is dropped, unless it is over by then or continues for somebody else.
 #[derive(Debug)]
-pub(super) struct Attended {
+pub(crate) struct Attended {
     sweep: Arc<Sweep>,
     attendant: Attendant,
     runtime: Handle,
@@ -27,7 +27,7 @@ impl Attended {
     }
 
     /// Waits until the sweep is over or paused.
-    pub(super) async fn rest(&self) -> SweepStatus {
+    pub(crate) async fn rest(&self) -> SweepStatus {
         self.sweep.rest().await
     }
 }

@@ -8,8 +8,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::job::{JobKey, check_free};
-use crate::pfod::{Connection, PfodError};
-use crate::record::{self, Asker, Order};
+use crate::pfod::{Asker, Connection, PfodError};
+use crate::record::{self, Order};
 use crate::sweep::record::SweepRecord;
 use crate::sweep::shape::JobShape;
 use crate::sweep::sweeps::{Means, Run, Sweep};
@@ -65,8 +65,7 @@ pub(super) async fn run(sweep: Arc<Sweep>, run: Run) {
 }
 
 fn is_final(error: &PfodError) -> bool {
-    let is_final =
-        |code| matches!(code, RefusalCode::PlanDoesNotFit | RefusalCode::NotAuthorized);
+    let is_final = |code| matches!(code, RefusalCode::PlanDoesNotFit | RefusalCode::NotAuthorized);
     matches!(error, PfodError::Refused(refusal) if is_final(refusal.code))
 }
 
@@ -86,12 +85,14 @@ async fn measure(
 ) -> Result<RecordedTrial, PfodError> {
     let means = sweep.means();
     let job = find_job(means, record).await?;
-    let asker = Asker { uid: record.by_uid, pid: None };
+    // Nobody else than an administrator begins a sweep of another user's job.
+    let administrator = record.by_uid != record.uid;
+    let asker = Asker { uid: record.by_uid, pid: None, administrator };
     let connection = match hold {
         Some(connection) => connection,
         None => {
             check_free(&job)?;
-            hold.insert(means.pfod.on_behalf(asker.uid, asker.pid).await?)
+            hold.insert(means.pfod.on_behalf(asker).await?)
         }
     };
     sweep.report(run, SweepState::Running);

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pfo_protocol::{
-    JobSelector, ProfileKey, RecordedTrial, Refusal, RefusalCode, SweepControl, SweepEnd, SweepState,
-    StoredProfile, SweepStatus, Uid,
+    JobSelector, ProfileKey, RecordedTrial, Refusal, RefusalCode, StoredProfile, SweepControl,
+    SweepEnd, SweepState, SweepStatus, Uid,
 };
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -83,7 +83,8 @@ impl Sweeps {
         for mut record in self.means.files.read() {
             let key = record.key();
             if record.attended && record.pause.is_none() {
-                let why = "the agent was restarted, and who waited for the sweep is gone; resume it";
+                let why =
+                    "the agent was restarted, and who waited for the sweep is gone; resume it";
                 let why = why.to_owned();
                 record.pause = Some(Pause { why: Some(why) });
             }
@@ -227,10 +228,7 @@ impl Sweep {
     ///
     /// # Errors
     /// If it is over, has nothing to store, or what becomes of it cannot be kept on disk.
-    pub(crate) fn control(
-        self: &Arc<Self>,
-        control: SweepControl,
-    ) -> Result<SweepStatus, Refusal> {
+    pub(crate) fn control(self: &Arc<Self>, control: SweepControl) -> Result<SweepStatus, Refusal> {
         let mut now = self.now();
         match (&now.state, control) {
             (SweepState::Ended(_), _) => return Err(over(&now.record)),

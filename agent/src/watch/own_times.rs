@@ -40,6 +40,14 @@ impl OwnTimes {
         sum.should_ns = sum.should_ns.wrapping_add(should_ns);
     }
 
+    /// Adds other sums.
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        for (sum, more) in self.0.iter_mut().zip(other.0) {
+            sum.took_ns = sum.took_ns.wrapping_add(more.took_ns);
+            sum.should_ns = sum.should_ns.wrapping_add(more.should_ns);
+        }
+    }
+
     /// What came after an earlier reading.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         Self(std::array::from_fn(|kind| self.0[kind].since(earlier.0[kind])))

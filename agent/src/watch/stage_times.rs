@@ -1,7 +1,5 @@
 //! What the instructions of a stage should take: their profiled times at each clock. Pure.
 
-use std::sync::Arc;
-
 use pfo_planner::Profile;
 use pfo_protocol::{Instruction, Mhz, Stage};
 
@@ -26,13 +24,13 @@ pub(crate) struct Late {
 
 impl StageTimes {
     /// The times of every stage of a profile.
-    pub(crate) fn of(profile: &Profile) -> Vec<Arc<Self>> {
+    pub(crate) fn of(profile: &Profile) -> Vec<Self> {
         let times = |stage| {
             let kinds = Instruction::ALL.map(|kind| {
                 let rows = profile.table(Stage(stage), kind).iter();
                 rows.map(|row| (row.frequency, (row.time_s * 1e9) as u64)).collect()
             });
-            Arc::new(Self { kinds })
+            Self { kinds }
         };
         (0..profile.num_stages()).map(times).collect()
     }
@@ -72,7 +70,7 @@ mod tests {
     const MS: u64 = 1_000_000;
     const AT_ONCE: Late = Late { ns: 0, clock: None };
 
-    fn times() -> Arc<StageTimes> {
+    fn times() -> StageTimes {
         let row = |mhz, time_s| Measurement { frequency: Mhz(mhz), time_s, energy_j: 1.0 };
         let rows = [row(700, 0.2), row(1400, 0.1)];
         let rows = rows.map(|row| (Stage(0), Instruction::Forward, row));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 use nix::sys::signal::Signal;
-use pfo_protocol::{JobStatus, Status};
+use pfo_protocol::{JobStatus, Pid, Status};
 use serde_json::Value;
 
 use crate::container::Container;
@@ -120,13 +120,13 @@ impl BootedNode {
 
     /// The daemon's process, by its number inside.
     #[must_use]
-    pub fn daemon(&self) -> u32 {
+    pub fn daemon(&self) -> Pid {
         let shown = self.debian.run("systemctl show --property=MainPID --value pfod.service");
-        shown.printed().trim().parse().unwrap()
+        Pid(shown.printed().trim().parse().unwrap())
     }
 
     /// Sends a process a signal, by its number inside. That it is gone already is no failure.
-    pub fn signal(&self, pid: u32, signal: Signal) {
+    pub fn signal(&self, pid: Pid, signal: Signal) {
         let kill = format!("kill -{} {pid}", signal as i32);
         if signal == Signal::SIGSEGV {
             // The first one meets Rust's own handler, which takes it for no stack overflow and gives way.
@@ -207,7 +207,7 @@ impl<'n> BootedJob<'n> {
     ///
     /// # Errors
     /// If the daemon does not serve.
-    pub fn ranks(&self) -> Result<Vec<u32>, String> {
+    pub fn ranks(&self) -> Result<Vec<Pid>, String> {
         let jobs = self.node.status()?.jobs;
         let job = jobs.into_iter().find(|job| job.job.as_str() == self.name);
         Ok(job.map_or_else(Vec::new, |job| job.ranks.iter().map(|rank| rank.pid).collect()))

@@ -14,7 +14,7 @@ use nvidia_ml::gpu_state::Activity;
 use nvidia_ml::machine::MachinePlan;
 use nvidia_ml::set_call::SetCall;
 use nvidia_ml::units::{Mhz, Milliwatts, MonotonicNs};
-use pfo_protocol::GpuUuid;
+use pfo_protocol::{GpuUuid, Pid};
 
 use crate::identity::{self, Identity};
 use crate::programs;
@@ -136,8 +136,8 @@ impl Machine {
 
     /// The living processes on a GPU.
     #[must_use]
-    pub fn processes(&self, index: usize) -> Vec<u32> {
-        self.gpu(index).processes().unwrap().iter().map(|process| process.pid).collect()
+    pub fn processes(&self, index: usize) -> Vec<Pid> {
+        self.gpu(index).processes().unwrap().iter().map(|process| Pid(process.pid)).collect()
     }
 
     /// Every call that locked a GPU's SM clock.

@@ -52,8 +52,8 @@ impl Relay {
 
     /// The process that connected.
     #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+    pub fn pid(&self) -> pfo_protocol::Pid {
+        pfo_protocol::Pid(self.child.id())
     }
 
     /// Sends a message. That the daemon may have hung up already is no failure here.

@@ -26,7 +26,7 @@ pub(crate) fn start() -> Node {
 /// The daemon's process.
 pub(crate) fn daemon(node: &Node) -> Result<Process> {
     let daemon = node.daemon.as_ref().ok_or("there is no daemon")?;
-    Ok(Process(daemon.process.pid()))
+    Ok(Process(daemon.process.pid().0))
 }
 
 /// The job whose only rank is on the GPU with this index.

@@ -51,7 +51,7 @@ impl Machine {
     pub fn create(directory: &Path, setup: &MachineSetup) -> Self {
         let state = directory.join("gpus.state");
         let plan = MachinePlan {
-            owner_uid: (!identity::is_root()).then_some(Identity::own().uid),
+            owner_uid: (!identity::is_root()).then_some(Identity::own().uid.0),
             set_latency: Duration::from_millis(setup.set_latency_ms),
             settle: Duration::from_millis(setup.settle_ms),
             ..MachinePlan::new(setup.gpus.parse().unwrap())

@@ -39,8 +39,10 @@ pub struct Setup {
     pub changes_per_second: u32,
     /// `clocks.suspend_after_mismatches`
     pub suspend_after: u32,
-    /// The end of pfod's file: rules.
+    /// The end of the file of pfod: rules.
     pub rules: &'static str,
+    /// The end of the file of the agent.
+    pub agent_rules: &'static str,
 }
 
 impl Default for Setup {
@@ -56,6 +58,7 @@ impl Default for Setup {
             changes_per_second: 1000,
             suspend_after: 3,
             rules: "",
+            agent_rules: "",
         }
     }
 }
@@ -156,13 +159,14 @@ impl Node {
             "[sockets]\nusers = {:?}\nadmin = {:?}\npfod = {:?}\n\
              [groups]\ntrainers = {trainers:?}\nadministrators = {administrators:?}\n\
              [limits]\nconnections = {}\n\
-             [paths]\nstate = {:?}\nruntime = {:?}\n",
+             [paths]\nstate = {:?}\nruntime = {:?}\n{}",
             self.agent_socket(),
             self.agent_admin_socket(),
             self.daemon_socket_for_agent(),
             self.setup.connections,
             self.state(),
             self.agent_runtime(),
+            self.setup.agent_rules,
         )
     }
 

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use pfo_protocol::{
-    ClientMessage, DaemonMessage, GpuName, LARGEST_PAYLOAD, Mark, Request, Response, SwapTarget,
+    ClientMessage, ClockTable, DaemonMessage, GpuName, LARGEST_PAYLOAD, Mark, Request, Response, SwapTarget,
 };
 use pfo_tests::client::{Client, hello};
 use pfo_tests::control::job;
@@ -28,7 +28,7 @@ fn resident_bytes(undisturbed: &mut Undisturbed) -> u64 {
 fn large_requests_that_never_end_take_memory_for_one_of_them() {
     let mut undisturbed = Undisturbed::start();
     let before = resident_bytes(&mut undisturbed);
-    let header = [&(LARGEST_PAYLOAD as u32).to_le_bytes()[..], &[1, 0, 4, 0]].concat();
+    let header = [&(LARGEST_PAYLOAD as u32).to_le_bytes()[..], &[1, 0, 6, 0]].concat();
     let part = vec![0; 64 * 1024];
     let clients: Vec<_> = (0..12)
         .map(|_| {
@@ -58,8 +58,8 @@ fn who_leaves_while_it_waits_for_a_swap_keeps_no_connection() {
     rank.say(&ClientMessage::Hello(hello("slow", 0, 1, GpuName::Uuid(node.machine.uuid(1)))));
     assert!(matches!(rank.answer(), DaemonMessage::Welcome(_)));
     let mut waiting: Vec<_> = (0..16).map(|_| Relay::connect(node, &user)).collect();
-    let plan = TestPlan::new(1, 2, |_, _| 900).to_json();
-    let load = Request::PlanLoad { job: job("slow"), label: "p".into(), plan };
+    let table = ClockTable::from(&TestPlan::new(1, 2, |_, _| 900));
+    let load = Request::PlanLoad { job: job("slow"), label: "p".into(), table };
     let swap = Request::PlanSwap {
         job: job("slow"),
         target: SwapTarget::Loaded,

@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::sys::signal::Signal;
-use pfo_protocol::{ClientMessage, Event, GpuName, Mark, Request, SwapTarget};
+use pfo_protocol::{ClientMessage, Event, GpuName, Mark, Pid, Request, SwapTarget};
 use pfo_tests::booted_node::{BootedJob, BootedNode, USERS};
 use pfo_tests::client::hello;
 use pfo_tests::control;
@@ -195,7 +195,8 @@ fn strike_pfoctl(node: &BootedNode, blow: Blow, moment: Moment) {
         Some(_) => Ok(()),
         None => Err("nobody does".into()),
     });
-    let pid = node.debian.run(&format!("pgrep -x {program}")).printed().trim().parse().unwrap();
+    let pid = node.debian.run(&format!("pgrep -x {program}")).printed();
+    let pid = Pid(pid.trim().parse().unwrap());
     if let Blow::Signal(signal) = blow {
         node.signal(pid, signal);
     }

@@ -19,7 +19,7 @@ const JOB: &str = "job";
 /// A rank whose GPU pfo has locked.
 fn locked_rank(node: &Node) -> Rank {
     let rank = Rank::open(node, JOB, 0, 1, 2);
-    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900));
     rank.session.step_begin();
     node.until_is("the lock", &Some(900), || node.machine.sm_lock(0));
     rank
@@ -205,7 +205,7 @@ fn a_ledger_that_cannot_be_written_means_that_nothing_is_locked_and_status_says_
     // Where the next ledger would be written first, there is something in the way.
     let new = node.ledger().with_extension("new");
     fs::create_dir(&new).unwrap();
-    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900));
     rank.step();
     let problem = node.until("status tells the problem", || {
         node.rank(JOB, 0).problem.ok_or_else(|| "it does not".to_owned())

@@ -20,7 +20,7 @@ const SET: &str = "nvmlDeviceSetGpuLockedClocks";
 fn two_ranks_on_plan(node: &Node) -> (Vec<Rank>, TestPlan) {
     let ranks = Rank::open_all(node, JOB, 2, 3);
     let plan = TestPlan::distinct(2, 3, 600);
-    node.take_up(JOB, &plan.to_json());
+    node.take_up(JOB, &plan);
     ranks.iter().for_each(|rank| rank.session.step_begin());
     for gpu in 0..2 {
         until_locked(node, gpu, plan.clocks(gpu as u32)[0]);

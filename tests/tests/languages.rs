@@ -60,7 +60,7 @@ fn a_trainer_in_c_and_one_in_rust_train_together_on_a_plan() {
         [start(&node, c_program, "in-c", 0), start(&node, rust_program, "in-rust", 1)];
     node.until_is("ranks", &2, || node.find_job(JOB).map_or(0, |job| job.ranks.len()));
     let plan = TestPlan::distinct(2, 4, 600);
-    node.take_up(JOB, &plan.to_json());
+    node.take_up(JOB, &plan);
     node.until_is("ranks on the plan", &2, || {
         node.job(JOB).ranks.iter().filter(|rank| rank.plan == Some(1)).count()
     });

@@ -21,7 +21,7 @@ const JOB: &str = "job";
 /// A rank whose GPU pfo has locked.
 fn locked_rank(node: &Node) -> Rank {
     let rank = Rank::open(node, JOB, 0, 1, 2);
-    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900));
     rank.session.step_begin();
     node.until_is("the lock", &Some(900), || node.machine.sm_lock(0));
     rank

@@ -91,7 +91,7 @@ fn windows_show_the_measured_time_and_energy_of_a_step_under_each_plan() {
     let power = || node.machine.power_w(0) + node.machine.power_w(1);
     let default_power = power();
     let default_s = both(0);
-    node.take_up(JOB, &TestPlan::new(2, 2, |stage, _| 900 + 15 * stage).to_json());
+    node.take_up(JOB, &TestPlan::new(2, 2, |stage, _| 900 + 15 * stage));
     let plan_s = both(10);
     let plan_power = power();
     assert!(plan_power < 0.8 * default_power);
@@ -145,7 +145,7 @@ fn off_plan(settle_first: bool) -> (f64, f64) {
     let node = Node::start_with(&Setup { machine, ..Setup::default() });
     let rank = Rank::open(&node, JOB, 0, 1, 2);
     let plan = TestPlan::new(1, 2, |_, i| [600, 900][i % 2]);
-    node.take_up(JOB, &plan.to_json());
+    node.take_up(JOB, &plan);
     rank.session.step_begin();
     for position in 0..rank.order().len() {
         if settle_first {

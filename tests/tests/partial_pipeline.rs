@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, sleep};
 use std::time::Duration;
 
-use pfo_protocol::{Request, Response, TrialRun};
+use pfo_protocol::{AgentRequest, AgentResponse, Mhz, Stage, TrialRun};
 use pfo_tests::identity::Identity;
 use pfo_tests::node::Node;
 use pfo_tests::plan::TestPlan;
@@ -76,16 +76,17 @@ fn what_compares_whole_steps_says_which_stages_are_elsewhere_and_leaves_the_job_
         }
         let job = node.job(JOB);
         assert_eq!((job.plan, job.swap_at_step, job.measured_by), (None, None, None));
-        assert_eq!(node.control().ask(Request::Sweeps), Ok(Response::Sweeps(Vec::new())));
+        let sweeps = node.agent_control().ask_agent(AgentRequest::Sweeps);
+        assert_eq!(sweeps, Ok(AgentResponse::Sweeps(Vec::new())));
     });
 }
 
 #[test]
 fn trials_and_profiles_are_of_the_stages_that_are_here() {
     while_half_trains(|node| {
-        let trial = node.control().trial(JOB, TrialRun::Uniform(1005), 1).unwrap();
-        let stages: Vec<u32> = trial.ranks.iter().map(|rank| rank.stage).collect();
-        assert_eq!(stages, [0, 1]);
+        let trial = node.control().trial(JOB, TrialRun::Uniform(Mhz(1005)), 1).unwrap();
+        let stages: Vec<_> = trial.ranks.iter().map(|rank| rank.stage).collect();
+        assert_eq!(stages, [Stage(0), Stage(1)]);
         let user = Identity::own();
         let sweep = ["--steps", "1", "--stride", "900", "--wait"];
         let said = node.pfoctl(&user, &[&["profile", "start", JOB], &sweep[..]].concat());

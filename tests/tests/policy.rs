@@ -53,7 +53,7 @@ fn a_gpu_that_a_rule_denies_is_refused_with_the_rule_and_others_are_leased() {
 fn a_plan_outside_the_bounds_of_a_rule_is_refused_with_the_rule_and_mismatches_stay_within_them() {
     let node = node("2xA40", "[[rule]]\ngpus = [1]\n[[rule]]\nmin_mhz = 600\nmax_mhz = 1200\n");
     let ranks = Rank::open_all(&node, JOB, 2, 2);
-    let refusal = node.load(JOB, &TestPlan::new(2, 2, |_, _| 1500).to_json()).unwrap_err();
+    let refusal = node.load(JOB, &TestPlan::new(2, 2, |_, _| 1500)).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::PlanDoesNotFit);
     assert_eq!(
         refusal.message,
@@ -64,7 +64,7 @@ fn a_plan_outside_the_bounds_of_a_rule_is_refused_with_the_rule_and_mismatches_s
         )
     );
     // GPU 1 may have it.
-    node.take_up(JOB, &TestPlan::new(2, 2, |stage, _| [900, 1500][stage as usize]).to_json());
+    node.take_up(JOB, &TestPlan::new(2, 2, |stage, _| [900, 1500][stage as usize]));
     for rank in &ranks {
         rank.session.step_begin();
     }
@@ -78,7 +78,7 @@ fn a_plan_outside_the_bounds_of_a_rule_is_refused_with_the_rule_and_mismatches_s
 fn changes_beyond_the_rate_are_skipped_at_the_highest_clock_and_counted_and_keep_nobody() {
     let node = node("1xA40", "[[rule]]\nmax_mhz = 1305\nchanges_per_second = 5\n");
     let rank = Rank::open(&node, JOB, 0, 1, 8);
-    node.take_up(JOB, &TestPlan::distinct(1, 8, 600).to_json());
+    node.take_up(JOB, &TestPlan::distinct(1, 8, 600));
     let begun = Instant::now();
     let mut steps = 0;
     while begun.elapsed() < Duration::from_secs(2) {
@@ -137,7 +137,7 @@ fn the_administrators_own_lock_is_put_back_whoever_dies() {
     let mut node = node("1xA40", "[[rule]]\nrestore_to_mhz = [210, 1005]\n");
     let locked_rank = |node: &Node| {
         let rank = Rank::open(node, JOB, 0, 1, 2);
-        node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+        node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900));
         rank.session.step_begin();
         node.until_is("the lock", &Some(900), || node.machine.sm_lock(0));
         rank

@@ -4,10 +4,11 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 use pfo_protocol::{
-    GpuName, LeaseTarget, RefusalCode, Request, Response, SwapTarget, TrialLength, TrialRun,
+    AgentRequest, ClientMessage, GpuName, LeaseTarget, RefusalCode, Request, Response, SwapTarget, TrialLength,
+    TrialResult, TrialRun,
 };
 use pfo_tests::client::Client;
-use pfo_tests::control::job;
+use pfo_tests::control::{after_settling, job};
 use pfo_tests::daemon::Daemon;
 use pfo_tests::identity::Identity;
 use pfo_tests::node::{Node, Setup};
@@ -60,21 +61,22 @@ fn until_limits_are(node: &Node, watts: f64) {
 #[test]
 fn a_job_under_power_limits_draws_and_computes_less_and_keeps_them_if_asked_to() {
     let (node, training) = start();
-    let mut client = node.control();
-    let free = client.trial(JOB, TrialRun::DefaultClocks, 3).unwrap();
-    let limited = client.trial(JOB, limits(150), 3).unwrap();
-    let power_w = |trial: &pfo_protocol::TrialResult| {
+    let mut client = node.agent_control();
+    let mut record = |run| client.record(JOB, run, after_settling(3), false).unwrap();
+    let (free, limited) = (record(TrialRun::DefaultClocks), record(limits(150)));
+    let power_w = |trial: &TrialResult| {
         let energy_j: f64 = trial.steps.iter().map(|step| step.energy_j.unwrap()).sum();
         energy_j / trial.steps.iter().map(|step| step.time_s).sum::<f64>()
     };
-    assert!(power_w(&limited) < 0.8 * power_w(&free), "{limited:?} {free:?}");
+    assert!(power_w(&limited.trial) < 0.8 * power_w(&free.trial), "{limited:?} {free:?}");
     for (limited, free) in limited.ranks.iter().zip(&free.ranks) {
         let (limited, free) = (&limited.rows[0], &free.rows[0]);
         assert!(limited.time_median_s > 1.15 * free.time_median_s, "{limited:?} {free:?}");
         assert!(limited.count > 0 && limited.left_out.throttled == 0, "{limited:?}");
     }
+    let limited = limited.trial;
     assert_eq!(limited.plan.unwrap().power_limits_w, [150; STAGES as usize]);
-    client.end_trials(JOB, true).unwrap();
+    client.ask_agent(AgentRequest::RecordingEnd { job: job(JOB), keep: true }).unwrap();
     drop(client);
     training.until_step(&node, limited.first_step + 6);
     assert_eq!(limits_of(&node), [150.0; STAGES as usize]);
@@ -93,8 +95,8 @@ fn the_limits_of_a_trial_are_gone_when_its_connection_is() {
     let (node, training) = start();
     let mut client = node.control();
     let length = TrialLength { settling_steps: 1, steps: 50_000 };
-    let trial = Request::Trial { job: job(JOB), run: limits(150), length, samples: false };
-    client.say(&pfo_protocol::ClientMessage::Request(trial));
+    let trial = Request::Trial { job: job(JOB), run: limits(150), length };
+    client.say(&ClientMessage::Request(trial));
     until_limits_are(&node, 150.0);
     drop(client);
     until_limits_are(&node, DEFAULT_W);
@@ -167,8 +169,8 @@ fn a_power_limit_is_in_the_ledger_before_the_driver_is_asked_for_it() {
     node.machine.fault(SET, "hang", Some(0));
     let mut client = node.control();
     let length = TrialLength { settling_steps: 1, steps: 50_000 };
-    let trial = Request::Trial { job: job(JOB), run: limits(150), length, samples: false };
-    client.say(&pfo_protocol::ClientMessage::Request(trial));
+    let trial = Request::Trial { job: job(JOB), run: limits(150), length };
+    client.say(&ClientMessage::Request(trial));
     node.until_so("the ledger names a power limit", || {
         let ledger = fs::read_to_string(node.ledger()).unwrap();
         ledger.contains("\"before_mw\": 300000") && ledger.contains("\"set_mw\": 150000")

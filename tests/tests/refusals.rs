@@ -20,7 +20,7 @@ fn refused(node: &Node, rank: u32, stages: u32, gpu: GpuName) -> Refusal {
 
 /// What a plan is refused with; says first that a plan that fits is not.
 fn misfit(node: &Node, plan: &TestPlan) -> String {
-    let refusal = node.load(JOB, &plan.to_json()).unwrap_err();
+    let refusal = node.load(JOB, plan).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::PlanDoesNotFit);
     assert!(refusal.remedy.contains("pfoctl plan optimize"), "{refusal}");
     refusal.message
@@ -137,7 +137,7 @@ fn a_plan_that_does_not_fit_is_refused_with_the_first_difference() {
     // None of them is kept.
     assert_eq!(node.job(JOB).loaded, None);
     assert_eq!(node.swap(JOB, SwapTarget::Loaded).unwrap_err().code, RefusalCode::NoPlan);
-    node.load(JOB, &plan(2, 3).to_json()).unwrap();
+    node.load(JOB, &plan(2, 3)).unwrap();
     drop(ranks);
     node.assert_only_locked(&[]);
 }
@@ -267,7 +267,7 @@ fn clocks_are_reset_for_administrators_only_and_never_those_of_a_lease() {
     let node = Node::start();
     node.lock_by_another_tool(3);
     let rank = Rank::open(&node, JOB, 0, 1, 2);
-    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900));
     rank.session.step_begin();
     node.until_is("the lock", &Some(900), || node.machine.sm_lock(0));
     for arguments in [&["clocks", "reset"][..], &["clocks", "reset", "--all"]] {
@@ -321,7 +321,7 @@ fn the_shim_tells_a_refusal_once_at_setup_and_does_not_disturb_the_training() {
 #[test]
 fn every_request_of_a_job_that_is_not_there_is_refused_by_name() {
     let node = Node::start();
-    let plan = TestPlan::new(1, 2, |_, _| 900).to_json();
+    let plan = TestPlan::new(1, 2, |_, _| 900);
     let own = Identity::own().uid;
     let expected = format!("there is no job nosuch of user {own} on this node");
     assert_eq!(node.load("nosuch", &plan).unwrap_err().message, expected);

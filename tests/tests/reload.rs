@@ -20,7 +20,7 @@ const JOB: &str = "job";
 /// A rank whose GPU pfo has locked at 900 MHz.
 fn locked_rank(node: &Node) -> Rank {
     let rank = Rank::open(node, JOB, 0, 1, 2);
-    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900));
     rank.session.step_begin();
     node.until_is("the lock", &Some(900), || node.machine.sm_lock(0));
     rank
@@ -60,7 +60,7 @@ fn a_session_goes_on_and_has_the_new_bounds_from_its_next_step_on() {
     node.until_is("the lock", &Some(1200), || node.machine.sm_lock(0));
     let after = node.rank(JOB, 0);
     assert_eq!((after.session, after.plan), (before.session, before.plan));
-    let refusal = node.load(JOB, &TestPlan::new(1, 2, |_, _| 1215).to_json()).unwrap_err();
+    let refusal = node.load(JOB, &TestPlan::new(1, 2, |_, _| 1215)).unwrap_err();
     assert!(refusal.message.contains("allows rank 0 0 MHz to 1200 MHz"), "{refusal}");
     assert_eq!(rank.session.problem(), None);
 }

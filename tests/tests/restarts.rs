@@ -5,7 +5,8 @@ use std::fs;
 use nix::sys::signal::Signal;
 use pfo::ProblemCode;
 use pfo_protocol::{
-    ClientMessage, DaemonMessage, GpuName, Mark, RefusalCode, Request, Response, SwapTarget,
+    ClientMessage, DaemonMessage, GpuName, Mark, RefusalCode, Request, Response, SessionId,
+    SwapTarget,
 };
 use pfo_tests::client::{Client, hello};
 use pfo_tests::control::job;
@@ -34,7 +35,7 @@ fn until_locked(node: &Node, gpu: usize, mhz: u32) {
 fn two_ranks_on_plan(node: &Node) -> (Vec<Rank>, TestPlan) {
     let ranks = Rank::open_all(node, JOB, 2, 3);
     let plan = TestPlan::distinct(2, 3, 600);
-    node.take_up(JOB, &plan.to_json());
+    node.take_up(JOB, &plan);
     for (gpu, rank) in ranks.iter().enumerate() {
         rank.session.step_begin();
         rank.instruction(0);
@@ -43,7 +44,7 @@ fn two_ranks_on_plan(node: &Node) -> (Vec<Rank>, TestPlan) {
     (ranks, plan)
 }
 
-fn sessions(node: &Node) -> Vec<u64> {
+fn sessions(node: &Node) -> Vec<SessionId> {
     node.job(JOB).ranks.iter().map(|rank| rank.session).collect()
 }
 
@@ -288,7 +289,7 @@ fn a_swap_begins_as_soon_as_it_is_known_again_how_far_the_ranks_are() {
 fn a_rollback_after_a_restart_leads_to_the_plan_that_ran_before() {
     let (mut node, manager) = managed_node();
     let (ranks, first) = two_ranks_on_plan(&node);
-    node.take_up(JOB, &TestPlan::new(2, 3, |_, _| 1200).to_json());
+    node.take_up(JOB, &TestPlan::new(2, 3, |_, _| 1200));
     ranks.iter().for_each(|rank| rank.session.step_begin());
     (0..2).for_each(|gpu| until_locked(&node, gpu, 1200));
     manager.restart(&mut node);

@@ -12,6 +12,7 @@ use pfo_tests::identity::Identity;
 use pfo_tests::machine::MachineSetup;
 use pfo_tests::node::{Node, Setup};
 use pfo_tests::plan::TestPlan;
+use pfo_tests::process;
 use pfo_tests::rank::Rank;
 use pfo_tests::relay::Relay;
 use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
@@ -77,7 +78,7 @@ fn a_rank_that_is_killed_leaves_the_locks_of_the_others_alone() {
     let node = Node::start();
     let plan = TestPlan::new(4, 2, |stage, _| 600 + 15 * stage);
     let ranks: Vec<_> = (0..3).map(|rank| Rank::open(&node, JOB, rank, 4, 2)).collect();
-    node.take_up(JOB, &plan.to_json());
+    node.take_up(JOB, &plan);
     let mut relay = Relay::connect(&node, &Identity::own());
     ranks.iter().for_each(Rank::step);
     relay_with_lock(&node, &mut relay, 3, 4, 645);
@@ -99,7 +100,7 @@ fn a_trainer_that_is_killed_leaves_nothing_locked_although_its_child_still_holds
     let node = Node::start();
     let mut relay = Relay::connect_with_child(&node);
     let keeper = Rank::open(&node, JOB, 0, 2, 2);
-    node.take_up(JOB, &TestPlan::new(2, 2, |_, _| 900).to_json());
+    node.take_up(JOB, &TestPlan::new(2, 2, |_, _| 900));
     relay_with_lock(&node, &mut relay, 1, 2, 900);
     relay.kill();
     node.until_is("the lock of the killed trainer", &None, || node.machine.sm_lock(1));
@@ -118,7 +119,7 @@ fn a_goodbye_and_a_socket_that_is_just_closed_both_leave_nothing_locked() {
         let gpu = GpuName::Uuid(node.machine.uuid(rank as usize));
         client.open(hello(JOB, rank, 2, gpu)).unwrap();
     }
-    node.take_up(JOB, &TestPlan::new(2, 2, |_, _| 900).to_json());
+    node.take_up(JOB, &TestPlan::new(2, 2, |_, _| 900));
     orderly.tell(Mark::StepBegin(0));
     abrupt.tell(Mark::StepBegin(0));
     node.until_is("locks", &2, || {
@@ -146,8 +147,7 @@ fn a_daemon_that_is_killed_leaves_its_locks_to_its_successor_which_undoes_them()
     let ranks = training.ranks(&node);
     node.kill_daemon();
     for (pid, _) in ranks {
-        let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
-        nix::sys::signal::kill(pid, Signal::SIGKILL).unwrap();
+        process::send(pid, Signal::SIGKILL);
     }
     training.wait();
     assert_still_locked(&node);
@@ -174,8 +174,7 @@ fn a_trainer_that_is_stopped_past_the_idle_limit_loses_its_locks_and_gets_them_b
     node.assert_only_locked(&LEFT);
     node.until_is("sessions", &0, || node.status().daemon.sessions);
     for pid in (0..STAGES as usize).flat_map(|gpu| node.machine.processes(gpu)) {
-        let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
-        nix::sys::signal::kill(pid, Signal::SIGCONT).unwrap();
+        process::send(pid, Signal::SIGCONT);
     }
     training.until_leased(&node);
     node.until_is("GPUs that are locked again", &(STAGES as usize), || {

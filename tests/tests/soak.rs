@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::env;
 
 use nix::sys::signal::Signal;
+use pfo_protocol::Pid;
 use pfo_tests::booted_node::{BootedJob, BootedNode, USERS};
 use pfo_tests::debian::Debian;
 use pfo_tests::free::assert_free;
@@ -63,7 +64,7 @@ fn random_kills_leave_no_lock_and_fail_no_trainer() {
         } else if let Some(job) = &jobs[number] {
             let mut swap = job.begin_swap("--default-clocks --at-step 1000000000 --wait");
             let found = node.debian.run("sleep 0.1; pgrep -x pfoctl").stdout;
-            found.lines().for_each(|pid| node.signal(pid.parse().unwrap(), Signal::SIGKILL));
+            found.lines().for_each(|pid| node.signal(Pid(pid.parse().unwrap()), Signal::SIGKILL));
             swap.wait().unwrap();
         }
         assert_accounted_for(&node);

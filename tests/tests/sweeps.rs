@@ -1,12 +1,12 @@
-//! Sweeps: the daemon measures a job at one clock after the other and stores a profile of it.
+//! Sweeps: the agent measures a job at one clock after the other and stores a profile of it.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
 use pfo_protocol::{
-    ClientMessage, JobSelector, Request, Response, StoredProfile, SwapTarget, SweepEnd, SweepOrder,
-    SweepSettings, SweepState, SweepStatus,
+    AgentRequest, AgentResponse, ClientMessage, JobSelector, Mhz, StoredProfile, SwapTarget,
+    SweepEnd, SweepOrder, SweepSettings, SweepState, SweepStatus,
 };
 use pfo_tests::identity::Identity;
 use pfo_tests::needs_root;
@@ -43,20 +43,21 @@ fn train(node: &Node, user: &Identity) -> Training {
 }
 
 fn sweep(node: &Node) -> Option<SweepStatus> {
-    match node.control().ask(Request::Sweeps) {
-        Ok(Response::Sweeps(sweeps)) => sweeps.into_iter().find(|sweep| sweep.job.as_str() == JOB),
+    match node.agent_control().ask_agent(AgentRequest::Sweeps) {
+        Ok(AgentResponse::Sweeps(sweeps)) =>
+            sweeps.into_iter().find(|sweep| sweep.job.as_str() == JOB),
         other => panic!("the answer to a request for sweeps is {other:?}"),
     }
 }
 
 fn stored(node: &Node) -> Vec<StoredProfile> {
-    match node.control().ask(Request::Profiles) {
-        Ok(Response::Profiles(profiles)) => profiles,
+    match node.agent_control().ask_agent(AgentRequest::Profiles) {
+        Ok(AgentResponse::Profiles(profiles)) => profiles,
         other => panic!("the answer to a request for profiles is {other:?}"),
     }
 }
 
-/// On a busy machine the daemon measures a clock again, for much longer.
+/// On a busy machine the agent measures a clock again, for much longer.
 fn until_measured(node: &Node, clocks: u32) {
     let limit = Duration::from_secs(180);
     let are_measured = || match sweep(node) {
@@ -188,21 +189,21 @@ fn a_sweep_goes_on_for_who_waits_for_it_last_and_pauses_with_that_connection() {
     let settings = SweepSettings {
         steps: 2,
         settling_steps: 1,
-        stride_mhz: 30,
-        min_mhz: 0,
+        stride_mhz: Mhz(30),
+        min_mhz: Mhz(0),
         max_slowdown: None,
     };
     let job = JobSelector { job: JOB.parse().unwrap(), uid: Some(user.uid) };
     let order = SweepOrder { job, model: None, settings, reuse: false };
     let attend = || {
-        let mut client = node.control();
-        client.say(&ClientMessage::Request(Request::SweepAttend(order.clone())));
+        let mut client = node.agent_control();
+        client.say(&ClientMessage::AgentRequest(AgentRequest::SweepAttend(order.clone())));
         client
     };
     let first = attend();
     until_measured(&node, 1);
     let second = attend();
-    node.until_is("who waits", &2, || node.log().matches("waits for the sweep").count());
+    node.until_is("who waits", &2, || node.agent_log().matches("waits for the sweep").count());
     drop(first);
     let measured = sweep(&node).unwrap().measured;
     until_measured(&node, measured + 2);

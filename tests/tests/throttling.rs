@@ -9,7 +9,7 @@ use pfo_tests::rank::Rank;
 fn a_gpu_that_runs_below_its_lock_is_told_of_once() {
     let node = Node::start();
     let ranks = Rank::open_all(&node, "job", 2, 2);
-    node.take_up("job", &TestPlan::new(2, 2, |_, _| 1500).to_json());
+    node.take_up("job", &TestPlan::new(2, 2, |_, _| 1500));
     ranks.iter().for_each(|rank| rank.session.step_begin());
     let _work = [0, 1].map(|gpu| {
         node.until_is("the lock", &Some(1500), || node.machine.sm_lock(gpu));

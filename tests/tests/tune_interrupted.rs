@@ -4,11 +4,11 @@
 use std::process::Child;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use pfo_protocol::{Request, Response, SweepState, SweepStatus};
+use nix::sys::signal::Signal;
+use pfo_protocol::{AgentRequest, AgentResponse, Pid, SweepState, SweepStatus};
 use pfo_tests::identity::Identity;
 use pfo_tests::node::Node;
+use pfo_tests::process;
 use pfo_tests::ran::Ran;
 use pfo_tests::trainer::{STAGES, Training, true_profile};
 use pfo_tests::wait;
@@ -113,8 +113,8 @@ impl Tuning {
     }
 
     fn sweep(&self) -> Option<SweepStatus> {
-        match self.node.control().ask(Request::Sweeps) {
-            Ok(Response::Sweeps(sweeps)) => sweeps.into_iter().next(),
+        match self.node.agent_control().ask_agent(AgentRequest::Sweeps) {
+            Ok(AgentResponse::Sweeps(sweeps)) => sweeps.into_iter().next(),
             other => panic!("the answer to a request for sweeps is {other:?}"),
         }
     }
@@ -155,7 +155,7 @@ impl Tuning {
 fn pfoctl_ends_in(phase: Phase, signal: Signal) -> Tuning {
     let tuned = Tuning::start();
     let tuning = tuned.tune_until(phase);
-    kill(Pid::from_raw(tuning.id().cast_signed()), signal).unwrap();
+    process::send(Pid(tuning.id()), signal);
     let ran = Ran::from(tuning.wait_with_output().unwrap());
     assert_eq!(ran.code, (signal == Signal::SIGINT).then_some(130), "{ran:?}");
     tuned.until_left_alone();

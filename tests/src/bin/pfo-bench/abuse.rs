@@ -9,7 +9,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd;
+use pfo_protocol::Pid;
 use pfo_tests::identity::Identity;
 use pfo_tests::node::Node;
 use pfo_tests::programs;
@@ -17,7 +18,8 @@ use pfo_tests::programs;
 use crate::Result;
 use crate::abuser::{ABUSER, COMPUTES, WAYS};
 use crate::event_path::{Pace, Trainer};
-use crate::node::daemon;
+use crate::extent::Extent;
+use crate::node::{self, Measured};
 use crate::proc_status::Process;
 use crate::report::{Cell, Report};
 use crate::samples::{Percentiles, Samples};
@@ -35,11 +37,12 @@ const SETTLE: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Measures every way.
-pub(crate) fn measure(node: &Node, report: &mut Report) -> Result<()> {
+pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
+    let node = &node::start();
     let mut trainer = Trainer::begin(node)?;
     trainer.step(Pace::BackToBack)?;
     let rows: Result<Vec<_>> =
-        WAYS.iter().map(|(way, what)| compare(node, &mut trainer, way, what)).collect();
+        WAYS.iter().map(|way| compare(node, &mut trainer, *way, extent)).collect();
     report.table(
         "abuse",
         "What a rank that trains notices of another user's process, from its call to the driver's set \
@@ -64,8 +67,14 @@ pub(crate) fn measure(node: &Node, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn compare(node: &Node, trainer: &mut Trainer<'_>, way: &str, what: &str) -> Result<Vec<Cell>> {
-    let pfod = daemon(node)?;
+fn compare(
+    node: &Node,
+    trainer: &mut Trainer<'_>,
+    (way, what): (&str, &str),
+    extent: Extent,
+) -> Result<Vec<Cell>> {
+    let pfod = node.pfod()?;
+    let rounds_to_run = extent.of(ROUNDS, 1);
     let memory_before = pfod.memory()?.rss_kib;
     let abuser = Neighbour::start(node, &[way, node.machine.uuid(1).as_str()])?;
     sleep(LOOK);
@@ -74,9 +83,9 @@ fn compare(node: &Node, trainer: &mut Trainer<'_>, way: &str, what: &str) -> Res
     let computing = Neighbour::start(node, &[COMPUTES, &own.to_string(), &daemons.to_string()])?;
     computing.stop()?;
     let mut rounds = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds_to_run {
         let mut samples: [Samples; 3] = Default::default();
-        for _ in 0..STEPS {
+        for _ in 0..extent.of(STEPS, 1) {
             samples[0].extend(latencies(trainer)?);
             for (samples, neighbour) in samples[1..].iter_mut().zip([&computing, &abuser]) {
                 neighbour.go_on()?;
@@ -90,7 +99,7 @@ fn compare(node: &Node, trainer: &mut Trainer<'_>, way: &str, what: &str) -> Res
     let median = |figure: &dyn Fn(&[Percentiles; 3]) -> f64, decimals| {
         let mut figures: Vec<_> = rounds.iter().map(figure).collect();
         figures.sort_by(f64::total_cmp);
-        Cell::Figure(figures[ROUNDS / 2], decimals)
+        Cell::Figure(figures[rounds_to_run / 2], decimals)
     };
     Ok(vec![
         Cell::text(what),
@@ -139,7 +148,7 @@ impl Neighbour {
     }
 
     fn process(&self) -> Process {
-        Process(self.0.id())
+        Process(Pid(self.0.id()))
     }
 
     fn stop(&self) -> Result<()> {
@@ -151,7 +160,7 @@ impl Neighbour {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill(Pid::from_raw(self.0.id().cast_signed()), signal)?)
+        Ok(kill(unistd::Pid::from_raw(self.0.id().cast_signed()), signal)?)
     }
 }
 

@@ -8,9 +8,11 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use nix::sys::socket::{MsgFlags, send};
-use nix::unistd::Pid;
+use nix::unistd;
+use pfo_protocol::Pid;
 
 use crate::Result;
+use crate::proc_status::Process;
 use crate::samples::now_ns;
 
 /// What a message is for.
@@ -56,9 +58,14 @@ impl BareSocket {
         Ok(Self { stream, reports, receiver })
     }
 
-    /// The receiving process has one thread.
-    pub(crate) fn receiver(&self) -> Pid {
-        Pid::from_raw(self.receiver.id() as i32)
+    /// The receiving process.
+    pub(crate) fn process(&self) -> Process {
+        Process(Pid(self.receiver.id()))
+    }
+
+    /// The threads of the receiving process.
+    pub(crate) fn receivers(&self) -> Result<Vec<unistd::Pid>> {
+        self.process().threads()
     }
 
     /// Sends a message, stamped with the time just before the call.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 
 use pfo::{RankDescription, Session};
-use pfo_protocol::{DaemonMessage, HEADER_BYTES, Header, Welcome};
+use pfo_protocol::{DaemonMessage, HEADER_BYTES, Header, SessionId, Welcome};
 use tempfile::TempDir;
 
 use crate::Result;
@@ -55,7 +55,7 @@ fn grant(listener: &UnixListener) -> Result<UnixStream> {
     stream.read_exact(&mut hello)?;
     let welcome = Welcome {
         daemon: "a stand-in".into(),
-        session: 1,
+        session: SessionId(1),
         gpu_uuid: "GPU-0".parse()?,
         gpu_model: "none".into(),
         idle_limit_ms: 60_000,

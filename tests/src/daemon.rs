@@ -9,7 +9,7 @@ use crate::node::Node;
 use crate::process::Process;
 
 /// Which of the two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Program {
     /// The daemon that owns the GPUs.
     Pfod,
@@ -24,6 +24,15 @@ impl Program {
         match self {
             Self::Pfod => "pfod",
             Self::PfoAgent => "pfo-agent",
+        }
+    }
+
+    /// A command that succeeds only if it answers.
+    #[must_use]
+    pub fn status_command(self) -> &'static str {
+        match self {
+            Self::Pfod => "pfoctl status",
+            Self::PfoAgent => "pfoctl profile status",
         }
     }
 }

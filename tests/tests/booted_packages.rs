@@ -5,7 +5,7 @@ use std::process::Command;
 
 use pfo_tests::debian::Debian;
 use pfo_tests::on_both_debians;
-use pfo_tests::packaged_node::{self, PackagedNode, UNITS};
+use pfo_tests::packaged_node::{self, PackagedNode, UNIT_COUNT, UNITS};
 use pfo_tests::programs;
 use pfo_tests::ran::Ran;
 use pfo_tests::wait;
@@ -20,6 +20,7 @@ on_both_debians! {
     a_trainer_built_against_libpfo_dev_trains_with_libpfo0
     an_upgrade_restarts_the_daemon_and_nothing_else_changes
     removal_during_training_frees_every_clock
+    what_the_version_before_the_agent_measured_is_the_agents
     a_purge_leaves_nothing_but_the_groups
 }
 
@@ -187,7 +188,23 @@ fn removal_during_training_frees_every_clock(debian: Debian) {
     assert_eq!(node.debian.run("systemctl is-active training").printed(), "active\n");
     assert!(node.debian.file("/etc/pfo/pfod.toml").exists());
     let units = node.debian.run(&format!("systemctl is-active {UNITS}")).stdout;
-    assert_eq!(units, "inactive\n".repeat(3));
+    assert_eq!(units, "inactive\n".repeat(UNIT_COUNT));
+}
+
+fn what_the_version_before_the_agent_measured_is_the_agents(debian: Debian) {
+    let Some(node) = PackagedNode::boot(debian) else { return };
+    // P2P-blocking powers as version 0.1 kept them.
+    let powers = r#"{"format": "pfo-p2p/1", "powers": []}"#;
+    let former = node.debian.file("/var/lib/pfo/p2p.json");
+    fs::create_dir_all(former.parent().unwrap()).unwrap();
+    fs::write(&former, powers).unwrap();
+    node.install(&["pfod"]);
+    node.debian.run("pfoctl p2p show").printed();
+    let moved = node.debian.run("stat --format='%U %a' /var/lib/pfo-agent/p2p.json").printed();
+    assert!(moved.starts_with("pfo-agent "), "{moved}");
+    assert!(!former.exists(), "it was copied, not moved");
+    let journal = node.debian.journal("--unit=pfo-agent");
+    assert!(!journal.contains("p2p.json"), "{journal}");
 }
 
 /// Every file of the system, but for records of what was installed and logged.
@@ -204,11 +221,14 @@ fn a_purge_leaves_nothing_but_the_groups(debian: Debian) {
     let before = files(&node);
     node.install(&["pfod", "libpfo0", "libpfo-dev"]);
     node.train("training", "root");
-    fs::write(node.debian.file("/var/lib/pfo/profile.csv"), "").unwrap();
+    fs::create_dir_all(node.debian.file("/var/lib/pfo")).unwrap();
+    for file in ["/var/lib/pfo/profile.csv", "/var/lib/pfo-agent/p2p.json"] {
+        fs::write(node.debian.file(file), "").unwrap();
+    }
     node.debian.run("dpkg --purge pfod libpfo-dev libpfo0").printed();
     let after = files(&node);
     let left: Vec<_> = after.iter().filter(|file| !before.contains(file)).collect();
     assert!(left.is_empty(), "left behind: {left:#?}");
-    assert_eq!(node.debian.run("getent group pfo pfo-admin").printed().lines().count(), 2);
+    assert_eq!(node.debian.run("getent group pfo pfo-admin pfo-agent").printed().lines().count(), 3);
     node.assert_nothing_locked();
 }

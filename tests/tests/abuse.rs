@@ -6,7 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use pfo_protocol::{
-    ClientMessage, ClockTable, DaemonMessage, GpuName, LARGEST_PAYLOAD, Mark, Request, Response, SwapTarget,
+    ClientMessage, ClockTable, DaemonMessage, GpuName, LARGEST_PAYLOAD, Mark, Request, Response,
+    SwapTarget,
 };
 use pfo_tests::client::{Client, hello};
 use pfo_tests::control::job;

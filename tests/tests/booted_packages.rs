@@ -229,6 +229,9 @@ fn a_purge_leaves_nothing_but_the_groups(debian: Debian) {
     let after = files(&node);
     let left: Vec<_> = after.iter().filter(|file| !before.contains(file)).collect();
     assert!(left.is_empty(), "left behind: {left:#?}");
-    assert_eq!(node.debian.run("getent group pfo pfo-admin pfo-agent").printed().lines().count(), 3);
+    assert_eq!(
+        node.debian.run("getent group pfo pfo-admin pfo-agent").printed().lines().count(),
+        3
+    );
     node.assert_nothing_locked();
 }

@@ -73,7 +73,10 @@ fn erasing_during_training_frees_every_clock_and_leaves_the_groups(debian: Debia
          -name '*pfo*' -print; find /run -name 'pfo*'",
     );
     assert_eq!(left.stdout, "");
-    assert_eq!(node.debian.run("getent group pfo pfo-admin pfo-agent").printed().lines().count(), 3);
+    assert_eq!(
+        node.debian.run("getent group pfo pfo-admin pfo-agent").printed().lines().count(),
+        3
+    );
 }
 
 fn a_trainer_built_against_libpfo_devel_trains_with_libpfo0(debian: Debian) {

@@ -4,8 +4,8 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 use pfo_protocol::{
-    AgentRequest, ClientMessage, GpuName, LeaseTarget, RefusalCode, Request, Response, SwapTarget, TrialLength,
-    TrialResult, TrialRun,
+    AgentRequest, ClientMessage, GpuName, LeaseTarget, RefusalCode, Request, Response, SwapTarget,
+    TrialLength, TrialResult, TrialRun,
 };
 use pfo_tests::client::Client;
 use pfo_tests::control::{after_settling, job};

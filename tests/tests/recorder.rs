@@ -108,8 +108,8 @@ fn replicate(node: &Node, dp_rank: u32, forward: Duration, stop: &AtomicBool) {
         job: Some(JOB.into()),
         gpu: Some(pfo::Gpu::Uuid(node.machine.uuid(dp_rank as usize))),
         socket: Some(node.socket()),
-        rank: dp_rank,
-        dp_rank,
+        rank: Rank(dp_rank),
+        dp_rank: DpRank(dp_rank),
         dp_degree: 2,
         setup_timeout: pfo_tests::wait::LONG,
         ..RankDescription::default()
@@ -147,7 +147,13 @@ fn every_replica_of_a_stage_has_rows_of_its_own() {
     });
     let places: Vec<_> = trial.trial.ranks.iter().map(|r| (r.rank, r.dp_rank, r.stage)).collect();
     assert_eq!(places, [(Rank(0), DpRank(0), Stage(0)), (Rank(1), DpRank(1), Stage(0))]);
-    assert!(trial.ranks.iter().map(|rank| (rank.rank, rank.rows.len())).eq([(Rank(0), 1), (Rank(1), 1)]));
+    assert!(
+        trial
+            .ranks
+            .iter()
+            .map(|rank| (rank.rank, rank.rows.len()))
+            .eq([(Rank(0), 1), (Rank(1), 1)])
+    );
     let median_s = |row: &TrialRow| row.time_median_s;
     let seen = |row: &TrialRow| row.count + row.left_out.settling;
     assert!(trial.ranks.iter().all(|rank| seen(&rank.rows[0]) == 12), "{trial:?}");

@@ -44,8 +44,9 @@ fn train(node: &Node, user: &Identity) -> Training {
 
 fn sweep(node: &Node) -> Option<SweepStatus> {
     match node.agent_control().ask_agent(AgentRequest::Sweeps) {
-        Ok(AgentResponse::Sweeps(sweeps)) =>
-            sweeps.into_iter().find(|sweep| sweep.job.as_str() == JOB),
+        Ok(AgentResponse::Sweeps(sweeps)) => {
+            sweeps.into_iter().find(|sweep| sweep.job.as_str() == JOB)
+        }
         other => panic!("the answer to a request for sweeps is {other:?}"),
     }
 }

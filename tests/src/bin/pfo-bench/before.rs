@@ -59,7 +59,9 @@ impl Before {
         let output = command.output()?;
         match output.status.success() {
             true => Ok(()),
-            false => Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)).into()),
+            false => {
+                Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)).into())
+            }
         }
     }
 }

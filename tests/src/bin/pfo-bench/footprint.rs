@@ -40,10 +40,8 @@ pub(crate) fn measure(
         subjects.push(("pfod before", before as &dyn Measured, before.pfod()?));
     }
     let mut rows = observe(&subjects, "no job", lengths.idle)?;
-    let nodes: Vec<&dyn Measured> = [Some(node as &dyn Measured), before.map(|b| b as _)]
-        .into_iter()
-        .flatten()
-        .collect();
+    let nodes: Vec<&dyn Measured> =
+        [Some(node as &dyn Measured), before.map(|b| b as _)].into_iter().flatten().collect();
     let sessions = nodes
         .iter()
         .flat_map(|node| (0..GPUS).map(|gpu| open_session(*node, gpu)))

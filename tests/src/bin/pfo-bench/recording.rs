@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use pfo::{Instruction, RankDescription, Session};
+use pfo::{DpRank, Instruction, Rank, RankDescription, Session};
 use pfo_tests::node::Node;
 
 use crate::Result;
@@ -89,15 +89,12 @@ pub(crate) fn measure(
     extent: Extent,
     report: &mut Report,
 ) -> Result<()> {
-    let nodes: Vec<&dyn Measured> = [Some(node as &dyn Measured), before.map(|it| it as _)]
-        .into_iter()
-        .flatten()
-        .collect();
-    let _computing: Vec<_> = nodes
-        .iter()
-        .flat_map(|node| (0..GPUS).map(|gpu| node.machine().compute(gpu)))
-        .collect();
-    let rows = RHYTHMS.iter().map(|rhythm| row(&nodes, rhythm, extent)).collect::<Result<Vec<_>>>()?;
+    let nodes: Vec<&dyn Measured> =
+        [Some(node as &dyn Measured), before.map(|it| it as _)].into_iter().flatten().collect();
+    let _computing: Vec<_> =
+        nodes.iter().flat_map(|node| (0..GPUS).map(|gpu| node.machine().compute(gpu))).collect();
+    let rows =
+        RHYTHMS.iter().map(|rhythm| row(&nodes, rhythm, extent)).collect::<Result<Vec<_>>>()?;
     report.table(
         "recording",
         &format!(
@@ -197,8 +194,8 @@ impl Trainers {
 fn open(node: &dyn Measured, gpu: usize) -> Result<Session> {
     let description = RankDescription {
         job: Some(JOB.into()),
-        rank: gpu as u32,
-        dp_rank: gpu as u32,
+        rank: Rank(gpu as u32),
+        dp_rank: DpRank(gpu as u32),
         dp_degree: GPUS as u32,
         ..RankDescription::default()
     };

@@ -134,7 +134,7 @@ fn without_an_agent_pfoctl_does_what_needs_none_and_names_it_otherwise() {
 }
 
 #[test]
-fn the_death_of_the_agent_in_a_recording_leaves_default_clocks_and_a_clear_error() {
+fn the_death_of_the_agent_ends_a_recording_at_default_clocks() {
     let (mut node, training) = start();
     let samples = ["profile", "samples", JOB, "--mhz", "900", "--steps", "50000"];
     let recording = node.begin_pfoctl(&Identity::own(), &samples);
@@ -152,7 +152,7 @@ fn the_death_of_the_agent_in_a_recording_leaves_default_clocks_and_a_clear_error
 }
 
 #[test]
-fn the_death_of_pfod_in_a_recording_leaves_default_clocks_and_a_clear_error() {
+fn the_death_of_pfod_ends_a_recording_at_default_clocks() {
     let (mut node, training) = start();
     let mut client = node.agent_control();
     let recording = std::thread::spawn(move || {

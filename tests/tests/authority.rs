@@ -183,7 +183,7 @@ fn an_administrator_through_the_agent_changes_any_job_and_nothing_else() {
 }
 
 #[test]
-fn a_user_whom_no_account_makes_an_administrator_is_none_through_the_agent() {
+fn a_user_without_an_account_is_no_administrator_through_the_agent() {
     needs_root!();
     let doors = Doors::start();
     let claimed = doors.allowed_for(doors.trainer.uid, true);

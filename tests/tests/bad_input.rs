@@ -256,7 +256,7 @@ fn a_pipeline_larger_than_any_is_no_reason_to_fall_over() {
 }
 
 #[test]
-fn what_a_client_calls_itself_or_its_plan_forges_no_line_of_the_log_and_fills_no_table() {
+fn names_from_clients_forge_no_line_of_the_log_and_fill_no_table() {
     let undisturbed = Undisturbed::start();
     let mut client = undisturbed.connect();
     let forged = "2026-01-01T00:00:00.000000Z ERROR forged";

@@ -12,9 +12,9 @@ use pfo_tests::wait;
 use serde_json::Value;
 
 on_both_debians! {
-    a_fresh_install_serves_members_of_its_groups_and_nobody_else
+    a_fresh_install_serves_only_members_of_its_groups
     the_units_are_as_systemd_wants_them
-    a_stopped_daemon_is_started_by_whoever_connects
+    a_stopped_daemon_is_started_by_a_connection
     a_driver_that_comes_late_is_found_and_its_devices_are_allowed
     a_training_is_in_the_journal_with_who_what_and_where
     a_trainer_built_against_libpfo_dev_trains_with_libpfo0
@@ -32,7 +32,7 @@ fn installed(debian: Debian) -> Option<PackagedNode> {
     Some(node)
 }
 
-fn a_fresh_install_serves_members_of_its_groups_and_nobody_else(debian: Debian) {
+fn a_fresh_install_serves_only_members_of_its_groups(debian: Debian) {
     let Some(node) = installed(debian) else { return };
     node.assert_serves();
 }
@@ -51,7 +51,7 @@ fn the_units_are_as_systemd_wants_them(debian: Debian) {
     assert_eq!(node.debian.run("dpkg --verify pfod").printed(), "");
 }
 
-fn a_stopped_daemon_is_started_by_whoever_connects(debian: Debian) {
+fn a_stopped_daemon_is_started_by_a_connection(debian: Debian) {
     let Some(node) = installed(debian) else { return };
     node.debian.run("systemctl stop pfod.service").printed();
     // Its runtime directory holds the sockets, which stay.

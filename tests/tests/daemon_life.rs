@@ -84,7 +84,7 @@ fn only_the_groups_of_the_configuration_can_open_the_sockets() {
 }
 
 #[test]
-fn a_second_daemon_on_the_same_sockets_refuses_to_start_and_touches_nothing() {
+fn a_second_daemon_on_the_same_sockets_refuses_to_start() {
     let node = Node::start();
     let rank = locked_rank(&node);
     let ledger = fs::read(node.ledger()).unwrap();
@@ -150,7 +150,7 @@ fn a_driver_that_comes_after_the_daemon_is_picked_up() {
 }
 
 #[test]
-fn what_a_predecessor_left_locked_is_undone_as_soon_as_the_driver_is_there() {
+fn locks_of_a_predecessor_are_undone_once_the_driver_is_there() {
     let mut node = Node::start();
     node.lock_by_another_tool(2);
     let rank = locked_rank(&node);
@@ -199,7 +199,7 @@ fn a_ledger_that_cannot_be_read_is_kept_aside_and_the_daemon_serves() {
 }
 
 #[test]
-fn a_ledger_that_cannot_be_written_means_that_nothing_is_locked_and_status_says_so() {
+fn nothing_is_locked_while_the_ledger_cannot_be_written() {
     let node = Node::start();
     let rank = Rank::open(&node, JOB, 0, 1, 2);
     // Where the next ledger would be written first, there is something in the way.
@@ -230,7 +230,7 @@ fn a_daemon_stops_in_order_on_each_signal_that_asks_it_to() {
 }
 
 #[test]
-fn a_daemon_that_is_asked_to_stop_while_a_gpu_hangs_stops_all_the_same_and_says_what_is_locked() {
+fn a_daemon_stops_while_a_gpu_hangs_and_names_what_is_locked() {
     let mut node = Node::start();
     let rank = locked_rank(&node);
     node.machine.fault("*", "hang", Some(0));

@@ -64,7 +64,7 @@ fn who_holds_which_gpu_since_when_at_which_clock_is_listed() {
 }
 
 #[test]
-fn a_revoked_job_trains_on_without_its_leases_until_they_are_allowed_again() {
+fn a_revoked_job_trains_without_leases_until_they_are_allowed_again() {
     let node = Node::start();
     let rank = locked_rank(&node);
     let ran = node.pfoctl(&Identity::own(), &["lease", "revoke", JOB]);

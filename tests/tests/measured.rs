@@ -176,7 +176,7 @@ fn how_long_instructions_ran_at_another_clock_than_planned_is_recorded() {
 }
 
 #[test]
-fn a_clock_that_settles_in_the_bubble_before_its_instruction_costs_nothing() {
+fn a_clock_that_settles_in_the_bubble_before_an_instruction_costs_nothing() {
     let (off_s, all_s) = off_plan(true);
     assert!(all_s >= 0.4, "{all_s} s");
     assert!(off_s < 0.1, "{off_s} of {all_s} s");

@@ -59,7 +59,7 @@ impl OnPlan {
 }
 
 #[test]
-fn the_rest_of_a_step_in_the_wrong_order_runs_at_the_highest_clock_and_the_next_one_on_plan() {
+fn the_rest_of_a_step_in_the_wrong_order_runs_at_the_highest_clock() {
     let on = OnPlan::start();
     on.good_step();
     on.rank.session.step_begin();
@@ -125,7 +125,7 @@ fn an_instruction_too_many_is_a_mismatch() {
 }
 
 #[test]
-fn steps_that_go_on_mismatching_suspend_the_plan_and_bring_back_default_clocks_on_all_ranks() {
+fn steps_that_keep_mismatching_suspend_the_plan_on_all_ranks() {
     let node = Node::start();
     let ranks = Rank::open_all(&node, JOB, 2, 3);
     node.take_up(JOB, &TestPlan::distinct(2, 3, 600));
@@ -212,7 +212,7 @@ fn lost_events_are_counted_and_make_their_step_a_mismatch() {
 }
 
 #[test]
-fn the_highest_clock_of_a_mismatch_is_the_highest_that_the_administrator_allows() {
+fn a_mismatch_runs_at_the_highest_clock_that_the_rule_allows() {
     let node = Node::start_with(&Setup { max_mhz: 1500, ..Setup::default() });
     let rank = Rank::open(&node, JOB, 0, 1, 3);
     node.take_up(JOB, &TestPlan::distinct(1, 3, 600));

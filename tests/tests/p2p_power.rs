@@ -37,7 +37,7 @@ fn optimize(node: &Node, user: &Identity) -> pfo_tests::ran::Ran {
 }
 
 #[test]
-fn two_gpus_that_wait_for_each_other_show_their_power_and_plans_take_it_from_there() {
+fn two_gpus_that_wait_for_each_other_show_the_power_that_plans_use() {
     let mut node = Node::start();
     let user = Identity::trainer();
     let unknown = optimize(&node, &user);

@@ -58,7 +58,7 @@ fn step(rank: &Rank) {
 }
 
 #[test]
-fn what_compares_whole_steps_says_which_stages_are_elsewhere_and_leaves_the_job_alone() {
+fn commands_that_compare_whole_steps_name_the_stages_elsewhere() {
     while_half_trains(|node| {
         let plan = TestPlan::new(STAGES, MICROBATCHES, |_, _| 1005).to_json();
         let plans = node.directory().join("plans");

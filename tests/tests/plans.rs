@@ -148,7 +148,7 @@ fn a_rank_that_comes_late_finds_the_plan_in_use() {
 }
 
 #[test]
-fn a_rollback_returns_to_the_plan_before_and_from_the_first_one_to_default_clocks() {
+fn a_rollback_returns_to_the_plan_before_or_to_default_clocks() {
     let node = Node::start();
     let rank = Rank::open(&node, JOB, 0, 1, 2);
     let (one, two) = (TestPlan::new(1, 2, |_, _| 600), TestPlan::new(1, 2, |_, _| 900));
@@ -212,7 +212,7 @@ fn a_swap_may_be_put_off_to_a_later_step() {
 }
 
 #[test]
-fn there_is_nothing_to_swap_to_without_a_plan_and_nothing_to_roll_back_at_first() {
+fn a_job_without_a_plan_has_nothing_to_swap_to_or_roll_back() {
     let node = Node::start();
     let _rank = Rank::open(&node, JOB, 0, 1, 2);
     let mut control = node.control();

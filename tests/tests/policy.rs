@@ -37,7 +37,7 @@ fn refused(node: &Node, gpu: usize) -> Refusal {
 }
 
 #[test]
-fn a_gpu_that_a_rule_denies_is_refused_with_the_rule_and_others_are_leased() {
+fn a_gpu_that_a_rule_denies_is_refused_with_the_rule() {
     let node = node("2xA40,1xA100", "[[rule]]\ngpus = ['*A100*', 1]\nallow = false\n");
     for gpu in [1, 2] {
         let refusal = refused(&node, gpu);
@@ -50,7 +50,7 @@ fn a_gpu_that_a_rule_denies_is_refused_with_the_rule_and_others_are_leased() {
 }
 
 #[test]
-fn a_plan_outside_the_bounds_of_a_rule_is_refused_with_the_rule_and_mismatches_stay_within_them() {
+fn a_plan_outside_the_bounds_of_a_rule_is_refused_with_the_rule() {
     let node = node("2xA40", "[[rule]]\ngpus = [1]\n[[rule]]\nmin_mhz = 600\nmax_mhz = 1200\n");
     let ranks = Rank::open_all(&node, JOB, 2, 2);
     let refusal = node.load(JOB, &TestPlan::new(2, 2, |_, _| 1500)).unwrap_err();
@@ -75,7 +75,7 @@ fn a_plan_outside_the_bounds_of_a_rule_is_refused_with_the_rule_and_mismatches_s
 }
 
 #[test]
-fn changes_beyond_the_rate_are_skipped_at_the_highest_clock_and_counted_and_keep_nobody() {
+fn changes_beyond_the_rate_are_skipped_at_the_highest_clock_and_counted() {
     let node = node("1xA40", "[[rule]]\nmax_mhz = 1305\nchanges_per_second = 5\n");
     let rank = Rank::open(&node, JOB, 0, 1, 8);
     node.take_up(JOB, &TestPlan::distinct(1, 8, 600));
@@ -105,7 +105,7 @@ fn changes_beyond_the_rate_are_skipped_at_the_highest_clock_and_counted_and_keep
 }
 
 #[test]
-fn a_trainer_without_a_process_on_the_gpu_is_refused_where_one_is_required_until_it_has_one() {
+fn a_trainer_without_a_required_process_on_the_gpu_is_refused() {
     let node = node("1xA40", "[[rule]]\nrequire_process = true\n");
     let rank = Rank::open_anyway(&node, JOB, 0, 1, 2);
     let problem = rank.session.problem().unwrap();
@@ -120,7 +120,7 @@ fn a_trainer_without_a_process_on_the_gpu_is_refused_where_one_is_required_until
 }
 
 #[test]
-fn whoever_is_refused_for_want_of_a_process_does_not_keep_the_gpu_from_others_meanwhile() {
+fn a_refusal_for_want_of_a_process_keeps_the_gpu_from_nobody() {
     let node = node("1xA40", "[[rule]]\nrequire_process = true\n");
     let _process = node.machine.compute(0);
     node.machine.fault("nvmlDeviceGetComputeRunningProcesses_v3", "latency:500", None);
@@ -133,7 +133,7 @@ fn whoever_is_refused_for_want_of_a_process_does_not_keep_the_gpu_from_others_me
 }
 
 #[test]
-fn the_administrators_own_lock_is_put_back_whoever_dies() {
+fn the_own_lock_of_an_administrator_is_put_back_after_any_death() {
     let mut node = node("1xA40", "[[rule]]\nrestore_to_mhz = [210, 1005]\n");
     let locked_rank = |node: &Node| {
         let rank = Rank::open(node, JOB, 0, 1, 2);
@@ -200,7 +200,7 @@ fn policy_explain_names_the_rule_that_decides_for_each_user_and_gpu() {
 }
 
 #[test]
-fn a_user_outside_the_group_whom_a_rule_lets_in_trains_on_exactly_these_gpus() {
+fn a_rule_lets_a_user_outside_the_group_train_on_its_gpus_only() {
     needs_root!();
     let node = node("4xA40", "[[rule]]\nusers = [61237]\ngpus = [0, 1, 2]\n");
     fs::set_permissions(node.socket(), fs::Permissions::from_mode(0o666)).unwrap();

@@ -59,7 +59,7 @@ fn until_limits_are(node: &Node, watts: f64) {
 }
 
 #[test]
-fn a_job_under_power_limits_draws_and_computes_less_and_keeps_them_if_asked_to() {
+fn a_job_under_power_limits_draws_and_computes_less() {
     let (node, training) = start();
     let mut client = node.agent_control();
     let mut record = |run| client.record(JOB, run, after_settling(3), false).unwrap();
@@ -134,7 +134,7 @@ fn a_daemon_that_is_asked_to_stop_leaves_no_power_limit() {
 }
 
 #[test]
-fn after_a_daemon_was_killed_restore_only_puts_the_former_power_limits_back() {
+fn restore_only_puts_the_power_limits_of_a_killed_daemon_back() {
     let (mut node, training) = start();
     node.machine.limit_power(1, 266.5);
     keep_150_w(&node);
@@ -151,7 +151,7 @@ fn after_a_daemon_was_killed_restore_only_puts_the_former_power_limits_back() {
 }
 
 #[test]
-fn a_daemon_that_comes_after_one_that_was_killed_goes_on_with_the_power_limits_of_a_plan() {
+fn the_successor_of_a_killed_daemon_continues_with_its_power_limits() {
     let (mut node, training) = start();
     keep_150_w(&node);
     node.kill_daemon();
@@ -184,7 +184,7 @@ fn a_power_limit_is_in_the_ledger_before_the_driver_is_asked_for_it() {
 }
 
 #[test]
-fn a_power_limit_that_another_tool_has_set_meanwhile_is_left_alone() {
+fn a_power_limit_of_another_tool_is_left_alone() {
     let (node, training) = start();
     keep_150_w(&node);
     node.machine.limit_power(3, 220.0);
@@ -218,7 +218,7 @@ fn no_power_limit_is_raised() {
 }
 
 #[test]
-fn a_power_limit_below_a_rules_bound_is_refused_with_the_rule_and_changes_nothing() {
+fn a_power_limit_below_the_bound_of_a_rule_is_refused_with_the_rule() {
     let (node, training) = start_with("[[rule]]\nmin_power_limit_w = 200\n");
     let refusal = node.control().trial(JOB, limits(199), 1).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::PlanDoesNotFit);
@@ -252,7 +252,7 @@ fn a_bound_that_comes_later_ends_what_it_does_not_allow() {
 }
 
 #[test]
-fn gpus_that_take_no_power_limit_are_not_tried_and_one_that_refuses_it_ends_the_trial() {
+fn a_gpu_that_takes_no_power_limit_refuses_or_ends_the_trial() {
     let mut node = Node::create(&Setup::default());
     node.machine.fault("nvmlDeviceGetPowerManagementLimitConstraints", "not-supported", Some(1));
     node.start_daemon();

@@ -143,7 +143,7 @@ fn a_plan_that_does_not_fit_is_refused_with_the_first_difference() {
 }
 
 #[test]
-fn a_plan_for_another_order_than_the_ranks_run_is_refused_once_they_have_run_it() {
+fn a_plan_for_another_order_than_the_ranks_have_run_is_refused() {
     let node = Node::start();
     let rank = Rank::open(&node, JOB, 0, 1, 2);
     rank.session.step_begin();
@@ -241,7 +241,7 @@ fn another_users_job_is_neither_seen_nor_swapped_but_by_an_administrator() {
 }
 
 #[test]
-fn a_job_of_a_name_that_two_users_have_takes_an_administrator_to_say_whose() {
+fn an_administrator_must_say_whose_job_of_a_name_is_meant() {
     needs_root!();
     let machine = MachineSetup { gpus: "8xA40", ..MachineSetup::default() };
     let node = Node::start_with(&Setup { machine, ..Setup::default() });
@@ -307,7 +307,7 @@ fn a_trainer_who_is_not_root_cannot_reset_clocks() {
 }
 
 #[test]
-fn the_shim_tells_a_refusal_once_at_setup_and_does_not_disturb_the_training() {
+fn the_shim_reports_a_refusal_once_at_setup_and_lets_the_training_run() {
     let node = Node::start();
     let _holder = Rank::open(&node, "holder", 0, 1, 2);
     let refused = Rank::open_anyway(&node, JOB, 0, 1, 2);

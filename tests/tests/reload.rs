@@ -45,7 +45,7 @@ fn hang_up(node: &mut Node) {
 }
 
 #[test]
-fn a_session_goes_on_and_has_the_new_bounds_from_its_next_step_on() {
+fn a_session_has_the_new_bounds_from_its_next_step_on() {
     let mut node = Node::start();
     let rank = locked_rank(&node);
     let before = node.rank(JOB, 0);
@@ -82,7 +82,7 @@ fn a_plan_that_the_new_bounds_do_not_allow_is_suspended_with_the_reason() {
 }
 
 #[test]
-fn a_session_that_is_not_allowed_any_more_ends_and_its_clocks_are_restored() {
+fn a_session_that_is_no_longer_allowed_ends_and_its_clocks_are_restored() {
     let mut node = Node::start();
     let rank = locked_rank(&node);
     let gpu = GpuName::Uuid(node.machine.uuid(1));
@@ -110,7 +110,7 @@ fn a_session_that_is_not_allowed_any_more_ends_and_its_clocks_are_restored() {
 }
 
 #[test]
-fn a_wrong_file_is_refused_with_its_place_until_it_is_corrected_and_nothing_changes() {
+fn a_wrong_file_is_refused_with_its_place_and_changes_nothing() {
     let mut node = Node::start();
     let _rank = locked_rank(&node);
     append(&node, "[[rule]]\nallow = false\nno_such_key = 1\n");
@@ -134,7 +134,7 @@ fn a_wrong_file_is_refused_with_its_place_until_it_is_corrected_and_nothing_chan
 }
 
 #[test]
-fn pfoctl_reload_tells_an_administrator_what_came_of_it_and_nobody_else() {
+fn only_an_administrator_may_reload_and_hears_what_came_of_it() {
     needs_root!();
     let node = Node::start();
     let _rank = locked_rank(&node);
@@ -172,7 +172,7 @@ fn pfoctl_reload_tells_an_administrator_what_came_of_it_and_nobody_else() {
 }
 
 #[test]
-fn systemd_is_told_when_a_reload_begins_and_ends_and_why_a_file_is_refused() {
+fn systemd_hears_of_each_reload_and_why_a_file_is_refused() {
     let mut node = Node::create(&Setup::default());
     let systemd = ServiceManager::start(&mut node);
     append(&node, "oops");

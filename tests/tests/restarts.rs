@@ -90,7 +90,7 @@ fn survives(interrupt: impl Fn(&ServiceManager, &mut Node)) {
 }
 
 #[test]
-fn a_restart_costs_no_rank_its_session_and_only_the_step_in_between_its_clocks() {
+fn a_restart_costs_no_rank_its_session_and_one_step_its_clocks() {
     survives(ServiceManager::stop_daemon);
 }
 
@@ -100,7 +100,7 @@ fn a_daemon_that_is_killed_costs_no_rank_its_session_either() {
 }
 
 #[test]
-fn a_training_goes_through_restarts_and_kills_without_a_failed_step_or_another_session() {
+fn a_training_survives_restarts_and_kills_without_a_failed_step() {
     let (mut node, manager) = managed_node();
     let plan = TestPlan::distinct(STAGES, MICROBATCHES, 600);
     let training = Training::start_on_plan(&node, JOB, &Identity::trainer(), &plan);
@@ -136,7 +136,7 @@ fn a_training_goes_through_restarts_and_kills_without_a_failed_step_or_another_s
 }
 
 #[test]
-fn a_daemon_that_is_stopped_for_good_leaves_nothing_locked_and_its_ranks_know() {
+fn a_daemon_that_is_stopped_for_good_leaves_nothing_locked() {
     let (mut node, manager) = managed_node();
     let (ranks, _) = two_ranks_on_plan(&node);
     manager.stop_for_good(&mut node);
@@ -162,7 +162,7 @@ fn a_rank_that_ends_while_there_is_no_daemon_holds_nothing_afterwards() {
 }
 
 #[test]
-fn a_trainer_that_is_killed_while_there_is_no_daemon_holds_nothing_although_its_child_does() {
+fn a_trainer_killed_without_a_daemon_holds_nothing_through_its_child() {
     let (mut node, manager) = managed_node();
     let mut relay = Relay::connect_with_child(&node);
     relay.say(&ClientMessage::Hello(hello(JOB, 0, 1, GpuName::Uuid(node.machine.uuid(0)))));
@@ -197,7 +197,7 @@ fn who_may_not_train_any_more_is_told_so_at_the_restart() {
 }
 
 #[test]
-fn what_another_version_stored_ends_the_session_and_the_rank_opens_another() {
+fn a_session_stored_by_another_version_ends_and_its_rank_opens_another() {
     for spoilt in [&[77, 0, 0, 0, 9, 0, 1, 0, 1, 1][..], b"", &[0; 64]] {
         let (mut node, manager) = managed_node();
         let (ranks, plan) = two_ranks_on_plan(&node);
@@ -218,7 +218,7 @@ fn what_another_version_stored_ends_the_session_and_the_rank_opens_another() {
 }
 
 #[test]
-fn a_peer_that_is_in_the_middle_of_a_frame_delays_no_restart_and_loses_only_its_own_session() {
+fn half_a_frame_delays_no_restart_and_costs_only_its_own_session() {
     let (mut node, manager) = managed_node();
     let (ranks, plan) = two_ranks_on_plan(&node);
     let mut trickling = Client::connect(&node.socket());
@@ -234,7 +234,7 @@ fn a_peer_that_is_in_the_middle_of_a_frame_delays_no_restart_and_loses_only_its_
 }
 
 #[test]
-fn a_swap_that_is_put_off_happens_at_its_step_although_the_daemon_is_restarted() {
+fn a_swap_at_a_later_step_happens_there_across_a_restart() {
     let (mut node, manager) = managed_node();
     let (ranks, first) = two_ranks_on_plan(&node);
     let second = TestPlan::new(2, 3, |_, _| 1200);

@@ -37,7 +37,7 @@ fn rows(csv: &str) -> Vec<BTreeMap<&str, &str>> {
 }
 
 #[test]
-fn every_instruction_of_every_step_is_told_once_and_a_plan_is_made_of_them() {
+fn every_instruction_of_every_step_is_reported_once_and_makes_a_plan() {
     let (node, training) = start();
     let path = node.directory().join("samples.csv").display().to_string();
     let (steps, clocks) = (STEPS.to_string(), CLOCKS.join(","));
@@ -94,7 +94,7 @@ fn next_page(client: &mut Client) -> Option<SamplePage> {
 }
 
 #[test]
-fn instructions_are_kept_for_whoever_asked_and_handed_out_once() {
+fn instructions_are_kept_on_request_and_handed_out_once() {
     let (node, training) = start();
     let mut client = node.agent_control();
     let record = |client: &mut Client, samples| {
@@ -114,7 +114,7 @@ fn instructions_are_kept_for_whoever_asked_and_handed_out_once() {
 }
 
 #[test]
-fn instructions_of_a_gpu_that_is_held_back_carry_its_reason_and_are_left_out() {
+fn instructions_of_a_throttled_gpu_carry_the_reason_and_are_left_out() {
     let (node, training) = start();
     node.machine.limit_power(1, 150.0);
     let mut client = node.agent_control();

@@ -96,7 +96,7 @@ fn a_rank_that_is_killed_leaves_the_locks_of_the_others_alone() {
 }
 
 #[test]
-fn a_trainer_that_is_killed_leaves_nothing_locked_although_its_child_still_holds_the_socket() {
+fn a_killed_trainer_leaves_nothing_locked_through_a_child_with_the_socket() {
     let node = Node::start();
     let mut relay = Relay::connect_with_child(&node);
     let keeper = Rank::open(&node, JOB, 0, 2, 2);
@@ -132,7 +132,7 @@ fn a_goodbye_and_a_socket_that_is_just_closed_both_leave_nothing_locked() {
 }
 
 #[test]
-fn a_daemon_that_is_asked_to_stop_leaves_nothing_locked_and_training_goes_on() {
+fn a_daemon_that_stops_leaves_nothing_locked_and_training_continues() {
     let (mut node, training) = node_in_training(60);
     assert!(node.daemon.take().unwrap().stop().success());
     node.assert_only_locked(&LEFT);
@@ -142,7 +142,7 @@ fn a_daemon_that_is_asked_to_stop_leaves_nothing_locked_and_training_goes_on() {
 }
 
 #[test]
-fn a_daemon_that_is_killed_leaves_its_locks_to_its_successor_which_undoes_them() {
+fn the_locks_of_a_killed_daemon_are_undone_by_its_successor() {
     let (mut node, mut training) = node_in_training(60);
     let ranks = training.ranks(&node);
     node.kill_daemon();
@@ -156,7 +156,7 @@ fn a_daemon_that_is_killed_leaves_its_locks_to_its_successor_which_undoes_them()
 }
 
 #[test]
-fn after_a_daemon_was_killed_restore_only_undoes_its_locks_without_serving_anybody() {
+fn restore_only_undoes_the_locks_of_a_killed_daemon_and_serves_nobody() {
     let (mut node, training) = node_in_training(60);
     node.kill_daemon();
     assert_eq!(node.ledger_entries(), STAGES as usize);
@@ -168,7 +168,7 @@ fn after_a_daemon_was_killed_restore_only_undoes_its_locks_without_serving_anybo
 }
 
 #[test]
-fn a_trainer_that_is_stopped_past_the_idle_limit_loses_its_locks_and_gets_them_back_later() {
+fn a_trainer_stopped_past_the_idle_limit_gets_its_locks_back_later() {
     let (node, training) = node_in_training(1);
     training.signal_ranks(&node, Signal::SIGSTOP);
     node.assert_only_locked(&LEFT);

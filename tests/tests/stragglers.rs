@@ -100,7 +100,7 @@ fn nobody_answers_stragglers_of_another_users_job() {
 }
 
 #[test]
-fn a_rank_that_a_power_limit_holds_back_is_found_and_answered_until_it_is_over() {
+fn a_rank_held_back_by_a_power_limit_is_answered_until_that_is_over() {
     // Much, so that no other load on this machine is taken for a slow rank.
     let agent_rules = "[watch]\nslow_percent = 25\nsteps = 3\ndrift_percent = 20";
     let node = Node::start_with(&Setup { agent_rules, ..Setup::default() });

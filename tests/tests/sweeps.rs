@@ -149,7 +149,7 @@ fn a_sweep_outlives_a_killed_daemon_and_stores_what_the_gpus_take() {
 }
 
 #[test]
-fn a_sweep_holds_the_job_until_it_is_paused_and_goes_on_where_it_was() {
+fn a_sweep_holds_its_job_until_it_is_paused_and_continues_there() {
     let user = Identity::trainer();
     let (node, training) = start(&user);
     node.pfoctl(&user, &["profile", "start", JOB, "--steps", "1"]).printed();
@@ -184,7 +184,7 @@ fn a_sweep_holds_the_job_until_it_is_paused_and_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_sweep_goes_on_for_who_waits_for_it_last_and_pauses_with_that_connection() {
+fn a_sweep_pauses_when_the_last_connection_that_waits_for_it_ends() {
     let user = Identity::trainer();
     let (node, training) = start(&user);
     let settings = SweepSettings {
@@ -284,7 +284,7 @@ fn a_job_becomes_no_slower_than_it_may_but_for_the_clock_that_shows_it() {
 }
 
 #[test]
-fn other_users_neither_see_nor_change_a_sweep_nor_read_its_profile_but_administrators_do() {
+fn only_its_user_and_administrators_see_a_sweep_and_its_profile() {
     needs_root!();
     let user = Identity::trainer();
     let (node, training) = start(&user);

@@ -60,7 +60,7 @@ fn a_trial_measures_every_step_and_the_job_keeps_what_it_ran_if_asked_to() {
 }
 
 #[test]
-fn one_clock_for_everything_is_locked_on_every_gpu_until_the_connection_ends() {
+fn a_uniform_clock_is_locked_on_every_gpu_until_the_connection_ends() {
     let (node, training) = start();
     let mut client = node.control();
     let trial = client.trial(JOB, TrialRun::Uniform(Mhz(1005)), 2).unwrap();
@@ -92,7 +92,7 @@ fn a_connection_that_ends_in_the_middle_of_a_trial_ends_the_trial() {
 }
 
 #[test]
-fn while_a_job_is_held_for_measuring_nobody_else_changes_what_it_runs() {
+fn a_job_held_for_measuring_is_changed_by_its_holder_only() {
     let (node, training) = start();
     let mut client = node.control();
     client.trial(JOB, plan(900), 1).unwrap();
@@ -124,7 +124,7 @@ fn a_clock_that_a_rank_may_not_have_is_not_tried_and_leaves_the_job_alone() {
 }
 
 #[test]
-fn a_daemon_that_comes_after_one_killed_in_a_trial_brings_the_job_to_default_clocks() {
+fn after_a_kill_in_a_trial_the_next_daemon_sets_default_clocks() {
     let (mut node, training) = start();
     let mut client = node.control();
     client.trial(JOB, plan(900), 1).unwrap();

@@ -185,17 +185,17 @@ fn both_are_killed_in(phase: Phase) -> Tuning {
 }
 
 #[test]
-fn a_tune_that_is_killed_while_it_sweeps_leaves_the_job_alone_and_goes_on_the_next_time() {
+fn a_tune_killed_while_it_sweeps_continues_the_next_time() {
     pfoctl_ends_in(Phase::LaterSweep, Signal::SIGKILL).finish_after(Phase::LaterSweep);
 }
 
 #[test]
-fn a_tune_that_is_killed_at_default_clocks_leaves_the_job_alone_and_can_be_run_again() {
+fn a_tune_killed_at_default_clocks_leaves_the_job_alone() {
     pfoctl_ends_in(Phase::DefaultClocks, Signal::SIGKILL).finish_after(Phase::DefaultClocks);
 }
 
 #[test]
-fn a_tune_that_is_killed_while_it_verifies_leaves_the_job_alone_and_can_be_run_again() {
+fn a_tune_killed_while_it_verifies_leaves_the_job_alone() {
     pfoctl_ends_in(Phase::Verification, Signal::SIGKILL).finish_after(Phase::Verification);
 }
 
@@ -233,7 +233,7 @@ fn a_daemon_that_is_killed_while_tune_verifies_is_waited_for() {
 }
 
 #[test]
-fn a_daemon_that_comes_after_both_were_killed_goes_on_with_nothing_that_nobody_waits_for() {
+fn after_both_were_killed_nothing_continues_that_nobody_waits_for() {
     let tuned = both_are_killed_in(Phase::Sweep);
     let state = tuned.sweep().unwrap().state;
     assert!(matches!(state, SweepState::Paused { why: Some(_) }), "{state:?}");

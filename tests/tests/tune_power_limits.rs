@@ -35,7 +35,7 @@ fn number(value: &Value) -> f64 {
 }
 
 #[test]
-fn zeus_searches_over_power_limits_and_leaves_the_job_under_those_that_it_proved() {
+fn zeus_leaves_the_job_under_the_power_limits_that_it_proved() {
     let (node, training) = start();
     for policy in ["zeus-global", "zeus-per-stage"] {
         let tune = ["tune", JOB, "--policy", policy, "--zeus-eta", "1", "--json"];

@@ -1,4 +1,4 @@
-//! A client that sends whatever a test wants it to send.
+//! A client that sends any bytes that a test asks for.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -114,7 +114,7 @@ impl Container {
         self.command(user, script).output().unwrap().into()
     }
 
-    /// The command that [`run_as`](Self::run_as) runs, for a test that does something meanwhile.
+    /// The command that [`run_as`](Self::run_as) runs, for a test that does not wait for its end.
     #[must_use]
     pub fn command(&self, user: &str, script: &str) -> Command {
         let mut command = Command::new("nsenter");

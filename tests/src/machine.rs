@@ -190,12 +190,12 @@ impl Machine {
         self.driver.arm_fault(&fault).unwrap();
     }
 
-    /// Lets nothing go wrong any more; calls that hang go on.
+    /// Ends all faults; calls that hang continue.
     pub fn clear_faults(&self) {
         self.driver.clear_faults().unwrap();
     }
 
-    /// Unloads the driver or loads it again, under whoever uses it.
+    /// Unloads the driver or loads it again while processes use it.
     pub fn set_driver_loaded(&self, loaded: bool) {
         self.driver.set_loaded(loaded).unwrap();
     }

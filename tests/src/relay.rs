@@ -44,7 +44,7 @@ impl Relay {
         Self { child: Self::start_at(node, socket, user, &[]), left_behind: None }
     }
 
-    /// Connects as a user, with so many silent connections beside this one.
+    /// Connects as a user, with a number of silent connections beside this one.
     #[must_use]
     pub fn connect_beside(node: &Node, user: &Identity, others: u32) -> Self {
         let child = Self::start(node, user, &["--beside", &others.to_string()]);

@@ -49,7 +49,7 @@ impl Undisturbed {
         let train = move || {
             while !stop.load(Ordering::Relaxed) {
                 rank.step();
-                // A busy machine may keep the daemon from reading for so many steps as fit in a socket.
+                // On a busy machine pfod may read nothing for as many steps as fit in a socket.
                 thread::sleep(Duration::from_millis(10));
             }
             assert_eq!(rank.session.problem(), None);
@@ -79,7 +79,7 @@ impl Undisturbed {
         client
     }
 
-    /// Checks that nothing happened but an answer to whoever asked for it.
+    /// Checks that the bad client got its answer, and that nothing else happened.
     pub fn assert_nothing_else_happened(mut self) {
         let node = &mut self.node;
         let step = node.rank(GOOD_JOB, 0).step;

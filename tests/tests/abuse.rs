@@ -1,4 +1,4 @@
-//! Clients that take whatever they can get. A well-behaved rank trains all the while, and notices nothing.
+//! Clients that take all they can get. A well-behaved rank trains beside them, and notices nothing.
 
 use std::fs;
 use std::io::Write;

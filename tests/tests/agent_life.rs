@@ -71,7 +71,7 @@ fn sweep(node: &Node) -> Result<SweepStatus, String> {
     }
 }
 
-/// Waits until a sweep has measured so many clocks.
+/// Waits until a sweep has measured a number of clocks.
 fn until_measured(node: &Node, clocks: u32) {
     let measured = || match sweep(node)? {
         sweep if sweep.measured >= clocks => Ok(()),

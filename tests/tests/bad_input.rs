@@ -1,4 +1,4 @@
-//! Bytes at the socket that no well-behaved client sends. A well-behaved rank trains all the while, and
+//! Bytes at the socket that no well-behaved client sends. A well-behaved rank trains beside them, and
 //! notices nothing.
 
 use std::time::Duration;

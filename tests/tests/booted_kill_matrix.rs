@@ -126,7 +126,7 @@ fn strike_trainer(node: &BootedNode, signal: Signal, moment: Moment) {
     job.clear_away();
 }
 
-/// A rank whose process writes no more, and goes on listening until the daemon hangs up.
+/// A rank whose process writes no more, and listens until pfod hangs up.
 fn half_close_trainer(node: &BootedNode, moment: Moment) {
     let (name, shared) = (new_name(), node.debian.shared());
     let uuid = GpuName::Uuid(node.machine.uuid(0));
@@ -197,7 +197,7 @@ fn strike(node: &BootedNode, program: Program, signal: Signal) {
     node.until_back(program, former);
 }
 
-/// Waits until the sweep of a job has measured so many clocks.
+/// Waits until the sweep of a job has measured a number of clocks.
 fn until_measured(node: &BootedNode, job: &BootedJob<'_>, clocks: u32) {
     let measured = || match node.sweep(job.name())? {
         sweep if sweep.measured >= clocks => Ok(()),
@@ -222,7 +222,7 @@ fn strike_in_sweep(node: &BootedNode, program: Program, signal: Signal) {
 }
 
 /// Somebody who waits for a swap that is far away dies, or closes its side of the connection; the
-/// job goes on as before.
+/// job continues as before.
 fn strike_pfoctl(node: &BootedNode, blow: Blow, moment: Moment) {
     let job = start(node);
     bring_to(node, &job, moment);

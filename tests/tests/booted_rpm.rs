@@ -91,7 +91,7 @@ fn a_trainer_built_against_libpfo_devel_trains_with_libpfo0(debian: Debian) {
         .arg(node.debian.shared().join("trainer"))
         .status();
     assert!(built.unwrap().success());
-    // Debian's libraries are elsewhere, so that its dynamic linker has to be told.
+    // Debian's libraries are elsewhere, so that its dynamic linker needs the path.
     let said = node.train_in_c("root", "LD_LIBRARY_PATH=/usr/lib64");
     assert_eq!((&said.json()["problem"], &said.json()["connected"]), (&0.into(), &true.into()));
 }

@@ -45,29 +45,29 @@ fn a_wrong_configuration_is_refused_with_exit_code_78_and_its_line() {
     let node = Node::create(&Setup::default());
     let right = fs::read_to_string(node.config()).unwrap();
     let line = right.lines().count() + 2;
-    for (wrong, said) in [
+    for (wrong, wanted) in [
         ("[limits2]\nidle = 1\n", "unknown field `limits2`"),
         ("[driver\n", "line"),
         ("\nlibrary = 7\n", "line"),
     ] {
         fs::write(node.config(), format!("{right}\n{wrong}")).unwrap();
         for arguments in [&["--check-config"][..], &[]] {
-            let (code, told) = run_to_the_end(&node, arguments);
-            assert_eq!(code, Some(78), "{told}");
-            assert!(told.starts_with("pfod: "), "{told}");
-            assert!(told.contains(&node.config().display().to_string()), "{told}");
-            assert!(told.contains(said) && told.contains("line"), "{told}");
-            assert!(told.contains(&format!("line {line}")) || said == "line", "{told}");
+            let (code, said) = run_to_the_end(&node, arguments);
+            assert_eq!(code, Some(78), "{said}");
+            assert!(said.starts_with("pfod: "), "{said}");
+            assert!(said.contains(&node.config().display().to_string()), "{said}");
+            assert!(said.contains(wanted) && said.contains("line"), "{said}");
+            assert!(said.contains(&format!("line {line}")) || wanted == "line", "{said}");
         }
     }
     fs::write(node.config(), right.replace("idle_limit_s = 60", "idle_limit_s = 0")).unwrap();
-    let (code, told) = run_to_the_end(&node, &["--check-config"]);
+    let (code, said) = run_to_the_end(&node, &["--check-config"]);
     assert_eq!(code, Some(78));
-    assert!(told.contains("column 16: 0 is not between 1 and 86400"), "{told}");
+    assert!(said.contains("column 16: 0 is not between 1 and 86400"), "{said}");
     fs::remove_file(node.config()).unwrap();
-    let (code, told) = run_to_the_end(&node, &["--check-config"]);
+    let (code, said) = run_to_the_end(&node, &["--check-config"]);
     assert_eq!(code, Some(78));
-    assert!(told.contains("cannot read"), "{told}");
+    assert!(said.contains("cannot read"), "{said}");
 }
 
 #[test]
@@ -88,9 +88,9 @@ fn a_second_daemon_on_the_same_sockets_refuses_to_start() {
     let node = Node::start();
     let rank = locked_rank(&node);
     let ledger = fs::read(node.ledger()).unwrap();
-    let (code, told) = run_to_the_end(&node, &[]);
-    assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("another pfod"), "{told}");
+    let (code, said) = run_to_the_end(&node, &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("another pfod"), "{said}");
     assert_eq!(fs::read(node.ledger()).unwrap(), ledger, "it changed the ledger");
     node.machine.assert_locks_are(&[(0, 900)]);
     assert_eq!(rank.session.problem(), None);
@@ -103,9 +103,9 @@ fn a_second_daemon_on_the_same_sockets_refuses_to_start() {
 fn restore_only_leaves_alone_what_a_daemon_that_runs_has_locked() {
     let node = Node::start();
     let rank = locked_rank(&node);
-    let (code, told) = run_to_the_end(&node, &["--restore-only"]);
-    assert_ne!(code, Some(0), "{told}");
-    assert!(told.contains("another pfod"), "{told}");
+    let (code, said) = run_to_the_end(&node, &["--restore-only"]);
+    assert_ne!(code, Some(0), "{said}");
+    assert!(said.contains("another pfod"), "{said}");
     assert_eq!(node.ledger_entries(), 1);
     node.machine.assert_locks_are(&[(0, 900)]);
     drop(rank);
@@ -125,9 +125,9 @@ fn the_socket_of_a_daemon_that_died_is_replaced() {
 fn a_file_that_is_no_socket_is_not_replaced() {
     let node = Node::create(&Setup::default());
     fs::write(node.socket(), "precious").unwrap();
-    let (code, told) = run_to_the_end(&node, &[]);
-    assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("cannot listen on"), "{told}");
+    let (code, said) = run_to_the_end(&node, &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("cannot listen on"), "{said}");
     assert_eq!(fs::read_to_string(node.socket()).unwrap(), "precious");
 }
 
@@ -173,13 +173,13 @@ fn restore_only_without_a_driver_fails_and_says_what_is_still_locked() {
     node.kill_daemon();
     drop(rank);
     fs::remove_file(node.machine.library()).unwrap();
-    let (code, told) = run_to_the_end(&node, &["--restore-only"]);
-    assert_eq!(code, Some(69), "{told}");
-    assert!(told.contains(node.machine.uuid(0).as_str()), "{told}");
+    let (code, said) = run_to_the_end(&node, &["--restore-only"]);
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains(node.machine.uuid(0).as_str()), "{said}");
     assert_eq!(node.ledger_entries(), 1);
     node.machine.install_library();
-    let (code, told) = run_to_the_end(&node, &["--restore-only"]);
-    assert_eq!(code, Some(0), "{told}");
+    let (code, said) = run_to_the_end(&node, &["--restore-only"]);
+    assert_eq!(code, Some(0), "{said}");
     node.assert_only_locked(&[]);
 }
 
@@ -246,9 +246,9 @@ fn a_daemon_stops_while_a_gpu_hangs_and_names_what_is_locked() {
         assert!(std::time::Instant::now() < deadline, "it does not stop");
         std::thread::sleep(std::time::Duration::from_millis(50));
     };
-    let told = node.log()[before..].to_owned();
-    assert_eq!(code, Some(69), "{told}");
-    assert!(told.contains(node.machine.uuid(0).as_str()), "{told}");
+    let said = node.log()[before..].to_owned();
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains(node.machine.uuid(0).as_str()), "{said}");
     assert_eq!(node.ledger_entries(), 1);
     node.machine.clear_faults();
     node.daemon = None;

@@ -95,7 +95,7 @@ fn a_lost_gpu_ends_only_its_own_session_and_is_restored_when_back() {
     let (ranks, plan) = two_ranks_on_plan(&node);
     node.machine.fault("*", "gpu-is-lost", Some(0));
     ranks[0].instruction(0);
-    node.until("the rank is told", || match ranks[0].session.problem() {
+    node.until("the rank hears of it", || match ranks[0].session.problem() {
         Some(problem) if problem.code == ProblemCode::Closed(ClosingReason::GpuLost) => Ok(()),
         other => Err(format!("{other:?}")),
     });
@@ -242,15 +242,15 @@ fn a_rank_that_floods_the_daemon_delays_no_other_rank() {
     node.assert_only_locked(&[]);
 }
 
-/// Two ranks lose a driver that goes, whatever they do meanwhile, and get it back.
-fn ranks_wait_for_a_driver_that_goes(meanwhile: impl Fn(&Rank)) {
+/// Two ranks lose a driver that goes while one of them does something, and get it back.
+fn ranks_wait_for_a_driver_that_goes(while_it_is_gone: impl Fn(&Rank)) {
     let mut node = Node::start();
     let pid = node.daemon().process.pid();
     let (ranks, plan) = two_ranks_on_plan(&node);
     // Whose session says nothing, and so has nothing to fail at.
     let silent = Rank::open(&node, "silent", 2, 3, 2);
     node.machine.set_driver_loaded(false);
-    meanwhile(&ranks[0]);
+    while_it_is_gone(&ranks[0]);
     let problem = node.until("status tells that the driver is gone", || {
         let daemon = node.status().daemon;
         daemon.driver_problem.clone().ok_or_else(|| format!("{daemon:?}"))

@@ -71,9 +71,11 @@ fn a_revoked_job_trains_without_leases_until_they_are_allowed_again() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stdout.contains(node.machine.uuid(0).as_str()), "{ran:?}");
     node.assert_only_locked(&[]);
-    node.until_is("the rank is told", &Some(ProblemCode::Closed(ClosingReason::Revoked)), || {
-        problem(&rank)
-    });
+    node.until_is(
+        "the rank hears of it",
+        &Some(ProblemCode::Closed(ClosingReason::Revoked)),
+        || problem(&rank),
+    );
     node.until_is("it asks again", &Some(ProblemCode::Refused(RefusalCode::Revoked)), || {
         problem(&rank)
     });

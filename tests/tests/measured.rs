@@ -16,13 +16,13 @@ const JOB: &str = "job";
 const REFRESH_S: f64 = 0.025;
 
 /// The job as `pfoctl status --json` shows it.
-fn told(node: &Node) -> Value {
+fn reported(node: &Node) -> Value {
     let ran = node.pfoctl(&Identity::own(), &["status", "--json", "--job", JOB]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     ran.json()["jobs"][0].clone()
 }
 
-/// Steps that last so long each.
+/// Steps of a given length.
 fn steps(rank: &Rank, count: u32, each: Duration) {
     for _ in 0..count {
         rank.session.step_begin();
@@ -47,7 +47,7 @@ fn the_energy_of_a_job_is_the_difference_of_the_drivers_counter() {
     rank.session.step_begin();
     node.until_is("the rank's step", &Some(8), || node.rank(JOB, 0).step);
     let seen = node.until("the last step is measured", || {
-        match told(&node)["energy_j"].as_f64().unwrap() {
+        match reported(&node)["energy_j"].as_f64().unwrap() {
             energy_j if energy_j >= before_step - after_open => Ok(energy_j),
             energy_j => Err(format!("{energy_j} J since {}", before_step - after_open)),
         }
@@ -62,7 +62,7 @@ fn the_energy_of_a_job_is_the_difference_of_the_drivers_counter() {
     node.assert_only_locked(&[]);
     node.until_is("sessions", &0, || node.status().daemon.sessions);
     let after_end = node.machine.energy_j(0);
-    let energy_j = told(&node)["energy_j"].as_f64().unwrap();
+    let energy_j = reported(&node)["energy_j"].as_f64().unwrap();
     let (least, most) = (before_end - after_open, after_end - before_open);
     assert!((least..=most).contains(&energy_j), "{energy_j} J is not between {least} and {most}");
     drop(computing);
@@ -98,7 +98,7 @@ fn windows_show_the_measured_time_and_energy_of_a_step_under_each_plan() {
     ranks.iter().for_each(|rank| rank.session.step_begin());
     // The first step and the one that took up the plan are left out, and the one that runs is not over.
     let windows = node.until("all steps are measured", || {
-        let windows = told(&node)["windows"].as_array().unwrap().clone();
+        let windows = reported(&node)["windows"].as_array().unwrap().clone();
         let steps: Vec<_> = windows.iter().map(|window| window["steps"].as_u64()).collect();
         match steps[..] {
             [Some(8..=9), Some(9)] => Ok(windows),
@@ -131,7 +131,7 @@ fn what_was_measured_stays_when_a_rank_ends() {
     steps(&rank, 6, Duration::from_millis(5));
     drop(rank);
     node.until_is("sessions", &0, || node.status().daemon.sessions);
-    let job = told(&node);
+    let job = reported(&node);
     assert_eq!(job["windows"][0]["plan"], Value::Null, "{job}");
     assert!(job["windows"][0]["steps"].as_u64() >= Some(2), "{job}");
     assert!(job["ranks"].as_array().unwrap().is_empty(), "{job}");

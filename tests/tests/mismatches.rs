@@ -52,7 +52,7 @@ impl OnPlan {
     }
 
     fn last_mismatch(&self) -> String {
-        self.node.until("the last mismatch is told", || {
+        self.node.until("the last mismatch is reported", || {
             self.node.rank(JOB, 0).last_mismatch.ok_or_else(|| "it is not".to_owned())
         })
     }

@@ -25,7 +25,7 @@ fn assert_true(power: &Value) {
     assert!((measured / truth - 1.0).abs() < 0.01, "{measured} W instead of {truth} W: {power}");
 }
 
-/// Optimises a profile without being told the power; returns what is said.
+/// Optimises a profile without the power; returns what `pfoctl` prints.
 fn optimize(node: &Node, user: &Identity) -> pfo_tests::ran::Ran {
     let profile = node.plan_file("profile.csv", true_profile("1").as_bytes());
     let frontier = std::env::temp_dir().join(format!("pfo-test-{}", user.uid));

@@ -18,7 +18,7 @@ fn until_locked(node: &Node, gpu: usize, mhz: u32) {
     node.until_is(&format!("the lock of GPU {gpu}"), &Some(mhz), || node.machine.sm_lock(gpu));
 }
 
-/// Tells a step, and lets the daemon set each clock before the next instruction is told.
+/// Sends a step, and lets pfod set each clock before the next instruction is sent.
 fn slow_step(node: &Node, rank: &Rank, gpu: usize, clocks: &[u32]) {
     rank.session.step_begin();
     until_locked(node, gpu, clocks[0]);

@@ -98,7 +98,7 @@ fn changes_beyond_the_rate_are_skipped_at_the_highest_clock_and_counted() {
     let calls = node.machine.clocks_set(0);
     assert!(calls.len() as f64 <= 5.0 + 5.0 * took_s + 1.0, "{} calls in {took_s} s", calls.len());
     assert!(status.skipped_changes > steps, "{} of {steps} steps", status.skipped_changes);
-    // No plan asks for the highest clock: whoever runs out of room waits there.
+    // No plan asks for the highest clock: a rank without room for changes waits there.
     assert!(calls.iter().filter(|mhz| **mhz == 1305).count() >= 2, "{calls:?}");
     assert_eq!(rank.session.counters().dropped, 0);
     assert_eq!(status.mismatched_steps, 0);
@@ -150,7 +150,7 @@ fn the_own_lock_of_an_administrator_is_put_back_after_any_death() {
     node.kill_daemon();
     drop(rank);
     assert_eq!((node.machine.sm_lock(0), node.ledger_entries()), (Some(900), 1));
-    // The ledger knows what to put back, whatever the configuration says by now.
+    // The ledger knows what to put back, even if the configuration says something else by now.
     let text = fs::read_to_string(node.config()).unwrap();
     fs::write(node.config(), text.replace("restore_to_mhz", "#")).unwrap();
     assert!(Daemon::start(&node, &["--restore-only"]).process.wait().success());

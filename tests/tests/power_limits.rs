@@ -41,7 +41,7 @@ fn limits(watts: u32) -> TrialRun {
     TrialRun::PowerLimits { label: "limits".into(), limits_w: vec![watts; STAGES as usize] }
 }
 
-/// Lets a job go on under 150 W for every stage.
+/// Lets a job continue under 150 W for every stage.
 fn keep_150_w(node: &Node) {
     let mut client = node.control();
     client.trial(JOB, limits(150), 1).unwrap();

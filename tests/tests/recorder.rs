@@ -29,7 +29,7 @@ const TIME_LIMIT: f64 = 0.005;
 /// Of the power of waits, beside its standard error.
 const WAIT_LIMIT: f64 = 0.01;
 
-/// A trial at one clock of a training whose instructions take so many times what is built in.
+/// A trial at one clock of a training whose instructions take a multiple of what is built in.
 fn trial(time_scale: f64, steps: u32) -> RecordedTrial {
     let machine = MachineSetup { gpus: "4xA100", set_latency_ms: 8, settle_ms: 15 };
     let node = Node::start_with(&Setup { machine, ..Setup::default() });
@@ -102,7 +102,7 @@ fn instructions_of_any_length_are_measured_as_the_tables_have_them() {
     }
 }
 
-/// A replica of a pipeline of one stage, whose forwards take so long.
+/// A replica of a pipeline of one stage, with forwards of a given length.
 fn replicate(node: &Node, dp_rank: u32, forward: Duration, stop: &AtomicBool) {
     let session = Session::open(RankDescription {
         job: Some(JOB.into()),

@@ -282,9 +282,9 @@ fn clocks_are_reset_for_administrators_only_and_never_those_of_a_lease() {
         let text = |outcome: &serde_json::Value| outcome["outcome"].as_str().unwrap().to_owned();
         outcomes.as_array().unwrap().iter().map(text).collect::<Vec<_>>()
     };
-    let told = outcomes(&[]);
-    assert_eq!(told[0], "leased by job job, rank 0: left alone");
-    assert_eq!(told[3], "pfo has locked nothing");
+    let found = outcomes(&[]);
+    assert_eq!(found[0], "leased by job job, rank 0: left alone");
+    assert_eq!(found[3], "pfo has locked nothing");
     node.machine.assert_locks_are(&[(0, 900), (3, pfo_tests::free::FOREIGN_MHZ)]);
     assert_eq!(outcomes(&["--all"])[3], "reset, whoever locked it");
     node.machine.assert_locks_are(&[(0, 900)]);
@@ -292,7 +292,7 @@ fn clocks_are_reset_for_administrators_only_and_never_those_of_a_lease() {
     let reset = log.lines().find(|line| line.contains("reset: reset, whoever locked it"));
     let foreign = format!("old_mhz={}", pfo_tests::free::FOREIGN_MHZ);
     assert!(log.contains(&foreign) && reset.is_some_and(|line| line.contains("old_mhz=")), "{log}");
-    assert!(!log.contains("old_mhz=900"), "the lease goes on: {log}");
+    assert!(!log.contains("old_mhz=900"), "the lease continues: {log}");
     drop(rank);
     node.assert_only_locked(&[]);
 }

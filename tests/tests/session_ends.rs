@@ -86,7 +86,7 @@ fn a_rank_that_is_killed_leaves_the_locks_of_the_others_alone() {
     relay.kill();
     node.machine.assert_locks_are(&[(0, 600), (1, 615), (2, 630)]);
     node.until_is("entries of the ledger", &3, || node.ledger_entries());
-    // The others go on.
+    // The others continue.
     ranks.iter().for_each(Rank::step);
     node.until_is("ranks in step 1", &3, || {
         node.job(JOB).ranks.iter().filter(|rank| rank.step == Some(1)).count()

@@ -32,7 +32,7 @@ fn start(node: &BootedNode, number: usize) -> BootedJob<'_> {
     job
 }
 
-/// Starts a sweep where none is under way. One that is continues by itself, whatever was killed.
+/// Starts a sweep where none is under way. One that is continues by itself after every kill.
 fn keep_sweeping(node: &BootedNode) {
     node.until("the job is swept", || match node.sweep(JOBS[SWEPT]) {
         Ok(SweepStatus { state: SweepState::Running | SweepState::Waiting { .. }, .. }) => Ok(()),

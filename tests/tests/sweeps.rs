@@ -99,7 +99,7 @@ fn rows(csv: &str) -> Rows {
     csv.lines().skip(1).map(row).collect()
 }
 
-/// Checks that a profile has most rows of so many clocks or more. On a busy machine, an instruction may
+/// Checks that a profile has most rows of a number of clocks. On a busy machine, an instruction may
 /// have no reading of its energy that is beyond doubt.
 fn assert_rows_of(clocks: usize, csv: &str) {
     assert!(rows(csv).len() > clocks * 2 * STAGES as usize / 2, "{csv}");

@@ -16,13 +16,13 @@ fn a_gpu_that_runs_below_its_lock_is_told_of_once() {
         node.machine.compute(gpu)
     });
     node.machine.gpu(1).cap_power(Some(Milliwatts(150_000))).unwrap();
-    let told = || node.log().lines().filter(|line| line.contains("locked at 1500 MHz")).count();
-    node.until_is("the entry", &1, told);
+    let found = || node.log().lines().filter(|line| line.contains("locked at 1500 MHz")).count();
+    node.until_is("the entry", &1, found);
     let log = node.log();
     let line = log.lines().find(|line| line.contains("locked at 1500 MHz")).unwrap();
     assert!(line.contains("SW_POWER_CAP"), "{line}");
     assert!(line.contains(node.machine.uuid(1).as_str()), "{line}");
     // It looks again and again.
     std::thread::sleep(std::time::Duration::from_secs(6));
-    assert_eq!(told(), 1);
+    assert_eq!(found(), 1);
 }

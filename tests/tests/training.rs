@@ -69,7 +69,7 @@ fn the_gpus_run_at_the_clock_that_was_set_last() {
     let pids: Vec<_> = training.ranks(&node).into_iter().map(|rank| rank.0).collect();
     for _ in 0..3 {
         training.signal_ranks(&node, Signal::SIGSTOP);
-        // Whatever was told before the stop has reached the driver when nothing changes any more.
+        // Everything sent before the stop has reached the driver when nothing changes any more.
         let calls = || (0..4).map(|gpu| node.machine.calls(gpu).len()).collect::<Vec<_>>();
         let mut before = calls();
         node.until_so("the clocks rest", || {

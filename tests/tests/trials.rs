@@ -1,4 +1,4 @@
-//! Trials: a job runs something for some steps, and what it does meanwhile is measured.
+//! Trials: a job runs something for some steps, and these are measured.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! `pfoctl tune` or the daemon ends in the middle of tuning: the job is at default clocks, nothing is
-//! locked, and tuning it again goes on with what was measured.
+//! locked, and tuning it again continues with what was measured.
 
 use std::process::Child;
 use std::time::Duration;

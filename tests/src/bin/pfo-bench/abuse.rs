@@ -1,4 +1,4 @@
-//! What a rank that trains notices of a process that takes whatever it can get of the daemon.
+//! What a rank that trains notices of a process that takes all it can get of pfod.
 //!
 //! Three take turns of one step each: nobody else, a process that leaves pfo alone but computes as much as
 //! the abuser and the daemon together do because of it, and the abuser. The first two tell what any busy
@@ -30,7 +30,7 @@ const ROUNDS: usize = 5;
 /// Steps of each kind in a round: some seconds, with one event per millisecond.
 const STEPS: usize = 8;
 
-/// Until whoever was stopped or let go has come up to speed.
+/// Until a process that was stopped or continued has come up to speed.
 const SETTLE: Duration = Duration::from_millis(20);
 
 /// So long it is looked how much an abuser makes the machine compute.

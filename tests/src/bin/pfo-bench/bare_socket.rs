@@ -1,6 +1,6 @@
 //! The floor under every daemon: a process that blocks in a read of a Unix socket, and does nothing
 //! with what it reads but look at the clock. Then it is as busy as if it called the driver, because
-//! what arrives meanwhile has to wait whoever the receiver is.
+//! what arrives during a call waits for every receiver.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -22,7 +22,7 @@ pub(crate) enum Message {
     Passing,
     /// To be timed, as the end of one.
     Timed,
-    /// To report what was timed, and to be busy for so many ns after each timed message from now on.
+    /// To report what was timed, and to be busy for `busy_ns` after each later timed message.
     Report { busy_ns: u64 },
 }
 

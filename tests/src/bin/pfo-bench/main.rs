@@ -1,7 +1,7 @@
 //! What pfo costs, next to what the machine itself costs, measured in one run.
 //!
 //! Absolute figures are this machine's and this minute's. What counts are the ratios between columns:
-//! whatever is compared takes turns in short blocks, so that the machine's noise hits both alike. `--short`
+//! what is compared takes turns in short blocks, so that the noise of the machine hits both alike. `--short`
 //! is for CI: it runs every part, and its figures mean little.
 
 mod abuse;

@@ -12,7 +12,7 @@ use crate::python::{self, Python};
 use crate::report::{Cell, Report};
 use crate::samples::Samples;
 
-/// Longer than the interpreter lets a thread go on that another one waits for (5 ms).
+/// Longer than the interpreter lets a thread run while another one waits (5 ms).
 const BUSY_MS: u32 = 12;
 
 /// Measures both ways.

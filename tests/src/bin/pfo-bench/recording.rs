@@ -22,7 +22,7 @@ const INSTRUCTIONS: u32 = 100;
 /// How many steps of a tenth of a second each state has at a time.
 const STEPS: u32 = 20;
 
-/// How the thousand instructions of a second are told.
+/// How the thousand instructions of a second follow each other.
 struct Rhythm {
     name: &'static str,
     instruction: Duration,
@@ -202,7 +202,7 @@ fn open(node: &dyn Measured, gpu: usize) -> Result<Session> {
     node::open(node, gpu, description)
 }
 
-/// Trains until it is asked to stop; whole steps are told to the same reader.
+/// Trains until it is asked to stop; each whole step goes to one reader.
 fn train(sessions: &[Session], socket: &BareSocket, rhythm: &Rhythm, trainers: &Trainers) {
     let mut next = Instant::now();
     let mut wait = |duration: Duration| {

@@ -65,7 +65,7 @@ fn grant(listener: &UnixListener) -> Result<UnixStream> {
     Ok(stream)
 }
 
-/// Takes out of a socket what was sent, which must be so many bytes.
+/// Takes out of a socket what was sent, which must have the expected number of bytes.
 pub(crate) fn drain(peer: &mut UnixStream, expected: usize) -> Result<()> {
     match drain_all(peer)? {
         drained if drained == expected => Ok(()),
@@ -73,7 +73,7 @@ pub(crate) fn drain(peer: &mut UnixStream, expected: usize) -> Result<()> {
     }
 }
 
-/// Takes out of a socket whatever was sent; returns how many bytes.
+/// Takes everything out of a socket; returns how many bytes that were.
 pub(crate) fn drain_all(peer: &mut UnixStream) -> Result<usize> {
     let (mut drained, mut buffer) = (0, [0; 16 * 1024]);
     loop {

@@ -32,9 +32,9 @@ pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     let tune = ["tune", JOB, "--max-slowdown", &slowdown, "--sweep-steps", "2", "--json"];
     let short = ["--sweep-stride", "600", "--rounds", "2", "--steps", "4"];
     let length = extent.of(&[][..], &short);
-    let told = node.pfoctl(&user, &[&tune[..], length].concat()).json();
+    let found = node.pfoctl(&user, &[&tune[..], length].concat()).json();
     training.stop();
-    let tried = told["tried"].as_array().map_or(&[][..], Vec::as_slice);
+    let tried = found["tried"].as_array().map_or(&[][..], Vec::as_slice);
     let rows: Vec<_> = tried.iter().map(row).collect();
     report.table(
         "tune_accuracy",

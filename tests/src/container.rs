@@ -64,7 +64,7 @@ impl Container {
     #[must_use]
     pub fn boot_with(debian: Debian, files: &[(&Path, &str)]) -> Option<Self> {
         if let Some(obstacle) = debian.obstacle() {
-            skip::say(&obstacle);
+            skip::say_skipped(&obstacle);
             return None;
         }
         static BOOTED: AtomicU32 = AtomicU32::new(0);

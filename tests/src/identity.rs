@@ -32,7 +32,7 @@ pub fn is_root() -> bool {
 macro_rules! needs_root {
     () => {
         if !$crate::identity::is_root() {
-            $crate::skip::say("only root can be several users");
+            $crate::say_skipped("only root can be several users");
             return;
         }
     };

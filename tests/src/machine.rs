@@ -20,7 +20,7 @@ use crate::identity::{self, Identity};
 use crate::programs;
 
 /// The name that NVML is loaded by.
-pub const LIBRARY: &str = "libnvidia-ml.so.1";
+pub(crate) const LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// What to make a machine of.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use serde_json::json;
 
 /// What a stage runs in a step of a 1F1B pipeline.
 #[must_use]
-pub fn one_f_one_b(stage: u32, stages: u32, microbatches: u32) -> Vec<(Instruction, u32)> {
+pub(crate) fn one_f_one_b(stage: u32, stages: u32, microbatches: u32) -> Vec<(Instruction, u32)> {
     let warmup = stages - 1 - stage;
     let mut order = Vec::new();
     let mut backwards = 0..microbatches;

@@ -9,13 +9,7 @@ use pfo_protocol::{
     ClientMessage, ClockTable, DaemonMessage, GpuName, LARGEST_PAYLOAD, Mark, Request, Response,
     SwapTarget,
 };
-use pfo_tests::client::{Client, hello};
-use pfo_tests::control::job;
-use pfo_tests::identity::Identity;
-use pfo_tests::needs_root;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::relay::Relay;
-use pfo_tests::undisturbed::Undisturbed;
+use pfo_tests::{Client, Identity, Relay, TestPlan, Undisturbed, control::job, hello, needs_root};
 
 /// Bytes of memory that the daemon has, and has not given back.
 fn resident_bytes(undisturbed: &mut Undisturbed) -> u64 {

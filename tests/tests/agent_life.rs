@@ -6,13 +6,11 @@ use pfo_protocol::{
     AgentRequest, AgentResponse, ClockTable, Mhz, RefusalCode, SwapTarget, SweepState, SweepStatus,
     TrialRun,
 };
-use pfo_tests::control::{after_settling, job};
-use pfo_tests::identity::Identity;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::ran::Ran;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
-use pfo_tests::wait;
+use pfo_tests::{
+    Identity, MICROBATCHES, Node, Ran, STAGES, Setup, TestPlan, Training,
+    control::{after_settling, job},
+    wait,
+};
 
 const JOB: &str = "job";
 

@@ -4,13 +4,7 @@ use pfo_protocol::{
     ClientMessage, ClockTable, DaemonMessage, GpuName, JobSelector, LeaseTarget, Mhz, Pid, Refusal,
     RefusalCode, Request, Response, SwapTarget, TrialLength, TrialRun, Uid, User,
 };
-use pfo_tests::client::{Client, hello};
-use pfo_tests::identity::Identity;
-use pfo_tests::needs_root;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
-use pfo_tests::relay::Relay;
+use pfo_tests::{Client, Identity, Node, Rank, Relay, Setup, TestPlan, hello, needs_root};
 
 const OWN_JOB: &str = "own";
 const FOREIGN_JOB: &str = "foreign";

@@ -7,14 +7,9 @@ use pfo_protocol::{
     Chunk, ClientMessage, ClockTable, DaemonMessage, Event, Hello, Instruction, LARGEST_PAYLOAD,
     Mark, Microbatch, Refusal, RefusalCode, Request, Response, Unit, Unsupported,
 };
-use pfo_tests::client::Client;
-use pfo_tests::control::job;
-use pfo_tests::identity::Identity;
-use pfo_tests::needs_root;
-use pfo_tests::node::Setup;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::relay::Relay;
-use pfo_tests::undisturbed::{GOOD_JOB, Undisturbed};
+use pfo_tests::{
+    Client, GOOD_JOB, Identity, Relay, Setup, TestPlan, Undisturbed, control::job, needs_root,
+};
 
 /// Xorshift: the same nonsense in every run.
 struct Noise(u64);

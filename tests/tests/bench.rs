@@ -2,8 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use pfo_tests::programs;
-use pfo_tests::ran::Ran;
+use pfo_tests::{Ran, programs};
 
 #[test]
 fn every_part_of_the_benchmark_runs_after_the_others() {

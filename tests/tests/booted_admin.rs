@@ -1,8 +1,6 @@
 //! `systemctl reload` and `pfoctl doctor` under a real systemd, whose sandbox and states only it knows.
 
-use pfo_tests::container::Container;
-use pfo_tests::debian::Debian;
-use pfo_tests::ran::Ran;
+use pfo_tests::{Container, Debian, Ran};
 use serde_json::Value;
 
 const CONFIG: &str = "/etc/pfo/pfod.toml";

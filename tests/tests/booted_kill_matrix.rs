@@ -11,15 +11,10 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use pfo_protocol::{ClientMessage, Event, GpuName, Mark, Pid, Request, SwapTarget};
-use pfo_tests::booted_node::{BootedJob, BootedNode, USERS};
-use pfo_tests::client::hello;
-use pfo_tests::control;
-use pfo_tests::daemon::Program;
-use pfo_tests::debian::{Debian, PROGRAMS};
-use pfo_tests::free::assert_free;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::trainer::{MICROBATCHES, STAGES};
-use pfo_tests::wait;
+use pfo_tests::{
+    BootedJob, BootedNode, Debian, MICROBATCHES, PROGRAMS, Program, STAGES, TestPlan, USERS,
+    assert_free, control, hello, wait,
+};
 
 const SET: &str = "nvmlDeviceSetGpuLockedClocks";
 

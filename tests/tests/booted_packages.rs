@@ -3,12 +3,9 @@
 use std::fs;
 use std::process::Command;
 
-use pfo_tests::debian::Debian;
-use pfo_tests::on_both_debians;
-use pfo_tests::packaged_node::{self, PackagedNode, UNIT_COUNT, UNITS};
-use pfo_tests::programs;
-use pfo_tests::ran::Ran;
-use pfo_tests::wait;
+use pfo_tests::{
+    Debian, PackagedNode, Ran, UNIT_COUNT, UNITS, built_deb, on_both_debians, programs, wait,
+};
 use serde_json::Value;
 
 on_both_debians! {
@@ -122,12 +119,7 @@ fn a_trainer_built_against_libpfo_dev_trains_with_libpfo0(debian: Debian) {
     let Some(node) = installed(debian) else { return };
     let tree = node.debian.shared().join("dev");
     for package in ["libpfo0", "libpfo-dev"] {
-        here(
-            Command::new("dpkg-deb")
-                .arg("--extract")
-                .arg(packaged_node::built_deb(package))
-                .arg(&tree),
-        );
+        here(Command::new("dpkg-deb").arg("--extract").arg(built_deb(package)).arg(&tree));
     }
     let pkg_config = here(Command::new("sh").current_dir(&tree).args([
         "-c",

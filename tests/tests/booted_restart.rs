@@ -2,11 +2,7 @@
 
 use std::fs;
 
-use pfo_tests::container::Container;
-use pfo_tests::debian::Debian;
-use pfo_tests::packaged_node::UNITS;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::wait;
+use pfo_tests::{Container, Debian, TestPlan, UNITS, wait};
 use serde_json::{Value, json};
 
 const STAGES: u32 = 4;

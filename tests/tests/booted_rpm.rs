@@ -3,10 +3,7 @@
 
 use std::process::Command;
 
-use pfo_tests::debian::Debian;
-use pfo_tests::on_both_debians;
-use pfo_tests::packaged_node::{PackagedNode, UNIT_COUNT, UNITS};
-use pfo_tests::programs;
+use pfo_tests::{Debian, PackagedNode, UNIT_COUNT, UNITS, on_both_debians, programs};
 
 on_both_debians! {
     a_fresh_install_is_as_packaged_and_serves_members_of_its_groups

@@ -6,13 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use nix::sys::signal::Signal;
 use nix::unistd::Group;
 use pfo_protocol::RefusalCode;
-use pfo_tests::client::{Client, hello};
-use pfo_tests::daemon::Daemon;
-use pfo_tests::free::FOREIGN_MHZ;
-use pfo_tests::identity;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
+use pfo_tests::{Client, Daemon, FOREIGN_MHZ, Node, Rank, Setup, TestPlan, hello, identity};
 
 const JOB: &str = "job";
 

@@ -6,13 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
-use pfo_tests::free::FOREIGN_MHZ;
-use pfo_tests::identity;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::programs;
-use pfo_tests::ran::Ran;
-use pfo_tests::rank::Rank;
+use pfo_tests::{FOREIGN_MHZ, Node, Ran, Rank, Setup, TestPlan, identity, programs};
 
 const JOB: &str = "job";
 

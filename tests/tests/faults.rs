@@ -6,12 +6,9 @@ use std::time::{Duration, Instant};
 
 use pfo::ProblemCode;
 use pfo_protocol::{ClosingReason, RefusalCode};
-use pfo_tests::client::{Client, hello};
-use pfo_tests::identity::Identity;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_tests::{
+    Client, Identity, MICROBATCHES, Node, Rank, STAGES, Setup, TestPlan, Training, hello,
+};
 
 const JOB: &str = "job";
 const SET: &str = "nvmlDeviceSetGpuLockedClocks";

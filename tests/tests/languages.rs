@@ -4,11 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::process::Process;
-use pfo_tests::programs;
+use pfo_tests::{Identity, Node, TestPlan, process::Process, programs};
 use serde_json::Value;
 
 const JOB: &str = "job";
@@ -84,7 +80,7 @@ fn a_trainer_in_c_and_one_in_rust_train_together_on_a_plan() {
 
 #[test]
 fn without_a_daemon_both_say_so_once_and_train_to_their_end() {
-    let node = Node::create(&pfo_tests::node::Setup::default());
+    let node = Node::create(&pfo_tests::Setup::default());
     let programs = [
         (compile_c_trainer(&node), "in-c"),
         (programs::example_for_all("trainer", node.directory()), "in-rust"),

@@ -5,16 +5,10 @@ use pfo_protocol::{
     ClientMessage, ClosingReason, DaemonMessage, GpuName, LeaseTarget, RefusalCode, Request,
     Response,
 };
-use pfo_tests::client::{Client, hello};
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::needs_root;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::ran::Ran;
-use pfo_tests::rank::Rank;
-use pfo_tests::relay::Relay;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_tests::{
+    Client, Identity, MICROBATCHES, MachineSetup, Node, Ran, Rank, Relay, STAGES, Setup, TestPlan,
+    Training, hello, needs_root,
+};
 
 const JOB: &str = "job";
 

@@ -3,11 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
+use pfo_tests::{Identity, MachineSetup, Node, Rank, Setup, TestPlan};
 use serde_json::Value;
 
 const JOB: &str = "job";

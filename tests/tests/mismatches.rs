@@ -1,10 +1,7 @@
 //! Ranks that do not what their plan has.
 
 use pfo_protocol::{ClientMessage, Instruction, Mark, SwapTarget, Unit};
-use pfo_tests::client::{Client, hello};
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
+use pfo_tests::{Client, Node, Rank, Setup, TestPlan, hello};
 
 const JOB: &str = "job";
 

@@ -3,12 +3,9 @@
 use std::fs;
 
 use nvidia_ml::model::GpuModel;
-use pfo_tests::identity::Identity;
-use pfo_tests::needs_root;
-use pfo_tests::node::Node;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::programs::program_for_all;
-use pfo_tests::trainer::{Training, true_profile};
+use pfo_tests::{
+    Identity, Node, TestPlan, Training, needs_root, programs::program_for_all, true_profile,
+};
 use serde_json::Value;
 
 const JOB: &str = "job";
@@ -26,7 +23,7 @@ fn assert_true(power: &Value) {
 }
 
 /// Optimises a profile without the power; returns what `pfoctl` prints.
-fn optimize(node: &Node, user: &Identity) -> pfo_tests::ran::Ran {
+fn optimize(node: &Node, user: &Identity) -> pfo_tests::Ran {
     let profile = node.plan_file("profile.csv", true_profile("1").as_bytes());
     let frontier = std::env::temp_dir().join(format!("pfo-test-{}", user.uid));
     let frontier = frontier.to_str().unwrap();

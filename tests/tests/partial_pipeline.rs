@@ -5,10 +5,7 @@ use std::thread::{self, sleep};
 use std::time::Duration;
 
 use pfo_protocol::{AgentRequest, AgentResponse, Mhz, Stage, TrialRun};
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
+use pfo_tests::{Identity, Node, Rank, TestPlan};
 
 const JOB: &str = "job";
 const STAGES: u32 = 4;

@@ -4,12 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use pfo_protocol::{RefusalCode, SwapTarget};
-use pfo_tests::control::swap;
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::ran::Ran;
-use pfo_tests::rank::Rank;
+use pfo_tests::{Identity, Node, Ran, Rank, TestPlan, control::swap};
 
 const JOB: &str = "job";
 

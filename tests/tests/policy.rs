@@ -6,16 +6,10 @@ use std::time::{Duration, Instant};
 
 use pfo::ProblemCode;
 use pfo_protocol::{ClientMessage, DaemonMessage, GpuName, Refusal, RefusalCode};
-use pfo_tests::client::{Client, hello};
-use pfo_tests::daemon::Daemon;
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::needs_root;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
-use pfo_tests::relay::Relay;
-use pfo_tests::trainer::Training;
+use pfo_tests::{
+    Client, Daemon, Identity, MachineSetup, Node, Rank, Relay, Setup, TestPlan, Training, hello,
+    needs_root,
+};
 
 const JOB: &str = "job";
 

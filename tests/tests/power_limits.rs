@@ -7,12 +7,10 @@ use pfo_protocol::{
     AgentRequest, ClientMessage, GpuName, LeaseTarget, RefusalCode, Request, Response, SwapTarget,
     TrialLength, TrialResult, TrialRun,
 };
-use pfo_tests::client::Client;
-use pfo_tests::control::{after_settling, job};
-use pfo_tests::daemon::Daemon;
-use pfo_tests::identity::Identity;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::trainer::{STAGES, Training};
+use pfo_tests::{
+    Client, Daemon, Identity, Node, STAGES, Setup, Training,
+    control::{after_settling, job},
+};
 
 const JOB: &str = "job";
 const SET: &str = "nvmlDeviceSetPowerManagementLimit";

@@ -13,11 +13,9 @@ use nvidia_ml::work::built_in;
 use nvidia_ml::work::table::Kind;
 use pfo::{Instruction, RankDescription, Session};
 use pfo_protocol::{DpRank, Mhz, Rank, RecordedTrial, Stage, TrialRow, TrialRun};
-use pfo_tests::control::after_settling;
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_tests::{
+    Identity, MICROBATCHES, MachineSetup, Node, STAGES, Setup, Training, control::after_settling,
+};
 
 const JOB: &str = "job";
 const CLOCK: Mhz = Mhz(1200);

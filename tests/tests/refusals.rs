@@ -2,15 +2,10 @@
 
 use pfo::ProblemCode;
 use pfo_protocol::{GpuName, Refusal, RefusalCode, Request, SwapTarget};
-use pfo_tests::client::{Client, hello};
-use pfo_tests::control::swap;
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::needs_root;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_tests::{
+    Client, Identity, MICROBATCHES, MachineSetup, Node, Rank, STAGES, Setup, TestPlan, Training,
+    control::swap, hello, needs_root,
+};
 
 const JOB: &str = "job";
 
@@ -285,12 +280,12 @@ fn clocks_are_reset_for_administrators_only_and_never_those_of_a_lease() {
     let found = outcomes(&[]);
     assert_eq!(found[0], "leased by job job, rank 0: left alone");
     assert_eq!(found[3], "pfo has locked nothing");
-    node.machine.assert_locks_are(&[(0, 900), (3, pfo_tests::free::FOREIGN_MHZ)]);
+    node.machine.assert_locks_are(&[(0, 900), (3, pfo_tests::FOREIGN_MHZ)]);
     assert_eq!(outcomes(&["--all"])[3], "reset, whoever locked it");
     node.machine.assert_locks_are(&[(0, 900)]);
     let log = node.log();
     let reset = log.lines().find(|line| line.contains("reset: reset, whoever locked it"));
-    let foreign = format!("old_mhz={}", pfo_tests::free::FOREIGN_MHZ);
+    let foreign = format!("old_mhz={}", pfo_tests::FOREIGN_MHZ);
     assert!(log.contains(&foreign) && reset.is_some_and(|line| line.contains("old_mhz=")), "{log}");
     assert!(!log.contains("old_mhz=900"), "the lease continues: {log}");
     drop(rank);

@@ -7,13 +7,7 @@ use pfo::ProblemCode;
 use pfo_protocol::{
     ClosingReason, DaemonMessage, GpuName, RefusalCode, Request, Response, SwapTarget,
 };
-use pfo_tests::client::{Client, hello};
-use pfo_tests::identity::Identity;
-use pfo_tests::needs_root;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
-use pfo_tests::service_manager::ServiceManager;
+use pfo_tests::{Client, Identity, Node, Rank, ServiceManager, Setup, TestPlan, hello, needs_root};
 
 const JOB: &str = "job";
 

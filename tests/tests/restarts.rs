@@ -8,16 +8,10 @@ use pfo_protocol::{
     ClientMessage, DaemonMessage, GpuName, Mark, RefusalCode, Request, Response, SessionId,
     SwapTarget,
 };
-use pfo_tests::client::{Client, hello};
-use pfo_tests::control::job;
-use pfo_tests::identity::{self, Identity};
-use pfo_tests::needs_root;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
-use pfo_tests::relay::Relay;
-use pfo_tests::service_manager::ServiceManager;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_tests::{
+    Client, Identity, MICROBATCHES, Node, Rank, Relay, STAGES, ServiceManager, Setup, TestPlan,
+    Training, control::job, hello, identity, needs_root,
+};
 
 const JOB: &str = "job";
 
@@ -64,7 +58,7 @@ fn survives(interrupt: impl Fn(&ServiceManager, &mut Node)) {
     let before = sessions(&node);
     let measured_for_s = node.job(JOB).measured_for_s;
     interrupt(&manager, &mut node);
-    node.assert_only_locked(&[(3, pfo_tests::free::FOREIGN_MHZ)]);
+    node.assert_only_locked(&[(3, pfo_tests::FOREIGN_MHZ)]);
     // Nobody is there to hear this.
     for rank in &ranks {
         (1..6).for_each(|position| rank.instruction(position));
@@ -85,7 +79,7 @@ fn survives(interrupt: impl Fn(&ServiceManager, &mut Node)) {
     assert!(status.ranks.iter().all(|rank| (rank.step, rank.plan) == (Some(1), Some(1))));
     assert!(status.ranks.iter().all(|rank| rank.mismatched_steps + rank.lost_events == 0));
     drop(ranks);
-    node.assert_only_locked(&[(3, pfo_tests::free::FOREIGN_MHZ)]);
+    node.assert_only_locked(&[(3, pfo_tests::FOREIGN_MHZ)]);
     node.until_is("the store", &Vec::<String>::new(), || manager.stored());
 }
 

@@ -6,11 +6,10 @@ use pfo_protocol::{
     AgentRequest, AgentResponse, Doubt, InstructionSample, Mhz, Rank, RefusalCode, SamplePage,
     TrialRun,
 };
-use pfo_tests::client::Client;
-use pfo_tests::control::{after_settling, job};
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::trainer::{STAGES, Training};
+use pfo_tests::{
+    Client, Identity, Node, STAGES, Training,
+    control::{after_settling, job},
+};
 
 const JOB: &str = "job";
 const MICROBATCHES: u32 = 4;

@@ -4,18 +4,10 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use pfo_protocol::{ClientMessage, Event, GpuName, Mark};
-use pfo_tests::bindings::Bindings;
-use pfo_tests::client::{Client, hello};
-use pfo_tests::daemon::Daemon;
-use pfo_tests::free::FOREIGN_MHZ;
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::process;
-use pfo_tests::rank::Rank;
-use pfo_tests::relay::Relay;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_tests::{
+    Bindings, Client, Daemon, FOREIGN_MHZ, Identity, MICROBATCHES, MachineSetup, Node, Rank, Relay,
+    STAGES, Setup, TestPlan, Training, hello, process,
+};
 
 const JOB: &str = "job";
 
@@ -49,7 +41,7 @@ fn assert_still_locked(node: &Node) {
         assert!(plan().clocks(gpu as u32).contains(&mhz), "GPU {gpu} is locked at {mhz} MHz");
     }
     if let Some(bindings) = Bindings::on(&node.machine) {
-        let clocks = |reading: pfo_tests::bindings::Reading| Some(reading.sm_mhz);
+        let clocks = |reading: pfo_tests::Reading| Some(reading.sm_mhz);
         let seen: Vec<_> = bindings.read().into_iter().map(clocks).collect();
         assert_eq!(seen[..STAGES as usize], locks);
     }

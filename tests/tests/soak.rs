@@ -5,12 +5,9 @@ use std::env;
 
 use nix::sys::signal::Signal;
 use pfo_protocol::{Pid, SweepState, SweepStatus};
-use pfo_tests::booted_node::{BootedJob, BootedNode, USERS};
-use pfo_tests::daemon::Program;
-use pfo_tests::debian::Debian;
-use pfo_tests::free::assert_free;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::trainer::{MICROBATCHES, STAGES};
+use pfo_tests::{
+    BootedJob, BootedNode, Debian, MICROBATCHES, Program, STAGES, TestPlan, USERS, assert_free,
+};
 
 const JOBS: [&str; 4] = ["first", "second", "third", "swept"];
 

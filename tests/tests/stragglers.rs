@@ -4,12 +4,9 @@ use std::process::Command;
 
 use nvidia_ml::units::Milliwatts;
 use pfo_protocol::{Rank, WatchedJob};
-use pfo_tests::identity::Identity;
-use pfo_tests::needs_root;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::programs::program;
-use pfo_tests::ran::Ran;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_tests::{
+    Identity, MICROBATCHES, Node, Ran, STAGES, Setup, Training, needs_root, programs::program,
+};
 
 const JOB: &str = "job";
 

@@ -8,13 +8,9 @@ use pfo_protocol::{
     AgentRequest, AgentResponse, ClientMessage, JobSelector, Mhz, StoredProfile, SwapTarget,
     SweepEnd, SweepOrder, SweepSettings, SweepState, SweepStatus,
 };
-use pfo_tests::identity::Identity;
-use pfo_tests::needs_root;
-use pfo_tests::node::Node;
-use pfo_tests::programs::program;
-use pfo_tests::ran::Ran;
-use pfo_tests::trainer::{STAGES, Training, true_profile};
-use pfo_tests::wait;
+use pfo_tests::{
+    Identity, Node, Ran, STAGES, Training, needs_root, programs::program, true_profile, wait,
+};
 
 const JOB: &str = "job";
 

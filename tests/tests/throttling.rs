@@ -1,9 +1,7 @@
 //! GPUs that something other than pfo holds back.
 
 use nvidia_ml::units::Milliwatts;
-use pfo_tests::node::Node;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
+use pfo_tests::{Node, Rank, TestPlan};
 
 #[test]
 fn a_gpu_that_runs_below_its_lock_is_told_of_once() {

@@ -1,12 +1,7 @@
 //! Whole trainings: four ranks of another user, pipes between them, and the real shim.
 
 use nix::sys::signal::Signal;
-use pfo_tests::bindings::Bindings;
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::process;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_tests::{Bindings, Identity, MICROBATCHES, Node, STAGES, TestPlan, Training, process};
 use serde_json::Value;
 
 const JOB: &str = "job";

@@ -5,11 +5,7 @@ use std::time::Duration;
 use pfo_protocol::{
     ClientMessage, ClockTable, Mhz, Pid, RefusalCode, Request, SwapTarget, TrialLength, TrialRun,
 };
-use pfo_tests::control::job;
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_tests::{Identity, MICROBATCHES, Node, STAGES, TestPlan, Training, control::job};
 
 const JOB: &str = "job";
 

@@ -3,10 +3,7 @@
 use std::process::Child;
 
 use pfo_planner::{LowerBound, Pipeline, Policy, Profile, Schedule, Watts};
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::ran::Ran;
-use pfo_tests::trainer::{STAGES, Training, true_profile};
+use pfo_tests::{Identity, Node, Ran, STAGES, Training, true_profile};
 use serde_json::Value;
 
 const JOB: &str = "job";

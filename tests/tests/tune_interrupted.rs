@@ -6,12 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use pfo_protocol::{AgentRequest, AgentResponse, Pid, SweepState, SweepStatus};
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::process;
-use pfo_tests::ran::Ran;
-use pfo_tests::trainer::{STAGES, Training, true_profile};
-use pfo_tests::wait;
+use pfo_tests::{Identity, Node, Ran, STAGES, Training, process, true_profile, wait};
 use serde_json::Value;
 
 const JOB: &str = "job";

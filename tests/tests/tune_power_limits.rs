@@ -5,10 +5,7 @@ use std::process::Child;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pfo_protocol::SwapTarget;
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::ran::Ran;
-use pfo_tests::trainer::{STAGES, Training};
+use pfo_tests::{Identity, Node, Ran, STAGES, Training};
 use serde_json::Value;
 
 const JOB: &str = "job";

@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd;
 use pfo_protocol::Pid;
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::programs;
+use pfo_tests::{Identity, Node, programs};
 
 use crate::Result;
 use crate::abuser::{ABUSER, COMPUTES, WAYS};

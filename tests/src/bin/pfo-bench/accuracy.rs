@@ -6,10 +6,7 @@ use nvidia_ml::model::GpuModel;
 use nvidia_ml::units::{Mhz, Milliwatts};
 use nvidia_ml::work::table::{Kind, StageWork, Work, WorkPoint};
 use nvidia_ml::work::{built_in, profile_csv};
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::trainer::{STAGES, Training};
+use pfo_tests::{Identity, MachineSetup, Node, STAGES, Setup, Training};
 
 use crate::Result;
 use crate::extent::Extent;

@@ -7,12 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use pfo_tests::identity;
-use pfo_tests::log_text::tail;
-use pfo_tests::machine::Machine;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::process;
-use pfo_tests::programs;
+use pfo_tests::{Machine, TestPlan, identity, process, programs, tail};
 use tempfile::TempDir;
 
 use crate::Result;

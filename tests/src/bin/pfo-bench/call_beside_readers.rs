@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use pfo::Instruction;
-use pfo_tests::node::Node;
+use pfo_tests::Node;
 
 use crate::Result;
 use crate::bare_socket::{BareSocket, Message};

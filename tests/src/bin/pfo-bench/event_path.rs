@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use nvidia_ml::driver::Gpu;
 use nvidia_ml::set_call::SetCall;
 use pfo::{Instruction, Session};
-use pfo_tests::node::Node;
-use pfo_tests::plan::TestPlan;
+use pfo_tests::{Node, TestPlan};
 
 use crate::Result;
 use crate::bare_socket::{BareSocket, Message};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pfo_tests::node::Node;
+use pfo_tests::Node;
 
 use crate::Result;
 use crate::before::Before;

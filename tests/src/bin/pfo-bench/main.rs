@@ -114,7 +114,7 @@ fn run(arguments: &[String]) -> Result<()> {
 }
 
 /// A measurement of a node and, if it was built, of one of the version before pfo-agent.
-type OnNodes = fn(&pfo_tests::node::Node, Option<&Before>, Extent, &mut Report) -> Result<()>;
+type OnNodes = fn(&pfo_tests::Node, Option<&Before>, Extent, &mut Report) -> Result<()>;
 
 impl Bench {
     /// Every part has nodes of its own: nothing that one leaves behind is in the way of the next.

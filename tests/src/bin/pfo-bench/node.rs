@@ -5,11 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use pfo::{RankDescription, Session};
-use pfo_tests::identity::Identity;
-use pfo_tests::log_text::tail;
-use pfo_tests::machine::{Machine, MachineSetup};
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
+use pfo_tests::{Identity, Machine, MachineSetup, Node, Setup, TestPlan, tail};
 
 use crate::Result;
 use crate::proc_status::Process;

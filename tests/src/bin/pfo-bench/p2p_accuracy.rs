@@ -1,11 +1,7 @@
 //! How near measured P2P-blocking powers come to what the simulated GPUs draw.
 
 use nvidia_ml::model::GpuModel;
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::programs::program_for_all;
-use pfo_tests::trainer::Training;
+use pfo_tests::{Identity, MachineSetup, Node, Setup, Training, programs::program_for_all};
 
 use crate::Result;
 use crate::extent::Extent;

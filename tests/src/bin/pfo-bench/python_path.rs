@@ -2,7 +2,7 @@
 //! pfo, and through a child process behind a queue, as Zeus does it.
 
 use nvidia_ml::set_call::SetCall;
-use pfo_tests::node::Node;
+use pfo_tests::Node;
 
 use crate::Result;
 use crate::event_path::{INSTRUCTIONS, clock_of, plan};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use pfo::{DpRank, Instruction, Rank, RankDescription, Session};
-use pfo_tests::node::Node;
+use pfo_tests::Node;
 
 use crate::Result;
 use crate::bare_socket::{BareSocket, Message};

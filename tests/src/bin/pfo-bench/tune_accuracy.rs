@@ -3,10 +3,7 @@
 use nvidia_ml::model::GpuModel;
 use nvidia_ml::work::{built_in, profile_csv};
 use pfo_planner::{LowerBound, Pipeline, Policy, Profile, Schedule, Watts};
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::trainer::{STAGES, Training};
+use pfo_tests::{Identity, MachineSetup, Node, STAGES, Setup, Training};
 use serde_json::Value;
 
 use crate::Result;

@@ -1,7 +1,10 @@
-//! A connection to the daemon: one request, one answer, and an end to waiting for it.
+//! A connection to a daemon: one request, one response, and an end to waiting for it.
 
+use std::fmt::Debug;
 use std::io::{ErrorKind, Read};
+use std::marker::PhantomData;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,55 +14,58 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt::SendTimeout,
 };
 use nix::sys::time::TimeVal;
-use pfo_protocol::{ClientMessage, DaemonMessage, FrameError, Request, Response, Unsupported};
+use pfo_protocol::{DaemonMessage, FrameError, Unsupported};
 
-use crate::error::Error;
-use crate::socket::Sockets;
+use super::{ConnectionError, Daemon, Which};
 use crate::user;
 
 /// How long a daemon that is well takes at most, in seconds.
 const ANSWER_S: u64 = 10;
 
-/// How long to wait for an answer.
+/// The most of an unexpected response that a message repeats, in bytes.
+const LONGEST_EXCERPT: usize = 200;
+
+/// How long to wait for a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// As long as a daemon that is well may take.
     Limited,
-    /// Until it comes: the answer is to "tell me when".
+    /// Until it comes: the request was for something that ends when it ends.
     Unlimited,
 }
 
-/// An open connection.
-pub(crate) struct Connection {
+/// An open connection to one of the daemons.
+pub(crate) struct Connection<D> {
     stream: UnixStream,
     socket: PathBuf,
+    daemon: PhantomData<D>,
 }
 
-impl Connection {
-    /// Opens the first socket that this process may and can.
-    pub(crate) fn open(sockets: &Sockets) -> Result<Self, Error> {
-        let mut failure = Error::NoSocket(PathBuf::new());
-        for path in sockets.paths() {
+impl<D: Daemon> Connection<D> {
+    /// Opens the first of these sockets that this process may and can.
+    pub(super) fn open(sockets: &[PathBuf]) -> Result<Self, ConnectionError> {
+        let mut failure = ConnectionError::NoSocket { which: D::WHICH, socket: PathBuf::new() };
+        for path in sockets {
             match connect_within(path, ANSWER_S) {
                 Ok(stream) => {
-                    return Ok(Self { stream, socket: path.clone() });
+                    return Ok(Self { stream, socket: path.clone(), daemon: PhantomData });
                 }
                 // The last one counts: it is open to more people than the one before.
-                Err(error) => failure = why_not(path, error),
+                Err(error) => failure = why_not(D::WHICH, path, error),
             }
         }
         Err(failure)
     }
 
-    /// Sends a request and returns its answer; a refusal is an error.
-    pub(crate) fn ask(&mut self, request: Request) -> Result<Response, Error> {
+    /// Sends a request and returns its response; a refusal is an error.
+    pub(crate) fn ask(&mut self, request: D::Request) -> Result<D::Response, ConnectionError> {
         self.send(request)?;
         self.receive(Patience::Limited)
     }
 
     /// Sends a request.
-    pub(crate) fn send(&mut self, request: Request) -> Result<(), Error> {
-        match ClientMessage::Request(request).write_to(&mut self.stream) {
+    pub(crate) fn send(&mut self, request: D::Request) -> Result<(), ConnectionError> {
+        match D::message(request).write_to(&mut self.stream) {
             // A daemon that takes no more connections says so and hangs up before it is asked;
             // what it said is still there to be received.
             Err(FrameError::Io(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -67,47 +73,50 @@ impl Connection {
         }
     }
 
-    /// Waits for the answer to what was sent; a refusal is an error.
-    pub(crate) fn receive(&mut self, patience: Patience) -> Result<Response, Error> {
+    /// Waits for the response to what was sent; a refusal is an error.
+    pub(crate) fn receive(&mut self, patience: Patience) -> Result<D::Response, ConnectionError> {
         let until = match patience {
             Patience::Limited => Some(Instant::now() + Duration::from_secs(ANSWER_S)),
             Patience::Unlimited => None,
         };
         let mut reader = UntilDeadline { stream: &self.stream, until };
         match DaemonMessage::read_from(&mut reader).map_err(|error| self.failed(error))? {
-            DaemonMessage::Response(Response::Refused(refusal))
-            | DaemonMessage::Refusal(refusal) => Err(Error::Refused(refusal)),
-            DaemonMessage::Response(response) => Ok(response),
+            DaemonMessage::Refusal(refusal) => Err(ConnectionError::Refused(refusal)),
             DaemonMessage::Unsupported(Unsupported { oldest, newest }) => {
-                Err(Error::Version { socket: self.socket.clone(), oldest, newest })
+                let socket = self.socket.clone();
+                Err(ConnectionError::Version { which: D::WHICH, socket, oldest, newest })
             }
-            DaemonMessage::Closing(closing) => Err(self.other_answer(&closing.message)),
-            DaemonMessage::Welcome(_) => Err(self.other_answer("a session")),
+            message => match D::response(message) {
+                Some(response) => response.map_err(ConnectionError::Refused),
+                None => Err(self.unexpected(&"a message of another kind")),
+            },
         }
     }
 
-    /// The stream, to watch for the answer.
+    /// The stream, to watch for the response.
     pub(crate) fn stream(&self) -> &UnixStream {
         &self.stream
     }
 
-    /// The error for an answer to another question.
-    pub(crate) fn other_answer(&self, answer: &str) -> Error {
-        Error::OtherAnswer { socket: self.socket.clone(), answer: answer.to_owned() }
+    /// The error for the response to another request.
+    pub(crate) fn unexpected(&self, response: &impl Debug) -> ConnectionError {
+        let mut response = format!("{response:?}");
+        response.truncate(response.floor_char_boundary(LONGEST_EXCERPT));
+        ConnectionError::Unexpected { which: D::WHICH, socket: self.socket.clone(), response }
     }
 
-    fn failed(&self, error: FrameError) -> Error {
-        let socket = self.socket.clone();
+    fn failed(&self, error: FrameError) -> ConnectionError {
+        let (which, socket) = (D::WHICH, self.socket.clone());
         match error {
-            FrameError::Truncated => Error::Vanished { socket },
+            FrameError::Truncated => ConnectionError::Vanished { which, socket },
             FrameError::Io(source) => match source.kind() {
-                ErrorKind::ConnectionReset => Error::Vanished { socket },
+                ErrorKind::ConnectionReset => ConnectionError::Vanished { which, socket },
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                    Error::NoAnswer { socket, seconds: ANSWER_S }
+                    ConnectionError::NoAnswer { which, socket, seconds: ANSWER_S }
                 }
-                _ => Error::Frame { socket, source: FrameError::Io(source) },
+                _ => ConnectionError::Frame { which, socket, source: FrameError::Io(source) },
             },
-            source => Error::Frame { socket, source },
+            source => ConnectionError::Frame { which, socket, source },
         }
     }
 }
@@ -127,14 +136,18 @@ fn connect_within(path: &Path, seconds: u64) -> Result<UnixStream, std::io::Erro
     Ok(fd.into())
 }
 
-fn why_not(path: &Path, source: std::io::Error) -> Error {
+fn why_not(which: Which, path: &Path, source: std::io::Error) -> ConnectionError {
     let socket = path.to_owned();
+    let is_other = path.metadata().is_ok_and(|file| !file.file_type().is_socket());
     match source.kind() {
-        ErrorKind::NotFound => Error::NoSocket(socket),
-        ErrorKind::ConnectionRefused => Error::NobodyListens(socket),
-        ErrorKind::PermissionDenied => Error::SocketClosedToUser { socket, user: user::own_name() },
-        ErrorKind::WouldBlock => Error::NoAnswer { socket, seconds: ANSWER_S },
-        _ => Error::Connect { socket, source },
+        _ if is_other => ConnectionError::NotASocket { which, socket },
+        ErrorKind::NotFound => ConnectionError::NoSocket { which, socket },
+        ErrorKind::ConnectionRefused => ConnectionError::NobodyListens { which, socket },
+        ErrorKind::PermissionDenied => {
+            ConnectionError::Closed { which, socket, user: user::own_name() }
+        }
+        ErrorKind::WouldBlock => ConnectionError::NoAnswer { which, socket, seconds: ANSWER_S },
+        _ => ConnectionError::Connect { which, socket, source },
     }
 }
 
@@ -165,8 +178,9 @@ impl Read for UntilDeadline<'_> {
 mod tests {
     use std::io::Write;
 
-    use pfo_protocol::{Refusal, RefusalCode};
+    use pfo_protocol::{Refusal, RefusalCode, Request};
 
+    use super::super::Pfod;
     use super::*;
 
     #[test]
@@ -191,9 +205,10 @@ mod tests {
         let refusal = Refusal::new(RefusalCode::LimitReached, "1024 connections are open", "");
         theirs.write_all(&DaemonMessage::Refusal(refusal.clone()).to_frame().unwrap()).unwrap();
         drop(theirs);
-        let mut connection = Connection { stream: ours, socket: "s".into() };
+        let mut connection =
+            Connection::<Pfod> { stream: ours, socket: "s".into(), daemon: PhantomData };
         match connection.ask(Request::Status) {
-            Err(Error::Refused(received)) => assert_eq!(received, refusal),
+            Err(ConnectionError::Refused(received)) => assert_eq!(received, refusal),
             other => panic!("{other:?}"),
         }
     }

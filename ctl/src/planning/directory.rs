@@ -5,15 +5,17 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use super::{Failure, unfinished};
+use super::file::without_path;
+use super::unfinished;
+use crate::failure::Failure;
 
 /// Makes a directory with these files, each by its name. One that exists must be empty: older files
 /// among the new ones would be taken for them.
-pub(super) fn write(
+pub(crate) fn write(
     name: &str,
     files: impl Iterator<Item = Result<(String, String), Failure>>,
 ) -> Result<(), Failure> {
-    let failed = |source| Failure::Write { name: name.to_owned(), source };
+    let failed = |error| Failure::Write { name: name.to_owned(), source: without_path(error) };
     let path = Path::new(name);
     if fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some()) {
         let message = "the directory is not empty; give a new one";

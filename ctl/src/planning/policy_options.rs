@@ -1,53 +1,54 @@
-//! The arguments that say how the policies of others are run, where their users can choose.
+//! The options of EnvPipe, Zeus and lowtime that their own users have.
 
 use clap::Args;
 use pfo_planner::{EnvPipe, Lowtime, Mhz, OfflineEnvPipe, Tuning, UnitTime, Zeus};
 
-/// Parameters of other systems; the defaults are theirs.
+use crate::arguments::number;
+
+/// Options of other systems, with their defaults.
 #[derive(Args)]
-#[command(next_help_heading = "What others can be told")]
-pub(crate) struct TuningArguments {
+#[command(next_help_heading = "Options for EnvPipe, Zeus and lowtime")]
+pub(crate) struct PolicyArguments {
     #[command(flatten)]
     online: OnlineArguments,
 
-    /// The unit that lowtime and EnvPipe off line count time in, in milliseconds
+    /// Unit of time of lowtime and of offline EnvPipe, in milliseconds
     #[arg(long, value_name = "MS", default_value = "1", value_parser = unit_time)]
     unit_time_ms: UnitTime,
 }
 
-/// Those of systems that can look for their clocks on a running job.
+/// Options of systems that can search for their clocks on a running job.
 #[derive(Args)]
-#[command(next_help_heading = "What others can be told")]
+#[command(next_help_heading = "Options for EnvPipe, Zeus and lowtime")]
 pub(crate) struct OnlineArguments {
-    /// What counts for Zeus: from 0, only time, to 1, only energy
+    /// Weight of energy in the cost of Zeus: from 0, only time, to 1, only energy
     #[arg(long, value_name = "ETA", default_value_t = Zeus::default().eta, value_parser = share)]
     zeus_eta: f64,
 
-    /// How many transfers long a wait is that EnvPipe takes for one
+    /// Shortest gap that EnvPipe treats as a wait, in transfers
     #[arg(long, value_name = "N", default_value_t = EnvPipe::default().threshold_scale,
           value_parser = not_negative)]
     envpipe_threshold: f64,
 
-    /// What a transfer takes in EnvPipe's eyes where --transfer-ms does not say it
+    /// Time of a transfer that EnvPipe assumes if --transfer-ms is not given
     #[arg(long, value_name = "MS", default_value_t = 1e3 * EnvPipe::default().transfer_s,
           value_parser = not_negative)]
     envpipe_transfer_ms: f64,
 
-    /// How far apart the clocks are that EnvPipe profiles
-    #[arg(long, value_name = "MHZ", default_value_t = EnvPipe::default().profile_step.0,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    envpipe_profile_step: u32,
+    /// Distance between the clocks that EnvPipe profiles
+    #[arg(long, value_name = "MHZ", default_value_t = EnvPipe::default().profile_step, value_parser = number::mhz)]
+    envpipe_profile_step: Mhz,
 
-    /// By how much EnvPipe raises a clock [default: 30, off line 15]
-    #[arg(long, value_name = "MHZ", value_parser = clap::value_parser!(u32).range(1..))]
-    envpipe_raise_step: Option<u32>,
+    /// By how much EnvPipe raises a clock [default: 30, offline 15]
+    #[arg(long, value_name = "MHZ", value_parser = number::mhz)]
+    envpipe_raise_step: Option<Mhz>,
 }
 
-impl TuningArguments {
+impl PolicyArguments {
     pub(crate) fn tuning(&self) -> Tuning {
         let Tuning { offline_envpipe, lowtime, .. } = Tuning::default();
         let unit_time = self.unit_time_ms;
-        let raise_step = self.online.envpipe_raise_step.map(Mhz);
+        let raise_step = self.online.envpipe_raise_step;
         Tuning {
             envpipe: self.online.envpipe(),
             offline_envpipe: OfflineEnvPipe {
@@ -64,8 +65,8 @@ impl OnlineArguments {
     pub(crate) fn envpipe(&self) -> EnvPipe {
         let envpipe = EnvPipe::default();
         EnvPipe {
-            profile_step: Mhz(self.envpipe_profile_step),
-            raise_step: self.envpipe_raise_step.map_or(envpipe.raise_step, Mhz),
+            profile_step: self.envpipe_profile_step,
+            raise_step: self.envpipe_raise_step.unwrap_or(envpipe.raise_step),
             transfer_s: self.envpipe_transfer_ms / 1e3,
             threshold_scale: self.envpipe_threshold,
             ..envpipe
@@ -89,5 +90,5 @@ fn share(text: &str) -> Result<f64, String> {
 
 fn not_negative(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
-    number.ok_or_else(|| "give a number from 0 on".to_owned())
+    number.ok_or_else(|| "give a number of at least 0".to_owned())
 }

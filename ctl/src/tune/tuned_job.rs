@@ -1,11 +1,12 @@
 //! A job that is being tuned: it is held, and contenders prove on it, in turns with default clocks, whether
-//! they are worth keeping.
+//! they are worth keeping. Windows of whole steps are enough for that, so that `pfod` measures them.
 
 use pfo_protocol::{TrialLength, TrialResult, TrialRun};
 
 use super::contender::Contender;
 use super::report::{Report, Tried};
 use super::verification::{Compared, Side, Verdict, Verification};
+use crate::daemons::Pfod;
 use crate::error::Error;
 use crate::trial::{Held, Window};
 
@@ -20,22 +21,23 @@ pub(super) struct Proof {
 }
 
 /// The job, and what is known of it so far.
-pub(super) struct Tuning<'a> {
-    pub(super) held: Held<'a>,
-    /// A trial at default clocks, before anything was tried.
-    pub(super) baseline: TrialResult,
+pub(super) struct TunedJob<'a> {
+    pub(super) held: Held<'a, Pfod>,
     pub(super) report: Report,
     proof: Proof,
 }
 
-impl<'a> Tuning<'a> {
-    /// Holds the job, and measures it at default clocks.
-    pub(super) fn begin(mut held: Held<'a>, policy: String, proof: Proof) -> Result<Self, Error> {
-        let baseline = held.trial(&TrialRun::DefaultClocks, proof.turn)?;
-        let default_clocks = Window::of(held.job(), &baseline)?;
-        let job = held.job().clone();
-        let report = Report::new(job, policy, proof.max_slowdown, &default_clocks);
-        Ok(Self { held, baseline, report, proof })
+impl<'a> TunedJob<'a> {
+    pub(super) fn new(held: Held<'a, Pfod>, report: Report, proof: Proof) -> Self {
+        Self { held, report, proof }
+    }
+
+    /// Measures the job at default clocks.
+    pub(super) fn baseline(
+        held: &mut Held<'a, Pfod>,
+        turn: TrialLength,
+    ) -> Result<TrialResult, Error> {
+        held.trial(&TrialRun::DefaultClocks, turn)
     }
 
     /// What a step takes at default clocks, in seconds.
@@ -70,13 +72,14 @@ impl<'a> Tuning<'a> {
         let TrialLength { settling_steps, steps } = self.proof.turn;
         let (turns, done) = verification.progress();
         let left = (turns - done) as u64 * u64::from(settling_steps + steps);
-        let takes = self.held.takes(left).unwrap_or_default();
+        let left =
+            self.held.takes(left).map_or_else(String::new, |takes| format!(", {takes} left"));
         let progress = self.held.progress();
-        progress.now(format!("proving {label}, turn {} of {turns}, {takes} left", done + 1));
+        progress.now(format!("proving {label}, turn {} of {turns}{left}", done + 1));
         progress.show(done as f64 / turns as f64);
     }
 
-    /// Lets go of the job, which goes back to default clocks unless a contender is kept.
+    /// Ends the hold. The job returns to default clocks unless a contender is kept.
     pub(super) fn end(mut self) -> Result<Report, Error> {
         if self.report.kept.is_none() {
             self.held.let_go()?;

@@ -1,16 +1,17 @@
-//! Files in and out. What is written appears whole or not at all.
+//! Files in and out. A file that is written appears whole or not at all.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use super::{Failure, unfinished};
+use super::unfinished;
+use crate::failure::Failure;
 
-/// The largest file that is read, in bytes; `-` could go on for ever.
+/// The largest file that is read, in bytes; standard input may never end.
 const LARGEST: u64 = 1 << 30;
 
-/// What messages call a file.
+/// The name of a file in messages.
 pub(crate) fn shown(name: &str) -> &str {
     if name == "-" { "standard input" } else { name }
 }
@@ -28,17 +29,32 @@ pub(crate) fn read(name: &str) -> Result<Vec<u8>, Failure> {
     if bytes.len() as u64 > LARGEST {
         return Err(Failure::TooLarge { name: shown(name).to_owned(), limit: LARGEST });
     }
+    if bytes.is_empty() {
+        return Err(Failure::Empty { name: shown(name).to_owned() });
+    }
     Ok(bytes)
 }
 
 /// Replaces a file, or makes it.
 pub(crate) fn write(name: &str, bytes: &[u8]) -> Result<(), Failure> {
-    replace(Path::new(name), bytes)
-        .map_err(|source| Failure::Write { name: name.to_owned(), source })
+    let failed = |error| Failure::Write { name: name.to_owned(), source: without_path(error) };
+    replace(Path::new(name), bytes).map_err(failed)
+}
+
+/// The error without the path of the unfinished file, which tempfile adds.
+pub(super) fn without_path(error: io::Error) -> io::Error {
+    match error
+        .get_ref()
+        .and_then(|inner| inner.source())
+        .and_then(|inner| inner.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error))
+    {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => error,
+    }
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // Behind a link is what was meant, and a device or a pipe must not be replaced by a file.
+    // The target of a link is meant, and a device or a pipe must not be replaced by a file.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let existing = fs::metadata(&target).ok();
     if existing.as_ref().is_some_and(|file| !file.is_file()) {
@@ -94,6 +110,9 @@ mod tests {
     #[test]
     fn a_missing_directory_is_an_error_that_names_the_file() {
         let message = write("/nowhere/plan.json", b"").unwrap_err().to_string();
-        assert!(message.contains("/nowhere/plan.json"), "{message}");
+        assert_eq!(
+            message,
+            "cannot write /nowhere/plan.json: No such file or directory (os error 2)"
+        );
     }
 }

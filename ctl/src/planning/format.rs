@@ -5,7 +5,7 @@ use pfo_planner::{Generation, LowtimePlan, Pipeline, Plan, PlanError, Profile, S
 
 /// What a plan is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
+pub(crate) enum Format {
     /// pfo-plan/1 JSON
     Pfo,
     /// lowtime's and Perseus' Python lists of MHz
@@ -16,7 +16,7 @@ pub(super) enum Format {
 
 impl Format {
     /// The plan as text.
-    pub(super) fn write(self, plan: &Plan) -> Result<String, PlanError> {
+    pub(crate) fn write(self, plan: &Plan) -> Result<String, PlanError> {
         match self {
             Self::Pfo => plan.to_json(),
             Self::Lowtime => Ok(plan.to_lowtime(Generation::Clocks)),
@@ -25,7 +25,7 @@ impl Format {
     }
 
     /// The name of a file in a directory of plans. Numbers rise with speed, as lowtime's do.
-    pub(super) fn file_name(self, number: usize) -> String {
+    pub(crate) fn file_name(self, number: usize) -> String {
         match self {
             Self::Pfo => format!("plan_{number:05}.json"),
             Self::Lowtime | Self::Zeus => format!("freqs_pipeline_{number:05}.py"),
@@ -35,7 +35,7 @@ impl Format {
 
 /// Reads a plan in any format. A Python file does not say for which schedule it is; how many
 /// microbatches a step has follows from its length.
-pub(super) fn read(bytes: &[u8], profile: &Profile, schedule: Schedule) -> Result<Plan, PlanError> {
+pub(crate) fn read(bytes: &[u8], profile: &Profile, schedule: Schedule) -> Result<Plan, PlanError> {
     if !LowtimePlan::is_likely(bytes) {
         return Plan::from_json(bytes);
     }

@@ -5,7 +5,9 @@
 use std::fmt;
 use std::ops::Deref;
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Weak, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
@@ -15,6 +17,9 @@ use crate::device::{self, KeptDevice};
 use crate::driver_error::DriverError;
 use crate::gpu::GpuFacts;
 use crate::power_limit::LimitRange;
+
+/// A sick GPU can keep a call for minutes; a healthy one answers in milliseconds.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// `NVML_DEVICE_MIG_ENABLE`, which nvml-wrapper does not export.
 const MIG_ENABLED: u32 = 1;
@@ -174,14 +179,7 @@ impl Driver {
         let nvml = Nvml::builder().lib_path(library.as_os_str()).init().map_err(failed)?;
         let nvml = Arc::new(nvml);
         let version = nvml.sys_driver_version().map_err(failed)?;
-        let (mut gpus, mut missing) = (Vec::new(), Vec::new());
-        for index in 0..nvml.device_count().map_err(failed)? {
-            match Gpu::list(&nvml, lost, index) {
-                Ok(gpu) => gpus.push(Arc::new(gpu)),
-                // One that is sick costs the others nothing.
-                Err(error) => missing.push(error.to_string()),
-            }
-        }
+        let (gpus, missing) = list(&nvml, lost, nvml.device_count().map_err(failed)?);
         if gpus.is_empty() {
             return Err(DriverError::NoGpu { version, missing: missing.join("; ") });
         }
@@ -199,4 +197,29 @@ impl Driver {
     pub fn gpu(&self, name: &GpuName) -> Option<&Arc<Gpu>> {
         self.gpus.iter().find(|gpu| gpu.is_named(name))
     }
+}
+
+/// Lists the GPUs, each on a thread of its own: one that is sick or hangs costs the others nothing. Returns
+/// why some are missing, too.
+fn list(nvml: &Arc<Nvml>, lost: &OnLost, count: u32) -> (Vec<Arc<Gpu>>, Vec<String>) {
+    let (mut gpus, mut missing) = (Vec::new(), Vec::new());
+    let listings: Vec<_> = (0..count)
+        .map(|index| {
+            let (found, received) = mpsc::channel();
+            let (nvml, lost) = (Arc::clone(nvml), lost.clone());
+            let list = move || drop(found.send(Gpu::list(&nvml, &lost, index)));
+            (index, received, thread::Builder::new().name("listing".into()).spawn(list))
+        })
+        .collect();
+    let until = Instant::now().checked_add(PATIENCE);
+    for (index, received, started) in listings {
+        let left = until.map_or(PATIENCE, |until| until.saturating_duration_since(Instant::now()));
+        match (started, received.recv_timeout(left)) {
+            (Err(error), _) => missing.push(format!("cannot ask for GPU {index}: {error}")),
+            (Ok(_), Ok(Ok(gpu))) => gpus.push(Arc::new(gpu)),
+            (Ok(_), Ok(Err(error))) => missing.push(error.to_string()),
+            (Ok(_), Err(_)) => missing.push(format!("GPU with index {index} does not answer")),
+        }
+    }
+    (gpus, missing)
 }

@@ -3,16 +3,17 @@
 //! NVML never recovers from a driver that was unloaded under it, and keeps one that shall be unloaded in
 //! use. So it is let go of as soon as no GPU is left, and loaded anew when there is one again.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use nvml_wrapper::Nvml;
+use pfo_keeper::{Driver, Gpu, LastUser, OnLost, Reading};
+use pfo_protocol::{GpuName, GpuUuid, Refusal, RefusalCode};
 use tokio::sync::Notify;
 
-use crate::driver::Driver;
-use crate::reading::ReadingError;
+use super::reader::{Reader, ReadingError};
 
 /// A driver that could not be loaded is tried again at most this often.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
@@ -23,6 +24,7 @@ pub struct LateDriver {
     library: PathBuf,
     loaded: ArcSwapOption<Driver>,
     missing: Mutex<Missing>,
+    readers: Mutex<HashMap<GpuUuid, Arc<Reader>>>,
     /// Wakes whoever looks whether it is gone, after a GPU was lost.
     pub lost: Arc<Notify>,
 }
@@ -32,7 +34,7 @@ struct Missing {
     /// When it was last looked for, and why it was not found.
     tried: Option<(Instant, String)>,
     /// As long as this has a user, loading finds the driver that is gone.
-    former: Weak<Nvml>,
+    former: LastUser,
 }
 
 /// What is left of the GPUs.
@@ -54,6 +56,7 @@ impl LateDriver {
             library: library.to_owned(),
             loaded: ArcSwapOption::empty(),
             missing: Mutex::default(),
+            readers: Mutex::default(),
             lost: Arc::default(),
         }
     }
@@ -66,19 +69,25 @@ impl LateDriver {
         if let Some(driver) = self.loaded.load_full() {
             return Ok(driver);
         }
-        let mut missing = self.missing();
+        // Loading may take as long as a sick driver likes; only one thread waits for that.
+        let mut missing = match self.missing.try_lock() {
+            Ok(missing) => missing,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err("the driver is being loaded".into()),
+        };
         if let Some(driver) = self.loaded.load_full() {
             return Ok(driver);
         }
         if let Some((when, why)) = &missing.tried
-            && (when.elapsed() < RETRY_EVERY || missing.former.strong_count() > 0)
+            && (when.elapsed() < RETRY_EVERY || missing.former.is_there())
         {
             return Err(why.clone());
         }
-        match Driver::load(&self.library, &self.lost) {
+        let lost = Arc::clone(&self.lost);
+        match Driver::load(&self.library, &OnLost::new(move || lost.notify_one())) {
             Ok(driver) => {
                 let driver = Arc::new(driver);
-                tracing::info!("driver {}, {} GPUs", driver.version, driver.gpus.len());
+                tracing::info!("driver {} with {} GPUs", driver.version, driver.gpus.len());
                 self.loaded.store(Some(Arc::clone(&driver)));
                 Ok(driver)
             }
@@ -90,6 +99,43 @@ impl LateDriver {
         }
     }
 
+    /// The driver, for somebody who needs it.
+    ///
+    /// # Errors
+    /// Why it is not there.
+    pub fn ready(&self) -> Result<Arc<Driver>, Refusal> {
+        self.get().map_err(|why| {
+            let remedy = "see `nvidia-smi` and `pfoctl status`";
+            Refusal::new(RefusalCode::DriverUnavailable, why, remedy)
+        })
+    }
+
+    /// The GPU with that name.
+    ///
+    /// # Errors
+    /// If the driver is not there or has no such GPU.
+    pub fn gpu(&self, name: &GpuName) -> Result<Arc<Gpu>, Refusal> {
+        self.ready()?.gpu(name).cloned().ok_or_else(|| {
+            Refusal::new(
+                RefusalCode::UnknownGpu,
+                format!("this node has no GPU {name}"),
+                "`pfoctl gpus` lists the GPUs of this node",
+            )
+        })
+    }
+
+    /// What the driver reports about a GPU now.
+    ///
+    /// # Errors
+    /// If the GPU is gone or does not answer.
+    pub fn read(&self, gpu: &Arc<Gpu>) -> Result<Reading, ReadingError> {
+        let reader = {
+            let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(readers.entry(gpu.uuid.clone()).or_default())
+        };
+        reader.read(gpu)
+    }
+
     /// Asks every GPU, if there is a driver.
     #[must_use]
     pub fn health(&self) -> Health {
@@ -99,7 +145,7 @@ impl LateDriver {
         let mut first_lost = None;
         let mut silent = false;
         for gpu in &driver.gpus {
-            match gpu.reader.read(gpu) {
+            match self.read(gpu) {
                 Err(ReadingError::Driver(error)) if error.is_gpu_lost() => {
                     first_lost.get_or_insert(error);
                 }

@@ -24,15 +24,8 @@ pub const GPU_LOST: &str = "gpu-lost";
 /// A GPU runs below the clock that is locked on it.
 pub const THROTTLED: &str = "throttled";
 
-/// The instructions of a rank take longer than was profiled.
-pub const SLOW: &str = "slow";
-/// They do no longer.
-pub const SLOW_OVER: &str = "slow-over";
-/// What a job measures has moved away from what its plan predicts.
-pub const DRIFTED: &str = "drifted";
-
 /// The `MESSAGE_ID` of every kind.
-pub const MESSAGE_IDS: [(&str, &str); 13] = [
+pub const MESSAGE_IDS: [(&str, &str); 10] = [
     (LEASED, "68a35a0d90d845e5859f688b637bab95"),
     (LEASE_ENDED, "bc461f6ca8594a208bedf29a45bddd0f"),
     (REFUSED, "4bd9161b13694e8d82c8d74f6f858880"),
@@ -43,9 +36,6 @@ pub const MESSAGE_IDS: [(&str, &str); 13] = [
     (PLAN_SUSPENDED, "7ed2595c7ebf44499777fc44c4a4cfd0"),
     (GPU_LOST, "b848f731490f4aa9890ea09c86348709"),
     (THROTTLED, "01b8c4fc2ea04880b3038d0a25418871"),
-    (SLOW, "e495c913f52b46f6983d9a75cfac016a"),
-    (SLOW_OVER, "2ac10ebe92d548b0a8cf85cb48160366"),
-    (DRIFTED, "2952105d594741f3b753aeeed03adc8f"),
 ];
 
 #[cfg(test)]

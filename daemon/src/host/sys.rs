@@ -1,14 +1,9 @@
-//! The places where the kernel or NVML hands over what no safe library wraps, and nothing else.
+//! What the kernel offers and no safe library wraps, and nothing else.
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
-use nvml_wrapper::{Device, Nvml};
-use tokio::io::unix::AsyncFd;
 
 /// How the kernel runs the calling thread.
 ///

@@ -1,28 +1,19 @@
-//! Whether a plan fits a job, and the plan in the form in which ranks follow it.
+//! A plan that a job runs or may run, in the form in which ranks follow it, and whether it fits them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use arc_swap::ArcSwapOption;
-use pfo_planner::{Mhz, Plan, StagePlan};
-use pfo_protocol::{Instruction, PlanStatus, Unit};
+use pfo_keeper::GpuFacts;
+use pfo_protocol::{
+    ClockTable, Mhz, Milliwatts, PlanStatus, PlannedUnit, Predicted, Rank, Stage, Unit,
+};
 
-use crate::gpu::GpuFacts;
-use crate::grant::Grant;
-use crate::misfit::Misfit;
-use crate::power_limit::Milliwatts;
-
-/// One instruction of a stage and its clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planned {
-    /// The instruction.
-    pub unit: Unit,
-    /// The clock that it is to run at.
-    pub mhz: Mhz,
-}
+use super::misfit::Misfit;
+use crate::lease::Grant;
 
 /// The instructions of one stage in order. Never empty.
-pub type StageSequence = Arc<[Planned]>;
+pub type StageSequence = Arc<[PlannedUnit]>;
 
 /// The clocks of one stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,19 +42,19 @@ pub struct JobPlan {
     pub number: u32,
     /// Where it came from, as the client called it.
     pub label: String,
-    predicted: Option<(f64, f64)>,
+    predicted: Option<Predicted>,
     setting: Setting,
     suspended: AtomicBool,
     suspended_why: ArcSwapOption<String>,
 }
 
-/// What a rank tells about the plans that fit it.
+/// What a plan has to fit.
 #[derive(Clone, Debug)]
 pub struct RankShape {
     /// The rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// Its stage.
-    pub stage: u32,
+    pub stage: Stage,
     /// The microbatches of a step, if it said so.
     pub num_microbatches: Option<u32>,
     /// What it ran in its last whole step, if it has run one.
@@ -76,23 +67,24 @@ pub struct RankShape {
 
 impl JobPlan {
     /// A plan in the form for ranks.
-    ///
-    /// # Errors
-    /// If a stage is empty.
-    pub fn new(number: u32, label: String, plan: &Plan) -> Result<Self, Misfit> {
-        let status = PlanStatus {
-            number,
-            label,
-            predicted_time_s: plan.predicted.map(|p| p.iteration_time_s),
-            predicted_energy_j: plan.predicted.map(|p| p.iteration_energy_j),
-            suspended: None,
-            power_limits_w: Vec::new(),
-        };
-        let stages = plan.stages.iter().map(sequence).collect();
-        Self::restored(status, plan.num_microbatches, stages)
+    #[must_use]
+    pub fn new(number: u32, label: String, table: ClockTable) -> Self {
+        let num_microbatches = table.num_microbatches();
+        let predicted = table.predicted();
+        let stages = table.into_stages().into_iter().map(StageSequence::from).collect();
+        let setting = Setting::Clocks { stages, num_microbatches };
+        Self { predicted, ..Self::unsuspended(number, label, setting) }
     }
 
-    /// A plan that was one for ranks already, as far as it told others.
+    /// The clock table of the plan, if it has one.
+    #[must_use]
+    pub fn table(&self) -> Option<ClockTable> {
+        let Setting::Clocks { stages, num_microbatches } = &self.setting else { return None };
+        let stages = stages.iter().map(|stage| stage.to_vec()).collect();
+        ClockTable::new(*num_microbatches, self.predicted, stages).ok()
+    }
+
+    /// A plan of an earlier daemon, as its record has it.
     ///
     /// # Errors
     /// If a stage has neither instructions nor a power limit.
@@ -111,7 +103,10 @@ impl JobPlan {
             Setting::PowerLimits(limits.collect())
         };
         let mut plan = Self::unsuspended(status.number, status.label, setting);
-        plan.predicted = status.predicted_time_s.zip(status.predicted_energy_j);
+        plan.predicted = status
+            .predicted_time_s
+            .zip(status.predicted_energy_j)
+            .map(|(time_s, energy_j)| Predicted { time_s, energy_j });
         if let Some(why) = status.suspended {
             plan.suspend(|| why);
         }
@@ -220,24 +215,6 @@ impl JobPlan {
         }
     }
 
-    /// Gives the instructions of a plan the clocks that they have here.
-    ///
-    /// # Errors
-    /// If the plan has other instructions.
-    pub fn put_clocks_into(&self, plan: &mut Plan) -> Result<(), Misfit> {
-        self.check_stages(plan.stages.len() as u32)?;
-        for ((stage, own), other) in (0..).zip(self.stages()).zip(&mut plan.stages) {
-            let (ours, theirs) = (own.len(), other.instructions.len());
-            if ours != theirs {
-                return Err(Misfit::Instructions { stage, ours, theirs });
-            }
-            for (own, other) in own.iter().zip(&mut other.instructions) {
-                other.frequency_mhz = own.mhz;
-            }
-        }
-        Ok(())
-    }
-
     /// How many instructions all stages have.
     #[must_use]
     pub fn instructions(&self) -> usize {
@@ -256,10 +233,10 @@ impl JobPlan {
     /// The clocks of a stage; none is default clocks. Stages that the plan does not have are refused by
     /// [`check_stages`](Self::check_stages).
     #[must_use]
-    pub fn stage(&self, stage: u32) -> Option<StageClocks> {
+    pub fn stage(&self, stage: Stage) -> Option<StageClocks> {
         match &self.setting {
             Setting::Clocks { stages, .. } => {
-                Some(StageClocks::Planned(Arc::clone(&stages[stage as usize])))
+                stages.get(stage.index()).map(Arc::clone).map(StageClocks::Planned)
             }
             Setting::Uniform(mhz) => Some(StageClocks::Uniform(*mhz)),
             Setting::PowerLimits(_) => None,
@@ -268,9 +245,9 @@ impl JobPlan {
 
     /// The power limit of a stage, if it has one.
     #[must_use]
-    pub fn power_limit(&self, stage: u32) -> Option<Milliwatts> {
+    pub fn power_limit(&self, stage: Stage) -> Option<Milliwatts> {
         match &self.setting {
-            Setting::PowerLimits(limits) => limits.get(stage as usize).copied(),
+            Setting::PowerLimits(limits) => limits.get(stage.index()).copied(),
             Setting::Clocks { .. } | Setting::Uniform(_) => None,
         }
     }
@@ -294,8 +271,8 @@ impl JobPlan {
         PlanStatus {
             number: self.number,
             label: self.label.clone(),
-            predicted_time_s: self.predicted.map(|(time_s, _)| time_s),
-            predicted_energy_j: self.predicted.map(|(_, energy_j)| energy_j),
+            predicted_time_s: self.predicted.map(|predicted| predicted.time_s),
+            predicted_energy_j: self.predicted.map(|predicted| predicted.energy_j),
             suspended: self.suspended_why.load().as_deref().cloned(),
             power_limits_w: match &self.setting {
                 Setting::PowerLimits(limits) => limits.iter().map(|limit| limit.watts()).collect(),
@@ -320,18 +297,6 @@ fn check_limit(limit: Milliwatts, shape: &RankShape) -> Result<(), Misfit> {
         return Err(Misfit::PowerLimit { stage, limit, rank, model, board });
     }
     Ok(())
-}
-
-fn sequence(stage: &StagePlan) -> StageSequence {
-    let planned = |p: &pfo_planner::PlannedInstruction| Planned {
-        unit: Unit {
-            instruction: Instruction::from_name(p.instruction.name()).unwrap_or(Instruction::Other),
-            chunk: p.chunk.0,
-            microbatch: p.microbatch.0,
-        },
-        mhz: p.frequency_mhz,
-    };
-    stage.instructions.iter().map(planned).collect()
 }
 
 #[cfg(test)]

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pfo_protocol::{JobSelector, Refusal, RefusalCode};
+use pfo_protocol::{JobName, JobSelector, Refusal, RefusalCode, Uid};
 
-use crate::job::{Job, JobKey};
-use crate::job_file::JobFiles;
-use crate::job_record::JobRecord;
+use super::file::JobFiles;
+use super::record::JobRecord;
+use super::{Changes, Job, JobKey};
 use crate::lease::Session;
 
-/// A job without ranks keeps its plan so long, for trainers that reconnect or restart.
+/// How long a job without ranks keeps its plan, for trainers that reconnect or restart.
 const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
 
 /// Jobs without ranks that one user may leave behind.
@@ -27,13 +27,14 @@ const PLANNED: usize = 6_000_000;
 pub struct Jobs {
     known: Mutex<BTreeMap<JobKey, Arc<Job>>>,
     files: Mutex<JobFiles>,
+    changes: Changes,
 }
 
 impl Jobs {
     /// No jobs yet; what they run is kept in these files.
     #[must_use]
     pub fn new(files: JobFiles) -> Self {
-        Self { known: Mutex::default(), files: Mutex::new(files) }
+        Self { known: Mutex::default(), files: Mutex::new(files), changes: Changes::default() }
     }
 
     /// Takes up what the jobs of an earlier daemon ran, before the threads of `sessions` begin.
@@ -45,13 +46,16 @@ impl Jobs {
                 self.files().remove(&key);
                 continue;
             }
-            let frontier = self.files().frontier(&key);
-            match record.restore(sessions, frontier.as_deref()) {
+            match record.restore(sessions) {
                 Ok(job) => {
+                    let job = job.counted_by(self.changes.clone());
                     self.lock().insert(key, Arc::new(job));
                 }
                 Err(misfit) => {
-                    tracing::warn!(job = %key.name, uid = key.uid, "lost the job's plan: {misfit}");
+                    tracing::warn!(
+                        job = %key.name, uid = key.uid.0,
+                        "lost the plan of job {} of user {}: {misfit}", key.name, key.uid
+                    );
                     self.files().remove(&key);
                 }
             }
@@ -61,17 +65,6 @@ impl Jobs {
     /// Keeps what a job runs for the next daemon.
     pub fn keep(&self, job: &Job) {
         self.write(job, false);
-    }
-
-    /// Keeps the frontier of a job, too.
-    pub fn keep_with_frontier(&self, job: &Job, frontier: &[u8]) {
-        if let Err(error) = self.files().write_frontier(&job.key, frontier) {
-            tracing::warn!(
-                job = %job.key.name, uid = job.key.uid,
-                "a restart of pfod will lose the job's frontier, for it cannot be written: {error}"
-            );
-        }
-        self.keep(job);
     }
 
     /// Keeps what every job runs when the daemon leaves their ranks.
@@ -88,8 +81,9 @@ impl Jobs {
             && let Err(error) = files.write(&record)
         {
             tracing::warn!(
-                job = %job.key.name, uid = job.key.uid,
-                "a restart of pfod will end the job's plan, for it cannot be written: {error}"
+                job = %job.key.name, uid = job.key.uid.0,
+                "a restart of pfod will end the plan of job {}, which cannot be recorded: {error}",
+                job.key.name
             );
         }
     }
@@ -98,12 +92,12 @@ impl Jobs {
     pub fn find_or_create(&self, key: JobKey, pp_degree: u32) -> Arc<Job> {
         let mut known = self.lock();
         self.forget(&mut known, key.uid);
-        let fits = |job: &&Arc<Job>| job.pp_degree == pp_degree || !job.members().ranks.is_empty();
+        let fits = |job: &&Arc<Job>| job.pp_degree == pp_degree || !job.members().is_empty();
         if let Some(job) = known.get(&key).filter(fits) {
             return Arc::clone(job);
         }
         self.files().remove(&key);
-        let job = Arc::new(Job::new(key.clone(), pp_degree));
+        let job = Arc::new(Job::new(key.clone(), pp_degree, self.changes.clone()));
         known.insert(key, Arc::clone(&job));
         job
     }
@@ -112,7 +106,7 @@ impl Jobs {
     ///
     /// # Errors
     /// If there is none, or more than one.
-    pub fn select(&self, selector: &JobSelector, own: u32, any: bool) -> Result<Arc<Job>, Refusal> {
+    pub fn select(&self, selector: &JobSelector, own: Uid, any: bool) -> Result<Arc<Job>, Refusal> {
         let known = self.lock();
         let JobSelector { job: name, uid } = selector;
         if let Some(job) = known.get(&JobKey { uid: uid.unwrap_or(own), name: name.clone() }) {
@@ -127,24 +121,34 @@ impl Jobs {
                     "several users have a job {name}, among them {} and {}",
                     one.key.uid, other.key.uid
                 ),
-                "say whose with --user",
+                "name its user with --user",
             )),
-            (None, _) => Err(Refusal::new(
-                RefusalCode::UnknownJob,
-                format!("there is no job {name} of user {} on this node", uid.unwrap_or(own)),
-                "see `pfoctl status` for the jobs that are",
-            )),
+            (None, _) => Err(Self::unknown(name, uid.unwrap_or(own))),
         }
+    }
+
+    /// A refusal for a job that is not there, or not to be seen.
+    pub(crate) fn unknown(name: &JobName, owner: Uid) -> Refusal {
+        Refusal::new(
+            RefusalCode::UnknownJob,
+            format!("user {owner} has no job {name} on this node"),
+            "`pfoctl status` lists the jobs",
+        )
     }
 
     /// How many instructions another plan of this user may have.
     #[must_use]
-    pub fn room_for_plans(&self, uid: u32) -> usize {
-        let sizes = self.all().into_iter().map(|job| (job.key.uid, job.planned_instructions()));
+    pub fn room_for_plans(&self, uid: Uid) -> usize {
+        let sizes = self.all().into_iter().map(|job| (job.key.uid, job.members().plans.num_units()));
         let (own, all) = sizes.fold((0, 0), |(own, all), (owner, size)| {
             (if owner == uid { own + size } else { own }, all + size)
         });
         PLANNED_PER_USER.saturating_sub(own).min(PLANNED.saturating_sub(all))
+    }
+
+    /// The changes of all jobs.
+    pub(crate) fn changes(&self) -> &Changes {
+        &self.changes
     }
 
     /// Every job, by owner and name.
@@ -153,8 +157,8 @@ impl Jobs {
         self.lock().values().cloned().collect()
     }
 
-    fn forget(&self, known: &mut BTreeMap<JobKey, Arc<Job>>, uid: u32) {
-        let empty_since = |job: &Arc<Job>| job.members().empty_since;
+    fn forget(&self, known: &mut BTreeMap<JobKey, Arc<Job>>, uid: Uid) {
+        let empty_since = |job: &Arc<Job>| job.members().empty_since();
         let old = |job: &Arc<Job>| empty_since(job).is_some_and(|s| s.elapsed() > FORGET_AFTER);
         known.retain(|key, job| {
             if old(job) {

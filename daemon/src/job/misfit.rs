@@ -1,9 +1,9 @@
 //! The first difference between a plan and the job that is to run it, in words.
 
-use pfo_planner::Mhz;
+use pfo_keeper::LimitRange;
+use pfo_protocol::{Mhz, Milliwatts, Rank, Stage};
 
 use crate::policy::Place;
-use crate::power_limit::{LimitRange, Milliwatts};
 
 /// The first difference between a plan and what it shall be used for.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,36 +22,26 @@ pub enum Misfit {
         /// The plan's.
         plan: u32,
         /// The rank that said otherwise.
-        rank: u32,
+        rank: Rank,
         /// The rank's.
         job: u32,
     },
     /// A stage without instructions.
     #[error("stage {0} has no instruction in the plan")]
     Empty(usize),
-    /// Another number of instructions.
-    #[error("stage {stage} has {ours} instructions in the plan, {theirs} in the frontier")]
-    Instructions {
-        /// The stage.
-        stage: u32,
-        /// The plan's.
-        ours: usize,
-        /// The frontier's.
-        theirs: usize,
-    },
     /// Another instruction than the rank ran in its last whole step.
     #[error(
         "instruction {position} of stage {stage} is {planned} in the plan, but rank {rank} ran {ran}"
     )]
     Order {
         /// The stage.
-        stage: u32,
+        stage: Stage,
         /// Which instruction, from 0.
         position: usize,
         /// The plan's.
         planned: String,
         /// The rank.
-        rank: u32,
+        rank: Rank,
         /// The rank's.
         ran: String,
     },
@@ -62,13 +52,13 @@ pub enum Misfit {
     )]
     Frequency {
         /// The stage.
-        stage: u32,
+        stage: Stage,
         /// Which instruction, from 0.
         position: usize,
         /// The frequency.
         mhz: Mhz,
         /// The rank.
-        rank: u32,
+        rank: Rank,
         /// Its GPU's model.
         model: String,
         /// What the GPU has instead.
@@ -81,13 +71,13 @@ pub enum Misfit {
     )]
     Bounds {
         /// The stage.
-        stage: u32,
+        stage: Stage,
         /// Which instruction, from 0.
         position: usize,
         /// The frequency.
         mhz: Mhz,
         /// The rank.
-        rank: u32,
+        rank: Rank,
         /// The lowest allowed.
         min: Mhz,
         /// The highest allowed.
@@ -99,7 +89,7 @@ pub enum Misfit {
     #[error("{model} of rank {rank} takes no power limit")]
     NoPowerLimit {
         /// The rank.
-        rank: u32,
+        rank: Rank,
         /// Its GPU's model.
         model: String,
     },
@@ -110,11 +100,11 @@ pub enum Misfit {
     )]
     PowerLimit {
         /// The stage.
-        stage: u32,
+        stage: Stage,
         /// The limit.
         limit: Milliwatts,
         /// The rank.
-        rank: u32,
+        rank: Rank,
         /// Its GPU's model.
         model: String,
         /// What the GPU takes.
@@ -123,15 +113,15 @@ pub enum Misfit {
     /// A power limit below the administrator's bound.
     #[error(
         "stage {stage} is to have a power limit of {limit}, but the administrator allows rank {rank} \
-         none below {min} ({place})"
+         no limit below {min} ({place})"
     )]
     PowerBound {
         /// The stage.
-        stage: u32,
+        stage: Stage,
         /// The limit.
         limit: Milliwatts,
         /// The rank.
-        rank: u32,
+        rank: Rank,
         /// The lowest allowed.
         min: Milliwatts,
         /// What says so.

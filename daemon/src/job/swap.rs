@@ -12,8 +12,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-use crate::fit::JobPlan;
-use crate::progress::Progress;
+use super::job_plan::JobPlan;
+use crate::lease::Progress;
 
 const UNDECIDED: u64 = u64::MAX;
 
@@ -87,7 +87,7 @@ impl Swap {
     pub fn step(&self) -> u64 {
         match self.step.load(SeqCst) {
             UNDECIDED => {
-                let after = |rank: &Arc<Progress>| rank.step().map_or(0, |step| step + 1);
+                let after = |rank: &Arc<Progress>| rank.step().map_or(0, |step| step.saturating_add(1));
                 let first = self.ranks.iter().map(after).max().unwrap_or(0).max(self.not_before);
                 let too_late = self.replaces.as_ref().is_some_and(|other| first > other.step());
                 let first = if too_late { TOO_LATE } else { first };

@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{SFlag, fstat};
-use pfo_protocol::HEADER_BYTES;
-use systemd::daemon as notify;
+use pfo_protocol::{HEADER_BYTES, SessionId};
+use sd_notify::{NotifyState, notify, notify_with_fds};
 
 /// Before the number of the session, in the name of its descriptors.
 const PREFIX: &str = "session.";
@@ -31,35 +31,39 @@ pub struct Kept {
 ///
 /// # Errors
 /// If the kernel or the service manager does not take them.
-pub fn keep(session: u64, socket: &impl AsFd, hello: &[u8]) -> io::Result<bool> {
+pub fn keep(session: SessionId, socket: &impl AsFd, hello: &[u8]) -> io::Result<bool> {
+    if std::env::var_os("NOTIFY_SOCKET").is_none() {
+        return Ok(false);
+    }
     let mut file = File::from(memfd_create("hello", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(hello)?;
-    let state = [("FDSTORE", "1".to_owned()), ("FDNAME", name_of(session))];
-    let descriptors = [socket.as_fd().as_raw_fd(), file.as_raw_fd()];
-    Ok(notify::pid_notify_with_fds(0, state.iter(), &descriptors)?)
+    let name = name_of(session);
+    let state = [NotifyState::FdStore, NotifyState::FdName(&name)];
+    notify_with_fds(&state, &[socket.as_fd(), file.as_fd()])?;
+    Ok(true)
 }
 
 /// Takes a session out of the store.
-pub fn forget(session: u64) {
+pub fn forget(session: SessionId) {
+    let name = name_of(session);
     // A service manager that does not listen keeps nothing either.
-    let _ =
-        notify::notify([("FDSTOREREMOVE", "1".to_owned()), ("FDNAME", name_of(session))].iter());
+    let _ = notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(&name)]);
 }
 
-fn name_of(session: u64) -> String {
+fn name_of(session: SessionId) -> String {
     format!("{PREFIX}{session}")
 }
 
 /// The session that a descriptor of this name belongs to, if it is one of the store's.
 #[must_use]
-pub fn session_of(name: &str) -> Option<u64> {
-    name.strip_prefix(PREFIX)?.parse().ok()
+pub fn session_of(name: &str) -> Option<SessionId> {
+    name.strip_prefix(PREFIX)?.parse().ok().map(SessionId)
 }
 
 /// What came back from the store, session by session.
 #[must_use]
-pub fn sort(descriptors: Vec<(u64, OwnedFd)>) -> BTreeMap<u64, Kept> {
-    let mut sessions = BTreeMap::<u64, Kept>::new();
+pub fn sort(descriptors: Vec<(SessionId, OwnedFd)>) -> BTreeMap<SessionId, Kept> {
+    let mut sessions = BTreeMap::<SessionId, Kept>::new();
     for (session, descriptor) in descriptors {
         let kept = sessions.entry(session).or_default();
         let kind = fstat(&descriptor).map(|found| SFlag::from_bits_truncate(found.st_mode));
@@ -96,8 +100,10 @@ mod tests {
         let socket = || OwnedFd::from(UnixStream::pair().unwrap().0);
         let descriptors =
             vec![(7, memfd(b"seven")), (9, socket()), (7, socket()), (8, memfd(b"eight"))];
-        let sorted = sort(descriptors).into_iter().map(|(number, kept)| {
-            (number, kept.socket.is_some(), String::from_utf8(kept.hello).unwrap())
+        let descriptors =
+            descriptors.into_iter().map(|(number, descriptor)| (SessionId(number), descriptor));
+        let sorted = sort(descriptors.collect()).into_iter().map(|(number, kept)| {
+            (number.0, kept.socket.is_some(), String::from_utf8(kept.hello).unwrap())
         });
         let expected = [(7, true, "seven"), (8, false, "eight"), (9, true, "")];
         assert!(sorted.eq(expected.map(|(number, socket, hello)| (number, socket, hello.into()))));
@@ -105,7 +111,7 @@ mod tests {
 
     #[test]
     fn only_the_names_of_sessions_are_the_stores() {
-        assert_eq!(session_of(&name_of(u64::MAX)), Some(u64::MAX));
+        assert_eq!(session_of(&name_of(SessionId(u64::MAX))), Some(SessionId(u64::MAX)));
         for other in ["trainers", "session", "session.", "session.-1", "unknown"] {
             assert_eq!(session_of(other), None, "{other}");
         }

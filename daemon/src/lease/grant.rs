@@ -1,12 +1,10 @@
 //! What a session was granted with its lease: the terms, what decided them, and what follows from
 //! them for the thread of the rank.
 
-use pfo_planner::Mhz;
+use pfo_keeper::GpuFacts;
+use pfo_protocol::Mhz;
 
-use crate::config::Clocks;
-use crate::gpu::GpuFacts;
-use crate::policy::Place;
-use crate::terms::Terms;
+use crate::policy::{Clocks, Place, Terms};
 
 /// A lease on its terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,5 +48,5 @@ impl Grant {
 #[cfg(test)]
 pub(crate) fn example(lease: &str) -> Grant {
     let terms = toml::from_str(lease).unwrap();
-    Grant::new(terms, Place::Lease, &crate::gpu::example(), &Clocks::default())
+    Grant::new(terms, Place::Lease, &pfo_keeper::example_gpu(), &Clocks::default())
 }

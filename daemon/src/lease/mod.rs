@@ -1,21 +1,30 @@
 //! Leases: the exclusive right of one session to have a GPU's clocks changed on its behalf.
 
+pub(crate) mod descriptor_store;
+mod grant;
+mod process;
+mod progress;
+mod windows;
+
 use std::collections::{HashMap, HashSet};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use pfo_protocol::{Closing, ClosingReason, GpuUuid, Holder};
+use tokio::sync::Notify;
 
-use crate::descriptor_store;
-use crate::grant::Grant;
-use crate::progress::Progress;
-use crate::sys;
+pub(crate) use self::grant::{Grant, Rules};
+pub(crate) use self::process::{Process, ProcessRecord};
+pub(crate) use self::progress::Progress;
+pub(crate) use self::windows::{Measured, RankWindows};
+use crate::host::interrupt_thread;
+use crate::measure::Meter;
 
-/// What a rank has begun to send when its session is handed over must be there as a whole by then.
+/// A frame that a rank has begun to send when its session is handed over must be complete within this time.
 const REST_OF_A_FRAME: Duration = Duration::from_millis(100);
 
 /// An open session, as the rest of the daemon sees it.
@@ -37,6 +46,8 @@ pub struct Session {
     kept: AtomicBool,
     /// The thread that reads from the connection, 0 if none does.
     reader: AtomicI32,
+    /// What reads the energy counter of the GPU and takes in the rank's records, while anybody wants them.
+    meter: Mutex<Weak<Meter>>,
 }
 
 /// Why the daemon ends a session.
@@ -62,6 +73,7 @@ impl Session {
             ending: OnceLock::new(),
             kept: AtomicBool::new(false),
             reader: AtomicI32::new(0),
+            meter: Mutex::default(),
         }
     }
 
@@ -84,8 +96,19 @@ impl Session {
         let _ = self.stream.shutdown(Shutdown::Read);
     }
 
-    /// Says that the session was not refused.
-    pub fn now_begun(&self) {
+    /// The session's only meter, started by `start` if there is none.
+    pub fn meter<E>(&self, start: impl FnOnce() -> Result<Arc<Meter>, E>) -> Result<Arc<Meter>, E> {
+        let mut known = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(meter) = known.upgrade() {
+            return Ok(meter);
+        }
+        let meter = start()?;
+        *known = Arc::downgrade(&meter);
+        Ok(meter)
+    }
+
+    /// Marks the session as one that was not refused.
+    pub fn mark_begun(&self) {
         self.begun.store(true, SeqCst);
     }
 
@@ -95,8 +118,8 @@ impl Session {
         self.begun.load(SeqCst)
     }
 
-    /// Says that the descriptor store has the connection.
-    pub fn now_kept(&self) {
+    /// Marks the connection as one that the descriptor store has.
+    pub fn mark_kept(&self) {
         self.kept.store(true, SeqCst);
     }
 
@@ -115,9 +138,9 @@ impl Session {
     /// about to begin does not notice.
     pub fn interrupt(&self) {
         let thread = self.reader.load(SeqCst);
-        let in_driver = self.progress.in_driver_since_ns.load(SeqCst) > 0;
+        let in_driver = self.progress.published.in_driver_since_ns.load(SeqCst) > 0;
         if thread != 0 && !in_driver {
-            sys::interrupt_thread(thread);
+            interrupt_thread(thread);
         }
     }
 
@@ -163,6 +186,7 @@ impl Drop for Reading<'_> {
 #[derive(Debug, Default)]
 pub struct Leases {
     taken: Mutex<Taken>,
+    given: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -172,7 +196,7 @@ struct Taken {
     closed: bool,
 }
 
-/// Why a lease was not given.
+/// Why a lease was denied.
 #[derive(Debug)]
 pub enum Denied {
     /// Somebody holds the GPU.
@@ -211,7 +235,15 @@ impl Leases {
             return Err(Denied::TooMany(own));
         }
         taken.held.insert(gpu.clone(), Arc::clone(&session));
+        self.given.notify_one();
         Ok(Lease { leases: Arc::clone(self), gpu: gpu.clone(), session })
+    }
+
+    /// Waits until there is a lease, without a wake-up before. For one watch only.
+    pub(crate) async fn wait_for_any(&self) {
+        while self.lock().held.is_empty() {
+            self.given.notified().await;
+        }
     }
 
     /// Gives no more leases.
@@ -281,16 +313,17 @@ impl Drop for Restoring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grant;
+    use pfo_protocol::{Pid, Rank, SessionId, Uid};
+
 
     fn session(uid: u32) -> Arc<Session> {
-        let holder = Holder { job: "j".parse().unwrap(), rank: 0, uid, pid: 1, session: 1 };
-        Arc::new(Session::new(holder, grant::example(""), UnixStream::pair().unwrap().0))
+        let holder = Holder { job: "j".parse().unwrap(), rank: Rank(0), uid: Uid(uid), pid: Pid(1), session: SessionId(1) };
+        Arc::new(Session::new(holder, super::grant::example(""), UnixStream::pair().unwrap().0))
     }
 
     fn only_session(uid: u32) -> Arc<Session> {
         let session = session(uid);
-        session.grant.store(Arc::new(grant::example("sessions_per_user = 1")));
+        session.grant.store(Arc::new(super::grant::example("sessions_per_user = 1")));
         session
     }
 
@@ -300,7 +333,7 @@ mod tests {
         let gpu = "GPU-a".parse().unwrap();
         let lease = leases.acquire(&gpu, session(7)).unwrap();
         match leases.acquire(&gpu, session(8)) {
-            Err(Denied::Held(holder)) => assert_eq!(holder.holder.uid, 7),
+            Err(Denied::Held(holder)) => assert_eq!(holder.holder.uid, Uid(7)),
             other => panic!("{other:?}"),
         }
         assert!(leases.acquire(&"GPU-b".parse().unwrap(), session(8)).is_ok());

@@ -5,15 +5,15 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use pfo_protocol::Pid;
+use pfo_service::pidfd_open;
 use serde::{Deserialize, Serialize};
-
-use crate::sys::pidfd_open;
 
 /// Which process it is, within one boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessRecord {
-    pid: u32,
+    pid: Pid,
     /// In clock ticks since boot.
     started: u64,
 }
@@ -28,7 +28,7 @@ pub struct Process {
 impl Process {
     /// The process of a descriptor and its number.
     #[must_use]
-    pub fn new(descriptor: OwnedFd, pid: u32) -> Self {
+    pub fn new(descriptor: OwnedFd, pid: Pid) -> Self {
         let started = started(pid);
         let process = Self { descriptor, record: None };
         // As long as it lives, nobody else has its number.
@@ -59,7 +59,7 @@ impl Process {
     }
 }
 
-fn started(pid: u32) -> Option<u64> {
+fn started(pid: Pid) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may have spaces and parentheses; the start is the 20th field after it.
     let (_, after_name) = stat.rsplit_once(')')?;
@@ -81,7 +81,8 @@ pub(crate) mod tests {
         }
 
         pub(crate) fn process(&self) -> Process {
-            Process::new(pidfd_open(self.0.id()).unwrap(), self.0.id())
+            let pid = Pid(self.0.id());
+            Process::new(pidfd_open(pid).unwrap(), pid)
         }
 
         pub(crate) fn end(&mut self) {

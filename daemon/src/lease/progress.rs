@@ -2,15 +2,16 @@
 //!
 //! The rank's thread is the only writer. Readers see each value as it was a moment ago.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
+use pfo_keeper::Published;
 use pfo_protocol::Unit;
 
-use crate::measure::Measured;
-use crate::own_times::PublishedTimes;
-use crate::record::ring::Tap;
+use super::windows::Measured;
+use crate::measure::Tap;
 
 /// In the place of a step, that another daemon knew.
 const UNKNOWN: u64 = u64::MAX;
@@ -26,12 +27,6 @@ pub struct Progress {
     pub plan: AtomicU32,
     /// Set when the session is over.
     pub ended: AtomicBool,
-    /// The SM clock that is locked, in MHz, 0 if none is.
-    pub locked_mhz: AtomicU32,
-    /// The memory clock that is locked, in MHz, 0 if none is.
-    pub memory_locked_mhz: AtomicU32,
-    /// The power limit that is set, in watts, 0 if none is.
-    pub power_limit_w: AtomicU32,
     /// Steps whose instructions did not follow the plan.
     pub mismatched_steps: AtomicU64,
     /// Events that never arrived.
@@ -42,18 +37,8 @@ pub struct Progress {
     pub instruction_ns: AtomicU64,
     /// Nanoseconds of these at another clock than planned.
     pub off_plan_ns: AtomicU64,
-    /// What they took and should have taken, as far as that is known.
-    pub own_times: PublishedTimes,
-    /// Set calls made to the driver.
-    pub set_calls: AtomicU64,
-    /// Nanoseconds that they took.
-    pub set_call_ns: AtomicU64,
-    /// The longest.
-    pub set_call_max_ns: AtomicU64,
     /// Changes that were not asked of the driver, because there had been too many.
     pub skipped_changes: AtomicU64,
-    /// When the call that the driver has not returned from began, 0 if there is none.
-    pub in_driver_since_ns: AtomicU64,
     /// The last mismatch.
     pub last_mismatch: ArcSwapOption<String>,
     /// What is wrong with the rank's clocks.
@@ -62,7 +47,9 @@ pub struct Progress {
     pub ran: ArcSwapOption<Vec<Unit>>,
     /// Energy and time, step by step.
     pub measured: ArcSwap<Measured>,
-    /// Where its events go while somebody records them.
+    /// What is set on its GPU.
+    pub published: Arc<Published>,
+    /// Where its records go while somebody wants them.
     pub tap: Tap,
 }
 
@@ -90,12 +77,5 @@ impl Progress {
     #[must_use]
     pub fn knows_step(&self) -> bool {
         self.steps_begun.load(SeqCst) != UNKNOWN
-    }
-
-    /// Publishes one set call.
-    pub fn count_set_call(&self, took_ns: u64) {
-        self.set_calls.fetch_add(1, Relaxed);
-        self.set_call_ns.fetch_add(took_ns, Relaxed);
-        self.set_call_max_ns.fetch_max(took_ns, Relaxed);
     }
 }

@@ -1,186 +1,165 @@
-//! The thread that records one rank: it watches the energy counter of its GPU, and takes in what the
-//! rank tells. It only reads from the driver.
+//! The only reader of a leased GPU's energy counter. It looks when the counter's rhythm says that it changes, and
+//! not at all while no listener wants to know.
 
 use std::io;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
 use std::time::Duration;
 
-use nvml_wrapper::bitmasks::device::ThrottleReasons;
-use nvml_wrapper::enum_wrappers::device::Clock;
-use pfo_planner::Mhz;
+use pfo_keeper::{DriverError, Gpu, Probe};
+use pfo_protocol::{CounterReading, Rank, TapRecord};
+use pfo_service::now_ns;
 
-use crate::driver::{DriverError, Gpu};
-use crate::lease::Session;
-use crate::monotonic::now_ns;
-use crate::progress::Progress;
-use crate::record::digest::Digest;
-use crate::record::recorded::Recorded;
-use crate::record::refresh::{Look, Refresh};
-use crate::record::ring::Ring;
-use crate::record::sample::Sample;
-use crate::sys::KeptDevice;
+use super::refresh::{Look, Refresh};
+use super::tap::Queue;
+use crate::lease::{Progress, Session};
 
-/// How often to look at a GPU without an energy counter, and to take in what its rank told.
-const PERIOD: Duration = Duration::from_millis(20);
+/// How often to look at a GPU without an energy counter.
+const PERIOD_NS: u64 = 20_000_000;
 
-/// Why a rank cannot be recorded.
+/// How often to take records while no counter is read.
+const QUIET_PERIOD: Duration = Duration::from_millis(100);
+
+/// Why a rank has no meter.
 #[derive(Debug, thiserror::Error)]
-pub enum RecordError {
+pub enum MeterError {
     /// The GPU is gone.
     #[error(transparent)]
     Driver(#[from] DriverError),
     /// There cannot be another thread.
-    #[error("cannot record: {0}")]
+    #[error("cannot measure: {0}")]
     Thread(#[from] io::Error),
 }
 
-/// A rank that is being recorded, until this is dropped.
-#[derive(Debug)]
-pub struct Recorder {
+/// Somebody who wants the records of a rank.
+pub(crate) trait Listener: Send + Sync {
+    /// Whether the energy counter is to be read.
+    fn wants_counters(&self) -> bool;
+
+    /// Takes records of a rank, of which `lost` were lost since the last call. It must not block.
+    fn take(&self, rank: Rank, lost: u64, records: &[TapRecord]);
+}
+
+/// The meter of one rank. It measures until this is dropped or the session ends.
+pub struct Meter {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
     session: Arc<Session>,
-    ring: Arc<Ring>,
-    asked: Arc<Asked>,
-    thread: Option<JoinHandle<Recorded>>,
-}
-
-/// A GPU, and what its rank has set on it.
-struct Sampled {
-    device: KeptDevice,
-    progress: Arc<Progress>,
-}
-
-/// What the thread is to do, and whether it can.
-#[derive(Debug, Default)]
-struct Asked {
-    range: OnceLock<Range<u64>>,
-    /// The GPU was looked at, and what its counter shows is known.
-    ready: AtomicBool,
+    queue: Arc<Queue>,
+    listeners: Mutex<Vec<Weak<dyn Listener>>>,
     stop: AtomicBool,
 }
 
-impl Recorder {
-    /// Begins to record a rank. What it does counts when it is known which steps do. So many instructions
-    /// are kept by themselves, if any are to be.
+impl std::fmt::Debug for Meter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Meter of rank {}", self.shared.session.holder.rank)
+    }
+}
+
+impl Meter {
+    /// The meter of a session, started if there is none, with another listener.
     ///
     /// # Errors
     /// If the GPU is gone, or there cannot be another thread.
-    pub fn start(
+    pub(crate) fn listen(
         session: &Arc<Session>,
         gpu: &Gpu,
-        samples: Option<usize>,
-    ) -> Result<Self, RecordError> {
-        let device = gpu.kept_device()?;
-        let settle_ns = session.grant.load().rules.settle_ns;
-        let ring = session.progress.tap.open();
-        let asked = Arc::<Asked>::default();
-        let mut recorder = Self { session: Arc::clone(session), ring, asked, thread: None };
-        let (ring, asked) = (Arc::clone(&recorder.ring), Arc::clone(&recorder.asked));
-        let gpu = Sampled { device, progress: Arc::clone(&session.progress) };
-        let thread = thread::Builder::new().name("sampler".into());
-        let digest = move |steps| Digest::new(steps, settle_ns, samples);
-        recorder.thread = Some(thread.spawn(move || record(&gpu, digest, &ring, &asked))?);
-        Ok(recorder)
+        listener: Weak<dyn Listener>,
+    ) -> Result<Arc<Self>, MeterError> {
+        let meter = session.meter(|| Self::start(session, gpu))?;
+        meter.shared.listeners().push(listener);
+        Ok(meter)
     }
 
-    /// Says which steps count.
-    pub fn count(&self, steps: Range<u64>) {
-        let _ = self.asked.range.set(steps);
+    fn start(session: &Arc<Session>, gpu: &Gpu) -> Result<Arc<Self>, MeterError> {
+        let probe = gpu.probe()?;
+        let shared = Arc::new(Shared {
+            session: Arc::clone(session),
+            queue: session.progress.tap.open(),
+            listeners: Mutex::default(),
+            stop: AtomicBool::new(false),
+        });
+        let meter = Arc::new(Self { shared: Arc::clone(&shared) });
+        thread::Builder::new().name("meter".into()).spawn(move || shared.measure(&probe))?;
+        Ok(meter)
     }
 
-    /// Whether it would miss nothing of a step that begins now.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.asked.ready.load(Relaxed) || self.is_finished()
-    }
-
-    /// Whether these steps are over and recorded.
-    #[must_use]
-    pub fn is_finished(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
-    }
-
-    /// Whether the rank told more than could be taken in.
-    #[must_use]
-    pub fn has_overflowed(&self) -> bool {
-        self.ring.has_overflowed()
-    }
-
-    /// What was recorded. Waits for the thread.
-    #[must_use]
-    pub fn finish(mut self) -> Recorded {
-        let recorded = self.thread.take().and_then(|thread| thread.join().ok());
-        recorded.unwrap_or_default()
+    /// Hands a record to the listeners among those of the rank.
+    pub(crate) fn put(&self, record: TapRecord) {
+        self.shared.session.progress.tap.put(|| Some(record));
     }
 }
 
-impl Drop for Recorder {
+impl Drop for Meter {
     fn drop(&mut self) {
-        self.asked.stop.store(true, Relaxed);
-        self.session.progress.tap.close(&self.ring);
+        self.shared.stop.store(true, Relaxed);
+        self.shared.session.progress.tap.close(&self.shared.queue);
     }
 }
 
-fn record(
-    gpu: &Sampled,
-    of_steps: impl Fn(Range<u64>) -> Digest,
-    ring: &Ring,
-    asked: &Asked,
-) -> Recorded {
-    let mut refresh = Refresh::default();
-    // The newest sample that the digest does not have; before there is one, the newest reading.
-    let mut unseen = None;
-    let mut digest: Option<Digest> = None;
-    while !asked.stop.load(Relaxed) && !digest.as_ref().is_some_and(Digest::is_complete) {
-        let (sample, look_at_ns) = gpu.look(&mut refresh);
-        if digest.is_none() {
-            unseen = sample.filter(|sample| sample.energy_j.is_some()).or(unseen);
-            asked.ready.store(unseen.is_some(), Relaxed);
-            digest = asked.range.get().cloned().map(&of_steps);
-        } else {
-            unseen = sample;
-        }
-        if let Some(digest) = &mut digest {
-            while let Some(observed) = ring.take() {
-                digest.observe(observed);
-            }
-            if let Some(sample) = unseen.take() {
-                digest.sample(sample);
-            }
-        }
-        thread::sleep(Duration::from_nanos(look_at_ns.saturating_sub(now_ns())));
+impl Shared {
+    fn listeners(&self) -> std::sync::MutexGuard<'_, Vec<Weak<dyn Listener>>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    digest.map(Digest::finish).unwrap_or_default()
+
+    fn measure(&self, probe: &Probe) {
+        let mut refresh = Refresh::default();
+        let mut records = Vec::new();
+        while !self.stop.load(Relaxed) {
+            let listeners: Vec<_> = {
+                let mut listeners = self.listeners();
+                listeners.retain(|listener| listener.strong_count() > 0);
+                listeners.iter().filter_map(Weak::upgrade).collect()
+            };
+            let reading = listeners
+                .iter()
+                .any(|listener| listener.wants_counters())
+                .then(|| look(probe, &self.session.progress, &mut refresh));
+            // Asked before the records are taken: what came until then is among them.
+            let ended = self.session.progress.ended.load(Relaxed);
+            records.extend(std::iter::from_fn(|| self.queue.take()));
+            records.extend(reading.and_then(|(counter, _)| counter).map(TapRecord::Counter));
+            records.extend(ended.then_some(TapRecord::Ended));
+            let lost = self.queue.take_lost();
+            if !records.is_empty() || lost > 0 {
+                let rank = self.session.holder.rank;
+                listeners.iter().for_each(|listener| listener.take(rank, lost, &records));
+                records.clear();
+            }
+            if ended {
+                return;
+            }
+            // Nobody keeps a listener from ending for the sake of a sleep.
+            drop(listeners);
+            thread::sleep(reading.map_or(QUIET_PERIOD, |(_, look_at_ns)| {
+                Duration::from_nanos(look_at_ns.saturating_sub(now_ns()))
+            }));
+        }
+    }
 }
 
-impl Sampled {
-    /// Looks at the GPU. Returns what is new, and when to look again.
-    fn look(&self, refresh: &mut Refresh) -> (Option<Sample>, u64) {
-        let asked_ns = now_ns();
-        let counter = self.device.get().total_energy_consumption();
-        let got_ns = now_ns();
-        let Ok(millijoules) = counter else {
-            let sample = self.condition(got_ns, None);
-            return (Some(sample), got_ns + PERIOD.as_nanos() as u64);
-        };
-        let sample = match refresh.looked(asked_ns, got_ns, millijoules as f64 / 1e3) {
-            Look::Same => None,
-            Look::Changed => Some(self.condition(got_ns, None)),
-            Look::Refreshed(knot) => Some(self.condition(knot.at_ns, Some(knot.energy_j))),
-        };
-        (sample, refresh.look_at_ns(got_ns))
-    }
-
-    fn condition(&self, at_ns: u64, energy_j: Option<f64>) -> Sample {
-        let device = self.device.get();
-        Sample {
-            at_ns,
-            energy_j,
-            sm_clock: device.clock_info(Clock::SM).ok().map(Mhz),
-            reasons: device.current_throttle_reasons().unwrap_or(ThrottleReasons::empty()),
-            power_limited: self.progress.power_limit_w.load(Relaxed) > 0,
-        }
-    }
+/// Looks at the GPU. Returns what is new, and when to look again.
+fn look(probe: &Probe, progress: &Progress, refresh: &mut Refresh) -> (Option<CounterReading>, u64) {
+    let asked_ns = now_ns();
+    let counter = probe.energy_j();
+    let got_ns = now_ns();
+    let condition = |at_ns, energy_j| CounterReading {
+        at_ns,
+        energy_j,
+        sm_clock: probe.sm_clock(),
+        throttle_reasons: probe.throttle_reasons().bits(),
+        power_limited: progress.published.power_limit_w.load(Relaxed) > 0,
+    };
+    let Some(energy_j) = counter else {
+        return (Some(condition(got_ns, None)), got_ns.saturating_add(PERIOD_NS));
+    };
+    let reading = match refresh.looked(asked_ns, got_ns, energy_j) {
+        Look::Same => None,
+        Look::Changed => Some(condition(got_ns, None)),
+        Look::Refreshed(knot) => Some(condition(knot.at_ns, Some(knot.energy_j))),
+    };
+    (reading, refresh.look_at_ns(got_ns))
 }

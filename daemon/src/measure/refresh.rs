@@ -6,8 +6,8 @@
 //! Where the two are far apart, because the thread slept too long, and there is no rhythm, the reading is
 //! not used: the next one covers its time as well.
 
-use crate::record::curve::Knot;
-use crate::record::rhythm::Rhythm;
+use super::curve::Knot;
+use super::rhythm::Rhythm;
 
 /// A change is known well enough when two looks so far apart enclose it.
 const FINE_NS: u64 = 1_000_000;

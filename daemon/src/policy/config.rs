@@ -1,41 +1,15 @@
 //! The configuration file: every key, its default and its check.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
-use pfo_protocol::{ADMIN_SOCKET, TRAINER_SOCKET};
-use serde::de::Error as _;
+use pfo_protocol::{ADMIN_SOCKET, AGENT_SOCKET, TRAINER_SOCKET};
+use pfo_service::{ConfigError, Position, Within};
+use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use crate::rule::Rule;
-use crate::terms::Terms;
-use crate::within::Within;
-
-/// What is wrong with a configuration file.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// It could not be read.
-    #[error("cannot read {path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It is not TOML, has an unknown key, or a value that cannot be.
-    #[error("{path}, line {line}, column {column}: {message}")]
-    Wrong {
-        /// The file.
-        path: PathBuf,
-        /// Counted from 1.
-        line: usize,
-        /// In characters, counted from 1.
-        column: usize,
-        /// What is wrong there.
-        message: String,
-    },
-}
+use super::rule::Rule;
+use super::terms::Terms;
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -55,8 +29,9 @@ pub struct Config {
     pub limits: Limits,
     /// How clocks are driven.
     pub clocks: Clocks,
-    /// What is told of jobs that run plans.
-    pub watch: Watch,
+    /// Was here in release 0.1, and is in agent.toml now.
+    #[serde(deserialize_with = "moved")]
+    watch: bool,
     /// The driver.
     pub driver: DriverConfig,
     /// Files that the daemon writes.
@@ -74,6 +49,8 @@ pub struct Sockets {
     pub trainers: PathBuf,
     /// For administration.
     pub admin: PathBuf,
+    /// For the agent.
+    pub agent: PathBuf,
 }
 
 /// `[groups]`
@@ -84,6 +61,8 @@ pub struct Groups {
     pub trainers: String,
     /// Members may do everything.
     pub administrators: String,
+    /// The agent's own.
+    pub agent: String,
 }
 
 /// `[limits]`
@@ -106,18 +85,6 @@ pub struct Clocks {
     pub suspend_after_mismatches: Within<1, { u32::MAX }>,
 }
 
-/// `[watch]`
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Watch {
-    /// Percent by which a step's time or energy may differ from the plan's prediction.
-    pub drift_percent: Within<1, 1000>,
-    /// Percent by which a rank's instructions may take longer than was profiled.
-    pub slow_percent: Within<1, 1000>,
-    /// Steps in a row that it takes to tell.
-    pub steps: Within<1, 100_000>,
-}
-
 /// `[driver]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -132,19 +99,20 @@ pub struct DriverConfig {
 pub struct Paths {
     /// What is locked now.
     pub ledger: PathBuf,
-    /// What was measured.
-    pub state: PathBuf,
+    /// Was here in release 0.1, and is in agent.toml now.
+    #[serde(deserialize_with = "moved")]
+    state: bool,
 }
 
 impl Default for Sockets {
     fn default() -> Self {
-        Self { trainers: TRAINER_SOCKET.into(), admin: ADMIN_SOCKET.into() }
+        Self { trainers: TRAINER_SOCKET.into(), admin: ADMIN_SOCKET.into(), agent: AGENT_SOCKET.into() }
     }
 }
 
 impl Default for Groups {
     fn default() -> Self {
-        Self { trainers: "pfo".into(), administrators: "pfo-admin".into() }
+        Self { trainers: "pfo".into(), administrators: "pfo-admin".into(), agent: "pfo-agent".into() }
     }
 }
 
@@ -164,16 +132,6 @@ impl Default for Clocks {
     }
 }
 
-impl Default for Watch {
-    fn default() -> Self {
-        Self {
-            drift_percent: Within::of::<5>(),
-            slow_percent: Within::of::<5>(),
-            steps: Within::of::<5>(),
-        }
-    }
-}
-
 impl Default for DriverConfig {
     fn default() -> Self {
         Self { library: "libnvidia-ml.so.1".into() }
@@ -182,7 +140,7 @@ impl Default for DriverConfig {
 
 impl Default for Paths {
     fn default() -> Self {
-        Self { ledger: "/run/pfo/ledger.json".into(), state: "/var/lib/pfo".into() }
+        Self { ledger: "/run/pfo/ledger.json".into(), state: false }
     }
 }
 
@@ -192,44 +150,43 @@ fn possible<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Terms, D::Erro
     Ok(terms)
 }
 
+/// Accepts a key that another file has now, whatever its value.
+fn moved<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    IgnoredAny::deserialize(deserializer).map(|_| true)
+}
+
 impl Config {
     /// Reads and checks a configuration file.
     ///
     /// # Errors
     /// If it cannot be read, is not TOML, has an unknown key or a value that cannot be.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        Self::parse(&text, path)
+        Self::parse(&ConfigError::text_of(path)?, path)
     }
 
     /// Checks the text of a configuration file; `path` is what errors name.
     ///
     /// # Errors
-    /// If it is not TOML, has an unknown key or a value that cannot be.
+    /// If it is not TOML, has an unknown key or an impossible value.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let wrong = |at: usize, message: &str| {
-            let (line, column) = position(text, at);
-            let message = message.trim_end().replace('\n', "; ");
-            ConfigError::Wrong { path: path.to_owned(), line, column, message }
-        };
-        let mut config: Self = toml::from_str(text)
-            .map_err(|error| wrong(error.span().map_or(0, |span| span.start), error.message()))?;
+        let mut config: Self = ConfigError::parse(text, path)?;
         for rule in &mut config.rules {
             let at = rule.span().start;
-            rule.get_mut().line = position(text, at).0;
-            rule.get_ref().terms(&config.lease).map_err(|message| wrong(at, &message))?;
+            rule.get_mut().line = Position::of(text, at).line;
+            rule.get_ref()
+                .terms(&config.lease)
+                .map_err(|message| ConfigError::wrong(text, path, at, &message))?;
         }
         config.file = Some(path.to_owned());
         Ok(config)
     }
-}
 
-/// Line and column, counted from 1, of a byte of the text.
-fn position(text: &str, at: usize) -> (usize, usize) {
-    let before = &text[..text.floor_char_boundary(at)];
-    let line = before.rsplit('\n').next().unwrap_or(before);
-    (before.matches('\n').count() + 1, line.chars().count() + 1)
+    /// The keys of the file that have moved to agent.toml, and are ignored here.
+    #[must_use]
+    pub fn moved_keys(&self) -> Vec<&'static str> {
+        let moved = [("watch", self.watch), ("paths.state", self.paths.state)];
+        moved.into_iter().filter(|(_, present)| *present).map(|(key, _)| key).collect()
+    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
-//! A rule of the configuration: whom and what it is about, and what it says otherwise than `[lease]`.
-//! Who is behind a name and what follows from the rule is the policy's business.
+//! A rule of the configuration: the users, GPUs and nodes that it is about, and the terms of `[lease]` that it
+//! overrides. The policy looks the names up and applies the rule.
 
 use glob::{MatchOptions, Pattern};
+use pfo_keeper::{BaseClock, GpuFacts};
 use serde::Deserialize;
 
-use crate::base_clock::BaseClock;
-use crate::gpu::GpuFacts;
-use crate::terms::{ChangeRate, ClockBound, IdleLimit, PowerBound, SessionCount, Terms};
+use super::terms::{ChangeRate, ClockBound, IdleLimit, PowerBound, SessionCount, Terms};
 
 const IN_EITHER_CASE: MatchOptions = MatchOptions {
     case_sensitive: false,
@@ -162,15 +161,14 @@ impl GpuPattern {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu;
-
+    
     fn rule(text: &str) -> Rule {
         toml::from_str(text).unwrap()
     }
 
     #[test]
     fn a_gpu_is_meant_by_uuid_bus_id_model_and_index_and_by_patterns_of_them() {
-        let gpu = gpu::example();
+        let gpu = pfo_keeper::example_gpu();
         for meant in ["'GPU-1'", "'gpu-?'", "'00000000:0a:*'", "'a100'", "'A*'", "0", "7, '*'"] {
             assert!(rule(&format!("gpus = [{meant}]")).is_about_gpu(&gpu), "{meant}");
         }

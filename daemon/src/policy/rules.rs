@@ -4,19 +4,21 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::accounts::Lookup;
-use crate::config::Config;
-use crate::gpu::GpuFacts;
-use crate::rule::{Account, Rule, Several};
-use crate::terms::Terms;
+use pfo_keeper::GpuFacts;
+use pfo_protocol::{Gid, Uid};
+use pfo_service::Lookup;
+
+use super::config::Config;
+use super::rule::{Account, Rule, Several};
+use super::terms::Terms;
 
 /// Somebody who may want a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// The user.
-    pub uid: u32,
+    pub uid: Uid,
     /// Its groups.
-    pub groups: &'a [u32],
+    pub groups: &'a [Gid],
     /// Whether it is in one of the groups that may lease where no rule says otherwise.
     pub member: bool,
 }
@@ -71,7 +73,7 @@ struct ReadyRule {
 enum Who {
     Members,
     Anybody,
-    Listed { users: Vec<u32>, groups: Vec<u32> },
+    Listed { users: Vec<Uid>, groups: Vec<Gid> },
 }
 
 impl Who {
@@ -136,12 +138,12 @@ fn look_up(rule: &Rule, lookup: &mut Lookup<'_>) -> Who {
     }
     let place = format!("line {}", rule.line);
     let mut uid = |user: &Account| match user {
-        Account::Number(number) => Some(*number),
+        Account::Number(number) => Some(Uid(*number)),
         Account::Name(name) => lookup.user(name, &place),
     };
     let users = users.into_iter().filter_map(&mut uid).collect();
     let mut gid = |group: &Account| match group {
-        Account::Number(number) => Some(*number),
+        Account::Number(number) => Some(Gid(*number)),
         Account::Name(name) => lookup.group(name, &place),
     };
     let groups = groups.into_iter().flat_map(Several::iter).filter_map(&mut gid).collect();
@@ -151,22 +153,26 @@ fn look_up(rule: &Rule, lookup: &mut Lookup<'_>) -> Who {
 #[cfg(test)]
 mod tests {
     use nix::errno::Errno;
+    use pfo_keeper::example_gpu;
+    use pfo_service::Accounts;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::accounts::Accounts;
-    use crate::gpu;
 
     /// Users `u1`, `u2`… and groups `g1`, `g2`… with these numbers.
     struct Numbered;
 
     impl Accounts for Numbered {
-        fn user(&self, name: &str) -> Result<Option<u32>, Errno> {
-            Ok(name.strip_prefix('u').and_then(|number| number.parse().ok()))
+        fn user(&self, name: &str) -> Result<Option<Uid>, Errno> {
+            Ok(name.strip_prefix('u').and_then(|number| number.parse().ok()).map(Uid))
         }
 
-        fn group(&self, name: &str) -> Result<Option<u32>, Errno> {
-            Ok(name.strip_prefix('g').and_then(|number| number.parse().ok()))
+        fn group(&self, name: &str) -> Result<Option<Gid>, Errno> {
+            Ok(name.strip_prefix('g').and_then(|number| number.parse().ok()).map(Gid))
+        }
+
+        fn groups_of(&self, _: Uid) -> Result<Vec<Gid>, Errno> {
+            Ok(Vec::new())
         }
     }
 
@@ -179,7 +185,9 @@ mod tests {
     }
 
     fn line(policy: &Policy, uid: u32, groups: &[u32], member: bool) -> (Option<usize>, bool) {
-        let verdict = policy.decide(Subject { uid, groups, member }, &gpu::example());
+        let groups: Vec<_> = groups.iter().copied().map(Gid).collect();
+        let subject = Subject { uid: Uid(uid), groups: &groups, member };
+        let verdict = policy.decide(subject, &example_gpu());
         let line = match verdict.place {
             Place::Line(_, line) => Some(line),
             Place::Lease | Place::Nothing => None,
@@ -230,7 +238,7 @@ mod tests {
     #[test]
     fn who_is_let_in_by_a_rule_is_known_before_a_gpu_is_named() {
         let policy = policy("[[rule]]\nusers = [3]\nallow = false\n[[rule]]\nusers = [4]");
-        let may = |uid| policy.lets_in(Subject { uid, groups: &[], member: false });
+        let may = |uid| policy.lets_in(Subject { uid: Uid(uid), groups: &[], member: false });
         assert_eq!((may(3), may(4), may(5)), (false, true, false));
     }
 

@@ -1,10 +1,11 @@
-//! The configuration in force and who is behind its names. Replaced as a whole, never changed.
+//! The configuration in force and the accounts behind its names. Replaced as a whole, never changed.
 
-use crate::accounts::Accounts;
-use crate::authorize::Authority;
-use crate::config::Config;
+use pfo_service::Accounts;
 
-/// What an administrator has settled.
+use super::authority::Authority;
+use super::config::Config;
+
+/// A configuration and what follows from it on this node.
 #[derive(Debug)]
 pub struct Settings {
     /// The configuration.
@@ -22,7 +23,7 @@ impl Settings {
     }
 }
 
-/// What the kernel calls this node.
+/// The host name.
 fn node_name() -> String {
     nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }

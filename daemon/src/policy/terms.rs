@@ -1,11 +1,9 @@
-//! What a lease gives and takes: the keys of `[lease]`, each of which a rule may say otherwise.
+//! The terms of a lease: the keys of `[lease]`, each of which a rule may override.
 
-use pfo_planner::Mhz;
+use pfo_keeper::BaseClock;
+use pfo_protocol::{Mhz, Milliwatts};
+use pfo_service::Within;
 use serde::Deserialize;
-
-use crate::base_clock::BaseClock;
-use crate::power_limit::Milliwatts;
-use crate::within::Within;
 
 /// A bound of clocks, in MHz.
 pub type ClockBound = Within<0, 10_000>;
@@ -68,10 +66,10 @@ impl Terms {
         Milliwatts::of_watts(self.min_power_limit_w.get())
     }
 
-    /// Says whether the keys fit together.
+    /// Checks that the keys fit together.
     ///
     /// # Errors
-    /// Which do not, in words.
+    /// Which ones do not, in words.
     pub fn check(&self) -> Result<(), String> {
         let (min, max) = self.bounds();
         if min > max {

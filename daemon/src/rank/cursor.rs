@@ -2,10 +2,9 @@
 //!
 //! Pure and without allocation: this is the hot way between the socket and the driver.
 
-use pfo_planner::Mhz;
-use pfo_protocol::{Event, Mark, Unit};
+use pfo_protocol::{Event, Mark, Mhz, PlannedUnit, Unit};
 
-use crate::fit::{Planned, StageClocks, StageSequence};
+use crate::job::{StageClocks, StageSequence};
 
 /// The SM clock that a rank should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,10 +219,10 @@ impl Cursor {
             (Some((open, _)), _) => Mismatch::Overlap { open, began: unit },
             (None, None) => return None,
             (None, Some((None, planned))) => Mismatch::TooMany { planned, began: unit },
-            (None, Some((Some(&Planned { unit: planned, .. }), _))) if planned != unit => {
+            (None, Some((Some(&PlannedUnit { unit: planned, .. }), _))) if planned != unit => {
                 Mismatch::Another { position, planned, began: unit }
             }
-            (None, Some((Some(&Planned { mhz, .. }), _))) => {
+            (None, Some((Some(&PlannedUnit { mhz, .. }), _))) => {
                 if self.phase == Phase::Following {
                     self.wish = Wish::At(mhz);
                 }
@@ -301,7 +300,7 @@ mod tests {
         fn with_plan() -> Self {
             let mut cursor = Cursor::default();
             let planned = [(F0, 900), (B0, 1200)];
-            let planned = planned.map(|(unit, mhz)| Planned { unit, mhz: Mhz(mhz) });
+            let planned = planned.map(|(unit, mhz)| PlannedUnit { unit, mhz: Mhz(mhz) });
             cursor.follow(Some(StageClocks::Planned(planned.into_iter().collect())));
             Self { cursor, sequence: 0 }
         }

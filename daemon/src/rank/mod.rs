@@ -3,39 +3,43 @@
 //! Between a read and the driver's set call there is no allocation, no lock shared with
 //! administration and no log line. Everything else waits until the call is made.
 
+mod cursor;
+mod flood;
+mod pace;
 mod setting;
+mod slice;
 
 use std::io::{ErrorKind, Read};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pfo_planner::Mhz;
-use pfo_protocol::{ClosingReason, Event, Frame, FrameError, Kind, Mark, Unit};
+use pfo_keeper::Clocks;
+use pfo_protocol::{
+    ClosingReason, CodecError, Event, Frame, FrameError, Kind, Mark, Mhz, Milliwatts, Stage, Unit,
+};
+use pfo_service::{computed_ns, now_ns};
 
-use crate::clocks::Clocks;
-use crate::cursor::{Cursor, Finished, Mismatch, Wish};
-use crate::fit::JobPlan;
-use crate::flood::{self, Flood};
-use crate::grant::Rules;
-use crate::job::Job;
-use crate::journal;
-use crate::lease::{Ending, Session};
-use crate::measure::Measured;
-use crate::monotonic::{computed_ns, now_ns};
-use crate::own_times::OwnTimes;
-use crate::pace::Pace;
-use crate::power_limit::Milliwatts;
-use crate::progress::Progress;
-use crate::record::ring::Observed;
-use crate::slice::Slice;
-use crate::stage_times::{Late, StageTimes};
-use crate::swap::Swap;
+pub use self::cursor::Cursor;
+use self::cursor::{Finished, Mismatch, Wish};
+use self::flood::Flood;
+use self::pace::Pace;
+use self::slice::Slice;
+use crate::host::journal;
+use crate::job::{Job, JobPlan, Swap};
+use crate::lease::{Ending, Measured, Progress, Rules, Session};
+use crate::measure::record_of;
 
 /// Room for what a rank sends while the driver is busy for a few milliseconds.
 const BUFFER_BYTES: usize = 16 * 1024;
 
 /// Instructions of a step that are remembered to check new plans against.
 const REMEMBERED_UNITS: usize = 1 << 16;
+
+/// A step beyond this is no step: none takes less than a microsecond.
+const LAST_STEP: u64 = 1 << 50;
+
+/// An event may be this much later than now, in nanoseconds.
+const LATEST_NS: u64 = 60_000_000_000;
 
 /// No more events than this come in one read.
 const MOST_EVENTS_READ: usize = BUFFER_BYTES / 32;
@@ -66,22 +70,18 @@ struct JustFinished {
     instructions: u64,
     took_ns: u64,
     off_plan_ns: u64,
-    own_times: OwnTimes,
 }
 
 /// A rank and its GPU, while its session lasts.
 pub struct Rank {
     session: Arc<Session>,
     job: Arc<Job>,
-    stage: u32,
+    stage: Stage,
     rules: Rules,
     pace: Pace,
     /// The change that there was no room for and that is counted already.
     skipped: Option<Mhz>,
     clocks: Clocks,
-    /// What was locked before the clock that is locked now.
-    clock_before: Option<Mhz>,
-    times: Option<Arc<StageTimes>>,
     cursor: Cursor,
     plan: Option<Arc<JobPlan>>,
     swap: u64,
@@ -109,7 +109,7 @@ impl Rank {
     pub fn new(
         session: Arc<Session>,
         job: Arc<Job>,
-        stage: u32,
+        stage: Stage,
         clocks: Clocks,
         joined_in: Option<Arc<Swap>>,
     ) -> Self {
@@ -122,8 +122,6 @@ impl Rank {
             pace: Pace::new(rules.changes_per_second),
             skipped: None,
             clocks,
-            clock_before: None,
-            times: None,
             cursor: Cursor::default(),
             plan: None,
             swap: 0,
@@ -247,9 +245,14 @@ impl Rank {
     /// Takes in every whole frame; returns the bytes taken, or `None` after a goodbye.
     fn take_in(&mut self, bytes: &[u8]) -> Result<Option<usize>, FrameError> {
         let mut taken = 0;
+        let latest_ns = now_ns().saturating_add(LATEST_NS);
         while let Some(frame) = Frame::first_of(&bytes[taken..])? {
             match frame.kind {
-                Kind::Event => self.event(&Event::from_payload(frame.payload)?),
+                Kind::Event => {
+                    let event = Event::from_payload(frame.payload)?;
+                    check(&event, latest_ns)?;
+                    self.event(&event);
+                }
                 Kind::Goodbye => return Ok(None),
                 other => return Err(FrameError::Unexpected(other)),
             }
@@ -264,7 +267,6 @@ impl Rank {
                 self.session.progress.begin_step(step);
                 self.take_up_rules();
                 self.take_up_swap(step);
-                self.take_up_times();
                 self.begun.steps += 1;
                 self.begun.at_ns = event.client_ns;
                 self.units.clear();
@@ -285,7 +287,7 @@ impl Rank {
         if let Some(finished) = outcome.finished {
             self.count_finished(finished);
         }
-        self.session.progress.tap.put(|| Observed::of(event, &outcome, self.clocks.locked()));
+        self.session.progress.tap.put(|| record_of(event, &outcome, self.clocks.locked()));
         if let Some(mismatch) = outcome.mismatch {
             self.mismatch = Some(mismatch);
             self.mismatched_in_a_row += 1;
@@ -328,16 +330,8 @@ impl Rank {
         self.power_limit = in_force.and_then(|plan| plan.power_limit(self.stage));
     }
 
-    fn take_up_times(&mut self) {
-        let newest = self.job.times();
-        let own = newest.as_ref().and_then(|times| times.get(self.stage as usize));
-        if own.map(Arc::as_ptr) != self.times.as_ref().map(Arc::as_ptr) {
-            self.times = own.cloned();
-        }
-    }
-
     fn count_finished(&mut self, finished: Finished) {
-        let Finished { planned: Some(planned), astray: false, unit, began_ns, ended_ns } = finished
+        let Finished { planned: Some(planned), astray: false, began_ns, ended_ns, .. } = finished
         else {
             return;
         };
@@ -347,19 +341,16 @@ impl Rank {
             _ => None,
         };
         let off_ns = accepted_ns.map_or(took_ns, |accepted_ns| {
-            (accepted_ns + self.rules.settle_ns).saturating_sub(began_ns).min(took_ns)
+            accepted_ns
+                .saturating_add(self.rules.settle_ns)
+                .saturating_sub(began_ns)
+                .min(took_ns)
         });
-        let late = Late { ns: off_ns, clock: self.clock_before };
-        let times = self.times.as_ref().filter(|_| accepted_ns.is_some());
-        let should_ns = times.and_then(|times| times.should_take(unit.instruction, planned, late));
         let sum = &mut self.just_finished;
         sum.instructions += 1;
         // The times are the peer's word, and may be anything.
         sum.took_ns = sum.took_ns.wrapping_add(took_ns);
         sum.off_plan_ns = sum.off_plan_ns.wrapping_add(off_ns);
-        if let Some(should_ns) = should_ns {
-            sum.own_times.add(unit.instruction, took_ns, should_ns);
-        }
     }
 
     /// Everything that could wait until the clock was set.
@@ -367,13 +358,12 @@ impl Rank {
         // So that no read makes it grow on the way to the driver.
         self.units.reserve(MOST_EVENTS_READ.min(REMEMBERED_UNITS - self.units.len()));
         if self.just_finished.instructions > 0 {
-            let JustFinished { instructions, took_ns, off_plan_ns, own_times } =
+            let JustFinished { instructions, took_ns, off_plan_ns } =
                 std::mem::take(&mut self.just_finished);
             let progress = self.progress();
             progress.instructions.fetch_add(instructions, Relaxed);
             progress.instruction_ns.fetch_add(took_ns, Relaxed);
             progress.off_plan_ns.fetch_add(off_plan_ns, Relaxed);
-            progress.own_times.add(&own_times);
         }
         if std::mem::take(&mut self.step_ended) {
             self.remember_whole_step();
@@ -414,10 +404,26 @@ impl Rank {
             let holder = &self.session.holder;
             tracing::warn!(
                 name: journal::PLAN_SUSPENDED,
-                job = %holder.job, rank, uid = holder.uid, pid = holder.pid,
+                job = %holder.job, rank = rank.0, uid = holder.uid.0, pid = holder.pid.0,
                 gpu_uuid = %self.clocks.gpu_uuid(), plan = plan.number,
-                "plan suspended, the job runs at default clocks: {mismatch}"
+                "suspended plan {} of job {}, user {}, which runs at default clocks now: rank {rank}: {mismatch}",
+                plan.number, holder.job, holder.uid
             );
+            self.job.notice_change();
         }
     }
+}
+
+/// Checks the numbers of an event, before anything is computed from them.
+fn check(event: &Event, latest_ns: u64) -> Result<(), FrameError> {
+    let wrong = match event.mark {
+        _ if event.client_ns > latest_ns => {
+            format!("an event at {} ns is more than a minute ahead", event.client_ns)
+        }
+        Mark::StepBegin(step) | Mark::StepEnd(step) if step > LAST_STEP => {
+            format!("step {step} is beyond {LAST_STEP}, the last one possible")
+        }
+        _ => return Ok(()),
+    };
+    Err(FrameError::Payload { kind: Kind::Event, source: CodecError::Invalid(wrong) })
 }

@@ -1,5 +1,9 @@
 //! A rank's session from hello to the end of its lease.
 
+mod resume;
+mod revocation_file;
+mod revocations;
+
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -9,31 +13,31 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use pfo_keeper::{Clocks, DriverError, Entry, Gpu, GpuFacts, restore_entry};
 use pfo_protocol::{
     ClientMessage, Closing, ClosingReason, DaemonMessage, GpuUuid, Hello, Holder, Refusal,
-    RefusalCode, Welcome,
+    RefusalCode, SessionId, Welcome,
 };
+use pfo_service::Peer;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use crate::clocks::Clocks;
-use crate::descriptor_store::keep;
-use crate::driver::{DriverError, Gpu};
-use crate::grant::Grant;
+pub(crate) use self::resume::resume;
+pub use self::revocation_file::{RevocationFile, parse_revocations};
+pub(crate) use self::revocations::{Revocation, Revocations};
+use crate::host::journal;
 use crate::job::{Job, JobKey, Member};
-use crate::journal;
-use crate::lease::{Denied, Lease, Session};
-use crate::ledger::Entry;
+use crate::lease::descriptor_store::keep;
+use crate::lease::{Denied, Grant, Lease, Session};
 use crate::node::Node;
-use crate::peer::Peer;
+use crate::policy::Permit;
 use crate::rank::{End, Rank};
-use crate::restore::restore_entry;
 
-/// The same rank may come back before its former session has ended: so long is that one waited for.
+/// How long to wait for the former session of the same rank to end, and how often to look.
 const FORMER_SESSION_WAIT: Duration = Duration::from_secs(2);
 const FORMER_SESSION_POLL: Duration = Duration::from_millis(10);
 
-/// A peer that does not read what it is told at the opening or the end costs no more than this.
+/// A peer that does not read costs no more than this at the opening and the end of its session.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Where a session comes from.
@@ -42,7 +46,7 @@ pub enum Origin {
     /// The rank says hello now.
     Hello,
     /// The last daemon left the session of this number behind.
-    LastDaemon(u64),
+    LastDaemon(SessionId),
 }
 
 /// A session that holds its lease and has yet to begin.
@@ -62,13 +66,20 @@ pub struct Opening {
 /// Why there is no session.
 pub async fn open(
     node: &Arc<Node>,
-    peer: &Peer,
+    permit: &Permit,
     hello: Hello,
     origin: Origin,
     socket: OwnedFd,
 ) -> Result<Opening, Refusal> {
-    check_position(&hello)?;
-    let gpu = node.gpu(&hello.gpu)?;
+    let peer = &permit.caller().peer;
+    hello.position.check().map_err(|error| {
+        let remedy = "ranks count from 0; check the degrees (pp, dp, tp) that the trainer gives";
+        Refusal::new(RefusalCode::Malformed, error.to_string(), remedy)
+    })?;
+    let (asked, name) = (Arc::clone(&node.driver), hello.gpu.clone());
+    // A driver that is being loaded must not keep the runtime.
+    let gpu = tokio::task::spawn_blocking(move || asked.gpu(&name)).await;
+    let gpu = gpu.map_err(|error| internal(&error))??;
     let grant = node.grant(peer, &gpu)?;
     let key = JobKey { uid: peer.uid, name: hello.job.clone() };
     let holder = Holder {
@@ -83,7 +94,7 @@ pub async fn open(
     };
     let session = Arc::new(Session::new(holder, grant, UnixStream::from(socket)));
     if let Origin::LastDaemon(_) = origin {
-        session.now_kept();
+        session.mark_kept();
         session.progress.forget_step();
     }
     let waiting_since = tokio::time::Instant::now();
@@ -105,31 +116,6 @@ pub async fn open(
             Err(denied) => return Err(denial(&denied, &gpu.uuid, &session.grant.load())),
         }
     }
-}
-
-/// Checks where a rank says that it stands.
-///
-/// # Errors
-/// The first number that contradicts another one.
-pub fn check_position(hello: &Hello) -> Result<(), Refusal> {
-    let p = &hello.position;
-    let world = [p.dp_degree, p.tp_degree]
-        .iter()
-        .fold(u64::from(p.pp_degree), |world, degree| world.saturating_mul(u64::from(*degree)));
-    let checks = [
-        ("rank", p.rank, world),
-        ("pp_rank", p.pp_rank, p.pp_degree.into()),
-        ("dp_rank", p.dp_rank, p.dp_degree.into()),
-        ("tp_rank", p.tp_rank, p.tp_degree.into()),
-    ];
-    let wrong = checks.into_iter().find(|(_, value, degree)| u64::from(*value) >= *degree);
-    wrong.map_or(Ok(()), |(name, value, degree)| {
-        Err(Refusal::new(
-            RefusalCode::Malformed,
-            format!("{name} is {value}, but there are only {degree}"),
-            "ranks count from 0; check the degrees (pp, dp, tp) that the trainer gives",
-        ))
-    })
 }
 
 /// Whether the GPU is only taken by what the end of a former session takes, or by an attempt that may be
@@ -238,9 +224,9 @@ impl Opening {
             session: session.holder.session,
         };
         let (gpu_of_clocks, ledger) = (Arc::clone(gpu), Arc::clone(&node.ledger));
-        let progress = Arc::clone(&session.progress);
+        let published = Arc::clone(&session.progress.published);
         let mut clocks =
-            Clocks::new(gpu_of_clocks, ledger, entry, progress).map_err(|e| unavailable(&e))?;
+            Clocks::new(gpu_of_clocks, ledger, entry, published).map_err(|e| unavailable(&e))?;
         let key = JobKey { uid: session.holder.uid, name: hello.job.clone() };
         let job = node.jobs.find_or_create(key, hello.position.pp_degree);
         let (hello, session, gpu) = (hello.clone(), Arc::clone(session), Arc::clone(&gpu.facts));
@@ -263,7 +249,7 @@ impl Opening {
             Origin::LastDaemon(_) => rank.in_the_middle(),
         };
         self.log_lease();
-        self.session().now_begun();
+        self.session().mark_begun();
         Ok((rank, job))
     }
 
@@ -275,11 +261,12 @@ impl Opening {
             .map_err(io::Error::other)
             .and_then(|hello| keep(session.holder.session, session.stream(), &hello));
         match kept {
-            Ok(true) => session.now_kept(),
+            Ok(true) => session.mark_kept(),
             Ok(false) => {}
             Err(error) => tracing::warn!(
-                session = session.holder.session,
-                "a restart of pfod will end this session, for systemd cannot keep it: {error}"
+                session = session.holder.session.0,
+                "a restart of pfod will end the session of {}, which systemd cannot keep: {error}",
+                in_words(&session.holder)
             ),
         }
     }
@@ -316,7 +303,7 @@ impl Opening {
         }
         // A lost GPU that is back may still owe the locks of an earlier session.
         if let Some(owed) = node.ledger.entry(&gpu.uuid) {
-            restore_entry(&*node.ready_driver()?, &owed, &node.ledger).map_err(|error| {
+            restore_entry(&*node.driver.ready()?, &owed, &node.ledger).map_err(|error| {
                 Refusal::new(
                     RefusalCode::GpuUnavailable,
                     format!("the clocks of an earlier session are still locked: {error}"),
@@ -358,13 +345,14 @@ impl Opening {
     fn log_lease(&self) {
         let holder = &self.session().holder;
         let how = match self.origin {
-            Origin::Hello => "leased the GPU",
-            Origin::LastDaemon(_) => "leased the GPU again, as with the last pfod",
+            Origin::Hello => "leased",
+            Origin::LastDaemon(_) => "leased again, after a restart of pfod,",
         };
         tracing::info!(
             name: journal::LEASED,
-            job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
-            gpu_uuid = %self.gpu.uuid, session = holder.session, client = ?self.hello.client, "{how}"
+            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
+            gpu_uuid = %self.gpu.uuid, session = holder.session.0, client = %self.hello.client,
+            "{how} GPU {} to {}", self.gpu.uuid, in_words(holder)
         );
     }
 
@@ -375,24 +363,24 @@ impl Opening {
         if let End::Closed(ClosingReason::GpuLost, why) = &end {
             tracing::error!(
                 name: journal::GPU_LOST,
-                job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
-                gpu_uuid = %self.gpu.uuid, "{why}"
+                job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
+                gpu_uuid = %self.gpu.uuid, "lost GPU {} of {}: {why}", self.gpu.uuid, in_words(holder)
             );
         }
         let old_mhz = rank.clocks().locked().map(|(mhz, _)| mhz.0);
         if let Err(error) = rank.clocks().restore() {
             tracing::error!(
                 name: journal::STILL_LOCKED,
-                job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
-                gpu_uuid = %self.gpu.uuid, "the clocks are not restored yet: {error}"
+                job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
+                gpu_uuid = %self.gpu.uuid, "the clocks of GPU {} are not restored yet: {error}", self.gpu.uuid
             );
-            self.node.owed.notify_one();
+            self.node.owed.notice();
         }
         job.leave(self.session());
         let why = match &end {
             End::Goodbye => "the rank said goodbye",
             End::HungUp => "the connection ended",
-            End::HandedOver => "the next pfod takes it up",
+            End::HandedOver => "the next pfod continues it",
             End::Closed(reason, message) => {
                 let closing = Closing { reason: *reason, message: message.clone() };
                 tell(self.session(), &DaemonMessage::Closing(closing));
@@ -401,8 +389,9 @@ impl Opening {
         };
         tracing::info!(
             name: journal::LEASE_ENDED,
-            job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
-            gpu_uuid = %self.gpu.uuid, session = holder.session, old_mhz, "the lease ended: {why}"
+            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
+            gpu_uuid = %self.gpu.uuid, session = holder.session.0, old_mhz,
+            "the lease of GPU {} by {} ended: {why}", self.gpu.uuid, in_words(holder)
         );
         end
     }
@@ -411,10 +400,16 @@ impl Opening {
         let holder = &self.session().holder;
         tracing::warn!(
             name: journal::REFUSED,
-            job = %holder.job, rank = holder.rank, uid = holder.uid, pid = holder.pid,
-            gpu_uuid = %self.gpu.uuid, "refused a session: {}", refusal.message
+            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
+            gpu_uuid = %self.gpu.uuid,
+            "refused a session on GPU {} to {}: {}", self.gpu.uuid, in_words(holder), refusal.message
         );
     }
+}
+
+fn in_words(holder: &Holder) -> String {
+    let Holder { job, rank, uid, pid, .. } = holder;
+    format!("job {job}, rank {rank} (user {uid}, process {pid})")
 }
 
 /// A refusal for what the operating system did not give.

@@ -1,11 +1,12 @@
-# `make demo` and `make test` are all that a newcomer needs: they install what is missing.
+# `make demo` and `make test` install what they require: a newcomer runs nothing else.
 
 .DEFAULT_GOAL := help
 SHELL := /bin/bash -o pipefail
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-.PHONY: help setup build programs pages install deb rpm demo test test-python test-frameworks wheel test-booted fuzz soak lint bench bench-short audit clean
+.PHONY: help setup build programs pages install deb rpm demo test test-python test-frameworks wheel \
+	test-booted fuzz soak lint bench bench-short audit clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12

@@ -75,7 +75,7 @@ pub(super) fn fit(
     Exponential::fit(points).map_err(|misfit| {
         let problem = match misfit {
             Misfit::TooFew => {
-                format!("it requires 4 frequencies that no other beats, not {}", points.len())
+                format!("it takes 4 frequencies that no other beats, not {}", points.len())
             }
             Misfit::Rising => "energies do not fall with time".to_owned(),
         };

@@ -230,7 +230,7 @@ mod tests {
         let pipeline = Pipeline::new(&profile, Schedule::OneForwardOneBackward, 2).unwrap();
         let refused = Lowtime::default().outcome(&pipeline, POWER, &|_| {}).unwrap_err();
         let message = refused.to_string();
-        for words in ["stage 1, backward", "requires 4 frequencies", "not 3"] {
+        for words in ["stage 1, backward", "takes 4 frequencies", "not 3"] {
             assert!(message.contains(words), "no {words:?} in {message:?}");
         }
     }

@@ -194,8 +194,7 @@ mod tests {
     use crate::profile::Profile;
     use crate::schedule::name::Schedule;
     use crate::test_profiles::unequal;
-    use pfo_vocabulary::Instruction;
-    use pfo_vocabulary::{Mhz, Stage};
+    use pfo_vocabulary::{Instruction, Mhz, Stage};
 
     fn pipeline(profile: &Profile) -> Pipeline {
         Pipeline::new(profile, Schedule::OneForwardOneBackward, 6).unwrap()

@@ -26,8 +26,8 @@ const SEARCHES: u64 = 4;
 /// Speed-ups in a search, which take some tenths of a second for a long step.
 const KICKS: u32 = 200;
 
-/// How much more energy, as a share, a plan may take that a search goes on from. It grows with
-/// every round of searches that has found nothing, up to so many times, and shrinks during a
+/// The additional energy, as a share, of a plan from which a search may continue. It grows with
+/// every round of searches that finds nothing, up to [`LONGEST_DETOUR`] times, and shrinks during a
 /// search.
 const DETOUR: f64 = 5e-5;
 const LONGEST_DETOUR: u32 = 60;

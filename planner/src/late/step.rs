@@ -343,7 +343,7 @@ mod tests {
     use crate::test_profiles::any_profile;
 
     proptest! {
-        // What little is computed again after a change is all that the change has moved.
+        // After a change only what it moved is computed again, and that is all that differs.
         #[test]
         fn changes_leave_the_step_as_if_it_had_been_run_anew(
             profile in any_profile(3, 6),

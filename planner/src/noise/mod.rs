@@ -41,7 +41,7 @@ pub(crate) use neighbours::{Outlier, outliers};
 pub(crate) use shape::{EXPLAINED, NOISY, curve};
 use shape::{ROUNDING, explained};
 
-/// What is done about noise in a profile.
+/// The treatment of noise in a profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Noise {
     /// Nothing.

@@ -142,9 +142,7 @@ mod tests {
     use super::*;
     use crate::plan::PlannedInstruction;
     use crate::step::dependencies::StageUnit;
-    use pfo_vocabulary::Instruction;
-    use pfo_vocabulary::{Chunk, Unit};
-    use pfo_vocabulary::{Mhz, Microbatch, Stage};
+    use pfo_vocabulary::{Chunk, Instruction, Mhz, Microbatch, Stage, Unit};
 
     const GOLDEN: &str = include_str!("../../tests/golden/plan.json");
 

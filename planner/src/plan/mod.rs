@@ -30,10 +30,10 @@ pub struct Plan {
     pub delays: Delays,
     /// The replay of the plan over the profile that it was made from.
     pub predicted: Option<Prediction>,
-    /// What instructions wait for where that does not follow from the rule; left out in files if
-    /// there are none. A replay that ignores them may find another time.
+    /// The dependencies that do not follow from the rule; left out in files if there are none. A
+    /// replay that ignores them may find another time.
     pub dependencies: Vec<Dependency>,
-    /// What each stage runs, by stage.
+    /// The instructions of each stage, by stage.
     pub stages: Vec<StagePlan>,
 }
 

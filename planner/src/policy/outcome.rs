@@ -7,7 +7,7 @@ use crate::plan::{Plan, Prediction};
 pub struct Outcome {
     /// The plans that it considered, each with its replay as prediction; never empty.
     pub plans: Vec<Plan>,
-    /// What the policy itself predicts for each of them; empty if it measures instead.
+    /// The policy's own predictions for the plans; empty if it measures instead.
     pub claims: Vec<Prediction>,
     /// The index of the plan that it would run.
     pub chosen: usize,

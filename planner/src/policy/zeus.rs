@@ -30,7 +30,7 @@ impl Default for Zeus {
     }
 }
 
-/// What a search looks for.
+/// The goal of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeusSearch {
     /// One clock or power limit for all stages.

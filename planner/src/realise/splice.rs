@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_composite_has_the_ends_of_one_plan_and_between_them_nothing_faster_than_the_other() {
+    fn a_composite_has_the_ends_of_one_plan_and_a_middle_no_faster_than_the_other() {
         with_realiser(|realiser, _| {
             let [fast, slow] = fast_and_slow(realiser);
             let composite = realiser.compose(&fast.assignment, &slow.assignment, 5);

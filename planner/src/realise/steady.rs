@@ -105,8 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn each_stage_takes_the_least_energy_that_one_clock_for_each_kind_can_in_the_time_of_the_slowest()
-     {
+    fn each_stage_takes_the_least_energy_possible_at_the_pace_of_the_slowest() {
         let schedule = Schedule::OneForwardOneBackward;
         let pipeline = Pipeline::new(&unequal(), schedule, 6).unwrap();
         let (network, choices) =

@@ -124,8 +124,7 @@ mod tests {
     use crate::pipeline::Pipeline;
     use crate::schedule::name::Schedule;
     use crate::test_profiles::unequal;
-    use pfo_vocabulary::Instruction;
-    use pfo_vocabulary::Mhz;
+    use pfo_vocabulary::{Instruction, Mhz};
 
     fn fastest_plan() -> Plan {
         let schedule = Schedule::OneForwardOneBackward;

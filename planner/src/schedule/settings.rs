@@ -1,4 +1,4 @@
-//! What else defines a pipeline besides its profile, schedule and number of microbatches.
+//! The definition of a pipeline besides its profile, schedule and number of microbatches.
 
 use pfo_vocabulary::Instruction;
 

@@ -51,7 +51,7 @@ impl fmt::Display for StageUnit {
     }
 }
 
-/// What an instruction waits for, in addition to the one before it on its stage.
+/// The instructions that one waits for, in addition to the one before it on its stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dependency {

@@ -2,7 +2,7 @@
 
 use pfo_vocabulary::{Chunk, Instruction, Stage};
 
-/// What an instruction produces for others of the same microbatch.
+/// The data that an instruction produces for others of the same microbatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Product {
     /// Of a forward, for the forward of the next stage and the backward of the last stage.
@@ -13,7 +13,7 @@ pub(crate) enum Product {
 
 /// The data that flows between instructions of one microbatch.
 pub(crate) trait Flow: Sized {
-    /// What this instruction produces.
+    /// The data that this instruction produces.
     fn product(self) -> Option<Product>;
 
     /// What this instruction waits for besides the earlier work of its stage, and the stage and

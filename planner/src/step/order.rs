@@ -44,30 +44,8 @@ pub(crate) fn check_order(
     units: impl ExactSizeIterator<Item = Unit> + Clone,
     num_microbatches: u32,
 ) -> Result<(), Misordered> {
-    let length = units.len();
-    let mut chunks = 1;
-    for (index, unit) in units.clone().enumerate() {
-        let wrong = |problem| Misordered { instruction: Some(index), problem };
-        let limit = Chunk::MAX_CHUNKS;
-        if unit.chunk.0 >= limit {
-            return Err(wrong(format!("{unit}, but a stage has at most {limit} chunks")));
-        }
-        if unit.microbatch.0 >= num_microbatches {
-            return Err(wrong(format!("{unit}, but num_microbatches is {num_microbatches}")));
-        }
-        chunks = chunks.max(usize::from(unit.chunk.0) + 1);
-    }
-    let microbatches = num_microbatches as usize;
-    // Also bounds the memory that a short file can make this take.
-    if chunks > 1 && length < 2 * chunks * microbatches {
-        return Err(Misordered {
-            instruction: None,
-            problem: format!(
-                "{length} instructions for {chunks} chunks of {microbatches} microbatches, must \
-                 have a forward and a backward of each"
-            ),
-        });
-    }
+    let chunks = count_chunks(units.clone(), num_microbatches)?;
+    let (length, microbatches) = (units.len(), num_microbatches as usize);
 
     // A bit for each instruction of each microbatch of each chunk.
     let mut seen = vec![0_u16; chunks * microbatches];
@@ -103,4 +81,36 @@ pub(crate) fn check_order(
         }
     }
     Ok(())
+}
+
+/// The number of chunks of a stage, none of whose units is out of range.
+fn count_chunks(
+    units: impl ExactSizeIterator<Item = Unit>,
+    num_microbatches: u32,
+) -> Result<usize, Misordered> {
+    let length = units.len();
+    let mut chunks = 1;
+    for (index, unit) in units.enumerate() {
+        let wrong = |problem| Misordered { instruction: Some(index), problem };
+        let limit = Chunk::MAX_CHUNKS;
+        if unit.chunk.0 >= limit {
+            return Err(wrong(format!("{unit}, but a stage has at most {limit} chunks")));
+        }
+        if unit.microbatch.0 >= num_microbatches {
+            return Err(wrong(format!("{unit}, but num_microbatches is {num_microbatches}")));
+        }
+        chunks = chunks.max(usize::from(unit.chunk.0) + 1);
+    }
+    let microbatches = num_microbatches as usize;
+    // Also bounds the memory that a short file can make this take.
+    if chunks > 1 && length < 2 * chunks * microbatches {
+        return Err(Misordered {
+            instruction: None,
+            problem: format!(
+                "{length} instructions for {chunks} chunks of {microbatches} microbatches, must \
+                 have a forward and a backward of each"
+            ),
+        });
+    }
+    Ok(chunks)
 }

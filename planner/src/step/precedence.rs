@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_is_told_by_two_of_it_on_different_stages() {
+    fn a_cycle_is_reported_by_two_of_it_on_different_stages() {
         // The first stage wants a gradient before it runs what the second one runs before that.
         let mut orders = one_f_one_b(2, 2);
         orders[0].swap(1, 2);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_product_that_nobody_makes_is_a_deadlock() {
+    fn a_product_that_is_never_made_is_a_deadlock() {
         let mut orders = one_f_one_b(2, 1);
         orders[0].remove(0);
         let message = refused(&orders, &[]);

@@ -90,8 +90,7 @@ fn ends(rows: &[Measurement]) -> Option<(Mhz, Mhz)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pfo_vocabulary::Instruction;
-    use pfo_vocabulary::Stage;
+    use pfo_vocabulary::{Instruction, Stage};
 
     /// A profile of a forward on each stage with these clocks.
     fn found(stages: &[Vec<u32>]) -> Vec<(u16, Finding)> {
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_that_was_measured_over_less_than_the_others_is_told_with_both_ranges() {
+    fn a_stage_that_was_measured_over_less_than_the_others_is_reported_with_both_ranges() {
         let whole = || grid(855, 1410, 15);
         let narrow = Finding::NarrowRange {
             from_mhz: Mhz(855),

@@ -82,8 +82,7 @@ fn stages(stages: BTreeSet<Stage>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pfo_vocabulary::Instruction;
-    use pfo_vocabulary::Mhz;
+    use pfo_vocabulary::{Instruction, Mhz};
 
     fn noisy(stage: u16, quantity: Quantity, scatter: f64) -> Warning {
         let finding = Finding::Noisy { quantity, scatter };

@@ -1,6 +1,6 @@
 //! Why a frontier file is refused.
 
-/// What is wrong with the bytes of a frontier file.
+/// A problem of a frontier file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrontierFileError {

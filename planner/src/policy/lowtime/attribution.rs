@@ -20,8 +20,8 @@ pub struct Attribution {
     pub bound_j: f64,
     /// The least that lowtime's candidates allow.
     pub filtered_j: f64,
-    /// What these candidates take with the durations that are best by their fitted curves. Neither
-    /// the curves nor the times are rounded.
+    /// The energy of these candidates with the durations that are best by their fitted curves.
+    /// Neither the curves nor the times are rounded.
     pub fitted_j: f64,
 }
 
@@ -90,7 +90,8 @@ impl Lowtime {
     }
 }
 
-/// What the durations that are best by one set of tradeoffs cost by another, at each of the times.
+/// The cost, by one set of tradeoffs, of the durations that are best by another, at each of the
+/// times.
 fn mixed_at(
     pipeline: &Pipeline,
     best_by: &Tradeoffs,

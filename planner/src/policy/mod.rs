@@ -1,6 +1,6 @@
 //! Policies: how other systems choose clocks, computed on the same profile for comparison.
 //!
-//! (What `pfod` allows its users is called policy, too; the planner does not know it.)
+//! `pfod`'s policy, what it allows its users, is another thing and unknown here.
 //!
 //! Each policy is computed as its system computes it, with the replay in place of its measurements,
 //! and judged by the same replay as our own plans.

@@ -106,7 +106,7 @@ impl Realiser<'_> {
 fn changing(network: &Network, first: &Reach, then: &Reach) -> Vec<f64> {
     let n = network.len();
     let mut time_s = vec![0.0; n + 1];
-    // The longest way through the step goes over from one plan to the other once.
+    // The longest path through the step changes from one plan to the other once.
     let mut goes_over = |from: Option<usize>, to: usize| {
         let way_s = from.map_or(0.0, |from| first.end_s[from]) + then.tail_s[to];
         for time_s in &mut time_s[from.map_or(0, |from| from + 1)..=to] {

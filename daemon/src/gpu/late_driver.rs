@@ -70,11 +70,23 @@ impl LateDriver {
             return Ok(driver);
         }
         // Loading may take as long as a sick driver likes; only one thread waits for that.
-        let mut missing = match self.missing.try_lock() {
-            Ok(missing) => missing,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err("the driver is being loaded".into()),
-        };
+        match self.missing.try_lock() {
+            Ok(missing) => self.load(missing),
+            Err(TryLockError::Poisoned(poisoned)) => self.load(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err("the driver is being loaded".into()),
+        }
+    }
+
+    /// As [`get`](Self::get), for a thread that has nothing else to do: it also waits while another one loads
+    /// the driver.
+    pub(crate) fn wait(&self) -> Result<Arc<Driver>, String> {
+        match self.loaded.load_full() {
+            Some(driver) => Ok(driver),
+            None => self.load(self.missing.lock().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+
+    fn load(&self, mut missing: MutexGuard<'_, Missing>) -> Result<Arc<Driver>, String> {
         if let Some(driver) = self.loaded.load_full() {
             return Ok(driver);
         }

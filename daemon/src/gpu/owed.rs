@@ -103,7 +103,7 @@ impl Owed {
         };
         // A session may have come, restored it and gone since.
         let Some(entry) = self.ledger.entry(gpu) else { return Ok(()) };
-        let driver = self.driver.get()?;
+        let driver = self.driver.wait()?;
         let old_clock =
             restore_entry(&driver, &entry, &self.ledger).map_err(|error| error.to_string())?;
         tracing::info!(

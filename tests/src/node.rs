@@ -49,7 +49,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             machine: MachineSetup::default(),
-            agent: false,
+            agent: true,
             idle_limit_s: 60,
             sessions_per_user: 64,
             connections: 1024,

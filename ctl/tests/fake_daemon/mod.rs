@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use pfo_protocol::{
@@ -23,7 +24,7 @@ pub(crate) struct FakeDaemon {
 
 impl FakeDaemon {
     /// Answers every request with what `answer` makes of it.
-    pub(crate) fn answering(answer: impl Fn(&Request) -> Response + Send + 'static) -> Self {
+    pub(crate) fn answering(answer: impl Fn(&Request) -> Response + Send + Sync + 'static) -> Self {
         Self::serving(move |stream, request| {
             send(stream, &DaemonMessage::Response(answer(request)));
         })
@@ -45,7 +46,7 @@ impl FakeDaemon {
     /// With an agent whose socket is beside that of `pfod`.
     pub(crate) fn with_agent(
         self,
-        answer: impl Fn(&AgentRequest) -> AgentResponse + Send + 'static,
+        answer: impl Fn(&AgentRequest) -> AgentResponse + Send + Sync + 'static,
     ) -> Self {
         let listener = UnixListener::bind(self.directory.path().join("pfo-agent.sock")).unwrap();
         let requests = serve(listener, agent_request, move |stream, request| {
@@ -54,7 +55,7 @@ impl FakeDaemon {
         Self { agent_requests: Some(requests), ..self }
     }
 
-    fn serving(answer: impl Fn(&mut UnixStream, &Request) + Send + 'static) -> Self {
+    fn serving(answer: impl Fn(&mut UnixStream, &Request) + Send + Sync + 'static) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join("pfod.sock")).unwrap();
         let requests = serve(listener, pfod_request, answer);
@@ -110,19 +111,23 @@ pub(crate) fn no_jobs() -> Response {
 fn serve<R: Send + 'static>(
     listener: UnixListener,
     of: fn(ClientMessage) -> R,
-    answer: impl Fn(&mut UnixStream, &R) + Send + 'static,
+    answer: impl Fn(&mut UnixStream, &R) + Send + Sync + 'static,
 ) -> Receiver<R> {
     let (seen, requests) = channel();
+    let answer = Arc::new(answer);
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            while let Some(message) = read_message(&mut stream) {
-                let request = of(message);
-                answer(&mut stream, &request);
-                if seen.send(request).is_err() {
-                    return;
+            let (mut stream, seen) = (stream.unwrap(), seen.clone());
+            let answer = Arc::clone(&answer);
+            std::thread::spawn(move || {
+                while let Some(message) = read_message(&mut stream) {
+                    let request = of(message);
+                    answer(&mut stream, &request);
+                    if seen.send(request).is_err() {
+                        return;
+                    }
                 }
-            }
+            });
         }
     });
     requests

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use pfo_vocabulary::{Mhz, Unit};
 
 /// The most stages of a clock table.
-const MOST_STAGES: usize = 4096;
+pub(crate) const MOST_STAGES: usize = 4096;
 
 /// The longest step that a plan may predict, in seconds.
 const LONGEST_S: f64 = 1e6;
@@ -58,7 +58,10 @@ pub enum ClockTableError {
     #[error("stage {0} has no instruction in the plan")]
     Empty(usize),
     /// A clock that no GPU has.
-    #[error("stage {stage}, instruction {position}: no GPU has a clock of {mhz}")]
+    #[error(
+        "stage {stage}, instruction {position}: no GPU has a clock of {mhz}; it must be 1 MHz to {max}",
+        max = Mhz::MAX
+    )]
     Clock {
         /// The stage.
         stage: usize,
@@ -68,7 +71,10 @@ pub enum ClockTableError {
         mhz: Mhz,
     },
     /// A prediction that no step can meet.
-    #[error("a step of {time_s} s and {energy_j} J is impossible")]
+    #[error(
+        "a step of {time_s} s and {energy_j} J is impossible; a plan predicts at most {LONGEST_S} s and \
+         {LARGEST_J} J, or nothing"
+    )]
     Predicted {
         /// The predicted time, in seconds.
         time_s: f64,
@@ -94,9 +100,9 @@ impl ClockTable {
             if units.is_empty() {
                 return Err(ClockTableError::Empty(stage));
             }
-            if let Some(position) = units.iter().position(|unit| !unit.mhz.is_plausible()) {
-                let mhz = units[position].mhz;
-                return Err(ClockTableError::Clock { stage, position, mhz });
+            let wrong = units.iter().enumerate().find(|(_, unit)| !unit.mhz.is_plausible());
+            if let Some((position, PlannedUnit { mhz, .. })) = wrong {
+                return Err(ClockTableError::Clock { stage, position, mhz: *mhz });
             }
         }
         if let Some(Predicted { time_s, energy_j }) = predicted {
@@ -178,12 +184,47 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_numbers_are_still_a_clock_table() {
+        let stages = vec![vec![unit(Mhz::MAX.0)]; MOST_STAGES];
+        let table = decoded(Some((LONGEST_S, -LARGEST_J)), stages).unwrap();
+        assert_eq!(table.num_units(), MOST_STAGES);
+    }
+
+    #[test]
+    fn the_bytes_of_a_clock_table_are_the_documented_ones() {
+        let predicted = Predicted { time_s: 1.5, energy_j: 2.0 };
+        let units = vec![
+            PlannedUnit { unit: Unit::new(Instruction::Forward, 0), mhz: Mhz(900) },
+            PlannedUnit { unit: Unit::new(Instruction::Backward, 0), mhz: Mhz(1410) },
+        ];
+        let table = ClockTable::new(1, Some(predicted), vec![units]).unwrap();
+        let mut bytes = Vec::new();
+        codec::append(&table, &mut bytes).unwrap();
+        #[rustfmt::skip]
+        assert_eq!(bytes, [
+            1, 0, 0, 0,                                     // microbatches
+            1,                                              // some: predicted
+            0, 0, 0, 0, 0, 0, 0xf8, 0x3f,                   // 1.5 s
+            0, 0, 0, 0, 0, 0, 0, 0x40,                      // 2 J
+            1, 0, 0, 0, 0, 0, 0, 0,                         // one stage
+            2, 0, 0, 0, 0, 0, 0, 0,                         // two units
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x84, 3, 0, 0,    // forward, chunk, microbatch, 900 MHz
+            1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x82, 5, 0, 0,    // backward, chunk, microbatch, 1410 MHz
+        ]);
+    }
+
+    #[test]
     fn numbers_that_cannot_be_are_refused_where_they_are_decoded() {
         let cases = [
             (None, vec![], "has 0"),
+            (None, vec![vec![unit(900)]; MOST_STAGES + 1], "has 4097"),
             (None, vec![Vec::new()], "stage 0 has no instruction"),
             (None, vec![vec![unit(900)], vec![unit(900), unit(0)]], "stage 1, instruction 1"),
+            (None, vec![vec![unit(10_001)]], "10001 MHz; it must be 1 MHz to 10000 MHz"),
             (None, vec![vec![unit(u32::MAX)]], "4294967295 MHz"),
+            (Some((0.0, 1.0)), vec![vec![unit(900)]], "a step of 0 s"),
+            (Some((-1.0, 1.0)), vec![vec![unit(900)]], "a step of -1 s"),
+            (Some((1.0, f64::NAN)), vec![vec![unit(900)]], "NaN J"),
             (Some((f64::NAN, 1.0)), vec![vec![unit(900)]], "NaN s"),
             (Some((1e300, 1.0)), vec![vec![unit(900)]], "impossible"),
             (Some((1.0, f64::INFINITY)), vec![vec![unit(900)]], "inf J"),

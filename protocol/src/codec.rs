@@ -40,7 +40,7 @@ pub(crate) fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, CodecErro
             DecodeError::OtherString(message) => CodecError::Invalid(message),
             other => CodecError::Invalid(format!("the payload is not a valid message: {other}")),
         })?;
-    match payload.len() - read {
+    match payload.len().saturating_sub(read) {
         0 => Ok(value),
         extra => Err(CodecError::TrailingBytes { extra }),
     }

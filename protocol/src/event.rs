@@ -1,10 +1,11 @@
-//! What a rank tells while it trains: the begin and end of steps and instructions.
+//! What a rank reports while it trains: the begin and end of steps and instructions.
 
 use serde::{Deserialize, Serialize};
 
+use pfo_vocabulary::Unit;
+
 use crate::codec::{self, CodecError};
 use crate::frame::{FrameError, HEADER_BYTES, Header, Kind};
-use pfo_vocabulary::Unit;
 
 /// What begins or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +43,7 @@ impl Event {
     pub fn write_frame(&self, out: &mut [u8; EVENT_FRAME_BYTES]) -> Result<usize, CodecError> {
         let length = codec::encode_into(self, &mut out[HEADER_BYTES..])?;
         out[..HEADER_BYTES].copy_from_slice(&Header { kind: Kind::Event, length }.to_bytes());
-        Ok(HEADER_BYTES + length)
+        Ok(HEADER_BYTES.saturating_add(length))
     }
 
     /// Reads an event from the payload of an event frame.
@@ -57,6 +58,7 @@ impl Event {
 
 #[cfg(test)]
 mod tests {
+    use pfo_vocabulary::{Chunk, Instruction, Microbatch};
     use proptest::prelude::*;
 
     use super::*;
@@ -70,7 +72,11 @@ mod tests {
 
     #[test]
     fn the_bytes_of_an_instruction_begin_are_the_documented_ones() {
-        let unit = Unit { instruction: Instruction::Backward, chunk: 3, microbatch: 258 };
+        let unit = Unit {
+            instruction: Instruction::Backward,
+            chunk: Chunk(3),
+            microbatch: Microbatch(258),
+        };
         let event =
             Event { sequence: 7, client_ns: 0x0102_0304, mark: Mark::InstructionBegin(unit) };
         #[rustfmt::skip]
@@ -96,12 +102,35 @@ mod tests {
         ]);
     }
 
+    #[test]
+    fn the_largest_event_fits_into_its_frame() {
+        let unit = Unit {
+            instruction: Instruction::Other,
+            chunk: Chunk(u16::MAX),
+            microbatch: Microbatch(u32::MAX),
+        };
+        for mark in [Mark::StepEnd(u64::MAX), Mark::InstructionEnd(unit)] {
+            let event = Event { sequence: u64::MAX, client_ns: u64::MAX, mark };
+            assert!(frame(event).len() <= EVENT_FRAME_BYTES);
+        }
+    }
+
+    #[test]
+    fn an_instruction_without_a_name_is_refused_with_its_number() {
+        let unit = Unit::new(Instruction::Other, 0);
+        let event = Event { sequence: 0, client_ns: 0, mark: Mark::InstructionBegin(unit) };
+        let mut bytes = frame(event);
+        bytes[HEADER_BYTES + 20] = 11;
+        let error = Event::from_payload(&bytes[HEADER_BYTES..]).unwrap_err().to_string();
+        assert!(error.contains("no instruction has number 11"), "{error}");
+    }
+
     fn any_mark() -> impl Strategy<Value = Mark> {
         let unit =
             (0..11u32, any::<u16>(), any::<u32>()).prop_map(|(number, chunk, microbatch)| Unit {
                 instruction: Instruction::from_number(number).unwrap(),
-                chunk,
-                microbatch,
+                chunk: Chunk(chunk),
+                microbatch: Microbatch(microbatch),
             });
         prop_oneof![
             any::<u64>().prop_map(Mark::StepBegin),
@@ -123,8 +152,12 @@ mod tests {
         }
 
         #[test]
-        fn no_payload_makes_the_decoder_panic(payload in prop::collection::vec(any::<u8>(), 0..64)) {
-            let _ = Event::from_payload(&payload);
+        fn a_payload_that_is_an_event_is_written_the_same(
+            payload in prop::collection::vec(any::<u8>(), 0..64)
+        ) {
+            if let Ok(event) = Event::from_payload(&payload) {
+                prop_assert_eq!(&frame(event)[HEADER_BYTES..], &payload);
+            }
         }
     }
 }

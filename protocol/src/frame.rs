@@ -25,6 +25,9 @@ pub enum Kind {
     Event = 2,
     /// No payload: the rank ends its session in order.
     Goodbye = 3,
+    /// Asks which GPUs the node has, answered by one `GpuList`: four bytes 0, all that is left of the
+    /// requests of release 0.1, because its libpfo sends them to find the GPU of a CUDA ordinal.
+    ListGpus = 4,
     /// [`AgentRequest`](crate::AgentRequest), answered by one `AgentResponse`. Only the agent takes it.
     AgentRequest = 5,
     /// [`Request`](crate::Request), answered by one `Response`.
@@ -35,6 +38,8 @@ pub enum Kind {
     Refusal = 130,
     /// [`Closing`](crate::Closing), the daemon ends a session.
     Closing = 131,
+    /// [`GpuListing`](crate::GpuListing)s or a refusal, the answer to `ListGpus`.
+    GpuList = 132,
     /// [`Unsupported`](crate::Unsupported), of every version of this protocol.
     Unsupported = 133,
     /// [`AgentResponse`](crate::AgentResponse) to a request.
@@ -48,25 +53,28 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Every kind, by number.
+    pub const ALL: [Self; 15] = [
+        Self::Hello,
+        Self::Event,
+        Self::Goodbye,
+        Self::ListGpus,
+        Self::AgentRequest,
+        Self::Request,
+        Self::Welcome,
+        Self::Refusal,
+        Self::Closing,
+        Self::GpuList,
+        Self::Unsupported,
+        Self::AgentResponse,
+        Self::Tap,
+        Self::Notice,
+        Self::Response,
+    ];
+
     #[inline]
     fn from_wire(number: u16) -> Option<Self> {
-        [
-            Self::Hello,
-            Self::Event,
-            Self::Goodbye,
-            Self::AgentRequest,
-            Self::Request,
-            Self::Welcome,
-            Self::Refusal,
-            Self::Closing,
-            Self::Unsupported,
-            Self::AgentResponse,
-            Self::Tap,
-            Self::Notice,
-            Self::Response,
-        ]
-        .into_iter()
-        .find(|kind| *kind as u16 == number)
+        Self::ALL.into_iter().find(|kind| *kind as u16 == number)
     }
 
     /// The largest payload that a frame of this kind may have, in bytes.
@@ -80,7 +88,8 @@ impl Kind {
                 LARGEST_PAYLOAD
             }
             Self::Tap => 256 * 1024,
-            Self::Unsupported | Self::Notice => 4,
+            Self::GpuList => 64 * 1024,
+            Self::ListGpus | Self::Unsupported | Self::Notice => 4,
         }
     }
 }
@@ -96,8 +105,11 @@ pub enum FrameError {
              install the same release of pfod, pfoctl and libpfo"
     )]
     Version(u16),
-    /// A request or an answer of release 0.1.
-    #[error("frames of kind {0} are of release 0.1; install the same release of pfod and pfoctl")]
+    /// A request or an answer of release 0.1 other than for GPUs.
+    #[error(
+        "frames of kind {0} carry requests and answers of release 0.1, of which only the list of GPUs \
+         is still served; install the same release of pfod and pfoctl"
+    )]
     Retired(u16),
     /// No frame of this version has that kind.
     #[error("no frame has kind {0}")]
@@ -130,7 +142,7 @@ pub enum FrameError {
 }
 
 impl FrameError {
-    /// What an error means that came while a whole frame was awaited.
+    /// The meaning of an I/O error while a whole frame was awaited.
     #[must_use]
     pub fn reading(error: std::io::Error) -> Self {
         match error.kind() {
@@ -164,14 +176,12 @@ impl Header {
         if version != VERSION && number != Kind::Unsupported as u16 {
             return Err(FrameError::Version(version));
         }
-        let kind = match number {
-            4 | 132 => return Err(FrameError::Retired(number)),
-            number => Kind::from_wire(number).ok_or(FrameError::Kind(number))?,
-        };
-        if length > kind.max_payload() {
-            return Err(FrameError::Oversized { kind, length });
+        let kind = Kind::from_wire(number).ok_or(FrameError::Kind(number))?;
+        match kind {
+            _ if length <= kind.max_payload() => Ok(Self { kind, length }),
+            Kind::ListGpus => Err(FrameError::Retired(number)),
+            _ => Err(FrameError::Oversized { kind, length }),
         }
-        Ok(Self { kind, length })
     }
 
     /// The header as it crosses the wire.
@@ -213,12 +223,14 @@ impl<'a> Frame<'a> {
     /// Bytes of the frame, header included.
     #[must_use]
     pub fn total_bytes(&self) -> usize {
-        HEADER_BYTES + self.payload.len()
+        HEADER_BYTES.saturating_add(self.payload.len())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -244,6 +256,44 @@ mod tests {
     #[test]
     fn an_unknown_kind_is_named() {
         assert!(matches!(Header::parse([0, 0, 0, 0, 1, 0, 77, 0]), Err(FrameError::Kind(77))));
+    }
+
+    #[test]
+    fn every_kind_takes_exactly_its_largest_payload() {
+        for kind in Kind::ALL {
+            let header = Header { kind, length: kind.max_payload() };
+            assert_eq!(Header::parse(header.to_bytes()).unwrap(), header);
+            let larger = Header { kind, length: kind.max_payload() + 1 };
+            assert!(Header::parse(larger.to_bytes()).is_err(), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_large_request_of_release_0_1_is_refused_as_such() {
+        let error = Header::parse([0, 0, 1, 0, 1, 0, 4, 0]).unwrap_err();
+        assert!(matches!(error, FrameError::Retired(4)), "{error}");
+        assert!(error.to_string().contains("install the same release of pfod and pfoctl"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_search_for_a_frame_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..64)
+        ) {
+            if let Ok(Some(frame)) = Frame::first_of(&bytes) {
+                prop_assert!(frame.total_bytes() <= bytes.len());
+            }
+        }
+
+        #[test]
+        fn a_header_that_is_read_is_written_the_same(bytes: [u8; HEADER_BYTES]) {
+            if let Ok(header) = Header::parse(bytes) {
+                // `Unsupported` is read from every version and written with this one's.
+                let (read, written) = (bytes, header.to_bytes());
+                prop_assert_eq!(read[..4].to_vec(), written[..4].to_vec());
+                prop_assert_eq!(read[6..].to_vec(), written[6..].to_vec());
+            }
+        }
     }
 
     #[test]

@@ -1,13 +1,16 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod agent;
 mod clock_table;
 mod codec;
 mod event;
 mod frame;
+mod gpu_list;
 mod job;
 mod message;
+mod range;
 mod request;
 mod session;
 mod status;
@@ -23,7 +26,7 @@ pub use agent::status::{
 };
 pub use agent::sweep::{
     ProfileKey, ProfileSelector, StoredProfile, SweepControl, SweepEnd, SweepOrder, SweepSettings,
-    SweepState, SweepStatus,
+    SweepSettingsError, SweepState, SweepStatus,
 };
 pub use clock_table::{ClockTable, ClockTableError, PlannedUnit, Predicted};
 pub use codec::CodecError;
@@ -35,12 +38,14 @@ pub use pfo_vocabulary::{
     Chunk, DpRank, Gid, GpuName, GpuUuid, Instruction, JobName, Mhz, Microbatch, Milliwatts,
     NameError, PciBusId, Pid, Rank, SessionId, Stage, TpRank, Uid, Unit,
 };
+pub use range::OutOfRange;
 pub use request::{
     GpuListing, LeaseStatus, LeaseTarget, LeaseTerms, PolicyVerdict, Reloaded, Request,
     ResetOutcome, Response, RevocationStatus, User,
 };
 pub use session::{
-    Closing, ClosingReason, Hello, RankPosition, Refusal, RefusalCode, Unsupported, Welcome,
+    Closing, ClosingReason, Hello, PositionError, RankPosition, Refusal, RefusalCode, Unsupported,
+    Welcome,
 };
 pub use status::{
     ConfigStatus, DaemonStatus, GpuStatus, Holder, JobStatus, MeasuredBy, PlanStatus, RankStatus,

@@ -5,10 +5,11 @@ use std::io::{Read, Write};
 use serde::Serialize;
 
 use crate::agent::request::{AgentRequest, AgentResponse};
-use crate::codec;
+use crate::codec::{self, CodecError};
 use crate::event::Event;
 use crate::frame::{FrameError, HEADER_BYTES, Header, Kind};
-use crate::request::{Request, Response};
+use crate::gpu_list;
+use crate::request::{GpuListing, Request, Response};
 use crate::session::{Closing, Hello, Refusal, Unsupported, Welcome};
 use crate::tap::{Notice, TapBatch};
 
@@ -21,6 +22,8 @@ pub enum ClientMessage {
     Event(Event),
     /// Ends the session.
     Goodbye,
+    /// Asks which GPUs the node has, to find the one of a CUDA ordinal.
+    ListGpus,
     /// Asks `pfod` for a response.
     Request(Request),
     /// Asks the agent for a response.
@@ -36,6 +39,8 @@ pub enum DaemonMessage {
     Refusal(Refusal),
     /// The session ends.
     Closing(Closing),
+    /// The GPUs of the node in the driver's order, or why they are not listed.
+    GpuList(Result<Vec<GpuListing>, Refusal>),
     /// The answer of `pfod` to a request.
     Response(Response),
     /// The answer of the agent to a request.
@@ -53,9 +58,16 @@ fn payload<T: serde::de::DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T
 }
 
 fn frame<T: Serialize>(kind: Kind, value: &T) -> Result<Vec<u8>, FrameError> {
+    frame_with(kind, |bytes| codec::append(value, bytes))
+}
+
+fn frame_with(
+    kind: Kind,
+    append: impl FnOnce(&mut Vec<u8>) -> Result<(), CodecError>,
+) -> Result<Vec<u8>, FrameError> {
     let mut bytes = vec![0; HEADER_BYTES];
-    codec::append(value, &mut bytes).map_err(|source| FrameError::Payload { kind, source })?;
-    let length = bytes.len() - HEADER_BYTES;
+    append(&mut bytes).map_err(|source| FrameError::Payload { kind, source })?;
+    let length = bytes.len().saturating_sub(HEADER_BYTES);
     if length > kind.max_payload() {
         return Err(FrameError::Oversized { kind, length });
     }
@@ -72,7 +84,8 @@ impl ClientMessage {
         match kind {
             Kind::Hello => payload(kind, bytes).map(Self::Hello),
             Kind::Event => Event::from_payload(bytes).map(Self::Event),
-            Kind::Goodbye => Ok(Self::Goodbye),
+            Kind::Goodbye => payload(kind, bytes).map(|()| Self::Goodbye),
+            Kind::ListGpus => gpu_list::check_request(bytes).map(|()| Self::ListGpus),
             Kind::Request => payload(kind, bytes).map(Self::Request),
             Kind::AgentRequest => payload(kind, bytes).map(Self::AgentRequest),
             other => Err(FrameError::Unexpected(other)),
@@ -88,6 +101,7 @@ impl ClientMessage {
             Self::Hello(hello) => frame(Kind::Hello, hello),
             Self::Event(event) => frame(Kind::Event, event),
             Self::Goodbye => frame(Kind::Goodbye, &()),
+            Self::ListGpus => frame(Kind::ListGpus, &gpu_list::REQUEST),
             Self::Request(request) => frame(Kind::Request, request),
             Self::AgentRequest(request) => frame(Kind::AgentRequest, request),
         }
@@ -112,6 +126,7 @@ impl DaemonMessage {
             Kind::Welcome => payload(kind, bytes).map(Self::Welcome),
             Kind::Refusal => payload(kind, bytes).map(Self::Refusal),
             Kind::Closing => payload(kind, bytes).map(Self::Closing),
+            Kind::GpuList => gpu_list::decode(bytes).map(Self::GpuList),
             Kind::Response => payload(kind, bytes).map(Self::Response),
             Kind::AgentResponse => payload(kind, bytes).map(Self::AgentResponse),
             Kind::Tap => payload(kind, bytes).map(Self::Tap),
@@ -130,6 +145,9 @@ impl DaemonMessage {
             Self::Welcome(welcome) => frame(Kind::Welcome, welcome),
             Self::Refusal(refusal) => frame(Kind::Refusal, refusal),
             Self::Closing(closing) => frame(Kind::Closing, closing),
+            Self::GpuList(answer) => {
+                frame_with(Kind::GpuList, |bytes| gpu_list::append(answer, bytes))
+            }
             Self::Response(response) => frame(Kind::Response, response),
             Self::AgentResponse(response) => frame(Kind::AgentResponse, response),
             Self::Tap(batch) => frame(Kind::Tap, batch),
@@ -157,248 +175,33 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::frame::Frame;
-    use crate::request::{JobSelector, LeaseTarget, SwapTarget, User};
-    use crate::sample::{Doubt, InstructionSample, SamplePage};
-    use crate::session::{RankPosition, RefusalCode};
-    use crate::sweep::{ProfileKey, StoredProfile, SweepControl, SweepOrder, SweepSettings};
-    use crate::trial::{TrialLength, TrialRun};
-    use pfo_vocabulary::Instruction;
-    use pfo_vocabulary::Unit;
-
-    fn hello() -> Hello {
-        Hello {
-            client: "t".into(),
-            job: "j1".parse().unwrap(),
-            position: RankPosition {
-                rank: 1,
-                pp_rank: 1,
-                dp_rank: 0,
-                tp_rank: 0,
-                pp_degree: 4,
-                dp_degree: 1,
-                tp_degree: 1,
-            },
-            gpu: "GPU-a".parse().unwrap(),
-            num_microbatches: Some(8),
-            next_step: 5,
-        }
-    }
 
     #[test]
-    fn the_bytes_of_a_hello_are_the_documented_ones() {
-        #[rustfmt::skip]
-        assert_eq!(ClientMessage::Hello(hello()).to_frame().unwrap(), [
-            77, 0, 0, 0,  1, 0,  1, 0,                      // length, version, kind
-            1, 0, 0, 0, 0, 0, 0, 0, b't',                   // client
-            2, 0, 0, 0, 0, 0, 0, 0, b'j', b'1',             // job
-            1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // rank, pp_rank, dp_rank, tp_rank
-            4, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0,             // pp, dp, tp degree
-            0, 0, 0, 0,                                     // GPU by UUID
-            5, 0, 0, 0, 0, 0, 0, 0, b'G', b'P', b'U', b'-', b'a',
-            1, 8, 0, 0, 0,                                  // some: 8 microbatches
-            5, 0, 0, 0, 0, 0, 0, 0,                         // next step
-        ]);
-    }
-
-    #[test]
-    fn the_bytes_of_requests_and_answers_are_the_documented_ones() {
-        let job = JobSelector { job: "j".parse().unwrap(), uid: None };
-        let swap = Request::PlanSwap {
-            job,
-            target: SwapTarget::Previous,
-            not_before: Some(9),
-            wait: true,
-        };
-        #[rustfmt::skip]
-        assert_eq!(ClientMessage::Request(swap).to_frame().unwrap(), [
-            28, 0, 0, 0,  1, 0,  4, 0,
-            3, 0, 0, 0,                                     // plan swap
-            1, 0, 0, 0, 0, 0, 0, 0, b'j',                   // job
-            0,                                              // no uid
-            1, 0, 0, 0,                                     // previous
-            1, 9, 0, 0, 0, 0, 0, 0, 0,                      // some: not before step 9
-            1,                                              // wait
-        ]);
-        let target = LeaseTarget::Job(JobSelector { job: "j".parse().unwrap(), uid: None });
-        #[rustfmt::skip]
-        assert_eq!(ClientMessage::Request(Request::LeaseRevoke(target)).to_frame().unwrap(), [
-            18, 0, 0, 0,  1, 0,  4, 0,
-            8, 0, 0, 0,                                     // lease revoke
-            1, 0, 0, 0,                                     // of a job
-            1, 0, 0, 0, 0, 0, 0, 0, b'j',
-            0,                                              // no uid
-        ]);
-        let who = Some(User { uid: 7, groups: vec![50, 51] });
-        let explain = Request::PolicyExplain { who, gpu: Some("GPU-a".parse().unwrap()) };
-        #[rustfmt::skip]
-        assert_eq!(ClientMessage::Request(explain).to_frame().unwrap(), [
-            43, 0, 0, 0,  1, 0,  4, 0,
-            5, 0, 0, 0,                                     // policy explain
-            1, 7, 0, 0, 0,                                  // some: uid 7
-            2, 0, 0, 0, 0, 0, 0, 0, 50, 0, 0, 0, 51, 0, 0, 0,
-            1, 0, 0, 0, 0,                                  // some: GPU by UUID
-            5, 0, 0, 0, 0, 0, 0, 0, b'G', b'P', b'U', b'-', b'a',
-        ]);
-        let job = JobSelector { job: "j".parse().unwrap(), uid: None };
-        let straggler = Request::Straggler { job, slowdown: Some(1.5), wait: false };
-        #[rustfmt::skip]
-        assert_eq!(ClientMessage::Request(straggler).to_frame().unwrap(), [
-            24, 0, 0, 0,  1, 0,  4, 0,
-            11, 0, 0, 0,                                    // straggler
-            1, 0, 0, 0, 0, 0, 0, 0, b'j',
-            0,                                              // no uid
-            1, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f,                // some: 1.5
-            0,                                              // do not wait
-        ]);
-        let job = JobSelector { job: "j".parse().unwrap(), uid: None };
-        let length = TrialLength { settling_steps: 1, steps: 20 };
-        let trial = Request::Trial { job, run: TrialRun::Uniform(1410), length, samples: true };
-        #[rustfmt::skip]
-        assert_eq!(ClientMessage::Request(trial).to_frame().unwrap(), [
-            31, 0, 0, 0,  1, 0,  4, 0,
-            12, 0, 0, 0,                                    // trial
-            1, 0, 0, 0, 0, 0, 0, 0, b'j',                   // job
-            0,                                              // no uid
-            2, 0, 0, 0, 130, 5, 0, 0,                       // uniform: 1410 MHz
-            1, 0, 0, 0, 20, 0, 0, 0,                        // settling steps, steps
-            1,                                              // samples
-        ]);
-        let job = JobSelector { job: "j".parse().unwrap(), uid: None };
-        let run = TrialRun::PowerLimits { label: "z".into(), limits_w: vec![200, 250] };
-        let trial = Request::Trial { job, run, length, samples: false };
-        #[rustfmt::skip]
-        assert_eq!(ClientMessage::Request(trial).to_frame().unwrap(), [
-            52, 0, 0, 0,  1, 0,  4, 0,
-            12, 0, 0, 0,                                    // trial
-            1, 0, 0, 0, 0, 0, 0, 0, b'j',                   // job
-            0,                                              // no uid
-            3, 0, 0, 0,                                     // power limits
-            1, 0, 0, 0, 0, 0, 0, 0, b'z',                   // label
-            2, 0, 0, 0, 0, 0, 0, 0, 200, 0, 0, 0, 250, 0, 0, 0,
-            1, 0, 0, 0, 20, 0, 0, 0,                        // settling steps, steps
-            0,                                              // no samples
-        ]);
-        let range = Response::PowerLimits { lowest_w: 100, highest_w: 300 };
-        #[rustfmt::skip]
-        assert_eq!(DaemonMessage::Response(range).to_frame().unwrap(), [
-            12, 0, 0, 0,  1, 0,  132, 0,
-            22, 0, 0, 0,                                    // power limits
-            100, 0, 0, 0, 44, 1, 0, 0,                      // watts: lowest, highest
-        ]);
-        let job = JobSelector { job: "j".parse().unwrap(), uid: None };
-        let stop = Request::SweepControl { job, control: SweepControl::Stop };
-        #[rustfmt::skip]
-        assert_eq!(ClientMessage::Request(stop).to_frame().unwrap(), [
-            18, 0, 0, 0,  1, 0,  4, 0,
-            16, 0, 0, 0,                                    // sweep control
-            1, 0, 0, 0, 0, 0, 0, 0, b'j',                   // job
-            0,                                              // no uid
-            2, 0, 0, 0,                                     // stop
-        ]);
-        let settings = SweepSettings {
-            steps: 10,
-            settling_steps: 1,
-            stride_mhz: 30,
-            min_mhz: 0,
-            max_slowdown: None,
-        };
-        let job = JobSelector { job: "j".parse().unwrap(), uid: None };
-        let order = SweepOrder { job, model: None, settings, reuse: true };
-        #[rustfmt::skip]
-        assert_eq!(ClientMessage::Request(Request::SweepAttend(order)).to_frame().unwrap(), [
-            33, 0, 0, 0,  1, 0,  4, 0,
-            26, 0, 0, 0,                                    // sweep attend
-            1, 0, 0, 0, 0, 0, 0, 0, b'j',                   // job
-            0,                                              // no uid
-            0,                                              // model called like the job
-            10, 0, 0, 0, 1, 0, 0, 0,                        // steps, settling steps
-            30, 0, 0, 0, 0, 0, 0, 0,                        // stride, lowest clock, in MHz
-            0,                                              // no limit of the slowdown
-            1,                                              // reuse
-        ]);
-        let key = ProfileKey {
-            uid: 7,
-            model: "m".parse().unwrap(),
-            gpus: "A".into(),
-            partition: "p".into(),
-        };
-        let profile = StoredProfile { key, measured_unix_s: 9, bytes: 3 };
-        #[rustfmt::skip]
-        assert_eq!(DaemonMessage::Response(Response::Reused(profile)).to_frame().unwrap(), [
-            51, 0, 0, 0,  1, 0,  132, 0,
-            17, 0, 0, 0,                                    // reused
-            7, 0, 0, 0,                                     // uid
-            1, 0, 0, 0, 0, 0, 0, 0, b'm',                   // model
-            1, 0, 0, 0, 0, 0, 0, 0, b'A',                   // GPUs
-            1, 0, 0, 0, 0, 0, 0, 0, b'p',                   // partition
-            9, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, // seconds since 1970, bytes
-        ]);
-        let sample = InstructionSample {
-            step: 9,
-            unit: Unit { instruction: Instruction::Backward, chunk: 1, microbatch: 7 },
-            began_ns: 256,
-            ended_ns: 512,
-            mhz: Some(1410),
-            observed: None,
-            throttle_reasons: 4,
-            counter_j: Some(1.5),
-            counter_refreshes: 2,
-            left_out: Some(Doubt::Throttled),
-        };
-        let page = SamplePage { rank: 3, samples: vec![sample], dropped: 5 };
-        #[rustfmt::skip]
-        assert_eq!(DaemonMessage::Response(Response::TrialSamples(Some(page))).to_frame().unwrap(), [
-            91, 0, 0, 0,  1, 0,  132, 0,
-            21, 0, 0, 0,  1,                                // trial samples: some
-            3, 0, 0, 0,                                     // rank
-            1, 0, 0, 0, 0, 0, 0, 0,                         // one sample
-            9, 0, 0, 0, 0, 0, 0, 0,                         // step
-            1, 0, 0, 0,  1, 0,  7, 0, 0, 0,                 // backward, chunk, microbatch
-            0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, // began, ended
-            1, 130, 5, 0, 0,  0,                            // some: 1410 MHz; none observed
-            4, 0, 0, 0, 0, 0, 0, 0,                         // throttle reasons
-            1, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f,                // some: 1.5 J
-            2, 0, 0, 0,                                     // refreshes
-            1, 2, 0, 0, 0,                                  // some: throttled
-            5, 0, 0, 0, 0, 0, 0, 0,                         // dropped
-        ]);
-        let refusal = Refusal::new(RefusalCode::GpuHeld, "m", "");
-        #[rustfmt::skip]
-        assert_eq!(DaemonMessage::Refusal(refusal).to_frame().unwrap(), [
-            21, 0, 0, 0,  1, 0,  130, 0,
-            3, 0, 0, 0,
-            1, 0, 0, 0, 0, 0, 0, 0, b'm',
-            0, 0, 0, 0, 0, 0, 0, 0,
-        ]);
+    fn the_bytes_of_the_shortest_frames_are_the_documented_ones() {
         assert_eq!(ClientMessage::Goodbye.to_frame().unwrap(), [0, 0, 0, 0, 1, 0, 3, 0]);
         let unsupported = Unsupported { oldest: 1, newest: 2 };
         assert_eq!(
             DaemonMessage::Unsupported(unsupported).to_frame().unwrap(),
             [4, 0, 0, 0, 1, 0, 133, 0, 1, 0, 2, 0]
         );
-    }
-
-    #[test]
-    fn a_hello_with_a_bad_job_name_is_no_hello() {
-        let mut bytes = ClientMessage::Hello(hello()).to_frame().unwrap();
-        let job = 8 + 9 + 8;
-        bytes[job] = b'\n';
-        let frame = Frame::first_of(&bytes).unwrap().unwrap();
-        let error = ClientMessage::from_payload(frame.kind, frame.payload).unwrap_err().to_string();
-        assert!(error.contains(r#"job name "\n1" contains '\n'"#), "{error}");
+        assert_eq!(
+            DaemonMessage::Notice(Notice::JobsChanged).to_frame().unwrap(),
+            [4, 0, 0, 0, 1, 0, 136, 0, 0, 0, 0, 0]
+        );
     }
 
     #[test]
     fn bytes_after_the_end_of_a_message_are_an_error() {
-        let mut bytes = ClientMessage::Hello(hello()).to_frame().unwrap();
-        bytes.push(0);
-        let error = ClientMessage::from_payload(Kind::Hello, &bytes[8..]).unwrap_err().to_string();
+        let bytes = ClientMessage::Request(Request::Status).to_frame().unwrap();
+        let longer = [&bytes[HEADER_BYTES..], &[0]].concat();
+        let error = ClientMessage::from_payload(Kind::Request, &longer).unwrap_err().to_string();
+        assert!(error.contains("1 bytes after its end"), "{error}");
+        let error = ClientMessage::from_payload(Kind::Goodbye, &[0]).unwrap_err().to_string();
         assert!(error.contains("1 bytes after its end"), "{error}");
     }
 
     #[test]
-    fn a_stream_that_ends_inside_a_frame_is_told_from_one_that_failed() {
+    fn a_stream_that_ends_inside_a_frame_is_distinguished_from_one_that_failed() {
         let bytes = DaemonMessage::Unsupported(Unsupported { oldest: 1, newest: 1 });
         let bytes = bytes.to_frame().unwrap();
         for length in 0..bytes.len() {
@@ -409,20 +212,54 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_refusal_fits_into_its_frame() {
-        let long = "é".repeat(5000);
-        let refusal = Refusal::new(RefusalCode::Internal, long.clone(), long);
-        assert!(DaemonMessage::Refusal(refusal).to_frame().is_ok());
+    fn each_kind_is_read_by_exactly_one_side() {
+        for kind in Kind::ALL {
+            let refused_by_daemon =
+                matches!(ClientMessage::from_payload(kind, &[]), Err(FrameError::Unexpected(_)));
+            let refused_by_client =
+                matches!(DaemonMessage::from_payload(kind, &[]), Err(FrameError::Unexpected(_)));
+            assert_ne!(refused_by_daemon, refused_by_client, "{kind:?}");
+            assert_eq!(refused_by_daemon, kind as u16 > 128, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_length_that_the_payload_does_not_have_is_refused_before_memory_is_taken() {
+        let vec_of_2_to_the_60 = [&[0, 0, 0, 0][..], &(1u64 << 60).to_le_bytes()].concat();
+        let error = DaemonMessage::from_payload(Kind::GpuList, &vec_of_2_to_the_60).unwrap_err();
+        assert!(matches!(error, FrameError::Payload { .. }), "{error}");
+    }
+
+    /// Payloads that get far: a variant's number, then mostly small numbers.
+    fn payload_like() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop_oneof![6 => 0u8..4, 1 => any::<u8>(), 1 => Just(b'a')];
+        let rest = prop::collection::vec(byte, 0..256);
+        let any_bytes = prop::collection::vec(any::<u8>(), 0..256);
+        prop_oneof![
+            (0u32..24, rest)
+                .prop_map(|(variant, rest)| [&variant.to_le_bytes()[..], &rest].concat()),
+            any_bytes,
+        ]
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2048))]
+
         #[test]
-        fn no_payload_makes_a_decoder_panic(
-            kind in 1u16..5, bytes in prop::collection::vec(any::<u8>(), 0..256)
+        fn no_payload_makes_a_decoder_panic_and_what_it_reads_is_written_the_same(
+            kind in prop::sample::select(&Kind::ALL[..]), bytes in payload_like()
         ) {
-            let kind = [Kind::Hello, Kind::Event, Kind::Goodbye, Kind::Request][kind as usize - 1];
-            let _ = ClientMessage::from_payload(kind, &bytes);
-            let _ = DaemonMessage::from_payload(Kind::Response, &bytes);
+            if let Ok(message) = ClientMessage::from_payload(kind, &bytes) {
+                prop_assert_eq!(&message.to_frame().unwrap()[HEADER_BYTES..], &bytes);
+            }
+            if let Ok(message) = DaemonMessage::from_payload(kind, &bytes) {
+                prop_assert_eq!(&message.to_frame().unwrap()[HEADER_BYTES..], &bytes);
+            }
+        }
+
+        #[test]
+        fn no_stream_makes_its_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = DaemonMessage::read_from(&mut &bytes[..]);
         }
     }
 }

@@ -15,7 +15,6 @@ use crate::trial::{TrialLength, TrialResult, TrialRun};
 
 /// One request to `pfod`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum Request {
     /// Which GPUs the node has.
     Gpus,
@@ -105,6 +104,8 @@ pub enum Request {
         uid: Uid,
         /// The process that asked; none if the user waits for nothing.
         pid: Option<Pid>,
+        /// Whether the user asked as an administrator, through the agent's socket for administration.
+        administrator: bool,
     },
 }
 
@@ -137,7 +138,6 @@ pub struct User {
 
 /// The answer of `pfod` to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum Response {
     /// To any request.
     Refused(Refusal),
@@ -288,4 +288,126 @@ pub struct RevocationStatus {
     pub since_unix_s: u64,
     /// Processes that held a lease and are still there. It ends with the last one.
     pub processes: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_vocabulary::{Instruction, Unit};
+
+    use super::*;
+    use crate::clock_table::PlannedUnit;
+    use crate::message::{ClientMessage, DaemonMessage};
+
+    fn job() -> JobSelector {
+        JobSelector { job: "j".parse().unwrap(), uid: None }
+    }
+
+    fn frame(request: Request) -> Vec<u8> {
+        ClientMessage::Request(request).to_frame().unwrap()
+    }
+
+    #[test]
+    fn the_bytes_of_a_swap_are_the_documented_ones() {
+        let not_before = Some(9);
+        let target = SwapTarget::Previous;
+        #[rustfmt::skip]
+        assert_eq!(frame(Request::PlanSwap { job: job(), target, not_before, wait: true }), [
+            28, 0, 0, 0,  1, 0,  6, 0,
+            3, 0, 0, 0,                                     // plan swap
+            1, 0, 0, 0, 0, 0, 0, 0, b'j',                   // job
+            0,                                              // no uid
+            1, 0, 0, 0,                                     // previous
+            1, 9, 0, 0, 0, 0, 0, 0, 0,                      // some: not before step 9
+            1,                                              // wait
+        ]);
+    }
+
+    #[test]
+    fn the_bytes_of_a_swap_to_a_table_are_the_documented_ones() {
+        let unit = PlannedUnit { unit: Unit::new(Instruction::Backward, 0), mhz: Mhz(900) };
+        let table = ClockTable::new(1, None, vec![vec![unit]]).unwrap();
+        let target = SwapTarget::Table { label: "l".into(), table };
+        #[rustfmt::skip]
+        assert_eq!(frame(Request::PlanSwap { job: job(), target, not_before: None, wait: false }), [
+            64, 0, 0, 0,  1, 0,  6, 0,
+            3, 0, 0, 0,                                     // plan swap
+            1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
+            3, 0, 0, 0,                                     // table
+            1, 0, 0, 0, 0, 0, 0, 0, b'l',                   // label
+            1, 0, 0, 0, 0,                                  // one microbatch, no prediction
+            1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, // one stage, one unit
+            1, 0, 0, 0,  0, 0,  0, 0, 0, 0,  0x84, 3, 0, 0, // backward, chunk, microbatch, 900 MHz
+            0, 0,                                           // at any step, do not wait
+        ]);
+    }
+
+    #[test]
+    fn the_bytes_of_a_revocation_are_the_documented_ones() {
+        #[rustfmt::skip]
+        assert_eq!(frame(Request::LeaseRevoke(LeaseTarget::Job(job()))), [
+            18, 0, 0, 0,  1, 0,  6, 0,
+            9, 0, 0, 0,                                     // lease revoke
+            1, 0, 0, 0,                                     // of a job
+            1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
+        ]);
+    }
+
+    #[test]
+    fn the_bytes_of_a_question_about_policy_are_the_documented_ones() {
+        let who = Some(User { uid: Uid(7), groups: vec![Gid(50), Gid(51)] });
+        #[rustfmt::skip]
+        assert_eq!(frame(Request::PolicyExplain { who, gpu: Some("GPU-a".parse().unwrap()) }), [
+            43, 0, 0, 0,  1, 0,  6, 0,
+            6, 0, 0, 0,                                     // policy explain
+            1, 7, 0, 0, 0,                                  // some: uid 7
+            2, 0, 0, 0, 0, 0, 0, 0, 50, 0, 0, 0, 51, 0, 0, 0,
+            1, 0, 0, 0, 0,                                  // some: GPU by UUID
+            5, 0, 0, 0, 0, 0, 0, 0, b'G', b'P', b'U', b'-', b'a',
+        ]);
+    }
+
+    #[test]
+    fn the_bytes_of_a_trial_are_the_documented_ones() {
+        let length = TrialLength { settling_steps: 1, steps: 20 };
+        #[rustfmt::skip]
+        assert_eq!(frame(Request::Trial { job: job(), run: TrialRun::Uniform(Mhz(1410)), length }), [
+            30, 0, 0, 0,  1, 0,  6, 0,
+            11, 0, 0, 0,                                    // trial
+            1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
+            2, 0, 0, 0, 130, 5, 0, 0,                       // uniform: 1410 MHz
+            1, 0, 0, 0, 20, 0, 0, 0,                        // settling steps, steps
+        ]);
+        let run = TrialRun::PowerLimits { label: "z".into(), limits_w: vec![200, 250] };
+        #[rustfmt::skip]
+        assert_eq!(frame(Request::Trial { job: job(), run, length }), [
+            51, 0, 0, 0,  1, 0,  6, 0,
+            11, 0, 0, 0,                                    // trial
+            1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
+            3, 0, 0, 0,                                     // power limits
+            1, 0, 0, 0, 0, 0, 0, 0, b'z',                   // label
+            2, 0, 0, 0, 0, 0, 0, 0, 200, 0, 0, 0, 250, 0, 0, 0,
+            1, 0, 0, 0, 20, 0, 0, 0,                        // settling steps, steps
+        ]);
+    }
+
+    #[test]
+    fn the_bytes_of_acting_for_a_user_are_the_documented_ones() {
+        #[rustfmt::skip]
+        assert_eq!(frame(Request::OnBehalf { uid: Uid(1000), pid: Some(Pid(77)) }), [
+            13, 0, 0, 0,  1, 0,  6, 0,
+            18, 0, 0, 0,                                    // on behalf
+            0xe8, 3, 0, 0,  1, 77, 0, 0, 0,                 // uid, some: pid
+        ]);
+    }
+
+    #[test]
+    fn the_bytes_of_the_range_of_power_limits_are_the_documented_ones() {
+        let range = Response::PowerLimits { lowest_w: 100, highest_w: 300 };
+        #[rustfmt::skip]
+        assert_eq!(DaemonMessage::Response(range).to_frame().unwrap(), [
+            12, 0, 0, 0,  1, 0,  137, 0,
+            15, 0, 0, 0,                                    // power limits
+            100, 0, 0, 0, 44, 1, 0, 0,                      // watts: lowest, highest
+        ]);
+    }
 }

@@ -7,12 +7,13 @@
 //! Ends with one line of JSON: what became of its events, and the code of the last problem.
 
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::thread::sleep;
 use std::time::Duration;
 
-use pfo::{Instruction, RankDescription, Session};
+use pfo::{Instruction, Rank, RankDescription, Session, Stage};
 
-fn number(text: Option<String>, otherwise: u32) -> u32 {
+fn number<N: FromStr>(text: Option<String>, otherwise: N) -> N {
     text.and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
@@ -41,12 +42,12 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let steps = number(arguments.next(), 10);
     let microbatches = number(arguments.next(), 4);
-    let rank = number(std::env::var("RANK").ok(), 0);
+    let stage = number(std::env::var("RANK").ok(), 0);
     let stages = number(std::env::var("WORLD_SIZE").ok(), 1);
 
     let session = match Session::open(RankDescription {
-        rank,
-        pp_rank: rank,
+        rank: Rank(stage.into()),
+        pp_rank: Stage(stage),
         pp_degree: stages,
         num_microbatches: Some(microbatches),
         ..RankDescription::default()
@@ -62,7 +63,7 @@ fn main() -> ExitCode {
     }
 
     for _ in 0..steps {
-        one_step(&session, stages - 1 - rank, microbatches);
+        one_step(&session, stages - 1 - u32::from(stage), microbatches);
     }
 
     let problem = session.problem().map_or(0, |problem| problem.code.number());

@@ -6,16 +6,14 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use pfo_protocol::{
-    ClientMessage, ClosingReason, DaemonMessage, GpuListing, GpuName, Hello, Request, Response,
-};
+use pfo_protocol::{ClientMessage, ClosingReason, DaemonMessage, GpuListing, GpuName, Hello};
 
 use crate::backoff::Backoff;
 use crate::cuda;
 use crate::gpu::Gpu;
 use crate::lease::Lease;
 use crate::line::Phase;
-use crate::link::{ANY_ANSWER, Link, SESSION_ANSWER};
+use crate::link::{LIST_ANSWER, Link, SESSION_ANSWER};
 use crate::problem::{Problem, ProblemCode};
 use crate::shared::Shared;
 use crate::thread;
@@ -61,7 +59,7 @@ enum Task {
 
 impl<'a> Connector<'a> {
     fn new(shared: &'a Shared) -> Self {
-        let rank = u64::from(shared.rank.position.rank);
+        let rank = u64::from(shared.rank.position.rank.0);
         let process = u64::from(std::process::id());
         Self {
             shared,
@@ -188,9 +186,9 @@ impl<'a> Connector<'a> {
 
     fn gpus_of_the_node(&self) -> Result<Vec<GpuListing>, Problem> {
         let link = self.dial()?;
-        match self.ask(&link, &ClientMessage::Request(Request::Gpus), ANY_ANSWER)? {
-            DaemonMessage::Response(Response::Gpus(gpus)) => Ok(gpus),
-            DaemonMessage::Response(Response::Refused(refusal)) => Err(Problem::refused(refusal)),
+        match self.ask(&link, &ClientMessage::ListGpus, LIST_ANSWER)? {
+            DaemonMessage::GpuList(Ok(gpus)) => Ok(gpus),
+            DaemonMessage::GpuList(Err(refusal)) => Err(Problem::refused(refusal)),
             other => Err(unwelcome(other)),
         }
     }
@@ -231,8 +229,6 @@ fn unwelcome(message: DaemonMessage) -> Problem {
         DaemonMessage::Refusal(refusal) => Problem::refused(refusal),
         DaemonMessage::Closing(closing) => Problem::closed(closing),
         DaemonMessage::Unsupported(spoken) => Problem::unsupported(spoken),
-        DaemonMessage::Welcome(_) | DaemonMessage::Response(_) => {
-            Problem::garbled("it answers something else")
-        }
+        _ => Problem::garbled("it answers something else"),
     }
 }

@@ -6,6 +6,8 @@ use std::mem::size_of;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
+use pfo_protocol::{DpRank, Rank, Stage, TpRank};
+
 use crate::description::{DescriptionError, RankDescription};
 
 /// `struct pfo_rank` of this release. New fields are only ever added at the end, with 0 as default.
@@ -37,10 +39,10 @@ impl CRank {
             job: std::ptr::null(),
             gpu: std::ptr::null(),
             socket: std::ptr::null(),
-            rank: description.rank,
-            pp_rank: description.pp_rank,
-            dp_rank: description.dp_rank,
-            tp_rank: description.tp_rank,
+            rank: description.rank.0,
+            pp_rank: description.pp_rank.into(),
+            dp_rank: description.dp_rank.0,
+            tp_rank: description.tp_rank.0,
             pp_degree: description.pp_degree,
             dp_degree: description.dp_degree,
             tp_degree: description.tp_degree,
@@ -112,10 +114,11 @@ impl CRank {
             job: job.map(|text| utf8("job", text)).transpose()?,
             gpu: gpu.transpose()?,
             socket: socket.map(|path| OsStr::from_bytes(path.to_bytes()).into()),
-            rank: self.rank,
-            pp_rank: self.pp_rank,
-            dp_rank: self.dp_rank,
-            tp_rank: self.tp_rank,
+            rank: Rank(self.rank),
+            pp_rank: Stage::try_from(self.pp_rank)
+                .map_err(|_| DescriptionError::Stage(self.pp_rank))?,
+            dp_rank: DpRank(self.dp_rank),
+            tp_rank: TpRank(self.tp_rank),
             pp_degree: self.pp_degree,
             dp_degree: self.dp_degree,
             tp_degree: self.tp_degree,

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pfo_protocol::{JobName, NameError, RankPosition, TRAINER_SOCKET};
+use pfo_protocol::{DpRank, JobName, NameError, Rank, RankPosition, Stage, TRAINER_SOCKET, TpRank};
 
 use crate::gpu::{Gpu, GpuError};
 use crate::visible::CudaEnvironment;
@@ -15,10 +15,10 @@ use crate::visible::CudaEnvironment;
 /// ```
 /// let description = pfo::RankDescription {
 ///     job: Some("llama-7b".into()),
-///     rank: 5,
-///     pp_rank: 1,
+///     rank: pfo::Rank(5),
+///     pp_rank: pfo::Stage(1),
 ///     pp_degree: 4,
-///     dp_rank: 1,
+///     dp_rank: pfo::DpRank(1),
 ///     dp_degree: 2,
 ///     gpu: Some(pfo::Gpu::CudaOrdinal(1)),
 ///     ..Default::default()
@@ -36,13 +36,13 @@ pub struct RankDescription {
     /// The daemon's socket; else the environment's `PFO_SOCKET`, else `/run/pfo/pfod.sock`.
     pub socket: Option<PathBuf>,
     /// The global rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// The pipeline stage, counted from 0.
-    pub pp_rank: u32,
+    pub pp_rank: Stage,
     /// The data-parallel rank.
-    pub dp_rank: u32,
+    pub dp_rank: DpRank,
     /// The tensor-parallel rank.
-    pub tp_rank: u32,
+    pub tp_rank: TpRank,
     /// The number of pipeline stages.
     pub pp_degree: u32,
     /// The number of data-parallel replicas.
@@ -63,10 +63,10 @@ impl Default for RankDescription {
             job: None,
             gpu: None,
             socket: None,
-            rank: 0,
-            pp_rank: 0,
-            dp_rank: 0,
-            tp_rank: 0,
+            rank: Rank(0),
+            pp_rank: Stage(0),
+            dp_rank: DpRank(0),
+            tp_rank: TpRank(0),
             pp_degree: 1,
             dp_degree: 1,
             tp_degree: 1,
@@ -110,6 +110,9 @@ pub enum DescriptionError {
         /// The degree.
         degree: u32,
     },
+    /// A stage of the C or Python API that no pipeline has.
+    #[error("pp_rank is {0}; it must be 0 to {max}", max = u16::MAX)]
+    Stage(u32),
     /// A step cannot have no microbatches.
     #[error("num_microbatches is 0; give the number, or none if it is not known")]
     NoMicrobatches,
@@ -139,7 +142,7 @@ pub enum DescriptionError {
 
 /// A description with nothing left out and nothing wrong.
 #[derive(Clone, Debug)]
-pub(crate) struct Rank {
+pub(crate) struct CheckedRank {
     pub(crate) job: JobName,
     pub(crate) gpu: Gpu,
     pub(crate) cuda: CudaEnvironment,
@@ -171,21 +174,21 @@ impl RankDescription {
             job: Some(self.job_name(variable)?.into()),
             gpu: Some(self.gpu_name(variable)?),
             socket: Some(self.socket_path(variable)?),
-            rank: rank.and_then(|(_, text)| text.parse().ok()).unwrap_or(0),
+            rank: Rank(rank.and_then(|(_, text)| text.parse().ok()).unwrap_or(0)),
             ..self
         })
     }
 
     /// Fills in what is left out and checks the rest.
-    pub(crate) fn complete(self) -> Result<Rank, DescriptionError> {
+    pub(crate) fn complete(self) -> Result<CheckedRank, DescriptionError> {
         self.complete_from(&environment)
     }
 
-    fn complete_from(&self, variable: Variable<'_>) -> Result<Rank, DescriptionError> {
+    fn complete_from(&self, variable: Variable<'_>) -> Result<CheckedRank, DescriptionError> {
         for (dimension, rank, degree) in [
-            ("pp", self.pp_rank, self.pp_degree),
-            ("dp", self.dp_rank, self.dp_degree),
-            ("tp", self.tp_rank, self.tp_degree),
+            ("pp", self.pp_rank.into(), self.pp_degree),
+            ("dp", self.dp_rank.0, self.dp_degree),
+            ("tp", self.tp_rank.0, self.tp_degree),
         ] {
             if rank >= degree {
                 return Err(DescriptionError::Rank { dimension, rank, degree });
@@ -196,7 +199,7 @@ impl RankDescription {
             Some(some) => some,
             None => None,
         };
-        Ok(Rank {
+        Ok(CheckedRank {
             job: self.job_name(variable)?,
             gpu: self.gpu_name(variable)?,
             cuda: CudaEnvironment::read(variable),
@@ -275,7 +278,7 @@ mod tests {
         }
     }
 
-    fn complete(set: &'static [(&str, &str)]) -> Result<Rank, DescriptionError> {
+    fn complete(set: &'static [(&str, &str)]) -> Result<CheckedRank, DescriptionError> {
         RankDescription::default().complete_from(&variables(set))
     }
 
@@ -335,12 +338,12 @@ mod tests {
     fn a_description_read_from_the_environment_has_the_launchers_rank() {
         let set = variables(&[("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "12")]);
         let description = RankDescription::default().filled(&set).unwrap();
-        assert_eq!((description.job.as_deref(), description.rank), (Some("7"), 12));
+        assert_eq!((description.job.as_deref(), description.rank), (Some("7"), Rank(12)));
     }
 
     #[test]
     fn each_mistake_is_named_with_its_value_and_where_it_came_from() {
-        let message = |error: Result<Rank, DescriptionError>| error.unwrap_err().to_string();
+        let message = |error: Result<CheckedRank, DescriptionError>| error.unwrap_err().to_string();
         assert!(message(complete(&[])).contains("PFO_JOB"));
         let text = message(complete(&[("PFO_JOB", "j"), ("PFO_GPU", "nvidia0")]));
         assert!(text.starts_with("PFO_GPU: \"nvidia0\""), "{text}");
@@ -352,7 +355,7 @@ mod tests {
             change(&mut description);
             message(description.complete_from(&variables(&[("PFO_JOB", "j")])))
         };
-        let text = with(|d| d.pp_rank = 4);
+        let text = with(|d| d.pp_rank = Stage(4));
         assert!(text.contains("pp_rank 4 is not below pp_degree 1"), "{text}");
         let text = with(|d| d.tp_degree = 0);
         assert!(text.contains("tp_rank 0 is not below tp_degree 0"), "{text}");

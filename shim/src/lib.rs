@@ -7,12 +7,12 @@
 //! surface once, at [`Session::open`], and whenever [`Session::problem`] is asked.
 //!
 //! ```no_run
-//! use pfo::{Instruction, RankDescription, Session};
+//! use pfo::{Instruction, Rank, RankDescription, Session, Stage};
 //!
 //! # fn main() -> Result<(), pfo::DescriptionError> {
 //! let session = Session::open(RankDescription {
-//!     rank: 2,
-//!     pp_rank: 2,
+//!     rank: Rank(2),
+//!     pp_rank: Stage(2),
 //!     pp_degree: 4,
 //!     num_microbatches: Some(8),
 //!     ..RankDescription::default()
@@ -84,7 +84,10 @@ pub use gpu::{Gpu, GpuError};
 pub use guard::{InstructionGuard, StepGuard};
 pub use lease::Lease;
 pub use line::Counters;
-pub use pfo_protocol::{ClosingReason, GpuUuid, Instruction, PciBusId, RefusalCode, Unit};
+pub use pfo_protocol::{
+    Chunk, ClosingReason, DpRank, GpuUuid, Instruction, Microbatch, PciBusId, Rank, RefusalCode,
+    Stage, TpRank, Unit,
+};
 pub use problem::{Problem, ProblemCode};
 pub use session::Session;
 pub use stream_ordered::StreamOrdered;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use nix::time::{ClockId, clock_gettime};
-use pfo_protocol::{ClosingReason, Event, Instruction, Mark, Unit};
+use pfo_protocol::{Chunk, ClosingReason, Event, Instruction, Mark, Microbatch, Unit};
 
 use crate::call::Call;
 use crate::lease::Lease;
@@ -127,8 +127,8 @@ impl Line {
         microbatch: Option<u32>,
         at_ns: Option<u64>,
     ) -> Wake {
-        let unit =
-            Unit { instruction, chunk, microbatch: self.count(instruction, chunk, microbatch) };
+        let microbatch = self.count(instruction, chunk, microbatch);
+        let unit = Unit { instruction, chunk: Chunk(chunk), microbatch };
         self.open_unit = Some(unit);
         self.send(Mark::InstructionBegin(unit), at_ns)
     }
@@ -141,14 +141,19 @@ impl Line {
     }
 
     /// The microbatch given, or else the one after the last of this instruction in this step.
-    fn count(&mut self, instruction: Instruction, chunk: u16, microbatch: Option<u32>) -> u32 {
+    fn count(
+        &mut self,
+        instruction: Instruction,
+        chunk: u16,
+        microbatch: Option<u32>,
+    ) -> Microbatch {
         let kinds = self.next_microbatch.get_mut(usize::from(chunk));
         let Some(next) = kinds.and_then(|kinds| kinds.get_mut(instruction as usize)) else {
-            return microbatch.unwrap_or(0);
+            return Microbatch(microbatch.unwrap_or(0));
         };
         let microbatch = microbatch.unwrap_or(*next);
         *next = microbatch.wrapping_add(1);
-        microbatch
+        Microbatch(microbatch)
     }
 
     fn send(&mut self, mark: Mark, at_ns: Option<u64>) -> Wake {
@@ -254,7 +259,7 @@ mod tests {
 
     fn begun(line: &mut Line, instruction: Instruction, chunk: u16, given: Option<u32>) -> u32 {
         let _ = line.instruction_begin(instruction, chunk, given, None);
-        line.open_unit.unwrap().microbatch
+        line.open_unit.unwrap().microbatch.0
     }
 
     #[test]

@@ -15,7 +15,7 @@ use nix::sys::socket::{
 };
 use pfo_protocol::{
     ClientMessage, DaemonMessage, EVENT_FRAME_BYTES, Event, Frame, FrameError, HEADER_BYTES,
-    Header, LARGEST_PAYLOAD,
+    Header, Kind,
 };
 
 use crate::fork::ClosedInChildren;
@@ -29,8 +29,8 @@ const ROOM_FOR_EVENTS: usize = 4 * 1024 * 1024;
 /// More than any frame about a session.
 pub(crate) const SESSION_ANSWER: usize = HEADER_BYTES + 4096;
 
-/// More than any frame at all.
-pub(crate) const ANY_ANSWER: usize = HEADER_BYTES + LARGEST_PAYLOAD;
+/// The largest list of GPUs, frame and all.
+pub(crate) const LIST_ANSWER: usize = HEADER_BYTES + Kind::GpuList.max_payload();
 
 /// What became of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,9 +156,7 @@ impl Link {
             Ok(Some(DaemonMessage::Closing(closing))) => Problem::closed(closing),
             Ok(Some(DaemonMessage::Refusal(refusal))) => Problem::refused(refusal),
             Ok(Some(DaemonMessage::Unsupported(spoken))) => Problem::unsupported(spoken),
-            Ok(Some(DaemonMessage::Welcome(_) | DaemonMessage::Response(_))) => {
-                Problem::garbled("it is of no use inside a session")
-            }
+            Ok(Some(_)) => Problem::garbled("it is of no use inside a session"),
             Ok(None) => Problem::lost("it ended inside a message"),
             Err(problem) => problem,
         })

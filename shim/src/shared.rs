@@ -4,7 +4,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::description::Rank;
+use crate::description::CheckedRank;
 use crate::fork;
 use crate::line::{Line, Phase, Wake};
 use crate::problem::Problem;
@@ -12,14 +12,14 @@ use crate::problem::Problem;
 /// A session's state, and the way to wait for its changes.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) rank: Rank,
+    pub(crate) rank: CheckedRank,
     line: Mutex<Line>,
     changed: Condvar,
     generation: u32,
 }
 
 impl Shared {
-    pub(crate) fn new(rank: Rank) -> Self {
+    pub(crate) fn new(rank: CheckedRank) -> Self {
         let line = Line::new(rank.first_step, Problem::no_answer(&rank.socket));
         Self {
             rank,

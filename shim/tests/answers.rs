@@ -4,9 +4,7 @@ mod fake;
 
 use fake::{Daemon, PATIENCE, Peer, Place, code, eventually, one_step, until, welcome_frame};
 use pfo::{ClosingReason, Gpu, ProblemCode, RankDescription, RefusalCode, Session};
-use pfo_protocol::{
-    Closing, DaemonMessage, GpuListing, Header, Kind, Refusal, Request, Response, Unsupported,
-};
+use pfo_protocol::{Closing, DaemonMessage, GpuListing, Header, Kind, Refusal, Unsupported};
 
 /// A session whose daemon, on another thread, does this with the first connection.
 fn opened(place: &Place, daemon: &Daemon, act: impl FnOnce(Peer) + Send) -> Session {
@@ -79,10 +77,10 @@ fn a_daemon_of_another_version_is_told_from_one_that_answers_nonsense() {
 #[test]
 fn no_answer_of_a_daemon_does_harm() {
     let oversized = [0xff, 0xff, 0xff, 0x7f, 1, 0, 129, 0];
-    let response = Header { kind: Kind::Response, length: 8 << 20 };
-    let mut endless = response.to_bytes().to_vec();
+    let list = Header { kind: Kind::GpuList, length: 64 << 10 };
+    let mut endless = list.to_bytes().to_vec();
     endless.resize(100_000, 7);
-    let mut garbled = DaemonMessage::Response(Response::Gpus(Vec::new())).to_frame().unwrap();
+    let mut garbled = DaemonMessage::GpuList(Ok(Vec::new())).to_frame().unwrap();
     garbled[8] = 99;
     let answers: [&[u8]; 5] =
         [b"HTTP/1.1 400 Bad Request\r\n\r\n", &oversized, &endless, &garbled, &[0; 64]];
@@ -149,8 +147,8 @@ fn a_cuda_ordinal_is_resolved_through_the_daemons_list_of_gpus() {
     let (session, _peer) = std::thread::scope(|scope| {
         let opened = scope.spawn(|| Session::open(description).unwrap());
         let mut asked = daemon.accept();
-        assert_eq!(asked.request(), Request::Gpus);
-        asked.say(&DaemonMessage::Response(Response::Gpus(vec![
+        asked.read_list_gpus();
+        asked.say(&DaemonMessage::GpuList(Ok(vec![
             listing("GPU-a", "00000000:07:00.0"),
             listing("GPU-b", "00000000:0B:00.0"),
         ])));
@@ -170,8 +168,8 @@ fn a_cuda_ordinal_that_does_not_exist_is_a_problem_and_not_a_wrong_gpu() {
     let session = std::thread::scope(|scope| {
         let opened = scope.spawn(|| Session::open(description).unwrap());
         let mut asked = daemon.accept();
-        asked.request();
-        asked.say(&DaemonMessage::Response(Response::Gpus(Vec::new())));
+        asked.read_list_gpus();
+        asked.say(&DaemonMessage::GpuList(Ok(Vec::new())));
         opened.join().unwrap()
     });
     let problem = session.problem().unwrap();

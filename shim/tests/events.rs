@@ -3,11 +3,11 @@
 mod fake;
 
 use fake::Place;
-use pfo::{Call, Instruction, RankDescription, Unit};
+use pfo::{Call, Chunk, DpRank, Instruction, Microbatch, RankDescription, Stage, Unit};
 use pfo_protocol::{ClientMessage, Mark};
 
 fn unit(instruction: Instruction, chunk: u16, microbatch: u32) -> Unit {
-    Unit { instruction, chunk, microbatch }
+    Unit { instruction, chunk: Chunk(chunk), microbatch: Microbatch(microbatch) }
 }
 
 #[test]
@@ -15,13 +15,13 @@ fn the_hello_says_what_the_description_says() {
     let place = Place::new();
     let daemon = place.daemon();
     let description =
-        RankDescription { first_step: 40, dp_rank: 1, dp_degree: 2, ..place.description() };
+        RankDescription { first_step: 40, dp_rank: DpRank(1), dp_degree: 2, ..place.description() };
     let (_session, peer) = daemon.open(description);
     let hello = peer.hello();
     assert_eq!(hello.job.as_str(), "job");
     assert_eq!(hello.gpu.to_string(), "GPU-1234");
-    assert_eq!((hello.position.pp_rank, hello.position.pp_degree), (3, 4));
-    assert_eq!((hello.position.dp_rank, hello.position.dp_degree), (1, 2));
+    assert_eq!((hello.position.pp_rank, hello.position.pp_degree), (Stage(3), 4));
+    assert_eq!((hello.position.dp_rank, hello.position.dp_degree), (DpRank(1), 2));
     assert_eq!((hello.num_microbatches, hello.next_step), (Some(8), 40));
     assert!(hello.client.starts_with("libpfo "), "{}", hello.client);
 }

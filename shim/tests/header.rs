@@ -158,7 +158,7 @@ fn every_field_of_the_c_description_reaches_the_daemon() {
     assert_eq!(hello.gpu.to_string(), "00000000:0A:00.0");
     let position = &hello.position;
     assert_eq!(
-        [position.rank, position.pp_rank, position.dp_rank, position.tp_rank],
+        [position.rank.0, position.pp_rank.into(), position.dp_rank.0, position.tp_rank.0],
         [11, 1, 2, 3]
     );
     assert_eq!([position.pp_degree, position.dp_degree, position.tp_degree], [4, 5, 6]);

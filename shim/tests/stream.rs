@@ -110,7 +110,7 @@ fn a_call_counts_when_the_gpu_gets_to_it_and_the_host_runs_ahead() {
     cuda.reach(stream, 2);
     let Mark::StepBegin(0) = peer.event().mark else { panic!() };
     let Mark::InstructionBegin(unit) = peer.event().mark else { panic!() };
-    assert_eq!((unit.instruction, unit.microbatch, sent(&ordered)), (Instruction::Forward, 0, 2));
+    assert_eq!((unit.instruction, unit.microbatch.0, sent(&ordered)), (Instruction::Forward, 0, 2));
     cuda.reach(stream, 4);
     assert_eq!(peer.marks(2), [Mark::InstructionEnd(unit), Mark::StepEnd(0)]);
 }

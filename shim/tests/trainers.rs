@@ -59,7 +59,7 @@ fn expect_step(peer: &mut Peer, step: u64) {
     assert_eq!(peer.event().mark, Mark::StepBegin(step));
     for microbatch in 0..3 {
         for instruction in [Instruction::Forward, Instruction::Backward] {
-            let unit = Unit { instruction, chunk: 0, microbatch };
+            let unit = Unit::new(instruction, microbatch);
             assert_eq!(peer.event().mark, Mark::InstructionBegin(unit));
             assert_eq!(peer.event().mark, Mark::InstructionEnd(unit));
         }

@@ -1,4 +1,6 @@
-//! What other systems would run on the same profile, to compare with.
+//! Policies: how other systems choose clocks, computed on the same profile for comparison.
+//!
+//! `pfod`'s policy, what it allows its users, is another thing and unknown here.
 //!
 //! Each policy is computed as its system computes it, with the replay in place of its measurements,
 //! and judged by the same replay as our own plans.
@@ -7,6 +9,7 @@ mod envpipe;
 mod grid;
 mod lowtime;
 mod offline_envpipe;
+mod outcome;
 mod reconfiguration;
 mod rehearsal;
 mod tuning;
@@ -15,9 +18,12 @@ mod zeus;
 
 use std::fmt;
 
+use pfo_vocabulary::Watts;
+
 pub use envpipe::{EnvPipe, EnvPipeType, Reconfigure};
 pub use lowtime::{Attribution, Filter, Lowtime};
 pub use offline_envpipe::OfflineEnvPipe;
+pub use outcome::{End, Outcome};
 pub use reconfiguration::Reconfiguration;
 pub use tuning::Tuning;
 pub use unit_time::UnitTime;
@@ -25,18 +31,16 @@ pub use zeus::{Zeus, ZeusFound, ZeusSearch, ZeusSettings, ZeusWindow};
 
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
-use crate::plan::{Plan, Prediction};
-use pfo_vocabulary::Watts;
 use rehearsal::Rehearsal;
 
-/// A way to choose clocks.
+/// A way in which another system chooses clocks; not what `pfod` allows its users.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Policy {
-    /// Every instruction at the highest clock that was measured of it.
+    /// Every instruction at its highest measured clock.
     AllMax,
-    /// EnvPipe, as it works while training runs.
+    /// EnvPipe as it works while training runs.
     EnvPipe(EnvPipe),
-    /// EnvPipe, as Perseus' evaluation computed it from a profile.
+    /// EnvPipe as Perseus' evaluation computes it from a profile.
     OfflineEnvPipe(OfflineEnvPipe),
     /// One clock for all stages, by Zeus' cost.
     ZeusGlobal(Zeus),
@@ -46,40 +50,14 @@ pub enum Policy {
     Lowtime(Lowtime),
 }
 
-/// What a policy comes to.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// The plans that it considers, each with its replay as prediction; never empty.
-    pub plans: Vec<Plan>,
-    /// What it believes that each of them takes; none if it measures instead.
-    pub claims: Vec<Prediction>,
-    /// The one that it would run, by its place among them.
-    pub chosen: usize,
-    /// Training steps, or rounds of an off-line search, until it settles.
-    pub rounds: u32,
-    /// Why it stopped.
-    pub end: End,
-}
-
-/// Why a policy stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// It reached what it looks for.
-    Settled,
-    /// It did not reach that, but had nothing left to change. Perseus' EnvPipe would go on for ever.
-    Saturated,
-    /// It was stopped after as many rounds as are allowed.
-    Bounded,
-}
-
 impl Policy {
-    /// Every policy, each EnvPipe type with each way to reconfigure (that changes nothing of
-    /// `baseline`), as their systems are shipped.
+    /// Every policy with the parameters that its system ships, and EnvPipe with each type and way
+    /// to reconfigure (which does not change `baseline`).
     pub fn all() -> Vec<Self> {
         Self::tuned(&Tuning::default())
     }
 
-    /// Every policy, tuned.
+    /// Every policy with these parameters.
     pub fn tuned(tuning: &Tuning) -> Vec<Self> {
         use {EnvPipeType as Type, Reconfigure as By};
         let envpipe =
@@ -102,12 +80,12 @@ impl Policy {
         ]
     }
 
-    /// What this policy does with a pipeline. `progress` is told how much of the work is done
-    /// (0 to 1), if it is much.
+    /// The outcome of this policy for a pipeline. Long searches call `progress` with the share of
+    /// the work that is done (0 to 1).
     ///
     /// # Errors
-    /// If no clock was measured of every instruction: all policies but lowtime set the same clock
-    /// for several. If lowtime can fit its curves to no instruction's energies.
+    /// If no clock was measured for every instruction: all policies except lowtime set the same
+    /// clock for several. If lowtime cannot fit its curve to the energies of an instruction.
     pub fn outcome(
         self,
         pipeline: &Pipeline,
@@ -125,13 +103,6 @@ impl Policy {
             Self::ZeusPerStage(zeus) => zeus.outcome(ZeusSearch::PerStage, pipeline, p2p_power),
             Self::Lowtime(lowtime) => lowtime.outcome(pipeline, p2p_power, progress),
         }
-    }
-}
-
-impl Outcome {
-    /// That of a policy that measures what it tries.
-    fn found(plans: Vec<Plan>, chosen: usize, rounds: u32, end: End) -> Self {
-        Self { plans, claims: Vec::new(), chosen, rounds, end }
     }
 }
 
@@ -154,10 +125,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::delays::Delays;
     use crate::replay::replay;
-    use crate::schedule::Schedule;
-    use crate::settings::Settings;
+    use crate::schedule::name::Schedule;
+    use crate::schedule::settings::Settings;
+    use crate::step::delays::Delays;
     use crate::test_profiles::any_profile;
 
     const POWER: Watts = Watts(80.0);

@@ -1,27 +1,30 @@
-//! EnvPipe as Perseus' evaluation computed it from a profile (its artifact's off-line baseline).
+//! EnvPipe as Perseus' evaluation computes it from a profile (the offline baseline of its
+//! artifact).
 //!
 //! The envelope runs at the highest clock; everything else starts at its own least energy. Round by
 //! round the slowest clocks of one critical path are raised by one step of the GPU's grid, until
 //! that path is the envelope. The original never ends where the last stage is not the heaviest;
 //! this ends where nothing is left to raise.
 
-use super::envpipe::is_on_envelope;
-use super::grid::Grid;
-use super::rehearsal::Rehearsal;
-use super::{End, Outcome, UnitTime};
-use crate::error::PlanError;
-use crate::network::Network;
-use crate::pipeline::Pipeline;
-use crate::profile::Measurement;
-use crate::timeline::predecessors;
 use pfo_vocabulary::{Mhz, Watts};
 
-/// Its parameters.
+use super::envpipe::is_on_envelope;
+use super::grid::Grid;
+use super::outcome::{End, Outcome};
+use super::rehearsal::Rehearsal;
+use super::unit_time::UnitTime;
+use crate::error::PlanError;
+use crate::pipeline::Pipeline;
+use crate::profile::measurement::Measurement;
+use crate::replay::timeline::predecessors;
+use crate::step::network::Network;
+
+/// The parameters of offline EnvPipe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OfflineEnvPipe {
     /// Times are whole multiples of this, rounded down.
     pub unit_time: UnitTime,
-    /// By how much a clock is raised.
+    /// The step by which a clock is raised.
     pub raise_step: Mhz,
 }
 
@@ -31,7 +34,7 @@ impl Default for OfflineEnvPipe {
     }
 }
 
-/// As many as the original allows itself.
+/// The limit of the original.
 const MOST_ROUNDS: u32 = 10_000;
 
 impl OfflineEnvPipe {
@@ -149,7 +152,7 @@ fn critical_path(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::power_law;
 
     /// The pipeline of the reference's simulation: 40 and 80 ms at 1410 MHz, exponent 0.9, cheapest

@@ -1,26 +1,26 @@
-//! How EnvPipe changes clocks while training runs: after each step it raises some on what waits say
-//! is the critical path, until that is the envelope or nothing is left to raise.
+//! How EnvPipe changes clocks while training runs: after each step it raises some of the clocks on
+//! what waits show to be the critical path, until that is the envelope or nothing is left to raise.
 //!
-//! Whoever drives it runs the step and says what instructions took: a replay, or a running job.
+//! The caller runs each step, by a replay or in a running job, and reports what instructions took.
 
-use super::End;
+use pfo_vocabulary::{Instruction, Mhz, Stage, Watts};
+
 use super::envpipe::{EnvPipe, EnvPipeType, Reconfigure, is_on_envelope};
 use super::grid::Grid;
+use super::outcome::{End, Outcome};
 use super::rehearsal::Rehearsal;
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
-use crate::timeline::{Moments, predecessors};
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::{Mhz, Stage, Watts};
+use crate::replay::timeline::{Moments, predecessors};
 
-/// Steps without a change after which it holds its clocks for final.
+/// Steps without a change after which its clocks are final.
 const QUIET_STEPS: u32 = 11;
 
-/// The most steps. Clocks only rise, so it ends by itself; a large step might take long.
+/// The largest number of steps. Clocks only rise, so it always ends, but possibly late.
 const MOST_STEPS: u32 = 50_000;
 
-/// The clocks of a step that is run again and again.
+/// A run of EnvPipe: the clocks of a step that is repeated.
 pub struct Reconfiguration<'a> {
     envpipe: EnvPipe,
     pipeline: &'a Pipeline,
@@ -33,11 +33,24 @@ pub struct Reconfiguration<'a> {
     end: Option<End>,
 }
 
+impl EnvPipe {
+    pub(super) fn outcome(
+        &self,
+        pipeline: &Pipeline,
+        p2p_power: Watts,
+    ) -> Result<Outcome, PlanError> {
+        let mut reconfiguration = Reconfiguration::start(*self, pipeline, p2p_power)?;
+        let end = reconfiguration.rehearse();
+        let rounds = reconfiguration.rounds();
+        Ok(Outcome::found(vec![reconfiguration.plan()], 0, rounds, end))
+    }
+}
+
 impl<'a> Reconfiguration<'a> {
-    /// The clocks that it starts from.
+    /// Starts from the clocks of its type.
     ///
     /// # Errors
-    /// If no clock was measured of every instruction.
+    /// If no clock was measured for every instruction.
     pub fn start(
         envpipe: EnvPipe,
         pipeline: &'a Pipeline,
@@ -60,23 +73,23 @@ impl<'a> Reconfiguration<'a> {
         Ok(Self { envpipe, pipeline, p2p_power, grid, on_envelope, step, rounds: 0, quiet: 0, end })
     }
 
-    /// The clocks to run next, with their replay as prediction.
+    /// The plan to run next, with its replay as prediction.
     pub fn plan(&self) -> Plan {
         self.step.plan(self.p2p_power)
     }
 
-    /// Steps that were observed.
+    /// The number of steps observed.
     pub fn rounds(&self) -> u32 {
         self.rounds
     }
 
-    /// Why it stopped; none while it goes on.
+    /// Why it stopped; `None` before that.
     pub fn end(&self) -> Option<End> {
         self.end
     }
 
-    /// Goes on from what each instruction took at its clock in a step on [`Self::plan`], in seconds;
-    /// for one of which that is not known, what the profile says.
+    /// Reconfigures after a step on [`Self::plan`]. `time_s` has the seconds that an instruction
+    /// took at its clock, or `None` to use the profile.
     pub fn observe(&mut self, time_s: impl Fn(Stage, Instruction, Mhz) -> Option<f64>) {
         let operations = &self.pipeline.network().operations;
         let moments = Moments::new(self.pipeline.network(), |index| {
@@ -89,20 +102,20 @@ impl<'a> Reconfiguration<'a> {
                 })
                 .unwrap_or(profiled.time_s)
         });
-        self.go_on(&moments);
+        self.advance(&moments);
     }
 
-    /// Runs it to its end on the profile.
+    /// Runs to the end on the profile.
     pub(super) fn rehearse(&mut self) -> End {
         loop {
             match self.end {
                 Some(end) => return end,
-                None => self.go_on(&self.step.moments()),
+                None => self.advance(&self.step.moments()),
             }
         }
     }
 
-    fn go_on(&mut self, moments: &Moments) {
+    fn advance(&mut self, moments: &Moments) {
         self.rounds += 1;
         let mut path = self.critical_path(moments);
         path.retain(|&operation| self.step.is_adjustable(operation));
@@ -115,7 +128,7 @@ impl<'a> Reconfiguration<'a> {
         }
     }
 
-    /// Raises clocks of the path; whether any could be.
+    /// Raises clocks of the path; returns whether any changed.
     fn raise(&mut self, path: &[usize]) -> bool {
         let clock = |operation: usize| self.step.measured(operation).frequency;
         let below =
@@ -170,7 +183,7 @@ impl<'a> Reconfiguration<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::power_law;
 
     fn pipeline(stage_scale: [f64; 4]) -> Pipeline {

@@ -3,11 +3,10 @@
 //! Backwards run in the order of the forwards, as DeepSpeed's and torch's `GPipe` schedules do. A
 //! stage keeps the activations of all microbatches.
 
-use crate::schedule::StageOrder;
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::Unit;
+use pfo_vocabulary::{Instruction, Unit};
 
-/// What every stage runs.
+use crate::step::order::StageOrder;
+
 pub(super) fn order(num_microbatches: u32) -> StageOrder {
     [Instruction::Forward, Instruction::Backward]
         .into_iter()

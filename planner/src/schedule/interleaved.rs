@@ -5,16 +5,13 @@
 //! on chunk 1 and so on, backwards from the last chunk to the first. Stage `s` runs
 //! `2 (N - s - 1) + (V - 1) N` forwards ahead, then a forward and a backward in turn.
 
-use crate::error::PlanError;
-use crate::schedule::StageOrder;
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::{Chunk, Unit};
-use pfo_vocabulary::{Microbatch, Stage};
+use pfo_vocabulary::{Chunk, Instruction, Microbatch, Stage, Unit};
 
-/// What every stage runs.
-///
+use crate::error::PlanError;
+use crate::step::order::StageOrder;
+
 /// # Errors
-/// If there are fewer than two or too many chunks, or microbatches do not make up whole groups.
+/// If `chunks` is not between 2 and 64, or the microbatches do not form whole groups.
 pub(super) fn orders(
     num_stages: u16,
     num_microbatches: u32,
@@ -62,9 +59,9 @@ fn order(stage: Stage, num_stages: u16, num_microbatches: u32, chunks: u16) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delays::Delays;
-    use crate::network::Network;
     use crate::schedule::written::written;
+    use crate::step::delays::Delays;
+    use crate::step::network::Network;
 
     #[test]
     fn two_stages_of_two_chunks_run_megatrons_order() {

@@ -1,21 +1,19 @@
 //! One forward, one backward: PipeDream-Flush (Narayanan et al., ICML 2021), Megatron-LM's
 //! schedule without interleaving.
 //!
-//! A stage runs as many forwards as the first gradient takes to come back, `N - s` of them, then a
-//! backward and a forward in turn, so that it keeps at most so many activations.
+//! Stage `s` of `N` runs `N - s` forwards, until the first gradient comes back, then a backward and
+//! a forward in turn. It therefore keeps at most `N - s` activations.
 
-use crate::schedule::StageOrder;
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::Stage;
-use pfo_vocabulary::Unit;
+use pfo_vocabulary::{Instruction, Stage, Unit};
 
-/// What a stage of `num_stages` runs.
+use crate::step::order::StageOrder;
+
 pub(crate) fn order(stage: Stage, num_stages: u16, num_microbatches: u32) -> StageOrder {
     after_warm_up(u32::from(num_stages.saturating_sub(stage.0)), num_microbatches)
 }
 
-/// So many forwards, as far as there are any, then a backward and a forward in turn, then the
-/// backwards that are left.
+/// `warm_up` forwards, or all if there are fewer, then a backward and a forward in turn, then the
+/// remaining backwards.
 pub(super) fn after_warm_up(warm_up: u32, num_microbatches: u32) -> StageOrder {
     let warm_up = warm_up.min(num_microbatches);
     let forward = |m| Unit::new(Instruction::Forward, m);
@@ -58,9 +56,9 @@ mod tests {
 
     #[test]
     fn a_step_has_as_many_instructions_as_in_meraks_published_schedules() {
-        // Its lists also have loads on the first and the last stage, sends and receives (the one and
-        // the other with the same neighbour are one where nothing runs in between), two reductions
-        // and the optimizer's step.
+        // Its lists also have loads on the first and the last stage, sends and receives (the one
+        // and the other with the same neighbour are one where nothing runs in between), two
+        // reductions and the optimizer's step.
         let published = [134, 136, 134, 132];
         for (stage, published) in (0..).map(Stage).zip(published) {
             let order = order(stage, 4, 32);
@@ -70,7 +68,8 @@ mod tests {
                 let pairs = order.windows(2);
                 pairs.filter(|p| p[0].instruction == before && p[1].instruction != before).count()
             };
-            // An activation goes on and a gradient comes back; a gradient goes on, an activation comes.
+            // An activation goes on and a gradient comes back; a gradient goes on, an activation
+            // comes.
             let next = if is_last { 0 } else { 2 * 32 - merged(Instruction::Forward) };
             let previous = if is_first { 0 } else { 2 * 32 - merged(Instruction::Backward) };
             assert_eq!(order.len() + loads + next + previous + 3, published, "stage {stage}");

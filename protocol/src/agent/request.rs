@@ -1,6 +1,9 @@
 //! What `pfoctl` asks of the agent, and what it answers: one response to each request, in order.
 
-use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::agent::p2p::{P2pPower, P2pTarget};
 use crate::agent::recorded::RecordedTrial;
@@ -8,13 +11,19 @@ use crate::agent::sample::SamplePage;
 use crate::agent::status::{AgentStatus, FrontierStatus};
 use crate::agent::sweep::{ProfileSelector, StoredProfile, SweepControl, SweepOrder, SweepStatus};
 use crate::job::{JobSelector, Swapped};
+use crate::range::within;
 use crate::session::Refusal;
 use crate::status::PlanStatus;
 use crate::trial::{TrialLength, TrialRun};
 
+/// How many times the fastest iteration that of a straggler may take.
+const SLOWDOWNS: RangeInclusive<f64> = 1.0..=1e6;
+
+/// The P2P-blocking power that a GPU may have, in watts.
+const POWERS_W: RangeInclusive<f64> = 0.001..=10_000.0;
+
 /// One request to the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum AgentRequest {
     /// Everything about the agent and the jobs that it watches.
     Status,
@@ -53,8 +62,9 @@ pub enum AgentRequest {
     Straggler {
         /// The job.
         job: JobSelector,
-        /// How many times the fastest iteration the straggler's takes; none if it is over, and what
-        /// ran before it is to run again.
+        /// The straggler's iteration time as a multiple of the fastest one, from 1; none if the
+        /// straggler is gone, and the job returns to what it ran before.
+        #[serde(deserialize_with = "slowdown")]
         slowdown: Option<f64>,
         /// Answer only when every rank has changed.
         wait: bool,
@@ -96,13 +106,25 @@ pub enum AgentRequest {
         /// Of what.
         target: P2pTarget,
         /// The power in watts; none to forget it.
+        #[serde(deserialize_with = "power_w")]
         power_w: Option<f64>,
     },
 }
 
+fn slowdown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    let slowdown = Option::<f64>::deserialize(deserializer)?;
+    let check = |slowdown| within("the straggler's slowdown", slowdown, SLOWDOWNS);
+    slowdown.map(check).transpose().map_err(D::Error::custom)
+}
+
+fn power_w<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    let power_w = Option::<f64>::deserialize(deserializer)?;
+    let check = |power_w| within("the P2P-blocking power in watts", power_w, POWERS_W);
+    power_w.map(check).transpose().map_err(D::Error::custom)
+}
+
 /// The answer of the agent to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum AgentResponse {
     /// To any request.
     Refused(Refusal),
@@ -144,4 +166,163 @@ pub enum AgentResponse {
     /// To [`AgentRequest::P2pPowers`]; to [`AgentRequest::P2pKeep`] and [`AgentRequest::P2pSet`] those that
     /// are new.
     P2pPowers(Vec<P2pPower>),
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_vocabulary::{Chunk, Instruction, Mhz, Microbatch, Rank, Uid, Unit};
+
+    use super::*;
+    use crate::agent::sample::{Doubt, InstructionSample};
+    use crate::agent::sweep::{ProfileKey, SweepSettings};
+    use crate::codec;
+    use crate::message::{ClientMessage, DaemonMessage};
+
+    fn job() -> JobSelector {
+        JobSelector { job: "j".parse().unwrap(), uid: None }
+    }
+
+    fn frame(request: AgentRequest) -> Vec<u8> {
+        ClientMessage::AgentRequest(request).to_frame().unwrap()
+    }
+
+    fn decoded(request: &AgentRequest) -> Result<AgentRequest, String> {
+        let mut bytes = Vec::new();
+        codec::append(request, &mut bytes).unwrap();
+        codec::decode(&bytes).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_slowdown_that_no_straggler_has_is_refused_where_it_is_decoded() {
+        let straggler = |slowdown| {
+            decoded(&AgentRequest::Straggler { job: job(), slowdown, wait: false }).map(|_| ())
+        };
+        for slowdown in [None, Some(1.0), Some(1.5)] {
+            assert_eq!(straggler(slowdown), Ok(()));
+        }
+        for slowdown in [0.99, -1.0, 1e300, f64::NAN, f64::INFINITY] {
+            let error = straggler(Some(slowdown)).unwrap_err();
+            let part = format!("slowdown is {slowdown}; it must be 1 to 1000000");
+            assert!(error.contains(&part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_power_that_no_gpu_has_is_refused_where_it_is_decoded() {
+        let set = |power_w| {
+            let target = P2pTarget::Model("m".into());
+            decoded(&AgentRequest::P2pSet { target, power_w }).map(|_| ())
+        };
+        for power_w in [None, Some(83.64), Some(10_000.0)] {
+            assert_eq!(set(power_w), Ok(()));
+        }
+        for power_w in [0.0, -1.0, 10_000.5, f64::NAN] {
+            let error = set(Some(power_w)).unwrap_err();
+            let part = format!("power in watts is {power_w}; it must be 0.001 to 10000");
+            assert!(error.contains(&part), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_a_straggler_are_the_documented_ones() {
+        let straggler = AgentRequest::Straggler { job: job(), slowdown: Some(1.5), wait: false };
+        #[rustfmt::skip]
+        assert_eq!(frame(straggler), [
+            24, 0, 0, 0,  1, 0,  5, 0,
+            5, 0, 0, 0,                                     // straggler
+            1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
+            1, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f,                // some: 1.5
+            0,                                              // do not wait
+        ]);
+    }
+
+    #[test]
+    fn the_bytes_of_the_requests_about_sweeps_are_the_documented_ones() {
+        let stop = AgentRequest::SweepControl { job: job(), control: SweepControl::Stop };
+        #[rustfmt::skip]
+        assert_eq!(frame(stop), [
+            18, 0, 0, 0,  1, 0,  5, 0,
+            9, 0, 0, 0,                                     // sweep control
+            1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
+            2, 0, 0, 0,                                     // stop
+        ]);
+        let settings = SweepSettings {
+            steps: 10,
+            settling_steps: 1,
+            stride_mhz: Mhz(30),
+            min_mhz: Mhz(0),
+            max_slowdown: None,
+        };
+        let order = SweepOrder { job: job(), model: None, settings, reuse: true };
+        #[rustfmt::skip]
+        assert_eq!(frame(AgentRequest::SweepAttend(order)), [
+            33, 0, 0, 0,  1, 0,  5, 0,
+            8, 0, 0, 0,                                     // sweep attend
+            1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
+            0,                                              // the model has the job's name
+            10, 0, 0, 0, 1, 0, 0, 0,                        // steps, settling steps
+            30, 0, 0, 0, 0, 0, 0, 0,                        // stride, lowest clock, in MHz
+            0,                                              // no limit of the slowdown
+            1,                                              // reuse
+        ]);
+    }
+
+    #[test]
+    fn the_bytes_of_a_stored_profile_are_the_documented_ones() {
+        let key = ProfileKey {
+            uid: Uid(7),
+            model: "m".parse().unwrap(),
+            gpus: "A".into(),
+            partition: "p".into(),
+        };
+        let reused = AgentResponse::Reused(StoredProfile { key, measured_unix_s: 9, bytes: 3 });
+        #[rustfmt::skip]
+        assert_eq!(DaemonMessage::AgentResponse(reused).to_frame().unwrap(), [
+            51, 0, 0, 0,  1, 0,  134, 0,
+            8, 0, 0, 0,                                     // reused
+            7, 0, 0, 0,                                     // uid
+            1, 0, 0, 0, 0, 0, 0, 0, b'm',                   // model
+            1, 0, 0, 0, 0, 0, 0, 0, b'A',                   // GPUs
+            1, 0, 0, 0, 0, 0, 0, 0, b'p',                   // partition
+            9, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, // seconds since 1970, bytes
+        ]);
+    }
+
+    #[test]
+    fn the_bytes_of_a_page_of_samples_are_the_documented_ones() {
+        let sample = InstructionSample {
+            step: 9,
+            unit: Unit {
+                instruction: Instruction::Backward,
+                chunk: Chunk(1),
+                microbatch: Microbatch(7),
+            },
+            began_ns: 256,
+            ended_ns: 512,
+            mhz: Some(Mhz(1410)),
+            observed: None,
+            throttle_reasons: 4,
+            counter_j: Some(1.5),
+            counter_refreshes: 2,
+            left_out: Some(Doubt::Throttled),
+        };
+        let page = SamplePage { rank: Rank(3), samples: vec![sample], dropped: 5 };
+        let samples = AgentResponse::Samples(Some(page));
+        #[rustfmt::skip]
+        assert_eq!(DaemonMessage::AgentResponse(samples).to_frame().unwrap(), [
+            91, 0, 0, 0,  1, 0,  134, 0,
+            4, 0, 0, 0,  1,                                 // samples: some
+            3, 0, 0, 0,                                     // rank
+            1, 0, 0, 0, 0, 0, 0, 0,                         // one sample
+            9, 0, 0, 0, 0, 0, 0, 0,                         // step
+            1, 0, 0, 0,  1, 0,  7, 0, 0, 0,                 // backward, chunk, microbatch
+            0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, // began, ended
+            1, 130, 5, 0, 0,  0,                            // some: 1410 MHz; none observed
+            4, 0, 0, 0, 0, 0, 0, 0,                         // throttle reasons
+            1, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f,                // some: 1.5 J
+            2, 0, 0, 0,                                     // refreshes
+            1, 2, 0, 0, 0,                                  // some: throttled
+            5, 0, 0, 0, 0, 0, 0, 0,                         // dropped
+        ]);
+    }
 }

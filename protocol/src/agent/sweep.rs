@@ -1,14 +1,18 @@
 //! Sweeps: a job runs one clock after the other, from the highest down, and what its instructions take
 //! at each becomes a profile that the daemon stores.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 use pfo_vocabulary::{JobName, Mhz, Uid};
 
 use crate::job::JobSelector;
+use crate::range::{OutOfRange, within};
 
 /// How to sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "UncheckedSettings")]
 pub struct SweepSettings {
     /// Steps that are measured at each clock; at least 1. More are where the energy counter needs them.
     pub steps: u32,
@@ -21,6 +25,51 @@ pub struct SweepSettings {
     /// Ends the sweep after the first clock at which a step takes more than this share longer than at
     /// default clocks, which are then measured first.
     pub max_slowdown: Option<f64>,
+}
+
+impl SweepSettings {
+    /// The measured or settling steps that each clock may have.
+    pub const STEPS: RangeInclusive<u32> = 1..=10_000;
+}
+
+#[derive(Deserialize)]
+struct UncheckedSettings {
+    steps: u32,
+    settling_steps: u32,
+    stride_mhz: Mhz,
+    min_mhz: Mhz,
+    max_slowdown: Option<f64>,
+}
+
+/// A setting of a sweep that is out of range.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum SweepSettingsError {
+    /// Too few or too many steps.
+    #[error("{0}")]
+    Steps(#[from] OutOfRange<u32>),
+    /// A clock, or a distance of clocks, beyond that of any GPU.
+    #[error("{0}")]
+    Clock(#[from] OutOfRange<Mhz>),
+    /// A slowdown that no sweep can watch.
+    #[error("{0}")]
+    Slowdown(#[from] OutOfRange<f64>),
+}
+
+impl TryFrom<UncheckedSettings> for SweepSettings {
+    type Error = SweepSettingsError;
+
+    fn try_from(unchecked: UncheckedSettings) -> Result<Self, SweepSettingsError> {
+        let UncheckedSettings { steps, settling_steps, stride_mhz, min_mhz, max_slowdown } =
+            unchecked;
+        within("the number of measured steps", steps, Self::STEPS)?;
+        within("the number of settling steps", settling_steps, Self::STEPS)?;
+        within("the stride", stride_mhz, Mhz(0)..=Mhz::MAX)?;
+        within("the lowest clock", min_mhz, Mhz(0)..=Mhz::MAX)?;
+        if let Some(share) = max_slowdown {
+            within("the largest slowdown", share, 0.0..=100.0)?;
+        }
+        Ok(Self { steps, settling_steps, stride_mhz, min_mhz, max_slowdown })
+    }
 }
 
 /// A profile that somebody wants.
@@ -145,4 +194,41 @@ pub enum SweepEnd {
     Stopped,
     /// Somebody had measured enough. The profile is stored.
     Finished,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec;
+
+    const SETTINGS: SweepSettings = SweepSettings {
+        steps: 10,
+        settling_steps: 1,
+        stride_mhz: Mhz(30),
+        min_mhz: Mhz(0),
+        max_slowdown: Some(0.1),
+    };
+
+    fn decoded(settings: SweepSettings) -> Result<SweepSettings, String> {
+        let mut bytes = Vec::new();
+        codec::append(&settings, &mut bytes).unwrap();
+        codec::decode(&bytes).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn settings_within_their_bounds_are_decoded_and_no_others_are() {
+        assert_eq!(decoded(SETTINGS), Ok(SETTINGS));
+        let wrong = [
+            (SweepSettings { steps: 0, ..SETTINGS }, "measured steps is 0; it must be 1 to 10000"),
+            (SweepSettings { settling_steps: 10_001, ..SETTINGS }, "settling steps is 10001"),
+            (SweepSettings { stride_mhz: Mhz(u32::MAX), ..SETTINGS }, "stride is 4294967295 MHz"),
+            (SweepSettings { min_mhz: Mhz(10_001), ..SETTINGS }, "lowest clock is 10001 MHz"),
+            (SweepSettings { max_slowdown: Some(-0.1), ..SETTINGS }, "slowdown is -0.1"),
+            (SweepSettings { max_slowdown: Some(f64::NAN), ..SETTINGS }, "slowdown is NaN"),
+        ];
+        for (settings, part) in wrong {
+            let error = decoded(settings).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
 }

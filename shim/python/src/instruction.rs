@@ -19,7 +19,7 @@ pub(crate) fn named(name: &Bound<'_, PyString>) -> PyResult<Instruction> {
     if let Some(number) = names.iter().position(|known| known.is(name)) {
         return Ok(Instruction::ALL[number]);
     }
-    if let Some(instruction) = Instruction::from_name(&name.to_cow()?) {
+    if let Ok(instruction) = name.to_cow()?.parse::<Instruction>() {
         return Ok(instruction);
     }
     py.import("pfo.instruction")?.call_method1("report_unknown", (name,))?;

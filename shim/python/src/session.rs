@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use pfo::{Call, DescriptionError, Gpu, RankDescription};
+use pfo::{Call, DescriptionError, DpRank, Gpu, Rank, RankDescription, Stage, TpRank};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -123,10 +123,11 @@ impl Session {
             job,
             gpu,
             socket,
-            rank,
-            pp_rank,
-            dp_rank,
-            tp_rank,
+            rank: Rank(rank),
+            pp_rank: Stage::try_from(pp_rank)
+                .map_err(|_| invalid(&DescriptionError::Stage(pp_rank)))?,
+            dp_rank: DpRank(dp_rank),
+            tp_rank: TpRank(tp_rank),
             pp_degree,
             dp_degree,
             tp_degree,

@@ -7,10 +7,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use pfo::{Instruction, ProblemCode, RankDescription, Session};
+use pfo::{Instruction, ProblemCode, Rank, RankDescription, Session, Stage};
 use pfo_protocol::{
     ClientMessage, Closing, ClosingReason, DaemonMessage, Event, HEADER_BYTES, Header, Hello, Mark,
-    Refusal, RefusalCode, Request, Welcome,
+    Refusal, RefusalCode, SessionId, Welcome,
 };
 use tempfile::TempDir;
 
@@ -60,8 +60,8 @@ impl Place {
             job: Some("job".into()),
             gpu: Some("GPU-1234".parse().unwrap()),
             socket: Some(self.socket()),
-            rank: 3,
-            pp_rank: 3,
+            rank: Rank(3),
+            pp_rank: Stage(3),
             pp_degree: 4,
             num_microbatches: Some(8),
             ..RankDescription::default()
@@ -113,7 +113,7 @@ impl Daemon {
 pub(crate) fn welcome_frame() -> Vec<u8> {
     let welcome = Welcome {
         daemon: "fake".into(),
-        session: 1,
+        session: SessionId(1),
         gpu_uuid: "GPU-1234".parse().unwrap(),
         gpu_model: "model".into(),
         idle_limit_ms: 1000,
@@ -149,10 +149,10 @@ impl Peer {
         self.hello.as_ref().unwrap()
     }
 
-    pub(crate) fn request(&mut self) -> Request {
+    pub(crate) fn read_list_gpus(&mut self) {
         match self.next() {
-            Some(ClientMessage::Request(request)) => request,
-            other => panic!("no request but {other:?}"),
+            Some(ClientMessage::ListGpus) => (),
+            other => panic!("no question for the GPUs but {other:?}"),
         }
     }
 

@@ -10,7 +10,7 @@ use nvidia_ml::attachment::Attachment;
 use nvidia_ml::driver::Driver;
 use nvidia_ml::error::SimError;
 use nvidia_ml::gpu_state::Activity;
-use pfo::{DescriptionError, RankDescription, Session};
+use pfo::{DescriptionError, Rank, RankDescription, Session, Stage};
 
 use crate::args::P2pArgs;
 use crate::error::TrainerError;
@@ -32,7 +32,8 @@ pub(crate) fn wait(args: &P2pArgs) -> Result<bool, TrainerError> {
         let index = index.ok_or_else(|| TrainerError::NoGpu(uuid.clone()))?;
         attachments.push(Attachment::new(Arc::clone(&driver), index)?);
     }
-    let sessions = (0..).zip(&args.gpus).map(|(rank, uuid)| session(&args.job, rank, uuid));
+    let sessions =
+        (0..).map(Stage).zip(&args.gpus).map(|(stage, uuid)| session(&args.job, stage, uuid));
     let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
     if let Some(problem) = sessions.iter().find_map(Session::problem) {
         eprintln!("pfo-sim-trainer: no lease: {problem}");
@@ -51,14 +52,14 @@ pub(crate) fn wait(args: &P2pArgs) -> Result<bool, TrainerError> {
     Ok(true)
 }
 
-fn session(job: &str, rank: u32, uuid: &str) -> Result<Session, TrainerError> {
+fn session(job: &str, stage: Stage, uuid: &str) -> Result<Session, TrainerError> {
     let gpu = uuid.parse();
     let gpu = gpu.map_err(|error| DescriptionError::Gpu { source_of_name: "gpu", error })?;
     Ok(Session::open(RankDescription {
         job: Some(job.to_owned()),
         gpu: Some(gpu),
-        rank,
-        pp_rank: rank,
+        rank: Rank(stage.into()),
+        pp_rank: stage,
         pp_degree: 2,
         ..RankDescription::default()
     })?)

@@ -16,7 +16,7 @@ use nvidia_ml::gpu_state::Activity;
 use nvidia_ml::units::MonotonicNs;
 use nvidia_ml::work::table::{Kind, StageWork};
 use nvidia_ml::work::{built_in, profile_csv};
-use pfo::{Call, Instruction, RankDescription, Session};
+use pfo::{Call, DescriptionError, Instruction, RankDescription, Session, Stage};
 
 use crate::computation::{begin, energy_j, rest_until, wait_for};
 use crate::error::TrainerError;
@@ -124,12 +124,12 @@ fn open_session(
     let description = RankDescription {
         job: Some(settings.job.clone()),
         gpu: Some(
-            name.parse()
-                .map_err(|error| pfo::DescriptionError::Gpu { source_of_name: "gpu", error })?,
+            name.parse().map_err(|error| DescriptionError::Gpu { source_of_name: "gpu", error })?,
         ),
         socket: settings.socket.clone(),
-        rank: settings.rank(),
-        pp_rank: settings.stage as u32,
+        rank: pfo::Rank(settings.rank()),
+        pp_rank: Stage::try_from(settings.rank())
+            .map_err(|_| DescriptionError::Stage(settings.rank()))?,
         pp_degree: settings.stages as u32,
         num_microbatches: Some(settings.microbatches),
         ..RankDescription::default()

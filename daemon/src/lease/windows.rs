@@ -1,0 +1,171 @@
+//! Time and energy of a rank's steps, added up in one window for each plan (or none) that it runs.
+
+use std::collections::VecDeque;
+
+/// Windows kept for each rank.
+const KEPT: usize = 16;
+
+/// The steps of one rank under one swap.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct RankWindow {
+    /// The number of the swap that began it, 0 for the time before any.
+    pub swap: u64,
+    /// Whole steps measured.
+    pub steps: u64,
+    /// Seconds that they took.
+    pub time_s: f64,
+    /// Joules that they took.
+    pub energy_j: f64,
+}
+
+impl RankWindow {
+    fn empty(swap: u64) -> Self {
+        Self { swap, steps: 0, time_s: 0.0, energy_j: 0.0 }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.steps += other.steps;
+        self.time_s += other.time_s;
+        self.energy_j += other.energy_j;
+    }
+}
+
+/// The windows of one rank, over all of its sessions: a daemon or a connection may end while the
+/// rank trains on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct RankWindows(VecDeque<RankWindow>);
+
+impl RankWindows {
+    /// The windows with a whole step in them, oldest first.
+    pub(crate) fn measured(&self) -> impl Iterator<Item = RankWindow> {
+        self.0.iter().filter(|window| window.steps > 0).copied()
+    }
+
+    /// Adds what another session of the rank measured.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for window in &other.0 {
+            self.of_swap(window.swap).add(*window);
+        }
+    }
+
+    fn of_swap(&mut self, swap: u64) -> &mut RankWindow {
+        // The newest window is nearly always the one meant.
+        let index = match self.0.iter().rposition(|window| window.swap == swap) {
+            Some(index) => index,
+            None => {
+                self.0.push_back(RankWindow::empty(swap));
+                if self.0.len() > KEPT {
+                    self.0.pop_front();
+                }
+                self.0.len() - 1
+            }
+        };
+        &mut self.0[index]
+    }
+}
+
+/// When a step began and what the energy counter showed then.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Mark {
+    swap: u64,
+    at_ns: u64,
+    energy_j: f64,
+    /// A swap was taken up in this step.
+    settling: bool,
+}
+
+/// Everything measured in one session.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Measured {
+    /// The windows; the newest one runs on.
+    pub windows: RankWindows,
+    /// Joules since the session began.
+    pub energy_j: f64,
+    session_began_j: Option<f64>,
+    last: Option<Mark>,
+}
+
+impl Measured {
+    /// What is measured from here on; `energy_j` is the counter's reading now.
+    #[must_use]
+    pub(crate) fn begin(energy_j: Option<f64>) -> Self {
+        Self { session_began_j: energy_j, ..Self::default() }
+    }
+
+    /// The energy counter reads `energy_j` now.
+    pub(crate) fn counter_reads(&mut self, energy_j: f64) {
+        self.energy_j = energy_j - *self.session_began_j.get_or_insert(energy_j);
+    }
+
+    /// A step begins, as the rank says at `at_ns`, `steps` after the last one that was told here.
+    ///
+    /// The step in which a swap is taken up is left out: its clocks still settle.
+    pub(crate) fn step_begins(&mut self, swap: u64, steps: u64, at_ns: u64, energy_j: f64) {
+        self.counter_reads(energy_j);
+        let went_on = self.last.filter(|last| last.swap == swap);
+        match went_on {
+            Some(last) if !last.settling => self.windows.of_swap(swap).add(RankWindow {
+                swap,
+                steps,
+                time_s: at_ns.saturating_sub(last.at_ns) as f64 / 1e9,
+                energy_j: energy_j - last.energy_j,
+            }),
+            _ => {}
+        }
+        let settling = went_on.is_none();
+        self.last = Some(Mark { swap, at_ns, energy_j, settling });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn the_step_that_takes_up_a_swap_is_in_no_window() {
+        let mut measured = Measured::begin(Some(1000.0));
+        for step in 0..5 {
+            measured.step_begins(0, 1, step * SECOND, 1000.0 + 10.0 * step as f64);
+        }
+        // The step that begins at 5 s still costs as before: it is the one that settles.
+        for step in 5..8 {
+            measured.step_begins(1, 1, step * SECOND, 1050.0 + 7.0 * (step - 5) as f64);
+        }
+        assert_eq!(
+            measured.windows.measured().collect::<Vec<_>>(),
+            [
+                RankWindow { swap: 0, steps: 3, time_s: 3.0, energy_j: 30.0 },
+                RankWindow { swap: 1, steps: 1, time_s: 1.0, energy_j: 7.0 }
+            ]
+        );
+        assert_eq!(measured.energy_j, 64.0);
+    }
+
+    #[test]
+    fn no_more_than_a_few_windows_are_kept() {
+        let mut measured = Measured::begin(None);
+        for step in 0..3000 {
+            measured.step_begins(step / 3, 1, step * SECOND, 0.0);
+        }
+        let newest = measured.windows.0.back().map(|window| window.swap);
+        assert_eq!((measured.windows.0.len(), newest), (KEPT, Some(999)));
+    }
+
+    #[test]
+    fn the_sessions_of_a_rank_add_up_swap_by_swap() {
+        let measure = |swap| {
+            let mut measured = Measured::begin(Some(0.0));
+            for step in 0..4 {
+                measured.step_begins(swap, 1, step * SECOND, step as f64);
+            }
+            measured.windows
+        };
+        let mut windows = measure(1);
+        windows.merge(&measure(1));
+        windows.merge(&measure(2));
+        let steps: Vec<_> = windows.measured().map(|window| (window.swap, window.steps)).collect();
+        assert_eq!(steps, [(1, 4), (2, 2)]);
+    }
+}

@@ -1,0 +1,146 @@
+//! The rhythm in which a counter is refreshed: a line through the changes that were seen. Pure.
+//!
+//! Each change is only known to lie between two looks; many of them together tell a regular counter's
+//! rhythm ten times as well, and with it when it changed where nobody looked. One that has no rhythm is
+//! found out, and nothing is said of it.
+
+use std::collections::VecDeque;
+
+/// Changes that the line goes through at most, and at least. The rhythm drifts against our clock, if little.
+const MOST_SEEN: usize = 64;
+const LEAST_SEEN: usize = 16;
+
+/// Of the changes, one in so many may lie off the line, by more than the looks around it and this allow.
+const FEW: usize = 16;
+const SLACK_NS: f64 = 50_000.0;
+
+/// After so many periods without a change that was seen, the line is not trusted any more.
+const MOST_UNSEEN: f64 = 32.0;
+
+/// A change that is so near to a look may have been before or after it.
+const NEAR_NS: f64 = 200_000.0;
+
+/// A change that was seen.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// How many periods after the first.
+    number: f64,
+    /// In the middle between two looks.
+    at_ns: u64,
+    /// How far these are from there.
+    half_ns: f64,
+}
+
+/// Times of changes by their number, seen from the last one.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    last: Seen,
+    offset_ns: f64,
+    period_ns: f64,
+}
+
+impl Line {
+    fn off_ns(&self, seen: &Seen) -> f64 {
+        since(self.last.at_ns, seen.at_ns)
+            - self.offset_ns
+            - (seen.number - self.last.number) * self.period_ns
+    }
+
+    /// How many periods after the last change a time is.
+    fn periods(&self, ns: u64) -> f64 {
+        (since(self.last.at_ns, ns) - self.offset_ns) / self.period_ns
+    }
+
+    /// The time so many periods after the last change.
+    fn at_ns(&self, periods: f64) -> u64 {
+        self.last.at_ns.saturating_add_signed((self.offset_ns + periods * self.period_ns) as i64)
+    }
+}
+
+/// From one time to another, which may be before it.
+fn since(from_ns: u64, until_ns: u64) -> f64 {
+    until_ns.wrapping_sub(from_ns).cast_signed() as f64
+}
+
+/// What is known of a rhythm.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rhythm {
+    seen: VecDeque<Seen>,
+    /// Changes since the last one of these.
+    passed: f64,
+    line: Option<Line>,
+    trusted: bool,
+}
+
+impl Rhythm {
+    /// Takes in that there was a change, of which nobody knows when.
+    pub(crate) fn pass(&mut self) {
+        self.passed += 1.0;
+    }
+
+    /// Takes in a change that lies between two looks. Returns when it was.
+    pub(crate) fn learn(&mut self, same_ns: u64, got_ns: u64) -> u64 {
+        let at_ns = same_ns.midpoint(got_ns);
+        let half_ns = got_ns.saturating_sub(same_ns) as f64 / 2.0;
+        let mut number = 0.0;
+        let at_least = 1.0 + std::mem::take(&mut self.passed);
+        if let Some(last) = self.seen.back().copied() {
+            // Some changes in between may have shown in nothing.
+            let periods = self
+                .line
+                .map_or(at_least, |line| (since(last.at_ns, at_ns) / line.period_ns).round());
+            if periods < at_least {
+                // It is refreshed more often than it seemed.
+                *self = Self::default();
+                self.seen.push_back(last);
+            }
+            number = last.number + periods.max(at_least);
+        }
+        if self.seen.len() == MOST_SEEN {
+            self.seen.pop_front();
+        }
+        self.seen.push_back(Seen { number, at_ns, half_ns });
+        self.line = self.fit();
+        self.trusted = self.line.is_some_and(|line| {
+            let is_off = |seen: &&Seen| line.off_ns(seen).abs() > seen.half_ns + SLACK_NS;
+            let off = self.seen.iter().filter(is_off).count();
+            self.seen.len() >= LEAST_SEEN && off <= self.seen.len() / FEW
+        });
+        let trusted = self.line.filter(|_| self.trusted);
+        trusted.map_or(at_ns, |line| line.at_ns(0.0).clamp(same_ns, got_ns))
+    }
+
+    /// The line of the least squares.
+    fn fit(&self) -> Option<Line> {
+        let last = *self.seen.back()?;
+        let count = self.seen.len() as f64;
+        let x = |seen: &Seen| seen.number - last.number;
+        let y = |seen: &Seen| since(last.at_ns, seen.at_ns);
+        let mean_x = self.seen.iter().map(x).sum::<f64>() / count;
+        let mean_y = self.seen.iter().map(y).sum::<f64>() / count;
+        let products = self.seen.iter().map(|seen| (x(seen) - mean_x) * (y(seen) - mean_y));
+        let squares = self.seen.iter().map(|seen| (x(seen) - mean_x).powi(2)).sum::<f64>();
+        let period_ns = products.sum::<f64>() / squares;
+        (period_ns >= 1.0).then_some(Line {
+            last,
+            offset_ns: mean_y - period_ns * mean_x,
+            period_ns,
+        })
+    }
+
+    /// The last change that was taken in, and what passes between two, as far as that is known.
+    #[must_use]
+    pub(crate) fn last_and_period_ns(&self) -> Option<(u64, u64)> {
+        self.line.map(|line| (line.last.at_ns, line.period_ns as u64))
+    }
+
+    /// When the last change before a look must have been; none if that is not known for sure.
+    #[must_use]
+    pub(crate) fn before(&self, asked_ns: u64, got_ns: u64) -> Option<u64> {
+        let line = self.line.filter(|_| self.trusted)?;
+        let near = NEAR_NS / line.period_ns;
+        let change = (line.periods(asked_ns) - near).floor();
+        let alone = line.periods(got_ns) + near < change + 1.0;
+        (alone && (0.0..=MOST_UNSEEN).contains(&change)).then(|| line.at_ns(change))
+    }
+}

@@ -1,0 +1,104 @@
+//! How many clock changes a rank may still ask of the driver. Pure and without allocation: it is asked
+//! on the way between the socket and the driver.
+//!
+//! The room for changes fills up again at a fixed rate, to as much as fits into one second. The last
+//! one is kept for a change to the highest clock, so that whoever runs out of room waits there.
+
+/// What a rank may do that wants another clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Change to it.
+    Enough,
+    /// Change to the highest clock, and to no other.
+    OnlyToHighest,
+    /// Nothing: it is at the highest clock by now.
+    No,
+}
+
+/// The room for changes of one rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    interval_ns: u64,
+    burst: u64,
+    /// When all of the room is there again.
+    full_at_ns: u64,
+}
+
+impl Pace {
+    /// All of the room for so many changes in a second.
+    #[must_use]
+    pub(crate) fn new(changes_per_second: u32) -> Self {
+        let rate = u64::from(changes_per_second.max(1));
+        Self { interval_ns: 1_000_000_000 / rate, burst: rate.max(2), full_at_ns: 0 }
+    }
+
+    /// Another rate from now on; what was used stays used.
+    pub(crate) fn change(&mut self, changes_per_second: u32) {
+        let full_at_ns = self.full_at_ns;
+        *self = Self { full_at_ns, ..Self::new(changes_per_second) };
+    }
+
+    /// What there is room for at a time (`CLOCK_MONOTONIC`, ns).
+    #[must_use]
+    pub(crate) fn room(&self, now_ns: u64) -> Room {
+        let missing = self.full_at_ns.saturating_sub(now_ns).div_ceil(self.interval_ns);
+        match self.burst.saturating_sub(missing) {
+            0 => Room::No,
+            1 => Room::OnlyToHighest,
+            _ => Room::Enough,
+        }
+    }
+
+    /// Counts one change.
+    pub(crate) fn spend(&mut self, now_ns: u64) {
+        self.full_at_ns = self.full_at_ns.max(now_ns) + self.interval_ns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_burst_is_a_seconds_worth_and_its_last_change_is_one_to_the_highest_clock() {
+        let mut pace = Pace::new(3);
+        for room in [Room::Enough, Room::Enough, Room::OnlyToHighest] {
+            assert_eq!(pace.room(SECOND), room);
+            pace.spend(SECOND);
+        }
+        assert_eq!(pace.room(SECOND), Room::No);
+        assert_eq!(pace.room(SECOND + SECOND / 3), Room::OnlyToHighest);
+        assert_eq!(pace.room(2 * SECOND), Room::Enough);
+    }
+
+    #[test]
+    fn at_the_lowest_rate_a_change_still_leaves_room_to_undo_it() {
+        let mut pace = Pace::new(1);
+        assert_eq!(pace.room(SECOND), Room::Enough);
+        pace.spend(SECOND);
+        assert_eq!(pace.room(SECOND), Room::OnlyToHighest);
+    }
+
+    proptest! {
+        #[test]
+        fn no_stretch_of_time_sees_more_changes_than_a_burst_and_the_rate(
+            rate in 1..2000u32, waits in prop::collection::vec(0..SECOND / 20, 1..2000),
+        ) {
+            let mut pace = Pace::new(rate);
+            let (mut now, mut changes) = (SECOND, 0u64);
+            for wait in waits {
+                now += wait;
+                if pace.room(now) != Room::No {
+                    pace.spend(now);
+                    changes += 1;
+                }
+            }
+            let allowed = u64::from(rate.max(2)) + (now - SECOND) / (SECOND / u64::from(rate)) + 1;
+            prop_assert!(changes <= allowed, "{changes} > {allowed}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Leases: listing them, revoking them, and allowing them again.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::SystemTime;
+
+use pfo_protocol::{
+    ClosingReason, GpuName, GpuUuid, JobSelector, LeaseStatus, LeaseTarget, Mhz, Refusal,
+    RefusalCode, Response, RevocationStatus,
+};
+use pfo_service::{Peer, unix_s, watch_process};
+
+use super::listing;
+use crate::job::JobKey;
+use crate::lease::{Process, Session};
+use crate::node::Node;
+use crate::policy::{Action, Permit};
+use crate::session::Revocation;
+
+/// Every lease and every revocation.
+///
+/// # Errors
+/// If there is no driver.
+pub(super) fn list(node: &Node) -> Result<Response, Refusal> {
+    let mut leases: Vec<_> =
+        node.leases.held().iter().filter_map(|(gpu, session)| lease(node, gpu, session)).collect();
+    leases.sort_by_key(|lease| lease.index);
+    let revoked = node.revocations.standing().iter().map(revocation).collect();
+    Ok(Response::Leases { leases, revoked })
+}
+
+/// Ends the sessions of a job or on a GPU, and keeps their processes from opening others.
+///
+/// # Errors
+/// If the caller may not, or there is no such job or GPU.
+pub(super) fn revoke(
+    node: &Node,
+    permit: &Permit,
+    target: &LeaseTarget,
+) -> Result<Response, Refusal> {
+    let (job, gpu) = match target {
+        LeaseTarget::Job(selector) => (permit.select(&node.jobs, selector)?.key.clone(), None),
+        LeaseTarget::Gpu(name) => {
+            let gpu = node.driver.gpu(name)?.uuid.clone();
+            let Some(session) = node.leases.holder(&gpu) else {
+                return Ok(Response::Revoked(Vec::new()));
+            };
+            let owner = session.holder.uid;
+            permit.covers(&node.settings().authority, owner, Action::EndLeases)?;
+            (key(&session), Some(gpu))
+        }
+    };
+    let concerned = || {
+        let mut held = node.leases.held();
+        held.retain(|(held, session)| {
+            key(session) == job && gpu.as_ref().is_none_or(|gpu| gpu == held)
+        });
+        held
+    };
+    // First nobody gets in any more, then those who are in have to go.
+    let processes = concerned().iter().filter_map(|(_, session)| process(session)).collect();
+    let (by, since) = (permit.uid(), SystemTime::now());
+    node.revocations.add(Revocation {
+        job: job.clone(),
+        gpu: gpu.clone(),
+        by,
+        since,
+        processes,
+    })?;
+    let ended = concerned();
+    for (gpu, session) in &ended {
+        let holder = &session.holder;
+        tracing::info!(
+            uid = by.0, pid = permit.pid().0, job = %holder.job, rank = holder.rank.0, gpu_uuid = %gpu,
+            "user {by} revoked the lease of GPU {gpu} by job {}, rank {} of user {}",
+            holder.job, holder.rank, holder.uid
+        );
+        session.end(ClosingReason::Revoked, format!("user {by} revoked the lease"));
+    }
+    let mut ended: Vec<_> =
+        ended.iter().filter_map(|(gpu, session)| lease(node, gpu, session)).collect();
+    ended.sort_by_key(|lease| lease.index);
+    Ok(Response::Revoked(ended))
+}
+
+/// Lifts revocations: everybody's for an administrator, otherwise the caller's own.
+///
+/// # Errors
+/// If there is none that the caller may lift.
+pub(super) fn allow(
+    node: &Node,
+    permit: &Permit,
+    target: &LeaseTarget,
+) -> Result<Response, Refusal> {
+    let own_uid = permit.uid();
+    let gpu = match target {
+        LeaseTarget::Gpu(name) => Some(node.driver.gpu(name)?.uuid.clone()),
+        LeaseTarget::Job(_) => None,
+    };
+    let meant = |revocation: &Revocation| match target {
+        LeaseTarget::Gpu(_) => revocation.gpu == gpu,
+        LeaseTarget::Job(JobSelector { job, uid }) => {
+            revocation.job.name == *job && uid.is_none_or(|uid| uid == revocation.job.uid)
+        }
+    };
+    let own = |revocation: &Revocation| (revocation.job.uid, revocation.by) == (own_uid, own_uid);
+    let any = permit.only_of().is_none();
+    let lifted = node.revocations.lift(|standing| meant(standing) && (any || own(standing)));
+    if lifted.is_empty() {
+        let message = format!("no revocation of {target} stands that user {own_uid} may lift");
+        let remedy = "`pfoctl lease list` shows the revocations; an administrator may lift any";
+        return Err(Refusal::new(RefusalCode::UnknownJob, message, remedy));
+    }
+    Ok(Response::Allowed(lifted.iter().map(revocation).collect()))
+}
+
+fn key(session: &Session) -> JobKey {
+    JobKey { uid: session.holder.uid, name: session.holder.job.clone() }
+}
+
+fn process(session: &Session) -> Option<Process> {
+    let peer = Peer::of(session.stream()).ok()?;
+    Some(Process::new(watch_process(session.stream(), &peer)?, peer.pid))
+}
+
+fn lease(node: &Node, uuid: &GpuUuid, session: &Session) -> Option<LeaseStatus> {
+    let gpu = node.driver.gpu(&GpuName::Uuid(uuid.clone())).ok()?;
+    let locked = session.progress.published.locked_mhz.load(Relaxed);
+    Some(LeaseStatus {
+        index: gpu.index,
+        gpu: listing(&gpu),
+        holder: session.holder.clone(),
+        since_unix_s: unix_s(session.since),
+        requested_mhz: (locked > 0).then_some(Mhz(locked)),
+        observed_mhz: node.driver.read(&gpu).ok().and_then(|reading| reading.sm_clock),
+    })
+}
+
+fn revocation(revocation: &Revocation) -> RevocationStatus {
+    RevocationStatus {
+        job: revocation.job.name.clone(),
+        uid: revocation.job.uid,
+        gpu_uuid: revocation.gpu.clone(),
+        by_uid: revocation.by,
+        since_unix_s: unix_s(revocation.since),
+        processes: revocation.living() as u32,
+    }
+}

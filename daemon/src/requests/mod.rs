@@ -1,0 +1,156 @@
+//! The requests: each is decided once, by what it needs, and its handler takes the permit.
+
+mod explain;
+mod leases;
+mod plans;
+mod power_limits;
+mod reload;
+mod reset;
+mod status;
+mod stream;
+mod views;
+
+use std::sync::Arc;
+
+use pfo_keeper::GpuFacts;
+use pfo_protocol::{GpuListing, Refusal, RefusalCode, Request, Response};
+use pfo_service::{Accounts, NodeAccounts};
+use tokio::task::spawn_blocking;
+
+pub(crate) use self::reload::{config_status, look_up_names_again, reload, warn_of_unknown};
+pub(crate) use self::stream::{Stream, stream};
+use crate::host::journal;
+use crate::job::Holds;
+use crate::measure::run_trial;
+use crate::node::Node;
+use crate::policy::{Caller, Claim, Permit, needs};
+use crate::session::internal;
+
+/// What a request leads to.
+pub(crate) enum Answer {
+    /// This response.
+    Response(Response),
+    /// This response, and frames until the connection ends.
+    Stream(Response, Stream),
+    /// This response, and another caller from now on.
+    Caller(Response, Caller),
+}
+
+/// Decides a request and does what it asks for. A refusal is in the journal.
+pub(crate) async fn answer(
+    node: &Arc<Node>,
+    caller: &Caller,
+    holds: &mut Holds,
+    request: Request,
+) -> Answer {
+    let permit = node.settings().authority.permit(caller, needs(&request));
+    let answered = match permit {
+        Ok(permit) => run(node, permit, holds, request).await,
+        Err(refusal) => Err(refusal),
+    };
+    answered.unwrap_or_else(|refusal| {
+        let (uid, pid) = (caller.peer.uid, caller.peer.pid);
+        tracing::warn!(
+            name: journal::REFUSED, uid = uid.0, pid = pid.0,
+            "refused a request of user {uid}, process {pid}: {}", refusal.message
+        );
+        Answer::Response(Response::Refused(refusal))
+    })
+}
+
+async fn run(
+    node: &Arc<Node>,
+    permit: Permit,
+    holds: &mut Holds,
+    request: Request,
+) -> Result<Answer, Refusal> {
+    let response = match request {
+        Request::Trial { job, run, length } => {
+            let job = permit.select(&node.jobs, &job)?;
+            let hold = holds.take(&node.jobs, job, permit.uid(), permit.waiting_pid())?;
+            let result = run_trial(&node.jobs, &node.driver, hold, run, length).await?;
+            Response::Trial(Box::new(result))
+        }
+        Request::TrialsEnd { job, keep } => {
+            let job = permit.select(&node.jobs, &job)?;
+            Response::TrialsEnded(holds.end(&job, keep)?)
+        }
+        Request::PlanSwap { job, target, not_before, wait } => {
+            plans::swap(node, &permit, &job, target, not_before, wait).await?
+        }
+        Request::WatchJobs => return Ok(Answer::Stream(Response::Done, stream::notices(node))),
+        Request::Tap { job, counters } => {
+            let node = Arc::clone(node);
+            let tap = move || stream::tap(&node, &permit, &job, counters);
+            let (ranks, stream) = spawn_blocking(tap).await.map_err(|error| internal(&error))??;
+            return Ok(Answer::Stream(Response::Tapped(ranks), stream));
+        }
+        Request::OnBehalf { uid, pid, administrator } => {
+            let claim = if administrator { Claim::Administrator } else { Claim::User };
+            let groups = spawn_blocking(move || NodeAccounts.groups_of(uid)).await;
+            let groups = groups.map_err(|error| internal(&error))?.map_err(|errno| {
+                let message = format!("the accounts of this node cannot be read now: {errno}");
+                Refusal::new(RefusalCode::Internal, message, "try again later")
+            })?;
+            return Ok(Answer::Caller(
+                Response::Done,
+                permit.caller().on_behalf(uid, pid, groups, claim),
+            ));
+        }
+        // Files are written and drivers asked away from the thread that accepts connections.
+        other => {
+            let node = Arc::clone(node);
+            let blocking = move || run_blocking(&node, &permit, other);
+            spawn_blocking(blocking).await.map_err(|error| internal(&error))??
+        }
+    };
+    Ok(Answer::Response(response))
+}
+
+fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Response, Refusal> {
+    match request {
+        Request::Gpus => list_gpus(node, permit).map(Response::Gpus),
+        Request::Status => Ok(Response::Status(Box::new(status::status(node, permit.only_of())))),
+        Request::Jobs => Ok(Response::Jobs(views::jobs(&node.jobs, permit.only_of()))),
+        Request::PlanLoad { job, label, table } => plans::load(node, permit, &job, label, table),
+        Request::PlanRead(job) => plans::read(node, permit, &job),
+        Request::SmClocks(gpu) => power_limits::sm_clocks(node, permit, &gpu),
+        Request::PowerLimits(gpu) => power_limits::power_limits(node, permit, &gpu),
+        Request::ClocksReset { gpu, all } => reset::reset(node, permit, gpu.as_ref(), all),
+        Request::PolicyExplain { who, gpu } => explain::explain(node, permit, who, gpu.as_ref()),
+        Request::Leases => leases::list(node),
+        Request::LeaseRevoke(target) => leases::revoke(node, permit, &target),
+        Request::LeaseAllow(target) => leases::allow(node, permit, &target),
+        Request::Reload => {
+            let (uid, pid) = (permit.uid(), permit.pid());
+            tracing::info!(
+                uid = uid.0,
+                pid = pid.0,
+                "user {uid}, process {pid} reloads the configuration"
+            );
+            Ok(Response::Reloaded(reload(node)))
+        }
+        Request::Trial { .. }
+        | Request::TrialsEnd { .. }
+        | Request::PlanSwap { .. }
+        | Request::WatchJobs
+        | Request::Tap { .. }
+        | Request::OnBehalf { .. } => Err(internal(&"a request that waits came where none may")),
+    }
+}
+
+/// The GPUs of the node, in the driver's order.
+///
+/// # Errors
+/// If there is no driver.
+pub(crate) fn list_gpus(node: &Node, _: &Permit) -> Result<Vec<GpuListing>, Refusal> {
+    Ok(node.driver.ready()?.gpus.iter().map(|gpu| listing(gpu)).collect())
+}
+
+fn listing(gpu: &GpuFacts) -> GpuListing {
+    GpuListing {
+        uuid: gpu.uuid.clone(),
+        pci_bus_id: gpu.pci_bus_id.clone(),
+        model: gpu.model.clone(),
+    }
+}

@@ -1,0 +1,164 @@
+//! Putting another configuration into force while sessions run.
+//!
+//! A session that may not be any more is ended; the others go on, on their new terms. What cannot
+//! change while the daemon runs stays as it is, and is named.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use pfo_protocol::{ClosingReason, ConfigStatus, GpuName, GpuUuid, Refusal, Reloaded};
+use pfo_service::{NodeAccounts, Peer, Service, UnknownName};
+
+use crate::host::journal;
+use crate::job::{Job, JobKey};
+use crate::lease::Session;
+use crate::node::Node;
+use crate::policy::{Config, Settings};
+use crate::session::internal;
+
+/// Reads the configuration again and puts it into force. One that is wrong changes nothing.
+#[must_use]
+pub(crate) fn reload(node: &Node) -> Reloaded {
+    let _one_at_a_time = node.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+    Service.reloading();
+    let result = read(node);
+    let refused = result.as_ref().err().cloned();
+    let mut outcome = match result {
+        Ok((settings, restart_needed_for)) => {
+            node.restart_needed_for.store(Arc::new(restart_needed_for));
+            put_into_force(node, settings)
+        }
+        Err(_) => Reloaded::default(),
+    };
+    node.config_refused.store(refused.clone().map(Arc::new));
+    outcome.config = config_status(node);
+    log(&outcome);
+    Service
+        .reloaded(&refused.map_or_else(String::new, |why| format!("configuration refused: {why}")));
+    outcome
+}
+
+/// Retries names that did not resolve; their rights take effect if they do now.
+pub(crate) fn look_up_names_again(node: &Node) {
+    let _one_at_a_time = node.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+    let old = node.settings();
+    let new = Settings::new(old.config.clone(), &NodeAccounts);
+    let unknown = new.authority.unknown_names();
+    let found_some = unknown.len() < old.authority.unknown_names().len();
+    if found_some && !unknown.iter().any(UnknownName::is_uncertain) {
+        tracing::info!("names of the configuration that were missing have accounts now");
+        put_into_force(node, new);
+    }
+}
+
+/// What is in force, and what is not.
+#[must_use]
+pub(crate) fn config_status(node: &Node) -> ConfigStatus {
+    let settings = node.settings();
+    let unknown = settings.authority.unknown_names();
+    ConfigStatus {
+        file: settings.config.file.as_ref().map(|path| path.display().to_string()),
+        refused: node.config_refused.load().as_deref().cloned(),
+        restart_needed_for: node.restart_needed_for.load().to_vec(),
+        unknown_names: unknown.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// The settings that the file leads to now, and the keys that take a restart.
+fn read(node: &Node) -> Result<(Settings, Vec<String>), String> {
+    let mut config = node.source.read().map_err(|error| error.to_string())?;
+    let restart_needed_for = keep_what_cannot_change(&mut config, &node.settings().config);
+    let settings = Settings::new(config, &NodeAccounts);
+    // Whoever cannot be found just now is not gone: nobody's session ends for that.
+    if let Some(name) = settings.authority.unknown_names().iter().find(|name| name.is_uncertain()) {
+        return Err(format!("the accounts of this node cannot be read now: {name}"));
+    }
+    Ok((settings, restart_needed_for))
+}
+
+fn keep_what_cannot_change(new: &mut Config, running: &Config) -> Vec<String> {
+    let changed = [
+        ("sockets.trainers", new.sockets.trainers != running.sockets.trainers),
+        ("sockets.admin", new.sockets.admin != running.sockets.admin),
+        ("sockets.agent", new.sockets.agent != running.sockets.agent),
+        ("driver.library", new.driver.library != running.driver.library),
+        ("paths.ledger", new.paths.ledger != running.paths.ledger),
+    ];
+    new.sockets = running.sockets.clone();
+    new.driver = running.driver.clone();
+    new.paths = running.paths.clone();
+    changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key.to_owned()).collect()
+}
+
+/// From here on every new session has the new terms; then the running ones get them.
+fn put_into_force(node: &Node, settings: Settings) -> Reloaded {
+    node.replace_settings(settings);
+    let held = node.leases.held();
+    let ended =
+        held.iter().filter_map(|(gpu, session)| grant_anew(node, gpu, session).err()).collect();
+    // Plans are checked when they are loaded and swapped to; now that every session has its terms,
+    // no plan passes a check of the old ones any more.
+    let suspended = node.jobs.all().iter().flat_map(|job| suspend(job)).collect();
+    Reloaded { config: ConfigStatus::default(), ended, suspended }
+}
+
+/// The plans of a job that its ranks may not run any more, each with the reason.
+fn suspend(job: &Job) -> Vec<String> {
+    let JobKey { uid, name } = &job.key;
+    let report = |(plan, misfit)| {
+        tracing::warn!(
+            name: journal::PLAN_SUSPENDED, job = %name, uid = uid.0, plan,
+            "suspended plan {plan} of job {name}, user {uid}, which runs at default clocks now: {misfit}"
+        );
+        format!("job {name}, plan {plan}: {misfit}")
+    };
+    job.suspend_what_is_not_allowed().into_iter().map(report).collect()
+}
+
+/// Gives a session what it would get if it opened now.
+///
+/// # Errors
+/// In words, if it would not, and had to be ended.
+fn grant_anew(node: &Node, gpu: &GpuUuid, session: &Session) -> Result<(), String> {
+    let holder = &session.holder;
+    let grant = || {
+        let peer = Peer::of(session.stream()).map_err(|error| internal(&error))?;
+        node.grant(&peer, &*node.driver.gpu(&GpuName::Uuid(gpu.clone()))?)
+    };
+    match grant() {
+        Ok(grant) => {
+            let idle_limit = Duration::from_secs(grant.terms.idle_limit_s.get().into());
+            // For the next read; the one that waits now ends as it was to.
+            let _ = session.stream().set_read_timeout(Some(idle_limit));
+            session.grant.store(Arc::new(grant));
+            Ok(())
+        }
+        Err(Refusal { message: why, .. }) => {
+            session.end(ClosingReason::Revoked, format!("the configuration has changed: {why}"));
+            Err(format!("job {}, rank {}, process {}: {why}", holder.job, holder.rank, holder.pid))
+        }
+    }
+}
+
+fn log(outcome: &Reloaded) {
+    let ConfigStatus { file, refused, restart_needed_for, unknown_names } = &outcome.config;
+    if let Some(why) = refused {
+        tracing::error!("{why}; the former configuration stays in force");
+        return;
+    }
+    let file = file.as_deref().unwrap_or("the defaults");
+    tracing::info!("{file} in force, {} sessions ended", outcome.ended.len());
+    for key in restart_needed_for {
+        tracing::warn!("{key} has changed; restart pfod to put it into force");
+    }
+    warn_of_unknown(unknown_names);
+}
+
+/// Says which names of the configuration lead to nobody.
+pub(crate) fn warn_of_unknown(names: &[String]) {
+    for name in names {
+        tracing::warn!(
+            "there is no {name}: the rights that the configuration gives it are nobody's"
+        );
+    }
+}

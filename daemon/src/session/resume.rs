@@ -1,0 +1,115 @@
+//! Sessions that the former daemon left in the descriptor store: continued where they are, so that their
+//! ranks notice nothing but a moment at default clocks. Their jobs run what they ran before.
+//!
+//! The peer is identified and its rights are decided anew, and its hello is read as if it came just now: the
+//! configuration may have changed, and the former daemon may have been another version.
+
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pfo_protocol::{
+    ClientMessage, DaemonMessage, Frame, FrameError, Hello, Refusal, RefusalCode, SessionId,
+};
+use pfo_service::{Door, Peer, watch_process};
+use tokio::time::timeout;
+
+use super::{Opening, Origin, internal, open, set_off};
+use crate::lease::descriptor_store::{Kept, forget, sort};
+use crate::node::Node;
+use crate::policy::{Action, Caller};
+
+/// A GPU that hangs costs the others no more than this at a restart.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A peer that does not read why its session ends costs no more than this.
+const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Takes up every session that can be, and every job.
+pub(crate) async fn resume(node: &Arc<Node>, kept: Vec<(SessionId, OwnedFd)>) {
+    let mut opened = Vec::new();
+    // The newest first: an older one that wants the same GPU is over.
+    for (session, kept) in sort(kept).into_iter().rev() {
+        node.session_was_opened(session);
+        let Kept { socket: Some(socket), hello } = kept else {
+            forget(session);
+            continue;
+        };
+        let socket = UnixStream::from(socket);
+        match take_up(node, session, &socket, &hello).await {
+            Ok(opening) => opened.push((opening, socket)),
+            Err(refusal) => give_up(session, &socket, refusal),
+        }
+    }
+    node.jobs.restore(&node.leases.sessions());
+    let mut begun = Vec::new();
+    for ((mut opening, process), socket) in opened {
+        let session = opening.session().holder.session;
+        begun.push(opening.begun());
+        if let Err(refusal) = set_off(opening, Some(process)) {
+            give_up(session, &socket, refusal);
+        }
+    }
+    // A swap is agreed on with all ranks of a job.
+    let all_begun = async {
+        for begun in begun {
+            let _ = begun.await;
+        }
+    };
+    if timeout(BEGIN_TIMEOUT, all_begun).await.is_err() {
+        tracing::warn!("some sessions of the former pfod have yet to begin; serving without them");
+    }
+}
+
+async fn take_up(
+    node: &Arc<Node>,
+    session: SessionId,
+    socket: &UnixStream,
+    hello: &[u8],
+) -> Result<(Opening, OwnedFd), Refusal> {
+    let hello = read(hello).map_err(|error| {
+        let remedy = "the rank opens another session by itself";
+        Refusal::new(RefusalCode::ShuttingDown, format!("its hello is lost: {error}"), remedy)
+    })?;
+    let peer = Peer::of(socket).map_err(|error| internal(&error))?;
+    let Some(process) = watch_process(socket, &peer) else {
+        return Err(Refusal::new(RefusalCode::ShuttingDown, "its process is gone", ""));
+    };
+    let origin = Origin::LastDaemon(session);
+    let connection = socket.try_clone().map_err(|error| internal(&error))?.into();
+    let caller = Caller::new(peer, Door::Users);
+    let permit = node.settings().authority.permit(&caller, Action::OpenSession)?;
+    let opening = open(node, &permit, hello, origin, connection).await?;
+    Ok((opening, process))
+}
+
+fn read(bytes: &[u8]) -> Result<Hello, FrameError> {
+    match Frame::first_of(bytes)? {
+        Some(frame) if frame.total_bytes() == bytes.len() => {
+            match ClientMessage::from_payload(frame.kind, frame.payload)? {
+                ClientMessage::Hello(hello) => Ok(hello),
+                _ => Err(FrameError::Unexpected(frame.kind)),
+            }
+        }
+        _ => Err(FrameError::Truncated),
+    }
+}
+
+fn give_up(session: SessionId, mut socket: &UnixStream, refusal: Refusal) {
+    tracing::warn!(
+        session = session.0,
+        "session {session} does not outlive the restart of pfod: {}",
+        refusal.message
+    );
+    let _ = socket.set_nonblocking(false);
+    let _ = socket.set_write_timeout(Some(WRITE_TIMEOUT));
+    if let Ok(frame) = DaemonMessage::Refusal(refusal).to_frame() {
+        let _ = socket.write_all(&frame);
+    }
+    // The descriptor store has a copy of the connection still.
+    let _ = socket.shutdown(Shutdown::Both);
+    forget(session);
+}

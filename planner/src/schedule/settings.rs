@@ -1,0 +1,27 @@
+//! The definition of a pipeline besides its profile, schedule and number of microbatches.
+
+use pfo_vocabulary::Instruction;
+
+use crate::step::delays::Delays;
+
+/// Settings of a [`crate::Pipeline`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// For schedule `envpipe`: the number of activations that a stage can keep beyond those of
+    /// 1F1B. Empty for no limit, one number for all stages, or one for each.
+    pub memory_limits: Vec<u32>,
+    /// For schedule `interleaved-1f1b`: the number of model chunks of a stage.
+    pub chunks: u16,
+    /// Delays between instructions and between clocks.
+    pub delays: Delays,
+    /// Instructions whose time does not depend on the clock and that ranks report in addition to
+    /// those of the schedule. A load is put before each forward, any other at the end of the step,
+    /// on the stages for which the profile has rows.
+    pub fixed: Vec<Instruction>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { memory_limits: Vec::new(), chunks: 2, delays: Delays::default(), fixed: Vec::new() }
+    }
+}

@@ -1,0 +1,146 @@
+//! The recorded frames in `frames/`, which clients in any language may replay, are what this crate
+//! writes and reads.
+//!
+//! `frames/session.json` was written by release 0.1: a frame in it that changes is a session that is no
+//! longer served. `PFO_WRITE_FRAMES=1` writes the other file anew; it never touches this one.
+
+mod requests;
+mod session;
+mod values;
+
+use std::path::{Path, PathBuf};
+
+use pfo_protocol::{ClientMessage, DaemonMessage, Frame, HEADER_BYTES, Kind};
+use serde_json::{Value, json};
+
+#[derive(Debug, PartialEq)]
+enum Message {
+    ToDaemon(ClientMessage),
+    ToClient(DaemonMessage),
+}
+
+/// A frame, as the kit shows it.
+struct Recorded {
+    name: String,
+    meaning: String,
+    message: Message,
+}
+
+fn to_daemon(name: &str, meaning: &str, message: ClientMessage) -> Recorded {
+    Recorded { name: name.into(), meaning: meaning.into(), message: Message::ToDaemon(message) }
+}
+
+fn to_client(name: &str, meaning: &str, message: DaemonMessage) -> Recorded {
+    Recorded { name: name.into(), meaning: meaning.into(), message: Message::ToClient(message) }
+}
+
+impl Recorded {
+    fn bytes(&self) -> Vec<u8> {
+        match &self.message {
+            Message::ToDaemon(message) => message.to_frame().unwrap(),
+            Message::ToClient(message) => message.to_frame().unwrap(),
+        }
+    }
+
+    fn entry(&self) -> Value {
+        let bytes = self.bytes();
+        let direction = match self.message {
+            Message::ToDaemon(_) => "to daemon",
+            Message::ToClient(_) => "to client",
+        };
+        json!({
+            "name": self.name,
+            "direction": direction,
+            "kind": u16::from_le_bytes([bytes[6], bytes[7]]),
+            "bytes": hex(&bytes),
+            "meaning": self.meaning,
+        })
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    assert_eq!(text.len() % 2, 0, "{text}");
+    let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
+    (0..text.len()).step_by(2).map(byte).collect()
+}
+
+fn path(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("frames").join(file)
+}
+
+fn recorded(file: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(path(file)).unwrap();
+    let kit: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(kit["format"], "pfo-frames/1");
+    kit["frames"].as_array().unwrap().clone()
+}
+
+fn line(entry: &Value) -> String {
+    let fields = ["name", "direction", "kind", "meaning", "bytes"]
+        .map(|field| format!("\"{field}\": {}", entry[field]));
+    format!("    {{{}}}", fields.join(", "))
+}
+
+/// One frame a line, so that a change of one is a change of one line.
+fn write(file: &str, about: &str, frames: &[Recorded]) {
+    let lines: Vec<_> = frames.iter().map(|frame| line(&frame.entry())).collect();
+    let about = Value::from(about);
+    let text = format!(
+        "{{\n  \"format\": \"pfo-frames/1\",\n  \"about\": {about},\n  \"frames\": [\n{}\n  ]\n}}\n",
+        lines.join(",\n")
+    );
+    std::fs::write(path(file), text).unwrap();
+}
+
+fn assert_are_recorded(file: &str, frames: &[Recorded]) {
+    let recorded = recorded(file);
+    for (frame, recorded) in frames.iter().zip(&recorded) {
+        assert_eq!(frame.entry(), *recorded, "what is written is not what {file} holds");
+        let bytes = unhex(recorded["bytes"].as_str().unwrap());
+        let read = Frame::first_of(&bytes).unwrap().unwrap();
+        assert_eq!(read.payload.len() + HEADER_BYTES, bytes.len());
+        let message = match frame.message {
+            Message::ToDaemon(_) => {
+                Message::ToDaemon(ClientMessage::from_payload(read.kind, read.payload).unwrap())
+            }
+            Message::ToClient(_) => {
+                Message::ToClient(DaemonMessage::from_payload(read.kind, read.payload).unwrap())
+            }
+        };
+        assert_eq!(message, frame.message);
+    }
+    assert_eq!(frames.len(), recorded.len(), "the frames of {file} and of its test differ");
+}
+
+#[test]
+fn a_session_recorded_from_release_0_1_is_read_and_written_byte_by_byte() {
+    assert_are_recorded("session.json", &session::frames());
+}
+
+#[test]
+fn requests_are_read_and_written_as_they_are_recorded() {
+    let frames = requests::frames();
+    if std::env::var_os("PFO_WRITE_FRAMES").is_some() {
+        let about =
+            "Requests to pfod and pfo-agent and answers of theirs, as this release writes them.";
+        write("requests.json", about, &frames);
+    }
+    assert_are_recorded("requests.json", &frames);
+}
+
+#[test]
+fn frames_of_every_kind_are_recorded_under_names_of_their_own() {
+    let frames = [recorded("session.json"), recorded("requests.json")].concat();
+    for kind in Kind::ALL {
+        assert!(frames.iter().any(|frame| frame["kind"] == kind as u16), "{kind:?}");
+    }
+    let mut names: Vec<_> = frames.iter().map(|frame| frame["name"].as_str().unwrap()).collect();
+    names.sort_unstable();
+    let all = names.len();
+    names.dedup();
+    assert_eq!(names.len(), all);
+}

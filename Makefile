@@ -120,8 +120,9 @@ lint: ## Check format, lints, documentation, dependencies, budgets and the units
 	cargo deny --offline check bans licenses sources
 	scripts/budgets
 
-bench: programs ## Measure latencies, memory, accuracy and planning, beside lowtime
+bench: programs ## Measure latencies, memory, accuracy and planning, beside lowtime and pfod 0.1
 	@scripts/setup --bench
+	@tests/bench/build-before
 	cargo run --release --quiet -p pfo-tests --bin pfo-bench
 
 bench-short: programs ## Run every part of the measurements once, briefly

@@ -144,3 +144,11 @@ fn frames_of_every_kind_are_recorded_under_names_of_their_own() {
     names.dedup();
     assert_eq!(names.len(), all);
 }
+
+#[test]
+fn a_client_in_another_language_builds_the_frames_of_the_recorded_session() {
+    let checked =
+        std::process::Command::new("python3").arg(path("replay.py")).arg("--check").output();
+    let output = checked.expect("python3 is installed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,4 +1,5 @@
-//! What `pfoctl` and the agent ask of `pfod`, and what it answers: one response to each request, in order.
+//! What `pfoctl` and the agent ask of `pfod`, and what it answers: one response to each request, in
+//! order.
 
 use std::fmt;
 
@@ -65,8 +66,9 @@ pub enum Request {
     LeaseRevoke(LeaseTarget),
     /// Lift revocations.
     LeaseAllow(LeaseTarget),
-    /// Run something for some steps and return what was measured. The connection then holds the job for
-    /// measuring until it asks for [`Request::TrialsEnd`] or ends: nobody else changes what the job runs.
+    /// Run something for some steps and return what was measured. The connection then holds the job
+    /// for measuring until it asks for [`Request::TrialsEnd`] or ends: nobody else changes what the
+    /// job runs.
     Trial {
         /// The job.
         job: JobSelector,
@@ -79,8 +81,8 @@ pub enum Request {
     TrialsEnd {
         /// The job.
         job: JobSelector,
-        /// Continue with what the last trial ran, which must be a plan, power limits or default clocks.
-        /// Otherwise the job changes to default clocks.
+        /// Continue with what the last trial ran, which must be a plan, power limits or default
+        /// clocks. Otherwise the job changes to default clocks.
         keep: bool,
     },
     /// Which SM clocks of a GPU the peer may lock.
@@ -89,10 +91,11 @@ pub enum Request {
     PowerLimits(GpuName),
     /// Every job that the peer may see.
     Jobs,
-    /// Send a [`Notice`](crate::Notice) whenever a job changes, until the connection ends. Agent only.
+    /// Send a [`Notice`](crate::Notice) whenever a job changes, until the connection ends. Agent
+    /// only.
     WatchJobs,
-    /// Stream what is seen of a job as [`TapBatch`](crate::TapBatch) frames, until the connection ends.
-    /// Agent only.
+    /// Stream what is seen of a job as [`TapBatch`](crate::TapBatch) frames, until the connection
+    /// ends. Agent only.
     Tap {
         /// The job.
         job: JobSelector,

@@ -1,7 +1,8 @@
 //! The tap: what `pfod` saw of a job's ranks and read from their GPUs, as the agent reads it.
 //!
-//! A connection that asked for a [`Request::Tap`](crate::Request::Tap) gets [`TapBatch`] frames until it
-//! ends. The tap never waits for its reader: records that do not fit are dropped and counted.
+//! A connection that asked for a [`Request::Tap`](crate::Request::Tap) gets [`TapBatch`] frames
+//! until it ends. The tap never waits for its reader: records that do not fit are dropped and
+//! counted.
 
 use serde::{Deserialize, Serialize};
 
@@ -98,6 +99,7 @@ pub struct TapBatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Notice {
-    /// A job, its ranks, its plan or who holds it changed; [`Request::Jobs`](crate::Request::Jobs) says how.
+    /// A job, its ranks, its plan or who holds it changed; [`Request::Jobs`](crate::Request::Jobs)
+    /// says how.
     JobsChanged,
 }

@@ -1,5 +1,5 @@
-//! What a trainer links: it tells `pfod` the begin and the end of each instruction, so that the daemon
-//! can give every instruction its own GPU clock.
+//! What a trainer links: it tells `pfod` the begin and the end of each instruction, so that the
+//! daemon can give every instruction its own GPU clock.
 //!
 //! Nothing in here makes training suffer. Once a [`Session`] is open, its calls never block, fail,
 //! print or signal: without a daemon, with a full socket or a refused lease, events are dropped and
@@ -34,8 +34,8 @@
 //! ```
 //!
 //! A begin is meant to be sent when the GPU starts the work and an end when it is done with it: a
-//! launch is not a begin. For a host that runs ahead of its GPU, [`StreamOrdered`] sends both when the
-//! GPU gets there.
+//! launch is not a begin. For a host that runs ahead of its GPU, [`StreamOrdered`] sends both when
+//! the GPU gets there.
 //!
 //! # Environment
 //!

@@ -214,7 +214,8 @@ impl Problem {
     }
 }
 
-/// The daemon's texts end up in the trainer's terminal and logs, so nothing in them may steer those.
+/// The daemon's texts end up in the trainer's terminal and logs, so nothing in them may steer
+/// those.
 fn printable(mut text: String) -> String {
     if text.contains(char::is_control) {
         text = text.replace(char::is_control, " ");

@@ -85,8 +85,8 @@ impl CudaEnvironment {
         })
     }
 
-    /// Slurm with device cgroups and container runtimes hide GPUs below CUDA, which then counts only
-    /// what is left: its numbers are not the node's any more.
+    /// Slurm with device cgroups and container runtimes hide GPUs below CUDA, which then counts
+    /// only what is left: its numbers are not the node's any more.
     fn numbers_are_the_nodes(&self, ordinal: u32) -> Result<(), Problem> {
         let doubt = |who: &str, given: &str| {
             Problem::unresolved(

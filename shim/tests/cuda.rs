@@ -1,5 +1,5 @@
-//! A process that has CUDA initialized is asked which GPU an ordinal means, here with a library that
-//! has CUDA's name and functions.
+//! A process that has CUDA initialized is asked which GPU an ordinal means, here with a library
+//! that has CUDA's name and functions.
 
 mod fake;
 

@@ -1,8 +1,8 @@
 //! The recorded frames in `frames/`, which clients in any language may replay, are what this crate
 //! writes and reads.
 //!
-//! `frames/session.json` was written by release 0.1: a frame in it that changes is a session that is no
-//! longer served. `PFO_WRITE_FRAMES=1` writes the other file anew; it never touches this one.
+//! `frames/session.json` was written by release 0.1: a frame in it that changes is a session that
+//! is no longer served. `PFO_WRITE_FRAMES=1` writes the other file anew; it never touches this one.
 
 mod requests;
 mod session;

@@ -1,4 +1,5 @@
-//! The frames of administration: requests that change a job, and the answers that a client waits for.
+//! The frames of administration: requests that change a job, and the answers that a client waits
+//! for.
 
 use pfo_protocol::{
     AgentRequest, AgentResponse, ClientMessage, ClockTable, CounterReading, DaemonMessage,

@@ -1,7 +1,7 @@
 //! The eight-byte header that every frame starts with, and the bound on what may follow it.
 //!
-//! This layout never changes, whatever the version: it is what lets an old and a new side tell each
-//! other clearly that they do not understand each other.
+//! This layout never changes, so that an old and a new side can report to each other that they speak
+//! different versions.
 
 use crate::codec::CodecError;
 

@@ -18,9 +18,9 @@ use crate::trial::{TrialLength, TrialResult, TrialRun};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Request {
-    /// Which GPUs the node has.
+    /// List the GPUs of the node.
     Gpus,
-    /// Everything about daemon, GPUs and jobs.
+    /// Report everything about the daemon, its GPUs and jobs.
     Status,
     /// Check a plan against a job and keep it for a swap.
     PlanLoad {
@@ -42,7 +42,7 @@ pub enum Request {
         /// Answer only when every rank has changed.
         wait: bool,
     },
-    /// Which plan a job runs.
+    /// Return the plan that a job runs.
     PlanRead(JobSelector),
     /// Restore clocks that pfo left locked and no session holds.
     ClocksReset {
@@ -51,7 +51,7 @@ pub enum Request {
         /// Also reset locks that pfo did not set. What a session holds is never touched.
         all: bool,
     },
-    /// Who may lease which GPUs on which terms.
+    /// Report who may lease which GPUs on which terms.
     PolicyExplain {
         /// Somebody else than the peer.
         who: Option<User>,
@@ -60,7 +60,7 @@ pub enum Request {
     },
     /// Read the configuration again.
     Reload,
-    /// Who holds which GPU, and whose leases are revoked.
+    /// List leases and revocations.
     Leases,
     /// End sessions, and do not let their processes open others.
     LeaseRevoke(LeaseTarget),
@@ -85,11 +85,11 @@ pub enum Request {
         /// clocks. Otherwise the job changes to default clocks.
         keep: bool,
     },
-    /// Which SM clocks of a GPU the peer may lock.
+    /// List the SM clocks of a GPU that the peer may lock.
     SmClocks(GpuName),
-    /// Between which power limits of a GPU the peer may choose.
+    /// Return the range of power limits of a GPU that the peer may choose from.
     PowerLimits(GpuName),
-    /// Every job that the peer may see.
+    /// List the jobs that the peer may see.
     Jobs,
     /// Send a [`Notice`](crate::Notice) whenever a job changes, until the connection ends. Agent
     /// only.

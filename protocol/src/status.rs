@@ -1,4 +1,4 @@
-//! What the daemon tells about itself, its GPUs and its jobs. `pfoctl status --json` prints these
+//! What the daemon reports about itself, its GPUs and its jobs. `pfoctl status --json` prints these
 //! very fields.
 
 use serde::{Deserialize, Serialize};
@@ -127,7 +127,7 @@ pub struct JobStatus {
 pub struct MeasuredBy {
     /// The user.
     pub uid: Uid,
-    /// The process; none for a sweep, which goes on without one.
+    /// The process; none for a sweep, which continues without one.
     pub pid: Option<Pid>,
 }
 
@@ -195,7 +195,7 @@ pub struct RankStatus {
     pub instructions: u64,
     /// Seconds that these took.
     pub instruction_s: f64,
-    /// Seconds of these that ran at another clock than planned, as far as the daemon can tell:
+    /// Seconds of these that ran at another clock than planned, as far as the daemon knows:
     /// until the driver's set call returned and the configured settling time was over.
     pub off_plan_s: f64,
     /// Clock changes asked of the driver.

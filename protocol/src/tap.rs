@@ -21,8 +21,8 @@ pub struct TappedRank {
     pub settle_ns: u64,
 }
 
-/// What a rank told, or was read from its GPU. Times of events are the rank's word; all times are
-/// `CLOCK_MONOTONIC` in nanoseconds.
+/// What a rank reported, or what was read from its GPU. The rank gives the times of its events.
+/// All times are `CLOCK_MONOTONIC` in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TapRecord {
     /// A step began.
@@ -95,7 +95,7 @@ pub struct TapBatch {
     pub records: Vec<TapRecord>,
 }
 
-/// What `pfod` tells a connection that asked for [`Request::WatchJobs`](crate::Request::WatchJobs).
+/// What `pfod` sends on a connection after [`Request::WatchJobs`](crate::Request::WatchJobs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Notice {

@@ -1,4 +1,4 @@
-//! What a rank says about itself, completed from the environment and checked before anything is
+//! How a rank describes itself, completed from the environment and checked before anything is
 //! sent.
 
 use std::num::NonZeroU32;
@@ -52,7 +52,7 @@ pub struct RankDescription {
     pub tp_degree: u32,
     /// How many microbatches a step has, if it is known and always the same.
     pub num_microbatches: Option<u32>,
-    /// The number of the first step: not 0 for a training that goes on from a checkpoint.
+    /// The number of the first step; not 0 if training continues from a checkpoint.
     pub first_step: u64,
     /// How long [`Session::open`](crate::Session::open) waits for the daemon's answer at most.
     pub setup_timeout: Duration,
@@ -78,8 +78,7 @@ impl Default for RankDescription {
     }
 }
 
-/// Why a description is of no use: the one thing that [`Session::open`](crate::Session::open) fails
-/// at.
+/// Why a description is invalid, the only error of [`Session::open`](crate::Session::open).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DescriptionError {
@@ -161,7 +160,7 @@ type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 const LONGEST_SOCKET_PATH: usize = 107;
 
 impl RankDescription {
-    /// A description with everything that the environment says, and also the global rank from
+    /// A description with everything that the environment gives, and with the global rank from
     /// `RANK` (as `torchrun` sets it) or `SLURM_PROCID`.
     ///
     /// # Errors

@@ -153,12 +153,12 @@ impl Link {
                 Err(_) => break,
             }
         }
-        // Whatever a daemon says inside a session, it says before it ends it.
+        // A daemon sends its reason before it ends the session.
         Some(match first_message(&bytes) {
             Ok(Some(DaemonMessage::Closing(closing))) => Problem::closed(closing),
             Ok(Some(DaemonMessage::Refusal(refusal))) => Problem::refused(refusal),
             Ok(Some(DaemonMessage::Unsupported(spoken))) => Problem::unsupported(spoken),
-            Ok(Some(_)) => Problem::garbled("it is of no use inside a session"),
+            Ok(Some(_)) => Problem::garbled("it does not belong into a session"),
             Ok(None) => Problem::lost("it ended inside a message"),
             Err(problem) => problem,
         })
@@ -180,7 +180,7 @@ impl Link {
     }
 }
 
-/// How many bytes of the first message are not there yet, as far as can be told.
+/// Bytes of the first message that are still missing, as far as known.
 fn missing(bytes: &[u8]) -> Result<usize, FrameError> {
     match bytes.first_chunk::<HEADER_BYTES>() {
         Some(header) => Ok(HEADER_BYTES + Header::parse(*header)?.length - bytes.len()),

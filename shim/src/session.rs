@@ -30,14 +30,14 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session, and waits for the daemon's first answer, at most the setup timeout.
+    /// Opens a session, and waits for the daemon's first answer for at most the setup timeout.
     ///
-    /// Without a daemon, or when it refuses, there is a session all the same: training runs at
-    /// default clocks, [`problem`](Self::problem) tells why, and the session goes on trying in the
+    /// Without a daemon, and when it refuses, the session is valid too: training runs at default
+    /// clocks, [`problem`](Self::problem) returns the reason, and the session keeps trying in the
     /// background.
     ///
     /// # Errors
-    /// Only if the description is of no use whatever the daemon says.
+    /// If the description is invalid.
     pub fn open(description: RankDescription) -> Result<Self, DescriptionError> {
         fork::watch();
         let shared = Arc::new(Shared::new(description.complete()?));

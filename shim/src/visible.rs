@@ -71,7 +71,7 @@ impl CudaEnvironment {
         if !one_model && self.order.as_deref() != Some("PCI_BUS_ID") {
             return Err(Problem::unresolved(
                 format!(
-                    "which GPU cuda:{ordinal} is cannot be told: the node has several models and \
+                    "the GPU of cuda:{ordinal} is not known: the node has several models and \
                      CUDA puts the fastest first"
                 ),
                 format!("set CUDA_DEVICE_ORDER=PCI_BUS_ID, or {NAME_IT}"),
@@ -91,7 +91,7 @@ impl CudaEnvironment {
         let doubt = |who: &str, given: &str| {
             Problem::unresolved(
                 format!(
-                    "which GPU cuda:{ordinal} is cannot be told: {who} ({given:?}), and CUDA \
+                    "the GPU of cuda:{ordinal} is not known: {who} ({given:?}), and CUDA \
                      numbers what it left"
                 ),
                 NAME_IT,

@@ -1,7 +1,8 @@
 //! What the agent makes of a trial: the time and energy of each kind of instruction, and the power
 //! of waits.
 //!
-//! What has no energy counter, or too few steps to tell, has no figure instead of a wrong one.
+//! A GPU without an energy counter, and a trial with too few steps, have no figure instead of a
+//! wrong one.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +10,7 @@ use pfo_vocabulary::{Chunk, Instruction, Mhz, Rank};
 
 use crate::trial::TrialResult;
 
-/// A wait whose power is known no better than to this share of it says nothing.
+/// The largest error of a wait's power, as a share of it, at which the power is known.
 const LARGEST_ERROR: f64 = 0.1;
 
 /// A trial with what its instructions took.
@@ -38,11 +39,11 @@ pub struct RecordedRank {
 
 /// The instructions of one kind, chunk and clock that a rank ran in a trial.
 ///
-/// Times are those of the events. The energy counter is refreshed too seldom to tell the energy of
-/// one instruction; it is the power that explains best, by least squares, what the counter moved by
-/// between each two refreshes, times the time. On simulated GPUs, whose counter is refreshed every
-/// 20 ms, that is within 2 % for instructions of 4 ms and more in a trial of ten seconds; of some
-/// that are shorter than 1 ms it was far off.
+/// Times are those of the events. The energy counter is refreshed too seldom to show the energy of
+/// one instruction. The energy here is the time multiplied by the power that fits best, by least
+/// squares, the changes of the counter between refreshes. On simulated GPUs, whose counter is
+/// refreshed every 20 ms, it is within 2 % for instructions of at least 4 ms in a trial of ten
+/// seconds. For some instructions shorter than 1 ms it was far off.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialRow {
     /// The kind.

@@ -1,4 +1,4 @@
-//! What a trial saw of each instruction by itself, for whoever asks for that.
+//! The single instructions that a recording kept, each by itself.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub enum Doubt {
     OtherClock,
 }
 
-/// One instruction that a rank ran in a measured step. Times are the rank's word, `CLOCK_MONOTONIC`
+/// One instruction that a rank ran in a measured step. The rank gives the times, `CLOCK_MONOTONIC`
 /// in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InstructionSample {

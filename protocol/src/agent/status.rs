@@ -1,4 +1,4 @@
-//! What the agent tells about itself and the jobs that it watches. `pfoctl status --json` prints
+//! What the agent reports about itself and the jobs that it watches. `pfoctl status --json` prints
 //! these very fields.
 
 use serde::{Deserialize, Serialize};

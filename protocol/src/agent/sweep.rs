@@ -91,7 +91,7 @@ pub struct SweepOrder {
 pub enum SweepControl {
     /// Let the job run at default clocks, and keep what was measured so far.
     Pause,
-    /// Go on where it was paused.
+    /// Continue where it was paused.
     Resume,
     /// End it and forget what it measured.
     Stop,
@@ -173,7 +173,7 @@ pub enum SweepState {
         /// Why.
         why: String,
     },
-    /// It goes on when somebody asks for that.
+    /// It continues when somebody asks for it.
     Paused {
         /// Why, if nobody asked for it.
         why: Option<String>,

@@ -1,13 +1,17 @@
-//! Everything that can be wrong with what the planner is given.
+//! The error of the crate's face.
 //!
-//! A message names the value, the place and, where it is not obvious, what to do about it.
+//! A message names the value, the place and, where it is not obvious, the remedy. Errors that only
+//! one part of the crate reports are defined there and wrapped here.
 
-use crate::dependencies::StageUnit;
-use crate::frontier::Frontier;
-use crate::schedule::Schedule;
 use pfo_vocabulary::{Instruction, Mhz, Stage, UnknownInstruction};
 
-/// Why a profile, a plan, a frontier file or a deadline was refused.
+use crate::frontier::file::error::FrontierFileError;
+use crate::limits;
+use crate::profile::error::ProfileError;
+use crate::schedule::name::{Schedule, UnknownSchedule};
+use crate::step::dependencies::StageUnit;
+
+/// Why a profile, a plan, a frontier file or a deadline is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -16,262 +20,174 @@ pub enum PlanError {
     UnknownInstruction(#[from] UnknownInstruction),
 
     /// A schedule name that does not exist.
-    #[error("unknown schedule \"{0}\" (known: {names})", names = Schedule::ALL.map(Schedule::name).join(", "))]
-    UnknownSchedule(String),
+    #[error(transparent)]
+    UnknownSchedule(#[from] UnknownSchedule),
 
-    /// A plan of more bytes than any real one has.
-    #[error("the plan is {size} bytes long; at most {limit} are read")]
+    /// A plan file that is larger than any real one.
+    #[error("the plan is {size} bytes long, the limit is {limit}")]
     PlanTooLarge {
-        /// Bytes given.
+        /// The size of the file in bytes.
         size: usize,
-        /// Bytes read at most.
+        /// The largest size that is read, in bytes.
         limit: usize,
     },
 
-    /// A plan that is not JSON, or whose fields are missing, unknown or of another type.
+    /// A plan that is not JSON, or that has missing, unknown or mistyped fields.
     #[error("not a plan: {0}")]
     PlanSyntax(String),
 
     /// A plan of another format or version.
     #[error("plan format \"{found}\" is not supported; this version reads \"{expected}\"")]
     PlanFormat {
-        /// What the file says.
+        /// The format that the file names.
         found: String,
-        /// What is read.
+        /// The format that is supported.
         expected: &'static str,
     },
 
     /// A plan whose parts contradict each other.
     #[error("plan, {place}: {problem}")]
     PlanContent {
-        /// Where, such as `stage 3, instruction 17`.
+        /// The place, such as `stage 3, instruction 17`.
         place: String,
-        /// What is wrong there.
+        /// What is wrong at that place.
         problem: String,
     },
 
-    /// A plan file of lowtime's or Zeus' that is no list of lists of clocks, or does not fit.
+    /// A plan file of lowtime or Zeus that is not a list of lists of clocks, or that does not fit.
     #[error("plan, line {line}, column {column}: {problem}")]
     PythonPlan {
-        /// Counted from 1.
+        /// The line, counted from 1.
         line: u32,
-        /// Counted from 1, in characters.
+        /// The column in characters, counted from 1.
         column: u32,
-        /// What is wrong there.
+        /// What is wrong at that place.
         problem: String,
     },
 
-    /// An order file that is none, or whose instructions make up no step.
+    /// An order file that cannot be read, or whose instructions do not make up a step.
     #[error("order, {place}: {problem}")]
     OrderFile {
-        /// Where, such as `stage 3, instruction 17`.
+        /// The place, such as `stage 3, instruction 17`.
         place: String,
-        /// What is wrong there.
+        /// What is wrong at that place.
         problem: String,
     },
 
-    /// A profile whose header lacks a column.
-    #[error("profile: no column \"{name}\" in the header \"{found}\"")]
-    MissingColumn {
-        /// The column that is needed.
-        name: &'static str,
-        /// The header.
-        found: String,
-    },
-
-    /// A line of a profile that is no CSV row of as many fields as the header.
-    #[error("profile, line {line}: {problem}")]
-    UnreadableRow {
-        /// Counted from 1, the header.
-        line: u64,
-        /// What is wrong with it.
-        problem: String,
-    },
-
-    /// A field of a profile that cannot be what its column says.
-    #[error("profile, line {line}: {column} is \"{value}\", must be {expected}")]
-    BadField {
-        /// Counted from 1, the header.
-        line: u64,
-        /// The field's column.
-        column: &'static str,
-        /// What is there.
-        value: String,
-        /// What should be.
-        expected: &'static str,
-    },
-
-    /// Two rows that measure the same thing.
-    #[error(
-        "profile, line {line}: stage {stage}, {instruction} at {frequency} was measured in line \
-         {first} already; drop one, or add a column (such as rank or window) that tells them apart"
-    )]
-    DuplicateRow {
-        /// The row that came first.
-        first: u64,
-        /// The one that repeats it.
-        line: u64,
-        /// Of both.
-        stage: Stage,
-        /// Of both.
-        instruction: Instruction,
-        /// Of both.
-        frequency: Mhz,
-    },
-
-    /// Ranks whose energies cannot be added up, because some are not there.
-    #[error(
-        "profile: stage {stage}, {instruction} at {frequency} has rows of {found} ranks of {expected}; \
-         measure it on every rank, or combine ranks by their mean"
-    )]
-    RankMissing {
-        /// Whose rows.
-        stage: Stage,
-        /// Of what.
-        instruction: Instruction,
-        /// At which clock.
-        frequency: Mhz,
-        /// Ranks that have a row.
-        found: usize,
-        /// The most that any instruction of the stage has.
-        expected: usize,
-    },
-
-    /// A profile of nothing.
-    #[error("profile: no rows below the header")]
-    EmptyProfile,
-
-    /// A profile that leaves out a stage.
-    #[error("profile: no rows for stage {missing}, though there are some for stage {highest}")]
-    StageWithoutRows {
-        /// The first stage without rows.
-        missing: usize,
-        /// The highest stage with rows.
-        highest: usize,
-    },
+    /// A profile that cannot be read.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
 
     /// A profile without an instruction that the schedule runs.
     #[error("profile: stage {stage} has no rows for {instruction}, which schedule {schedule} runs")]
     UnmeasuredInstruction {
-        /// Where it is missing.
+        /// The stage that lacks it.
         stage: Stage,
-        /// What is missing.
+        /// The instruction without rows.
         instruction: Instruction,
-        /// Who needs it.
+        /// The schedule that runs it.
         schedule: Schedule,
     },
 
-    /// An instruction that waits for ever.
+    /// An instruction that would wait forever.
     #[error(
-        "the order deadlocks: {waiting} waits for {awaited}; change the order of instructions, or \
-         what they wait for"
+        "the order deadlocks: {waiting} waits for {awaited}; change the order of the instructions \
+         or their dependencies"
     )]
     Deadlock {
-        /// What cannot begin.
+        /// The instruction that cannot begin.
         waiting: StageUnit,
-        /// What it waits for, and why in vain.
+        /// What it waits for, and why that never comes.
         awaited: String,
     },
 
     /// A plan that asks for a clock that was not measured.
     #[error("the profile has no row for stage {stage}, {instruction} at {frequency}")]
     UnmeasuredFrequency {
-        /// Of the plan's instruction.
+        /// The stage of the instruction.
         stage: Stage,
-        /// Which one.
+        /// The instruction.
         instruction: Instruction,
-        /// The clock that the plan gives it.
+        /// The clock that the plan sets.
         frequency: Mhz,
     },
 
     /// A profile whose instructions have no clock in common.
     #[error(
-        "profile: no frequency was measured of every instruction, and this policy sets the same \
-         one for several"
+        "profile: no frequency was measured for every instruction, but this policy sets one \
+         frequency for several; measure all instructions at the same frequencies"
     )]
     NoCommonClock,
 
     /// A table to which lowtime cannot fit its curve.
     #[error("stage {stage}, {instruction}: lowtime cannot fit its curve: {problem}")]
     NoFit {
-        /// Whose table.
+        /// The stage of the table.
         stage: Stage,
-        /// Of what.
+        /// The instruction of the table.
         instruction: Instruction,
-        /// What is wrong with its rows.
+        /// What is wrong with the rows of the table.
         problem: String,
     },
 
-    /// A plan for a pipeline of another length than the profile's.
+    /// A plan with another number of stages than the profile.
     #[error("the plan has {plan} stages, the profile {profile}")]
     StagesDiffer {
-        /// Stages of the plan.
+        /// The number of stages of the plan.
         plan: u16,
-        /// Stages of the profile.
+        /// The number of stages of the profile.
         profile: u16,
     },
 
     /// A table with more clocks than a frontier can hold.
     #[error(
-        "profile: stage {stage}, {instruction} has {rows} frequencies; a frontier holds up to {limit}, leave some out",
-        limit = Frontier::MAX_TABLE_ROWS
+        "profile: stage {stage}, {instruction} has {rows} frequencies, the limit is {limit}; leave \
+         some out",
+        limit = limits::TABLE_ROWS
     )]
     TableTooLong {
-        /// Whose table.
+        /// The stage of the table.
         stage: Stage,
-        /// Of what.
+        /// The instruction of the table.
         instruction: Instruction,
-        /// Its rows.
+        /// The number of its rows.
         rows: usize,
     },
 
-    /// A deadline that no plan keeps.
-    #[error("no plan takes {deadline_s} s or less: the fastest takes {fastest_s} s")]
+    /// A deadline that is shorter than every plan.
+    #[error("no plan takes {deadline_s} s or less; the fastest takes {fastest_s} s")]
     DeadlineTooEarly {
-        /// What was asked for.
+        /// The requested iteration time.
         deadline_s: f64,
-        /// What can be had.
+        /// The iteration time of the fastest plan.
         fastest_s: f64,
     },
 
-    /// A place at which a frontier has no plan.
-    #[error("the frontier has no plan {place}: it has {plans}, counted from 0")]
+    /// A number that no plan of the frontier has.
+    #[error("the frontier has no plan {place}; it has {plans} plans, counted from 0")]
     NoSuchPlan {
-        /// What was asked for.
+        /// The requested number, counted from 0.
         place: usize,
-        /// How many there are.
+        /// The number of plans.
         plans: usize,
     },
 
-    /// A frontier of nothing.
+    /// A frontier without plans.
     #[error("the frontier has no plans")]
     EmptyFrontier,
 
-    /// A file that is no frontier, or of a version that this one does not know.
-    #[error("not a frontier file that this version reads: {0}")]
-    ForeignFrontier(String),
+    /// A frontier file that cannot be read.
+    #[error(transparent)]
+    FrontierFile(#[from] FrontierFileError),
 
-    /// A frontier file that was cut short or changed.
-    #[error("the frontier file is damaged: {0}; make it again with pfoctl plan optimize")]
-    DamagedFrontier(String),
-
-    /// A number of the request that cannot be worked with.
+    /// An argument outside its range.
     #[error("{name} is {value}, must be {expected}")]
     BadArgument {
-        /// What it is.
+        /// What the argument is.
         name: &'static str,
-        /// What was given.
+        /// The value given.
         value: String,
-        /// What can be.
+        /// The values that are accepted.
         expected: &'static str,
     },
-}
-
-/// The start of a text that may come from anybody, short enough for a message.
-pub(crate) fn excerpt(text: &str) -> String {
-    const LONGEST: usize = 48;
-    match text.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}…", text[..end].escape_debug()),
-        None => text.escape_debug().to_string(),
-    }
 }

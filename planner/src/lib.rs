@@ -3,77 +3,58 @@
 //! Pure: no I/O but the parsing and writing of its own file formats, from and to bytes.
 //!
 //! ```text
-//! profile ─ noise ─ pipeline ─ network ─ events ─ relaxation ┬ bound
-//!               │       └───── tradeoff ─ choices            └ anchor ─ realise ─ regimes ┬ frontier ─ plan
-//!            warning                         └ steady ─────────────────────────────┘      └ late_plans ┘
+//! profile ─ noise ─┬─ pipeline ─┬─ relaxation ─ realise ─┬─ frontier ─ plan ─ replay
+//!           │      │            └─ choices ───────┘      │
+//!        warning   step, schedule                  late ─┘
 //! ```
+//!
+//! | folder | what it holds |
+//! |---|---|
+//! | `profile` | measured rows, and how they are read, averaged and written |
+//! | `noise`, `warning` | smoothing of noisy rows; what looks wrong in a profile |
+//! | `step` | the operations of a step, and which wait for which |
+//! | `schedule` | the orders in which stages run instructions |
+//! | `pipeline` | a profile and an order together: what is planned for |
+//! | `choices` | the clocks worth choosing for each operation |
+//! | `relaxation` | the exact frontier if clocks could be mixed: a lower bound |
+//! | `realise` | from the relaxed optimum to plans of measured clocks |
+//! | `late` | clocks that are in force only milliseconds after they are set |
+//! | `frontier` | all plans of a pipeline, how one is picked, their file |
+//! | `plan`, `lowtime_file` | one plan, and its files |
+//! | `replay` | what a plan costs on a profile: the yardstick of every plan |
+//! | `policy` | what other systems would run on the same profile |
 
-mod anchor;
-mod assembled;
-mod bound;
 mod choices;
-mod combine;
-mod deadline;
-mod delays;
-mod dependencies;
-mod envpipe_table;
 mod error;
-mod events;
-mod fixed;
-mod flow;
+mod excerpt;
 mod frontier;
-mod frontier_file;
-mod late_clocks;
-mod late_plans;
-mod late_step;
-mod left_out;
+mod late;
+mod limits;
 mod lowtime_file;
-mod median;
-mod network;
 mod noise;
-mod order;
-mod order_file;
 mod parallel;
-mod pareto;
 mod pipeline;
 mod plan;
-mod plan_file;
 mod policy;
-mod polish;
-mod precedence;
 mod profile;
-mod profile_columns;
-mod profile_csv;
-mod python_literal;
-mod quantity;
 mod realise;
-mod regimes;
 mod relaxation;
-mod repeats;
 mod replay;
 mod schedule;
-mod settings;
-mod steady;
-mod straggler;
-mod table;
+mod step;
 #[cfg(test)]
 mod test_profiles;
-mod timeline;
-mod tradeoff;
 mod warning;
 
-pub use bound::LowerBound;
-pub use combine::Combine;
-pub use deadline::Deadline;
-pub use delays::Delays;
-pub use dependencies::{Dependency, StageUnit};
 pub use error::PlanError;
-pub use frontier::{Frontier, Options, Point, Spread};
-pub use frontier_file::Room;
-pub use left_out::LeftOut;
+pub use frontier::deadline::Deadline;
+pub use frontier::file::Room;
+pub use frontier::file::error::FrontierFileError;
+pub use frontier::optimize::{Options, Spread};
+pub use frontier::straggler::Straggler;
+pub use frontier::{Frontier, Point};
 pub use lowtime_file::{Generation, LowtimePlan};
 pub use noise::{Noise, Smoothed, Treated};
-pub use order::Order;
 pub use pfo_vocabulary::{Chunk, Instruction, Mhz, Microbatch, Stage, Unit, Watts};
 pub use pipeline::Pipeline;
 pub use plan::{Plan, PlannedInstruction, Prediction, StagePlan};
@@ -82,12 +63,21 @@ pub use policy::{
     Reconfiguration, Reconfigure, Tuning, UnitTime, Zeus, ZeusFound, ZeusSearch, ZeusSettings,
     ZeusWindow,
 };
-pub use profile::{Measurement, Profile};
-pub use quantity::Quantity;
-pub use repeats::Repeats;
+pub use profile::Profile;
+pub use profile::combine::Combine;
+pub use profile::error::ProfileError;
+pub use profile::left_out::LeftOut;
+pub use profile::measurement::Measurement;
+pub use profile::quantity::Quantity;
+pub use profile::repeats::Repeats;
+pub use relaxation::bound::LowerBound;
+pub use replay::timeline::{Span, Timeline};
 pub use replay::{Replay, at_highest_clocks, replay};
-pub use schedule::{Schedule, StageOrder};
-pub use settings::Settings;
-pub use straggler::Straggler;
-pub use timeline::{Span, Timeline};
-pub use warning::{Finding, Warning, summarised, warnings};
+pub use schedule::name::{Schedule, UnknownSchedule};
+pub use schedule::settings::Settings;
+pub use step::delays::Delays;
+pub use step::dependencies::{Dependency, StageUnit};
+pub use step::order::{Order, StageOrder};
+pub use warning::finding::{Finding, Warning};
+pub use warning::summary::summarised;
+pub use warning::warnings;

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
-/// Maps items on all cores; each thread works with a state of its own. Keeps the order.
+/// Maps items on all cores, in order; each thread works with a state of its own.
 pub(crate) fn in_parallel<T: Sync, S, R: Send>(
     items: &[T],
     state: impl Fn() -> S + Sync,
@@ -13,8 +13,8 @@ pub(crate) fn in_parallel<T: Sync, S, R: Send>(
     in_parallel_as_made(make, state, work).1
 }
 
-/// The same with items that `make` makes one after the other and passes on: the other cores work on
-/// them meanwhile.
+/// The same for items that `make` passes on one by one: the other cores work on them while it makes
+/// the next.
 pub(crate) fn in_parallel_as_made<T: Send, S, R: Send, M>(
     make: impl FnOnce(&mut dyn FnMut(T)) -> M,
     state: impl Fn() -> S + Sync,
@@ -37,7 +37,7 @@ pub(crate) fn in_parallel_as_made<T: Send, S, R: Send, M>(
         let others: Vec<_> = (0..others).map(|_| scope.spawn(run)).collect();
         let mut index = 0_usize;
         let made = make(&mut |item| {
-            // Somebody receives until the sender is dropped.
+            // Cannot fail: the receiver outlives this scope.
             let _ = sender.send((index, item));
             index += 1;
         });

@@ -1,10 +1,10 @@
 //! Small profiles for tests: made up, or drawn by proptest.
 
+use pfo_vocabulary::{Instruction, Mhz, Stage};
 use proptest::prelude::*;
 
-use crate::profile::{Measurement, Profile};
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::{Mhz, Stage};
+use crate::profile::Profile;
+use crate::profile::measurement::Measurement;
 
 /// Two stages, in no order.
 pub(crate) const GOOD_CSV: &str = "stage,instruction,frequency,time,energy\n\
@@ -43,8 +43,8 @@ pub(crate) fn profile(stages: &[[&[(f64, f64)]; 2]]) -> Profile {
     Profile::from_measurements(rows).unwrap()
 }
 
-/// Stages whose forward and backward take `at_highest_s` (times the stage's scale) at the highest of
-/// the clocks, and more at lower ones by a power law; the lowest clock takes the least energy.
+/// Stages whose forward and backward take `at_highest_s` (times the stage's scale) at the highest
+/// of the clocks, and more at lower ones by a power law; the lowest clock takes the least energy.
 pub(crate) fn power_law(
     stage_scale: &[f64],
     at_highest_s: [f64; 2],

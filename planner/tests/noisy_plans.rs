@@ -1,4 +1,5 @@
-//! Whether smoothing pays: plans from noisy measurements, replayed on the tables that these measured.
+//! Whether smoothing pays: plans from noisy measurements, replayed on the tables that these
+//! measured.
 
 mod true_tables;
 

@@ -115,8 +115,8 @@ fn small(profile: &Profile) -> Profile {
         .unwrap()
 }
 
-/// A lighter and a heavier stage without noise: the lower the clock, the slower, and down to 900 MHz
-/// the cheaper.
+/// A lighter and a heavier stage without noise: the lower the clock, the slower, and down to 900
+/// MHz the cheaper.
 fn regular() -> Profile {
     let mut rows = Vec::new();
     for (stage, scale) in [(Stage(0), 1.0), (Stage(1), 1.15)] {

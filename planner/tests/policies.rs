@@ -1,4 +1,5 @@
-//! What other systems would run: for every schedule, and on profiles that were measured on real GPUs.
+//! What other systems would run: for every schedule, and on profiles that were measured on real
+//! GPUs.
 
 mod measured_data;
 mod noisy_profiles;

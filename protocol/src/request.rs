@@ -16,7 +16,6 @@ use crate::trial::{TrialLength, TrialResult, TrialRun};
 
 /// One request to `pfod`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum Request {
     /// List the GPUs of the node.
     Gpus,
@@ -108,6 +107,8 @@ pub enum Request {
         uid: Uid,
         /// The process that asked; none if the user waits for nothing.
         pid: Option<Pid>,
+        /// Whether the user asked as an administrator, through the agent's socket for administration.
+        administrator: bool,
     },
 }
 
@@ -140,7 +141,6 @@ pub struct User {
 
 /// The answer of `pfod` to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum Response {
     /// To any request.
     Refused(Refusal),

@@ -18,7 +18,6 @@ const HIGHEST_LIMIT_W: u32 = 10_000;
 
 /// What a job runs in a trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum TrialRun {
     /// Clocks as they are without pfo.
     DefaultClocks,

@@ -1,243 +1,159 @@
-//! The plans of a job: those that it keeps, and the swaps between them.
+//! The plans of a job: the one that waits for a swap, and those that the last swaps brought.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pfo_planner::Plan;
-use pfo_protocol::{Refusal, RefusalCode, SwapTarget};
+use pfo_protocol::PlanStatus;
 
-use super::{Job, KEPT_SWAPS, Member, Members};
-use crate::fit::JobPlan;
-use crate::misfit::Misfit;
-use crate::power_limit::Milliwatts;
-use crate::swap::Swap;
+use super::job_plan::JobPlan;
+use super::swap::Swap;
 
-/// Stages that may have power limits: status tells them of every plan.
-const MOST_LIMITS: usize = 128;
+/// The last swap and, for a rollback, the one before it.
+const KEPT_SWAPS: usize = 2;
 
-impl Job {
-    /// Instructions of all plans that are kept, and what takes as much memory as so many.
-    #[must_use]
-    pub fn planned_instructions(&self) -> usize {
-        let members = self.members();
-        let plans = members.swaps.iter().filter_map(|swap| swap.plan.as_ref());
-        let before = members.straggler.as_ref().and_then(|straggler| straggler.before.as_ref());
-        let plans = plans.chain(&members.loaded).chain(before).map(|plan| plan.instructions());
-        plans.chain(members.frontier.as_ref().map(|frontier| frontier.size())).sum()
-    }
+/// Names of the plans of older swaps, for their measured windows.
+const KEPT_NAMES: usize = 16;
 
-    /// Checks a plan of at most so many instructions against the job and keeps it for a swap.
-    ///
-    /// # Errors
-    /// If the bytes are not a plan, it is too large, or it does not fit: the first difference.
-    pub fn load(&self, label: String, bytes: &[u8], most: usize) -> Result<Arc<JobPlan>, Refusal> {
-        let mut members = self.members();
-        let plan = self.fit(&mut members, label, bytes, most)?;
-        members.loaded = Some(Arc::clone(&plan));
-        Ok(plan)
-    }
-
-    /// Checks a plan of at most so many instructions against the job.
-    ///
-    /// # Errors
-    /// If the bytes are not a plan, it is too large, or it does not fit: the first difference.
-    pub(crate) fn fit(
-        &self,
-        members: &mut Members,
-        label: String,
-        bytes: &[u8],
-        most: usize,
-    ) -> Result<Arc<JobPlan>, Refusal> {
-        let plan = Plan::from_json(bytes).map_err(|error| does_not_fit(error.to_string()))?;
-        let instructions = plan.num_instructions();
-        if instructions > most {
-            return Err(Refusal::new(
-                RefusalCode::LimitReached,
-                format!(
-                    "the plan has {instructions} instructions, but the plans that user {} keeps \
-                     leave room for {most}",
-                    self.key.uid
-                ),
-                "plans are forgotten a quarter of an hour after the last rank of their job has left",
-            ));
-        }
-        let number = members.plans_made + 1;
-        let plan = JobPlan::new(number, label, &plan)
-            .and_then(|plan| plan.check_stages(self.pp_degree).map(|()| plan))
-            .map_err(|misfit| does_not_fit(misfit.to_string()))?;
-        members.check(&plan)?;
-        members.plans_made = number;
-        Ok(Arc::new(plan))
-    }
-
-    /// Checks a power limit for each stage, in watts, against the job.
-    ///
-    /// # Errors
-    /// If they do not fit: the first difference.
-    pub(crate) fn fit_power_limits(
-        &self,
-        members: &mut Members,
-        label: String,
-        limits_w: &[u32],
-    ) -> Result<Arc<JobPlan>, Refusal> {
-        if limits_w.len() > MOST_LIMITS {
-            return Err(Refusal::new(
-                RefusalCode::LimitReached,
-                format!("power limits of {} stages are more than {MOST_LIMITS}", limits_w.len()),
-                "give jobs of so many stages plans",
-            ));
-        }
-        let number = members.plans_made + 1;
-        let limits = limits_w.iter().copied().map(Milliwatts::of_watts).collect();
-        let plan = JobPlan::power_limits(number, label, limits);
-        let check = |member: &Member| plan.check_granted(&member.shape());
-        plan.check_stages(self.pp_degree)
-            .and_then(|()| members.ranks.values().try_for_each(check))
-            .map_err(|misfit| {
-                let remedy = "`pfoctl policy explain` says what is allowed";
-                Refusal::new(RefusalCode::PlanDoesNotFit, misfit.to_string(), remedy)
-            })?;
-        members.plans_made = number;
-        Ok(Arc::new(plan))
-    }
-
-    /// Suspends the plans whose clocks the ranks may not have any more. Returns their numbers, each with
-    /// the first difference.
-    pub fn suspend_what_is_not_allowed(&self) -> Vec<(u32, Misfit)> {
-        let members = self.members();
-        let plans = members.swaps.iter().filter_map(|swap| swap.plan.as_ref());
-        let misfit = |plan: &Arc<JobPlan>| {
-            let mut shapes = members.ranks.values().map(Member::shape);
-            let misfit = shapes.find_map(|shape| plan.check_granted(&shape).err())?;
-            plan.suspend(|| format!("the configuration has changed: {misfit}"));
-            Some((plan.number, misfit))
-        };
-        plans.filter_map(misfit).collect()
-    }
-
-    /// Begins a swap; every rank takes it up at the step that it names. It replaces a swap whose
-    /// step has yet to come.
-    ///
-    /// # Errors
-    /// If there is nothing to swap to, or the ranks are just taking up the last swap.
-    pub fn swap(&self, target: &SwapTarget, not_before: u64) -> Result<Arc<Swap>, Refusal> {
-        let mut members = self.members();
-        let plan = self.target(&members, target)?;
-        let swap = self.begin_swap(&mut members, plan, not_before)?;
-        if *target == SwapTarget::Loaded {
-            members.loaded = None;
-        }
-        // Whoever swaps knows better what the job is to run.
-        members.straggler = None;
-        Ok(swap)
-    }
-
-    /// What a swap leads to; none is default clocks.
-    fn target(
-        &self,
-        members: &Members,
-        target: &SwapTarget,
-    ) -> Result<Option<Arc<JobPlan>>, Refusal> {
-        let name = &self.key.name;
-        let nothing =
-            |message: String, remedy: &str| Refusal::new(RefusalCode::NoPlan, message, remedy);
-        match target {
-            SwapTarget::DefaultClocks => Ok(None),
-            SwapTarget::Loaded => members.loaded.clone().map(Some).ok_or_else(|| {
-                nothing(format!("no plan is loaded for job {name}"), "give a plan file")
-            }),
-            SwapTarget::Previous => {
-                let swaps = &members.swaps;
-                let previous = swaps.len().checked_sub(2).and_then(|index| swaps.get(index));
-                if swaps.is_empty() {
-                    let message = format!("job {name} has run no plan that could be rolled back");
-                    return Err(nothing(message, "see `pfoctl status`"));
-                }
-                Ok(previous.and_then(|swap| swap.plan.clone()))
-            }
-        }
-    }
-
-    /// Begins a swap to this plan.
-    ///
-    /// # Errors
-    /// If it does not fit, somebody holds the job for measuring, or the ranks are just taking up the last
-    /// swap.
-    pub(crate) fn begin_swap(
-        &self,
-        members: &mut Members,
-        plan: Option<Arc<JobPlan>>,
-        not_before: u64,
-    ) -> Result<Arc<Swap>, Refusal> {
-        members.check_free(&self.key.name)?;
-        self.swap_while_held(members, plan, not_before)
-    }
-
-    /// Begins a swap to this plan, whoever holds the job.
-    ///
-    /// # Errors
-    /// If it does not fit, or the ranks are just taking up the last swap.
-    pub(crate) fn swap_while_held(
-        &self,
-        members: &mut Members,
-        plan: Option<Arc<JobPlan>>,
-        not_before: u64,
-    ) -> Result<Arc<Swap>, Refusal> {
-        let name = &self.key.name;
-        let lost = |member: &&Member| !member.session.progress.knows_step();
-        if let Some(member) = members.ranks.values().find(lost) {
-            let rank = member.session.holder.rank;
-            return Err(Refusal::new(
-                RefusalCode::LimitReached,
-                format!("rank {rank} of job {name} has begun no step since pfod was restarted"),
-                "try again after its next step, or with --wait",
-            ));
-        }
-        let under_way = members.swaps.back().filter(|swap| !swap.is_complete()).cloned();
-        let taking_place = |swap: &Swap| {
-            let (done, all) = swap.taken_up();
-            let step = swap.step();
-            Refusal::new(
-                RefusalCode::LimitReached,
-                format!(
-                    "job {name} is in a swap at step {step}: {done} of {all} ranks have changed"
-                ),
-                "try again after that step",
-            )
-        };
-        if let Some(last) = under_way.as_deref()
-            && !last.is_replaceable()
-        {
-            return Err(taking_place(last));
-        }
-        // Ranks may have come since the plan was loaded.
-        plan.as_deref().map_or(Ok(()), |plan| members.check(plan))?;
-        let number = members.swaps.back().map_or(0, |swap| swap.number) + 1;
-        let ranks = members.ranks.values().map(|m| Arc::clone(&m.session.progress)).collect();
-        let swap = Swap::new(number, plan, not_before, ranks).replacing(under_way.clone());
-        let swap = Arc::new(swap);
-        self.newest_swap.store(Some(Arc::clone(&swap)));
-        if swap.came_too_late()
-            && let Some(last) = under_way
-        {
-            let refusal = taking_place(&last);
-            self.newest_swap.store(Some(last));
-            return Err(refusal);
-        }
-        if under_way.is_some() {
-            members.swaps.pop_back();
-        }
-        members.forget_trial();
-        members.swaps.push_back(Arc::clone(&swap));
-        if members.swaps.len() > KEPT_SWAPS
-            && let Some(former) = members.swaps.pop_front()
-        {
-            members.remember_name(&former);
-        }
-        Ok(swap)
-    }
+/// What a job ran after a swap.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ran {
+    /// Default clocks.
+    DefaultClocks,
+    /// A plan.
+    Plan(PlanStatus),
+    /// Something that is not known any more.
+    Forgotten,
 }
 
-pub(crate) fn does_not_fit(why: String) -> Refusal {
-    let remedy = "make a plan for this job with `pfoctl plan optimize` and `pfoctl plan export`";
-    Refusal::new(RefusalCode::PlanDoesNotFit, why, remedy)
+/// The plans of one job.
+#[derive(Debug, Default)]
+pub struct Plans {
+    loaded: Option<Arc<JobPlan>>,
+    /// Oldest first; the last one is the newest.
+    swaps: VecDeque<Arc<Swap>>,
+    /// The numbers of those before, and what their plans were called.
+    former: VecDeque<(u64, Option<PlanStatus>)>,
+    made: u32,
+    /// The number of the swap that began a trial; it is what the job runs only until the trials end.
+    trial: Option<u64>,
+}
+
+impl Plans {
+    /// The plans of a job that an earlier daemon knew; `swaps` are the last ones.
+    pub(crate) fn of_earlier_daemon(swaps: VecDeque<Arc<Swap>>) -> Self {
+        let numbers = swaps.iter().filter_map(|swap| Some(swap.plan.as_ref()?.number));
+        Self { made: numbers.max().unwrap_or(0), swaps, ..Self::default() }
+    }
+
+    /// A number for another plan.
+    pub(crate) fn next_number(&mut self) -> u32 {
+        self.made = self.made.wrapping_add(1);
+        self.made
+    }
+
+    /// Keeps a plan for a swap.
+    pub(crate) fn load(&mut self, plan: Arc<JobPlan>) {
+        self.loaded = Some(plan);
+    }
+
+    /// The plan that waits for a swap.
+    pub(crate) fn loaded(&self) -> Option<&Arc<JobPlan>> {
+        self.loaded.as_ref()
+    }
+
+    /// The loaded plan is in use now.
+    pub(crate) fn unload(&mut self) {
+        self.loaded = None;
+    }
+
+    /// The plan that the newest swap brought; none is default clocks.
+    pub(crate) fn current(&self) -> Option<&Arc<JobPlan>> {
+        self.swaps.back().and_then(|swap| swap.plan.as_ref())
+    }
+
+    /// The plan before the current one; none is default clocks. Nothing if there was no swap yet.
+    pub(crate) fn previous(&self) -> Option<Option<Arc<JobPlan>>> {
+        let before = self.swaps.iter().rev().nth(1);
+        (!self.swaps.is_empty()).then(|| before.and_then(|swap| swap.plan.clone()))
+    }
+
+    /// The last swaps, oldest first.
+    pub(crate) fn swaps(&self) -> impl DoubleEndedIterator<Item = &Arc<Swap>> {
+        self.swaps.iter()
+    }
+
+    /// The number of the newest swap, 0 before the first one.
+    pub(crate) fn newest_number(&self) -> u64 {
+        self.swaps.back().map_or(0, |swap| swap.number)
+    }
+
+    /// The newest swap, if some ranks have yet to take it up.
+    pub(crate) fn under_way(&self) -> Option<&Arc<Swap>> {
+        self.swaps.back().filter(|swap| !swap.is_complete())
+    }
+
+    /// Makes a swap the newest one. With `replaces_newest` nobody has taken up the newest one so far.
+    pub(crate) fn push(&mut self, swap: Arc<Swap>, replaces_newest: bool) {
+        if replaces_newest {
+            self.swaps.pop_back();
+        }
+        self.forget_trial();
+        self.swaps.push_back(swap);
+        if self.swaps.len() > KEPT_SWAPS
+            && let Some(former) = self.swaps.pop_front()
+        {
+            self.remember_name(&former);
+        }
+    }
+
+    /// A rollback leads to what ran before the trials.
+    fn forget_trial(&mut self) {
+        if let Some(trial) = self.trial.take()
+            && self.swaps.back().is_some_and(|swap| swap.number == trial)
+            && let Some(former) = self.swaps.pop_back()
+        {
+            self.remember_name(&former);
+        }
+    }
+
+    fn remember_name(&mut self, swap: &Swap) {
+        self.former.push_back((swap.number, swap.plan.as_ref().map(|plan| plan.status())));
+        if self.former.len() > KEPT_NAMES {
+            self.former.pop_front();
+        }
+    }
+
+    /// What the job ran after the swap of that number; 0 is the time before any.
+    pub(crate) fn ran_after(&self, number: u64) -> Ran {
+        let swap = self.swaps.iter().find(|swap| swap.number == number);
+        let swap = swap.map(|swap| swap.plan.as_ref().map(|plan| plan.status()));
+        let former = || self.former.iter().find(|(former, _)| *former == number);
+        match swap.or_else(|| former().map(|(_, status)| status.clone())) {
+            Some(Some(status)) => Ran::Plan(status),
+            Some(None) => Ran::DefaultClocks,
+            None if number == 0 => Ran::DefaultClocks,
+            None => Ran::Forgotten,
+        }
+    }
+
+    /// The newest swap began a trial.
+    pub(crate) fn begin_trial(&mut self) {
+        self.trial = self.swaps.back().map(|swap| swap.number);
+    }
+
+    /// The number of the swap that began a trial.
+    pub(crate) fn trial(&self) -> Option<u64> {
+        self.trial
+    }
+
+    /// What the last trial ran is what the job runs from now on.
+    pub(crate) fn keep_trial(&mut self) {
+        self.trial = None;
+    }
+
+    /// The units of all plans that are kept.
+    pub(crate) fn num_units(&self) -> usize {
+        let plans = self.swaps.iter().filter_map(|swap| swap.plan.as_ref()).chain(&self.loaded);
+        plans.map(|plan| plan.instructions()).sum()
+    }
 }

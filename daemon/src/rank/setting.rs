@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pfo_planner::Mhz;
+use pfo_keeper::ClockError;
+use pfo_protocol::Mhz;
+use pfo_service::now_ns;
 
 use super::Rank;
-use crate::clocks::ClockError;
-use crate::cursor::Wish;
-use crate::monotonic::now_ns;
-use crate::pace::Room;
+use super::cursor::Wish;
+use super::pace::Room;
 
 impl Rank {
     /// Asks the driver for the newest clock, if it is another one.
@@ -30,7 +30,7 @@ impl Rank {
         match refusal(result)? {
             None if self.refused.take().is_some() => self.progress().problem.store(None),
             None => {}
-            Some(error) => self.put_up_with(wish, &error),
+            Some(error) => self.report_refusal(wish, &error),
         }
         Ok(())
     }
@@ -49,16 +49,16 @@ impl Rank {
         };
         self.refused_limit = result.is_err().then_some(wish);
         if let Some(error) = refusal(result)? {
-            self.put_up_with_limit(&error);
+            self.report_limit(&error);
         }
         Ok(())
     }
 
     #[cold]
-    fn put_up_with_limit(&self, error: &ClockError) {
+    fn report_limit(&self, error: &ClockError) {
         let holder = &self.session.holder;
         let why = format!("the power limit of rank {} was not set: {error}", holder.rank);
-        tracing::warn!(job = %holder.job, rank = holder.rank, "{why}");
+        tracing::warn!(job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, "job {}: {why}", holder.job);
         if let Some(plan) = self.plan.as_ref().filter(|_| self.power_limit.is_some()) {
             plan.suspend(|| why);
         }
@@ -84,7 +84,6 @@ impl Rank {
         match affordable {
             Some(mhz) if affordable != locked => {
                 self.pace.spend(now_ns);
-                self.clock_before = locked;
                 self.clocks.lock_sm(mhz)
             }
             _ => Ok(()),
@@ -92,11 +91,12 @@ impl Rank {
     }
 
     #[cold]
-    fn put_up_with(&mut self, wish: Wish, error: &ClockError) {
+    fn report_refusal(&mut self, wish: Wish, error: &ClockError) {
         if self.refused.replace(wish).is_none() {
+            let holder = &self.session.holder;
             tracing::warn!(
-                job = %self.session.holder.job, rank = self.session.holder.rank,
-                "the clock was not set: {error}"
+                job = %holder.job, rank = holder.rank.0, uid = holder.uid.0,
+                "the clock of rank {} of job {} was not set: {error}", holder.rank, holder.job
             );
         }
         self.progress().problem.store(Some(Arc::new(error.to_string())));

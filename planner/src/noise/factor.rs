@@ -2,14 +2,14 @@
 //! beaten by little count, too.
 //!
 //! Perseus keeps the rows of a table that no other beats in both time and energy, and fits a curve
-//! through them. If three or fewer are left it tries again, and drops a row only if another beats it
-//! in both by more than 5 %. A plan here chooses rows, not points of a curve, and a beaten row is
-//! never worth choosing; so the energies of the rows that are kept are replaced by the closest ones
-//! that fall with time. Tables with more rows to choose from, and times, stay as they are: that rescues
-//! a table which noise left hardly any choice, and does little for plans of any other.
+//! through them. If three or fewer are left it tries again, and drops a row only if another beats
+//! it in both by more than 5 %. A plan here chooses rows, not points of a curve, and a beaten row
+//! is never worth choosing; so the energies of the rows that are kept are replaced by the closest
+//! ones that fall with time. Tables with more rows to choose from, and times, stay as they are:
+//! that rescues a table which noise left hardly any choice, and does little for plans of any other.
 
 use super::isotonic::falling;
-use crate::profile::Measurement;
+use crate::profile::measurement::Measurement;
 
 /// Perseus' own.
 const TOO_FEW: usize = 3;

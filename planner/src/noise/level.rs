@@ -1,12 +1,12 @@
 //! How noisy a table is: about the standard deviation of each row.
 //!
 //! The repeats say it, pooled over the table, because the few at one clock say too little; a row
-//! that is the mean of many is the surer for it. Where nothing was repeated, what rows are off their
-//! neighbours has to do, which takes bends of the curve for noise, too.
+//! that is the mean of many is the surer for it. Where nothing was repeated, what rows are off
+//! their neighbours has to do, which takes bends of the curve for noise, too.
 
 use super::neighbours::scatter;
-use crate::quantity::Quantity;
-use crate::table::Table;
+use crate::profile::Table;
+use crate::profile::quantity::Quantity;
 
 /// The least repeats, beyond the first ones, from which their scatter is taken.
 const ENOUGH: f64 = 3.0;

@@ -1,14 +1,15 @@
 //! What is done about tables that are less smooth than the hardware is.
 //!
-//! A plan is made of the best rows of a table. Where rows scatter, the best ones are those that luck
-//! made look best, and a plan of them keeps neither its time nor its energy. What helps is to know
-//! the shape of the curve: with the clock, time never rises and power never falls, because switching
-//! takes power with the clock and with the square of the voltage that it needs (Mei, Wang and Chu, A
-//! survey and measurement study of GPU DVFS on energy conservation, 2017). Energy is their product:
-//! it falls first and then rises, which says less. The published tables agree: power is within 0.9 %
-//! of a rising curve even where an A40 runs into its power limit. [`Noise::Isotonic`] replaces time
-//! and power by the closest falling and rising ones, by least squares, weighted by how often a row
-//! was measured; a row far from its neighbours is replaced by what these say before.
+//! A plan is made of the best rows of a table. Where rows scatter, the best ones are those that
+//! luck made look best, and a plan of them keeps neither its time nor its energy. What helps is to
+//! know the shape of the curve: with the clock, time never rises and power never falls, because
+//! switching takes power with the clock and with the square of the voltage that it needs (Mei, Wang
+//! and Chu, A survey and measurement study of GPU DVFS on energy conservation, 2017). Energy is
+//! their product: it falls first and then rises, which says less. The published tables agree: power
+//! is within 0.9 % of a rising curve even where an A40 runs into its power limit.
+//! [`Noise::Isotonic`] replaces time and power by the closest falling and rising ones, by least
+//! squares, weighted by how often a row was measured; a row far from its neighbours is replaced by
+//! what these say before.
 //!
 //! Hardware can do otherwise: at its power limit an A40 gets slower at some higher clocks. So by
 //! default, [`Noise::Auto`], a table is only touched if it is noisy, and of it only what noise
@@ -27,14 +28,16 @@ mod shape;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::{PlanError, excerpt};
-use crate::profile::{Measurement, Profile};
-use crate::quantity::Quantity;
-use crate::table::Table;
+use pfo_vocabulary::{Instruction, Stage};
+
+use crate::error::PlanError;
+use crate::excerpt::excerpt;
+use crate::profile::Profile;
+use crate::profile::Table;
+use crate::profile::measurement::Measurement;
+use crate::profile::quantity::Quantity;
 pub(crate) use level::level;
 pub(crate) use neighbours::{Outlier, outliers};
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::Stage;
 pub(crate) use shape::{EXPLAINED, NOISY, curve};
 use shape::{ROUNDING, explained};
 

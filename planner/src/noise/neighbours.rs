@@ -3,9 +3,9 @@
 //! Straight lines through pairs of the nearest rows, in logarithms of both, of which the median is
 //! taken: a power law is met exactly, and one wild row among four does not decide.
 
-use crate::median::{MEDIAN_TO_SD, median};
-use crate::profile::Measurement;
-use crate::quantity::Quantity;
+use crate::profile::measurement::Measurement;
+use crate::profile::median::{MEDIAN_TO_SD, median};
+use crate::profile::quantity::Quantity;
 
 /// The rows that are asked. More would reach further, over bends of the curve.
 const NEIGHBOURS: usize = 4;
@@ -17,7 +17,8 @@ const LEAST_ROWS: usize = NEIGHBOURS + 1;
 const ENOUGH_ROWS: usize = 10;
 
 /// Standard deviations; beyond, a row does not belong to the others. One that was not measured
-/// twice is judged by its neighbours' scatter, which bends of the curve and edges of the table blur.
+/// twice is judged by its neighbours' scatter, which bends of the curve and edges of the table
+/// blur.
 const FAR: f64 = 6.0;
 
 /// Clean tables of real GPUs have steps of up to 2.6 %, where they change how they run.

@@ -3,9 +3,9 @@
 use super::isotonic;
 use super::level::level;
 use super::neighbours::outliers;
-use crate::median::median;
-use crate::quantity::Quantity;
-use crate::table::Table;
+use crate::profile::Table;
+use crate::profile::median::median;
+use crate::profile::quantity::Quantity;
 
 /// The standard deviation of rows from which on a table is noisy, and the least change to one that
 /// is worth it. The published tables, which are clean, are below 0.6 %.
@@ -26,7 +26,8 @@ pub(crate) fn curve(table: Table, quantity: Quantity) -> Vec<f64> {
     };
     let mut values = table.values(quantity);
     let curve = closest(&values);
-    // What has the shape stays, whatever its neighbours say. Power, a quotient, may miss it by a bit.
+    // What has the shape stays, whatever its neighbours say. Power, a quotient, may miss it by a
+    // bit.
     if curve.iter().zip(&values).all(|(curve, value)| (curve / value - 1.0).abs() < ROUNDING) {
         return values;
     }

@@ -9,15 +9,12 @@
 
 use std::fmt;
 
-use super::Outcome;
+use pfo_vocabulary::{Instruction, Mhz, Stage, Watts};
+
 use super::grid::Grid;
-use super::reconfiguration::Reconfiguration;
 use super::rehearsal::Rehearsal;
-use crate::error::PlanError;
-use crate::network::Operation;
 use crate::pipeline::Pipeline;
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::{Mhz, Stage, Watts};
+use crate::step::operation::Operation;
 
 /// EnvPipe's configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,17 +70,6 @@ pub enum Reconfigure {
 }
 
 impl EnvPipe {
-    pub(super) fn outcome(
-        &self,
-        pipeline: &Pipeline,
-        p2p_power: Watts,
-    ) -> Result<Outcome, PlanError> {
-        let mut reconfiguration = Reconfiguration::start(*self, pipeline, p2p_power)?;
-        let end = reconfiguration.rehearse();
-        let rounds = reconfiguration.rounds();
-        Ok(Outcome::found(vec![reconfiguration.plan()], 0, rounds, end))
-    }
-
     /// For each stage the clock at which its GPU takes least energy in a step, if all stages have
     /// that clock (the last one only where it will be slowed, too). Waiting is part of that energy.
     pub(super) fn valleys(&self, pipeline: &Pipeline, grid: &Grid, p2p_power: Watts) -> Vec<Mhz> {
@@ -91,7 +77,7 @@ impl EnvPipe {
         let last = network.stages.len() - 1;
         let is_pinned = |stage: usize| stage == last && self.kind != EnvPipeType::Uniform;
         let mut least = vec![(f64::INFINITY, grid.highest()); network.stages.len()];
-        for clock in grid.sweep(self.profile_step) {
+        for clock in grid.spaced(self.profile_step) {
             let step = Rehearsal::new(pipeline, |index| {
                 let stage = network.operations[index].stage.index();
                 if is_pinned(stage) { grid.highest() } else { clock }
@@ -142,7 +128,7 @@ mod tests {
     use super::super::End;
     use super::*;
     use crate::plan::{Plan, Prediction};
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::power_law;
 
     const POWER: Watts = Watts(0.0);

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use pfo_vocabulary::Mhz;
+
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
-use pfo_vocabulary::Mhz;
 
 /// Clocks by rising MHz; never empty.
 pub(crate) struct Grid {
@@ -54,14 +55,14 @@ impl Grid {
     }
 
     /// From the highest down, at least `step` apart.
-    pub(crate) fn sweep(&self, step: Mhz) -> Vec<Mhz> {
-        let mut sweep = vec![self.highest()];
+    pub(crate) fn spaced(&self, step: Mhz) -> Vec<Mhz> {
+        let mut spaced = vec![self.highest()];
         for clock in self.falling() {
-            if clock.0 + step.0 <= sweep[sweep.len() - 1].0 {
-                sweep.push(clock);
+            if clock.0 + step.0 <= spaced[spaced.len() - 1].0 {
+                spaced.push(clock);
             }
         }
-        sweep
+        spaced
     }
 
     /// The lowest clock that is at least `step` above this one; the highest, if none is.
@@ -74,7 +75,7 @@ impl Grid {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::{profile, unequal};
 
     fn grid() -> Grid {
@@ -83,10 +84,10 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_steps_down_from_the_highest_clock() {
-        assert_eq!(grid().sweep(Mhz(10)), [Mhz(1400), Mhz(1390), Mhz(1380)]);
-        assert_eq!(grid().sweep(Mhz(15)), [Mhz(1400), Mhz(1380)]);
-        assert_eq!(grid().sweep(Mhz(500)), [Mhz(1400)]);
+    fn spaced_clocks_step_down_from_the_highest() {
+        assert_eq!(grid().spaced(Mhz(10)), [Mhz(1400), Mhz(1390), Mhz(1380)]);
+        assert_eq!(grid().spaced(Mhz(15)), [Mhz(1400), Mhz(1380)]);
+        assert_eq!(grid().spaced(Mhz(500)), [Mhz(1400)]);
     }
 
     #[test]

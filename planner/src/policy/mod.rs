@@ -7,6 +7,7 @@ mod envpipe;
 mod grid;
 mod lowtime;
 mod offline_envpipe;
+mod outcome;
 mod reconfiguration;
 mod rehearsal;
 mod tuning;
@@ -15,9 +16,12 @@ mod zeus;
 
 use std::fmt;
 
+use pfo_vocabulary::Watts;
+
 pub use envpipe::{EnvPipe, EnvPipeType, Reconfigure};
 pub use lowtime::{Attribution, Filter, Lowtime};
 pub use offline_envpipe::OfflineEnvPipe;
+pub use outcome::{End, Outcome};
 pub use reconfiguration::Reconfiguration;
 pub use tuning::Tuning;
 pub use unit_time::UnitTime;
@@ -25,8 +29,6 @@ pub use zeus::{Zeus, ZeusFound, ZeusSearch, ZeusSettings, ZeusWindow};
 
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
-use crate::plan::{Plan, Prediction};
-use pfo_vocabulary::Watts;
 use rehearsal::Rehearsal;
 
 /// A way to choose clocks.
@@ -44,32 +46,6 @@ pub enum Policy {
     ZeusPerStage(Zeus),
     /// lowtime, the planner of Perseus.
     Lowtime(Lowtime),
-}
-
-/// What a policy comes to.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// The plans that it considers, each with its replay as prediction; never empty.
-    pub plans: Vec<Plan>,
-    /// What it believes that each of them takes; none if it measures instead.
-    pub claims: Vec<Prediction>,
-    /// The one that it would run, by its place among them.
-    pub chosen: usize,
-    /// Training steps, or rounds of an off-line search, until it settles.
-    pub rounds: u32,
-    /// Why it stopped.
-    pub end: End,
-}
-
-/// Why a policy stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// It reached what it looks for.
-    Settled,
-    /// It did not reach that, but had nothing left to change. Perseus' EnvPipe would go on for ever.
-    Saturated,
-    /// It was stopped after as many rounds as are allowed.
-    Bounded,
 }
 
 impl Policy {
@@ -128,13 +104,6 @@ impl Policy {
     }
 }
 
-impl Outcome {
-    /// That of a policy that measures what it tries.
-    fn found(plans: Vec<Plan>, chosen: usize, rounds: u32, end: End) -> Self {
-        Self { plans, claims: Vec::new(), chosen, rounds, end }
-    }
-}
-
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -154,10 +123,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::delays::Delays;
     use crate::replay::replay;
-    use crate::schedule::Schedule;
-    use crate::settings::Settings;
+    use crate::schedule::name::Schedule;
+    use crate::schedule::settings::Settings;
+    use crate::step::delays::Delays;
     use crate::test_profiles::any_profile;
 
     const POWER: Watts = Watts(80.0);

@@ -5,16 +5,18 @@
 //! that path is the envelope. The original never ends where the last stage is not the heaviest;
 //! this ends where nothing is left to raise.
 
+use pfo_vocabulary::{Mhz, Watts};
+
 use super::envpipe::is_on_envelope;
 use super::grid::Grid;
+use super::outcome::{End, Outcome};
 use super::rehearsal::Rehearsal;
-use super::{End, Outcome, UnitTime};
+use super::unit_time::UnitTime;
 use crate::error::PlanError;
-use crate::network::Network;
 use crate::pipeline::Pipeline;
-use crate::profile::Measurement;
-use crate::timeline::predecessors;
-use pfo_vocabulary::{Mhz, Watts};
+use crate::profile::measurement::Measurement;
+use crate::replay::timeline::predecessors;
+use crate::step::network::Network;
 
 /// Its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -149,7 +151,7 @@ fn critical_path(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::power_law;
 
     /// The pipeline of the reference's simulation: 40 and 80 ms at 1410 MHz, exponent 0.9, cheapest

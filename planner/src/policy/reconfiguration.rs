@@ -3,16 +3,16 @@
 //!
 //! Whoever drives it runs the step and says what instructions took: a replay, or a running job.
 
-use super::End;
+use pfo_vocabulary::{Instruction, Mhz, Stage, Watts};
+
 use super::envpipe::{EnvPipe, EnvPipeType, Reconfigure, is_on_envelope};
 use super::grid::Grid;
+use super::outcome::{End, Outcome};
 use super::rehearsal::Rehearsal;
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
-use crate::timeline::{Moments, predecessors};
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::{Mhz, Stage, Watts};
+use crate::replay::timeline::{Moments, predecessors};
 
 /// Steps without a change after which it holds its clocks for final.
 const QUIET_STEPS: u32 = 11;
@@ -31,6 +31,19 @@ pub struct Reconfiguration<'a> {
     rounds: u32,
     quiet: u32,
     end: Option<End>,
+}
+
+impl EnvPipe {
+    pub(super) fn outcome(
+        &self,
+        pipeline: &Pipeline,
+        p2p_power: Watts,
+    ) -> Result<Outcome, PlanError> {
+        let mut reconfiguration = Reconfiguration::start(*self, pipeline, p2p_power)?;
+        let end = reconfiguration.rehearse();
+        let rounds = reconfiguration.rounds();
+        Ok(Outcome::found(vec![reconfiguration.plan()], 0, rounds, end))
+    }
 }
 
 impl<'a> Reconfiguration<'a> {
@@ -75,8 +88,8 @@ impl<'a> Reconfiguration<'a> {
         self.end
     }
 
-    /// Goes on from what each instruction took at its clock in a step on [`Self::plan`], in seconds;
-    /// for one of which that is not known, what the profile says.
+    /// Goes on from what each instruction took at its clock in a step on [`Self::plan`], in
+    /// seconds; for one of which that is not known, what the profile says.
     pub fn observe(&mut self, time_s: impl Fn(Stage, Instruction, Mhz) -> Option<f64>) {
         let operations = &self.pipeline.network().operations;
         let moments = Moments::new(self.pipeline.network(), |index| {
@@ -170,7 +183,7 @@ impl<'a> Reconfiguration<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::power_law;
 
     fn pipeline(stage_scale: [f64; 4]) -> Pipeline {

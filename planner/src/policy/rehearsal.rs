@@ -1,12 +1,13 @@
 //! A step of a pipeline whose clocks a policy changes one by one, replayed as often as it likes.
 
-use crate::late_clocks::with_late_clocks;
+use pfo_vocabulary::{Mhz, Watts};
+
+use crate::late::clocks::with_late_clocks;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
-use crate::profile::Measurement;
+use crate::profile::measurement::Measurement;
+use crate::replay::timeline::Moments;
 use crate::replay::{Replay, account};
-use crate::timeline::Moments;
-use pfo_vocabulary::{Mhz, Watts};
 
 /// What was measured of each operation at its present clock.
 #[derive(Clone)]

@@ -1,6 +1,9 @@
 //! What the policies' users can change about them.
 
-use super::{EnvPipe, Lowtime, OfflineEnvPipe, Zeus};
+use super::envpipe::EnvPipe;
+use super::lowtime::parameters::Lowtime;
+use super::offline_envpipe::OfflineEnvPipe;
+use super::zeus::Zeus;
 
 /// Parameters of all policies; by default those that their systems are shipped with. EnvPipe's type
 /// and way to reconfigure and lowtime's filter are policies of their own.

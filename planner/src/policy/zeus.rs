@@ -1,25 +1,26 @@
-//! Zeus (You et al., NSDI 2023) for pipelines, as Perseus' artifact has it: one clock or power limit for
-//! all stages, or one for each, found by trying and chosen by a cost that weighs power against time.
+//! Zeus (You et al., NSDI 2023) for pipelines, as Perseus' artifact has it: one clock or power
+//! limit for all stages, or one for each, found by trying and chosen by a cost that weighs power
+//! against time.
 //!
 //! Whoever searches runs what is to be tried and says what it took: a replay, or a running job.
 
+use pfo_vocabulary::{Instruction, Mhz, Watts};
+
 use super::grid::Grid;
+use super::outcome::{End, Outcome};
 use super::rehearsal::Rehearsal;
-use super::{End, Outcome};
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, Prediction};
 use crate::profile::Profile;
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::{Mhz, Watts};
 
 /// Its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Zeus {
     /// What counts: from 0, only time, to 1, only energy.
     pub eta: f64,
-    /// What a step may take, in seconds, of whatever is chosen: Zeus' constraint of the slowdown. Without
-    /// it, only the cost counts.
+    /// What a step may take, in seconds, of whatever is chosen: Zeus' constraint of the slowdown.
+    /// Without it, only the cost counts.
     pub slowest_s: Option<f64>,
 }
 
@@ -65,7 +66,8 @@ pub struct ZeusWindow {
 pub struct ZeusFound<T> {
     /// What can be chosen from.
     pub found: Vec<T>,
-    /// The one of least cost that is fast enough, or the fastest if none is; by its place among them.
+    /// The one of least cost that is fast enough, or the fastest if none is; by its place among
+    /// them.
     pub chosen: usize,
     /// How many windows it took.
     pub rounds: u32,
@@ -86,8 +88,8 @@ impl Zeus {
         Ok(Outcome::found(found, chosen, rounds, End::Settled))
     }
 
-    /// Looks for the plan of least cost; `run` says what steps on a plan took. In its form for clocks, as
-    /// here, the highest MHz take the place of the highest watts in Zeus' cost.
+    /// Looks for the plan of least cost; `run` says what steps on a plan took. In its form for
+    /// clocks, as here, the highest MHz take the place of the highest watts in Zeus' cost.
     ///
     /// # Errors
     /// If no clock was measured of every instruction, or `run` fails.
@@ -241,7 +243,7 @@ fn per_stage<S, E>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::{profile, unequal};
 
     fn clocks(plan: &Plan) -> Vec<u32> {

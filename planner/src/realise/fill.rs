@@ -77,11 +77,11 @@ mod tests {
 
     use super::*;
     use crate::choices::Choices;
+    use crate::choices::tradeoff::Tradeoffs;
     use crate::pipeline::Pipeline;
     use crate::profile::Profile;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::profile;
-    use crate::tradeoff::Tradeoffs;
     use pfo_vocabulary::Watts;
 
     /// Stages whose times are so coarse that slack is often used up to nothing.

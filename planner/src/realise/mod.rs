@@ -4,12 +4,12 @@
 //! best everywhere; each leaves some slack, which is filled, best saving per second first.
 
 mod fill;
+pub(crate) mod regimes;
 mod splice;
+mod steady;
 
 use crate::choices::{Assignment, Choices, Realised};
-use crate::network::Network;
-
-pub(crate) use splice::Regimes;
+use crate::step::network::Network;
 
 /// Times closer than this are equal, in seconds.
 const TOLERANCE_S: f64 = 1e-12;
@@ -242,10 +242,10 @@ pub(crate) fn levels_w(best_w: f64) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::choices::tradeoff::Tradeoffs;
     use crate::pipeline::Pipeline;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::unequal;
-    use crate::tradeoff::Tradeoffs;
     use pfo_vocabulary::Watts;
 
     pub(super) fn with_realiser(check: impl FnOnce(&mut Realiser<'_>, &Choices)) {

@@ -4,8 +4,8 @@
 
 use super::{Realiser, TOLERANCE_S};
 use crate::choices::Realised;
-use crate::network::Network;
 use crate::parallel::in_parallel;
+use crate::step::network::Network;
 
 /// Plans to splice others from: each is slower than the one before and saves energy, and no mixture
 /// of two others does better.
@@ -83,7 +83,7 @@ impl Realiser<'_> {
 
     /// The middle of one plan between the ends of another, `cut` operations each, with the slack
     /// that this leaves filled.
-    pub(crate) fn graft(&mut self, ends: &[u32], middle: &[u32], cut: usize) -> Realised {
+    pub(crate) fn compose(&mut self, ends: &[u32], middle: &[u32], cut: usize) -> Realised {
         self.assignment.copy_from_slice(ends);
         let inside = cut..self.network.len() - cut;
         self.assignment[inside.clone()].copy_from_slice(&middle[inside]);
@@ -176,16 +176,16 @@ mod tests {
     }
 
     #[test]
-    fn a_graft_has_the_ends_of_one_plan_and_between_them_nothing_faster_than_the_other() {
+    fn a_composite_has_the_ends_of_one_plan_and_between_them_nothing_faster_than_the_other() {
         with_realiser(|realiser, _| {
             let [fast, slow] = fast_and_slow(realiser);
-            let graft = realiser.graft(&fast.assignment, &slow.assignment, 5);
-            assert!(fast.time_s < graft.time_s && graft.time_s < slow.time_s);
-            assert!(fast.effective_j > graft.effective_j);
+            let composite = realiser.compose(&fast.assignment, &slow.assignment, 5);
+            assert!(fast.time_s < composite.time_s && composite.time_s < slow.time_s);
+            assert!(fast.effective_j > composite.effective_j);
             let inside = 5..fast.assignment.len() - 5;
-            let is_no_faster = |(graft, slow): (&u32, &u32)| graft >= slow;
+            let is_no_faster = |(composite, slow): (&u32, &u32)| composite >= slow;
             assert!(
-                graft.assignment[inside.clone()]
+                composite.assignment[inside.clone()]
                     .iter()
                     .zip(&slow.assignment[inside])
                     .all(is_no_faster)

@@ -1,27 +1,27 @@
-//! Which event that rests is next to be pulled along.
+//! Which resting event is pulled next.
 
 use std::collections::BinaryHeap;
 
 use super::flow::Way;
 use super::residual::Residual;
 
-/// No step is as short as that.
+/// Shorter than any step.
 const NO_STEP: i64 = -1;
 
-/// A way, from an event that rests to one that is pulled, on which no time is left.
+/// The moment at which a way from a resting event to a pulled one has no time left.
 #[derive(Clone, Copy)]
 pub(super) struct Contact {
-    /// How long the step takes then, in ns.
+    /// The length of the step at that moment, in ns.
     pub(super) end: i64,
     pub(super) resting: u32,
     pub(super) way: Way,
     pub(super) pulled: u32,
 }
 
-/// The first contact of every event that rests, the first of all at hand.
+/// The first contact of every resting event, sorted.
 pub(super) struct Contacts {
     first: Vec<First>,
-    /// What was noted in an earlier round is void.
+    /// Contacts of earlier rounds are void.
     round: u32,
     queue: BinaryHeap<(i64, u32)>,
 }
@@ -46,11 +46,11 @@ impl Contacts {
         self.queue.clear();
     }
 
-    /// Finds the first contact of an event that rests.
+    /// Finds the first contact of a resting event.
     pub(super) fn find(&mut self, residual: &Residual, resting: u32) {
         let mut first = First { end: NO_STEP, way: Way::along(0), pulled: 0, round: self.round };
         for &(way, pulled) in residual.ways(resting) {
-            if residual.drift.is_pulled(pulled) {
+            if residual.times.is_pulled(pulled) {
                 let end = residual.contact(resting, way, pulled);
                 if end > first.end {
                     first = First { end, way, pulled, ..first };
@@ -63,10 +63,10 @@ impl Contacts {
         }
     }
 
-    /// Notes the contacts of an event that is now pulled, as far as they come first.
+    /// Notes those contacts of a newly pulled event that come before the known ones.
     pub(super) fn note(&mut self, residual: &Residual, pulled: u32) {
         for &(way, resting) in residual.ways(pulled) {
-            if !residual.drift.is_pulled(resting) {
+            if !residual.times.is_pulled(resting) {
                 let way = way.reversed();
                 let end = residual.contact(resting, way, pulled);
                 let first = &mut self.first[resting as usize];
@@ -80,16 +80,15 @@ impl Contacts {
         }
     }
 
-    /// Takes out the contact that comes first, that is, while the step is longest. Of several it is
-    /// that of the latest event: of the ways to break ties that were tried, this one touches the
-    /// fewest events.
+    /// Takes out the first contact, that is, the one of the longest step. Ties go to the latest
+    /// event: of the rules that were tried, this one touches the fewest events.
     pub(super) fn next(&mut self, residual: &Residual) -> Option<Contact> {
         while let Some((end, resting)) = self.queue.pop() {
             let First { way, pulled, end: first, round } = self.first[resting as usize];
-            if residual.drift.is_pulled(resting) || round != self.round || end != first {
+            if residual.times.is_pulled(resting) || round != self.round || end != first {
                 continue;
             }
-            if residual.drift.is_pulled(pulled) && residual.contact(resting, way, pulled) == end {
+            if residual.times.is_pulled(pulled) && residual.contact(resting, way, pulled) == end {
                 return Some(Contact { end, resting, way, pulled });
             }
             self.find(residual, resting);

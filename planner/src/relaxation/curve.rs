@@ -1,6 +1,6 @@
-//! A tradeoff as the flow sees it: whole ns and µW, so that ties are ties.
+//! A tradeoff in whole ns and µW, so that ties are ties.
 
-use crate::tradeoff::Tradeoff;
+use crate::choices::tradeoff::Tradeoff;
 
 /// More than any flow, and small enough to add a few.
 pub(super) const UNBOUNDED: i64 = 1 << 60;

@@ -1,4 +1,4 @@
-//! The flow on every arc, and what each direction of an arc could still take at its present length.
+//! The flow on every arc, and how much more each direction takes before the arc's length changes.
 
 use super::curve::{Curve, NEVER};
 
@@ -29,15 +29,15 @@ impl Way {
     }
 }
 
-/// Flow, in µW, as a cost-minimal one has it: an arc whose length lies between two points of its
-/// curve carries just what a ns between them costs.
+/// A flow of minimum cost, in µW: an arc whose length lies between two points of its curve carries
+/// exactly what a ns between them costs.
 pub(super) struct Flow {
     curves: Vec<Curve>,
     /// For each arc its curve, and the segment of that curve that its flow is in.
     curve: Vec<u16>,
     segment: Vec<u16>,
-    /// By direction: the ns that the way's head is at least behind its tail, and the most that can
-    /// be pushed until that changes.
+    /// By direction: the least ns from the way's tail to its head, and the most that can be pushed
+    /// before that changes.
     length: Vec<[i64; 2]>,
     room: Vec<[i64; 2]>,
 }
@@ -54,7 +54,7 @@ impl Flow {
         flow
     }
 
-    /// How many ns, at the least, a way's head is behind its tail.
+    /// The least ns from a way's tail to its head.
     pub(super) fn length(&self, way: Way) -> i64 {
         self.length[way.arc()][way.direction()]
     }
@@ -69,7 +69,7 @@ impl Flow {
         self.curves[usize::from(self.curve[arc])].fastest()
     }
 
-    /// Pushes no more than there is room for; true if the way is still as long.
+    /// Pushes at most the room there is; true if the way keeps its length.
     pub(super) fn push(&mut self, way: Way, amount: i64) -> bool {
         let (arc, length, room) = (way.arc(), self.length(way), self.room(way));
         let [against, along] = self.length[arc];
@@ -90,7 +90,7 @@ impl Flow {
         self.length(way) == length
     }
 
-    /// Puts an arc's flow this far above the lower end of a segment.
+    /// Sets an arc's flow this far above the lower end of a segment.
     fn set(&mut self, arc: usize, segment: usize, above: i64) {
         let curve = &self.curves[usize::from(self.curve[arc])];
         let width = |segment: usize| curve.costs_uw[segment + 1] - curve.costs_uw[segment];

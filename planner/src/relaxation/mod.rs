@@ -7,38 +7,50 @@
 //! (what a second less costs), lengths are times, and the potentials are the event times of an
 //! optimal schedule. Integers throughout (ns, µW), so that ties are ties.
 //!
-//! Searching for every path anew would visit nearly all events each time. So the tree of longest
-//! paths to the end of the step is kept (as max-flow solvers keep theirs: Boykov and Kolmogorov
-//! 2004). Each event hangs from the next one on its longest path, and when the end comes earlier,
-//! it *pulls* them all along. Flow that uses up an arc cuts a branch off, which from then on
-//! *rests*. As the end comes closer, the time between what it pulls and what rests runs out, here
-//! and there, and branches are pulled again. Once the start of the step is among them, there is a
-//! longest path anew. Of each cut and join, only the smaller part is touched.
+//! A new search for every path would visit nearly all events each time. So the tree of longest
+//! paths to the end of the step is kept, as max-flow solvers keep theirs (Boykov and Kolmogorov
+//! 2004). These words are used throughout:
+//!
+//! | word | meaning |
+//! |---|---|
+//! | event | the start or the end of operations ([`events`]) |
+//! | way | an arc in one of its directions |
+//! | hang | be a child in the tree: an event hangs from the next event on its longest path |
+//! | pulled | in the tree of the step's end: when the end comes earlier, the event does, too |
+//! | resting | cut off from that tree, because flow used up an arc: the event keeps its time |
+//! | contact | a way from a resting event to a pulled one has no time left |
+//!
+//! At a contact the resting event begins to hang from the pulled one. Once the start of the step is
+//! pulled, the path from it to the end is the next longest one. A cut or a join touches only the
+//! smaller of the two parts.
 
+pub(crate) mod anchor;
+pub(crate) mod bound;
 mod contacts;
 mod curve;
-mod drift;
+mod euler_tours;
+mod event_times;
+pub(crate) mod events;
 mod flow;
 mod residual;
-mod tours;
 
-use crate::events::Events;
-use crate::tradeoff::Tradeoffs;
+use crate::choices::tradeoff::Tradeoffs;
+use crate::relaxation::events::Events;
 use contacts::{Contact, Contacts};
 use curve::{Curve, UNBOUNDED};
-use drift::Drift;
+use euler_tours::{EulerTours, Part};
+use event_times::EventTimes;
 use flow::{Flow, Way};
 use residual::Residual;
-use tours::{Part, Tours};
 
-/// A stretch of the frontier along which a second less costs the same.
+/// A stretch of the frontier along which every second costs the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Piece {
-    /// The end of more energy.
+    /// Its fast end, which takes more energy.
     pub(crate) fast_s: f64,
-    /// The end of less.
+    /// Its slow end.
     pub(crate) slow_s: f64,
-    /// Joules that each second costs, without what waiting costs.
+    /// Joules by which a second less raises the effective energy.
     pub(crate) slope_w: f64,
 }
 
@@ -46,28 +58,28 @@ pub(crate) struct Piece {
 pub(crate) struct Relaxation {
     sink: u32,
     residual: Residual,
-    /// For each event that is pulled, the way on its longest path to the end.
-    hooks: Vec<Hook>,
-    tours: Tours,
+    /// For each pulled event, the event that it hangs from and the way there.
+    parents: Vec<Parent>,
+    tours: EulerTours,
     contacts: Contacts,
     /// Events on the longest path, and the ways from them.
     path: Vec<(u32, Way)>,
-    /// What ends the present piece.
+    /// The contact that ends the present piece.
     next: Option<Contact>,
-    /// Power that the next second less costs, µW.
+    /// Power that the next faster second costs, µW.
     slope: i64,
     fastest: i64,
     slowest: i64,
 }
 
 #[derive(Clone, Copy)]
-struct Hook {
+struct Parent {
     way: Way,
     head: u32,
 }
 
 impl Relaxation {
-    /// Starts at the slowest time that is of use.
+    /// Starts at the slowest useful time.
     pub(crate) fn new(events: &Events, tradeoffs: &Tradeoffs) -> Self {
         let mut curves: Vec<Curve> = tradeoffs.list.iter().map(Curve::new).collect();
         let precedence = curves.len() as u16;
@@ -81,19 +93,20 @@ impl Relaxation {
 
         let (to_end, _) = longest_paths(events, |arc| flow.fastest(arc));
         let fastest = to_end[Events::SOURCE as usize];
-        let (to_end, hooks) = longest_paths(events, |arc| flow.length(Way::along(arc)));
+        let (to_end, parents) = longest_paths(events, |arc| flow.length(Way::along(arc)));
         let slowest = to_end[Events::SOURCE as usize];
-        let drift = Drift::new(to_end.iter().map(|to_end| slowest - to_end).collect(), slowest);
+        let times =
+            EventTimes::new(to_end.iter().map(|to_end| slowest - to_end).collect(), slowest);
         let sink = events.sink();
-        let mut tours = Tours::new(events.count + 2);
+        let mut tours = EulerTours::new(events.count + 2);
         tours.hang(sink, root(sink, true));
         for event in (0..sink).rev() {
-            tours.hang(event, hooks[event as usize].head);
+            tours.hang(event, parents[event as usize].head);
         }
         Self {
             sink,
-            residual: Residual::new(events, flow, drift),
-            hooks,
+            residual: Residual::new(events, flow, times),
+            parents,
             tours,
             contacts: Contacts::new(events.count),
             path: Vec::new(),
@@ -109,22 +122,22 @@ impl Relaxation {
         seconds(self.fastest)
     }
 
-    /// The time from which on more of it saves nothing, in seconds.
+    /// The time beyond which more time saves nothing, in seconds.
     pub(crate) fn slowest_s(&self) -> f64 {
         seconds(self.slowest)
     }
 
-    /// Moves on to the next faster piece of the frontier; `None` at its fast end. Pieces of one
-    /// slope may follow each other.
+    /// Moves on to the next faster piece of the frontier; `None` at its fast end. Consecutive
+    /// pieces may have the same slope.
     pub(crate) fn advance(&mut self) -> Option<Piece> {
         if let Some(contact) = self.next.take() {
-            self.residual.drift.pull_to(contact.end);
+            self.residual.times.pull_to(contact.end);
             self.pull(contact);
         }
         loop {
-            while !self.residual.drift.is_pulled(Events::SOURCE) {
+            while !self.residual.times.is_pulled(Events::SOURCE) {
                 let contact = self.contacts.next(&self.residual)?;
-                let slow = self.residual.drift.end();
+                let slow = self.residual.times.end();
                 if contact.end < slow {
                     self.next = Some(contact);
                     let (fast_s, slow_s) = (seconds(contact.end), seconds(slow));
@@ -138,24 +151,24 @@ impl Relaxation {
 
     /// Event times of an optimal schedule at a time within the present piece, in seconds.
     pub(crate) fn schedule(&self, time_s: f64, at_s: &mut Vec<f64>) {
-        let drift = &self.residual.drift;
-        let slow = drift.end();
+        let times = &self.residual.times;
+        let slow = times.end();
         let fast = self.next.map_or(slow, |contact| contact.end);
         let earlier = (slow - (time_s * 1e9) as i64).clamp(0, slow - fast);
-        let at = |event| drift.at(event) - if drift.is_pulled(event) { earlier } else { 0 };
+        let at = |event| times.at(event) - if times.is_pulled(event) { earlier } else { 0 };
         at_s.clear();
         at_s.extend((0..=self.sink).map(|event| seconds(at(event))));
     }
 
-    /// Pushes what the longest path can carry, and lets go what hung from a way that this uses up;
-    /// `None` if it is without end, because all of the path runs at its fastest.
+    /// Pushes what the longest path can carry and cuts off what hangs from a way that this uses up;
+    /// `None` if the path is unbounded, because all of it runs at its fastest.
     fn augment(&mut self) -> Option<()> {
-        let Self { sink, residual, hooks, path, .. } = self;
+        let Self { sink, residual, parents, path, .. } = self;
         path.clear();
         let mut pushed = UNBOUNDED;
         let mut event = Events::SOURCE;
         while event != *sink {
-            let Hook { way, head } = hooks[event as usize];
+            let Parent { way, head } = parents[event as usize];
             pushed = pushed.min(residual.flow.room(way));
             path.push((event, way));
             event = head;
@@ -174,26 +187,26 @@ impl Relaxation {
         Some(())
     }
 
-    /// Hangs an event that rests where it has contact.
+    /// Hangs a resting event where it has contact.
     fn pull(&mut self, contact: Contact) {
         let Contact { resting, way, pulled, .. } = contact;
         self.turn(resting, true);
-        self.hooks[resting as usize] = Hook { way, head: pulled };
+        self.parents[resting as usize] = Parent { way, head: pulled };
         self.tours.hang(resting, pulled);
     }
 
-    /// Cuts a branch off, which now begins or ceases to be pulled.
+    /// Cuts a branch off, which is pulled or rests from now on.
     fn turn(&mut self, branch: u32, pulled: bool) {
         let Self { residual, tours, contacts, .. } = self;
         tours.cut(branch);
         let (part, few) = tours.smaller(branch, root(self.sink, !pulled));
         let few_are_pulled = match part {
             Part::Branch => {
-                residual.drift.turn(few, pulled);
+                residual.times.turn(few, pulled);
                 pulled
             }
             Part::Rest => {
-                residual.drift.turn_others(few, pulled);
+                residual.times.turn_others(few, pulled);
                 contacts.clear();
                 !pulled
             }
@@ -208,27 +221,27 @@ impl Relaxation {
     }
 }
 
-/// What all that is pulled, or all that rests, hangs from: no events, but numbered as if.
+/// The roots of all pulled and of all resting events: no events themselves, but numbered like them.
 fn root(sink: u32, pulled: bool) -> u32 {
     sink + if pulled { 1 } else { 2 }
 }
 
-/// For each event the longest way to the end of the step, if arcs are of these lengths: how long it
-/// is, and where it begins.
-fn longest_paths(events: &Events, length_ns: impl Fn(usize) -> i64) -> (Vec<i64>, Vec<Hook>) {
+/// For each event the longest path to the end of the step, if arcs have these lengths: its length
+/// and its first way.
+fn longest_paths(events: &Events, length_ns: impl Fn(usize) -> i64) -> (Vec<i64>, Vec<Parent>) {
     let sink = events.sink();
     let mut to_end = vec![-1; events.count];
-    let mut hooks = vec![Hook { way: Way::along(0), head: sink }; events.count];
+    let mut parents = vec![Parent { way: Way::along(0), head: sink }; events.count];
     to_end[sink as usize] = 0;
     // Arcs are sorted by their heads, and lead to higher ones.
     for (index, arc) in events.arcs.iter().enumerate().rev() {
         let length = length_ns(index) + to_end[arc.head as usize];
         if length > to_end[arc.tail as usize] {
             to_end[arc.tail as usize] = length;
-            hooks[arc.tail as usize] = Hook { way: Way::along(index), head: arc.head };
+            parents[arc.tail as usize] = Parent { way: Way::along(index), head: arc.head };
         }
     }
-    (to_end, hooks)
+    (to_end, parents)
 }
 
 fn seconds(ns: i64) -> f64 {
@@ -242,7 +255,7 @@ mod tests {
     use super::*;
     use crate::pipeline::Pipeline;
     use crate::profile::Profile;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::{any_profile, power_law, unequal};
     use pfo_vocabulary::Watts;
 

@@ -1,19 +1,19 @@
-//! Events, the ways between them that could take more flow, and how much time is left on each.
+//! The residual graph: events, the ways between them, and the time that is left on each way.
 
-use super::drift::Drift;
+use super::event_times::EventTimes;
 use super::flow::{Flow, Way};
-use crate::events::Events;
+use crate::relaxation::events::Events;
 
 pub(super) struct Residual {
     /// The ways from event `v` are `ways[starts[v]..starts[v + 1]]`, each with its head.
     starts: Vec<u32>,
     ways: Vec<(Way, u32)>,
     pub(super) flow: Flow,
-    pub(super) drift: Drift,
+    pub(super) times: EventTimes,
 }
 
 impl Residual {
-    pub(super) fn new(events: &Events, flow: Flow, drift: Drift) -> Self {
+    pub(super) fn new(events: &Events, flow: Flow, times: EventTimes) -> Self {
         let mut starts = vec![0_u32; events.count + 1];
         for arc in &events.arcs {
             starts[arc.tail as usize + 1] += 1;
@@ -33,7 +33,7 @@ impl Residual {
                 *place += 1;
             }
         }
-        Self { starts, ways, flow, drift }
+        Self { starts, ways, flow, times }
     }
 
     /// All ways from an event.
@@ -42,10 +42,10 @@ impl Residual {
         &self.ways[self.starts[event] as usize..self.starts[event + 1] as usize]
     }
 
-    /// How long the step takes (ns) when a way from an event that rests to one that is pulled will
-    /// have no time left.
+    /// The length of the step (ns) at which a way from a resting event to a pulled one has no time
+    /// left.
     pub(super) fn contact(&self, resting: u32, way: Way, pulled: u32) -> i64 {
-        let left = self.drift.at(pulled) - self.drift.at(resting) - self.flow.length(way);
-        self.drift.end() - left
+        let left = self.times.at(pulled) - self.times.at(resting) - self.flow.length(way);
+        self.times.end() - left
     }
 }

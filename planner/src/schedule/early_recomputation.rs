@@ -6,10 +6,10 @@
 //! `backward`. Everywhere else there is nothing to gain, and the backward recomputes inside
 //! (`forward_backward`); so does the last stage's, which waits for nobody.
 
-use crate::schedule::{StageOrder, one_forward_one_backward};
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::Stage;
-use pfo_vocabulary::Unit;
+use pfo_vocabulary::{Instruction, Stage, Unit};
+
+use crate::schedule::one_forward_one_backward;
+use crate::step::order::StageOrder;
 
 /// What a stage of `num_stages` runs.
 pub(super) fn order(stage: Stage, num_stages: u16, num_microbatches: u32) -> StageOrder {

@@ -8,11 +8,14 @@
 //! there are fewer microbatches than stages the original makes `r_s` negative and divides by zero;
 //! here it is 0 then.
 
+use pfo_vocabulary::{Instruction, Mhz, Stage};
+
 use crate::error::PlanError;
-use crate::profile::{Measurement, Profile};
-use crate::schedule::{Schedule, StageOrder, one_forward_one_backward::after_warm_up};
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::{Mhz, Stage};
+use crate::profile::Profile;
+use crate::profile::measurement::Measurement;
+use crate::schedule::name::Schedule;
+use crate::schedule::one_forward_one_backward::after_warm_up;
+use crate::step::order::StageOrder;
 
 /// What every stage runs. `memory_limits` has the most additional activations that each stage can
 /// keep: none for no limit, one for all stages alike, or one for each.

@@ -3,9 +3,9 @@
 //! Backwards run in the order of the forwards, as DeepSpeed's and torch's `GPipe` schedules do. A
 //! stage keeps the activations of all microbatches.
 
-use crate::schedule::StageOrder;
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::Unit;
+use pfo_vocabulary::{Instruction, Unit};
+
+use crate::step::order::StageOrder;
 
 /// What every stage runs.
 pub(super) fn order(num_microbatches: u32) -> StageOrder {

@@ -5,11 +5,10 @@
 //! on chunk 1 and so on, backwards from the last chunk to the first. Stage `s` runs
 //! `2 (N - s - 1) + (V - 1) N` forwards ahead, then a forward and a backward in turn.
 
+use pfo_vocabulary::{Chunk, Instruction, Microbatch, Stage, Unit};
+
 use crate::error::PlanError;
-use crate::schedule::StageOrder;
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::{Chunk, Unit};
-use pfo_vocabulary::{Microbatch, Stage};
+use crate::step::order::StageOrder;
 
 /// What every stage runs.
 ///
@@ -62,9 +61,9 @@ fn order(stage: Stage, num_stages: u16, num_microbatches: u32, chunks: u16) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delays::Delays;
-    use crate::network::Network;
     use crate::schedule::written::written;
+    use crate::step::delays::Delays;
+    use crate::step::network::Network;
 
     #[test]
     fn two_stages_of_two_chunks_run_megatrons_order() {

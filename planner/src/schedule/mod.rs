@@ -7,71 +7,22 @@ mod early_recomputation;
 mod envpipe;
 mod gpipe;
 mod interleaved;
+pub(crate) mod name;
 pub(crate) mod one_forward_one_backward;
+pub(crate) mod settings;
 #[cfg(test)]
 pub(crate) mod written;
 mod zb_h1;
 
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
-
-use crate::error::{PlanError, excerpt};
-use crate::profile::Profile;
-use crate::settings::Settings;
 use pfo_vocabulary::Stage;
-use pfo_vocabulary::Unit;
 
-/// What one stage runs, first to last.
-pub type StageOrder = Vec<Unit>;
-
-/// A pipeline schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(into = "&'static str", try_from = "String")]
-pub enum Schedule {
-    /// One forward, one backward (PipeDream-Flush, Megatron-LM's non-interleaved schedule):
-    /// stage `s` of `N` runs `min(M, N - s)` forwards, then backwards and forwards in turn.
-    OneForwardOneBackward,
-    /// Every forward, then every backward.
-    GPipe,
-    /// Merak's 1F1B that recomputes activations while the gradient is still travelling.
-    EarlyRecomputation,
-    /// EnvPipe's 1F1B with more forwards ahead of the first backward.
-    EnvPipe,
-    /// Zero bubble, with input and weight gradients apart, in the memory of 1F1B.
-    ZbH1,
-    /// 1F1B over several model chunks of each stage, in Megatron-LM's order.
-    Interleaved,
-    /// Whatever a file says: see [`crate::Order`].
-    Custom,
-}
+use crate::error::PlanError;
+use crate::profile::Profile;
+use crate::schedule::settings::Settings;
+use crate::step::order::StageOrder;
+use name::Schedule;
 
 impl Schedule {
-    /// Every schedule that this version knows.
-    pub const ALL: [Self; 7] = [
-        Self::OneForwardOneBackward,
-        Self::GPipe,
-        Self::EarlyRecomputation,
-        Self::EnvPipe,
-        Self::ZbH1,
-        Self::Interleaved,
-        Self::Custom,
-    ];
-
-    /// The name used on the command line and in plans.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OneForwardOneBackward => "1f1b",
-            Self::GPipe => "gpipe",
-            Self::EarlyRecomputation => "early-recomputation-1f1b",
-            Self::EnvPipe => "envpipe",
-            Self::ZbH1 => "zb-h1",
-            Self::Interleaved => "interleaved-1f1b",
-            Self::Custom => "custom",
-        }
-    }
-
     /// What each stage of a profile runs in one step.
     ///
     /// # Errors
@@ -115,37 +66,6 @@ impl Schedule {
             Self::Interleaved => 2 * m * usize::from(Settings::default().chunks),
             Self::Custom => 0,
         }
-    }
-}
-
-impl fmt::Display for Schedule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Schedule {
-    type Err = PlanError;
-
-    fn from_str(name: &str) -> Result<Self, PlanError> {
-        Self::ALL
-            .into_iter()
-            .find(|schedule| schedule.name() == name)
-            .ok_or_else(|| PlanError::UnknownSchedule(excerpt(name)))
-    }
-}
-
-impl From<Schedule> for &'static str {
-    fn from(schedule: Schedule) -> Self {
-        schedule.name()
-    }
-}
-
-impl TryFrom<String> for Schedule {
-    type Error = PlanError;
-
-    fn try_from(name: String) -> Result<Self, PlanError> {
-        name.parse()
     }
 }
 

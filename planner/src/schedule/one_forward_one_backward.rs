@@ -4,10 +4,9 @@
 //! A stage runs as many forwards as the first gradient takes to come back, `N - s` of them, then a
 //! backward and a forward in turn, so that it keeps at most so many activations.
 
-use crate::schedule::StageOrder;
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::Stage;
-use pfo_vocabulary::Unit;
+use pfo_vocabulary::{Instruction, Stage, Unit};
+
+use crate::step::order::StageOrder;
 
 /// What a stage of `num_stages` runs.
 pub(crate) fn order(stage: Stage, num_stages: u16, num_microbatches: u32) -> StageOrder {
@@ -58,9 +57,9 @@ mod tests {
 
     #[test]
     fn a_step_has_as_many_instructions_as_in_meraks_published_schedules() {
-        // Its lists also have loads on the first and the last stage, sends and receives (the one and
-        // the other with the same neighbour are one where nothing runs in between), two reductions
-        // and the optimizer's step.
+        // Its lists also have loads on the first and the last stage, sends and receives (the one
+        // and the other with the same neighbour are one where nothing runs in between), two
+        // reductions and the optimizer's step.
         let published = [134, 136, 134, 132];
         for (stage, published) in (0..).map(Stage).zip(published) {
             let order = order(stage, 4, 32);
@@ -70,7 +69,8 @@ mod tests {
                 let pairs = order.windows(2);
                 pairs.filter(|p| p[0].instruction == before && p[1].instruction != before).count()
             };
-            // An activation goes on and a gradient comes back; a gradient goes on, an activation comes.
+            // An activation goes on and a gradient comes back; a gradient goes on, an activation
+            // comes.
             let next = if is_last { 0 } else { 2 * 32 - merged(Instruction::Forward) };
             let previous = if is_first { 0 } else { 2 * 32 - merged(Instruction::Backward) };
             assert_eq!(order.len() + loads + next + previous + 3, published, "stage {stage}");

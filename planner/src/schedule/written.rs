@@ -1,7 +1,6 @@
 //! Orders as the literature writes them, for tests: `F0 F1 B0`, chunks as `F0.1`.
 
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::Unit;
+use pfo_vocabulary::{Instruction, Unit};
 
 pub(crate) fn written(order: &[Unit]) -> String {
     let short = |unit: &Unit| {

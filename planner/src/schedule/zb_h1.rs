@@ -8,10 +8,10 @@
 //! `N`, which is what 1F1B's first stage keeps. The weight gradients that are left fill the waits
 //! at the end of the step.
 
-use crate::schedule::{StageOrder, one_forward_one_backward};
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::Stage;
-use pfo_vocabulary::Unit;
+use pfo_vocabulary::{Instruction, Stage, Unit};
+
+use crate::schedule::one_forward_one_backward;
+use crate::step::order::StageOrder;
 
 /// What a stage of `num_stages` runs.
 pub(super) fn order(stage: Stage, num_stages: u16, num_microbatches: u32) -> StageOrder {
@@ -36,9 +36,9 @@ pub(super) fn order(stage: Stage, num_stages: u16, num_microbatches: u32) -> Sta
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delays::Delays;
-    use crate::network::Network;
     use crate::schedule::written::written;
+    use crate::step::delays::Delays;
+    use crate::step::network::Network;
 
     fn stages(num_stages: u16, num_microbatches: u32) -> Vec<StageOrder> {
         (0..num_stages).map(|s| order(Stage(s), num_stages, num_microbatches)).collect()

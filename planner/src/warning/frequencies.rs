@@ -1,10 +1,12 @@
 //! Which frequencies were measured, and which are missing.
 
-use crate::median::median;
-use crate::profile::{Measurement, Profile};
-use crate::table::Table;
-use crate::warning::{Finding, Warning};
 use pfo_vocabulary::Mhz;
+
+use crate::profile::Profile;
+use crate::profile::Table;
+use crate::profile::measurement::Measurement;
+use crate::profile::median::median;
+use crate::warning::finding::{Finding, Warning};
 
 /// Perseus' own limit: of so few options it doubts the measurement.
 const FEW: usize = 3;

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::mem::{Discriminant, discriminant};
 
-use crate::quantity::Quantity;
-use crate::warning::{Finding, Warning};
 use pfo_vocabulary::Stage;
+
+use crate::profile::quantity::Quantity;
+use crate::warning::finding::{Finding, Warning};
 
 /// One line for each kind of finding and instruction: its stages, and the worst of the findings.
 pub fn summarised(warnings: &[Warning]) -> Vec<String> {

@@ -1,12 +1,12 @@
 //! What was measured, and does not go together.
 
-use crate::left_out::LeftOut;
-use crate::median::median;
 use crate::noise::{EXPLAINED, NOISY, Outlier, Smoothed, curve, level, outliers};
 use crate::profile::Profile;
-use crate::quantity::Quantity;
-use crate::table::Table;
-use crate::warning::{Finding, Warning};
+use crate::profile::Table;
+use crate::profile::left_out::LeftOut;
+use crate::profile::median::median;
+use crate::profile::quantity::Quantity;
+use crate::warning::finding::{Finding, Warning};
 
 /// The share by which a row may be off a curve of the right shape and nobody is told. Power limits
 /// make times of published tables rise by up to 1.6 % with the clock.

@@ -24,7 +24,6 @@ const POWERS_W: RangeInclusive<f64> = 0.001..=10_000.0;
 
 /// One request to the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum AgentRequest {
     /// Everything about the agent and the jobs that it watches.
     Status,
@@ -128,7 +127,6 @@ fn power_w<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D:
 
 /// The answer of the agent to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum AgentResponse {
     /// To any request.
     Refused(Refusal),

@@ -1,14 +1,16 @@
 //! What keeps lowtime's plans from the least energy: which part of the excess its choice of
 //! candidates is, which its fitted curves. The rest is quantisation, and rounding to clocks.
 
-use super::{Lowtime, fit};
-use crate::bound::LowerBound;
+use pfo_vocabulary::{Mhz, Watts};
+
+use super::exponential::fit;
+use super::parameters::Lowtime;
+use crate::choices::tradeoff::{Choice, Kind, Tradeoff, Tradeoffs};
 use crate::error::PlanError;
-use crate::events::Events;
 use crate::pipeline::Pipeline;
 use crate::relaxation::Relaxation;
-use crate::tradeoff::{Choice, Kind, Tradeoff, Tradeoffs};
-use pfo_vocabulary::{Mhz, Watts};
+use crate::relaxation::bound::LowerBound;
+use crate::relaxation::events::Events;
 
 /// Joules of a step of one iteration time, waiting included, each if clocks could be mixed freely.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -121,7 +123,7 @@ fn mixed_at(
 mod tests {
     use super::*;
     use crate::policy::lowtime::Filter;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::power_law;
 
     fn pipeline() -> Pipeline {

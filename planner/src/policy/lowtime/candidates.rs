@@ -3,9 +3,10 @@
 //! Times are whole units, rounded down; energies are what the clock takes beyond the P2P-blocking
 //! power over those rounded times.
 
-use super::{Filter, Lowtime};
-use crate::profile::Measurement;
 use pfo_vocabulary::Watts;
+
+use super::parameters::{Filter, Lowtime};
+use crate::profile::measurement::Measurement;
 
 /// So few are taken for noise, and looked for again with [`TOLERANCE`].
 const TOO_FEW: usize = 3;

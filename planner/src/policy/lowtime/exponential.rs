@@ -4,6 +4,10 @@
 //! given k, the best a and c are those of a straight line; so this looks for k alone, and finds
 //! what the best of those searches comes close to.
 
+use pfo_vocabulary::{Instruction, Stage};
+
+use crate::error::PlanError;
+
 /// A falling exponential.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Exponential {
@@ -57,6 +61,26 @@ impl Exponential {
     pub(super) fn at(&self, time: f64) -> f64 {
         self.height * (-self.steepness * (time - self.first) / self.range).exp() + self.floor
     }
+}
+
+/// The curve through an instruction's points (time, energy).
+///
+/// # Errors
+/// [`PlanError::NoFit`] if there is none.
+pub(super) fn fit(
+    points: &[(f64, f64)],
+    stage: Stage,
+    instruction: Instruction,
+) -> Result<Exponential, PlanError> {
+    Exponential::fit(points).map_err(|misfit| {
+        let problem = match misfit {
+            Misfit::TooFew => {
+                format!("it takes 4 frequencies that none beats, not {}", points.len())
+            }
+            Misfit::Rising => "energies do not fall with time".to_owned(),
+        };
+        PlanError::NoFit { stage, instruction, problem }
+    })
 }
 
 /// Slope and offset of the line of least squares, and those squares' sum.

@@ -12,40 +12,23 @@
 mod attribution;
 mod candidates;
 mod exponential;
+pub(super) mod parameters;
 
 pub use attribution::Attribution;
+pub use parameters::{Filter, Lowtime};
 
+use pfo_vocabulary::Watts;
+
+use super::outcome::{End, Outcome};
 use super::rehearsal::Rehearsal;
-use super::{End, Outcome, UnitTime};
+use crate::choices::tradeoff::{Choice, Kind, Tradeoff, Tradeoffs};
 use crate::error::PlanError;
-use crate::events::Events;
 use crate::pipeline::Pipeline;
 use crate::plan::Prediction;
 use crate::relaxation::Relaxation;
-use crate::tradeoff::{Choice, Kind, Tradeoff, Tradeoffs};
+use crate::relaxation::events::Events;
 use candidates::Candidate;
-use exponential::{Exponential, Misfit};
-use pfo_vocabulary::Instruction;
-use pfo_vocabulary::{Stage, Watts};
-
-/// How lowtime is run.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Lowtime {
-    /// Times are whole multiples of this, rounded down.
-    pub unit_time: UnitTime,
-    /// Which clocks are candidates.
-    pub filter: Filter,
-}
-
-/// The energy by which a faster clock beats a slower one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Filter {
-    /// As it was measured: Perseus' artifact.
-    #[default]
-    Raw,
-    /// Without what the GPU draws while it only waits: the script that Zeus ships today.
-    Effective,
-}
+use exponential::{Exponential, fit};
 
 /// In the relaxation a unit is this long, whatever it is in truth, so that units are whole ns.
 const UNIT_S: f64 = 0.001;
@@ -156,22 +139,6 @@ impl Lowtime {
     }
 }
 
-fn fit(
-    points: &[(f64, f64)],
-    stage: Stage,
-    instruction: Instruction,
-) -> Result<Exponential, PlanError> {
-    Exponential::fit(points).map_err(|misfit| {
-        let problem = match misfit {
-            Misfit::TooFew => {
-                format!("it takes 4 frequencies that none beats, not {}", points.len())
-            }
-            Misfit::Rising => "energies do not fall with time".to_owned(),
-        };
-        PlanError::NoFit { stage, instruction, problem }
-    })
-}
-
 /// Whole units in a time of the relaxation, which may be some ns off.
 fn in_units(time_s: f64) -> u64 {
     (time_s / UNIT_S).round() as u64
@@ -187,8 +154,9 @@ fn slowest_within(tradeoff: &Tradeoff, units: u64) -> &Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::unit_time::UnitTime;
     use crate::replay::replay;
-    use crate::schedule::Schedule;
+    use crate::schedule::name::Schedule;
     use crate::test_profiles::{power_law, profile};
 
     const POWER: Watts = Watts(80.0);

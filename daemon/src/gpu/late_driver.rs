@@ -1,0 +1,175 @@
+//! A driver that comes later than the daemon, and may go while it runs.
+//!
+//! NVML never recovers from a driver that was unloaded under it, and keeps one that shall be unloaded in
+//! use. So it is let go of as soon as no GPU is left, and loaded anew when there is one again.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use pfo_keeper::{Driver, Gpu, LastUser, OnLost, Reading};
+use pfo_protocol::{GpuName, GpuUuid, Refusal, RefusalCode};
+use tokio::sync::Notify;
+
+use super::reader::{Reader, ReadingError};
+
+/// A driver that could not be loaded is tried again at most this often.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+
+/// The driver, whenever there is one.
+#[derive(Debug)]
+pub struct LateDriver {
+    library: PathBuf,
+    loaded: ArcSwapOption<Driver>,
+    missing: Mutex<Missing>,
+    readers: Mutex<HashMap<GpuUuid, Arc<Reader>>>,
+    /// Wakes whoever looks whether it is gone, after a GPU was lost.
+    pub lost: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct Missing {
+    /// When it was last looked for, and why it was not found.
+    tried: Option<(Instant, String)>,
+    /// As long as this has a user, loading finds the driver that is gone.
+    former: LastUser,
+}
+
+/// What is left of the GPUs.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Health {
+    /// At least one answers.
+    Present,
+    /// Those that answer are lost, and some do not.
+    Unclear,
+    /// All are lost: the first one's reason.
+    Gone(String),
+}
+
+impl LateDriver {
+    /// A driver that is not loaded yet.
+    #[must_use]
+    pub fn new(library: &Path) -> Self {
+        Self {
+            library: library.to_owned(),
+            loaded: ArcSwapOption::empty(),
+            missing: Mutex::default(),
+            readers: Mutex::default(),
+            lost: Arc::default(),
+        }
+    }
+
+    /// The driver, after trying to load it if that was not tried just now.
+    ///
+    /// # Errors
+    /// Why it could not be loaded, in words.
+    pub fn get(&self) -> Result<Arc<Driver>, String> {
+        if let Some(driver) = self.loaded.load_full() {
+            return Ok(driver);
+        }
+        // Loading may take as long as a sick driver likes; only one thread waits for that.
+        let mut missing = match self.missing.try_lock() {
+            Ok(missing) => missing,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err("the driver is being loaded".into()),
+        };
+        if let Some(driver) = self.loaded.load_full() {
+            return Ok(driver);
+        }
+        if let Some((when, why)) = &missing.tried
+            && (when.elapsed() < RETRY_EVERY || missing.former.is_there())
+        {
+            return Err(why.clone());
+        }
+        let lost = Arc::clone(&self.lost);
+        match Driver::load(&self.library, &OnLost::new(move || lost.notify_one())) {
+            Ok(driver) => {
+                let driver = Arc::new(driver);
+                tracing::info!("driver {} with {} GPUs", driver.version, driver.gpus.len());
+                self.loaded.store(Some(Arc::clone(&driver)));
+                Ok(driver)
+            }
+            Err(error) => {
+                let why = error.to_string();
+                missing.tried = Some((Instant::now(), why.clone()));
+                Err(why)
+            }
+        }
+    }
+
+    /// The driver, for somebody who needs it.
+    ///
+    /// # Errors
+    /// Why it is not there.
+    pub fn ready(&self) -> Result<Arc<Driver>, Refusal> {
+        self.get().map_err(|why| {
+            let remedy = "see `nvidia-smi` and `pfoctl status`";
+            Refusal::new(RefusalCode::DriverUnavailable, why, remedy)
+        })
+    }
+
+    /// The GPU with that name.
+    ///
+    /// # Errors
+    /// If the driver is not there or has no such GPU.
+    pub fn gpu(&self, name: &GpuName) -> Result<Arc<Gpu>, Refusal> {
+        self.ready()?.gpu(name).cloned().ok_or_else(|| {
+            Refusal::new(
+                RefusalCode::UnknownGpu,
+                format!("this node has no GPU {name}"),
+                "`pfoctl gpus` lists the GPUs of this node",
+            )
+        })
+    }
+
+    /// What the driver reports about a GPU now.
+    ///
+    /// # Errors
+    /// If the GPU is gone or does not answer.
+    pub fn read(&self, gpu: &Arc<Gpu>) -> Result<Reading, ReadingError> {
+        let reader = {
+            let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(readers.entry(gpu.uuid.clone()).or_default())
+        };
+        reader.read(gpu)
+    }
+
+    /// Asks every GPU, if there is a driver.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let Some(driver) = self.loaded.load_full() else {
+            return Health::Present;
+        };
+        let mut first_lost = None;
+        let mut silent = false;
+        for gpu in &driver.gpus {
+            match self.read(gpu) {
+                Err(ReadingError::Driver(error)) if error.is_gpu_lost() => {
+                    first_lost.get_or_insert(error);
+                }
+                Err(ReadingError::NoAnswer | ReadingError::NoThread(_)) => silent = true,
+                Ok(_) | Err(ReadingError::Driver(_)) => return Health::Present,
+            }
+        }
+        match first_lost {
+            Some(error) if !silent => Health::Gone(error.to_string()),
+            Some(_) => Health::Unclear,
+            None => Health::Present,
+        }
+    }
+
+    /// Lets go of a driver that is gone.
+    pub fn let_go(&self, why: &str) {
+        let mut missing = self.missing();
+        if let Some(driver) = self.loaded.swap(None) {
+            missing.former = driver.last_user();
+            missing.tried = Some((Instant::now(), format!("the driver is gone: {why}")));
+        }
+    }
+
+    fn missing(&self) -> MutexGuard<'_, Missing> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

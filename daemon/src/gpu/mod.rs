@@ -1,0 +1,12 @@
+//! The GPUs of the node: the driver, which may come late or go, and watches over it.
+
+mod driver_watch;
+mod late_driver;
+mod owed;
+mod reader;
+mod throttle_watch;
+
+pub(crate) use driver_watch::watch_driver;
+pub(crate) use late_driver::LateDriver;
+pub(crate) use owed::Owed;
+pub(crate) use throttle_watch::watch_throttling;

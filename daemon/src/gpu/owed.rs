@@ -1,0 +1,118 @@
+//! The restore of GPUs that no session answers for: a predecessor or a lost GPU left their locks. Each GPU is
+//! restored on a thread of its own, so that one that hangs keeps no other locked.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use pfo_keeper::{Entry, Ledger, restore_entry};
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use super::LateDriver;
+use crate::host::journal;
+use crate::lease::Leases;
+
+/// How often clocks that could not be restored are tried again.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+
+/// What is owed, and the attempts to restore it.
+#[derive(Debug)]
+pub struct Owed {
+    ledger: Arc<Ledger>,
+    leases: Arc<Leases>,
+    driver: Arc<LateDriver>,
+    more: Notify,
+}
+
+impl Owed {
+    /// Restores what `ledger` names and `leases` gives to no session.
+    pub(crate) fn new(ledger: Arc<Ledger>, leases: Arc<Leases>, driver: Arc<LateDriver>) -> Self {
+        Self { ledger, leases, driver, more: Notify::new() }
+    }
+
+    /// Entries of the ledger that no session answers for.
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        let held = |entry: &Entry| self.leases.holder(&entry.gpu_uuid).is_some();
+        self.ledger.entries().into_iter().filter(|entry| !held(entry)).collect()
+    }
+
+    /// A session left something locked.
+    pub(crate) fn notice(&self) {
+        self.more.notify_one();
+    }
+
+    /// Tries until nothing is owed, whenever something is, for as long as the daemon runs.
+    pub(crate) async fn restore(self: Arc<Self>) {
+        loop {
+            for entry in self.entries() {
+                self.start(entry);
+            }
+            if self.entries().is_empty() {
+                self.more.notified().await;
+            } else {
+                sleep(RETRY_EVERY).await;
+            }
+        }
+    }
+
+    /// Tries to restore a GPU on a thread of its own, unless one is at it.
+    fn start(self: &Arc<Self>, entry: Entry) {
+        let owed = Arc::clone(self);
+        // Without another thread the next attempt has to do.
+        let _ = thread::Builder::new().name("restore".into()).spawn(move || {
+            if let Err(why) = owed.restore_one(&entry) {
+                tracing::debug!("cannot restore GPU {} yet: {why}", entry.gpu_uuid);
+            }
+        });
+    }
+
+    /// Restores everything that is owed, and waits for it. Returns what could not be restored in time, with
+    /// the reason.
+    pub(crate) fn restore_now(self: &Arc<Self>, patience: Duration) -> Vec<(Entry, String)> {
+        let attempts: Vec<_> = self
+            .entries()
+            .into_iter()
+            .map(|entry| {
+                let (result, received) = std::sync::mpsc::channel();
+                let (owed, owned) = (Arc::clone(self), entry.clone());
+                let attempt = move || drop(result.send(owed.restore_one(&owned)));
+                let started = thread::Builder::new().name("restore".into()).spawn(attempt).is_ok();
+                (entry, received, started)
+            })
+            .collect();
+        let until = std::time::Instant::now() + patience;
+        let failed = |(entry, received, started): (Entry, std::sync::mpsc::Receiver<_>, bool)| {
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            let why = match received.recv_timeout(left) {
+                Ok(Ok(())) => return None,
+                Ok(Err(why)) => why,
+                Err(_) if started => "the driver does not answer".to_owned(),
+                Err(_) => "there cannot be another thread".to_owned(),
+            };
+            Some((entry, why))
+        };
+        attempts.into_iter().filter_map(failed).collect()
+    }
+
+    fn restore_one(&self, owed: &Entry) -> Result<(), String> {
+        let gpu = &owed.gpu_uuid;
+        let Some(_restoring) = self.leases.restore(gpu) else {
+            // A session that came since answers for the entry itself, or another thread is at it.
+            return Err("it is being restored".into());
+        };
+        // A session may have come, restored it and gone since.
+        let Some(entry) = self.ledger.entry(gpu) else { return Ok(()) };
+        let driver = self.driver.get()?;
+        let old_clock =
+            restore_entry(&driver, &entry, &self.ledger).map_err(|error| error.to_string())?;
+        tracing::info!(
+            name: journal::RESTORED,
+            gpu_uuid = %entry.gpu_uuid, job = %entry.job, uid = entry.uid.0, pid = entry.pid.0,
+            old_mhz = old_clock.map(|clock| clock.0),
+            "restored the clocks of GPU {} that a session of job {} of user {} had left locked",
+            entry.gpu_uuid, entry.job, entry.uid
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! Reading a GPU without waiting for one that does not answer.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use pfo_keeper::{DriverError, Gpu, Reading};
+
+/// A sick GPU can keep a call for minutes; a healthy one answers in milliseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why there is no reading.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadingError {
+    /// The driver refused.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// It takes too long.
+    #[error("the driver does not answer")]
+    NoAnswer,
+    /// There cannot be another thread.
+    #[error("cannot ask the driver: {0}")]
+    NoThread(#[from] io::Error),
+}
+
+/// Reads one GPU, on a thread of its own, and on at most one.
+#[derive(Debug, Default)]
+pub struct Reader {
+    busy: Arc<AtomicBool>,
+}
+
+impl Reader {
+    /// What the driver reports about `gpu` now.
+    ///
+    /// # Errors
+    /// If the GPU is gone or does not answer.
+    pub(crate) fn read(&self, gpu: &Arc<Gpu>) -> Result<Reading, ReadingError> {
+        if self.busy.swap(true, SeqCst) {
+            return Err(ReadingError::NoAnswer);
+        }
+        let (answer, answered) = mpsc::channel();
+        let (gpu, busy) = (Arc::clone(gpu), Arc::clone(&self.busy));
+        let spawned = thread::Builder::new().name("reading".into()).spawn(move || {
+            let reading = gpu.read();
+            // The driver must not stay loaded for the sake of this thread.
+            drop(gpu);
+            busy.store(false, SeqCst);
+            // Nobody listens any more if it took too long.
+            let _ = answer.send(reading);
+        });
+        if let Err(error) = spawned {
+            self.busy.store(false, SeqCst);
+            return Err(error.into());
+        }
+        match answered.recv_timeout(PATIENCE) {
+            Ok(reading) => Ok(reading?),
+            Err(_) => Err(ReadingError::NoAnswer),
+        }
+    }
+}

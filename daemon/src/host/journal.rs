@@ -1,0 +1,71 @@
+//! The journal entries that people and tools may rely on: each kind has a `MESSAGE_ID` that never
+//! changes, and an explanation in the journal's catalog, `systemd/pfod.catalog`.
+//!
+//! An event is of a kind if that is its name: `tracing::info!(name: journal::LEASED, …)`.
+
+/// A session holds the lease of a GPU.
+pub const LEASED: &str = "leased";
+/// A lease ended in order or because its rank went away, and its clocks are restored.
+pub const LEASE_ENDED: &str = "lease-ended";
+/// A request or a session was refused.
+pub const REFUSED: &str = "refused";
+/// The ranks of a job change to another plan.
+pub const SWAPPED: &str = "swapped";
+/// An administrator reset the clocks of a GPU, whoever had locked them.
+pub const RESET: &str = "reset";
+/// Clocks were restored that nobody answered for any more.
+pub const RESTORED: &str = "restored";
+/// Clocks could not be restored yet.
+pub const STILL_LOCKED: &str = "still-locked";
+/// A job did not follow its plan, and runs without.
+pub const PLAN_SUSPENDED: &str = "plan-suspended";
+/// A GPU stopped answering while it was leased.
+pub const GPU_LOST: &str = "gpu-lost";
+/// A GPU runs below the clock that is locked on it.
+pub const THROTTLED: &str = "throttled";
+
+/// The `MESSAGE_ID` of every kind.
+pub const MESSAGE_IDS: [(&str, &str); 10] = [
+    (LEASED, "68a35a0d90d845e5859f688b637bab95"),
+    (LEASE_ENDED, "bc461f6ca8594a208bedf29a45bddd0f"),
+    (REFUSED, "4bd9161b13694e8d82c8d74f6f858880"),
+    (SWAPPED, "bdd0b24e72e64e9abf364bc54ce95c94"),
+    (RESET, "918e1baa4ae948738747fba2ec3707be"),
+    (RESTORED, "ed99927447ed417aa662721a157d0dae"),
+    (STILL_LOCKED, "212e624ce4534fee8c86ffda820d6b80"),
+    (PLAN_SUSPENDED, "7ed2595c7ebf44499777fc44c4a4cfd0"),
+    (GPU_LOST, "b848f731490f4aa9890ea09c86348709"),
+    (THROTTLED, "01b8c4fc2ea04880b3038d0a25418871"),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// The entries of the catalog by `MESSAGE_ID`.
+    fn catalog() -> BTreeMap<&'static str, &'static str> {
+        let text = include_str!("../../systemd/pfod.catalog");
+        let entries = text.split("\n-- ").skip(1);
+        entries.map(|entry| entry.split_once('\n').unwrap()).collect()
+    }
+
+    #[test]
+    fn every_kind_is_in_the_catalog_and_nothing_else_is() {
+        let kinds: BTreeMap<_, _> = MESSAGE_IDS.iter().map(|(kind, id)| (*id, *kind)).collect();
+        assert_eq!(kinds.len(), MESSAGE_IDS.len(), "two kinds have the same id");
+        assert!(kinds.keys().eq(catalog().keys()), "{kinds:?}");
+    }
+
+    #[test]
+    fn every_entry_of_the_catalog_says_where_it_comes_from_and_what_it_means() {
+        for (id, entry) in catalog() {
+            let (header, text) = entry.split_once("\n\n").unwrap();
+            let lines: Vec<_> = header.lines().collect();
+            assert!(lines[0].starts_with("Subject: "), "{id}: {header}");
+            assert_eq!(lines[1..], ["Defined-By: pfo", "Documentation: man:pfod(8)"], "{id}");
+            assert!(text.trim().ends_with('.'), "{id}: {text}");
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The node that the daemon runs on: the kernel's calls and the journal's messages.
+
+pub(crate) mod journal;
+mod sys;
+
+pub(crate) use sys::{allow_interruptions, interrupt_thread, set_slice};
+#[cfg(test)]
+pub(crate) use sys::scheduling;

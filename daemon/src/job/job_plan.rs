@@ -1,0 +1,435 @@
+//! A plan that a job runs or may run, in the form in which ranks follow it, and whether it fits them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use arc_swap::ArcSwapOption;
+use pfo_keeper::GpuFacts;
+use pfo_protocol::{
+    ClockTable, Mhz, Milliwatts, PlanStatus, PlannedUnit, Predicted, Rank, Stage, Unit,
+};
+
+use super::misfit::Misfit;
+use crate::lease::Grant;
+
+/// The instructions of one stage in order. Never empty.
+pub type StageSequence = Arc<[PlannedUnit]>;
+
+/// The clocks of one stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StageClocks {
+    /// One for each instruction, and these in this order.
+    Planned(StageSequence),
+    /// The same for whatever it runs.
+    Uniform(Mhz),
+}
+
+/// What a plan sets.
+#[derive(Debug)]
+enum Setting {
+    /// A clock for each instruction of each stage.
+    Clocks { stages: Vec<StageSequence>, num_microbatches: u32 },
+    /// One clock for everything.
+    Uniform(Mhz),
+    /// A power limit for each stage, and no clock.
+    PowerLimits(Vec<Milliwatts>),
+}
+
+/// A plan that a job runs or may run.
+#[derive(Debug)]
+pub struct JobPlan {
+    /// Counts the plans of the job from 1.
+    pub number: u32,
+    /// Where it came from, as the client called it.
+    pub label: String,
+    predicted: Option<Predicted>,
+    setting: Setting,
+    suspended: AtomicBool,
+    suspended_why: ArcSwapOption<String>,
+}
+
+/// What a plan has to fit.
+#[derive(Clone, Debug)]
+pub struct RankShape {
+    /// The rank.
+    pub rank: Rank,
+    /// Its stage.
+    pub stage: Stage,
+    /// The microbatches of a step, if it said so.
+    pub num_microbatches: Option<u32>,
+    /// What it ran in its last whole step, if it has run one.
+    pub ran: Option<Arc<Vec<Unit>>>,
+    /// Its GPU.
+    pub gpu: Arc<GpuFacts>,
+    /// What it was granted.
+    pub grant: Arc<Grant>,
+}
+
+impl JobPlan {
+    /// A plan in the form for ranks.
+    #[must_use]
+    pub fn new(number: u32, label: String, table: ClockTable) -> Self {
+        let num_microbatches = table.num_microbatches();
+        let predicted = table.predicted();
+        let stages = table.into_stages().into_iter().map(StageSequence::from).collect();
+        let setting = Setting::Clocks { stages, num_microbatches };
+        Self { predicted, ..Self::unsuspended(number, label, setting) }
+    }
+
+    /// The clock table of the plan, if it has one.
+    #[must_use]
+    pub fn table(&self) -> Option<ClockTable> {
+        let Setting::Clocks { stages, num_microbatches } = &self.setting else { return None };
+        let stages = stages.iter().map(|stage| stage.to_vec()).collect();
+        ClockTable::new(*num_microbatches, self.predicted, stages).ok()
+    }
+
+    /// A plan of an earlier daemon, as its record has it.
+    ///
+    /// # Errors
+    /// If a stage has neither instructions nor a power limit.
+    pub fn restored(
+        status: PlanStatus,
+        num_microbatches: u32,
+        stages: Vec<StageSequence>,
+    ) -> Result<Self, Misfit> {
+        let setting = if status.power_limits_w.is_empty() {
+            if let Some(stage) = stages.iter().position(|planned| planned.is_empty()) {
+                return Err(Misfit::Empty(stage));
+            }
+            Setting::Clocks { stages, num_microbatches }
+        } else {
+            let limits = status.power_limits_w.iter().copied().map(Milliwatts::of_watts);
+            Setting::PowerLimits(limits.collect())
+        };
+        let mut plan = Self::unsuspended(status.number, status.label, setting);
+        plan.predicted = status
+            .predicted_time_s
+            .zip(status.predicted_energy_j)
+            .map(|(time_s, energy_j)| Predicted { time_s, energy_j });
+        if let Some(why) = status.suspended {
+            plan.suspend(|| why);
+        }
+        Ok(plan)
+    }
+
+    /// One clock for whatever any stage runs.
+    #[must_use]
+    pub fn uniform(number: u32, mhz: Mhz) -> Self {
+        Self::unsuspended(number, format!("all at {mhz}"), Setting::Uniform(mhz))
+    }
+
+    /// Default clocks under a power limit for each stage.
+    #[must_use]
+    pub fn power_limits(number: u32, label: String, limits: Vec<Milliwatts>) -> Self {
+        Self::unsuspended(number, label, Setting::PowerLimits(limits))
+    }
+
+    fn unsuspended(number: u32, label: String, setting: Setting) -> Self {
+        let (suspended, suspended_why) = (AtomicBool::new(false), ArcSwapOption::empty());
+        Self { number, label, predicted: None, setting, suspended, suspended_why }
+    }
+
+    /// Whether it has one clock for everything.
+    #[must_use]
+    pub fn is_uniform(&self) -> bool {
+        matches!(self.setting, Setting::Uniform(_))
+    }
+
+    /// Checks the plan against a job's stages.
+    ///
+    /// # Errors
+    /// The difference.
+    pub fn check_stages(&self, job: u32) -> Result<(), Misfit> {
+        let plan = match &self.setting {
+            Setting::Clocks { stages, .. } => stages.len(),
+            Setting::PowerLimits(limits) => limits.len(),
+            Setting::Uniform(_) => return Ok(()),
+        };
+        if plan == job as usize { Ok(()) } else { Err(Misfit::Stages { plan, job }) }
+    }
+
+    /// Checks the plan against one rank.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn check_rank(&self, shape: &RankShape) -> Result<(), Misfit> {
+        let &RankShape { rank, stage, .. } = shape;
+        let Some(StageClocks::Planned(planned)) = self.stage(stage) else {
+            return self.check_granted(shape);
+        };
+        if let Some(job) = shape.num_microbatches
+            && job != self.num_microbatches()
+        {
+            return Err(Misfit::Microbatches { plan: self.num_microbatches(), rank, job });
+        }
+        if let Some(ran) = &shape.ran {
+            let in_words = |unit: Option<Unit>| unit.map_or("nothing".into(), |u| u.to_string());
+            for position in 0..planned.len().max(ran.len()) {
+                let unit = planned.get(position).map(|planned| planned.unit);
+                let other = ran.get(position).copied();
+                if unit != other {
+                    let (planned, ran) = (in_words(unit), in_words(other));
+                    return Err(Misfit::Order { stage, position, planned, rank, ran });
+                }
+            }
+        }
+        self.check_granted(shape)
+    }
+
+    /// Checks the plan's clocks and power limit against those that one rank may have.
+    ///
+    /// # Errors
+    /// The first one that it may not.
+    pub fn check_granted(&self, shape: &RankShape) -> Result<(), Misfit> {
+        let &RankShape { rank, stage, .. } = shape;
+        let clocks = match self.stage(stage) {
+            Some(StageClocks::Planned(planned)) => {
+                planned.iter().map(|planned| planned.mhz).collect()
+            }
+            Some(StageClocks::Uniform(mhz)) => vec![mhz],
+            None => Vec::new(),
+        };
+        let (min, max) = shape.grant.terms.bounds();
+        for (position, mhz) in clocks.into_iter().enumerate() {
+            if !(min..=max).contains(&mhz) {
+                let place = shape.grant.place.clone();
+                return Err(Misfit::Bounds { stage, position, mhz, rank, min, max, place });
+            }
+            if shape.gpu.sm_clocks.binary_search(&mhz).is_err() {
+                let nearest: Vec<_> =
+                    shape.gpu.nearest_sm_clocks(mhz).iter().map(ToString::to_string).collect();
+                let (model, nearest) = (shape.gpu.model.clone(), nearest.join(" and "));
+                return Err(Misfit::Frequency { stage, position, mhz, rank, model, nearest });
+            }
+        }
+        self.power_limit(stage).map_or(Ok(()), |limit| check_limit(limit, shape))
+    }
+
+    /// What every stage runs; nothing where no instruction has a clock of its own.
+    #[must_use]
+    pub fn stages(&self) -> &[StageSequence] {
+        match &self.setting {
+            Setting::Clocks { stages, .. } => stages,
+            Setting::Uniform(_) | Setting::PowerLimits(_) => &[],
+        }
+    }
+
+    /// How many instructions all stages have.
+    #[must_use]
+    pub fn instructions(&self) -> usize {
+        self.stages().iter().map(|planned| planned.len()).sum()
+    }
+
+    /// The microbatches of a step; 0 where they do not matter.
+    #[must_use]
+    pub fn num_microbatches(&self) -> u32 {
+        match self.setting {
+            Setting::Clocks { num_microbatches, .. } => num_microbatches,
+            Setting::Uniform(_) | Setting::PowerLimits(_) => 0,
+        }
+    }
+
+    /// The clocks of a stage; none is default clocks. Stages that the plan does not have are refused by
+    /// [`check_stages`](Self::check_stages).
+    #[must_use]
+    pub fn stage(&self, stage: Stage) -> Option<StageClocks> {
+        match &self.setting {
+            Setting::Clocks { stages, .. } => {
+                stages.get(stage.index()).map(Arc::clone).map(StageClocks::Planned)
+            }
+            Setting::Uniform(mhz) => Some(StageClocks::Uniform(*mhz)),
+            Setting::PowerLimits(_) => None,
+        }
+    }
+
+    /// The power limit of a stage, if it has one.
+    #[must_use]
+    pub fn power_limit(&self, stage: Stage) -> Option<Milliwatts> {
+        match &self.setting {
+            Setting::PowerLimits(limits) => limits.get(stage.index()).copied(),
+            Setting::Clocks { .. } | Setting::Uniform(_) => None,
+        }
+    }
+
+    /// Stops the use of the plan on all ranks from their next step on. The first reason stays.
+    pub fn suspend(&self, why: impl FnOnce() -> String) {
+        if !self.suspended.swap(true, Relaxed) {
+            self.suspended_why.store(Some(Arc::new(why())));
+        }
+    }
+
+    /// Whether the plan is suspended.
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        self.suspended.load(Relaxed)
+    }
+
+    /// The plan for people.
+    #[must_use]
+    pub fn status(&self) -> PlanStatus {
+        PlanStatus {
+            number: self.number,
+            label: self.label.clone(),
+            predicted_time_s: self.predicted.map(|predicted| predicted.time_s),
+            predicted_energy_j: self.predicted.map(|predicted| predicted.energy_j),
+            suspended: self.suspended_why.load().as_deref().cloned(),
+            power_limits_w: match &self.setting {
+                Setting::PowerLimits(limits) => limits.iter().map(|limit| limit.watts()).collect(),
+                Setting::Clocks { .. } | Setting::Uniform(_) => Vec::new(),
+            },
+        }
+    }
+}
+
+fn check_limit(limit: Milliwatts, shape: &RankShape) -> Result<(), Misfit> {
+    let &RankShape { rank, stage, ref grant, ref gpu, .. } = shape;
+    let Some(board) = gpu.power_limits else {
+        return Err(Misfit::NoPowerLimit { rank, model: gpu.model.clone() });
+    };
+    let min = grant.terms.min_power_limit();
+    if limit < min {
+        let place = grant.place.clone();
+        return Err(Misfit::PowerBound { stage, limit, rank, min, place });
+    }
+    if !(board.lowest..=board.highest).contains(&limit) {
+        let model = gpu.model.clone();
+        return Err(Misfit::PowerLimit { stage, limit, rank, model, board });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{gpu, grant};
+
+    const PLAN: &str = r#"{"format": "pfo-plan/1", "schedule": "1f1b", "num_stages": 2,
+        "num_microbatches": 1, "stages": [
+        {"stage": 0, "instructions": [
+            {"instruction": "forward", "microbatch": 0, "frequency_mhz": 900},
+            {"instruction": "backward", "microbatch": 0, "frequency_mhz": 1200}]},
+        {"stage": 1, "instructions": [
+            {"instruction": "forward", "microbatch": 0, "frequency_mhz": 1410},
+            {"instruction": "backward", "microbatch": 0, "frequency_mhz": 1000}]}]}"#;
+
+    const F0: Unit = Unit { instruction: Instruction::Forward, chunk: 0, microbatch: 0 };
+    const B0: Unit = Unit { instruction: Instruction::Backward, chunk: 0, microbatch: 0 };
+
+    fn plan() -> JobPlan {
+        JobPlan::new(1, "p".into(), &Plan::from_json(PLAN.as_bytes()).unwrap()).unwrap()
+    }
+
+    fn shape(stage: u32) -> RankShape {
+        let (gpu, grant) = (Arc::new(gpu::example()), Arc::new(grant::example("")));
+        RankShape { rank: 7, stage, num_microbatches: None, ran: None, gpu, grant }
+    }
+
+    fn misfit(shape: &RankShape) -> String {
+        plan().check_rank(shape).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_plan_for_other_stages_does_not_fit() {
+        let plan = plan();
+        assert_eq!(plan.check_stages(2), Ok(()));
+        assert_eq!(plan.check_stages(4), Err(Misfit::Stages { plan: 2, job: 4 }));
+    }
+
+    #[test]
+    fn a_plan_for_other_microbatches_does_not_fit() {
+        let told = RankShape { num_microbatches: Some(8), ..shape(0) };
+        assert_eq!(misfit(&told), "the plan has 1 microbatches, rank 7 said 8");
+    }
+
+    #[test]
+    fn a_plan_of_another_order_does_not_fit_and_the_first_difference_is_named() {
+        let ran = |units: &[Unit]| RankShape { ran: Some(Arc::new(units.to_vec())), ..shape(0) };
+        assert!(plan().check_rank(&ran(&[F0, B0])).is_ok());
+        let error = misfit(&ran(&[F0, F0]));
+        assert!(error.contains("instruction 1 of stage 0 is backward of microbatch 0"), "{error}");
+        let error = misfit(&ran(&[F0]));
+        assert!(error.contains("but rank 7 ran nothing"), "{error}");
+        let error = misfit(&ran(&[F0, B0, F0]));
+        assert!(error.contains("instruction 2 of stage 0 is nothing"), "{error}");
+    }
+
+    #[test]
+    fn a_frequency_that_the_gpu_lacks_is_named_with_its_neighbours() {
+        let error = misfit(&shape(1));
+        assert!(error.contains("1000 MHz in instruction 1"), "{error}");
+        assert!(error.contains("900 MHz and 1200 MHz"), "{error}");
+    }
+
+    #[test]
+    fn a_frequency_outside_the_administrators_bounds_is_refused() {
+        let within = |bounds| RankShape { grant: Arc::new(grant::example(bounds)), ..shape(0) };
+        assert!(plan().check_rank(&within("min_mhz = 900\nmax_mhz = 1200")).is_ok());
+        assert_eq!(
+            misfit(&within("min_mhz = 901")),
+            "stage 0 asks for 900 MHz in instruction 0, but the administrator allows rank 7 901 MHz to \
+             10000 MHz ([lease], as no rule matches)"
+        );
+        assert!(misfit(&within("max_mhz = 1199")).contains("1200 MHz in instruction 1"));
+    }
+
+    #[test]
+    fn one_clock_for_everything_fits_whatever_runs_if_the_rank_may_have_it() {
+        let ran =
+            RankShape { num_microbatches: Some(8), ran: Some(Arc::new(vec![F0])), ..shape(9) };
+        assert_eq!(JobPlan::uniform(1, Mhz(900)).check_rank(&ran), Ok(()));
+        assert_eq!(JobPlan::uniform(1, Mhz(900)).check_stages(4), Ok(()));
+        let error = JobPlan::uniform(1, Mhz(1000)).check_rank(&ran).unwrap_err().to_string();
+        assert!(error.contains("900 MHz and 1200 MHz"), "{error}");
+        let grant = Arc::new(grant::example("max_mhz = 899"));
+        let error = JobPlan::uniform(1, Mhz(900)).check_rank(&RankShape { grant, ..ran });
+        assert!(matches!(error, Err(Misfit::Bounds { .. })), "{error:?}");
+    }
+
+    #[test]
+    fn power_limits_fit_whatever_runs_if_the_gpu_takes_them_and_the_rank_may_have_them() {
+        let plan = |watts: [u32; 2]| {
+            let limits = watts.map(Milliwatts::of_watts).into();
+            JobPlan::power_limits(1, "z".into(), limits)
+        };
+        let misfit = |watts, shape: &RankShape| {
+            plan([400, watts]).check_rank(shape).map_err(|misfit| misfit.to_string())
+        };
+        assert_eq!(plan([100, 400]).check_stages(2), Ok(()));
+        assert_eq!(plan([100, 400]).check_stages(4), Err(Misfit::Stages { plan: 2, job: 4 }));
+        let bounded =
+            RankShape { grant: Arc::new(grant::example("min_power_limit_w = 200")), ..shape(1) };
+        let ran = RankShape { ran: Some(Arc::new(vec![F0])), ..bounded };
+        assert_eq!(misfit(200, &ran), Ok(()));
+        assert_eq!(
+            misfit(199, &ran).unwrap_err(),
+            "stage 1 is to have a power limit of 199 W, but the administrator allows rank 7 none \
+             below 200 W ([lease], as no rule matches)"
+        );
+        assert_eq!(
+            misfit(401, &ran).unwrap_err(),
+            "stage 1 is to have a power limit of 401 W, but A100 of rank 7 takes 100 W to 400 W"
+        );
+        let without = GpuFacts { power_limits: None, ..gpu::example() };
+        let without = RankShape { gpu: Arc::new(without), ..ran };
+        assert_eq!(misfit(200, &without).unwrap_err(), "A100 of rank 7 takes no power limit");
+    }
+
+    #[test]
+    fn power_limits_are_the_same_after_they_were_told_others() {
+        let limits = [250, 200].map(Milliwatts::of_watts);
+        let plan = JobPlan::power_limits(3, "z".into(), limits.into());
+        let again = JobPlan::restored(plan.status(), 0, Vec::new()).unwrap();
+        assert_eq!(again.status(), plan.status());
+        assert_eq!((again.power_limit(1), again.stage(1)), (Some(limits[1]), None));
+    }
+
+    #[test]
+    fn the_first_reason_to_suspend_a_plan_stays() {
+        let plan = plan();
+        assert!(!plan.is_suspended());
+        plan.suspend(|| "first".into());
+        plan.suspend(|| "second".into());
+        assert_eq!(plan.status().suspended.as_deref(), Some("first"));
+    }
+}

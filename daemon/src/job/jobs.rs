@@ -1,0 +1,187 @@
+//! The jobs of this node, found by owner and name.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pfo_protocol::{JobName, JobSelector, Refusal, RefusalCode, Uid};
+
+use super::file::JobFiles;
+use super::record::JobRecord;
+use super::{Changes, Job, JobKey};
+use crate::lease::Session;
+
+/// How long a job without ranks keeps its plan, for trainers that reconnect or restart.
+const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
+
+/// Jobs without ranks that one user may leave behind.
+const EMPTY_PER_USER: usize = 32;
+
+/// Instructions of all plans that the jobs of one user keep, and of those that all users keep. One takes
+/// 16 bytes.
+const PLANNED_PER_USER: usize = 2_000_000;
+const PLANNED: usize = 6_000_000;
+
+/// All jobs.
+#[derive(Debug)]
+pub struct Jobs {
+    known: Mutex<BTreeMap<JobKey, Arc<Job>>>,
+    files: Mutex<JobFiles>,
+    changes: Changes,
+}
+
+impl Jobs {
+    /// No jobs yet; what they run is kept in these files.
+    #[must_use]
+    pub fn new(files: JobFiles) -> Self {
+        Self { known: Mutex::default(), files: Mutex::new(files), changes: Changes::default() }
+    }
+
+    /// Takes up what the jobs of an earlier daemon ran, before the threads of `sessions` begin.
+    pub fn restore(&self, sessions: &[Arc<Session>]) {
+        let records = self.files().read();
+        for record in records {
+            let key = record.key();
+            if record.left_for() > FORGET_AFTER {
+                self.files().remove(&key);
+                continue;
+            }
+            match record.restore(sessions) {
+                Ok(job) => {
+                    let job = job.counted_by(self.changes.clone());
+                    self.lock().insert(key, Arc::new(job));
+                }
+                Err(misfit) => {
+                    tracing::warn!(
+                        job = %key.name, uid = key.uid.0,
+                        "lost the plan of job {} of user {}: {misfit}", key.name, key.uid
+                    );
+                    self.files().remove(&key);
+                }
+            }
+        }
+    }
+
+    /// Keeps what a job runs for the next daemon.
+    pub fn keep(&self, job: &Job) {
+        self.write(job, false);
+    }
+
+    /// Keeps what every job runs when the daemon leaves their ranks.
+    pub fn keep_all(&self) {
+        for job in self.all() {
+            self.write(&job, true);
+        }
+    }
+
+    fn write(&self, job: &Job, ending: bool) {
+        // Held from here on, lest an older record replaces a newer one.
+        let files = self.files();
+        if let Some(record) = JobRecord::of(job, ending)
+            && let Err(error) = files.write(&record)
+        {
+            tracing::warn!(
+                job = %job.key.name, uid = job.key.uid.0,
+                "a restart of pfod will end the plan of job {}, which cannot be recorded: {error}",
+                job.key.name
+            );
+        }
+    }
+
+    /// The job with that key, made if there is none; `pp_degree` is what its first rank says.
+    pub fn find_or_create(&self, key: JobKey, pp_degree: u32) -> Arc<Job> {
+        let mut known = self.lock();
+        self.forget(&mut known, key.uid);
+        let fits = |job: &&Arc<Job>| job.pp_degree == pp_degree || !job.members().is_empty();
+        if let Some(job) = known.get(&key).filter(fits) {
+            return Arc::clone(job);
+        }
+        self.files().remove(&key);
+        let job = Arc::new(Job::new(key.clone(), pp_degree, self.changes.clone()));
+        known.insert(key, Arc::clone(&job));
+        job
+    }
+
+    /// The job that a request means: the peer's own, or with `any` the only one of that name.
+    ///
+    /// # Errors
+    /// If there is none, or more than one.
+    pub fn select(&self, selector: &JobSelector, own: Uid, any: bool) -> Result<Arc<Job>, Refusal> {
+        let known = self.lock();
+        let JobSelector { job: name, uid } = selector;
+        if let Some(job) = known.get(&JobKey { uid: uid.unwrap_or(own), name: name.clone() }) {
+            return Ok(Arc::clone(job));
+        }
+        let mut others = known.values().filter(|job| any && uid.is_none() && job.key.name == *name);
+        match (others.next(), others.next()) {
+            (Some(job), None) => Ok(Arc::clone(job)),
+            (Some(one), Some(other)) => Err(Refusal::new(
+                RefusalCode::UnknownJob,
+                format!(
+                    "several users have a job {name}, among them {} and {}",
+                    one.key.uid, other.key.uid
+                ),
+                "name its user with --user",
+            )),
+            (None, _) => Err(Self::unknown(name, uid.unwrap_or(own))),
+        }
+    }
+
+    /// A refusal for a job that is not there, or not to be seen.
+    pub(crate) fn unknown(name: &JobName, owner: Uid) -> Refusal {
+        Refusal::new(
+            RefusalCode::UnknownJob,
+            format!("user {owner} has no job {name} on this node"),
+            "`pfoctl status` lists the jobs",
+        )
+    }
+
+    /// How many instructions another plan of this user may have.
+    #[must_use]
+    pub fn room_for_plans(&self, uid: Uid) -> usize {
+        let sizes = self.all().into_iter().map(|job| (job.key.uid, job.members().plans.num_units()));
+        let (own, all) = sizes.fold((0, 0), |(own, all), (owner, size)| {
+            (if owner == uid { own + size } else { own }, all + size)
+        });
+        PLANNED_PER_USER.saturating_sub(own).min(PLANNED.saturating_sub(all))
+    }
+
+    /// The changes of all jobs.
+    pub(crate) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// Every job, by owner and name.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Job>> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn forget(&self, known: &mut BTreeMap<JobKey, Arc<Job>>, uid: Uid) {
+        let empty_since = |job: &Arc<Job>| job.members().empty_since();
+        let old = |job: &Arc<Job>| empty_since(job).is_some_and(|s| s.elapsed() > FORGET_AFTER);
+        known.retain(|key, job| {
+            if old(job) {
+                self.files().remove(key);
+            }
+            !old(job)
+        });
+        let own = known.values().filter(|job| job.key.uid == uid);
+        let mut empty: Vec<_> =
+            own.filter_map(|job| empty_since(job).map(|since| (since, job.key.clone()))).collect();
+        empty.sort();
+        let surplus = empty.len().saturating_sub(EMPTY_PER_USER);
+        for (_, key) in empty.into_iter().take(surplus) {
+            known.remove(&key);
+            self.files().remove(&key);
+        }
+    }
+
+    fn files(&self) -> MutexGuard<'_, JobFiles> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobKey, Arc<Job>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,136 @@
+//! The parts of a job that administration sees and changes, under one lock.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use pfo_keeper::GpuFacts;
+use pfo_protocol::{Hello, JobName, Pid, Rank, Refusal, RefusalCode, Uid};
+
+use super::does_not_fit;
+use super::job_plan::{JobPlan, RankShape};
+use super::past::Past;
+use super::plans::Plans;
+use crate::lease::Session;
+
+/// One rank of a job on this node.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// What it said of itself.
+    pub hello: Hello,
+    /// Its session.
+    pub session: Arc<Session>,
+    /// Its GPU.
+    pub gpu: Arc<GpuFacts>,
+}
+
+impl Member {
+    /// What plans have to fit.
+    pub(crate) fn shape(&self) -> RankShape {
+        RankShape {
+            rank: self.hello.position.rank,
+            stage: self.hello.position.pp_rank,
+            num_microbatches: self.hello.num_microbatches,
+            ran: self.session.progress.ran.load_full(),
+            gpu: Arc::clone(&self.gpu),
+            grant: self.session.grant.load_full(),
+        }
+    }
+}
+
+/// Somebody who holds a job for measuring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measurer {
+    /// Tells the holds of the daemon apart.
+    pub hold: u64,
+    /// The user.
+    pub uid: Uid,
+    /// The process; none if the user waits for nothing.
+    pub pid: Option<Pid>,
+}
+
+/// The ranks of a job, its plans and what was measured. Never held across a call of the driver.
+#[derive(Debug, Default)]
+pub struct Members {
+    ranks: BTreeMap<Rank, Member>,
+    empty_since: Option<Instant>,
+    /// Its plans.
+    pub plans: Plans,
+    /// What ended sessions measured.
+    pub past: Past,
+    /// Who holds the job for measuring.
+    pub held: Option<Measurer>,
+}
+
+impl Members {
+    /// A job of an earlier daemon, without ranks since then.
+    pub(crate) fn without_ranks(plans: Plans, since: Instant) -> Self {
+        Self { plans, empty_since: Some(since), ..Self::default() }
+    }
+
+    /// The ranks on this node, in the order of their numbers.
+    pub(crate) fn ranks(&self) -> impl Iterator<Item = &Member> {
+        self.ranks.values()
+    }
+
+    /// The rank of that number.
+    pub(crate) fn rank(&self, rank: Rank) -> Option<&Member> {
+        self.ranks.get(&rank)
+    }
+
+    /// Since when the job has had no rank, if it has none.
+    pub(crate) fn empty_since(&self) -> Option<Instant> {
+        self.empty_since
+    }
+
+    /// Whether the job has no rank.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranks.is_empty()
+    }
+
+    /// Adds a rank. A job whose first rank comes back at step 0 starts anew.
+    pub(crate) fn add(&mut self, member: Member) {
+        if self.empty_since.take().is_some() && member.hello.next_step == 0 {
+            self.past.start_over();
+        }
+        self.past.begin();
+        self.ranks.insert(member.hello.position.rank, member);
+    }
+
+    /// Takes the rank of a session out that is over, and keeps what it measured.
+    pub(crate) fn remove(&mut self, session: &Session) {
+        self.past.add(session.holder.rank, &session.progress.measured.load());
+        self.ranks.retain(|_, member| member.session.holder.session != session.holder.session);
+        if self.ranks.is_empty() {
+            self.empty_since = Some(Instant::now());
+        }
+    }
+
+    /// What plans have to fit: the shape of every rank.
+    pub(crate) fn shapes(&self) -> Vec<RankShape> {
+        self.ranks().map(Member::shape).collect()
+    }
+
+    /// Checks a plan against every rank that is there now.
+    pub(crate) fn check(&self, plan: &JobPlan) -> Result<(), Refusal> {
+        let check = |member: &Member| plan.check_rank(&member.shape());
+        self.ranks().try_for_each(check).map_err(|misfit| does_not_fit(&misfit))
+    }
+
+    /// Checks that nobody holds the job for measuring.
+    pub(crate) fn check_free(&self, job: &JobName) -> Result<(), Refusal> {
+        let Some(Measurer { uid, pid, .. }) = self.held else { return Ok(()) };
+        let (holder, remedy) = match pid {
+            Some(pid) => (format!("user {uid} (process {pid})"), "try again when that has ended"),
+            None => (
+                format!("a sweep that user {uid} started"),
+                "`pfoctl profile pause` or `stop` ends that",
+            ),
+        };
+        Err(Refusal::new(
+            RefusalCode::LimitReached,
+            format!("{holder} holds job {job} for measuring"),
+            remedy,
+        ))
+    }
+}

@@ -1,0 +1,130 @@
+//! The first difference between a plan and the job that is to run it, in words.
+
+use pfo_keeper::LimitRange;
+use pfo_protocol::{Mhz, Milliwatts, Rank, Stage};
+
+use crate::policy::Place;
+
+/// The first difference between a plan and what it shall be used for.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misfit {
+    /// Another number of stages.
+    #[error("the plan has {plan} stages, the job {job}")]
+    Stages {
+        /// The plan's.
+        plan: usize,
+        /// The job's.
+        job: u32,
+    },
+    /// Another number of microbatches.
+    #[error("the plan has {plan} microbatches, rank {rank} said {job}")]
+    Microbatches {
+        /// The plan's.
+        plan: u32,
+        /// The rank that said otherwise.
+        rank: Rank,
+        /// The rank's.
+        job: u32,
+    },
+    /// A stage without instructions.
+    #[error("stage {0} has no instruction in the plan")]
+    Empty(usize),
+    /// Another instruction than the rank ran in its last whole step.
+    #[error(
+        "instruction {position} of stage {stage} is {planned} in the plan, but rank {rank} ran {ran}"
+    )]
+    Order {
+        /// The stage.
+        stage: Stage,
+        /// Which instruction, from 0.
+        position: usize,
+        /// The plan's.
+        planned: String,
+        /// The rank.
+        rank: Rank,
+        /// The rank's.
+        ran: String,
+    },
+    /// A frequency that the GPU does not have.
+    #[error(
+        "stage {stage} asks for {mhz} in instruction {position}, which {model} of rank {rank} does \
+         not support; the nearest are {nearest}"
+    )]
+    Frequency {
+        /// The stage.
+        stage: Stage,
+        /// Which instruction, from 0.
+        position: usize,
+        /// The frequency.
+        mhz: Mhz,
+        /// The rank.
+        rank: Rank,
+        /// Its GPU's model.
+        model: String,
+        /// What the GPU has instead.
+        nearest: String,
+    },
+    /// A frequency outside the administrator's bounds.
+    #[error(
+        "stage {stage} asks for {mhz} in instruction {position}, but the administrator allows \
+         rank {rank} {min} to {max} ({place})"
+    )]
+    Bounds {
+        /// The stage.
+        stage: Stage,
+        /// Which instruction, from 0.
+        position: usize,
+        /// The frequency.
+        mhz: Mhz,
+        /// The rank.
+        rank: Rank,
+        /// The lowest allowed.
+        min: Mhz,
+        /// The highest allowed.
+        max: Mhz,
+        /// What says so.
+        place: Place,
+    },
+    /// Power limits of a GPU that takes none.
+    #[error("{model} of rank {rank} takes no power limit")]
+    NoPowerLimit {
+        /// The rank.
+        rank: Rank,
+        /// Its GPU's model.
+        model: String,
+    },
+    /// A power limit that the GPU does not take.
+    #[error(
+        "stage {stage} is to have a power limit of {limit}, but {model} of rank {rank} takes {} to {}",
+        .board.lowest, .board.highest
+    )]
+    PowerLimit {
+        /// The stage.
+        stage: Stage,
+        /// The limit.
+        limit: Milliwatts,
+        /// The rank.
+        rank: Rank,
+        /// Its GPU's model.
+        model: String,
+        /// What the GPU takes.
+        board: LimitRange,
+    },
+    /// A power limit below the administrator's bound.
+    #[error(
+        "stage {stage} is to have a power limit of {limit}, but the administrator allows rank {rank} \
+         no limit below {min} ({place})"
+    )]
+    PowerBound {
+        /// The stage.
+        stage: Stage,
+        /// The limit.
+        limit: Milliwatts,
+        /// The rank.
+        rank: Rank,
+        /// The lowest allowed.
+        min: Milliwatts,
+        /// What says so.
+        place: Place,
+    },
+}

@@ -1,0 +1,52 @@
+//! What a session was granted with its lease: the terms, what decided them, and what follows from
+//! them for the thread of the rank.
+
+use pfo_keeper::GpuFacts;
+use pfo_protocol::Mhz;
+
+use crate::policy::{Clocks, Place, Terms};
+
+/// A lease on its terms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The terms.
+    pub terms: Terms,
+    /// What decided.
+    pub place: Place,
+    /// How the rank is driven.
+    pub rules: Rules,
+}
+
+/// How a rank is driven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// The clock of mismatched steps.
+    pub highest: Mhz,
+    /// Clock changes that the rank may ask of the driver in a second.
+    pub changes_per_second: u32,
+    /// From an accepted set call to the new clock, in nanoseconds.
+    pub settle_ns: u64,
+    /// Mismatched steps in a row before the plan is suspended.
+    pub suspend_after: u32,
+}
+
+impl Grant {
+    /// A lease of that GPU.
+    #[must_use]
+    pub fn new(terms: Terms, place: Place, gpu: &GpuFacts, clocks: &Clocks) -> Self {
+        let (_, max) = terms.bounds();
+        let rules = Rules {
+            highest: gpu.highest_sm_clock(max).unwrap_or(max),
+            changes_per_second: terms.changes_per_second.get(),
+            settle_ns: u64::from(clocks.settle_ms.get()) * 1_000_000,
+            suspend_after: clocks.suspend_after_mismatches.get(),
+        };
+        Self { terms, place, rules }
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn example(lease: &str) -> Grant {
+    let terms = toml::from_str(lease).unwrap();
+    Grant::new(terms, Place::Lease, &pfo_keeper::example_gpu(), &Clocks::default())
+}

@@ -1,0 +1,375 @@
+//! Leases: the exclusive right of one session to have a GPU's clocks changed on its behalf.
+
+pub(crate) mod descriptor_store;
+mod grant;
+mod process;
+mod progress;
+mod windows;
+
+use std::collections::{HashMap, HashSet};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use arc_swap::ArcSwap;
+use pfo_protocol::{Closing, ClosingReason, GpuUuid, Holder};
+use tokio::sync::Notify;
+
+pub(crate) use self::grant::{Grant, Rules};
+pub(crate) use self::process::{Process, ProcessRecord};
+pub(crate) use self::progress::Progress;
+pub(crate) use self::windows::{Measured, RankWindows};
+use crate::host::interrupt_thread;
+use crate::measure::Meter;
+
+/// A frame that a rank has begun to send when its session is handed over must be complete within this time.
+const REST_OF_A_FRAME: Duration = Duration::from_millis(100);
+
+/// An open session, as the rest of the daemon sees it.
+#[derive(Debug)]
+pub struct Session {
+    /// Who it is.
+    pub holder: Holder,
+    /// Since when.
+    pub since: SystemTime,
+    /// What it was granted.
+    pub grant: ArcSwap<Grant>,
+    /// How far it is.
+    pub progress: Arc<Progress>,
+    stream: UnixStream,
+    /// Nothing speaks against it any more.
+    begun: AtomicBool,
+    ending: OnceLock<Ending>,
+    /// The next daemon finds the connection in the descriptor store.
+    kept: AtomicBool,
+    /// The thread that reads from the connection, 0 if none does.
+    reader: AtomicI32,
+    /// What reads the energy counter of the GPU and takes in the rank's records, while anybody wants them.
+    meter: Mutex<Weak<Meter>>,
+}
+
+/// Why the daemon ends a session.
+#[derive(Debug)]
+pub enum Ending {
+    /// The rank is told, and the connection ends.
+    Closed(Closing),
+    /// The connection stays, for the next daemon.
+    HandedOver,
+}
+
+impl Session {
+    /// A session over a connected socket.
+    #[must_use]
+    pub fn new(holder: Holder, grant: Grant, stream: UnixStream) -> Self {
+        Self {
+            holder,
+            since: SystemTime::now(),
+            grant: ArcSwap::from_pointee(grant),
+            progress: Arc::default(),
+            stream,
+            begun: AtomicBool::new(false),
+            ending: OnceLock::new(),
+            kept: AtomicBool::new(false),
+            reader: AtomicI32::new(0),
+            meter: Mutex::default(),
+        }
+    }
+
+    /// The connection. Only the rank's thread reads from it.
+    #[must_use]
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// Makes the rank's thread end the session, and with it the lease. The first reason stays.
+    pub fn end(&self, reason: ClosingReason, message: impl Into<String>) {
+        let _ = self.ending.set(Ending::Closed(Closing { reason, message: message.into() }));
+        self.hang_up();
+    }
+
+    /// Makes the rank's thread see the end of the connection. The peer's process is gone, even if a
+    /// child of it still holds the other end.
+    pub fn hang_up(&self) {
+        // It fails only if the peer has closed already, which has the same effect.
+        let _ = self.stream.shutdown(Shutdown::Read);
+    }
+
+    /// The session's only meter, started by `start` if there is none.
+    pub fn meter<E>(&self, start: impl FnOnce() -> Result<Arc<Meter>, E>) -> Result<Arc<Meter>, E> {
+        let mut known = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(meter) = known.upgrade() {
+            return Ok(meter);
+        }
+        let meter = start()?;
+        *known = Arc::downgrade(&meter);
+        Ok(meter)
+    }
+
+    /// Marks the session as one that was not refused.
+    pub fn mark_begun(&self) {
+        self.begun.store(true, SeqCst);
+    }
+
+    /// Whether it is more than an attempt to open one.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.begun.load(SeqCst)
+    }
+
+    /// Marks the connection as one that the descriptor store has.
+    pub fn mark_kept(&self) {
+        self.kept.store(true, SeqCst);
+    }
+
+    /// Makes the rank's thread end the lease, while the connection stays for the next daemon. False if
+    /// nobody keeps it. To be followed by [`interrupt`](Self::interrupt) until the lease has ended.
+    pub fn hand_over(&self) -> bool {
+        if !self.kept.load(SeqCst) {
+            return false;
+        }
+        let _ = self.stream.set_read_timeout(Some(REST_OF_A_FRAME));
+        let _ = self.ending.set(Ending::HandedOver);
+        true
+    }
+
+    /// Ends a read that waits, of a rank that says nothing, until that was noticed. A read that is only
+    /// about to begin does not notice.
+    pub fn interrupt(&self) {
+        let thread = self.reader.load(SeqCst);
+        let in_driver = self.progress.published.in_driver_since_ns.load(SeqCst) > 0;
+        if thread != 0 && !in_driver {
+            interrupt_thread(thread);
+        }
+    }
+
+    /// Lets the next read wait as long as it may.
+    pub fn noticed_interruption(&self) {
+        if self.ending().is_some() {
+            self.reader.store(0, SeqCst);
+        }
+    }
+
+    /// Says which thread reads from the connection, until the result is dropped.
+    #[must_use]
+    pub fn read_by_this_thread(&self) -> Reading<'_> {
+        self.reader.store(nix::unistd::gettid().as_raw(), SeqCst);
+        Reading(self)
+    }
+
+    /// Why the daemon ends the session, if it does.
+    #[must_use]
+    pub fn ending(&self) -> Option<&Ending> {
+        self.ending.get()
+    }
+
+    /// Closes the connection for good, whoever else has a copy of it.
+    pub fn close(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+        if self.kept.load(SeqCst) {
+            descriptor_store::forget(self.holder.session);
+        }
+    }
+}
+
+/// A thread reads from a session's connection.
+pub struct Reading<'a>(&'a Session);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.reader.store(0, SeqCst);
+    }
+}
+
+/// Who holds which GPU.
+#[derive(Debug, Default)]
+pub struct Leases {
+    taken: Mutex<Taken>,
+    given: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    held: HashMap<GpuUuid, Arc<Session>>,
+    restoring: HashSet<GpuUuid>,
+    closed: bool,
+}
+
+/// Why a lease was denied.
+#[derive(Debug)]
+pub enum Denied {
+    /// Somebody holds the GPU.
+    Held(Arc<Session>),
+    /// What an earlier session left on the GPU is being undone.
+    Restoring,
+    /// The user has as many sessions as allowed.
+    TooMany(u32),
+    /// The daemon is stopping.
+    Closed,
+}
+
+impl Leases {
+    /// Gives a GPU to a session, if it is free and its user has no more sessions than granted.
+    ///
+    /// # Errors
+    /// Who holds the GPU, or how many sessions the user has.
+    pub fn acquire(
+        self: &Arc<Self>,
+        gpu: &GpuUuid,
+        session: Arc<Session>,
+    ) -> Result<Lease, Denied> {
+        let mut taken = self.lock();
+        if taken.closed {
+            return Err(Denied::Closed);
+        }
+        if let Some(holder) = taken.held.get(gpu) {
+            return Err(Denied::Held(Arc::clone(holder)));
+        }
+        if taken.restoring.contains(gpu) {
+            return Err(Denied::Restoring);
+        }
+        let uid = session.holder.uid;
+        let own = taken.held.values().filter(|other| other.holder.uid == uid).count() as u32;
+        if own >= session.grant.load().terms.sessions_per_user.get() {
+            return Err(Denied::TooMany(own));
+        }
+        taken.held.insert(gpu.clone(), Arc::clone(&session));
+        self.given.notify_one();
+        Ok(Lease { leases: Arc::clone(self), gpu: gpu.clone(), session })
+    }
+
+    /// Waits until there is a lease, without a wake-up before. For one watch only.
+    pub(crate) async fn wait_for_any(&self) {
+        while self.lock().held.is_empty() {
+            self.given.notified().await;
+        }
+    }
+
+    /// Gives no more leases.
+    pub fn close(&self) {
+        self.lock().closed = true;
+    }
+
+    /// Keeps sessions off a GPU while its clocks are restored or reset, so that it has one writer.
+    /// `None` if a session holds it or somebody else is at it.
+    pub fn restore(self: &Arc<Self>, gpu: &GpuUuid) -> Option<Restoring> {
+        let mut taken = self.lock();
+        let free = !taken.held.contains_key(gpu) && taken.restoring.insert(gpu.clone());
+        free.then(|| Restoring { leases: Arc::clone(self), gpu: gpu.clone() })
+    }
+
+    /// The session that holds a GPU.
+    #[must_use]
+    pub fn holder(&self, gpu: &GpuUuid) -> Option<Arc<Session>> {
+        self.lock().held.get(gpu).cloned()
+    }
+
+    /// Every GPU that a session holds, and the session.
+    #[must_use]
+    pub fn held(&self) -> Vec<(GpuUuid, Arc<Session>)> {
+        self.lock().held.iter().map(|(gpu, session)| (gpu.clone(), Arc::clone(session))).collect()
+    }
+
+    /// Every open session.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<Arc<Session>> {
+        self.lock().held.values().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A lease. Dropping it frees the GPU for others; its clocks must be restored by then.
+#[derive(Debug)]
+pub struct Lease {
+    leases: Arc<Leases>,
+    gpu: GpuUuid,
+    /// The session that holds it.
+    pub session: Arc<Session>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.leases.lock().held.remove(&self.gpu);
+    }
+}
+
+/// The right to restore the clocks of a GPU that no session holds. Dropping it ends that.
+#[derive(Debug)]
+pub struct Restoring {
+    leases: Arc<Leases>,
+    gpu: GpuUuid,
+}
+
+impl Drop for Restoring {
+    fn drop(&mut self) {
+        self.leases.lock().restoring.remove(&self.gpu);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pfo_protocol::{Pid, Rank, SessionId, Uid};
+
+
+    fn session(uid: u32) -> Arc<Session> {
+        let holder = Holder { job: "j".parse().unwrap(), rank: Rank(0), uid: Uid(uid), pid: Pid(1), session: SessionId(1) };
+        Arc::new(Session::new(holder, super::grant::example(""), UnixStream::pair().unwrap().0))
+    }
+
+    fn only_session(uid: u32) -> Arc<Session> {
+        let session = session(uid);
+        session.grant.store(Arc::new(super::grant::example("sessions_per_user = 1")));
+        session
+    }
+
+    #[test]
+    fn a_held_gpu_is_denied_with_its_holder_and_free_again_after_the_lease() {
+        let leases = Arc::new(Leases::default());
+        let gpu = "GPU-a".parse().unwrap();
+        let lease = leases.acquire(&gpu, session(7)).unwrap();
+        match leases.acquire(&gpu, session(8)) {
+            Err(Denied::Held(holder)) => assert_eq!(holder.holder.uid, Uid(7)),
+            other => panic!("{other:?}"),
+        }
+        assert!(leases.acquire(&"GPU-b".parse().unwrap(), session(8)).is_ok());
+        drop(lease);
+        assert!(leases.acquire(&gpu, session(8)).is_ok());
+    }
+
+    #[test]
+    fn a_gpu_is_leased_or_restored_but_never_both() {
+        let leases = Arc::new(Leases::default());
+        let gpu = "GPU-a".parse().unwrap();
+        let restoring = leases.restore(&gpu).unwrap();
+        assert!(leases.restore(&gpu).is_none());
+        assert!(matches!(leases.acquire(&gpu, session(7)), Err(Denied::Restoring)));
+        drop(restoring);
+        let lease = leases.acquire(&gpu, session(7)).unwrap();
+        assert!(leases.restore(&gpu).is_none());
+        drop(lease);
+        assert!(leases.restore(&gpu).is_some());
+    }
+
+    #[test]
+    fn a_user_gets_no_more_sessions_than_allowed() {
+        let leases = Arc::new(Leases::default());
+        let _one = leases.acquire(&"GPU-a".parse().unwrap(), only_session(7)).unwrap();
+        let other = "GPU-b".parse().unwrap();
+        assert!(matches!(leases.acquire(&other, only_session(7)), Err(Denied::TooMany(1))));
+        assert!(leases.acquire(&other, only_session(8)).is_ok());
+    }
+
+    #[test]
+    fn the_first_reason_to_end_a_session_stays() {
+        let session = session(1);
+        session.end(ClosingReason::Revoked, "first");
+        session.end(ClosingReason::ShuttingDown, "second");
+        let ending = session.ending().unwrap();
+        assert!(matches!(ending, Ending::Closed(closing) if closing.message == "first"));
+    }
+}

@@ -1,0 +1,114 @@
+//! Processes, told apart from all others, also from those that have their number later: by a descriptor
+//! while the daemon runs, by the time of their start for the next one.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use pfo_protocol::Pid;
+use pfo_service::pidfd_open;
+use serde::{Deserialize, Serialize};
+
+/// Which process it is, within one boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessRecord {
+    pid: Pid,
+    /// In clock ticks since boot.
+    started: u64,
+}
+
+/// A process that may have ended.
+#[derive(Debug)]
+pub struct Process {
+    descriptor: OwnedFd,
+    record: Option<ProcessRecord>,
+}
+
+impl Process {
+    /// The process of a descriptor and its number.
+    #[must_use]
+    pub fn new(descriptor: OwnedFd, pid: Pid) -> Self {
+        let started = started(pid);
+        let process = Self { descriptor, record: None };
+        // As long as it lives, nobody else has its number.
+        let record =
+            started.filter(|_| process.lives()).map(|started| ProcessRecord { pid, started });
+        Self { record, ..process }
+    }
+
+    /// The process of a record, if it still lives.
+    #[must_use]
+    pub fn again(record: ProcessRecord) -> Option<Self> {
+        let process = Self::new(pidfd_open(record.pid).ok()?, record.pid);
+        (process.record == Some(record)).then_some(process)
+    }
+
+    /// What the next daemon knows it by, if the kernel has told.
+    #[must_use]
+    pub fn record(&self) -> Option<ProcessRecord> {
+        self.record
+    }
+
+    /// Whether it has not ended.
+    #[must_use]
+    pub fn lives(&self) -> bool {
+        // A process descriptor becomes readable when the process ends.
+        let descriptor = PollFd::new(self.descriptor.as_fd(), PollFlags::POLLIN);
+        poll(&mut [descriptor], PollTimeout::ZERO) == Ok(0)
+    }
+}
+
+fn started(pid: Pid) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may have spaces and parentheses; the start is the 20th field after it.
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// A process that ends when it is told to.
+    pub(crate) struct Running(Child);
+
+    impl Running {
+        pub(crate) fn start() -> Self {
+            Self(Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
+        }
+
+        pub(crate) fn process(&self) -> Process {
+            let pid = Pid(self.0.id());
+            Process::new(pidfd_open(pid).unwrap(), pid)
+        }
+
+        pub(crate) fn end(&mut self) {
+            drop(self.0.stdin.take());
+            self.0.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_process_is_found_again_while_it_lives() {
+        let mut running = Running::start();
+        let process = running.process();
+        let record = process.record().unwrap();
+        assert!(process.lives());
+        assert_eq!(Process::again(record).unwrap().record(), Some(record));
+        running.end();
+        assert!(!process.lives());
+        assert!(Process::again(record).is_none());
+    }
+
+    #[test]
+    fn another_process_with_the_same_number_is_another_one() {
+        let mut running = Running::start();
+        let record = running.process().record().unwrap();
+        let earlier = ProcessRecord { started: record.started - 1, ..record };
+        assert!(Process::again(earlier).is_none());
+        running.end();
+    }
+}

@@ -1,0 +1,165 @@
+//! The only reader of a leased GPU's energy counter. It looks when the counter's rhythm says that it changes, and
+//! not at all while no listener wants to know.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use pfo_keeper::{DriverError, Gpu, Probe};
+use pfo_protocol::{CounterReading, Rank, TapRecord};
+use pfo_service::now_ns;
+
+use super::refresh::{Look, Refresh};
+use super::tap::Queue;
+use crate::lease::{Progress, Session};
+
+/// How often to look at a GPU without an energy counter.
+const PERIOD_NS: u64 = 20_000_000;
+
+/// How often to take records while no counter is read.
+const QUIET_PERIOD: Duration = Duration::from_millis(100);
+
+/// Why a rank has no meter.
+#[derive(Debug, thiserror::Error)]
+pub enum MeterError {
+    /// The GPU is gone.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// There cannot be another thread.
+    #[error("cannot measure: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// Somebody who wants the records of a rank.
+pub(crate) trait Listener: Send + Sync {
+    /// Whether the energy counter is to be read.
+    fn wants_counters(&self) -> bool;
+
+    /// Takes records of a rank, of which `lost` were lost since the last call. It must not block.
+    fn take(&self, rank: Rank, lost: u64, records: &[TapRecord]);
+}
+
+/// The meter of one rank. It measures until this is dropped or the session ends.
+pub struct Meter {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    session: Arc<Session>,
+    queue: Arc<Queue>,
+    listeners: Mutex<Vec<Weak<dyn Listener>>>,
+    stop: AtomicBool,
+}
+
+impl std::fmt::Debug for Meter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Meter of rank {}", self.shared.session.holder.rank)
+    }
+}
+
+impl Meter {
+    /// The meter of a session, started if there is none, with another listener.
+    ///
+    /// # Errors
+    /// If the GPU is gone, or there cannot be another thread.
+    pub(crate) fn listen(
+        session: &Arc<Session>,
+        gpu: &Gpu,
+        listener: Weak<dyn Listener>,
+    ) -> Result<Arc<Self>, MeterError> {
+        let meter = session.meter(|| Self::start(session, gpu))?;
+        meter.shared.listeners().push(listener);
+        Ok(meter)
+    }
+
+    fn start(session: &Arc<Session>, gpu: &Gpu) -> Result<Arc<Self>, MeterError> {
+        let probe = gpu.probe()?;
+        let shared = Arc::new(Shared {
+            session: Arc::clone(session),
+            queue: session.progress.tap.open(),
+            listeners: Mutex::default(),
+            stop: AtomicBool::new(false),
+        });
+        let meter = Arc::new(Self { shared: Arc::clone(&shared) });
+        thread::Builder::new().name("meter".into()).spawn(move || shared.measure(&probe))?;
+        Ok(meter)
+    }
+
+    /// Hands a record to the listeners among those of the rank.
+    pub(crate) fn put(&self, record: TapRecord) {
+        self.shared.session.progress.tap.put(|| Some(record));
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Relaxed);
+        self.shared.session.progress.tap.close(&self.shared.queue);
+    }
+}
+
+impl Shared {
+    fn listeners(&self) -> std::sync::MutexGuard<'_, Vec<Weak<dyn Listener>>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn measure(&self, probe: &Probe) {
+        let mut refresh = Refresh::default();
+        let mut records = Vec::new();
+        while !self.stop.load(Relaxed) {
+            let listeners: Vec<_> = {
+                let mut listeners = self.listeners();
+                listeners.retain(|listener| listener.strong_count() > 0);
+                listeners.iter().filter_map(Weak::upgrade).collect()
+            };
+            let reading = listeners
+                .iter()
+                .any(|listener| listener.wants_counters())
+                .then(|| look(probe, &self.session.progress, &mut refresh));
+            // Asked before the records are taken: what came until then is among them.
+            let ended = self.session.progress.ended.load(Relaxed);
+            records.extend(std::iter::from_fn(|| self.queue.take()));
+            records.extend(reading.and_then(|(counter, _)| counter).map(TapRecord::Counter));
+            records.extend(ended.then_some(TapRecord::Ended));
+            let lost = self.queue.take_lost();
+            if !records.is_empty() || lost > 0 {
+                let rank = self.session.holder.rank;
+                listeners.iter().for_each(|listener| listener.take(rank, lost, &records));
+                records.clear();
+            }
+            if ended {
+                return;
+            }
+            // Nobody keeps a listener from ending for the sake of a sleep.
+            drop(listeners);
+            thread::sleep(reading.map_or(QUIET_PERIOD, |(_, look_at_ns)| {
+                Duration::from_nanos(look_at_ns.saturating_sub(now_ns()))
+            }));
+        }
+    }
+}
+
+/// Looks at the GPU. Returns what is new, and when to look again.
+fn look(probe: &Probe, progress: &Progress, refresh: &mut Refresh) -> (Option<CounterReading>, u64) {
+    let asked_ns = now_ns();
+    let counter = probe.energy_j();
+    let got_ns = now_ns();
+    let condition = |at_ns, energy_j| CounterReading {
+        at_ns,
+        energy_j,
+        sm_clock: probe.sm_clock(),
+        throttle_reasons: probe.throttle_reasons().bits(),
+        power_limited: progress.published.power_limit_w.load(Relaxed) > 0,
+    };
+    let Some(energy_j) = counter else {
+        return (Some(condition(got_ns, None)), got_ns.saturating_add(PERIOD_NS));
+    };
+    let reading = match refresh.looked(asked_ns, got_ns, energy_j) {
+        Look::Same => None,
+        Look::Changed => Some(condition(got_ns, None)),
+        Look::Refreshed(knot) => Some(condition(knot.at_ns, Some(knot.energy_j))),
+    };
+    (reading, refresh.look_at_ns(got_ns))
+}

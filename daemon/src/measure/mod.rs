@@ -1,0 +1,17 @@
+//! Measuring: the records of ranks, the readings of their GPUs' counters, and trials.
+//!
+//! The thread of a rank puts records into its [`Tap`] and knows no more of all this. A [`Meter`] for each rank
+//! takes them out, reads the energy counter as often as its rhythm asks for, and hands both to its listeners:
+//! the windows of a trial, and the taps of the agent.
+
+mod curve;
+mod meter;
+mod refresh;
+mod rhythm;
+mod step_energies;
+mod tap;
+mod trial;
+
+pub(crate) use self::meter::{Listener, Meter, MeterError};
+pub(crate) use self::tap::{Tap, record_of};
+pub(crate) use self::trial::run as run_trial;

@@ -1,0 +1,101 @@
+//! The way from the thread of a rank to the records of a tap. Putting something in takes no lock and
+//! allocates nothing; while nobody wants records, it is one relaxed load.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use arc_swap::ArcSwapOption;
+use crossbeam_queue::ArrayQueue;
+use pfo_protocol::{Event, Mark, Mhz, TapRecord};
+
+use crate::rank::{Finished, Outcome};
+
+/// Records that wait for the meter: more than a second of the busiest rank.
+const CAPACITY: usize = 1 << 13;
+
+/// What an event shows that had this outcome while that clock was locked.
+#[must_use]
+pub(crate) fn record_of(
+    event: &Event,
+    outcome: &Outcome,
+    locked: Option<(Mhz, u64)>,
+) -> Option<TapRecord> {
+    let (at_ns, astray) = (event.client_ns, outcome.astray);
+    match event.mark {
+        Mark::StepBegin(step) => Some(TapRecord::StepBegan { step, at_ns, astray }),
+        Mark::StepEnd(_) => Some(TapRecord::StepEnded { at_ns, astray }),
+        Mark::InstructionBegin(_) => None,
+        Mark::InstructionEnd(_) => outcome.finished.map(
+            |Finished { unit, planned: asked, astray, began_ns, ended_ns }| TapRecord::Ran {
+                unit,
+                began_ns,
+                ended_ns,
+                asked,
+                locked,
+                astray,
+            },
+        ),
+    }
+}
+
+/// Where the thread of a rank puts its records.
+#[derive(Debug, Default)]
+pub struct Tap {
+    open: AtomicBool,
+    queue: ArcSwapOption<Queue>,
+}
+
+impl Tap {
+    /// Puts a record into the queue, if there is one.
+    pub(crate) fn put(&self, record: impl FnOnce() -> Option<TapRecord>) {
+        if self.open.load(Relaxed)
+            && let Some(queue) = &*self.queue.load()
+            && let Some(record) = record()
+            && queue.records.push(record).is_err()
+        {
+            queue.lost.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Puts everything from now on into a new queue.
+    pub(crate) fn open(&self) -> Arc<Queue> {
+        let queue = Arc::new(Queue::default());
+        self.queue.store(Some(Arc::clone(&queue)));
+        self.open.store(true, Relaxed);
+        queue
+    }
+
+    /// Puts nothing into that queue any more.
+    pub(crate) fn close(&self, queue: &Arc<Queue>) {
+        let current = self.queue.load();
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, queue)) {
+            self.open.store(false, Relaxed);
+            self.queue.store(None);
+        }
+    }
+}
+
+/// Records that the meter has not taken yet.
+#[derive(Debug)]
+pub struct Queue {
+    records: ArrayQueue<TapRecord>,
+    lost: AtomicU64,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self { records: ArrayQueue::new(CAPACITY), lost: AtomicU64::new(0) }
+    }
+}
+
+impl Queue {
+    /// The oldest record.
+    pub(crate) fn take(&self) -> Option<TapRecord> {
+        self.records.pop()
+    }
+
+    /// How many records found no room since this was asked last.
+    pub(crate) fn take_lost(&self) -> u64 {
+        self.lost.swap(0, Relaxed)
+    }
+}

@@ -1,0 +1,255 @@
+//! A trial: a job runs something for some steps, and the time and energy of each step are measured.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use pfo_protocol::{
+    GpuName, Rank, Refusal, RefusalCode, SessionId, TapRecord, TrialLength, TrialRank, TrialResult,
+    TrialRun, TrialStep,
+};
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+
+use super::meter::{Listener, Meter};
+use super::step_energies::{StepEnergies, StepMark};
+use crate::gpu::LateDriver;
+use crate::host::journal;
+use crate::job::{Hold, Job, Jobs, Measurer, Member, Runs, Swap};
+use crate::session::internal;
+
+/// How often to look whether the steps are over.
+const POLL: Duration = Duration::from_millis(20);
+
+/// How long to wait for the first reading of the counters.
+const READY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// More steps than this would not fit into an answer with everything else.
+const MOST_STEPS: u32 = 50_000;
+
+/// Settling takes no longer than this.
+const MOST_SETTLING_STEPS: u32 = 10_000;
+
+/// One rank in a trial, and its meter.
+struct Measured {
+    member: Member,
+    energies: Arc<RankEnergies>,
+    meter: Arc<Meter>,
+}
+
+/// What the meter of a rank hands over.
+#[derive(Default)]
+struct RankEnergies(Mutex<StepEnergies>);
+
+impl RankEnergies {
+    fn now<T>(&self, look: impl FnOnce(&mut StepEnergies) -> T) -> T {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Listener for RankEnergies {
+    fn wants_counters(&self) -> bool {
+        true
+    }
+
+    fn take(&self, _: Rank, lost: u64, records: &[TapRecord]) {
+        self.now(|energies| energies.take(lost, records));
+    }
+}
+
+/// A trial that has begun.
+struct UnderWay {
+    job: Arc<Job>,
+    swap: Arc<Swap>,
+    first_step: u64,
+    steps: u32,
+    ranks: Vec<Measured>,
+}
+
+/// Runs a trial on a job that is held for that. If this is dropped, nothing is measured any more, while
+/// the job runs on as it does until its hold ends.
+///
+/// # Errors
+/// If it cannot begin, or the job does not get to its end as it began.
+pub(crate) async fn run(
+    jobs: &Arc<Jobs>,
+    driver: &Arc<LateDriver>,
+    hold: &Hold,
+    run: TrialRun,
+    length: TrialLength,
+) -> Result<TrialResult, Refusal> {
+    check(length)?;
+    let (asked, job) = (Arc::clone(driver), Arc::clone(hold.job()));
+    let ranks = away(move || measure(&asked, &job)).await?;
+    let ready = async {
+        while !ranks.iter().all(|rank| rank.energies.now(|energies| energies.is_ready())) {
+            sleep(POLL).await;
+        }
+    };
+    // A GPU without a counter never is.
+    let _ = timeout(READY_TIMEOUT, ready).await;
+    let (jobs, job, by) = (Arc::clone(jobs), Arc::clone(hold.job()), hold.by());
+    let trial = away(move || begin(&jobs, &job, by, ranks, run, length)).await?;
+    while !trial.is_complete() {
+        trial.check()?;
+        sleep(POLL).await;
+    }
+    trial.check()?;
+    trial.result()
+}
+
+/// Does what may take its time on another thread than that of the runtime.
+async fn away<T: Send + 'static>(
+    what: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    spawn_blocking(what).await.map_err(|error| internal(&error))?
+}
+
+fn check(length: TrialLength) -> Result<(), Refusal> {
+    let TrialLength { settling_steps, steps } = length;
+    if (1..=MOST_SETTLING_STEPS).contains(&settling_steps) && (1..=MOST_STEPS).contains(&steps) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        RefusalCode::Malformed,
+        format!("a trial of {steps} steps after {settling_steps} cannot be measured"),
+        format!("let it settle for 1 to {MOST_SETTLING_STEPS} steps, and measure 1 to {MOST_STEPS}"),
+    ))
+}
+
+/// Begins to measure every rank.
+fn measure(driver: &LateDriver, job: &Job) -> Result<Vec<Measured>, Refusal> {
+    let members: Vec<_> = job.members().ranks().cloned().collect();
+    if members.is_empty() {
+        return Err(disturbed(job, "has no rank on this node"));
+    }
+    let measured = members.into_iter().map(|member| {
+        let gpu = driver.gpu(&GpuName::Uuid(member.gpu.uuid.clone()))?;
+        let energies = Arc::<RankEnergies>::default();
+        let listener: Weak<RankEnergies> = Arc::downgrade(&energies);
+        let meter =
+            Meter::listen(&member.session, &gpu, listener).map_err(|error| internal(&error))?;
+        Ok(Measured { member, energies, meter })
+    });
+    measured.collect()
+}
+
+fn begin(
+    jobs: &Jobs,
+    job: &Arc<Job>,
+    by: Measurer,
+    ranks: Vec<Measured>,
+    run: TrialRun,
+    length: TrialLength,
+) -> Result<UnderWay, Refusal> {
+    let most = jobs.room_for_plans(job.key.uid);
+    let runs = match run {
+        TrialRun::DefaultClocks => None,
+        TrialRun::Plan { label, table } => Some(Runs::Table(label, table)),
+        TrialRun::Uniform(mhz) => Some(Runs::Uniform(mhz)),
+        TrialRun::PowerLimits { label, limits_w } => Some(Runs::PowerLimits(label, limits_w)),
+    };
+    let plan = runs.map(|runs| job.fit(runs, most)).transpose()?.map(Arc::new);
+    let swap = {
+        let mut members = job.members();
+        // The hold may have ended since; nobody would bring the job back to default clocks.
+        if members.held != Some(by) {
+            return Err(disturbed(job, "is not held for measuring any more"));
+        }
+        let swap = job.begin_swap(&mut members, plan, 0)?;
+        members.plans.begin_trial();
+        swap
+    };
+    jobs.keep(job);
+    let (steps, step) = (length.steps, swap.step());
+    let first_step = step.saturating_add(length.settling_steps.into());
+    let range = TapRecord::TrialBegan { first_step, steps };
+    ranks.iter().for_each(|rank| rank.meter.put(range));
+    tracing::info!(
+        name: journal::SWAPPED,
+        uid = by.uid.0, pid = by.pid.map(|pid| pid.0), job = %job.key.name,
+        plan = swap.plan.as_ref().map_or(0, |plan| plan.number),
+        "trial of user {} on job {} from step {step} on: {steps} steps from {first_step} on are measured",
+        by.uid, job.key.name
+    );
+    Ok(UnderWay { job: Arc::clone(job), swap, first_step, steps, ranks })
+}
+
+impl UnderWay {
+    fn is_complete(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.energies.now(|energies| energies.is_complete()))
+    }
+
+    /// Checks that the job is as it was when the trial began.
+    fn check(&self) -> Result<(), Refusal> {
+        let session = |rank: &Measured| rank.member.session.holder.session;
+        let sessions: Vec<SessionId> = self.ranks.iter().map(session).collect();
+        if self.job.sessions() != sessions {
+            return Err(disturbed(&self.job, "lost or gained a rank during the trial"));
+        }
+        if let Some(plan) = &self.swap.plan
+            && let Some(why) = plan.status().suspended
+        {
+            return Err(disturbed(&self.job, &format!("had the trial's plan suspended: {why}")));
+        }
+        if self.ranks.iter().any(|rank| rank.energies.now(|energies| energies.is_broken())) {
+            return Err(disturbed(&self.job, "sent more events than can be measured"));
+        }
+        Ok(())
+    }
+
+    fn result(self) -> Result<TrialResult, Refusal> {
+        if !self.ranks.iter().all(|rank| rank.energies.now(|energies| energies.is_whole())) {
+            return Err(disturbed(&self.job, "did not count its steps one by one during the trial"));
+        }
+        let marks = |rank: &Measured| rank.energies.now(|energies| energies.steps().to_vec());
+        let marks: Vec<_> = self.ranks.iter().map(marks).collect();
+        Ok(TrialResult {
+            plan: self.swap.plan.as_ref().map(|plan| plan.status()),
+            first_step: self.first_step,
+            steps: (0..self.steps as usize).map(|step| step_of(&marks, step)).collect(),
+            ranks: self.ranks.iter().zip(&marks).map(|(rank, marks)| rank_of(rank, marks)).collect(),
+        })
+    }
+}
+
+fn step_of(ranks: &[Vec<StepMark>], step: usize) -> TrialStep {
+    let next = step.saturating_add(1);
+    let begin_ns = |step: usize| ranks.iter().map(|marks| marks[step].at_ns).max().unwrap_or(0);
+    TrialStep {
+        time_s: seconds(begin_ns(step), begin_ns(next)),
+        energy_j: ranks.iter().map(|marks| used(&marks[step], &marks[next])).sum(),
+    }
+}
+
+fn rank_of(rank: &Measured, marks: &[StepMark]) -> TrialRank {
+    let (first, last) = (marks[0], marks[marks.len() - 1]);
+    let steps = (marks.len() - 1) as f64;
+    let position = &rank.member.hello.position;
+    TrialRank {
+        rank: position.rank,
+        stage: position.pp_rank,
+        dp_rank: position.dp_rank,
+        tp_rank: position.tp_rank,
+        gpu_uuid: rank.member.gpu.uuid.clone(),
+        gpu_model: rank.member.gpu.model.clone(),
+        time_s: seconds(first.at_ns, last.at_ns) / steps,
+        energy_j: used(&first, &last).map(|energy_j| energy_j / steps),
+        mismatched_steps: rank.energies.now(|energies| energies.mismatched_steps()),
+    }
+}
+
+fn seconds(from_ns: u64, until_ns: u64) -> f64 {
+    until_ns.saturating_sub(from_ns) as f64 / 1e9
+}
+
+fn used(from: &StepMark, until: &StepMark) -> Option<f64> {
+    Some(until.energy_j? - from.energy_j?)
+}
+
+fn disturbed(job: &Job, what: &str) -> Refusal {
+    Refusal::new(
+        RefusalCode::NoPlan,
+        format!("job {} {what}", job.key.name),
+        "see `pfoctl status`, and try again",
+    )
+}

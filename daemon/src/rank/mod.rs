@@ -1,0 +1,429 @@
+//! The thread of a rank: reads its events and sets its GPU's clock, with nothing in between.
+//!
+//! Between a read and the driver's set call there is no allocation, no lock shared with
+//! administration and no log line. Everything else waits until the call is made.
+
+mod cursor;
+mod flood;
+mod pace;
+mod setting;
+mod slice;
+
+use std::io::{ErrorKind, Read};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pfo_keeper::Clocks;
+use pfo_protocol::{
+    ClosingReason, CodecError, Event, Frame, FrameError, Kind, Mark, Mhz, Milliwatts, Stage, Unit,
+};
+use pfo_service::{computed_ns, now_ns};
+
+pub use self::cursor::Cursor;
+use self::cursor::{Finished, Mismatch, Wish};
+use self::flood::Flood;
+use self::pace::Pace;
+use self::slice::Slice;
+use crate::host::journal;
+use crate::job::{Job, JobPlan, Swap};
+use crate::lease::{Ending, Measured, Progress, Rules, Session};
+use crate::measure::record_of;
+
+/// Room for what a rank sends while the driver is busy for a few milliseconds.
+const BUFFER_BYTES: usize = 16 * 1024;
+
+/// Instructions of a step that are remembered to check new plans against.
+const REMEMBERED_UNITS: usize = 1 << 16;
+
+/// A step beyond this is no step: none takes less than a microsecond.
+const LAST_STEP: u64 = 1 << 50;
+
+/// An event may be this much later than now, in nanoseconds.
+const LATEST_NS: u64 = 60_000_000_000;
+
+/// No more events than this come in one read.
+const MOST_EVENTS_READ: usize = BUFFER_BYTES / 32;
+
+/// How a session came to its end.
+#[derive(Debug)]
+pub enum End {
+    /// The rank said goodbye.
+    Goodbye,
+    /// The connection ended.
+    HungUp,
+    /// The daemon ends it.
+    Closed(ClosingReason, String),
+    /// The daemon ends, and leaves it to the next one.
+    HandedOver,
+}
+
+/// The step boundaries that were read but not measured yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct StepsBegun {
+    steps: u64,
+    at_ns: u64,
+}
+
+/// The instructions that ended and are not published yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct JustFinished {
+    instructions: u64,
+    took_ns: u64,
+    off_plan_ns: u64,
+}
+
+/// A rank and its GPU, while its session lasts.
+pub struct Rank {
+    session: Arc<Session>,
+    job: Arc<Job>,
+    stage: Stage,
+    rules: Rules,
+    pace: Pace,
+    /// The change that there was no room for and that is counted already.
+    skipped: Option<Mhz>,
+    clocks: Clocks,
+    cursor: Cursor,
+    plan: Option<Arc<JobPlan>>,
+    swap: u64,
+    joined_in: Option<Arc<Swap>>,
+    refused: Option<Wish>,
+    /// The power limit that the GPU should have.
+    power_limit: Option<Milliwatts>,
+    /// What was not set, and is not asked for again until something else is wished for.
+    refused_limit: Option<Option<Milliwatts>>,
+    begun: StepsBegun,
+    mismatch: Option<Mismatch>,
+    mismatched_in_a_row: u32,
+    just_finished: JustFinished,
+    /// What the rank runs in this step, if it is complete.
+    units: Vec<Unit>,
+    units_complete: bool,
+    /// What it ran in the last whole step, if that is not published yet.
+    whole_step: Vec<Unit>,
+    step_ended: bool,
+}
+
+impl Rank {
+    /// A rank at the beginning of its session; `joined_in` is the swap that it finds done.
+    #[must_use]
+    pub fn new(
+        session: Arc<Session>,
+        job: Arc<Job>,
+        stage: Stage,
+        clocks: Clocks,
+        joined_in: Option<Arc<Swap>>,
+    ) -> Self {
+        let rules = session.grant.load().rules;
+        Self {
+            session,
+            job,
+            stage,
+            rules,
+            pace: Pace::new(rules.changes_per_second),
+            skipped: None,
+            clocks,
+            cursor: Cursor::default(),
+            plan: None,
+            swap: 0,
+            joined_in,
+            refused: None,
+            power_limit: None,
+            refused_limit: None,
+            begun: StepsBegun::default(),
+            mismatch: None,
+            mismatched_in_a_row: 0,
+            just_finished: JustFinished::default(),
+            units: Vec::with_capacity(MOST_EVENTS_READ),
+            units_complete: false,
+            whole_step: Vec::with_capacity(MOST_EVENTS_READ),
+            step_ended: false,
+        }
+    }
+
+    /// A rank in the middle of a session that another daemon has followed so far.
+    #[must_use]
+    pub fn in_the_middle(self) -> Self {
+        Self { cursor: Cursor::in_the_middle(), ..self }
+    }
+
+    /// The clocks, to restore them at the end.
+    pub fn clocks(&mut self) -> &mut Clocks {
+        &mut self.clocks
+    }
+
+    /// Serves the rank until its session ends. The socket's read timeout is the idle limit.
+    pub fn serve(&mut self) -> End {
+        let energy_j = self.clocks.energy_j();
+        self.progress().measured.store(Arc::new(Measured::begin(energy_j)));
+        let end = self.follow_events();
+        self.account();
+        end
+    }
+
+    fn follow_events(&mut self) -> End {
+        let session = Arc::clone(&self.session);
+        let _reading = session.read_by_this_thread();
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let mut filled = 0;
+        let clocks = || flood::Clocks { now_ns: now_ns(), computed_ns: computed_ns() };
+        let mut flood = Flood::new(clocks());
+        Slice::Short.ask_for();
+        loop {
+            match session.stream().read(&mut buffer[filled..]) {
+                Ok(0) => return self.closed().unwrap_or(End::HungUp),
+                Ok(read) => filled += read,
+                Err(error) => match self.silence(error.kind(), filled) {
+                    Some(end) => return end,
+                    None => continue,
+                },
+            }
+            let taken = match self.take_in(&buffer[..filled]) {
+                Ok(Some(taken)) => taken,
+                Ok(None) => return End::Goodbye,
+                Err(error) => return End::Closed(ClosingReason::Malformed, error.to_string()),
+            };
+            if let Err(error) = self.set_clock().and_then(|()| self.set_power_limit()) {
+                return End::Closed(ClosingReason::GpuLost, error.to_string());
+            }
+            self.account();
+            if let Some(pause) = flood.read(filled == buffer.len(), clocks) {
+                // From now on it runs before nobody else.
+                Slice::Usual.ask_for();
+                std::thread::sleep(pause);
+            }
+            buffer.copy_within(taken..filled, 0);
+            filled -= taken;
+            if let Some(end) = self.closed().or_else(|| self.handed_over(filled)) {
+                return end;
+            }
+        }
+    }
+
+    /// What it means that a read has brought nothing, after `unread` bytes of a frame.
+    #[cold]
+    fn silence(&self, kind: ErrorKind, unread: usize) -> Option<End> {
+        let asked = self.closed().or_else(|| self.handed_over(unread));
+        match kind {
+            ErrorKind::Interrupted => {
+                self.session.noticed_interruption();
+                asked
+            }
+            ErrorKind::WouldBlock if self.session.ending().is_none() => {
+                let message = "no event came within the idle limit".into();
+                Some(End::Closed(ClosingReason::Idle, message))
+            }
+            _ => asked.or(Some(End::HungUp)),
+        }
+    }
+
+    /// Measures what the session used after its last step began.
+    pub fn measure_end(&self) {
+        if let Some(energy_j) = self.clocks.energy_j() {
+            let mut measured = (**self.progress().measured.load()).clone();
+            measured.counter_reads(energy_j);
+            self.progress().measured.store(Arc::new(measured));
+        }
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.session.progress
+    }
+
+    fn closed(&self) -> Option<End> {
+        match self.session.ending()? {
+            Ending::Closed(closing) => Some(End::Closed(closing.reason, closing.message.clone())),
+            Ending::HandedOver => None,
+        }
+    }
+
+    /// The next daemon could not make sense of the rest of a frame.
+    fn handed_over(&self, unread: usize) -> Option<End> {
+        let asked = matches!(self.session.ending(), Some(Ending::HandedOver));
+        (asked && unread == 0).then_some(End::HandedOver)
+    }
+
+    /// Takes in every whole frame; returns the bytes taken, or `None` after a goodbye.
+    fn take_in(&mut self, bytes: &[u8]) -> Result<Option<usize>, FrameError> {
+        let mut taken = 0;
+        let latest_ns = now_ns().saturating_add(LATEST_NS);
+        while let Some(frame) = Frame::first_of(&bytes[taken..])? {
+            match frame.kind {
+                Kind::Event => {
+                    let event = Event::from_payload(frame.payload)?;
+                    check(&event, latest_ns)?;
+                    self.event(&event);
+                }
+                Kind::Goodbye => return Ok(None),
+                other => return Err(FrameError::Unexpected(other)),
+            }
+            taken += frame.total_bytes();
+        }
+        Ok(Some(taken))
+    }
+
+    fn event(&mut self, event: &Event) {
+        match event.mark {
+            Mark::StepBegin(step) => {
+                self.session.progress.begin_step(step);
+                self.take_up_rules();
+                self.take_up_swap(step);
+                self.begun.steps += 1;
+                self.begun.at_ns = event.client_ns;
+                self.units.clear();
+                self.units_complete = true;
+            }
+            Mark::InstructionBegin(unit) if self.units.len() < REMEMBERED_UNITS => {
+                self.units.push(unit);
+            }
+            Mark::InstructionBegin(_) => self.units_complete = false,
+            Mark::InstructionEnd(_) | Mark::StepEnd(_) => {}
+        }
+        let lost_before = self.cursor.lost_events();
+        let outcome = self.cursor.event(event);
+        if self.cursor.lost_events() != lost_before {
+            self.units_complete = false;
+            self.progress().lost_events.store(self.cursor.lost_events(), Relaxed);
+        }
+        if let Some(finished) = outcome.finished {
+            self.count_finished(finished);
+        }
+        self.session.progress.tap.put(|| record_of(event, &outcome, self.clocks.locked()));
+        if let Some(mismatch) = outcome.mismatch {
+            self.mismatch = Some(mismatch);
+            self.mismatched_in_a_row += 1;
+            self.progress().mismatched_steps.fetch_add(1, Relaxed);
+        } else if matches!(event.mark, Mark::StepEnd(_)) && self.cursor.wish() != Wish::Highest {
+            self.mismatched_in_a_row = 0;
+        }
+        if matches!(event.mark, Mark::StepEnd(_)) && std::mem::take(&mut self.units_complete) {
+            std::mem::swap(&mut self.units, &mut self.whole_step);
+            self.step_ended = true;
+        }
+    }
+
+    fn take_up_rules(&mut self) {
+        let rules = self.session.grant.load().rules;
+        if rules != self.rules {
+            self.pace.change(rules.changes_per_second);
+            self.rules = rules;
+        }
+    }
+
+    fn take_up_swap(&mut self, step: u64) {
+        let newest = self.job.newest_swap();
+        let Some(newest) = newest.as_ref().map(|newest| newest.effective()) else { return };
+        let found = self.joined_in.take();
+        let due = (newest.number != self.swap && step >= newest.step()).then_some(newest);
+        if let Some(swap) = due.or(found.as_deref()) {
+            self.swap = swap.number;
+            self.plan.clone_from(&swap.plan);
+            self.mismatched_in_a_row = 0;
+            self.cursor.follow(self.plan.as_ref().and_then(|plan| plan.stage(self.stage)));
+            let plan_number = self.plan.as_ref().map_or(0, |plan| plan.number);
+            self.session.progress.plan.store(plan_number, Relaxed);
+            self.session.progress.swap.store(swap.number, Relaxed);
+        }
+        let in_force = self.plan.as_ref().filter(|plan| !plan.is_suspended());
+        if in_force.is_none() {
+            self.cursor.follow(None);
+        }
+        self.power_limit = in_force.and_then(|plan| plan.power_limit(self.stage));
+    }
+
+    fn count_finished(&mut self, finished: Finished) {
+        let Finished { planned: Some(planned), astray: false, began_ns, ended_ns, .. } = finished
+        else {
+            return;
+        };
+        let took_ns = ended_ns.saturating_sub(began_ns);
+        let accepted_ns = match self.clocks.locked() {
+            Some((mhz, accepted_ns)) if mhz == planned => Some(accepted_ns),
+            _ => None,
+        };
+        let off_ns = accepted_ns.map_or(took_ns, |accepted_ns| {
+            accepted_ns
+                .saturating_add(self.rules.settle_ns)
+                .saturating_sub(began_ns)
+                .min(took_ns)
+        });
+        let sum = &mut self.just_finished;
+        sum.instructions += 1;
+        // The times are the peer's word, and may be anything.
+        sum.took_ns = sum.took_ns.wrapping_add(took_ns);
+        sum.off_plan_ns = sum.off_plan_ns.wrapping_add(off_ns);
+    }
+
+    /// Everything that could wait until the clock was set.
+    fn account(&mut self) {
+        // So that no read makes it grow on the way to the driver.
+        self.units.reserve(MOST_EVENTS_READ.min(REMEMBERED_UNITS - self.units.len()));
+        if self.just_finished.instructions > 0 {
+            let JustFinished { instructions, took_ns, off_plan_ns } =
+                std::mem::take(&mut self.just_finished);
+            let progress = self.progress();
+            progress.instructions.fetch_add(instructions, Relaxed);
+            progress.instruction_ns.fetch_add(took_ns, Relaxed);
+            progress.off_plan_ns.fetch_add(off_plan_ns, Relaxed);
+        }
+        if std::mem::take(&mut self.step_ended) {
+            self.remember_whole_step();
+        }
+        if self.begun.steps > 0 {
+            let StepsBegun { steps, at_ns } = std::mem::take(&mut self.begun);
+            if let Some(energy_j) = self.clocks.energy_j() {
+                let at_ns = at_ns.min(now_ns());
+                let mut measured = (**self.progress().measured.load()).clone();
+                measured.step_begins(self.swap, steps, at_ns, energy_j);
+                self.progress().measured.store(Arc::new(measured));
+            }
+        }
+        if let Some(mismatch) = self.mismatch.take() {
+            self.account_for(mismatch);
+        }
+    }
+
+    fn remember_whole_step(&self) {
+        let known = self.progress().ran.load();
+        if known.as_ref().is_none_or(|ran| **ran != self.whole_step) {
+            self.progress().ran.store(Some(Arc::new(self.whole_step.clone())));
+        }
+    }
+
+    #[cold]
+    fn account_for(&self, mismatch: Mismatch) {
+        self.progress().last_mismatch.store(Some(Arc::new(mismatch.to_string())));
+        let rank = self.session.holder.rank;
+        if let Some(plan) = &self.plan
+            && self.mismatched_in_a_row >= self.rules.suspend_after
+            && !plan.is_suspended()
+        {
+            let steps = self.mismatched_in_a_row;
+            plan.suspend(|| {
+                format!("rank {rank} did not follow it for {steps} steps in a row: {mismatch}")
+            });
+            let holder = &self.session.holder;
+            tracing::warn!(
+                name: journal::PLAN_SUSPENDED,
+                job = %holder.job, rank = rank.0, uid = holder.uid.0, pid = holder.pid.0,
+                gpu_uuid = %self.clocks.gpu_uuid(), plan = plan.number,
+                "suspended plan {} of job {}, user {}, which runs at default clocks now: rank {rank}: {mismatch}",
+                plan.number, holder.job, holder.uid
+            );
+            self.job.notice_change();
+        }
+    }
+}
+
+/// Checks the numbers of an event, before anything is computed from them.
+fn check(event: &Event, latest_ns: u64) -> Result<(), FrameError> {
+    let wrong = match event.mark {
+        _ if event.client_ns > latest_ns => {
+            format!("an event at {} ns is more than a minute ahead", event.client_ns)
+        }
+        Mark::StepBegin(step) | Mark::StepEnd(step) if step > LAST_STEP => {
+            format!("step {step} is beyond {LAST_STEP}, the last one possible")
+        }
+        _ => return Ok(()),
+    };
+    Err(FrameError::Payload { kind: Kind::Event, source: CodecError::Invalid(wrong) })
+}

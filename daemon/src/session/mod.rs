@@ -1,0 +1,430 @@
+//! A rank's session from hello to the end of its lease.
+
+mod resume;
+mod revocation_file;
+mod revocations;
+
+use std::convert::Infallible;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use pfo_keeper::{Clocks, DriverError, Entry, Gpu, GpuFacts, restore_entry};
+use pfo_protocol::{
+    ClientMessage, Closing, ClosingReason, DaemonMessage, GpuUuid, Hello, Holder, Refusal,
+    RefusalCode, SessionId, Welcome,
+};
+use pfo_service::Peer;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+
+pub(crate) use self::resume::resume;
+pub use self::revocation_file::{RevocationFile, parse_revocations};
+pub(crate) use self::revocations::{Revocation, Revocations};
+use crate::host::journal;
+use crate::job::{Job, JobKey, Member};
+use crate::lease::descriptor_store::keep;
+use crate::lease::{Denied, Grant, Lease, Session};
+use crate::node::Node;
+use crate::policy::Permit;
+use crate::rank::{End, Rank};
+
+/// How long to wait for the former session of the same rank to end, and how often to look.
+const FORMER_SESSION_WAIT: Duration = Duration::from_secs(2);
+const FORMER_SESSION_POLL: Duration = Duration::from_millis(10);
+
+/// A peer that does not read costs no more than this at the opening and the end of its session.
+const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Where a session comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The rank says hello now.
+    Hello,
+    /// The last daemon left the session of this number behind.
+    LastDaemon(SessionId),
+}
+
+/// A session that holds its lease and has yet to begin.
+pub struct Opening {
+    node: Arc<Node>,
+    lease: Lease,
+    gpu: Arc<Gpu>,
+    hello: Hello,
+    origin: Origin,
+    watch: Option<AbortHandle>,
+    begun: Option<oneshot::Sender<Infallible>>,
+}
+
+/// Checks a hello and takes the lease that it asks for.
+///
+/// # Errors
+/// Why there is no session.
+pub async fn open(
+    node: &Arc<Node>,
+    permit: &Permit,
+    hello: Hello,
+    origin: Origin,
+    socket: OwnedFd,
+) -> Result<Opening, Refusal> {
+    let peer = &permit.caller().peer;
+    hello.position.check().map_err(|error| {
+        let remedy = "ranks count from 0; check the degrees (pp, dp, tp) that the trainer gives";
+        Refusal::new(RefusalCode::Malformed, error.to_string(), remedy)
+    })?;
+    let (asked, name) = (Arc::clone(&node.driver), hello.gpu.clone());
+    // A driver that is being loaded must not keep the runtime.
+    let gpu = tokio::task::spawn_blocking(move || asked.gpu(&name)).await;
+    let gpu = gpu.map_err(|error| internal(&error))??;
+    let grant = node.grant(peer, &gpu)?;
+    let key = JobKey { uid: peer.uid, name: hello.job.clone() };
+    let holder = Holder {
+        job: hello.job.clone(),
+        rank: hello.position.rank,
+        uid: peer.uid,
+        pid: peer.pid,
+        session: match origin {
+            Origin::Hello => node.next_session(),
+            Origin::LastDaemon(session) => session,
+        },
+    };
+    let session = Arc::new(Session::new(holder, grant, UnixStream::from(socket)));
+    if let Origin::LastDaemon(_) = origin {
+        session.mark_kept();
+        session.progress.forget_step();
+    }
+    let waiting_since = tokio::time::Instant::now();
+    loop {
+        match node.leases.acquire(&gpu.uuid, Arc::clone(&session)) {
+            Ok(lease) => {
+                // A reload or a revocation that came in between did not see the session.
+                session.grant.store(Arc::new(node.grant(peer, &gpu)?));
+                node.revocations.check(&key, &gpu.uuid)?;
+                let node = Arc::clone(node);
+                return Ok(Opening { node, lease, gpu, hello, origin, watch: None, begun: None });
+            }
+            Err(denied)
+                if will_pass(&denied, &session.holder)
+                    && waiting_since.elapsed() < FORMER_SESSION_WAIT =>
+            {
+                tokio::time::sleep(FORMER_SESSION_POLL).await;
+            }
+            Err(denied) => return Err(denial(&denied, &gpu.uuid, &session.grant.load())),
+        }
+    }
+}
+
+/// Whether the GPU is only taken by what the end of a former session takes, or by an attempt that may be
+/// refused yet: nobody keeps it from others by asking again and again.
+fn will_pass(denied: &Denied, own: &Holder) -> bool {
+    match denied {
+        Denied::Held(session) => {
+            let other = &session.holder;
+            let former = (other.uid, &other.job, other.rank) == (own.uid, &own.job, own.rank);
+            former || !session.has_begun()
+        }
+        Denied::Restoring => true,
+        Denied::TooMany(_) | Denied::Closed => false,
+    }
+}
+
+fn denial(denied: &Denied, gpu: &GpuUuid, grant: &Grant) -> Refusal {
+    match denied {
+        Denied::Held(session) => {
+            let Holder { job, rank, uid, pid, .. } = &session.holder;
+            Refusal::new(
+                RefusalCode::GpuHeld,
+                format!("GPU {gpu} is held by job {job}, rank {rank} (user {uid}, process {pid})"),
+                "use another GPU, or wait until that job ends",
+            )
+        }
+        Denied::Restoring => Refusal::new(
+            RefusalCode::GpuUnavailable,
+            format!("the clocks that an earlier session left on GPU {gpu} are being restored"),
+            "wait until that is over, or see `pfoctl status`",
+        ),
+        Denied::Closed => Refusal::new(
+            RefusalCode::ShuttingDown,
+            "pfod is stopping",
+            "the session opens again when pfod is back",
+        ),
+        Denied::TooMany(own) => Refusal::new(
+            RefusalCode::LimitReached,
+            format!(
+                "the user has {own} sessions, the administrator allows {} ({})",
+                grant.terms.sessions_per_user.get(),
+                grant.place
+            ),
+            "end some, or ask for a higher sessions_per_user",
+        ),
+    }
+}
+
+impl Opening {
+    /// The session.
+    #[must_use]
+    pub fn session(&self) -> &Arc<Session> {
+        &self.lease.session
+    }
+
+    /// What to stop when the session ends.
+    pub fn watched_by(&mut self, watch: AbortHandle) {
+        self.watch = Some(watch);
+    }
+
+    /// What ends as soon as the session is one of its job's, or will never be.
+    pub fn begun(&mut self) -> oneshot::Receiver<Infallible> {
+        let (begun, receiver) = oneshot::channel();
+        self.begun = Some(begun);
+        receiver
+    }
+
+    /// Runs the session to its end, on the thread of the rank.
+    pub fn run(mut self) {
+        let session = Arc::clone(self.session());
+        let begun = self.begin();
+        self.begun = None;
+        let result = begun.map(|(rank, job)| self.follow(rank, &job));
+        session.progress.ended.store(true, Relaxed);
+        if let Some(watch) = &self.watch {
+            watch.abort();
+        }
+        match result {
+            Ok(End::HandedOver) => {}
+            Ok(_) => session.close(),
+            Err(refusal) => {
+                self.log_refusal(&refusal);
+                // Whoever is told may ask for the GPU again at once.
+                drop(self);
+                tell(&session, &DaemonMessage::Refusal(refusal));
+                session.close();
+            }
+        }
+    }
+
+    fn begin(&self) -> Result<(Rank, Arc<Job>), Refusal> {
+        let Self { node, gpu, hello, .. } = self;
+        let session = self.session();
+        self.make_blocking().map_err(|error| internal(&error))?;
+        self.check_gpu()?;
+        self.check_process()?;
+        let entry = Entry {
+            gpu_uuid: gpu.uuid.clone(),
+            sm: false,
+            memory: false,
+            restore_to_mhz: session.grant.load().terms.restore_to_mhz,
+            power_limit: None,
+            job: hello.job.clone(),
+            uid: session.holder.uid,
+            pid: session.holder.pid,
+            session: session.holder.session,
+        };
+        let (gpu_of_clocks, ledger) = (Arc::clone(gpu), Arc::clone(&node.ledger));
+        let published = Arc::clone(&session.progress.published);
+        let mut clocks =
+            Clocks::new(gpu_of_clocks, ledger, entry, published).map_err(|e| unavailable(&e))?;
+        let key = JobKey { uid: session.holder.uid, name: hello.job.clone() };
+        let job = node.jobs.find_or_create(key, hello.position.pp_degree);
+        let (hello, session, gpu) = (hello.clone(), Arc::clone(session), Arc::clone(&gpu.facts));
+        let stage = hello.position.pp_rank;
+        let joined = job.join(Member { hello, session, gpu })?;
+        if node.settings().config.clocks.lock_memory_clock
+            && let Err(error) = clocks.lock_memory()
+        {
+            // Training goes on at whatever memory clock the driver picks.
+            self.session().progress.problem.store(Some(Arc::new(error.to_string())));
+        }
+        let session = Arc::clone(self.session());
+        let rank = Rank::new(session, Arc::clone(&job), stage, clocks, joined);
+        let rank = match self.origin {
+            Origin::Hello => {
+                self.welcome();
+                self.keep();
+                rank
+            }
+            Origin::LastDaemon(_) => rank.in_the_middle(),
+        };
+        self.log_lease();
+        self.session().mark_begun();
+        Ok((rank, job))
+    }
+
+    /// Only what has its welcome is kept: the next daemon says none.
+    fn keep(&self) {
+        let session = self.session();
+        let kept = ClientMessage::Hello(self.hello.clone())
+            .to_frame()
+            .map_err(io::Error::other)
+            .and_then(|hello| keep(session.holder.session, session.stream(), &hello));
+        match kept {
+            Ok(true) => session.mark_kept(),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(
+                session = session.holder.session.0,
+                "a restart of pfod will end the session of {}, which systemd cannot keep: {error}",
+                in_words(&session.holder)
+            ),
+        }
+    }
+
+    fn make_blocking(&self) -> io::Result<()> {
+        let stream = self.session().stream();
+        stream.set_nonblocking(false)?;
+        stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+        stream.set_read_timeout(Some(self.idle_limit()))
+    }
+
+    fn idle_limit(&self) -> Duration {
+        Duration::from_secs(self.session().grant.load().terms.idle_limit_s.get().into())
+    }
+
+    fn check_gpu(&self) -> Result<(), Refusal> {
+        let Self { node, gpu, .. } = self;
+        if gpu.is_split_by_mig().map_err(|error| unavailable(&error))? {
+            return Err(Refusal::new(
+                RefusalCode::MigEnabled,
+                format!(
+                    "MIG is enabled on GPU {}: its clocks belong to all of its users",
+                    gpu.uuid
+                ),
+                "use a GPU without MIG, or disable it with `nvidia-smi -mig 0`",
+            ));
+        }
+        if gpu.sm_clocks.is_empty() {
+            return Err(Refusal::new(
+                RefusalCode::GpuUnavailable,
+                format!("the driver lists no clocks for GPU {} ({})", gpu.uuid, gpu.model),
+                "this model cannot be driven by pfo",
+            ));
+        }
+        // A lost GPU that is back may still owe the locks of an earlier session.
+        if let Some(owed) = node.ledger.entry(&gpu.uuid) {
+            restore_entry(&*node.driver.ready()?, &owed, &node.ledger).map_err(|error| {
+                Refusal::new(
+                    RefusalCode::GpuUnavailable,
+                    format!("the clocks of an earlier session are still locked: {error}"),
+                    "ask an administrator for `pfoctl clocks reset`",
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a peer that only keeps the GPU from others, where the administrator asks for that.
+    fn check_process(&self) -> Result<(), Refusal> {
+        let (gpu, holder, grant) = (&self.gpu, &self.session().holder, self.session().grant.load());
+        // The watch of the process ends the session if the number belongs to another one by now.
+        if !grant.terms.require_process
+            || gpu.is_computed_on_by(holder.pid).map_err(|error| unavailable(&error))?
+        {
+            return Ok(());
+        }
+        let message = format!(
+            "process {} does not compute on GPU {}, which {} requires",
+            holder.pid, gpu.uuid, grant.place
+        );
+        let remedy = "use the GPU before the session opens; it goes on trying";
+        Err(Refusal::new(RefusalCode::NoProcess, message, remedy))
+    }
+
+    fn welcome(&self) {
+        let welcome = Welcome {
+            daemon: concat!("pfod ", env!("CARGO_PKG_VERSION")).into(),
+            session: self.session().holder.session,
+            gpu_uuid: self.gpu.uuid.clone(),
+            gpu_model: self.gpu.model.clone(),
+            idle_limit_ms: self.idle_limit().as_millis() as u64,
+        };
+        tell(self.session(), &DaemonMessage::Welcome(welcome));
+    }
+
+    fn log_lease(&self) {
+        let holder = &self.session().holder;
+        let how = match self.origin {
+            Origin::Hello => "leased",
+            Origin::LastDaemon(_) => "leased again, after a restart of pfod,",
+        };
+        tracing::info!(
+            name: journal::LEASED,
+            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
+            gpu_uuid = %self.gpu.uuid, session = holder.session.0, client = %self.hello.client,
+            "{how} GPU {} to {}", self.gpu.uuid, in_words(holder)
+        );
+    }
+
+    fn follow(&self, mut rank: Rank, job: &Job) -> End {
+        let end = rank.serve();
+        rank.measure_end();
+        let holder = &self.session().holder;
+        if let End::Closed(ClosingReason::GpuLost, why) = &end {
+            tracing::error!(
+                name: journal::GPU_LOST,
+                job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
+                gpu_uuid = %self.gpu.uuid, "lost GPU {} of {}: {why}", self.gpu.uuid, in_words(holder)
+            );
+        }
+        let old_mhz = rank.clocks().locked().map(|(mhz, _)| mhz.0);
+        if let Err(error) = rank.clocks().restore() {
+            tracing::error!(
+                name: journal::STILL_LOCKED,
+                job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
+                gpu_uuid = %self.gpu.uuid, "the clocks of GPU {} are not restored yet: {error}", self.gpu.uuid
+            );
+            self.node.owed.notice();
+        }
+        job.leave(self.session());
+        let why = match &end {
+            End::Goodbye => "the rank said goodbye",
+            End::HungUp => "the connection ended",
+            End::HandedOver => "the next pfod continues it",
+            End::Closed(reason, message) => {
+                let closing = Closing { reason: *reason, message: message.clone() };
+                tell(self.session(), &DaemonMessage::Closing(closing));
+                message
+            }
+        };
+        tracing::info!(
+            name: journal::LEASE_ENDED,
+            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
+            gpu_uuid = %self.gpu.uuid, session = holder.session.0, old_mhz,
+            "the lease of GPU {} by {} ended: {why}", self.gpu.uuid, in_words(holder)
+        );
+        end
+    }
+
+    fn log_refusal(&self, refusal: &Refusal) {
+        let holder = &self.session().holder;
+        tracing::warn!(
+            name: journal::REFUSED,
+            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
+            gpu_uuid = %self.gpu.uuid,
+            "refused a session on GPU {} to {}: {}", self.gpu.uuid, in_words(holder), refusal.message
+        );
+    }
+}
+
+fn in_words(holder: &Holder) -> String {
+    let Holder { job, rank, uid, pid, .. } = holder;
+    format!("job {job}, rank {rank} (user {uid}, process {pid})")
+}
+
+/// A refusal for what the operating system did not give.
+pub(crate) fn internal(error: &impl Display) -> Refusal {
+    Refusal::new(RefusalCode::Internal, error.to_string(), "")
+}
+
+fn unavailable(error: &DriverError) -> Refusal {
+    let remedy = "see `nvidia-smi` and the kernel's log for this GPU";
+    Refusal::new(RefusalCode::GpuUnavailable, error.to_string(), remedy)
+}
+
+/// Sends a message that the session does not depend on.
+fn tell(session: &Session, message: &DaemonMessage) {
+    if let Ok(frame) = message.to_frame() {
+        let _ = session.stream().write_all(&frame);
+    }
+}

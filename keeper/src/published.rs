@@ -1,0 +1,44 @@
+//! What the owner of a GPU's clocks lets others see, without a lock between them.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use nix::time::{ClockId, clock_gettime};
+
+/// What is set on a GPU, and how long the driver took. The owner of its clocks is the only writer; readers see
+/// each value as it was a moment ago.
+#[derive(Debug, Default)]
+pub struct Published {
+    /// The SM clock that is locked, in MHz, 0 if none is.
+    pub locked_mhz: AtomicU32,
+    /// The memory clock that is locked, in MHz, 0 if none is.
+    pub memory_locked_mhz: AtomicU32,
+    /// The power limit that is set, in watts, 0 if none is.
+    pub power_limit_w: AtomicU32,
+    /// Set calls made to the driver.
+    pub set_calls: AtomicU64,
+    /// Nanoseconds that they took.
+    pub set_call_ns: AtomicU64,
+    /// The longest, in nanoseconds.
+    pub set_call_max_ns: AtomicU64,
+    /// When the call began that the driver has not returned from (`CLOCK_MONOTONIC`, ns), 0 if there is none.
+    pub in_driver_since_ns: AtomicU64,
+}
+
+impl Published {
+    pub(crate) fn count_set_call(&self, took_ns: u64) {
+        self.set_calls.fetch_add(1, Relaxed);
+        self.set_call_ns.fetch_add(took_ns, Relaxed);
+        self.set_call_max_ns.fetch_max(took_ns, Relaxed);
+    }
+}
+
+/// `CLOCK_MONOTONIC` of the node, in nanoseconds.
+pub(crate) fn now_ns() -> u64 {
+    // It exists on every Linux, and is never negative.
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
+        time.tv_sec()
+            .unsigned_abs()
+            .saturating_mul(1_000_000_000)
+            .saturating_add(time.tv_nsec().unsigned_abs())
+    })
+}

@@ -1,0 +1,81 @@
+//! What the driver reports about a GPU. It only reads.
+
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::enum_wrappers::device::Clock;
+use pfo_vocabulary::{Mhz, Milliwatts};
+
+use crate::device::KeptDevice;
+use crate::driver::Gpu;
+use crate::driver_error::DriverError;
+
+/// What the driver reports about a GPU at one moment. What it does not report is absent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reading {
+    /// The SM clock.
+    pub sm_clock: Option<Mhz>,
+    /// The power, in watts.
+    pub power_w: Option<f64>,
+    /// The power limit in force, whoever set it.
+    pub power_limit: Option<Milliwatts>,
+    /// Whether MIG splits the GPU.
+    pub mig: bool,
+    /// What keeps the clock lower than it was asked to be.
+    pub held_back: Option<ThrottleReasons>,
+}
+
+impl Gpu {
+    /// Reads the GPU. It may block for as long as the driver does.
+    ///
+    /// # Errors
+    /// If the GPU is gone.
+    pub fn read(&self) -> Result<Reading, DriverError> {
+        let device = self.device()?;
+        Ok(Reading {
+            sm_clock: device.clock_info(Clock::SM).ok().map(Mhz),
+            power_w: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
+            power_limit: device.power_management_limit().ok().map(Milliwatts),
+            mig: self.is_split_by_mig()?,
+            held_back: device.current_throttle_reasons().ok().and_then(held_back),
+        })
+    }
+
+    /// A handle for reading the GPU often.
+    ///
+    /// # Errors
+    /// If the GPU is gone.
+    pub fn probe(&self) -> Result<Probe, DriverError> {
+        self.kept_device().map(Probe)
+    }
+}
+
+/// Those reasons that are nobody's wish.
+fn held_back(reasons: ThrottleReasons) -> Option<ThrottleReasons> {
+    let wishes = ThrottleReasons::GPU_IDLE | ThrottleReasons::APPLICATIONS_CLOCKS_SETTING;
+    let others = reasons.difference(wishes);
+    (!others.is_empty()).then_some(others)
+}
+
+/// Reads one GPU, and keeps the driver loaded.
+#[derive(Debug)]
+pub struct Probe(KeptDevice);
+
+impl Probe {
+    /// The energy counter in joules, if the GPU has one.
+    #[must_use]
+    pub fn energy_j(&self) -> Option<f64> {
+        let millijoules = self.0.get().total_energy_consumption().ok()?;
+        Some(millijoules as f64 / 1e3)
+    }
+
+    /// The SM clock.
+    #[must_use]
+    pub fn sm_clock(&self) -> Option<Mhz> {
+        self.0.get().clock_info(Clock::SM).ok().map(Mhz)
+    }
+
+    /// Why the clock is what it is.
+    #[must_use]
+    pub fn throttle_reasons(&self) -> ThrottleReasons {
+        self.0.get().current_throttle_reasons().unwrap_or(ThrottleReasons::empty())
+    }
+}

@@ -1,0 +1,137 @@
+//! Undoing locks and power limits: at the end of a lease, and after a predecessor that could not.
+//!
+//! Only what the ledger names is touched. A GPU that cannot be restored keeps its entry.
+
+use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::device::Clock;
+use nvml_wrapper::enums::device::GpuLockedClocksSetting;
+use nvml_wrapper::error::NvmlError;
+use pfo_vocabulary::Mhz;
+
+use crate::base_clock::BaseClock;
+use crate::driver::{Driver, Gpu};
+use crate::driver_error::DriverError;
+use crate::ledger::{Entry, Ledger, LedgerError};
+use crate::power_limit;
+
+/// Why a GPU's clocks are still locked, or not known to be free.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The driver refused.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// The ledger could not be written; the clocks are restored.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The GPU of the entry is not there.
+    #[error("GPU {0} is not there; its clocks are restored as soon as it is back")]
+    Absent(String),
+}
+
+/// Undoes what `entry` says is locked or limited, then takes it out of the ledger.
+///
+/// # Errors
+/// If the driver refuses; the entry then stays.
+pub(crate) fn restore(
+    device: &mut Device<'_>,
+    gpu: &Gpu,
+    entry: &Entry,
+    ledger: &Ledger,
+) -> Result<(), RestoreError> {
+    // All are tried even if one fails: half a restore is better than none.
+    let sm = if entry.sm { restore_sm(device, gpu, entry.restore_to_mhz) } else { Ok(()) };
+    let memory = if entry.memory { reset_memory(device, gpu) } else { Ok(()) };
+    let power_limit =
+        entry.power_limit.map_or(Ok(()), |owed| power_limit::put_back(device, gpu, owed));
+    sm?;
+    memory?;
+    power_limit?;
+    Ok(ledger.clear(&entry.gpu_uuid)?)
+}
+
+/// Sets the SM clock to what it is to be left at. Where the driver does not take the administrator's
+/// lock, the clock is freed: a lock of pfo must not stay.
+///
+/// # Errors
+/// If the driver refuses.
+pub(crate) fn restore_sm(
+    device: &mut Device<'_>,
+    gpu: &Gpu,
+    base: BaseClock,
+) -> Result<(), DriverError> {
+    let BaseClock::Locked { min, max } = base else {
+        return reset_sm(device, gpu);
+    };
+    let range = GpuLockedClocksSetting::Numeric { min_clock_mhz: min.0, max_clock_mhz: max.0 };
+    match device.set_gpu_locked_clocks(range) {
+        Err(NvmlError::InvalidArg | NvmlError::NotSupported) => {
+            tracing::warn!(
+                gpu_uuid = %gpu.uuid,
+                "the driver does not take restore_to_mhz = [{}, {}]: reset instead", min.0, max.0
+            );
+            reset_sm(device, gpu)
+        }
+        result => result.map_err(|source| gpu.failed("restoring its SM clock", source)),
+    }
+}
+
+/// Frees the SM clock.
+///
+/// # Errors
+/// If the driver refuses.
+fn reset_sm(device: &mut Device<'_>, gpu: &Gpu) -> Result<(), DriverError> {
+    device.reset_gpu_locked_clocks().map_err(|source| gpu.failed("resetting its SM clock", source))
+}
+
+/// Frees the memory clock.
+///
+/// # Errors
+/// If the driver refuses; a GPU that knows no memory locks has none.
+fn reset_memory(device: &mut Device<'_>, gpu: &Gpu) -> Result<(), DriverError> {
+    match device.reset_mem_locked_clocks() {
+        Ok(()) => Ok(()),
+        Err(source) => match gpu.failed("resetting its memory clock", source) {
+            error if error.is_not_supported() => Ok(()),
+            error => Err(error),
+        },
+    }
+}
+
+/// The SM clock that a GPU runs at, for the journal.
+#[must_use]
+fn sm_clock(gpu: &Gpu) -> Option<Mhz> {
+    gpu.device().ok()?.clock_info(Clock::SM).ok().map(Mhz)
+}
+
+/// Restores one GPU from its ledger entry. Returns the SM clock that it ran at until then, if that was or
+/// may have been locked: the ledger does not say at what.
+///
+/// # Errors
+/// If the GPU is not there or the driver refuses; the entry then stays.
+pub fn restore_entry(
+    driver: &Driver,
+    entry: &Entry,
+    ledger: &Ledger,
+) -> Result<Option<Mhz>, RestoreError> {
+    let gpu = driver
+        .gpus
+        .iter()
+        .find(|gpu| gpu.uuid == entry.gpu_uuid)
+        .ok_or_else(|| RestoreError::Absent(entry.gpu_uuid.to_string()))?;
+    let old_clock = sm_clock(gpu).filter(|_| entry.sm);
+    restore(&mut gpu.device()?, gpu, entry, ledger)?;
+    Ok(old_clock)
+}
+
+/// Resets the clocks of a GPU, whoever locked them. The caller holds the GPU, so that nobody else sets it.
+/// Returns the SM clock that it ran at until then.
+///
+/// # Errors
+/// If the GPU is gone or the driver refuses.
+pub fn reset(gpu: &Gpu) -> Result<Option<Mhz>, DriverError> {
+    let old_clock = sm_clock(gpu);
+    let mut device = gpu.device()?;
+    reset_sm(&mut device, gpu)?;
+    reset_memory(&mut device, gpu)?;
+    Ok(old_clock)
+}

@@ -1,0 +1,158 @@
+//! Reading the ledger, whatever became of the file: a lock that is overlooked stays for ever, while
+//! restoring a GPU that owes nothing does no harm.
+
+use pfo_vocabulary::{GpuUuid, JobName, Pid, SessionId, Uid};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::ledger::{Entry, FORMAT, OnDisk};
+
+/// What names the GPU of an entry.
+const GPU_KEY: &str = "gpu_uuid";
+
+/// What was wrong with a ledger file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// What is wrong with it.
+    pub reason: String,
+    /// Whether locks may have been in it that nobody knows of now.
+    pub lost_entries: bool,
+}
+
+/// What a ledger file says, as far as it can be read.
+#[derive(Debug, Default)]
+pub(crate) struct Salvaged {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) damage: Option<Damage>,
+}
+
+/// Reads a ledger. Entries of another boot are left out: their locks ended with it.
+pub(crate) fn salvage(bytes: &[u8], boot_id: &str) -> Salvaged {
+    let reason = match serde_json::from_slice::<OnDisk>(bytes) {
+        Ok(OnDisk { format, boot_id: written, entries }) if format == FORMAT => {
+            let entries = if written == boot_id { entries } else { Vec::new() };
+            return Salvaged { entries, damage: None };
+        }
+        Ok(OnDisk { format, .. }) => format!("its format is {format:?}, not {FORMAT:?}"),
+        Err(error) => error.to_string(),
+    };
+    match serde_json::from_slice::<Value>(bytes) {
+        Ok(content) => of_json(&content, boot_id, reason),
+        Err(_) => of_text(&String::from_utf8_lossy(bytes), reason),
+    }
+}
+
+fn of_json(content: &Value, boot_id: &str, reason: String) -> Salvaged {
+    if content.get("boot_id").and_then(Value::as_str).is_some_and(|written| written != boot_id) {
+        return Salvaged::default();
+    }
+    let listed = content.get("entries").and_then(Value::as_array);
+    let entries: Vec<_> = listed.into_iter().flatten().filter_map(entry_of_json).collect();
+    let lost_entries = listed.is_none_or(|listed| listed.len() != entries.len());
+    Salvaged { entries, damage: Some(Damage { reason, lost_entries }) }
+}
+
+/// The GPU is all that it takes to reset it; what else cannot be read is taken for locked.
+fn entry_of_json(entry: &Value) -> Option<Entry> {
+    let gpu_uuid = field(entry, GPU_KEY)?;
+    Some(Entry {
+        sm: field(entry, "sm").unwrap_or(true),
+        memory: field(entry, "memory").unwrap_or(true),
+        restore_to_mhz: field(entry, "restore_to_mhz").unwrap_or_default(),
+        power_limit: field(entry, "power_limit"),
+        job: field(entry, "job").or_else(unknown_job)?,
+        uid: field(entry, "uid").unwrap_or(Uid::ROOT),
+        pid: field(entry, "pid").unwrap_or(Pid(0)),
+        session: field(entry, "session").unwrap_or(SessionId(0)),
+        gpu_uuid,
+    })
+}
+
+fn field<T: DeserializeOwned>(entry: &Value, name: &str) -> Option<T> {
+    serde_json::from_value(entry.get(name)?.clone()).ok()
+}
+
+fn unknown_job() -> Option<JobName> {
+    "unknown".parse().ok()
+}
+
+/// A file that was cut off still names GPUs.
+fn of_text(text: &str, reason: String) -> Salvaged {
+    let mut entries: Vec<Entry> = Vec::new();
+    for after_key in text.split(GPU_KEY).skip(1) {
+        let value =
+            after_key.trim_start_matches(|c: char| c == '"' || c == ':' || c.is_whitespace());
+        let uuid = value.split('"').next().and_then(|uuid| uuid.parse::<GpuUuid>().ok());
+        if let Some(uuid) = uuid
+            && entries.iter().all(|entry| entry.gpu_uuid != uuid)
+        {
+            entries.extend(entry_of_json(&serde_json::json!({ GPU_KEY: uuid.as_str() })));
+        }
+    }
+    Salvaged { entries, damage: Some(Damage { reason, lost_entries: true }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOOT: &str = "boot-1";
+
+    fn ledger(entry: &str) -> String {
+        format!(r#"{{"format":"{FORMAT}","boot_id":"{BOOT}","entries":[{entry}]}}"#)
+    }
+
+    const WHOLE: &str =
+        r#"{"gpu_uuid":"GPU-1","sm":true,"memory":false,"job":"j","uid":7,"pid":8,"session":9}"#;
+
+    fn gpus(salvaged: &Salvaged) -> Vec<&str> {
+        salvaged.entries.iter().map(|entry| entry.gpu_uuid.as_str()).collect()
+    }
+
+    #[test]
+    fn a_whole_ledger_of_this_boot_is_read_and_one_of_another_boot_is_empty() {
+        let whole = salvage(ledger(WHOLE).as_bytes(), BOOT);
+        assert_eq!(gpus(&whole), ["GPU-1"]);
+        assert_eq!(whole.damage, None);
+        let other = salvage(ledger(WHOLE).as_bytes(), "boot-2");
+        assert!(other.entries.is_empty() && other.damage.is_none());
+    }
+
+    #[test]
+    fn an_unknown_field_or_a_newer_format_loses_no_entry() {
+        let unknown = WHOLE.replace("\"sm\"", "\"fan\":1,\"sm\"");
+        let newer = ledger(WHOLE).replace(FORMAT, "pfo-ledger/2");
+        for text in [ledger(&unknown), newer] {
+            let salvaged = salvage(text.as_bytes(), BOOT);
+            assert_eq!(gpus(&salvaged), ["GPU-1"], "{text}");
+            assert!(salvaged.entries[0].sm && !salvaged.entries[0].memory);
+            assert!(!salvaged.damage.unwrap().lost_entries);
+        }
+    }
+
+    #[test]
+    fn what_an_entry_does_not_say_counts_as_locked() {
+        let salvaged = salvage(ledger(r#"{"gpu_uuid":"GPU-1","sm":"?"}"#).as_bytes(), BOOT);
+        assert!(salvaged.entries[0].sm && salvaged.entries[0].memory);
+    }
+
+    #[test]
+    fn a_ledger_cut_off_anywhere_after_a_gpu_still_names_it() {
+        let text = ledger(&format!("{WHOLE},{}", WHOLE.replace("GPU-1", "GPU-2")));
+        let first = text.find("GPU-1").unwrap() + "GPU-1\"".len();
+        for end in first..text.len() {
+            let salvaged = salvage(&text.as_bytes()[..end], BOOT);
+            assert!(gpus(&salvaged).contains(&"GPU-1"), "{}", &text[..end]);
+            assert!(salvaged.damage.is_some());
+        }
+    }
+
+    #[test]
+    fn garbage_is_no_ledger_and_says_so() {
+        for bytes in [&b""[..], b"\0\0\0", b"[]", b"{\"entries\":7}"] {
+            let salvaged = salvage(bytes, BOOT);
+            assert!(salvaged.entries.is_empty());
+            assert!(salvaged.damage.unwrap().lost_entries);
+        }
+    }
+}

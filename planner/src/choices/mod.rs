@@ -1,0 +1,162 @@
+//! The clocks that each operation of a step can choose from, laid out for passes over all of them.
+
+pub(crate) mod pareto;
+pub(crate) mod tradeoff;
+
+use crate::choices::pareto::Cost;
+use crate::choices::tradeoff::{Choice, Tradeoffs};
+
+/// All choices of all operations.
+#[derive(Clone, Debug)]
+pub(crate) struct Choices {
+    /// All tradeoffs' choices, one tradeoff after the other, from fast to slow.
+    all: Vec<Choice>,
+    /// For each of `all`, whether it is on its tradeoff's hull.
+    is_on_hull: Vec<bool>,
+    /// For each of `all`, the most watts that any slower choice saves.
+    best_rate_w: Vec<f64>,
+    /// For each tradeoff, the range of its choices in `all`.
+    ranges: Vec<(u32, u32)>,
+    /// For each operation, the same.
+    of: Vec<(u32, u32)>,
+}
+
+/// A clock for every operation: an index into all choices each.
+pub(crate) type Assignment = Vec<u32>;
+
+/// A plan of measured clocks and what it comes to.
+#[derive(Clone, Debug)]
+pub(crate) struct Realised {
+    pub(crate) time_s: f64,
+    pub(crate) effective_j: f64,
+    pub(crate) assignment: Assignment,
+}
+
+impl Realised {
+    pub(crate) fn cost(&self) -> Cost {
+        (self.time_s, self.effective_j)
+    }
+}
+
+impl Choices {
+    pub(crate) fn new(tradeoffs: &Tradeoffs) -> Self {
+        let mut choices = Self {
+            all: Vec::new(),
+            is_on_hull: Vec::new(),
+            best_rate_w: Vec::new(),
+            ranges: Vec::new(),
+            of: Vec::new(),
+        };
+        for tradeoff in &tradeoffs.list {
+            let first = choices.all.len() as u32;
+            for (index, choice) in tradeoff.choices.iter().enumerate() {
+                let slower = &tradeoff.choices[index + 1..];
+                let rates = slower.iter().map(|slower| rate_w(choice, slower));
+                choices.best_rate_w.push(rates.fold(0.0, f64::max));
+                choices.is_on_hull.push(tradeoff.hull.contains(&(index as u16)));
+                choices.all.push(*choice);
+            }
+            choices.ranges.push((first, choices.all.len() as u32));
+        }
+        choices.of = tradeoffs.of.iter().map(|&index| choices.ranges[usize::from(index)]).collect();
+        choices
+    }
+
+    /// All choices of all kinds of operations.
+    pub(crate) fn all(&self) -> &[Choice] {
+        &self.all
+    }
+
+    pub(crate) fn get(&self, index: u32) -> &Choice {
+        &self.all[index as usize]
+    }
+
+    /// The choices of an operation, from fast to slow, as a range of indices.
+    pub(crate) fn of(&self, operation: usize) -> (u32, u32) {
+        self.of[operation]
+    }
+
+    /// The choices of each kind of operation.
+    pub(crate) fn ranges(&self) -> &[(u32, u32)] {
+        &self.ranges
+    }
+
+    /// An operation's fastest choice.
+    pub(crate) fn fastest(&self, operation: usize) -> u32 {
+        self.of[operation].0
+    }
+
+    /// An operation's slowest choice of at most this many seconds; its fastest if there is none.
+    pub(crate) fn slowest_within(&self, operation: usize, time_s: f64) -> u32 {
+        let (fastest, end) = self.of[operation];
+        let fits = |&index: &u32| self.get(index).time_s <= time_s;
+        (fastest..end).rev().find(fits).unwrap_or(fastest)
+    }
+
+    /// The same among the choices on the hull.
+    pub(crate) fn slowest_on_hull_within(&self, operation: usize, time_s: f64) -> u32 {
+        let (fastest, end) = self.of[operation];
+        let fits =
+            |&index: &u32| self.is_on_hull[index as usize] && self.get(index).time_s <= time_s;
+        (fastest..end).rev().find(fits).unwrap_or(fastest)
+    }
+
+    /// The next slower choice on the hull.
+    pub(crate) fn slower_on_hull(&self, operation: usize, index: u32) -> Option<u32> {
+        (index + 1..self.of[operation].1).find(|&index| self.is_on_hull[index as usize])
+    }
+
+    /// The next faster choice on the hull; the same if it is the fastest.
+    pub(crate) fn faster_on_hull(&self, operation: usize, index: u32) -> u32 {
+        let faster = (self.of[operation].0..index).rev();
+        faster.into_iter().find(|&index| self.is_on_hull[index as usize]).unwrap_or(index)
+    }
+
+    /// The slowest choice from `present` on that takes at most this many seconds and saves at
+    /// least so many watts for its time.
+    pub(crate) fn worth_slowing_to(
+        &self,
+        operation: usize,
+        present: u32,
+        time_s: f64,
+        least_w: f64,
+    ) -> u32 {
+        let mut best = present;
+        if self.best_rate_w[present as usize] >= least_w {
+            for index in present + 1..self.of[operation].1 {
+                let slower = self.get(index);
+                if slower.time_s > time_s {
+                    break;
+                }
+                if rate_w(self.get(present), slower) >= least_w {
+                    best = index;
+                }
+            }
+        }
+        best
+    }
+
+    /// The most watts that a slower choice than `present` of at most this many seconds saves.
+    pub(crate) fn best_rate_within_w(&self, operation: usize, present: u32, time_s: f64) -> f64 {
+        let fast = self.get(present);
+        (present + 1..self.of[operation].1)
+            .map(|index| self.get(index))
+            .take_while(|slow| slow.time_s <= time_s)
+            .fold(0.0, |most_w, slow| f64::max(most_w, rate_w(fast, slow)))
+    }
+
+    /// The most watts that any choice saves.
+    pub(crate) fn best_rate_w(&self) -> f64 {
+        self.best_rate_w.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// The effective energy of an assignment, in joules.
+    pub(crate) fn effective_j(&self, assignment: &[u32]) -> f64 {
+        assignment.iter().map(|&index| self.get(index).effective_j).sum()
+    }
+}
+
+/// Watts saved by the slower of two choices.
+fn rate_w(fast: &Choice, slow: &Choice) -> f64 {
+    (fast.effective_j - slow.effective_j) / (slow.time_s - fast.time_s)
+}

@@ -1,0 +1,74 @@
+//! How an iteration time is asked for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::PlanError;
+use crate::excerpt::excerpt;
+
+/// The longest iteration time that a plan may have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Deadline {
+    /// So many seconds, such as `3.1`.
+    Seconds(f64),
+    /// So many times the fastest iteration, such as `1.02x`.
+    Factor(f64),
+    /// The fastest iteration there is, `fastest`.
+    Fastest,
+    /// Whatever takes the least energy, `min-energy`.
+    MinEnergy,
+}
+
+impl FromStr for Deadline {
+    type Err = PlanError;
+
+    fn from_str(text: &str) -> Result<Self, PlanError> {
+        let number = |text: &str| text.parse().ok().filter(|&n: &f64| n.is_finite() && n > 0.0);
+        let deadline = match text {
+            "fastest" => Some(Self::Fastest),
+            "min-energy" => Some(Self::MinEnergy),
+            _ => match text.strip_suffix('x') {
+                Some(factor) => number(factor).map(Self::Factor),
+                None => number(text).map(Self::Seconds),
+            },
+        };
+        deadline.ok_or_else(|| PlanError::BadArgument {
+            name: "the deadline",
+            value: format!("\"{}\"", excerpt(text)),
+            expected: "seconds (3.1), a factor of the fastest time (1.02x), fastest or min-energy",
+        })
+    }
+}
+
+impl fmt::Display for Deadline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Seconds(seconds) => write!(f, "{seconds} s"),
+            Self::Factor(factor) => write!(f, "{factor}x the fastest time"),
+            Self::Fastest => f.write_str("fastest"),
+            Self::MinEnergy => f.write_str("min-energy"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_to_ask_is_understood() {
+        assert_eq!("3.25".parse::<Deadline>().unwrap(), Deadline::Seconds(3.25));
+        assert_eq!("1.02x".parse::<Deadline>().unwrap(), Deadline::Factor(1.02));
+        assert_eq!("fastest".parse::<Deadline>().unwrap(), Deadline::Fastest);
+        assert_eq!("min-energy".parse::<Deadline>().unwrap(), Deadline::MinEnergy);
+    }
+
+    #[test]
+    fn anything_else_is_refused_with_what_could_be_asked_for() {
+        for text in ["", "x", "-1", "0", "NaN", "infx", "soon", "1.02 x"] {
+            let message = text.parse::<Deadline>().unwrap_err().to_string();
+            assert!(message.contains(&format!("\"{text}\"")), "{message}");
+            assert!(message.contains("min-energy"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The frontier of a pipeline, made from its profile.
+//!
+//! A few dozen deadlines are solved and rounded for themselves. Every other plan is spliced from
+//! the two of those around it: half a step in one regime and half in the next is better than a
+//! whole step rounded on its own.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pfo_vocabulary::Watts;
+
+use crate::choices::pareto::falling;
+use crate::choices::tradeoff::Tradeoffs;
+use crate::choices::{Choices, Realised};
+use crate::error::PlanError;
+use crate::frontier::{Frontier, Kept, Point};
+use crate::late::clocks::with_late_clocks;
+use crate::late::plans::LatePlans;
+use crate::parallel::{in_parallel, in_parallel_as_made};
+use crate::pipeline::Pipeline;
+use crate::profile::measurement::Measurement;
+use crate::realise::Realiser;
+use crate::realise::regimes::regimes;
+use crate::relaxation::anchor::{Anchor, anchors};
+use crate::relaxation::bound::LowerBound;
+use crate::replay::account;
+
+/// How many plans to make, and for which deadlines.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The most plans to keep; where clocks are late, up to an eighth more that are faster.
+    pub plans: usize,
+    /// How they are spread.
+    pub spread: Spread,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { plans: 200, spread: Spread::Useful }
+    }
+}
+
+/// Which iteration times get plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// Four of five between the fastest and the cheapest, the rest beyond: those are of use when a
+    /// straggler makes the pipeline wait anyhow.
+    Useful,
+    /// Evenly from the fastest to the slowest, as planners are compared.
+    Even,
+}
+
+impl Frontier {
+    /// Makes the plans. `progress` is told, from any thread, how much of the work is done (0 to 1).
+    ///
+    /// # Errors
+    /// If the power or the number of plans makes no sense, or a table is too long.
+    pub fn optimize(
+        pipeline: &Pipeline,
+        p2p_power: Watts,
+        options: Options,
+        progress: &(dyn Fn(f64) + Sync),
+    ) -> Result<Self, PlanError> {
+        // How much of the work is done after each part, for a large pipeline.
+        const SOLVING: f64 = 0.5;
+        const ROUNDING: f64 = 0.6;
+        // The same if plans for prompt clocks are only what others start from.
+        const PROMPT: f64 = 0.1;
+        check(pipeline, p2p_power, options)?;
+        let has_late_clocks = pipeline.network().delays.switch_latency_s > 0.0;
+        let prompt = if has_late_clocks { PROMPT } else { 1.0 };
+        let progress_of_prompt = |done: f64| progress(prompt * done);
+        let tradeoffs = Tradeoffs::new(pipeline, p2p_power);
+        let choices = Choices::new(&tradeoffs);
+        let network = pipeline.network();
+
+        let new = || Realiser::new(network, &choices);
+        let solve = |pass: &mut dyn FnMut(Anchor)| {
+            let progress = |done| progress_of_prompt(SOLVING * done);
+            anchors(pipeline, p2p_power, &tradeoffs, pass, progress)
+        };
+        let (bound, rounded) = in_parallel_as_made(solve, new, |realiser, anchor: Anchor| {
+            let plan = realiser.round(&anchor.durations_s, anchor.deadline_s);
+            (has_late_clocks.then_some(anchor), plan)
+        });
+        let (anchors, rounded): (Vec<Option<Anchor>>, Vec<Realised>) = rounded.into_iter().unzip();
+        let anchors: Vec<Anchor> = anchors.into_iter().flatten().collect();
+        let (rounded, regimes) = regimes(network, &choices, rounded);
+        progress_of_prompt(ROUNDING);
+
+        let fastest_s = new().fastest_s();
+        let deadlines = deadlines(&bound, fastest_s, options);
+        let done = AtomicUsize::new(0);
+        let made = in_parallel(&deadlines, new, |realiser, &deadline_s| {
+            let plan = realiser.between(&regimes, &rounded, deadline_s);
+            let done = done.fetch_add(1, Ordering::Relaxed);
+            progress_of_prompt(ROUNDING + (1.0 - ROUNDING) * done as f64 / deadlines.len() as f64);
+            plan
+        });
+
+        let made = if has_late_clocks {
+            let late = LatePlans::new(pipeline, &tradeoffs, &choices, p2p_power);
+            late.make(&anchors, &rounded, &made, |done| progress(prompt + (1.0 - prompt) * done))
+        } else {
+            made
+        };
+        let kept = falling(made, Realised::cost);
+        let plans =
+            kept.iter().map(|plan| replayed_choices(pipeline, p2p_power, &choices, plan)).collect();
+        Self::new(pipeline.clone(), p2p_power, None, plans)
+    }
+}
+
+/// The deadlines to make plans for.
+fn deadlines(bound: &LowerBound, fastest_s: f64, options: Options) -> Vec<f64> {
+    let evenly = |from: f64, to: f64, count: usize| {
+        (1..=count).map(move |i| from + (to - from).max(0.0) * i as f64 / count as f64)
+    };
+    let rest = options.plans - 1;
+    let mut deadlines = vec![fastest_s];
+    match options.spread {
+        Spread::Even => deadlines.extend(evenly(fastest_s, bound.slowest_s(), rest)),
+        Spread::Useful => {
+            let beyond = rest / 5;
+            deadlines.extend(evenly(fastest_s, bound.cheapest_s(), rest - beyond));
+            deadlines.extend(evenly(bound.cheapest_s(), bound.slowest_s(), beyond));
+        }
+    }
+    deadlines
+}
+
+fn check(pipeline: &Pipeline, p2p_power: Watts, options: Options) -> Result<(), PlanError> {
+    if !(p2p_power.0.is_finite() && p2p_power.0 >= 0.0) {
+        return Err(PlanError::BadArgument {
+            name: "the P2P-blocking power",
+            value: p2p_power.to_string(),
+            expected: "watts from 0 on",
+        });
+    }
+    if !(2..=Frontier::MAX_PLANS).contains(&options.plans) {
+        return Err(PlanError::BadArgument {
+            name: "the number of plans",
+            value: options.plans.to_string(),
+            expected: "between 2 and 100000",
+        });
+    }
+    for operation in pipeline.network().operations.iter().filter(|op| op.is_run()) {
+        let (stage, instruction) = (operation.stage, operation.instruction);
+        let rows = pipeline.profile().table(stage, instruction).len();
+        if rows > Frontier::MAX_TABLE_ROWS {
+            return Err(PlanError::TableTooLong { stage, instruction, rows });
+        }
+    }
+    Ok(())
+}
+
+/// Turns choices into rows of the profile, and replays them.
+fn replayed_choices(
+    pipeline: &Pipeline,
+    p2p_power: Watts,
+    choices: &Choices,
+    plan: &Realised,
+) -> Kept {
+    let network = pipeline.network();
+    let mut row_of = vec![0; network.len()];
+    let mut measured = network.all_unplanned();
+    for (index, (operation, &choice)) in network.operations.iter().zip(&plan.assignment).enumerate()
+    {
+        if !operation.is_run() {
+            continue;
+        }
+        let (stage, instruction) = (operation.stage, operation.instruction);
+        let clock = choices.get(choice).frequency;
+        let table = pipeline.profile().table(stage, instruction);
+        let row = table.binary_search_by_key(&clock, |row| row.frequency).unwrap_or(0);
+        row_of[index] = row as u8;
+        measured[index] = pipeline.profile().at(stage, instruction, clock);
+    }
+    let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
+    let measured = with_late_clocks(network, pipeline.profile(), measured);
+    let replay = account(network, &measured, p2p_power);
+    Kept {
+        point: Point {
+            iteration_time_s: replay.iteration_time_s,
+            iteration_energy_j: replay.iteration_energy_j,
+        },
+        rows: network.stages.iter().flatten().map(|&op| row_of[op as usize]).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frontier::deadline::Deadline;
+    use crate::profile::Profile;
+    use crate::schedule::name::Schedule;
+    use crate::test_profiles::unequal;
+    use pfo_vocabulary::Instruction;
+    use pfo_vocabulary::{Mhz, Stage};
+
+    fn pipeline(profile: &Profile) -> Pipeline {
+        Pipeline::new(profile, Schedule::OneForwardOneBackward, 6).unwrap()
+    }
+
+    fn optimized(power_w: f64, plans: usize) -> Result<Frontier, PlanError> {
+        let options = Options { plans, spread: Spread::Useful };
+        Frontier::optimize(&pipeline(&unequal()), Watts(power_w), options, &|_| {})
+    }
+
+    #[test]
+    fn fastest_and_least_energy_are_the_ends_of_the_points() {
+        let frontier = optimized(80.0, 30).unwrap();
+        let plans: Vec<Point> = frontier.plans().collect();
+        let points: Vec<Point> = frontier.points().collect();
+        assert_eq!(plans[frontier.pick(Deadline::Fastest).unwrap()], points[0]);
+        assert_eq!(plans[frontier.pick(Deadline::MinEnergy).unwrap()], points[points.len() - 1]);
+        assert_eq!(plans[frontier.pick(Deadline::Factor(1.0)).unwrap()], points[0]);
+    }
+
+    #[test]
+    fn a_deadline_beyond_the_least_energy_gets_the_plan_of_least_energy() {
+        let frontier = optimized(80.0, 30).unwrap();
+        let cheapest = frontier.pick(Deadline::MinEnergy).unwrap();
+        assert_eq!(frontier.pick(Deadline::Seconds(1e6)).unwrap(), cheapest);
+    }
+
+    #[test]
+    fn a_deadline_gets_the_last_point_that_keeps_it() {
+        let frontier = optimized(80.0, 30).unwrap();
+        let points: Vec<Point> = frontier.points().collect();
+        let between = (points[1].iteration_time_s + points[2].iteration_time_s) / 2.0;
+        let picked = frontier.pick(Deadline::Seconds(between)).unwrap();
+        assert_eq!(frontier.plans().nth(picked), Some(points[1]));
+    }
+
+    #[test]
+    fn a_deadline_before_the_fastest_is_refused_with_both_times() {
+        let frontier = optimized(80.0, 10).unwrap();
+        let fastest_s = frontier.points().next().unwrap().iteration_time_s;
+        let message = frontier.pick(Deadline::Seconds(0.25)).unwrap_err().to_string();
+        assert!(message.contains("0.25 s"), "{message}");
+        assert!(message.contains(&format!("{fastest_s} s")), "{message}");
+    }
+
+    #[test]
+    fn no_more_plans_are_kept_than_were_asked_for() {
+        for plans in [2, 3, 10] {
+            assert!(optimized(80.0, plans).unwrap().plans().len() <= plans);
+        }
+    }
+
+    #[test]
+    fn a_place_without_a_plan_is_refused_with_the_number_of_plans() {
+        let frontier = optimized(80.0, 5).unwrap();
+        let message = frontier.plan(99).unwrap_err().to_string();
+        assert!(message.contains("99") && message.contains(&frontier.plans().len().to_string()));
+    }
+
+    #[test]
+    fn a_power_or_a_number_of_plans_without_sense_is_refused_with_its_value() {
+        for power_w in [-1.0, f64::NAN, f64::INFINITY] {
+            let message = optimized(power_w, 10).unwrap_err().to_string();
+            assert!(message.contains(&format!("{power_w} W")), "{message}");
+        }
+        for plans in [0, 1, 1_000_000] {
+            let message = optimized(80.0, plans).unwrap_err().to_string();
+            assert!(message.contains(&plans.to_string()), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_table_too_long_to_keep_is_refused_by_name() {
+        let row = |mhz, instruction| {
+            let frequency = Mhz(mhz);
+            (Stage(0), instruction, Measurement { frequency, time_s: 0.1, energy_j: 9.0 })
+        };
+        let long = (1..=300).map(|mhz| row(mhz, Instruction::Forward));
+        let profile =
+            Profile::from_measurements(long.chain([row(1, Instruction::Backward)])).unwrap();
+        let message =
+            Frontier::optimize(&pipeline(&profile), Watts(1.0), Options::default(), &|_| {})
+                .unwrap_err()
+                .to_string();
+        assert!(message.contains("stage 0, forward has 300 frequencies"), "{message}");
+    }
+
+    #[test]
+    fn progress_never_goes_back_on_one_thread_and_stays_within_bounds() {
+        let seen = std::sync::Mutex::new(Vec::new());
+        let options = Options { plans: 5, spread: Spread::Useful };
+        let note = |done| seen.lock().unwrap().push(done);
+        Frontier::optimize(&pipeline(&unequal()), Watts(80.0), options, &note).unwrap();
+        let seen = seen.into_inner().unwrap();
+        assert!(seen.len() > 5 && seen.iter().all(|done| (0.0..=1.0).contains(done)));
+    }
+}

@@ -1,0 +1,277 @@
+//! More thought for the one plan that will run for weeks.
+//!
+//! Iterated local search: some neighbouring operations of a stage are sped up, and the slack that
+//! this makes is given to whoever saves most with it. What is better in the same time is gone on
+//! from. It ends when it is told to, and never ends with a worse plan.
+
+use std::collections::HashMap;
+
+use fastrand::Rng;
+
+use crate::choices::tradeoff::Tradeoffs;
+use crate::choices::{Assignment, Choices, Realised};
+use crate::error::PlanError;
+use crate::frontier::Frontier;
+use crate::frontier::deadline::Deadline;
+use crate::late::clocks::LateClocks;
+use crate::late::step::{LateStep, Rates};
+use crate::parallel::in_parallel;
+use crate::plan::{Plan, PlannedInstruction};
+use crate::replay::replay;
+
+/// Searches that start from the same plan before the best of them is shared.
+const SEARCHES: u64 = 4;
+
+/// Speed-ups of a search. Some tenths of a second for a long step.
+const KICKS: u32 = 200;
+
+/// How much more energy, as a share, a plan may take that a search goes on from. It grows with
+/// every round of searches that has found nothing, up to so many times, and shrinks during a
+/// search.
+const DETOUR: f64 = 5e-5;
+const LONGEST_DETOUR: u32 = 60;
+
+/// The most operations that are sped up together.
+const WIDEST: usize = 12;
+
+impl Frontier {
+    /// The plan at a place among [`Frontier::plans`], improved for as long as `goes_on` says so
+    /// when it is told the energy, in joules. It keeps the deadline, unless the plan itself does
+    /// not.
+    ///
+    /// # Errors
+    /// If there are not so many plans.
+    pub fn polished(
+        &self,
+        place: usize,
+        deadline: Deadline,
+        mut goes_on: impl FnMut(f64) -> bool,
+    ) -> Result<Plan, PlanError> {
+        let plan = self.plan(place)?;
+        let profile = self.pipeline().profile();
+        let before = replay(profile, &plan, self.p2p_power())?;
+        let tradeoffs = Tradeoffs::new(self.pipeline(), self.p2p_power());
+        let choices = Choices::new(&tradeoffs);
+        let search = Search::new(self, &tradeoffs, &choices);
+        let idle_w = self.p2p_power().0 * f64::from(profile.num_stages());
+        let mut best = search.start(&plan);
+        let deadline_s = self.seconds(deadline).max(best.time_s);
+        let mut in_vain = 0;
+        for round in 0.. {
+            let detour = DETOUR * f64::from(in_vain % LONGEST_DETOUR);
+            in_vain += 1;
+            if !goes_on(best.effective_j + idle_w * best.time_s) {
+                break;
+            }
+            let seeds: Vec<u64> = (1..=SEARCHES).map(|seed| round * SEARCHES + seed).collect();
+            let found = in_parallel(
+                &seeds,
+                || search.step(),
+                |step, &seed| search.from(step, &best, deadline_s, detour, seed),
+            );
+            let energy_j = |plan: &Realised| plan.effective_j + idle_w * plan.time_s;
+            let better = found.into_iter().min_by(|a, b| energy_j(a).total_cmp(&energy_j(b)));
+            if let Some(better) = better.filter(|better| energy_j(better) < energy_j(&best)) {
+                best = better;
+                in_vain = 0;
+            }
+        }
+        let mut polished = self.pipeline().plan(|operation| search.clock(&best, operation));
+        let after = replay(profile, &polished, self.p2p_power())?;
+        if after.iteration_energy_j >= before.iteration_energy_j {
+            return Ok(plan);
+        }
+        polished.gpu = plan.gpu;
+        polished.p2p_blocking_power_w = plan.p2p_blocking_power_w;
+        polished.predicted = Some(after.into());
+        Ok(polished)
+    }
+}
+
+struct Search<'a> {
+    frontier: &'a Frontier,
+    choices: &'a Choices,
+    late: LateClocks,
+    rates: Rates,
+}
+
+impl<'a> Search<'a> {
+    fn new(frontier: &'a Frontier, tradeoffs: &Tradeoffs, choices: &'a Choices) -> Self {
+        let pipeline = frontier.pipeline();
+        let rates = Rates::new(pipeline, tradeoffs, choices, frontier.p2p_power());
+        Self { frontier, choices, late: LateClocks::new(pipeline.network()), rates }
+    }
+
+    fn step(&self) -> LateStep<'_> {
+        let network = self.frontier.pipeline().network();
+        LateStep::new(network, self.choices, &self.late, &self.rates)
+    }
+
+    fn clock(&self, plan: &Realised, operation: usize) -> pfo_vocabulary::Mhz {
+        self.choices.get(plan.assignment[operation]).frequency
+    }
+
+    /// A plan as its choices, clocks that nobody should choose replaced by faster ones.
+    fn start(&self, plan: &Plan) -> Realised {
+        let network = self.frontier.pipeline().network();
+        let planned: HashMap<_, &PlannedInstruction> = plan
+            .stages
+            .iter()
+            .flat_map(|stage| stage.instructions.iter().map(move |p| ((stage.stage, p.unit()), p)))
+            .collect();
+        let assignment: Assignment = (0..network.len())
+            .map(|index| {
+                let operation = &network.operations[index];
+                let planned = planned.get(&(operation.stage, operation.unit()));
+                let profile = self.frontier.pipeline().profile();
+                let measured = planned.and_then(|planned| {
+                    profile.at(operation.stage, operation.instruction, planned.frequency_mhz)
+                });
+                let most_s = measured.map_or(f64::INFINITY, |measured| measured.time_s);
+                self.choices.slowest_within(index, most_s)
+            })
+            .collect();
+        let mut step = self.step();
+        step.load(assignment);
+        step.realised()
+    }
+
+    /// The best plan that so many speed-ups find from this one.
+    fn from(
+        &self,
+        step: &mut LateStep<'_>,
+        plan: &Realised,
+        deadline_s: f64,
+        detour: f64,
+        seed: u64,
+    ) -> Realised {
+        let mut random = Rng::with_seed(seed);
+        let mut best = plan.clone();
+        step.load(best.assignment.clone());
+        let mut present = best.assignment.clone();
+        for kick in 0..KICKS {
+            let detour_j =
+                detour * best.effective_j.abs() * f64::from(KICKS - kick) / f64::from(KICKS);
+            step.aim_at(deadline_s);
+            let faster = self.speed_up(step, &mut random);
+            if !step.make(&faster) {
+                continue;
+            }
+            step.aim_at(deadline_s);
+            self.give_slack(step);
+            if step.effective_j() < best.effective_j - 1e-9 {
+                best = step.realised();
+            }
+            if step.effective_j() < best.effective_j + detour_j {
+                present.clone_from(step.assignment());
+            } else {
+                step.load(present.clone());
+            }
+        }
+        best
+    }
+
+    /// Some neighbouring operations of a stage, or of those some that run the same instruction, one
+    /// or two choices faster.
+    fn speed_up(&self, step: &LateStep<'_>, random: &mut Rng) -> Vec<(usize, u32)> {
+        let network = self.frontier.pipeline().network();
+        let first = random.usize(..network.len());
+        let (width, by) = (1 + random.usize(..WIDEST), 1 + random.u32(..2));
+        let instruction = (random.u8(..3) > 0).then_some(network.operations[first].instruction);
+        std::iter::successors(Some(first), |&operation| self.late.next(operation))
+            .take(width)
+            .filter(|&op| instruction.is_none_or(|only| network.operations[op].instruction == only))
+            .map(|operation| {
+                let fastest = self.choices.fastest(operation);
+                (operation, step.choice(operation).saturating_sub(by).max(fastest))
+            })
+            .filter(|&(operation, faster)| faster < step.choice(operation))
+            .collect()
+    }
+
+    /// Slows operations down into the slack there is, best saving per second first.
+    fn give_slack(&self, step: &mut LateStep<'_>) {
+        const LEVELS: i32 = 8;
+        const LEAST_SLACK_S: f64 = 1e-5;
+        let slack: Vec<usize> = (0..self.frontier.pipeline().network().len())
+            .filter(|&op| self.late.asks(op) && step.slack_s(op) > LEAST_SLACK_S)
+            .collect();
+        let best_w = self.choices.best_rate_w();
+        for least_w in (1..LEVELS).map(|level| best_w * 0.5_f64.powi(level)).chain([0.0]) {
+            for &operation in &slack {
+                let present = step.choice(operation);
+                let within_s = f64::INFINITY;
+                let worth = self.choices.worth_slowing_to(operation, present, within_s, least_w);
+                (present + 1..=worth).any(|slower| !step.try_out(&[(operation, slower)]));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frontier::optimize::{Options, Spread};
+    use crate::pipeline::Pipeline;
+    use crate::schedule::name::Schedule;
+    use crate::schedule::settings::Settings;
+    use crate::step::delays::Delays;
+    use crate::test_profiles::power_law;
+    use pfo_vocabulary::Watts;
+
+    fn frontier(switch_latency_s: f64) -> Frontier {
+        let clocks = (800..=1400).step_by(50);
+        let profile = power_law(&[1.0, 0.9, 1.1, 0.95], [0.05, 0.1], 0.8, &clocks);
+        let delays = Delays { switch_latency_s, ..Delays::default() };
+        let settings = Settings { delays, ..Settings::default() };
+        let schedule = Schedule::OneForwardOneBackward;
+        let pipeline = Pipeline::with_settings(&profile, schedule, 8, &settings).unwrap();
+        let options = Options { plans: 12, spread: Spread::Useful };
+        Frontier::optimize(&pipeline, Watts(80.0), options, &|_| {}).unwrap()
+    }
+
+    fn polished(frontier: &Frontier, place: usize, deadline: Deadline, rounds: u32) -> Plan {
+        let mut left = rounds;
+        let goes_on = |_: f64| {
+            left = left.saturating_sub(1);
+            left > 0
+        };
+        frontier.polished(place, deadline, goes_on).unwrap()
+    }
+
+    #[test]
+    fn a_polished_plan_keeps_the_deadline_and_is_what_its_replay_says() {
+        for latency_s in [0.0, 0.015] {
+            let frontier = frontier(latency_s);
+            let mut saved_j = 0.0;
+            for (place, point) in frontier.points().enumerate() {
+                let plan = polished(&frontier, place, Deadline::Fastest, 3);
+                let replayed = replay(frontier.pipeline().profile(), &plan, Watts(80.0)).unwrap();
+                assert_eq!(plan.predicted, Some(replayed.into()));
+                assert!(replayed.iteration_time_s <= point.iteration_time_s + 1e-9);
+                saved_j += point.iteration_energy_j - replayed.iteration_energy_j;
+                assert!(replayed.iteration_energy_j <= point.iteration_energy_j);
+            }
+            assert!(saved_j > 1.0, "only {saved_j} J saved");
+        }
+    }
+
+    #[test]
+    fn more_time_than_the_plan_takes_is_made_use_of() {
+        let frontier = frontier(0.0);
+        let points: Vec<_> = frontier.points().collect();
+        let between_s = (points[0].iteration_time_s + points[1].iteration_time_s) / 2.0;
+        let plan = polished(&frontier, 0, Deadline::Seconds(between_s), 2).predicted.unwrap();
+        assert!(plan.iteration_time_s <= between_s + 1e-9);
+        assert!(plan.iteration_energy_j < points[0].iteration_energy_j);
+    }
+
+    #[test]
+    fn the_same_rounds_make_the_same_plan() {
+        let frontier = frontier(0.0);
+        assert_eq!(
+            polished(&frontier, 1, Deadline::Fastest, 3),
+            polished(&frontier, 1, Deadline::Fastest, 3)
+        );
+    }
+}

@@ -1,0 +1,153 @@
+//! The plan for a pipeline that a straggler slows.
+//!
+//! Pipelines that train together wait for the slowest of them at the end of every step. Whatever
+//! one of them does faster than that is wasted ("extrinsic energy bloat", Perseus, SOSP 2024), so
+//! the others may take the straggler's time. A look-up: nothing is planned anew.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::PlanError;
+use crate::excerpt::excerpt;
+use crate::frontier::Frontier;
+use crate::frontier::deadline::Deadline;
+
+/// How many times the fastest iteration a straggler's takes: 1.2 for a fifth more, never below 1.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Straggler(f64);
+
+impl Straggler {
+    /// One that is as fast as the others.
+    pub const NONE: Self = Self(1.0);
+
+    /// A straggler that takes `factor` times the fastest iteration.
+    ///
+    /// # Errors
+    /// [`PlanError::BadArgument`] if the factor is no number from 1 on.
+    pub fn new(factor: f64) -> Result<Self, PlanError> {
+        if factor.is_finite() && factor >= 1.0 {
+            return Ok(Self(factor));
+        }
+        Err(refused(factor.to_string()))
+    }
+
+    /// The factor.
+    pub fn factor(self) -> f64 {
+        self.0
+    }
+}
+
+impl FromStr for Straggler {
+    type Err = PlanError;
+
+    fn from_str(text: &str) -> Result<Self, PlanError> {
+        let number = text.strip_suffix('x').unwrap_or(text).parse().ok();
+        number
+            .and_then(|factor| Self::new(factor).ok())
+            .ok_or_else(|| refused(format!("\"{}\"", excerpt(text))))
+    }
+}
+
+impl fmt::Display for Straggler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x", self.0)
+    }
+}
+
+fn refused(value: String) -> PlanError {
+    PlanError::BadArgument {
+        name: "the straggler's slowdown",
+        value,
+        expected: "a factor of the fastest iteration, from 1 on, such as 1.2",
+    }
+}
+
+impl Frontier {
+    /// The plan of least energy whose iteration takes at most as long as the straggler's, by its
+    /// place among [`Frontier::plans`]; never a slower one than the plan of least energy of all.
+    /// A binary search: it takes microseconds, whatever the number of plans.
+    ///
+    /// # Errors
+    /// None for a frontier that was made or read by this crate: its fastest plan always fits.
+    pub fn pick_for_straggler(&self, straggler: Straggler) -> Result<usize, PlanError> {
+        self.pick(Deadline::Factor(straggler.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::frontier::Point;
+    use crate::frontier::optimize::{Options, Spread};
+    use crate::pipeline::Pipeline;
+    use crate::schedule::name::Schedule;
+    use crate::test_profiles::unequal;
+    use pfo_vocabulary::Watts;
+
+    fn frontier() -> Frontier {
+        let schedule = Schedule::OneForwardOneBackward;
+        let pipeline = Pipeline::new(&unequal(), schedule, 6).unwrap();
+        let options = Options { plans: 40, spread: Spread::Useful };
+        // Waiting is so dear that the slowest plan is not the cheapest.
+        Frontier::optimize(&pipeline, Watts(400.0), options, &|_| {}).unwrap()
+    }
+
+    fn picked(frontier: &Frontier, factor: f64) -> Point {
+        let place = frontier.pick_for_straggler(Straggler::new(factor).unwrap()).unwrap();
+        frontier.plans().nth(place).unwrap()
+    }
+
+    #[test]
+    fn no_plan_that_keeps_the_stragglers_time_takes_less_energy() {
+        let frontier = frontier();
+        let fastest_s = frontier.plans().next().unwrap().iteration_time_s;
+        for factor in [1.0, 1.003, 1.02, 1.05, 1.1, 1.2, 3.0] {
+            let picked = picked(&frontier, factor);
+            let in_time = frontier.plans().filter(|p| p.iteration_time_s <= factor * fastest_s);
+            let least_j = in_time.map(|p| p.iteration_energy_j).min_by(f64::total_cmp).unwrap();
+            assert!(picked.iteration_time_s <= factor * fastest_s);
+            assert_eq!(picked.iteration_energy_j, least_j, "{factor}");
+        }
+    }
+
+    #[test]
+    fn however_slow_the_straggler_no_plan_is_slower_than_the_one_of_least_energy() {
+        let frontier = frontier();
+        let cheapest = frontier.pick(Deadline::MinEnergy).unwrap();
+        for factor in [10.0, 1e9] {
+            let place = frontier.pick_for_straggler(Straggler::new(factor).unwrap()).unwrap();
+            assert_eq!(place, cheapest);
+        }
+        assert!(frontier.plans().len() > cheapest + 1, "there are slower plans to choose");
+    }
+
+    #[test]
+    fn without_a_straggler_the_fastest_plan_runs() {
+        let frontier = frontier();
+        assert_eq!(picked(&frontier, 1.0), frontier.points().next().unwrap());
+    }
+
+    #[test]
+    fn a_look_up_takes_microseconds() {
+        const LOOK_UPS: u32 = 10_000;
+        let frontier = frontier();
+        let began = Instant::now();
+        for i in 0..LOOK_UPS {
+            picked(&frontier, 1.0 + f64::from(i) / f64::from(LOOK_UPS));
+        }
+        // Unoptimised and on a busy machine; it is well below a microsecond otherwise.
+        assert!(began.elapsed() < LOOK_UPS * Duration::from_micros(100));
+    }
+
+    #[test]
+    fn a_slowdown_that_is_none_is_refused_with_its_value() {
+        for text in ["0.99", "0", "-1", "nan", "infx", "slow", ""] {
+            let message = text.parse::<Straggler>().unwrap_err().to_string();
+            assert!(message.contains(&format!("\"{text}\"")) && message.contains("1.2"));
+        }
+        assert_eq!("1.2x".parse::<Straggler>().unwrap().factor(), 1.2);
+        assert_eq!("1.2".parse::<Straggler>().unwrap().to_string(), "1.2x");
+    }
+}

@@ -1,0 +1,263 @@
+//! What late clocks do to a step.
+//!
+//! The clock of an instruction is asked for when the one before it on its stage ends, and is in
+//! force a switching latency later. Until then the stage waits, which costs nothing, or computes at
+//! the clock that it had: as much of an instruction as that clock gets done in that time takes the
+//! time and the energy that were measured at that clock. Steps follow each other: a step begins at
+//! the clock that its stage's last instruction had, and asks for that of its first right then.
+//! Instructions whose time does not depend on the clock ask for none.
+
+use pfo_vocabulary::Mhz;
+
+use crate::profile::Profile;
+use crate::profile::measurement::Measurement;
+use crate::step::network::Network;
+
+/// Who asks for clocks before and after whom.
+#[derive(Clone, Debug)]
+pub(crate) struct LateClocks {
+    latency_s: f64,
+    /// For each operation that asks for a clock, the one before it on its stage that does.
+    previous: Vec<Option<u32>>,
+    next: Vec<Option<u32>>,
+    /// For each operation that asks for a clock, the first and the last one on its stage that do.
+    ends: Vec<Option<[u32; 2]>>,
+}
+
+impl LateClocks {
+    pub(crate) fn new(network: &Network) -> Self {
+        let none = vec![None; network.len()];
+        let mut late = Self {
+            latency_s: network.delays.switch_latency_s,
+            previous: none.clone(),
+            next: none,
+            ends: vec![None; network.len()],
+        };
+        for stage in &network.stages {
+            let asks = |&op: &u32| !network.operations[op as usize].instruction.is_fixed();
+            let asking: Vec<u32> = stage.iter().copied().filter(asks).collect();
+            for pair in asking.windows(2) {
+                late.next[pair[0] as usize] = Some(pair[1]);
+                late.previous[pair[1] as usize] = Some(pair[0]);
+            }
+            for &operation in &asking {
+                late.ends[operation as usize] = Some([asking[0], asking[asking.len() - 1]]);
+            }
+        }
+        late
+    }
+
+    /// Whether an operation asks for a clock.
+    pub(crate) fn asks(&self, operation: usize) -> bool {
+        self.ends[operation].is_some()
+    }
+
+    /// The first operation of the next step, if this is the last one on the same stage.
+    pub(crate) fn first_of_next_step(&self, operation: usize) -> Option<usize> {
+        let [first, last] = self.ends[operation]?;
+        (last as usize == operation).then_some(first as usize)
+    }
+
+    /// When a clock is in force that was asked for at the end of an operation.
+    pub(crate) fn in_force_s(&self, end_s: f64) -> f64 {
+        end_s + self.latency_s
+    }
+
+    /// The operation that asks for a clock next on the same stage.
+    pub(crate) fn next(&self, operation: usize) -> Option<usize> {
+        self.next[operation].map(|next| next as usize)
+    }
+
+    /// The one before, likewise.
+    pub(crate) fn previous(&self, operation: usize) -> Option<usize> {
+        self.previous[operation].map(|previous| previous as usize)
+    }
+
+    /// Seconds and joules of an operation that starts at `start_s`, given when those before it on
+    /// its stage end, everybody's clock, and what this one takes `at` a clock.
+    pub(crate) fn run<C>(
+        &self,
+        operation: usize,
+        start_s: f64,
+        end_s: &[f64],
+        clock: impl Fn(usize) -> C,
+        at: impl Fn(C) -> (f64, f64),
+    ) -> (f64, f64) {
+        let Some([_, last]) = self.ends[operation] else { return at(clock(operation)) };
+        // Back to the one whose clock is in force at the start.
+        let mut holder = operation;
+        let mut is_of_last_step = false;
+        loop {
+            let previous = self.previous(holder);
+            let asked_s = previous.map_or(0.0, |previous| end_s[previous]);
+            match previous {
+                _ if self.in_force_s(asked_s) <= start_s => break,
+                Some(previous) => holder = previous,
+                None => {
+                    is_of_last_step = true;
+                    break;
+                }
+            }
+        }
+        let (mut time_s, mut energy_j, mut left) = (0.0, 0.0, 1.0);
+        let mut compute = |clock, until_s: f64| {
+            let (whole_s, whole_j) = at(clock);
+            let share = f64::min(left, (until_s - start_s - time_s).max(0.0) / whole_s);
+            time_s += share * whole_s;
+            energy_j += share * whole_j;
+            left -= share;
+        };
+        if is_of_last_step {
+            compute(clock(last as usize), self.in_force_s(0.0));
+        }
+        while holder != operation {
+            compute(clock(holder), self.in_force_s(end_s[holder]));
+            // The chain leads to `operation`, from which it came.
+            holder = self.next(holder).unwrap_or(operation);
+        }
+        compute(clock(operation), f64::INFINITY);
+        (time_s, energy_j)
+    }
+}
+
+/// What each operation takes if its clock is late, from what it takes at the clock alone.
+pub(crate) fn with_late_clocks(
+    network: &Network,
+    profile: &Profile,
+    mut measured: Vec<Measurement>,
+) -> Vec<Measurement> {
+    if network.delays.switch_latency_s == 0.0 {
+        return measured;
+    }
+    let late = LateClocks::new(network);
+    let clocks: Vec<Mhz> = measured.iter().map(|measured| measured.frequency).collect();
+    let mut end_s = vec![0.0; network.len() + 1];
+    for (index, operation) in network.operations.iter().enumerate() {
+        let table = profile.table(operation.stage, operation.instruction);
+        let start_s = network.start_s(index, &end_s);
+        let own = measured[index];
+        let at = |clock: Mhz| {
+            let row =
+                if clock == own.frequency { own } else { nearest(table, clock).unwrap_or(own) };
+            (row.time_s, row.energy_j)
+        };
+        let (time_s, energy_j) = late.run(index, start_s, &end_s, |op| clocks[op], at);
+        measured[index] = Measurement { time_s, energy_j, ..own };
+        end_s[index] = start_s + time_s;
+    }
+    measured
+}
+
+/// The row of a clock, or of the nearest one that was measured.
+pub(crate) fn nearest(table: &[Measurement], clock: Mhz) -> Option<Measurement> {
+    table.iter().min_by_key(|row| row.frequency.0.abs_diff(clock.0)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::pipeline::Pipeline;
+    use crate::schedule::name::Schedule;
+    use crate::schedule::settings::Settings;
+    use crate::step::delays::Delays;
+    use crate::test_profiles::{any_profile, unequal};
+
+    fn pipeline(profile: &Profile, microbatches: u32, switch_latency_s: f64) -> Pipeline {
+        let delays = Delays { switch_latency_s, ..Delays::default() };
+        let settings = Settings { delays, ..Settings::default() };
+        let schedule = Schedule::OneForwardOneBackward;
+        Pipeline::with_settings(profile, schedule, microbatches, &settings).unwrap()
+    }
+
+    fn late(
+        pipeline: &Pipeline,
+        row: impl Fn(usize) -> usize,
+    ) -> (Vec<Measurement>, Vec<Measurement>) {
+        let network = pipeline.network();
+        let measured: Vec<Measurement> = network
+            .operations
+            .iter()
+            .enumerate()
+            .map(|(index, op)| {
+                let table = pipeline.profile().table(op.stage, op.instruction);
+                table[row(index) % table.len()]
+            })
+            .collect();
+        let late = with_late_clocks(network, pipeline.profile(), measured.clone());
+        (measured, late)
+    }
+
+    proptest! {
+        // What the clock that is in force gets done, second by second, is each instruction once.
+        #[test]
+        fn the_clocks_in_force_get_every_instruction_done_once(
+            profile in any_profile(3, 5),
+            microbatches in 1_u32..5,
+            rows in prop::collection::vec(0_usize..5, 40),
+            latency_s in 0.0_f64..0.3,
+        ) {
+            let pipeline = pipeline(&profile, microbatches, latency_s);
+            let network = pipeline.network();
+            let (measured, late) = late(&pipeline, |index| rows[index % rows.len()]);
+            let mut end_s = vec![0.0; network.len() + 1];
+            let start_s: Vec<f64> = (0..network.len())
+                .map(|index| {
+                    let start_s = network.start_s(index, &end_s);
+                    end_s[index] = start_s + late[index].time_s;
+                    start_s
+                })
+                .collect();
+            for stage in &network.stages {
+                let clock = |place: usize| measured[stage[place] as usize].frequency;
+                // From when on which clock is in force.
+                let mut asked = vec![(f64::NEG_INFINITY, clock(stage.len() - 1)), (latency_s, clock(0))];
+                for place in 1..stage.len() {
+                    asked.push((end_s[stage[place - 1] as usize] + latency_s, clock(place)));
+                }
+                for &op in stage {
+                    let index = op as usize;
+                    let operation = &network.operations[index];
+                    let table = profile.table(operation.stage, operation.instruction);
+                    let (mut done, mut energy_j) = (0.0, 0.0);
+                    for (place, &(from_s, clock)) in asked.iter().enumerate() {
+                        let until_s = asked.get(place + 1).map_or(f64::INFINITY, |&(from_s, _)| from_s);
+                        let in_force_s = until_s.min(end_s[index]) - from_s.max(start_s[index]);
+                        if in_force_s > 0.0 {
+                            let row = nearest(table, clock).unwrap();
+                            done += in_force_s / row.time_s;
+                            energy_j += in_force_s / row.time_s * row.energy_j;
+                        }
+                    }
+                    prop_assert!((done - 1.0).abs() < 1e-9, "{} of operation {}", done, index);
+                    prop_assert!((energy_j - late[index].energy_j).abs() < 1e-9 * energy_j);
+                }
+            }
+        }
+
+        #[test]
+        fn the_same_clock_everywhere_is_never_late(
+            profile in any_profile(3, 1),
+            latency_s in 0.0_f64..0.3,
+        ) {
+            let (measured, late) = late(&pipeline(&profile, 4, latency_s), |_| 0);
+            for (measured, late) in measured.iter().zip(&late) {
+                prop_assert!((measured.time_s - late.time_s).abs() < 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn an_instruction_begins_at_the_clock_of_the_one_before_it() {
+        // One microbatch: the forward of stage 0 begins at the clock of its backward.
+        let pipeline = pipeline(&unequal(), 1, 0.015);
+        let (measured, late) = late(&pipeline, |index| [2, 0, 0, 0][index]);
+        let (high_s, low_s) = (0.050, 0.068);
+        assert_eq!((measured[0].time_s, measured[3].time_s), (high_s, 0.130));
+        let expected_s = 0.015 + (1.0 - 0.015 / low_s) * high_s;
+        assert!((late[0].time_s - expected_s).abs() < 1e-12);
+        // Its backward waits for stage 1 until its clock is in force.
+        assert_eq!(late[3], measured[3]);
+    }
+}

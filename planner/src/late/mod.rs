@@ -1,0 +1,9 @@
+//! Clocks that come late: what they do to a step, and plans that reckon with it.
+//!
+//! A driver takes milliseconds to change a clock, as long as a short instruction. [`clocks`] is the
+//! model, which every replay uses; [`step`] keeps one step up to date while its clocks change;
+//! [`plans`] improves plans with it.
+
+pub(crate) mod clocks;
+pub(crate) mod plans;
+pub(crate) mod step;

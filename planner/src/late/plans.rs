@@ -1,0 +1,207 @@
+//! Plans for clocks that come late.
+//!
+//! A plan made for prompt clocks loses time and energy to late ones: where a stage goes from a slow
+//! clock to a fast one, the first part of the fast instruction is slow, and it is the critical path
+//! that has fast ones. So plans are counted with late clocks and improved by moves that change one
+//! or two clocks, as long as any saves energy in the same time. They start from the plans for
+//! prompt clocks, which they therefore never lose to, from relaxed schedules that are rounded with
+//! late clocks in mind, and from the highest clocks, the only ones that keep the fastest time.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pfo_vocabulary::Watts;
+
+use crate::choices::pareto::falling;
+use crate::choices::tradeoff::Tradeoffs;
+use crate::choices::{Choices, Realised};
+use crate::late::clocks::LateClocks;
+use crate::late::step::{LateStep, Rates};
+use crate::parallel::in_parallel;
+use crate::pipeline::Pipeline;
+use crate::realise::levels_w;
+use crate::relaxation::anchor::Anchor;
+use crate::step::network::Network;
+
+/// Moves through the whole step; the first few find nearly everything.
+const ROUNDS: usize = 6;
+
+/// Moves that shift more operations than this take longer to follow than they are worth.
+const FARTHEST: usize = 256;
+
+/// The same for the highest clocks, where slack is everywhere and only one plan looks for it.
+const FARTHEST_FROM_HIGHEST: usize = 2048;
+
+/// Operations of all plans together that can be looked at in some seconds. Of more plans only every
+/// so many are improved; the others are known all the same.
+const AFFORDABLE: usize = 800_000;
+
+/// Makes plans for late clocks.
+pub(crate) struct LatePlans<'a> {
+    network: &'a Network,
+    choices: &'a Choices,
+    late: LateClocks,
+    rates: Rates,
+}
+
+impl<'a> LatePlans<'a> {
+    pub(crate) fn new(
+        pipeline: &'a Pipeline,
+        tradeoffs: &Tradeoffs,
+        choices: &'a Choices,
+        p2p_power: Watts,
+    ) -> Self {
+        Self {
+            network: pipeline.network(),
+            choices,
+            late: LateClocks::new(pipeline.network()),
+            rates: Rates::new(pipeline, tradeoffs, choices, p2p_power),
+        }
+    }
+
+    /// Plans that take no more time and energy, late clocks counted, than each of `prompt`, and up
+    /// to an eighth more that are faster. `rounded` are plans all along the frontier to start from.
+    pub(crate) fn make(
+        &self,
+        anchors: &[Anchor],
+        rounded: &[Realised],
+        prompt: &[Realised],
+        progress: impl Fn(f64) + Sync,
+    ) -> Vec<Realised> {
+        let done = AtomicUsize::new(0);
+        let all = anchors.len() + rounded.len() + prompt.len();
+        let every = (all * self.network.len()).div_ceil(AFFORDABLE);
+        let improved = |step: &mut LateStep<'_>| {
+            let plan = self.improved(step);
+            let done = done.fetch_add(every, Ordering::Relaxed);
+            progress((done as f64 / all as f64).min(1.0));
+            plan
+        };
+        let new = || {
+            let mut step = self.step();
+            step.move_at_most(FARTHEST);
+            step
+        };
+        let prompt = in_parallel(prompt, new, |step, plan| {
+            step.load(plan.assignment.clone());
+            step.realised()
+        });
+        let some: Vec<&Anchor> = anchors.iter().step_by(every).collect();
+        let mut known = in_parallel(&some, new, |step, anchor| {
+            step.carry(&anchor.durations_s, anchor.deadline_s);
+            improved(step)
+        });
+        let some: Vec<&Realised> = rounded.iter().step_by(every).collect();
+        known.extend(in_parallel(&some, new, |step, plan| {
+            step.load(plan.assignment.clone());
+            improved(step)
+        }));
+        known.push(self.fastest());
+        known.extend(prompt.iter().cloned());
+        let known = falling(known, Realised::cost);
+        let deadlines = deadlines(&known, &falling(prompt, Realised::cost));
+        let deadlines: Vec<(usize, f64)> = deadlines.into_iter().enumerate().collect();
+        in_parallel(&deadlines, new, |step, &(place, deadline_s)| {
+            let in_time = known.partition_point(|plan| plan.time_s <= deadline_s).max(1);
+            let best = &known[in_time - 1];
+            if place % every > 0 {
+                return best.clone();
+            }
+            step.load(best.assignment.clone());
+            step.aim_at(deadline_s);
+            improved(step)
+        })
+    }
+
+    /// A step of the highest clocks.
+    fn step(&self) -> LateStep<'_> {
+        LateStep::new(self.network, self.choices, &self.late, &self.rates)
+    }
+
+    /// The best plan of no more time than the highest clocks take.
+    fn fastest(&self) -> Realised {
+        let mut step = self.step();
+        step.move_at_most(FARTHEST_FROM_HIGHEST);
+        let fastest_s = step.makespan_s();
+        for least_w in levels_w(self.choices.best_rate_w()) {
+            step.aim_at(fastest_s);
+            for operation in 0..self.network.len() {
+                let present = step.choice(operation);
+                let worth =
+                    self.choices.worth_slowing_to(operation, present, f64::INFINITY, least_w);
+                (present + 1..=worth).rev().any(|slower| step.try_out(&[(operation, slower)]));
+            }
+        }
+        step.aim_at(fastest_s);
+        step.move_at_most(FARTHEST);
+        self.improved(&mut step)
+    }
+
+    /// What becomes of a step if every move is made that saves energy and keeps the deadline.
+    fn improved(&self, step: &mut LateStep<'_>) -> Realised {
+        // A round that saves less is the last.
+        const LEAST_SHARE: f64 = 1e-5;
+        let deadline_s = step.deadline_s();
+        for _ in 0..ROUNDS {
+            let before_j = step.effective_j();
+            for operation in 0..self.network.len() {
+                self.move_alone(step, operation);
+            }
+            step.aim_at(deadline_s);
+            for operation in 0..self.network.len() {
+                self.trade(step, operation);
+            }
+            step.aim_at(deadline_s);
+            if before_j - step.effective_j() < LEAST_SHARE * before_j.abs() {
+                break;
+            }
+        }
+        step.realised()
+    }
+
+    /// Slows an operation down or speeds it up, or gives it the clock of a neighbour on its stage,
+    /// so that there is no change of clocks to be late for.
+    fn move_alone(&self, step: &mut LateStep<'_>, operation: usize) {
+        let (fastest, end) = self.choices.of(operation);
+        let present = step.choice(operation);
+        let slower = (present + 1..end).take_while(|&slower| step.try_out(&[(operation, slower)]));
+        if slower.count() == 0 {
+            let faster = (fastest..present).rev();
+            faster.take_while(|&faster| step.try_out(&[(operation, faster)])).count();
+        }
+        let neighbours = [self.late.previous(operation), self.late.next(operation)];
+        for neighbour in neighbours.into_iter().flatten() {
+            let clock = self.choices.get(step.choice(neighbour)).frequency;
+            let distance = |&choice: &u32| self.choices.get(choice).frequency.0.abs_diff(clock.0);
+            if let Some(alike) = (fastest..end).min_by_key(distance) {
+                step.try_out(&[(operation, alike)]);
+            }
+        }
+    }
+
+    /// Gives time from an operation to one that waits for it, or the other way round.
+    fn trade(&self, step: &mut LateStep<'_>, operation: usize) {
+        for other in self.network.successors[operation].map(|other| other as usize) {
+            if other == self.network.len() {
+                continue;
+            }
+            for (faster, slower) in [(operation, other), (other, operation)] {
+                let (fast, slow) = (step.choice(faster), step.choice(slower));
+                if fast > self.choices.of(faster).0 && slow + 1 < self.choices.of(slower).1 {
+                    step.try_out(&[(faster, fast - 1), (slower, slow + 1)]);
+                }
+            }
+        }
+    }
+}
+
+/// The times of the plans for prompt clocks, and before the first of them some more, as far apart.
+fn deadlines(known: &[Realised], prompt: &[Realised]) -> Vec<f64> {
+    let mut deadlines: Vec<f64> = prompt.iter().map(|plan| plan.time_s).collect();
+    let (fastest_s, first_s) = (known[0].time_s, deadlines[0]);
+    let apart_s = (deadlines[deadlines.len() - 1] - first_s) / deadlines.len() as f64;
+    let most = 1 + deadlines.len() / 8;
+    let more = (((first_s - fastest_s) / apart_s) as usize).min(most);
+    let step_s = (first_s - fastest_s) / (more + 1) as f64;
+    deadlines.extend((0..=more).map(|i| fastest_s + step_s * i as f64));
+    deadlines
+}

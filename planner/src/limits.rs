@@ -1,0 +1,17 @@
+//! Upper limits of what is planned, read and written. A small file can claim to be huge.
+
+pub(crate) const STAGES: u16 = 1024;
+pub(crate) const MICROBATCHES: u32 = 1 << 16;
+pub(crate) const GPU_NAME_BYTES: usize = 128;
+
+/// Operations of a step. A plan of more could not be read back.
+pub(crate) const OPERATIONS: usize = 1 << 20;
+
+/// Instructions that the dependencies of a step name in total.
+pub(crate) const DEPENDENCIES: usize = 1 << 20;
+
+/// Rows of one instruction's table: a frontier keeps the number of a row in one byte.
+pub(crate) const TABLE_ROWS: usize = 256;
+
+/// Plans of a frontier.
+pub(crate) const PLANS: usize = 100_000;

@@ -1,0 +1,219 @@
+//! The few Python literals that plan files of lowtime and Zeus are made of: lists, tuples, whole
+//! numbers, strings, and comments.
+//!
+//! Such files are Python expressions that their own tools evaluate. Here they are only read:
+//! names, operators and calls are errors, size and nesting are bounded.
+
+use crate::error::PlanError;
+use crate::excerpt::excerpt;
+
+/// A value of a plan file, with where it begins.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Literal<'a> {
+    pub(crate) value: Value<'a>,
+    pub(crate) place: Place,
+}
+
+/// What a literal is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value<'a> {
+    /// A list or a tuple.
+    Sequence(Vec<Literal<'a>>),
+    /// A whole number from 0 on.
+    Number(u32),
+    /// A string without escapes.
+    Text(&'a str),
+}
+
+/// A place in a file; line and column count from 1, columns in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) line: u32,
+    pub(crate) column: u32,
+}
+
+impl Place {
+    /// The error that something is wrong here.
+    pub(crate) fn wrong(self, problem: impl Into<String>) -> PlanError {
+        PlanError::PythonPlan { line: self.line, column: self.column, problem: problem.into() }
+    }
+}
+
+/// Lists of stages, of instructions, of names and clocks: nothing deeper means anything.
+const DEEPEST: u32 = 3;
+
+/// Reads one literal and nothing else but space and comments.
+///
+/// # Errors
+/// [`PlanError::PythonPlan`] with the first place that is no such literal.
+pub(crate) fn parse(text: &str) -> Result<Literal<'_>, PlanError> {
+    let mut reader = Reader { rest: text, place: Place { line: 1, column: 1 } };
+    reader.skip_space();
+    let literal = reader.literal(0)?;
+    reader.skip_space();
+    match reader.rest.chars().next() {
+        None => Ok(literal),
+        Some(next) => {
+            Err(reader.place.wrong(format!("'{}' after the end of the list", next.escape_debug())))
+        }
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a str,
+    place: Place,
+}
+
+impl<'a> Reader<'a> {
+    /// Takes so many bytes, which end at a character's end.
+    fn take(&mut self, bytes: usize) -> &'a str {
+        let (taken, rest) = self.rest.split_at(bytes);
+        for c in taken.chars() {
+            if c == '\n' {
+                self.place.line += 1;
+                self.place.column = 1;
+            } else {
+                self.place.column += 1;
+            }
+        }
+        self.rest = rest;
+        taken
+    }
+
+    fn take_while(&mut self, belongs: impl Fn(char) -> bool) -> &'a str {
+        self.take(self.rest.find(|c| !belongs(c)).unwrap_or(self.rest.len()))
+    }
+
+    /// Over white space and comments.
+    fn skip_space(&mut self) {
+        loop {
+            self.take_while(|c| matches!(c, ' ' | '\t' | '\r' | '\n'));
+            if !self.rest.starts_with('#') {
+                return;
+            }
+            self.take_while(|c| c != '\n');
+        }
+    }
+
+    fn literal(&mut self, depth: u32) -> Result<Literal<'a>, PlanError> {
+        let place = self.place;
+        let value = match self.rest.chars().next() {
+            Some('[') => self.sequence(']', depth)?,
+            Some('(') => self.sequence(')', depth)?,
+            Some(quote @ ('\'' | '"')) => self.text(quote)?,
+            Some('0'..='9') => {
+                let digits = self.take_while(|c| c.is_ascii_alphanumeric() || c == '.' || c == '_');
+                // What pandas read among fractions is written as one.
+                let whole = digits.strip_suffix(".0").unwrap_or(digits);
+                let number = whole.parse().map_err(|_| {
+                    place.wrong(format!("{} is not a whole number of MHz", excerpt(digits)))
+                })?;
+                Value::Number(number)
+            }
+            Some(other) => {
+                return Err(place.wrong(format!(
+                    "'{}' begins no list, number or string",
+                    other.escape_debug()
+                )));
+            }
+            None => return Err(place.wrong("the file ends here, before the list does")),
+        };
+        Ok(Literal { value, place })
+    }
+
+    fn sequence(&mut self, end: char, depth: u32) -> Result<Value<'a>, PlanError> {
+        if depth >= DEEPEST {
+            return Err(self.place.wrong("a list in a list in a list in a list"));
+        }
+        self.take(1);
+        let mut items = Vec::new();
+        loop {
+            self.skip_space();
+            if self.rest.starts_with(end) {
+                break;
+            }
+            items.push(self.literal(depth + 1)?);
+            self.skip_space();
+            if self.rest.starts_with(',') {
+                self.take(1);
+            } else if !self.rest.starts_with(end) {
+                let expected = format!("expected ',' or '{end}'");
+                return Err(self.place.wrong(match self.rest.chars().next() {
+                    Some(found) => format!("{expected}, found '{}'", found.escape_debug()),
+                    None => format!("{expected}, but the file ends here"),
+                }));
+            }
+        }
+        self.take(1);
+        Ok(Value::Sequence(items))
+    }
+
+    fn text(&mut self, quote: char) -> Result<Value<'a>, PlanError> {
+        let place = self.place;
+        self.take(1);
+        let text = self.take_while(|c| c != quote && c != '\\' && c != '\n');
+        if !self.rest.starts_with(quote) {
+            return Err(place.wrong("a string that does not end on its line, or has an escape"));
+        }
+        self.take(1);
+        Ok(Value::Text(text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn lists_tuples_numbers_strings_and_comments_are_read() {
+        let text =
+            "# first\n[\n[('forward', 1410), (\"backward\", 855.0,),], # why\n[],\n]\n# last";
+        let Value::Sequence(stages) = parse(text).unwrap().value else { panic!() };
+        let Value::Sequence(instructions) = &stages[0].value else { panic!() };
+        assert_eq!(instructions[1].place, Place { line: 3, column: 21 });
+        let Value::Sequence(pair) = &instructions[1].value else { panic!() };
+        assert_eq!(pair[0].value, Value::Text("backward"));
+        assert_eq!(pair[1].value, Value::Number(855));
+        assert_eq!(stages[1].value, Value::Sequence(Vec::new()));
+    }
+
+    #[test]
+    fn what_would_have_to_be_evaluated_is_refused_with_its_place() {
+        for (text, place) in [
+            ("[[1410], __import__('os').system('true')]", "line 1, column 10"),
+            ("[\n[1410 * 2]]", "line 2, column 7"),
+            ("[\n [-5]]", "line 2, column 3"),
+            ("[[x for x in y]]", "line 1, column 3"),
+            ("[[1.5]]", "line 1, column 3"),
+            ("[[99999999999]]", "line 1, column 3"),
+            ("[['a\\x41']]", "line 1, column 3"),
+            ("[[1]] + [[2]]", "line 1, column 7"),
+            ("[[1]", "line 1, column 5"),
+            ("[[1],", "line 1, column 6"),
+            ("[(1]]", "line 1, column 4"),
+            ("['abc", "line 1, column 2"),
+            ("", "line 1, column 1"),
+        ] {
+            let message = refused(text);
+            assert!(message.contains(place), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn nesting_is_bounded() {
+        assert!(refused(&"[".repeat(1_000_000)).contains("list in a list"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "[\\[\\](),0-9a'\"#\\\\\n é-]{0,60}") {
+            let _ = parse(&text);
+        }
+    }
+}

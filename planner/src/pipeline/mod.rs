@@ -1,0 +1,226 @@
+//! A pipeline to plan for: a profile, a schedule and a number of microbatches.
+
+mod fixed;
+
+use pfo_vocabulary::{Mhz, Stage};
+
+use crate::error::PlanError;
+use crate::limits;
+use crate::pipeline::fixed::{add_fixed, follow_neighbours};
+use crate::plan::{Plan, PlannedInstruction, StagePlan};
+use crate::profile::Profile;
+use crate::schedule::name::Schedule;
+use crate::schedule::settings::Settings;
+use crate::step::delays::Delays;
+use crate::step::dependencies::StageUnit;
+use crate::step::network::Network;
+use crate::step::order::Order;
+
+const TOO_MANY: &str = "less: a step may have a million instructions";
+
+/// Every operation of one step, what it waits for and what was measured of it.
+#[derive(Clone, Debug)]
+pub struct Pipeline {
+    profile: Profile,
+    schedule: Schedule,
+    order: Order,
+    network: Network,
+}
+
+impl Pipeline {
+    /// The operations of one step of `num_microbatches` on the profile's stages, with default
+    /// settings.
+    ///
+    /// # Errors
+    /// Those of [`Pipeline::with_settings`].
+    pub fn new(
+        profile: &Profile,
+        schedule: Schedule,
+        num_microbatches: u32,
+    ) -> Result<Self, PlanError> {
+        Self::with_settings(profile, schedule, num_microbatches, &Settings::default())
+    }
+
+    /// The operations of one step of `num_microbatches` on the profile's stages.
+    ///
+    /// # Errors
+    /// If the step would have none or too many, the schedule does not exist for it, or the profile
+    /// lacks an instruction that the schedule runs.
+    pub fn with_settings(
+        profile: &Profile,
+        schedule: Schedule,
+        num_microbatches: u32,
+        settings: &Settings,
+    ) -> Result<Self, PlanError> {
+        if !(1..=limits::MICROBATCHES).contains(&num_microbatches) {
+            return Err(bad_count(num_microbatches, "between 1 and 65536"));
+        }
+        // The least that any schedule runs, before memory is taken for it.
+        let least = 2 * usize::from(profile.num_stages()) * num_microbatches as usize;
+        if least > limits::OPERATIONS {
+            return Err(bad_count(num_microbatches, TOO_MANY));
+        }
+        let mut stages = schedule.orders(profile, num_microbatches, settings)?;
+        for (stage, order) in (0..).map(Stage).zip(&mut stages) {
+            add_fixed(order, profile, stage, &settings.fixed)?;
+        }
+        let order = Order { stages, num_microbatches, dependencies: Vec::new() };
+        Self::of_order(profile, schedule, order, settings.delays)
+    }
+
+    /// The operations of one step whose stages run this order.
+    ///
+    /// # Errors
+    /// If there are other stages than the profile has, too many operations, one that the profile
+    /// lacks, a delay that is no possible time, or if the order deadlocks.
+    pub(crate) fn of_order(
+        profile: &Profile,
+        schedule: Schedule,
+        order: Order,
+        delays: Delays,
+    ) -> Result<Self, PlanError> {
+        let (stages, profile_stages) = (order.stages.len() as u16, profile.num_stages());
+        if stages != profile_stages {
+            return Err(PlanError::StagesDiffer { plan: stages, profile: profile_stages });
+        }
+        delays.check()?;
+        if order.stages.iter().map(Vec::len).sum::<usize>() > limits::OPERATIONS {
+            return Err(bad_count(order.num_microbatches, TOO_MANY));
+        }
+        for StageUnit { stage, instruction, .. } in order.units() {
+            if profile.table(stage, instruction).is_empty() {
+                return Err(PlanError::UnmeasuredInstruction { stage, instruction, schedule });
+            }
+        }
+        let network = Network::with_dependencies(&order.stages, &order.dependencies, delays)?;
+        Ok(Self { profile: profile.clone(), schedule, order, network })
+    }
+
+    /// What was measured.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// The order that stages follow.
+    pub fn schedule(&self) -> Schedule {
+        self.schedule
+    }
+
+    /// Microbatches of a step.
+    pub fn num_microbatches(&self) -> u32 {
+        self.order.num_microbatches
+    }
+
+    /// Instructions of a step, on all stages.
+    pub fn num_instructions(&self) -> usize {
+        self.network.num_instructions()
+    }
+
+    /// What each stage runs.
+    pub(crate) fn order(&self) -> &Order {
+        &self.order
+    }
+
+    pub(crate) fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// A plan that gives each operation, by index, a frequency.
+    pub(crate) fn plan(&self, frequency: impl Fn(usize) -> Mhz) -> Plan {
+        let planned = |&operation: &u32| {
+            let frequency_mhz = frequency(operation as usize);
+            let operation = &self.network.operations[operation as usize];
+            PlannedInstruction {
+                instruction: operation.instruction,
+                microbatch: operation.microbatch,
+                chunk: operation.chunk,
+                frequency_mhz,
+            }
+        };
+        let planned = |operations: &Vec<u32>| {
+            let mut instructions: Vec<_> = operations.iter().map(planned).collect();
+            follow_neighbours(&mut instructions);
+            instructions
+        };
+        let stages = (0..)
+            .zip(&self.network.stages)
+            .map(|(stage, operations)| StagePlan {
+                stage: Stage(stage),
+                instructions: planned(operations),
+            })
+            .collect();
+        Plan {
+            gpu: None,
+            schedule: self.schedule,
+            num_stages: self.profile.num_stages(),
+            num_microbatches: self.order.num_microbatches,
+            p2p_blocking_power_w: None,
+            delays: self.network.delays,
+            predicted: None,
+            dependencies: self.order.dependencies.clone(),
+            stages,
+        }
+    }
+}
+
+impl Order {
+    /// The pipeline of stages that run this order.
+    ///
+    /// # Errors
+    /// If the profile has other stages or lacks an instruction, a delay is no possible time, or the
+    /// order deadlocks.
+    pub fn pipeline(&self, profile: &Profile, delays: Delays) -> Result<Pipeline, PlanError> {
+        Pipeline::of_order(profile, Schedule::Custom, self.clone(), delays)
+    }
+}
+
+fn bad_count(num_microbatches: u32, expected: &'static str) -> PlanError {
+    PlanError::BadArgument {
+        name: "the number of microbatches",
+        value: num_microbatches.to_string(),
+        expected,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::measurement::Measurement;
+    use crate::schedule::one_forward_one_backward;
+    use crate::test_profiles::unequal;
+    use pfo_vocabulary::Instruction;
+
+    fn refused(profile: &Profile, microbatches: u32) -> String {
+        let schedule = Schedule::OneForwardOneBackward;
+        Pipeline::new(profile, schedule, microbatches).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_instruction_that_the_schedule_runs_must_have_been_measured() {
+        let measured = Measurement { frequency: Mhz(1400), time_s: 0.1, energy_j: 9.0 };
+        let profile =
+            Profile::from_measurements([(Stage(0), Instruction::Forward, measured)]).unwrap();
+        let message = refused(&profile, 4);
+        assert!(message.contains("stage 0") && message.contains("backward"), "{message}");
+        assert!(message.contains("1f1b"), "{message}");
+    }
+
+    #[test]
+    fn a_step_of_no_or_too_many_microbatches_is_refused_with_their_number() {
+        for microbatches in [0, 65_537, u32::MAX] {
+            let message = refused(&unequal(), microbatches);
+            assert!(message.contains(&microbatches.to_string()), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_plan_has_every_operation_in_its_stages_order() {
+        let schedule = Schedule::OneForwardOneBackward;
+        let plan = Pipeline::new(&unequal(), schedule, 3).unwrap().plan(|_| Mhz(1390));
+        assert_eq!(plan.num_instructions(), 12);
+        assert!(plan.to_json().is_ok());
+        let order: Vec<_> =
+            plan.stages[0].instructions.iter().map(PlannedInstruction::unit).collect();
+        assert_eq!(order, one_forward_one_backward::order(Stage(0), 2, 3));
+    }
+}

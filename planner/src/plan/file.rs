@@ -1,0 +1,284 @@
+//! The JSON that plans are exchanged as.
+//!
+//! The root daemon reads plans from bytes that a client sent, so reading is strict: unknown fields
+//! are refused, sizes are bounded, every number is checked, and nothing here can panic on input.
+
+use pfo_vocabulary::Watts;
+use serde::{Deserialize, Serialize};
+
+use crate::error::PlanError;
+use crate::excerpt::{excerpt, shortened};
+use crate::plan::{Plan, Prediction, StagePlan};
+use crate::schedule::name::Schedule;
+use crate::step::delays::Delays;
+use crate::step::dependencies::Dependency;
+
+const FORMAT: &str = "pfo-plan/1";
+
+/// The fields of a plan file, before anything is known about how they fit together.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    format: String,
+    #[serde(default)]
+    gpu: Option<String>,
+    schedule: Schedule,
+    num_stages: u16,
+    num_microbatches: u32,
+    #[serde(default)]
+    p2p_blocking_power_w: Option<Watts>,
+    #[serde(default)]
+    transfer_time_s: f64,
+    #[serde(default)]
+    switch_latency_s: f64,
+    #[serde(default)]
+    predicted: Option<Prediction>,
+    #[serde(default)]
+    dependencies: Vec<Dependency>,
+    stages: Vec<StagePlan>,
+}
+
+/// The one field that says whether the others can be understood.
+#[derive(Deserialize)]
+struct Header {
+    format: String,
+}
+
+impl Plan {
+    /// The largest plan file that is read, in bytes: about a million instructions.
+    pub const MAX_JSON_BYTES: usize = 64 << 20;
+
+    /// Reads a plan from a `pfo-plan/1` document, whoever wrote it.
+    ///
+    /// # Errors
+    /// What is wrong and where, if the bytes are too many, no such document, or one whose
+    /// stages, instructions and frequencies do not make up a plan.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, PlanError> {
+        if bytes.len() > Self::MAX_JSON_BYTES {
+            return Err(PlanError::PlanTooLarge { size: bytes.len(), limit: Self::MAX_JSON_BYTES });
+        }
+        let document: Document = serde_json::from_slice(bytes).map_err(|error| {
+            // A plan of another version fails on its fields first; say what it is instead.
+            match serde_json::from_slice::<Header>(bytes) {
+                Ok(header) if header.format != FORMAT => foreign_format(&header.format),
+                _ => PlanError::PlanSyntax(shortened(&error.to_string())),
+            }
+        })?;
+        if document.format != FORMAT {
+            return Err(foreign_format(&document.format));
+        }
+        let plan = Self {
+            gpu: document.gpu,
+            schedule: document.schedule,
+            num_stages: document.num_stages,
+            num_microbatches: document.num_microbatches,
+            p2p_blocking_power_w: document.p2p_blocking_power_w,
+            delays: Delays {
+                transfer_time_s: document.transfer_time_s,
+                switch_latency_s: document.switch_latency_s,
+            },
+            predicted: document.predicted,
+            dependencies: document.dependencies,
+            stages: document.stages,
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// The plan as a `pfo-plan/1` document, one instruction per line.
+    ///
+    /// # Errors
+    /// If the plan is not one that [`Plan::from_json`] would read back.
+    pub fn to_json(&self) -> Result<String, PlanError> {
+        self.check()?;
+        let mut delays = String::new();
+        for (name, seconds) in self.delays.named() {
+            if seconds > 0.0 {
+                delays += &format!("\"{name}\": {},\n  ", json(&seconds)?);
+            }
+        }
+        let mut dependencies = String::new();
+        for (index, dependency) in self.dependencies.iter().enumerate() {
+            dependencies += if index > 0 { ",\n    " } else { "\"dependencies\": [\n    " };
+            dependencies += &json(dependency)?;
+        }
+        dependencies += if dependencies.is_empty() { "" } else { "\n  ],\n  " };
+        let mut text = format!(
+            "{{\n  \"format\": {},\n  \"gpu\": {},\n  \"schedule\": {},\n  \"num_stages\": {},\n  \
+             \"num_microbatches\": {},\n  \"p2p_blocking_power_w\": {},\n  {delays}\"predicted\": {},\n  \
+             {dependencies}\"stages\": [",
+            json(FORMAT)?,
+            json(&self.gpu)?,
+            json(&self.schedule)?,
+            self.num_stages,
+            self.num_microbatches,
+            json(&self.p2p_blocking_power_w)?,
+            json(&self.predicted)?,
+        );
+        for (index, stage) in self.stages.iter().enumerate() {
+            text += if index > 0 { "," } else { "" };
+            text += &format!("\n    {{\"stage\": {}, \"instructions\": [", stage.stage);
+            for (index, planned) in stage.instructions.iter().enumerate() {
+                text += if index > 0 { ",\n      " } else { "\n      " };
+                text += &json(planned)?;
+            }
+            text += "\n    ]}";
+        }
+        text += "\n  ]\n}\n";
+        Ok(text)
+    }
+}
+
+fn foreign_format(found: &str) -> PlanError {
+    PlanError::PlanFormat { found: excerpt(found), expected: FORMAT }
+}
+
+fn json<T: Serialize + ?Sized>(value: &T) -> Result<String, PlanError> {
+    serde_json::to_string(value).map_err(|error| PlanError::PlanSyntax(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::PlannedInstruction;
+    use crate::step::dependencies::StageUnit;
+    use pfo_vocabulary::Instruction;
+    use pfo_vocabulary::{Chunk, Unit};
+    use pfo_vocabulary::{Mhz, Microbatch, Stage};
+
+    const GOLDEN: &str = include_str!("../../tests/golden/plan.json");
+
+    fn small() -> Plan {
+        let planned = |instruction, microbatch, mhz| PlannedInstruction {
+            instruction,
+            microbatch: Microbatch(microbatch),
+            chunk: Chunk(0),
+            frequency_mhz: Mhz(mhz),
+        };
+        let stage = |stage, low| StagePlan {
+            stage: Stage(stage),
+            instructions: vec![
+                planned(Instruction::Forward, 0, low),
+                planned(Instruction::Backward, 0, 1410),
+            ],
+        };
+        Plan {
+            gpu: Some("A100 \"SXM\"".to_owned()),
+            schedule: Schedule::OneForwardOneBackward,
+            num_stages: 2,
+            num_microbatches: 1,
+            p2p_blocking_power_w: Some(Watts(83.64)),
+            delays: Delays::default(),
+            predicted: Some(Prediction { iteration_time_s: 0.25, iteration_energy_j: 100.5 }),
+            dependencies: Vec::new(),
+            stages: vec![stage(0, 1395), stage(1, 855)],
+        }
+    }
+
+    fn refused(json: &str) -> String {
+        Plan::from_json(json.as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_plan_is_written_as_the_golden_file_has_it() {
+        assert_eq!(small().to_json().unwrap(), GOLDEN);
+    }
+
+    #[test]
+    fn the_golden_file_is_read_as_the_plan_that_wrote_it() {
+        assert_eq!(Plan::from_json(GOLDEN.as_bytes()).unwrap(), small());
+    }
+
+    #[test]
+    fn what_a_plan_need_not_know_may_be_left_out() {
+        let json = r#"{"format": "pfo-plan/1", "schedule": "1f1b", "num_stages": 1, "num_microbatches": 1,
+            "stages": [{"stage": 0, "instructions": [
+              {"instruction": "forward", "microbatch": 0, "frequency_mhz": 1410},
+              {"instruction": "backward", "microbatch": 0, "frequency_mhz": 1410}]}]}"#;
+        let plan = Plan::from_json(json.as_bytes()).unwrap();
+        assert_eq!((plan.gpu, plan.p2p_blocking_power_w, plan.predicted), (None, None, None));
+    }
+
+    #[test]
+    fn every_truncation_of_a_plan_is_refused_and_names_the_line() {
+        for end in 0..GOLDEN.trim_end().len() {
+            let message = refused(&GOLDEN[..end]);
+            assert!(message.contains("line"), "{end}: {message}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_field_is_refused_by_name() {
+        let message = refused(&GOLDEN.replace("\"gpu\"", "\"gpus\""));
+        assert!(message.contains("gpus") && message.contains("line 3"), "{message}");
+        let message = refused(&GOLDEN.replacen("\"microbatch\"", "\"mb\"", 1));
+        assert!(message.contains("`mb`"), "{message}");
+    }
+
+    #[test]
+    fn an_unknown_instruction_is_refused_by_name_and_line() {
+        let message = refused(&GOLDEN.replacen("\"forward\"", "\"foreward\"", 1));
+        assert!(message.contains("foreward") && message.contains("line 11"), "{message}");
+    }
+
+    #[test]
+    fn another_version_is_refused_as_such_even_if_its_fields_differ() {
+        let message = refused(r#"{"format": "pfo-plan/2", "phases": [1, 2]}"#);
+        assert!(message.contains("pfo-plan/2") && message.contains("pfo-plan/1"), "{message}");
+        let message = refused(&GOLDEN.replace("pfo-plan/1", "pfo-plan/9"));
+        assert!(message.contains("pfo-plan/9"), "{message}");
+    }
+
+    #[test]
+    fn a_huge_unknown_name_does_not_make_a_huge_message() {
+        let name = "x".repeat(1 << 20);
+        assert!(refused(&GOLDEN.replace("\"gpu\"", &format!("\"{name}\""))).len() < 1000);
+        assert!(refused(&GOLDEN.replace("1f1b", &name)).len() < 1000);
+    }
+
+    #[test]
+    fn a_chunk_and_a_transfer_time_are_written_only_where_there_are_any() {
+        let mut plan = small();
+        plan.delays.transfer_time_s = 0.002;
+        for stage in &mut plan.stages {
+            let again = stage.instructions.clone();
+            stage
+                .instructions
+                .extend(again.iter().map(|p| PlannedInstruction { chunk: Chunk(1), ..*p }));
+        }
+        let json = plan.to_json().unwrap();
+        assert_eq!(json.matches("\"chunk\": 1").count() + json.matches("\"chunk\":1").count(), 4);
+        assert!(!json.contains("\"chunk\":0") && json.contains("\"transfer_time_s\": 0.002"));
+        assert_eq!(Plan::from_json(json.as_bytes()).unwrap(), plan);
+        let message = refused(&json.replace("0.002", "-1.0"));
+        assert!(message.contains("transfer_time_s: -1"), "{message}");
+    }
+
+    #[test]
+    fn what_instructions_wait_for_is_written_only_if_it_does_not_follow_from_the_rule() {
+        let on = |stage, instruction| StageUnit::new(Stage(stage), Unit::new(instruction, 0));
+        let mut plan = small();
+        plan.dependencies = vec![
+            Dependency { of: on(1, Instruction::Forward), after: Vec::new() },
+            Dependency {
+                of: on(0, Instruction::Backward),
+                after: vec![on(1, Instruction::Backward), on(1, Instruction::Forward)],
+            },
+        ];
+        let json = plan.to_json().unwrap();
+        assert!(!GOLDEN.contains("dependencies") && json.contains("\n  \"dependencies\": [\n"));
+        assert_eq!(Plan::from_json(json.as_bytes()).unwrap(), plan);
+        let message = refused(&json.replacen(
+            "forward\",\"microbatch\":0},\"after\"",
+            "load\",\"microbatch\":0},\"after\"",
+            1,
+        ));
+        assert!(message.contains("dependency 0: no stage runs load"), "{message}");
+    }
+
+    #[test]
+    fn a_negative_frequency_is_refused_with_its_line() {
+        let message = refused(&GOLDEN.replace("1395", "-1395"));
+        assert!(message.contains("-1395") && message.contains("line"), "{message}");
+    }
+}

@@ -1,0 +1,293 @@
+//! A plan, and whether its parts make one up.
+
+mod file;
+
+use pfo_vocabulary::{Chunk, Instruction, Mhz, Microbatch, Stage, Unit, Watts};
+use serde::{Deserialize, Serialize};
+
+use crate::error::PlanError;
+use crate::excerpt::excerpt;
+use crate::limits;
+use crate::schedule::name::Schedule;
+use crate::step::delays::Delays;
+use crate::step::dependencies::{BadDependency, Dependency, StageUnit, check_dependencies};
+use crate::step::order::{Misordered, check_order};
+
+/// One frequency for every instruction of a step, per stage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The GPU model that the profile was measured on, if it is known.
+    pub gpu: Option<String>,
+    /// The schedule that gave the order of the instructions.
+    pub schedule: Schedule,
+    /// Stages of the pipeline.
+    pub num_stages: u16,
+    /// Microbatches of a step.
+    pub num_microbatches: u32,
+    /// What a GPU draws while it waits for its neighbour, if it is known.
+    pub p2p_blocking_power_w: Option<Watts>,
+    /// What passes between instructions and between clocks, as far as it was measured; each left
+    /// out if it is 0.
+    pub delays: Delays,
+    /// The plan's replay over the profile it was made from.
+    pub predicted: Option<Prediction>,
+    /// What instructions wait for where that does not follow from the rule; left out if there are
+    /// none. (A replay that does not know them, such as one by the rule alone, may find another
+    /// time.)
+    pub dependencies: Vec<Dependency>,
+    /// What each stage runs; stage `s` is at index `s`.
+    pub stages: Vec<StagePlan>,
+}
+
+/// What a plan is expected to cost: a prediction, not a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Prediction {
+    /// Seconds from the first instruction's start to the last one's end.
+    pub iteration_time_s: f64,
+    /// Joules of all stages, waiting included.
+    pub iteration_energy_j: f64,
+}
+
+/// The instructions of one stage, in the order in which it runs them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StagePlan {
+    /// Which stage.
+    pub stage: Stage,
+    /// First to last.
+    pub instructions: Vec<PlannedInstruction>,
+}
+
+/// One instruction and the clock that it is to run at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedInstruction {
+    /// What to run.
+    pub instruction: Instruction,
+    /// For which microbatch.
+    pub microbatch: Microbatch,
+    /// On which model chunk of the stage; 0, and left out, where stages are not interleaved.
+    #[serde(default, skip_serializing_if = "Chunk::is_first")]
+    pub chunk: Chunk,
+    /// At which clock.
+    pub frequency_mhz: Mhz,
+}
+
+impl PlannedInstruction {
+    /// What runs, whatever the clock.
+    pub fn unit(&self) -> Unit {
+        Unit { instruction: self.instruction, microbatch: self.microbatch, chunk: self.chunk }
+    }
+}
+
+impl Plan {
+    /// The most stages a plan may have.
+    pub const MAX_STAGES: u16 = limits::STAGES;
+    /// The most microbatches a plan may have.
+    pub const MAX_MICROBATCHES: u32 = limits::MICROBATCHES;
+    /// The longest GPU name that is kept, in bytes.
+    pub const MAX_GPU_NAME_BYTES: usize = limits::GPU_NAME_BYTES;
+
+    /// The number of instructions of all stages.
+    pub fn num_instructions(&self) -> usize {
+        self.stages.iter().map(|stage| stage.instructions.len()).sum()
+    }
+
+    /// The numbers of a clock table: for each stage every unit and its clock, in the order in which
+    /// the stage runs them.
+    pub fn clocks(&self) -> impl Iterator<Item = Vec<(Unit, Mhz)>> {
+        self.stages.iter().map(|stage| {
+            let clock = |planned: &PlannedInstruction| (planned.unit(), planned.frequency_mhz);
+            stage.instructions.iter().map(clock).collect()
+        })
+    }
+
+    /// Whether the parts make up a plan.
+    ///
+    /// # Errors
+    /// The first thing that keeps them from it, and where it is.
+    pub(crate) fn check(&self) -> Result<(), PlanError> {
+        within("num_stages", self.num_stages.into(), Self::MAX_STAGES.into())?;
+        within("num_microbatches", self.num_microbatches, Self::MAX_MICROBATCHES)?;
+        if let Some(gpu) = self.gpu.as_ref().filter(|gpu| gpu.len() > Self::MAX_GPU_NAME_BYTES) {
+            let limit = Self::MAX_GPU_NAME_BYTES;
+            return Err(content(
+                "gpu",
+                format!("\"{}\" is longer than {limit} bytes", excerpt(gpu)),
+            ));
+        }
+        if let Some(Watts(power)) = self.p2p_blocking_power_w {
+            not_negative("p2p_blocking_power_w", power)?;
+        }
+        for (name, seconds) in self.delays.named() {
+            not_negative(name, seconds)?;
+        }
+        if let Some(predicted) = self.predicted {
+            not_negative("predicted.iteration_time_s", predicted.iteration_time_s)?;
+            not_negative("predicted.iteration_energy_j", predicted.iteration_energy_j)?;
+        }
+        if self.stages.len() != usize::from(self.num_stages) {
+            let found = self.stages.len();
+            let problem = format!("{found} are listed, but num_stages is {}", self.num_stages);
+            return Err(content("stages", problem));
+        }
+        for (index, stage) in self.stages.iter().enumerate() {
+            if stage.stage.index() != index {
+                let problem = format!(
+                    "it says stage {}, but entry {index} must be stage {index}: list stages in order, each once",
+                    stage.stage
+                );
+                return Err(content(&format!("stages[{index}]"), problem));
+            }
+            self.check_stage(stage)?;
+        }
+        let run = self.stages.iter().flat_map(|stage| {
+            stage.instructions.iter().map(|planned| StageUnit::new(stage.stage, planned.unit()))
+        });
+        check_dependencies(run, &self.dependencies).map_err(|BadDependency { number, problem }| {
+            content(&format!("dependency {number}"), problem)
+        })
+    }
+
+    /// Every microbatch once forward and once backward, nothing twice, clocks that can exist.
+    fn check_stage(&self, stage: &StagePlan) -> Result<(), PlanError> {
+        let units = stage.instructions.iter().map(PlannedInstruction::unit);
+        check_order(units, self.num_microbatches).map_err(|wrong| match wrong {
+            Misordered { instruction: Some(index), problem } => {
+                content(&format!("stage {}, instruction {index}", stage.stage), problem)
+            }
+            Misordered { instruction: None, problem } => {
+                content(&format!("stage {}", stage.stage), problem)
+            }
+        })?;
+        for (index, planned) in stage.instructions.iter().enumerate() {
+            if !planned.frequency_mhz.is_plausible() {
+                let (unit, clock, limit) = (planned.unit(), planned.frequency_mhz, Mhz::MAX);
+                return Err(content(
+                    &format!("stage {}, instruction {index}", stage.stage),
+                    format!("{unit} at {clock}, not between 1 MHz and {limit}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn content(place: &str, problem: String) -> PlanError {
+    PlanError::PlanContent { place: place.to_owned(), problem }
+}
+
+fn within(place: &str, value: u32, limit: u32) -> Result<(), PlanError> {
+    if (1..=limit).contains(&value) {
+        Ok(())
+    } else {
+        Err(content(place, format!("{value} is not between 1 and {limit}")))
+    }
+}
+
+fn not_negative(place: &str, value: f64) -> Result<(), PlanError> {
+    if value.is_finite() && value >= 0.0 {
+        Ok(())
+    } else {
+        Err(content(place, format!("{value} is not a number from 0 on")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused_with(change: impl FnOnce(&mut Plan)) -> String {
+        let golden = include_bytes!("../../tests/golden/plan.json");
+        let mut plan = Plan::from_json(golden).unwrap();
+        change(&mut plan);
+        plan.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn clocks_follow_the_order_of_each_stage() {
+        let plan = Plan::from_json(include_bytes!("../../tests/golden/plan.json")).unwrap();
+        let clocks: Vec<_> = plan.clocks().collect();
+        assert_eq!(clocks.len(), usize::from(plan.num_stages));
+        assert_eq!(clocks.iter().map(Vec::len).sum::<usize>(), plan.num_instructions());
+        let last = plan.stages[1].instructions.last().unwrap();
+        assert_eq!(clocks[1].last(), Some(&(last.unit(), last.frequency_mhz)));
+    }
+
+    #[test]
+    fn more_stages_than_listed_are_refused_with_both_numbers() {
+        let message = refused_with(|plan| plan.num_stages = 3);
+        assert!(
+            message.contains("2 are listed") && message.contains("num_stages is 3"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn no_stages_too_many_stages_and_too_many_microbatches_are_refused() {
+        let message = refused_with(|plan| plan.num_stages = 0);
+        assert!(message.contains("num_stages: 0 is not between 1 and 1024"), "{message}");
+        let message = refused_with(|plan| plan.num_stages = 2000);
+        assert!(message.contains("num_stages: 2000"), "{message}");
+        let message = refused_with(|plan| plan.num_microbatches = u32::MAX);
+        assert!(message.contains("num_microbatches: 4294967295"), "{message}");
+    }
+
+    #[test]
+    fn a_stage_out_of_order_is_refused_with_its_number_and_its_place() {
+        let message = refused_with(|plan| plan.stages[1].stage = Stage(7));
+        assert!(message.contains("stages[1]") && message.contains("stage 7"), "{message}");
+    }
+
+    #[test]
+    fn a_microbatch_that_the_step_does_not_have_is_refused_with_its_place() {
+        let message =
+            refused_with(|plan| plan.stages[1].instructions[0].microbatch = Microbatch(5));
+        assert!(message.contains("stage 1, instruction 0"), "{message}");
+        assert!(message.contains("microbatch 5"), "{message}");
+    }
+
+    #[test]
+    fn a_repeated_and_a_missing_instruction_are_refused() {
+        let message = refused_with(|plan| {
+            let again = plan.stages[0].instructions[0];
+            plan.stages[0].instructions.push(again);
+        });
+        assert!(
+            message.contains("stage 0, instruction 2: forward of microbatch 0 a second time"),
+            "{message}"
+        );
+        let message = refused_with(|plan| plan.num_microbatches = 2);
+        assert!(message.contains("microbatch 1 has 0 forward and 0 backward"), "{message}");
+    }
+
+    #[test]
+    fn a_clock_that_no_gpu_has_is_refused_with_its_value_and_place() {
+        for mhz in [0, 10_001, u32::MAX] {
+            let message =
+                refused_with(|plan| plan.stages[1].instructions[1].frequency_mhz = Mhz(mhz));
+            assert!(message.contains("stage 1, instruction 1"), "{message}");
+            assert!(message.contains(&format!("{mhz} MHz")), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_negative_power_or_prediction_is_refused() {
+        let message = refused_with(|plan| plan.p2p_blocking_power_w = Some(Watts(-1.0)));
+        assert!(message.contains("p2p_blocking_power_w: -1"), "{message}");
+        let message = refused_with(|plan| {
+            plan.predicted =
+                Some(Prediction { iteration_time_s: f64::NAN, iteration_energy_j: 1.0 });
+        });
+        assert!(message.contains("predicted.iteration_time_s: NaN"), "{message}");
+    }
+
+    #[test]
+    fn a_chunk_without_all_its_microbatches_is_refused_before_memory_is_taken_for_it() {
+        let message = refused_with(|plan| plan.stages[1].instructions[0].chunk = Chunk(3));
+        assert!(message.contains("stage 1") && message.contains("4 chunks"), "{message}");
+        let message = refused_with(|plan| plan.stages[1].instructions[0].chunk = Chunk(64));
+        assert!(message.contains("chunk 64"), "{message}");
+    }
+}

@@ -1,0 +1,239 @@
+//! The columns of a profile and the values of their fields.
+
+use csv::StringRecord;
+use pfo_vocabulary::{Instruction, Mhz, Stage};
+
+use crate::excerpt::excerpt;
+use crate::limits;
+use crate::profile::combine::Combine;
+use crate::profile::error::ProfileError;
+use crate::profile::measurement::Measurement;
+use crate::profile::repeats::Repeats;
+
+/// The required columns.
+pub(crate) const COLUMNS: [&str; 5] = ["stage", "instruction", "frequency", "time", "energy"];
+
+/// The columns for lines that are the mean of several measurements: their number and scatter.
+pub(crate) const REPEATS: [&str; 3] = ["count", "time_sd", "energy_sd"];
+
+/// A line with a value here is not part of the profile.
+const LEFT_OUT: &str = "left_out";
+
+/// The columns that say who measured. Lines that are equal in all of them are repeats.
+const MEASURERS: [&str; 5] = ["rank", "dp_rank", "pp_rank", "tp_rank", "chunk"];
+
+/// A day. No instruction takes as long; a larger value is in another unit.
+const LONGEST_S: f64 = 86_400.0;
+
+/// A day at a megawatt.
+const MOST_J: f64 = 86_400e6;
+
+const MOST_COUNTED: f64 = 1e9;
+
+/// Where the fields of a row are.
+pub(crate) struct Columns {
+    needed: [usize; 5],
+    repeats: [Option<usize>; 3],
+    left_out: Option<usize>,
+    /// The columns that say who measured.
+    pub(crate) measurers: Vec<usize>,
+    /// All columns that tell repeats apart, measurers included.
+    pub(crate) others: Vec<usize>,
+}
+
+impl Columns {
+    /// # Errors
+    /// If a required column is missing.
+    pub(crate) fn find(header: &StringRecord) -> Result<Self, ProfileError> {
+        let place = |name: &str| header.iter().position(|field| field == name);
+        let mut needed = [0; 5];
+        for (found, name) in needed.iter_mut().zip(COLUMNS) {
+            *found = place(name).ok_or_else(|| missing(name, header))?;
+        }
+        let repeats = REPEATS.map(place);
+        if repeats[0].is_none() && repeats != [None; 3] {
+            return Err(missing(REPEATS[0], header));
+        }
+        let left_out = place(LEFT_OUT);
+        let is_other = |index: &usize| {
+            let known = [&repeats[..], &[left_out]].concat();
+            !needed.contains(index) && !known.contains(&Some(*index))
+        };
+        let others: Vec<usize> = (0..header.len()).filter(is_other).collect();
+        let is_measurer = |&&index: &&usize| MEASURERS.contains(&&header[index]);
+        let measurers = others.iter().filter(is_measurer).copied().collect();
+        Ok(Self { needed, repeats, left_out, measurers, others })
+    }
+
+    /// Whether a line says why it is not part of the profile.
+    pub(crate) fn is_left_out(&self, record: &StringRecord) -> bool {
+        self.left_out.is_some_and(|place| !record[place].is_empty())
+    }
+
+    /// The columns by which rows are combined.
+    ///
+    /// # Errors
+    /// If there are none, but `combine` requires them.
+    pub(crate) fn ranks(
+        &self,
+        header: &StringRecord,
+        combine: Combine,
+    ) -> Result<Vec<usize>, ProfileError> {
+        let names = combine.columns();
+        let is_rank = |&index: &usize| names.contains(&&header[index]);
+        let ranks: Vec<usize> = self.measurers.iter().copied().filter(is_rank).collect();
+        match names.first() {
+            Some(name) if ranks.is_empty() => Err(missing(name, header)),
+            _ => Ok(ranks),
+        }
+    }
+
+    /// # Errors
+    /// The first field that its column does not accept.
+    pub(crate) fn read(
+        &self,
+        record: &StringRecord,
+        line: u64,
+    ) -> Result<(Stage, Instruction, Measurement), ProfileError> {
+        let [stage, instruction, frequency, time, energy] = self.needed.map(|i| &record[i]);
+        let wrong = |column, value: &str, expected| bad_field(line, column, value, expected);
+        let stage = stage
+            .parse()
+            .ok()
+            .filter(|&stage| stage < limits::STAGES)
+            .map(Stage)
+            .ok_or_else(|| wrong("stage", stage, "a stage from 0 to 1023"))?;
+        let instruction = instruction
+            .parse()
+            .map_err(|_| wrong("instruction", instruction, "an instruction such as forward"))?;
+        // Some writers print whole MHz as a float.
+        let frequency = frequency
+            .parse()
+            .ok()
+            .filter(|mhz: &f64| mhz.fract() == 0.0 && Mhz(*mhz as u32).is_plausible())
+            .map(|mhz| Mhz(mhz as u32))
+            .ok_or_else(|| wrong("frequency", frequency, "whole MHz between 1 and 10000"))?;
+        let positive = |value: &str, most: f64| {
+            value.parse().ok().filter(|&number: &f64| number > 0.0 && number <= most)
+        };
+        let time_s = positive(time, LONGEST_S)
+            .ok_or_else(|| wrong("time", time, "positive seconds, less than a day"))?;
+        let energy_j =
+            positive(energy, MOST_J).ok_or_else(|| wrong("energy", energy, "positive joules"))?;
+        Ok((stage, instruction, Measurement { frequency, time_s, energy_j }))
+    }
+
+    /// What a line says about the measurements of which it is the mean.
+    ///
+    /// # Errors
+    /// The first field that its column does not accept.
+    pub(crate) fn read_repeats(
+        &self,
+        record: &StringRecord,
+        line: u64,
+    ) -> Result<Repeats, ProfileError> {
+        let field = |index: usize| {
+            let value = self.repeats[index].map_or("", |place| &record[place]);
+            (!value.is_empty()).then_some(value)
+        };
+        let count = match field(0) {
+            None => 1,
+            // Some writers print whole numbers as floats.
+            Some(value) => value
+                .parse()
+                .ok()
+                .filter(|count: &f64| count.fract() == 0.0 && (1.0..=MOST_COUNTED).contains(count))
+                .map(|count| count as u32)
+                .ok_or_else(|| {
+                    bad_field(line, REPEATS[0], value, "a whole number from 1 to a billion")
+                })?,
+        };
+        let sd = |index: usize, most: f64| {
+            // A single measurement has none, whatever is written.
+            field(index).filter(|_| count > 1).map_or(Ok(None), |value| {
+                let sd = value.parse().ok().filter(|sd| (0.0..=most).contains(sd));
+                let wrong = || bad_field(line, REPEATS[index], value, "0 or more, or empty");
+                sd.map(Some).ok_or_else(wrong)
+            })
+        };
+        Ok(Repeats { count, time_sd_s: sd(1, LONGEST_S)?, energy_sd_j: sd(2, MOST_J)? })
+    }
+}
+
+fn missing(name: &'static str, header: &StringRecord) -> ProfileError {
+    let found = header.iter().collect::<Vec<_>>().join(",");
+    ProfileError::MissingColumn { name, found: excerpt(&found) }
+}
+
+fn bad_field(line: u64, column: &'static str, value: &str, expected: &'static str) -> ProfileError {
+    ProfileError::BadField { line, column, value: excerpt(value), expected }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::test_profiles::{GOOD_CSV, assert_says, refused};
+
+    #[test]
+    fn a_time_that_is_not_positive_is_refused_with_its_line_and_value() {
+        for time in ["-0.5", "0", "NaN", "inf", "fast", ""] {
+            let message =
+                refused(&GOOD_CSV.replace("1410,0.5,20\n1,b", &format!("1410,{time},20\n1,b")));
+            assert_says(&message, &["line 2", "time", &format!("\"{time}\"")]);
+        }
+    }
+
+    #[test]
+    fn an_energy_that_is_not_positive_is_refused_with_its_line_and_value() {
+        for energy in ["-39", "0", "NaN"] {
+            let message = refused(&GOOD_CSV.replace("1.1,39", &format!("1.1,{energy}")));
+            assert_says(&message, &["line 4", "energy", &format!("\"{energy}\"")]);
+        }
+    }
+
+    #[test]
+    fn a_frequency_that_no_gpu_has_is_refused_with_its_line_and_value() {
+        for frequency in ["0", "1410.5", "-1410", "1410000", "high"] {
+            let message = refused(&GOOD_CSV.replace("1395", frequency));
+            assert_says(&message, &["line 4", "frequency", &format!("\"{frequency}\"")]);
+        }
+    }
+
+    #[test]
+    fn a_bad_stage_and_an_unknown_instruction_are_refused_with_their_line() {
+        assert_says(
+            &refused(&GOOD_CSV.replace("\n1,forward", "\n-1,forward")),
+            &["line 2", "\"-1\""],
+        );
+        assert_says(
+            &refused(&GOOD_CSV.replace("\n1,forward", "\n5000,forward")),
+            &["line 2", "\"5000\""],
+        );
+        assert_says(
+            &refused(&GOOD_CSV.replace("\n1,forward", "\n1,sideways")),
+            &["line 2", "sideways"],
+        );
+    }
+
+    #[test]
+    fn a_missing_column_is_named() {
+        assert_says(&refused("stage,instruction,frequency,energy\n"), &["\"time\"", "energy"]);
+        assert_says(&refused(""), &["\"stage\""]);
+    }
+
+    #[test]
+    fn a_count_or_a_deviation_that_cannot_be_is_refused_with_its_line_and_value() {
+        let csv = |count: &str, sd: &str| {
+            format!(
+                "stage,instruction,frequency,time,energy,count,time_sd\n\
+                 0,forward,1410,0.5,20,{count},{sd}\n"
+            )
+        };
+        for count in ["0", "-1", "1.5", "many", "1e99"] {
+            assert_says(&refused(&csv(count, "")), &["line 2", "count", &format!("\"{count}\"")]);
+        }
+        for sd in ["-0.1", "NaN", "inf", "little"] {
+            assert_says(&refused(&csv("3", sd)), &["line 2", "time_sd", &format!("\"{sd}\"")]);
+        }
+        assert_says(&refused(&csv("", "").replace("count", "counter")), &["\"count\""]);
+    }
+}

@@ -1,0 +1,261 @@
+//! Profiles as CSV, in the format of Perseus and Zeus.
+//!
+//! ```text
+//! stage,instruction,frequency,time,energy,count,time_sd,energy_sd
+//! 0,forward,1410,0.0512,20.1,12,0.0004,0.31
+//! ```
+//!
+//! The first five columns (MHz, s, J) are required. A line may be the mean of `count` measurements;
+//! a missing or empty `count` is 1. `time_sd` and `energy_sd` are the standard deviations of a
+//! single measurement, or empty where they are unknown.
+//!
+//! Any other column tells apart lines of the same stage, instruction and frequency. Columns that
+//! say who measured (`rank`, `dp_rank`, `pp_rank`, `tp_rank`, `chunk`) give every measurer the same
+//! weight in the mean, as in Zeus' pipeline frequency optimizer; differences between measurers are
+//! not noise. Any other column (`window`, `run`, …) makes lines repeats of one measurement: a
+//! repeat that is far from the others is left out, and their scatter is kept. A line with a reason
+//! in the column `left_out` is skipped.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
+
+use pfo_vocabulary::{Instruction, Mhz, Stage};
+
+use crate::error::PlanError;
+use crate::profile::Profile;
+use crate::profile::columns::{COLUMNS, Columns, REPEATS};
+use crate::profile::combine::{Combine, Lines, Measurer, combined};
+use crate::profile::error::ProfileError;
+use crate::profile::left_out::leave_out;
+use crate::profile::measurement::Measurement;
+use crate::profile::repeats::{Line, Repeats};
+
+impl Profile {
+    /// Reads a profile from CSV, with columns and rows in any order.
+    ///
+    /// # Errors
+    /// The first problem, with its line.
+    pub fn from_csv(csv: impl Read) -> Result<Self, PlanError> {
+        Self::from_csv_combined(csv, Combine::Mean)
+    }
+
+    /// Reads a profile and combines the ranks of a stage in the given way.
+    ///
+    /// # Errors
+    /// The first problem, with its line; or there are no ranks to combine, or some ranks lack rows.
+    pub fn from_csv_combined(csv: impl Read, combine: Combine) -> Result<Self, PlanError> {
+        Ok(read(csv, combine)?)
+    }
+
+    /// The profile as CSV, from which [`Profile::from_csv`] reads the same profile. The columns
+    /// about repeats are written if any row was measured more than once.
+    pub fn to_csv(&self) -> String {
+        let repeated = self.rows().any(|(stage, instruction, row)| {
+            self.repeats(stage, instruction, row.frequency) != Repeats::default()
+        });
+        let mut csv = COLUMNS.join(",");
+        if repeated {
+            csv += &format!(",{}", REPEATS.join(","));
+        }
+        csv.push('\n');
+        for (stage, instruction, Measurement { frequency, time_s, energy_j }) in self.rows() {
+            csv += &format!("{stage},{instruction},{},{time_s},{energy_j}", frequency.0);
+            if repeated {
+                let repeats = self.repeats(stage, instruction, frequency);
+                let sd = |sd: Option<f64>| sd.map_or_else(String::new, |sd| sd.to_string());
+                let Repeats { count, time_sd_s, energy_sd_j } = repeats;
+                csv += &format!(",{count},{},{}", sd(time_sd_s), sd(energy_sd_j));
+            }
+            csv.push('\n');
+        }
+        csv
+    }
+}
+
+fn read(csv: impl Read, combine: Combine) -> Result<Profile, ProfileError> {
+    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(csv);
+    let header = reader.headers().map_err(unreadable)?.clone();
+    let columns = Columns::find(&header)?;
+    let ranks = columns.ranks(&header, combine)?;
+
+    let mut tables: BTreeMap<(Stage, Instruction), Lines> = BTreeMap::new();
+    let mut lines: HashMap<(Stage, Instruction, Mhz, Vec<String>), u64> = HashMap::new();
+    for record in reader.records() {
+        let record = record.map_err(unreadable)?;
+        if columns.is_left_out(&record) {
+            continue;
+        }
+        let number = record.position().map_or(0, csv::Position::line);
+        let (stage, instruction, measured) = columns.read(&record, number)?;
+        let repeats = columns.read_repeats(&record, number)?;
+        let frequency = measured.frequency;
+
+        let fields = |of: &[usize]| of.iter().map(|&i| record[i].to_owned()).collect();
+        let row = (stage, instruction, frequency, fields(&columns.others));
+        if let Some(first) = lines.insert(row, number) {
+            let line = number;
+            return Err(ProfileError::DuplicateRow { first, line, stage, instruction, frequency });
+        }
+        let who = Measurer { rank: fields(&ranks), within: fields(&columns.measurers) };
+        let table = tables.entry((stage, instruction)).or_default();
+        let repeated = table.entry(frequency).or_default().entry(who).or_default();
+        repeated.push(Line { number, measured, repeats });
+    }
+    let mut left_out = Vec::new();
+    for (&of, table) in &mut tables {
+        left_out.append(&mut leave_out(of, table));
+    }
+    Profile::from_repeated(&combined(&tables)?, left_out)
+}
+
+fn unreadable(error: csv::Error) -> ProfileError {
+    let line = error.position().map_or(1, csv::Position::line);
+    let problem = match error.into_kind() {
+        csv::ErrorKind::Io(error) => error.to_string(),
+        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            format!("{len} fields, but the header has {expected_len}")
+        }
+        csv::ErrorKind::Utf8 { .. } => "not UTF-8 text".to_owned(),
+        kind => format!("{kind:?}"),
+    };
+    ProfileError::UnreadableRow { line, problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_profiles::{GOOD_CSV, assert_says, refused};
+
+    #[test]
+    fn rows_may_come_in_any_order_and_are_kept_by_rising_clock() {
+        let profile = Profile::from_csv(GOOD_CSV.as_bytes()).unwrap();
+        assert_eq!(profile.num_stages(), 2);
+        let clocks: Vec<_> =
+            profile.table(Stage(0), Instruction::Backward).iter().map(|m| m.frequency.0).collect();
+        assert_eq!(clocks, [1395, 1410]);
+        assert_eq!(profile.at(Stage(1), Instruction::Forward, Mhz(1410)).unwrap().time_s, 0.5);
+        assert_eq!(profile.at(Stage(1), Instruction::Forward, Mhz(1395)), None);
+        assert!(profile.table(Stage(0), Instruction::Load).is_empty());
+        assert_eq!(profile.rows().count(), 5);
+    }
+
+    #[test]
+    fn columns_may_come_in_any_order() {
+        let csv = "energy,time,frequency,instruction,stage\n20,0.5,1410,forward,0\n";
+        let profile = Profile::from_csv(csv.as_bytes()).unwrap();
+        let measured = profile.at(Stage(0), Instruction::Forward, Mhz(1410)).unwrap();
+        assert_eq!((measured.time_s, measured.energy_j), (0.5, 20.0));
+    }
+
+    #[test]
+    fn rows_of_several_ranks_are_averaged() {
+        let csv = "rank,dp_rank,stage,instruction,frequency,time,energy\n\
+                   0,0,0,forward,1410,0.4,10\n\
+                   1,1,0,forward,1410,0.6,30\n";
+        let profile = Profile::from_csv(csv.as_bytes()).unwrap();
+        let measured = profile.at(Stage(0), Instruction::Forward, Mhz(1410)).unwrap();
+        assert!((measured.time_s - 0.5).abs() < 1e-12 && (measured.energy_j - 20.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_duplicate_row_is_refused_with_both_lines() {
+        let message = refused(&format!("{GOOD_CSV}1,forward,1410,0.6,20\n"));
+        assert_says(&message, &["line 7", "line 2", "stage 1", "forward", "1410 MHz"]);
+    }
+
+    #[test]
+    fn a_duplicate_row_of_one_rank_is_refused_too() {
+        let csv = "rank,stage,instruction,frequency,time,energy\n\
+                   3,0,forward,1410,0.4,10\n\
+                   3,0,forward,1410,0.6,30\n";
+        assert_says(&refused(csv), &["line 3", "line 2"]);
+    }
+
+    #[test]
+    fn a_row_of_another_length_is_refused_with_its_line() {
+        assert_says(&refused(&GOOD_CSV.replace("1.1,39", "1.1")), &["line 4", "4 fields", "5"]);
+    }
+
+    #[test]
+    fn a_stage_without_rows_is_named() {
+        let message = refused(&GOOD_CSV.replace("\n1,", "\n3,"));
+        assert_says(&message, &["stage 1", "stage 3"]);
+    }
+
+    #[test]
+    fn a_profile_without_rows_is_refused() {
+        assert_says(&refused("stage,instruction,frequency,time,energy\n"), &["no rows"]);
+    }
+
+    #[test]
+    fn the_scatter_of_repeats_and_what_lines_say_of_their_own_come_together() {
+        let csv = "window,stage,instruction,frequency,time,energy,energy_sd,count,time_sd\n\
+                   0,0,forward,1410,0.50,20,,1,\n\
+                   1,0,forward,1410,0.52,22,0,,0\n\
+                   2,0,forward,1410,0.51,21,1,3.0,0.01\n\
+                   0,0,forward,1395,0.6,19,,,\n";
+        let profile = Profile::from_csv(csv.as_bytes()).unwrap();
+        let measured = profile.at(Stage(0), Instruction::Forward, Mhz(1410)).unwrap();
+        assert!((measured.time_s - 0.51).abs() < 1e-12 && (measured.energy_j - 21.0).abs() < 1e-12);
+        let repeats = profile.repeats(Stage(0), Instruction::Forward, Mhz(1410));
+        assert_eq!(repeats.count, 5);
+        assert!((repeats.time_sd_s.unwrap() - 0.01).abs() < 1e-12);
+        assert!((repeats.energy_sd_j.unwrap() - 1.0).abs() < 1e-12);
+        let once = profile.repeats(Stage(0), Instruction::Forward, Mhz(1395));
+        assert_eq!(once, Repeats::default());
+    }
+
+    #[test]
+    fn a_repeat_that_cannot_be_right_is_left_out_and_named_by_its_line() {
+        let csv = "run,stage,instruction,frequency,time,energy\n\
+                   0,0,forward,1410,0.50,20\n\
+                   1,0,forward,1410,0.52,21\n\
+                   2,0,forward,1410,5.00,22\n";
+        let profile = Profile::from_csv(csv.as_bytes()).unwrap();
+        let measured = profile.at(Stage(0), Instruction::Forward, Mhz(1410)).unwrap();
+        assert!((measured.time_s - 0.51).abs() < 1e-12 && (measured.energy_j - 20.5).abs() < 1e-12);
+        let [out] = profile.left_out() else { panic!("{:?}", profile.left_out()) };
+        assert_eq!((out.line, out.repeats, out.median.time_s), (4, 3, 0.52));
+    }
+
+    #[test]
+    fn a_line_that_says_why_it_is_left_out_is_passed_over_whatever_else_it_says() {
+        let csv = "stage,instruction,frequency,time,energy,step,left_out\n\
+                   0,forward,1410,0.50,20,7,\n\
+                   0,forward,1410,9.99,,7,settling\n\
+                   0,forward,1410,0.52,22,8,\n";
+        let profile = Profile::from_csv(csv.as_bytes()).unwrap();
+        let measured = profile.at(Stage(0), Instruction::Forward, Mhz(1410)).unwrap();
+        assert!((measured.time_s - 0.51).abs() < 1e-12 && (measured.energy_j - 21.0).abs() < 1e-12);
+        assert_eq!(profile.repeats(Stage(0), Instruction::Forward, Mhz(1410)).count, 2);
+        let all = csv.replace(",\n", ",throttled\n").replace("left_out,throttled", "left_out");
+        assert_says(&refused(&all), &["no rows"]);
+    }
+
+    #[test]
+    fn ranks_that_differ_are_averaged_and_none_is_left_out() {
+        let csv = "dp_rank,stage,instruction,frequency,time,energy\n\
+                   0,0,forward,1410,0.5,20\n\
+                   1,0,forward,1410,0.5,20\n\
+                   2,0,forward,1410,0.8,32\n";
+        let profile = Profile::from_csv(csv.as_bytes()).unwrap();
+        let measured = profile.at(Stage(0), Instruction::Forward, Mhz(1410)).unwrap();
+        assert!((measured.time_s - 0.6).abs() < 1e-12);
+        let repeats = profile.repeats(Stage(0), Instruction::Forward, Mhz(1410));
+        assert_eq!((repeats.count, repeats.time_sd_s), (3, None));
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_as_it_was() {
+        let repeated = "count,time_sd,energy_sd,stage,instruction,frequency,time,energy\n\
+                        7,0.001,0.25,0,forward,1410,0.1,20.000000000000004\n\
+                        ,,,0,forward,1395,0.30000000000000004,1e-7\n";
+        for csv in [GOOD_CSV, repeated] {
+            let profile = Profile::from_csv(csv.as_bytes()).unwrap();
+            let written = profile.to_csv();
+            assert_eq!(Profile::from_csv(written.as_bytes()).unwrap(), profile, "{written}");
+        }
+        let profile = Profile::from_csv(GOOD_CSV.as_bytes()).unwrap();
+        assert!(!profile.to_csv().contains("count"));
+    }
+}

@@ -1,0 +1,91 @@
+//! Why a profile is refused.
+
+use pfo_vocabulary::{Instruction, Mhz, Stage};
+
+/// What is wrong with a profile, and in which line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// A header that lacks a column.
+    #[error("profile: no column \"{name}\" in the header \"{found}\"")]
+    MissingColumn {
+        /// The missing column.
+        name: &'static str,
+        /// The header.
+        found: String,
+    },
+
+    /// A line that is not a CSV row with as many fields as the header.
+    #[error("profile, line {line}: {problem}")]
+    UnreadableRow {
+        /// The line, counted from 1 at the header.
+        line: u64,
+        /// What is wrong with the line.
+        problem: String,
+    },
+
+    /// A field with a value that its column does not accept.
+    #[error("profile, line {line}: {column} is \"{value}\", must be {expected}")]
+    BadField {
+        /// The line, counted from 1 at the header.
+        line: u64,
+        /// The column of the field.
+        column: &'static str,
+        /// The value of the field.
+        value: String,
+        /// The values that the column accepts.
+        expected: &'static str,
+    },
+
+    /// Two rows that measure the same thing.
+    #[error(
+        "profile, line {line}: stage {stage}, {instruction} at {frequency} is already in line \
+         {first}; delete one, or add a column (such as rank or window) that tells them apart"
+    )]
+    DuplicateRow {
+        /// The line of the first row.
+        first: u64,
+        /// The line of the second row.
+        line: u64,
+        /// The stage of both rows.
+        stage: Stage,
+        /// The instruction of both rows.
+        instruction: Instruction,
+        /// The clock of both rows.
+        frequency: Mhz,
+    },
+
+    /// Ranks whose energies cannot be added up, because some ranks have no row.
+    #[error(
+        "profile: stage {stage}, {instruction} at {frequency} has rows of {found} of \
+         {expected} ranks; measure it on every rank, or combine ranks by their mean"
+    )]
+    RankMissing {
+        /// The stage of the rows.
+        stage: Stage,
+        /// The instruction of the rows.
+        instruction: Instruction,
+        /// The clock of the rows.
+        frequency: Mhz,
+        /// The number of ranks with a row.
+        found: usize,
+        /// The largest number of ranks that another row of the stage has.
+        expected: usize,
+    },
+
+    /// A profile without rows.
+    #[error("profile: no rows below the header")]
+    EmptyProfile,
+
+    /// A profile that skips a stage.
+    #[error(
+        "profile: no rows for stage {missing}, but rows for stage {highest}; number the \
+         stages from 0 without gaps"
+    )]
+    StageWithoutRows {
+        /// The first stage without rows.
+        missing: usize,
+        /// The highest stage with rows.
+        highest: usize,
+    },
+}

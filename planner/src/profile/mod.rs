@@ -1,0 +1,199 @@
+//! What was measured: time and energy of each instruction of each stage at each clock.
+//!
+//! Nothing is fitted or scaled here: a plan's prediction must be what these rows say.
+
+mod columns;
+pub(crate) mod combine;
+mod csv;
+pub(crate) mod error;
+pub(crate) mod left_out;
+pub(crate) mod measurement;
+pub(crate) mod median;
+pub(crate) mod quantity;
+pub(crate) mod repeats;
+
+use std::collections::BTreeMap;
+
+use pfo_vocabulary::{Instruction, Mhz, Stage};
+
+use crate::error::PlanError;
+use crate::profile::error::ProfileError;
+use crate::profile::left_out::LeftOut;
+use crate::profile::measurement::Measurement;
+use crate::profile::quantity::Quantity;
+use crate::profile::repeats::Repeats;
+
+/// A measured profile of all stages of a pipeline.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    /// By stage, the rows of each instruction by rising clock.
+    stages: Vec<BTreeMap<Instruction, Vec<Measurement>>>,
+    /// For rows that were measured more than once.
+    repeats: BTreeMap<(Stage, Instruction, Mhz), Repeats>,
+    left_out: Vec<LeftOut>,
+}
+
+impl Profile {
+    /// A profile of rows that measure each (stage, instruction, frequency) at most once.
+    ///
+    /// # Errors
+    /// If there is no row, or a stage below the highest one has none.
+    pub fn from_measurements(
+        rows: impl IntoIterator<Item = (Stage, Instruction, Measurement)>,
+    ) -> Result<Self, PlanError> {
+        Ok(Self::from_rows(rows)?)
+    }
+
+    fn from_rows(
+        rows: impl IntoIterator<Item = (Stage, Instruction, Measurement)>,
+    ) -> Result<Self, ProfileError> {
+        let mut stages: Vec<BTreeMap<_, Vec<Measurement>>> = Vec::new();
+        for (stage, instruction, measured) in rows {
+            if stages.len() <= stage.index() {
+                stages.resize_with(stage.index() + 1, BTreeMap::new);
+            }
+            stages[stage.index()].entry(instruction).or_default().push(measured);
+        }
+        for table in stages.iter_mut().flat_map(BTreeMap::values_mut) {
+            table.sort_by_key(|measured| measured.frequency);
+        }
+        if stages.is_empty() {
+            return Err(ProfileError::EmptyProfile);
+        }
+        if let Some(missing) = stages.iter().position(BTreeMap::is_empty) {
+            return Err(ProfileError::StageWithoutRows { missing, highest: stages.len() - 1 });
+        }
+        Ok(Self { stages, repeats: BTreeMap::new(), left_out: Vec::new() })
+    }
+
+    /// A profile of rows with what is known about their repeats, and of the lines that were left
+    /// out.
+    pub(crate) fn from_repeated(
+        rows: &[(Stage, Instruction, Measurement, Repeats)],
+        left_out: Vec<LeftOut>,
+    ) -> Result<Self, ProfileError> {
+        let profile = Self::from_rows(rows.iter().map(|&(s, i, row, _)| (s, i, row)))?;
+        let repeats = rows
+            .iter()
+            .filter(|row| row.3 != Repeats::default())
+            .map(|&(stage, instruction, row, repeats)| {
+                ((stage, instruction, row.frequency), repeats)
+            })
+            .collect();
+        Ok(Self { repeats, left_out, ..profile })
+    }
+
+    /// The number of stages.
+    pub fn num_stages(&self) -> u16 {
+        // Bounded when the rows were read: a stage is a u16 below `Plan::MAX_STAGES`.
+        self.stages.len() as u16
+    }
+
+    /// The rows of an instruction by rising clock; empty if it was not measured.
+    pub fn table(&self, stage: Stage, instruction: Instruction) -> &[Measurement] {
+        self.stages
+            .get(stage.index())
+            .and_then(|tables| tables.get(&instruction))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// The same rows; their clocks must not be changed.
+    pub(crate) fn table_mut(
+        &mut self,
+        stage: Stage,
+        instruction: Instruction,
+    ) -> &mut [Measurement] {
+        self.stages
+            .get_mut(stage.index())
+            .and_then(|tables| tables.get_mut(&instruction))
+            .map_or(&mut [], Vec::as_mut_slice)
+    }
+
+    /// Time and energy of an instruction at a clock: its row. If its time does not depend on the
+    /// clock, all its rows measure the same, and this is their mean at any clock.
+    pub fn at(&self, stage: Stage, instruction: Instruction, clock: Mhz) -> Option<Measurement> {
+        let table = self.table(stage, instruction);
+        if instruction.is_fixed() && !table.is_empty() {
+            let mut sum = Sum::default();
+            table.iter().for_each(|&row| sum.add(row));
+            return Some(sum.mean(clock));
+        }
+        let index = table.binary_search_by_key(&clock, |measured| measured.frequency).ok()?;
+        Some(table[index])
+    }
+
+    /// How often a row was measured, and the scatter of these measurements.
+    pub fn repeats(&self, stage: Stage, instruction: Instruction, clock: Mhz) -> Repeats {
+        self.repeats.get(&(stage, instruction, clock)).copied().unwrap_or_default()
+    }
+
+    /// Lines that were left out because they are far from their repeats.
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
+    }
+
+    /// All tables whose rows depend on the clock, by stage and instruction. Instructions of fixed
+    /// time are not among them.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = Table<'_>> {
+        (0..).map(Stage).zip(&self.stages).flat_map(move |(stage, tables)| {
+            let free = tables.iter().filter(|(instruction, _)| !instruction.is_fixed());
+            free.map(move |(&instruction, rows)| Table { stage, instruction, rows, profile: self })
+        })
+    }
+
+    /// All rows, by stage, instruction and clock.
+    pub fn rows(&self) -> impl Iterator<Item = (Stage, Instruction, Measurement)> {
+        (0..).map(Stage).zip(&self.stages).flat_map(|(stage, tables)| {
+            tables.iter().flat_map(move |(&instruction, table)| {
+                table.iter().map(move |&measured| (stage, instruction, measured))
+            })
+        })
+    }
+}
+
+/// The rows of one stage and instruction, by rising clock.
+#[derive(Clone, Copy)]
+pub(crate) struct Table<'a> {
+    pub(crate) stage: Stage,
+    pub(crate) instruction: Instruction,
+    pub(crate) rows: &'a [Measurement],
+    pub(crate) profile: &'a Profile,
+}
+
+impl<'a> Table<'a> {
+    pub(crate) fn values(&self, quantity: Quantity) -> Vec<f64> {
+        self.rows.iter().map(|row| quantity.of(row)).collect()
+    }
+
+    /// How often each row was measured, and the scatter.
+    pub(crate) fn repeats(self) -> impl Iterator<Item = Repeats> + 'a {
+        let Self { stage, instruction, rows, profile } = self;
+        rows.iter().map(move |row| profile.repeats(stage, instruction, row.frequency))
+    }
+
+    /// How often each row was measured.
+    pub(crate) fn counts(self) -> Vec<f64> {
+        self.repeats().map(|repeats| repeats.count.into()).collect()
+    }
+}
+
+/// The sum of rows that measure the same.
+#[derive(Default)]
+struct Sum {
+    time_s: f64,
+    energy_j: f64,
+    rows: u32,
+}
+
+impl Sum {
+    fn add(&mut self, measured: Measurement) {
+        self.time_s += measured.time_s;
+        self.energy_j += measured.energy_j;
+        self.rows += 1;
+    }
+
+    fn mean(&self, frequency: Mhz) -> Measurement {
+        let rows = f64::from(self.rows);
+        Measurement { frequency, time_s: self.time_s / rows, energy_j: self.energy_j / rows }
+    }
+}

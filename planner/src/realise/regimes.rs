@@ -1,0 +1,72 @@
+//! The few plans that all others are spliced from, so that much can be spent on each.
+
+use crate::choices::pareto::{falling, lower_hull};
+use crate::choices::{Assignment, Choices, Realised};
+use crate::parallel::in_parallel;
+use crate::realise::Realiser;
+use crate::realise::splice::Regimes;
+use crate::realise::steady::steady;
+use crate::step::network::Network;
+
+/// A regime for the middle of a step, and a plan that may fill and drain the pipeline well for it.
+struct Composite<'a> {
+    ends: &'a Realised,
+    middle: &'a Assignment,
+    /// Operations of either end.
+    cut: usize,
+}
+
+/// From plans that were rounded each for itself, better ones all along the frontier, fastest first,
+/// and the regimes among them.
+pub(crate) fn regimes(
+    network: &Network,
+    choices: &Choices,
+    rounded: Vec<Realised>,
+) -> (Vec<Realised>, Regimes) {
+    let new = || Realiser::new(network, choices);
+    let hull = |plans: &[Realised]| lower_hull(plans.iter().cloned(), Realised::cost);
+    let mut plans = falling(rounded, Realised::cost);
+    let steady = steady(network, choices);
+    let ends = hull(&plans);
+    let composites = composites(network, choices, &steady, &ends);
+    plans.extend(in_parallel(&composites, new, |realiser, composite| {
+        realiser.compose(&composite.ends.assignment, composite.middle, composite.cut)
+    }));
+    plans = falling(plans, Realised::cost);
+    plans.extend(in_parallel(&hull(&plans), new, Realiser::redistribute));
+    plans = falling(plans, Realised::cost);
+    let regimes = Regimes::new(hull(&plans), new);
+    (plans, regimes)
+}
+
+/// Steady regimes, and these plans themselves, between the ends of those plans that take about as
+/// long.
+fn composites<'a>(
+    network: &Network,
+    choices: &Choices,
+    steady: &'a [Assignment],
+    plans: &'a [Realised],
+) -> Vec<Composite<'a>> {
+    // A steady regime takes longer than with ends made for it.
+    const FASTER: usize = 3;
+    const SLOWER: usize = 1;
+    // From what the pipeline takes to fill to half of the step.
+    const CUTS: [usize; 4] = [32, 12, 6, 4];
+    let steady = steady.iter().map(|regime| {
+        (network.makespan(|operation| choices.get(regime[operation]).time_s), regime)
+    });
+    let middles = steady.chain(plans.iter().map(|plan| (plan.time_s, &plan.assignment)));
+    let mut composites = Vec::new();
+    for (time_s, middle) in middles {
+        let next = plans.partition_point(|plan| plan.time_s <= time_s);
+        let about = next.saturating_sub(FASTER)..(next + SLOWER).min(plans.len());
+        for ends in plans[about].iter().filter(|ends| ends.assignment != *middle) {
+            composites.extend(CUTS.map(|part| Composite {
+                ends,
+                middle,
+                cut: network.len() / part,
+            }));
+        }
+    }
+    composites
+}

@@ -1,0 +1,180 @@
+//! What a plan costs on a measured profile.
+//!
+//! The yardstick of every plan, ours or a peer's: each instruction takes the time and energy that
+//! were measured at its clock, starts as soon as its stage and its input are there, and a GPU that
+//! waits draws the P2P-blocking power. Knows nothing of how a plan was made.
+
+mod envpipe_table;
+pub(crate) mod timeline;
+
+use pfo_vocabulary::Watts;
+
+use crate::error::PlanError;
+use crate::late::clocks::with_late_clocks;
+use crate::plan::{Plan, PlannedInstruction, Prediction};
+use crate::profile::Profile;
+use crate::profile::measurement::Measurement;
+use crate::step::network::Network;
+use crate::step::order::StageOrder;
+
+/// The outcome of a replay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Replay {
+    /// Seconds from the first instruction's start to the last one's end.
+    pub iteration_time_s: f64,
+    /// Joules of all stages over that time, waiting included.
+    pub iteration_energy_j: f64,
+    /// Instructions of all stages.
+    pub instructions: usize,
+}
+
+impl From<Replay> for Prediction {
+    fn from(replay: Replay) -> Self {
+        Self {
+            iteration_time_s: replay.iteration_time_s,
+            iteration_energy_j: replay.iteration_energy_j,
+        }
+    }
+}
+
+/// Replays a plan over a profile.
+///
+/// # Errors
+/// If the plan has other stages than the profile, asks for a clock that was not measured, or its
+/// order deadlocks.
+pub fn replay(profile: &Profile, plan: &Plan, p2p_power: Watts) -> Result<Replay, PlanError> {
+    let (network, measured) = measure(profile, plan)?;
+    Ok(account(&network, &measured, p2p_power))
+}
+
+/// A plan's operations, and what was measured of each.
+pub(crate) fn measure(
+    profile: &Profile,
+    plan: &Plan,
+) -> Result<(Network, Vec<Measurement>), PlanError> {
+    if plan.num_stages != profile.num_stages() {
+        let (plan, profile) = (plan.num_stages, profile.num_stages());
+        return Err(PlanError::StagesDiffer { plan, profile });
+    }
+    let orders: Vec<StageOrder> = plan
+        .stages
+        .iter()
+        .map(|stage| stage.instructions.iter().map(PlannedInstruction::unit).collect())
+        .collect();
+    let network = Network::with_dependencies(&orders, &plan.dependencies, plan.delays)?;
+
+    let mut measured = network.all_unplanned();
+    for (stage, operations) in plan.stages.iter().zip(&network.stages) {
+        for (planned, &operation) in stage.instructions.iter().zip(operations) {
+            let (instruction, frequency) = (planned.instruction, planned.frequency_mhz);
+            let stage = stage.stage;
+            let row = profile.at(stage, instruction, frequency);
+            measured[operation as usize] = Some(row.ok_or(PlanError::UnmeasuredFrequency {
+                stage,
+                instruction,
+                frequency,
+            })?);
+        }
+    }
+    let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
+    let measured = with_late_clocks(&network, profile, measured);
+    Ok((network, measured))
+}
+
+/// The same plan with every instruction at the highest clock that was measured of it: what a GPU
+/// does when nobody plans for it.
+///
+/// # Errors
+/// If the profile has no row of one of the instructions.
+pub fn at_highest_clocks(profile: &Profile, plan: &Plan) -> Result<Plan, PlanError> {
+    let mut fastest = plan.clone();
+    fastest.predicted = None;
+    for stage in &mut fastest.stages {
+        for planned in &mut stage.instructions {
+            let highest = profile.table(stage.stage, planned.instruction).last();
+            planned.frequency_mhz = highest
+                .ok_or(PlanError::UnmeasuredFrequency {
+                    stage: stage.stage,
+                    instruction: planned.instruction,
+                    frequency: planned.frequency_mhz,
+                })?
+                .frequency;
+        }
+    }
+    Ok(fastest)
+}
+
+/// Time and energy of a step whose operations measure as given.
+pub(crate) fn account(network: &Network, measured: &[Measurement], p2p_power: Watts) -> Replay {
+    let makespan = network.makespan(|operation| measured[operation].time_s);
+    let run = network.operations.iter().zip(measured).filter(|(op, _)| op.is_run());
+    let busy: f64 = run.map(|(_, m)| m.time_s).sum();
+    let energy: f64 = measured.iter().map(|m| m.energy_j).sum();
+    let waiting = network.stages.len() as f64 * makespan - busy;
+    Replay {
+        iteration_time_s: makespan,
+        iteration_energy_j: energy + p2p_power.0 * waiting,
+        instructions: network.num_instructions(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::Pipeline;
+    use crate::schedule::name::Schedule;
+    use crate::test_profiles::unequal;
+    use pfo_vocabulary::Instruction;
+    use pfo_vocabulary::Mhz;
+
+    fn fastest_plan() -> Plan {
+        let schedule = Schedule::OneForwardOneBackward;
+        Pipeline::new(&unequal(), schedule, 2).unwrap().plan(|_| Mhz(1400))
+    }
+
+    fn refused(change: impl FnOnce(&mut Plan)) -> String {
+        let mut plan = fastest_plan();
+        change(&mut plan);
+        replay(&unequal(), &plan, Watts(80.0)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn waiting_costs_the_p2p_blocking_power() {
+        let idle_free = replay(&unequal(), &fastest_plan(), Watts(0.0)).unwrap();
+        let replayed = replay(&unequal(), &fastest_plan(), Watts(80.0)).unwrap();
+        // First forward of stage 0, both microbatches of stage 1, last backward of stage 0.
+        assert!((replayed.iteration_time_s - (0.05 + 0.36 + 0.1)).abs() < 1e-12);
+        assert!((idle_free.iteration_energy_j - 2.0 * (20.0 + 41.0 + 25.0 + 50.0)).abs() < 1e-9);
+        let waiting_s = 2.0 * 0.51 - 2.0 * (0.05 + 0.1 + 0.06 + 0.12);
+        let waiting_j = replayed.iteration_energy_j - idle_free.iteration_energy_j;
+        assert!((waiting_j - 80.0 * waiting_s).abs() < 1e-9);
+        assert_eq!(replayed.instructions, 8);
+    }
+
+    #[test]
+    fn a_plan_of_another_number_of_stages_is_refused_with_both() {
+        let message = refused(|plan| plan.num_stages = 3);
+        assert!(message.contains("3 stages") && message.contains('2'), "{message}");
+    }
+
+    #[test]
+    fn a_clock_that_was_not_measured_is_refused_with_its_place() {
+        let message = refused(|plan| plan.stages[1].instructions[0].frequency_mhz = Mhz(1234));
+        assert!(message.contains("stage 1, forward at 1234 MHz"), "{message}");
+    }
+
+    #[test]
+    fn an_order_that_deadlocks_is_refused() {
+        let message = refused(|plan| plan.stages[1].instructions.reverse());
+        assert!(message.contains("deadlock"), "{message}");
+    }
+
+    #[test]
+    fn the_highest_clocks_take_the_place_of_any_others() {
+        let mut plan = fastest_plan();
+        plan.stages[0].instructions[0].frequency_mhz = Mhz(1380);
+        let highest = at_highest_clocks(&unequal(), &plan).unwrap();
+        assert_eq!(highest, fastest_plan());
+        assert_eq!(highest.stages[0].instructions[0].instruction, Instruction::Forward);
+    }
+}

@@ -1,0 +1,91 @@
+//! The names of schedules.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::excerpt::excerpt;
+
+/// A pipeline schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "&'static str", try_from = "String")]
+pub enum Schedule {
+    /// One forward, one backward (PipeDream-Flush, Megatron-LM's non-interleaved schedule):
+    /// stage `s` of `N` runs `min(M, N - s)` forwards, then backwards and forwards in turn.
+    OneForwardOneBackward,
+    /// Every forward, then every backward.
+    GPipe,
+    /// Merak's 1F1B that recomputes activations while the gradient is still travelling.
+    EarlyRecomputation,
+    /// EnvPipe's 1F1B with more forwards ahead of the first backward.
+    EnvPipe,
+    /// Zero bubble, with input and weight gradients apart, in the memory of 1F1B.
+    ZbH1,
+    /// 1F1B over several model chunks of each stage, in Megatron-LM's order.
+    Interleaved,
+    /// Whatever a file says: see [`crate::Order`].
+    Custom,
+}
+
+impl Schedule {
+    /// Every schedule that this version knows.
+    pub const ALL: [Self; 7] = [
+        Self::OneForwardOneBackward,
+        Self::GPipe,
+        Self::EarlyRecomputation,
+        Self::EnvPipe,
+        Self::ZbH1,
+        Self::Interleaved,
+        Self::Custom,
+    ];
+
+    /// The name used on the command line and in plans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OneForwardOneBackward => "1f1b",
+            Self::GPipe => "gpipe",
+            Self::EarlyRecomputation => "early-recomputation-1f1b",
+            Self::EnvPipe => "envpipe",
+            Self::ZbH1 => "zb-h1",
+            Self::Interleaved => "interleaved-1f1b",
+            Self::Custom => "custom",
+        }
+    }
+}
+
+/// A schedule name that does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown schedule \"{0}\" (known: {names})", names = Schedule::ALL.map(Schedule::name).join(", "))]
+pub struct UnknownSchedule(String);
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Schedule {
+    type Err = UnknownSchedule;
+
+    fn from_str(name: &str) -> Result<Self, UnknownSchedule> {
+        Self::ALL
+            .into_iter()
+            .find(|schedule| schedule.name() == name)
+            .ok_or_else(|| UnknownSchedule(excerpt(name)))
+    }
+}
+
+impl From<Schedule> for &'static str {
+    fn from(schedule: Schedule) -> Self {
+        schedule.name()
+    }
+}
+
+impl TryFrom<String> for Schedule {
+    type Error = UnknownSchedule;
+
+    fn try_from(name: String) -> Result<Self, UnknownSchedule> {
+        name.parse()
+    }
+}

@@ -1,0 +1,47 @@
+//! The nodes of a step's graph: instructions, and what stands between two of them.
+
+use pfo_vocabulary::{Chunk, Instruction, Microbatch, Stage, Unit};
+
+use crate::step::dependencies::StageUnit;
+
+/// What an operation is in a step. Only instructions are run by a stage and have a clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Role {
+    Instruction,
+    /// The way of a product to another stage.
+    Transfer,
+    /// Where one waits for several or several wait for one; takes no time.
+    Junction,
+}
+
+/// One instruction of a step, or what stands between two of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Operation {
+    pub(crate) role: Role,
+    /// Of what is no instruction, that of one beside it.
+    pub(crate) stage: Stage,
+    pub(crate) instruction: Instruction,
+    pub(crate) chunk: Chunk,
+    pub(crate) microbatch: Microbatch,
+}
+
+impl Operation {
+    /// An instruction of a stage.
+    pub(crate) fn run(stage: Stage, unit: Unit) -> Self {
+        let Unit { instruction, microbatch, chunk } = unit;
+        Self { role: Role::Instruction, stage, instruction, chunk, microbatch }
+    }
+
+    /// Whether a stage runs it.
+    pub(crate) fn is_run(&self) -> bool {
+        self.role == Role::Instruction
+    }
+
+    pub(crate) fn unit(&self) -> Unit {
+        Unit { instruction: self.instruction, microbatch: self.microbatch, chunk: self.chunk }
+    }
+
+    pub(crate) fn stage_unit(&self) -> StageUnit {
+        StageUnit::new(self.stage, self.unit())
+    }
+}

@@ -1,0 +1,179 @@
+//! Accepting connections and talking over them, on the one thread of a daemon's runtime.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pfo_protocol::{
+    ClientMessage, DaemonMessage, FrameError, HEADER_BYTES, Header, Refusal, RefusalCode,
+    Unsupported, VERSION,
+};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{sleep, timeout};
+
+use crate::connections::{Connections, Entered, Room};
+use crate::peer::{Door, Peer};
+use crate::sys;
+
+/// Bytes read at a time.
+const CHUNK_BYTES: usize = 16 * 1024;
+
+/// A peer reads an answer within this time.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// After an error that will not go away at once, such as no descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Pause after some refused connections: opening one after the other must not keep a core busy, nor keep
+/// later ones waiting for long.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
+const REFUSALS: u32 = 4;
+
+/// One accepted connection and its peer.
+pub struct Conversation {
+    /// The connection.
+    pub stream: UnixStream,
+    /// The process that connected.
+    pub peer: Peer,
+    /// The socket that it connected to.
+    pub door: Door,
+    entered: Entered,
+}
+
+impl Conversation {
+    /// Waits for the peer's next message. None if nothing can be said to it any more: it is gone, silent for
+    /// too long, or was refused for what it sent.
+    pub async fn next(&self, silence: Duration) -> Option<(ClientMessage, Option<Room>)> {
+        self.entered.turn().await;
+        match timeout(silence, self.read()).await {
+            Ok(Ok(message)) => Some(message),
+            Ok(Err(FrameError::Version(_))) => {
+                let spoken = Unsupported { oldest: VERSION, newest: VERSION };
+                send(&self.stream, &DaemonMessage::Unsupported(spoken)).await;
+                None
+            }
+            Ok(Err(FrameError::Io(_) | FrameError::Truncated)) | Err(_) => None,
+            Ok(Err(error)) => {
+                let remedy = "see protocol/README.md for the layout of frames";
+                let refusal = Refusal::new(RefusalCode::Malformed, error.to_string(), remedy);
+                refuse(&self.stream, &self.peer, refusal).await;
+                None
+            }
+        }
+    }
+
+    async fn read(&self) -> Result<(ClientMessage, Option<Room>), FrameError> {
+        let mut header = [0; HEADER_BYTES];
+        let mut filled = 0;
+        while filled < HEADER_BYTES {
+            filled += self.read_some(&mut header[filled..]).await?;
+        }
+        let Header { kind, length } = Header::parse(header)?;
+        let room = self.entered.room_for(length).await;
+        // Grows with what arrives, not with what is announced.
+        let mut payload = Vec::new();
+        let mut chunk = [0; CHUNK_BYTES];
+        while payload.len() < length {
+            let wanted = CHUNK_BYTES.min(length - payload.len());
+            let read = self.read_some(&mut chunk[..wanted]).await?;
+            payload.extend_from_slice(&chunk[..read]);
+        }
+        Ok((ClientMessage::from_payload(kind, &payload)?, room))
+    }
+
+    async fn read_some(&self, buffer: &mut [u8]) -> Result<usize, FrameError> {
+        loop {
+            self.stream.readable().await?;
+            match self.stream.try_read(buffer) {
+                Ok(0) => return Err(FrameError::Truncated),
+                Ok(read) => return Ok(read),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(FrameError::reading(error)),
+            }
+        }
+    }
+}
+
+/// Accepts connections for as long as the daemon runs, at most `most()` at a time, and runs each one's `talk`.
+pub async fn accept<Talk>(
+    listener: UnixListener,
+    door: Door,
+    open: Arc<Connections>,
+    most: impl Fn() -> u32,
+    talk: impl Fn(Conversation) -> Talk,
+) where
+    Talk: Future<Output = ()> + Send + 'static,
+{
+    let mut failing = false;
+    let mut refused = 0;
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                failing = false;
+                let Ok(peer) = Peer::of(&stream) else { continue };
+                match open.enter(peer.uid, most()) {
+                    Ok(entered) => {
+                        tokio::spawn(talk(Conversation { stream, peer, door, entered }));
+                    }
+                    Err(refusal) => {
+                        tokio::spawn(async move { refuse(&stream, &peer, refusal).await });
+                        refused = (refused + 1) % REFUSALS;
+                        if refused == 0 {
+                            sleep(REFUSAL_PAUSE).await;
+                        }
+                    }
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::error!("cannot accept connections: {error}; retrying");
+                }
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Sends a message. False if the peer did not take it in time.
+pub async fn send(stream: &UnixStream, message: &DaemonMessage) -> bool {
+    let Ok(frame) = message.to_frame() else {
+        return false;
+    };
+    matches!(timeout(ANSWER_TIMEOUT, write_all(stream, &frame)).await, Ok(Ok(())))
+}
+
+async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.writable().await?;
+        match stream.try_write(bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a connection, and says so in the journal.
+pub async fn refuse(stream: &UnixStream, peer: &Peer, refusal: Refusal) {
+    tracing::warn!(
+        name: "refused", uid = peer.uid.0, pid = peer.pid.0,
+        "refused a connection of user {}, process {}: {}", peer.uid, peer.pid, refusal.message
+    );
+    send(stream, &DaemonMessage::Refusal(refusal)).await;
+}
+
+/// Waits until nobody can be answered over a connection, whatever else is still to be read from it.
+pub async fn hung_up(stream: &UnixStream) {
+    let watched = stream.as_fd().try_clone_to_owned().and_then(sys::register);
+    let Ok(watched) = watched else { return std::future::pending().await };
+    loop {
+        match watched.writable().await {
+            Ok(ready) if ready.ready().is_write_closed() => return,
+            Ok(mut ready) => ready.clear_ready(),
+            Err(_) => return,
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What each user may take of the daemon beside its sessions: connections, requests in a second, and
+//! memory for what is large. Whoever wants more waits or is refused, and nobody else notices.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pfo_protocol::{Refusal, RefusalCode, Uid};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep};
+
+/// Connections of one user beside its sessions.
+const PER_USER: u32 = 16;
+
+/// So often a user may ask in the long run.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// So much may be asked ahead of that: all ranks of a node come at once.
+const AHEAD: Duration = Duration::from_secs(2);
+
+/// A frame with a larger payload is one of a few that the daemon holds at a time.
+const LARGE_BYTES: usize = 64 * 1024;
+
+/// Large frames at a time, of which a user has one.
+const LARGE_FRAMES: usize = 4;
+
+/// The connections of all users. Those of sessions count only as sessions.
+#[derive(Debug)]
+pub struct Connections {
+    by_user: Mutex<HashMap<Uid, User>>,
+    large: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct User {
+    open: u32,
+    /// When it has waited long enough for everything that it has asked.
+    even_at: Instant,
+    large: Arc<Semaphore>,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self { by_user: Mutex::default(), large: Arc::new(Semaphore::new(LARGE_FRAMES)) }
+    }
+}
+
+impl Connections {
+    /// Lets a user in, if it and all users together have fewer connections than they may.
+    ///
+    /// # Errors
+    /// Which of the two has too many.
+    pub fn enter(self: &Arc<Self>, uid: Uid, most: u32) -> Result<Entered, Refusal> {
+        let mut users = self.users();
+        let all: u32 = users.values().map(|user| user.open).sum();
+        let own = users.get(&uid).map_or(0, |user| user.open);
+        let refused = |message: String, remedy: &str| {
+            Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
+        };
+        // Root gets in even when everybody else is at the limit.
+        if uid != Uid::ROOT && own >= PER_USER {
+            let message = format!("user {uid} has {own} connections open, and may not have more");
+            return refused(message, "close some");
+        }
+        if uid != Uid::ROOT && all >= most {
+            let message = format!("{all} connections are open, the administrator allows {most}");
+            return refused(message, "try again later, or ask for a higher limits.connections");
+        }
+        users.entry(uid).or_insert_with(User::new).open += 1;
+        Ok(Entered { all: Arc::clone(self), uid })
+    }
+
+    /// Users stay known when they leave, lest leaving wipes out what they have asked.
+    fn users(&self) -> MutexGuard<'_, HashMap<Uid, User>> {
+        self.by_user.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl User {
+    fn new() -> Self {
+        Self { open: 0, even_at: Instant::now(), large: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// How long it has to wait with its next request.
+    fn ask(&mut self, now: Instant) -> Duration {
+        self.even_at = self.even_at.max(now) + INTERVAL;
+        self.even_at.saturating_duration_since(now + AHEAD)
+    }
+}
+
+/// A connection of a user.
+pub struct Entered {
+    all: Arc<Connections>,
+    uid: Uid,
+}
+
+/// Room for a large frame, until it is dropped.
+pub struct Room {
+    _of_user: OwnedSemaphorePermit,
+    _of_all: OwnedSemaphorePermit,
+}
+
+impl Entered {
+    /// Waits until the user may ask again. Root never waits.
+    pub async fn turn(&self) {
+        let wait = {
+            let mut users = self.all.users();
+            users
+                .get_mut(&self.uid)
+                .filter(|_| self.uid != Uid::ROOT)
+                .map(|u| u.ask(Instant::now()))
+        };
+        if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
+            sleep(wait).await;
+        }
+    }
+
+    /// Waits for room for a frame, where it takes any worth speaking of.
+    pub async fn room_for(&self, bytes: usize) -> Option<Room> {
+        if bytes <= LARGE_BYTES {
+            return None;
+        }
+        let own = Arc::clone(&self.all.users().get(&self.uid)?.large);
+        // Nobody ever closes these.
+        let of_user = own.acquire_owned().await.ok()?;
+        let of_all = Arc::clone(&self.all.large).acquire_owned().await.ok()?;
+        Some(Room { _of_user: of_user, _of_all: of_all })
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Some(user) = self.all.users().get_mut(&self.uid) {
+            user.open -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const ALICE: Uid = Uid(1001);
+    const BOB: Uid = Uid(1002);
+
+    fn at_once<T>(waiting: impl Future<Output = T>) -> Option<T> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async { timeout(Duration::ZERO, waiting).await.ok() })
+    }
+
+    #[test]
+    fn a_user_has_so_many_connections_and_root_has_more() {
+        let all = Arc::new(Connections::default());
+        let entered: Vec<_> = (0..PER_USER).map(|_| all.enter(ALICE, 1000).unwrap()).collect();
+        let refusal = all.enter(ALICE, 1000).err().unwrap();
+        assert!(refusal.message.contains("user 1001 has 16 connections"), "{refusal}");
+        let refusal = all.enter(BOB, PER_USER).err().unwrap();
+        assert!(refusal.message.contains("16 connections are open"), "{refusal}");
+        assert!(all.enter(BOB, 1000).is_ok() && all.enter(Uid::ROOT, PER_USER).is_ok());
+        drop(entered);
+        assert!(all.enter(ALICE, PER_USER).is_ok());
+    }
+
+    #[test]
+    fn who_asks_without_a_pause_waits_in_the_end_however_often_it_connects_anew() {
+        let all = Arc::new(Connections::default());
+        let ahead = (AHEAD.as_millis() / INTERVAL.as_millis()) as usize;
+        let asked = (0..10 * ahead).take_while(|_| {
+            let entered = all.enter(ALICE, 1000).unwrap();
+            at_once(entered.turn()).is_some()
+        });
+        // A busy machine pays something off meanwhile.
+        assert!((ahead..3 * ahead).contains(&asked.count()));
+        assert!(at_once(all.enter(BOB, 1000).unwrap().turn()).is_some());
+        let root = all.enter(Uid::ROOT, 1000).unwrap();
+        assert!((0..10 * ahead).all(|_| at_once(root.turn()).is_some()));
+    }
+
+    #[test]
+    fn a_user_holds_one_large_frame_and_leaves_room_for_others() {
+        let all = Arc::new(Connections::default());
+        let enter = |uid| all.enter(uid, 1000).unwrap();
+        let (one, other) = (enter(ALICE), enter(ALICE));
+        let room = at_once(one.room_for(LARGE_BYTES + 1)).unwrap();
+        assert!(room.is_some());
+        assert!(at_once(other.room_for(LARGE_BYTES + 1)).is_none());
+        assert!(at_once(other.room_for(LARGE_BYTES)).unwrap().is_none());
+        let rooms: Vec<_> =
+            (0..).map_while(|user| at_once(enter(Uid(BOB.0 + user)).room_for(1 << 20))).collect();
+        assert_eq!(rooms.len(), LARGE_FRAMES - 1);
+        drop((room, rooms));
+        assert!(at_once(other.room_for(LARGE_BYTES + 1)).is_some());
+    }
+}

@@ -1,0 +1,51 @@
+//! What `pfod` and `pfo-agent` share as services of a node: the sockets that systemd hands over, who
+//! connects and how much of a daemon each user may take, the journal, and files that survive a crash.
+//!
+//! Nothing here knows GPUs, jobs or plans.
+#![deny(unsafe_code)]
+
+mod accept;
+mod accounts;
+mod boot;
+mod config;
+mod connections;
+mod file_stem;
+mod listen;
+mod log;
+mod log_limit;
+mod monotonic;
+mod notify;
+mod peer;
+mod replace;
+mod sys;
+mod unix_time;
+mod versioned;
+mod within;
+
+pub use accept::{Conversation, accept, hung_up, refuse, send};
+pub use accounts::{Accounts, Lookup, NodeAccounts, UnknownName};
+pub use boot::boot_id;
+pub use config::{ConfigError, Position};
+pub use connections::{Connections, Entered, Room};
+pub use file_stem::{file_stem, named_by};
+pub use listen::{ListenError, PassedDescriptor, bind, passed_descriptors, passed_listener};
+pub use log::{Messages, begin_log};
+pub use log_limit::report_left_out;
+pub use monotonic::{computed_ns, now_ns};
+pub use notify::{Service, feed_watchdog};
+pub use peer::{Door, Peer, watch_process};
+pub use replace::{replace, replace_in_own_directory};
+pub use sys::{pidfd_open, register};
+pub use unix_time::unix_s;
+pub use versioned::parse_versioned;
+pub use within::Within;
+
+/// Makes every panic of the process end it, in every build: the runtime would live on as a ghost of a daemon
+/// whose other thread is gone, while an aborted daemon is restarted and cleans up.
+pub fn abort_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        report(info);
+        std::process::abort();
+    }));
+}

@@ -1,0 +1,149 @@
+//! Keeps what one user causes from filling the journal: beyond a burst its entries are left out, and
+//! counted. Entries are a user's if they have its `uid`. Root's are all kept.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::time::sleep;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+/// Entries that a user may cause at once: all ranks of a large node begin and end twice.
+const BURST: u32 = 256;
+
+/// Beyond that, one entry is kept in this time.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// How long entries are counted before a report of what was left out.
+const REPORT_AFTER: Duration = Duration::from_secs(10);
+
+/// The entries of this process.
+static ENTRIES: Entries = Entries::new();
+
+/// What every user has caused.
+#[derive(Debug)]
+struct Entries {
+    by_user: Mutex<Option<HashMap<u32, User>>>,
+    some_left_out: Notify,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct User {
+    /// When all of its burst is there again.
+    full_at: Instant,
+    left_out: u64,
+}
+
+impl Entries {
+    const fn new() -> Self {
+        Self { by_user: Mutex::new(None), some_left_out: Notify::const_new() }
+    }
+
+    /// Whether another entry of a user is kept.
+    fn keeps(&self, uid: u32, now: Instant) -> bool {
+        let mut users = self.users();
+        let users = users.get_or_insert_default();
+        let user = users.entry(uid).or_insert(User { full_at: now, left_out: 0 });
+        let full_at = user.full_at.max(now) + INTERVAL;
+        if full_at > now + BURST * INTERVAL {
+            user.left_out += 1;
+            self.some_left_out.notify_one();
+            return false;
+        }
+        user.full_at = full_at;
+        true
+    }
+
+    /// How many entries of each user were left out since this was asked last.
+    fn left_out(&self) -> Vec<(u32, u64)> {
+        let mut users = self.users();
+        let take = |(uid, user): (&u32, &mut User)| (*uid, std::mem::take(&mut user.left_out));
+        let counts = users.iter_mut().flatten().map(take);
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+
+    fn users(&self) -> MutexGuard<'_, Option<HashMap<u32, User>>> {
+        self.by_user.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reports what was left out, for as long as the daemon runs.
+pub async fn report_left_out() {
+    loop {
+        ENTRIES.some_left_out.notified().await;
+        sleep(REPORT_AFTER).await;
+        for (user, count) in ENTRIES.left_out() {
+            tracing::warn!("left out {count} journal entries caused by user {user}");
+        }
+    }
+}
+
+/// The layer that leaves entries out, for all others.
+#[derive(Debug)]
+pub(crate) struct Limit;
+
+impl<S: Subscriber> Layer<S> for Limit {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        let mut user = UserOf::default();
+        event.record(&mut user);
+        !matches!(user.0, Some(uid) if uid != 0 && !ENTRIES.keeps(uid, Instant::now()))
+    }
+}
+
+#[derive(Default)]
+struct UserOf(Option<u32>);
+
+impl Visit for UserOf {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if field.name() == "uid" {
+            self.0 = u32::try_from(value).ok();
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_a_burst_and_then_a_trickle_and_nobody_else_less() {
+        let entries = Entries::new();
+        let now = Instant::now();
+        let kept = |uid, at| (0..1000).filter(|_| entries.keeps(uid, at)).count();
+        assert_eq!(kept(7, now), BURST as usize);
+        assert_eq!(kept(7, now + 4 * INTERVAL), 4);
+        assert_eq!(kept(8, now), BURST as usize);
+        assert_eq!(kept(7, now + 2 * BURST * INTERVAL), BURST as usize);
+    }
+
+    #[test]
+    fn what_is_left_out_is_told_once() {
+        let entries = Entries::new();
+        let now = Instant::now();
+        (0..BURST + 44).for_each(|_| _ = entries.keeps(7, now));
+        assert_eq!(entries.left_out(), [(7, 44)]);
+        assert_eq!(entries.left_out(), []);
+    }
+
+    #[test]
+    fn only_entries_with_another_uid_than_roots_are_counted() {
+        use tracing_subscriber::layer::SubscriberExt;
+        let uid = 4_000_000_123_u32;
+        let subscriber = tracing_subscriber::registry().with(Limit);
+        tracing::subscriber::with_default(subscriber, || {
+            for _ in 0..2 * BURST {
+                tracing::info!(uid = 0, pid = uid, "of root");
+                tracing::info!(pid = uid, "of nobody");
+                tracing::info!(uid, "of a user");
+            }
+        });
+        let own = ENTRIES.left_out().into_iter().find(|(user, _)| *user == uid);
+        assert_eq!(own, Some((uid, BURST.into())));
+    }
+}

@@ -396,10 +396,10 @@ mod tests {
     #[test]
     fn the_bytes_of_acting_for_a_user_are_the_documented_ones() {
         #[rustfmt::skip]
-        assert_eq!(frame(Request::OnBehalf { uid: Uid(1000), pid: Some(Pid(77)) }), [
-            13, 0, 0, 0,  1, 0,  6, 0,
+        assert_eq!(frame(Request::OnBehalf { uid: Uid(1000), pid: Some(Pid(77)), administrator: true }), [
+            14, 0, 0, 0,  1, 0,  6, 0,
             18, 0, 0, 0,                                    // on behalf
-            0xe8, 3, 0, 0,  1, 77, 0, 0, 0,                 // uid, some: pid
+            0xe8, 3, 0, 0,  1, 77, 0, 0, 0,  1,             // uid, some: pid, administrator
         ]);
     }
 

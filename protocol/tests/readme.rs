@@ -186,6 +186,13 @@ fn names(fields: &[(String, String)]) -> Vec<String> {
     fields.iter().map(|(name, _)| name.clone()).collect()
 }
 
+/// The structures that have no table: a line of a list that may continue in the next ones.
+fn listed_structures(text: &str) -> Vec<(String, Vec<(String, String)>)> {
+    let joined = text.replace("\n  ", " ");
+    let items = joined.lines().filter_map(|line| line.strip_prefix("- `")?.split_once("`: `"));
+    items.map(|(name, rest)| (name.to_owned(), fields(&format!("`{rest}")))).collect()
+}
+
 /// What the README says of each type, and every type that a field there has.
 fn documented() -> (BTreeMap<String, Shape>, Vec<String>) {
     let (mut shapes, mut types) = (BTreeMap::new(), Vec::new());
@@ -207,15 +214,12 @@ fn documented() -> (BTreeMap<String, Shape>, Vec<String>) {
                 let fields = rows.into_iter().map(|row| unquoted(&row[0])).collect();
                 shapes.insert(name.to_owned(), Shape::Structure(fields));
             }
-            ["structure", _] => {
-                for row in rows {
-                    let fields = fields(&row[1]);
-                    types.extend(fields.iter().map(|(_, of_type)| of_type.clone()));
-                    shapes.insert(unquoted(&row[0]), Shape::Structure(names(&fields)));
-                }
-            }
             _ => (),
         }
+    }
+    for (name, fields) in listed_structures(&readme()) {
+        types.extend(fields.iter().map(|(_, of_type)| of_type.clone()));
+        shapes.insert(name, Shape::Structure(names(&fields)));
     }
     (shapes, types)
 }

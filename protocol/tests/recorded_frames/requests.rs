@@ -134,7 +134,7 @@ fn to_pfod() -> Vec<Recorded> {
         request(
             "on-behalf",
             "later requests are those of user 1000, process 4242",
-            Request::OnBehalf { uid: Uid(1000), pid: Some(Pid(4242)) },
+            Request::OnBehalf { uid: Uid(1000), pid: Some(Pid(4242)), administrator: false },
         ),
     ]
 }

@@ -211,7 +211,7 @@ impl Session {
 
     /// Ends the session, without waiting: the daemon restores the GPU's clocks.
     ///
-    /// What the GPU has yet to get to, the daemon is told first.
+    /// Calls that the GPU has not reached yet are reported first.
     fn close(&self) {
         self.replace(None);
     }

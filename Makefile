@@ -114,8 +114,9 @@ lint: ## Check format, lints, documentation, dependencies and the unit's hardeni
 	cargo deny --offline check bans licenses sources
 	systemd-analyze security --offline=true --threshold=15 --no-pager systemd/pfod.service | tail -1
 
-bench: programs ## Measure latencies, memory, accuracy and planning, lowtime beside us
+bench: programs ## Measure latencies, memory, accuracy and planning, beside lowtime and the pfod before pfo-agent
 	@scripts/setup --bench
+	@tests/bench/build-before
 	cargo run --release --quiet -p pfo-tests --bin pfo-bench
 
 audit: ## Look for published vulnerabilities of dependencies (takes the network)

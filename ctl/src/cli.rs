@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::clocks::Clocks;
+use crate::daemons::{self, Daemons};
 use crate::doctor::Doctor;
 use crate::error::Error;
 use crate::exit;
@@ -20,18 +21,21 @@ use crate::plan::sweep::Sweep;
 use crate::policy::Policy;
 use crate::profile::Profile;
 use crate::reload::Reload;
-use crate::socket::{self, Sockets};
 use crate::status::StatusCommand;
 use crate::straggler::JobCommand;
 use crate::tune::Tune;
 
-/// Look at pfod, make and swap plans, and free GPU clocks
+/// Show status, measure profiles, make and swap plans, and reset GPU clocks
 #[derive(Parser)]
 #[command(name = "pfoctl", version, propagate_version = true, after_help = after_help())]
 pub(crate) struct Cli {
-    /// Talk to the daemon at this socket and no other
-    #[arg(long, global = true, value_name = "PATH")]
+    /// Reach pfod at this socket only, and pfo-agent beside it
+    #[arg(long, global = true, value_name = "PATH", help_heading = "Sockets")]
     socket: Option<PathBuf>,
+
+    /// Reach pfo-agent at this socket only
+    #[arg(long, global = true, value_name = "PATH", help_heading = "Sockets")]
+    agent_socket: Option<PathBuf>,
 
     #[command(subcommand)]
     command: Command,
@@ -40,27 +44,27 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Status(StatusCommand),
-    /// Make plans, and change what a running job runs
+    /// Make plans, and swap the plan of a running job
     #[command(subcommand)]
     Plan(Plan),
-    /// Tell a running job what it has to reckon with
+    /// Declare or clear a straggler for a running job
     #[command(subcommand)]
     Job(JobCommand),
-    /// Measure what instructions take at each clock, on a running job
+    /// Measure time and energy of the instructions of a running job at each clock
     #[command(subcommand)]
     Profile(Profile),
     Tune(Tune),
-    /// Measure and look up what GPUs draw while they wait for each other
+    /// Measure, show and set P2P-blocking power: what GPUs draw while they wait for each other
     #[command(subcommand)]
     P2p(P2p),
-    /// Look after clocks that pfo locked
+    /// Reset clocks that pfo locked
     #[command(subcommand)]
     Clocks(Clocks),
     Doctor(Doctor),
-    /// See who holds which GPU, and take leases back
+    /// List, revoke and allow leases
     #[command(subcommand)]
     Lease(Lease),
-    /// Find out who may lease which GPUs
+    /// Explain who may lease which GPUs
     #[command(subcommand)]
     Policy(Policy),
     Reload(Reload),
@@ -80,43 +84,40 @@ enum Plan {
 }
 
 fn after_help() -> String {
-    format!("{}\n\n{}", exit::HELP, socket::HELP)
+    format!("{}\n\n{}", exit::HELP, daemons::HELP)
 }
 
 impl Cli {
-    /// Does what the arguments ask for.
     pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
-        let sockets = Sockets::from_environment(self.socket);
+        let daemons = Daemons::from_environment(self.socket, self.agent_socket);
         match self.command {
-            Command::Status(status) => status.run(&sockets, output),
-            Command::Plan(Plan::Make(make)) => make.run(&sockets, output),
-            Command::Plan(Plan::Load(load)) => load.run(&sockets, output),
-            Command::Plan(Plan::Swap(swap)) => swap.run(&sockets, output),
-            Command::Plan(Plan::Rollback(rollback)) => rollback.run(&sockets, output),
-            Command::Plan(Plan::Sweep(sweep)) => sweep.run(&sockets, output),
-            Command::Job(job) => job.run(&sockets, output),
-            Command::Profile(profile) => profile.run(&sockets, output),
-            Command::Tune(tune) => tune.run(&sockets, output),
-            Command::P2p(p2p) => p2p.run(&sockets, output),
-            Command::Clocks(clocks) => clocks.run(&sockets, output),
-            Command::Doctor(doctor) => doctor.run(&sockets, output),
-            Command::Lease(lease) => lease.run(&sockets, output),
-            Command::Policy(policy) => policy.run(&sockets, output),
-            Command::Reload(reload) => reload.run(&sockets, output),
-            Command::Gpus(gpus) => gpus.run(&sockets, output),
-            Command::Generate(generate) => generate.run(),
+            Command::Status(status) => status.run(&daemons, output),
+            Command::Plan(Plan::Make(make)) => make.run(&daemons, output),
+            Command::Plan(Plan::Load(load)) => load.run(&daemons, output),
+            Command::Plan(Plan::Swap(swap)) => swap.run(&daemons, output),
+            Command::Plan(Plan::Rollback(rollback)) => rollback.run(&daemons, output),
+            Command::Plan(Plan::Sweep(sweep)) => sweep.run(&daemons, output),
+            Command::Job(job) => job.run(&daemons, output),
+            Command::Profile(profile) => profile.run(&daemons, output),
+            Command::Tune(tune) => tune.run(&daemons, output),
+            Command::P2p(p2p) => p2p.run(&daemons, output),
+            Command::Clocks(clocks) => clocks.run(&daemons, output),
+            Command::Doctor(doctor) => doctor.run(&daemons, output),
+            Command::Lease(lease) => lease.run(&daemons, output),
+            Command::Policy(policy) => policy.run(&daemons, output),
+            Command::Reload(reload) => reload.run(&daemons, output),
+            Command::Gpus(gpus) => gpus.run(&daemons, output),
+            Command::Generate(generate) => generate.run(Self::command()),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
-    fn the_command_line_contradicts_itself_nowhere() {
+    fn the_declaration_of_the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 }

@@ -1,41 +1,63 @@
 //! `pfoctl clocks reset`: frees GPUs of locks that outlived their session.
 
 use clap::Subcommand;
-use pfo_protocol::{GpuName, Request, ResetOutcome, Response};
+use pfo_protocol::{Request, ResetOutcome, Response};
 
-use crate::connection::Connection;
-use crate::error::Error;
+use crate::arguments::{GpuArgument, resolve_option};
+use crate::daemons::Daemons;
+use crate::error::{Error, Explained};
+use crate::exit::Exit;
 use crate::output::{Look, Output};
-use crate::socket::Sockets;
 use crate::status::table::{Cell, Table, Tone};
 
-/// What to do with clocks.
+/// What to do about clocks.
 #[derive(Subcommand)]
 pub(crate) enum Clocks {
     /// Restore the clocks that pfo left locked and no running rank holds
     Reset {
-        /// Only this GPU, by UUID or PCI bus id [default: every GPU of the node]
-        #[arg(long, value_name = "UUID|PCI")]
-        gpu: Option<GpuName>,
+        /// Only this GPU, by index, UUID or PCI bus id [default: every GPU of the node]
+        #[arg(long, value_name = "GPU")]
+        gpu: Option<GpuArgument>,
 
-        /// Also locks that pfo did not set
+        /// Also reset locks that pfo did not set
         #[arg(long)]
         all: bool,
 
-        /// Print JSON: an array with the UUID of each GPU, the outcome and whether it is free of locks
+        /// Print JSON: an array with the UUID of each GPU, the outcome and whether it is unlocked
         #[arg(long)]
         json: bool,
     },
 }
 
+/// GPUs that are still locked.
+#[derive(Debug, thiserror::Error)]
+#[error("pfo could not unlock {count} of {total} GPUs")]
+pub(crate) struct NotRestored {
+    count: usize,
+    total: usize,
+}
+
+impl Explained for NotRestored {
+    fn exit(&self) -> Exit {
+        Exit::Failed
+    }
+
+    fn remedy(&self) -> Option<String> {
+        let remedy = "a GPU that a rank holds is unlocked when the rank ends; `pfoctl status` says \
+                      what is wrong with the others";
+        Some(remedy.to_owned())
+    }
+}
+
 impl Clocks {
-    /// Resets and tells what became of each GPU.
-    pub(crate) fn run(self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
+    /// Resets and reports the outcome for each GPU.
+    pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let Self::Reset { gpu, all, json } = self;
-        let mut connection = Connection::open(sockets)?;
-        let outcomes = match connection.ask(Request::ClocksReset { gpu, all })? {
+        let mut pfod = daemons.pfod()?;
+        let gpu = resolve_option(gpu.as_ref(), &mut pfod)?;
+        let outcomes = match pfod.ask(Request::ClocksReset { gpu, all })? {
             Response::Reset(outcomes) => outcomes,
-            other => return Err(connection.other_answer(&format!("{other:?}"))),
+            other => return Err(pfod.unexpected(&other).into()),
         };
         if json {
             output.json(&outcomes)?;
@@ -45,14 +67,14 @@ impl Clocks {
         }
         match outcomes.iter().filter(|gpu| !gpu.restored).count() {
             0 => Ok(()),
-            count => Err(Error::NotRestored { count, total: outcomes.len() }),
+            count => Err(NotRestored { count, total: outcomes.len() }.into()),
         }
     }
 }
 
 fn render(outcomes: &[ResetOutcome], look: Look) -> String {
     if outcomes.is_empty() {
-        return "No GPU had clocks to restore.\n".to_owned();
+        return "No GPU has a lock to reset.\n".to_owned();
     }
     let mut table = Table::new(look).left("GPU").left("Outcome");
     for gpu in outcomes {

@@ -1,5 +1,5 @@
-//! How `pfoctl` tells a script what became of its request. The numbers are part of the interface:
-//! they may be added to, never change.
+//! The exit codes, by which a script knows the outcome. They are part of the interface: new ones may be
+//! added, none changes.
 
 use std::process::ExitCode;
 
@@ -9,21 +9,21 @@ use pfo_protocol::RefusalCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
-    /// What was asked for is done.
+    /// The request was carried out.
     Done = 0,
-    /// It was tried and failed.
+    /// The request was tried and failed.
     Failed = 1,
-    /// The arguments or a file that they name are wrong; the daemon was not asked. Clap exits with
-    /// the same number.
+    /// The arguments or a file that they name are wrong; no daemon was asked. Clap exits with the
+    /// same number.
     Usage = 2,
-    /// The daemon does not answer; the same request may succeed later.
+    /// A daemon does not answer; the same request may succeed later.
     Unreachable = 3,
-    /// The daemon or the permissions of its socket said no; the same request will fail again.
+    /// A daemon or the permissions of its socket refused; the same request will fail again.
     Refused = 4,
-    /// It was measured, and nothing that was tried is better than what there was.
+    /// Plans were measured, and none is better than default clocks.
     NothingKept = 5,
-    /// Ctrl-C ended a wait, and what was waited for goes on, or a measurement, and the job is back
-    /// at default clocks.
+    /// Ctrl-C ended a wait, which ends nothing else, or a measurement, after which the job returns to
+    /// default clocks.
     Interrupted = 130,
 }
 
@@ -31,16 +31,16 @@ pub(crate) enum Exit {
 pub(crate) const HELP: &str = "\
 Exit codes:
   0    done
-  1    failed: the daemon tried and could not, or something unexpected happened
+  1    failed: a daemon could not do it, or something unexpected happened
   2    usage: an argument or a file is wrong; nothing was changed
-  3    unreachable: the daemon does not run or does not answer; trying again may help
+  3    unreachable: a daemon does not run or does not answer; retrying may help
   4    refused: not authorised, or the request does not fit the job or the GPU
-  5    nothing kept: no plan that was tried saves energy within the slowdown that is allowed
-  130  Ctrl-C ended a wait, and what was waited for goes on, or a measurement, and the job is back at
-       default clocks";
+  5    nothing kept: no plan saves energy within the allowed slowdown
+  130  interrupted: a wait was abandoned, or a measurement stopped and default
+       clocks restored";
 
 impl Exit {
-    /// What a refusal of the daemon means to a script.
+    /// The code of a daemon's refusal.
     pub(crate) fn of_refusal(code: RefusalCode) -> Self {
         match code {
             RefusalCode::Malformed

@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{CommandFactory, Subcommand};
+use clap::{Command, Subcommand};
 use clap_complete::Shell;
 
-use crate::cli::Cli;
-use crate::error::Error;
+use crate::error::{Error, Explained};
+use crate::exit::Exit;
 
 /// Write the man pages or the shell completions
 #[derive(Subcommand)]
@@ -24,21 +24,38 @@ pub(crate) enum Generate {
     },
 }
 
-impl Generate {
-    /// Writes the files into a directory, which is made if need be.
-    pub(crate) fn run(self) -> Result<(), Error> {
-        let (Self::Man { directory } | Self::Completions { directory }) = &self;
-        self.write(directory)
-            .map_err(|source| Error::Generate { directory: directory.clone(), source })
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to {}: {source}", .directory.display())]
+pub(crate) struct GenerateError {
+    directory: PathBuf,
+    source: std::io::Error,
+}
+
+impl Explained for GenerateError {
+    fn exit(&self) -> Exit {
+        Exit::Failed
     }
 
-    fn write(&self, directory: &Path) -> Result<(), std::io::Error> {
+    fn remedy(&self) -> Option<String> {
+        None
+    }
+}
+
+impl Generate {
+    /// Writes the files for a command line into a directory, which is made if it does not exist.
+    pub(crate) fn run(self, command: Command) -> Result<(), Error> {
+        let (Self::Man { directory } | Self::Completions { directory }) = &self;
+        let failed = |source| GenerateError { directory: directory.clone(), source };
+        Ok(self.write(command, directory).map_err(failed)?)
+    }
+
+    fn write(&self, mut command: Command, directory: &Path) -> Result<(), std::io::Error> {
         std::fs::create_dir_all(directory)?;
         match self {
-            Self::Man { .. } => clap_mangen::generate_to(Cli::command(), directory),
+            Self::Man { .. } => clap_mangen::generate_to(command, directory),
             Self::Completions { .. } => {
                 for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-                    clap_complete::generate_to(shell, &mut Cli::command(), "pfoctl", directory)?;
+                    clap_complete::generate_to(shell, &mut command, "pfoctl", directory)?;
                 }
                 Ok(())
             }

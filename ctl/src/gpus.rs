@@ -1,15 +1,14 @@
-//! `pfoctl gpus`: the names that a GPU may be given in other commands and by a rank.
+//! `pfoctl gpus`: the names by which other commands and ranks take a GPU.
 
 use clap::Args;
-use pfo_protocol::{GpuListing, Request, Response};
+use pfo_protocol::GpuListing;
 
-use crate::connection::Connection;
+use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::output::{Look, Output};
-use crate::socket::Sockets;
 use crate::status::table::{Cell, Table};
 
-/// List the GPUs of this node with their full names
+/// List the GPUs of this node by every name that commands take
 #[derive(Args)]
 pub(crate) struct Gpus {
     /// Print JSON: an array with the UUID, PCI bus id and model of each
@@ -19,16 +18,13 @@ pub(crate) struct Gpus {
 
 impl Gpus {
     /// Asks and prints.
-    pub(crate) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
-        let mut connection = Connection::open(sockets)?;
-        match connection.ask(Request::Gpus)? {
-            Response::Gpus(gpus) if self.json => output.json(&gpus),
-            Response::Gpus(gpus) => {
-                let look = output.look();
-                output.text(&render(&gpus, look))
-            }
-            other => Err(connection.other_answer(&format!("{other:?}"))),
+    pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        let gpus = daemons.pfod()?.gpus()?;
+        if self.json {
+            return output.json(&gpus);
         }
+        let look = output.look();
+        output.text(&render(&gpus, look))
     }
 }
 
@@ -36,9 +32,10 @@ fn render(gpus: &[GpuListing], look: Look) -> String {
     if gpus.is_empty() {
         return "This node has no GPUs.\n".to_owned();
     }
-    let mut table = Table::new(look).left("UUID").left("PCI bus id").left("Model");
-    for gpu in gpus {
+    let mut table = Table::new(look).right("GPU").left("UUID").left("PCI bus id").left("Model");
+    for (index, gpu) in gpus.iter().enumerate() {
         table.row([
+            Cell::number(index as u64),
             Cell::text(gpu.uuid.as_str()),
             Cell::text(gpu.pci_bus_id.as_str()),
             Cell::text(&gpu.model),

@@ -1,55 +1,56 @@
-//! `pfoctl lease`: who holds which GPU, and taking leases back.
+//! `pfoctl lease`: lists, revokes and allows leases.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 use pfo_protocol::{
-    GpuName, JobName, JobSelector, LeaseStatus, LeaseTarget, NameError, Request, Response,
-    RevocationStatus,
+    JobName, JobSelector, LeaseStatus, LeaseTarget, NameError, Request, Response, RevocationStatus,
+    Uid,
 };
 use serde::Serialize;
 
-use crate::connection::Connection;
+use crate::arguments::GpuArgument;
+use crate::daemons::{Connection, Daemons, Pfod};
 use crate::error::Error;
 use crate::output::{Look, Output};
-use crate::socket::Sockets;
 use crate::status::quantity::span;
 use crate::status::table::{Cell, Table, heading};
 use crate::text::harmless;
 use crate::user;
 
-/// What to do with leases.
+/// What to do about leases.
 #[derive(Subcommand)]
 pub(crate) enum Lease {
-    /// List who holds which GPU, and which leases were revoked
+    /// List the leases and the revocations
     List {
-        /// Print JSON: the leases and the revocations that stand
+        /// Print JSON: the leases and the revocations in force
         #[arg(long)]
         json: bool,
     },
-    /// End the leases of a job, or the one of a GPU. Training goes on at default clocks
+    /// End the leases of a job, or the lease of a GPU; training continues at default clocks
     ///
-    /// Users may end those of their own jobs, administrators any. The processes that held them do
-    /// not get them again until `pfoctl lease allow` or a restart of pfod, and neither does any other
-    /// process of the job until the last of these has ended.
-    Revoke(Meant),
-    /// Lift a revocation: the ranks get their leases back within half a minute, by themselves
+    /// Users may end the leases of their own jobs, administrators any. The processes that held them
+    /// get no lease again until `pfoctl lease allow` or a restart of pfod, and neither does any other
+    /// process of the job until the last of them has ended.
+    Revoke(Selected),
+    /// Lift a revocation; the ranks lease their GPUs again within half a minute
     ///
-    /// Users may lift their own, administrators any.
-    Allow(Meant),
+    /// Users may lift revocations of their own, administrators any.
+    Allow(Selected),
 }
 
-/// The leases that are meant.
+/// Which leases, and how to answer.
 #[derive(Args)]
-pub(crate) struct Meant {
-    /// The GPU, by UUID or PCI bus id, or the job with all of its leases
+pub(crate) struct Selected {
+    /// The GPU, by index, UUID or PCI bus id, or the job with all of its leases. A number is a job
+    /// if there is one of that name, and otherwise the index of a GPU
     #[arg(value_name = "GPU|JOB", value_parser = parse_name)]
     name: Name,
 
-    /// Whose job, by name or number [default: your own; for an administrator the only one of that
-    /// name]
+    /// The owner of the job, by name or number [default: yourself; for an administrator the owner
+    /// of the only job of that name]
     #[arg(long, value_name = "USER", value_parser = user::parse)]
-    user: Option<u32>,
+    user: Option<Uid>,
 
     /// Print JSON: an array of the leases that end, or of the revocations that were lifted
     #[arg(long)]
@@ -58,11 +59,11 @@ pub(crate) struct Meant {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Name {
-    Gpu(GpuName),
+    Gpu(GpuArgument),
     Job(JobName),
 }
 
-/// A job may be called nearly anything. What could be a GPU is one: its lease is what somebody sees.
+/// A job may have nearly any name. A name that a GPU could have is taken for one.
 fn parse_name(text: &str) -> Result<Name, NameError> {
     let hexadecimal = |c: char| c.is_ascii_hexdigit() || ":.".contains(c);
     let bus_id = text.matches(':').count() == 2 && text.chars().all(hexadecimal);
@@ -80,23 +81,22 @@ struct Listed<'a> {
 }
 
 impl Lease {
-    /// Asks and prints.
-    pub(crate) fn run(self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
+    pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        let mut pfod = daemons.pfod()?;
         let (request, json) = match self {
             Self::List { json } => (Request::Leases, json),
-            Self::Revoke(meant) => {
-                let json = meant.json;
-                (Request::LeaseRevoke(meant.target()), json)
+            Self::Revoke(selected) => {
+                let json = selected.json;
+                (Request::LeaseRevoke(selected.target(&mut pfod)?), json)
             }
-            Self::Allow(meant) => {
-                let json = meant.json;
-                (Request::LeaseAllow(meant.target()), json)
+            Self::Allow(selected) => {
+                let json = selected.json;
+                (Request::LeaseAllow(selected.target(&mut pfod)?), json)
             }
         };
-        let mut connection = Connection::open(sockets)?;
         let look = output.look();
         let now = now_unix_s();
-        match connection.ask(request)? {
+        match pfod.ask(request)? {
             Response::Leases { leases, revoked } if json => {
                 output.json(&Listed { leases: &leases, revoked: &revoked })
             }
@@ -111,17 +111,35 @@ impl Lease {
                 let line = |lifted| format!("lifted: {}\n", harmless(&what(lifted)));
                 output.text(&lifted.iter().map(line).collect::<String>())
             }
-            other => Err(connection.other_answer(&format!("{other:?}"))),
+            other => Err(pfod.unexpected(&other).into()),
         }
     }
 }
 
-impl Meant {
-    fn target(self) -> LeaseTarget {
-        match self.name {
-            Name::Gpu(gpu) => LeaseTarget::Gpu(gpu),
-            Name::Job(job) => LeaseTarget::Job(JobSelector { job, uid: self.user }),
+impl Selected {
+    fn target(self, pfod: &mut Connection<Pfod>) -> Result<LeaseTarget, Error> {
+        let job = match self.name {
+            Name::Gpu(gpu) => return Ok(LeaseTarget::Gpu(gpu.resolve(pfod)?)),
+            Name::Job(job) => job,
+        };
+        if let Ok(index @ GpuArgument::Index(_)) = job.as_str().parse()
+            && !is_known(&job, pfod)?
+        {
+            return Ok(LeaseTarget::Gpu(index.resolve(pfod)?));
         }
+        Ok(LeaseTarget::Job(JobSelector { job, uid: self.user }))
+    }
+}
+
+/// Whether a job of this name holds a lease, or lost one to a revocation.
+fn is_known(job: &JobName, pfod: &mut Connection<Pfod>) -> Result<bool, Error> {
+    match pfod.ask(Request::Leases)? {
+        Response::Leases { leases, revoked } => {
+            let mut holders = leases.iter().map(|lease| &lease.holder.job);
+            let mut losers = revoked.iter().map(|revocation| &revocation.job);
+            Ok(holders.any(|holder| holder == job) || losers.any(|loser| loser == job))
+        }
+        other => Err(pfod.unexpected(&other).into()),
     }
 }
 
@@ -155,20 +173,19 @@ fn held(title: &str, leases: &[LeaseStatus], now: u64, look: Look) -> String {
         .left("User")
         .right("PID")
         .right("Session");
-    let mhz = |mhz: Option<u32>| mhz.map_or_else(Cell::empty, Cell::number);
     for lease in leases {
         let holder = &lease.holder;
         table.row([
             Cell::number(lease.index),
             Cell::text(lease.gpu.uuid.as_str()),
             Cell::text(ago(lease.since_unix_s, now)),
-            mhz(lease.requested_mhz),
-            mhz(lease.observed_mhz),
+            Cell::mhz(lease.requested_mhz),
+            Cell::mhz(lease.observed_mhz),
             Cell::text(holder.job.as_str()),
-            Cell::number(holder.rank),
+            Cell::number(holder.rank.0),
             Cell::text(user::name_of(holder.uid)),
-            Cell::number(holder.pid),
-            Cell::number(holder.session),
+            Cell::number(holder.pid.0),
+            Cell::number(holder.session.0),
         ]);
     }
     heading(title, look) + &table.render()
@@ -220,29 +237,29 @@ mod tests {
     fn revocation(gpu: Option<&str>, processes: u32) -> RevocationStatus {
         RevocationStatus {
             job: "team/gpt".parse().unwrap(),
-            uid: 4_000_000_001,
+            uid: Uid(4_000_000_001),
             gpu_uuid: gpu.map(|gpu| gpu.parse().unwrap()),
-            by_uid: 0,
+            by_uid: Uid::ROOT,
             since_unix_s: 1000,
             processes,
         }
     }
 
     #[test]
-    fn leases_and_revocations_are_told_with_their_age() {
+    fn leases_and_revocations_are_listed_with_their_age() {
         let revoked = [revocation(Some("GPU-1"), 1), revocation(None, 4)];
         let text = list(&[lease(0), lease(1)], &revoked, 8500, Look::default());
         assert!(text.contains("2 h 5 min"), "{text}");
         assert!(text.contains("GPU-6f2c11aa-0000-4000-8000-000000000001"), "{text}");
-        let told = "  GPU GPU-1 for job team/gpt of 4000000001, by root 2 h 5 min ago; 1 process is \
+        let listed = "  GPU GPU-1 for job team/gpt of 4000000001, by root 2 h 5 min ago; 1 process is \
                     still there\n  every GPU for job team/gpt of 4000000001, by root 2 h 5 min ago; 4 \
                     processes are still there\n";
-        assert!(text.ends_with(told), "{text}");
+        assert!(text.ends_with(listed), "{text}");
         assert!(!list(&[], &[], 0, Look::default()).contains("Revoked"));
     }
 
     #[test]
-    fn what_could_be_a_gpu_is_one_and_anything_else_is_a_job() {
+    fn a_name_that_a_gpu_could_have_is_one_and_any_other_is_a_job() {
         for gpu in ["GPU-6f2c11aa", "00000000:07:00.0", "0000:0A:00.0"] {
             assert_eq!(parse_name(gpu), Ok(Name::Gpu(gpu.parse().unwrap())));
         }

@@ -1,26 +1,28 @@
-//! `pfoctl`: status, plans and administration for `pfod`, from the command line.
+//! `pfoctl`: status, plans and administration for `pfod` and `pfo-agent`, from the command line.
 //!
-//! Here it is only told which part does what; no part of it needs to be root.
+//! No part of it needs to be root: the daemons decide who may do what.
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod cli;
 mod clocks;
-mod connection;
+mod daemons;
 mod doctor;
 mod error;
 mod exit;
+mod failure;
 mod generate;
 mod gpus;
-mod job;
 mod lease;
 mod output;
 mod p2p;
 mod plan;
+mod planning;
 mod policy;
 mod profile;
 mod progress;
 mod reload;
-mod socket;
+mod signals;
 mod status;
 mod straggler;
 mod text;
@@ -34,7 +36,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::error::Error;
+use crate::error::{Error, Explained};
 use crate::exit::Exit;
 use crate::output::Output;
 
@@ -52,8 +54,8 @@ fn main() -> ExitCode {
     .into()
 }
 
-/// Tells on standard error what went wrong and what to do. That nobody may be reading it is no
-/// reason to fail differently.
+/// Reports on standard error what is wrong and what to do about it. A reader that is gone changes nothing
+/// about the exit code.
 fn report(error: &Error) {
     let mut stderr = std::io::stderr().lock();
     let message = error.to_string();

@@ -3,12 +3,36 @@
 //! Nothing here may panic when the reader goes away (`pfoctl status | head`), so `println!` is not
 //! for this crate.
 
-use std::io::{IsTerminal, StdoutLock, Write};
+use std::io::{ErrorKind, IsTerminal, StdoutLock, Write};
 
 use serde::Serialize;
 
-use crate::error::Error;
+use crate::error::{Error, Explained};
+use crate::exit::Exit;
 use crate::text::harmless;
+
+/// Why an answer could not be printed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OutputError {
+    #[error("cannot write the answer: {0}")]
+    Write(std::io::Error),
+    #[error("cannot write the answer as JSON: {0}")]
+    Json(serde_json::Error),
+}
+
+impl Explained for OutputError {
+    fn exit(&self) -> Exit {
+        match self {
+            // A reader that stops (`| head`) has what it wanted.
+            Self::Write(error) if error.kind() == ErrorKind::BrokenPipe => Exit::Done,
+            Self::Write(_) | Self::Json(_) => Exit::Failed,
+        }
+    }
+
+    fn remedy(&self) -> Option<String> {
+        None
+    }
+}
 
 /// How a table may look.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,17 +76,17 @@ impl Output {
 
     /// Writes one JSON value, indented.
     pub(crate) fn json<T: Serialize>(&mut self, value: &T) -> Result<(), Error> {
-        let text = serde_json::to_string_pretty(value).map_err(Error::Json)?;
+        let text = serde_json::to_string_pretty(value).map_err(OutputError::Json)?;
         self.text(&(text + "\n"))
     }
 
     /// Writes one JSON value on one line, for a stream of them.
     pub(crate) fn json_line<T: Serialize>(&mut self, value: &T) -> Result<(), Error> {
-        let text = serde_json::to_string(value).map_err(Error::Json)?;
+        let text = serde_json::to_string(value).map_err(OutputError::Json)?;
         self.text(&(text + "\n"))
     }
 
-    /// Writes the next of several pictures: over the last one on a terminal, after it elsewhere.
+    /// Writes the next of several screens: over the last one on a terminal, after it elsewhere.
     pub(crate) fn refresh(&mut self, text: &str) -> Result<(), Error> {
         if self.terminal {
             // Clear the screen and begin at its top left corner.
@@ -72,7 +96,7 @@ impl Output {
         }
     }
 
-    /// Tells of an error that may pass: in place of the last picture on a terminal, so that an old
+    /// Reports an error that may pass: in place of the last screen on a terminal, so that an old
     /// one is not taken for the present, and on standard error elsewhere.
     pub(crate) fn trouble(&mut self, error: &Error) -> Result<(), Error> {
         let message = error.to_string();

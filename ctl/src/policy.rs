@@ -1,60 +1,88 @@
-//! `pfoctl policy explain`: who may lease which GPUs, on which terms, and which line says so.
+//! `pfoctl policy explain`: who may lease which GPUs, on which terms, and by which rule.
 
 use clap::Subcommand;
-use pfo_protocol::{GpuName, LeaseTerms, PolicyVerdict, Request, Response, User};
+use pfo_protocol::{LeaseTerms, PolicyVerdict, Request, Response, User};
 
-use crate::connection::Connection;
-use crate::error::Error;
+use crate::arguments::{GpuArgument, resolve_option};
+use crate::daemons::Daemons;
+use crate::error::{Error, Explained};
+use crate::exit::Exit;
 use crate::output::Output;
-use crate::socket::Sockets;
 use crate::text::harmless;
 use crate::user;
 
-/// What to do with the policy.
+/// What to do about the policy.
 #[derive(Subcommand)]
 pub(crate) enum Policy {
-    /// Say which GPUs a user may lease, on which terms, and which line of the configuration decided.
+    /// Show which GPUs a user may lease, on which terms, and by which line of the configuration
     ///
-    /// The exit code is 4 if the user may lease none of them.
+    /// The exit code is 4 if the user may not lease any of them.
     Explain {
-        /// The user, by name or number, with all groups that it has [default: this process]
+        /// The user, by name or number, with all of its groups [default: yourself, with the groups of
+        /// this process]
         #[arg(long, value_name = "USER", value_parser = user::parse_with_groups)]
         user: Option<User>,
 
-        /// Only this GPU, by UUID or PCI bus id [default: every GPU of the node]
-        #[arg(long, value_name = "UUID|PCI")]
-        gpu: Option<GpuName>,
+        /// Only this GPU, by index, UUID or PCI bus id [default: every GPU of the node]
+        #[arg(long, value_name = "GPU")]
+        gpu: Option<GpuArgument>,
 
-        /// Print JSON: an array with each GPU, what decided, and the terms or null
+        /// Print JSON: an array with each GPU, the rule that decided, and the terms or null
         #[arg(long)]
         json: bool,
     },
 }
 
+/// A user who may not lease anything that was looked at.
+#[derive(Debug, thiserror::Error)]
+#[error("{user} may not lease {}", any_of(*.gpus))]
+pub(crate) struct NoLease {
+    user: String,
+    gpus: usize,
+}
+
+fn any_of(gpus: usize) -> String {
+    match gpus {
+        1 => "this GPU".to_owned(),
+        gpus => format!("any of the {gpus} GPUs"),
+    }
+}
+
+impl Explained for NoLease {
+    fn exit(&self) -> Exit {
+        Exit::Refused
+    }
+
+    fn remedy(&self) -> Option<String> {
+        None
+    }
+}
+
 impl Policy {
-    /// Asks and tells.
-    pub(crate) fn run(self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
+    /// Asks and prints.
+    pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let Self::Explain { user, gpu, json } = self;
         let name = user.as_ref().map_or_else(user::own_name, |user| user::name_of(user.uid));
-        let mut connection = Connection::open(sockets)?;
-        let verdicts = match connection.ask(Request::PolicyExplain { who: user, gpu })? {
+        let mut pfod = daemons.pfod()?;
+        let gpu = resolve_option(gpu.as_ref(), &mut pfod)?;
+        let verdicts = match pfod.ask(Request::PolicyExplain { who: user, gpu })? {
             Response::Policy(verdicts) => verdicts,
-            other => return Err(connection.other_answer(&format!("{other:?}"))),
+            other => return Err(pfod.unexpected(&other).into()),
         };
         if json {
             output.json(&verdicts)?;
         } else {
-            let text: String = verdicts.iter().map(|verdict| told(&name, verdict)).collect();
+            let text: String = verdicts.iter().map(|verdict| explained(&name, verdict)).collect();
             output.text(&text)?;
         }
         match verdicts.iter().any(|verdict| verdict.terms.is_some()) {
             true => Ok(()),
-            false => Err(Error::NoLease { user: name, gpus: verdicts.len() }),
+            false => Err(NoLease { user: name, gpus: verdicts.len() }.into()),
         }
     }
 }
 
-fn told(user: &str, verdict: &PolicyVerdict) -> String {
+fn explained(user: &str, verdict: &PolicyVerdict) -> String {
     let PolicyVerdict { index, gpu, decided_by, terms } = verdict;
     let gpu = format!("GPU {index}, {} ({}, {})", gpu.model, gpu.uuid, gpu.pci_bus_id);
     let lines = match terms {
@@ -70,18 +98,18 @@ fn told(user: &str, verdict: &PolicyVerdict) -> String {
 fn in_words(terms: &LeaseTerms) -> String {
     let LeaseTerms { min_mhz, max_mhz, changes_per_second, idle_limit_s, .. } = terms;
     let power = match terms.min_power_limit_w {
-        0 => "any power limit that the board takes".to_owned(),
+        0 => "any power limit that the board supports".to_owned(),
         min_w => format!("power limits from {min_w} W"),
     };
     let restored = match terms.restore_to_mhz {
         None => "the driver's default".to_owned(),
-        Some((min, max)) => format!("{min} to {max} MHz"),
+        Some((min, max)) => format!("{} to {max}", min.0),
     };
     let process = if terms.require_process { ", a process on the GPU required" } else { "" };
     format!(
-        "{min_mhz} to {max_mhz} MHz, {changes_per_second} changes/s, restored to {restored}\n  \
-         {power}, none above what the GPU has without pfo\n  \
+        "{} to {max_mhz}, {changes_per_second} changes/s, restored to {restored}\n  \
+         {power}, none above the one that the GPU has without pfo\n  \
          {} sessions per user, idle limit {idle_limit_s} s{process}",
-        terms.sessions_per_user
+        min_mhz.0, terms.sessions_per_user
     )
 }

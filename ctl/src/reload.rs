@@ -1,42 +1,58 @@
-//! `pfoctl reload`: has the daemon read its configuration again, and tells what came of it.
+//! `pfoctl reload`: has `pfod` read its configuration again, and reports the effects.
 
 use clap::Args;
 use pfo_protocol::{ConfigStatus, Reloaded, Request, Response};
 
-use crate::connection::Connection;
-use crate::error::Error;
+use crate::daemons::Daemons;
+use crate::error::{Error, Explained};
+use crate::exit::Exit;
 use crate::output::Output;
-use crate::socket::Sockets;
 use crate::text::harmless;
 
-/// Have the daemon read its configuration again. Sessions go on
+/// Have pfod read its configuration again; sessions continue
 ///
-/// A file that is wrong changes nothing; the exit code is then 1.
+/// A file with an error changes nothing; the exit code is then 1.
 #[derive(Args)]
 pub(crate) struct Reload {
-    /// Print JSON: what is in force, and which sessions and plans it ended
+    /// Print JSON: what is in force, the sessions that ended and the plans that were suspended
     #[arg(long)]
     json: bool,
 }
 
+/// A configuration that `pfod` did not take.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct ConfigRefused(String);
+
+impl Explained for ConfigRefused {
+    fn exit(&self) -> Exit {
+        Exit::Failed
+    }
+
+    fn remedy(&self) -> Option<String> {
+        let remedy = "the configuration before it stays in force; correct the file and reload";
+        Some(remedy.to_owned())
+    }
+}
+
 impl Reload {
-    /// Asks and tells.
-    pub(crate) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
-        let mut connection = Connection::open(sockets)?;
-        let reloaded = match connection.ask(Request::Reload)? {
+    /// Asks and prints.
+    pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        let mut pfod = daemons.pfod()?;
+        let reloaded = match pfod.ask(Request::Reload)? {
             Response::Reloaded(reloaded) => reloaded,
-            other => return Err(connection.other_answer(&format!("{other:?}"))),
+            other => return Err(pfod.unexpected(&other).into()),
         };
         if self.json {
             output.json(&reloaded)?;
         } else {
-            output.text(&told(&reloaded))?;
+            output.text(&effects(&reloaded))?;
         }
-        reloaded.config.refused.map_or(Ok(()), |why| Err(Error::ConfigRefused(why)))
+        reloaded.config.refused.map_or(Ok(()), |why| Err(ConfigRefused(why).into()))
     }
 }
 
-fn told(reloaded: &Reloaded) -> String {
+fn effects(reloaded: &Reloaded) -> String {
     let Reloaded { config, ended, suspended } = reloaded;
     let ConfigStatus { file, refused, restart_needed_for, unknown_names } = config;
     if refused.is_some() {
@@ -46,8 +62,8 @@ fn told(reloaded: &Reloaded) -> String {
         Some(file) => format!("{file} is in force"),
         None => "there is no configuration file; the defaults are in force".to_owned(),
     }];
-    lines.extend(restart_needed_for.iter().map(|key| format!("takes a restart: {key}")));
-    lines.extend(unknown_names.iter().map(|name| format!("there is no {name}")));
+    lines.extend(restart_needed_for.iter().map(|key| format!("requires a restart of pfod: {key}")));
+    lines.extend(unknown_names.iter().map(|name| format!("this node has no {name}")));
     lines.extend(ended.iter().map(|session| format!("session ended: {session}")));
     lines.extend(suspended.iter().map(|plan| format!("plan suspended: {plan}")));
     lines.iter().map(|line| format!("{}\n", harmless(line))).collect()

@@ -2,19 +2,20 @@
 
 use std::ffi::CString;
 
-use nix::unistd::{Gid, Uid, User, geteuid, getgrouplist};
+use nix::unistd::{self, User, geteuid, getgrouplist};
+use pfo_protocol::{Gid, Uid};
 
 /// The name of a user, or the number where nobody has it (a container's user, say).
-pub(crate) fn name_of(uid: u32) -> String {
-    match User::from_uid(Uid::from_raw(uid)) {
+pub(crate) fn name_of(uid: Uid) -> String {
+    match User::from_uid(unistd::Uid::from_raw(uid.0)) {
         Ok(Some(user)) => user.name,
         _ => uid.to_string(),
     }
 }
 
 /// Who runs this process.
-pub(crate) fn own() -> u32 {
-    geteuid().as_raw()
+pub(crate) fn own() -> Uid {
+    Uid(geteuid().as_raw())
 }
 
 /// The same by name.
@@ -23,12 +24,12 @@ pub(crate) fn own_name() -> String {
 }
 
 /// The number of the user that an argument names. A name wins over a number, as with `chown`.
-pub(crate) fn parse(text: &str) -> Result<u32, String> {
+pub(crate) fn parse(text: &str) -> Result<Uid, String> {
     match User::from_name(text) {
-        Ok(Some(user)) => Ok(user.uid.as_raw()),
-        Ok(None) => text
-            .parse()
-            .map_err(|_| format!("nobody here is called {text:?}; give a user name or a number")),
+        Ok(Some(user)) => Ok(Uid(user.uid.as_raw())),
+        Ok(None) => text.parse().map(Uid).map_err(|_| {
+            format!("this node has no user named {text:?}; give a user name or a number")
+        }),
         Err(error) => Err(format!("the user database cannot be read: {error}")),
     }
 }
@@ -37,15 +38,18 @@ pub(crate) fn parse(text: &str) -> Result<u32, String> {
 pub(crate) fn parse_with_groups(text: &str) -> Result<pfo_protocol::User, String> {
     let uid = parse(text)?;
     let unreadable = |error| format!("the user database cannot be read: {error}");
-    let groups = match User::from_uid(Uid::from_raw(uid)).map_err(unreadable)? {
+    let groups = match User::from_uid(unistd::Uid::from_raw(uid.0)).map_err(unreadable)? {
         Some(user) => {
             let name = CString::new(user.name).map_err(|error| error.to_string())?;
             getgrouplist(&name, user.gid).map_err(unreadable)?
         }
-        // Nobody's number: it is in no group.
+        // A number without a name is in no group.
         None => Vec::new(),
     };
-    Ok(pfo_protocol::User { uid, groups: groups.into_iter().map(Gid::as_raw).collect() })
+    Ok(pfo_protocol::User {
+        uid,
+        groups: groups.into_iter().map(|gid| Gid(gid.as_raw())).collect(),
+    })
 }
 
 #[cfg(test)]
@@ -54,16 +58,16 @@ mod tests {
 
     #[test]
     fn a_user_is_found_by_name_and_by_number() {
-        assert_eq!(parse("root"), Ok(0));
-        assert_eq!(parse("4000000001"), Ok(4_000_000_001));
-        assert_eq!(name_of(0), "root");
-        assert_eq!(name_of(4_000_000_001), "4000000001");
+        assert_eq!(parse("root"), Ok(Uid::ROOT));
+        assert_eq!(parse("4000000001"), Ok(Uid(4_000_000_001)));
+        assert_eq!(name_of(Uid::ROOT), "root");
+        assert_eq!(name_of(Uid(4_000_000_001)), "4000000001");
     }
 
     #[test]
     fn a_users_groups_come_with_it_and_a_bare_number_has_none() {
         let root = parse_with_groups("root").unwrap();
-        assert!(root.uid == 0 && root.groups.contains(&0), "{root:?}");
+        assert!(root.uid == Uid::ROOT && root.groups.contains(&Gid(0)), "{root:?}");
         assert!(parse_with_groups("4000000001").unwrap().groups.is_empty());
     }
 

@@ -1,5 +1,4 @@
-//! A long wait for the daemon: a spinner where somebody watches, and a Ctrl-C that says what it
-//! does not stop.
+//! A long wait for a daemon: a spinner on a terminal, and a Ctrl-C that says what continues.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -10,13 +9,13 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::error::Error;
 use crate::exit::Exit;
+use crate::signals::{self, SignalError};
 
 /// How long a wait may be before it deserves a spinner, in milliseconds.
 const SHORT_WAIT_MS: u16 = 1000;
 
-/// A wait for something that goes on without us.
+/// A wait for something that continues without us.
 pub(crate) struct Waiting {
     interrupt: SigSet,
     spinner: ProgressBar,
@@ -25,28 +24,26 @@ pub(crate) struct Waiting {
 impl Waiting {
     /// Holds Ctrl-C back, so that it cannot fall between the request and the wait. `what` is what
     /// the spinner will say.
-    pub(crate) fn prepare(what: &str) -> Result<Self, Error> {
+    pub(crate) fn prepare(what: &str) -> Result<Self, SignalError> {
         let mut interrupt = SigSet::empty();
         interrupt.add(Signal::SIGINT);
-        // Threads that start later inherit this.
-        interrupt.thread_block().map_err(Error::Signals)?;
+        signals::block(interrupt)?;
         let spinner = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
             .with_style(ProgressStyle::default_spinner())
             .with_message(what.to_owned());
         Ok(Self { interrupt, spinner })
     }
 
-    /// From here on Ctrl-C says `goes_on` and ends the process. Returns when the answer begins to
+    /// From here on Ctrl-C prints `continues` and ends the process. Returns when the answer begins to
     /// arrive or the wait has become a long one; the spinner turns from then on. It draws nothing
     /// where standard error is no terminal.
-    pub(crate) fn begin(&self, answer: &UnixStream, goes_on: String) {
+    pub(crate) fn begin(&self, answer: &UnixStream, continues: String) {
         let spinner = self.spinner.clone();
         let interrupt = self.interrupt;
-        // Taken by a thread, the signal needs no handler, nor obeys a handler's restrictions.
         std::thread::spawn(move || {
             if interrupt.wait().is_ok() {
                 spinner.finish_and_clear();
-                let _ = writeln!(std::io::stderr(), "pfoctl: {goes_on}");
+                let _ = writeln!(std::io::stderr(), "pfoctl: {continues}");
                 std::process::exit(Exit::Interrupted as i32);
             }
         });

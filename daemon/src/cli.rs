@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser};
 
-use crate::config::{Config, ConfigError};
+use pfo_service::ConfigError;
+
+use crate::policy::Config;
 
 /// Where the configuration is looked for if the command line names none.
 const DEFAULT_CONFIG: &str = "/etc/pfo/pfod.toml";
@@ -19,7 +21,7 @@ pub struct Arguments {
     /// Where the configuration comes from.
     #[command(flatten)]
     pub source: ConfigSource,
-    /// Say whether the configuration is right, and exit
+    /// Check the configuration, and exit
     #[arg(long)]
     pub check_config: bool,
     /// Restore what the ledger says is locked, without serving anybody, and exit
@@ -45,14 +47,20 @@ impl ConfigSource {
     /// If the file is missing where one was named, or is wrong.
     pub fn read(&self) -> Result<Config, ConfigError> {
         let default = PathBuf::from(DEFAULT_CONFIG);
-        let mut config = match &self.config {
+        let config = match &self.config {
             Some(path) => Config::read(path)?,
             None if default.exists() => Config::read(&default)?,
             None => Config::default(),
         };
+        Ok(self.with_library(config))
+    }
+
+    /// A configuration with the NVML library of the command line, if that names one.
+    #[must_use]
+    pub fn with_library(&self, mut config: Config) -> Config {
         if let Some(library) = &self.nvml {
             config.driver.library.clone_from(library);
         }
-        Ok(config)
+        config
     }
 }

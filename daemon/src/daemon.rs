@@ -1,40 +1,32 @@
-//! The life of the daemon: clean up after the predecessor, serve, and leave nothing locked.
+//! The life of the daemon: serve, clean up after the predecessor meanwhile, and leave nothing locked.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pfo_keeper::{Damage, Ledger, LedgerError};
 use pfo_protocol::ClosingReason;
-use systemd::daemon::watchdog_enabled;
+use pfo_service::{Connections, ListenError, Service, accept, feed_watchdog, report_left_out};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep};
 
 use crate::cli::ConfigSource;
-use crate::config::Config;
-use crate::connections::Connections;
-use crate::driver_watch::watch_driver;
-use crate::job_watch::watch_jobs;
-use crate::journal;
-use crate::ledger::{Ledger, LedgerError};
-use crate::listen::{ListenError, Passed, listen};
-use crate::log_limit::tell_left_out;
+use crate::front::{Passed, talk};
+use crate::gpu::{watch_driver, watch_throttling};
+use crate::host::allow_interruptions;
 use crate::node::Node;
-use crate::notify;
-use crate::reload::{config_status, look_up_names_again, reload, warn_of_unknown};
-use crate::resume::resume;
-use crate::serve::accept;
-use crate::sys::allow_interruptions;
-use crate::throttle_watch::watch_throttling;
+use crate::policy::Config;
+use crate::requests::{config_status, look_up_names_again, reload, warn_of_unknown};
+use crate::session::resume;
 
-/// Sessions have so long to restore their clocks when the daemon stops.
+/// How long sessions have to restore their clocks when the daemon stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Clocks that could not be restored are tried again so often, as long as there are any.
-const OWED_EVERY: Duration = Duration::from_secs(5);
+/// How long the driver has to restore what is owed, where nobody is served meanwhile.
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Names that nobody had are looked up again so often.
+/// How often unknown names are resolved again.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(60);
 
 /// Why the daemon ended other than by a signal to stop.
@@ -52,6 +44,9 @@ pub enum DaemonError {
     /// Some clocks are still locked.
     #[error("these clocks are still locked: {0}; they are restored when pfod runs again")]
     StillLocked(String),
+    /// Locks may be in place that are not known.
+    #[error("the ledger is damaged ({0}); reset the clocks with `pfoctl clocks reset --all`")]
+    LedgerLost(String),
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -61,7 +56,7 @@ pub enum DaemonError {
 pub fn run(source: ConfigSource, config: Config) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(4)
+        .max_blocking_threads(8)
         .thread_keep_alive(Duration::from_secs(1))
         .build()?;
     let result = runtime.block_on(serve(source, config));
@@ -71,43 +66,28 @@ pub fn run(source: ConfigSource, config: Config) -> Result<(), DaemonError> {
 }
 
 async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> {
-    let ledger = open_ledger(&config.paths.ledger)?;
-    let passed = Passed::take()?;
+    let ledger = Ledger::open(&config.paths.ledger)?;
+    report_damage(&ledger);
+    let mut passed = Passed::take()?;
     allow_interruptions()?;
-    let node = Arc::new(Node::new(source, config, ledger));
-    for (entry, why) in node.restore_owed() {
-        tracing::error!(
-            name: journal::STILL_LOCKED,
-            gpu_uuid = %entry.gpu_uuid, job = %entry.job, uid = entry.uid, pid = entry.pid,
-            "cannot restore the clocks yet: {why}"
-        );
-        node.owed.notify_one();
-    }
-    if let Err(why) = node.driver.get() {
-        tracing::error!("{why}; waiting for the driver");
-    }
-    warn_of_unknown(&config_status(&node).unknown_names);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    let open = Arc::new(Connections::default());
+    let node = Arc::new(Node::new(source, config, ledger));
+    let listening = passed.listeners(&node.settings())?;
+    Service.ready();
+    begin_watches(&node);
+    let kept = std::mem::take(&mut passed.kept);
+    // Sessions of the former daemon come first: their ranks are in the middle of a step.
+    resume(&node, kept).await;
     let mut accepting = JoinSet::new();
-    let listening = listen(passed.listening, &node.settings())?;
-    resume(&node, passed.kept).await;
-    node.sweeps.restore(&node);
-    for listener in listening {
-        accepting.spawn(accept(Arc::clone(&node), listener, Arc::clone(&open)));
+    let open = Arc::new(Connections::default());
+    for (door, listener) in listening {
+        let (asked, talker) = (Arc::clone(&node), Arc::clone(&node));
+        let most = move || asked.settings().config.limits.connections.get();
+        let each = move |conversation| talk(Arc::clone(&talker), conversation);
+        accepting.spawn(accept(listener, door, Arc::clone(&open), most, each));
     }
-    tokio::spawn(restore_later(Arc::clone(&node)));
-    tokio::spawn(tell_left_out());
-    tokio::spawn(watch_driver(Arc::clone(&node)));
-    tokio::spawn(watch_throttling(Arc::clone(&node)));
-    tokio::spawn(watch_jobs(Arc::clone(&node)));
-    tokio::spawn(look_up_later(Arc::clone(&node)));
-    if let Some(period) = watchdog_enabled().ok().filter(|period| *period > 0) {
-        tokio::spawn(feed_watchdog(Duration::from_micros(period / 2)));
-    }
-    notify::tell("READY");
     tracing::info!("pfod {} serves", env!("CARGO_PKG_VERSION"));
     loop {
         tokio::select! {
@@ -116,22 +96,57 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> 
             _ = hang_up.recv() => {
                 let node = Arc::clone(&node);
                 // Its outcome is in the journal and in status.
-                drop(tokio::task::spawn_blocking(move || reload(&node)));
+                drop(spawn_blocking(move || reload(&node)));
             }
         }
     }
-    notify::tell("STOPPING");
+    Service.stopping();
     accepting.shutdown().await;
     stop(&node).await
 }
 
-/// Ends every lease. Where systemd keeps the connections, their ranks are not told: if this is a
-/// restart, the next daemon takes them up, and if not, systemd closes them.
+fn report_damage(ledger: &Ledger) {
+    match ledger.damage() {
+        Some(Damage { reason, lost_entries: false }) => {
+            tracing::error!("the ledger is damaged ({reason}); every entry in it was salvaged");
+        }
+        Some(Damage { reason, lost_entries: true }) => tracing::error!(
+            "the ledger is damaged ({reason}), and locks may be in place that pfod does not know; reset \
+             them with `pfoctl clocks reset --all`"
+        ),
+        None => {}
+    }
+}
+
+/// Starts what runs beside the connections. None of it wakes up while there is nothing to do.
+fn begin_watches(node: &Arc<Node>) {
+    let load = Arc::clone(node);
+    drop(spawn_blocking(move || {
+        if let Err(why) = load.driver.get() {
+            tracing::error!("{why}; waiting for the driver");
+        }
+    }));
+    let config = config_status(node);
+    warn_of_unknown(&config.unknown_names);
+    for key in node.settings().config.moved_keys() {
+        tracing::warn!("{key} is ignored: it belongs into /etc/pfo/agent.toml");
+    }
+    let (driver, leases) = (Arc::clone(&node.driver), Arc::clone(&node.leases));
+    tokio::spawn(Arc::clone(&node.owed).restore());
+    tokio::spawn(report_left_out());
+    tokio::spawn(watch_driver(Arc::clone(&driver), Arc::clone(&leases)));
+    tokio::spawn(watch_throttling(driver, leases));
+    tokio::spawn(look_up_later(Arc::clone(node)));
+    tokio::spawn(feed_watchdog());
+}
+
+/// Ends every lease. Where systemd keeps the connections, their ranks are not notified: after a restart the
+/// next daemon continues them, and after a stop systemd closes them.
 async fn stop(node: &Node) -> Result<(), DaemonError> {
     node.leases.close();
     node.jobs.keep_all();
     let sessions = node.leases.sessions();
-    tracing::info!("stopping, {} leases end", sessions.len());
+    tracing::info!("stopping; {} leases end", sessions.len());
     for session in sessions {
         if !session.hand_over() {
             session.end(ClosingReason::ShuttingDown, "pfod is stopping");
@@ -147,59 +162,30 @@ async fn stop(node: &Node) -> Result<(), DaemonError> {
     if locked.is_empty() { Ok(()) } else { Err(DaemonError::StillLocked(locked.join(", "))) }
 }
 
-/// Sleeps until something is owed, then tries until nothing is.
-async fn restore_later(node: Arc<Node>) {
-    loop {
-        node.owed.notified().await;
-        loop {
-            sleep(OWED_EVERY).await;
-            let worker = Arc::clone(&node);
-            let left = tokio::task::spawn_blocking(move || worker.restore_owed()).await;
-            if left.is_ok_and(|left| left.is_empty()) {
-                break;
-            }
-        }
-    }
-}
-
-/// Looks for names that nobody had: a node's accounts may come from a service that starts later.
+/// Resolves unknown names again: a node's accounts may come from a service that starts later.
 async fn look_up_later(node: Arc<Node>) {
-    loop {
+    while !node.settings().authority.unknown_names().is_empty() {
         sleep(LOOK_UP_EVERY).await;
-        if !node.settings().authority.unknown_names().is_empty() {
-            let worker = Arc::clone(&node);
-            let _ = tokio::task::spawn_blocking(move || look_up_names_again(&worker)).await;
-        }
-    }
-}
-
-async fn feed_watchdog(period: Duration) {
-    loop {
-        notify::tell("WATCHDOG");
-        sleep(period).await;
-    }
-}
-
-fn open_ledger(path: &Path) -> Result<Ledger, LedgerError> {
-    match Ledger::open(path) {
-        Err(error @ LedgerError::Invalid { .. }) => {
-            tracing::error!("{error}");
-            Ledger::replace(path)
-        }
-        result => result,
+        let worker = Arc::clone(&node);
+        let _ = spawn_blocking(move || look_up_names_again(&worker)).await;
     }
 }
 
 /// Restores what the ledger says is locked, without serving anybody.
 ///
 /// # Errors
-/// If something is still locked.
+/// If something is still locked, or may be.
 pub fn restore_only(source: ConfigSource, config: Config) -> Result<(), DaemonError> {
-    let ledger = open_ledger(&config.paths.ledger)?;
-    let left = Node::new(source, config, ledger).restore_owed();
-    if left.is_empty() {
-        return Ok(());
+    let ledger = Ledger::open(&config.paths.ledger)?;
+    report_damage(&ledger);
+    let damage = ledger.damage().cloned();
+    let left = Node::new(source, config, ledger).owed.restore_now(RESTORE_TIMEOUT);
+    if !left.is_empty() {
+        let reasons = left.iter().map(|(entry, why)| format!("{} ({why})", entry.gpu_uuid));
+        return Err(DaemonError::StillLocked(reasons.collect::<Vec<_>>().join(", ")));
     }
-    let reasons = left.iter().map(|(entry, why)| format!("{} ({why})", entry.gpu_uuid));
-    Err(DaemonError::StillLocked(reasons.collect::<Vec<_>>().join(", ")))
+    match damage {
+        Some(Damage { reason, lost_entries: true }) => Err(DaemonError::LedgerLost(reason)),
+        _ => Ok(()),
+    }
 }

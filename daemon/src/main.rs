@@ -3,9 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use pfod::cli::Arguments;
-use pfod::daemon::{self, DaemonError};
-use pfod::log;
+use pfo_service::{abort_on_panic, begin_log};
+use pfod::{Arguments, Config, DaemonError, MESSAGE_IDS, restore_only, run};
 
 /// Some clocks could not be reached (`EX_UNAVAILABLE` of sysexits.h).
 const UNAVAILABLE: u8 = 69;
@@ -17,6 +16,11 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let config = match arguments.source.read() {
         Ok(config) => config,
+        // The last resort needs only the ledger: a typing error must not leave clocks locked.
+        Err(error) if arguments.restore_only => {
+            eprintln!("pfod: {error}; restoring with the default paths");
+            arguments.source.with_library(Config::default())
+        }
         Err(error) => {
             eprintln!("pfod: {error}");
             return CONFIG.into();
@@ -26,30 +30,20 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     abort_on_panic();
-    log::begin();
+    begin_log("pfod", &MESSAGE_IDS);
     let result = if arguments.restore_only {
-        daemon::restore_only(arguments.source, config)
+        restore_only(arguments.source, config)
     } else {
-        daemon::run(arguments.source, config)
+        run(arguments.source, config)
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
             match error {
-                DaemonError::StillLocked(_) => UNAVAILABLE.into(),
+                DaemonError::StillLocked(_) | DaemonError::LedgerLost(_) => UNAVAILABLE.into(),
                 _ => ExitCode::FAILURE,
             }
         }
     }
-}
-
-/// In every build: the runtime would live on as a ghost of a daemon whose rank thread is gone, while
-/// an aborted daemon is restarted and cleans up.
-fn abort_on_panic() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        report(info);
-        std::process::abort();
-    }));
 }

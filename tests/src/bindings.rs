@@ -49,7 +49,7 @@ fn python() -> Option<&'static PathBuf> {
         };
         let found = named.into_iter().chain([own, "python3".into()]).find(has_bindings);
         if found.is_none() {
-            skip::say(
+            skip::say_skipped(
                 "reading the GPUs by NVIDIA's bindings, so our own simulator has to be believed: no \
                  Python has them (`pip install nvidia-ml-py`; PFO_PYTHON names the Python)",
             );

@@ -1,4 +1,4 @@
-//! A booted Debian with pfod in it, under its systemd, on a simulated machine that the test sees too.
+//! A booted Debian with pfod and pfo-agent under its systemd, on a simulated machine that the test sees too.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 use nix::sys::signal::Signal;
-use pfo_protocol::{JobStatus, Status};
+use pfo_protocol::{JobStatus, Pid, SessionId, Status, SweepStatus};
 use serde_json::Value;
 
 use crate::container::Container;
+use crate::daemon::Program;
 use crate::debian::{Debian, PROGRAMS};
 use crate::machine::{Machine, MachineSetup};
+use crate::packaged_node::UNITS;
 use crate::plan::TestPlan;
 use crate::programs;
 use crate::ran::Ran;
@@ -24,16 +26,19 @@ pub const USERS: [&str; 4] = ["alice", "bob", "carol", "dave"];
 /// The ledger has a small file system of its own, which a test can fill.
 const LEDGER: &str = "/var/lib/pfo-ledger/ledger.json";
 
-/// What the simulated driver and an impatient test need. The rest is as it is installed.
+/// What the simulated driver and an impatient test need of pfod. The rest is as it is installed.
 const DROP_IN: &str = "\
-[Unit]
-StartLimitIntervalSec=0
 [Service]
 Environment=PFO_SIM_STATE=/shared/gpus.state
 ReadWritePaths=/shared /var/lib/pfo-ledger
 WatchdogSec=4s
-RestartSec=100ms
 LimitNOFILE=256
+";
+
+/// What an impatient test needs of pfo-agent.
+const AGENT_DROP_IN: &str = "\
+[Service]
+WatchdogSec=4s
 ";
 
 const CONFIG: &str = "\
@@ -52,7 +57,7 @@ pub struct BootedNode {
 }
 
 impl BootedNode {
-    /// Boots, or says why that is skipped. The daemon serves.
+    /// Boots, or says why that is skipped. Both daemons serve.
     #[must_use]
     pub fn boot(release: Debian, gpus: &'static str) -> Option<Self> {
         let debian = Container::boot(release)?;
@@ -64,17 +69,19 @@ impl BootedNode {
             fs::copy(&unit, shared.join(unit.file_name().unwrap())).unwrap();
         }
         fs::write(shared.join("test.conf"), DROP_IN).unwrap();
+        fs::write(shared.join("agent.conf"), AGENT_DROP_IN).unwrap();
         fs::write(shared.join("pfod.toml"), CONFIG).unwrap();
         let users = USERS.map(|user| format!("useradd --groups pfo {user}")).join(" && ");
         debian
             .run(&format!(
                 "set -e
-                install {PROGRAMS}/pfod /usr/sbin/
+                install {PROGRAMS}/pfod {PROGRAMS}/pfo-agent /usr/sbin/
                 install {PROGRAMS}/pfoctl /usr/bin/
                 install {PROGRAMS}/libnvidia_ml.so /usr/lib/libnvidia-ml.so.1
                 ldconfig
                 install -m 644 /shared/*.service /shared/*.socket /etc/systemd/system/
                 install -D -m 644 /shared/test.conf -t /etc/systemd/system/pfod.service.d/
+                install -D -m 644 /shared/agent.conf -t /etc/systemd/system/pfo-agent.service.d/
                 install -D -m 644 /shared/pfod.sysusers /usr/lib/sysusers.d/pfod.conf
                 install -D -m 644 /shared/pfod.tmpfiles /usr/lib/tmpfiles.d/pfod.conf
                 install -D -m 644 /shared/pfod.toml -t /etc/pfo/
@@ -82,16 +89,16 @@ impl BootedNode {
                 mkdir /var/lib/pfo-ledger
                 mount -t tmpfs -o size=1m,mode=0755 ledger /var/lib/pfo-ledger
                 systemctl daemon-reload
-                systemctl enable --now pfod.socket pfod-admin.socket pfod.service"
+                systemctl enable --now {UNITS}"
             ))
             .printed();
         Some(Self { debian, machine })
     }
 
-    /// What the daemon says of itself and its jobs.
+    /// What pfod says of itself and its jobs.
     ///
     /// # Errors
-    /// What `pfoctl` says, if the daemon does not serve.
+    /// What `pfoctl` says, if pfod does not serve.
     pub fn status(&self) -> Result<Status, String> {
         let ran = self.debian.run("pfoctl status --json");
         serde_json::from_str(&ran.stdout).map_err(|error| format!("{error}: {ran:?}"))
@@ -118,15 +125,39 @@ impl BootedNode {
         wait::until(attempt).unwrap_or_else(|last| panic!("never came true: {what}; last: {last}"))
     }
 
-    /// The daemon's process, by its number inside.
+    /// The process of a daemon, by its number inside; 0 while there is none.
     #[must_use]
-    pub fn daemon(&self) -> u32 {
-        let shown = self.debian.run("systemctl show --property=MainPID --value pfod.service");
-        shown.printed().trim().parse().unwrap()
+    pub fn main_pid(&self, program: Program) -> Pid {
+        let unit = program.name();
+        let show = format!("systemctl show --property=MainPID --value {unit}.service");
+        Pid(self.debian.run(&show).printed().trim().parse().unwrap())
+    }
+
+    /// Waits until a daemon runs again that was this process before.
+    pub fn until_back(&self, program: Program, former: Pid) {
+        self.until("the daemon is back", || match self.main_pid(program) {
+            pid if pid == former || pid == Pid(0) => Err(format!("its process is {pid}")),
+            _ => match self.debian.run(program.status_command()) {
+                ran if ran.code == Some(0) => Ok(()),
+                ran => Err(format!("{ran:?}")),
+            },
+        });
+    }
+
+    /// The sweep of a job, which must be there.
+    ///
+    /// # Errors
+    /// What `pfoctl` says, if the agent does not serve, or knows no such sweep.
+    pub fn sweep(&self, job: &str) -> Result<SweepStatus, String> {
+        let ran = self.debian.run("pfoctl profile status --json");
+        let sweeps: Vec<SweepStatus> =
+            serde_json::from_str(&ran.stdout).map_err(|error| format!("{error}: {ran:?}"))?;
+        let sweep = sweeps.into_iter().find(|sweep| sweep.job.as_str() == job);
+        sweep.ok_or_else(|| format!("there is no sweep of {job}"))
     }
 
     /// Sends a process a signal, by its number inside. That it is gone already is no failure.
-    pub fn signal(&self, pid: u32, signal: Signal) {
+    pub fn signal(&self, pid: Pid, signal: Signal) {
         let kill = format!("kill -{} {pid}", signal as i32);
         if signal == Signal::SIGSEGV {
             // The first one meets Rust's own handler, which takes it for no stack overflow and gives way.
@@ -193,10 +224,10 @@ impl<'n> BootedJob<'n> {
         self.first_gpu..self.first_gpu + STAGES as usize
     }
 
-    /// What the daemon says of it.
+    /// What pfod says of it.
     ///
     /// # Errors
-    /// If the daemon does not serve, or does not know it.
+    /// If pfod does not serve, or does not know it.
     pub fn status(&self) -> Result<JobStatus, String> {
         let jobs = self.node.status()?.jobs;
         let job = jobs.into_iter().find(|job| job.job.as_str() == self.name);
@@ -206,11 +237,19 @@ impl<'n> BootedJob<'n> {
     /// The processes of its ranks that hold a lease, by their numbers inside.
     ///
     /// # Errors
-    /// If the daemon does not serve.
-    pub fn ranks(&self) -> Result<Vec<u32>, String> {
+    /// If pfod does not serve.
+    pub fn ranks(&self) -> Result<Vec<Pid>, String> {
         let jobs = self.node.status()?.jobs;
         let job = jobs.into_iter().find(|job| job.job.as_str() == self.name);
         Ok(job.map_or_else(Vec::new, |job| job.ranks.iter().map(|rank| rank.pid).collect()))
+    }
+
+    /// The sessions of its ranks.
+    ///
+    /// # Errors
+    /// If pfod does not serve, or does not know it.
+    pub fn sessions(&self) -> Result<Vec<SessionId>, String> {
+        Ok(self.status()?.ranks.iter().map(|rank| rank.session).collect())
     }
 
     /// Begins to run `pfoctl` in its user's name, with these arguments behind `plan swap JOB`.

@@ -1,4 +1,4 @@
-//! A client that says whatever a test wants it to say.
+//! A client that sends any bytes that a test asks for.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -6,13 +6,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use pfo_protocol::{
-    ClientMessage, DaemonMessage, Event, FrameError, GpuName, Hello, Mark, RankPosition, Refusal,
-    Welcome,
+    ClientMessage, DaemonMessage, DpRank, Event, FrameError, GpuName, Hello, Mark, Rank,
+    RankPosition, Refusal, Stage, TpRank, Welcome,
 };
 
 use crate::wait;
 
-/// A raw connection to the daemon.
+/// A raw connection to pfod or the agent.
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
@@ -26,10 +26,10 @@ pub fn hello(job: &str, rank: u32, stages: u32, gpu: GpuName) -> Hello {
         client: "pfo-tests".into(),
         job: job.parse().unwrap(),
         position: RankPosition {
-            rank,
-            pp_rank: rank,
-            dp_rank: 0,
-            tp_rank: 0,
+            rank: Rank(rank),
+            pp_rank: Stage(rank as u16),
+            dp_rank: DpRank(0),
+            tp_rank: TpRank(0),
             pp_degree: stages,
             dp_degree: 1,
             tp_degree: 1,
@@ -67,7 +67,7 @@ impl Client {
         self.say(&ClientMessage::Event(event));
     }
 
-    /// Makes as if so many events had been lost.
+    /// Leaves out the numbers of some events, as if these had been lost.
     pub fn lose(&mut self, events: u64) {
         self.sequence += events;
     }
@@ -77,7 +77,7 @@ impl Client {
         self.sequence = 0;
     }
 
-    /// The daemon's next message.
+    /// The next message from the other side.
     ///
     /// # Errors
     /// If the connection ends instead.
@@ -88,7 +88,7 @@ impl Client {
     /// Opens a session.
     ///
     /// # Errors
-    /// The daemon's refusal.
+    /// The refusal.
     pub fn open(&mut self, hello: Hello) -> Result<Welcome, Refusal> {
         self.say(&ClientMessage::Hello(hello));
         match self.answer() {

@@ -64,7 +64,7 @@ impl Container {
     #[must_use]
     pub fn boot_with(debian: Debian, files: &[(&Path, &str)]) -> Option<Self> {
         if let Some(obstacle) = debian.obstacle() {
-            skip::say(&obstacle);
+            skip::say_skipped(&obstacle);
             return None;
         }
         static BOOTED: AtomicU32 = AtomicU32::new(0);
@@ -114,7 +114,7 @@ impl Container {
         self.command(user, script).output().unwrap().into()
     }
 
-    /// The command that [`run_as`](Self::run_as) runs, for a test that does something meanwhile.
+    /// The command that [`run_as`](Self::run_as) runs, for a test that does not wait for its end.
     #[must_use]
     pub fn command(&self, user: &str, script: &str) -> Command {
         let mut command = Command::new("nsenter");

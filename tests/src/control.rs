@@ -1,8 +1,9 @@
-//! Requests to the daemon from the test itself.
+//! Requests to pfod and to the agent from the test itself.
 
 use pfo_protocol::{
-    ClientMessage, DaemonMessage, JobSelector, PlanStatus, Refusal, Request, Response, Status,
-    SwapTarget, Swapped, TrialLength, TrialResult, TrialRun,
+    AgentRequest, AgentResponse, AgentStatus, ClientMessage, ClockTable, DaemonMessage,
+    JobSelector, PlanStatus, RecordedTrial, Refusal, Request, Response, Status, SwapTarget,
+    Swapped, TrialLength, TrialResult, TrialRun,
 };
 
 use crate::client::Client;
@@ -14,11 +15,17 @@ pub fn job(name: &str) -> JobSelector {
     JobSelector { job: name.parse().unwrap(), uid: None }
 }
 
+/// Some steps, after one in which clocks settle.
+#[must_use]
+pub fn after_settling(steps: u32) -> TrialLength {
+    TrialLength { settling_steps: 1, steps }
+}
+
 impl Client {
-    /// Asks, and waits for the answer.
+    /// Asks pfod, and waits for the answer.
     ///
     /// # Errors
-    /// The daemon's refusal.
+    /// The refusal.
     pub fn ask(&mut self, request: Request) -> Result<Response, Refusal> {
         self.say(&ClientMessage::Request(request));
         match self.answer() {
@@ -31,7 +38,23 @@ impl Client {
         }
     }
 
-    /// The daemon's status.
+    /// Asks the agent, and waits for the answer.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn ask_agent(&mut self, request: AgentRequest) -> Result<AgentResponse, Refusal> {
+        self.say(&ClientMessage::AgentRequest(request));
+        match self.answer() {
+            Ok(
+                DaemonMessage::AgentResponse(AgentResponse::Refused(refusal))
+                | DaemonMessage::Refusal(refusal),
+            ) => Err(refusal),
+            Ok(DaemonMessage::AgentResponse(response)) => Ok(response),
+            other => panic!("the answer to a request is {other:?}"),
+        }
+    }
+
+    /// What pfod says of itself, its GPUs and jobs.
     #[must_use]
     pub fn status(&mut self) -> Status {
         match self.ask(Request::Status) {
@@ -39,29 +62,55 @@ impl Client {
             other => panic!("the answer to a request for status is {other:?}"),
         }
     }
+
+    /// What the agent says of itself and the jobs that it watches.
+    #[must_use]
+    pub fn agent_status(&mut self) -> AgentStatus {
+        match self.ask_agent(AgentRequest::Status) {
+            Ok(AgentResponse::Status(status)) => *status,
+            other => panic!("the answer to a request for status is {other:?}"),
+        }
+    }
 }
 
 impl Client {
-    /// Runs a trial.
+    /// Runs a trial at pfod.
     ///
     /// # Errors
-    /// The daemon's refusal.
+    /// The refusal.
     pub fn trial(&mut self, name: &str, run: TrialRun, steps: u32) -> Result<TrialResult, Refusal> {
-        let length = TrialLength { settling_steps: 1, steps };
-        match self.ask(Request::Trial { job: job(name), run, length, samples: false })? {
+        let length = after_settling(steps);
+        match self.ask(Request::Trial { job: job(name), run, length })? {
             Response::Trial(result) => Ok(*result),
             other => panic!("the answer to a trial is {other:?}"),
         }
     }
 
-    /// Ends the trials of a job.
+    /// Ends the trials of a job at pfod.
     ///
     /// # Errors
-    /// The daemon's refusal.
+    /// The refusal.
     pub fn end_trials(&mut self, name: &str, keep: bool) -> Result<Option<PlanStatus>, Refusal> {
         match self.ask(Request::TrialsEnd { job: job(name), keep })? {
             Response::TrialsEnded(plan) => Ok(plan),
             other => panic!("the answer to the end of trials is {other:?}"),
+        }
+    }
+
+    /// Runs a trial that the agent records.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn record(
+        &mut self,
+        name: &str,
+        run: TrialRun,
+        length: TrialLength,
+        samples: bool,
+    ) -> Result<RecordedTrial, Refusal> {
+        match self.ask_agent(AgentRequest::Record { job: job(name), run, length, samples })? {
+            AgentResponse::Recorded(trial) => Ok(*trial),
+            other => panic!("the answer to a recorded trial is {other:?}"),
         }
     }
 }
@@ -70,11 +119,10 @@ impl Node {
     /// Loads a plan for a job.
     ///
     /// # Errors
-    /// The daemon's refusal.
-    pub fn load(&self, name: &str, plan: &[u8]) -> Result<PlanStatus, Refusal> {
-        let label = "test".into();
-        let request = Request::PlanLoad { job: job(name), label, plan: plan.to_vec() };
-        match self.control().ask(request)? {
+    /// The refusal.
+    pub fn load(&self, name: &str, plan: impl Into<ClockTable>) -> Result<PlanStatus, Refusal> {
+        let (label, table) = ("test".into(), plan.into());
+        match self.control().ask(Request::PlanLoad { job: job(name), label, table })? {
             Response::Loaded(plan) => Ok(plan),
             other => panic!("the answer to a plan is {other:?}"),
         }
@@ -83,13 +131,13 @@ impl Node {
     /// Swaps what a job runs, without waiting for it.
     ///
     /// # Errors
-    /// The daemon's refusal.
+    /// The refusal.
     pub fn swap(&self, name: &str, target: SwapTarget) -> Result<Swapped, Refusal> {
         swap(&mut self.control(), name, target, false)
     }
 
     /// Loads a plan and swaps to it.
-    pub fn take_up(&self, name: &str, plan: &[u8]) -> Swapped {
+    pub fn take_up(&self, name: &str, plan: impl Into<ClockTable>) -> Swapped {
         self.load(name, plan).unwrap();
         self.swap(name, SwapTarget::Loaded).unwrap()
     }
@@ -98,7 +146,7 @@ impl Node {
 /// Swaps over a connection.
 ///
 /// # Errors
-/// The daemon's refusal.
+/// The refusal.
 pub fn swap(
     client: &mut Client,
     name: &str,

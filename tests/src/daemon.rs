@@ -1,14 +1,43 @@
-//! A running daemon.
+//! The two daemons of a node: pfod and pfo-agent.
 
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use nix::sys::signal::Signal;
 
 use crate::node::Node;
 use crate::process::Process;
-use crate::programs;
 
-/// A daemon of one node.
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Program {
+    /// The daemon that owns the GPUs.
+    Pfod,
+    /// The agent.
+    PfoAgent,
+}
+
+impl Program {
+    /// The name of its file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pfod => "pfod",
+            Self::PfoAgent => "pfo-agent",
+        }
+    }
+
+    /// A command that succeeds only if it answers.
+    #[must_use]
+    pub fn status_command(self) -> &'static str {
+        match self {
+            Self::Pfod => "pfoctl status",
+            Self::PfoAgent => "pfoctl profile status",
+        }
+    }
+}
+
+/// A running pfod or pfo-agent of one node.
 #[derive(Debug)]
 pub struct Daemon {
     /// Its process.
@@ -16,16 +45,24 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one with further arguments.
+    /// Starts pfod with further arguments.
     pub fn start(node: &Node, arguments: &[&str]) -> Self {
-        let mut command = Command::new(programs::program("pfod"));
-        command.env_remove("NOTIFY_SOCKET");
-        Self::run(node, command.arg("--config").arg(node.config()).args(arguments))
+        let mut command = Command::new(node.program(Program::Pfod));
+        command.env_remove("NOTIFY_SOCKET").arg("--config").arg(node.config()).args(arguments);
+        Self::run(node, Program::Pfod, &mut command)
     }
 
-    /// Starts one through a command that runs its last arguments.
+    /// Starts pfod through a command that runs its last arguments.
     pub fn start_under(node: &Node, mut command: Command) -> Self {
-        Self::run(node, command.arg(programs::program("pfod")).arg("--config").arg(node.config()))
+        command.arg(node.program(Program::Pfod)).arg("--config").arg(node.config());
+        Self::run(node, Program::Pfod, &mut command)
+    }
+
+    /// Starts pfo-agent, with nothing of the driver in its environment.
+    pub fn start_agent(node: &Node) -> Self {
+        let mut command = Command::new(node.program(Program::PfoAgent));
+        command.env_remove("NOTIFY_SOCKET").arg("--config").arg(node.agent_config());
+        Self::run(node, Program::PfoAgent, &mut command)
     }
 
     /// Asks it to stop, and waits for its end.
@@ -34,12 +71,13 @@ impl Daemon {
         self.process.wait()
     }
 
-    fn run(node: &Node, command: &mut Command) -> Self {
-        command
-            .env("PFO_SIM_STATE", node.machine.state())
-            .env_remove("JOURNAL_STREAM")
-            .env_remove("PFO_LOG")
-            .env("NO_COLOR", "1");
-        Self { process: Process::start("pfod", node.directory(), command) }
+    fn run(node: &Node, program: Program, command: &mut Command) -> Self {
+        command.env_remove("JOURNAL_STREAM").env_remove("PFO_LOG").env("NO_COLOR", "1");
+        match program {
+            Program::Pfod => command.env("PFO_SIM_STATE", node.machine.state()),
+            Program::PfoAgent => command.env_remove("PFO_SIM_STATE"),
+        };
+        let directory: &Path = node.directory();
+        Self { process: Process::start(program.name(), directory, command) }
     }
 }

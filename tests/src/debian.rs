@@ -22,14 +22,14 @@ macro_rules! on_both_debians {
             $(#[test]
             #[ignore = "boots Debian: make test-booted"]
             fn $proof() {
-                super::$proof($crate::debian::Debian::Bookworm);
+                super::$proof($crate::Debian::Bookworm);
             })*
         }
         mod debian_13 {
             $(#[test]
             #[ignore = "boots Debian: make test-booted"]
             fn $proof() {
-                super::$proof($crate::debian::Debian::Trixie);
+                super::$proof($crate::Debian::Trixie);
             })*
         }
     };

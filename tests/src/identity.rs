@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use nix::unistd::{Gid, Group, Uid, getegid, geteuid, setgid, setgroups, setuid};
+use nix::unistd::{self, Gid, Group, getegid, geteuid, setgid, setgroups, setuid};
+use pfo_protocol::Uid;
 
 /// The groups in the daemon's configuration when the tests run as root.
 const TRAINERS: &str = "games";
@@ -15,7 +16,7 @@ const ADMINISTRATORS: &str = "operator";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The user.
-    pub uid: u32,
+    pub uid: Uid,
     gid: u32,
     groups: Vec<u32>,
 }
@@ -31,7 +32,7 @@ pub fn is_root() -> bool {
 macro_rules! needs_root {
     () => {
         if !$crate::identity::is_root() {
-            $crate::skip::say("only root can be several users");
+            $crate::say_skipped("only root can be several users");
             return;
         }
     };
@@ -55,11 +56,11 @@ impl Identity {
     /// Who runs the tests.
     #[must_use]
     pub fn own() -> Self {
-        Self { uid: geteuid().as_raw(), gid: getegid().as_raw(), groups: Vec::new() }
+        Self { uid: Uid(geteuid().as_raw()), gid: getegid().as_raw(), groups: Vec::new() }
     }
 
     fn in_group(uid: u32, group: Option<&str>) -> Self {
-        Self { uid, gid: uid, groups: group.map(gid_of).into_iter().collect() }
+        Self { uid: Uid(uid), gid: uid, groups: group.map(gid_of).into_iter().collect() }
     }
 
     /// A user that may train: another one than root if that can be.
@@ -91,7 +92,7 @@ impl Identity {
         if *self == Self::own() {
             return command;
         }
-        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+        let (uid, gid) = (unistd::Uid::from_raw(self.uid.0), Gid::from_raw(self.gid));
         let groups: Vec<_> = self.groups.iter().copied().map(Gid::from_raw).collect();
         let drop_root = move || {
             setgroups(&groups).and_then(|()| setgid(gid)).and_then(|()| setuid(uid))?;

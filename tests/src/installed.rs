@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::container::Container;
 use crate::debian::PROGRAMS;
+use crate::packaged_node::UNITS;
 use crate::programs;
 
 /// Where the dynamic linker finds it.
@@ -24,14 +25,14 @@ impl Container {
         let script = format!(
             "set -e
             cp /shared/systemd/*.service /shared/systemd/*.socket /etc/systemd/system
-            ln -s {PROGRAMS}/pfod /usr/sbin/pfod
+            ln -s {PROGRAMS}/pfod {PROGRAMS}/pfo-agent /usr/sbin
             ln -s {PROGRAMS}/pfoctl {PROGRAMS}/pfo-sim {PROGRAMS}/pfo-sim-trainer /usr/bin
             ln -s {PROGRAMS}/libnvidia_ml.so {LIBRARY} && ldconfig
             systemd-sysusers /shared/systemd/pfod.sysusers
             systemd-tmpfiles --create /shared/systemd/pfod.tmpfiles
             pfo-sim create --gpus {gpus}
             systemctl daemon-reload
-            systemctl enable --now pfod.socket pfod-admin.socket pfod.service"
+            systemctl enable --now {UNITS}"
         );
         self.run(&script).printed();
     }

@@ -1,32 +1,53 @@
-//! The harness of the end-to-end tests: a simulated node with its own daemon, driver and sockets in a
+//! The harness of the end-to-end tests: a simulated node with its own daemons, driver and sockets in a
 //! temporary directory, and everybody who talks to it.
 //!
 //! Tests run side by side, so nothing in here may touch what another test or the machine owns.
 
-pub mod bindings;
-pub mod booted_node;
+mod bindings;
+mod booted_node;
 mod cgroup;
-pub mod client;
-pub mod container;
+mod client;
+mod container;
 pub mod control;
-pub mod daemon;
-pub mod debian;
-pub mod free;
+mod daemon;
+mod debian;
+mod free;
 pub mod identity;
-pub mod installed;
-pub mod log_text;
-pub mod machine;
-pub mod node;
-pub mod packaged_node;
-pub mod pfoctl;
-pub mod plan;
+mod installed;
+mod log_text;
+mod machine;
+mod node;
+mod packaged_node;
+mod pfoctl;
+mod plan;
 pub mod process;
 pub mod programs;
-pub mod ran;
-pub mod rank;
-pub mod relay;
-pub mod service_manager;
-pub mod skip;
-pub mod trainer;
-pub mod undisturbed;
+mod ran;
+mod rank;
+mod relay;
+mod service_manager;
+mod skip;
+mod trainer;
+mod undisturbed;
 pub mod wait;
+
+pub use bindings::{Bindings, Reading};
+pub use booted_node::{BootedJob, BootedNode, USERS};
+pub use client::{Client, hello};
+pub use container::Container;
+pub use daemon::{Daemon, Program};
+pub use debian::{Debian, PROGRAMS};
+pub use free::{FOREIGN_MHZ, assert_free};
+pub use identity::Identity;
+pub use log_text::tail;
+pub use machine::{Machine, MachineSetup};
+pub use node::{Node, Setup};
+pub use packaged_node::{PackagedNode, UNIT_COUNT, UNITS, built_deb, built_rpm};
+pub use plan::TestPlan;
+pub use ran::Ran;
+pub use rank::Rank;
+pub use relay::Relay;
+pub use service_manager::ServiceManager;
+pub use skip::say_skipped;
+pub use trainer::{MICROBATCHES, STAGES, Training, true_profile};
+pub use undisturbed::{GOOD_JOB, Undisturbed};

@@ -14,13 +14,13 @@ use nvidia_ml::gpu_state::Activity;
 use nvidia_ml::machine::MachinePlan;
 use nvidia_ml::set_call::SetCall;
 use nvidia_ml::units::{Mhz, Milliwatts, MonotonicNs};
-use pfo_protocol::GpuUuid;
+use pfo_protocol::{GpuUuid, Pid};
 
 use crate::identity::{self, Identity};
 use crate::programs;
 
 /// The name that NVML is loaded by.
-pub const LIBRARY: &str = "libnvidia-ml.so.1";
+pub(crate) const LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// What to make a machine of.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ impl Machine {
     pub fn create(directory: &Path, setup: &MachineSetup) -> Self {
         let state = directory.join("gpus.state");
         let plan = MachinePlan {
-            owner_uid: (!identity::is_root()).then_some(Identity::own().uid),
+            owner_uid: (!identity::is_root()).then_some(Identity::own().uid.0),
             set_latency: Duration::from_millis(setup.set_latency_ms),
             settle: Duration::from_millis(setup.settle_ms),
             ..MachinePlan::new(setup.gpus.parse().unwrap())
@@ -136,8 +136,8 @@ impl Machine {
 
     /// The living processes on a GPU.
     #[must_use]
-    pub fn processes(&self, index: usize) -> Vec<u32> {
-        self.gpu(index).processes().unwrap().iter().map(|process| process.pid).collect()
+    pub fn processes(&self, index: usize) -> Vec<Pid> {
+        self.gpu(index).processes().unwrap().iter().map(|process| Pid(process.pid)).collect()
     }
 
     /// Every call that locked a GPU's SM clock.
@@ -190,12 +190,12 @@ impl Machine {
         self.driver.arm_fault(&fault).unwrap();
     }
 
-    /// Lets nothing go wrong any more; calls that hang go on.
+    /// Ends all faults; calls that hang continue.
     pub fn clear_faults(&self) {
         self.driver.clear_faults().unwrap();
     }
 
-    /// Unloads the driver or loads it again, under whoever uses it.
+    /// Unloads the driver or loads it again while processes use it.
     pub fn set_driver_loaded(&self, loaded: bool) {
         self.driver.set_loaded(loaded).unwrap();
     }

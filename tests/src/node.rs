@@ -1,19 +1,21 @@
-//! A node in a temporary directory: simulated GPUs, and a daemon of its own.
+//! A node in a temporary directory: simulated GPUs, and a pfod and a pfo-agent of its own.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use pfo_protocol::{JobStatus, RankStatus, Status};
+use pfo_protocol::{AgentStatus, JobStatus, Rank, RankStatus, Status, WatchedJob};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::client::Client;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Program};
 use crate::identity;
 use crate::log_text::tail;
 use crate::machine::{Machine, MachineSetup};
+use crate::programs;
 use crate::wait;
 
 /// What to make a node of.
@@ -21,34 +23,51 @@ use crate::wait;
 pub struct Setup {
     /// Its GPUs.
     pub machine: MachineSetup,
+    /// Whether an agent starts with pfod.
+    pub agent: bool,
     /// `lease.idle_limit_s`
     pub idle_limit_s: u64,
     /// `lease.sessions_per_user`
     pub sessions_per_user: u32,
-    /// `limits.connections`
+    /// `limits.connections`, of pfod and of the agent
     pub connections: u32,
     /// `lease.min_mhz`
     pub min_mhz: u32,
     /// `lease.max_mhz`
     pub max_mhz: u32,
+    /// `lease.changes_per_second`
+    pub changes_per_second: u32,
     /// `clocks.suspend_after_mismatches`
     pub suspend_after: u32,
-    /// The end of the file: rules.
+    /// The end of the file of pfod: rules.
     pub rules: &'static str,
+    /// The end of the file of the agent.
+    pub agent_rules: &'static str,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         Self {
             machine: MachineSetup::default(),
+            agent: true,
             idle_limit_s: 60,
             sessions_per_user: 64,
             connections: 1024,
             min_mhz: 0,
             max_mhz: 10_000,
+            changes_per_second: 1000,
             suspend_after: 3,
             rules: "",
+            agent_rules: "",
         }
+    }
+}
+
+impl Setup {
+    /// The usual setup without an agent.
+    #[must_use]
+    pub fn without_agent() -> Self {
+        Self { agent: false, ..Self::default() }
     }
 }
 
@@ -56,29 +75,34 @@ impl Default for Setup {
 pub struct Node {
     /// Its GPUs.
     pub machine: Machine,
-    /// Its daemon, while there is one.
+    /// Its pfod, while there is one.
     pub daemon: Option<Daemon>,
-    settle_ms: u64,
+    /// Its agent, while there is one.
+    pub agent: Option<Daemon>,
+    setup: Setup,
     // Last: everything else lives in it.
     directory: TempDir,
 }
 
 impl Node {
-    /// A node whose daemon serves.
+    /// A node whose daemons serve.
     #[must_use]
     pub fn start() -> Self {
         Self::start_with(&Setup::default())
     }
 
-    /// A node of some setup whose daemon serves.
+    /// A node of some setup whose daemons serve.
     #[must_use]
     pub fn start_with(setup: &Setup) -> Self {
         let mut node = Self::create(setup);
         node.start_daemon();
+        if setup.agent {
+            node.start_agent();
+        }
         node
     }
 
-    /// A node whose daemon has not started.
+    /// A node whose daemons have not started.
     #[must_use]
     pub fn create(setup: &Setup) -> Self {
         let node = Self::without_driver(setup);
@@ -93,35 +117,56 @@ impl Node {
         // Other users have to reach the sockets.
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
         let machine = Machine::create(directory.path(), &setup.machine);
-        let node = Self { machine, daemon: None, settle_ms: setup.machine.settle_ms, directory };
-        fs::write(node.config(), node.config_text(setup)).unwrap();
+        let setup = setup.clone();
+        let node = Self { machine, daemon: None, agent: None, setup, directory };
+        fs::write(node.config(), node.config_text()).unwrap();
+        fs::write(node.agent_config(), node.agent_config_text()).unwrap();
         node
     }
 
-    fn config_text(&self, setup: &Setup) -> String {
+    fn config_text(&self) -> String {
         let (trainers, administrators) = identity::group_names();
-        let path = |path: PathBuf| path.display().to_string();
+        let setup = &self.setup;
         format!(
-            "[sockets]\ntrainers = {:?}\nadmin = {:?}\n\
+            "[sockets]\ntrainers = {:?}\nadmin = {:?}\nagent = {:?}\n\
              [groups]\ntrainers = {trainers:?}\nadministrators = {administrators:?}\n\
              [limits]\nconnections = {}\n\
              [lease]\nidle_limit_s = {}\nsessions_per_user = {}\nmin_mhz = {}\nmax_mhz = {}\n\
+             changes_per_second = {}\n\
              [clocks]\nsettle_ms = {}\nsuspend_after_mismatches = {}\n\
              [driver]\nlibrary = {:?}\n\
-             [paths]\nledger = {:?}\nstate = {:?}\n{}",
-            path(self.socket()),
-            path(self.admin_socket()),
+             [paths]\nledger = {:?}\n{}",
+            self.socket(),
+            self.admin_socket(),
+            self.daemon_socket_for_agent(),
             setup.connections,
             setup.idle_limit_s,
             setup.sessions_per_user,
             setup.min_mhz,
             setup.max_mhz,
-            self.settle_ms,
+            setup.changes_per_second,
+            setup.machine.settle_ms,
             setup.suspend_after,
-            path(self.machine.library()),
-            path(self.ledger()),
-            path(self.state()),
+            self.machine.library(),
+            self.ledger(),
             setup.rules,
+        )
+    }
+
+    fn agent_config_text(&self) -> String {
+        let (trainers, administrators) = identity::group_names();
+        format!(
+            "[sockets]\nusers = {:?}\nadmin = {:?}\npfod = {:?}\n\
+             [groups]\ntrainers = {trainers:?}\nadministrators = {administrators:?}\n\
+             [limits]\nconnections = {}\n\
+             [paths]\nstate = {:?}\nruntime = {:?}\n{}",
+            self.agent_socket(),
+            self.agent_admin_socket(),
+            self.daemon_socket_for_agent(),
+            self.setup.connections,
+            self.state(),
+            self.agent_runtime(),
+            self.setup.agent_rules,
         )
     }
 
@@ -135,34 +180,70 @@ impl Node {
         self.directory().join(name)
     }
 
-    /// The daemon's configuration.
+    /// The file of a program of the node.
+    #[must_use]
+    pub fn program(&self, program: Program) -> PathBuf {
+        programs::program(program.name())
+    }
+
+    /// The configuration of pfod.
     #[must_use]
     pub fn config(&self) -> PathBuf {
         self.file("pfod.toml")
     }
 
-    /// The trainers' socket.
+    /// The configuration of the agent.
+    #[must_use]
+    pub fn agent_config(&self) -> PathBuf {
+        self.file("agent.toml")
+    }
+
+    /// The trainers' socket of pfod.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.file("pfod.sock")
     }
 
-    /// The administrators' socket.
+    /// The administrators' socket of pfod.
     #[must_use]
     pub fn admin_socket(&self) -> PathBuf {
         self.file("admin.sock")
     }
 
-    /// The daemon's ledger.
+    /// The socket of pfod that only the agent may open.
+    #[must_use]
+    pub fn daemon_socket_for_agent(&self) -> PathBuf {
+        self.file("agent.sock")
+    }
+
+    /// The users' socket of the agent.
+    #[must_use]
+    pub fn agent_socket(&self) -> PathBuf {
+        self.file("pfo-agent.sock")
+    }
+
+    /// The administrators' socket of the agent.
+    #[must_use]
+    pub fn agent_admin_socket(&self) -> PathBuf {
+        self.file("pfo-agent-admin.sock")
+    }
+
+    /// The ledger of pfod.
     #[must_use]
     pub fn ledger(&self) -> PathBuf {
         self.file("ledger.json")
     }
 
-    /// What outlives a boot of the node.
+    /// What of the agent outlives a boot of the node.
     #[must_use]
     pub fn state(&self) -> PathBuf {
-        self.file("state")
+        self.file("agent-state")
+    }
+
+    /// What of the agent outlives only its restarts.
+    #[must_use]
+    pub fn agent_runtime(&self) -> PathBuf {
+        self.file("agent-runtime")
     }
 
     /// How many GPUs the ledger says are locked.
@@ -173,69 +254,140 @@ impl Node {
         ledger["entries"].as_array().unwrap().len()
     }
 
-    /// Starts the daemon, and waits until it answers.
+    /// Starts pfod, and waits until it answers.
     pub fn start_daemon(&mut self) {
-        assert!(self.daemon.is_none(), "there is a daemon already");
+        assert!(self.daemon.is_none(), "there is a pfod already");
         self.daemon = Some(Daemon::start(self, &[]));
-        let connects = || std::os::unix::net::UnixStream::connect(self.socket());
-        self.until("the daemon is there", || connects().map(drop).map_err(|e| e.to_string()));
+        self.until_accepted(&self.socket());
         // It accepts nobody before it is ready.
         let _ = self.status();
     }
 
-    /// The daemon that must be there.
+    /// Starts the agent, and waits until it answers and reaches pfod, if there is one.
+    pub fn start_agent(&mut self) {
+        assert!(self.agent.is_none(), "there is an agent already");
+        self.agent = Some(Daemon::start_agent(self));
+        self.until_accepted(&self.agent_socket());
+        if self.daemon.is_some() {
+            self.until_agent_reaches_daemon();
+        }
+    }
+
+    fn until_accepted(&self, socket: &Path) {
+        let what = format!("somebody listens on {}", socket.display());
+        self.until(&what, || UnixStream::connect(socket).map(drop).map_err(|e| e.to_string()));
+    }
+
+    /// Waits until the agent says that it reaches pfod.
+    pub fn until_agent_reaches_daemon(&self) {
+        self.until("the agent reaches pfod", || match self.agent_status().pfod_problem {
+            None => Ok(()),
+            Some(problem) => Err(problem),
+        });
+    }
+
+    /// The pfod that must be there.
     pub fn daemon(&mut self) -> &mut Daemon {
         self.daemon.as_mut().unwrap()
     }
 
-    /// Kills the daemon without a warning.
+    /// Kills pfod without a warning.
     pub fn kill_daemon(&mut self) {
         self.daemon.take().unwrap().process.kill();
     }
 
-    /// What the daemons of this node have logged.
+    /// Kills the agent without a warning.
+    pub fn kill_agent(&mut self) {
+        self.agent.take().unwrap().process.kill();
+    }
+
+    /// Asks the agent to stop, and waits for its end.
+    pub fn stop_agent(&mut self) {
+        let status = self.agent.take().unwrap().stop();
+        assert!(status.success(), "{status}: {}", self.agent_log());
+    }
+
+    /// What every pfod of this node has logged.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.file("pfod.err")).unwrap_or_default()
     }
 
-    /// A connection for requests.
+    /// What every agent of this node has logged.
+    #[must_use]
+    pub fn agent_log(&self) -> String {
+        fs::read_to_string(self.file("pfo-agent.err")).unwrap_or_default()
+    }
+
+    /// A connection to pfod as an administrator if this is root, as a trainer otherwise.
     #[must_use]
     pub fn control(&self) -> Client {
+        let socket = if identity::is_root() { self.admin_socket() } else { self.socket() };
+        Client::connect(&socket)
+    }
+
+    /// A connection to pfod as a trainer, root or not.
+    #[must_use]
+    pub fn trainer_control(&self) -> Client {
         Client::connect(&self.socket())
     }
 
-    /// The daemon's status.
+    /// A connection to pfod where it expects the agent.
+    #[must_use]
+    pub fn control_as_agent(&self) -> Client {
+        Client::connect(&self.daemon_socket_for_agent())
+    }
+
+    /// A connection to the agent as an administrator if this is root, as a user otherwise.
+    #[must_use]
+    pub fn agent_control(&self) -> Client {
+        let root = identity::is_root();
+        Client::connect(&if root { self.agent_admin_socket() } else { self.agent_socket() })
+    }
+
+    /// What pfod says of itself, its GPUs and jobs.
     #[must_use]
     pub fn status(&self) -> Status {
         self.control().status()
     }
 
-    /// The status of a job that must be there.
+    /// What the agent says of itself and the jobs that it watches.
+    #[must_use]
+    pub fn agent_status(&self) -> AgentStatus {
+        self.agent_control().agent_status()
+    }
+
+    /// What pfod says of a job that must be there.
     #[must_use]
     pub fn job(&self, name: &str) -> JobStatus {
         self.find_job(name).unwrap_or_else(|| panic!("there is no job {name}"))
     }
 
-    /// The status of a job.
+    /// What pfod says of a job.
     #[must_use]
     pub fn find_job(&self, name: &str) -> Option<JobStatus> {
         self.status().jobs.into_iter().find(|job| job.job.as_str() == name)
     }
 
-    /// The status of a rank that must be there.
+    /// What the agent says of a job.
+    #[must_use]
+    pub fn find_watched(&self, name: &str) -> Option<WatchedJob> {
+        self.agent_status().jobs.into_iter().find(|job| job.job.as_str() == name)
+    }
+
+    /// What pfod says of a rank that must be there.
     #[must_use]
     pub fn rank(&self, job: &str, rank: u32) -> RankStatus {
         self.find_rank(job, rank).unwrap_or_else(|| panic!("job {job} has no rank {rank}"))
     }
 
-    /// The status of a rank.
+    /// What pfod says of a rank.
     #[must_use]
     pub fn find_rank(&self, job: &str, rank: u32) -> Option<RankStatus> {
-        self.find_job(job)?.ranks.into_iter().find(|status| status.rank == rank)
+        self.find_job(job)?.ranks.into_iter().find(|status| status.rank == Rank(rank))
     }
 
-    /// Waits until something is so; fails with the last reason why not, and the daemon's log.
+    /// Waits until something is so; fails with the last reason why not.
     pub fn until<T>(&self, what: &str, attempt: impl FnMut() -> Result<T, String>) -> T {
         wait::until_ok(what, attempt)
     }
@@ -261,7 +413,8 @@ impl Drop for Node {
         // A daemon that hangs in a simulated driver could not even be killed otherwise.
         self.machine.clear_faults();
         if thread::panicking() {
-            eprintln!("the daemon's log:\n{}", tail(&self.log()));
+            eprintln!("the log of pfod:\n{}", tail(&self.log()));
+            eprintln!("the log of pfo-agent:\n{}", tail(&self.agent_log()));
         }
     }
 }

@@ -26,7 +26,20 @@ const GPUS: &str = "/dev/shm/pfo-sim.state";
 const LEDGER: &str = "/run/pfo/ledger.json";
 
 /// The units of pfo.
-pub const UNITS: &str = "pfod.service pfod.socket pfod-admin.socket";
+pub const UNITS: &str = "pfod.service pfod.socket pfod-admin.socket pfod-agent.socket \
+                         pfo-agent.service pfo-agent.socket pfo-agent-admin.socket";
+
+/// How many these are.
+pub const UNIT_COUNT: usize = 7;
+
+/// The sockets of pfo as only their users can open them.
+const SOCKETS: &str = "\
+/run/pfo/admin.sock root:pfo-admin 660
+/run/pfo/agent.sock root:pfo-agent 660
+/run/pfo/pfo-agent-admin.sock root:pfo-admin 660
+/run/pfo/pfo-agent.sock root:pfo 660
+/run/pfo/pfod.sock root:pfo 660
+";
 
 /// Stages of a training here, one rank each.
 const STAGES: u32 = 4;
@@ -102,21 +115,24 @@ impl PackagedNode {
         self.debian.run(add).printed();
     }
 
-    /// Checks that the daemon serves whom it should, through sockets that only they can open.
+    /// Checks that both daemons serve whom they should, through sockets that only they can open.
     pub fn assert_serves(&self) {
         let debian = &self.debian;
         for (asked, answer) in [("is-active", "active\n"), ("is-enabled", "enabled\n")] {
-            assert_eq!(debian.run(&format!("systemctl {asked} {UNITS}")).stdout, answer.repeat(3));
+            let units = debian.run(&format!("systemctl {asked} {UNITS}")).stdout;
+            assert_eq!(units, answer.repeat(UNIT_COUNT));
         }
         let sockets = debian.run("stat --format='%n %U:%G %a' /run/pfo/*.sock").printed();
-        let wanted = "/run/pfo/admin.sock root:pfo-admin 660\n/run/pfo/pfod.sock root:pfo 660\n";
-        assert_eq!(sockets, wanted);
+        assert_eq!(sockets, SOCKETS);
         for user in ["alice", "carol", "root"] {
             let status = debian.run_as(user, "pfoctl status").printed();
             assert!(status.contains("A40"), "{user} sees {status}");
+            debian.run_as(user, "pfoctl profile list").printed();
         }
-        let refused = debian.run_as("mallory", "pfoctl status");
-        assert!(refused.code != Some(0) && refused.stderr.contains("pfo"), "{refused:?}");
+        for command in ["pfoctl status", "pfoctl profile list"] {
+            let refused = debian.run_as("mallory", command);
+            assert!(refused.code != Some(0) && refused.stderr.contains("pfo"), "{refused:?}");
+        }
         assert_eq!(debian.run_as("alice", "pfoctl clocks reset --all").code, Some(4));
         debian.run_as("carol", "pfoctl clocks reset --all").printed();
     }

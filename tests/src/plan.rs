@@ -1,11 +1,11 @@
 //! Plans for tests, written without the planner.
 
-use pfo_protocol::Instruction;
+use pfo_protocol::{ClockTable, Instruction, Mhz, PlannedUnit, Predicted, Unit};
 use serde_json::json;
 
 /// What a stage runs in a step of a 1F1B pipeline.
 #[must_use]
-pub fn one_f_one_b(stage: u32, stages: u32, microbatches: u32) -> Vec<(Instruction, u32)> {
+pub(crate) fn one_f_one_b(stage: u32, stages: u32, microbatches: u32) -> Vec<(Instruction, u32)> {
     let warmup = stages - 1 - stage;
     let mut order = Vec::new();
     let mut backwards = 0..microbatches;
@@ -18,6 +18,9 @@ pub fn one_f_one_b(stage: u32, stages: u32, microbatches: u32) -> Vec<(Instructi
     order.extend(backwards.map(|backward| (Instruction::Backward, backward)));
     order
 }
+
+/// The step time and energy that every plan here predicts.
+const PREDICTED: Predicted = Predicted { time_s: 1.5, energy_j: 600.0 };
 
 /// A plan for a 1F1B pipeline.
 #[derive(Clone, Debug)]
@@ -79,9 +82,26 @@ impl TestPlan {
             "num_stages": stages,
             "num_microbatches": self.microbatches,
             "p2p_blocking_power_w": 70.38,
-            "predicted": {"iteration_time_s": 1.5, "iteration_energy_j": 600.0},
+            "predicted": {
+                "iteration_time_s": PREDICTED.time_s,
+                "iteration_energy_j": PREDICTED.energy_j,
+            },
             "stages": (0..stages).map(stage_plan).collect::<Vec<_>>(),
         });
         serde_json::to_vec(&plan).unwrap()
+    }
+}
+
+impl From<&TestPlan> for ClockTable {
+    fn from(plan: &TestPlan) -> Self {
+        let stages = plan.clocks.len() as u32;
+        let units = |stage| {
+            let order = one_f_one_b(stage, stages, plan.microbatches).into_iter();
+            let planned = order.zip(plan.clocks(stage)).map(|((instruction, microbatch), mhz)| {
+                PlannedUnit { unit: Unit::new(instruction, microbatch), mhz: Mhz(*mhz) }
+            });
+            planned.collect()
+        };
+        Self::new(plan.microbatches, Some(PREDICTED), (0..stages).map(units).collect()).unwrap()
     }
 }

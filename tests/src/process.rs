@@ -6,8 +6,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::{self, Signal};
+use pfo_protocol::Pid;
 
 use crate::wait;
 
@@ -34,13 +34,13 @@ impl Process {
 
     /// Its number.
     #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+    pub fn pid(&self) -> Pid {
+        Pid(self.child.id())
     }
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.pid().cast_signed()), signal).unwrap();
+        send(self.pid(), signal);
     }
 
     /// How it ended, if it has.
@@ -73,6 +73,11 @@ impl Process {
     pub fn errors(&self) -> String {
         read(&self.output.with_extension("err"))
     }
+}
+
+/// Sends a process a signal.
+pub fn send(pid: Pid, signal: Signal) {
+    signal::kill(nix::unistd::Pid::from_raw(pid.0.cast_signed()), signal).unwrap();
 }
 
 impl Drop for Process {

@@ -1,4 +1,4 @@
-//! A rank in the test's own process, event by event: what only has to be told needs no training.
+//! A rank in the process of the test, event by event, where no training is needed.
 
 use pfo::{Gpu, Instruction, RankDescription, Session};
 
@@ -28,8 +28,8 @@ impl Rank {
             job: Some(job.into()),
             gpu: Some(Gpu::Uuid(node.machine.uuid(rank as usize))),
             socket: Some(node.socket()),
-            rank,
-            pp_rank: rank,
+            rank: pfo::Rank(rank),
+            pp_rank: pfo::Stage(rank as u16),
             pp_degree: stages,
             num_microbatches: Some(microbatches),
             setup_timeout: crate::wait::LONG,
@@ -51,27 +51,27 @@ impl Rank {
         &self.order
     }
 
-    /// Tells a whole step.
+    /// Sends a whole step.
     pub fn step(&self) {
         self.session.step_begin();
         self.instructions();
         self.session.step_end();
     }
 
-    /// Tells every instruction of a step.
+    /// Sends every instruction of a step.
     pub fn instructions(&self) {
         for position in 0..self.order.len() {
             self.instruction(position);
         }
     }
 
-    /// Tells one instruction of a step.
+    /// Sends one instruction of a step.
     pub fn instruction(&self, position: usize) {
         self.begin(position);
         self.session.instruction_end();
     }
 
-    /// Tells the begin of one instruction of a step.
+    /// Sends the begin of one instruction of a step.
     pub fn begin(&self, position: usize) {
         let (instruction, microbatch) = self.order[position];
         self.session.instruction_begin(instruction, microbatch);

@@ -1,7 +1,7 @@
 //! A raw connection in the name of another user and process, through `pfo-test-client`.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -21,10 +21,14 @@ pub struct Relay {
 
 impl Relay {
     fn start(node: &Node, user: &Identity, options: &[&str]) -> Child {
+        Self::start_at(node, &node.socket(), user, options)
+    }
+
+    fn start_at(node: &Node, socket: &Path, user: &Identity, options: &[&str]) -> Child {
         let mut command =
             Command::new(programs::program_for_all("pfo-test-client", node.directory()));
-        command.arg(node.socket()).args(options);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg(socket).args(options);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         user.assume(&mut command).spawn().unwrap()
     }
 
@@ -34,7 +38,13 @@ impl Relay {
         Self { child: Self::start(node, user, &[]), left_behind: None }
     }
 
-    /// Connects as a user, with so many silent connections beside this one.
+    /// Connects as a user to one of the sockets of a node.
+    #[must_use]
+    pub fn connect_to(node: &Node, socket: &Path, user: &Identity) -> Self {
+        Self { child: Self::start_at(node, socket, user, &[]), left_behind: None }
+    }
+
+    /// Connects as a user, with a number of silent connections beside this one.
     #[must_use]
     pub fn connect_beside(node: &Node, user: &Identity, others: u32) -> Self {
         let child = Self::start(node, user, &["--beside", &others.to_string()]);
@@ -52,8 +62,8 @@ impl Relay {
 
     /// The process that connected.
     #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+    pub fn pid(&self) -> pfo_protocol::Pid {
+        pfo_protocol::Pid(self.child.id())
     }
 
     /// Sends a message. That the daemon may have hung up already is no failure here.
@@ -65,6 +75,11 @@ impl Relay {
     /// The daemon's next message.
     pub fn answer(&mut self) -> DaemonMessage {
         DaemonMessage::read_from(self.child.stdout.as_mut().unwrap()).unwrap()
+    }
+
+    /// The next message, if the connection was let in and there is one.
+    pub fn try_answer(&mut self) -> Option<DaemonMessage> {
+        DaemonMessage::read_from(self.child.stdout.as_mut().unwrap()).ok()
     }
 
     /// Kills the process that connected, and only that.

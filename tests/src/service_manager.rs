@@ -100,7 +100,7 @@ impl ServiceManager {
         assert!(last_resort.process.wait().success(), "{}", node.log());
     }
 
-    /// Takes in whatever was said so far.
+    /// Takes in everything that was said so far.
     fn catch_up(&self, node: &Node) {
         let before = self.heard.lock().unwrap().caught_up;
         self.say(CAUGHT_UP).unwrap();

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 /// Says why something is left out.
-pub fn say(reason: &str) {
+pub fn say_skipped(reason: &str) {
     // The runner names each test's thread after it.
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");

@@ -2,15 +2,14 @@
 
 use std::process::{Command, ExitStatus};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use pfo_protocol::SwapTarget;
+use nix::sys::signal::Signal;
+use pfo_protocol::{Pid, SwapTarget};
 use serde_json::Value;
 
 use crate::identity::Identity;
 use crate::node::Node;
 use crate::plan::TestPlan;
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::programs;
 use crate::ran::Ran;
 
@@ -81,7 +80,7 @@ impl Training {
 
     /// Loads a plan and swaps to it; returns the step of the swap.
     pub fn take_up(&self, node: &Node, plan: &TestPlan) -> u64 {
-        node.load(&self.job, &plan.to_json()).unwrap();
+        node.load(&self.job, plan).unwrap();
         node.swap(&self.job, SwapTarget::Loaded).unwrap().step
     }
 
@@ -99,7 +98,7 @@ impl Training {
 
     /// Process and step of every rank that holds a lease.
     #[must_use]
-    pub fn ranks(&self, node: &Node) -> Vec<(u32, Option<u64>)> {
+    pub fn ranks(&self, node: &Node) -> Vec<(Pid, Option<u64>)> {
         let ranks = node.find_job(&self.job).map(|job| job.ranks).unwrap_or_default();
         ranks.iter().map(|rank| (rank.pid, rank.step)).collect()
     }
@@ -109,7 +108,7 @@ impl Training {
         let ranks = self.ranks(node);
         assert_eq!(ranks.len(), STAGES as usize);
         for (pid, _) in ranks {
-            kill(Pid::from_raw(pid.cast_signed()), signal).unwrap();
+            process::send(pid, signal);
         }
     }
 

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use pfo_protocol::{Closing, ClosingReason, DaemonMessage, GpuName, Hello, Refusal, RefusalCode};
+use pfo_protocol::{
+    Closing, ClosingReason, DaemonMessage, GpuName, Hello, Pid, Refusal, RefusalCode, SessionId,
+};
 
 use crate::client::{Client, hello};
 use crate::node::{Node, Setup};
@@ -22,8 +24,8 @@ const GPU: usize = 1;
 pub struct Undisturbed {
     enough: Arc<AtomicBool>,
     good: Option<JoinHandle<()>>,
-    session: u64,
-    pid: u32,
+    session: SessionId,
+    pid: Pid,
     /// The node.
     pub node: Node,
 }
@@ -40,14 +42,14 @@ impl Undisturbed {
     pub fn start_with(setup: &Setup) -> Self {
         let mut node = Node::start_with(setup);
         let rank = Rank::open(&node, GOOD_JOB, 0, 1, 2);
-        node.take_up(GOOD_JOB, &TestPlan::distinct(1, 2, 600).to_json());
+        node.take_up(GOOD_JOB, &TestPlan::distinct(1, 2, 600));
         let session = node.rank(GOOD_JOB, 0).session;
         let enough = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&enough);
         let train = move || {
             while !stop.load(Ordering::Relaxed) {
                 rank.step();
-                // A busy machine may keep the daemon from reading for so many steps as fit in a socket.
+                // On a busy machine pfod may read nothing for as many steps as fit in a socket.
                 thread::sleep(Duration::from_millis(10));
             }
             assert_eq!(rank.session.problem(), None);
@@ -77,7 +79,7 @@ impl Undisturbed {
         client
     }
 
-    /// Checks that nothing happened but an answer to whoever asked for it.
+    /// Checks that the bad client got its answer, and that nothing else happened.
     pub fn assert_nothing_else_happened(mut self) {
         let node = &mut self.node;
         let step = node.rank(GOOD_JOB, 0).step;

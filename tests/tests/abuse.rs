@@ -1,4 +1,4 @@
-//! Clients that take whatever they can get. A well-behaved rank trains all the while, and notices nothing.
+//! Clients that take all they can get. A well-behaved rank trains beside them, and notices nothing.
 
 use std::fs;
 use std::io::Write;
@@ -6,15 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use pfo_protocol::{
-    ClientMessage, DaemonMessage, GpuName, LARGEST_PAYLOAD, Mark, Request, Response, SwapTarget,
+    ClientMessage, ClockTable, DaemonMessage, GpuName, LARGEST_PAYLOAD, Mark, Request, Response,
+    SwapTarget,
 };
-use pfo_tests::client::{Client, hello};
-use pfo_tests::control::job;
-use pfo_tests::identity::Identity;
-use pfo_tests::needs_root;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::relay::Relay;
-use pfo_tests::undisturbed::Undisturbed;
+use pfo_tests::{Client, Identity, Relay, TestPlan, Undisturbed, control::job, hello, needs_root};
 
 /// Bytes of memory that the daemon has, and has not given back.
 fn resident_bytes(undisturbed: &mut Undisturbed) -> u64 {
@@ -28,7 +23,7 @@ fn resident_bytes(undisturbed: &mut Undisturbed) -> u64 {
 fn large_requests_that_never_end_take_memory_for_one_of_them() {
     let mut undisturbed = Undisturbed::start();
     let before = resident_bytes(&mut undisturbed);
-    let header = [&(LARGEST_PAYLOAD as u32).to_le_bytes()[..], &[1, 0, 4, 0]].concat();
+    let header = [&(LARGEST_PAYLOAD as u32).to_le_bytes()[..], &[1, 0, 6, 0]].concat();
     let part = vec![0; 64 * 1024];
     let clients: Vec<_> = (0..12)
         .map(|_| {
@@ -58,8 +53,8 @@ fn who_leaves_while_it_waits_for_a_swap_keeps_no_connection() {
     rank.say(&ClientMessage::Hello(hello("slow", 0, 1, GpuName::Uuid(node.machine.uuid(1)))));
     assert!(matches!(rank.answer(), DaemonMessage::Welcome(_)));
     let mut waiting: Vec<_> = (0..16).map(|_| Relay::connect(node, &user)).collect();
-    let plan = TestPlan::new(1, 2, |_, _| 900).to_json();
-    let load = Request::PlanLoad { job: job("slow"), label: "p".into(), plan };
+    let table = ClockTable::from(&TestPlan::new(1, 2, |_, _| 900));
+    let load = Request::PlanLoad { job: job("slow"), label: "p".into(), table };
     let swap = Request::PlanSwap {
         job: job("slow"),
         target: SwapTarget::Loaded,

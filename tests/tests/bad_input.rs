@@ -1,20 +1,15 @@
-//! Bytes at the socket that no well-behaved client sends. A well-behaved rank trains all the while, and
+//! Bytes at the socket that no well-behaved client sends. A well-behaved rank trains beside them, and
 //! notices nothing.
 
 use std::time::Duration;
 
 use pfo_protocol::{
-    ClientMessage, DaemonMessage, Event, Hello, Instruction, LARGEST_PAYLOAD, Mark, Refusal,
-    RefusalCode, Request, Response, Unit, Unsupported,
+    Chunk, ClientMessage, ClockTable, DaemonMessage, Event, Hello, Instruction, LARGEST_PAYLOAD,
+    Mark, Microbatch, Refusal, RefusalCode, Request, Response, Unit, Unsupported,
 };
-use pfo_tests::client::Client;
-use pfo_tests::control::job;
-use pfo_tests::identity::Identity;
-use pfo_tests::needs_root;
-use pfo_tests::node::Setup;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::relay::Relay;
-use pfo_tests::undisturbed::{GOOD_JOB, Undisturbed};
+use pfo_tests::{
+    Client, GOOD_JOB, Identity, Relay, Setup, TestPlan, Undisturbed, control::job, needs_root,
+};
 
 /// Xorshift: the same nonsense in every run.
 struct Noise(u64);
@@ -43,8 +38,8 @@ impl Noise {
     fn event(&mut self) -> Event {
         let unit = Unit {
             instruction: Instruction::ALL[self.next() as usize % 2],
-            chunk: (self.next() % 2) as u16,
-            microbatch: (self.number() % 3) as u32,
+            chunk: Chunk((self.next() % 2) as u16),
+            microbatch: Microbatch((self.number() % 3) as u32),
         };
         let mark = match self.next() % 6 {
             0 => Mark::StepBegin(self.number()),
@@ -97,7 +92,7 @@ fn a_frame_that_only_the_daemon_sends_is_not_expected_from_a_client() {
 fn an_oversized_frame_is_refused_from_its_header_alone_with_its_size() {
     let undisturbed = Undisturbed::start();
     for (kind, name, limit) in
-        [(1, "Hello", 4096), (2, "Event", 40), (3, "Goodbye", 0), (4, "Request", LARGEST_PAYLOAD)]
+        [(1, "Hello", 4096), (2, "Event", 40), (3, "Goodbye", 0), (6, "Request", LARGEST_PAYLOAD)]
     {
         for length in [limit as u32 + 1, u32::MAX] {
             let message = undisturbed.refused_at_once(&frame(length, 1, kind, &[]));
@@ -181,7 +176,7 @@ fn garbage_of_any_kind_is_answered_or_cut_off_before_and_in_a_session() {
         if round % 3 > 0 {
             // A header that holds, and nonsense behind it.
             let payload = (bytes.len() - 8) as u32;
-            let kind = [1, 2, 4][round % 2];
+            let kind = [1, 2, 6][round % 3];
             bytes[..8].copy_from_slice(&frame(payload.min(40), 1, kind, &[]));
         }
         let mut client =
@@ -200,7 +195,8 @@ fn garbage_of_any_kind_is_answered_or_cut_off_before_and_in_a_session() {
 fn impossible_events_of_a_real_session_cost_only_that_session() {
     let undisturbed = Undisturbed::start();
     let mut client = undisturbed.in_session();
-    let other = Unit { instruction: Instruction::Other, chunk: u16::MAX, microbatch: u32::MAX };
+    let (chunk, microbatch) = (Chunk(u16::MAX), Microbatch(u32::MAX));
+    let other = Unit { instruction: Instruction::Other, chunk, microbatch };
     for mark in [
         Mark::InstructionEnd(other),
         Mark::StepEnd(u64::MAX),
@@ -229,8 +225,7 @@ fn events_that_make_no_sense_at_all_cost_only_their_own_session() {
     let setup = Setup { suspend_after: u32::MAX, ..Setup::default() };
     let undisturbed = Undisturbed::start_with(&setup);
     let mut client = undisturbed.in_session();
-    let plan = TestPlan::distinct(1, 2, 600).to_json();
-    undisturbed.node.take_up("bad", &plan);
+    undisturbed.node.take_up("bad", &TestPlan::distinct(1, 2, 600));
     let mut noise = Noise::new();
     for _ in 0..5000 {
         client.say(&ClientMessage::Event(noise.event()));
@@ -256,19 +251,19 @@ fn a_pipeline_larger_than_any_is_no_reason_to_fall_over() {
 }
 
 #[test]
-fn what_a_client_calls_itself_or_its_plan_forges_no_line_of_the_log_and_fills_no_table() {
+fn names_from_clients_forge_no_line_of_the_log_and_fill_no_table() {
     let undisturbed = Undisturbed::start();
     let mut client = undisturbed.connect();
     let forged = "2026-01-01T00:00:00.000000Z ERROR forged";
     client.open(Hello { client: format!("x\n{forged}"), ..undisturbed.hello() }).unwrap();
-    let plan = TestPlan::distinct(1, 2, 600).to_json();
+    let table = ClockTable::from(&TestPlan::distinct(1, 2, 600));
     for (label, said) in [
         (format!("x\n{forged}"), "is not one line of text"),
         ("\u{1b}[2J".to_owned(), "is not one line of text"),
         (String::new(), "the label has 0 bytes, not 1 to 64"),
         ("x".repeat(1 << 20), "the label has 1048576 bytes, not 1 to 64"),
     ] {
-        let request = Request::PlanLoad { job: job("bad"), label, plan: plan.clone() };
+        let request = Request::PlanLoad { job: job("bad"), label, table: table.clone() };
         let refusal = undisturbed.connect().ask(request).unwrap_err();
         assert!(refusal.message.contains(said), "{refusal}");
     }
@@ -304,25 +299,53 @@ fn a_client_that_never_reads_its_answers_holds_up_nobody() {
 }
 
 #[test]
-fn a_plan_of_garbage_is_refused_and_the_connection_stays() {
+fn an_impossible_number_in_a_clock_table_is_refused_with_its_place() {
     let undisturbed = Undisturbed::start();
-    let mut client = undisturbed.connect();
-    let mut refused = |plan: Vec<u8>| {
-        let request = Request::PlanLoad { job: job(GOOD_JOB), label: "bad".into(), plan };
-        client.say(&ClientMessage::Request(request));
-        match client.answer() {
-            Ok(DaemonMessage::Response(Response::Refused(refusal))) => {
-                assert_eq!(refusal.code, RefusalCode::PlanDoesNotFit);
-                refusal.message
-            }
-            other => panic!("{other:?}"),
-        }
-    };
-    refused(Vec::new());
-    refused(vec![b'['; LARGEST_PAYLOAD - 100]);
-    refused(vec![0xff; 1000]);
-    let other = refused(br#"{"format": "pfo-plan/9"}"#.to_vec());
-    assert!(other.contains("pfo-plan/9"), "{other}");
+    let table = ClockTable::from(&TestPlan::new(1, 2, |_, _| 900));
+    let request = Request::PlanLoad { job: job(GOOD_JOB), label: "bad".into(), table };
+    let frame = ClientMessage::Request(request).to_frame().unwrap();
+    let clocks: Vec<_> = (0..frame.len() - 3)
+        .filter(|place| frame[*place..*place + 4] == 900_u32.to_le_bytes())
+        .collect();
+    assert_eq!(clocks.len(), 4, "the table has four clocks");
+    for mhz in [0, u32::MAX] {
+        let mut bad = frame.clone();
+        bad[clocks[2]..clocks[2] + 4].copy_from_slice(&mhz.to_le_bytes());
+        let message = undisturbed.refused_at_once(&bad);
+        let expected = format!("stage 0, instruction 2: no GPU has a clock of {mhz} MHz");
+        assert!(message.contains(&expected), "{message}");
+    }
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn a_clock_table_that_is_cut_off_or_claims_too_much_is_refused() {
+    let undisturbed = Undisturbed::start();
+    let table = ClockTable::from(&TestPlan::new(1, 2, |_, _| 900));
+    let request = Request::PlanLoad { job: job(GOOD_JOB), label: "bad".into(), table };
+    let whole = ClientMessage::Request(request).to_frame().unwrap();
+    let payload = &whole[8..];
+    for length in [1, payload.len() / 2, payload.len() - 1] {
+        let cut = frame(length as u32, 1, 6, &payload[..length]);
+        assert!(undisturbed.refused_at_once(&cut).starts_with("Request frame: "));
+    }
+    for byte in [0xff, b'['] {
+        let garbage = frame(1 << 20, 1, 6, &vec![byte; 1 << 20]);
+        assert!(undisturbed.refused_at_once(&garbage).starts_with("Request frame: "));
+    }
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn a_plan_that_does_not_fit_is_refused_and_the_connection_stays() {
+    let undisturbed = Undisturbed::start();
+    let mut client = Client::connect(&undisturbed.node.socket());
+    for plan in [TestPlan::new(2, 2, |_, _| 900), TestPlan::new(1, 2, |_, _| 901)] {
+        let table = ClockTable::from(&plan);
+        let request = Request::PlanLoad { job: job(GOOD_JOB), label: "bad".into(), table };
+        assert_eq!(client.ask(request).unwrap_err().code, RefusalCode::PlanDoesNotFit);
+    }
+    assert_eq!(client.status().gpus.len(), 4);
     undisturbed.assert_nothing_else_happened();
 }
 

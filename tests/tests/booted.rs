@@ -2,8 +2,7 @@
 
 use std::fs;
 
-use pfo_tests::container::Container;
-use pfo_tests::debian::Debian;
+use pfo_tests::{Container, Debian};
 
 fn a_container_is_a_machine_of_its_own(debian: Debian, version: &str) {
     let Some(debian) = Container::boot(debian) else { return };

@@ -1,8 +1,6 @@
 //! `systemctl reload` and `pfoctl doctor` under a real systemd, whose sandbox and states only it knows.
 
-use pfo_tests::container::Container;
-use pfo_tests::debian::Debian;
-use pfo_tests::ran::Ran;
+use pfo_tests::{Container, Debian, Ran};
 use serde_json::Value;
 
 const CONFIG: &str = "/etc/pfo/pfod.toml";
@@ -55,8 +53,8 @@ fn findings(ran: &Ran) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let findings = ran.json();
     let findings = findings.as_array().unwrap().iter();
-    let told = findings.map(|finding| (text(&finding["check"]), text(&finding["level"])));
-    told.filter(|(check, level)| CHECKS.contains(&check.as_str()) && level != "ok").collect()
+    let found = findings.map(|finding| (text(&finding["check"]), text(&finding["level"])));
+    found.filter(|(check, level)| CHECKS.contains(&check.as_str()) && level != "ok").collect()
 }
 
 fn a_doctor_finds_what_somebody_changed(debian: Debian) {

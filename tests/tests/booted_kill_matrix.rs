@@ -1,31 +1,36 @@
-//! Everybody dies in every way at every moment, and whatever can break breaks, under a real systemd:
-//! no clock stays locked, and no other job notices.
+//! Trainers, both daemons and `pfoctl` die in every way at every moment, and everything that can break
+//! breaks, under a real systemd: no clock stays locked, and no other job notices.
 //!
-//! A jump of the wall clock is not among it: a container has this machine's. The daemon measures time
-//! by `CLOCK_MONOTONIC`, which does not jump, and only shows the other.
+//! A jump of the wall clock is not among it: a container has this machine's. The daemons measure time by
+//! `CLOCK_MONOTONIC`, which does not jump, and only show the other.
 
 use std::fs;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use pfo_protocol::{ClientMessage, Event, GpuName, Mark, Request, SwapTarget};
-use pfo_tests::booted_node::{BootedJob, BootedNode, USERS};
-use pfo_tests::client::hello;
-use pfo_tests::control;
-use pfo_tests::debian::{Debian, PROGRAMS};
-use pfo_tests::free::assert_free;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::trainer::{MICROBATCHES, STAGES};
+use pfo_protocol::{ClientMessage, Event, GpuName, Mark, Pid, Request, SwapTarget};
+use pfo_tests::{
+    BootedJob, BootedNode, Debian, MICROBATCHES, PROGRAMS, Program, STAGES, TestPlan, USERS,
+    assert_free, control, hello, wait,
+};
 
 const SET: &str = "nvmlDeviceSetGpuLockedClocks";
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Victim {
     Trainer,
-    Daemon,
+    Daemon(Program),
     Pfoctl,
 }
+
+const VICTIMS: [Victim; 4] = [
+    Victim::Trainer,
+    Victim::Daemon(Program::Pfod),
+    Victim::Daemon(Program::PfoAgent),
+    Victim::Pfoctl,
+];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Blow {
@@ -116,7 +121,7 @@ fn strike_trainer(node: &BootedNode, signal: Signal, moment: Moment) {
     job.clear_away();
 }
 
-/// A rank whose process writes no more, and goes on listening until the daemon hangs up.
+/// A rank whose process writes no more, and listens until pfod hangs up.
 fn half_close_trainer(node: &BootedNode, moment: Moment) {
     let (name, shared) = (new_name(), node.debian.shared());
     let uuid = GpuName::Uuid(node.machine.uuid(0));
@@ -159,29 +164,60 @@ fn half_close_trainer(node: &BootedNode, moment: Moment) {
     node.machine.clear_faults();
 }
 
-/// The daemon dies and comes back; the job never notices.
-fn strike_daemon(node: &BootedNode, signal: Signal, moment: Moment) {
+/// A daemon dies and comes back; the job never notices.
+fn strike_daemon(node: &BootedNode, program: Program, signal: Signal, moment: Moment) {
     let job = start(node);
     bring_to(node, &job, moment);
-    let daemon = node.daemon();
-    node.signal(daemon, signal);
-    if signal == Signal::SIGTERM {
-        // systemd takes that for a wish; the next connection starts it again.
-        node.until("the daemon has gone", || match node.daemon() {
-            pid if pid == daemon => Err("it has not".into()),
-            _ => Ok(()),
-        });
-    }
-    node.until("every rank has a lease again", || match (node.daemon(), job.ranks()?.len()) {
-        (pid, found) if pid != daemon && found == STAGES as usize => Ok(()),
-        other => Err(format!("{other:?}")),
+    let sessions = job.sessions().unwrap();
+    strike(node, program, signal);
+    node.until("every rank has a lease", || match job.ranks()?.len() {
+        found if found == STAGES as usize => Ok(()),
+        found => Err(format!("{found} have")),
     });
     node.machine.clear_faults();
+    if moment != Moment::Before {
+        job.until_on(&plan());
+    }
+    if program == Program::PfoAgent {
+        assert_eq!(job.sessions().unwrap(), sessions, "pfod noticed the end of the agent");
+    }
+    job.stop();
+}
+
+/// Sends a daemon a signal, and waits until it is back.
+fn strike(node: &BootedNode, program: Program, signal: Signal) {
+    let former = node.main_pid(program);
+    node.signal(former, signal);
+    // After SIGTERM, which systemd takes for a wish, the next connection starts it again.
+    node.until_back(program, former);
+}
+
+/// Waits until the sweep of a job has measured a number of clocks.
+fn until_measured(node: &BootedNode, job: &BootedJob<'_>, clocks: u32) {
+    let measured = || match node.sweep(job.name())? {
+        sweep if sweep.measured >= clocks => Ok(()),
+        sweep => Err(format!("{sweep:?}")),
+    };
+    // On a busy machine the agent measures a clock again, for much longer.
+    wait::until_within(Duration::from_secs(180), measured).unwrap();
+}
+
+/// A daemon dies in the middle of a sweep, which continues by itself.
+fn strike_in_sweep(node: &BootedNode, program: Program, signal: Signal) {
+    let job = start(node);
+    node.debian.run(&format!("pfoctl profile start {} --steps 1", job.name())).printed();
+    until_measured(node, &job, 1);
+    strike(node, program, signal);
+    let measured = node.until("its sweep", || Ok(node.sweep(job.name())?.measured));
+    until_measured(node, &job, measured + 2);
+    node.debian.run(&format!("pfoctl profile stop {}", job.name())).printed();
+    let ranks = job.status().unwrap().ranks;
+    assert!(ranks.iter().all(|rank| rank.mismatched_steps == 0), "{ranks:?}");
     job.stop();
 }
 
 /// Somebody who waits for a swap that is far away dies, or closes its side of the connection; the
-/// job goes on as before.
+/// job continues as before.
 fn strike_pfoctl(node: &BootedNode, blow: Blow, moment: Moment) {
     let job = start(node);
     bring_to(node, &job, moment);
@@ -195,7 +231,8 @@ fn strike_pfoctl(node: &BootedNode, blow: Blow, moment: Moment) {
         Some(_) => Ok(()),
         None => Err("nobody does".into()),
     });
-    let pid = node.debian.run(&format!("pgrep -x {program}")).printed().trim().parse().unwrap();
+    let pid = node.debian.run(&format!("pgrep -x {program}")).printed();
+    let pid = Pid(pid.trim().parse().unwrap());
     if let Blow::Signal(signal) = blow {
         node.signal(pid, signal);
     }
@@ -272,9 +309,9 @@ fn shatter(node: &BootedNode, breakage: Breakage) {
         }
         Breakage::DescriptorsUsedUp => {
             bring_to(node, &job, Moment::After);
-            // Root's connections, which no limit of the configuration holds back.
+            // Connections of an administrator, which no limit of the configuration holds back.
             let crowd =
-                format!("{PROGRAMS}/pfo-test-client /run/pfo/pfod.sock --beside 300 > /dev/null");
+                format!("{PROGRAMS}/pfo-test-client /run/pfo/admin.sock --beside 300 > /dev/null");
             let mut crowd = node.debian.command("root", &crowd);
             let mut crowd = crowd.stdin(Stdio::piped()).spawn().unwrap();
             node.until("the daemon cannot accept more", || {
@@ -311,7 +348,7 @@ fn assert_only_other_is_left(node: &BootedNode, other: &BootedJob<'_>, others: &
 
 #[test]
 #[ignore = "boots Debian: make test-booted"]
-fn whatever_breaks_no_clock_stays_locked_and_nobody_else_notices() {
+fn no_breakage_leaves_a_clock_locked_or_disturbs_another_job() {
     let Some(node) = BootedNode::boot(Debian::Trixie, GPUS) else { return };
     let other = BootedJob::start(&node, OTHER, USERS[1], STAGES as usize);
     let others = TestPlan::distinct(STAGES, MICROBATCHES, 1005);
@@ -326,12 +363,12 @@ fn whatever_breaks_no_clock_stays_locked_and_nobody_else_notices() {
 
 #[test]
 #[ignore = "boots Debian: make test-booted"]
-fn whoever_dies_however_and_whenever_no_clock_stays_locked() {
+fn no_death_at_any_moment_leaves_a_clock_locked() {
     let Some(node) = BootedNode::boot(Debian::Bookworm, GPUS) else { return };
     let other = BootedJob::start(&node, OTHER, USERS[1], STAGES as usize);
     let others = TestPlan::distinct(STAGES, MICROBATCHES, 1005);
     other.take_up(&others);
-    for victim in [Victim::Trainer, Victim::Daemon, Victim::Pfoctl] {
+    for victim in VICTIMS {
         for blow in BLOWS {
             for moment in MOMENTS {
                 eprintln!("{victim:?} {blow:?} {moment:?}");
@@ -340,9 +377,11 @@ fn whoever_dies_however_and_whenever_no_clock_stays_locked() {
                         strike_trainer(&node, signal, moment);
                     }
                     (Victim::Trainer, Blow::HalfClose) => half_close_trainer(&node, moment),
-                    (Victim::Daemon, Blow::Signal(signal)) => strike_daemon(&node, signal, moment),
+                    (Victim::Daemon(program), Blow::Signal(signal)) => {
+                        strike_daemon(&node, program, signal, moment);
+                    }
                     // Its sockets are systemd's, which does not let it close one of them by half.
-                    (Victim::Daemon, Blow::HalfClose) => continue,
+                    (Victim::Daemon(_), Blow::HalfClose) => continue,
                     (Victim::Pfoctl, blow) => strike_pfoctl(&node, blow, moment),
                 }
                 assert_only_other_is_left(&node, &other, &others);
@@ -352,4 +391,22 @@ fn whoever_dies_however_and_whenever_no_clock_stays_locked() {
     other.stop();
     assert_eq!(node.ledger_entries(), 0);
     assert_free(&node.machine, 0..node.machine.gpu_count());
+}
+
+#[test]
+#[ignore = "boots Debian: make test-booted"]
+fn a_sweep_continues_after_the_death_of_either_daemon() {
+    let Some(node) = BootedNode::boot(Debian::Bookworm, GPUS) else { return };
+    let other = BootedJob::start(&node, OTHER, USERS[1], STAGES as usize);
+    let others = TestPlan::distinct(STAGES, MICROBATCHES, 1005);
+    other.take_up(&others);
+    for program in [Program::Pfod, Program::PfoAgent] {
+        for blow in BLOWS {
+            let Blow::Signal(signal) = blow else { continue };
+            eprintln!("{program:?} {signal:?}");
+            strike_in_sweep(&node, program, signal);
+            assert_only_other_is_left(&node, &other, &others);
+        }
+    }
+    other.stop();
 }

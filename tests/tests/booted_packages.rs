@@ -3,24 +3,21 @@
 use std::fs;
 use std::process::Command;
 
-use pfo_tests::debian::Debian;
-use pfo_tests::on_both_debians;
-use pfo_tests::packaged_node::{self, PackagedNode, UNITS};
-use pfo_tests::programs;
-use pfo_tests::ran::Ran;
-use pfo_tests::wait;
-use pfod::journal::{self, MESSAGE_IDS};
+use pfo_tests::{
+    Debian, PackagedNode, Ran, UNIT_COUNT, UNITS, built_deb, on_both_debians, programs, wait,
+};
 use serde_json::Value;
 
 on_both_debians! {
-    a_fresh_install_serves_members_of_its_groups_and_nobody_else
+    a_fresh_install_serves_only_members_of_its_groups
     the_units_are_as_systemd_wants_them
-    a_stopped_daemon_is_started_by_whoever_connects
+    a_stopped_daemon_is_started_by_a_connection
     a_driver_that_comes_late_is_found_and_its_devices_are_allowed
     a_training_is_in_the_journal_with_who_what_and_where
     a_trainer_built_against_libpfo_dev_trains_with_libpfo0
     an_upgrade_restarts_the_daemon_and_nothing_else_changes
     removal_during_training_frees_every_clock
+    what_the_version_before_the_agent_measured_is_the_agents
     a_purge_leaves_nothing_but_the_groups
 }
 
@@ -32,7 +29,7 @@ fn installed(debian: Debian) -> Option<PackagedNode> {
     Some(node)
 }
 
-fn a_fresh_install_serves_members_of_its_groups_and_nobody_else(debian: Debian) {
+fn a_fresh_install_serves_only_members_of_its_groups(debian: Debian) {
     let Some(node) = installed(debian) else { return };
     node.assert_serves();
 }
@@ -51,7 +48,7 @@ fn the_units_are_as_systemd_wants_them(debian: Debian) {
     assert_eq!(node.debian.run("dpkg --verify pfod").printed(), "");
 }
 
-fn a_stopped_daemon_is_started_by_whoever_connects(debian: Debian) {
+fn a_stopped_daemon_is_started_by_a_connection(debian: Debian) {
     let Some(node) = installed(debian) else { return };
     node.debian.run("systemctl stop pfod.service").printed();
     // Its runtime directory holds the sockets, which stay.
@@ -82,9 +79,11 @@ fn a_driver_that_comes_late_is_found_and_its_devices_are_allowed(debian: Debian)
     assert_eq!(node.daemon(), started, "it took a new daemon");
 }
 
-fn id_of(kind: &str) -> &'static str {
-    MESSAGE_IDS.iter().find(|(name, _)| *name == kind).unwrap().1
-}
+/// `MESSAGE_ID` of a lease that is given, as administrators search for it.
+const LEASED: &str = "68a35a0d90d845e5859f688b637bab95";
+
+/// `MESSAGE_ID` of a lease that ends.
+const LEASE_ENDED: &str = "bc461f6ca8594a208bedf29a45bddd0f";
 
 fn a_training_is_in_the_journal_with_who_what_and_where(debian: Debian) {
     let Some(node) = installed(debian) else { return };
@@ -92,11 +91,11 @@ fn a_training_is_in_the_journal_with_who_what_and_where(debian: Debian) {
     node.debian.run("systemctl stop training").printed();
     node.assert_nothing_locked();
     let uid = node.debian.run("id --user alice").printed();
-    for kind in [journal::LEASED, journal::LEASE_ENDED] {
-        let entries = node.debian.journal(&format!("--output=json MESSAGE_ID={}", id_of(kind)));
+    for id in [LEASED, LEASE_ENDED] {
+        let entries = node.debian.journal(&format!("--output=json MESSAGE_ID={id}"));
         let entries: Vec<Value> =
             entries.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(entries.len(), node.machine.gpu_count(), "{kind}");
+        assert_eq!(entries.len(), node.machine.gpu_count(), "{id}");
         for entry in entries {
             assert_eq!(
                 (&entry["PFO_JOB"], &entry["PFO_UID"]),
@@ -104,7 +103,7 @@ fn a_training_is_in_the_journal_with_who_what_and_where(debian: Debian) {
             );
             assert!(entry["PFO_PID"].is_string(), "{entry}");
             assert!(entry["PFO_GPU_UUID"].as_str().unwrap().starts_with("GPU-"), "{entry}");
-            assert_eq!(entry["PFO_OLD_MHZ"].is_string(), kind == journal::LEASE_ENDED, "{entry}");
+            assert_eq!(entry["PFO_OLD_MHZ"].is_string(), id == LEASE_ENDED, "{entry}");
         }
     }
     let explained = node.debian.journal("--catalog --unit=pfod");
@@ -120,12 +119,7 @@ fn a_trainer_built_against_libpfo_dev_trains_with_libpfo0(debian: Debian) {
     let Some(node) = installed(debian) else { return };
     let tree = node.debian.shared().join("dev");
     for package in ["libpfo0", "libpfo-dev"] {
-        here(
-            Command::new("dpkg-deb")
-                .arg("--extract")
-                .arg(packaged_node::built_deb(package))
-                .arg(&tree),
-        );
+        here(Command::new("dpkg-deb").arg("--extract").arg(built_deb(package)).arg(&tree));
     }
     let pkg_config = here(Command::new("sh").current_dir(&tree).args([
         "-c",
@@ -186,7 +180,23 @@ fn removal_during_training_frees_every_clock(debian: Debian) {
     assert_eq!(node.debian.run("systemctl is-active training").printed(), "active\n");
     assert!(node.debian.file("/etc/pfo/pfod.toml").exists());
     let units = node.debian.run(&format!("systemctl is-active {UNITS}")).stdout;
-    assert_eq!(units, "inactive\n".repeat(3));
+    assert_eq!(units, "inactive\n".repeat(UNIT_COUNT));
+}
+
+fn what_the_version_before_the_agent_measured_is_the_agents(debian: Debian) {
+    let Some(node) = PackagedNode::boot(debian) else { return };
+    // P2P-blocking powers as version 0.1 kept them.
+    let powers = r#"{"format": "pfo-p2p/1", "powers": []}"#;
+    let former = node.debian.file("/var/lib/pfo/p2p.json");
+    fs::create_dir_all(former.parent().unwrap()).unwrap();
+    fs::write(&former, powers).unwrap();
+    node.install(&["pfod"]);
+    node.debian.run("pfoctl p2p show").printed();
+    let moved = node.debian.run("stat --format='%U %a' /var/lib/pfo-agent/p2p.json").printed();
+    assert!(moved.starts_with("pfo-agent "), "{moved}");
+    assert!(!former.exists(), "it was copied, not moved");
+    let journal = node.debian.journal("--unit=pfo-agent");
+    assert!(!journal.contains("p2p.json"), "{journal}");
 }
 
 /// Every file of the system, but for records of what was installed and logged.
@@ -203,11 +213,17 @@ fn a_purge_leaves_nothing_but_the_groups(debian: Debian) {
     let before = files(&node);
     node.install(&["pfod", "libpfo0", "libpfo-dev"]);
     node.train("training", "root");
-    fs::write(node.debian.file("/var/lib/pfo/profile.csv"), "").unwrap();
+    fs::create_dir_all(node.debian.file("/var/lib/pfo")).unwrap();
+    for file in ["/var/lib/pfo/profile.csv", "/var/lib/pfo-agent/p2p.json"] {
+        fs::write(node.debian.file(file), "").unwrap();
+    }
     node.debian.run("dpkg --purge pfod libpfo-dev libpfo0").printed();
     let after = files(&node);
     let left: Vec<_> = after.iter().filter(|file| !before.contains(file)).collect();
     assert!(left.is_empty(), "left behind: {left:#?}");
-    assert_eq!(node.debian.run("getent group pfo pfo-admin").printed().lines().count(), 2);
+    assert_eq!(
+        node.debian.run("getent group pfo pfo-admin pfo-agent").printed().lines().count(),
+        3
+    );
     node.assert_nothing_locked();
 }

@@ -2,10 +2,7 @@
 
 use std::fs;
 
-use pfo_tests::container::Container;
-use pfo_tests::debian::Debian;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::wait;
+use pfo_tests::{Container, Debian, TestPlan, UNITS, wait};
 use serde_json::{Value, json};
 
 const STAGES: u32 = 4;
@@ -128,7 +125,7 @@ fn a_stop_leaves_nothing_locked_and_nothing_kept(debian: Debian) {
     start_training(&debian, "root");
     let kept = || debian.run("systemctl show --property=NFileDescriptorStore pfod").printed();
     assert_eq!(kept(), "NFileDescriptorStore=8\n");
-    debian.run("systemctl stop pfod.socket pfod-admin.socket pfod.service").printed();
+    debian.run(&format!("systemctl stop {UNITS}")).printed();
     assert_eq!(kept(), "NFileDescriptorStore=0\n");
     for gpu in debian.simulated_gpus() {
         assert!(gpu["locked_sm_mhz"].is_null() && gpu["locked_memory_mhz"].is_null(), "{gpu}");

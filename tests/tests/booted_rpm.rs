@@ -3,10 +3,7 @@
 
 use std::process::Command;
 
-use pfo_tests::debian::Debian;
-use pfo_tests::on_both_debians;
-use pfo_tests::packaged_node::{PackagedNode, UNITS};
-use pfo_tests::programs;
+use pfo_tests::{Debian, PackagedNode, UNIT_COUNT, UNITS, on_both_debians, programs};
 
 on_both_debians! {
     a_fresh_install_is_as_packaged_and_serves_members_of_its_groups
@@ -28,11 +25,11 @@ fn a_fresh_install_is_as_packaged_and_serves_members_of_its_groups(debian: Debia
 fn a_preset_of_the_site_decides_whether_pfo_runs(debian: Debian) {
     let Some(node) = PackagedNode::boot(debian) else { return };
     let preset = "mkdir --parents /etc/systemd/system-preset && \
-                  echo 'disable pfod*' >/etc/systemd/system-preset/10-site.preset";
+                  echo 'disable pfo*' >/etc/systemd/system-preset/10-site.preset";
     node.debian.run(preset).printed();
     node.install_rpms(&["pfod"]);
     let units = node.debian.run(&format!("systemctl is-active {UNITS}")).stdout;
-    assert_eq!(units, "inactive\n".repeat(3));
+    assert_eq!(units, "inactive\n".repeat(UNIT_COUNT));
 }
 
 fn an_upgrade_restarts_the_daemon_and_nothing_else_changes(debian: Debian) {
@@ -73,7 +70,10 @@ fn erasing_during_training_frees_every_clock_and_leaves_the_groups(debian: Debia
          -name '*pfo*' -print; find /run -name 'pfo*'",
     );
     assert_eq!(left.stdout, "");
-    assert_eq!(node.debian.run("getent group pfo pfo-admin").printed().lines().count(), 2);
+    assert_eq!(
+        node.debian.run("getent group pfo pfo-admin pfo-agent").printed().lines().count(),
+        3
+    );
 }
 
 fn a_trainer_built_against_libpfo_devel_trains_with_libpfo0(debian: Debian) {
@@ -88,7 +88,7 @@ fn a_trainer_built_against_libpfo_devel_trains_with_libpfo0(debian: Debian) {
         .arg(node.debian.shared().join("trainer"))
         .status();
     assert!(built.unwrap().success());
-    // Debian's libraries are elsewhere, so that its dynamic linker has to be told.
+    // Debian's libraries are elsewhere, so that its dynamic linker needs the path.
     let said = node.train_in_c("root", "LD_LIBRARY_PATH=/usr/lib64");
     assert_eq!((&said.json()["problem"], &said.json()["connected"]), (&0.into(), &true.into()));
 }

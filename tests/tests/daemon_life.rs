@@ -6,20 +6,14 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use nix::sys::signal::Signal;
 use nix::unistd::Group;
 use pfo_protocol::RefusalCode;
-use pfo_tests::client::{Client, hello};
-use pfo_tests::daemon::Daemon;
-use pfo_tests::free::FOREIGN_MHZ;
-use pfo_tests::identity;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
+use pfo_tests::{Client, Daemon, FOREIGN_MHZ, Node, Rank, Setup, TestPlan, hello, identity};
 
 const JOB: &str = "job";
 
 /// A rank whose GPU pfo has locked.
 fn locked_rank(node: &Node) -> Rank {
     let rank = Rank::open(node, JOB, 0, 1, 2);
-    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900));
     rank.session.step_begin();
     node.until_is("the lock", &Some(900), || node.machine.sm_lock(0));
     rank
@@ -45,29 +39,29 @@ fn a_wrong_configuration_is_refused_with_exit_code_78_and_its_line() {
     let node = Node::create(&Setup::default());
     let right = fs::read_to_string(node.config()).unwrap();
     let line = right.lines().count() + 2;
-    for (wrong, said) in [
+    for (wrong, wanted) in [
         ("[limits2]\nidle = 1\n", "unknown field `limits2`"),
         ("[driver\n", "line"),
         ("\nlibrary = 7\n", "line"),
     ] {
         fs::write(node.config(), format!("{right}\n{wrong}")).unwrap();
         for arguments in [&["--check-config"][..], &[]] {
-            let (code, told) = run_to_the_end(&node, arguments);
-            assert_eq!(code, Some(78), "{told}");
-            assert!(told.starts_with("pfod: "), "{told}");
-            assert!(told.contains(&node.config().display().to_string()), "{told}");
-            assert!(told.contains(said) && told.contains("line"), "{told}");
-            assert!(told.contains(&format!("line {line}")) || said == "line", "{told}");
+            let (code, said) = run_to_the_end(&node, arguments);
+            assert_eq!(code, Some(78), "{said}");
+            assert!(said.starts_with("pfod: "), "{said}");
+            assert!(said.contains(&node.config().display().to_string()), "{said}");
+            assert!(said.contains(wanted) && said.contains("line"), "{said}");
+            assert!(said.contains(&format!("line {line}")) || wanted == "line", "{said}");
         }
     }
     fs::write(node.config(), right.replace("idle_limit_s = 60", "idle_limit_s = 0")).unwrap();
-    let (code, told) = run_to_the_end(&node, &["--check-config"]);
+    let (code, said) = run_to_the_end(&node, &["--check-config"]);
     assert_eq!(code, Some(78));
-    assert!(told.contains("column 16: 0 is not between 1 and 86400"), "{told}");
+    assert!(said.contains("column 16: 0 is not between 1 and 86400"), "{said}");
     fs::remove_file(node.config()).unwrap();
-    let (code, told) = run_to_the_end(&node, &["--check-config"]);
+    let (code, said) = run_to_the_end(&node, &["--check-config"]);
     assert_eq!(code, Some(78));
-    assert!(told.contains("cannot read"), "{told}");
+    assert!(said.contains("cannot read"), "{said}");
 }
 
 #[test]
@@ -84,13 +78,13 @@ fn only_the_groups_of_the_configuration_can_open_the_sockets() {
 }
 
 #[test]
-fn a_second_daemon_on_the_same_sockets_refuses_to_start_and_touches_nothing() {
+fn a_second_daemon_on_the_same_sockets_refuses_to_start() {
     let node = Node::start();
     let rank = locked_rank(&node);
     let ledger = fs::read(node.ledger()).unwrap();
-    let (code, told) = run_to_the_end(&node, &[]);
-    assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("another pfod"), "{told}");
+    let (code, said) = run_to_the_end(&node, &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("another pfod"), "{said}");
     assert_eq!(fs::read(node.ledger()).unwrap(), ledger, "it changed the ledger");
     node.machine.assert_locks_are(&[(0, 900)]);
     assert_eq!(rank.session.problem(), None);
@@ -103,9 +97,9 @@ fn a_second_daemon_on_the_same_sockets_refuses_to_start_and_touches_nothing() {
 fn restore_only_leaves_alone_what_a_daemon_that_runs_has_locked() {
     let node = Node::start();
     let rank = locked_rank(&node);
-    let (code, told) = run_to_the_end(&node, &["--restore-only"]);
-    assert_ne!(code, Some(0), "{told}");
-    assert!(told.contains("another pfod"), "{told}");
+    let (code, said) = run_to_the_end(&node, &["--restore-only"]);
+    assert_ne!(code, Some(0), "{said}");
+    assert!(said.contains("another pfod"), "{said}");
     assert_eq!(node.ledger_entries(), 1);
     node.machine.assert_locks_are(&[(0, 900)]);
     drop(rank);
@@ -125,9 +119,9 @@ fn the_socket_of_a_daemon_that_died_is_replaced() {
 fn a_file_that_is_no_socket_is_not_replaced() {
     let node = Node::create(&Setup::default());
     fs::write(node.socket(), "precious").unwrap();
-    let (code, told) = run_to_the_end(&node, &[]);
-    assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("cannot listen on"), "{told}");
+    let (code, said) = run_to_the_end(&node, &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("cannot listen on"), "{said}");
     assert_eq!(fs::read_to_string(node.socket()).unwrap(), "precious");
 }
 
@@ -150,7 +144,7 @@ fn a_driver_that_comes_after_the_daemon_is_picked_up() {
 }
 
 #[test]
-fn what_a_predecessor_left_locked_is_undone_as_soon_as_the_driver_is_there() {
+fn locks_of_a_predecessor_are_undone_once_the_driver_is_there() {
     let mut node = Node::start();
     node.lock_by_another_tool(2);
     let rank = locked_rank(&node);
@@ -173,13 +167,13 @@ fn restore_only_without_a_driver_fails_and_says_what_is_still_locked() {
     node.kill_daemon();
     drop(rank);
     fs::remove_file(node.machine.library()).unwrap();
-    let (code, told) = run_to_the_end(&node, &["--restore-only"]);
-    assert_eq!(code, Some(69), "{told}");
-    assert!(told.contains(node.machine.uuid(0).as_str()), "{told}");
+    let (code, said) = run_to_the_end(&node, &["--restore-only"]);
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains(node.machine.uuid(0).as_str()), "{said}");
     assert_eq!(node.ledger_entries(), 1);
     node.machine.install_library();
-    let (code, told) = run_to_the_end(&node, &["--restore-only"]);
-    assert_eq!(code, Some(0), "{told}");
+    let (code, said) = run_to_the_end(&node, &["--restore-only"]);
+    assert_eq!(code, Some(0), "{said}");
     node.assert_only_locked(&[]);
 }
 
@@ -199,13 +193,13 @@ fn a_ledger_that_cannot_be_read_is_kept_aside_and_the_daemon_serves() {
 }
 
 #[test]
-fn a_ledger_that_cannot_be_written_means_that_nothing_is_locked_and_status_says_so() {
+fn nothing_is_locked_while_the_ledger_cannot_be_written() {
     let node = Node::start();
     let rank = Rank::open(&node, JOB, 0, 1, 2);
     // Where the next ledger would be written first, there is something in the way.
     let new = node.ledger().with_extension("new");
     fs::create_dir(&new).unwrap();
-    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900));
     rank.step();
     let problem = node.until("status tells the problem", || {
         node.rank(JOB, 0).problem.ok_or_else(|| "it does not".to_owned())
@@ -230,7 +224,7 @@ fn a_daemon_stops_in_order_on_each_signal_that_asks_it_to() {
 }
 
 #[test]
-fn a_daemon_that_is_asked_to_stop_while_a_gpu_hangs_stops_all_the_same_and_says_what_is_locked() {
+fn a_daemon_stops_while_a_gpu_hangs_and_names_what_is_locked() {
     let mut node = Node::start();
     let rank = locked_rank(&node);
     node.machine.fault("*", "hang", Some(0));
@@ -246,9 +240,9 @@ fn a_daemon_that_is_asked_to_stop_while_a_gpu_hangs_stops_all_the_same_and_says_
         assert!(std::time::Instant::now() < deadline, "it does not stop");
         std::thread::sleep(std::time::Duration::from_millis(50));
     };
-    let told = node.log()[before..].to_owned();
-    assert_eq!(code, Some(69), "{told}");
-    assert!(told.contains(node.machine.uuid(0).as_str()), "{told}");
+    let said = node.log()[before..].to_owned();
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains(node.machine.uuid(0).as_str()), "{said}");
     assert_eq!(node.ledger_entries(), 1);
     node.machine.clear_faults();
     node.daemon = None;

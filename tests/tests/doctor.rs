@@ -6,13 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
-use pfo_tests::free::FOREIGN_MHZ;
-use pfo_tests::identity;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::programs;
-use pfo_tests::ran::Ran;
-use pfo_tests::rank::Rank;
+use pfo_tests::{FOREIGN_MHZ, Node, Ran, Rank, Setup, TestPlan, identity, programs};
 
 const JOB: &str = "job";
 
@@ -114,7 +108,7 @@ impl Patient {
 fn nothing_is_wrong_on_a_node_that_is_well() {
     let patient = Patient::serving();
     let rank = Rank::open(&patient.node, JOB, 0, 1, 2);
-    patient.node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    patient.node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900));
     rank.session.step_begin();
     patient.node.until_is("the lock", &Some(900), || patient.node.machine.sm_lock(0));
     patient.assert_found(0, &[]);
@@ -162,7 +156,7 @@ fn what_systemd_and_the_daemon_tell_is_found() {
 fn without_a_daemon_the_reason_is_looked_for_and_what_it_left_locked() {
     let mut patient = Patient::serving();
     let rank = Rank::open(&patient.node, JOB, 0, 1, 2);
-    patient.node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    patient.node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900));
     rank.session.step_begin();
     patient.node.until_is("the lock", &Some(900), || patient.node.machine.sm_lock(0));
     patient.node.kill_daemon();

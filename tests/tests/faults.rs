@@ -6,12 +6,9 @@ use std::time::{Duration, Instant};
 
 use pfo::ProblemCode;
 use pfo_protocol::{ClosingReason, RefusalCode};
-use pfo_tests::client::{Client, hello};
-use pfo_tests::identity::Identity;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_tests::{
+    Client, Identity, MICROBATCHES, Node, Rank, STAGES, Setup, TestPlan, Training, hello,
+};
 
 const JOB: &str = "job";
 const SET: &str = "nvmlDeviceSetGpuLockedClocks";
@@ -20,7 +17,7 @@ const SET: &str = "nvmlDeviceSetGpuLockedClocks";
 fn two_ranks_on_plan(node: &Node) -> (Vec<Rank>, TestPlan) {
     let ranks = Rank::open_all(node, JOB, 2, 3);
     let plan = TestPlan::distinct(2, 3, 600);
-    node.take_up(JOB, &plan.to_json());
+    node.take_up(JOB, &plan);
     ranks.iter().for_each(|rank| rank.session.step_begin());
     for gpu in 0..2 {
         until_locked(node, gpu, plan.clocks(gpu as u32)[0]);
@@ -73,7 +70,7 @@ fn a_gpu_that_hangs_in_every_call_delays_no_other_rank_and_no_status() {
 }
 
 #[test]
-fn what_a_rank_tells_while_the_driver_is_slow_leads_to_one_call_for_the_newest_clock() {
+fn events_during_a_slow_call_lead_to_one_call_for_the_newest_clock() {
     let node = Node::start();
     let (ranks, plan) = two_ranks_on_plan(&node);
     node.machine.fault(SET, "latency:300", Some(0));
@@ -90,12 +87,12 @@ fn what_a_rank_tells_while_the_driver_is_slow_leads_to_one_call_for_the_newest_c
 }
 
 #[test]
-fn a_gpu_that_is_lost_ends_only_its_own_session_and_is_restored_when_it_is_back() {
+fn a_lost_gpu_ends_only_its_own_session_and_is_restored_when_back() {
     let node = Node::start();
     let (ranks, plan) = two_ranks_on_plan(&node);
     node.machine.fault("*", "gpu-is-lost", Some(0));
     ranks[0].instruction(0);
-    node.until("the rank is told", || match ranks[0].session.problem() {
+    node.until("the rank hears of it", || match ranks[0].session.problem() {
         Some(problem) if problem.code == ProblemCode::Closed(ClosingReason::GpuLost) => Ok(()),
         other => Err(format!("{other:?}")),
     });
@@ -153,7 +150,7 @@ fn a_gpu_without_memory_clock_locks_is_driven_all_the_same() {
 }
 
 #[test]
-fn clocks_that_cannot_be_restored_at_once_are_restored_as_soon_as_the_driver_lets() {
+fn clocks_that_cannot_be_restored_are_restored_when_the_driver_allows() {
     let node = Node::start();
     let (ranks, _) = two_ranks_on_plan(&node);
     node.machine.fault("nvmlDeviceResetGpuLockedClocks", "unknown", Some(0));
@@ -168,7 +165,7 @@ fn clocks_that_cannot_be_restored_at_once_are_restored_as_soon_as_the_driver_let
 }
 
 #[test]
-fn a_daemon_that_is_killed_and_comes_back_costs_no_step_and_the_ranks_lease_again() {
+fn the_death_of_a_daemon_costs_no_step_and_its_ranks_lease_again() {
     let mut node = Node::start();
     let plan = TestPlan::distinct(STAGES, MICROBATCHES, 600);
     let training = Training::start_on_plan(&node, JOB, &Identity::trainer(), &plan);
@@ -192,7 +189,7 @@ fn a_daemon_that_is_killed_and_comes_back_costs_no_step_and_the_ranks_lease_agai
 }
 
 #[test]
-fn no_call_of_a_trainer_takes_long_without_a_daemon_and_with_one_that_does_not_read() {
+fn no_call_of_a_trainer_waits_for_a_daemon_that_is_absent_or_deaf() {
     let mut node = Node::start();
     let rank = Rank::open(&node, JOB, 0, 1, 3);
     let longest = |steps: u32| {
@@ -242,15 +239,15 @@ fn a_rank_that_floods_the_daemon_delays_no_other_rank() {
     node.assert_only_locked(&[]);
 }
 
-/// Two ranks lose a driver that goes, whatever they do meanwhile, and get it back.
-fn ranks_wait_for_a_driver_that_goes(meanwhile: impl Fn(&Rank)) {
+/// Two ranks lose a driver that goes while one of them does something, and get it back.
+fn ranks_wait_for_a_driver_that_goes(while_it_is_gone: impl Fn(&Rank)) {
     let mut node = Node::start();
     let pid = node.daemon().process.pid();
     let (ranks, plan) = two_ranks_on_plan(&node);
     // Whose session says nothing, and so has nothing to fail at.
     let silent = Rank::open(&node, "silent", 2, 3, 2);
     node.machine.set_driver_loaded(false);
-    meanwhile(&ranks[0]);
+    while_it_is_gone(&ranks[0]);
     let problem = node.until("status tells that the driver is gone", || {
         let daemon = node.status().daemon;
         daemon.driver_problem.clone().ok_or_else(|| format!("{daemon:?}"))
@@ -283,7 +280,7 @@ fn a_driver_that_goes_under_ranks_that_train_is_waited_for() {
 }
 
 #[test]
-fn a_driver_that_goes_while_nobody_asks_it_is_missed_by_the_first_who_looks() {
+fn a_driver_that_goes_unused_is_missed_by_the_next_request() {
     ranks_wait_for_a_driver_that_goes(|_| {});
 }
 
@@ -306,7 +303,7 @@ fn a_driver_that_went_and_came_unnoticed_is_loaded_anew() {
 }
 
 #[test]
-fn a_gpu_that_is_sick_when_the_driver_is_loaded_costs_the_others_nothing_and_is_named() {
+fn a_sick_gpu_at_the_start_is_named_and_costs_the_others_nothing() {
     let mut node = Node::create(&Setup::default());
     node.machine.fault("nvmlDeviceGetUUID", "gpu-is-lost", Some(1));
     node.start_daemon();

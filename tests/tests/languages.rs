@@ -4,11 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::process::Process;
-use pfo_tests::programs;
+use pfo_tests::{Identity, Node, TestPlan, process::Process, programs};
 use serde_json::Value;
 
 const JOB: &str = "job";
@@ -60,7 +56,7 @@ fn a_trainer_in_c_and_one_in_rust_train_together_on_a_plan() {
         [start(&node, c_program, "in-c", 0), start(&node, rust_program, "in-rust", 1)];
     node.until_is("ranks", &2, || node.find_job(JOB).map_or(0, |job| job.ranks.len()));
     let plan = TestPlan::distinct(2, 4, 600);
-    node.take_up(JOB, &plan.to_json());
+    node.take_up(JOB, &plan);
     node.until_is("ranks on the plan", &2, || {
         node.job(JOB).ranks.iter().filter(|rank| rank.plan == Some(1)).count()
     });
@@ -84,7 +80,7 @@ fn a_trainer_in_c_and_one_in_rust_train_together_on_a_plan() {
 
 #[test]
 fn without_a_daemon_both_say_so_once_and_train_to_their_end() {
-    let node = Node::create(&pfo_tests::node::Setup::default());
+    let node = Node::create(&pfo_tests::Setup::default());
     let programs = [
         (compile_c_trainer(&node), "in-c"),
         (programs::example_for_all("trainer", node.directory()), "in-rust"),

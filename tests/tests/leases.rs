@@ -5,23 +5,17 @@ use pfo_protocol::{
     ClientMessage, ClosingReason, DaemonMessage, GpuName, LeaseTarget, RefusalCode, Request,
     Response,
 };
-use pfo_tests::client::{Client, hello};
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::needs_root;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::ran::Ran;
-use pfo_tests::rank::Rank;
-use pfo_tests::relay::Relay;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_tests::{
+    Client, Identity, MICROBATCHES, MachineSetup, Node, Ran, Rank, Relay, STAGES, Setup, TestPlan,
+    Training, hello, needs_root,
+};
 
 const JOB: &str = "job";
 
 /// A rank whose GPU pfo has locked.
 fn locked_rank(node: &Node) -> Rank {
     let rank = Rank::open(node, JOB, 0, 1, 2);
-    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900));
     rank.session.step_begin();
     node.until_is("the lock", &Some(900), || node.machine.sm_lock(0));
     rank
@@ -64,16 +58,18 @@ fn who_holds_which_gpu_since_when_at_which_clock_is_listed() {
 }
 
 #[test]
-fn a_revoked_job_trains_on_without_its_leases_until_they_are_allowed_again() {
+fn a_revoked_job_trains_without_leases_until_they_are_allowed_again() {
     let node = Node::start();
     let rank = locked_rank(&node);
     let ran = node.pfoctl(&Identity::own(), &["lease", "revoke", JOB]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stdout.contains(node.machine.uuid(0).as_str()), "{ran:?}");
     node.assert_only_locked(&[]);
-    node.until_is("the rank is told", &Some(ProblemCode::Closed(ClosingReason::Revoked)), || {
-        problem(&rank)
-    });
+    node.until_is(
+        "the rank hears of it",
+        &Some(ProblemCode::Closed(ClosingReason::Revoked)),
+        || problem(&rank),
+    );
     node.until_is("it asks again", &Some(ProblemCode::Refused(RefusalCode::Revoked)), || {
         problem(&rank)
     });

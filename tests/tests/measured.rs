@@ -3,11 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
+use pfo_tests::{Identity, MachineSetup, Node, Rank, Setup, TestPlan};
 use serde_json::Value;
 
 const JOB: &str = "job";
@@ -16,13 +12,13 @@ const JOB: &str = "job";
 const REFRESH_S: f64 = 0.025;
 
 /// The job as `pfoctl status --json` shows it.
-fn told(node: &Node) -> Value {
+fn reported(node: &Node) -> Value {
     let ran = node.pfoctl(&Identity::own(), &["status", "--json", "--job", JOB]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     ran.json()["jobs"][0].clone()
 }
 
-/// Steps that last so long each.
+/// Steps of a given length.
 fn steps(rank: &Rank, count: u32, each: Duration) {
     for _ in 0..count {
         rank.session.step_begin();
@@ -47,7 +43,7 @@ fn the_energy_of_a_job_is_the_difference_of_the_drivers_counter() {
     rank.session.step_begin();
     node.until_is("the rank's step", &Some(8), || node.rank(JOB, 0).step);
     let seen = node.until("the last step is measured", || {
-        match told(&node)["energy_j"].as_f64().unwrap() {
+        match reported(&node)["energy_j"].as_f64().unwrap() {
             energy_j if energy_j >= before_step - after_open => Ok(energy_j),
             energy_j => Err(format!("{energy_j} J since {}", before_step - after_open)),
         }
@@ -62,7 +58,7 @@ fn the_energy_of_a_job_is_the_difference_of_the_drivers_counter() {
     node.assert_only_locked(&[]);
     node.until_is("sessions", &0, || node.status().daemon.sessions);
     let after_end = node.machine.energy_j(0);
-    let energy_j = told(&node)["energy_j"].as_f64().unwrap();
+    let energy_j = reported(&node)["energy_j"].as_f64().unwrap();
     let (least, most) = (before_end - after_open, after_end - before_open);
     assert!((least..=most).contains(&energy_j), "{energy_j} J is not between {least} and {most}");
     drop(computing);
@@ -91,14 +87,14 @@ fn windows_show_the_measured_time_and_energy_of_a_step_under_each_plan() {
     let power = || node.machine.power_w(0) + node.machine.power_w(1);
     let default_power = power();
     let default_s = both(0);
-    node.take_up(JOB, &TestPlan::new(2, 2, |stage, _| 900 + 15 * stage).to_json());
+    node.take_up(JOB, &TestPlan::new(2, 2, |stage, _| 900 + 15 * stage));
     let plan_s = both(10);
     let plan_power = power();
     assert!(plan_power < 0.8 * default_power);
     ranks.iter().for_each(|rank| rank.session.step_begin());
     // The first step and the one that took up the plan are left out, and the one that runs is not over.
     let windows = node.until("all steps are measured", || {
-        let windows = told(&node)["windows"].as_array().unwrap().clone();
+        let windows = reported(&node)["windows"].as_array().unwrap().clone();
         let steps: Vec<_> = windows.iter().map(|window| window["steps"].as_u64()).collect();
         match steps[..] {
             [Some(8..=9), Some(9)] => Ok(windows),
@@ -131,7 +127,7 @@ fn what_was_measured_stays_when_a_rank_ends() {
     steps(&rank, 6, Duration::from_millis(5));
     drop(rank);
     node.until_is("sessions", &0, || node.status().daemon.sessions);
-    let job = told(&node);
+    let job = reported(&node);
     assert_eq!(job["windows"][0]["plan"], Value::Null, "{job}");
     assert!(job["windows"][0]["steps"].as_u64() >= Some(2), "{job}");
     assert!(job["ranks"].as_array().unwrap().is_empty(), "{job}");
@@ -145,7 +141,7 @@ fn off_plan(settle_first: bool) -> (f64, f64) {
     let node = Node::start_with(&Setup { machine, ..Setup::default() });
     let rank = Rank::open(&node, JOB, 0, 1, 2);
     let plan = TestPlan::new(1, 2, |_, i| [600, 900][i % 2]);
-    node.take_up(JOB, &plan.to_json());
+    node.take_up(JOB, &plan);
     rank.session.step_begin();
     for position in 0..rank.order().len() {
         if settle_first {
@@ -176,7 +172,7 @@ fn how_long_instructions_ran_at_another_clock_than_planned_is_recorded() {
 }
 
 #[test]
-fn a_clock_that_settles_in_the_bubble_before_its_instruction_costs_nothing() {
+fn a_clock_that_settles_in_the_bubble_before_an_instruction_costs_nothing() {
     let (off_s, all_s) = off_plan(true);
     assert!(all_s >= 0.4, "{all_s} s");
     assert!(off_s < 0.1, "{off_s} of {all_s} s");

@@ -1,10 +1,7 @@
 //! Ranks that do not what their plan has.
 
 use pfo_protocol::{ClientMessage, Instruction, Mark, SwapTarget, Unit};
-use pfo_tests::client::{Client, hello};
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
+use pfo_tests::{Client, Node, Rank, Setup, TestPlan, hello};
 
 const JOB: &str = "job";
 
@@ -24,7 +21,7 @@ impl OnPlan {
         let node = Node::start();
         let rank = Rank::open(&node, JOB, 0, 1, 3);
         let plan = TestPlan::distinct(1, 3, 600);
-        node.take_up(JOB, &plan.to_json());
+        node.take_up(JOB, &plan);
         Self { node, rank, plan }
     }
 
@@ -52,14 +49,14 @@ impl OnPlan {
     }
 
     fn last_mismatch(&self) -> String {
-        self.node.until("the last mismatch is told", || {
+        self.node.until("the last mismatch is reported", || {
             self.node.rank(JOB, 0).last_mismatch.ok_or_else(|| "it is not".to_owned())
         })
     }
 }
 
 #[test]
-fn the_rest_of_a_step_in_the_wrong_order_runs_at_the_highest_clock_and_the_next_one_on_plan() {
+fn the_rest_of_a_step_in_the_wrong_order_runs_at_the_highest_clock() {
     let on = OnPlan::start();
     on.good_step();
     on.rank.session.step_begin();
@@ -125,10 +122,10 @@ fn an_instruction_too_many_is_a_mismatch() {
 }
 
 #[test]
-fn steps_that_go_on_mismatching_suspend_the_plan_and_bring_back_default_clocks_on_all_ranks() {
+fn steps_that_keep_mismatching_suspend_the_plan_on_all_ranks() {
     let node = Node::start();
     let ranks = Rank::open_all(&node, JOB, 2, 3);
-    node.take_up(JOB, &TestPlan::distinct(2, 3, 600).to_json());
+    node.take_up(JOB, &TestPlan::distinct(2, 3, 600));
     ranks.iter().for_each(Rank::step);
     let wrong_step = |rank: &Rank| {
         rank.session.step_begin();
@@ -170,14 +167,14 @@ fn after_a_suspension_a_new_swap_starts_over() {
         .until_so("the plan is suspended", || on.node.job(JOB).plan.unwrap().suspended.is_some());
     let other = TestPlan::new(1, 3, |_, _| 1200);
     // What the rank really runs is known by now, and a plan for anything else does not fit.
-    let refusal = on.node.load(JOB, &other.to_json()).unwrap_err();
+    let refusal = on.node.load(JOB, &other).unwrap_err();
     assert!(refusal.message.contains("but rank 0 ran backward of microbatch 0"), "{refusal}");
     on.rank.step();
     on.rank.session.step_begin();
     on.node.until_is("the rank's step", &Some(4), || on.node.rank(JOB, 0).step);
     // What a rank ran is published only after its clock is set.
     on.node.until("the plan fits", || {
-        on.node.load(JOB, &other.to_json()).map_err(|refusal| refusal.to_string())
+        on.node.load(JOB, &other).map_err(|refusal| refusal.to_string())
     });
     on.node.swap(JOB, SwapTarget::Loaded).unwrap();
     on.rank.step();
@@ -191,8 +188,8 @@ fn lost_events_are_counted_and_make_their_step_a_mismatch() {
     let mut rank = Client::connect(&node.socket());
     rank.open(hello(JOB, 0, 1, pfo_protocol::GpuName::Uuid(node.machine.uuid(0)))).unwrap();
     let plan = TestPlan::distinct(1, 2, 600);
-    node.take_up(JOB, &plan.to_json());
-    let forward = Unit { instruction: Instruction::Forward, chunk: 0, microbatch: 0 };
+    node.take_up(JOB, &plan);
+    let forward = Unit::new(Instruction::Forward, 0);
     rank.tell(Mark::StepBegin(0));
     node.until_is("the lock", &Some(plan.clocks(0)[0]), || node.machine.sm_lock(0));
     rank.lose(3);
@@ -212,10 +209,10 @@ fn lost_events_are_counted_and_make_their_step_a_mismatch() {
 }
 
 #[test]
-fn the_highest_clock_of_a_mismatch_is_the_highest_that_the_administrator_allows() {
+fn a_mismatch_runs_at_the_highest_clock_that_the_rule_allows() {
     let node = Node::start_with(&Setup { max_mhz: 1500, ..Setup::default() });
     let rank = Rank::open(&node, JOB, 0, 1, 3);
-    node.take_up(JOB, &TestPlan::distinct(1, 3, 600).to_json());
+    node.take_up(JOB, &TestPlan::distinct(1, 3, 600));
     rank.session.step_begin();
     rank.instruction(4);
     node.until_is("the lock", &Some(1500), || node.machine.sm_lock(0));

@@ -3,12 +3,9 @@
 use std::fs;
 
 use nvidia_ml::model::GpuModel;
-use pfo_tests::identity::Identity;
-use pfo_tests::needs_root;
-use pfo_tests::node::Node;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::programs::program_for_all;
-use pfo_tests::trainer::{Training, true_profile};
+use pfo_tests::{
+    Identity, Node, TestPlan, Training, needs_root, programs::program_for_all, true_profile,
+};
 use serde_json::Value;
 
 const JOB: &str = "job";
@@ -25,8 +22,8 @@ fn assert_true(power: &Value) {
     assert!((measured / truth - 1.0).abs() < 0.01, "{measured} W instead of {truth} W: {power}");
 }
 
-/// Optimises a profile without being told the power; returns what is said.
-fn optimize(node: &Node, user: &Identity) -> pfo_tests::ran::Ran {
+/// Optimises a profile without the power; returns what `pfoctl` prints.
+fn optimize(node: &Node, user: &Identity) -> pfo_tests::Ran {
     let profile = node.plan_file("profile.csv", true_profile("1").as_bytes());
     let frontier = std::env::temp_dir().join(format!("pfo-test-{}", user.uid));
     let frontier = frontier.to_str().unwrap();
@@ -37,7 +34,7 @@ fn optimize(node: &Node, user: &Identity) -> pfo_tests::ran::Ran {
 }
 
 #[test]
-fn two_gpus_that_wait_for_each_other_show_their_power_and_plans_take_it_from_there() {
+fn two_gpus_that_wait_for_each_other_show_the_power_that_plans_use() {
     let mut node = Node::start();
     let user = Identity::trainer();
     let unknown = optimize(&node, &user);

@@ -4,11 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, sleep};
 use std::time::Duration;
 
-use pfo_protocol::{Request, Response, TrialRun};
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
+use pfo_protocol::{AgentRequest, AgentResponse, Mhz, Stage, TrialRun};
+use pfo_tests::{Identity, Node, Rank, TestPlan};
 
 const JOB: &str = "job";
 const STAGES: u32 = 4;
@@ -58,7 +55,7 @@ fn step(rank: &Rank) {
 }
 
 #[test]
-fn what_compares_whole_steps_says_which_stages_are_elsewhere_and_leaves_the_job_alone() {
+fn commands_that_compare_whole_steps_name_the_stages_elsewhere() {
     while_half_trains(|node| {
         let plan = TestPlan::new(STAGES, MICROBATCHES, |_, _| 1005).to_json();
         let plans = node.directory().join("plans");
@@ -76,16 +73,17 @@ fn what_compares_whole_steps_says_which_stages_are_elsewhere_and_leaves_the_job_
         }
         let job = node.job(JOB);
         assert_eq!((job.plan, job.swap_at_step, job.measured_by), (None, None, None));
-        assert_eq!(node.control().ask(Request::Sweeps), Ok(Response::Sweeps(Vec::new())));
+        let sweeps = node.agent_control().ask_agent(AgentRequest::Sweeps);
+        assert_eq!(sweeps, Ok(AgentResponse::Sweeps(Vec::new())));
     });
 }
 
 #[test]
 fn trials_and_profiles_are_of_the_stages_that_are_here() {
     while_half_trains(|node| {
-        let trial = node.control().trial(JOB, TrialRun::Uniform(1005), 1).unwrap();
-        let stages: Vec<u32> = trial.ranks.iter().map(|rank| rank.stage).collect();
-        assert_eq!(stages, [0, 1]);
+        let trial = node.control().trial(JOB, TrialRun::Uniform(Mhz(1005)), 1).unwrap();
+        let stages: Vec<_> = trial.ranks.iter().map(|rank| rank.stage).collect();
+        assert_eq!(stages, [Stage(0), Stage(1)]);
         let user = Identity::own();
         let sweep = ["--steps", "1", "--stride", "900", "--wait"];
         let said = node.pfoctl(&user, &[&["profile", "start", JOB], &sweep[..]].concat());

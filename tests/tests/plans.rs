@@ -4,12 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use pfo_protocol::{RefusalCode, SwapTarget};
-use pfo_tests::control::swap;
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::ran::Ran;
-use pfo_tests::rank::Rank;
+use pfo_tests::{Identity, Node, Ran, Rank, TestPlan, control::swap};
 
 const JOB: &str = "job";
 
@@ -18,7 +13,7 @@ fn until_locked(node: &Node, gpu: usize, mhz: u32) {
     node.until_is(&format!("the lock of GPU {gpu}"), &Some(mhz), || node.machine.sm_lock(gpu));
 }
 
-/// Tells a step, and lets the daemon set each clock before the next instruction is told.
+/// Sends a step, and lets pfod set each clock before the next instruction is sent.
 fn slow_step(node: &Node, rank: &Rank, gpu: usize, clocks: &[u32]) {
     rank.session.step_begin();
     until_locked(node, gpu, clocks[0]);
@@ -34,7 +29,7 @@ fn the_driver_is_asked_for_exactly_the_clocks_of_the_plan_in_order() {
     let node = Node::start();
     let ranks = Rank::open_all(&node, JOB, 4, 3);
     let plan = TestPlan::distinct(4, 3, 600);
-    node.take_up(JOB, &plan.to_json());
+    node.take_up(JOB, &plan);
     for (gpu, rank) in ranks.iter().enumerate() {
         let clocks = plan.clocks(gpu as u32);
         slow_step(&node, rank, gpu, clocks);
@@ -54,7 +49,7 @@ fn the_driver_is_asked_for_exactly_the_clocks_of_the_plan_in_order() {
 fn a_clock_that_does_not_change_is_not_asked_for_again() {
     let node = Node::start();
     let rank = Rank::open(&node, JOB, 0, 1, 3);
-    node.take_up(JOB, &TestPlan::new(1, 3, |_, _| 900).to_json());
+    node.take_up(JOB, &TestPlan::new(1, 3, |_, _| 900));
     for _ in 0..5 {
         rank.step();
         until_locked(&node, 0, 900);
@@ -70,14 +65,14 @@ fn every_rank_changes_at_the_first_step_that_none_has_begun() {
     let ranks = Rank::open_all(&node, JOB, 4, 2);
     let first = TestPlan::new(4, 2, |stage, _| 600 + 15 * stage);
     let second = TestPlan::new(4, 2, |stage, _| 1200 + 15 * stage);
-    node.take_up(JOB, &first.to_json());
+    node.take_up(JOB, &first);
     // Rank r is in step r + 1 when the swap comes.
     for (gpu, rank) in ranks.iter().enumerate() {
         (0..=gpu).for_each(|_| rank.step());
         rank.session.step_begin();
         node.until_is("the rank's step", &Some(gpu as u64 + 1), || node.rank(JOB, gpu as u32).step);
     }
-    assert_eq!(node.take_up(JOB, &second.to_json()).step, 5);
+    assert_eq!(node.take_up(JOB, &second).step, 5);
     for (gpu, rank) in ranks.iter().enumerate() {
         rank.instructions();
         rank.session.step_end();
@@ -125,7 +120,7 @@ fn a_waiting_swap_returns_only_when_the_last_rank_has_changed() {
 fn a_rank_that_ends_keeps_no_swap_waiting() {
     let node = Node::start();
     let mut ranks = Rank::open_all(&node, JOB, 2, 2);
-    node.take_up(JOB, &TestPlan::distinct(2, 2, 600).to_json());
+    node.take_up(JOB, &TestPlan::distinct(2, 2, 600));
     ranks[0].session.step_begin();
     node.until_is("the first rank's plan", &Some(1), || node.rank(JOB, 0).plan);
     assert_eq!(node.job(JOB).swap_at_step, Some(0));
@@ -138,7 +133,7 @@ fn a_rank_that_comes_late_finds_the_plan_in_use() {
     let node = Node::start();
     let first = Rank::open(&node, JOB, 0, 2, 2);
     let plan = TestPlan::distinct(2, 2, 600);
-    node.take_up(JOB, &plan.to_json());
+    node.take_up(JOB, &plan);
     first.step();
     until_locked(&node, 0, plan.clocks(0)[0]);
     let late = Rank::open(&node, JOB, 1, 2, 2);
@@ -148,11 +143,11 @@ fn a_rank_that_comes_late_finds_the_plan_in_use() {
 }
 
 #[test]
-fn a_rollback_returns_to_the_plan_before_and_from_the_first_one_to_default_clocks() {
+fn a_rollback_returns_to_the_plan_before_or_to_default_clocks() {
     let node = Node::start();
     let rank = Rank::open(&node, JOB, 0, 1, 2);
     let (one, two) = (TestPlan::new(1, 2, |_, _| 600), TestPlan::new(1, 2, |_, _| 900));
-    node.take_up(JOB, &one.to_json());
+    node.take_up(JOB, &one);
     rank.step();
     until_locked(&node, 0, 600);
     let rolled_back = || {
@@ -163,10 +158,10 @@ fn a_rollback_returns_to_the_plan_before_and_from_the_first_one_to_default_clock
     };
     assert_eq!(rolled_back(), None);
     node.until_is("the lock is gone", &None, || node.machine.sm_lock(0));
-    node.take_up(JOB, &two.to_json());
+    node.take_up(JOB, &two);
     rank.step();
     until_locked(&node, 0, 900);
-    node.take_up(JOB, &one.to_json());
+    node.take_up(JOB, &one);
     rank.step();
     until_locked(&node, 0, 600);
     assert_eq!(rolled_back(), Some(2));
@@ -177,7 +172,7 @@ fn a_rollback_returns_to_the_plan_before_and_from_the_first_one_to_default_clock
 fn a_second_swap_is_refused_while_one_is_under_way_and_told_how_far_it_is() {
     let node = Node::start();
     let ranks = Rank::open_all(&node, JOB, 2, 2);
-    let plan = TestPlan::distinct(2, 2, 600).to_json();
+    let plan = TestPlan::distinct(2, 2, 600);
     node.take_up(JOB, &plan);
     ranks[0].session.step_begin();
     node.until_is("the first rank's plan", &Some(1), || node.rank(JOB, 0).plan);
@@ -212,7 +207,7 @@ fn a_swap_may_be_put_off_to_a_later_step() {
 }
 
 #[test]
-fn there_is_nothing_to_swap_to_without_a_plan_and_nothing_to_roll_back_at_first() {
+fn a_job_without_a_plan_has_nothing_to_swap_to_or_roll_back() {
     let node = Node::start();
     let _rank = Rank::open(&node, JOB, 0, 1, 2);
     let mut control = node.control();

@@ -6,16 +6,10 @@ use std::time::{Duration, Instant};
 
 use pfo::ProblemCode;
 use pfo_protocol::{ClientMessage, DaemonMessage, GpuName, Refusal, RefusalCode};
-use pfo_tests::client::{Client, hello};
-use pfo_tests::daemon::Daemon;
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::needs_root;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
-use pfo_tests::relay::Relay;
-use pfo_tests::trainer::Training;
+use pfo_tests::{
+    Client, Daemon, Identity, MachineSetup, Node, Rank, Relay, Setup, TestPlan, Training, hello,
+    needs_root,
+};
 
 const JOB: &str = "job";
 
@@ -37,7 +31,7 @@ fn refused(node: &Node, gpu: usize) -> Refusal {
 }
 
 #[test]
-fn a_gpu_that_a_rule_denies_is_refused_with_the_rule_and_others_are_leased() {
+fn a_gpu_that_a_rule_denies_is_refused_with_the_rule() {
     let node = node("2xA40,1xA100", "[[rule]]\ngpus = ['*A100*', 1]\nallow = false\n");
     for gpu in [1, 2] {
         let refusal = refused(&node, gpu);
@@ -50,10 +44,10 @@ fn a_gpu_that_a_rule_denies_is_refused_with_the_rule_and_others_are_leased() {
 }
 
 #[test]
-fn a_plan_outside_the_bounds_of_a_rule_is_refused_with_the_rule_and_mismatches_stay_within_them() {
+fn a_plan_outside_the_bounds_of_a_rule_is_refused_with_the_rule() {
     let node = node("2xA40", "[[rule]]\ngpus = [1]\n[[rule]]\nmin_mhz = 600\nmax_mhz = 1200\n");
     let ranks = Rank::open_all(&node, JOB, 2, 2);
-    let refusal = node.load(JOB, &TestPlan::new(2, 2, |_, _| 1500).to_json()).unwrap_err();
+    let refusal = node.load(JOB, &TestPlan::new(2, 2, |_, _| 1500)).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::PlanDoesNotFit);
     assert_eq!(
         refusal.message,
@@ -64,7 +58,7 @@ fn a_plan_outside_the_bounds_of_a_rule_is_refused_with_the_rule_and_mismatches_s
         )
     );
     // GPU 1 may have it.
-    node.take_up(JOB, &TestPlan::new(2, 2, |stage, _| [900, 1500][stage as usize]).to_json());
+    node.take_up(JOB, &TestPlan::new(2, 2, |stage, _| [900, 1500][stage as usize]));
     for rank in &ranks {
         rank.session.step_begin();
     }
@@ -75,10 +69,10 @@ fn a_plan_outside_the_bounds_of_a_rule_is_refused_with_the_rule_and_mismatches_s
 }
 
 #[test]
-fn changes_beyond_the_rate_are_skipped_at_the_highest_clock_and_counted_and_keep_nobody() {
+fn changes_beyond_the_rate_are_skipped_at_the_highest_clock_and_counted() {
     let node = node("1xA40", "[[rule]]\nmax_mhz = 1305\nchanges_per_second = 5\n");
     let rank = Rank::open(&node, JOB, 0, 1, 8);
-    node.take_up(JOB, &TestPlan::distinct(1, 8, 600).to_json());
+    node.take_up(JOB, &TestPlan::distinct(1, 8, 600));
     let begun = Instant::now();
     let mut steps = 0;
     while begun.elapsed() < Duration::from_secs(2) {
@@ -98,14 +92,14 @@ fn changes_beyond_the_rate_are_skipped_at_the_highest_clock_and_counted_and_keep
     let calls = node.machine.clocks_set(0);
     assert!(calls.len() as f64 <= 5.0 + 5.0 * took_s + 1.0, "{} calls in {took_s} s", calls.len());
     assert!(status.skipped_changes > steps, "{} of {steps} steps", status.skipped_changes);
-    // No plan asks for the highest clock: whoever runs out of room waits there.
+    // No plan asks for the highest clock: a rank without room for changes waits there.
     assert!(calls.iter().filter(|mhz| **mhz == 1305).count() >= 2, "{calls:?}");
     assert_eq!(rank.session.counters().dropped, 0);
     assert_eq!(status.mismatched_steps, 0);
 }
 
 #[test]
-fn a_trainer_without_a_process_on_the_gpu_is_refused_where_one_is_required_until_it_has_one() {
+fn a_trainer_without_a_required_process_on_the_gpu_is_refused() {
     let node = node("1xA40", "[[rule]]\nrequire_process = true\n");
     let rank = Rank::open_anyway(&node, JOB, 0, 1, 2);
     let problem = rank.session.problem().unwrap();
@@ -120,7 +114,7 @@ fn a_trainer_without_a_process_on_the_gpu_is_refused_where_one_is_required_until
 }
 
 #[test]
-fn whoever_is_refused_for_want_of_a_process_does_not_keep_the_gpu_from_others_meanwhile() {
+fn a_refusal_for_want_of_a_process_keeps_the_gpu_from_nobody() {
     let node = node("1xA40", "[[rule]]\nrequire_process = true\n");
     let _process = node.machine.compute(0);
     node.machine.fault("nvmlDeviceGetComputeRunningProcesses_v3", "latency:500", None);
@@ -133,11 +127,11 @@ fn whoever_is_refused_for_want_of_a_process_does_not_keep_the_gpu_from_others_me
 }
 
 #[test]
-fn the_administrators_own_lock_is_put_back_whoever_dies() {
+fn the_own_lock_of_an_administrator_is_put_back_after_any_death() {
     let mut node = node("1xA40", "[[rule]]\nrestore_to_mhz = [210, 1005]\n");
     let locked_rank = |node: &Node| {
         let rank = Rank::open(node, JOB, 0, 1, 2);
-        node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+        node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900));
         rank.session.step_begin();
         node.until_is("the lock", &Some(900), || node.machine.sm_lock(0));
         rank
@@ -150,7 +144,7 @@ fn the_administrators_own_lock_is_put_back_whoever_dies() {
     node.kill_daemon();
     drop(rank);
     assert_eq!((node.machine.sm_lock(0), node.ledger_entries()), (Some(900), 1));
-    // The ledger knows what to put back, whatever the configuration says by now.
+    // The ledger knows what to put back, even if the configuration says something else by now.
     let text = fs::read_to_string(node.config()).unwrap();
     fs::write(node.config(), text.replace("restore_to_mhz", "#")).unwrap();
     assert!(Daemon::start(&node, &["--restore-only"]).process.wait().success());
@@ -200,7 +194,7 @@ fn policy_explain_names_the_rule_that_decides_for_each_user_and_gpu() {
 }
 
 #[test]
-fn a_user_outside_the_group_whom_a_rule_lets_in_trains_on_exactly_these_gpus() {
+fn a_rule_lets_a_user_outside_the_group_train_on_its_gpus_only() {
     needs_root!();
     let node = node("4xA40", "[[rule]]\nusers = [61237]\ngpus = [0, 1, 2]\n");
     fs::set_permissions(node.socket(), fs::Permissions::from_mode(0o666)).unwrap();

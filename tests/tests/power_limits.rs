@@ -4,14 +4,13 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 use pfo_protocol::{
-    GpuName, LeaseTarget, RefusalCode, Request, Response, SwapTarget, TrialLength, TrialRun,
+    AgentRequest, ClientMessage, GpuName, LeaseTarget, RefusalCode, Request, Response, SwapTarget,
+    TrialLength, TrialResult, TrialRun,
 };
-use pfo_tests::client::Client;
-use pfo_tests::control::job;
-use pfo_tests::daemon::Daemon;
-use pfo_tests::identity::Identity;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::trainer::{STAGES, Training};
+use pfo_tests::{
+    Client, Daemon, Identity, Node, STAGES, Setup, Training,
+    control::{after_settling, job},
+};
 
 const JOB: &str = "job";
 const SET: &str = "nvmlDeviceSetPowerManagementLimit";
@@ -40,7 +39,7 @@ fn limits(watts: u32) -> TrialRun {
     TrialRun::PowerLimits { label: "limits".into(), limits_w: vec![watts; STAGES as usize] }
 }
 
-/// Lets a job go on under 150 W for every stage.
+/// Lets a job continue under 150 W for every stage.
 fn keep_150_w(node: &Node) {
     let mut client = node.control();
     client.trial(JOB, limits(150), 1).unwrap();
@@ -58,23 +57,24 @@ fn until_limits_are(node: &Node, watts: f64) {
 }
 
 #[test]
-fn a_job_under_power_limits_draws_and_computes_less_and_keeps_them_if_asked_to() {
+fn a_job_under_power_limits_draws_and_computes_less() {
     let (node, training) = start();
-    let mut client = node.control();
-    let free = client.trial(JOB, TrialRun::DefaultClocks, 3).unwrap();
-    let limited = client.trial(JOB, limits(150), 3).unwrap();
-    let power_w = |trial: &pfo_protocol::TrialResult| {
+    let mut client = node.agent_control();
+    let mut record = |run| client.record(JOB, run, after_settling(3), false).unwrap();
+    let (free, limited) = (record(TrialRun::DefaultClocks), record(limits(150)));
+    let power_w = |trial: &TrialResult| {
         let energy_j: f64 = trial.steps.iter().map(|step| step.energy_j.unwrap()).sum();
         energy_j / trial.steps.iter().map(|step| step.time_s).sum::<f64>()
     };
-    assert!(power_w(&limited) < 0.8 * power_w(&free), "{limited:?} {free:?}");
+    assert!(power_w(&limited.trial) < 0.8 * power_w(&free.trial), "{limited:?} {free:?}");
     for (limited, free) in limited.ranks.iter().zip(&free.ranks) {
         let (limited, free) = (&limited.rows[0], &free.rows[0]);
         assert!(limited.time_median_s > 1.15 * free.time_median_s, "{limited:?} {free:?}");
         assert!(limited.count > 0 && limited.left_out.throttled == 0, "{limited:?}");
     }
+    let limited = limited.trial;
     assert_eq!(limited.plan.unwrap().power_limits_w, [150; STAGES as usize]);
-    client.end_trials(JOB, true).unwrap();
+    client.ask_agent(AgentRequest::RecordingEnd { job: job(JOB), keep: true }).unwrap();
     drop(client);
     training.until_step(&node, limited.first_step + 6);
     assert_eq!(limits_of(&node), [150.0; STAGES as usize]);
@@ -93,8 +93,8 @@ fn the_limits_of_a_trial_are_gone_when_its_connection_is() {
     let (node, training) = start();
     let mut client = node.control();
     let length = TrialLength { settling_steps: 1, steps: 50_000 };
-    let trial = Request::Trial { job: job(JOB), run: limits(150), length, samples: false };
-    client.say(&pfo_protocol::ClientMessage::Request(trial));
+    let trial = Request::Trial { job: job(JOB), run: limits(150), length };
+    client.say(&ClientMessage::Request(trial));
     until_limits_are(&node, 150.0);
     drop(client);
     until_limits_are(&node, DEFAULT_W);
@@ -132,7 +132,7 @@ fn a_daemon_that_is_asked_to_stop_leaves_no_power_limit() {
 }
 
 #[test]
-fn after_a_daemon_was_killed_restore_only_puts_the_former_power_limits_back() {
+fn restore_only_puts_the_power_limits_of_a_killed_daemon_back() {
     let (mut node, training) = start();
     node.machine.limit_power(1, 266.5);
     keep_150_w(&node);
@@ -149,7 +149,7 @@ fn after_a_daemon_was_killed_restore_only_puts_the_former_power_limits_back() {
 }
 
 #[test]
-fn a_daemon_that_comes_after_one_that_was_killed_goes_on_with_the_power_limits_of_a_plan() {
+fn the_successor_of_a_killed_daemon_continues_with_its_power_limits() {
     let (mut node, training) = start();
     keep_150_w(&node);
     node.kill_daemon();
@@ -167,8 +167,8 @@ fn a_power_limit_is_in_the_ledger_before_the_driver_is_asked_for_it() {
     node.machine.fault(SET, "hang", Some(0));
     let mut client = node.control();
     let length = TrialLength { settling_steps: 1, steps: 50_000 };
-    let trial = Request::Trial { job: job(JOB), run: limits(150), length, samples: false };
-    client.say(&pfo_protocol::ClientMessage::Request(trial));
+    let trial = Request::Trial { job: job(JOB), run: limits(150), length };
+    client.say(&ClientMessage::Request(trial));
     node.until_so("the ledger names a power limit", || {
         let ledger = fs::read_to_string(node.ledger()).unwrap();
         ledger.contains("\"before_mw\": 300000") && ledger.contains("\"set_mw\": 150000")
@@ -182,7 +182,7 @@ fn a_power_limit_is_in_the_ledger_before_the_driver_is_asked_for_it() {
 }
 
 #[test]
-fn a_power_limit_that_another_tool_has_set_meanwhile_is_left_alone() {
+fn a_power_limit_of_another_tool_is_left_alone() {
     let (node, training) = start();
     keep_150_w(&node);
     node.machine.limit_power(3, 220.0);
@@ -216,7 +216,7 @@ fn no_power_limit_is_raised() {
 }
 
 #[test]
-fn a_power_limit_below_a_rules_bound_is_refused_with_the_rule_and_changes_nothing() {
+fn a_power_limit_below_the_bound_of_a_rule_is_refused_with_the_rule() {
     let (node, training) = start_with("[[rule]]\nmin_power_limit_w = 200\n");
     let refusal = node.control().trial(JOB, limits(199), 1).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::PlanDoesNotFit);
@@ -250,7 +250,7 @@ fn a_bound_that_comes_later_ends_what_it_does_not_allow() {
 }
 
 #[test]
-fn gpus_that_take_no_power_limit_are_not_tried_and_one_that_refuses_it_ends_the_trial() {
+fn a_gpu_that_takes_no_power_limit_refuses_or_ends_the_trial() {
     let mut node = Node::create(&Setup::default());
     node.machine.fault("nvmlDeviceGetPowerManagementLimitConstraints", "not-supported", Some(1));
     node.start_daemon();

@@ -8,18 +8,17 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nvidia_ml::model::GpuModel;
-use nvidia_ml::units::Mhz;
+use nvidia_ml::units;
 use nvidia_ml::work::built_in;
 use nvidia_ml::work::table::Kind;
 use pfo::{Instruction, RankDescription, Session};
-use pfo_protocol::{TrialResult, TrialRow, TrialRun};
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_protocol::{DpRank, Mhz, Rank, RecordedTrial, Stage, TrialRow, TrialRun};
+use pfo_tests::{
+    Identity, MICROBATCHES, MachineSetup, Node, STAGES, Setup, Training, control::after_settling,
+};
 
 const JOB: &str = "job";
-const CLOCK: u32 = 1200;
+const CLOCK: Mhz = Mhz(1200);
 
 /// Of power, and so of energy at a given time: the promised 2 %.
 const POWER_LIMIT: f64 = 0.02;
@@ -28,25 +27,28 @@ const TIME_LIMIT: f64 = 0.005;
 /// Of the power of waits, beside its standard error.
 const WAIT_LIMIT: f64 = 0.01;
 
-/// A trial at one clock of a training whose instructions take so many times what is built in.
-fn trial(time_scale: f64, steps: u32) -> TrialResult {
+/// A trial at one clock of a training whose instructions take a multiple of what is built in.
+fn trial(time_scale: f64, steps: u32) -> RecordedTrial {
     let machine = MachineSetup { gpus: "4xA100", set_latency_ms: 8, settle_ms: 15 };
     let node = Node::start_with(&Setup { machine, ..Setup::default() });
     let options = ["--time-scale", &time_scale.to_string()];
     let training = Training::start(&node, JOB, &Identity::own(), &options);
     training.until_leased(&node);
     training.until_step(&node, 0);
-    let trial = node.control().trial(JOB, TrialRun::Uniform(CLOCK), steps).unwrap();
+    let run = TrialRun::Uniform(CLOCK);
+    let trial = node.agent_control().record(JOB, run, after_settling(steps), false).unwrap();
     training.stop();
     trial
 }
 
 /// Compares a trial with the tables; returns the time of the shortest instruction, in seconds.
-fn compare(trial: &TrialResult, time_scale: f64) -> f64 {
+fn compare(trial: &RecordedTrial, time_scale: f64) -> f64 {
     let facts = GpuModel::A100.facts();
     let mut shortest_s = f64::INFINITY;
-    for rank in &trial.ranks {
-        let stage = built_in::stage(facts, rank.stage as usize, STAGES as usize).unwrap();
+    let clock = units::Mhz(CLOCK.0);
+    for (measured, rank) in trial.trial.ranks.iter().zip(&trial.ranks) {
+        assert_eq!(measured.rank, rank.rank);
+        let stage = built_in::stage(facts, measured.stage.index(), STAGES as usize).unwrap();
         let stage = stage.scaled(time_scale);
         assert_eq!(rank.rows.len(), 2, "{rank:?}");
         for row in &rank.rows {
@@ -54,12 +56,12 @@ fn compare(trial: &TrialResult, time_scale: f64) -> f64 {
                 Instruction::Forward => stage.of(Kind::Forward),
                 _ => stage.of(Kind::Backward),
             };
-            let (time_s, power_w) = (work.time_s(Mhz(CLOCK)), work.curve().at(Mhz(CLOCK)).watts());
+            let (time_s, power_w) = (work.time_s(clock), work.curve().at(clock).watts());
             shortest_s = shortest_s.min(time_s);
-            assert_eq!(row.observed_mhz, Some(CLOCK.into()), "{row:?}");
+            assert_eq!(row.observed_mhz, Some(CLOCK.0.into()), "{row:?}");
             assert_eq!(
                 row.count + row.left_out.settling,
-                trial.steps.len() as u64 * u64::from(MICROBATCHES)
+                trial.trial.steps.len() as u64 * u64::from(MICROBATCHES)
             );
             let off = row.time_median_s / time_s - 1.0;
             assert!(off.abs() <= TIME_LIMIT, "{time_s} s: {row:?}");
@@ -91,21 +93,21 @@ fn compare(trial: &TrialResult, time_scale: f64) -> f64 {
 }
 
 #[test]
-fn instructions_longer_and_shorter_than_the_counters_refresh_are_found_as_the_tables_have_them() {
+fn instructions_of_any_length_are_measured_as_the_tables_have_them() {
     for (time_scale, steps) in [(0.4, 12), (0.012, 250)] {
         let shortest_s = compare(&trial(time_scale, steps), time_scale);
         println!("shortest: {:.1} ms", 1e3 * shortest_s);
     }
 }
 
-/// A replica of a pipeline of one stage, whose forwards take so long.
+/// A replica of a pipeline of one stage, with forwards of a given length.
 fn replicate(node: &Node, dp_rank: u32, forward: Duration, stop: &AtomicBool) {
     let session = Session::open(RankDescription {
         job: Some(JOB.into()),
         gpu: Some(pfo::Gpu::Uuid(node.machine.uuid(dp_rank as usize))),
         socket: Some(node.socket()),
-        rank: dp_rank,
-        dp_rank,
+        rank: Rank(dp_rank),
+        dp_rank: DpRank(dp_rank),
         dp_degree: 2,
         setup_timeout: pfo_tests::wait::LONG,
         ..RankDescription::default()
@@ -136,17 +138,24 @@ fn every_replica_of_a_stage_has_rows_of_its_own() {
             let ranks = node.find_job(JOB).map(|job| job.ranks).unwrap_or_default();
             ranks.iter().filter(|rank| rank.step.is_some()).count()
         });
-        let trial = node.control().trial(JOB, TrialRun::Uniform(900), 4);
+        let (run, length) = (TrialRun::Uniform(Mhz(900)), after_settling(4));
+        let trial = node.agent_control().record(JOB, run, length, false);
         stop.store(true, Relaxed);
         trial.unwrap()
     });
-    let told: Vec<_> =
-        trial.ranks.iter().map(|r| (r.rank, r.dp_rank, r.stage, r.rows.len())).collect();
-    assert_eq!(told, [(0, 0, 0, 1), (1, 1, 0, 1)]);
+    let places: Vec<_> = trial.trial.ranks.iter().map(|r| (r.rank, r.dp_rank, r.stage)).collect();
+    assert_eq!(places, [(Rank(0), DpRank(0), Stage(0)), (Rank(1), DpRank(1), Stage(0))]);
+    assert!(
+        trial
+            .ranks
+            .iter()
+            .map(|rank| (rank.rank, rank.rows.len()))
+            .eq([(Rank(0), 1), (Rank(1), 1)])
+    );
     let median_s = |row: &TrialRow| row.time_median_s;
     let seen = |row: &TrialRow| row.count + row.left_out.settling;
     assert!(trial.ranks.iter().all(|rank| seen(&rank.rows[0]) == 12), "{trial:?}");
-    assert!(trial.steps.iter().all(|step| step.energy_j.is_some()), "{trial:?}");
+    assert!(trial.trial.steps.iter().all(|step| step.energy_j.is_some()), "{trial:?}");
     assert!(median_s(&trial.ranks[0].rows[0]) >= 0.005, "{trial:?}");
     assert!(median_s(&trial.ranks[1].rows[0]) >= 0.030, "{trial:?}");
     assert!(median_s(&trial.ranks[0].rows[0]) < median_s(&trial.ranks[1].rows[0]), "{trial:?}");

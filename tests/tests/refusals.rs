@@ -2,15 +2,10 @@
 
 use pfo::ProblemCode;
 use pfo_protocol::{GpuName, Refusal, RefusalCode, Request, SwapTarget};
-use pfo_tests::client::{Client, hello};
-use pfo_tests::control::swap;
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::needs_root;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_tests::{
+    Client, Identity, MICROBATCHES, MachineSetup, Node, Rank, STAGES, Setup, TestPlan, Training,
+    control::swap, hello, needs_root,
+};
 
 const JOB: &str = "job";
 
@@ -20,7 +15,7 @@ fn refused(node: &Node, rank: u32, stages: u32, gpu: GpuName) -> Refusal {
 
 /// What a plan is refused with; says first that a plan that fits is not.
 fn misfit(node: &Node, plan: &TestPlan) -> String {
-    let refusal = node.load(JOB, &plan.to_json()).unwrap_err();
+    let refusal = node.load(JOB, plan).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::PlanDoesNotFit);
     assert!(refusal.remedy.contains("pfoctl plan optimize"), "{refusal}");
     refusal.message
@@ -137,13 +132,13 @@ fn a_plan_that_does_not_fit_is_refused_with_the_first_difference() {
     // None of them is kept.
     assert_eq!(node.job(JOB).loaded, None);
     assert_eq!(node.swap(JOB, SwapTarget::Loaded).unwrap_err().code, RefusalCode::NoPlan);
-    node.load(JOB, &plan(2, 3).to_json()).unwrap();
+    node.load(JOB, &plan(2, 3)).unwrap();
     drop(ranks);
     node.assert_only_locked(&[]);
 }
 
 #[test]
-fn a_plan_for_another_order_than_the_ranks_run_is_refused_once_they_have_run_it() {
+fn a_plan_for_another_order_than_the_ranks_have_run_is_refused() {
     let node = Node::start();
     let rank = Rank::open(&node, JOB, 0, 1, 2);
     rank.session.step_begin();
@@ -241,7 +236,7 @@ fn another_users_job_is_neither_seen_nor_swapped_but_by_an_administrator() {
 }
 
 #[test]
-fn a_job_of_a_name_that_two_users_have_takes_an_administrator_to_say_whose() {
+fn an_administrator_must_say_whose_job_of_a_name_is_meant() {
     needs_root!();
     let machine = MachineSetup { gpus: "8xA40", ..MachineSetup::default() };
     let node = Node::start_with(&Setup { machine, ..Setup::default() });
@@ -267,7 +262,7 @@ fn clocks_are_reset_for_administrators_only_and_never_those_of_a_lease() {
     let node = Node::start();
     node.lock_by_another_tool(3);
     let rank = Rank::open(&node, JOB, 0, 1, 2);
-    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900));
     rank.session.step_begin();
     node.until_is("the lock", &Some(900), || node.machine.sm_lock(0));
     for arguments in [&["clocks", "reset"][..], &["clocks", "reset", "--all"]] {
@@ -282,17 +277,17 @@ fn clocks_are_reset_for_administrators_only_and_never_those_of_a_lease() {
         let text = |outcome: &serde_json::Value| outcome["outcome"].as_str().unwrap().to_owned();
         outcomes.as_array().unwrap().iter().map(text).collect::<Vec<_>>()
     };
-    let told = outcomes(&[]);
-    assert_eq!(told[0], "leased by job job, rank 0: left alone");
-    assert_eq!(told[3], "pfo has locked nothing");
-    node.machine.assert_locks_are(&[(0, 900), (3, pfo_tests::free::FOREIGN_MHZ)]);
+    let found = outcomes(&[]);
+    assert_eq!(found[0], "leased by job job, rank 0: left alone");
+    assert_eq!(found[3], "pfo has locked nothing");
+    node.machine.assert_locks_are(&[(0, 900), (3, pfo_tests::FOREIGN_MHZ)]);
     assert_eq!(outcomes(&["--all"])[3], "reset, whoever locked it");
     node.machine.assert_locks_are(&[(0, 900)]);
     let log = node.log();
     let reset = log.lines().find(|line| line.contains("reset: reset, whoever locked it"));
-    let foreign = format!("old_mhz={}", pfo_tests::free::FOREIGN_MHZ);
+    let foreign = format!("old_mhz={}", pfo_tests::FOREIGN_MHZ);
     assert!(log.contains(&foreign) && reset.is_some_and(|line| line.contains("old_mhz=")), "{log}");
-    assert!(!log.contains("old_mhz=900"), "the lease goes on: {log}");
+    assert!(!log.contains("old_mhz=900"), "the lease continues: {log}");
     drop(rank);
     node.assert_only_locked(&[]);
 }
@@ -307,7 +302,7 @@ fn a_trainer_who_is_not_root_cannot_reset_clocks() {
 }
 
 #[test]
-fn the_shim_tells_a_refusal_once_at_setup_and_does_not_disturb_the_training() {
+fn the_shim_reports_a_refusal_once_at_setup_and_lets_the_training_run() {
     let node = Node::start();
     let _holder = Rank::open(&node, "holder", 0, 1, 2);
     let refused = Rank::open_anyway(&node, JOB, 0, 1, 2);
@@ -321,7 +316,7 @@ fn the_shim_tells_a_refusal_once_at_setup_and_does_not_disturb_the_training() {
 #[test]
 fn every_request_of_a_job_that_is_not_there_is_refused_by_name() {
     let node = Node::start();
-    let plan = TestPlan::new(1, 2, |_, _| 900).to_json();
+    let plan = TestPlan::new(1, 2, |_, _| 900);
     let own = Identity::own().uid;
     let expected = format!("there is no job nosuch of user {own} on this node");
     assert_eq!(node.load("nosuch", &plan).unwrap_err().message, expected);

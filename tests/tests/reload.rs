@@ -7,20 +7,14 @@ use pfo::ProblemCode;
 use pfo_protocol::{
     ClosingReason, DaemonMessage, GpuName, RefusalCode, Request, Response, SwapTarget,
 };
-use pfo_tests::client::{Client, hello};
-use pfo_tests::identity::Identity;
-use pfo_tests::needs_root;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
-use pfo_tests::service_manager::ServiceManager;
+use pfo_tests::{Client, Identity, Node, Rank, ServiceManager, Setup, TestPlan, hello, needs_root};
 
 const JOB: &str = "job";
 
 /// A rank whose GPU pfo has locked at 900 MHz.
 fn locked_rank(node: &Node) -> Rank {
     let rank = Rank::open(node, JOB, 0, 1, 2);
-    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900).to_json());
+    node.take_up(JOB, &TestPlan::new(1, 2, |_, _| 900));
     rank.session.step_begin();
     node.until_is("the lock", &Some(900), || node.machine.sm_lock(0));
     rank
@@ -45,7 +39,7 @@ fn hang_up(node: &mut Node) {
 }
 
 #[test]
-fn a_session_goes_on_and_has_the_new_bounds_from_its_next_step_on() {
+fn a_session_has_the_new_bounds_from_its_next_step_on() {
     let mut node = Node::start();
     let rank = locked_rank(&node);
     let before = node.rank(JOB, 0);
@@ -60,7 +54,7 @@ fn a_session_goes_on_and_has_the_new_bounds_from_its_next_step_on() {
     node.until_is("the lock", &Some(1200), || node.machine.sm_lock(0));
     let after = node.rank(JOB, 0);
     assert_eq!((after.session, after.plan), (before.session, before.plan));
-    let refusal = node.load(JOB, &TestPlan::new(1, 2, |_, _| 1215).to_json()).unwrap_err();
+    let refusal = node.load(JOB, &TestPlan::new(1, 2, |_, _| 1215)).unwrap_err();
     assert!(refusal.message.contains("allows rank 0 0 MHz to 1200 MHz"), "{refusal}");
     assert_eq!(rank.session.problem(), None);
 }
@@ -82,7 +76,7 @@ fn a_plan_that_the_new_bounds_do_not_allow_is_suspended_with_the_reason() {
 }
 
 #[test]
-fn a_session_that_is_not_allowed_any_more_ends_and_its_clocks_are_restored() {
+fn a_session_that_is_no_longer_allowed_ends_and_its_clocks_are_restored() {
     let mut node = Node::start();
     let rank = locked_rank(&node);
     let gpu = GpuName::Uuid(node.machine.uuid(1));
@@ -110,7 +104,7 @@ fn a_session_that_is_not_allowed_any_more_ends_and_its_clocks_are_restored() {
 }
 
 #[test]
-fn a_wrong_file_is_refused_with_its_place_until_it_is_corrected_and_nothing_changes() {
+fn a_wrong_file_is_refused_with_its_place_and_changes_nothing() {
     let mut node = Node::start();
     let _rank = locked_rank(&node);
     append(&node, "[[rule]]\nallow = false\nno_such_key = 1\n");
@@ -134,7 +128,7 @@ fn a_wrong_file_is_refused_with_its_place_until_it_is_corrected_and_nothing_chan
 }
 
 #[test]
-fn pfoctl_reload_tells_an_administrator_what_came_of_it_and_nobody_else() {
+fn only_an_administrator_may_reload_and_hears_what_came_of_it() {
     needs_root!();
     let node = Node::start();
     let _rank = locked_rank(&node);
@@ -172,7 +166,7 @@ fn pfoctl_reload_tells_an_administrator_what_came_of_it_and_nobody_else() {
 }
 
 #[test]
-fn systemd_is_told_when_a_reload_begins_and_ends_and_why_a_file_is_refused() {
+fn systemd_hears_of_each_reload_and_why_a_file_is_refused() {
     let mut node = Node::create(&Setup::default());
     let systemd = ServiceManager::start(&mut node);
     append(&node, "oops");

@@ -5,18 +5,13 @@ use std::fs;
 use nix::sys::signal::Signal;
 use pfo::ProblemCode;
 use pfo_protocol::{
-    ClientMessage, DaemonMessage, GpuName, Mark, RefusalCode, Request, Response, SwapTarget,
+    ClientMessage, DaemonMessage, GpuName, Mark, RefusalCode, Request, Response, SessionId,
+    SwapTarget,
 };
-use pfo_tests::client::{Client, hello};
-use pfo_tests::control::job;
-use pfo_tests::identity::{self, Identity};
-use pfo_tests::needs_root;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
-use pfo_tests::relay::Relay;
-use pfo_tests::service_manager::ServiceManager;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_tests::{
+    Client, Identity, MICROBATCHES, Node, Rank, Relay, STAGES, ServiceManager, Setup, TestPlan,
+    Training, control::job, hello, identity, needs_root,
+};
 
 const JOB: &str = "job";
 
@@ -34,7 +29,7 @@ fn until_locked(node: &Node, gpu: usize, mhz: u32) {
 fn two_ranks_on_plan(node: &Node) -> (Vec<Rank>, TestPlan) {
     let ranks = Rank::open_all(node, JOB, 2, 3);
     let plan = TestPlan::distinct(2, 3, 600);
-    node.take_up(JOB, &plan.to_json());
+    node.take_up(JOB, &plan);
     for (gpu, rank) in ranks.iter().enumerate() {
         rank.session.step_begin();
         rank.instruction(0);
@@ -43,7 +38,7 @@ fn two_ranks_on_plan(node: &Node) -> (Vec<Rank>, TestPlan) {
     (ranks, plan)
 }
 
-fn sessions(node: &Node) -> Vec<u64> {
+fn sessions(node: &Node) -> Vec<SessionId> {
     node.job(JOB).ranks.iter().map(|rank| rank.session).collect()
 }
 
@@ -63,7 +58,7 @@ fn survives(interrupt: impl Fn(&ServiceManager, &mut Node)) {
     let before = sessions(&node);
     let measured_for_s = node.job(JOB).measured_for_s;
     interrupt(&manager, &mut node);
-    node.assert_only_locked(&[(3, pfo_tests::free::FOREIGN_MHZ)]);
+    node.assert_only_locked(&[(3, pfo_tests::FOREIGN_MHZ)]);
     // Nobody is there to hear this.
     for rank in &ranks {
         (1..6).for_each(|position| rank.instruction(position));
@@ -84,12 +79,12 @@ fn survives(interrupt: impl Fn(&ServiceManager, &mut Node)) {
     assert!(status.ranks.iter().all(|rank| (rank.step, rank.plan) == (Some(1), Some(1))));
     assert!(status.ranks.iter().all(|rank| rank.mismatched_steps + rank.lost_events == 0));
     drop(ranks);
-    node.assert_only_locked(&[(3, pfo_tests::free::FOREIGN_MHZ)]);
+    node.assert_only_locked(&[(3, pfo_tests::FOREIGN_MHZ)]);
     node.until_is("the store", &Vec::<String>::new(), || manager.stored());
 }
 
 #[test]
-fn a_restart_costs_no_rank_its_session_and_only_the_step_in_between_its_clocks() {
+fn a_restart_costs_no_rank_its_session_and_one_step_its_clocks() {
     survives(ServiceManager::stop_daemon);
 }
 
@@ -99,7 +94,7 @@ fn a_daemon_that_is_killed_costs_no_rank_its_session_either() {
 }
 
 #[test]
-fn a_training_goes_through_restarts_and_kills_without_a_failed_step_or_another_session() {
+fn a_training_survives_restarts_and_kills_without_a_failed_step() {
     let (mut node, manager) = managed_node();
     let plan = TestPlan::distinct(STAGES, MICROBATCHES, 600);
     let training = Training::start_on_plan(&node, JOB, &Identity::trainer(), &plan);
@@ -135,7 +130,7 @@ fn a_training_goes_through_restarts_and_kills_without_a_failed_step_or_another_s
 }
 
 #[test]
-fn a_daemon_that_is_stopped_for_good_leaves_nothing_locked_and_its_ranks_know() {
+fn a_daemon_that_is_stopped_for_good_leaves_nothing_locked() {
     let (mut node, manager) = managed_node();
     let (ranks, _) = two_ranks_on_plan(&node);
     manager.stop_for_good(&mut node);
@@ -161,7 +156,7 @@ fn a_rank_that_ends_while_there_is_no_daemon_holds_nothing_afterwards() {
 }
 
 #[test]
-fn a_trainer_that_is_killed_while_there_is_no_daemon_holds_nothing_although_its_child_does() {
+fn a_trainer_killed_without_a_daemon_holds_nothing_through_its_child() {
     let (mut node, manager) = managed_node();
     let mut relay = Relay::connect_with_child(&node);
     relay.say(&ClientMessage::Hello(hello(JOB, 0, 1, GpuName::Uuid(node.machine.uuid(0)))));
@@ -196,7 +191,7 @@ fn who_may_not_train_any_more_is_told_so_at_the_restart() {
 }
 
 #[test]
-fn what_another_version_stored_ends_the_session_and_the_rank_opens_another() {
+fn a_session_stored_by_another_version_ends_and_its_rank_opens_another() {
     for spoilt in [&[77, 0, 0, 0, 9, 0, 1, 0, 1, 1][..], b"", &[0; 64]] {
         let (mut node, manager) = managed_node();
         let (ranks, plan) = two_ranks_on_plan(&node);
@@ -217,7 +212,7 @@ fn what_another_version_stored_ends_the_session_and_the_rank_opens_another() {
 }
 
 #[test]
-fn a_peer_that_is_in_the_middle_of_a_frame_delays_no_restart_and_loses_only_its_own_session() {
+fn half_a_frame_delays_no_restart_and_costs_only_its_own_session() {
     let (mut node, manager) = managed_node();
     let (ranks, plan) = two_ranks_on_plan(&node);
     let mut trickling = Client::connect(&node.socket());
@@ -233,7 +228,7 @@ fn a_peer_that_is_in_the_middle_of_a_frame_delays_no_restart_and_loses_only_its_
 }
 
 #[test]
-fn a_swap_that_is_put_off_happens_at_its_step_although_the_daemon_is_restarted() {
+fn a_swap_at_a_later_step_happens_there_across_a_restart() {
     let (mut node, manager) = managed_node();
     let (ranks, first) = two_ranks_on_plan(&node);
     let second = TestPlan::new(2, 3, |_, _| 1200);
@@ -288,7 +283,7 @@ fn a_swap_begins_as_soon_as_it_is_known_again_how_far_the_ranks_are() {
 fn a_rollback_after_a_restart_leads_to_the_plan_that_ran_before() {
     let (mut node, manager) = managed_node();
     let (ranks, first) = two_ranks_on_plan(&node);
-    node.take_up(JOB, &TestPlan::new(2, 3, |_, _| 1200).to_json());
+    node.take_up(JOB, &TestPlan::new(2, 3, |_, _| 1200));
     ranks.iter().for_each(|rank| rank.session.step_begin());
     (0..2).for_each(|gpu| until_locked(&node, gpu, 1200));
     manager.restart(&mut node);

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pfo_protocol::{
-    Doubt, InstructionSample, RefusalCode, Request, Response, SamplePage, TrialLength, TrialRun,
+    AgentRequest, AgentResponse, Doubt, InstructionSample, Mhz, Rank, RefusalCode, SamplePage,
+    TrialRun,
 };
-use pfo_tests::control::job;
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::trainer::{STAGES, Training};
+use pfo_tests::{
+    Client, Identity, Node, STAGES, Training,
+    control::{after_settling, job},
+};
 
 const JOB: &str = "job";
 const MICROBATCHES: u32 = 4;
@@ -35,7 +36,7 @@ fn rows(csv: &str) -> Vec<BTreeMap<&str, &str>> {
 }
 
 #[test]
-fn every_instruction_of_every_step_is_told_once_and_a_plan_is_made_of_them() {
+fn every_instruction_of_every_step_is_reported_once_and_makes_a_plan() {
     let (node, training) = start();
     let path = node.directory().join("samples.csv").display().to_string();
     let (steps, clocks) = (STEPS.to_string(), CLOCKS.join(","));
@@ -84,26 +85,27 @@ fn every_instruction_of_every_step_is_told_once_and_a_plan_is_made_of_them() {
     node.pfoctl(&Identity::own(), &optimize).printed();
 }
 
-fn next_page(client: &mut pfo_tests::client::Client) -> Option<SamplePage> {
-    match client.ask(Request::TrialSamples(job(JOB))) {
-        Ok(Response::TrialSamples(page)) => page,
+fn next_page(client: &mut Client) -> Option<SamplePage> {
+    match client.ask_agent(AgentRequest::Samples(job(JOB))) {
+        Ok(AgentResponse::Samples(page)) => page,
         other => panic!("the answer to a request for samples is {other:?}"),
     }
 }
 
 #[test]
-fn instructions_are_kept_for_whoever_asked_and_handed_out_once() {
+fn instructions_are_kept_on_request_and_handed_out_once() {
     let (node, training) = start();
-    let mut client = node.control();
-    client.trial(JOB, TrialRun::DefaultClocks, 1).unwrap();
+    let mut client = node.agent_control();
+    let record = |client: &mut Client, samples| {
+        client.record(JOB, TrialRun::DefaultClocks, after_settling(1), samples).unwrap();
+    };
+    record(&mut client, false);
     assert_eq!(next_page(&mut client), None);
-    let length = TrialLength { settling_steps: 1, steps: 1 };
-    let run = TrialRun::DefaultClocks;
-    client.ask(Request::Trial { job: job(JOB), run, length, samples: true }).unwrap();
-    let refusal = node.control().ask(Request::TrialSamples(job(JOB))).unwrap_err();
+    record(&mut client, true);
+    let refusal = node.agent_control().ask_agent(AgentRequest::Samples(job(JOB))).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::UnknownJob);
     let pages: Vec<_> = std::iter::from_fn(|| next_page(&mut client)).collect();
-    assert!(pages.iter().map(|page| page.rank).eq(0..STAGES));
+    assert!(pages.iter().map(|page| page.rank).eq((0..STAGES).map(Rank)));
     let each = 2 * MICROBATCHES as usize;
     assert!(pages.iter().all(|page| page.samples.len() == each && page.dropped == 0), "{pages:?}");
     assert_eq!(next_page(&mut client), None);
@@ -111,13 +113,12 @@ fn instructions_are_kept_for_whoever_asked_and_handed_out_once() {
 }
 
 #[test]
-fn instructions_of_a_gpu_that_is_held_back_carry_its_reason_and_are_left_out() {
+fn instructions_of_a_throttled_gpu_carry_the_reason_and_are_left_out() {
     let (node, training) = start();
     node.machine.limit_power(1, 150.0);
-    let mut client = node.control();
-    let length = TrialLength { settling_steps: 1, steps: 2 };
-    let run = TrialRun::Uniform(1740);
-    client.ask(Request::Trial { job: job(JOB), run, length, samples: true }).unwrap();
+    let mut client = node.agent_control();
+    let run = TrialRun::Uniform(Mhz(1740));
+    client.record(JOB, run, after_settling(2), true).unwrap();
     for page in std::iter::from_fn(|| next_page(&mut client)) {
         let is_left_out = |sample: &&InstructionSample| sample.left_out == Some(Doubt::Throttled);
         let left_out: Vec<_> = page.samples.iter().filter(is_left_out).collect();
@@ -126,7 +127,7 @@ fn instructions_of_a_gpu_that_is_held_back_carry_its_reason_and_are_left_out() {
         let is_held_back = left_out.len() > page.samples.len() / 2;
         assert_eq!(
             (is_held_back, left_out.is_empty()),
-            (page.rank == 1, page.rank != 1),
+            (page.rank == Rank(1), page.rank != Rank(1)),
             "{page:?}"
         );
     }

@@ -4,17 +4,10 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use pfo_protocol::{ClientMessage, Event, GpuName, Mark};
-use pfo_tests::bindings::Bindings;
-use pfo_tests::client::{Client, hello};
-use pfo_tests::daemon::Daemon;
-use pfo_tests::free::FOREIGN_MHZ;
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
-use pfo_tests::relay::Relay;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_tests::{
+    Bindings, Client, Daemon, FOREIGN_MHZ, Identity, MICROBATCHES, MachineSetup, Node, Rank, Relay,
+    STAGES, Setup, TestPlan, Training, hello, process,
+};
 
 const JOB: &str = "job";
 
@@ -48,7 +41,7 @@ fn assert_still_locked(node: &Node) {
         assert!(plan().clocks(gpu as u32).contains(&mhz), "GPU {gpu} is locked at {mhz} MHz");
     }
     if let Some(bindings) = Bindings::on(&node.machine) {
-        let clocks = |reading: pfo_tests::bindings::Reading| Some(reading.sm_mhz);
+        let clocks = |reading: pfo_tests::Reading| Some(reading.sm_mhz);
         let seen: Vec<_> = bindings.read().into_iter().map(clocks).collect();
         assert_eq!(seen[..STAGES as usize], locks);
     }
@@ -77,7 +70,7 @@ fn a_rank_that_is_killed_leaves_the_locks_of_the_others_alone() {
     let node = Node::start();
     let plan = TestPlan::new(4, 2, |stage, _| 600 + 15 * stage);
     let ranks: Vec<_> = (0..3).map(|rank| Rank::open(&node, JOB, rank, 4, 2)).collect();
-    node.take_up(JOB, &plan.to_json());
+    node.take_up(JOB, &plan);
     let mut relay = Relay::connect(&node, &Identity::own());
     ranks.iter().for_each(Rank::step);
     relay_with_lock(&node, &mut relay, 3, 4, 645);
@@ -85,7 +78,7 @@ fn a_rank_that_is_killed_leaves_the_locks_of_the_others_alone() {
     relay.kill();
     node.machine.assert_locks_are(&[(0, 600), (1, 615), (2, 630)]);
     node.until_is("entries of the ledger", &3, || node.ledger_entries());
-    // The others go on.
+    // The others continue.
     ranks.iter().for_each(Rank::step);
     node.until_is("ranks in step 1", &3, || {
         node.job(JOB).ranks.iter().filter(|rank| rank.step == Some(1)).count()
@@ -95,11 +88,11 @@ fn a_rank_that_is_killed_leaves_the_locks_of_the_others_alone() {
 }
 
 #[test]
-fn a_trainer_that_is_killed_leaves_nothing_locked_although_its_child_still_holds_the_socket() {
+fn a_killed_trainer_leaves_nothing_locked_through_a_child_with_the_socket() {
     let node = Node::start();
     let mut relay = Relay::connect_with_child(&node);
     let keeper = Rank::open(&node, JOB, 0, 2, 2);
-    node.take_up(JOB, &TestPlan::new(2, 2, |_, _| 900).to_json());
+    node.take_up(JOB, &TestPlan::new(2, 2, |_, _| 900));
     relay_with_lock(&node, &mut relay, 1, 2, 900);
     relay.kill();
     node.until_is("the lock of the killed trainer", &None, || node.machine.sm_lock(1));
@@ -118,7 +111,7 @@ fn a_goodbye_and_a_socket_that_is_just_closed_both_leave_nothing_locked() {
         let gpu = GpuName::Uuid(node.machine.uuid(rank as usize));
         client.open(hello(JOB, rank, 2, gpu)).unwrap();
     }
-    node.take_up(JOB, &TestPlan::new(2, 2, |_, _| 900).to_json());
+    node.take_up(JOB, &TestPlan::new(2, 2, |_, _| 900));
     orderly.tell(Mark::StepBegin(0));
     abrupt.tell(Mark::StepBegin(0));
     node.until_is("locks", &2, || {
@@ -131,7 +124,7 @@ fn a_goodbye_and_a_socket_that_is_just_closed_both_leave_nothing_locked() {
 }
 
 #[test]
-fn a_daemon_that_is_asked_to_stop_leaves_nothing_locked_and_training_goes_on() {
+fn a_daemon_that_stops_leaves_nothing_locked_and_training_continues() {
     let (mut node, training) = node_in_training(60);
     assert!(node.daemon.take().unwrap().stop().success());
     node.assert_only_locked(&LEFT);
@@ -141,13 +134,12 @@ fn a_daemon_that_is_asked_to_stop_leaves_nothing_locked_and_training_goes_on() {
 }
 
 #[test]
-fn a_daemon_that_is_killed_leaves_its_locks_to_its_successor_which_undoes_them() {
+fn the_locks_of_a_killed_daemon_are_undone_by_its_successor() {
     let (mut node, mut training) = node_in_training(60);
     let ranks = training.ranks(&node);
     node.kill_daemon();
     for (pid, _) in ranks {
-        let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
-        nix::sys::signal::kill(pid, Signal::SIGKILL).unwrap();
+        process::send(pid, Signal::SIGKILL);
     }
     training.wait();
     assert_still_locked(&node);
@@ -156,7 +148,7 @@ fn a_daemon_that_is_killed_leaves_its_locks_to_its_successor_which_undoes_them()
 }
 
 #[test]
-fn after_a_daemon_was_killed_restore_only_undoes_its_locks_without_serving_anybody() {
+fn restore_only_undoes_the_locks_of_a_killed_daemon_and_serves_nobody() {
     let (mut node, training) = node_in_training(60);
     node.kill_daemon();
     assert_eq!(node.ledger_entries(), STAGES as usize);
@@ -168,14 +160,13 @@ fn after_a_daemon_was_killed_restore_only_undoes_its_locks_without_serving_anybo
 }
 
 #[test]
-fn a_trainer_that_is_stopped_past_the_idle_limit_loses_its_locks_and_gets_them_back_later() {
+fn a_trainer_stopped_past_the_idle_limit_gets_its_locks_back_later() {
     let (node, training) = node_in_training(1);
     training.signal_ranks(&node, Signal::SIGSTOP);
     node.assert_only_locked(&LEFT);
     node.until_is("sessions", &0, || node.status().daemon.sessions);
     for pid in (0..STAGES as usize).flat_map(|gpu| node.machine.processes(gpu)) {
-        let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
-        nix::sys::signal::kill(pid, Signal::SIGCONT).unwrap();
+        process::send(pid, Signal::SIGCONT);
     }
     training.until_leased(&node);
     node.until_is("GPUs that are locked again", &(STAGES as usize), || {

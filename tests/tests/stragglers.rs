@@ -3,12 +3,10 @@
 use std::process::Command;
 
 use nvidia_ml::units::Milliwatts;
-use pfo_tests::identity::Identity;
-use pfo_tests::needs_root;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::programs::program;
-use pfo_tests::ran::Ran;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_protocol::{Rank, WatchedJob};
+use pfo_tests::{
+    Identity, MICROBATCHES, Node, Ran, STAGES, Setup, Training, needs_root, programs::program,
+};
 
 const JOB: &str = "job";
 
@@ -40,6 +38,11 @@ fn frontier(node: &Node, time_scale: &str) -> String {
     frontier.to_str().unwrap().to_owned()
 }
 
+/// What the agent says of the job.
+fn watched(node: &Node) -> WatchedJob {
+    node.find_watched(JOB).expect("the agent watches the job")
+}
+
 fn plan(node: &Node) -> Option<String> {
     node.job(JOB).plan.map(|plan| plan.label)
 }
@@ -59,9 +62,8 @@ fn a_job_takes_a_stragglers_time_at_one_step_and_then_its_own_again() {
     assert!(loaded.contains("frontier a40.frontier ("), "{loaded}");
     let slow = node.pfoctl(&user, &["job", "straggler", JOB, "1.2", "--wait"]).printed();
     assert!(slow.contains("on 4 of 4 ranks here"), "{slow}");
-    let status = node.job(JOB);
-    let known = status.frontier.unwrap();
-    let plan_s = status.plan.unwrap().predicted_time_s.unwrap();
+    let known = watched(&node).frontier.unwrap();
+    let plan_s = node.job(JOB).plan.unwrap().predicted_time_s.unwrap();
     assert_eq!(known.straggler, Some(1.2));
     assert!(plan_s <= 1.2 * known.fastest_s && plan_s > 1.1 * known.fastest_s, "{plan_s}");
 
@@ -75,8 +77,8 @@ fn a_job_takes_a_stragglers_time_at_one_step_and_then_its_own_again() {
     training.until_step(&node, step + 2);
     let over = node.pfoctl(&user, &["job", "straggler", JOB, "--clear", "--wait"]).printed();
     assert!(over.contains("default clocks since step"), "{over}");
+    assert_eq!(watched(&node).frontier.unwrap().straggler, None);
     let status = node.job(JOB);
-    assert_eq!(status.frontier.unwrap().straggler, None);
     assert!(status.ranks.iter().all(|rank| rank.mismatched_steps == 0), "{:?}", status.ranks);
     training.stop();
 }
@@ -95,10 +97,10 @@ fn nobody_answers_stragglers_of_another_users_job() {
 }
 
 #[test]
-fn a_rank_that_a_power_limit_holds_back_is_found_and_answered_until_it_is_over() {
+fn a_rank_held_back_by_a_power_limit_is_answered_until_that_is_over() {
     // Much, so that no other load on this machine is taken for a slow rank.
-    let rules = "[watch]\nslow_percent = 25\nsteps = 3\ndrift_percent = 20";
-    let node = Node::start_with(&Setup { rules, ..Setup::default() });
+    let agent_rules = "[watch]\nslow_percent = 25\nsteps = 3\ndrift_percent = 20";
+    let node = Node::start_with(&Setup { agent_rules, ..Setup::default() });
     let user = Identity::trainer();
     let frontier = frontier(&node, "0.1");
     let training = Training::start(&node, JOB, &user, &["--time-scale", "0.1"]);
@@ -113,9 +115,9 @@ fn a_rank_that_a_power_limit_holds_back_is_found_and_answered_until_it_is_over()
     let _ = node.pfoctl(&user, &["job", "straggler", JOB, "--auto"]).printed();
 
     node.machine.gpu(1).cap_power(Some(Milliwatts(120_000))).unwrap();
-    let slow = || node.job(JOB).ranks.iter().map(|rank| rank.slow.is_some()).collect::<Vec<_>>();
-    node.until_is("the slow rank", &vec![false, true, false, false], slow);
-    let straggler = || node.job(JOB).frontier.and_then(|frontier| frontier.straggler);
+    let slow = || watched(&node).slow.iter().map(|slow| slow.rank).collect::<Vec<_>>();
+    node.until_is("the slow rank", &vec![Rank(1)], slow);
+    let straggler = || watched(&node).frontier.and_then(|frontier| frontier.straggler);
     node.until_so("the answer", || straggler().is_some_and(|factor| factor > 1.0));
     let answer = node.job(JOB).plan.unwrap();
     assert!(answer.label.starts_with("a40.frontier at 1."), "{answer:?}");
@@ -128,8 +130,8 @@ fn a_rank_that_a_power_limit_holds_back_is_found_and_answered_until_it_is_over()
     node.machine.gpu(1).cap_power(None).unwrap();
     node.until_is("the end of the answer", &None, straggler);
     node.until_is("the plan of before", &Some("fastest.json".to_owned()), || plan(&node));
-    node.until_is("no slow rank", &vec![false; 4], slow);
-    let log = node.log();
+    node.until_is("no slow rank", &Vec::new(), slow);
+    let log = node.agent_log();
     assert!(log.contains("longer than was profiled"), "{log}");
     assert_eq!(log.matches("as long again as was profiled").count(), 1, "{log}");
     training.stop();
@@ -137,8 +139,8 @@ fn a_rank_that_a_power_limit_holds_back_is_found_and_answered_until_it_is_over()
 
 #[test]
 fn steps_that_leave_the_prediction_are_told_with_their_instructions() {
-    let rules = "[watch]\ndrift_percent = 20";
-    let node = Node::start_with(&Setup { rules, ..Setup::default() });
+    let agent_rules = "[watch]\ndrift_percent = 20";
+    let node = Node::start_with(&Setup { agent_rules, ..Setup::default() });
     let user = Identity::trainer();
     let frontier = frontier(&node, "0.1");
     // Half as slow again as what was profiled.
@@ -147,12 +149,13 @@ fn steps_that_leave_the_prediction_are_told_with_their_instructions() {
     training.until_step(&node, 1);
     let _ = node.pfoctl(&user, &["plan", "load", JOB, &frontier]).printed();
     let _ = node.pfoctl(&user, &["job", "straggler", JOB, "1.0", "--wait"]).printed();
-    let drift = node.until("the drift", || node.job(JOB).drift.ok_or("none".to_owned()));
+    let drift = node.until("the drift", || watched(&node).drift.ok_or("none".to_owned()));
     assert!((0.4..0.8).contains(&drift.time), "{drift:?}");
     assert!(drift.energy.is_some_and(|energy| (0.4..0.8).contains(&energy)), "{drift:?}");
     assert_eq!(drift.instructions.len(), 8, "{drift:?}");
     let status = node.pfoctl(&user, &["status"]).printed();
     assert!(status.contains("off its plan's prediction"), "{status}");
-    assert!(node.log().contains("forward of stage 3 by +"), "{}", node.log());
+    let log = node.agent_log();
+    assert!(log.contains("forward of stage 3 by +"), "{log}");
     training.stop();
 }

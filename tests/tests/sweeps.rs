@@ -1,20 +1,16 @@
-//! Sweeps: the daemon measures a job at one clock after the other and stores a profile of it.
+//! Sweeps: the agent measures a job at one clock after the other and stores a profile of it.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
 use pfo_protocol::{
-    ClientMessage, JobSelector, Request, Response, StoredProfile, SwapTarget, SweepEnd, SweepOrder,
-    SweepSettings, SweepState, SweepStatus,
+    AgentRequest, AgentResponse, ClientMessage, JobSelector, Mhz, StoredProfile, SwapTarget,
+    SweepEnd, SweepOrder, SweepSettings, SweepState, SweepStatus,
 };
-use pfo_tests::identity::Identity;
-use pfo_tests::needs_root;
-use pfo_tests::node::Node;
-use pfo_tests::programs::program;
-use pfo_tests::ran::Ran;
-use pfo_tests::trainer::{STAGES, Training, true_profile};
-use pfo_tests::wait;
+use pfo_tests::{
+    Identity, Node, Ran, STAGES, Training, needs_root, programs::program, true_profile, wait,
+};
 
 const JOB: &str = "job";
 
@@ -43,20 +39,22 @@ fn train(node: &Node, user: &Identity) -> Training {
 }
 
 fn sweep(node: &Node) -> Option<SweepStatus> {
-    match node.control().ask(Request::Sweeps) {
-        Ok(Response::Sweeps(sweeps)) => sweeps.into_iter().find(|sweep| sweep.job.as_str() == JOB),
+    match node.agent_control().ask_agent(AgentRequest::Sweeps) {
+        Ok(AgentResponse::Sweeps(sweeps)) => {
+            sweeps.into_iter().find(|sweep| sweep.job.as_str() == JOB)
+        }
         other => panic!("the answer to a request for sweeps is {other:?}"),
     }
 }
 
 fn stored(node: &Node) -> Vec<StoredProfile> {
-    match node.control().ask(Request::Profiles) {
-        Ok(Response::Profiles(profiles)) => profiles,
+    match node.agent_control().ask_agent(AgentRequest::Profiles) {
+        Ok(AgentResponse::Profiles(profiles)) => profiles,
         other => panic!("the answer to a request for profiles is {other:?}"),
     }
 }
 
-/// On a busy machine the daemon measures a clock again, for much longer.
+/// On a busy machine the agent measures a clock again, for much longer.
 fn until_measured(node: &Node, clocks: u32) {
     let limit = Duration::from_secs(180);
     let are_measured = || match sweep(node) {
@@ -97,7 +95,7 @@ fn rows(csv: &str) -> Rows {
     csv.lines().skip(1).map(row).collect()
 }
 
-/// Checks that a profile has most rows of so many clocks or more. On a busy machine, an instruction may
+/// Checks that a profile has most rows of a number of clocks. On a busy machine, an instruction may
 /// have no reading of its energy that is beyond doubt.
 fn assert_rows_of(clocks: usize, csv: &str) {
     assert!(rows(csv).len() > clocks * 2 * STAGES as usize / 2, "{csv}");
@@ -147,7 +145,7 @@ fn a_sweep_outlives_a_killed_daemon_and_stores_what_the_gpus_take() {
 }
 
 #[test]
-fn a_sweep_holds_the_job_until_it_is_paused_and_goes_on_where_it_was() {
+fn a_sweep_holds_its_job_until_it_is_paused_and_continues_there() {
     let user = Identity::trainer();
     let (node, training) = start(&user);
     node.pfoctl(&user, &["profile", "start", JOB, "--steps", "1"]).printed();
@@ -182,27 +180,27 @@ fn a_sweep_holds_the_job_until_it_is_paused_and_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_sweep_goes_on_for_who_waits_for_it_last_and_pauses_with_that_connection() {
+fn a_sweep_pauses_when_the_last_connection_that_waits_for_it_ends() {
     let user = Identity::trainer();
     let (node, training) = start(&user);
     let settings = SweepSettings {
         steps: 2,
         settling_steps: 1,
-        stride_mhz: 30,
-        min_mhz: 0,
+        stride_mhz: Mhz(30),
+        min_mhz: Mhz(0),
         max_slowdown: None,
     };
     let job = JobSelector { job: JOB.parse().unwrap(), uid: Some(user.uid) };
     let order = SweepOrder { job, model: None, settings, reuse: false };
     let attend = || {
-        let mut client = node.control();
-        client.say(&ClientMessage::Request(Request::SweepAttend(order.clone())));
+        let mut client = node.agent_control();
+        client.say(&ClientMessage::AgentRequest(AgentRequest::SweepAttend(order.clone())));
         client
     };
     let first = attend();
     until_measured(&node, 1);
     let second = attend();
-    node.until_is("who waits", &2, || node.log().matches("waits for the sweep").count());
+    node.until_is("who waits", &2, || node.agent_log().matches("waits for the sweep").count());
     drop(first);
     let measured = sweep(&node).unwrap().measured;
     until_measured(&node, measured + 2);
@@ -282,7 +280,7 @@ fn a_job_becomes_no_slower_than_it_may_but_for_the_clock_that_shows_it() {
 }
 
 #[test]
-fn other_users_neither_see_nor_change_a_sweep_nor_read_its_profile_but_administrators_do() {
+fn only_its_user_and_administrators_see_a_sweep_and_its_profile() {
     needs_root!();
     let user = Identity::trainer();
     let (node, training) = start(&user);

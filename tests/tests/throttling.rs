@@ -1,28 +1,26 @@
 //! GPUs that something other than pfo holds back.
 
 use nvidia_ml::units::Milliwatts;
-use pfo_tests::node::Node;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::rank::Rank;
+use pfo_tests::{Node, Rank, TestPlan};
 
 #[test]
 fn a_gpu_that_runs_below_its_lock_is_told_of_once() {
     let node = Node::start();
     let ranks = Rank::open_all(&node, "job", 2, 2);
-    node.take_up("job", &TestPlan::new(2, 2, |_, _| 1500).to_json());
+    node.take_up("job", &TestPlan::new(2, 2, |_, _| 1500));
     ranks.iter().for_each(|rank| rank.session.step_begin());
     let _work = [0, 1].map(|gpu| {
         node.until_is("the lock", &Some(1500), || node.machine.sm_lock(gpu));
         node.machine.compute(gpu)
     });
     node.machine.gpu(1).cap_power(Some(Milliwatts(150_000))).unwrap();
-    let told = || node.log().lines().filter(|line| line.contains("locked at 1500 MHz")).count();
-    node.until_is("the entry", &1, told);
+    let found = || node.log().lines().filter(|line| line.contains("locked at 1500 MHz")).count();
+    node.until_is("the entry", &1, found);
     let log = node.log();
     let line = log.lines().find(|line| line.contains("locked at 1500 MHz")).unwrap();
     assert!(line.contains("SW_POWER_CAP"), "{line}");
     assert!(line.contains(node.machine.uuid(1).as_str()), "{line}");
     // It looks again and again.
     std::thread::sleep(std::time::Duration::from_secs(6));
-    assert_eq!(told(), 1);
+    assert_eq!(found(), 1);
 }

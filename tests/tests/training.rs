@@ -1,12 +1,7 @@
 //! Whole trainings: four ranks of another user, pipes between them, and the real shim.
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use pfo_tests::bindings::Bindings;
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use nix::sys::signal::Signal;
+use pfo_tests::{Bindings, Identity, MICROBATCHES, Node, STAGES, TestPlan, Training, process};
 use serde_json::Value;
 
 const JOB: &str = "job";
@@ -47,7 +42,7 @@ fn trainers_of_another_user_get_the_clocks_of_their_plan() {
     }
     let report = training.stop();
     for (stage, rank) in ranks(&report) {
-        assert_eq!(rank["uid"], user.uid);
+        assert_eq!(rank["uid"], user.uid.0);
         assert_eq!(rank["events"]["dropped"], 0);
         let steps = rank["steps"].as_array().unwrap().len() as u64;
         let clocks = node.machine.clocks_set(stage);
@@ -56,7 +51,7 @@ fn trainers_of_another_user_get_the_clocks_of_their_plan() {
         // The next step's first clock is set ahead; the last step may have been cut short.
         assert!(needed <= on_plan + 2, "{needed} steps for {clocks:?}, {on_plan} were run");
         assert!(clocks.len() >= 4 * on_plan, "only {} clocks in {on_plan} steps", clocks.len());
-        assert!(node.machine.calls(stage).iter().all(|call| call.pid == daemon));
+        assert!(node.machine.calls(stage).iter().all(|call| call.pid == daemon.0));
     }
     node.assert_only_locked(&[]);
 }
@@ -69,7 +64,7 @@ fn the_gpus_run_at_the_clock_that_was_set_last() {
     let pids: Vec<_> = training.ranks(&node).into_iter().map(|rank| rank.0).collect();
     for _ in 0..3 {
         training.signal_ranks(&node, Signal::SIGSTOP);
-        // Whatever was told before the stop has reached the driver when nothing changes any more.
+        // Everything sent before the stop has reached the driver when nothing changes any more.
         let calls = || (0..4).map(|gpu| node.machine.calls(gpu).len()).collect::<Vec<_>>();
         let mut before = calls();
         node.until_so("the clocks rest", || {
@@ -86,7 +81,7 @@ fn the_gpus_run_at_the_clock_that_was_set_last() {
             assert_eq!(gpu.requested_mhz, gpu.observed_mhz, "{gpu:?}");
         }
         for pid in &pids {
-            kill(Pid::from_raw(pid.cast_signed()), Signal::SIGCONT).unwrap();
+            process::send(*pid, Signal::SIGCONT);
         }
         let step = training.ranks(&node).iter().filter_map(|rank| rank.1).max().unwrap();
         training.until_step(&node, step + 1);

@@ -1,13 +1,11 @@
-//! Trials: a job runs something for some steps, and what it does meanwhile is measured.
+//! Trials: a job runs something for some steps, and these are measured.
 
 use std::time::Duration;
 
-use pfo_protocol::{ClientMessage, RefusalCode, Request, SwapTarget, TrialLength, TrialRun};
-use pfo_tests::control::job;
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::plan::TestPlan;
-use pfo_tests::trainer::{MICROBATCHES, STAGES, Training};
+use pfo_protocol::{
+    ClientMessage, ClockTable, Mhz, Pid, RefusalCode, Request, SwapTarget, TrialLength, TrialRun,
+};
+use pfo_tests::{Identity, MICROBATCHES, Node, STAGES, TestPlan, Training, control::job};
 
 const JOB: &str = "job";
 
@@ -20,8 +18,8 @@ fn start() -> (Node, Training) {
 }
 
 fn plan(mhz: u32) -> TrialRun {
-    let plan = TestPlan::new(STAGES, MICROBATCHES, |_, _| mhz).to_json();
-    TrialRun::Plan { label: mhz.to_string(), plan }
+    let table = ClockTable::from(&TestPlan::new(STAGES, MICROBATCHES, |_, _| mhz));
+    TrialRun::Plan { label: mhz.to_string(), table }
 }
 
 fn until_no_clock_is_locked(node: &Node) {
@@ -44,12 +42,8 @@ fn a_trial_measures_every_step_and_the_job_keeps_what_it_ran_if_asked_to() {
         assert!(steps_s > 0.0 && steps_j > 0.0, "{trial:?}");
         assert!((steps_j - ranks_j).abs() < 1e-6 * steps_j, "{trial:?}");
         assert!(trial.ranks.iter().all(|rank| rank.mismatched_steps == 0), "{trial:?}");
-        for rank in &trial.ranks {
-            let seen: u64 = rank.rows.iter().map(|row| row.count + row.left_out.settling).sum();
-            assert_eq!(seen, 3 * 2 * u64::from(MICROBATCHES), "{rank:?}");
-        }
     }
-    assert!(slow.ranks[0].rows[0].time_mean_s > 1.2 * fast.ranks[0].rows[0].time_mean_s);
+    assert!(slow.ranks[0].time_s > 1.1 * fast.ranks[0].time_s, "{slow:?} {fast:?}");
     assert!(fast.first_step > slow.first_step + 2);
     let kept = client.end_trials(JOB, true).unwrap();
     assert_eq!(kept.unwrap().label, "1740");
@@ -62,13 +56,12 @@ fn a_trial_measures_every_step_and_the_job_keeps_what_it_ran_if_asked_to() {
 }
 
 #[test]
-fn one_clock_for_everything_is_locked_on_every_gpu_until_the_connection_ends() {
+fn a_uniform_clock_is_locked_on_every_gpu_until_the_connection_ends() {
     let (node, training) = start();
     let mut client = node.control();
-    let trial = client.trial(JOB, TrialRun::Uniform(1005), 2).unwrap();
-    for (gpu, rank) in trial.ranks.iter().enumerate() {
+    let trial = client.trial(JOB, TrialRun::Uniform(Mhz(1005)), 2).unwrap();
+    for gpu in 0..trial.ranks.len() {
         assert_eq!(node.machine.sm_lock(gpu), Some(1005));
-        assert!(rank.rows.iter().all(|row| row.mhz == Some(1005)), "{rank:?}");
     }
     let refusal = client.end_trials(JOB, true).unwrap_err();
     assert!(refusal.message.contains("only for measuring"), "{refusal}");
@@ -83,7 +76,7 @@ fn a_connection_that_ends_in_the_middle_of_a_trial_ends_the_trial() {
     let (node, training) = start();
     let mut client = node.control();
     let length = TrialLength { settling_steps: 1, steps: 50_000 };
-    let trial = Request::Trial { job: job(JOB), run: plan(900), length, samples: false };
+    let trial = Request::Trial { job: job(JOB), run: plan(900), length };
     client.say(&ClientMessage::Request(trial));
     node.until_is("a GPU is locked", &Some(900), || node.machine.sm_lock(0));
     assert!(node.job(JOB).measured_by.is_some());
@@ -95,7 +88,7 @@ fn a_connection_that_ends_in_the_middle_of_a_trial_ends_the_trial() {
 }
 
 #[test]
-fn while_a_job_is_held_for_measuring_nobody_else_changes_what_it_runs() {
+fn a_job_held_for_measuring_is_changed_by_its_holder_only() {
     let (node, training) = start();
     let mut client = node.control();
     client.trial(JOB, plan(900), 1).unwrap();
@@ -104,7 +97,7 @@ fn while_a_job_is_held_for_measuring_nobody_else_changes_what_it_runs() {
         assert!(refusal.message.contains("holds job job for measuring"), "{refusal}");
     };
     let by = node.job(JOB).measured_by.unwrap();
-    assert_eq!((by.uid, by.pid), (Identity::own().uid, Some(std::process::id())));
+    assert_eq!((by.uid, by.pid), (Identity::own().uid, Some(Pid(std::process::id()))));
     held(node.swap(JOB, SwapTarget::DefaultClocks).unwrap_err());
     held(node.control().trial(JOB, TrialRun::DefaultClocks, 1).unwrap_err());
     client.end_trials(JOB, false).unwrap();
@@ -119,7 +112,7 @@ fn while_a_job_is_held_for_measuring_nobody_else_changes_what_it_runs() {
 fn a_clock_that_a_rank_may_not_have_is_not_tried_and_leaves_the_job_alone() {
     let (node, training) = start();
     let mut client = node.control();
-    let refusal = client.trial(JOB, TrialRun::Uniform(1001), 1).unwrap_err();
+    let refusal = client.trial(JOB, TrialRun::Uniform(Mhz(1001)), 1).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::PlanDoesNotFit);
     assert!(refusal.message.contains("1001 MHz"), "{refusal}");
     assert_eq!((node.job(JOB).plan, node.job(JOB).swap_at_step), (None, None));
@@ -127,7 +120,7 @@ fn a_clock_that_a_rank_may_not_have_is_not_tried_and_leaves_the_job_alone() {
 }
 
 #[test]
-fn a_daemon_that_comes_after_one_killed_in_a_trial_brings_the_job_to_default_clocks() {
+fn after_a_kill_in_a_trial_the_next_daemon_sets_default_clocks() {
     let (mut node, training) = start();
     let mut client = node.control();
     client.trial(JOB, plan(900), 1).unwrap();

@@ -3,10 +3,7 @@
 use std::process::Child;
 
 use pfo_planner::{LowerBound, Pipeline, Policy, Profile, Schedule, Watts};
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::ran::Ran;
-use pfo_tests::trainer::{STAGES, Training, true_profile};
+use pfo_tests::{Identity, Node, Ran, STAGES, Training, true_profile};
 use serde_json::Value;
 
 const JOB: &str = "job";
@@ -70,7 +67,7 @@ fn number(value: &Value) -> f64 {
 }
 
 #[test]
-fn a_tuned_job_is_seen_to_save_what_is_possible_and_is_slowed_by_less_than_asked() {
+fn a_tuned_job_saves_what_is_possible_within_the_slowdown_asked_for() {
     const MAX_SLOWDOWN: f64 = 0.04;
     let bench = Bench::start();
     let ran = bench.tune(&["--max-slowdown", "4%", "--rounds", "2"]).wait_with_output().unwrap();
@@ -114,7 +111,7 @@ fn a_job_whose_profile_nobody_has_is_swept_first_and_the_next_time_not() {
 }
 
 #[test]
-fn plans_that_are_swept_take_the_energy_that_they_predict_and_leave_the_job_at_default_clocks() {
+fn plans_that_are_swept_take_the_energy_that_they_predict() {
     let bench = Bench::start();
     let frontier = bench.node.directory().join("frontier").display().to_string();
     let (microbatches, power) = (MICROBATCHES.to_string(), P2P_POWER.0.to_string());

@@ -1,17 +1,12 @@
 //! `pfoctl tune` or the daemon ends in the middle of tuning: the job is at default clocks, nothing is
-//! locked, and tuning it again goes on with what was measured.
+//! locked, and tuning it again continues with what was measured.
 
 use std::process::Child;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use pfo_protocol::{Request, Response, SweepState, SweepStatus};
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::ran::Ran;
-use pfo_tests::trainer::{STAGES, Training, true_profile};
-use pfo_tests::wait;
+use nix::sys::signal::Signal;
+use pfo_protocol::{AgentRequest, AgentResponse, Pid, SweepState, SweepStatus};
+use pfo_tests::{Identity, Node, Ran, STAGES, Training, process, true_profile, wait};
 use serde_json::Value;
 
 const JOB: &str = "job";
@@ -113,8 +108,8 @@ impl Tuning {
     }
 
     fn sweep(&self) -> Option<SweepStatus> {
-        match self.node.control().ask(Request::Sweeps) {
-            Ok(Response::Sweeps(sweeps)) => sweeps.into_iter().next(),
+        match self.node.agent_control().ask_agent(AgentRequest::Sweeps) {
+            Ok(AgentResponse::Sweeps(sweeps)) => sweeps.into_iter().next(),
             other => panic!("the answer to a request for sweeps is {other:?}"),
         }
     }
@@ -155,7 +150,7 @@ impl Tuning {
 fn pfoctl_ends_in(phase: Phase, signal: Signal) -> Tuning {
     let tuned = Tuning::start();
     let tuning = tuned.tune_until(phase);
-    kill(Pid::from_raw(tuning.id().cast_signed()), signal).unwrap();
+    process::send(Pid(tuning.id()), signal);
     let ran = Ran::from(tuning.wait_with_output().unwrap());
     assert_eq!(ran.code, (signal == Signal::SIGINT).then_some(130), "{ran:?}");
     tuned.until_left_alone();
@@ -185,17 +180,17 @@ fn both_are_killed_in(phase: Phase) -> Tuning {
 }
 
 #[test]
-fn a_tune_that_is_killed_while_it_sweeps_leaves_the_job_alone_and_goes_on_the_next_time() {
+fn a_tune_killed_while_it_sweeps_continues_the_next_time() {
     pfoctl_ends_in(Phase::LaterSweep, Signal::SIGKILL).finish_after(Phase::LaterSweep);
 }
 
 #[test]
-fn a_tune_that_is_killed_at_default_clocks_leaves_the_job_alone_and_can_be_run_again() {
+fn a_tune_killed_at_default_clocks_leaves_the_job_alone() {
     pfoctl_ends_in(Phase::DefaultClocks, Signal::SIGKILL).finish_after(Phase::DefaultClocks);
 }
 
 #[test]
-fn a_tune_that_is_killed_while_it_verifies_leaves_the_job_alone_and_can_be_run_again() {
+fn a_tune_killed_while_it_verifies_leaves_the_job_alone() {
     pfoctl_ends_in(Phase::Verification, Signal::SIGKILL).finish_after(Phase::Verification);
 }
 
@@ -233,7 +228,7 @@ fn a_daemon_that_is_killed_while_tune_verifies_is_waited_for() {
 }
 
 #[test]
-fn a_daemon_that_comes_after_both_were_killed_goes_on_with_nothing_that_nobody_waits_for() {
+fn after_both_were_killed_nothing_continues_that_nobody_waits_for() {
     let tuned = both_are_killed_in(Phase::Sweep);
     let state = tuned.sweep().unwrap().state;
     assert!(matches!(state, SweepState::Paused { why: Some(_) }), "{state:?}");

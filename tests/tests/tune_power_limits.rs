@@ -5,10 +5,7 @@ use std::process::Child;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pfo_protocol::SwapTarget;
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::ran::Ran;
-use pfo_tests::trainer::{STAGES, Training};
+use pfo_tests::{Identity, Node, Ran, STAGES, Training};
 use serde_json::Value;
 
 const JOB: &str = "job";
@@ -35,7 +32,7 @@ fn number(value: &Value) -> f64 {
 }
 
 #[test]
-fn zeus_searches_over_power_limits_and_leaves_the_job_under_those_that_it_proved() {
+fn zeus_leaves_the_job_under_the_power_limits_that_it_proved() {
     let (node, training) = start();
     for policy in ["zeus-global", "zeus-per-stage"] {
         let tune = ["tune", JOB, "--policy", policy, "--zeus-eta", "1", "--json"];

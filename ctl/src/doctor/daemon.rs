@@ -1,64 +1,100 @@
-//! What the daemon says of itself: its version, its configuration, its driver, and what it still owes.
+//! What the daemons report about themselves: version, configuration, driver, and locks still owed.
 
-use pfo_protocol::{DaemonStatus, Status};
+use pfo_protocol::{AgentStatus, DaemonStatus, Pid, Status};
 
 use super::finding::Finding;
-use crate::error::Error;
+use crate::daemons::{ConnectionError, Which};
+use crate::error::{Error, Explained};
 use crate::exit::Exit;
 
 const CHECK: &str = "daemon";
+const AGENT: &str = "agent";
 const CONFIGURATION: &str = "configuration";
 const LIBRARY: &str = "driver-of-daemon";
 const LEDGER: &str = "ledger";
 
-/// What follows from its status, or from why there is none.
+/// Judges the status of `pfod`, or the reason why there is none.
 pub(crate) fn check(status: &Result<Status, Error>) -> Vec<Finding> {
     match status {
         Ok(status) => {
             let daemon = &status.daemon;
-            let mut findings = vec![version(daemon)];
+            let answers = Answers { which: Which::Pfod, check: CHECK };
+            let mut findings = vec![answers.version(&daemon.version, daemon.pid)];
             findings.extend(configuration(daemon));
             findings.extend(driver(daemon));
             findings.extend(owed(daemon));
             findings
         }
-        Err(error) => vec![no_status(error)],
+        Err(error) => vec![Answers { which: Which::Pfod, check: CHECK }.no_status(error)],
     }
 }
 
-fn no_status(error: &Error) -> Finding {
-    let remedy = error.remedy().unwrap_or_else(|| "see `journalctl -u pfod`".to_owned());
-    match error {
-        // Not to be in the group is a finding of another check.
-        error if error.exit() == Exit::Refused => {
-            Finding::unknown(CHECK, format!("the daemon does not tell you: {error}"), remedy)
+/// Judges the status of the agent, or the reason why there is none.
+pub(crate) fn check_agent(status: &Result<AgentStatus, Error>) -> Vec<Finding> {
+    let answers = Answers { which: Which::Agent, check: AGENT };
+    let agent = match status {
+        Ok(agent) => agent,
+        Err(error) => return vec![answers.no_status(error)],
+    };
+    let mut findings = vec![answers.version(&agent.version, agent.pid)];
+    if let Some(why) = &agent.pfod_problem {
+        let message = format!("pfo-agent does not reach pfod: {why}");
+        let remedy = "it retries by itself; see `systemctl status pfod-agent.socket`";
+        findings.push(Finding::wrong(AGENT, message, remedy));
+    }
+    findings
+}
+
+/// A daemon that was asked for its status, and the check that it is for.
+#[derive(Clone, Copy)]
+struct Answers {
+    which: Which,
+    check: &'static str,
+}
+
+impl Answers {
+    fn no_status(self, error: &Error) -> Finding {
+        let Self { which, check } = self;
+        let remedy = error.remedy().unwrap_or_else(|| format!("see `journalctl -u {which}`"));
+        match error {
+            // Membership in the group is another check's finding.
+            error if error.exit() == Exit::Refused => {
+                Finding::unknown(check, format!("{which} refuses to answer: {error}"), remedy)
+            }
+            Error::Connection(ConnectionError::Version { .. } | ConnectionError::Frame { .. }) => {
+                Finding::wrong(
+                    check,
+                    format!("{error}; this pfoctl is {}", env!("CARGO_PKG_VERSION")),
+                    format!(
+                        "install the same release of {which} and pfoctl, then `systemctl restart {which}`"
+                    ),
+                )
+            }
+            error => Finding::wrong(check, error.to_string(), remedy),
         }
-        Error::Version { .. } | Error::Frame { .. } => Finding::wrong(
-            CHECK,
-            format!("{error}; this pfoctl is {}", env!("CARGO_PKG_VERSION")),
-            "install the same release of pfod and pfoctl, then `systemctl restart pfod`",
-        ),
-        error => Finding::wrong(CHECK, error.to_string(), remedy),
     }
-}
 
-fn version(daemon: &DaemonStatus) -> Finding {
-    let own = env!("CARGO_PKG_VERSION");
-    if daemon.version == own {
-        return Finding::ok(CHECK, format!("pfod {own} answers (process {})", daemon.pid));
+    fn version(self, version: &str, pid: Pid) -> Finding {
+        let Self { which, check } = self;
+        let own = env!("CARGO_PKG_VERSION");
+        if version == own {
+            return Finding::ok(check, format!("{which} {own} answers (process {pid})"));
+        }
+        Finding::warning(
+            check,
+            format!("{which} {version} runs, but pfoctl is {own}"),
+            format!(
+                "`systemctl restart {which}` starts the installed release; sessions survive that"
+            ),
+        )
     }
-    Finding::warning(
-        CHECK,
-        format!("pfod {} runs, but pfoctl is {own}", daemon.version),
-        "`systemctl restart pfod` runs the installed one; sessions survive that",
-    )
 }
 
 fn configuration(daemon: &DaemonStatus) -> Vec<Finding> {
     let config = &daemon.config;
     let mut findings = Vec::new();
     if let Some(why) = &config.refused {
-        let remedy = "correct it, then `pfoctl reload`; what was in force before still is";
+        let remedy = "correct it, then `pfoctl reload`; the configuration before it stays in force";
         findings.push(Finding::wrong(CONFIGURATION, format!("refused: {why}"), remedy));
     }
     for key in &config.restart_needed_for {
@@ -66,7 +102,7 @@ fn configuration(daemon: &DaemonStatus) -> Vec<Finding> {
         findings.push(Finding::warning(CONFIGURATION, message, "`systemctl restart pfod`"));
     }
     for name in &config.unknown_names {
-        let message = format!("there is no {name}: nobody has the rights that it was given");
+        let message = format!("this node has no {name}: the rights given to it are nobody's");
         findings.push(Finding::warning(CONFIGURATION, message, "add it, or correct the name"));
     }
     if findings.is_empty() {
@@ -78,19 +114,23 @@ fn configuration(daemon: &DaemonStatus) -> Vec<Finding> {
 
 fn driver(daemon: &DaemonStatus) -> Option<Finding> {
     let problem = daemon.driver_problem.as_ref()?;
-    let remedy = "pfod goes on trying; if the driver works otherwise, see driver.library in its \
+    let remedy = "pfod retries by itself; if the driver works for others, see driver.library in its \
                   configuration and DeviceAllow= in its unit";
     Some(Finding::wrong(LIBRARY, format!("pfod has no driver: {problem}"), remedy))
 }
 
 fn owed(daemon: &DaemonStatus) -> Vec<Finding> {
     let finding = |gpu: &String| {
-        let remedy = "pfod goes on trying; `nvidia-smi` and the kernel's log say what is wrong \
-                      with the GPU";
-        Finding::wrong(LEDGER, format!("still locked, though its session is gone: {gpu}"), remedy)
+        let remedy = "pfod retries by itself; `nvidia-smi` and the kernel's log say what is \
+                      wrong with the GPU";
+        Finding::wrong(
+            LEDGER,
+            format!("still locked although its session has ended: {gpu}"),
+            remedy,
+        )
     };
     match daemon.unrestored.as_slice() {
-        [] => vec![Finding::ok(LEDGER, "no lock is left of a session that is gone")],
+        [] => vec![Finding::ok(LEDGER, "no session that ended has left a lock")],
         gpus => gpus.iter().map(finding).collect(),
     }
 }
@@ -112,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thing_that_the_daemon_tells_of_itself_is_judged() {
+    fn everything_that_pfod_reports_about_itself_is_judged() {
         assert_eq!(worst(status()).0, Level::Ok);
         let changed = |change: &dyn Fn(&mut DaemonStatus)| {
             let mut status = status();
@@ -134,11 +174,18 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_refuses_to_tell_is_told_from_one_that_is_not_there() {
+    fn a_daemon_that_refuses_is_distinguished_from_one_that_is_not_there() {
         let refusal = Refusal::new(RefusalCode::NotAuthorized, "no", "");
-        assert_eq!(check(&Err(Error::Refused(refusal)))[0].level, Level::Unknown);
-        let absent = &check(&Err(Error::NobodyListens("/run/s".into())))[0];
-        assert_eq!(absent.level, Level::Wrong);
-        assert!(absent.remedy.as_ref().unwrap().contains("journalctl -u pfod"), "{absent:?}");
+        assert_eq!(check(&Err(ConnectionError::Refused(refusal).into()))[0].level, Level::Unknown);
+        let absent = |which| ConnectionError::NobodyListens { which, socket: "/run/s".into() };
+        let findings = [
+            check(&Err(absent(Which::Pfod).into())),
+            check_agent(&Err(absent(Which::Agent).into())),
+        ];
+        for (findings, name) in findings.iter().zip(["pfod", "pfo-agent"]) {
+            assert_eq!(findings[0].level, Level::Wrong);
+            let remedy = findings[0].remedy.as_ref().unwrap();
+            assert!(remedy.contains(&format!("systemctl start {name}`")), "{remedy}");
+        }
     }
 }

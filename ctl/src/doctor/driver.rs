@@ -1,5 +1,5 @@
-//! The driver's library, loaded here as pfod loads it: whether it works, and how its GPUs are. Nothing is
-//! set, and a GPU that does not answer keeps nobody waiting for long.
+//! The driver's library, loaded here as `pfod` loads it: whether it works, and the state of its GPUs.
+//! Nothing is set, and the wait for a GPU that does not answer is short.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -9,6 +9,8 @@ use std::time::Duration;
 use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
+
+use pfo_protocol::Mhz;
 
 use super::finding::Finding;
 use super::gpu::Condition;
@@ -21,7 +23,7 @@ const MIG_ENABLED: u32 = 1;
 /// A healthy driver answers in milliseconds, after it was loaded in a second or two.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the driver said.
+/// What the driver reported.
 pub(crate) struct Driver {
     /// Of the driver as a whole, and of GPUs that did not answer.
     pub(crate) findings: Vec<Finding>,
@@ -120,7 +122,9 @@ fn condition(nvml: &Nvml, index: u32) -> Result<Condition, NvmlError> {
         busy: device.utilization_rates().ok().and_then(|rates| is_busy(rates.gpu)),
         power_limit_w: limit.zip(default).map(|(limit, default)| [limit, default]),
         reasons: device.current_throttle_reasons().ok(),
-        application_mhz: application.zip(application_default).map(|(set, default)| [set, default]),
+        application_mhz: application
+            .zip(application_default)
+            .map(|(set, default)| [set, default].map(Mhz)),
     })
 }
 
@@ -133,11 +137,11 @@ fn is_busy(percent: u32) -> Option<bool> {
     }
 }
 
-fn sm_clocks(device: &Device<'_>) -> Option<[u32; 3]> {
+fn sm_clocks(device: &Device<'_>) -> Option<[Mhz; 3]> {
     let now = device.clock_info(Clock::SM).ok()?;
     let memory = device.supported_memory_clocks().ok()?.into_iter().max()?;
     // nvml-wrapper takes a list that is longer than it expects for zeros.
     let supported = device.supported_graphics_clocks(memory).ok()?;
     let supported = || supported.iter().copied().filter(|mhz| *mhz > 0);
-    Some([now, supported().min()?, supported().max()?])
+    Some([now, supported().min()?, supported().max()?].map(Mhz))
 }

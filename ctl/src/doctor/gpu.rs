@@ -1,7 +1,7 @@
-//! What is unusual about a GPU: one check for each thing that keeps clocks from being what pfo asks for.
+//! What is unusual about a GPU: one check for each reason why clocks are not those that pfo asks for.
 
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
-use pfo_protocol::GpuStatus;
+use pfo_protocol::{GpuStatus, Mhz};
 
 use super::finding::Finding;
 
@@ -13,18 +13,18 @@ pub(crate) struct Condition {
     pub(crate) model: String,
     pub(crate) mig: bool,
     pub(crate) persistent: Option<bool>,
-    /// The SM clock now, the lowest and the highest supported one, in MHz.
-    pub(crate) sm_mhz: Option<[u32; 3]>,
+    /// The SM clock now, the lowest and the highest supported one.
+    pub(crate) sm_mhz: Option<[Mhz; 3]>,
     /// Whether something runs on it.
     pub(crate) busy: Option<bool>,
     /// The power limit and the board's default, in watts.
     pub(crate) power_limit_w: Option<[f64; 2]>,
     pub(crate) reasons: Option<ThrottleReasons>,
-    /// The application clock and its default, in MHz.
-    pub(crate) application_mhz: Option<[u32; 2]>,
+    /// The application clock and its default.
+    pub(crate) application_mhz: Option<[Mhz; 2]>,
 }
 
-/// A check of one GPU, and of what pfo does with it if the daemon told.
+/// A check of one GPU, and of what pfo does with it if `pfod` reported that.
 type Check = fn(&Condition, Option<&GpuStatus>) -> Option<Finding>;
 
 const CHECKS: [Check; 7] =
@@ -55,8 +55,8 @@ fn persistence(condition: &Condition, _: Option<&GpuStatus>) -> Option<Finding> 
         Finding::warning(
             "persistence",
             format!(
-                "persistence mode of GPU {} is off: while nothing uses it, the driver forgets its \
-                 settings, and the next job waits for it",
+                "persistence mode of GPU {} is off: while nothing uses the GPU, the driver forgets its \
+                 settings, and the next job waits for its initialisation",
                 condition.index
             ),
             "`systemctl enable --now nvidia-persistenced`",
@@ -71,7 +71,7 @@ fn power_limit(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Finding
             "power-limit",
             format!(
                 "GPU {} is limited to {limit:.0} W, its default is {default:.0} W: at high clocks it \
-                 is slower than plans predict that were profiled without the limit",
+                 is slower than plans predict whose profile was measured without the limit",
                 condition.index
             ),
             format!("profile with this limit, or `nvidia-smi -i {} -pl {default:.0}`", condition.index),
@@ -106,7 +106,7 @@ fn throttled(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Finding> 
     let now = condition.sm_mhz.map(|[now, ..]| now);
     let below = match (asked, now) {
         (Some(asked), Some(now)) if now < asked => {
-            format!(": it runs at {now} MHz, pfo asked for {asked} MHz")
+            format!(": it runs at {now}, pfo asked for {asked}")
         }
         _ => String::new(),
     };
@@ -123,8 +123,8 @@ fn application_clocks(condition: &Condition, _: Option<&GpuStatus>) -> Option<Fi
         Finding::warning(
             "application-clocks",
             format!(
-                "somebody set the application clock of GPU {} to {set} MHz (default {default} MHz): it \
-                 runs at that without a plan",
+                "the application clock of GPU {} is set to {set} (default {default}): without a \
+                 plan it runs at that clock",
                 condition.index
             ),
             format!("`nvidia-smi -i {} -rac`", condition.index),
@@ -141,10 +141,10 @@ fn locked_by_others(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Fi
     let unexplained = (reasons - ThrottleReasons::GPU_IDLE).is_empty();
     let why = match condition.busy? {
         false if now > lowest && !reasons.contains(ThrottleReasons::GPU_IDLE) => {
-            format!("idles at {now} MHz instead of {lowest} MHz")
+            format!("idles at {now} instead of {lowest}")
         }
         true if now < highest && unexplained => {
-            format!("works at {now} MHz instead of {highest} MHz, and nothing holds it back")
+            format!("works at {now} instead of {highest}, and nothing holds it back")
         }
         _ => return None,
     };
@@ -152,11 +152,11 @@ fn locked_by_others(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Fi
         Finding::warning(
             "foreign-lock",
             format!(
-                "perhaps somebody else has locked the clocks of GPU {}: it {why} (a guess: the driver \
-                 does not tell, and restore_to_mhz leaves it so, too)",
+                "the clocks of GPU {} may be locked by something else: it {why} (a guess: the driver does \
+                 not report locks, and restore_to_mhz has the same effect)",
                 condition.index
             ),
-            "`pfoctl clocks reset --all` frees it, whoever locked it",
+            "`pfoctl clocks reset --all` resets every lock, also those of others",
         )
     })
 }
@@ -178,21 +178,21 @@ mod tests {
     fn idle() -> Condition {
         Condition {
             persistent: Some(true),
-            sm_mhz: Some([210, 210, 1410]),
+            sm_mhz: Some([210, 210, 1410].map(Mhz)),
             busy: Some(false),
             power_limit_w: Some([400.0, 400.0]),
             reasons: Some(ThrottleReasons::GPU_IDLE),
-            application_mhz: Some([1275, 1275]),
+            application_mhz: Some([Mhz(1275); 2]),
             ..Condition::default()
         }
     }
 
     fn busy(now: u32, reasons: ThrottleReasons) -> Condition {
-        let sm_mhz = Some([now, 210, 1410]);
+        let sm_mhz = Some([now, 210, 1410].map(Mhz));
         Condition { sm_mhz, busy: Some(true), reasons: Some(reasons), ..idle() }
     }
 
-    fn pfo(requested_mhz: Option<u32>) -> GpuStatus {
+    fn pfo(requested_mhz: Option<Mhz>) -> GpuStatus {
         let status: pfo_protocol::Status =
             serde_json::from_str(include_str!("../../tests/golden/status.json")).unwrap();
         let holder = status.gpus[0].holder.clone().filter(|_| requested_mhz.is_some());
@@ -213,7 +213,10 @@ mod tests {
             (&["mig"], Condition { mig: true, ..idle() }),
             (&["persistence"], Condition { persistent: Some(false), ..idle() }),
             (&["power-limit"], Condition { power_limit_w: Some([250.0, 400.0]), ..idle() }),
-            (&["application-clocks"], Condition { application_mhz: Some([900, 1275]), ..idle() }),
+            (
+                &["application-clocks"],
+                Condition { application_mhz: Some([Mhz(900), Mhz(1275)]), ..idle() },
+            ),
             (&["throttled"], busy(1100, ThrottleReasons::SW_POWER_CAP)),
             (&["foreign-lock"], busy(1005, none)),
             (&["foreign-lock"], Condition { busy: Some(false), ..busy(1005, none) }),
@@ -228,31 +231,31 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_pfo_itself_locked_is_nobody_elses_and_nobody_is_blamed_without_its_word() {
+    fn a_clock_that_pfo_locked_is_no_foreign_lock_and_nothing_is_guessed_without_pfod() {
         let locked = busy(1005, ThrottleReasons::empty());
-        assert!(found(&locked, Some(&pfo(Some(1005)))).is_empty());
+        assert!(found(&locked, Some(&pfo(Some(Mhz(1005))))).is_empty());
         assert!(found(&locked, None).is_empty());
     }
 
     #[test]
-    fn a_power_limit_that_pfo_itself_set_is_nobody_elses_and_another_one_is() {
+    fn a_power_limit_that_pfo_set_is_expected_and_another_one_is_reported() {
         let capped = busy(1100, ThrottleReasons::SW_POWER_CAP);
         let capped = Condition { power_limit_w: Some([250.0, 400.0]), ..capped };
-        let limited = |limit_w| GpuStatus { power_limit_w: Some(limit_w), ..pfo(Some(1410)) };
+        let limited = |limit_w| GpuStatus { power_limit_w: Some(limit_w), ..pfo(Some(Mhz(1410))) };
         assert!(found(&capped, Some(&limited(250))).is_empty());
         assert_eq!(found(&capped, Some(&limited(300))), ["power-limit", "throttled"]);
     }
 
     #[test]
-    fn a_lock_that_a_limit_keeps_the_gpu_from_is_told_with_both_clocks() {
+    fn a_lock_that_a_limit_keeps_the_gpu_from_is_reported_with_both_clocks() {
         let capped = busy(1100, ThrottleReasons::SW_POWER_CAP);
-        let findings = check(&capped, Some(&pfo(Some(1410))));
+        let findings = check(&capped, Some(&pfo(Some(Mhz(1410)))));
         let said = "held back by its power limit: it runs at 1100 MHz, pfo asked for 1410 MHz";
         assert!(findings[0].message.contains(said), "{findings:?}");
     }
 
     #[test]
-    fn what_the_daemon_says_is_wrong_with_a_gpu_is_wrong() {
+    fn a_problem_that_pfod_reports_about_a_gpu_is_wrong() {
         let sick = GpuStatus { problem: Some("the driver hangs".to_owned()), ..pfo(None) };
         assert_eq!(check(&idle(), Some(&sick))[0].level, Level::Wrong);
     }

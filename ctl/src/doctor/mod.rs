@@ -1,5 +1,5 @@
-//! `pfoctl doctor`: finds what is wrong on a node, and says the remedy. It changes nothing, and works
-//! without a daemon.
+//! `pfoctl doctor`: finds what is wrong on a node, with the remedy. It changes nothing, and works without
+//! either daemon.
 
 mod capability;
 mod daemon;
@@ -15,62 +15,86 @@ mod without_daemon;
 use std::path::PathBuf;
 
 use clap::Args;
-use pfo_protocol::{Request, Response, Status};
 
 use self::finding::{Finding, Level};
 use self::root::Root;
-use crate::connection::Connection;
-use crate::error::Error;
+use crate::daemons::Daemons;
+use crate::daemons::Which;
+use crate::error::{Error, Explained};
+use crate::exit::Exit;
 use crate::output::{Look, Output};
-use crate::socket::Sockets;
 use crate::status::table::{Tone, toned};
 use crate::text::harmless;
 
-/// Find what is wrong with pfo on this node, and say the remedy
+/// Find what is wrong with pfo on this node, with the remedy
 ///
-/// Asks the driver, systemd and the daemon, as far as they are there and this user may. The exit code
-/// is 1 if something is wrong; warnings are only worth a look.
+/// Asks the driver, systemd and both daemons, as far as they answer this user. The exit code is 1 if
+/// something is wrong; a warning does not change it.
 #[derive(Args)]
 pub(crate) struct Doctor {
-    /// The NVML library, as the daemon's driver.library names it
+    /// The NVML library, as driver.library of pfod's configuration names it
     #[arg(long, value_name = "LIBRARY", default_value = "libnvidia-ml.so.1")]
     nvml: PathBuf,
 
-    /// Print JSON: an array with the name of each check, its level (ok, unknown, warning or wrong), what
-    /// was found, and the remedy
+    /// Print JSON: an array with the name of each check, its level (ok, unknown, warning or wrong), the
+    /// finding and the remedy
     #[arg(long)]
     json: bool,
 
-    /// Where / is, for tests
+    /// The directory that stands for /, for tests
     #[arg(long, hide = true, default_value = "/")]
     root: PathBuf,
 }
 
+/// Findings that are wrong.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", wrong(*.count))]
+pub(crate) struct Unwell {
+    count: usize,
+}
+
+fn wrong(count: usize) -> String {
+    match count {
+        1 => "1 of the findings above is wrong on this node".to_owned(),
+        count => format!("{count} of the findings above are wrong on this node"),
+    }
+}
+
+impl Explained for Unwell {
+    fn exit(&self) -> Exit {
+        Exit::Failed
+    }
+
+    fn remedy(&self) -> Option<String> {
+        None
+    }
+}
+
 impl Doctor {
-    /// Examines and tells.
-    pub(crate) fn run(self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
-        let findings = examine(&Root::at(self.root), &self.nvml, sockets);
+    /// Examines and prints.
+    pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        let findings = examine(&Root::at(self.root), &self.nvml, daemons);
         if self.json {
             output.json(&findings)?;
         } else {
             let look = output.look();
-            output.text(&told(&findings, look))?;
+            output.text(&render(&findings, look))?;
         }
         match findings.iter().filter(|finding| finding.level == Level::Wrong).count() {
             0 => Ok(()),
-            count => Err(Error::Unwell { count }),
+            count => Err(Unwell { count }.into()),
         }
     }
 }
 
-fn examine(root: &Root, nvml: &std::path::Path, sockets: &Sockets) -> Vec<Finding> {
+fn examine(root: &Root, nvml: &std::path::Path, daemons: &Daemons) -> Vec<Finding> {
     let mut findings = kernel_module::check(root);
     let driver = driver::ask(nvml);
     findings.extend(driver.findings);
     let service = unit::show("pfod.service");
-    findings.extend(unit::check_service(&service));
-    findings.extend(sockets::check(sockets));
-    let status = ask(sockets);
+    findings.extend(unit::check_service(Which::Pfod, &service));
+    findings.extend(sockets::check(Which::Pfod, daemons));
+    let status = daemons.pfod().and_then(|mut pfod| pfod.status()).map_err(Error::from);
     findings.extend(daemon::check(&status));
     let status = status.ok();
     let pid = status.as_ref().map(|status| status.daemon.pid);
@@ -79,6 +103,7 @@ fn examine(root: &Root, nvml: &std::path::Path, sockets: &Sockets) -> Vec<Findin
         Some(pid) => findings.push(capability::check(root, pid)),
         None => findings.extend(without_daemon::check(root)),
     }
+    findings.extend(examine_agent(daemons));
     for gpu in &driver.gpus {
         let gpus = status.iter().flat_map(|status| &status.gpus);
         let known = gpus.into_iter().find(|known| known.uuid.as_str() == gpu.uuid);
@@ -87,15 +112,18 @@ fn examine(root: &Root, nvml: &std::path::Path, sockets: &Sockets) -> Vec<Findin
     findings
 }
 
-fn ask(sockets: &Sockets) -> Result<Status, Error> {
-    let mut connection = Connection::open(sockets)?;
-    match connection.ask(Request::Status)? {
-        Response::Status(status) => Ok(*status),
-        other => Err(connection.other_answer(&format!("{other:?}"))),
+fn examine_agent(daemons: &Daemons) -> Vec<Finding> {
+    let mut findings = unit::check_service(Which::Agent, &unit::show("pfo-agent.service"));
+    findings.extend(sockets::check(Which::Agent, daemons));
+    let status = daemons.agent().and_then(|mut agent| agent.status()).map_err(Error::from);
+    findings.extend(daemon::check_agent(&status));
+    if status.is_err() {
+        findings.push(without_daemon::configuration(Which::Agent));
     }
+    findings
 }
 
-fn told(findings: &[Finding], look: Look) -> String {
+fn render(findings: &[Finding], look: Look) -> String {
     let mut text = String::new();
     for Finding { check, level, message, remedy } in findings {
         let (word, tone) = match level {
@@ -118,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_is_told_with_its_level_and_its_remedy_below() {
+    fn a_finding_is_printed_with_its_level_and_its_remedy_below() {
         let findings = [
             Finding::ok("driver", "570.1 lists 4 GPUs"),
             Finding::wrong("sockets", "there is no /run/pfo/\u{1b}.sock", "start pfod.socket"),
@@ -126,6 +154,6 @@ mod tests {
         let expected = "ok       driver: 570.1 lists 4 GPUs\n\
                         wrong    sockets: there is no /run/pfo/\\u{1b}.sock\n         \
                         start pfod.socket\n";
-        assert_eq!(told(&findings, Look::default()), expected);
+        assert_eq!(render(&findings, Look::default()), expected);
     }
 }

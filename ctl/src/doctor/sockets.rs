@@ -1,25 +1,28 @@
-//! The sockets: whether they are there, whose they are, and whether this process may open them.
+//! The sockets of both daemons: whether they exist, who owns them, and whether this process may open them.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use nix::unistd::{Gid, Group, getegid, geteuid, getgrouplist, getgroups};
-use pfo_protocol::{ADMIN_SOCKET, TRAINER_SOCKET};
+use nix::unistd::{Group, getegid, geteuid, getgrouplist, getgroups};
+use pfo_protocol::{
+    ADMIN_SOCKET, Gid, PFO_AGENT_ADMIN_SOCKET, PFO_AGENT_SOCKET, TRAINER_SOCKET, Uid,
+};
 
 use super::finding::Finding;
-use crate::socket::Sockets;
+use super::unit;
+use crate::daemons::{Daemons, Which};
 use crate::user;
 
 const CHECK: &str = "sockets";
 const GROUPS: &str = "groups";
 
-/// A socket and its group, as they are on disk, and the groups of whoever asks.
+/// A socket and its group, as they are on disk, and the groups of this process.
 #[derive(Clone, Debug)]
 struct Found {
     path: String,
     is_socket: bool,
-    uid: u32,
+    uid: Uid,
     mode: u32,
     group: GroupFound,
     asker: Asker,
@@ -31,7 +34,7 @@ struct GroupFound {
     members: usize,
 }
 
-/// Whether whoever asks is in the group.
+/// Whether this process is in the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asker {
     Root,
@@ -41,15 +44,18 @@ enum Asker {
     Outside,
 }
 
-/// Looks at each socket. The last one is that of trainers.
-pub(crate) fn check(sockets: &Sockets) -> Vec<Finding> {
-    let paths = sockets.paths();
+/// Looks at each socket of a daemon. The last one is the one that is open to most users.
+pub(crate) fn check(which: Which, daemons: &Daemons) -> Vec<Finding> {
+    let paths = match which {
+        Which::Pfod => daemons.pfod_sockets(),
+        Which::Agent => daemons.agent_sockets(),
+    };
     let mut findings = Vec::new();
     for (index, path) in paths.iter().enumerate() {
         match find(path) {
             Ok(found) => findings.extend(judge(&found, index + 1 == paths.len())),
             Err(error) => {
-                findings.push(missing(path, &error));
+                findings.push(missing(which, path, &error));
                 findings.extend(missing_group(path));
             }
         }
@@ -57,13 +63,13 @@ pub(crate) fn check(sockets: &Sockets) -> Vec<Finding> {
     findings
 }
 
-fn missing(path: &Path, error: &io::Error) -> Finding {
+fn missing(which: Which, path: &Path, error: &io::Error) -> Finding {
     let path = path.display();
     match error.kind() {
         ErrorKind::NotFound => Finding::wrong(
             CHECK,
             format!("there is no {path}"),
-            "`systemctl enable --now pfod.socket pfod-admin.socket`, or start pfod",
+            format!("`systemctl enable --now {}`, or start {which}", unit::sockets(which)),
         ),
         _ => Finding::unknown(CHECK, format!("{path}: {error}"), "run as root"),
     }
@@ -71,7 +77,12 @@ fn missing(path: &Path, error: &io::Error) -> Finding {
 
 /// Without its group, systemd cannot make one of the packaged sockets.
 fn missing_group(path: &Path) -> Option<Finding> {
-    let packaged = [(TRAINER_SOCKET, "pfo"), (ADMIN_SOCKET, "pfo-admin")];
+    let packaged = [
+        (TRAINER_SOCKET, "pfo"),
+        (ADMIN_SOCKET, "pfo-admin"),
+        (PFO_AGENT_SOCKET, "pfo"),
+        (PFO_AGENT_ADMIN_SOCKET, "pfo-admin"),
+    ];
     let (_, name) = packaged.into_iter().find(|(socket, _)| Path::new(socket) == path)?;
     let exists = Group::from_name(name).is_ok_and(|group| group.is_some());
     (!exists).then(|| {
@@ -85,13 +96,13 @@ fn missing_group(path: &Path) -> Option<Finding> {
 
 fn find(path: &Path) -> io::Result<Found> {
     let metadata = path.metadata()?;
-    let group = Group::from_gid(Gid::from_raw(metadata.gid())).ok().flatten();
+    let group = Group::from_gid(nix::unistd::Gid::from_raw(metadata.gid())).ok().flatten();
     Ok(Found {
         path: path.display().to_string(),
         is_socket: metadata.file_type().is_socket(),
-        uid: metadata.uid(),
+        uid: Uid(metadata.uid()),
         mode: metadata.mode() & 0o777,
-        asker: asker(metadata.gid()),
+        asker: asker(Gid(metadata.gid())),
         group: group.map_or_else(
             || GroupFound { name: metadata.gid().to_string(), members: 0 },
             |group| GroupFound { name: group.name, members: group.mem.len() },
@@ -99,8 +110,8 @@ fn find(path: &Path) -> io::Result<Found> {
     })
 }
 
-fn asker(gid: u32) -> Asker {
-    let gid = Gid::from_raw(gid);
+fn asker(Gid(gid): Gid) -> Asker {
+    let gid = nix::unistd::Gid::from_raw(gid);
     if geteuid().is_root() {
         return Asker::Root;
     }
@@ -114,37 +125,37 @@ fn asker(gid: u32) -> Asker {
     if listed { Asker::MemberAfterLogin } else { Asker::Outside }
 }
 
-/// What to say of one socket; `for_trainers` is the one that everybody in question needs.
+/// Judges one socket; `for_trainers` is the one that every user of pfo needs.
 fn judge(found: &Found, for_trainers: bool) -> Vec<Finding> {
     let Found { path, uid, mode, group, asker, .. } = found;
     if !found.is_socket {
-        let remedy = "remove it, then start pfod.socket and pfod-admin.socket again";
-        return vec![Finding::wrong(CHECK, format!("{path} is no socket"), remedy)];
+        let remedy = "remove it, then `systemctl restart` its socket unit";
+        return vec![Finding::wrong(CHECK, format!("{path} is not a socket"), remedy)];
     }
     let mut findings = vec![match *mode {
-        0o660 if *uid == 0 || *asker != Asker::Root => {
+        0o660 if *uid == Uid::ROOT || *asker != Asker::Root => {
             Finding::ok(CHECK, format!("{path} is open to group {}", group.name))
         }
         0o660 => Finding::wrong(
             CHECK,
-            format!("{path} belongs to user {uid}"),
-            "whoever owns it may close it: start pfod.socket and pfod-admin.socket again",
+            format!("{path} belongs to user {}", user::name_of(*uid)),
+            "its owner can replace it: `systemctl restart` its socket unit",
         ),
         mode if mode & 0o006 != 0 => Finding::warning(
             CHECK,
-            format!("{path} is open to everybody (mode {mode:o})"),
-            "pfod still decides who may do what; SocketMode=0660 keeps others out",
+            format!("{path} is open to every user (mode {mode:o})"),
+            "the daemon still decides who may do what; SocketMode=0660 keeps others out",
         ),
         mode => Finding::wrong(
             CHECK,
             format!("{path} has mode {mode:o}: group {} cannot open it", group.name),
-            "SocketMode=0660 in its unit, then `systemctl restart` that",
+            "set SocketMode=0660 in its socket unit, then `systemctl restart` it",
         ),
     }];
     if for_trainers && group.members == 0 && *mode == 0o660 && *asker != Asker::Member {
         findings.push(Finding::warning(
             GROUPS,
-            format!("nobody is listed in group {}: only root can run jobs with pfo", group.name),
+            format!("group {} has no members: no user can run jobs with pfo", group.name),
             format!("`usermod -aG {} USER`", group.name),
         ));
     }
@@ -152,7 +163,7 @@ fn judge(found: &Found, for_trainers: bool) -> Vec<Finding> {
     match asker {
         Asker::MemberAfterLogin => findings.push(Finding::warning(
             GROUPS,
-            format!("you are in group {name}, but this login is older"),
+            format!("you are in group {name}, but this process is older than that"),
             "log in again",
         )),
         Asker::Outside if for_trainers && mode & 0o006 == 0 => findings.push(Finding::wrong(
@@ -173,7 +184,7 @@ mod tests {
 
     fn found(mode: u32, asker: Asker) -> Found {
         let group = GroupFound { name: "pfo".to_owned(), members: 3 };
-        Found { path: "/run/s".to_owned(), is_socket: true, uid: 0, mode, group, asker }
+        Found { path: "/run/s".to_owned(), is_socket: true, uid: Uid::ROOT, mode, group, asker }
     }
 
     fn levels(found: &Found, for_trainers: bool) -> Vec<Level> {
@@ -185,7 +196,7 @@ mod tests {
         use Level::{Ok, Warning, Wrong};
         let root = found(0o660, Asker::Root);
         assert_eq!(levels(&root, true), [Ok]);
-        assert_eq!(levels(&Found { uid: 7, ..root.clone() }, true), [Wrong]);
+        assert_eq!(levels(&Found { uid: Uid(7), ..root.clone() }, true), [Wrong]);
         assert_eq!(levels(&Found { is_socket: false, ..root.clone() }, true), [Wrong]);
         assert_eq!(levels(&found(0o666, Asker::Root), true), [Warning]);
         assert_eq!(levels(&found(0o600, Asker::Root), true), [Wrong]);
@@ -195,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_is_told_what_keeps_them_out() {
+    fn a_user_who_is_kept_out_learns_the_reason() {
         use Level::{Ok, Warning, Wrong};
         assert_eq!(levels(&found(0o660, Asker::Member), true), [Ok, Ok]);
         assert_eq!(levels(&found(0o660, Asker::MemberAfterLogin), true), [Ok, Warning]);
@@ -210,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_socket_that_is_not_there_is_wrong_and_one_that_cannot_be_seen_unknown() {
-        let error = |kind| missing(Path::new("/run/s"), &io::Error::from(kind)).level;
+        let error = |kind| missing(Which::Pfod, Path::new("/run/s"), &io::Error::from(kind)).level;
         assert_eq!(error(ErrorKind::NotFound), Level::Wrong);
         assert_eq!(error(ErrorKind::PermissionDenied), Level::Unknown);
     }

@@ -3,14 +3,17 @@
 use std::collections::HashMap;
 use std::process::Command;
 
+use pfo_protocol::Pid;
+
 use super::finding::Finding;
+use crate::daemons::Which;
 
 const CHECK: &str = "unit";
 const CAPABILITY: &str = "cap_sys_admin";
 const PROPERTIES: &str = "LoadState,ActiveState,Result,FragmentPath,DropInPaths,NeedDaemonReload,\
                           MainPID,CapabilityBoundingSet,PrivateUsers,PrivateDevices";
 
-/// What systemd says of a unit.
+/// A unit, as systemd describes it.
 #[derive(Debug, Default)]
 pub(crate) struct Unit(HashMap<String, String>);
 
@@ -22,7 +25,7 @@ pub(crate) fn show(name: &str) -> Result<Unit, String> {
         .map_err(|error| format!("systemctl does not run: {error}"))?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
-        return Err(why.lines().next().unwrap_or("systemctl says nothing").to_owned());
+        return Err(why.lines().next().unwrap_or("systemctl gives no reason").to_owned());
     }
     Ok(Unit::parse(&String::from_utf8_lossy(&output.stdout)))
 }
@@ -42,65 +45,84 @@ impl Unit {
     }
 
     /// The main process, if it runs.
-    pub(crate) fn main_pid(&self) -> Option<u32> {
-        self.get("MainPID").parse().ok().filter(|pid| *pid > 0)
+    pub(crate) fn main_pid(&self) -> Option<Pid> {
+        self.get("MainPID").parse().ok().filter(|pid| *pid > 0).map(Pid)
     }
 }
 
-/// What is wrong with the service.
-pub(crate) fn check_service(unit: &Result<Unit, String>) -> Vec<Finding> {
+/// What is wrong with the service of a daemon.
+pub(crate) fn check_service(which: Which, unit: &Result<Unit, String>) -> Vec<Finding> {
     let unit = match unit {
         Ok(unit) => unit,
         Err(why) => {
-            let remedy = "see to it yourself that pfod runs as root";
+            let remedy = format!("without systemd, start {}", by_hand(which));
             return vec![Finding::unknown(CHECK, why, remedy)];
         }
     };
     if unit.is("LoadState", "not-found") {
-        let remedy = "install the package; without it, see to it yourself that pfod runs as root";
-        return vec![Finding::warning(CHECK, "systemd has no pfod.service", remedy)];
+        let remedy = format!("install the package; without it, start {}", by_hand(which));
+        let message = format!("systemd has no {which}.service");
+        return vec![Finding::warning(CHECK, message, remedy)];
     }
-    let mut findings = changed(unit);
-    findings.extend(broken(unit));
+    let mut findings = changed(which, unit);
+    if which == Which::Pfod {
+        findings.extend(broken(unit));
+    }
     findings.push(match unit.get("ActiveState") {
-        "active" | "reloading" => Finding::ok(CHECK, "pfod.service runs"),
+        "active" | "reloading" => Finding::ok(CHECK, format!("{which}.service runs")),
         "failed" => Finding::wrong(
             CHECK,
-            format!("pfod.service has failed: {}", unit.get("Result")),
-            "`journalctl -u pfod` says why; then `systemctl restart pfod`",
+            format!("{which}.service has failed: {}", unit.get("Result")),
+            format!("`journalctl -u {which}` says why; then `systemctl restart {which}`"),
         ),
         state => Finding::wrong(
             CHECK,
-            format!("pfod.service is {state}"),
-            "`systemctl enable --now pfod.socket pfod-admin.socket pfod.service`",
+            format!("{which}.service is {state}"),
+            format!("`systemctl enable --now {which}.service {}`", sockets(which)),
         ),
     });
     findings
 }
 
-/// What somebody did to the packaged unit. That may be meant so.
-fn changed(unit: &Unit) -> Vec<Finding> {
+/// How to run a daemon that systemd does not run.
+const fn by_hand(which: Which) -> &'static str {
+    match which {
+        Which::Pfod => "pfod as root yourself",
+        Which::Agent => "pfo-agent as user pfo-agent yourself",
+    }
+}
+
+/// The socket units of a daemon.
+pub(super) const fn sockets(which: Which) -> &'static str {
+    match which {
+        Which::Pfod => "pfod.socket pfod-admin.socket pfod-agent.socket",
+        Which::Agent => "pfo-agent.socket pfo-agent-admin.socket",
+    }
+}
+
+/// Changes to the packaged unit. They may be intended.
+fn changed(which: Which, unit: &Unit) -> Vec<Finding> {
     let mut findings = Vec::new();
     let fragment = unit.get("FragmentPath");
     if fragment.starts_with("/etc/") || fragment.starts_with("/run/") {
         findings.push(Finding::warning(
             CHECK,
-            format!("{fragment} stands in for the packaged pfod.service"),
-            "remove it if nobody needs it, then `systemctl daemon-reload`",
+            format!("{fragment} replaces the packaged {which}.service"),
+            "remove it if it is not needed, then `systemctl daemon-reload`",
         ));
     }
     let drop_ins = unit.get("DropInPaths");
     if !drop_ins.is_empty() {
         findings.push(Finding::warning(
             CHECK,
-            format!("pfod.service is changed by {drop_ins}"),
-            "`systemctl cat pfod` shows how, `systemctl revert pfod` undoes it",
+            format!("{which}.service is changed by {drop_ins}"),
+            format!("`systemctl cat {which}` shows how, `systemctl revert {which}` undoes it"),
         ));
     }
     if unit.is("NeedDaemonReload", "yes") {
         findings.push(Finding::warning(
             CHECK,
-            "pfod.service has changed on disk since systemd read it",
+            format!("{which}.service has changed on disk since systemd read it"),
             "`systemctl daemon-reload`",
         ));
     }
@@ -116,7 +138,7 @@ fn broken(unit: &Unit) -> Vec<Finding> {
         findings.push(Finding::wrong(
             CHECK,
             "CapabilityBoundingSet= of pfod.service is without CAP_SYS_ADMIN",
-            "the driver changes clocks for nobody else: `systemctl edit pfod` and put it back",
+            "the driver changes clocks for no other process: `systemctl edit pfod` and add it",
         ));
     }
     for (property, why) in [
@@ -125,7 +147,7 @@ fn broken(unit: &Unit) -> Vec<Finding> {
     ] {
         if !unit.get(property).is_empty() && !unit.is(property, "no") {
             let message = format!("{property}= is set for pfod.service: {why}");
-            findings.push(Finding::wrong(CHECK, message, "`systemctl edit pfod` and take it out"));
+            findings.push(Finding::wrong(CHECK, message, "`systemctl edit pfod` and remove it"));
         }
     }
     findings
@@ -141,14 +163,14 @@ mod tests {
         MainPID=812\nCapabilityBoundingSet=cap_sys_admin\nPrivateUsers=no\nPrivateDevices=no\n";
 
     fn found(text: &str) -> Vec<(Level, String)> {
-        let findings = check_service(&Ok(Unit::parse(text)));
+        let findings = check_service(Which::Pfod, &Ok(Unit::parse(text)));
         findings.into_iter().map(|finding| (finding.level, finding.message)).collect()
     }
 
     #[test]
     fn a_unit_that_runs_as_it_was_packaged_is_fine() {
         assert_eq!(found(RUNNING), [(Level::Ok, "pfod.service runs".to_owned())]);
-        assert_eq!(Unit::parse(RUNNING).main_pid(), Some(812));
+        assert_eq!(Unit::parse(RUNNING).main_pid(), Some(Pid(812)));
     }
 
     #[test]
@@ -160,7 +182,7 @@ mod tests {
                 Level::Warning,
                 "a.conf",
             ),
-            ("/usr/lib/", "/etc/", Level::Warning, "stands in for the packaged"),
+            ("/usr/lib/", "/etc/", Level::Warning, "replaces the packaged"),
             ("Reload=no", "Reload=yes", Level::Warning, "changed on disk"),
             ("cap_sys_admin", "cap_chown cap_kill", Level::Wrong, "without CAP_SYS_ADMIN"),
             ("cap_sys_admin", "", Level::Wrong, "without CAP_SYS_ADMIN"),
@@ -177,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_node_without_systemd_is_no_fault() {
-        let findings = check_service(&Err("systemctl does not run".to_owned()));
+        let findings = check_service(Which::Agent, &Err("systemctl does not run".to_owned()));
         assert_eq!(findings[0].level, Level::Unknown);
     }
 }

@@ -1,46 +1,49 @@
-//! What can be told where no daemon answers: whether its configuration keeps it from starting, and
-//! whether its predecessor left something locked.
+//! What can be found out while a daemon does not answer: whether its configuration keeps it from starting,
+//! and whether a `pfod` before it left locks.
 
 use std::io::ErrorKind;
 use std::process::Command;
 
 use super::finding::Finding;
 use super::root::Root;
+use crate::daemons::Which;
 
 const CONFIGURATION: &str = "configuration";
 const LEDGER: &str = "ledger";
 const LEDGER_FILE: &str = "/run/pfo/ledger.json";
 
-/// `EX_CONFIG` of sysexits.h, with which pfod refuses its configuration.
+/// `EX_CONFIG` of sysexits.h, with which a daemon refuses its configuration.
 const REFUSED: i32 = 78;
 
-/// Has pfod check its own configuration, and reads the ledger.
+/// Has `pfod` check its own configuration, and reads the ledger.
 pub(crate) fn check(root: &Root) -> Vec<Finding> {
-    vec![configuration(), ledger(root)]
+    vec![configuration(Which::Pfod), ledger(root)]
 }
 
-fn configuration() -> Finding {
+/// Has a daemon check its own configuration.
+pub(crate) fn configuration(which: Which) -> Finding {
     // Not everybody has sbin in the path.
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/local/sbin:/usr/sbin";
-    match Command::new("pfod").arg("--check-config").env("PATH", path).output() {
+    match Command::new(which.to_string()).arg("--check-config").env("PATH", path).output() {
         Ok(output) if output.status.success() => {
-            Finding::ok(CONFIGURATION, "pfod would start with its configuration")
+            Finding::ok(CONFIGURATION, format!("{which} accepts its configuration"))
         }
         Ok(output) => {
             let why = String::from_utf8_lossy(&output.stderr);
-            let why = why.trim().trim_start_matches("pfod: ");
+            let why = why.trim().trim_start_matches(&format!("{which}: "));
             if output.status.code() == Some(REFUSED) {
-                let remedy = "correct it, then `systemctl restart pfod`";
+                let remedy = format!("correct it, then `systemctl restart {which}`");
                 return Finding::wrong(CONFIGURATION, format!("refused: {why}"), remedy);
             }
-            let message = format!("pfod cannot check its configuration: {why}");
+            let message = format!("{which} cannot check its configuration: {why}");
             Finding::unknown(CONFIGURATION, message, "run as root")
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            Finding::wrong(CONFIGURATION, "pfod is not installed", "install the package pfod")
+            let message = format!("{which} is not installed");
+            Finding::wrong(CONFIGURATION, message, format!("install the package {which}"))
         }
         Err(error) => {
-            let message = format!("pfod does not run: {error}");
+            let message = format!("{which} cannot be started: {error}");
             Finding::unknown(CONFIGURATION, message, "run as root")
         }
     }
@@ -71,7 +74,7 @@ fn ledger(root: &Root) -> Finding {
         Some(entries) => {
             let gpus: Vec<_> =
                 entries.iter().filter_map(|entry| entry["gpu_uuid"].as_str()).collect();
-            let message = format!("left locked by a pfod that is gone: {}", gpus.join(", "));
+            let message = format!("left locked by a pfod that has ended: {}", gpus.join(", "));
             Finding::wrong(LEDGER, message, remedy)
         }
     }
@@ -83,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locks_of_a_daemon_that_is_gone_are_found_unless_they_are_of_another_boot() {
+    fn locks_that_a_daemon_left_are_found_unless_they_are_of_another_boot() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::at(directory.path().to_owned());
         assert_eq!(ledger(&root).level, Level::Ok);

@@ -1,5 +1,5 @@
-//! The process that keeps two GPUs in a blocking receive while the daemon measures them. It is an
-//! ordinary training job of two ranks, and ends with its standard input.
+//! The process that keeps two GPUs in a blocking receive while they are measured. It is an ordinary
+//! training job of two ranks, and ends when its standard input is closed.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -8,28 +8,28 @@ use std::time::{Duration, Instant};
 
 use pfo_protocol::{GpuUuid, JobName};
 
-use crate::error::Error;
+use super::P2pError;
 
-/// So long it may take to end.
+/// How long it may take to end.
 const ENDING: Duration = Duration::from_secs(15);
 
 const POLL: Duration = Duration::from_millis(50);
 
-/// A running helper. It ends with this.
+/// A running helper. It ends when this is dropped.
 pub(super) struct BlockingReceive {
     command: String,
     child: Child,
 }
 
 impl BlockingReceive {
-    /// Starts `command --gpus A,B --job NAME`, which is to talk to the daemon at this socket; the
-    /// command is split at its spaces.
+    /// Starts `command --gpus A,B --job NAME`, which reaches `pfod` at this socket; the command is
+    /// split at its spaces.
     pub(super) fn start(
         command: &str,
         gpus: [&GpuUuid; 2],
         job: &JobName,
         socket: Option<&Path>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, P2pError> {
         let mut words = command.split_whitespace();
         let program = words.next().unwrap_or_default();
         let child = Command::new(program)
@@ -39,16 +39,18 @@ impl BlockingReceive {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
-            .map_err(|source| Error::Helper { command: command.to_owned(), source })?;
+            .map_err(|source| P2pError::Helper { command: command.to_owned(), source })?;
         Ok(Self { command: command.to_owned(), child })
     }
 
     /// Checks that it still runs.
-    pub(super) fn check(&mut self) -> Result<(), Error> {
+    pub(super) fn check(&mut self) -> Result<(), P2pError> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
-            Ok(Some(status)) => Err(Error::HelperEnded { command: self.command.clone(), status }),
-            Err(source) => Err(Error::Helper { command: self.command.clone(), source }),
+            Ok(Some(status)) => {
+                Err(P2pError::HelperEnded { command: self.command.clone(), status })
+            }
+            Err(source) => Err(P2pError::Helper { command: self.command.clone(), source }),
         }
     }
 }
@@ -60,7 +62,7 @@ impl Drop for BlockingReceive {
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
             sleep(POLL);
         }
-        // It has ended, or has been given its time.
+        // It has ended, or its time is over.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -70,7 +72,7 @@ impl Drop for BlockingReceive {
 mod tests {
     use super::*;
 
-    fn start(command: &str) -> Result<BlockingReceive, Error> {
+    fn start(command: &str) -> Result<BlockingReceive, P2pError> {
         let [a, b] = ["GPU-a", "GPU-b"].map(|uuid| uuid.parse().unwrap());
         BlockingReceive::start(command, [&a, &b], &"j".parse().unwrap(), None)
     }

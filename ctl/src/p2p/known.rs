@@ -1,28 +1,30 @@
-//! Which of the known P2P-blocking powers counts for plans.
+//! Which of the known P2P-blocking powers plans are made with.
 
-use pfo_protocol::{P2pPower, P2pSource, Request};
+use pfo_protocol::{AgentRequest, P2pPower, P2pSource};
 
 use super::{ask, powers};
-use crate::connection::Connection;
+use crate::daemons::{Agent, Connection};
 use crate::error::Error;
 
-/// A power and where it comes from.
+/// A power and its origin.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Known {
-    /// Watts.
     pub(crate) power_w: f64,
     /// In words.
     pub(crate) origin: String,
 }
 
 /// The power of a model, or of the only model of which one is known; none if it is not clear which.
-pub(crate) fn of(connection: &mut Connection, model: Option<&str>) -> Result<Option<Known>, Error> {
-    let powers = ask(connection, Request::P2pPowers)?;
+pub(crate) fn of(
+    agent: &mut Connection<Agent>,
+    model: Option<&str>,
+) -> Result<Option<Known>, Error> {
+    let powers = ask(agent, AgentRequest::P2pPowers)?;
     Ok(choose(&powers, model))
 }
 
-/// What was set counts before what was measured on purpose, and that before waits of a job. Of what was
-/// measured it is that at the highest clock: there, waiting is dearest, and default clocks are near it.
+/// A power that was set takes precedence over one measured on purpose, and that over waits of a job. Among
+/// measured ones it is the one at the highest clock: default clocks are near it.
 fn choose(powers: &[P2pPower], model: Option<&str>) -> Option<Known> {
     let wanted = model.map(str::to_lowercase);
     let is_meant = |power: &&P2pPower| {
@@ -43,7 +45,7 @@ fn choose(powers: &[P2pPower], model: Option<&str>) -> Option<Known> {
     let all: f64 = of_best.iter().map(|power| weight(power)).sum();
     let power_w = of_best.iter().map(|power| weight(power) * power.power_w).sum::<f64>() / all;
     let how = powers::in_words(source);
-    let clock = mhz.map_or_else(String::new, |mhz| format!(" at {mhz} MHz"));
+    let clock = mhz.map_or_else(String::new, |mhz| format!(" at {mhz}"));
     let gpus = match of_best.len() {
         _ if source == P2pSource::Set => String::new(),
         1 => " on 1 GPU".to_owned(),
@@ -55,18 +57,20 @@ fn choose(powers: &[P2pPower], model: Option<&str>) -> Option<Known> {
 
 #[cfg(test)]
 mod tests {
+    use pfo_protocol::{Mhz, Uid};
+
     use super::*;
 
     fn power(model: &str, gpu: &str, mhz: u32, power_w: f64, source: P2pSource) -> P2pPower {
         P2pPower {
             model: model.into(),
             gpu_uuid: Some(gpu.parse().unwrap()),
-            mhz: Some(mhz),
+            mhz: Some(Mhz(mhz)),
             power_w,
             error_w: 0.1,
             count: 3,
             source,
-            by_uid: 0,
+            by_uid: Uid::ROOT,
             since_unix_s: 0,
         }
     }

@@ -1,31 +1,29 @@
-//! `pfoctl p2p measure`: on two GPUs that do nothing but wait for each other, or from the waits of a job.
+//! `pfoctl p2p measure`: measures two GPUs that only wait for each other, or the waits of a job.
 
-use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use pfo_protocol::{
-    GpuName, GpuStatus, GpuUuid, JobName, JobStatus, P2pPower, RefusalCode, Request, Response,
-    Status, SwapTarget, TrialLength, TrialResult, TrialRun,
+    AgentRequest, GpuName, GpuStatus, GpuUuid, JobName, JobStatus, Mhz, P2pPower, RecordedTrial,
+    RefusalCode, Request, Response, Status, SwapTarget, TrialLength, TrialRun, Uid,
 };
 
 use super::blocking_receive::BlockingReceive;
-use super::powers;
-use crate::connection::Connection;
+use super::{P2pError, powers};
+use crate::arguments::{GpuArgument, JobArguments, NoSuchJob, number};
+use crate::daemons::{Agent, ConnectionError, Daemons};
 use crate::error::Error;
-use crate::job::JobArguments;
 use crate::output::Output;
-use crate::socket::Sockets;
 use crate::trial::{Held, Interrupt};
 use crate::user;
 
-/// So long a helper may take until both GPUs wait: its libraries load, and NCCL connects the two.
+/// How long a helper may take until both GPUs wait: its libraries load, and NCCL connects the two.
 const PREPARATION: Duration = Duration::from_secs(180);
 
 const POLL: Duration = Duration::from_millis(100);
 
-/// So long a job may be busy with the swap of before.
+/// How long a job may be busy with the swap before this one.
 const BUSY: Duration = Duration::from_secs(30);
 
 /// Lower clocks, as shares of the highest one.
@@ -34,29 +32,30 @@ const LOWER: [f64; 3] = [0.85, 0.7, 0.55];
 /// Measurements at each clock.
 const REPEATS: u32 = 3;
 
-/// The waits of a job are measured for longer until the standard error of no power is larger than this, as a
-/// share of it, but not for more than so many seconds.
+/// The waits of a job are measured until the standard error of every power is at most this share of it…
 const GOOD_ERROR: f64 = 0.002;
+
+/// …but for no more than this many seconds.
 const LONG_ENOUGH_S: f64 = 20.0;
 
 /// Measure the P2P-blocking power of two GPUs, or from the waits of a running job
 ///
-/// A helper keeps two free GPUs in a receive that nothing answers, while the daemon reads their energy
-/// counters at the highest clock and at some lower ones. With --job the waits of that job are measured
-/// instead, at the highest clock; it then runs again what it ran before. The result is kept by GPU and
-/// model, for `plan optimize`.
+/// A helper keeps two free GPUs in a receive that never completes, while their energy counters are read
+/// at the highest clock and at some lower ones. With --job, the waits of that job are measured instead,
+/// at the highest clock; afterwards it returns to what it ran before. pfo-agent keeps the result by GPU
+/// and model, for `plan optimize`.
 #[derive(Args)]
 pub(crate) struct Measure {
-    /// The two GPUs, by UUID or PCI bus id [default: two free ones of the same model]
-    #[arg(long, value_name = "A,B", value_delimiter = ',')]
-    gpus: Vec<GpuName>,
+    /// The two GPUs, by index, UUID or PCI bus id [default: two free ones of the same model]
+    #[arg(long, value_name = "GPU,GPU", value_delimiter = ',')]
+    gpus: Vec<GpuArgument>,
 
-    /// The clocks to measure at, in MHz [default: the highest one and three lower ones]
-    #[arg(long, value_name = "MHZ,…", value_delimiter = ',')]
-    clocks: Vec<u32>,
+    /// The clocks to measure at [default: the highest one and three lower ones]
+    #[arg(long, value_name = "MHZ,…", value_delimiter = ',', value_parser = number::mhz)]
+    clocks: Vec<Mhz>,
 
-    /// What keeps two GPUs waiting: it is given --gpus UUID,UUID --job NAME, and runs until its
-    /// standard input ends
+    /// Command that keeps two GPUs waiting: it is started with --gpus UUID,UUID --job NAME, and runs
+    /// until its standard input is closed
     #[arg(long, value_name = "COMMAND", default_value = "python3 -m pfo.p2p")]
     helper: String,
 
@@ -64,48 +63,45 @@ pub(crate) struct Measure {
     #[arg(long, conflicts_with_all = ["gpus", "clocks", "helper"])]
     job: Option<JobName>,
 
-    /// Whose job, by name or number [default: your own]
+    /// The owner of the job, by name or number [default: yourself]
     #[arg(long, value_name = "USER", value_parser = user::parse, requires = "job")]
-    user: Option<u32>,
+    user: Option<Uid>,
 
-    /// Steps of each measurement, those of the helper take a second; of a job, more where they are short
-    /// for the energy counter
-    #[arg(long, value_name = "N", default_value_t = 5,
-          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Steps of each measurement. A step of the helper takes a second; a job is measured for more steps
+    /// where its waits are short for the energy counter
+    #[arg(long, value_name = "N", default_value = "5", value_parser = number::steps)]
     steps: u32,
 
-    /// Print JSON: an array with what is kept
+    /// Print JSON: an array with the powers that are kept
     #[arg(long)]
     json: bool,
 }
 
 impl Measure {
-    pub(super) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
+    pub(super) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let kept = match &self.job {
-            Some(job) => self.of_job(sockets, &JobArguments::of(job.clone(), self.user))?,
-            None => self.of_receive(sockets)?,
+            Some(job) => self.of_job(daemons, &JobArguments::of(job.clone(), self.user))?,
+            None => self.of_receive(daemons)?,
         };
         powers::print(&kept, self.json, output)
     }
 
-    fn of_receive(&self, sockets: &Sockets) -> Result<Vec<P2pPower>, Error> {
-        let status = status(sockets)?;
-        let gpus = two_gpus(&status, &self.gpus)?;
+    fn of_receive(&self, daemons: &Daemons) -> Result<Vec<P2pPower>, Error> {
+        let gpus = two_gpus(&daemons.pfod()?.status()?, &self.named_gpus(daemons)?)?;
         let clocks = if self.clocks.is_empty() {
-            spread(&sm_clocks(sockets, &gpus[0])?)
+            spread(&sm_clocks(daemons, &gpus[0])?)
         } else {
             self.clocks.clone()
         };
         let name = format!("p2p-{}", std::process::id());
-        let name: JobName = name.parse().map_err(|_| Error::NoSuchJob { job: name })?;
+        let name: JobName = name.parse().map_err(|_| NoSuchJob { job: name })?;
         let job = JobArguments::of(name, Some(user::own()));
         // Before anything that takes over which signals are blocked.
-        let mut held = Held::new(sockets, &job, Interrupt::prepare()?, "measuring")?;
-        // The trainers' one, where there are two.
-        let socket = sockets.paths().last().map(PathBuf::as_path);
+        let mut held: Held<Agent> = Held::new(daemons, &job, Interrupt::prepare()?, "measuring")?;
+        let socket = daemons.trainer_socket();
         let mut helper =
             BlockingReceive::start(&self.helper, [&gpus[0], &gpus[1]], job.name(), socket)?;
-        until_both_wait(sockets, &job, &mut helper)?;
+        until_both_wait(daemons, &job, &mut helper)?;
         let all = clocks.len() as u32 * REPEATS;
         for (number, clock) in (0..).zip(clocks.iter().flat_map(|clock| [clock; REPEATS as usize]))
         {
@@ -118,13 +114,13 @@ impl Measure {
         Ok(kept)
     }
 
-    fn of_job(&self, sockets: &Sockets, job: &JobArguments) -> Result<Vec<P2pPower>, Error> {
-        let before = find(&status(sockets)?, job)?;
+    fn of_job(&self, daemons: &Daemons, job: &JobArguments) -> Result<Vec<P2pPower>, Error> {
+        let before = find(daemons, job)?;
         let gpu = before.ranks.first().map(|rank| rank.gpu_uuid.clone());
-        let gpu = gpu.ok_or_else(|| Error::NoSuchJob { job: job.name().to_string() })?;
-        let clocks = sm_clocks(sockets, &gpu)?;
+        let gpu = gpu.ok_or_else(|| job.missing())?;
+        let clocks = sm_clocks(daemons, &gpu)?;
         let highest = clocks.last().copied().unwrap_or_default();
-        let mut held = Held::new(sockets, job, Interrupt::prepare()?, "measuring")?;
+        let mut held: Held<Agent> = Held::new(daemons, job, Interrupt::prepare()?, "measuring")?;
         let trial = held.trial(&TrialRun::Uniform(highest), self.length())?;
         if let Some(steps) = further_steps(&trial) {
             held.trial(&TrialRun::Uniform(highest), TrialLength { steps, ..self.length() })?;
@@ -132,9 +128,14 @@ impl Measure {
         let kept = keep(&mut held, job);
         held.let_go()?;
         if before.plan.is_some() {
-            roll_back(sockets, job)?;
+            roll_back(daemons, job)?;
         }
         kept
+    }
+
+    fn named_gpus(&self, daemons: &Daemons) -> Result<Vec<GpuName>, Error> {
+        let mut pfod = daemons.pfod()?;
+        self.gpus.iter().map(|gpu| gpu.resolve(&mut pfod)).collect()
     }
 
     fn length(&self) -> TrialLength {
@@ -142,45 +143,35 @@ impl Measure {
     }
 }
 
-/// The steps that it takes to measure all waits well; none if a trial did.
-fn further_steps(trial: &TrialResult) -> Option<u32> {
-    let waits = trial.ranks.iter().flat_map(|rank| &rank.waits).filter(|wait| wait.is_known());
+/// The steps that are still required to measure all waits well; none if the trial did.
+fn further_steps(recorded: &RecordedTrial) -> Option<u32> {
+    let trial = &recorded.trial;
+    let waits = recorded.ranks.iter().flat_map(|rank| &rank.waits).filter(|wait| wait.is_known());
     let error = waits.map(|wait| wait.power_error_w / wait.power_w).fold(0.0, f64::max);
     let took_s: f64 = trial.steps.iter().map(|step| step.time_s).sum();
     let times = (error / GOOD_ERROR).powi(2).min(LONG_ENOUGH_S / took_s);
     (error > GOOD_ERROR && times > 1.0).then_some((times * trial.steps.len() as f64) as u32)
 }
 
-fn keep(held: &mut Held, job: &JobArguments) -> Result<Vec<P2pPower>, Error> {
-    super::ask(held.connection(), Request::P2pKeep(job.selector()))
+fn keep(held: &mut Held<Agent>, job: &JobArguments) -> Result<Vec<P2pPower>, Error> {
+    super::ask(held.connection(), AgentRequest::P2pKeep(job.selector()))
 }
 
-fn status(sockets: &Sockets) -> Result<Status, Error> {
-    let mut connection = Connection::open(sockets)?;
-    match connection.ask(Request::Status)? {
-        Response::Status(status) => Ok(*status),
-        other => Err(connection.other_answer(&format!("{other:?}"))),
-    }
-}
-
-fn sm_clocks(sockets: &Sockets, gpu: &GpuUuid) -> Result<Vec<u32>, Error> {
-    let mut connection = Connection::open(sockets)?;
-    match connection.ask(Request::SmClocks(GpuName::Uuid(gpu.clone())))? {
+fn sm_clocks(daemons: &Daemons, gpu: &GpuUuid) -> Result<Vec<Mhz>, Error> {
+    let mut pfod = daemons.pfod()?;
+    match pfod.ask(Request::SmClocks(GpuName::Uuid(gpu.clone())))? {
         Response::SmClocks(clocks) => Ok(clocks),
-        other => Err(connection.other_answer(&format!("{other:?}"))),
+        other => Err(pfod.unexpected(&other).into()),
     }
 }
 
-fn find(status: &Status, job: &JobArguments) -> Result<JobStatus, Error> {
-    let selector = job.selector();
-    let owner = selector.uid.unwrap_or_else(user::own);
-    let is_meant = |found: &&JobStatus| found.job == selector.job && found.uid == owner;
-    let found = status.jobs.iter().find(is_meant).cloned();
-    found.ok_or_else(|| Error::NoSuchJob { job: selector.job.to_string() })
+fn find(daemons: &Daemons, job: &JobArguments) -> Result<JobStatus, Error> {
+    let jobs = daemons.pfod()?.status()?.jobs;
+    Ok(job.find(&jobs).cloned().ok_or_else(|| job.missing())?)
 }
 
 /// The two GPUs that were named, or two free ones of the same model.
-fn two_gpus(status: &Status, named: &[GpuName]) -> Result<[GpuUuid; 2], Error> {
+fn two_gpus(status: &Status, named: &[GpuName]) -> Result<[GpuUuid; 2], P2pError> {
     let is_named = |gpu: &GpuStatus, name: &GpuName| match name {
         GpuName::Uuid(uuid) => gpu.uuid == *uuid,
         GpuName::PciBusId(id) => gpu.pci_bus_id == *id,
@@ -199,15 +190,15 @@ fn two_gpus(status: &Status, named: &[GpuName]) -> Result<[GpuUuid; 2], Error> {
     };
     match &found[..] {
         [one, other] if one.uuid != other.uuid => Ok([one.uuid.clone(), other.uuid.clone()]),
-        _ => Err(Error::NoTwoGpus { found: found.len() }),
+        _ => Err(P2pError::NoTwoGpus { found: found.len() }),
     }
 }
 
-/// The highest clock and some lower ones, of those that there are.
-fn spread(clocks: &[u32]) -> Vec<u32> {
+/// The highest of these clocks and some lower ones.
+fn spread(clocks: &[Mhz]) -> Vec<Mhz> {
     let Some(&highest) = clocks.last() else { return Vec::new() };
     let below = |share: f64| {
-        clocks.iter().rfind(|clock| f64::from(**clock) <= share * f64::from(highest)).copied()
+        clocks.iter().rfind(|clock| f64::from(clock.0) <= share * f64::from(highest.0)).copied()
     };
     let mut spread = vec![highest];
     spread.extend(LOWER.into_iter().filter_map(below));
@@ -217,7 +208,7 @@ fn spread(clocks: &[u32]) -> Vec<u32> {
 
 /// Waits until both ranks of the helper have begun steps.
 fn until_both_wait(
-    sockets: &Sockets,
+    daemons: &Daemons,
     job: &JobArguments,
     helper: &mut BlockingReceive,
 ) -> Result<(), Error> {
@@ -225,39 +216,39 @@ fn until_both_wait(
     let both_wait = |job: &JobStatus| {
         job.ranks.len() == 2 && job.ranks.iter().all(|rank| rank.step.is_some_and(|step| step > 0))
     };
-    while !find(&status(sockets)?, job).is_ok_and(|job| both_wait(&job)) {
+    while !job.find(&daemons.pfod()?.status()?.jobs).is_some_and(both_wait) {
         helper.check()?;
         if Instant::now() > until {
-            return Err(Error::HelperSlow { seconds: PREPARATION.as_secs() });
+            return Err(P2pError::HelperSlow { seconds: PREPARATION.as_secs() }.into());
         }
         sleep(POLL);
     }
     Ok(())
 }
 
-/// Has a job run again what it ran before it was measured.
-fn roll_back(sockets: &Sockets, job: &JobArguments) -> Result<(), Error> {
+/// Swaps a job back to what it ran before it was measured.
+fn roll_back(daemons: &Daemons, job: &JobArguments) -> Result<(), Error> {
     let since = Instant::now();
     loop {
         let target = SwapTarget::Previous;
         let request =
             Request::PlanSwap { job: job.selector(), target, not_before: None, wait: false };
-        match Connection::open(sockets)?.ask(request) {
+        match daemons.pfod()?.ask(request) {
             Ok(_) => return Ok(()),
-            // It is just changing to default clocks.
-            Err(Error::Refused(refusal))
+            // It is still changing to default clocks.
+            Err(ConnectionError::Refused(refusal))
                 if refusal.code == RefusalCode::LimitReached && since.elapsed() < BUSY =>
             {
                 sleep(POLL);
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::{TrialRank, TrialStep, WaitPower};
+    use pfo_protocol::{Rank, RecordedRank, TrialResult, TrialStep, WaitPower};
 
     use super::*;
 
@@ -268,7 +259,7 @@ mod tests {
     #[test]
     fn two_free_gpus_of_one_model_are_taken_unless_others_are_named() {
         let mut status = status();
-        assert!(matches!(two_gpus(&status, &[]), Err(Error::NoTwoGpus { found: 0 })));
+        assert!(matches!(two_gpus(&status, &[]), Err(P2pError::NoTwoGpus { found: 0 })));
         for gpu in &mut status.gpus[1..3] {
             gpu.holder = None;
         }
@@ -283,26 +274,19 @@ mod tests {
     }
 
     #[test]
-    fn waits_that_are_not_well_known_are_measured_for_longer_but_not_for_ever() {
+    fn waits_of_large_error_are_measured_for_longer_within_a_limit() {
         let trial = |power_error_w: f64, step_s: f64| {
             let wait = WaitPower { mhz: None, count: 9, time_s: 1.0, power_w: 80.0, power_error_w };
-            let rank = TrialRank {
-                rank: 0,
-                stage: 0,
-                dp_rank: 0,
-                tp_rank: 0,
-                gpu_uuid: "GPU-a".parse().unwrap(),
-                gpu_model: "A40".to_owned(),
-                time_s: step_s,
-                energy_j: None,
-                mismatched_steps: 0,
+            let rank = RecordedRank {
+                rank: Rank(0),
                 readings: 100,
                 stray_readings: 0,
                 rows: Vec::new(),
                 waits: vec![wait],
             };
             let steps = vec![TrialStep { time_s: step_s, energy_j: None }; 5];
-            TrialResult { plan: None, first_step: 0, steps, ranks: vec![rank] }
+            let trial = TrialResult { plan: None, first_step: 0, steps, ranks: Vec::new() };
+            RecordedTrial { trial, ranks: vec![rank] }
         };
         assert_eq!(further_steps(&trial(0.1, 0.1)), None);
         assert_eq!(further_steps(&trial(80.0 * 2.001 * GOOD_ERROR, 0.1)), Some(20));
@@ -311,10 +295,10 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_clock_comes_first_and_lower_ones_are_those_that_there_are() {
-        let clocks: Vec<_> = (210..=1410).step_by(15).collect();
-        assert_eq!(spread(&clocks), [1410, 1185, 975, 765]);
-        assert_eq!(spread(&[1000]), [1000]);
+    fn the_highest_clock_comes_first_and_lower_ones_are_supported_ones() {
+        let clocks: Vec<_> = (210..=1410).step_by(15).map(Mhz).collect();
+        assert_eq!(spread(&clocks), [1410, 1185, 975, 765].map(Mhz));
+        assert_eq!(spread(&[Mhz(1000)]), [Mhz(1000)]);
         assert!(spread(&[]).is_empty());
     }
 }

@@ -1,18 +1,21 @@
-//! `pfoctl p2p`: what GPUs draw while they only wait for a neighbour stage, measured, shown and set.
+//! `pfoctl p2p`: P2P-blocking power, what GPUs draw while they only wait for a neighbour stage.
 
 mod blocking_receive;
+mod error;
 pub(crate) mod known;
 mod measure;
 mod powers;
 
 use clap::{ArgGroup, Args, Subcommand};
-use pfo_protocol::{P2pPower, P2pTarget, Request, Response};
+use pfo_planner::Watts;
+use pfo_protocol::{AgentRequest, AgentResponse, P2pPower, P2pTarget};
 
-use crate::connection::Connection;
+pub(crate) use self::error::P2pError;
+use self::measure::Measure;
+use crate::arguments::{GpuArgument, number};
+use crate::daemons::{Agent, Connection, Daemons};
 use crate::error::Error;
 use crate::output::Output;
-use crate::socket::Sockets;
-use measure::Measure;
 
 /// What to do about P2P-blocking power.
 #[derive(Subcommand)]
@@ -22,68 +25,69 @@ pub(crate) enum P2p {
     Set(Set),
 }
 
-/// Show every P2P-blocking power that is known, and where it comes from
+/// Show every known P2P-blocking power and its origin
 #[derive(Args)]
 pub(crate) struct Show {
-    /// Print JSON: an array with every figure as the daemon gave it
+    /// Print JSON: an array with every figure as pfo-agent gave it
     #[arg(long)]
     json: bool,
 }
 
-/// Set the P2P-blocking power of a GPU or of a model; it counts before what is measured
+/// Set the P2P-blocking power of a GPU or of a model; it takes precedence over measured ones
 #[derive(Args)]
 #[command(group(ArgGroup::new("target").required(true).args(["gpu", "model"])))]
 #[command(group(ArgGroup::new("power").required(true).args(["watts", "forget"])))]
 pub(crate) struct Set {
     /// The power, in watts
-    #[arg(value_name = "WATTS", allow_negative_numbers = true)]
-    watts: Option<f64>,
+    #[arg(value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
+    watts: Option<Watts>,
 
-    /// Of this GPU of the node, by UUID
-    #[arg(long, value_name = "UUID")]
-    gpu: Option<pfo_protocol::GpuUuid>,
+    /// Set it for this GPU of the node, by index, UUID or PCI bus id
+    #[arg(long, value_name = "GPU")]
+    gpu: Option<GpuArgument>,
 
-    /// Of every GPU of this model, as `pfoctl gpus` shows it
+    /// Set it for every GPU of this model, as `pfoctl gpus` shows it
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
 
-    /// Forget what was set
+    /// Remove the power that was set
     #[arg(long)]
     forget: bool,
 }
 
 impl P2p {
-    /// Does what the arguments ask for.
-    pub(crate) fn run(self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
+    pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         match self {
-            Self::Measure(measure) => measure.run(sockets, output),
+            Self::Measure(measure) => measure.run(daemons, output),
             Self::Show(show) => {
-                let powers = ask(&mut Connection::open(sockets)?, Request::P2pPowers)?;
+                let powers = ask(&mut daemons.agent()?, AgentRequest::P2pPowers)?;
                 powers::print(&powers, show.json, output)
             }
-            Self::Set(set) => set.run(sockets, output),
+            Self::Set(set) => set.run(daemons, output),
         }
     }
 }
 
 impl Set {
-    fn run(self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
-        // One of the two is required.
-        let model = self.model.unwrap_or_default();
-        let target = self.gpu.map_or(P2pTarget::Model(model), P2pTarget::Gpu);
-        let request = Request::P2pSet { target, power_w: self.watts };
-        let set = ask(&mut Connection::open(sockets)?, request)?;
+    fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        let target = match self.gpu {
+            Some(gpu) => P2pTarget::Gpu(gpu.uuid(&mut daemons.pfod()?)?),
+            // One of the two is required.
+            None => P2pTarget::Model(self.model.unwrap_or_default()),
+        };
+        let power_w = self.watts.map(|Watts(watts)| watts);
+        let set = ask(&mut daemons.agent()?, AgentRequest::P2pSet { target, power_w })?;
         if set.is_empty() {
-            return output.text("What was set is forgotten.\n");
+            return output.text("The power that was set is removed.\n");
         }
         powers::print(&set, false, output)
     }
 }
 
-/// Asks something whose answer are powers.
-fn ask(connection: &mut Connection, request: Request) -> Result<Vec<P2pPower>, Error> {
-    match connection.ask(request)? {
-        Response::P2pPowers(powers) => Ok(powers),
-        other => Err(connection.other_answer(&format!("{other:?}"))),
+/// Asks for something that is answered with powers.
+fn ask(agent: &mut Connection<Agent>, request: AgentRequest) -> Result<Vec<P2pPower>, Error> {
+    match agent.ask(request)? {
+        AgentResponse::P2pPowers(powers) => Ok(powers),
+        other => Err(agent.unexpected(&other).into()),
     }
 }

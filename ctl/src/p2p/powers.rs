@@ -1,6 +1,6 @@
 //! P2P-blocking powers as people read them.
 
-use pfo_protocol::{P2pPower, P2pSource};
+use pfo_protocol::{P2pPower, P2pSource, Uid};
 
 use crate::error::Error;
 use crate::output::{Look, Output};
@@ -16,9 +16,9 @@ pub(super) fn print(powers: &[P2pPower], json: bool, output: &mut Output) -> Res
     output.text(&render(powers, &user::name_of, look))
 }
 
-fn render(powers: &[P2pPower], user: &dyn Fn(u32) -> String, look: Look) -> String {
+fn render(powers: &[P2pPower], user: &dyn Fn(Uid) -> String, look: Look) -> String {
     if powers.is_empty() {
-        return "No P2P-blocking power is known; see `pfoctl p2p measure`.\n".to_owned();
+        return "No P2P-blocking power is known; `pfoctl p2p measure` measures it.\n".to_owned();
     }
     let mut table = Table::new(look)
         .left("Model")
@@ -34,7 +34,7 @@ fn render(powers: &[P2pPower], user: &dyn Fn(u32) -> String, look: Look) -> Stri
         table.row([
             Cell::text(&power.model),
             Cell::text(power.gpu_uuid.as_ref().map_or("all", |uuid| uuid.as_str())),
-            Cell::option(power.mhz.map(|mhz| format!("{mhz} MHz"))),
+            Cell::option(power.mhz.map(|mhz| mhz.to_string())),
             Cell::text(watts(power.power_w)),
             Cell::option(measured.then(|| watts(power.error_w))),
             Cell::option(measured.then(|| power.count.to_string())),
@@ -45,7 +45,7 @@ fn render(powers: &[P2pPower], user: &dyn Fn(u32) -> String, look: Look) -> Stri
     table.render()
 }
 
-/// A power that plans are made for, which is worth its decimals.
+/// A power that plans are made for, to the hundredth.
 pub(super) fn watts(power_w: f64) -> String {
     format!("{power_w:.2} W")
 }
@@ -61,6 +61,8 @@ pub(super) const fn in_words(source: P2pSource) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use pfo_protocol::Mhz;
+
     use super::*;
 
     #[test]
@@ -68,12 +70,12 @@ mod tests {
         let measured = P2pPower {
             model: "A40".into(),
             gpu_uuid: Some("GPU-a".parse().unwrap()),
-            mhz: Some(1740),
+            mhz: Some(Mhz(1740)),
             power_w: 70.38,
             error_w: 0.25,
             count: 3,
             source: P2pSource::Receive,
-            by_uid: 0,
+            by_uid: Uid::ROOT,
             since_unix_s: 0,
         };
         let set = P2pPower { gpu_uuid: None, count: 0, source: P2pSource::Set, ..measured.clone() };

@@ -1,5 +1,5 @@
-//! `pfoctl plan compare`: what other systems would make of a profile, and what our plans take at
-//! the same iteration time.
+//! `pfoctl plan compare`: the plans of other systems for a profile, and what our plans take at the same
+//! iteration time.
 
 use clap::Args;
 use pfo_planner::{
@@ -7,14 +7,14 @@ use pfo_planner::{
 };
 use serde::Serialize;
 
-use super::Failure;
-use super::comparison::Cost;
-use super::measured::{Measured, TreatmentArguments};
-use super::pipeline::PipelineArguments;
-use super::slowdown::Slowdown;
-use super::tuning::TuningArguments;
+use crate::arguments::{Slowdown, number};
 use crate::error::Error;
+use crate::failure::Failure;
 use crate::output::{Look, Output};
+use crate::planning::comparison::Cost;
+use crate::planning::measured::{Measured, TreatmentArguments};
+use crate::planning::pipeline::PipelineArguments;
+use crate::planning::policy_options::PolicyArguments;
 use crate::progress::Progress;
 use crate::status::quantity::{change, joules, percent, seconds};
 use crate::status::table::{Cell, Table, Tone};
@@ -33,22 +33,22 @@ pub(crate) struct Compare {
     #[command(flatten)]
     pipeline: PipelineArguments,
 
-    /// What a GPU draws while it only waits for its neighbour stage, in watts
-    #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
-    p2p_power: f64,
+    /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage
+    #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
+    p2p_power: Watts,
 
-    /// Show the best that can be had if a step may take so much longer than at the highest clocks
+    /// Show the best plans whose step takes at most this much longer than at the highest clocks
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "0%,1%,5%,10%")]
     slowdown: Vec<Slowdown>,
 
-    /// Our plans to choose from
+    /// Number of our plans to choose from
     #[arg(long, value_name = "N", default_value_t = 1000)]
     plans: usize,
 
     #[command(flatten)]
-    tuning: TuningArguments,
+    policies: PolicyArguments,
 
-    /// Print JSON: each row of the table
+    /// Print JSON: an array with each row of the table
     #[arg(long, conflicts_with = "csv")]
     json: bool,
 
@@ -63,9 +63,9 @@ struct Row {
     policy: String,
     #[serde(flatten)]
     cost: Cost,
-    /// Of the energy at the highest clocks.
+    /// As a share of the energy at the highest clocks.
     saving: f64,
-    /// Of the time at the highest clocks.
+    /// As a share of the time at the highest clocks.
     slowdown: f64,
     /// What our plan for the same iteration time takes; none if the row is ours.
     ours_at_that_time_j: Option<f64>,
@@ -76,7 +76,7 @@ struct Row {
 }
 
 impl Compare {
-    pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
+    pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
         let rows = self.rows()?;
         if self.json {
             return output.json(&rows);
@@ -93,11 +93,11 @@ impl Compare {
         const OTHERS: f64 = 0.3;
         let Measured { profile, .. } = self.treatment.read(&self.profile)?;
         let pipeline = self.pipeline.of(&profile)?;
-        let p2p_power = Watts(self.p2p_power);
+        let p2p_power = self.p2p_power;
         let progress = Progress::new("comparing");
         let options = Options { plans: self.plans, spread: Spread::Useful };
         let show = |done| progress.show(OTHERS + (1.0 - OTHERS) * done);
-        let policies = Policy::tuned(&self.tuning.tuning());
+        let policies = Policy::tuned(&self.policies.tuning());
         let mut tried = Vec::with_capacity(policies.len());
         for (index, policy) in policies.iter().enumerate() {
             let before = index as f64;
@@ -105,16 +105,15 @@ impl Compare {
             show(0.0);
             match policy.outcome(&pipeline, p2p_power, &show) {
                 Ok(outcome) => tried.push(Tried::new(policy, &outcome)),
-                // It is lowtime that refuses; the others have something to say.
+                // Only lowtime refuses; the others have a result.
                 Err(refusal @ PlanError::NoFit { .. }) => {
-                    let told = format!("pfoctl: {policy} is left out: {refusal}");
-                    progress.tell(&harmless(&told));
+                    let line = format!("pfoctl: {policy} is left out: {refusal}");
+                    progress.tell(&harmless(&line));
                 }
-                Err(error) => return Err(Failure::BadRequest(error)),
+                Err(error) => return Err(error.into()),
             }
         }
-        let frontier = Frontier::optimize(&pipeline, p2p_power, options, &show)
-            .map_err(Failure::BadRequest)?;
+        let frontier = Frontier::optimize(&pipeline, p2p_power, options, &show)?;
         drop(progress);
 
         // The first of all policies.
@@ -144,7 +143,7 @@ impl Compare {
     }
 }
 
-/// What became of a policy; its plans themselves would take much memory.
+/// The outcome of a policy, without its plans, which would take much memory.
 struct Tried {
     policy: String,
     costs: Vec<Cost>,
@@ -188,18 +187,18 @@ impl Comparison<'_> {
         let deadline = Deadline::Seconds(row.cost.iteration_time_s * (1.0 + 1e-12));
         row.ours_at_that_time_j = match self.frontier.pick(deadline) {
             Ok(place) => {
-                let plan = self.frontier.plan(place).map_err(Failure::BadRequest)?;
+                let plan = self.frontier.plan(place)?;
                 Some(predicted(&plan).iteration_energy_j)
             }
             Err(PlanError::DeadlineTooEarly { .. }) => None,
-            Err(error) => return Err(Failure::BadRequest(error)),
+            Err(error) => return Err(error.into()),
         };
         Ok(row)
     }
 
     fn ours(&self, policy: String, deadline: Deadline) -> Result<Row, Failure> {
-        let place = self.frontier.pick(deadline).map_err(Failure::BadRequest)?;
-        let plan = self.frontier.plan(place).map_err(Failure::BadRequest)?;
+        let place = self.frontier.pick(deadline)?;
+        let plan = self.frontier.plan(place)?;
         Ok(self.row(policy, predicted(&plan)))
     }
 
@@ -261,10 +260,10 @@ fn render(rows: &[Row], look: Look) -> String {
         ]);
     }
     let mut text = table.render();
-    text += "\nSaving and slowdown against every instruction at the highest clock; the last columns \
-             are\nour plan of no longer iteration time. All are replayed over the profile.\n";
+    text += "\nSaving and slowdown are relative to every instruction at the highest clock. The last \
+             columns\nare our plan that takes no longer. All plans are replayed over the profile.\n";
     if has_stuck {
-        text += "* stuck: nothing left to raise, though the critical path is not its envelope\n";
+        text += "* stuck: no clock is left to raise, but the critical path is not the envelope\n";
     }
     text
 }

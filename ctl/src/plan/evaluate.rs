@@ -1,15 +1,17 @@
-//! `pfoctl plan evaluate`: what a plan costs on a profile, whoever made it.
+//! `pfoctl plan evaluate`: what a plan costs on a profile, whatever made it.
 
 use clap::Args;
-use pfo_planner::{PlanError, Watts, replay};
+use pfo_planner::{Watts, replay};
 use serde::Serialize;
 
-use super::comparison::Cost;
-use super::measured::Told;
-use super::replayed::ReplayArguments;
-use super::{Failure, file};
+use crate::arguments::number;
 use crate::error::Error;
+use crate::failure::Failure;
 use crate::output::{Look, Output};
+use crate::planning::comparison::Cost;
+use crate::planning::file;
+use crate::planning::measured::PrintedWarning;
+use crate::planning::replayed::ReplayArguments;
 use crate::status::quantity::{change, joules, percent, seconds};
 use crate::status::table::{Cell, Table};
 
@@ -27,12 +29,12 @@ pub(crate) struct Evaluate {
     #[command(flatten)]
     replayed: ReplayArguments,
 
-    /// What a GPU draws while it waits, in watts [default: what the plan says]
-    #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
-    p2p_power: Option<f64>,
+    /// P2P-blocking power: what a GPU draws while it waits [default: the one in the plan]
+    #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
+    p2p_power: Option<Watts>,
 
-    /// Print JSON: time, energy, instructions, the same at the highest clocks, and what is odd
-    /// about the profile
+    /// Print JSON: time, energy, instructions, the same at the highest clocks, and warnings about the
+    /// profile
     #[arg(long)]
     json: bool,
 }
@@ -45,27 +47,23 @@ struct Evaluation {
     all_max: Cost,
     saving: f64,
     slowdown: f64,
-    /// What is odd about the profile.
-    warnings: Vec<Told>,
+    /// Warnings about the profile.
+    warnings: Vec<PrintedWarning>,
 }
 
 impl Evaluate {
-    pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
-        let bad = |source: PlanError| {
-            let name = file::shown(&self.plan).to_owned();
-            Failure::BadFile { name, source }
-        };
+    pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
+        let bad = Failure::bad_file(&self.plan);
         let plan = file::read(&self.plan)?;
         let (measured, plan) = self.replayed.read(&self.profile, &self.plan, &plan)?;
         let profile = &measured.profile;
         let p2p_power = self
             .p2p_power
-            .map(Watts)
             .or(plan.p2p_blocking_power_w)
             .ok_or_else(|| Failure::NoPower { name: file::shown(&self.plan).to_owned() })?;
 
-        let replayed = replay(profile, &plan, p2p_power).map_err(bad)?;
-        let all_max = Cost::at_highest_clocks(profile, &plan, p2p_power).map_err(bad)?;
+        let replayed = replay(profile, &plan, p2p_power).map_err(&bad)?;
+        let all_max = Cost::at_highest_clocks(profile, &plan, p2p_power).map_err(&bad)?;
         let cost = Cost::from(replayed);
         let evaluation = Evaluation {
             cost,
@@ -73,7 +71,7 @@ impl Evaluate {
             all_max,
             saving: cost.saving_on(&all_max),
             slowdown: cost.slowdown_on(&all_max),
-            warnings: measured.told(),
+            warnings: measured.printed_warnings(),
         };
         if self.json {
             return output.json(&evaluation);
@@ -117,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_shows_what_is_saved_and_what_it_costs_in_time() {
+    fn the_table_shows_the_saving_and_its_cost_in_time() {
         let evaluation = Evaluation {
             cost: Cost { iteration_time_s: 3.06, iteration_energy_j: 4500.0 },
             instructions: 192,

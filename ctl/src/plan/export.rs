@@ -1,4 +1,4 @@
-//! `pfoctl plan export`: takes one plan out of a frontier.
+//! `pfoctl plan export`: writes one plan of a frontier.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -6,30 +6,31 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use pfo_planner::{Deadline, Frontier, LowerBound, Plan};
 
-use super::format::Format;
-use super::{Failure, file};
 use crate::error::Error;
+use crate::failure::Failure;
 use crate::output::Output;
+use crate::planning::file;
+use crate::planning::format::Format;
+use crate::planning::frontier_file::load;
 use crate::progress::Progress;
 use crate::status::quantity::joules;
 
-/// Write the plan of least energy that keeps a deadline
+/// Write the plan of least energy within a deadline
 #[derive(Args)]
 pub(crate) struct Export {
-    /// What `plan optimize` wrote
+    /// The frontier, as `plan optimize` writes it
     #[arg(value_name = "FRONTIER")]
     frontier: String,
 
-    /// The longest iteration time: seconds (3.1), a factor of the fastest (1.02x), fastest or
-    /// min-energy
+    /// Longest iteration time: seconds (3.1), a factor of the fastest (1.02x), fastest or min-energy
     #[arg(long, value_name = "D")]
     deadline: Deadline,
 
-    /// Think about this one plan for so many seconds more, on all cores, to save yet some energy
+    /// Spend this many seconds on improving the plan, on all cores
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "10")]
     polish: Option<Seconds>,
 
-    /// The plan's format
+    /// Format of the plan
     #[arg(long, value_enum, default_value_t = Format::Pfo)]
     format: Format,
 
@@ -39,14 +40,14 @@ pub(crate) struct Export {
 }
 
 impl Export {
-    pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
+    pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
         let frontier = load(&self.frontier)?;
-        let place = frontier.pick(self.deadline).map_err(Failure::BadRequest)?;
+        let place = frontier.pick(self.deadline)?;
         let plan = match self.polish {
             Some(Seconds(patience)) => polished(&frontier, place, self.deadline, patience)?,
-            None => frontier.plan(place).map_err(Failure::BadRequest)?,
+            None => frontier.plan(place)?,
         };
-        let text = self.format.write(&plan).map_err(Failure::BadRequest)?;
+        let text = self.format.write(&plan)?;
         if self.output == "-" {
             return output.text(&text);
         }
@@ -54,7 +55,7 @@ impl Export {
     }
 }
 
-/// A time that somebody is ready to wait.
+/// A time to spend.
 #[derive(Clone, Copy, Debug)]
 struct Seconds(Duration);
 
@@ -65,11 +66,11 @@ impl FromStr for Seconds {
         let seconds = text.trim().trim_end_matches('s').trim().parse().ok();
         let seconds = seconds.filter(|seconds| (0.0..=86_400.0).contains(seconds));
         let patience = seconds.map(|seconds| Self(Duration::from_secs_f64(seconds)));
-        patience.ok_or_else(|| "give seconds up to a day, such as 10".to_owned())
+        patience.ok_or_else(|| "give seconds from 0 to 86400, such as 10".to_owned())
     }
 }
 
-/// Improves a plan for as long as that may take, and says what has come of it.
+/// Improves a plan for this long, and reports the improvement.
 fn polished(
     frontier: &Frontier,
     place: usize,
@@ -84,13 +85,13 @@ fn polished(
         progress.show(began.elapsed().as_secs_f64() / patience.as_secs_f64());
         began.elapsed() < patience
     };
-    let plan = frontier.polished(place, deadline, goes_on).map_err(Failure::BadRequest)?;
+    let plan = frontier.polished(place, deadline, goes_on)?;
     if let (Some(first_j), Some(predicted)) = (first_j, plan.predicted) {
         let energy_j = predicted.iteration_energy_j;
         let bound = LowerBound::new(frontier.pipeline(), frontier.p2p_power());
         let least_j = bound.energy_j(predicted.iteration_time_s);
         progress.tell(&format!(
-            "polished from {} to {}, {} above the least that is possible at all",
+            "polished from {} to {}, {} above the lower bound",
             joules(first_j),
             joules(energy_j),
             percent_finely(energy_j / least_j - 1.0),
@@ -99,13 +100,7 @@ fn polished(
     Ok(plan)
 }
 
-/// Differences that matter here are hundredths.
+/// Differences are small here.
 fn percent_finely(share: f64) -> String {
     format!("{:.3} %", 100.0 * share)
-}
-
-/// Reads a frontier file.
-pub(super) fn load(name: &str) -> Result<Frontier, Failure> {
-    Frontier::from_bytes(&file::read(name)?)
-        .map_err(|source| Failure::BadFile { name: file::shown(name).to_owned(), source })
 }

@@ -1,48 +1,49 @@
-//! `pfoctl plan import`: plans of lowtime, Perseus and Zeus, made into ours.
+//! `pfoctl plan import`: converts plans of lowtime, Perseus and Zeus.
 
 use std::fs;
 use std::path::Path;
 
 use clap::Args;
-use pfo_planner::{
-    Combine, Frontier, LowtimePlan, Noise, Pipeline, Plan, PlanError, Watts, replay,
-};
+use pfo_planner::{Combine, Frontier, LowtimePlan, Noise, Pipeline, Plan, Watts, replay};
 
-use super::measured::Measured;
-use super::optimize::summary;
-use super::pipeline::PipelineArguments;
-use super::{Failure, file};
+use crate::arguments::number;
 use crate::error::Error;
+use crate::failure::Failure;
 use crate::output::Output;
+use crate::planning::file;
+use crate::planning::frontier_file::summary;
+use crate::planning::measured::Measured;
+use crate::planning::pipeline::PipelineArguments;
 use crate::progress::Progress;
 use crate::text::harmless;
 
-/// Make plan files of lowtime, Perseus or Zeus into a frontier, or one of them into a plan
+/// Convert plan files of lowtime, Perseus or Zeus into a frontier, or one of them into a plan
 ///
-/// What they claim is not believed: every plan is replayed over the profile.
+/// Every plan is replayed over the profile; predictions in the files are ignored.
 #[derive(Args)]
 pub(crate) struct Import {
-    /// A directory of `freqs_pipeline_*.py`, which makes a frontier, or one such file, which makes
-    /// a plan; - reads one from standard input
+    /// A directory of `freqs_pipeline_*.py`, for a frontier, or one such file, for a plan; - reads one
+    /// from standard input
     #[arg(value_name = "DIR|FILE.py")]
     plans: String,
 
-    /// The profile that they were made from: time and energy of each instruction
+    /// The profile that the plans were made from
     #[arg(long, value_name = "PROFILE.csv")]
     profile: String,
 
-    /// How rows of several ranks of a stage are combined, as for `plan optimize`
+    /// How to combine rows of several ranks of a stage, as for `plan optimize`
     #[arg(long, value_name = "HOW", default_value_t = Combine::Mean)]
     combine: Combine,
 
     #[command(flatten)]
     pipeline: PipelineArguments,
 
-    /// What a GPU draws while it only waits for its neighbour stage, in watts; a frontier needs it
-    #[arg(long, value_name = "WATTS", allow_negative_numbers = true)]
-    p2p_power: Option<f64>,
+    /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage; required for a
+    /// frontier
+    #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
+    p2p_power: Option<Watts>,
 
-    /// The GPU model that was profiled, to be written into plans
+    /// GPU model of the profile, to be written into plans
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
 
@@ -52,7 +53,7 @@ pub(crate) struct Import {
 }
 
 impl Import {
-    pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
+    pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
         let Measured { profile, .. } = Measured::read(&self.profile, self.combine, Noise::Off)?;
         let pipeline = self.pipeline.of(&profile)?;
         if Path::new(&self.plans).is_dir() {
@@ -65,13 +66,13 @@ impl Import {
     fn file(self, pipeline: &Pipeline, output: &mut Output) -> Result<(), Error> {
         let mut plan = read(&self.plans, pipeline)?;
         plan.gpu = self.gpu;
-        if let Some(p2p_power) = self.p2p_power.map(Watts) {
-            let replayed =
-                replay(pipeline.profile(), &plan, p2p_power).map_err(bad(&self.plans))?;
+        if let Some(p2p_power) = self.p2p_power {
+            let replayed = replay(pipeline.profile(), &plan, p2p_power)
+                .map_err(Failure::bad_file(&self.plans))?;
             plan.p2p_blocking_power_w = Some(p2p_power);
             plan.predicted = Some(replayed.into());
         }
-        let json = plan.to_json().map_err(Failure::BadRequest)?;
+        let json = plan.to_json()?;
         if self.output == "-" {
             return output.text(&json);
         }
@@ -88,15 +89,14 @@ impl Import {
             plans.push(read(name, pipeline)?);
             progress.show(index as f64 / names.len() as f64);
         }
-        let frontier = Frontier::of_plans(pipeline, Watts(p2p_power), self.gpu, plans)
-            .map_err(Failure::BadRequest)?;
-        file::write(&self.output, &frontier.to_bytes().map_err(Failure::BadRequest)?)?;
+        let frontier = Frontier::of_plans(pipeline, p2p_power, self.gpu, plans)?;
+        file::write(&self.output, &frontier.to_bytes()?)?;
         drop(progress);
         let kept = frontier.plans().len();
         let summary = summary(&self.output, &frontier);
         let dropped = match names.len() - kept {
             0 => String::new(),
-            dropped => format!("; {dropped} of {} read are slower and no cheaper", names.len()),
+            dropped => format!("; {dropped} of {} plans are dominated by others", names.len()),
         };
         output.text(&format!("{}\n", harmless(&format!("{summary}{dropped}"))))
     }
@@ -125,10 +125,7 @@ fn plan_files(directory: &str) -> Result<Vec<String>, Failure> {
 
 fn read(name: &str, pipeline: &Pipeline) -> Result<Plan, Failure> {
     let bytes = file::read(name)?;
-    LowtimePlan::from_bytes(&bytes).and_then(|plan| plan.plan(pipeline)).map_err(bad(name))
-}
-
-fn bad(name: &str) -> impl Fn(PlanError) -> Failure {
-    let name = file::shown(name).to_owned();
-    move |source| Failure::BadFile { name: name.clone(), source }
+    LowtimePlan::from_bytes(&bytes)
+        .and_then(|plan| plan.plan(pipeline))
+        .map_err(Failure::bad_file(name))
 }

@@ -1,49 +1,37 @@
-//! `pfoctl plan optimize`, `show`, `export` and the like: from a profile to a plan. No daemon is
-//! asked and nothing here needs a privilege.
+//! `pfoctl plan`: from a profile to a plan, and a running job's change to it.
 
 mod compare;
-pub(crate) mod comparison;
-mod directory;
 mod evaluate;
 mod export;
-mod failure;
-pub(crate) mod file;
-mod format;
 mod import;
 pub(crate) mod load;
-pub(crate) mod measured;
 mod optimize;
 mod pick;
-pub(crate) mod pipeline;
 mod plot;
-mod replayed;
 mod sample;
 mod show;
-pub(crate) mod slowdown;
 mod smooth;
 pub(crate) mod swap;
 pub(crate) mod sweep;
-pub(crate) mod tuning;
-pub(crate) mod unfinished;
 
 use clap::Subcommand;
 
+use self::compare::Compare;
+use self::evaluate::Evaluate;
+use self::export::Export;
+use self::import::Import;
+use self::optimize::Optimize;
+use self::pick::Pick;
+use self::plot::Plot;
+use self::sample::Sample;
+use self::show::Show;
+use self::smooth::Smooth;
+use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::output::Output;
-use crate::socket::Sockets;
-use compare::Compare;
-use evaluate::Evaluate;
-use export::Export;
-pub(crate) use failure::Failure;
-use import::Import;
-use optimize::Optimize;
-use pick::Pick;
-use plot::Plot;
-use sample::Sample;
-use show::Show;
-use smooth::Smooth;
+use crate::planning::unfinished;
 
-/// The commands that make plans and look at them.
+/// The commands that make plans and look at them. Only `optimize` asks a daemon, for a power that is not given.
 #[derive(Subcommand)]
 pub(crate) enum MakePlan {
     Optimize(Optimize),
@@ -59,11 +47,10 @@ pub(crate) enum MakePlan {
 }
 
 impl MakePlan {
-    /// Does what the arguments ask for.
-    pub(crate) fn run(self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
+    pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         unfinished::leave_nothing_behind()?;
         match self {
-            Self::Optimize(optimize) => optimize.run(sockets, output),
+            Self::Optimize(optimize) => optimize.run(daemons, output),
             Self::Smooth(smooth) => smooth.run(output),
             Self::Show(show) => show.run(output),
             Self::Export(export) => export.run(output),

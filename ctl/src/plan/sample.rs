@@ -1,49 +1,49 @@
-//! `pfoctl plan sample`: some plans of a frontier as files, to be run and measured one by one.
+//! `pfoctl plan sample`: writes some plans of a frontier as files, to be run and measured one by one.
 
 use clap::Args;
-use pfo_planner::Frontier;
 
-use super::export::load;
-use super::format::Format;
-use super::{Failure, directory};
+use crate::arguments::number;
 use crate::error::Error;
 use crate::output::Output;
+use crate::planning::directory;
+use crate::planning::format::Format;
+use crate::planning::frontier_file::{load, slowest_first};
 use crate::progress::Progress;
 use crate::text::harmless;
 
 /// Write every n-th plan of a frontier, and the fastest, as files
 ///
-/// From the plan of least energy on; numbers in file names rise with speed, as lowtime's do.
+/// Plans are counted from the one of least energy; numbers in file names rise with speed, as those of
+/// lowtime do.
 #[derive(Args)]
 pub(crate) struct Sample {
-    /// What `plan optimize` or `plan import` wrote
+    /// The frontier, as `plan optimize` or `plan import` writes it
     #[arg(value_name = "FRONTIER")]
     frontier: String,
 
-    /// Take every n-th plan
-    #[arg(short = 'n', long = "every", value_name = "N",
-          value_parser = clap::value_parser!(u32).range(1..))]
+    /// Write every n-th plan
+    #[arg(short = 'n', long = "every", value_name = "N", value_parser = number::positive)]
     every: u32,
 
-    /// The format of the files
+    /// Format of the files
     #[arg(long, value_enum, default_value_t = Format::Pfo)]
     format: Format,
 
-    /// The directory to make; it must not exist or be empty
+    /// The directory to write; it must be empty or not exist
     #[arg(short, long, value_name = "DIR")]
     output: String,
 }
 
 impl Sample {
-    pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
+    pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
         let frontier = load(&self.frontier)?;
         let places = slowest_first(&frontier);
         let chosen = every(places.len(), self.every as usize);
         let progress = Progress::new("writing plans");
         let files = chosen.iter().enumerate().map(|(done, &number)| {
             progress.show(done as f64 / chosen.len() as f64);
-            let plan = frontier.plan(places[number]).map_err(Failure::BadRequest)?;
-            let text = self.format.write(&plan).map_err(Failure::BadRequest)?;
+            let plan = frontier.plan(places[number])?;
+            let text = self.format.write(&plan)?;
             Ok((self.format.file_name(number), text))
         });
         directory::write(&self.output, files)?;
@@ -53,23 +53,6 @@ impl Sample {
             harmless(&format!("{}: {} of {} plans", self.output, chosen.len(), places.len()))
         ))
     }
-}
-
-/// The places of a frontier's points, from the one of least energy to the fastest.
-pub(super) fn slowest_first(frontier: &Frontier) -> Vec<usize> {
-    let mut least_j = f64::INFINITY;
-    let mut places: Vec<usize> = frontier
-        .plans()
-        .enumerate()
-        .filter(|(_, plan)| {
-            let is_cheaper = plan.iteration_energy_j < least_j;
-            least_j = least_j.min(plan.iteration_energy_j);
-            is_cheaper
-        })
-        .map(|(place, _)| place)
-        .collect();
-    places.reverse();
-    places
 }
 
 /// Every `step`-th of `count` numbers, and the last.

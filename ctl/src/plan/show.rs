@@ -1,33 +1,34 @@
-//! `pfoctl plan show`: a frontier as a table, or as JSON for plots.
+//! `pfoctl plan show`: prints a frontier as a table, JSON or CSV.
 
 use clap::Args;
 use pfo_planner::{Frontier, PlanError, Point, Schedule, Timeline, Watts};
 use serde::Serialize;
 
-use super::comparison::Cost;
-use super::export::load;
-use super::replayed::ReplayArguments;
-use super::{Failure, file};
 use crate::error::Error;
+use crate::failure::Failure;
 use crate::output::{Look, Output};
+use crate::planning::comparison::Cost;
+use crate::planning::file;
+use crate::planning::frontier_file::load;
+use crate::planning::replayed::ReplayArguments;
 use crate::status::quantity::{change, joules, percent, seconds};
 use crate::status::table::{Cell, Table, heading};
 
-/// The most rows of a table that a person is shown unasked.
+/// The most rows of a table without --all.
 const MOST_ROWS: usize = 20;
 
-/// Show the plans of a frontier: iteration time, energy, saving; or the step of a plan
+/// Show iteration time, energy and saving of the plans of a frontier, or the step of a plan
 #[derive(Args)]
 pub(crate) struct Show {
-    /// What `plan optimize` or `plan import` wrote; with --envpipe, a plan
+    /// The frontier, as `plan optimize` or `plan import` writes it; with --envpipe, a plan
     #[arg(value_name = "FRONTIER|PLAN")]
     frontier: String,
 
-    /// Show every plan, not a selection
+    /// Show every plan instead of a selection
     #[arg(long, conflicts_with = "json")]
     all: bool,
 
-    /// Print JSON: what the frontier is for, and all its points
+    /// Print JSON: the pipeline of the frontier, and all of its points
     #[arg(long)]
     json: bool,
 
@@ -59,12 +60,12 @@ struct Shown {
     all_max: Cost,
     /// Fastest first, up to the one of least energy.
     points: Vec<Cost>,
-    /// Slower ones: of use when a straggler makes the pipeline wait anyhow.
+    /// Slower plans, for pipelines that wait for a straggler.
     beyond_min_energy: Vec<Cost>,
 }
 
 impl Show {
-    pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
+    pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
         if let Some(profile) = self.profile.as_ref().filter(|_| self.envpipe) {
             return output.text(&self.step(profile)?);
         }
@@ -72,7 +73,7 @@ impl Show {
         if self.csv {
             return output.text(&csv(&frontier));
         }
-        let shown = Shown::new(&frontier).map_err(Failure::BadRequest)?;
+        let shown = Shown::new(&frontier)?;
         if self.json {
             return output.json(&shown);
         }
@@ -84,9 +85,8 @@ impl Show {
     fn step(&self, profile: &str) -> Result<String, Failure> {
         let bytes = file::read(&self.frontier)?;
         let (measured, plan) = self.replayed.read(profile, &self.frontier, &bytes)?;
-        let timeline = Timeline::new(&measured.profile, &plan).map_err(|source| {
-            Failure::BadFile { name: file::shown(&self.frontier).to_owned(), source }
-        })?;
+        let timeline =
+            Timeline::new(&measured.profile, &plan).map_err(Failure::bad_file(&self.frontier))?;
         Ok(timeline.to_envpipe_table(0))
     }
 }
@@ -119,7 +119,7 @@ impl Shown {
     fn render(&self, most_rows: usize, look: Look) -> String {
         let mut text = heading(
             &format!(
-                "{}{} stages, {} microbatches, {}, {} while blocked",
+                "{}{} stages, {} microbatches, {}, P2P-blocking power {}",
                 self.gpu.as_ref().map_or_else(String::new, |gpu| format!("{gpu}, ")),
                 self.num_stages,
                 self.num_microbatches,
@@ -155,26 +155,25 @@ impl Shown {
         }
         text += &table.render();
         text += &format!(
-            "\nSaving and slowdown against every instruction at the highest clock; {} plans",
+            "\nSaving and slowdown are relative to every instruction at the highest clock; {} plans",
             self.points.len()
         );
         if let slower @ 1.. = self.beyond_min_energy.len() {
-            text += &format!(", and {slower} slower for stragglers");
+            text += &format!(", and {slower} slower ones for stragglers");
         }
         text.push('\n');
         text
     }
 }
 
-/// The points as Perseus' planner writes its own; a number is written so that it is read back as it
-/// was.
+/// The points as Perseus' planner writes them, in numbers that are read back exactly.
 fn csv(frontier: &Frontier) -> String {
     let rows =
         frontier.points().map(|p| format!("{},{}\n", p.iteration_time_s, p.iteration_energy_j));
     format!("time,energy\n{}", rows.collect::<String>())
 }
 
-/// So many of `count` indices, evenly, with the first and the last.
+/// `most` of `count` indices, evenly spread, with the first and the last.
 fn selection(count: usize, most: usize) -> Vec<usize> {
     if count <= most {
         return (0..count).collect();
@@ -209,12 +208,12 @@ mod tests {
         };
         let text = shown.render(MOST_ROWS, Look::default());
         for words in [
-            "A100, 8 stages, 12 microbatches, 1f1b, 83.64 W",
+            "A100, 8 stages, 12 microbatches, 1f1b, P2P-blocking power 83.64 W",
             "fastest",
             "min-energy",
             "5.0 %",
             "+10.0 %",
-            "2 plans, and 1 slower for stragglers",
+            "2 plans, and 1 slower ones for stragglers",
         ] {
             assert!(text.contains(words), "no {words:?} in\n{text}");
         }

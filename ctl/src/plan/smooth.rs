@@ -1,15 +1,15 @@
-//! `pfoctl plan smooth`: the profile that plans are made from, after something was done about noise.
+//! `pfoctl plan smooth`: writes the profile that plans are made from, after its noise was treated.
 
 use clap::Args;
 
-use super::file;
-use super::measured::{Measured, TreatmentArguments};
 use crate::error::Error;
 use crate::output::Output;
+use crate::planning::file;
+use crate::planning::measured::{Measured, TreatmentArguments};
 
 /// Write the profile that plans are made from: repeats and ranks combined, noise treated
 ///
-/// `plan evaluate` of a plan over it gives what `plan optimize` with the same arguments predicted.
+/// `plan evaluate` over it gives the predictions of `plan optimize` with the same arguments.
 #[derive(Args)]
 pub(crate) struct Smooth {
     /// Time and energy of each instruction, as `plan optimize` takes it
@@ -25,7 +25,7 @@ pub(crate) struct Smooth {
 }
 
 impl Smooth {
-    pub(super) fn run(self, output: &mut Output) -> Result<(), Error> {
+    pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
         let Measured { profile, .. } = self.treatment.read(&self.profile)?;
         let csv = profile.to_csv();
         if self.output == "-" {

@@ -3,17 +3,18 @@
 use clap::Args;
 use pfo_protocol::{JobName, Request, Response, SwapTarget, Swapped};
 
-use super::load::PlanArguments;
-use crate::connection::{Connection, Patience};
-use crate::error::Error;
-use crate::job::JobArguments;
+use super::load::load;
+use crate::arguments::JobArguments;
+use crate::daemons::{Connection, Daemon, Daemons, Patience, Pfod};
+use crate::error::{Error, Explained};
+use crate::exit::Exit;
 use crate::output::Output;
-use crate::socket::Sockets;
+use crate::planning::plan_file::LabelArguments;
 use crate::status::plan_text::described;
 use crate::text::harmless;
 use crate::waiting::Waiting;
 
-/// Change what a running job runs, at the same step on all of its ranks
+/// Swap the plan of a running job, at the same step on all of its ranks
 #[derive(Args)]
 pub(crate) struct Swap {
     #[command(flatten)]
@@ -24,13 +25,13 @@ pub(crate) struct Swap {
     plan: Option<String>,
 
     #[command(flatten)]
-    arguments: PlanArguments,
+    label: LabelArguments,
 
     /// Swap to no plan: default clocks
     #[arg(long)]
     default_clocks: bool,
 
-    /// Not before this step; it is the first then that no rank has begun
+    /// Earliest step at which to swap [default: the first step that no rank has begun]
     #[arg(long, value_name = "N")]
     at_step: Option<u64>,
 
@@ -38,7 +39,7 @@ pub(crate) struct Swap {
     answer: AnswerArguments,
 }
 
-/// Go back to what the job ran before its current plan
+/// Swap back to what the job ran before its current plan
 #[derive(Args)]
 pub(crate) struct Rollback {
     #[command(flatten)]
@@ -55,37 +56,50 @@ pub(crate) struct AnswerArguments {
     #[arg(long)]
     wait: bool,
 
-    /// Print JSON: what is told otherwise, field by field
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
+/// Ranks that ended before their job's swap.
+#[derive(Debug, thiserror::Error)]
+#[error("{changed} of {ranks} ranks changed at step {step}; the others ended before")]
+pub(crate) struct NotAllChanged {
+    changed: u32,
+    ranks: u32,
+    step: u64,
+}
+
+impl Explained for NotAllChanged {
+    fn exit(&self) -> Exit {
+        Exit::Failed
+    }
+
+    fn remedy(&self) -> Option<String> {
+        Some("`pfoctl status` shows what runs now".to_owned())
+    }
+}
+
 impl Swap {
     /// Loads the plan, if there is one, and swaps.
-    pub(crate) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
-        let plan = match &self.plan {
-            Some(name) => Some(self.arguments.read(name)?),
-            None => None,
-        };
-        let mut connection = Connection::open(sockets)?;
+    pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        let plan = self.plan.as_ref().map(|name| self.label.read(name)).transpose()?;
+        let mut pfod = daemons.pfod()?;
         if let Some(plan) = plan {
-            plan.load(&mut connection, self.job.selector())?;
+            load(plan, &self.job, &mut pfod)?;
         }
-        let target =
-            if self.default_clocks { SwapTarget::DefaultClocks } else { SwapTarget::Loaded };
-        let (job, not_before, wait) = (self.job.selector(), self.at_step, self.answer.wait);
-        let request = Request::PlanSwap { job, target, not_before, wait };
-        self.answer.ask(&mut connection, &self.job, request, output)
+        let target = match self.default_clocks {
+            true => SwapTarget::DefaultClocks,
+            false => SwapTarget::Loaded,
+        };
+        self.answer.swap(&mut pfod, &self.job, target, self.at_step, output)
     }
 }
 
 impl Rollback {
-    /// Swaps back.
-    pub(crate) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
-        let mut connection = Connection::open(sockets)?;
-        let (job, target, wait) = (self.job.selector(), SwapTarget::Previous, self.answer.wait);
-        let request = Request::PlanSwap { job, target, not_before: None, wait };
-        self.answer.ask(&mut connection, &self.job, request, output)
+    pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        let mut pfod = daemons.pfod()?;
+        self.answer.swap(&mut pfod, &self.job, SwapTarget::Previous, None, output)
     }
 }
 
@@ -100,26 +114,44 @@ impl AnswerArguments {
         self.json
     }
 
-    /// Asks for a swap and tells what came of it.
-    pub(crate) fn ask(
+    fn swap(
         &self,
-        connection: &mut Connection,
+        pfod: &mut Connection<Pfod>,
         job: &JobArguments,
-        request: Request,
+        target: SwapTarget,
+        not_before: Option<u64>,
         output: &mut Output,
     ) -> Result<(), Error> {
-        let answer = if self.wait {
-            wait_for(connection, request, job.name())?
-        } else {
-            connection.ask(request)?
-        };
-        match answer {
+        let request =
+            Request::PlanSwap { job: job.selector(), target, not_before, wait: self.wait };
+        match self.wait_for(pfod, request, job.name())? {
             Response::Swapped(swapped) => self.print(job, &swapped, output),
-            other => Err(connection.other_answer(&format!("{other:?}"))),
+            other => Err(pfod.unexpected(&other).into()),
         }
     }
 
-    fn print(
+    /// Sends a request for a swap and, with `--wait`, waits until the slowest rank begins its step.
+    pub(crate) fn wait_for<D: Daemon>(
+        &self,
+        connection: &mut Connection<D>,
+        request: D::Request,
+        job: &JobName,
+    ) -> Result<D::Response, Error> {
+        if !self.wait {
+            return Ok(connection.ask(request)?);
+        }
+        let waiting = Waiting::prepare(&format!("waiting for every rank of job {job} to change"))?;
+        connection.send(request)?;
+        waiting.begin(
+            connection.stream(),
+            format!("the swap continues; `pfoctl status --job {job}` shows when it is done"),
+        );
+        let response = connection.receive(Patience::Unlimited);
+        waiting.end();
+        Ok(response?)
+    }
+
+    pub(crate) fn print(
         &self,
         job: &JobArguments,
         swapped: &Swapped,
@@ -128,45 +160,25 @@ impl AnswerArguments {
         if self.json {
             output.json(swapped)?;
         } else {
-            output.text(&told(job.name(), swapped, self.wait))?;
+            output.text(&sentence(job.name(), swapped, self.wait))?;
         }
-        if self.wait && swapped.changed < swapped.ranks {
-            return Err(Error::NotAllChanged {
-                changed: swapped.changed,
-                ranks: swapped.ranks,
-                step: swapped.step,
-            });
+        let &Swapped { changed, ranks, step, .. } = swapped;
+        match self.wait && changed < ranks {
+            true => Err(NotAllChanged { changed, ranks, step }.into()),
+            false => Ok(()),
         }
-        Ok(())
     }
 }
 
-/// Sends a swap and waits as long as the slowest rank takes to begin its step.
-fn wait_for(
-    connection: &mut Connection,
-    request: Request,
-    job: &JobName,
-) -> Result<Response, Error> {
-    let waiting = Waiting::prepare(&format!("waiting for every rank of job {job} to change"))?;
-    connection.send(request)?;
-    waiting.begin(
-        connection.stream(),
-        format!("the swap goes on; `pfoctl status --job {job}` shows when it is done"),
-    );
-    let answer = connection.receive(Patience::Unlimited);
-    waiting.end();
-    answer
-}
-
-/// What was decided or done, in a sentence.
-fn told(job: &JobName, swapped: &Swapped, waited: bool) -> String {
+/// What was decided or done.
+fn sentence(job: &JobName, swapped: &Swapped, waited: bool) -> String {
     let plan = swapped.plan.as_ref().map_or_else(|| "default clocks".to_owned(), described);
     let Swapped { step, ranks, changed, .. } = swapped;
     let when = match (ranks, waited) {
         (0, _) => format!("from step {step} on; none of its ranks is on this node"),
-        (1, false) => format!("from step {step} on, on its one rank here"),
-        (_, false) => format!("from step {step} on, on all {ranks} ranks here"),
-        (_, true) => format!("since step {step}, on {changed} of {ranks} ranks here"),
+        (1, false) => format!("from step {step} on, on its only rank on this node"),
+        (_, false) => format!("from step {step} on, on all {ranks} ranks on this node"),
+        (_, true) => format!("since step {step}, on {changed} of {ranks} ranks on this node"),
     };
     format!("{}\n", harmless(&format!("job {job}: {plan} {when}")))
 }
@@ -180,15 +192,15 @@ mod tests {
     }
 
     #[test]
-    fn a_decided_swap_is_told_from_a_done_one() {
+    fn a_decided_swap_reads_differently_from_a_done_one() {
         let job = "j".parse().unwrap();
         assert_eq!(
-            told(&job, &swapped(4, 0), false),
-            "job j: default clocks from step 12 on, on all 4 ranks here\n"
+            sentence(&job, &swapped(4, 0), false),
+            "job j: default clocks from step 12 on, on all 4 ranks on this node\n"
         );
         assert_eq!(
-            told(&job, &swapped(4, 4), true),
-            "job j: default clocks since step 12, on 4 of 4 ranks here\n"
+            sentence(&job, &swapped(4, 4), true),
+            "job j: default clocks since step 12, on 4 of 4 ranks on this node\n"
         );
     }
 }

@@ -1,7 +1,8 @@
-//! `pfoctl profile`: has the daemon measure a running job at one clock after the other, and hands out
-//! the profiles that it stored, or what it saw of each instruction.
+//! `pfoctl profile`: has the agent measure a running job at one clock after the other, and hands out the
+//! profiles that it stored, or what it saw of each instruction.
 
 pub(crate) mod attend;
+mod error;
 mod sample_rows;
 mod samples;
 mod start;
@@ -11,28 +12,28 @@ mod sweep_bar;
 mod wait;
 
 use clap::{Args, Subcommand};
-use pfo_protocol::{Request, Response, SweepControl, SweepStatus};
+use pfo_protocol::{AgentRequest, AgentResponse, SweepControl};
 
+pub(crate) use self::error::ProfileError;
 use self::samples::Samples;
 use self::start::Start;
 use self::status::Status;
 use self::stored::{Export, List};
-use crate::connection::Connection;
+use crate::arguments::JobArguments;
+use crate::daemons::Daemons;
 use crate::error::Error;
-use crate::job::JobArguments;
 use crate::output::Output;
-use crate::socket::Sockets;
 
-/// What to do with profiles.
+/// What to do about profiles.
 #[derive(Subcommand)]
 pub(crate) enum Profile {
     Start(Start),
     Status(Status),
-    /// Let the job run at default clocks for now; what was measured so far is kept
+    /// Pause a sweep: the job runs at default clocks, and what was measured so far is kept
     Pause(Control),
-    /// Go on where a sweep was paused
+    /// Continue a sweep where it was paused
     Resume(Control),
-    /// End a sweep and forget what it measured. The job goes on at default clocks
+    /// End a sweep and discard what it measured; the job continues at default clocks
     Stop {
         #[command(flatten)]
         control: Control,
@@ -46,32 +47,31 @@ pub(crate) enum Profile {
     Samples(Samples),
 }
 
-/// Whose sweep.
+/// Which sweep.
 #[derive(Args)]
 pub(crate) struct Control {
     #[command(flatten)]
     job: JobArguments,
 
-    /// Print JSON: the sweep as `profile status --json` does
+    /// Print the sweep as JSON, as `profile status --json` does
     #[arg(long)]
     json: bool,
 }
 
 impl Profile {
-    /// Does what the arguments ask for.
-    pub(crate) fn run(self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
+    pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         match self {
-            Self::Start(start) => start.run(sockets, output),
-            Self::Status(status) => status.run(sockets, output),
-            Self::Pause(control) => control.run(SweepControl::Pause, sockets, output),
-            Self::Resume(control) => control.run(SweepControl::Resume, sockets, output),
-            Self::Stop { control, keep: false } => control.run(SweepControl::Stop, sockets, output),
+            Self::Start(start) => start.run(daemons, output),
+            Self::Status(status) => status.run(daemons, output),
+            Self::Pause(control) => control.run(SweepControl::Pause, daemons, output),
+            Self::Resume(control) => control.run(SweepControl::Resume, daemons, output),
+            Self::Stop { control, keep: false } => control.run(SweepControl::Stop, daemons, output),
             Self::Stop { control, keep: true } => {
-                control.run(SweepControl::Finish, sockets, output)
+                control.run(SweepControl::Finish, daemons, output)
             }
-            Self::List(list) => list.run(sockets, output),
-            Self::Export(export) => export.run(sockets, output),
-            Self::Samples(samples) => samples.run(sockets, output),
+            Self::List(list) => list.run(daemons, output),
+            Self::Export(export) => export.run(daemons, output),
+            Self::Samples(samples) => samples.run(daemons, output),
         }
     }
 }
@@ -80,17 +80,13 @@ impl Control {
     fn run(
         &self,
         control: SweepControl,
-        sockets: &Sockets,
+        daemons: &Daemons,
         output: &mut Output,
     ) -> Result<(), Error> {
-        let mut connection = Connection::open(sockets)?;
-        match connection.ask(Request::SweepControl { job: self.job.selector(), control })? {
-            Response::Sweep(sweep) => print(&sweep, self.json, output),
-            other => Err(connection.other_answer(&format!("{other:?}"))),
+        let mut agent = daemons.agent()?;
+        match agent.ask(AgentRequest::SweepControl { job: self.job.selector(), control })? {
+            AgentResponse::Sweep(sweep) => status::print(&sweep, self.json, output),
+            other => Err(agent.unexpected(&other).into()),
         }
     }
-}
-
-fn print(sweep: &SweepStatus, json: bool, output: &mut Output) -> Result<(), Error> {
-    if json { output.json(sweep) } else { output.text(&(status::sentence(sweep) + "\n")) }
 }

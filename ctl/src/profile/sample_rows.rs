@@ -1,9 +1,12 @@
-//! What a trial saw of each instruction, as the rows of a CSV that can be read as a profile.
+//! Each instruction of a trial as the row of a CSV that can be read as a profile.
 
 use std::collections::BTreeMap;
 
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
-use pfo_protocol::{Doubt, InstructionSample, JobName, SamplePage, TrialRank, TrialResult};
+use pfo_protocol::{
+    Chunk, Doubt, DpRank, InstructionSample, JobName, Mhz, Microbatch, Rank, RecordedRank,
+    RecordedTrial, SamplePage, Stage, TpRank, TrialRank,
+};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -13,45 +16,44 @@ pub(super) const COLUMNS: &str = "\
 Columns:
   stage,instruction,frequency,time,energy
                      as in any profile (MHz asked for, s, J); no frequency at default clocks.
-                     The counter is refreshed too seldom to tell the energy of one instruction:
-                     this is the power that explains best what it moved by over all instructions
-                     of the same rank, instruction, chunk and clock, times the time of this one
+                     The counter is refreshed too seldom for the energy of one instruction: this is
+                     the power that explains best the counter's readings over all instructions of
+                     the same rank, kind, chunk and clock, times the time of this one
   job,rank,dp_rank,tp_rank,chunk,step,microbatch
-                     which one it is
+                     which instruction it is
   begin_ns,end_ns    when it ran (CLOCK_MONOTONIC, ns)
   observed_mhz,observed_ns
                      the SM clock that the driver reported last while it ran, or else first
-                     thereafter, and when
-  throttle_reasons   the driver's, from the last reading before to the first one after, as NVML
-                     calls them, with a + between them
-  counter_energy     what the counter itself moved by (J), where between two refreshes it is
-                     taken to rise evenly
-  counter_refreshes  how many lie within the instruction. The fewer, the more of counter_energy
-                     is what the GPU drew before and after: on simulated GPUs it was up to 4 %
-                     off with three, and up to 1 % with twenty
-  left_out           why it is no part of a profile, nor read as one: mismatched (not the
-                     plan's, or events were lost), settling (began before its clock had
-                     settled), throttled, other_clock (not the one asked for), no_energy (its
-                     power is not known); else empty";
+                     afterwards, and when
+  throttle_reasons   those of the driver from the last reading before it to the first one after it,
+                     by NVML's names, joined with +
+  counter_energy     by how much the counter itself rose (J), assumed to rise evenly between two
+                     refreshes
+  counter_refreshes  refreshes within the instruction. The fewer, the more of counter_energy is
+                     what the GPU drew before and after: on simulated GPUs, the error was up to
+                     4 % with three and up to 1 % with twenty
+  left_out           why a profile leaves this row out: mismatched (not the plan's, or events were
+                     lost), settling (began before its clock had settled), throttled, other_clock
+                     (not the one asked for), no_energy (its power is not known); else empty";
 
 /// One instruction, by its columns.
 #[derive(Debug, Serialize)]
 pub(super) struct SampleRow<'a> {
-    stage: u32,
+    stage: Stage,
     instruction: &'static str,
-    frequency: Option<u32>,
+    frequency: Option<Mhz>,
     time: f64,
     energy: Option<f64>,
     job: &'a str,
-    rank: u32,
-    dp_rank: u32,
-    tp_rank: u32,
-    chunk: u16,
+    rank: Rank,
+    dp_rank: DpRank,
+    tp_rank: TpRank,
+    chunk: Chunk,
     step: u64,
-    microbatch: u32,
+    microbatch: Microbatch,
     begin_ns: u64,
     end_ns: u64,
-    observed_mhz: Option<u32>,
+    observed_mhz: Option<Mhz>,
     observed_ns: Option<u64>,
     throttle_reasons: String,
     counter_energy: Option<f64>,
@@ -62,21 +64,26 @@ pub(super) struct SampleRow<'a> {
 /// The rows of one trial.
 pub(super) fn rows<'a>(
     job: &'a JobName,
-    trial: &'a TrialResult,
+    recorded: &'a RecordedTrial,
     pages: &'a [SamplePage],
 ) -> impl Iterator<Item = SampleRow<'a>> {
-    let ranks = trial.ranks.iter();
-    ranks.flat_map(move |rank| {
+    let ranks = recorded.trial.ranks.iter().zip(&recorded.ranks);
+    ranks.flat_map(move |(rank, instructions)| {
         let of_rank = pages.iter().filter(|page| page.rank == rank.rank);
         let samples = of_rank.flat_map(|page| &page.samples);
-        samples.map(move |sample| row(job, rank, sample))
+        samples.map(move |sample| row(job, rank, instructions, sample))
     })
 }
 
-fn row<'a>(job: &'a JobName, rank: &TrialRank, sample: &InstructionSample) -> SampleRow<'a> {
+fn row<'a>(
+    job: &'a JobName,
+    rank: &TrialRank,
+    instructions: &RecordedRank,
+    sample: &InstructionSample,
+) -> SampleRow<'a> {
     let InstructionSample { unit, began_ns, ended_ns, mhz, .. } = *sample;
     let time = ended_ns.saturating_sub(began_ns) as f64 / 1e9;
-    let alike = rank
+    let alike = instructions
         .rows
         .iter()
         .find(|row| (row.instruction, row.chunk, row.mhz) == (unit.instruction, unit.chunk, mhz));
@@ -129,7 +136,7 @@ pub(super) fn csv(rows: &[SampleRow]) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// How many there are, and how many are left out for which reason.
+/// The number of rows, and how many are left out for each reason.
 pub(super) fn summary(rows: &[SampleRow]) -> String {
     let mut reasons = BTreeMap::<_, usize>::new();
     for why in rows.iter().filter_map(|row| row.left_out) {
@@ -138,23 +145,23 @@ pub(super) fn summary(rows: &[SampleRow]) -> String {
     let left_out: Vec<_> = reasons.iter().map(|(why, count)| format!("{count} {why}")).collect();
     let left_out = match &left_out[..] {
         [] => String::new(),
-        left_out => format!("; to be left out: {}", left_out.join(", ")),
+        left_out => format!("; left out: {}", left_out.join(", ")),
     };
     format!("{} instructions measured{left_out}\n", rows.len())
 }
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::{Instruction, LeftOut, TrialRow, Unit};
+    use pfo_protocol::{Instruction, LeftOut, TrialResult, TrialRow, Unit};
 
     use super::*;
 
-    /// A rank that took 100 W for forwards at 900 MHz, and nobody knows what for loads.
-    fn rank() -> TrialRank {
+    /// A rank that took 100 W for forwards at 900 MHz, and an unknown power for loads.
+    fn rank() -> (TrialRank, RecordedRank) {
         let row = |instruction, energy_mean_j| TrialRow {
             instruction,
-            chunk: 0,
-            mhz: Some(900),
+            chunk: Chunk(0),
+            mhz: Some(Mhz(900)),
             observed_mhz: None,
             count: 2,
             time_mean_s: 0.2,
@@ -165,21 +172,34 @@ mod tests {
             energy_sd_j: None,
             left_out: LeftOut::default(),
         };
-        TrialRank {
-            stage: 1,
-            dp_rank: 1,
+        let window = TrialRank {
+            rank: Rank(3),
+            stage: Stage(1),
+            dp_rank: DpRank(1),
+            tp_rank: TpRank(0),
+            gpu_uuid: "GPU-1".parse().unwrap(),
+            gpu_model: "A100".to_owned(),
+            time_s: 1.0,
+            energy_j: None,
+            mismatched_steps: 0,
+        };
+        let recorded = RecordedRank {
+            rank: Rank(3),
+            readings: 100,
+            stray_readings: 0,
             rows: vec![row(Instruction::Forward, Some(20.0)), row(Instruction::Load, None)],
-            ..TrialRank::unmeasured(3, "GPU-1".parse().unwrap(), "A100".into())
-        }
+            waits: Vec::new(),
+        };
+        (window, recorded)
     }
 
     fn sample(instruction: Instruction, left_out: Option<Doubt>) -> InstructionSample {
         InstructionSample {
             step: 7,
-            unit: Unit { instruction, chunk: 0, microbatch: 2 },
+            unit: Unit::new(instruction, 2),
             began_ns: 1_000_000_000,
             ended_ns: 1_300_000_000,
-            mhz: Some(900),
+            mhz: Some(Mhz(900)),
             observed: None,
             throttle_reasons: 0,
             counter_j: None,
@@ -189,16 +209,18 @@ mod tests {
     }
 
     fn written(samples: Vec<InstructionSample>) -> String {
-        let pages = [SamplePage { rank: 3, samples, dropped: 0 }];
+        let pages = [SamplePage { rank: Rank(3), samples, dropped: 0 }];
+        let (window, recorded) = rank();
         let trial =
-            TrialResult { plan: None, first_step: 7, steps: Vec::new(), ranks: vec![rank()] };
-        csv(&rows(&"j".parse().unwrap(), &trial, &pages).collect::<Vec<_>>()).unwrap()
+            TrialResult { plan: None, first_step: 7, steps: Vec::new(), ranks: vec![window] };
+        let recorded = RecordedTrial { trial, ranks: vec![recorded] };
+        csv(&rows(&"j".parse().unwrap(), &recorded, &pages).collect::<Vec<_>>()).unwrap()
     }
 
     #[test]
     fn every_column_is_explained_and_in_its_place() {
         let throttled = InstructionSample {
-            observed: Some((885, 1_200_000_000)),
+            observed: Some((Mhz(885), 1_200_000_000)),
             throttle_reasons: (ThrottleReasons::SW_POWER_CAP | ThrottleReasons::HW_SLOWDOWN).bits(),
             counter_j: Some(31.5),
             counter_refreshes: 14,
@@ -216,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_the_energy_of_is_left_out_of_the_profile_that_the_planner_reads() {
+    fn an_instruction_of_unknown_energy_is_left_out_of_the_profile_that_the_planner_reads() {
         let csv =
             written(vec![sample(Instruction::Load, None), sample(Instruction::Forward, None)]);
         assert!(csv.contains(",no_energy\n"), "{csv}");
@@ -226,12 +248,12 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_says_how_many_are_left_out_for_what() {
-        let rank = rank();
+    fn a_summary_counts_what_is_left_out_by_reason() {
+        let (window, recorded) = rank();
         let job = "j".parse().unwrap();
-        let row = |left_out| row(&job, &rank, &sample(Instruction::Forward, left_out));
+        let row = |left_out| row(&job, &window, &recorded, &sample(Instruction::Forward, left_out));
         let settling = || row(Some(Doubt::Settling));
         let text = summary(&[row(None), settling(), settling(), row(Some(Doubt::Mismatched))]);
-        assert_eq!(text, "4 instructions measured; to be left out: 1 mismatched, 2 settling\n");
+        assert_eq!(text, "4 instructions measured; left out: 1 mismatched, 2 settling\n");
     }
 }

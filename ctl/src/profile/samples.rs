@@ -1,64 +1,62 @@
-//! `pfoctl profile samples`: measures a running job, and tells each of its instructions by itself.
+//! `pfoctl profile samples`: measures a running job, and writes each of its instructions by itself.
 
 use clap::Args;
-use pfo_protocol::{SamplePage, TrialLength, TrialResult, TrialRun};
+use pfo_protocol::{Mhz, RecordedTrial, SamplePage, TrialLength, TrialRun};
 
 use super::sample_rows::{COLUMNS, SampleRow, csv, rows, summary};
+use crate::arguments::{JobArguments, number};
+use crate::daemons::{Agent, Daemons};
 use crate::error::Error;
-use crate::job::JobArguments;
 use crate::output::Output;
-use crate::plan::file;
-use crate::plan::load::PlanArguments;
-use crate::socket::Sockets;
+use crate::planning::file;
+use crate::planning::plan_file::LabelArguments;
 use crate::trial::{Held, Interrupt};
 
-/// Measure a running job, and write what each of its instructions took by itself
+/// Measure a running job, and write time and energy of each of its instructions
 ///
-/// The job is measured at default clocks, or else at some clocks one after the other, or with a plan.
-/// It is at default clocks again at the end and whenever this is interrupted, and what was measured
-/// until then is kept.
+/// The job is measured at default clocks, at given clocks one after the other, or with a plan. At the
+/// end, and after an interruption, it returns to default clocks, and what was measured is written.
 #[derive(Args)]
 #[command(after_long_help = COLUMNS)]
 pub(crate) struct Samples {
     #[command(flatten)]
     job: JobArguments,
 
-    /// Steps to measure, of each clock
-    #[arg(long, value_name = "N", default_value_t = 10,
-          value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    /// Steps to measure at each clock
+    #[arg(long, value_name = "N", default_value = "10", value_parser = number::whole(1..=50_000))]
     steps: u32,
 
-    /// Steps to run before these
-    #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u32).range(1..))]
+    /// Steps to run before they are measured
+    #[arg(long, value_name = "N", default_value = "1", value_parser = number::positive)]
     settling_steps: u32,
 
     /// Clocks for every instruction, such as 1410,1200,990
-    #[arg(long, value_name = "MHZ", value_delimiter = ',', conflicts_with = "plan")]
-    mhz: Vec<u32>,
+    #[arg(long, value_name = "MHZ", value_delimiter = ',', conflicts_with = "plan",
+          value_parser = number::mhz)]
+    mhz: Vec<Mhz>,
 
-    /// A plan to run, pfo-plan/1 JSON as `pfoctl plan export` writes it
+    /// Plan to run, pfo-plan/1 JSON as `pfoctl plan export` writes it
     #[arg(long, value_name = "PLAN.json")]
     plan: Option<String>,
 
     #[command(flatten)]
-    arguments: PlanArguments,
+    label: LabelArguments,
 
-    /// The CSV to write, which `pfoctl plan optimize` reads as a profile; - is standard output
+    /// The CSV to write, which `pfoctl plan optimize` takes as a profile; - is standard output
     #[arg(short, long, value_name = "SAMPLES.csv", default_value = "-")]
     output: String,
 
-    /// Print JSON: an array of the same, with the columns as names
+    /// Print JSON: an array with an object for each row, by the names of the columns
     #[arg(long, conflicts_with = "output")]
     json: bool,
 }
 
 impl Samples {
     /// Measures, and writes whatever could be measured.
-    pub(super) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
+    pub(super) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let runs = self.runs()?;
         let mut held =
-            Held::new(sockets, &self.job, Interrupt::prepare()?, "measuring instructions")?;
+            Held::new(daemons, &self.job, Interrupt::prepare()?, "measuring instructions")?;
         let mut measured = Vec::new();
         let ended = self.measure(&mut held, &runs, &mut measured);
         let ended = ended.and_then(|()| held.let_go());
@@ -78,7 +76,7 @@ impl Samples {
 
     fn runs(&self) -> Result<Vec<TrialRun>, Error> {
         if let Some(name) = &self.plan {
-            return Ok(vec![self.arguments.read(name)?.trial()]);
+            return Ok(vec![self.label.read(name)?.trial()]);
         }
         if self.mhz.is_empty() {
             return Ok(vec![TrialRun::DefaultClocks]);
@@ -88,9 +86,9 @@ impl Samples {
 
     fn measure(
         &self,
-        held: &mut Held,
+        held: &mut Held<Agent>,
         runs: &[TrialRun],
-        measured: &mut Vec<(TrialResult, Vec<SamplePage>)>,
+        measured: &mut Vec<(RecordedTrial, Vec<SamplePage>)>,
     ) -> Result<(), Error> {
         let length = TrialLength { settling_steps: self.settling_steps, steps: self.steps };
         for (done, run) in runs.iter().enumerate() {

@@ -1,40 +1,40 @@
-//! `pfoctl profile status`: how far the sweeps are.
+//! `pfoctl profile status`: the progress of sweeps, as tables and sentences.
 
 use std::time::Duration;
 
 use clap::Args;
-use pfo_protocol::{JobName, Request, Response, SweepEnd, SweepState, SweepStatus};
+use pfo_protocol::{AgentRequest, AgentResponse, JobName, SweepEnd, SweepState, SweepStatus};
 
+use super::ProfileError;
 use super::stored::described;
-use crate::connection::Connection;
+use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::output::{Look, Output};
-use crate::socket::Sockets;
 use crate::status::interval;
 use crate::status::quantity::{change, seconds, span};
 use crate::status::table::{Cell, Table, Tone, heading};
 use crate::text::harmless;
 use crate::user;
 
-/// Show how far sweeps are, and how long they will take at most
+/// Show the progress of sweeps, and how long they will take at most
 #[derive(Args)]
 pub(crate) struct Status {
     /// Only sweeps of jobs of this name
     #[arg(value_name = "JOB")]
     job: Option<JobName>,
 
-    /// Show it again and again, at this interval; with --json one array a line
+    /// Repeat at this interval; with --json one array on each line
     #[arg(long, value_name = "SECONDS", value_parser = interval)]
     watch: Option<Duration>,
 
-    /// Print JSON: an array of sweeps, with every figure as the daemon gave it
+    /// Print JSON: an array of sweeps, with every figure as pfo-agent gave it
     #[arg(long)]
     json: bool,
 }
 
 impl Status {
-    pub(super) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
-        let sweeps = self.ask(sockets)?;
+    pub(super) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        let sweeps = self.ask(daemons)?;
         let Some(interval) = self.watch else {
             if self.json {
                 return output.json(&sweeps);
@@ -53,16 +53,16 @@ impl Status {
                 Err(error) => output.trouble(&error)?,
             }
             std::thread::sleep(interval);
-            sweeps = self.ask(sockets);
+            sweeps = self.ask(daemons);
         }
     }
 
-    fn ask(&self, sockets: &Sockets) -> Result<Vec<SweepStatus>, Error> {
-        let mut sweeps = ask(sockets)?;
+    fn ask(&self, daemons: &Daemons) -> Result<Vec<SweepStatus>, Error> {
+        let mut sweeps = ask(daemons)?;
         if let Some(job) = &self.job {
             sweeps.retain(|sweep| sweep.job == *job);
             if sweeps.is_empty() {
-                return Err(Error::NoSuchSweep { job: job.to_string() });
+                return Err(ProfileError::NoSuchSweep { job: job.clone() }.into());
             }
         }
         Ok(sweeps)
@@ -70,11 +70,11 @@ impl Status {
 }
 
 /// Every sweep that this user may see.
-pub(super) fn ask(sockets: &Sockets) -> Result<Vec<SweepStatus>, Error> {
-    let mut connection = Connection::open(sockets)?;
-    match connection.ask(Request::Sweeps)? {
-        Response::Sweeps(sweeps) => Ok(sweeps),
-        other => Err(connection.other_answer(&format!("{other:?}"))),
+pub(super) fn ask(daemons: &Daemons) -> Result<Vec<SweepStatus>, Error> {
+    let mut agent = daemons.agent()?;
+    match agent.ask(AgentRequest::Sweeps)? {
+        AgentResponse::Sweeps(sweeps) => Ok(sweeps),
+        other => Err(agent.unexpected(&other).into()),
     }
 }
 
@@ -100,7 +100,7 @@ fn render(sweeps: &[SweepStatus], look: Look) -> String {
             Cell::text(sweep.profile.model.as_str()),
             state(&sweep.state),
             Cell::text(format!("{} of {}", sweep.measured, sweep.clocks)),
-            Cell::option(sweep.mhz.map(|mhz| mhz.to_string())),
+            Cell::mhz(sweep.mhz),
             Cell::option(sweep.step_time_s.map(seconds)),
             Cell::option(slowdown.map(|(step_s, default_s)| change(step_s / default_s - 1.0))),
             Cell::option(sweep.remaining_s.map(span)),
@@ -125,10 +125,15 @@ fn state(state: &SweepState) -> Cell {
     }
 }
 
+/// Prints a sweep as a sentence or JSON.
+pub(super) fn print(sweep: &SweepStatus, json: bool, output: &mut Output) -> Result<(), Error> {
+    if json { output.json(sweep) } else { output.text(&(sentence(sweep) + "\n")) }
+}
+
 /// A sweep under way in a few words.
 pub(super) fn progress(sweep: &SweepStatus) -> String {
     let at = match sweep.mhz {
-        Some(mhz) => format!("{mhz} MHz"),
+        Some(mhz) => mhz.to_string(),
         None => "default clocks".to_owned(),
     };
     let left = sweep.remaining_s.map(|left_s| format!(", {} left at most", span(left_s)));
@@ -136,18 +141,15 @@ pub(super) fn progress(sweep: &SweepStatus) -> String {
 }
 
 /// A sweep in a sentence or two.
-pub(super) fn sentence(sweep: &SweepStatus) -> String {
+fn sentence(sweep: &SweepStatus) -> String {
     let SweepStatus { job, profile, measured, clocks, .. } = sweep;
     let stored = |why: &str| {
-        format!(
-            "{measured} clocks of job {job} measured, until {why}: stored {}.",
-            described(profile)
-        )
+        format!("{measured} clocks of job {job} measured, {why}; stored {}.", described(profile))
     };
     match &sweep.state {
         SweepState::Running | SweepState::Waiting { .. } => format!(
             "Sweeping job {job}: {measured} of at most {clocks} clocks measured; {}.\n\
-             `pfoctl profile status {job}` shows how far it is.",
+             `pfoctl profile status {job}` shows the progress.",
             progress(sweep)
         ),
         SweepState::Paused { .. } => format!(
@@ -155,24 +157,26 @@ pub(super) fn sentence(sweep: &SweepStatus) -> String {
              job runs at default clocks."
         ),
         SweepState::Ended(SweepEnd::Stopped) => {
-            format!("The sweep of job {job} is over; what it measured is forgotten.")
+            format!("The sweep of job {job} is stopped; its measurements are discarded.")
         }
-        SweepState::Ended(SweepEnd::EnergyRises) => stored("lower ones took only more energy"),
-        SweepState::Ended(SweepEnd::LowestClock) => stored("the lowest"),
-        SweepState::Ended(SweepEnd::Finished) => stored("somebody had enough"),
-        SweepState::Ended(SweepEnd::TooSlow) => stored("the job was slower than allowed"),
+        SweepState::Ended(SweepEnd::EnergyRises) => {
+            stored("until lower ones only cost more energy")
+        }
+        SweepState::Ended(SweepEnd::LowestClock) => stored("down to the lowest"),
+        SweepState::Ended(SweepEnd::Finished) => stored("until the sweep was finished early"),
+        SweepState::Ended(SweepEnd::TooSlow) => stored("until the job was slower than allowed"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::{ProfileKey, SweepSettings};
+    use pfo_protocol::{Mhz, ProfileKey, SweepSettings, Uid};
 
     use super::*;
 
     fn sweep(state: SweepState) -> SweepStatus {
         let profile = ProfileKey {
-            uid: 4_000_000_001,
+            uid: Uid(4_000_000_001),
             model: "gpt-7b".parse().unwrap(),
             gpus: "NVIDIA-A100".into(),
             partition: "pp4-dp1-tp1-mb8".into(),
@@ -180,8 +184,8 @@ mod tests {
         let settings = SweepSettings {
             steps: 10,
             settling_steps: 1,
-            stride_mhz: 1,
-            min_mhz: 0,
+            stride_mhz: Mhz(1),
+            min_mhz: Mhz(0),
             max_slowdown: Some(0.1),
         };
         SweepStatus {
@@ -189,7 +193,7 @@ mod tests {
             profile,
             settings,
             state,
-            mhz: Some(1305),
+            mhz: Some(Mhz(1305)),
             measured: 7,
             clocks: 81,
             step_time_s: Some(2.1),
@@ -199,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_says_how_far_it_is_how_slow_and_how_long_at_most() {
+    fn a_table_shows_progress_slowdown_and_remaining_time() {
         let why = "job demo has no rank on this node".to_owned();
         let table = render(&[sweep(SweepState::Waiting { why })], Look::default());
         for part in ["7 of 81", "1305", "2.100 s", "+5.0 %", "12 min 34 s", "waiting", "no rank"] {
@@ -209,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_is_harmless() {
+    fn text_of_other_users_is_harmless() {
         let why = Some("\x1b[31m".to_owned());
         let table = render(&[sweep(SweepState::Paused { why })], Look::default());
         assert!(!table.contains('\x1b'), "{table}");
@@ -221,13 +225,13 @@ mod tests {
             (SweepEnd::EnergyRises, "more energy"),
             (SweepEnd::LowestClock, "the lowest"),
             (SweepEnd::TooSlow, "slower than allowed"),
-            (SweepEnd::Finished, "had enough"),
+            (SweepEnd::Finished, "finished early"),
         ];
         for (end, why) in ends {
             let text = sentence(&sweep(SweepState::Ended(end)));
             assert!(text.contains(why) && text.contains("gpt-7b on NVIDIA-A100"), "{text}");
         }
         let stopped = sentence(&sweep(SweepState::Ended(SweepEnd::Stopped)));
-        assert!(stopped.contains("forgotten") && !stopped.contains("stored"), "{stopped}");
+        assert!(stopped.contains("discarded") && !stopped.contains("stored"), "{stopped}");
     }
 }

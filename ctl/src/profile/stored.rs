@@ -1,52 +1,53 @@
-//! `pfoctl profile list` and `export`: the profiles that the daemon stored.
+//! `pfoctl profile list` and `export`: the profiles that the agent has stored.
 
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use pfo_protocol::{
-    JobName, JobSelector, ProfileKey, ProfileSelector, Request, Response, StoredProfile,
+    AgentRequest, AgentResponse, JobName, JobSelector, ProfileKey, ProfileSelector, StoredProfile,
+    Uid,
 };
 
-use crate::connection::Connection;
+use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::output::{Look, Output};
-use crate::plan::file;
-use crate::socket::Sockets;
+use crate::planning::file;
 use crate::status::quantity::span;
 use crate::status::table::{Cell, Table, heading};
 use crate::user;
 
-/// List the profiles that are stored
+/// List the stored profiles
 #[derive(Args)]
 pub(crate) struct List {
-    /// Print JSON: an array of what each is of, when it was measured and how large it is
+    /// Print JSON: an array with the key, the time of measurement and the size of each
     #[arg(long)]
     json: bool,
 }
 
-/// Write a stored profile, or that of a sweep under way, for `plan optimize` and the like
+/// Write a stored profile, or that of a sweep under way, for `plan optimize`
 #[derive(Args)]
 pub(crate) struct Export {
-    /// What was trained: the job's name, or what `profile start --model` called it
+    /// Model of the profile: the name of the job, or the one that `profile start --model` gave
     #[arg(value_name = "MODEL")]
     model: JobName,
 
-    /// On which GPUs, if there is more than one, as `profile list` names them
+    /// GPUs of the profile, as `profile list` shows them, if there are several
     #[arg(long, value_name = "GPUS")]
     gpus: Option<String>,
 
-    /// In which partition, if there is more than one, as `profile list` names them
+    /// Partition of the profile, as `profile list` shows it, if there are several
     #[arg(long, value_name = "PARTITION")]
     partition: Option<String>,
 
-    /// What the sweep of the job of that name has measured so far. A column `incomplete` says of each row
-    /// how many clocks that is of how many
+    /// Write what the sweep of the job of that name has measured so far. A column `incomplete` says in
+    /// each row how many of how many clocks were measured
     #[arg(long, conflicts_with_all = ["gpus", "partition"])]
     so_far: bool,
 
-    /// Whose, by name or number [default: your own; for an administrator the only one of that model]
+    /// The owner of the profile, by name or number [default: yourself; for an administrator the owner
+    /// of the only profile of that model]
     #[arg(long, value_name = "USER", value_parser = user::parse)]
-    user: Option<u32>,
+    user: Option<Uid>,
 
     /// The file to write; - is standard output
     #[arg(short, long, value_name = "PROFILE.csv", default_value = "-")]
@@ -54,34 +55,34 @@ pub(crate) struct Export {
 }
 
 impl List {
-    pub(super) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
-        let mut connection = Connection::open(sockets)?;
+    pub(super) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        let mut agent = daemons.agent()?;
         let look = output.look();
-        match connection.ask(Request::Profiles)? {
-            Response::Profiles(profiles) if self.json => output.json(&profiles),
-            Response::Profiles(profiles) => {
+        match agent.ask(AgentRequest::Profiles)? {
+            AgentResponse::Profiles(profiles) if self.json => output.json(&profiles),
+            AgentResponse::Profiles(profiles) => {
                 output.text(&render(&profiles, SystemTime::now(), look))
             }
-            other => Err(connection.other_answer(&format!("{other:?}"))),
+            other => Err(agent.unexpected(&other).into()),
         }
     }
 }
 
 impl Export {
-    pub(super) fn run(self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
-        let mut connection = Connection::open(sockets)?;
+    pub(super) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        let mut agent = daemons.agent()?;
         let Self { model, gpus, partition, user: uid, so_far, .. } = self;
         let request = match so_far {
-            true => Request::SweepRead(JobSelector { job: model, uid }),
-            false => Request::ProfileRead(ProfileSelector { model, uid, gpus, partition }),
+            true => AgentRequest::SweepRead(JobSelector { job: model, uid }),
+            false => AgentRequest::ProfileRead(ProfileSelector { model, uid, gpus, partition }),
         };
-        let csv = match connection.ask(request)? {
-            Response::Profile { csv, .. } => String::from_utf8_lossy(&csv).into_owned(),
-            Response::Swept { sweep, csv } => {
+        let csv = match agent.ask(request)? {
+            AgentResponse::Profile { csv, .. } => String::from_utf8_lossy(&csv).into_owned(),
+            AgentResponse::Swept { sweep, csv } => {
                 let mark = format!("{} of {}", sweep.measured, sweep.clocks);
                 with_column(&String::from_utf8_lossy(&csv), "incomplete", &mark)
             }
-            other => return Err(connection.other_answer(&format!("{other:?}"))),
+            other => return Err(agent.unexpected(&other).into()),
         };
         if self.output == "-" {
             return output.text(&csv);
@@ -90,13 +91,13 @@ impl Export {
     }
 }
 
-/// The lines of a CSV, none of which the daemon writes in quotes, with one more column.
+/// The lines of a CSV, none of which the agent writes in quotes, with one more column.
 fn with_column(csv: &str, name: &str, field: &str) -> String {
     let fields = std::iter::once(name).chain(std::iter::repeat(field));
     csv.lines().zip(fields).map(|(line, field)| format!("{line},{field}\n")).collect()
 }
 
-/// What a profile is of, in words.
+/// The key of a profile in words.
 pub(crate) fn described(key: &ProfileKey) -> String {
     let ProfileKey { model, gpus, partition, .. } = key;
     format!("the profile of {model} on {gpus} ({partition})")
@@ -133,9 +134,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_names_what_export_needs_to_be_told() {
+    fn a_list_shows_what_export_takes_as_arguments() {
         let key = ProfileKey {
-            uid: 4_000_000_001,
+            uid: Uid(4_000_000_001),
             model: "gpt-7b".parse().unwrap(),
             gpus: "NVIDIA-A100".into(),
             partition: "pp4-dp1-tp1-mb8".into(),

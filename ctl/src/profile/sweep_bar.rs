@@ -1,4 +1,4 @@
-//! How far a sweep is, as a bar where somebody watches, and what it waits for.
+//! The progress of a sweep as a bar on a terminal, and what it waits for.
 
 use pfo_protocol::{SweepState, SweepStatus};
 
@@ -6,23 +6,23 @@ use super::status::progress;
 use crate::progress::Progress;
 use crate::text::harmless;
 
-/// The bar of one sweep, and what was told above it last.
+/// The bar of one sweep, and what was printed above it last.
 pub(super) struct SweepBar {
     bar: Progress,
-    told: Option<String>,
+    said: Option<String>,
 }
 
 impl SweepBar {
     pub(super) fn new() -> Self {
-        Self { bar: Progress::new("sweeping"), told: None }
+        Self { bar: Progress::new("sweeping"), said: None }
     }
 
     pub(super) fn show(&mut self, sweep: &SweepStatus) {
         if let SweepState::Waiting { why } = &sweep.state
-            && self.told.as_ref() != Some(why)
+            && self.said.as_ref() != Some(why)
         {
-            self.bar.tell(&format!("pfoctl: {}; waiting for that", harmless(why)));
-            self.told = Some(why.clone());
+            self.bar.tell(&format!("pfoctl: the sweep waits: {}", harmless(why)));
+            self.said = Some(why.clone());
         }
         self.bar.show(f64::from(sweep.measured) / f64::from(sweep.clocks.max(1)));
         self.bar.now(progress(sweep));

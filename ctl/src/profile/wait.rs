@@ -1,15 +1,16 @@
-//! Waiting for the end of a sweep, with a bar where somebody watches.
+//! Waiting for the end of a sweep, with a bar on a terminal.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use pfo_protocol::{JobName, SweepState, SweepStatus};
 
+use super::ProfileError;
 use super::status::ask;
 use super::sweep_bar::SweepBar;
-use crate::error::Error;
+use crate::daemons::Daemons;
+use crate::error::{Error, Explained};
 use crate::exit::Exit;
-use crate::socket::Sockets;
 use crate::trial::RESTART;
 
 const POLL: Duration = Duration::from_millis(500);
@@ -17,8 +18,8 @@ const POLL: Duration = Duration::from_millis(500);
 /// Returns the sweep when it is over.
 ///
 /// # Errors
-/// If it needs somebody to go on, or is gone.
-pub(super) fn until_over(sockets: &Sockets, mut sweep: SweepStatus) -> Result<SweepStatus, Error> {
+/// If it continues only on request, or no longer exists.
+pub(super) fn until_over(daemons: &Daemons, mut sweep: SweepStatus) -> Result<SweepStatus, Error> {
     let mut bar = SweepBar::new();
     let mut seen = Instant::now();
     loop {
@@ -28,23 +29,23 @@ pub(super) fn until_over(sockets: &Sockets, mut sweep: SweepStatus) -> Result<Sw
             SweepState::Running | SweepState::Waiting { .. } => bar.show(&sweep),
         }
         sleep(POLL);
-        sweep = match ask(sockets) {
+        sweep = match ask(daemons) {
             Ok(sweeps) => {
                 seen = Instant::now();
                 let (job, uid) = (sweep.job, sweep.profile.uid);
                 let is_it = |other: &SweepStatus| other.job == job && other.profile.uid == uid;
-                let gone = || Error::NoSuchSweep { job: job.to_string() };
+                let gone = || ProfileError::NoSuchSweep { job: job.clone() };
                 sweeps.into_iter().find(is_it).ok_or_else(gone)?
             }
-            // The next daemon goes on with it.
+            // The agent continues it after a restart.
             Err(error) if error.exit() == Exit::Unreachable && seen.elapsed() < RESTART => sweep,
             Err(error) => return Err(error),
         };
     }
 }
 
-/// Why a sweep does not go on that nobody here has paused.
+/// The error for a sweep that another client has paused.
 pub(super) fn paused(job: &JobName, why: Option<String>) -> Error {
-    let why = why.unwrap_or_else(|| "somebody asked for that".to_owned());
-    Error::SweepPaused { job: job.to_string(), why }
+    let why = why.unwrap_or_else(|| "on request".to_owned());
+    ProfileError::SweepPaused { job: job.clone(), why }.into()
 }

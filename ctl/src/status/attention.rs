@@ -1,16 +1,25 @@
-//! What needs somebody's attention, in sentences: tables have no room for reasons.
+//! What needs attention, in sentences: tables have no room for reasons.
 
-use pfo_protocol::{DriftStatus, DriftedInstruction, DriftedRank, Status};
+use pfo_protocol::{
+    AgentStatus, DriftStatus, DriftedInstruction, DriftedRank, SlowRank, Status, Uid,
+};
 
 use super::quantity::{change, percent};
 use super::table::heading;
+use crate::error::{Error, Explained};
 use crate::output::Look;
 use crate::text::harmless;
 
 /// The list under its heading; none if all is well.
-pub(crate) fn list(status: &Status, user: &dyn Fn(u32) -> String, look: Look) -> Option<String> {
+pub(crate) fn list(
+    status: &Status,
+    agent: &Result<AgentStatus, Error>,
+    user: &dyn Fn(Uid) -> String,
+    look: Look,
+) -> Option<String> {
     let mut points = of_daemon_and_gpus(status);
     points.extend(of_jobs(status, user));
+    points.extend(of_agent(agent, user));
     if points.is_empty() {
         return None;
     }
@@ -28,13 +37,13 @@ fn of_daemon_and_gpus(status: &Status) -> Vec<String> {
     }
     let config = &status.daemon.config;
     if let Some(why) = &config.refused {
-        points.push(format!("configuration refused, the one before is in force: {why}"));
+        points.push(format!("configuration refused, the one before it stays in force: {why}"));
     }
     for key in &config.restart_needed_for {
-        points.push(format!("configuration: the new {key} takes a restart of pfod"));
+        points.push(format!("configuration: the new {key} requires a restart of pfod"));
     }
     for name in &config.unknown_names {
-        points.push(format!("configuration: there is no {name}"));
+        points.push(format!("configuration: this node has no {name}"));
     }
     for gpu in &status.daemon.unrestored {
         points.push(format!("clocks not restored yet: {gpu}"));
@@ -47,7 +56,7 @@ fn of_daemon_and_gpus(status: &Status) -> Vec<String> {
     points
 }
 
-fn of_jobs(status: &Status, user: &dyn Fn(u32) -> String) -> Vec<String> {
+fn of_jobs(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<String> {
     let mut points = Vec::new();
     for job in &status.jobs {
         let name = format!("job {} of {}", job.job, user(job.uid));
@@ -57,13 +66,8 @@ fn of_jobs(status: &Status, user: &dyn Fn(u32) -> String) -> Vec<String> {
             let number = plan.number;
             points.push(format!("{name}: plan {number} is suspended: {why}"));
         }
-        points.extend(job.drift.as_ref().map(|drift| format!("{name}: {}", drifted(drift))));
         for rank in &job.ranks {
             let name = format!("{name}, rank {}", rank.rank);
-            if let Some(slow) = rank.slow {
-                let by = percent(slow);
-                points.push(format!("{name}: its instructions take {by} longer than was profiled"));
-            }
             if let Some(problem) = &rank.problem {
                 points.push(format!("{name}: {problem}"));
             }
@@ -72,14 +76,39 @@ fn of_jobs(status: &Status, user: &dyn Fn(u32) -> String) -> Vec<String> {
                     1 => "1 step".to_owned(),
                     count => format!("{count} steps"),
                 };
-                points.push(format!("{name}: {steps} off the plan, last: {mismatch}"));
+                points.push(format!(
+                    "{name}: {steps} did not follow the plan, the last one: {mismatch}"
+                ));
             }
         }
     }
     points
 }
 
-/// How far off the prediction, and what of it.
+fn of_agent(agent: &Result<AgentStatus, Error>, user: &dyn Fn(Uid) -> String) -> Vec<String> {
+    let agent = match agent {
+        Ok(agent) => agent,
+        Err(error) => {
+            let remedy = error.remedy().map_or_else(String::new, |remedy| format!("; {remedy}"));
+            return vec![format!("pfo-agent does not answer: {error}{remedy}")];
+        }
+    };
+    let mut points = Vec::new();
+    points.extend(agent.pfod_problem.as_ref().map(|why| format!("pfo-agent: no pfod: {why}")));
+    for job in &agent.jobs {
+        let name = format!("job {} of {}", job.job, user(job.uid));
+        points.extend(job.drift.as_ref().map(|drift| format!("{name}: {}", drifted(drift))));
+        for SlowRank { rank, share } in &job.slow {
+            let by = percent(*share);
+            points.push(format!(
+                "{name}, rank {rank}: its instructions take {by} longer than profiled"
+            ));
+        }
+    }
+    points
+}
+
+/// How far a job is from its plan's prediction, and where.
 fn drifted(drift: &DriftStatus) -> String {
     let mut text = format!("off its plan's prediction: {} time", change(drift.time));
     if let Some(energy) = drift.energy {
@@ -96,18 +125,18 @@ fn drifted(drift: &DriftStatus) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::Instruction;
+    use pfo_protocol::{Instruction, Rank, Stage};
 
     use super::*;
 
     #[test]
-    fn a_drift_is_told_with_its_shares_and_instructions() {
-        let (stage, instruction) = (2, Instruction::Backward);
+    fn a_drift_is_reported_with_its_shares_and_instructions() {
+        let (stage, instruction) = (Stage(2), Instruction::Backward);
         let drift = DriftStatus {
             time: 0.12,
             energy: Some(-0.061),
             instructions: vec![DriftedInstruction { stage, instruction, time: 0.3 }],
-            ranks: vec![DriftedRank { rank: 5, energy: -0.2 }],
+            ranks: vec![DriftedRank { rank: Rank(5), energy: -0.2 }],
         };
         assert_eq!(
             drifted(&drift),

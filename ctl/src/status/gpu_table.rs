@@ -1,6 +1,6 @@
 //! The GPUs: what is asked of their clocks, what they do, and on whose behalf.
 
-use pfo_protocol::{GpuStatus, Holder};
+use pfo_protocol::{GpuStatus, Holder, Uid};
 
 use super::quantity::watts;
 use super::table::{Cell, Table, Tone, heading};
@@ -8,7 +8,7 @@ use super::uuid::short;
 use crate::output::Look;
 
 /// One row for each GPU.
-pub(crate) fn render(gpus: &[GpuStatus], user: &dyn Fn(u32) -> String, look: Look) -> String {
+pub(crate) fn render(gpus: &[GpuStatus], user: &dyn Fn(Uid) -> String, look: Look) -> String {
     if gpus.is_empty() {
         return "No GPUs.\n".to_owned();
     }
@@ -26,18 +26,14 @@ pub(crate) fn render(gpus: &[GpuStatus], user: &dyn Fn(u32) -> String, look: Loo
             Cell::number(gpu.index).tone(tone(gpu)),
             Cell::text(model(gpu)),
             Cell::text(short(&gpu.uuid, gpus)),
-            mhz(gpu.requested_mhz),
-            mhz(gpu.observed_mhz),
-            mhz(gpu.memory_locked_mhz),
+            Cell::mhz(gpu.requested_mhz),
+            Cell::mhz(gpu.observed_mhz),
+            Cell::mhz(gpu.memory_locked_mhz),
             Cell::option(power(gpu)),
             Cell::option(gpu.holder.as_ref().map(|holder| held_by(holder, user))),
         ]);
     }
     heading("GPUs (clocks in MHz)", look) + &table.render()
-}
-
-fn mhz(clock: Option<u32>) -> Cell {
-    clock.map_or_else(Cell::empty, Cell::number)
 }
 
 /// What it draws, and of how much if pfo limits it.
@@ -55,7 +51,7 @@ fn model(gpu: &GpuStatus) -> String {
     format!("{model}{mig}")
 }
 
-fn held_by(holder: &Holder, user: &dyn Fn(u32) -> String) -> String {
+fn held_by(holder: &Holder, user: &dyn Fn(Uid) -> String) -> String {
     format!("{} rank {} ({} {})", holder.job, holder.rank, user(holder.uid), holder.pid)
 }
 

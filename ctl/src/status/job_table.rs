@@ -1,6 +1,6 @@
 //! The jobs: what each one runs, how far it is, and what it used.
 
-use pfo_protocol::{FrontierStatus, JobStatus, MeasuredBy, PlanStatus};
+use pfo_protocol::{FrontierStatus, JobStatus, MeasuredBy, PlanStatus, Uid, WatchedJob};
 
 use super::plan_text::{described, described_frontier, name, prediction};
 use super::quantity::joules;
@@ -8,8 +8,13 @@ use super::table::{Cell, Table, Tone, heading};
 use crate::output::Look;
 use crate::text::harmless;
 
-/// One row for each job.
-pub(crate) fn render(jobs: &[JobStatus], user: &dyn Fn(u32) -> String, look: Look) -> String {
+/// One row for each job, and what the agent watches of them below.
+pub(crate) fn render(
+    jobs: &[JobStatus],
+    watched: &[WatchedJob],
+    user: &dyn Fn(Uid) -> String,
+    look: Look,
+) -> String {
     if jobs.is_empty() {
         return "No jobs.\n".to_owned();
     }
@@ -40,7 +45,7 @@ pub(crate) fn render(jobs: &[JobStatus], user: &dyn Fn(u32) -> String, look: Loo
             let (owner, by) = (user(job.uid), user(uid));
             let what = match pid {
                 Some(pid) => format!("Process {pid} of {by} measures"),
-                None => format!("A sweep that {by} began measures"),
+                None => format!("A sweep of {by} measures"),
             };
             let line = format!("{what} job {} of {owner}", job.job);
             text += &format!("{}\n", harmless(&line));
@@ -50,7 +55,8 @@ pub(crate) fn render(jobs: &[JobStatus], user: &dyn Fn(u32) -> String, look: Loo
                 format!("Loaded for job {} of {}: {}", job.job, user(job.uid), described(plan));
             text += &format!("{}\n", harmless(&line));
         }
-        if let Some(frontier) = &job.frontier {
+        let watched = watched.iter().find(|other| (&other.job, other.uid) == (&job.job, job.uid));
+        if let Some(frontier) = watched.and_then(|watched| watched.frontier.as_ref()) {
             let line = format!(
                 "For stragglers of job {} of {}: {}",
                 job.job,
@@ -64,10 +70,10 @@ pub(crate) fn render(jobs: &[JobStatus], user: &dyn Fn(u32) -> String, look: Loo
 }
 
 fn for_stragglers(frontier: &FrontierStatus) -> String {
-    let answered = frontier
-        .straggler
-        .map_or_else(String::new, |factor| format!("; the job takes the time of one of {factor}x"));
-    let auto = if frontier.auto { "; slow ranks are answered" } else { "" };
+    let answered = frontier.straggler.map_or_else(String::new, |factor| {
+        format!("; the job is as slow as a straggler of {factor}x")
+    });
+    let auto = if frontier.auto { "; pfo-agent responds to slow ranks" } else { "" };
     described_frontier(frontier) + &answered + auto
 }
 
@@ -99,17 +105,17 @@ fn waiting_plan(job: &JobStatus) -> Option<&PlanStatus> {
 
 #[cfg(test)]
 mod tests {
+    use pfo_protocol::Pid;
+
     use super::*;
 
     fn job() -> JobStatus {
         JobStatus {
             job: "j".parse().unwrap(),
-            uid: 0,
+            uid: Uid::ROOT,
             pp_degree: 4,
             plan: None,
             loaded: None,
-            frontier: None,
-            drift: None,
             measured_by: None,
             swap_at_step: None,
             measured_for_s: 7500.0,
@@ -131,12 +137,10 @@ mod tests {
     }
 
     #[test]
-    fn who_measures_a_job_is_told() {
-        for (pid, who) in
-            [(Some(4711), "Process 4711 of user7"), (None, "A sweep that user7 began")]
-        {
-            let job = JobStatus { measured_by: Some(MeasuredBy { uid: 7, pid }), ..job() };
-            let text = render(&[job], &|uid| format!("user{uid}"), Look::default());
+    fn the_one_who_measures_a_job_is_named() {
+        for (pid, who) in [(Some(Pid(4711)), "Process 4711 of user7"), (None, "A sweep of user7")] {
+            let job = JobStatus { measured_by: Some(MeasuredBy { uid: Uid(7), pid }), ..job() };
+            let text = render(&[job], &[], &|uid| format!("user{uid}"), Look::default());
             assert!(text.contains(&format!("{who} measures job j of user0")), "{text}");
         }
     }
@@ -150,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_straggler_that_a_job_runs_a_plan_for_is_told() {
+    fn the_straggler_that_a_job_runs_a_plan_for_is_shown() {
         let frontier = FrontierStatus {
             label: "a100.frontier".to_owned(),
             plans: 200,
@@ -159,17 +163,19 @@ mod tests {
             straggler: Some(1.2),
             auto: true,
         };
-        let job = JobStatus { frontier: Some(frontier), ..job() };
-        let text = render(&[job], &|_| "root".to_owned(), Look::default());
+        let (name, uid) = (job().job, job().uid);
+        let watched =
+            WatchedJob { job: name, uid, frontier: Some(frontier), drift: None, slow: Vec::new() };
+        let text = render(&[job()], &[watched], &|_| "root".to_owned(), Look::default());
         assert!(text.contains("a100.frontier (200 plans, predicted 2.500 s to 3.250 s"), "{text}");
-        assert!(text.contains("time of one of 1.2x; slow ranks are answered"), "{text}");
+        assert!(text.contains("straggler of 1.2x; pfo-agent responds to slow ranks"), "{text}");
     }
 
     #[test]
-    fn a_suspended_plan_and_a_swap_under_way_are_both_told() {
+    fn a_suspended_plan_and_a_swap_under_way_are_both_shown() {
         let job =
             JobStatus { plan: Some(plan(2, Some("because"))), swap_at_step: Some(40), ..job() };
-        let text = render(&[job], &|_| "root".to_owned(), Look::default());
+        let text = render(&[job], &[], &|_| "root".to_owned(), Look::default());
         assert!(text.contains("suspended, swap at step 40"), "{text}");
     }
 }

@@ -1,7 +1,7 @@
-//! `pfoctl status`: asks for the status, keeps what was asked for, and prints it.
+//! `pfoctl status`: asks both daemons for their status, keeps what was selected, and prints it.
 //!
-//! From `Status` to text everything is pure: one file for each table, none of which asks the
-//! daemon, the clock or the terminal anything.
+//! From a status to text everything is pure: one file for each table, none of which asks a daemon, the
+//! clock or the terminal anything.
 
 mod attention;
 mod daemon;
@@ -17,70 +17,85 @@ mod window_table;
 use std::time::Duration;
 
 use clap::Args;
-use pfo_protocol::{JobName, Request, Response, Status};
+use pfo_protocol::{AgentStatus, JobName, Status, Uid};
+use serde::Serialize;
 
-use crate::connection::Connection;
+use crate::arguments::NoSuchJob;
+use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::output::{Look, Output};
-use crate::socket::Sockets;
 use crate::user;
 
-/// Show the daemon, its GPUs and jobs, and what was measured under each plan
+/// Show both daemons, the GPUs and jobs, and what was measured under each plan
+///
+/// What pfo-agent knows is left out while it does not answer.
 #[derive(Args)]
 pub(crate) struct StatusCommand {
     /// Only jobs of this name, and their GPUs
     #[arg(long)]
     job: Option<JobName>,
 
-    /// Show it again and again, at this interval; with --json one object a line
+    /// Repeat at this interval; with --json one object on each line
     #[arg(long, value_name = "SECONDS", value_parser = interval)]
     watch: Option<Duration>,
 
-    /// Print JSON: every figure as the daemon gave it
+    /// Print JSON: every figure as pfod gave it and, under "agent", as pfo-agent did
     #[arg(long)]
     json: bool,
 }
 
+/// The status of both daemons.
+struct Both {
+    pfod: Status,
+    agent: Result<AgentStatus, Error>,
+}
+
+/// The same as JSON.
+#[derive(Serialize)]
+struct Printed<'a> {
+    #[serde(flatten)]
+    pfod: &'a Status,
+    agent: Option<&'a AgentStatus>,
+}
+
 impl StatusCommand {
-    /// Prints the status once, or until somebody stops it.
-    pub(crate) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
-        let status = self.ask(sockets)?;
+    /// Prints the status once, or until it is interrupted.
+    pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        let both = self.ask(daemons)?;
         let Some(interval) = self.watch else {
             if self.json {
-                return output.json(&status);
+                return output.json(&both.printed());
             }
             let look = output.look();
-            return output.text(&render(&status, &user::name_of, look));
+            return output.text(&both.render(&user::name_of, look));
         };
-        let mut status = Ok(status);
+        let mut both = Ok(both);
         loop {
-            match status {
-                Ok(status) if self.json => output.json_line(&status)?,
-                Ok(status) => {
+            match both {
+                Ok(both) if self.json => output.json_line(&both.printed())?,
+                Ok(both) => {
                     let look = output.look();
-                    output.refresh(&render(&status, &user::name_of, look))?;
+                    output.refresh(&both.render(&user::name_of, look))?;
                 }
-                // Whoever watches wants to see the daemon come back after a restart.
+                // A watch shows the daemon again after a restart.
                 Err(error) => output.trouble(&error)?,
             }
             std::thread::sleep(interval);
-            status = self.ask(sockets);
+            both = self.ask(daemons);
         }
     }
 
-    fn ask(&self, sockets: &Sockets) -> Result<Status, Error> {
-        let mut connection = Connection::open(sockets)?;
-        let mut status = match connection.ask(Request::Status)? {
-            Response::Status(status) => *status,
-            other => return Err(connection.other_answer(&format!("{other:?}"))),
-        };
+    fn ask(&self, daemons: &Daemons) -> Result<Both, Error> {
+        let pfod = daemons.pfod()?.status()?;
+        let agent = daemons.agent().and_then(|mut agent| agent.status()).map_err(Error::from);
+        let mut both = Both { pfod, agent };
         if let Some(job) = &self.job {
-            keep_only(job, &mut status);
-            if status.jobs.is_empty() {
-                return Err(Error::NoSuchJob { job: job.to_string() });
+            both.keep_only(job);
+            if both.pfod.jobs.is_empty() {
+                return Err(NoSuchJob { job: job.to_string() }.into());
             }
         }
-        Ok(status)
+        Ok(both)
     }
 }
 
@@ -93,22 +108,36 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "give 0.1 to 86400 seconds".to_owned())
 }
 
-fn keep_only(job: &JobName, status: &mut Status) {
-    status.jobs.retain(|other| other.job == *job);
-    status.gpus.retain(|gpu| gpu.holder.as_ref().is_some_and(|holder| holder.job == *job));
-}
-
-/// The status as people read it: what needs attention first, then machine before job before rank.
-fn render(status: &Status, user: &dyn Fn(u32) -> String, look: Look) -> String {
-    let mut parts = vec![daemon::line(&status.daemon)];
-    parts.extend(attention::list(status, user, look));
-    parts.push(gpu_table::render(&status.gpus, user, look));
-    parts.push(job_table::render(&status.jobs, user, look));
-    for job in &status.jobs {
-        parts.extend(window_table::render(job, user, look));
-        parts.extend(rank_table::render(job, &status.gpus, user, look));
+impl Both {
+    fn printed(&self) -> Printed<'_> {
+        Printed { pfod: &self.pfod, agent: self.agent.as_ref().ok() }
     }
-    parts.join("\n")
+
+    fn keep_only(&mut self, job: &JobName) {
+        self.pfod.jobs.retain(|other| other.job == *job);
+        let is_its = |job: &JobName, holder: &pfo_protocol::Holder| holder.job == *job;
+        self.pfod.gpus.retain(|gpu| gpu.holder.as_ref().is_some_and(|holder| is_its(job, holder)));
+        if let Ok(agent) = &mut self.agent {
+            agent.jobs.retain(|other| other.job == *job);
+        }
+    }
+
+    /// The status as people read it: what needs attention first, then machine before job before rank.
+    fn render(&self, user: &dyn Fn(Uid) -> String, look: Look) -> String {
+        let Self { pfod, agent } = self;
+        let mut first = daemon::pfod_line(&pfod.daemon);
+        first.extend(agent.as_ref().ok().map(daemon::agent_line));
+        let mut parts = vec![first];
+        parts.extend(attention::list(pfod, agent, user, look));
+        parts.push(gpu_table::render(&pfod.gpus, user, look));
+        let watched = agent.as_ref().map_or(&[][..], |agent| &agent.jobs);
+        parts.push(job_table::render(&pfod.jobs, watched, user, look));
+        for job in &pfod.jobs {
+            parts.extend(window_table::render(job, user, look));
+            parts.extend(rank_table::render(job, &pfod.gpus, user, look));
+        }
+        parts.join("\n")
+    }
 }
 
 #[cfg(test)]
@@ -119,9 +148,17 @@ mod tests {
         serde_json::from_str(include_str!("../../tests/golden/status.json")).unwrap()
     }
 
-    fn user(uid: u32) -> String {
+    fn agent() -> AgentStatus {
+        serde_json::from_str(include_str!("../../tests/golden/agent.json")).unwrap()
+    }
+
+    fn render(pfod: &Status, look: Look) -> String {
+        Both { pfod: pfod.clone(), agent: Ok(agent()) }.render(&user, look)
+    }
+
+    fn user(uid: Uid) -> String {
         match uid {
-            4_000_000_001 => "alice".to_owned(),
+            Uid(4_000_000_001) => "alice".to_owned(),
             other => other.to_string(),
         }
     }
@@ -134,7 +171,10 @@ mod tests {
         for rank in &mut status.jobs[0].ranks {
             rank.last_mismatch = None;
         }
-        for line in render(&status, &user, Look::default()).lines() {
+        let mut agent = agent();
+        agent.jobs.clear();
+        let text = Both { pfod: status, agent: Ok(agent) }.render(&user, Look::default());
+        for line in text.lines() {
             assert!(line.chars().count() <= 100, "{line}");
         }
     }
@@ -146,14 +186,14 @@ mod tests {
         plan.label = "\x1b[31mred\r\n".to_owned();
         status.jobs[0].windows[0].plan = status.jobs[0].plan.clone();
         status.gpus[0].problem = Some("\x07".to_owned());
-        let text = render(&status, &user, Look::default());
+        let text = render(&status, Look::default());
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
     }
 
     #[test]
     fn colours_are_used_where_they_are_allowed() {
         let look = Look { colour: true, width: Some(100) };
-        assert!(render(&status(), &user, look).contains("\x1b["));
+        assert!(render(&status(), look).contains("\x1b["));
     }
 
     #[test]
@@ -166,11 +206,12 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_was_asked_for_leaves_only_its_own_gpus() {
-        let mut status = status();
-        keep_only(&"gpt-7b".parse().unwrap(), &mut status);
-        assert_eq!(status.jobs.len(), 1);
-        assert_eq!(status.gpus.len(), 4);
+    fn a_selected_job_leaves_only_its_own_gpus() {
+        let mut both = Both { pfod: status(), agent: Ok(agent()) };
+        both.keep_only(&"gpt-7b".parse().unwrap());
+        assert_eq!(both.pfod.jobs.len(), 1);
+        assert_eq!(both.pfod.gpus.len(), 4);
+        assert_eq!(both.agent.unwrap().jobs.len(), 1);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The ranks of a job: whether each one follows its plan, and what that costs in calls.
 
-use pfo_protocol::{GpuStatus, GpuUuid, JobStatus, RankStatus};
+use pfo_protocol::{GpuStatus, GpuUuid, JobStatus, RankStatus, Uid};
 
 use super::quantity::{joules, percent, seconds};
 use super::table::{Cell, Table, Tone, heading};
@@ -11,7 +11,7 @@ use crate::output::Look;
 pub(crate) fn render(
     job: &JobStatus,
     gpus: &[GpuStatus],
-    user: &dyn Fn(u32) -> String,
+    user: &dyn Fn(Uid) -> String,
     look: Look,
 ) -> Option<String> {
     if job.ranks.is_empty() {
@@ -33,8 +33,8 @@ pub(crate) fn render(
     for rank in &job.ranks {
         let called = rank.clock_changes > 0;
         table.row([
-            Cell::number(rank.rank).tone(tone(rank)),
-            Cell::number(rank.stage),
+            Cell::number(rank.rank.0).tone(tone(rank)),
+            Cell::number(rank.stage.0),
             Cell::text(gpu(&rank.gpu_uuid, gpus)),
             rank.step.map_or_else(Cell::empty, Cell::number),
             rank.plan.map_or_else(Cell::empty, Cell::number),

@@ -4,6 +4,7 @@ use comfy_table::{
     Attribute, Cell as StyledCell, CellAlignment, Color, ColumnConstraint, ContentArrangement,
     LineStyle, TableStyle,
 };
+use pfo_protocol::Mhz;
 
 use crate::output::Look;
 use crate::text::harmless;
@@ -40,6 +41,11 @@ impl Cell {
     /// A cell with a number.
     pub(crate) fn number(number: impl Into<u64>) -> Self {
         Self::text(number.into().to_string())
+    }
+
+    /// A cell with a clock, whose unit is in the header.
+    pub(crate) fn mhz(clock: Option<Mhz>) -> Self {
+        clock.map_or_else(Self::empty, |clock| Self::number(clock.0))
     }
 
     /// A cell without anything.

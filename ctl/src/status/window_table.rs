@@ -1,14 +1,14 @@
 //! What was measured under each plan, against the first window at default clocks, and what the
-//! plan had predicted. Figures in the first columns are measured; predictions say that they are.
+//! plan had predicted.
 
-use pfo_protocol::{JobStatus, Window};
+use pfo_protocol::{JobStatus, Uid, Window};
 
 use super::quantity::{change, joules, percent, seconds, span};
 use super::table::{Cell, Table, Tone, heading};
 use crate::output::Look;
 
 /// One row for each window, oldest first; none if nothing was measured.
-pub(crate) fn render(job: &JobStatus, user: &dyn Fn(u32) -> String, look: Look) -> Option<String> {
+pub(crate) fn render(job: &JobStatus, user: &dyn Fn(Uid) -> String, look: Look) -> Option<String> {
     if !job.windows.iter().any(is_measured) {
         return None;
     }
@@ -18,10 +18,10 @@ pub(crate) fn render(job: &JobStatus, user: &dyn Fn(u32) -> String, look: Look) 
         .right("Steps")
         .right("Time/step")
         .right("Slowdown")
-        .right("Predicted")
+        .right("Pred. time")
         .right("Energy/step")
         .right("Saving")
-        .right("Predicted");
+        .right("Pred. energy");
     for window in &job.windows {
         let measured = Some(window).filter(|window| is_measured(window));
         // The baseline has nothing to be compared with but itself.
@@ -76,7 +76,7 @@ fn partial_pipeline(job: &JobStatus) -> Option<String> {
     let partial = |window: &&Window| window.plan.is_some() && window.ranks != job.pp_degree;
     job.windows.iter().find(partial).map(|window| {
         format!(
-            "Predicted energy is of one rank of each of {} stages; {} ranks were measured here.\n",
+            "Predicted energy is that of one rank for each of {} stages; {} ranks were measured here.\n",
             job.pp_degree, window.ranks
         )
     })
@@ -103,12 +103,10 @@ mod tests {
     fn rendered(windows: Vec<Window>) -> Option<String> {
         let job = JobStatus {
             job: "j".parse().unwrap(),
-            uid: 0,
+            uid: Uid::ROOT,
             pp_degree: 4,
             plan: None,
             loaded: None,
-            frontier: None,
-            drift: None,
             measured_by: None,
             swap_at_step: None,
             measured_for_s: 7500.0,

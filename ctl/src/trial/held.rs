@@ -2,100 +2,70 @@
 //! the daemon restarts meanwhile.
 
 use pfo_protocol::{
-    JobName, PlanStatus, Request, Response, SamplePage, TrialLength, TrialResult, TrialRun,
+    AgentRequest, AgentResponse, JobName, PlanStatus, Rank, RecordedTrial, SamplePage, TrialLength,
+    TrialRun,
 };
 
+use super::TrialError;
 use super::interrupt::Interrupt;
+use super::measuring::Measuring;
 use super::trouble::Trouble;
-use crate::connection::{Connection, Patience};
-use crate::error::Error;
+use crate::arguments::JobArguments;
+use crate::daemons::{Agent, Connection, Daemons, Patience};
+use crate::error::{Error, Explained};
 use crate::exit::Exit;
-use crate::job::JobArguments;
 use crate::progress::Progress;
-use crate::socket::Sockets;
 use crate::status::quantity::span;
 
 /// A job whose clocks are this connection's to change.
-pub(crate) struct Held<'a> {
-    sockets: &'a Sockets,
+pub(crate) struct Held<'a, D> {
+    daemons: &'a Daemons,
     job: &'a JobArguments,
-    connection: Connection,
+    connection: Connection<D>,
     interrupt: Interrupt,
     progress: Progress,
-    /// Of the first trial; later ones are of the same, or nothing could be compared.
-    ranks: Option<Vec<u32>>,
+    /// Those of the first trial. Trials of other ranks cannot be compared with it.
+    ranks: Option<Vec<Rank>>,
     /// What a step took last, in seconds.
     step_s: Option<f64>,
 }
 
-impl<'a> Held<'a> {
-    /// Connects. The daemon is asked for nothing yet, and the job not held before its first trial.
+impl<'a, D: Measuring> Held<'a, D> {
+    /// Connects. The daemon is asked for nothing yet, and the job is not held before its first trial.
     pub(crate) fn new(
-        sockets: &'a Sockets,
+        daemons: &'a Daemons,
         job: &'a JobArguments,
         interrupt: Interrupt,
         what: &'static str,
     ) -> Result<Self, Error> {
-        let connection = interrupt.connect(sockets)?;
+        let connection = interrupt.connect(daemons)?;
         let progress = Progress::new(what);
-        Ok(Self { sockets, job, connection, interrupt, progress, ranks: None, step_s: None })
+        Ok(Self { daemons, job, connection, interrupt, progress, ranks: None, step_s: None })
     }
 
-    /// The job's name.
     pub(crate) fn job(&self) -> &'a JobName {
         self.job.name()
     }
 
-    /// The connection that holds the job, for what is asked about its trials.
-    pub(crate) fn connection(&mut self) -> &mut Connection {
+    /// The connection that holds the job, for requests about its trials.
+    pub(crate) fn connection(&mut self) -> &mut Connection<D> {
         &mut self.connection
     }
 
-    /// Asks something that has nothing to do with a trial; again if the daemon restarts meanwhile.
-    pub(crate) fn patiently<T>(
-        &mut self,
-        mut ask: impl FnMut(&mut Connection) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        self.until_done(|held| ask(&mut held.connection))
-    }
-
-    /// Where to say how far this is.
     pub(crate) fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// How long so many steps take in words, such as `about 2 min 10 s`; nothing before the first
-    /// trial.
+    /// How long these steps will take, such as `about 2 min 10 s`; none before the first trial.
     pub(crate) fn takes(&self, steps: u64) -> Option<String> {
         self.step_s.map(|step_s| format!("about {}", span(step_s * steps as f64)))
     }
 
     /// Runs one trial. If the daemon restarts meanwhile it begins again when the job is back.
-    pub(crate) fn trial(
-        &mut self,
-        run: &TrialRun,
-        length: TrialLength,
-    ) -> Result<TrialResult, Error> {
-        self.until_done(|held| held.try_trial(run, length, false))
-    }
-
-    /// The same, and each instruction by itself.
-    pub(crate) fn trial_with_samples(
-        &mut self,
-        run: &TrialRun,
-        length: TrialLength,
-    ) -> Result<(TrialResult, Vec<SamplePage>), Error> {
-        let (trial, pages) =
-            self.until_done(|held| Ok((held.try_trial(run, length, true)?, held.samples()?)))?;
-        for of_rank in pages.chunk_by(|page, next| page.rank == next.rank) {
-            if let Some(SamplePage { rank, dropped: dropped @ 1.., .. }) = of_rank.first() {
-                self.progress.tell(&format!(
-                    "pfoctl: the daemon had no room for {dropped} more instructions of rank {rank}; \
-                     measure fewer steps at once"
-                ));
-            }
-        }
-        Ok((trial, pages))
+    pub(crate) fn trial(&mut self, run: &TrialRun, length: TrialLength) -> Result<D::Trial, Error> {
+        self.until_done(|held| {
+            held.try_trial(D::trial_request(held.job.selector(), run.clone(), length))
+        })
     }
 
     fn until_done<T>(
@@ -111,13 +81,13 @@ impl<'a> Held<'a> {
             };
             let is_away = error.exit() == Exit::Unreachable;
             trouble.wait_out(error, &self.progress)?;
-            if is_away && let Ok(connection) = self.interrupt.connect(self.sockets) {
+            if is_away && let Ok(connection) = self.interrupt.connect(self.daemons) {
                 self.connection = connection;
             }
         }
     }
 
-    /// Runs a plan, and lets go of the job, which goes on with it.
+    /// Runs a plan and ends the hold; the job continues with the plan.
     pub(crate) fn keep(&mut self, plan: &TrialRun) -> Result<Option<PlanStatus>, Error> {
         loop {
             self.trial(plan, TrialLength { settling_steps: 1, steps: 1 })?;
@@ -129,7 +99,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Lets go of the job, which changes to default clocks.
+    /// Ends the hold; the job changes to default clocks.
     pub(crate) fn let_go(&mut self) -> Result<(), Error> {
         match self.end(false) {
             // Then it has changed already.
@@ -139,44 +109,60 @@ impl<'a> Held<'a> {
     }
 
     fn end(&mut self, keep: bool) -> Result<Option<PlanStatus>, Error> {
-        let answer = self.connection.ask(Request::TrialsEnd { job: self.job.selector(), keep });
-        match self.interrupt.or(self.job.name(), answer)? {
-            Response::TrialsEnded(plan) => Ok(plan),
-            other => Err(self.connection.other_answer(&format!("{other:?}"))),
+        let response = self.connection.ask(D::end_request(self.job.selector(), keep));
+        let response = self.interrupt.or(self.job.name(), response.map_err(Error::from))?;
+        D::ended(response).map_err(|other| self.connection.unexpected(&other).into())
+    }
+
+    fn try_trial(&mut self, request: D::Request) -> Result<D::Trial, Error> {
+        self.connection.send(request)?;
+        let response = self.connection.receive(Patience::Unlimited)?;
+        let trial = D::trial(response).map_err(|other| self.connection.unexpected(&other))?;
+        let windows = D::windows(&trial);
+        let ranks: Vec<Rank> = windows.ranks.iter().map(|rank| rank.rank).collect();
+        let (before, now) = (self.ranks.get_or_insert_with(|| ranks.clone()), ranks);
+        if *before != now {
+            let job = self.job.name().clone();
+            let (before, now) = (before.len(), now.len());
+            return Err(TrialError::OtherRanks { job, before, now }.into());
         }
+        self.step_s = windows.steps.last().map(|step| step.time_s).or(self.step_s);
+        Ok(trial)
+    }
+}
+
+impl Held<'_, Agent> {
+    /// Runs one trial, and hands out each instruction by itself, too.
+    pub(crate) fn trial_with_samples(
+        &mut self,
+        run: &TrialRun,
+        length: TrialLength,
+    ) -> Result<(RecordedTrial, Vec<SamplePage>), Error> {
+        let (trial, pages) = self.until_done(|held| {
+            let (job, run) = (held.job.selector(), run.clone());
+            let request = AgentRequest::Record { job, run, length, samples: true };
+            Ok((held.try_trial(request)?, held.samples()?))
+        })?;
+        for of_rank in pages.chunk_by(|page, next| page.rank == next.rank) {
+            if let Some(SamplePage { rank, dropped: dropped @ 1.., .. }) = of_rank.first() {
+                self.progress.tell(&format!(
+                    "pfoctl: pfo-agent had no room for {dropped} more instructions of rank {rank}; \
+                     measure fewer steps at once"
+                ));
+            }
+        }
+        Ok((trial, pages))
     }
 
     /// The instructions that the last trial saw.
     fn samples(&mut self) -> Result<Vec<SamplePage>, Error> {
         let mut pages = Vec::new();
         loop {
-            match self.connection.ask(Request::TrialSamples(self.job.selector()))? {
-                Response::TrialSamples(Some(page)) => pages.push(page),
-                Response::TrialSamples(None) => return Ok(pages),
-                other => return Err(self.connection.other_answer(&format!("{other:?}"))),
+            match self.connection.ask(AgentRequest::Samples(self.job.selector()))? {
+                AgentResponse::Samples(Some(page)) => pages.push(page),
+                AgentResponse::Samples(None) => return Ok(pages),
+                other => return Err(self.connection.unexpected(&other).into()),
             }
         }
-    }
-
-    fn try_trial(
-        &mut self,
-        run: &TrialRun,
-        length: TrialLength,
-        samples: bool,
-    ) -> Result<TrialResult, Error> {
-        let job = self.job.selector();
-        self.connection.send(Request::Trial { job, run: run.clone(), length, samples })?;
-        let trial = match self.connection.receive(Patience::Unlimited)? {
-            Response::Trial(trial) => *trial,
-            other => return Err(self.connection.other_answer(&format!("{other:?}"))),
-        };
-        let ranks: Vec<u32> = trial.ranks.iter().map(|rank| rank.rank).collect();
-        let (before, now) = (self.ranks.get_or_insert_with(|| ranks.clone()), ranks);
-        if *before != now {
-            let job = self.job.name().clone();
-            return Err(Error::OtherRanks { job, before: before.len(), now: now.len() });
-        }
-        self.step_s = trial.steps.last().map(|step| step.time_s).or(self.step_s);
-        Ok(trial)
     }
 }

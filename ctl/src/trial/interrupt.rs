@@ -1,5 +1,5 @@
-//! Ctrl-C while a job is measured: the connection that holds the job ends, whoever waits for its
-//! answer goes on, and what was measured so far can still be written.
+//! Ctrl-C while a job is measured: the connection that holds the job ends, the wait for its response
+//! ends with it, and what was measured so far can still be written.
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -8,11 +8,11 @@ use std::thread;
 
 use pfo_protocol::JobName;
 
-use crate::connection::Connection;
+use super::TrialError;
+use crate::daemons::{Connection, ConnectionError, Daemon, Daemons};
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::plan::unfinished::ending_signals;
-use crate::socket::Sockets;
+use crate::signals::{self, SignalError};
 
 /// Whether a signal has come that ends the process, and the stream that it ends first.
 #[derive(Clone)]
@@ -27,12 +27,11 @@ struct State {
 impl Interrupt {
     /// From here on no such signal ends the process at once, but a second one does. Threads that
     /// start later take part; there must not be any yet.
-    pub(crate) fn prepare() -> Result<Self, Error> {
-        let signals = ending_signals();
-        signals.thread_block().map_err(Error::Signals)?;
+    pub(crate) fn prepare() -> Result<Self, SignalError> {
+        let signals = signals::ending();
+        signals::block(signals)?;
         let interrupt = Self(Arc::default());
         let taken = interrupt.clone();
-        // Taken by a thread, a signal needs no handler, nor obeys a handler's restrictions.
         thread::spawn(move || {
             if signals.wait().is_ok() {
                 taken.come();
@@ -52,9 +51,10 @@ impl Interrupt {
         }
     }
 
-    /// Opens a connection that it ends, and no other one any more.
-    pub(crate) fn connect(&self, sockets: &Sockets) -> Result<Connection, Error> {
-        let connection = Connection::open(sockets)?;
+    /// Opens a connection that it ends, in place of the one before.
+    pub(crate) fn connect<D: Daemon>(&self, daemons: &Daemons) -> Result<Connection<D>, Error> {
+        let connection: Result<Connection<D>, ConnectionError> = daemons.open();
+        let connection = connection?;
         self.ends(connection.stream().try_clone()?);
         Ok(connection)
     }
@@ -67,10 +67,10 @@ impl Interrupt {
         state.stream = Some(stream);
     }
 
-    /// What was answered about a job or, once it has come, that it was why.
+    /// The answer about a job or, once it has come, the interruption as the reason for none.
     pub(crate) fn or<T>(&self, job: &JobName, answer: Result<T, Error>) -> Result<T, Error> {
         match self.has_come() {
-            true => Err(Error::Interrupted { job: job.clone() }),
+            true => Err(TrialError::Interrupted { job: job.clone() }.into()),
             false => answer,
         }
     }

@@ -1,18 +1,22 @@
 //! Measuring a running job: a connection that holds it, and what its trials say.
 //!
-//! The job is at default clocks again whenever the connection ends, however it ends. Nothing here
-//! has to clean up.
+//! `pfod` measures windows: time and energy of whole steps. The agent records instructions as well. The job
+//! returns to default clocks whenever the connection ends, however it ends. Nothing here has to clean up.
 
+mod error;
 mod held;
 mod interrupt;
 mod interval;
+mod measuring;
 mod stages_here;
 mod trouble;
 mod window;
 
-pub(crate) use held::Held;
-pub(crate) use interrupt::Interrupt;
-pub(crate) use interval::Interval;
-pub(crate) use stages_here::require_every_stage;
-pub(crate) use trouble::{RESTART, Trouble};
-pub(crate) use window::Window;
+pub(crate) use self::error::TrialError;
+pub(crate) use self::held::Held;
+pub(crate) use self::interrupt::Interrupt;
+pub(crate) use self::interval::Interval;
+pub(crate) use self::measuring::Measuring;
+pub(crate) use self::stages_here::require_every_stage;
+pub(crate) use self::trouble::{RESTART, Trouble, patiently};
+pub(crate) use self::window::Window;

@@ -6,9 +6,12 @@ use std::time::{Duration, Instant};
 
 use pfo_protocol::{Refusal, RefusalCode};
 
-use crate::error::Error;
+use super::TrialError;
+use crate::daemons::ConnectionError;
+use crate::error::{Error, Explained};
 use crate::exit::Exit;
 use crate::progress::Progress;
+use crate::status::quantity::span;
 use crate::text::harmless;
 
 /// How long a daemon may be away, and after that its job: ranks come back one by one.
@@ -24,7 +27,7 @@ const RETRY_EVERY: Duration = Duration::from_millis(250);
 pub(crate) struct Trouble(Option<(Instant, Duration)>);
 
 impl Trouble {
-    /// Waits until it is time to ask again; what is waited for is told once.
+    /// Waits until it is time to ask again; the reason is reported once.
     ///
     /// # Errors
     /// This error, if it does not pass by itself, or has not for too long.
@@ -32,7 +35,10 @@ impl Trouble {
         let patience = patience_with(&error);
         let (since, most) = self.0.get_or_insert_with(|| {
             if !patience.is_zero() {
-                progress.tell(&harmless(&format!("pfoctl: {error}; waiting for that")));
+                progress.tell(&harmless(&format!(
+                    "pfoctl: {error}; retrying for up to {}",
+                    span(patience.as_secs_f64())
+                )));
             }
             (Instant::now(), patience)
         });
@@ -46,11 +52,31 @@ impl Trouble {
     }
 }
 
+/// Asks until it is answered, through a restart of a daemon.
+///
+/// # Errors
+/// As [`Trouble::wait_out`].
+pub(crate) fn patiently<T>(
+    progress: &Progress,
+    mut ask: impl FnMut() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut trouble = Trouble::default();
+    loop {
+        match ask() {
+            Ok(answer) => return Ok(answer),
+            Err(error) => trouble.wait_out(error, progress)?,
+        }
+    }
+}
+
 /// How long to wait until what is wrong has passed.
 fn patience_with(error: &Error) -> Duration {
     match error {
         // Such as a swap that is under way.
-        Error::Refused(Refusal { code: RefusalCode::LimitReached, .. }) => BUSY,
+        Error::Connection(ConnectionError::Refused(Refusal {
+            code: RefusalCode::LimitReached,
+            ..
+        })) => BUSY,
         error if error.exit() == Exit::Unreachable => RESTART,
         _ => Duration::ZERO,
     }
@@ -60,10 +86,10 @@ fn patience_with(error: &Error) -> Duration {
 fn passes_by_itself(error: &Error) -> bool {
     use RefusalCode::{Malformed, NotAuthorized, PlanDoesNotFit, Revoked};
     match error {
-        Error::Refused(refusal) => {
+        Error::Connection(ConnectionError::Refused(refusal)) => {
             !matches!(refusal.code, Malformed | NotAuthorized | PlanDoesNotFit | Revoked)
         }
-        Error::OtherRanks { .. } => true,
+        Error::Trial(TrialError::OtherRanks { .. }) => true,
         error => error.exit() == Exit::Unreachable,
     }
 }

@@ -2,7 +2,7 @@
 
 use pfo_protocol::{JobName, TrialResult};
 
-use crate::error::Error;
+use super::TrialError;
 
 /// Time and energy of each measured step.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,8 +13,8 @@ pub(crate) struct Window {
 
 impl Window {
     /// The steps of a trial, all ranks on this node together.
-    pub(crate) fn of(job: &JobName, trial: &TrialResult) -> Result<Self, Error> {
-        let no_energy = || Error::NoEnergy { job: job.clone() };
+    pub(crate) fn of(job: &JobName, trial: &TrialResult) -> Result<Self, TrialError> {
+        let no_energy = || TrialError::NoEnergy { job: job.clone() };
         let energies: Option<Vec<f64>> = trial.steps.iter().map(|step| step.energy_j).collect();
         Ok(Self {
             times_s: trial.steps.iter().map(|step| step.time_s).collect(),

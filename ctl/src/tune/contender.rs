@@ -1,9 +1,10 @@
-//! What is to prove on the job that it is worth keeping: a plan, or power limits.
+//! A contender for what the job runs: a plan, or power limits.
 
 use pfo_planner::{Plan, Prediction};
 use pfo_protocol::TrialRun;
 
-use crate::error::Error;
+use crate::failure::Failure;
+use crate::planning::plan_file::LabelledPlan;
 use crate::status::plan_text::power_limits;
 
 /// What runs on the job beside default clocks.
@@ -15,8 +16,8 @@ pub(super) struct Contender {
 }
 
 impl Contender {
-    pub(super) fn plan(label: String, plan: &Plan) -> Result<Self, Error> {
-        let run = TrialRun::Plan { label: label.clone(), plan: plan.to_json()?.into_bytes() };
+    pub(super) fn plan(label: String, plan: &Plan) -> Result<Self, Failure> {
+        let run = LabelledPlan::new(label.clone(), plan)?.trial();
         Ok(Self { label, predicted: plan.predicted, run })
     }
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use pfo_planner::{Instruction, Mhz, Stage};
-use pfo_protocol::TrialResult;
+use pfo_protocol::{RecordedRank, TrialResult};
 
 /// Mean seconds of each kind of instruction on each stage at each clock that it ran at, of which none is
-/// the driver's choice.
+/// the one that the driver chooses.
 #[derive(Debug, Default)]
 pub(super) struct InstructionTimes(BTreeMap<(Stage, Instruction, Option<Mhz>), Sum>);
 
@@ -18,17 +18,13 @@ struct Sum {
 
 impl InstructionTimes {
     /// Those of a trial, of all ranks of a stage together.
-    pub(super) fn of(trial: &TrialResult) -> Self {
+    pub(super) fn of(trial: &TrialResult, recorded: &[RecordedRank]) -> Self {
         let mut times = Self::default();
-        for rank in &trial.ranks {
-            for row in &rank.rows {
-                let place = u16::try_from(rank.stage).ok().zip(row.instruction.name().parse().ok());
-                if let Some((stage, instruction)) = place {
-                    let key = (Stage(stage), instruction, row.mhz.map(Mhz));
-                    let sum = times.0.entry(key).or_default();
-                    sum.seconds += row.time_mean_s * row.count as f64;
-                    sum.count += row.count;
-                }
+        for (rank, recorded) in trial.ranks.iter().zip(recorded) {
+            for row in &recorded.rows {
+                let sum = times.0.entry((rank.stage, row.instruction, row.mhz)).or_default();
+                sum.seconds += row.time_mean_s * row.count as f64;
+                sum.count += row.count;
             }
         }
         times

@@ -4,11 +4,13 @@ use pfo_planner::{Instruction, Stage, Zeus, ZeusFound, ZeusSearch, ZeusSettings,
 use pfo_protocol::{GpuName, Request, Response, TrialLength, TrialResult, TrialRun};
 use serde::Serialize;
 
+use super::TuneError;
 use super::instruction_times::InstructionTimes;
+use crate::daemons::Daemons;
 use crate::error::Error;
-use crate::trial::{Held, Window};
+use crate::trial::{Held, Measuring, Window, patiently};
 
-/// What a search came to.
+/// The result of a search.
 pub(super) struct FoundLimits {
     /// Of each stage, in watts.
     pub(super) limits_w: Vec<u32>,
@@ -24,20 +26,21 @@ pub(super) struct Searched {
 }
 
 /// A search on a job that is held.
-pub(super) struct LimitSearch<'a, 'b> {
-    pub(super) held: &'b mut Held<'a>,
-    /// A trial at default clocks, which tells what ranks there are.
+pub(super) struct LimitSearch<'a, 'b, D> {
+    pub(super) daemons: &'a Daemons,
+    pub(super) held: &'b mut Held<'a, D>,
+    /// A trial at default clocks, which lists the ranks.
     pub(super) baseline: &'b TrialResult,
     /// How far apart the limits are.
     pub(super) step_w: u32,
     pub(super) length: TrialLength,
 }
 
-impl LimitSearch<'_, '_> {
-    /// Looks for the limits of least cost, a trial in the place of each of Zeus' windows.
+impl<D: Measuring> LimitSearch<'_, '_, D> {
+    /// Searches for the limits of least cost, with a trial in place of each of Zeus' windows.
     pub(super) fn zeus(mut self, zeus: Zeus, search: ZeusSearch) -> Result<FoundLimits, Error> {
         let ranks = &self.baseline.ranks;
-        let stages = ranks.iter().map(|rank| rank.stage as usize + 1).max().unwrap_or(0);
+        let stages = ranks.iter().map(|rank| rank.stage.index() + 1).max().unwrap_or(0);
         let ranks = ranks.len() as f64;
         let (lowest_w, highest_w) = self.range()?;
         let falling = falling(lowest_w, highest_w, self.step_w);
@@ -58,23 +61,30 @@ impl LimitSearch<'_, '_> {
     }
 
     /// The power limits that all of the job's GPUs may have, in watts.
-    fn range(&mut self) -> Result<(u32, u32), Error> {
+    fn range(&self) -> Result<(u32, u32), Error> {
         let (mut lowest, mut highest) = (0, u32::MAX);
         for rank in &self.baseline.ranks {
             let gpu = GpuName::Uuid(rank.gpu_uuid.clone());
-            let limits = Request::PowerLimits(gpu);
-            (lowest, highest) =
-                self.held.patiently(|connection| match connection.ask(limits.clone())? {
-                    Response::PowerLimits { lowest_w, highest_w } => {
-                        Ok((lowest_w.max(lowest), highest_w.min(highest)))
-                    }
-                    other => Err(connection.other_answer(&format!("{other:?}"))),
-                })?;
+            let (lowest_w, highest_w) = self.range_of(&gpu)?;
+            (lowest, highest) = (lowest_w.max(lowest), highest_w.min(highest));
         }
         match lowest <= highest {
             true => Ok((lowest, highest)),
-            false => Err(Error::NoCommonLimit { job: self.held.job().clone(), lowest, highest }),
+            false => {
+                let job = self.held.job().clone();
+                Err(TuneError::NoCommonLimit { job, lowest, highest }.into())
+            }
         }
+    }
+
+    fn range_of(&self, gpu: &GpuName) -> Result<(u32, u32), Error> {
+        patiently(self.held.progress(), || {
+            let mut pfod = self.daemons.pfod()?;
+            match pfod.ask(Request::PowerLimits(gpu.clone()))? {
+                Response::PowerLimits { lowest_w, highest_w } => Ok((lowest_w, highest_w)),
+                other => Err(pfod.unexpected(&other).into()),
+            }
+        })
     }
 
     fn run(&mut self, limits_w: &[u32], number: usize) -> Result<ZeusWindow, Error> {
@@ -82,8 +92,8 @@ impl LimitSearch<'_, '_> {
         let (label, limits_w) = (format!("search {number}"), limits_w.to_vec());
         let stages = 0..limits_w.len() as u16;
         let trial = self.held.trial(&TrialRun::PowerLimits { label, limits_w }, self.length)?;
-        let window = Window::of(self.held.job(), &trial)?;
-        let times = InstructionTimes::of(&trial);
+        let window = Window::of(self.held.job(), D::windows(&trial))?;
+        let times = InstructionTimes::of(D::windows(&trial), D::recorded(&trial));
         let forward_s = |stage| times.mean_s(Stage(stage), Instruction::Forward, None);
         Ok(ZeusWindow {
             iteration_time_s: window.time_s(),

@@ -1,18 +1,19 @@
-//! How many microbatches a step of a job has, out of what ran in a trial.
+//! The number of microbatches in a step of a job, from what ran in a trial.
 
-use pfo_protocol::{Instruction, LeftOut, TrialRank, TrialResult, TrialRow};
+use pfo_protocol::{Instruction, LeftOut, RecordedRank, RecordedTrial, TrialRow};
 
 /// The forwards of a step on each rank; none if ranks differ or have none.
-pub(super) fn of_trial(trial: &TrialResult) -> Option<u32> {
-    let steps = trial.steps.len() as u64;
-    let mut counts = trial.ranks.iter().map(|rank| forwards(rank) / steps.max(1));
+pub(super) fn of_trial(recorded: &RecordedTrial) -> Option<u32> {
+    let steps = recorded.trial.steps.len() as u64;
+    let mut counts = recorded.ranks.iter().map(|rank| forwards(rank) / steps.max(1));
     let first = counts.next().filter(|&count| count > 0)?;
     counts.all(|count| count == first).then_some(first as u32)
 }
 
 /// Those of one model chunk, measured or left out.
-fn forwards(rank: &TrialRank) -> u64 {
-    let is_forward = |row: &&TrialRow| row.instruction == Instruction::Forward && row.chunk == 0;
+fn forwards(rank: &RecordedRank) -> u64 {
+    let is_forward =
+        |row: &&TrialRow| row.instruction == Instruction::Forward && row.chunk.is_first();
     let all = |row: &TrialRow| {
         let LeftOut { mismatched, settling, throttled, other_clock } = row.left_out;
         row.count + mismatched + settling + throttled + other_clock
@@ -22,14 +23,14 @@ fn forwards(rank: &TrialRank) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::TrialStep;
+    use pfo_protocol::{Chunk, Rank, TrialResult, TrialStep};
 
     use super::*;
 
     fn row(chunk: u16, count: u64, settling: u64) -> TrialRow {
         TrialRow {
             instruction: Instruction::Forward,
-            chunk,
+            chunk: Chunk(chunk),
             mhz: None,
             observed_mhz: None,
             count,
@@ -45,16 +46,16 @@ mod tests {
 
     /// Two steps of ranks that ran these.
     fn counted(rows: &[Vec<TrialRow>]) -> Option<u32> {
-        let rank = |rows: &Vec<TrialRow>| TrialRank {
+        let rank = |rows: &Vec<TrialRow>| RecordedRank {
+            rank: Rank(0),
+            readings: 0,
+            stray_readings: 0,
             rows: rows.clone(),
-            ..TrialRank::unmeasured(0, "GPU-a".parse().unwrap(), "A40".to_owned())
+            waits: Vec::new(),
         };
-        of_trial(&TrialResult {
-            plan: None,
-            first_step: 0,
-            steps: vec![TrialStep { time_s: 1.0, energy_j: None }; 2],
-            ranks: rows.iter().map(rank).collect(),
-        })
+        let steps = vec![TrialStep { time_s: 1.0, energy_j: None }; 2];
+        let trial = TrialResult { plan: None, first_step: 0, steps, ranks: Vec::new() };
+        of_trial(&RecordedTrial { trial, ranks: rows.iter().map(rank).collect() })
     }
 
     #[test]

@@ -1,31 +1,33 @@
-//! Where the profile of a job comes from: a file, the daemon's store or, if nothing is stored, a sweep
-//! of the job, whose profile is stored for the next time.
+//! Where the profile of a job comes from: a file, the agent's store or, if none is stored, a sweep of the
+//! job, whose profile is stored for the next time.
 
 use clap::Args;
 use pfo_protocol::{
-    JobName, ProfileKey, ProfileSelector, Request, Response, SweepOrder, SweepSettings,
+    AgentRequest, AgentResponse, JobName, Mhz, ProfileKey, ProfileSelector, SweepOrder,
+    SweepSettings,
 };
 use serde::Serialize;
 
+use crate::arguments::Slowdown;
+use crate::arguments::{JobArguments, number};
+use crate::daemons::{Agent, Connection, Daemons};
 use crate::error::Error;
-use crate::job::JobArguments;
-use crate::plan::file;
-use crate::plan::slowdown::Slowdown;
+use crate::planning::file;
 use crate::profile::attend::{Profiled, attend};
 use crate::profile::stored::described;
-use crate::socket::Sockets;
 use crate::trial::Interrupt;
 
 /// Which profile to plan with.
 #[derive(Args)]
 #[command(next_help_heading = "Where the profile comes from")]
 pub(super) struct ProfileArguments {
-    /// Time and energy of each instruction, as `plan optimize` takes it [default: what is stored of
-    /// the model on such GPUs in this partition; if nothing is, a sweep of the job measures it first]
+    /// Time and energy of each instruction, as `plan optimize` takes it [default: the stored profile
+    /// of the model on these GPUs in this partition; if there is none, a sweep measures it first, and
+    /// slows the job down meanwhile]
     #[arg(long, value_name = "PROFILE.csv")]
     profile: Option<String>,
 
-    /// What the job trains; profiles are stored under that [default: the job's name]
+    /// Model that the job trains, by which profiles are stored [default: the name of the job]
     #[arg(long, value_name = "NAME", conflicts_with = "profile")]
     model: Option<JobName>,
 
@@ -34,16 +36,14 @@ pub(super) struct ProfileArguments {
     remeasure: bool,
 
     /// Steps to measure at each clock of a sweep
-    #[arg(long, value_name = "N", default_value_t = 10,
-          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value = "10", value_parser = number::steps)]
     sweep_steps: u32,
 
-    /// How far apart the clocks of a sweep are at least
-    #[arg(long, value_name = "MHZ", default_value_t = 30,
-          value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    sweep_stride: u32,
+    /// Least distance between two clocks of a sweep
+    #[arg(long, value_name = "MHZ", default_value = "30", value_parser = number::mhz)]
+    sweep_stride: Mhz,
 
-    /// End a sweep at the first clock that makes a step so much longer than default clocks do
+    /// End a sweep after the first clock at which a step takes this much longer than at default clocks
     #[arg(long, value_name = "PERCENT")]
     sweep_max_slowdown: Option<Slowdown>,
 }
@@ -61,9 +61,9 @@ pub(super) struct Sourced {
 pub(super) enum Origin {
     /// A file that was given.
     File,
-    /// The store, in which it was before.
+    /// The store.
     Stored,
-    /// A sweep of the job, which found so many clocks measured by one that was interrupted.
+    /// A sweep of the job, after an interrupted one had measured this many clocks.
     Measured {
         #[serde(rename = "profile_clocks_reused")]
         resumed_after: u32,
@@ -71,10 +71,10 @@ pub(super) enum Origin {
 }
 
 impl ProfileArguments {
-    /// The profile. A sweep that is interrupted goes on the next time.
+    /// The profile. A sweep that is interrupted continues the next time.
     pub(super) fn get(
         &self,
-        sockets: &Sockets,
+        daemons: &Daemons,
         job: &JobArguments,
         interrupt: &Interrupt,
     ) -> Result<Sourced, Error> {
@@ -82,7 +82,7 @@ impl ProfileArguments {
             let (csv, name) = (file::read(name)?, file::shown(name).to_owned());
             return Ok(Sourced { csv, name, origin: Origin::File });
         }
-        let (key, origin) = match attend(sockets, &self.order(job), interrupt)? {
+        let (key, origin) = match attend(daemons, &self.order(job), interrupt)? {
             Profiled::Before(key) => (key, Origin::Stored),
             Profiled::Now { key, resumed_after } => (key, Origin::Measured { resumed_after }),
         };
@@ -90,10 +90,10 @@ impl ProfileArguments {
         let ProfileKey { uid, model, gpus, partition } = key;
         let (gpus, partition) = (Some(gpus), Some(partition));
         let selector = ProfileSelector { model, uid: Some(uid), gpus, partition };
-        let mut connection = interrupt.connect(sockets)?;
-        match connection.ask(Request::ProfileRead(selector))? {
-            Response::Profile { csv, .. } => Ok(Sourced { csv, name, origin }),
-            other => Err(connection.other_answer(&format!("{other:?}"))),
+        let mut agent: Connection<Agent> = interrupt.connect(daemons)?;
+        match agent.ask(AgentRequest::ProfileRead(selector))? {
+            AgentResponse::Profile { csv, .. } => Ok(Sourced { csv, name, origin }),
+            other => Err(agent.unexpected(&other).into()),
         }
     }
 
@@ -102,7 +102,7 @@ impl ProfileArguments {
             steps: self.sweep_steps,
             settling_steps: 1,
             stride_mhz: self.sweep_stride,
-            min_mhz: 0,
+            min_mhz: Mhz(0),
             max_slowdown: self.sweep_max_slowdown.map(|Slowdown(share)| share),
         };
         let (job, model) = (job.selector(), self.model.clone());

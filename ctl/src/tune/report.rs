@@ -1,4 +1,4 @@
-//! What came of tuning a job, for people and for scripts.
+//! The report of tuning a job, for people and for scripts.
 
 use pfo_protocol::{JobName, PlanStatus};
 use serde::Serialize;
@@ -24,13 +24,13 @@ pub(super) struct Report {
     pub(super) job: JobName,
     pub(super) policy: String,
     pub(super) max_slowdown: f64,
-    /// Nothing if no profile was needed.
+    /// None if no profile was needed.
     #[serde(flatten)]
     pub(super) planned_with: Option<PlannedWith>,
     pub(super) default_clocks: DefaultClocks,
-    /// Trials until a policy that measures had found its clocks.
+    /// Trials of a policy that searches on the job.
     pub(super) search_trials: u32,
-    /// What these took, of a search over power limits.
+    /// The trials of a search over power limits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) searched: Vec<Searched>,
     pub(super) tried: Vec<Tried>,
@@ -39,10 +39,10 @@ pub(super) struct Report {
     pub(super) method: &'static str,
 }
 
-/// What plans were made of.
+/// What plans were made from.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PlannedWith {
-    /// The profile's file, or what it is of.
+    /// The file of the profile, or its key.
     pub(super) profile: String,
     #[serde(flatten)]
     pub(super) profile_origin: Origin,
@@ -62,7 +62,7 @@ pub(super) struct PlannedPower {
 pub(super) enum PowerOrigin {
     /// It was given.
     Given,
-    /// The daemon's store, which has it from there.
+    /// The agent's store, with the origin that it knows.
     Stored(String),
     /// The job's own waits.
     Waits,
@@ -82,7 +82,7 @@ pub(super) struct Tried {
     predicted_time_s: Option<f64>,
     predicted_energy_j: Option<f64>,
     verdict: Verdict,
-    /// Whether the intervals say so, or it is only most likely.
+    /// Whether the intervals prove the verdict, or it is only most likely.
     certain: bool,
     #[serde(flatten)]
     compared: Compared,
@@ -112,24 +112,24 @@ impl Tried {
         }
     }
 
-    /// What is to be said of a verdict that is only most likely.
+    /// The doubt about a verdict that is only most likely.
     fn doubt(&self) -> Option<String> {
         let doubt = match self.verdict {
             _ if self.certain => return None,
-            Verdict::Kept => "may make a step longer than was allowed",
-            Verdict::TooSlow => "may be fast enough",
-            Verdict::SavesNothing => "may save energy",
+            Verdict::Kept => "is most likely within the allowed slowdown",
+            Verdict::TooSlow => "is most likely too slow",
+            Verdict::SavesNothing => "most likely saves nothing",
         };
         Some(format!(
-            "Plan {} {doubt}: the job's steps scatter too much to tell, and what is most likely counts. \
-             More --steps would tell.\n",
+            "Plan {} {doubt}: the step times scatter too much for certainty. Measure more \
+             --steps to be certain.\n",
             harmless(&self.plan)
         ))
     }
 }
 
 impl Report {
-    /// Of a job of which nothing is known but what it takes at default clocks.
+    /// The report of a job that was measured at default clocks only.
     pub(super) fn new(
         job: JobName,
         policy: String,
@@ -181,7 +181,7 @@ impl Report {
         let DefaultClocks { iteration_time_s, iteration_energy_j } = self.default_clocks;
         let job = &self.job;
         let title = format!(
-            "Measured of job {job}, which takes {} and {} a step at default clocks",
+            "Measured on job {job}: {} and {} a step at default clocks",
             seconds(iteration_time_s),
             joules(iteration_energy_j)
         );
@@ -201,9 +201,8 @@ impl Report {
         if let Some(plan) = &self.kept {
             let name = plan_text::name(plan);
             let name = harmless(&name);
-            text += &format!(
-                "Job {job} runs plan {name}; `pfoctl plan rollback {job}` takes it back.\n"
-            );
+            text +=
+                &format!("Job {job} runs plan {name}; `pfoctl plan rollback {job}` undoes that.\n");
         }
         text
     }
@@ -225,7 +224,7 @@ impl PlannedWith {
             Origin::Stored => "reused".to_owned(),
             Origin::Measured { resumed_after: 0 } => "measured and stored".to_owned(),
             Origin::Measured { resumed_after: clocks } => {
-                format!("measured and stored, with {clocks} clocks of a sweep that was interrupted")
+                format!("measured and stored, with {clocks} clocks of an interrupted sweep")
             }
         };
         let profile = harmless(&self.profile);
@@ -233,7 +232,7 @@ impl PlannedWith {
     }
 }
 
-/// A slowdown is of interest to the hundredth of a percent.
+/// A slowdown matters to the hundredth of a percent.
 fn finely(share: f64) -> String {
     format!("{:+.2} %", 100.0 * share)
 }
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn each_plan_is_told_with_how_surely_it_saves_and_what_became_of_it() {
+    fn each_plan_is_shown_with_its_intervals_and_its_verdict() {
         let report = report(vec![
             tried("first", Verdict::TooSlow, true, interval(0.012, 0.0005)),
             tried("second", Verdict::Kept, true, interval(0.0025, 0.0005)),
@@ -293,11 +292,11 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_that_is_only_most_likely_is_told_as_such() {
+    fn a_verdict_that_is_only_most_likely_is_marked_as_such() {
         for (verdict, doubt) in [
-            (Verdict::Kept, "Plan p may make a step longer"),
-            (Verdict::TooSlow, "Plan p may be fast enough"),
-            (Verdict::SavesNothing, "Plan p may save energy"),
+            (Verdict::Kept, "Plan p is most likely within"),
+            (Verdict::TooSlow, "Plan p is most likely too slow"),
+            (Verdict::SavesNothing, "Plan p most likely saves nothing"),
         ] {
             for certain in [false, true] {
                 let tried = tried("p", verdict, certain, interval(0.003, 0.01));

@@ -1,17 +1,18 @@
-//! Policies of others that look for their clocks on the running job, trial by trial.
+//! Policies of other systems that search for their clocks on the running job, trial by trial.
 
 use pfo_planner::{
     EnvPipe, Instruction, Pipeline, Plan, Reconfiguration, Watts, Zeus, ZeusFound, ZeusSearch,
     ZeusWindow,
 };
-use pfo_protocol::{TrialLength, TrialResult, TrialRun};
+use pfo_protocol::{RecordedTrial, TrialLength};
 
 use super::instruction_times::InstructionTimes;
+use crate::daemons::Agent;
 use crate::error::Error;
-use crate::plan::Failure;
+use crate::planning::plan_file::LabelledPlan;
 use crate::trial::{Held, Window};
 
-/// What a search came to.
+/// The result of a search.
 pub(super) struct Found {
     pub(super) plan: Plan,
     /// Trials that it took.
@@ -20,27 +21,26 @@ pub(super) struct Found {
 
 /// A search on a job that is held.
 pub(super) struct Search<'a, 'b> {
-    pub(super) held: &'b mut Held<'a>,
+    pub(super) held: &'b mut Held<'a, Agent>,
     pub(super) pipeline: &'b Pipeline,
     pub(super) p2p_power: Watts,
     pub(super) length: TrialLength,
 }
 
 impl Search<'_, '_> {
-    /// EnvPipe's reconfiguration, a trial in the place of each of its steps.
+    /// EnvPipe's reconfiguration, with a trial in place of each of its steps.
     pub(super) fn envpipe(mut self, envpipe: EnvPipe) -> Result<Found, Error> {
-        let mut reconfiguration = Reconfiguration::start(envpipe, self.pipeline, self.p2p_power)
-            .map_err(Failure::BadRequest)?;
+        let mut reconfiguration = Reconfiguration::start(envpipe, self.pipeline, self.p2p_power)?;
         while reconfiguration.end().is_none() {
             let trial = self.run(&reconfiguration.plan(), reconfiguration.rounds())?;
-            let times = InstructionTimes::of(&trial);
+            let times = InstructionTimes::of(&trial.trial, &trial.ranks);
             reconfiguration
                 .observe(|stage, instruction, clock| times.mean_s(stage, instruction, Some(clock)));
         }
         Ok(Found { plan: reconfiguration.plan(), trials: reconfiguration.rounds() })
     }
 
-    /// Zeus' search over clocks, a trial in the place of each of its windows.
+    /// Zeus' search over clocks, with a trial in place of each of its windows.
     pub(super) fn zeus(mut self, zeus: Zeus, search: ZeusSearch) -> Result<Found, Error> {
         let mut trials = 0;
         let (pipeline, p2p_power) = (self.pipeline, self.p2p_power);
@@ -53,9 +53,9 @@ impl Search<'_, '_> {
         Ok(Found { plan: found.swap_remove(chosen), trials })
     }
 
-    fn zeus_window(&self, plan: &Plan, trial: &TrialResult) -> Result<ZeusWindow, Error> {
-        let window = Window::of(self.held.job(), trial)?;
-        let times = InstructionTimes::of(trial);
+    fn zeus_window(&self, plan: &Plan, recorded: &RecordedTrial) -> Result<ZeusWindow, Error> {
+        let window = Window::of(self.held.job(), &recorded.trial)?;
+        let times = InstructionTimes::of(&recorded.trial, &recorded.ranks);
         let forward = Instruction::Forward;
         let forward_s = plan.stages.iter().map(|stage| {
             let run = stage.instructions.iter().find(|planned| planned.instruction == forward);
@@ -70,10 +70,9 @@ impl Search<'_, '_> {
         })
     }
 
-    fn run(&mut self, plan: &Plan, trials: u32) -> Result<TrialResult, Error> {
+    fn run(&mut self, plan: &Plan, trials: u32) -> Result<RecordedTrial, Error> {
         self.held.progress().now(format!("searching, trial {}", trials + 1));
-        let json = plan.to_json().map_err(Failure::BadRequest)?;
-        let label = format!("search {}", trials + 1);
-        self.held.trial(&TrialRun::Plan { label, plan: json.into_bytes() }, self.length)
+        let plan = LabelledPlan::new(format!("search {}", trials + 1), plan)?;
+        self.held.trial(&plan.trial(), self.length)
     }
 }

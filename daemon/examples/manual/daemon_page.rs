@@ -3,8 +3,8 @@
 use clap::CommandFactory;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
-use pfod::cli::Arguments;
-use pfod::journal::MESSAGE_IDS;
+use pfod::Arguments;
+use pfod::MESSAGE_IDS;
 
 const WHO: &[(&str, &str)] = &[
     ("root and group pfo-admin", "see and change every job, and reset clocks."),

@@ -20,7 +20,7 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// The driver, whenever there is one.
 #[derive(Debug)]
-pub struct LateDriver {
+pub(crate) struct LateDriver {
     library: PathBuf,
     loaded: ArcSwapOption<Driver>,
     missing: Mutex<Missing>,
@@ -39,7 +39,7 @@ struct Missing {
 
 /// What is left of the GPUs.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Health {
+pub(crate) enum Health {
     /// At least one answers.
     Present,
     /// Those that answer are lost, and some do not.
@@ -51,7 +51,7 @@ pub enum Health {
 impl LateDriver {
     /// A driver that is not loaded yet.
     #[must_use]
-    pub fn new(library: &Path) -> Self {
+    pub(crate) fn new(library: &Path) -> Self {
         Self {
             library: library.to_owned(),
             loaded: ArcSwapOption::empty(),
@@ -65,7 +65,7 @@ impl LateDriver {
     ///
     /// # Errors
     /// Why it could not be loaded, in words.
-    pub fn get(&self) -> Result<Arc<Driver>, String> {
+    pub(crate) fn get(&self) -> Result<Arc<Driver>, String> {
         if let Some(driver) = self.loaded.load_full() {
             return Ok(driver);
         }
@@ -103,7 +103,7 @@ impl LateDriver {
     ///
     /// # Errors
     /// Why it is not there.
-    pub fn ready(&self) -> Result<Arc<Driver>, Refusal> {
+    pub(crate) fn ready(&self) -> Result<Arc<Driver>, Refusal> {
         self.get().map_err(|why| {
             let remedy = "see `nvidia-smi` and `pfoctl status`";
             Refusal::new(RefusalCode::DriverUnavailable, why, remedy)
@@ -114,7 +114,7 @@ impl LateDriver {
     ///
     /// # Errors
     /// If the driver is not there or has no such GPU.
-    pub fn gpu(&self, name: &GpuName) -> Result<Arc<Gpu>, Refusal> {
+    pub(crate) fn gpu(&self, name: &GpuName) -> Result<Arc<Gpu>, Refusal> {
         self.ready()?.gpu(name).cloned().ok_or_else(|| {
             Refusal::new(
                 RefusalCode::UnknownGpu,
@@ -128,7 +128,7 @@ impl LateDriver {
     ///
     /// # Errors
     /// If the GPU is gone or does not answer.
-    pub fn read(&self, gpu: &Arc<Gpu>) -> Result<Reading, ReadingError> {
+    pub(crate) fn read(&self, gpu: &Arc<Gpu>) -> Result<Reading, ReadingError> {
         let reader = {
             let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(readers.entry(gpu.uuid.clone()).or_default())
@@ -138,7 +138,7 @@ impl LateDriver {
 
     /// Asks every GPU, if there is a driver.
     #[must_use]
-    pub fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> Health {
         let Some(driver) = self.loaded.load_full() else {
             return Health::Present;
         };
@@ -161,7 +161,7 @@ impl LateDriver {
     }
 
     /// Lets go of a driver that is gone.
-    pub fn let_go(&self, why: &str) {
+    pub(crate) fn let_go(&self, why: &str) {
         let mut missing = self.missing();
         if let Some(driver) = self.loaded.swap(None) {
             missing.former = driver.last_user();

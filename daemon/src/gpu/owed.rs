@@ -18,7 +18,7 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// What is owed, and the attempts to restore it.
 #[derive(Debug)]
-pub struct Owed {
+pub(crate) struct Owed {
     ledger: Arc<Ledger>,
     leases: Arc<Leases>,
     driver: Arc<LateDriver>,

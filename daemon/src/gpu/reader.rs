@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why there is no reading.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadingError {
+pub(crate) enum ReadingError {
     /// The driver refused.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -28,7 +28,7 @@ pub enum ReadingError {
 
 /// Reads one GPU, on a thread of its own, and on at most one.
 #[derive(Debug, Default)]
-pub struct Reader {
+pub(crate) struct Reader {
     busy: Arc<AtomicBool>,
 }
 

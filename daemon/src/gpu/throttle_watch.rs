@@ -53,7 +53,8 @@ impl Watch {
             {
                 report(gpu, &session.holder, [locked, now], reasons);
             }
-            if matches!(found, Found::Throttled { .. }) || (is_reported && found == Found::Unclear) {
+            if matches!(found, Found::Throttled { .. }) || (is_reported && found == Found::Unclear)
+            {
                 throttled.insert(uuid, number);
             }
         }

@@ -4,25 +4,25 @@
 //! An event is of a kind if that is its name: `tracing::info!(name: journal::LEASED, …)`.
 
 /// A session holds the lease of a GPU.
-pub const LEASED: &str = "leased";
+pub(crate) const LEASED: &str = "leased";
 /// A lease ended in order or because its rank went away, and its clocks are restored.
-pub const LEASE_ENDED: &str = "lease-ended";
+pub(crate) const LEASE_ENDED: &str = "lease-ended";
 /// A request or a session was refused.
-pub const REFUSED: &str = "refused";
+pub(crate) const REFUSED: &str = "refused";
 /// The ranks of a job change to another plan.
-pub const SWAPPED: &str = "swapped";
+pub(crate) const SWAPPED: &str = "swapped";
 /// An administrator reset the clocks of a GPU, whoever had locked them.
-pub const RESET: &str = "reset";
+pub(crate) const RESET: &str = "reset";
 /// Clocks were restored that nobody answered for any more.
-pub const RESTORED: &str = "restored";
+pub(crate) const RESTORED: &str = "restored";
 /// Clocks could not be restored yet.
-pub const STILL_LOCKED: &str = "still-locked";
+pub(crate) const STILL_LOCKED: &str = "still-locked";
 /// A job did not follow its plan, and runs without.
-pub const PLAN_SUSPENDED: &str = "plan-suspended";
+pub(crate) const PLAN_SUSPENDED: &str = "plan-suspended";
 /// A GPU stopped answering while it was leased.
-pub const GPU_LOST: &str = "gpu-lost";
+pub(crate) const GPU_LOST: &str = "gpu-lost";
 /// A GPU runs below the clock that is locked on it.
-pub const THROTTLED: &str = "throttled";
+pub(crate) const THROTTLED: &str = "throttled";
 
 /// The `MESSAGE_ID` of every kind.
 pub const MESSAGE_IDS: [(&str, &str); 10] = [
@@ -46,7 +46,7 @@ mod tests {
 
     /// The entries of the catalog by `MESSAGE_ID`.
     fn catalog() -> BTreeMap<&'static str, &'static str> {
-        let text = include_str!("../../systemd/pfod.catalog");
+        let text = include_str!("../../../systemd/pfod.catalog");
         let entries = text.split("\n-- ").skip(1);
         entries.map(|entry| entry.split_once('\n').unwrap()).collect()
     }

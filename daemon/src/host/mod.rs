@@ -3,6 +3,6 @@
 pub(crate) mod journal;
 mod sys;
 
-pub(crate) use sys::{allow_interruptions, interrupt_thread, set_slice};
 #[cfg(test)]
 pub(crate) use sys::scheduling;
+pub(crate) use sys::{allow_interruptions, interrupt_thread, set_slice};

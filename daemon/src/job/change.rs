@@ -154,7 +154,8 @@ impl Job {
 
     fn previous(&self) -> Result<Option<Arc<JobPlan>>, Refusal> {
         self.members().plans.previous().ok_or_else(|| {
-            let message = format!("job {} has run no plan that could be rolled back", self.key.name);
+            let message =
+                format!("job {} has run no plan that could be rolled back", self.key.name);
             Refusal::new(RefusalCode::NoPlan, message, "see `pfoctl status`")
         })
     }
@@ -198,7 +199,10 @@ impl Job {
         let rank = member.session.holder.rank;
         Err(Refusal::new(
             RefusalCode::LimitReached,
-            format!("rank {rank} of job {} has begun no step since pfod was restarted", self.key.name),
+            format!(
+                "rank {rank} of job {} has begun no step since pfod was restarted",
+                self.key.name
+            ),
             "try again after its next step, or with --wait",
         ))
     }

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 /// Counts the changes of all jobs of the node.
 #[derive(Clone, Debug)]
-pub struct Changes(Arc<watch::Sender<u64>>);
+pub(crate) struct Changes(Arc<watch::Sender<u64>>);
 
 impl Default for Changes {
     fn default() -> Self {

@@ -18,7 +18,7 @@ const RECORD: &str = "json";
 
 /// The directory of these files.
 #[derive(Debug)]
-pub struct JobFiles {
+pub(crate) struct JobFiles {
     directory: PathBuf,
     boot_id: String,
 }
@@ -34,7 +34,7 @@ struct OnDisk {
 impl JobFiles {
     /// The files beside a ledger.
     #[must_use]
-    pub fn beside(ledger: &Path) -> Self {
+    pub(crate) fn beside(ledger: &Path) -> Self {
         Self { directory: ledger.with_file_name("jobs"), boot_id: boot_id() }
     }
 
@@ -87,7 +87,7 @@ impl JobFiles {
 ///
 /// # Errors
 /// In words, if they are no record, or one of another boot.
-pub fn parse_job(bytes: &[u8], boot_id: &str) -> Result<JobRecord, String> {
+pub(crate) fn parse_job(bytes: &[u8], boot_id: &str) -> Result<JobRecord, String> {
     let content: OnDisk = parse_versioned(bytes, FORMAT)?;
     if content.boot_id != boot_id {
         return Err("it is of another boot".into());

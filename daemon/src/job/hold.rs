@@ -18,7 +18,7 @@ static HOLDS: AtomicU64 = AtomicU64::new(0);
 
 /// The right to measure a job, until it is dropped.
 #[derive(Debug)]
-pub struct Hold {
+pub(crate) struct Hold {
     jobs: Arc<Jobs>,
     job: Arc<Job>,
     by: Measurer,
@@ -137,7 +137,7 @@ impl Job {
 
 /// The jobs that one connection holds.
 #[derive(Debug, Default)]
-pub struct Holds(Vec<Hold>);
+pub(crate) struct Holds(Vec<Hold>);
 
 impl Holds {
     /// Whether it holds any.
@@ -174,7 +174,11 @@ impl Holds {
     ///
     /// # Errors
     /// If the connection does not hold it, or what it runs cannot be kept.
-    pub(crate) fn end(&mut self, job: &Arc<Job>, keep: bool) -> Result<Option<PlanStatus>, Refusal> {
+    pub(crate) fn end(
+        &mut self,
+        job: &Arc<Job>,
+        keep: bool,
+    ) -> Result<Option<PlanStatus>, Refusal> {
         let index = self.index_of(job).ok_or_else(|| {
             Refusal::new(
                 RefusalCode::UnknownJob,

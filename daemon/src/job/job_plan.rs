@@ -13,11 +13,11 @@ use super::misfit::Misfit;
 use crate::lease::Grant;
 
 /// The instructions of one stage in order. Never empty.
-pub type StageSequence = Arc<[PlannedUnit]>;
+pub(crate) type StageSequence = Arc<[PlannedUnit]>;
 
 /// The clocks of one stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StageClocks {
+pub(crate) enum StageClocks {
     /// One for each instruction, and these in this order.
     Planned(StageSequence),
     /// The same for whatever it runs.
@@ -37,7 +37,7 @@ enum Setting {
 
 /// A plan that a job runs or may run.
 #[derive(Debug)]
-pub struct JobPlan {
+pub(crate) struct JobPlan {
     /// Counts the plans of the job from 1.
     pub number: u32,
     /// Where it came from, as the client called it.
@@ -50,7 +50,7 @@ pub struct JobPlan {
 
 /// What a plan has to fit.
 #[derive(Clone, Debug)]
-pub struct RankShape {
+pub(crate) struct RankShape {
     /// The rank.
     pub rank: Rank,
     /// Its stage.
@@ -68,7 +68,7 @@ pub struct RankShape {
 impl JobPlan {
     /// A plan in the form for ranks.
     #[must_use]
-    pub fn new(number: u32, label: String, table: ClockTable) -> Self {
+    pub(crate) fn new(number: u32, label: String, table: ClockTable) -> Self {
         let num_microbatches = table.num_microbatches();
         let predicted = table.predicted();
         let stages = table.into_stages().into_iter().map(StageSequence::from).collect();
@@ -78,7 +78,7 @@ impl JobPlan {
 
     /// The clock table of the plan, if it has one.
     #[must_use]
-    pub fn table(&self) -> Option<ClockTable> {
+    pub(crate) fn table(&self) -> Option<ClockTable> {
         let Setting::Clocks { stages, num_microbatches } = &self.setting else { return None };
         let stages = stages.iter().map(|stage| stage.to_vec()).collect();
         ClockTable::new(*num_microbatches, self.predicted, stages).ok()
@@ -88,7 +88,7 @@ impl JobPlan {
     ///
     /// # Errors
     /// If a stage has neither instructions nor a power limit.
-    pub fn restored(
+    pub(crate) fn restored(
         status: PlanStatus,
         num_microbatches: u32,
         stages: Vec<StageSequence>,
@@ -115,13 +115,13 @@ impl JobPlan {
 
     /// One clock for whatever any stage runs.
     #[must_use]
-    pub fn uniform(number: u32, mhz: Mhz) -> Self {
+    pub(crate) fn uniform(number: u32, mhz: Mhz) -> Self {
         Self::unsuspended(number, format!("all at {mhz}"), Setting::Uniform(mhz))
     }
 
     /// Default clocks under a power limit for each stage.
     #[must_use]
-    pub fn power_limits(number: u32, label: String, limits: Vec<Milliwatts>) -> Self {
+    pub(crate) fn power_limits(number: u32, label: String, limits: Vec<Milliwatts>) -> Self {
         Self::unsuspended(number, label, Setting::PowerLimits(limits))
     }
 
@@ -132,7 +132,7 @@ impl JobPlan {
 
     /// Whether it has one clock for everything.
     #[must_use]
-    pub fn is_uniform(&self) -> bool {
+    pub(crate) fn is_uniform(&self) -> bool {
         matches!(self.setting, Setting::Uniform(_))
     }
 
@@ -140,7 +140,7 @@ impl JobPlan {
     ///
     /// # Errors
     /// The difference.
-    pub fn check_stages(&self, job: u32) -> Result<(), Misfit> {
+    pub(crate) fn check_stages(&self, job: u32) -> Result<(), Misfit> {
         let plan = match &self.setting {
             Setting::Clocks { stages, .. } => stages.len(),
             Setting::PowerLimits(limits) => limits.len(),
@@ -153,7 +153,7 @@ impl JobPlan {
     ///
     /// # Errors
     /// The first difference.
-    pub fn check_rank(&self, shape: &RankShape) -> Result<(), Misfit> {
+    pub(crate) fn check_rank(&self, shape: &RankShape) -> Result<(), Misfit> {
         let &RankShape { rank, stage, .. } = shape;
         let Some(StageClocks::Planned(planned)) = self.stage(stage) else {
             return self.check_granted(shape);
@@ -181,7 +181,7 @@ impl JobPlan {
     ///
     /// # Errors
     /// The first one that it may not.
-    pub fn check_granted(&self, shape: &RankShape) -> Result<(), Misfit> {
+    pub(crate) fn check_granted(&self, shape: &RankShape) -> Result<(), Misfit> {
         let &RankShape { rank, stage, .. } = shape;
         let clocks = match self.stage(stage) {
             Some(StageClocks::Planned(planned)) => {
@@ -208,7 +208,7 @@ impl JobPlan {
 
     /// What every stage runs; nothing where no instruction has a clock of its own.
     #[must_use]
-    pub fn stages(&self) -> &[StageSequence] {
+    pub(crate) fn stages(&self) -> &[StageSequence] {
         match &self.setting {
             Setting::Clocks { stages, .. } => stages,
             Setting::Uniform(_) | Setting::PowerLimits(_) => &[],
@@ -217,13 +217,13 @@ impl JobPlan {
 
     /// How many instructions all stages have.
     #[must_use]
-    pub fn instructions(&self) -> usize {
+    pub(crate) fn instructions(&self) -> usize {
         self.stages().iter().map(|planned| planned.len()).sum()
     }
 
     /// The microbatches of a step; 0 where they do not matter.
     #[must_use]
-    pub fn num_microbatches(&self) -> u32 {
+    pub(crate) fn num_microbatches(&self) -> u32 {
         match self.setting {
             Setting::Clocks { num_microbatches, .. } => num_microbatches,
             Setting::Uniform(_) | Setting::PowerLimits(_) => 0,
@@ -233,7 +233,7 @@ impl JobPlan {
     /// The clocks of a stage; none is default clocks. Stages that the plan does not have are refused by
     /// [`check_stages`](Self::check_stages).
     #[must_use]
-    pub fn stage(&self, stage: Stage) -> Option<StageClocks> {
+    pub(crate) fn stage(&self, stage: Stage) -> Option<StageClocks> {
         match &self.setting {
             Setting::Clocks { stages, .. } => {
                 stages.get(stage.index()).map(Arc::clone).map(StageClocks::Planned)
@@ -245,7 +245,7 @@ impl JobPlan {
 
     /// The power limit of a stage, if it has one.
     #[must_use]
-    pub fn power_limit(&self, stage: Stage) -> Option<Milliwatts> {
+    pub(crate) fn power_limit(&self, stage: Stage) -> Option<Milliwatts> {
         match &self.setting {
             Setting::PowerLimits(limits) => limits.get(stage.index()).copied(),
             Setting::Clocks { .. } | Setting::Uniform(_) => None,
@@ -253,7 +253,7 @@ impl JobPlan {
     }
 
     /// Stops the use of the plan on all ranks from their next step on. The first reason stays.
-    pub fn suspend(&self, why: impl FnOnce() -> String) {
+    pub(crate) fn suspend(&self, why: impl FnOnce() -> String) {
         if !self.suspended.swap(true, Relaxed) {
             self.suspended_why.store(Some(Arc::new(why())));
         }
@@ -261,13 +261,13 @@ impl JobPlan {
 
     /// Whether the plan is suspended.
     #[must_use]
-    pub fn is_suspended(&self) -> bool {
+    pub(crate) fn is_suspended(&self) -> bool {
         self.suspended.load(Relaxed)
     }
 
     /// The plan for people.
     #[must_use]
-    pub fn status(&self) -> PlanStatus {
+    pub(crate) fn status(&self) -> PlanStatus {
         PlanStatus {
             number: self.number,
             label: self.label.clone(),

@@ -24,7 +24,7 @@ const PLANNED: usize = 6_000_000;
 
 /// All jobs.
 #[derive(Debug)]
-pub struct Jobs {
+pub(crate) struct Jobs {
     known: Mutex<BTreeMap<JobKey, Arc<Job>>>,
     files: Mutex<JobFiles>,
     changes: Changes,
@@ -33,12 +33,12 @@ pub struct Jobs {
 impl Jobs {
     /// No jobs yet; what they run is kept in these files.
     #[must_use]
-    pub fn new(files: JobFiles) -> Self {
+    pub(crate) fn new(files: JobFiles) -> Self {
         Self { known: Mutex::default(), files: Mutex::new(files), changes: Changes::default() }
     }
 
     /// Takes up what the jobs of an earlier daemon ran, before the threads of `sessions` begin.
-    pub fn restore(&self, sessions: &[Arc<Session>]) {
+    pub(crate) fn restore(&self, sessions: &[Arc<Session>]) {
         let records = self.files().read();
         for record in records {
             let key = record.key();
@@ -63,12 +63,12 @@ impl Jobs {
     }
 
     /// Keeps what a job runs for the next daemon.
-    pub fn keep(&self, job: &Job) {
+    pub(crate) fn keep(&self, job: &Job) {
         self.write(job, false);
     }
 
     /// Keeps what every job runs when the daemon leaves their ranks.
-    pub fn keep_all(&self) {
+    pub(crate) fn keep_all(&self) {
         for job in self.all() {
             self.write(&job, true);
         }
@@ -89,7 +89,7 @@ impl Jobs {
     }
 
     /// The job with that key, made if there is none; `pp_degree` is what its first rank says.
-    pub fn find_or_create(&self, key: JobKey, pp_degree: u32) -> Arc<Job> {
+    pub(crate) fn find_or_create(&self, key: JobKey, pp_degree: u32) -> Arc<Job> {
         let mut known = self.lock();
         self.forget(&mut known, key.uid);
         let fits = |job: &&Arc<Job>| job.pp_degree == pp_degree || !job.members().is_empty();
@@ -106,7 +106,12 @@ impl Jobs {
     ///
     /// # Errors
     /// If there is none, or more than one.
-    pub fn select(&self, selector: &JobSelector, own: Uid, any: bool) -> Result<Arc<Job>, Refusal> {
+    pub(crate) fn select(
+        &self,
+        selector: &JobSelector,
+        own: Uid,
+        any: bool,
+    ) -> Result<Arc<Job>, Refusal> {
         let known = self.lock();
         let JobSelector { job: name, uid } = selector;
         if let Some(job) = known.get(&JobKey { uid: uid.unwrap_or(own), name: name.clone() }) {
@@ -138,8 +143,9 @@ impl Jobs {
 
     /// How many instructions another plan of this user may have.
     #[must_use]
-    pub fn room_for_plans(&self, uid: Uid) -> usize {
-        let sizes = self.all().into_iter().map(|job| (job.key.uid, job.members().plans.num_units()));
+    pub(crate) fn room_for_plans(&self, uid: Uid) -> usize {
+        let sizes =
+            self.all().into_iter().map(|job| (job.key.uid, job.members().plans.num_units()));
         let (own, all) = sizes.fold((0, 0), |(own, all), (owner, size)| {
             (if owner == uid { own + size } else { own }, all + size)
         });
@@ -153,7 +159,7 @@ impl Jobs {
 
     /// Every job, by owner and name.
     #[must_use]
-    pub fn all(&self) -> Vec<Arc<Job>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Job>> {
         self.lock().values().cloned().collect()
     }
 

@@ -15,7 +15,7 @@ use crate::lease::Session;
 
 /// One rank of a job on this node.
 #[derive(Clone, Debug)]
-pub struct Member {
+pub(crate) struct Member {
     /// What it said of itself.
     pub hello: Hello,
     /// Its session.
@@ -40,7 +40,7 @@ impl Member {
 
 /// Somebody who holds a job for measuring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Measurer {
+pub(crate) struct Measurer {
     /// Tells the holds of the daemon apart.
     pub hold: u64,
     /// The user.
@@ -51,7 +51,7 @@ pub struct Measurer {
 
 /// The ranks of a job, its plans and what was measured. Never held across a call of the driver.
 #[derive(Debug, Default)]
-pub struct Members {
+pub(crate) struct Members {
     ranks: BTreeMap<Rank, Member>,
     empty_since: Option<Instant>,
     /// Its plans.

@@ -7,7 +7,7 @@ use crate::policy::Place;
 
 /// The first difference between a plan and what it shall be used for.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
+pub(crate) enum Misfit {
     /// Another number of stages.
     #[error("the plan has {plan} stages, the job {job}")]
     Stages {

@@ -21,20 +21,20 @@ use pfo_protocol::{JobName, Refusal, RefusalCode, Uid};
 
 pub(crate) use self::change::Runs;
 pub(crate) use self::changes::Changes;
-pub use self::file::{JobFiles, parse_job};
+pub(crate) use self::file::JobFiles;
 pub(crate) use self::hold::{Hold, Holds};
-pub use self::job_plan::{JobPlan, StageClocks, StageSequence};
-pub use self::jobs::Jobs;
+pub(crate) use self::job_plan::{JobPlan, StageClocks, StageSequence};
+pub(crate) use self::jobs::Jobs;
 pub(crate) use self::members::{Measurer, Member, Members};
 use self::misfit::Misfit;
-pub(crate) use self::plans::Ran;
 use self::plans::Plans;
+pub(crate) use self::plans::Ran;
 pub(crate) use self::swap::Swap;
 use crate::lease::Session;
 
 /// Jobs of different users may have the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct JobKey {
+pub(crate) struct JobKey {
     /// Whose job.
     pub uid: Uid,
     /// Its name.
@@ -43,7 +43,7 @@ pub struct JobKey {
 
 /// A job, as far as it is on this node.
 #[derive(Debug)]
-pub struct Job {
+pub(crate) struct Job {
     /// Whose job it is, and its name.
     pub key: JobKey,
     /// The number of pipeline stages, on all nodes.

@@ -12,7 +12,7 @@ const KEPT_RANKS: usize = 1024;
 
 /// The measurements of ended sessions.
 #[derive(Debug, Default)]
-pub struct Past {
+pub(crate) struct Past {
     since: Option<Instant>,
     energy_j: f64,
     windows: BTreeMap<Rank, RankWindows>,

@@ -16,7 +16,7 @@ const KEPT_NAMES: usize = 16;
 
 /// What a job ran after a swap.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ran {
+pub(crate) enum Ran {
     /// Default clocks.
     DefaultClocks,
     /// A plan.
@@ -27,7 +27,7 @@ pub enum Ran {
 
 /// The plans of one job.
 #[derive(Debug, Default)]
-pub struct Plans {
+pub(crate) struct Plans {
     loaded: Option<Arc<JobPlan>>,
     /// Oldest first; the last one is the newest.
     swaps: VecDeque<Arc<Swap>>,

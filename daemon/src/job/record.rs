@@ -18,7 +18,7 @@ use crate::lease::Session;
 
 /// A job as the next daemon finds it. Unknown fields are ignored: release 0.1 kept more here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct JobRecord {
+pub(crate) struct JobRecord {
     /// Whose job it is.
     pub uid: Uid,
     /// Its name.
@@ -90,7 +90,7 @@ impl JobRecord {
 
     /// The key of the job.
     #[must_use]
-    pub fn key(&self) -> JobKey {
+    pub(crate) fn key(&self) -> JobKey {
         JobKey { uid: self.uid, name: self.job.clone() }
     }
 

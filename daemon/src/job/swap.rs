@@ -22,7 +22,7 @@ const TOO_LATE: u64 = u64::MAX - 1;
 
 /// One change of what a job runs.
 #[derive(Debug)]
-pub struct Swap {
+pub(crate) struct Swap {
     /// Counts the swaps of the job from 1.
     pub number: u64,
     /// What runs from the step on; none is default clocks.
@@ -36,7 +36,7 @@ pub struct Swap {
 impl Swap {
     /// A swap whose step is not decided yet, for the ranks that are there now.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         number: u64,
         plan: Option<Arc<JobPlan>>,
         not_before: u64,
@@ -48,7 +48,7 @@ impl Swap {
 
     /// A swap whose step is decided, and that these ranks have yet to take up.
     #[must_use]
-    pub fn decided(
+    pub(crate) fn decided(
         number: u64,
         plan: Option<Arc<JobPlan>>,
         step: u64,
@@ -60,13 +60,13 @@ impl Swap {
 
     /// Takes the place of a swap that no rank has taken up.
     #[must_use]
-    pub fn replacing(self, other: Option<Arc<Self>>) -> Self {
+    pub(crate) fn replacing(self, other: Option<Arc<Self>>) -> Self {
         Self { replaces: other, ..self }
     }
 
     /// The swap that counts: this one, or the one that it was too late to replace. To be called
     /// only after this one was published.
-    pub fn effective(&self) -> &Self {
+    pub(crate) fn effective(&self) -> &Self {
         match &self.replaces {
             Some(other) if self.step() == TOO_LATE => other,
             _ => self,
@@ -74,20 +74,21 @@ impl Swap {
     }
 
     /// Whether the swap that it was to replace has taken place instead.
-    pub fn came_too_late(&self) -> bool {
+    pub(crate) fn came_too_late(&self) -> bool {
         self.step() == TOO_LATE
     }
 
     /// Whether another swap may take its place: no rank has come to its step.
-    pub fn is_replaceable(&self) -> bool {
+    pub(crate) fn is_replaceable(&self) -> bool {
         self.ranks.iter().all(|rank| rank.step().is_none_or(|step| step < self.step()))
     }
 
     /// The step at which every rank changes. To be called only after the swap was published.
-    pub fn step(&self) -> u64 {
+    pub(crate) fn step(&self) -> u64 {
         match self.step.load(SeqCst) {
             UNDECIDED => {
-                let after = |rank: &Arc<Progress>| rank.step().map_or(0, |step| step.saturating_add(1));
+                let after =
+                    |rank: &Arc<Progress>| rank.step().map_or(0, |step| step.saturating_add(1));
                 let first = self.ranks.iter().map(after).max().unwrap_or(0).max(self.not_before);
                 let too_late = self.replaces.as_ref().is_some_and(|other| first > other.step());
                 let first = if too_late { TOO_LATE } else { first };
@@ -101,7 +102,7 @@ impl Swap {
     }
 
     /// How many of its ranks have taken it up or are gone, and how many it has.
-    pub fn taken_up(&self) -> (usize, usize) {
+    pub(crate) fn taken_up(&self) -> (usize, usize) {
         let done = |rank: &&Arc<Progress>| {
             rank.swap.load(Relaxed) >= self.number || rank.ended.load(Relaxed)
         };
@@ -109,7 +110,7 @@ impl Swap {
     }
 
     /// Whether no rank is left that runs what was before.
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         let (done, all) = self.taken_up();
         done == all
     }

@@ -20,7 +20,7 @@ const LARGEST_HELLO: u64 = HEADER_BYTES as u64 + 4096;
 
 /// What the store has of one session.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub(crate) struct Kept {
     /// The connection, unless its other end is gone.
     pub socket: Option<OwnedFd>,
     /// The frame that opened the session.
@@ -31,7 +31,7 @@ pub struct Kept {
 ///
 /// # Errors
 /// If the kernel or the service manager does not take them.
-pub fn keep(session: SessionId, socket: &impl AsFd, hello: &[u8]) -> io::Result<bool> {
+pub(crate) fn keep(session: SessionId, socket: &impl AsFd, hello: &[u8]) -> io::Result<bool> {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return Ok(false);
     }
@@ -44,7 +44,7 @@ pub fn keep(session: SessionId, socket: &impl AsFd, hello: &[u8]) -> io::Result<
 }
 
 /// Takes a session out of the store.
-pub fn forget(session: SessionId) {
+pub(crate) fn forget(session: SessionId) {
     let name = name_of(session);
     // A service manager that does not listen keeps nothing either.
     let _ = notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(&name)]);
@@ -56,13 +56,13 @@ fn name_of(session: SessionId) -> String {
 
 /// The session that a descriptor of this name belongs to, if it is one of the store's.
 #[must_use]
-pub fn session_of(name: &str) -> Option<SessionId> {
+pub(crate) fn session_of(name: &str) -> Option<SessionId> {
     name.strip_prefix(PREFIX)?.parse().ok().map(SessionId)
 }
 
 /// What came back from the store, session by session.
 #[must_use]
-pub fn sort(descriptors: Vec<(SessionId, OwnedFd)>) -> BTreeMap<SessionId, Kept> {
+pub(crate) fn sort(descriptors: Vec<(SessionId, OwnedFd)>) -> BTreeMap<SessionId, Kept> {
     let mut sessions = BTreeMap::<SessionId, Kept>::new();
     for (session, descriptor) in descriptors {
         let kept = sessions.entry(session).or_default();

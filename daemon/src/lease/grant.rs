@@ -8,7 +8,7 @@ use crate::policy::{Clocks, Place, Terms};
 
 /// A lease on its terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub(crate) struct Grant {
     /// The terms.
     pub terms: Terms,
     /// What decided.
@@ -19,7 +19,7 @@ pub struct Grant {
 
 /// How a rank is driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub(crate) struct Rules {
     /// The clock of mismatched steps.
     pub highest: Mhz,
     /// Clock changes that the rank may ask of the driver in a second.
@@ -33,7 +33,7 @@ pub struct Rules {
 impl Grant {
     /// A lease of that GPU.
     #[must_use]
-    pub fn new(terms: Terms, place: Place, gpu: &GpuFacts, clocks: &Clocks) -> Self {
+    pub(crate) fn new(terms: Terms, place: Place, gpu: &GpuFacts, clocks: &Clocks) -> Self {
         let (_, max) = terms.bounds();
         let rules = Rules {
             highest: gpu.highest_sm_clock(max).unwrap_or(max),

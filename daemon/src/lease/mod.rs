@@ -17,10 +17,14 @@ use arc_swap::ArcSwap;
 use pfo_protocol::{Closing, ClosingReason, GpuUuid, Holder};
 use tokio::sync::Notify;
 
+#[cfg(test)]
+pub(crate) use self::grant::example as example_grant;
 pub(crate) use self::grant::{Grant, Rules};
+#[cfg(test)]
+pub(crate) use self::process::tests as tests_of_process;
 pub(crate) use self::process::{Process, ProcessRecord};
 pub(crate) use self::progress::Progress;
-pub(crate) use self::windows::{Measured, RankWindows};
+pub(crate) use self::windows::{Measured, RankWindow, RankWindows};
 use crate::host::interrupt_thread;
 use crate::measure::Meter;
 
@@ -29,7 +33,7 @@ const REST_OF_A_FRAME: Duration = Duration::from_millis(100);
 
 /// An open session, as the rest of the daemon sees it.
 #[derive(Debug)]
-pub struct Session {
+pub(crate) struct Session {
     /// Who it is.
     pub holder: Holder,
     /// Since when.
@@ -52,7 +56,7 @@ pub struct Session {
 
 /// Why the daemon ends a session.
 #[derive(Debug)]
-pub enum Ending {
+pub(crate) enum Ending {
     /// The rank is told, and the connection ends.
     Closed(Closing),
     /// The connection stays, for the next daemon.
@@ -62,7 +66,7 @@ pub enum Ending {
 impl Session {
     /// A session over a connected socket.
     #[must_use]
-    pub fn new(holder: Holder, grant: Grant, stream: UnixStream) -> Self {
+    pub(crate) fn new(holder: Holder, grant: Grant, stream: UnixStream) -> Self {
         Self {
             holder,
             since: SystemTime::now(),
@@ -79,25 +83,28 @@ impl Session {
 
     /// The connection. Only the rank's thread reads from it.
     #[must_use]
-    pub fn stream(&self) -> &UnixStream {
+    pub(crate) fn stream(&self) -> &UnixStream {
         &self.stream
     }
 
     /// Makes the rank's thread end the session, and with it the lease. The first reason stays.
-    pub fn end(&self, reason: ClosingReason, message: impl Into<String>) {
+    pub(crate) fn end(&self, reason: ClosingReason, message: impl Into<String>) {
         let _ = self.ending.set(Ending::Closed(Closing { reason, message: message.into() }));
         self.hang_up();
     }
 
     /// Makes the rank's thread see the end of the connection. The peer's process is gone, even if a
     /// child of it still holds the other end.
-    pub fn hang_up(&self) {
+    pub(crate) fn hang_up(&self) {
         // It fails only if the peer has closed already, which has the same effect.
         let _ = self.stream.shutdown(Shutdown::Read);
     }
 
     /// The session's only meter, started by `start` if there is none.
-    pub fn meter<E>(&self, start: impl FnOnce() -> Result<Arc<Meter>, E>) -> Result<Arc<Meter>, E> {
+    pub(crate) fn meter<E>(
+        &self,
+        start: impl FnOnce() -> Result<Arc<Meter>, E>,
+    ) -> Result<Arc<Meter>, E> {
         let mut known = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(meter) = known.upgrade() {
             return Ok(meter);
@@ -108,24 +115,24 @@ impl Session {
     }
 
     /// Marks the session as one that was not refused.
-    pub fn mark_begun(&self) {
+    pub(crate) fn mark_begun(&self) {
         self.begun.store(true, SeqCst);
     }
 
     /// Whether it is more than an attempt to open one.
     #[must_use]
-    pub fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         self.begun.load(SeqCst)
     }
 
     /// Marks the connection as one that the descriptor store has.
-    pub fn mark_kept(&self) {
+    pub(crate) fn mark_kept(&self) {
         self.kept.store(true, SeqCst);
     }
 
     /// Makes the rank's thread end the lease, while the connection stays for the next daemon. False if
     /// nobody keeps it. To be followed by [`interrupt`](Self::interrupt) until the lease has ended.
-    pub fn hand_over(&self) -> bool {
+    pub(crate) fn hand_over(&self) -> bool {
         if !self.kept.load(SeqCst) {
             return false;
         }
@@ -136,7 +143,7 @@ impl Session {
 
     /// Ends a read that waits, of a rank that says nothing, until that was noticed. A read that is only
     /// about to begin does not notice.
-    pub fn interrupt(&self) {
+    pub(crate) fn interrupt(&self) {
         let thread = self.reader.load(SeqCst);
         let in_driver = self.progress.published.in_driver_since_ns.load(SeqCst) > 0;
         if thread != 0 && !in_driver {
@@ -145,7 +152,7 @@ impl Session {
     }
 
     /// Lets the next read wait as long as it may.
-    pub fn noticed_interruption(&self) {
+    pub(crate) fn noticed_interruption(&self) {
         if self.ending().is_some() {
             self.reader.store(0, SeqCst);
         }
@@ -153,19 +160,19 @@ impl Session {
 
     /// Says which thread reads from the connection, until the result is dropped.
     #[must_use]
-    pub fn read_by_this_thread(&self) -> Reading<'_> {
+    pub(crate) fn read_by_this_thread(&self) -> Reading<'_> {
         self.reader.store(nix::unistd::gettid().as_raw(), SeqCst);
         Reading(self)
     }
 
     /// Why the daemon ends the session, if it does.
     #[must_use]
-    pub fn ending(&self) -> Option<&Ending> {
+    pub(crate) fn ending(&self) -> Option<&Ending> {
         self.ending.get()
     }
 
     /// Closes the connection for good, whoever else has a copy of it.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
         if self.kept.load(SeqCst) {
             descriptor_store::forget(self.holder.session);
@@ -174,7 +181,7 @@ impl Session {
 }
 
 /// A thread reads from a session's connection.
-pub struct Reading<'a>(&'a Session);
+pub(crate) struct Reading<'a>(&'a Session);
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
@@ -184,7 +191,7 @@ impl Drop for Reading<'_> {
 
 /// Who holds which GPU.
 #[derive(Debug, Default)]
-pub struct Leases {
+pub(crate) struct Leases {
     taken: Mutex<Taken>,
     given: Notify,
 }
@@ -198,7 +205,7 @@ struct Taken {
 
 /// Why a lease was denied.
 #[derive(Debug)]
-pub enum Denied {
+pub(crate) enum Denied {
     /// Somebody holds the GPU.
     Held(Arc<Session>),
     /// What an earlier session left on the GPU is being undone.
@@ -214,7 +221,7 @@ impl Leases {
     ///
     /// # Errors
     /// Who holds the GPU, or how many sessions the user has.
-    pub fn acquire(
+    pub(crate) fn acquire(
         self: &Arc<Self>,
         gpu: &GpuUuid,
         session: Arc<Session>,
@@ -247,13 +254,13 @@ impl Leases {
     }
 
     /// Gives no more leases.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.lock().closed = true;
     }
 
     /// Keeps sessions off a GPU while its clocks are restored or reset, so that it has one writer.
     /// `None` if a session holds it or somebody else is at it.
-    pub fn restore(self: &Arc<Self>, gpu: &GpuUuid) -> Option<Restoring> {
+    pub(crate) fn restore(self: &Arc<Self>, gpu: &GpuUuid) -> Option<Restoring> {
         let mut taken = self.lock();
         let free = !taken.held.contains_key(gpu) && taken.restoring.insert(gpu.clone());
         free.then(|| Restoring { leases: Arc::clone(self), gpu: gpu.clone() })
@@ -261,19 +268,19 @@ impl Leases {
 
     /// The session that holds a GPU.
     #[must_use]
-    pub fn holder(&self, gpu: &GpuUuid) -> Option<Arc<Session>> {
+    pub(crate) fn holder(&self, gpu: &GpuUuid) -> Option<Arc<Session>> {
         self.lock().held.get(gpu).cloned()
     }
 
     /// Every GPU that a session holds, and the session.
     #[must_use]
-    pub fn held(&self) -> Vec<(GpuUuid, Arc<Session>)> {
+    pub(crate) fn held(&self) -> Vec<(GpuUuid, Arc<Session>)> {
         self.lock().held.iter().map(|(gpu, session)| (gpu.clone(), Arc::clone(session))).collect()
     }
 
     /// Every open session.
     #[must_use]
-    pub fn sessions(&self) -> Vec<Arc<Session>> {
+    pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
         self.lock().held.values().cloned().collect()
     }
 
@@ -284,7 +291,7 @@ impl Leases {
 
 /// A lease. Dropping it frees the GPU for others; its clocks must be restored by then.
 #[derive(Debug)]
-pub struct Lease {
+pub(crate) struct Lease {
     leases: Arc<Leases>,
     gpu: GpuUuid,
     /// The session that holds it.
@@ -299,7 +306,7 @@ impl Drop for Lease {
 
 /// The right to restore the clocks of a GPU that no session holds. Dropping it ends that.
 #[derive(Debug)]
-pub struct Restoring {
+pub(crate) struct Restoring {
     leases: Arc<Leases>,
     gpu: GpuUuid,
 }
@@ -315,9 +322,14 @@ mod tests {
     use super::*;
     use pfo_protocol::{Pid, Rank, SessionId, Uid};
 
-
     fn session(uid: u32) -> Arc<Session> {
-        let holder = Holder { job: "j".parse().unwrap(), rank: Rank(0), uid: Uid(uid), pid: Pid(1), session: SessionId(1) };
+        let holder = Holder {
+            job: "j".parse().unwrap(),
+            rank: Rank(0),
+            uid: Uid(uid),
+            pid: Pid(1),
+            session: SessionId(1),
+        };
         Arc::new(Session::new(holder, super::grant::example(""), UnixStream::pair().unwrap().0))
     }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// Which process it is, within one boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ProcessRecord {
+pub(crate) struct ProcessRecord {
     pid: Pid,
     /// In clock ticks since boot.
     started: u64,
@@ -20,7 +20,7 @@ pub struct ProcessRecord {
 
 /// A process that may have ended.
 #[derive(Debug)]
-pub struct Process {
+pub(crate) struct Process {
     descriptor: OwnedFd,
     record: Option<ProcessRecord>,
 }
@@ -28,7 +28,7 @@ pub struct Process {
 impl Process {
     /// The process of a descriptor and its number.
     #[must_use]
-    pub fn new(descriptor: OwnedFd, pid: Pid) -> Self {
+    pub(crate) fn new(descriptor: OwnedFd, pid: Pid) -> Self {
         let started = started(pid);
         let process = Self { descriptor, record: None };
         // As long as it lives, nobody else has its number.
@@ -39,20 +39,20 @@ impl Process {
 
     /// The process of a record, if it still lives.
     #[must_use]
-    pub fn again(record: ProcessRecord) -> Option<Self> {
+    pub(crate) fn again(record: ProcessRecord) -> Option<Self> {
         let process = Self::new(pidfd_open(record.pid).ok()?, record.pid);
         (process.record == Some(record)).then_some(process)
     }
 
     /// What the next daemon knows it by, if the kernel has told.
     #[must_use]
-    pub fn record(&self) -> Option<ProcessRecord> {
+    pub(crate) fn record(&self) -> Option<ProcessRecord> {
         self.record
     }
 
     /// Whether it has not ended.
     #[must_use]
-    pub fn lives(&self) -> bool {
+    pub(crate) fn lives(&self) -> bool {
         // A process descriptor becomes readable when the process ends.
         let descriptor = PollFd::new(self.descriptor.as_fd(), PollFlags::POLLIN);
         poll(&mut [descriptor], PollTimeout::ZERO) == Ok(0)

@@ -18,7 +18,7 @@ const UNKNOWN: u64 = u64::MAX;
 
 /// The visible state of one rank.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub(crate) struct Progress {
     /// The step begun last, plus one, or [`UNKNOWN`]: swaps are agreed on by it.
     steps_begun: AtomicU64,
     /// The number of the swap that the rank has taken up.
@@ -55,13 +55,13 @@ pub struct Progress {
 
 impl Progress {
     /// Publishes that step `step` begins. Ordered against the decision of swaps.
-    pub fn begin_step(&self, step: u64) {
+    pub(crate) fn begin_step(&self, step: u64) {
         self.steps_begun.store(step.saturating_add(1), SeqCst);
     }
 
     /// The step begun last, if there is one and it is known. Ordered against the decision of swaps.
     #[must_use]
-    pub fn step(&self) -> Option<u64> {
+    pub(crate) fn step(&self) -> Option<u64> {
         match self.steps_begun.load(SeqCst) {
             UNKNOWN => None,
             steps => steps.checked_sub(1),
@@ -69,13 +69,13 @@ impl Progress {
     }
 
     /// The rank is in a step that another daemon knew.
-    pub fn forget_step(&self) {
+    pub(crate) fn forget_step(&self) {
         self.steps_begun.store(UNKNOWN, SeqCst);
     }
 
     /// Whether it is known how far the rank is.
     #[must_use]
-    pub fn knows_step(&self) -> bool {
+    pub(crate) fn knows_step(&self) -> bool {
         self.steps_begun.load(SeqCst) != UNKNOWN
     }
 }

@@ -7,7 +7,7 @@ const KEPT: usize = 16;
 
 /// The steps of one rank under one swap.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RankWindow {
+pub(crate) struct RankWindow {
     /// The number of the swap that began it, 0 for the time before any.
     pub swap: u64,
     /// Whole steps measured.
@@ -33,16 +33,16 @@ impl RankWindow {
 /// The windows of one rank, over all of its sessions: a daemon or a connection may end while the
 /// rank trains on.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct RankWindows(VecDeque<RankWindow>);
+pub(crate) struct RankWindows(VecDeque<RankWindow>);
 
 impl RankWindows {
     /// The windows with a whole step in them, oldest first.
-    pub fn measured(&self) -> impl Iterator<Item = RankWindow> {
+    pub(crate) fn measured(&self) -> impl Iterator<Item = RankWindow> {
         self.0.iter().filter(|window| window.steps > 0).copied()
     }
 
     /// Adds what another session of the rank measured.
-    pub fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         for window in &other.0 {
             self.of_swap(window.swap).add(*window);
         }
@@ -76,7 +76,7 @@ struct Mark {
 
 /// Everything measured in one session.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// The windows; the newest one runs on.
     pub windows: RankWindows,
     /// Joules since the session began.
@@ -88,19 +88,19 @@ pub struct Measured {
 impl Measured {
     /// What is measured from here on; `energy_j` is the counter's reading now.
     #[must_use]
-    pub fn begin(energy_j: Option<f64>) -> Self {
+    pub(crate) fn begin(energy_j: Option<f64>) -> Self {
         Self { session_began_j: energy_j, ..Self::default() }
     }
 
     /// The energy counter reads `energy_j` now.
-    pub fn counter_reads(&mut self, energy_j: f64) {
+    pub(crate) fn counter_reads(&mut self, energy_j: f64) {
         self.energy_j = energy_j - *self.session_began_j.get_or_insert(energy_j);
     }
 
     /// A step begins, as the rank says at `at_ns`, `steps` after the last one that was told here.
     ///
     /// The step in which a swap is taken up is left out: its clocks still settle.
-    pub fn step_begins(&mut self, swap: u64, steps: u64, at_ns: u64, energy_j: f64) {
+    pub(crate) fn step_begins(&mut self, swap: u64, steps: u64, at_ns: u64, energy_j: f64) {
         self.counter_reads(energy_j);
         let went_on = self.last.filter(|last| last.swap == swap);
         match went_on {

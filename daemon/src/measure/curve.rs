@@ -2,7 +2,7 @@
 
 /// A reading of the counter.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Knot {
+pub(crate) struct Knot {
     /// When the counter changed to it (`CLOCK_MONOTONIC`, ns).
     pub at_ns: u64,
     /// What it showed, in joules.
@@ -11,7 +11,7 @@ pub struct Knot {
 
 /// What the counter showed at a time between two readings; none outside.
 #[must_use]
-pub fn energy_between(before: Knot, after: Knot, at_ns: u64) -> Option<f64> {
+pub(crate) fn energy_between(before: Knot, after: Knot, at_ns: u64) -> Option<f64> {
     if !(before.at_ns..=after.at_ns).contains(&at_ns) {
         return None;
     }

@@ -23,7 +23,7 @@ const QUIET_PERIOD: Duration = Duration::from_millis(100);
 
 /// Why a rank has no meter.
 #[derive(Debug, thiserror::Error)]
-pub enum MeterError {
+pub(crate) enum MeterError {
     /// The GPU is gone.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -42,7 +42,7 @@ pub(crate) trait Listener: Send + Sync {
 }
 
 /// The meter of one rank. It measures until this is dropped or the session ends.
-pub struct Meter {
+pub(crate) struct Meter {
     shared: Arc<Shared>,
 }
 
@@ -142,7 +142,11 @@ impl Shared {
 }
 
 /// Looks at the GPU. Returns what is new, and when to look again.
-fn look(probe: &Probe, progress: &Progress, refresh: &mut Refresh) -> (Option<CounterReading>, u64) {
+fn look(
+    probe: &Probe,
+    progress: &Progress,
+    refresh: &mut Refresh,
+) -> (Option<CounterReading>, u64) {
     let asked_ns = now_ns();
     let counter = probe.energy_j();
     let got_ns = now_ns();

@@ -12,6 +12,6 @@ mod step_energies;
 mod tap;
 mod trial;
 
-pub(crate) use self::meter::{Listener, Meter, MeterError};
+pub(crate) use self::meter::{Listener, Meter};
 pub(crate) use self::tap::{Tap, record_of};
 pub(crate) use self::trial::run as run_trial;

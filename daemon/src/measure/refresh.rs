@@ -35,7 +35,7 @@ const COARSE_NS: u64 = 8_000_000;
 
 /// What is known of the refreshing of one counter.
 #[derive(Clone, Debug, Default)]
-pub struct Refresh {
+pub(crate) struct Refresh {
     /// The newest reading, and the last time at which it was certainly still that.
     newest: Option<(f64, u64)>,
     rhythm: Rhythm,
@@ -45,7 +45,7 @@ pub struct Refresh {
 
 /// What a look has brought.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Look {
+pub(crate) enum Look {
     /// The counter has not changed.
     Same,
     /// It has, at some time.
@@ -56,7 +56,7 @@ pub enum Look {
 
 impl Refresh {
     /// Takes in a reading that was asked for at `asked_ns` and had come by `got_ns`.
-    pub fn looked(&mut self, asked_ns: u64, got_ns: u64, energy_j: f64) -> Look {
+    pub(crate) fn looked(&mut self, asked_ns: u64, got_ns: u64, energy_j: f64) -> Look {
         let Some((former_j, same_ns)) = self.newest.replace((energy_j, asked_ns)) else {
             return Look::Same;
         };
@@ -93,7 +93,7 @@ impl Refresh {
 
     /// When to look next.
     #[must_use]
-    pub fn look_at_ns(&self, now_ns: u64) -> u64 {
+    pub(crate) fn look_at_ns(&self, now_ns: u64) -> u64 {
         let Some((changed_ns, period_ns)) = self.rhythm.last_and_period_ns() else {
             return now_ns + SEARCH_NS;
         };

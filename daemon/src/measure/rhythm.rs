@@ -64,7 +64,7 @@ fn since(from_ns: u64, until_ns: u64) -> f64 {
 
 /// What is known of a rhythm.
 #[derive(Clone, Debug, Default)]
-pub struct Rhythm {
+pub(crate) struct Rhythm {
     seen: VecDeque<Seen>,
     /// Changes since the last one of these.
     passed: f64,
@@ -74,12 +74,12 @@ pub struct Rhythm {
 
 impl Rhythm {
     /// Takes in that there was a change, of which nobody knows when.
-    pub fn pass(&mut self) {
+    pub(crate) fn pass(&mut self) {
         self.passed += 1.0;
     }
 
     /// Takes in a change that lies between two looks. Returns when it was.
-    pub fn learn(&mut self, same_ns: u64, got_ns: u64) -> u64 {
+    pub(crate) fn learn(&mut self, same_ns: u64, got_ns: u64) -> u64 {
         let at_ns = same_ns.midpoint(got_ns);
         let half_ns = got_ns.saturating_sub(same_ns) as f64 / 2.0;
         let mut number = 0.0;
@@ -130,13 +130,13 @@ impl Rhythm {
 
     /// The last change that was taken in, and what passes between two, as far as that is known.
     #[must_use]
-    pub fn last_and_period_ns(&self) -> Option<(u64, u64)> {
+    pub(crate) fn last_and_period_ns(&self) -> Option<(u64, u64)> {
         self.line.map(|line| (line.last.at_ns, line.period_ns as u64))
     }
 
     /// When the last change before a look must have been; none if that is not known for sure.
     #[must_use]
-    pub fn before(&self, asked_ns: u64, got_ns: u64) -> Option<u64> {
+    pub(crate) fn before(&self, asked_ns: u64, got_ns: u64) -> Option<u64> {
         let line = self.line.filter(|_| self.trusted)?;
         let near = NEAR_NS / line.period_ns;
         let change = (line.periods(asked_ns) - near).floor();

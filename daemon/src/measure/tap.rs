@@ -25,22 +25,17 @@ pub(crate) fn record_of(
         Mark::StepBegin(step) => Some(TapRecord::StepBegan { step, at_ns, astray }),
         Mark::StepEnd(_) => Some(TapRecord::StepEnded { at_ns, astray }),
         Mark::InstructionBegin(_) => None,
-        Mark::InstructionEnd(_) => outcome.finished.map(
-            |Finished { unit, planned: asked, astray, began_ns, ended_ns }| TapRecord::Ran {
-                unit,
-                began_ns,
-                ended_ns,
-                asked,
-                locked,
-                astray,
-            },
-        ),
+        Mark::InstructionEnd(_) => {
+            outcome.finished.map(|Finished { unit, planned: asked, astray, began_ns, ended_ns }| {
+                TapRecord::Ran { unit, began_ns, ended_ns, asked, locked, astray }
+            })
+        }
     }
 }
 
 /// Where the thread of a rank puts its records.
 #[derive(Debug, Default)]
-pub struct Tap {
+pub(crate) struct Tap {
     open: AtomicBool,
     queue: ArcSwapOption<Queue>,
 }
@@ -77,7 +72,7 @@ impl Tap {
 
 /// Records that the meter has not taken yet.
 #[derive(Debug)]
-pub struct Queue {
+pub(crate) struct Queue {
     records: ArrayQueue<TapRecord>,
     lost: AtomicU64,
 }

@@ -23,12 +23,6 @@ const POLL: Duration = Duration::from_millis(20);
 /// How long to wait for the first reading of the counters.
 const READY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// More steps than this would not fit into an answer with everything else.
-const MOST_STEPS: u32 = 50_000;
-
-/// Settling takes no longer than this.
-const MOST_SETTLING_STEPS: u32 = 10_000;
-
 /// One rank in a trial, and its meter.
 struct Measured {
     member: Member,
@@ -77,7 +71,6 @@ pub(crate) async fn run(
     run: TrialRun,
     length: TrialLength,
 ) -> Result<TrialResult, Refusal> {
-    check(length)?;
     let (asked, job) = (Arc::clone(driver), Arc::clone(hold.job()));
     let ranks = away(move || measure(&asked, &job)).await?;
     let ready = async {
@@ -102,18 +95,6 @@ async fn away<T: Send + 'static>(
     what: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     spawn_blocking(what).await.map_err(|error| internal(&error))?
-}
-
-fn check(length: TrialLength) -> Result<(), Refusal> {
-    let TrialLength { settling_steps, steps } = length;
-    if (1..=MOST_SETTLING_STEPS).contains(&settling_steps) && (1..=MOST_STEPS).contains(&steps) {
-        return Ok(());
-    }
-    Err(Refusal::new(
-        RefusalCode::Malformed,
-        format!("a trial of {steps} steps after {settling_steps} cannot be measured"),
-        format!("let it settle for 1 to {MOST_SETTLING_STEPS} steps, and measure 1 to {MOST_STEPS}"),
-    ))
 }
 
 /// Begins to measure every rank.
@@ -199,7 +180,10 @@ impl UnderWay {
 
     fn result(self) -> Result<TrialResult, Refusal> {
         if !self.ranks.iter().all(|rank| rank.energies.now(|energies| energies.is_whole())) {
-            return Err(disturbed(&self.job, "did not count its steps one by one during the trial"));
+            return Err(disturbed(
+                &self.job,
+                "did not count its steps one by one during the trial",
+            ));
         }
         let marks = |rank: &Measured| rank.energies.now(|energies| energies.steps().to_vec());
         let marks: Vec<_> = self.ranks.iter().map(marks).collect();
@@ -207,7 +191,12 @@ impl UnderWay {
             plan: self.swap.plan.as_ref().map(|plan| plan.status()),
             first_step: self.first_step,
             steps: (0..self.steps as usize).map(|step| step_of(&marks, step)).collect(),
-            ranks: self.ranks.iter().zip(&marks).map(|(rank, marks)| rank_of(rank, marks)).collect(),
+            ranks: self
+                .ranks
+                .iter()
+                .zip(&marks)
+                .map(|(rank, marks)| rank_of(rank, marks))
+                .collect(),
         })
     }
 }

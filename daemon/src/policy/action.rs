@@ -5,7 +5,7 @@ use pfo_protocol::{LeaseTarget, Request, Uid};
 
 /// What a caller wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     /// Ask for a session, and with it for the lease of a GPU.
     OpenSession,
     /// See the daemon, the GPUs and its own jobs.
@@ -58,9 +58,8 @@ pub(crate) fn needs(request: &Request) -> Action {
         | Request::PlanSwap { job, .. }
         | Request::Trial { job, .. }
         | Request::TrialsEnd { job, .. } => Action::ChangeJob(job.uid),
-        Request::LeaseRevoke(LeaseTarget::Job(job)) | Request::LeaseAllow(LeaseTarget::Job(job)) => {
-            Action::EndLeases(job.uid)
-        }
+        Request::LeaseRevoke(LeaseTarget::Job(job))
+        | Request::LeaseAllow(LeaseTarget::Job(job)) => Action::EndLeases(job.uid),
         Request::LeaseRevoke(LeaseTarget::Gpu(_)) | Request::LeaseAllow(LeaseTarget::Gpu(_)) => {
             Action::EndLeases(None)
         }

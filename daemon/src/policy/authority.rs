@@ -1,7 +1,7 @@
 //! The one place that decides who may do what.
 
 use pfo_keeper::GpuFacts;
-use pfo_protocol::{Gid, Refusal, RefusalCode, Uid};
+use pfo_protocol::{Gid, Pid, Refusal, RefusalCode, Uid};
 use pfo_service::{Accounts, Door, Lookup, Peer, UnknownName};
 
 use super::action::Action;
@@ -12,26 +12,40 @@ use super::terms::Terms;
 
 /// Somebody who asks for something: the peer of a connection, or the user that the agent acts for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller {
+pub(crate) struct Caller {
     /// Who asks. On behalf of a user, that user and the groups that the accounts of the node give it.
     pub peer: Peer,
     /// The socket that the request came through.
     pub door: Door,
-    /// In the name of a user, who asks through the agent, and whether as an administrator.
+    /// As what the user asks through the agent; none is not through the agent, or the agent itself.
     pub on_behalf: Option<Claim>,
+    /// Whether the process waits for the answer; a sweep goes on without one.
+    pub is_waiting: bool,
 }
 
 impl Caller {
     /// The peer of a connection.
     #[must_use]
-    pub fn new(peer: Peer, door: Door) -> Self {
-        Self { peer, door, on_behalf: None }
+    pub(crate) fn new(peer: Peer, door: Door) -> Self {
+        Self { peer, door, on_behalf: None, is_waiting: true }
+    }
+
+    /// A user in whose name this caller, the agent, asks from now on.
+    pub(crate) fn on_behalf(
+        &self,
+        uid: Uid,
+        pid: Option<Pid>,
+        groups: Vec<Gid>,
+        claim: Claim,
+    ) -> Self {
+        let peer = Peer { uid, pid: pid.unwrap_or(self.peer.pid), groups };
+        Self { peer, door: self.door, on_behalf: Some(claim), is_waiting: pid.is_some() }
     }
 }
 
 /// As what a user asks through the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub(crate) enum Claim {
     /// As the owner of its jobs.
     User,
     /// As an administrator, which the accounts of the node have to confirm.
@@ -47,7 +61,7 @@ enum Role {
 
 /// Who has which role on this node.
 #[derive(Clone, Debug)]
-pub struct Authority {
+pub(crate) struct Authority {
     names: Groups,
     trainers: Option<Gid>,
     administrators: Option<Gid>,
@@ -58,7 +72,7 @@ pub struct Authority {
 
 /// The groups that may open the sockets.
 #[derive(Clone, Copy, Debug)]
-pub struct SocketGroups {
+pub(crate) struct SocketGroups {
     /// The trainers' socket.
     pub trainers: Option<Gid>,
     /// The socket for administration.
@@ -71,7 +85,7 @@ impl Authority {
     /// Looks up the accounts behind the names of a configuration. A name without an account gives rights to
     /// nobody.
     #[must_use]
-    pub fn new(config: &Config, node: &str, accounts: &impl Accounts) -> Self {
+    pub(crate) fn new(config: &Config, node: &str, accounts: &impl Accounts) -> Self {
         let names = config.groups.clone();
         let mut lookup = Lookup::new(accounts);
         Self {
@@ -87,19 +101,19 @@ impl Authority {
 
     /// The names that no account has.
     #[must_use]
-    pub fn unknown_names(&self) -> &[UnknownName] {
+    pub(crate) fn unknown_names(&self) -> &[UnknownName] {
         &self.unknown_names
     }
 
     /// The groups that may open the sockets.
     #[must_use]
-    pub fn socket_groups(&self) -> SocketGroups {
+    pub(crate) fn socket_groups(&self) -> SocketGroups {
         let Self { trainers, administrators: admin, agent, .. } = *self;
         SocketGroups { trainers, admin, agent }
     }
 
     fn role(&self, caller: &Caller) -> Role {
-        let Caller { peer, door, on_behalf } = caller;
+        let Caller { peer, door, on_behalf, .. } = caller;
         let administrator = peer.uid == Uid::ROOT || is_in(peer, self.administrators);
         match door {
             Door::Admin if administrator => Role::Administrator,
@@ -118,15 +132,14 @@ impl Authority {
     }
 
     fn subject<'p>(&self, peer: &'p Peer) -> Subject<'p> {
-        let member = peer.uid == Uid::ROOT
-            || is_in(peer, self.trainers)
-            || is_in(peer, self.administrators);
+        let member =
+            peer.uid == Uid::ROOT || is_in(peer, self.trainers) || is_in(peer, self.administrators);
         Subject { uid: peer.uid, groups: &peer.groups, member }
     }
 
     /// Whether a peer may lease a GPU, on which terms, and what decided.
     #[must_use]
-    pub fn verdict(&self, peer: &Peer, gpu: &GpuFacts) -> Verdict<'_> {
+    pub(crate) fn verdict(&self, peer: &Peer, gpu: &GpuFacts) -> Verdict<'_> {
         self.policy.decide(self.subject(peer), gpu)
     }
 
@@ -134,7 +147,7 @@ impl Authority {
     ///
     /// # Errors
     /// A refusal that names the peer, the GPU and what decided.
-    pub fn lease(&self, peer: &Peer, gpu: &GpuFacts) -> Result<(Terms, Place), Refusal> {
+    pub(crate) fn lease(&self, peer: &Peer, gpu: &GpuFacts) -> Result<(Terms, Place), Refusal> {
         let Verdict { place, terms } = self.verdict(peer, gpu);
         match terms {
             Some(terms) => Ok((terms.clone(), place)),
@@ -154,7 +167,7 @@ impl Authority {
     ///
     /// # Errors
     /// A refusal that names the caller, the action and who may.
-    pub fn permit(&self, caller: &Caller, action: Action) -> Result<Permit, Refusal> {
+    pub(crate) fn permit(&self, caller: &Caller, action: Action) -> Result<Permit, Refusal> {
         if caller.door == Door::Agent && caller.on_behalf.is_none() {
             return self.permit_agent(caller, action);
         }
@@ -228,7 +241,8 @@ fn is_in(peer: &Peer, group: Option<Gid>) -> bool {
 }
 
 fn only_the_agent(caller: &Caller, action: Action) -> Refusal {
-    let message = format!("user {} may not {}: only pfo-agent may", caller.peer.uid, action.in_words());
+    let message =
+        format!("user {} may not {}: only pfo-agent may", caller.peer.uid, action.in_words());
     Refusal::new(RefusalCode::NotAuthorized, message, "use pfoctl")
 }
 
@@ -241,7 +255,6 @@ fn not_for_the_agent(action: Action) -> Refusal {
 mod tests {
     use nix::errno::Errno;
     use pfo_keeper::example_gpu;
-    use pfo_protocol::Pid;
 
     use super::*;
 

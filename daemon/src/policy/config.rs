@@ -106,13 +106,21 @@ pub struct Paths {
 
 impl Default for Sockets {
     fn default() -> Self {
-        Self { trainers: TRAINER_SOCKET.into(), admin: ADMIN_SOCKET.into(), agent: AGENT_SOCKET.into() }
+        Self {
+            trainers: TRAINER_SOCKET.into(),
+            admin: ADMIN_SOCKET.into(),
+            agent: AGENT_SOCKET.into(),
+        }
     }
 }
 
 impl Default for Groups {
     fn default() -> Self {
-        Self { trainers: "pfo".into(), administrators: "pfo-admin".into(), agent: "pfo-agent".into() }
+        Self {
+            trainers: "pfo".into(),
+            administrators: "pfo-admin".into(),
+            agent: "pfo-agent".into(),
+        }
     }
 }
 
@@ -195,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    const SHIPPED: &str = include_str!("../pfod.toml");
+    const SHIPPED: &str = include_str!("../../pfod.toml");
 
     fn parse(text: &str) -> Result<Config, String> {
         Config::parse(text, Path::new("pfod.toml")).map_err(|error| error.to_string())

@@ -11,8 +11,9 @@ mod terms;
 
 pub(crate) use action::{Action, needs};
 pub(crate) use authority::{Authority, Caller, Claim};
-pub use config::{Clocks, Config};
+pub(crate) use config::Clocks;
+pub use config::Config;
 pub(crate) use permit::Permit;
-pub use rules::Place;
+pub(crate) use rules::Place;
 pub(crate) use settings::Settings;
-pub use terms::Terms;
+pub(crate) use terms::Terms;

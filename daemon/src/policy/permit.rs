@@ -10,7 +10,7 @@ use crate::job::{Job, Jobs};
 
 /// Says that a caller may do what it asked for. Only [`Authority::permit`] makes one.
 #[derive(Clone, Debug)]
-pub struct Permit {
+pub(crate) struct Permit {
     caller: Caller,
     every_job: bool,
 }
@@ -33,6 +33,11 @@ impl Permit {
     /// The process to name in the journal.
     pub(crate) fn pid(&self) -> Pid {
         self.caller.peer.pid
+    }
+
+    /// The process that waits for the answer, if one does.
+    pub(crate) fn waiting_pid(&self) -> Option<Pid> {
+        self.caller.is_waiting.then(|| self.pid())
     }
 
     /// The only user whose jobs may be seen; none means every user's.

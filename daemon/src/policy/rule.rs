@@ -161,7 +161,7 @@ impl GpuPattern {
 #[cfg(test)]
 mod tests {
     use super::*;
-    
+
     fn rule(text: &str) -> Rule {
         toml::from_str(text).unwrap()
     }

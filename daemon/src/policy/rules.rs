@@ -14,7 +14,7 @@ use super::terms::Terms;
 
 /// Somebody who may want a lease.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub(crate) struct Subject<'a> {
     /// The user.
     pub uid: Uid,
     /// Its groups.
@@ -25,7 +25,7 @@ pub struct Subject<'a> {
 
 /// What decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     /// The rule in this line of the file.
     Line(PathBuf, usize),
     /// No rule: the terms for members.
@@ -46,7 +46,7 @@ impl fmt::Display for Place {
 
 /// The answer to whether somebody may lease a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict<'p> {
+pub(crate) struct Verdict<'p> {
     /// What decided.
     pub place: Place,
     /// On which terms; none means no.
@@ -55,7 +55,7 @@ pub struct Verdict<'p> {
 
 /// All rules that concern this node.
 #[derive(Clone, Debug)]
-pub struct Policy {
+pub(crate) struct Policy {
     file: PathBuf,
     rules: Vec<ReadyRule>,
     lease: Terms,
@@ -92,7 +92,7 @@ impl Who {
 impl Policy {
     /// The policy of a checked configuration on the node of that name.
     #[must_use]
-    pub fn new(config: &Config, node: &str, lookup: &mut Lookup<'_>) -> Self {
+    pub(crate) fn new(config: &Config, node: &str, lookup: &mut Lookup<'_>) -> Self {
         let rules = config.rules.iter().map(|rule| rule.get_ref().clone());
         let ready = |rule: Rule| {
             let who = look_up(&rule, lookup);
@@ -107,7 +107,7 @@ impl Policy {
 
     /// Whether somebody may lease a GPU, on which terms, and what decided.
     #[must_use]
-    pub fn decide(&self, subject: Subject<'_>, gpu: &GpuFacts) -> Verdict<'_> {
+    pub(crate) fn decide(&self, subject: Subject<'_>, gpu: &GpuFacts) -> Verdict<'_> {
         let matches =
             |ready: &&ReadyRule| ready.who.includes(subject) && ready.rule.is_about_gpu(gpu);
         match self.rules.iter().find(matches) {
@@ -122,7 +122,7 @@ impl Policy {
 
     /// Whether a rule lets somebody lease a GPU that this node may have.
     #[must_use]
-    pub fn lets_in(&self, subject: Subject<'_>) -> bool {
+    pub(crate) fn lets_in(&self, subject: Subject<'_>) -> bool {
         self.rules.iter().any(|ready| ready.terms.is_some() && ready.who.includes(subject))
     }
 }

@@ -7,7 +7,7 @@ use super::config::Config;
 
 /// A configuration and what follows from it on this node.
 #[derive(Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// The configuration.
     pub config: Config,
     /// Who may do what.
@@ -17,7 +17,7 @@ pub struct Settings {
 impl Settings {
     /// The settings of a checked configuration on this node, as its accounts are now.
     #[must_use]
-    pub fn new(config: Config, accounts: &impl Accounts) -> Self {
+    pub(crate) fn new(config: Config, accounts: &impl Accounts) -> Self {
         let authority = Authority::new(&config, &node_name(), accounts);
         Self { config, authority }
     }

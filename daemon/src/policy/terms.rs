@@ -6,15 +6,15 @@ use pfo_service::Within;
 use serde::Deserialize;
 
 /// A bound of clocks, in MHz.
-pub type ClockBound = Within<0, 10_000>;
+pub(crate) type ClockBound = Within<0, 10_000>;
 /// A bound of power limits, in watts.
-pub type PowerBound = Within<0, 100_000>;
+pub(crate) type PowerBound = Within<0, 100_000>;
 /// Clock changes in a second.
-pub type ChangeRate = Within<1, 100_000>;
+pub(crate) type ChangeRate = Within<1, 100_000>;
 /// Sessions of one user.
-pub type SessionCount = Within<1, 65_536>;
+pub(crate) type SessionCount = Within<1, 65_536>;
 /// Seconds of silence.
-pub type IdleLimit = Within<1, 86_400>;
+pub(crate) type IdleLimit = Within<1, 86_400>;
 
 /// The terms of a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

@@ -8,7 +8,7 @@ use crate::job::{StageClocks, StageSequence};
 
 /// The SM clock that a rank should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub(crate) enum Wish {
     /// Not locked.
     Default,
     /// The highest that is allowed.
@@ -19,7 +19,7 @@ pub enum Wish {
 
 /// The first difference between a plan and what a rank does in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Mismatch {
+pub(crate) enum Mismatch {
     /// Events of the step are missing.
     #[error("{0} events before sequence number {1} did not arrive")]
     Lost(u64, u64),
@@ -74,7 +74,7 @@ enum Phase {
 
 /// An instruction that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Finished {
+pub(crate) struct Finished {
     /// The instruction.
     pub unit: Unit,
     /// The clock that it should have had; none at default clocks.
@@ -89,7 +89,7 @@ pub struct Finished {
 
 /// What an event meant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// The step left the plan with this event.
     pub mismatch: Option<Mismatch>,
     /// An instruction is over.
@@ -100,7 +100,7 @@ pub struct Outcome {
 
 /// A rank's place in its plan.
 #[derive(Debug)]
-pub struct Cursor {
+pub(crate) struct Cursor {
     clocks: Option<StageClocks>,
     phase: Phase,
     position: usize,
@@ -128,24 +128,24 @@ impl Default for Cursor {
 impl Cursor {
     /// The cursor of a rank that another daemon has followed so far.
     #[must_use]
-    pub fn in_the_middle() -> Self {
+    pub(crate) fn in_the_middle() -> Self {
         Self { next_event: None, ..Self::default() }
     }
 
     /// The clock that the GPU should have now.
     #[must_use]
-    pub fn wish(&self) -> Wish {
+    pub(crate) fn wish(&self) -> Wish {
         self.wish
     }
 
     /// Events that never arrived, in the whole session.
     #[must_use]
-    pub fn lost_events(&self) -> u64 {
+    pub(crate) fn lost_events(&self) -> u64 {
         self.lost
     }
 
     /// Follows another plan, or none, from the step that begins now.
-    pub fn follow(&mut self, clocks: Option<StageClocks>) {
+    pub(crate) fn follow(&mut self, clocks: Option<StageClocks>) {
         self.clocks = clocks;
     }
 
@@ -158,7 +158,7 @@ impl Cursor {
     }
 
     /// Takes in the next event.
-    pub fn event(&mut self, event: &Event) -> Outcome {
+    pub(crate) fn event(&mut self, event: &Event) -> Outcome {
         let expected = self.next_event.unwrap_or(event.sequence);
         let missing = event.sequence.saturating_sub(expected);
         self.next_event = Some(event.sequence.saturating_add(1));

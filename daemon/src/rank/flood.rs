@@ -16,7 +16,7 @@ const BURST_NS: u64 = 10_000_000;
 
 /// What the thread of one rank may still compute.
 #[derive(Debug)]
-pub struct Flood {
+pub(crate) struct Flood {
     reads: u32,
     left_ns: u64,
     looked: Clocks,
@@ -24,7 +24,7 @@ pub struct Flood {
 
 /// The clocks of a thread, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Clocks {
+pub(crate) struct Clocks {
     /// `CLOCK_MONOTONIC`
     pub now_ns: u64,
     /// `CLOCK_THREAD_CPUTIME_ID`
@@ -34,13 +34,13 @@ pub struct Clocks {
 impl Flood {
     /// A thread that has not computed yet.
     #[must_use]
-    pub fn new(clocks: Clocks) -> Self {
+    pub(crate) fn new(clocks: Clocks) -> Self {
         Self { reads: 0, left_ns: BURST_NS, looked: clocks }
     }
 
     /// Counts a read, which was `full` if there may be more at once; says how long to sleep before the
     /// next one.
-    pub fn read(&mut self, full: bool, clocks: impl Fn() -> Clocks) -> Option<Duration> {
+    pub(crate) fn read(&mut self, full: bool, clocks: impl Fn() -> Clocks) -> Option<Duration> {
         self.reads += 1;
         if self.reads < READS && !full {
             return None;

@@ -19,8 +19,8 @@ use pfo_protocol::{
 };
 use pfo_service::{computed_ns, now_ns};
 
-pub use self::cursor::Cursor;
-use self::cursor::{Finished, Mismatch, Wish};
+pub(crate) use self::cursor::{Cursor, Finished, Outcome};
+use self::cursor::{Mismatch, Wish};
 use self::flood::Flood;
 use self::pace::Pace;
 use self::slice::Slice;
@@ -46,7 +46,7 @@ const MOST_EVENTS_READ: usize = BUFFER_BYTES / 32;
 
 /// How a session came to its end.
 #[derive(Debug)]
-pub enum End {
+pub(crate) enum End {
     /// The rank said goodbye.
     Goodbye,
     /// The connection ended.
@@ -73,7 +73,7 @@ struct JustFinished {
 }
 
 /// A rank and its GPU, while its session lasts.
-pub struct Rank {
+pub(crate) struct Rank {
     session: Arc<Session>,
     job: Arc<Job>,
     stage: Stage,
@@ -106,7 +106,7 @@ pub struct Rank {
 impl Rank {
     /// A rank at the beginning of its session; `joined_in` is the swap that it finds done.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         session: Arc<Session>,
         job: Arc<Job>,
         stage: Stage,
@@ -142,17 +142,17 @@ impl Rank {
 
     /// A rank in the middle of a session that another daemon has followed so far.
     #[must_use]
-    pub fn in_the_middle(self) -> Self {
+    pub(crate) fn in_the_middle(self) -> Self {
         Self { cursor: Cursor::in_the_middle(), ..self }
     }
 
     /// The clocks, to restore them at the end.
-    pub fn clocks(&mut self) -> &mut Clocks {
+    pub(crate) fn clocks(&mut self) -> &mut Clocks {
         &mut self.clocks
     }
 
     /// Serves the rank until its session ends. The socket's read timeout is the idle limit.
-    pub fn serve(&mut self) -> End {
+    pub(crate) fn serve(&mut self) -> End {
         let energy_j = self.clocks.energy_j();
         self.progress().measured.store(Arc::new(Measured::begin(energy_j)));
         let end = self.follow_events();
@@ -217,7 +217,7 @@ impl Rank {
     }
 
     /// Measures what the session used after its last step began.
-    pub fn measure_end(&self) {
+    pub(crate) fn measure_end(&self) {
         if let Some(energy_j) = self.clocks.energy_j() {
             let mut measured = (**self.progress().measured.load()).clone();
             measured.counter_reads(energy_j);
@@ -341,10 +341,7 @@ impl Rank {
             _ => None,
         };
         let off_ns = accepted_ns.map_or(took_ns, |accepted_ns| {
-            accepted_ns
-                .saturating_add(self.rules.settle_ns)
-                .saturating_sub(began_ns)
-                .min(took_ns)
+            accepted_ns.saturating_add(self.rules.settle_ns).saturating_sub(began_ns).min(took_ns)
         });
         let sum = &mut self.just_finished;
         sum.instructions += 1;

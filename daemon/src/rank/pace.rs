@@ -6,7 +6,7 @@
 
 /// What a rank may do that wants another clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub(crate) enum Room {
     /// Change to it.
     Enough,
     /// Change to the highest clock, and to no other.
@@ -17,7 +17,7 @@ pub enum Room {
 
 /// The room for changes of one rank.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub(crate) struct Pace {
     interval_ns: u64,
     burst: u64,
     /// When all of the room is there again.
@@ -27,20 +27,20 @@ pub struct Pace {
 impl Pace {
     /// All of the room for so many changes in a second.
     #[must_use]
-    pub fn new(changes_per_second: u32) -> Self {
+    pub(crate) fn new(changes_per_second: u32) -> Self {
         let rate = u64::from(changes_per_second.max(1));
         Self { interval_ns: 1_000_000_000 / rate, burst: rate.max(2), full_at_ns: 0 }
     }
 
     /// Another rate from now on; what was used stays used.
-    pub fn change(&mut self, changes_per_second: u32) {
+    pub(crate) fn change(&mut self, changes_per_second: u32) {
         let full_at_ns = self.full_at_ns;
         *self = Self { full_at_ns, ..Self::new(changes_per_second) };
     }
 
     /// What there is room for at a time (`CLOCK_MONOTONIC`, ns).
     #[must_use]
-    pub fn room(&self, now_ns: u64) -> Room {
+    pub(crate) fn room(&self, now_ns: u64) -> Room {
         let missing = self.full_at_ns.saturating_sub(now_ns).div_ceil(self.interval_ns);
         match self.burst.saturating_sub(missing) {
             0 => Room::No,
@@ -50,7 +50,7 @@ impl Pace {
     }
 
     /// Counts one change.
-    pub fn spend(&mut self, now_ns: u64) {
+    pub(crate) fn spend(&mut self, now_ns: u64) {
         self.full_at_ns = self.full_at_ns.max(now_ns) + self.interval_ns;
     }
 }

@@ -1,36 +1,38 @@
-//! The policy in words that cross the socket: what it says of a user and the GPUs of this node.
+//! The policy in words that cross the socket: what it says about a user and the GPUs of this node.
 
-use pfo_protocol::{GpuName, LeaseTerms, PolicyVerdict, Refusal};
+use pfo_keeper::{BaseClock, Gpu};
+use pfo_protocol::{GpuName, LeaseTerms, Mhz, Pid, PolicyVerdict, Refusal, Response, User};
+use pfo_service::Peer;
 
-use crate::authorize::Authority;
-use crate::base_clock::BaseClock;
-use crate::driver::Gpu;
+use super::listing;
 use crate::node::Node;
-use crate::peer::Peer;
-use crate::terms::Terms;
+use crate::policy::{Authority, Permit, Terms};
 
-/// What the policy says of somebody and one GPU, or all of them.
+/// What the policy says about the caller or another user, and one GPU or all of them.
 ///
 /// # Errors
 /// If there is no driver, or no such GPU.
-pub fn explain(
+pub(super) fn explain(
     node: &Node,
-    authority: &Authority,
-    who: &Peer,
+    permit: &Permit,
+    other: Option<User>,
     name: Option<&GpuName>,
-) -> Result<Vec<PolicyVerdict>, Refusal> {
+) -> Result<Response, Refusal> {
     let gpus = match name {
-        Some(name) => vec![node.gpu(name)?],
-        None => node.ready_driver()?.gpus.clone(),
+        Some(name) => vec![node.driver.gpu(name)?],
+        None => node.driver.ready()?.gpus.clone(),
     };
-    Ok(gpus.iter().map(|gpu| verdict(authority, who, gpu)).collect())
+    let other = other.map(|User { uid, groups }| Peer { uid, pid: Pid(0), groups });
+    let who = other.as_ref().unwrap_or(&permit.caller().peer);
+    let authority = &node.settings().authority;
+    Ok(Response::Policy(gpus.iter().map(|gpu| verdict(authority, who, gpu)).collect()))
 }
 
 fn verdict(authority: &Authority, who: &Peer, gpu: &Gpu) -> PolicyVerdict {
     let verdict = authority.verdict(who, gpu);
     PolicyVerdict {
         index: gpu.index,
-        gpu: gpu.listing(),
+        gpu: listing(gpu),
         decided_by: verdict.place.to_string(),
         terms: verdict.terms.map(on_the_wire),
     }
@@ -38,13 +40,13 @@ fn verdict(authority: &Authority, who: &Peer, gpu: &Gpu) -> PolicyVerdict {
 
 fn on_the_wire(terms: &Terms) -> LeaseTerms {
     LeaseTerms {
-        min_mhz: terms.min_mhz.get(),
-        max_mhz: terms.max_mhz.get(),
+        min_mhz: Mhz(terms.min_mhz.get()),
+        max_mhz: Mhz(terms.max_mhz.get()),
         min_power_limit_w: terms.min_power_limit_w.get(),
         changes_per_second: terms.changes_per_second.get(),
         restore_to_mhz: match terms.restore_to_mhz {
             BaseClock::Reset => None,
-            BaseClock::Locked { min, max } => Some((min.0, max.0)),
+            BaseClock::Locked { min, max } => Some((min, max)),
         },
         sessions_per_user: terms.sessions_per_user.get(),
         idle_limit_s: terms.idle_limit_s.get(),

@@ -1,28 +1,26 @@
-//! Who holds which GPU, and taking leases back.
+//! Leases: listing them, revoking them, and allowing them again.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::SystemTime;
 
 use pfo_protocol::{
-    ClosingReason, GpuName, GpuUuid, JobSelector, LeaseStatus, LeaseTarget, Refusal, RefusalCode,
-    Response, RevocationStatus,
+    ClosingReason, GpuName, GpuUuid, JobSelector, LeaseStatus, LeaseTarget, Mhz, Refusal,
+    RefusalCode, Response, RevocationStatus,
 };
+use pfo_service::{Peer, unix_s, watch_process};
 
-use crate::authorize::{Action, Authority};
+use super::listing;
 use crate::job::JobKey;
-use crate::lease::Session;
+use crate::lease::{Process, Session};
 use crate::node::Node;
-use crate::peer::{Peer, watch_process};
-use crate::process::Process;
-use crate::requests::select;
-use crate::revocations::Revocation;
-use crate::unix_time::unix_s;
+use crate::policy::{Action, Permit};
+use crate::session::Revocation;
 
 /// Every lease and every revocation.
 ///
 /// # Errors
 /// If there is no driver.
-pub fn list(node: &Node) -> Result<Response, Refusal> {
+pub(super) fn list(node: &Node) -> Result<Response, Refusal> {
     let mut leases: Vec<_> =
         node.leases.held().iter().filter_map(|(gpu, session)| lease(node, gpu, session)).collect();
     leases.sort_by_key(|lease| lease.index);
@@ -33,27 +31,22 @@ pub fn list(node: &Node) -> Result<Response, Refusal> {
 /// Ends the sessions of a job or on a GPU, and keeps their processes from opening others.
 ///
 /// # Errors
-/// If the peer may not, or there is no such job or GPU.
-pub fn revoke(
+/// If the caller may not, or there is no such job or GPU.
+pub(super) fn revoke(
     node: &Node,
-    authority: &Authority,
-    peer: &Peer,
+    permit: &Permit,
     target: &LeaseTarget,
 ) -> Result<Response, Refusal> {
-    let gpu = match target {
-        LeaseTarget::Gpu(name) => Some(node.gpu(name)?.uuid.clone()),
-        LeaseTarget::Job(_) => None,
-    };
-    let end_lease = |owner| Action::EndLease { owner };
-    let job = match target {
-        LeaseTarget::Job(selector) => {
-            select(node, authority, peer, selector, end_lease)?.key.clone()
-        }
-        LeaseTarget::Gpu(_) => {
-            let holder = gpu.as_ref().and_then(|gpu| node.leases.holder(gpu));
-            let Some(session) = holder else { return Ok(Response::Revoked(Vec::new())) };
-            authority.authorize(peer, end_lease(session.holder.uid))?;
-            key(&session)
+    let (job, gpu) = match target {
+        LeaseTarget::Job(selector) => (permit.select(&node.jobs, selector)?.key.clone(), None),
+        LeaseTarget::Gpu(name) => {
+            let gpu = node.driver.gpu(name)?.uuid.clone();
+            let Some(session) = node.leases.holder(&gpu) else {
+                return Ok(Response::Revoked(Vec::new()));
+            };
+            let owner = session.holder.uid;
+            permit.covers(&node.settings().authority, owner, Action::EndLeases)?;
+            (key(&session), Some(gpu))
         }
     };
     let concerned = || {
@@ -63,9 +56,9 @@ pub fn revoke(
         });
         held
     };
-    // First nobody gets in any more, then whoever is in has to go.
+    // First nobody gets in any more, then those who are in have to go.
     let processes = concerned().iter().filter_map(|(_, session)| process(session)).collect();
-    let (by, since) = (peer.uid, SystemTime::now());
+    let (by, since) = (permit.uid(), SystemTime::now());
     node.revocations.add(Revocation {
         job: job.clone(),
         gpu: gpu.clone(),
@@ -77,8 +70,9 @@ pub fn revoke(
     for (gpu, session) in &ended {
         let holder = &session.holder;
         tracing::info!(
-            uid = peer.uid, pid = peer.pid, job = %holder.job, rank = holder.rank, gpu_uuid = %gpu,
-            "revoked the lease"
+            uid = by.0, pid = permit.pid().0, job = %holder.job, rank = holder.rank.0, gpu_uuid = %gpu,
+            "user {by} revoked the lease of GPU {gpu} by job {}, rank {} of user {}",
+            holder.job, holder.rank, holder.uid
         );
         session.end(ClosingReason::Revoked, format!("user {by} revoked the lease"));
     }
@@ -88,19 +82,18 @@ pub fn revoke(
     Ok(Response::Revoked(ended))
 }
 
-/// Lifts revocations: of anybody's for an administrator, otherwise those of the peer's own.
+/// Lifts revocations: everybody's for an administrator, otherwise the caller's own.
 ///
 /// # Errors
-/// If there is none that the peer may lift.
-pub fn allow(
+/// If there is none that the caller may lift.
+pub(super) fn allow(
     node: &Node,
-    authority: &Authority,
-    peer: &Peer,
+    permit: &Permit,
     target: &LeaseTarget,
 ) -> Result<Response, Refusal> {
-    let any = authority.authorize(peer, Action::EveryJob).is_ok();
+    let own_uid = permit.uid();
     let gpu = match target {
-        LeaseTarget::Gpu(name) => Some(node.gpu(name)?.uuid.clone()),
+        LeaseTarget::Gpu(name) => Some(node.driver.gpu(name)?.uuid.clone()),
         LeaseTarget::Job(_) => None,
     };
     let meant = |revocation: &Revocation| match target {
@@ -109,11 +102,12 @@ pub fn allow(
             revocation.job.name == *job && uid.is_none_or(|uid| uid == revocation.job.uid)
         }
     };
-    let own = |revocation: &Revocation| (revocation.job.uid, revocation.by) == (peer.uid, peer.uid);
+    let own = |revocation: &Revocation| (revocation.job.uid, revocation.by) == (own_uid, own_uid);
+    let any = permit.only_of().is_none();
     let lifted = node.revocations.lift(|standing| meant(standing) && (any || own(standing)));
     if lifted.is_empty() {
-        let message = format!("there is no revocation of {target} that user {} may lift", peer.uid);
-        let remedy = "`pfoctl lease list` shows those that stand; an administrator may lift any";
+        let message = format!("no revocation of {target} stands that user {own_uid} may lift");
+        let remedy = "`pfoctl lease list` shows the revocations; an administrator may lift any";
         return Err(Refusal::new(RefusalCode::UnknownJob, message, remedy));
     }
     Ok(Response::Allowed(lifted.iter().map(revocation).collect()))
@@ -129,20 +123,15 @@ fn process(session: &Session) -> Option<Process> {
 }
 
 fn lease(node: &Node, uuid: &GpuUuid, session: &Session) -> Option<LeaseStatus> {
-    let gpu = node.gpu(&GpuName::Uuid(uuid.clone())).ok()?;
-    let locked = session.progress.locked_mhz.load(Relaxed);
+    let gpu = node.driver.gpu(&GpuName::Uuid(uuid.clone())).ok()?;
+    let locked = session.progress.published.locked_mhz.load(Relaxed);
     Some(LeaseStatus {
         index: gpu.index,
-        gpu: gpu.listing(),
+        gpu: listing(&gpu),
         holder: session.holder.clone(),
         since_unix_s: unix_s(session.since),
-        requested_mhz: (locked > 0).then_some(locked),
-        observed_mhz: gpu
-            .reader
-            .read(&gpu)
-            .ok()
-            .and_then(|reading| reading.sm_clock)
-            .map(|mhz| mhz.0),
+        requested_mhz: (locked > 0).then_some(Mhz(locked)),
+        observed_mhz: node.driver.read(&gpu).ok().and_then(|reading| reading.sm_clock),
     })
 }
 

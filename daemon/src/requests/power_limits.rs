@@ -1,31 +1,40 @@
-//! Between which power limits of a GPU somebody may choose: not below what the administrator and the
-//! board allow, and not above what the GPU has without pfo.
+//! The settings of a GPU that a caller may choose from: clocks, and power limits not below what the administrator
+//! and the board allow, and not above what the GPU has without pfo.
 
+use pfo_keeper::OwedLimit;
 use pfo_protocol::{GpuName, Refusal, RefusalCode, Response};
 
-use crate::authorize::{Action, Authority};
 use crate::node::Node;
-use crate::peer::Peer;
-use crate::power_limit::OwedLimit;
+use crate::policy::Permit;
 
-/// The power limits of a GPU that a peer may have set.
+/// The SM clocks of a GPU that a caller may lock.
 ///
 /// # Errors
-/// If it may not lease it, there is no such GPU, or none is left to choose.
-pub fn allowed_limits(
+/// If it may not lease the GPU, or there is none of that name.
+pub(super) fn sm_clocks(node: &Node, permit: &Permit, gpu: &GpuName) -> Result<Response, Refusal> {
+    let gpu = node.driver.gpu(gpu)?;
+    let (terms, _) = node.settings().authority.lease(&permit.caller().peer, &gpu)?;
+    let (min, max) = terms.bounds();
+    let allowed = gpu.sm_clocks.iter().filter(|clock| (min..=max).contains(*clock));
+    Ok(Response::SmClocks(allowed.copied().collect()))
+}
+
+/// The power limits of a GPU that a caller may have set.
+///
+/// # Errors
+/// If it may not lease the GPU, there is none of that name, or no limit is left to choose.
+pub(super) fn power_limits(
     node: &Node,
-    authority: &Authority,
-    peer: &Peer,
+    permit: &Permit,
     name: &GpuName,
 ) -> Result<Response, Refusal> {
-    authority.authorize(peer, Action::Status)?;
-    let gpu = node.gpu(name)?;
-    let (terms, place) = authority.lease(peer, &gpu)?;
+    let gpu = node.driver.gpu(name)?;
+    let (terms, place) = node.settings().authority.lease(&permit.caller().peer, &gpu)?;
     let unavailable = |message: String| {
-        let remedy = "this GPU can be tuned by its clocks only";
+        let remedy = "tune this GPU by its clocks";
         Refusal::new(RefusalCode::GpuUnavailable, message, remedy)
     };
-    let reading = gpu.reader.read(&gpu).map_err(|error| unavailable(error.to_string()))?;
+    let reading = node.driver.read(&gpu).map_err(|error| unavailable(error.to_string()))?;
     let Some((board, now)) = gpu.power_limits.zip(reading.power_limit) else {
         return Err(unavailable(format!("GPU {} ({}) takes no power limit", gpu.uuid, gpu.model)));
     };

@@ -7,23 +7,20 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use pfo_protocol::{ClosingReason, ConfigStatus, GpuName, GpuUuid, Refusal, Reloaded};
+use pfo_service::{NodeAccounts, Peer, Service, UnknownName};
 
-use crate::accounts::{NodeAccounts, UnknownName};
-use crate::config::Config;
+use crate::host::journal;
 use crate::job::{Job, JobKey};
-use crate::journal;
 use crate::lease::Session;
 use crate::node::Node;
-use crate::notify;
-use crate::peer::Peer;
+use crate::policy::{Config, Settings};
 use crate::session::internal;
-use crate::settings::Settings;
 
 /// Reads the configuration again and puts it into force. One that is wrong changes nothing.
 #[must_use]
-pub fn reload(node: &Node) -> Reloaded {
+pub(crate) fn reload(node: &Node) -> Reloaded {
     let _one_at_a_time = node.reloading.lock().unwrap_or_else(PoisonError::into_inner);
-    notify::reloading();
+    Service.reloading();
     let result = read(node);
     let refused = result.as_ref().err().cloned();
     let mut outcome = match result {
@@ -36,28 +33,27 @@ pub fn reload(node: &Node) -> Reloaded {
     node.config_refused.store(refused.clone().map(Arc::new));
     outcome.config = config_status(node);
     log(&outcome);
-    notify::reloaded(
-        &refused.map_or_else(String::new, |why| format!("configuration refused: {why}")),
-    );
+    Service
+        .reloaded(&refused.map_or_else(String::new, |why| format!("configuration refused: {why}")));
     outcome
 }
 
-/// Looks for the names that nobody had. Whom they belong to by now, has the rights they give.
-pub fn look_up_names_again(node: &Node) {
+/// Retries names that did not resolve; their rights take effect if they do now.
+pub(crate) fn look_up_names_again(node: &Node) {
     let _one_at_a_time = node.reloading.lock().unwrap_or_else(PoisonError::into_inner);
     let old = node.settings();
     let new = Settings::new(old.config.clone(), &NodeAccounts);
     let unknown = new.authority.unknown_names();
     let found_some = unknown.len() < old.authority.unknown_names().len();
     if found_some && !unknown.iter().any(UnknownName::is_uncertain) {
-        tracing::info!("names of the configuration that nobody had were found");
+        tracing::info!("names of the configuration that were missing have accounts now");
         put_into_force(node, new);
     }
 }
 
 /// What is in force, and what is not.
 #[must_use]
-pub fn config_status(node: &Node) -> ConfigStatus {
+pub(crate) fn config_status(node: &Node) -> ConfigStatus {
     let settings = node.settings();
     let unknown = settings.authority.unknown_names();
     ConfigStatus {
@@ -84,9 +80,9 @@ fn keep_what_cannot_change(new: &mut Config, running: &Config) -> Vec<String> {
     let changed = [
         ("sockets.trainers", new.sockets.trainers != running.sockets.trainers),
         ("sockets.admin", new.sockets.admin != running.sockets.admin),
+        ("sockets.agent", new.sockets.agent != running.sockets.agent),
         ("driver.library", new.driver.library != running.driver.library),
         ("paths.ledger", new.paths.ledger != running.paths.ledger),
-        ("paths.state", new.paths.state != running.paths.state),
     ];
     new.sockets = running.sockets.clone();
     new.driver = running.driver.clone();
@@ -109,14 +105,14 @@ fn put_into_force(node: &Node, settings: Settings) -> Reloaded {
 /// The plans of a job that its ranks may not run any more, each with the reason.
 fn suspend(job: &Job) -> Vec<String> {
     let JobKey { uid, name } = &job.key;
-    let told = |(plan, misfit)| {
+    let report = |(plan, misfit)| {
         tracing::warn!(
-            name: journal::PLAN_SUSPENDED, job = %name, uid, plan,
-            "plan suspended, the job runs at default clocks: {misfit}"
+            name: journal::PLAN_SUSPENDED, job = %name, uid = uid.0, plan,
+            "suspended plan {plan} of job {name}, user {uid}, which runs at default clocks now: {misfit}"
         );
         format!("job {name}, plan {plan}: {misfit}")
     };
-    job.suspend_what_is_not_allowed().into_iter().map(told).collect()
+    job.suspend_what_is_not_allowed().into_iter().map(report).collect()
 }
 
 /// Gives a session what it would get if it opened now.
@@ -127,7 +123,7 @@ fn grant_anew(node: &Node, gpu: &GpuUuid, session: &Session) -> Result<(), Strin
     let holder = &session.holder;
     let grant = || {
         let peer = Peer::of(session.stream()).map_err(|error| internal(&error))?;
-        node.grant(&peer, &*node.gpu(&GpuName::Uuid(gpu.clone()))?)
+        node.grant(&peer, &*node.driver.gpu(&GpuName::Uuid(gpu.clone()))?)
     };
     match grant() {
         Ok(grant) => {
@@ -147,20 +143,22 @@ fn grant_anew(node: &Node, gpu: &GpuUuid, session: &Session) -> Result<(), Strin
 fn log(outcome: &Reloaded) {
     let ConfigStatus { file, refused, restart_needed_for, unknown_names } = &outcome.config;
     if let Some(why) = refused {
-        tracing::error!("{why}; what was in force before stays in force");
+        tracing::error!("{why}; the former configuration stays in force");
         return;
     }
     let file = file.as_deref().unwrap_or("the defaults");
     tracing::info!("{file} in force, {} sessions ended", outcome.ended.len());
     for key in restart_needed_for {
-        tracing::warn!("{key} has changed, which takes a restart");
+        tracing::warn!("{key} has changed; restart pfod to put it into force");
     }
     warn_of_unknown(unknown_names);
 }
 
 /// Says which names of the configuration lead to nobody.
-pub fn warn_of_unknown(names: &[String]) {
+pub(crate) fn warn_of_unknown(names: &[String]) {
     for name in names {
-        tracing::warn!("there is no {name}: nobody has the rights that the configuration gives it");
+        tracing::warn!(
+            "there is no {name}: the rights that the configuration gives it are nobody's"
+        );
     }
 }

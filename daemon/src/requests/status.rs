@@ -4,22 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pfo_protocol::{DaemonStatus, GpuStatus, JobStatus, MeasuredBy, RankStatus, Status, Window};
+use pfo_keeper::{Gpu, Reading};
+use pfo_protocol::{
+    DaemonStatus, GpuStatus, JobStatus, MeasuredBy, Mhz, Pid, Rank, RankStatus, Status, Uid, Window,
+};
+use pfo_service::now_ns;
 
-use crate::driver::Gpu;
-use crate::job::{Job, Measurer, Member, Members};
-use crate::measure::{RankWindow, RankWindows};
-use crate::monotonic::now_ns;
+use super::reload::config_status;
+use crate::job::{Job, Measurer, Member, Members, Ran};
+use crate::lease::{RankWindow, RankWindows};
 use crate::node::Node;
-use crate::reading::Reading;
-use crate::reload::config_status;
 
 /// A set call that takes longer is shown as a problem.
 const SLOW_SET_CALL_NS: u64 = 1_000_000_000;
 
 /// Everything, or with `only_of` without the jobs of other users.
 #[must_use]
-pub fn status(node: &Node, only_of: Option<u32>) -> Status {
+pub(super) fn status(node: &Node, only_of: Option<Uid>) -> Status {
     let (driver, problem) = match node.driver.get() {
         Ok(driver) => {
             let missing = (!driver.missing.is_empty()).then(|| driver.missing.join("; "));
@@ -28,10 +29,10 @@ pub fn status(node: &Node, only_of: Option<u32>) -> Status {
         Err(why) => (None, Some(why)),
     };
     let gpus = driver.as_ref().map_or(&[][..], |driver| &driver.gpus);
-    let owed = node.owed_entries();
+    let owed = node.owed.entries();
     let daemon = DaemonStatus {
         version: env!("CARGO_PKG_VERSION").into(),
-        pid: std::process::id(),
+        pid: Pid(std::process::id()),
         uptime_s: node.started.elapsed().as_secs_f64(),
         driver: driver.as_ref().map(|driver| driver.version.clone()),
         driver_problem: problem,
@@ -59,13 +60,13 @@ pub fn status(node: &Node, only_of: Option<u32>) -> Status {
 fn gpu_status(node: &Node, gpu: &Arc<Gpu>) -> GpuStatus {
     let session = node.leases.holder(&gpu.uuid);
     let progress = session.as_ref().map(|session| &session.progress);
-    let some = |set: u32| (set > 0).then_some(set);
-    let (reading, failed) = match gpu.reader.read(gpu) {
+    let mhz = |set: u32| (set > 0).then_some(Mhz(set));
+    let (reading, failed) = match node.driver.read(gpu) {
         Ok(reading) => (reading, None),
         Err(error) => (Reading::default(), Some(error.to_string())),
     };
     let stuck = progress.and_then(|progress| {
-        let since = progress.in_driver_since_ns.load(Relaxed);
+        let since = progress.published.in_driver_since_ns.load(Relaxed);
         let ns = if since > 0 { now_ns().saturating_sub(since) } else { 0 };
         (ns > SLOW_SET_CALL_NS)
             .then(|| format!("the driver has not answered for {:.0} s", ns as f64 / 1e9))
@@ -76,11 +77,13 @@ fn gpu_status(node: &Node, gpu: &Arc<Gpu>) -> GpuStatus {
         pci_bus_id: gpu.pci_bus_id.clone(),
         model: gpu.model.clone(),
         mig: reading.mig,
-        requested_mhz: progress.and_then(|p| some(p.locked_mhz.load(Relaxed))),
-        observed_mhz: reading.sm_clock.map(|mhz| mhz.0),
-        memory_locked_mhz: progress.and_then(|p| some(p.memory_locked_mhz.load(Relaxed))),
+        requested_mhz: progress.and_then(|p| mhz(p.published.locked_mhz.load(Relaxed))),
+        observed_mhz: reading.sm_clock,
+        memory_locked_mhz: progress.and_then(|p| mhz(p.published.memory_locked_mhz.load(Relaxed))),
         power_w: reading.power_w,
-        power_limit_w: progress.and_then(|p| some(p.power_limit_w.load(Relaxed))),
+        power_limit_w: progress
+            .map(|p| p.published.power_limit_w.load(Relaxed))
+            .filter(|limit_w| *limit_w > 0),
         holder: session.as_ref().map(|session| session.holder.clone()),
         problem: stuck
             .or(failed)
@@ -90,22 +93,19 @@ fn gpu_status(node: &Node, gpu: &Arc<Gpu>) -> GpuStatus {
 
 fn job_status(job: &Job) -> JobStatus {
     let members = job.members();
-    let under_way = members.swaps.back().filter(|swap| !swap.is_complete());
-    let energy: f64 = members.ranks.values().map(energy_j).sum();
+    let energy: f64 = members.ranks().map(energy_j).sum();
     JobStatus {
         job: job.key.name.clone(),
         uid: job.key.uid,
         pp_degree: job.pp_degree,
-        plan: members.current().map(|plan| plan.status()),
-        loaded: members.loaded.as_ref().map(|plan| plan.status()),
-        frontier: members.frontier_status(),
-        drift: members.drift.clone(),
-        measured_by: members.measured_by.map(|Measurer { uid, pid, .. }| MeasuredBy { uid, pid }),
-        swap_at_step: under_way.map(|swap| swap.step()),
-        measured_for_s: members.measured_since.map_or(0.0, |since| since.elapsed().as_secs_f64()),
-        energy_j: members.ended_energy_j + energy,
+        plan: members.plans.current().map(|plan| plan.status()),
+        loaded: members.plans.loaded().map(|plan| plan.status()),
+        measured_by: members.held.map(|Measurer { uid, pid, .. }| MeasuredBy { uid, pid }),
+        swap_at_step: members.plans.under_way().map(|swap| swap.step()),
+        measured_for_s: members.past.measured_for().as_secs_f64(),
+        energy_j: members.past.energy_j() + energy,
         windows: windows(&members),
-        ranks: members.ranks.values().map(|member| rank_status(member, &members.slow)).collect(),
+        ranks: members.ranks().map(rank_status).collect(),
     }
 }
 
@@ -113,12 +113,12 @@ fn energy_j(member: &Member) -> f64 {
     member.session.progress.measured.load().energy_j
 }
 
-fn rank_status(member: &Member, slow: &BTreeMap<u32, f64>) -> RankStatus {
+fn rank_status(member: &Member) -> RankStatus {
     let progress = &member.session.progress;
     let seconds = |ns: u64| ns as f64 / 1e9;
     let plan = progress.plan.load(Relaxed);
-    let set_calls = progress.set_calls.load(Relaxed);
-    let set_call_ns = progress.set_call_ns.load(Relaxed);
+    let set_calls = progress.published.set_calls.load(Relaxed);
+    let set_call_ns = progress.published.set_call_ns.load(Relaxed);
     RankStatus {
         rank: member.hello.position.rank,
         stage: member.hello.position.pp_rank,
@@ -134,40 +134,41 @@ fn rank_status(member: &Member, slow: &BTreeMap<u32, f64>) -> RankStatus {
         instructions: progress.instructions.load(Relaxed),
         instruction_s: seconds(progress.instruction_ns.load(Relaxed)),
         off_plan_s: seconds(progress.off_plan_ns.load(Relaxed)),
-        slow: slow.get(&member.hello.position.rank).copied(),
         clock_changes: set_calls,
         skipped_changes: progress.skipped_changes.load(Relaxed),
         set_call_mean_us: set_call_ns as f64 / 1e3 / set_calls.max(1) as f64,
-        set_call_max_us: progress.set_call_max_ns.load(Relaxed) as f64 / 1e3,
+        set_call_max_us: progress.published.set_call_max_ns.load(Relaxed) as f64 / 1e3,
         problem: progress.problem.load().as_deref().cloned(),
     }
 }
 
-/// The windows of all ranks put together, swap by swap.
+/// The windows of all ranks put together, swap by swap. What ran in a window of a swap that is forgotten is not
+/// known, so that it is left out.
 fn windows(members: &Members) -> Vec<Window> {
-    let mut of_rank = members.ended_windows.clone();
-    for (rank, member) in &members.ranks {
+    let mut by_rank = members.past.windows().clone();
+    for member in members.ranks() {
         let measured = member.session.progress.measured.load();
-        of_rank.entry(*rank).or_default().merge(&measured.windows);
+        let rank: Rank = member.hello.position.rank;
+        by_rank.entry(rank).or_default().merge(&measured.windows);
     }
-    let mut of_swap: BTreeMap<u64, Vec<RankWindow>> = BTreeMap::new();
-    for window in of_rank.values().flat_map(RankWindows::measured) {
-        of_swap.entry(window.swap).or_default().push(window);
+    let mut by_swap: BTreeMap<u64, Vec<RankWindow>> = BTreeMap::new();
+    for window in by_rank.values().flat_map(RankWindows::measured) {
+        by_swap.entry(window.swap).or_default().push(window);
     }
-    of_swap
-        .into_iter()
-        .map(|(number, ranks)| {
-            let swap = members.swaps.iter().find(|swap| swap.number == number);
-            let plan = swap.and_then(|swap| swap.plan.as_ref()).map(|plan| plan.status());
-            let former = || members.former.iter().find(|(former, _)| *former == number);
-            let steps = |window: &RankWindow| window.steps as f64;
-            Window {
-                plan: plan.or_else(|| former()?.1.clone()),
-                ranks: ranks.len() as u32,
-                steps: ranks.iter().map(|window| window.steps).min().unwrap_or(0),
-                iteration_time_s: ranks.iter().map(|w| w.time_s / steps(w)).fold(0.0, f64::max),
-                iteration_energy_j: ranks.iter().map(|w| w.energy_j / steps(w)).sum(),
-            }
+    let window = |(number, ranks): (u64, Vec<RankWindow>)| {
+        let plan = match members.plans.ran_after(number) {
+            Ran::DefaultClocks => None,
+            Ran::Plan(status) => Some(status),
+            Ran::Forgotten => return None,
+        };
+        let steps = |window: &RankWindow| window.steps as f64;
+        Some(Window {
+            plan,
+            ranks: ranks.len() as u32,
+            steps: ranks.iter().map(|window| window.steps).min().unwrap_or(0),
+            iteration_time_s: ranks.iter().map(|w| w.time_s / steps(w)).fold(0.0, f64::max),
+            iteration_energy_j: ranks.iter().map(|w| w.energy_j / steps(w)).sum(),
         })
-        .collect()
+    };
+    by_swap.into_iter().filter_map(window).collect()
 }

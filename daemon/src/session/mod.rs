@@ -9,21 +9,21 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use pfo_keeper::{Clocks, DriverError, Entry, Gpu, GpuFacts, restore_entry};
+use pfo_keeper::{Clocks, DriverError, Entry, Gpu, restore_entry};
 use pfo_protocol::{
     ClientMessage, Closing, ClosingReason, DaemonMessage, GpuUuid, Hello, Holder, Refusal,
     RefusalCode, SessionId, Welcome,
 };
-use pfo_service::Peer;
+use pfo_service::register;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 pub(crate) use self::resume::resume;
-pub use self::revocation_file::{RevocationFile, parse_revocations};
+pub(crate) use self::revocation_file::RevocationFile;
 pub(crate) use self::revocations::{Revocation, Revocations};
 use crate::host::journal;
 use crate::job::{Job, JobKey, Member};
@@ -40,9 +40,12 @@ const FORMER_SESSION_POLL: Duration = Duration::from_millis(10);
 /// A peer that does not read costs no more than this at the opening and the end of its session.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
 
+/// Stack of a rank's thread, which calls into the driver.
+const RANK_STACK_BYTES: usize = 512 * 1024;
+
 /// Where a session comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub(crate) enum Origin {
     /// The rank says hello now.
     Hello,
     /// The last daemon left the session of this number behind.
@@ -50,7 +53,7 @@ pub enum Origin {
 }
 
 /// A session that holds its lease and has yet to begin.
-pub struct Opening {
+pub(crate) struct Opening {
     node: Arc<Node>,
     lease: Lease,
     gpu: Arc<Gpu>,
@@ -64,7 +67,7 @@ pub struct Opening {
 ///
 /// # Errors
 /// Why there is no session.
-pub async fn open(
+pub(crate) async fn open(
     node: &Arc<Node>,
     permit: &Permit,
     hello: Hello,
@@ -167,24 +170,24 @@ fn denial(denied: &Denied, gpu: &GpuUuid, grant: &Grant) -> Refusal {
 impl Opening {
     /// The session.
     #[must_use]
-    pub fn session(&self) -> &Arc<Session> {
+    pub(crate) fn session(&self) -> &Arc<Session> {
         &self.lease.session
     }
 
     /// What to stop when the session ends.
-    pub fn watched_by(&mut self, watch: AbortHandle) {
+    pub(crate) fn watched_by(&mut self, watch: AbortHandle) {
         self.watch = Some(watch);
     }
 
     /// What ends as soon as the session is one of its job's, or will never be.
-    pub fn begun(&mut self) -> oneshot::Receiver<Infallible> {
+    pub(crate) fn begun(&mut self) -> oneshot::Receiver<Infallible> {
         let (begun, receiver) = oneshot::channel();
         self.begun = Some(begun);
         receiver
     }
 
     /// Runs the session to its end, on the thread of the rank.
-    pub fn run(mut self) {
+    pub(crate) fn run(mut self) {
         let session = Arc::clone(self.session());
         let begun = self.begin();
         self.begun = None;
@@ -426,5 +429,36 @@ fn unavailable(error: &DriverError) -> Refusal {
 fn tell(session: &Session, message: &DaemonMessage) {
     if let Ok(frame) = message.to_frame() {
         let _ = session.stream().write_all(&frame);
+    }
+}
+
+/// Gives a session the thread that it runs on to its end, which comes with that of its process at the
+/// latest.
+///
+/// # Errors
+/// If there cannot be another thread.
+pub(crate) fn set_off(mut opening: Opening, process: Option<OwnedFd>) -> Result<(), Refusal> {
+    if let Some(pidfd) = process {
+        let session = Arc::downgrade(opening.session());
+        opening.watched_by(tokio::spawn(end_with_process(pidfd, session)).abort_handle());
+    }
+    std::thread::Builder::new()
+        .name(format!("rank {}", opening.session().holder.rank))
+        .stack_size(RANK_STACK_BYTES)
+        .spawn(move || opening.run())
+        .map_err(|error| internal(&error))?;
+    Ok(())
+}
+
+/// The trainer's children may hold a copy of its socket, so the end of the socket alone does not show that the
+/// trainer is gone.
+async fn end_with_process(pidfd: OwnedFd, session: Weak<Session>) {
+    let Ok(pidfd) = register(pidfd) else {
+        return;
+    };
+    if pidfd.readable().await.is_ok()
+        && let Some(session) = session.upgrade()
+    {
+        session.hang_up();
     }
 }

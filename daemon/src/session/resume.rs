@@ -1,8 +1,8 @@
-//! Sessions that the last daemon left in the descriptor store: taken up where they are, so that their
+//! Sessions that the former daemon left in the descriptor store: continued where they are, so that their
 //! ranks notice nothing but a moment at default clocks. Their jobs run what they ran before.
 //!
-//! Who a peer is and what it may do is decided anew, and its hello is read as if it came just now: the
-//! configuration may have changed since, and the last daemon may have been another version.
+//! The peer is identified and its rights are decided anew, and its hello is read as if it came just now: the
+//! configuration may have changed, and the former daemon may have been another version.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -11,14 +11,16 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pfo_protocol::{ClientMessage, DaemonMessage, Frame, FrameError, Hello, Refusal, RefusalCode};
+use pfo_protocol::{
+    ClientMessage, DaemonMessage, Frame, FrameError, Hello, Refusal, RefusalCode, SessionId,
+};
+use pfo_service::{Door, Peer, watch_process};
 use tokio::time::timeout;
 
-use crate::descriptor_store::{Kept, forget, sort};
+use super::{Opening, Origin, internal, open, set_off};
+use crate::lease::descriptor_store::{Kept, forget, sort};
 use crate::node::Node;
-use crate::peer::{Peer, watch_process};
-use crate::serve::set_off;
-use crate::session::{self, Opening, Origin, internal};
+use crate::policy::{Action, Caller};
 
 /// A GPU that hangs costs the others no more than this at a restart.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -27,7 +29,7 @@ const BEGIN_TIMEOUT: Duration = Duration::from_secs(2);
 const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Takes up every session that can be, and every job.
-pub async fn resume(node: &Arc<Node>, kept: Vec<(u64, OwnedFd)>) {
+pub(crate) async fn resume(node: &Arc<Node>, kept: Vec<(SessionId, OwnedFd)>) {
     let mut opened = Vec::new();
     // The newest first: an older one that wants the same GPU is over.
     for (session, kept) in sort(kept).into_iter().rev() {
@@ -58,13 +60,13 @@ pub async fn resume(node: &Arc<Node>, kept: Vec<(u64, OwnedFd)>) {
         }
     };
     if timeout(BEGIN_TIMEOUT, all_begun).await.is_err() {
-        tracing::warn!("some sessions of the last pfod have yet to begin; serving all the same");
+        tracing::warn!("some sessions of the former pfod have yet to begin; serving without them");
     }
 }
 
 async fn take_up(
     node: &Arc<Node>,
-    session: u64,
+    session: SessionId,
     socket: &UnixStream,
     hello: &[u8],
 ) -> Result<(Opening, OwnedFd), Refusal> {
@@ -78,7 +80,9 @@ async fn take_up(
     };
     let origin = Origin::LastDaemon(session);
     let connection = socket.try_clone().map_err(|error| internal(&error))?.into();
-    let opening = session::open(node, &peer, hello, origin, connection).await?;
+    let caller = Caller::new(peer, Door::Users);
+    let permit = node.settings().authority.permit(&caller, Action::OpenSession)?;
+    let opening = open(node, &permit, hello, origin, connection).await?;
     Ok((opening, process))
 }
 
@@ -94,8 +98,12 @@ fn read(bytes: &[u8]) -> Result<Hello, FrameError> {
     }
 }
 
-fn give_up(session: u64, mut socket: &UnixStream, refusal: Refusal) {
-    tracing::warn!(session, "the session of the last pfod ends: {}", refusal.message);
+fn give_up(session: SessionId, mut socket: &UnixStream, refusal: Refusal) {
+    tracing::warn!(
+        session = session.0,
+        "session {session} does not outlive the restart of pfod: {}",
+        refusal.message
+    );
     let _ = socket.set_nonblocking(false);
     let _ = socket.set_write_timeout(Some(WRITE_TIMEOUT));
     if let Ok(frame) = DaemonMessage::Refusal(refusal).to_frame() {

@@ -6,22 +6,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use pfo_protocol::{GpuUuid, JobName};
+use pfo_protocol::{GpuUuid, JobName, Uid};
+use pfo_service::{boot_id, parse_versioned, replace, unix_s};
 use serde::{Deserialize, Serialize};
 
-use crate::boot::boot_id;
+use super::revocations::Revocation;
 use crate::job::JobKey;
-use crate::process::{Process, ProcessRecord};
-use crate::replace::replace;
-use crate::revocations::Revocation;
-use crate::unix_time::unix_s;
-use crate::versioned;
+use crate::lease::{Process, ProcessRecord};
 
 const FORMAT: &str = "pfo-revocations/1";
 
 /// The file.
 #[derive(Debug)]
-pub struct RevocationFile {
+pub(crate) struct RevocationFile {
     path: PathBuf,
     boot_id: String,
 }
@@ -37,10 +34,10 @@ struct OnDisk {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RevocationRecord {
-    uid: u32,
+    uid: Uid,
     job: JobName,
     gpu_uuid: Option<GpuUuid>,
-    by_uid: u32,
+    by_uid: Uid,
     since_unix_s: u64,
     processes: Vec<ProcessRecord>,
 }
@@ -48,7 +45,7 @@ struct RevocationRecord {
 impl RevocationFile {
     /// The file beside a ledger.
     #[must_use]
-    pub fn beside(ledger: &Path) -> Self {
+    pub(crate) fn beside(ledger: &Path) -> Self {
         Self { path: ledger.with_file_name("revocations.json"), boot_id: boot_id() }
     }
 
@@ -56,7 +53,7 @@ impl RevocationFile {
     ///
     /// # Errors
     /// If they cannot be written.
-    pub fn write(&self, revocations: &[Revocation]) -> io::Result<()> {
+    pub(crate) fn write(&self, revocations: &[Revocation]) -> io::Result<()> {
         if revocations.is_empty() {
             return match fs::remove_file(&self.path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -73,9 +70,9 @@ impl RevocationFile {
 
     /// What the last daemon left, as far as it concerns processes that live.
     #[must_use]
-    pub fn read(&self) -> Vec<Revocation> {
+    pub(crate) fn read(&self) -> Vec<Revocation> {
         let Ok(bytes) = fs::read(&self.path) else { return Vec::new() };
-        parse(&bytes, &self.boot_id).unwrap_or_else(|why| {
+        parse_revocations(&bytes, &self.boot_id).unwrap_or_else(|why| {
             tracing::warn!("lost the revocations in {}: {why}", self.path.display());
             Vec::new()
         })
@@ -86,8 +83,8 @@ impl RevocationFile {
 ///
 /// # Errors
 /// In words, if they are none, or of another boot.
-pub fn parse(bytes: &[u8], boot_id: &str) -> Result<Vec<Revocation>, String> {
-    let content: OnDisk = versioned::parse(bytes, FORMAT)?;
+pub(crate) fn parse_revocations(bytes: &[u8], boot_id: &str) -> Result<Vec<Revocation>, String> {
+    let content: OnDisk = parse_versioned(bytes, FORMAT)?;
     if content.boot_id != boot_id {
         return Err("it is of another boot".into());
     }

@@ -1,27 +1,27 @@
-//! Leases that were taken back. Whoever lost one does not get it again while a process that held it
-//! lives, unless somebody allows it: a trainer would otherwise ask again within a second, and get it.
+//! Leases that were revoked. A job does not get one again while a process that held it lives, unless it is
+//! allowed: its trainer would otherwise ask again within a second, and get it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use pfo_protocol::{GpuUuid, Refusal, RefusalCode};
+use pfo_protocol::{GpuUuid, Refusal, RefusalCode, Uid};
 
+use super::revocation_file::RevocationFile;
 use crate::job::JobKey;
-use crate::process::Process;
-use crate::revocation_file::RevocationFile;
+use crate::lease::Process;
 
 /// Each keeps a descriptor of every process.
 const MOST_FROM_ONE_USER: usize = 16;
 
 /// One lease, or all of a job.
 #[derive(Debug)]
-pub struct Revocation {
+pub(crate) struct Revocation {
     /// Whose leases.
     pub job: JobKey,
     /// Only of this GPU.
     pub gpu: Option<GpuUuid>,
-    /// The user who took them back.
-    pub by: u32,
+    /// The user who revoked them.
+    pub by: Uid,
     /// When.
     pub since: SystemTime,
     /// The processes that held them.
@@ -35,14 +35,14 @@ impl Revocation {
 
     /// How many of the processes that held the leases live.
     #[must_use]
-    pub fn living(&self) -> usize {
+    pub(crate) fn living(&self) -> usize {
         self.processes.iter().filter(|process| process.lives()).count()
     }
 }
 
 /// Every lease that is not to be given again.
 #[derive(Debug)]
-pub struct Revocations {
+pub(crate) struct Revocations {
     standing: Mutex<Vec<Revocation>>,
     file: RevocationFile,
 }
@@ -50,12 +50,12 @@ pub struct Revocations {
 impl Revocations {
     /// Those that the last daemon left in the file, where this one keeps them, too.
     #[must_use]
-    pub fn kept_in(file: RevocationFile) -> Self {
+    pub(crate) fn kept_in(file: RevocationFile) -> Self {
         Self { standing: Mutex::new(file.read()), file }
     }
 
     /// The revocations that stand now.
-    pub fn standing(&self) -> MutexGuard<'_, Vec<Revocation>> {
+    pub(crate) fn standing(&self) -> MutexGuard<'_, Vec<Revocation>> {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         standing.retain(|revocation| revocation.living() > 0);
         standing
@@ -65,10 +65,10 @@ impl Revocations {
     ///
     /// # Errors
     /// If its author has too many.
-    pub fn add(&self, revocation: Revocation) -> Result<(), Refusal> {
+    pub(crate) fn add(&self, revocation: Revocation) -> Result<(), Refusal> {
         let mut standing = self.standing();
         let own = standing.iter().filter(|other| other.by == revocation.by).count();
-        if revocation.by != 0 && own >= MOST_FROM_ONE_USER {
+        if revocation.by != Uid::ROOT && own >= MOST_FROM_ONE_USER {
             return Err(Refusal::new(
                 RefusalCode::LimitReached,
                 format!("{own} revocations of user {} stand, and no more may", revocation.by),
@@ -82,7 +82,7 @@ impl Revocations {
 
     /// Lifts those that are meant; returns them.
     #[must_use]
-    pub fn lift(&self, is_meant: impl Fn(&Revocation) -> bool) -> Vec<Revocation> {
+    pub(crate) fn lift(&self, is_meant: impl Fn(&Revocation) -> bool) -> Vec<Revocation> {
         let mut standing = self.standing();
         let lifted = standing.extract_if(.., |revocation| is_meant(revocation)).collect();
         self.keep(&standing);
@@ -99,7 +99,7 @@ impl Revocations {
     ///
     /// # Errors
     /// A refusal that names who took it back.
-    pub fn check(&self, job: &JobKey, gpu: &GpuUuid) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, job: &JobKey, gpu: &GpuUuid) -> Result<(), Refusal> {
         let standing = self.standing();
         let Some(revocation) = standing.iter().find(|standing| standing.concerns(job, gpu)) else {
             return Ok(());
@@ -122,7 +122,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::process::tests::Running;
+    use crate::lease::tests_of_process::Running;
 
     fn revocations() -> (TempDir, Revocations) {
         let directory = tempfile::tempdir().unwrap();
@@ -135,14 +135,14 @@ mod tests {
     }
 
     fn job(name: &str) -> JobKey {
-        JobKey { uid: 7, name: name.parse().unwrap() }
+        JobKey { uid: Uid(7), name: name.parse().unwrap() }
     }
 
     fn revocation(gpu: Option<&str>, process: &Running) -> Revocation {
         Revocation {
             job: job("a"),
             gpu: gpu.map(|gpu| gpu.parse().unwrap()),
-            by: 7,
+            by: Uid(7),
             since: SystemTime::now(),
             processes: vec![process.process()],
         }

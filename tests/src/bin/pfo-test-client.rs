@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `--beside` holds that many silent connections beside its own. `--leave-child` starts a process that
-//! keeps a copy of the socket whatever happens to this one, and writes its number to a file. With
+//! keeps a copy of the socket after the end of this one, and writes its number to a file. With
 //! `--half-close` the end of standard input closes only this side of the connection, once the time in
 //! ms that follows has passed, and the daemon has to close the other.
 

@@ -12,7 +12,7 @@ use plotters_backend::DrawingBackend;
 use super::colours::{CHOSEN, FAINT, INK, OURS, PAPER, other};
 use super::picture::{Area, Drawn, Picture, Size};
 use super::points::Points;
-use crate::plan::comparison::Cost;
+use crate::planning::comparison::Cost;
 use crate::status::quantity::{change, joules, percent, seconds};
 
 pub(super) struct FrontierPicture {

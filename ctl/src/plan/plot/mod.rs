@@ -15,11 +15,12 @@ use std::path::Path;
 use clap::{Args, ValueEnum};
 use pfo_planner::{Deadline, Frontier, Plan, PlanError, Profile, Timeline, replay};
 
-use super::comparison::Cost;
-use super::replayed::ReplayArguments;
-use super::{Failure, file};
 use crate::error::Error;
+use crate::failure::Failure;
 use crate::output::Output;
+use crate::planning::comparison::Cost;
+use crate::planning::file;
+use crate::planning::replayed::ReplayArguments;
 use crate::progress::Progress;
 use frontier_picture::FrontierPicture;
 use picture::{Form, Size};
@@ -75,7 +76,7 @@ enum Kind {
 }
 
 impl Plot {
-    pub(super) fn run(self, _output: &mut Output) -> Result<(), Error> {
+    pub(crate) fn run(self, _output: &mut Output) -> Result<(), Error> {
         let form = Form::of(Path::new(&self.output))
             .ok_or_else(|| Failure::NoPictureFormat { name: self.output.clone() })?;
         let _progress = Progress::new("drawing");
@@ -85,8 +86,8 @@ impl Plot {
             match self.kind.unwrap_or(Kind::Frontier) {
                 Kind::Frontier => self.frontier(&frontier, form)?,
                 Kind::Timeline => {
-                    let place = frontier.pick(self.deadline).map_err(Failure::BadRequest)?;
-                    let plan = frontier.plan(place).map_err(Failure::BadRequest)?;
+                    let place = frontier.pick(self.deadline)?;
+                    let plan = frontier.plan(place)?;
                     self.timeline(frontier.pipeline().profile(), &plan, form)?
                 }
             }
@@ -104,11 +105,10 @@ impl Plot {
     }
 
     fn frontier(&self, frontier: &Frontier, form: Form) -> Result<Vec<u8>, Failure> {
-        let place = frontier.pick(self.deadline).map_err(Failure::BadRequest)?;
-        let chosen = frontier.plan(place).map_err(Failure::BadRequest)?;
+        let place = frontier.pick(self.deadline)?;
+        let chosen = frontier.plan(place)?;
         let profile = frontier.pipeline().profile();
-        let all_max = Cost::at_highest_clocks(profile, &chosen, frontier.p2p_power())
-            .map_err(Failure::BadRequest)?;
+        let all_max = Cost::at_highest_clocks(profile, &chosen, frontier.p2p_power())?;
         let over = self.over.iter().map(|name| points::read(name)).collect::<Result<_, _>>()?;
         let picture = FrontierPicture::new(frontier, place, self.deadline, all_max, over);
         picture::draw(form, self.size.unwrap_or(FrontierPicture::SIZE), &picture)

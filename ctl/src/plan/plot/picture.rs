@@ -10,7 +10,7 @@ use plotters::prelude::{BitMapBackend, SVGBackend};
 use plotters_backend::DrawingBackend;
 
 use super::lettering::Lettered;
-use crate::plan::Failure;
+use crate::failure::Failure;
 
 /// Where to draw, in pixels from the top left corner.
 pub(super) type Area<B> = DrawingArea<B, Shift>;

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use crate::plan::{Failure, file};
+use crate::failure::Failure;
+use crate::planning::file;
 
 /// Points with what to call them.
 #[derive(Clone, Debug, PartialEq)]

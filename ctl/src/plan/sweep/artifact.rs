@@ -1,21 +1,21 @@
 //! What was measured, as the control plane of Perseus' artifact dumps it: for the n-th window
 //! `n.prof.json`, what every rank took in each step, and `n.sched.json`, the clocks that it had.
 //!
-//! A clock of 0 is default clocks. The artifact has a clock for each transfer, too; we set none there.
+//! A clock of 0 is default clocks. The artifact has a clock for each transfer as well; pfo sets none there.
 //! Its breakdowns have a list of each kind of instruction for every step. The energies, which are empty in
-//! what was published with it, are what the energy counter moved by during each.
+//! the published artifact, are what the energy counter rose by during each.
 
 use std::collections::BTreeMap;
 
-use pfo_protocol::{InstructionSample, SamplePage, TrialRank, TrialResult};
+use pfo_protocol::{InstructionSample, Mhz, Rank, SamplePage, Stage, TrialRank, TrialResult};
 use serde::Serialize;
 
 use super::contenders::Contender;
-use crate::plan::Failure;
+use crate::failure::Failure;
 
 #[derive(Serialize)]
 struct RankProfile {
-    rank: u32,
+    rank: Rank,
     /// Seconds of each step.
     iter_time: Vec<f64>,
     /// Joules of each step.
@@ -29,8 +29,8 @@ type Breakdown = BTreeMap<&'static str, Vec<Vec<f64>>>;
 
 #[derive(Serialize)]
 struct RankSchedule {
-    rank: u32,
-    power_states: Vec<u32>,
+    rank: Rank,
+    power_states: Vec<Mhz>,
 }
 
 /// Some steps of every rank.
@@ -91,7 +91,7 @@ fn profiles(trial: &TrialResult, pages: &[SamplePage]) -> Vec<RankProfile> {
     trial.ranks.iter().map(profile).collect()
 }
 
-/// A step of which not every figure is known has none, rather than some whose places say nothing.
+/// A step has no figure unless all of them are known: the place in a list says which instruction it is.
 fn breakdown<'a>(
     trial: &TrialResult,
     samples: impl Iterator<Item = &'a InstructionSample>,
@@ -119,11 +119,11 @@ fn breakdown<'a>(
 }
 
 fn schedules(contender: Option<&Contender>, trial: &TrialResult) -> Vec<RankSchedule> {
-    let clocks = |stage: u32| match contender {
-        None => vec![0],
+    let clocks = |stage: Stage| match contender {
+        None => vec![Mhz(0)],
         Some(contender) => {
-            contender.plan.stages.get(stage as usize).map_or_else(Vec::new, |stage| {
-                stage.instructions.iter().map(|planned| planned.frequency_mhz.0).collect()
+            contender.plan.stages.get(stage.index()).map_or_else(Vec::new, |stage| {
+                stage.instructions.iter().map(|planned| planned.frequency_mhz).collect()
             })
         }
     };

@@ -1,21 +1,19 @@
-//! The plans that are run: some of a frontier, evenly spread over it, or the files of a directory.
+//! The plans to run: some of a frontier, evenly spread over it, or the files of a directory.
 
 use std::fs;
 use std::path::Path;
 
 use pfo_planner::{Frontier, Plan};
 
-use crate::plan::export::load;
-use crate::plan::format::Format;
-use crate::plan::sample::slowest_first;
-use crate::plan::{Failure, file};
+use crate::failure::Failure;
+use crate::planning::file;
+use crate::planning::format::Format;
+use crate::planning::frontier_file::{load, slowest_first};
 
 /// A plan to run, and what to call it.
 pub(super) struct Contender {
     pub(super) label: String,
     pub(super) plan: Plan,
-    /// The plan as it is sent.
-    pub(super) json: String,
 }
 
 /// Up to `count` plans of a frontier, or all of a directory.
@@ -27,11 +25,11 @@ pub(super) fn read(name: &str, count: usize) -> Result<Vec<Contender>, Failure> 
 fn of_frontier(frontier: &Frontier, count: usize) -> Result<Vec<Contender>, Failure> {
     let places = slowest_first(frontier);
     let chosen = evenly(places.len(), count).into_iter();
-    let contender = |number: usize| {
+    let contender = |number: usize| -> Result<Contender, Failure> {
         let plan = frontier.plan(places[number])?;
-        Ok(Contender { label: Format::Pfo.file_name(number), json: plan.to_json()?, plan })
+        Ok(Contender { label: Format::Pfo.file_name(number), plan })
     };
-    chosen.map(contender).collect::<Result<_, _>>().map_err(Failure::BadRequest)
+    chosen.map(contender).collect()
 }
 
 /// By name.
@@ -51,11 +49,9 @@ fn of_directory(directory: &str) -> Result<Vec<Contender>, Failure> {
     let contender = |path: &Path| {
         let name = path.to_string_lossy();
         let bytes = file::read(&name)?;
-        let bad = |source| Failure::BadFile { name: name.clone().into_owned(), source };
-        let plan = Plan::from_json(&bytes).map_err(bad)?;
-        let json = plan.to_json().map_err(bad)?;
+        let plan = Plan::from_json(&bytes).map_err(Failure::bad_file(&name))?;
         let label = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Contender { label, plan, json })
+        Ok(Contender { label, plan })
     };
     names.iter().map(|path| contender(path)).collect()
 }

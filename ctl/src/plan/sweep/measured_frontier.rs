@@ -1,4 +1,4 @@
-//! What the plans took, beside what they had predicted.
+//! What the plans took, beside their predictions.
 
 use pfo_protocol::JobName;
 use serde::Serialize;
@@ -35,7 +35,7 @@ pub(super) struct MeasuredPlan {
     #[serde(flatten)]
     measured: Figures,
     predicted_time_s: Option<f64>,
-    /// None where other ranks were measured than one of each stage, which it would be of.
+    /// None unless exactly one rank of each stage was measured, which the prediction is for.
     predicted_energy_j: Option<f64>,
 }
 
@@ -106,11 +106,11 @@ impl MeasuredFrontier {
             .right("Time/step")
             .right("Scatter")
             .right("Predicted")
-            .right("off by")
+            .right("Off by")
             .right("Energy/step")
             .right("Scatter")
             .right("Predicted")
-            .right("off by")
+            .right("Off by")
             .right("Saving");
         let default = self.default_clocks;
         let row = |name: &str, measured: &Figures, predicted: [Option<f64>; 2], saving: Cell| {
@@ -141,7 +141,7 @@ impl MeasuredFrontier {
                 Cell::text(percent(saved)),
             ));
         }
-        heading(&format!("Measured of job {job}"), look)
+        heading(&format!("Measured on job {job}"), look)
             + &table.render()
             + &format!("Scatter is the standard deviation over {} steps.\n", default.steps)
     }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_what_was_measured_how_it_scattered_and_what_had_been_predicted() {
+    fn the_table_shows_measurement_scatter_and_prediction() {
         let text = frontier().render(&"j".parse().unwrap(), Look::default());
         for figure in ["2.020 s", "7.0 %", "+1.0 %", "900.0 J", "1.6 %", "10.0 %", "over 2 steps"] {
             assert!(text.contains(figure), "no {figure} in\n{text}");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_comma_adds_no_column_and_what_is_not_known_is_empty() {
+    fn a_name_with_a_comma_adds_no_column_and_an_unknown_figure_is_empty() {
         let csv = frontier().csv();
         let row = csv.lines().nth(1).unwrap();
         assert!(row.starts_with("a_b.json,2.02,900,") && row.ends_with(",2,2,"), "{csv}");

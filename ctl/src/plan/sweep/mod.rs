@@ -1,5 +1,7 @@
-//! `pfoctl plan sweep`: runs plans one after another on a running job, and measures what each of
-//! them takes.
+//! `pfoctl plan sweep`: runs plans one after another on a running job, and measures each of them.
+//!
+//! Windows of whole steps are enough, so that `pfod` measures them. Only a dump in the format of Perseus'
+//! artifact takes instructions, which the agent records.
 
 mod artifact;
 mod contenders;
@@ -11,19 +13,20 @@ use pfo_protocol::{SamplePage, TrialLength, TrialResult, TrialRun};
 use self::artifact::Dump;
 use self::contenders::Contender;
 use self::measured_frontier::{MeasuredFrontier, MeasuredPlan};
-use super::{directory, file};
+use crate::arguments::{JobArguments, number};
+use crate::daemons::{Agent, Daemons, Pfod};
 use crate::error::Error;
-use crate::job::JobArguments;
 use crate::output::Output;
-use crate::socket::Sockets;
+use crate::planning::plan_file::LabelledPlan;
+use crate::planning::{directory, file};
 use crate::text::harmless;
-use crate::trial::{Held, Interrupt, Window, require_every_stage};
+use crate::trial::{Held, Interrupt, Measuring, Window, require_every_stage};
 
 /// Run plans one after another on a running job, and measure time and energy of each
 ///
-/// Default clocks are measured first, to compare with. The job is at default clocks again at the end
-/// and whenever this is interrupted, and what was measured until then is kept. Every stage has to have a
-/// rank on this node; what ranks of other pipelines use elsewhere is not measured.
+/// Default clocks are measured first, for comparison. At the end, and after an interruption, the job
+/// returns to default clocks, and what was measured is kept. Every stage must have a rank on this node;
+/// ranks of other pipelines on other nodes are not measured.
 #[derive(Args)]
 pub(crate) struct Sweep {
     #[command(flatten)]
@@ -33,29 +36,27 @@ pub(crate) struct Sweep {
     #[arg(value_name = "FRONTIER|DIR")]
     plans: String,
 
-    /// How many plans of a frontier to run, evenly spread over it; of a directory all are run
-    #[arg(long = "plans", value_name = "N", default_value_t = 30,
-          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Number of plans of a frontier to run, evenly spread over it; all plans of a directory are run
+    #[arg(long = "plans", value_name = "N", default_value = "30",
+          value_parser = number::whole(1..=10_000))]
     count: u32,
 
-    /// Steps to measure of each
-    #[arg(long, value_name = "N", default_value_t = 15,
-          value_parser = clap::value_parser!(u32).range(1..))]
+    /// Steps to measure with each plan
+    #[arg(long, value_name = "N", default_value = "15", value_parser = number::positive)]
     steps: u32,
 
-    /// Steps to run before these
-    #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u32).range(1..))]
+    /// Steps to run with each plan before they are measured
+    #[arg(long, value_name = "N", default_value = "1", value_parser = number::positive)]
     settling_steps: u32,
 
-    /// The measured frontier to write, CSV: plan, time (s), energy (J), their standard deviations
-    /// over steps, how many steps, and what was predicted; `plan plot` draws it over a frontier
+    /// The measured frontier to write, CSV: plan, time (s), energy (J), their standard deviations over
+    /// steps, number of steps, and predictions; `plan plot` draws it over a frontier
     #[arg(short, long, value_name = "MEASURED.csv")]
     output: String,
 
-    /// A directory to make for what Perseus' artifact would have written, `N.prof.json` and
-    /// `N.sched.json`, the first pair at default clocks. Of each step's energy a rank has its mean
-    /// share, and each instruction what the counter moved by meanwhile
+    /// A directory to write in the format of Perseus' artifact, `N.prof.json` and `N.sched.json`, with
+    /// default clocks as the first pair. A rank has its mean share of the energy of each step, an
+    /// instruction what the counter rose by; pfo-agent is required
     #[arg(long, value_name = "DIR")]
     perseus: Option<String>,
 
@@ -64,36 +65,70 @@ pub(crate) struct Sweep {
     json: bool,
 }
 
+/// What was measured so far.
+struct Measurements {
+    frontier: MeasuredFrontier,
+    windows: Vec<Dump>,
+}
+
+/// What a trial measured, with its instructions if they are to be written.
+type Measured = (TrialResult, Vec<SamplePage>);
+
 impl Sweep {
-    /// Measures, and writes whatever could be measured.
-    pub(crate) fn run(&self, sockets: &Sockets, output: &mut Output) -> Result<(), Error> {
+    pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let contenders = contenders::read(&self.plans, self.count as usize)?;
         let interrupt = Interrupt::prepare()?;
-        require_every_stage(sockets, &self.job)?;
-        let mut held = Held::new(sockets, &self.job, interrupt, "measuring default clocks")?;
-        let (baseline, pages) = self.trial(&mut held, &TrialRun::DefaultClocks)?;
-        let mut measured = MeasuredFrontier::new(&Window::of(held.job(), &baseline)?);
-        let mut windows = vec![Dump::of(None, &baseline, &pages)];
-        let ended = self.measure(&mut held, &contenders, &mut measured, &mut windows);
+        require_every_stage(daemons, &self.job)?;
+        let what = "measuring default clocks";
+        if self.perseus.is_some() {
+            let held: Held<Agent> = Held::new(daemons, &self.job, interrupt, what)?;
+            let trial = |held: &mut Held<Agent>, run: &TrialRun, length| {
+                let (recorded, pages) = held.trial_with_samples(run, length)?;
+                Ok((recorded.trial, pages))
+            };
+            return self.sweep(held, trial, &contenders, output);
+        }
+        let held: Held<Pfod> = Held::new(daemons, &self.job, interrupt, what)?;
+        let trial = |held: &mut Held<Pfod>, run: &TrialRun, length| {
+            Ok((held.trial(run, length)?, Vec::new()))
+        };
+        self.sweep(held, trial, &contenders, output)
+    }
+
+    /// Measures, and writes whatever could be measured.
+    fn sweep<'a, D: Measuring>(
+        &self,
+        mut held: Held<'a, D>,
+        trial: impl Fn(&mut Held<'a, D>, &TrialRun, TrialLength) -> Result<Measured, Error>,
+        contenders: &[Contender],
+        output: &mut Output,
+    ) -> Result<(), Error> {
+        let (baseline, pages) = trial(&mut held, &TrialRun::DefaultClocks, self.length())?;
+        let mut measured = Measurements {
+            frontier: MeasuredFrontier::new(&Window::of(held.job(), &baseline)?),
+            windows: vec![Dump::of(None, &baseline, &pages)],
+        };
+        let ended = self.measure(&mut held, trial, contenders, &mut measured);
         let ended = ended.and_then(|()| held.let_go());
+        let Measurements { frontier, windows } = measured;
         if let Some(name) = &self.perseus {
             directory::write(name, artifact::files(&windows))?;
         }
         if self.json {
-            output.json(&measured)?;
+            output.json(&frontier)?;
         } else {
             let look = output.look();
-            output.text(&measured.render(self.job.name(), look))?;
+            output.text(&frontier.render(self.job.name(), look))?;
         }
         ended
     }
 
-    fn measure(
+    fn measure<'a, D: Measuring>(
         &self,
-        held: &mut Held,
+        held: &mut Held<'a, D>,
+        trial: impl Fn(&mut Held<'a, D>, &TrialRun, TrialLength) -> Result<Measured, Error>,
         contenders: &[Contender],
-        measured: &mut MeasuredFrontier,
-        windows: &mut Vec<Dump>,
+        measured: &mut Measurements,
     ) -> Result<(), Error> {
         let steps = u64::from(self.settling_steps + self.steps);
         for (done, contender) in contenders.iter().enumerate() {
@@ -103,11 +138,8 @@ impl Sweep {
                 let (number, of) = (done + 1, contenders.len());
                 held.progress().now(format!("measuring plan {number} of {of}, {takes} left"));
             }
-            let run = TrialRun::Plan {
-                label: contender.label.clone(),
-                plan: contender.json.clone().into_bytes(),
-            };
-            let (trial, pages) = self.trial(held, &run)?;
+            let run = LabelledPlan::new(contender.label.clone(), &contender.plan)?.trial();
+            let (trial, pages) = trial(held, &run, self.length())?;
             let mismatched: u64 = trial.ranks.iter().map(|rank| rank.mismatched_steps).sum();
             if mismatched > 0 {
                 let label = harmless(&contender.label);
@@ -116,24 +148,15 @@ impl Sweep {
                 ));
             }
             let window = Window::of(held.job(), &trial)?;
-            measured.add(MeasuredPlan::new(contender, &window, trial.ranks.len()));
-            windows.push(Dump::of(Some(contender), &trial, &pages));
-            // After each plan: not even SIGKILL costs more than the one that runs.
-            file::write(&self.output, measured.csv().as_bytes())?;
+            measured.frontier.add(MeasuredPlan::new(contender, &window, trial.ranks.len()));
+            measured.windows.push(Dump::of(Some(contender), &trial, &pages));
+            // After each plan, so that even SIGKILL costs only the plan that runs.
+            file::write(&self.output, measured.frontier.csv().as_bytes())?;
         }
         Ok(())
     }
 
-    /// With each instruction by itself only where it is written.
-    fn trial(
-        &self,
-        held: &mut Held,
-        run: &TrialRun,
-    ) -> Result<(TrialResult, Vec<SamplePage>), Error> {
-        let length = TrialLength { settling_steps: self.settling_steps, steps: self.steps };
-        match self.perseus {
-            Some(_) => held.trial_with_samples(run, length),
-            None => Ok((held.trial(run, length)?, Vec::new())),
-        }
+    fn length(&self) -> TrialLength {
+        TrialLength { settling_steps: self.settling_steps, steps: self.steps }
     }
 }

@@ -1,4 +1,4 @@
-//! What a rank that trains notices of a process that takes whatever it can get of the daemon.
+//! What a rank that trains notices of a process that takes all it can get of pfod.
 //!
 //! Three take turns of one step each: nobody else, a process that leaves pfo alone but computes as much as
 //! the abuser and the daemon together do because of it, and the abuser. The first two tell what any busy
@@ -9,15 +9,15 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use pfo_tests::identity::Identity;
-use pfo_tests::node::Node;
-use pfo_tests::programs;
+use nix::unistd;
+use pfo_protocol::Pid;
+use pfo_tests::{Identity, Node, programs};
 
 use crate::Result;
 use crate::abuser::{ABUSER, COMPUTES, WAYS};
 use crate::event_path::{Pace, Trainer};
-use crate::node::daemon;
+use crate::extent::Extent;
+use crate::node::{self, Measured};
 use crate::proc_status::Process;
 use crate::report::{Cell, Report};
 use crate::samples::{Percentiles, Samples};
@@ -28,18 +28,19 @@ const ROUNDS: usize = 5;
 /// Steps of each kind in a round: some seconds, with one event per millisecond.
 const STEPS: usize = 8;
 
-/// Until whoever was stopped or let go has come up to speed.
+/// Until a process that was stopped or continued has come up to speed.
 const SETTLE: Duration = Duration::from_millis(20);
 
 /// So long it is looked how much an abuser makes the machine compute.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Measures every way.
-pub(crate) fn measure(node: &Node, report: &mut Report) -> Result<()> {
+pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
+    let node = &node::start();
     let mut trainer = Trainer::begin(node)?;
     trainer.step(Pace::BackToBack)?;
     let rows: Result<Vec<_>> =
-        WAYS.iter().map(|(way, what)| compare(node, &mut trainer, way, what)).collect();
+        WAYS.iter().map(|way| compare(node, &mut trainer, *way, extent)).collect();
     report.table(
         "abuse",
         "What a rank that trains notices of another user's process, from its call to the driver's set \
@@ -64,8 +65,14 @@ pub(crate) fn measure(node: &Node, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn compare(node: &Node, trainer: &mut Trainer<'_>, way: &str, what: &str) -> Result<Vec<Cell>> {
-    let pfod = daemon(node)?;
+fn compare(
+    node: &Node,
+    trainer: &mut Trainer<'_>,
+    (way, what): (&str, &str),
+    extent: Extent,
+) -> Result<Vec<Cell>> {
+    let pfod = node.pfod()?;
+    let rounds_to_run = extent.of(ROUNDS, 1);
     let memory_before = pfod.memory()?.rss_kib;
     let abuser = Neighbour::start(node, &[way, node.machine.uuid(1).as_str()])?;
     sleep(LOOK);
@@ -74,9 +81,9 @@ fn compare(node: &Node, trainer: &mut Trainer<'_>, way: &str, what: &str) -> Res
     let computing = Neighbour::start(node, &[COMPUTES, &own.to_string(), &daemons.to_string()])?;
     computing.stop()?;
     let mut rounds = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds_to_run {
         let mut samples: [Samples; 3] = Default::default();
-        for _ in 0..STEPS {
+        for _ in 0..extent.of(STEPS, 1) {
             samples[0].extend(latencies(trainer)?);
             for (samples, neighbour) in samples[1..].iter_mut().zip([&computing, &abuser]) {
                 neighbour.go_on()?;
@@ -90,7 +97,7 @@ fn compare(node: &Node, trainer: &mut Trainer<'_>, way: &str, what: &str) -> Res
     let median = |figure: &dyn Fn(&[Percentiles; 3]) -> f64, decimals| {
         let mut figures: Vec<_> = rounds.iter().map(figure).collect();
         figures.sort_by(f64::total_cmp);
-        Cell::Figure(figures[ROUNDS / 2], decimals)
+        Cell::Figure(figures[rounds_to_run / 2], decimals)
     };
     Ok(vec![
         Cell::text(what),
@@ -139,7 +146,7 @@ impl Neighbour {
     }
 
     fn process(&self) -> Process {
-        Process(self.0.id())
+        Process(Pid(self.0.id()))
     }
 
     fn stop(&self) -> Result<()> {
@@ -151,7 +158,7 @@ impl Neighbour {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill(Pid::from_raw(self.0.id().cast_signed()), signal)?)
+        Ok(kill(unistd::Pid::from_raw(self.0.id().cast_signed()), signal)?)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A process that takes whatever it can get of the daemon, in one of several ways, until it is killed.
+//! A process that takes all it can get of pfod, in one of several ways, until it is killed.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -20,7 +20,7 @@ const CONNECTIONS: usize = 16;
 /// Of a thread that computes part of the time.
 const PERIOD: Duration = Duration::from_millis(1);
 
-/// What leaves pfo alone: threads that compute for so many percent of the time.
+/// What leaves pfo alone: threads that compute for a percentage of the time.
 pub(crate) const COMPUTES: &str = "compute";
 
 /// The ways, and what each sends.

@@ -6,12 +6,10 @@ use nvidia_ml::model::GpuModel;
 use nvidia_ml::units::{Mhz, Milliwatts};
 use nvidia_ml::work::table::{Kind, StageWork, Work, WorkPoint};
 use nvidia_ml::work::{built_in, profile_csv};
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::trainer::{STAGES, Training};
+use pfo_tests::{Identity, MachineSetup, Node, STAGES, Setup, Training};
 
 use crate::Result;
+use crate::extent::Extent;
 use crate::report::{Cell, Report};
 
 const JOB: &str = "bench-accuracy";
@@ -35,10 +33,10 @@ struct Off {
 }
 
 /// Sweeps jobs of ever shorter instructions.
-pub(crate) fn measure(report: &mut Report) -> Result<()> {
+pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     let mut found = Vec::new();
-    for time_scale in TIME_SCALES {
-        found.extend(sweep(time_scale)?);
+    for time_scale in extent.of(&TIME_SCALES[..], &TIME_SCALES[1..2]) {
+        found.extend(sweep(*time_scale, extent)?);
     }
     found.sort_by(|one, other| one.true_ms.total_cmp(&other.true_ms));
     let octave = |off: &Off| off.true_ms.log2().floor();
@@ -81,7 +79,7 @@ fn row(off: &[Off]) -> Vec<Cell> {
 }
 
 /// Sweeps a job, as its user would, and compares every row of its profile.
-fn sweep(time_scale: f64) -> Result<Vec<Off>> {
+fn sweep(time_scale: f64, extent: Extent) -> Result<Vec<Off>> {
     let machine = MachineSetup { gpus: "4xA100", set_latency_ms: 8, settle_ms: 15 };
     let node = Node::start_with(&Setup { machine, ..Setup::default() });
     let user = Identity::trainer();
@@ -93,8 +91,9 @@ fn sweep(time_scale: f64) -> Result<Vec<Off>> {
     let training = Training::start(&node, JOB, &user, &options);
     training.until_leased(&node);
     training.until_step(&node, 1);
-    let start = ["profile", "start", JOB, "--stride", "200", "--min-mhz", "800", "--wait"];
-    let _ = node.pfoctl(&user, &start).printed();
+    let start = ["profile", "start", JOB, "--min-mhz", "800", "--wait", "--stride"];
+    let length = extent.of(&["200"][..], &["600", "--steps", "2"]);
+    let _ = node.pfoctl(&user, &[&start[..], length].concat()).printed();
     let csv = node.pfoctl(&user, &["profile", "export", JOB]).printed();
     training.stop();
     let stages: Vec<_> = stages.into_iter().map(|stage| stage.scaled(time_scale)).collect();

@@ -1,6 +1,6 @@
 //! The floor under every daemon: a process that blocks in a read of a Unix socket, and does nothing
 //! with what it reads but look at the clock. Then it is as busy as if it called the driver, because
-//! what arrives meanwhile has to wait whoever the receiver is.
+//! what arrives during a call waits for every receiver.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -8,9 +8,11 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use nix::sys::socket::{MsgFlags, send};
-use nix::unistd::Pid;
+use nix::unistd;
+use pfo_protocol::Pid;
 
 use crate::Result;
+use crate::proc_status::Process;
 use crate::samples::now_ns;
 
 /// What a message is for.
@@ -20,7 +22,7 @@ pub(crate) enum Message {
     Passing,
     /// To be timed, as the end of one.
     Timed,
-    /// To report what was timed, and to be busy for so many ns after each timed message from now on.
+    /// To report what was timed, and to be busy for `busy_ns` after each later timed message.
     Report { busy_ns: u64 },
 }
 
@@ -56,9 +58,14 @@ impl BareSocket {
         Ok(Self { stream, reports, receiver })
     }
 
-    /// The receiving process has one thread.
-    pub(crate) fn receiver(&self) -> Pid {
-        Pid::from_raw(self.receiver.id() as i32)
+    /// The receiving process.
+    pub(crate) fn process(&self) -> Process {
+        Process(Pid(self.receiver.id()))
+    }
+
+    /// The threads of the receiving process.
+    pub(crate) fn receivers(&self) -> Result<Vec<unistd::Pid>> {
+        self.process().threads()
     }
 
     /// Sends a message, stamped with the time just before the call.

@@ -12,17 +12,17 @@ use pfo_protocol::{EVENT_FRAME_BYTES, Event, Mark, Unit};
 
 use crate::Result;
 use crate::bare_socket::NEVER_WAIT;
+use crate::extent::Extent;
 use crate::report::{Cell, Report};
 use crate::samples::{Samples, now_ns};
 use crate::stand_in::{StandIn, drain};
 
-const BLOCKS: usize = 2000;
 /// Far fewer than a socket holds.
 pub(crate) const CALLS_PER_BLOCK: u32 = 64;
 const BLOCK_EVENTS: usize = CALLS_PER_BLOCK as usize;
 
 /// Measures both.
-pub(crate) fn measure(report: &mut Report) -> Result<()> {
+pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     let stand_in = StandIn::start()?;
     let session = stand_in.open_session()?;
     let mut session_peer = stand_in.peer()?;
@@ -32,7 +32,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
 
     let (mut bare_ns, mut shim_ns) = (Samples::default(), Samples::default());
     let mut nothing_ns = Samples::default();
-    for _ in 0..BLOCKS {
+    for _ in 0..extent.of(2000, 50) {
         block(&mut nothing_ns, |_| {});
         block(&mut bare_ns, |_| {
             // A full socket shows as a failed drain below.
@@ -86,7 +86,7 @@ pub(crate) fn block(samples: &mut Samples, mut call: impl FnMut(u32)) {
 
 /// A frame as the measured calls send it.
 pub(crate) fn begin_frame() -> Result<Vec<u8>> {
-    let unit = Unit { instruction: Instruction::Forward, chunk: 0, microbatch: 0 };
+    let unit = Unit::new(Instruction::Forward, 0);
     let event = Event { sequence: 1, client_ns: now_ns(), mark: Mark::InstructionBegin(unit) };
     let mut frame = [0; EVENT_FRAME_BYTES];
     let length = event.write_frame(&mut frame)?;

@@ -10,15 +10,13 @@ use std::time::{Duration, Instant};
 use nvidia_ml::driver::Gpu;
 use nvidia_ml::set_call::SetCall;
 use pfo::{Instruction, Session};
-use pfo_planner::{
-    Chunk, Delays, Mhz, Microbatch, Plan, PlannedInstruction, Schedule, Stage, StagePlan,
-};
-use pfo_tests::log_text::tail;
-use pfo_tests::node::Node;
+use pfo_tests::{Node, TestPlan};
 
 use crate::Result;
 use crate::bare_socket::{BareSocket, Message};
-use crate::node::{daemon, job, open_session, wait_until};
+use crate::before::Before;
+use crate::extent::Extent;
+use crate::node::{Measured, job, open_session, until_free, wait_until};
 use crate::placement::{Cores, Placement};
 use crate::report::{Cell, Report};
 use crate::samples::{Percentiles, Samples, now_ns};
@@ -32,9 +30,9 @@ const CLOCK_STEP_MHZ: u32 = 15;
 
 const PERIOD: Duration = Duration::from_millis(1);
 
-/// Blocks of one step each: a good five seconds of each kind at one event per millisecond.
-const PACED_BLOCKS: usize = 30;
-const BURST_BLOCKS: usize = 300;
+/// Between two bursts. pfod lets the thread of a rank compute for an eighth of the time: bursts that follow
+/// each other at once would show the pauses of that bound, and not what a burst takes.
+const BETWEEN_BURSTS: Duration = Duration::from_millis(25);
 
 /// What the first clock, the plan's swap and cold caches disturb.
 const WARM_UP_STEPS: usize = 4;
@@ -51,14 +49,22 @@ impl Pace {
     fn name(self) -> &'static str {
         match self {
             Self::OnePerMillisecond => "one event per ms",
-            Self::BackToBack => "back to back",
+            Self::BackToBack => "bursts of a step",
         }
     }
 
-    fn blocks(self) -> usize {
+    /// Blocks of one step each: a good five seconds of each kind at one event per millisecond.
+    fn blocks(self, extent: Extent) -> usize {
         match self {
-            Self::OnePerMillisecond => PACED_BLOCKS,
-            Self::BackToBack => BURST_BLOCKS,
+            Self::OnePerMillisecond => extent.of(30, 2),
+            Self::BackToBack => extent.of(200, 5),
+        }
+    }
+
+    /// Waits after a step until the next one may begin.
+    fn rest(self) {
+        if self == Self::BackToBack {
+            std::thread::sleep(BETWEEN_BURSTS);
         }
     }
 
@@ -81,34 +87,47 @@ impl Metronome {
     }
 }
 
-/// Measures both ways at every pace and placement.
-pub(crate) fn measure(node: &Node, report: &mut Report) -> Result<()> {
+/// Measures every way at every pace and placement.
+pub(crate) fn measure(
+    node: &Node,
+    before: Option<&Before>,
+    extent: Extent,
+    report: &mut Report,
+) -> Result<()> {
+    let mut ways = Ways::begin(node, before)?;
     let cores = Cores::of_this_process()?;
-    let mut trainer = Trainer::begin(node)?;
-    let mut bare = BareSocket::connect()?;
-    let mut receivers = daemon(node)?.threads_named("rank ")?;
-    receivers.push(bare.receiver());
+    let mut receivers = ways.bare.receivers()?;
+    for node in [Some(node as &dyn Measured), before.map(|it| it as _)].into_iter().flatten() {
+        receivers.extend(node.pfod()?.threads_named("rank ")?);
+    }
     let mut rows = Vec::new();
     for pace in [Pace::OnePerMillisecond, Pace::BackToBack] {
         for placement in Placement::all()? {
             cores.place(placement, &receivers)?;
-            rows.push(compare(&mut trainer, &mut bare, pace, placement)?);
+            rows.push(ways.compare(pace, placement, pace.blocks(extent))?);
         }
     }
     cores.place(Placement::Free, &receivers)?;
+    drop(ways);
+    until_free(node)?;
     report.table(
         "event_path",
         "From the shim's call to the driver's set function, next to a bare wake-up of a process by \
-         48 bytes over a Unix socket\n(µs; aim: ratio of p50 at most 1.3)",
+         48 bytes over a Unix socket\n(µs; aims: p50 at most 1.3 of the bare one, and both at most 1.05 of \
+         the version before pfo-agent)",
         &[
             ("pace", "pace"),
             ("placement", "placement"),
             ("bare_p50_us", "bare p50"),
-            ("bare_p99_us", "bare p99"),
+            ("bare_p99_us", "p99"),
             ("pfo_p50_us", "pfo p50"),
-            ("pfo_p99_us", "pfo p99"),
-            ("ratio_p50", "ratio p50"),
-            ("ratio_p99", "ratio p99"),
+            ("pfo_p99_us", "p99"),
+            ("ratio_p50", "to bare p50"),
+            ("ratio_p99", "p99"),
+            ("before_p50_us", "before p50"),
+            ("before_p99_us", "p99"),
+            ("before_ratio_p50", "pfo to before p50"),
+            ("before_ratio_p99", "p99"),
             ("events", "events"),
             ("sets", "set calls"),
             ("driver_p50_us", "driver's own"),
@@ -118,35 +137,65 @@ pub(crate) fn measure(node: &Node, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn compare(
-    trainer: &mut Trainer<'_>,
-    bare: &mut BareSocket,
-    pace: Pace,
-    placement: Placement,
-) -> Result<Vec<Cell>> {
-    let (mut floor, mut pfo, mut driver) = <(Samples, Samples, Samples)>::default();
-    for _ in 0..WARM_UP_STEPS {
-        driver.extend(trainer.step(Pace::BackToBack)?.iter().filter_map(Answer::driver_ns));
+/// What takes turns: a bare socket, and a rank of each version.
+struct Ways<'n> {
+    bare: BareSocket,
+    now: Trainer<'n>,
+    before: Option<Trainer<'n>>,
+}
+
+impl<'n> Ways<'n> {
+    fn begin(node: &'n Node, before: Option<&'n Before>) -> Result<Self> {
+        let before = before.map(|before| Trainer::begin(before)).transpose()?;
+        Ok(Self { bare: BareSocket::connect()?, now: Trainer::begin(node)?, before })
     }
-    let driver = driver.percentiles();
-    let busy_ns = (driver.p50_us * 1e3) as u64;
-    bare_step(bare, pace, busy_ns)?;
-    for _ in 0..pace.blocks() {
-        floor.extend(bare_step(bare, pace, busy_ns)?);
-        let answers = trainer.step(pace)?;
-        pfo.extend(answers.iter().map(|answer| answer.latency_ns));
+
+    fn compare(&mut self, pace: Pace, placement: Placement, blocks: usize) -> Result<Vec<Cell>> {
+        let (mut floor, mut now, mut driver) = <(Samples, Samples, Samples)>::default();
+        let mut before = Samples::default();
+        for _ in 0..WARM_UP_STEPS {
+            let answers = self.now.step(Pace::BackToBack)?;
+            driver.extend(answers.iter().filter_map(Answer::driver_ns));
+            if let Some(trainer) = &mut self.before {
+                trainer.step(Pace::BackToBack)?;
+            }
+        }
+        let driver = driver.percentiles();
+        let busy_ns = (driver.p50_us * 1e3) as u64;
+        bare_step(&mut self.bare, pace, busy_ns)?;
+        for _ in 0..blocks {
+            floor.extend(bare_step(&mut self.bare, pace, busy_ns)?);
+            now.extend(latencies(&mut self.now, pace)?);
+            if let Some(trainer) = &mut self.before {
+                before.extend(latencies(trainer, pace)?);
+            }
+        }
+        let (events, sets) = (blocks * INSTRUCTIONS, now.count());
+        let floor = floor.percentiles();
+        let now = now.percentiles();
+        let before = self.before.as_ref().map(|_| before.percentiles());
+        let mut row = vec![Cell::text(pace.name()), Cell::text(placement.name())];
+        row.extend(figures(Some(floor), 1));
+        row.extend(figures(Some(now), 1));
+        row.extend(figures(Some(now.ratio_to(floor)), 2));
+        row.extend(figures(before, 1));
+        row.extend(figures(before.map(|before| now.ratio_to(before)), 2));
+        row.extend([Cell::count(events as u64), Cell::count(sets as u64)]);
+        row.push(Cell::Figure(driver.p50_us, 1));
+        Ok(row)
     }
-    let (events, sets) = (pace.blocks() * INSTRUCTIONS, pfo.count());
-    let (floor, pfo) = (floor.percentiles(), pfo.percentiles());
-    let figures = |p: Percentiles| [Cell::Figure(p.p50_us, 1), Cell::Figure(p.p99_us, 1)];
-    let mut row = vec![Cell::text(pace.name()), Cell::text(placement.name())];
-    row.extend(figures(floor));
-    row.extend(figures(pfo));
-    row.push(Cell::Figure(pfo.p50_us / floor.p50_us, 2));
-    row.push(Cell::Figure(pfo.p99_us / floor.p99_us, 2));
-    row.extend([Cell::count(events as u64), Cell::count(sets as u64)]);
-    row.push(Cell::Figure(driver.p50_us, 1));
-    Ok(row)
+}
+
+/// The middle and the tail, or two empty cells.
+pub(crate) fn figures(percentiles: Option<Percentiles>, decimals: usize) -> [Cell; 2] {
+    let Some(Percentiles { p50_us, p99_us }) = percentiles else {
+        return [Cell::text(""), Cell::text("")];
+    };
+    [Cell::Figure(p50_us, decimals), Cell::Figure(p99_us, decimals)]
+}
+
+fn latencies(trainer: &mut Trainer<'_>, pace: Pace) -> Result<Vec<u64>> {
+    Ok(trainer.step(pace)?.iter().map(|answer| answer.latency_ns).collect())
 }
 
 /// As many messages as a step has events, and as many of them timed.
@@ -163,6 +212,7 @@ fn bare_step(bare: &mut BareSocket, pace: Pace, busy_ns: u64) -> Result<Vec<u64>
     }
     send(Message::Passing)?;
     std::thread::sleep(2 * PERIOD);
+    pace.rest();
     bare.report(busy_ns)
 }
 
@@ -192,18 +242,22 @@ impl Answer {
 
 /// A rank that follows its plan to the letter.
 pub(crate) struct Trainer<'a> {
-    node: &'a Node,
+    node: &'a dyn Measured,
     session: Session,
     gpu: Gpu<'a>,
     sets_seen: u64,
 }
 
 impl<'a> Trainer<'a> {
-    pub(crate) fn begin(node: &'a Node) -> Result<Self> {
+    pub(crate) fn begin(node: &'a dyn Measured) -> Result<Self> {
         let session = open_session(node, 0)?;
-        node.take_up(&job(0), plan().to_json()?.as_bytes());
-        let gpu = node.machine.gpu(0);
-        Ok(Self { node, session, gpu, sets_seen: 0 })
+        node.run_plan(&job(0), &plan())?;
+        Ok(Self { node, session, gpu: node.machine().gpu(0), sets_seen: 0 })
+    }
+
+    /// Its session.
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
     }
 
     /// Runs a step; returns the set calls that it led to.
@@ -227,6 +281,7 @@ impl<'a> Trainer<'a> {
         metronome.wait();
         self.session.step_end();
         self.wait_for_clock(0, ended_ns[LAST])?;
+        pace.rest();
         let calls = self.gpu.set_calls_since(self.sets_seen);
         self.sets_seen += calls.len() as u64;
         match self.session.counters().dropped {
@@ -239,16 +294,16 @@ impl<'a> Trainer<'a> {
     fn wait_for_clock(&self, index: usize, after_ns: u64) -> Result<()> {
         wait_until("the driver is asked for the plan's clock", || {
             let calls = self.gpu.set_calls_since(self.gpu.set_call_count().saturating_sub(1));
-            let is_it = |c: &SetCall| c.max.0 == clock_of(index).0 && c.entered.0 >= after_ns;
+            let is_it = |c: &SetCall| c.max.0 == clock_of(index) && c.entered.0 >= after_ns;
             Ok(calls.last().is_some_and(is_it))
         })
         .map_err(|error| {
             let calls = self.gpu.set_calls_since(self.gpu.set_call_count().saturating_sub(2));
             let (counters, problem) = (self.session.counters(), self.session.problem());
-            let (status, log) = (self.node.rank(&job(0), 0), tail(&self.node.log()));
+            let log = self.node.log();
             format!(
-                "{error} ({} after {after_ns} ns); the last were {calls:#?}, {counters:?}, \
-                 {problem:?}, {status:#?}; the daemon's log:\n{log}",
+                "{error} ({} MHz after {after_ns} ns); the last were {calls:#?}, {counters:?}, \
+                 {problem:?}; the log of pfod:\n{log}",
                 clock_of(index)
             )
         })?;
@@ -263,33 +318,12 @@ fn instructions() -> impl Iterator<Item = (Instruction, u32)> {
     })
 }
 
-pub(crate) fn clock_of(index: usize) -> Mhz {
-    Mhz(LOWEST_MHZ + CLOCK_STEP_MHZ * index as u32)
+/// The clock of an instruction, in MHz.
+pub(crate) fn clock_of(index: usize) -> u32 {
+    LOWEST_MHZ + CLOCK_STEP_MHZ * index as u32
 }
 
-pub(crate) fn plan() -> Plan {
-    let planned = |index, instruction, microbatch| PlannedInstruction {
-        instruction,
-        microbatch: Microbatch(microbatch),
-        chunk: Chunk(0),
-        frequency_mhz: clock_of(index),
-    };
-    let instructions = (0..MICROBATCHES).flat_map(|microbatch| {
-        let first = 2 * microbatch as usize;
-        [
-            planned(first, pfo_planner::Instruction::Forward, microbatch),
-            planned(first + 1, pfo_planner::Instruction::Backward, microbatch),
-        ]
-    });
-    Plan {
-        gpu: None,
-        schedule: Schedule::OneForwardOneBackward,
-        num_stages: 1,
-        num_microbatches: MICROBATCHES,
-        p2p_blocking_power_w: None,
-        delays: Delays::default(),
-        predicted: None,
-        dependencies: Vec::new(),
-        stages: vec![StagePlan { stage: Stage(0), instructions: instructions.collect() }],
-    }
+/// One stage, whose order is that of [`instructions`].
+pub(crate) fn plan() -> TestPlan {
+    TestPlan::new(1, MICROBATCHES, |_, index| clock_of(index))
 }

@@ -1,43 +1,77 @@
-//! What the daemon takes when nobody needs it: memory, wake-ups, threads and descriptors.
+//! What the daemons take when nobody needs them: memory, wake-ups, threads and descriptors.
 
 use std::time::Duration;
 
-use pfo_tests::node::Node;
+use pfo_tests::Node;
 
 use crate::Result;
-use crate::node::{GPUS, daemon, open_session, wait_until};
+use crate::before::Before;
+use crate::extent::Extent;
+use crate::node::{GPUS, Measured, open_session, until_free};
+use crate::proc_status::{Consumed, Process};
 use crate::report::{Cell, Report};
 
 /// Answering the first connection leaves a thread that ends after a second.
 const SETTLING: Duration = Duration::from_secs(2);
-const IDLE: Duration = Duration::from_secs(10);
-const SILENT: Duration = Duration::from_secs(4);
 
-const CYCLES: usize = 1000;
+/// What is observed, and for how long.
+#[derive(Clone, Copy)]
+struct Lengths {
+    idle: Duration,
+    silent: Duration,
+    cycles: usize,
+}
 
-/// Measures a daemon that has not served anybody yet.
-pub(crate) fn measure(node: &Node, report: &mut Report) -> Result<()> {
-    let mut rows = vec![observe(node, "no job", IDLE)?];
-    let sessions = (0..GPUS).map(|gpu| open_session(node, gpu)).collect::<Result<Vec<_>>>()?;
-    rows.push(observe(node, &format!("{GPUS} silent sessions"), SILENT)?);
-    drop(sessions);
-    for cycle in 0..CYCLES {
-        let session = open_session(node, cycle % GPUS)?;
-        session.step_begin();
+/// Measures daemons that have not served anybody yet.
+pub(crate) fn measure(
+    node: &Node,
+    before: Option<&Before>,
+    extent: Extent,
+    report: &mut Report,
+) -> Result<()> {
+    let lengths = Lengths {
+        idle: Duration::from_secs(extent.of(10, 1)),
+        silent: Duration::from_secs(extent.of(4, 1)),
+        cycles: extent.of(1000, 40),
+    };
+    let mut subjects = vec![("pfod", node as &dyn Measured, node.pfod()?)];
+    subjects.extend(Measured::agent(node).map(|agent| ("pfo-agent", node as &dyn Measured, agent)));
+    if let Some(before) = before {
+        subjects.push(("pfod before", before as &dyn Measured, before.pfod()?));
     }
-    wait_until("all sessions have ended", || Ok(daemon(node)?.threads_named("rank ")?.is_empty()))?;
-    rows.push(observe(node, &format!("after {CYCLES} more sessions"), SILENT)?);
+    let mut rows = observe(&subjects, "no job", lengths.idle)?;
+    let nodes: Vec<&dyn Measured> =
+        [Some(node as &dyn Measured), before.map(|b| b as _)].into_iter().flatten().collect();
+    let sessions = nodes
+        .iter()
+        .flat_map(|node| (0..GPUS).map(|gpu| open_session(*node, gpu)))
+        .collect::<Result<Vec<_>>>()?;
+    rows.extend(observe(&subjects, &format!("{GPUS} silent sessions"), lengths.silent)?);
+    drop(sessions);
+    for node in nodes {
+        for cycle in 0..lengths.cycles {
+            let session = open_session(node, cycle % GPUS)?;
+            session.step_begin();
+        }
+        until_free(node)?;
+    }
+    let after = format!("after {} more sessions", lengths.cycles);
+    rows.extend(observe(&subjects, &after, lengths.silent)?);
     report.table(
         "footprint",
-        "The daemon at rest\n(aim: under 12 MiB, and no wake-up when no job runs)",
+        "The daemons at rest\n(aim: at most 8 MiB for pfod and 16 MiB for pfo-agent beside the simulated \
+         GPUs, and no wake-up without a job)",
         &[
             ("state", "state"),
+            ("process", "process"),
             ("rss_mib", "RSS MiB"),
+            ("gpus_mib", "of it simulated GPUs"),
             ("pss_mib", "PSS MiB"),
             ("threads", "threads"),
             ("descriptors", "descriptors"),
             ("seconds", "watched s"),
-            ("context_switches", "context switches"),
+            ("wakeups", "wake-ups"),
+            ("wakeups_per_s", "per s"),
             ("cpu_ms", "CPU ms"),
         ],
         &rows,
@@ -45,22 +79,33 @@ pub(crate) fn measure(node: &Node, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn observe(node: &Node, state: &str, time: Duration) -> Result<Vec<Cell>> {
-    let daemon = daemon(node)?;
+type Subject<'a> = (&'static str, &'a dyn Measured, Process);
+
+/// Observes all of them over the same time.
+fn observe(subjects: &[Subject<'_>], state: &str, time: Duration) -> Result<Vec<Vec<Cell>>> {
     std::thread::sleep(SETTLING);
-    let before = daemon.consumed()?;
+    let consumed = || subjects.iter().map(|(.., it)| it.consumed()).collect::<Result<Vec<_>>>();
+    let before = consumed()?;
     std::thread::sleep(time);
-    let after = daemon.consumed()?;
-    let memory = daemon.memory()?;
+    let after = consumed()?;
     let mib = |kib: u64| Cell::Figure(kib as f64 / 1024.0, 2);
-    Ok(vec![
-        Cell::text(state),
-        mib(memory.rss_kib),
-        mib(memory.pss_kib),
-        Cell::count(daemon.threads()?.len() as u64),
-        Cell::count(daemon.descriptors()? as u64),
-        Cell::Figure(time.as_secs_f64(), 1),
-        Cell::count(after.context_switches - before.context_switches),
-        Cell::count(10 * (after.cpu_ticks - before.cpu_ticks)),
-    ])
+    let row = |((name, node, process), (before, after)): (&Subject<'_>, (&Consumed, &Consumed))| {
+        let memory = process.memory()?;
+        let gpus_kib = process.mapped_kib(node.machine().state())?;
+        let wakeups = after.wakeups - before.wakeups;
+        Ok(vec![
+            Cell::text(state),
+            Cell::text(*name),
+            mib(memory.rss_kib),
+            mib(gpus_kib),
+            mib(memory.pss_kib),
+            Cell::count(process.threads()?.len() as u64),
+            Cell::count(process.descriptors()? as u64),
+            Cell::Figure(time.as_secs_f64(), 1),
+            Cell::count(wakeups),
+            Cell::Figure(wakeups as f64 / time.as_secs_f64(), 2),
+            Cell::count(10 * (after.cpu_ticks - before.cpu_ticks)),
+        ])
+    };
+    subjects.iter().zip(before.iter().zip(&after)).map(row).collect()
 }

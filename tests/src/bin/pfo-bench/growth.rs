@@ -6,9 +6,9 @@ use pfo_planner::{Instruction, LowerBound, Measurement, Pipeline, Profile, Sched
 
 use crate::Result;
 use crate::bench_profile::BenchProfile;
+use crate::extent::Extent;
 use crate::report::{Cell, Report};
 
-const REPETITIONS: usize = 3;
 /// How far times and energies of a stage are off those of another that does the same.
 const DIFFERENCE: f64 = 0.1;
 
@@ -31,13 +31,15 @@ struct Grown {
 }
 
 /// Measures the exact frontier of each, next to the first.
-pub(crate) fn measure(report: &mut Report) -> Result<()> {
+pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     let bench = BenchProfile::find()?;
+    let repetitions = extent.of(3, 1);
+    let grown = PIPELINES.map(|grown| extent.of(grown, grown.shrunk()));
     let pipelines: Vec<Pipeline> =
-        PIPELINES.iter().map(|grown| grown.pipeline(&bench.profile)).collect::<Result<_>>()?;
+        grown.iter().map(|grown| grown.pipeline(&bench.profile)).collect::<Result<_>>()?;
     let mut pieces = [0; PIPELINES.len()];
     let mut times_s = PIPELINES.map(|_| Vec::new());
-    for _ in 0..REPETITIONS {
+    for _ in 0..repetitions {
         for ((pipeline, pieces), times_s) in pipelines.iter().zip(&mut pieces).zip(&mut times_s) {
             let began = Instant::now();
             *pieces = LowerBound::new(pipeline, bench.p2p_power).pieces();
@@ -46,9 +48,9 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
     }
     let medians_s = times_s.map(|mut times_s| {
         times_s.sort_by(f64::total_cmp);
-        times_s[REPETITIONS / 2]
+        times_s[repetitions / 2]
     });
-    let rows: Vec<_> = PIPELINES
+    let rows: Vec<_> = grown
         .iter()
         .zip(pieces)
         .zip(medians_s)
@@ -80,6 +82,11 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
 }
 
 impl Grown {
+    /// The same of a size that takes no time.
+    fn shrunk(self) -> Self {
+        Self { stages: self.stages / 4, microbatches: self.microbatches / 16, ..self }
+    }
+
     fn pipeline(self, profile: &Profile) -> Result<Pipeline> {
         let mut rows = Vec::new();
         let mut differences = Differences::default();

@@ -7,6 +7,7 @@ use pfo_planner::{Filter, Lowtime, Pipeline, Policy, Prediction, Schedule};
 use crate::Result;
 use crate::bench_profile::BenchProfile;
 use crate::excess;
+use crate::extent::Extent;
 use crate::lowtime_run::{LowtimeRun, is_installed};
 use crate::our_run::OurRun;
 use crate::report::{Cell, Report};
@@ -19,14 +20,14 @@ const FILTERS: &str = "PFO_BENCH_FILTERS";
 const DEFAULT_FILTERS: &str = "raw,effective";
 
 /// Measures both, and judges what they make by replay.
-pub(crate) fn measure(report: &mut Report) -> Result<()> {
+pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     if !is_installed() {
         report.note("lowtime is skipped: `make bench` installs it, if it can reach PyPI");
         return Ok(());
     }
     let microbatches = match std::env::var(MICROBATCHES) {
         Ok(text) => text.parse().map_err(|_| format!("{MICROBATCHES} is {text:?}, no number"))?,
-        Err(_) => DEFAULT_MICROBATCHES,
+        Err(_) => extent.of(DEFAULT_MICROBATCHES, 2),
     };
     let filters = std::env::var(FILTERS).unwrap_or_else(|_| DEFAULT_FILTERS.to_owned());
     let filters = filters.split(',').map(|name| match name {

@@ -1,16 +1,20 @@
 //! What pfo costs, next to what the machine itself costs, measured in one run.
 //!
 //! Absolute figures are this machine's and this minute's. What counts are the ratios between columns:
-//! whatever is compared takes turns in short blocks, so that the machine's noise hits both alike.
+//! what is compared takes turns in short blocks, so that the noise of the machine hits both alike. `--short`
+//! is for CI: it runs every part, and its figures mean little.
 
 mod abuse;
 mod abuser;
 mod accuracy;
 mod bare_socket;
+mod before;
 mod bench_profile;
+mod call_beside_readers;
 mod call_cost;
 mod event_path;
 mod excess;
+mod extent;
 mod footprint;
 mod growth;
 mod lowtime;
@@ -33,28 +37,45 @@ mod tune_accuracy;
 use std::error::Error;
 use std::process::ExitCode;
 
+use crate::before::Before;
+use crate::extent::Extent;
 use crate::report::Report;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const PARTS: [&str; 9] = [
-    "footprint",
-    "event-path",
-    "recording",
-    "accuracy",
-    "abuse",
-    "call",
-    "python",
-    "planning",
-    "lowtime",
+/// What runs when no part is named, in this order.
+const PARTS: [Part; 9] = [
+    Part { name: "footprint", measure: |bench| bench.on_nodes(footprint::measure) },
+    Part { name: "event-path", measure: |bench| bench.on_nodes(event_path::measure) },
+    Part { name: "recording", measure: |bench| bench.on_nodes(recording::measure) },
+    Part { name: "accuracy", measure: accuracy },
+    Part { name: "abuse", measure: |bench| abuse::measure(bench.extent, &mut bench.report) },
+    Part { name: "call", measure: calls },
+    Part { name: "python", measure: python_calls },
+    Part { name: "planning", measure: planning },
+    Part { name: "lowtime", measure: |bench| lowtime::measure(bench.extent, &mut bench.report) },
 ];
 
+/// Something that can be measured by itself.
+struct Part {
+    name: &'static str,
+    measure: fn(&mut Bench) -> Result<()>,
+}
+
+/// One run.
+#[derive(Default)]
+struct Bench {
+    extent: Extent,
+    report: Report,
+}
+
 fn usage() -> String {
+    let parts = PARTS.map(|part| part.name).join("|");
     format!(
-        "usage: pfo-bench [--json] [{}]…
+        "usage: pfo-bench [--json] [--short] [{parts}]…
+--short measures so little that it only shows that everything runs.
 PFO_BENCH_MICROBATCHES (12) and PFO_BENCH_FILTERS (raw,effective) say how lowtime is run,
-PFO_DATA_DIR where measured profiles are",
-        PARTS.join("|")
+PFO_DATA_DIR where measured profiles are"
     )
 }
 
@@ -75,50 +96,56 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &[String]) -> Result<()> {
-    let mut report = Report::default();
+    let mut bench = Bench::default();
     let mut chosen = Vec::new();
     for argument in arguments {
         match argument.as_str() {
-            "--json" => report.as_json(),
-            part if PARTS.contains(&part) => chosen.push(part),
+            "--json" => bench.report.as_json(),
+            "--short" => bench.extent = Extent::Short,
+            name if PARTS.iter().any(|part| part.name == name) => chosen.push(name),
             _ => return Err(usage().into()),
         }
     }
-    let wanted = |part| chosen.is_empty() || chosen.contains(&part);
-    if wanted("footprint") || wanted("event-path") || wanted("recording") {
-        let node = node::start();
-        if wanted("footprint") {
-            footprint::measure(&node, &mut report)?;
-        }
-        if wanted("event-path") {
-            event_path::measure(&node, &mut report)?;
-        }
-        if wanted("recording") {
-            recording::measure(&node, &mut report)?;
-        }
+    for part in PARTS.iter().filter(|part| chosen.is_empty() || chosen.contains(&part.name)) {
+        (part.measure)(&mut bench).map_err(|error| format!("{}: {error}", part.name))?;
     }
-    if wanted("accuracy") {
-        accuracy::measure(&mut report)?;
-        p2p_accuracy::measure(&mut report)?;
-        tune_accuracy::measure(&mut report)?;
-    }
-    if wanted("abuse") {
-        abuse::measure(&node::start(), &mut report)?;
-    }
-    if wanted("call") {
-        call_cost::measure(&mut report)?;
-    }
-    if wanted("python") {
-        python_call::measure(&mut report)?;
-        python_path::measure(&mut report)?;
-    }
-    if wanted("planning") {
-        planning::measure(&mut report)?;
-        growth::measure(&mut report)?;
-    }
-    if wanted("lowtime") {
-        lowtime::measure(&mut report)?;
-    }
-    report.finish();
+    bench.report.finish();
     Ok(())
+}
+
+/// A measurement of a node and, if it was built, of one of the version before pfo-agent.
+type OnNodes = fn(&pfo_tests::Node, Option<&Before>, Extent, &mut Report) -> Result<()>;
+
+impl Bench {
+    /// Every part has nodes of its own: nothing that one leaves behind is in the way of the next.
+    fn on_nodes(&mut self, measure: OnNodes) -> Result<()> {
+        let (node, before) = (node::start(), Before::start()?);
+        if before.is_none() {
+            self.report.note(
+                "The version before pfo-agent is not measured: tests/bench/build-before builds it.",
+            );
+        }
+        measure(&node, before.as_ref(), self.extent, &mut self.report)
+    }
+}
+
+fn accuracy(bench: &mut Bench) -> Result<()> {
+    accuracy::measure(bench.extent, &mut bench.report)?;
+    p2p_accuracy::measure(bench.extent, &mut bench.report)?;
+    tune_accuracy::measure(bench.extent, &mut bench.report)
+}
+
+fn calls(bench: &mut Bench) -> Result<()> {
+    call_cost::measure(bench.extent, &mut bench.report)?;
+    bench.on_nodes(call_beside_readers::measure)
+}
+
+fn python_calls(bench: &mut Bench) -> Result<()> {
+    python_call::measure(bench.extent, &mut bench.report)?;
+    python_path::measure(bench.extent, &mut bench.report)
+}
+
+fn planning(bench: &mut Bench) -> Result<()> {
+    planning::measure(bench.extent, &mut bench.report)?;
+    growth::measure(bench.extent, &mut bench.report)
 }

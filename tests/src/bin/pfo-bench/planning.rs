@@ -7,35 +7,36 @@ use pfo_planner::{Frontier, LowerBound, Options, Pipeline, Profile, Schedule, Sp
 
 use crate::Result;
 use crate::bench_profile::BenchProfile;
+use crate::extent::Extent;
 use crate::report::{Cell, Report};
 
-const MICROBATCHES: u32 = 96;
-const REPETITIONS: usize = 5;
 const EXACT_AIM_S: f64 = 0.1;
 /// Numbers of plans, the last one lowtime's for this profile, and the seconds they may take.
 const PLANS: [(usize, f64); 3] = [(100, 0.5), (1000, 1.0), (3495, 1.5)];
 
 /// Measures the exact frontier, and plans made from it.
-pub(crate) fn measure(report: &mut Report) -> Result<()> {
+pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     let bench = BenchProfile::find()?;
-    let pipeline = pipeline(&bench.profile)?;
+    let microbatches = extent.of(96, 12);
+    let repetitions = extent.of(5, 1);
+    let pipeline = pipeline(&bench.profile, microbatches)?;
     let mut exact = Vec::new();
     let mut plans = PLANS.map(|_| Vec::new());
     let mut sizes = [0; PLANS.len()];
-    for _ in 0..REPETITIONS {
+    for _ in 0..repetitions {
         let began = Instant::now();
         LowerBound::new(&pipeline, bench.p2p_power);
         exact.push(began.elapsed());
         for (((count, _), times), size) in PLANS.into_iter().zip(&mut plans).zip(&mut sizes) {
             let began = Instant::now();
-            *size = frontier_file(&bench, count)?;
+            *size = frontier_file(&bench, microbatches, extent.of(count, 20))?;
             times.push(began.elapsed());
         }
     }
     let row = |what: String, times: &mut [Duration], aim_s: f64| {
         times.sort_unstable();
         let seconds = |time: &Duration| Cell::Figure(time.as_secs_f64(), 3);
-        let (median, worst) = (&times[REPETITIONS / 2], &times[REPETITIONS - 1]);
+        let (median, worst) = (&times[repetitions / 2], &times[repetitions - 1]);
         let aim =
             if bench.is_measured() { Cell::Figure(aim_s, 1) } else { Cell::text("measured only") };
         vec![Cell::Text(what), seconds(median), seconds(worst), aim]
@@ -49,7 +50,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
     report.table(
         "planning",
         &format!(
-            "The planner, {} stages x {MICROBATCHES} microbatches ({})",
+            "The planner, {} stages x {microbatches} microbatches ({})",
             bench.profile.num_stages(),
             bench.name
         ),
@@ -59,14 +60,15 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn pipeline(profile: &Profile) -> Result<Pipeline> {
-    Ok(Pipeline::new(profile, Schedule::OneForwardOneBackward, MICROBATCHES)?)
+fn pipeline(profile: &Profile, microbatches: u32) -> Result<Pipeline> {
+    Ok(Pipeline::new(profile, Schedule::OneForwardOneBackward, microbatches)?)
 }
 
 /// The size in bytes of the file.
-fn frontier_file(bench: &BenchProfile, plans: usize) -> Result<usize> {
+fn frontier_file(bench: &BenchProfile, microbatches: u32, plans: usize) -> Result<usize> {
     let profile = Profile::from_csv(File::open(&bench.path)?)?;
     let options = Options { plans, spread: Spread::Even };
-    let frontier = Frontier::optimize(&pipeline(&profile)?, bench.p2p_power, options, &|_| {})?;
+    let pipeline = pipeline(&profile, microbatches)?;
+    let frontier = Frontier::optimize(&pipeline, bench.p2p_power, options, &|_| {})?;
     Ok(frontier.to_bytes()?.len())
 }

@@ -1,14 +1,16 @@
 //! What the kernel tells about a process in `/proc`.
 
 use std::fs;
+use std::path::Path;
 
-use nix::unistd::Pid;
+use nix::unistd;
+use pfo_protocol::Pid;
 
 use crate::Result;
 
 /// A process in `/proc`.
 #[derive(Clone, Copy)]
-pub(crate) struct Process(pub(crate) u32);
+pub(crate) struct Process(pub(crate) Pid);
 
 /// Memory in KiB.
 #[derive(Clone, Copy)]
@@ -20,8 +22,8 @@ pub(crate) struct Memory {
 /// What a process has consumed so far.
 #[derive(Clone, Copy)]
 pub(crate) struct Consumed {
-    /// Voluntary and involuntary ones of all threads.
-    pub(crate) context_switches: u64,
+    /// How often a thread gave up its core to wait, and so had to be woken.
+    pub(crate) wakeups: u64,
     /// User and system time in ticks of 10 ms.
     pub(crate) cpu_ticks: u64,
 }
@@ -33,13 +35,12 @@ impl Process {
     }
 
     pub(crate) fn consumed(self) -> Result<Consumed> {
-        let mut context_switches = 0;
+        let mut wakeups = 0;
         for thread in self.threads()? {
             let status = self.read(&format!("task/{thread}/status"))?;
-            context_switches += field(&status, "voluntary_ctxt_switches:")?
-                + field(&status, "nonvoluntary_ctxt_switches:")?;
+            wakeups += field(&status, "voluntary_ctxt_switches:")?;
         }
-        Ok(Consumed { context_switches, cpu_ticks: self.cpu_ticks()? })
+        Ok(Consumed { wakeups, cpu_ticks: self.cpu_ticks()? })
     }
 
     /// User and system time in ticks of 10 ms, also of threads that have ended.
@@ -59,15 +60,31 @@ impl Process {
         Ok([next()?, next()?])
     }
 
-    pub(crate) fn threads(self) -> Result<Vec<Pid>> {
+    /// Resident memory that maps a file, in KiB.
+    pub(crate) fn mapped_kib(self, file: &Path) -> Result<u64> {
+        let smaps = self.read("smaps")?;
+        let name = file.to_string_lossy();
+        let (mut kib, mut is_of_file) = (0, false);
+        for line in smaps.lines() {
+            // Only the line that begins a mapping has an address range in front.
+            if line.split(' ').next().is_some_and(|word| word.contains('-')) {
+                is_of_file = line.ends_with(&*name);
+            } else if is_of_file && line.starts_with("Rss:") {
+                kib += field(line, "Rss:")?;
+            }
+        }
+        Ok(kib)
+    }
+
+    pub(crate) fn threads(self) -> Result<Vec<unistd::Pid>> {
         let entries = fs::read_dir(format!("/proc/{}/task", self.0))?;
         entries
-            .map(|entry| Ok(Pid::from_raw(entry?.file_name().to_string_lossy().parse()?)))
+            .map(|entry| Ok(unistd::Pid::from_raw(entry?.file_name().to_string_lossy().parse()?)))
             .collect()
     }
 
     /// The threads whose name begins so.
-    pub(crate) fn threads_named(self, prefix: &str) -> Result<Vec<Pid>> {
+    pub(crate) fn threads_named(self, prefix: &str) -> Result<Vec<unistd::Pid>> {
         let mut threads = self.threads()?;
         threads.retain(|thread| {
             self.read(&format!("task/{thread}/comm")).is_ok_and(|name| name.starts_with(prefix))

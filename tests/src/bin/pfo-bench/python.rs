@@ -11,7 +11,7 @@ use crate::Result;
 const PYTHON: &str = "target/python/bin/python";
 const SCRIPT: &str = "tests/bench/run_python.py";
 
-/// A running script, which goes on line by line, and ends when this is dropped: with its standard input.
+/// A running script, which runs line by line, and ends with its standard input when this is dropped.
 pub(crate) struct Python {
     process: Child,
     to: ChildStdin,
@@ -51,7 +51,7 @@ impl Python {
         Ok(line.trim_end().to_owned())
     }
 
-    /// Lets it go on.
+    /// Lets it continue.
     pub(crate) fn go_on(&mut self) -> Result<()> {
         Ok(self.to.write_all(b"\n")?)
     }

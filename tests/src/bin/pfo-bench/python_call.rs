@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 
 use crate::Result;
 use crate::call_cost::{CALLS_PER_BLOCK, begin_frame, block};
+use crate::extent::Extent;
 use crate::python::{self, Python};
 use crate::report::{Cell, Report};
 use crate::samples::{Percentiles, Samples};
 use crate::stand_in::{StandIn, drain, drain_all};
-
-const BLOCKS: usize = 300;
 
 /// What the script times, by the words that it says them with, and how many events each sends at once.
 const WAYS: [(&str, &str, Option<u32>); 6] = [
@@ -23,7 +22,8 @@ const WAYS: [(&str, &str, Option<u32>); 6] = [
 ];
 
 /// Measures all of them.
-pub(crate) fn measure(report: &mut Report) -> Result<()> {
+pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
+    let blocks: usize = extent.of(300, 5);
     let mut command = match python::command() {
         Ok(command) => command,
         Err(reason) => {
@@ -35,7 +35,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
     let session = ours.open_session()?;
     let mut our_peer = ours.peer()?;
     command.arg("call").arg(theirs.socket()).arg(on_stream.socket());
-    command.args([BLOCKS.to_string(), CALLS_PER_BLOCK.to_string()]);
+    command.args([blocks.to_string(), CALLS_PER_BLOCK.to_string()]);
     let mut python = Python::start(&mut command)?;
     let (mut their_peer, mut stream_peer) = (theirs.peer()?, on_stream.peer()?);
     python.line()?; // It is ready, and has begun a step.
@@ -45,7 +45,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
 
     let mut times: BTreeMap<String, Samples> = BTreeMap::new();
     let (mut stamp, mut shim) = <(Samples, Samples)>::default();
-    for _ in 0..BLOCKS {
+    for _ in 0..blocks {
         block(&mut stamp, |_| {});
         block(&mut shim, |call| session.instruction_begin(pfo::Instruction::Forward, call));
         drain(&mut our_peer, CALLS_PER_BLOCK as usize * frame_bytes)?;

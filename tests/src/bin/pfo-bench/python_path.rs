@@ -2,21 +2,21 @@
 //! pfo, and through a child process behind a queue, as Zeus does it.
 
 use nvidia_ml::set_call::SetCall;
-use pfo_tests::node::Node;
+use pfo_tests::Node;
 
 use crate::Result;
 use crate::event_path::{INSTRUCTIONS, clock_of, plan};
+use crate::extent::Extent;
 use crate::node::{self, job};
 use crate::python::{self, Python};
 use crate::report::{Cell, Report};
 use crate::samples::Samples;
 
-const STEPS: usize = 3;
-/// Longer than the interpreter lets a thread go on that another one waits for (5 ms).
+/// Longer than the interpreter lets a thread run while another one waits (5 ms).
 const BUSY_MS: u32 = 12;
 
 /// Measures both ways.
-pub(crate) fn measure(report: &mut Report) -> Result<()> {
+pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     if python::command().is_err() {
         return Ok(()); // What a call costs was not measured either, and that is said.
     }
@@ -24,7 +24,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
     let rows = [("pfo", "pfo", 0), ("queue", "a queue to a child process, as Zeus does it", 1)]
         .into_iter()
         .map(|(way, words, gpu)| {
-            let samples = path(&node, way, gpu)?;
+            let samples = path(&node, way, gpu, extent.of(3, 1))?;
             let count = samples.count() as u64;
             let latency = samples.percentiles();
             Ok(vec![
@@ -45,11 +45,11 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn path(node: &Node, way: &str, gpu: usize) -> Result<Samples> {
-    let clocks: Vec<_> = (0..INSTRUCTIONS).map(|index| clock_of(index).0.to_string()).collect();
+fn path(node: &Node, way: &str, gpu: usize, steps: usize) -> Result<Samples> {
+    let clocks: Vec<_> = (0..INSTRUCTIONS).map(|index| clock_of(index).to_string()).collect();
     let mut command = python::command()?;
     command
-        .args(["path", way, &STEPS.to_string(), &BUSY_MS.to_string(), &clocks.join(",")])
+        .args(["path", way, &steps.to_string(), &BUSY_MS.to_string(), &clocks.join(",")])
         .env("PFO_SOCKET", node.socket())
         .env("PFO_JOB", job(gpu))
         .env("PFO_GPU", node.machine.uuid(gpu).as_str())
@@ -58,7 +58,7 @@ fn path(node: &Node, way: &str, gpu: usize) -> Result<Samples> {
     let mut python = Python::start(&mut command)?;
     python.line()?; // It is ready.
     if way == "pfo" {
-        node.take_up(&job(gpu), plan().to_json()?.as_bytes());
+        node.take_up(&job(gpu), &plan());
     }
     python.go_on()?;
     let called = Python::numbers(&python.line()?)?;
@@ -66,7 +66,7 @@ fn path(node: &Node, way: &str, gpu: usize) -> Result<Samples> {
     let mut samples = Samples::default();
     // Each call asks for the clock of the next instruction, and each differs from the one before.
     for (index, called_ns) in called.iter().enumerate() {
-        let asked = clock_of((index + 1) % INSTRUCTIONS).0;
+        let asked = clock_of((index + 1) % INSTRUCTIONS);
         let answers = |call: &&SetCall| call.max.0 == asked && call.entered.0 >= *called_ns;
         let set = sets.iter().find(answers).ok_or_else(|| format!("{asked} MHz was never set"))?;
         samples.add(set.entered.0 - called_ns);

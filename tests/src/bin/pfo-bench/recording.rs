@@ -1,16 +1,17 @@
-//! What following and recording ranks costs the daemon's processor, beside what it costs anybody to be
-//! woken by their messages: ranks that tell a thousand instructions a second each.
+//! What following and recording ranks costs the processor, beside what it costs anybody to be woken by their
+//! messages: ranks that tell a thousand instructions a second each.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use pfo::{Instruction, RankDescription, Session};
-use pfo_protocol::TrialRun;
-use pfo_tests::node::Node;
+use pfo::{DpRank, Instruction, Rank, RankDescription, Session};
+use pfo_tests::Node;
 
 use crate::Result;
 use crate::bare_socket::{BareSocket, Message};
-use crate::node::{GPUS, PATIENCE, daemon, wait_until};
+use crate::before::Before;
+use crate::extent::Extent;
+use crate::node::{self, GPUS, Measured, until_free};
 use crate::proc_status::Process;
 use crate::report::{Cell, Report};
 
@@ -18,11 +19,10 @@ const JOB: &str = "bench-recording";
 
 const INSTRUCTIONS: u32 = 100;
 
-/// The states take turns: so many times, for so many steps of a tenth of a second.
-const TURNS: usize = 4;
+/// How many steps of a tenth of a second each state has at a time.
 const STEPS: u32 = 20;
 
-/// How the thousand instructions of a second are told.
+/// How the thousand instructions of a second follow each other.
 struct Rhythm {
     name: &'static str,
     instruction: Duration,
@@ -42,12 +42,13 @@ const RHYTHMS: [Rhythm; 2] = [
     },
 ];
 
-/// Who is told.
-struct Listeners<'n> {
-    node: &'n Node,
-    bare: Vec<Process>,
-    /// The bare sockets are, and not the daemon.
-    told_bare: AtomicBool,
+/// The place of the bare readers, beyond that of every node.
+const BARE: usize = usize::MAX;
+
+/// The trainers of every GPU, who tell one reader at a time.
+struct Trainers {
+    /// The place of the node that reads, or [`BARE`].
+    reader: AtomicUsize,
     stop: AtomicBool,
 }
 
@@ -74,104 +75,135 @@ impl Consumed {
     }
 }
 
+/// What a node consumed while it followed its ranks, and while it recorded them too.
+#[derive(Default)]
+struct OfNode {
+    following: Consumed,
+    recording: Consumed,
+}
+
 /// Measures while every GPU computes and has a rank.
-pub(crate) fn measure(node: &Node, report: &mut Report) -> Result<()> {
-    let _computing: Vec<_> = (0..GPUS).map(|gpu| node.machine.compute(gpu)).collect();
-    let rows = RHYTHMS.iter().map(|rhythm| row(node, rhythm)).collect::<Result<Vec<_>>>()?;
+pub(crate) fn measure(
+    node: &Node,
+    before: Option<&Before>,
+    extent: Extent,
+    report: &mut Report,
+) -> Result<()> {
+    let nodes: Vec<&dyn Measured> =
+        [Some(node as &dyn Measured), before.map(|it| it as _)].into_iter().flatten().collect();
+    let _computing: Vec<_> =
+        nodes.iter().flat_map(|node| (0..GPUS).map(|gpu| node.machine().compute(gpu))).collect();
+    let rows =
+        RHYTHMS.iter().map(|rhythm| row(&nodes, rhythm, extent)).collect::<Result<Vec<_>>>()?;
     report.table(
         "recording",
         &format!(
             "Processor time, in % of a core, while {GPUS} ranks tell 1,000 instructions a second each: of \
-             processes that read\nthe messages and do nothing else, of the daemon, and of the daemon in a \
-             trial (aim: under 5 %)"
+             processes that read\nthe messages and do nothing else, of pfod and pfo-agent together, and of \
+             both while the ranks are recorded\n(aim: under 5 %, and recording at most 1.3 of the version \
+             before pfo-agent)"
         ),
         &[
             ("instructions", "instructions"),
             ("bare_percent", "bare readers"),
-            ("following_percent", "daemon"),
-            ("recording_percent", "in a trial"),
+            ("following_percent", "following"),
+            ("recording_percent", "recording"),
             ("ratio", "ratio to bare"),
             ("added_percent", "recording adds"),
+            ("before_following_percent", "before: following"),
+            ("before_recording_percent", "recording"),
+            ("before_ratio", "recording to before"),
         ],
         &rows,
     );
     Ok(())
 }
 
-fn row(node: &Node, rhythm: &Rhythm) -> Result<Vec<Cell>> {
-    let sessions = (0..GPUS as u32).map(|rank| open(node, rank)).collect::<Result<Vec<_>>>()?;
+fn row(nodes: &[&dyn Measured], rhythm: &Rhythm, extent: Extent) -> Result<Vec<Cell>> {
     let sockets = (0..GPUS).map(|_| BareSocket::connect()).collect::<Result<Vec<_>>>()?;
-    let listeners = Listeners {
-        node,
-        bare: sockets.iter().map(|it| Process(it.receiver().as_raw().unsigned_abs())).collect(),
-        told_bare: AtomicBool::new(false),
-        stop: AtomicBool::new(false),
-    };
-    let [bare, following, recording] = std::thread::scope(|scope| {
-        for (session, socket) in sessions.iter().zip(&sockets) {
-            scope.spawn(|| train(session, socket, rhythm, &listeners));
+    // The sessions of each GPU, one for each node.
+    let sessions = (0..GPUS)
+        .map(|gpu| nodes.iter().map(|node| open(*node, gpu)).collect::<Result<Vec<_>>>())
+        .collect::<Result<Vec<_>>>()?;
+    let trainers = Trainers { reader: AtomicUsize::new(0), stop: AtomicBool::new(false) };
+    let bare: Vec<_> = sockets.iter().map(BareSocket::process).collect();
+    let (bare, of_nodes) = std::thread::scope(|scope| {
+        for (sessions, socket) in sessions.iter().zip(&sockets) {
+            scope.spawn(|| train(sessions, socket, rhythm, &trainers));
         }
-        let result = listeners.take_turns();
-        listeners.stop.store(true, Relaxed);
+        let result = trainers.take_turns(nodes, &bare, extent);
+        trainers.stop.store(true, Relaxed);
         result
     })?;
-    let dropped: u64 = sessions.iter().map(|session| session.counters().dropped).sum();
+    let dropped: u64 = sessions.iter().flatten().map(|session| session.counters().dropped).sum();
     if dropped > 0 {
         return Err(format!("the sockets were full {dropped} times").into());
     }
+    drop(sessions);
+    nodes.iter().try_for_each(|node| until_free(*node))?;
     let figure = |value| Cell::Figure(value, 2);
-    let shares = [&bare, &following, &recording].map(Consumed::share);
-    let [bare, following, recording] = shares;
-    let ratio = recording / bare;
-    Ok([Cell::text(rhythm.name)]
-        .into_iter()
-        .chain([bare, following, recording, ratio, recording - following].map(figure))
-        .collect())
+    let bare = bare.share();
+    let shares = |of: &OfNode| (of.following.share(), of.recording.share());
+    let (following, recording) = of_nodes.first().map(shares).ok_or("there is no node")?;
+    let figures = [bare, following, recording, recording / bare, recording - following];
+    let mut row = vec![Cell::text(rhythm.name)];
+    row.extend(figures.map(figure));
+    row.extend(match of_nodes.get(1).map(shares) {
+        Some((following, before)) => [following, before, recording / before].map(figure),
+        None => [""; 3].map(Cell::text),
+    });
+    Ok(row)
 }
 
-impl Listeners<'_> {
-    fn take_turns(&self) -> Result<[Consumed; 3]> {
-        wait_until("every rank is in a step", || {
-            let ranks = self.node.find_job(JOB).map(|job| job.ranks).unwrap_or_default();
-            Ok(ranks.iter().filter(|rank| rank.step.is_some()).count() == GPUS)
-        })?;
-        let turn = Duration::from_millis(100) * STEPS;
+impl Trainers {
+    fn take_turns(
+        &self,
+        nodes: &[&dyn Measured],
+        bare: &[Process],
+        extent: Extent,
+    ) -> Result<(Consumed, Vec<OfNode>)> {
+        let (turns, steps) = (extent.of(4, 1), extent.of(STEPS, 4));
+        let turn = Duration::from_millis(100) * steps;
         let wait = || {
             std::thread::sleep(turn);
             Ok(())
         };
-        let daemon = [daemon(self.node)?];
-        let [mut bare, mut following, mut recording] = <[Consumed; 3]>::default();
-        for _ in 0..TURNS {
-            self.told_bare.store(true, Relaxed);
-            bare.while_it(&self.bare, wait)?;
-            self.told_bare.store(false, Relaxed);
-            following.while_it(&daemon, wait)?;
-            recording.while_it(&daemon, || {
-                self.node.control().trial(JOB, TrialRun::DefaultClocks, STEPS)?;
-                Ok(())
-            })?;
+        let mut of_bare = Consumed::default();
+        let mut of_nodes: Vec<OfNode> = nodes.iter().map(|_| OfNode::default()).collect();
+        for _ in 0..turns {
+            self.tell(BARE);
+            of_bare.while_it(bare, wait)?;
+            for (place, (node, of_node)) in nodes.iter().zip(&mut of_nodes).enumerate() {
+                self.tell(place);
+                let processes = node.processes()?;
+                of_node.following.while_it(&processes, wait)?;
+                of_node.recording.while_it(&processes, || node.record(JOB, steps))?;
+            }
         }
-        Ok([bare, following, recording])
+        Ok((of_bare, of_nodes))
+    }
+
+    /// Lets the ranks tell another reader from their next step on.
+    fn tell(&self, reader: usize) {
+        self.reader.store(reader, Relaxed);
+        // Until the last of them has begun such a step.
+        std::thread::sleep(Duration::from_millis(120));
     }
 }
 
-fn open(node: &Node, rank: u32) -> Result<Session> {
-    let session = Session::open(RankDescription {
+fn open(node: &dyn Measured, gpu: usize) -> Result<Session> {
+    let description = RankDescription {
         job: Some(JOB.into()),
-        gpu: Some(node.machine.uuid(rank as usize).as_str().parse()?),
-        socket: Some(node.socket()),
-        rank,
-        dp_rank: rank,
+        rank: Rank(gpu as u32),
+        dp_rank: DpRank(gpu as u32),
         dp_degree: GPUS as u32,
-        setup_timeout: PATIENCE,
         ..RankDescription::default()
-    })?;
-    session.problem().map_or(Ok(session), |problem| Err(problem.to_string().into()))
+    };
+    node::open(node, gpu, description)
 }
 
-/// Trains until it is asked to stop; whole steps are told to the same listener.
-fn train(session: &Session, socket: &BareSocket, rhythm: &Rhythm, listeners: &Listeners<'_>) {
+/// Trains until it is asked to stop; each whole step goes to one reader.
+fn train(sessions: &[Session], socket: &BareSocket, rhythm: &Rhythm, trainers: &Trainers) {
     let mut next = Instant::now();
     let mut wait = |duration: Duration| {
         if !duration.is_zero() {
@@ -179,8 +211,8 @@ fn train(session: &Session, socket: &BareSocket, rhythm: &Rhythm, listeners: &Li
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
     };
-    while !listeners.stop.load(Relaxed) {
-        if listeners.told_bare.load(Relaxed) {
+    while !trainers.stop.load(Relaxed) {
+        let Some(session) = sessions.get(trainers.reader.load(Relaxed)) else {
             for _ in 0..INSTRUCTIONS {
                 tell(socket);
                 wait(rhythm.instruction);
@@ -188,7 +220,7 @@ fn train(session: &Session, socket: &BareSocket, rhythm: &Rhythm, listeners: &Li
                 wait(rhythm.pause);
             }
             continue;
-        }
+        };
         session.step_begin();
         for microbatch in 0..INSTRUCTIONS {
             session.instruction_begin(Instruction::Forward, microbatch);

@@ -35,7 +35,7 @@ impl Samples {
     }
 }
 
-/// The middle and the tail, in microseconds.
+/// The middle and the tail, in microseconds or as ratios of these.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Percentiles {
     pub(crate) p50_us: f64,
@@ -43,6 +43,11 @@ pub(crate) struct Percentiles {
 }
 
 impl Percentiles {
+    /// How many times those of somebody else these are.
+    pub(crate) fn ratio_to(self, other: Self) -> Self {
+        Self { p50_us: self.p50_us / other.p50_us, p99_us: self.p99_us / other.p99_us }
+    }
+
     /// Without a cost that every sample includes.
     pub(crate) fn without(self, cost: Self) -> Self {
         Self { p50_us: self.p50_us - cost.p50_us, p99_us: self.p99_us - cost.p50_us }

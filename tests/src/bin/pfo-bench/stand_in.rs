@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 
 use pfo::{RankDescription, Session};
-use pfo_protocol::{DaemonMessage, HEADER_BYTES, Header, Welcome};
+use pfo_protocol::{DaemonMessage, HEADER_BYTES, Header, SessionId, Welcome};
 use tempfile::TempDir;
 
 use crate::Result;
@@ -55,7 +55,7 @@ fn grant(listener: &UnixListener) -> Result<UnixStream> {
     stream.read_exact(&mut hello)?;
     let welcome = Welcome {
         daemon: "a stand-in".into(),
-        session: 1,
+        session: SessionId(1),
         gpu_uuid: "GPU-0".parse()?,
         gpu_model: "none".into(),
         idle_limit_ms: 60_000,
@@ -65,7 +65,7 @@ fn grant(listener: &UnixListener) -> Result<UnixStream> {
     Ok(stream)
 }
 
-/// Takes out of a socket what was sent, which must be so many bytes.
+/// Takes out of a socket what was sent, which must have the expected number of bytes.
 pub(crate) fn drain(peer: &mut UnixStream, expected: usize) -> Result<()> {
     match drain_all(peer)? {
         drained if drained == expected => Ok(()),
@@ -73,7 +73,7 @@ pub(crate) fn drain(peer: &mut UnixStream, expected: usize) -> Result<()> {
     }
 }
 
-/// Takes out of a socket whatever was sent; returns how many bytes.
+/// Takes everything out of a socket; returns how many bytes that were.
 pub(crate) fn drain_all(peer: &mut UnixStream) -> Result<usize> {
     let (mut drained, mut buffer) = (0, [0; 16 * 1024]);
     loop {

@@ -3,13 +3,11 @@
 use nvidia_ml::model::GpuModel;
 use nvidia_ml::work::{built_in, profile_csv};
 use pfo_planner::{LowerBound, Pipeline, Policy, Profile, Schedule, Watts};
-use pfo_tests::identity::Identity;
-use pfo_tests::machine::MachineSetup;
-use pfo_tests::node::{Node, Setup};
-use pfo_tests::trainer::{STAGES, Training};
+use pfo_tests::{Identity, MachineSetup, Node, STAGES, Setup, Training};
 use serde_json::Value;
 
 use crate::Result;
+use crate::extent::Extent;
 use crate::report::{Cell, Report};
 
 const JOB: &str = "bench-tune";
@@ -17,20 +15,23 @@ const MICROBATCHES: u32 = 4;
 const MAX_SLOWDOWN: f64 = 0.02;
 
 /// Tunes a job of unequal stages of which nothing is known before.
-pub(crate) fn measure(report: &mut Report) -> Result<()> {
+pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     let machine = MachineSetup { gpus: "4xA100", set_latency_ms: 8, settle_ms: 15 };
     let node = Node::start_with(&Setup { machine, ..Setup::default() });
     let user = Identity::trainer();
     let microbatches = MICROBATCHES.to_string();
-    let options = ["--time-scale", "1", "--microbatches", &microbatches];
+    let time_scale = extent.of("1", "0.1");
+    let options = ["--time-scale", time_scale, "--microbatches", &microbatches];
     let training = Training::start(&node, JOB, &user, &options);
     training.until_leased(&node);
     training.until_step(&node, 1);
     let slowdown = format!("{}%", 100.0 * MAX_SLOWDOWN);
     let tune = ["tune", JOB, "--max-slowdown", &slowdown, "--sweep-steps", "2", "--json"];
-    let told = node.pfoctl(&user, &tune).json();
+    let short = ["--sweep-stride", "600", "--rounds", "2", "--steps", "4"];
+    let length = extent.of(&[][..], &short);
+    let found = node.pfoctl(&user, &[&tune[..], length].concat()).json();
     training.stop();
-    let tried = told["tried"].as_array().map_or(&[][..], Vec::as_slice);
+    let tried = found["tried"].as_array().map_or(&[][..], Vec::as_slice);
     let rows: Vec<_> = tried.iter().map(row).collect();
     report.table(
         "tune_accuracy",

@@ -1,0 +1,280 @@
+//! The one place that decides who may do what.
+//!
+//! A handler takes the [`Permit`] that the decision returned, and learns from nothing else who asks: a request
+//! that was not decided cannot be served.
+
+use pfo_protocol::{
+    AgentRequest, Gid, JobSelector, JobView, Pid, Refusal, RefusalCode, SweepOrder, Uid,
+};
+use pfo_service::{Accounts, Door, Lookup, Peer, UnknownName};
+
+use crate::config::Groups;
+use crate::pfod::Asker;
+
+/// What a request needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// To see the agent and one's own jobs, sweeps and profiles.
+    Read,
+    /// To change or measure a job of this user; none is one's own.
+    UseJob(Option<Uid>),
+    /// To set what GPUs draw while they wait.
+    SetP2pPower,
+}
+
+/// What a request needs. Whether its user owns the job that it names is decided again by `pfod`.
+pub(crate) fn needs(request: &AgentRequest) -> Action {
+    match request {
+        AgentRequest::Status
+        | AgentRequest::Sweeps
+        | AgentRequest::Profiles
+        | AgentRequest::ProfileRead(_)
+        | AgentRequest::P2pPowers => Action::Read,
+        AgentRequest::Record { job, .. }
+        | AgentRequest::RecordingEnd { job, .. }
+        | AgentRequest::Samples(job)
+        | AgentRequest::FrontierLoad { job, .. }
+        | AgentRequest::Straggler { job, .. }
+        | AgentRequest::StragglerAuto { job, .. }
+        | AgentRequest::SweepStart(SweepOrder { job, .. })
+        | AgentRequest::SweepAttend(SweepOrder { job, .. })
+        | AgentRequest::SweepControl { job, .. }
+        | AgentRequest::SweepRead(job)
+        | AgentRequest::P2pKeep(job) => Action::UseJob(job.uid),
+        AgentRequest::P2pSet { .. } => Action::SetP2pPower,
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Role {
+    Nobody,
+    User,
+    Administrator,
+}
+
+/// That a peer may do what it asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Permit {
+    uid: Uid,
+    pid: Pid,
+    /// Whether it may see and use the jobs of every user.
+    everyone: bool,
+}
+
+/// Who has which role on this node.
+#[derive(Clone, Debug)]
+pub(crate) struct Authority {
+    names: Groups,
+    trainers: Option<Gid>,
+    administrators: Option<Gid>,
+    unknown_names: Vec<UnknownName>,
+}
+
+impl Authority {
+    /// Looks up the groups of a configuration. A group that does not exist has no members.
+    pub(crate) fn new(names: &Groups, accounts: &impl Accounts) -> Self {
+        let mut lookup = Lookup::new(accounts);
+        Self {
+            trainers: lookup.group(&names.trainers, "groups.trainers"),
+            administrators: lookup.group(&names.administrators, "groups.administrators"),
+            unknown_names: lookup.unknown_names,
+            names: names.clone(),
+        }
+    }
+
+    /// The names that lead to nobody.
+    pub(crate) fn unknown_names(&self) -> &[UnknownName] {
+        &self.unknown_names
+    }
+
+    /// The groups of the users' socket and of the administrators' one.
+    pub(crate) fn socket_groups(&self) -> (Option<Gid>, Option<Gid>) {
+        (self.trainers, self.administrators)
+    }
+
+    fn role(&self, peer: &Peer, door: Door) -> Role {
+        let is_in = |group: Option<Gid>| group.is_some_and(|gid| peer.groups.contains(&gid));
+        let may_administer = peer.uid == Uid::ROOT || is_in(self.administrators);
+        match door {
+            Door::Admin if may_administer => Role::Administrator,
+            _ if may_administer || is_in(self.trainers) => Role::User,
+            _ => Role::Nobody,
+        }
+    }
+
+    /// Decides whether a peer may do something.
+    ///
+    /// # Errors
+    /// A refusal that names the peer, the action, and what it takes.
+    pub(crate) fn decide(
+        &self,
+        peer: &Peer,
+        door: Door,
+        action: Action,
+    ) -> Result<Permit, Refusal> {
+        let (needed, what) = match action {
+            Action::Read => (Role::User, "use the agent"),
+            Action::UseJob(owner) if owner.is_none_or(|owner| owner == peer.uid) => {
+                (Role::User, "measure jobs or change their plans")
+            }
+            Action::UseJob(_) => (Role::Administrator, "measure or change another user's job"),
+            Action::SetP2pPower => (Role::Administrator, "set P2P-blocking powers"),
+        };
+        let role = self.role(peer, door);
+        if role >= needed {
+            let everyone = role == Role::Administrator;
+            return Ok(Permit { uid: peer.uid, pid: peer.pid, everyone });
+        }
+        Err(self.refuse(peer, what, needed))
+    }
+
+    fn refuse(&self, peer: &Peer, what: &str, needed: Role) -> Refusal {
+        let (group, where_) = match needed {
+            Role::Administrator => (&self.names.administrators, " and the administrators' socket"),
+            Role::User | Role::Nobody => (&self.names.trainers, ""),
+        };
+        Refusal::new(
+            RefusalCode::NotAuthorized,
+            format!(
+                "user {} may not {what}: that requires membership in group {group}{where_}",
+                peer.uid
+            ),
+            format!("ask an administrator for `usermod -aG {group} USER`, then log in again"),
+        )
+    }
+}
+
+impl Permit {
+    /// The user that asks.
+    pub(crate) fn uid(&self) -> Uid {
+        self.uid
+    }
+
+    /// The process that asks.
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// In whose name the agent acts for this peer.
+    pub(crate) fn asker(&self) -> Asker {
+        Asker { uid: self.uid, pid: Some(self.pid), administrator: self.everyone }
+    }
+
+    /// The only user whose jobs, sweeps and profiles the peer may see; none means everybody's.
+    pub(crate) fn only_of(&self) -> Option<Uid> {
+        (!self.everyone).then_some(self.uid)
+    }
+
+    /// The job that a request means: the peer's own or, for an administrator, the only one of that name.
+    ///
+    /// # Errors
+    /// If there is none, or more than one.
+    pub(crate) fn select(
+        &self,
+        selector: &JobSelector,
+        jobs: Vec<JobView>,
+    ) -> Result<JobView, Refusal> {
+        let JobSelector { job: name, uid } = selector;
+        let owner = uid.unwrap_or(self.uid);
+        let mut named: Vec<_> = jobs
+            .into_iter()
+            .filter(|job| job.job == *name && self.only_of().is_none_or(|own| own == job.uid))
+            .collect();
+        if let Some(place) = named.iter().position(|job| job.uid == owner) {
+            return Ok(named.swap_remove(place));
+        }
+        match (&named[..], uid) {
+            ([_], None) => Ok(named.swap_remove(0)),
+            ([one, other, ..], None) => Err(Refusal::new(
+                RefusalCode::UnknownJob,
+                format!(
+                    "several users have a job {name}, among them {} and {}",
+                    one.uid, other.uid
+                ),
+                "say whose with --user",
+            )),
+            _ => Err(Refusal::new(
+                RefusalCode::UnknownJob,
+                format!("there is no job {name} of user {owner} on this node"),
+                "see `pfoctl status` for the jobs that are",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+
+    use super::*;
+    use crate::straggler::tests::job as example_job;
+
+    struct Groups7And9;
+
+    impl Accounts for Groups7And9 {
+        fn user(&self, _: &str) -> Result<Option<Uid>, Errno> {
+            Ok(None)
+        }
+
+        fn groups_of(&self, _: Uid) -> Result<Vec<Gid>, Errno> {
+            Ok(Vec::new())
+        }
+
+        fn group(&self, name: &str) -> Result<Option<Gid>, Errno> {
+            Ok(match name {
+                "pfo" => Some(Gid(7)),
+                "pfo-admin" => Some(Gid(9)),
+                _ => None,
+            })
+        }
+    }
+
+    fn decide(uid: u32, group: u32, door: Door, action: Action) -> Result<Permit, Refusal> {
+        let peer = Peer { uid: Uid(uid), pid: Pid(1), groups: vec![Gid(group)] };
+        Authority::new(&Groups::default(), &Groups7And9).decide(&peer, door, action)
+    }
+
+    const FOREIGN: Action = Action::UseJob(Some(Uid(1)));
+
+    #[test]
+    fn only_the_administrators_door_lets_anybody_administer() {
+        for (uid, group) in [(0, 0), (5, 9)] {
+            for action in [FOREIGN, Action::SetP2pPower] {
+                assert!(decide(uid, group, Door::Admin, action).is_ok());
+                let refusal = decide(uid, group, Door::Users, action).unwrap_err();
+                assert!(refusal.message.contains("administrators' socket"), "{refusal}");
+            }
+            assert!(decide(uid, group, Door::Users, Action::Read).unwrap().only_of().is_some());
+            assert!(decide(uid, group, Door::Admin, Action::Read).unwrap().only_of().is_none());
+        }
+    }
+
+    #[test]
+    fn a_trainer_uses_its_own_jobs_and_nobody_elses_through_any_door() {
+        for door in [Door::Users, Door::Admin] {
+            assert!(decide(5, 7, door, Action::UseJob(None)).is_ok());
+            assert!(decide(5, 7, door, Action::UseJob(Some(Uid(5)))).is_ok());
+            assert!(decide(5, 7, door, FOREIGN).is_err());
+            assert!(decide(5, 7, door, Action::SetP2pPower).is_err());
+            assert!(decide(5, 8, door, Action::Read).is_err(), "not a trainer");
+        }
+    }
+
+    #[test]
+    fn a_user_never_selects_the_job_of_another() {
+        let job = |uid| JobView { uid: Uid(uid), ..example_job(1) };
+        let select = |permit: &Permit, uid, jobs| {
+            let selector = JobSelector { job: job(1).job, uid };
+            permit.select(&selector, jobs).map(|job| job.uid)
+        };
+        let user = decide(5, 7, Door::Users, Action::Read).unwrap();
+        assert_eq!(select(&user, None, vec![job(1), job(5)]), Ok(Uid(5)));
+        assert!(select(&user, None, vec![job(1)]).is_err());
+        assert!(select(&user, Some(Uid(1)), vec![job(1)]).is_err());
+        let administrator = decide(0, 0, Door::Admin, Action::Read).unwrap();
+        assert_eq!(select(&administrator, None, vec![job(1)]), Ok(Uid(1)));
+        let refusal = select(&administrator, None, vec![job(1), job(5)]).unwrap_err();
+        assert!(refusal.message.contains("several users"), "{refusal}");
+        assert!(select(&administrator, Some(Uid(3)), vec![job(1), job(5)]).is_err());
+    }
+}

@@ -1,0 +1,50 @@
+//! The agent's command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser};
+use pfo_service::ConfigError;
+
+use crate::config::Config;
+
+/// Where the configuration is looked for if the command line names none.
+const DEFAULT_CONFIG: &str = "/etc/pfo/agent.toml";
+
+/// Measures jobs for pfo, keeps their profiles, and answers stragglers.
+///
+/// The agent is an ordinary system user. It asks pfod in the name of its users, and pfod decides.
+///
+/// Exit codes: 0 stopped in order (or the check passed), 1 failed, 78 the configuration is wrong.
+#[derive(Debug, Parser)]
+#[command(version, name = "pfo-agent")]
+pub struct Arguments {
+    /// Where the configuration comes from.
+    #[command(flatten)]
+    pub source: ConfigSource,
+    /// Check the configuration and exit
+    #[arg(long)]
+    pub check_config: bool,
+}
+
+/// Where the configuration comes from, at the start and at each reload.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ConfigSource {
+    /// The configuration file; without it /etc/pfo/agent.toml if that exists, else the defaults
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl ConfigSource {
+    /// The configuration as it is now.
+    ///
+    /// # Errors
+    /// If the file is missing where one was named, or is wrong.
+    pub fn read(&self) -> Result<Config, ConfigError> {
+        let default = PathBuf::from(DEFAULT_CONFIG);
+        match &self.config {
+            Some(path) => Config::read(path),
+            None if default.exists() => Config::read(&default),
+            None => Ok(Config::default()),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The jobs that one connection holds for measuring. Each is held by a connection to `pfod`, which brings the
+//! job to default clocks when that ends.
+
+use pfo_protocol::{
+    JobSelector, Mhz, PlanStatus, RecordedTrial, Refusal, RefusalCode, Request, Response,
+    TrialLength, TrialRun,
+};
+
+use crate::authority::Permit;
+use crate::job::JobKey;
+use crate::p2p::Samples;
+use crate::pfod::{Connection, Pfod, PfodError, unexpected};
+use crate::record::{self, Order, TrialSamples};
+
+/// A job that is held.
+#[derive(Debug)]
+pub(super) struct Hold {
+    key: JobKey,
+    connection: Connection,
+    /// What its trials have shown of waits.
+    waits: Samples,
+    /// The instructions of its last trial.
+    samples: TrialSamples,
+}
+
+/// The jobs that one connection holds.
+#[derive(Debug, Default)]
+pub(super) struct Holds(Vec<Hold>);
+
+impl Holds {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Records a trial of a job, which is held from then on. If this is dropped, the job is held no more.
+    ///
+    /// # Errors
+    /// If somebody else holds the job, or as a trial does.
+    pub(super) async fn record(
+        &mut self,
+        pfod: &Pfod,
+        permit: &Permit,
+        key: JobKey,
+        (run, length, room): (TrialRun, TrialLength, Option<usize>),
+    ) -> Result<RecordedTrial, PfodError> {
+        let asker = permit.asker();
+        // Until the trial is over, its hold is in no list: a connection with an answer outstanding is of no use.
+        let mut hold = match self.index_of(&key) {
+            Some(index) => self.0.swap_remove(index),
+            None => {
+                let connection = pfod.on_behalf(asker).await?;
+                let (waits, samples) = (Samples::default(), TrialSamples::default());
+                Hold { key, connection, waits, samples }
+            }
+        };
+        hold.samples = TrialSamples::default();
+        let clock = uniform_clock(&run);
+        // What waits draw under a power limit is not what they draw otherwise.
+        let limited = matches!(run, TrialRun::PowerLimits { .. });
+        let order = Order { run, length, room };
+        let key = hold.key.clone();
+        let recorded = record::run(pfod, &mut hold.connection, asker, &key, order).await;
+        let recorded = recorded.map(|(trial, samples)| {
+            if !limited {
+                hold.waits.add(clock, &trial);
+            }
+            hold.samples = samples;
+            trial
+        });
+        if !matches!(recorded, Err(PfodError::Away(_))) {
+            self.0.push(hold);
+        }
+        recorded
+    }
+
+    /// The instructions of the last trial of a job that nobody has fetched.
+    ///
+    /// # Errors
+    /// If the connection does not hold the job.
+    pub(super) fn samples(
+        &mut self,
+        permit: &Permit,
+        job: &JobSelector,
+    ) -> Result<&mut TrialSamples, Refusal> {
+        self.held(permit, job).map(|hold| &mut hold.samples)
+    }
+
+    /// What the trials of a job have shown of waits.
+    ///
+    /// # Errors
+    /// If the connection does not hold the job.
+    pub(super) fn waits(
+        &mut self,
+        permit: &Permit,
+        job: &JobSelector,
+    ) -> Result<(JobKey, Samples), Refusal> {
+        self.held(permit, job).map(|hold| (hold.key.clone(), hold.waits.clone()))
+    }
+
+    /// Ends the hold of a job. Returns what the job runs from then on.
+    ///
+    /// # Errors
+    /// If the connection does not hold it, or what it runs cannot be kept.
+    pub(super) async fn end(
+        &mut self,
+        permit: &Permit,
+        job: &JobSelector,
+        keep: bool,
+    ) -> Result<Option<PlanStatus>, PfodError> {
+        let hold = self.held(permit, job)?;
+        let request = Request::TrialsEnd { job: hold.key.selector(), keep };
+        let ended = hold.connection.ask(request).await;
+        if !matches!(ended, Err(PfodError::Refused(_))) {
+            let key = hold.key.clone();
+            self.0.retain(|hold| hold.key != key);
+        }
+        match ended? {
+            Response::TrialsEnded(plan) => Ok(plan),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn held(&mut self, permit: &Permit, selector: &JobSelector) -> Result<&mut Hold, Refusal> {
+        let JobSelector { job: name, uid } = selector;
+        let owner = uid.unwrap_or(permit.uid());
+        let own = JobKey { uid: owner, name: name.clone() };
+        let index = self.index_of(&own).or_else(|| {
+            // An administrator may have left the owner out when the trial began, too.
+            self.0.iter().position(|hold| uid.is_none() && hold.key.name == *name)
+        });
+        let index = index.ok_or_else(|| {
+            Refusal::new(
+                RefusalCode::UnknownJob,
+                format!("this connection does not hold job {name} for measuring"),
+                "run a trial first",
+            )
+        })?;
+        Ok(&mut self.0[index])
+    }
+
+    fn index_of(&self, key: &JobKey) -> Option<usize> {
+        self.0.iter().position(|hold| hold.key == *key)
+    }
+}
+
+fn uniform_clock(run: &TrialRun) -> Option<Mhz> {
+    match run {
+        TrialRun::Uniform(mhz) => Some(*mhz),
+        _ => None,
+    }
+}

@@ -1,0 +1,9 @@
+//! The connections of users and administrators: what they ask, whether they may, and who serves it.
+
+mod holds;
+mod serve;
+mod status;
+mod talk;
+
+pub(crate) use serve::Services;
+pub(crate) use talk::talk;

@@ -1,0 +1,234 @@
+//! What serves the requests of a connection. Each service gets the permit of the request that it serves.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use pfo_planner::Straggler;
+use pfo_protocol::{
+    AgentRequest, AgentResponse, JobSelector, JobView, Refusal, RefusalCode, Swapped, SweepOrder,
+    TrialLength, TrialRun,
+};
+use tokio::task::spawn_blocking;
+
+use crate::authority::{Permit, needs};
+use crate::front::holds::Holds;
+use crate::front::status::status;
+use crate::job::JobKey;
+use crate::p2p::{self, P2pStore};
+use crate::pfod::{Pfod, Questions};
+use crate::profile::{self, ProfileStore};
+use crate::record::MOST_SAMPLES;
+use crate::refusal::internal;
+use crate::straggler::Stragglers;
+use crate::sweep::{self, Ordered, Sweeps};
+use crate::watch::Watcher;
+use crate::{journal, settings};
+use pfo_service::{Door, Peer};
+
+/// The longest label of a plan or frontier, in bytes.
+const LONGEST_LABEL: usize = 64;
+
+/// What requests are served with.
+#[derive(Debug)]
+pub(crate) struct Services {
+    pub(crate) started: Instant,
+    pub(crate) settings: settings::InForce,
+    pub(crate) pfod: Pfod,
+    pub(crate) questions: Arc<Questions>,
+    pub(crate) profiles: Arc<ProfileStore>,
+    pub(crate) p2p: Arc<P2pStore>,
+    pub(crate) sweeps: Arc<Sweeps>,
+    pub(crate) stragglers: Arc<Stragglers>,
+    pub(crate) watcher: Arc<Watcher>,
+}
+
+/// Decides a request and serves it.
+pub(super) async fn serve(
+    services: &Services,
+    peer: &Peer,
+    door: Door,
+    holds: &mut Holds,
+    request: AgentRequest,
+) -> AgentResponse {
+    let decided = services.settings.now().authority.decide(peer, door, needs(&request));
+    let served = match decided {
+        Ok(permit) => services.serve(&permit, holds, request).await,
+        Err(refusal) => Err(refusal),
+    };
+    served.unwrap_or_else(|refusal| {
+        tracing::warn!(
+            name: journal::REFUSED, uid = peer.uid.0, pid = peer.pid.0,
+            "refused a request of user {}, process {}: {}", peer.uid, peer.pid, refusal.message
+        );
+        AgentResponse::Refused(refusal)
+    })
+}
+
+type Served = Result<AgentResponse, Refusal>;
+
+impl Services {
+    async fn serve(&self, permit: &Permit, holds: &mut Holds, request: AgentRequest) -> Served {
+        match request {
+            AgentRequest::Status => {
+                let status = status(self.started, &self.stragglers, &self.watcher, permit);
+                Ok(AgentResponse::Status(Box::new(status)))
+            }
+            AgentRequest::Record { job, run, length, samples } => {
+                self.record(permit, holds, &job, (run, length, samples)).await
+            }
+            AgentRequest::RecordingEnd { job, keep } => {
+                let ended = holds.end(permit, &job, keep).await?;
+                Ok(AgentResponse::RecordingEnded(ended))
+            }
+            AgentRequest::Samples(job) => {
+                let samples = holds.samples(permit, &job)?;
+                Ok(AgentResponse::Samples(samples.next_page()))
+            }
+            AgentRequest::FrontierLoad { job, label, frontier } => {
+                self.load_frontier(permit, &job, label, frontier).await
+            }
+            AgentRequest::Straggler { job, slowdown, wait } => {
+                self.straggler(permit, &job, slowdown, wait).await
+            }
+            AgentRequest::StragglerAuto { job, on } => {
+                let job = self.find_job(permit, &job).await?;
+                self.stragglers.set_auto(&job, on).await.map(AgentResponse::Frontier)
+            }
+            AgentRequest::SweepStart(order) => self.start_sweep(permit, order).await,
+            AgentRequest::SweepAttend(order) => self.attend_sweep(permit, order).await,
+            AgentRequest::SweepControl { job, control } => {
+                let (sweeps, permit) = (Arc::clone(&self.sweeps), permit.clone());
+                away(move || sweep::control(&sweeps, &permit, &job, control)).await
+            }
+            AgentRequest::SweepRead(job) => sweep::read(&self.sweeps, permit, &job),
+            AgentRequest::Sweeps => Ok(sweep::list(&self.sweeps, permit)),
+            AgentRequest::Profiles => {
+                let (profiles, permit) = (Arc::clone(&self.profiles), permit.clone());
+                away(move || Ok(profile::list(&profiles, &permit))).await
+            }
+            AgentRequest::ProfileRead(selector) => {
+                let (profiles, permit) = (Arc::clone(&self.profiles), permit.clone());
+                away(move || profile::read(&profiles, &permit, &selector)).await
+            }
+            AgentRequest::P2pPowers => Ok(AgentResponse::P2pPowers(self.p2p.list())),
+            AgentRequest::P2pKeep(job) => {
+                let (key, waits) = holds.waits(permit, &job)?;
+                let (store, permit) = (Arc::clone(&self.p2p), permit.clone());
+                away(move || p2p::keep(&store, &permit, &key.name, &waits)).await
+            }
+            AgentRequest::P2pSet { target, power_w } => {
+                let gpus = self.questions.gpus().await.map_err(Refusal::from);
+                let (store, permit) = (Arc::clone(&self.p2p), permit.clone());
+                away(move || p2p::set(&store, &permit, gpus, target, power_w)).await
+            }
+        }
+    }
+
+    async fn find_job(&self, permit: &Permit, job: &JobSelector) -> Result<JobView, Refusal> {
+        permit.select(job, self.questions.jobs().await?)
+    }
+
+    async fn record(
+        &self,
+        permit: &Permit,
+        holds: &mut Holds,
+        job: &JobSelector,
+        (run, length, samples): (TrialRun, TrialLength, bool),
+    ) -> Served {
+        let key = JobKey::of(&self.find_job(permit, job).await?);
+        let room = if samples {
+            Some(MOST_SAMPLES / self.questions.gpus().await?.len().max(1))
+        } else {
+            None
+        };
+        let recorded = holds.record(&self.pfod, permit, key, (run, length, room)).await?;
+        Ok(AgentResponse::Recorded(Box::new(recorded)))
+    }
+
+    async fn load_frontier(
+        &self,
+        permit: &Permit,
+        job: &JobSelector,
+        label: String,
+        frontier: Vec<u8>,
+    ) -> Served {
+        check_label(&label)?;
+        let job = self.find_job(permit, job).await?;
+        let loaded = self.stragglers.load(&job, label, frontier).await?;
+        let (uid, key) = (permit.uid(), JobKey::of(&job));
+        tracing::info!(
+            uid = uid.0, pid = permit.pid().0, job = %key.name,
+            "user {uid} loaded frontier {} for {key}", loaded.label
+        );
+        Ok(AgentResponse::Frontier(loaded))
+    }
+
+    async fn straggler(
+        &self,
+        permit: &Permit,
+        job: &JobSelector,
+        slowdown: Option<f64>,
+        wait: bool,
+    ) -> Served {
+        let job = self.find_job(permit, job).await?;
+        let (swapped, why) = match slowdown {
+            Some(factor) => {
+                let straggler = Straggler::new(factor).map_err(|error| {
+                    Refusal::new(RefusalCode::Malformed, error.to_string(), "give a factor")
+                })?;
+                let asker = permit.asker();
+                let swapped = self.stragglers.answer(asker, &job, straggler, wait).await?;
+                (swapped, format!("for a straggler of {factor} times the fastest iteration"))
+            }
+            None => {
+                let swapped = self.stragglers.end(permit.asker(), &job, wait).await?;
+                (swapped, "back, because the straggler is over".into())
+            }
+        };
+        report_swap(permit, &JobKey::of(&job), &swapped, &why);
+        Ok(AgentResponse::Swapped(swapped))
+    }
+
+    async fn start_sweep(&self, permit: &Permit, order: SweepOrder) -> Served {
+        let job = self.find_job(permit, &order.job).await?;
+        let (sweeps, permit) = (Arc::clone(&self.sweeps), permit.clone());
+        away(move || sweep::start(&sweeps, &permit, &job, order)).await
+    }
+
+    async fn attend_sweep(&self, permit: &Permit, order: SweepOrder) -> Served {
+        let job = self.find_job(permit, &order.job).await;
+        let (sweeps, permit) = (Arc::clone(&self.sweeps), permit.clone());
+        let attended = away(move || sweep::attend(&sweeps, &permit, job, order)).await?;
+        Ok(match attended {
+            Ordered::Stored(profile) => AgentResponse::Reused(profile),
+            Ordered::Begun(attended) => AgentResponse::Sweep(Box::new(attended.rest().await)),
+        })
+    }
+}
+
+fn report_swap(permit: &Permit, key: &JobKey, swapped: &Swapped, why: &str) {
+    let (uid, step) = (permit.uid(), swapped.step);
+    tracing::info!(
+        name: journal::SWAPPED,
+        uid = uid.0, pid = permit.pid().0, job = %key.name,
+        plan = swapped.plan.as_ref().map_or(0, |plan| plan.number),
+        "user {uid} swaps {key} at step {step} {why}"
+    );
+}
+
+/// Does what may take its time, or writes files, on another thread than that of the runtime.
+async fn away<T: Send + 'static>(
+    what: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    spawn_blocking(what).await.map_err(|error| internal(&error))?
+}
+
+/// Checks that others can be shown a label, in tables and logs.
+fn check_label(label: &str) -> Result<(), Refusal> {
+    let wrong = match label.len() {
+        1..=LONGEST_LABEL if !label.contains(char::is_control) => return Ok(()),
+        1..=LONGEST_LABEL => format!("the label {label:?} is not one line of text"),
+        length => format!("the label has {length} bytes, not 1 to {LONGEST_LABEL}"),
+    };
+    Err(Refusal::new(RefusalCode::Malformed, wrong, "give the frontier another label"))
+}

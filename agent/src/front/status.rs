@@ -1,0 +1,44 @@
+//! The status of the agent and of the jobs that it watches.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use pfo_protocol::{AgentStatus, Pid, SlowRank, WatchedJob};
+
+use crate::authority::Permit;
+use crate::job::JobKey;
+use crate::straggler::Stragglers;
+use crate::watch::Watcher;
+
+/// Everything that a peer may see.
+pub(super) fn status(
+    started: Instant,
+    stragglers: &Stragglers,
+    watcher: &Watcher,
+    permit: &Permit,
+) -> AgentStatus {
+    let only_of = permit.only_of();
+    let mut jobs: BTreeMap<JobKey, WatchedJob> = BTreeMap::new();
+    let mut seen = watcher.seen();
+    seen.retain(|key, _| only_of.is_none_or(|uid| uid == key.uid));
+    for (key, seen) in seen {
+        let job = jobs.entry(key.clone()).or_insert_with(|| unwatched(&key));
+        job.slow = seen.slow.into_iter().map(|(rank, share)| SlowRank { rank, share }).collect();
+        job.drift = seen.drift;
+    }
+    for (key, frontier) in stragglers.statuses(only_of) {
+        jobs.entry(key.clone()).or_insert_with(|| unwatched(&key)).frontier = Some(frontier);
+    }
+    AgentStatus {
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: Pid(std::process::id()),
+        uptime_s: started.elapsed().as_secs_f64(),
+        pfod_problem: watcher.problem(),
+        jobs: jobs.into_values().collect(),
+    }
+}
+
+fn unwatched(key: &JobKey) -> WatchedJob {
+    let JobKey { uid, name: job } = key.clone();
+    WatchedJob { job, uid, frontier: None, drift: None, slow: Vec::new() }
+}

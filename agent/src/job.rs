@@ -1,0 +1,47 @@
+//! Which job is meant: its owner and its name.
+
+use std::fmt;
+
+use pfo_protocol::{JobName, JobSelector, JobView, MeasuredBy, Refusal, RefusalCode, Uid};
+
+/// What tells the jobs of a node apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct JobKey {
+    /// Whose job it is.
+    pub(crate) uid: Uid,
+    /// Its name.
+    pub(crate) name: JobName,
+}
+
+impl JobKey {
+    pub(crate) fn of(job: &JobView) -> Self {
+        Self { uid: job.uid, name: job.job.clone() }
+    }
+
+    /// How a request to `pfod` names this job and no other.
+    pub(crate) fn selector(&self) -> JobSelector {
+        JobSelector { job: self.name.clone(), uid: Some(self.uid) }
+    }
+}
+
+impl fmt::Display for JobKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "job {} of user {}", self.name, self.uid)
+    }
+}
+
+/// Checks that nobody holds a job for measuring.
+///
+/// # Errors
+/// If somebody does.
+pub(crate) fn check_free(job: &JobView) -> Result<(), Refusal> {
+    let Some(MeasuredBy { uid, pid }) = job.measured_by else { return Ok(()) };
+    let (what, remedy) = match pid {
+        Some(pid) => (format!("user {uid} (process {pid})"), "try again when that is over"),
+        None => {
+            (format!("a sweep that user {uid} began"), "`pfoctl profile pause` or `stop` ends that")
+        }
+    };
+    let message = format!("{what} holds job {} for measuring", job.job);
+    Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
+}

@@ -1,0 +1,22 @@
+//! The journal entries of the agent that people and tools may rely on: each kind has a `MESSAGE_ID` that never
+//! changes, and an explanation in the journal's catalog, `systemd/pfo-agent.catalog`.
+
+/// A request was refused.
+pub(crate) const REFUSED: &str = "refused";
+/// The ranks of a job change to another plan, because of a straggler.
+pub(crate) const SWAPPED: &str = "swapped";
+/// The instructions of a rank take longer than was profiled.
+pub(crate) const SLOW: &str = "slow";
+/// The instructions of a rank take what was profiled again.
+pub(crate) const SLOW_OVER: &str = "slow-over";
+/// What a job measures has moved from what its plan predicts.
+pub(crate) const DRIFTED: &str = "drifted";
+
+/// The `MESSAGE_ID` of every kind.
+pub const MESSAGE_IDS: &[(&str, &str)] = &[
+    (REFUSED, "4bd9161b13694e8d82c8d74f6f858880"),
+    (SWAPPED, "bdd0b24e72e64e9abf364bc54ce95c94"),
+    (SLOW, "e495c913f52b46f6983d9a75cfac016a"),
+    (SLOW_OVER, "2ac10ebe92d548b0a8cf85cb48160366"),
+    (DRIFTED, "2952105d594741f3b753aeeed03adc8f"),
+];

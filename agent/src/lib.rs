@@ -1,0 +1,27 @@
+//! The agent of pfo: an ordinary system user that measures jobs through `pfod`, keeps their profiles, watches
+//! them, and answers stragglers.
+//!
+//! It holds no GPU and no privilege. What it changes it asks of `pfod`, in the name of the user who asked it.
+#![forbid(unsafe_code)]
+
+mod authority;
+mod cli;
+mod config;
+mod front;
+mod job;
+mod journal;
+mod life;
+mod p2p;
+mod pfod;
+mod profile;
+mod record;
+mod refusal;
+mod settings;
+mod straggler;
+mod sweep;
+mod watch;
+
+pub use cli::{Arguments, ConfigSource};
+pub use config::Config;
+pub use journal::MESSAGE_IDS;
+pub use life::{AgentError, run};

@@ -1,0 +1,162 @@
+//! The life of the agent: continue what an earlier one left, serve, and stop in order.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pfo_service::{
+    Connections, Door, ListenError, PassedDescriptor, Service, accept, bind, feed_watchdog,
+    passed_descriptors, passed_listener, report_left_out,
+};
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::{JoinSet, spawn_blocking};
+
+use crate::cli::ConfigSource;
+use crate::config::Config;
+use crate::front::{Services, talk};
+use crate::p2p::P2pStore;
+use crate::pfod::{Pfod, Questions};
+use crate::profile::ProfileStore;
+use crate::settings::{InForce, Settings};
+use crate::straggler::{JobFiles, Stragglers};
+use crate::sweep::{Means, SweepFiles, Sweeps};
+use crate::watch::Watcher;
+
+/// `FileDescriptorName=` of the administrators' socket.
+const ADMIN_SOCKET_NAME: &str = "admin";
+
+/// Files that are being written when the agent stops get so long.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why the agent ended other than by a signal to stop.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// There is no runtime.
+    #[error("cannot start: {0}")]
+    Runtime(#[from] io::Error),
+    /// There is no socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+}
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// If it cannot start.
+pub fn run(source: ConfigSource, config: Config) -> Result<(), AgentError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .thread_keep_alive(Duration::from_secs(1))
+        .build()?;
+    let result = runtime.block_on(serve(source, config));
+    runtime.shutdown_timeout(STOP_TIMEOUT);
+    result
+}
+
+async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
+    let settings = InForce::new(source, config);
+    let listeners = listen(passed_descriptors()?, &settings.now())?;
+    let services = Arc::new(Services::new(settings));
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let restored = Arc::clone(&services);
+    let restore = move || {
+        restored.stragglers.restore();
+        restored.sweeps.restore();
+    };
+    if spawn_blocking(restore).await.is_err() {
+        tracing::error!("cannot continue the sweeps and frontiers of an earlier agent");
+    }
+    let mut tasks = JoinSet::new();
+    let open = Arc::new(Connections::default());
+    for (door, listener) in listeners {
+        let (most, talking) = (Arc::clone(&services), Arc::clone(&services));
+        let most = move || most.settings.now().config.limits.connections.get();
+        let talk = move |conversation| talk(Arc::clone(&talking), conversation);
+        tasks.spawn(accept(listener, door, Arc::clone(&open), most, talk));
+    }
+    let watching = Arc::clone(&services);
+    tasks.spawn(async move { watching.watcher.run(|| watching.settings.now().limits()).await });
+    tasks.spawn(report_left_out());
+    tasks.spawn(feed_watchdog());
+    Service.ready();
+    tracing::info!("pfo-agent {} serves", env!("CARGO_PKG_VERSION"));
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hang_up.recv() => reload(&services).await,
+        }
+    }
+    Service.stopping();
+    tracing::info!("pfo-agent stops; the next one continues its sweeps");
+    tasks.shutdown().await;
+    Ok(())
+}
+
+async fn reload(services: &Arc<Services>) {
+    Service.reloading();
+    let services = Arc::clone(services);
+    let refused = spawn_blocking(move || services.settings.reload()).await.unwrap_or_default();
+    let status = refused.map_or_else(String::new, |why| format!("configuration refused: {why}"));
+    Service.reloaded(&status);
+}
+
+fn listen(
+    passed: Vec<PassedDescriptor>,
+    settings: &Settings,
+) -> Result<Vec<(Door, UnixListener)>, ListenError> {
+    if passed.is_empty() {
+        let (users, administrators) = settings.authority.socket_groups();
+        let sockets = &settings.config.sockets;
+        return Ok(vec![
+            (Door::Users, bind(&sockets.users, users)?),
+            (Door::Admin, bind(&sockets.admin, administrators)?),
+        ]);
+    }
+    let listen = |PassedDescriptor { name, descriptor }| {
+        let door = if is_admin(&name) { Door::Admin } else { Door::Users };
+        Ok((door, passed_listener(descriptor)?))
+    };
+    passed.into_iter().map(listen).collect()
+}
+
+/// Without `FileDescriptorName=`, systemd names a socket after its unit.
+fn is_admin(name: &str) -> bool {
+    let unit = Path::new(name).extension().is_some_and(|end| end == "socket");
+    name == ADMIN_SOCKET_NAME || unit && name.contains("-admin.")
+}
+
+impl Services {
+    fn new(settings: InForce) -> Self {
+        let now = settings.now();
+        let (sockets, paths) = (&now.config.sockets, &now.config.paths);
+        let pfod = Pfod::at(sockets.pfod.clone());
+        let questions = Arc::new(Questions::to(pfod.clone()));
+        let profiles = Arc::new(ProfileStore::under(&paths.state));
+        let files = JobFiles::under(&paths.runtime);
+        let stragglers = Arc::new(Stragglers::new(pfod.clone(), Arc::clone(&questions), files));
+        let sweeps = Sweeps::new(Means {
+            pfod: pfod.clone(),
+            questions: Arc::clone(&questions),
+            profiles: Arc::clone(&profiles),
+            files: SweepFiles::under(&paths.state),
+        });
+        let watcher = Watcher::new(pfod.clone(), Arc::clone(&questions), Arc::clone(&stragglers));
+        Self {
+            started: Instant::now(),
+            p2p: Arc::new(P2pStore::under(&paths.state)),
+            sweeps: Arc::new(sweeps),
+            watcher: Arc::new(watcher),
+            settings,
+            pfod,
+            questions,
+            profiles,
+            stragglers,
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The agent of pfo.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use pfo_agent::{Arguments, MESSAGE_IDS};
+use pfo_service::{abort_on_panic, begin_log};
+
+/// The configuration is wrong (`EX_CONFIG` of sysexits.h).
+const CONFIG: u8 = 78;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let config = match arguments.source.read() {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("pfo-agent: {error}");
+            return CONFIG.into();
+        }
+    };
+    if arguments.check_config {
+        return ExitCode::SUCCESS;
+    }
+    abort_on_panic();
+    begin_log("pfo-agent", MESSAGE_IDS);
+    match pfo_agent::run(arguments.source, config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

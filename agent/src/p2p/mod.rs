@@ -1,0 +1,9 @@
+//! P2P-blocking power: what trials show of it, and what is kept of that.
+
+mod requests;
+mod samples;
+mod store;
+
+pub(crate) use requests::{keep, set};
+pub(crate) use samples::Samples;
+pub(crate) use store::P2pStore;

@@ -1,0 +1,43 @@
+//! Why `pfod` did not do what it was asked for.
+
+use pfo_protocol::{Refusal, RefusalCode};
+
+/// Why a request to `pfod` has no answer that helps.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(crate) enum PfodError {
+    /// There is no connection, or it broke. Nobody knows whether the request was carried out.
+    #[error("pfod does not answer: {0}")]
+    Away(String),
+    /// `pfod` refused.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+impl PfodError {
+    /// Whether the same request may be granted later, without anybody changing it.
+    pub(crate) fn is_temporary(&self) -> bool {
+        match self {
+            Self::Away(_) => true,
+            Self::Refused(refusal) => matches!(
+                refusal.code,
+                RefusalCode::LimitReached
+                    | RefusalCode::UnknownJob
+                    | RefusalCode::ShuttingDown
+                    | RefusalCode::DriverUnavailable
+            ),
+        }
+    }
+}
+
+impl From<PfodError> for Refusal {
+    fn from(error: PfodError) -> Self {
+        match error {
+            PfodError::Refused(refusal) => refusal,
+            away @ PfodError::Away(_) => Self::new(
+                RefusalCode::ShuttingDown,
+                away.to_string(),
+                "the agent retries by itself; `systemctl status pfod` says what is wrong",
+            ),
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The agent as a client of `pfod`: what it asks, in whose name, and what it does while `pfod` is away.
+
+mod connection;
+mod error;
+mod questions;
+
+pub(crate) use connection::{Asker, Connection, Pfod, unexpected};
+pub(crate) use error::PfodError;
+pub(crate) use questions::Questions;

@@ -1,0 +1,73 @@
+//! What the agent asks in its own name: it reads everything, of every user, and changes nothing.
+
+use pfo_protocol::{ClockTable, GpuListing, JobSelector, JobView, Request, Response};
+use tokio::sync::Mutex;
+
+use crate::pfod::connection::{Connection, Pfod, unexpected};
+use crate::pfod::error::PfodError;
+
+/// Asks over one connection, which is opened again when it has ended.
+#[derive(Debug)]
+pub(crate) struct Questions {
+    pfod: Pfod,
+    open: Mutex<Option<Connection>>,
+}
+
+impl Questions {
+    pub(crate) fn to(pfod: Pfod) -> Self {
+        Self { pfod, open: Mutex::new(None) }
+    }
+
+    /// Every job of the node.
+    ///
+    /// # Errors
+    /// If `pfod` does not answer.
+    pub(crate) async fn jobs(&self) -> Result<Vec<JobView>, PfodError> {
+        match self.ask(Request::Jobs).await? {
+            Response::Jobs(jobs) => Ok(jobs),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The clock table that a job runs; none at default clocks and for plans without one.
+    ///
+    /// # Errors
+    /// If there is no such job, or `pfod` does not answer.
+    pub(crate) async fn plan(&self, job: JobSelector) -> Result<Option<ClockTable>, PfodError> {
+        match self.ask(Request::PlanRead(job)).await? {
+            Response::Plan(table) => Ok(table),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The GPUs of the node.
+    ///
+    /// # Errors
+    /// If `pfod` does not answer.
+    pub(crate) async fn gpus(&self) -> Result<Vec<GpuListing>, PfodError> {
+        match self.ask(Request::Gpus).await? {
+            Response::Gpus(gpus) => Ok(gpus),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn ask(&self, request: Request) -> Result<Response, PfodError> {
+        let mut open = self.open.lock().await;
+        if let Some(mut connection) = open.take() {
+            match connection.ask(request.clone()).await {
+                // `pfod` has ended a connection that was silent, or was restarted.
+                Err(PfodError::Away(_)) => {}
+                answered => {
+                    *open = Some(connection);
+                    return answered;
+                }
+            }
+        }
+        let mut connection = self.pfod.connect().await?;
+        let answered = connection.ask(request).await;
+        if !matches!(answered, Err(PfodError::Away(_))) {
+            *open = Some(connection);
+        }
+        answered
+    }
+}

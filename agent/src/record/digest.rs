@@ -1,0 +1,365 @@
+//! The digest of one rank's trial: its events and the readings of its GPU go in as they arrive, and what its
+//! instructions and waits took comes out.
+//!
+//! The memory does not grow with the length of the trial. Instructions that are kept one by one take no
+//! more than the room given to them. Pure.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use pfo_protocol::{CounterReading, Doubt, Mhz, TapRecord, Unit};
+
+use crate::record::curve::{Knot, energy_between};
+use crate::record::found::{Doing, Found};
+use crate::record::instructions::{Instructions, Unseen};
+use crate::record::recorded::{Recorded, StepMark};
+use crate::record::regression::{MOST_KINDS, Regression, Solution};
+use crate::record::sample::{NO_READING, is_throttled};
+
+/// What lies between an instruction and its wait: the GPU has not come to rest yet, or the next kernels
+/// are being launched.
+const PAUSE_NS: u64 = 500_000;
+
+/// How long the counter is awaited after the last step.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// The pieces of a rank's time between two readings. A rank that reports more is not measured meanwhile.
+const MOST_SPANS: usize = 1 << 16;
+
+/// A piece of a rank's time.
+#[derive(Clone, Debug)]
+struct Span {
+    began_ns: u64,
+    ended_ns: u64,
+    /// The number of what it did; none is not measured.
+    kind: Option<usize>,
+    doubt: Option<Doubt>,
+    /// Whether it counts as one, and is no part or continuation of another.
+    counts: bool,
+    /// An instruction that is to be kept by itself.
+    alone: Option<Box<Unseen>>,
+}
+
+/// The time between two readings of the counter, as far as it is known.
+#[derive(Clone, Debug, Default)]
+struct Interval {
+    since: Option<Knot>,
+    seconds: Vec<(usize, f64)>,
+    unusable: bool,
+}
+
+impl Interval {
+    fn add(&mut self, kind: usize, s: f64) {
+        match self.seconds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, seconds)) => *seconds += s,
+            None => self.seconds.push((kind, s)),
+        }
+    }
+}
+
+/// A rank that is being recorded.
+#[derive(Debug)]
+pub(crate) struct Digest {
+    range: Range<u64>,
+    settle_ns: u64,
+    steps: Vec<StepMark>,
+    /// Steps whose energy is known.
+    steps_read: usize,
+    step_counts: bool,
+    /// The last step of the range is over.
+    over_ns: Option<u64>,
+    found: Vec<Found>,
+    spans: VecDeque<Span>,
+    /// What the last event said, up to which everything is known.
+    known_ns: Option<u64>,
+    /// It said that an instruction ended.
+    after_instruction: bool,
+    readings: VecDeque<CounterReading>,
+    /// The last one that was taken in.
+    reading: CounterReading,
+    interval: Interval,
+    regression: Regression,
+    /// Each instruction by itself, if somebody wants that.
+    instructions: Option<Instructions>,
+}
+
+impl Digest {
+    /// A digest of these steps. A clock counts as settled `settle_ns` after the driver accepted it. `room` is
+    /// for instructions that are kept one by one.
+    pub(crate) fn new(range: Range<u64>, settle_ns: u64, room: Option<usize>) -> Self {
+        Self {
+            range,
+            settle_ns,
+            steps: Vec::new(),
+            steps_read: 0,
+            step_counts: false,
+            over_ns: None,
+            found: Vec::new(),
+            spans: VecDeque::new(),
+            known_ns: None,
+            after_instruction: false,
+            readings: VecDeque::new(),
+            reading: NO_READING,
+            interval: Interval::default(),
+            regression: Regression::default(),
+            instructions: room.map(Instructions::new),
+        }
+    }
+
+    /// Whether everything is there.
+    pub(crate) fn is_complete(&self) -> bool {
+        let read = |over_ns: u64| {
+            self.steps_read == self.steps.len()
+                || self.reading.at_ns > over_ns.saturating_add(PATIENCE_NS)
+        };
+        self.over_ns.is_some_and(read)
+    }
+
+    /// Takes in the next record of the rank. Readings out of order are left out: their time had to be found.
+    pub(crate) fn take(&mut self, record: TapRecord) {
+        match record {
+            TapRecord::StepBegan { step, at_ns, astray } => {
+                self.span_until(at_ns, Doing::Between, doubt_if(astray));
+                self.begin_step(step, at_ns);
+            }
+            TapRecord::StepEnded { at_ns, astray } => {
+                self.span_until(at_ns, Doing::Finishing, doubt_if(astray));
+                self.after_instruction = false;
+            }
+            TapRecord::Ran { unit, began_ns, ended_ns, asked, locked, astray } => {
+                let settled_ns = match (asked, locked) {
+                    (None, None) => Some(0),
+                    (Some(asked), Some((mhz, accepted_ns))) if asked == mhz => {
+                        Some(accepted_ns.saturating_add(self.settle_ns))
+                    }
+                    _ => None,
+                };
+                self.wait_until(began_ns, asked, settled_ns, astray);
+                let settled = settled_ns.is_some_and(|settled_ns| settled_ns <= began_ns);
+                let doubt = doubt_if(astray).or((!settled).then_some(Doubt::Settling));
+                let doing =
+                    Doing::Instruction { instruction: unit.instruction, chunk: unit.chunk, asked };
+                self.span_until(ended_ns, doing, doubt);
+                self.after_instruction = true;
+                self.keep_alone(unit, asked);
+            }
+            TapRecord::Counter(reading) => self.queue(reading),
+            TapRecord::TrialBegan { .. } | TapRecord::Ended => {}
+        }
+        self.take_in_readings();
+    }
+
+    /// Keeps by itself what ran last, if that is wanted.
+    fn keep_alone(&mut self, unit: Unit, asked: Option<Mhz>) {
+        if self.step_counts
+            && let Some(instructions) = &mut self.instructions
+            && let (Some(mark), Some(span)) = (self.steps.last(), self.spans.back_mut())
+        {
+            span.alone = instructions.told(mark.step, unit, asked, [span.began_ns, span.ended_ns]);
+        }
+    }
+
+    fn begin_step(&mut self, step: u64, at_ns: u64) {
+        if self.range.contains(&step) || self.step_counts && step == self.range.end {
+            self.steps.push(StepMark { step, at_ns, energy_j: None });
+        }
+        if step >= self.range.end && self.over_ns.is_none() {
+            self.over_ns = Some(at_ns);
+        }
+        self.step_counts = self.range.contains(&step);
+        self.after_instruction = false;
+    }
+
+    /// What lies before an instruction: a pause and a wait, as far as their clock has settled.
+    fn wait_until(
+        &mut self,
+        began_ns: u64,
+        asked: Option<Mhz>,
+        settled_ns: Option<u64>,
+        astray: bool,
+    ) {
+        let settled_ns = settled_ns.unwrap_or(u64::MAX).min(began_ns);
+        let waiting = Doing::Waiting { asked };
+        if std::mem::take(&mut self.after_instruction) {
+            let rest_ns = self.known_ns.unwrap_or(0).saturating_add(PAUSE_NS).min(began_ns);
+            let unsettled = (settled_ns > self.known_ns.unwrap_or(0)).then_some(Doubt::Settling);
+            self.span_until(rest_ns, Doing::Pausing { asked }, doubt_if(astray).or(unsettled));
+        }
+        if self.known_ns.is_some_and(|known_ns| settled_ns > known_ns) {
+            let kind = self.kind_of(waiting);
+            self.push_span(settled_ns, kind, Some(Doubt::Settling), false);
+        }
+        if self.known_ns.is_some_and(|known_ns| began_ns > known_ns) {
+            self.span_until(began_ns, waiting, doubt_if(astray));
+        }
+    }
+
+    /// Says what the rank did from the last event on.
+    fn span_until(&mut self, until_ns: u64, doing: Doing, doubt: Option<Doubt>) {
+        let kind = self.kind_of(doing);
+        self.push_span(until_ns, kind, doubt, true);
+    }
+
+    fn push_span(
+        &mut self,
+        until_ns: u64,
+        kind: Option<usize>,
+        doubt: Option<Doubt>,
+        counts: bool,
+    ) {
+        // Times are the peer's word, and may go back.
+        let ended_ns = self.known_ns.map_or(until_ns, |known_ns| until_ns.max(known_ns));
+        if let Some(began_ns) = self.known_ns.replace(ended_ns) {
+            if self.spans.len() >= MOST_SPANS {
+                self.forget_spans();
+            }
+            self.spans.push_back(Span { began_ns, ended_ns, kind, doubt, counts, alone: None });
+        }
+    }
+
+    fn forget_spans(&mut self) {
+        let lost = self.spans.drain(..).filter(|span| span.alone.is_some()).count();
+        if let Some(instructions) = &mut self.instructions {
+            instructions.forget(lost);
+        }
+        self.interval = Interval { unusable: true, ..Interval::default() };
+    }
+
+    fn kind_of(&mut self, doing: Doing) -> Option<usize> {
+        if !self.step_counts {
+            return None;
+        }
+        let known = self.found.iter().rposition(|found| found.doing == doing);
+        known.or_else(|| {
+            (self.found.len() < MOST_KINDS).then(|| {
+                self.found.push(Found::none(doing));
+                self.found.len() - 1
+            })
+        })
+    }
+
+    fn queue(&mut self, reading: CounterReading) {
+        let newest_ns = self.readings.back().map_or(self.reading.at_ns, |newest| newest.at_ns);
+        if reading.at_ns < newest_ns {
+            return;
+        }
+        if self.readings.len() >= MOST_SPANS {
+            // A rank that is silent for that long has nothing to be measured.
+            self.readings.clear();
+            self.interval = Interval { unusable: true, ..Interval::default() };
+        }
+        self.readings.push_back(reading);
+    }
+
+    fn take_in_readings(&mut self) {
+        while let Some(reading) = self.readings.front().copied()
+            && self.known_ns.is_some_and(|known_ns| reading.at_ns <= known_ns)
+        {
+            self.readings.pop_front();
+            self.take_in(reading);
+        }
+    }
+
+    /// Takes in a reading up to which everything is known.
+    fn take_in(&mut self, reading: CounterReading) {
+        let former = std::mem::replace(&mut self.reading, reading);
+        let from_ns = former.at_ns;
+        let covered = self.spans.front().is_some_and(|span| span.began_ns <= from_ns);
+        // It began or ended between the two.
+        let throttled = is_throttled(&former) || is_throttled(&reading);
+        self.interval.unusable |= !covered || throttled;
+        for span in &mut self.spans {
+            if span.began_ns >= reading.at_ns {
+                break;
+            }
+            if let Some(alone) = &mut span.alone {
+                alone.see(&former, &reading);
+            }
+            let found = span.kind.map(|kind| &mut self.found[kind]);
+            if throttled {
+                span.doubt.get_or_insert(Doubt::Throttled);
+            }
+            if let Some(found) = found
+                && let Doing::Instruction { asked, .. } = found.doing
+                && let Some(clock) = reading.sm_clock
+                && span.ended_ns > reading.at_ns
+                && span.doubt.is_none()
+            {
+                if asked.is_some_and(|asked| asked != clock) {
+                    span.doubt = Some(Doubt::OtherClock);
+                } else {
+                    found.clock.add(clock.0.into());
+                }
+            }
+            match (span.kind, span.doubt) {
+                (Some(kind), None) => {
+                    let ns = span.ended_ns.min(reading.at_ns) - span.began_ns.max(from_ns);
+                    self.interval.add(kind, ns as f64 / 1e9);
+                }
+                _ => self.interval.unusable = true,
+            }
+        }
+        while let Some(span) = self.spans.pop_front_if(|span| span.ended_ns <= reading.at_ns) {
+            self.count(span);
+        }
+        if let Some(energy_j) = reading.energy_j {
+            self.read_counter(Knot { at_ns: reading.at_ns, energy_j });
+        }
+    }
+
+    fn read_counter(&mut self, knot: Knot) {
+        let interval = Interval { since: Some(knot), ..Interval::default() };
+        let Interval { since, seconds, unusable } = std::mem::replace(&mut self.interval, interval);
+        let Some(before) = since else { return };
+        if !unusable {
+            self.regression.add(seconds, knot.energy_j - before.energy_j);
+        }
+        if let Some(instructions) = &mut self.instructions {
+            instructions.read(before, knot);
+            let running = self.spans.iter_mut().take_while(|span| span.began_ns < knot.at_ns);
+            running
+                .filter_map(|span| span.alone.as_mut())
+                .for_each(|alone| alone.read(before, knot));
+        }
+        let unread = self.steps.get_mut(self.steps_read..).unwrap_or_default();
+        for mark in unread.iter_mut().take_while(|mark| mark.at_ns <= knot.at_ns) {
+            mark.energy_j = energy_between(before, knot, mark.at_ns);
+            self.steps_read += 1;
+        }
+    }
+
+    /// Counts a span that is over.
+    fn count(&mut self, span: Span) {
+        let Span { began_ns, ended_ns, kind, doubt, counts, alone } = span;
+        if let Some((instructions, alone)) = self.instructions.as_mut().zip(alone) {
+            instructions.keep(*alone, doubt);
+        }
+        if let Some(found) = kind.filter(|_| counts).map(|kind| &mut self.found[kind]) {
+            found.count(ended_ns - began_ns, doubt);
+        }
+    }
+
+    /// What was recorded.
+    pub(crate) fn finish(self) -> Recorded {
+        let Self { steps, found, instructions, .. } = self;
+        let Solution { powers, moves: readings, strays: stray_readings } = self.regression.solve();
+        let power = |kind: usize| powers.get(kind).copied().flatten();
+        let (samples, dropped_samples) = instructions.map(Instructions::finish).unwrap_or_default();
+        Recorded {
+            steps,
+            readings,
+            stray_readings,
+            rows: (0..).zip(&found).filter_map(|(kind, found)| found.row(power(kind))).collect(),
+            waits: (0..).zip(&found).filter_map(|(kind, found)| found.wait(power(kind))).collect(),
+            samples,
+            dropped_samples,
+        }
+    }
+}
+
+fn doubt_if(astray: bool) -> Option<Doubt> {
+    astray.then_some(Doubt::Mismatched)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! What was found of one kind of a rank's time, and what a trial tells of it. Pure.
+
+use pfo_protocol::{Chunk, Doubt, Instruction, LeftOut, Mhz, TrialRow, WaitPower};
+
+use crate::record::regression::Power;
+use crate::record::spread::Spread;
+
+/// What a rank does with its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// It runs an instruction.
+    Instruction {
+        /// The kind.
+        instruction: Instruction,
+        /// The model chunk.
+        chunk: Chunk,
+        /// The clock that was asked for.
+        asked: Option<Mhz>,
+    },
+    /// It is in a step, and in no instruction.
+    Waiting {
+        /// The clock that was asked for.
+        asked: Option<Mhz>,
+    },
+    /// The same, right after an instruction.
+    Pausing {
+        /// The clock that was asked for.
+        asked: Option<Mhz>,
+    },
+    /// After the last instruction of a step.
+    Finishing,
+    /// Between two steps.
+    Between,
+}
+
+/// Everything of one kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// The kind.
+    pub(crate) doing: Doing,
+    /// Seconds of each.
+    time: Spread,
+    /// Megahertz that the driver reported meanwhile.
+    pub(crate) clock: Spread,
+    left_out: LeftOut,
+}
+
+impl Found {
+    /// Nothing of a kind yet.
+    pub(crate) fn none(doing: Doing) -> Self {
+        let (time, clock) = (Spread::default(), Spread::default());
+        Self { doing, time, clock, left_out: LeftOut::default() }
+    }
+
+    /// Counts one that took so long, unless there is a doubt.
+    pub(crate) fn count(&mut self, ns: u64, doubt: Option<Doubt>) {
+        match doubt {
+            None => self.time.add(ns as f64 / 1e9),
+            Some(Doubt::Mismatched) => self.left_out.mismatched += 1,
+            Some(Doubt::Settling) => self.left_out.settling += 1,
+            Some(Doubt::Throttled) => self.left_out.throttled += 1,
+            Some(Doubt::OtherClock) => self.left_out.other_clock += 1,
+        }
+    }
+
+    /// What is told of instructions of that power.
+    pub(crate) fn row(&self, power: Option<Power>) -> Option<TrialRow> {
+        let Doing::Instruction { instruction, chunk, asked } = self.doing else { return None };
+        let Self { time, clock, left_out, .. } = self;
+        let root = (time.count() as f64).sqrt();
+        Some(TrialRow {
+            instruction,
+            chunk,
+            mhz: asked,
+            observed_mhz: (clock.count() > 0).then(|| clock.mean()),
+            count: time.count(),
+            time_mean_s: time.mean(),
+            time_sd_s: time.deviation(),
+            time_median_s: time.median(),
+            energy_mean_j: power.map(|power| power.power_w * time.mean()),
+            energy_median_j: power.map(|power| power.power_w * time.median()),
+            energy_sd_j: power.map(|power| power.error_w * time.mean() * root),
+            left_out: *left_out,
+        })
+    }
+
+    /// What is told of waits of that power.
+    pub(crate) fn wait(&self, power: Option<Power>) -> Option<WaitPower> {
+        let Doing::Waiting { asked } = self.doing else { return None };
+        let Power { power_w, error_w } = power?;
+        Some(WaitPower {
+            mhz: asked,
+            count: self.time.count(),
+            time_s: self.time.mean() * self.time.count() as f64,
+            power_w,
+            power_error_w: error_w,
+        })
+    }
+}

@@ -1,0 +1,113 @@
+//! Each instruction of a trial by itself, as far as there is room. Pure.
+
+use pfo_protocol::{CounterReading, Doubt, InstructionSample, Mhz, Unit};
+
+use crate::record::curve::{Knot, energy_between};
+
+/// An instruction that the driver has not been asked about since it ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unseen {
+    sample: InstructionSample,
+    began_j: Option<f64>,
+}
+
+impl Unseen {
+    fn new(step: u64, unit: Unit, asked: Option<Mhz>, [began_ns, ended_ns]: [u64; 2]) -> Self {
+        let sample = InstructionSample {
+            step,
+            unit,
+            began_ns,
+            ended_ns,
+            mhz: asked,
+            observed: None,
+            throttle_reasons: 0,
+            counter_j: None,
+            counter_refreshes: 0,
+            left_out: None,
+        };
+        Self { sample, began_j: None }
+    }
+
+    /// Takes in what the driver said while it ran or first thereafter, and what it had said before.
+    pub(crate) fn see(&mut self, before: &CounterReading, now: &CounterReading) {
+        self.sample.throttle_reasons |= before.throttle_reasons | now.throttle_reasons;
+        if let Some(mhz) = now.sm_clock
+            && (now.at_ns < self.sample.ended_ns || self.sample.observed.is_none())
+        {
+            self.sample.observed = Some((mhz, now.at_ns));
+        }
+    }
+
+    /// Takes in two refreshes of the counter between which there was none.
+    pub(crate) fn read(&mut self, before: Knot, after: Knot) {
+        let InstructionSample { began_ns, ended_ns, .. } = self.sample;
+        if (began_ns..ended_ns).contains(&after.at_ns) {
+            self.sample.counter_refreshes += 1;
+        }
+        self.began_j = self.began_j.or_else(|| energy_between(before, after, began_ns));
+        let ended_j = energy_between(before, after, ended_ns);
+        self.sample.counter_j =
+            ended_j.zip(self.began_j).map(|(ended_j, began_j)| ended_j - began_j);
+    }
+}
+
+/// The instructions of one rank.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Instructions {
+    /// For how many more.
+    room: usize,
+    kept: Vec<InstructionSample>,
+    /// Those since whose end the counter was not refreshed.
+    unread: Vec<Unseen>,
+    dropped: u64,
+}
+
+impl Instructions {
+    /// None yet, and room for so many.
+    pub(crate) fn new(room: usize) -> Self {
+        Self { room, ..Self::default() }
+    }
+
+    /// What a rank told of one, if there is room for it.
+    pub(crate) fn told(
+        &mut self,
+        step: u64,
+        unit: Unit,
+        asked: Option<Mhz>,
+        times_ns: [u64; 2],
+    ) -> Option<Box<Unseen>> {
+        let Some(room) = self.room.checked_sub(1) else {
+            self.dropped += 1;
+            return None;
+        };
+        self.room = room;
+        Some(Box::new(Unseen::new(step, unit, asked, times_ns)))
+    }
+
+    /// Keeps one that the driver was asked about since it ended.
+    pub(crate) fn keep(&mut self, mut over: Unseen, left_out: Option<Doubt>) {
+        over.sample.left_out = left_out;
+        self.unread.push(over);
+    }
+
+    /// Some that were told could not be kept.
+    pub(crate) fn forget(&mut self, count: usize) {
+        self.room += count;
+        self.dropped += count as u64;
+    }
+
+    /// Takes in two refreshes of the counter between which there was none.
+    pub(crate) fn read(&mut self, before: Knot, after: Knot) {
+        for mut over in self.unread.drain(..) {
+            over.read(before, after);
+            self.kept.push(over.sample);
+        }
+    }
+
+    /// All that were kept, and how many were not.
+    pub(crate) fn finish(self) -> (Vec<InstructionSample>, u64) {
+        let Self { mut kept, unread, dropped, .. } = self;
+        kept.extend(unread.into_iter().map(|over| over.sample));
+        (kept, dropped)
+    }
+}

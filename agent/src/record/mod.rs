@@ -1,0 +1,18 @@
+//! Recording what a job's instructions and waits take, from the tap of its ranks.
+//!
+//! A [`trial`] is run by `pfod`; a [`recorder`] thread feeds the taps of its ranks into a [`digest`] each.
+
+mod curve;
+mod digest;
+mod found;
+mod instructions;
+mod recorded;
+mod recorder;
+mod regression;
+mod sample;
+mod samples;
+mod spread;
+mod trial;
+
+pub(crate) use samples::{MOST_SAMPLES, TrialSamples};
+pub(crate) use trial::{Order, run};

@@ -1,0 +1,165 @@
+//! A recorded trial: `pfod` runs it and measures its steps, and the tap of the job's ranks meanwhile shows what
+//! their instructions and waits take.
+
+use std::time::Duration;
+
+use pfo_protocol::{
+    DaemonMessage, RecordedRank, RecordedTrial, Refusal, RefusalCode, Request, Response,
+    TrialLength, TrialResult, TrialRun,
+};
+use tokio::time::timeout;
+
+use crate::job::JobKey;
+use crate::pfod::{Asker, Connection, Pfod, PfodError, unexpected};
+use crate::record::recorded::Recorded;
+use crate::record::recorder::{Outcome, RecordedRanks, Recorder};
+use crate::record::samples::TrialSamples;
+
+/// How long to wait for the first reading of every counter. A GPU without one never has any.
+const READY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long to wait for the tap after `pfod` has measured the last step.
+const TAP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What to record.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    pub(crate) run: TrialRun,
+    pub(crate) length: TrialLength,
+    /// For how many instructions of each rank there is room one by one, if they are to be kept.
+    pub(crate) room: Option<usize>,
+}
+
+/// Runs a trial over a connection that holds the job from then on, until it ends. If this is dropped, the
+/// connection has an answer outstanding and is of no use any more.
+///
+/// # Errors
+/// If the trial cannot begin, the job does not get to its end as it began, or the tap missed some of it.
+pub(crate) async fn run(
+    pfod: &Pfod,
+    hold: &mut Connection,
+    asker: Asker,
+    job: &JobKey,
+    order: Order,
+) -> Result<(RecordedTrial, TrialSamples), PfodError> {
+    let mut tap = Tap::open(pfod, asker, job, order.room).await?;
+    tap.get_ready().await?;
+    let request = Request::Trial { job: job.selector(), run: order.run, length: order.length };
+    hold.send(request).await?;
+    let trial = tap.feed_until(hold.answer()).await?;
+    let Response::Trial(trial) = trial else { return Err(unexpected(&trial)) };
+    let recorded = tap.finish().await?;
+    Ok(together(job, *trial, recorded)?)
+}
+
+/// The tap of a job and the thread that digests it.
+struct Tap {
+    connection: Connection,
+    recorder: Recorder,
+    /// Why it has ended.
+    broken: Option<PfodError>,
+}
+
+impl Tap {
+    async fn open(
+        pfod: &Pfod,
+        asker: Asker,
+        job: &JobKey,
+        room: Option<usize>,
+    ) -> Result<Self, PfodError> {
+        let mut connection = pfod.on_behalf(asker).await?;
+        let request = Request::Tap { job: job.selector(), counters: true };
+        let ranks = match connection.ask(request).await? {
+            Response::Tapped(ranks) => ranks,
+            other => return Err(unexpected(&other)),
+        };
+        if ranks.is_empty() {
+            return Err(disturbed(format!("{job} has no rank on this node")).into());
+        }
+        let recorder = Recorder::start(ranks, room).map_err(|error| {
+            let message = format!("cannot record {job}: {error}");
+            Refusal::new(RefusalCode::Internal, message, "try again later")
+        })?;
+        Ok(Self { connection, recorder, broken: None })
+    }
+
+    async fn get_ready(&mut self) -> Result<(), PfodError> {
+        let mut progress = self.recorder.progress();
+        let ready = async move {
+            let _ = progress.wait_for(|progress| progress.is_ready).await;
+        };
+        let _ = timeout(READY_TIMEOUT, self.feed_until(ready)).await;
+        self.broken.take().map_or(Ok(()), Err)
+    }
+
+    /// Feeds the recorder until something else is done.
+    async fn feed_until<T>(&mut self, done: impl Future<Output = T>) -> T {
+        tokio::pin!(done);
+        loop {
+            let batch = tokio::select! {
+                biased;
+                done = &mut done => return done,
+                message = self.connection.next(), if self.broken.is_none() => message,
+            };
+            match batch {
+                Ok(DaemonMessage::Tap(batch)) => self.recorder.take(batch).await,
+                Ok(other) => self.broken = Some(unexpected(&other)),
+                Err(error) => self.broken = Some(error),
+            }
+        }
+    }
+
+    async fn finish(mut self) -> Result<RecordedRanks, PfodError> {
+        let mut progress = self.recorder.progress();
+        let complete = async move {
+            let _ = progress.wait_for(|progress| progress.is_complete).await;
+        };
+        if self.broken.is_none() {
+            let _ = timeout(TAP_TIMEOUT, self.feed_until(complete)).await;
+        }
+        match self.broken {
+            Some(why) => Err(why),
+            None => Ok(self.recorder.finish().await),
+        }
+    }
+}
+
+/// Puts together what `pfod` measured and what the tap showed.
+fn together(
+    job: &JobKey,
+    trial: TrialResult,
+    mut recorded: RecordedRanks,
+) -> Result<(RecordedTrial, TrialSamples), Refusal> {
+    let mut ranks = Vec::with_capacity(trial.ranks.len());
+    let mut samples = TrialSamples::default();
+    let last_step = trial.first_step.saturating_add(trial.steps.len() as u64);
+    for measured in &trial.ranks {
+        let rank = measured.rank;
+        let of_rank = match recorded.remove(&rank) {
+            Some(Outcome::Recorded(recorded)) => recorded,
+            Some(Outcome::LostEvents) => {
+                let message =
+                    format!("the tap lost events of rank {rank} of {job} during the trial");
+                return Err(disturbed(message));
+            }
+            Some(Outcome::NoTrial) | None => {
+                let message = format!("the tap of rank {rank} of {job} did not show the trial");
+                return Err(disturbed(message));
+            }
+        };
+        let steps = of_rank.steps.iter().map(|mark| mark.step);
+        if !steps.eq(trial.first_step..=last_step) {
+            let message =
+                format!("rank {rank} of {job} did not count its steps one by one during the trial");
+            return Err(disturbed(message));
+        }
+        let Recorded { readings, stray_readings, rows, waits, .. } = of_rank;
+        ranks.push(RecordedRank { rank, readings, stray_readings, rows, waits });
+        samples.add(rank, of_rank.samples, of_rank.dropped_samples);
+    }
+    Ok((RecordedTrial { trial, ranks }, samples))
+}
+
+fn disturbed(message: String) -> Refusal {
+    Refusal::new(RefusalCode::NoPlan, message, "see `pfoctl status`, and try again")
+}

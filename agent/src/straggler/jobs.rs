@@ -1,0 +1,345 @@
+//! The jobs that have a frontier: which plan each runs for which straggler, in memory and on disk.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pfo_planner::Profile;
+use pfo_protocol::{FrontierStatus, JobView, PlanStatus, Refusal, RefusalCode, Uid};
+use pfo_service::now_ns;
+use tokio::task::spawn_blocking;
+
+use crate::job::JobKey;
+use crate::pfod::{Pfod, Questions};
+use crate::refusal::internal;
+use crate::straggler::SlowStages;
+use crate::straggler::files::{Answered, JobFiles, JobRecord};
+use crate::straggler::frontier::JobFrontier;
+
+/// A job without ranks keeps its frontier so long, for trainers that reconnect or restart.
+const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
+
+/// Memory for the frontiers of one user's jobs, and of all users' together, in bytes.
+const BYTES_PER_USER: usize = 32 << 20;
+const BYTES: usize = 96 << 20;
+
+/// All jobs that have a frontier.
+#[derive(Debug)]
+pub(crate) struct Stragglers {
+    pub(super) pfod: Pfod,
+    pub(super) questions: Arc<Questions>,
+    files: Arc<JobFiles>,
+    jobs: Mutex<BTreeMap<JobKey, Arc<FrontierJob>>>,
+    /// What is being read takes memory that is not counted yet: one at a time.
+    reading: tokio::sync::Mutex<()>,
+}
+
+/// A job that has a frontier.
+#[derive(Debug)]
+pub(crate) struct FrontierJob {
+    pub(crate) key: JobKey,
+    pp_degree: u32,
+    label: String,
+    frontier: Arc<JobFrontier>,
+    /// Held by whoever swaps the job's plan.
+    pub(super) changing: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    straggler: Option<Answered>,
+    auto: bool,
+    /// Since when the job has had no rank (`CLOCK_MONOTONIC`, ns).
+    left_ns: Option<u64>,
+}
+
+impl Stragglers {
+    pub(crate) fn new(pfod: Pfod, questions: Arc<Questions>, files: JobFiles) -> Self {
+        let (jobs, reading) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { pfod, questions, files: Arc::new(files), jobs, reading }
+    }
+
+    /// Continues with the jobs of an earlier agent. Reads and parses files.
+    pub(crate) fn restore(&self) {
+        for (record, bytes) in self.files.read() {
+            let key = JobKey { uid: record.uid, name: record.job };
+            let attempt = self.files.attempt(&key);
+            let frontier = JobFrontier::read(record.frontier.clone(), &bytes, self.room_for(&key));
+            drop(attempt);
+            match frontier {
+                Ok(frontier) => {
+                    let (straggler, auto) = (record.straggler, record.auto);
+                    let state = State { straggler, auto, left_ns: record.left_ns };
+                    let pp_degree = frontier.stages();
+                    let label = record.frontier;
+                    let job =
+                        FrontierJob::new(key.clone(), pp_degree, label, Arc::new(frontier), state);
+                    self.lock().insert(key, Arc::new(job));
+                }
+                Err(why) => {
+                    tracing::warn!(
+                        uid = key.uid.0, job = %key.name, "dropped the frontier of {key}: {why}"
+                    );
+                    self.files.remove(&key);
+                }
+            }
+        }
+    }
+
+    /// Checks a frontier against a job and keeps it in the place of the former one.
+    ///
+    /// # Errors
+    /// If the bytes are no frontier, it is too large, or its plans do not fit: the first difference.
+    pub(crate) async fn load(
+        &self,
+        job: &JobView,
+        label: String,
+        bytes: Vec<u8>,
+    ) -> Result<FrontierStatus, Refusal> {
+        let key = JobKey::of(job);
+        let former = self.lock().get(&key).cloned();
+        let _changing = match &former {
+            Some(former) => Some(former.changing.lock().await),
+            None => None,
+        };
+        let _reading = self.reading.lock().await;
+        let (room, files) = (self.room_for(&key), Arc::clone(&self.files));
+        let state = former.as_ref().map(|former| former.state().clone()).unwrap_or_default();
+        let view = job.clone();
+        let read = move || {
+            let key = JobKey::of(&view);
+            let frontier = JobFrontier::read(label.clone(), &bytes, room)?;
+            frontier.check(&view)?;
+            let loaded = FrontierJob::new(key, view.pp_degree, label, Arc::new(frontier), state);
+            let written = files
+                .write_frontier(&loaded.key, &bytes)
+                .and_then(|()| files.write(&loaded.record()));
+            if let Err(error) = written {
+                let key = &loaded.key;
+                tracing::warn!(
+                    uid = key.uid.0, job = %key.name,
+                    "a restart of the agent will lose the frontier of {key}: cannot write it: {error}"
+                );
+            }
+            Ok::<_, Refusal>(loaded)
+        };
+        let loaded = spawn_blocking(read).await.map_err(|error| internal(&error))??;
+        let status = loaded.status();
+        self.lock().insert(key, Arc::new(loaded));
+        Ok(status)
+    }
+
+    /// The frontier job that a view is of.
+    pub(crate) fn of(&self, job: &JobView) -> Option<Arc<FrontierJob>> {
+        self.lock().get(&JobKey::of(job)).filter(|known| known.pp_degree == job.pp_degree).cloned()
+    }
+
+    /// # Errors
+    /// If no frontier is loaded.
+    pub(super) fn find(&self, job: &JobView) -> Result<Arc<FrontierJob>, Refusal> {
+        self.of(job).ok_or_else(|| {
+            Refusal::new(
+                RefusalCode::NoPlan,
+                format!("no frontier is loaded for job {}", job.job),
+                "load the file that `pfoctl plan optimize` wrote with `pfoctl plan load`",
+            )
+        })
+    }
+
+    /// Sets whether the agent answers slow stages of a job by itself.
+    ///
+    /// # Errors
+    /// If no frontier is loaded.
+    pub(crate) async fn set_auto(
+        &self,
+        job: &JobView,
+        on: bool,
+    ) -> Result<FrontierStatus, Refusal> {
+        let known = self.find(job)?;
+        known.state().auto = on;
+        self.keep(&known).await;
+        Ok(known.status())
+    }
+
+    /// Compares with the jobs that there are: forgets those that left long ago, and stragglers whose plan
+    /// somebody swapped for another. Returns when to look again at the latest, if no job changes.
+    pub(crate) async fn compare(&self, jobs: &[JobView]) -> Option<Duration> {
+        let views: BTreeMap<_, _> = jobs.iter().map(|job| (JobKey::of(job), job)).collect();
+        let known: Vec<_> = self.lock().values().cloned().collect();
+        let mut look_again: Option<Duration> = None;
+        for job in known {
+            let view = views.get(&job.key).filter(|view| !view.ranks.is_empty());
+            if view.is_some_and(|view| view.pp_degree != job.pp_degree) {
+                self.forget(&job, "it has another number of stages now");
+                continue;
+            }
+            let changed = view.is_some_and(|view| job.compare_plan(view.plan.as_ref()))
+                | job.note_presence(view.is_some());
+            match job.left_for().map(|left| FORGET_AFTER.checked_sub(left)) {
+                Some(None) => {
+                    self.forget(&job, "its last rank left 15 minutes ago");
+                    continue;
+                }
+                Some(Some(rest)) => {
+                    look_again = Some(look_again.map_or(rest, |soonest| soonest.min(rest)));
+                }
+                None => {}
+            }
+            if changed {
+                self.keep(&job).await;
+            }
+        }
+        look_again
+    }
+
+    fn forget(&self, job: &FrontierJob, why: &str) {
+        let key = &job.key;
+        tracing::info!(uid = key.uid.0, job = %key.name, "forgot the frontier of {key}: {why}");
+        self.lock().remove(key);
+        self.files.remove(key);
+    }
+
+    /// Writes what the next agent is to know of a job.
+    pub(super) async fn keep(&self, job: &Arc<FrontierJob>) {
+        let (files, job) = (Arc::clone(&self.files), Arc::clone(job));
+        let write = move || {
+            if let Err(error) = files.write(&job.record()) {
+                let key = &job.key;
+                tracing::warn!(
+                    uid = key.uid.0, job = %key.name,
+                    "a restart of the agent will not know the straggler of {key}: {error}"
+                );
+            }
+        };
+        let _ = spawn_blocking(write).await;
+    }
+
+    /// Makes something of a job's frontier, which may take its time.
+    ///
+    /// # Errors
+    /// As the making does.
+    pub(super) async fn make<T: Send + 'static>(
+        &self,
+        job: &FrontierJob,
+        make: impl FnOnce(&JobFrontier) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let (files, frontier) = (Arc::clone(&self.files), Arc::clone(&job.frontier));
+        let key = job.key.clone();
+        let made = spawn_blocking(move || {
+            let _attempt = files.attempt(&key);
+            make(&frontier)
+        });
+        made.await.map_err(|error| internal(&error))?
+    }
+
+    /// Bytes that a frontier of this job may take.
+    fn room_for(&self, key: &JobKey) -> usize {
+        let jobs = self.lock();
+        let others = jobs.iter().filter(|(other, _)| *other != key);
+        let (own, all) = others.fold((0_usize, 0_usize), |(own, all), (other, job)| {
+            let bytes = job.frontier.bytes();
+            let own_bytes = if other.uid == key.uid { bytes } else { 0 };
+            (own.saturating_add(own_bytes), all.saturating_add(bytes))
+        });
+        BYTES_PER_USER.saturating_sub(own).min(BYTES.saturating_sub(all))
+    }
+
+    /// The frontiers of every job, or of one user's, as status shows them.
+    pub(crate) fn statuses(&self, only_of: Option<Uid>) -> BTreeMap<JobKey, FrontierStatus> {
+        let jobs = self.lock();
+        let shown = jobs.iter().filter(|(key, _)| only_of.is_none_or(|uid| uid == key.uid));
+        shown.map(|(key, job)| (key.clone(), job.status())).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobKey, Arc<FrontierJob>>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl FrontierJob {
+    fn new(
+        key: JobKey,
+        pp_degree: u32,
+        label: String,
+        frontier: Arc<JobFrontier>,
+        state: State,
+    ) -> Self {
+        let (changing, state) = (tokio::sync::Mutex::default(), Mutex::new(state));
+        Self { key, pp_degree, label, frontier, changing, state }
+    }
+
+    /// What its instructions were profiled to take.
+    pub(crate) fn profile(&self) -> &Profile {
+        self.frontier.profile()
+    }
+
+    /// The slow stages that it runs a plan for.
+    pub(crate) fn answered_stages(&self) -> SlowStages {
+        let state = self.state();
+        state.straggler.as_ref().map(|answered| answered.found.clone()).unwrap_or_default()
+    }
+
+    /// Whether the agent answers slow stages.
+    pub(crate) fn is_auto(&self) -> bool {
+        self.state().auto
+    }
+
+    pub(super) fn straggler(&self) -> Option<Answered> {
+        self.state().straggler.clone()
+    }
+
+    pub(super) fn set_straggler(&self, straggler: Option<Answered>) {
+        self.state().straggler = straggler;
+    }
+
+    /// Takes note of the plan that the job runs. Whether that changed anything.
+    fn compare_plan(&self, plan: Option<&PlanStatus>) -> bool {
+        // Whoever swaps its plan knows better.
+        let Ok(_changing) = self.changing.try_lock() else { return false };
+        let mut state = self.state();
+        let Some(answered) = &mut state.straggler else { return false };
+        match (answered.plan, plan) {
+            (Some(number), Some(plan)) if plan.number == number => false,
+            (None, Some(plan)) if plan.label == answered.label => {
+                answered.plan = Some(plan.number);
+                true
+            }
+            _ => {
+                state.straggler = None;
+                true
+            }
+        }
+    }
+
+    /// Takes note of whether the job has a rank. Whether that changed.
+    fn note_presence(&self, is_there: bool) -> bool {
+        let mut state = self.state();
+        let changed = state.left_ns.is_none() != is_there;
+        if changed {
+            state.left_ns = if is_there { None } else { Some(now_ns()) };
+        }
+        changed
+    }
+
+    fn left_for(&self) -> Option<Duration> {
+        let left_ns = self.state().left_ns?;
+        Some(Duration::from_nanos(now_ns().saturating_sub(left_ns)))
+    }
+
+    pub(crate) fn status(&self) -> FrontierStatus {
+        let state = self.state();
+        let straggler = state.straggler.as_ref().map(|answered| answered.factor);
+        FrontierStatus { straggler, auto: state.auto, ..self.frontier.status() }
+    }
+
+    fn record(&self) -> JobRecord {
+        let State { straggler, auto, left_ns } = self.state().clone();
+        let JobKey { uid, name: job } = self.key.clone();
+        JobRecord { uid, job, frontier: self.label.clone(), left_ns, straggler, auto }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,21 @@
+//! What a job runs while a straggler makes it wait: the plan of its frontier that takes the straggler's time,
+//! and afterwards what it ran before.
+
+mod answer;
+mod files;
+mod frontier;
+mod jobs;
+mod table;
+
+use std::collections::BTreeMap;
+
+use pfo_protocol::Stage;
+
+pub(crate) use files::JobFiles;
+pub(crate) use jobs::{FrontierJob, Stragglers};
+
+/// The stages whose instructions take longer than was profiled, each with the share by which they do.
+pub(crate) type SlowStages = BTreeMap<Stage, f64>;
+
+#[cfg(test)]
+pub(crate) use frontier::tests;

@@ -1,0 +1,22 @@
+//! The instruction sweep: one trial after the other at falling clocks, kept on disk, until a profile can be
+//! stored.
+//!
+//! What to measure next follows from what is on disk alone ([`record`]), so a sweep continues after a pause or
+//! a restart of either daemon as if there had been none.
+
+mod attended;
+mod enough;
+mod estimate;
+mod file;
+mod ladder;
+mod record;
+mod requests;
+mod rising;
+mod runner;
+mod shape;
+mod sweeps;
+mod swept;
+
+pub(crate) use file::SweepFiles;
+pub(crate) use requests::{Ordered, attend, control, list, read, start};
+pub(crate) use sweeps::{Means, Sweeps};

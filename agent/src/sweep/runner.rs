@@ -1,0 +1,114 @@
+//! A sweep that runs: trial after trial, for as long as the job is there to be measured.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pfo_protocol::{JobView, RecordedTrial, Refusal, RefusalCode, SweepState, TrialRun};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
+
+use crate::job::{JobKey, check_free};
+use crate::pfod::{Asker, Connection, PfodError};
+use crate::record::{self, Order};
+use crate::sweep::record::SweepRecord;
+use crate::sweep::shape::JobShape;
+use crate::sweep::sweeps::{Means, Run, Sweep};
+
+/// How often to look whether the job can be measured.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+
+/// How long ranks or `pfod` may be away, such as for a restart from a checkpoint.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+
+/// Trials in a row that may fail. Each one changes the clocks of the job, and measures it for nothing.
+const MOST_FAILURES: u32 = 5;
+
+/// Sweeps until there is nothing left to measure, or nothing could be measured for too long. Between two
+/// trials the connection that holds the job stays open, and the job runs the last clock; when this ends or is
+/// dropped, `pfod` brings the job to default clocks.
+pub(super) async fn run(sweep: Arc<Sweep>, run: Run) {
+    let mut hold = None;
+    let mut hopeful_until = Instant::now() + PATIENCE;
+    let mut failures = 0;
+    while let Some(record) = sweep.record(run) {
+        let Some(what) = record.next().run() else {
+            drop(hold.take());
+            let _ = spawn_blocking(move || sweep.finish(run)).await;
+            return;
+        };
+        let error = match measure(&sweep, run, &record, what, &mut hold).await {
+            Ok(trial) => {
+                hopeful_until = Instant::now() + PATIENCE;
+                failures = 0;
+                let sweep = Arc::clone(&sweep);
+                let _ = spawn_blocking(move || sweep.take(run, &trial)).await;
+                continue;
+            }
+            Err(error) => error,
+        };
+        // Others who want the job need not wait for this.
+        drop(hold.take());
+        let hopeless = if error.is_temporary() {
+            Instant::now() > hopeful_until
+        } else {
+            failures += 1;
+            is_final(&error) || failures >= MOST_FAILURES
+        };
+        let why = in_words(error);
+        if hopeless {
+            let _ = spawn_blocking(move || sweep.give_up(run, why)).await;
+            return;
+        }
+        sweep.report(run, SweepState::Waiting { why });
+        sleep(RETRY_EVERY).await;
+    }
+}
+
+fn is_final(error: &PfodError) -> bool {
+    let is_final = |code| matches!(code, RefusalCode::PlanDoesNotFit | RefusalCode::NotAuthorized);
+    matches!(error, PfodError::Refused(refusal) if is_final(refusal.code))
+}
+
+fn in_words(error: PfodError) -> String {
+    match error {
+        PfodError::Refused(refusal) => refusal.message,
+        away @ PfodError::Away(_) => away.to_string(),
+    }
+}
+
+async fn measure(
+    sweep: &Sweep,
+    run: Run,
+    record: &SweepRecord,
+    what: TrialRun,
+    hold: &mut Option<Connection>,
+) -> Result<RecordedTrial, PfodError> {
+    let means = sweep.means();
+    let job = find_job(means, record).await?;
+    // Nobody else than an administrator begins a sweep of another user's job.
+    let administrator = record.by_uid != record.uid;
+    let asker = Asker { uid: record.by_uid, pid: None, administrator };
+    let connection = match hold {
+        Some(connection) => connection,
+        None => {
+            check_free(&job)?;
+            hold.insert(means.pfod.on_behalf(asker).await?)
+        }
+    };
+    sweep.report(run, SweepState::Running);
+    let order = Order { run: what, length: record.length(), room: None };
+    let (trial, _) = record::run(&means.pfod, connection, asker, &record.key(), order).await?;
+    Ok(trial)
+}
+
+/// The job, with all of its ranks.
+async fn find_job(means: &Means, record: &SweepRecord) -> Result<JobView, PfodError> {
+    let jobs = means.questions.jobs().await?;
+    let job = jobs.into_iter().find(|job| JobKey::of(job) == record.key());
+    let whole = job.filter(|job| JobShape::of(job).as_ref() == Some(&record.shape));
+    whole.ok_or_else(|| {
+        let message =
+            format!("job {} does not have the ranks that it had when its sweep began", record.job);
+        Refusal::new(RefusalCode::UnknownJob, message, "").into()
+    })
+}

@@ -1,0 +1,432 @@
+//! The sweeps of the node: who begins, pauses, resumes and stops them, and what of it is on disk.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pfo_protocol::{
+    JobSelector, ProfileKey, RecordedTrial, Refusal, RefusalCode, StoredProfile, SweepControl,
+    SweepEnd, SweepState, SweepStatus, Uid,
+};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use crate::authority::Permit;
+use crate::job::JobKey;
+use crate::pfod::{Pfod, Questions};
+use crate::profile::ProfileStore;
+use crate::refusal::internal;
+use crate::sweep::file::SweepFiles;
+use crate::sweep::record::{Next, Pause, SweepRecord};
+use crate::sweep::runner;
+
+/// Sweeps of one user that are not over.
+const UNFINISHED_PER_USER: usize = 16;
+
+/// Sweeps of one user that are over and still shown.
+const OVER_PER_USER: usize = 16;
+
+/// What sweeps need to measure jobs and to keep what they measured.
+#[derive(Debug)]
+pub(crate) struct Means {
+    pub(crate) pfod: Pfod,
+    pub(crate) questions: Arc<Questions>,
+    pub(crate) profiles: Arc<ProfileStore>,
+    pub(crate) files: SweepFiles,
+}
+
+/// All sweeps.
+#[derive(Debug)]
+pub(crate) struct Sweeps {
+    known: Mutex<BTreeMap<JobKey, Arc<Sweep>>>,
+    means: Arc<Means>,
+}
+
+/// One sweep.
+#[derive(Debug)]
+pub(crate) struct Sweep {
+    now: Mutex<Now>,
+    /// Changes with the state.
+    changes: watch::Sender<u64>,
+    means: Arc<Means>,
+}
+
+#[derive(Debug)]
+struct Now {
+    record: SweepRecord,
+    state: SweepState,
+    run: Run,
+    task: Option<AbortHandle>,
+    /// The attendant without whom it is paused.
+    attendant: Option<Attendant>,
+}
+
+/// One run of a sweep, from its begin or a pause to the next pause or its end. What a former run does does not
+/// count any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Run(u64);
+
+/// One time that somebody waits for a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attendant(u64);
+
+static ATTENDANTS: AtomicU64 = AtomicU64::new(0);
+
+impl Sweeps {
+    pub(crate) fn new(means: Means) -> Self {
+        Self { known: Mutex::default(), means: Arc::new(means) }
+    }
+
+    /// Continues the sweeps of an earlier agent. To be called on the runtime, or on a thread of it.
+    pub(crate) fn restore(&self) {
+        let mut known = self.lock();
+        for mut record in self.means.files.read() {
+            let key = record.key();
+            if record.attended && record.pause.is_none() {
+                let why =
+                    "the agent was restarted, and who waited for the sweep is gone; resume it";
+                let why = why.to_owned();
+                record.pause = Some(Pause { why: Some(why) });
+            }
+            let sweep = Sweep::new(record, &self.means);
+            if sweep.now().record.pause.is_none() {
+                sweep.set_off();
+            }
+            known.insert(key, sweep);
+        }
+    }
+
+    /// Begins a sweep. To be called on the runtime, or on a thread of it.
+    ///
+    /// # Errors
+    /// If the job has one that is not over, its user has too many, or it cannot be kept on disk.
+    pub(crate) fn start(&self, record: SweepRecord) -> Result<Arc<Sweep>, Refusal> {
+        let mut known = self.lock();
+        let key = record.key();
+        let unfinished = |sweep: &Arc<Sweep>| !sweep.is_over();
+        if known.get(&key).is_some_and(unfinished) {
+            return Err(Refusal::new(
+                RefusalCode::LimitReached,
+                format!("job {} has a sweep that is not over", key.name),
+                "`pfoctl profile status` shows how far it is; resume it, or stop it first",
+            ));
+        }
+        known.remove(&key);
+        let own = known.iter().filter(|(other, _)| other.uid == key.uid);
+        let (busy, over): (Vec<_>, Vec<_>) = own.partition(|(_, sweep)| unfinished(sweep));
+        if busy.len() >= UNFINISHED_PER_USER {
+            return Err(Refusal::new(
+                RefusalCode::LimitReached,
+                format!("user {} has {} sweeps that are not over", key.uid, busy.len()),
+                "stop those that nobody needs",
+            ));
+        }
+        let forgotten: Vec<JobKey> =
+            over.into_iter().skip(OVER_PER_USER - 1).map(|(other, _)| other.clone()).collect();
+        known.retain(|other, _| !forgotten.contains(other));
+        self.means.files.write(&record).map_err(|error| internal(&error))?;
+        let sweep = Sweep::new(record, &self.means);
+        sweep.set_off();
+        known.insert(key, Arc::clone(&sweep));
+        Ok(sweep)
+    }
+
+    /// The sweep of the job that a request means: the peer's own or, for an administrator, the only one of that
+    /// name.
+    ///
+    /// # Errors
+    /// If there is none, or more than one.
+    pub(crate) fn select(
+        &self,
+        selector: &JobSelector,
+        permit: &Permit,
+    ) -> Result<Arc<Sweep>, Refusal> {
+        let known = self.lock();
+        let JobSelector { job: name, uid } = selector;
+        let owner = uid.unwrap_or(permit.uid());
+        let is_visible =
+            |key: &JobKey| key.name == *name && permit.only_of().is_none_or(|own| own == key.uid);
+        let named: Vec<_> = known.iter().filter(|(key, _)| is_visible(key)).collect();
+        if let Some((_, sweep)) = named.iter().find(|(key, _)| key.uid == owner) {
+            return Ok(Arc::clone(sweep));
+        }
+        match (&named[..], uid) {
+            ([(_, sweep)], None) => Ok(Arc::clone(sweep)),
+            ([_, _, ..], None) => Err(Refusal::new(
+                RefusalCode::UnknownJob,
+                format!("jobs {name} of several users are being swept"),
+                "say whose with --user",
+            )),
+            _ => Err(Refusal::new(
+                RefusalCode::UnknownJob,
+                format!("job {name} of user {owner} is not being swept"),
+                "`pfoctl profile status` lists the sweeps, `pfoctl profile start` begins one",
+            )),
+        }
+    }
+
+    /// The stored profile of this, if there is one.
+    pub(crate) fn stored(&self, key: &ProfileKey) -> Option<StoredProfile> {
+        self.means.profiles.find(key)
+    }
+
+    /// Every sweep, or those of one user's jobs.
+    pub(crate) fn statuses(&self, uid: Option<Uid>) -> Vec<SweepStatus> {
+        let known = self.lock();
+        let shown = known.iter().filter(|(key, _)| uid.is_none_or(|uid| uid == key.uid));
+        shown.map(|(_, sweep)| sweep.status()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobKey, Arc<Sweep>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sweep {
+    fn new(record: SweepRecord, means: &Arc<Means>) -> Arc<Self> {
+        let state = match &record.pause {
+            Some(Pause { why }) => SweepState::Paused { why: why.clone() },
+            None => SweepState::Running,
+        };
+        let now = Now { record, state, run: Run::default(), task: None, attendant: None };
+        let (changes, _) = watch::channel(0);
+        Arc::new(Self { now: Mutex::new(now), changes, means: Arc::clone(means) })
+    }
+
+    /// The sweep as others see it.
+    pub(crate) fn status(&self) -> SweepStatus {
+        let now = self.now();
+        now.record.status(now.state.clone())
+    }
+
+    /// What it needs to measure.
+    pub(super) fn means(&self) -> &Means {
+        &self.means
+    }
+
+    /// Waits until it is over or paused.
+    pub(crate) async fn rest(&self) -> SweepStatus {
+        let mut changes = self.changes.subscribe();
+        loop {
+            {
+                let now = self.now();
+                if matches!(now.state, SweepState::Ended(_) | SweepState::Paused { .. }) {
+                    return now.record.status(now.state.clone());
+                }
+            }
+            // The sender lives as long as this.
+            let _ = changes.changed().await;
+        }
+    }
+
+    /// Whether there is nothing left to do.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.now().state, SweepState::Ended(_))
+    }
+
+    /// Pauses, resumes or ends it. To be called on the runtime, or on a thread of it.
+    ///
+    /// # Errors
+    /// If it is over, has nothing to store, or what becomes of it cannot be kept on disk.
+    pub(crate) fn control(self: &Arc<Self>, control: SweepControl) -> Result<SweepStatus, Refusal> {
+        let mut now = self.now();
+        match (&now.state, control) {
+            (SweepState::Ended(_), _) => return Err(over(&now.record)),
+            (SweepState::Paused { .. }, SweepControl::Pause)
+            | (SweepState::Running | SweepState::Waiting { .. }, SweepControl::Resume) => {}
+            (_, SweepControl::Pause) => self.pause(&mut now, None),
+            (_, SweepControl::Resume) => {
+                self.resume(now, None)?;
+                return Ok(self.status());
+            }
+            (_, SweepControl::Stop) => self.end(&mut now, SweepEnd::Stopped),
+            (_, SweepControl::Finish) if !now.record.has_measured() => {
+                return Err(nothing_measured(&now.record));
+            }
+            (_, SweepControl::Finish) => {
+                now.record.store(&self.means.profiles).map_err(|error| internal(&error))?;
+                self.end(&mut now, SweepEnd::Finished);
+            }
+        }
+        Ok(now.record.status(now.state.clone()))
+    }
+
+    /// Continues it until its attendant leaves. To be called on the runtime, or on a thread of it.
+    ///
+    /// # Errors
+    /// If it is over, or what becomes of it cannot be kept on disk.
+    pub(crate) fn attend(self: &Arc<Self>) -> Result<Attendant, Refusal> {
+        let now = self.now();
+        if matches!(now.state, SweepState::Ended(_)) {
+            return Err(over(&now.record));
+        }
+        let attendant = Attendant(ATTENDANTS.fetch_add(1, Relaxed));
+        self.resume(now, Some(attendant))?;
+        Ok(attendant)
+    }
+
+    /// Pauses it if this attendant is the one that it continues for.
+    pub(crate) fn leave(&self, attendant: Attendant) {
+        let mut now = self.now();
+        let continues = matches!(now.state, SweepState::Running | SweepState::Waiting { .. });
+        if continues && now.attendant == Some(attendant) {
+            self.pause(
+                &mut now,
+                Some("who waited for the sweep is gone; tune again, or resume it".into()),
+            );
+        }
+    }
+
+    /// Continues, if it does not yet.
+    fn resume(
+        self: &Arc<Self>,
+        mut now: MutexGuard<'_, Now>,
+        attendant: Option<Attendant>,
+    ) -> Result<(), Refusal> {
+        let mut record = now.record.clone();
+        record.pause = None;
+        record.attended = attendant.is_some();
+        self.means.files.write(&record).map_err(|error| internal(&error))?;
+        now.record = record;
+        now.attendant = attendant;
+        if matches!(now.state, SweepState::Paused { .. }) {
+            self.enter(&mut now, SweepState::Running);
+            drop(now);
+            self.set_off();
+        }
+        Ok(())
+    }
+
+    /// The sweep, and the profile of what it has measured so far.
+    ///
+    /// # Errors
+    /// If it is over, or has measured nothing yet.
+    pub(crate) fn so_far(&self) -> Result<(SweepStatus, String), Refusal> {
+        let now = self.now();
+        if matches!(now.state, SweepState::Ended(_)) {
+            return Err(over(&now.record));
+        }
+        if !now.record.has_measured() {
+            return Err(nothing_measured(&now.record));
+        }
+        Ok((now.record.status(now.state.clone()), now.record.csv()))
+    }
+
+    /// Begins a run.
+    fn set_off(self: &Arc<Self>) {
+        let mut now = self.now();
+        now.run.0 += 1;
+        let sweep = runner::run(Arc::clone(self), now.run);
+        now.task = Some(tokio::spawn(sweep).abort_handle());
+    }
+
+    /// What a run is to measure next, and on what; none if the run is over.
+    pub(crate) fn record(&self, run: Run) -> Option<SweepRecord> {
+        let now = self.now();
+        (now.run == run).then(|| now.record.clone())
+    }
+
+    /// Takes note of what a run does.
+    pub(crate) fn report(&self, run: Run, state: SweepState) {
+        let mut now = self.now();
+        if now.run == run && now.state != state {
+            self.enter(&mut now, state);
+        }
+    }
+
+    fn enter(&self, now: &mut Now, state: SweepState) {
+        now.state = state;
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Takes note of what a run measured, and pauses it if that is of no use.
+    pub(crate) fn take(&self, run: Run, trial: &RecordedTrial) {
+        let mut now = self.now();
+        if now.run != run {
+            return;
+        }
+        if let Err(why) = now.record.take(trial) {
+            return self.pause(&mut now, Some(why));
+        }
+        if let Err(error) = self.means.files.write(&now.record) {
+            let key = now.record.key();
+            tracing::warn!(
+                uid = key.uid.0, job = %key.name,
+                "a restart of the agent will measure a clock of {key} again: cannot write it: {error}"
+            );
+        }
+    }
+
+    /// Pauses a run that cannot go on.
+    pub(crate) fn give_up(&self, run: Run, why: String) {
+        let mut now = self.now();
+        if now.run == run {
+            self.pause(&mut now, Some(why));
+        }
+    }
+
+    /// Stores the profile of a run that has nothing left to measure.
+    pub(crate) fn finish(&self, run: Run) {
+        let mut now = self.now();
+        let (true, Next::End(end)) = (now.run == run, now.record.next()) else { return };
+        match now.record.store(&self.means.profiles) {
+            Ok(()) => self.end(&mut now, end),
+            Err(error) => self.pause(&mut now, Some(format!("cannot store the profile: {error}"))),
+        }
+    }
+
+    fn pause(&self, now: &mut Now, why: Option<String>) {
+        now.end_run();
+        let key = now.record.key();
+        tracing::info!(
+            uid = key.uid.0, job = %key.name,
+            "paused the sweep of {key}: {}", why.as_deref().unwrap_or("somebody asked for it")
+        );
+        now.record.pause = Some(Pause { why: why.clone() });
+        if let Err(error) = self.means.files.write(&now.record) {
+            tracing::warn!(
+                uid = key.uid.0, job = %key.name,
+                "a restart of the agent will resume the sweep of {key}: cannot write it: {error}"
+            );
+        }
+        self.enter(now, SweepState::Paused { why });
+    }
+
+    fn end(&self, now: &mut Now, end: SweepEnd) {
+        now.end_run();
+        let key = now.record.key();
+        tracing::info!(uid = key.uid.0, job = %key.name, "the sweep of {key} is over: {end:?}");
+        self.means.files.remove(&key);
+        self.enter(now, SweepState::Ended(end));
+    }
+
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Now {
+    /// Ends the task, which lets go of the job.
+    fn end_run(&mut self) {
+        self.run.0 += 1;
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+    }
+}
+
+fn over(record: &SweepRecord) -> Refusal {
+    Refusal::new(
+        RefusalCode::UnknownJob,
+        format!("the sweep of job {} is over", record.job),
+        "`pfoctl profile list` shows the profiles that are stored",
+    )
+}
+
+fn nothing_measured(record: &SweepRecord) -> Refusal {
+    Refusal::new(
+        RefusalCode::LimitReached,
+        format!("the sweep of job {} has measured no clock yet", record.job),
+        "try again later, or stop it",
+    )
+}

@@ -1,0 +1,242 @@
+//! What a sweep keeps of the trial at one clock, and the profile CSV that becomes of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pfo_protocol::{
+    Chunk, DpRank, Instruction, Mhz, Rank, RecordedRank, RecordedTrial, Stage, TpRank, TrialRank,
+    TrialRow, TrialStep,
+};
+use serde::{Deserialize, Serialize};
+
+/// The columns of a profile: Perseus' and Zeus' first, then how often and how well it was measured, and
+/// by whom.
+const HEADER: &str =
+    "stage,instruction,frequency,time,energy,count,time_sd,energy_sd,rank,dp_rank,tp_rank,chunk\n";
+
+/// What was measured at one clock.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SweptClock {
+    /// The clock, in MHz.
+    pub(crate) mhz: Mhz,
+    /// The median time of a step, in seconds.
+    pub(crate) step_s: f64,
+    /// Everything of which time and energy could be measured.
+    pub(crate) rows: Vec<SweptRow>,
+}
+
+/// One line of a profile, without its clock.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SweptRow {
+    stage: Stage,
+    rank: Rank,
+    dp_rank: DpRank,
+    tp_rank: TpRank,
+    instruction: Instruction,
+    chunk: Chunk,
+    count: u64,
+    time_s: f64,
+    time_sd_s: f64,
+    energy_j: f64,
+    energy_sd_j: Option<f64>,
+}
+
+/// Which instructions of which rank.
+pub(crate) type Instructions = BTreeSet<(Rank, Instruction, Chunk)>;
+
+/// Everything that ran in a trial.
+pub(crate) fn instructions(trial: &RecordedTrial) -> Instructions {
+    let of_rank = |recorded: &RecordedRank| {
+        let rank = recorded.rank;
+        let rows = recorded.rows.iter();
+        rows.map(move |row| (rank, row.instruction, row.chunk)).collect::<Vec<_>>()
+    };
+    trial.ranks.iter().flat_map(of_rank).collect()
+}
+
+impl SweptClock {
+    /// What is kept of a trial at this clock.
+    pub(crate) fn of(mhz: Mhz, trial: &RecordedTrial) -> Self {
+        let rows = trial.trial.ranks.iter().zip(&trial.ranks).flat_map(|(rank, recorded)| {
+            recorded.rows.iter().filter_map(|row| SweptRow::of(rank, row))
+        });
+        Self { mhz, step_s: median_step_s(&trial.trial.steps), rows: rows.collect() }
+    }
+
+    /// Everything that has a row.
+    pub(crate) fn instructions(&self) -> Instructions {
+        self.rows.iter().map(|row| (row.rank, row.instruction, row.chunk)).collect()
+    }
+
+    /// The largest standard error of an energy, as a share of it.
+    pub(crate) fn worst_error(&self) -> f64 {
+        let error = |row: &SweptRow| {
+            row.energy_sd_j.unwrap_or(0.0) / (row.count as f64).sqrt() / row.energy_j
+        };
+        self.rows.iter().map(error).fold(0.0, f64::max)
+    }
+
+    /// The mean energy of each (stage, instruction) whose time depends on the clock, in joules.
+    pub(crate) fn energies(&self) -> BTreeMap<(Stage, Instruction), f64> {
+        let mut each: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+        for row in self.rows.iter().filter(|row| !row.instruction.is_fixed()) {
+            each.entry((row.stage, row.instruction)).or_default().push(row.energy_j);
+        }
+        let mean = |energies: Vec<f64>| energies.iter().sum::<f64>() / energies.len() as f64;
+        each.into_iter().map(|(instruction, energies)| (instruction, mean(energies))).collect()
+    }
+}
+
+impl SweptRow {
+    /// The medians, which an instruction that something else held up does not change; none if time or
+    /// energy was not measured. Of very short instructions, an estimate may come out
+    /// as no energy at all.
+    fn of(rank: &TrialRank, row: &TrialRow) -> Option<Self> {
+        let is_figure = |figure: f64| figure.is_finite() && figure > 0.0;
+        let energy_j = row.energy_median_j.filter(|energy_j| is_figure(*energy_j))?;
+        (row.count > 0 && is_figure(row.time_median_s)).then_some(Self {
+            stage: rank.stage,
+            rank: rank.rank,
+            dp_rank: rank.dp_rank,
+            tp_rank: rank.tp_rank,
+            instruction: row.instruction,
+            chunk: row.chunk,
+            count: row.count,
+            time_s: row.time_median_s,
+            time_sd_s: row.time_sd_s,
+            energy_j,
+            energy_sd_j: row.energy_sd_j,
+        })
+    }
+}
+
+/// A single step that something else held up says nothing about a clock.
+pub(crate) fn median_step_s(steps: &[TrialStep]) -> f64 {
+    let mut times: Vec<f64> = steps.iter().map(|step| step.time_s).collect();
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// The profile of all clocks, as CSV that the planner reads.
+pub(crate) fn profile_csv(clocks: &[SweptClock]) -> String {
+    let mut csv = HEADER.to_owned();
+    for clock in clocks {
+        for row in &clock.rows {
+            let SweptRow { stage, rank, dp_rank, tp_rank, chunk, count, .. } = row;
+            let SweptRow { time_s, energy_j, .. } = row;
+            let sd = |sd: Option<f64>| {
+                sd.filter(|sd| *count > 1 && sd.is_finite())
+                    .map_or_else(String::new, |sd| sd.to_string())
+            };
+            csv += &format!(
+                "{stage},{},{},{time_s},{energy_j},{count},{},{},{rank},{dp_rank},{tp_rank},{chunk}\n",
+                row.instruction,
+                clock.mhz.0,
+                sd(Some(row.time_sd_s)),
+                sd(row.energy_sd_j),
+            );
+        }
+    }
+    csv
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use pfo_planner::Profile;
+    use pfo_protocol::{LeftOut, TrialResult};
+
+    use super::*;
+
+    /// A trial of one step in which every rank, a stage each, ran these.
+    pub(crate) fn trial(
+        step_s: f64,
+        ranks: &[&[(Instruction, f64, Option<f64>)]],
+    ) -> RecordedTrial {
+        let row = |&(instruction, time_s, energy_j): &(Instruction, f64, Option<f64>)| TrialRow {
+            instruction,
+            chunk: Chunk(0),
+            mhz: None,
+            observed_mhz: None,
+            count: 4,
+            time_mean_s: 2.0 * time_s,
+            time_median_s: time_s,
+            time_sd_s: 0.01,
+            energy_mean_j: None,
+            energy_median_j: energy_j,
+            energy_sd_j: Some(0.005),
+            left_out: LeftOut::default(),
+        };
+        let window = |stage: u16| TrialRank {
+            rank: Rank(stage.into()),
+            stage: Stage(stage),
+            dp_rank: DpRank(0),
+            tp_rank: TpRank(0),
+            gpu_uuid: "GPU-1".parse().unwrap(),
+            gpu_model: "A100".into(),
+            time_s: step_s,
+            energy_j: None,
+            mismatched_steps: 0,
+        };
+        let recorded = |(rank, rows): (u32, &&[_])| RecordedRank {
+            rank: Rank(rank),
+            readings: 9,
+            stray_readings: 0,
+            rows: rows.iter().map(row).collect(),
+            waits: Vec::new(),
+        };
+        RecordedTrial {
+            trial: TrialResult {
+                plan: None,
+                first_step: 3,
+                steps: vec![TrialStep { time_s: step_s, energy_j: None }],
+                ranks: (0..ranks.len() as u16).map(window).collect(),
+            },
+            ranks: (0..).zip(ranks).map(recorded).collect(),
+        }
+    }
+
+    #[test]
+    fn the_planner_reads_what_is_written_with_counts_and_spreads() {
+        let ranks: [&[_]; 2] = [
+            &[(Instruction::Forward, 0.1, Some(20.0)), (Instruction::Load, 0.01, Some(1.0))],
+            &[(Instruction::Forward, 0.2, Some(30.0))],
+        ];
+        let clocks = [1410, 1395].map(|mhz| SweptClock::of(Mhz(mhz), &trial(1.0, &ranks)));
+        let profile = Profile::from_csv(profile_csv(&clocks).as_bytes()).unwrap();
+        assert_eq!(profile.rows().count(), 6);
+        let forward = Instruction::Forward;
+        let measured = profile.at(Stage(1), forward, Mhz(1395)).unwrap();
+        assert_eq!((measured.time_s, measured.energy_j), (0.2, 30.0));
+        let repeats = profile.repeats(Stage(0), forward, Mhz(1410));
+        assert_eq!(
+            (repeats.count, repeats.time_sd_s, repeats.energy_sd_j),
+            (4, Some(0.01), Some(0.005))
+        );
+    }
+
+    #[test]
+    fn what_has_no_energy_is_no_row() {
+        let none = [None, Some(-0.1), Some(0.0), Some(f64::NAN), Some(f64::INFINITY)];
+        for energy_j in none {
+            let ranks: [&[_]; 1] = [&[(Instruction::Forward, 0.1, energy_j)]];
+            assert_eq!(SweptClock::of(Mhz(900), &trial(1.0, &ranks)).rows, [], "{energy_j:?}");
+        }
+    }
+
+    #[test]
+    fn instructions_whose_time_no_clock_changes_have_no_say_in_where_a_sweep_ends() {
+        let ranks: [&[_]; 1] = [&[
+            (Instruction::Forward, 0.1, Some(20.0)),
+            (Instruction::OptimizerStep, 0.1, Some(9.0)),
+        ]];
+        let energies = SweptClock::of(Mhz(900), &trial(1.0, &ranks)).energies();
+        assert_eq!(energies, BTreeMap::from([((Stage(0), Instruction::Forward), 20.0)]));
+    }
+
+    #[test]
+    fn one_step_that_was_held_up_does_not_count() {
+        let steps = [1.0, 9.0, 1.1].map(|time_s| TrialStep { time_s, energy_j: None });
+        assert_eq!(median_step_s(&steps), 1.1);
+    }
+}

@@ -1,0 +1,16 @@
+//! Watching jobs that run plans: which ranks are slow by themselves, how far what is measured has moved from
+//! the prediction, and the answer to slow stages where that was asked for.
+
+mod deviation;
+mod drift;
+mod own_times;
+mod rank_reading;
+mod report;
+mod slow_ranks;
+mod stage_times;
+mod tapped_times;
+mod watched;
+mod watcher;
+
+pub(crate) use deviation::Limit;
+pub(crate) use watcher::{Limits, Watcher};

@@ -1,0 +1,217 @@
+//! What the instructions of a job's ranks take and should take, added up from a tap.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pfo_protocol::{
+    DaemonMessage, JobSelector, JobView, Mhz, Rank, Request, Response, SessionId, Stage, TapBatch,
+    TapRecord, TappedRank, Unit,
+};
+use tokio::task::AbortHandle;
+
+use crate::pfod::{Pfod, PfodError, unexpected};
+use crate::watch::own_times::OwnTimes;
+use crate::watch::stage_times::{Late, StageTimes};
+
+/// The profiled times of every stage.
+pub(super) type Times = Arc<Vec<StageTimes>>;
+
+/// The tap of a job, until this is dropped.
+#[derive(Debug)]
+pub(super) struct TappedTimes {
+    ranks: BTreeSet<(Rank, SessionId)>,
+    times: Times,
+    sums: Arc<Sums>,
+    task: AbortHandle,
+}
+
+type Sums = Mutex<BTreeMap<(Rank, SessionId), OwnTimes>>;
+
+impl Drop for TappedTimes {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl TappedTimes {
+    /// Taps the ranks that a job has now.
+    pub(super) fn open(pfod: &Pfod, selector: JobSelector, job: &JobView, times: &Times) -> Self {
+        let sums = Arc::<Sums>::default();
+        let stages = job.ranks.iter().map(|rank| (rank.position.rank, rank.position.pp_rank));
+        let stages: BTreeMap<Rank, Stage> = stages.collect();
+        let tap = tap(pfod.clone(), selector, stages, Arc::clone(times), Arc::clone(&sums));
+        let task = tokio::spawn(async move {
+            if let Err(why) = tap.await {
+                tracing::debug!("a tap of a watched job ended: {why}");
+            }
+        });
+        Self { ranks: ranks_of(job), times: Arc::clone(times), sums, task: task.abort_handle() }
+    }
+
+    /// Whether it still taps the ranks of a job, for these times.
+    pub(super) fn is_of(&self, job: &JobView, times: &Times) -> bool {
+        !self.task.is_finished() && self.ranks == ranks_of(job) && Arc::ptr_eq(&self.times, times)
+    }
+
+    /// The sums of a rank so far.
+    pub(super) fn of(&self, rank: Rank, session: SessionId) -> OwnTimes {
+        lock(&self.sums).get(&(rank, session)).copied().unwrap_or_default()
+    }
+}
+
+fn ranks_of(job: &JobView) -> BTreeSet<(Rank, SessionId)> {
+    job.ranks.iter().map(|rank| (rank.position.rank, rank.session)).collect()
+}
+
+fn lock(sums: &Sums) -> MutexGuard<'_, BTreeMap<(Rank, SessionId), OwnTimes>> {
+    sums.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn tap(
+    pfod: Pfod,
+    job: JobSelector,
+    stages: BTreeMap<Rank, Stage>,
+    times: Times,
+    sums: Arc<Sums>,
+) -> Result<(), PfodError> {
+    let mut connection = pfod.connect().await?;
+    let tapped = match connection.ask(Request::Tap { job, counters: false }).await? {
+        Response::Tapped(ranks) => ranks,
+        other => return Err(unexpected(&other)),
+    };
+    let followed = |rank: TappedRank| (rank.rank, Followed::new(&rank));
+    let mut ranks: BTreeMap<Rank, Followed> = tapped.into_iter().map(followed).collect();
+    loop {
+        let TapBatch { rank, records, .. } = match connection.next().await? {
+            DaemonMessage::Tap(batch) => batch,
+            other => return Err(unexpected(&other)),
+        };
+        let stage = stages.get(&rank).and_then(|stage| times.get(stage.index()));
+        let (Some(followed), Some(stage)) = (ranks.get_mut(&rank), stage) else { continue };
+        let mut sum = OwnTimes::default();
+        records.iter().for_each(|record| followed.take(record, stage, &mut sum));
+        lock(&sums).entry((rank, followed.session)).or_default().add_all(&sum);
+    }
+}
+
+/// A rank whose clocks are followed.
+struct Followed {
+    session: SessionId,
+    settle_ns: u64,
+    /// The clock that is locked, and when the driver accepted it.
+    locked: Option<(Mhz, u64)>,
+    /// The clock before.
+    before: Option<Mhz>,
+}
+
+impl Followed {
+    fn new(rank: &TappedRank) -> Self {
+        Self { session: rank.session, settle_ns: rank.settle_ns, locked: None, before: None }
+    }
+
+    fn take(&mut self, record: &TapRecord, times: &StageTimes, sum: &mut OwnTimes) {
+        let &TapRecord::Ran { unit, began_ns, ended_ns, asked, locked, astray } = record else {
+            return;
+        };
+        if locked != self.locked {
+            self.before = self.locked.map(|(mhz, _)| mhz);
+            self.locked = locked;
+        }
+        let in_force = asked.zip(locked).filter(|(asked, (mhz, _))| asked == mhz);
+        if let Some((asked, (_, accepted_ns))) = in_force.filter(|_| !astray) {
+            self.add(times, sum, unit, asked, [began_ns, ended_ns, accepted_ns]);
+        }
+    }
+
+    fn add(
+        &self,
+        times: &StageTimes,
+        sum: &mut OwnTimes,
+        unit: Unit,
+        asked: Mhz,
+        [began_ns, ended_ns, accepted_ns]: [u64; 3],
+    ) {
+        let took_ns = ended_ns.saturating_sub(began_ns);
+        let settled_ns = accepted_ns.saturating_add(self.settle_ns);
+        let late =
+            Late { ns: settled_ns.saturating_sub(began_ns).min(took_ns), clock: self.before };
+        if let Some(should_ns) = times.should_take(unit.instruction, asked, late) {
+            sum.add(unit.instruction, took_ns, should_ns);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_planner::{Measurement, Profile};
+    use pfo_protocol::Instruction;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn times() -> StageTimes {
+        let row = |mhz, time_s| Measurement { frequency: Mhz(mhz), time_s, energy_j: 1.0 };
+        let rows = [row(700, 0.2), row(1400, 0.1)];
+        let rows = rows.map(|row| (Stage(0), Instruction::Forward, row));
+        StageTimes::of(&Profile::from_measurements(rows).unwrap()).swap_remove(0)
+    }
+
+    fn ran(began_ms: u64, ended_ms: u64, mhz: u32, accepted_ms: u64) -> TapRecord {
+        TapRecord::Ran {
+            unit: Unit::new(Instruction::Forward, 0),
+            began_ns: began_ms * MS,
+            ended_ns: ended_ms * MS,
+            asked: Some(Mhz(mhz)),
+            locked: Some((Mhz(mhz), accepted_ms * MS)),
+            astray: false,
+        }
+    }
+
+    #[test]
+    fn an_instruction_should_take_what_was_profiled_at_the_clocks_that_it_had() {
+        let gpu_uuid = "GPU-1".parse().unwrap();
+        let tapped =
+            TappedRank { rank: Rank(0), session: SessionId(1), gpu_uuid, settle_ns: 10 * MS };
+        let mut followed = Followed::new(&tapped);
+        let mut sum = OwnTimes::default();
+        let times = times();
+        let mut should_ms = |record| {
+            let before = sum;
+            followed.take(&record, &times, &mut sum);
+            sum.since(&before).total().should_ns / MS
+        };
+        assert_eq!(should_ms(ran(100, 200, 1400, 50)), 100);
+        // The lower clock is in force after 50 ms, half of the work.
+        assert_eq!(should_ms(ran(300, 450, 700, 340)), 150);
+        assert_eq!(should_ms(ran(500, 700, 700, 340)), 200);
+        let astray = match ran(800, 900, 700, 340) {
+            TapRecord::Ran { unit, began_ns, ended_ns, asked, locked, .. } => {
+                TapRecord::Ran { unit, began_ns, ended_ns, asked, locked, astray: true }
+            }
+            other => other,
+        };
+        assert_eq!(should_ms(astray), 0);
+        assert_eq!(should_ms(ran(900, 1000, 1000, 890)), 0, "nobody profiled that clock");
+    }
+
+    #[test]
+    fn times_that_cannot_be_true_do_no_harm() {
+        let gpu_uuid = "GPU-1".parse().unwrap();
+        let tapped =
+            TappedRank { rank: Rank(0), session: SessionId(1), gpu_uuid, settle_ns: u64::MAX };
+        let mut followed = Followed::new(&tapped);
+        let mut sum = OwnTimes::default();
+        for (began_ns, ended_ns) in [(u64::MAX, 0), (0, u64::MAX)] {
+            let record = TapRecord::Ran {
+                unit: Unit::new(Instruction::Forward, 0),
+                began_ns,
+                ended_ns,
+                asked: Some(Mhz(700)),
+                locked: Some((Mhz(700), u64::MAX)),
+                astray: false,
+            };
+            followed.take(&record, &times(), &mut sum);
+        }
+    }
+}

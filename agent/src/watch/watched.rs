@@ -1,0 +1,135 @@
+//! One job that runs a plan, from one look to the next.
+
+use std::sync::Arc;
+
+use pfo_protocol::{JobView, RefusalCode};
+
+use crate::job::JobKey;
+use crate::pfod::{Pfod, PfodError};
+use crate::straggler::{FrontierJob, SlowStages, Stragglers};
+use crate::watch::drift::{Drift, Look, Predicted};
+use crate::watch::rank_reading::{RankReading, whole_pipelines};
+use crate::watch::report;
+use crate::watch::slow_ranks::SlowRanks;
+use crate::watch::stage_times::StageTimes;
+use crate::watch::tapped_times::{TappedTimes, Times};
+use crate::watch::watcher::{Limits, Seen};
+
+/// What was seen of a job.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    slow: Option<SlowRanks>,
+    drift: Drift,
+    seen: Seen,
+    tap: Option<TappedTimes>,
+    /// The frontier that the profiled times are from, and these.
+    times: Option<(Arc<FrontierJob>, Times)>,
+    /// The slow stages that were answered or left alone, and the swap that the job ran then.
+    decided: Option<(SlowStages, u64)>,
+}
+
+/// Whether a job runs a plan, and not only to be measured.
+pub(super) fn is_watched(job: &JobView) -> bool {
+    let runs_plan = job.plan.as_ref().is_some_and(|plan| plan.suspended.is_none());
+    runs_plan && job.measured_by.is_none() && !job.ranks.is_empty()
+}
+
+impl Watched {
+    /// Compares a job with the last look.
+    pub(super) fn look(
+        &mut self,
+        pfod: &Pfod,
+        job: &JobView,
+        frontier: Option<&Arc<FrontierJob>>,
+        limits: Limits,
+    ) {
+        self.follow_times(pfod, job, frontier);
+        let readings: Vec<_> = job
+            .ranks
+            .iter()
+            .filter_map(|rank| {
+                let times = self.tap.as_ref().map(|tap| tap.of(rank.position.rank, rank.session));
+                RankReading::of(rank, times.unwrap_or_default())
+            })
+            .collect();
+        let slow = self.slow.get_or_insert_with(|| {
+            let found = frontier.map(|frontier| frontier.answered_stages()).unwrap_or_default();
+            SlowRanks::again(&readings, &found)
+        });
+        for (rank, turn) in slow.look(&readings, limits.slow) {
+            report::slow_rank(job, rank, turn);
+        }
+        self.seen.slow = slow.ranks();
+        let look = predicted(job)
+            .map_or(Look::Near, |predicted| self.drift.look(&readings, predicted, limits.drift));
+        match look {
+            Look::TooSoon => {}
+            Look::Near => self.seen.drift = None,
+            Look::Far(drift) => {
+                if self.seen.drift.is_none() {
+                    report::drift(job, &drift);
+                }
+                self.seen.drift = Some(drift);
+            }
+        }
+    }
+
+    pub(super) fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
+    /// Taps the job's ranks where a profile says what their instructions should take.
+    fn follow_times(&mut self, pfod: &Pfod, job: &JobView, frontier: Option<&Arc<FrontierJob>>) {
+        let Some(frontier) = frontier else {
+            (self.tap, self.times) = (None, None);
+            return;
+        };
+        let is_known = self.times.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, frontier));
+        if !is_known {
+            let times = Arc::new(StageTimes::of(frontier.profile()));
+            self.times = Some((Arc::clone(frontier), times));
+        }
+        let Some((_, times)) = &self.times else { return };
+        if !self.tap.as_ref().is_some_and(|tap| tap.is_of(job, times)) {
+            let selector = JobKey::of(job).selector();
+            self.tap = Some(TappedTimes::open(pfod, selector, job, times));
+        }
+    }
+
+    /// Answers what has changed about slow stages, if it was not answered already.
+    pub(super) async fn answer(
+        &mut self,
+        stragglers: &Stragglers,
+        job: &JobView,
+        frontier: &Arc<FrontierJob>,
+    ) {
+        let stages = || self.slow.as_ref().map(SlowRanks::stages).unwrap_or_default();
+        let slow = if frontier.is_auto() { stages() } else { SlowStages::new() };
+        if frontier.answered_stages() == slow {
+            return;
+        }
+        let decision = (slow, job.swap);
+        if self.decided.as_ref() == Some(&decision) {
+            return;
+        }
+        let key = &frontier.key;
+        match stragglers.answer_slow_stages(frontier, &decision.0).await {
+            Ok(Some(swapped)) => report::answered(key, decision.0.len(), &swapped),
+            Ok(None) => {}
+            // Its ranks are just changing to something else.
+            Err(PfodError::Refused(refusal)) if refusal.code == RefusalCode::LimitReached => return,
+            Err(PfodError::Away(_)) => return,
+            Err(error) => tracing::warn!(
+                job = %key.name, uid = key.uid.0, "cannot answer the slow stages of {key}: {error}"
+            ),
+        }
+        self.decided = Some(decision);
+    }
+}
+
+fn predicted(job: &JobView) -> Option<Predicted> {
+    let plan = job.plan.as_ref()?;
+    let (time_s, energy_j) = plan.predicted_time_s.zip(plan.predicted_energy_j)?;
+    let energy_j = whole_pipelines(job).map(|pipelines| pipelines * energy_j);
+    Some(Predicted { time_s, energy_j })
+}

@@ -1,0 +1,157 @@
+//! Watches every job of the node through `pfod`. Wakes when a job changes and, while a job runs a plan, once a
+//! second.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pfo_protocol::{DaemonMessage, DriftStatus, JobView, Notice, Rank, Request, Response};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::job::JobKey;
+use crate::pfod::{Connection, Pfod, PfodError, Questions, unexpected};
+use crate::straggler::Stragglers;
+use crate::watch::deviation::Limit;
+use crate::watch::watched::{Watched, is_watched};
+
+/// How often to look at jobs that run plans.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Pauses between attempts to reach `pfod`.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// How far is too far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// For the time of a rank's instructions.
+    pub(crate) slow: Limit,
+    /// For the time and energy of steps.
+    pub(crate) drift: Limit,
+}
+
+/// What was seen of a job, for status.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// The slow ranks, each with the share by which its instructions take longer.
+    pub(crate) slow: BTreeMap<Rank, f64>,
+    /// How far what is measured is from the prediction, if it is too far.
+    pub(crate) drift: Option<DriftStatus>,
+}
+
+/// The watch over all jobs.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    pfod: Pfod,
+    questions: Arc<Questions>,
+    stragglers: Arc<Stragglers>,
+    shown: Mutex<Shown>,
+}
+
+#[derive(Debug, Default)]
+struct Shown {
+    jobs: BTreeMap<JobKey, Seen>,
+    problem: Option<String>,
+}
+
+impl Watcher {
+    pub(crate) fn new(pfod: Pfod, questions: Arc<Questions>, stragglers: Arc<Stragglers>) -> Self {
+        Self { pfod, questions, stragglers, shown: Mutex::default() }
+    }
+
+    /// What was seen of every job.
+    pub(crate) fn seen(&self) -> BTreeMap<JobKey, Seen> {
+        self.shown().jobs.clone()
+    }
+
+    /// Why `pfod` does not answer, if it does not.
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.shown().problem.clone()
+    }
+
+    fn shown(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Watches for as long as the agent runs. `limits` says what is in force.
+    pub(crate) async fn run(&self, limits: impl Fn() -> Limits) {
+        let mut watched = BTreeMap::new();
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            let began = Instant::now();
+            let why = match self.watch(&mut watched, &limits).await {
+                Ok(never) => match never {},
+                Err(error) => error.to_string(),
+            };
+            // The windows of a `pfod` that was restarted begin anew.
+            watched.clear();
+            {
+                let mut shown = self.shown();
+                shown.jobs.clear();
+                if shown.problem.is_none() {
+                    tracing::warn!("pfod is away, retrying until it is back: {why}");
+                }
+                shown.problem = Some(why);
+            }
+            if began.elapsed() > LONGEST_PAUSE {
+                pause = SHORTEST_PAUSE;
+            }
+            sleep(pause).await;
+            pause = LONGEST_PAUSE.min(pause * 2);
+        }
+    }
+
+    async fn watch(
+        &self,
+        watched: &mut BTreeMap<JobKey, Watched>,
+        limits: &impl Fn() -> Limits,
+    ) -> Result<std::convert::Infallible, PfodError> {
+        let mut notices = self.pfod.connect().await?;
+        match notices.ask(Request::WatchJobs).await? {
+            Response::Done => {}
+            other => return Err(unexpected(&other)),
+        }
+        if self.shown().problem.take().is_some() {
+            tracing::info!("pfod is back");
+        }
+        loop {
+            let jobs = self.questions.jobs().await?;
+            let next = self.look(watched, &jobs, limits()).await;
+            let next = next.map(|wait| Instant::now() + wait);
+            tokio::select! {
+                changed = job_changed(&mut notices) => changed?,
+                () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
+            }
+        }
+    }
+
+    /// Looks at every job. Returns when to look again at the latest, if none changes.
+    async fn look(
+        &self,
+        watched: &mut BTreeMap<JobKey, Watched>,
+        jobs: &[JobView],
+        limits: Limits,
+    ) -> Option<Duration> {
+        let next = self.stragglers.compare(jobs).await;
+        let running: Vec<_> = jobs.iter().filter(|job| is_watched(job)).collect();
+        watched.retain(|key, _| running.iter().any(|job| JobKey::of(job) == *key));
+        for job in &running {
+            let frontier = self.stragglers.of(job);
+            let watch = watched.entry(JobKey::of(job)).or_default();
+            watch.look(&self.pfod, job, frontier.as_ref(), limits);
+            if let Some(frontier) = &frontier {
+                watch.answer(&self.stragglers, job, frontier).await;
+            }
+        }
+        let seen = watched.iter().map(|(key, watch)| (key.clone(), watch.seen().clone()));
+        self.shown().jobs = seen.collect();
+        if running.is_empty() { next } else { Some(LOOK_EVERY) }
+    }
+}
+
+async fn job_changed(notices: &mut Connection) -> Result<(), PfodError> {
+    match notices.next().await? {
+        DaemonMessage::Notice(Notice::JobsChanged) => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}

@@ -1,0 +1,358 @@
+//! A `pfod` that does what a test says: it knows one job of one rank, and its trials are played.
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+
+use pfo_protocol::{
+    ClientMessage, ClockTable, CounterReading, DaemonMessage, DpRank, HEADER_BYTES, Header,
+    Instruction, JobView, Mhz, Notice, PlanStatus, Rank, RankPosition, RankView, Refusal,
+    RefusalCode, Request, Response, SessionId, Stage, SwapTarget, Swapped, TapBatch, TapRecord,
+    TappedRank, TpRank, TrialRank, TrialResult, TrialRun, TrialStep, Uid, Unit,
+};
+
+const MS: u64 = 1_000_000;
+
+/// What the next trials do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trials {
+    /// They are measured.
+    Succeed,
+    /// They are measured, but the tap drops a record of each.
+    LoseEvents,
+    /// `pfod` vanishes in the middle of the one after so many.
+    VanishAfter(u32),
+}
+
+/// Everything that tests see and change.
+pub(crate) struct State {
+    pub(crate) job: JobView,
+    pub(crate) running: Option<ClockTable>,
+    pub(crate) trials: Trials,
+    /// In whose name connections acted, and whether as an administrator.
+    pub(crate) asked_for: Vec<(Uid, bool)>,
+    /// The clocks of the trials that were measured; none at default clocks.
+    pub(crate) measured: Vec<Option<Mhz>>,
+    pub(crate) swaps: Vec<SwapTarget>,
+    streams: Vec<UnixStream>,
+    taps: Vec<UnixStream>,
+    watchers: Vec<UnixStream>,
+    listens: bool,
+    now_ns: u64,
+    step: u64,
+}
+
+#[derive(Clone)]
+pub(crate) struct ScriptedPfod {
+    socket: PathBuf,
+    state: Arc<Mutex<State>>,
+}
+
+pub(crate) fn job(uid: u32) -> JobView {
+    let position = RankPosition {
+        rank: Rank(0),
+        pp_rank: Stage(0),
+        dp_rank: DpRank(0),
+        tp_rank: TpRank(0),
+        pp_degree: 1,
+        dp_degree: 1,
+        tp_degree: 1,
+    };
+    let rank = RankView {
+        position,
+        session: SessionId(1),
+        gpu_uuid: "GPU-1".parse().unwrap(),
+        gpu_model: "A100".into(),
+        sm_clocks: [900, 1200, 1410].map(Mhz).to_vec(),
+        num_microbatches: Some(1),
+        swap: 0,
+        step: Some(1),
+        window: None,
+    };
+    JobView {
+        job: "j".parse().unwrap(),
+        uid: Uid(uid),
+        pp_degree: 1,
+        plan: None,
+        swap: 0,
+        measured_by: None,
+        ranks: vec![rank],
+    }
+}
+
+impl ScriptedPfod {
+    /// One that does not listen yet.
+    pub(crate) fn at(socket: &Path, uid: u32) -> Self {
+        let state = State {
+            job: job(uid),
+            running: None,
+            trials: Trials::Succeed,
+            asked_for: Vec::new(),
+            measured: Vec::new(),
+            swaps: Vec::new(),
+            streams: Vec::new(),
+            taps: Vec::new(),
+            watchers: Vec::new(),
+            listens: false,
+            now_ns: 1000 * MS,
+            step: 1,
+        };
+        Self { socket: socket.to_owned(), state: Arc::new(Mutex::new(state)) }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(crate) fn listen(&self) {
+        let _ = std::fs::remove_file(&self.socket);
+        let listener = UnixListener::bind(&self.socket).unwrap();
+        self.state().listens = true;
+        let pfod = self.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let mut state = pfod.state();
+                if !state.listens {
+                    return;
+                }
+                state.streams.push(stream.try_clone().unwrap());
+                drop(state);
+                let pfod = pfod.clone();
+                thread::spawn(move || pfod.talk(stream));
+            }
+        });
+    }
+
+    /// Ends every connection and listens no more.
+    pub(crate) fn vanish(&self) {
+        let mut state = self.state();
+        state.listens = false;
+        for stream in state.streams.drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        (state.taps, state.watchers) = (Vec::new(), Vec::new());
+        drop(state);
+        // The thread that accepts looks whether it still should.
+        let _ = UnixStream::connect(&self.socket);
+        let _ = std::fs::remove_file(&self.socket);
+    }
+
+    /// Tells those who watch jobs that one has changed.
+    pub(crate) fn notify(&self) {
+        let frame = DaemonMessage::Notice(Notice::JobsChanged).to_frame().unwrap();
+        self.state().watchers.retain_mut(|stream| stream.write_all(&frame).is_ok());
+    }
+
+    fn talk(&self, mut stream: UnixStream) {
+        while let Ok(ClientMessage::Request(request)) = read(&mut stream) {
+            let response = self.answer(request, &stream);
+            let Some(response) = response else { return };
+            let counters = matches!(response, Response::Tapped(_));
+            let frame = DaemonMessage::Response(response).to_frame().unwrap();
+            if stream.write_all(&frame).is_err() {
+                return;
+            }
+            if counters {
+                let mut state = self.state();
+                let reading = counter(state.now_ns, 5.0);
+                send_to(&mut stream, 0, &[reading]);
+                state.taps.push(stream.try_clone().unwrap());
+            }
+        }
+    }
+
+    /// None if nobody is left to be answered.
+    fn answer(&self, request: Request, stream: &UnixStream) -> Option<Response> {
+        let mut state = self.state();
+        Some(match request {
+            Request::OnBehalf { uid, administrator, .. } => {
+                state.asked_for.push((uid, administrator));
+                Response::Done
+            }
+            Request::WatchJobs => {
+                state.watchers.push(stream.try_clone().unwrap());
+                Response::Done
+            }
+            Request::Jobs => Response::Jobs(vec![state.job.clone()]),
+            Request::Gpus => Response::Gpus(Vec::new()),
+            Request::PlanRead(_) => Response::Plan(state.running.clone()),
+            Request::Tap { .. } => {
+                let rank = &state.job.ranks[0];
+                let (session, gpu_uuid) = (rank.session, rank.gpu_uuid.clone());
+                let tapped = TappedRank { rank: Rank(0), session, gpu_uuid, settle_ns: 0 };
+                Response::Tapped(vec![tapped])
+            }
+            Request::Trial { run, length, .. } => {
+                let vanishes = match &mut state.trials {
+                    Trials::VanishAfter(0) => true,
+                    Trials::VanishAfter(left) => {
+                        *left -= 1;
+                        false
+                    }
+                    _ => false,
+                };
+                if vanishes {
+                    state.trials = Trials::Succeed;
+                    drop(state);
+                    self.vanish();
+                    return None;
+                }
+                let clock = if let TrialRun::Uniform(mhz) = run { Some(mhz) } else { None };
+                Response::Trial(Box::new(state.play(clock, length.steps)))
+            }
+            Request::TrialsEnd { .. } => Response::TrialsEnded(None),
+            Request::PlanSwap { target, .. } => {
+                let swapped = state.swap(&target);
+                state.swaps.push(target);
+                Response::Swapped(swapped)
+            }
+            other => {
+                let message = format!("the script has no answer to {other:?}");
+                Response::Refused(Refusal::new(RefusalCode::Malformed, message, ""))
+            }
+        })
+    }
+}
+
+impl State {
+    fn swap(&mut self, target: &SwapTarget) -> Swapped {
+        let number = self.swaps.len() as u32 + 1;
+        let (label, table) = match target {
+            SwapTarget::Table { label, table } => (label.clone(), Some(table.clone())),
+            _ => (String::new(), None),
+        };
+        let plan = table.as_ref().map(|_| PlanStatus {
+            number,
+            label,
+            predicted_time_s: None,
+            predicted_energy_j: None,
+            suspended: None,
+            power_limits_w: Vec::new(),
+        });
+        self.running = table;
+        self.job.plan.clone_from(&plan);
+        self.job.swap = number.into();
+        Swapped { plan, step: 9, ranks: 1, changed: 1 }
+    }
+
+    /// Plays a trial to the taps: each step runs four forwards of 31 ms at 100 W and a tenth of the clock, and
+    /// waits of several lengths at 60 W.
+    fn play(&mut self, clock: Option<Mhz>, steps: u32) -> TrialResult {
+        let first_step = self.step + 2;
+        let mut played = Played {
+            records: vec![TapRecord::TrialBegan { first_step, steps }],
+            now_ns: self.now_ns,
+            energy_j: 5.0,
+            clock,
+        };
+        let power_w = 100.0 + f64::from(clock.unwrap_or(Mhz(1410)).0) / 10.0;
+        let mut waits_ms = [9, 23, 0, 14, 3].into_iter().cycle();
+        for step in first_step..=first_step + u64::from(steps) {
+            let at_ns = played.now_ns;
+            played.records.push(TapRecord::StepBegan { step, at_ns, astray: false });
+            for microbatch in 0..4 {
+                played.draw(waits_ms.next().unwrap() * MS, 60.0);
+                played.run(microbatch, power_w);
+            }
+            played.draw(3 * MS, 90.0);
+            let at_ns = played.now_ns;
+            played.records.push(TapRecord::StepEnded { at_ns, astray: false });
+        }
+        played.draw(60 * MS, 60.0);
+        let (step, at_ns) = (first_step + u64::from(steps) + 1, played.now_ns);
+        played.records.push(TapRecord::StepBegan { step, at_ns, astray: false });
+        (self.now_ns, self.step) = (played.now_ns, step);
+        let lost = u64::from(self.trials == Trials::LoseEvents);
+        self.taps.retain_mut(|tap| {
+            send_to(tap, 0, &played.records[..9]) && send_to(tap, lost, &played.records[9..])
+        });
+        self.measured.push(clock);
+        self.result(first_step, steps)
+    }
+
+    fn result(&self, first_step: u64, steps: u32) -> TrialResult {
+        let step = TrialStep { time_s: 0.18, energy_j: Some(20.0) };
+        let RankView { position, gpu_uuid, gpu_model, .. } = self.job.ranks[0].clone();
+        let rank = TrialRank {
+            rank: position.rank,
+            stage: position.pp_rank,
+            dp_rank: position.dp_rank,
+            tp_rank: position.tp_rank,
+            gpu_uuid,
+            gpu_model,
+            time_s: 0.18,
+            energy_j: Some(20.0),
+            mismatched_steps: 0,
+        };
+        let steps = vec![step; steps as usize];
+        TrialResult { plan: None, first_step, steps, ranks: vec![rank] }
+    }
+}
+
+/// A rank that is being played.
+struct Played {
+    records: Vec<TapRecord>,
+    now_ns: u64,
+    energy_j: f64,
+    clock: Option<Mhz>,
+}
+
+impl Played {
+    /// Draws power for a time, while the counter is refreshed every 20 ms.
+    fn draw(&mut self, length_ns: u64, power_w: f64) {
+        let until_ns = self.now_ns + length_ns;
+        while self.now_ns < until_ns {
+            let refresh_ns = (self.now_ns / (20 * MS) + 1) * 20 * MS;
+            let next_ns = refresh_ns.min(until_ns);
+            self.energy_j += (next_ns - self.now_ns) as f64 / 1e9 * power_w;
+            self.now_ns = next_ns;
+            if next_ns == refresh_ns {
+                self.records.push(counter(next_ns, self.energy_j));
+            }
+        }
+    }
+
+    fn run(&mut self, microbatch: u32, power_w: f64) {
+        let began_ns = self.now_ns;
+        self.draw(31 * MS, power_w);
+        self.records.push(TapRecord::Ran {
+            unit: Unit::new(Instruction::Forward, microbatch),
+            began_ns,
+            ended_ns: self.now_ns,
+            asked: self.clock,
+            locked: self.clock.map(|mhz| (mhz, 0)),
+            astray: false,
+        });
+    }
+}
+
+fn counter(at_ns: u64, energy_j: f64) -> TapRecord {
+    TapRecord::Counter(CounterReading {
+        at_ns,
+        energy_j: Some(energy_j),
+        sm_clock: None,
+        throttle_reasons: 0,
+        power_limited: false,
+    })
+}
+
+fn send_to(tap: &mut UnixStream, lost: u64, records: &[TapRecord]) -> bool {
+    let batches = records.chunks(1000).enumerate();
+    batches.into_iter().all(|(number, records)| {
+        let lost = if number == 0 { lost } else { 0 };
+        let batch = TapBatch { rank: Rank(0), lost, records: records.to_vec() };
+        tap.write_all(&DaemonMessage::Tap(batch).to_frame().unwrap()).is_ok()
+    })
+}
+
+fn read(stream: &mut UnixStream) -> io::Result<ClientMessage> {
+    let mut header = [0; HEADER_BYTES];
+    stream.read_exact(&mut header)?;
+    let header = Header::parse(header).map_err(io::Error::other)?;
+    let mut payload = vec![0; header.length];
+    stream.read_exact(&mut payload)?;
+    ClientMessage::from_payload(header.kind, &payload).map_err(io::Error::other)
+}

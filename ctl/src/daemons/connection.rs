@@ -1,0 +1,233 @@
+//! A connection to a daemon: one request, one response, and an end to waiting for it.
+
+use std::fmt::Debug;
+use std::io::{ErrorKind, Read};
+use std::marker::PhantomData;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt::SendTimeout,
+};
+use nix::sys::time::TimeVal;
+use pfo_protocol::{DaemonMessage, FrameError, Unsupported};
+
+use super::{ConnectionError, Daemon, Which};
+use crate::user;
+
+/// How long a daemon that is well takes at most, in seconds.
+const ANSWER_S: u64 = 10;
+
+/// The most of an unexpected response that a message repeats, in bytes.
+const LONGEST_EXCERPT: usize = 200;
+
+/// How long to wait for a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// As long as a daemon that is well may take.
+    Limited,
+    /// Until it comes: the request was for something that ends when it ends.
+    Unlimited,
+}
+
+/// An open connection to one of the daemons.
+pub(crate) struct Connection<D> {
+    stream: UnixStream,
+    socket: PathBuf,
+    daemon: PhantomData<D>,
+}
+
+impl<D: Daemon> Connection<D> {
+    /// Opens the first of these sockets that this process may and can.
+    pub(super) fn open(sockets: &[PathBuf]) -> Result<Self, ConnectionError> {
+        let mut failure = ConnectionError::NoSocket { which: D::WHICH, socket: PathBuf::new() };
+        for path in sockets {
+            match connect_within(path, ANSWER_S) {
+                Ok(stream) => {
+                    return Ok(Self { stream, socket: path.clone(), daemon: PhantomData });
+                }
+                // The last one counts: it is open to more people than the one before.
+                Err(error) => failure = why_not(D::WHICH, path, error),
+            }
+        }
+        Err(failure)
+    }
+
+    /// Sends a request and returns its response; a refusal is an error.
+    pub(crate) fn ask(&mut self, request: D::Request) -> Result<D::Response, ConnectionError> {
+        self.send(request)?;
+        self.receive(Patience::Limited)
+    }
+
+    /// Sends a request.
+    pub(crate) fn send(&mut self, request: D::Request) -> Result<(), ConnectionError> {
+        match D::message(request).write_to(&mut self.stream) {
+            // A daemon that takes no more connections says so and hangs up before it is asked;
+            // what it said is still there to be received.
+            Err(FrameError::Io(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            sent => sent.map_err(|error| self.failed(error)),
+        }
+    }
+
+    /// Waits for the response to what was sent; a refusal is an error.
+    pub(crate) fn receive(&mut self, patience: Patience) -> Result<D::Response, ConnectionError> {
+        let until = match patience {
+            Patience::Limited => Some(Instant::now() + Duration::from_secs(ANSWER_S)),
+            Patience::Unlimited => None,
+        };
+        let mut reader = UntilDeadline { stream: &self.stream, until };
+        match DaemonMessage::read_from(&mut reader).map_err(|error| self.failed(error))? {
+            DaemonMessage::Refusal(refusal) => Err(ConnectionError::Refused(refusal)),
+            DaemonMessage::Unsupported(Unsupported { oldest, newest }) => {
+                let socket = self.socket.clone();
+                Err(ConnectionError::Version { which: D::WHICH, socket, oldest, newest })
+            }
+            message => match D::response(message) {
+                Some(response) => response.map_err(ConnectionError::Refused),
+                None => Err(self.unexpected(&"a message of another kind")),
+            },
+        }
+    }
+
+    /// The stream, to watch for the response.
+    pub(crate) fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// The error for the response to another request.
+    pub(crate) fn unexpected(&self, response: &impl Debug) -> ConnectionError {
+        let mut response = format!("{response:?}");
+        response.truncate(response.floor_char_boundary(LONGEST_EXCERPT));
+        ConnectionError::Unexpected { which: D::WHICH, socket: self.socket.clone(), response }
+    }
+
+    fn failed(&self, error: FrameError) -> ConnectionError {
+        let (which, socket) = (D::WHICH, self.socket.clone());
+        match error {
+            FrameError::Truncated => ConnectionError::Vanished { which, socket },
+            FrameError::Io(source) => match source.kind() {
+                ErrorKind::ConnectionReset => ConnectionError::Vanished { which, socket },
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                    ConnectionError::NoAnswer { which, socket, seconds: ANSWER_S }
+                }
+                _ => ConnectionError::Frame { which, socket, source: FrameError::Io(source) },
+            },
+            source => ConnectionError::Frame { which, socket, source },
+        }
+    }
+}
+
+/// Connects with a limit on the time that this and every later write may take: a daemon that hangs
+/// accepts nobody, and a connect to a full queue would otherwise wait forever.
+fn connect_within(path: &Path, seconds: u64) -> Result<UnixStream, std::io::Error> {
+    let address = UnixAddr::new(path)?;
+    let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&fd, SendTimeout, &TimeVal::new(seconds.cast_signed(), 0))?;
+    while let Err(error) = connect(fd.as_raw_fd(), &address) {
+        // A limit on the time makes a connect that a signal interrupts fail.
+        if error != Errno::EINTR {
+            return Err(error.into());
+        }
+    }
+    Ok(fd.into())
+}
+
+fn why_not(which: Which, path: &Path, source: std::io::Error) -> ConnectionError {
+    let socket = path.to_owned();
+    let is_other = path.metadata().is_ok_and(|file| !file.file_type().is_socket());
+    match source.kind() {
+        _ if is_other => ConnectionError::NotASocket { which, socket },
+        ErrorKind::NotFound => ConnectionError::NoSocket { which, socket },
+        ErrorKind::ConnectionRefused => ConnectionError::NobodyListens { which, socket },
+        ErrorKind::PermissionDenied => {
+            ConnectionError::Closed { which, socket, user: user::own_name() }
+        }
+        ErrorKind::WouldBlock => ConnectionError::NoAnswer { which, socket, seconds: ANSWER_S },
+        _ => ConnectionError::Connect { which, socket, source },
+    }
+}
+
+/// A stream whose reads together end at a point in time, however the answer trickles in.
+struct UntilDeadline<'a> {
+    stream: &'a UnixStream,
+    until: Option<Instant>,
+}
+
+impl Read for UntilDeadline<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if let Some(until) = self.until {
+            let left = until.saturating_duration_since(Instant::now());
+            // A timeout of zero would mean none.
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+        } else {
+            self.stream.set_read_timeout(None)?;
+        }
+        let mut stream = self.stream;
+        stream.read(buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use pfo_protocol::{Refusal, RefusalCode, Request};
+
+    use super::super::Pfod;
+    use super::*;
+
+    #[test]
+    fn an_answer_that_trickles_in_forever_ends_at_the_deadline() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let feeder = std::thread::spawn(move || {
+            while theirs.write_all(&[0]).is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let until = Instant::now() + Duration::from_millis(100);
+        let mut reader = UntilDeadline { stream: &ours, until: Some(until) };
+        let error = reader.read_exact(&mut [0; 1 << 20]).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock), "{error}");
+        drop(ours);
+        feeder.join().unwrap();
+    }
+
+    #[test]
+    fn a_refusal_that_came_before_the_request_is_received() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let refusal = Refusal::new(RefusalCode::LimitReached, "1024 connections are open", "");
+        theirs.write_all(&DaemonMessage::Refusal(refusal.clone()).to_frame().unwrap()).unwrap();
+        drop(theirs);
+        let mut connection =
+            Connection::<Pfod> { stream: ours, socket: "s".into(), daemon: PhantomData };
+        match connection.ask(Request::Status) {
+            Err(ConnectionError::Refused(received)) => assert_eq!(received, refusal),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_full_queue_of_connections_does_not_hold_us_forever() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let fd =
+            socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        nix::sys::socket::bind(fd.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+        nix::sys::socket::listen(&fd, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
+        let mut held = Vec::new();
+        let error = loop {
+            match connect_within(&path, 1) {
+                Ok(stream) => held.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    }
+}

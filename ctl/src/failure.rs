@@ -1,0 +1,126 @@
+//! What can go wrong with the files that people name: profiles, plans, frontiers and pictures.
+
+use std::io;
+
+use pfo_planner::PlanError;
+use pfo_protocol::ClockTableError;
+
+use crate::error::Explained;
+use crate::exit::Exit;
+use crate::status::quantity::seconds;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("cannot read {name}: {source}")]
+    Read { name: String, source: io::Error },
+    #[error("{name} is empty")]
+    Empty { name: String },
+    #[error("{name} is larger than the {limit} bytes that are read")]
+    TooLarge { name: String, limit: u64 },
+    #[error("{name}: {source}")]
+    BadFile { name: String, source: PlanError },
+    #[error("the plan {name}: {source}")]
+    BadPlan { name: String, source: PlanError },
+    #[error("the plan {name}: {source}")]
+    NoClockTable { name: String, source: ClockTableError },
+    #[error("no plan takes {} or less: the fastest takes {}", seconds(*.deadline_s), seconds(*.fastest_s))]
+    DeadlineTooEarly { deadline_s: f64, fastest_s: f64 },
+    #[error(transparent)]
+    BadRequest(PlanError),
+    #[error("{name} does not say the P2P-blocking power that it was made for")]
+    NoPower { name: String },
+    #[error("the P2P-blocking power is not known: {why}")]
+    UnknownPower { why: String },
+    #[error("{directory} has no file named freqs_pipeline_*.py")]
+    NoPlans { directory: String },
+    #[error("{directory} has no plan named *.json")]
+    NoPlansToRun { directory: String },
+    #[error("{name} orders a step of {has} microbatches, not of {given}")]
+    OtherMicrobatches { name: String, given: u32, has: u32 },
+    #[error("{name} is a plan, not a frontier")]
+    NotAFrontier { name: String },
+    #[error("{name} is a plan, which is drawn over the profile that it runs on")]
+    NoProfile { name: String },
+    #[error("{name}: the name of a picture ends in .svg or .png")]
+    NoPictureFormat { name: String },
+    #[error("{name}: {problem}")]
+    BadPoints { name: String, problem: String },
+    #[error("cannot draw the picture: {problem}")]
+    Draw { problem: String },
+    #[error("cannot write {name}: {source}")]
+    Write { name: String, source: io::Error },
+}
+
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::DeadlineTooEarly { deadline_s, fastest_s } => {
+                Self::DeadlineTooEarly { deadline_s, fastest_s }
+            }
+            error => Self::BadRequest(error),
+        }
+    }
+}
+
+impl Failure {
+    /// The failure of a file that was read and is not what it should be.
+    pub(crate) fn bad_file(name: &str) -> impl Fn(PlanError) -> Self {
+        let name = if name == "-" { "standard input" } else { name }.to_owned();
+        move |source| Self::BadFile { name: name.clone(), source }
+    }
+}
+
+impl Explained for Failure {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Write { .. } | Self::Draw { .. } => Exit::Failed,
+            Self::Read { .. }
+            | Self::Empty { .. }
+            | Self::TooLarge { .. }
+            | Self::BadFile { .. }
+            | Self::BadPlan { .. }
+            | Self::NoClockTable { .. }
+            | Self::DeadlineTooEarly { .. }
+            | Self::BadRequest(_)
+            | Self::NoPower { .. }
+            | Self::UnknownPower { .. }
+            | Self::NoPlans { .. }
+            | Self::NoPlansToRun { .. }
+            | Self::OtherMicrobatches { .. }
+            | Self::NotAFrontier { .. }
+            | Self::NoProfile { .. }
+            | Self::NoPictureFormat { .. }
+            | Self::BadPoints { .. } => Exit::Usage,
+        }
+    }
+
+    fn remedy(&self) -> Option<String> {
+        let remedy = match self {
+            Self::BadPlan { .. } | Self::NoClockTable { .. } => {
+                "`pfoctl plan export` writes plans that pfod takes"
+            }
+            Self::NoPower { .. } => "give it with --p2p-power WATTS",
+            Self::UnknownPower { .. } => {
+                "give it with --p2p-power WATTS, or measure it with `pfoctl p2p measure`"
+            }
+            Self::NoPlansToRun { .. } => "`pfoctl plan sample` writes some",
+            Self::NotAFrontier { .. } => {
+                "give a frontier, which `pfoctl plan optimize` writes, or --kind timeline"
+            }
+            Self::NoProfile { .. } => "give the profile with --profile",
+            Self::Read { .. }
+            | Self::Empty { .. }
+            | Self::TooLarge { .. }
+            | Self::BadFile { .. }
+            | Self::DeadlineTooEarly { .. }
+            | Self::BadRequest(_)
+            | Self::NoPlans { .. }
+            | Self::OtherMicrobatches { .. }
+            | Self::NoPictureFormat { .. }
+            | Self::BadPoints { .. }
+            | Self::Draw { .. }
+            | Self::Write { .. } => return None,
+        };
+        Some(remedy.to_owned())
+    }
+}

@@ -1,0 +1,118 @@
+//! Files in and out. A file that is written appears whole or not at all.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::unfinished;
+use crate::failure::Failure;
+
+/// The largest file that is read, in bytes; standard input may never end.
+const LARGEST: u64 = 1 << 30;
+
+/// The name of a file in messages.
+pub(crate) fn shown(name: &str) -> &str {
+    if name == "-" { "standard input" } else { name }
+}
+
+/// Reads a file, or standard input for `-`.
+pub(crate) fn read(name: &str) -> Result<Vec<u8>, Failure> {
+    let failed = |source| Failure::Read { name: shown(name).to_owned(), source };
+    let reader: Box<dyn Read> = if name == "-" {
+        Box::new(io::stdin())
+    } else {
+        Box::new(File::open(name).map_err(failed)?)
+    };
+    let mut bytes = Vec::new();
+    reader.take(LARGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(Failure::TooLarge { name: shown(name).to_owned(), limit: LARGEST });
+    }
+    if bytes.is_empty() {
+        return Err(Failure::Empty { name: shown(name).to_owned() });
+    }
+    Ok(bytes)
+}
+
+/// Replaces a file, or makes it.
+pub(crate) fn write(name: &str, bytes: &[u8]) -> Result<(), Failure> {
+    let failed = |error| Failure::Write { name: name.to_owned(), source: without_path(error) };
+    replace(Path::new(name), bytes).map_err(failed)
+}
+
+/// The error without the path of the unfinished file, which tempfile adds.
+pub(super) fn without_path(error: io::Error) -> io::Error {
+    match error
+        .get_ref()
+        .and_then(|inner| inner.source())
+        .and_then(|inner| inner.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error))
+    {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => error,
+    }
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // The target of a link is meant, and a device or a pipe must not be replaced by a file.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let existing = fs::metadata(&target).ok();
+    if existing.as_ref().is_some_and(|file| !file.is_file()) {
+        return File::options().write(true).open(target)?.write_all(bytes);
+    }
+    let directory = match target.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    // As `open` would have made it: the umask takes away what it should.
+    let mode = existing.map_or(0o666, |file| file.permissions().mode());
+    let mut builder = tempfile::Builder::new();
+    builder.permissions(Permissions::from_mode(mode));
+    let mut file =
+        unfinished::begin(|| builder.tempfile_in(directory), tempfile::NamedTempFile::path)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    unfinished::end(|| file.persist(target))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_existing_file_is_replaced_and_nothing_else_is_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("plan.json");
+        replace(&path, b"old").unwrap();
+        replace(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_stays_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("plan"), directory.path().join("link"));
+        fs::write(&path, b"old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        replace(&link, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn a_device_is_written_to_and_stays() {
+        replace(Path::new("/dev/null"), b"gone").unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    #[test]
+    fn a_missing_directory_is_an_error_that_names_the_file() {
+        let message = write("/nowhere/plan.json", b"").unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "cannot write /nowhere/plan.json: No such file or directory (os error 2)"
+        );
+    }
+}

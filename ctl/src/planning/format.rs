@@ -1,0 +1,44 @@
+//! The formats in which one plan is read and written.
+
+use clap::ValueEnum;
+use pfo_planner::{Generation, LowtimePlan, Pipeline, Plan, PlanError, Profile, Schedule};
+
+/// What a plan is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// pfo-plan/1 JSON
+    Pfo,
+    /// lowtime's and Perseus' Python lists of MHz
+    Lowtime,
+    /// lowtime's and Zeus' Python lists of (name, MHz)
+    Zeus,
+}
+
+impl Format {
+    /// The plan as text.
+    pub(crate) fn write(self, plan: &Plan) -> Result<String, PlanError> {
+        match self {
+            Self::Pfo => plan.to_json(),
+            Self::Lowtime => Ok(plan.to_lowtime(Generation::Clocks)),
+            Self::Zeus => Ok(plan.to_lowtime(Generation::Named)),
+        }
+    }
+
+    /// The name of a file in a directory of plans. Numbers rise with speed, as lowtime's do.
+    pub(crate) fn file_name(self, number: usize) -> String {
+        match self {
+            Self::Pfo => format!("plan_{number:05}.json"),
+            Self::Lowtime | Self::Zeus => format!("freqs_pipeline_{number:05}.py"),
+        }
+    }
+}
+
+/// Reads a plan in any format. A Python file does not say for which schedule it is; how many
+/// microbatches a step has follows from its length.
+pub(crate) fn read(bytes: &[u8], profile: &Profile, schedule: Schedule) -> Result<Plan, PlanError> {
+    if !LowtimePlan::is_likely(bytes) {
+        return Plan::from_json(bytes);
+    }
+    let file = LowtimePlan::from_bytes(bytes)?;
+    file.plan(&Pipeline::new(profile, schedule, file.num_microbatches(schedule)?)?)
+}

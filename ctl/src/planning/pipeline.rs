@@ -1,0 +1,109 @@
+//! The arguments that describe the pipeline to plan for, beside its profile.
+
+use clap::Args;
+use pfo_planner::{Delays, Instruction, Order, Pipeline, Profile, Schedule, Settings};
+
+use super::file;
+use crate::failure::Failure;
+
+/// A schedule, and the number of microbatches, which no profile contains.
+#[derive(Args)]
+pub(crate) struct PipelineArguments {
+    /// Microbatches of a step
+    #[arg(long, value_name = "M", required_unless_present = "order")]
+    microbatches: Option<u32>,
+
+    #[command(flatten)]
+    schedule: ScheduleArguments,
+}
+
+/// A schedule and what it depends on.
+#[derive(Args)]
+pub(crate) struct ScheduleArguments {
+    /// Order in which stages run their instructions: 1f1b, gpipe, early-recomputation-1f1b,
+    /// envpipe, zb-h1 or interleaved-1f1b
+    #[arg(long, value_name = "NAME", default_value_t = Schedule::OneForwardOneBackward)]
+    schedule: Schedule,
+
+    /// File with the order instead: {"format": "pfo-order/1", "stages": [[{"instruction": "forward",
+    /// "microbatch": 0}, …], …]}; - reads standard input. A forward waits for that of the stage
+    /// before, a backward for that of the stage after, unless the file says otherwise:
+    /// "dependencies": [{"of": {"stage": 1, "instruction": "forward", "microbatch": 0}, "after":
+    /// [{"stage": 0, …}, …]}, …]. Plans contain these dependencies; other tools ignore them
+    #[arg(long, value_name = "ORDER.json", conflicts_with_all = ["schedule", "fixed"])]
+    order: Option<String>,
+
+    /// Model chunks of each stage, for interleaved-1f1b
+    #[arg(long, value_name = "V", default_value_t = Settings::default().chunks)]
+    chunks: u16,
+
+    /// How many more activations than in 1F1B a stage can keep, for envpipe: one number, or one for
+    /// each stage [default: no limit]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    memory_limit: Vec<u32>,
+
+    /// Time of the transfer of an activation or a gradient between two stages, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0.0, allow_negative_numbers = true)]
+    transfer_ms: f64,
+
+    /// Time from the end of an instruction until the clock of the next one is in force, in
+    /// milliseconds: an instruction begins at the clock of the one before it. It is not measured: add
+    /// `settle_ms` of pfod's configuration, by default 15, to the duration of a set call that
+    /// `pfoctl status` shows for the GPUs of the job
+    #[arg(long, value_name = "MS", default_value_t = 0.0, allow_negative_numbers = true)]
+    switch_latency_ms: f64,
+
+    /// Instructions that ranks announce as well and whose time does not depend on the clock: load,
+    /// collective, `optimizer_step`; stages run those of them that the profile has
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    fixed: Vec<Instruction>,
+}
+
+impl PipelineArguments {
+    /// The pipeline of a profile.
+    pub(crate) fn of(&self, profile: &Profile) -> Result<Pipeline, Failure> {
+        self.schedule.of(profile, self.microbatches)
+    }
+}
+
+impl ScheduleArguments {
+    /// Whether a file gives the order, and with it the number of microbatches.
+    pub(crate) fn has_order(&self) -> bool {
+        self.order.is_some()
+    }
+
+    /// The pipeline of a profile, for this many microbatches or as many as the order has.
+    pub(crate) fn of(
+        &self,
+        profile: &Profile,
+        microbatches: Option<u32>,
+    ) -> Result<Pipeline, Failure> {
+        let delays = Delays {
+            transfer_time_s: self.transfer_ms / 1e3,
+            switch_latency_s: self.switch_latency_ms / 1e3,
+        };
+        if let Some(name) = &self.order {
+            let bad = Failure::bad_file(name);
+            let order = Order::from_json(&file::read(name)?).map_err(&bad)?;
+            let has = order.num_microbatches();
+            if let Some(given) = microbatches.filter(|&given| given != has) {
+                return Err(Failure::OtherMicrobatches {
+                    name: file::shown(name).to_owned(),
+                    given,
+                    has,
+                });
+            }
+            return order.pipeline(profile, delays).map_err(bad);
+        }
+        let settings = Settings {
+            memory_limits: self.memory_limit.clone(),
+            chunks: self.chunks,
+            delays,
+            fixed: self.fixed.clone(),
+        };
+        // Known to every caller without an order.
+        let microbatches = microbatches.unwrap_or(0);
+        Pipeline::with_settings(profile, self.schedule, microbatches, &settings)
+            .map_err(Failure::from)
+    }
+}

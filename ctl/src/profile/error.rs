@@ -1,0 +1,33 @@
+//! Why a sweep or its profile cannot be had.
+
+use pfo_protocol::JobName;
+
+use crate::error::Explained;
+use crate::exit::Exit;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProfileError {
+    #[error("no job named {job} is being swept, or it is not yours to see")]
+    NoSuchSweep { job: JobName },
+    #[error("the sweep of job {job} is paused: {why}")]
+    SweepPaused { job: JobName, why: String },
+}
+
+impl Explained for ProfileError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::NoSuchSweep { .. } => Exit::Refused,
+            Self::SweepPaused { .. } => Exit::Failed,
+        }
+    }
+
+    fn remedy(&self) -> Option<String> {
+        let remedy = match self {
+            Self::NoSuchSweep { .. } => {
+                "`pfoctl profile start` begins a sweep; `pfoctl profile list` shows stored profiles"
+            }
+            Self::SweepPaused { .. } => "`pfoctl profile resume` continues it, `stop` ends it",
+        };
+        Some(remedy.to_owned())
+    }
+}

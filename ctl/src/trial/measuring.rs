@@ -1,0 +1,98 @@
+//! What a daemon is asked for a trial, and what it hands out: windows from `pfod`, recordings from the
+//! agent.
+
+use pfo_protocol::{
+    AgentRequest, AgentResponse, JobSelector, PlanStatus, RecordedRank, RecordedTrial, Request,
+    Response, TrialLength, TrialResult, TrialRun,
+};
+
+use crate::daemons::{Agent, Daemon, Pfod};
+
+/// A daemon that runs trials on a job and holds the job meanwhile.
+pub(crate) trait Measuring: Daemon {
+    type Trial;
+
+    fn trial_request(job: JobSelector, run: TrialRun, length: TrialLength) -> Self::Request;
+
+    /// The trial, or the response that is none.
+    fn trial(response: Self::Response) -> Result<Self::Trial, Self::Response>;
+
+    fn end_request(job: JobSelector, keep: bool) -> Self::Request;
+
+    /// What the job runs from now on, or the response that does not say it.
+    fn ended(response: Self::Response) -> Result<Option<PlanStatus>, Self::Response>;
+
+    /// The windows of a trial.
+    fn windows(trial: &Self::Trial) -> &TrialResult;
+
+    /// What the instructions of the ranks took, as far as that was recorded.
+    fn recorded(trial: &Self::Trial) -> &[RecordedRank];
+}
+
+impl Measuring for Pfod {
+    type Trial = TrialResult;
+
+    fn trial_request(job: JobSelector, run: TrialRun, length: TrialLength) -> Request {
+        Request::Trial { job, run, length }
+    }
+
+    fn trial(response: Response) -> Result<TrialResult, Response> {
+        match response {
+            Response::Trial(trial) => Ok(*trial),
+            other => Err(other),
+        }
+    }
+
+    fn end_request(job: JobSelector, keep: bool) -> Request {
+        Request::TrialsEnd { job, keep }
+    }
+
+    fn ended(response: Response) -> Result<Option<PlanStatus>, Response> {
+        match response {
+            Response::TrialsEnded(plan) => Ok(plan),
+            other => Err(other),
+        }
+    }
+
+    fn windows(trial: &TrialResult) -> &TrialResult {
+        trial
+    }
+
+    fn recorded(_trial: &TrialResult) -> &[RecordedRank] {
+        &[]
+    }
+}
+
+impl Measuring for Agent {
+    type Trial = RecordedTrial;
+
+    fn trial_request(job: JobSelector, run: TrialRun, length: TrialLength) -> AgentRequest {
+        AgentRequest::Record { job, run, length, samples: false }
+    }
+
+    fn trial(response: AgentResponse) -> Result<RecordedTrial, AgentResponse> {
+        match response {
+            AgentResponse::Recorded(trial) => Ok(*trial),
+            other => Err(other),
+        }
+    }
+
+    fn end_request(job: JobSelector, keep: bool) -> AgentRequest {
+        AgentRequest::RecordingEnd { job, keep }
+    }
+
+    fn ended(response: AgentResponse) -> Result<Option<PlanStatus>, AgentResponse> {
+        match response {
+            AgentResponse::RecordingEnded(plan) => Ok(plan),
+            other => Err(other),
+        }
+    }
+
+    fn windows(trial: &RecordedTrial) -> &TrialResult {
+        &trial.trial
+    }
+
+    fn recorded(trial: &RecordedTrial) -> &[RecordedRank] {
+        &trial.ranks
+    }
+}

@@ -1,0 +1,89 @@
+//! A job that is being tuned: it is held, and contenders prove on it, in turns with default clocks, whether
+//! they are worth keeping. Windows of whole steps are enough for that, so that `pfod` measures them.
+
+use pfo_protocol::{TrialLength, TrialResult, TrialRun};
+
+use super::contender::Contender;
+use super::report::{Report, Tried};
+use super::verification::{Compared, Side, Verdict, Verification};
+use crate::daemons::Pfod;
+use crate::error::Error;
+use crate::trial::{Held, Window};
+
+/// How thoroughly a contender has to prove itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Proof {
+    /// By what share a step may take longer than at default clocks.
+    pub(super) max_slowdown: f64,
+    /// Rounds of a turn at default clocks and one of the contender.
+    pub(super) rounds: u32,
+    pub(super) turn: TrialLength,
+}
+
+/// The job, and what is known of it so far.
+pub(super) struct TunedJob<'a> {
+    pub(super) held: Held<'a, Pfod>,
+    pub(super) report: Report,
+    proof: Proof,
+}
+
+impl<'a> TunedJob<'a> {
+    pub(super) fn new(held: Held<'a, Pfod>, report: Report, proof: Proof) -> Self {
+        Self { held, report, proof }
+    }
+
+    /// Measures the job at default clocks.
+    pub(super) fn baseline(
+        held: &mut Held<'a, Pfod>,
+        turn: TrialLength,
+    ) -> Result<TrialResult, Error> {
+        held.trial(&TrialRun::DefaultClocks, turn)
+    }
+
+    /// What a step takes at default clocks, in seconds.
+    pub(super) fn default_s(&self) -> f64 {
+        self.report.default_clocks.iteration_time_s
+    }
+
+    /// Runs a contender and default clocks in turns, and keeps it if it is worth it.
+    pub(super) fn try_out(&mut self, contender: &Contender) -> Result<(Verdict, Compared), Error> {
+        let Proof { max_slowdown, rounds, turn } = self.proof;
+        let mut verification = Verification::new(max_slowdown, rounds);
+        let (verdict, compared) = loop {
+            if let Some(decided) = verification.verdict().zip(verification.compared()) {
+                break decided;
+            }
+            self.show_progress(&contender.label, &verification);
+            let trial = match verification.next() {
+                Side::DefaultClocks => self.held.trial(&TrialRun::DefaultClocks, turn)?,
+                Side::Contender => self.held.trial(&contender.run, turn)?,
+            };
+            verification.observe(&Window::of(self.held.job(), &trial)?);
+        };
+        let certain = compared.makes_certain(verdict, max_slowdown);
+        self.report.tried.push(Tried::new(contender, verdict, certain, compared));
+        if verdict == Verdict::Kept {
+            self.report.kept = self.held.keep(&contender.run)?;
+        }
+        Ok((verdict, compared))
+    }
+
+    fn show_progress(&self, label: &str, verification: &Verification) {
+        let TrialLength { settling_steps, steps } = self.proof.turn;
+        let (turns, done) = verification.progress();
+        let left = (turns - done) as u64 * u64::from(settling_steps + steps);
+        let left =
+            self.held.takes(left).map_or_else(String::new, |takes| format!(", {takes} left"));
+        let progress = self.held.progress();
+        progress.now(format!("proving {label}, turn {} of {turns}{left}", done + 1));
+        progress.show(done as f64 / turns as f64);
+    }
+
+    /// Ends the hold. The job returns to default clocks unless a contender is kept.
+    pub(super) fn end(mut self) -> Result<Report, Error> {
+        if self.report.kept.is_none() {
+            self.held.let_go()?;
+        }
+        Ok(self.report)
+    }
+}

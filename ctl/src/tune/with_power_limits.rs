@@ -1,0 +1,54 @@
+//! Tuning with power limits, which take no profile.
+
+use pfo_planner::ZeusSearch;
+use pfo_protocol::{TrialResult, TrialRun};
+
+use super::Tune;
+use super::contender::Contender;
+use super::limit_search::{FoundLimits, LimitSearch};
+use super::report::Report;
+use crate::daemons::{Agent, Daemons, Pfod};
+use crate::error::Error;
+use crate::trial::{Held, Interrupt, Measuring, Window};
+
+impl Tune {
+    pub(super) fn limit_power(
+        &self,
+        daemons: &Daemons,
+        interrupt: &Interrupt,
+        search: ZeusSearch,
+    ) -> Result<Report, Error> {
+        let (baseline, found) = match search {
+            ZeusSearch::Global => self.search_limits::<Pfod>(daemons, interrupt, search)?,
+            // Stages are balanced by the times of their forwards, which the agent records.
+            ZeusSearch::PerStage => self.search_limits::<Agent>(daemons, interrupt, search)?,
+        };
+        let FoundLimits { limits_w, searched } = found;
+        let mut tuned = self.hold(daemons, interrupt, Some(baseline))?;
+        tuned.report.search_trials = searched.len() as u32;
+        tuned.report.searched = searched;
+        let contender = Contender::power_limits(&tuned.report.policy, limits_w);
+        tuned.try_out(&contender)?;
+        tuned.end()
+    }
+
+    /// Measures default clocks and searches for power limits.
+    fn search_limits<D: Measuring>(
+        &self,
+        daemons: &Daemons,
+        interrupt: &Interrupt,
+        search: ZeusSearch,
+    ) -> Result<(TrialResult, FoundLimits), Error> {
+        let mut held: Held<D> =
+            Held::new(daemons, &self.job, interrupt.clone(), "measuring default clocks")?;
+        let baseline = held.trial(&TrialRun::DefaultClocks, self.turn())?;
+        let baseline = D::windows(&baseline).clone();
+        let default_s = Window::of(self.job.name(), &baseline)?.time_s();
+        let (step_w, length) = (self.power_step_w, self.search_length());
+        let limit_search =
+            LimitSearch { daemons, held: &mut held, baseline: &baseline, step_w, length };
+        let found = limit_search.zeus(self.zeus(default_s), search)?;
+        held.let_go()?;
+        Ok((baseline, found))
+    }
+}

@@ -1,0 +1,72 @@
+//! The daemon's three sockets, and what systemd handed over at the start.
+
+use std::os::fd::OwnedFd;
+
+use pfo_protocol::SessionId;
+use pfo_service::{Door, ListenError, bind, passed_descriptors, passed_listener};
+use tokio::net::UnixListener;
+
+use crate::lease::descriptor_store::session_of;
+use crate::policy::Settings;
+
+/// What systemd handed over. To be taken once.
+#[derive(Debug, Default)]
+pub(crate) struct Passed {
+    /// The sockets that clients connect to; none in the foreground.
+    listening: Vec<(Door, OwnedFd)>,
+    /// What the former daemon left in the descriptor store, by session.
+    pub(crate) kept: Vec<(SessionId, OwnedFd)>,
+}
+
+impl Passed {
+    /// Takes what there is.
+    ///
+    /// # Errors
+    /// If the environment that systemd set is inconsistent.
+    pub(crate) fn take() -> Result<Self, ListenError> {
+        let mut passed = Self::default();
+        for found in passed_descriptors()? {
+            match session_of(&found.name) {
+                Some(session) => passed.kept.push((session, found.descriptor)),
+                None => passed.listening.push((door_of(&found.name), found.descriptor)),
+            }
+        }
+        Ok(passed)
+    }
+
+    /// Listens on every socket: those that systemd handed over, or those of the configuration.
+    ///
+    /// # Errors
+    /// If a socket cannot be bound or taken over.
+    pub(crate) fn listeners(
+        &mut self,
+        settings: &Settings,
+    ) -> Result<Vec<(Door, UnixListener)>, ListenError> {
+        let passed = std::mem::take(&mut self.listening);
+        if passed.is_empty() {
+            return listen(settings);
+        }
+        let take = |(door, socket)| Ok((door, passed_listener(socket)?));
+        passed.into_iter().map(take).collect()
+    }
+}
+
+/// A socket of an unknown name is open to everybody.
+fn door_of(name: &str) -> Door {
+    match name {
+        "admin" => Door::Admin,
+        "agent" => Door::Agent,
+        _ => Door::Users,
+    }
+}
+
+/// Binds the sockets of the configuration.
+fn listen(settings: &Settings) -> Result<Vec<(Door, UnixListener)>, ListenError> {
+    let groups = settings.authority.socket_groups();
+    let sockets = &settings.config.sockets;
+    Ok(vec![
+        (Door::Users, bind(&sockets.trainers, groups.trainers)?),
+        (Door::Admin, bind(&sockets.admin, groups.admin)?),
+        (Door::Agent, bind(&sockets.agent, groups.agent)?),
+    ])
+}

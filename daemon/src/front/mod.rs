@@ -1,0 +1,111 @@
+//! The sockets of the daemon and what is said over them, on the one thread of the runtime. A session leaves
+//! for a thread of its own as soon as it holds its lease.
+
+mod listen;
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pfo_protocol::{ClientMessage, DaemonMessage, GpuListing, Hello, Refusal, Response};
+use pfo_service::{Conversation, hung_up, send, watch_process};
+
+pub(crate) use self::listen::Passed;
+use crate::host::journal;
+use crate::job::Holds;
+use crate::node::Node;
+use crate::policy::{Action, Caller};
+use crate::requests::{Answer, Stream, answer, list_gpus, stream};
+use crate::session::{Origin, internal, open, set_off};
+
+/// A peer that connects says what it wants within this time, and again after each answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A peer that holds a job for measuring may take this long to decide what to measure next.
+const HOLD_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+
+/// Talks with a peer until one of both ends the connection.
+pub(crate) async fn talk(node: Arc<Node>, conversation: Conversation) {
+    let mut caller = Caller::new(conversation.peer.clone(), conversation.door);
+    let mut holds = Holds::default();
+    loop {
+        let silence = if holds.is_empty() { REQUEST_TIMEOUT } else { HOLD_TIMEOUT };
+        let Some((message, room)) = conversation.next(silence).await else { return };
+        let response = match message {
+            ClientMessage::Request(request) => {
+                // An answer may take minutes; the request was read by now.
+                drop(room);
+                let answered = tokio::select! {
+                    answered = answer(&node, &caller, &mut holds, request) => answered,
+                    () = hung_up(&conversation.stream) => return,
+                };
+                match answered {
+                    Answer::Response(response) => DaemonMessage::Response(response),
+                    Answer::Caller(response, other) => {
+                        caller = other;
+                        DaemonMessage::Response(response)
+                    }
+                    Answer::Stream(response, frames) => {
+                        return follow(response, frames, &conversation).await;
+                    }
+                }
+            }
+            ClientMessage::ListGpus => DaemonMessage::GpuList(list(&node, &caller).await),
+            ClientMessage::Hello(hello) => {
+                return begin_session(&node, &caller, hello, &conversation).await;
+            }
+            // There is nobody to answer: the peer is in a session that has ended, or asks the agent.
+            ClientMessage::Event(_) | ClientMessage::Goodbye | ClientMessage::AgentRequest(_) => {
+                return;
+            }
+        };
+        if !send(&conversation.stream, &response).await {
+            return;
+        }
+    }
+}
+
+async fn follow(response: Response, frames: Stream, conversation: &Conversation) {
+    if send(&conversation.stream, &DaemonMessage::Response(response)).await {
+        stream(frames, &conversation.stream).await;
+    }
+}
+
+async fn list(node: &Arc<Node>, caller: &Caller) -> Result<Vec<GpuListing>, Refusal> {
+    let permit = node.settings().authority.permit(caller, Action::SeeStatus)?;
+    let asked = Arc::clone(node);
+    let listed = tokio::task::spawn_blocking(move || list_gpus(&asked, &permit)).await;
+    listed.unwrap_or_else(|error| Err(internal(&error)))
+}
+
+/// Opens a session, or refuses it.
+async fn begin_session(
+    node: &Arc<Node>,
+    caller: &Caller,
+    hello: Hello,
+    conversation: &Conversation,
+) {
+    let (job, gpu) = (hello.job.clone(), hello.gpu.clone());
+    let Err(refusal) = try_session(node, caller, hello, conversation).await else { return };
+    let (uid, pid) = (caller.peer.uid, caller.peer.pid);
+    tracing::warn!(
+        name: journal::REFUSED,
+        %job, uid = uid.0, pid = pid.0, gpu_uuid = %gpu,
+        "refused a session on GPU {gpu} to job {job} (user {uid}, process {pid}): {}",
+        refusal.message
+    );
+    send(&conversation.stream, &DaemonMessage::Refusal(refusal)).await;
+}
+
+async fn try_session(
+    node: &Arc<Node>,
+    caller: &Caller,
+    hello: Hello,
+    conversation: &Conversation,
+) -> Result<(), Refusal> {
+    let permit = node.settings().authority.permit(caller, Action::OpenSession)?;
+    let stream = &conversation.stream;
+    let socket = stream.as_fd().try_clone_to_owned().map_err(|error| internal(&error))?;
+    let opening = open(node, &permit, hello, Origin::Hello, socket).await?;
+    set_off(opening, watch_process(stream, &caller.peer))
+}

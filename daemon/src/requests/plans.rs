@@ -1,0 +1,107 @@
+//! Loading plans and swapping them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pfo_protocol::{ClockTable, JobSelector, Refusal, Response, SwapTarget, Swapped};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use crate::host::journal;
+use crate::job::{Job, Swap};
+use crate::node::Node;
+use crate::policy::Permit;
+use crate::session::internal;
+
+/// How often a waiting request looks how far the ranks are. Asking costs them nothing, while a notification
+/// would cost every rank a call into the runtime.
+const POLL: Duration = Duration::from_millis(5);
+
+/// Checks a plan against a job and keeps it for a swap.
+///
+/// # Errors
+/// If it does not fit, or there is no such job.
+pub(super) fn load(
+    node: &Node,
+    permit: &Permit,
+    job: &JobSelector,
+    label: String,
+    table: ClockTable,
+) -> Result<Response, Refusal> {
+    let job = permit.select(&node.jobs, job)?;
+    let plan = job.load(label, table, node.jobs.room_for_plans(job.key.uid))?;
+    let (uid, name) = (permit.uid(), &job.key.name);
+    tracing::info!(
+        uid = uid.0, pid = permit.pid().0, job = %name, plan = plan.number,
+        "user {uid} loaded plan {} of job {name}: {}", plan.number, plan.label
+    );
+    Ok(Response::Loaded(plan.status()))
+}
+
+/// The plan that a job runs.
+///
+/// # Errors
+/// If there is no such job.
+pub(super) fn read(node: &Node, permit: &Permit, job: &JobSelector) -> Result<Response, Refusal> {
+    let job = permit.select(&node.jobs, job)?;
+    let plan = job.members().plans.current().cloned();
+    Ok(Response::Plan(plan.and_then(|plan| plan.table())))
+}
+
+/// Begins a swap and, if `wait` asks for that, waits until every rank has changed or is gone.
+///
+/// # Errors
+/// If there is no such job or nothing to swap to, or the plan does not fit.
+pub(super) async fn swap(
+    node: &Arc<Node>,
+    permit: &Permit,
+    job: &JobSelector,
+    target: SwapTarget,
+    not_before: Option<u64>,
+    wait: bool,
+) -> Result<Response, Refusal> {
+    let job = permit.select(&node.jobs, job)?;
+    while wait && !job.knows_steps() {
+        sleep(POLL).await;
+    }
+    let (begun_in, begun_on, permit) = (Arc::clone(node), Arc::clone(&job), permit.clone());
+    let begin = move || begin(&begun_in, &permit, &begun_on, target, not_before.unwrap_or(0));
+    let swap = spawn_blocking(begin).await.map_err(|error| internal(&error))??;
+    while wait && !swap.is_complete() {
+        sleep(POLL).await;
+    }
+    Ok(Response::Swapped(swapped(&swap)))
+}
+
+fn begin(
+    node: &Node,
+    permit: &Permit,
+    job: &Arc<Job>,
+    target: SwapTarget,
+    not_before: u64,
+) -> Result<Arc<Swap>, Refusal> {
+    let swap = job.swap(target, not_before, node.jobs.room_for_plans(job.key.uid))?;
+    node.jobs.keep(job);
+    let (uid, name) = (permit.uid(), &job.key.name);
+    let to = swap.plan.as_ref().map_or_else(
+        || "default clocks".to_owned(),
+        |plan| format!("plan {} ({})", plan.number, plan.label),
+    );
+    tracing::info!(
+        name: journal::SWAPPED,
+        uid = uid.0, pid = permit.pid().0, job = %name,
+        plan = swap.plan.as_ref().map_or(0, |plan| plan.number),
+        "user {uid} swaps job {name} to {to} at step {}", swap.step()
+    );
+    Ok(swap)
+}
+
+fn swapped(swap: &Swap) -> Swapped {
+    let (changed, ranks) = swap.taken_up();
+    Swapped {
+        plan: swap.plan.as_ref().map(|plan| plan.status()),
+        step: swap.step(),
+        ranks: ranks as u32,
+        changed: changed as u32,
+    }
+}

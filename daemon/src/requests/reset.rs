@@ -1,0 +1,67 @@
+//! Resetting clocks: what pfo owes and, if asked for, every lock on GPUs that no session holds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pfo_keeper::{Gpu, reset as reset_clocks};
+use pfo_protocol::{GpuName, Refusal, ResetOutcome, Response};
+
+use crate::host::journal;
+use crate::node::Node;
+use crate::policy::Permit;
+
+/// How long the driver may take to restore what is owed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Restores one GPU or all of the node, and with `all` resets locks that pfo did not set.
+///
+/// # Errors
+/// If there is no driver, or no such GPU.
+pub(super) fn reset(
+    node: &Node,
+    permit: &Permit,
+    name: Option<&GpuName>,
+    all: bool,
+) -> Result<Response, Refusal> {
+    let chosen: Vec<_> = match name {
+        None => node.driver.ready()?.gpus.clone(),
+        Some(name) => vec![node.driver.gpu(name)?],
+    };
+    node.owed.restore_now(PATIENCE);
+    Ok(Response::Reset(chosen.iter().map(|gpu| reset_gpu(node, permit, gpu, all)).collect()))
+}
+
+fn reset_gpu(node: &Node, permit: &Permit, gpu: &Arc<Gpu>, all: bool) -> ResetOutcome {
+    let outcome =
+        |outcome: String, restored| ResetOutcome { uuid: gpu.uuid.clone(), outcome, restored };
+    let Some(_restoring) = node.leases.restore(&gpu.uuid) else {
+        // The thread of the session is the only one that may set this GPU's clocks.
+        let message = node.leases.holder(&gpu.uuid).map_or_else(
+            || "its restore is under way".into(),
+            |session| {
+                let holder = &session.holder;
+                format!("leased by job {}, rank {}: left alone", holder.job, holder.rank)
+            },
+        );
+        return outcome(message, false);
+    };
+    if node.ledger.entry(&gpu.uuid).is_some() {
+        return outcome("still locked; `pfoctl status` shows the reason".into(), false);
+    }
+    if !all {
+        return outcome("pfo has locked nothing".into(), true);
+    }
+    match reset_clocks(gpu) {
+        Ok(old_clock) => {
+            let uid = permit.uid();
+            tracing::info!(
+                name: journal::RESET,
+                uid = uid.0, pid = permit.pid().0, gpu_uuid = %gpu.uuid,
+                old_mhz = old_clock.map(|clock| clock.0),
+                "user {uid} reset the clocks of GPU {}", gpu.uuid
+            );
+            outcome("reset, including locks that pfo did not set".into(), true)
+        }
+        Err(error) => outcome(error.to_string(), false),
+    }
+}

@@ -1,0 +1,209 @@
+//! What the agent is streamed: notices of changed jobs, and the records of a tap. Neither waits for the agent: a
+//! record that finds no room is dropped and counted.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use pfo_protocol::{
+    DaemonMessage, GpuName, JobSelector, Notice, Rank, Refusal, TapBatch, TapRecord, TappedRank,
+};
+use pfo_service::{hung_up, send};
+use tokio::net::UnixStream;
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
+
+use crate::measure::{Listener, Meter};
+use crate::node::Node;
+use crate::policy::Permit;
+use crate::session::internal;
+
+/// Records that wait for the agent: a few megabytes.
+const MOST_RECORDS: usize = 1 << 15;
+
+/// Records in a frame; the largest takes 49 bytes.
+const RECORDS_IN_FRAME: usize = 4096;
+
+/// Records and changes are collected for this long, so that the agent wakes up seldom.
+const COLLECT: Duration = Duration::from_millis(20);
+
+/// Frames that follow the answer to a request.
+pub(crate) enum Stream {
+    /// A notice for each change of a job.
+    Notices(watch::Receiver<u64>),
+    /// The records of a job's ranks.
+    Tap(Tapped),
+}
+
+/// A tap and the meters that feed it.
+pub(crate) struct Tapped {
+    waiting: Arc<Waiting>,
+    _meters: Vec<Arc<Meter>>,
+}
+
+/// Notices of changed jobs.
+pub(super) fn notices(node: &Node) -> Stream {
+    Stream::Notices(node.jobs.changes().subscribe())
+}
+
+/// A tap of a job.
+///
+/// # Errors
+/// If there is no such job, or one of its GPUs is gone.
+pub(super) fn tap(
+    node: &Node,
+    permit: &Permit,
+    job: &JobSelector,
+    counters: bool,
+) -> Result<(Vec<TappedRank>, Stream), Refusal> {
+    let job = permit.select(&node.jobs, job)?;
+    let members: Vec<_> = job.members().ranks().cloned().collect();
+    let waiting = Arc::new(Waiting { counters, ..Waiting::default() });
+    let (mut ranks, mut meters) = (Vec::new(), Vec::new());
+    for member in members {
+        let gpu = node.driver.gpu(&GpuName::Uuid(member.gpu.uuid.clone()))?;
+        let listener: Weak<Waiting> = Arc::downgrade(&waiting);
+        let meter =
+            Meter::listen(&member.session, &gpu, listener).map_err(|error| internal(&error))?;
+        meters.push(meter);
+        ranks.push(TappedRank {
+            rank: member.hello.position.rank,
+            session: member.session.holder.session,
+            gpu_uuid: member.gpu.uuid.clone(),
+            settle_ns: member.session.grant.load().rules.settle_ns,
+        });
+    }
+    Ok((ranks, Stream::Tap(Tapped { waiting, _meters: meters })))
+}
+
+/// Sends frames until the connection ends.
+pub(crate) async fn stream(stream: Stream, connection: &UnixStream) {
+    tokio::select! {
+        () = send_all(stream, connection) => {}
+        () = hung_up(connection) => {}
+    }
+}
+
+async fn send_all(stream: Stream, connection: &UnixStream) {
+    match stream {
+        Stream::Notices(mut changes) => {
+            while changes.changed().await.is_ok() {
+                sleep(COLLECT).await;
+                changes.mark_unchanged();
+                if !send(connection, &DaemonMessage::Notice(Notice::JobsChanged)).await {
+                    return;
+                }
+            }
+        }
+        Stream::Tap(tapped) => loop {
+            tapped.waiting.more.notified().await;
+            sleep(COLLECT).await;
+            for batch in tapped.waiting.take_batches() {
+                if !send(connection, &DaemonMessage::Tap(batch)).await {
+                    return;
+                }
+            }
+        },
+    }
+}
+
+/// Records that wait to be sent.
+#[derive(Default)]
+struct Waiting {
+    counters: bool,
+    kept: Mutex<Kept>,
+    more: Notify,
+}
+
+#[derive(Default)]
+struct Kept {
+    count: usize,
+    ranks: BTreeMap<Rank, OfRank>,
+}
+
+#[derive(Default)]
+struct OfRank {
+    lost: u64,
+    records: Vec<TapRecord>,
+}
+
+impl Waiting {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_batches(&self) -> Vec<TapBatch> {
+        let Kept { ranks, .. } = std::mem::take(&mut *self.kept());
+        let mut batches = Vec::new();
+        for (rank, OfRank { mut lost, records }) in ranks {
+            for chunk in records.chunks(RECORDS_IN_FRAME) {
+                batches.push(TapBatch {
+                    rank,
+                    lost: std::mem::take(&mut lost),
+                    records: chunk.to_vec(),
+                });
+            }
+            if lost > 0 {
+                batches.push(TapBatch { rank, lost, records: Vec::new() });
+            }
+        }
+        batches
+    }
+}
+
+impl Listener for Waiting {
+    fn wants_counters(&self) -> bool {
+        self.counters
+    }
+
+    fn take(&self, rank: Rank, lost: u64, records: &[TapRecord]) {
+        let mut kept = self.kept();
+        let room = MOST_RECORDS.saturating_sub(kept.count).min(records.len());
+        kept.count = kept.count.saturating_add(room);
+        let of_rank = kept.ranks.entry(rank).or_default();
+        // Those that come after a loss are of no use to the agent before it knows of the loss.
+        of_rank.records.extend_from_slice(&records[..room]);
+        of_rank.lost =
+            of_rank.lost.saturating_add(lost).saturating_add((records.len() - room) as u64);
+        drop(kept);
+        self.more.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_beyond_the_room_are_dropped_and_counted() {
+        let waiting = Waiting::default();
+        let records = vec![TapRecord::Ended; MOST_RECORDS - 1];
+        waiting.take(Rank(0), 0, &records);
+        waiting.take(Rank(1), 5, &[TapRecord::Ended; 3]);
+        let batches = waiting.take_batches();
+        let count = |rank| -> usize {
+            let of_rank = batches.iter().filter(|batch| batch.rank == Rank(rank));
+            of_rank.map(|batch| batch.records.len()).sum()
+        };
+        assert_eq!((count(0), count(1)), (MOST_RECORDS - 1, 1));
+        let lost: u64 = batches.iter().map(|batch| batch.lost).sum();
+        assert_eq!(lost, 5 + 2);
+        assert!(batches.iter().all(|batch| batch.records.len() <= RECORDS_IN_FRAME));
+        assert!(waiting.take_batches().is_empty());
+    }
+
+    #[test]
+    fn the_largest_batch_fits_into_its_frame() {
+        let ran = TapRecord::Ran {
+            unit: pfo_protocol::Unit::new(pfo_protocol::Instruction::Forward, 0),
+            began_ns: 0,
+            ended_ns: 0,
+            asked: Some(pfo_protocol::Mhz(1)),
+            locked: Some((pfo_protocol::Mhz(1), 0)),
+            astray: false,
+        };
+        let records = vec![ran; RECORDS_IN_FRAME];
+        let batch = TapBatch { rank: Rank(0), lost: 0, records };
+        assert!(DaemonMessage::Tap(batch).to_frame().is_ok());
+    }
+}

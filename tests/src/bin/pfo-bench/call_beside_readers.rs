@@ -1,0 +1,115 @@
+//! What the trainer pays for a call whose event wakes somebody: a call of the shim next to a bare `send`, each
+//! to a process that blocks in a read.
+//!
+//! On the trainer's own core the kernel may run the reader first, so that the call takes as long as what the
+//! reader does with the event.
+
+use std::time::{Duration, Instant};
+
+use pfo::Instruction;
+use pfo_tests::Node;
+
+use crate::Result;
+use crate::bare_socket::{BareSocket, Message};
+use crate::before::Before;
+use crate::event_path::{Trainer, figures};
+use crate::extent::Extent;
+use crate::node::{Measured, until_free};
+use crate::placement::{Cores, Placement};
+use crate::report::{Cell, Report};
+use crate::samples::{Percentiles, Samples, now_ns};
+
+const PERIOD: Duration = Duration::from_millis(1);
+
+/// Calls of one way before the next one's turn.
+const CALLS: u32 = 40;
+
+/// Measures every way at every placement, one call a millisecond.
+pub(crate) fn measure(
+    node: &Node,
+    before: Option<&Before>,
+    extent: Extent,
+    report: &mut Report,
+) -> Result<()> {
+    let cores = Cores::of_this_process()?;
+    let bare = BareSocket::connect()?;
+    let trainer = Trainer::begin(node)?;
+    let former = before.map(|before| Trainer::begin(before)).transpose()?;
+    let mut receivers = bare.receivers()?;
+    for node in [Some(node as &dyn Measured), before.map(|it| it as _)].into_iter().flatten() {
+        receivers.extend(node.pfod()?.threads_named("rank ")?);
+    }
+    let mut rows = Vec::new();
+    for placement in Placement::all()? {
+        cores.place(placement, &receivers)?;
+        let [mut sends, mut calls, mut former_calls] = <[Samples; 3]>::default();
+        for _ in 0..extent.of(100, 3) {
+            block(&mut sends, |_| bare.send(Message::Passing))?;
+            block(&mut calls, |call| tell(&trainer, call))?;
+            if let Some(former) = &former {
+                block(&mut former_calls, |call| tell(former, call))?;
+            }
+        }
+        let former_calls = former.as_ref().map(|_| former_calls.percentiles());
+        rows.push(row(placement, sends.percentiles(), calls.percentiles(), former_calls));
+    }
+    cores.place(Placement::Free, &receivers)?;
+    drop((trainer, former));
+    until_free(node)?;
+    report.table(
+        "call_beside_readers",
+        "What a call costs the trainer while pfod reads, next to a bare send() to a process that reads\n\
+         (µs, one call per ms; aim: p50 at most 1.3 of the bare one)",
+        &[
+            ("placement", "placement"),
+            ("send_p50_us", "send p50"),
+            ("send_p99_us", "p99"),
+            ("shim_p50_us", "shim p50"),
+            ("shim_p99_us", "p99"),
+            ("ratio_p50", "to send p50"),
+            ("ratio_p99", "p99"),
+            ("before_p50_us", "before p50"),
+            ("before_p99_us", "p99"),
+            ("before_ratio_p50", "to send p50"),
+            ("before_ratio_p99", "p99"),
+        ],
+        &rows,
+    );
+    Ok(())
+}
+
+fn row(
+    placement: Placement,
+    send: Percentiles,
+    shim: Percentiles,
+    before: Option<Percentiles>,
+) -> Vec<Cell> {
+    let mut row = vec![Cell::text(placement.name())];
+    row.extend(figures(Some(send), 2));
+    row.extend(figures(Some(shim), 2));
+    row.extend(figures(Some(shim.ratio_to(send)), 2));
+    row.extend(figures(before, 2));
+    row.extend(figures(before.map(|before| before.ratio_to(send)), 2));
+    row
+}
+
+fn block(samples: &mut Samples, mut call: impl FnMut(u32) -> Result<()>) -> Result<()> {
+    let mut next = Instant::now();
+    for number in 0..CALLS {
+        next += PERIOD;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        let before = now_ns();
+        call(number)?;
+        samples.add(now_ns() - before);
+    }
+    Ok(())
+}
+
+/// One event of a step that has no end, and so no clock of its own.
+fn tell(trainer: &Trainer<'_>, call: u32) -> Result<()> {
+    match call % 2 {
+        0 => trainer.session().instruction_begin(Instruction::Forward, call / 2),
+        _ => trainer.session().instruction_end(),
+    }
+    Ok(())
+}

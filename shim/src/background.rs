@@ -1,5 +1,5 @@
-//! The thread that connects, says hello and connects again. While there is a lease it sleeps without
-//! a timer: the end of a connection is noticed by the event that cannot be sent.
+//! The thread that connects, says hello and connects again. While there is a lease it sleeps
+//! without a timer: the end of a connection is noticed by the event that cannot be sent.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -136,6 +136,13 @@ impl Link {
                 Err(errno) => return Err(Problem::lost(errno.desc())),
             }
         }
+    }
+
+    /// Why the daemon ended the session, for a caller that may wait: the daemon stops reading before it says
+    /// why.
+    pub(crate) fn late_farewell(&self, patience: Duration) -> Option<Problem> {
+        let _ = self.readable_until(Instant::now() + patience);
+        self.farewell()
     }
 
     /// Why the daemon ended the session, if it has.

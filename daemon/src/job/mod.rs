@@ -22,6 +22,8 @@ use pfo_protocol::{JobName, Refusal, RefusalCode, Uid};
 pub(crate) use self::change::Runs;
 pub(crate) use self::changes::Changes;
 pub(crate) use self::file::JobFiles;
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::file::parse_job;
 pub(crate) use self::hold::{Hold, Holds};
 pub(crate) use self::job_plan::{JobPlan, StageClocks, StageSequence};
 pub(crate) use self::jobs::Jobs;

@@ -283,13 +283,16 @@ impl Cursor {
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::Instruction;
+    use pfo_protocol::{Chunk, Instruction, Microbatch};
 
     use super::*;
 
-    const F0: Unit = Unit { instruction: Instruction::Forward, chunk: 0, microbatch: 0 };
-    const B0: Unit = Unit { instruction: Instruction::Backward, chunk: 0, microbatch: 0 };
-    const B1: Unit = Unit { instruction: Instruction::Backward, chunk: 0, microbatch: 1 };
+    const F0: Unit =
+        Unit { instruction: Instruction::Forward, chunk: Chunk(0), microbatch: Microbatch(0) };
+    const B0: Unit =
+        Unit { instruction: Instruction::Backward, chunk: Chunk(0), microbatch: Microbatch(0) };
+    const B1: Unit =
+        Unit { instruction: Instruction::Backward, chunk: Chunk(0), microbatch: Microbatch(1) };
 
     struct Driven {
         cursor: Cursor,
@@ -444,5 +447,50 @@ mod tests {
         for mark in [Mark::StepBegin(0), Mark::InstructionEnd(F0), Mark::StepEnd(0)] {
             assert_eq!(rank.tell(mark), (None, Wish::Default));
         }
+    }
+    #[test]
+    fn sequence_numbers_and_times_at_their_end_do_no_harm() {
+        let mut cursor = Driven::with_plan().cursor;
+        let numbers = [u64::MAX, 0, u64::MAX, u64::MAX, 1, u64::MAX - 1];
+        let marks = [
+            Mark::StepBegin(u64::MAX),
+            Mark::InstructionBegin(F0),
+            Mark::InstructionEnd(F0),
+            Mark::StepEnd(u64::MAX),
+        ];
+        for sequence in numbers {
+            for client_ns in [u64::MAX, 0] {
+                for mark in marks {
+                    cursor.event(&Event { sequence, client_ns, mark });
+                }
+            }
+        }
+        assert_eq!(cursor.lost_events(), u64::MAX);
+    }
+
+    #[test]
+    fn the_largest_unit_of_a_peer_is_a_mismatch_like_any_other() {
+        let mut rank = Driven::with_plan();
+        rank.tell(Mark::StepBegin(0));
+        let began = Unit {
+            instruction: Instruction::Other,
+            chunk: Chunk(u16::MAX),
+            microbatch: Microbatch(u32::MAX),
+        };
+        let mismatch = Mismatch::Another { position: 0, planned: F0, began };
+        assert_eq!(rank.tell(Mark::InstructionBegin(began)), (Some(mismatch), Wish::Highest));
+        assert!(mismatch.to_string().contains("4294967295"));
+    }
+
+    #[test]
+    fn instructions_whose_times_run_backwards_are_finished_all_the_same() {
+        let mut cursor = Driven::with_plan().cursor;
+        let tell = |cursor: &mut Cursor, sequence, client_ns, mark| {
+            cursor.event(&Event { sequence, client_ns, mark }).finished
+        };
+        tell(&mut cursor, 0, u64::MAX, Mark::StepBegin(0));
+        tell(&mut cursor, 1, u64::MAX, Mark::InstructionBegin(F0));
+        let finished = tell(&mut cursor, 2, 0, Mark::InstructionEnd(F0)).unwrap();
+        assert_eq!((finished.began_ns, finished.ended_ns), (u64::MAX, 0));
     }
 }

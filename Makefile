@@ -1,16 +1,17 @@
-# `make demo` and `make test` are all that a newcomer needs: they install what is missing.
+# `make demo` and `make test` install what they require: a newcomer runs nothing else.
 
 .DEFAULT_GOAL := help
 SHELL := /bin/bash -o pipefail
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-.PHONY: help setup build programs pages install deb rpm demo test test-python test-frameworks wheel test-booted fuzz soak lint bench audit clean
+.PHONY: help setup build programs pages install deb rpm demo test test-python test-frameworks wheel \
+	test-booted fuzz soak lint bench bench-short audit clean
 
-help: ## Show what there is to make
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
-setup: ## Install what building and testing need (with sudo where that takes root)
+setup: ## Install what building and testing require (with sudo where that takes root)
 	@scripts/setup
 
 build: programs pages ## Build the release programs, libpfo, manual pages and completions
@@ -19,14 +20,16 @@ build: programs pages ## Build the release programs, libpfo, manual pages and co
 pages: programs
 	rm -rf target/pages
 	cargo run --release --quiet -p pfod --example manual target/pages/man
+	cargo run --release --quiet -p pfo-agent --example manual target/pages/man
 	target/release/pfoctl generate man target/pages/man
 	target/release/pfoctl generate completions target/pages/completions
 
 programs: setup
-	cargo build --release -p pfod -p pfoctl -p pfo-sim
+	cargo build --release -p pfod -p pfo-agent -p pfoctl -p pfo-sim
 
 install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 	install -D -s -m 755 target/release/pfod $(DESTDIR)$(PREFIX)/sbin/pfod
+	install -D -s -m 755 target/release/pfo-agent $(DESTDIR)$(PREFIX)/sbin/pfo-agent
 	install -D -s -m 755 target/release/pfoctl $(DESTDIR)$(PREFIX)/bin/pfoctl
 	install -D -s -m 644 target/dylib/libpfo.so $(DESTDIR)$(LIBDIR)/libpfo.so.0
 	ln -sf libpfo.so.0 $(DESTDIR)$(LIBDIR)/libpfo.so
@@ -35,13 +38,14 @@ install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 	sed -e 's|@prefix@|$(PREFIX)|' -e 's|@libdir@|$(LIBDIR)|' \
 		-e 's|@includedir@|$${prefix}/include|' -e 's|@version@|$(VERSION)|' shim/pfo.pc.in \
 		> $(DESTDIR)$(LIBDIR)/pkgconfig/pfo.pc
-	for unit in pfod.service pfod.socket pfod-admin.socket; do \
-		install -d $(DESTDIR)$(PREFIX)/lib/systemd/system && \
-		sed -e 's|/usr/sbin/|$(PREFIX)/sbin/|' -e 's|/usr/bin/|$(PREFIX)/bin/|' systemd/$$unit \
-			> $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit 1; \
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	for unit in systemd/*.service systemd/*.socket; do \
+		sed -e 's|/usr/sbin/|$(PREFIX)/sbin/|' -e 's|/usr/bin/|$(PREFIX)/bin/|' $$unit \
+			> $(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/} || exit 1; \
 	done
 	install -D -m 644 systemd/pfod.preset $(DESTDIR)$(PREFIX)/lib/systemd/system-preset/50-pfod.preset
-	install -D -m 644 systemd/pfod.catalog $(DESTDIR)$(PREFIX)/lib/systemd/catalog/pfod.catalog
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/catalog
+	install -m 644 systemd/*.catalog $(DESTDIR)$(PREFIX)/lib/systemd/catalog
 	install -D -m 644 systemd/pfod.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/pfod.conf
 	install -D -m 644 systemd/pfod.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/pfod.conf
 	for section in 1 5 8; do \
@@ -54,8 +58,10 @@ install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pfoctl
 	install -D -m 644 target/pages/completions/pfoctl.fish \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pfoctl.fish
-	test -e $(DESTDIR)/etc/pfo/pfod.toml || \
-		install -D -m 644 daemon/pfod.toml $(DESTDIR)/etc/pfo/pfod.toml
+	for file in daemon/pfod.toml agent/agent.toml; do \
+		test -e $(DESTDIR)/etc/pfo/$${file##*/} || \
+			install -D -m 644 $$file $(DESTDIR)/etc/pfo/$${file##*/} || exit 1; \
+	done
 
 deb: build ## Build Debian packages, into target/debian
 	@scripts/setup --packages
@@ -65,12 +71,12 @@ rpm: build ## Build rpm packages, into target/rpm
 	@scripts/setup --packages
 	@scripts/package-rpm
 
-demo: programs ## Watch four simulated GPUs save energy, in about a minute
+demo: programs ## Watch four simulated GPUs save energy (takes a minute)
 	@demo/run
 
 test: setup ## Run every test
 	cargo build --workspace --all-targets
-	@# Tests send signals, which nohup or a script that goes on without waiting would have made ignored.
+	@# Tests send signals. Under nohup, or behind a script that does not wait, they would be ignored.
 	env --default-signal=HUP,INT,QUIT cargo test --workspace
 	@$(MAKE) --no-print-directory test-python
 
@@ -90,7 +96,7 @@ test-frameworks: wheel ## Test the wheel with real PyTorch, DeepSpeed and Megatr
 wheel: setup ## Build the Python package as a wheel, into target/wheels
 	.venv/bin/maturin build -m shim/python/Cargo.toml
 
-test-booted: deb rpm ## Test in booted Debians what takes a systemd, as root
+test-booted: deb rpm ## Test in booted Debians what requires a systemd, as root
 	@scripts/setup --booted
 	scripts/check-packages
 	cargo build --workspace --all-targets
@@ -101,25 +107,29 @@ soak: ## Kill at random, a thousand times, in a booted Debian, as root (takes an
 	cargo build --workspace --all-targets
 	cargo test -p pfo-tests --test soak -- --ignored --nocapture
 
-fuzz: ## Fuzz everything that is read from somebody else, for FUZZ_SECONDS (60) each, and try new cases of properties
+fuzz: ## Fuzz every reader of foreign bytes for FUZZ_SECONDS (60), and try new cases of properties
 	@scripts/setup --fuzz
 	fuzz/run $(or $(FUZZ_SECONDS),60)
 	PROPTEST_RNG_SEED=$$(date +%s) cargo test -p pfo-protocol -p pfo-planner -p pfo-sim --lib --tests
 
-lint: ## Check format, lints, documentation, dependencies and the unit's hardening
+lint: ## Check format, lints, documentation, dependencies, budgets and the units' hardening
 	@scripts/setup --lint
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 	cargo deny --offline check bans licenses sources
-	systemd-analyze security --offline=true --threshold=15 --no-pager systemd/pfod.service | tail -1
+	scripts/budgets
 
-bench: programs ## Measure latencies, memory, accuracy and planning, beside lowtime and the pfod before pfo-agent
+bench: programs ## Measure latencies, memory, accuracy and planning, beside lowtime and pfod 0.1
 	@scripts/setup --bench
 	@tests/bench/build-before
 	cargo run --release --quiet -p pfo-tests --bin pfo-bench
 
-audit: ## Look for published vulnerabilities of dependencies (takes the network)
+bench-short: programs ## Run every part of the measurements once, briefly
+	@scripts/setup --bench
+	cargo run --release --quiet -p pfo-tests --bin pfo-bench -- --short
+
+audit: ## Look for published vulnerabilities of dependencies (requires the network)
 	@scripts/setup --lint
 	cargo deny check advisories
 

@@ -3,21 +3,34 @@
 mod fake_daemon;
 
 use fake_daemon::FakeDaemon;
-use pfo_protocol::{GpuName, RefusalCode, Request, ResetOutcome, Response};
+use pfo_protocol::{GpuListing, GpuName, RefusalCode, Request, ResetOutcome, Response};
+
+fn listing(uuid: &str) -> GpuListing {
+    GpuListing {
+        uuid: uuid.parse().unwrap(),
+        pci_bus_id: "00000000:07:00.0".parse().unwrap(),
+        model: "A40".to_owned(),
+    }
+}
 
 fn daemon(restored: [bool; 2]) -> FakeDaemon {
-    FakeDaemon::answering(move |_| {
+    FakeDaemon::answering(move |request| {
         let outcome = |uuid: &str, restored| ResetOutcome {
             uuid: uuid.parse().unwrap(),
             outcome: if restored { "clocks restored" } else { "the GPU is lost" }.to_owned(),
             restored,
         };
-        Response::Reset(vec![outcome("GPU-1", restored[0]), outcome("GPU-2", restored[1])])
+        match request {
+            Request::Gpus => Response::Gpus(["GPU-1", "GPU-2"].map(listing).into()),
+            _ => {
+                Response::Reset(vec![outcome("GPU-1", restored[0]), outcome("GPU-2", restored[1])])
+            }
+        }
     })
 }
 
 #[test]
-fn what_became_of_each_gpu_is_told() {
+fn the_outcome_for_each_gpu_is_printed() {
     let daemon = daemon([true, true]);
     let ran = daemon.run(&["clocks", "reset"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -27,15 +40,25 @@ fn what_became_of_each_gpu_is_told() {
 }
 
 #[test]
-fn a_gpu_may_be_named_by_uuid_or_bus_id() {
+fn a_gpu_may_be_named_by_index_uuid_or_bus_id() {
     let daemon = daemon([true, true]);
-    for name in ["GPU-1", "00000000:07:00.0"] {
-        daemon.run(&["clocks", "reset", "--gpu", name, "--all"]);
+    for (argument, name, is_looked_up) in [
+        ("0", "GPU-1", true),
+        ("GPU-2", "GPU-2", true),
+        ("00000000:07:00.0", "00000000:07:00.0", false),
+    ] {
+        daemon.run(&["clocks", "reset", "--gpu", argument, "--all"]);
+        if is_looked_up {
+            assert_eq!(daemon.request(), Request::Gpus);
+        }
         let expected =
             Request::ClocksReset { gpu: Some(name.parse::<GpuName>().unwrap()), all: true };
         assert_eq!(daemon.request(), expected);
     }
     assert_eq!(daemon.run(&["clocks", "reset", "--gpu", "no GPU"]).code, Some(2));
+    let ran = daemon.run(&["clocks", "reset", "--gpu", "2"]);
+    assert_eq!(ran.code, Some(4), "{ran:?}");
+    assert!(ran.stderr.contains("no GPU 2: its 2 GPUs"), "{ran:?}");
 }
 
 #[test]
@@ -45,11 +68,11 @@ fn one_gpu_that_stays_locked_is_a_failure_with_everything_still_printed() {
     assert_eq!(ran.code, Some(1));
     assert_eq!(ran.json()[0]["restored"], true);
     assert_eq!(ran.json()[1]["outcome"], "the GPU is lost");
-    assert!(ran.stderr.starts_with("pfoctl: 1 of 2 GPUs"), "{}", ran.stderr);
+    assert!(ran.stderr.starts_with("pfoctl: pfo could not unlock 1 of 2 GPUs"), "{}", ran.stderr);
 }
 
 #[test]
-fn who_may_not_reset_is_told_so_and_what_to_do() {
+fn a_refused_reset_is_printed_with_its_remedy() {
     let daemon = FakeDaemon::refusing(
         RefusalCode::NotAuthorized,
         "only administrators may reset clocks",

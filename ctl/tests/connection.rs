@@ -1,4 +1,4 @@
-//! A daemon that is not there, may not be asked, or answers nonsense.
+//! Daemons that are not there, may not be asked, or answer nonsense.
 
 mod fake_daemon;
 
@@ -9,7 +9,9 @@ use std::path::Path;
 use std::process::Command;
 
 use fake_daemon::{FakeDaemon, Ran, pfoctl};
-use pfo_protocol::{DaemonMessage, RefusalCode, Response, Unsupported};
+use pfo_protocol::{
+    AgentRequest, AgentResponse, DaemonMessage, RefusalCode, Response, Unsupported,
+};
 
 fn gpus() -> FakeDaemon {
     FakeDaemon::answering(|_| Response::Gpus(Vec::new()))
@@ -20,23 +22,22 @@ fn a_missing_socket_is_named_with_the_remedy() {
     let ran = Ran::of(&mut pfoctl(Path::new("/nowhere/pfod.sock"), &["status"]));
     assert_eq!(ran.code, Some(3));
     assert!(
-        ran.stderr.starts_with(
-            "pfoctl: cannot reach the daemon: there is no socket /nowhere/pfod.sock\n"
-        ),
+        ran.stderr
+            .starts_with("pfoctl: cannot reach pfod: there is no socket /nowhere/pfod.sock\n"),
         "{}",
         ran.stderr
     );
-    assert!(ran.stderr.contains("systemctl status pfod"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("systemctl start pfod`"), "{}", ran.stderr);
 }
 
 #[test]
-fn a_socket_without_a_daemon_is_told_from_a_missing_one() {
+fn a_socket_without_a_daemon_is_distinguished_from_a_missing_one() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("s");
     drop(UnixListener::bind(&socket).unwrap());
     let ran = Ran::of(&mut pfoctl(&socket, &["status"]));
     assert_eq!(ran.code, Some(3));
-    assert!(ran.stderr.contains("nobody listens on"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("nothing listens on"), "{}", ran.stderr);
 }
 
 #[test]
@@ -89,7 +90,7 @@ fn mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn who_may_open_no_socket_is_told_the_group_that_may() {
+fn a_user_who_may_open_no_socket_learns_the_group_that_may() {
     let daemon = gpus();
     let directory = tempfile::tempdir().unwrap();
     mode(directory.path(), 0o755);
@@ -103,7 +104,7 @@ fn who_may_open_no_socket_is_told_the_group_that_may() {
 }
 
 #[test]
-fn who_may_not_open_the_administrators_socket_uses_the_trainers() {
+fn a_user_who_may_not_open_the_administrators_socket_uses_the_trainers() {
     let (admin, trainer) = (gpus(), gpus());
     let directory = tempfile::tempdir().unwrap();
     for daemon in [&admin, &trainer] {
@@ -118,6 +119,41 @@ fn who_may_not_open_the_administrators_socket_uses_the_trainers() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     trainer.request();
     assert!(admin.was_not_asked());
+}
+
+#[test]
+fn a_missing_agent_is_named_with_what_works_without_it() {
+    for arguments in [&["profile", "list"][..], &["p2p", "show"], &["job", "straggler", "j", "2"]] {
+        let ran = gpus().run(arguments);
+        assert_eq!(ran.code, Some(3), "{ran:?}");
+        assert!(ran.stderr.starts_with("pfoctl: cannot reach pfo-agent: there is no"), "{ran:?}");
+        for words in ["systemctl start pfo-agent`", "--agent-socket", "without it, leases, swaps"] {
+            assert!(ran.stderr.contains(words), "{ran:?}");
+        }
+    }
+}
+
+#[test]
+fn the_agent_is_found_beside_a_named_socket_unless_its_own_is_named() {
+    let profiles = |_: &AgentRequest| AgentResponse::Profiles(Vec::new());
+    let (beside, other) = (gpus().with_agent(profiles), gpus().with_agent(profiles));
+    assert_eq!(beside.run(&["profile", "list"]).code, Some(0));
+    assert_eq!(beside.agent_request(), AgentRequest::Profiles);
+
+    let socket = other.socket().with_file_name("pfo-agent.sock");
+    let mut command = beside.pfoctl(&["profile", "list"]);
+    assert_eq!(Ran::of(command.env("PFO_AGENT_SOCKET", &socket)).code, Some(0));
+    assert_eq!(other.agent_request(), AgentRequest::Profiles);
+
+    let mut command = beside.pfoctl(&["profile", "list", "--agent-socket", "/nowhere"]);
+    assert_eq!(Ran::of(command.env("PFO_AGENT_SOCKET", &socket)).code, Some(3));
+}
+
+#[test]
+fn a_file_that_is_not_a_socket_is_named_as_such() {
+    let ran = Ran::of(&mut pfoctl(Path::new("/etc/passwd"), &["gpus"]));
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    assert!(ran.stderr.contains("/etc/passwd is not a socket"), "{ran:?}");
 }
 
 #[test]
@@ -162,7 +198,7 @@ fn a_daemon_that_hangs_up_or_talks_nonsense_is_an_error_and_no_panic() {
 
     let ran = gpus().run(&["status"]);
     assert_eq!(ran.code, Some(1));
-    assert!(ran.stderr.contains("something else than was asked"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("unexpected response"), "{}", ran.stderr);
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn what_cannot_be_drawn_is_told_with_what_to_give_instead() {
         (&["plan.json", "-o", "a.svg"], &["plan.json", "--profile"]),
         (&["plan.json", "--kind", "frontier", "-o", "a.svg"], &["plan.json", "not a frontier"]),
         (&["made", "--over", "bad.csv", "-o", "a.svg"], &["bad.csv", "\"energy\""]),
-        (&["made", "--deadline", "0.001", "-o", "a.svg"], &["0.001 s"]),
+        (&["made", "--deadline", "0.001", "-o", "a.svg"], &["1.000 ms"]),
         (&["made", "--size", "5", "-o", "a.svg"], &["1600x600"]),
     ] {
         let ran = bench.run(&[&["plan", "plot"][..], arguments].concat());

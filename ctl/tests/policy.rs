@@ -3,15 +3,15 @@
 mod fake_daemon;
 
 use fake_daemon::FakeDaemon;
-use pfo_protocol::{GpuListing, LeaseTerms, PolicyVerdict, Request, Response};
+use pfo_protocol::{GpuListing, LeaseTerms, Mhz, PolicyVerdict, Request, Response, Uid};
 
 fn terms() -> LeaseTerms {
     LeaseTerms {
-        min_mhz: 600,
-        max_mhz: 1200,
+        min_mhz: Mhz(600),
+        max_mhz: Mhz(1200),
         min_power_limit_w: 150,
         changes_per_second: 1000,
-        restore_to_mhz: Some((210, 1200)),
+        restore_to_mhz: Some((Mhz(210), Mhz(1200))),
         sessions_per_user: 8,
         idle_limit_s: 60,
         require_process: true,
@@ -29,11 +29,15 @@ fn daemon(terms: [Option<LeaseTerms>; 2]) -> FakeDaemon {
         PolicyVerdict { index, gpu, decided_by, terms }
     });
     let verdicts: Vec<_> = verdicts.collect();
-    FakeDaemon::answering(move |_| Response::Policy(verdicts.clone()))
+    let gpus: Vec<_> = verdicts.iter().map(|verdict: &PolicyVerdict| verdict.gpu.clone()).collect();
+    FakeDaemon::answering(move |request| match request {
+        Request::Gpus => Response::Gpus(gpus.clone()),
+        _ => Response::Policy(verdicts.clone()),
+    })
 }
 
 #[test]
-fn yes_and_no_are_told_with_the_line_and_the_terms() {
+fn yes_and_no_are_explained_with_the_line_and_the_terms() {
     let daemon = daemon([Some(terms()), None]);
     let ran = daemon.run(&["policy", "explain", "--user", "4000000001"]);
     assert_eq!(
@@ -41,7 +45,7 @@ fn yes_and_no_are_told_with_the_line_and_the_terms() {
         "GPU 0, NVIDIA A100 (GPU-0, 00000000:00:00.0)\n  \
          yes, 4000000001 may lease it: /etc/pfo/pfod.toml, line 31\n  \
          600 to 1200 MHz, 1000 changes/s, restored to 210 to 1200 MHz\n  \
-         power limits from 150 W, none above what the GPU has without pfo\n  \
+         power limits from 150 W, none above the one that the GPU has without pfo\n  \
          8 sessions per user, idle limit 60 s, a process on the GPU required\n\
          GPU 1, NVIDIA A100 (GPU-1, 00000000:01:00.0)\n  \
          no, 4000000001 may not lease it: no rule matches\n"
@@ -49,19 +53,20 @@ fn yes_and_no_are_told_with_the_line_and_the_terms() {
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     match daemon.request() {
         Request::PolicyExplain { who: Some(who), gpu: None } => {
-            assert_eq!((who.uid, who.groups), (4_000_000_001, vec![]));
+            assert_eq!((who.uid, who.groups), (Uid(4_000_000_001), vec![]));
         }
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn a_script_is_told_by_the_exit_code_that_the_answer_is_no() {
+fn the_exit_code_says_that_the_answer_is_no() {
     let daemon = daemon([None, None]);
     let ran = daemon.run(&["policy", "explain", "--json", "--gpu", "GPU-1"]);
     assert_eq!(ran.code, Some(4), "{ran:?}");
-    assert!(ran.stderr.contains("may lease none of 2 GPUs"), "{ran:?}");
+    assert!(ran.stderr.contains("may not lease any of the 2 GPUs"), "{ran:?}");
     assert_eq!(ran.json()[0]["terms"], serde_json::Value::Null);
+    assert_eq!(daemon.request(), Request::Gpus);
     let asked = Request::PolicyExplain { who: None, gpu: Some("GPU-1".parse().unwrap()) };
     assert_eq!(daemon.request(), asked);
 }

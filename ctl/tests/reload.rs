@@ -10,7 +10,7 @@ fn daemon(reloaded: Reloaded) -> FakeDaemon {
 }
 
 #[test]
-fn what_a_reload_did_and_could_not_do_is_told() {
+fn the_effects_of_a_reload_are_printed() {
     let daemon = daemon(Reloaded {
         config: ConfigStatus {
             file: Some("/etc/pfo/pfod.toml".to_owned()),
@@ -24,8 +24,8 @@ fn what_a_reload_did_and_could_not_do_is_told() {
     let ran = daemon.run(&["reload"]);
     assert_eq!(
         ran.stdout,
-        "/etc/pfo/pfod.toml is in force\ntakes a restart: paths.ledger\nthere is no user zoe (line \
-         31)\nsession ended: job a, rank 0, process 7: no\nplan suspended: job b, plan 2: \
+        "/etc/pfo/pfod.toml is in force\nrequires a restart of pfod: paths.ledger\nthis node has no user \
+         zoe (line 31)\nsession ended: job a, rank 0, process 7: no\nplan suspended: job b, plan 2: \
          \\u{1b}[2J\n"
     );
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
@@ -40,7 +40,11 @@ fn a_refused_file_is_a_failure_that_says_where() {
     for arguments in [&["reload"][..], &["reload", "--json"]] {
         let ran = daemon.run(arguments);
         assert_eq!(ran.code, Some(1), "{ran:?}");
-        assert!(ran.stderr.starts_with(&format!("pfoctl: {why}\nwhat was in force")), "{ran:?}");
+        assert!(
+            ran.stderr
+                .starts_with(&format!("pfoctl: {why}\nthe configuration before it stays in force")),
+            "{ran:?}"
+        );
     }
     assert_eq!(daemon.run(&["reload", "--json"]).json()["config"]["refused"], why);
 }

@@ -1,4 +1,4 @@
-//! `pfoctl profile samples` against a daemon that measures what a test tells it to.
+//! `pfoctl profile samples` against an agent that measures as a test says.
 
 mod fake_daemon;
 
@@ -6,86 +6,91 @@ use std::sync::Mutex;
 
 use fake_daemon::FakeDaemon;
 use pfo_protocol::{
-    Instruction, InstructionSample, Request, Response, SamplePage, TrialRank, TrialResult,
-    TrialRun, TrialStep, Unit,
+    AgentRequest, AgentResponse, DpRank, Instruction, InstructionSample, Mhz, Rank, RecordedRank,
+    RecordedTrial, SamplePage, Stage, TpRank, TrialRank, TrialResult, TrialRun, TrialStep, Unit,
 };
 
 /// A trial of one rank.
-fn trial() -> Response {
+fn trial() -> AgentResponse {
     let rank = TrialRank {
-        rank: 3,
-        stage: 1,
-        dp_rank: 0,
-        tp_rank: 0,
+        rank: Rank(3),
+        stage: Stage(1),
+        dp_rank: DpRank(0),
+        tp_rank: TpRank(0),
         gpu_uuid: "GPU-1".parse().unwrap(),
         gpu_model: "A40".to_owned(),
         time_s: 1.0,
         energy_j: None,
         mismatched_steps: 0,
+    };
+    let recorded = RecordedRank {
+        rank: Rank(3),
         readings: 100,
         stray_readings: 0,
         rows: Vec::new(),
         waits: Vec::new(),
     };
     let steps = vec![TrialStep { time_s: 1.0, energy_j: None }];
-    Response::Trial(Box::new(TrialResult { plan: None, first_step: 7, steps, ranks: vec![rank] }))
+    let trial = TrialResult { plan: None, first_step: 7, steps, ranks: vec![rank] };
+    AgentResponse::Recorded(Box::new(RecordedTrial { trial, ranks: vec![recorded] }))
 }
 
 fn page(microbatch: u32, dropped: u64) -> SamplePage {
     let sample = InstructionSample {
         step: 7,
-        unit: Unit { instruction: Instruction::Forward, chunk: 0, microbatch },
+        unit: Unit::new(Instruction::Forward, microbatch),
         began_ns: 1_000_000_000,
         ended_ns: 1_500_000_000,
         mhz: None,
-        observed: Some((1740, 1_200_000_000)),
+        observed: Some((Mhz(1740), 1_200_000_000)),
         throttle_reasons: 0,
         counter_j: Some(70.0),
         counter_refreshes: 5,
         left_out: None,
     };
-    SamplePage { rank: 3, samples: vec![sample], dropped }
+    SamplePage { rank: Rank(3), samples: vec![sample], dropped }
 }
 
 /// Two pages for each trial, and what was to be run.
 fn measuring() -> (FakeDaemon, std::sync::mpsc::Receiver<TrialRun>) {
     let pages = Mutex::new(Vec::new());
     let (asked, ran) = std::sync::mpsc::channel();
-    let daemon = FakeDaemon::answering(move |request| match request {
-        Request::Trial { run, samples: true, .. } => {
+    let pfod = FakeDaemon::answering(|request| panic!("asked pfod for {request:?}"));
+    let daemon = pfod.with_agent(move |request| match request {
+        AgentRequest::Record { run, samples: true, .. } => {
             asked.send(run.clone()).unwrap();
             *pages.lock().unwrap() = vec![page(1, 9), page(0, 9)];
             trial()
         }
-        Request::TrialSamples(_) => Response::TrialSamples(pages.lock().unwrap().pop()),
-        Request::TrialsEnd { keep: false, .. } => Response::TrialsEnded(None),
+        AgentRequest::Samples(_) => AgentResponse::Samples(pages.lock().unwrap().pop()),
+        AgentRequest::RecordingEnd { keep: false, .. } => AgentResponse::RecordingEnded(None),
         other => panic!("asked for {other:?}"),
     });
     (daemon, ran)
 }
 
 #[test]
-fn every_page_is_fetched_and_what_the_daemon_had_no_room_for_is_told_once() {
+fn every_page_is_fetched_and_dropped_instructions_are_reported_once() {
     let (daemon, ran) = measuring();
-    let told = daemon.run(&["profile", "samples", "j"]);
-    assert_eq!(told.code, Some(0), "{told:?}");
-    let lines: Vec<_> = told.stdout.lines().collect();
+    let answered = daemon.run(&["profile", "samples", "j"]);
+    assert_eq!(answered.code, Some(0), "{answered:?}");
+    let lines: Vec<_> = answered.stdout.lines().collect();
     assert!(lines[0].starts_with("stage,instruction,frequency,time,energy,job,"), "{lines:?}");
     assert!(lines[1].starts_with("1,forward,,0.5,,j,3,0,0,0,7,0,"), "{lines:?}");
     assert!(lines[2].starts_with("1,forward,,0.5,,j,3,0,0,0,7,1,"), "{lines:?}");
     assert_eq!(lines.len(), 3);
-    assert_eq!(told.stderr.matches("no room for 9 more instructions of rank 3").count(), 1);
+    assert_eq!(answered.stderr.matches("no room for 9 more instructions of rank 3").count(), 1);
     assert_eq!(ran.try_iter().collect::<Vec<_>>(), [TrialRun::DefaultClocks]);
 }
 
 #[test]
-fn each_clock_is_measured_by_itself_and_told_as_json() {
+fn each_clock_is_measured_by_itself_and_printed_as_json() {
     let (daemon, ran) = measuring();
-    let told = daemon.run(&["profile", "samples", "j", "--mhz", "900,600", "--json"]);
-    let rows = told.json();
+    let answered = daemon.run(&["profile", "samples", "j", "--mhz", "900,600", "--json"]);
+    let rows = answered.json();
     assert_eq!(rows.as_array().map(Vec::len), Some(4), "{rows}");
     assert_eq!((&rows[1]["microbatch"], &rows[1]["counter_energy"]), (&1.into(), &70.0.into()));
     assert_eq!(rows[1]["frequency"], serde_json::Value::Null);
-    let clocks = [900, 600].map(TrialRun::Uniform);
+    let clocks = [900, 600].map(|mhz| TrialRun::Uniform(Mhz(mhz)));
     assert_eq!(ran.try_iter().collect::<Vec<_>>(), clocks);
 }

@@ -7,16 +7,31 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use fake_daemon::{FakeDaemon, Ran};
-use pfo_protocol::{GpuListing, Refusal, RefusalCode, Request, Response, Status};
+use pfo_protocol::{
+    AgentResponse, AgentStatus, GpuListing, Refusal, RefusalCode, Request, Response, Status,
+};
 
 const STATUS_JSON: &str = include_str!("golden/status.json");
+const AGENT_JSON: &str = include_str!("golden/agent.json");
 
 fn status() -> Status {
     serde_json::from_str(STATUS_JSON).unwrap()
 }
 
+fn agent() -> AgentStatus {
+    serde_json::from_str(AGENT_JSON).unwrap()
+}
+
+/// Both daemons, as JSON prints their status.
+fn both() -> serde_json::Value {
+    let mut both: serde_json::Value = serde_json::from_str(STATUS_JSON).unwrap();
+    both["agent"] = serde_json::from_str(AGENT_JSON).unwrap();
+    both
+}
+
 fn daemon(status: Status) -> FakeDaemon {
-    FakeDaemon::answering(move |_| Response::Status(Box::new(status.clone())))
+    let pfod = FakeDaemon::answering(move |_| Response::Status(Box::new(status.clone())));
+    pfod.with_agent(|_| AgentResponse::Status(Box::new(agent())))
 }
 
 /// Compares with a file that people read in a review; `BLESS=1` writes it anew.
@@ -73,10 +88,26 @@ fn an_idle_node_reads_as_the_golden_text() {
 }
 
 #[test]
-fn json_is_the_protocols_status_field_by_field() {
+fn json_is_the_status_of_both_daemons_field_by_field() {
     let ran = daemon(status()).run(&["status", "--json"]);
-    assert_eq!(ran.json(), serde_json::from_str::<serde_json::Value>(STATUS_JSON).unwrap());
+    assert_eq!(ran.json(), both());
     assert_eq!(serde_json::from_str::<Status>(&ran.stdout).unwrap(), status());
+}
+
+#[test]
+fn without_an_agent_the_status_of_pfod_is_shown_and_the_agent_missed() {
+    let daemon = FakeDaemon::answering(|_| Response::Status(Box::new(status())));
+    let ran = daemon.run(&["status"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    let line = ran.stdout.lines().find(|line| line.contains("pfo-agent")).unwrap();
+    assert!(line.starts_with("  pfo-agent does not answer: cannot reach"), "{line}");
+    assert!(line.contains("systemctl start pfo-agent"), "{line}");
+    assert!(ran.stdout.contains("Jobs"), "{ran:?}");
+    let json = daemon.run(&["status", "--json"]).json();
+    assert_eq!(
+        (&json["agent"], &json["jobs"][0]["job"]),
+        (&serde_json::Value::Null, &"gpt-7b".into())
+    );
 }
 
 #[test]
@@ -118,7 +149,7 @@ fn a_reader_that_goes_away_is_no_error_and_no_panic() {
 }
 
 #[test]
-fn watch_goes_on_until_nobody_reads() {
+fn watch_continues_until_its_reader_is_gone() {
     let daemon = daemon(status());
     let mut child = daemon
         .pfoctl(&["status", "--json", "--watch", "0.1"])
@@ -176,9 +207,11 @@ fn gpus_are_listed_with_their_whole_names() {
 }
 
 #[test]
-fn help_tells_the_exit_codes_and_the_environment() {
+fn help_lists_the_exit_codes_and_the_environment() {
     let ran: Ran = daemon(status()).run(&["--help"]);
-    for expected in ["Exit codes:", "4    refused", "PFO_SOCKET", "PFO_ADMIN_SOCKET"] {
+    for expected in
+        ["Exit codes:", "4    refused", "PFO_SOCKET", "PFO_ADMIN_SOCKET", "PFO_AGENT_SOCKET"]
+    {
         assert!(ran.stdout.contains(expected), "{}", ran.stdout);
     }
 }

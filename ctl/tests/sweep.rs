@@ -1,4 +1,4 @@
-//! `pfoctl plan sweep` against a daemon that measures what a test tells it to.
+//! `pfoctl plan sweep` against daemons that measure as a test says.
 
 mod fake_daemon;
 mod pfoctl;
@@ -13,31 +13,38 @@ use fake_daemon::{FakeDaemon, Ran, no_jobs};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pfo_protocol::{
-    Instruction, InstructionSample, Request, Response, SamplePage, TrialLength, TrialRank,
-    TrialResult, TrialRun, TrialStep, Unit,
+    AgentRequest, AgentResponse, DpRank, Instruction, InstructionSample, Rank, RecordedTrial,
+    Request, Response, SamplePage, Stage, TpRank, TrialLength, TrialRank, TrialResult, TrialRun,
+    TrialStep, Unit,
 };
 use pfoctl::Bench;
 
 /// Two ranks, of which the second takes three quarters of the energy.
-fn trial(length: TrialLength, time_s: f64, energy_j: f64) -> Response {
-    let rank = |rank: u32, share: f64| TrialRank {
+fn trial(length: TrialLength, time_s: f64, energy_j: f64) -> TrialResult {
+    let rank = |rank: u16, share: f64| TrialRank {
+        rank: Rank(rank.into()),
+        stage: Stage(rank),
+        dp_rank: DpRank(0),
+        tp_rank: TpRank(0),
+        gpu_uuid: format!("GPU-{rank}").parse().unwrap(),
+        gpu_model: "A40".to_owned(),
         time_s,
         energy_j: Some(share * energy_j),
-        ..TrialRank::unmeasured(rank, format!("GPU-{rank}").parse().unwrap(), "A40".to_owned())
+        mismatched_steps: 0,
     };
-    Response::Trial(Box::new(TrialResult {
+    TrialResult {
         plan: None,
         first_step: 7,
         steps: vec![TrialStep { time_s, energy_j: Some(energy_j) }; length.steps as usize],
         ranks: vec![rank(0, 0.25), rank(1, 0.75)],
-    }))
+    }
 }
 
 /// Three instructions of rank 1 in its first step, of one of which the energy is not known.
 fn page() -> SamplePage {
     let sample = |instruction, counter_j| InstructionSample {
         step: 7,
-        unit: Unit { instruction, chunk: 0, microbatch: 0 },
+        unit: Unit::new(instruction, 0),
         began_ns: 1_000_000_000,
         ended_ns: 1_500_000_000,
         mhz: None,
@@ -52,15 +59,20 @@ fn page() -> SamplePage {
         sample(Instruction::Forward, Some(8.0)),
         sample(Instruction::Load, None),
     ];
-    SamplePage { rank: 1, samples, dropped: 0 }
+    SamplePage { rank: Rank(1), samples, dropped: 0 }
 }
 
 /// 2 s and 1 kJ a step at default clocks, 10 % less energy on every plan.
-fn measured(request: &Request) -> Response {
+fn measured(run: &TrialRun, length: TrialLength) -> TrialResult {
+    match run {
+        TrialRun::DefaultClocks => trial(length, 2.0, 1000.0),
+        _ => trial(length, 2.02, 900.0),
+    }
+}
+
+fn pfod(request: &Request) -> Response {
     match request {
-        Request::Trial { samples: true, .. } => panic!("nobody wants each instruction"),
-        Request::Trial { run: TrialRun::DefaultClocks, length, .. } => trial(*length, 2.0, 1000.0),
-        Request::Trial { length, .. } => trial(*length, 2.02, 900.0),
+        Request::Trial { run, length, .. } => Response::Trial(Box::new(measured(run, *length))),
         Request::Status => no_jobs(),
         Request::TrialsEnd { keep: false, .. } => Response::TrialsEnded(None),
         other => panic!("asked for {other:?}"),
@@ -79,15 +91,17 @@ fn each_plan_is_measured_and_written_beside_what_it_predicted() {
     let bench = Bench::new();
     bench.frontier("frontier", 40);
     let pages = AtomicU32::new(0);
-    let daemon = FakeDaemon::answering(move |request| match request.clone() {
-        Request::TrialSamples(_) => {
+    let daemon = FakeDaemon::answering(pfod).with_agent(move |request| match request {
+        AgentRequest::Samples(_) => {
             let one_a_trial = pages.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
-            Response::TrialSamples(one_a_trial.then(page))
+            AgentResponse::Samples(one_a_trial.then(page))
         }
-        Request::Trial { job, run, length, samples: true } => {
-            measured(&Request::Trial { job, run, length, samples: false })
+        AgentRequest::Record { run, length, samples: true, .. } => {
+            let trial = measured(run, *length);
+            AgentResponse::Recorded(Box::new(RecordedTrial { trial, ranks: Vec::new() }))
         }
-        other => measured(&other),
+        AgentRequest::RecordingEnd { keep: false, .. } => AgentResponse::RecordingEnded(None),
+        other => panic!("asked for {other:?}"),
     });
     let ran = Ran::of(&mut sweep(&daemon, &bench, &["--plans", "3", "--perseus", "dump"]));
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -140,7 +154,7 @@ fn ctrl_c_keeps_what_was_measured_and_says_where_the_job_is() {
                 std::thread::sleep(Duration::from_secs(3600));
             }
         }
-        measured(request)
+        pfod(request)
     });
     let child =
         sweep(&daemon, &bench, &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -150,7 +164,7 @@ fn ctrl_c_keeps_what_was_measured_and_says_where_the_job_is() {
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     let ran = Ran::from(child.wait_with_output().unwrap());
     assert_eq!(ran.code, Some(130), "{ran:?}");
-    assert!(ran.stderr.contains("job j is back at default clocks"), "{ran:?}");
+    assert!(ran.stderr.contains("job j returns to default clocks"), "{ran:?}");
     assert!(ran.stdout.contains("plan_00001.json"), "{ran:?}");
     let csv = fs::read_to_string(bench.path("measured.csv")).unwrap();
     assert_eq!(csv.lines().count(), 3, "{csv}");

@@ -7,11 +7,12 @@ use std::fs;
 use std::sync::{Arc, Mutex};
 
 use fake_daemon::{FakeDaemon, Ran, no_jobs};
-use pfo_planner::{Plan, Profile, Timeline, Watts, at_highest_clocks, replay};
+use pfo_planner::{Plan, Prediction, Profile, Timeline, Watts, at_highest_clocks, replay};
 use pfo_protocol::{
-    Instruction, LeftOut, PlanStatus, ProfileKey, Request, Response, StoredProfile, SweepEnd,
-    SweepOrder, SweepSettings, SweepState, SweepStatus, TrialLength, TrialRank, TrialResult,
-    TrialRow, TrialRun, TrialStep, WaitPower,
+    AgentRequest, AgentResponse, Chunk, ClockTable, DpRank, LeftOut, Mhz, PlanStatus, ProfileKey,
+    Rank, RecordedRank, RecordedTrial, Request, Response, Stage, StoredProfile, SweepEnd,
+    SweepOrder, SweepSettings, SweepState, SweepStatus, TpRank, TrialLength, TrialRank,
+    TrialResult, TrialRow, TrialRun, TrialStep, Uid, WaitPower,
 };
 use pfoctl::Bench;
 
@@ -34,7 +35,7 @@ struct Job {
     kept: Arc<Mutex<Option<bool>>>,
 }
 
-/// Whether the daemon has the job's profile.
+/// Whether the agent has the job's profile.
 #[derive(Clone, Copy, Debug)]
 enum Stored {
     Already,
@@ -43,7 +44,7 @@ enum Stored {
 
 fn key() -> ProfileKey {
     ProfileKey {
-        uid: 1000,
+        uid: Uid(1000),
         model: "j".parse().unwrap(),
         gpus: "A40".to_owned(),
         partition: "pp2-dp1-tp1-mb6".to_owned(),
@@ -61,8 +62,8 @@ fn sweep(state: SweepState) -> SweepStatus {
         settings: SweepSettings {
             steps: 1,
             settling_steps: 1,
-            stride_mhz: 1,
-            min_mhz: 0,
+            stride_mhz: Mhz(1),
+            min_mhz: Mhz(0),
             max_slowdown: None,
         },
         state,
@@ -87,44 +88,78 @@ impl Job {
         Self { profile, csv, stored, default, overhead, ran, limits, kept }
     }
 
-    fn answer(&self, request: &Request) -> Response {
+    fn pfod(&self, request: &Request) -> Response {
         match request {
-            Request::Trial { run, length, .. } => self.trial(run, *length),
-            Request::SweepAttend(SweepOrder { reuse: true, .. }) => match &self.stored {
-                Some(Stored::Already) => Response::Reused(stored()),
-                Some(Stored::AfterASweep) => {
-                    let end = SweepState::Ended(SweepEnd::LowestClock);
-                    Response::Sweep(Box::new(sweep(end)))
-                }
-                None => panic!("asked for a profile"),
-            },
+            Request::Trial { run, length, .. } => {
+                Response::Trial(Box::new(self.trial(run, *length).trial))
+            }
             Request::Status => no_jobs(),
             Request::PowerLimits(_) => Response::PowerLimits { lowest_w: 110, highest_w: 300 },
-            Request::P2pPowers => Response::P2pPowers(Vec::new()),
-            Request::Sweeps => Response::Sweeps(vec![sweep(SweepState::Paused { why: None })]),
-            Request::ProfileRead(selector) => {
-                assert_eq!(selector.partition.as_deref(), Some("pp2-dp1-tp1-mb6"));
-                Response::Profile { profile: stored(), csv: self.csv.clone() }
-            }
-            Request::TrialsEnd { keep, .. } => {
-                *self.kept.lock().unwrap() = Some(*keep);
-                let label = "kept".to_owned();
-                Response::TrialsEnded(keep.then_some(PlanStatus {
-                    number: 9,
-                    label,
-                    predicted_time_s: None,
-                    predicted_energy_j: None,
-                    suspended: None,
-                    power_limits_w: Vec::new(),
-                }))
-            }
-            other => panic!("asked for {other:?}"),
+            Request::TrialsEnd { keep, .. } => Response::TrialsEnded(self.ended(*keep)),
+            other => panic!("asked pfod for {other:?}"),
         }
     }
 
-    fn trial(&self, run: &TrialRun, length: TrialLength) -> Response {
+    fn agent(&self, request: &AgentRequest) -> AgentResponse {
+        match request {
+            AgentRequest::Record { run, length, samples: false, .. } => {
+                AgentResponse::Recorded(Box::new(self.trial(run, *length)))
+            }
+            AgentRequest::RecordingEnd { keep, .. } => {
+                AgentResponse::RecordingEnded(self.ended(*keep))
+            }
+            AgentRequest::SweepAttend(SweepOrder { reuse: true, .. }) => match &self.stored {
+                Some(Stored::Already) => AgentResponse::Reused(stored()),
+                Some(Stored::AfterASweep) => {
+                    let end = SweepState::Ended(SweepEnd::LowestClock);
+                    AgentResponse::Sweep(Box::new(sweep(end)))
+                }
+                None => panic!("asked for a profile"),
+            },
+            AgentRequest::P2pPowers => AgentResponse::P2pPowers(Vec::new()),
+            AgentRequest::Sweeps => {
+                AgentResponse::Sweeps(vec![sweep(SweepState::Paused { why: None })])
+            }
+            AgentRequest::ProfileRead(selector) => {
+                assert_eq!(selector.partition.as_deref(), Some("pp2-dp1-tp1-mb6"));
+                AgentResponse::Profile { profile: stored(), csv: self.csv.clone() }
+            }
+            other => panic!("asked the agent for {other:?}"),
+        }
+    }
+
+    fn ended(&self, keep: bool) -> Option<PlanStatus> {
+        *self.kept.lock().unwrap() = Some(keep);
+        keep.then(|| PlanStatus {
+            number: 9,
+            label: "kept".to_owned(),
+            predicted_time_s: None,
+            predicted_energy_j: None,
+            suspended: None,
+            power_limits_w: Vec::new(),
+        })
+    }
+
+    /// The default plan at the clocks of a table.
+    fn planned(&self, table: &ClockTable) -> Plan {
+        let mut plan = self.default.clone();
+        for (stage, units) in plan.stages.iter_mut().zip(table.stages()) {
+            assert_eq!(stage.instructions.len(), units.len());
+            for (planned, unit) in stage.instructions.iter_mut().zip(units) {
+                assert_eq!(planned.unit(), unit.unit);
+                planned.frequency_mhz = unit.mhz;
+            }
+        }
+        plan.predicted = table.predicted().map(|predicted| Prediction {
+            iteration_time_s: predicted.time_s,
+            iteration_energy_j: predicted.energy_j,
+        });
+        plan
+    }
+
+    fn trial(&self, run: &TrialRun, length: TrialLength) -> RecordedTrial {
         let plan = match run {
-            TrialRun::Plan { plan, .. } => Some(Plan::from_json(plan).unwrap()),
+            TrialRun::Plan { table, .. } => Some(self.planned(table)),
             TrialRun::DefaultClocks => None,
             TrialRun::PowerLimits { limits_w, .. } => return self.limited_trial(limits_w, length),
             other => panic!("asked to run {other:?}"),
@@ -138,43 +173,39 @@ impl Job {
             time_s: step.iteration_time_s * overhead,
             energy_j: Some(step.iteration_energy_j),
         };
-        Response::Trial(Box::new(TrialResult {
-            plan: None,
-            first_step: 7,
-            steps: vec![step; length.steps as usize],
-            ranks: (0..2).map(|stage| self.rank(&plan, stage, is_default, length.steps)).collect(),
-        }))
+        let steps = vec![step; length.steps as usize];
+        let stages = [Stage(0), Stage(1)];
+        let ranks = stages.map(rank).into();
+        RecordedTrial {
+            trial: TrialResult { plan: None, first_step: 7, steps, ranks },
+            ranks: stages.map(|stage| self.recorded(&plan, stage, is_default, length.steps)).into(),
+        }
     }
 
     /// Below 200 W everything takes longer, and the less power the less energy.
-    fn limited_trial(&self, limits_w: &[u32], length: TrialLength) -> Response {
+    fn limited_trial(&self, limits_w: &[u32], length: TrialLength) -> RecordedTrial {
         self.limits.lock().unwrap().push(limits_w.to_vec());
-        let Response::Trial(mut trial) = self.trial(&TrialRun::DefaultClocks, length) else {
-            unreachable!()
-        };
+        let mut recorded = self.trial(&TrialRun::DefaultClocks, length);
         self.ran.lock().unwrap().pop();
         let slower = |limit_w: u32| f64::from(200_u32.saturating_sub(limit_w)) / 200.0 + 1.0;
         let slowest = limits_w.iter().copied().map(slower).fold(1.0, f64::max);
         let share = f64::from(limits_w.iter().sum::<u32>()) / 600.0;
-        for step in &mut trial.steps {
+        for step in &mut recorded.trial.steps {
             step.time_s *= slowest;
             step.energy_j = step.energy_j.map(|energy_j| energy_j * share);
         }
-        for (rank, limit_w) in trial.ranks.iter_mut().zip(limits_w) {
+        for (rank, limit_w) in recorded.ranks.iter_mut().zip(limits_w) {
             rank.rows.iter_mut().for_each(|row| row.time_mean_s *= slower(*limit_w));
         }
-        Response::Trial(trial)
+        recorded
     }
 
-    fn rank(&self, plan: &Plan, stage: u32, is_default: bool, steps: u32) -> TrialRank {
+    fn recorded(&self, plan: &Plan, stage: Stage, is_default: bool, steps: u32) -> RecordedRank {
         let timeline = Timeline::new(&self.profile, plan).unwrap();
         let row = |span: &pfo_planner::Span| TrialRow {
-            instruction: Instruction::ALL
-                .into_iter()
-                .find(|instruction| instruction.name() == span.instruction.name())
-                .unwrap(),
-            chunk: 0,
-            mhz: (!is_default).then_some(span.frequency.0),
+            instruction: span.instruction,
+            chunk: Chunk(0),
+            mhz: (!is_default).then_some(span.frequency),
             observed_mhz: None,
             count: steps.into(),
             time_mean_s: span.end_s - span.start_s,
@@ -185,9 +216,11 @@ impl Job {
             energy_sd_j: None,
             left_out: LeftOut::default(),
         };
-        let gpu_uuid = format!("GPU-{stage}").parse().unwrap();
-        TrialRank {
-            rows: timeline.stages[stage as usize].iter().map(row).collect(),
+        RecordedRank {
+            rank: Rank(stage.0.into()),
+            readings: 100,
+            stray_readings: 0,
+            rows: timeline.stages[stage.index()].iter().map(row).collect(),
             waits: vec![WaitPower {
                 mhz: None,
                 count: 10,
@@ -195,8 +228,21 @@ impl Job {
                 power_w: P2P_POWER.0,
                 power_error_w: 0.5,
             }],
-            ..TrialRank::unmeasured(stage, gpu_uuid, "A40".to_owned())
         }
+    }
+}
+
+fn rank(stage: Stage) -> TrialRank {
+    TrialRank {
+        rank: Rank(stage.0.into()),
+        stage,
+        dp_rank: DpRank(0),
+        tp_rank: TpRank(0),
+        gpu_uuid: format!("GPU-{stage}").parse().unwrap(),
+        gpu_model: "A40".to_owned(),
+        time_s: 1.0,
+        energy_j: None,
+        mismatched_steps: 0,
     }
 }
 
@@ -214,11 +260,21 @@ fn tune(overhead: f64, arguments: &[&str]) -> Tuned {
 }
 
 fn tune_with(stored: Option<Stored>, overhead: f64, arguments: &[&str]) -> Tuned {
+    tune_on(true, stored, overhead, arguments)
+}
+
+fn tune_on(has_agent: bool, stored: Option<Stored>, overhead: f64, arguments: &[&str]) -> Tuned {
     let bench = Bench::new();
     let job = Job::new(&bench, overhead, stored);
     let (ran, kept) = (Arc::clone(&job.ran), Arc::clone(&job.kept));
     let limits = Arc::clone(&job.limits);
-    let daemon = FakeDaemon::answering(move |request| job.answer(request));
+    let job = Arc::new(job);
+    let agents = Arc::clone(&job);
+    let pfod = FakeDaemon::answering(move |request| job.pfod(request));
+    let daemon = match has_agent {
+        true => pfod.with_agent(move |request| agents.agent(request)),
+        false => pfod,
+    };
     let tune = ["tune", "j", "--steps", "2"];
     let mut command = daemon.pfoctl(&[&tune[..], arguments].concat());
     let tuned = Ran::of(command.current_dir(bench.path(".")));
@@ -246,6 +302,20 @@ fn a_plan_that_keeps_its_promise_is_kept_and_its_saving_reported() {
     // A baseline to plan with, default clocks and the plan in turns, and the plan to stay.
     let turns: Vec<bool> = plans.iter().map(Option::is_some).collect();
     assert_eq!(turns, [false, false, true, true, false, false, true, true, false, true]);
+}
+
+#[test]
+fn without_an_agent_a_job_is_tuned_if_everything_that_it_would_measure_is_given() {
+    let given = ["--profile", "profile.csv", "--max-slowdown", "5%"];
+    let Tuned { ran, .. } = tune_on(false, None, 0.0, &given);
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    assert!(ran.stderr.contains("cannot reach pfo-agent"), "{ran:?}");
+    let given = [&given[..], &["--microbatches", "6", "--p2p-power", "90"]].concat();
+    let Tuned { ran, kept, .. } = tune_on(false, None, 0.0, &given);
+    assert_eq!((ran.code, kept), (Some(0), Some(true)), "{ran:?}");
+    let zeus = ["--policy", "zeus-global", "--max-slowdown", "30%"];
+    let Tuned { ran, kept, .. } = tune_on(false, None, 0.0, &zeus);
+    assert_eq!((ran.code, kept), (Some(0), Some(true)), "{ran:?}");
 }
 
 #[test]
@@ -310,13 +380,17 @@ fn zeus_looks_among_power_limits_without_a_profile_and_what_it_finds_is_proved_a
         let report = ran.json();
         assert!(report.get("profile").is_none(), "{report}");
         let searched = report["searched"].as_array().unwrap();
-        let told: Vec<Vec<u32>> = searched
+        let listed: Vec<Vec<u32>> = searched
             .iter()
             .map(|trial| serde_json::from_value(trial["power_limits_w"].clone()).unwrap())
             .collect();
-        assert_eq!(told[..], limits[..told.len()], "{report}");
-        assert_eq!(report["search_trials"], told.len() as u64);
-        (told, limits.last().unwrap().clone(), report["tried"][0]["plan"].as_str().unwrap().into())
+        assert_eq!(listed[..], limits[..listed.len()], "{report}");
+        assert_eq!(report["search_trials"], listed.len() as u64);
+        (
+            listed,
+            limits.last().unwrap().clone(),
+            report["tried"][0]["plan"].as_str().unwrap().into(),
+        )
     };
     let (searched, kept, label): (_, _, String) = tune("zeus-global");
     let falling = [300, 275, 250, 225, 200, 175, 150, 125];
@@ -336,8 +410,8 @@ fn the_step_between_power_limits_is_as_given_and_those_that_are_too_slow_are_not
         let Tuned { ran, limits, kept, .. } = tune_with(None, 0.0, &arguments);
         assert_eq!((ran.code, kept), (Some(0), Some(true)), "{ran:?}");
         assert_eq!(limits[..3], [[300, 300], [210, 210], [120, 120]]);
-        let told = "Policy zeus-global over power limits, found in 3 trials.";
-        assert!(ran.stdout.contains(told), "{ran:?}");
+        let listed = "Policy zeus-global over power limits, found in 3 trials.";
+        assert!(ran.stdout.contains(listed), "{ran:?}");
         let chosen = limits[3][0];
         assert!(limits[3..].iter().all(|limits| limits == &[chosen, chosen]), "{limits:?}");
         assert!(ran.stdout.contains(&format!("zeus-global ({chosen} W)")), "{ran:?}");

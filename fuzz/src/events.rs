@@ -1,5 +1,5 @@
-//! What a rank tells, in whatever order: the clock that it leads to is one of its plan, the highest or
-//! the default.
+//! What a rank tells, in whatever order: the clock that it leads to is one of its plan, the highest
+//! or the default.
 use pfo_planner::Mhz;
 use pfo_protocol::{ClientMessage, Frame, Instruction, Unit};
 use pfod::cursor::{Cursor, Wish};

@@ -1,5 +1,5 @@
-//! The payloads of hellos, each with its length before it, and what becomes of them in a job: a rank is
-//! there once, whoever says so how often.
+//! The payloads of hellos, each with its length before it, and what becomes of them in a job: a
+//! rank is there once, whoever says so how often.
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 

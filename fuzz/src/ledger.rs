@@ -1,5 +1,5 @@
-//! What the last daemon left on disk: the ledger, what is revoked and the records of jobs. A record that
-//! is one makes a job, or is refused; it never makes one that cannot be kept again.
+//! What the last daemon left on disk: the ledger, what is revoked and the records of jobs. A record
+//! that is one makes a job, or is refused; it never makes one that cannot be kept again.
 use pfod::job_record::JobRecord;
 use pfod::{job_file, ledger, revocation_file};
 

@@ -1,8 +1,8 @@
-//! Fuzz targets for everything that is read from somebody else: each is a function of bytes that must
-//! not panic, whatever they are.
+//! Fuzz targets for everything that is read from somebody else: each is a function of bytes that
+//! must not panic, whatever they are.
 //!
-//! `make fuzz` runs them under libFuzzer. The tests run them on mutated seeds, which takes no more than
-//! any test does.
+//! `make fuzz` runs them under libFuzzer. The tests run them on mutated seeds, which takes no more
+//! than any test does.
 
 pub mod config;
 pub mod events;

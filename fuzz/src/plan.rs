@@ -1,5 +1,5 @@
-//! A plan as a client sends it. What is one is so again after it was written and read, with the same
-//! instructions, and so is the ranks' form of it.
+//! A plan as a client sends it. What is one is so again after it was written and read, with the
+//! same instructions, and so is the ranks' form of it.
 use pfo_planner::Plan;
 use pfod::fit::JobPlan;
 

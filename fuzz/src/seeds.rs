@@ -1,5 +1,5 @@
-//! What the targets start from: of every kind at least one input that is right, made by the code that
-//! writes it, so that it never grows old.
+//! What the targets start from: of every kind at least one input that is right, made by the code
+//! that writes it, so that it never grows old.
 
 use pfo_planner::{Frontier, Options, Pipeline, Profile, Schedule, Spread, Watts};
 use pfo_protocol::{

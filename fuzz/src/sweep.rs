@@ -1,5 +1,5 @@
-//! The sweeps that the last daemon left on disk. One that is a sweep can be shown, gone on with and kept
-//! again.
+//! The sweeps that the last daemon left on disk. One that is a sweep can be shown, gone on with and
+//! kept again.
 use pfo_protocol::{SweepState, TrialResult, TrialStep};
 use pfod::sweep::file;
 

@@ -50,7 +50,7 @@ pub enum PlanError {
     PlanContent {
         /// The place, such as `stage 3, instruction 17`.
         place: String,
-        /// What is wrong at that place.
+        /// The problem at that place.
         problem: String,
     },
 
@@ -61,7 +61,7 @@ pub enum PlanError {
         line: u32,
         /// The column in characters, counted from 1.
         column: u32,
-        /// What is wrong at that place.
+        /// The problem at that place.
         problem: String,
     },
 
@@ -70,7 +70,7 @@ pub enum PlanError {
     OrderFile {
         /// The place, such as `stage 3, instruction 17`.
         place: String,
-        /// What is wrong at that place.
+        /// The problem at that place.
         problem: String,
     },
 
@@ -97,7 +97,7 @@ pub enum PlanError {
     Deadlock {
         /// The instruction that cannot begin.
         waiting: StageUnit,
-        /// What it waits for, and why that never comes.
+        /// The instruction or data that it waits for, and why that never comes.
         awaited: String,
     },
 
@@ -126,7 +126,7 @@ pub enum PlanError {
         stage: Stage,
         /// The instruction of the table.
         instruction: Instruction,
-        /// What is wrong with the rows of the table.
+        /// The problem with the rows of the table.
         problem: String,
     },
 
@@ -183,7 +183,7 @@ pub enum PlanError {
     /// An argument outside its range.
     #[error("{name} is {value}, must be {expected}")]
     BadArgument {
-        /// What the argument is.
+        /// The name of the argument.
         name: &'static str,
         /// The value given.
         value: String,

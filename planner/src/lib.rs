@@ -3,9 +3,9 @@
 //! Pure: no I/O but the parsing and writing of its own file formats, from and to bytes.
 //!
 //! ```text
-//! profile ─ noise ─┬─ pipeline ─┬─ relaxation ─ realise ─┬─ frontier ─ plan ─ replay
-//!           │      │            └─ choices ───────┘      │
-//!        warning   step, schedule                  late ─┘
+//! profile ─┬─ noise ─ pipeline ─ choices ─┬─ relaxation ─ realise ─┬─ frontier ─ plan ─ replay
+//!       warning         │                 └──────── late ──────────┘
+//!                step, schedule
 //! ```
 //!
 //! | folder | what it holds |

@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn every_plan_keeps_to_what_is_said_and_costs_what_it_predicts_wherever_it_is_read_from(
+    fn every_plan_respects_dependencies_and_costs_its_prediction_from_any_file(
         profile in profiles(2..=4, 4), schedule in schedules(), microbatches in 1_u32..5,
         delays in delays(),
         pairs in prop::collection::vec((any::<Index>(), any::<Index>()), 1..12),

@@ -69,7 +69,7 @@ fn compared(truth: &Profile, repeats: u32, error: f64, noise: Noise) -> (Outcome
 }
 
 #[test]
-fn plans_from_smoothed_tables_waste_less_and_are_less_late_the_noisier_the_measurements() {
+fn smoothing_avoids_more_waste_and_lateness_the_noisier_the_measurements() {
     for limit_mhz in [1410, 1305] {
         let truth = true_profile(3, limit_mhz);
         for (repeats, error, least_gain) in [(3, 0.02, 0.05), (1, 0.05, 0.25), (3, 0.1, 0.25)] {

@@ -104,7 +104,7 @@ fn true_tables_stay_as_they_are_to_the_bit_and_have_nothing_odd() {
 }
 
 #[test]
-fn published_tables_are_not_touched_by_default_and_only_what_is_odd_is_told() {
+fn published_tables_are_not_touched_by_default_and_only_what_is_odd_is_reported() {
     let read = |name: &str| {
         let csv = data(&format!("profiles/{name}"))?;
         Some(Profile::from_csv(File::open(csv).unwrap()).unwrap())
@@ -159,7 +159,7 @@ fn odd_profile(factor: impl Fn(Mhz) -> f64) -> Profile {
 }
 
 #[test]
-fn what_repeats_establish_is_told_but_not_smoothed_by_default() {
+fn what_repeats_establish_is_reported_but_not_smoothed_by_default() {
     // As if the memory ran at a higher clock below 1200 MHz, which real GPUs do.
     let truth = odd_profile(|clock| if clock < Mhz(1200) { 0.8 } else { 1.0 });
     let measured = Measuring::new().profile(&truth, 40, 0.1);
@@ -177,7 +177,7 @@ fn what_repeats_establish_is_told_but_not_smoothed_by_default() {
 }
 
 #[test]
-fn a_row_far_from_its_neighbours_is_told_and_does_not_spoil_them() {
+fn a_row_far_from_its_neighbours_is_reported_and_does_not_spoil_them() {
     let truth = odd_profile(|clock| if clock == Mhz(1200) { 3.0 } else { 1.0 });
     let measured = Measuring::new().profile(&truth, 1, 0.02);
     let outlier = |warning: &Warning| match warning.finding {

@@ -38,7 +38,9 @@ impl Accounts for NodeAccounts {
     }
 
     fn group(&self, name: &str) -> Result<Option<Gid>, Errno> {
-        Ok(Group::from_name(name)?.map(|group| Gid(group.gid.as_raw())))
+        let named = Group::from_name(name)?.map(|group| Gid(group.gid.as_raw()));
+        // In a container, a group may have a number only.
+        Ok(named.or_else(|| name.parse().ok().map(Gid)))
     }
 
     fn groups_of(&self, uid: Uid) -> Result<Vec<Gid>, Errno> {
@@ -138,6 +140,12 @@ mod tests {
     fn the_groups_of_root_are_known_and_nobody_has_none() {
         assert!(NodeAccounts.groups_of(Uid::ROOT).unwrap().contains(&Gid(0)));
         assert_eq!(NodeAccounts.groups_of(Uid(u32::MAX - 7)), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_group_without_a_name_is_named_by_its_number() {
+        assert_eq!(NodeAccounts.group("4321"), Ok(Some(Gid(4321))));
+        assert_eq!(NodeAccounts.group("-1"), Ok(None));
     }
 
     #[test]

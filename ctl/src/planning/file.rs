@@ -43,12 +43,9 @@ pub(crate) fn write(name: &str, bytes: &[u8]) -> Result<(), Failure> {
 
 /// The error without the path of the unfinished file, which tempfile adds.
 pub(super) fn without_path(error: io::Error) -> io::Error {
-    match error
-        .get_ref()
-        .and_then(|inner| inner.source())
-        .and_then(|inner| inner.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error))
-    {
-        Some(code) => io::Error::from_raw_os_error(code),
+    let text = error.to_string();
+    match text.rsplit_once(" at path \"") {
+        Some((reason, _)) => io::Error::new(error.kind(), reason),
         None => error,
     }
 }

@@ -1,4 +1,4 @@
-//! A daemon that answers what a test tells it to, and the real `pfoctl` that asks it.
+//! Daemons that answer as a test says, and the real `pfoctl` that asks them.
 
 // Each test program uses its own part of this.
 #![allow(dead_code)]
@@ -7,26 +7,26 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use pfo_protocol::{
-    ClientMessage, DaemonMessage, HEADER_BYTES, Header, Refusal, RefusalCode, Request, Response,
-    Status,
+    AgentRequest, AgentResponse, ClientMessage, DaemonMessage, HEADER_BYTES, Header, Refusal,
+    RefusalCode, Request, Response, Status,
 };
 
-/// A socket with something behind it that answers until the test ends.
+/// A socket with something behind it that answers until the test ends, and perhaps an agent beside it.
 pub(crate) struct FakeDaemon {
     directory: tempfile::TempDir,
     requests: Receiver<Request>,
+    agent_requests: Option<Receiver<AgentRequest>>,
 }
 
 impl FakeDaemon {
     /// Answers every request with what `answer` makes of it.
-    pub(crate) fn answering(answer: impl Fn(&Request) -> Response + Send + 'static) -> Self {
+    pub(crate) fn answering(answer: impl Fn(&Request) -> Response + Send + Sync + 'static) -> Self {
         Self::serving(move |stream, request| {
-            let frame = DaemonMessage::Response(answer(request)).to_frame().unwrap();
-            // Whoever asked may be gone by now.
-            let _ = stream.write_all(&frame);
+            send(stream, &DaemonMessage::Response(answer(request)));
         })
     }
 
@@ -43,22 +43,23 @@ impl FakeDaemon {
         })
     }
 
-    fn serving(serve: impl Fn(&mut UnixStream, &Request) + Send + 'static) -> Self {
+    /// With an agent whose socket is beside that of `pfod`.
+    pub(crate) fn with_agent(
+        self,
+        answer: impl Fn(&AgentRequest) -> AgentResponse + Send + Sync + 'static,
+    ) -> Self {
+        let listener = UnixListener::bind(self.directory.path().join("pfo-agent.sock")).unwrap();
+        let requests = serve(listener, agent_request, move |stream, request| {
+            send(stream, &DaemonMessage::AgentResponse(answer(request)));
+        });
+        Self { agent_requests: Some(requests), ..self }
+    }
+
+    fn serving(answer: impl Fn(&mut UnixStream, &Request) + Send + Sync + 'static) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join("pfod.sock")).unwrap();
-        let (seen, requests) = channel();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let mut stream = stream.unwrap();
-                while let Some(request) = read_request(&mut stream) {
-                    serve(&mut stream, &request);
-                    if seen.send(request).is_err() {
-                        return;
-                    }
-                }
-            }
-        });
-        Self { directory, requests }
+        let requests = serve(listener, pfod_request, answer);
+        Self { directory, requests, agent_requests: None }
     }
 
     /// Where the daemon listens.
@@ -89,6 +90,12 @@ impl FakeDaemon {
         self.requests.recv_timeout(patience).expect("a request")
     }
 
+    /// The next request that arrived at the agent.
+    pub(crate) fn agent_request(&self) -> AgentRequest {
+        let patience = std::time::Duration::from_secs(5);
+        self.agent_requests.as_ref().unwrap().recv_timeout(patience).expect("a request")
+    }
+
     /// Whether no further request arrived.
     pub(crate) fn was_not_asked(&self) -> bool {
         self.requests.try_recv().is_err()
@@ -101,15 +108,56 @@ pub(crate) fn no_jobs() -> Response {
     Response::Status(Box::new(Status { jobs: Vec::new(), ..status }))
 }
 
-fn read_request(stream: &mut UnixStream) -> Option<Request> {
+fn serve<R: Send + 'static>(
+    listener: UnixListener,
+    of: fn(ClientMessage) -> R,
+    answer: impl Fn(&mut UnixStream, &R) + Send + Sync + 'static,
+) -> Receiver<R> {
+    let (seen, requests) = channel();
+    let answer = Arc::new(answer);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, seen) = (stream.unwrap(), seen.clone());
+            let answer = Arc::clone(&answer);
+            std::thread::spawn(move || {
+                while let Some(message) = read_message(&mut stream) {
+                    let request = of(message);
+                    answer(&mut stream, &request);
+                    if seen.send(request).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    requests
+}
+
+fn send(stream: &mut UnixStream, message: &DaemonMessage) {
+    // The client may be gone by now.
+    let _ = stream.write_all(&message.to_frame().unwrap());
+}
+
+fn read_message(stream: &mut UnixStream) -> Option<ClientMessage> {
     let mut header = [0; HEADER_BYTES];
     stream.read_exact(&mut header).ok()?;
     let Header { kind, length } = Header::parse(header).unwrap();
     let mut payload = vec![0; length];
     stream.read_exact(&mut payload).ok()?;
-    match ClientMessage::from_payload(kind, &payload).unwrap() {
-        ClientMessage::Request(request) => Some(request),
-        other => panic!("pfoctl sent {other:?}"),
+    Some(ClientMessage::from_payload(kind, &payload).unwrap())
+}
+
+fn pfod_request(message: ClientMessage) -> Request {
+    match message {
+        ClientMessage::Request(request) => request,
+        other => panic!("pfoctl sent {other:?} to pfod"),
+    }
+}
+
+fn agent_request(message: ClientMessage) -> AgentRequest {
+    match message {
+        ClientMessage::AgentRequest(request) => request,
+        other => panic!("pfoctl sent {other:?} to pfo-agent"),
     }
 }
 
@@ -119,6 +167,7 @@ pub(crate) fn pfoctl(socket: &Path, arguments: &[&str]) -> Command {
     command
         .args(arguments)
         .env_remove("PFO_ADMIN_SOCKET")
+        .env_remove("PFO_AGENT_SOCKET")
         .env("PFO_SOCKET", socket)
         .stdin(Stdio::null());
     command

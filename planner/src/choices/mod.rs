@@ -1,4 +1,4 @@
-//! The clocks that each operation of a step can choose from, laid out for passes over all of them.
+//! The clocks that each operation of a step can have, laid out for fast passes over all of them.
 
 pub(crate) mod pareto;
 pub(crate) mod tradeoff;
@@ -6,14 +6,14 @@ pub(crate) mod tradeoff;
 use crate::choices::pareto::Cost;
 use crate::choices::tradeoff::{Choice, Tradeoffs};
 
-/// All choices of all operations.
+/// The choices of all operations.
 #[derive(Clone, Debug)]
 pub(crate) struct Choices {
-    /// All tradeoffs' choices, one tradeoff after the other, from fast to slow.
+    /// The choices of all tradeoffs, one tradeoff after the other, from fast to slow.
     all: Vec<Choice>,
     /// For each of `all`, whether it is on its tradeoff's hull.
     is_on_hull: Vec<bool>,
-    /// For each of `all`, the most watts that any slower choice saves.
+    /// For each of `all`, the most watts that a slower choice saves.
     best_rate_w: Vec<f64>,
     /// For each tradeoff, the range of its choices in `all`.
     ranges: Vec<(u32, u32)>,
@@ -21,10 +21,10 @@ pub(crate) struct Choices {
     of: Vec<(u32, u32)>,
 }
 
-/// A clock for every operation: an index into all choices each.
+/// For every operation the index of its choice among all.
 pub(crate) type Assignment = Vec<u32>;
 
-/// A plan of measured clocks and what it comes to.
+/// A plan of measured clocks with its time and effective energy.
 #[derive(Clone, Debug)]
 pub(crate) struct Realised {
     pub(crate) time_s: f64,
@@ -62,7 +62,6 @@ impl Choices {
         choices
     }
 
-    /// All choices of all kinds of operations.
     pub(crate) fn all(&self) -> &[Choice] {
         &self.all
     }
@@ -81,7 +80,6 @@ impl Choices {
         &self.ranges
     }
 
-    /// An operation's fastest choice.
     pub(crate) fn fastest(&self, operation: usize) -> u32 {
         self.of[operation].0
     }
@@ -112,8 +110,8 @@ impl Choices {
         faster.into_iter().find(|&index| self.is_on_hull[index as usize]).unwrap_or(index)
     }
 
-    /// The slowest choice from `present` on that takes at most this many seconds and saves at
-    /// least so many watts for its time.
+    /// The slowest choice, `present` or slower, that takes at most this many seconds and saves at
+    /// least this many watts over `present`.
     pub(crate) fn worth_slowing_to(
         &self,
         operation: usize,

@@ -1,9 +1,9 @@
-//! Which of many things that cost time and energy are worth having.
+//! The items worth keeping among many that cost time and energy.
 
-/// What something costs: seconds and effective joules.
+/// Seconds and effective joules.
 pub(crate) type Cost = (f64, f64);
 
-/// Those, fastest first, that take less energy than every faster one.
+/// The items, fastest first, that take less energy than every faster one.
 pub(crate) fn falling<T>(items: impl IntoIterator<Item = T>, cost: impl Fn(&T) -> Cost) -> Vec<T> {
     let mut items: Vec<T> = items.into_iter().collect();
     items.sort_by(|a, b| {
@@ -20,7 +20,7 @@ pub(crate) fn falling<T>(items: impl IntoIterator<Item = T>, cost: impl Fn(&T) -
     items
 }
 
-/// Of things by rising time, those that no mixture of two others beats.
+/// Of items by rising time, those that no mixture of two others beats.
 pub(crate) fn lower_hull<T>(
     items: impl IntoIterator<Item = T>,
     cost: impl Fn(&T) -> Cost,

@@ -1,8 +1,7 @@
-//! The choice that one instruction offers: how much energy each clock costs for its time.
+//! Tradeoffs: the time and effective energy of each clock that is worth choosing.
 //!
-//! Only *effective* energy counts, e − P·t: the watts P that the GPU would have drawn waiting are
-//! paid either way. Filtering on raw energy instead, as Perseus does, loses the slow clocks that
-//! still save.
+//! Only *effective* energy counts, e − P·t: the power P that the GPU draws while it waits is paid
+//! in any case. Filtering by raw energy, as Perseus does, loses slow clocks that still save energy.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -33,14 +32,14 @@ impl Choice {
 /// The clocks worth choosing for one instruction of one stage.
 #[derive(Clone, Debug)]
 pub(crate) struct Tradeoff {
-    /// From the fastest on, each slower than the one before and of less effective energy.
+    /// Fastest first; each is slower than the one before and takes less effective energy.
     pub(crate) choices: Vec<Choice>,
-    /// Those of them on the lower convex hull, by index in `choices`.
+    /// The indices of those on the lower convex hull.
     pub(crate) hull: Vec<u16>,
 }
 
 impl Tradeoff {
-    /// Keeps the rows of a table that nothing else beats in both time and effective energy.
+    /// Keeps the rows of a table that no other row beats in both time and effective energy.
     pub(crate) fn new(table: &[Measurement], p2p_power: Watts) -> Self {
         let measured = table.iter().map(|row| Choice {
             time_s: row.time_s,
@@ -52,7 +51,7 @@ impl Tradeoff {
         Self { choices, hull }
     }
 
-    /// That of one kind of operation as it was measured.
+    /// The measured tradeoff of one kind of operation.
     pub(crate) fn of_kind(pipeline: &Pipeline, kind: Kind, p2p_power: Watts) -> Self {
         let profile = pipeline.profile();
         match kind {
@@ -64,13 +63,13 @@ impl Tradeoff {
         }
     }
 
-    /// One of choices that go from fast to slow and are all on their hull.
+    /// A tradeoff of choices from fast to slow that are all on their hull.
     pub(crate) fn convex(choices: Vec<Choice>) -> Self {
         let hull = (0..).take(choices.len()).collect();
         Self { choices, hull }
     }
 
-    /// The effective energy of mixing the hull's clocks to take this long, in joules.
+    /// The effective energy, in joules, of a mixture of clocks on the hull that takes this long.
     pub(crate) fn mixed_j(&self, time_s: f64) -> f64 {
         let on_hull = |index: usize| &self.choices[usize::from(self.hull[index])];
         let slower = self.hull.partition_point(|&i| self.choices[usize::from(i)].time_s < time_s);
@@ -85,7 +84,7 @@ impl Tradeoff {
         fast.effective_j + share * (slow.effective_j - fast.effective_j)
     }
 
-    /// That of a stage's instruction; one whose time does not depend on the clock has no choice.
+    /// The tradeoff of a stage's instruction; a fixed one has a single choice.
     fn measured(
         profile: &Profile,
         stage: Stage,
@@ -103,34 +102,35 @@ impl Tradeoff {
         }
     }
 
-    /// That of what no stage runs: meanwhile stages wait, which is paid for as waiting.
+    /// The tradeoff of a transfer or junction. The energy of the stages that wait for it counts as
+    /// waiting.
     fn unplanned(time_s: f64) -> Self {
         let choice = Choice { time_s, effective_j: 0.0, frequency: Mhz(0) };
         Self { choices: vec![choice], hull: vec![0] }
     }
 }
 
-/// Operations that share their tradeoff.
+/// The kinds of operations; all of one kind share a tradeoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     /// A stage's instruction.
     Measured(Stage, Instruction),
     /// A transfer between stages.
     Transfer,
-    /// What takes no time.
+    /// A junction, which takes no time.
     Junction,
 }
 
-/// The tradeoffs of all operations of a step; operations of one kind share theirs.
+/// The tradeoffs of all operations of a step.
 #[derive(Clone, Debug)]
 pub(crate) struct Tradeoffs {
     pub(crate) list: Vec<Tradeoff>,
-    /// For each operation, which of the list is its own.
+    /// For each operation, the index of its tradeoff in the list.
     pub(crate) of: Vec<u16>,
 }
 
 impl Tradeoffs {
-    /// As they were measured.
+    /// The measured tradeoffs.
     pub(crate) fn new(pipeline: &Pipeline, p2p_power: Watts) -> Self {
         let Ok(tradeoffs) = Self::by_kind(pipeline, |kind| {
             Ok::<_, Infallible>(Tradeoff::of_kind(pipeline, kind, p2p_power))
@@ -138,7 +138,7 @@ impl Tradeoffs {
         tradeoffs
     }
 
-    /// Made for each kind of operation.
+    /// Tradeoffs that `make` makes for each kind of operation.
     pub(crate) fn by_kind<E>(
         pipeline: &Pipeline,
         mut make: impl FnMut(Kind) -> Result<Tradeoff, E>,
@@ -164,12 +164,11 @@ impl Tradeoffs {
         Ok(Self { list, of })
     }
 
-    /// That of an operation.
     pub(crate) fn get(&self, operation: usize) -> &Tradeoff {
         &self.list[usize::from(self.of[operation])]
     }
 
-    /// The effective energy in joules if every operation runs at its cheapest clock.
+    /// The effective energy, in joules, with every operation at its cheapest clock.
     pub(crate) fn least_effective_j(&self) -> f64 {
         let cheapest = self.list.iter().map(|tradeoff| tradeoff.choices.last());
         let cheapest: Vec<f64> =

@@ -1,5 +1,5 @@
-//! A frontier of plans that others made, so that theirs can be shown, picked from, drawn and
-//! swapped as ours are. What they claim counts for nothing: every plan is replayed.
+//! A frontier of plans that other planners made, so that it can be shown, picked from, drawn and
+//! swapped like ours. Every plan is replayed; its own claims are ignored.
 
 use pfo_vocabulary::{Stage, Watts};
 
@@ -12,12 +12,12 @@ use crate::profile::measurement::Measurement;
 use crate::replay::account;
 
 impl Frontier {
-    /// The frontier of these plans for one pipeline: those, fastest first, that take less
-    /// effective energy (energy beyond what waiting would take) than every faster one.
+    /// The frontier of the given plans for one pipeline: those that take less effective energy
+    /// (energy beyond that of waiting) than every faster one.
     ///
     /// # Errors
-    /// If there is no plan, or one has another number of instructions than the pipeline, another
-    /// order of them or a clock that was not measured.
+    /// If there is no plan, or the instructions of one differ from the pipeline's, or it sets a
+    /// clock that was not measured.
     pub fn of_plans(
         pipeline: &Pipeline,
         p2p_power: Watts,
@@ -28,7 +28,7 @@ impl Frontier {
         for plan in plans {
             kept.push(replayed_plan(pipeline, p2p_power, &plan)?);
         }
-        // While others wait for a pipeline, each of its GPUs draws the P2P-blocking power anyway.
+        // A GPU that is done early draws the P2P-blocking power until the others are.
         let waiting_w = p2p_power.0 * f64::from(pipeline.profile().num_stages());
         let effective_j =
             |kept: &Kept| kept.point.iteration_energy_j - waiting_w * kept.point.iteration_time_s;
@@ -46,7 +46,7 @@ impl Frontier {
     }
 }
 
-/// Finds the rows of its tables that a plan names, and replays it.
+/// Finds the rows for the clocks of a plan and replays it.
 fn replayed_plan(pipeline: &Pipeline, p2p_power: Watts, plan: &Plan) -> Result<Kept, PlanError> {
     let network = pipeline.network();
     let mut rows = Vec::with_capacity(network.num_instructions());
@@ -55,7 +55,7 @@ fn replayed_plan(pipeline: &Pipeline, p2p_power: Watts, plan: &Plan) -> Result<K
     for (planned, (stage, operations)) in plan.stages.iter().zip(stages) {
         let differs = |place: usize| PlanError::PlanContent {
             place: format!("stage {stage}, instruction {place}"),
-            problem: format!("not what schedule {} runs there", pipeline.schedule()),
+            problem: format!("schedule {} runs another instruction there", pipeline.schedule()),
         };
         if planned.instructions.len() != operations.len() {
             return Err(differs(planned.instructions.len().min(operations.len())));

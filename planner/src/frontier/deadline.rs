@@ -1,4 +1,4 @@
-//! How an iteration time is asked for.
+//! How a plan is asked for: by its iteration time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,13 +9,13 @@ use crate::excerpt::excerpt;
 /// The longest iteration time that a plan may have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Deadline {
-    /// So many seconds, such as `3.1`.
+    /// Seconds, such as `3.1`.
     Seconds(f64),
-    /// So many times the fastest iteration, such as `1.02x`.
+    /// A multiple of the fastest iteration time, such as `1.02x`.
     Factor(f64),
-    /// The fastest iteration there is, `fastest`.
+    /// The time of the fastest plan: `fastest`.
     Fastest,
-    /// Whatever takes the least energy, `min-energy`.
+    /// The time of the plan of least energy: `min-energy`.
     MinEnergy,
 }
 

@@ -1,8 +1,7 @@
-//! The frontier: plans of measured clocks from the fastest to the cheapest and on.
+//! The frontier: plans of measured clocks, from the fastest to the one of least energy and beyond.
 //!
-//! A few dozen deadlines are solved and rounded for themselves. Every other plan is spliced from
-//! the two of those around it: half a step in one regime and half in the next is better than a
-//! whole step rounded on its own.
+//! [`optimize`] makes it from a profile, [`assembled`] from plans of others, [`mod@file`] from
+//! bytes. [`deadline`] and [`straggler`] say which plan to pick; [`polish`] improves a single one.
 
 mod assembled;
 pub(crate) mod deadline;
@@ -19,16 +18,16 @@ use crate::limits;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, Prediction};
 
-/// Time and energy of a plan: its replay.
+/// Time and energy of a plan by its replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Seconds that a step takes.
+    /// Seconds of a step.
     pub iteration_time_s: f64,
-    /// Joules of all stages, waiting included.
+    /// Joules of all stages, including those drawn while waiting.
     pub iteration_energy_j: f64,
 }
 
-/// Plans for one pipeline, fastest first: the slower one is, the less effective energy it takes.
+/// Plans for one pipeline, fastest first; each takes less effective energy than the ones before.
 #[derive(Clone, Debug)]
 pub struct Frontier {
     /// The GPU model that was profiled, if it is known.
@@ -36,22 +35,22 @@ pub struct Frontier {
     pub(crate) pipeline: Pipeline,
     pub(crate) p2p_power: Watts,
     pub(crate) plans: Vec<Kept>,
-    /// Those that take less energy than every faster one, by index.
+    /// The indices of those that take less energy than every faster one.
     points: Vec<usize>,
 }
 
-/// A plan as it is kept.
+/// A plan in compact form.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Kept {
     pub(crate) point: Point,
-    /// For each operation, stage by stage in the stage's order, the row of its table.
+    /// For each instruction, stage by stage in the order of the stage, the row of its table.
     pub(crate) rows: Box<[u8]>,
 }
 
 impl Frontier {
-    /// The most rows of one instruction's table.
+    /// The largest number of rows of one instruction's table.
     pub const MAX_TABLE_ROWS: usize = limits::TABLE_ROWS;
-    /// The most plans.
+    /// The largest number of plans.
     pub const MAX_PLANS: usize = limits::PLANS;
 
     pub(crate) fn new(
@@ -74,7 +73,7 @@ impl Frontier {
         Ok(Self { gpu, pipeline, p2p_power, plans, points })
     }
 
-    /// What the plans are for.
+    /// The pipeline that the plans are for.
     pub fn pipeline(&self) -> &Pipeline {
         &self.pipeline
     }
@@ -84,18 +83,18 @@ impl Frontier {
         self.p2p_power
     }
 
-    /// The plans from the fastest to the one of least energy: times rise, energies fall.
+    /// The plans from the fastest to the one of least energy: times rise and energies fall.
     pub fn points(&self) -> impl ExactSizeIterator<Item = Point> {
         self.points.iter().map(|&place| self.plans[place].point)
     }
 
-    /// All plans by rising time. Those that are no [`Frontier::points`] take more energy than a
-    /// faster one, but less than that would take if a straggler stretched it to their time.
+    /// All plans by rising time. Those that are not among [`Frontier::points`] take more energy
+    /// than a faster one, but less than that one takes if a straggler stretches it to their time.
     pub fn plans(&self) -> impl ExactSizeIterator<Item = Point> {
         self.plans.iter().map(|plan| plan.point)
     }
 
-    /// The plan of least energy that keeps a deadline, by its place among [`Frontier::plans`].
+    /// The index in [`Frontier::plans`] of the plan of least energy that keeps a deadline.
     ///
     /// # Errors
     /// [`PlanError::DeadlineTooEarly`] if even the fastest plan takes longer.
@@ -112,7 +111,7 @@ impl Frontier {
         }
     }
 
-    /// A deadline in seconds. With more than the least energy takes there is nothing to gain.
+    /// A deadline in seconds, at most the time of the plan of least energy.
     pub(crate) fn seconds(&self, deadline: Deadline) -> f64 {
         let time_s = |place: usize| self.plans[place].point.iteration_time_s;
         let (fastest_s, cheapest_s) =
@@ -126,10 +125,10 @@ impl Frontier {
         deadline_s.min(cheapest_s)
     }
 
-    /// The plan at a place among [`Frontier::plans`].
+    /// The plan at an index in [`Frontier::plans`].
     ///
     /// # Errors
-    /// If there are not so many.
+    /// [`PlanError::NoSuchPlan`] if the index is too large.
     pub fn plan(&self, place: usize) -> Result<Plan, PlanError> {
         let kept = self
             .plans

@@ -24,12 +24,12 @@ use crate::relaxation::anchor::{Anchor, anchors};
 use crate::relaxation::bound::LowerBound;
 use crate::replay::account;
 
-/// How many plans to make, and for which deadlines.
+/// The number of plans to make, and their deadlines.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The most plans to keep; where clocks are late, up to an eighth more that are faster.
+    /// The largest number of plans; where clocks are late, up to an eighth more that are faster.
     pub plans: usize,
-    /// How they are spread.
+    /// How their deadlines are spread.
     pub spread: Spread,
 }
 
@@ -39,31 +39,32 @@ impl Default for Options {
     }
 }
 
-/// Which iteration times get plans.
+/// The iteration times that get plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// Four of five between the fastest and the cheapest, the rest beyond: those are of use when a
-    /// straggler makes the pipeline wait anyhow.
+    /// Four of five plans between the fastest and the one of least energy, the rest beyond. Those
+    /// beyond are useful when the pipeline waits for a straggler anyway.
     Useful,
-    /// Evenly from the fastest to the slowest, as planners are compared.
+    /// Evenly from the fastest to the slowest, for comparing planners.
     Even,
 }
 
 impl Frontier {
-    /// Makes the plans. `progress` is told, from any thread, how much of the work is done (0 to 1).
+    /// Makes the plans. Calls `progress`, from any thread, with the share of the work that is done
+    /// (0 to 1).
     ///
     /// # Errors
-    /// If the power or the number of plans makes no sense, or a table is too long.
+    /// If the power or the number of plans is out of range, or a table is too long.
     pub fn optimize(
         pipeline: &Pipeline,
         p2p_power: Watts,
         options: Options,
         progress: &(dyn Fn(f64) + Sync),
     ) -> Result<Self, PlanError> {
-        // How much of the work is done after each part, for a large pipeline.
+        // The share of the work that is done after each part, for a large pipeline.
         const SOLVING: f64 = 0.5;
         const ROUNDING: f64 = 0.6;
-        // The same if plans for prompt clocks are only what others start from.
+        // The share of plans for prompt clocks where plans for late clocks start from them.
         const PROMPT: f64 = 0.1;
         check(pipeline, p2p_power, options)?;
         let has_late_clocks = pipeline.network().delays.switch_latency_s > 0.0;
@@ -110,7 +111,6 @@ impl Frontier {
     }
 }
 
-/// The deadlines to make plans for.
 fn deadlines(bound: &LowerBound, fastest_s: f64, options: Options) -> Vec<f64> {
     let evenly = |from: f64, to: f64, count: usize| {
         (1..=count).map(move |i| from + (to - from).max(0.0) * i as f64 / count as f64)
@@ -133,7 +133,7 @@ fn check(pipeline: &Pipeline, p2p_power: Watts, options: Options) -> Result<(), 
         return Err(PlanError::BadArgument {
             name: "the P2P-blocking power",
             value: p2p_power.to_string(),
-            expected: "watts from 0 on",
+            expected: "watts of at least 0",
         });
     }
     if !(2..=Frontier::MAX_PLANS).contains(&options.plans) {
@@ -153,7 +153,7 @@ fn check(pipeline: &Pipeline, p2p_power: Watts, options: Options) -> Result<(), 
     Ok(())
 }
 
-/// Turns choices into rows of the profile, and replays them.
+/// Turns choices into rows of the profile and replays them.
 fn replayed_choices(
     pipeline: &Pipeline,
     p2p_power: Watts,
@@ -194,8 +194,7 @@ mod tests {
     use crate::profile::Profile;
     use crate::schedule::name::Schedule;
     use crate::test_profiles::unequal;
-    use pfo_vocabulary::Instruction;
-    use pfo_vocabulary::{Mhz, Stage};
+    use pfo_vocabulary::{Instruction, Mhz, Stage};
 
     fn pipeline(profile: &Profile) -> Pipeline {
         Pipeline::new(profile, Schedule::OneForwardOneBackward, 6).unwrap()

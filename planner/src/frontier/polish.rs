@@ -1,8 +1,9 @@
-//! More thought for the one plan that will run for weeks.
+//! A longer search for the one plan that will run for weeks.
 //!
 //! Iterated local search: some neighbouring operations of a stage are sped up, and the slack that
-//! this makes is given to whoever saves most with it. What is better in the same time is gone on
-//! from. It ends when it is told to, and never ends with a worse plan.
+//! this makes is given to the operations that save most with it. The search continues from every
+//! plan that is better in the same time. It ends when the caller says so, and never with a worse
+//! plan.
 
 use std::collections::HashMap;
 
@@ -22,11 +23,11 @@ use crate::replay::replay;
 /// Searches that start from the same plan before the best of them is shared.
 const SEARCHES: u64 = 4;
 
-/// Speed-ups of a search. Some tenths of a second for a long step.
+/// Speed-ups in a search, which take some tenths of a second for a long step.
 const KICKS: u32 = 200;
 
-/// How much more energy, as a share, a plan may take that a search goes on from. It grows with
-/// every round of searches that has found nothing, up to so many times, and shrinks during a
+/// The additional energy, as a share, of a plan from which a search may continue. It grows with
+/// every round of searches that finds nothing, up to [`LONGEST_DETOUR`] times, and shrinks during a
 /// search.
 const DETOUR: f64 = 5e-5;
 const LONGEST_DETOUR: u32 = 60;
@@ -35,12 +36,12 @@ const LONGEST_DETOUR: u32 = 60;
 const WIDEST: usize = 12;
 
 impl Frontier {
-    /// The plan at a place among [`Frontier::plans`], improved for as long as `goes_on` says so
-    /// when it is told the energy, in joules. It keeps the deadline, unless the plan itself does
+    /// The plan at an index in [`Frontier::plans`], improved until `goes_on`, called with the
+    /// energy in joules so far, returns false. It keeps the deadline, unless the plan itself does
     /// not.
     ///
     /// # Errors
-    /// If there are not so many plans.
+    /// [`PlanError::NoSuchPlan`] if the index is too large.
     pub fn polished(
         &self,
         place: usize,
@@ -111,7 +112,7 @@ impl<'a> Search<'a> {
         self.choices.get(plan.assignment[operation]).frequency
     }
 
-    /// A plan as its choices, clocks that nobody should choose replaced by faster ones.
+    /// The choices of a plan; clocks that are not worth choosing become faster ones.
     fn start(&self, plan: &Plan) -> Realised {
         let network = self.frontier.pipeline().network();
         let planned: HashMap<_, &PlannedInstruction> = plan
@@ -136,7 +137,7 @@ impl<'a> Search<'a> {
         step.realised()
     }
 
-    /// The best plan that so many speed-ups find from this one.
+    /// The best plan that [`KICKS`] speed-ups find, starting from this one.
     fn from(
         &self,
         step: &mut LateStep<'_>,
@@ -171,8 +172,8 @@ impl<'a> Search<'a> {
         best
     }
 
-    /// Some neighbouring operations of a stage, or of those some that run the same instruction, one
-    /// or two choices faster.
+    /// Some neighbouring operations of a stage, all or only those of one instruction, one or two
+    /// choices faster.
     fn speed_up(&self, step: &LateStep<'_>, random: &mut Rng) -> Vec<(usize, u32)> {
         let network = self.frontier.pipeline().network();
         let first = random.usize(..network.len());
@@ -189,7 +190,7 @@ impl<'a> Search<'a> {
             .collect()
     }
 
-    /// Slows operations down into the slack there is, best saving per second first.
+    /// Slows operations down into their slack, best saving per second first.
     fn give_slack(&self, step: &mut LateStep<'_>) {
         const LEVELS: i32 = 8;
         const LEAST_SLACK_S: f64 = 1e-5;

@@ -1,8 +1,8 @@
-//! The plan for a pipeline that a straggler slows.
+//! The plan for a pipeline that waits for a straggler.
 //!
-//! Pipelines that train together wait for the slowest of them at the end of every step. Whatever
-//! one of them does faster than that is wasted ("extrinsic energy bloat", Perseus, SOSP 2024), so
-//! the others may take the straggler's time. A look-up: nothing is planned anew.
+//! Pipelines that train together wait for the slowest of them at the end of every step. Being
+//! faster wastes energy ("extrinsic energy bloat", Perseus, SOSP 2024), so the others may take the
+//! straggler's time. Their plan is looked up in the frontier; nothing is planned anew.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,18 +12,18 @@ use crate::excerpt::excerpt;
 use crate::frontier::Frontier;
 use crate::frontier::deadline::Deadline;
 
-/// How many times the fastest iteration a straggler's takes: 1.2 for a fifth more, never below 1.
+/// The slowdown of a straggler: its iteration time as a multiple of the fastest, at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Straggler(f64);
 
 impl Straggler {
-    /// One that is as fast as the others.
+    /// No slowdown.
     pub const NONE: Self = Self(1.0);
 
-    /// A straggler that takes `factor` times the fastest iteration.
+    /// A straggler that takes `factor` times the fastest iteration time.
     ///
     /// # Errors
-    /// [`PlanError::BadArgument`] if the factor is no number from 1 on.
+    /// [`PlanError::BadArgument`] if the factor is not a number of at least 1.
     pub fn new(factor: f64) -> Result<Self, PlanError> {
         if factor.is_finite() && factor >= 1.0 {
             return Ok(Self(factor));
@@ -31,7 +31,7 @@ impl Straggler {
         Err(refused(factor.to_string()))
     }
 
-    /// The factor.
+    /// The multiple of the fastest iteration time.
     pub fn factor(self) -> f64 {
         self.0
     }
@@ -58,17 +58,17 @@ fn refused(value: String) -> PlanError {
     PlanError::BadArgument {
         name: "the straggler's slowdown",
         value,
-        expected: "a factor of the fastest iteration, from 1 on, such as 1.2",
+        expected: "a multiple of the fastest iteration time, from 1 on, such as 1.2",
     }
 }
 
 impl Frontier {
-    /// The plan of least energy whose iteration takes at most as long as the straggler's, by its
-    /// place among [`Frontier::plans`]; never a slower one than the plan of least energy of all.
-    /// A binary search: it takes microseconds, whatever the number of plans.
+    /// The index in [`Frontier::plans`] of the plan of least energy whose iteration takes at most
+    /// as long as the straggler's; never slower than the plan of least energy of all. A binary
+    /// search, which takes microseconds.
     ///
     /// # Errors
-    /// None for a frontier that was made or read by this crate: its fastest plan always fits.
+    /// None for a frontier that this crate made or read: its fastest plan always fits.
     pub fn pick_for_straggler(&self, straggler: Straggler) -> Result<usize, PlanError> {
         self.pick(Deadline::Factor(straggler.0))
     }

@@ -1,11 +1,11 @@
-//! What late clocks do to a step.
+//! The model of late clocks.
 //!
-//! The clock of an instruction is asked for when the one before it on its stage ends, and is in
-//! force a switching latency later. Until then the stage waits, which costs nothing, or computes at
-//! the clock that it had: as much of an instruction as that clock gets done in that time takes the
-//! time and the energy that were measured at that clock. Steps follow each other: a step begins at
-//! the clock that its stage's last instruction had, and asks for that of its first right then.
-//! Instructions whose time does not depend on the clock ask for none.
+//! The clock of an instruction is set when the instruction before it on its stage ends, and is in
+//! force one switching latency later. Until then the stage waits, which costs nothing, or computes
+//! at its previous clock: the part of an instruction that is done in that time takes the time and
+//! the energy that were measured at that clock. Steps follow each other: a step begins at the clock
+//! of the last instruction of its stage, and sets that of the first instruction at once.
+//! Instructions whose time does not depend on the clock set none.
 
 use pfo_vocabulary::Mhz;
 
@@ -13,14 +13,14 @@ use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
 use crate::step::network::Network;
 
-/// Who asks for clocks before and after whom.
+/// The operations that set clocks, in their order on each stage.
 #[derive(Clone, Debug)]
 pub(crate) struct LateClocks {
     latency_s: f64,
-    /// For each operation that asks for a clock, the one before it on its stage that does.
+    /// For each operation that sets a clock, the one before it on its stage that does.
     previous: Vec<Option<u32>>,
     next: Vec<Option<u32>>,
-    /// For each operation that asks for a clock, the first and the last one on its stage that do.
+    /// For each operation that sets a clock, the first and the last one on its stage that do.
     ends: Vec<Option<[u32; 2]>>,
 }
 
@@ -47,34 +47,34 @@ impl LateClocks {
         late
     }
 
-    /// Whether an operation asks for a clock.
+    /// Whether an operation sets a clock.
     pub(crate) fn asks(&self, operation: usize) -> bool {
         self.ends[operation].is_some()
     }
 
-    /// The first operation of the next step, if this is the last one on the same stage.
+    /// The first operation of the next step on the same stage, if this is the last one.
     pub(crate) fn first_of_next_step(&self, operation: usize) -> Option<usize> {
         let [first, last] = self.ends[operation]?;
         (last as usize == operation).then_some(first as usize)
     }
 
-    /// When a clock is in force that was asked for at the end of an operation.
+    /// When a clock is in force that is set at the end of an operation.
     pub(crate) fn in_force_s(&self, end_s: f64) -> f64 {
         end_s + self.latency_s
     }
 
-    /// The operation that asks for a clock next on the same stage.
+    /// The next operation on the same stage that sets a clock.
     pub(crate) fn next(&self, operation: usize) -> Option<usize> {
         self.next[operation].map(|next| next as usize)
     }
 
-    /// The one before, likewise.
+    /// The previous operation on the same stage that sets a clock.
     pub(crate) fn previous(&self, operation: usize) -> Option<usize> {
         self.previous[operation].map(|previous| previous as usize)
     }
 
-    /// Seconds and joules of an operation that starts at `start_s`, given when those before it on
-    /// its stage end, everybody's clock, and what this one takes `at` a clock.
+    /// Seconds and joules of an operation that starts at `start_s`, given the ends of those before
+    /// it on its stage, the `clock` of every operation, and what this one takes `at` a clock.
     pub(crate) fn run<C>(
         &self,
         operation: usize,
@@ -84,7 +84,7 @@ impl LateClocks {
         at: impl Fn(C) -> (f64, f64),
     ) -> (f64, f64) {
         let Some([_, last]) = self.ends[operation] else { return at(clock(operation)) };
-        // Back to the one whose clock is in force at the start.
+        // Back to the operation whose clock is in force at the start.
         let mut holder = operation;
         let mut is_of_last_step = false;
         loop {
@@ -112,7 +112,7 @@ impl LateClocks {
         }
         while holder != operation {
             compute(clock(holder), self.in_force_s(end_s[holder]));
-            // The chain leads to `operation`, from which it came.
+            // The chain back from `operation` leads forward to it again.
             holder = self.next(holder).unwrap_or(operation);
         }
         compute(clock(operation), f64::INFINITY);
@@ -120,7 +120,7 @@ impl LateClocks {
     }
 }
 
-/// What each operation takes if its clock is late, from what it takes at the clock alone.
+/// What each operation takes with late clocks, from what it takes at its own clock.
 pub(crate) fn with_late_clocks(
     network: &Network,
     profile: &Profile,

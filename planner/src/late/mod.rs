@@ -1,7 +1,7 @@
-//! Clocks that come late: what they do to a step, and plans that reckon with it.
+//! Late clocks: what they do to a step, and plans that account for them.
 //!
 //! A driver takes milliseconds to change a clock, as long as a short instruction. [`clocks`] is the
-//! model, which every replay uses; [`step`] keeps one step up to date while its clocks change;
+//! model, which every replay uses. [`step`] keeps a step up to date while its clocks change, and
 //! [`plans`] improves plans with it.
 
 pub(crate) mod clocks;

@@ -1,11 +1,11 @@
-//! Plans for clocks that come late.
+//! Plans for late clocks.
 //!
-//! A plan made for prompt clocks loses time and energy to late ones: where a stage goes from a slow
-//! clock to a fast one, the first part of the fast instruction is slow, and it is the critical path
-//! that has fast ones. So plans are counted with late clocks and improved by moves that change one
-//! or two clocks, as long as any saves energy in the same time. They start from the plans for
-//! prompt clocks, which they therefore never lose to, from relaxed schedules that are rounded with
-//! late clocks in mind, and from the highest clocks, the only ones that keep the fastest time.
+//! A plan for prompt clocks loses time and energy where clocks are late: when a stage changes from
+//! a slow clock to a fast one, the first part of the fast instruction is slow, and the fast ones
+//! are on the critical path. So plans are evaluated with late clocks and improved by changing one
+//! or two clocks at a time, while that saves energy in the same time. The search starts from the
+//! plans for prompt clocks, so it is never worse than these; from relaxed schedules, rounded with
+//! late clocks in mind; and from the highest clocks, which alone reach the fastest time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,20 +22,19 @@ use crate::realise::levels_w;
 use crate::relaxation::anchor::Anchor;
 use crate::step::network::Network;
 
-/// Moves through the whole step; the first few find nearly everything.
+/// Rounds of moves through the whole step. The first few find nearly everything.
 const ROUNDS: usize = 6;
 
-/// Moves that shift more operations than this take longer to follow than they are worth.
+/// Moves that shift more operations than this are not worth the time that following them takes.
 const FARTHEST: usize = 256;
 
-/// The same for the highest clocks, where slack is everywhere and only one plan looks for it.
+/// The same for the highest clocks, where slack is everywhere and only one plan is made.
 const FARTHEST_FROM_HIGHEST: usize = 2048;
 
-/// Operations of all plans together that can be looked at in some seconds. Of more plans only every
-/// so many are improved; the others are known all the same.
+/// Operations of all plans together that can be visited in some seconds. If there are more, only
+/// every n-th plan is improved.
 const AFFORDABLE: usize = 800_000;
 
-/// Makes plans for late clocks.
 pub(crate) struct LatePlans<'a> {
     network: &'a Network,
     choices: &'a Choices,
@@ -58,8 +57,8 @@ impl<'a> LatePlans<'a> {
         }
     }
 
-    /// Plans that take no more time and energy, late clocks counted, than each of `prompt`, and up
-    /// to an eighth more that are faster. `rounded` are plans all along the frontier to start from.
+    /// For each of `prompt` a plan that takes no more time and energy with late clocks, and up to
+    /// an eighth more that are faster. `rounded` are plans all along the frontier to start from.
     pub(crate) fn make(
         &self,
         anchors: &[Anchor],
@@ -117,7 +116,7 @@ impl<'a> LatePlans<'a> {
         LateStep::new(self.network, self.choices, &self.late, &self.rates)
     }
 
-    /// The best plan of no more time than the highest clocks take.
+    /// The best plan that is as fast as the highest clocks.
     fn fastest(&self) -> Realised {
         let mut step = self.step();
         step.move_at_most(FARTHEST_FROM_HIGHEST);
@@ -136,9 +135,9 @@ impl<'a> LatePlans<'a> {
         self.improved(&mut step)
     }
 
-    /// What becomes of a step if every move is made that saves energy and keeps the deadline.
+    /// The plan of a step after every move that saves energy and keeps the deadline.
     fn improved(&self, step: &mut LateStep<'_>) -> Realised {
-        // A round that saves less is the last.
+        // The last round is the one that saves less than this share.
         const LEAST_SHARE: f64 = 1e-5;
         let deadline_s = step.deadline_s();
         for _ in 0..ROUNDS {
@@ -158,8 +157,8 @@ impl<'a> LatePlans<'a> {
         step.realised()
     }
 
-    /// Slows an operation down or speeds it up, or gives it the clock of a neighbour on its stage,
-    /// so that there is no change of clocks to be late for.
+    /// Slows an operation down, speeds it up, or gives it the clock of a neighbour on its stage,
+    /// which avoids a change of clocks.
     fn move_alone(&self, step: &mut LateStep<'_>, operation: usize) {
         let (fastest, end) = self.choices.of(operation);
         let present = step.choice(operation);
@@ -178,7 +177,7 @@ impl<'a> LatePlans<'a> {
         }
     }
 
-    /// Gives time from an operation to one that waits for it, or the other way round.
+    /// Moves time from an operation to one that waits for it, or the other way round.
     fn trade(&self, step: &mut LateStep<'_>, operation: usize) {
         for other in self.network.successors[operation].map(|other| other as usize) {
             if other == self.network.len() {
@@ -194,7 +193,7 @@ impl<'a> LatePlans<'a> {
     }
 }
 
-/// The times of the plans for prompt clocks, and before the first of them some more, as far apart.
+/// The times of the plans for prompt clocks, and some before the first of them, equally far apart.
 fn deadlines(known: &[Realised], prompt: &[Realised]) -> Vec<f64> {
     let mut deadlines: Vec<f64> = prompt.iter().map(|plan| plan.time_s).collect();
     let (fastest_s, first_s) = (known[0].time_s, deadlines[0]);

@@ -1,8 +1,8 @@
 //! A step with late clocks, kept up to date while single clocks change.
 //!
-//! A new clock moves the end of its own operation and, while it is not yet in force, those after it
-//! on the stage; from there on ends move as in any pipeline. Only what moves is computed again, in
-//! the order of the step, and nothing is final until the caller keeps it.
+//! A new clock moves the end of its own operation and, until it is in force, the ends of those
+//! after it on the stage; everything behind them moves as in any pipeline. Only what moves is
+//! computed again, in the order of the step, and a change can be undone until the caller keeps it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,13 +17,13 @@ use crate::step::network::Network;
 
 /// Times closer than this are equal, in seconds.
 const TOLERANCE_S: f64 = 1e-12;
-/// Less is rounding, in joules.
+/// Smaller differences are rounding, in joules.
 const TOLERANCE_J: f64 = 1e-9;
 
-/// What every operation takes at every clock that any operation of the step may have.
+/// Time and effective energy of every kind of operation at every clock of the step.
 #[derive(Clone, Debug)]
 pub(crate) struct Rates {
-    /// The clock of each of all choices, by its place among all clocks.
+    /// For each of all choices, the index of its clock among all clocks.
     clock_of: Vec<u16>,
     /// For each kind of operation and each clock, seconds and effective joules.
     at: Vec<Vec<(f64, f64)>>,
@@ -58,7 +58,7 @@ impl Rates {
     }
 }
 
-/// A plan in the making.
+/// The present plan.
 pub(crate) struct LateStep<'a> {
     network: &'a Network,
     choices: &'a Choices,
@@ -66,18 +66,18 @@ pub(crate) struct LateStep<'a> {
     rates: &'a Rates,
     assignment: Assignment,
     start_s: Vec<f64>,
-    /// With a 0 behind its last, for operations that wait for none.
+    /// With an additional 0 at the end, for operations that wait for none.
     end_s: Vec<f64>,
     operation_j: Vec<f64>,
     effective_j: f64,
-    /// By when each operation has to end, as the step was when this was last looked at.
+    /// The latest end of each operation, as of the last look back from the deadline.
     latest_end_s: Vec<f64>,
     latest_start_s: Vec<f64>,
-    /// Operations to compute again, first ones first.
+    /// Operations to compute again, in the order of the step.
     due: BinaryHeap<Reverse<u32>>,
     is_due: Vec<bool>,
     undo: Vec<Undo>,
-    /// A change that moves more operations than this is not made.
+    /// Changes that move more operations than this are refused.
     farthest: usize,
 }
 
@@ -116,13 +116,13 @@ impl<'a> LateStep<'a> {
         step
     }
 
-    /// Makes no more changes that move more than so many operations: following them through a long
-    /// step takes long.
+    /// Refuses changes that move more than this many operations, because following them through a
+    /// long step takes long.
     pub(crate) fn move_at_most(&mut self, operations: usize) {
         self.farthest = operations;
     }
 
-    /// Runs the step as `assignment` says, with its own time as the deadline.
+    /// Runs the step with these choices; its own time becomes the deadline.
     pub(crate) fn load(&mut self, assignment: Assignment) {
         self.assignment = assignment;
         for operation in 0..self.network.len() {
@@ -136,8 +136,8 @@ impl<'a> LateStep<'a> {
         self.aim_at(self.makespan_s());
     }
 
-    /// Takes, in the order of the step, the slowest choice that still ends each operation by the
-    /// latest time that these durations (s) give it; its own time becomes the deadline. Where a
+    /// Takes, in the order of the step, the slowest choice that still ends each operation by its
+    /// latest end under these durations (s); the time of the result becomes the deadline. Where a
     /// late clock leaves no such choice, the step takes longer.
     pub(crate) fn carry(&mut self, duration_s: &[f64], deadline_s: f64) {
         let n = self.network.len();
@@ -189,14 +189,14 @@ impl<'a> LateStep<'a> {
         }
     }
 
-    /// Sets the deadline, and by when everything has to end for its sake.
+    /// Sets the deadline and the latest end of each operation that follows from it.
     pub(crate) fn aim_at(&mut self, deadline_s: f64) {
         self.look_back(deadline_s, |operation, step| {
             step.end_s[operation] - step.start_s[operation]
         });
     }
 
-    /// Finds by when every operation has to end if they take so many seconds.
+    /// Computes the latest end of every operation for these durations.
     fn look_back(&mut self, deadline_s: f64, time_s: impl Fn(usize, &Self) -> f64) {
         let n = self.network.len();
         self.latest_start_s[n] = deadline_s;
@@ -208,12 +208,13 @@ impl<'a> LateStep<'a> {
         }
     }
 
-    /// Seconds by which an operation could end later when the deadline was set.
+    /// Seconds by which an operation may end later, as of the last look back from the deadline.
     pub(crate) fn slack_s(&self, operation: usize) -> f64 {
         self.latest_end_s[operation] - self.end_s[operation]
     }
 
-    /// Gives operations other choices, if any and if that keeps the deadline; says whether.
+    /// Gives operations other choices if there are any and the deadline is kept; returns whether it
+    /// did.
     pub(crate) fn make(&mut self, changes: &[(usize, u32)]) -> bool {
         let is_made = !changes.is_empty() && self.change(changes);
         if is_made {
@@ -224,7 +225,8 @@ impl<'a> LateStep<'a> {
         is_made
     }
 
-    /// Gives operations other choices if that saves energy and keeps the deadline; says whether.
+    /// Gives operations other choices if that saves energy and keeps the deadline; returns whether
+    /// it did.
     pub(crate) fn try_out(&mut self, changes: &[(usize, u32)]) -> bool {
         let before_j = self.effective_j;
         let is_better = self.change(changes) && self.effective_j < before_j - TOLERANCE_J;
@@ -236,7 +238,8 @@ impl<'a> LateStep<'a> {
         is_better
     }
 
-    /// Gives operations other choices, as far as the deadline holds; false if it does not.
+    /// Gives operations other choices and follows the effects; stops and returns false where the
+    /// deadline is missed.
     fn change(&mut self, changes: &[(usize, u32)]) -> bool {
         for &(operation, choice) in changes {
             let before = std::mem::replace(&mut self.assignment[operation], choice);
@@ -291,7 +294,7 @@ impl<'a> LateStep<'a> {
         }
     }
 
-    /// Makes everything due that another clock of an operation may change.
+    /// Makes due what another clock of an operation may change.
     fn disturb(&mut self, operation: usize) {
         self.make_due(operation);
         self.make_late_ones_due(operation, self.end_s[operation]);
@@ -301,7 +304,7 @@ impl<'a> LateStep<'a> {
         }
     }
 
-    /// Makes those due that start before the clock after an operation's own is in force.
+    /// Makes due the operations that start before the clock that is set at this end is in force.
     fn make_late_ones_due(&mut self, operation: usize, end_s: f64) {
         let from_s = self.late.in_force_s(end_s);
         let mut next = self.late.next(operation);
@@ -340,7 +343,7 @@ mod tests {
     use crate::test_profiles::any_profile;
 
     proptest! {
-        // What little is computed again after a change is all that the change has moved.
+        // After a change only what it moved is computed again, and that is all that differs.
         #[test]
         fn changes_leave_the_step_as_if_it_had_been_run_anew(
             profile in any_profile(3, 6),

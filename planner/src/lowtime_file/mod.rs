@@ -1,8 +1,8 @@
-//! Plans as lowtime, Perseus and Zeus exchange them: `freqs_pipeline_%05d.py`.
+//! Plan files of lowtime, Perseus and Zeus: `freqs_pipeline_%05d.py`.
 //!
-//! A Python list with one list for each stage, in the order in which the stage runs its
-//! instructions: of MHz (Perseus' artifact), or of `(name, MHz)` (lowtime, Zeus). Comments follow
-//! that tell what the planner claims; they are skipped. Small numbers in file names are slow plans.
+//! A Python list with one list for each stage, which has an entry for each of its instructions in
+//! order: MHz (Perseus' artifact) or `(name, MHz)` (lowtime, Zeus). Comments after it state what
+//! the planner claims; they are skipped. Small numbers in file names are slow plans.
 
 mod python_literal;
 
@@ -15,22 +15,22 @@ use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::schedule::name::Schedule;
 
-/// Which generation of such files.
+/// The generations of such files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
-    /// Lists of MHz, as Perseus' artifact has them.
+    /// Lists of MHz: Perseus' artifact.
     Clocks,
-    /// Lists of `(name, MHz)`, as lowtime and Zeus have them.
+    /// Lists of `(name, MHz)`: lowtime and Zeus.
     Named,
 }
 
-/// What such a file says.
+/// The contents of such a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LowtimePlan {
     stages: Vec<Vec<Entry>>,
 }
 
-/// One instruction's clock, and where the file says so.
+/// The clock of one instruction, and its place in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     instruction: Option<Instruction>,
@@ -40,11 +40,11 @@ struct Entry {
 }
 
 impl LowtimePlan {
-    /// The largest file that is read, in bytes: about a million instructions.
+    /// The largest file that is read, in bytes; enough for about a million instructions.
     pub const MAX_BYTES: usize = 64 << 20;
 
-    /// Whether bytes look like such a file rather than a plan of another format: the first thing
-    /// in them is a list.
+    /// Whether bytes look like such a file rather than a plan of another format: they begin with a
+    /// list.
     pub fn is_likely(bytes: &[u8]) -> bool {
         let mut lines = bytes.split(|&b| b == b'\n').map(<[u8]>::trim_ascii);
         lines
@@ -52,10 +52,10 @@ impl LowtimePlan {
             .is_some_and(|line| line.starts_with(b"[") || line.starts_with(b"("))
     }
 
-    /// Reads such a file, of either generation.
+    /// Reads such a file of either generation.
     ///
     /// # Errors
-    /// The first thing wrong, with its line and column.
+    /// The first problem, with its line and column.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, PlanError> {
         if bytes.len() > Self::MAX_BYTES {
             return Err(PlanError::PlanTooLarge { size: bytes.len(), limit: Self::MAX_BYTES });
@@ -70,15 +70,15 @@ impl LowtimePlan {
         Ok(Self { stages })
     }
 
-    /// How many microbatches a step has if every stage runs as the schedule has it.
+    /// The number of microbatches of a step in which the stages run a schedule.
     ///
     /// # Errors
-    /// If no number of microbatches makes the schedule as long as the first stage's list.
+    /// If the length of the first stage's list fits no number of microbatches.
     pub fn num_microbatches(&self, schedule: Schedule) -> Result<u32, PlanError> {
         let num_stages = self.num_stages()?;
         let length = |microbatches| schedule.first_stage_length(num_stages, microbatches);
         let found = self.stages[0].len();
-        // The first microbatches may run more than later ones, none runs less than one.
+        // The first microbatches may take more instructions than later ones.
         let fewest = (found / length(1).max(1)) as u32;
         (fewest.max(1)..=found as u32)
             .take_while(|&microbatches| length(microbatches) <= found)
@@ -86,18 +86,16 @@ impl LowtimePlan {
             .ok_or_else(|| {
                 content(
                     Stage(0),
-                    format!(
-                        "{found} entries, which no number of microbatches makes of schedule {schedule}"
-                    ),
+                    format!("{found} entries fit no number of microbatches of schedule {schedule}"),
                 )
             })
     }
 
-    /// The plan of a pipeline that runs each stage's instructions at these clocks.
+    /// The plan of a pipeline whose stages run at these clocks.
     ///
     /// # Errors
-    /// The first difference: another number of stages, of instructions of a stage, or another
-    /// instruction than the pipeline's schedule has in a place; or a clock that was not measured.
+    /// The first difference in the number of stages, the number of instructions of a stage, or an
+    /// instruction; or a clock that was not measured.
     pub fn plan(&self, pipeline: &Pipeline) -> Result<Plan, PlanError> {
         let profile = pipeline.profile();
         let num_stages = self.num_stages()?;
@@ -112,7 +110,8 @@ impl LowtimePlan {
                 return Err(content(
                     stage.stage,
                     format!(
-                        "{found} entries, but schedule {} runs {expected} instructions with {} microbatches",
+                        "{found} entries, but schedule {} with {} microbatches runs {expected} \
+                         instructions",
                         pipeline.schedule(),
                         pipeline.num_microbatches(),
                     ),
@@ -155,8 +154,7 @@ impl LowtimePlan {
 }
 
 impl Plan {
-    /// The plan as lowtime, Perseus and Zeus read it; what it is predicted to take follows in
-    /// comments.
+    /// The plan in the format of lowtime, Perseus and Zeus, with its prediction in comments.
     pub fn to_lowtime(&self, generation: Generation) -> String {
         let mut text = String::from("[\n");
         for stage in &self.stages {
@@ -182,7 +180,7 @@ impl Plan {
     }
 }
 
-/// lowtime names an instruction after its class, in lower case.
+/// Names in lowtime's files that differ from ours: the class in lower case.
 const CLASS_NAMES: [(&str, Instruction); 1] = [("forwardbackward", Instruction::ForwardBackward)];
 
 fn written(instruction: Instruction) -> &'static str {

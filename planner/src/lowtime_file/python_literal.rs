@@ -1,31 +1,30 @@
-//! The few Python literals that plan files of lowtime and Zeus are made of: lists, tuples, whole
-//! numbers, strings, and comments.
+//! The Python literals of plan files of lowtime and Zeus: lists, tuples, whole numbers, strings,
+//! and comments.
 //!
-//! Such files are Python expressions that their own tools evaluate. Here they are only read:
-//! names, operators and calls are errors, size and nesting are bounded.
+//! Their own tools evaluate such files as Python expressions. Here they are only parsed: names,
+//! operators and calls are errors, and size and nesting are bounded.
 
 use crate::error::PlanError;
 use crate::excerpt::excerpt;
 
-/// A value of a plan file, with where it begins.
+/// A value of a plan file and the place where it begins.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Literal<'a> {
     pub(crate) value: Value<'a>,
     pub(crate) place: Place,
 }
 
-/// What a literal is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value<'a> {
     /// A list or a tuple.
     Sequence(Vec<Literal<'a>>),
-    /// A whole number from 0 on.
+    /// A whole number of at least 0.
     Number(u32),
     /// A string without escapes.
     Text(&'a str),
 }
 
-/// A place in a file; line and column count from 1, columns in characters.
+/// A place in a file; line and column are counted from 1, columns in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) line: u32,
@@ -33,19 +32,19 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The error that something is wrong here.
+    /// The error about a problem at this place.
     pub(crate) fn wrong(self, problem: impl Into<String>) -> PlanError {
         PlanError::PythonPlan { line: self.line, column: self.column, problem: problem.into() }
     }
 }
 
-/// Lists of stages, of instructions, of names and clocks: nothing deeper means anything.
+/// The deepest nesting: stages, instructions, and names with clocks.
 const DEEPEST: u32 = 3;
 
-/// Reads one literal and nothing else but space and comments.
+/// Reads a text that is one literal, apart from space and comments.
 ///
 /// # Errors
-/// [`PlanError::PythonPlan`] with the first place that is no such literal.
+/// [`PlanError::PythonPlan`] with the first wrong place.
 pub(crate) fn parse(text: &str) -> Result<Literal<'_>, PlanError> {
     let mut reader = Reader { rest: text, place: Place { line: 1, column: 1 } };
     reader.skip_space();
@@ -65,7 +64,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Takes so many bytes, which end at a character's end.
+    /// Takes this many bytes, which must end at the end of a character.
     fn take(&mut self, bytes: usize) -> &'a str {
         let (taken, rest) = self.rest.split_at(bytes);
         for c in taken.chars() {
@@ -84,7 +83,7 @@ impl<'a> Reader<'a> {
         self.take(self.rest.find(|c| !belongs(c)).unwrap_or(self.rest.len()))
     }
 
-    /// Over white space and comments.
+    /// Skips white space and comments.
     fn skip_space(&mut self) {
         loop {
             self.take_while(|c| matches!(c, ' ' | '\t' | '\r' | '\n'));
@@ -103,7 +102,7 @@ impl<'a> Reader<'a> {
             Some(quote @ ('\'' | '"')) => self.text(quote)?,
             Some('0'..='9') => {
                 let digits = self.take_while(|c| c.is_ascii_alphanumeric() || c == '.' || c == '_');
-                // What pandas read among fractions is written as one.
+                // pandas writes whole numbers of a column of fractions so.
                 let whole = digits.strip_suffix(".0").unwrap_or(digits);
                 let number = whole.parse().map_err(|_| {
                     place.wrong(format!("{} is not a whole number of MHz", excerpt(digits)))
@@ -112,7 +111,7 @@ impl<'a> Reader<'a> {
             }
             Some(other) => {
                 return Err(place.wrong(format!(
-                    "'{}' begins no list, number or string",
+                    "'{}' is not the start of a list, a number or a string",
                     other.escape_debug()
                 )));
             }
@@ -123,7 +122,7 @@ impl<'a> Reader<'a> {
 
     fn sequence(&mut self, end: char, depth: u32) -> Result<Value<'a>, PlanError> {
         if depth >= DEEPEST {
-            return Err(self.place.wrong("a list in a list in a list in a list"));
+            return Err(self.place.wrong("lists are nested more than three deep"));
         }
         self.take(1);
         let mut items = Vec::new();
@@ -207,7 +206,7 @@ mod tests {
 
     #[test]
     fn nesting_is_bounded() {
-        assert!(refused(&"[".repeat(1_000_000)).contains("list in a list"));
+        assert!(refused(&"[".repeat(1_000_000)).contains("nested more than three deep"));
     }
 
     proptest! {

@@ -1,20 +1,20 @@
-//! Perseus' noise factor: where noise leaves too few rows that no other beats, those that are
-//! beaten by little count, too.
+//! Perseus' noise factor: where noise leaves too few unbeaten rows, rows that are beaten by little
+//! count, too.
 //!
-//! Perseus keeps the rows of a table that no other beats in both time and energy, and fits a curve
-//! through them. If three or fewer are left it tries again, and drops a row only if another beats
-//! it in both by more than 5 %. A plan here chooses rows, not points of a curve, and a beaten row
-//! is never worth choosing; so the energies of the rows that are kept are replaced by the closest
-//! ones that fall with time. Tables with more rows to choose from, and times, stay as they are:
-//! that rescues a table which noise left hardly any choice, and does little for plans of any other.
+//! Perseus keeps the rows of a table that no other row beats in both time and energy, and fits a
+//! curve through them. If three or fewer are left, it tries again and drops a row only if another
+//! beats it in both by more than 5 %. A plan here chooses rows, not points of a curve, and a beaten
+//! row is never worth choosing; so the energies of the rows that are kept are replaced by the
+//! closest ones that fall with time. Tables with more unbeaten rows stay unchanged, and so do
+//! times: this rescues a table that noise left hardly any choice, and does little for others.
 
 use super::isotonic::falling;
 use crate::profile::measurement::Measurement;
 
-/// Perseus' own.
+/// Perseus' own limit.
 const TOO_FEW: usize = 3;
 
-/// The energies of a table's rows, weighted by how often they were measured.
+/// The treated energies of a table; `weights` are the numbers of measurements.
 pub(super) fn energies(rows: &[Measurement], weights: &[f64], slack: f64) -> Vec<f64> {
     let mut energies: Vec<f64> = rows.iter().map(|row| row.energy_j).collect();
     if kept(rows, 0.0).len() > TOO_FEW {

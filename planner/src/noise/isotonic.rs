@@ -4,7 +4,7 @@
 //! left (Ayer et al., An empirical distribution function for sampling with incomplete information,
 //! 1955). Values in the right order stay as they are, to the bit.
 
-/// The closest values that nowhere rise.
+/// The closest values that never rise.
 pub(super) fn falling(values: &[f64], weights: &[f64]) -> Vec<f64> {
     let mut blocks: Vec<Block> = Vec::new();
     for (&mean, &weight) in values.iter().zip(weights) {
@@ -19,7 +19,7 @@ pub(super) fn falling(values: &[f64], weights: &[f64]) -> Vec<f64> {
     blocks.iter().flat_map(|block| std::iter::repeat_n(block.mean, block.len)).collect()
 }
 
-/// The closest values that nowhere fall.
+/// The closest values that never fall.
 pub(super) fn rising(values: &[f64], weights: &[f64]) -> Vec<f64> {
     let turned: Vec<f64> = values.iter().map(|value| -value).collect();
     falling(&turned, weights).iter().map(|value| -value).collect()

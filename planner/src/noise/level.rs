@@ -1,17 +1,17 @@
-//! How noisy a table is: about the standard deviation of each row.
+//! How noisy a table is: an estimate of the standard deviation of each row.
 //!
-//! The repeats say it, pooled over the table, because the few at one clock say too little; a row
-//! that is the mean of many is the surer for it. Where nothing was repeated, what rows are off
-//! their neighbours has to do, which takes bends of the curve for noise, too.
+//! It comes from the repeats, pooled over the table, because the few at one clock say too little; a
+//! row that is the mean of many is more certain. Without repeats, the distances of rows from their
+//! neighbours must do, although they take bends of the curve for noise.
 
 use super::neighbours::scatter;
 use crate::profile::Table;
 use crate::profile::quantity::Quantity;
 
-/// The least repeats, beyond the first ones, from which their scatter is taken.
+/// The least number of repeats, beyond the first ones, that give a scatter.
 const ENOUGH: f64 = 3.0;
 
-/// For each row of a table its standard deviation, as a share of the row; none if nothing is known.
+/// For each row of a table its standard deviation, as a share of the row; `None` if it is unknown.
 pub(crate) fn level(table: Table, quantity: Quantity) -> Option<Vec<f64>> {
     let (mut squares, mut freedom) = (0.0, 0.0);
     for (row, repeats) in table.rows.iter().zip(table.repeats()) {

@@ -1,20 +1,20 @@
-//! What is done about tables that are less smooth than the hardware is.
+//! The treatment of tables that are less smooth than the hardware is.
 //!
 //! A plan is made of the best rows of a table. Where rows scatter, the best ones are those that
-//! luck made look best, and a plan of them keeps neither its time nor its energy. What helps is to
-//! know the shape of the curve: with the clock, time never rises and power never falls, because
+//! look best by chance, and a plan of them keeps neither its time nor its energy. The shape of the
+//! curve is known, however: with the clock, time never rises and power never falls, because
 //! switching takes power with the clock and with the square of the voltage that it needs (Mei, Wang
-//! and Chu, A survey and measurement study of GPU DVFS on energy conservation, 2017). Energy is
-//! their product: it falls first and then rises, which says less. The published tables agree: power
-//! is within 0.9 % of a rising curve even where an A40 runs into its power limit.
-//! [`Noise::Isotonic`] replaces time and power by the closest falling and rising ones, by least
-//! squares, weighted by how often a row was measured; a row far from its neighbours is replaced by
-//! what these say before.
+//! and Chu, A survey and measurement study of GPU DVFS on energy conservation, 2017). Energy, their
+//! product, first falls and then rises, which constrains less. Published tables agree: power is
+//! within 0.9 % of a rising curve even where an A40 runs into its power limit. [`Noise::Isotonic`]
+//! replaces time and power by the closest falling and rising ones, by least squares, weighted by
+//! the number of measurements. A row that is far from its neighbours is first replaced by their
+//! prediction.
 //!
-//! Hardware can do otherwise: at its power limit an A40 gets slower at some higher clocks. So by
-//! default, [`Noise::Auto`], a table is only touched if it is noisy, and of it only what noise
-//! explains: runs of rows whose distance from the curve is within four standard deviations of
-//! theirs. What repeats establish stays, however odd it looks.
+//! Hardware can deviate from the shape: at its power limit an A40 gets slower at some higher
+//! clocks. So the default, [`Noise::Auto`], changes a table only if it is noisy, and only what
+//! noise explains: runs of rows within four of their standard deviations from the curve. What
+//! repeats establish stays, whatever its shape.
 //!
 //! Predictions of a plan are then replays over the smoothed profile, which [`Profile::to_csv`]
 //! writes.
@@ -41,47 +41,47 @@ pub(crate) use neighbours::{Outlier, outliers};
 pub(crate) use shape::{EXPLAINED, NOISY, curve};
 use shape::{ROUNDING, explained};
 
-/// What is done about noise.
+/// The treatment of noise in a profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Noise {
     /// Nothing.
     Off,
-    /// What [`Noise::Isotonic`] does, but only to noisy tables, and to what noise explains there.
+    /// [`Noise::Isotonic`], but only for noisy tables and only where noise explains the difference.
     #[default]
     Auto,
-    /// Makes time fall with the clock and power rise.
+    /// Makes time fall and power rise with the clock.
     Isotonic,
-    /// Perseus' noise factor: a table with three or fewer rows that no other beats may also choose
-    /// those that are beaten by no more than this share. Perseus' own is 0.05.
+    /// Perseus' noise factor: where no more than three rows of a table are unbeaten, rows that are
+    /// beaten by at most this share count, too. Perseus uses 0.05.
     Factor(f64),
 }
 
-/// A profile after something was done about its noise.
+/// A profile after its noise was treated.
 #[derive(Clone, Debug)]
 pub struct Treated {
-    /// What plans are made from.
+    /// The profile that plans are made from.
     pub profile: Profile,
-    /// Where it differs from what was measured.
+    /// Its differences from the measured profile.
     pub smoothed: Vec<Smoothed>,
 }
 
-/// What was changed in a table.
+/// A change to a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Smoothed {
-    /// Of the table.
+    /// The stage of the table.
     pub stage: Stage,
-    /// Of the table.
+    /// The instruction of the table.
     pub instruction: Instruction,
-    /// Which of both was changed.
+    /// The quantity that was changed.
     pub quantity: Quantity,
-    /// The largest change to a row, as a share of it.
+    /// The largest change of a row, as a share of its value.
     pub most: f64,
 }
 
 impl Noise {
     const FACTOR: f64 = 0.05;
 
-    /// Does it. Instructions of fixed time stay as they are.
+    /// Treats a profile. Instructions of fixed time stay unchanged.
     pub fn treat(self, measured: &Profile) -> Treated {
         let mut treated = Treated { profile: measured.clone(), smoothed: Vec::new() };
         for table @ Table { stage, instruction, rows, .. } in measured.tables() {
@@ -98,7 +98,7 @@ impl Noise {
         treated
     }
 
-    /// What the rows of a table become.
+    /// The treated rows of a table.
     fn rows(self, table: Table) -> Vec<Measurement> {
         let mut rows = table.rows.to_vec();
         let smooth = match self {
@@ -115,7 +115,7 @@ impl Noise {
         };
         let (times, powers) = (smooth(table, Quantity::Time), smooth(table, Quantity::Power));
         for ((row, time_s), power_w) in rows.iter_mut().zip(times).zip(powers) {
-            // A product of what stayed could differ in the last bit from what was measured.
+            // Unchanged rows stay as they are: the product could differ in the last bit.
             if (time_s, power_w) != (row.time_s, Quantity::Power.of(row)) {
                 *row = Measurement { time_s, energy_j: power_w * time_s, ..*row };
             }
@@ -151,9 +151,9 @@ impl FromStr for Noise {
             .filter(|percent: &f64| (0.0..=50.0).contains(percent))
             .map(|percent| Self::Factor(percent / 100.0))
             .ok_or_else(|| PlanError::BadArgument {
-                name: "what is done about noise",
+                name: "the treatment of noise",
                 value: format!("\"{}\"", excerpt(text)),
-                expected: "off, auto, isotonic, factor or, in percent up to 50, factor=5%",
+                expected: "off, auto, isotonic, factor, or factor=5% with any percentage up to 50",
             })
     }
 }

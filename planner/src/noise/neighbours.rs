@@ -1,48 +1,47 @@
-//! What the rows around a row say that it should be, and rows that are far from that.
+//! What the rows around a row predict for it, and rows that are far from the prediction.
 //!
-//! Straight lines through pairs of the nearest rows, in logarithms of both, of which the median is
-//! taken: a power law is met exactly, and one wild row among four does not decide.
+//! The prediction is the median of straight lines through pairs of the nearest rows, in logarithms
+//! of both quantities: a power law is met exactly, and one outlier among four rows does not decide.
 
 use crate::profile::measurement::Measurement;
 use crate::profile::median::{MEDIAN_TO_SD, median};
 use crate::profile::quantity::Quantity;
 
-/// The rows that are asked. More would reach further, over bends of the curve.
+/// The rows that predict. More would reach across bends of the curve.
 const NEIGHBOURS: usize = 4;
 
-/// The least rows of which the neighbours say anything.
+/// Smaller tables have no predictions.
 const LEAST_ROWS: usize = NEIGHBOURS + 1;
 
-/// The least rows of which the scatter is taken. One step in a table of fewer looks like noise.
+/// Smaller tables have no scatter: one step in them looks like noise.
 const ENOUGH_ROWS: usize = 10;
 
-/// Standard deviations; beyond, a row does not belong to the others. One that was not measured
-/// twice is judged by its neighbours' scatter, which bends of the curve and edges of the table
-/// blur.
+/// In standard deviations: rows beyond are outliers. The scatter comes from the neighbours, and
+/// bends of the curve and edges of the table blur it.
 const FAR: f64 = 6.0;
 
 /// Clean tables of real GPUs have steps of up to 2.6 %, where they change how they run.
 const ORDINARY_STEP: f64 = 0.04;
 
-/// Where more rows than one in so many are far from the others, nobody knows which are right.
+/// If more than one row in this many is far from the others, it is unknown which are right.
 const OUTLIERS_AMONG: usize = 5;
 
-/// A row that is far from what its neighbours say.
+/// A row that is far from the prediction of its neighbours.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Outlier {
-    /// Its place in the table.
+    /// Its index in the table.
     pub(crate) index: usize,
-    /// What its neighbours say.
+    /// The prediction.
     pub(crate) expected: f64,
 }
 
-/// About the standard deviation of a table's rows as a share of them; none of few rows.
+/// An estimate of the standard deviation of a table's rows, as a share; `None` for small tables.
 pub(crate) fn scatter(rows: &[Measurement], quantity: Quantity) -> Option<f64> {
     let points = points(rows, quantity);
     (points.len() >= ENOUGH_ROWS).then(|| spread(&residuals(&points)))
 }
 
-/// The rows that are far from the others, the furthest first.
+/// The rows that are far from the others, furthest first.
 pub(crate) fn outliers(rows: &[Measurement], quantity: Quantity) -> Vec<Outlier> {
     let mut points = points(rows, quantity);
     let mut outliers = Vec::new();
@@ -58,7 +57,7 @@ pub(crate) fn outliers(rows: &[Measurement], quantity: Quantity) -> Vec<Outlier>
     outliers
 }
 
-/// Logarithms of a row's clock and of what was measured.
+/// The logarithms of a row's clock and of its quantity.
 struct Point {
     index: usize,
     x: f64,
@@ -74,7 +73,7 @@ fn points(rows: &[Measurement], quantity: Quantity) -> Vec<Point> {
     rows.iter().enumerate().map(point).collect()
 }
 
-/// By which share each is off what its neighbours say.
+/// The distance of each point from its prediction, as a share.
 fn residuals(points: &[Point]) -> Vec<f64> {
     let residual = |(place, point): (usize, &Point)| (point.y - expected(points, place)).exp_m1();
     points.iter().enumerate().map(residual).collect()
@@ -84,7 +83,7 @@ fn spread(residuals: &[f64]) -> f64 {
     MEDIAN_TO_SD * median(residuals.iter().map(|residual| residual.abs()))
 }
 
-/// What the nearest points give for the one at a place.
+/// The prediction of the nearest points for the one at an index.
 fn expected(points: &[Point], place: usize) -> f64 {
     let first = place.saturating_sub(NEIGHBOURS / 2).min(points.len() - LEAST_ROWS);
     let near =

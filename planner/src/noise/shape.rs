@@ -1,4 +1,4 @@
-//! The curve that a table should lie on, and what of its distance noise explains.
+//! The curve on which a table should lie, and how much of the distance noise explains.
 
 use super::isotonic;
 use super::level::level;
@@ -7,17 +7,17 @@ use crate::profile::Table;
 use crate::profile::median::median;
 use crate::profile::quantity::Quantity;
 
-/// The standard deviation of rows from which on a table is noisy, and the least change to one that
-/// is worth it. The published tables, which are clean, are below 0.6 %.
+/// The standard deviation of rows above which a table is noisy, and the least change that is worth
+/// making. Published clean tables are below 0.6 %.
 pub(crate) const NOISY: f64 = 0.01;
 
-/// Standard deviations; what is further off than this, noise does not explain.
+/// In standard deviations: noise does not explain larger distances.
 pub(crate) const EXPLAINED: f64 = 4.0;
 
-/// Of a share.
+/// A smaller change of a share is rounding.
 pub(super) const ROUNDING: f64 = 1e-12;
 
-/// The closest curve of its shape to a table.
+/// The closest curve to a table that falls (time) or rises (power).
 pub(crate) fn curve(table: Table, quantity: Quantity) -> Vec<f64> {
     let weights = table.counts();
     let closest = |values: &[f64]| match quantity {
@@ -26,8 +26,8 @@ pub(crate) fn curve(table: Table, quantity: Quantity) -> Vec<f64> {
     };
     let mut values = table.values(quantity);
     let curve = closest(&values);
-    // What has the shape stays, whatever its neighbours say. Power, a quotient, may miss it by a
-    // bit.
+    // A table of the right shape stays, whatever its neighbours predict. (Power, a quotient, may be
+    // off by a bit.)
     if curve.iter().zip(&values).all(|(curve, value)| (curve / value - 1.0).abs() < ROUNDING) {
         return values;
     }
@@ -37,7 +37,7 @@ pub(crate) fn curve(table: Table, quantity: Quantity) -> Vec<f64> {
     closest(&values)
 }
 
-/// The same where noise explains what is off it, and what was measured elsewhere.
+/// The curve where noise explains the distance from it, and the measured values elsewhere.
 pub(super) fn explained(table: Table, quantity: Quantity) -> Vec<f64> {
     let measured = table.values(quantity);
     let level = level(table, quantity);

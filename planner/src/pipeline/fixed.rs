@@ -1,12 +1,12 @@
 //! Instructions whose time does not depend on the clock: loads, transfers, collectives and the
 //! optimizer's step.
 //!
-//! They take their time in a plan, but there is nothing to choose: at every clock they count as the
-//! mean of what was measured of them. A plan still has to give them a clock. It gives them that of
-//! the next instruction whose clock matters, or at the end of the step that of the one before: so
-//! they never cause a change of clock, and where one is due it happens while they run and costs the
-//! next instruction nothing. An instruction that was measured at a single clock but does depend on
-//! it keeps that clock, because nobody knows what it takes at another.
+//! They take time in a plan, but offer no choice: at every clock they count as the mean of their
+//! rows. A plan still gives them a clock: that of the next instruction whose clock matters, or at
+//! the end of the step that of the one before. So they never cause a change of clock, and where one
+//! is due it happens while they run and costs the next instruction nothing. An instruction that
+//! depends on the clock but was measured at a single one keeps that clock, because its time and
+//! energy at another are unknown.
 
 use pfo_vocabulary::{Instruction, Mhz, Stage, Unit};
 
@@ -15,12 +15,12 @@ use crate::plan::PlannedInstruction;
 use crate::profile::Profile;
 use crate::step::order::StageOrder;
 
-/// Puts fixed instructions into a stage's order where training frameworks run them, as far as the
-/// profile has them on that stage: a load ahead of its microbatch's forward on the first chunk,
-/// any other once, as one of microbatch 0, at the end of the step.
+/// Puts fixed instructions into a stage's order where training frameworks run them, if the profile
+/// has rows for them on that stage: a load before the forward of its microbatch on the first chunk,
+/// any other once, for microbatch 0, at the end of the step.
 ///
 /// # Errors
-/// If one of them depends on the clock, or belongs to a schedule.
+/// If one of them depends on the clock, or is a transfer.
 pub(crate) fn add_fixed(
     order: &mut StageOrder,
     profile: &Profile,

@@ -1,4 +1,4 @@
-//! A pipeline to plan for: a profile, a schedule and a number of microbatches.
+//! Pipelines: what is planned for.
 
 mod fixed;
 
@@ -16,9 +16,9 @@ use crate::step::dependencies::StageUnit;
 use crate::step::network::Network;
 use crate::step::order::Order;
 
-const TOO_MANY: &str = "less: a step may have a million instructions";
+const TOO_MANY: &str = "smaller: a step has at most 1048576 instructions";
 
-/// Every operation of one step, what it waits for and what was measured of it.
+/// The operations of one step, what each waits for, and what was measured for it.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
     profile: Profile,
@@ -28,8 +28,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// The operations of one step of `num_microbatches` on the profile's stages, with default
-    /// settings.
+    /// The pipeline of a profile's stages that run a schedule with default settings.
     ///
     /// # Errors
     /// Those of [`Pipeline::with_settings`].
@@ -41,11 +40,11 @@ impl Pipeline {
         Self::with_settings(profile, schedule, num_microbatches, &Settings::default())
     }
 
-    /// The operations of one step of `num_microbatches` on the profile's stages.
+    /// The pipeline of a profile's stages that run a schedule.
     ///
     /// # Errors
-    /// If the step would have none or too many, the schedule does not exist for it, or the profile
-    /// lacks an instruction that the schedule runs.
+    /// If the number of microbatches is 0 or too large, the schedule does not exist for it, or the
+    /// profile lacks an instruction that the schedule runs.
     pub fn with_settings(
         profile: &Profile,
         schedule: Schedule,
@@ -55,7 +54,7 @@ impl Pipeline {
         if !(1..=limits::MICROBATCHES).contains(&num_microbatches) {
             return Err(bad_count(num_microbatches, "between 1 and 65536"));
         }
-        // The least that any schedule runs, before memory is taken for it.
+        // The least that any schedule runs; checked before memory is taken for it.
         let least = 2 * usize::from(profile.num_stages()) * num_microbatches as usize;
         if least > limits::OPERATIONS {
             return Err(bad_count(num_microbatches, TOO_MANY));
@@ -68,11 +67,11 @@ impl Pipeline {
         Self::of_order(profile, schedule, order, settings.delays)
     }
 
-    /// The operations of one step whose stages run this order.
+    /// The pipeline of a profile's stages that run this order.
     ///
     /// # Errors
-    /// If there are other stages than the profile has, too many operations, one that the profile
-    /// lacks, a delay that is no possible time, or if the order deadlocks.
+    /// If the number of stages differs from the profile's, there are too many operations, the
+    /// profile lacks an instruction, a delay is impossible, or the order deadlocks.
     pub(crate) fn of_order(
         profile: &Profile,
         schedule: Schedule,
@@ -96,27 +95,26 @@ impl Pipeline {
         Ok(Self { profile: profile.clone(), schedule, order, network })
     }
 
-    /// What was measured.
+    /// The profile that plans are made from.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// The order that stages follow.
+    /// The schedule that the stages run.
     pub fn schedule(&self) -> Schedule {
         self.schedule
     }
 
-    /// Microbatches of a step.
+    /// The number of microbatches of a step.
     pub fn num_microbatches(&self) -> u32 {
         self.order.num_microbatches
     }
 
-    /// Instructions of a step, on all stages.
+    /// The number of instructions of a step, over all stages.
     pub fn num_instructions(&self) -> usize {
         self.network.num_instructions()
     }
 
-    /// What each stage runs.
     pub(crate) fn order(&self) -> &Order {
         &self.order
     }
@@ -125,7 +123,7 @@ impl Pipeline {
         &self.network
     }
 
-    /// A plan that gives each operation, by index, a frequency.
+    /// The plan with the given frequency for each operation, by index.
     pub(crate) fn plan(&self, frequency: impl Fn(usize) -> Mhz) -> Plan {
         let planned = |&operation: &u32| {
             let frequency_mhz = frequency(operation as usize);
@@ -164,11 +162,11 @@ impl Pipeline {
 }
 
 impl Order {
-    /// The pipeline of stages that run this order.
+    /// The pipeline of a profile's stages that run this order.
     ///
     /// # Errors
-    /// If the profile has other stages or lacks an instruction, a delay is no possible time, or the
-    /// order deadlocks.
+    /// If the profile has another number of stages or lacks an instruction, a delay is impossible,
+    /// or the order deadlocks.
     pub fn pipeline(&self, profile: &Profile, delays: Delays) -> Result<Pipeline, PlanError> {
         Pipeline::of_order(profile, Schedule::Custom, self.clone(), delays)
     }

@@ -1,7 +1,7 @@
-//! The JSON that plans are exchanged as.
+//! The JSON format in which plans are exchanged.
 //!
-//! The root daemon reads plans from bytes that a client sent, so reading is strict: unknown fields
-//! are refused, sizes are bounded, every number is checked, and nothing here can panic on input.
+//! A plan may come from an untrusted user, so reading is strict: unknown fields are refused, sizes
+//! are bounded, every number is checked, and no input makes it panic.
 
 use pfo_vocabulary::Watts;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use crate::step::dependencies::Dependency;
 
 const FORMAT: &str = "pfo-plan/1";
 
-/// The fields of a plan file, before anything is known about how they fit together.
+/// The fields of a plan file, before their consistency is checked.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
@@ -38,27 +38,27 @@ struct Document {
     stages: Vec<StagePlan>,
 }
 
-/// The one field that says whether the others can be understood.
+/// The field that decides how the others are read.
 #[derive(Deserialize)]
 struct Header {
     format: String,
 }
 
 impl Plan {
-    /// The largest plan file that is read, in bytes: about a million instructions.
+    /// The largest plan file that is read, in bytes; enough for about a million instructions.
     pub const MAX_JSON_BYTES: usize = 64 << 20;
 
-    /// Reads a plan from a `pfo-plan/1` document, whoever wrote it.
+    /// Reads a plan from a `pfo-plan/1` document.
     ///
     /// # Errors
-    /// What is wrong and where, if the bytes are too many, no such document, or one whose
-    /// stages, instructions and frequencies do not make up a plan.
+    /// The first problem and its place, if the document is too large, cannot be parsed, or is not
+    /// consistent.
     pub fn from_json(bytes: &[u8]) -> Result<Self, PlanError> {
         if bytes.len() > Self::MAX_JSON_BYTES {
             return Err(PlanError::PlanTooLarge { size: bytes.len(), limit: Self::MAX_JSON_BYTES });
         }
         let document: Document = serde_json::from_slice(bytes).map_err(|error| {
-            // A plan of another version fails on its fields first; say what it is instead.
+            // The fields of another version fail first, but its version is the better message.
             match serde_json::from_slice::<Header>(bytes) {
                 Ok(header) if header.format != FORMAT => foreign_format(&header.format),
                 _ => PlanError::PlanSyntax(shortened(&error.to_string())),
@@ -88,7 +88,7 @@ impl Plan {
     /// The plan as a `pfo-plan/1` document, one instruction per line.
     ///
     /// # Errors
-    /// If the plan is not one that [`Plan::from_json`] would read back.
+    /// If [`Plan::from_json`] would refuse the plan.
     pub fn to_json(&self) -> Result<String, PlanError> {
         self.check()?;
         let mut delays = String::new();
@@ -142,9 +142,7 @@ mod tests {
     use super::*;
     use crate::plan::PlannedInstruction;
     use crate::step::dependencies::StageUnit;
-    use pfo_vocabulary::Instruction;
-    use pfo_vocabulary::{Chunk, Unit};
-    use pfo_vocabulary::{Mhz, Microbatch, Stage};
+    use pfo_vocabulary::{Chunk, Instruction, Mhz, Microbatch, Stage, Unit};
 
     const GOLDEN: &str = include_str!("../../tests/golden/plan.json");
 

@@ -1,4 +1,4 @@
-//! A plan, and whether its parts make one up.
+//! One plan, and the check that its parts are consistent.
 
 mod file;
 
@@ -16,36 +16,34 @@ use crate::step::order::{Misordered, check_order};
 /// One frequency for every instruction of a step, per stage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// The GPU model that the profile was measured on, if it is known.
+    /// The GPU model that was profiled, if it is known.
     pub gpu: Option<String>,
-    /// The schedule that gave the order of the instructions.
+    /// The schedule that the order of the instructions comes from.
     pub schedule: Schedule,
-    /// Stages of the pipeline.
+    /// The number of stages of the pipeline.
     pub num_stages: u16,
-    /// Microbatches of a step.
+    /// The number of microbatches of a step.
     pub num_microbatches: u32,
-    /// What a GPU draws while it waits for its neighbour, if it is known.
+    /// The P2P-blocking power, if it is known.
     pub p2p_blocking_power_w: Option<Watts>,
-    /// What passes between instructions and between clocks, as far as it was measured; each left
-    /// out if it is 0.
+    /// Delays between instructions and between clocks; 0, and left out in files, if not measured.
     pub delays: Delays,
-    /// The plan's replay over the profile it was made from.
+    /// The replay of the plan over the profile that it was made from.
     pub predicted: Option<Prediction>,
-    /// What instructions wait for where that does not follow from the rule; left out if there are
-    /// none. (A replay that does not know them, such as one by the rule alone, may find another
-    /// time.)
+    /// The dependencies that do not follow from the rule; left out in files if there are none. A
+    /// replay that ignores them may find another time.
     pub dependencies: Vec<Dependency>,
-    /// What each stage runs; stage `s` is at index `s`.
+    /// The instructions of each stage, by stage.
     pub stages: Vec<StagePlan>,
 }
 
-/// What a plan is expected to cost: a prediction, not a measurement.
+/// The expected time and energy of a step: a prediction, not a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prediction {
     /// Seconds from the first instruction's start to the last one's end.
     pub iteration_time_s: f64,
-    /// Joules of all stages, waiting included.
+    /// Joules of all stages, including those drawn while waiting.
     pub iteration_energy_j: f64,
 }
 
@@ -53,43 +51,43 @@ pub struct Prediction {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StagePlan {
-    /// Which stage.
+    /// The stage.
     pub stage: Stage,
-    /// First to last.
+    /// Its instructions, first to last.
     pub instructions: Vec<PlannedInstruction>,
 }
 
-/// One instruction and the clock that it is to run at.
+/// One instruction and its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedInstruction {
-    /// What to run.
+    /// The instruction.
     pub instruction: Instruction,
-    /// For which microbatch.
+    /// The microbatch.
     pub microbatch: Microbatch,
-    /// On which model chunk of the stage; 0, and left out, where stages are not interleaved.
+    /// The model chunk of the stage; 0, and left out in files, where stages are not interleaved.
     #[serde(default, skip_serializing_if = "Chunk::is_first")]
     pub chunk: Chunk,
-    /// At which clock.
+    /// The clock in MHz.
     pub frequency_mhz: Mhz,
 }
 
 impl PlannedInstruction {
-    /// What runs, whatever the clock.
+    /// The instruction without its clock.
     pub fn unit(&self) -> Unit {
         Unit { instruction: self.instruction, microbatch: self.microbatch, chunk: self.chunk }
     }
 }
 
 impl Plan {
-    /// The most stages a plan may have.
+    /// The largest number of stages of a plan.
     pub const MAX_STAGES: u16 = limits::STAGES;
-    /// The most microbatches a plan may have.
+    /// The largest number of microbatches of a plan.
     pub const MAX_MICROBATCHES: u32 = limits::MICROBATCHES;
-    /// The longest GPU name that is kept, in bytes.
+    /// The longest GPU name, in bytes.
     pub const MAX_GPU_NAME_BYTES: usize = limits::GPU_NAME_BYTES;
 
-    /// The number of instructions of all stages.
+    /// The number of instructions, over all stages.
     pub fn num_instructions(&self) -> usize {
         self.stages.iter().map(|stage| stage.instructions.len()).sum()
     }
@@ -103,10 +101,10 @@ impl Plan {
         })
     }
 
-    /// Whether the parts make up a plan.
+    /// Checks that the parts are consistent.
     ///
     /// # Errors
-    /// The first thing that keeps them from it, and where it is.
+    /// The first problem, with its place.
     pub(crate) fn check(&self) -> Result<(), PlanError> {
         within("num_stages", self.num_stages.into(), Self::MAX_STAGES.into())?;
         within("num_microbatches", self.num_microbatches, Self::MAX_MICROBATCHES)?;
@@ -135,7 +133,8 @@ impl Plan {
         for (index, stage) in self.stages.iter().enumerate() {
             if stage.stage.index() != index {
                 let problem = format!(
-                    "it says stage {}, but entry {index} must be stage {index}: list stages in order, each once",
+                    "it says stage {}, but entry {index} must be stage {index}; list each stage once, \
+                     in order",
                     stage.stage
                 );
                 return Err(content(&format!("stages[{index}]"), problem));
@@ -150,7 +149,7 @@ impl Plan {
         })
     }
 
-    /// Every microbatch once forward and once backward, nothing twice, clocks that can exist.
+    /// Checks the order of one stage and that its clocks are possible.
     fn check_stage(&self, stage: &StagePlan) -> Result<(), PlanError> {
         let units = stage.instructions.iter().map(PlannedInstruction::unit);
         check_order(units, self.num_microbatches).map_err(|wrong| match wrong {
@@ -190,7 +189,7 @@ fn not_negative(place: &str, value: f64) -> Result<(), PlanError> {
     if value.is_finite() && value >= 0.0 {
         Ok(())
     } else {
-        Err(content(place, format!("{value} is not a number from 0 on")))
+        Err(content(place, format!("{value} is not a number of at least 0")))
     }
 }
 

@@ -4,8 +4,9 @@
 //! stage) run at the highest clock, all others where their stage's energy is least. Then, step by
 //! step, clocks on what waits say is the critical path are raised, until that is the envelope.
 //!
-//! The profile takes the place of its profiler and the replay that of its measured waits. Where it
-//! takes the shortest wait that it ever measured for the time of a transfer, it is told that time.
+//! The profile takes the place of its profiler, and the replay that of its measured waits. Where
+//! the original takes the shortest wait that it ever measured for the time of a transfer, that time
+//! is a parameter here.
 
 use std::fmt;
 
@@ -19,18 +20,18 @@ use crate::step::operation::Operation;
 /// EnvPipe's configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EnvPipe {
-    /// Which clocks it starts from.
+    /// The clocks that it starts from.
     pub kind: EnvPipeType,
     /// How it changes them.
     pub reconfigure: Reconfigure,
-    /// How far apart the clocks are that it profiles: 90 MHz for every GPU that it knows.
+    /// The distance between the clocks that it profiles: 90 MHz for every GPU that it knows.
     pub profile_step: Mhz,
-    /// By how much it raises a clock: 30 MHz; `greedy` takes three such steps at once.
+    /// The step by which it raises a clock: 30 MHz; `greedy` takes three steps at once.
     pub raise_step: Mhz,
-    /// What receiving is said to take without any wait, in seconds, for a pipeline without a
-    /// transfer time; it is not added to the step. 0.6 ms is what EnvPipe's own sample shows.
+    /// The seconds that receiving takes without a wait, for a pipeline without a transfer time; not
+    /// added to the step. EnvPipe's own sample shows 0.6 ms.
     pub transfer_s: f64,
-    /// How many such times a wait must last to count as one: 4 in its single-node examples.
+    /// The shortest wait that counts as one, in transfers: 4 in its single-node examples.
     pub threshold_scale: f64,
 }
 
@@ -52,26 +53,27 @@ impl Default for EnvPipe {
 pub enum EnvPipeType {
     /// Every instruction at the highest clock.
     Baseline,
-    /// Every instruction where its stage's energy is least.
+    /// Every instruction at the clock of least energy of its stage.
     Uniform,
-    /// The envelope at the highest clock, the others where their stage's energy is least.
+    /// The envelope at the highest clock, other instructions at the clock of least energy of their
+    /// stage.
     Envelope,
 }
 
 /// EnvPipe's `reconfig`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reconfigure {
-    /// Not at all.
+    /// No changes.
     Default,
-    /// The last instruction of the path that is not at the highest clock yet.
+    /// Raises the last instruction of the path that is below the highest clock.
     Greedy,
-    /// All instructions of the path that have its lowest clock.
+    /// Raises all instructions of the path at its lowest clock.
     Balanced,
 }
 
 impl EnvPipe {
-    /// For each stage the clock at which its GPU takes least energy in a step, if all stages have
-    /// that clock (the last one only where it will be slowed, too). Waiting is part of that energy.
+    /// For each stage the clock at which its GPU takes the least energy in a step, waiting
+    /// included, if all stages have that clock (the last one only if it is slowed, too).
     pub(super) fn valleys(&self, pipeline: &Pipeline, grid: &Grid, p2p_power: Watts) -> Vec<Mhz> {
         let network = pipeline.network();
         let last = network.stages.len() - 1;

@@ -13,8 +13,8 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// The clocks that were measured of every instruction. One that was measured at a single clock
-    /// does not depend on it and does not count.
+    /// The clocks that were measured for every instruction. Instructions that were measured at a
+    /// single clock do not count.
     ///
     /// # Errors
     /// [`PlanError::NoCommonClock`] if there is none.

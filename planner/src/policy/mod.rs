@@ -1,4 +1,6 @@
-//! What other systems would run on the same profile, to compare with.
+//! Policies: how other systems choose clocks, computed on the same profile for comparison.
+//!
+//! `pfod`'s policy, what it allows its users, is another thing and unknown here.
 //!
 //! Each policy is computed as its system computes it, with the replay in place of its measurements,
 //! and judged by the same replay as our own plans.
@@ -31,14 +33,14 @@ use crate::error::PlanError;
 use crate::pipeline::Pipeline;
 use rehearsal::Rehearsal;
 
-/// A way to choose clocks.
+/// A way in which another system chooses clocks; not what `pfod` allows its users.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Policy {
-    /// Every instruction at the highest clock that was measured of it.
+    /// Every instruction at its highest measured clock.
     AllMax,
-    /// EnvPipe, as it works while training runs.
+    /// EnvPipe as it works while training runs.
     EnvPipe(EnvPipe),
-    /// EnvPipe, as Perseus' evaluation computed it from a profile.
+    /// EnvPipe as Perseus' evaluation computes it from a profile.
     OfflineEnvPipe(OfflineEnvPipe),
     /// One clock for all stages, by Zeus' cost.
     ZeusGlobal(Zeus),
@@ -49,13 +51,13 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Every policy, each EnvPipe type with each way to reconfigure (that changes nothing of
-    /// `baseline`), as their systems are shipped.
+    /// Every policy with the parameters that its system ships, and EnvPipe with each type and way
+    /// to reconfigure (which does not change `baseline`).
     pub fn all() -> Vec<Self> {
         Self::tuned(&Tuning::default())
     }
 
-    /// Every policy, tuned.
+    /// Every policy with these parameters.
     pub fn tuned(tuning: &Tuning) -> Vec<Self> {
         use {EnvPipeType as Type, Reconfigure as By};
         let envpipe =
@@ -78,12 +80,12 @@ impl Policy {
         ]
     }
 
-    /// What this policy does with a pipeline. `progress` is told how much of the work is done
-    /// (0 to 1), if it is much.
+    /// The outcome of this policy for a pipeline. Long searches call `progress` with the share of
+    /// the work that is done (0 to 1).
     ///
     /// # Errors
-    /// If no clock was measured of every instruction: all policies but lowtime set the same clock
-    /// for several. If lowtime can fit its curves to no instruction's energies.
+    /// If no clock was measured for every instruction: all policies except lowtime set the same
+    /// clock for several. If lowtime cannot fit its curve to the energies of an instruction.
     pub fn outcome(
         self,
         pipeline: &Pipeline,

@@ -1,4 +1,5 @@
-//! EnvPipe as Perseus' evaluation computed it from a profile (its artifact's off-line baseline).
+//! EnvPipe as Perseus' evaluation computes it from a profile (the offline baseline of its
+//! artifact).
 //!
 //! The envelope runs at the highest clock; everything else starts at its own least energy. Round by
 //! round the slowest clocks of one critical path are raised by one step of the GPU's grid, until
@@ -18,12 +19,12 @@ use crate::profile::measurement::Measurement;
 use crate::replay::timeline::predecessors;
 use crate::step::network::Network;
 
-/// Its parameters.
+/// The parameters of offline EnvPipe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OfflineEnvPipe {
     /// Times are whole multiples of this, rounded down.
     pub unit_time: UnitTime,
-    /// By how much a clock is raised.
+    /// The step by which a clock is raised.
     pub raise_step: Mhz,
 }
 
@@ -33,7 +34,7 @@ impl Default for OfflineEnvPipe {
     }
 }
 
-/// As many as the original allows itself.
+/// The limit of the original.
 const MOST_ROUNDS: u32 = 10_000;
 
 impl OfflineEnvPipe {

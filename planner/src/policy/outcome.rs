@@ -1,17 +1,17 @@
-//! What every policy comes to.
+//! The outcome of a policy.
 
 use crate::plan::{Plan, Prediction};
 
-/// What a policy comes to.
+/// The outcome of a policy.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The plans that it considers, each with its replay as prediction; never empty.
+    /// The plans that it considered, each with its replay as prediction; never empty.
     pub plans: Vec<Plan>,
-    /// What it believes that each of them takes; none if it measures instead.
+    /// The policy's own predictions for the plans; empty if it measures instead.
     pub claims: Vec<Prediction>,
-    /// The one that it would run, by its place among them.
+    /// The index of the plan that it would run.
     pub chosen: usize,
-    /// Training steps, or rounds of an off-line search, until it settles.
+    /// The number of training steps, or of rounds of an offline search, until it stops.
     pub rounds: u32,
     /// Why it stopped.
     pub end: End,
@@ -20,17 +20,17 @@ pub struct Outcome {
 /// Why a policy stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It reached what it looks for.
+    /// It reached its goal.
     Settled,
-    /// It did not reach that, but had nothing left to change. Perseus' EnvPipe would go on for
-    /// ever.
+    /// It did not reach its goal, but had nothing left to change. Perseus' EnvPipe loops forever
+    /// here.
     Saturated,
-    /// It was stopped after as many rounds as are allowed.
+    /// It reached the largest allowed number of rounds.
     Bounded,
 }
 
 impl Outcome {
-    /// That of a policy that measures what it tries.
+    /// The outcome of a policy that measures what it tries.
     pub(super) fn found(plans: Vec<Plan>, chosen: usize, rounds: u32, end: End) -> Self {
         Self { plans, claims: Vec::new(), chosen, rounds, end }
     }

@@ -1,7 +1,7 @@
-//! How EnvPipe changes clocks while training runs: after each step it raises some on what waits say
-//! is the critical path, until that is the envelope or nothing is left to raise.
+//! How EnvPipe changes clocks while training runs: after each step it raises some of the clocks on
+//! what waits show to be the critical path, until that is the envelope or nothing is left to raise.
 //!
-//! Whoever drives it runs the step and says what instructions took: a replay, or a running job.
+//! The caller runs each step, by a replay or in a running job, and reports what instructions took.
 
 use pfo_vocabulary::{Instruction, Mhz, Stage, Watts};
 
@@ -14,13 +14,13 @@ use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::replay::timeline::{Moments, predecessors};
 
-/// Steps without a change after which it holds its clocks for final.
+/// Steps without a change after which its clocks are final.
 const QUIET_STEPS: u32 = 11;
 
-/// The most steps. Clocks only rise, so it ends by itself; a large step might take long.
+/// The largest number of steps. Clocks only rise, so it always ends, but possibly late.
 const MOST_STEPS: u32 = 50_000;
 
-/// The clocks of a step that is run again and again.
+/// A run of EnvPipe: the clocks of a step that is repeated.
 pub struct Reconfiguration<'a> {
     envpipe: EnvPipe,
     pipeline: &'a Pipeline,
@@ -47,10 +47,10 @@ impl EnvPipe {
 }
 
 impl<'a> Reconfiguration<'a> {
-    /// The clocks that it starts from.
+    /// Starts from the clocks of its type.
     ///
     /// # Errors
-    /// If no clock was measured of every instruction.
+    /// If no clock was measured for every instruction.
     pub fn start(
         envpipe: EnvPipe,
         pipeline: &'a Pipeline,
@@ -73,23 +73,23 @@ impl<'a> Reconfiguration<'a> {
         Ok(Self { envpipe, pipeline, p2p_power, grid, on_envelope, step, rounds: 0, quiet: 0, end })
     }
 
-    /// The clocks to run next, with their replay as prediction.
+    /// The plan to run next, with its replay as prediction.
     pub fn plan(&self) -> Plan {
         self.step.plan(self.p2p_power)
     }
 
-    /// Steps that were observed.
+    /// The number of steps observed.
     pub fn rounds(&self) -> u32 {
         self.rounds
     }
 
-    /// Why it stopped; none while it goes on.
+    /// Why it stopped; `None` before that.
     pub fn end(&self) -> Option<End> {
         self.end
     }
 
-    /// Goes on from what each instruction took at its clock in a step on [`Self::plan`], in
-    /// seconds; for one of which that is not known, what the profile says.
+    /// Reconfigures after a step on [`Self::plan`]. `time_s` has the seconds that an instruction
+    /// took at its clock, or `None` to use the profile.
     pub fn observe(&mut self, time_s: impl Fn(Stage, Instruction, Mhz) -> Option<f64>) {
         let operations = &self.pipeline.network().operations;
         let moments = Moments::new(self.pipeline.network(), |index| {
@@ -102,20 +102,20 @@ impl<'a> Reconfiguration<'a> {
                 })
                 .unwrap_or(profiled.time_s)
         });
-        self.go_on(&moments);
+        self.advance(&moments);
     }
 
-    /// Runs it to its end on the profile.
+    /// Runs to the end on the profile.
     pub(super) fn rehearse(&mut self) -> End {
         loop {
             match self.end {
                 Some(end) => return end,
-                None => self.go_on(&self.step.moments()),
+                None => self.advance(&self.step.moments()),
             }
         }
     }
 
-    fn go_on(&mut self, moments: &Moments) {
+    fn advance(&mut self, moments: &Moments) {
         self.rounds += 1;
         let mut path = self.critical_path(moments);
         path.retain(|&operation| self.step.is_adjustable(operation));
@@ -128,7 +128,7 @@ impl<'a> Reconfiguration<'a> {
         }
     }
 
-    /// Raises clocks of the path; whether any could be.
+    /// Raises clocks of the path; returns whether any changed.
     fn raise(&mut self, path: &[usize]) -> bool {
         let clock = |operation: usize| self.step.measured(operation).frequency;
         let below =

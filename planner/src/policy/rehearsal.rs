@@ -1,4 +1,4 @@
-//! A step of a pipeline whose clocks a policy changes one by one, replayed as often as it likes.
+//! A step whose clocks a policy changes one by one and replays on the profile.
 
 use pfo_vocabulary::{Mhz, Watts};
 
@@ -9,7 +9,7 @@ use crate::profile::measurement::Measurement;
 use crate::replay::timeline::Moments;
 use crate::replay::{Replay, account};
 
-/// What was measured of each operation at its present clock.
+/// For each operation what was measured at its present clock.
 #[derive(Clone)]
 pub(crate) struct Rehearsal<'a> {
     pipeline: &'a Pipeline,
@@ -17,7 +17,7 @@ pub(crate) struct Rehearsal<'a> {
 }
 
 impl<'a> Rehearsal<'a> {
-    /// Every operation at the highest clock that was measured of it.
+    /// Every operation at its highest measured clock.
     pub(crate) fn at_highest_clocks(pipeline: &'a Pipeline) -> Self {
         Self::new(pipeline, |_| Mhz::MAX)
     }
@@ -34,12 +34,12 @@ impl<'a> Rehearsal<'a> {
         self.measured[operation] = row(self.pipeline, operation, clock);
     }
 
-    /// What was measured of an operation at its clock.
+    /// What was measured for an operation at its clock.
     pub(crate) fn measured(&self, operation: usize) -> Measurement {
         self.measured[operation]
     }
 
-    /// Whether an operation's time depends on its clock, so that there is any point in changing it.
+    /// Whether an operation's time depends on its clock.
     pub(crate) fn is_adjustable(&self, operation: usize) -> bool {
         let operation = &self.pipeline.network().operations[operation];
         operation.is_run() && !operation.instruction.is_fixed()
@@ -50,7 +50,6 @@ impl<'a> Rehearsal<'a> {
         account(self.pipeline.network(), &self.run(), p2p_power)
     }
 
-    /// When what runs.
     pub(crate) fn moments(&self) -> Moments {
         let run = self.run();
         Moments::new(self.pipeline.network(), |operation| run[operation].time_s)
@@ -71,8 +70,8 @@ impl<'a> Rehearsal<'a> {
     }
 }
 
-/// The highest measured clock up to the one asked for; the lowest, for an operation that was only
-/// measured at higher ones. A transfer has no clock.
+/// The row of the highest measured clock up to `clock`, or of the lowest one if all are higher. A
+/// transfer has no clock.
 fn row(pipeline: &Pipeline, operation: usize, clock: Mhz) -> Measurement {
     let network = pipeline.network();
     let operation = &network.operations[operation];

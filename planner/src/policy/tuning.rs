@@ -1,20 +1,20 @@
-//! What the policies' users can change about them.
+//! The parameters of policies that users can set.
 
 use super::envpipe::EnvPipe;
 use super::lowtime::parameters::Lowtime;
 use super::offline_envpipe::OfflineEnvPipe;
 use super::zeus::Zeus;
 
-/// Parameters of all policies; by default those that their systems are shipped with. EnvPipe's type
-/// and way to reconfigure and lowtime's filter are policies of their own.
+/// Parameters of all policies; the defaults are those that their systems ship. EnvPipe's type and
+/// way to reconfigure and lowtime's filter are ignored here: each of them is a policy of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tuning {
-    /// EnvPipe's.
+    /// The parameters of EnvPipe.
     pub envpipe: EnvPipe,
-    /// Those of EnvPipe as Perseus' evaluation computed it.
+    /// The parameters of offline EnvPipe.
     pub offline_envpipe: OfflineEnvPipe,
-    /// Zeus'.
+    /// The parameters of Zeus.
     pub zeus: Zeus,
-    /// lowtime's.
+    /// The parameters of lowtime.
     pub lowtime: Lowtime,
 }

@@ -1,14 +1,16 @@
-//! The unit in which lowtime, and Perseus' evaluation with it, counts time.
+//! The unit in which lowtime and Perseus' evaluation count time.
 
 use crate::error::PlanError;
 
-/// Seconds that are counted as one.
+/// The length of one unit of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UnitTime(f64);
 
 impl UnitTime {
+    /// A unit of this many seconds.
+    ///
     /// # Errors
-    /// [`PlanError::BadArgument`] if the unit is not from 1 µs to 1 s long.
+    /// [`PlanError::BadArgument`] if it is not between 1 µs and 1 s.
     pub fn from_seconds(seconds: f64) -> Result<Self, PlanError> {
         if (1e-6..=1.0).contains(&seconds) {
             return Ok(Self(seconds));
@@ -16,18 +18,18 @@ impl UnitTime {
         Err(PlanError::BadArgument {
             name: "the unit of time",
             value: format!("{} ms", 1e3 * seconds),
-            expected: "from 0.001 to 1000 ms",
+            expected: "between 0.001 and 1000 ms",
         })
     }
 
-    /// How long it is.
+    /// Its length in seconds.
     pub fn seconds(self) -> f64 {
         self.0
     }
 }
 
 impl Default for UnitTime {
-    /// 1 ms, as these systems have it.
+    /// 1 ms, the default of these systems.
     fn default() -> Self {
         Self(0.001)
     }

@@ -1,8 +1,8 @@
-//! Zeus (You et al., NSDI 2023) for pipelines, as Perseus' artifact has it: one clock or power
-//! limit for all stages, or one for each, found by trying and chosen by a cost that weighs power
-//! against time.
+//! Zeus (You et al., NSDI 2023) for pipelines, as in Perseus' artifact: one clock or power limit
+//! for all stages, or one for each, found by trial and chosen by a cost that weighs power against
+//! time.
 //!
-//! Whoever searches runs what is to be tried and says what it took: a replay, or a running job.
+//! The caller runs each setting, by a replay or in a running job, and reports what it took.
 
 use pfo_vocabulary::{Instruction, Mhz, Watts};
 
@@ -14,13 +14,13 @@ use crate::pipeline::Pipeline;
 use crate::plan::{Plan, Prediction};
 use crate::profile::Profile;
 
-/// Its parameters.
+/// The parameters of Zeus.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Zeus {
-    /// What counts: from 0, only time, to 1, only energy.
+    /// The weight of energy against time: 0 for only time, 1 for only energy.
     pub eta: f64,
-    /// What a step may take, in seconds, of whatever is chosen: Zeus' constraint of the slowdown.
-    /// Without it, only the cost counts.
+    /// The longest allowed step in seconds: Zeus' constraint on the slowdown. `None` for no
+    /// constraint.
     pub slowest_s: Option<f64>,
 }
 
@@ -30,7 +30,7 @@ impl Default for Zeus {
     }
 }
 
-/// What it looks for.
+/// The goal of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeusSearch {
     /// One clock or power limit for all stages.
@@ -39,37 +39,36 @@ pub enum ZeusSearch {
     PerStage,
 }
 
-/// Among what it looks: clocks or power limits.
+/// The settings, clocks or power limits, that a search chooses from.
 #[derive(Clone, Copy, Debug)]
 pub struct ZeusSettings<'a, S> {
-    /// Those that a stage may have, from the highest on.
+    /// The settings of a stage, highest first.
     pub falling: &'a [S],
-    /// How many stages there are.
+    /// The number of stages.
     pub stages: usize,
-    /// The highest of every GPU, summed up: what the cost weighs time with.
+    /// The sum over all GPUs of the highest setting, by which the cost weighs time.
     pub highest: f64,
 }
 
-/// What some steps at one clock or power limit for each stage took.
+/// Measurements of some steps with one setting for each stage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ZeusWindow {
-    /// Seconds of a step.
+    /// Mean seconds of a step.
     pub iteration_time_s: f64,
-    /// Joules of a step.
+    /// Mean joules of a step.
     pub iteration_energy_j: f64,
-    /// Mean seconds of a forward, stage by stage.
+    /// Mean seconds of a forward, by stage.
     pub forward_s: Vec<f64>,
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ZeusFound<T> {
-    /// What can be chosen from.
+    /// The candidates.
     pub found: Vec<T>,
-    /// The one of least cost that is fast enough, or the fastest if none is; by its place among
-    /// them.
+    /// The index of the one of least cost that is fast enough, or of the fastest if none is.
     pub chosen: usize,
-    /// How many windows it took.
+    /// The number of windows that were measured.
     pub rounds: u32,
 }
 
@@ -88,11 +87,11 @@ impl Zeus {
         Ok(Outcome::found(found, chosen, rounds, End::Settled))
     }
 
-    /// Looks for the plan of least cost; `run` says what steps on a plan took. In its form for
-    /// clocks, as here, the highest MHz take the place of the highest watts in Zeus' cost.
+    /// Searches the plan of least cost; `run` measures steps on a plan. Settings are clocks here,
+    /// so the highest MHz take the place of the highest watts in Zeus' cost.
     ///
     /// # Errors
-    /// If no clock was measured of every instruction, or `run` fails.
+    /// If no clock was measured for every instruction, or `run` fails.
     pub fn search<E: From<PlanError>>(
         &self,
         search: ZeusSearch,
@@ -112,7 +111,7 @@ impl Zeus {
         Ok(ZeusFound { found, chosen, rounds })
     }
 
-    /// Looks for the setting of each stage of least cost; `run` says what steps on these took.
+    /// Searches the setting of each stage for the least cost; `run` measures steps with settings.
     ///
     /// # Errors
     /// If `run` fails.
@@ -160,7 +159,7 @@ impl Zeus {
 }
 
 impl ZeusWindow {
-    /// What a plan's replay says.
+    /// The window that the replay of a plan predicts.
     fn predicted(profile: &Profile, plan: &Plan) -> Self {
         let nothing = Prediction { iteration_time_s: f64::NAN, iteration_energy_j: f64::NAN };
         let Prediction { iteration_time_s, iteration_energy_j } = plan.predicted.unwrap_or(nothing);
@@ -181,7 +180,7 @@ fn at_stage_clocks<'a>(pipeline: &'a Pipeline, clocks: &[Mhz]) -> Rehearsal<'a> 
     Rehearsal::new(pipeline, |index| clocks[operations[index].stage.index()])
 }
 
-/// What every stage had, and what steps were seen to take then.
+/// The setting of every stage, and its window.
 type Tried<S> = (Vec<S>, ZeusWindow);
 
 /// For each setting of the heaviest stage, by its place among them, lowers the others' until their

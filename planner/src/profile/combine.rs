@@ -193,7 +193,7 @@ mod tests {
     fn a_clock_that_not_every_rank_measured_is_refused_with_its_place() {
         let csv = format!("{FOUR_RANKS}0,0,0,0,forward,1395,0.5,9\n");
         let message = read(&csv, Combine::Slowest).unwrap_err().to_string();
-        for words in ["stage 0", "forward at 1395 MHz", "1 ranks of 4"] {
+        for words in ["stage 0", "forward at 1395 MHz", "1 of 4 ranks"] {
             assert!(message.contains(words), "no {words:?} in {message:?}");
         }
         assert!(read(&csv, Combine::Mean).is_ok());

@@ -2,7 +2,7 @@
 
 use pfo_vocabulary::{Instruction, Mhz, Stage};
 
-/// What is wrong with a profile, and in which line.
+/// A problem of a profile, with its line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
@@ -20,7 +20,7 @@ pub enum ProfileError {
     UnreadableRow {
         /// The line, counted from 1 at the header.
         line: u64,
-        /// What is wrong with the line.
+        /// The problem.
         problem: String,
     },
 

@@ -1,14 +1,14 @@
-//! Slows operations down into the slack that a plan leaves, best saving per second first.
+//! Filling: slows operations down into the slack of a plan, best saving per second first.
 
 use super::{Realiser, TOLERANCE_S};
 
 impl Realiser<'_> {
-    /// Gives all slack away that some operation can use.
+    /// Uses all slack that some operation can use.
     pub(super) fn fill(&mut self, deadline_s: f64) {
         self.earliest();
         self.latest(deadline_s);
-        // Most operations of a good plan have no slack, and those that have none never get any:
-        // only the others, last ones first, are looked at again.
+        // Most operations of a good plan have no slack and never get any: only the others are
+        // visited again, last ones first.
         let mut loose = std::mem::take(&mut self.loose);
         loose.clear();
         loose
@@ -35,8 +35,8 @@ impl Realiser<'_> {
         self.latest_end_s[operation] > self.end_s[operation] + TOLERANCE_S
     }
 
-    /// Slows an operation down if that saves so many watts, and starts it as late as its successors
-    /// allow; returns whether it has slack left.
+    /// Slows an operation down if that saves at least `least_w`, and starts it as late as its
+    /// successors allow; returns whether it has slack left.
     fn fill_from_behind(&mut self, operation: usize, least_w: f64) -> bool {
         let end_s = self.latest_end_s(operation);
         let window_s = end_s - self.start_s[operation];
@@ -48,8 +48,8 @@ impl Realiser<'_> {
         self.has_slack(operation)
     }
 
-    /// The same, and starts it as early as its predecessors allow; returns the most watts that it
-    /// could still save.
+    /// The same, but starts it as early as its predecessors allow; returns the most watts that it
+    /// can still save.
     fn fill_from_before(&mut self, operation: usize, least_w: f64) -> f64 {
         let start_s = self.earliest_start_s(operation);
         let window_s = self.latest_end_s[operation] - start_s;

@@ -1,7 +1,12 @@
 //! From the relaxed optimum to a plan of measured clocks that keeps a deadline.
 //!
-//! The relaxation mixes clocks freely; a GPU cannot. There are several ways to round, none of them
-//! best everywhere; each leaves some slack, which is filled, best saving per second first.
+//! The relaxation mixes clocks freely; a GPU cannot. There are several ways to round, and none is
+//! the best everywhere. Each leaves some slack, which is then filled: the operations that save most
+//! per second slow down first.
+//!
+//! A *regime* is a plan for the middle of a step, where the pipeline runs at an even pace. Between
+//! two neighbouring anchors, plans are *spliced*: one regime up to some operation, the next from
+//! there on ([`splice`]). [`regimes`] makes good ones, partly from [`steady`] mixes.
 
 mod fill;
 pub(crate) mod regimes;
@@ -14,26 +19,26 @@ use crate::step::network::Network;
 /// Times closer than this are equal, in seconds.
 const TOLERANCE_S: f64 = 1e-12;
 
-/// The relaxation counts whole ns, and so may be that much too fast.
+/// The relaxation counts whole ns and may be too fast by this much, in seconds.
 const RELAXED_TOLERANCE_S: f64 = 2e-9;
 
-/// Rounds, fills and splices; keeps its buffers from one plan to the next.
+/// Rounds, fills and splices plans; reuses its buffers.
 pub(crate) struct Realiser<'a> {
     network: &'a Network,
     choices: &'a Choices,
-    /// Watts from which on to fill, falling.
+    /// The least saving, in watts, of each pass of filling; falling.
     levels_w: Vec<f64>,
-    /// For each operation, the shortest way from its end to the end of the step, in seconds.
+    /// For each operation, the least seconds from its end to the end of the step.
     tail_s: Vec<f64>,
-    /// The plan in the making; the earliest start and end of each operation, and the latest.
+    /// The present plan, with the earliest and the latest start and end of each operation.
     assignment: Assignment,
     start_s: Vec<f64>,
     end_s: Vec<f64>,
     latest_start_s: Vec<f64>,
     latest_end_s: Vec<f64>,
-    /// What `fill` still has to look at.
+    /// The operations that `fill` still visits.
     loose: Vec<u32>,
-    /// What `alternate` counts and aims at.
+    /// The turns that `alternate` counts, and the choices that it prefers.
     turn: Vec<u32>,
     target: Assignment,
 }
@@ -61,7 +66,7 @@ impl<'a> Realiser<'a> {
         realiser
     }
 
-    /// The least time that any plan takes, in seconds.
+    /// The time of the fastest plan, in seconds.
     pub(crate) fn fastest_s(&mut self) -> f64 {
         for (operation, index) in self.assignment.iter_mut().enumerate() {
             *index = self.choices.fastest(operation);
@@ -69,7 +74,7 @@ impl<'a> Realiser<'a> {
         self.earliest()
     }
 
-    /// The best of what the ways to round make of these durations (seconds).
+    /// The best plan that the ways to round make from these durations (seconds).
     pub(crate) fn round(&mut self, duration_s: &[f64], deadline_s: f64) -> Realised {
         let mut best = None;
         for hull_only in [false, true] {
@@ -86,8 +91,8 @@ impl<'a> Realiser<'a> {
         best.unwrap_or_else(|| self.present())
     }
 
-    /// Speeds one kind of operation up after the other and gives the slack that this makes to
-    /// whoever saves most with it; keeps what is better, for the same time.
+    /// Speeds up one kind of operation after the other, gives the slack that this makes to the
+    /// operations that save most with it, and keeps what is better in the same time.
     pub(crate) fn redistribute(&mut self, plan: &Realised) -> Realised {
         let mut best = plan.clone();
         for &kind in self.choices.ranges() {
@@ -142,8 +147,9 @@ impl<'a> Realiser<'a> {
         }
     }
 
-    /// Takes, in the order of the step, the slowest choice that still ends each operation by the
-    /// latest time that the durations give it: what one leaves unused, its successors get.
+    /// Takes, in the order of the step, the slowest choice that still ends each operation by its
+    /// latest end under the durations. Time that one operation leaves unused goes to its
+    /// successors.
     fn carry(&mut self, duration_s: &[f64], deadline_s: f64, hull_only: bool) {
         let n = self.network.len();
         self.latest_start_s[n] = deadline_s;
@@ -164,7 +170,7 @@ impl<'a> Realiser<'a> {
         }
     }
 
-    /// Rounds every duration down to the hull, which leaves the slack where it arises.
+    /// Rounds every duration down to the hull, which leaves the slack in place.
     fn round_down(&mut self, duration_s: &[f64]) {
         for (operation, (index, &duration_s)) in
             self.assignment.iter_mut().zip(duration_s).enumerate()
@@ -174,15 +180,16 @@ impl<'a> Realiser<'a> {
         }
     }
 
-    /// Lets operations between two points of the hull take one and the other in turn.
+    /// Alternates operations whose duration lies between two points of the hull between these
+    /// points.
     ///
-    /// In a pipeline without slack, a slow operation here and another there delay the step twice
-    /// if any path meets both. So all of them count turns together: an operation's turn is the
-    /// most such operations on any way to it, and at the same turn all are slow or all are fast.
-    /// Then every path meets as many slow ones. Who is too close to the bottleneck for even one
-    /// turn's delay stays fast, and his slack is what lets the others take turns.
+    /// In a pipeline without slack, two slow operations delay the step twice if a path meets both.
+    /// So all of them count turns together: the turn of an operation is the largest number of such
+    /// operations on a path to it, and at each turn either all are slow or all are fast. Then every
+    /// path meets the same number of slow ones. Operations that are too close to the bottleneck for
+    /// the delay of one turn stay fast, and their slack lets the others alternate.
     fn alternate(&mut self, duration_s: &[f64], deadline_s: f64) {
-        // Less than this share of turns is rounding of the relaxation's times.
+        // A smaller share comes from rounding in the relaxation.
         const LEAST_SHARE: f64 = 1e-4;
         self.round_down(duration_s);
         self.target.clone_from(&self.assignment);
@@ -232,7 +239,7 @@ impl<'a> Realiser<'a> {
     }
 }
 
-/// Levels between the best saving there is and none.
+/// Levels from the best possible saving down to none.
 pub(crate) fn levels_w(best_w: f64) -> Vec<f64> {
     const LEVELS: i32 = 24;
     const RATIO: f64 = 0.8;

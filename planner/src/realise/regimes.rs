@@ -1,4 +1,4 @@
-//! The few plans that all others are spliced from, so that much can be spent on each.
+//! The few plans that all others are spliced from; they are few, so each gets much effort.
 
 use crate::choices::pareto::{falling, lower_hull};
 use crate::choices::{Assignment, Choices, Realised};
@@ -8,16 +8,16 @@ use crate::realise::splice::Regimes;
 use crate::realise::steady::steady;
 use crate::step::network::Network;
 
-/// A regime for the middle of a step, and a plan that may fill and drain the pipeline well for it.
+/// A regime for the middle of a step, and a plan whose ends fill and drain the pipeline for it.
 struct Composite<'a> {
     ends: &'a Realised,
     middle: &'a Assignment,
-    /// Operations of either end.
+    /// The number of operations of each end.
     cut: usize,
 }
 
-/// From plans that were rounded each for itself, better ones all along the frontier, fastest first,
-/// and the regimes among them.
+/// Improves plans that were rounded one by one. Returns better plans all along the frontier,
+/// fastest first, and the regimes among them.
 pub(crate) fn regimes(
     network: &Network,
     choices: &Choices,
@@ -39,18 +39,18 @@ pub(crate) fn regimes(
     (plans, regimes)
 }
 
-/// Steady regimes, and these plans themselves, between the ends of those plans that take about as
-/// long.
+/// Composites of steady regimes, and of the plans themselves, with the ends of plans of about the
+/// same time.
 fn composites<'a>(
     network: &Network,
     choices: &Choices,
     steady: &'a [Assignment],
     plans: &'a [Realised],
 ) -> Vec<Composite<'a>> {
-    // A steady regime takes longer than with ends made for it.
+    // A steady regime takes longer by itself than with suitable ends.
     const FASTER: usize = 3;
     const SLOWER: usize = 1;
-    // From what the pipeline takes to fill to half of the step.
+    // From the time in which the pipeline fills to half of the step.
     const CUTS: [usize; 4] = [32, 12, 6, 4];
     let steady = steady.iter().map(|regime| {
         (network.makespan(|operation| choices.get(regime[operation]).time_s), regime)

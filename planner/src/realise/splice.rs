@@ -1,27 +1,28 @@
-//! Plans that go from one regime to another somewhere in the step.
+//! Splicing: plans that change from one regime to another somewhere in the step.
 //!
 //! Half a step in one regime and half in the next is better than a whole step rounded on its own.
+//! The operation at which the plan changes is the *seam*.
 
 use super::{Realiser, TOLERANCE_S};
 use crate::choices::Realised;
 use crate::parallel::in_parallel;
 use crate::step::network::Network;
 
-/// Plans to splice others from: each is slower than the one before and saves energy, and no mixture
-/// of two others does better.
+/// Plans to splice others from. Each is slower than the one before and takes less energy, and no
+/// mixture of two others is better.
 pub(crate) struct Regimes {
     plans: Vec<Realised>,
-    /// From each to the next.
+    /// From each plan to the next.
     seams: Vec<Seam>,
 }
 
-/// How long a step takes that changes regimes, by the number of operations that come before.
+/// The time of a step that changes regimes, by the number of operations before the change.
 struct Seam {
     slow_first_s: Vec<f64>,
     fast_first_s: Vec<f64>,
 }
 
-/// How far each operation of a plan is from either end of the step, in seconds.
+/// The distance of each operation of a plan from both ends of the step, in seconds.
 struct Reach {
     /// From the start of the step to the operation's end.
     end_s: Vec<f64>,
@@ -45,9 +46,8 @@ impl Regimes {
 }
 
 impl Realiser<'_> {
-    /// The best plan for a deadline that is one of the plans or can be spliced from two of the
-    /// regimes. Both go from fast to slow and save energy on the way, and the first keeps the
-    /// deadline.
+    /// The best plan for a deadline: one of the plans, or one spliced from two of the regimes. Both
+    /// lists go from fast to slow with falling energy, and their first plans keep the deadline.
     pub(crate) fn between(
         &mut self,
         regimes: &Regimes,
@@ -75,14 +75,14 @@ impl Realiser<'_> {
         best.unwrap_or_else(|| self.present())
     }
 
-    /// One plan up to some operation and the other from there on.
+    /// One plan up to the operation `cut` and the other from there on.
     fn join(&mut self, first: &[u32], then: &[u32], cut: usize) {
         self.assignment[..cut].copy_from_slice(&first[..cut]);
         self.assignment[cut..].copy_from_slice(&then[cut..]);
     }
 
-    /// The middle of one plan between the ends of another, `cut` operations each, with the slack
-    /// that this leaves filled.
+    /// The middle of one plan between the ends of another, `cut` operations each; the slack that
+    /// this leaves is filled.
     pub(crate) fn compose(&mut self, ends: &[u32], middle: &[u32], cut: usize) -> Realised {
         self.assignment.copy_from_slice(ends);
         let inside = cut..self.network.len() - cut;
@@ -101,12 +101,12 @@ impl Realiser<'_> {
     }
 }
 
-/// How long a step takes that is run as one plan up to some operation and as another from there on,
-/// for every such operation.
+/// The time of a step that runs as one plan up to an operation and as another from there on, for
+/// every such operation.
 fn changing(network: &Network, first: &Reach, then: &Reach) -> Vec<f64> {
     let n = network.len();
     let mut time_s = vec![0.0; n + 1];
-    // The longest way through the step goes over from one plan to the other once.
+    // The longest path through the step changes from one plan to the other once.
     let mut goes_over = |from: Option<usize>, to: usize| {
         let way_s = from.map_or(0.0, |from| first.end_s[from]) + then.tail_s[to];
         for time_s in &mut time_s[from.map_or(0, |from| from + 1)..=to] {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_composite_has_the_ends_of_one_plan_and_between_them_nothing_faster_than_the_other() {
+    fn a_composite_has_the_ends_of_one_plan_and_a_middle_no_faster_than_the_other() {
         with_realiser(|realiser, _| {
             let [fast, slow] = fast_and_slow(realiser);
             let composite = realiser.compose(&fast.assignment, &slow.assignment, 5);

@@ -1,8 +1,8 @@
-//! Regimes in which every operation of a kind runs at the same clock.
+//! Steady regimes, in which all operations of a kind run at the same clock.
 //!
-//! In the middle of a step all stages work at one pace and every microbatch waits for the same, so
-//! nothing is lost if each stage picks the clocks of least energy for that pace by itself. Where
-//! the pipeline fills and drains that is a poor plan.
+//! In the middle of a step all stages work at one pace, and every microbatch waits for the same.
+//! There each stage can pick the clocks of least energy for that pace by itself. Where the pipeline
+//! fills and drains, such a plan is poor.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use crate::step::network::Network;
 
 /// A clock for each kind of operation of a stage.
 struct Mix {
-    /// Of the stage's whole work.
+    /// Of all work of the stage.
     time_s: f64,
     effective_j: f64,
     choices: Vec<u32>,
 }
 
-/// The regimes, fastest first, of least energy for their pace that no mixture of two others beats.
+/// The regimes of least energy for their pace that no mixture of two others beats, fastest first.
 pub(crate) fn steady(network: &Network, choices: &Choices) -> Vec<Assignment> {
     let mixes: Vec<Vec<Mix>> =
         network.stages.iter().map(|operations| worthwhile(operations, choices)).collect();
@@ -40,7 +40,7 @@ pub(crate) fn steady(network: &Network, choices: &Choices) -> Vec<Assignment> {
     paces.into_iter().map(regime).collect()
 }
 
-/// What all stages together take at every pace that all can keep: seconds of the slowest, and
+/// The cost of all stages together at every pace that all can keep: seconds of the slowest, and
 /// effective joules.
 fn paces(mixes: &[Vec<Mix>]) -> Vec<Cost> {
     let mut changes: Vec<Cost> = Vec::new();
@@ -105,8 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn each_stage_takes_the_least_energy_that_one_clock_for_each_kind_can_in_the_time_of_the_slowest()
-     {
+    fn each_stage_takes_the_least_energy_possible_at_the_pace_of_the_slowest() {
         let schedule = Schedule::OneForwardOneBackward;
         let pipeline = Pipeline::new(&unequal(), schedule, 6).unwrap();
         let (network, choices) =

@@ -143,8 +143,7 @@ mod tests {
     use crate::schedule::one_forward_one_backward;
     use crate::step::delays::Delays;
     use crate::step::order::StageOrder;
-    use pfo_vocabulary::Instruction;
-    use pfo_vocabulary::Stage;
+    use pfo_vocabulary::{Instruction, Stage};
 
     fn network(num_stages: u16, num_microbatches: u32) -> Network {
         let orders: Vec<StageOrder> = (0..num_stages)

@@ -1,16 +1,16 @@
 //! A step as EnvPipe prints it while it reconfigures.
 //!
-//! A line with the step's number, then one for each stage: its forwards and backwards in order,
-//! each with its microbatch, its clock in MHz and how long it waited for its input, transfer
-//! included, in ms; in brackets on the critical path. Instructions that EnvPipe does not know are
-//! left out.
+//! A line with the number of the step, then a line for each stage with its forwards and backwards
+//! in order: the microbatch, the clock in MHz, and the wait for the input, transfer included, in
+//! ms; in brackets if it is on the critical path. Instructions that EnvPipe does not have are left
+//! out.
 
 use pfo_vocabulary::Instruction;
 
 use crate::replay::timeline::{Span, Timeline};
 
 impl Timeline {
-    /// The step as EnvPipe's table; `step` is the number in its first line.
+    /// The step as a table of EnvPipe; `step` is the number in its first line.
     pub fn to_envpipe_table(&self, step: u64) -> String {
         let mut text = format!("{step}\n");
         for (number, spans) in self.stages.iter().enumerate() {

@@ -1,8 +1,8 @@
 //! What a plan costs on a measured profile.
 //!
-//! The yardstick of every plan, ours or a peer's: each instruction takes the time and energy that
-//! were measured at its clock, starts as soon as its stage and its input are there, and a GPU that
-//! waits draws the P2P-blocking power. Knows nothing of how a plan was made.
+//! The yardstick of every plan, ours or a peer's. Each instruction takes the time and energy that
+//! were measured at its clock and starts as soon as its stage and its input are ready; a waiting
+//! GPU draws the P2P-blocking power. A replay does not depend on how the plan was made.
 
 mod envpipe_table;
 pub(crate) mod timeline;
@@ -22,9 +22,9 @@ use crate::step::order::StageOrder;
 pub struct Replay {
     /// Seconds from the first instruction's start to the last one's end.
     pub iteration_time_s: f64,
-    /// Joules of all stages over that time, waiting included.
+    /// Joules of all stages over that time, including those drawn while waiting.
     pub iteration_energy_j: f64,
-    /// Instructions of all stages.
+    /// The number of instructions, over all stages.
     pub instructions: usize,
 }
 
@@ -40,14 +40,14 @@ impl From<Replay> for Prediction {
 /// Replays a plan over a profile.
 ///
 /// # Errors
-/// If the plan has other stages than the profile, asks for a clock that was not measured, or its
-/// order deadlocks.
+/// If the plan has another number of stages than the profile, sets a clock that was not measured,
+/// or its order deadlocks.
 pub fn replay(profile: &Profile, plan: &Plan, p2p_power: Watts) -> Result<Replay, PlanError> {
     let (network, measured) = measure(profile, plan)?;
     Ok(account(&network, &measured, p2p_power))
 }
 
-/// A plan's operations, and what was measured of each.
+/// The operations of a plan, and what was measured for each.
 pub(crate) fn measure(
     profile: &Profile,
     plan: &Plan,
@@ -81,11 +81,11 @@ pub(crate) fn measure(
     Ok((network, measured))
 }
 
-/// The same plan with every instruction at the highest clock that was measured of it: what a GPU
-/// does when nobody plans for it.
+/// The same plan with every instruction at its highest measured clock, which is what a GPU does
+/// without a plan.
 ///
 /// # Errors
-/// If the profile has no row of one of the instructions.
+/// If the profile has no row for one of the instructions.
 pub fn at_highest_clocks(profile: &Profile, plan: &Plan) -> Result<Plan, PlanError> {
     let mut fastest = plan.clone();
     fastest.predicted = None;
@@ -104,7 +104,7 @@ pub fn at_highest_clocks(profile: &Profile, plan: &Plan) -> Result<Plan, PlanErr
     Ok(fastest)
 }
 
-/// Time and energy of a step whose operations measure as given.
+/// Time and energy of a step with the given measurement for each operation.
 pub(crate) fn account(network: &Network, measured: &[Measurement], p2p_power: Watts) -> Replay {
     let makespan = network.makespan(|operation| measured[operation].time_s);
     let run = network.operations.iter().zip(measured).filter(|(op, _)| op.is_run());
@@ -124,8 +124,7 @@ mod tests {
     use crate::pipeline::Pipeline;
     use crate::schedule::name::Schedule;
     use crate::test_profiles::unequal;
-    use pfo_vocabulary::Instruction;
-    use pfo_vocabulary::Mhz;
+    use pfo_vocabulary::{Instruction, Mhz};
 
     fn fastest_plan() -> Plan {
         let schedule = Schedule::OneForwardOneBackward;

@@ -1,7 +1,8 @@
-//! When a step runs what, at which clock, what waits, and what the step's length hangs on.
+//! When each stage runs which instruction at which clock, where it waits, and which instructions
+//! determine the length of the step.
 //!
-//! The same replay as [`crate::replay()`], told in full: for pictures, tables and policies that
-//! look at waits.
+//! The same replay as [`crate::replay()`] with all its details, for pictures, tables and policies
+//! that use waits.
 
 use pfo_vocabulary::{Chunk, Instruction, Mhz, Microbatch};
 
@@ -12,41 +13,41 @@ use crate::profile::measurement::Measurement;
 use crate::replay::measure;
 use crate::step::network::Network;
 
-/// A replayed step; stage `s` is at index `s`.
+/// A replayed step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
     /// Seconds from the first instruction's start to the last one's end.
     pub iteration_time_s: f64,
-    /// What each stage runs, first to last.
+    /// By stage, its instructions, first to last.
     pub stages: Vec<Vec<Span>>,
 }
 
 /// One instruction of a replayed step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
-    /// What runs.
+    /// The instruction.
     pub instruction: Instruction,
-    /// For which microbatch.
+    /// The microbatch.
     pub microbatch: Microbatch,
-    /// On which model chunk of the stage.
+    /// The model chunk of the stage.
     pub chunk: Chunk,
-    /// At which clock.
+    /// Its clock.
     pub frequency: Mhz,
-    /// When it starts, in seconds since the step began.
+    /// Its start, in seconds since the start of the step.
     pub start_s: f64,
-    /// When it ends.
+    /// Its end, in seconds since the start of the step.
     pub end_s: f64,
-    /// What it takes, in joules.
+    /// Its energy in joules.
     pub energy_j: f64,
-    /// How long its stage did nothing before it, in seconds.
+    /// The seconds that its stage waited before it.
     pub waited_s: f64,
-    /// Whether it lies on the critical path: one chain of instructions, each started by the end of
-    /// the one before, that takes the whole step.
+    /// Whether it is on the critical path: a chain of instructions that takes the whole step, each
+    /// started by the end of the one before.
     pub is_critical: bool,
 }
 
 impl Span {
-    /// Watts while it runs.
+    /// Its mean power in watts.
     pub fn power_w(&self) -> f64 {
         self.energy_j / (self.end_s - self.start_s)
     }
@@ -86,11 +87,11 @@ impl Timeline {
     }
 }
 
-/// When each operation runs if it starts as soon as it can, by index.
+/// When each operation runs if all start as early as possible, by index.
 pub(crate) struct Moments {
     pub(crate) start_s: Vec<f64>,
     pub(crate) end_s: Vec<f64>,
-    /// From the end of the operation before it on its stage, or from the step's begin.
+    /// From the end of the operation before it on its stage, or from the start of the step.
     pub(crate) waited_s: Vec<f64>,
 }
 
@@ -122,8 +123,8 @@ impl Moments {
         self.end_s.iter().copied().fold(0.0, f64::max)
     }
 
-    /// One chain from the operation that ends last back to the step's begin, each of which starts
-    /// when the one before it ends.
+    /// A chain from the operation that ends last back to the start of the step; each starts when
+    /// the one before it in the step ends.
     fn critical_path(&self, network: &Network) -> Vec<usize> {
         let last = (0..network.len()).max_by(|&a, &b| self.end_s[a].total_cmp(&self.end_s[b]));
         std::iter::successors(last, |&operation| {
@@ -134,7 +135,7 @@ impl Moments {
     }
 }
 
-/// Those that an operation waits for.
+/// The operations that an operation waits for.
 pub(crate) fn predecessors(
     network: &Network,
     operation: usize,

@@ -1,17 +1,16 @@
-//! Early-recomputation 1F1B, the schedule of Merak (Lai et al., TPDS 2023): activations are
-//! recomputed, at the end of the step while the gradient is still travelling.
+//! Early-recomputation 1F1B, the schedule of Merak (Lai et al., TPDS 2023): at the end of the step,
+//! activations are recomputed while the gradient is still on its way.
 //!
 //! The order is that of 1F1B. Where a stage would wait for a gradient because it has no forward
 //! left to run, it repeats the microbatch's forward first (`recomputation`) and then needs a plain
 //! `backward`. Everywhere else there is nothing to gain, and the backward recomputes inside
-//! (`forward_backward`); so does the last stage's, which waits for nobody.
+//! (`forward_backward`); so does that of the last stage, which never waits.
 
 use pfo_vocabulary::{Instruction, Stage, Unit};
 
 use crate::schedule::one_forward_one_backward;
 use crate::step::order::StageOrder;
 
-/// What a stage of `num_stages` runs.
 pub(super) fn order(stage: Stage, num_stages: u16, num_microbatches: u32) -> StageOrder {
     let mut order = StageOrder::new();
     for unit in one_forward_one_backward::order(stage, num_stages, num_microbatches) {

@@ -17,8 +17,8 @@ use crate::schedule::name::Schedule;
 use crate::schedule::one_forward_one_backward::after_warm_up;
 use crate::step::order::StageOrder;
 
-/// What every stage runs. `memory_limits` has the most additional activations that each stage can
-/// keep: none for no limit, one for all stages alike, or one for each.
+/// `memory_limits` has the number of additional activations that each stage can keep: empty for no
+/// limit, one number for all stages, or one for each.
 ///
 /// # Errors
 /// If there is another number of limits, or the profile lacks an instruction.
@@ -63,8 +63,8 @@ fn ratio(profile: &Profile, stage: Stage) -> Result<f64, PlanError> {
     Ok(backward.ok_or_else(|| missing(Instruction::Backward))?.time_s / forward.time_s)
 }
 
-/// The bottom of EnvPipe's energy valley: the one clock at which a stage's forward and backward
-/// together take the least energy; of equals the highest. EnvPipe measures whole steps, waits
+/// The bottom of EnvPipe's energy valley: the clock at which a stage's forward and backward
+/// together take the least energy; the highest of several. EnvPipe measures whole steps, waits
 /// included, which a profile of instructions does not have.
 pub(crate) fn cheapest_clock(profile: &Profile, stage: Stage) -> Option<Mhz> {
     let both_j = |forward: &Measurement| {
@@ -73,14 +73,14 @@ pub(crate) fn cheapest_clock(profile: &Profile, stage: Stage) -> Option<Mhz> {
     };
     let forwards = profile.table(stage, Instruction::Forward);
     let of_both = forwards.iter().rev().filter_map(both_j);
-    // Without a clock that both were measured at, that of the forward alone.
+    // If no clock was measured for both, that of the forward alone.
     of_both.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(clock, _)| clock).or_else(|| {
         let least = forwards.iter().rev().min_by(|a, b| a.energy_j.total_cmp(&b.energy_j));
         least.map(|row| row.frequency)
     })
 }
 
-/// How many more forwards than in 1F1B each stage runs ahead of its first backward.
+/// The number of forwards that each stage runs ahead of its first backward beyond those of 1F1B.
 fn additional_forwards(ratios: &[f64], limits: &[u32], num_microbatches: u32) -> Vec<u32> {
     let num_stages = ratios.len() as u32;
     let mut additional: Vec<u32> = (0..num_stages)

@@ -7,7 +7,6 @@ use pfo_vocabulary::{Instruction, Unit};
 
 use crate::step::order::StageOrder;
 
-/// What every stage runs.
 pub(super) fn order(num_microbatches: u32) -> StageOrder {
     [Instruction::Forward, Instruction::Backward]
         .into_iter()

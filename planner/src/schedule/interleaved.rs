@@ -10,10 +10,8 @@ use pfo_vocabulary::{Chunk, Instruction, Microbatch, Stage, Unit};
 use crate::error::PlanError;
 use crate::step::order::StageOrder;
 
-/// What every stage runs.
-///
 /// # Errors
-/// If there are fewer than two or too many chunks, or microbatches do not make up whole groups.
+/// If `chunks` is not between 2 and 64, or the microbatches do not form whole groups.
 pub(super) fn orders(
     num_stages: u16,
     num_microbatches: u32,

@@ -1,7 +1,6 @@
-//! Which instructions a stage runs in a step, and in what order.
+//! The orders in which stages run instructions, one file for each schedule.
 //!
-//! One file for each schedule; this one names them. A plan lists its instructions, so nobody needs
-//! to know a schedule to follow or replay one.
+//! A plan lists its instructions, so following or replaying it does not require its schedule.
 
 mod early_recomputation;
 mod envpipe;
@@ -23,11 +22,11 @@ use crate::step::order::StageOrder;
 use name::Schedule;
 
 impl Schedule {
-    /// What each stage of a profile runs in one step.
+    /// The instructions of a step of each stage of a profile.
     ///
     /// # Errors
-    /// If the schedule does not exist for so many microbatches or with these settings, the profile
-    /// lacks what it is derived from, or it is [`Schedule::Custom`].
+    /// If the schedule does not exist for this number of microbatches or these settings, if the
+    /// profile lacks an instruction that the order depends on, or for [`Schedule::Custom`].
     pub fn orders(
         self,
         profile: &Profile,
@@ -49,14 +48,14 @@ impl Schedule {
                 return Err(PlanError::BadArgument {
                     name: "the schedule",
                     value: self.name().to_owned(),
-                    expected: "one with an order of its own; give a custom order as a file",
+                    expected: "one with an order of its own; pass a custom order as a file",
                 });
             }
         })
     }
 
-    /// How many instructions the first stage runs in a step of `num_microbatches` with default
-    /// settings; 0 if only a file knows.
+    /// The number of instructions that the first stage runs in a step of `num_microbatches` with
+    /// default settings; 0 for [`Schedule::Custom`].
     pub fn first_stage_length(self, num_stages: u16, num_microbatches: u32) -> usize {
         let m = num_microbatches as usize;
         match self {

@@ -1,4 +1,4 @@
-//! The names of schedules.
+//! Schedules by name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,15 +16,15 @@ pub enum Schedule {
     OneForwardOneBackward,
     /// Every forward, then every backward.
     GPipe,
-    /// Merak's 1F1B that recomputes activations while the gradient is still travelling.
+    /// Merak's 1F1B, which recomputes activations while the gradient is still on its way.
     EarlyRecomputation,
-    /// EnvPipe's 1F1B with more forwards ahead of the first backward.
+    /// EnvPipe's 1F1B, with more forwards ahead of the first backward.
     EnvPipe,
-    /// Zero bubble, with input and weight gradients apart, in the memory of 1F1B.
+    /// Zero bubble with separate input and weight gradients, in the memory of 1F1B.
     ZbH1,
     /// 1F1B over several model chunks of each stage, in Megatron-LM's order.
     Interleaved,
-    /// Whatever a file says: see [`crate::Order`].
+    /// An order from a file: see [`crate::Order`].
     Custom,
 }
 
@@ -40,7 +40,7 @@ impl Schedule {
         Self::Custom,
     ];
 
-    /// The name used on the command line and in plans.
+    /// The name on the command line and in plans.
     pub fn name(self) -> &'static str {
         match self {
             Self::OneForwardOneBackward => "1f1b",

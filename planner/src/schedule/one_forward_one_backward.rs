@@ -1,20 +1,19 @@
 //! One forward, one backward: PipeDream-Flush (Narayanan et al., ICML 2021), Megatron-LM's
 //! schedule without interleaving.
 //!
-//! A stage runs as many forwards as the first gradient takes to come back, `N - s` of them, then a
-//! backward and a forward in turn, so that it keeps at most so many activations.
+//! Stage `s` of `N` runs `N - s` forwards, until the first gradient comes back, then a backward and
+//! a forward in turn. It therefore keeps at most `N - s` activations.
 
 use pfo_vocabulary::{Instruction, Stage, Unit};
 
 use crate::step::order::StageOrder;
 
-/// What a stage of `num_stages` runs.
 pub(crate) fn order(stage: Stage, num_stages: u16, num_microbatches: u32) -> StageOrder {
     after_warm_up(u32::from(num_stages.saturating_sub(stage.0)), num_microbatches)
 }
 
-/// So many forwards, as far as there are any, then a backward and a forward in turn, then the
-/// backwards that are left.
+/// `warm_up` forwards, or all if there are fewer, then a backward and a forward in turn, then the
+/// remaining backwards.
 pub(super) fn after_warm_up(warm_up: u32, num_microbatches: u32) -> StageOrder {
     let warm_up = warm_up.min(num_microbatches);
     let forward = |m| Unit::new(Instruction::Forward, m);

@@ -1,4 +1,4 @@
-//! What a pipeline is like beside its profile, its schedule and its number of microbatches.
+//! The definition of a pipeline besides its profile, schedule and number of microbatches.
 
 use pfo_vocabulary::Instruction;
 
@@ -7,16 +7,16 @@ use crate::step::delays::Delays;
 /// Settings of a [`crate::Pipeline`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// For schedule `envpipe`: how many more activations than in 1F1B a stage can keep. Empty for
-    /// no limit, one number for all stages, or one for each.
+    /// For schedule `envpipe`: the number of activations that a stage can keep beyond those of
+    /// 1F1B. Empty for no limit, one number for all stages, or one for each.
     pub memory_limits: Vec<u32>,
-    /// For schedule `interleaved-1f1b`: the model chunks of a stage.
+    /// For schedule `interleaved-1f1b`: the number of model chunks of a stage.
     pub chunks: u16,
-    /// What passes between instructions and between clocks.
+    /// Delays between instructions and between clocks.
     pub delays: Delays,
-    /// Instructions whose time does not depend on the clock and that ranks announce beside those
-    /// of the schedule: a load goes ahead of each forward, others to the end of the step. They run
-    /// on the stages that the profile has them for.
+    /// Instructions whose time does not depend on the clock and that ranks report in addition to
+    /// those of the schedule. A load is put before each forward, any other at the end of the step,
+    /// on the stages for which the profile has rows.
     pub fixed: Vec<Instruction>,
 }
 

@@ -13,7 +13,6 @@ use pfo_vocabulary::{Instruction, Stage, Unit};
 use crate::schedule::one_forward_one_backward;
 use crate::step::order::StageOrder;
 
-/// What a stage of `num_stages` runs.
 pub(super) fn order(stage: Stage, num_stages: u16, num_microbatches: u32) -> StageOrder {
     let put_off = u32::from(stage.0);
     let mut order = StageOrder::new();

@@ -1,28 +1,28 @@
-//! What takes time in a step although no stage computes: products on their way, clocks on theirs.
+//! Time that a step takes between instructions: for transfers, and until a clock is in force.
 
 use crate::error::PlanError;
 
-/// A longer one is in another unit.
+/// A larger value is in another unit.
 const LONGEST_S: f64 = 60.0;
 
-/// Seconds that a pipeline loses between instructions and between clocks.
+/// Delays between instructions and between clocks, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Delays {
-    /// From the end of an instruction until its activation or gradient is on another stage.
+    /// From the end of an instruction until its activation or gradient has reached another stage.
     pub transfer_time_s: f64,
-    /// From the end of an instruction, when the clock of the next one is asked for, until that
-    /// clock is in force.
+    /// From the end of an instruction, when the clock of the next one is set, until that clock is
+    /// in force.
     pub switch_latency_s: f64,
 }
 
 impl Delays {
-    /// Each with the name that files have for it.
+    /// Each delay with its name in files.
     pub(crate) fn named(&self) -> [(&'static str, f64); 2] {
         [("transfer_time_s", self.transfer_time_s), ("switch_latency_s", self.switch_latency_s)]
     }
 
     /// # Errors
-    /// If one of them is no time from 0 to a minute.
+    /// If one of them is not between 0 and 60 s.
     pub(crate) fn check(&self) -> Result<(), PlanError> {
         let delays = [
             ("the transfer time", self.transfer_time_s),

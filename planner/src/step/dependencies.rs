@@ -1,8 +1,8 @@
-//! What instructions wait for where somebody says so: it takes the place of what follows from the
-//! rule (a forward waits for the activation of the virtual stage before, a backward for the
-//! gradient of the one after). Whatever is said, a stage runs one instruction after the other.
+//! Dependencies that replace the rule. By the rule, a forward waits for the activation of the
+//! virtual stage before and a backward for the gradient of the one after. In any case a stage runs
+//! one instruction after the other.
 //!
-//! In files a field `dependencies`, by-the-rule instructions left out:
+//! In files they are a field `dependencies`; instructions that follow the rule are left out:
 //!
 //! ```json
 //! [{"of": {"stage": 0, "instruction": "backward", "microbatch": 0},
@@ -18,17 +18,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::DEPENDENCIES;
 
-/// An instruction of one of a step's stages.
+/// An instruction of a step and the stage that runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StageUnit {
-    /// Who runs it.
+    /// The stage.
     pub stage: Stage,
-    /// What to run.
+    /// The instruction.
     pub instruction: Instruction,
-    /// For which microbatch.
+    /// The microbatch.
     pub microbatch: Microbatch,
-    /// On which chunk of the stage.
+    /// The model chunk of the stage; left out in files if it is 0.
     #[serde(default, skip_serializing_if = "Chunk::is_first")]
     pub chunk: Chunk,
 }
@@ -51,23 +51,24 @@ impl fmt::Display for StageUnit {
     }
 }
 
-/// What one instruction waits for, beside the one before it on its stage.
+/// The instructions that one waits for, in addition to the one before it on its stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dependency {
-    /// Which one waits.
+    /// The instruction that waits.
     pub of: StageUnit,
-    /// For these; there may be none.
+    /// The instructions that it waits for; may be empty.
     pub after: Vec<StageUnit>,
 }
 
-/// What is wrong with dependencies, and with which of them.
+/// The number of a wrong dependency, and what is wrong with it.
 pub(crate) struct BadDependency {
     pub(crate) number: usize,
     pub(crate) problem: String,
 }
 
-/// Every instruction that is named must be run, none waits for itself, nothing is said twice.
+/// Checks that every named instruction is run, that none waits for itself, and that none is named
+/// twice.
 pub(crate) fn check_dependencies(
     run: impl Iterator<Item = StageUnit>,
     dependencies: &[Dependency],
@@ -82,14 +83,16 @@ pub(crate) fn check_dependencies(
         let bad = |problem| Err(BadDependency { number, problem });
         if let Some(unknown) = [of].into_iter().chain(after).find(|&unit| !run.contains(unit)) {
             return bad(format!(
-                "no stage runs {unknown}; add it to the stage's order, or drop it"
+                "no stage runs {unknown}; add it to the stage's order or remove it here"
             ));
         }
         if !said.insert(of) {
-            return bad(format!("{of} has a list already; name all that it waits for in one"));
+            return bad(format!(
+                "{of} already has a list; name everything that it waits for in one"
+            ));
         }
         if after.contains(of) {
-            return bad(format!("{of} cannot wait for itself; drop it from its list"));
+            return bad(format!("{of} cannot wait for itself; remove it from its list"));
         }
         let mut seen = HashSet::new();
         if let Some(again) = after.iter().find(|&unit| !seen.insert(unit)) {

@@ -1,24 +1,24 @@
-//! What each instruction hands on, and what it waits for.
+//! The data that flows between instructions: what each produces, and what it waits for by the rule.
 
 use pfo_vocabulary::{Chunk, Instruction, Stage};
 
-/// What an instruction hands on, and another one of the same microbatch needs.
+/// The data that an instruction produces for others of the same microbatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Product {
-    /// Of a forward: needed by the next stage's, and by the last stage's backward.
+    /// Of a forward, for the forward of the next stage and the backward of the last stage.
     Activation,
-    /// Of a backward: needed by the previous stage's.
+    /// Of a backward, for the backward of the previous stage.
     Gradient,
 }
 
 /// The data that flows between instructions of one microbatch.
 pub(crate) trait Flow: Sized {
-    /// What other instructions may wait for from this one.
+    /// The data that this instruction produces.
     fn product(self) -> Option<Product>;
 
-    /// What this instruction waits for beside its own stage's earlier work, and from which stage
-    /// and model chunk, for the same microbatch. A chunk's input comes from the stage before; the
-    /// first stage's from the last stage's chunk before.
+    /// What this instruction waits for besides the earlier work of its stage, and the stage and
+    /// model chunk that produce it for the same microbatch. The input of a chunk comes from the
+    /// stage before; that of the first stage from the previous chunk of the last stage.
     fn input(
         self,
         place: (Stage, Chunk),

@@ -1,8 +1,8 @@
-//! What a step is made of, and what in it waits for what.
+//! The operations of a step, and which wait for which.
 //!
-//! [`order`]: what each stage runs. [`dependencies`]: what was said about who waits for whom, and
-//! [`flow`]: what follows from the instructions where nothing was said. [`precedence`] makes a
-//! graph of both, and [`network`] the flat arrays that planning walks.
+//! [`order`] says what each stage runs. What an instruction waits for comes from [`dependencies`],
+//! or by the rule from [`flow`]. [`precedence`] makes a graph of both, and [`network`] the flat
+//! arrays that planning walks.
 
 pub(crate) mod delays;
 pub(crate) mod dependencies;

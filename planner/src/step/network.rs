@@ -1,7 +1,6 @@
-//! The operations of a step and which of them wait for which.
+//! The operations of a step and their precedence, as flat arrays in topological order.
 //!
-//! Built as a graph, and kept as flat arrays in an order in which every operation comes after those
-//! it waits for: planning walks them a million times.
+//! Flat, because planning walks them a million times.
 
 use petgraph::algo::toposort;
 use petgraph::graph::NodeIndex;
@@ -19,19 +18,19 @@ use crate::step::precedence::{deadlock, precedence};
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     pub(crate) operations: Vec<Operation>,
-    /// For each operation the one before it on its stage and another that it waits for;
+    /// For each operation the one before it on its stage and another one that it waits for;
     /// `operations.len()` stands for none.
     pub(crate) predecessors: Vec<[u32; 2]>,
     /// For each operation those that have it as a predecessor; padded as `predecessors` is.
     pub(crate) successors: Vec<[u32; 2]>,
     /// For each stage its operations in the order in which it runs them; instructions only.
     pub(crate) stages: Vec<Vec<u32>>,
-    /// There are no transfers if they take no time.
+    /// If the transfer time is 0, there are no transfers among the operations.
     pub(crate) delays: Delays,
 }
 
 impl Network {
-    /// The operations of stages that run these orders, and wait for each other by the rule.
+    /// The operations of stages that run these orders and wait by the rule.
     ///
     /// # Errors
     /// Those of [`Network::with_dependencies`].
@@ -40,11 +39,11 @@ impl Network {
         Self::with_dependencies(orders, &[], delays)
     }
 
-    /// The operations of stages that run these orders. What was said about who waits for what takes
-    /// the place of the rule.
+    /// The operations of stages that run these orders. Dependencies replace the rule.
     ///
     /// # Errors
-    /// [`PlanError::Deadlock`] if stages would wait for each other, or for something never made.
+    /// [`PlanError::Deadlock`] if stages would wait for each other, or for something that is never
+    /// produced.
     pub(crate) fn with_dependencies(
         orders: &[StageOrder],
         dependencies: &[Dependency],
@@ -53,7 +52,7 @@ impl Network {
         let graph = precedence(orders, dependencies, delays.transfer_time_s > 0.0)?;
         let sorted = toposort(&graph, None).map_err(|cycle| deadlock(&graph, cycle.node_id()))?;
 
-        // By depth, so that what runs at the same time lies together in memory.
+        // By depth, so that operations of the same time lie together in memory.
         let mut depth = vec![0_u32; graph.node_count()];
         for &node in &sorted {
             depth[node.index()] = graph
@@ -89,17 +88,17 @@ impl Network {
         })
     }
 
-    /// The number of operations, those included that no stage runs.
+    /// The number of operations, transfers and junctions included.
     pub(crate) fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// The number of operations that stages run.
+    /// The number of operations that a stage runs.
     pub(crate) fn num_instructions(&self) -> usize {
         self.stages.iter().map(Vec::len).sum()
     }
 
-    /// What an operation takes that no stage runs, so that no plan has a say in it.
+    /// Time and energy of a transfer or junction, which do not depend on the plan.
     pub(crate) fn unplanned(&self, operation: &Operation) -> Option<Measurement> {
         let time_s = match operation.role {
             Role::Instruction => return None,
@@ -109,7 +108,7 @@ impl Network {
         Some(Measurement { frequency: Mhz(0), time_s, energy_j: 0.0 })
     }
 
-    /// The same for each operation.
+    /// [`Network::unplanned`] for each operation.
     pub(crate) fn all_unplanned(&self) -> Vec<Option<Measurement>> {
         self.operations.iter().map(|operation| self.unplanned(operation)).collect()
     }

@@ -1,24 +1,24 @@
-//! The nodes of a step's graph: instructions, and what stands between two of them.
+//! Operations: the nodes of a step's graph.
 
 use pfo_vocabulary::{Chunk, Instruction, Microbatch, Stage, Unit};
 
 use crate::step::dependencies::StageUnit;
 
-/// What an operation is in a step. Only instructions are run by a stage and have a clock.
+/// The kinds of operations. Only instructions are run by a stage and have a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
     Instruction,
-    /// The way of a product to another stage.
+    /// The transfer of a product to another stage.
     Transfer,
-    /// Where one waits for several or several wait for one; takes no time.
+    /// A meeting point where one operation waits for several or several for one; takes no time.
     Junction,
 }
 
-/// One instruction of a step, or what stands between two of them.
+/// One instruction of a step, or a transfer or junction between two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
     pub(crate) role: Role,
-    /// Of what is no instruction, that of one beside it.
+    /// For transfers and junctions, the stage of the instruction that waits.
     pub(crate) stage: Stage,
     pub(crate) instruction: Instruction,
     pub(crate) chunk: Chunk,

@@ -1,25 +1,24 @@
-//! What stages run, and whether a list of instructions is an order that a stage can run, wherever
-//! it comes from.
+//! The order in which stages run instructions, and the checks of an order from any source.
 
 use pfo_vocabulary::{Chunk, Instruction, Stage, Unit};
 
 use crate::step::dependencies::{Dependency, StageUnit};
 
-/// What one stage runs, first to last.
+/// The instructions of one stage, first to last.
 pub type StageOrder = Vec<Unit>;
 
-/// What each stage runs, and what waits for what.
+/// The order of a whole step: what each stage runs, and what waits for what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Stage `s` is at index `s`.
+    /// By stage.
     pub(crate) stages: Vec<StageOrder>,
     pub(crate) num_microbatches: u32,
-    /// Of instructions that wait for something else than what follows from the rule.
+    /// Of the instructions that do not wait by the rule.
     pub(crate) dependencies: Vec<Dependency>,
 }
 
 impl Order {
-    /// Microbatches of a step.
+    /// The number of microbatches of a step.
     pub fn num_microbatches(&self) -> u32 {
         self.num_microbatches
     }
@@ -33,41 +32,20 @@ impl Order {
     }
 }
 
-/// What is wrong with an order, and at which of its instructions, if at one.
+/// What is wrong with an order, and the index of the wrong instruction if there is one.
 pub(crate) struct Misordered {
     pub(crate) instruction: Option<usize>,
     pub(crate) problem: String,
 }
 
-/// Every microbatch of every chunk once forward and once backward, and nothing twice.
+/// Checks that every microbatch runs once forward and once backward on every chunk, and that no
+/// instruction is listed twice.
 pub(crate) fn check_order(
     units: impl ExactSizeIterator<Item = Unit> + Clone,
     num_microbatches: u32,
 ) -> Result<(), Misordered> {
-    let length = units.len();
-    let mut chunks = 1;
-    for (index, unit) in units.clone().enumerate() {
-        let wrong = |problem| Misordered { instruction: Some(index), problem };
-        let limit = Chunk::MAX_CHUNKS;
-        if unit.chunk.0 >= limit {
-            return Err(wrong(format!("{unit}, but a stage has at most {limit} chunks")));
-        }
-        if unit.microbatch.0 >= num_microbatches {
-            return Err(wrong(format!("{unit}, but num_microbatches is {num_microbatches}")));
-        }
-        chunks = chunks.max(usize::from(unit.chunk.0) + 1);
-    }
-    let microbatches = num_microbatches as usize;
-    // Also keeps a short file from having much memory taken for it.
-    if chunks > 1 && length < 2 * chunks * microbatches {
-        return Err(Misordered {
-            instruction: None,
-            problem: format!(
-                "{length} instructions for {chunks} chunks of {microbatches} microbatches, must \
-                 have a forward and a backward of each"
-            ),
-        });
-    }
+    let chunks = count_chunks(units.clone(), num_microbatches)?;
+    let (length, microbatches) = (units.len(), num_microbatches as usize);
 
     // A bit for each instruction of each microbatch of each chunk.
     let mut seen = vec![0_u16; chunks * microbatches];
@@ -103,4 +81,36 @@ pub(crate) fn check_order(
         }
     }
     Ok(())
+}
+
+/// The number of chunks of a stage, none of whose units is out of range.
+fn count_chunks(
+    units: impl ExactSizeIterator<Item = Unit>,
+    num_microbatches: u32,
+) -> Result<usize, Misordered> {
+    let length = units.len();
+    let mut chunks = 1;
+    for (index, unit) in units.enumerate() {
+        let wrong = |problem| Misordered { instruction: Some(index), problem };
+        let limit = Chunk::MAX_CHUNKS;
+        if unit.chunk.0 >= limit {
+            return Err(wrong(format!("{unit}, but a stage has at most {limit} chunks")));
+        }
+        if unit.microbatch.0 >= num_microbatches {
+            return Err(wrong(format!("{unit}, but num_microbatches is {num_microbatches}")));
+        }
+        chunks = chunks.max(usize::from(unit.chunk.0) + 1);
+    }
+    let microbatches = num_microbatches as usize;
+    // Also bounds the memory that a short file can make this take.
+    if chunks > 1 && length < 2 * chunks * microbatches {
+        return Err(Misordered {
+            instruction: None,
+            problem: format!(
+                "{length} instructions for {chunks} chunks of {microbatches} microbatches, must \
+                 have a forward and a backward of each"
+            ),
+        });
+    }
+    Ok(chunks)
 }

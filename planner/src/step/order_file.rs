@@ -1,4 +1,4 @@
-//! An order of a pipeline's instructions that comes from a file, for schedules that have no name.
+//! Orders from files, for schedules that have no name here.
 //!
 //! ```json
 //! {"format": "pfo-order/1", "stages": [
@@ -6,11 +6,10 @@
 //! ]}
 //! ```
 //!
-//! Stages come first to last, each with what it runs in a step, first to last. `"chunk"` says on
-//! which model chunk where a stage has several. What waits for what follows from the instructions:
-//! a forward for the activation of the virtual stage before, a backward for the gradient of the one
-//! after. Where it does not, a field `"dependencies"` beside `"stages"` says it: see
-//! `dependencies`.
+//! Stages are listed first to last, each with its instructions of a step, first to last. `"chunk"`
+//! is the model chunk where a stage has several. Instructions wait by the rule, a forward for the
+//! activation of the virtual stage before and a backward for the gradient of the one after, unless
+//! a field `"dependencies"` beside `"stages"` says otherwise: see `dependencies`.
 
 use pfo_vocabulary::{Chunk, Instruction, Microbatch, Unit};
 use serde::Deserialize;
@@ -53,8 +52,8 @@ impl Order {
     /// Reads an order.
     ///
     /// # Errors
-    /// If the bytes are no such document, a stage does not run every microbatch once forward and
-    /// once backward, or a dependency names what no stage runs.
+    /// If the bytes are not an order file, a stage does not run every microbatch once forward and
+    /// once backward, or a dependency names an instruction that no stage runs.
     pub fn from_json(bytes: &[u8]) -> Result<Self, PlanError> {
         let document: Document = serde_json::from_slice(bytes)
             .map_err(|error| refused("the file", shortened(&error.to_string())))?;
@@ -167,9 +166,9 @@ mod tests {
         for (dependencies, expected) in [
             (said(&on(0, "forward", 2)), ["dependency 0", "forward of microbatch 2 on stage 0"]),
             (said(&on(2, "forward", 1)), ["no stage runs forward", "stage 2"]),
-            (said(&of), ["cannot wait for itself", "drop it"]),
+            (said(&of), ["cannot wait for itself", "remove it"]),
             (said(&format!("{known}, {known}")), ["microbatch 1 on stage 0 twice", "once"]),
-            (format!("{}, {}", said(&known), said("")), ["dependency 1", "has a list already"]),
+            (format!("{}, {}", said(&known), said("")), ["dependency 1", "already has a list"]),
             (r#"{"of": 3, "after": []}"#.to_owned(), ["invalid type", "line"]),
             (said(&known).replace("after", "before"), ["unknown field", "before"]),
         ] {

@@ -1,9 +1,8 @@
-//! Which operation of a step waits for which, as a graph: those that come first lead to those that
-//! wait.
+//! The graph of a step: an edge leads from each operation to those that wait for it.
 //!
-//! No operation has more than two edges in or out, its neighbour on the stage and one other,
-//! because planning walks them a million times. Where one waits for several or several for one,
-//! junctions stand between them, which take no time.
+//! No operation has more than two edges in or two out, to its neighbour on the stage and to one
+//! other, because planning walks them a million times. Junctions, which take no time, stand where
+//! one operation waits for several or several for one.
 
 use std::collections::{HashMap, HashSet};
 
@@ -24,8 +23,8 @@ pub(crate) type Precedence = DiGraph<Operation, ()>;
 /// One node per instruction, stage by stage, then transfers and junctions.
 ///
 /// # Errors
-/// [`PlanError::Deadlock`] if something waits for what is never made, or comes later on its stage.
-/// Other cycles are there to be found.
+/// [`PlanError::Deadlock`] if an operation waits for something that is never produced or that comes
+/// later on its stage. Other cycles stay in the graph.
 pub(crate) fn precedence(
     orders: &[StageOrder],
     dependencies: &[Dependency],
@@ -49,7 +48,7 @@ pub(crate) fn precedence(
     Ok(graph)
 }
 
-/// For each instruction that waits for any of other stages, those.
+/// Each instruction that waits for others of other stages, with those.
 fn awaited(
     graph: &Precedence,
     num_stages: u16,
@@ -84,7 +83,7 @@ fn awaited(
     for later in graph.node_indices() {
         let operation = &graph[later];
         let earlier: Vec<NodeIndex> = match said.get(&operation.stage_unit()) {
-            // Whatever they name was checked to be run.
+            // That all of them are run is checked before.
             Some(after) => after.iter().filter_map(|unit| nodes.get(unit)).copied().collect(),
             None => by_rule(operation).transpose()?.into_iter().collect(),
         };
@@ -93,7 +92,7 @@ fn awaited(
             let awaited = format!("{}, which comes later on it", graph[own].unit());
             return Err(PlanError::Deadlock { waiting: operation.stage_unit(), awaited });
         }
-        // What is earlier on the own stage is waited for anyway.
+        // Earlier instructions of the same stage are waited for anyway.
         let of_others: Vec<NodeIndex> = earlier.into_iter().filter(|node| !of_own(node)).collect();
         if !of_others.is_empty() {
             awaited.push((later, of_others));
@@ -112,8 +111,8 @@ fn never_made(waiting: &Operation, (from, chunk, product): (Stage, Chunk, Produc
     PlanError::Deadlock { waiting: waiting.stage_unit(), awaited }
 }
 
-/// Adds links that end at `later` and begin at what it waits for, with a transfer in each and all
-/// but one of them joined on the way.
+/// Adds links from what `later` waits for to `later`, with a transfer in each; junctions join them
+/// into one.
 fn link_into(
     graph: &mut Precedence,
     later: NodeIndex,
@@ -157,14 +156,14 @@ fn fan_out(graph: &mut Precedence, mut links: Vec<(NodeIndex, NodeIndex)>) {
     }
 }
 
-/// Who waits for whom on a cycle.
+/// The error for a cycle, with two of its operations that wait for each other.
 pub(crate) fn deadlock(graph: &Precedence, on_cycle: NodeIndex) -> PlanError {
     let cycle = kosaraju_scc(graph).into_iter().find(|nodes| nodes.contains(&on_cycle));
     let cycle: HashSet<NodeIndex> = cycle.into_iter().flatten().collect();
     let back = std::iter::successors(Some(on_cycle), |&node| {
         graph.neighbors_directed(node, Incoming).find(|before| cycle.contains(before))
     });
-    // No stage's own order is a cycle, so that the way back leads to another stage.
+    // The order of one stage is not a cycle, so the way back leads to another stage.
     let run = back.map(|node| graph[node]).filter(Operation::is_run).take(cycle.len() + 1);
     let run: Vec<Operation> = run.collect();
     let crossing = run.windows(2).find(|pair| pair[0].stage != pair[1].stage);
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_is_told_by_two_of_it_on_different_stages() {
+    fn a_cycle_is_reported_by_two_of_it_on_different_stages() {
         // The first stage wants a gradient before it runs what the second one runs before that.
         let mut orders = one_f_one_b(2, 2);
         orders[0].swap(1, 2);
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_product_that_nobody_makes_is_a_deadlock() {
+    fn a_product_that_is_never_made_is_a_deadlock() {
         let mut orders = one_f_one_b(2, 1);
         orders[0].remove(0);
         let message = refused(&orders, &[]);

@@ -1,4 +1,4 @@
-//! The kinds of findings, and their words.
+//! The kinds of findings, and their texts.
 
 use std::fmt;
 
@@ -7,96 +7,96 @@ use serde::Serialize;
 
 use crate::profile::quantity::Quantity;
 
-/// Something odd about the table of one stage and instruction.
+/// A finding about the table of one stage and instruction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Warning {
-    /// Of the table.
+    /// The stage of the table.
     pub stage: Stage,
-    /// Of the table.
+    /// The instruction of the table.
     pub instruction: Instruction,
-    /// What is odd.
+    /// The finding.
     #[serde(flatten)]
     pub finding: Finding,
 }
 
-/// What is odd about a table. Shares are of what was measured: 0.01 is a hundredth.
+/// What looks wrong in a table. Shares are fractions of the measured value: 0.01 is 1 %.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "finding", rename_all = "snake_case")]
 pub enum Finding {
-    /// A line that takes no part in its row.
+    /// A line that is left out of its row.
     LeftOut {
-        /// Where it is in the profile, counted from 1, the header.
+        /// Its number in the profile, counted from 1 at the header.
         line: u64,
-        /// Of its row.
+        /// The clock of its row.
         frequency_mhz: Mhz,
-        /// What was measured.
+        /// The measured time.
         time_s: f64,
-        /// What was measured.
+        /// The measured energy.
         energy_j: f64,
-        /// The median of its repeats.
+        /// The median time of its repeats.
         median_time_s: f64,
-        /// The median of its repeats.
+        /// The median energy of its repeats.
         median_energy_j: f64,
-        /// How many these are.
+        /// The number of repeats, this line included.
         repeats: usize,
     },
-    /// Few rows to choose from.
+    /// Only few rows to choose from.
     FewFrequencies {
-        /// How many there are.
+        /// The number of rows.
         found: usize,
     },
-    /// Nothing measured over a part of the range.
+    /// A part of the range without measurements.
     Gap {
-        /// The last one measured.
+        /// The last clock before the gap.
         from_mhz: Mhz,
-        /// The next one.
+        /// The first clock after the gap.
         to_mhz: Mhz,
     },
-    /// A range within which others were measured further.
+    /// A narrower range of clocks than most other tables have.
     NarrowRange {
-        /// What was measured here.
+        /// The lowest clock of this table.
         from_mhz: Mhz,
-        /// What was measured here.
+        /// The highest clock of this table.
         to_mhz: Mhz,
-        /// What was measured of others.
+        /// The median of the lowest clocks of the others.
         others_from_mhz: Mhz,
-        /// What was measured of others.
+        /// The median of the highest clocks of the others.
         others_to_mhz: Mhz,
     },
-    /// A row far from what its neighbours say.
+    /// A row that is far from the prediction of its neighbours.
     Outlier {
-        /// Of the row.
+        /// The clock of the row.
         frequency_mhz: Mhz,
-        /// What of it is far off.
+        /// The quantity that is far off.
         quantity: Quantity,
-        /// What was measured.
+        /// The measured value.
         measured: f64,
-        /// What its neighbours say.
+        /// The prediction of its neighbours.
         expected: f64,
     },
-    /// Rows that do not lie on a curve as hardware has it, and noise does not explain it.
+    /// Rows off every curve of the shape that hardware has, by more than noise explains.
     NotMonotone {
-        /// What of them.
+        /// The quantity.
         quantity: Quantity,
-        /// Of the rows.
+        /// The clocks of the rows.
         frequencies_mhz: Vec<Mhz>,
-        /// The share that the worst of them is off the closest such curve.
+        /// The largest distance from the closest such curve, as a share.
         most: f64,
     },
     /// Rows that scatter.
     Noisy {
-        /// What of them.
+        /// The quantity.
         quantity: Quantity,
-        /// The standard deviation of a row, as a share of it.
+        /// The standard deviation of a row, as a share.
         scatter: f64,
     },
-    /// Rows that were changed, because they are noisy or because it was asked for.
+    /// Rows that were changed because they are noisy or on request.
     Smoothed {
-        /// What of them.
+        /// The quantity.
         quantity: Quantity,
-        /// The share by which the most changed one was.
+        /// The largest change of a row, as a share.
         most: f64,
-        /// The standard deviation of a row, as a share of it, if it is known.
+        /// The standard deviation of a row, as a share, if it is known.
         scatter: Option<f64>,
     },
 }
@@ -124,14 +124,14 @@ impl fmt::Display for Finding {
                  of its {repeats} repeats is {median_time_s} s, {median_energy_j} J"
             ),
             Self::FewFrequencies { found } => {
-                write!(f, "{found} frequencies leave little to choose from; measure more")
+                write!(f, "only {found} frequencies to choose from; measure more")
             }
             Self::Gap { from_mhz, to_mhz } => {
                 write!(f, "nothing was measured between {from_mhz} and {to_mhz}")
             }
             Self::NarrowRange { from_mhz, to_mhz, others_from_mhz, others_to_mhz } => write!(
                 f,
-                "measured from {from_mhz} to {to_mhz} only, others from {others_from_mhz} to \
+                "measured only from {from_mhz} to {to_mhz}, others from {others_from_mhz} to \
                  {others_to_mhz}"
             ),
             Self::Outlier { frequency_mhz, quantity, measured, expected } => write!(
@@ -184,7 +184,7 @@ impl fmt::Display for Amount {
     }
 }
 
-/// The first of them, and how many more.
+/// The first frequencies, and the number of the others.
 struct Frequencies<'a>(&'a [Mhz]);
 
 impl fmt::Display for Frequencies<'_> {

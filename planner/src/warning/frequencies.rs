@@ -1,4 +1,4 @@
-//! Which frequencies were measured, and which are missing.
+//! Findings about the measured frequencies and the missing ones.
 
 use pfo_vocabulary::Mhz;
 
@@ -8,20 +8,19 @@ use crate::profile::measurement::Measurement;
 use crate::profile::median::median;
 use crate::warning::finding::{Finding, Warning};
 
-/// Perseus' own limit: of so few options it doubts the measurement.
+/// Perseus' limit: with this few options it doubts the measurement.
 const FEW: usize = 3;
 
-/// A step of the grid that is so much wider than the others has something missing in it. Grids of
-/// NVIDIA GPUs alternate between 7 and 8 MHz, or have steps of 15.
+/// A step of the grid that is wider than the typical one by this factor is a gap. Grids of NVIDIA
+/// GPUs have steps of 15 MHz, or of 7 and 8 MHz in turn.
 const WIDE: f64 = 1.5;
 
-/// Where more than one of so many steps is wide the grid is meant to be uneven.
+/// If more than one step in this many is wide, the grid is uneven on purpose.
 const WIDE_AMONG: usize = 4;
 
-/// What is missing of the others' range and does not matter, as a share of it.
+/// The share of the others' range that may be missing.
 const NARROWER: f64 = 0.1;
 
-/// What is odd about the frequencies of a profile.
 pub(super) fn warnings(profile: &Profile) -> Vec<Warning> {
     let tables: Vec<Table> = profile.tables().collect();
     let mut warnings = Vec::new();
@@ -62,7 +61,7 @@ fn gaps(rows: &[Measurement], others: &[&[Measurement]]) -> Vec<Finding> {
         .collect()
 }
 
-/// What most tables cover and this one does not.
+/// The range that most tables cover and this one does not.
 fn narrow_range<'a>(
     rows: &[Measurement],
     others: impl Iterator<Item = &'a [Measurement]>,
@@ -91,8 +90,7 @@ fn ends(rows: &[Measurement]) -> Option<(Mhz, Mhz)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pfo_vocabulary::Instruction;
-    use pfo_vocabulary::Stage;
+    use pfo_vocabulary::{Instruction, Stage};
 
     /// A profile of a forward on each stage with these clocks.
     fn found(stages: &[Vec<u32>]) -> Vec<(u16, Finding)> {
@@ -151,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_that_was_measured_over_less_than_the_others_is_told_with_both_ranges() {
+    fn a_stage_that_was_measured_over_less_than_the_others_is_reported_with_both_ranges() {
         let whole = || grid(855, 1410, 15);
         let narrow = Finding::NarrowRange {
             from_mhz: Mhz(855),

@@ -1,4 +1,4 @@
-//! Warnings for people: few lines, however many tables have the same trouble.
+//! Warnings for people: one line for all tables with the same finding.
 
 use std::collections::BTreeSet;
 use std::mem::{Discriminant, discriminant};
@@ -8,7 +8,7 @@ use pfo_vocabulary::Stage;
 use crate::profile::quantity::Quantity;
 use crate::warning::finding::{Finding, Warning};
 
-/// One line for each kind of finding and instruction: its stages, and the worst of the findings.
+/// One line for each kind of finding and instruction: its stages, and the worst finding.
 pub fn summarised(warnings: &[Warning]) -> Vec<String> {
     let key = |warning: &Warning| (warning.instruction, kind(&warning.finding));
     let mut groups: Vec<Vec<&Warning>> = Vec::new();
@@ -23,7 +23,7 @@ pub fn summarised(warnings: &[Warning]) -> Vec<String> {
 
 fn line(group: &[&Warning]) -> Option<String> {
     let by_size = |a: &&&Warning, b: &&&Warning| size(&a.finding).total_cmp(&size(&b.finding));
-    // Of equals the first.
+    // The first of several equal ones.
     let worst = group.iter().rev().max_by(by_size)?;
     let stages = stages(group.iter().map(|warning| warning.stage).collect());
     let differ = group.iter().any(|warning| warning.finding != worst.finding);
@@ -31,7 +31,7 @@ fn line(group: &[&Warning]) -> Option<String> {
     Some(format!("{stages}, {}: {}{of}", worst.instruction, worst.finding))
 }
 
-/// Findings of one kind are told in one line.
+/// Findings of one kind share a line.
 fn kind(finding: &Finding) -> (Discriminant<Finding>, Option<Quantity>) {
     let quantity = match finding {
         Finding::Outlier { quantity, .. }
@@ -43,7 +43,7 @@ fn kind(finding: &Finding) -> (Discriminant<Finding>, Option<Quantity>) {
     (discriminant(finding), quantity)
 }
 
-/// How bad a finding is among those of its kind.
+/// How bad a finding is, compared with others of its kind.
 fn size(finding: &Finding) -> f64 {
     let off = |value: f64, expected: f64| (value / expected).ln().abs();
     match finding {
@@ -82,8 +82,7 @@ fn stages(stages: BTreeSet<Stage>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pfo_vocabulary::Instruction;
-    use pfo_vocabulary::Mhz;
+    use pfo_vocabulary::{Instruction, Mhz};
 
     fn noisy(stage: u16, quantity: Quantity, scatter: f64) -> Warning {
         let finding = Finding::Noisy { quantity, scatter };

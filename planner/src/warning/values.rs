@@ -1,4 +1,4 @@
-//! What was measured, and does not go together.
+//! Findings about measured values that contradict each other.
 
 use crate::noise::{EXPLAINED, NOISY, Outlier, Smoothed, curve, level, outliers};
 use crate::profile::Profile;
@@ -8,7 +8,7 @@ use crate::profile::median::median;
 use crate::profile::quantity::Quantity;
 use crate::warning::finding::{Finding, Warning};
 
-/// The share by which a row may be off a curve of the right shape and nobody is told. Power limits
+/// The share by which a row may be off a curve of the right shape without a finding. Power limits
 /// make times of published tables rise by up to 1.6 % with the clock.
 const ORDINARY: f64 = 0.02;
 
@@ -28,7 +28,6 @@ impl Warning {
     }
 }
 
-/// What is odd about the rows of a profile, of which this much was smoothed.
 pub(super) fn warnings(measured: &Profile, smoothed: &[Smoothed]) -> Vec<Warning> {
     let mut warnings = Vec::new();
     for table @ Table { stage, instruction, .. } in measured.tables() {

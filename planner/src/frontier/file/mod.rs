@@ -1,4 +1,4 @@
-//! The frontier as a file: everything needed to show it and to export its plans, and no more.
+//! The frontier as a file: what is needed to show it and to export its plans.
 //!
 //! ```text
 //! "pfo-frontier"  12 bytes
@@ -47,14 +47,14 @@ use source::{Source, damaged, foreign};
 const MAGIC: &[u8; 12] = b"pfo-frontier";
 const VERSION: u16 = 4;
 
-/// How large a frontier may be that is read: a small file can claim to be huge.
+/// The largest frontier that is read: a small file can claim to be huge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// The most instructions of a step. One takes some 200 bytes.
+    /// Instructions of a step. Each takes about 200 bytes.
     pub instructions: usize,
-    /// The most rows of the profile. One takes 24 bytes.
+    /// Rows of the profile. Each takes 24 bytes.
     pub rows: usize,
-    /// The most instructions of all plans together. One takes a byte.
+    /// Instructions of all plans together. Each takes a byte.
     pub planned: usize,
 }
 
@@ -68,7 +68,7 @@ impl Frontier {
     /// The frontier as the bytes of a file.
     ///
     /// # Errors
-    /// If the GPU's name is too long, or the plans would be too large to be read again.
+    /// If the GPU's name is too long, or the plans are too large to be read back.
     pub fn to_bytes(&self) -> Result<Vec<u8>, PlanError> {
         let gpu = self.gpu.as_deref().unwrap_or("");
         if gpu.len() > limits::GPU_NAME_BYTES {
@@ -135,7 +135,7 @@ impl Frontier {
         out.finish()
     }
 
-    /// Whether bytes begin as a frontier's do, of whatever version.
+    /// Whether bytes begin like a frontier file of any version.
     pub fn is_likely(bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
     }
@@ -143,26 +143,28 @@ impl Frontier {
     /// Reads the bytes of a file that [`Frontier::to_bytes`] made.
     ///
     /// # Errors
-    /// If they are no frontier, one of another version, or one that was cut short or changed.
+    /// If they are not a frontier file of this version, or were truncated or changed.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, PlanError> {
         Self::from_bytes_within(bytes, Room::default())
     }
 
-    /// Reads such bytes where there is no room for every frontier.
+    /// Reads a frontier of limited size.
     ///
     /// # Errors
-    /// Those of [`Frontier::from_bytes`], and if there is not room enough.
+    /// Those of [`Frontier::from_bytes`], and if the frontier is larger than `room`.
     pub fn from_bytes_within(bytes: &[u8], room: Room) -> Result<Self, PlanError> {
         let Some(rest) = bytes.strip_prefix(MAGIC) else {
             let start = String::from_utf8_lossy(&bytes[..bytes.len().min(16)]);
             return Err(foreign(format!("it begins with \"{}\"", excerpt(&start))));
         };
         let Some((&version, stream)) = rest.split_first_chunk() else {
-            return Err(damaged("it ends after its first word"));
+            return Err(damaged("it ends before its version"));
         };
         let version = u16::from_le_bytes(version);
         if version != VERSION {
-            return Err(foreign(format!("it is of version {version}, this is version {VERSION}")));
+            return Err(foreign(format!(
+                "it has version {version}, this program reads version {VERSION}"
+            )));
         }
         let mut file = Source::new(stream);
         let gpu = Some(file.text("the GPU's name")?).filter(|name| !name.is_empty());
@@ -349,7 +351,7 @@ mod tests {
     fn more_bytes_than_there_should_be_are_refused() {
         let mut bytes = frontier_of(&unequal()).to_bytes().unwrap();
         bytes.push(0);
-        assert!(refused(&bytes).contains("goes on"));
+        assert!(refused(&bytes).contains("more after its last plan"));
     }
 
     #[test]

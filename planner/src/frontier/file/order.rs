@@ -1,5 +1,5 @@
-//! The order of a step in a frontier file: what a schedule is derived from need not be known to
-//! read it.
+//! The order of a step in a frontier file, written out, so that reading it does not require its
+//! schedule.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! The decompressed stream of a frontier file; every error says what could not be read.
+//! The decompressed stream of a frontier file. Every error names what could not be read.
 
 use std::io::Read;
 
@@ -31,7 +31,7 @@ impl<'a> Source<'a> {
         String::from_utf8(bytes).map_err(|_| damaged(&format!("{what} is not text")))
     }
 
-    /// A number that must be above 0 and finite.
+    /// A finite number above 0.
     pub(super) fn quantity(&mut self, what: &str) -> Result<f64, PlanError> {
         let value = f64::from_le_bytes(self.array(what)?);
         if value.is_finite() && value > 0.0 {
@@ -41,11 +41,11 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Reads on to the end, where the checksum is.
+    /// Reads to the end, which verifies the checksum.
     pub(super) fn end(mut self) -> Result<(), PlanError> {
         match self.0.read(&mut [0]) {
             Ok(0) if self.0.into_inner().is_empty() => Ok(()),
-            Ok(_) => Err(damaged("it goes on after its last plan")),
+            Ok(_) => Err(damaged("there is more after its last plan")),
             Err(error) => Err(damaged(&error.to_string())),
         }
     }

@@ -1,5 +1,6 @@
-//! What keeps lowtime's plans from the least energy: which part of the excess its choice of
-//! candidates is, which its fitted curves. The rest is quantisation, and rounding to clocks.
+//! Why lowtime's plans take more than the least energy: the part of the excess that comes from its
+//! choice of candidates, and the part from its fitted curves. The rest comes from quantisation and
+//! from rounding to clocks.
 
 use pfo_vocabulary::{Mhz, Watts};
 
@@ -12,23 +13,23 @@ use crate::relaxation::Relaxation;
 use crate::relaxation::bound::LowerBound;
 use crate::relaxation::events::Events;
 
-/// Joules of a step of one iteration time, waiting included, each if clocks could be mixed freely.
+/// Joules of a step of one iteration time, waiting included, if clocks could be mixed freely.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attribution {
     /// The least that any clocks allow.
     pub bound_j: f64,
     /// The least that lowtime's candidates allow.
     pub filtered_j: f64,
-    /// What these take for the durations that are best by the curves fitted to them; neither these
-    /// nor the times that they are fitted to are rounded.
+    /// The energy of these candidates with the durations that are best by their fitted curves.
+    /// Neither the curves nor the times are rounded.
     pub fitted_j: f64,
 }
 
-/// Pieces of straight line that a curve is made of.
+/// The number of straight pieces that approximate a curve.
 const PIECES: u32 = 64;
 
 impl Lowtime {
-    /// What there is to lose at these iteration times, in seconds.
+    /// The attribution at each of these iteration times (seconds).
     ///
     /// # Errors
     /// If lowtime cannot fit its curves to this profile.
@@ -89,7 +90,8 @@ impl Lowtime {
     }
 }
 
-/// What the durations that are best by one set of tradeoffs cost by another, at each of the times.
+/// The cost, by one set of tradeoffs, of the durations that are best by another, at each of the
+/// times.
 fn mixed_at(
     pipeline: &Pipeline,
     best_by: &Tradeoffs,

@@ -1,21 +1,21 @@
-//! The clocks that lowtime lets an instruction choose from.
+//! The clocks from which lowtime chooses for an instruction.
 //!
-//! Times are whole units, rounded down; energies are what the clock takes beyond the P2P-blocking
-//! power over those rounded times.
+//! Times are whole units, rounded down. Energies are those beyond the P2P-blocking power over the
+//! rounded times.
 
 use pfo_vocabulary::Watts;
 
 use super::parameters::{Filter, Lowtime};
 use crate::profile::measurement::Measurement;
 
-/// So few are taken for noise, and looked for again with [`TOLERANCE`].
+/// This few candidates are attributed to noise, and the filter is repeated with [`TOLERANCE`].
 const TOO_FEW: usize = 3;
 
-/// In the second look a clock is out only if another one takes this share of its time and energy
-/// or less of both: 5 % are noise.
+/// When the filter is repeated, a clock is out only if another one takes less than this share of
+/// both its time and its energy: 5 % are noise.
 const TOLERANCE: f64 = 0.95;
 
-/// A clock to choose.
+/// A clock that can be chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Candidate {
     pub(super) units: u64,
@@ -38,14 +38,14 @@ impl Lowtime {
         if found.len() > TOO_FEW { found } else { self.efficient(&options, TOLERANCE) }
     }
 
-    /// Whole units in a time: the floor of the exact quotient, which a division would round.
+    /// The whole units in a time: the floor of the exact quotient, which a division would round.
     pub(super) fn units(&self, time_s: f64) -> u64 {
         let unit_s = self.unit_time.seconds();
         ((time_s - time_s % unit_s) / unit_s).round() as u64
     }
 
-    /// Those of which no other takes less than that share of both time and energy; of several of
-    /// as many units the one of most energy, which the rounding changed least.
+    /// The options that no other beats by that share in both time and energy; of several with the
+    /// same units the one of most energy, which rounding changed least.
     fn efficient(&self, options: &[Candidate], share: f64) -> Vec<Candidate> {
         let cost_j = |option: &Candidate| match self.filter {
             Filter::Raw => option.measured.energy_j,

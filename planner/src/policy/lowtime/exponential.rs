@@ -1,8 +1,8 @@
-//! The curve that lowtime puts in place of an instruction's energies: a·e^(−k·t) + c.
+//! The curve that lowtime fits to the energies of an instruction: a·e^(−k·t) + c.
 //!
 //! lowtime starts a Levenberg-Marquardt search from 54 places and takes the best result. For a
-//! given k, the best a and c are those of a straight line; so this looks for k alone, and finds
-//! what the best of those searches comes close to.
+//! given k, the best a and c are those of a straight line; so this searches k alone and finds the
+//! optimum that the best of those searches approaches.
 
 use pfo_vocabulary::{Instruction, Stage};
 
@@ -19,16 +19,16 @@ pub(super) struct Exponential {
     floor: f64,
 }
 
-/// Why nothing can be fitted.
+/// Why no curve can be fitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Misfit {
-    /// As many parameters as points, or more: lowtime knows no error then, and takes none.
+    /// Not more points than parameters: lowtime has no error to minimise then and accepts no curve.
     TooFew,
     /// No curve that falls and is convex comes close.
     Rising,
 }
 
-/// The least and the largest steepness, and how many are tried between them.
+/// The range of steepness, and the number of trials in it.
 const FLATTEST: f64 = 1e-3;
 const STEEPEST: f64 = 1e3;
 const TRIALS: i32 = 240;
@@ -57,7 +57,7 @@ impl Exponential {
         if error.is_finite() { Ok(curve) } else { Err(Misfit::Rising) }
     }
 
-    /// Its energy at a time.
+    /// The energy at a time.
     pub(super) fn at(&self, time: f64) -> f64 {
         self.height * (-self.steepness * (time - self.first) / self.range).exp() + self.floor
     }
@@ -75,7 +75,7 @@ pub(super) fn fit(
     Exponential::fit(points).map_err(|misfit| {
         let problem = match misfit {
             Misfit::TooFew => {
-                format!("it takes 4 frequencies that none beats, not {}", points.len())
+                format!("it takes 4 frequencies that no other beats, not {}", points.len())
             }
             Misfit::Rising => "energies do not fall with time".to_owned(),
         };
@@ -83,7 +83,7 @@ pub(super) fn fit(
     })
 }
 
-/// Slope and offset of the line of least squares, and those squares' sum.
+/// Slope and offset of the line of least squares, and the sum of squares.
 fn straight(points: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64, f64) {
     let count = points.clone().count() as f64;
     let sum = points.clone().fold((0.0, 0.0), |sum, (x, y)| (sum.0 + x, sum.1 + y));
@@ -99,7 +99,7 @@ fn straight(points: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64, f64)
     (slope, offset, error)
 }
 
-/// Where a function with one valley between two places has it: golden section.
+/// The minimum between two places of a function with a single one: golden section.
 fn least(mut low: f64, mut high: f64, f: impl Fn(f64) -> f64) -> f64 {
     const SECTIONS: u32 = 80;
     const SHARE: f64 = 0.618_033_988_749_894_9;

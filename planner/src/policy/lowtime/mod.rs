@@ -1,13 +1,13 @@
 //! lowtime (the planner of Perseus, SOSP 2024) at its own quantisation.
 //!
-//! Its candidates, its fitted curves and its steps of one unit of time are reproduced; its cuts
-//! through the graph of critical instructions are not. Each of those finds an optimum of the fitted
+//! Its candidates, its fitted curves and its steps of one unit of time are reproduced. Its cuts
+//! through the graph of critical instructions are not: each of those finds an optimum of the fitted
 //! problem one unit faster than the last, and so does our relaxation, whose breakpoints lie at
-//! whole units if all curves' do.
+//! whole units if those of all curves do.
 //!
-//! Claims agree as far as the fits do (lowtime's search stops within a millionth). Where several
-//! schedules of a time cost the same, lowtime may hold another one, which replays differently by
-//! what rounding to clocks makes of it.
+//! Claims agree as closely as the fits (lowtime's search stops within a millionth). Where several
+//! schedules of one time cost the same, lowtime may choose another one, whose replay differs by the
+//! rounding to clocks.
 
 mod attribution;
 mod candidates;
@@ -30,14 +30,14 @@ use crate::relaxation::events::Events;
 use candidates::Candidate;
 use exponential::{Exponential, fit};
 
-/// In the relaxation a unit is this long, whatever it is in truth, so that units are whole ns.
+/// The length of a unit in the relaxation, whatever its true length, so that units are whole ns.
 const UNIT_S: f64 = 0.001;
 
-/// The most units between an instruction's fastest and its slowest candidate.
+/// The largest number of units between an instruction's fastest and its slowest candidate.
 const MOST_UNITS: u64 = u16::MAX as u64 - 1;
 
-/// The most instructions of all plans that are kept, about 200 MB: of a large pipeline, or of tiny
-/// units, only every so many-th plan.
+/// The largest number of instructions of all plans that are kept, about 200 MB: for large pipelines
+/// or tiny units only every n-th plan is kept.
 const MOST_KEPT: usize = 1 << 24;
 
 impl Lowtime {
@@ -52,7 +52,7 @@ impl Lowtime {
         let events = Events::new(network);
         let mut relaxation = Relaxation::new(&events, &fitted);
         let fastest = in_units(relaxation.fastest_s());
-        // The slowest is where it starts from, and no plan of its own unless there is no other.
+        // The slowest is the start of the search, and a plan only if there is no other.
         let mut next = (in_units(relaxation.slowest_s()) - 1).max(fastest);
         let steps = next - fastest + 1;
         let stride = steps.div_ceil((MOST_KEPT / network.len()).max(1) as u64);
@@ -95,8 +95,8 @@ impl Lowtime {
         }
     }
 
-    /// What it is to choose from: for each number of units the fitted energy, and the clock that
-    /// this becomes.
+    /// The choices of each kind of operation: for each number of units the fitted energy and the
+    /// clock that it is rounded to.
     fn fitted(&self, pipeline: &Pipeline, p2p_power: Watts) -> Result<Tradeoffs, PlanError> {
         Tradeoffs::by_kind(pipeline, |kind| match kind {
             Kind::Measured(stage, instruction) if !instruction.is_fixed() => {
@@ -108,7 +108,7 @@ impl Lowtime {
                 self.steps(&curve, &candidates)
             }
             _ => {
-                // It takes its time at any clock.
+                // Its time does not depend on the clock.
                 let fixed = Tradeoff::of_kind(pipeline, kind, p2p_power).choices[0];
                 let time_s = self.units(fixed.time_s) as f64 * UNIT_S;
                 Ok(Tradeoff::convex(vec![Choice { time_s, ..fixed }]))
@@ -116,7 +116,7 @@ impl Lowtime {
         })
     }
 
-    /// A curve from unit to unit, with the slowest candidate that takes no more units.
+    /// The curve at whole units, each with the slowest candidate that takes no more units.
     fn steps(&self, curve: &Exponential, candidates: &[Candidate]) -> Result<Tradeoff, PlanError> {
         let fastest = candidates.first().map_or(0, |candidate| candidate.units);
         let slowest = candidates.last().map_or(0, |candidate| candidate.units);
@@ -124,7 +124,7 @@ impl Lowtime {
             return Err(PlanError::BadArgument {
                 name: "the unit of time",
                 value: format!("{} ms", 1e3 * self.unit_time.seconds()),
-                expected: "so long that an instruction's times are within 65534 of it",
+                expected: "longer, so that the times of an instruction span at most 65534 units",
             });
         }
         let choice = |units: u64| {
@@ -144,7 +144,7 @@ fn in_units(time_s: f64) -> u64 {
     (time_s / UNIT_S).round() as u64
 }
 
-/// The choice that takes this many units; the slowest, if it is to take still more.
+/// The choice that takes this many units; the slowest, if all take fewer.
 fn slowest_within(tradeoff: &Tradeoff, units: u64) -> &Choice {
     let choices = &tradeoff.choices;
     let fastest = in_units(choices[0].time_s);

@@ -1,22 +1,23 @@
-//! What can be set about lowtime.
+//! The parameters of lowtime.
 
 use crate::policy::unit_time::UnitTime;
 
-/// How lowtime is run.
+/// The parameters of lowtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Lowtime {
     /// Times are whole multiples of this, rounded down.
     pub unit_time: UnitTime,
-    /// Which clocks are candidates.
+    /// The filter of candidates.
     pub filter: Filter,
 }
 
-/// The energy by which a faster clock beats a slower one.
+/// The energy by which one clock beats another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Filter {
-    /// As it was measured: Perseus' artifact.
+    /// Measured energy: Perseus' artifact.
     #[default]
     Raw,
-    /// Without what the GPU draws while it only waits: the script that Zeus ships today.
+    /// Effective energy, without what the GPU draws while it waits: the script that Zeus ships
+    /// today.
     Effective,
 }

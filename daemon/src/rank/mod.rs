@@ -290,7 +290,7 @@ impl Rank {
         self.session.progress.tap.put(|| record_of(event, &outcome, self.clocks.locked()));
         if let Some(mismatch) = outcome.mismatch {
             self.mismatch = Some(mismatch);
-            self.mismatched_in_a_row += 1;
+            self.mismatched_in_a_row = self.mismatched_in_a_row.saturating_add(1);
             self.progress().mismatched_steps.fetch_add(1, Relaxed);
         } else if matches!(event.mark, Mark::StepEnd(_)) && self.cursor.wish() != Wish::Highest {
             self.mismatched_in_a_row = 0;

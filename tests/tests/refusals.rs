@@ -281,7 +281,7 @@ fn clocks_are_reset_for_administrators_only_and_never_those_of_a_lease() {
     assert_eq!(outcomes(&["--all"])[3], "reset, including locks that pfo did not set");
     node.machine.assert_locks_are(&[(0, 900)]);
     let log = node.log();
-    let reset = log.lines().find(|line| line.contains("including locks that pfo did not set"));
+    let reset = log.lines().find(|line| line.contains("reset the clocks of GPU"));
     let foreign = format!("old_mhz={}", pfo_tests::FOREIGN_MHZ);
     assert!(log.contains(&foreign) && reset.is_some_and(|line| line.contains("old_mhz=")), "{log}");
     assert!(!log.contains("old_mhz=900"), "the lease continues: {log}");

@@ -1,5 +1,5 @@
-//! A plan as `pfod` takes it: for each stage, the clock of each unit of a step. Numbers only, checked
-//! where they are decoded.
+//! A plan as `pfod` takes it: for each stage, the clock of each unit of a step. Numbers only,
+//! checked where they are decoded.
 
 use serde::{Deserialize, Serialize};
 

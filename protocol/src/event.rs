@@ -10,7 +10,7 @@ use crate::frame::{FrameError, HEADER_BYTES, Header, Kind};
 /// What begins or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mark {
-    /// A training iteration begins. Steps are numbered by the rank and never repeat.
+    /// A training iteration begins. The rank numbers its steps; the numbers grow.
     StepBegin(u64),
     /// The training iteration with that number ends.
     StepEnd(u64),
@@ -23,8 +23,8 @@ pub enum Mark {
 /// One event of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Counts every event of the session from 0, also those that could not be sent: a gap tells the
-    /// daemon that it missed something.
+    /// Counts every event of the session from 0, also those that could not be sent: a gap shows
+    /// the daemon that it missed something.
     pub sequence: u64,
     /// When it happened, `CLOCK_MONOTONIC` of the node in nanoseconds.
     pub client_ns: u64,

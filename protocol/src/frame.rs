@@ -1,7 +1,7 @@
 //! The eight-byte header that every frame starts with, and the bound on what may follow it.
 //!
-//! This layout never changes, whatever the version: it is what lets an old and a new side tell each
-//! other clearly that they do not understand each other.
+//! This layout never changes, so that an old and a new side can report to each other that they speak
+//! different versions.
 
 use crate::codec::CodecError;
 
@@ -25,10 +25,12 @@ pub enum Kind {
     Event = 2,
     /// No payload: the rank ends its session in order.
     Goodbye = 3,
-    /// Asks which GPUs the node has, answered by one `GpuList`: four bytes 0, all that is left of the
-    /// requests of release 0.1, because its libpfo sends them to find the GPU of a CUDA ordinal.
+    /// Asks which GPUs the node has, answered by one `GpuList`: four bytes 0, all that is left of
+    /// the requests of release 0.1, because its libpfo sends them to find the GPU of a CUDA
+    /// ordinal.
     ListGpus = 4,
-    /// [`AgentRequest`](crate::AgentRequest), answered by one `AgentResponse`. Only the agent takes it.
+    /// [`AgentRequest`](crate::AgentRequest), answered by one `AgentResponse`. Only the agent takes
+    /// it.
     AgentRequest = 5,
     /// [`Request`](crate::Request), answered by one `Response`.
     Request = 6,
@@ -94,8 +96,8 @@ impl Kind {
     }
 }
 
-/// Why bytes are not a frame of this protocol. After any of these the stream cannot be trusted to be
-/// in step any more, so the connection ends.
+/// Why bytes are not a frame of this protocol. After any of these the stream cannot be trusted to
+/// be in step any more, so the connection ends.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {

@@ -1,7 +1,8 @@
-//! The list of GPUs as every libpfo since release 0.1 asks for it, to find the GPU of a CUDA ordinal.
+//! The list of GPUs as every libpfo since release 0.1 asks for it, to find the GPU of a CUDA
+//! ordinal.
 //!
-//! The frames are the request for GPUs of release 0.1 and its answer; they are served as long as version
-//! 1 of the protocol is.
+//! The frames are the request for GPUs of release 0.1 and its answer; they are served as long as
+//! version 1 of the protocol is.
 
 use serde::Serialize;
 

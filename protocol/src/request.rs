@@ -1,4 +1,5 @@
-//! What `pfoctl` and the agent ask of `pfod`, and what it answers: one response to each request, in order.
+//! What `pfoctl` and the agent ask of `pfod`, and what it answers: one response to each request, in
+//! order.
 
 use std::fmt;
 
@@ -16,9 +17,9 @@ use crate::trial::{TrialLength, TrialResult, TrialRun};
 /// One request to `pfod`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
-    /// Which GPUs the node has.
+    /// List the GPUs of the node.
     Gpus,
-    /// Everything about daemon, GPUs and jobs.
+    /// Report everything about the daemon, its GPUs and jobs.
     Status,
     /// Check a plan against a job and keep it for a swap.
     PlanLoad {
@@ -40,7 +41,7 @@ pub enum Request {
         /// Answer only when every rank has changed.
         wait: bool,
     },
-    /// Which plan a job runs.
+    /// Return the plan that a job runs.
     PlanRead(JobSelector),
     /// Restore clocks that pfo left locked and no session holds.
     ClocksReset {
@@ -49,7 +50,7 @@ pub enum Request {
         /// Also reset locks that pfo did not set. What a session holds is never touched.
         all: bool,
     },
-    /// Who may lease which GPUs on which terms.
+    /// Report who may lease which GPUs on which terms.
     PolicyExplain {
         /// Somebody else than the peer.
         who: Option<User>,
@@ -58,14 +59,15 @@ pub enum Request {
     },
     /// Read the configuration again.
     Reload,
-    /// Who holds which GPU, and whose leases are revoked.
+    /// List leases and revocations.
     Leases,
     /// End sessions, and do not let their processes open others.
     LeaseRevoke(LeaseTarget),
     /// Lift revocations.
     LeaseAllow(LeaseTarget),
-    /// Run something for some steps and return what was measured. The connection then holds the job for
-    /// measuring until it asks for [`Request::TrialsEnd`] or ends: nobody else changes what the job runs.
+    /// Run something for some steps and return what was measured. The connection then holds the job
+    /// for measuring until it asks for [`Request::TrialsEnd`] or ends: nobody else changes what the
+    /// job runs.
     Trial {
         /// The job.
         job: JobSelector,
@@ -78,20 +80,21 @@ pub enum Request {
     TrialsEnd {
         /// The job.
         job: JobSelector,
-        /// Continue with what the last trial ran, which must be a plan, power limits or default clocks.
-        /// Otherwise the job changes to default clocks.
+        /// Continue with what the last trial ran, which must be a plan, power limits or default
+        /// clocks. Otherwise the job changes to default clocks.
         keep: bool,
     },
-    /// Which SM clocks of a GPU the peer may lock.
+    /// List the SM clocks of a GPU that the peer may lock.
     SmClocks(GpuName),
-    /// Between which power limits of a GPU the peer may choose.
+    /// Return the range of power limits of a GPU that the peer may choose from.
     PowerLimits(GpuName),
-    /// Every job that the peer may see.
+    /// List the jobs that the peer may see.
     Jobs,
-    /// Send a [`Notice`](crate::Notice) whenever a job changes, until the connection ends. Agent only.
+    /// Send a [`Notice`](crate::Notice) whenever a job changes, until the connection ends. Agent
+    /// only.
     WatchJobs,
-    /// Stream what is seen of a job as [`TapBatch`](crate::TapBatch) frames, until the connection ends.
-    /// Agent only.
+    /// Stream what is seen of a job as [`TapBatch`](crate::TapBatch) frames, until the connection
+    /// ends. Agent only.
     Tap {
         /// The job.
         job: JobSelector,
@@ -393,10 +396,10 @@ mod tests {
     #[test]
     fn the_bytes_of_acting_for_a_user_are_the_documented_ones() {
         #[rustfmt::skip]
-        assert_eq!(frame(Request::OnBehalf { uid: Uid(1000), pid: Some(Pid(77)) }), [
-            13, 0, 0, 0,  1, 0,  6, 0,
+        assert_eq!(frame(Request::OnBehalf { uid: Uid(1000), pid: Some(Pid(77)), administrator: true }), [
+            14, 0, 0, 0,  1, 0,  6, 0,
             18, 0, 0, 0,                                    // on behalf
-            0xe8, 3, 0, 0,  1, 77, 0, 0, 0,                 // uid, some: pid
+            0xe8, 3, 0, 0,  1, 77, 0, 0, 0,  1,             // uid, some: pid, administrator
         ]);
     }
 

@@ -55,8 +55,8 @@ pub enum PositionError {
 }
 
 impl RankPosition {
-    /// Checks the position: each degree is 1 to 65,536, together they make at most 2^20 ranks, and each
-    /// rank is below the number of its kind.
+    /// Checks the position: each degree is 1 to 65,536, together they make at most 2^20 ranks, and
+    /// each rank is below the number of its kind.
     ///
     /// # Errors
     /// The first number that is wrong.

@@ -1,4 +1,4 @@
-//! What the daemon tells about itself, its GPUs and its jobs. `pfoctl status --json` prints these
+//! What the daemon reports about itself, its GPUs and its jobs. `pfoctl status --json` prints these
 //! very fields.
 
 use serde::{Deserialize, Serialize};
@@ -111,7 +111,8 @@ pub struct JobStatus {
     pub measured_by: Option<MeasuredBy>,
     /// The step at which a swap that is under way takes place.
     pub swap_at_step: Option<u64>,
-    /// Seconds since measuring began: with the first rank of the job, or of a daemon that was restarted.
+    /// Seconds since measuring began: with the first rank of the job, or of a daemon that was
+    /// restarted.
     pub measured_for_s: f64,
     /// Joules that the job's GPUs on this node used while they were leased, by their counters.
     pub energy_j: f64,
@@ -126,7 +127,7 @@ pub struct JobStatus {
 pub struct MeasuredBy {
     /// The user.
     pub uid: Uid,
-    /// The process; none for a sweep, which goes on without one.
+    /// The process; none for a sweep, which continues without one.
     pub pid: Option<Pid>,
 }
 
@@ -148,8 +149,8 @@ pub struct PlanStatus {
     pub power_limits_w: Vec<u32>,
 }
 
-/// The measured part of a job's life under one plan (or none). The step in which a plan is taken up is
-/// left out, because its clocks still settle, and so is the last one before it.
+/// The measured part of a job's life under one plan (or none). The step in which a plan is taken up
+/// is left out, because its clocks still settle, and so is the last one before it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     /// The plan; none at default clocks.
@@ -194,13 +195,13 @@ pub struct RankStatus {
     pub instructions: u64,
     /// Seconds that these took.
     pub instruction_s: f64,
-    /// Seconds of these that ran at another clock than planned, as far as the daemon can tell: until
-    /// the driver's set call returned and the configured settling time was over.
+    /// Seconds of these that ran at another clock than planned, as far as the daemon knows:
+    /// until the driver's set call returned and the configured settling time was over.
     pub off_plan_s: f64,
     /// Clock changes asked of the driver.
     pub clock_changes: u64,
-    /// Clock changes not asked of the driver, because there had been too many in a second. The GPU was
-    /// at the highest clock that the rank may have instead.
+    /// Clock changes not asked of the driver, because there had been too many in a second. The GPU
+    /// was at the highest clock that the rank may have instead.
     pub skipped_changes: u64,
     /// Mean duration of such a call, in microseconds.
     pub set_call_mean_us: f64,

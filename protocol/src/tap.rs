@@ -1,7 +1,8 @@
 //! The tap: what `pfod` saw of a job's ranks and read from their GPUs, as the agent reads it.
 //!
-//! A connection that asked for a [`Request::Tap`](crate::Request::Tap) gets [`TapBatch`] frames until it
-//! ends. The tap never waits for its reader: records that do not fit are dropped and counted.
+//! A connection that asked for a [`Request::Tap`](crate::Request::Tap) gets [`TapBatch`] frames
+//! until it ends. The tap never waits for its reader: records that do not fit are dropped and
+//! counted.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +21,8 @@ pub struct TappedRank {
     pub settle_ns: u64,
 }
 
-/// What a rank told, or was read from its GPU. Times of events are the rank's word; all times are
-/// `CLOCK_MONOTONIC` in nanoseconds.
+/// What a rank reported, or what was read from its GPU. The rank gives the times of its events.
+/// All times are `CLOCK_MONOTONIC` in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TapRecord {
     /// A step began.
@@ -94,10 +95,11 @@ pub struct TapBatch {
     pub records: Vec<TapRecord>,
 }
 
-/// What `pfod` tells a connection that asked for [`Request::WatchJobs`](crate::Request::WatchJobs).
+/// What `pfod` sends on a connection after [`Request::WatchJobs`](crate::Request::WatchJobs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Notice {
-    /// A job, its ranks, its plan or who holds it changed; [`Request::Jobs`](crate::Request::Jobs) says how.
+    /// A job, its ranks, its plan or who holds it changed; [`Request::Jobs`](crate::Request::Jobs)
+    /// says how.
     JobsChanged,
 }

@@ -109,7 +109,8 @@ pub struct TrialResult {
 pub struct TrialStep {
     /// From the last rank's begin of the step to the last rank's begin of the next one, in seconds.
     pub time_s: f64,
-    /// Energy of all ranks, each from its begin of the step to its begin of the next one, in joules.
+    /// Energy of all ranks, each from its begin of the step to its begin of the next one, in
+    /// joules.
     pub energy_j: Option<f64>,
 }
 

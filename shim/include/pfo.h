@@ -1,8 +1,8 @@
 /*
- * pfo.h - tell pfod what a training rank is doing, so that every forward and backward runs at its
+ * pfo.h - report to pfod what a training rank does, so that each forward and backward runs at its
  * own GPU clock.
  *
- * A rank opens one session, says when each step and instruction begins and ends, and closes it:
+ * A rank opens one session, reports when each step and instruction begins and ends, and closes it:
  *
  *     struct pfo_rank rank;
  *     pfo_session *session;
@@ -19,29 +19,29 @@
  *         pfo_step_begin(session);
  *         for (int m = 0; m < microbatches; m++) {
  *             pfo_instruction_begin(session, PFO_FORWARD, m);
- *             ...                            (until the GPU is done with it)
+ *             ...                            (until the GPU has finished it)
  *             pfo_instruction_end(session);
  *         }
  *         pfo_step_end(session);
  *     }
  *     pfo_close(session);
  *
- * Training never suffers. The calls of the training loop never block, fail, print or raise a signal,
- * whatever the daemon does: without a lease, events are dropped and counted while a thread of the
- * library connects again in the background, and training runs at default clocks. They also accept a
- * NULL session and then do nothing, so that a failed pfo_open needs no branch anywhere else.
+ * Training never suffers. The calls of the training loop never block, fail, print or raise a
+ * signal, whatever the daemon does: without a lease, events are dropped and counted while a thread
+ * of the library reconnects in the background, and training runs at default clocks. They accept a
+ * NULL session and then do nothing, so that a failed pfo_open needs no branch elsewhere.
  *
- * A begin belongs where the GPU starts the work and an end where it is done with it. A launch is not a
- * begin: where the host runs ahead of its GPU, synchronize first, or call from a CUDA host function
+ * Call begin when the GPU starts the work and end when it has finished. A kernel launch is not a
+ * begin: if the host runs ahead of its GPU, synchronize first, or call from a CUDA host function
  * (these calls are allowed there).
  *
- * Threads: any thread may call any function; the order of begins and ends is the caller's to keep.
+ * Threads: any thread may call any function. The caller keeps the order of begins and ends.
  * pfo_close must be the last call on a session. No function may be called from a signal handler.
  *
  * Fork: in a child, the sessions of its parent do nothing. A child that trains opens its own.
  *
- * Environment: what struct pfo_rank leaves out comes from PFO_SOCKET; PFO_JOB, else SLURM_JOB_ID;
- * PFO_GPU, else LOCAL_RANK, else SLURM_LOCALID.
+ * Environment: fields that struct pfo_rank leaves out are read from PFO_SOCKET; PFO_JOB, else
+ * SLURM_JOB_ID; PFO_GPU, else LOCAL_RANK, else SLURM_LOCALID.
  *
  * Link with: pkg-config --cflags --libs pfo
  */
@@ -56,79 +56,79 @@
 extern "C" {
 #endif
 
-/* A rank's session, and with it the lease of its GPU whenever the daemon grants it. */
+/* A rank's session. It holds the lease of the rank's GPU whenever the daemon grants it. */
 typedef struct pfo_session pfo_session;
 
 /* The kinds of pipeline work. The numbers are those of the protocol and never change. */
 enum pfo_instruction {
     PFO_FORWARD = 0,          /* forward pass of a microbatch */
-    PFO_BACKWARD = 1,         /* backward pass, input and weight gradients */
-    PFO_FORWARD_BACKWARD = 2, /* backward pass that first recomputes its forward */
-    PFO_RECOMPUTATION = 3,    /* forward pass run again, ahead of its backward */
+    PFO_BACKWARD = 1,         /* backward pass; recomputes nothing */
+    PFO_FORWARD_BACKWARD = 2, /* backward pass that recomputes its forward inside */
+    PFO_RECOMPUTATION = 3,    /* forward repeated ahead of its backward */
     PFO_BACKWARD_INPUT = 4,   /* input gradients only */
     PFO_BACKWARD_WEIGHT = 5,  /* weight gradients only */
-    PFO_LOAD = 6,             /* loading of a microbatch */
+    PFO_LOAD = 6,             /* loading a microbatch */
     PFO_P2P = 7,              /* a transfer to or from a neighbour stage */
     PFO_COLLECTIVE = 8,       /* a collective, such as the gradients' reduction */
     PFO_OPTIMIZER_STEP = 9,   /* the optimizer's step */
-    PFO_OTHER = 10            /* anything else worth a clock of its own; so is any number above */
+    PFO_OTHER = 10            /* anything else, and any higher number */
 };
 
 /*
- * What pfo_open and pfo_problem return. A later release may return more codes; pfo_strerror has a
- * text for every number.
+ * The codes that pfo_open and pfo_problem return. A later release may return more of them;
+ * pfo_strerror has a text for every number.
  */
 enum pfo_code {
     PFO_OK = 0, /* the session holds the lease of its GPU */
 
-    /* The daemon refused. The session asks again, every 30 seconds at last. */
-    PFO_REFUSED_MALFORMED = 1,          /* it could not read the message */
-    PFO_REFUSED_NOT_AUTHORIZED = 2,     /* this user may not */
+    /* The daemon refused. The session asks again, at most 30 seconds later. */
+    PFO_REFUSED_MALFORMED = 1,          /* a message was invalid or out of range */
+    PFO_REFUSED_NOT_AUTHORIZED = 2,     /* this user is not allowed to */
     PFO_REFUSED_UNKNOWN_GPU = 3,        /* no GPU of the node has that name */
     PFO_REFUSED_GPU_HELD = 4,           /* another session holds the GPU */
     PFO_REFUSED_MIG_ENABLED = 5,        /* the GPU is split by MIG */
     PFO_REFUSED_GPU_UNAVAILABLE = 6,    /* the driver refuses to work with the GPU */
-    PFO_REFUSED_DRIVER_UNAVAILABLE = 7, /* there is no driver */
+    PFO_REFUSED_DRIVER_UNAVAILABLE = 7, /* the NVIDIA driver is not loaded */
     PFO_REFUSED_LIMIT_REACHED = 8,      /* a limit of the daemon is reached */
     PFO_REFUSED_RANK_CONFLICT = 9,      /* the rank contradicts the job's other ranks */
-    PFO_REFUSED_UNKNOWN_JOB = 10,       /* the daemon knows no such job */
-    PFO_REFUSED_PLAN_DOES_NOT_FIT = 11, /* the plan does not fit the job */
+    PFO_REFUSED_UNKNOWN_JOB = 10,       /* there is no such job */
+    PFO_REFUSED_PLAN_DOES_NOT_FIT = 11, /* the plan is invalid or does not fit */
     PFO_REFUSED_NO_PLAN = 12,           /* there is nothing to swap to */
-    PFO_REFUSED_SHUTTING_DOWN = 13,     /* the daemon is going down */
+    PFO_REFUSED_SHUTTING_DOWN = 13,     /* the daemon is shutting down */
     PFO_REFUSED_INTERNAL = 14,          /* the daemon failed */
-    PFO_REFUSED_NO_PROCESS = 15,        /* the process does not use the GPU, as it must here */
-    PFO_REFUSED_REVOKED = 16,           /* the lease was taken back and is not given again yet */
+    PFO_REFUSED_NO_PROCESS = 15,        /* the policy requires a process on the GPU */
+    PFO_REFUSED_REVOKED = 16,           /* the lease was revoked */
 
-    /* The daemon ended the session. It connects again, after an idle end with the next event. */
+    /* The daemon ended the session. It reconnects; after an idle end, with the next event. */
     PFO_CLOSED_IDLE = 100,          /* no event came within the idle limit */
-    PFO_CLOSED_SHUTTING_DOWN = 101, /* the daemon went down */
-    PFO_CLOSED_MALFORMED = 102,     /* the daemon could not read an event */
+    PFO_CLOSED_SHUTTING_DOWN = 101, /* the daemon shut down */
+    PFO_CLOSED_MALFORMED = 102,     /* the daemon received an invalid frame */
     PFO_CLOSED_REVOKED = 103,       /* an administrator or the user ended it */
     PFO_CLOSED_GPU_LOST = 104,      /* the GPU stopped answering */
 
-    /* The session did not get as far. It goes on trying, but for the last three. */
-    PFO_NO_DAEMON = 150,       /* nobody listens on the socket */
+    /* There was no answer. The session keeps trying, except after the last three. */
+    PFO_NO_DAEMON = 150,       /* no daemon listens on the socket */
     PFO_ACCESS_DENIED = 151,   /* this user may not open the socket */
     PFO_NO_ANSWER = 152,       /* the daemon has not answered yet */
     PFO_UNSUPPORTED = 153,     /* daemon and library speak different versions of the protocol */
-    PFO_GARBLED = 154,         /* what the daemon answered makes no sense */
+    PFO_GARBLED = 154,         /* the daemon's answer is invalid */
     PFO_CONNECTION_LOST = 155, /* the connection broke */
-    PFO_GPU_UNRESOLVED = 156,  /* which GPU the CUDA ordinal means cannot be told */
+    PFO_GPU_UNRESOLVED = 156,  /* the GPU of the CUDA ordinal is not known */
     PFO_NO_THREAD = 157,       /* the background thread could not start */
     PFO_FORKED = 158,          /* the session is that of the parent process */
     PFO_INTERNAL = 159,        /* the library failed */
 
-    /* There is no session: the one real error of pfo_open. */
+    /* There is no session. */
     PFO_INVALID_DESCRIPTION = 200
 };
 
 /*
- * A rank: its job, its place in it and its GPU. pfo_rank_init fills in the defaults; after it, set
- * what differs. The structure only ever grows at its end, so that programs and releases of the
- * library can be mixed.
+ * A rank: its job, its position in the job and its GPU. Call pfo_rank_init first, then set the
+ * fields that differ from the defaults. New fields are only added at the end, so that a program
+ * works with any release of the library.
  */
 struct pfo_rank {
-    size_t struct_size; /* set by pfo_rank_init; leave as it is */
+    size_t struct_size; /* set by pfo_rank_init; do not change it */
 
     /* Texts are UTF-8, end with NUL and are copied by pfo_open. */
     const char *job;    /* NULL: PFO_JOB, else SLURM_JOB_ID */
@@ -138,24 +138,24 @@ struct pfo_rank {
     const char *socket; /* NULL: PFO_SOCKET, else /run/pfo/pfod.sock */
 
     uint32_t rank;      /* the global rank */
-    uint32_t pp_rank;   /* the pipeline stage, counted from 0 */
+    uint32_t pp_rank;   /* the pipeline stage, 0 to 65535 */
     uint32_t dp_rank;   /* the data-parallel rank */
     uint32_t tp_rank;   /* the tensor-parallel rank */
     uint32_t pp_degree; /* the number of pipeline stages; default 1, as for the other degrees */
     uint32_t dp_degree; /* the number of data-parallel replicas */
     uint32_t tp_degree; /* the number of tensor-parallel shards */
 
-    uint32_t num_microbatches; /* of each step; 0 (default): not known, or not always the same */
+    uint32_t num_microbatches; /* of each step; 0 (default): unknown or varying */
     uint64_t first_step;       /* the number of the first step; default 0 */
-    uint32_t setup_timeout_ms; /* how long pfo_open waits at most, in milliseconds; default 2000 */
+    uint32_t setup_timeout_ms; /* the longest time that pfo_open waits; default 2000 */
     uint32_t reserved;         /* 0 */
 };
 
-/* What became of a session's events. Only ever grows at its end, as struct pfo_rank does. */
+/* What became of a session's events. New fields are only added at the end. */
 struct pfo_counters {
     uint64_t sent;       /* events that the kernel took */
-    uint64_t dropped;    /* events that nobody took: no connection, or its socket was full */
-    uint64_t reconnects; /* how often a lost lease was had again */
+    uint64_t dropped;    /* events without a connection or with a full socket */
+    uint64_t reconnects; /* how often a lost lease was regained */
     uint64_t connected;  /* 1 if the session holds a lease, as far as it knows; else 0 */
 };
 
@@ -166,20 +166,21 @@ struct pfo_counters {
 void pfo_rank_init(struct pfo_rank *rank, size_t struct_size);
 
 /*
- * Opens a session, and waits for the daemon's first answer, at most rank->setup_timeout_ms. A NULL
- * rank means all defaults.
+ * Opens a session, and waits for the daemon's first answer for at most rank->setup_timeout_ms. A
+ * NULL rank means all defaults.
  *
- * Returns PFO_OK if the session holds the lease of its GPU. Any other code is why it does not: the
- * session is of use all the same, goes on trying in the background, and has to be closed. Only with
- * PFO_INVALID_DESCRIPTION there is no session, and *session is NULL. pfo_problem has the text.
+ * Returns PFO_OK if the session holds the lease of its GPU. Any other code is the reason why it
+ * does not. The session is then valid, keeps trying in the background and has to be closed; only
+ * with PFO_INVALID_DESCRIPTION there is no session, and *session is NULL. pfo_problem returns the
+ * text.
  */
 int pfo_open(const struct pfo_rank *rank, pfo_session **session);
 
 /*
  * The training loop's calls.
  *
- * Steps count up by one from first_step. An end without a begin does nothing. Instructions of a rank
- * do not overlap: pfo_instruction_end ends the one begun last.
+ * Steps count up by one from first_step. An end without a begin does nothing. Instructions of a
+ * rank do not overlap: pfo_instruction_end ends the one begun last.
  */
 void pfo_step_begin(pfo_session *session);
 void pfo_step_end(pfo_session *session);
@@ -196,9 +197,9 @@ void pfo_instruction_begin_in_chunk(pfo_session *session, uint32_t instruction, 
                                     uint32_t microbatch);
 
 /*
- * Why there is no lease right now, as a code and, if text is not NULL, as one line for people: what is
- * wrong and what to do about it, cut to size bytes with its NUL (512 are enough for most). PFO_OK and an
- * empty text if there is a lease.
+ * Returns why there is no lease right now. If text is not NULL, writes one line for people into it:
+ * the cause and the remedy, cut to size bytes including the NUL (512 are enough for most). PFO_OK
+ * and an empty text if there is a lease.
  *
  * With a NULL session: PFO_INVALID_DESCRIPTION, and what was wrong with the description of this
  * thread's last pfo_open.
@@ -208,10 +209,10 @@ int pfo_problem(pfo_session *session, char *text, size_t size);
 /* What became of the events so far. struct_size is sizeof(struct pfo_counters). */
 void pfo_counters(pfo_session *session, struct pfo_counters *counters, size_t struct_size);
 
-/* Ends a session, without waiting: the daemon restores the GPU's clocks. NULL does nothing. */
+/* Ends a session without waiting; the daemon restores the GPU's clocks. NULL does nothing. */
 void pfo_close(pfo_session *session);
 
-/* What a code means, for people: a constant text, also for codes of later releases. */
+/* A constant text for people for each code, also for codes of later releases. */
 const char *pfo_strerror(int code);
 
 /* The version of the library, such as "0.1.0": a constant text. */

@@ -1,5 +1,5 @@
-//! The thread that connects, says hello and connects again. While there is a lease it sleeps without
-//! a timer: the end of a connection is noticed by the event that cannot be sent.
+//! The thread that connects, says hello and connects again. While there is a lease it sleeps
+//! without a timer: the end of a connection is noticed by the event that cannot be sent.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -22,6 +22,9 @@ use crate::thread;
 /// has only just started for this connection looks for its GPUs first.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 const LONGEST_ANSWER_TIME: Duration = Duration::from_secs(3600);
+
+/// How long the reason may follow the end of a connection.
+const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// A connection that ends sooner than this was none: the next attempt does not start from scratch.
 const STEADY: Duration = Duration::from_secs(1);
@@ -106,7 +109,7 @@ impl<'a> Connector<'a> {
     /// Learns from a dead connection why it died, and waits as long as that advises.
     fn find_out_why(&mut self, link: Option<Arc<Link>>) {
         let reason = link.map(|link| {
-            let reason = link.farewell();
+            let reason = link.late_farewell(LAST_WORD);
             reason.unwrap_or_else(|| Problem::lost("the socket failed"))
         });
         let mut line = self.shared.lock();

@@ -39,7 +39,8 @@ impl Backoff {
         self.jitter(delay)
     }
 
-    /// Between three and five quarters of the delay, so that the ranks of a node do not come in step.
+    /// Between three and five quarters of the delay, so that the ranks of a node do not come in
+    /// step.
     fn jitter(&mut self, delay: Duration) -> Duration {
         // Xorshift, Marsaglia 2003: more than enough to spread a few ranks.
         self.noise ^= self.noise << 13;

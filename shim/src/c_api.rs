@@ -56,8 +56,8 @@ unsafe extern "C" fn pfo_rank_init(rank: *mut CRank, struct_size: usize) {
 }
 
 /// # Safety
-/// `rank` must be NULL or a structure that `pfo_rank_init` has initialized, with texts that end with
-/// NUL; `session` must be NULL or writable.
+/// `rank` must be NULL or a structure that `pfo_rank_init` has initialized, with texts that end
+/// with NUL; `session` must be NULL or writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pfo_open(rank: *const CRank, session: *mut *mut Session) -> c_int {
     if session.is_null() {
@@ -178,8 +178,8 @@ unsafe extern "C" fn pfo_counters(session: *const Session, counters: *mut u8, st
         connected: known.connected.into(),
     };
     let length = struct_size.min(size_of::<CCounters>());
-    // SAFETY: the caller promises `struct_size` bytes, and `length` is at most that and at most what
-    // `known` has.
+    // SAFETY: the caller promises `struct_size` bytes, and `length` is at most that and at most
+    // what `known` has.
     unsafe {
         counters.write_bytes(0, struct_size);
         counters.copy_from_nonoverlapping((&raw const known).cast::<u8>(), length);
@@ -187,11 +187,13 @@ unsafe extern "C" fn pfo_counters(session: *const Session, counters: *mut u8, st
 }
 
 /// # Safety
-/// `session` must be NULL or come from `pfo_open` and not be closed; it is of no more use afterwards.
+/// `session` must be NULL or come from `pfo_open` and not be closed; it is of no more use
+/// afterwards.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pfo_close(session: *mut Session) {
     if !session.is_null() {
-        // SAFETY: the caller promises that it came from `pfo_open`, which boxed it, and is not closed.
+        // SAFETY: the caller promises that it came from `pfo_open`, which boxed it, and is not
+        // closed.
         caught((), || drop(unsafe { Box::from_raw(session) }));
     }
 }

@@ -75,8 +75,8 @@ impl CRank {
     /// Reads a caller's structure.
     ///
     /// # Safety
-    /// `rank` must point to a structure that starts with its own size, and its texts must be NULL or
-    /// end with NUL.
+    /// `rank` must point to a structure that starts with its own size, and its texts must be NULL
+    /// or end with NUL.
     pub(crate) unsafe fn read(rank: *const Self) -> Result<RankDescription, DescriptionError> {
         // SAFETY: the size is the first field in every release of the header.
         let struct_size = unsafe { rank.cast::<usize>().read_unaligned() };

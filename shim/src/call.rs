@@ -1,4 +1,4 @@
-//! What a trainer says in its training loop, as a value.
+//! A call of the training loop, as a value.
 
 use pfo_protocol::Instruction;
 

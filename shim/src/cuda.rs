@@ -28,7 +28,7 @@ pub(crate) fn gpu(ordinal: u32) -> Result<Option<GpuUuid>, Problem> {
         Ok(device) => device,
         Err(INVALID_DEVICE) => {
             return Err(Problem::unresolved(
-                format!("cuda:{ordinal} does not exist, says CUDA"),
+                format!("CUDA has no device cuda:{ordinal}"),
                 "give the ordinal that the trainer passes to CUDA, or a UUID (PFO_GPU=GPU-…)",
             ));
         }

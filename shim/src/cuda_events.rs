@@ -54,7 +54,8 @@ pub(crate) struct CudaEvents {
     _library: CudaLibrary,
 }
 
-// SAFETY: a context may be current to any number of threads, and every function may be called from any.
+// SAFETY: a context may be current to any number of threads, and every function may be called from
+// any.
 #[allow(unsafe_code)]
 unsafe impl Send for CudaEvents {}
 // SAFETY: as above.
@@ -66,8 +67,8 @@ impl CudaEvents {
     /// Those of the context that is current to this thread; none if there is none.
     pub(crate) fn of_this_thread() -> Option<Self> {
         let library = CudaLibrary::find()?;
-        // SAFETY: each has the type of its field in every `cuda.h` that declares it, and is called only
-        // as long as the library is there beside it.
+        // SAFETY: each has the type of its field in every `cuda.h` that declares it, and is called
+        // only as long as the library is there beside it.
         let mut events = unsafe {
             Self {
                 context: ptr::null_mut(),
@@ -108,13 +109,14 @@ impl CudaEvents {
     /// Whether work given to this stream is captured into a graph instead of run.
     fn captures(&self, stream: Stream) -> bool {
         let mut status = CAPTURE_STATUS_NONE;
-        // SAFETY: the stream is one of this process, as the caller's word goes; it writes one number.
+        // SAFETY: the stream is one of this process, as the caller's word goes; it writes one
+        // number.
         let result = unsafe { (self.is_capturing)(stream.raw(), &raw mut status) };
         result != SUCCESS || status != CAPTURE_STATUS_NONE
     }
 
-    /// Records an event in a stream, one to spare if there is one. None if that is of no use now: the stream
-    /// is being captured, another context is current, or CUDA has failed.
+    /// Records an event in a stream, one to spare if there is one. None if that is of no use now:
+    /// the stream is being captured, another context is current, or CUDA has failed.
     ///
     /// A thread without a context, as one that has not come to its first kernel, borrows ours.
     pub(crate) fn record(&self, stream: Stream, spare: &mut Vec<Event>) -> Option<Event> {
@@ -122,7 +124,8 @@ impl CudaEvents {
             Some(current) if current == self.context => self.record_here(stream, spare),
             Some(_) => None,
             None => {
-                // SAFETY: the context is the trainer's, and stays current to this thread for a moment.
+                // SAFETY: the context is the trainer's, and stays current to this thread for a
+                // moment.
                 unsafe { (self.set_current)(self.context) };
                 let event = self.record_here(stream, spare);
                 // SAFETY: there was none before.
@@ -137,7 +140,8 @@ impl CudaEvents {
             return None;
         }
         let event = spare.pop().or_else(|| self.create())?;
-        // SAFETY: the event is of the current context, and so is the stream, as the caller's word goes.
+        // SAFETY: the event is of the current context, and so is the stream, as the caller's word
+        // goes.
         let result = unsafe { (self.record)(event.0, stream.raw()) };
         if result != SUCCESS {
             spare.push(event);

@@ -1,7 +1,7 @@
 //! The CUDA driver library of this process, if the trainer has loaded it.
 //!
-//! It is never loaded or initialized here: a library that only watches must not decide when a trainer
-//! gets its contexts.
+//! It is never loaded or initialized here: a library that only watches must not decide when a
+//! trainer gets its contexts.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -21,12 +21,14 @@ impl CudaLibrary {
     /// A function of the library, if this version has it.
     ///
     /// # Safety
-    /// `F` must be the type of a pointer to that function, which must not be called when `self` is gone.
+    /// `F` must be the type of a pointer to that function, which must not be called when `self` is
+    /// gone.
     pub(crate) unsafe fn function<F: Copy>(&self, name: &CStr) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         // SAFETY: the handle is a loaded library, the name ends with NUL.
         let symbol = unsafe { libc::dlsym(self.0, name.as_ptr().cast::<c_char>()) };
-        // SAFETY: both are pointers, the symbol is not NULL, and the type is as the caller promises.
+        // SAFETY: both are pointers, the symbol is not NULL, and the type is as the caller
+        // promises.
         (!symbol.is_null()).then(|| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&symbol) })
     }
 }

@@ -1,4 +1,5 @@
-//! What a rank says about itself, completed from the environment and checked before anything is sent.
+//! How a rank describes itself, completed from the environment and checked before anything is
+//! sent.
 
 use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
@@ -30,8 +31,8 @@ pub struct RankDescription {
     /// The job; else the environment's `PFO_JOB`, else its `SLURM_JOB_ID`.
     pub job: Option<String>,
     /// The GPU; else the environment's `PFO_GPU`, else the CUDA ordinal `LOCAL_RANK` or
-    /// `SLURM_LOCALID`, else CUDA ordinal 0. A process that `CUDA_VISIBLE_DEVICES` shows a single GPU
-    /// has that one, whatever its local rank.
+    /// `SLURM_LOCALID`, else CUDA ordinal 0. A process that `CUDA_VISIBLE_DEVICES` shows a single
+    /// GPU has that one, whatever its local rank.
     pub gpu: Option<Gpu>,
     /// The daemon's socket; else the environment's `PFO_SOCKET`, else `/run/pfo/pfod.sock`.
     pub socket: Option<PathBuf>,
@@ -51,7 +52,7 @@ pub struct RankDescription {
     pub tp_degree: u32,
     /// How many microbatches a step has, if it is known and always the same.
     pub num_microbatches: Option<u32>,
-    /// The number of the first step: not 0 for a training that goes on from a checkpoint.
+    /// The number of the first step; not 0 if training continues from a checkpoint.
     pub first_step: u64,
     /// How long [`Session::open`](crate::Session::open) waits for the daemon's answer at most.
     pub setup_timeout: Duration,
@@ -77,7 +78,7 @@ impl Default for RankDescription {
     }
 }
 
-/// Why a description is of no use: the one thing that [`Session::open`](crate::Session::open) fails at.
+/// Why a description is invalid, the only error of [`Session::open`](crate::Session::open).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DescriptionError {
@@ -159,8 +160,8 @@ type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 const LONGEST_SOCKET_PATH: usize = 107;
 
 impl RankDescription {
-    /// A description with everything that the environment says, and also the global rank from `RANK`
-    /// (as `torchrun` sets it) or `SLURM_PROCID`.
+    /// A description with everything that the environment gives, and with the global rank from
+    /// `RANK` (as `torchrun` sets it) or `SLURM_PROCID`.
     ///
     /// # Errors
     /// If the environment names a GPU in no known way or names no job.

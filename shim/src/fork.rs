@@ -1,8 +1,8 @@
 //! What a fork does to a session: nothing in the parent, the end of it in the child.
 //!
 //! A child has the memory of a session but neither its thread nor a right to its lease. It learns
-//! that from a counter in memory, at no system call, and its copies of the sockets are closed so that
-//! a worker that outlives its trainer does not keep the trainer's connection open.
+//! that from a counter in memory, at no system call, and its copies of the sockets are closed so
+//! that a worker that outlives its trainer does not keep the trainer's connection open.
 
 use std::os::fd::RawFd;
 use std::sync::Once;

@@ -7,8 +7,8 @@ use pfo_protocol::{GpuUuid, NameError, PciBusId};
 
 /// The GPU that a rank drives.
 ///
-/// Read from text as a UUID (`GPU-6f2c…`), a PCI bus id (`0000:07:00.0`, in any of the usual widths),
-/// or a CUDA ordinal (`cuda:1` or just `1`):
+/// Read from text as a UUID (`GPU-6f2c…`), a PCI bus id (`0000:07:00.0`, in any of the usual
+/// widths), or a CUDA ordinal (`cuda:1` or just `1`):
 ///
 /// ```
 /// # fn main() -> Result<(), pfo::GpuError> {
@@ -24,9 +24,9 @@ pub enum Gpu {
     Uuid(GpuUuid),
     /// By its PCI bus id as the driver gives it.
     PciBusId(PciBusId),
-    /// By its number within this process, as CUDA counts. The session finds out which GPU that is: it
-    /// asks CUDA if the process has initialized it, else it reads `CUDA_VISIBLE_DEVICES` and the daemon's
-    /// list of GPUs, and has a [`Problem`](crate::Problem) where those leave any doubt.
+    /// By its number within this process, as CUDA counts. The session finds out which GPU that is:
+    /// it asks CUDA if the process has initialized it, else it reads `CUDA_VISIBLE_DEVICES` and the
+    /// daemon's list of GPUs, and has a [`Problem`](crate::Problem) where those leave any doubt.
     CudaOrdinal(u32),
 }
 

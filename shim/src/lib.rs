@@ -1,10 +1,10 @@
-//! What a trainer links: it tells `pfod` the begin and the end of each instruction, so that the daemon
-//! can give every instruction its own GPU clock.
+//! The library that a trainer links: it reports the begin and the end of each instruction to `pfod`,
+//! so that the daemon can give every instruction its own GPU clock.
 //!
-//! Nothing in here makes training suffer. Once a [`Session`] is open, its calls never block, fail,
-//! print or signal: without a daemon, with a full socket or a refused lease, events are dropped and
-//! counted while a background thread connects again, and training runs on at default clocks. Errors
-//! surface once, at [`Session::open`], and whenever [`Session::problem`] is asked.
+//! Training never suffers. Once a [`Session`] is open, its calls never block, fail, print or signal:
+//! without a daemon, with a full socket or a refused lease, events are dropped and counted while a
+//! background thread reconnects, and training continues at default clocks. [`Session::open`] returns
+//! an error for an invalid description; [`Session::problem`] returns the reason for a missing lease.
 //!
 //! ```no_run
 //! use pfo::{Instruction, Rank, RankDescription, Session, Stage};
@@ -34,8 +34,8 @@
 //! ```
 //!
 //! A begin is meant to be sent when the GPU starts the work and an end when it is done with it: a
-//! launch is not a begin. For a host that runs ahead of its GPU, [`StreamOrdered`] sends both when the
-//! GPU gets there.
+//! launch is not a begin. For a host that runs ahead of its GPU, [`StreamOrdered`] sends both when
+//! the GPU gets there.
 //!
 //! # Environment
 //!
@@ -47,7 +47,7 @@
 //! | `LOCAL_RANK`, `SLURM_LOCALID` | the GPU's CUDA ordinal without `PFO_GPU`, if several are visible |
 //! | `CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER` | what a CUDA ordinal means |
 //!
-//! What a description says comes first; the environment fills what it leaves out.
+//! The fields of a description have precedence; the environment fills those that it leaves out.
 
 #![deny(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! What the calls of the training loop touch: the connection, if there is one, and where in its step
-//! the rank is.
+//! What the calls of the training loop touch: the connection, if there is one, and where in its
+//! step the rank is.
 
 use std::sync::Arc;
 
@@ -33,7 +33,8 @@ pub(crate) enum Phase {
     Connecting,
     /// There is a lease.
     Connected(Arc<Link>),
-    /// The connection broke. With it comes the link that still has the reason, unless that is known.
+    /// The connection broke. With it comes the link that still has the reason, unless that is
+    /// known.
     Lost(Option<Arc<Link>>),
     /// The daemon took the lease back for want of events; the next event asks for a new one.
     Dormant,
@@ -51,7 +52,8 @@ pub(crate) enum Wake {
 
 const KINDS: usize = Instruction::ALL.len();
 
-/// Model chunks of a stage for which microbatches are counted. Interleaved schedules have a handful.
+/// Model chunks of a stage for which microbatches are counted. Interleaved schedules have a
+/// handful.
 const COUNTED_CHUNKS: usize = 64;
 
 /// All that changes in a session, behind its one lock.

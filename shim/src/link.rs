@@ -1,11 +1,11 @@
-//! One connection to the daemon. Nothing here ever blocks but [`Link::answer`], which waits until its
-//! deadline and runs on the background thread only.
+//! One connection to the daemon. Nothing here ever blocks but [`Link::answer`], which waits until
+//! its deadline and runs on the background thread only.
 
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -59,13 +59,15 @@ impl Link {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
         let closed_in_children = ClosedInChildren::register(fd.as_raw_fd());
-        // What the kernel allows, if that is less: what does not fit while the daemon restarts is lost.
+        // What the kernel allows, if that is less: what does not fit while the daemon restarts is
+        // lost.
         let _ = setsockopt(&fd, sockopt::SndBuf, &ROOM_FOR_EVENTS);
         connect(fd.as_raw_fd(), &address)?;
         Ok(Self { _closed_in_children: closed_in_children, stream: fd.into() })
     }
 
-    /// Hands an event to the kernel. This is the training loop's way: it neither waits nor allocates.
+    /// Hands an event to the kernel. This is the training loop's way: it neither waits nor
+    /// allocates.
     pub(crate) fn send_event(&self, event: &Event) -> Delivery {
         let mut frame = [0; EVENT_FRAME_BYTES];
         let Ok(length) = event.write_frame(&mut frame) else {
@@ -136,6 +138,13 @@ impl Link {
         }
     }
 
+    /// Why the daemon ended the session, for a caller that may wait: the daemon stops reading before it says
+    /// why.
+    pub(crate) fn late_farewell(&self, patience: Duration) -> Option<Problem> {
+        let _ = self.readable_until(Instant::now() + patience);
+        self.farewell()
+    }
+
     /// Why the daemon ended the session, if it has.
     pub(crate) fn farewell(&self) -> Option<Problem> {
         let mut bytes = Vec::new();
@@ -151,12 +160,12 @@ impl Link {
                 Err(_) => break,
             }
         }
-        // Whatever a daemon says inside a session, it says before it ends it.
+        // A daemon sends its reason before it ends the session.
         Some(match first_message(&bytes) {
             Ok(Some(DaemonMessage::Closing(closing))) => Problem::closed(closing),
             Ok(Some(DaemonMessage::Refusal(refusal))) => Problem::refused(refusal),
             Ok(Some(DaemonMessage::Unsupported(spoken))) => Problem::unsupported(spoken),
-            Ok(Some(_)) => Problem::garbled("it is of no use inside a session"),
+            Ok(Some(_)) => Problem::garbled("it does not belong into a session"),
             Ok(None) => Problem::lost("it ended inside a message"),
             Err(problem) => problem,
         })
@@ -178,7 +187,7 @@ impl Link {
     }
 }
 
-/// How many bytes of the first message are not there yet, as far as can be told.
+/// Bytes of the first message that are still missing, as far as known.
 fn missing(bytes: &[u8]) -> Result<usize, FrameError> {
     match bytes.first_chunk::<HEADER_BYTES>() {
         Some(header) => Ok(HEADER_BYTES + Header::parse(*header)?.length - bytes.len()),

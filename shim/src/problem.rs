@@ -20,7 +20,7 @@ pub enum ProblemCode {
     NoDaemon,
     /// This user may not open the socket.
     AccessDenied,
-    /// The daemon did not answer in time; the session goes on trying.
+    /// The daemon did not answer in time; the session keeps trying.
     NoAnswer,
     /// Daemon and library speak different versions of the protocol.
     Unsupported,
@@ -109,7 +109,7 @@ impl Problem {
         Self::new(
             ProblemCode::NoAnswer,
             format!("pfod at {} has not answered yet", socket.display()),
-            "see `pfoctl status`; the session opens as soon as it answers",
+            "run `pfoctl status`; the session opens as soon as pfod answers",
         )
     }
 
@@ -119,17 +119,17 @@ impl Problem {
             Errno::ENOENT | Errno::ENOTDIR | Errno::ECONNREFUSED => Self::new(
                 ProblemCode::NoDaemon,
                 format!("no daemon at {socket}: {}", errno.desc()),
-                "start pfod, or say where it listens with PFO_SOCKET",
+                "start pfod, or set PFO_SOCKET to its socket",
             ),
             Errno::EACCES | Errno::EPERM => Self::new(
                 ProblemCode::AccessDenied,
                 format!("this user may not open {socket}: {}", errno.desc()),
-                "have the user added to group pfo and log in again",
+                "add the user to the group pfo and log in again",
             ),
             Errno::EAGAIN => Self::new(
                 ProblemCode::NoAnswer,
                 format!("too many connections wait at {socket} already"),
-                "see whether pfod hangs with `pfoctl status`",
+                "run `pfoctl status` to see whether pfod answers",
             ),
             other => Self::new(
                 ProblemCode::NoDaemon,
@@ -167,7 +167,7 @@ impl Problem {
         Self::new(
             ProblemCode::ConnectionLost,
             format!("the connection to pfod broke: {detail}"),
-            "the session connects again by itself",
+            "the session reconnects by itself",
         )
     }
 
@@ -184,8 +184,8 @@ impl Problem {
     pub(crate) fn garbled(detail: &str) -> Self {
         Self::new(
             ProblemCode::Garbled,
-            format!("the daemon's answer makes no sense: {detail}"),
-            "see whether PFO_SOCKET is the socket of pfod",
+            format!("the daemon's answer is invalid: {detail}"),
+            "check that PFO_SOCKET is the socket of pfod",
         )
     }
 
@@ -197,7 +197,7 @@ impl Problem {
         Self::new(
             ProblemCode::NoThread,
             format!("the session's background thread could not start: {error}"),
-            "raise the process's limit of threads",
+            "raise the limit of threads of the process",
         )
     }
 
@@ -214,7 +214,8 @@ impl Problem {
     }
 }
 
-/// The daemon's texts end up in the trainer's terminal and logs, so nothing in them may steer those.
+/// The daemon's texts end up in the trainer's terminal and logs, so nothing in them may steer
+/// those.
 fn printable(mut text: String) -> String {
     if text.contains(char::is_control) {
         text = text.replace(char::is_control, " ");

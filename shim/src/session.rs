@@ -14,10 +14,12 @@ use crate::line::{Counters, Line};
 use crate::problem::Problem;
 use crate::shared::Shared;
 
-/// A rank's session with the daemon, and with it the lease of its GPU whenever the daemon grants it.
+/// A rank's session with the daemon, and with it the lease of its GPU whenever the daemon grants
+/// it.
 ///
-/// All calls may come from any thread, though the begins and ends of one rank have an order that only
-/// its trainer can keep. None blocks, fails or prints; [`Session::open`] is the one that waits.
+/// All calls may come from any thread, though the begins and ends of one rank have an order that
+/// only its trainer can keep. None blocks, fails or prints; [`Session::open`] is the one that
+/// waits.
 ///
 /// In a process forked from the one that opened it, a session does nothing.
 ///
@@ -28,13 +30,14 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session, and waits for the daemon's first answer, at most the setup timeout.
+    /// Opens a session, and waits for the daemon's first answer for at most the setup timeout.
     ///
-    /// Without a daemon, or when it refuses, there is a session all the same: training runs at default
-    /// clocks, [`problem`](Self::problem) tells why, and the session goes on trying in the background.
+    /// Without a daemon, and when it refuses, the session is valid too: training runs at default
+    /// clocks, [`problem`](Self::problem) returns the reason, and the session keeps trying in the
+    /// background.
     ///
     /// # Errors
-    /// Only if the description is of no use whatever the daemon says.
+    /// If the description is invalid.
     pub fn open(description: RankDescription) -> Result<Self, DescriptionError> {
         fork::watch();
         let shared = Arc::new(Shared::new(description.complete()?));
@@ -73,8 +76,8 @@ impl Session {
         self.tell(Call::StepEnd);
     }
 
-    /// An instruction of a microbatch begins. Without a number (`None`) it is the microbatch after the
-    /// last one of the same instruction in this step.
+    /// An instruction of a microbatch begins. Without a number (`None`) it is the microbatch after
+    /// the last one of the same instruction in this step.
     ///
     /// ```no_run
     /// # fn work(session: &pfo::Session) {
@@ -88,9 +91,9 @@ impl Session {
         self.instruction_begin_in_chunk(instruction, 0, microbatch);
     }
 
-    /// As [`instruction_begin`](Self::instruction_begin), on one of several model chunks of the stage,
-    /// as interleaved schedules have them. Microbatches are counted for each chunk, if there are at
-    /// most 64; those of further chunks must be given.
+    /// As [`instruction_begin`](Self::instruction_begin), on one of several model chunks of the
+    /// stage, as interleaved schedules have them. Microbatches are counted for each chunk, if there
+    /// are at most 64; those of further chunks must be given.
     pub fn instruction_begin_in_chunk(
         &self,
         instruction: Instruction,
@@ -135,8 +138,8 @@ impl Session {
         self.shared.tell(|line| line.take(call, None));
     }
 
-    /// Makes a call of the training loop that counts from this time on (`CLOCK_MONOTONIC`, ns): for hosts
-    /// that have it from their GPU when its work began and ended, and learn that later.
+    /// Makes a call of the training loop that counts from this time on (`CLOCK_MONOTONIC`, ns): for
+    /// hosts that have it from their GPU when its work began and ended, and learn that later.
     ///
     /// Instructions are measured by these times; the clock is set when the call is made, as always.
     pub fn tell_at(&self, call: Call, at_ns: u64) {
@@ -163,8 +166,8 @@ impl Drop for Session {
         if self.shared.is_ours() {
             self.shared.close();
         } else {
-            // Another thread of the parent may have held the lock when it forked, and the sockets are
-            // closed already: the child leaves all of it alone.
+            // Another thread of the parent may have held the lock when it forked, and the sockets
+            // are closed already: the child leaves all of it alone.
             std::mem::forget(Arc::clone(&self.shared));
         }
     }

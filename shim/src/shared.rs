@@ -1,5 +1,5 @@
-//! What the session's calls and its background thread have in common: one lock, held for moments only
-//! and never while anything waits for the daemon.
+//! What the session's calls and its background thread have in common: one lock, held for moments
+//! only and never while anything waits for the daemon.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,8 +39,8 @@ impl Shared {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the line change, and wakes the background thread if that asks for it. In a forked child,
-    /// nothing happens.
+    /// Lets the line change, and wakes the background thread if that asks for it. In a forked
+    /// child, nothing happens.
     pub(crate) fn tell(&self, event: impl FnOnce(&mut Line) -> Wake) {
         if self.is_ours() && event(&mut self.lock()) == Wake::Yes {
             self.notify();

@@ -1,8 +1,8 @@
 //! A session whose calls count when the GPU gets to them, for hosts that run ahead of their GPU.
 //!
-//! A call records a CUDA event in the stream that its work goes to; a thread waits for the events in the
-//! order of the calls and tells the session of each as it is reached. The host never waits, and the
-//! stream neither: an event costs the GPU no gap, as a host function in the stream would.
+//! A call records a CUDA event in the stream that its work goes to; a thread waits for the events
+//! in the order of the calls and tells the session of each as it is reached. The host never waits,
+//! and the stream neither: an event costs the GPU no gap, as a host function in the stream would.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -16,8 +16,8 @@ use crate::thread;
 
 /// A session whose calls count when the GPU gets to them.
 ///
-/// As long as the process has no CUDA context, they count when they are made. Whether there is one is
-/// looked for whenever a step begins.
+/// As long as the process has no CUDA context, they count when they are made. Whether there is one
+/// is looked for whenever a step begins.
 ///
 /// Dropping it ends the session once the GPU has got to everything that was said.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Without an event, a call is reached as soon as those before it are. Not bounded here: CUDA itself
-    /// lets no host run ahead by more than about a thousand launches.
+    /// Without an event, a call is reached as soon as those before it are. Not bounded here: CUDA
+    /// itself lets no host run ahead by more than about a thousand launches.
     pending: VecDeque<(Call, Option<Event>)>,
     spare: Vec<Event>,
     closed: bool,
@@ -56,9 +56,9 @@ impl StreamOrdered {
         &self.session
     }
 
-    /// Says something that is to count when the GPU gets to this point of a stream: the one that the
-    /// work after it goes to, or the work before it went to. Which it is, is asked only if there is a CUDA
-    /// context.
+    /// Says something that is to count when the GPU gets to this point of a stream: the one that
+    /// the work after it goes to, or the work before it went to. Which it is, is asked only if
+    /// there is a CUDA context.
     pub fn tell(&self, call: Call, stream: impl FnOnce() -> Stream) {
         if !self.session.is_ours() {
             return;
@@ -114,8 +114,9 @@ impl Queue {
     }
 
     fn push(&self, call: Call, stream: Stream) {
-        // The lock is held while recording, so that calls of several threads are in the order of their
-        // events. CUDA may take the time of a kernel for it when its launch queue is full, as for any launch.
+        // The lock is held while recording, so that calls of several threads are in the order of
+        // their events. CUDA may take the time of a kernel for it when its launch queue is full, as
+        // for any launch.
         let mut state = self.lock();
         let event = self.cuda.record(stream, &mut state.spare);
         state.pending.push_back((call, event));

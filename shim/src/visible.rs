@@ -71,7 +71,7 @@ impl CudaEnvironment {
         if !one_model && self.order.as_deref() != Some("PCI_BUS_ID") {
             return Err(Problem::unresolved(
                 format!(
-                    "which GPU cuda:{ordinal} is cannot be told: the node has several models and \
+                    "the GPU of cuda:{ordinal} is not known: the node has several models and \
                      CUDA puts the fastest first"
                 ),
                 format!("set CUDA_DEVICE_ORDER=PCI_BUS_ID, or {NAME_IT}"),
@@ -85,13 +85,13 @@ impl CudaEnvironment {
         })
     }
 
-    /// Slurm with device cgroups and container runtimes hide GPUs below CUDA, which then counts only
-    /// what is left: its numbers are not the node's any more.
+    /// Slurm with device cgroups and container runtimes hide GPUs below CUDA, which then counts
+    /// only what is left: its numbers are not the node's any more.
     fn numbers_are_the_nodes(&self, ordinal: u32) -> Result<(), Problem> {
         let doubt = |who: &str, given: &str| {
             Problem::unresolved(
                 format!(
-                    "which GPU cuda:{ordinal} is cannot be told: {who} ({given:?}), and CUDA \
+                    "the GPU of cuda:{ordinal} is not known: {who} ({given:?}), and CUDA \
                      numbers what it left"
                 ),
                 NAME_IT,

@@ -1,5 +1,5 @@
-//! A process that has CUDA initialized is asked which GPU an ordinal means, here with a library that
-//! has CUDA's name and functions.
+//! A process that has CUDA initialized is asked which GPU an ordinal means, here with a library
+//! that has CUDA's name and functions.
 
 mod fake;
 
@@ -61,7 +61,7 @@ fn a_cuda_ordinal_is_what_cuda_says_it_is() {
     let (_session, peer) = daemon.open(ordinal(0));
     assert_eq!(peer.hello().gpu.to_string(), "GPU-abababab-abab-abab-abab-abababababab");
 
-    for (number, reason) in [(1, "MIG instance"), (2, "does not exist, says CUDA")] {
+    for (number, reason) in [(1, "MIG instance"), (2, "CUDA has no device cuda:2")] {
         let session = Session::open(ordinal(number)).unwrap();
         let problem = session.problem().unwrap();
         assert_eq!(problem.code, ProblemCode::GpuUnresolved);

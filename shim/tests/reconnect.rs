@@ -1,4 +1,5 @@
-//! A daemon that comes, goes and comes again: training goes on, and has its lease again when it can.
+//! A daemon that comes, goes and comes again: training goes on, and has its lease again when it
+//! can.
 
 mod fake;
 

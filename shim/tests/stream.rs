@@ -1,4 +1,5 @@
-//! A session whose calls count when the GPU gets to them, here a GPU that gets as far as the test says.
+//! A session whose calls count when the GPU gets to them, here a GPU that gets as far as the test
+//! says.
 
 mod fake;
 

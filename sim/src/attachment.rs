@@ -118,7 +118,8 @@ impl Attachment {
         Ok(())
     }
 
-    /// The clock from a moment on if the GPU goes on with an activity, as far as it is decided `now`.
+    /// The clock from a moment on if the GPU goes on with an activity, as far as it is decided
+    /// `now`.
     fn forecast(
         &self,
         state: &GpuState,

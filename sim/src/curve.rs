@@ -55,8 +55,8 @@ impl PowerCurve {
     }
 }
 
-/// Beyond the ends, half of the edge's power is taken to be there at any clock and the other half to
-/// be proportional to it.
+/// Beyond the ends, half of the edge's power is taken to be there at any clock and the other half
+/// to be proportional to it.
 fn beyond((edge, power): (Mhz, Milliwatts), clock: Mhz) -> Milliwatts {
     let ratio = f64::from(clock.0) / f64::from(edge.0.max(1));
     Milliwatts((f64::from(power.0) * (0.5 + 0.5 * ratio)) as u32)

@@ -132,8 +132,8 @@ impl Driver {
         header.faults.iter().find_map(|slot| slot.hits(function, gpu))
     }
 
-    /// Unloads the driver, with every lock and cap, or loads it again. Who has used it finds all GPUs
-    /// lost, and has to initialise NVML anew.
+    /// Unloads the driver, with every lock and cap, or loads it again. Who has used it finds all
+    /// GPUs lost, and has to initialise NVML anew.
     pub fn set_loaded(&self, loaded: bool) -> Result<(), SimError> {
         let header = self.state.header();
         let _held = lock::hold(self.state.file(), LockedThing::Header).map_err(SimError::Lock)?;
@@ -160,8 +160,8 @@ impl Driver {
         self.state.header().reloads.load(Ordering::Acquire)
     }
 
-    /// Takes everything back that was set: locks, caps, MIG mode, faults, the record of calls, and that
-    /// the driver was unloaded. Energy counters go on, and so do processes.
+    /// Takes everything back that was set: locks, caps, MIG mode, faults, the record of calls, and
+    /// that the driver was unloaded. Energy counters go on, and so do processes.
     pub fn reset(&self) -> Result<(), SimError> {
         self.clear_faults()?;
         self.set_loaded(true)?;
@@ -310,7 +310,8 @@ impl<'d> Gpu<'d> {
         self.update(|state, _| state.memory_lock = lock)
     }
 
-    /// Caps the power: work that would draw more runs at a lower clock. `None` is the default limit.
+    /// Caps the power: work that would draw more runs at a lower clock. `None` is the default
+    /// limit.
     pub fn cap_power(self, cap: Option<Milliwatts>) -> Result<(), SimError> {
         let cap = cap.filter(|&cap| cap != self.model().facts().default_power_limit());
         self.update(|state, now| state.timeline.set_power_cap(now, cap))

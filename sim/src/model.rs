@@ -311,7 +311,8 @@ impl ModelFacts {
     }
 
     /// Power of the built-in work, after a fit to the published A100 profile: a part that is always
-    /// there, one that grows with the clock and one that grows with the voltage that high clocks need.
+    /// there, one that grows with the clock and one that grows with the voltage that high clocks
+    /// need.
     pub fn compute_power_w(&self, clock: Mhz) -> f64 {
         let x = f64::from(clock.0) / f64::from(self.highest_mhz);
         self.compute_peak_w * (0.27 + 0.316 * x + 0.414 * x.powi(6))

@@ -35,8 +35,9 @@ fn sm(nvml: &Nvml, gpu: u32) -> u32 {
     nvml.device_by_index(gpu).unwrap().clock_info(Clock::SM).unwrap()
 }
 
-/// SM clocks as NVML lists them. Not with the wrapper's own method: in its version 0.13.0 that takes
-/// `INSUFFICIENT_SIZE` for a success, and a table of more than 128 clocks, as a V100's, for zeros.
+/// SM clocks as NVML lists them. Not with the wrapper's own method: in its version 0.13.0 that
+/// takes `INSUFFICIENT_SIZE` for a success, and a table of more than 128 clocks, as a V100's, for
+/// zeros.
 fn sm_clocks(nvml: &Nvml, gpu: u32, memory: u32) -> Vec<u32> {
     let device = nvml.device_by_index(gpu).unwrap();
     let list = nvml.lib().nvmlDeviceGetSupportedGraphicsClocks.as_ref().unwrap();

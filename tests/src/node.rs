@@ -258,16 +258,26 @@ impl Node {
     pub fn start_daemon(&mut self) {
         assert!(self.daemon.is_none(), "there is a pfod already");
         self.daemon = Some(Daemon::start(self, &[]));
-        self.until_accepted(&self.socket());
-        // It accepts nobody before it is ready.
-        let _ = self.status();
+        for socket in [self.socket(), self.admin_socket(), self.daemon_socket_for_agent()] {
+            self.until_accepted(&socket);
+        }
+        // It serves while it loads the driver.
+        self.until("the driver is loaded, or is found to be wrong", || {
+            let daemon = self.status().daemon;
+            match daemon.driver_problem {
+                Some(problem) if problem.contains("being loaded") => Err(problem),
+                _ => Ok(()),
+            }
+        });
     }
 
     /// Starts the agent, and waits until it answers and reaches pfod, if there is one.
     pub fn start_agent(&mut self) {
         assert!(self.agent.is_none(), "there is an agent already");
         self.agent = Some(Daemon::start_agent(self));
-        self.until_accepted(&self.agent_socket());
+        for socket in [self.agent_socket(), self.agent_admin_socket()] {
+            self.until_accepted(&socket);
+        }
         if self.daemon.is_some() {
             self.until_agent_reaches_daemon();
         }

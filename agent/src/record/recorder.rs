@@ -135,8 +135,10 @@ struct RankRecording {
 
 impl RankRecording {
     fn take(&mut self, TapBatch { lost, records, .. }: TapBatch) {
-        // What was lost before the trial began is not missed.
-        self.lost |= lost > 0 && self.digest.as_ref().is_some_and(|digest| !digest.is_complete());
+        let begins = records.iter().any(|record| matches!(record, TapRecord::TrialBegan { .. }));
+        let measures = self.digest.as_ref().is_some_and(|digest| !digest.is_complete());
+        // What was lost before the trial began is not missed. A batch does not say what it lost when.
+        self.lost = lost > 0 && (begins || measures) || self.lost && !begins;
         for record in records {
             match record {
                 TapRecord::TrialBegan { first_step, steps } => {
@@ -146,7 +148,6 @@ impl RankRecording {
                         digest.take(TapRecord::Counter(reading));
                     }
                     self.digest = Some(digest);
-                    self.lost = false;
                 }
                 TapRecord::Ended => self.ended = true,
                 record => match (&mut self.digest, record) {
@@ -220,10 +221,18 @@ mod tests {
     #[test]
     fn records_that_were_lost_within_a_trial_spoil_it_and_those_before_it_do_not() {
         let mut recording = recording();
-        take(&mut recording, 7, &[TRIAL, step(5)]);
+        take(&mut recording, 7, &[step(4)]);
+        take(&mut recording, 0, &[TRIAL, step(5)]);
         assert!(matches!(recording.0[&RANK], RankRecording { lost: false, .. }));
         take(&mut recording, 1, &[step(6)]);
         assert!(recording.progress().is_complete, "there is nothing to wait for");
+        assert!(matches!(recording.finish()[&RANK], Outcome::LostEvents));
+    }
+
+    #[test]
+    fn a_loss_in_the_batch_in_which_a_trial_begins_spoils_it() {
+        let mut recording = recording();
+        take(&mut recording, 1, &[step(4), TRIAL, step(5)]);
         assert!(matches!(recording.finish()[&RANK], Outcome::LostEvents));
     }
 

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -17,6 +18,10 @@ use super::reader::{Reader, ReadingError};
 
 /// A driver that could not be loaded is tried again at most this often.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
+
+/// How long to wait for another thread that loads the driver, and how often to look.
+const PATIENCE: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(5);
 
 /// The driver, whenever there is one.
 #[derive(Debug)]
@@ -69,11 +74,8 @@ impl LateDriver {
         if let Some(driver) = self.loaded.load_full() {
             return Ok(driver);
         }
-        // Loading may take as long as a sick driver likes; only one thread waits for that.
-        let mut missing = match self.missing.try_lock() {
-            Ok(missing) => missing,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err("the driver is being loaded".into()),
+        let Some(mut missing) = self.missing_within(PATIENCE) else {
+            return Err("the driver is being loaded, and does not answer".into());
         };
         if let Some(driver) = self.loaded.load_full() {
             return Ok(driver);
@@ -166,6 +168,19 @@ impl LateDriver {
         if let Some(driver) = self.loaded.swap(None) {
             missing.former = driver.last_user();
             missing.tried = Some((Instant::now(), format!("the driver is gone: {why}")));
+        }
+    }
+
+    /// Loading takes as long as a sick driver likes; nobody else waits for that any longer than this.
+    fn missing_within(&self, patience: Duration) -> Option<MutexGuard<'_, Missing>> {
+        let until = Instant::now() + patience;
+        loop {
+            match self.missing.try_lock() {
+                Ok(missing) => return Some(missing),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() > until => return None,
+                Err(TryLockError::WouldBlock) => thread::sleep(POLL),
+            }
         }
     }
 

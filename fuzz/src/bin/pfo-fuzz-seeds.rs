@@ -1,5 +1,5 @@
-//! Writes the seeds of one target to a directory: `pfo-fuzz-seeds TARGET DIRECTORY`; without arguments it
-//! names the targets.
+//! Writes the seeds of one target to a directory: `pfo-fuzz-seeds TARGET DIRECTORY`; without
+//! arguments it names the targets.
 
 use std::path::Path;
 

@@ -22,7 +22,7 @@ pub enum P2pSource {
 pub struct P2pPower {
     /// The model of the GPU.
     pub model: String,
-    /// The GPU; none if it is said of the model.
+    /// The GPU; none if the power is that of the model.
     pub gpu_uuid: Option<GpuUuid>,
     /// The SM clock that was asked for meanwhile, in MHz; none if no clock was.
     pub mhz: Option<Mhz>,
@@ -30,7 +30,7 @@ pub struct P2pPower {
     pub power_w: f64,
     /// Its standard error, in watts.
     pub error_w: f64,
-    /// How many measurements or waits that is of; 0 if it was not measured.
+    /// The number of measurements or waits behind it; 0 if it was not measured.
     pub count: u64,
     /// Where it comes from.
     pub source: P2pSource,
@@ -40,7 +40,7 @@ pub struct P2pPower {
     pub since_unix_s: u64,
 }
 
-/// What a P2P-blocking power is said of.
+/// What a P2P-blocking power belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum P2pTarget {
     /// One GPU of this node.

@@ -1,6 +1,8 @@
-//! What the agent makes of a trial: the time and energy of each kind of instruction, and the power of waits.
+//! What the agent makes of a trial: the time and energy of each kind of instruction, and the power
+//! of waits.
 //!
-//! What has no energy counter, or too few steps to tell, has no figure instead of a wrong one.
+//! A GPU without an energy counter, and a trial with too few steps, have no figure instead of a
+//! wrong one.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +10,7 @@ use pfo_vocabulary::{Chunk, Instruction, Mhz, Rank};
 
 use crate::trial::TrialResult;
 
-/// A wait whose power is known no better than to this share of it says nothing.
+/// The largest error of a wait's power, as a share of it, at which the power is known.
 const LARGEST_ERROR: f64 = 0.1;
 
 /// A trial with what its instructions took.
@@ -37,11 +39,11 @@ pub struct RecordedRank {
 
 /// The instructions of one kind, chunk and clock that a rank ran in a trial.
 ///
-/// Times are those of the events. The energy counter is refreshed too seldom to tell the energy of one
-/// instruction; it is the power that explains best, by least squares, what the counter moved by between
-/// each two refreshes, times the time. On simulated GPUs, whose counter is refreshed every 20 ms, that is
-/// within 2 % for instructions of 4 ms and more in a trial of ten seconds; of some that are shorter than
-/// 1 ms it was far off.
+/// Times are those of the events. The energy counter is refreshed too seldom to show the energy of
+/// one instruction. The energy here is the time multiplied by the power that fits best, by least
+/// squares, the changes of the counter between refreshes. On simulated GPUs, whose counter is
+/// refreshed every 20 ms, it is within 2 % for instructions of at least 4 ms in a trial of ten
+/// seconds. For some instructions shorter than 1 ms it was far off.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialRow {
     /// The kind.
@@ -64,8 +66,8 @@ pub struct TrialRow {
     pub energy_mean_j: Option<f64>,
     /// Energy of one that takes the median time, in joules.
     pub energy_median_j: Option<f64>,
-    /// Standard deviation of the energy of one, in joules, such that the mean's standard error is this
-    /// divided by the root of `count`.
+    /// Standard deviation of the energy of one, in joules, such that the mean's standard error is
+    /// this divided by the root of `count`.
     pub energy_sd_j: Option<f64>,
     /// How many were left out.
     pub left_out: LeftOut,
@@ -84,8 +86,8 @@ pub struct LeftOut {
     pub other_clock: u64,
 }
 
-/// The power of a rank's waits: what is inside a step, before its last instruction, and in none. The first
-/// half of a millisecond of each is left out, for the GPU has yet to come to rest.
+/// The power of a rank's waits: what is inside a step, before its last instruction, and in none.
+/// The first half of a millisecond of each is left out, for the GPU has yet to come to rest.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WaitPower {
     /// The clock that was asked for meanwhile, in MHz; none at default clocks.
@@ -101,7 +103,8 @@ pub struct WaitPower {
 }
 
 impl WaitPower {
-    /// Whether the error is small beside the power. The waits of a stage that never waits say nothing.
+    /// Whether the error is small beside the power. The waits of a stage that never waits say
+    /// nothing.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.power_w > 0.0 && self.power_error_w < LARGEST_ERROR * self.power_w

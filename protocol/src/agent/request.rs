@@ -27,8 +27,8 @@ const POWERS_W: RangeInclusive<f64> = 0.001..=10_000.0;
 pub enum AgentRequest {
     /// Everything about the agent and the jobs that it watches.
     Status,
-    /// Run something for some steps and measure its instructions. The connection then holds the job for
-    /// measuring until it asks for [`AgentRequest::RecordingEnd`] or ends.
+    /// Run something for some steps and measure its instructions. The connection then holds the job
+    /// for measuring until it asks for [`AgentRequest::RecordingEnd`] or ends.
     Record {
         /// The job.
         job: JobSelector,
@@ -43,8 +43,8 @@ pub enum AgentRequest {
     RecordingEnd {
         /// The job.
         job: JobSelector,
-        /// Continue with what the last trial ran, which must be a plan, power limits or default clocks.
-        /// Otherwise the job changes to default clocks.
+        /// Continue with what the last trial ran, which must be a plan, power limits or default
+        /// clocks. Otherwise the job changes to default clocks.
         keep: bool,
     },
     /// Hand out the next instructions that the last trial of this connection kept, each once.
@@ -76,11 +76,13 @@ pub enum AgentRequest {
         /// Whether it is.
         on: bool,
     },
-    /// Sweep a job through its clocks and store the profile. The sweep continues without the connection,
-    /// and holds the job for measuring meanwhile; at its end the job runs at default clocks.
+    /// Sweep a job through its clocks and store the profile. The sweep continues without the
+    /// connection, and holds the job for measuring meanwhile; at its end the job runs at default
+    /// clocks.
     SweepStart(SweepOrder),
-    /// As [`AgentRequest::SweepStart`], or continue the job's unfinished sweep, for as long as the connection
-    /// lasts: it is answered when the sweep is over or paused, and a connection that ends before pauses it.
+    /// As [`AgentRequest::SweepStart`], or continue the job's unfinished sweep, for as long as the
+    /// connection lasts: it is answered when the sweep is over or paused, and a connection that
+    /// ends before pauses it.
     SweepAttend(SweepOrder),
     /// Pause, resume or stop the sweep of a job.
     SweepControl {
@@ -140,10 +142,11 @@ pub enum AgentResponse {
     Frontier(FrontierStatus),
     /// To [`AgentRequest::Straggler`].
     Swapped(Swapped),
-    /// To [`AgentRequest::SweepStart`], [`AgentRequest::SweepAttend`] and [`AgentRequest::SweepControl`].
+    /// To [`AgentRequest::SweepStart`], [`AgentRequest::SweepAttend`] and
+    /// [`AgentRequest::SweepControl`].
     Sweep(Box<SweepStatus>),
-    /// To [`AgentRequest::SweepStart`] and [`AgentRequest::SweepAttend`] with `reuse`, if there is a profile
-    /// already.
+    /// To [`AgentRequest::SweepStart`] and [`AgentRequest::SweepAttend`] with `reuse`, if there is
+    /// a profile already.
     Reused(StoredProfile),
     /// To [`AgentRequest::Sweeps`], by owner and job.
     Sweeps(Vec<SweepStatus>),
@@ -163,8 +166,8 @@ pub enum AgentResponse {
         /// The CSV, as the planner reads it.
         csv: Vec<u8>,
     },
-    /// To [`AgentRequest::P2pPowers`]; to [`AgentRequest::P2pKeep`] and [`AgentRequest::P2pSet`] those that
-    /// are new.
+    /// To [`AgentRequest::P2pPowers`]; to [`AgentRequest::P2pKeep`] and [`AgentRequest::P2pSet`]
+    /// those that are new.
     P2pPowers(Vec<P2pPower>),
 }
 

@@ -1,4 +1,4 @@
-//! What a trial saw of each instruction by itself, for whoever asks for that.
+//! The single instructions that a recording kept, each by itself.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,8 +18,8 @@ pub enum Doubt {
     OtherClock,
 }
 
-/// One instruction that a rank ran in a measured step. Times are the rank's word, `CLOCK_MONOTONIC` in
-/// nanoseconds.
+/// One instruction that a rank ran in a measured step. The rank gives the times, `CLOCK_MONOTONIC`
+/// in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InstructionSample {
     /// The step.
@@ -32,15 +32,15 @@ pub struct InstructionSample {
     pub ended_ns: u64,
     /// The clock that was asked for, in MHz; none at default clocks.
     pub mhz: Option<Mhz>,
-    /// The SM clock that the driver reported last while it ran, or else first thereafter, and when: MHz
-    /// and nanoseconds.
+    /// The SM clock that the driver reported last while it ran, or else first thereafter, and when:
+    /// MHz and nanoseconds.
     pub observed: Option<(Mhz, u64)>,
-    /// The driver's clock throttle reasons, NVML's bits of all readings from the last one before it to the
-    /// first one after.
+    /// The driver's clock throttle reasons, NVML's bits of all readings from the last one before it
+    /// to the first one after.
     pub throttle_reasons: u64,
-    /// What the energy counter moved by, in joules, where what it showed between two refreshes is on the
-    /// line between them. Where few refreshes lie within the instruction, that is as much what the GPU
-    /// drew before and after.
+    /// What the energy counter moved by, in joules, where what it showed between two refreshes is
+    /// on the line between them. Where few refreshes lie within the instruction, that is as much
+    /// what the GPU drew before and after.
     pub counter_j: Option<f64>,
     /// Refreshes of the counter within the instruction that were seen.
     pub counter_refreshes: u32,

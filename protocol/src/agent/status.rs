@@ -1,5 +1,5 @@
-//! What the agent tells about itself and the jobs that it watches. `pfoctl status --json` prints these very
-//! fields.
+//! What the agent reports about itself and the jobs that it watches. `pfoctl status --json` prints
+//! these very fields.
 
 use serde::{Deserialize, Serialize};
 
@@ -67,13 +67,13 @@ pub struct FrontierStatus {
 pub struct DriftStatus {
     /// By which share steps take longer, negative if they take less.
     pub time: f64,
-    /// By which share they take more energy, negative if they take less; none if not every stage is on this
-    /// node.
+    /// By which share they take more energy, negative if they take less; none if not every stage is
+    /// on this node.
     pub energy: Option<f64>,
     /// The instructions whose own time is too far from the profile, as far as that is known.
     pub instructions: Vec<DriftedInstruction>,
-    /// The ranks whose steps take an energy that is too far from what they took first with this plan. Which of
-    /// their instructions do is only known where they are recorded.
+    /// The ranks whose steps take an energy that is too far from what they took first with this
+    /// plan. Which of their instructions do is only known where they are recorded.
     pub ranks: Vec<DriftedRank>,
 }
 

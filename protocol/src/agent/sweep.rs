@@ -1,5 +1,5 @@
-//! Sweeps: a job runs one clock after the other, from the highest down, and what its instructions take
-//! at each becomes a profile that the daemon stores.
+//! Sweeps: a job runs one clock after the other, from the highest down, and what its instructions
+//! take at each becomes a profile that the daemon stores.
 
 use std::ops::RangeInclusive;
 
@@ -14,7 +14,8 @@ use crate::range::{OutOfRange, within};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "UncheckedSettings")]
 pub struct SweepSettings {
-    /// Steps that are measured at each clock; at least 1. More are where the energy counter needs them.
+    /// Steps that are measured at each clock; at least 1. More are where the energy counter needs
+    /// them.
     pub steps: u32,
     /// Steps that are left out after each change of the clock; at least 1.
     pub settling_steps: u32,
@@ -22,8 +23,8 @@ pub struct SweepSettings {
     pub stride_mhz: Mhz,
     /// No clock below this is tried, in MHz.
     pub min_mhz: Mhz,
-    /// Ends the sweep after the first clock at which a step takes more than this share longer than at
-    /// default clocks, which are then measured first.
+    /// Ends the sweep after the first clock at which a step takes more than this share longer than
+    /// at default clocks, which are then measured first.
     pub max_slowdown: Option<f64>,
 }
 
@@ -90,7 +91,7 @@ pub struct SweepOrder {
 pub enum SweepControl {
     /// Let the job run at default clocks, and keep what was measured so far.
     Pause,
-    /// Go on where it was paused.
+    /// Continue where it was paused.
     Resume,
     /// End it and forget what it measured.
     Stop,
@@ -146,7 +147,8 @@ pub struct SweepStatus {
     pub settings: SweepSettings,
     /// What it does.
     pub state: SweepState,
-    /// The clock that is being measured or comes next, in MHz; none at default clocks or at its end.
+    /// The clock that is being measured or comes next, in MHz; none at default clocks or at its
+    /// end.
     pub mhz: Option<Mhz>,
     /// Clocks that were measured.
     pub measured: u32,
@@ -171,7 +173,7 @@ pub enum SweepState {
         /// Why.
         why: String,
     },
-    /// It goes on when somebody asks for that.
+    /// It continues when somebody asks for it.
     Paused {
         /// Why, if nobody asked for it.
         why: Option<String>,
@@ -184,7 +186,8 @@ pub enum SweepState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SweepEnd {
-    /// The energy of every instruction has risen with every lower clock of late. The profile is stored.
+    /// The energy of every instruction has risen with every lower clock of late. The profile is
+    /// stored.
     EnergyRises,
     /// There is no lower clock. The profile is stored.
     LowestClock,

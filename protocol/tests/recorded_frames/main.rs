@@ -1,8 +1,8 @@
 //! The recorded frames in `frames/`, which clients in any language may replay, are what this crate
 //! writes and reads.
 //!
-//! `frames/session.json` was written by release 0.1: a frame in it that changes is a session that is no
-//! longer served. `PFO_WRITE_FRAMES=1` writes the other file anew; it never touches this one.
+//! `frames/session.json` was written by release 0.1: a frame in it that changes is a session that
+//! is no longer served. `PFO_WRITE_FRAMES=1` writes the other file anew; it never touches this one.
 
 mod requests;
 mod session;
@@ -11,6 +11,9 @@ mod values;
 use std::path::{Path, PathBuf};
 
 use pfo_protocol::{ClientMessage, DaemonMessage, Frame, HEADER_BYTES, Kind};
+use proptest::prelude::{
+    Just, ProptestConfig, Strategy, any, prop, prop_assert_eq, prop_oneof, proptest,
+};
 use serde_json::{Value, json};
 
 #[derive(Debug, PartialEq)]
@@ -143,4 +146,47 @@ fn frames_of_every_kind_are_recorded_under_names_of_their_own() {
     let all = names.len();
     names.dedup();
     assert_eq!(names.len(), all);
+}
+
+#[test]
+fn a_client_in_another_language_builds_the_frames_of_the_recorded_session() {
+    let checked =
+        std::process::Command::new("python3").arg(path("replay.py")).arg("--check").output();
+    let output = checked.expect("python3 is installed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Bytes that replace others of a frame, and where: far enough into it for its numbers and texts to
+/// be hit, not only its header.
+fn changes() -> impl Strategy<Value = Vec<(prop::sample::Index, u8)>> {
+    let byte = prop_oneof![any::<u8>(), 0u8..20, Just(0xff)];
+    prop::collection::vec((any::<prop::sample::Index>(), byte), 1..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn no_change_of_a_recorded_frame_makes_a_decoder_panic(
+        frame in any::<prop::sample::Index>(), changes in changes(), cut in 0usize..4
+    ) {
+        let frames: Vec<_> =
+            session::frames().into_iter().chain(requests::frames()).collect();
+        let whole = frame.get(&frames).bytes();
+        let kind = Frame::first_of(&whole).unwrap().unwrap().kind;
+        let mut payload = whole[HEADER_BYTES..].to_vec();
+        payload.truncate(payload.len().saturating_sub(cut));
+        for (place, byte) in changes {
+            if !payload.is_empty() {
+                let place = place.index(payload.len());
+                payload[place] = byte;
+            }
+        }
+        if let Ok(message) = ClientMessage::from_payload(kind, &payload) {
+            prop_assert_eq!(&message.to_frame().unwrap()[HEADER_BYTES..], &payload);
+        }
+        if let Ok(message) = DaemonMessage::from_payload(kind, &payload) {
+            prop_assert_eq!(&message.to_frame().unwrap()[HEADER_BYTES..], &payload);
+        }
+    }
 }

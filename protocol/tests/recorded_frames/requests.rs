@@ -1,4 +1,5 @@
-//! The frames of administration: requests that change a job, and the answers that a client waits for.
+//! The frames of administration: requests that change a job, and the answers that a client waits
+//! for.
 
 use pfo_protocol::{
     AgentRequest, AgentResponse, ClientMessage, ClockTable, CounterReading, DaemonMessage,
@@ -133,7 +134,7 @@ fn to_pfod() -> Vec<Recorded> {
         request(
             "on-behalf",
             "later requests are those of user 1000, process 4242",
-            Request::OnBehalf { uid: Uid(1000), pid: Some(Pid(4242)) },
+            Request::OnBehalf { uid: Uid(1000), pid: Some(Pid(4242)), administrator: false },
         ),
     ]
 }

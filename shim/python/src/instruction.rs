@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyString;
 
-/// The names as the interpreter keeps them: those in a program's source are the same objects, so that
-/// most calls compare pointers only.
+/// The names as the interpreter keeps them: those in a program's source are the same objects, so
+/// that most calls compare pointers only.
 static NAMES: PyOnceLock<[Py<PyString>; Instruction::ALL.len()]> = PyOnceLock::new();
 
 /// The instruction with this name. Any other name is `other` and logged once: a typing error must

@@ -1,5 +1,6 @@
-//! The session of a rank. A method that is called in the training loop keeps the interpreter's lock: it never
-//! waits, and giving the lock away would cost a turn of another thread. What waits releases it.
+//! The session of a rank. A method that is called in the training loop keeps the interpreter's
+//! lock: it never waits, and giving the lock away would cost a turn of another thread. What waits
+//! releases it.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -154,8 +155,8 @@ impl Session {
 
     /// An instruction of a microbatch begins.
     ///
-    /// Without a number it is the microbatch after the last one of the same instruction and chunk in
-    /// this step.
+    /// Without a number it is the microbatch after the last one of the same instruction and chunk
+    /// in this step.
     #[pyo3(signature = (name, microbatch=None, chunk=0))]
     fn instruction_begin(
         &self,
@@ -210,7 +211,7 @@ impl Session {
 
     /// Ends the session, without waiting: the daemon restores the GPU's clocks.
     ///
-    /// What the GPU has yet to get to, the daemon is told first.
+    /// Calls that the GPU has not reached yet are reported first.
     fn close(&self) {
         self.replace(None);
     }

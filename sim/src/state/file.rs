@@ -65,8 +65,8 @@ impl StateFile {
         Ok(state)
     }
 
-    /// Makes a new state file and puts it in place of any older one, in one step. `fill` sets it up;
-    /// nobody can open it before.
+    /// Makes a new state file and puts it in place of any older one, in one step. `fill` sets it
+    /// up; nobody can open it before.
     ///
     /// Its mode is 0666 whatever the umask: a simulated GPU is for all users of the machine.
     /// Processes that have an older file open go on with that one.

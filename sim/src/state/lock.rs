@@ -2,9 +2,9 @@
 //!
 //! They are open-file-description locks on bytes of the state file, far behind its end. One is over
 //! a GPU's state while it changes; one is held by a process for as long as it lives on a GPU, and
-//! whoever finds it free knows that the process is gone, zombie or not, and whatever its pid is used
-//! for now. Such a lock belongs to an open file, so that threads of one process need a mutex on
-//! top, and a forked child must open the state anew.
+//! whoever finds it free knows that the process is gone, zombie or not, and whatever its pid is
+//! used for now. Such a lock belongs to an open file, so that threads of one process need a mutex
+//! on top, and a forked child must open the state anew.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,5 @@
-//! The state file: what all processes of a simulated machine share, and how it survives any of them.
+//! The state file: what all processes of a simulated machine share, and how it survives any of
+//! them.
 
 pub(crate) mod file;
 pub(crate) mod layout;

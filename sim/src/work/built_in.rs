@@ -1,7 +1,7 @@
 //! Work that is built in: a pipeline of unequal stages, of the size of a real one.
 //!
-//! Its shape is a fit to the published A100 profile of GPT-3 175B: a part of the time does not depend
-//! on the clock, the rest is inverse to it.
+//! Its shape is a fit to the published A100 profile of GPT-3 175B: a part of the time does not
+//! depend on the clock, the rest is inverse to it.
 
 use crate::error::SimError;
 use crate::model::ModelFacts;

@@ -25,7 +25,8 @@ struct Sum {
 
 type Sums = BTreeMap<(usize, Kind), BTreeMap<Mhz, Sum>>;
 
-/// Reads all stages of a profile. Instructions that the simulated trainer does not run are left out.
+/// Reads all stages of a profile. Instructions that the simulated trainer does not run are left
+/// out.
 pub fn read(path: &Path) -> Result<Vec<StageWork>, SimError> {
     let file = File::open(path).map_err(|source| SimError::file("read", path, source))?;
     read_from(file, path)

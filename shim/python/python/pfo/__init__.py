@@ -1,4 +1,4 @@
-"""Tell pfod what a training rank is doing, so that every forward and backward has its own GPU clock.
+"""Report to pfod what a training rank does, so that each forward and backward has its own clock.
 
 ::
 

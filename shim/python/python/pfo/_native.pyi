@@ -63,7 +63,7 @@ class Session:
         cuda: Optional[Callable[[], object]],
     ) -> None: ...
     def _wait(self, patience_s: float) -> None:
-        """Waits until the GPU has got to everything that was said, but not longer than this."""
+        """Waits until the GPU has reached every call, but not longer than this."""
     def step_begin(self) -> None:
         """The next training step begins."""
     def step_end(self) -> None:
@@ -90,5 +90,5 @@ class Session:
     def close(self) -> None:
         """Ends the session, without waiting: the daemon restores the GPU's clocks.
 
-        What the GPU has yet to get to, the daemon is told first.
+        Calls that the GPU has not reached yet are reported first.
         """

@@ -1,4 +1,4 @@
-"""Tells whether a trainer started like this would have its GPU's clocks changed, and what is missing."""
+"""Reports whether a trainer with this user and environment gets its lease, and what is missing."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _pytorch() -> str:
         return f"not there ({error}); calls count when they are made"
     if not torch.cuda.is_available():
         return f"{torch.__version__} without CUDA; calls count when they are made"
-    # As in a trainer: CUDA then says itself which GPU an ordinal means.
+    # As in a trainer: CUDA then resolves the ordinal itself.
     torch.cuda.init()
     return f"{torch.__version__} with CUDA, which sees {torch.cuda.device_count()} GPUs"
 

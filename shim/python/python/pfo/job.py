@@ -1,4 +1,4 @@
-"""What the ranks of a training run agree to call it."""
+"""The name that the ranks of a training run agree on."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def agreed_name(label: Optional[str] = None) -> Optional[str]:
     """The job's name, the same in all of its ranks.
 
     It comes from ``PFO_JOB``, else from ``SLURM_JOB_ID``, else from ``TORCHELASTIC_RUN_ID``. If none of
-    them is set and ``torch.distributed`` is initialized, rank 0 makes one up and broadcasts it, so all
-    ranks must call this; ``label`` becomes part of it. Otherwise there is none.
+    them is set and ``torch.distributed`` is initialized, rank 0 creates a name and broadcasts it, so all
+    ranks must call this; ``label`` becomes part of the name. Otherwise there is none.
     """
     for variable in ("PFO_JOB", "SLURM_JOB_ID"):
         if os.environ.get(variable):
@@ -33,7 +33,7 @@ def agreed_name(label: Optional[str] = None) -> Optional[str]:
 
 
 def allowed(name: str) -> str:
-    """The name with what no job's name may have replaced."""
+    """The name, with every character that is not allowed replaced."""
     return re.sub(r"[^A-Za-z0-9._:+,=@%/-]", "-", name)[:_LONGEST]
 
 

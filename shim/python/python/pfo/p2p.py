@@ -1,7 +1,7 @@
 """Makes two GPUs wait for each other, so that pfod can measure their P2P-blocking power.
 
-Each of the two is given an NCCL receive that nothing answers, until standard input ends; the daemon is told
-of steps without an instruction, so that it sees two ranks that only wait. Takes PyTorch with CUDA.
+Each of the two runs an NCCL receive without a sender until standard input ends. Meanwhile steps without an
+instruction are reported, so that pfod sees two ranks that only wait. Requires PyTorch with CUDA.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pfo
 # Often enough for the daemon to see that the rank lives.
 _STEP_S = 1.0
 
-# How long a process that was told to end may take.
+# How long a process may take to end.
 _ENDING_S = 10.0
 
 

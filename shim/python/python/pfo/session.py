@@ -20,12 +20,12 @@ _open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 class Session(_native.Session):
-    """A rank's session with pfod, and with it the lease of its GPU whenever the daemon grants it.
+    """A rank's session with pfod. It holds the lease of the rank's GPU whenever the daemon grants it.
 
-    Opening one waits for the daemon's answer, at most ``setup_timeout_s``, and is the only call that
-    raises: ``ValueError`` if the description is of no use whatever the daemon says. Without a daemon, or
-    when it refuses, there is a session all the same: one warning is logged, training runs at default
-    clocks, and the session goes on trying in the background. No other call blocks, raises or prints.
+    Opening a session waits for the daemon's answer for at most ``setup_timeout_s``. It is the only call
+    that raises: ``ValueError`` if the description is invalid. Without a daemon, and when it refuses, the
+    session is valid too: it logs one warning, training runs at default clocks, and the session keeps
+    trying in the background. No other call blocks, raises or prints.
 
     In a process forked from the one that opened it, and as a copy or after unpickling, a session
     does nothing.
@@ -43,14 +43,14 @@ class Session(_native.Session):
         pp_degree: The number of pipeline stages.
         dp_degree: The number of data-parallel replicas.
         tp_degree: The number of tensor-parallel shards.
-        num_microbatches: Of each step; None if it is not known, or not always the same.
-        first_step: The number of the first step: not 0 for a training that goes on from a checkpoint.
-        setup_timeout_s: How long to wait for the daemon's answer at most, in seconds.
-        sync: When a call counts. ``"stream"``: when the GPU gets to this point of its current stream, while the
-            host runs ahead. ``"device"``: when all work of the GPU is done, for which the call waits
-            (PyTorch only). ``"cpu"``: when it is made, as everywhere without CUDA.
-        stream: Returns the handle of the stream that the next work goes to, for ``sync="stream"``; else
-            PyTorch is asked for its current stream, and without PyTorch it is the default stream.
+        num_microbatches: Of each step; None if it is unknown or varies.
+        first_step: The number of the first step; not 0 if training continues from a checkpoint.
+        setup_timeout_s: The longest time to wait for the daemon's answer, in seconds.
+        sync: When a call counts. ``"stream"``: when the GPU reaches this point of its current stream,
+            while the host runs ahead. ``"device"``: when the GPU has finished all work; the call
+            waits for that (PyTorch only). ``"cpu"``: at once, as always without CUDA.
+        stream: Returns the handle of the stream of the next work, for ``sync="stream"``. The default is
+            PyTorch's current stream, and without PyTorch the default stream.
     """
 
     def __init__(
@@ -114,13 +114,13 @@ class Session(_native.Session):
         self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A worker that is spawned with it, or a checkpoint that holds it, gets one that is over.
+        # A spawned worker and a checkpoint get a session that has ended.
         return type(self).__new__, (type(self),)
 
 
 @atexit.register
 def _end_sessions() -> None:
-    # While CUDA is still there: nobody may wait for a GPU whose driver library is being torn down.
+    # CUDA must still be loaded: nothing may wait for a GPU whose driver library is being torn down.
     for session in list(_open_sessions):
         session._wait(_LAST_PATIENCE_S)
         session.close()

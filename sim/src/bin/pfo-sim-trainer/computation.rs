@@ -1,5 +1,5 @@
-//! Computing on a simulated GPU: an instruction takes as long as the GPU's clock lets it, and a clock
-//! that changes in its middle counts from that moment on.
+//! Computing on a simulated GPU: an instruction takes as long as the GPU's clock lets it, and a
+//! clock that changes in its middle counts from that moment on.
 
 use std::time::Duration;
 

@@ -14,8 +14,8 @@ pub(crate) fn let_inherit(socket: &UnixStream) -> io::Result<()> {
 
 /// Takes a socket that this process was started with.
 pub(crate) fn take(fd: RawFd) -> io::Result<UnixStream> {
-    // SAFETY: the launcher made this descriptor for this process alone, and it is taken once, before
-    // anything else in here opens or closes one.
+    // SAFETY: the launcher made this descriptor for this process alone, and it is taken once,
+    // before anything else in here opens or closes one.
     let socket = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
     fcntl(socket.as_fd(), FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     Ok(socket)

@@ -1,8 +1,8 @@
 //! `pfo-sim-trainer`: a pipeline-parallel training whose GPUs are simulated and whose rest is real:
 //! processes, sockets between stages, and the shim that every trainer links.
 //!
-//! Exit codes: 0 all ranks trained until their end or were asked to stop, 1 one of them did not, 2 the
-//! command line makes no sense.
+//! Exit codes: 0 all ranks trained until their end or were asked to stop, 1 one of them did not, 2
+//! the command line makes no sense.
 
 mod args;
 mod computation;

@@ -4,7 +4,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Steps, and ranks, at which to do something bad: `5`, `5-8` or `5-`, each with `:RANK` or for all.
+/// Steps, and ranks, at which to do something bad: `5`, `5-8` or `5-`, each with `:RANK` or for
+/// all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Occasion {
     first_step: u64,

@@ -1,4 +1,5 @@
-//! Two GPUs that only wait for each other, in steps without an instruction, until standard input ends.
+//! Two GPUs that only wait for each other, in steps without an instruction, until standard input
+//! ends.
 
 use std::io::{self, Read};
 use std::sync::Arc;

@@ -213,8 +213,8 @@ impl Rank {
             let name = announced(if swap_names { other(kind) } else { kind });
             let work = self.work.of(kind);
             let under_way = begin(&self.attachment, activity_of(kind), work)?;
-            // When it began and ended is known of the GPU, as it is from CUDA's events: how late this
-            // process is woken says nothing about an instruction.
+            // When it began and ended is known of the GPU, as it is from CUDA's events: how late
+            // this process is woken says nothing about an instruction.
             let begin = Call::InstructionBegin {
                 instruction: name,
                 chunk: 0,

@@ -1,4 +1,5 @@
-//! What a rank tells its launcher, a line of JSON at a time: what it said stays said if it is killed.
+//! What a rank tells its launcher, a line of JSON at a time: what it said stays said if it is
+//! killed.
 
 use std::io::{self, Write};
 

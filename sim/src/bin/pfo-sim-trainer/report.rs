@@ -46,8 +46,8 @@ struct RankReport {
     reported_end: Option<End>,
 }
 
-/// One step of the whole pipeline: the time of its first stage, which begins first and ends last, and
-/// the energy of all.
+/// One step of the whole pipeline: the time of its first stage, which begins first and ends last,
+/// and the energy of all.
 #[derive(Debug, Serialize)]
 struct Iteration {
     step: u64,

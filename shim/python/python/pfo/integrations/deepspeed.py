@@ -12,17 +12,17 @@ _NAMES = {"ForwardPass": "forward", "BackwardPass": "backward"}
 
 
 def follow(engine: Any, session: Optional[Session] = None, **rank: Any) -> Session:
-    """Tells a session of every forward and backward that a ``PipelineEngine`` runs.
+    """Reports every forward and backward that a ``PipelineEngine`` runs to a session.
 
     ``engine.train_batch`` becomes a step. Each ``ForwardPass`` and ``BackwardPass`` of its schedule becomes
     an instruction: this engine's map of instructions gets entries of its own, and the class keeps its map.
     With ``DualPipeVEngine``, which runs them one at a time, the phase is the chunk. ``engine.eval_batch``
-    is not told.
+    is not reported.
 
     Args:
-        engine: What ``deepspeed.initialize`` made of a ``PipelineModule``.
-        session: The session to tell; else one is opened, with the ranks of the engine's grid.
-        rank: What else to open the session with.
+        engine: The engine that ``deepspeed.initialize`` returned for a ``PipelineModule``.
+        session: The session; if there is none, one is opened with the ranks of the engine's grid.
+        rank: Further arguments of the session.
 
     Returns:
         The session, which lives as long as the engine.

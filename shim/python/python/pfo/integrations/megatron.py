@@ -16,21 +16,21 @@ def follow(
     num_microbatches: Optional[int] = None,
     **rank: Any,
 ) -> Optional[Session]:
-    """Tells a session of every forward and backward that Megatron-Core's schedules run.
+    """Reports every forward and backward that Megatron-Core's schedules run to a session.
 
-    They start and stop timers around each. The timers go on measuring what they did, at the log level
-    that they have, and tell the session beside it. What runs without gradients is not told.
+    The schedules start and stop timers around each. The timers keep measuring at their log level and
+    also report to the session. What runs without gradients is not reported.
 
-    ``overlap_moe_expert_parallel_comm``, which runs a forward and a backward at a time, is not followed: a
-    GPU has one clock at a time.
+    ``overlap_moe_expert_parallel_comm`` runs a forward and a backward at the same time and is not followed:
+    a GPU has one clock.
 
     Args:
         config: The model's configuration.
-        timers: Its timers, if they are not in the configuration yet: Megatron-LM's ``get_timers()``. Without
-            any the configuration gets some that measure nothing.
-        session: The session to tell; else one is opened, with the ranks of ``parallel_state``.
+        timers: Its timers, if they are not in the configuration yet: Megatron-LM's ``get_timers()``.
+            Without timers the configuration gets some that measure nothing.
+        session: The session; if there is none, one is opened with the ranks of ``parallel_state``.
         num_microbatches: Of each step, if Megatron-Core's calculator of it is not used.
-        rank: What else to open the session with.
+        rank: Further arguments of the session.
 
     Returns:
         The session, which lives as long as the timers; None if the schedule cannot be followed.
@@ -88,13 +88,13 @@ def _order(config: Any, num_microbatches: Optional[int]) -> list[tuple[int, int]
 
 
 class _Pipeline:
-    """Tells of a step, its forwards and its backwards, when the timers around them start and stop."""
+    """Reports a step, its forwards and its backwards when the timers around them start and stop."""
 
     def __init__(self, session: Session, order: Callable[[], list[tuple[int, int]]]) -> None:
         self.session = session
         self._telling = Telling(session)
         self._order = order
-        order()  # What cannot be had is an error now, and not in the training loop.
+        order()  # An order that does not exist is an error now, not in the training loop.
 
     def begin_step(self) -> None:
         import torch
@@ -123,7 +123,7 @@ class _Pipeline:
 
 
 class _TellingTimers:
-    """What timers become that tell of what they time; their own class is the next base."""
+    """Timers that also report what they time; their own class is the next base."""
 
     pipeline: _Pipeline
 
@@ -139,14 +139,14 @@ class _TellingTimers:
         return timer
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A copy of a configuration, or one in a checkpoint, has timers that tell nobody.
+        # A copy of a configuration, or one in a checkpoint, has timers that report nothing.
         plain = type(self).__mro__[2]
         state = {name: value for name, value in vars(self).items() if name != "pipeline"}
         return object.__new__, (plain,), state
 
 
 class _TellingTimer:
-    """A timer of Megatron-Core, and what to tell when it starts and stops."""
+    """A timer of Megatron-Core that also reports its start and stop."""
 
     def __init__(self, timer: Any, begin: Callable[[], None], end: Callable[[], None]) -> None:
         self._timer = timer

@@ -11,7 +11,7 @@ from pfo.session import Session
 
 
 class Stage(Protocol):
-    """What is used of a ``PipelineStage``."""
+    """The used part of a ``PipelineStage``."""
 
     stage_index: int
     group_rank: int
@@ -22,7 +22,7 @@ class Stage(Protocol):
 
 
 class Schedule(Protocol):
-    """What is used of a schedule."""
+    """The used part of a schedule."""
 
     step: Run
 
@@ -33,21 +33,21 @@ def follow(
     session: Optional[Session] = None,
     **rank: Any,
 ) -> Optional[Session]:
-    """Tells a session of everything that a schedule computes on this rank.
+    """Reports everything that a schedule computes on this rank to a session.
 
-    ``schedule.step`` becomes a step, and what it computes of a microbatch becomes an instruction:
+    ``schedule.step`` becomes a step, and each computation of a microbatch becomes an instruction:
     ``forward``, ``backward``, and in zero-bubble schedules ``backward_input`` and ``backward_weight``. If
-    the rank has several stages, the first of them is chunk 0. ``schedule.eval`` is not told.
+    the rank has several stages, the first of them is chunk 0. ``schedule.eval`` is not reported.
 
     Schedules that overlap a forward with a backward, such as ``ScheduleDualPipeV``, are not followed: a
     GPU has one clock at a time.
 
     Args:
-        schedule: The schedule. If it loads its order from a file, only after it has done so.
+        schedule: The schedule. If it loads its order from a file, it must have done so.
         stages: The stage or stages with which it was made.
-        session: The session to tell; else one is opened, with the stage's rank and size of its group as
-            ``pp_rank`` and ``pp_degree``.
-        rank: What else to open the session with, for instance ``dp_rank`` and ``dp_degree``.
+        session: The session; if there is none, one is opened with the stage's rank and the size of its
+            group as ``pp_rank`` and ``pp_degree``.
+        rank: Further arguments of the session, such as ``dp_rank`` and ``dp_degree``.
 
     Returns:
         The session, which lives as long as the schedule; None if the schedule cannot be followed.

@@ -1,4 +1,4 @@
-"""What a session is told of a framework: training steps and their instructions, no evaluation."""
+"""Reports training steps and their instructions to a session, and no evaluation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Run = Callable[..., Any]
 
 
 class Telling:
-    """Tells a session of the steps and instructions that it is put around.
+    """Reports the steps and instructions that it is put around to a session.
 
-    An instruction outside a step belongs to an evaluation: the session does not hear of it.
+    An instruction outside a step belongs to an evaluation and is not reported.
     """
 
     def __init__(self, session: Session) -> None:
@@ -41,7 +41,7 @@ class Telling:
             self.session.instruction_end()
 
     def step(self, run: Run) -> Run:
-        """A function that runs a training step, told as one."""
+        """A function that runs and reports a training step."""
 
         @functools.wraps(run)
         def told(*arguments: Any, **named: Any) -> Any:
@@ -54,7 +54,7 @@ class Telling:
         return told
 
     def evaluation(self, run: Run) -> Run:
-        """A function of which nothing is told, even if it calls one that is told as a step."""
+        """A function of which nothing is reported, even if it runs a step."""
 
         @functools.wraps(run)
         def untold(*arguments: Any, **named: Any) -> Any:
@@ -68,7 +68,7 @@ class Telling:
 
 
 def refuse(framework: str, reason: str) -> None:
-    """Logs why something is not followed."""
+    """Logs why a framework is not followed."""
     logging.getLogger("pfo").warning(
         "%s is not followed, and trains on at default clocks: %s", framework, reason
     )

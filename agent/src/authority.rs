@@ -1,7 +1,7 @@
 //! The one place that decides who may do what.
 //!
-//! A handler takes the [`Permit`] that the decision returned, and learns from nothing else who asks: a request
-//! that was not decided cannot be served.
+//! A handler takes the [`Permit`] that the decision returned, and learns from nothing else who
+//! asks: a request that was not decided cannot be served.
 
 use pfo_protocol::{
     AgentRequest, Gid, JobSelector, JobView, Pid, Refusal, RefusalCode, SweepOrder, Uid,
@@ -129,14 +129,14 @@ impl Authority {
     }
 
     fn refuse(&self, peer: &Peer, what: &str, needed: Role) -> Refusal {
-        let (group, where_) = match needed {
+        let (group, socket) = match needed {
             Role::Administrator => (&self.names.administrators, " and the administrators' socket"),
             Role::User | Role::Nobody => (&self.names.trainers, ""),
         };
         Refusal::new(
             RefusalCode::NotAuthorized,
             format!(
-                "user {} may not {what}: that requires membership in group {group}{where_}",
+                "user {} may not {what}: that requires membership in group {group}{socket}",
                 peer.uid
             ),
             format!("ask an administrator for `usermod -aG {group} USER`, then log in again"),
@@ -165,7 +165,8 @@ impl Permit {
         (!self.everyone).then_some(self.uid)
     }
 
-    /// The job that a request means: the peer's own or, for an administrator, the only one of that name.
+    /// The job that a request means: the peer's own or, for an administrator, the only one of that
+    /// name.
     ///
     /// # Errors
     /// If there is none, or more than one.

@@ -1,5 +1,5 @@
-//! Watches every job of the node through `pfod`. Wakes when a job changes and, while a job runs a plan, once a
-//! second.
+//! Watches every job of the node through `pfod`. Wakes when a job changes and, while a job runs a
+//! plan, once a second.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -89,7 +89,7 @@ impl Watcher {
                 let mut shown = self.shown();
                 shown.jobs.clear();
                 if shown.problem.is_none() {
-                    tracing::warn!("pfod is away, retrying until it is back: {why}");
+                    tracing::warn!("{why}; the agent retries until pfod is back");
                 }
                 shown.problem = Some(why);
             }
@@ -112,7 +112,7 @@ impl Watcher {
             other => return Err(unexpected(&other)),
         }
         if self.shown().problem.take().is_some() {
-            tracing::info!("pfod is back");
+            tracing::info!("pfod answers again");
         }
         loop {
             let jobs = self.questions.jobs().await?;

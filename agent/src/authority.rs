@@ -16,8 +16,10 @@ use crate::pfod::Asker;
 pub(crate) enum Action {
     /// To see the agent and one's own jobs, sweeps and profiles.
     Read,
-    /// To change or measure a job of this user; none is one's own.
-    UseJob(Option<Uid>),
+    /// To measure a job of this user; none is one's own.
+    Measure(Option<Uid>),
+    /// To change the plan of a job of this user; none is one's own.
+    ChangePlan(Option<Uid>),
     /// To set what GPUs draw while they wait.
     SetP2pPower,
 }
@@ -33,14 +35,14 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         AgentRequest::Record { job, .. }
         | AgentRequest::RecordingEnd { job, .. }
         | AgentRequest::Samples(job)
-        | AgentRequest::FrontierLoad { job, .. }
-        | AgentRequest::Straggler { job, .. }
-        | AgentRequest::StragglerAuto { job, .. }
         | AgentRequest::SweepStart(SweepOrder { job, .. })
         | AgentRequest::SweepAttend(SweepOrder { job, .. })
         | AgentRequest::SweepControl { job, .. }
         | AgentRequest::SweepRead(job)
-        | AgentRequest::P2pKeep(job) => Action::UseJob(job.uid),
+        | AgentRequest::P2pKeep(job) => Action::Measure(job.uid),
+        AgentRequest::FrontierLoad { job, .. }
+        | AgentRequest::Straggler { job, .. }
+        | AgentRequest::StragglerAuto { job, .. } => Action::ChangePlan(job.uid),
         AgentRequest::P2pSet { .. } => Action::SetP2pPower,
     }
 }
@@ -112,12 +114,13 @@ impl Authority {
         door: Door,
         action: Action,
     ) -> Result<Permit, Refusal> {
+        let is_own = |owner: Option<Uid>| owner.is_none_or(|owner| owner == peer.uid);
         let (needed, what) = match action {
             Action::Read => (Role::User, "use the agent"),
-            Action::UseJob(owner) if owner.is_none_or(|owner| owner == peer.uid) => {
-                (Role::User, "measure jobs or change their plans")
-            }
-            Action::UseJob(_) => (Role::Administrator, "measure or change another user's job"),
+            Action::Measure(owner) if is_own(owner) => (Role::User, "measure jobs"),
+            Action::ChangePlan(owner) if is_own(owner) => (Role::User, "change plans"),
+            Action::Measure(_) => (Role::Administrator, "measure another user's job"),
+            Action::ChangePlan(_) => (Role::Administrator, "change the plan of another user's job"),
             Action::SetP2pPower => (Role::Administrator, "set P2P-blocking powers"),
         };
         let role = self.role(peer, door);
@@ -235,12 +238,13 @@ mod tests {
         Authority::new(&Groups::default(), &Groups7And9).decide(&peer, door, action)
     }
 
-    const FOREIGN: Action = Action::UseJob(Some(Uid(1)));
+    const FOREIGN: [Action; 3] =
+        [Action::Measure(Some(Uid(1))), Action::ChangePlan(Some(Uid(1))), Action::SetP2pPower];
 
     #[test]
     fn only_the_administrators_door_lets_anybody_administer() {
         for (uid, group) in [(0, 0), (5, 9)] {
-            for action in [FOREIGN, Action::SetP2pPower] {
+            for action in FOREIGN {
                 assert!(decide(uid, group, Door::Admin, action).is_ok());
                 let refusal = decide(uid, group, Door::Users, action).unwrap_err();
                 assert!(refusal.message.contains("administrators' socket"), "{refusal}");
@@ -253,10 +257,11 @@ mod tests {
     #[test]
     fn a_trainer_uses_its_own_jobs_and_nobody_elses_through_any_door() {
         for door in [Door::Users, Door::Admin] {
-            assert!(decide(5, 7, door, Action::UseJob(None)).is_ok());
-            assert!(decide(5, 7, door, Action::UseJob(Some(Uid(5)))).is_ok());
-            assert!(decide(5, 7, door, FOREIGN).is_err());
-            assert!(decide(5, 7, door, Action::SetP2pPower).is_err());
+            for owner in [None, Some(Uid(5))] {
+                assert!(decide(5, 7, door, Action::Measure(owner)).is_ok());
+                assert!(decide(5, 7, door, Action::ChangePlan(owner)).is_ok());
+            }
+            assert!(FOREIGN.iter().all(|action| decide(5, 7, door, *action).is_err()));
             assert!(decide(5, 8, door, Action::Read).is_err(), "not a trainer");
         }
     }

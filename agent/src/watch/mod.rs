@@ -13,4 +13,5 @@ mod watched;
 mod watcher;
 
 pub(crate) use deviation::Limit;
-pub(crate) use watcher::{Limits, Watcher};
+pub(crate) use watched::Limits;
+pub(crate) use watcher::Watcher;

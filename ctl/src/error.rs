@@ -1,5 +1,5 @@
-//! What can go wrong, as `main` sees it: one enum over the small errors that each part declares beside
-//! its code, with their sentences, remedies and exit codes.
+//! What can go wrong, as `main` sees it: one enum over the small errors that each part declares
+//! beside its code, with their sentences, remedies and exit codes.
 
 use std::io;
 

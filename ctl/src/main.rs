@@ -54,8 +54,8 @@ fn main() -> ExitCode {
     .into()
 }
 
-/// Reports on standard error what is wrong and what to do about it. A reader that is gone changes nothing
-/// about the exit code.
+/// Reports on standard error what is wrong and what to do about it. A reader that is gone changes
+/// nothing about the exit code.
 fn report(error: &Error) {
     let mut stderr = std::io::stderr().lock();
     let message = error.to_string();

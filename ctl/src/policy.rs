@@ -18,8 +18,8 @@ pub(crate) enum Policy {
     ///
     /// The exit code is 4 if the user may not lease any of them.
     Explain {
-        /// The user, by name or number, with all of its groups [default: yourself, with the groups of
-        /// this process]
+        /// The user, by name or number, with all of its groups [default: yourself, with the groups
+        /// of this process]
         #[arg(long, value_name = "USER", value_parser = user::parse_with_groups)]
         user: Option<User>,
 

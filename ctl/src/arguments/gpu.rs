@@ -1,7 +1,7 @@
 //! A GPU as people name it: by UUID or the beginning of one, PCI bus id, or index.
 //!
-//! The protocol knows no index, because `CUDA_VISIBLE_DEVICES` renumbers GPUs. A person reads indices in
-//! `pfoctl status`, and they are resolved here, in the driver's order.
+//! The protocol knows no index, because `CUDA_VISIBLE_DEVICES` renumbers GPUs. A person reads
+//! indices in `pfoctl status`, and they are resolved here, in the driver's order.
 
 use std::str::FromStr;
 
@@ -58,7 +58,8 @@ impl FromStr for GpuArgument {
 }
 
 impl GpuArgument {
-    /// The GPU's name in the protocol. A whole one is not looked up: `pfod` says it if there is no such GPU.
+    /// The GPU's name in the protocol. A whole one is not looked up: `pfod` says it if there is no
+    /// such GPU.
     pub(crate) fn resolve(&self, pfod: &mut Connection<Pfod>) -> Result<GpuName, Error> {
         match self {
             Self::Name(name @ GpuName::PciBusId(_)) => Ok(name.clone()),

@@ -27,7 +27,8 @@ pub(crate) enum ConnectionError {
     #[error("{which} at {} closed the connection before it answered", .socket.display())]
     Vanished { which: Which, socket: PathBuf },
     #[error(
-        "{which} at {} speaks versions {oldest} to {newest} of the protocol, this pfoctl version {VERSION}",
+        "{which} at {} speaks versions {oldest} to {newest} of the protocol, this pfoctl version \
+         {VERSION}",
         .socket.display()
     )]
     Version { which: Which, socket: PathBuf, oldest: u16, newest: u16 },
@@ -65,8 +66,8 @@ impl Which {
                  what pfo-agent stores"
             }
             Self::Agent => {
-                "without it, leases, swaps, trials of plans, `pfoctl plan` and what pfod reports in \
-                 `pfoctl status` work"
+                "without it, leases, swaps, trials of plans, `pfoctl plan` and what pfod reports \
+                 in `pfoctl status` work"
             }
         }
     }

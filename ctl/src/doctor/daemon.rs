@@ -66,7 +66,8 @@ impl Answers {
                     check,
                     format!("{error}; this pfoctl is {}", env!("CARGO_PKG_VERSION")),
                     format!(
-                        "install the same release of {which} and pfoctl, then `systemctl restart {which}`"
+                        "install the same release of {which} and pfoctl, then `systemctl restart \
+                         {which}`"
                     ),
                 )
             }
@@ -116,8 +117,8 @@ fn configuration(daemon: &DaemonStatus) -> Vec<Finding> {
 
 fn driver(daemon: &DaemonStatus) -> Option<Finding> {
     let problem = daemon.driver_problem.as_ref()?;
-    let remedy = "pfod retries by itself; if the driver works for others, see driver.library in its \
-                  configuration and DeviceAllow= in its unit";
+    let remedy = "pfod retries by itself; if the driver works for others, see driver.library in \
+                  its configuration and DeviceAllow= in its unit";
     Some(Finding::wrong(LIBRARY, format!("pfod has no driver: {problem}"), remedy))
 }
 

@@ -1,5 +1,5 @@
-//! `pfoctl doctor`: finds what is wrong on a node, with the remedy. It changes nothing, and works without
-//! either daemon.
+//! `pfoctl doctor`: finds what is wrong on a node, with the remedy. It changes nothing, and works
+//! without either daemon.
 
 mod capability;
 mod daemon;
@@ -28,16 +28,16 @@ use crate::text::harmless;
 
 /// Find what is wrong with pfo on this node, with the remedy
 ///
-/// Asks the driver, systemd and both daemons, as far as they answer this user. The exit code is 1 if
-/// something is wrong; a warning does not change it.
+/// Asks the driver, systemd and both daemons, as far as they answer this user. The exit code is 1
+/// if something is wrong; a warning does not change it.
 #[derive(Args)]
 pub(crate) struct Doctor {
     /// The NVML library, as driver.library of pfod's configuration names it
     #[arg(long, value_name = "LIBRARY", default_value = "libnvidia-ml.so.1")]
     nvml: PathBuf,
 
-    /// Print JSON: an array with the name of each check, its level (ok, unknown, warning or wrong), the
-    /// finding and the remedy
+    /// Print JSON: an array with the name of each check, its level (ok, unknown, warning or wrong),
+    /// the finding and the remedy
     #[arg(long)]
     json: bool,
 

@@ -1,7 +1,7 @@
 //! `pfoctl status`: asks both daemons for their status, keeps what was selected, and prints it.
 //!
-//! From a status to text everything is pure: one file for each table, none of which asks a daemon, the
-//! clock or the terminal anything.
+//! From a status to text everything is pure: one file for each table, none of which asks a daemon,
+//! the clock or the terminal anything.
 
 mod attention;
 mod daemon;
@@ -122,7 +122,8 @@ impl Both {
         }
     }
 
-    /// The status as people read it: what needs attention first, then machine before job before rank.
+    /// The status as people read it: what needs attention first, then machine before job before
+    /// rank.
     fn render(&self, user: &dyn Fn(Uid) -> String, look: Look) -> String {
         let Self { pfod, agent } = self;
         let mut first = daemon::pfod_line(&pfod.daemon);

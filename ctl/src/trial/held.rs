@@ -31,7 +31,8 @@ pub(crate) struct Held<'a, D> {
 }
 
 impl<'a, D: Measuring> Held<'a, D> {
-    /// Connects. The daemon is asked for nothing yet, and the job is not held before its first trial.
+    /// Connects. The daemon is asked for nothing yet, and the job is not held before its first
+    /// trial.
     pub(crate) fn new(
         daemons: &'a Daemons,
         job: &'a JobArguments,

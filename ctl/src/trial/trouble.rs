@@ -1,5 +1,5 @@
-//! Trouble that may pass while a job is measured: a daemon that restarts, ranks that come back one by one,
-//! a job that is busy with something else.
+//! Trouble that may pass while a job is measured: a daemon that restarts, ranks that come back one
+//! by one, a job that is busy with something else.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

@@ -5,8 +5,8 @@ use std::io;
 use pfo_planner::PlanError;
 use pfo_protocol::ClockTableError;
 
-use crate::error::Explained;
 use crate::exit::Exit;
+use crate::explained::Explained;
 use crate::status::quantity::seconds;
 
 #[derive(Debug, thiserror::Error)]

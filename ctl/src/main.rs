@@ -10,10 +10,12 @@ mod daemons;
 mod doctor;
 mod error;
 mod exit;
+mod explained;
 mod failure;
 mod generate;
 mod gpus;
 mod lease;
+mod outcome;
 mod output;
 mod p2p;
 mod plan;
@@ -36,8 +38,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::error::{Error, Explained};
+use crate::error::Error;
 use crate::exit::Exit;
+use crate::explained::Explained;
 use crate::output::Output;
 
 fn main() -> ExitCode {

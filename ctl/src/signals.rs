@@ -5,8 +5,8 @@ use std::fs;
 
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::error::Explained;
 use crate::exit::Exit;
+use crate::explained::Explained;
 
 #[derive(Debug, thiserror::Error)]
 #[error("cannot wait for Ctrl-C: {0}")]

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use pfo_protocol::{FrameError, Refusal, VERSION};
 
-use super::Which;
-use crate::error::Explained;
+use super::daemon::Which;
 use crate::exit::Exit;
+use crate::explained::Explained;
 use crate::user;
 
 #[derive(Debug, thiserror::Error)]
@@ -38,15 +38,6 @@ pub(crate) enum ConnectionError {
     Unexpected { which: Which, socket: PathBuf, response: String },
     #[error("{}", .0.message)]
     Refused(Refusal),
-}
-
-impl std::fmt::Display for Which {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Pfod => "pfod",
-            Self::Agent => "pfo-agent",
-        })
-    }
 }
 
 impl Which {

@@ -4,8 +4,9 @@ use pfo_protocol::{AgentStatus, DaemonStatus, Pid, Status};
 
 use super::finding::Finding;
 use crate::daemons::{ConnectionError, Which};
-use crate::error::{Error, Explained};
+use crate::error::Error;
 use crate::exit::Exit;
+use crate::explained::Explained;
 
 const CHECK: &str = "daemon";
 const AGENT: &str = "agent";
@@ -146,7 +147,10 @@ mod tests {
     use super::*;
 
     fn status() -> Status {
-        serde_json::from_str(include_str!("../../tests/golden/status.json")).unwrap()
+        let golden = include_str!("../../tests/golden/status.json");
+        let mut status: Status = serde_json::from_str(golden).unwrap();
+        status.daemon.version = env!("CARGO_PKG_VERSION").to_owned();
+        status
     }
 
     fn worst(status: Status) -> (Level, &'static str) {

@@ -20,8 +20,8 @@ use self::finding::{Finding, Level};
 use self::root::Root;
 use crate::daemons::Daemons;
 use crate::daemons::Which;
-use crate::error::{Error, Explained};
-use crate::exit::Exit;
+use crate::error::Error;
+use crate::outcome::BadOutcome;
 use crate::output::{Look, Output};
 use crate::status::table::{Tone, toned};
 use crate::text::harmless;
@@ -46,30 +46,6 @@ pub(crate) struct Doctor {
     root: PathBuf,
 }
 
-/// Findings that are wrong.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", wrong(*.count))]
-pub(crate) struct Unwell {
-    count: usize,
-}
-
-fn wrong(count: usize) -> String {
-    match count {
-        1 => "1 of the findings above is wrong on this node".to_owned(),
-        count => format!("{count} of the findings above are wrong on this node"),
-    }
-}
-
-impl Explained for Unwell {
-    fn exit(&self) -> Exit {
-        Exit::Failed
-    }
-
-    fn remedy(&self) -> Option<String> {
-        None
-    }
-}
-
 impl Doctor {
     /// Examines and prints.
     pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
@@ -82,7 +58,7 @@ impl Doctor {
         }
         match findings.iter().filter(|finding| finding.level == Level::Wrong).count() {
             0 => Ok(()),
-            count => Err(Unwell { count }.into()),
+            count => Err(BadOutcome::Unwell { count }.into()),
         }
     }
 }

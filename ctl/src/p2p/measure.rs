@@ -136,7 +136,7 @@ impl Measure {
 
     fn named_gpus(&self, daemons: &Daemons) -> Result<Vec<GpuName>, Error> {
         let mut pfod = daemons.pfod()?;
-        self.gpus.iter().map(|gpu| gpu.resolve(&mut pfod)).collect()
+        Ok(self.gpus.iter().map(|gpu| gpu.resolve(&mut pfod)).collect::<Result<_, _>>()?)
     }
 
     fn length(&self) -> TrialLength {

@@ -6,7 +6,8 @@ use pfo_protocol::{
 
 use super::quantity::{change, percent};
 use super::table::heading;
-use crate::error::{Error, Explained};
+use crate::error::Error;
+use crate::explained::Explained;
 use crate::output::Look;
 use crate::text::harmless;
 

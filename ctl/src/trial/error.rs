@@ -2,8 +2,8 @@
 
 use pfo_protocol::JobName;
 
-use crate::error::Explained;
 use crate::exit::Exit;
+use crate::explained::Explained;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TrialError {
@@ -37,7 +37,8 @@ impl Explained for TrialError {
             }
             Self::StagesElsewhere { .. } => Some(
                 "if they are on other nodes, run `pfoctl profile start` on each, plan with the \
-                 rows of all in one file, and run `pfoctl plan swap` on each with the same --at-step"
+                 rows of all in one file, and run `pfoctl plan swap` on each with the same \
+                 --at-step"
                     .to_owned(),
             ),
             Self::Interrupted { .. } | Self::NoEnergy { .. } => None,

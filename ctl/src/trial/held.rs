@@ -12,8 +12,9 @@ use super::measuring::Measuring;
 use super::trouble::Trouble;
 use crate::arguments::JobArguments;
 use crate::daemons::{Agent, Connection, Daemons, Patience};
-use crate::error::{Error, Explained};
+use crate::error::Error;
 use crate::exit::Exit;
+use crate::explained::Explained;
 use crate::progress::Progress;
 use crate::status::quantity::span;
 

@@ -8,8 +8,9 @@ use pfo_protocol::{Refusal, RefusalCode};
 
 use super::TrialError;
 use crate::daemons::ConnectionError;
-use crate::error::{Error, Explained};
+use crate::error::Error;
 use crate::exit::Exit;
+use crate::explained::Explained;
 use crate::progress::Progress;
 use crate::status::quantity::span;
 use crate::text::harmless;

@@ -170,9 +170,9 @@ mod tests {
 
     #[test]
     fn only_the_agent_watches_taps_and_acts_for_users() {
-        assert_eq!(needs(&Request::WatchJobs), Action::Tap);
+        assert_eq!(needs(&Request::WatchJobs), Action::WatchJobs);
         for counters in [true, false] {
-            assert_eq!(needs(&Request::Tap { job: job(), counters }), Action::Tap);
+            assert_eq!(needs(&Request::Tap { job: job(), counters }), Action::Tap(OWNER));
             let request = Request::OnBehalf { uid: Uid(0), pid: None, administrator: counters };
             assert_eq!(needs(&request), Action::ActForUsers);
         }

@@ -26,10 +26,28 @@ use crate::error::Error;
 use crate::output::{Look, Output};
 use crate::user;
 
+/// The columns whose headers do not explain them. A column without any entry is left out.
+const COLUMNS: &str = "\
+Columns:
+  Asked        SM clock that pfo locked
+  Observed     SM clock that the driver reports
+  Memory       memory clock that pfo locked
+  Slowdown     time of a step compared with the first window at default clocks
+  Saving       energy of a step compared with the first window at default clocks
+  Pred. time, Pred. energy
+               what the plan predicts for a step
+  Mismatches   steps in which the instructions of a rank did not follow its plan
+  Lost events  events that a rank could not deliver
+  Skipped      clock changes that were left out because of the limit per second
+  Off plan     share of the time in instructions that ran at another clock than planned
+  Set call     mean duration of a driver call that sets a clock
+  Longest      duration of the longest of these calls";
+
 /// Show both daemons, the GPUs and jobs, and what was measured under each plan
 ///
 /// What pfo-agent knows is left out while it does not answer.
 #[derive(Args)]
+#[command(after_long_help = COLUMNS)]
 pub(crate) struct StatusCommand {
     /// Only jobs of this name, and their GPUs
     #[arg(long)]

@@ -241,7 +241,7 @@ mod tests {
         energies.take(0, &[counter(0, 0.0), trial(), step(2, 300), step(3, 200), step(4, 100)]);
         energies.take(0, &[counter(150, 10.0), counter(400, 20.0), step(5, 500)]);
         assert!(energies.is_whole() && !energies.is_broken());
-        assert!(energies.steps().iter().flat_map(|mark| mark.energy_j).all(f64::is_finite));
+        assert!(energies.steps().iter().filter_map(|mark| mark.energy_j).all(f64::is_finite));
     }
 
     #[test]

@@ -8,6 +8,8 @@ mod authority;
 mod cli;
 mod config;
 mod front;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod job;
 mod journal;
 mod life;

@@ -8,6 +8,8 @@
 mod cli;
 mod daemon;
 mod front;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gpu;
 mod host;
 mod job;

@@ -1,16 +1,19 @@
-//! A configuration file: right, or refused with a place that it has.
+//! The configuration of `pfod`: right, or refused with a place that it has.
 use std::path::Path;
 
-use pfod::config::{Config, ConfigError};
+use pfo_service::ConfigError;
+use pfod::Config;
 
 /// The target.
 pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    match Config::parse(text, Path::new("pfod.toml")) {
-        Ok(_) | Err(ConfigError::Read { .. }) => {}
-        Err(ConfigError::Wrong { line, column, .. }) => {
-            let found = text.split('\n').nth(line - 1).expect("the line is in the file");
-            assert!(column <= found.chars().count() + 1);
-        }
+    check(text, Config::parse(text, Path::new("pfod.toml")).err());
+}
+
+/// Requires that an error names a place of the text.
+pub(crate) fn check(text: &str, error: Option<ConfigError>) {
+    if let Some(ConfigError::Wrong { position, .. }) = error {
+        let found = text.split('\n').nth(position.line - 1).expect("the line is in the file");
+        assert!(position.column <= found.chars().count() + 1);
     }
 }

@@ -28,10 +28,8 @@ pub(crate) fn session() -> Vec<Vec<u8>> {
 fn frames_of(file: &str) -> Vec<Recorded> {
     let kit: Value = serde_json::from_str(file).expect("the file is JSON");
     let text = |frame: &Value, field: &str| frame[field].as_str().expect("a text").to_owned();
-    let recorded = |frame: &Value| Recorded {
-        name: text(frame, "name"),
-        bytes: unhex(&text(frame, "bytes")),
-    };
+    let recorded =
+        |frame: &Value| Recorded { name: text(frame, "name"), bytes: unhex(&text(frame, "bytes")) };
     kit["frames"].as_array().expect("a list").iter().map(recorded).collect()
 }
 

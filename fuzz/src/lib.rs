@@ -1,16 +1,23 @@
 //! Fuzz targets for everything that is read from somebody else: each is a function of bytes that
 //! must not panic, whatever they are.
 //!
-//! `make fuzz` runs them under libFuzzer. The tests run them on mutated seeds, which takes no more
-//! than any test does.
+//! `make fuzz` runs them under libFuzzer. The tests run them on mutated seeds, which takes no
+//! longer than other tests.
 
+pub mod agent_config;
 pub mod config;
 pub mod events;
 pub mod frame;
 pub mod frontier;
 pub mod hello;
+mod kit;
 pub mod ledger;
 pub mod lowtime_plan;
+pub mod message;
 pub mod plan;
+pub mod powers;
 pub mod seeds;
+pub mod state;
 pub mod sweep;
+pub mod tap;
+mod temporary;

@@ -1,6 +1,7 @@
 //! Every target on its seeds, whole and spoilt: what libFuzzer does for hours, for a moment.
 
 use pfo_fuzz::seeds::TARGETS;
+use pfo_fuzz::state::BOOT;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -92,4 +93,18 @@ macro_rules! tests {
     };
 }
 
-tests!(config events frame frontier hello ledger lowtime_plan plan sweep);
+tests!(
+    agent_config config events frame frontier hello ledger lowtime_plan message plan powers state
+    sweep tap
+);
+
+#[test]
+fn the_seeds_of_kept_files_are_what_their_readers_accept() {
+    let seeds = |name: &str| {
+        let (.., seeds) = TARGETS.into_iter().find(|(other, ..)| *other == name).unwrap();
+        seeds()
+    };
+    assert!(seeds("sweep").iter().all(|seed| pfo_agent::fuzzing::sweep(seed)));
+    assert!(seeds("powers").iter().all(|seed| pfo_agent::fuzzing::powers(seed)));
+    assert!(seeds("state").iter().all(|seed| pfod::fuzzing::kept_files(seed, BOOT)));
+}

@@ -7,3 +7,5 @@ mod store;
 pub(crate) use requests::{keep, set};
 pub(crate) use samples::Samples;
 pub(crate) use store::P2pStore;
+#[cfg(feature = "fuzzing")]
+pub(crate) use store::parse as parse_powers;

@@ -120,7 +120,7 @@ fn read(path: &Path) -> Result<Vec<P2pPower>, String> {
     parse(&bytes)
 }
 
-fn parse(bytes: &[u8]) -> Result<Vec<P2pPower>, String> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Vec<P2pPower>, String> {
     if bytes.len() as u64 > MOST_BYTES {
         return Err(format!("it has more than {MOST_BYTES} bytes"));
     }

@@ -18,5 +18,7 @@ mod sweeps;
 mod swept;
 
 pub(crate) use file::SweepFiles;
+#[cfg(feature = "fuzzing")]
+pub(crate) use file::{content as sweep_content, parse as parse_sweep};
 pub(crate) use requests::{Ordered, attend, control, list, read, start};
 pub(crate) use sweeps::{Means, Sweeps};

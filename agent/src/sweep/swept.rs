@@ -6,7 +6,7 @@ use pfo_protocol::{
     Chunk, DpRank, Instruction, Mhz, Rank, RecordedRank, RecordedTrial, Stage, TpRank, TrialRank,
     TrialRow, TrialStep,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The columns of a profile: Perseus' and Zeus' first, then how often and how well it was measured, and
 /// by whom.
@@ -33,6 +33,7 @@ pub(crate) struct SweptRow {
     rank: Rank,
     dp_rank: DpRank,
     tp_rank: TpRank,
+    #[serde(deserialize_with = "instruction")]
     instruction: Instruction,
     chunk: Chunk,
     count: u64,
@@ -40,6 +41,16 @@ pub(crate) struct SweptRow {
     time_sd_s: f64,
     energy_j: f64,
     energy_sd_j: Option<f64>,
+}
+
+/// An instruction by name. Release 0.1 wrote `ForwardBackward` for `forward_backward`.
+fn instruction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Instruction, D::Error> {
+    let written = String::deserialize(deserializer)?;
+    let is_meant = |known: &Instruction| {
+        written == known.name() || written.eq_ignore_ascii_case(&known.name().replace('_', ""))
+    };
+    let named = Instruction::ALL.into_iter().find(is_meant);
+    named.ok_or_else(|| serde::de::Error::custom(format!("unknown instruction {written:?}")))
 }
 
 /// Which instructions of which rank.
@@ -194,6 +205,23 @@ pub(crate) mod tests {
             },
             ranks: (0..).zip(ranks).map(recorded).collect(),
         }
+    }
+
+    #[test]
+    fn instructions_are_read_as_this_release_and_release_0_1_write_them() {
+        for (written, meant) in [
+            ("forward_backward", Instruction::ForwardBackward),
+            ("ForwardBackward", Instruction::ForwardBackward),
+            ("P2p", Instruction::P2p),
+            ("OptimizerStep", Instruction::OptimizerStep),
+        ] {
+            let json = format!("\"{written}\"");
+            let read = instruction(&mut serde_json::Deserializer::from_str(&json)).unwrap();
+            assert_eq!(read, meant);
+        }
+        let mut nameless = serde_json::Deserializer::from_str("\"nap\"");
+        let error = instruction(&mut nameless).unwrap_err().to_string();
+        assert!(error.contains("unknown instruction \"nap\""), "{error}");
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub(crate) use self::changes::Changes;
 #[cfg(test)]
 pub(crate) use self::example::member as example_member;
 pub(crate) use self::file::JobFiles;
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::file::parse_job;
 pub(crate) use self::hold::{Hold, Holds};
 pub(crate) use self::job_plan::{JobPlan, StageClocks, StageSequence};
 pub(crate) use self::jobs::Jobs;

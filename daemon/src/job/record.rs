@@ -104,7 +104,7 @@ impl JobRecord {
     ///
     /// # Errors
     /// If a plan is none for this job.
-    pub(super) fn restore(self, sessions: &[Arc<Session>]) -> Result<Job, Misfit> {
+    pub(crate) fn restore(self, sessions: &[Arc<Session>]) -> Result<Job, Misfit> {
         let own = |session: &&Arc<Session>| {
             (session.holder.uid, &session.holder.job) == (self.uid, &self.job)
         };

@@ -20,8 +20,10 @@ pub(crate) enum Action {
     Reload,
     /// Reset clocks.
     ResetClocks,
-    /// Read everything that is seen of a job.
-    Tap,
+    /// Read everything that is seen of a job, of this user if that is named.
+    Tap(Option<Uid>),
+    /// Learn of every change of a job.
+    WatchJobs,
     /// Act in the name of a user.
     ActForUsers,
 }
@@ -36,7 +38,8 @@ impl Action {
             Self::ExplainOthers => "ask what other users may lease",
             Self::Reload => "have the configuration read again",
             Self::ResetClocks => "reset clocks",
-            Self::Tap => "tap jobs",
+            Self::Tap(_) => "tap jobs",
+            Self::WatchJobs => "watch jobs",
             Self::ActForUsers => "act in the name of users",
         }
     }
@@ -65,7 +68,8 @@ pub(crate) fn needs(request: &Request) -> Action {
         }
         Request::ClocksReset { .. } => Action::ResetClocks,
         Request::Reload => Action::Reload,
-        Request::WatchJobs | Request::Tap { .. } => Action::Tap,
+        Request::Tap { job, .. } => Action::Tap(job.uid),
+        Request::WatchJobs => Action::WatchJobs,
         Request::OnBehalf { .. } => Action::ActForUsers,
     }
 }

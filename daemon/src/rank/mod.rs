@@ -19,8 +19,8 @@ use pfo_protocol::{
 };
 use pfo_service::{computed_ns, now_ns};
 
-pub(crate) use self::cursor::{Cursor, Finished, Outcome};
-use self::cursor::{Mismatch, Wish};
+use self::cursor::Mismatch;
+pub(crate) use self::cursor::{Cursor, Finished, Outcome, Wish};
 use self::flood::Flood;
 use self::pace::Pace;
 use self::slice::Slice;

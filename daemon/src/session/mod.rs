@@ -24,6 +24,8 @@ use tokio::task::AbortHandle;
 
 pub(crate) use self::resume::resume;
 pub(crate) use self::revocation_file::RevocationFile;
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::revocation_file::parse_revocations;
 pub(crate) use self::revocations::{Revocation, Revocations};
 use crate::host::journal;
 use crate::job::{Job, JobKey, Member};

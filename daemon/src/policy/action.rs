@@ -185,11 +185,12 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn only_the_agent_watches_taps_and_acts_for_users() {
+    fn a_tap_needs_the_owner_of_its_job_and_what_is_of_no_job_the_agent() {
         for request in requests_of_the_agent() {
             let action = match request {
                 Request::OnBehalf { .. } => Action::ActForUsers,
-                _ => Action::Tap,
+                Request::WatchJobs => Action::WatchJobs,
+                _ => Action::Tap(OWNER),
             };
             assert_eq!(needs(&request), action, "{request:?}");
         }

@@ -9,6 +9,7 @@ mod cli;
 mod config;
 mod front;
 #[cfg(feature = "fuzzing")]
+#[path = "../../fuzz/inside/pfo_agent.rs"]
 pub mod fuzzing;
 mod job;
 mod journal;

@@ -169,7 +169,7 @@ impl Authority {
     /// A refusal that names the caller, the action and who may.
     pub(crate) fn permit(&self, caller: &Caller, action: Action) -> Result<Permit, Refusal> {
         if caller.door == Door::Agent && caller.on_behalf.is_none() {
-            return self.permit_agent(caller, action);
+            return Self::permit_agent(caller, action);
         }
         let own = |owner: Option<Uid>| owner.is_none_or(|owner| owner == caller.peer.uid);
         let needed = match action {
@@ -205,7 +205,7 @@ impl Authority {
     }
 
     /// What the agent may do in its own name: look at everything.
-    fn permit_agent(&self, caller: &Caller, action: Action) -> Result<Permit, Refusal> {
+    fn permit_agent(caller: &Caller, action: Action) -> Result<Permit, Refusal> {
         match action {
             Action::SeeStatus | Action::Tap(_) | Action::WatchJobs | Action::ActForUsers => {
                 Ok(Permit::new(caller.clone(), true))

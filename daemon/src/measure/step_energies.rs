@@ -88,7 +88,7 @@ impl StepEnergies {
         for record in records {
             match *record {
                 TapRecord::TrialBegan { first_step, steps } => {
-                    self.range = Some(first_step..first_step.saturating_add(steps.into()));
+                    self.begin_trial(first_step..first_step.saturating_add(steps.into()));
                 }
                 TapRecord::StepBegan { step, at_ns, astray } => {
                     self.end_step(astray);
@@ -104,6 +104,20 @@ impl StepEnergies {
                 TapRecord::Ended => self.ended = true,
             }
         }
+    }
+
+    /// Counts the steps of this range. What was counted until now is of an earlier trial, whose records were
+    /// still on their way.
+    fn begin_trial(&mut self, range: Range<u64>) {
+        *self = Self {
+            range: Some(range),
+            known_ns: self.known_ns,
+            pending: std::mem::take(&mut self.pending),
+            newest: self.newest,
+            sampled_ns: self.sampled_ns,
+            ended: self.ended,
+            ..Self::default()
+        };
     }
 
     fn begin_step(&mut self, step: u64, at_ns: u64) {
@@ -193,6 +207,22 @@ mod tests {
         assert!(energies.is_complete() && energies.is_whole() && !energies.is_broken());
         let energies: Vec<_> = energies.steps().iter().map(|mark| mark.energy_j.unwrap()).collect();
         assert_eq!(energies, [100.0, 150.0, 210.0]);
+    }
+
+    #[test]
+    fn what_is_still_on_its_way_from_an_earlier_trial_counts_for_nothing() {
+        let mut energies = StepEnergies::default();
+        let earlier = TapRecord::TrialBegan { first_step: 0, steps: 1 };
+        let astray = TapRecord::StepEnded { at_ns: 5 * MS, astray: true };
+        energies.take(0, &[earlier, counter(0, 0.0), step(0, 1), astray, step(1, 10)]);
+        energies.take(7, &[trial()]);
+        assert!(energies.is_ready() && !energies.is_complete() && !energies.is_broken());
+        energies.take(
+            0,
+            &[step(2, 100), step(3, 150), step(4, 210), counter(300, 300.0), step(5, 400)],
+        );
+        assert!(energies.is_complete() && energies.is_whole());
+        assert_eq!((energies.steps().len(), energies.mismatched_steps()), (3, 0));
     }
 
     #[test]

@@ -119,6 +119,7 @@ lint: ## Check format, lints, documentation, dependencies, budgets and the units
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 	cargo deny --offline check bans licenses sources
 	scripts/budgets
+	scripts/check-docs
 
 bench: programs ## Measure latencies, memory, accuracy and planning, beside lowtime and pfod 0.1
 	@scripts/setup --bench

@@ -27,7 +27,7 @@ pub(crate) trait Explained {
     /// What the process exits with.
     fn exit(&self) -> Exit;
 
-    /// What to do about it, where something can be said.
+    /// What to do about it, where something can be said: one line, and perhaps others with details.
     fn remedy(&self) -> Option<String>;
 }
 

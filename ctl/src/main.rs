@@ -61,6 +61,8 @@ fn report(error: &Error) {
     let message = error.to_string();
     let _ = writeln!(stderr, "pfoctl: {}", text::harmless(&message));
     if let Some(remedy) = error.remedy() {
-        let _ = writeln!(stderr, "{}", text::harmless(&remedy));
+        for line in remedy.lines() {
+            let _ = writeln!(stderr, "{}", text::harmless(line));
+        }
     }
 }

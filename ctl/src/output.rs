@@ -104,7 +104,7 @@ impl Output {
         if self.terminal {
             return self.refresh(&line);
         }
-        // Nobody may be reading it; the next answer matters more.
+        // A reader that is gone is no error: the next answer matters more.
         let _ = std::io::stderr().write_all(line.as_bytes());
         Ok(())
     }

@@ -99,3 +99,33 @@ impl Node {
         Ok(Grant::new(terms, place, gpu, &settings.config.clocks))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(directory: &tempfile::TempDir) -> Node {
+        let mut config = Config::default();
+        config.paths.ledger = directory.path().join("ledger.json");
+        let ledger = Ledger::open(&config.paths.ledger).unwrap();
+        Node::new(ConfigSource::default(), config, ledger)
+    }
+
+    #[test]
+    fn a_new_session_has_a_number_above_those_of_the_last_daemon() {
+        let directory = tempfile::tempdir().unwrap();
+        let node = node(&directory);
+        assert_eq!(node.next_session(), SessionId(1));
+        [7, 5].into_iter().for_each(|session| node.session_was_opened(SessionId(session)));
+        assert_eq!(node.next_session(), SessionId(8));
+    }
+
+    #[test]
+    fn the_session_after_the_last_number_does_no_harm() {
+        let directory = tempfile::tempdir().unwrap();
+        let node = node(&directory);
+        node.session_was_opened(SessionId(u64::MAX));
+        let (first, second) = (node.next_session(), node.next_session());
+        assert_ne!(first, second);
+    }
+}

@@ -45,8 +45,10 @@ impl Holds {
     ) -> Result<RecordedTrial, PfodError> {
         let asker = permit.asker();
         // Until the trial is over, its hold is in no list: a connection with an answer outstanding is of no use.
-        let mut hold = match self.index_of(&key) {
-            Some(index) => self.0.swap_remove(index),
+        let held = self.index_of(&key).map(|index| self.0.swap_remove(index));
+        let is_held = held.is_some();
+        let mut hold = match held {
+            Some(hold) => hold,
             None => {
                 let connection = pfod.on_behalf(asker).await?;
                 let (waits, samples) = (Samples::default(), TrialSamples::default());
@@ -59,7 +61,7 @@ impl Holds {
         let limited = matches!(run, TrialRun::PowerLimits { .. });
         let order = Order { run, length, room };
         let key = hold.key.clone();
-        let recorded = record::run(pfod, &mut hold.connection, asker, &key, order).await;
+        let recorded = record::run(pfod, &mut hold.connection, &key, order).await;
         let recorded = recorded.map(|(trial, samples)| {
             if !limited {
                 hold.waits.add(clock, &trial);
@@ -67,7 +69,13 @@ impl Holds {
             hold.samples = samples;
             trial
         });
-        if !matches!(recorded, Err(PfodError::Away(_))) {
+        let stays = match &recorded {
+            Ok(_) => true,
+            // Without a trial before, somebody else may hold the job.
+            Err(PfodError::Refused(_)) => is_held,
+            Err(PfodError::Away(_)) => false,
+        };
+        if stays {
             self.0.push(hold);
         }
         recorded

@@ -10,7 +10,7 @@ use pfo_protocol::{
 use tokio::time::timeout;
 
 use crate::job::JobKey;
-use crate::pfod::{Asker, Connection, Pfod, PfodError, unexpected};
+use crate::pfod::{Connection, Pfod, PfodError, unexpected};
 use crate::record::recorded::Recorded;
 use crate::record::recorder::{Outcome, RecordedRanks, Recorder};
 use crate::record::samples::TrialSamples;
@@ -38,11 +38,10 @@ pub(crate) struct Order {
 pub(crate) async fn run(
     pfod: &Pfod,
     hold: &mut Connection,
-    asker: Asker,
     job: &JobKey,
     order: Order,
 ) -> Result<(RecordedTrial, TrialSamples), PfodError> {
-    let mut tap = Tap::open(pfod, asker, job, order.room).await?;
+    let mut tap = Tap::open(pfod, job, order.room).await?;
     tap.get_ready().await?;
     let request = Request::Trial { job: job.selector(), run: order.run, length: order.length };
     hold.send(request).await?;
@@ -61,13 +60,9 @@ struct Tap {
 }
 
 impl Tap {
-    async fn open(
-        pfod: &Pfod,
-        asker: Asker,
-        job: &JobKey,
-        room: Option<usize>,
-    ) -> Result<Self, PfodError> {
-        let mut connection = pfod.on_behalf(asker).await?;
+    async fn open(pfod: &Pfod, job: &JobKey, room: Option<usize>) -> Result<Self, PfodError> {
+        // A tap is the agent's alone. That the asker may measure the job is decided before.
+        let mut connection = pfod.connect().await?;
         let request = Request::Tap { job: job.selector(), counters: true };
         let ranks = match connection.ask(request).await? {
             Response::Tapped(ranks) => ranks,

@@ -97,7 +97,7 @@ async fn measure(
     };
     sweep.report(run, SweepState::Running);
     let order = Order { run: what, length: record.length(), room: None };
-    let (trial, _) = record::run(&means.pfod, connection, asker, &record.key(), order).await?;
+    let (trial, _) = record::run(&means.pfod, connection, &record.key(), order).await?;
     Ok(trial)
 }
 

@@ -59,7 +59,7 @@ impl Watcher {
         Self { pfod, questions, stragglers, shown: Mutex::default() }
     }
 
-    /// What was seen of every job.
+    /// Every job that has a rank, and what was seen of it.
     pub(crate) fn seen(&self) -> BTreeMap<JobKey, Seen> {
         self.shown().jobs.clone()
     }
@@ -143,8 +143,12 @@ impl Watcher {
                 watch.answer(&self.stragglers, job, frontier).await;
             }
         }
-        let seen = watched.iter().map(|(key, watch)| (key.clone(), watch.seen().clone()));
-        self.shown().jobs = seen.collect();
+        let present = jobs.iter().filter(|job| !job.ranks.is_empty()).map(JobKey::of);
+        let seen = |key: JobKey| {
+            let seen = watched.get(&key).map(|watch| watch.seen().clone());
+            (key, seen.unwrap_or_default())
+        };
+        self.shown().jobs = present.map(seen).collect();
         if running.is_empty() { next } else { Some(LOOK_EVERY) }
     }
 }

@@ -111,11 +111,13 @@ impl Agent {
         *status
     }
 
+    pub(crate) fn sweeps(&self) -> Vec<SweepStatus> {
+        let Ok(AgentResponse::Sweeps(sweeps)) = self.ask(AgentRequest::Sweeps) else { panic!() };
+        sweeps
+    }
+
     pub(crate) fn sweep(&self) -> SweepStatus {
-        let Ok(AgentResponse::Sweeps(mut sweeps)) = self.ask(AgentRequest::Sweeps) else {
-            panic!()
-        };
-        sweeps.remove(0)
+        self.sweeps().remove(0)
     }
 }
 
@@ -134,9 +136,13 @@ impl Client {
         Self(stream)
     }
 
-    pub(crate) fn ask(&mut self, request: AgentRequest) -> Result<AgentResponse, Refusal> {
+    pub(crate) fn send(&mut self, request: AgentRequest) {
         let frame = ClientMessage::AgentRequest(request).to_frame().unwrap();
         self.0.write_all(&frame).unwrap();
+    }
+
+    pub(crate) fn ask(&mut self, request: AgentRequest) -> Result<AgentResponse, Refusal> {
+        self.send(request);
         match DaemonMessage::read_from(&mut self.0).unwrap() {
             DaemonMessage::AgentResponse(AgentResponse::Refused(refusal))
             | DaemonMessage::Refusal(refusal) => Err(refusal),

@@ -6,6 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
+use std::time::Duration;
 
 use pfo_protocol::{
     ClientMessage, ClockTable, CounterReading, DaemonMessage, DpRank, HEADER_BYTES, Header,
@@ -23,6 +24,8 @@ pub(crate) enum Trials {
     Succeed,
     /// They are measured, but the tap drops a record of each.
     LoseEvents,
+    /// They do not end before this changes.
+    Stall,
     /// `pfod` vanishes in the middle of the one after so many.
     VanishAfter(u32),
 }
@@ -40,7 +43,7 @@ pub(crate) struct State {
     streams: Vec<UnixStream>,
     taps: Vec<UnixStream>,
     watchers: Vec<UnixStream>,
-    listens: bool,
+    pub(crate) listens: bool,
     now_ns: u64,
     step: u64,
 }
@@ -166,6 +169,11 @@ impl ScriptedPfod {
 
     /// None if nobody is left to be answered.
     fn answer(&self, request: Request, stream: &UnixStream) -> Option<Response> {
+        if matches!(request, Request::Trial { .. }) {
+            while self.state().trials == Trials::Stall {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
         let mut state = self.state();
         Some(match request {
             Request::OnBehalf { uid, administrator, .. } => {

@@ -122,7 +122,7 @@ impl<D: Daemon> Connection<D> {
 }
 
 /// Connects with a limit on the time that this and every later write may take: a daemon that hangs
-/// accepts nobody, and a connect to a full queue would otherwise wait forever.
+/// accepts no connection, and a connect to a full queue would otherwise wait forever.
 fn connect_within(path: &Path, seconds: u64) -> Result<UnixStream, std::io::Error> {
     let address = UnixAddr::new(path)?;
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;

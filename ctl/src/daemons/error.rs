@@ -73,8 +73,7 @@ impl Which {
 
     fn how_to_start(self) -> String {
         format!(
-            "start it with `systemctl start {self}` (`journalctl -u {self}` says why it ended), or \
-             name another socket with {}; {}",
+            "start it with `systemctl start {self}`, or name another socket with {}\n{}",
             self.named_by(),
             self.not_needed_for()
         )
@@ -106,7 +105,7 @@ impl Explained for ConnectionError {
             }
             Self::Closed { user, .. } => Some(how_to_get_in(user, user::own().0 == 0)),
             Self::NoAnswer { which, .. } | Self::Vanished { which, .. } => Some(format!(
-                "see `systemctl status {which}` and `journalctl -u {which}`; {}",
+                "see `systemctl status {which}` and `journalctl -u {which}`\n{}",
                 which.not_needed_for()
             )),
             Self::Version { which, .. }

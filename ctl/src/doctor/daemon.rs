@@ -102,7 +102,9 @@ fn configuration(daemon: &DaemonStatus) -> Vec<Finding> {
         findings.push(Finding::warning(CONFIGURATION, message, "`systemctl restart pfod`"));
     }
     for name in &config.unknown_names {
-        let message = format!("this node has no {name}: the rights given to it are nobody's");
+        let message = format!(
+            "this node has no {name}: the rights that the configuration gives it have no effect"
+        );
         findings.push(Finding::warning(CONFIGURATION, message, "add it, or correct the name"));
     }
     if findings.is_empty() {

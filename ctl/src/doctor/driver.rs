@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the driver reported.
 pub(crate) struct Driver {
-    /// Of the driver as a whole, and of GPUs that did not answer.
+    /// Findings about the driver as a whole, and about GPUs that did not answer.
     pub(crate) findings: Vec<Finding>,
     /// The GPUs that answered.
     pub(crate) gpus: Vec<Condition>,

@@ -132,7 +132,7 @@ fn application_clocks(condition: &Condition, _: Option<&GpuStatus>) -> Option<Fi
     })
 }
 
-/// NVML cannot tell what is locked. But a GPU that nobody locked idles at its lowest clock, and works at
+/// NVML cannot tell what is locked. But a GPU without a lock idles at its lowest clock, and works at
 /// its highest unless something holds it back.
 fn locked_by_others(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Finding> {
     let ours = pfo.is_none_or(|pfo| pfo.holder.is_some() || pfo.requested_mhz.is_some());

@@ -134,8 +134,8 @@ fn render(findings: &[Finding], look: Look) -> String {
         };
         let word = toned(&format!("{word:<8}"), tone, look);
         text += &format!("{word} {check}: {}\n", harmless(message));
-        if let Some(remedy) = remedy {
-            text += &format!("{:9}{}\n", "", harmless(remedy));
+        for line in remedy.iter().flat_map(|remedy| remedy.lines()) {
+            text += &format!("{:9}{}\n", "", harmless(line));
         }
     }
     text

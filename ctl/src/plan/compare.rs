@@ -45,9 +45,6 @@ pub(crate) struct Compare {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     plans: usize,
 
-    #[command(flatten)]
-    policies: PolicyArguments,
-
     /// Print JSON: an array with each row of the table
     #[arg(long, conflicts_with = "csv")]
     json: bool,
@@ -55,6 +52,9 @@ pub(crate) struct Compare {
     /// Print CSV: policy, time (s), energy (J), saving, slowdown, energy of ours at that time (J)
     #[arg(long)]
     csv: bool,
+
+    #[command(flatten)]
+    policies: PolicyArguments,
 }
 
 /// One way to run a step.

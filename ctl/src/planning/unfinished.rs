@@ -48,7 +48,7 @@ pub(crate) fn leave_nothing_behind() -> Result<(), SignalError> {
     signals::block(signals)?;
     thread::spawn(move || {
         let Ok(signal) = signals.wait() else { return };
-        // Held to the end: nobody makes or finishes anything any more.
+        // Held to the end: from here on no file is begun or finished.
         let unfinished = lock();
         if let Some(path) = &*unfinished {
             let _ = fs::remove_file(path).or_else(|_| fs::remove_dir_all(path));

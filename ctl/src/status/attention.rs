@@ -89,7 +89,8 @@ fn of_agent(agent: &Result<AgentStatus, Error>, user: &dyn Fn(Uid) -> String) ->
     let agent = match agent {
         Ok(agent) => agent,
         Err(error) => {
-            let remedy = error.remedy().map_or_else(String::new, |remedy| format!("; {remedy}"));
+            let remedy = error.remedy().unwrap_or_default();
+            let remedy = remedy.lines().next().map_or_else(String::new, |line| format!("; {line}"));
             return vec![format!("pfo-agent does not answer: {error}{remedy}")];
         }
     };

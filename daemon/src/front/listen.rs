@@ -70,3 +70,28 @@ fn listen(settings: &Settings) -> Result<Vec<(Door, UnixListener)>, ListenError>
         (Door::Agent, bind(&sockets.agent, groups.agent)?),
     ])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sockets_of_the_units_lead_to_their_doors() {
+        let units = [
+            (include_str!("../../../systemd/pfod.socket"), Door::Users),
+            (include_str!("../../../systemd/pfod-admin.socket"), Door::Admin),
+            (include_str!("../../../systemd/pfod-agent.socket"), Door::Agent),
+        ];
+        for (unit, door) in units {
+            let name = unit.lines().find_map(|line| line.strip_prefix("FileDescriptorName="));
+            assert_eq!(door_of(name.unwrap()), door);
+        }
+    }
+
+    #[test]
+    fn a_socket_of_an_unknown_name_is_no_door_for_administration() {
+        for name in ["", "unknown", "Admin", "admin ", "agent.sock", "pfod-admin"] {
+            assert_eq!(door_of(name), Door::Users, "{name}");
+        }
+    }
+}

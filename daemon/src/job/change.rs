@@ -243,3 +243,167 @@ const BREAKS_LINES: [char; 14] = [
     '\u{61c}', '\u{200e}', '\u{200f}', '\u{2028}', '\u{2029}', '\u{202a}', '\u{202b}', '\u{202c}',
     '\u{202d}', '\u{202e}', '\u{2066}', '\u{2067}', '\u{2068}', '\u{2069}',
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::sync::TryLockError;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use pfo_protocol::{PlannedUnit, Rank};
+
+    use super::super::example::{B0, F0, job, member, table};
+    use super::*;
+    use crate::lease::example_grant;
+
+    fn to_table(label: &str, mhz: u32) -> SwapTarget {
+        SwapTarget::Table { label: label.into(), table: table(&[[mhz, mhz]]) }
+    }
+
+    fn refused<T>(result: Result<T, Refusal>) -> Refusal {
+        result.err().unwrap()
+    }
+
+    #[test]
+    fn a_swap_to_a_table_leaves_the_loaded_plan_where_it_is() {
+        let job = job("j", 1);
+        job.load("loaded".into(), table(&[[900, 900]]), usize::MAX).unwrap();
+        let swap = job.swap(to_table("table", 1200), 0, usize::MAX).unwrap();
+        assert_eq!(swap.plan.as_ref().unwrap().label, "table");
+        let label = job.members().plans.loaded().map(|plan| plan.label.clone());
+        assert_eq!(label.as_deref(), Some("loaded"));
+        let swap = job.swap(SwapTarget::Loaded, 0, usize::MAX).unwrap();
+        assert_eq!(swap.plan.as_ref().unwrap().label, "loaded");
+        assert!(job.members().plans.loaded().is_none());
+    }
+
+    #[test]
+    fn a_plan_that_is_refused_changes_nothing() {
+        let job = job("j", 1);
+        job.join(member(0, 0)).unwrap();
+        job.load("loaded".into(), table(&[[900, 900]]), usize::MAX).unwrap();
+        assert_eq!(refused(job.swap(to_table("t", 1000), 0, 9)).code, RefusalCode::PlanDoesNotFit);
+        assert!(job.load("t".into(), table(&[[1000, 900]]), usize::MAX).is_err());
+        assert!(job.load("t".into(), table(&[[900, 900]; 2]), usize::MAX).is_err());
+        let members = job.members();
+        assert_eq!(members.plans.loaded().map(|plan| plan.label.as_str()), Some("loaded"));
+        assert!(members.plans.swaps().next().is_none());
+    }
+
+    #[test]
+    fn the_job_is_not_locked_while_a_plan_is_checked() {
+        let job = Arc::new(job("j", 1));
+        job.join(member(0, 0)).unwrap();
+        // A step that differs only in its last instruction takes a while to compare.
+        let units = 1 << 20;
+        let mut ran = vec![F0; units];
+        ran[units - 1] = B0;
+        let rank = job.members().rank(Rank(0)).unwrap().clone();
+        rank.session.progress.ran.store(Some(Arc::new(ran)));
+        let planned = PlannedUnit { unit: F0, mhz: Mhz(900) };
+        let table = ClockTable::new(1, None, vec![vec![planned; units]]).unwrap();
+        let (checked, checking) = (Arc::clone(&job), Arc::clone(&job));
+        let check = std::thread::spawn(move || {
+            for _ in 0..8 {
+                refused(checking.fit(Runs::Table("t".into(), table.clone()), usize::MAX));
+            }
+        });
+        let (mut locked, mut tried) = (0u32, 0u32);
+        while !check.is_finished() {
+            tried += 1;
+            locked +=
+                u32::from(matches!(checked.members.try_lock(), Err(TryLockError::WouldBlock)));
+            std::thread::yield_now();
+        }
+        check.join().unwrap();
+        assert!(locked <= tried / 2, "locked in {locked} of {tried} looks");
+    }
+
+    #[test]
+    fn a_plan_beyond_the_room_of_its_user_is_refused_with_both_numbers() {
+        let refusal = refused(job("j", 1).load("p".into(), table(&[[900, 900]]), 1));
+        assert_eq!(refusal.code, RefusalCode::LimitReached);
+        assert!(refusal.message.starts_with("the plan has 2 instructions"), "{refusal}");
+        assert!(refusal.message.ends_with("user 7 keeps leave room for 1"), "{refusal}");
+        assert!(job("j", 1).swap(to_table("t", 900), 0, 2).is_ok());
+    }
+
+    #[test]
+    fn power_limits_of_more_stages_than_status_should_show_are_refused() {
+        let job = job("j", 129);
+        let limits = |number| Runs::PowerLimits("z".into(), vec![200; number]);
+        let refused = |number| refused(job.fit(limits(number), usize::MAX)).message;
+        assert_eq!(refused(129), "power limits of 129 stages are more than 128");
+        assert_eq!(refused(128), "the plan has 128 stages, the job 129");
+    }
+
+    #[test]
+    fn the_largest_power_limit_of_a_peer_is_refused_and_no_more() {
+        let job = job("j", 1);
+        job.join(member(0, 0)).unwrap();
+        let limits = Runs::PowerLimits("z".into(), vec![u32::MAX]);
+        assert_eq!(refused(job.fit(limits, usize::MAX)).code, RefusalCode::PlanDoesNotFit);
+    }
+
+    #[test]
+    fn a_label_is_one_short_line_of_text() {
+        assert!(check_label(&"x".repeat(LONGEST_LABEL)).is_ok());
+        for label in ["p.json", "späte Läufe (β)", "计划 3", "1410 MHz, -5 %"] {
+            assert!(check_label(label).is_ok(), "{label}");
+        }
+        for label in ["", &"x".repeat(LONGEST_LABEL + 1), &"ß".repeat(LONGEST_LABEL / 2 + 1)] {
+            let refusal = check_label(label).unwrap_err();
+            assert_eq!(
+                refusal.message,
+                format!("the label has {} bytes, not 1 to 64", label.len())
+            );
+        }
+    }
+
+    #[test]
+    fn a_label_that_could_forge_a_line_of_a_table_or_a_log_is_refused_and_not_repeated_as_it_is() {
+        let controls = ('\0'..='\u{1f}').chain('\u{7f}'..='\u{9f}');
+        let lines = ['\u{2028}', '\u{2029}'].into_iter();
+        let directions = ['\u{61c}', '\u{200e}', '\u{200f}'].into_iter();
+        let directions = directions.chain('\u{202a}'..='\u{202e}').chain('\u{2066}'..='\u{2069}');
+        for letter in controls.chain(lines).chain(directions) {
+            let label = format!("plan{letter}user 0");
+            let refusal = check_label(&label).unwrap_err();
+            assert_eq!(refusal.code, RefusalCode::Malformed, "{label:?}");
+            assert!(!refusal.message.contains(letter), "{refusal:?}");
+        }
+    }
+
+    #[test]
+    fn every_way_to_name_a_plan_checks_its_label() {
+        let (job, label) = (job("j", 1), "a\u{202e}b");
+        let table = || table(&[[900, 900]]);
+        let limits = Runs::PowerLimits(label.into(), vec![200]);
+        let refusals = [
+            refused(job.load(label.into(), table(), usize::MAX)),
+            refused(job.swap(to_table(label, 900), 0, usize::MAX)),
+            refused(job.fit(Runs::Table(label.into(), table()), usize::MAX)),
+            refused(job.fit(limits, usize::MAX)),
+        ];
+        for refusal in refusals {
+            assert!(refusal.message.contains("is not one line of text"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn plans_whose_clocks_are_not_allowed_any_more_are_suspended_and_no_others() {
+        let job = job("j", 1);
+        let rank = member(0, 0);
+        job.join(rank.clone()).unwrap();
+        for mhz in [900, 1200] {
+            let swap = job.swap(to_table(&mhz.to_string(), mhz), 0, usize::MAX).unwrap();
+            rank.session.progress.swap.store(swap.number, Relaxed);
+        }
+        assert!(job.suspend_what_is_not_allowed().is_empty());
+        rank.session.grant.store(Arc::new(example_grant("max_mhz = 1000")));
+        let suspended = job.suspend_what_is_not_allowed();
+        assert_eq!(suspended.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [2]);
+        let members = job.members();
+        let is_suspended = |swap: &Arc<Swap>| swap.plan.as_ref().unwrap().is_suspended();
+        assert_eq!(members.plans.swaps().map(is_suspended).collect::<Vec<_>>(), [false, true]);
+    }
+}

@@ -25,3 +25,31 @@ impl Changes {
         self.0.subscribe()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_wakes_everybody_who_looked_before_it_and_nobody_who_looked_after() {
+        let changes = Changes::default();
+        changes.notice();
+        let (mut early, clone) = (changes.subscribe(), changes.clone());
+        assert!(!early.has_changed().unwrap());
+        clone.notice();
+        clone.notice();
+        assert!(early.has_changed().unwrap());
+        early.mark_unchanged();
+        assert!(!early.has_changed().unwrap() && !changes.subscribe().has_changed().unwrap());
+    }
+
+    #[test]
+    fn a_change_is_counted_whether_or_not_anybody_looks_and_its_number_may_wrap() {
+        let changes = Changes::default();
+        changes.0.send_modify(|count| *count = u64::MAX);
+        let watch = changes.subscribe();
+        changes.notice();
+        assert!(watch.has_changed().unwrap());
+        assert_eq!(*watch.borrow(), 0);
+    }
+}

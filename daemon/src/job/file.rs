@@ -94,3 +94,76 @@ pub(crate) fn parse_job(bytes: &[u8], boot_id: &str) -> Result<JobRecord, String
     }
     Ok(content.job)
 }
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::SwapTarget;
+
+    use super::super::example;
+    use super::*;
+
+    fn record(job: &str) -> JobRecord {
+        let job = example::job(job, 1);
+        job.swap(SwapTarget::DefaultClocks, 3, 0).unwrap();
+        JobRecord::of(&job, false).unwrap()
+    }
+
+    fn files() -> (tempfile::TempDir, JobFiles) {
+        let directory = tempfile::tempdir().unwrap();
+        let files = JobFiles::beside(&directory.path().join("ledger.json"));
+        (directory, files)
+    }
+
+    #[test]
+    fn a_record_is_found_again_until_it_is_removed() {
+        let (_directory, files) = files();
+        assert!(files.read().is_empty());
+        let (a, b) = (record("a"), record("b"));
+        files.write(&a).unwrap();
+        files.write(&b).unwrap();
+        files.write(&a).unwrap();
+        let mut found = files.read();
+        found.sort_by_key(JobRecord::key);
+        assert_eq!(found, [a.clone(), b.clone()]);
+        files.remove(&a.key());
+        assert_eq!(files.read(), [b]);
+    }
+
+    #[test]
+    fn no_name_of_a_job_leads_out_of_the_directory_or_to_the_file_of_another() {
+        let (directory, files) = files();
+        let names = ["../../x", "a/b", "a%2Fb", "a_b", "..", &"/".repeat(128)];
+        names.iter().for_each(|name| files.write(&record(name)).unwrap());
+        assert_eq!(files.read().len(), names.len());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn whatever_is_no_record_of_this_boot_is_removed() {
+        let (_directory, files) = files();
+        let path = files.path(&record("a").key());
+        let good = |files: &JobFiles| {
+            files.write(&record("a")).unwrap();
+            fs::read_to_string(&path).unwrap()
+        };
+        let spoil: [fn(String) -> String; 6] = [
+            |good| good.replace("pfo-job/1", "pfo-job/2"),
+            |good| good.replace("\"boot_id\":\"", "\"boot_id\":\"x"),
+            |good| good.replace("\"uid\":7", "\"uid\":8"),
+            |good| good.replace("\"number\":1", "\"number\":1,\"more\":1"),
+            |good| good[..good.len() / 2].to_owned(),
+            |_| String::new(),
+        ];
+        for spoil in spoil {
+            let spoiled = spoil(good(&files));
+            fs::write(&path, &spoiled).unwrap();
+            assert!(files.read().is_empty() && !path.exists(), "{spoiled}");
+        }
+        good(&files);
+        // Release 0.1 kept the job's frontier here.
+        let frontier = path.with_extension("frontier");
+        fs::write(&frontier, "frontier").unwrap();
+        assert_eq!(files.read().len(), 1);
+        assert!(!frontier.exists());
+    }
+}

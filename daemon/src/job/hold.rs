@@ -193,3 +193,118 @@ impl Holds {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::SwapTarget;
+    use tempfile::TempDir;
+    use tokio::runtime::Builder;
+    use tokio::task::yield_now;
+
+    use super::super::example::{member, table};
+    use super::super::{JobFiles, JobKey, Runs};
+    use super::*;
+
+    fn jobs() -> (TempDir, Arc<Jobs>, Arc<Job>) {
+        let directory = tempfile::tempdir().unwrap();
+        let jobs = Jobs::new(JobFiles::beside(&directory.path().join("ledger.json")));
+        let job = jobs.find_or_create(JobKey { uid: Uid(7), name: "j".parse().unwrap() }, 1);
+        (directory, Arc::new(jobs), job)
+    }
+
+    fn run(job: &Job, runs: Runs) {
+        let plan = Arc::new(job.fit(runs, usize::MAX).unwrap());
+        let mut members = job.members();
+        job.begin_swap(&mut members, Some(plan), 0).unwrap();
+        members.plans.begin_trial();
+    }
+
+    fn plan() -> Runs {
+        Runs::Table("trial".into(), table(&[[900, 900]]))
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+    }
+
+    async fn until_free(job: &Job) {
+        while job.members().held.is_some() {
+            yield_now().await;
+        }
+    }
+
+    #[test]
+    fn while_somebody_holds_a_job_nobody_else_changes_what_it_runs() {
+        let (_directory, jobs, job) = jobs();
+        block_on(async {
+            let mut holds = Holds::default();
+            holds.take(&jobs, Arc::clone(&job), Uid(7), Some(Pid(3))).unwrap();
+            let by = holds.take(&jobs, Arc::clone(&job), Uid(7), Some(Pid(3))).unwrap().by();
+            assert_eq!(job.members().held, Some(by), "the connection holds it already");
+            let refusal = job.swap(SwapTarget::DefaultClocks, 0, 0).unwrap_err();
+            assert_eq!(refusal.message, "user 7 (process 3) holds job j for measuring");
+            let mut others = Holds::default();
+            let refusal = others.take(&jobs, Arc::clone(&job), Uid(0), None).unwrap_err();
+            assert_eq!(refusal.code, RefusalCode::LimitReached);
+            assert!(others.is_empty() && !holds.is_empty());
+            drop(holds);
+            until_free(&job).await;
+            assert!(others.take(&jobs, Arc::clone(&job), Uid(0), None).is_ok());
+            let refusal = job.swap(SwapTarget::DefaultClocks, 0, 0).unwrap_err();
+            assert!(refusal.message.starts_with("a sweep that user 0 started"), "{refusal}");
+        });
+    }
+
+    #[test]
+    fn a_connection_that_ends_brings_its_job_to_default_clocks() {
+        let (_directory, jobs, job) = jobs();
+        block_on(async {
+            let mut holds = Holds::default();
+            holds.take(&jobs, Arc::clone(&job), Uid(7), Some(Pid(3))).unwrap();
+            run(&job, plan());
+            drop(holds);
+            until_free(&job).await;
+            assert!(job.members().plans.current().is_none());
+            assert!(job.members().plans.trial().is_none());
+        });
+    }
+
+    #[test]
+    fn a_hold_ends_only_after_the_swap_that_is_under_way() {
+        let (_directory, jobs, job) = jobs();
+        let rank = member(0, 0);
+        job.join(rank.clone()).unwrap();
+        block_on(async {
+            let mut holds = Holds::default();
+            holds.take(&jobs, Arc::clone(&job), Uid(7), Some(Pid(3))).unwrap();
+            run(&job, plan());
+            rank.session.progress.begin_step(0);
+            drop(holds);
+            sleep(SWAP_POLL * 3).await;
+            assert!(job.members().held.is_some());
+            rank.session.progress.swap.store(1, Relaxed);
+            until_free(&job).await;
+            assert!(job.members().plans.current().is_none());
+        });
+    }
+
+    #[test]
+    fn a_trial_that_is_kept_stays_and_one_clock_for_everything_is_not_kept() {
+        let (_directory, jobs, job) = jobs();
+        block_on(async {
+            let mut holds = Holds::default();
+            let unknown = holds.end(&job, true).unwrap_err();
+            assert_eq!(unknown.code, RefusalCode::UnknownJob);
+            holds.take(&jobs, Arc::clone(&job), Uid(7), Some(Pid(3))).unwrap();
+            run(&job, Runs::Uniform(pfo_protocol::Mhz(900)));
+            assert!(holds.end(&job, true).unwrap_err().message.contains("only for measuring"));
+            assert!(job.members().held.is_some(), "it is held on");
+            run(&job, plan());
+            let kept = holds.end(&job, true).unwrap().unwrap();
+            assert_eq!(kept.label, "trial");
+            until_free(&job).await;
+            let current = job.members().plans.current().map(|plan| plan.label.clone());
+            assert_eq!(current.as_deref(), Some("trial"));
+        });
+    }
+}

@@ -301,28 +301,20 @@ fn check_limit(limit: Milliwatts, shape: &RankShape) -> Result<(), Misfit> {
 
 #[cfg(test)]
 mod tests {
+    use pfo_keeper::example_gpu;
+
+    use super::super::example::{B0, F0, table};
     use super::*;
-    use crate::{gpu, grant};
-
-    const PLAN: &str = r#"{"format": "pfo-plan/1", "schedule": "1f1b", "num_stages": 2,
-        "num_microbatches": 1, "stages": [
-        {"stage": 0, "instructions": [
-            {"instruction": "forward", "microbatch": 0, "frequency_mhz": 900},
-            {"instruction": "backward", "microbatch": 0, "frequency_mhz": 1200}]},
-        {"stage": 1, "instructions": [
-            {"instruction": "forward", "microbatch": 0, "frequency_mhz": 1410},
-            {"instruction": "backward", "microbatch": 0, "frequency_mhz": 1000}]}]}"#;
-
-    const F0: Unit = Unit { instruction: Instruction::Forward, chunk: 0, microbatch: 0 };
-    const B0: Unit = Unit { instruction: Instruction::Backward, chunk: 0, microbatch: 0 };
+    use crate::lease::example_grant;
 
     fn plan() -> JobPlan {
-        JobPlan::new(1, "p".into(), &Plan::from_json(PLAN.as_bytes()).unwrap()).unwrap()
+        JobPlan::new(1, "p".into(), table(&[[900, 1200], [1410, 1000]]))
     }
 
-    fn shape(stage: u32) -> RankShape {
-        let (gpu, grant) = (Arc::new(gpu::example()), Arc::new(grant::example("")));
-        RankShape { rank: 7, stage, num_microbatches: None, ran: None, gpu, grant }
+    fn shape(stage: u16) -> RankShape {
+        let (gpu, grant) = (Arc::new(example_gpu()), Arc::new(example_grant("")));
+        let (rank, stage) = (Rank(7), Stage(stage));
+        RankShape { rank, stage, num_microbatches: None, ran: None, gpu, grant }
     }
 
     fn misfit(shape: &RankShape) -> String {
@@ -338,8 +330,8 @@ mod tests {
 
     #[test]
     fn a_plan_for_other_microbatches_does_not_fit() {
-        let told = RankShape { num_microbatches: Some(8), ..shape(0) };
-        assert_eq!(misfit(&told), "the plan has 1 microbatches, rank 7 said 8");
+        let other = RankShape { num_microbatches: Some(8), ..shape(0) };
+        assert_eq!(misfit(&other), "the plan has 1 microbatches, rank 7 said 8");
     }
 
     #[test]
@@ -363,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_frequency_outside_the_administrators_bounds_is_refused() {
-        let within = |bounds| RankShape { grant: Arc::new(grant::example(bounds)), ..shape(0) };
+        let within = |bounds| RankShape { grant: Arc::new(example_grant(bounds)), ..shape(0) };
         assert!(plan().check_rank(&within("min_mhz = 900\nmax_mhz = 1200")).is_ok());
         assert_eq!(
             misfit(&within("min_mhz = 901")),
@@ -381,7 +373,7 @@ mod tests {
         assert_eq!(JobPlan::uniform(1, Mhz(900)).check_stages(4), Ok(()));
         let error = JobPlan::uniform(1, Mhz(1000)).check_rank(&ran).unwrap_err().to_string();
         assert!(error.contains("900 MHz and 1200 MHz"), "{error}");
-        let grant = Arc::new(grant::example("max_mhz = 899"));
+        let grant = Arc::new(example_grant("max_mhz = 899"));
         let error = JobPlan::uniform(1, Mhz(900)).check_rank(&RankShape { grant, ..ran });
         assert!(matches!(error, Err(Misfit::Bounds { .. })), "{error:?}");
     }
@@ -398,30 +390,30 @@ mod tests {
         assert_eq!(plan([100, 400]).check_stages(2), Ok(()));
         assert_eq!(plan([100, 400]).check_stages(4), Err(Misfit::Stages { plan: 2, job: 4 }));
         let bounded =
-            RankShape { grant: Arc::new(grant::example("min_power_limit_w = 200")), ..shape(1) };
+            RankShape { grant: Arc::new(example_grant("min_power_limit_w = 200")), ..shape(1) };
         let ran = RankShape { ran: Some(Arc::new(vec![F0])), ..bounded };
         assert_eq!(misfit(200, &ran), Ok(()));
         assert_eq!(
             misfit(199, &ran).unwrap_err(),
-            "stage 1 is to have a power limit of 199 W, but the administrator allows rank 7 none \
-             below 200 W ([lease], as no rule matches)"
+            "stage 1 is to have a power limit of 199 W, but the administrator allows rank 7 no \
+             limit below 200 W ([lease], as no rule matches)"
         );
         assert_eq!(
             misfit(401, &ran).unwrap_err(),
             "stage 1 is to have a power limit of 401 W, but A100 of rank 7 takes 100 W to 400 W"
         );
-        let without = GpuFacts { power_limits: None, ..gpu::example() };
+        let without = GpuFacts { power_limits: None, ..example_gpu() };
         let without = RankShape { gpu: Arc::new(without), ..ran };
         assert_eq!(misfit(200, &without).unwrap_err(), "A100 of rank 7 takes no power limit");
     }
 
     #[test]
-    fn power_limits_are_the_same_after_they_were_told_others() {
+    fn power_limits_are_the_same_after_a_restart() {
         let limits = [250, 200].map(Milliwatts::of_watts);
         let plan = JobPlan::power_limits(3, "z".into(), limits.into());
         let again = JobPlan::restored(plan.status(), 0, Vec::new()).unwrap();
         assert_eq!(again.status(), plan.status());
-        assert_eq!((again.power_limit(1), again.stage(1)), (Some(limits[1]), None));
+        assert_eq!((again.power_limit(Stage(1)), again.stage(Stage(1))), (Some(limits[1]), None));
     }
 
     #[test]
@@ -431,5 +423,26 @@ mod tests {
         plan.suspend(|| "first".into());
         plan.suspend(|| "second".into());
         assert_eq!(plan.status().suspended.as_deref(), Some("first"));
+    }
+    #[test]
+    fn the_clock_table_of_a_plan_is_the_one_that_it_was_made_of() {
+        let made_of = table(&[[900, 1200], [1410, 1000]]);
+        let predicted = Some(Predicted { time_s: 1.5, energy_j: 200.0 });
+        let made_of = ClockTable::new(1, predicted, made_of.into_stages()).unwrap();
+        let plan = JobPlan::new(1, "p".into(), made_of.clone());
+        assert_eq!(plan.table().as_ref(), Some(&made_of));
+        assert_eq!((plan.instructions(), plan.num_microbatches()), (4, 1));
+        let again = JobPlan::restored(plan.status(), 1, plan.stages().to_vec()).unwrap();
+        assert_eq!((again.table(), again.status()), (Some(made_of), plan.status()));
+        assert_eq!(JobPlan::uniform(1, Mhz(900)).table(), None);
+    }
+
+    #[test]
+    fn a_stage_that_the_plan_does_not_have_is_left_at_default_clocks() {
+        assert_eq!(plan().stage(Stage(2)), None);
+        assert_eq!(plan().stage(Stage(u16::MAX)), None);
+        assert_eq!(plan().check_rank(&shape(u16::MAX)), Ok(()));
+        let limits = JobPlan::power_limits(1, "z".into(), vec![Milliwatts::of_watts(200)]);
+        assert_eq!(limits.power_limit(Stage(u16::MAX)), None);
     }
 }

@@ -191,3 +191,118 @@ impl Jobs {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::SwapTarget;
+    use tempfile::TempDir;
+
+    use super::super::example::{member, table};
+    use super::*;
+
+    fn jobs_in(directory: &TempDir) -> Jobs {
+        Jobs::new(JobFiles::beside(&directory.path().join("ledger.json")))
+    }
+
+    fn key(uid: u32, name: &str) -> JobKey {
+        JobKey { uid: Uid(uid), name: name.parse().unwrap() }
+    }
+
+    fn selector(name: &str, uid: Option<u32>) -> JobSelector {
+        JobSelector { job: name.parse().unwrap(), uid: uid.map(Uid) }
+    }
+
+    fn run(jobs: &Jobs, job: &Job) {
+        let (label, table) = ("p".into(), table(&[[900, 1200]]));
+        job.swap(SwapTarget::Table { label, table }, 0, usize::MAX).unwrap();
+        jobs.keep(job);
+    }
+
+    #[test]
+    fn a_job_is_found_by_its_owner_and_by_others_only_where_they_may_see_any() {
+        let directory = tempfile::tempdir().unwrap();
+        let jobs = jobs_in(&directory);
+        for uid in [7, 8] {
+            jobs.find_or_create(key(uid, "both"), 1);
+        }
+        jobs.find_or_create(key(7, "one"), 1);
+        let select = |name: &str, uid, own, any| {
+            let job = jobs.select(&selector(name, uid), Uid(own), any);
+            job.map(|job| job.key.uid.0).map_err(|refusal| refusal.message)
+        };
+        assert_eq!(select("both", None, 8, false), Ok(8));
+        assert_eq!(select("both", Some(7), 8, false), Ok(7), "the permit was asked before");
+        assert_eq!(select("one", None, 0, true), Ok(7));
+        let unknown = Err("user 9 has no job one on this node".to_owned());
+        assert_eq!(select("one", None, 9, false), unknown);
+        assert!(select("both", None, 9, true).unwrap_err().contains("among them 7 and 8"));
+        assert!(select("one", Some(8), 9, true).is_err(), "another user was named");
+    }
+
+    #[test]
+    fn a_job_without_ranks_is_made_anew_for_another_number_of_stages() {
+        let directory = tempfile::tempdir().unwrap();
+        let jobs = jobs_in(&directory);
+        let job = jobs.find_or_create(key(7, "j"), 1);
+        assert!(Arc::ptr_eq(&job, &jobs.find_or_create(key(7, "j"), 1)));
+        run(&jobs, &job);
+        assert_eq!(jobs.files().read().len(), 1);
+        let anew = jobs.find_or_create(key(7, "j"), 2);
+        assert_eq!((anew.pp_degree, anew.members().plans.newest_number()), (2, 0));
+        assert!(jobs.files().read().is_empty());
+        let job = jobs.find_or_create(key(7, "j"), 1);
+        job.join(member(0, 0)).unwrap();
+        assert_eq!(jobs.find_or_create(key(7, "j"), 2).pp_degree, 1, "it has a rank");
+    }
+
+    #[test]
+    fn a_user_leaves_a_number_of_jobs_behind_and_the_oldest_are_forgotten_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let jobs = jobs_in(&directory);
+        jobs.find_or_create(key(8, "other"), 1);
+        let leave = |name: &str| {
+            let job = jobs.find_or_create(key(7, name), 1);
+            let rank = member(0, 0);
+            job.join(rank.clone()).unwrap();
+            run(&jobs, &job);
+            rank.session.progress.swap.store(1, std::sync::atomic::Ordering::Relaxed);
+            job.leave(&rank.session);
+        };
+        for number in 0..EMPTY_PER_USER + 3 {
+            leave(&format!("j{number:02}"));
+        }
+        jobs.find_or_create(key(7, "last"), 1);
+        let own: Vec<_> = jobs.all().into_iter().filter(|job| job.key.uid == Uid(7)).collect();
+        assert_eq!(own.len(), EMPTY_PER_USER + 1);
+        assert_eq!(own[0].key.name.as_str(), "j03");
+        assert_eq!(jobs.files().read().len(), EMPTY_PER_USER);
+        assert!(jobs.select(&selector("other", None), Uid(8), false).is_ok());
+    }
+
+    #[test]
+    fn the_plans_of_a_user_take_from_its_own_room_before_that_of_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let jobs = jobs_in(&directory);
+        assert_eq!(jobs.room_for_plans(Uid(7)), PLANNED_PER_USER);
+        run(&jobs, &jobs.find_or_create(key(7, "j"), 1));
+        assert_eq!(jobs.room_for_plans(Uid(7)), PLANNED_PER_USER - 2);
+        assert_eq!(jobs.room_for_plans(Uid(8)), PLANNED_PER_USER);
+    }
+
+    #[test]
+    fn the_next_daemon_finds_the_jobs_that_ran_plans_and_no_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let jobs = jobs_in(&directory);
+        run(&jobs, &jobs.find_or_create(key(7, "planned"), 1));
+        jobs.find_or_create(key(7, "unplanned"), 1);
+        jobs.keep_all();
+        let next = jobs_in(&directory);
+        next.restore(&[]);
+        let [job] = next.all().try_into().unwrap();
+        assert_eq!(job.key, key(7, "planned"));
+        let mut watch = next.changes().subscribe();
+        watch.mark_unchanged();
+        job.notice_change();
+        assert!(watch.has_changed().unwrap(), "its changes count among those of the node");
+    }
+}

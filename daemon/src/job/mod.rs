@@ -2,6 +2,8 @@
 
 mod change;
 mod changes;
+#[cfg(test)]
+mod example;
 mod file;
 mod hold;
 mod job_plan;
@@ -21,6 +23,8 @@ use pfo_protocol::{JobName, Refusal, RefusalCode, Uid};
 
 pub(crate) use self::change::Runs;
 pub(crate) use self::changes::Changes;
+#[cfg(test)]
+pub(crate) use self::example::member as example_member;
 pub(crate) use self::file::JobFiles;
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::file::parse_job;
@@ -29,8 +33,7 @@ pub(crate) use self::job_plan::{JobPlan, StageClocks, StageSequence};
 pub(crate) use self::jobs::Jobs;
 pub(crate) use self::members::{Measurer, Member, Members};
 use self::misfit::Misfit;
-use self::plans::Plans;
-pub(crate) use self::plans::Ran;
+pub(crate) use self::plans::{Plans, Ran};
 pub(crate) use self::swap::Swap;
 use crate::lease::Session;
 
@@ -149,4 +152,181 @@ impl Job {
 fn does_not_fit(why: &Misfit) -> Refusal {
     let remedy = "make a plan for this job with `pfoctl plan optimize` and `pfoctl plan export`";
     Refusal::new(RefusalCode::PlanDoesNotFit, why.to_string(), remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use pfo_protocol::SwapTarget;
+
+    use super::example::{job, member, table};
+    use super::*;
+
+    fn load(job: &Job, mhz: u32) -> Result<Arc<JobPlan>, Refusal> {
+        job.load(format!("{mhz}"), table(&[[mhz, mhz]]), usize::MAX)
+    }
+
+    fn swap(job: &Job, target: SwapTarget, not_before: u64) -> Result<Arc<Swap>, Refusal> {
+        job.swap(target, not_before, usize::MAX)
+    }
+
+    #[test]
+    fn a_rank_number_is_given_once() {
+        let job = job("j", 1);
+        job.join(member(0, 0)).unwrap();
+        let refusal = job.join(member(0, 0)).unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::RankConflict);
+        job.join(member(1, 0)).unwrap();
+    }
+
+    #[test]
+    fn a_rank_that_says_another_number_of_stages_is_refused_even_without_other_ranks() {
+        let refusal = job("j", 2).join(member(0, 0)).unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::RankConflict);
+        assert!(refusal.message.contains("job j has 1 stages, its other ranks say 2"), "{refusal}");
+    }
+
+    #[test]
+    fn a_swap_whose_step_has_yet_to_come_is_replaced_and_leaves_no_trace() {
+        let job = job("j", 1);
+        job.join(member(0, 0)).unwrap();
+        for (mhz, step) in [(900, 100), (1200, 100)] {
+            load(&job, mhz).unwrap();
+            assert_eq!(swap(&job, SwapTarget::Loaded, step).unwrap().step(), 100);
+        }
+        assert_eq!(job.members().plans.current().unwrap().label, "1200");
+        let back = swap(&job, SwapTarget::Previous, 0).unwrap();
+        let swaps = job.members().plans.swaps().count();
+        assert_eq!((back.plan.is_none(), back.step(), swaps), (true, 0, 1));
+    }
+
+    #[test]
+    fn a_swap_that_was_to_come_later_is_not_put_off_further() {
+        let job = job("j", 1);
+        job.join(member(0, 0)).unwrap();
+        load(&job, 900).unwrap();
+        swap(&job, SwapTarget::Loaded, 100).unwrap();
+        let refusal = swap(&job, SwapTarget::DefaultClocks, 101).unwrap_err();
+        assert!(refusal.message.contains("in a swap at step 100"), "{refusal}");
+        assert_eq!(job.newest_swap().as_ref().unwrap().number, 1);
+    }
+
+    #[test]
+    fn a_swap_under_way_is_finished_before_the_next_one() {
+        let job = job("j", 1);
+        let rank = member(0, 0);
+        job.join(rank.clone()).unwrap();
+        load(&job, 900).unwrap();
+        let first = swap(&job, SwapTarget::Loaded, 0).unwrap();
+        rank.session.progress.begin_step(0);
+        let refusal = swap(&job, SwapTarget::DefaultClocks, 0).unwrap_err();
+        assert!(refusal.message.contains("0 of 1 ranks have changed"), "{refusal}");
+        rank.session.progress.swap.store(first.number, Relaxed);
+        assert!(swap(&job, SwapTarget::DefaultClocks, 0).is_ok());
+    }
+
+    #[test]
+    fn a_swap_to_the_last_steps_that_can_be_numbered_is_replaced_like_any_other() {
+        for last in [u64::MAX, u64::MAX - 1] {
+            let job = job("j", 1);
+            job.join(member(0, 0)).unwrap();
+            swap(&job, SwapTarget::DefaultClocks, last).unwrap();
+            load(&job, 900).unwrap();
+            swap(&job, SwapTarget::Loaded, last).unwrap();
+            assert_eq!(swap(&job, SwapTarget::DefaultClocks, 3).unwrap().step(), 3);
+        }
+    }
+
+    #[test]
+    fn a_rank_whose_step_is_not_known_yet_keeps_the_job_from_a_swap() {
+        let job = job("j", 1);
+        let rank = member(0, 0);
+        rank.session.progress.forget_step();
+        job.join(rank.clone()).unwrap();
+        let refusal = swap(&job, SwapTarget::DefaultClocks, 0).unwrap_err();
+        assert!(refusal.message.contains("rank 0 of job j has begun no step"), "{refusal}");
+        rank.session.progress.begin_step(6);
+        assert_eq!(swap(&job, SwapTarget::DefaultClocks, 0).unwrap().step(), 7);
+    }
+
+    #[test]
+    fn a_rollback_leads_to_what_ran_before() {
+        let job = job("j", 1);
+        let refusal = swap(&job, SwapTarget::Previous, 0).unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::NoPlan);
+        for mhz in [900, 1200] {
+            load(&job, mhz).unwrap();
+            swap(&job, SwapTarget::Loaded, 0).unwrap();
+        }
+        let back = swap(&job, SwapTarget::Previous, 0).unwrap();
+        assert_eq!(back.plan.as_ref().unwrap().label, "900");
+        let refusal = swap(&job, SwapTarget::Loaded, 0).unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::NoPlan);
+    }
+
+    #[test]
+    fn a_loaded_plan_is_checked_again_against_ranks_that_came_since() {
+        let job = job("j", 1);
+        load(&job, 1000).unwrap();
+        job.join(member(0, 0)).unwrap();
+        let refusal = swap(&job, SwapTarget::Loaded, 0).unwrap_err();
+        assert!(refusal.message.contains("1000 MHz"), "{refusal}");
+    }
+
+    #[test]
+    fn a_late_rank_finds_the_plan_in_use_unless_the_others_have_yet_to_change() {
+        let job = job("j", 1);
+        let early = member(0, 0);
+        job.join(early.clone()).unwrap();
+        load(&job, 900).unwrap();
+        let swap = swap(&job, SwapTarget::Loaded, 5).unwrap();
+        let late = member(1, 0);
+        assert!(job.join(late.clone()).unwrap().is_none());
+        job.leave(&late.session);
+        early.session.progress.swap.store(swap.number, Relaxed);
+        assert_eq!(job.join(member(1, 0)).unwrap().map(|swap| swap.number), Some(1));
+    }
+
+    #[test]
+    fn a_late_rank_that_the_plan_does_not_fit_suspends_it() {
+        let job = job("j", 1);
+        load(&job, 1000).unwrap();
+        let swap = swap(&job, SwapTarget::Loaded, 0).unwrap();
+        job.join(member(0, 0)).unwrap();
+        let why = swap.plan.as_ref().unwrap().status().suspended.unwrap();
+        assert!(why.contains("1000 MHz"), "{why}");
+    }
+
+    #[test]
+    fn what_a_job_measured_is_forgotten_when_it_starts_anew() {
+        let job = job("j", 1);
+        for (next_step, kept_j) in [(0, 0.0), (3, 5.0), (0, 0.0)] {
+            let rank = member(0, next_step);
+            job.join(rank.clone()).unwrap();
+            assert_eq!(job.members().past.energy_j(), kept_j, "next step {next_step}");
+            let mut measured = (**rank.session.progress.measured.load()).clone();
+            measured.counter_reads(0.0);
+            measured.counter_reads(5.0);
+            rank.session.progress.measured.store(Arc::new(measured));
+            job.leave(&rank.session);
+        }
+    }
+
+    #[test]
+    fn every_change_of_a_job_is_noticed() {
+        let changes = Changes::default();
+        let job = job("j", 1).counted_by(changes.clone());
+        let mut watch = changes.subscribe();
+        let mut noticed = |what: &str, change: &dyn Fn()| {
+            change();
+            assert!(watch.has_changed().unwrap(), "{what}");
+            watch.mark_unchanged();
+        };
+        let rank = member(0, 0);
+        noticed("join", &|| drop(job.join(rank.clone()).unwrap()));
+        noticed("load", &|| drop(load(&job, 900).unwrap()));
+        noticed("swap", &|| drop(swap(&job, SwapTarget::Loaded, 0).unwrap()));
+        noticed("leave", &|| job.leave(&rank.session));
+    }
 }

@@ -53,3 +53,55 @@ impl Past {
         &self.windows
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Four steps of a second and ten joules each, of which the first one settles.
+    fn session() -> Measured {
+        let mut measured = Measured::begin(Some(0.0));
+        (0..4).for_each(|step| measured.step_begins(1, 1, step * SECOND, 10.0 * step as f64));
+        measured
+    }
+
+    fn steps(past: &Past, rank: u32) -> u64 {
+        past.windows()[&Rank(rank)].measured().map(|window| window.steps).sum()
+    }
+
+    #[test]
+    fn the_sessions_of_a_rank_add_up_and_those_of_others_stay_apart() {
+        let mut past = Past::default();
+        past.add(Rank(0), &session());
+        past.add(Rank(0), &session());
+        past.add(Rank(5), &session());
+        assert_eq!((steps(&past, 0), steps(&past, 5)), (4, 2));
+        assert_eq!(past.energy_j(), 90.0);
+    }
+
+    #[test]
+    fn a_job_is_measured_since_its_first_rank_until_it_starts_over() {
+        let mut past = Past::default();
+        assert_eq!(past.measured_for(), Duration::ZERO);
+        past.begin();
+        std::thread::sleep(Duration::from_millis(2));
+        past.begin();
+        assert!(past.measured_for() >= Duration::from_millis(2));
+        past.add(Rank(0), &session());
+        past.start_over();
+        assert_eq!((past.measured_for(), past.energy_j()), (Duration::ZERO, 0.0));
+        assert!(past.windows().is_empty());
+    }
+
+    #[test]
+    fn the_windows_of_no_more_than_a_number_of_ranks_are_kept() {
+        let mut past = Past::default();
+        (0..KEPT_RANKS as u32 + 3)
+            .chain([u32::MAX])
+            .for_each(|rank| past.add(Rank(rank), &session()));
+        assert_eq!(past.windows().len(), KEPT_RANKS);
+        assert!(past.windows().contains_key(&Rank(u32::MAX)));
+    }
+}

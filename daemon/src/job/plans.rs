@@ -157,3 +157,119 @@ impl Plans {
         plans.map(|plan| plan.instructions()).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::example::table;
+    use super::*;
+    use crate::lease::Progress;
+
+    fn plan(number: u32) -> Arc<JobPlan> {
+        let label = format!("p{number}");
+        Arc::new(JobPlan::new(number, label, table(&[[900, 900]])))
+    }
+
+    fn swap(number: u32) -> Arc<Swap> {
+        Arc::new(Swap::decided(number.into(), Some(plan(number)), 0, Vec::new()))
+    }
+
+    fn after(swaps: std::ops::RangeInclusive<u32>) -> Plans {
+        let mut plans = Plans::default();
+        swaps.for_each(|number| plans.push(swap(number), false));
+        plans
+    }
+
+    fn ran(number: u32) -> Ran {
+        Ran::Plan(plan(number).status())
+    }
+
+    #[test]
+    fn the_time_before_any_swap_is_one_of_default_clocks() {
+        assert_eq!(Plans::default().ran_after(0), Ran::DefaultClocks);
+        assert_eq!(after(1..=40).ran_after(0), Ran::DefaultClocks);
+    }
+
+    #[test]
+    fn what_ran_after_a_swap_is_known_by_its_name_until_it_is_forgotten() {
+        let newest = 40;
+        let plans = after(1..=newest);
+        let known = newest - (KEPT_SWAPS + KEPT_NAMES) as u32;
+        for number in 1..=known {
+            assert_eq!(plans.ran_after(number.into()), Ran::Forgotten, "{number}");
+        }
+        for number in known + 1..=newest {
+            assert_eq!(plans.ran_after(number.into()), ran(number), "{number}");
+        }
+        assert_eq!(plans.ran_after(u64::from(newest) + 1), Ran::Forgotten);
+        assert_eq!(plans.ran_after(u64::MAX), Ran::Forgotten);
+    }
+
+    #[test]
+    fn a_swap_to_default_clocks_is_known_as_one_and_not_as_forgotten() {
+        let mut plans = Plans::default();
+        plans.push(Arc::new(Swap::decided(1, None, 0, Vec::new())), false);
+        assert_eq!(plans.ran_after(1), Ran::DefaultClocks);
+        (2..=5).for_each(|number| plans.push(swap(number), false));
+        assert_eq!(plans.ran_after(1), Ran::DefaultClocks);
+    }
+
+    #[test]
+    fn what_an_earlier_daemon_ran_before_its_last_swaps_is_forgotten() {
+        let plans = Plans::of_earlier_daemon([swap(8), swap(9)].into());
+        assert_eq!((plans.ran_after(8), plans.ran_after(7)), (ran(8), Ran::Forgotten));
+    }
+
+    #[test]
+    fn the_rollback_after_trials_leads_to_what_ran_before_them() {
+        let mut plans = after(1..=1);
+        for number in 2..=4 {
+            plans.push(swap(number), false);
+            plans.begin_trial();
+        }
+        assert_eq!(plans.trial(), Some(4));
+        plans.push(swap(5), false);
+        assert_eq!(plans.trial(), None);
+        assert_eq!(plans.previous().flatten().map(|plan| plan.number), Some(1));
+        assert_eq!(plans.ran_after(3), ran(3), "trials are measured, too");
+    }
+
+    #[test]
+    fn a_trial_that_is_kept_is_what_a_rollback_leads_to() {
+        let mut plans = after(1..=1);
+        plans.push(swap(2), false);
+        plans.begin_trial();
+        plans.keep_trial();
+        plans.push(swap(3), false);
+        assert_eq!(plans.previous().flatten().map(|plan| plan.number), Some(2));
+    }
+
+    #[test]
+    fn a_swap_that_is_replaced_leaves_neither_a_plan_nor_a_name() {
+        let mut plans = after(1..=1);
+        let waiting = vec![Arc::new(Progress::default())];
+        plans.push(Arc::new(Swap::decided(2, Some(plan(2)), 50, waiting)), false);
+        assert_eq!(plans.under_way().map(|swap| swap.number), Some(2));
+        plans.push(swap(3), true);
+        assert_eq!((plans.ran_after(2), plans.swaps().count()), (Ran::Forgotten, 2));
+        assert_eq!(plans.previous().flatten().map(|plan| plan.number), Some(1));
+        assert!(plans.under_way().is_none());
+    }
+
+    #[test]
+    fn the_units_of_every_plan_that_is_kept_are_counted() {
+        let mut plans = after(1..=40);
+        assert_eq!(plans.num_units(), KEPT_SWAPS * 2);
+        plans.load(plan(41));
+        assert_eq!(plans.num_units(), (KEPT_SWAPS + 1) * 2);
+        plans.unload();
+        assert_eq!(plans.num_units(), KEPT_SWAPS * 2);
+    }
+
+    #[test]
+    fn the_number_of_a_plan_after_the_last_possible_one_does_no_harm() {
+        let last = Swap::decided(1, Some(plan(u32::MAX)), 0, Vec::new());
+        let mut plans = Plans::of_earlier_daemon([Arc::new(last)].into());
+        assert_eq!(plans.next_number(), 0);
+        assert_eq!(plans.next_number(), 1);
+    }
+}

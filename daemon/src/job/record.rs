@@ -155,3 +155,168 @@ impl PlanRecord {
         Ok(Arc::new(plan))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::SwapTarget;
+
+    use super::super::example::{self, session, table};
+    use super::*;
+
+    /// As release 0.1 wrote it for a job with a frontier and an answered straggler.
+    const RECORD_OF_0_1: &str = r#"{"uid":7,"job":"team/j","pp_degree":1,"left_ns":null,
+        "swaps":[
+            {"number":4,"step":9,"complete":true,"plan":null},
+            {"number":5,"step":120,"complete":false,"plan":{
+                "status":{"number":3,"label":"p.json","predicted_time_s":1.5,
+                    "predicted_energy_j":200.0,"suspended":null,"power_limits_w":[]},
+                "num_microbatches":2,
+                "stages":[[["Forward",0,0,900],["Forward",1,1,1005],["ForwardBackward",0,0,1200],
+                    ["OptimizerStep",0,0,210]]]}}],
+        "frontier":"f.pfo",
+        "straggler":{"factor":1.25,"before":{"status":{"number":1,"label":"b","predicted_time_s":null,
+            "predicted_energy_j":null,"suspended":null},"num_microbatches":1,
+            "stages":[[["Forward",0,0,900]]]},"found":{"3":0.25}},
+        "auto":true}"#;
+
+    fn job_after(swaps: &[(u32, u64)]) -> Job {
+        let job = example::job("team/j", 1);
+        for (mhz, step) in swaps {
+            job.load(format!("{mhz}.json"), table(&[[*mhz, 900]]), usize::MAX).unwrap();
+            job.swap(SwapTarget::Loaded, *step, 0).unwrap();
+        }
+        job
+    }
+
+    fn through_json(record: &JobRecord) -> JobRecord {
+        serde_json::from_slice(&serde_json::to_vec(record).unwrap()).unwrap()
+    }
+
+    fn swaps(job: &Job) -> Vec<Arc<Swap>> {
+        job.members().plans.swaps().cloned().collect()
+    }
+
+    fn current(job: &Job) -> Arc<JobPlan> {
+        Arc::clone(job.members().plans.current().unwrap())
+    }
+
+    #[test]
+    fn a_job_that_has_run_no_plan_has_no_record() {
+        assert_eq!(JobRecord::of(&job_after(&[]), true), None);
+    }
+
+    #[test]
+    fn a_job_comes_back_with_its_plan_the_one_before_it_and_nothing_older() {
+        let job = job_after(&[(600, 0), (1200, 5), (1410, 9)]);
+        let record = through_json(&JobRecord::of(&job, false).unwrap());
+        let again = record.restore(&[]).unwrap();
+        let label = |swap: &Arc<Swap>| swap.plan.as_ref().unwrap().label.clone();
+        let found: Vec<_> = swaps(&again).iter().map(|s| (s.number, s.step(), label(s))).collect();
+        assert_eq!(found, [(2, 5, "1200.json".into()), (3, 9, "1410.json".into())]);
+        let (old, new) = (current(&job), current(&again));
+        assert_eq!((old.status(), old.stages()), (new.status(), new.stages()));
+        assert!(again.members().empty_since().is_some());
+    }
+
+    #[test]
+    fn the_plans_of_a_job_that_comes_back_are_counted_further() {
+        let record = JobRecord::of(&job_after(&[(600, 0), (1200, 5)]), false).unwrap();
+        let again = record.restore(&[]).unwrap();
+        let plan = again.load("next".into(), table(&[[900, 900]]), usize::MAX).unwrap();
+        assert_eq!(plan.number, 3);
+        assert_eq!(again.swap(SwapTarget::Loaded, 0, 0).unwrap().number, 3);
+    }
+
+    #[test]
+    fn a_record_of_release_0_1_is_read() {
+        let record: JobRecord = serde_json::from_str(RECORD_OF_0_1).unwrap();
+        let job = record.restore(&[session("team/j", 0)]).unwrap();
+        let [before, newest] = swaps(&job).try_into().unwrap();
+        assert!(before.plan.is_none() && before.is_complete());
+        assert_eq!((newest.number, newest.step(), newest.taken_up()), (5, 120, (0, 1)));
+        let plan = current(&job);
+        let units: Vec<_> = plan.stages()[0].iter().map(|planned| planned.unit).collect();
+        assert_eq!(units[1].to_string(), "forward of microbatch 1 of chunk 1");
+        assert_eq!(units[2].instruction, Instruction::ForwardBackward);
+        assert_eq!(units[3].instruction, Instruction::OptimizerStep);
+        assert_eq!(plan.stages()[0][1].mhz, Mhz(1005));
+        let status = plan.status();
+        assert_eq!((status.number, status.predicted_time_s), (3, Some(1.5)));
+    }
+
+    #[test]
+    fn every_instruction_is_read_under_its_name_and_as_release_0_1_wrote_it() {
+        for instruction in Instruction::ALL {
+            let names = [format!("\"{instruction}\""), format!("\"{instruction:?}\"")];
+            for name in names {
+                let read: NamedInstruction = serde_json::from_str(&name).unwrap();
+                assert_eq!(read, NamedInstruction(instruction), "{name}");
+            }
+        }
+        assert!(serde_json::from_str::<NamedInstruction>("\"Sideways\"").is_err());
+    }
+
+    #[test]
+    fn a_suspended_plan_stays_suspended() {
+        let job = job_after(&[(600, 0)]);
+        current(&job).suspend(|| "because".into());
+        let again = through_json(&JobRecord::of(&job, false).unwrap()).restore(&[]).unwrap();
+        assert_eq!(current(&again).status().suspended.as_deref(), Some("because"));
+    }
+
+    #[test]
+    fn a_job_in_a_trial_comes_back_at_default_clocks() {
+        let job = job_after(&[(600, 0), (1200, 5)]);
+        job.members().plans.begin_trial();
+        let record = through_json(&JobRecord::of(&job, false).unwrap());
+        let again = record.restore(&[]).unwrap();
+        assert!(again.members().plans.current().is_none());
+        assert_eq!(again.members().plans.newest_number(), 2);
+    }
+
+    #[test]
+    fn a_record_whose_plan_has_other_stages_than_the_job_is_refused() {
+        let mut record = JobRecord::of(&job_after(&[(600, 0)]), false).unwrap();
+        record.pp_degree = 2;
+        assert_eq!(record.restore(&[]).unwrap_err(), Misfit::Stages { plan: 1, job: 2 });
+    }
+
+    #[test]
+    fn a_record_whose_plan_has_an_empty_stage_is_refused() {
+        let mut record = JobRecord::of(&job_after(&[(600, 0)]), false).unwrap();
+        record.swaps[0].plan.as_mut().unwrap().stages[0].clear();
+        assert_eq!(record.restore(&[]).unwrap_err(), Misfit::Empty(0));
+    }
+
+    #[test]
+    fn a_swap_that_ranks_have_yet_to_take_up_waits_for_those_that_come_back() {
+        let mut record = JobRecord::of(&job_after(&[(600, 0), (1200, 50)]), false).unwrap();
+        record.swaps[1].complete = false;
+        let sessions = [session("team/j", 0), session("another", 0)];
+        let [first, second] = swaps(&record.restore(&sessions).unwrap()).try_into().unwrap();
+        assert!(first.is_complete());
+        assert_eq!((second.taken_up(), second.step()), ((0, 1), 50));
+    }
+
+    #[test]
+    fn the_time_without_ranks_passes_while_there_is_no_daemon() {
+        let record = JobRecord::of(&job_after(&[(600, 0)]), true).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(record.left_for() >= Duration::from_millis(20));
+        let running = JobRecord::of(&job_after(&[(600, 0)]), false).unwrap();
+        assert_eq!(running.left_for(), Duration::ZERO);
+    }
+
+    #[test]
+    fn numbers_at_their_end_make_a_job_all_the_same() {
+        let swap = |number, step| SwapRecord { number, step, complete: true, plan: None };
+        let record = JobRecord {
+            left_ns: Some(u64::MAX),
+            swaps: vec![swap(u64::MAX - 1, u64::MAX - 1), swap(u64::MAX, u64::MAX)],
+            ..JobRecord::of(&job_after(&[(600, 0)]), true).unwrap()
+        };
+        let job = through_json(&record).restore(&[session("team/j", 0)]).unwrap();
+        assert_eq!(job.swap(SwapTarget::Previous, 0, 0).unwrap().number, u64::MAX);
+        assert!(JobRecord::of(&job, true).is_some());
+    }
+}

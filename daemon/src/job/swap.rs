@@ -20,6 +20,9 @@ const UNDECIDED: u64 = u64::MAX;
 /// The swap that was to be replaced has taken place.
 const TOO_LATE: u64 = u64::MAX - 1;
 
+/// The last step that may be decided on.
+const LAST: u64 = TOO_LATE - 1;
+
 /// One change of what a job runs.
 #[derive(Debug)]
 pub(crate) struct Swap {
@@ -42,7 +45,7 @@ impl Swap {
         not_before: u64,
         ranks: Vec<Arc<Progress>>,
     ) -> Self {
-        let step = AtomicU64::new(UNDECIDED);
+        let (step, not_before) = (AtomicU64::new(UNDECIDED), not_before.min(LAST));
         Self { number, plan, step, not_before, ranks, replaces: None }
     }
 
@@ -55,7 +58,7 @@ impl Swap {
         ranks: Vec<Arc<Progress>>,
     ) -> Self {
         let undecided = Self::new(number, plan, step, ranks);
-        Self { step: AtomicU64::new(step), ..undecided }
+        Self { step: AtomicU64::new(step.min(LAST)), ..undecided }
     }
 
     /// Takes the place of a swap that no rank has taken up.
@@ -89,7 +92,8 @@ impl Swap {
             UNDECIDED => {
                 let after =
                     |rank: &Arc<Progress>| rank.step().map_or(0, |step| step.saturating_add(1));
-                let first = self.ranks.iter().map(after).max().unwrap_or(0).max(self.not_before);
+                let next = self.ranks.iter().map(after).max().unwrap_or(0);
+                let first = next.max(self.not_before).min(LAST);
                 let too_late = self.replaces.as_ref().is_some_and(|other| first > other.step());
                 let first = if too_late { TOO_LATE } else { first };
                 match self.step.compare_exchange(UNDECIDED, first, SeqCst, SeqCst) {
@@ -165,6 +169,27 @@ mod tests {
         let late = replace(3);
         assert!(late.came_too_late());
         assert_eq!(late.effective().number, 1);
+    }
+
+    #[test]
+    fn steps_at_their_end_are_decided_like_any_other() {
+        let rank = Arc::new(Progress::default());
+        for last in [u64::MAX - 2, u64::MAX - 1, u64::MAX] {
+            let swap = Arc::new(Swap::new(1, None, last, vec![Arc::clone(&rank)]));
+            assert!(!swap.came_too_late() && swap.step() >= u64::MAX - 2, "{last}");
+            assert!(swap.is_replaceable());
+            let other = Swap::new(2, None, last, vec![Arc::clone(&rank)]);
+            let other = other.replacing(Some(Arc::clone(&swap)));
+            assert_eq!((other.step(), other.effective().number), (swap.step(), 2), "{last}");
+        }
+        rank.begin_step(u64::MAX);
+        assert_eq!((rank.step(), rank.knows_step()), (None, false));
+        rank.begin_step(u64::MAX - 1);
+        assert_eq!((rank.step(), rank.knows_step()), (None, false));
+        rank.begin_step(u64::MAX - 2);
+        let swap = Swap::new(1, None, 0, vec![rank]);
+        assert!(!swap.came_too_late());
+        let _ = (swap.step(), swap.taken_up(), swap.is_replaceable());
     }
 
     #[test]

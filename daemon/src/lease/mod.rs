@@ -330,12 +330,12 @@ mod tests {
             pid: Pid(1),
             session: SessionId(1),
         };
-        Arc::new(Session::new(holder, super::grant::example(""), UnixStream::pair().unwrap().0))
+        Arc::new(Session::new(holder, example_grant(""), UnixStream::pair().unwrap().0))
     }
 
     fn only_session(uid: u32) -> Arc<Session> {
         let session = session(uid);
-        session.grant.store(Arc::new(super::grant::example("sessions_per_user = 1")));
+        session.grant.store(Arc::new(example_grant("sessions_per_user = 1")));
         session
     }
 

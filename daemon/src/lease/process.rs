@@ -72,7 +72,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A process that ends when it is told to.
+    /// A process that ends on demand.
     pub(crate) struct Running(Child);
 
     impl Running {

@@ -24,7 +24,7 @@ impl RankWindow {
     }
 
     fn add(&mut self, other: Self) {
-        self.steps += other.steps;
+        self.steps = self.steps.saturating_add(other.steps);
         self.time_s += other.time_s;
         self.energy_j += other.energy_j;
     }
@@ -167,5 +167,25 @@ mod tests {
         windows.merge(&measure(2));
         let steps: Vec<_> = windows.measured().map(|window| (window.swap, window.steps)).collect();
         assert_eq!(steps, [(1, 4), (2, 2)]);
+    }
+    #[test]
+    fn numbers_of_a_peer_at_their_end_and_times_that_run_backwards_do_no_harm() {
+        let mut measured = Measured::begin(Some(f64::MAX));
+        for at_ns in [0, u64::MAX, 0, u64::MAX, 1] {
+            measured.step_begins(u64::MAX, u64::MAX, at_ns, 0.0);
+        }
+        let mut windows = measured.windows.clone();
+        windows.merge(&measured.windows);
+        let window = windows.measured().next().unwrap();
+        assert_eq!((window.swap, window.steps), (u64::MAX, u64::MAX));
+        assert!(window.time_s >= 0.0);
+    }
+
+    #[test]
+    fn a_counter_that_starts_over_leaves_figures_that_are_finite() {
+        let mut measured = Measured::begin(Some(1e12));
+        (0..4).for_each(|step| measured.step_begins(0, 1, step * SECOND, 0.0));
+        assert!(measured.energy_j.is_finite());
+        assert!(measured.windows.measured().all(|window| window.energy_j.is_finite()));
     }
 }

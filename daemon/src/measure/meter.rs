@@ -167,3 +167,79 @@ fn look(
     };
     (reading, refresh.look_at_ns(got_ns))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use pfo_protocol::{Holder, Pid, SessionId, Uid};
+
+    use super::*;
+    use crate::lease::example_grant;
+
+    const RECORD: TapRecord = TapRecord::TrialBegan { first_step: 3, steps: 4 };
+
+    fn session() -> Arc<Session> {
+        let (job, rank) = ("j".parse().unwrap(), Rank(0));
+        let holder = Holder { job, rank, uid: Uid(7), pid: Pid(1), session: SessionId(1) };
+        Arc::new(Session::new(holder, example_grant(""), UnixStream::pair().unwrap().0))
+    }
+
+    /// A meter without a thread.
+    fn meter(session: &Arc<Session>) -> Arc<Meter> {
+        let queue = session.progress.tap.open();
+        let (listeners, stop) = (Mutex::default(), AtomicBool::new(false));
+        let session = Arc::clone(session);
+        Arc::new(Meter { shared: Arc::new(Shared { session, queue, listeners, stop }) })
+    }
+
+    #[test]
+    fn a_session_has_one_meter_until_everybody_has_dropped_it() {
+        let session = session();
+        let started = |session: &Arc<Session>| {
+            let (mut started, start) = (false, Arc::clone(session));
+            let meter = session.meter(|| {
+                started = true;
+                Ok::<_, MeterError>(meter(&start))
+            });
+            (meter.unwrap(), started)
+        };
+        let (first, is_new) = started(&session);
+        assert!(is_new);
+        let (second, is_new) = started(&session);
+        assert!(!is_new && Arc::ptr_eq(&first, &second));
+        drop((first, second));
+        assert!(started(&session).1);
+    }
+
+    #[test]
+    fn a_meter_that_does_not_start_leaves_none_behind() {
+        let session = session();
+        let no_thread = || Err(MeterError::Thread(io::ErrorKind::WouldBlock.into()));
+        let error = session.meter(no_thread).err().unwrap();
+        assert!(error.to_string().starts_with("cannot measure: "), "{error}");
+        assert!(session.meter(|| Ok::<_, MeterError>(meter(&session))).is_ok());
+    }
+
+    #[test]
+    fn a_record_that_is_handed_in_comes_among_those_of_the_rank() {
+        let session = session();
+        let meter = meter(&session);
+        let own = TapRecord::StepEnded { at_ns: 1, astray: false };
+        session.progress.tap.put(|| Some(own));
+        meter.put(RECORD);
+        session.progress.tap.put(|| Some(own));
+        let records: Vec<_> = std::iter::from_fn(|| meter.shared.queue.take()).collect();
+        assert_eq!(records, [own, RECORD, own]);
+    }
+
+    #[test]
+    fn a_rank_puts_no_more_records_when_its_meter_is_dropped() {
+        let session = session();
+        let meter = meter(&session);
+        let shared = Arc::clone(&meter.shared);
+        drop(meter);
+        assert!(shared.stop.load(Relaxed));
+        session.progress.tap.put(|| panic!("nobody wants it any more"));
+    }
+}

@@ -235,4 +235,33 @@ mod tests {
         energies.take(u64::MAX, &[last, at(u64::MAX), at(u64::MAX), counter(1, 1.0)]);
         let _ = (energies.is_complete(), energies.is_whole());
     }
+    #[test]
+    fn steps_whose_times_run_backwards_are_whole_and_have_an_energy_or_none() {
+        let mut energies = StepEnergies::default();
+        energies.take(0, &[counter(0, 0.0), trial(), step(2, 300), step(3, 200), step(4, 100)]);
+        energies.take(0, &[counter(150, 10.0), counter(400, 20.0), step(5, 500)]);
+        assert!(energies.is_whole() && !energies.is_broken());
+        assert!(energies.steps().iter().filter_map(|mark| mark.energy_j).all(f64::is_finite));
+    }
+
+    #[test]
+    fn a_trial_at_the_last_steps_of_all_is_over_or_not_but_does_no_harm() {
+        for first_step in [u64::MAX - 1, u64::MAX] {
+            let mut energies = StepEnergies::default();
+            energies.take(0, &[TapRecord::TrialBegan { first_step, steps: 1 }]);
+            for step in [u64::MAX - 1, u64::MAX, 0, u64::MAX] {
+                let at_ns = u64::MAX;
+                energies.take(0, &[TapRecord::StepBegan { step, at_ns, astray: false }]);
+                energies.take(0, &[TapRecord::StepEnded { at_ns, astray: true }]);
+            }
+            let _ = (energies.is_complete(), energies.is_whole(), energies.mismatched_steps());
+        }
+    }
+
+    #[test]
+    fn readings_that_no_record_ever_reaches_are_forgotten_in_the_end() {
+        let mut energies = StepEnergies::default();
+        (1..=MOST_PENDING as u64 + 5).for_each(|at_ms| energies.take(0, &[counter(at_ms, 1.0)]));
+        assert!(energies.pending.len() <= MOST_PENDING);
+    }
 }

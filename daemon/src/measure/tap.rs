@@ -94,3 +94,63 @@ impl Queue {
         self.lost.swap(0, Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::{Instruction, Unit};
+
+    use super::*;
+
+    const RECORD: TapRecord = TapRecord::StepEnded { at_ns: 7, astray: false };
+
+    #[test]
+    fn nothing_is_kept_while_nobody_wants_records() {
+        let tap = Tap::default();
+        tap.put(|| panic!("nobody wants it"));
+        let queue = tap.open();
+        tap.put(|| Some(RECORD));
+        tap.close(&queue);
+        tap.put(|| panic!("nobody wants it any more"));
+        assert_eq!((queue.take(), queue.take()), (Some(RECORD), None));
+    }
+
+    #[test]
+    fn a_queue_that_nobody_empties_keeps_what_it_has_room_for_and_counts_the_rest() {
+        let tap = Tap::default();
+        let queue = tap.open();
+        (0..CAPACITY).for_each(|_| tap.put(|| Some(RECORD)));
+        assert_eq!(queue.take_lost(), 0);
+        (0..3).for_each(|_| tap.put(|| Some(RECORD)));
+        assert_eq!((queue.take_lost(), queue.take_lost()), (3, 0));
+        assert_eq!(std::iter::from_fn(|| queue.take()).count(), CAPACITY);
+    }
+
+    #[test]
+    fn a_new_meter_does_not_lose_the_tap_to_the_former_one() {
+        let tap = Tap::default();
+        let (former, current) = (tap.open(), tap.open());
+        tap.close(&former);
+        tap.put(|| Some(RECORD));
+        assert_eq!((former.take(), current.take()), (None, Some(RECORD)));
+    }
+
+    #[test]
+    fn a_record_has_the_clock_that_was_asked_for_and_the_one_that_was_locked() {
+        let unit = Unit::new(Instruction::Forward, 3);
+        let (planned, locked) = (Some(Mhz(900)), Some((Mhz(1410), 5)));
+        let finished = Finished { unit, planned, astray: true, began_ns: 9, ended_ns: u64::MAX };
+        let record = |mark, outcome: Outcome| {
+            record_of(&Event { sequence: 0, client_ns: u64::MAX, mark }, &outcome, locked)
+        };
+        let ended = Outcome { finished: Some(finished), astray: true, ..Outcome::default() };
+        let (asked, astray, at_ns) = (planned, true, u64::MAX);
+        let ran = TapRecord::Ran { unit, began_ns: 9, ended_ns: at_ns, asked, locked, astray };
+        assert_eq!(record(Mark::InstructionEnd(unit), ended), Some(ran));
+        assert_eq!(record(Mark::InstructionEnd(unit), Outcome::default()), None);
+        assert_eq!(record(Mark::InstructionBegin(unit), ended), None);
+        let began = TapRecord::StepBegan { step: u64::MAX, at_ns, astray };
+        assert_eq!(record(Mark::StepBegin(u64::MAX), ended), Some(began));
+        let over = TapRecord::StepEnded { at_ns, astray };
+        assert_eq!(record(Mark::StepEnd(4), ended), Some(over));
+    }
+}

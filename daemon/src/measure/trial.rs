@@ -242,3 +242,71 @@ fn disturbed(job: &Job, what: &str) -> Refusal {
         "see `pfoctl status`, and try again",
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::Uid;
+    use tokio::runtime::Builder;
+    use tokio::task::yield_now;
+
+    use super::*;
+    use crate::job::{Holds, JobFiles, JobKey};
+
+    const LENGTH: TrialLength = TrialLength { settling_steps: 1, steps: 1 };
+
+    fn mark(step: u64, at_ns: u64, energy_j: Option<f64>) -> StepMark {
+        StepMark { step, at_ns, energy_j }
+    }
+
+    #[test]
+    fn a_trial_that_begins_when_its_hold_has_ended_is_refused_and_changes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let jobs = Arc::new(Jobs::new(JobFiles::beside(&directory.path().join("ledger.json"))));
+        let job = jobs.find_or_create(JobKey { uid: Uid(7), name: "j".parse().unwrap() }, 1);
+        let hold =
+            |holds: &mut Holds| holds.take(&jobs, Arc::clone(&job), Uid(7), None).unwrap().by();
+        let attempt = |by| begin(&jobs, &job, by, Vec::new(), TrialRun::DefaultClocks, LENGTH);
+        let runtime = Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mut ended = Holds::default();
+            let by = hold(&mut ended);
+            drop(ended);
+            while job.members().held.is_some() {
+                yield_now().await;
+            }
+            let refused = || attempt(by).err().map(|refusal| refusal.message);
+            let why = "job j is not held for measuring any more";
+            assert_eq!(refused().as_deref(), Some(why));
+            // Nor is it where somebody else holds the job by now.
+            let mut holds = Holds::default();
+            let held = hold(&mut holds);
+            assert_eq!(refused().as_deref(), Some(why));
+            assert_eq!(job.members().plans.newest_number(), 0);
+            assert!(job.members().plans.trial().is_none());
+            assert!(attempt(held).is_ok());
+            assert!(job.members().plans.trial().is_some());
+        });
+    }
+
+    #[test]
+    fn a_step_lasts_from_the_last_rank_that_begins_it_to_the_last_that_begins_the_next() {
+        let ranks = [
+            vec![mark(2, 1_000_000_000, Some(5.0)), mark(3, 3_000_000_000, Some(25.0))],
+            vec![mark(2, 2_000_000_000, Some(1.0)), mark(3, 2_500_000_000, Some(4.0))],
+        ];
+        assert_eq!(step_of(&ranks, 0), TrialStep { time_s: 1.0, energy_j: Some(23.0) });
+    }
+
+    #[test]
+    fn a_step_of_a_gpu_without_a_counter_has_no_energy() {
+        let known = vec![mark(2, 0, Some(5.0)), mark(3, 1, Some(25.0))];
+        let ranks = [known, vec![mark(2, 0, Some(1.0)), mark(3, 1, None)]];
+        assert_eq!(step_of(&ranks, 0).energy_j, None);
+    }
+
+    #[test]
+    fn times_at_their_end_and_out_of_order_make_a_step_of_no_time() {
+        let ranks = [vec![mark(2, u64::MAX, None), mark(3, 0, None)]];
+        assert_eq!(step_of(&ranks, 0), TrialStep { time_s: 0.0, energy_j: None });
+    }
+}

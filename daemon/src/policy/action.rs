@@ -20,8 +20,10 @@ pub(crate) enum Action {
     Reload,
     /// Reset clocks.
     ResetClocks,
-    /// Read everything that is seen of a job.
-    Tap,
+    /// Read everything that is seen of a job, of this user if that is named.
+    Tap(Option<Uid>),
+    /// Learn of every change of a job.
+    WatchJobs,
     /// Act in the name of a user.
     ActForUsers,
 }
@@ -36,7 +38,8 @@ impl Action {
             Self::ExplainOthers => "ask what other users may lease",
             Self::Reload => "have the configuration read again",
             Self::ResetClocks => "reset clocks",
-            Self::Tap => "tap jobs",
+            Self::Tap(_) => "tap jobs",
+            Self::WatchJobs => "watch jobs",
             Self::ActForUsers => "act in the name of users",
         }
     }
@@ -65,7 +68,119 @@ pub(crate) fn needs(request: &Request) -> Action {
         }
         Request::ClocksReset { .. } => Action::ResetClocks,
         Request::Reload => Action::Reload,
-        Request::WatchJobs | Request::Tap { .. } => Action::Tap,
+        Request::Tap { job, .. } => Action::Tap(job.uid),
+        Request::WatchJobs => Action::WatchJobs,
         Request::OnBehalf { .. } => Action::ActForUsers,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::{
+        ClockTable, Instruction, JobSelector, Mhz, PlannedUnit, SwapTarget, TrialLength, TrialRun,
+        Unit, User,
+    };
+
+    use super::*;
+
+    const OWNER: Option<Uid> = Some(Uid(1000));
+
+    fn job() -> JobSelector {
+        JobSelector { job: "j".parse().unwrap(), uid: OWNER }
+    }
+
+    fn table() -> ClockTable {
+        let unit = Unit::new(Instruction::Forward, 0);
+        ClockTable::new(1, None, vec![vec![PlannedUnit { unit, mhz: Mhz(900) }]]).unwrap()
+    }
+
+    fn requests_that_look() -> Vec<Request> {
+        let gpu = || "GPU-1".parse().unwrap();
+        vec![
+            Request::Gpus,
+            Request::Status,
+            Request::Leases,
+            Request::Jobs,
+            Request::SmClocks(gpu()),
+            Request::PowerLimits(gpu()),
+            Request::PlanRead(job()),
+            Request::PolicyExplain { who: None, gpu: Some(gpu()) },
+        ]
+    }
+
+    fn requests_that_change_a_job() -> Vec<Request> {
+        let length = TrialLength { settling_steps: 1, steps: 1 };
+        let swap = |target| Request::PlanSwap { job: job(), target, not_before: None, wait: true };
+        let trial = |run| Request::Trial { job: job(), run, length };
+        let label = String::new;
+        vec![
+            Request::PlanLoad { job: job(), label: label(), table: table() },
+            swap(SwapTarget::Loaded),
+            swap(SwapTarget::Previous),
+            swap(SwapTarget::DefaultClocks),
+            swap(SwapTarget::Table { label: label(), table: table() }),
+            trial(TrialRun::DefaultClocks),
+            trial(TrialRun::Plan { label: label(), table: table() }),
+            trial(TrialRun::Uniform(Mhz(900))),
+            trial(TrialRun::PowerLimits { label: label(), limits_w: vec![200] }),
+            Request::TrialsEnd { job: job(), keep: true },
+            Request::TrialsEnd { job: job(), keep: false },
+        ]
+    }
+
+    fn requests_for_administrators() -> Vec<(Request, Action)> {
+        let gpu = || "GPU-1".parse().unwrap();
+        let of_gpu = || LeaseTarget::Gpu(gpu());
+        let of_job = || LeaseTarget::Job(job());
+        let who = Some(User { uid: Uid(7), groups: Vec::new() });
+        vec![
+            (Request::PolicyExplain { who, gpu: None }, Action::ExplainOthers),
+            (Request::Reload, Action::Reload),
+            (Request::ClocksReset { gpu: None, all: false }, Action::ResetClocks),
+            (Request::ClocksReset { gpu: Some(gpu()), all: true }, Action::ResetClocks),
+            (Request::LeaseRevoke(of_job()), Action::EndLeases(OWNER)),
+            (Request::LeaseAllow(of_job()), Action::EndLeases(OWNER)),
+            (Request::LeaseRevoke(of_gpu()), Action::EndLeases(None)),
+            (Request::LeaseAllow(of_gpu()), Action::EndLeases(None)),
+        ]
+    }
+
+    #[test]
+    fn to_look_needs_no_more_than_to_be_let_in() {
+        for request in requests_that_look() {
+            assert_eq!(needs(&request), Action::SeeStatus, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn whatever_changes_a_job_needs_its_owner() {
+        for request in requests_that_change_a_job() {
+            assert_eq!(needs(&request), Action::ChangeJob(OWNER), "{request:?}");
+        }
+        let own = JobSelector { uid: None, ..job() };
+        assert_eq!(needs(&Request::TrialsEnd { job: own, keep: true }), Action::ChangeJob(None));
+    }
+
+    #[test]
+    fn administration_needs_what_it_does_and_names_the_owner_of_a_job() {
+        for (request, action) in requests_for_administrators() {
+            assert_eq!(needs(&request), action, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_agent_watches_taps_and_acts_for_users() {
+        assert_eq!(needs(&Request::WatchJobs), Action::WatchJobs);
+        for counters in [true, false] {
+            assert_eq!(needs(&Request::Tap { job: job(), counters }), Action::Tap(OWNER));
+            let request = Request::OnBehalf { uid: Uid(0), pid: None, administrator: counters };
+            assert_eq!(needs(&request), Action::ActForUsers);
+        }
+    }
+
+    #[test]
+    fn a_request_on_behalf_of_root_needs_no_less_than_one_on_behalf_of_anybody() {
+        let act = |uid| needs(&Request::OnBehalf { uid, pid: None, administrator: true });
+        assert_eq!(act(Uid::ROOT), act(Uid(u32::MAX)));
     }
 }

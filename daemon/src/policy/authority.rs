@@ -169,23 +169,30 @@ impl Authority {
     /// A refusal that names the caller, the action and who may.
     pub(crate) fn permit(&self, caller: &Caller, action: Action) -> Result<Permit, Refusal> {
         if caller.door == Door::Agent && caller.on_behalf.is_none() {
-            return self.permit_agent(caller, action);
+            return Self::permit_agent(caller, action);
         }
         let own = |owner: Option<Uid>| owner.is_none_or(|owner| owner == caller.peer.uid);
         let needed = match action {
             Action::OpenSession | Action::SeeStatus => Role::Trainer,
-            Action::ChangeJob(owner) | Action::EndLeases(owner) if own(owner) => Role::Trainer,
+            Action::ChangeJob(owner) | Action::EndLeases(owner) | Action::Tap(owner)
+                if own(owner) =>
+            {
+                Role::Trainer
+            }
             Action::ChangeJob(_)
             | Action::EndLeases(_)
+            | Action::Tap(_)
             | Action::ExplainOthers
             | Action::Reload
             | Action::ResetClocks => Role::Administrator,
-            Action::Tap | Action::ActForUsers => return Err(only_the_agent(caller, action)),
+            Action::WatchJobs | Action::ActForUsers => return Err(only_the_agent(caller, action)),
         };
-        // The agent changes and measures jobs, and nothing else, whoever it acts for.
-        let for_users = matches!(action, Action::SeeStatus | Action::ChangeJob(_));
-        if caller.on_behalf.is_some() && !for_users {
-            return Err(not_for_the_agent(action));
+        match (caller.door, action) {
+            // The agent changes and measures jobs, and nothing else, whoever it acts for.
+            (Door::Agent, Action::SeeStatus | Action::ChangeJob(_) | Action::Tap(_)) => {}
+            (Door::Agent, _) => return Err(not_for_the_agent(action)),
+            (_, Action::Tap(_)) => return Err(only_the_agent(caller, action)),
+            _ => {}
         }
         let role = self.role(caller);
         if role >= needed {
@@ -198,9 +205,9 @@ impl Authority {
     }
 
     /// What the agent may do in its own name: look at everything.
-    fn permit_agent(&self, caller: &Caller, action: Action) -> Result<Permit, Refusal> {
+    fn permit_agent(caller: &Caller, action: Action) -> Result<Permit, Refusal> {
         match action {
-            Action::SeeStatus | Action::Tap | Action::ActForUsers => {
+            Action::SeeStatus | Action::Tap(_) | Action::WatchJobs | Action::ActForUsers => {
                 Ok(Permit::new(caller.clone(), true))
             }
             Action::OpenSession
@@ -302,7 +309,9 @@ mod tests {
             ('x', Action::ExplainOthers),
             ('r', Action::Reload),
             ('R', Action::ResetClocks),
-            ('t', Action::Tap),
+            ('t', Action::Tap(own)),
+            ('T', Action::Tap(foreign)),
+            ('w', Action::WatchJobs),
             ('u', Action::ActForUsers),
         ];
         let authority = authority_with("");
@@ -320,14 +329,14 @@ mod tests {
             (Caller::new(peer(1000, &[50]), Door::Admin), "lsce"),
             (Caller::new(peer(1000, &[51]), Door::Admin), "lscCeExrR"),
             (Caller::new(peer(0, &[0]), Door::Admin), "lscCeExrR"),
-            (Caller::new(peer(0, &[0]), Door::Agent), "stu"),
-            (Caller::new(peer(998, &[998]), Door::Agent), "stu"),
-            (for_user(1000, &[1000], Claim::User), "sc"),
-            (for_user(1000, &[51], Claim::User), "sc"),
-            (for_user(0, &[0], Claim::User), "sc"),
-            (for_user(1000, &[50], Claim::Administrator), "sc"),
-            (for_user(1000, &[51], Claim::Administrator), "scC"),
-            (for_user(0, &[0], Claim::Administrator), "scC"),
+            (Caller::new(peer(0, &[0]), Door::Agent), "stTwu"),
+            (Caller::new(peer(998, &[998]), Door::Agent), "stTwu"),
+            (for_user(1000, &[1000], Claim::User), "sct"),
+            (for_user(1000, &[51], Claim::User), "sct"),
+            (for_user(0, &[0], Claim::User), "sct"),
+            (for_user(1000, &[50], Claim::Administrator), "sct"),
+            (for_user(1000, &[51], Claim::Administrator), "scCtT"),
+            (for_user(0, &[0], Claim::Administrator), "scCtT"),
         ];
         for (caller, expected) in rows {
             assert_eq!(may(&caller), expected, "{caller:?}");

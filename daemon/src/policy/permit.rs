@@ -69,3 +69,62 @@ impl Permit {
         jobs.select(selector, self.uid(), self.every_job)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::RefusalCode;
+    use pfo_service::{Door, Peer};
+
+    use super::super::authority::Claim;
+    use super::*;
+    use crate::job::{JobFiles, JobKey};
+
+    fn caller(uid: u32) -> Caller {
+        Caller::new(Peer { uid: Uid(uid), pid: Pid(3), groups: Vec::new() }, Door::Users)
+    }
+
+    fn selected(permit: &Permit, name: &str, uid: Option<u32>) -> Result<u32, Refusal> {
+        let directory = tempfile::tempdir().unwrap();
+        let jobs = Jobs::new(JobFiles::beside(&directory.path().join("ledger.json")));
+        for (uid, name) in [(7, "j"), (8, "j"), (8, "other")] {
+            jobs.find_or_create(JobKey { uid: Uid(uid), name: name.parse().unwrap() }, 1);
+        }
+        let selector = JobSelector { job: name.parse().unwrap(), uid: uid.map(Uid) };
+        permit.select(&jobs, &selector).map(|job| job.key.uid.0)
+    }
+
+    #[test]
+    fn a_user_selects_its_own_jobs_and_cannot_tell_those_of_others_from_none() {
+        let permit = Permit::new(caller(7), false);
+        assert_eq!(permit.only_of(), Some(Uid(7)));
+        assert_eq!(selected(&permit, "j", None), Ok(7));
+        assert_eq!(selected(&permit, "j", Some(7)), Ok(7));
+        for name in ["j", "no-such-job"] {
+            let refusal = selected(&permit, name, Some(8)).unwrap_err();
+            assert_eq!(refusal.code, RefusalCode::UnknownJob);
+            assert_eq!(refusal.message, format!("user 8 has no job {name} on this node"));
+        }
+        assert_eq!(selected(&permit, "other", None).unwrap_err().code, RefusalCode::UnknownJob);
+    }
+
+    #[test]
+    fn a_permit_for_every_job_selects_those_of_others() {
+        let permit = Permit::new(caller(0), true);
+        assert_eq!(permit.only_of(), None);
+        assert_eq!(selected(&permit, "j", Some(8)), Ok(8));
+        assert_eq!(selected(&permit, "other", None), Ok(8));
+        assert!(selected(&permit, "j", None).is_err(), "two users have it");
+    }
+
+    #[test]
+    fn a_process_waits_for_the_answer_unless_the_agent_asks_without_one() {
+        let agent = Caller::new(caller(998).peer, Door::Agent);
+        let acting = |pid: Option<Pid>| {
+            Permit::new(agent.on_behalf(Uid(7), pid, Vec::new(), Claim::User), false)
+        };
+        assert_eq!(acting(Some(Pid(5))).waiting_pid(), Some(Pid(5)));
+        let sweep = acting(None);
+        assert_eq!((sweep.waiting_pid(), sweep.pid(), sweep.uid()), (None, Pid(3), Uid(7)));
+        assert_eq!(Permit::new(caller(7), false).waiting_pid(), Some(Pid(3)));
+    }
+}

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_nobody_has_lets_nobody_in_and_is_told() {
+    fn a_name_that_nobody_has_lets_nobody_in_and_is_reported() {
         let mut lookup = Lookup::new(&Numbered);
         let rule = "[[rule]]\nusers = ['zoe']\ngroups = ['staff', 'g3']";
         let policy = policy_of(rule, &mut lookup);

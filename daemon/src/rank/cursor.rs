@@ -283,13 +283,16 @@ impl Cursor {
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::Instruction;
+    use pfo_protocol::{Chunk, Instruction, Microbatch};
 
     use super::*;
 
-    const F0: Unit = Unit { instruction: Instruction::Forward, chunk: 0, microbatch: 0 };
-    const B0: Unit = Unit { instruction: Instruction::Backward, chunk: 0, microbatch: 0 };
-    const B1: Unit = Unit { instruction: Instruction::Backward, chunk: 0, microbatch: 1 };
+    const F0: Unit =
+        Unit { instruction: Instruction::Forward, chunk: Chunk(0), microbatch: Microbatch(0) };
+    const B0: Unit =
+        Unit { instruction: Instruction::Backward, chunk: Chunk(0), microbatch: Microbatch(0) };
+    const B1: Unit =
+        Unit { instruction: Instruction::Backward, chunk: Chunk(0), microbatch: Microbatch(1) };
 
     struct Driven {
         cursor: Cursor,
@@ -305,7 +308,7 @@ mod tests {
             Self { cursor, sequence: 0 }
         }
 
-        fn tell(&mut self, mark: Mark) -> (Option<Mismatch>, Wish) {
+        fn send(&mut self, mark: Mark) -> (Option<Mismatch>, Wish) {
             let event = Event { sequence: self.sequence, client_ns: self.sequence * 10, mark };
             self.sequence += 1;
             (self.cursor.event(&event).mismatch, self.cursor.wish())
@@ -315,19 +318,19 @@ mod tests {
     #[test]
     fn the_next_clock_is_wished_for_as_soon_as_an_instruction_ends() {
         let mut rank = Driven::with_plan();
-        assert_eq!(rank.tell(Mark::StepBegin(0)), (None, Wish::At(Mhz(900))));
-        assert_eq!(rank.tell(Mark::InstructionBegin(F0)), (None, Wish::At(Mhz(900))));
-        assert_eq!(rank.tell(Mark::InstructionEnd(F0)), (None, Wish::At(Mhz(1200))));
-        assert_eq!(rank.tell(Mark::InstructionBegin(B0)), (None, Wish::At(Mhz(1200))));
-        assert_eq!(rank.tell(Mark::InstructionEnd(B0)), (None, Wish::At(Mhz(900))));
-        assert_eq!(rank.tell(Mark::StepEnd(0)), (None, Wish::At(Mhz(900))));
+        assert_eq!(rank.send(Mark::StepBegin(0)), (None, Wish::At(Mhz(900))));
+        assert_eq!(rank.send(Mark::InstructionBegin(F0)), (None, Wish::At(Mhz(900))));
+        assert_eq!(rank.send(Mark::InstructionEnd(F0)), (None, Wish::At(Mhz(1200))));
+        assert_eq!(rank.send(Mark::InstructionBegin(B0)), (None, Wish::At(Mhz(1200))));
+        assert_eq!(rank.send(Mark::InstructionEnd(B0)), (None, Wish::At(Mhz(900))));
+        assert_eq!(rank.send(Mark::StepEnd(0)), (None, Wish::At(Mhz(900))));
     }
 
     #[test]
-    fn a_finished_instruction_is_told_with_its_clock_and_times() {
+    fn a_finished_instruction_comes_with_its_clock_and_times() {
         let mut rank = Driven::with_plan();
-        rank.tell(Mark::StepBegin(0));
-        rank.tell(Mark::InstructionBegin(F0));
+        rank.send(Mark::StepBegin(0));
+        rank.send(Mark::InstructionBegin(F0));
         let end = Event { sequence: 2, client_ns: 77, mark: Mark::InstructionEnd(F0) };
         let planned = Some(Mhz(900));
         let finished = Finished { unit: F0, planned, astray: false, began_ns: 10, ended_ns: 77 };
@@ -337,21 +340,21 @@ mod tests {
     #[test]
     fn after_a_mismatch_the_rest_of_the_step_wishes_for_the_highest_clock() {
         let mut rank = Driven::with_plan();
-        rank.tell(Mark::StepBegin(0));
+        rank.send(Mark::StepBegin(0));
         let mismatch = Mismatch::Another { position: 0, planned: F0, began: B0 };
-        assert_eq!(rank.tell(Mark::InstructionBegin(B0)), (Some(mismatch), Wish::Highest));
-        assert_eq!(rank.tell(Mark::InstructionEnd(B0)), (None, Wish::Highest));
-        assert_eq!(rank.tell(Mark::InstructionBegin(F0)), (None, Wish::Highest));
-        assert_eq!(rank.tell(Mark::StepEnd(0)), (None, Wish::Highest));
-        assert_eq!(rank.tell(Mark::StepBegin(1)), (None, Wish::At(Mhz(900))));
+        assert_eq!(rank.send(Mark::InstructionBegin(B0)), (Some(mismatch), Wish::Highest));
+        assert_eq!(rank.send(Mark::InstructionEnd(B0)), (None, Wish::Highest));
+        assert_eq!(rank.send(Mark::InstructionBegin(F0)), (None, Wish::Highest));
+        assert_eq!(rank.send(Mark::StepEnd(0)), (None, Wish::Highest));
+        assert_eq!(rank.send(Mark::StepBegin(1)), (None, Wish::At(Mhz(900))));
     }
 
     #[test]
     fn an_event_that_did_not_arrive_is_a_mismatch_of_its_step() {
         let mut rank = Driven::with_plan();
-        rank.tell(Mark::StepBegin(0));
+        rank.send(Mark::StepBegin(0));
         rank.sequence += 2;
-        let (mismatch, wish) = rank.tell(Mark::InstructionEnd(F0));
+        let (mismatch, wish) = rank.send(Mark::InstructionEnd(F0));
         assert_eq!((mismatch, wish), (Some(Mismatch::Lost(2, 3)), Wish::Highest));
         assert_eq!(rank.cursor.lost_events(), 2);
     }
@@ -361,50 +364,50 @@ mod tests {
         let mut rank = Driven::with_plan();
         rank.cursor.next_event = Cursor::in_the_middle().next_event;
         rank.sequence = 1000;
-        assert_eq!(rank.tell(Mark::StepBegin(70)), (None, Wish::At(Mhz(900))));
+        assert_eq!(rank.send(Mark::StepBegin(70)), (None, Wish::At(Mhz(900))));
         assert_eq!(rank.cursor.lost_events(), 0);
         rank.sequence += 1;
-        assert_eq!(rank.tell(Mark::InstructionBegin(F0)).0, Some(Mismatch::Lost(1, 1002)));
+        assert_eq!(rank.send(Mark::InstructionBegin(F0)).0, Some(Mismatch::Lost(1, 1002)));
     }
 
     #[test]
-    fn a_step_that_ends_early_is_a_mismatch_whether_its_end_is_told_or_not() {
+    fn a_step_that_ends_early_is_a_mismatch_whether_or_not_its_end_arrives() {
         for mark in [Mark::StepEnd(0), Mark::StepBegin(1)] {
             let mut rank = Driven::with_plan();
-            rank.tell(Mark::StepBegin(0));
-            assert_eq!(rank.tell(mark).0, Some(Mismatch::TooFew { ended: 0, planned: 2 }));
+            rank.send(Mark::StepBegin(0));
+            assert_eq!(rank.send(mark).0, Some(Mismatch::TooFew { ended: 0, planned: 2 }));
         }
     }
 
     #[test]
     fn one_instruction_too_many_is_a_mismatch() {
         let mut rank = Driven::with_plan();
-        rank.tell(Mark::StepBegin(0));
+        rank.send(Mark::StepBegin(0));
         for unit in [F0, B0] {
-            rank.tell(Mark::InstructionBegin(unit));
-            rank.tell(Mark::InstructionEnd(unit));
+            rank.send(Mark::InstructionBegin(unit));
+            rank.send(Mark::InstructionEnd(unit));
         }
         let mismatch = Mismatch::TooMany { planned: 2, began: B1 };
-        assert_eq!(rank.tell(Mark::InstructionBegin(B1)), (Some(mismatch), Wish::Highest));
+        assert_eq!(rank.send(Mark::InstructionBegin(B1)), (Some(mismatch), Wish::Highest));
     }
 
     #[test]
     fn ends_and_begins_that_do_not_pair_are_mismatches() {
         let mut rank = Driven::with_plan();
-        rank.tell(Mark::StepBegin(0));
-        assert_eq!(rank.tell(Mark::InstructionEnd(F0)).0, Some(Mismatch::NotBegun(F0)));
-        rank.tell(Mark::StepBegin(1));
-        rank.tell(Mark::InstructionBegin(F0));
+        rank.send(Mark::StepBegin(0));
+        assert_eq!(rank.send(Mark::InstructionEnd(F0)).0, Some(Mismatch::NotBegun(F0)));
+        rank.send(Mark::StepBegin(1));
+        rank.send(Mark::InstructionBegin(F0));
         let overlap = Mismatch::Overlap { open: F0, began: B0 };
-        assert_eq!(rank.tell(Mark::InstructionBegin(B0)).0, Some(overlap));
+        assert_eq!(rank.send(Mark::InstructionBegin(B0)).0, Some(overlap));
     }
 
     #[test]
     fn a_session_that_opens_inside_a_step_waits_for_the_next_one() {
         let mut rank = Driven::with_plan();
-        assert_eq!(rank.tell(Mark::InstructionEnd(B1)), (None, Wish::Default));
-        assert_eq!(rank.tell(Mark::InstructionBegin(F0)), (None, Wish::Default));
-        assert_eq!(rank.tell(Mark::StepBegin(7)), (None, Wish::At(Mhz(900))));
+        assert_eq!(rank.send(Mark::InstructionEnd(B1)), (None, Wish::Default));
+        assert_eq!(rank.send(Mark::InstructionBegin(F0)), (None, Wish::Default));
+        assert_eq!(rank.send(Mark::StepBegin(7)), (None, Wish::At(Mhz(900))));
     }
 
     #[test]
@@ -413,18 +416,18 @@ mod tests {
         rank.cursor.follow(Some(StageClocks::Uniform(Mhz(900))));
         let marks = [Mark::StepBegin(0), Mark::InstructionBegin(B1), Mark::InstructionEnd(F0)];
         for mark in marks.into_iter().chain([Mark::StepEnd(0)]) {
-            assert_eq!(rank.tell(mark), (None, Wish::At(Mhz(900))));
+            assert_eq!(rank.send(mark), (None, Wish::At(Mhz(900))));
         }
     }
 
     #[test]
-    fn what_ends_after_a_mismatch_is_told_as_such() {
+    fn what_ends_after_a_mismatch_is_astray() {
         for clocks in [None, Some(StageClocks::Uniform(Mhz(900)))] {
             let mut rank = Driven { cursor: Cursor::default(), sequence: 0 };
             rank.cursor.follow(clocks);
-            rank.tell(Mark::StepBegin(0));
+            rank.send(Mark::StepBegin(0));
             let astray = |rank: &mut Driven| {
-                rank.tell(Mark::InstructionBegin(F0));
+                rank.send(Mark::InstructionBegin(F0));
                 let mark = Mark::InstructionEnd(F0);
                 let event = Event { sequence: rank.sequence, client_ns: 0, mark };
                 rank.sequence += 1;
@@ -433,7 +436,7 @@ mod tests {
             assert!(!astray(&mut rank));
             rank.sequence += 1;
             assert!(astray(&mut rank));
-            rank.tell(Mark::StepBegin(1));
+            rank.send(Mark::StepBegin(1));
             assert!(!astray(&mut rank));
         }
     }
@@ -442,7 +445,52 @@ mod tests {
     fn without_a_plan_nothing_is_wished_for_and_nothing_mismatches() {
         let mut rank = Driven { cursor: Cursor::default(), sequence: 0 };
         for mark in [Mark::StepBegin(0), Mark::InstructionEnd(F0), Mark::StepEnd(0)] {
-            assert_eq!(rank.tell(mark), (None, Wish::Default));
+            assert_eq!(rank.send(mark), (None, Wish::Default));
         }
+    }
+    #[test]
+    fn sequence_numbers_and_times_at_their_end_do_no_harm() {
+        let mut cursor = Driven::with_plan().cursor;
+        let numbers = [u64::MAX, 0, u64::MAX, u64::MAX, 1, u64::MAX - 1];
+        let marks = [
+            Mark::StepBegin(u64::MAX),
+            Mark::InstructionBegin(F0),
+            Mark::InstructionEnd(F0),
+            Mark::StepEnd(u64::MAX),
+        ];
+        for sequence in numbers {
+            for client_ns in [u64::MAX, 0] {
+                for mark in marks {
+                    cursor.event(&Event { sequence, client_ns, mark });
+                }
+            }
+        }
+        assert_eq!(cursor.lost_events(), u64::MAX);
+    }
+
+    #[test]
+    fn the_largest_unit_of_a_peer_is_a_mismatch_like_any_other() {
+        let mut rank = Driven::with_plan();
+        rank.send(Mark::StepBegin(0));
+        let began = Unit {
+            instruction: Instruction::Other,
+            chunk: Chunk(u16::MAX),
+            microbatch: Microbatch(u32::MAX),
+        };
+        let mismatch = Mismatch::Another { position: 0, planned: F0, began };
+        assert_eq!(rank.send(Mark::InstructionBegin(began)), (Some(mismatch), Wish::Highest));
+        assert!(mismatch.to_string().contains("4294967295"));
+    }
+
+    #[test]
+    fn instructions_whose_times_run_backwards_are_finished_all_the_same() {
+        let mut cursor = Driven::with_plan().cursor;
+        let send = |cursor: &mut Cursor, sequence, client_ns, mark| {
+            cursor.event(&Event { sequence, client_ns, mark }).finished
+        };
+        send(&mut cursor, 0, u64::MAX, Mark::StepBegin(0));
+        send(&mut cursor, 1, u64::MAX, Mark::InstructionBegin(F0));
+        let finished = send(&mut cursor, 2, 0, Mark::InstructionEnd(F0)).unwrap();
+        assert_eq!((finished.began_ns, finished.ended_ns), (u64::MAX, 0));
     }
 }

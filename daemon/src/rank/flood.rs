@@ -62,8 +62,8 @@ impl Flood {
 mod tests {
     use super::*;
 
-    /// The share of the time that is slept, for so many reads that take this long to come and to be
-    /// computed.
+    /// The share of the time that is slept, for a number of reads, each of which takes some time to come and
+    /// some to be computed.
     fn slept(reads: u64, wait_ns: u64, compute_ns: u64, full: bool) -> f64 {
         let mut clocks = Clocks { now_ns: 1_000_000_000, computed_ns: 5_000 };
         let began_ns = clocks.now_ns;

@@ -290,7 +290,7 @@ impl Rank {
         self.session.progress.tap.put(|| record_of(event, &outcome, self.clocks.locked()));
         if let Some(mismatch) = outcome.mismatch {
             self.mismatch = Some(mismatch);
-            self.mismatched_in_a_row += 1;
+            self.mismatched_in_a_row = self.mismatched_in_a_row.saturating_add(1);
             self.progress().mismatched_steps.fetch_add(1, Relaxed);
         } else if matches!(event.mark, Mark::StepEnd(_)) && self.cursor.wish() != Wish::Highest {
             self.mismatched_in_a_row = 0;
@@ -423,4 +423,65 @@ fn check(event: &Event, latest_ns: u64) -> Result<(), FrameError> {
         _ => return Ok(()),
     };
     Err(FrameError::Payload { kind: Kind::Event, source: CodecError::Invalid(wrong) })
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::Instruction;
+
+    use super::*;
+
+    const LATEST: u64 = 1_000;
+
+    fn checked(mark: Mark, client_ns: u64) -> Result<(), String> {
+        check(&Event { sequence: u64::MAX, client_ns, mark }, LATEST).map_err(|e| e.to_string())
+    }
+
+    fn marks(step: u64) -> [Mark; 2] {
+        [Mark::StepBegin(step), Mark::StepEnd(step)]
+    }
+
+    #[test]
+    fn a_step_beyond_the_last_one_possible_is_malformed_and_named() {
+        for mark in marks(LAST_STEP) {
+            assert_eq!(checked(mark, LATEST), Ok(()));
+        }
+        for step in [LAST_STEP + 1, u64::MAX - 1, u64::MAX] {
+            for mark in marks(step) {
+                let error = checked(mark, 0).unwrap_err();
+                assert!(error.contains(&format!("step {step} is beyond")), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_time_more_than_a_minute_ahead_is_malformed_whatever_the_event_marks() {
+        let unit = Unit::new(Instruction::Forward, u32::MAX);
+        let marks =
+            marks(0).into_iter().chain([Mark::InstructionBegin(unit), Mark::InstructionEnd(unit)]);
+        for mark in marks {
+            assert_eq!(checked(mark, LATEST), Ok(()));
+            assert_eq!(checked(mark, 0), Ok(()));
+            for client_ns in [LATEST + 1, u64::MAX] {
+                let error = checked(mark, client_ns).unwrap_err();
+                assert!(error.contains(&format!("an event at {client_ns} ns")), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_event_is_an_error_of_its_frame() {
+        let event = Event { sequence: 0, client_ns: 0, mark: Mark::StepBegin(u64::MAX) };
+        let error = check(&event, LATEST).unwrap_err();
+        assert!(matches!(error, FrameError::Payload { kind: Kind::Event, .. }), "{error:?}");
+    }
+
+    #[test]
+    fn the_last_step_possible_leaves_room_for_a_swap_and_a_trial_after_it() {
+        let progress = Arc::new(Progress::default());
+        progress.begin_step(LAST_STEP);
+        let swap = Swap::new(1, None, 0, vec![progress]);
+        assert_eq!(swap.step(), LAST_STEP + 1);
+        assert!(swap.step().checked_add(u32::MAX.into()).is_some_and(|step| step < u64::MAX / 2));
+    }
 }

@@ -162,3 +162,36 @@ pub(crate) fn warn_of_unknown(names: &[String]) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::parse(text, "pfod.toml".as_ref()).unwrap()
+    }
+
+    #[test]
+    fn what_cannot_change_while_the_daemon_runs_is_named_and_stays_as_it_is() {
+        let running = config("");
+        let mut new = config(
+            "[sockets]\ntrainers = '/a'\nadmin = '/b'\nagent = '/c'\n\
+             [driver]\nlibrary = '/d'\n[paths]\nledger = '/e'\n[lease]\nmax_mhz = 900",
+        );
+        let named = keep_what_cannot_change(&mut new, &running);
+        assert_eq!(
+            named,
+            [
+                "sockets.trainers",
+                "sockets.admin",
+                "sockets.agent",
+                "driver.library",
+                "paths.ledger"
+            ]
+        );
+        assert_eq!((&new.sockets, &new.driver), (&running.sockets, &running.driver));
+        assert_eq!(new.paths, running.paths);
+        assert_ne!(new.lease, running.lease, "what may change does");
+        assert!(keep_what_cannot_change(&mut new, &running).is_empty());
+    }
+}

@@ -172,3 +172,34 @@ fn windows(members: &Members) -> Vec<Window> {
     };
     by_swap.into_iter().filter_map(window).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{Plans, Swap};
+    use crate::lease::Measured;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// A session that measured one step under each of these swaps.
+    fn measured(swaps: &[u64], step_j: f64) -> Measured {
+        let mut measured = Measured::begin(Some(0.0));
+        for (swap, step) in swaps.iter().flat_map(|swap| (0..3).map(move |step| (*swap, step))) {
+            measured.step_begins(swap, 1, step * SECOND, step_j * step as f64);
+        }
+        measured
+    }
+
+    #[test]
+    fn the_window_of_a_swap_that_is_forgotten_is_left_out() {
+        let swap = |number| Arc::new(Swap::decided(number, None, 0, Vec::new()));
+        let plans = Plans::of_earlier_daemon([swap(8), swap(9)].into());
+        let mut members = Members::without_ranks(plans, std::time::Instant::now());
+        members.past.add(Rank(0), &measured(&[0, 5, 8, 9, u64::MAX], 10.0));
+        members.past.add(Rank(1), &measured(&[9], 30.0));
+        let windows = windows(&members);
+        let shown: Vec<_> = windows.iter().map(|w| (w.ranks, w.iteration_energy_j)).collect();
+        assert_eq!(shown, [(1, 10.0), (1, 10.0), (2, 40.0)]);
+        assert!(windows.iter().all(|window| window.plan.is_none()));
+    }
+}

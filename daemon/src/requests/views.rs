@@ -50,3 +50,47 @@ fn rank(member: &Member) -> RankView {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pfo_protocol::{Instruction, Mhz, Unit};
+
+    use super::*;
+    use crate::job::example_member;
+    use crate::lease::{Measured, example_grant};
+
+    #[test]
+    fn the_microbatches_that_a_rank_did_not_say_are_those_that_were_seen() {
+        let mut member = example_member(0, 0);
+        assert_eq!(rank(&member).num_microbatches, None);
+        let ran = |microbatch| {
+            let units = [0, microbatch].map(|number| Unit::new(Instruction::Forward, number));
+            Some(Arc::new(units.to_vec()))
+        };
+        member.session.progress.ran.store(ran(11));
+        assert_eq!(rank(&member).num_microbatches, Some(12));
+        member.session.progress.ran.store(ran(u32::MAX));
+        assert_eq!(rank(&member).num_microbatches, None, "no step has this many");
+        member.hello.num_microbatches = Some(8);
+        assert_eq!(rank(&member).num_microbatches, Some(8));
+    }
+
+    #[test]
+    fn a_view_has_the_clocks_that_the_rank_may_have_and_the_window_of_its_swap() {
+        let member = example_member(0, 0);
+        member.session.grant.store(Arc::new(example_grant("max_mhz = 1000")));
+        let mut measured = Measured::begin(Some(0.0));
+        for (swap, at_s) in [(1, 0), (1, 1), (1, 2), (2, 3)] {
+            measured.step_begins(swap, 1, at_s * 1_000_000_000, at_s as f64);
+        }
+        member.session.progress.measured.store(Arc::new(measured));
+        member.session.progress.swap.store(1, Relaxed);
+        let view = rank(&member);
+        assert_eq!(view.sm_clocks, [Mhz(210), Mhz(900)]);
+        assert_eq!(view.window.map(|window| (window.steps, window.time_s)), Some((1, 1.0)));
+        member.session.progress.swap.store(2, Relaxed);
+        assert_eq!(rank(&member).window, None, "its only step settles");
+    }
+}

@@ -185,7 +185,7 @@ mod tests {
         }
         let refusal = revocations.add(revocation(None, &process)).unwrap_err();
         assert_eq!(refusal.code, RefusalCode::LimitReached);
-        revocations.add(Revocation { by: 8, ..revocation(None, &process) }).unwrap();
+        revocations.add(Revocation { by: Uid(8), ..revocation(None, &process) }).unwrap();
         process.end();
     }
 

@@ -227,7 +227,7 @@ fn a_sweep_that_is_stopped_leaves_nothing_but_default_clocks() {
     node.pfoctl(&user, &["profile", "start", JOB, "--steps", "1"]).printed();
     until_measured(&node, 1);
     let stopped = node.pfoctl(&user, &["profile", "stop", JOB]).printed();
-    assert!(stopped.contains("forgotten"), "{stopped}");
+    assert!(stopped.contains("discarded"), "{stopped}");
     assert_eq!(sweep(&node).unwrap().state, SweepState::Ended(SweepEnd::Stopped));
     until_no_clock_is_locked(&node);
     assert_eq!(stored(&node), []);

@@ -198,13 +198,18 @@ impl Opening {
         if let Some(watch) = &self.watch {
             watch.abort();
         }
+        if let Err(refusal) = &result {
+            self.log_refusal(refusal);
+        }
+        let owed = Arc::clone(&self.node.owed);
+        // A peer that is refused may ask for the GPU again at once; and as long as the lease is held, what it
+        // owes is nobody else's to restore.
+        drop(self);
+        owed.notice();
         match result {
             Ok(End::HandedOver) => {}
             Ok(_) => session.close(),
             Err(refusal) => {
-                self.log_refusal(&refusal);
-                // Whoever is told may ask for the GPU again at once.
-                drop(self);
                 tell(&session, &DaemonMessage::Refusal(refusal));
                 session.close();
             }
@@ -356,7 +361,7 @@ impl Opening {
         tracing::info!(
             name: journal::LEASED,
             job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
-            gpu_uuid = %self.gpu.uuid, session = holder.session.0, client = %self.hello.client,
+            gpu_uuid = %self.gpu.uuid, session = holder.session.0, client = ?self.hello.client,
             "{how} GPU {} to {}", self.gpu.uuid, in_words(holder)
         );
     }
@@ -379,7 +384,6 @@ impl Opening {
                 job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
                 gpu_uuid = %self.gpu.uuid, "the clocks of GPU {} are not restored yet: {error}", self.gpu.uuid
             );
-            self.node.owed.notice();
         }
         job.leave(self.session());
         let why = match &end {

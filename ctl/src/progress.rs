@@ -1,4 +1,4 @@
-//! A bar on a terminal for what takes longer than a second, whether or not it can say how far it is.
+//! A bar on a terminal for what takes longer than a second.
 
 use std::io::Write;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const REDRAWN_EVERY: Duration = Duration::from_millis(100);
 const STEPS: u64 = 1000;
 
-/// Shows nothing before its time, and nothing at all where nobody watches.
+/// Shows nothing in the first second, and nothing where standard error is no terminal.
 pub(crate) struct Progress {
     bar: ProgressBar,
     work: Option<Sender<()>>,
@@ -19,7 +19,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of what is being done until this is dropped, such as `writing plans`.
+    /// A bar for what is being done until this is dropped, such as `writing plans`.
     pub(crate) fn new(what: &'static str) -> Self {
         let style = ProgressStyle::with_template("{msg} {wide_bar} {percent} % {elapsed}");
         let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::hidden())
@@ -41,12 +41,12 @@ impl Progress {
         self.bar.set_position((done * STEPS as f64) as u64);
     }
 
-    /// What is being done by now.
+    /// What is being done now.
     pub(crate) fn now(&self, what: String) {
         self.bar.set_message(what);
     }
 
-    /// Says something above the bar. That nobody may be reading it is no reason to fail.
+    /// Prints a line above the bar. A reader that is gone is no error.
     pub(crate) fn tell(&self, line: &str) {
         self.bar.suspend(|| {
             let _ = writeln!(std::io::stderr(), "{line}");

@@ -1,11 +1,11 @@
-//! Users by name for people, by number for the daemon.
+//! Users by name for people, by number for the daemons.
 
 use std::ffi::CString;
 
 use nix::unistd::{self, User, geteuid, getgrouplist};
 use pfo_protocol::{Gid, Uid};
 
-/// The name of a user, or the number where nobody has it (a container's user, say).
+/// The name of a user, or its number if it has no name, as a user of a container may.
 pub(crate) fn name_of(uid: Uid) -> String {
     match User::from_uid(unistd::Uid::from_raw(uid.0)) {
         Ok(Some(user)) => user.name,

@@ -9,6 +9,7 @@ mod cli;
 mod daemon;
 mod front;
 #[cfg(feature = "fuzzing")]
+#[path = "../../fuzz/inside/pfod.rs"]
 pub mod fuzzing;
 mod gpu;
 mod host;

@@ -7,5 +7,5 @@ use crate::temporary;
 /// The target.
 pub fn agent_config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    check(text, Config::read(&temporary::file("agent.toml", bytes)).err());
+    check(text, Config::read(&temporary::file("agent.toml", bytes)).err().as_ref());
 }

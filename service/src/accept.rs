@@ -112,7 +112,7 @@ pub async fn accept<Talk>(
             Ok((stream, _)) => {
                 failing = false;
                 let Ok(peer) = Peer::of(&stream) else { continue };
-                match open.enter(peer.uid, most()) {
+                match open.enter(door, peer.uid, most()) {
                     Ok(entered) => {
                         tokio::spawn(talk(Conversation { stream, peer, door, entered }));
                     }

@@ -16,7 +16,8 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use pfo_protocol::{DaemonMessage, FrameError, Unsupported};
 
-use super::{ConnectionError, Daemon, Which};
+use super::daemon::{Daemon, Which};
+use super::error::ConnectionError;
 use crate::user;
 
 /// How long a daemon that is well takes at most, in seconds.
@@ -122,7 +123,7 @@ impl<D: Daemon> Connection<D> {
 }
 
 /// Connects with a limit on the time that this and every later write may take: a daemon that hangs
-/// accepts nobody, and a connect to a full queue would otherwise wait forever.
+/// accepts no connection, and a connect to a full queue would otherwise wait forever.
 fn connect_within(path: &Path, seconds: u64) -> Result<UnixStream, std::io::Error> {
     let address = UnixAddr::new(path)?;
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
@@ -180,7 +181,7 @@ mod tests {
 
     use pfo_protocol::{Refusal, RefusalCode, Request};
 
-    use super::super::Pfod;
+    use super::super::daemon::Pfod;
     use super::*;
 
     #[test]

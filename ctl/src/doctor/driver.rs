@@ -1,5 +1,5 @@
-//! The driver's library, loaded here as `pfod` loads it: whether it works, and the state of its GPUs.
-//! Nothing is set, and the wait for a GPU that does not answer is short.
+//! The driver's library, loaded here as `pfod` loads it: whether it works, and the state of its
+//! GPUs. Nothing is set, and the wait for a GPU that does not answer is short.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the driver reported.
 pub(crate) struct Driver {
-    /// Of the driver as a whole, and of GPUs that did not answer.
+    /// Findings about the driver as a whole, and about GPUs that did not answer.
     pub(crate) findings: Vec<Finding>,
     /// The GPUs that answered.
     pub(crate) gpus: Vec<Condition>,

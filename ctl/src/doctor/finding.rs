@@ -8,9 +8,9 @@ use serde::Serialize;
 pub(crate) enum Level {
     /// As it should be.
     Ok,
-    /// It cannot be told from here.
+    /// It cannot be found out from here.
     Unknown,
-    /// Somebody should look at it; pfo works.
+    /// Worth a look; pfo works.
     Warning,
     /// pfo does not work as it should.
     Wrong,
@@ -35,7 +35,7 @@ impl Finding {
         Self { check, level: Level::Ok, message: message.into(), remedy: None }
     }
 
-    /// It cannot be told.
+    /// It cannot be found out.
     pub(crate) fn unknown(
         check: &'static str,
         message: impl Into<String>,

@@ -56,7 +56,7 @@ mod tests {
     use super::super::finding::Level;
     use super::*;
 
-    fn told(findings: &[Finding]) -> Vec<(&'static str, Level)> {
+    fn summary(findings: &[Finding]) -> Vec<(&'static str, Level)> {
         findings.iter().map(|finding| (finding.check, finding.level)).collect()
     }
 
@@ -64,13 +64,13 @@ mod tests {
     fn a_missing_module_a_missing_node_and_a_file_in_its_place_are_told_apart() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::at(directory.path().to_owned());
-        assert_eq!(told(&check(&root)), [(CHECK, Level::Wrong)]);
+        assert_eq!(summary(&check(&root)), [(CHECK, Level::Wrong)]);
 
         fs::create_dir_all(root.path("/proc/driver/nvidia")).unwrap();
         fs::create_dir(root.path("/dev")).unwrap();
         fs::write(root.path(VERSION), "NVRM version: NVIDIA 570.1\nGCC version: x\n").unwrap();
         let findings = check(&root);
-        assert_eq!(told(&findings), [(CHECK, Level::Ok), (NODES, Level::Wrong)]);
+        assert_eq!(summary(&findings), [(CHECK, Level::Ok), (NODES, Level::Wrong)]);
         assert_eq!(findings[0].message, "NVIDIA 570.1");
         assert_eq!(findings[1].message, "there is no /dev/nvidiactl");
 
@@ -81,6 +81,6 @@ mod tests {
         for node in [CONTROL, "/dev/nvidia0"] {
             symlink("/dev/null", root.path(node)).unwrap();
         }
-        assert_eq!(told(&check(&root)), [(CHECK, Level::Ok), (NODES, Level::Ok)]);
+        assert_eq!(summary(&check(&root)), [(CHECK, Level::Ok), (NODES, Level::Ok)]);
     }
 }

@@ -1,4 +1,5 @@
-//! The units, as systemd has them: whether they run, and whether somebody changed what they must be.
+//! The services, as systemd describes them: whether they run, and whether a change keeps them from
+//! working.
 
 use std::collections::HashMap;
 use std::process::Command;

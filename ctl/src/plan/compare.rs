@@ -1,5 +1,5 @@
-//! `pfoctl plan compare`: the plans of other systems for a profile, and what our plans take at the same
-//! iteration time.
+//! `pfoctl plan compare`: the plans of other systems for a profile, and what our plans take at the
+//! same iteration time.
 
 use clap::Args;
 use pfo_planner::{
@@ -45,9 +45,6 @@ pub(crate) struct Compare {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     plans: usize,
 
-    #[command(flatten)]
-    policies: PolicyArguments,
-
     /// Print JSON: an array with each row of the table
     #[arg(long, conflicts_with = "csv")]
     json: bool,
@@ -55,6 +52,9 @@ pub(crate) struct Compare {
     /// Print CSV: policy, time (s), energy (J), saving, slowdown, energy of ours at that time (J)
     #[arg(long)]
     csv: bool,
+
+    #[command(flatten)]
+    policies: PolicyArguments,
 }
 
 /// One way to run a step.
@@ -260,8 +260,9 @@ fn render(rows: &[Row], look: Look) -> String {
         ]);
     }
     let mut text = table.render();
-    text += "\nSaving and slowdown are relative to every instruction at the highest clock. The last \
-             columns\nare our plan that takes no longer. All plans are replayed over the profile.\n";
+    text += "\nSaving and slowdown are relative to every instruction at the highest clock. The \
+             last columns\nare our plan that takes no longer. All plans are replayed over the \
+             profile.\n";
     if has_stuck {
         text += "* stuck: no clock is left to raise, but the critical path is not the envelope\n";
     }

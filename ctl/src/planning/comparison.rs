@@ -1,4 +1,4 @@
-//! A plan beside what the GPUs do when nobody plans: every instruction at the highest clock.
+//! A plan beside what GPUs do without one: every instruction at the highest clock.
 
 use pfo_planner::{Plan, PlanError, Profile, Replay, Watts, at_highest_clocks, replay};
 use serde::Serialize;

@@ -35,9 +35,9 @@ pub(crate) struct OnlineArguments {
           value_parser = not_negative)]
     envpipe_transfer_ms: f64,
 
-    /// Distance between the clocks that EnvPipe profiles
-    #[arg(long, value_name = "MHZ", default_value_t = EnvPipe::default().profile_step, value_parser = number::mhz)]
-    envpipe_profile_step: Mhz,
+    /// Distance between the clocks that EnvPipe profiles [default: 90]
+    #[arg(long, value_name = "MHZ", value_parser = number::mhz)]
+    envpipe_profile_step: Option<Mhz>,
 
     /// By how much EnvPipe raises a clock [default: 30, offline 15]
     #[arg(long, value_name = "MHZ", value_parser = number::mhz)]
@@ -65,7 +65,7 @@ impl OnlineArguments {
     pub(crate) fn envpipe(&self) -> EnvPipe {
         let envpipe = EnvPipe::default();
         EnvPipe {
-            profile_step: self.envpipe_profile_step,
+            profile_step: self.envpipe_profile_step.unwrap_or(envpipe.profile_step),
             raise_step: self.envpipe_raise_step.unwrap_or(envpipe.raise_step),
             transfer_s: self.envpipe_transfer_ms / 1e3,
             threshold_scale: self.envpipe_threshold,

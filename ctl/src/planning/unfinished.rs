@@ -1,8 +1,8 @@
-//! The file that is being written and does not have its final name yet: a signal that ends the process
-//! removes it first.
+//! The file that is being written and does not have its final name yet: a signal that ends the
+//! process removes it first.
 //!
-//! SIGKILL leaves a file or directory with a name that begins with `.tmp`, but never an incomplete one with
-//! the final name.
+//! SIGKILL leaves a file or directory with a name that begins with `.tmp`, but never an incomplete
+//! one with the final name.
 
 use std::fs;
 use std::io;
@@ -48,7 +48,7 @@ pub(crate) fn leave_nothing_behind() -> Result<(), SignalError> {
     signals::block(signals)?;
     thread::spawn(move || {
         let Ok(signal) = signals.wait() else { return };
-        // Held to the end: nobody makes or finishes anything any more.
+        // Held to the end: from here on no file is begun or finished.
         let unfinished = lock();
         if let Some(path) = &*unfinished {
             let _ = fs::remove_file(path).or_else(|_| fs::remove_dir_all(path));

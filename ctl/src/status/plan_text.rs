@@ -4,7 +4,7 @@ use pfo_protocol::{FrontierStatus, PlanStatus};
 
 use super::quantity::{joules, seconds};
 
-/// Its number and label, such as `2 1.02x.json`, and its power limits. The label is what somebody typed.
+/// Its number and label, such as `2 1.02x.json`, and its power limits. The label is a user's text.
 pub(crate) fn name(plan: &PlanStatus) -> String {
     let PlanStatus { number, label, .. } = plan;
     match power_limits(&plan.power_limits_w) {
@@ -42,7 +42,7 @@ pub(crate) fn described(plan: &PlanStatus) -> String {
     }
 }
 
-/// A frontier, for a sentence. The label is what somebody typed.
+/// A frontier, for a sentence. The label is a user's text.
 pub(crate) fn described_frontier(frontier: &FrontierStatus) -> String {
     let FrontierStatus { label, plans, fastest_s, slowest_s, .. } = frontier;
     let (fastest, slowest) = (seconds(*fastest_s), seconds(*slowest_s));

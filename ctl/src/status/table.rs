@@ -19,9 +19,9 @@ pub(crate) enum Tone {
     Plain,
     /// Good news.
     Good,
-    /// Somebody should know.
+    /// Worth knowing.
     Notable,
-    /// Somebody should act.
+    /// To be acted on.
     Bad,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// A cell with text, whoever wrote it.
+    /// A cell with text of any origin.
     pub(crate) fn text(text: impl AsRef<str>) -> Self {
         Self { text: Some(harmless(text.as_ref()).into_owned()), tone: Tone::Plain }
     }

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_that_differ_only_at_the_end_are_told_apart_by_it() {
+    fn gpus_that_differ_only_at_the_end_are_shown_by_their_ends() {
         let uuids = [
             "GPU-00000000-0000-0000-0000-000000000001",
             "GPU-00000000-0000-0000-0000-000000000002",

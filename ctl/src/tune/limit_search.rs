@@ -12,7 +12,7 @@ use crate::trial::{Held, Measuring, Window, patiently};
 
 /// The result of a search.
 pub(super) struct FoundLimits {
-    /// Of each stage, in watts.
+    /// The limit of each stage, in watts.
     pub(super) limits_w: Vec<u32>,
     pub(super) searched: Vec<Searched>,
 }

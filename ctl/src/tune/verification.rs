@@ -2,8 +2,8 @@
 //! each turn at the one is compared with the turn at the other beside it.
 //!
 //! Turns go there and back (default, plan, plan, default, …), so that what drifts steadily favours
-//! neither. A plan that is surely too slow is not run any longer; one that may be is run more often. What
-//! is not certain after so many rounds is decided by what is most likely.
+//! neither. A plan that is certainly too slow is abandoned; one that may be is run more often. What
+//! is not certain after three times the rounds is decided by what is most likely.
 
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ pub(super) enum Verdict {
     Kept,
     /// It makes the job slower than was allowed.
     TooSlow,
-    /// It saves no energy, as far as can be told.
+    /// It does not save energy with certainty.
     SavesNothing,
 }
 
@@ -32,13 +32,13 @@ pub(super) enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Compared {
     pub(super) rounds: u32,
-    /// Of the energy of a step.
+    /// As a share of the energy of a step.
     pub(super) saving: Interval,
-    /// Of the time of a step.
+    /// As a share of the time of a step.
     pub(super) slowdown: Interval,
 }
 
-/// So many times the rounds that were asked for are run at most, while intervals leave it open.
+/// While intervals leave the verdict open, at most this many times the requested rounds are run.
 const PATIENCE: usize = 3;
 
 impl Compared {
@@ -68,8 +68,8 @@ struct Turn {
 }
 
 impl Verification {
-    /// Of a plan that may make a step longer by this share, in at least so many rounds. Only an even
-    /// number of them goes there and back.
+    /// For a plan that may make a step longer by this share, in at least this many rounds. Only an
+    /// even number of rounds goes there and back.
     pub(super) fn new(max_slowdown: f64, rounds: u32) -> Self {
         Self { max_slowdown, rounds: (rounds as usize).next_multiple_of(2), turns: Vec::new() }
     }
@@ -87,7 +87,7 @@ impl Verification {
         self.turns.push(Turn { time_s: window.time_s(), energy_j: window.energy_j() });
     }
 
-    /// Turns that are to be run as far as can be told, and how many have been.
+    /// The turns to run as far as is known now, and those that were run.
     pub(super) fn progress(&self) -> (usize, usize) {
         let done = self.turns.len();
         (2 * self.rounds.max(done / 2 + 1).next_multiple_of(2), done)
@@ -135,8 +135,8 @@ impl Verification {
         if rounds < PATIENCE * self.rounds {
             return None;
         }
-        // More rounds would hardly tell. A saving has to be certain; who asked for a limit takes what is
-        // most likely within it.
+        // More rounds would hardly tell. A saving has to be certain; who asked for a limit takes
+        // what is most likely within it.
         let Compared { saving, slowdown, .. } = compared;
         Some(if slowdown.estimate > self.max_slowdown {
             Verdict::TooSlow

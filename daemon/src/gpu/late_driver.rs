@@ -188,3 +188,20 @@ impl LateDriver {
         self.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_that_is_not_there_is_refused_with_the_reason_and_nobody_is_kept_waiting() {
+        let driver = LateDriver::new(Path::new("/no/such/libnvidia-ml.so"));
+        let refusal = driver.ready().unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::DriverUnavailable);
+        assert_eq!(driver.get().unwrap_err(), refusal.message, "it is not tried again at once");
+        assert!(driver.gpu(&"GPU-1".parse().unwrap()).is_err());
+        assert_eq!(driver.health(), Health::Present, "what is not loaded cannot go");
+        driver.let_go("nothing is loaded");
+        assert_eq!(driver.get().unwrap_err(), refusal.message);
+    }
+}

@@ -127,7 +127,6 @@ impl Job {
         not_before: u64,
         most: usize,
     ) -> Result<Arc<Swap>, Refusal> {
-        let is_loaded = target == SwapTarget::Loaded;
         let plan = match target {
             SwapTarget::DefaultClocks => None,
             SwapTarget::Loaded => Some(self.loaded()?),
@@ -139,8 +138,8 @@ impl Job {
         let mut members = self.members();
         members.check_free(&self.key.name)?;
         let swap = self.begin_swap(&mut members, plan, not_before)?;
-        if is_loaded {
-            members.plans.unload();
+        if let Some(plan) = &swap.plan {
+            members.plans.unload(plan);
         }
         Ok(swap)
     }

@@ -61,9 +61,9 @@ impl Plans {
         self.loaded.as_ref()
     }
 
-    /// The loaded plan is in use now.
-    pub(crate) fn unload(&mut self) {
-        self.loaded = None;
+    /// That plan is in use now. One that was loaded since stays.
+    pub(crate) fn unload(&mut self, plan: &Arc<JobPlan>) {
+        self.loaded.take_if(|loaded| Arc::ptr_eq(loaded, plan));
     }
 
     /// The plan that the newest swap brought; none is default clocks.
@@ -259,10 +259,21 @@ mod tests {
     fn the_units_of_every_plan_that_is_kept_are_counted() {
         let mut plans = after(1..=40);
         assert_eq!(plans.num_units(), KEPT_SWAPS * 2);
-        plans.load(plan(41));
+        let loaded = plan(41);
+        plans.load(Arc::clone(&loaded));
         assert_eq!(plans.num_units(), (KEPT_SWAPS + 1) * 2);
-        plans.unload();
+        plans.unload(&loaded);
         assert_eq!(plans.num_units(), KEPT_SWAPS * 2);
+    }
+
+    #[test]
+    fn a_plan_that_is_loaded_while_another_is_swapped_to_stays_loaded() {
+        let (swapped_to, newer) = (plan(1), plan(2));
+        let mut plans = Plans::default();
+        plans.load(Arc::clone(&swapped_to));
+        plans.load(Arc::clone(&newer));
+        plans.unload(&swapped_to);
+        assert_eq!(plans.loaded().map(|plan| plan.number), Some(2));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -49,8 +49,15 @@ pub(crate) struct Meter {
 struct Shared {
     session: Arc<Session>,
     queue: Arc<Queue>,
-    listeners: Mutex<Vec<Weak<dyn Listener>>>,
+    listeners: Mutex<Listeners>,
     stop: AtomicBool,
+}
+
+#[derive(Default)]
+struct Listeners {
+    all: Vec<Weak<dyn Listener>>,
+    /// The session is over, and nothing more is handed to anybody.
+    are_done: bool,
 }
 
 impl std::fmt::Debug for Meter {
@@ -70,7 +77,7 @@ impl Meter {
         listener: Weak<dyn Listener>,
     ) -> Result<Arc<Self>, MeterError> {
         let meter = session.meter(|| Self::start(session, gpu))?;
-        meter.shared.listeners().push(listener);
+        meter.shared.add(listener);
         Ok(meter)
     }
 
@@ -101,25 +108,39 @@ impl Drop for Meter {
 }
 
 impl Shared {
-    fn listeners(&self) -> std::sync::MutexGuard<'_, Vec<Weak<dyn Listener>>> {
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a listener. One that comes after the end of the session takes that alone.
+    fn add(&self, listener: Weak<dyn Listener>) {
+        let mut listeners = self.listeners();
+        if !listeners.are_done {
+            listeners.all.push(listener);
+        } else if let Some(listener) = listener.upgrade() {
+            listener.take(self.session.holder.rank, 0, &[TapRecord::Ended]);
+        }
+    }
+
+    /// The listeners that are there now; the last ones if the session has ended.
+    fn present(&self, ended: bool) -> Vec<Arc<dyn Listener>> {
+        let mut listeners = self.listeners();
+        listeners.are_done |= ended;
+        listeners.all.retain(|listener| listener.strong_count() > 0);
+        listeners.all.iter().filter_map(Weak::upgrade).collect()
     }
 
     fn measure(&self, probe: &Probe) {
         let mut refresh = Refresh::default();
         let mut records = Vec::new();
         while !self.stop.load(Relaxed) {
-            let listeners: Vec<_> = {
-                let mut listeners = self.listeners();
-                listeners.retain(|listener| listener.strong_count() > 0);
-                listeners.iter().filter_map(Weak::upgrade).collect()
-            };
+            // Asked before the records are taken: what came until then is among them.
+            let ended = self.session.progress.ended.load(Relaxed);
+            let listeners = self.present(ended);
             let reading = listeners
                 .iter()
                 .any(|listener| listener.wants_counters())
                 .then(|| look(probe, &self.session.progress, &mut refresh));
-            // Asked before the records are taken: what came until then is among them.
-            let ended = self.session.progress.ended.load(Relaxed);
             records.extend(std::iter::from_fn(|| self.queue.take()));
             records.extend(reading.and_then(|(counter, _)| counter).map(TapRecord::Counter));
             records.extend(ended.then_some(TapRecord::Ended));
@@ -219,6 +240,37 @@ mod tests {
         let error = session.meter(no_thread).err().unwrap();
         assert!(error.to_string().starts_with("cannot measure: "), "{error}");
         assert!(session.meter(|| Ok::<_, MeterError>(meter(&session))).is_ok());
+    }
+
+    #[derive(Default)]
+    struct Records(Mutex<Vec<TapRecord>>);
+
+    impl Listener for Records {
+        fn wants_counters(&self) -> bool {
+            false
+        }
+
+        fn take(&self, _: Rank, _: u64, records: &[TapRecord]) {
+            self.0.lock().unwrap().extend_from_slice(records);
+        }
+    }
+
+    #[test]
+    fn a_listener_that_comes_after_the_end_of_the_session_learns_of_it() {
+        let meter = meter(&session());
+        let (early, gone, late) = <(Arc<Records>, Arc<Records>, Arc<Records>)>::default();
+        let add = |listener: &Arc<Records>| {
+            let listener: Weak<Records> = Arc::downgrade(listener);
+            meter.shared.add(listener);
+        };
+        add(&early);
+        add(&gone);
+        drop(gone);
+        assert_eq!(meter.shared.present(false).len(), 1);
+        assert_eq!(meter.shared.present(true).len(), 1, "it gets the last records");
+        add(&late);
+        assert_eq!(*late.0.lock().unwrap(), [TapRecord::Ended]);
+        assert!(early.0.lock().unwrap().is_empty(), "the meter hands over the end itself");
     }
 
     #[test]

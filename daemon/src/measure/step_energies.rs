@@ -88,7 +88,7 @@ impl StepEnergies {
         for record in records {
             match *record {
                 TapRecord::TrialBegan { first_step, steps } => {
-                    self.range = Some(first_step..first_step.saturating_add(steps.into()));
+                    self.begin_trial(first_step..first_step.saturating_add(steps.into()));
                 }
                 TapRecord::StepBegan { step, at_ns, astray } => {
                     self.end_step(astray);
@@ -104,6 +104,20 @@ impl StepEnergies {
                 TapRecord::Ended => self.ended = true,
             }
         }
+    }
+
+    /// Counts the steps of this range. What was counted until now is of an earlier trial, whose records were
+    /// still on their way.
+    fn begin_trial(&mut self, range: Range<u64>) {
+        *self = Self {
+            range: Some(range),
+            known_ns: self.known_ns,
+            pending: std::mem::take(&mut self.pending),
+            newest: self.newest,
+            sampled_ns: self.sampled_ns,
+            ended: self.ended,
+            ..Self::default()
+        };
     }
 
     fn begin_step(&mut self, step: u64, at_ns: u64) {
@@ -196,6 +210,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_still_on_its_way_from_an_earlier_trial_counts_for_nothing() {
+        let mut energies = StepEnergies::default();
+        let earlier = TapRecord::TrialBegan { first_step: 0, steps: 1 };
+        let astray = TapRecord::StepEnded { at_ns: 5 * MS, astray: true };
+        energies.take(0, &[earlier, counter(0, 0.0), step(0, 1), astray, step(1, 10)]);
+        energies.take(7, &[trial()]);
+        assert!(energies.is_ready() && !energies.is_complete() && !energies.is_broken());
+        energies.take(
+            0,
+            &[step(2, 100), step(3, 150), step(4, 210), counter(300, 300.0), step(5, 400)],
+        );
+        assert!(energies.is_complete() && energies.is_whole());
+        assert_eq!((energies.steps().len(), energies.mismatched_steps()), (3, 0));
+    }
+
+    #[test]
     fn a_rank_without_a_counter_is_waited_for_in_vain_only_for_a_while() {
         let mut energies = StepEnergies::default();
         energies.take(0, &[trial(), step(2, 0), step(3, 10), step(4, 20)]);
@@ -241,7 +271,7 @@ mod tests {
         energies.take(0, &[counter(0, 0.0), trial(), step(2, 300), step(3, 200), step(4, 100)]);
         energies.take(0, &[counter(150, 10.0), counter(400, 20.0), step(5, 500)]);
         assert!(energies.is_whole() && !energies.is_broken());
-        assert!(energies.steps().iter().flat_map(|mark| mark.energy_j).all(f64::is_finite));
+        assert!(energies.steps().iter().filter_map(|mark| mark.energy_j).all(f64::is_finite));
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub(crate) fn needs(request: &Request) -> Action {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use pfo_protocol::{
         ClockTable, Instruction, JobSelector, Mhz, PlannedUnit, SwapTarget, TrialLength, TrialRun,
         Unit, User,
@@ -145,6 +145,22 @@ mod tests {
         ]
     }
 
+    fn requests_of_the_agent() -> Vec<Request> {
+        let tap = |counters| Request::Tap { job: job(), counters };
+        let on_behalf = |administrator| {
+            let (uid, pid) = (Uid::ROOT, Some(pfo_protocol::Pid(1)));
+            Request::OnBehalf { uid, pid, administrator }
+        };
+        vec![Request::WatchJobs, tap(false), tap(true), on_behalf(false), on_behalf(true)]
+    }
+
+    /// One of each kind at least.
+    pub(crate) fn every_request() -> Vec<Request> {
+        let administration = requests_for_administrators().into_iter().map(|(request, _)| request);
+        let others = [requests_that_look(), requests_that_change_a_job(), requests_of_the_agent()];
+        others.into_iter().flatten().chain(administration).collect()
+    }
+
     #[test]
     fn to_look_needs_no_more_than_to_be_let_in() {
         for request in requests_that_look() {
@@ -169,12 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_agent_watches_taps_and_acts_for_users() {
-        assert_eq!(needs(&Request::WatchJobs), Action::WatchJobs);
-        for counters in [true, false] {
-            assert_eq!(needs(&Request::Tap { job: job(), counters }), Action::Tap(OWNER));
-            let request = Request::OnBehalf { uid: Uid(0), pid: None, administrator: counters };
-            assert_eq!(needs(&request), Action::ActForUsers);
+    fn a_tap_needs_the_owner_of_its_job_and_what_is_of_no_job_the_agent() {
+        for request in requests_of_the_agent() {
+            let action = match request {
+                Request::OnBehalf { .. } => Action::ActForUsers,
+                Request::WatchJobs => Action::WatchJobs,
+                _ => Action::Tap(OWNER),
+            };
+            assert_eq!(needs(&request), action, "{request:?}");
         }
     }
 

@@ -154,3 +154,116 @@ fn listing(gpu: &GpuFacts) -> GpuListing {
         model: gpu.model.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pfo_keeper::Ledger;
+    use pfo_protocol::{Gid, JobSelector, Pid, SwapTarget, Uid};
+    use pfo_service::{Door, Peer};
+    use tempfile::TempDir;
+    use tokio::runtime::Builder;
+
+    use super::*;
+    use crate::cli::ConfigSource;
+    use crate::job::JobKey;
+    use crate::policy::{Config, every_request};
+
+    /// A node without a driver, whose administrators nobody is but root.
+    fn node() -> (TempDir, Arc<Node>) {
+        let directory = tempfile::tempdir().unwrap();
+        let groups = "[groups]\ntrainers = 'no-such-a'\nadministrators = 'no-such-b'";
+        let mut config = Config::parse(groups, "pfod.toml".as_ref()).unwrap();
+        config.paths.ledger = directory.path().join("ledger.json");
+        config.driver.library = directory.path().join("no-such-driver.so");
+        let ledger = Ledger::open(&config.paths.ledger).unwrap();
+        (directory, Arc::new(Node::new(ConfigSource::default(), config, ledger)))
+    }
+
+    fn caller(uid: u32, door: Door) -> Caller {
+        Caller::new(Peer { uid: Uid(uid), pid: Pid(1), groups: vec![Gid(uid)] }, door)
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    async fn refusal(node: &Arc<Node>, caller: &Caller, request: Request) -> Option<Refusal> {
+        match answer(node, caller, &mut Holds::default(), request).await {
+            Answer::Response(Response::Refused(refusal)) => Some(refusal),
+            _ => None,
+        }
+    }
+
+    fn swap_of(uid: u32) -> Request {
+        let job = JobSelector { job: "j".parse().unwrap(), uid: Some(Uid(uid)) };
+        Request::PlanSwap { job, target: SwapTarget::DefaultClocks, not_before: None, wait: false }
+    }
+
+    #[test]
+    fn whatever_a_stranger_asks_is_refused_through_every_door() {
+        let (_directory, node) = node();
+        block_on(async {
+            for door in [Door::Users, Door::Admin] {
+                for request in every_request() {
+                    let asked = format!("{request:?}");
+                    let refusal = refusal(&node, &caller(1000, door), request).await;
+                    let code = refusal.map(|refusal| refusal.code);
+                    assert_eq!(code, Some(RefusalCode::NotAuthorized), "{asked}");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn every_request_of_an_administrator_is_answered_without_a_driver_or_a_job() {
+        let (_directory, node) = node();
+        block_on(async {
+            for request in every_request() {
+                let asked = format!("{request:?}");
+                let (root, mut holds) = (caller(0, Door::Admin), Holds::default());
+                let answered = answer(&node, &root, &mut holds, request);
+                let answered = tokio::time::timeout(std::time::Duration::from_secs(20), answered);
+                let Ok(Answer::Response(response)) = answered.await else { panic!("{asked}") };
+                if let Response::Refused(refusal) = response {
+                    assert_ne!(refusal.code, RefusalCode::Internal, "{asked}: {refusal}");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn the_agent_acts_for_one_user_for_the_rest_of_its_connection() {
+        let (_directory, node) = node();
+        let job = JobKey { uid: Uid(0), name: "j".parse().unwrap() };
+        node.jobs.find_or_create(job, 1);
+        block_on(async {
+            let agent = caller(998, Door::Agent);
+            assert!(refusal(&node, &agent, swap_of(0)).await.is_some(), "in its own name");
+            let on_behalf =
+                |uid, administrator| Request::OnBehalf { uid: Uid(uid), pid: None, administrator };
+            let holds = &mut Holds::default();
+            let answered = answer(&node, &agent, holds, on_behalf(0, false)).await;
+            let Answer::Caller(Response::Done, root) = answered else { panic!() };
+            assert!(refusal(&node, &root, swap_of(0)).await.is_none());
+            assert!(refusal(&node, &root, swap_of(1000)).await.is_some(), "not as administrator");
+            for request in [on_behalf(1000, false), on_behalf(0, true), Request::WatchJobs] {
+                assert!(refusal(&node, &root, request).await.is_some(), "once and for all");
+            }
+        });
+    }
+
+    #[test]
+    fn the_groups_of_a_user_are_those_of_its_accounts_and_not_of_the_agent() {
+        let (_directory, node) = node();
+        block_on(async {
+            let agent = caller(998, Door::Agent);
+            let request =
+                Request::OnBehalf { uid: Uid(u32::MAX - 7), pid: None, administrator: true };
+            let answered = answer(&node, &agent, &mut Holds::default(), request).await;
+            let Answer::Caller(Response::Done, nobody) = answered else { panic!() };
+            assert!(nobody.peer.groups.is_empty(), "{nobody:?}");
+            assert!(refusal(&node, &nobody, Request::Status).await.is_none());
+            assert!(refusal(&node, &nobody, swap_of(0)).await.is_some());
+        });
+    }
+}

@@ -468,3 +468,55 @@ async fn end_with_process(pidfd: OwnedFd, session: Weak<Session>) {
         session.hang_up();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::{Pid, Rank, Uid};
+
+    use super::*;
+    use crate::lease::example_grant;
+
+    fn holder(uid: u32, rank: u32) -> Holder {
+        let (job, pid, session) = ("j".parse().unwrap(), Pid(1), SessionId(1));
+        Holder { job, rank: Rank(rank), uid: Uid(uid), pid, session }
+    }
+
+    fn held(uid: u32, rank: u32, has_begun: bool) -> Denied {
+        let stream = UnixStream::pair().unwrap().0;
+        let session = Session::new(holder(uid, rank), example_grant(""), stream);
+        if has_begun {
+            session.mark_begun();
+        }
+        Denied::Held(Arc::new(session))
+    }
+
+    #[test]
+    fn a_rank_waits_for_the_end_of_its_former_session_and_for_no_other_that_has_begun() {
+        let own = holder(7, 0);
+        assert!(will_pass(&held(7, 0, true), &own));
+        assert!(will_pass(&held(8, 0, false), &own), "it may be refused yet");
+        assert!(will_pass(&Denied::Restoring, &own));
+        assert!(!will_pass(&held(7, 1, true), &own));
+        assert!(!will_pass(&held(8, 0, true), &own));
+        assert!(!will_pass(&Denied::TooMany(3), &own) && !will_pass(&Denied::Closed, &own));
+    }
+
+    #[test]
+    fn a_denial_names_who_holds_the_gpu_or_the_limit_and_what_set_it() {
+        let gpu = "GPU-1".parse().unwrap();
+        let denied =
+            |denied: &Denied| denial(denied, &gpu, &example_grant("sessions_per_user = 3"));
+        let refusal = denied(&held(8, 5, true));
+        assert_eq!(refusal.code, RefusalCode::GpuHeld);
+        let by = "GPU GPU-1 is held by job j, rank 5 (user 8, process 1)";
+        assert_eq!(refusal.message, by);
+        let refusal = denied(&Denied::TooMany(3));
+        assert_eq!(refusal.code, RefusalCode::LimitReached);
+        assert!(
+            refusal.message.contains("has 3 sessions, the administrator allows 3"),
+            "{refusal}"
+        );
+        assert_eq!(denied(&Denied::Restoring).code, RefusalCode::GpuUnavailable);
+        assert_eq!(denied(&Denied::Closed).code, RefusalCode::ShuttingDown);
+    }
+}

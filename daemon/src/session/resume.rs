@@ -113,3 +113,46 @@ fn give_up(session: SessionId, mut socket: &UnixStream, refusal: Refusal) {
     let _ = socket.shutdown(Shutdown::Both);
     forget(session);
 }
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::{DpRank, Rank, RankPosition, Stage, TpRank};
+
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello {
+            client: "test".into(),
+            job: "j".parse().unwrap(),
+            position: RankPosition {
+                rank: Rank(0),
+                pp_rank: Stage(0),
+                dp_rank: DpRank(0),
+                tp_rank: TpRank(0),
+                pp_degree: 1,
+                dp_degree: 1,
+                tp_degree: 1,
+            },
+            gpu: "GPU-1".parse().unwrap(),
+            num_microbatches: Some(u32::MAX),
+            next_step: u64::MAX,
+        }
+    }
+
+    #[test]
+    fn a_hello_is_read_as_it_was_kept() {
+        let bytes = ClientMessage::Hello(hello()).to_frame().unwrap();
+        assert_eq!(read(&bytes).unwrap(), hello());
+    }
+
+    #[test]
+    fn bytes_that_are_not_exactly_one_hello_are_lost() {
+        let bytes = ClientMessage::Hello(hello()).to_frame().unwrap();
+        for length in 0..bytes.len() {
+            assert!(read(&bytes[..length]).is_err(), "{length} bytes");
+        }
+        assert!(read(&[bytes.clone(), bytes.clone()].concat()).is_err());
+        let other = ClientMessage::Goodbye.to_frame().unwrap();
+        assert!(matches!(read(&other), Err(FrameError::Unexpected(_))));
+    }
+}

@@ -1,4 +1,4 @@
-//! The colours of pictures; told apart also by those who do not see red from green.
+//! The colours of pictures; they can be distinguished without telling red from green.
 
 use plotters::style::RGBColor;
 

@@ -1,7 +1,7 @@
 //! `pfoctl plan plot`: a frontier or a step as a picture, SVG or PNG.
 //!
-//! What is in a picture is told in `frontier_picture` and `timeline_picture`, in strokes that suit
-//! either format; how strokes become a file, in `picture` and `lettering`.
+//! What is in a picture is described in `frontier_picture` and `timeline_picture`, in strokes that
+//! suit either format; how strokes become a file, in `picture` and `lettering`.
 
 mod colours;
 mod frontier_picture;
@@ -13,7 +13,7 @@ mod timeline_picture;
 use std::path::Path;
 
 use clap::{Args, ValueEnum};
-use pfo_planner::{Deadline, Frontier, Plan, PlanError, Profile, Timeline, replay};
+use pfo_planner::{Deadline, Frontier, Plan, Profile, Timeline, replay};
 
 use crate::error::Error;
 use crate::failure::Failure;
@@ -45,19 +45,19 @@ pub(crate) struct Plot {
     replayed: ReplayArguments,
 
     /// Draw these points over a frontier: CSV with columns time (s) and energy (J), such as
-    /// lowtime's or measured ones; may be given again
+    /// measured ones or those of lowtime; may be repeated
     #[arg(long, value_name = "POINTS.csv")]
     over: Vec<String>,
 
-    /// Which plan of a frontier to mark or to draw, as `plan export` takes it
+    /// Deadline of the plan of a frontier to mark or to draw, as `plan export` takes it
     #[arg(long, value_name = "D", default_value = "min-energy")]
     deadline: Deadline,
 
-    /// What a timeline's colours tell
+    /// What the colours of a timeline show
     #[arg(long, value_enum, default_value_t = Colouring::Power)]
     colour: Colouring,
 
-    /// Pixels [default: as many as it takes to be legible]
+    /// Size in pixels [default: large enough to be legible]
     #[arg(long, value_name = "WIDTHxHEIGHT")]
     size: Option<Size>,
 
@@ -82,7 +82,7 @@ impl Plot {
         let _progress = Progress::new("drawing");
         let bytes = file::read(&self.input)?;
         let picture = if Frontier::is_likely(&bytes) {
-            let frontier = Frontier::from_bytes(&bytes).map_err(bad(&self.input))?;
+            let frontier = Frontier::from_bytes(&bytes).map_err(Failure::bad_file(&self.input))?;
             match self.kind.unwrap_or(Kind::Frontier) {
                 Kind::Frontier => self.frontier(&frontier, form)?,
                 Kind::Timeline => {
@@ -115,17 +115,12 @@ impl Plot {
     }
 
     fn timeline(&self, profile: &Profile, plan: &Plan, form: Form) -> Result<Vec<u8>, Failure> {
-        let timeline = Timeline::new(profile, plan).map_err(bad(&self.input))?;
-        // Without that power, nobody knows what waiting takes.
+        let timeline = Timeline::new(profile, plan).map_err(Failure::bad_file(&self.input))?;
+        // Without that power, the energy of waits is not known.
         let replayed = plan.p2p_blocking_power_w.map(|power| replay(profile, plan, power));
-        let replayed = replayed.transpose().map_err(bad(&self.input))?;
+        let replayed = replayed.transpose().map_err(Failure::bad_file(&self.input))?;
         let energy_j = replayed.map(|replayed| replayed.iteration_energy_j);
         let picture = TimelinePicture::new(plan, &timeline, energy_j, self.colour);
         picture::draw(form, self.size.unwrap_or(picture.size()), &picture)
     }
-}
-
-fn bad(name: &str) -> impl Fn(PlanError) -> Failure {
-    let name = file::shown(name).to_owned();
-    move |source| Failure::BadFile { name: name.clone(), source }
 }

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_column_a_bad_number_and_an_empty_file_are_told() {
+    fn a_missing_column_a_bad_number_and_an_empty_file_are_reported() {
         for (text, words) in [
             ("time,power\n1,2\n", &["\"energy\"", "time,power"][..]),
             ("time,energy\n1,2\n1,x\n", &["line 3", "energy", "\"x\""]),

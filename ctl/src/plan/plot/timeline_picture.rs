@@ -13,7 +13,7 @@ use super::colours::{CHOSEN, CHUNKS, FAINT, INK, PAPER, WAITING, on_ramp, ramp};
 use super::picture::{Area, Drawn, Picture, Size};
 use crate::status::quantity::{joules, seconds};
 
-/// What colours tell.
+/// What colours show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Colouring {
     /// Watts while an instruction runs
@@ -335,7 +335,8 @@ impl TimelinePicture<'_> {
     }
 }
 
-/// A mark for chunks, so that they are told apart where no number fits; the first one has none.
+/// A mark for chunks, so that they can be distinguished where no number fits; the first one has
+/// none.
 fn chunk_colour(chunk: Chunk) -> Option<RGBColor> {
     usize::from(chunk.0).checked_sub(1).map(|mark| CHUNKS[mark % CHUNKS.len()])
 }
@@ -366,7 +367,7 @@ fn letter(instruction: Instruction) -> &'static str {
     }
 }
 
-/// A round distance that makes about so many ticks of a length.
+/// A round distance that divides a length into about this many ticks.
 fn tick(length: f64, count: i32) -> f64 {
     let least = length / f64::from(count);
     let magnitude = 10_f64.powf(least.log10().floor());

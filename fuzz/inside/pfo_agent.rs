@@ -1,5 +1,5 @@
-//! What fuzz targets reach of this crate: what reads files, and what computes from numbers of a rank. Not
-//! part of the program.
+//! What fuzz targets reach inside of `pfo-agent`: what reads files, and what computes from numbers
+//! of a rank. It is part of the crate only with the feature `fuzzing`.
 
 use pfo_protocol::{RecordedTrial, SweepState, TapRecord, TrialResult, TrialStep};
 

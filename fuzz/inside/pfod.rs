@@ -1,5 +1,5 @@
-//! What fuzz targets reach of this crate: what reads bytes of a rank or of the former daemon. Not part of
-//! the program.
+//! What fuzz targets reach inside of `pfod`: what reads bytes of a rank or of the former daemon. It
+//! is part of the crate only with the feature `fuzzing`.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -70,8 +70,8 @@ pub fn hellos(hellos: Vec<Hello>) {
     }
 }
 
-/// The records of jobs and the revocations that the former daemon left are read, or refused. False for
-/// bytes that are neither.
+/// The records of jobs and the revocations that the former daemon left are read, or refused. False
+/// for bytes that are neither.
 pub fn kept_files(bytes: &[u8], boot_id: &str) -> bool {
     let revocations = parse_revocations(bytes, boot_id);
     let job = parse_job(bytes, boot_id);

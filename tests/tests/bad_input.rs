@@ -11,8 +11,11 @@ use pfo_tests::{
     Client, GOOD_JOB, Identity, Relay, Setup, TestPlan, Undisturbed, control::job, needs_root,
 };
 
-/// The last step and time of an event that pfod takes for possible.
+/// The last step of an event that pfod takes for possible.
 const LATEST: u64 = 1 << 50;
+
+/// How far ahead of pfod's clock the time of an event may be.
+const A_MINUTE_NS: u64 = 60_000_000_000;
 
 /// Xorshift: the same nonsense in every run.
 struct Noise(u64);
@@ -50,7 +53,8 @@ impl Noise {
             2 | 3 => Mark::InstructionBegin(unit),
             _ => Mark::InstructionEnd(unit),
         };
-        Event { sequence: self.number(), client_ns: self.number(), mark }
+        let client_ns = self.number() % A_MINUTE_NS;
+        Event { sequence: self.number(), client_ns, mark }
     }
 }
 
@@ -223,7 +227,7 @@ fn impossible_events_of_a_real_session_cost_only_that_session() {
 }
 
 #[test]
-fn an_event_beyond_every_step_ends_its_session_with_the_number() {
+fn an_event_of_an_impossible_step_or_time_ends_its_session() {
     let undisturbed = Undisturbed::start();
     for step in [LATEST + 1, u64::MAX] {
         let mark = Mark::StepBegin(step);
@@ -232,6 +236,10 @@ fn an_event_beyond_every_step_ends_its_session_with_the_number() {
         let message = undisturbed.closed_in_session(&frame);
         assert!(message.contains(&format!("step {step} is beyond")), "{message}");
     }
+    let far = Event { sequence: 0, client_ns: u64::MAX, mark: Mark::StepBegin(0) };
+    let far = ClientMessage::Event(far).to_frame().unwrap();
+    let message = undisturbed.closed_in_session(&far);
+    assert!(message.contains("more than a minute ahead"), "{message}");
     undisturbed.assert_nothing_else_happened();
 }
 

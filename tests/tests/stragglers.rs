@@ -133,7 +133,7 @@ fn a_rank_held_back_by_a_power_limit_is_answered_until_that_is_over() {
     node.until_is("no slow rank", &Vec::new(), slow);
     let log = node.agent_log();
     assert!(log.contains("longer than was profiled"), "{log}");
-    assert_eq!(log.matches("as long again as was profiled").count(), 1, "{log}");
+    assert_eq!(log.matches("match the profile again").count(), 1, "{log}");
     training.stop();
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use pfo_protocol::{
-    AgentRequest, AgentResponse, ClientMessage, ClockTable, Mhz, Pid, RefusalCode, SwapTarget, SweepState, SweepStatus,
-    TrialRun,
+    AgentRequest, AgentResponse, ClientMessage, ClockTable, Mhz, Pid, RefusalCode, SwapTarget,
+    SweepState, SweepStatus, TrialRun,
 };
 use pfo_tests::{
     Identity, MICROBATCHES, Node, Ran, STAGES, Setup, TestPlan, Training,

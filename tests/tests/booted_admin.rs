@@ -1,6 +1,6 @@
 //! `systemctl reload` and `pfoctl doctor` under a real systemd, whose sandbox and states only it knows.
 
-use pfo_tests::{Container, Debian, Ran};
+use pfo_tests::{Container, Debian, Ran, UNITS};
 use serde_json::Value;
 
 const CONFIG: &str = "/etc/pfo/pfod.toml";
@@ -61,9 +61,12 @@ fn a_doctor_finds_what_somebody_changed(debian: Debian) {
     let Some(debian) = Container::boot(debian) else { return };
     debian.install_pfo("2xA40");
     // As a package would: not as an administrator's own units.
-    debian.run("mkdir -p /usr/lib/systemd/system && systemctl disable pfod pfod.socket pfod-admin.socket && \
-                mv /etc/systemd/system/pfod* /usr/lib/systemd/system/ && systemctl daemon-reload && \
-                useradd --groups pfo alice && useradd bob").printed();
+    let units = format!(
+        "mkdir -p /usr/lib/systemd/system && systemctl disable {UNITS} && \
+                         mv /etc/systemd/system/pfo* /usr/lib/systemd/system/ && systemctl daemon-reload && \
+                         useradd --groups pfo alice && useradd bob"
+    );
+    debian.run(&units).printed();
     let found = |wanted: &[(&str, &str)], who: &str| {
         let ran = debian.run_as(who, "pfoctl doctor --json");
         let findings = findings(&ran);
@@ -72,7 +75,7 @@ fn a_doctor_finds_what_somebody_changed(debian: Debian) {
     };
     found(&[], "root");
     found(&[], "alice");
-    found(&[("groups", "wrong"), ("daemon", "unknown")], "bob");
+    found(&[("groups", "wrong"), ("daemon", "unknown"), ("groups", "wrong")], "bob");
 
     debian.run("mkdir -p /etc/systemd/system/pfod.service.d && \
                 printf '[Service]\nCapabilityBoundingSet=\n' > /etc/systemd/system/pfod.service.d/a.conf && \
@@ -81,11 +84,12 @@ fn a_doctor_finds_what_somebody_changed(debian: Debian) {
 
     debian
         .run(
-            "systemctl revert pfod && systemctl daemon-reload && \
-                systemctl stop pfod.socket pfod-admin.socket pfod",
+            &"systemctl revert pfod && systemctl daemon-reload && \
+                systemctl stop UNITS"
+                .replace("UNITS", UNITS),
         )
         .printed();
-    found(&[("unit", "wrong"), ("daemon", "wrong")], "root");
+    found(&[("unit", "wrong"), ("daemon", "wrong"), ("unit", "wrong")], "root");
 }
 
 #[test]

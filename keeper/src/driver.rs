@@ -186,6 +186,20 @@ impl Driver {
         Ok(Self { version, gpus, missing, nvml })
     }
 
+    /// The driver with GPUs that did not answer before and do now; none if there are no such GPUs.
+    #[must_use]
+    pub fn with_returned(&self, lost: &OnLost) -> Option<Self> {
+        let (found, missing) = list(&self.nvml, lost, self.nvml.device_count().ok()?);
+        let is_new = |gpu: &Arc<Gpu>| self.gpus.iter().all(|known| known.uuid != gpu.uuid);
+        let new: Vec<_> = found.into_iter().filter(is_new).collect();
+        if new.is_empty() {
+            return None;
+        }
+        let mut gpus: Vec<_> = self.gpus.iter().cloned().chain(new).collect();
+        gpus.sort_by_key(|gpu| gpu.index);
+        Some(Self { version: self.version.clone(), gpus, missing, nvml: Arc::clone(&self.nvml) })
+    }
+
     /// Whether anybody still uses the driver, after this is dropped.
     #[must_use]
     pub fn last_user(&self) -> LastUser {

@@ -40,6 +40,8 @@ struct Missing {
     tried: Option<(Instant, String)>,
     /// As long as this has a user, loading finds the driver that is gone.
     former: LastUser,
+    /// When GPUs that did not answer were looked for last.
+    looked: Option<Instant>,
 }
 
 /// What is left of the GPUs.
@@ -117,6 +119,10 @@ impl LateDriver {
     /// # Errors
     /// If the driver is not there or has no such GPU.
     pub(crate) fn gpu(&self, name: &GpuName) -> Result<Arc<Gpu>, Refusal> {
+        if let Some(gpu) = self.ready()?.gpu(name) {
+            return Ok(Arc::clone(gpu));
+        }
+        self.look_for_missing();
         self.ready()?.gpu(name).cloned().ok_or_else(|| {
             Refusal::new(
                 RefusalCode::UnknownGpu,
@@ -124,6 +130,25 @@ impl LateDriver {
                 "`pfoctl gpus` lists the GPUs of this node",
             )
         })
+    }
+
+    /// Looks for GPUs that did not answer when the driver was loaded, unless it just did.
+    pub(crate) fn look_for_missing(&self) {
+        let Some(driver) = self.loaded.load_full() else { return };
+        let Some(mut missing) = self.missing_within(Duration::ZERO) else { return };
+        let just_did = missing.looked.is_some_and(|looked| looked.elapsed() < RETRY_EVERY);
+        if driver.missing.is_empty() || just_did {
+            return;
+        }
+        missing.looked = Some(Instant::now());
+        let lost = Arc::clone(&self.lost);
+        if let Some(found) = driver.with_returned(&OnLost::new(move || lost.notify_one())) {
+            tracing::info!(
+                "found {} GPUs that did not answer before",
+                found.gpus.len() - driver.gpus.len()
+            );
+            self.loaded.store(Some(Arc::new(found)));
+        }
     }
 
     /// What the driver reports about a GPU now.

@@ -103,7 +103,11 @@ impl Owed {
         };
         // A session may have come, restored it and gone since.
         let Some(entry) = self.ledger.entry(gpu) else { return Ok(()) };
-        let driver = self.driver.get()?;
+        let mut driver = self.driver.get()?;
+        if driver.gpus.iter().all(|found| found.uuid != *gpu) {
+            self.driver.look_for_missing();
+            driver = self.driver.get()?;
+        }
         let old_clock =
             restore_entry(&driver, &entry, &self.ledger).map_err(|error| error.to_string())?;
         tracing::info!(

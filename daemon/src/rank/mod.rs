@@ -87,6 +87,8 @@ pub(crate) struct Rank {
     swap: u64,
     joined_in: Option<Arc<Swap>>,
     refused: Option<Wish>,
+    /// What the driver refused is asked for once more: a step begins.
+    retry: bool,
     /// The power limit that the GPU should have.
     power_limit: Option<Milliwatts>,
     /// What was not set, and is not asked for again until something else is wished for.
@@ -127,6 +129,7 @@ impl Rank {
             swap: 0,
             joined_in,
             refused: None,
+            retry: false,
             power_limit: None,
             refused_limit: None,
             begun: StepsBegun::default(),
@@ -267,6 +270,7 @@ impl Rank {
                 self.session.progress.begin_step(step);
                 self.take_up_rules();
                 self.take_up_swap(step);
+                self.retry = true;
                 self.begun.steps += 1;
                 self.begun.at_ns = event.client_ns;
                 self.units.clear();

@@ -15,11 +15,12 @@ use super::pace::Room;
 impl Rank {
     /// Asks the driver for the newest clock, if it is another one.
     ///
-    /// Fails only if the GPU is gone. What the driver refuses otherwise is not asked for again
-    /// until the wish changes, and the rank trains on.
+    /// Fails only if the GPU is gone. What the driver refuses otherwise is asked for again with the next
+    /// step, and the rank trains on.
     pub(super) fn set_clock(&mut self) -> Result<(), ClockError> {
         let wish = self.cursor.wish();
-        if self.refused == Some(wish) {
+        let retry = std::mem::take(&mut self.retry);
+        if self.refused == Some(wish) && !retry {
             return Ok(());
         }
         let result = match wish {

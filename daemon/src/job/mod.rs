@@ -42,7 +42,6 @@ use crate::lease::Session;
 pub(crate) struct JobKey {
     /// Whose job.
     pub uid: Uid,
-    /// Its name.
     pub name: JobName,
 }
 
@@ -109,7 +108,8 @@ impl Job {
         let position = &member.hello.position;
         let (rank, name) = (position.rank, &self.key.name);
         let mut members = self.members();
-        // The others may have left since this job was found for the rank: its plans are theirs still.
+        // The others may have left since this job was found for the rank: its plans are theirs
+        // still.
         if position.pp_degree != self.pp_degree {
             return Err(Refusal::new(
                 RefusalCode::RankConflict,

@@ -18,7 +18,7 @@ fn write(directory: &Path) -> Result<(), std::io::Error> {
 
 fn main() -> ExitCode {
     let Some(directory) = std::env::args_os().nth(1) else {
-        eprintln!("manual: say which directory the pages belong into");
+        eprintln!("manual: name the directory to write the pages to");
         return ExitCode::from(2);
     };
     match write(Path::new(&directory)) {

@@ -94,7 +94,7 @@ impl Meter {
         Ok(meter)
     }
 
-    /// Hands a record to the listeners.
+    /// Adds a record to those of the rank, for the listeners.
     pub(crate) fn put(&self, record: TapRecord) {
         self.shared.session.progress.tap.put(|| Some(record));
     }

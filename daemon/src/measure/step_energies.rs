@@ -31,7 +31,7 @@ pub(super) struct StepMark {
 pub(super) struct StepEnergies {
     range: Option<Range<u64>>,
     steps: Vec<StepMark>,
-    /// Steps whose energy has been computed.
+    /// Steps whose energy has been looked up.
     steps_read: usize,
     step_counts: bool,
     /// When the last step of the range ended.

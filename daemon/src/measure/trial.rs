@@ -31,7 +31,7 @@ struct Measured {
     meter: Arc<Meter>,
 }
 
-/// What the meter of a rank hands over.
+/// Takes what the meter of one rank hands over.
 #[derive(Default)]
 struct RankEnergies(Mutex<StepEnergies>);
 
@@ -279,7 +279,7 @@ mod tests {
             let refused = || attempt(by).err().map(|refusal| refusal.message);
             let why = "job j is not held for measuring any more";
             assert_eq!(refused().as_deref(), Some(why));
-            // Nor is it where somebody else holds the job by now.
+            // Nor while another connection holds the job.
             let mut holds = Holds::default();
             let held = hold(&mut holds);
             assert_eq!(refused().as_deref(), Some(why));

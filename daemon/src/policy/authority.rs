@@ -234,7 +234,7 @@ impl Authority {
         let (uid, group) = (caller.peer.uid, &self.names.administrators);
         let is_one = uid == Uid::ROOT || is_in(&caller.peer, self.administrators);
         let (message, remedy) = if is_one {
-            let message = format!("nobody may {} through this socket", action.in_words());
+            let message = format!("no user may {} through this socket", action.in_words());
             (message, "use the socket for administration, /run/pfo/admin.sock".to_owned())
         } else {
             let action = action.in_words();

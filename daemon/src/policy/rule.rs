@@ -59,7 +59,7 @@ impl Rule {
         if self.allow == Some(false) {
             return match terms == *lease {
                 true => Ok(None),
-                false => Err("a rule with allow = false gives nothing else".into()),
+                false => Err("a rule with allow = false takes no other terms".into()),
             };
         }
         terms.check().map(|()| Some(terms))
@@ -101,7 +101,7 @@ impl<T> TryFrom<Vec<T>> for Several<T> {
 
     fn try_from(list: Vec<T>) -> Result<Self, Self::Error> {
         if list.is_empty() {
-            return Err("an empty list is about nobody; leave the key out to mean all");
+            return Err("an empty list matches nothing; leave the key out to match all");
         }
         Ok(Self(list))
     }
@@ -132,7 +132,7 @@ impl TryFrom<String> for TextPattern {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        Pattern::new(&text).map(Self).map_err(|error| format!("{text:?} is no pattern: {error}"))
+        Pattern::new(&text).map(Self).map_err(|error| format!("{text:?} is not a pattern: {error}"))
     }
 }
 
@@ -208,7 +208,7 @@ mod tests {
     fn a_list_of_nothing_and_a_broken_pattern_are_refused() {
         for (text, said) in [
             ("users = []", "an empty list"),
-            ("nodes = ['a[']", "is no pattern"),
+            ("nodes = ['a[']", "is not a pattern"),
             ("gpus = ['a[']", "give patterns"),
             ("groups = [-1]", "give names or numbers"),
         ] {

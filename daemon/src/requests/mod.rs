@@ -134,7 +134,9 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
         | Request::PlanSwap { .. }
         | Request::WatchJobs
         | Request::Tap { .. }
-        | Request::OnBehalf { .. } => Err(internal(&"a request that waits came where none may")),
+        | Request::OnBehalf { .. } => {
+            Err(internal(&"a waiting request reached a handler that cannot wait"))
+        }
     }
 }
 
@@ -167,7 +169,7 @@ mod tests {
     use crate::job::JobKey;
     use crate::policy::{Config, every_request};
 
-    /// A node without a driver, whose administrators nobody is but root.
+    /// A node without a driver and with root as its only administrator.
     fn node() -> (TempDir, Arc<Node>) {
         let directory = tempfile::tempdir().unwrap();
         let groups = "[groups]\ntrainers = 'no-such-a'\nadministrators = 'no-such-b'";

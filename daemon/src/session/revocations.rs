@@ -71,7 +71,7 @@ impl Revocations {
         if revocation.by != Uid::ROOT && own >= MOST_FROM_ONE_USER {
             return Err(Refusal::new(
                 RefusalCode::LimitReached,
-                format!("{own} revocations of user {} stand, and no more may", revocation.by),
+                format!("user {} has {own} revocations in force, the most allowed", revocation.by),
                 "lift some with `pfoctl lease allow`",
             ));
         }

@@ -1,7 +1,8 @@
-//! A driver that comes later than the daemon, and may go while it runs.
+//! A driver that may load after the daemon starts, and unload while it runs.
 //!
-//! NVML never recovers from a driver that was unloaded under it, and keeps one that shall be unloaded in
-//! use. So it is let go of as soon as no GPU is left, and loaded anew when there is one again.
+//! NVML never recovers from a driver that was unloaded under it, and keeps a driver in use that is
+//! to be unloaded. So the library is released as soon as no GPU is left, and loaded again when
+//! there is one.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use tokio::sync::Notify;
 
 use super::reader::{Reader, ReadingError};
 
-/// A driver that could not be loaded is tried again at most this often.
+/// A driver that could not be loaded is retried at most this often.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// How long to wait for another thread that loads the driver, and how often to look.
@@ -30,26 +31,26 @@ pub(crate) struct LateDriver {
     loaded: ArcSwapOption<Driver>,
     missing: Mutex<Missing>,
     readers: Mutex<HashMap<GpuUuid, Arc<Reader>>>,
-    /// Wakes whoever looks whether it is gone, after a GPU was lost.
+    /// Wakes the driver watch after a GPU was lost.
     pub lost: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
 struct Missing {
-    /// When it was last looked for, and why it was not found.
+    /// When loading was last tried, and why it failed.
     tried: Option<(Instant, String)>,
-    /// As long as this has a user, loading finds the driver that is gone.
+    /// As long as this has a user, loading returns the driver that is gone.
     former: LastUser,
     /// When GPUs that did not answer were looked for last.
     looked: Option<Instant>,
 }
 
-/// What is left of the GPUs.
+/// How many of the GPUs still answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     /// At least one answers.
     Present,
-    /// Those that answer are lost, and some do not.
+    /// Those that answer are lost, and others do not answer.
     Unclear,
     /// All are lost: the first one's reason.
     Gone(String),
@@ -68,7 +69,7 @@ impl LateDriver {
         }
     }
 
-    /// The driver, after trying to load it if that was not tried just now.
+    /// The driver, after an attempt to load it unless one was made just now.
     ///
     /// # Errors
     /// Why it could not be loaded, in words.
@@ -103,10 +104,10 @@ impl LateDriver {
         }
     }
 
-    /// The driver, for somebody who needs it.
+    /// The driver, or a refusal that says why it is missing.
     ///
     /// # Errors
-    /// Why it is not there.
+    /// Why the driver is missing.
     pub(crate) fn ready(&self) -> Result<Arc<Driver>, Refusal> {
         self.get().map_err(|why| {
             let remedy = "see `nvidia-smi` and `pfoctl status`";
@@ -187,7 +188,7 @@ impl LateDriver {
         }
     }
 
-    /// Lets go of a driver that is gone.
+    /// Releases a driver that is gone.
     pub(crate) fn let_go(&self, why: &str) {
         let mut missing = self.missing();
         if let Some(driver) = self.loaded.swap(None) {
@@ -196,7 +197,7 @@ impl LateDriver {
         }
     }
 
-    /// Loading takes as long as a sick driver likes; nobody else waits for that any longer than this.
+    /// Loading takes as long as a sick driver takes; no other thread waits for it longer than this.
     fn missing_within(&self, patience: Duration) -> Option<MutexGuard<'_, Missing>> {
         let until = Instant::now() + patience;
         loop {

@@ -52,6 +52,12 @@ impl StepEnergies {
         self.newest.is_some() || self.pending.iter().any(|(_, energy_j)| energy_j.is_some())
     }
 
+    /// Whether it counts the trial whose first measured step this is. Until then it may count those
+    /// of an earlier trial.
+    pub(super) fn counts_from(&self, first_step: u64) -> bool {
+        self.range.as_ref().is_some_and(|range| range.start == first_step)
+    }
+
     /// Whether the measurement is complete.
     pub(super) fn is_complete(&self) -> bool {
         let read = |over_ns: u64| {

@@ -159,7 +159,10 @@ fn begin(
 
 impl UnderWay {
     fn is_complete(&self) -> bool {
-        self.ranks.iter().all(|rank| rank.energies.now(|energies| energies.is_complete()))
+        let first = self.first_step;
+        let is_complete =
+            |energies: &mut StepEnergies| energies.counts_from(first) && energies.is_complete();
+        self.ranks.iter().all(|rank| rank.energies.now(is_complete))
     }
 
     /// Checks that the job is as it was when the trial began.

@@ -20,7 +20,7 @@ build: programs pages ## Build the release programs, libpfo, manual pages and co
 pages: programs
 	rm -rf target/pages
 	cargo run --release --quiet -p pfod --example manual target/pages/man
-	cargo run --release --quiet -p pfo-agent --example manual target/pages/man
+	cargo run --release --quiet -p pfo-agent --example agent-manual target/pages/man
 	target/release/pfoctl generate man target/pages/man
 	target/release/pfoctl generate completions target/pages/completions
 

@@ -1,7 +1,7 @@
 //! The one place that decides who may do what.
 //!
-//! A handler takes the [`Permit`] that the decision returned, and learns from nothing else who asks: a request
-//! that was not decided cannot be served.
+//! A handler takes the [`Permit`] that the decision returned, and learns from nothing else who
+//! asks: a request that was not decided cannot be served.
 
 use pfo_protocol::{
     AgentRequest, Gid, JobSelector, JobView, Pid, Refusal, RefusalCode, SweepOrder, Uid,
@@ -16,8 +16,10 @@ use crate::pfod::Asker;
 pub(crate) enum Action {
     /// To see the agent and one's own jobs, sweeps and profiles.
     Read,
-    /// To change or measure a job of this user; none is one's own.
-    UseJob(Option<Uid>),
+    /// To measure a job of this user; none is one's own.
+    Measure(Option<Uid>),
+    /// To change the plan of a job of this user; none is one's own.
+    ChangePlan(Option<Uid>),
     /// To set what GPUs draw while they wait.
     SetP2pPower,
 }
@@ -33,14 +35,14 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         AgentRequest::Record { job, .. }
         | AgentRequest::RecordingEnd { job, .. }
         | AgentRequest::Samples(job)
-        | AgentRequest::FrontierLoad { job, .. }
-        | AgentRequest::Straggler { job, .. }
-        | AgentRequest::StragglerAuto { job, .. }
         | AgentRequest::SweepStart(SweepOrder { job, .. })
         | AgentRequest::SweepAttend(SweepOrder { job, .. })
         | AgentRequest::SweepControl { job, .. }
         | AgentRequest::SweepRead(job)
-        | AgentRequest::P2pKeep(job) => Action::UseJob(job.uid),
+        | AgentRequest::P2pKeep(job) => Action::Measure(job.uid),
+        AgentRequest::FrontierLoad { job, .. }
+        | AgentRequest::Straggler { job, .. }
+        | AgentRequest::StragglerAuto { job, .. } => Action::ChangePlan(job.uid),
         AgentRequest::P2pSet { .. } => Action::SetP2pPower,
     }
 }
@@ -112,12 +114,13 @@ impl Authority {
         door: Door,
         action: Action,
     ) -> Result<Permit, Refusal> {
+        let is_own = |owner: Option<Uid>| owner.is_none_or(|owner| owner == peer.uid);
         let (needed, what) = match action {
             Action::Read => (Role::User, "use the agent"),
-            Action::UseJob(owner) if owner.is_none_or(|owner| owner == peer.uid) => {
-                (Role::User, "measure jobs or change their plans")
-            }
-            Action::UseJob(_) => (Role::Administrator, "measure or change another user's job"),
+            Action::Measure(owner) if is_own(owner) => (Role::User, "measure jobs"),
+            Action::ChangePlan(owner) if is_own(owner) => (Role::User, "change plans"),
+            Action::Measure(_) => (Role::Administrator, "measure another user's job"),
+            Action::ChangePlan(_) => (Role::Administrator, "change the plan of another user's job"),
             Action::SetP2pPower => (Role::Administrator, "set P2P-blocking powers"),
         };
         let role = self.role(peer, door);
@@ -129,14 +132,14 @@ impl Authority {
     }
 
     fn refuse(&self, peer: &Peer, what: &str, needed: Role) -> Refusal {
-        let (group, where_) = match needed {
+        let (group, socket) = match needed {
             Role::Administrator => (&self.names.administrators, " and the administrators' socket"),
             Role::User | Role::Nobody => (&self.names.trainers, ""),
         };
         Refusal::new(
             RefusalCode::NotAuthorized,
             format!(
-                "user {} may not {what}: that requires membership in group {group}{where_}",
+                "user {} may not {what}: that requires membership in group {group}{socket}",
                 peer.uid
             ),
             format!("ask an administrator for `usermod -aG {group} USER`, then log in again"),
@@ -165,7 +168,8 @@ impl Permit {
         (!self.everyone).then_some(self.uid)
     }
 
-    /// The job that a request means: the peer's own or, for an administrator, the only one of that name.
+    /// The job that a request means: the peer's own or, for an administrator, the only one of that
+    /// name.
     ///
     /// # Errors
     /// If there is none, or more than one.
@@ -234,12 +238,13 @@ mod tests {
         Authority::new(&Groups::default(), &Groups7And9).decide(&peer, door, action)
     }
 
-    const FOREIGN: Action = Action::UseJob(Some(Uid(1)));
+    const FOREIGN: [Action; 3] =
+        [Action::Measure(Some(Uid(1))), Action::ChangePlan(Some(Uid(1))), Action::SetP2pPower];
 
     #[test]
     fn only_the_administrators_door_lets_anybody_administer() {
         for (uid, group) in [(0, 0), (5, 9)] {
-            for action in [FOREIGN, Action::SetP2pPower] {
+            for action in FOREIGN {
                 assert!(decide(uid, group, Door::Admin, action).is_ok());
                 let refusal = decide(uid, group, Door::Users, action).unwrap_err();
                 assert!(refusal.message.contains("administrators' socket"), "{refusal}");
@@ -252,10 +257,11 @@ mod tests {
     #[test]
     fn a_trainer_uses_its_own_jobs_and_nobody_elses_through_any_door() {
         for door in [Door::Users, Door::Admin] {
-            assert!(decide(5, 7, door, Action::UseJob(None)).is_ok());
-            assert!(decide(5, 7, door, Action::UseJob(Some(Uid(5)))).is_ok());
-            assert!(decide(5, 7, door, FOREIGN).is_err());
-            assert!(decide(5, 7, door, Action::SetP2pPower).is_err());
+            for owner in [None, Some(Uid(5))] {
+                assert!(decide(5, 7, door, Action::Measure(owner)).is_ok());
+                assert!(decide(5, 7, door, Action::ChangePlan(owner)).is_ok());
+            }
+            assert!(FOREIGN.iter().all(|action| decide(5, 7, door, *action).is_err()));
             assert!(decide(5, 8, door, Action::Read).is_err(), "not a trainer");
         }
     }

@@ -129,7 +129,8 @@ impl Config {
         Ok(Self { file: Some(path.to_owned()), ..config })
     }
 
-    /// Keeps what cannot change while the agent runs as it is. Returns the keys that ask for something else.
+    /// Keeps what cannot change while the agent runs as it is. Returns the keys that ask for
+    /// something else.
     pub(crate) fn keep_unchangeable(&mut self, running: &Self) -> Vec<&'static str> {
         let changed = [
             ("sockets.users", self.sockets.users != running.sockets.users),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use pfo_protocol::{JobName, JobSelector, JobView, MeasuredBy, Refusal, RefusalCode, Uid};
 
-/// What tells the jobs of a node apart.
+/// What identifies a job of the node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct JobKey {
     /// Whose job it is.

@@ -1,5 +1,5 @@
-//! The journal entries of the agent that people and tools may rely on: each kind has a `MESSAGE_ID` that never
-//! changes, and an explanation in the journal's catalog, `systemd/pfo-agent.catalog`.
+//! The journal entries of the agent that people and tools may rely on: each kind has a `MESSAGE_ID`
+//! that never changes, and an explanation in the journal's catalog, `systemd/pfo-agent.catalog`.
 
 /// A request was refused.
 pub(crate) const REFUSED: &str = "refused";

@@ -1,7 +1,8 @@
-//! The agent of pfo: an ordinary system user that measures jobs through `pfod`, keeps their profiles, watches
-//! them, and answers stragglers.
+//! The agent of pfo: an ordinary system user that measures jobs through `pfod`, keeps their
+//! profiles, watches them, and answers stragglers.
 //!
-//! It holds no GPU and no privilege. What it changes it asks of `pfod`, in the name of the user who asked it.
+//! It holds no GPU and no privilege. What it changes it asks of `pfod`, in the name of the user who
+//! asked it.
 #![forbid(unsafe_code)]
 
 mod authority;

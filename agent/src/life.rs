@@ -27,7 +27,7 @@ use crate::watch::Watcher;
 /// `FileDescriptorName=` of the administrators' socket.
 const ADMIN_SOCKET_NAME: &str = "admin";
 
-/// Files that are being written when the agent stops get so long.
+/// How long the agent waits at its end for files that are being written.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why the agent ended other than by a signal to stop.

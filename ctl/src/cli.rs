@@ -107,7 +107,7 @@ impl Cli {
             Command::Policy(policy) => policy.run(&daemons, output),
             Command::Reload(reload) => reload.run(&daemons, output),
             Command::Gpus(gpus) => gpus.run(&daemons, output),
-            Command::Generate(generate) => generate.run(Self::command()),
+            Command::Generate(generate) => Ok(generate.run(Self::command())?),
         }
     }
 }

@@ -5,8 +5,8 @@ use pfo_protocol::{Request, ResetOutcome, Response};
 
 use crate::arguments::{GpuArgument, resolve_option};
 use crate::daemons::Daemons;
-use crate::error::{Error, Explained};
-use crate::exit::Exit;
+use crate::error::Error;
+use crate::outcome::BadOutcome;
 use crate::output::{Look, Output};
 use crate::status::table::{Cell, Table, Tone};
 
@@ -29,26 +29,6 @@ pub(crate) enum Clocks {
     },
 }
 
-/// GPUs that are still locked.
-#[derive(Debug, thiserror::Error)]
-#[error("pfo could not unlock {count} of {total} GPUs")]
-pub(crate) struct NotRestored {
-    count: usize,
-    total: usize,
-}
-
-impl Explained for NotRestored {
-    fn exit(&self) -> Exit {
-        Exit::Failed
-    }
-
-    fn remedy(&self) -> Option<String> {
-        let remedy = "a GPU that a rank holds is unlocked when the rank ends; `pfoctl status` says \
-                      what is wrong with the others";
-        Some(remedy.to_owned())
-    }
-}
-
 impl Clocks {
     /// Resets and reports the outcome for each GPU.
     pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
@@ -67,7 +47,7 @@ impl Clocks {
         }
         match outcomes.iter().filter(|gpu| !gpu.restored).count() {
             0 => Ok(()),
-            count => Err(NotRestored { count, total: outcomes.len() }.into()),
+            count => Err(BadOutcome::NotRestored { count, total: outcomes.len() }.into()),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The exit codes, by which a script knows the outcome. They are part of the interface: new ones may be
-//! added, none changes.
+//! The exit codes, by which a script knows the outcome. They are part of the interface: new ones
+//! may be added, none changes.
 
 use std::process::ExitCode;
 
@@ -22,8 +22,8 @@ pub(crate) enum Exit {
     Refused = 4,
     /// Plans were measured, and none is better than default clocks.
     NothingKept = 5,
-    /// Ctrl-C ended a wait, which ends nothing else, or a measurement, after which the job returns to
-    /// default clocks.
+    /// Ctrl-C ended a wait, which ends nothing else, or a measurement, after which the job returns
+    /// to default clocks.
     Interrupted = 130,
 }
 

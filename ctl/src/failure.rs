@@ -5,8 +5,8 @@ use std::io;
 use pfo_planner::PlanError;
 use pfo_protocol::ClockTableError;
 
-use crate::error::Explained;
 use crate::exit::Exit;
+use crate::explained::Explained;
 use crate::status::quantity::seconds;
 
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +23,11 @@ pub(crate) enum Failure {
     BadPlan { name: String, source: PlanError },
     #[error("the plan {name}: {source}")]
     NoClockTable { name: String, source: ClockTableError },
-    #[error("no plan takes {} or less: the fastest takes {}", seconds(*.deadline_s), seconds(*.fastest_s))]
+    #[error(
+        "no plan takes {} or less: the fastest takes {}",
+        seconds(*.deadline_s),
+        seconds(*.fastest_s)
+    )]
     DeadlineTooEarly { deadline_s: f64, fastest_s: f64 },
     #[error(transparent)]
     BadRequest(PlanError),

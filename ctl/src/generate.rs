@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::{Command, Subcommand};
 use clap_complete::Shell;
 
-use crate::error::{Error, Explained};
 use crate::exit::Exit;
+use crate::explained::Explained;
 
 /// Write the man pages or the shell completions
 #[derive(Subcommand)]
@@ -43,10 +43,10 @@ impl Explained for GenerateError {
 
 impl Generate {
     /// Writes the files for a command line into a directory, which is made if it does not exist.
-    pub(crate) fn run(self, command: Command) -> Result<(), Error> {
+    pub(crate) fn run(self, command: Command) -> Result<(), GenerateError> {
         let (Self::Man { directory } | Self::Completions { directory }) = &self;
         let failed = |source| GenerateError { directory: directory.clone(), source };
-        Ok(self.write(command, directory).map_err(failed)?)
+        self.write(command, directory).map_err(failed)
     }
 
     fn write(&self, mut command: Command, directory: &Path) -> Result<(), std::io::Error> {

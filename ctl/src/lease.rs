@@ -30,8 +30,8 @@ pub(crate) enum Lease {
     /// End the leases of a job, or the lease of a GPU; training continues at default clocks
     ///
     /// Users may end the leases of their own jobs, administrators any. The processes that held them
-    /// get no lease again until `pfoctl lease allow` or a restart of pfod, and neither does any other
-    /// process of the job until the last of them has ended.
+    /// get no lease again until `pfoctl lease allow` or a restart of pfod, and neither does any
+    /// other process of the job until the last of them has ended.
     Revoke(Selected),
     /// Lift a revocation; the ranks lease their GPUs again within half a minute
     ///
@@ -251,9 +251,9 @@ mod tests {
         let text = list(&[lease(0), lease(1)], &revoked, 8500, Look::default());
         assert!(text.contains("2 h 5 min"), "{text}");
         assert!(text.contains("GPU-6f2c11aa-0000-4000-8000-000000000001"), "{text}");
-        let listed = "  GPU GPU-1 for job team/gpt of 4000000001, by root 2 h 5 min ago; 1 process is \
-                    still there\n  every GPU for job team/gpt of 4000000001, by root 2 h 5 min ago; 4 \
-                    processes are still there\n";
+        let listed = "  GPU GPU-1 for job team/gpt of 4000000001, by root 2 h 5 min ago; 1 process \
+                    is still there\n  every GPU for job team/gpt of 4000000001, by root 2 h 5 min \
+                    ago; 4 processes are still there\n";
         assert!(text.ends_with(listed), "{text}");
         assert!(!list(&[], &[], 0, Look::default()).contains("Revoked"));
     }

@@ -10,10 +10,12 @@ mod daemons;
 mod doctor;
 mod error;
 mod exit;
+mod explained;
 mod failure;
 mod generate;
 mod gpus;
 mod lease;
+mod outcome;
 mod output;
 mod p2p;
 mod plan;
@@ -36,8 +38,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::error::{Error, Explained};
+use crate::error::Error;
 use crate::exit::Exit;
+use crate::explained::Explained;
 use crate::output::Output;
 
 fn main() -> ExitCode {
@@ -54,8 +57,8 @@ fn main() -> ExitCode {
     .into()
 }
 
-/// Reports on standard error what is wrong and what to do about it. A reader that is gone changes nothing
-/// about the exit code.
+/// Reports on standard error what is wrong and what to do about it. A reader that is gone changes
+/// nothing about the exit code.
 fn report(error: &Error) {
     let mut stderr = std::io::stderr().lock();
     let message = error.to_string();

@@ -5,8 +5,8 @@ use pfo_protocol::{LeaseTerms, PolicyVerdict, Request, Response, User};
 
 use crate::arguments::{GpuArgument, resolve_option};
 use crate::daemons::Daemons;
-use crate::error::{Error, Explained};
-use crate::exit::Exit;
+use crate::error::Error;
+use crate::outcome::BadOutcome;
 use crate::output::Output;
 use crate::text::harmless;
 use crate::user;
@@ -18,8 +18,8 @@ pub(crate) enum Policy {
     ///
     /// The exit code is 4 if the user may not lease any of them.
     Explain {
-        /// The user, by name or number, with all of its groups [default: yourself, with the groups of
-        /// this process]
+        /// The user, by name or number, with all of its groups [default: yourself, with the groups
+        /// of this process]
         #[arg(long, value_name = "USER", value_parser = user::parse_with_groups)]
         user: Option<User>,
 
@@ -31,31 +31,6 @@ pub(crate) enum Policy {
         #[arg(long)]
         json: bool,
     },
-}
-
-/// A user who may not lease anything that was looked at.
-#[derive(Debug, thiserror::Error)]
-#[error("{user} may not lease {}", any_of(*.gpus))]
-pub(crate) struct NoLease {
-    user: String,
-    gpus: usize,
-}
-
-fn any_of(gpus: usize) -> String {
-    match gpus {
-        1 => "this GPU".to_owned(),
-        gpus => format!("any of the {gpus} GPUs"),
-    }
-}
-
-impl Explained for NoLease {
-    fn exit(&self) -> Exit {
-        Exit::Refused
-    }
-
-    fn remedy(&self) -> Option<String> {
-        None
-    }
 }
 
 impl Policy {
@@ -77,7 +52,7 @@ impl Policy {
         }
         match verdicts.iter().any(|verdict| verdict.terms.is_some()) {
             true => Ok(()),
-            false => Err(NoLease { user: name, gpus: verdicts.len() }.into()),
+            false => Err(BadOutcome::NoLease { user: name, gpus: verdicts.len() }.into()),
         }
     }
 }

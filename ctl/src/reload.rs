@@ -4,8 +4,8 @@ use clap::Args;
 use pfo_protocol::{ConfigStatus, Reloaded, Request, Response};
 
 use crate::daemons::Daemons;
-use crate::error::{Error, Explained};
-use crate::exit::Exit;
+use crate::error::Error;
+use crate::outcome::BadOutcome;
 use crate::output::Output;
 use crate::text::harmless;
 
@@ -17,22 +17,6 @@ pub(crate) struct Reload {
     /// Print JSON: what is in force, the sessions that ended and the plans that were suspended
     #[arg(long)]
     json: bool,
-}
-
-/// A configuration that `pfod` did not take.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct ConfigRefused(String);
-
-impl Explained for ConfigRefused {
-    fn exit(&self) -> Exit {
-        Exit::Failed
-    }
-
-    fn remedy(&self) -> Option<String> {
-        let remedy = "the configuration before it stays in force; correct the file and reload";
-        Some(remedy.to_owned())
-    }
 }
 
 impl Reload {
@@ -48,7 +32,7 @@ impl Reload {
         } else {
             output.text(&effects(&reloaded))?;
         }
-        reloaded.config.refused.map_or(Ok(()), |why| Err(ConfigRefused(why).into()))
+        reloaded.config.refused.map_or(Ok(()), |why| Err(BadOutcome::ConfigRefused(why).into()))
     }
 }
 

@@ -5,8 +5,8 @@ use std::fs;
 
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::error::Explained;
 use crate::exit::Exit;
+use crate::explained::Explained;
 
 #[derive(Debug, thiserror::Error)]
 #[error("cannot wait for Ctrl-C: {0}")]
@@ -32,8 +32,8 @@ pub(crate) fn ending() -> SigSet {
     ending.into_iter().filter(|&signal| !is_ignored(signal)).collect()
 }
 
-/// Leaves these signals to a thread that waits for them. Threads that start later inherit this; there must
-/// not be any yet.
+/// Leaves these signals to a thread that waits for them. Threads that start later inherit this;
+/// there must not be any yet.
 pub(crate) fn block(signals: SigSet) -> Result<(), SignalError> {
     signals.thread_block().map_err(SignalError)
 }

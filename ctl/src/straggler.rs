@@ -19,12 +19,12 @@ pub(crate) enum JobCommand {
 
 /// Run the plan of the loaded frontier that is as slow as a straggler
 ///
-/// Pipelines that train together wait for the slowest at the end of each step; the others lose nothing
-/// if they are as slow. The frontier is the one that `pfoctl plan load` loaded. Every rank changes at
-/// the same step.
+/// Pipelines that train together wait for the slowest at the end of each step; the others lose
+/// nothing if they are as slow. The frontier is the one that `pfoctl plan load` loaded. Every rank
+/// changes at the same step.
 ///
-/// With --auto, pfo-agent finds stragglers within the job: while the instructions of a rank take longer
-/// than was profiled, the other stages run as slowly.
+/// With --auto, pfo-agent finds stragglers within the job: while the instructions of a rank take
+/// longer than was profiled, the other stages run as slowly.
 #[derive(Args)]
 #[command(group(ArgGroup::new("change").required(true).args(["slowdown", "clear", "auto"])))]
 pub(crate) struct StragglerCommand {

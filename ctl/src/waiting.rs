@@ -34,9 +34,9 @@ impl Waiting {
         Ok(Self { interrupt, spinner })
     }
 
-    /// From here on Ctrl-C prints `continues` and ends the process. Returns when the answer begins to
-    /// arrive or the wait has become a long one; the spinner turns from then on. It draws nothing
-    /// where standard error is no terminal.
+    /// From here on Ctrl-C prints `continues` and ends the process. Returns when the answer begins
+    /// to arrive or the wait has become a long one; the spinner turns from then on. It draws
+    /// nothing where standard error is no terminal.
     pub(crate) fn begin(&self, answer: &UnixStream, continues: String) {
         let spinner = self.spinner.clone();
         let interrupt = self.interrupt;

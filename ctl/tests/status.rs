@@ -30,8 +30,10 @@ fn both() -> serde_json::Value {
 }
 
 fn daemon(status: Status) -> FakeDaemon {
+    let mut agent = agent();
+    agent.jobs.retain(|watched| status.jobs.iter().any(|job| job.job == watched.job));
     let pfod = FakeDaemon::answering(move |_| Response::Status(Box::new(status.clone())));
-    pfod.with_agent(|_| AgentResponse::Status(Box::new(agent())))
+    pfod.with_agent(move |_| AgentResponse::Status(Box::new(agent.clone())))
 }
 
 /// Compares with a file that people read in a review; `BLESS=1` writes it anew.

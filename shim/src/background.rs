@@ -1,4 +1,4 @@
-//! The thread that connects, says hello and connects again. While there is a lease it sleeps
+//! The thread that connects, sends the hello and reconnects. While there is a lease it sleeps
 //! without a timer: the end of a connection is noticed by the event that cannot be sent.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

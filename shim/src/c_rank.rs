@@ -1,5 +1,5 @@
-//! The C side's `struct pfo_rank`: how it is initialized and read, whatever release of `pfo.h` the
-//! caller was compiled with.
+//! The C side's `struct pfo_rank`: how it is initialized and read, for callers that were compiled with
+//! any release of `pfo.h`.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::mem::size_of;

@@ -32,7 +32,7 @@ pub struct RankDescription {
     pub job: Option<String>,
     /// The GPU; else the environment's `PFO_GPU`, else the CUDA ordinal `LOCAL_RANK` or
     /// `SLURM_LOCALID`, else CUDA ordinal 0. A process that `CUDA_VISIBLE_DEVICES` shows a single
-    /// GPU has that one, whatever its local rank.
+    /// GPU has that one, regardless of its local rank.
     pub gpu: Option<Gpu>,
     /// The daemon's socket; else the environment's `PFO_SOCKET`, else `/run/pfo/pfod.sock`.
     pub socket: Option<PathBuf>,

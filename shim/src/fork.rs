@@ -28,7 +28,7 @@ pub(crate) fn watch() {
     REGISTERED.call_once(|| {
         // SAFETY: the handler is a function that lives as long as the library, which is never
         // unmapped (`-z nodelete`), and does only what is allowed between fork and exec. If it
-        // cannot be registered for lack of memory, a child is merely not told from its parent.
+        // cannot be registered for lack of memory, a child merely passes for its parent.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }

@@ -34,7 +34,7 @@ pub enum Gpu {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
-    /// It looks like none of the ways to name one.
+    /// The text is not in any form that names a GPU.
     #[error(
         "{0:?} names no GPU; give a UUID (GPU-…), a PCI bus id (0000:07:00.0) or a CUDA ordinal (cuda:0)"
     )]

@@ -29,14 +29,14 @@ pub struct Counters {
 /// Where the session is between no lease and a lease.
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// The background thread is at it.
+    /// The background thread tries to connect.
     Connecting,
     /// There is a lease.
     Connected(Arc<Link>),
     /// The connection broke. With it comes the link that still has the reason, unless that is
     /// known.
     Lost(Option<Arc<Link>>),
-    /// The daemon took the lease back for want of events; the next event asks for a new one.
+    /// The daemon ended the session because no events came; the next event asks for a new one.
     Dormant,
     /// The session is over.
     Closed,

@@ -125,7 +125,7 @@ impl Link {
     fn readable_until(&self, deadline: Instant) -> Result<bool, Problem> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            // Rounded up, lest the last millisecond is a busy loop.
+            // Rounded up, so that the last millisecond is not a busy loop.
             let milliseconds = left.as_millis().saturating_add(1);
             let timeout = PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX);
             let mut sockets = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];

@@ -56,7 +56,7 @@ impl StreamOrdered {
         &self.session
     }
 
-    /// Says something that is to count when the GPU gets to this point of a stream: the one that
+    /// Makes a call that counts when the GPU reaches this point of a stream: the one that
     /// the work after it goes to, or the work before it went to. Which it is, is asked only if
     /// there is a CUDA context.
     pub fn tell(&self, call: Call, stream: impl FnOnce() -> Stream) {

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use pfo_protocol::{
-    AgentRequest, AgentResponse, ClockTable, Mhz, RefusalCode, SwapTarget, SweepState, SweepStatus,
-    TrialRun,
+    AgentRequest, AgentResponse, ClientMessage, ClockTable, Mhz, Pid, RefusalCode, SwapTarget,
+    SweepState, SweepStatus, TrialRun,
 };
 use pfo_tests::{
     Identity, MICROBATCHES, Node, Ran, STAGES, Setup, TestPlan, Training,
     control::{after_settling, job},
-    wait,
+    process, wait,
 };
 
 const JOB: &str = "job";
@@ -134,18 +135,46 @@ fn without_an_agent_pfoctl_does_what_needs_none_and_names_it_otherwise() {
 #[test]
 fn the_death_of_the_agent_ends_a_recording_at_default_clocks() {
     let (mut node, training) = start();
-    let samples = ["profile", "samples", JOB, "--mhz", "900", "--steps", "50000"];
-    let recording = node.begin_pfoctl(&Identity::own(), &samples);
+    let mut client = node.agent_control();
+    let (run, length) = (TrialRun::Uniform(Mhz(900)), after_settling(50_000));
+    let record = AgentRequest::Record { job: job(JOB), run, length, samples: false };
+    client.say(&ClientMessage::AgentRequest(record));
     until_locks_are(&node, Some(900));
     assert!(node.job(JOB).measured_by.is_some());
     node.kill_agent();
+    client.assert_ended();
     assert_left_alone(&node, &training);
-    let ran = Ran::from(recording.wait_with_output().unwrap());
-    assert_eq!(ran.code, UNREACHABLE, "{ran:?}");
-    assert!(ran.stderr.contains("pfo-agent"), "{ran:?}");
     node.start_agent();
     let run = TrialRun::Uniform(Mhz(1200));
     node.agent_control().record(JOB, run, after_settling(1), false).unwrap();
+    training.stop();
+}
+
+#[test]
+fn pfoctl_waits_for_an_agent_that_died_in_its_recording() {
+    let (mut node, training) = start();
+    let samples = ["profile", "samples", JOB, "--mhz", "900", "--steps", "12"];
+    let recording = node.begin_pfoctl(&Identity::own(), &samples);
+    until_locks_are(&node, Some(900));
+    node.kill_agent();
+    assert_left_alone(&node, &training);
+    node.start_agent();
+    let rows = Ran::from(recording.wait_with_output().unwrap()).printed();
+    assert!(rows.lines().count() > 12 * STAGES as usize, "{rows}");
+    training.stop();
+}
+
+#[test]
+fn a_recording_that_waits_for_an_agent_can_be_interrupted() {
+    let (mut node, training) = start();
+    let samples = ["profile", "samples", JOB, "--mhz", "900", "--steps", "50000"];
+    let recording = node.begin_pfoctl(&Identity::own(), &samples);
+    until_locks_are(&node, Some(900));
+    node.kill_agent();
+    assert_left_alone(&node, &training);
+    process::send(Pid(recording.id()), Signal::SIGINT);
+    let ran = Ran::from(recording.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{ran:?}");
     training.stop();
 }
 

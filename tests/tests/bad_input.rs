@@ -11,6 +11,12 @@ use pfo_tests::{
     Client, GOOD_JOB, Identity, Relay, Setup, TestPlan, Undisturbed, control::job, needs_root,
 };
 
+/// The last step of an event that pfod takes for possible.
+const LATEST: u64 = 1 << 50;
+
+/// How far ahead of pfod's clock the time of an event may be.
+const A_MINUTE_NS: u64 = 60_000_000_000;
+
 /// Xorshift: the same nonsense in every run.
 struct Noise(u64);
 
@@ -30,8 +36,8 @@ impl Noise {
     fn number(&mut self) -> u64 {
         match self.next() % 4 {
             0 => self.next() % 4,
-            1 => u64::MAX - self.next() % 4,
-            _ => self.next(),
+            1 => LATEST - self.next() % 4,
+            _ => self.next() % LATEST,
         }
     }
 
@@ -47,7 +53,8 @@ impl Noise {
             2 | 3 => Mark::InstructionBegin(unit),
             _ => Mark::InstructionEnd(unit),
         };
-        Event { sequence: self.number(), client_ns: self.number(), mark }
+        let client_ns = self.number() % A_MINUTE_NS;
+        Event { sequence: self.number(), client_ns, mark }
     }
 }
 
@@ -199,9 +206,9 @@ fn impossible_events_of_a_real_session_cost_only_that_session() {
     let other = Unit { instruction: Instruction::Other, chunk, microbatch };
     for mark in [
         Mark::InstructionEnd(other),
-        Mark::StepEnd(u64::MAX),
-        Mark::StepBegin(u64::MAX),
-        Mark::StepBegin(u64::MAX),
+        Mark::StepEnd(LATEST),
+        Mark::StepBegin(LATEST),
+        Mark::StepBegin(LATEST),
         Mark::StepBegin(0),
         Mark::InstructionBegin(other),
         Mark::InstructionBegin(other),
@@ -209,13 +216,30 @@ fn impossible_events_of_a_real_session_cost_only_that_session() {
         client.tell(mark);
     }
     for _ in 0..3 {
-        client.lose(u64::MAX - 100);
+        client.lose(LATEST - 100);
         client.tell(Mark::StepEnd(3));
         client.count_anew();
-        client.tell(Mark::StepBegin(u64::MAX - 1));
+        client.tell(Mark::StepBegin(LATEST - 1));
     }
     client.say(&ClientMessage::Goodbye);
     client.assert_ended();
+    undisturbed.assert_nothing_else_happened();
+}
+
+#[test]
+fn an_event_of_an_impossible_step_or_time_ends_its_session() {
+    let undisturbed = Undisturbed::start();
+    for step in [LATEST + 1, u64::MAX] {
+        let mark = Mark::StepBegin(step);
+        let event = Event { sequence: 0, client_ns: 0, mark };
+        let frame = ClientMessage::Event(event).to_frame().unwrap();
+        let message = undisturbed.closed_in_session(&frame);
+        assert!(message.contains(&format!("step {step} is beyond")), "{message}");
+    }
+    let far = Event { sequence: 0, client_ns: u64::MAX, mark: Mark::StepBegin(0) };
+    let far = ClientMessage::Event(far).to_frame().unwrap();
+    let message = undisturbed.closed_in_session(&far);
+    assert!(message.contains("more than a minute ahead"), "{message}");
     undisturbed.assert_nothing_else_happened();
 }
 
@@ -238,14 +262,14 @@ fn events_that_make_no_sense_at_all_cost_only_their_own_session() {
 }
 
 #[test]
-fn a_pipeline_larger_than_any_is_no_reason_to_fall_over() {
+fn a_pipeline_larger_than_any_is_refused_with_its_degree() {
     let undisturbed = Undisturbed::start();
     let mut hello = undisturbed.hello();
     let position = &mut hello.position;
     (position.pp_degree, position.dp_degree, position.tp_degree) = (u32::MAX, u32::MAX, u32::MAX);
     let mut client = undisturbed.connect();
-    client.open(hello).unwrap();
-    client.say(&ClientMessage::Goodbye);
+    let refusal = client.open(hello).unwrap_err();
+    assert!(refusal.message.contains("pp_degree is 4294967295"), "{refusal}");
     client.assert_ended();
     undisturbed.assert_nothing_else_happened();
 }

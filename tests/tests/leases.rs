@@ -81,7 +81,7 @@ fn a_revoked_job_trains_without_leases_until_they_are_allowed_again() {
     assert!(ran.stdout.starts_with("lifted: every GPU for job job of "), "{ran:?}");
     node.until_is("it gets its lease back", &None, || problem(&rank));
     let again = node.pfoctl(&Identity::own(), &["lease", "allow", JOB]);
-    refused(&again, "there is no revocation of job job that user");
+    refused(&again, "no revocation of job job stands that user");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn users_end_their_own_leases_and_administrators_any() {
     let whose = ["lease", "revoke", JOB, "--user", &uid];
     refused(&node.pfoctl(&other, &whose), "user 61235 may not end another user's lease");
     refused(&node.pfoctl(&other, &["lease", "revoke", &uuid]), "may not end another user's lease");
-    refused(&node.pfoctl(&other, &["lease", "revoke", JOB]), "there is no job job of user 61235");
+    refused(&node.pfoctl(&other, &["lease", "revoke", JOB]), "user 61235 has no job job");
     assert_eq!(node.status().daemon.sessions, STAGES);
 
     // One GPU by its user, all by an administrator.

@@ -39,7 +39,7 @@ fn two_gpus_that_wait_for_each_other_show_the_power_that_plans_use() {
     let user = Identity::trainer();
     let unknown = optimize(&node, &user);
     assert_eq!(unknown.code, Some(2), "{unknown:?}");
-    assert!(unknown.stderr.contains("--p2p-power is not given"), "{unknown:?}");
+    assert!(unknown.stderr.contains("the P2P-blocking power is not known"), "{unknown:?}");
 
     let helper = helper(&node);
     let measure = ["p2p", "measure", "--helper", &helper, "--steps", "3", "--json"];

@@ -67,7 +67,7 @@ fn commands_that_compare_whole_steps_name_the_stages_elsewhere() {
         {
             let ran = node.pfoctl(&Identity::own(), command);
             assert_eq!(ran.code, Some(1), "{ran:?}");
-            for words in ["4 stages of job job", "no rank on this node: 2, 3", "profile start"] {
+            for words in ["job job has 4 stages", "no rank on this node: 2, 3", "profile start"] {
                 assert!(ran.stderr.contains(words), "no {words:?} in {ran:?}");
             }
         }

@@ -36,7 +36,7 @@ fn a_gpu_that_a_rule_denies_is_refused_with_the_rule() {
     for gpu in [1, 2] {
         let refusal = refused(&node, gpu);
         assert_eq!(refusal.code, RefusalCode::NotAuthorized);
-        let said = format!("{} says so", place(&node, 0));
+        let said = format!("{} denies it", place(&node, 0));
         assert!(refusal.message.contains(&said), "{refusal}");
         assert_eq!(node.machine.memory_lock(gpu), None);
     }

@@ -222,7 +222,7 @@ fn a_power_limit_below_the_bound_of_a_rule_is_refused_with_the_rule() {
     assert_eq!(refusal.code, RefusalCode::PlanDoesNotFit);
     let text = fs::read_to_string(node.config()).unwrap();
     let line = text.lines().position(|line| line == "[[rule]]").unwrap() + 1;
-    let said = format!("rank 0 none below 200 W ({}, line {line})", node.config().display());
+    let said = format!("rank 0 no limit below 200 W ({}, line {line})", node.config().display());
     assert!(refusal.message.contains(&said), "{refusal}");
     assert_eq!((node.job(JOB).plan, node.job(JOB).swap_at_step), (None, None));
     let explained = node.pfoctl(&Identity::own(), &["policy", "explain"]).printed();
@@ -244,7 +244,7 @@ fn a_bound_that_comes_later_ends_what_it_does_not_allow() {
     fs::write(node.config(), text + "[[rule]]\nmin_power_limit_w = 200\n").unwrap();
     let reloaded = Client::connect(&node.admin_socket()).ask(Request::Reload);
     let Ok(Response::Reloaded(reloaded)) = reloaded else { panic!("{reloaded:?}") };
-    assert!(reloaded.suspended[0].contains("none below 200 W"), "{reloaded:?}");
+    assert!(reloaded.suspended[0].contains("no limit below 200 W"), "{reloaded:?}");
     until_limits_are(&node, DEFAULT_W);
     training.stop();
 }

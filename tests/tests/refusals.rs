@@ -165,7 +165,7 @@ fn pfoctl_tells_a_refusal_in_the_same_words_with_its_exit_code() {
     assert!(ran.stderr.contains("the plan has 2 stages, the job 1"), "{ran:?}");
     let ran = node.pfoctl(&Identity::own(), &["plan", "swap", "nosuch", &plan]);
     assert_eq!(ran.code, Some(4), "{ran:?}");
-    assert!(ran.stderr.contains("there is no job nosuch"), "{ran:?}");
+    assert!(ran.stderr.contains("no job nosuch on this node"), "{ran:?}");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_user_outside_the_group_is_refused_and_trains_on_at_default_clocks() {
     // First the socket's mode keeps the user out, then, with that opened up, the daemon itself.
     for (mode, code, said) in [
         (0o660, 151, "may not open"),
-        (0o666, 2, "user 61237 may not run jobs with pfo: that takes membership in group games"),
+        (0o666, 2, "user 61237 may not lease GPUs: that requires group games"),
     ] {
         use std::os::unix::fs::PermissionsExt;
         let permissions = std::fs::Permissions::from_mode(mode);
@@ -213,12 +213,9 @@ fn another_users_job_is_neither_seen_nor_swapped_but_by_an_administrator() {
     let uid = owner.uid.to_string();
     let ran = node.pfoctl(&other, &["plan", "swap", JOB, "--default-clocks", "--user", &uid]);
     assert_eq!(ran.code, Some(4), "{ran:?}");
-    assert!(
-        ran.stderr.contains("user 61235 may not change the plan of another user's job"),
-        "{ran:?}"
-    );
+    assert!(ran.stderr.contains("user 61235 may not change another user's job"), "{ran:?}");
     let ran = node.pfoctl(&other, &["plan", "swap", JOB, "--default-clocks"]);
-    assert!(ran.stderr.contains("there is no job job of user 61235"), "{ran:?}");
+    assert!(ran.stderr.contains("user 61235 has no job job on this node"), "{ran:?}");
     let seen = node.pfoctl(&other, &["status", "--json"]).json();
     assert_eq!(seen["jobs"].as_array().unwrap().len(), 0, "{seen}");
     assert_eq!(node.job(JOB).plan.unwrap().number, 1);
@@ -281,10 +278,10 @@ fn clocks_are_reset_for_administrators_only_and_never_those_of_a_lease() {
     assert_eq!(found[0], "leased by job job, rank 0: left alone");
     assert_eq!(found[3], "pfo has locked nothing");
     node.machine.assert_locks_are(&[(0, 900), (3, pfo_tests::FOREIGN_MHZ)]);
-    assert_eq!(outcomes(&["--all"])[3], "reset, whoever locked it");
+    assert_eq!(outcomes(&["--all"])[3], "reset, including locks that pfo did not set");
     node.machine.assert_locks_are(&[(0, 900)]);
     let log = node.log();
-    let reset = log.lines().find(|line| line.contains("reset: reset, whoever locked it"));
+    let reset = log.lines().find(|line| line.contains("reset the clocks of GPU"));
     let foreign = format!("old_mhz={}", pfo_tests::FOREIGN_MHZ);
     assert!(log.contains(&foreign) && reset.is_some_and(|line| line.contains("old_mhz=")), "{log}");
     assert!(!log.contains("old_mhz=900"), "the lease continues: {log}");
@@ -318,7 +315,7 @@ fn every_request_of_a_job_that_is_not_there_is_refused_by_name() {
     let node = Node::start();
     let plan = TestPlan::new(1, 2, |_, _| 900);
     let own = Identity::own().uid;
-    let expected = format!("there is no job nosuch of user {own} on this node");
+    let expected = format!("user {own} has no job nosuch on this node");
     assert_eq!(node.load("nosuch", &plan).unwrap_err().message, expected);
     assert_eq!(node.swap("nosuch", SwapTarget::Previous).unwrap_err().message, expected);
     let reset = Request::ClocksReset { gpu: Some("GPU-1".parse().unwrap()), all: false };

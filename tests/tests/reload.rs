@@ -146,8 +146,8 @@ fn only_an_administrator_may_reload_and_hears_what_came_of_it() {
     let file = node.config().display().to_string();
     for said in [
         &format!("{file} is in force\n"),
-        "takes a restart: paths.ledger\n",
-        "there is no user no-such-user (line ",
+        "requires a restart of pfod: paths.ledger\n",
+        "this node has no user no-such-user (line ",
         &format!("session ended: job job, rank 0, process {}", std::process::id()),
     ] {
         assert!(ran.stdout.contains(said), "{said}: {ran:?}");

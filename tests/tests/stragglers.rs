@@ -61,7 +61,7 @@ fn a_job_takes_a_stragglers_time_at_one_step_and_then_its_own_again() {
     let loaded = node.pfoctl(&user, &["plan", "load", JOB, &frontier]).printed();
     assert!(loaded.contains("frontier a40.frontier ("), "{loaded}");
     let slow = node.pfoctl(&user, &["job", "straggler", JOB, "1.2", "--wait"]).printed();
-    assert!(slow.contains("on 4 of 4 ranks here"), "{slow}");
+    assert!(slow.contains("on 4 of 4 ranks on this node"), "{slow}");
     let known = watched(&node).frontier.unwrap();
     let plan_s = node.job(JOB).plan.unwrap().predicted_time_s.unwrap();
     assert_eq!(known.straggler, Some(1.2));
@@ -133,7 +133,7 @@ fn a_rank_held_back_by_a_power_limit_is_answered_until_that_is_over() {
     node.until_is("no slow rank", &Vec::new(), slow);
     let log = node.agent_log();
     assert!(log.contains("longer than was profiled"), "{log}");
-    assert_eq!(log.matches("as long again as was profiled").count(), 1, "{log}");
+    assert_eq!(log.matches("match the profile again").count(), 1, "{log}");
     training.stop();
 }
 

@@ -4,7 +4,7 @@ use nvidia_ml::units::Milliwatts;
 use pfo_tests::{Node, Rank, TestPlan};
 
 #[test]
-fn a_gpu_that_runs_below_its_lock_is_told_of_once() {
+fn a_gpu_that_runs_below_its_lock_is_reported_once() {
     let node = Node::start();
     let ranks = Rank::open_all(&node, "job", 2, 2);
     node.take_up("job", &TestPlan::new(2, 2, |_, _| 1500));
@@ -14,10 +14,11 @@ fn a_gpu_that_runs_below_its_lock_is_told_of_once() {
         node.machine.compute(gpu)
     });
     node.machine.gpu(1).cap_power(Some(Milliwatts(150_000))).unwrap();
-    let found = || node.log().lines().filter(|line| line.contains("locked at 1500 MHz")).count();
+    let found =
+        || node.log().lines().filter(|line| line.contains("below its lock at 1500 MHz")).count();
     node.until_is("the entry", &1, found);
     let log = node.log();
-    let line = log.lines().find(|line| line.contains("locked at 1500 MHz")).unwrap();
+    let line = log.lines().find(|line| line.contains("below its lock at 1500 MHz")).unwrap();
     assert!(line.contains("SW_POWER_CAP"), "{line}");
     assert!(line.contains(node.machine.uuid(1).as_str()), "{line}");
     // It looks again and again.

@@ -24,8 +24,8 @@ const FILES: &[(&str, &str)] = &[
     ("/run/pfo/agent.sock", "The socket of pfod(8) that the agent connects to."),
     (
         "/var/lib/pfo-agent/profiles",
-        "The profiles that sweeps have measured, CSV by user, model, GPUs and partition. The 64 newest of \
-         each user are kept.",
+        "The profiles that sweeps have measured, CSV by user, model, GPUs and partition. The 64 \
+         newest of each user are kept.",
     ),
     ("/var/lib/pfo-agent/sweeps", "Unfinished sweeps. The next agent continues them."),
     ("/var/lib/pfo-agent/p2p.json", "P2P-blocking powers."),
@@ -38,8 +38,8 @@ const FILES: &[(&str, &str)] = &[
 const SIGNALS: &[(&str, &str)] = &[
     (
         "SIGHUP",
-        "Reads the configuration again. A file with an error is refused, and the former configuration \
-         stays in force.",
+        "Reads the configuration again. A file with an error is refused, and the former \
+         configuration stays in force.",
     ),
     (
         "SIGTERM, SIGINT",
@@ -68,7 +68,8 @@ pub(crate) fn page() -> Result<Vec<u8>, std::io::Error> {
     section(&mut rest, "JOURNAL", &kinds);
     rest.text([roman(
         "Search for them with `journalctl MESSAGE_ID=...`; --catalog explains them. They have the \
-         fields PFO_UID, PFO_PID, PFO_JOB, PFO_RANK, PFO_PLAN and PFO_GPU_UUID where these are known.",
+         fields PFO_UID, PFO_PID, PFO_JOB, PFO_RANK, PFO_PLAN and PFO_GPU_UUID where these are \
+         known.",
     )]);
     rest.control("SH", ["SEE ALSO"]);
     rest.text([roman("pfoctl(1), pfod(8), pfo-agent.toml(5), systemd(1)")]);

@@ -1,15 +1,15 @@
 //! pfo-agent.toml(5): the shipped configuration with its comments.
 //!
-//! A comment goes with the keys (`#: `) right below it, or with its section if there are none. `#> ` is
-//! an example, `- ` an item of a list, `#` alone a new paragraph.
+//! A comment goes with the keys (`#: `) right below it, or with its section if there are none. `#>
+//! ` is an example, `- ` an item of a list, `#` alone a new paragraph.
 
 use clap_mangen::roff::{Roff, bold, roman};
 
 const NAME: &str = "pfo-agent.toml - configuration of the agent of pfo";
 
-const DESCRIPTION: &str = "pfo-agent(8) reads /etc/pfo/agent.toml, a TOML file. Every key has a default, \
-                           which is shown here. An unknown key is an error. `pfo-agent --check-config` \
-                           checks the file.";
+const DESCRIPTION: &str = "pfo-agent(8) reads /etc/pfo/agent.toml, a TOML file. Every key has a \
+                           default, which is shown here. An unknown key is an error. `pfo-agent \
+                           --check-config` checks the file.";
 
 /// The page.
 pub(crate) fn page(shipped: &str) -> String {
@@ -90,7 +90,8 @@ mod tests {
     #[test]
     fn a_comment_goes_with_the_keys_below_it_and_otherwise_with_its_section() {
         let page = page(
-            "# How to read it.\n#\n# Of all.\n[a]\n# All\n# of a.\n#\n# Of k.\n#: k = 1\n#> x = 2\n",
+            "# How to read it.\n#\n# Of all.\n[a]\n# All\n# of a.\n#\n# Of k.\n#: k = 1\n\
+             #> x = 2\n",
         );
         let wanted =
             ".PP\nOf all.\n.SH [a]\n.PP\nAll of a.\n.TP\n\\fBk = 1\\fR\nOf k.\n.EX\nx = 2\n.EE\n";

@@ -1,5 +1,6 @@
-//! Writes the manual pages of pfo-agent and of its configuration into a directory, from the command line's
-//! declaration and the shipped configuration, so that they cannot differ from them. For packaging.
+//! Writes the manual pages of pfo-agent and of its configuration into a directory, from the command
+//! line's declaration and the shipped configuration, so that they cannot differ from them. For
+//! packaging.
 
 mod agent_page;
 mod config_page;

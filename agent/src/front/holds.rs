@@ -1,5 +1,5 @@
-//! The jobs that one connection holds for measuring. Each is held by a connection to `pfod`, which brings the
-//! job to default clocks when that ends.
+//! The jobs that one connection holds for measuring. Each is held by a connection to `pfod`, which
+//! brings the job to default clocks when that ends.
 
 use pfo_protocol::{
     JobSelector, Mhz, PlanStatus, RecordedTrial, Refusal, RefusalCode, Request, Response,
@@ -32,7 +32,8 @@ impl Holds {
         self.0.is_empty()
     }
 
-    /// Records a trial of a job, which is held from then on. If this is dropped, the job is held no more.
+    /// Records a trial of a job, which is held from then on. If this is dropped, the job is held no
+    /// more.
     ///
     /// # Errors
     /// If somebody else holds the job, or as a trial does.
@@ -44,7 +45,8 @@ impl Holds {
         (run, length, room): (TrialRun, TrialLength, Option<usize>),
     ) -> Result<RecordedTrial, PfodError> {
         let asker = permit.asker();
-        // Until the trial is over, its hold is in no list: a connection with an answer outstanding is of no use.
+        // Until the trial is over, its hold is in no list: a connection with an answer outstanding
+        // is of no use.
         let held = self.index_of(&key).map(|index| self.0.swap_remove(index));
         let is_held = held.is_some();
         let mut hold = match held {

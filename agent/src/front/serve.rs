@@ -1,4 +1,5 @@
-//! What serves the requests of a connection. Each service gets the permit of the request that it serves.
+//! What serves the requests of a connection. Each service gets the permit of the request that it
+//! serves.
 
 use std::sync::Arc;
 use std::time::Instant;

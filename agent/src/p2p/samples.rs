@@ -12,7 +12,8 @@ struct Sample {
     count: u64,
 }
 
-/// What is the same for all samples that belong together: the GPU, the clock, and where they come from.
+/// What is the same for all samples that belong together: the GPU, the clock, and where they come
+/// from.
 type Key = (GpuUuid, Option<Mhz>, P2pSource);
 
 /// The samples of every GPU at every clock.
@@ -27,7 +28,8 @@ struct GpuSamples {
 }
 
 impl Samples {
-    /// Takes in a trial that ran at one clock for everything, or at none or those of a plan.
+    /// Adds a trial. `clock` is the one that it ran at throughout; none at default clocks or those
+    /// of a plan.
     pub(crate) fn add(&mut self, clock: Option<Mhz>, trial: &RecordedTrial) {
         for (rank, recorded) in trial.trial.ranks.iter().zip(&trial.ranks) {
             if recorded.rows.is_empty() {
@@ -78,8 +80,8 @@ impl Samples {
     }
 }
 
-/// The mean by counts. Its error comes from the scatter of the samples where there are several, or else
-/// from the sample's own.
+/// The mean by counts. Its error is that of the scatter of several samples, or of the only one
+/// itself.
 fn mean(samples: &[Sample]) -> Option<Sample> {
     let weight = |sample: &Sample| sample.count as f64;
     let all: f64 = samples.iter().map(weight).sum();

@@ -1,4 +1,5 @@
-//! The file of P2P-blocking powers. It outlives the node's boot: a GPU draws tomorrow what it draws today.
+//! The file of P2P-blocking powers. It outlives the node's boot: the power of a GPU does not change
+//! with it.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -12,10 +13,10 @@ use pfo_service::{parse_versioned, replace_in_own_directory};
 
 const FORMAT: &str = "pfo-p2p/1";
 
-/// Powers that are kept; the oldest ones go.
+/// Powers that are kept; the oldest ones are removed.
 const KEPT: usize = 4096;
 
-/// More bytes than so many powers take.
+/// More bytes than that number of powers takes.
 const MOST_BYTES: u64 = 4 << 20;
 
 /// No GPU draws more than that.
@@ -39,7 +40,8 @@ struct OnDisk {
 }
 
 impl P2pStore {
-    /// The powers in the directory of what outlives the node's boot. A file that is none is put aside.
+    /// The powers in the directory of what outlives the node's boot. An unreadable file is put
+    /// aside.
     pub(crate) fn under(state: &Path) -> Self {
         let path = state.join("p2p.json");
         let powers = read(&path).unwrap_or_else(|why| {
@@ -56,10 +58,10 @@ impl P2pStore {
         self.lock().clone()
     }
 
-    /// Puts powers in the place of former ones of the same.
+    /// Replaces the powers of the same GPUs, clocks and sources.
     ///
     /// # Errors
-    /// If they cannot be written; then the former ones stay.
+    /// If the file cannot be written; the former powers stay.
     pub(crate) fn put(&self, new: &[P2pPower]) -> io::Result<()> {
         self.change(|powers| {
             powers.retain(|old| !new.iter().any(|new| key(new) == key(old)));
@@ -71,10 +73,10 @@ impl P2pStore {
         })
     }
 
-    /// Forgets some.
+    /// Removes powers.
     ///
     /// # Errors
-    /// If that cannot be written; then they stay.
+    /// If the file cannot be written; the powers stay.
     pub(crate) fn forget(&self, which: impl Fn(&P2pPower) -> bool) -> io::Result<()> {
         self.change(|powers| powers.retain(|power| !which(power)))
     }
@@ -99,12 +101,12 @@ fn key(power: &P2pPower) -> (&str, Option<&str>, P2pSource, Option<Mhz>) {
     (&power.model, gpu, power.source, power.mhz)
 }
 
-/// Whether a power may be one.
+/// Whether a GPU may draw this.
 pub(crate) fn is_plausible(power_w: f64) -> bool {
     power_w > 0.0 && power_w <= MOST_W
 }
 
-/// Whether a GPU's model may be called that.
+/// Whether this may be the model of a GPU.
 pub(crate) fn is_model(name: &str) -> bool {
     (1..=LONGEST_MODEL).contains(&name.len()) && !name.contains(char::is_control)
 }

@@ -1,4 +1,5 @@
-//! The agent as a client of `pfod`: what it asks, in whose name, and what it does while `pfod` is away.
+//! The agent as a client of `pfod`: what it asks, in whose name, and what it does while `pfod` is
+//! away.
 
 mod connection;
 mod error;

@@ -4,7 +4,7 @@
 //! profiles/1000-gpt-7b/NVIDIA-A100-SXM4-80GB_pp4-dp1-tp1-mb8.csv
 //! ```
 //!
-//! A file that is there to be read was found by listing: no path is made of what somebody asks for.
+//! A profile is found by listing: no path is made from a request.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -14,16 +14,16 @@ use std::time::UNIX_EPOCH;
 use pfo_protocol::{ProfileKey, StoredProfile, Uid};
 use pfo_service::{file_stem, named_by, replace_in_own_directory};
 
-/// Profiles of one user that are kept; the oldest ones go.
+/// Profiles of one user that are kept; the oldest ones are removed.
 const KEPT_PER_USER: usize = 64;
 
 /// The largest profile that fits into an answer. The agent writes none that is larger.
 const MOST_BYTES: u64 = 6 << 20;
 
-/// The longest name of a file that file systems take has 255 bytes, for two parts and what is around them.
+/// The longest part of a file's name. File systems take 255 bytes, for two parts and what is around
+/// them.
 const LONGEST_PART: usize = 120;
 
-/// The directory of these files.
 #[derive(Debug)]
 pub(crate) struct ProfileStore(PathBuf);
 
@@ -33,7 +33,7 @@ impl ProfileStore {
         Self(state.join("profiles"))
     }
 
-    /// Puts a profile in the place of the former one of the same.
+    /// Replaces the stored profile of this key.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -54,13 +54,13 @@ impl ProfileStore {
             );
             let path = self.path(&old.key);
             let _ = fs::remove_file(&path);
-            // Goes with its last file.
+            // The directory is removed with its last file.
             path.parent().map(fs::remove_dir);
         }
         Ok(())
     }
 
-    /// The stored profile of this, if there is one.
+    /// The stored profile of this key.
     pub(crate) fn find(&self, key: &ProfileKey) -> Option<StoredProfile> {
         let stored = stored_key(key);
         self.list(Some(key.uid)).into_iter().find(|profile| profile.key == stored)
@@ -95,7 +95,7 @@ impl ProfileStore {
     /// The CSV of a profile of the list.
     ///
     /// # Errors
-    /// If it cannot be read, or somebody has put something too large in its place.
+    /// If it cannot be read, or is too large.
     pub(crate) fn read(&self, profile: &StoredProfile) -> io::Result<Vec<u8>> {
         let mut csv = Vec::new();
         File::open(self.path(&profile.key))?.take(MOST_BYTES + 1).read_to_end(&mut csv)?;
@@ -112,7 +112,7 @@ impl ProfileStore {
     }
 }
 
-/// The key as the list has it: nothing in it that has a meaning in a path.
+/// The key without characters that have a meaning in a path, as the list has it.
 pub(crate) fn stored_key(key: &ProfileKey) -> ProfileKey {
     let tame = |c: char| if c.is_ascii_alphanumeric() || "+-.".contains(c) { c } else { '-' };
     let part = |text: &str| text.chars().map(tame).take(LONGEST_PART).collect();

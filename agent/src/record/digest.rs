@@ -1,8 +1,8 @@
-//! The digest of one rank's trial: its events and the readings of its GPU go in as they arrive, and what its
-//! instructions and waits took comes out.
+//! The digest of one rank's trial: its events and the readings of its GPU go in as they arrive, and
+//! what its instructions and waits took comes out.
 //!
-//! The memory does not grow with the length of the trial. Instructions that are kept one by one take no
-//! more than the room given to them. Pure.
+//! The memory does not grow with the length of the trial. Instructions that are kept one by one
+//! take no more than the room given to them. Pure.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,14 +16,15 @@ use crate::record::recorded::{Recorded, StepMark};
 use crate::record::regression::{MOST_KINDS, Regression, Solution};
 use crate::record::sample::{NO_READING, is_throttled};
 
-/// What lies between an instruction and its wait: the GPU has not come to rest yet, or the next kernels
-/// are being launched.
+/// What lies between an instruction and its wait: the GPU has not come to rest yet, or the next
+/// kernels are being launched.
 const PAUSE_NS: u64 = 500_000;
 
 /// How long the counter is awaited after the last step.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
-/// The pieces of a rank's time between two readings. A rank that reports more is not measured meanwhile.
+/// The pieces of a rank's time between two readings. A rank that reports more is not measured
+/// meanwhile.
 const MOST_SPANS: usize = 1 << 16;
 
 /// A piece of a rank's time.
@@ -31,12 +32,12 @@ const MOST_SPANS: usize = 1 << 16;
 struct Span {
     began_ns: u64,
     ended_ns: u64,
-    /// The number of what it did; none is not measured.
+    /// Its place among what was found; none is not measured.
     kind: Option<usize>,
     doubt: Option<Doubt>,
-    /// Whether it counts as one, and is no part or continuation of another.
+    /// Whether it counts as one. A part of another one does not.
     counts: bool,
-    /// An instruction that is to be kept by itself.
+    /// The instruction, if it is kept one by one.
     alone: Option<Box<Unseen>>,
 }
 
@@ -57,7 +58,7 @@ impl Interval {
     }
 }
 
-/// A rank that is being recorded.
+/// The trial of one rank, as far as it is known.
 #[derive(Debug)]
 pub(crate) struct Digest {
     range: Range<u64>,
@@ -66,26 +67,26 @@ pub(crate) struct Digest {
     /// Steps whose energy is known.
     steps_read: usize,
     step_counts: bool,
-    /// The last step of the range is over.
+    /// When the last step of the range was over.
     over_ns: Option<u64>,
     found: Vec<Found>,
     spans: VecDeque<Span>,
-    /// What the last event said, up to which everything is known.
+    /// The time of the last event, up to which everything is known.
     known_ns: Option<u64>,
-    /// It said that an instruction ended.
+    /// Whether that was the end of an instruction.
     after_instruction: bool,
     readings: VecDeque<CounterReading>,
-    /// The last one that was taken in.
+    /// The last reading that was taken in.
     reading: CounterReading,
     interval: Interval,
     regression: Regression,
-    /// Each instruction by itself, if somebody wants that.
+    /// The instructions one by one, if they are to be kept.
     instructions: Option<Instructions>,
 }
 
 impl Digest {
-    /// A digest of these steps. A clock counts as settled `settle_ns` after the driver accepted it. `room` is
-    /// for instructions that are kept one by one.
+    /// A digest of these steps. A clock counts as settled `settle_ns` after the driver accepted it.
+    /// `room` is for instructions that are kept one by one.
     pub(crate) fn new(range: Range<u64>, settle_ns: u64, room: Option<usize>) -> Self {
         Self {
             range,
@@ -106,7 +107,7 @@ impl Digest {
         }
     }
 
-    /// Whether everything is there.
+    /// Whether the trial is over and the energy of its steps is known.
     pub(crate) fn is_complete(&self) -> bool {
         let read = |over_ns: u64| {
             self.steps_read == self.steps.len()
@@ -115,7 +116,8 @@ impl Digest {
         self.over_ns.is_some_and(read)
     }
 
-    /// Takes in the next record of the rank. Readings out of order are left out: their time had to be found.
+    /// Takes in the next record of the rank. Readings out of order are left out: their time had to
+    /// be found.
     pub(crate) fn take(&mut self, record: TapRecord) {
         match record {
             TapRecord::StepBegan { step, at_ns, astray } => {
@@ -149,13 +151,13 @@ impl Digest {
         self.take_in_readings();
     }
 
-    /// Keeps by itself what ran last, if that is wanted.
+    /// Keeps what ran last, if instructions are kept one by one.
     fn keep_alone(&mut self, unit: Unit, asked: Option<Mhz>) {
         if self.step_counts
             && let Some(instructions) = &mut self.instructions
             && let (Some(mark), Some(span)) = (self.steps.last(), self.spans.back_mut())
         {
-            span.alone = instructions.told(mark.step, unit, asked, [span.began_ns, span.ended_ns]);
+            span.alone = instructions.begin(mark.step, unit, asked, [span.began_ns, span.ended_ns]);
         }
     }
 
@@ -194,7 +196,7 @@ impl Digest {
         }
     }
 
-    /// Says what the rank did from the last event on.
+    /// Adds what the rank did since the last event.
     fn span_until(&mut self, until_ns: u64, doing: Doing, doubt: Option<Doubt>) {
         let kind = self.kind_of(doing);
         self.push_span(until_ns, kind, doubt, true);
@@ -207,7 +209,7 @@ impl Digest {
         doubt: Option<Doubt>,
         counts: bool,
     ) {
-        // Times are the peer's word, and may go back.
+        // The peer reports the times, and they may go back.
         let ended_ns = self.known_ns.map_or(until_ns, |known_ns| until_ns.max(known_ns));
         if let Some(began_ns) = self.known_ns.replace(ended_ns) {
             if self.spans.len() >= MOST_SPANS {
@@ -339,7 +341,7 @@ impl Digest {
         }
     }
 
-    /// What was recorded.
+    /// Everything that was recorded.
     pub(crate) fn finish(self) -> Recorded {
         let Self { steps, found, instructions, .. } = self;
         let Solution { powers, moves: readings, strays: stray_readings } = self.regression.solve();

@@ -1,4 +1,4 @@
-//! What was found of one kind of a rank's time, and what a trial tells of it. Pure.
+//! What was found of one kind of a rank's time, and the row of a trial that becomes of it. Pure.
 
 use pfo_protocol::{Chunk, Doubt, Instruction, LeftOut, Mhz, TrialRow, WaitPower};
 
@@ -10,9 +10,7 @@ use crate::record::spread::Spread;
 pub(crate) enum Doing {
     /// It runs an instruction.
     Instruction {
-        /// The kind.
         instruction: Instruction,
-        /// The model chunk.
         chunk: Chunk,
         /// The clock that was asked for.
         asked: Option<Mhz>,
@@ -33,26 +31,24 @@ pub(crate) enum Doing {
     Between,
 }
 
-/// Everything of one kind.
+/// All that a rank did of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
-    /// The kind.
     pub(crate) doing: Doing,
-    /// Seconds of each.
+    /// In seconds.
     time: Spread,
-    /// Megahertz that the driver reported meanwhile.
+    /// As the driver reported it meanwhile, in MHz.
     pub(crate) clock: Spread,
     left_out: LeftOut,
 }
 
 impl Found {
-    /// Nothing of a kind yet.
     pub(crate) fn none(doing: Doing) -> Self {
         let (time, clock) = (Spread::default(), Spread::default());
         Self { doing, time, clock, left_out: LeftOut::default() }
     }
 
-    /// Counts one that took so long, unless there is a doubt.
+    /// Adds one. With a doubt it is only counted.
     pub(crate) fn count(&mut self, ns: u64, doubt: Option<Doubt>) {
         match doubt {
             None => self.time.add(ns as f64 / 1e9),
@@ -63,7 +59,7 @@ impl Found {
         }
     }
 
-    /// What is told of instructions of that power.
+    /// The row of instructions that drew this power; none for anything else.
     pub(crate) fn row(&self, power: Option<Power>) -> Option<TrialRow> {
         let Doing::Instruction { instruction, chunk, asked } = self.doing else { return None };
         let Self { time, clock, left_out, .. } = self;
@@ -84,7 +80,7 @@ impl Found {
         })
     }
 
-    /// What is told of waits of that power.
+    /// The waits that drew this power; none for anything else, or if the power is not known.
     pub(crate) fn wait(&self, power: Option<Power>) -> Option<WaitPower> {
         let Doing::Waiting { asked } = self.doing else { return None };
         let Power { power_w, error_w } = power?;

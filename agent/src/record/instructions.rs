@@ -1,10 +1,10 @@
-//! Each instruction of a trial by itself, as far as there is room. Pure.
+//! The instructions of a trial one by one, as far as there is room. Pure.
 
 use pfo_protocol::{CounterReading, Doubt, InstructionSample, Mhz, Unit};
 
 use crate::record::curve::{Knot, energy_between};
 
-/// An instruction that the driver has not been asked about since it ended.
+/// An instruction since whose end the GPU was not read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unseen {
     sample: InstructionSample,
@@ -28,7 +28,7 @@ impl Unseen {
         Self { sample, began_j: None }
     }
 
-    /// Takes in what the driver said while it ran or first thereafter, and what it had said before.
+    /// Takes in a reading while it ran or the first one thereafter, and the reading before.
     pub(crate) fn see(&mut self, before: &CounterReading, now: &CounterReading) {
         self.sample.throttle_reasons |= before.throttle_reasons | now.throttle_reasons;
         if let Some(mhz) = now.sm_clock
@@ -38,7 +38,7 @@ impl Unseen {
         }
     }
 
-    /// Takes in two refreshes of the counter between which there was none.
+    /// Takes in two consecutive refreshes of the counter.
     pub(crate) fn read(&mut self, before: Knot, after: Knot) {
         let InstructionSample { began_ns, ended_ns, .. } = self.sample;
         if (began_ns..ended_ns).contains(&after.at_ns) {
@@ -54,7 +54,7 @@ impl Unseen {
 /// The instructions of one rank.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Instructions {
-    /// For how many more.
+    /// How many more may be kept.
     room: usize,
     kept: Vec<InstructionSample>,
     /// Those since whose end the counter was not refreshed.
@@ -63,13 +63,12 @@ pub(crate) struct Instructions {
 }
 
 impl Instructions {
-    /// None yet, and room for so many.
     pub(crate) fn new(room: usize) -> Self {
         Self { room, ..Self::default() }
     }
 
-    /// What a rank told of one, if there is room for it.
-    pub(crate) fn told(
+    /// Begins to keep an instruction, if there is room for it.
+    pub(crate) fn begin(
         &mut self,
         step: u64,
         unit: Unit,
@@ -84,19 +83,19 @@ impl Instructions {
         Some(Box::new(Unseen::new(step, unit, asked, times_ns)))
     }
 
-    /// Keeps one that the driver was asked about since it ended.
+    /// Keeps one since whose end the GPU was read.
     pub(crate) fn keep(&mut self, mut over: Unseen, left_out: Option<Doubt>) {
         over.sample.left_out = left_out;
         self.unread.push(over);
     }
 
-    /// Some that were told could not be kept.
+    /// Gives up some that had begun to be kept.
     pub(crate) fn forget(&mut self, count: usize) {
         self.room += count;
         self.dropped += count as u64;
     }
 
-    /// Takes in two refreshes of the counter between which there was none.
+    /// Takes in two consecutive refreshes of the counter.
     pub(crate) fn read(&mut self, before: Knot, after: Knot) {
         for mut over in self.unread.drain(..) {
             over.read(before, after);
@@ -104,7 +103,7 @@ impl Instructions {
         }
     }
 
-    /// All that were kept, and how many were not.
+    /// All that were kept, and how many found no room.
     pub(crate) fn finish(self) -> (Vec<InstructionSample>, u64) {
         let Self { mut kept, unread, dropped, .. } = self;
         kept.extend(unread.into_iter().map(|over| over.sample));

@@ -1,6 +1,7 @@
 //! Recording what a job's instructions and waits take, from the tap of its ranks.
 //!
-//! A [`trial`] is run by `pfod`; a [`recorder`] thread feeds the taps of its ranks into a [`digest`] each.
+//! A [`trial`] is run by `pfod`; a [`recorder`] thread feeds the taps of its ranks into a
+//! [`digest`] each.
 
 mod curve;
 mod digest;

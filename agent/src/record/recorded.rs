@@ -1,15 +1,13 @@
-//! What recording a rank comes to.
+//! What recording a rank leads to.
 
 use pfo_protocol::{InstructionSample, TrialRow, WaitPower};
 
 /// A step, as one rank began it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct StepMark {
-    /// Its number.
     pub(crate) step: u64,
-    /// When it began.
     pub(crate) at_ns: u64,
-    /// What the counter showed then.
+    /// What the energy counter showed then, in joules.
     pub(crate) energy_j: Option<f64>,
 }
 
@@ -22,12 +20,10 @@ pub(crate) struct Recorded {
     pub(crate) readings: u64,
     /// Readings that fitted no powers.
     pub(crate) stray_readings: u64,
-    /// The instructions.
     pub(crate) rows: Vec<TrialRow>,
-    /// The waits.
     pub(crate) waits: Vec<WaitPower>,
-    /// Each instruction by itself, if these were to be kept.
+    /// The instructions one by one, if they were to be kept.
     pub(crate) samples: Vec<InstructionSample>,
-    /// How many more of these there were.
+    /// How many more instructions found no room.
     pub(crate) dropped_samples: u64,
 }

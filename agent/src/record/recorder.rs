@@ -1,7 +1,8 @@
 //! A thread that digests the tap of a trial.
 //!
-//! Least squares over hundreds of kinds of instructions take a while: nobody else waits for them. What the
-//! thread cannot keep up with waits in the connection to `pfod`, which drops and counts what does not fit.
+//! Least squares over hundreds of kinds of instructions take a while: nobody else waits for them.
+//! What the thread cannot keep up with waits in the connection to `pfod`, which drops and counts
+//! what does not fit.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -48,20 +49,21 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Begins to record these ranks. `room` is for the instructions of each that are kept one by one.
+    /// Begins to record these ranks. `room` is for the instructions of each that are kept one by
+    /// one.
     ///
     /// # Errors
-    /// If there cannot be another thread.
+    /// If another thread cannot be started.
     pub(crate) fn start(ranks: Vec<TappedRank>, room: Option<usize>) -> io::Result<Self> {
         let (batches, mut received) = mpsc::channel(WAITING_BATCHES);
-        let (told, progress) = watch::channel(Progress::default());
+        let (report, progress) = watch::channel(Progress::default());
         let (done, recorded) = oneshot::channel();
         let mut recording = Recording::of(ranks, room);
         thread::Builder::new().name("recorder".into()).spawn(move || {
             while let Some(batch) = received.blocking_recv() {
                 recording.take(batch);
                 let now = recording.progress();
-                told.send_if_modified(|before| std::mem::replace(before, now) != now);
+                report.send_if_modified(|before| std::mem::replace(before, now) != now);
             }
             // Nobody takes it where the trial was given up.
             let _ = done.send(recording.finish());
@@ -137,7 +139,8 @@ impl RankRecording {
     fn take(&mut self, TapBatch { lost, records, .. }: TapBatch) {
         let begins = records.iter().any(|record| matches!(record, TapRecord::TrialBegan { .. }));
         let measures = self.digest.as_ref().is_some_and(|digest| !digest.is_complete());
-        // What was lost before the trial began is not missed. A batch does not say what it lost when.
+        // What was lost before the trial began is not missed. A batch does not say what it lost
+        // when.
         self.lost = lost > 0 && (begins || measures) || self.lost && !begins;
         for record in records {
             match record {

@@ -1,40 +1,42 @@
-//! What each kind of time draws, from how much of each there was between readings of the energy counter.
+//! What each kind of time draws, from how much of each there was between readings of the energy
+//! counter.
 //!
-//! A counter that is refreshed every 20 ms or 100 ms cannot tell the energy of an instruction of 5 ms, and
-//! sharing out what lies between two readings by time would give an instruction of any length some of
-//! its neighbour's power. But over many readings the instructions lie differently each time, and least
-//! squares find the power that each must have drawn. Pure.
+//! A counter that is refreshed every 20 ms or 100 ms does not show the energy of an instruction of
+//! 5 ms. To divide what lies between two readings by time would give each instruction some of its
+//! neighbour's power. Over many readings, however, the instructions lie differently each time, and
+//! least squares find the power that each must have drawn. Pure.
 
-/// Kinds of time that are told apart. The memory for them grows with the square.
+/// The most kinds of time. Memory grows with their square.
 pub(crate) const MOST_KINDS: usize = 512;
 
-/// Above this factor, noise of the readings is blown up so much that nothing is said.
+/// The largest factor by which a power may amplify the noise of the readings. Beyond it the power
+/// is unknown.
 const WORST_INFLATION: f64 = 1e6;
 
-/// Keeps what cannot be told apart solvable; far below any inflation that is accepted.
+/// Keeps indistinguishable kinds solvable; far below any inflation that is accepted.
 const RIDGE: f64 = 1e-9;
 
 /// Moves of the counter that are kept until they are looked at together.
 const MOST_FRESH: usize = 2048;
 
-/// How often it is looked for moves that fit nothing, each time without those found before.
+/// How often to look for moves that fit nothing, each time without those found before.
 const ROUNDS: usize = 3;
 
-/// Such a move is so many times as far off as the median one.
+/// A move fits nothing if it is this many times as far off as the median one.
 const FAR_OFF: f64 = 7.0;
 
 /// Where nearly all fit, being off by this share of the mean move is nothing.
 const SLIGHT: f64 = 0.001;
 
-/// At most one in so many moves may be left out. If more are far off, it is not them that are wrong.
+/// At most one in this many moves may be left out. If more are far off, the powers are wrong, not
+/// the moves.
 const FEW: usize = 10;
 
 /// A power and how far to trust it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Power {
-    /// Watts.
     pub(crate) power_w: f64,
-    /// Its standard error, in watts.
+    /// Its standard error.
     pub(crate) error_w: f64,
 }
 
@@ -47,8 +49,8 @@ struct Move {
 
 /// All moves of a counter so far.
 ///
-/// A few of them fit nothing: a thread was held up between what it said and what it did. Those far off
-/// what the others show are left out, if they are few.
+/// A few of them fit nothing: a thread was held up between an event and its time stamp. Those far
+/// off what the others show are left out, if they are few.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Regression {
     sums: Sums,
@@ -60,16 +62,17 @@ pub(crate) struct Regression {
 /// What all moves together show.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Solution {
-    /// The power of every kind, or none where the moves do not tell.
+    /// The power of every kind; none where the moves do not determine it.
     pub(crate) powers: Vec<Option<Power>>,
-    /// How many moves it is from.
+    /// How many moves determined it.
     pub(crate) moves: u64,
     /// How many were left out.
     pub(crate) strays: u64,
 }
 
 impl Regression {
-    /// Adds what the counter moved by between two readings, and the seconds of each kind between them.
+    /// Adds what the counter moved by between two readings, and the seconds of each kind between
+    /// them.
     pub(crate) fn add(&mut self, seconds: Vec<(usize, f64)>, energy_j: f64) {
         self.fresh.push(Move { seconds, energy_j });
         if self.fresh.len() >= MOST_FRESH {
@@ -77,7 +80,7 @@ impl Regression {
         }
     }
 
-    /// What they show.
+    /// Solves for the powers.
     pub(crate) fn solve(mut self) -> Solution {
         self.take_in_fresh();
         Solution { powers: self.sums.powers(), moves: self.sums.moves, strays: self.strays }
@@ -100,7 +103,7 @@ impl Regression {
     }
 }
 
-/// Which moves are far off what these powers make of them; none if they are many.
+/// Marks the moves that are far off what these powers make of them; none if they are many.
 fn find_strays(moves: &[Move], powers: &[Option<Power>]) -> Vec<bool> {
     let off_j = |change: &Move| {
         let power = |kind: usize| powers.get(kind).copied().flatten();

@@ -1,6 +1,6 @@
 //! Mean, standard deviation and median of figures that are not all kept. Pure.
 
-/// Figures kept for the median. Of more, every second one is forgotten, as often as it takes.
+/// Figures kept for the median. Whenever there are more, every second one is dropped.
 const KEPT: usize = 512;
 
 /// What is known of the figures so far, after Welford: no difference of large sums is taken.
@@ -21,7 +21,6 @@ impl Default for Spread {
 }
 
 impl Spread {
-    /// Adds a figure.
     pub(crate) fn add(&mut self, figure: f64) {
         if self.count.is_multiple_of(self.stride) {
             if self.kept.len() == KEPT {
@@ -40,7 +39,6 @@ impl Spread {
         self.squares += off * (figure - self.mean);
     }
 
-    /// How many figures.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }

@@ -1,5 +1,5 @@
-//! A recorded trial: `pfod` runs it and measures its steps, and the tap of the job's ranks meanwhile shows what
-//! their instructions and waits take.
+//! A recorded trial: `pfod` runs it and measures its steps, and the tap of the job's ranks
+//! meanwhile shows what their instructions and waits take.
 
 use std::time::Duration;
 
@@ -30,11 +30,12 @@ pub(crate) struct Order {
     pub(crate) room: Option<usize>,
 }
 
-/// Runs a trial over a connection that holds the job from then on, until it ends. If this is dropped, the
-/// connection has an answer outstanding and is of no use any more.
+/// Runs a trial over a connection that holds the job from then on, until it ends. If this is
+/// dropped, the connection has an answer outstanding and is of no use any more.
 ///
 /// # Errors
-/// If the trial cannot begin, the job does not get to its end as it began, or the tap missed some of it.
+/// If the trial cannot begin, the job does not get to its end as it began, or the tap missed some
+/// of it.
 pub(crate) async fn run(
     pfod: &Pfod,
     hold: &mut Connection,

@@ -1,6 +1,7 @@
 //! Swapping a job to the plan that takes a straggler's time, and back.
 //!
-//! What the job ran before is on disk before the swap is asked for: an agent that dies in between knows it.
+//! What the job ran before is on disk before the swap is asked for: an agent that dies in between
+//! knows it.
 
 use std::sync::Arc;
 
@@ -69,9 +70,9 @@ impl Stragglers {
         Ok(self.swap(asker, &known, Change::back(answered.before, wait)).await?)
     }
 
-    /// Makes the swap that slow stages call for, if any does: to the plan in which all others take their time,
-    /// or back. A straggler that somebody reported is left to them. None if there is nothing to swap, or
-    /// somebody else swaps.
+    /// Makes the swap that slow stages call for, if any does: to the plan in which all others take
+    /// their time, or back. A straggler that somebody reported is left to them. None if there is
+    /// nothing to swap, or somebody else swaps.
     ///
     /// # Errors
     /// If the frontier has no plan for it, or `pfod` refuses the swap.

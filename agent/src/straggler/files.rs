@@ -1,5 +1,5 @@
-//! The records of jobs with a frontier, each in a file, and the bytes of their frontiers beside them: the next
-//! agent of this boot continues with them.
+//! The records of jobs with a frontier, each in a file, and the bytes of their frontiers beside
+//! them: the next agent of this boot continues with them.
 
 use std::fs;
 use std::io;
@@ -50,7 +50,8 @@ pub(super) struct Answered {
     pub(super) found: SlowStages,
     /// What its plan is called.
     pub(super) label: String,
-    /// The number that `pfod` gave the plan; none while it is not known whether the swap took place.
+    /// The number that `pfod` gave the plan; none while it is not known whether the swap took
+    /// place.
     pub(super) plan: Option<u32>,
 }
 
@@ -69,8 +70,8 @@ pub(crate) struct JobFiles {
     boot_id: String,
 }
 
-/// Says on disk that something is done with the frontier of a job that may end the process: unless this is
-/// dropped, the next agent leaves the frontier out.
+/// Says on disk that something is done with the frontier of a job that may end the process: unless
+/// this is dropped, the next agent leaves the frontier out.
 pub(super) struct Attempt(PathBuf);
 
 impl Drop for Attempt {

@@ -1,4 +1,5 @@
-//! The frontier that is loaded for a job: its plans are at hand when a straggler makes the job wait. Pure.
+//! The frontier that is loaded for a job: its plans are at hand when a straggler makes the job
+//! wait. Pure.
 
 use pfo_planner::{
     Deadline, Frontier, Measurement, Plan, PlanError, Point, Profile, Room, Straggler, replay,
@@ -8,8 +9,8 @@ use pfo_protocol::{ClockTable, FrontierStatus, JobView, RankView, Refusal, Refus
 use crate::straggler::SlowStages;
 use crate::straggler::table::{Labelled, does_not_fit, put_clocks_into};
 
-/// Bytes of a row of the profile, of a planned instruction, and of an instruction of the step with all that the
-/// planner keeps for it.
+/// Bytes of a row of the profile, of a planned instruction, and of an instruction of the step with
+/// all that the planner keeps for it.
 const ROW_BYTES: usize = 24;
 const PLANNED_BYTES: usize = 1;
 const INSTRUCTION_BYTES: usize = 256;
@@ -20,7 +21,6 @@ const LONGEST_LABEL: usize = 64;
 /// A step that takes longer by no more than this share takes no longer.
 const NO_LONGER: f64 = 0.01;
 
-/// A frontier for a job.
 #[derive(Debug)]
 pub(crate) struct JobFrontier {
     /// Where it came from, as the client called it.
@@ -91,13 +91,12 @@ impl JobFrontier {
         format!("{}{at}", &self.label[..self.label.floor_char_boundary(most)])
     }
 
-    /// The plan for a job some of whose stages are slow by themselves, each by a share. They keep their clocks,
-    /// so that it is seen when they are not slow any more; the others take as much of their time as does not
-    /// make the step longer still, for what comes before and after a slow stage is on the way as well. None
-    /// if they can take nothing.
+    /// The plan for a job in which some stages are slow by themselves, each by a share. Slow stages
+    /// keep their clocks, so that it shows when they are not slow any more. The others slow down as
+    /// far as the step does not take even longer. None if they cannot slow down.
     ///
     /// # Errors
-    /// If the job's plan is none for the frontier's instructions or asks for clocks that it does not know.
+    /// If the job's plan has other instructions, or clocks that were not profiled.
     pub(super) fn plan_for_slow(
         &self,
         own: &ClockTable,
@@ -161,8 +160,8 @@ impl JobFrontier {
         }
     }
 
-    /// Checks its fastest plan against what is known of a job. The order of the instructions is known to `pfod`
-    /// alone, which checks it at each swap.
+    /// Checks its fastest plan against what is known of a job. The order of the instructions is
+    /// known to `pfod` alone, which checks it at each swap.
     ///
     /// # Errors
     /// The first difference.
@@ -187,8 +186,8 @@ fn check_rank(table: &ClockTable, job: &RankView) -> Result<(), Refusal> {
     let units = table.stages().get(stage.index()).map_or(&[][..], Vec::as_slice);
     match units.iter().position(|unit| !job.sm_clocks.contains(&unit.mhz)) {
         Some(position) => Err(does_not_fit(format!(
-            "stage {stage} asks for {} in instruction {position}, a clock that rank {rank} on {} may not \
-             have",
+            "stage {stage} asks for {} in instruction {position}, a clock that rank {rank} on {} \
+             may not have",
             units[position].mhz, job.gpu_model
         ))),
         None => Ok(()),
@@ -219,8 +218,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A frontier for so many equal stages: at 1410 MHz an instruction takes 1 s, at 1200 MHz 1.2 s, at
-    /// 900 MHz 1.5 s, and the slower the less energy.
+    /// A frontier for so many equal stages: at 1410 MHz an instruction takes 1 s, at 1200 MHz 1.2
+    /// s, at 900 MHz 1.5 s, and the slower the less energy.
     pub(crate) fn frontier_of(stages: u16, microbatches: u32) -> Vec<u8> {
         let clocks = [(1410, 1.0, 300.0), (1200, 1.2, 250.0), (900, 1.5, 210.0)];
         let rows = (0..stages).map(Stage).flat_map(|stage| {

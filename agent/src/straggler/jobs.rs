@@ -16,7 +16,7 @@ use crate::straggler::SlowStages;
 use crate::straggler::files::{Answered, JobFiles, JobRecord};
 use crate::straggler::frontier::JobFrontier;
 
-/// A job without ranks keeps its frontier so long, for trainers that reconnect or restart.
+/// How long a job without ranks keeps its frontier, for trainers that reconnect or restart.
 const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
 
 /// Memory for the frontiers of one user's jobs, and of all users' together, in bytes.
@@ -41,7 +41,7 @@ pub(crate) struct FrontierJob {
     pp_degree: u32,
     label: String,
     frontier: Arc<JobFrontier>,
-    /// Held by whoever swaps the job's plan.
+    /// Held while the agent swaps the job's plan.
     pub(super) changing: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
@@ -90,7 +90,8 @@ impl Stragglers {
     /// Checks a frontier against a job and keeps it in the place of the former one.
     ///
     /// # Errors
-    /// If the bytes are no frontier, it is too large, or its plans do not fit: the first difference.
+    /// If the bytes are no frontier, it is too large, or its plans do not fit: the first
+    /// difference.
     pub(crate) async fn load(
         &self,
         job: &JobView,
@@ -119,7 +120,7 @@ impl Stragglers {
                 let key = &loaded.key;
                 tracing::warn!(
                     uid = key.uid.0, job = %key.name,
-                    "a restart of the agent will lose the frontier of {key}: cannot write it: {error}"
+                    "a restart will lose the frontier of {key}: cannot write it: {error}"
                 );
             }
             Ok::<_, Refusal>(loaded)
@@ -162,8 +163,9 @@ impl Stragglers {
         Ok(known.status())
     }
 
-    /// Compares with the jobs that there are: forgets those that left long ago, and stragglers whose plan
-    /// somebody swapped for another. Returns when to look again at the latest, if no job changes.
+    /// Compares with the jobs that there are: forgets those that left long ago, and stragglers
+    /// whose plan somebody swapped for another. Returns when to look again at the latest, if no job
+    /// changes.
     pub(crate) async fn compare(&self, jobs: &[JobView]) -> Option<Duration> {
         let views: BTreeMap<_, _> = jobs.iter().map(|job| (JobKey::of(job), job)).collect();
         let known: Vec<_> = self.lock().values().cloned().collect();
@@ -295,7 +297,7 @@ impl FrontierJob {
 
     /// Takes note of the plan that the job runs. Whether that changed anything.
     fn compare_plan(&self, plan: Option<&PlanStatus>) -> bool {
-        // Whoever swaps its plan knows better.
+        // While the agent swaps its plan, it is not known yet which of the two this is.
         let Ok(_changing) = self.changing.try_lock() else { return false };
         let mut state = self.state();
         let Some(answered) = &mut state.straggler else { return false };

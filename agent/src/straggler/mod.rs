@@ -1,5 +1,5 @@
-//! What a job runs while a straggler makes it wait: the plan of its frontier that takes the straggler's time,
-//! and afterwards what it ran before.
+//! What a job runs while a straggler makes it wait: the plan of its frontier that takes the
+//! straggler's time, and afterwards what it ran before.
 
 mod answer;
 mod files;
@@ -14,7 +14,8 @@ use pfo_protocol::Stage;
 pub(crate) use files::JobFiles;
 pub(crate) use jobs::{FrontierJob, Stragglers};
 
-/// The stages whose instructions take longer than was profiled, each with the share by which they do.
+/// The stages whose instructions take longer than was profiled, each with the share by which they
+/// do.
 pub(crate) type SlowStages = BTreeMap<Stage, f64>;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Waiting for the end of a sweep that continues only meanwhile: a program that waits may be killed, and then
-//! the job returns to default clocks.
+//! Waiting for the end of a sweep that continues only meanwhile: a program that waits may be
+//! killed, and then the job returns to default clocks.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use tokio::runtime::Handle;
 
 use crate::sweep::sweeps::{Attendant, Sweep};
 
-/// A sweep that is paused when this is dropped, unless it is over by then or continues for somebody else.
+/// A sweep that is paused when this is dropped, unless it is over by then or continues for somebody
+/// else.
 #[derive(Debug)]
 pub(crate) struct Attended {
     sweep: Arc<Sweep>,

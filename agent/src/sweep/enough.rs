@@ -3,17 +3,18 @@
 /// No energy should have a larger standard error than this, as a share of it.
 pub(crate) const GOOD_ERROR: f64 = 0.005;
 
-/// For the sake of that, a trial takes no longer than this, in seconds, nor more steps. The planner smooths
-/// what is left.
+/// Limits on how long a trial is made for that: its time in seconds, and its steps. The planner
+/// smooths the rest.
 const LONG_ENOUGH_S: f64 = 20.0;
 const MOST_STEPS: f64 = 10_000.0;
 
-/// So many times the steps, to be sure of it; and so many where an energy could not be measured at all.
+/// Factors on the number of steps: to be sure of the error, and where an energy could not be
+/// measured at all.
 const SPARE: f64 = 1.5;
 const MORE: f64 = 4.0;
 
-/// The steps that it takes, but not fewer than asked for, after so many of that length have left an error,
-/// or told nothing of something.
+/// The steps of the next trial, at least `asked`, after `steps` of `step_s` seconds left an error
+/// of the energy, or none where the energy of some instruction is unknown.
 pub(crate) fn steps(asked: u32, steps: u32, step_s: f64, error: Option<f64>) -> u32 {
     let wanting = error.map_or(MORE, |error| (error / GOOD_ERROR).powi(2));
     let most = (LONG_ENOUGH_S / step_s).min(MOST_STEPS);

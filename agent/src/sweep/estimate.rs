@@ -2,8 +2,8 @@
 
 use pfo_protocol::Mhz;
 
-/// Seconds for so many steps at each of these clocks, given the time of a step at a clock that is not
-/// below them: at most, for no step slows down by more than its clocks do.
+/// Upper bound in seconds for a number of steps at each of these clocks, from the time of a step at
+/// a clock that is not below them: no step slows down by more than its clocks do.
 pub(crate) fn at_most_s(left: &[Mhz], steps: u32, measured: (Mhz, f64)) -> f64 {
     let (clock, step_s) = measured;
     let step_at = |mhz: &Mhz| step_s * f64::from(clock.0) / f64::from(mhz.0);

@@ -1,4 +1,4 @@
-//! The sweeps that are not over, each in a file: the next daemon goes on with them, however this one ends.
+//! Unfinished sweeps, each in a file: the next agent continues them, however this one ends.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,10 +13,9 @@ use crate::sweep::record::SweepRecord;
 
 const FORMAT: &str = "pfo-sweep/1";
 
-/// A longer file is none of ours.
+/// The agent writes no longer file.
 const LONGEST: u64 = 32 << 20;
 
-/// The directory of these files.
 #[derive(Debug)]
 pub(crate) struct SweepFiles(PathBuf);
 
@@ -41,12 +40,11 @@ impl SweepFiles {
         replace_in_own_directory(&self.path(&record.key()), &content(record)?)
     }
 
-    /// Removes what is there of a job.
     pub(crate) fn remove(&self, key: &JobKey) {
         let _ = fs::remove_file(self.path(key));
     }
 
-    /// Every record. What is none is left where it is, and told.
+    /// Every record. A file that is no record is left where it is, and reported.
     pub(crate) fn read(&self) -> Vec<SweepRecord> {
         let Ok(files) = fs::read_dir(&self.0) else { return Vec::new() };
         let paths = files.filter_map(|file| Some(file.ok()?.path()));
@@ -54,7 +52,10 @@ impl SweepFiles {
         let read = |path: PathBuf| match self.read_one(&path) {
             Ok(record) => Some(record),
             Err(why) => {
-                tracing::warn!("cannot go on with the sweep of {}: {why}", path.display());
+                tracing::warn!(
+                    "cannot continue the sweep of {}: {why}; remove the file and begin it again",
+                    path.display()
+                );
                 None
             }
         };
@@ -77,7 +78,7 @@ impl SweepFiles {
     }
 }
 
-/// What the file of a record has in it.
+/// The content of a record's file.
 ///
 /// # Errors
 /// None for a record that was measured or parsed.
@@ -85,10 +86,10 @@ pub(crate) fn content(record: &SweepRecord) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&OnDisk { format: FORMAT.into(), sweep: record.clone() })
 }
 
-/// The record that a file has in it.
+/// The record in the content of a file.
 ///
 /// # Errors
-/// Why it is none.
+/// In words, if there is none.
 pub(crate) fn parse(bytes: &[u8]) -> Result<SweepRecord, String> {
     let content: OnDisk = parse_versioned(bytes, FORMAT)?;
     Ok(content.sweep)

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use pfo_protocol::Mhz;
 
-/// The highest clock, and from each the next one that is at least `stride` lower, none below `floor`.
+/// The highest clock, and from each clock the next one that is at least `stride` lower, down to
+/// `floor`.
 pub(crate) fn ladder(allowed: &BTreeSet<Mhz>, stride: Mhz, floor: Mhz) -> Vec<Mhz> {
     let mut ladder: Vec<Mhz> = Vec::new();
     for &clock in allowed.range(floor..).rev() {

@@ -1,8 +1,8 @@
-//! The instruction sweep: one trial after the other at falling clocks, kept on disk, until a profile can be
-//! stored.
+//! The instruction sweep: one trial after the other at falling clocks, kept on disk, until a
+//! profile can be stored.
 //!
-//! What to measure next follows from what is on disk alone ([`record`]), so a sweep continues after a pause or
-//! a restart of either daemon as if there had been none.
+//! What to measure next follows from what is on disk alone ([`record`]), so a sweep continues after
+//! a pause or a restart of either daemon as if there had been none.
 
 mod attended;
 mod enough;

@@ -1,5 +1,5 @@
-//! How far a sweep is, as it is on disk, and what follows from that: what to measure next, or that it is
-//! over.
+//! The progress of a sweep as it is on disk, and what follows from it: what to measure next, or the
+//! end.
 
 use std::io;
 use std::ops::Not;
@@ -18,21 +18,21 @@ use crate::sweep::rising::Rising;
 use crate::sweep::shape::JobShape;
 use crate::sweep::swept::{SweptClock, instructions, median_step_s, profile_csv};
 
-/// Lines of a profile. Sixteen GPUs with four kinds of instructions and a hundred clocks have 6400; one
-/// takes some 100 bytes.
+/// Lines of a profile. Sixteen GPUs with four kinds of instructions and a hundred clocks have 6400;
+/// one takes some 100 bytes.
 const MOST_ROWS: usize = 32_768;
 
-/// On a busy node an instruction may have no reading of its energy that is beyond doubt, and have one in
-/// the next trial. One that is too short for the counter never has.
+/// How often to repeat a trial in which the energy of an instruction is unknown. On a busy node it
+/// is known in the next trial; that of an instruction too short for the counter never is.
 const MOST_REPEATS: u32 = 2;
 
-/// A sweep, without what it does at this moment.
+/// A sweep, without its state at this moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SweepRecord {
-    /// Whose job is swept.
+    /// The owner of the job.
     pub(crate) uid: Uid,
-    /// Its name.
+    /// The name of the job.
     pub(crate) job: JobName,
     /// Who began the sweep.
     pub(crate) by_uid: Uid,
@@ -44,17 +44,17 @@ pub(crate) struct SweepRecord {
     pub(crate) shape: JobShape,
     /// The clocks, from the highest down.
     pub(crate) clocks: Vec<Mhz>,
-    /// Whether it goes on by itself.
+    /// Why it is paused, if it is.
     pub(crate) pause: Option<Pause>,
-    /// Whether somebody waits for it, without whom it must not go on.
+    /// Whether it has an attendant, without whom it must not continue.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub(crate) attended: bool,
     default_step_s: Option<f64>,
     measured: Vec<SweptClock>,
-    /// How often the next clock was measured already.
+    /// How often the trial of the next clock was repeated.
     #[serde(default)]
     repeats: u32,
-    /// For how many steps to measure it, if more than asked for.
+    /// The steps of its next trial, if more than asked for.
     #[serde(default)]
     more_steps: u32,
 }
@@ -63,7 +63,7 @@ pub(crate) struct SweepRecord {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Pause {
-    /// None if somebody asked for it.
+    /// None if a user asked for it.
     pub(crate) why: Option<String>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) enum Next {
 }
 
 impl SweepRecord {
-    /// A sweep of which nothing was measured yet.
+    /// A sweep that has measured nothing.
     pub(crate) fn new(
         job: JobKey,
         by_uid: Uid,
@@ -106,17 +106,15 @@ impl SweepRecord {
         }
     }
 
-    /// Which job it is of.
     pub(crate) fn key(&self) -> JobKey {
         JobKey { uid: self.uid, name: self.job.clone() }
     }
 
-    /// What its profile is stored under.
     pub(crate) fn profile(&self) -> ProfileKey {
         self.shape.key(self.uid, self.model.clone())
     }
 
-    /// Whether there is anything to make a profile of.
+    /// Whether it has measured a clock.
     pub(crate) fn has_measured(&self) -> bool {
         !self.measured.is_empty()
     }
@@ -156,14 +154,14 @@ impl SweepRecord {
         limit.is_some_and(|(default_s, slowdown)| clock.step_s > default_s * (1.0 + slowdown))
     }
 
-    /// Whether a trial found everything that it should.
+    /// Whether a trial has every instruction that the first one had.
     fn is_whole(&self, clock: &SweptClock, trial: &RecordedTrial) -> bool {
         let expected =
             self.measured.first().map_or_else(|| instructions(trial), SweptClock::instructions);
         expected.is_subset(&clock.instructions())
     }
 
-    /// Takes note of a trial of what came next.
+    /// Adds the trial of what came [next](Self::next).
     ///
     /// # Errors
     /// Why the trial is of no use, in words.
@@ -199,13 +197,12 @@ impl SweepRecord {
         Ok(())
     }
 
-    /// For how long to measure.
+    /// The length of the next trial.
     pub(crate) fn length(&self) -> TrialLength {
         let SweepSettings { settling_steps, steps, .. } = self.settings;
         TrialLength { settling_steps, steps: steps.max(self.more_steps) }
     }
 
-    /// The sweep as others see it.
     pub(crate) fn status(&self, state: SweepState) -> SweepStatus {
         let next = self.next();
         let last = self.measured.last();

@@ -42,8 +42,8 @@ pub(crate) fn start(
     })
 }
 
-/// Begins a sweep, or continues the job's, until it is over or what this returns is dropped. Without a job, as
-/// when `pfod` does not answer, a sweep can only be continued.
+/// Begins a sweep, or continues the job's, until it is over or what this returns is dropped.
+/// Without a job, as when `pfod` does not answer, a sweep can only be continued.
 ///
 /// # Errors
 /// As [`start`], if the job has no sweep that is not over.
@@ -85,7 +85,8 @@ fn begin(
         Refusal::new(
             RefusalCode::LimitReached,
             format!(
-                "the ranks of job {name} have not all run a step, or not of equally many microbatches"
+                "the ranks of job {name} have not all run a step, or not of equally many \
+                 microbatches"
             ),
             "try again after the next step",
         )

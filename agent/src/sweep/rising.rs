@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-/// So often in a row has the energy of an instruction to rise; one rise alone may be noise. Merak's
+/// Rises of an instruction's energy in a row that count; one rise alone may be noise. Merak's
 /// profiler stops after as many.
 const RISES: u32 = 5;
 
@@ -15,7 +15,7 @@ pub(crate) struct Rising<K>(BTreeMap<K, Course>);
 struct Course {
     last_j: f64,
     rises: u32,
-    /// Once far enough, always.
+    /// It stays so.
     far_enough: bool,
 }
 
@@ -26,8 +26,8 @@ impl<K: Ord> Default for Rising<K> {
 }
 
 impl<K: Ord> Rising<K> {
-    /// Takes note of the energies at the next lower clock, in joules. An instruction that has none there
-    /// goes on from its last one.
+    /// Adds the energies at the next lower clock, in joules. An instruction without one continues
+    /// from its last one.
     pub(crate) fn add(&mut self, energies: impl IntoIterator<Item = (K, f64)>) {
         for (instruction, energy_j) in energies {
             let course = self.0.entry(instruction).or_insert(Course {

@@ -20,12 +20,13 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// How long ranks or `pfod` may be away, such as for a restart from a checkpoint.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
-/// Trials in a row that may fail. Each one changes the clocks of the job, and measures it for nothing.
+/// Trials in a row that may fail. Each one changes the clocks of the job, and measures it for
+/// nothing.
 const MOST_FAILURES: u32 = 5;
 
-/// Sweeps until there is nothing left to measure, or nothing could be measured for too long. Between two
-/// trials the connection that holds the job stays open, and the job runs the last clock; when this ends or is
-/// dropped, `pfod` brings the job to default clocks.
+/// Sweeps until there is nothing left to measure, or nothing could be measured for too long.
+/// Between two trials the connection that holds the job stays open, and the job runs the last
+/// clock; when this ends or is dropped, `pfod` brings the job to default clocks.
 pub(super) async fn run(sweep: Arc<Sweep>, run: Run) {
     let mut hold = None;
     let mut hopeful_until = Instant::now() + PATIENCE;

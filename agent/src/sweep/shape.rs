@@ -1,5 +1,5 @@
-//! How a job divides its model among the GPUs of this node: what a sweep must find again after a pause,
-//! and what its profile is stored under.
+//! How a job divides its model among the GPUs of this node: what a sweep must find again after a
+//! pause, and what its profile is stored under.
 
 use std::collections::BTreeSet;
 
@@ -21,8 +21,8 @@ pub(crate) struct JobShape {
 }
 
 impl JobShape {
-    /// The shape of a job whose ranks are all known to run the same number of microbatches; none before
-    /// that.
+    /// The shape of a job. None before all of its ranks are known to run the same number of
+    /// microbatches.
     pub(crate) fn of(job: &JobView) -> Option<Self> {
         let mut microbatches = job.ranks.iter().map(|rank| rank.num_microbatches);
         let num_microbatches = microbatches.next()??;
@@ -72,7 +72,7 @@ impl JobShape {
             .saturating_mul(u64::from(*tp_degree));
         let mut partition =
             format!("pp{pp_degree}-dp{dp_degree}-tp{tp_degree}-mb{num_microbatches}");
-        // The others are on other nodes.
+        // The other ranks are on other nodes.
         if (self.ranks.len() as u64) < all {
             let ranks: Vec<_> = self.ranks.iter().map(|(rank, _)| rank.to_string()).collect();
             partition += &format!("-ranks{}", ranks.join("."));

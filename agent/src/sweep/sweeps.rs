@@ -1,4 +1,4 @@
-//! The sweeps of the node: who begins, pauses, resumes and stops them, and what of it is on disk.
+//! The sweeps of the node, from their begin over pauses to their end, in memory and on disk.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,10 +20,10 @@ use crate::sweep::file::SweepFiles;
 use crate::sweep::record::{Next, Pause, SweepRecord};
 use crate::sweep::runner;
 
-/// Sweeps of one user that are not over.
+/// Unfinished sweeps that one user may have.
 const UNFINISHED_PER_USER: usize = 16;
 
-/// Sweeps of one user that are over and still shown.
+/// Finished sweeps of one user that are still shown.
 const OVER_PER_USER: usize = 16;
 
 /// What sweeps need to measure jobs and to keep what they measured.
@@ -35,7 +35,6 @@ pub(crate) struct Means {
     pub(crate) files: SweepFiles,
 }
 
-/// All sweeps.
 #[derive(Debug)]
 pub(crate) struct Sweeps {
     known: Mutex<BTreeMap<JobKey, Arc<Sweep>>>,
@@ -61,12 +60,12 @@ struct Now {
     attendant: Option<Attendant>,
 }
 
-/// One run of a sweep, from its begin or a pause to the next pause or its end. What a former run does does not
-/// count any more.
+/// One run of a sweep, from its begin or a pause to the next pause or its end. What a former run
+/// does does not count any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Run(u64);
 
-/// One time that somebody waits for a sweep.
+/// A client that waits for a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attendant(u64);
 
@@ -99,7 +98,7 @@ impl Sweeps {
     /// Begins a sweep. To be called on the runtime, or on a thread of it.
     ///
     /// # Errors
-    /// If the job has one that is not over, its user has too many, or it cannot be kept on disk.
+    /// If the job has an unfinished one, its user has too many, or it cannot be kept on disk.
     pub(crate) fn start(&self, record: SweepRecord) -> Result<Arc<Sweep>, Refusal> {
         let mut known = self.lock();
         let key = record.key();
@@ -131,8 +130,8 @@ impl Sweeps {
         Ok(sweep)
     }
 
-    /// The sweep of the job that a request means: the peer's own or, for an administrator, the only one of that
-    /// name.
+    /// The sweep of the job that a request means: the peer's own or, for an administrator, the only
+    /// one of that name.
     ///
     /// # Errors
     /// If there is none, or more than one.
@@ -193,7 +192,6 @@ impl Sweep {
         Arc::new(Self { now: Mutex::new(now), changes, means: Arc::clone(means) })
     }
 
-    /// The sweep as others see it.
     pub(crate) fn status(&self) -> SweepStatus {
         let now = self.now();
         now.record.status(now.state.clone())
@@ -219,7 +217,6 @@ impl Sweep {
         }
     }
 
-    /// Whether there is nothing left to do.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.now().state, SweepState::Ended(_))
     }
@@ -227,7 +224,7 @@ impl Sweep {
     /// Pauses, resumes or ends it. To be called on the runtime, or on a thread of it.
     ///
     /// # Errors
-    /// If it is over, has nothing to store, or what becomes of it cannot be kept on disk.
+    /// If it is over, has nothing to store, or its state cannot be kept on disk.
     pub(crate) fn control(self: &Arc<Self>, control: SweepControl) -> Result<SweepStatus, Refusal> {
         let mut now = self.now();
         match (&now.state, control) {
@@ -254,7 +251,7 @@ impl Sweep {
     /// Continues it until its attendant leaves. To be called on the runtime, or on a thread of it.
     ///
     /// # Errors
-    /// If it is over, or what becomes of it cannot be kept on disk.
+    /// If it is over, or its state cannot be kept on disk.
     pub(crate) fn attend(self: &Arc<Self>) -> Result<Attendant, Refusal> {
         let now = self.now();
         if matches!(now.state, SweepState::Ended(_)) {
@@ -320,13 +317,13 @@ impl Sweep {
         now.task = Some(tokio::spawn(sweep).abort_handle());
     }
 
-    /// What a run is to measure next, and on what; none if the run is over.
+    /// The record from which a run finds what to measure next; none if the run is over.
     pub(crate) fn record(&self, run: Run) -> Option<SweepRecord> {
         let now = self.now();
         (now.run == run).then(|| now.record.clone())
     }
 
-    /// Takes note of what a run does.
+    /// Sets the state, for a run that is not over.
     pub(crate) fn report(&self, run: Run, state: SweepState) {
         let mut now = self.now();
         if now.run == run && now.state != state {
@@ -339,7 +336,7 @@ impl Sweep {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Takes note of what a run measured, and pauses it if that is of no use.
+    /// Adds what a run measured, and pauses the sweep if that is of no use.
     pub(crate) fn take(&self, run: Run, trial: &RecordedTrial) {
         let mut now = self.now();
         if now.run != run {
@@ -352,12 +349,12 @@ impl Sweep {
             let key = now.record.key();
             tracing::warn!(
                 uid = key.uid.0, job = %key.name,
-                "a restart of the agent will measure a clock of {key} again: cannot write it: {error}"
+                "a restart will measure a clock of {key} again: cannot write the sweep: {error}"
             );
         }
     }
 
-    /// Pauses a run that cannot go on.
+    /// Pauses the sweep of a run that cannot continue.
     pub(crate) fn give_up(&self, run: Run, why: String) {
         let mut now = self.now();
         if now.run == run {
@@ -395,7 +392,8 @@ impl Sweep {
     fn end(&self, now: &mut Now, end: SweepEnd) {
         now.end_run();
         let key = now.record.key();
-        tracing::info!(uid = key.uid.0, job = %key.name, "the sweep of {key} is over: {end:?}");
+        let (uid, end_words) = (key.uid.0, in_words(end));
+        tracing::info!(uid, job = %key.name, "the sweep of {key} is over: {end_words}");
         self.means.files.remove(&key);
         self.enter(now, SweepState::Ended(end));
     }
@@ -406,12 +404,22 @@ impl Sweep {
 }
 
 impl Now {
-    /// Ends the task, which lets go of the job.
+    /// Ends the task, which ends its hold of the job.
     fn end_run(&mut self) {
         self.run.0 += 1;
         if let Some(task) = self.task.take() {
             task.abort();
         }
+    }
+}
+
+fn in_words(end: SweepEnd) -> &'static str {
+    match end {
+        SweepEnd::EnergyRises => "lower clocks take more energy; the profile is stored",
+        SweepEnd::LowestClock => "the lowest clock is measured; the profile is stored",
+        SweepEnd::TooSlow => "the job became slower than it may; the profile is stored",
+        SweepEnd::Stopped => "somebody stopped it; nothing is stored",
+        SweepEnd::Finished => "somebody finished it; the profile is stored",
     }
 }
 

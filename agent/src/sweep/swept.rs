@@ -1,4 +1,4 @@
-//! What a sweep keeps of the trial at one clock, and the profile CSV that becomes of it.
+//! What a sweep keeps of the trial at one clock, and the profile CSV that it makes from that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,8 +8,8 @@ use pfo_protocol::{
 };
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The columns of a profile: Perseus' and Zeus' first, then how often and how well it was measured, and
-/// by whom.
+/// The columns of a profile: Perseus' and Zeus' first, then how often and how well it was measured,
+/// and by whom.
 const HEADER: &str =
     "stage,instruction,frequency,time,energy,count,time_sd,energy_sd,rank,dp_rank,tp_rank,chunk\n";
 
@@ -17,7 +17,6 @@ const HEADER: &str =
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SweptClock {
-    /// The clock, in MHz.
     pub(crate) mhz: Mhz,
     /// The median time of a step, in seconds.
     pub(crate) step_s: f64,
@@ -100,9 +99,8 @@ impl SweptClock {
 }
 
 impl SweptRow {
-    /// The medians, which an instruction that something else held up does not change; none if time or
-    /// energy was not measured. Of very short instructions, an estimate may come out
-    /// as no energy at all.
+    /// The medians, which an instruction that was held up does not change. None if time or energy
+    /// was not measured; the estimate for a very short instruction may be no energy at all.
     fn of(rank: &TrialRank, row: &TrialRow) -> Option<Self> {
         let is_figure = |figure: f64| figure.is_finite() && figure > 0.0;
         let energy_j = row.energy_median_j.filter(|energy_j| is_figure(*energy_j))?;
@@ -122,7 +120,7 @@ impl SweptRow {
     }
 }
 
-/// A single step that something else held up says nothing about a clock.
+/// The median time of a step in seconds: a single step that was held up says nothing about a clock.
 pub(crate) fn median_step_s(steps: &[TrialStep]) -> f64 {
     let mut times: Vec<f64> = steps.iter().map(|step| step.time_s).collect();
     times.sort_by(f64::total_cmp);
@@ -141,7 +139,8 @@ pub(crate) fn profile_csv(clocks: &[SweptClock]) -> String {
                     .map_or_else(String::new, |sd| sd.to_string())
             };
             csv += &format!(
-                "{stage},{},{},{time_s},{energy_j},{count},{},{},{rank},{dp_rank},{tp_rank},{chunk}\n",
+                "{stage},{},{},{time_s},{energy_j},{count},{},{},{rank},{dp_rank},{tp_rank},\
+                 {chunk}\n",
                 row.instruction,
                 clock.mhz.0,
                 sd(Some(row.time_sd_s)),

@@ -1,8 +1,9 @@
-//! Whether something has been further from what it should be than it may, for several steps in a row.
+//! Whether a figure deviates from its target by more than a limit, for several steps in a row.
+//! Pure.
 //!
-//! Pure. What is beyond the limit has to come back to half of it before that counts as over, and each turn
-//! takes as many steps after the first that speak for it, so that whoever reacts to turns does not go to
-//! and fro.
+//! A deviation is over when the figure is back within half of the limit. Each turn requires a
+//! number of steps in a row after the first one that indicates it, so that a reaction to turns does
+//! not oscillate.
 
 /// How far is too far.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,15 +17,15 @@ pub(crate) struct Limit {
 /// What several steps in a row have shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Turn {
-    /// It deviates by more than it may, by this share.
+    /// It has begun to deviate too far, by this share.
     Begun(f64),
-    /// It still does, but by another share.
+    /// It deviates by another share now.
     Changed(f64),
-    /// It does no longer.
+    /// It does not deviate too far any more.
     Over,
 }
 
-/// What the last steps speak for, if not for things as they are.
+/// What the last steps indicate, if not that nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sign {
     Beyond,
@@ -43,17 +44,17 @@ pub(crate) struct Deviation {
 }
 
 impl Deviation {
-    /// One that began before anybody followed it.
+    /// One that had begun before.
     pub(crate) fn begun(share: f64) -> Self {
         Self { share: Some(share), ..Self::default() }
     }
 
-    /// By how much it is too far off, if it is.
+    /// The share by which it deviates, if that is too far.
     pub(crate) fn share(&self) -> Option<f64> {
         self.share
     }
 
-    /// Takes in that so many steps deviated by this share on average.
+    /// Adds steps that deviated by this share on average.
     pub(crate) fn observe(&mut self, steps: u32, share: f64, limit: Limit) -> Option<Turn> {
         let sign = self.sign_of(share, limit.share);
         if sign != self.sign {

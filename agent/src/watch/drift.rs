@@ -1,4 +1,4 @@
-//! How far what a job measures has moved from what its plan predicts.
+//! How far the measured time and energy of a job have moved from the prediction of its plan. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use crate::watch::deviation::{Deviation, Limit};
 use crate::watch::own_times::Taken;
 use crate::watch::rank_reading::RankReading;
 
-/// So many seconds are compared at least: energy counters are some tenths of a second old.
+/// The shortest time that is compared, in seconds: readings of energy counters are some tenths of a
+/// second old.
 const LEAST_S: f64 = 5.0;
 
 /// What a plan predicts of a step on this node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Predicted {
-    /// Seconds.
     pub(crate) time_s: f64,
-    /// Joules, if only whole pipelines are on this node.
+    /// None if there are not only whole pipelines on this node.
     pub(crate) energy_j: Option<f64>,
 }
 
@@ -165,7 +165,8 @@ mod tests {
     const LIMIT: Limit = Limit { share: 0.05, steps: 5 };
     const PREDICTED: Predicted = Predicted { time_s: 1.0, energy_j: Some(200.0) };
 
-    /// Two ranks of two stages, played in steps of some seconds and joules; each takes half of the energy.
+    /// Two ranks of two stages, played in steps of some seconds and joules; each takes half of the
+    /// energy.
     struct Played([RankReading; 2]);
 
     impl Played {

@@ -1,5 +1,5 @@
-//! Watching jobs that run plans: which ranks are slow by themselves, how far what is measured has moved from
-//! the prediction, and the answer to slow stages where that was asked for.
+//! Watching jobs that run plans: which ranks are slow by themselves, how far what is measured has
+//! moved from the prediction, and the answer to slow stages where that was asked for.
 
 mod deviation;
 mod drift;
@@ -13,4 +13,5 @@ mod watched;
 mod watcher;
 
 pub(crate) use deviation::Limit;
-pub(crate) use watcher::{Limits, Watcher};
+pub(crate) use watched::Limits;
+pub(crate) use watcher::Watcher;

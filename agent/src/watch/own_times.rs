@@ -4,7 +4,8 @@ use pfo_protocol::Instruction;
 
 use crate::watch::stage_times::KINDS;
 
-/// Sums over instructions of one kind, in nanoseconds. The times are the peer's word, and may be anything.
+/// Sums over instructions of one kind, in nanoseconds. The peer reports the times, and they may be
+/// anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     /// What they took.
@@ -22,7 +23,7 @@ impl Taken {
         }
     }
 
-    /// By which share they took longer, if there were any.
+    /// The share by which they took longer, if there were any.
     pub(crate) fn excess(self) -> Option<f64> {
         (self.should_ns > 0).then(|| self.took_ns as f64 / self.should_ns as f64 - 1.0)
     }
@@ -33,14 +34,12 @@ impl Taken {
 pub(crate) struct OwnTimes([Taken; KINDS]);
 
 impl OwnTimes {
-    /// Adds an instruction.
     pub(crate) fn add(&mut self, instruction: Instruction, took_ns: u64, should_ns: u64) {
         let sum = &mut self.0[instruction as usize];
         sum.took_ns = sum.took_ns.wrapping_add(took_ns);
         sum.should_ns = sum.should_ns.wrapping_add(should_ns);
     }
 
-    /// Adds other sums.
     pub(crate) fn add_all(&mut self, other: &Self) {
         for (sum, more) in self.0.iter_mut().zip(other.0) {
             sum.took_ns = sum.took_ns.wrapping_add(more.took_ns);

@@ -9,11 +9,8 @@ use crate::watch::own_times::OwnTimes;
 /// One rank at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RankReading {
-    /// The rank.
     pub(crate) rank: Rank,
-    /// Its stage.
     pub(crate) stage: Stage,
-    /// Its session.
     pub(crate) session: SessionId,
     /// The swap that it has taken up.
     pub(crate) swap: u64,

@@ -14,14 +14,15 @@ pub(super) fn slow_rank(job: &JobView, rank: Rank, turn: Turn) {
         Turn::Begun(share) | Turn::Changed(share) => tracing::warn!(
             name: journal::SLOW,
             job = %key.name, uid = key.uid.0, rank = rank.0, %gpu_uuid,
-            "the instructions of rank {rank} of {key} on GPU {gpu_uuid} take {:.1} % longer than was \
-             profiled",
+            "the instructions of rank {rank} of {key} on GPU {gpu_uuid} take {:.1} % longer than \
+             was profiled",
             100.0 * share
         ),
         Turn::Over => tracing::info!(
             name: journal::SLOW_OVER,
             job = %key.name, uid = key.uid.0, rank = rank.0, %gpu_uuid,
-            "the instruction times of rank {rank} of {key} on GPU {gpu_uuid} match the profile again"
+            "the instruction times of rank {rank} of {key} on GPU {gpu_uuid} match the profile \
+             again"
         ),
     }
 }
@@ -57,6 +58,6 @@ pub(super) fn answered(key: &JobKey, slow_stages: usize, swapped: &Swapped) {
     tracing::info!(
         name: journal::SWAPPED,
         job = %key.name, uid = key.uid.0, plan,
-        "the agent swaps {key} to plan {plan} at step {step}, because {slow_stages} of its stages are slow"
+        "the agent swaps {key} to plan {plan} at step {step}: {slow_stages} of its stages are slow"
     );
 }

@@ -1,5 +1,5 @@
-//! Which ranks of a job are slow by themselves: their instructions take longer than was profiled at the
-//! clocks that were asked for, step after step, as when heat or a power limit holds a GPU back.
+//! Which ranks of a job are slow by themselves: their instructions take longer than was profiled at
+//! the clocks that were asked for, step after step, as when heat or a power limit holds a GPU back.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct SlowRanks {
 }
 
 impl SlowRanks {
-    /// Goes on from stages that another daemon found slow.
+    /// Continues from stages that an earlier agent found slow.
     pub(crate) fn again(readings: &[RankReading], found: &SlowStages) -> Self {
         let known = |reading: &RankReading| {
             Some((reading.rank, Deviation::begun(*found.get(&reading.stage)?)))
@@ -25,7 +25,7 @@ impl SlowRanks {
         Self { deviations: readings.iter().filter_map(known).collect(), ..Self::default() }
     }
 
-    /// Takes in what the ranks have done since the last look. Returns what has turned, each with the rank.
+    /// Adds what the ranks have done since the last look. Returns the turns, each with its rank.
     pub(crate) fn look(&mut self, readings: &[RankReading], limit: Limit) -> Vec<(Rank, Turn)> {
         let is_there = |rank: &Rank| readings.iter().any(|reading| reading.rank == *rank);
         self.seen.retain(|rank, _| is_there(rank));

@@ -3,7 +3,6 @@
 use pfo_planner::Profile;
 use pfo_protocol::{Instruction, Mhz, Stage};
 
-/// Kinds of instructions.
 pub(crate) const KINDS: usize = Instruction::ALL.len();
 
 /// The times of one stage.
@@ -16,7 +15,7 @@ pub(crate) struct StageTimes {
 /// The part of an instruction that ran before its clock was in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Late {
-    /// For so long.
+    /// How long that was, in nanoseconds.
     pub(crate) ns: u64,
     /// The clock that was locked before, if one was.
     pub(crate) clock: Option<Mhz>,
@@ -40,8 +39,8 @@ impl StageTimes {
         rows.binary_search_by_key(&clock, |row| row.0).ok().map(|index| rows[index].1)
     }
 
-    /// Nanoseconds that an instruction should have taken, if both of its clocks were profiled. Each part of
-    /// its time does as much of the work as the clock of that part allows.
+    /// Nanoseconds that an instruction should have taken, if both of its clocks were profiled. Each
+    /// part of its time does as much of the work as the clock of that part allows.
     pub(crate) fn should_take(
         &self,
         instruction: Instruction,

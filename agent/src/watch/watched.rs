@@ -1,21 +1,40 @@
 //! One job that runs a plan, from one look to the next.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pfo_protocol::{JobView, RefusalCode};
+use pfo_protocol::{DriftStatus, JobView, Rank, RefusalCode};
 
 use crate::job::JobKey;
 use crate::pfod::{Pfod, PfodError};
 use crate::straggler::{FrontierJob, SlowStages, Stragglers};
+use crate::watch::deviation::Limit;
 use crate::watch::drift::{Drift, Look, Predicted};
 use crate::watch::rank_reading::{RankReading, whole_pipelines};
 use crate::watch::report;
 use crate::watch::slow_ranks::SlowRanks;
 use crate::watch::stage_times::StageTimes;
 use crate::watch::tapped_times::{TappedTimes, Times};
-use crate::watch::watcher::{Limits, Seen};
 
-/// What was seen of a job.
+/// How far is too far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// For the time of a rank's instructions.
+    pub(crate) slow: Limit,
+    /// For the time and energy of steps.
+    pub(crate) drift: Limit,
+}
+
+/// What was seen of a job, for status.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// The slow ranks, each with the share by which its instructions take longer.
+    pub(crate) slow: BTreeMap<Rank, f64>,
+    /// How far what is measured is from the prediction, if it is too far.
+    pub(crate) drift: Option<DriftStatus>,
+}
+
+/// A job that is watched.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
     slow: Option<SlowRanks>,

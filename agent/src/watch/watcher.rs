@@ -1,18 +1,17 @@
-//! Watches every job of the node through `pfod`. Wakes when a job changes and, while a job runs a plan, once a
-//! second.
+//! Watches every job of the node through `pfod`. Wakes when a job changes and, while a job runs a
+//! plan, once a second.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pfo_protocol::{DaemonMessage, DriftStatus, JobView, Notice, Rank, Request, Response};
+use pfo_protocol::{DaemonMessage, JobView, Notice, Request, Response};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::job::JobKey;
 use crate::pfod::{Connection, Pfod, PfodError, Questions, unexpected};
 use crate::straggler::Stragglers;
-use crate::watch::deviation::Limit;
-use crate::watch::watched::{Watched, is_watched};
+use crate::watch::watched::{Limits, Seen, Watched, is_watched};
 
 /// How often to look at jobs that run plans.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -20,24 +19,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Pauses between attempts to reach `pfod`.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
-/// How far is too far.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// For the time of a rank's instructions.
-    pub(crate) slow: Limit,
-    /// For the time and energy of steps.
-    pub(crate) drift: Limit,
-}
-
-/// What was seen of a job, for status.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
-    /// The slow ranks, each with the share by which its instructions take longer.
-    pub(crate) slow: BTreeMap<Rank, f64>,
-    /// How far what is measured is from the prediction, if it is too far.
-    pub(crate) drift: Option<DriftStatus>,
-}
 
 /// The watch over all jobs.
 #[derive(Debug)]
@@ -89,7 +70,7 @@ impl Watcher {
                 let mut shown = self.shown();
                 shown.jobs.clear();
                 if shown.problem.is_none() {
-                    tracing::warn!("pfod is away, retrying until it is back: {why}");
+                    tracing::warn!("{why}; the agent retries until pfod is back");
                 }
                 shown.problem = Some(why);
             }
@@ -112,7 +93,7 @@ impl Watcher {
             other => return Err(unexpected(&other)),
         }
         if self.shown().problem.take().is_some() {
-            tracing::info!("pfod is back");
+            tracing::info!("pfod answers again");
         }
         loop {
             let jobs = self.questions.jobs().await?;

@@ -1,5 +1,5 @@
-//! The agent against a `pfod` that follows a script: what it does when `pfod` vanishes, when it is killed
-//! itself, when its tap has losses, and when users are hostile.
+//! The agent against a `pfod` that follows a script: what it does when `pfod` vanishes, when it is
+//! killed itself, when its tap has losses, and when users are hostile.
 
 mod agent;
 mod pfod;

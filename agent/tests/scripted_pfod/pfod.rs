@@ -246,8 +246,8 @@ impl State {
         Swapped { plan, step: 9, ranks: 1, changed: 1 }
     }
 
-    /// Plays a trial to the taps: each step runs four forwards of 31 ms at 100 W and a tenth of the clock, and
-    /// waits of several lengths at 60 W.
+    /// Plays a trial to the taps: each step runs four forwards of 31 ms at 100 W and a tenth of the
+    /// clock, and waits of several lengths at 60 W.
     fn play(&mut self, clock: Option<Mhz>, steps: u32) -> TrialResult {
         let first_step = self.step + 2;
         let mut played = Played {

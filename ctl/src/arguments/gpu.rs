@@ -1,15 +1,15 @@
 //! A GPU as people name it: by UUID or the beginning of one, PCI bus id, or index.
 //!
-//! The protocol knows no index, because `CUDA_VISIBLE_DEVICES` renumbers GPUs. A person reads indices in
-//! `pfoctl status`, and they are resolved here, in the driver's order.
+//! The protocol knows no index, because `CUDA_VISIBLE_DEVICES` renumbers GPUs. A person reads
+//! indices in `pfoctl status`, and they are resolved here, in the driver's order.
 
 use std::str::FromStr;
 
 use pfo_protocol::{GpuListing, GpuName, GpuUuid, NameError};
 
-use crate::daemons::{Connection, Pfod};
-use crate::error::{Error, Explained};
+use crate::daemons::{Connection, ConnectionError, Pfod};
 use crate::exit::Exit;
+use crate::explained::Explained;
 
 /// The fewest characters of a UUID, after `GPU-`, that name a GPU.
 const SHORTEST_PREFIX: usize = 8;
@@ -28,6 +28,8 @@ pub(crate) enum GpuArgument {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GpuArgumentError {
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
     #[error("this node has no GPU {index}: its {count} GPUs are numbered from 0")]
     NoSuchIndex { index: usize, count: usize },
     #[error("this node has no GPU {name}")]
@@ -38,11 +40,21 @@ pub(crate) enum GpuArgumentError {
 
 impl Explained for GpuArgumentError {
     fn exit(&self) -> Exit {
-        Exit::Refused
+        match self {
+            Self::Connection(error) => error.exit(),
+            Self::NoSuchIndex { .. } | Self::Unknown { .. } | Self::Ambiguous { .. } => {
+                Exit::Refused
+            }
+        }
     }
 
     fn remedy(&self) -> Option<String> {
-        Some("`pfoctl gpus` lists the GPUs with their whole names".to_owned())
+        match self {
+            Self::Connection(error) => error.remedy(),
+            Self::NoSuchIndex { .. } | Self::Unknown { .. } | Self::Ambiguous { .. } => {
+                Some("`pfoctl gpus` lists the GPUs with their whole names".to_owned())
+            }
+        }
     }
 }
 
@@ -58,19 +70,20 @@ impl FromStr for GpuArgument {
 }
 
 impl GpuArgument {
-    /// The GPU's name in the protocol. A whole one is not looked up: `pfod` says it if there is no such GPU.
-    pub(crate) fn resolve(&self, pfod: &mut Connection<Pfod>) -> Result<GpuName, Error> {
+    /// The GPU's name in the protocol. A whole one is not looked up: `pfod` says it if there is no
+    /// such GPU.
+    pub(crate) fn resolve(&self, pfod: &mut Connection<Pfod>) -> Result<GpuName, GpuArgumentError> {
         match self {
             Self::Name(name @ GpuName::PciBusId(_)) => Ok(name.clone()),
             Self::Name(name @ GpuName::Uuid(uuid)) if uuid.as_str().len() >= UUID_LENGTH => {
                 Ok(name.clone())
             }
-            part => Ok(part.find(&pfod.gpus()?)?),
+            part => part.find(&pfod.gpus()?),
         }
     }
 
     /// The GPU's UUID, for what takes no other name.
-    pub(crate) fn uuid(&self, pfod: &mut Connection<Pfod>) -> Result<GpuUuid, Error> {
+    pub(crate) fn uuid(&self, pfod: &mut Connection<Pfod>) -> Result<GpuUuid, GpuArgumentError> {
         let gpus = pfod.gpus()?;
         let name = self.find(&gpus)?;
         let is_meant = |gpu: &&GpuListing| match &name {
@@ -78,7 +91,7 @@ impl GpuArgument {
             GpuName::PciBusId(id) => gpu.pci_bus_id == *id,
         };
         let found = gpus.iter().find(is_meant).map(|gpu| gpu.uuid.clone());
-        Ok(found.ok_or(GpuArgumentError::Unknown { name })?)
+        found.ok_or(GpuArgumentError::Unknown { name })
     }
 
     fn find(&self, gpus: &[GpuListing]) -> Result<GpuName, GpuArgumentError> {
@@ -113,7 +126,7 @@ impl GpuArgument {
 pub(crate) fn resolve_option(
     gpu: Option<&GpuArgument>,
     pfod: &mut Connection<Pfod>,
-) -> Result<Option<GpuName>, Error> {
+) -> Result<Option<GpuName>, GpuArgumentError> {
     gpu.map(|gpu| gpu.resolve(pfod)).transpose()
 }
 

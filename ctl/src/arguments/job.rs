@@ -3,8 +3,8 @@
 use clap::Args;
 use pfo_protocol::{JobName, JobSelector, JobStatus, Uid};
 
-use crate::error::Explained;
 use crate::exit::Exit;
+use crate::explained::Explained;
 use crate::user;
 
 /// A job as arguments name it.

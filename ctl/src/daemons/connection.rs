@@ -16,7 +16,8 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use pfo_protocol::{DaemonMessage, FrameError, Unsupported};
 
-use super::{ConnectionError, Daemon, Which};
+use super::daemon::{Daemon, Which};
+use super::error::ConnectionError;
 use crate::user;
 
 /// How long a daemon that is well takes at most, in seconds.
@@ -180,7 +181,7 @@ mod tests {
 
     use pfo_protocol::{Refusal, RefusalCode, Request};
 
-    use super::super::Pfod;
+    use super::super::daemon::Pfod;
     use super::*;
 
     #[test]

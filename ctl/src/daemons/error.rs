@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use pfo_protocol::{FrameError, Refusal, VERSION};
 
-use super::Which;
-use crate::error::Explained;
+use super::daemon::Which;
 use crate::exit::Exit;
+use crate::explained::Explained;
 use crate::user;
 
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +27,8 @@ pub(crate) enum ConnectionError {
     #[error("{which} at {} closed the connection before it answered", .socket.display())]
     Vanished { which: Which, socket: PathBuf },
     #[error(
-        "{which} at {} speaks versions {oldest} to {newest} of the protocol, this pfoctl version {VERSION}",
+        "{which} at {} speaks versions {oldest} to {newest} of the protocol, this pfoctl version \
+         {VERSION}",
         .socket.display()
     )]
     Version { which: Which, socket: PathBuf, oldest: u16, newest: u16 },
@@ -37,15 +38,6 @@ pub(crate) enum ConnectionError {
     Unexpected { which: Which, socket: PathBuf, response: String },
     #[error("{}", .0.message)]
     Refused(Refusal),
-}
-
-impl std::fmt::Display for Which {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Pfod => "pfod",
-            Self::Agent => "pfo-agent",
-        })
-    }
 }
 
 impl Which {
@@ -65,8 +57,8 @@ impl Which {
                  what pfo-agent stores"
             }
             Self::Agent => {
-                "without it, leases, swaps, trials of plans, `pfoctl plan` and what pfod reports in \
-                 `pfoctl status` work"
+                "without it, leases, swaps, trials of plans, `pfoctl plan` and what pfod reports \
+                 in `pfoctl status` work"
             }
         }
     }

@@ -4,97 +4,20 @@
 //! so that a missing one costs only what needs it.
 
 mod connection;
+mod daemon;
 mod error;
 mod sockets;
 
-use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
 use pfo_protocol::{
-    AgentRequest, AgentResponse, AgentStatus, ClientMessage, DaemonMessage, GpuListing, Refusal,
-    Request, Response, Status,
+    AgentRequest, AgentResponse, AgentStatus, GpuListing, Request, Response, Status,
 };
 
 pub(crate) use self::connection::{Connection, Patience};
+pub(crate) use self::daemon::{Agent, Daemon, Pfod, Which};
 pub(crate) use self::error::ConnectionError;
 pub(crate) use self::sockets::{Daemons, HELP};
-
-/// One of the two, as a type: what it is asked and what it answers.
-pub(crate) trait Daemon {
-    type Request;
-    type Response: Debug;
-
-    const WHICH: Which;
-
-    /// Its sockets, in the order in which to try them.
-    fn sockets(daemons: &Daemons) -> &[PathBuf];
-
-    fn message(request: Self::Request) -> ClientMessage;
-
-    /// The response in a message; none if this daemon sends no such message.
-    fn response(message: DaemonMessage) -> Option<Result<Self::Response, Refusal>>;
-}
-
-/// One of the two, as a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
-    Pfod,
-    Agent,
-}
-
-/// `pfod`.
-#[derive(Debug)]
-pub(crate) enum Pfod {}
-
-/// `pfo-agent`.
-#[derive(Debug)]
-pub(crate) enum Agent {}
-
-impl Daemon for Pfod {
-    type Request = Request;
-    type Response = Response;
-
-    const WHICH: Which = Which::Pfod;
-
-    fn sockets(daemons: &Daemons) -> &[PathBuf] {
-        daemons.pfod_sockets()
-    }
-
-    fn message(request: Request) -> ClientMessage {
-        ClientMessage::Request(request)
-    }
-
-    fn response(message: DaemonMessage) -> Option<Result<Response, Refusal>> {
-        match message {
-            DaemonMessage::Response(Response::Refused(refusal)) => Some(Err(refusal)),
-            DaemonMessage::Response(response) => Some(Ok(response)),
-            _ => None,
-        }
-    }
-}
-
-impl Daemon for Agent {
-    type Request = AgentRequest;
-    type Response = AgentResponse;
-
-    const WHICH: Which = Which::Agent;
-
-    fn sockets(daemons: &Daemons) -> &[PathBuf] {
-        daemons.agent_sockets()
-    }
-
-    fn message(request: AgentRequest) -> ClientMessage {
-        ClientMessage::AgentRequest(request)
-    }
-
-    fn response(message: DaemonMessage) -> Option<Result<AgentResponse, Refusal>> {
-        match message {
-            DaemonMessage::AgentResponse(AgentResponse::Refused(refusal)) => Some(Err(refusal)),
-            DaemonMessage::AgentResponse(response) => Some(Ok(response)),
-            _ => None,
-        }
-    }
-}
 
 impl Daemons {
     pub(crate) fn pfod(&self) -> Result<Connection<Pfod>, ConnectionError> {

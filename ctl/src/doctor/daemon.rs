@@ -4,8 +4,9 @@ use pfo_protocol::{AgentStatus, DaemonStatus, Pid, Status};
 
 use super::finding::Finding;
 use crate::daemons::{ConnectionError, Which};
-use crate::error::{Error, Explained};
+use crate::error::Error;
 use crate::exit::Exit;
+use crate::explained::Explained;
 
 const CHECK: &str = "daemon";
 const AGENT: &str = "agent";
@@ -66,7 +67,8 @@ impl Answers {
                     check,
                     format!("{error}; this pfoctl is {}", env!("CARGO_PKG_VERSION")),
                     format!(
-                        "install the same release of {which} and pfoctl, then `systemctl restart {which}`"
+                        "install the same release of {which} and pfoctl, then `systemctl restart \
+                         {which}`"
                     ),
                 )
             }
@@ -116,8 +118,8 @@ fn configuration(daemon: &DaemonStatus) -> Vec<Finding> {
 
 fn driver(daemon: &DaemonStatus) -> Option<Finding> {
     let problem = daemon.driver_problem.as_ref()?;
-    let remedy = "pfod retries by itself; if the driver works for others, see driver.library in its \
-                  configuration and DeviceAllow= in its unit";
+    let remedy = "pfod retries by itself; if the driver works for others, see driver.library in \
+                  its configuration and DeviceAllow= in its unit";
     Some(Finding::wrong(LIBRARY, format!("pfod has no driver: {problem}"), remedy))
 }
 
@@ -145,7 +147,10 @@ mod tests {
     use super::*;
 
     fn status() -> Status {
-        serde_json::from_str(include_str!("../../tests/golden/status.json")).unwrap()
+        let golden = include_str!("../../tests/golden/status.json");
+        let mut status: Status = serde_json::from_str(golden).unwrap();
+        status.daemon.version = env!("CARGO_PKG_VERSION").to_owned();
+        status
     }
 
     fn worst(status: Status) -> (Level, &'static str) {

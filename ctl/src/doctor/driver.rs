@@ -1,5 +1,5 @@
-//! The driver's library, loaded here as `pfod` loads it: whether it works, and the state of its GPUs.
-//! Nothing is set, and the wait for a GPU that does not answer is short.
+//! The driver's library, loaded here as `pfod` loads it: whether it works, and the state of its
+//! GPUs. Nothing is set, and the wait for a GPU that does not answer is short.
 
 use std::path::Path;
 use std::sync::mpsc;

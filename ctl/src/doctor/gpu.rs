@@ -1,4 +1,5 @@
-//! What is unusual about a GPU: one check for each reason why clocks are not those that pfo asks for.
+//! What is unusual about a GPU: one check for each reason why clocks are not those that pfo asks
+//! for.
 
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use pfo_protocol::{GpuStatus, Mhz};
@@ -55,8 +56,8 @@ fn persistence(condition: &Condition, _: Option<&GpuStatus>) -> Option<Finding> 
         Finding::warning(
             "persistence",
             format!(
-                "persistence mode of GPU {} is off: while nothing uses the GPU, the driver forgets its \
-                 settings, and the next job waits for its initialisation",
+                "persistence mode of GPU {} is off: while nothing uses the GPU, the driver forgets \
+                 its settings, and the next job waits for its initialisation",
                 condition.index
             ),
             "`systemctl enable --now nvidia-persistenced`",
@@ -70,11 +71,14 @@ fn power_limit(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Finding
         Finding::warning(
             "power-limit",
             format!(
-                "GPU {} is limited to {limit:.0} W, its default is {default:.0} W: at high clocks it \
-                 is slower than plans predict whose profile was measured without the limit",
+                "GPU {} is limited to {limit:.0} W, its default is {default:.0} W: at high clocks \
+                 it is slower than plans predict whose profile was measured without the limit",
                 condition.index
             ),
-            format!("profile with this limit, or `nvidia-smi -i {} -pl {default:.0}`", condition.index),
+            format!(
+                "profile with this limit, or `nvidia-smi -i {} -pl {default:.0}`",
+                condition.index
+            ),
         )
     })
 }
@@ -132,8 +136,8 @@ fn application_clocks(condition: &Condition, _: Option<&GpuStatus>) -> Option<Fi
     })
 }
 
-/// NVML cannot tell what is locked. But a GPU without a lock idles at its lowest clock, and works at
-/// its highest unless something holds it back.
+/// NVML cannot tell what is locked. But a GPU without a lock idles at its lowest clock, and works
+/// at its highest unless something holds it back.
 fn locked_by_others(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Finding> {
     let ours = pfo.is_none_or(|pfo| pfo.holder.is_some() || pfo.requested_mhz.is_some());
     let [now, lowest, highest] = condition.sm_mhz?;
@@ -152,8 +156,8 @@ fn locked_by_others(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Fi
         Finding::warning(
             "foreign-lock",
             format!(
-                "the clocks of GPU {} may be locked by something else: it {why} (a guess: the driver does \
-                 not report locks, and restore_to_mhz has the same effect)",
+                "the clocks of GPU {} may be locked by something else: it {why} (a guess: the \
+                 driver does not report locks, and restore_to_mhz has the same effect)",
                 condition.index
             ),
             "`pfoctl clocks reset --all` resets every lock, also those of others",

@@ -1,5 +1,5 @@
-//! `pfoctl doctor`: finds what is wrong on a node, with the remedy. It changes nothing, and works without
-//! either daemon.
+//! `pfoctl doctor`: finds what is wrong on a node, with the remedy. It changes nothing, and works
+//! without either daemon.
 
 mod capability;
 mod daemon;
@@ -20,54 +20,30 @@ use self::finding::{Finding, Level};
 use self::root::Root;
 use crate::daemons::Daemons;
 use crate::daemons::Which;
-use crate::error::{Error, Explained};
-use crate::exit::Exit;
+use crate::error::Error;
+use crate::outcome::BadOutcome;
 use crate::output::{Look, Output};
 use crate::status::table::{Tone, toned};
 use crate::text::harmless;
 
 /// Find what is wrong with pfo on this node, with the remedy
 ///
-/// Asks the driver, systemd and both daemons, as far as they answer this user. The exit code is 1 if
-/// something is wrong; a warning does not change it.
+/// Asks the driver, systemd and both daemons, as far as they answer this user. The exit code is 1
+/// if something is wrong; a warning does not change it.
 #[derive(Args)]
 pub(crate) struct Doctor {
     /// The NVML library, as driver.library of pfod's configuration names it
     #[arg(long, value_name = "LIBRARY", default_value = "libnvidia-ml.so.1")]
     nvml: PathBuf,
 
-    /// Print JSON: an array with the name of each check, its level (ok, unknown, warning or wrong), the
-    /// finding and the remedy
+    /// Print JSON: an array with the name of each check, its level (ok, unknown, warning or wrong),
+    /// the finding and the remedy
     #[arg(long)]
     json: bool,
 
     /// The directory that stands for /, for tests
     #[arg(long, hide = true, default_value = "/")]
     root: PathBuf,
-}
-
-/// Findings that are wrong.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", wrong(*.count))]
-pub(crate) struct Unwell {
-    count: usize,
-}
-
-fn wrong(count: usize) -> String {
-    match count {
-        1 => "1 of the findings above is wrong on this node".to_owned(),
-        count => format!("{count} of the findings above are wrong on this node"),
-    }
-}
-
-impl Explained for Unwell {
-    fn exit(&self) -> Exit {
-        Exit::Failed
-    }
-
-    fn remedy(&self) -> Option<String> {
-        None
-    }
 }
 
 impl Doctor {
@@ -82,7 +58,7 @@ impl Doctor {
         }
         match findings.iter().filter(|finding| finding.level == Level::Wrong).count() {
             0 => Ok(()),
-            count => Err(Unwell { count }.into()),
+            count => Err(BadOutcome::Unwell { count }.into()),
         }
     }
 }

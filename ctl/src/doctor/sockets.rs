@@ -1,4 +1,5 @@
-//! The sockets of both daemons: whether they exist, who owns them, and whether this process may open them.
+//! The sockets of both daemons: whether they exist, who owns them, and whether this process may
+//! open them.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

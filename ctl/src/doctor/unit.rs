@@ -1,4 +1,5 @@
-//! The services, as systemd describes them: whether they run, and whether a change keeps them from working.
+//! The services, as systemd describes them: whether they run, and whether a change keeps them from
+//! working.
 
 use std::collections::HashMap;
 use std::process::Command;

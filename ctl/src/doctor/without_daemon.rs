@@ -1,5 +1,5 @@
-//! What can be found out while a daemon does not answer: whether its configuration keeps it from starting,
-//! and whether a `pfod` before it left locks.
+//! What can be found out while a daemon does not answer: whether its configuration keeps it from
+//! starting, and whether a `pfod` before it left locks.
 
 use std::io::ErrorKind;
 use std::process::Command;

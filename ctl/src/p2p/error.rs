@@ -3,8 +3,8 @@
 use std::io;
 use std::process::ExitStatus;
 
-use crate::error::Explained;
 use crate::exit::Exit;
+use crate::explained::Explained;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum P2pError {

@@ -23,8 +23,8 @@ pub(crate) fn of(
     Ok(choose(&powers, model))
 }
 
-/// A power that was set takes precedence over one measured on purpose, and that over waits of a job. Among
-/// measured ones it is the one at the highest clock: default clocks are near it.
+/// A power that was set takes precedence over one measured on purpose, and that over waits of a
+/// job. Among measured ones it is the one at the highest clock: default clocks are near it.
 fn choose(powers: &[P2pPower], model: Option<&str>) -> Option<Known> {
     let wanted = model.map(str::to_lowercase);
     let is_meant = |power: &&P2pPower| {

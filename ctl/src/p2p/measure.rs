@@ -32,7 +32,8 @@ const LOWER: [f64; 3] = [0.85, 0.7, 0.55];
 /// Measurements at each clock.
 const REPEATS: u32 = 3;
 
-/// The waits of a job are measured until the standard error of every power is at most this share of it…
+/// The waits of a job are measured until the standard error of every power is at most this share of
+/// it…
 const GOOD_ERROR: f64 = 0.002;
 
 /// …but for no more than this many seconds.
@@ -40,10 +41,10 @@ const LONG_ENOUGH_S: f64 = 20.0;
 
 /// Measure the P2P-blocking power of two GPUs, or from the waits of a running job
 ///
-/// A helper keeps two free GPUs in a receive that never completes, while their energy counters are read
-/// at the highest clock and at some lower ones. With --job, the waits of that job are measured instead,
-/// at the highest clock; afterwards it returns to what it ran before. pfo-agent keeps the result by GPU
-/// and model, for `plan optimize`.
+/// A helper keeps two free GPUs in a receive that never completes, while their energy counters are
+/// read at the highest clock and at some lower ones. With --job, the waits of that job are measured
+/// instead, at the highest clock; afterwards it returns to what it ran before. pfo-agent keeps the
+/// result by GPU and model, for `plan optimize`.
 #[derive(Args)]
 pub(crate) struct Measure {
     /// The two GPUs, by index, UUID or PCI bus id [default: two free ones of the same model]
@@ -54,8 +55,8 @@ pub(crate) struct Measure {
     #[arg(long, value_name = "MHZ,…", value_delimiter = ',', value_parser = number::mhz)]
     clocks: Vec<Mhz>,
 
-    /// Command that keeps two GPUs waiting: it is started with --gpus UUID,UUID --job NAME, and runs
-    /// until its standard input is closed
+    /// Command that keeps two GPUs waiting: it is started with --gpus UUID,UUID --job NAME, and
+    /// runs until its standard input is closed
     #[arg(long, value_name = "COMMAND", default_value = "python3 -m pfo.p2p")]
     helper: String,
 
@@ -67,8 +68,8 @@ pub(crate) struct Measure {
     #[arg(long, value_name = "USER", value_parser = user::parse, requires = "job")]
     user: Option<Uid>,
 
-    /// Steps of each measurement. A step of the helper takes a second; a job is measured for more steps
-    /// where its waits are short for the energy counter
+    /// Steps of each measurement. A step of the helper takes a second; a job is measured for more
+    /// steps where its waits are short for the energy counter
     #[arg(long, value_name = "N", default_value = "5", value_parser = number::steps)]
     steps: u32,
 
@@ -135,7 +136,7 @@ impl Measure {
 
     fn named_gpus(&self, daemons: &Daemons) -> Result<Vec<GpuName>, Error> {
         let mut pfod = daemons.pfod()?;
-        self.gpus.iter().map(|gpu| gpu.resolve(&mut pfod)).collect()
+        Ok(self.gpus.iter().map(|gpu| gpu.resolve(&mut pfod)).collect::<Result<_, _>>()?)
     }
 
     fn length(&self) -> TrialLength {

@@ -1,5 +1,5 @@
-//! `pfoctl plan compare`: the plans of other systems for a profile, and what our plans take at the same
-//! iteration time.
+//! `pfoctl plan compare`: the plans of other systems for a profile, and what our plans take at the
+//! same iteration time.
 
 use clap::Args;
 use pfo_planner::{
@@ -260,8 +260,9 @@ fn render(rows: &[Row], look: Look) -> String {
         ]);
     }
     let mut text = table.render();
-    text += "\nSaving and slowdown are relative to every instruction at the highest clock. The last \
-             columns\nare our plan that takes no longer. All plans are replayed over the profile.\n";
+    text += "\nSaving and slowdown are relative to every instruction at the highest clock. The \
+             last columns\nare our plan that takes no longer. All plans are replayed over the \
+             profile.\n";
     if has_stuck {
         text += "* stuck: no clock is left to raise, but the critical path is not the envelope\n";
     }

@@ -33,8 +33,8 @@ pub(crate) struct Evaluate {
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
     p2p_power: Option<Watts>,
 
-    /// Print JSON: time, energy, instructions, the same at the highest clocks, and warnings about the
-    /// profile
+    /// Print JSON: time, energy, instructions, the same at the highest clocks, and warnings about
+    /// the profile
     #[arg(long)]
     json: bool,
 }

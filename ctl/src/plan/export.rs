@@ -22,7 +22,8 @@ pub(crate) struct Export {
     #[arg(value_name = "FRONTIER")]
     frontier: String,
 
-    /// Longest iteration time: seconds (3.1), a factor of the fastest (1.02x), fastest or min-energy
+    /// Longest iteration time: seconds (3.1), a factor of the fastest (1.02x), fastest or
+    /// min-energy
     #[arg(long, value_name = "D")]
     deadline: Deadline,
 

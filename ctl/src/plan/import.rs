@@ -22,8 +22,8 @@ use crate::text::harmless;
 /// Every plan is replayed over the profile; predictions in the files are ignored.
 #[derive(Args)]
 pub(crate) struct Import {
-    /// A directory of `freqs_pipeline_*.py`, for a frontier, or one such file, for a plan; - reads one
-    /// from standard input
+    /// A directory of `freqs_pipeline_*.py`, for a frontier, or one such file, for a plan; - reads
+    /// one from standard input
     #[arg(value_name = "DIR|FILE.py")]
     plans: String,
 
@@ -38,8 +38,8 @@ pub(crate) struct Import {
     #[command(flatten)]
     pipeline: PipelineArguments,
 
-    /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage; required for a
-    /// frontier
+    /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage; required
+    /// for a frontier
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
     p2p_power: Option<Watts>,
 

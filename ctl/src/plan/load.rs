@@ -1,8 +1,8 @@
-//! `pfoctl plan load`: hands a plan to `pfod`, or a frontier to the agent, to check it against a job and
-//! keep it.
+//! `pfoctl plan load`: hands a plan to `pfod`, or a frontier to the agent, to check it against a
+//! job and keep it.
 //!
-//! A file is read and checked here first, so that a mistake in it is reported with the file's name and
-//! before anything is sent.
+//! A file is read and checked here first, so that a mistake in it is reported with the file's name
+//! and before anything is sent.
 
 use clap::Args;
 use pfo_planner::Frontier;
@@ -22,7 +22,8 @@ use crate::text::harmless;
 /// difference: a job's name and a label.
 const LARGEST_FRONTIER: u64 = LARGEST_PAYLOAD as u64 - 4096;
 
-/// Check a plan against a running job and keep it for `plan swap`, or a frontier for `job straggler`
+/// Check a plan against a running job and keep it for `plan swap`, or a frontier for `job
+/// straggler`
 #[derive(Args)]
 pub(crate) struct Load {
     #[command(flatten)]

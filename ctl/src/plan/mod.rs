@@ -31,7 +31,8 @@ use crate::error::Error;
 use crate::output::Output;
 use crate::planning::unfinished;
 
-/// The commands that make plans and look at them. Only `optimize` asks a daemon, for a power that is not given.
+/// The commands that make plans and look at them. Only `optimize` asks a daemon, for a power that
+/// is not given.
 #[derive(Subcommand)]
 pub(crate) enum MakePlan {
     Optimize(Optimize),

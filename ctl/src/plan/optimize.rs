@@ -21,8 +21,8 @@ use crate::text::harmless;
 pub(crate) struct Optimize {
     /// Time and energy of each instruction: CSV with the columns stage, instruction, frequency
     /// (MHz), time (s), energy (J); - reads standard input. A line may be the mean of several
-    /// measurements: count is their number, `time_sd` and `energy_sd` are their standard deviations.
-    /// Lines that differ in other columns only, such as window, are repeats
+    /// measurements: count is their number, `time_sd` and `energy_sd` are their standard
+    /// deviations. Lines that differ in other columns only, such as window, are repeats
     #[arg(value_name = "PROFILE.csv")]
     profile: String,
 
@@ -32,8 +32,8 @@ pub(crate) struct Optimize {
     #[command(flatten)]
     pipeline: PipelineArguments,
 
-    /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage [default: that
-    /// of the --gpu model in `pfoctl p2p show`, or of the only model there]
+    /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage [default:
+    /// that of the --gpu model in `pfoctl p2p show`, or of the only model there]
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
     p2p_power: Option<Watts>,
 

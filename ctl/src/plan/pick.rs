@@ -13,8 +13,8 @@ use crate::text::harmless;
 
 /// Write the plan of least energy for a pipeline that waits for a straggler
 ///
-/// Pipelines that train together wait for the slowest at the end of each step; the others lose nothing
-/// if they are as slow. The plan is never slower than the one of least energy.
+/// Pipelines that train together wait for the slowest at the end of each step; the others lose
+/// nothing if they are as slow. The plan is never slower than the one of least energy.
 #[derive(Args)]
 pub(crate) struct Pick {
     /// The frontier, as `plan optimize` or `plan import` writes it

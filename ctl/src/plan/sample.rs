@@ -1,4 +1,5 @@
-//! `pfoctl plan sample`: writes some plans of a frontier as files, to be run and measured one by one.
+//! `pfoctl plan sample`: writes some plans of a frontier as files, to be run and measured one by
+//! one.
 
 use clap::Args;
 
@@ -13,8 +14,8 @@ use crate::text::harmless;
 
 /// Write every n-th plan of a frontier, and the fastest, as files
 ///
-/// Plans are counted from the one of least energy; numbers in file names rise with speed, as those of
-/// lowtime do.
+/// Plans are counted from the one of least energy; numbers in file names rise with speed, as those
+/// of lowtime do.
 #[derive(Args)]
 pub(crate) struct Sample {
     /// The frontier, as `plan optimize` or `plan import` writes it

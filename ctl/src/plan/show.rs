@@ -155,7 +155,8 @@ impl Shown {
         }
         text += &table.render();
         text += &format!(
-            "\nSaving and slowdown are relative to every instruction at the highest clock; {} plans",
+            "\nSaving and slowdown are relative to every instruction at the highest clock; {} \
+             plans",
             self.points.len()
         );
         if let slower @ 1.. = self.beyond_min_energy.len() {

@@ -6,8 +6,8 @@ use pfo_protocol::{JobName, Request, Response, SwapTarget, Swapped};
 use super::load::load;
 use crate::arguments::JobArguments;
 use crate::daemons::{Connection, Daemon, Daemons, Patience, Pfod};
-use crate::error::{Error, Explained};
-use crate::exit::Exit;
+use crate::error::Error;
+use crate::outcome::BadOutcome;
 use crate::output::Output;
 use crate::planning::plan_file::LabelArguments;
 use crate::status::plan_text::described;
@@ -59,25 +59,6 @@ pub(crate) struct AnswerArguments {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// Ranks that ended before their job's swap.
-#[derive(Debug, thiserror::Error)]
-#[error("{changed} of {ranks} ranks changed at step {step}; the others ended before")]
-pub(crate) struct NotAllChanged {
-    changed: u32,
-    ranks: u32,
-    step: u64,
-}
-
-impl Explained for NotAllChanged {
-    fn exit(&self) -> Exit {
-        Exit::Failed
-    }
-
-    fn remedy(&self) -> Option<String> {
-        Some("`pfoctl status` shows what runs now".to_owned())
-    }
 }
 
 impl Swap {
@@ -164,7 +145,7 @@ impl AnswerArguments {
         }
         let &Swapped { changed, ranks, step, .. } = swapped;
         match self.wait && changed < ranks {
-            true => Err(NotAllChanged { changed, ranks, step }.into()),
+            true => Err(BadOutcome::NotAllChanged { changed, ranks, step }.into()),
             false => Ok(()),
         }
     }

@@ -14,15 +14,15 @@ use crate::text::harmless;
 #[derive(Args)]
 pub(crate) struct TreatmentArguments {
     /// How to combine rows of several data- or tensor-parallel ranks of a stage (columns `dp_rank`,
-    /// `tp_rank`): mean, or slowest, which takes the time of the slowest rank and the energy of all;
-    /// the P2P-blocking power is then that of all GPUs of a stage
+    /// `tp_rank`): mean, or slowest, which takes the time of the slowest rank and the energy of
+    /// all; the P2P-blocking power is then that of all GPUs of a stage
     #[arg(long, value_name = "HOW", default_value_t = Combine::Mean)]
     combine: Combine,
 
-    /// How to treat measurements that scatter: off; isotonic makes time fall and power rise with the
-    /// clock; auto does so only where rows scatter by 1 % or more, and only as far as that explains;
-    /// factor=5% is the noise factor of Perseus. Predictions are then replays over the smoothed
-    /// profile, which `plan smooth` writes
+    /// How to treat measurements that scatter: off; isotonic makes time fall and power rise with
+    /// the clock; auto does so only where rows scatter by 1 % or more, and only as far as that
+    /// explains; factor=5% is the noise factor of Perseus. Predictions are then replays over the
+    /// smoothed profile, which `plan smooth` writes
     #[arg(long, value_name = "HOW", default_value_t = Noise::default())]
     noise: Noise,
 }

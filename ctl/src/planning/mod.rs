@@ -1,5 +1,5 @@
-//! What commands that plan have in common: files in and out, profiles and how they are treated, pipelines,
-//! and what plans cost. No daemon is asked here.
+//! What commands that plan have in common: files in and out, profiles and how they are treated,
+//! pipelines, and what plans cost. No daemon is asked here.
 
 pub(crate) mod clock_table;
 pub(crate) mod comparison;

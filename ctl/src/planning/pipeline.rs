@@ -25,9 +25,9 @@ pub(crate) struct ScheduleArguments {
     #[arg(long, value_name = "NAME", default_value_t = Schedule::OneForwardOneBackward)]
     schedule: Schedule,
 
-    /// File with the order instead: {"format": "pfo-order/1", "stages": [[{"instruction": "forward",
-    /// "microbatch": 0}, …], …]}; - reads standard input. A forward waits for that of the stage
-    /// before, a backward for that of the stage after, unless the file says otherwise:
+    /// File with the order instead: {"format": "pfo-order/1", "stages": [[{"instruction":
+    /// "forward", "microbatch": 0}, …], …]}; - reads standard input. A forward waits for that of
+    /// the stage before, a backward for that of the stage after, unless the file says otherwise:
     /// "dependencies": [{"of": {"stage": 1, "instruction": "forward", "microbatch": 0}, "after":
     /// [{"stage": 0, …}, …]}, …]. Plans contain these dependencies; other tools ignore them
     #[arg(long, value_name = "ORDER.json", conflicts_with_all = ["schedule", "fixed"])]
@@ -47,8 +47,8 @@ pub(crate) struct ScheduleArguments {
     transfer_ms: f64,
 
     /// Time from the end of an instruction until the clock of the next one is in force, in
-    /// milliseconds: an instruction begins at the clock of the one before it. It is not measured: add
-    /// `settle_ms` of pfod's configuration, by default 15, to the duration of a set call that
+    /// milliseconds: an instruction begins at the clock of the one before it. It is not measured:
+    /// add `settle_ms` of pfod's configuration, by default 15, to the duration of a set call that
     /// `pfoctl status` shows for the GPUs of the job
     #[arg(long, value_name = "MS", default_value_t = 0.0, allow_negative_numbers = true)]
     switch_latency_ms: f64,

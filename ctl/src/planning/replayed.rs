@@ -19,8 +19,8 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "HOW", default_value_t = Combine::Mean)]
     combine: Combine,
 
-    /// Time until a clock is in force, in milliseconds, as for `plan optimize` [default: the one in the
-    /// plan]
+    /// Time until a clock is in force, in milliseconds, as for `plan optimize` [default: the one in
+    /// the plan]
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     switch_latency_ms: Option<f64>,
 }

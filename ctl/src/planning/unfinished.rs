@@ -1,8 +1,8 @@
-//! The file that is being written and does not have its final name yet: a signal that ends the process
-//! removes it first.
+//! The file that is being written and does not have its final name yet: a signal that ends the
+//! process removes it first.
 //!
-//! SIGKILL leaves a file or directory with a name that begins with `.tmp`, but never an incomplete one with
-//! the final name.
+//! SIGKILL leaves a file or directory with a name that begins with `.tmp`, but never an incomplete
+//! one with the final name.
 
 use std::fs;
 use std::io;

@@ -1,5 +1,5 @@
-//! A sweep that continues only while this process waits for it: however the process ends, the agent pauses
-//! the sweep, and the job returns to default clocks.
+//! A sweep that continues only while this process waits for it: however the process ends, the agent
+//! pauses the sweep, and the job returns to default clocks.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -35,8 +35,8 @@ pub(crate) enum Profiled {
     },
 }
 
-/// Has the agent find a profile, sweep the job for it, or continue an unfinished sweep. Waits through a
-/// restart of either daemon.
+/// Has the agent find a profile, sweep the job for it, or continue an unfinished sweep. Waits
+/// through a restart of either daemon.
 ///
 /// # Errors
 /// If the job cannot be swept, another client pauses or stops the sweep, or the interrupt comes.

@@ -2,8 +2,8 @@
 
 use pfo_protocol::JobName;
 
-use crate::error::Explained;
 use crate::exit::Exit;
+use crate::explained::Explained;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProfileError {

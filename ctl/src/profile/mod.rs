@@ -1,5 +1,5 @@
-//! `pfoctl profile`: has the agent measure a running job at one clock after the other, and hands out the
-//! profiles that it stored, or what it saw of each instruction.
+//! `pfoctl profile`: has the agent measure a running job at one clock after the other, and hands
+//! out the profiles that it stored, or what it saw of each instruction.
 
 pub(crate) mod attend;
 mod error;

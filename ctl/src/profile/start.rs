@@ -15,26 +15,26 @@ use crate::output::Output;
 /// Measure time and energy of each instruction of a running job at one clock after the other
 ///
 /// A sweep runs all stages at one clock, from the highest down, and stops once the energy of every
-/// instruction has risen five times in a row or there is no lower clock. pfo-agent sweeps by itself and
-/// stores the profile by GPU model, model and partition. At the end of the sweep, and while it is paused,
-/// the job runs at default clocks; the sweep continues after a restart of a daemon or of the job's ranks.
-/// If a job spans nodes, each node sweeps its own ranks.
+/// instruction has risen five times in a row or there is no lower clock. pfo-agent sweeps by itself
+/// and stores the profile by GPU model, model and partition. At the end of the sweep, and while it
+/// is paused, the job runs at default clocks; the sweep continues after a restart of a daemon or of
+/// the job's ranks. If a job spans nodes, each node sweeps its own ranks.
 ///
 /// The energy of an instruction that is shorter than the energy counter's refresh comes from many
-/// readings. On simulated GPUs, whose counters are refreshed every 20 ms, rows of half a millisecond or
-/// more are within 0.5 % of the true time and 2 % of the true energy.
+/// readings. On simulated GPUs, whose counters are refreshed every 20 ms, rows of half a
+/// millisecond or more are within 0.5 % of the true time and 2 % of the true energy.
 #[derive(Args)]
 pub(crate) struct Start {
     #[command(flatten)]
     job: JobArguments,
 
-    /// Model that the job trains; a stored profile of the same model, GPUs and partition is replaced
-    /// [default: the name of the job]
+    /// Model that the job trains; a stored profile of the same model, GPUs and partition is
+    /// replaced [default: the name of the job]
     #[arg(long, value_name = "NAME")]
     model: Option<JobName>,
 
-    /// Steps to measure at each clock; more, for up to 20 seconds, where instructions are short for the
-    /// energy counter
+    /// Steps to measure at each clock; more, for up to 20 seconds, where instructions are short for
+    /// the energy counter
     #[arg(long, value_name = "N", default_value = "10", value_parser = number::steps)]
     steps: u32,
 

@@ -153,8 +153,8 @@ fn sentence(sweep: &SweepStatus) -> String {
             progress(sweep)
         ),
         SweepState::Paused { .. } => format!(
-            "The sweep of job {job} is paused, with {measured} of at most {clocks} clocks measured; the \
-             job runs at default clocks."
+            "The sweep of job {job} is paused, with {measured} of at most {clocks} clocks \
+             measured; the job runs at default clocks."
         ),
         SweepState::Ended(SweepEnd::Stopped) => {
             format!("The sweep of job {job} is stopped; its measurements are discarded.")

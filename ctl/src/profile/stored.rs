@@ -39,13 +39,13 @@ pub(crate) struct Export {
     #[arg(long, value_name = "PARTITION")]
     partition: Option<String>,
 
-    /// Write what the sweep of the job of that name has measured so far. A column `incomplete` says in
-    /// each row how many of how many clocks were measured
+    /// Write what the sweep of the job of that name has measured so far. A column `incomplete` says
+    /// in each row how many of how many clocks were measured
     #[arg(long, conflicts_with_all = ["gpus", "partition"])]
     so_far: bool,
 
-    /// The owner of the profile, by name or number [default: yourself; for an administrator the owner
-    /// of the only profile of that model]
+    /// The owner of the profile, by name or number [default: yourself; for an administrator the
+    /// owner of the only profile of that model]
     #[arg(long, value_name = "USER", value_parser = user::parse)]
     user: Option<Uid>,
 

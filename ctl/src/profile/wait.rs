@@ -9,8 +9,9 @@ use super::ProfileError;
 use super::status::ask;
 use super::sweep_bar::SweepBar;
 use crate::daemons::Daemons;
-use crate::error::{Error, Explained};
+use crate::error::Error;
 use crate::exit::Exit;
+use crate::explained::Explained;
 use crate::trial::RESTART;
 
 const POLL: Duration = Duration::from_millis(500);

@@ -6,7 +6,8 @@ use pfo_protocol::{
 
 use super::quantity::{change, percent};
 use super::table::heading;
-use crate::error::{Error, Explained};
+use crate::error::Error;
+use crate::explained::Explained;
 use crate::output::Look;
 use crate::text::harmless;
 
@@ -102,7 +103,7 @@ fn of_agent(agent: &Result<AgentStatus, Error>, user: &dyn Fn(Uid) -> String) ->
         for SlowRank { rank, share } in &job.slow {
             let by = percent(*share);
             points.push(format!(
-                "{name}, rank {rank}: its instructions take {by} longer than profiled"
+                "{name}, rank {rank}: its instructions take {by} longer than was profiled"
             ));
         }
     }
@@ -141,8 +142,8 @@ mod tests {
         };
         assert_eq!(
             drifted(&drift),
-            "off its plan's prediction: +12.0 % time, -6.1 % energy a step; backward of stage 2 +30.0 %; \
-             energy of rank 5 -20.0 % since the plan began"
+            "off its plan's prediction: +12.0 % time, -6.1 % energy a step; backward of stage 2 \
+             +30.0 %; energy of rank 5 -20.0 % since the plan began"
         );
     }
 }

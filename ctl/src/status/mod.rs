@@ -1,7 +1,7 @@
 //! `pfoctl status`: asks both daemons for their status, keeps what was selected, and prints it.
 //!
-//! From a status to text everything is pure: one file for each table, none of which asks a daemon, the
-//! clock or the terminal anything.
+//! From a status to text everything is pure: one file for each table, none of which asks a daemon,
+//! the clock or the terminal anything.
 
 mod attention;
 mod daemon;
@@ -26,10 +26,28 @@ use crate::error::Error;
 use crate::output::{Look, Output};
 use crate::user;
 
+/// The columns whose headers do not explain them. A column without any entry is left out.
+const COLUMNS: &str = "\
+Columns:
+  Asked        SM clock that pfo locked
+  Observed     SM clock that the driver reports
+  Memory       memory clock that pfo locked
+  Slowdown     time of a step compared with the first window at default clocks
+  Saving       energy of a step compared with the first window at default clocks
+  Pred. time, Pred. energy
+               what the plan predicts for a step
+  Mismatches   steps in which the instructions of a rank did not follow its plan
+  Lost events  events that a rank could not deliver
+  Skipped      clock changes that were left out because of the limit per second
+  Off plan     share of the time in instructions that ran at another clock than planned
+  Set call     mean duration of a driver call that sets a clock
+  Longest      duration of the longest of these calls";
+
 /// Show both daemons, the GPUs and jobs, and what was measured under each plan
 ///
 /// What pfo-agent knows is left out while it does not answer.
 #[derive(Args)]
+#[command(after_long_help = COLUMNS)]
 pub(crate) struct StatusCommand {
     /// Only jobs of this name, and their GPUs
     #[arg(long)]
@@ -122,7 +140,8 @@ impl Both {
         }
     }
 
-    /// The status as people read it: what needs attention first, then machine before job before rank.
+    /// The status as people read it: what needs attention first, then machine before job before
+    /// rank.
     fn render(&self, user: &dyn Fn(Uid) -> String, look: Look) -> String {
         let Self { pfod, agent } = self;
         let mut first = daemon::pfod_line(&pfod.daemon);

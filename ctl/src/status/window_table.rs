@@ -70,13 +70,14 @@ fn saving((window, baseline): (&Window, &Window)) -> Cell {
     Cell::text(percent(saved)).tone(tone)
 }
 
-/// A plan predicts the energy of one rank of each stage. If this node measured fewer or more ranks, the two
-/// cannot be compared.
+/// A plan predicts the energy of one rank of each stage. If this node measured fewer or more ranks,
+/// the two cannot be compared.
 fn partial_pipeline(job: &JobStatus) -> Option<String> {
     let partial = |window: &&Window| window.plan.is_some() && window.ranks != job.pp_degree;
     job.windows.iter().find(partial).map(|window| {
         format!(
-            "Predicted energy is that of one rank for each of {} stages; {} ranks were measured here.\n",
+            "Predicted energy is that of one rank for each of {} stages; {} ranks were measured \
+             here.\n",
             job.pp_degree, window.ranks
         )
     })

@@ -2,8 +2,8 @@
 
 use pfo_protocol::JobName;
 
-use crate::error::Explained;
 use crate::exit::Exit;
+use crate::explained::Explained;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TrialError {
@@ -36,8 +36,9 @@ impl Explained for TrialError {
                 Some("figures of different ranks cannot be compared; measure again".to_owned())
             }
             Self::StagesElsewhere { .. } => Some(
-                "if they are on other nodes, run `pfoctl profile start` on each, plan with the rows \
-                 of all in one file, and run `pfoctl plan swap` on each with the same --at-step"
+                "if they are on other nodes, run `pfoctl profile start` on each, plan with the \
+                 rows of all in one file, and run `pfoctl plan swap` on each with the same \
+                 --at-step"
                     .to_owned(),
             ),
             Self::Interrupted { .. } | Self::NoEnergy { .. } => None,

@@ -12,8 +12,9 @@ use super::measuring::Measuring;
 use super::trouble::Trouble;
 use crate::arguments::JobArguments;
 use crate::daemons::{Agent, Connection, Daemons, Patience};
-use crate::error::{Error, Explained};
+use crate::error::Error;
 use crate::exit::Exit;
+use crate::explained::Explained;
 use crate::progress::Progress;
 use crate::status::quantity::span;
 
@@ -31,7 +32,8 @@ pub(crate) struct Held<'a, D> {
 }
 
 impl<'a, D: Measuring> Held<'a, D> {
-    /// Connects. The daemon is asked for nothing yet, and the job is not held before its first trial.
+    /// Connects. The daemon is asked for nothing yet, and the job is not held before its first
+    /// trial.
     pub(crate) fn new(
         daemons: &'a Daemons,
         job: &'a JobArguments,

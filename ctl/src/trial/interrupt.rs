@@ -1,5 +1,5 @@
-//! Ctrl-C while a job is measured: the connection that holds the job ends, the wait for its response
-//! ends with it, and what was measured so far can still be written.
+//! Ctrl-C while a job is measured: the connection that holds the job ends, the wait for its
+//! response ends with it, and what was measured so far can still be written.
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;

@@ -1,8 +1,8 @@
 //! How surely something was measured: intervals that hold what is true in 95 of 100 cases.
 //!
 //! They are Student's, of values that scatter about their mean. Changes are taken between two
-//! neighbours in time, pair by pair: what drifts, such as the temperature of a room, changes both of
-//! a pair, and cancels out.
+//! neighbours in time, pair by pair: what drifts, such as the temperature of a room, changes both
+//! of a pair, and cancels out.
 
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};

@@ -1,5 +1,5 @@
-//! What a daemon is asked for a trial, and what it hands out: windows from `pfod`, recordings from the
-//! agent.
+//! What a daemon is asked for a trial, and what it hands out: windows from `pfod`, recordings from
+//! the agent.
 
 use pfo_protocol::{
     AgentRequest, AgentResponse, JobSelector, PlanStatus, RecordedRank, RecordedTrial, Request,

@@ -1,7 +1,8 @@
 //! Measuring a running job: a connection that holds it, and what its trials say.
 //!
-//! `pfod` measures windows: time and energy of whole steps. The agent records instructions as well. The job
-//! returns to default clocks whenever the connection ends, however it ends. Nothing here has to clean up.
+//! `pfod` measures windows: time and energy of whole steps. The agent records instructions as well.
+//! The job returns to default clocks whenever the connection ends, however it ends. Nothing here
+//! has to clean up.
 
 mod error;
 mod held;

@@ -1,5 +1,5 @@
-//! Whether a whole pipeline is on this node. `pfod` changes the clocks of its own ranks only, so the effect
-//! of a plan on a pipeline that spans nodes cannot be measured.
+//! Whether a whole pipeline is on this node. `pfod` changes the clocks of its own ranks only, so
+//! the effect of a plan on a pipeline that spans nodes cannot be measured.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Trouble that may pass while a job is measured: a daemon that restarts, ranks that come back one by one,
-//! a job that is busy with something else.
+//! Trouble that may pass while a job is measured: a daemon that restarts, ranks that come back one
+//! by one, a job that is busy with something else.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -8,8 +8,9 @@ use pfo_protocol::{Refusal, RefusalCode};
 
 use super::TrialError;
 use crate::daemons::ConnectionError;
-use crate::error::{Error, Explained};
+use crate::error::Error;
 use crate::exit::Exit;
+use crate::explained::Explained;
 use crate::progress::Progress;
 use crate::status::quantity::span;
 use crate::text::harmless;

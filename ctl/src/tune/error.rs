@@ -2,8 +2,8 @@
 
 use pfo_protocol::JobName;
 
-use crate::error::Explained;
 use crate::exit::Exit;
+use crate::explained::Explained;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TuneError {
@@ -12,8 +12,8 @@ pub(crate) enum TuneError {
     #[error("the ranks of job {job} do not all run the same number of forwards in a step")]
     UnknownMicrobatches { job: JobName },
     #[error(
-        "the GPUs of job {job} have no power limit in common: their supported ranges do not overlap \
-         ({lowest} W … {highest} W)"
+        "the GPUs of job {job} have no power limit in common: their supported ranges do not \
+         overlap ({lowest} W … {highest} W)"
     )]
     NoCommonLimit { job: JobName, lowest: u32, highest: u32 },
     #[error("no plan was kept: job {job} is at default clocks")]

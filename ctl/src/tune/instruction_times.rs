@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use pfo_planner::{Instruction, Mhz, Stage};
 use pfo_protocol::{RecordedRank, TrialResult};
 
-/// Mean seconds of each kind of instruction on each stage at each clock that it ran at, of which none is
-/// the one that the driver chooses.
+/// Mean seconds of each kind of instruction on each stage at each clock that it ran at, of which
+/// none is the one that the driver chooses.
 #[derive(Debug, Default)]
 pub(super) struct InstructionTimes(BTreeMap<(Stage, Instruction, Option<Mhz>), Sum>);
 

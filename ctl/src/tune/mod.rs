@@ -1,5 +1,5 @@
-//! `pfoctl tune`: finds the plan for a running job, proves on the job that it keeps its promise, and leaves
-//! the job running it.
+//! `pfoctl tune`: finds the plan for a running job, proves on the job that it keeps its promise,
+//! and leaves the job running it.
 
 mod candidates;
 mod contender;
@@ -36,8 +36,8 @@ use crate::trial::{Held, Interrupt, Window, patiently, require_every_stage};
 
 /// Find the plan that saves most energy on a running job, and prove it on the job
 ///
-/// The plan and default clocks take turns on the job. A plan that makes the job slower than allowed is
-/// replaced by a faster one; if no plan saves energy, the job stays at default clocks. After an
+/// The plan and default clocks take turns on the job. A plan that makes the job slower than allowed
+/// is replaced by a faster one; if no plan saves energy, the job stays at default clocks. After an
 /// interruption the job returns to default clocks, and the next run reuses what was measured of the
 /// profile. A restart of a daemon is waited for. Every stage must have a rank on this node.
 ///
@@ -61,8 +61,8 @@ pub(crate) struct Tune {
     #[command(flatten)]
     schedule: ScheduleArguments,
 
-    /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage [default: that
-    /// of the GPU model in `pfoctl p2p show` or, if there is none, that of the job's waits]
+    /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage [default:
+    /// that of the GPU model in `pfoctl p2p show` or, if there is none, that of the job's waits]
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
     p2p_power: Option<Watts>,
 
@@ -84,9 +84,10 @@ pub(crate) struct Tune {
 
     /// Number of A/B rounds (plan, then default clocks)
     ///
-    /// An odd number is rounded up. While the interval of the slowdown contains the limit or that of the
-    /// saving contains 0, up to three times as many rounds are run. After that, the plan is kept if its
-    /// slowdown is most likely within the limit and its saving is certain, and rejected otherwise.
+    /// An odd number is rounded up. While the interval of the slowdown contains the limit or that
+    /// of the saving contains 0, up to three times as many rounds are run. After that, the plan is
+    /// kept if its slowdown is most likely within the limit and its saving is certain, and rejected
+    /// otherwise.
     #[arg(long, value_name = "N", default_value = "4", value_parser = number::whole(2..=1000))]
     rounds: u32,
 
@@ -102,7 +103,8 @@ pub(crate) struct Tune {
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::positive)]
     settling_steps: u32,
 
-    /// Print JSON: every plan that was tried, with its saving and slowdown, and the one that was kept
+    /// Print JSON: every plan that was tried, with its saving and slowdown, and the one that was
+    /// kept
     #[arg(long)]
     json: bool,
 
@@ -120,8 +122,8 @@ enum Policy {
     Pfo,
     /// EnvPipe, which reconfigures while the job runs
     Envpipe,
-    /// Zeus' cost over one power limit for all stages; each limit is tried on the job, and slow ones
-    /// are not chosen
+    /// Zeus' cost over one power limit for all stages; each limit is tried on the job, and slow
+    /// ones are not chosen
     ZeusGlobal,
     /// Zeus' cost over one power limit for each stage, balanced by the measured times of forwards
     ZeusPerStage,
@@ -171,7 +173,8 @@ impl Tune {
         }
     }
 
-    /// Holds the job for the proof. A trial at default clocks that was run before need not be repeated.
+    /// Holds the job for the proof. A trial at default clocks that was run before need not be
+    /// repeated.
     fn hold<'a>(
         &'a self,
         daemons: &'a Daemons,

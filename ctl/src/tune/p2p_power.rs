@@ -3,8 +3,8 @@
 use pfo_planner::Watts;
 use pfo_protocol::RecordedTrial;
 
-/// The mean power of all waits of all ranks, each second of waiting counting the same; none if no rank
-/// waited long enough to be measured.
+/// The mean power of all waits of all ranks, each second of waiting counting the same; none if no
+/// rank waited long enough to be measured.
 pub(super) fn of_waits(recorded: &RecordedTrial) -> Option<Watts> {
     let waits =
         || recorded.ranks.iter().flat_map(|rank| &rank.waits).filter(|wait| wait.is_known());

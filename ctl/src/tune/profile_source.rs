@@ -1,5 +1,5 @@
-//! Where the profile of a job comes from: a file, the agent's store or, if none is stored, a sweep of the
-//! job, whose profile is stored for the next time.
+//! Where the profile of a job comes from: a file, the agent's store or, if none is stored, a sweep
+//! of the job, whose profile is stored for the next time.
 
 use clap::Args;
 use pfo_protocol::{
@@ -21,9 +21,9 @@ use crate::trial::Interrupt;
 #[derive(Args)]
 #[command(next_help_heading = "Where the profile comes from")]
 pub(super) struct ProfileArguments {
-    /// Time and energy of each instruction, as `plan optimize` takes it [default: the stored profile
-    /// of the model on these GPUs in this partition; if there is none, a sweep measures it first, and
-    /// slows the job down meanwhile]
+    /// Time and energy of each instruction, as `plan optimize` takes it [default: the stored
+    /// profile of the model on these GPUs in this partition; if there is none, a sweep measures it
+    /// first, and slows the job down meanwhile]
     #[arg(long, value_name = "PROFILE.csv")]
     profile: Option<String>,
 
@@ -43,7 +43,8 @@ pub(super) struct ProfileArguments {
     #[arg(long, value_name = "MHZ", default_value = "30", value_parser = number::mhz)]
     sweep_stride: Mhz,
 
-    /// End a sweep after the first clock at which a step takes this much longer than at default clocks
+    /// End a sweep after the first clock at which a step takes this much longer than at default
+    /// clocks
     #[arg(long, value_name = "PERCENT")]
     sweep_max_slowdown: Option<Slowdown>,
 }

@@ -1,5 +1,6 @@
-//! A job that is being tuned: it is held, and contenders prove on it, in turns with default clocks, whether
-//! they are worth keeping. Windows of whole steps are enough for that, so that `pfod` measures them.
+//! A job that is being tuned: it is held, and contenders prove on it, in turns with default clocks,
+//! whether they are worth keeping. Windows of whole steps are enough for that, so that `pfod`
+//! measures them.
 
 use pfo_protocol::{TrialLength, TrialResult, TrialRun};
 

@@ -2,8 +2,8 @@
 //! each turn at the one is compared with the turn at the other beside it.
 //!
 //! Turns go there and back (default, plan, plan, default, …), so that what drifts steadily favours
-//! neither. A plan that is certainly too slow is abandoned; one that may be is run more often. What is not
-//! certain after three times the rounds is decided by what is most likely.
+//! neither. A plan that is certainly too slow is abandoned; one that may be is run more often. What
+//! is not certain after three times the rounds is decided by what is most likely.
 
 use serde::Serialize;
 
@@ -68,8 +68,8 @@ struct Turn {
 }
 
 impl Verification {
-    /// For a plan that may make a step longer by this share, in at least this many rounds. Only an even
-    /// number of rounds goes there and back.
+    /// For a plan that may make a step longer by this share, in at least this many rounds. Only an
+    /// even number of rounds goes there and back.
     pub(super) fn new(max_slowdown: f64, rounds: u32) -> Self {
         Self { max_slowdown, rounds: (rounds as usize).next_multiple_of(2), turns: Vec::new() }
     }
@@ -135,8 +135,8 @@ impl Verification {
         if rounds < PATIENCE * self.rounds {
             return None;
         }
-        // More rounds would hardly tell. A saving has to be certain; who asked for a limit takes what is
-        // most likely within it.
+        // More rounds would hardly tell. A saving has to be certain; who asked for a limit takes
+        // what is most likely within it.
         let Compared { saving, slowdown, .. } = compared;
         Some(if slowdown.estimate > self.max_slowdown {
             Verdict::TooSlow

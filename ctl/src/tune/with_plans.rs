@@ -1,7 +1,8 @@
 //! Tuning with plans over a profile.
 //!
-//! Microbatches, waits and the searches of other systems require a look at instructions, which the agent
-//! records before the proof. If a command gives the first two itself and searches nothing, no agent is asked.
+//! Microbatches, waits and the searches of other systems require a look at instructions, which the
+//! agent records before the proof. If a command gives the first two itself and searches nothing, no
+//! agent is asked.
 
 use pfo_planner::{Frontier, Options, Pipeline, Reconfigure, Spread, Watts, ZeusSearch};
 use pfo_protocol::{RecordedTrial, TrialRun};

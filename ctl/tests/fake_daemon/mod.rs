@@ -15,7 +15,8 @@ use pfo_protocol::{
     RefusalCode, Request, Response, Status,
 };
 
-/// A socket with something behind it that answers until the test ends, and perhaps an agent beside it.
+/// A socket with something behind it that answers until the test ends, and perhaps an agent beside
+/// it.
 pub(crate) struct FakeDaemon {
     directory: tempfile::TempDir,
     requests: Receiver<Request>,

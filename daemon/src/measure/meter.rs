@@ -1,9 +1,9 @@
-//! The only reader of a leased GPU's energy counter. It looks when the counter's rhythm says that it changes, and
-//! not at all while no listener wants to know.
+//! The only reader of a leased GPU's energy counter. It reads when the counter's rhythm predicts a
+//! change, and not at all while there is no listener.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::refresh::{Look, Refresh};
 use super::tap::Queue;
 use crate::lease::{Progress, Session};
 
-/// How often to look at a GPU without an energy counter.
+/// How often to read a GPU without an energy counter.
 const PERIOD_NS: u64 = 20_000_000;
 
 /// How often to take records while no counter is read.
@@ -27,12 +27,12 @@ pub(crate) enum MeterError {
     /// The GPU is gone.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// There cannot be another thread.
+    /// The thread could not be started.
     #[error("cannot measure: {0}")]
     Thread(#[from] io::Error),
 }
 
-/// Somebody who wants the records of a rank.
+/// A listener for the records of a rank.
 pub(crate) trait Listener: Send + Sync {
     /// Whether the energy counter is to be read.
     fn wants_counters(&self) -> bool;
@@ -49,8 +49,15 @@ pub(crate) struct Meter {
 struct Shared {
     session: Arc<Session>,
     queue: Arc<Queue>,
-    listeners: Mutex<Vec<Weak<dyn Listener>>>,
+    listeners: Mutex<Listeners>,
     stop: AtomicBool,
+}
+
+#[derive(Default)]
+struct Listeners {
+    all: Vec<Weak<dyn Listener>>,
+    /// The session has ended, and listeners receive nothing more.
+    are_done: bool,
 }
 
 impl std::fmt::Debug for Meter {
@@ -60,17 +67,17 @@ impl std::fmt::Debug for Meter {
 }
 
 impl Meter {
-    /// The meter of a session, started if there is none, with another listener.
+    /// The meter of a session, started if there is none, with an additional listener.
     ///
     /// # Errors
-    /// If the GPU is gone, or there cannot be another thread.
+    /// If the GPU is gone, or a thread cannot be started.
     pub(crate) fn listen(
         session: &Arc<Session>,
         gpu: &Gpu,
         listener: Weak<dyn Listener>,
     ) -> Result<Arc<Self>, MeterError> {
         let meter = session.meter(|| Self::start(session, gpu))?;
-        meter.shared.listeners().push(listener);
+        meter.shared.add(listener);
         Ok(meter)
     }
 
@@ -87,7 +94,7 @@ impl Meter {
         Ok(meter)
     }
 
-    /// Hands a record to the listeners among those of the rank.
+    /// Adds a record to those of the rank, for the listeners.
     pub(crate) fn put(&self, record: TapRecord) {
         self.shared.session.progress.tap.put(|| Some(record));
     }
@@ -101,25 +108,40 @@ impl Drop for Meter {
 }
 
 impl Shared {
-    fn listeners(&self) -> std::sync::MutexGuard<'_, Vec<Weak<dyn Listener>>> {
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a listener. One that is added after the end of the session receives only that end.
+    fn add(&self, listener: Weak<dyn Listener>) {
+        let mut listeners = self.listeners();
+        if !listeners.are_done {
+            listeners.all.push(listener);
+        } else if let Some(listener) = listener.upgrade() {
+            listener.take(self.session.holder.rank, 0, &[TapRecord::Ended]);
+        }
+    }
+
+    /// The current listeners; the last ones if the session has ended.
+    fn present(&self, ended: bool) -> Vec<Arc<dyn Listener>> {
+        let mut listeners = self.listeners();
+        listeners.are_done |= ended;
+        listeners.all.retain(|listener| listener.strong_count() > 0);
+        listeners.all.iter().filter_map(Weak::upgrade).collect()
     }
 
     fn measure(&self, probe: &Probe) {
         let mut refresh = Refresh::default();
         let mut records = Vec::new();
         while !self.stop.load(Relaxed) {
-            let listeners: Vec<_> = {
-                let mut listeners = self.listeners();
-                listeners.retain(|listener| listener.strong_count() > 0);
-                listeners.iter().filter_map(Weak::upgrade).collect()
-            };
+            // Checked before the records are taken, so that they include everything up to this
+            // point.
+            let ended = self.session.progress.ended.load(Relaxed);
+            let listeners = self.present(ended);
             let reading = listeners
                 .iter()
                 .any(|listener| listener.wants_counters())
                 .then(|| look(probe, &self.session.progress, &mut refresh));
-            // Asked before the records are taken: what came until then is among them.
-            let ended = self.session.progress.ended.load(Relaxed);
             records.extend(std::iter::from_fn(|| self.queue.take()));
             records.extend(reading.and_then(|(counter, _)| counter).map(TapRecord::Counter));
             records.extend(ended.then_some(TapRecord::Ended));
@@ -132,7 +154,7 @@ impl Shared {
             if ended {
                 return;
             }
-            // Nobody keeps a listener from ending for the sake of a sleep.
+            // A sleeping meter must not keep a listener alive.
             drop(listeners);
             thread::sleep(reading.map_or(QUIET_PERIOD, |(_, look_at_ns)| {
                 Duration::from_nanos(look_at_ns.saturating_sub(now_ns()))
@@ -141,7 +163,7 @@ impl Shared {
     }
 }
 
-/// Looks at the GPU. Returns what is new, and when to look again.
+/// Reads the GPU. Returns what is new, and when to read again.
 fn look(
     probe: &Probe,
     progress: &Progress,
@@ -219,6 +241,37 @@ mod tests {
         let error = session.meter(no_thread).err().unwrap();
         assert!(error.to_string().starts_with("cannot measure: "), "{error}");
         assert!(session.meter(|| Ok::<_, MeterError>(meter(&session))).is_ok());
+    }
+
+    #[derive(Default)]
+    struct Records(Mutex<Vec<TapRecord>>);
+
+    impl Listener for Records {
+        fn wants_counters(&self) -> bool {
+            false
+        }
+
+        fn take(&self, _: Rank, _: u64, records: &[TapRecord]) {
+            self.0.lock().unwrap().extend_from_slice(records);
+        }
+    }
+
+    #[test]
+    fn a_listener_that_comes_after_the_end_of_the_session_learns_of_it() {
+        let meter = meter(&session());
+        let (early, gone, late) = <(Arc<Records>, Arc<Records>, Arc<Records>)>::default();
+        let add = |listener: &Arc<Records>| {
+            let listener: Weak<Records> = Arc::downgrade(listener);
+            meter.shared.add(listener);
+        };
+        add(&early);
+        add(&gone);
+        drop(gone);
+        assert_eq!(meter.shared.present(false).len(), 1);
+        assert_eq!(meter.shared.present(true).len(), 1, "it gets the last records");
+        add(&late);
+        assert_eq!(*late.0.lock().unwrap(), [TapRecord::Ended]);
+        assert!(early.0.lock().unwrap().is_empty(), "the meter hands over the end itself");
     }
 
     #[test]

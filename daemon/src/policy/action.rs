@@ -1,30 +1,30 @@
-//! What a request needs: a total function of the request, so that a new one does not compile before somebody
-//! has decided.
+//! What a request requires: a total function of the request, so that a new request does not compile
+//! without a decision.
 
 use pfo_protocol::{LeaseTarget, Request, Uid};
 
 /// What a caller wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Ask for a session, and with it for the lease of a GPU.
+    /// Open a session, and with it lease a GPU.
     OpenSession,
     /// See the daemon, the GPUs and its own jobs.
     SeeStatus,
-    /// Change what a job runs, or measure it; none is a job of the caller's or, for an administrator, any.
+    /// Change what a job runs, or measure it; `None` is a job of the caller's own or, for an
+    /// administrator, of any user.
     ChangeJob(Option<Uid>),
     /// End leases of a user's jobs, or lift their revocation.
     EndLeases(Option<Uid>),
     /// Ask what another user may lease.
     ExplainOthers,
-    /// Have the configuration read again.
+    /// Reload the configuration.
     Reload,
-    /// Reset clocks.
     ResetClocks,
-    /// Read everything that is seen of a job, of this user if that is named.
+    /// Read everything that is visible of a job, of this user if one is named.
     Tap(Option<Uid>),
-    /// Learn of every change of a job.
+    /// Be notified of every change of a job.
     WatchJobs,
-    /// Act in the name of a user.
+    /// Act on behalf of a user.
     ActForUsers,
 }
 
@@ -45,7 +45,7 @@ impl Action {
     }
 }
 
-/// What a request needs.
+/// What a request requires.
 pub(crate) fn needs(request: &Request) -> Action {
     match request {
         Request::Gpus
@@ -75,7 +75,7 @@ pub(crate) fn needs(request: &Request) -> Action {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use pfo_protocol::{
         ClockTable, Instruction, JobSelector, Mhz, PlannedUnit, SwapTarget, TrialLength, TrialRun,
         Unit, User,
@@ -145,6 +145,22 @@ mod tests {
         ]
     }
 
+    fn requests_of_the_agent() -> Vec<Request> {
+        let tap = |counters| Request::Tap { job: job(), counters };
+        let on_behalf = |administrator| {
+            let (uid, pid) = (Uid::ROOT, Some(pfo_protocol::Pid(1)));
+            Request::OnBehalf { uid, pid, administrator }
+        };
+        vec![Request::WatchJobs, tap(false), tap(true), on_behalf(false), on_behalf(true)]
+    }
+
+    /// One of each kind at least.
+    pub(crate) fn every_request() -> Vec<Request> {
+        let administration = requests_for_administrators().into_iter().map(|(request, _)| request);
+        let others = [requests_that_look(), requests_that_change_a_job(), requests_of_the_agent()];
+        others.into_iter().flatten().chain(administration).collect()
+    }
+
     #[test]
     fn to_look_needs_no_more_than_to_be_let_in() {
         for request in requests_that_look() {
@@ -169,12 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_agent_watches_taps_and_acts_for_users() {
-        assert_eq!(needs(&Request::WatchJobs), Action::WatchJobs);
-        for counters in [true, false] {
-            assert_eq!(needs(&Request::Tap { job: job(), counters }), Action::Tap(OWNER));
-            let request = Request::OnBehalf { uid: Uid(0), pid: None, administrator: counters };
-            assert_eq!(needs(&request), Action::ActForUsers);
+    fn a_tap_needs_the_owner_of_its_job_and_what_is_of_no_job_the_agent() {
+        for request in requests_of_the_agent() {
+            let action = match request {
+                Request::OnBehalf { .. } => Action::ActForUsers,
+                Request::WatchJobs => Action::WatchJobs,
+                _ => Action::Tap(OWNER),
+            };
+            assert_eq!(needs(&request), action, "{request:?}");
         }
     }
 

@@ -9,6 +9,8 @@ mod rules;
 mod settings;
 mod terms;
 
+#[cfg(test)]
+pub(crate) use action::tests::every_request;
 pub(crate) use action::{Action, needs};
 pub(crate) use authority::{Authority, Caller, Claim};
 pub(crate) use config::Clocks;

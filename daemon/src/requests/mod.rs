@@ -1,4 +1,4 @@
-//! The requests: each is decided once, by what it needs, and its handler takes the permit.
+//! The requests: each is authorized once, by what it requires, and its handler takes the permit.
 
 mod explain;
 mod leases;
@@ -26,17 +26,16 @@ use crate::node::Node;
 use crate::policy::{Caller, Claim, Permit, needs};
 use crate::session::internal;
 
-/// What a request leads to.
+/// The result of a request.
 pub(crate) enum Answer {
-    /// This response.
     Response(Response),
-    /// This response, and frames until the connection ends.
+    /// A response, then frames until the connection ends.
     Stream(Response, Stream),
-    /// This response, and another caller from now on.
+    /// A response, and another caller from now on.
     Caller(Response, Caller),
 }
 
-/// Decides a request and does what it asks for. A refusal is in the journal.
+/// Authorizes and performs a request. A refusal is written to the journal.
 pub(crate) async fn answer(
     node: &Arc<Node>,
     caller: &Caller,
@@ -97,7 +96,7 @@ async fn run(
                 permit.caller().on_behalf(uid, pid, groups, claim),
             ));
         }
-        // Files are written and drivers asked away from the thread that accepts connections.
+        // Files are written and drivers called away from the thread that accepts connections.
         other => {
             let node = Arc::clone(node);
             let blocking = move || run_blocking(&node, &permit, other);
@@ -135,7 +134,9 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
         | Request::PlanSwap { .. }
         | Request::WatchJobs
         | Request::Tap { .. }
-        | Request::OnBehalf { .. } => Err(internal(&"a request that waits came where none may")),
+        | Request::OnBehalf { .. } => {
+            Err(internal(&"a waiting request reached a handler that cannot wait"))
+        }
     }
 }
 
@@ -152,5 +153,118 @@ fn listing(gpu: &GpuFacts) -> GpuListing {
         uuid: gpu.uuid.clone(),
         pci_bus_id: gpu.pci_bus_id.clone(),
         model: gpu.model.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_keeper::Ledger;
+    use pfo_protocol::{Gid, JobSelector, Pid, SwapTarget, Uid};
+    use pfo_service::{Door, Peer};
+    use tempfile::TempDir;
+    use tokio::runtime::Builder;
+
+    use super::*;
+    use crate::cli::ConfigSource;
+    use crate::job::JobKey;
+    use crate::policy::{Config, every_request};
+
+    /// A node without a driver and with root as its only administrator.
+    fn node() -> (TempDir, Arc<Node>) {
+        let directory = tempfile::tempdir().unwrap();
+        let groups = "[groups]\ntrainers = 'no-such-a'\nadministrators = 'no-such-b'";
+        let mut config = Config::parse(groups, "pfod.toml".as_ref()).unwrap();
+        config.paths.ledger = directory.path().join("ledger.json");
+        config.driver.library = directory.path().join("no-such-driver.so");
+        let ledger = Ledger::open(&config.paths.ledger).unwrap();
+        (directory, Arc::new(Node::new(ConfigSource::default(), config, ledger)))
+    }
+
+    fn caller(uid: u32, door: Door) -> Caller {
+        Caller::new(Peer { uid: Uid(uid), pid: Pid(1), groups: vec![Gid(uid)] }, door)
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    async fn refusal(node: &Arc<Node>, caller: &Caller, request: Request) -> Option<Refusal> {
+        match answer(node, caller, &mut Holds::default(), request).await {
+            Answer::Response(Response::Refused(refusal)) => Some(refusal),
+            _ => None,
+        }
+    }
+
+    fn swap_of(uid: u32) -> Request {
+        let job = JobSelector { job: "j".parse().unwrap(), uid: Some(Uid(uid)) };
+        Request::PlanSwap { job, target: SwapTarget::DefaultClocks, not_before: None, wait: false }
+    }
+
+    #[test]
+    fn whatever_a_stranger_asks_is_refused_through_every_door() {
+        let (_directory, node) = node();
+        block_on(async {
+            for door in [Door::Users, Door::Admin] {
+                for request in every_request() {
+                    let asked = format!("{request:?}");
+                    let refusal = refusal(&node, &caller(1000, door), request).await;
+                    let code = refusal.map(|refusal| refusal.code);
+                    assert_eq!(code, Some(RefusalCode::NotAuthorized), "{asked}");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn every_request_of_an_administrator_is_answered_without_a_driver_or_a_job() {
+        let (_directory, node) = node();
+        block_on(async {
+            for request in every_request() {
+                let asked = format!("{request:?}");
+                let (root, mut holds) = (caller(0, Door::Admin), Holds::default());
+                let answered = answer(&node, &root, &mut holds, request);
+                let answered = tokio::time::timeout(std::time::Duration::from_secs(20), answered);
+                let Ok(Answer::Response(response)) = answered.await else { panic!("{asked}") };
+                if let Response::Refused(refusal) = response {
+                    assert_ne!(refusal.code, RefusalCode::Internal, "{asked}: {refusal}");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn the_agent_acts_for_one_user_for_the_rest_of_its_connection() {
+        let (_directory, node) = node();
+        let job = JobKey { uid: Uid(0), name: "j".parse().unwrap() };
+        node.jobs.find_or_create(job, 1);
+        block_on(async {
+            let agent = caller(998, Door::Agent);
+            assert!(refusal(&node, &agent, swap_of(0)).await.is_some(), "in its own name");
+            let on_behalf =
+                |uid, administrator| Request::OnBehalf { uid: Uid(uid), pid: None, administrator };
+            let holds = &mut Holds::default();
+            let answered = answer(&node, &agent, holds, on_behalf(0, false)).await;
+            let Answer::Caller(Response::Done, root) = answered else { panic!() };
+            assert!(refusal(&node, &root, swap_of(0)).await.is_none());
+            assert!(refusal(&node, &root, swap_of(1000)).await.is_some(), "not as administrator");
+            for request in [on_behalf(1000, false), on_behalf(0, true), Request::WatchJobs] {
+                assert!(refusal(&node, &root, request).await.is_some(), "once and for all");
+            }
+        });
+    }
+
+    #[test]
+    fn the_groups_of_a_user_are_those_of_its_accounts_and_not_of_the_agent() {
+        let (_directory, node) = node();
+        block_on(async {
+            let agent = caller(998, Door::Agent);
+            let request =
+                Request::OnBehalf { uid: Uid(u32::MAX - 7), pid: None, administrator: true };
+            let answered = answer(&node, &agent, &mut Holds::default(), request).await;
+            let Answer::Caller(Response::Done, nobody) = answered else { panic!() };
+            assert!(nobody.peer.groups.is_empty(), "{nobody:?}");
+            assert!(refusal(&node, &nobody, Request::Status).await.is_none());
+            assert!(refusal(&node, &nobody, swap_of(0)).await.is_some());
+        });
     }
 }

@@ -1,5 +1,5 @@
-//! What the agent is streamed: notices of changed jobs, and the records of a tap. Neither waits for the agent: a
-//! record that finds no room is dropped and counted.
+//! What the agent is streamed: notices of changed jobs, and the records of a tap. Neither waits for
+//! the agent: a record that finds no room is dropped and counted.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,13 +21,13 @@ use crate::session::internal;
 /// Records that wait for the agent: a few megabytes.
 const MOST_RECORDS: usize = 1 << 15;
 
-/// Records in a frame; the largest takes 49 bytes.
+/// Records in a frame; the largest record takes 49 bytes.
 const RECORDS_IN_FRAME: usize = 4096;
 
 /// Records and changes are collected for this long, so that the agent wakes up seldom.
 const COLLECT: Duration = Duration::from_millis(20);
 
-/// Frames that follow the answer to a request.
+/// The frames that follow the response to a request.
 pub(crate) enum Stream {
     /// A notice for each change of a job.
     Notices(watch::Receiver<u64>),
@@ -161,7 +161,7 @@ impl Listener for Waiting {
         let room = MOST_RECORDS.saturating_sub(kept.count).min(records.len());
         kept.count = kept.count.saturating_add(room);
         let of_rank = kept.ranks.entry(rank).or_default();
-        // Those that come after a loss are of no use to the agent before it knows of the loss.
+        // Records that come after a loss are of no use to the agent before it knows of the loss.
         of_rank.records.extend_from_slice(&records[..room]);
         of_rank.lost =
             of_rank.lost.saturating_add(lost).saturating_add((records.len() - room) as u64);
@@ -172,7 +172,103 @@ impl Listener for Waiting {
 
 #[cfg(test)]
 mod tests {
+    use pfo_protocol::{Frame, Instruction, Mhz, Unit};
+    use tokio::runtime::Builder;
+    use tokio::time::timeout;
+
     use super::*;
+    use crate::job::Changes;
+
+    /// More than a stream collects for.
+    const SOON: Duration = Duration::from_secs(5);
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    /// The next message, and what came after it.
+    async fn received(connection: &UnixStream, bytes: &mut Vec<u8>) -> Option<DaemonMessage> {
+        loop {
+            if let Some(frame) = Frame::first_of(bytes).unwrap() {
+                let message = DaemonMessage::from_payload(frame.kind, frame.payload).unwrap();
+                let taken = frame.total_bytes();
+                bytes.drain(..taken);
+                return Some(message);
+            }
+            connection.readable().await.unwrap();
+            let mut buffer = [0; 4096];
+            match connection.try_read(&mut buffer) {
+                Ok(0) => return None,
+                Ok(read) => bytes.extend_from_slice(&buffer[..read]),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn tapped() -> (Arc<Waiting>, Stream) {
+        let waiting = Arc::<Waiting>::default();
+        let tapped = Tapped { waiting: Arc::clone(&waiting), _meters: Vec::new() };
+        (waiting, Stream::Tap(tapped))
+    }
+
+    #[test]
+    fn changes_that_come_together_are_one_notice_and_a_later_one_is_another() {
+        block_on(async {
+            let (near, far) = UnixStream::pair().unwrap();
+            let changes = Changes::default();
+            let notices = Stream::Notices(changes.subscribe());
+            let reader = async {
+                let mut bytes = Vec::new();
+                for _ in 0..2 {
+                    (0..1000).for_each(|_| changes.notice());
+                    let notice = timeout(SOON, received(&far, &mut bytes)).await.unwrap();
+                    assert_eq!(notice, Some(DaemonMessage::Notice(Notice::JobsChanged)));
+                }
+                sleep(COLLECT * 3).await;
+                assert!(bytes.is_empty() && far.try_read(&mut [0; 1]).is_err(), "no more");
+                drop(far);
+            };
+            timeout(SOON, async { tokio::join!(stream(notices, &near), reader) }).await.unwrap();
+        });
+    }
+
+    #[test]
+    fn a_tap_sends_what_its_meters_hand_over_until_its_reader_is_gone() {
+        block_on(async {
+            let (near, far) = UnixStream::pair().unwrap();
+            let (waiting, tapped) = tapped();
+            let reader = async {
+                let records = vec![TapRecord::TrialBegan { first_step: u64::MAX, steps: u32::MAX }];
+                waiting.take(Rank(7), 3, &records);
+                let batch = timeout(SOON, received(&far, &mut Vec::new())).await.unwrap();
+                let expected = TapBatch { rank: Rank(7), lost: 3, records };
+                assert_eq!(batch, Some(DaemonMessage::Tap(expected)));
+                drop(far);
+            };
+            timeout(SOON, async { tokio::join!(stream(tapped, &near), reader) }).await.unwrap();
+        });
+    }
+
+    #[test]
+    fn a_loss_is_reported_even_without_a_record_and_never_overflows() {
+        let waiting = Waiting::default();
+        waiting.take(Rank(0), u64::MAX, &[]);
+        waiting.take(Rank(0), u64::MAX, &[]);
+        let lost = TapBatch { rank: Rank(0), lost: u64::MAX, records: Vec::new() };
+        assert_eq!(waiting.take_batches(), [lost]);
+    }
+
+    #[test]
+    fn a_loss_comes_with_the_first_batch_of_its_rank_and_the_order_stays() {
+        let waiting = Waiting::default();
+        let record = |at_ns| TapRecord::StepEnded { at_ns, astray: false };
+        let records: Vec<_> = (0..RECORDS_IN_FRAME as u64 + 1).map(record).collect();
+        waiting.take(Rank(4), 2, &records);
+        let batches = waiting.take_batches();
+        assert_eq!(batches.iter().map(|batch| batch.lost).collect::<Vec<_>>(), [2, 0]);
+        let sent: Vec<_> = batches.into_iter().flat_map(|batch| batch.records).collect();
+        assert_eq!(sent, records);
+    }
 
     #[test]
     fn records_beyond_the_room_are_dropped_and_counted() {
@@ -195,11 +291,11 @@ mod tests {
     #[test]
     fn the_largest_batch_fits_into_its_frame() {
         let ran = TapRecord::Ran {
-            unit: pfo_protocol::Unit::new(pfo_protocol::Instruction::Forward, 0),
+            unit: Unit::new(Instruction::Forward, 0),
             began_ns: 0,
             ended_ns: 0,
-            asked: Some(pfo_protocol::Mhz(1)),
-            locked: Some((pfo_protocol::Mhz(1), 0)),
+            asked: Some(Mhz(1)),
+            locked: Some((Mhz(1), 0)),
             astray: false,
         };
         let records = vec![ran; RECORDS_IN_FRAME];

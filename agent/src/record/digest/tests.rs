@@ -19,7 +19,8 @@ struct Played {
     now_ns: u64,
     energy_j: f64,
     refresh_ns: u64,
-    /// How far refreshes are placed off where they were, and instructions take more or less than usual.
+    /// How far refreshes are placed off where they were, and instructions take more or less than
+    /// usual.
     misplaced_ns: u64,
     uneven: f64,
     scatter: u64,
@@ -358,7 +359,8 @@ proptest! {
             let time_s = length_ns as f64 / 1e9;
             prop_assert!((row.time_mean_s - time_s).abs() < 1e-9 && row.count == 240);
             let energy_j = row.energy_mean_j.unwrap();
-            prop_assert!((energy_j / (time_s * power_w) - 1.0).abs() < 0.01, "{:?} {}", row, power_w);
+            let off = energy_j / (time_s * power_w) - 1.0;
+            prop_assert!(off.abs() < 0.01, "{:?} {}", row, power_w);
         }
         let wait = recorded.waits[0];
         prop_assert!((wait.power_w / 60.0 - 1.0).abs() < 0.01, "{:?}", wait);
@@ -384,7 +386,8 @@ proptest! {
                 _ => {
                     let at_ns = digest.reading.at_ns.saturating_add(at_ns % (50 * MS));
                     let energy_j = Some(at_ns as f64);
-                    digest.take(TapRecord::Counter(CounterReading { at_ns, energy_j, ..NO_READING }));
+                    let reading = CounterReading { at_ns, energy_j, ..NO_READING };
+                    digest.take(TapRecord::Counter(reading));
                 }
             }
         }
@@ -398,8 +401,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// The counter counts whole millijoules and is refreshed every 20 ms, which is known to 30 us; no
-    /// instruction takes exactly as long as another.
+    /// The counter counts whole millijoules and is refreshed every 20 ms, which is known to 30 us;
+    /// no instruction takes exactly as long as another.
     #[test]
     fn rows_are_within_half_a_percent_of_time_and_two_of_energy_from_half_a_millisecond_on(
         forward in (MS / 2..30 * MS, 90.0..400.0),

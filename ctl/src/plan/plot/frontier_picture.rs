@@ -2,8 +2,10 @@
 //! clocks, and points of others.
 
 use pfo_planner::{Deadline, Frontier, Point};
-use plotters::chart::{ChartBuilder, SeriesLabelPosition};
+use plotters::chart::{ChartBuilder, ChartContext, SeriesLabelPosition};
+use plotters::coord::types::RangedCoordf64;
 use plotters::element::{Circle, Cross, EmptyElement, PathElement, Text, TriangleMarker};
+use plotters::prelude::Cartesian2d;
 use plotters::series::LineSeries;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, IntoFont, TextStyle};
@@ -14,6 +16,9 @@ use super::picture::{Area, Drawn, Picture, Size};
 use super::points::Points;
 use crate::planning::comparison::Cost;
 use crate::status::quantity::{change, joules, percent, seconds};
+
+/// Axes of iteration time and energy.
+type Chart<'a, B> = ChartContext<'a, B, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 pub(super) struct FrontierPicture {
     title: String,
@@ -78,33 +83,9 @@ impl FrontierPicture {
         };
         low - room..high + room
     }
-}
 
-impl Picture for FrontierPicture {
-    fn draw<B: DrawingBackend>(&self, area: &Area<B>) -> Drawn<B> {
-        area.fill(&PAPER)?;
-        let small = TextStyle::from(("sans-serif", 15).into_font()).color(&INK);
-        let mut chart = ChartBuilder::on(area)
-            .caption(&self.title, TextStyle::from(("sans-serif", 20).into_font()).color(&INK))
-            .margin(18)
-            .x_label_area_size(54)
-            .y_label_area_size(96)
-            .build_cartesian_2d(self.range(|point| point.0), self.range(|point| point.1))?;
-        chart
-            .configure_mesh()
-            .x_desc("iteration time")
-            .y_desc("energy of a step")
-            .x_labels(10)
-            .y_labels(10)
-            .x_label_formatter(&|&value| seconds(value))
-            .y_label_formatter(&|&value| joules(value))
-            .axis_desc_style(small.clone())
-            .label_style(small.clone())
-            .bold_line_style(FAINT.mix(0.25))
-            .light_line_style(FAINT.mix(0.08))
-            .axis_style(FAINT)
-            .draw()?;
-
+    /// The frontier, the points over it, and the plans that are marked.
+    fn series<B: DrawingBackend>(&self, chart: &mut Chart<'_, B>) -> Drawn<B> {
         for (index, points) in self.over.iter().enumerate() {
             let colour = other(index);
             chart
@@ -131,6 +112,35 @@ impl Picture for FrontierPicture {
             .draw_series([chosen])?
             .label(&self.chosen_label)
             .legend(|(x, y)| Circle::new((x + 10, y), 6, CHOSEN.filled()));
+        Ok(())
+    }
+}
+
+impl Picture for FrontierPicture {
+    fn draw<B: DrawingBackend>(&self, area: &Area<B>) -> Drawn<B> {
+        area.fill(&PAPER)?;
+        let small = TextStyle::from(("sans-serif", 15).into_font()).color(&INK);
+        let mut chart = ChartBuilder::on(area)
+            .caption(&self.title, TextStyle::from(("sans-serif", 20).into_font()).color(&INK))
+            .margin(18)
+            .x_label_area_size(54)
+            .y_label_area_size(96)
+            .build_cartesian_2d(self.range(|point| point.0), self.range(|point| point.1))?;
+        chart
+            .configure_mesh()
+            .x_desc("iteration time")
+            .y_desc("energy of a step")
+            .x_labels(10)
+            .y_labels(10)
+            .x_label_formatter(&|&value| seconds(value))
+            .y_label_formatter(&|&value| joules(value))
+            .axis_desc_style(small.clone())
+            .label_style(small.clone())
+            .bold_line_style(FAINT.mix(0.25))
+            .light_line_style(FAINT.mix(0.08))
+            .axis_style(FAINT)
+            .draw()?;
+        self.series(&mut chart)?;
         let beside = small.clone().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
         let label = EmptyElement::at(self.all_max)
             + Text::new(

@@ -1,7 +1,7 @@
 //! `pfoctl plan plot`: a frontier or a step as a picture, SVG or PNG.
 //!
-//! What is in a picture is described in `frontier_picture` and `timeline_picture`, in strokes that suit
-//! either format; how strokes become a file, in `picture` and `lettering`.
+//! What is in a picture is described in `frontier_picture` and `timeline_picture`, in strokes that
+//! suit either format; how strokes become a file, in `picture` and `lettering`.
 
 mod colours;
 mod frontier_picture;
@@ -44,8 +44,8 @@ pub(crate) struct Plot {
     #[command(flatten)]
     replayed: ReplayArguments,
 
-    /// Draw these points over a frontier: CSV with columns time (s) and energy (J), such as measured
-    /// ones or those of lowtime; may be repeated
+    /// Draw these points over a frontier: CSV with columns time (s) and energy (J), such as
+    /// measured ones or those of lowtime; may be repeated
     #[arg(long, value_name = "POINTS.csv")]
     over: Vec<String>,
 

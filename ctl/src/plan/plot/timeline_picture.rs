@@ -335,7 +335,8 @@ impl TimelinePicture<'_> {
     }
 }
 
-/// A mark for chunks, so that they can be distinguished where no number fits; the first one has none.
+/// A mark for chunks, so that they can be distinguished where no number fits; the first one has
+/// none.
 fn chunk_colour(chunk: Chunk) -> Option<RGBColor> {
     usize::from(chunk.0).checked_sub(1).map(|mark| CHUNKS[mark % CHUNKS.len()])
 }

@@ -1,9 +1,9 @@
 //! What was measured, as the control plane of Perseus' artifact dumps it: for the n-th window
 //! `n.prof.json`, what every rank took in each step, and `n.sched.json`, the clocks that it had.
 //!
-//! A clock of 0 is default clocks. The artifact has a clock for each transfer as well; pfo sets none there.
-//! Its breakdowns have a list of each kind of instruction for every step. The energies, which are empty in
-//! the published artifact, are what the energy counter rose by during each.
+//! A clock of 0 is default clocks. The artifact has a clock for each transfer as well; pfo sets
+//! none there. Its breakdowns have a list of each kind of instruction for every step. The energies,
+//! which are empty in the published artifact, are what the energy counter rose by during each.
 
 use std::collections::BTreeMap;
 
@@ -91,7 +91,8 @@ fn profiles(trial: &TrialResult, pages: &[SamplePage]) -> Vec<RankProfile> {
     trial.ranks.iter().map(profile).collect()
 }
 
-/// A step has no figure unless all of them are known: the place in a list says which instruction it is.
+/// A step has no figure unless all of them are known: the place in a list says which instruction it
+/// is.
 fn breakdown<'a>(
     trial: &TrialResult,
     samples: impl Iterator<Item = &'a InstructionSample>,

@@ -1,7 +1,7 @@
 //! `pfoctl plan sweep`: runs plans one after another on a running job, and measures each of them.
 //!
-//! Windows of whole steps are enough, so that `pfod` measures them. Only a dump in the format of Perseus'
-//! artifact takes instructions, which the agent records.
+//! Windows of whole steps are enough, so that `pfod` measures them. Only a dump in the format of
+//! Perseus' artifact takes instructions, which the agent records.
 
 mod artifact;
 mod contenders;
@@ -24,9 +24,9 @@ use crate::trial::{Held, Interrupt, Measuring, Window, require_every_stage};
 
 /// Run plans one after another on a running job, and measure time and energy of each
 ///
-/// Default clocks are measured first, for comparison. At the end, and after an interruption, the job
-/// returns to default clocks, and what was measured is kept. Every stage must have a rank on this node;
-/// ranks of other pipelines on other nodes are not measured.
+/// Default clocks are measured first, for comparison. At the end, and after an interruption, the
+/// job returns to default clocks, and what was measured is kept. Every stage must have a rank on
+/// this node; ranks of other pipelines on other nodes are not measured.
 #[derive(Args)]
 pub(crate) struct Sweep {
     #[command(flatten)]
@@ -36,7 +36,8 @@ pub(crate) struct Sweep {
     #[arg(value_name = "FRONTIER|DIR")]
     plans: String,
 
-    /// Number of plans of a frontier to run, evenly spread over it; all plans of a directory are run
+    /// Number of plans of a frontier to run, evenly spread over it; all plans of a directory are
+    /// run
     #[arg(long = "plans", value_name = "N", default_value = "30",
           value_parser = number::whole(1..=10_000))]
     count: u32,
@@ -49,14 +50,14 @@ pub(crate) struct Sweep {
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::positive)]
     settling_steps: u32,
 
-    /// The measured frontier to write, CSV: plan, time (s), energy (J), their standard deviations over
-    /// steps, number of steps, and predictions; `plan plot` draws it over a frontier
+    /// The measured frontier to write, CSV: plan, time (s), energy (J), their standard deviations
+    /// over steps, number of steps, and predictions; `plan plot` draws it over a frontier
     #[arg(short, long, value_name = "MEASURED.csv")]
     output: String,
 
-    /// A directory to write in the format of Perseus' artifact, `N.prof.json` and `N.sched.json`, with
-    /// default clocks as the first pair. A rank has its mean share of the energy of each step, an
-    /// instruction what the counter rose by; pfo-agent is required
+    /// A directory to write in the format of Perseus' artifact, `N.prof.json` and `N.sched.json`,
+    /// with default clocks as the first pair. A rank has its mean share of the energy of each step,
+    /// an instruction what the counter rose by; pfo-agent is required
     #[arg(long, value_name = "DIR")]
     perseus: Option<String>,
 

@@ -92,7 +92,7 @@ fn observe(subjects: &[Subject<'_>], state: &str, time: Duration) -> Result<Vec<
     let row = |((name, node, process), (before, after)): (&Subject<'_>, (&Consumed, &Consumed))| {
         let memory = process.memory()?;
         let gpus_kib = process.mapped_kib(node.machine().state())?;
-        let wakeups = after.wakeups - before.wakeups;
+        let wakeups = after.wakeups_since(before);
         Ok(vec![
             Cell::text(state),
             Cell::text(*name),

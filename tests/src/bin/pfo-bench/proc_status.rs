@@ -1,5 +1,6 @@
 //! What the kernel tells about a process in `/proc`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -20,12 +21,19 @@ pub(crate) struct Memory {
 }
 
 /// What a process has consumed so far.
-#[derive(Clone, Copy)]
 pub(crate) struct Consumed {
-    /// How often a thread gave up its core to wait, and so had to be woken.
-    pub(crate) wakeups: u64,
+    /// How often each thread gave up its core to wait, and so had to be woken.
+    wakeups: BTreeMap<i32, u64>,
     /// User and system time in ticks of 10 ms.
     pub(crate) cpu_ticks: u64,
+}
+
+impl Consumed {
+    /// How often the threads that are there now were woken since then.
+    pub(crate) fn wakeups_since(&self, before: &Self) -> u64 {
+        let until = |thread| before.wakeups.get(thread).copied().unwrap_or(0);
+        self.wakeups.iter().map(|(thread, wakeups)| wakeups - until(thread)).sum()
+    }
 }
 
 impl Process {
@@ -35,10 +43,10 @@ impl Process {
     }
 
     pub(crate) fn consumed(self) -> Result<Consumed> {
-        let mut wakeups = 0;
+        let mut wakeups = BTreeMap::new();
         for thread in self.threads()? {
             let status = self.read(&format!("task/{thread}/status"))?;
-            wakeups += field(&status, "voluntary_ctxt_switches:")?;
+            wakeups.insert(thread.as_raw(), field(&status, "voluntary_ctxt_switches:")?);
         }
         Ok(Consumed { wakeups, cpu_ticks: self.cpu_ticks()? })
     }

@@ -3,36 +3,15 @@
 //! Nothing here may panic when the reader goes away (`pfoctl status | head`), so `println!` is not
 //! for this crate.
 
-use std::io::{ErrorKind, IsTerminal, StdoutLock, Write};
+mod error;
+
+use std::io::{IsTerminal, StdoutLock, Write};
 
 use serde::Serialize;
 
-use crate::error::{Error, Explained};
-use crate::exit::Exit;
+pub(crate) use self::error::OutputError;
+use crate::error::Error;
 use crate::text::harmless;
-
-/// Why an answer could not be printed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum OutputError {
-    #[error("cannot write the answer: {0}")]
-    Write(std::io::Error),
-    #[error("cannot write the answer as JSON: {0}")]
-    Json(serde_json::Error),
-}
-
-impl Explained for OutputError {
-    fn exit(&self) -> Exit {
-        match self {
-            // A reader that stops (`| head`) has what it wanted.
-            Self::Write(error) if error.kind() == ErrorKind::BrokenPipe => Exit::Done,
-            Self::Write(_) | Self::Json(_) => Exit::Failed,
-        }
-    }
-
-    fn remedy(&self) -> Option<String> {
-        None
-    }
-}
 
 /// How a table may look.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,0 +1,59 @@
+//! Outcomes that are printed like any other and that a script still has to take for a failure.
+
+use crate::exit::Exit;
+use crate::explained::Explained;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BadOutcome {
+    #[error("pfo could not unlock {count} of {total} GPUs")]
+    NotRestored { count: usize, total: usize },
+    #[error("{user} may not lease {}", any_of(*.gpus))]
+    NoLease { user: String, gpus: usize },
+    #[error("{0}")]
+    ConfigRefused(String),
+    #[error("{changed} of {ranks} ranks changed at step {step}; the others ended before")]
+    NotAllChanged { changed: u32, ranks: u32, step: u64 },
+    #[error("{}", wrong(*.count))]
+    Unwell { count: usize },
+}
+
+fn any_of(gpus: usize) -> String {
+    match gpus {
+        1 => "this GPU".to_owned(),
+        gpus => format!("any of the {gpus} GPUs"),
+    }
+}
+
+fn wrong(count: usize) -> String {
+    match count {
+        1 => "1 of the findings above is wrong on this node".to_owned(),
+        count => format!("{count} of the findings above are wrong on this node"),
+    }
+}
+
+impl Explained for BadOutcome {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::NoLease { .. } => Exit::Refused,
+            Self::NotRestored { .. }
+            | Self::ConfigRefused(_)
+            | Self::NotAllChanged { .. }
+            | Self::Unwell { .. } => Exit::Failed,
+        }
+    }
+
+    fn remedy(&self) -> Option<String> {
+        let remedy = match self {
+            Self::NotRestored { .. } => {
+                "a GPU that a rank holds is unlocked when the rank ends; `pfoctl status` says what \
+                 is wrong with the others"
+            }
+            Self::ConfigRefused(_) => {
+                "the configuration before it stays in force; correct the file and reload"
+            }
+            Self::NotAllChanged { .. } => "`pfoctl status` shows what runs now",
+            Self::NoLease { .. } | Self::Unwell { .. } => return None,
+        };
+        Some(remedy.to_owned())
+    }
+}

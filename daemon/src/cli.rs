@@ -8,7 +8,7 @@ use pfo_service::ConfigError;
 
 use crate::policy::Config;
 
-/// Where the configuration is looked for if the command line names none.
+/// Where the configuration is read from if the command line names no file.
 const DEFAULT_CONFIG: &str = "/etc/pfo/pfod.toml";
 
 /// Drives GPU clocks for unprivileged training jobs, one frequency for each instruction.
@@ -24,7 +24,7 @@ pub struct Arguments {
     /// Check the configuration, and exit
     #[arg(long)]
     pub check_config: bool,
-    /// Restore what the ledger says is locked, without serving anybody, and exit
+    /// Restore what the ledger says is locked, without serving clients, and exit
     #[arg(long, conflicts_with = "check_config")]
     pub restore_only: bool,
 }

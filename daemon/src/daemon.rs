@@ -1,4 +1,5 @@
-//! The life of the daemon: serve, clean up after the predecessor meanwhile, and leave nothing locked.
+//! The life of the daemon: serve, meanwhile clean up after the predecessor, and leave nothing
+//! locked.
 
 use std::io;
 use std::sync::Arc;
@@ -23,13 +24,13 @@ use crate::session::resume;
 /// How long sessions have to restore their clocks when the daemon stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long the driver has to restore what is owed, where nobody is served meanwhile.
+/// How long the driver has to restore what is owed when no client is served meanwhile.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How often unknown names are resolved again.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(60);
 
-/// Why the daemon ended other than by a signal to stop.
+/// Why the daemon ended without a signal to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// There is no runtime.
@@ -44,7 +45,7 @@ pub enum DaemonError {
     /// Some clocks are still locked.
     #[error("these clocks are still locked: {0}; they are restored when pfod runs again")]
     StillLocked(String),
-    /// Locks may be in place that are not known.
+    /// Locks may be in place that pfod does not know.
     #[error("the ledger is damaged ({0}); reset the clocks with `pfoctl clocks reset --all`")]
     LedgerLost(String),
 }
@@ -52,7 +53,7 @@ pub enum DaemonError {
 /// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// If it cannot start, or cannot restore every clock at its end.
+/// If it cannot start, or cannot restore every clock when it stops.
 pub fn run(source: ConfigSource, config: Config) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -60,7 +61,7 @@ pub fn run(source: ConfigSource, config: Config) -> Result<(), DaemonError> {
         .thread_keep_alive(Duration::from_secs(1))
         .build()?;
     let result = runtime.block_on(serve(source, config));
-    // A request that waits for a driver that hangs must not keep the daemon from stopping.
+    // A request that waits for a hung driver must not keep the daemon from stopping.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
@@ -78,7 +79,7 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> 
     Service.ready();
     begin_watches(&node);
     let kept = std::mem::take(&mut passed.kept);
-    // Sessions of the former daemon come first: their ranks are in the middle of a step.
+    // Sessions of the previous daemon come first: their ranks are in the middle of a step.
     resume(&node, kept).await;
     let mut accepting = JoinSet::new();
     let open = Arc::new(Connections::default());
@@ -129,7 +130,7 @@ fn begin_watches(node: &Arc<Node>) {
     let config = config_status(node);
     warn_of_unknown(&config.unknown_names);
     for key in node.settings().config.moved_keys() {
-        tracing::warn!("{key} is ignored: it belongs into /etc/pfo/agent.toml");
+        tracing::warn!("{key} is ignored: it belongs in /etc/pfo/agent.toml");
     }
     let (driver, leases) = (Arc::clone(&node.driver), Arc::clone(&node.leases));
     tokio::spawn(Arc::clone(&node.owed).restore());
@@ -140,8 +141,8 @@ fn begin_watches(node: &Arc<Node>) {
     tokio::spawn(feed_watchdog());
 }
 
-/// Ends every lease. Where systemd keeps the connections, their ranks are not notified: after a restart the
-/// next daemon continues them, and after a stop systemd closes them.
+/// Ends every lease. Where systemd keeps the connections, their ranks are not notified: after a
+/// restart the next daemon continues them, and after a stop systemd closes them.
 async fn stop(node: &Node) -> Result<(), DaemonError> {
     node.leases.close();
     node.jobs.keep_all();
@@ -171,7 +172,7 @@ async fn look_up_later(node: Arc<Node>) {
     }
 }
 
-/// Restores what the ledger says is locked, without serving anybody.
+/// Restores what the ledger says is locked, without serving clients.
 ///
 /// # Errors
 /// If something is still locked, or may be.

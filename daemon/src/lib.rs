@@ -1,8 +1,8 @@
-//! The root daemon of pfo: it leases GPUs to the ranks of unprivileged jobs, and sets the clock of each of their
-//! instructions through the keeper. What takes thought is the agent's.
+//! The root daemon of pfo: it leases GPUs to the ranks of unprivileged jobs, and sets the clock of
+//! each of their instructions through the keeper. Analysis belongs to the agent.
 //!
-//! One event on its way from the socket to the driver passes through `rank`, `rank::cursor`, `rank::setting`
-//! and the keeper's clocks.
+//! An event on its way from the socket to the driver passes through `rank`, `rank::cursor`,
+//! `rank::setting` and the keeper's clocks.
 #![deny(unsafe_code)]
 
 mod cli;

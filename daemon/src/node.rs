@@ -19,26 +19,24 @@ use crate::session::{RevocationFile, Revocations};
 /// One node and its daemon.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// Where the configuration comes from.
+    /// Where the configuration is read from.
     pub source: ConfigSource,
-    /// Held while another configuration is put into force.
+    /// Held while another configuration is applied.
     pub reloading: Mutex<()>,
     /// Why the file is not in force, if it is not.
     pub config_refused: ArcSwapOption<String>,
     /// The keys whose new values require a restart.
     pub restart_needed_for: ArcSwap<Vec<String>>,
     settings: ArcSwap<Settings>,
-    /// The driver.
     pub driver: Arc<LateDriver>,
     /// What is locked.
     pub ledger: Arc<Ledger>,
-    /// Who holds which GPU.
+    /// Which session holds which GPU.
     pub leases: Arc<Leases>,
-    /// What no session answers for.
+    /// The GPUs whose restore no session answers for.
     pub owed: Arc<Owed>,
-    /// Leases that are not to be given again.
+    /// Revoked leases, which are not to be granted again.
     pub revocations: Revocations,
-    /// The jobs.
     pub jobs: Arc<Jobs>,
     /// When the daemon started.
     pub started: Instant,
@@ -46,7 +44,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A node on which nothing has happened yet.
+    /// A node without sessions.
     #[must_use]
     pub(crate) fn new(source: ConfigSource, config: Config, ledger: Ledger) -> Self {
         let driver = Arc::new(LateDriver::new(&config.driver.library));
@@ -74,22 +72,22 @@ impl Node {
         self.settings.load_full()
     }
 
-    /// Puts another configuration into force. What is running does not follow by itself.
+    /// Replaces the configuration in force. Running sessions are not changed by this.
     pub(crate) fn replace_settings(&self, settings: Settings) {
         self.settings.store(Arc::new(settings));
     }
 
-    /// A number that no session of this daemon had before.
+    /// A number that no session of this daemon has had.
     pub(crate) fn next_session(&self) -> SessionId {
         SessionId(self.sessions_opened.fetch_add(1, Relaxed).wrapping_add(1))
     }
 
-    /// No session is to have this number again.
+    /// Reserves the number of a session, so that no other gets it.
     pub(crate) fn session_was_opened(&self, session: SessionId) {
         self.sessions_opened.fetch_max(session.0, Relaxed);
     }
 
-    /// A lease of a GPU for a peer, if it may have one.
+    /// Grants a peer the lease of a GPU, if the policy allows it.
     ///
     /// # Errors
     /// A refusal that names what decided.

@@ -1,12 +1,12 @@
-//! What the SM clock of a GPU is while nothing of pfo is locked. Written alike in the configuration
-//! and in the ledger.
+//! The SM clock of a GPU while pfo has locked nothing on it. Written alike in the configuration and
+//! in the ledger.
 
 use std::fmt;
 
 use pfo_vocabulary::Mhz;
 use serde::{Deserialize, Serialize};
 
-/// What a GPU's SM clock is left at.
+/// What a GPU's SM clock is restored to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub enum BaseClock {

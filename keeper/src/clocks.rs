@@ -1,4 +1,5 @@
-//! The one writer of a leased GPU's clocks and power limit: it records in the ledger, then calls NVML.
+//! The one writer of a leased GPU's clocks and power limit: it records in the ledger, then calls
+//! NVML.
 //!
 //! Only the thread of the rank that holds the lease owns one of these.
 
@@ -16,7 +17,7 @@ use crate::power_limit::{self, OwedLimit};
 use crate::published::{Published, now_ns};
 use crate::restore::{self, RestoreError};
 
-/// Why a clock or a power limit is not what was asked for.
+/// Why a clock or a power limit is not what was requested.
 #[derive(Debug, thiserror::Error)]
 pub enum ClockError {
     /// The driver refused.
@@ -51,7 +52,8 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// The clocks of a GPU on which nothing is locked yet; `entry` says on whose behalf they will be.
+    /// The clocks of a GPU on which nothing is locked yet; `entry` names the owner of its future
+    /// locks.
     ///
     /// # Errors
     /// If the GPU is gone.
@@ -141,7 +143,7 @@ impl Clocks {
         }
     }
 
-    /// Whether the power is limited as it should be, as far as pfo knows.
+    /// Whether the power limit is as it should be, as far as pfo knows.
     #[must_use]
     pub fn has_power_limit(&self, wish: Option<Milliwatts>) -> bool {
         match wish {
@@ -150,7 +152,7 @@ impl Clocks {
         }
     }
 
-    /// Limits the power. What the GPU had before is put back once nobody wants a limit any more.
+    /// Limits the power. The previous limit is restored once no limit is wanted any more.
     ///
     /// # Errors
     /// If that would raise it, the ledger cannot be written or the driver refuses.
@@ -172,7 +174,7 @@ impl Clocks {
         Ok(result?)
     }
 
-    /// Puts the power limit back that was there before, if it is another one now and pfo's.
+    /// Restores the previous power limit, if the one in force differs and is pfo's.
     ///
     /// # Errors
     /// If the driver refuses or the ledger cannot be written.

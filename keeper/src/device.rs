@@ -1,5 +1,5 @@
-//! The driver's handles of GPUs: the places where NVML hands over what its safe wrapper does not, and nothing
-//! else.
+//! The driver's handles of GPUs: the places where NVML hands over what its safe wrapper does not,
+//! and nothing else.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -20,17 +20,17 @@ pub(crate) struct KeptDevice {
 }
 
 impl KeptDevice {
-    /// Keeps a handle of that driver.
+    /// Creates a handle of that driver.
     pub(crate) fn new(nvml: &Arc<Nvml>, device: &Device<'_>) -> Self {
-        // SAFETY: what an `Arc` points to does not move, and is there as long as this clone of it,
-        // which nobody can take away: the device leaves this only with a shorter life, by `get`.
+        // SAFETY: what an `Arc` points to does not move, and lives as long as this clone of it,
+        // which no code can take away: the device leaves this only with a shorter life, by `get`.
         let device = unsafe { Device::new(device.handle(), &*Arc::as_ptr(nvml)) };
         Self { device, nvml: Arc::clone(nvml) }
     }
 
     /// The handle, to call the driver.
     pub(crate) fn get(&self) -> Device<'_> {
-        // SAFETY: the handle is one of this very driver's.
+        // SAFETY: the handle belongs to this very driver.
         unsafe { Device::new(self.device.handle(), &self.nvml) }
     }
 }
@@ -40,7 +40,7 @@ impl KeptDevice {
 /// nvml-wrapper 0.13 asks for at most 128 and takes a longer list, such as a V100's, for zeros.
 ///
 /// # Errors
-/// As NVML says.
+/// NVML's error.
 pub(crate) fn supported_sm_clocks(
     nvml: &Nvml,
     device: &Device<'_>,

@@ -18,7 +18,7 @@ use crate::driver_error::DriverError;
 use crate::gpu::GpuFacts;
 use crate::power_limit::LimitRange;
 
-/// A sick GPU can keep a call for minutes; a healthy one answers in milliseconds.
+/// A sick GPU can block a call for minutes; a healthy one answers in milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// `NVML_DEVICE_MIG_ENABLE`, which nvml-wrapper does not export.
@@ -67,7 +67,8 @@ impl Gpu {
         let device = nvml.device_by_index(index).map_err(failed("finding it"))?;
         let uuid = device.uuid().map_err(failed("reading its UUID"))?;
         let pci = device.pci_info().map_err(failed("reading its PCI bus id"))?;
-        // A GPU whose clocks cannot be listed is still listed itself, and refused when it is leased.
+        // A GPU whose clocks cannot be listed is still listed itself, and refused when it is
+        // leased.
         let memory_clocks = device.supported_memory_clocks().ok();
         let memory_clock = memory_clocks.and_then(|clocks| clocks.into_iter().max()).map(Mhz);
         let mut sm_clocks = memory_clock
@@ -102,7 +103,7 @@ impl Gpu {
             .map_err(|source| self.failed("finding it", source))
     }
 
-    /// The driver's handle of this GPU, for somebody who keeps the driver loaded with it.
+    /// The driver's handle of this GPU, for a caller that keeps the driver loaded with it.
     ///
     /// # Errors
     /// If the GPU is gone.
@@ -110,7 +111,7 @@ impl Gpu {
         self.device().map(|device| KeptDevice::new(&self.nvml, &device))
     }
 
-    /// Names the GPU in an error of one of its calls. If it is lost, that is looked into.
+    /// Names the GPU in an error of one of its calls. If the GPU is lost, reports that to `lost`.
     pub(crate) fn failed(&self, call: &'static str, source: NvmlError) -> DriverError {
         let error = DriverError::Call { call, gpu: self.uuid.to_string(), source };
         if error.is_gpu_lost() {
@@ -136,7 +137,7 @@ impl Gpu {
     /// Whether a process computes on the GPU.
     ///
     /// # Errors
-    /// If the GPU is gone, or the driver does not tell.
+    /// If the GPU is gone, or the driver does not report its processes.
     pub fn is_computed_on_by(&self, pid: Pid) -> Result<bool, DriverError> {
         let processes = self.device()?.running_compute_processes();
         let processes = processes.map_err(|source| self.failed("listing its processes", source))?;
@@ -144,12 +145,12 @@ impl Gpu {
     }
 }
 
-/// Knows whether a driver that was let go of is still in use.
+/// Knows whether a released driver is still in use.
 #[derive(Debug, Default)]
 pub struct LastUser(Weak<Nvml>);
 
 impl LastUser {
-    /// Whether somebody still has a GPU of the driver, which keeps the library loaded.
+    /// Whether a GPU of the driver is still in use, which keeps the library loaded.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.0.strong_count() > 0
@@ -163,14 +164,14 @@ pub struct Driver {
     pub version: String,
     /// Every GPU that answers, in the driver's order.
     pub gpus: Vec<Arc<Gpu>>,
-    /// Why there are not more.
+    /// Why GPUs are missing.
     pub missing: Vec<String>,
     nvml: Arc<Nvml>,
 }
 
 impl Driver {
-    /// Loads NVML from `library` and lists the GPUs; `lost` is told when one is lost. The library stays
-    /// loaded for as long as anybody has a GPU of it.
+    /// Loads NVML from `library` and lists the GPUs; `lost` is called when one is lost. The library
+    /// stays loaded for as long as any GPU of it is in use.
     ///
     /// # Errors
     /// If the library cannot be loaded, or no GPU behind it answers.
@@ -186,7 +187,21 @@ impl Driver {
         Ok(Self { version, gpus, missing, nvml })
     }
 
-    /// Whether anybody still uses the driver, after this is dropped.
+    /// The driver with GPUs that did not answer before and do now; `None` if there are no such GPUs.
+    #[must_use]
+    pub fn with_returned(&self, lost: &OnLost) -> Option<Self> {
+        let (found, missing) = list(&self.nvml, lost, self.nvml.device_count().ok()?);
+        let is_new = |gpu: &Arc<Gpu>| self.gpus.iter().all(|known| known.uuid != gpu.uuid);
+        let new: Vec<_> = found.into_iter().filter(is_new).collect();
+        if new.is_empty() {
+            return None;
+        }
+        let mut gpus: Vec<_> = self.gpus.iter().cloned().chain(new).collect();
+        gpus.sort_by_key(|gpu| gpu.index);
+        Some(Self { version: self.version.clone(), gpus, missing, nvml: Arc::clone(&self.nvml) })
+    }
+
+    /// Tells, after this is dropped, whether the driver is still in use.
     #[must_use]
     pub fn last_user(&self) -> LastUser {
         LastUser(Arc::downgrade(&self.nvml))
@@ -199,8 +214,8 @@ impl Driver {
     }
 }
 
-/// Lists the GPUs, each on a thread of its own: one that is sick or hangs costs the others nothing. Returns
-/// why some are missing, too.
+/// Lists the GPUs, each on a thread of its own: one that is sick or hangs does not affect the
+/// others. Also returns why some are missing.
 fn list(nvml: &Arc<Nvml>, lost: &OnLost, count: u32) -> (Vec<Arc<Gpu>>, Vec<String>) {
     let (mut gpus, mut missing) = (Vec::new(), Vec::new());
     let listings: Vec<_> = (0..count)

@@ -16,12 +16,12 @@ pub enum DriverError {
         /// Why.
         source: NvmlError,
     },
-    /// There is nothing to drive.
+    /// No GPU answers.
     #[error("driver {version} lists no GPU that answers{}{missing}", if .missing.is_empty() { "" } else { ": " })]
     NoGpu {
         /// The driver's version.
         version: String,
-        /// Why it does not.
+        /// Why GPUs are missing.
         missing: String,
     },
     /// A call failed.
@@ -34,7 +34,7 @@ pub enum DriverError {
         /// Why.
         source: NvmlError,
     },
-    /// The driver gave a name that is none.
+    /// The driver returned an invalid name.
     #[error("the driver gives GPU {index} a name that pfo does not understand: {source}")]
     Name {
         /// The driver's index.
@@ -45,8 +45,8 @@ pub enum DriverError {
 }
 
 impl DriverError {
-    /// Whether the GPU is gone, alone or with the driver: nothing can be set or restored on it until
-    /// it is back.
+    /// Whether the GPU is gone, alone or with the driver: nothing can be set or restored on it
+    /// until it is back.
     #[must_use]
     pub fn is_gpu_lost(&self) -> bool {
         matches!(

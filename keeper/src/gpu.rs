@@ -1,4 +1,4 @@
-//! What a GPU is, as far as it never changes. It must not call the driver.
+//! The properties of a GPU that never change. It must not call the driver.
 
 use pfo_vocabulary::{GpuName, GpuUuid, Mhz, PciBusId};
 
@@ -7,7 +7,7 @@ use crate::power_limit::LimitRange;
 /// The identity and the clocks of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuFacts {
-    /// The driver's index, for people only.
+    /// The driver's index, only shown to people.
     pub index: u32,
     /// The UUID.
     pub uuid: GpuUuid,
@@ -19,7 +19,7 @@ pub struct GpuFacts {
     pub sm_clocks: Vec<Mhz>,
     /// Its highest memory clock.
     pub memory_clock: Option<Mhz>,
-    /// The power limits that it takes; none if it takes none.
+    /// The power limits that it takes; `None` if it takes none.
     pub power_limits: Option<LimitRange>,
 }
 

@@ -1,8 +1,9 @@
-//! What pfo has locked or limited, on disk *before* it is locked: NVML cannot tell, and the daemon may die at
-//! any instant. It must not call the driver.
+//! What pfo has locked or limited, on disk *before* it is locked: NVML cannot report it, and the
+//! daemon may die at any instant. It must not call the driver.
 //!
-//! The file is only ever replaced as a whole. Locks vanish at a reboot, and so do entries of another boot. As long as one daemon
-//! has it open nobody else can, lest a second one undo the locks of the first.
+//! The file is only ever replaced as a whole. Locks vanish at a reboot, and so do entries of
+//! another boot. While one daemon has the ledger open, no other can open it, lest a second one undo
+//! the locks of the first.
 
 use std::fs::{self, File};
 use std::io;
@@ -28,14 +29,14 @@ pub enum LedgerError {
     /// Reading or writing failed.
     #[error("cannot {action} the ledger {path}: {source}")]
     Io {
-        /// What was tried.
+        /// What was attempted.
         action: &'static str,
         /// The file.
         path: PathBuf,
         /// Why it failed.
         source: io::Error,
     },
-    /// Somebody answers for what is in it.
+    /// Another daemon has it open.
     #[error("another pfod has the ledger {0} open; stop it first")]
     InUse(PathBuf),
 }
@@ -50,7 +51,7 @@ pub struct Entry {
     pub sm: bool,
     /// The memory clock is or may be locked.
     pub memory: bool,
-    /// What the SM clock is to be left at.
+    /// What the SM clock is to be restored to.
     #[serde(default, skip_serializing_if = "BaseClock::is_reset")]
     pub restore_to_mhz: BaseClock,
     /// The power limit is or may be set.
@@ -92,8 +93,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the ledger, with what a predecessor left in it. A damaged file is salvaged entry by entry, and a
-    /// copy of it is kept beside it; see [`damage`](Self::damage).
+    /// Opens the ledger, with what a predecessor left in it. A damaged file is salvaged entry by
+    /// entry, and a copy of it is kept beside it; see [`damage`](Self::damage).
     ///
     /// # Errors
     /// If another process has it open, or the file cannot be read.
@@ -102,14 +103,15 @@ impl Ledger {
         let boot_id = boot_id();
         let Salvaged { entries, damage } = read(path, &boot_id)?;
         if damage.is_some() {
-            // It is evidence, and not needed for the restore: a full disk must not stop that.
+            // The copy is evidence, and not needed for the restore: a full disk must not stop that.
             let _ = fs::copy(path, path.with_extension("damaged"));
         }
         let entries = Mutex::new(entries);
         Ok(Self { path: path.to_owned(), boot_id, entries, damage, _held: held })
     }
 
-    /// What was wrong with the file when it was opened, and whether every lock in it is known all the same.
+    /// What was wrong with the file when it was opened, and whether every lock in it is known
+    /// nevertheless.
     #[must_use]
     pub fn damage(&self) -> Option<&Damage> {
         self.damage.as_ref()
@@ -127,8 +129,8 @@ impl Ledger {
         self.lock().iter().find(|entry| entry.gpu_uuid == *gpu).cloned()
     }
 
-    /// Puts an entry in the place of the GPU's former one, on disk when it returns. An entry with
-    /// nothing locked is taken out.
+    /// Replaces the entry of the GPU, on disk when it returns. An entry with nothing locked is
+    /// removed.
     ///
     /// # Errors
     /// If it could not be written; the ledger is then as before, and nothing may be locked.
@@ -141,7 +143,7 @@ impl Ledger {
         })
     }
 
-    /// Takes the entry of a GPU out, after its clocks were restored.
+    /// Removes the entry of a GPU, after its clocks were restored.
     ///
     /// # Errors
     /// If it could not be written; the entry stays, and restoring once more does no harm.
@@ -178,11 +180,11 @@ impl Ledger {
     }
 }
 
-/// Keeps everybody else out for as long as the result lives, and no longer than this process. Beside
-/// the ledger, which is another file after each change.
+/// Keeps other daemons out for as long as the result lives, and no longer than this process. The
+/// lock is on a file beside the ledger, because the ledger is another file after each change.
 fn hold(path: &Path) -> Result<Flock<File>, LedgerError> {
     let failed = |source| LedgerError::Io { action: "lock", path: path.to_owned(), source };
-    // Whoever can open it can hold it, and keep the daemon from starting.
+    // A user who could open this file could lock it, and keep the daemon from starting.
     let mut options = File::options();
     options.write(true).create(true).truncate(false).mode(0o600);
     let file = options.open(path.with_extension("lock")).map_err(failed)?;

@@ -1,7 +1,8 @@
-//! The keeper: the only code of pfo that sets clocks and power limits, and owes that they are undone.
+//! The keeper: the only code of pfo that sets clocks and power limits, and is responsible for
+//! undoing them.
 //!
-//! What is about to be locked is on disk before the driver is asked; what was locked is undone before its
-//! record is cleared. `README.md` is the auditor's guide.
+//! What is about to be locked is on disk before the driver is asked; what was locked is undone
+//! before its record is cleared. `README.md` is the auditor's guide.
 #![deny(unsafe_code, clippy::arithmetic_side_effects)]
 
 mod base_clock;

@@ -1,5 +1,5 @@
-//! The power limit of a GPU. Unlike a lock of its clocks it can be read: what another tool has set
-//! meanwhile is told from what pfo set, and left alone.
+//! The power limit of a GPU. Unlike a lock of its clocks it can be read: a limit that another tool
+//! has set meanwhile is recognised, and left alone.
 
 use nvml_wrapper::Device;
 use pfo_vocabulary::Milliwatts;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::driver::Gpu;
 use crate::driver_error::DriverError;
 
-/// A driver may round what it is asked for, but not by a whole watt.
+/// A driver may round a limit, but not by a whole watt.
 const ROUNDED_BY: u32 = 1000;
 
 /// The power limits that a board takes.
@@ -28,13 +28,14 @@ pub struct OwedLimit {
     before_mw: Milliwatts,
     /// What pfo sets.
     set_mw: Milliwatts,
-    /// What is in force of pfo until the driver has accepted that.
+    /// The limit of pfo in force until the driver has accepted the new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replaced_mw: Option<Milliwatts>,
 }
 
 impl OwedLimit {
-    /// What is owed once `limit` is set on a GPU that has `now` in force, of which `owed` was known.
+    /// What is owed once `limit` is set on a GPU that has `now` in force, if `owed` was recorded
+    /// before.
     #[must_use]
     pub fn for_limit(limit: Milliwatts, now: Milliwatts, owed: Option<Self>) -> Self {
         let ours = owed.filter(|owed| owed.is_ours(now));
@@ -57,10 +58,10 @@ impl OwedLimit {
     }
 }
 
-/// The limit in force, as far as it is anybody's wish.
+/// The limit in force, as requested by pfo or another tool.
 ///
 /// # Errors
-/// If the driver does not tell.
+/// If the driver does not report it.
 pub(crate) fn read(device: &Device<'_>, gpu: &Gpu) -> Result<Milliwatts, DriverError> {
     let limit = device.power_management_limit();
     limit.map(Milliwatts).map_err(|source| gpu.failed("reading its power limit", source))
@@ -80,7 +81,7 @@ pub(crate) fn set(
         .map_err(|source| gpu.failed("setting its power limit", source))
 }
 
-/// Puts back what was in force before pfo, unless somebody else has set another limit since.
+/// Restores the limit from before pfo, unless another tool has set one since.
 ///
 /// # Errors
 /// If the driver refuses; a GPU that takes no power limit has none.
@@ -99,7 +100,7 @@ pub(crate) fn put_back(
     if now != owed.before_mw {
         tracing::warn!(
             gpu_uuid = %gpu.uuid,
-            "somebody else has set the power limit to {now}, after pfo to {}: left alone",
+            "another tool has set the power limit to {now}, after pfo set {}: left alone",
             owed.set_mw
         );
     }

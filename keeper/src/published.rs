@@ -1,26 +1,26 @@
-//! What the owner of a GPU's clocks lets others see, without a lock between them.
+//! What the owner of a GPU's clocks publishes, without a lock between it and the readers.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// What is set on a GPU, and how long the driver took. The owner of its clocks is the only writer; readers see
-/// each value as it was a moment ago.
+/// What is set on a GPU, and how long the driver took. The owner of its clocks is the only writer;
+/// readers see each value as it was a moment ago.
 #[derive(Debug, Default)]
 pub struct Published {
-    /// The SM clock that is locked, in MHz, 0 if none is.
+    /// The locked SM clock in MHz; 0 if it is not locked.
     pub locked_mhz: AtomicU32,
-    /// The memory clock that is locked, in MHz, 0 if none is.
+    /// The locked memory clock in MHz; 0 if it is not locked.
     pub memory_locked_mhz: AtomicU32,
-    /// The power limit that is set, in watts, 0 if none is.
+    /// The power limit of pfo in watts; 0 if pfo has set none.
     pub power_limit_w: AtomicU32,
     /// Set calls made to the driver.
     pub set_calls: AtomicU64,
-    /// Nanoseconds that they took.
+    /// Nanoseconds that these calls took.
     pub set_call_ns: AtomicU64,
-    /// The longest, in nanoseconds.
+    /// The longest call, in nanoseconds.
     pub set_call_max_ns: AtomicU64,
-    /// When the call began that the driver has not returned from (`CLOCK_MONOTONIC`, ns), 0 if there is none.
+    /// When the set call in progress began (`CLOCK_MONOTONIC`, ns); 0 if none is.
     pub in_driver_since_ns: AtomicU64,
 }
 
@@ -34,7 +34,7 @@ impl Published {
 
 /// `CLOCK_MONOTONIC` of the node, in nanoseconds.
 pub(crate) fn now_ns() -> u64 {
-    // It exists on every Linux, and is never negative.
+    // The clock exists on every Linux, and is never negative.
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
         time.tv_sec()
             .unsigned_abs()

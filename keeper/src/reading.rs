@@ -15,11 +15,11 @@ pub struct Reading {
     pub sm_clock: Option<Mhz>,
     /// The power, in watts.
     pub power_w: Option<f64>,
-    /// The power limit in force, whoever set it.
+    /// The power limit in force, pfo's or not.
     pub power_limit: Option<Milliwatts>,
     /// Whether MIG splits the GPU.
     pub mig: bool,
-    /// What keeps the clock lower than it was asked to be.
+    /// Why the clock is lower than requested.
     pub held_back: Option<ThrottleReasons>,
 }
 
@@ -48,7 +48,7 @@ impl Gpu {
     }
 }
 
-/// Those reasons that are nobody's wish.
+/// The reasons that no user asked for.
 fn held_back(reasons: ThrottleReasons) -> Option<ThrottleReasons> {
     let wishes = ThrottleReasons::GPU_IDLE | ThrottleReasons::APPLICATIONS_CLOCKS_SETTING;
     let others = reasons.difference(wishes);

@@ -5,10 +5,10 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Puts `bytes` in the place of the file at `path`.
+/// Replaces the file at `path` by one with the content `bytes`.
 ///
 /// # Errors
-/// If it could not be written; the file is then as before.
+/// If it could not be written; the file then is as before.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = File::create(&new)?;

@@ -1,4 +1,4 @@
-//! Undoing locks and power limits: at the end of a lease, and after a predecessor that could not.
+//! Undoing locks and power limits: at the end of a lease, and after a predecessor that did not.
 //!
 //! Only what the ledger names is touched. A GPU that cannot be restored keeps its entry.
 
@@ -23,12 +23,12 @@ pub enum RestoreError {
     /// The ledger could not be written; the clocks are restored.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    /// The GPU of the entry is not there.
+    /// The GPU of the entry is missing.
     #[error("GPU {0} is not there; its clocks are restored as soon as it is back")]
     Absent(String),
 }
 
-/// Undoes what `entry` says is locked or limited, then takes it out of the ledger.
+/// Undoes what `entry` says is locked or limited, then removes it from the ledger.
 ///
 /// # Errors
 /// If the driver refuses; the entry then stays.
@@ -49,7 +49,7 @@ pub(crate) fn restore(
     Ok(ledger.clear(&entry.gpu_uuid)?)
 }
 
-/// Sets the SM clock to what it is to be left at. Where the driver does not take the administrator's
+/// Sets the SM clock to what it is to be restored to. If the driver refuses the administrator's
 /// lock, the clock is freed: a lock of pfo must not stay.
 ///
 /// # Errors
@@ -86,7 +86,7 @@ fn reset_sm(device: &mut Device<'_>, gpu: &Gpu) -> Result<(), DriverError> {
 /// Frees the memory clock.
 ///
 /// # Errors
-/// If the driver refuses; a GPU that knows no memory locks has none.
+/// If the driver refuses. A GPU without memory locks has nothing to free.
 fn reset_memory(device: &mut Device<'_>, gpu: &Gpu) -> Result<(), DriverError> {
     match device.reset_mem_locked_clocks() {
         Ok(()) => Ok(()),
@@ -103,11 +103,11 @@ fn sm_clock(gpu: &Gpu) -> Option<Mhz> {
     gpu.device().ok()?.clock_info(Clock::SM).ok().map(Mhz)
 }
 
-/// Restores one GPU from its ledger entry. Returns the SM clock that it ran at until then, if that was or
-/// may have been locked: the ledger does not say at what.
+/// Restores one GPU from its ledger entry. Returns the SM clock that it ran at until then, if that
+/// was or may have been locked, because the ledger does not record the clock.
 ///
 /// # Errors
-/// If the GPU is not there or the driver refuses; the entry then stays.
+/// If the GPU is missing or the driver refuses; the entry then stays.
 pub fn restore_entry(
     driver: &Driver,
     entry: &Entry,
@@ -123,8 +123,8 @@ pub fn restore_entry(
     Ok(old_clock)
 }
 
-/// Resets the clocks of a GPU, whoever locked them. The caller holds the GPU, so that nobody else sets it.
-/// Returns the SM clock that it ran at until then.
+/// Resets the clocks of a GPU, including locks that pfo did not set. The caller holds the GPU, so
+/// that no session sets it. Returns the SM clock that it ran at until then.
 ///
 /// # Errors
 /// If the GPU is gone or the driver refuses.

@@ -1,4 +1,4 @@
-//! Reading the ledger, whatever became of the file: a lock that is overlooked stays for ever, while
+//! Reading the ledger in whatever state the file is: an overlooked lock stays for ever, while
 //! restoring a GPU that owes nothing does no harm.
 
 use pfo_vocabulary::{GpuUuid, JobName, Pid, SessionId, Uid};
@@ -7,19 +7,19 @@ use serde_json::Value;
 
 use crate::ledger::{Entry, FORMAT, OnDisk};
 
-/// What names the GPU of an entry.
+/// The key of an entry's GPU.
 const GPU_KEY: &str = "gpu_uuid";
 
-/// What was wrong with a ledger file.
+/// The damage of a ledger file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// What is wrong with it.
     pub reason: String,
-    /// Whether locks may have been in it that nobody knows of now.
+    /// Whether it may have held locks that are unknown now.
     pub lost_entries: bool,
 }
 
-/// What a ledger file says, as far as it can be read.
+/// The content of a ledger file, as far as it can be read.
 #[derive(Debug, Default)]
 pub(crate) struct Salvaged {
     pub(crate) entries: Vec<Entry>,
@@ -52,7 +52,7 @@ fn of_json(content: &Value, boot_id: &str, reason: String) -> Salvaged {
     Salvaged { entries, damage: Some(Damage { reason, lost_entries }) }
 }
 
-/// The GPU is all that it takes to reset it; what else cannot be read is taken for locked.
+/// The GPU is all that a reset needs; any other field that cannot be read counts as locked.
 fn entry_of_json(entry: &Value) -> Option<Entry> {
     let gpu_uuid = field(entry, GPU_KEY)?;
     Some(Entry {

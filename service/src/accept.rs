@@ -19,14 +19,14 @@ use crate::sys;
 /// Bytes read at a time.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// A peer reads an answer within this time.
+/// A peer must read an answer within this time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// After an error that will not go away at once, such as no descriptors left.
+/// The pause after an error that does not pass at once, such as a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Pause after some refused connections: opening one after the other must not keep a core busy, nor keep
-/// later ones waiting for long.
+/// The pause after several refused connections: opening one after the other must not keep a core
+/// busy, nor make later ones wait for long.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
 const REFUSALS: u32 = 4;
 
@@ -42,8 +42,8 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Waits for the peer's next message. None if nothing can be said to it any more: it is gone, silent for
-    /// too long, or was refused for what it sent.
+    /// Waits for the peer's next message. `None` if the conversation is over: the peer is gone, was
+    /// silent for too long, or was refused for what it sent.
     pub async fn next(&self, silence: Duration) -> Option<(ClientMessage, Option<Room>)> {
         self.entered.turn().await;
         match timeout(silence, self.read()).await {
@@ -95,7 +95,8 @@ impl Conversation {
     }
 }
 
-/// Accepts connections for as long as the daemon runs, at most `most()` at a time, and runs each one's `talk`.
+/// Accepts connections for as long as the daemon runs, at most `most()` at a time, and runs `talk`
+/// on each.
 pub async fn accept<Talk>(
     listener: UnixListener,
     door: Door,
@@ -156,7 +157,7 @@ async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses a connection, and says so in the journal.
+/// Refuses a connection, and records that in the journal.
 pub async fn refuse(stream: &UnixStream, peer: &Peer, refusal: Refusal) {
     tracing::warn!(
         name: "refused", uid = peer.uid.0, pid = peer.pid.0,
@@ -165,7 +166,7 @@ pub async fn refuse(stream: &UnixStream, peer: &Peer, refusal: Refusal) {
     send(stream, &DaemonMessage::Refusal(refusal)).await;
 }
 
-/// Waits until nobody can be answered over a connection, whatever else is still to be read from it.
+/// Waits until the peer can no longer receive an answer, whatever is still to be read from it.
 pub async fn hung_up(stream: &UnixStream) {
     let watched = stream.as_fd().try_clone_to_owned().and_then(sys::register);
     let Ok(watched) = watched else { return std::future::pending().await };

@@ -9,19 +9,19 @@ use std::ffi::CString;
 
 /// Finds the numbers behind names.
 pub trait Accounts {
-    /// The number of a user; none if nobody has the name.
+    /// The number of a user; `None` if no user has the name.
     ///
     /// # Errors
     /// If the accounts cannot be read now.
     fn user(&self, name: &str) -> Result<Option<Uid>, Errno>;
 
-    /// The number of a group; none if no group has the name.
+    /// The number of a group; `None` if no group has the name.
     ///
     /// # Errors
     /// If the accounts cannot be read now.
     fn group(&self, name: &str) -> Result<Option<Gid>, Errno>;
 
-    /// The groups of a user; none if nobody has the number.
+    /// The groups of a user; `None` if no user has the number.
     ///
     /// # Errors
     /// If the accounts cannot be read now.
@@ -39,7 +39,7 @@ impl Accounts for NodeAccounts {
 
     fn group(&self, name: &str) -> Result<Option<Gid>, Errno> {
         let named = Group::from_name(name)?.map(|group| Gid(group.gid.as_raw()));
-        // In a container, a group may have a number only.
+        // In a container, a group may have a number but no name.
         Ok(named.or_else(|| name.parse().ok().map(Gid)))
     }
 
@@ -61,7 +61,7 @@ pub struct UnknownName {
 }
 
 impl UnknownName {
-    /// Whether an account may have it all the same: the database did not answer.
+    /// Whether an account may have it nevertheless: the database did not answer.
     #[must_use]
     pub fn is_uncertain(&self) -> bool {
         self.failed.is_some()

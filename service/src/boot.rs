@@ -1,4 +1,4 @@
-//! Which boot of the node this is: locks do not outlive it, and neither does what is said of them.
+//! The current boot of the node: locks do not outlive it, and neither do records of them.
 
 /// The kernel's name of this boot.
 #[must_use]

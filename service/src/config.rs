@@ -13,7 +13,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why it could not be read.
         source: io::Error,
     },
     /// It is not TOML, has an unknown key, or an impossible value.
@@ -21,7 +21,7 @@ pub enum ConfigError {
     Wrong {
         /// The file.
         path: PathBuf,
-        /// Where in the file.
+        /// The place in the file.
         position: Position,
         /// What is wrong there.
         message: String,

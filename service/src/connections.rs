@@ -1,5 +1,6 @@
-//! What each user may take of a daemon beside its sessions: connections, requests per second, and memory
-//! for large frames. A user who wants more waits or is refused, and no other user notices.
+//! What each user may use of a daemon beside its sessions: connections, requests per second, and
+//! memory for large frames. A user who wants more waits or is refused, and other users are not
+//! affected.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,22 +11,23 @@ use pfo_protocol::{Refusal, RefusalCode, Uid};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 
-/// Connections of one user beside its sessions.
+/// Connections of one user, not counting sessions.
 const PER_USER: u32 = 16;
 
-/// Connections of the agent, which acts for all users: two for each recording, and one for each watched job.
+/// Connections of the agent, which acts for all users: two for each recording, and one for each
+/// watched job.
 const OF_AGENT: u32 = 512;
 
-/// A user may ask once in this time in the long run.
+/// In the long run, a user may send one request in this time.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// How far ahead of that a user may ask: all ranks of a node come at once.
+/// How far ahead of that rate a user may be: all ranks of a node connect at once.
 const AHEAD: Duration = Duration::from_secs(2);
 
-/// A frame with a larger payload is one of a few that the daemon holds at a time.
+/// A frame with a larger payload is large; the daemon holds only a few of those at a time.
 const LARGE_BYTES: usize = 64 * 1024;
 
-/// Large frames at a time, of which a user has one.
+/// Large frames at a time; each user may have one.
 const LARGE_FRAMES: usize = 4;
 
 /// The connections of all users. Those of sessions count only as sessions.
@@ -38,7 +40,7 @@ pub struct Connections {
 #[derive(Debug)]
 struct User {
     open: u32,
-    /// When it has waited long enough for everything that it has asked.
+    /// When the user's requests so far are within its rate.
     even_at: Instant,
     large: Arc<Semaphore>,
 }
@@ -50,7 +52,7 @@ impl Default for Connections {
 }
 
 impl Connections {
-    /// Lets a user in, if it and all users together have fewer connections than they may.
+    /// Admits a connection, if its user and all users together have fewer than they may.
     ///
     /// # Errors
     /// Which of the two has too many.
@@ -65,7 +67,7 @@ impl Connections {
             Door::Agent => OF_AGENT,
             Door::Admin | Door::Users => PER_USER,
         };
-        // An administrator gets in even when everybody else is at the limit.
+        // An administrator is admitted even when all other users together are at the limit.
         if !is_unlimited(door, uid) && own >= own_limit {
             let message = format!("user {uid} has {own} connections open, and may not have more");
             return refused(message, "close some");
@@ -79,7 +81,7 @@ impl Connections {
         Ok(Entered { all: Arc::clone(self), door, uid })
     }
 
-    /// Users stay known when they leave: connecting anew must not reset their pace.
+    /// A user is remembered after its last connection: connecting anew must not reset its rate.
     fn users(&self) -> MutexGuard<'_, HashMap<(Door, Uid), User>> {
         self.by_user.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,7 +92,7 @@ impl User {
         Self { open: 0, even_at: Instant::now(), large: Arc::new(Semaphore::new(1)) }
     }
 
-    /// How long it has to wait with its next request.
+    /// How long the user must wait before its next request.
     fn ask(&mut self, now: Instant) -> Duration {
         self.even_at = self.even_at.max(now) + INTERVAL;
         self.even_at.saturating_duration_since(now + AHEAD)
@@ -116,8 +118,8 @@ pub struct Room {
 }
 
 impl Entered {
-    /// Waits until the user may ask again. The agent, which asks for many, and root as an administrator never
-    /// wait.
+    /// Waits until the user may send another request. The agent, which sends many, and root as an
+    /// administrator never wait.
     pub async fn turn(&self) {
         if self.door == Door::Agent || is_unlimited(self.door, self.uid) {
             return;
@@ -137,7 +139,7 @@ impl Entered {
             return None;
         }
         let own = Arc::clone(&self.all.users().get(&(self.door, self.uid))?.large);
-        // Nobody ever closes these.
+        // The semaphore is never closed.
         let of_user = own.acquire_owned().await.ok()?;
         let of_all = Arc::clone(&self.all.large).acquire_owned().await.ok()?;
         Some(Room { _of_user: of_user, _of_all: of_all })

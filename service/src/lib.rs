@@ -1,5 +1,5 @@
-//! What `pfod` and `pfo-agent` share as services of a node: the sockets that systemd hands over, who
-//! connects and how much of a daemon each user may take, the journal, and files that survive a crash.
+//! What `pfod` and `pfo-agent` share as services of a node: the sockets that systemd passes, the
+//! identity of peers, the quota of each user, the journal, and files that survive a crash.
 //!
 //! Nothing here knows GPUs, jobs or plans.
 #![deny(unsafe_code)]
@@ -40,8 +40,8 @@ pub use unix_time::unix_s;
 pub use versioned::parse_versioned;
 pub use within::Within;
 
-/// Makes every panic of the process end it, in every build: the runtime would live on as a ghost of a daemon
-/// whose other thread is gone, while an aborted daemon is restarted and cleans up.
+/// Makes every panic abort the process, in every build: otherwise the runtime would live on without
+/// the thread that panicked, while an aborted daemon is restarted and cleans up.
 pub fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -1,4 +1,4 @@
-//! The sockets of a daemon: those that systemd handed over, or bound here when run in the foreground.
+//! The sockets of a daemon: those that systemd passed, or those bound here in the foreground.
 
 use std::fs::{Permissions, remove_file, set_permissions, symlink_metadata};
 use std::io;
@@ -21,7 +21,7 @@ pub enum ListenError {
     Bind {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// Why it failed.
         source: io::Error,
     },
     /// Another daemon answers there.
@@ -32,7 +32,7 @@ pub enum ListenError {
     Passed(io::Error),
 }
 
-/// A descriptor that systemd handed over.
+/// A descriptor that systemd passed.
 #[derive(Debug)]
 pub struct PassedDescriptor {
     /// Its name, `FileDescriptorName=` of a socket unit or what the daemon stored it under.
@@ -41,7 +41,7 @@ pub struct PassedDescriptor {
     pub descriptor: OwnedFd,
 }
 
-/// Takes what systemd handed over; nothing in the foreground. To be called once.
+/// Takes the descriptors that systemd passed; none in the foreground. Call it once.
 ///
 /// # Errors
 /// If the environment that systemd set is inconsistent.
@@ -51,7 +51,7 @@ pub fn passed_descriptors() -> Result<Vec<PassedDescriptor>, ListenError> {
     Ok(passed.map(take).collect())
 }
 
-/// Listens on a socket that systemd handed over. To be called on the runtime.
+/// Listens on a socket that systemd passed. Call it on the runtime.
 ///
 /// # Errors
 /// If it is not a listening Unix socket.
@@ -61,8 +61,8 @@ pub fn passed_listener(socket: OwnedFd) -> Result<UnixListener, ListenError> {
     UnixListener::from_std(listener).map_err(ListenError::Passed)
 }
 
-/// Binds a socket that its owner and a group may connect to. To be called on the runtime, before there are
-/// other threads.
+/// Binds a socket that its owner and a group may connect to. Call it on the runtime, before there
+/// are other threads.
 ///
 /// # Errors
 /// If another daemon serves it, or it cannot be bound.
@@ -91,7 +91,7 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
         {
             remove_file(path).map_err(failed)
         }
-        // Binding reports anything else that is there.
+        // Binding reports any other file that is there.
         Err(_) => Ok(()),
     }
 }

@@ -12,10 +12,11 @@ use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 use crate::log_limit::Limit;
 
-/// The kinds of journal entries that people and tools may rely on: the name of the event and the `MESSAGE_ID`.
+/// The kinds of journal entries that people and tools may rely on: the name of the event and the
+/// `MESSAGE_ID`.
 pub type Messages = &'static [(&'static str, &'static str)];
 
-/// Begins to log. `PFO_LOG` sets the level, `info` without it.
+/// Starts the log. `PFO_LOG` sets the level; the default is `info`.
 pub fn begin_log(identifier: &'static str, messages: Messages) {
     let filter = EnvFilter::builder()
         .with_default_directive(LevelFilter::INFO.into())
@@ -34,8 +35,8 @@ pub fn begin_log(identifier: &'static str, messages: Messages) {
     }
 }
 
-/// The journal as seen by each kind of entry, and by those that are of none: `MESSAGE_ID` is the same
-/// for all events of a layer.
+/// The journal layers, one for each kind of entry and one for all others, because `MESSAGE_ID` is
+/// the same for all events of a layer.
 fn journal<S>(identifier: &str, messages: Messages) -> io::Result<Vec<impl Layer<S> + use<S>>>
 where
     S: tracing::Subscriber + for<'a> LookupSpan<'a>,

@@ -1,5 +1,5 @@
-//! Keeps what one user causes from filling the journal: beyond a burst its entries are left out, and
-//! counted. Entries are a user's if they have its `uid`. Root's are all kept.
+//! Keeps the entries that one user causes from filling the journal: beyond a burst they are left
+//! out, and counted. An entry is a user's if it has the user's `uid`. All of root's are kept.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,19 +12,19 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Entries that a user may cause at once: all ranks of a large node begin and end twice.
+/// Entries that a user may cause at once: all ranks of a large node open and end a session twice.
 const BURST: u32 = 256;
 
-/// Beyond that, one entry is kept in this time.
+/// After the burst, one entry is kept in this time.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long entries are counted before a report of what was left out.
+/// How long entries are counted before a report of those left out.
 const REPORT_AFTER: Duration = Duration::from_secs(10);
 
-/// The entries of this process.
+/// The counts of this process.
 static ENTRIES: Entries = Entries::new();
 
-/// What every user has caused.
+/// The entries of every user.
 #[derive(Debug)]
 struct Entries {
     by_user: Mutex<Option<HashMap<u32, User>>>,
@@ -33,7 +33,7 @@ struct Entries {
 
 #[derive(Clone, Copy, Debug)]
 struct User {
-    /// When all of its burst is there again.
+    /// When the whole burst is available again.
     full_at: Instant,
     left_out: u64,
 }
@@ -58,7 +58,7 @@ impl Entries {
         true
     }
 
-    /// How many entries of each user were left out since this was asked last.
+    /// The number of entries of each user that were left out since the last call.
     fn left_out(&self) -> Vec<(u32, u64)> {
         let mut users = self.users();
         let take = |(uid, user): (&u32, &mut User)| (*uid, std::mem::take(&mut user.left_out));
@@ -71,7 +71,7 @@ impl Entries {
     }
 }
 
-/// Reports what was left out, for as long as the daemon runs.
+/// Reports how many entries were left out, for as long as the daemon runs.
 pub async fn report_left_out() {
     loop {
         ENTRIES.some_left_out.notified().await;
@@ -82,7 +82,7 @@ pub async fn report_left_out() {
     }
 }
 
-/// The layer that leaves entries out, for all others.
+/// The layer that drops entries before any other layer sees them.
 #[derive(Debug)]
 pub(crate) struct Limit;
 

@@ -1,4 +1,4 @@
-//! What systemd is notified of. Without systemd there is nobody to notify, which is no error.
+//! Notifications to systemd. Without systemd they do nothing, which is not an error.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl Service {
 
     /// The service reads its configuration again, until [`reloaded`](Self::reloaded).
     pub fn reloading(self) {
-        // With the time, systemd tells this reload from an earlier one.
+        // With the time, systemd distinguishes this reload from an earlier one.
         if let Ok(now) = NotifyState::monotonic_usec_now() {
             let _ = notify(&[NotifyState::Reloading, now]);
         }

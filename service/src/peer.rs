@@ -1,4 +1,5 @@
-//! The process at the other end of a connection, as the kernel identifies it, never as a message does.
+//! The process at the other end of a connection, as the kernel identifies it, never as a message
+//! does.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +12,7 @@ use crate::sys;
 /// The kind of socket that a connection came through. It bounds what its peer may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Door {
-    /// Open to everybody who may train; uid 0 is an ordinary user here.
+    /// Open to trainers; uid 0 is an ordinary user here.
     Users,
     /// Open to administrators.
     Admin,
@@ -24,14 +25,14 @@ pub enum Door {
 pub struct Peer {
     /// The effective user.
     pub uid: Uid,
-    /// The process; for people and for logs, never for a decision.
+    /// The process; shown to people and in logs, never used for a decision.
     pub pid: Pid,
     /// The effective group and all supplementary ones.
     pub groups: Vec<Gid>,
 }
 
 impl Peer {
-    /// Asks the kernel who connected a socket.
+    /// Asks the kernel for the identity of the process that connected a socket.
     ///
     /// # Errors
     /// If the kernel does not answer.
@@ -44,14 +45,14 @@ impl Peer {
     }
 }
 
-/// A descriptor that becomes readable when the peer's process ends, even if children of it hold copies of its
-/// socket. None where the kernel cannot give one.
+/// A descriptor that becomes readable when the peer's process ends, even if its children hold
+/// copies of its socket. `None` if the kernel cannot give one.
 #[must_use]
 pub fn watch_process(socket: &impl AsFd, peer: &Peer) -> Option<OwnedFd> {
     match getsockopt(socket, sockopt::PeerPidfd) {
         Ok(pidfd) => Some(pidfd),
-        // Kernels before 6.5. The number may belong to another process by now; then the watch says
-        // nothing about the peer, and the end of the socket has to.
+        // Kernels before 6.5. The number may belong to another process by now; then this watch does
+        // not apply to the peer, and only the end of the socket ends it.
         Err(_) => sys::pidfd_open(peer.pid).ok(),
     }
 }

@@ -6,10 +6,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// Puts `bytes` in the place of the file at `path`.
+/// Replaces the file at `path` by one with the content `bytes`.
 ///
 /// # Errors
-/// If it could not be written; the file is then as before.
+/// If it could not be written; the file then is as before.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = File::create(&new)?;
@@ -22,10 +22,11 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// As [`replace`], and creates the file's directory, readable by nobody else, if it is missing.
+/// Like [`replace`], and creates the file's directory, accessible only to its owner, if it is
+/// missing.
 ///
 /// # Errors
-/// If the directory or the file could not be written; the file is then as before.
+/// If the directory or the file could not be written; the file then is as before.
 pub fn replace_in_own_directory(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;

@@ -1,4 +1,4 @@
-//! What the kernel hands over and no safe library wraps, and nothing else.
+//! What the kernel offers and no safe library wraps, and nothing else.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use pfo_vocabulary::{Gid, Pid};
 use tokio::io::unix::AsyncFd;
 
-/// Groups asked for at first; the kernel returns how many there are if these are too few.
+/// Groups requested at first; the kernel returns how many there are if these are too few.
 const USUAL_GROUPS: usize = 64;
 
 /// The supplementary groups of the process that connected a Unix socket.
@@ -55,7 +55,7 @@ pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     }
 }
 
-/// Takes over a descriptor that the service manager passed to this process.
+/// Takes ownership of a descriptor that the service manager passed to this process.
 pub(crate) fn take_passed(fd: RawFd) -> OwnedFd {
     // SAFETY: systemd passes each of these descriptors once, and the daemon asks for them once.
     unsafe { OwnedFd::from_raw_fd(fd) }
@@ -66,6 +66,7 @@ pub(crate) fn take_passed(fd: RawFd) -> OwnedFd {
 /// # Errors
 /// If the runtime cannot wait for it.
 pub fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` stays open, and the same descriptor, for as long as the `AsyncFd` owns it.
+    // SAFETY: an `OwnedFd` stays open, and the same descriptor, for as long as the `AsyncFd` owns
+    // it.
     unsafe { AsyncFd::register(fd) }.map_err(io::Error::from)
 }

@@ -1,4 +1,4 @@
-//! Points in time as others are told of them.
+//! Points in time as they are sent and stored.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -8,8 +8,8 @@ struct Tagged {
     format: String,
 }
 
-/// The content of a file. Its format is checked first: another version has other fields, and the error would
-/// name one of these instead.
+/// The content of a file. Its format is checked first: another version has other fields, and the
+/// error would name one of those instead.
 ///
 /// # Errors
 /// The format found, or what is wrong with the content.

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pfo::ProblemCode;
-use pfo_protocol::{ClosingReason, RefusalCode};
+use pfo_protocol::{ClosingReason, RefusalCode, SwapTarget};
 use pfo_tests::{
     Client, Identity, MICROBATCHES, Node, Rank, STAGES, Setup, TestPlan, Training, hello,
 };
@@ -313,4 +313,54 @@ fn a_sick_gpu_at_the_start_is_named_and_costs_the_others_nothing() {
     assert!(problem.contains("on GPU with index 1"), "{problem}");
     assert!(status.daemon.driver.is_some());
     drop(Rank::open(&node, JOB, 0, 1, 2));
+}
+
+#[test]
+fn a_gpu_lost_while_pfod_starts_is_found_again_and_its_lock_undone() {
+    let mut node = Node::start();
+    let (ranks, _plan) = two_ranks_on_plan(&node);
+    node.kill_daemon();
+    drop(ranks);
+    node.machine.fault("*", "gpu-is-lost", Some(1));
+    node.start_daemon();
+    node.until_is("the restore of the other GPU", &None, || node.machine.sm_lock(0));
+    assert!(node.machine.sm_lock(1).is_some());
+    node.machine.clear_faults();
+    node.until_is("the restore of the lost GPU", &None, || node.machine.sm_lock(1));
+    node.until_is("the ledger", &0, || node.ledger_entries());
+    drop(Rank::open(&node, JOB, 1, 2, 2));
+}
+
+#[test]
+fn a_gpu_that_hangs_when_pfod_starts_keeps_no_other_gpu_locked_or_unserved() {
+    let mut node = Node::start();
+    let (ranks, _plan) = two_ranks_on_plan(&node);
+    node.kill_daemon();
+    drop(ranks);
+    node.machine.fault("*", "hang", Some(1));
+    node.start_daemon();
+    node.until_is("the restore of the other GPU", &None, || node.machine.sm_lock(0));
+    drop(Rank::open(&node, JOB, 0, 1, 2));
+    node.machine.clear_faults();
+    node.until_is("the restore of the GPU that hung", &None, || node.machine.sm_lock(1));
+}
+
+#[test]
+fn a_reset_that_the_driver_refused_once_is_repeated_with_the_next_step() {
+    let node = Node::start();
+    let (ranks, _plan) = two_ranks_on_plan(&node);
+    node.machine.fault("nvmlDeviceResetGpuLockedClocks", "unknown", Some(1));
+    node.swap(JOB, SwapTarget::DefaultClocks).unwrap();
+    node.until_so("the reset of the other GPU", || {
+        ranks.iter().for_each(|rank| rank.session.step_begin());
+        node.machine.sm_lock(0).is_none()
+    });
+    assert!(node.machine.sm_lock(1).is_some(), "the fault has no effect");
+    node.machine.clear_faults();
+    node.until_so("the reset", || {
+        ranks.iter().for_each(|rank| rank.session.step_begin());
+        node.machine.sm_lock(1).is_none()
+    });
+    drop(ranks);
+    node.assert_only_locked(&[]);
 }

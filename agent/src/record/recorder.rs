@@ -53,7 +53,7 @@ impl Recorder {
     /// one.
     ///
     /// # Errors
-    /// If there cannot be another thread.
+    /// If another thread cannot be started.
     pub(crate) fn start(ranks: Vec<TappedRank>, room: Option<usize>) -> io::Result<Self> {
         let (batches, mut received) = mpsc::channel(WAITING_BATCHES);
         let (report, progress) = watch::channel(Progress::default());

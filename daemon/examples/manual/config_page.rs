@@ -1,7 +1,7 @@
-//! pfod.toml(5): the shipped configuration, whose comments say all that there is to say.
+//! pfod.toml(5): the shipped configuration, whose comments say everything the page says.
 //!
-//! A comment goes with the keys (`#: `) right below it, or with its section if there are none. `#> ` is
-//! an example, `- ` an item of a list, `#` alone a new paragraph.
+//! A comment goes with the keys (`#: `) right below it, or with its section if there are none. `#>
+//! ` is an example, `- ` an item of a list, `#` alone a new paragraph.
 
 use clap_mangen::roff::{Roff, bold, roman};
 
@@ -11,7 +11,6 @@ const DESCRIPTION: &str = "pfod(8) reads /etc/pfo/pfod.toml, a TOML file. Every 
                            is shown here. An unknown key is an error. `pfod --check-config` says \
                            whether the file is right.";
 
-/// The page.
 pub(crate) fn page(shipped: &str) -> String {
     let mut page = Roff::new();
     page.control("TH", ["pfod.toml", "5", "", concat!("pfod ", env!("CARGO_PKG_VERSION"))]);

@@ -1,4 +1,4 @@
-//! pfod(8): what its arguments do, as declared, and what an administrator meets of it.
+//! pfod(8): its arguments as declared, and its roles, files, signals and journal entries.
 
 use clap::CommandFactory;
 use clap_mangen::Man;
@@ -7,45 +7,54 @@ use pfod::Arguments;
 use pfod::MESSAGE_IDS;
 
 const WHO: &[(&str, &str)] = &[
-    ("root and group pfo-admin", "see and change every job, and reset clocks."),
-    ("group pfo", "run jobs as the rules of pfod.toml(5) allow, and see and change their own."),
+    (
+        "root and group pfo-admin",
+        "may see and change every job, and reset clocks, but only through admin.sock. On pfod.sock \
+         root is an ordinary user.",
+    ),
+    ("group pfo", "may run jobs as the rules of pfod.toml(5) allow, and see and change their own."),
+    (
+        "group pfo-agent",
+        "is for pfo-agent, which reads everything, and changes and measures jobs on behalf of \
+         users, as each of them may.",
+    ),
     ("any other user", "may do nothing, unless an administrator lets them open the socket."),
 ];
 
 const FILES: &[(&str, &str)] = &[
     ("/etc/pfo/pfod.toml", "The configuration, see pfod.toml(5)."),
     ("/run/pfo/pfod.sock", "The socket for training processes and status, of group pfo."),
-    ("/run/pfo/admin.sock", "The socket for administration, of group pfo-admin."),
+    (
+        "/run/pfo/admin.sock",
+        "The socket for administration, of group pfo-admin. Administration requires it.",
+    ),
+    ("/run/pfo/agent.sock", "The socket for pfo-agent, of group pfo-agent."),
     (
         "/run/pfo/ledger.json",
-        "What is locked now, written before it is locked. If nothing is left of a daemon, `pfod \
-         --restore-only` frees what this file names.",
+        "What is locked now, written before it is locked. If a daemon ended without restoring \
+         it, `pfod --restore-only` frees what this file names.",
     ),
     (
-        "/var/lib/pfo/profiles",
-        "The profiles that sweeps have measured, CSV by user, model, GPUs and partition; of each user the \
-         64 newest.",
-    ),
-    (
-        "/var/lib/pfo/sweeps",
-        "How far sweeps are that are not over; the next pfod goes on with them.",
+        "/run/pfo/jobs/",
+        "The plans that jobs run, with which the next pfod continues after a restart.",
     ),
 ];
 
 const SIGNALS: &[(&str, &str)] = &[
     (
         "SIGHUP",
-        "Reads the configuration again, and keeps sessions; pfod.toml(5) says what changes for them. One \
-         that is wrong is refused, and what was in force before stays. `pfoctl reload` does the same, \
-         and says what came of it.",
+        "Reads the configuration again, and keeps sessions; pfod.toml(5) says what changes for \
+         them. An invalid configuration is refused, and the previous one stays in force. `pfoctl \
+         reload` does the same, and reports the result.",
     ),
     ("SIGTERM, SIGINT", "Ends every lease, restores what is locked, and exits."),
 ];
 
-const ENVIRONMENT: &[(&str, &str)] =
-    &[("PFO_LOG", "What is logged: error, warn, info (the default), debug or trace.")];
+const ENVIRONMENT: &[(&str, &str)] = &[(
+    "PFO_LOG",
+    "The most detailed level that is logged: error, warn, info (the default), debug or trace.",
+)];
 
-/// The page.
 pub(crate) fn page() -> Result<Vec<u8>, std::io::Error> {
     let man = Man::new(Arguments::command()).section("8").manual("System administration");
     let mut page = Vec::new();
@@ -62,11 +71,11 @@ pub(crate) fn page() -> Result<Vec<u8>, std::io::Error> {
     section(&mut rest, "JOURNAL", &MESSAGE_IDS.map(|(kind, id)| (id, kind)));
     rest.text([roman(
         "Search for them with `journalctl MESSAGE_ID=...`; --catalog explains them. They have the \
-         fields PFO_UID, PFO_PID, PFO_JOB, PFO_GPU_UUID, PFO_OLD_MHZ and PFO_NEW_MHZ where these are \
-         known.",
+         fields PFO_UID, PFO_PID, PFO_JOB, PFO_GPU_UUID, PFO_OLD_MHZ and PFO_NEW_MHZ where these \
+         are known.",
     )]);
     rest.control("SH", ["SEE ALSO"]);
-    rest.text([roman("pfoctl(1), pfod.toml(5), systemd(1), nvidia-smi(1)")]);
+    rest.text([roman("pfoctl(1), pfod.toml(5), pfo-agent(8), systemd(1), nvidia-smi(1)")]);
     page.extend(rest.render().into_bytes());
     Ok(page)
 }

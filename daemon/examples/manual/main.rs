@@ -1,5 +1,6 @@
-//! Writes the manual pages of pfod and of its configuration into a directory, from the command line's
-//! declaration and the shipped configuration, so that they cannot differ from them. For packaging.
+//! Writes the manual pages of pfod and of its configuration into a directory, from the command
+//! line's declaration and the shipped configuration, so that they cannot differ from them. For
+//! packaging.
 
 mod config_page;
 mod daemon_page;
@@ -17,7 +18,7 @@ fn write(directory: &Path) -> Result<(), std::io::Error> {
 
 fn main() -> ExitCode {
     let Some(directory) = std::env::args_os().nth(1) else {
-        eprintln!("manual: say which directory the pages belong into");
+        eprintln!("manual: name the directory to write the pages to");
         return ExitCode::from(2);
     };
     match write(Path::new(&directory)) {

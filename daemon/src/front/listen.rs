@@ -9,17 +9,17 @@ use tokio::net::UnixListener;
 use crate::lease::descriptor_store::session_of;
 use crate::policy::Settings;
 
-/// What systemd handed over. To be taken once.
+/// What systemd handed over. Taken once.
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
-    /// The sockets that clients connect to; none in the foreground.
+    /// The sockets that clients connect to; empty in the foreground.
     listening: Vec<(Door, OwnedFd)>,
-    /// What the former daemon left in the descriptor store, by session.
+    /// What the previous daemon left in the descriptor store, by session.
     pub(crate) kept: Vec<(SessionId, OwnedFd)>,
 }
 
 impl Passed {
-    /// Takes what there is.
+    /// Takes what systemd handed over.
     ///
     /// # Errors
     /// If the environment that systemd set is inconsistent.
@@ -51,7 +51,7 @@ impl Passed {
     }
 }
 
-/// A socket of an unknown name is open to everybody.
+/// A socket of an unknown name is treated as the trainers' socket, which grants the least.
 fn door_of(name: &str) -> Door {
     match name {
         "admin" => Door::Admin,

@@ -1,5 +1,5 @@
-//! The sockets of the daemon and what is said over them, on the one thread of the runtime. A session leaves
-//! for a thread of its own as soon as it holds its lease.
+//! The sockets of the daemon and the exchange over them, on the one thread of the runtime. A
+//! session moves to a thread of its own as soon as it holds its lease.
 
 mod listen;
 
@@ -18,13 +18,13 @@ use crate::policy::{Action, Caller};
 use crate::requests::{Answer, Stream, answer, list_gpus, stream};
 use crate::session::{Origin, internal, open, set_off};
 
-/// A peer that connects says what it wants within this time, and again after each answer.
+/// A peer must send a request within this time of connecting, and of each answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A peer that holds a job for measuring may take this long to decide what to measure next.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
-/// Talks with a peer until one of both ends the connection.
+/// Serves a peer until either side ends the connection.
 pub(crate) async fn talk(node: Arc<Node>, conversation: Conversation) {
     let mut caller = Caller::new(conversation.peer.clone(), conversation.door);
     let mut holds = Holds::default();
@@ -33,7 +33,7 @@ pub(crate) async fn talk(node: Arc<Node>, conversation: Conversation) {
         let Some((message, room)) = conversation.next(silence).await else { return };
         let response = match message {
             ClientMessage::Request(request) => {
-                // An answer may take minutes; the request was read by now.
+                // An answer may take minutes; the request has been read by now.
                 drop(room);
                 let answered = tokio::select! {
                     answered = answer(&node, &caller, &mut holds, request) => answered,
@@ -54,7 +54,7 @@ pub(crate) async fn talk(node: Arc<Node>, conversation: Conversation) {
             ClientMessage::Hello(hello) => {
                 return begin_session(&node, &caller, hello, &conversation).await;
             }
-            // There is nobody to answer: the peer is in a session that has ended, or asks the agent.
+            // No answer is possible: the session has ended, or the request is for the agent.
             ClientMessage::Event(_) | ClientMessage::Goodbye | ClientMessage::AgentRequest(_) => {
                 return;
             }

@@ -1,4 +1,5 @@
-//! Looks, whenever a GPU was lost, whether the whole driver is gone; then everything that relies on it ends.
+//! Checks, whenever a GPU was lost, whether the whole driver is gone; then everything that relies
+//! on it ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use super::late_driver::Health;
 use crate::host::journal;
 use crate::lease::Leases;
 
-/// Time between two looks.
+/// Time between two checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Watches for as long as the daemon runs.
@@ -22,7 +23,7 @@ pub(crate) async fn watch_driver(driver: Arc<LateDriver>, leases: Arc<Leases>) {
             sleep(LOOK_EVERY).await;
         }
         sleep(LOOK_EVERY).await;
-        // Takes a notification that the look itself has caused.
+        // Takes the notification that the check itself has caused.
         let _ = timeout(Duration::ZERO, driver.lost.notified()).await;
     }
 }

@@ -1,7 +1,8 @@
-//! A driver that comes later than the daemon, and may go while it runs.
+//! A driver that may load after the daemon starts, and unload while it runs.
 //!
-//! NVML never recovers from a driver that was unloaded under it, and keeps one that shall be unloaded in
-//! use. So it is let go of as soon as no GPU is left, and loaded anew when there is one again.
+//! NVML never recovers from a driver that was unloaded under it, and keeps a driver in use that is
+//! to be unloaded. So the library is released as soon as no GPU is left, and loaded again when
+//! there is one.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use tokio::sync::Notify;
 
 use super::reader::{Reader, ReadingError};
 
-/// A driver that could not be loaded is tried again at most this often.
+/// A driver that could not be loaded is retried at most this often.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// How long to wait for another thread that loads the driver, and how often to look.
@@ -30,24 +31,26 @@ pub(crate) struct LateDriver {
     loaded: ArcSwapOption<Driver>,
     missing: Mutex<Missing>,
     readers: Mutex<HashMap<GpuUuid, Arc<Reader>>>,
-    /// Wakes whoever looks whether it is gone, after a GPU was lost.
+    /// Wakes the driver watch after a GPU was lost.
     pub lost: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
 struct Missing {
-    /// When it was last looked for, and why it was not found.
+    /// When loading was last tried, and why it failed.
     tried: Option<(Instant, String)>,
-    /// As long as this has a user, loading finds the driver that is gone.
+    /// As long as this has a user, loading returns the driver that is gone.
     former: LastUser,
+    /// When GPUs that did not answer were looked for last.
+    looked: Option<Instant>,
 }
 
-/// What is left of the GPUs.
+/// How many of the GPUs still answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     /// At least one answers.
     Present,
-    /// Those that answer are lost, and some do not.
+    /// Those that answer are lost, and others do not answer.
     Unclear,
     /// All are lost: the first one's reason.
     Gone(String),
@@ -66,7 +69,7 @@ impl LateDriver {
         }
     }
 
-    /// The driver, after trying to load it if that was not tried just now.
+    /// The driver, after an attempt to load it unless one was made just now.
     ///
     /// # Errors
     /// Why it could not be loaded, in words.
@@ -101,10 +104,10 @@ impl LateDriver {
         }
     }
 
-    /// The driver, for somebody who needs it.
+    /// The driver, or a refusal that says why it is missing.
     ///
     /// # Errors
-    /// Why it is not there.
+    /// Why the driver is missing.
     pub(crate) fn ready(&self) -> Result<Arc<Driver>, Refusal> {
         self.get().map_err(|why| {
             let remedy = "see `nvidia-smi` and `pfoctl status`";
@@ -117,6 +120,10 @@ impl LateDriver {
     /// # Errors
     /// If the driver is not there or has no such GPU.
     pub(crate) fn gpu(&self, name: &GpuName) -> Result<Arc<Gpu>, Refusal> {
+        if let Some(gpu) = self.ready()?.gpu(name) {
+            return Ok(Arc::clone(gpu));
+        }
+        self.look_for_missing();
         self.ready()?.gpu(name).cloned().ok_or_else(|| {
             Refusal::new(
                 RefusalCode::UnknownGpu,
@@ -124,6 +131,25 @@ impl LateDriver {
                 "`pfoctl gpus` lists the GPUs of this node",
             )
         })
+    }
+
+    /// Looks for GPUs that did not answer when the driver was loaded, unless it just did.
+    pub(crate) fn look_for_missing(&self) {
+        let Some(driver) = self.loaded.load_full() else { return };
+        let Some(mut missing) = self.missing_within(Duration::ZERO) else { return };
+        let just_did = missing.looked.is_some_and(|looked| looked.elapsed() < RETRY_EVERY);
+        if driver.missing.is_empty() || just_did {
+            return;
+        }
+        missing.looked = Some(Instant::now());
+        let lost = Arc::clone(&self.lost);
+        if let Some(found) = driver.with_returned(&OnLost::new(move || lost.notify_one())) {
+            tracing::info!(
+                "found {} GPUs that did not answer before",
+                found.gpus.len() - driver.gpus.len()
+            );
+            self.loaded.store(Some(Arc::new(found)));
+        }
     }
 
     /// What the driver reports about a GPU now.
@@ -162,7 +188,7 @@ impl LateDriver {
         }
     }
 
-    /// Lets go of a driver that is gone.
+    /// Releases a driver that is gone.
     pub(crate) fn let_go(&self, why: &str) {
         let mut missing = self.missing();
         if let Some(driver) = self.loaded.swap(None) {
@@ -171,7 +197,7 @@ impl LateDriver {
         }
     }
 
-    /// Loading takes as long as a sick driver likes; nobody else waits for that any longer than this.
+    /// Loading takes as long as a sick driver takes; no other thread waits for it longer than this.
     fn missing_within(&self, patience: Duration) -> Option<MutexGuard<'_, Missing>> {
         let until = Instant::now() + patience;
         loop {

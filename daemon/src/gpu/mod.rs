@@ -1,4 +1,4 @@
-//! The GPUs of the node: the driver, which may come late or go, and watches over it.
+//! The GPUs of the node: the driver, which may load late or unload, and the watches over it.
 
 mod driver_watch;
 mod late_driver;

@@ -1,5 +1,6 @@
-//! The restore of GPUs that no session answers for: a predecessor or a lost GPU left their locks. Each GPU is
-//! restored on a thread of its own, so that one that hangs keeps no other locked.
+//! The restore of GPUs that no session answers for, because a predecessor or a lost GPU left locks
+//! behind. Each GPU is restored on a thread of its own, so that one that hangs does not delay the
+//! others.
 
 use std::sync::Arc;
 use std::thread;
@@ -13,7 +14,7 @@ use super::LateDriver;
 use crate::host::journal;
 use crate::lease::Leases;
 
-/// How often clocks that could not be restored are tried again.
+/// Retry interval for clocks that could not be restored.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// What is owed, and the attempts to restore it.
@@ -26,7 +27,7 @@ pub(crate) struct Owed {
 }
 
 impl Owed {
-    /// Restores what `ledger` names and `leases` gives to no session.
+    /// Restores the entries of `ledger` whose GPUs `leases` gives to no session.
     pub(crate) fn new(ledger: Arc<Ledger>, leases: Arc<Leases>, driver: Arc<LateDriver>) -> Self {
         Self { ledger, leases, driver, more: Notify::new() }
     }
@@ -42,7 +43,7 @@ impl Owed {
         self.more.notify_one();
     }
 
-    /// Tries until nothing is owed, whenever something is, for as long as the daemon runs.
+    /// Retries until nothing is owed, for as long as the daemon runs.
     pub(crate) async fn restore(self: Arc<Self>) {
         loop {
             for entry in self.entries() {
@@ -56,10 +57,10 @@ impl Owed {
         }
     }
 
-    /// Tries to restore a GPU on a thread of its own, unless one is at it.
+    /// Tries to restore a GPU on a thread of its own, unless another attempt runs.
     fn start(self: &Arc<Self>, entry: Entry) {
         let owed = Arc::clone(self);
-        // Without another thread the next attempt has to do.
+        // If no thread can be started, the next attempt will do.
         let _ = thread::Builder::new().name("restore".into()).spawn(move || {
             if let Err(why) = owed.restore_one(&entry) {
                 tracing::debug!("cannot restore GPU {} yet: {why}", entry.gpu_uuid);
@@ -67,8 +68,8 @@ impl Owed {
         });
     }
 
-    /// Restores everything that is owed, and waits for it. Returns what could not be restored in time, with
-    /// the reason.
+    /// Restores everything that is owed, and waits for it. Returns what could not be restored in
+    /// time, with the reason.
     pub(crate) fn restore_now(self: &Arc<Self>, patience: Duration) -> Vec<(Entry, String)> {
         let attempts: Vec<_> = self
             .entries()
@@ -88,7 +89,7 @@ impl Owed {
                 Ok(Ok(())) => return None,
                 Ok(Err(why)) => why,
                 Err(_) if started => "the driver does not answer".to_owned(),
-                Err(_) => "there cannot be another thread".to_owned(),
+                Err(_) => "cannot start another thread".to_owned(),
             };
             Some((entry, why))
         };
@@ -98,12 +99,17 @@ impl Owed {
     fn restore_one(&self, owed: &Entry) -> Result<(), String> {
         let gpu = &owed.gpu_uuid;
         let Some(_restoring) = self.leases.restore(gpu) else {
-            // A session that came since answers for the entry itself, or another thread is at it.
+            // A session that opened since answers for the entry itself, or another thread restores
+            // it.
             return Err("it is being restored".into());
         };
-        // A session may have come, restored it and gone since.
+        // A session may have opened, restored it and ended since.
         let Some(entry) = self.ledger.entry(gpu) else { return Ok(()) };
-        let driver = self.driver.get()?;
+        let mut driver = self.driver.get()?;
+        if driver.gpus.iter().all(|found| found.uuid != *gpu) {
+            self.driver.look_for_missing();
+            driver = self.driver.get()?;
+        }
         let old_clock =
             restore_entry(&driver, &entry, &self.ledger).map_err(|error| error.to_string())?;
         tracing::info!(

@@ -9,19 +9,18 @@ use std::time::Duration;
 
 use pfo_keeper::{DriverError, Gpu, Reading};
 
-/// A sick GPU can keep a call for minutes; a healthy one answers in milliseconds.
+/// A sick GPU can block a call for minutes; a healthy one answers in milliseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why there is no reading.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadingError {
-    /// The driver refused.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// It takes too long.
+    /// The call takes too long.
     #[error("the driver does not answer")]
     NoAnswer,
-    /// There cannot be another thread.
+    /// The thread could not be started.
     #[error("cannot ask the driver: {0}")]
     NoThread(#[from] io::Error),
 }
@@ -45,10 +44,10 @@ impl Reader {
         let (gpu, busy) = (Arc::clone(gpu), Arc::clone(&self.busy));
         let spawned = thread::Builder::new().name("reading".into()).spawn(move || {
             let reading = gpu.read();
-            // The driver must not stay loaded for the sake of this thread.
+            // The driver must not stay loaded because of this thread.
             drop(gpu);
             busy.store(false, SeqCst);
-            // Nobody listens any more if it took too long.
+            // The receiver is gone if the reading took too long.
             let _ = answer.send(reading);
         });
         if let Err(error) = spawned {

@@ -1,4 +1,5 @@
-//! Reports when a GPU runs below the clock that is locked on it: its plan's times no longer hold then.
+//! Reports a GPU that runs below the clock locked on it, because its plan's times then no longer
+//! hold.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,9 +33,9 @@ pub(crate) async fn watch_throttling(driver: Arc<LateDriver>, leases: Arc<Leases
 
 #[derive(Default)]
 struct Watch {
-    /// Its own, so that no request for status meets a reader that is busy.
+    /// Separate from the reader of status requests, which may be busy.
     readers: HashMap<GpuUuid, Reader>,
-    /// The GPUs that it has reported, each with the session.
+    /// The GPUs already reported, each with its session.
     reported: HashMap<GpuUuid, SessionId>,
 }
 
@@ -74,7 +75,7 @@ fn read(reader: &Reader, gpu: &Arc<Gpu>, session: &Session) -> Found {
     let locked = || Mhz(session.progress.published.locked_mhz.load(Relaxed));
     let before = locked();
     let Ok(reading) = reader.read(gpu) else { return Found::Unclear };
-    // A plan may have changed it meanwhile.
+    // A plan may have changed the lock meanwhile.
     if before == Mhz(0) || before != locked() {
         return Found::Unclear;
     }

@@ -11,13 +11,13 @@ pub(crate) const LEASE_ENDED: &str = "lease-ended";
 pub(crate) const REFUSED: &str = "refused";
 /// The ranks of a job change to another plan.
 pub(crate) const SWAPPED: &str = "swapped";
-/// An administrator reset the clocks of a GPU, whoever had locked them.
+/// An administrator reset the clocks of a GPU, including locks that pfo did not set.
 pub(crate) const RESET: &str = "reset";
-/// Clocks were restored that nobody answered for any more.
+/// Clocks were restored that no session answered for.
 pub(crate) const RESTORED: &str = "restored";
 /// Clocks could not be restored yet.
 pub(crate) const STILL_LOCKED: &str = "still-locked";
-/// A job did not follow its plan, and runs without.
+/// A job did not follow its plan, and now runs at default clocks.
 pub(crate) const PLAN_SUSPENDED: &str = "plan-suspended";
 /// A GPU stopped answering while it was leased.
 pub(crate) const GPU_LOST: &str = "gpu-lost";

@@ -5,13 +5,13 @@ use std::io;
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
-/// How the kernel runs the calling thread.
+/// How the kernel schedules the calling thread.
 ///
 /// # Errors
-/// If the kernel does not tell.
+/// If the kernel does not report it.
 pub(crate) fn scheduling() -> io::Result<libc::sched_attr> {
     let size = size_of::<libc::sched_attr>() as libc::c_uint;
-    // SAFETY: numbers, of which zero is a valid one.
+    // SAFETY: the structure holds only numbers, for which zero is valid.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes no more than `size` bytes.
     match unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) } {
@@ -20,38 +20,39 @@ pub(crate) fn scheduling() -> io::Result<libc::sched_attr> {
     }
 }
 
-/// Sets how long the calling thread may compute at once, in nanoseconds, 0 for what is usual.
+/// Sets how long the calling thread may compute at once, in nanoseconds; 0 is the default.
 ///
 /// # Errors
-/// If the kernel does not let it.
+/// If the kernel refuses.
 pub(crate) fn set_slice(ns: u64) -> io::Result<()> {
     let attributes = libc::sched_attr { sched_runtime: ns, ..scheduling()? };
-    // SAFETY: the kernel reads as many bytes as it has written that there are.
+    // SAFETY: the kernel reads as many bytes as the structure's size field says it has.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// What makes a read that waits return. Nobody else sends it.
+/// The signal that makes a blocked read return. No other code sends it.
 const INTERRUPTION: Signal = Signal::SIGUSR1;
 
-/// Lets [`interrupt_thread`] end a read that waits, and nothing else.
+/// Lets [`interrupt_thread`] end a blocked read, and nothing else.
 ///
 /// # Errors
-/// If the kernel does not take the handler.
+/// If the kernel refuses the handler.
 pub(crate) fn allow_interruptions() -> io::Result<()> {
     extern "C" fn nothing(_: libc::c_int) {}
     // The driver's calls are restarted. A read of a socket with a timeout never is.
     let flags = SaFlags::SA_RESTART;
     let action = SigAction::new(SigHandler::Handler(nothing), flags, SigSet::empty());
-    // SAFETY: a handler that does nothing does nothing that a handler must not do.
+    // SAFETY: the handler does nothing, so it is async-signal-safe.
     unsafe { sigaction(INTERRUPTION, &action) }.map(drop).map_err(io::Error::from)
 }
 
-/// Interrupts a thread of this process, by the kernel's number of it.
+/// Interrupts a thread of this process, given its kernel thread id.
 pub(crate) fn interrupt_thread(thread: i32) {
-    // SAFETY: the call takes three numbers. A thread that is gone is none of this process any more.
+    // SAFETY: the call takes three numbers. The id of a thread that has ended is not one of this
+    // process.
     unsafe {
         libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, INTERRUPTION as libc::c_int);
     }

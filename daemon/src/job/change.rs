@@ -1,5 +1,5 @@
-//! Changing what a job runs: plans are checked before the job is locked, and a swap begins at a step that no
-//! rank has begun.
+//! Changing what a job runs: plans are checked before the job is locked, and a swap begins at a
+//! step that no rank has begun.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ const LONGEST_LABEL: usize = 64;
 /// Stages that may have power limits: status lists them for every plan.
 const MOST_LIMITS: usize = 128;
 
-/// What a job shall run, before it is checked against the job.
+/// What a job is to run, before it is checked against the job.
 pub(crate) enum Runs {
     /// A plan, with its label.
     Table(String, ClockTable),
     /// One clock for everything.
     Uniform(Mhz),
-    /// A power limit for each stage in watts, with the label of all.
+    /// A power limit for each stage in watts, and the label of the plan.
     PowerLimits(String, Vec<u32>),
 }
 
@@ -39,7 +39,7 @@ impl Job {
         Ok(plan)
     }
 
-    /// Checks what the job shall run against it, without its lock.
+    /// Checks what the job is to run against it, without holding its lock.
     pub(crate) fn fit(&self, runs: Runs, most: usize) -> Result<JobPlan, Refusal> {
         let (shapes, number) = {
             let mut members = self.members();
@@ -105,8 +105,8 @@ impl Job {
         Ok(plan)
     }
 
-    /// Suspends the plans whose clocks the ranks may not have any more. Returns their numbers, each with
-    /// the first difference.
+    /// Suspends the plans whose clocks the ranks may no longer have. Returns their numbers, each
+    /// with the first difference.
     pub(crate) fn suspend_what_is_not_allowed(&self) -> Vec<(u32, Misfit)> {
         let members = self.members();
         let plans = members.plans.swaps().filter_map(|swap| swap.plan.as_ref());
@@ -119,7 +119,7 @@ impl Job {
         plans.filter_map(misfit).collect()
     }
 
-    /// Begins a swap; every rank takes it up at the step that it names. It replaces a swap whose
+    /// Begins a swap; every rank changes at the step that the swap names. It replaces a swap whose
     /// step has yet to come. A plan in `target` has at most `most` units.
     pub(crate) fn swap(
         &self,
@@ -159,7 +159,8 @@ impl Job {
         })
     }
 
-    /// Begins a swap to a plan, even while the job is held for measuring; the caller has checked that it may.
+    /// Begins a swap to a plan, even while the job is held for measuring; the caller has checked
+    /// that this is allowed.
     pub(crate) fn begin_swap(
         &self,
         members: &mut Members,
@@ -173,7 +174,7 @@ impl Job {
         {
             return Err(self.taking_place(last));
         }
-        // Ranks may have come since the plan was checked.
+        // Ranks may have joined since the plan was checked.
         plan.as_deref().map_or(Ok(()), |plan| members.check(plan))?;
         let number = members.plans.newest_number().saturating_add(1);
         let ranks = members.ranks().map(|m| Arc::clone(&m.session.progress)).collect();
@@ -225,7 +226,7 @@ impl Job {
     }
 }
 
-/// A label is shown to others, in tables and logs.
+/// A label is shown to other users, in tables and logs.
 fn check_label(label: &str) -> Result<(), Refusal> {
     let is_line = |c: char| !c.is_control() && !BREAKS_LINES.contains(&c);
     let wrong = match label.len() {
@@ -236,8 +237,8 @@ fn check_label(label: &str) -> Result<(), Refusal> {
     Err(Refusal::new(RefusalCode::Malformed, wrong, "give the plan another label"))
 }
 
-/// Characters that begin another line, or change the direction of text: a line of a table or a log could be
-/// forged with them.
+/// Characters that begin another line, or change the direction of text: a line of a table or a log
+/// could be forged with them.
 const BREAKS_LINES: [char; 14] = [
     '\u{61c}', '\u{200e}', '\u{200f}', '\u{2028}', '\u{2029}', '\u{202a}', '\u{202b}', '\u{202c}',
     '\u{202d}', '\u{202e}', '\u{2066}', '\u{2067}', '\u{2068}', '\u{2069}',

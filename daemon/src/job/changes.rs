@@ -1,4 +1,4 @@
-//! Lets the agent learn that a job changed, without polling.
+//! Notifies the agent that a job changed, without polling.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl Changes {
         self.0.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Wakes whenever something changed since it was looked at last.
+    /// Wakes whenever something has changed since the last call.
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
         self.0.subscribe()
     }

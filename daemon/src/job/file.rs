@@ -1,5 +1,5 @@
-//! The records of jobs, each in a file beside the ledger: the next daemon knows what a job runs, however this
-//! one ends.
+//! The records of jobs, each in a file beside the ledger: the next daemon knows what a job runs,
+//! however this one ends.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use super::record::JobRecord;
 
 const FORMAT: &str = "pfo-job/1";
 
-/// How the names of the files end.
+/// The extension of the files' names.
 const RECORD: &str = "json";
 
 /// The directory of these files.
@@ -38,7 +38,7 @@ impl JobFiles {
         Self { directory: ledger.with_file_name("jobs"), boot_id: boot_id() }
     }
 
-    /// Puts a record in the place of the job's former one.
+    /// Replaces the record of the job.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -48,12 +48,12 @@ impl JobFiles {
         replace_in_own_directory(&self.path(&record.key()), &serde_json::to_vec(&content)?)
     }
 
-    /// Removes what is there of a job.
+    /// Removes the record of a job, if there is one.
     pub(super) fn remove(&self, key: &JobKey) {
         let _ = fs::remove_file(self.path(key));
     }
 
-    /// Every record of this boot. Whatever else is in the directory is removed.
+    /// Every record of this boot. Anything else in the directory is removed.
     pub(super) fn read(&self) -> Vec<JobRecord> {
         let Ok(files) = fs::read_dir(&self.directory) else {
             return Vec::new();
@@ -86,7 +86,7 @@ impl JobFiles {
 /// The record in the bytes of a file.
 ///
 /// # Errors
-/// In words, if they are no record, or one of another boot.
+/// In words, if they are not a record, or one of another boot.
 pub(crate) fn parse_job(bytes: &[u8], boot_id: &str) -> Result<JobRecord, String> {
     let content: OnDisk = parse_versioned(bytes, FORMAT)?;
     if content.boot_id != boot_id {

@@ -1,5 +1,5 @@
-//! A job held for measuring: while somebody holds it, nobody else changes what it runs. However the hold
-//! ends, the job goes back to default clocks at its next step, unless the holder keeps what ran last.
+//! A job held for measuring: only the holder changes what it runs. However the hold ends, the job
+//! returns to default clocks at its next step, unless the holder keeps what ran last.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::{Job, Jobs, Measurer};
 
-/// How often to try to change a job that is in a swap.
+/// Retry interval for changing a job that is in a swap.
 const SWAP_POLL: Duration = Duration::from_millis(5);
 
 static HOLDS: AtomicU64 = AtomicU64::new(0);
@@ -26,10 +26,10 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Holds a job for a user. To be called on the runtime, or on a thread of it.
+    /// Holds a job for a user. Call it on the runtime, or on a thread of it.
     ///
     /// # Errors
-    /// If somebody else holds it.
+    /// If another holder has it.
     fn take(jobs: &Arc<Jobs>, job: Arc<Job>, uid: Uid, pid: Option<Pid>) -> Result<Self, Refusal> {
         let by = Measurer { hold: HOLDS.fetch_add(1, Relaxed), uid, pid };
         {
@@ -45,18 +45,17 @@ impl Hold {
         Ok(Self { jobs: Arc::clone(jobs), job, by, runtime: Handle::current() })
     }
 
-    /// The job.
     pub(crate) fn job(&self) -> &Arc<Job> {
         &self.job
     }
 
-    /// Who holds it.
+    /// The holder.
     pub(crate) fn by(&self) -> Measurer {
         self.by
     }
 
-    /// Ends the hold. With `keep` the job continues with what the last trial ran. Returns what it runs or
-    /// changes to.
+    /// Ends the hold. With `keep` the job continues with what the last trial ran. Returns what the
+    /// job runs or changes to.
     ///
     /// # Errors
     /// If the last trial ran one clock for everything, which is only for measuring.
@@ -117,8 +116,8 @@ impl Job {
         Ok(kept)
     }
 
-    /// Brings the job to default clocks, if a trial has left it at others, and releases it. Returns whether
-    /// anything changed.
+    /// Returns the job to default clocks, if a trial has left it at others, and releases it.
+    /// Returns whether anything changed.
     fn release(&self, by: Measurer) -> Result<bool, Refusal> {
         let mut members = self.members();
         if members.held != Some(by) {
@@ -140,7 +139,7 @@ impl Job {
 pub(crate) struct Holds(Vec<Hold>);
 
 impl Holds {
-    /// Whether it holds any.
+    /// Whether the connection holds any job.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -148,7 +147,7 @@ impl Holds {
     /// The hold of a job, taken if the connection does not have it yet.
     ///
     /// # Errors
-    /// If somebody else holds the job.
+    /// If another holder has the job.
     pub(crate) fn take(
         &mut self,
         jobs: &Arc<Jobs>,

@@ -1,4 +1,5 @@
-//! A plan that a job runs or may run, in the form in which ranks follow it, and whether it fits them.
+//! A plan that a job runs or may run, in the form in which ranks follow it, and whether it fits
+//! them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,9 +19,9 @@ pub(crate) type StageSequence = Arc<[PlannedUnit]>;
 /// The clocks of one stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StageClocks {
-    /// One for each instruction, and these in this order.
+    /// One for each instruction, and the instructions in their order.
     Planned(StageSequence),
-    /// The same for whatever it runs.
+    /// The same for whatever the stage runs.
     Uniform(Mhz),
 }
 
@@ -48,25 +49,23 @@ pub(crate) struct JobPlan {
     suspended_why: ArcSwapOption<String>,
 }
 
-/// What a plan has to fit.
+/// The rank that a plan has to fit.
 #[derive(Clone, Debug)]
 pub(crate) struct RankShape {
-    /// The rank.
     pub rank: Rank,
-    /// Its stage.
     pub stage: Stage,
-    /// The microbatches of a step, if it said so.
+    /// The microbatches of a step, if the rank reported them.
     pub num_microbatches: Option<u32>,
-    /// What it ran in its last whole step, if it has run one.
+    /// What the rank ran in its last whole step, if it has run one.
     pub ran: Option<Arc<Vec<Unit>>>,
-    /// Its GPU.
+    /// The rank's GPU.
     pub gpu: Arc<GpuFacts>,
-    /// What it was granted.
+    /// What the rank's session was granted.
     pub grant: Arc<Grant>,
 }
 
 impl JobPlan {
-    /// A plan in the form for ranks.
+    /// A plan in the form in which ranks follow it.
     #[must_use]
     pub(crate) fn new(number: u32, label: String, table: ClockTable) -> Self {
         let num_microbatches = table.num_microbatches();
@@ -113,7 +112,7 @@ impl JobPlan {
         Ok(plan)
     }
 
-    /// One clock for whatever any stage runs.
+    /// One clock for all stages.
     #[must_use]
     pub(crate) fn uniform(number: u32, mhz: Mhz) -> Self {
         Self::unsuspended(number, format!("all at {mhz}"), Setting::Uniform(mhz))
@@ -130,7 +129,7 @@ impl JobPlan {
         Self { number, label, predicted: None, setting, suspended, suspended_why }
     }
 
-    /// Whether it has one clock for everything.
+    /// Whether the plan has one clock for everything.
     #[must_use]
     pub(crate) fn is_uniform(&self) -> bool {
         matches!(self.setting, Setting::Uniform(_))
@@ -139,7 +138,7 @@ impl JobPlan {
     /// Checks the plan against a job's stages.
     ///
     /// # Errors
-    /// The difference.
+    /// How they differ.
     pub(crate) fn check_stages(&self, job: u32) -> Result<(), Misfit> {
         let plan = match &self.setting {
             Setting::Clocks { stages, .. } => stages.len(),
@@ -180,7 +179,7 @@ impl JobPlan {
     /// Checks the plan's clocks and power limit against those that one rank may have.
     ///
     /// # Errors
-    /// The first one that it may not.
+    /// The first one that is not allowed.
     pub(crate) fn check_granted(&self, shape: &RankShape) -> Result<(), Misfit> {
         let &RankShape { rank, stage, .. } = shape;
         let clocks = match self.stage(stage) {
@@ -206,7 +205,7 @@ impl JobPlan {
         self.power_limit(stage).map_or(Ok(()), |limit| check_limit(limit, shape))
     }
 
-    /// What every stage runs; nothing where no instruction has a clock of its own.
+    /// What every stage runs; empty where no instruction has a clock of its own.
     #[must_use]
     pub(crate) fn stages(&self) -> &[StageSequence] {
         match &self.setting {
@@ -215,7 +214,7 @@ impl JobPlan {
         }
     }
 
-    /// How many instructions all stages have.
+    /// The number of instructions in all stages.
     #[must_use]
     pub(crate) fn instructions(&self) -> usize {
         self.stages().iter().map(|planned| planned.len()).sum()
@@ -230,8 +229,8 @@ impl JobPlan {
         }
     }
 
-    /// The clocks of a stage; none is default clocks. Stages that the plan does not have are refused by
-    /// [`check_stages`](Self::check_stages).
+    /// The clocks of a stage; `None` is default clocks. Stages that the plan does not have are
+    /// refused by [`check_stages`](Self::check_stages).
     #[must_use]
     pub(crate) fn stage(&self, stage: Stage) -> Option<StageClocks> {
         match &self.setting {
@@ -252,7 +251,7 @@ impl JobPlan {
         }
     }
 
-    /// Stops the use of the plan on all ranks from their next step on. The first reason stays.
+    /// Stops the use of the plan on all ranks from their next step. The first reason stays.
     pub(crate) fn suspend(&self, why: impl FnOnce() -> String) {
         if !self.suspended.swap(true, Relaxed) {
             self.suspended_why.store(Some(Arc::new(why())));
@@ -265,7 +264,7 @@ impl JobPlan {
         self.suspended.load(Relaxed)
     }
 
-    /// The plan for people.
+    /// The plan as status shows it.
     #[must_use]
     pub(crate) fn status(&self) -> PlanStatus {
         PlanStatus {

@@ -17,8 +17,8 @@ const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
 /// Jobs without ranks that one user may leave behind.
 const EMPTY_PER_USER: usize = 32;
 
-/// Instructions of all plans that the jobs of one user keep, and of those that all users keep. One takes
-/// 16 bytes.
+/// Instructions in all plans that the jobs of one user keep, and in those that all users keep. One
+/// takes 16 bytes.
 const PLANNED_PER_USER: usize = 2_000_000;
 const PLANNED: usize = 6_000_000;
 
@@ -31,13 +31,13 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// No jobs yet; what they run is kept in these files.
+    /// No jobs yet; the given files record what they run.
     #[must_use]
     pub(crate) fn new(files: JobFiles) -> Self {
         Self { known: Mutex::default(), files: Mutex::new(files), changes: Changes::default() }
     }
 
-    /// Takes up what the jobs of an earlier daemon ran, before the threads of `sessions` begin.
+    /// Restores what the jobs of an earlier daemon ran, before the threads of `sessions` begin.
     pub(crate) fn restore(&self, sessions: &[Arc<Session>]) {
         let records = self.files().read();
         for record in records {
@@ -62,12 +62,12 @@ impl Jobs {
         }
     }
 
-    /// Keeps what a job runs for the next daemon.
+    /// Records what a job runs for the next daemon.
     pub(crate) fn keep(&self, job: &Job) {
         self.write(job, false);
     }
 
-    /// Keeps what every job runs when the daemon leaves their ranks.
+    /// Records what every job runs, when the daemon leaves their ranks.
     pub(crate) fn keep_all(&self) {
         for job in self.all() {
             self.write(&job, true);
@@ -75,7 +75,7 @@ impl Jobs {
     }
 
     fn write(&self, job: &Job, ending: bool) {
-        // Held from here on, lest an older record replaces a newer one.
+        // Held from here on, lest an older record replace a newer one.
         let files = self.files();
         if let Some(record) = JobRecord::of(job, ending)
             && let Err(error) = files.write(&record)
@@ -88,7 +88,7 @@ impl Jobs {
         }
     }
 
-    /// The job with that key, made if there is none; `pp_degree` is what its first rank says.
+    /// The job with that key, created if it does not exist; `pp_degree` comes from its first rank.
     pub(crate) fn find_or_create(&self, key: JobKey, pp_degree: u32) -> Arc<Job> {
         let mut known = self.lock();
         self.forget(&mut known, key.uid);
@@ -105,7 +105,7 @@ impl Jobs {
     /// The job that a request means: the peer's own, or with `any` the only one of that name.
     ///
     /// # Errors
-    /// If there is none, or more than one.
+    /// If there is no such job, or more than one.
     pub(crate) fn select(
         &self,
         selector: &JobSelector,
@@ -132,7 +132,7 @@ impl Jobs {
         }
     }
 
-    /// A refusal for a job that is not there, or not to be seen.
+    /// A refusal for a job that does not exist, or that the caller may not see.
     pub(crate) fn unknown(name: &JobName, owner: Uid) -> Refusal {
         Refusal::new(
             RefusalCode::UnknownJob,

@@ -16,11 +16,9 @@ use crate::lease::Session;
 /// One rank of a job on this node.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
-    /// What it said of itself.
+    /// What the rank said about itself.
     pub hello: Hello,
-    /// Its session.
     pub session: Arc<Session>,
-    /// Its GPU.
     pub gpu: Arc<GpuFacts>,
 }
 
@@ -38,14 +36,14 @@ impl Member {
     }
 }
 
-/// Somebody who holds a job for measuring.
+/// The holder of a job, for measuring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Measurer {
     /// Tells the holds of the daemon apart.
     pub hold: u64,
     /// The user.
     pub uid: Uid,
-    /// The process; none if the user waits for nothing.
+    /// The process; `None` if no process waits for the result.
     pub pid: Option<Pid>,
 }
 
@@ -54,11 +52,10 @@ pub(crate) struct Measurer {
 pub(crate) struct Members {
     ranks: BTreeMap<Rank, Member>,
     empty_since: Option<Instant>,
-    /// Its plans.
     pub plans: Plans,
     /// What ended sessions measured.
     pub past: Past,
-    /// Who holds the job for measuring.
+    /// The holder of the job, while it is held for measuring.
     pub held: Option<Measurer>,
 }
 
@@ -73,12 +70,11 @@ impl Members {
         self.ranks.values()
     }
 
-    /// The rank of that number.
     pub(crate) fn rank(&self, rank: Rank) -> Option<&Member> {
         self.ranks.get(&rank)
     }
 
-    /// Since when the job has had no rank, if it has none.
+    /// Since when the job has had no rank; `None` if it has one.
     pub(crate) fn empty_since(&self) -> Option<Instant> {
         self.empty_since
     }
@@ -88,7 +84,7 @@ impl Members {
         self.ranks.is_empty()
     }
 
-    /// Adds a rank. A job whose first rank comes back at step 0 starts anew.
+    /// Adds a rank. A job whose first rank returns at step 0 starts anew.
     pub(crate) fn add(&mut self, member: Member) {
         if self.empty_since.take().is_some() && member.hello.next_step == 0 {
             self.past.start_over();
@@ -97,7 +93,7 @@ impl Members {
         self.ranks.insert(member.hello.position.rank, member);
     }
 
-    /// Takes the rank of a session out that is over, and keeps what it measured.
+    /// Removes the rank of a session that has ended, and keeps what it measured.
     pub(crate) fn remove(&mut self, session: &Session) {
         self.past.add(session.holder.rank, &session.progress.measured.load());
         self.ranks.retain(|_, member| member.session.holder.session != session.holder.session);
@@ -111,13 +107,13 @@ impl Members {
         self.ranks().map(Member::shape).collect()
     }
 
-    /// Checks a plan against every rank that is there now.
+    /// Checks a plan against every rank that is in the job now.
     pub(crate) fn check(&self, plan: &JobPlan) -> Result<(), Refusal> {
         let check = |member: &Member| plan.check_rank(&member.shape());
         self.ranks().try_for_each(check).map_err(|misfit| does_not_fit(&misfit))
     }
 
-    /// Checks that nobody holds the job for measuring.
+    /// Checks that the job is not held for measuring.
     pub(crate) fn check_free(&self, job: &JobName) -> Result<(), Refusal> {
         let Some(Measurer { uid, pid, .. }) = self.held else { return Ok(()) };
         let (holder, remedy) = match pid {

@@ -5,23 +5,17 @@ use pfo_protocol::{Mhz, Milliwatts, Rank, Stage};
 
 use crate::policy::Place;
 
-/// The first difference between a plan and what it shall be used for.
+/// The first difference between a plan and the job that is to run it.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Misfit {
     /// Another number of stages.
     #[error("the plan has {plan} stages, the job {job}")]
-    Stages {
-        /// The plan's.
-        plan: usize,
-        /// The job's.
-        job: u32,
-    },
+    Stages { plan: usize, job: u32 },
     /// Another number of microbatches.
     #[error("the plan has {plan} microbatches, rank {rank} said {job}")]
     Microbatches {
-        /// The plan's.
         plan: u32,
-        /// The rank that said otherwise.
+        /// The rank that reported another number.
         rank: Rank,
         /// The rank's.
         job: u32,
@@ -34,13 +28,11 @@ pub(crate) enum Misfit {
         "instruction {position} of stage {stage} is {planned} in the plan, but rank {rank} ran {ran}"
     )]
     Order {
-        /// The stage.
         stage: Stage,
         /// Which instruction, from 0.
         position: usize,
         /// The plan's.
         planned: String,
-        /// The rank.
         rank: Rank,
         /// The rank's.
         ran: String,
@@ -51,13 +43,11 @@ pub(crate) enum Misfit {
          not support; the nearest are {nearest}"
     )]
     Frequency {
-        /// The stage.
         stage: Stage,
         /// Which instruction, from 0.
         position: usize,
         /// The frequency.
         mhz: Mhz,
-        /// The rank.
         rank: Rank,
         /// Its GPU's model.
         model: String,
@@ -70,13 +60,11 @@ pub(crate) enum Misfit {
          rank {rank} {min} to {max} ({place})"
     )]
     Bounds {
-        /// The stage.
         stage: Stage,
         /// Which instruction, from 0.
         position: usize,
         /// The frequency.
         mhz: Mhz,
-        /// The rank.
         rank: Rank,
         /// The lowest allowed.
         min: Mhz,
@@ -88,22 +76,19 @@ pub(crate) enum Misfit {
     /// Power limits of a GPU that takes none.
     #[error("{model} of rank {rank} takes no power limit")]
     NoPowerLimit {
-        /// The rank.
         rank: Rank,
         /// Its GPU's model.
         model: String,
     },
     /// A power limit that the GPU does not take.
     #[error(
-        "stage {stage} is to have a power limit of {limit}, but {model} of rank {rank} takes {} to {}",
+        "stage {stage} is to have a power limit of {limit}, but {model} of rank {rank} takes {} to \
+         {}",
         .board.lowest, .board.highest
     )]
     PowerLimit {
-        /// The stage.
         stage: Stage,
-        /// The limit.
         limit: Milliwatts,
-        /// The rank.
         rank: Rank,
         /// Its GPU's model.
         model: String,
@@ -116,11 +101,8 @@ pub(crate) enum Misfit {
          no limit below {min} ({place})"
     )]
     PowerBound {
-        /// The stage.
         stage: Stage,
-        /// The limit.
         limit: Milliwatts,
-        /// The rank.
         rank: Rank,
         /// The lowest allowed.
         min: Milliwatts,

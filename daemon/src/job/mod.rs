@@ -37,19 +37,18 @@ pub(crate) use self::plans::{Plans, Ran};
 pub(crate) use self::swap::Swap;
 use crate::lease::Session;
 
-/// Jobs of different users may have the same name.
+/// The key of a job: jobs of different users may have the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct JobKey {
-    /// Whose job.
+    /// The owner of the job.
     pub uid: Uid,
-    /// Its name.
     pub name: JobName,
 }
 
-/// A job, as far as it is on this node.
+/// The part of a job that is on this node.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// Whose job it is, and its name.
+    /// The owner and the name of the job.
     pub key: JobKey,
     /// The number of pipeline stages, on all nodes.
     pub pp_degree: u32,
@@ -66,7 +65,7 @@ impl Job {
         Self { key, pp_degree, newest_swap, members, changes }
     }
 
-    /// A job that an earlier daemon knew, without ranks `since` then.
+    /// A job that an earlier daemon knew, without ranks since `since`.
     pub(crate) fn of_earlier_daemon(
         key: JobKey,
         pp_degree: u32,
@@ -93,23 +92,24 @@ impl Job {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the agent know that the job changed.
+    /// Notifies the agent that the job changed.
     pub(crate) fn notice_change(&self) {
         self.changes.notice();
     }
 
-    /// Whether it is known of every rank how far it is.
+    /// Whether the step of every rank is known.
     pub(crate) fn knows_steps(&self) -> bool {
         self.members().ranks().all(|member| member.session.progress.knows_step())
     }
 
-    /// Adds a rank. Returns the swap that it takes up with its first step: a rank that comes late
-    /// finds the job's plan in use, or what ran before it if the others have yet to change.
+    /// Adds a rank. Returns the swap that it takes up with its first step: a rank that joins late
+    /// gets the job's plan, or what ran before it if the other ranks have yet to change.
     pub(crate) fn join(&self, member: Member) -> Result<Option<Arc<Swap>>, Refusal> {
         let position = &member.hello.position;
         let (rank, name) = (position.rank, &self.key.name);
         let mut members = self.members();
-        // The others may have left since this job was found for the rank: its plans are theirs still.
+        // Checked even if the other ranks have left since the lookup: the job's plans are still
+        // theirs.
         if position.pp_degree != self.pp_degree {
             return Err(Refusal::new(
                 RefusalCode::RankConflict,
@@ -142,7 +142,7 @@ impl Job {
         Ok(complete)
     }
 
-    /// Takes a rank out whose session is over.
+    /// Removes a rank whose session has ended.
     pub(crate) fn leave(&self, session: &Session) {
         self.members().remove(session);
         self.notice_change();

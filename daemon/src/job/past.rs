@@ -19,7 +19,7 @@ pub(crate) struct Past {
 }
 
 impl Past {
-    /// Forgets what a former run of the job measured.
+    /// Discards what a former run of the job measured.
     pub(crate) fn start_over(&mut self) {
         *self = Self::default();
     }
@@ -29,7 +29,7 @@ impl Past {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    /// Adds what a session measured that is over.
+    /// Adds what an ended session measured.
     pub(crate) fn add(&mut self, rank: Rank, measured: &Measured) {
         self.energy_j += measured.energy_j;
         self.windows.entry(rank).or_default().merge(&measured.windows);
@@ -43,7 +43,7 @@ impl Past {
         self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Joules of ended sessions.
+    /// Joules that ended sessions measured.
     pub(crate) fn energy_j(&self) -> f64 {
         self.energy_j
     }

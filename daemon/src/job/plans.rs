@@ -1,4 +1,4 @@
-//! The plans of a job: the one that waits for a swap, and those that the last swaps brought.
+//! The plans of a job: the one that waits for a swap, and those of the last swaps.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,17 +11,15 @@ use super::swap::Swap;
 /// The last swap and, for a rollback, the one before it.
 const KEPT_SWAPS: usize = 2;
 
-/// Names of the plans of older swaps, for their measured windows.
+/// Labels of the plans of older swaps, for their measured windows.
 const KEPT_NAMES: usize = 16;
 
 /// What a job ran after a swap.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Ran {
-    /// Default clocks.
     DefaultClocks,
-    /// A plan.
     Plan(PlanStatus),
-    /// Something that is not known any more.
+    /// A swap whose plan is no longer known.
     Forgotten,
 }
 
@@ -31,10 +29,10 @@ pub(crate) struct Plans {
     loaded: Option<Arc<JobPlan>>,
     /// Oldest first; the last one is the newest.
     swaps: VecDeque<Arc<Swap>>,
-    /// The numbers of those before, and what their plans were called.
+    /// The numbers of earlier swaps, and the labels of their plans.
     former: VecDeque<(u64, Option<PlanStatus>)>,
     made: u32,
-    /// The number of the swap that began a trial; it is what the job runs only until the trials end.
+    /// The number of the swap that began a trial; the job runs its plan only until the trials end.
     trial: Option<u64>,
 }
 
@@ -61,17 +59,18 @@ impl Plans {
         self.loaded.as_ref()
     }
 
-    /// That plan is in use now. One that was loaded since stays.
+    /// Marks that plan as in use. One that was loaded since stays.
     pub(crate) fn unload(&mut self, plan: &Arc<JobPlan>) {
         self.loaded.take_if(|loaded| Arc::ptr_eq(loaded, plan));
     }
 
-    /// The plan that the newest swap brought; none is default clocks.
+    /// The plan of the newest swap; `None` is default clocks.
     pub(crate) fn current(&self) -> Option<&Arc<JobPlan>> {
         self.swaps.back().and_then(|swap| swap.plan.as_ref())
     }
 
-    /// The plan before the current one; none is default clocks. Nothing if there was no swap yet.
+    /// The plan before the current one; `Some(None)` is default clocks. `None` if there was no swap
+    /// yet.
     pub(crate) fn previous(&self) -> Option<Option<Arc<JobPlan>>> {
         let before = self.swaps.iter().rev().nth(1);
         (!self.swaps.is_empty()).then(|| before.and_then(|swap| swap.plan.clone()))
@@ -87,12 +86,13 @@ impl Plans {
         self.swaps.back().map_or(0, |swap| swap.number)
     }
 
-    /// The newest swap, if some ranks have yet to take it up.
+    /// The newest swap, if some ranks have yet to change.
     pub(crate) fn under_way(&self) -> Option<&Arc<Swap>> {
         self.swaps.back().filter(|swap| !swap.is_complete())
     }
 
-    /// Makes a swap the newest one. With `replaces_newest` nobody has taken up the newest one so far.
+    /// Makes a swap the newest one. With `replaces_newest` no rank has taken the newest one up so
+    /// far.
     pub(crate) fn push(&mut self, swap: Arc<Swap>, replaces_newest: bool) {
         if replaces_newest {
             self.swaps.pop_back();
@@ -123,7 +123,7 @@ impl Plans {
         }
     }
 
-    /// What the job ran after the swap of that number; 0 is the time before any.
+    /// What the job ran after the swap of that number; 0 is the time before the first.
     pub(crate) fn ran_after(&self, number: u64) -> Ran {
         let swap = self.swaps.iter().find(|swap| swap.number == number);
         let swap = swap.map(|swap| swap.plan.as_ref().map(|plan| plan.status()));
@@ -136,7 +136,7 @@ impl Plans {
         }
     }
 
-    /// The newest swap began a trial.
+    /// Marks that the newest swap began a trial.
     pub(crate) fn begin_trial(&mut self) {
         self.trial = self.swaps.back().map(|swap| swap.number);
     }
@@ -146,7 +146,7 @@ impl Plans {
         self.trial
     }
 
-    /// What the last trial ran is what the job runs from now on.
+    /// Makes what the last trial ran what the job runs from now on.
     pub(crate) fn keep_trial(&mut self) {
         self.trial = None;
     }

@@ -1,4 +1,4 @@
-//! What of a job outlives the daemon: the plan that its ranks run, and the one before it.
+//! The part of a job that outlives the daemon: the plan that its ranks run, and the one before it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,9 +19,8 @@ use crate::lease::Session;
 /// A job as the next daemon finds it. Unknown fields are ignored: release 0.1 kept more here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct JobRecord {
-    /// Whose job it is.
+    /// The owner of the job.
     pub uid: Uid,
-    /// Its name.
     pub job: JobName,
     pp_degree: u32,
     /// Since when it has had no rank (`CLOCK_MONOTONIC`, ns).
@@ -34,7 +33,7 @@ pub(crate) struct JobRecord {
 struct SwapRecord {
     number: u64,
     step: u64,
-    /// Every rank had changed.
+    /// Whether every rank had changed.
     complete: bool,
     plan: Option<PlanRecord>,
 }
@@ -69,7 +68,8 @@ impl<'de> Deserialize<'de> for NamedInstruction {
 }
 
 impl JobRecord {
-    /// The record of a job, if it has had a plan; with `ending`, of one whose ranks the daemon leaves.
+    /// The record of a job, if it has had a plan; with `ending`, of one whose ranks the daemon
+    /// leaves.
     pub(super) fn of(job: &Job, ending: bool) -> Option<Self> {
         let members = job.members();
         let left = members.empty_since().map(|since| since.elapsed());
@@ -77,7 +77,7 @@ impl JobRecord {
         let (swaps, trial): (Vec<_>, _) =
             (members.plans.swaps().cloned().collect(), members.plans.trial());
         drop(members);
-        // Nobody will measure on: the next daemon brings a job in a trial to default clocks.
+        // Measuring does not continue: the next daemon brings a job in a trial to default clocks.
         let stays = |swap: &Swap| trial != Some(swap.number);
         (!swaps.is_empty()).then(|| Self {
             uid: job.key.uid,
@@ -100,10 +100,10 @@ impl JobRecord {
             .map_or(Duration::ZERO, |left| Duration::from_nanos(now_ns().saturating_sub(left)))
     }
 
-    /// The job again, for the ranks whose sessions are taken up.
+    /// The job again, for the ranks whose sessions are continued.
     ///
     /// # Errors
-    /// If a plan is none for this job.
+    /// If a plan does not fit this job.
     pub(crate) fn restore(self, sessions: &[Arc<Session>]) -> Result<Job, Misfit> {
         let own = |session: &&Arc<Session>| {
             (session.holder.uid, &session.holder.job) == (self.uid, &self.job)

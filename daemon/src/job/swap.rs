@@ -1,13 +1,13 @@
 //! How all ranks of a job change at the same step, without a lock and without waiting.
 //!
-//! A swap is published first and its step decided after: whoever decides, the administrator's
-//! request or a rank that begins a step just then, takes the step after the last one that any rank
-//! has begun. A rank publishes the step it begins *before* it looks for a swap. So for each rank
-//! and step, either the rank sees the swap, or whoever decides sees the step; a rank can never
-//! have begun the decided step without knowing of it.
+//! A swap is published first and its step decided after. The decision is taken by the
+//! administrator's request or by a rank that begins a step just then, whichever comes first; it is
+//! the step after the last one that any rank has begun. A rank publishes the step it begins
+//! *before* it looks for a swap. So for each rank and step, either the rank sees the swap, or the
+//! decision sees the step; a rank can never have begun the decided step without knowing of it.
 //!
-//! A swap that was put off to a later step may be replaced until then. Should its step come before
-//! the decision after all, that decides against the replacement, for everybody alike.
+//! A swap that was put off to a later step may be replaced until then. If its step comes before the
+//! decision after all, the decision is against the replacement, for every rank alike.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -17,10 +17,10 @@ use crate::lease::Progress;
 
 const UNDECIDED: u64 = u64::MAX;
 
-/// The swap that was to be replaced has taken place.
+/// In place of a step: the swap that was to be replaced has taken place.
 const TOO_LATE: u64 = u64::MAX - 1;
 
-/// The last step that may be decided on.
+/// The last step that a swap may be decided for.
 const LAST: u64 = TOO_LATE - 1;
 
 /// One change of what a job runs.
@@ -28,7 +28,7 @@ const LAST: u64 = TOO_LATE - 1;
 pub(crate) struct Swap {
     /// Counts the swaps of the job from 1.
     pub number: u64,
-    /// What runs from the step on; none is default clocks.
+    /// What runs from the step on; `None` is default clocks.
     pub plan: Option<Arc<JobPlan>>,
     step: AtomicU64,
     not_before: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Swap {
 }
 
 impl Swap {
-    /// A swap whose step is not decided yet, for the ranks that are there now.
+    /// A swap whose step is not decided yet, for the ranks that are in the job now.
     #[must_use]
     pub(crate) fn new(
         number: u64,
@@ -61,14 +61,14 @@ impl Swap {
         Self { step: AtomicU64::new(step.min(LAST)), ..undecided }
     }
 
-    /// Takes the place of a swap that no rank has taken up.
+    /// Replaces a swap that no rank has taken up.
     #[must_use]
     pub(crate) fn replacing(self, other: Option<Arc<Self>>) -> Self {
         Self { replaces: other, ..self }
     }
 
-    /// The swap that counts: this one, or the one that it was too late to replace. To be called
-    /// only after this one was published.
+    /// The swap that counts: this one, or the one that it was too late to replace. Call it only
+    /// after this one was published.
     pub(crate) fn effective(&self) -> &Self {
         match &self.replaces {
             Some(other) if self.step() == TOO_LATE => other,
@@ -81,12 +81,12 @@ impl Swap {
         self.step() == TOO_LATE
     }
 
-    /// Whether another swap may take its place: no rank has come to its step.
+    /// Whether another swap may replace it: no rank has reached its step.
     pub(crate) fn is_replaceable(&self) -> bool {
         self.ranks.iter().all(|rank| rank.step().is_none_or(|step| step < self.step()))
     }
 
-    /// The step at which every rank changes. To be called only after the swap was published.
+    /// The step at which every rank changes. Call it only after the swap was published.
     pub(crate) fn step(&self) -> u64 {
         match self.step.load(SeqCst) {
             UNDECIDED => {
@@ -105,7 +105,7 @@ impl Swap {
         }
     }
 
-    /// How many of its ranks have taken it up or are gone, and how many it has.
+    /// How many of its ranks have changed or are gone, and how many it has.
     pub(crate) fn taken_up(&self) -> (usize, usize) {
         let done = |rank: &&Arc<Progress>| {
             rank.swap.load(Relaxed) >= self.number || rank.ended.load(Relaxed)
@@ -113,7 +113,7 @@ impl Swap {
         (self.ranks.iter().filter(done).count(), self.ranks.len())
     }
 
-    /// Whether no rank is left that runs what was before.
+    /// Whether no rank runs what was before.
     pub(crate) fn is_complete(&self) -> bool {
         let (done, all) = self.taken_up();
         done == all

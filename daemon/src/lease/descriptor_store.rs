@@ -1,6 +1,6 @@
-//! Connections that outlive the daemon: systemd keeps a copy of each, with the hello that opened it, and
-//! hands them to the next daemon. It lets go of them when the unit stops for good, and of a connection
-//! as soon as its other end is gone.
+//! Connections that outlive the daemon: systemd keeps a copy of each, with the hello that opened
+//! it, and hands both to the next daemon. It drops them when the unit stops for good, and drops a
+//! connection as soon as its other end is gone.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,13 +12,13 @@ use nix::sys::stat::{SFlag, fstat};
 use pfo_protocol::{HEADER_BYTES, SessionId};
 use sd_notify::{NotifyState, notify, notify_with_fds};
 
-/// Before the number of the session, in the name of its descriptors.
+/// The prefix of the session's number in the names of its descriptors.
 const PREFIX: &str = "session.";
 
-/// More than any hello.
+/// Larger than any hello.
 const LARGEST_HELLO: u64 = HEADER_BYTES as u64 + 4096;
 
-/// What the store has of one session.
+/// What the store holds of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     /// The connection, unless its other end is gone.
@@ -27,10 +27,11 @@ pub(crate) struct Kept {
     pub hello: Vec<u8>,
 }
 
-/// Hands copies of a connection and its hello to the store. False if there is no service manager.
+/// Hands copies of a connection and its hello to the store. Returns false if there is no service
+/// manager.
 ///
 /// # Errors
-/// If the kernel or the service manager does not take them.
+/// If the kernel or the service manager refuses them.
 pub(crate) fn keep(session: SessionId, socket: &impl AsFd, hello: &[u8]) -> io::Result<bool> {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return Ok(false);
@@ -43,7 +44,7 @@ pub(crate) fn keep(session: SessionId, socket: &impl AsFd, hello: &[u8]) -> io::
     Ok(true)
 }
 
-/// Takes a session out of the store.
+/// Removes a session from the store.
 pub(crate) fn forget(session: SessionId) {
     let name = name_of(session);
     // A service manager that does not listen keeps nothing either.
@@ -54,13 +55,13 @@ fn name_of(session: SessionId) -> String {
     format!("{PREFIX}{session}")
 }
 
-/// The session that a descriptor of this name belongs to, if it is one of the store's.
+/// The session that a descriptor of this name belongs to, if the name is one of the store's.
 #[must_use]
 pub(crate) fn session_of(name: &str) -> Option<SessionId> {
     name.strip_prefix(PREFIX)?.parse().ok().map(SessionId)
 }
 
-/// What came back from the store, session by session.
+/// What the store returned, session by session.
 #[must_use]
 pub(crate) fn sort(descriptors: Vec<(SessionId, OwnedFd)>) -> BTreeMap<SessionId, Kept> {
     let mut sessions = BTreeMap::<SessionId, Kept>::new();

@@ -1,5 +1,5 @@
-//! What a session was granted with its lease: the terms, what decided them, and what follows from
-//! them for the thread of the rank.
+//! What a session was granted with its lease: the terms, what decided them, and how the thread of
+//! the rank is to be driven.
 
 use pfo_keeper::GpuFacts;
 use pfo_protocol::Mhz;
@@ -9,9 +9,8 @@ use crate::policy::{Clocks, Place, Terms};
 /// A lease on its terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
-    /// The terms.
     pub terms: Terms,
-    /// What decided.
+    /// What decided the terms.
     pub place: Place,
     /// How the rank is driven.
     pub rules: Rules,
@@ -22,9 +21,9 @@ pub(crate) struct Grant {
 pub(crate) struct Rules {
     /// The clock of mismatched steps.
     pub highest: Mhz,
-    /// Clock changes that the rank may ask of the driver in a second.
+    /// Clock changes that the rank may ask of the driver per second.
     pub changes_per_second: u32,
-    /// From an accepted set call to the new clock, in nanoseconds.
+    /// Time from an accepted set call to the new clock, in nanoseconds.
     pub settle_ns: u64,
     /// Mismatched steps in a row before the plan is suspended.
     pub suspend_after: u32,

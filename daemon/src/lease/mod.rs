@@ -28,38 +28,40 @@ pub(crate) use self::windows::{Measured, RankWindow, RankWindows};
 use crate::host::interrupt_thread;
 use crate::measure::Meter;
 
-/// A frame that a rank has begun to send when its session is handed over must be complete within this time.
+/// A frame that a rank has begun to send when its session is handed over must be complete within
+/// this time.
 const REST_OF_A_FRAME: Duration = Duration::from_millis(100);
 
 /// An open session, as the rest of the daemon sees it.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// Who it is.
+    /// The rank and its process.
     pub holder: Holder,
-    /// Since when.
+    /// When the session opened.
     pub since: SystemTime,
-    /// What it was granted.
+    /// What the session was granted.
     pub grant: ArcSwap<Grant>,
-    /// How far it is.
+    /// How far the rank is.
     pub progress: Arc<Progress>,
     stream: UnixStream,
-    /// Nothing speaks against it any more.
+    /// The session has opened, and can no longer be refused.
     begun: AtomicBool,
     ending: OnceLock<Ending>,
     /// The next daemon finds the connection in the descriptor store.
     kept: AtomicBool,
     /// The thread that reads from the connection, 0 if none does.
     reader: AtomicI32,
-    /// What reads the energy counter of the GPU and takes in the rank's records, while anybody wants them.
+    /// Reads the energy counter of the GPU and takes the rank's records, while a listener wants
+    /// them.
     meter: Mutex<Weak<Meter>>,
 }
 
 /// Why the daemon ends a session.
 #[derive(Debug)]
 pub(crate) enum Ending {
-    /// The rank is told, and the connection ends.
+    /// The rank is notified, and the connection ends.
     Closed(Closing),
-    /// The connection stays, for the next daemon.
+    /// The connection stays open for the next daemon.
     HandedOver,
 }
 
@@ -93,8 +95,8 @@ impl Session {
         self.hang_up();
     }
 
-    /// Makes the rank's thread see the end of the connection. The peer's process is gone, even if a
-    /// child of it still holds the other end.
+    /// Makes the rank's thread see the end of the connection. The peer's process has ended, even if
+    /// a child of it still holds the other end.
     pub(crate) fn hang_up(&self) {
         // It fails only if the peer has closed already, which has the same effect.
         let _ = self.stream.shutdown(Shutdown::Read);
@@ -114,24 +116,25 @@ impl Session {
         Ok(meter)
     }
 
-    /// Marks the session as one that was not refused.
+    /// Marks the session as open: it was not refused.
     pub(crate) fn mark_begun(&self) {
         self.begun.store(true, SeqCst);
     }
 
-    /// Whether it is more than an attempt to open one.
+    /// Whether it is more than an attempt to open a session.
     #[must_use]
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.load(SeqCst)
     }
 
-    /// Marks the connection as one that the descriptor store has.
+    /// Marks the connection as kept in the descriptor store.
     pub(crate) fn mark_kept(&self) {
         self.kept.store(true, SeqCst);
     }
 
-    /// Makes the rank's thread end the lease, while the connection stays for the next daemon. False if
-    /// nobody keeps it. To be followed by [`interrupt`](Self::interrupt) until the lease has ended.
+    /// Makes the rank's thread end the lease, while the connection stays open for the next daemon.
+    /// False if the connection is not in the descriptor store. Follow it by
+    /// [`interrupt`](Self::interrupt) until the lease has ended.
     pub(crate) fn hand_over(&self) -> bool {
         if !self.kept.load(SeqCst) {
             return false;
@@ -141,8 +144,8 @@ impl Session {
         true
     }
 
-    /// Ends a read that waits, of a rank that says nothing, until that was noticed. A read that is only
-    /// about to begin does not notice.
+    /// Ends the blocked read of a silent rank, so that its thread notices a request to end. A read
+    /// that is only about to begin is not ended.
     pub(crate) fn interrupt(&self) {
         let thread = self.reader.load(SeqCst);
         let in_driver = self.progress.published.in_driver_since_ns.load(SeqCst) > 0;
@@ -151,14 +154,15 @@ impl Session {
         }
     }
 
-    /// Lets the next read wait as long as it may.
+    /// Stops the interrupts of a thread that has noticed the request to end, so that it can read
+    /// on.
     pub(crate) fn noticed_interruption(&self) {
         if self.ending().is_some() {
             self.reader.store(0, SeqCst);
         }
     }
 
-    /// Says which thread reads from the connection, until the result is dropped.
+    /// Records which thread reads from the connection, until the result is dropped.
     #[must_use]
     pub(crate) fn read_by_this_thread(&self) -> Reading<'_> {
         self.reader.store(nix::unistd::gettid().as_raw(), SeqCst);
@@ -171,7 +175,7 @@ impl Session {
         self.ending.get()
     }
 
-    /// Closes the connection for good, whoever else has a copy of it.
+    /// Shuts the connection down, also for other processes that have a copy of it.
     pub(crate) fn close(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
         if self.kept.load(SeqCst) {
@@ -189,7 +193,7 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// Who holds which GPU.
+/// The sessions that hold GPUs.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     taken: Mutex<Taken>,
@@ -206,9 +210,9 @@ struct Taken {
 /// Why a lease was denied.
 #[derive(Debug)]
 pub(crate) enum Denied {
-    /// Somebody holds the GPU.
+    /// A session holds the GPU.
     Held(Arc<Session>),
-    /// What an earlier session left on the GPU is being undone.
+    /// What an earlier session left locked on the GPU is being undone.
     Restoring,
     /// The user has as many sessions as allowed.
     TooMany(u32),
@@ -220,7 +224,7 @@ impl Leases {
     /// Gives a GPU to a session, if it is free and its user has no more sessions than granted.
     ///
     /// # Errors
-    /// Who holds the GPU, or how many sessions the user has.
+    /// Which session holds the GPU, or how many sessions the user has.
     pub(crate) fn acquire(
         self: &Arc<Self>,
         gpu: &GpuUuid,
@@ -246,20 +250,20 @@ impl Leases {
         Ok(Lease { leases: Arc::clone(self), gpu: gpu.clone(), session })
     }
 
-    /// Waits until there is a lease, without a wake-up before. For one watch only.
+    /// Waits until there is a lease, without a wake-up before. For a single watch only.
     pub(crate) async fn wait_for_any(&self) {
         while self.lock().held.is_empty() {
             self.given.notified().await;
         }
     }
 
-    /// Gives no more leases.
+    /// Grants no more leases.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
     }
 
     /// Keeps sessions off a GPU while its clocks are restored or reset, so that it has one writer.
-    /// `None` if a session holds it or somebody else is at it.
+    /// `None` if a session holds it or another restore runs.
     pub(crate) fn restore(self: &Arc<Self>, gpu: &GpuUuid) -> Option<Restoring> {
         let mut taken = self.lock();
         let free = !taken.held.contains_key(gpu) && taken.restoring.insert(gpu.clone());
@@ -272,7 +276,7 @@ impl Leases {
         self.lock().held.get(gpu).cloned()
     }
 
-    /// Every GPU that a session holds, and the session.
+    /// Every GPU that is held, with its session.
     #[must_use]
     pub(crate) fn held(&self) -> Vec<(GpuUuid, Arc<Session>)> {
         self.lock().held.iter().map(|(gpu, session)| (gpu.clone(), Arc::clone(session))).collect()

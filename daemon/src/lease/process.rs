@@ -1,5 +1,5 @@
-//! Processes, told apart from all others, also from those that have their number later: by a descriptor
-//! while the daemon runs, by the time of their start for the next one.
+//! The identity of a process, distinct from a later process with the same number: while the daemon
+//! runs, a descriptor identifies it; for the next daemon, the time of its start does.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,7 +9,7 @@ use pfo_protocol::Pid;
 use pfo_service::pidfd_open;
 use serde::{Deserialize, Serialize};
 
-/// Which process it is, within one boot.
+/// The identity of a process within one boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ProcessRecord {
@@ -31,7 +31,7 @@ impl Process {
     pub(crate) fn new(descriptor: OwnedFd, pid: Pid) -> Self {
         let started = started(pid);
         let process = Self { descriptor, record: None };
-        // As long as it lives, nobody else has its number.
+        // As long as the process lives, its number is not given again.
         let record =
             started.filter(|_| process.lives()).map(|started| ProcessRecord { pid, started });
         Self { record, ..process }
@@ -44,13 +44,13 @@ impl Process {
         (process.record == Some(record)).then_some(process)
     }
 
-    /// What the next daemon knows it by, if the kernel has told.
+    /// How the next daemon identifies the process, if the kernel reported the time of its start.
     #[must_use]
     pub(crate) fn record(&self) -> Option<ProcessRecord> {
         self.record
     }
 
-    /// Whether it has not ended.
+    /// Whether the process lives.
     #[must_use]
     pub(crate) fn lives(&self) -> bool {
         // A process descriptor becomes readable when the process ends.
@@ -61,7 +61,8 @@ impl Process {
 
 fn started(pid: Pid) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may have spaces and parentheses; the start is the 20th field after it.
+    // The name in parentheses may have spaces and parentheses; the start is the 20th field after
+    // it.
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_whitespace().nth(19)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! What the thread of a rank lets the rest of the daemon see, without a lock between them.
+//! What the thread of a rank publishes to the rest of the daemon, without a lock between them.
 //!
 //! The rank's thread is the only writer. Readers see each value as it was a moment ago.
 
@@ -13,13 +13,13 @@ use pfo_protocol::Unit;
 use super::windows::Measured;
 use crate::measure::Tap;
 
-/// In the place of a step, that another daemon knew.
+/// Stands for a step that only a previous daemon knew.
 const UNKNOWN: u64 = u64::MAX;
 
 /// The visible state of one rank.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// The step begun last, plus one, or [`UNKNOWN`]: swaps are agreed on by it.
+    /// The last step begun, plus one, or [`UNKNOWN`]. Swaps are decided by it.
     steps_begun: AtomicU64,
     /// The number of the swap that the rank has taken up.
     pub swap: AtomicU64,
@@ -33,13 +33,12 @@ pub(crate) struct Progress {
     pub lost_events: AtomicU64,
     /// Instructions run under plans.
     pub instructions: AtomicU64,
-    /// Nanoseconds that these took.
+    /// Nanoseconds that these instructions took.
     pub instruction_ns: AtomicU64,
-    /// Nanoseconds of these at another clock than planned.
+    /// Nanoseconds of these that ran at another clock than planned.
     pub off_plan_ns: AtomicU64,
-    /// Changes that were not asked of the driver, because there had been too many.
+    /// Clock changes that were skipped because of the limit per second.
     pub skipped_changes: AtomicU64,
-    /// The last mismatch.
     pub last_mismatch: ArcSwapOption<String>,
     /// What is wrong with the rank's clocks.
     pub problem: ArcSwapOption<String>,
@@ -49,7 +48,7 @@ pub(crate) struct Progress {
     pub measured: ArcSwap<Measured>,
     /// What is set on its GPU.
     pub published: Arc<Published>,
-    /// Where its records go while somebody wants them.
+    /// Where the rank's records go while a listener wants them.
     pub tap: Tap,
 }
 
@@ -59,7 +58,7 @@ impl Progress {
         self.steps_begun.store(step.saturating_add(1), SeqCst);
     }
 
-    /// The step begun last, if there is one and it is known. Ordered against the decision of swaps.
+    /// The last step begun, if it is known. Ordered against the decision of swaps.
     #[must_use]
     pub(crate) fn step(&self) -> Option<u64> {
         match self.steps_begun.load(SeqCst) {
@@ -68,7 +67,7 @@ impl Progress {
         }
     }
 
-    /// The rank is in a step that another daemon knew.
+    /// Marks that the rank is in a step that a previous daemon saw begin.
     pub(crate) fn forget_step(&self) {
         self.steps_begun.store(UNKNOWN, SeqCst);
     }

@@ -1,4 +1,5 @@
-//! Time and energy of a rank's steps, added up in one window for each plan (or none) that it runs.
+//! Time and energy of a rank's steps, summed in one window for each plan (or default clocks) that
+//! it runs.
 
 use std::collections::VecDeque;
 
@@ -8,13 +9,13 @@ const KEPT: usize = 16;
 /// The steps of one rank under one swap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RankWindow {
-    /// The number of the swap that began it, 0 for the time before any.
+    /// The number of the swap that began it, 0 for the time before the first.
     pub swap: u64,
     /// Whole steps measured.
     pub steps: u64,
-    /// Seconds that they took.
+    /// Seconds that these steps took.
     pub time_s: f64,
-    /// Joules that they took.
+    /// Joules that these steps took.
     pub energy_j: f64,
 }
 
@@ -31,12 +32,12 @@ impl RankWindow {
 }
 
 /// The windows of one rank, over all of its sessions: a daemon or a connection may end while the
-/// rank trains on.
+/// rank continues to train.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RankWindows(VecDeque<RankWindow>);
 
 impl RankWindows {
-    /// The windows with a whole step in them, oldest first.
+    /// The windows that contain a whole step, oldest first.
     pub(crate) fn measured(&self) -> impl Iterator<Item = RankWindow> {
         self.0.iter().filter(|window| window.steps > 0).copied()
     }
@@ -49,7 +50,7 @@ impl RankWindows {
     }
 
     fn of_swap(&mut self, swap: u64) -> &mut RankWindow {
-        // The newest window is nearly always the one meant.
+        // The newest window is nearly always the right one.
         let index = match self.0.iter().rposition(|window| window.swap == swap) {
             Some(index) => index,
             None => {
@@ -64,20 +65,20 @@ impl RankWindows {
     }
 }
 
-/// When a step began and what the energy counter showed then.
+/// When a step began and what the energy counter showed at that time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Mark {
     swap: u64,
     at_ns: u64,
     energy_j: f64,
-    /// A swap was taken up in this step.
+    /// The rank changed to a swap in this step.
     settling: bool,
 }
 
 /// Everything measured in one session.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Measured {
-    /// The windows; the newest one runs on.
+    /// The windows; the newest one is still growing.
     pub windows: RankWindows,
     /// Joules since the session began.
     pub energy_j: f64,
@@ -86,20 +87,21 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// What is measured from here on; `energy_j` is the counter's reading now.
+    /// Starts the measurement; `energy_j` is the counter's reading now.
     #[must_use]
     pub(crate) fn begin(energy_j: Option<f64>) -> Self {
         Self { session_began_j: energy_j, ..Self::default() }
     }
 
-    /// The energy counter reads `energy_j` now.
+    /// Takes a reading of the energy counter.
     pub(crate) fn counter_reads(&mut self, energy_j: f64) {
         self.energy_j = energy_j - *self.session_began_j.get_or_insert(energy_j);
     }
 
-    /// A step begins, as the rank says at `at_ns`, `steps` after the last one that was told here.
+    /// Takes the beginning of a step at `at_ns` by the rank's clock, `steps` after the last one
+    /// recorded here.
     ///
-    /// The step in which a swap is taken up is left out: its clocks still settle.
+    /// The step in which the rank changes to a swap is left out, because its clocks still settle.
     pub(crate) fn step_begins(&mut self, swap: u64, steps: u64, at_ns: u64, energy_j: f64) {
         self.counter_reads(energy_j);
         let went_on = self.last.filter(|last| last.swap == swap);

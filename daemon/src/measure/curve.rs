@@ -1,4 +1,4 @@
-//! The energy counter over time: what it showed between two readings is on the line between them. Pure.
+//! The energy counter over time, interpolated linearly between two readings. Pure.
 
 /// A reading of the counter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -9,7 +9,7 @@ pub(crate) struct Knot {
     pub energy_j: f64,
 }
 
-/// What the counter showed at a time between two readings; none outside.
+/// The counter at a time between two readings; `None` outside.
 #[must_use]
 pub(crate) fn energy_between(before: Knot, after: Knot, at_ns: u64) -> Option<f64> {
     if !(before.at_ns..=after.at_ns).contains(&at_ns) {

@@ -1,5 +1,5 @@
-//! The only reader of a leased GPU's energy counter. It looks when the counter's rhythm says that it changes, and
-//! not at all while no listener wants to know.
+//! The only reader of a leased GPU's energy counter. It reads when the counter's rhythm predicts a
+//! change, and not at all while there is no listener.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,7 +15,7 @@ use super::refresh::{Look, Refresh};
 use super::tap::Queue;
 use crate::lease::{Progress, Session};
 
-/// How often to look at a GPU without an energy counter.
+/// How often to read a GPU without an energy counter.
 const PERIOD_NS: u64 = 20_000_000;
 
 /// How often to take records while no counter is read.
@@ -27,12 +27,12 @@ pub(crate) enum MeterError {
     /// The GPU is gone.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// There cannot be another thread.
+    /// The thread could not be started.
     #[error("cannot measure: {0}")]
     Thread(#[from] io::Error),
 }
 
-/// Somebody who wants the records of a rank.
+/// A listener for the records of a rank.
 pub(crate) trait Listener: Send + Sync {
     /// Whether the energy counter is to be read.
     fn wants_counters(&self) -> bool;
@@ -56,7 +56,7 @@ struct Shared {
 #[derive(Default)]
 struct Listeners {
     all: Vec<Weak<dyn Listener>>,
-    /// The session is over, and nothing more is handed to anybody.
+    /// The session has ended, and listeners receive nothing more.
     are_done: bool,
 }
 
@@ -67,10 +67,10 @@ impl std::fmt::Debug for Meter {
 }
 
 impl Meter {
-    /// The meter of a session, started if there is none, with another listener.
+    /// The meter of a session, started if there is none, with an additional listener.
     ///
     /// # Errors
-    /// If the GPU is gone, or there cannot be another thread.
+    /// If the GPU is gone, or a thread cannot be started.
     pub(crate) fn listen(
         session: &Arc<Session>,
         gpu: &Gpu,
@@ -94,7 +94,7 @@ impl Meter {
         Ok(meter)
     }
 
-    /// Hands a record to the listeners among those of the rank.
+    /// Adds a record to those of the rank, for the listeners.
     pub(crate) fn put(&self, record: TapRecord) {
         self.shared.session.progress.tap.put(|| Some(record));
     }
@@ -112,7 +112,7 @@ impl Shared {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a listener. One that comes after the end of the session takes that alone.
+    /// Adds a listener. One that is added after the end of the session receives only that end.
     fn add(&self, listener: Weak<dyn Listener>) {
         let mut listeners = self.listeners();
         if !listeners.are_done {
@@ -122,7 +122,7 @@ impl Shared {
         }
     }
 
-    /// The listeners that are there now; the last ones if the session has ended.
+    /// The current listeners; the last ones if the session has ended.
     fn present(&self, ended: bool) -> Vec<Arc<dyn Listener>> {
         let mut listeners = self.listeners();
         listeners.are_done |= ended;
@@ -134,7 +134,8 @@ impl Shared {
         let mut refresh = Refresh::default();
         let mut records = Vec::new();
         while !self.stop.load(Relaxed) {
-            // Asked before the records are taken: what came until then is among them.
+            // Checked before the records are taken, so that they include everything up to this
+            // point.
             let ended = self.session.progress.ended.load(Relaxed);
             let listeners = self.present(ended);
             let reading = listeners
@@ -153,7 +154,7 @@ impl Shared {
             if ended {
                 return;
             }
-            // Nobody keeps a listener from ending for the sake of a sleep.
+            // A sleeping meter must not keep a listener alive.
             drop(listeners);
             thread::sleep(reading.map_or(QUIET_PERIOD, |(_, look_at_ns)| {
                 Duration::from_nanos(look_at_ns.saturating_sub(now_ns()))
@@ -162,7 +163,7 @@ impl Shared {
     }
 }
 
-/// Looks at the GPU. Returns what is new, and when to look again.
+/// Reads the GPU. Returns what is new, and when to read again.
 fn look(
     probe: &Probe,
     progress: &Progress,

@@ -1,8 +1,8 @@
 //! Measuring: the records of ranks, the readings of their GPUs' counters, and trials.
 //!
-//! The thread of a rank puts records into its [`Tap`] and knows no more of all this. A [`Meter`] for each rank
-//! takes them out, reads the energy counter as often as its rhythm asks for, and hands both to its listeners:
-//! the windows of a trial, and the taps of the agent.
+//! The thread of a rank puts records into its [`Tap`] and does nothing else for measuring. A
+//! [`Meter`] for each rank takes them out, reads the energy counter as often as its rhythm
+//! requires, and hands both to its listeners: the windows of a trial, and the taps of the agent.
 
 mod curve;
 mod meter;

@@ -1,61 +1,62 @@
-//! When the energy counter changes, found by looking at it as seldom as possible. Pure.
+//! Finds the times at which the energy counter changes, with as few reads as possible. Pure.
 //!
-//! The driver does not say when it refreshes the counter. A change lies between the last look that found
-//! the old reading and the first that found the new one; where between them, a regular counter's rhythm
-//! tells, and of another one the middle is taken, so that looking late does not shift all times one way.
-//! Where the two are far apart, because the thread slept too long, and there is no rhythm, the reading is
-//! not used: the next one covers its time as well.
+//! The driver does not report when it refreshes the counter. A change lies between the last read
+//! that returned the old value and the first that returned the new one. If the counter is regular,
+//! its rhythm gives the time in between; otherwise the middle is used, so that late reads do not
+//! shift all times in one direction. If the two reads are far apart, because the thread slept too
+//! long, and there is no rhythm, the reading is discarded: the next one covers its time as well.
 
 use super::curve::Knot;
 use super::rhythm::Rhythm;
 
-/// A change is known well enough when two looks so far apart enclose it.
+/// A change is known precisely enough when the reads around it are at most this far apart.
 const FINE_NS: u64 = 1_000_000;
 
-/// How often to look while the rhythm of the counter is not known.
+/// Time between reads while the rhythm of the counter is not known.
 const SEARCH_NS: u64 = 500_000;
 
-/// How often to look around the time at which a change is expected.
+/// Time between reads around an expected change.
 const EXPECT_NS: u64 = 200_000;
 
-/// How long before that to begin. Not always the same: were every change as long after a look, all would
-/// be placed too late, or all too early.
+/// How long before an expected change to start reading. The dither varies it: if every change came
+/// equally long after a read, all times would be too late, or all too early.
 const MARGIN_NS: u64 = 600_000;
 const DITHER_NS: u64 = 300_000;
-/// Of one after another, this share of the dither more: multiples of the golden ratio fill it evenly.
+/// Each dither differs from the last by this share: multiples of the golden ratio fill the range
+/// evenly.
 const DITHER_STEP: f64 = 0.618_033_988_749_895;
 
-/// How long after that to go on.
+/// How long after an expected change to continue reading.
 const OVERDUE_NS: u64 = 2_000_000;
 
-/// After so many changes in a row that were not well enough known, the rhythm is searched for again, and
-/// less is good enough for once: over so long a time, being off by a little matters little.
+/// After this many imprecise changes in a row, the rhythm is searched for again, and a less precise
+/// change is accepted once: over such a long time a small error matters little.
 const MOST_MISSED: u32 = 8;
 const COARSE_NS: u64 = 8_000_000;
 
-/// What is known of the refreshing of one counter.
+/// The state of one counter's refreshing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refresh {
-    /// The newest reading, and the last time at which it was certainly still that.
+    /// The newest reading, and the last time at which it was certainly current.
     newest: Option<(f64, u64)>,
     rhythm: Rhythm,
     dither: f64,
     missed: u32,
 }
 
-/// What a look has brought.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Look {
     /// The counter has not changed.
     Same,
-    /// It has, at some time.
+    /// It has changed, at an unknown time.
     Changed,
-    /// It has, at this time.
+    /// It has changed, at this time.
     Refreshed(Knot),
 }
 
 impl Refresh {
-    /// Takes in a reading that was asked for at `asked_ns` and had come by `got_ns`.
+    /// Takes a reading that was requested at `asked_ns` and had arrived by `got_ns`.
     pub(crate) fn looked(&mut self, asked_ns: u64, got_ns: u64, energy_j: f64) -> Look {
         let Some((former_j, same_ns)) = self.newest.replace((energy_j, asked_ns)) else {
             return Look::Same;
@@ -63,7 +64,7 @@ impl Refresh {
         let known_ns = self.rhythm.before(asked_ns, got_ns).filter(|known_ns| *known_ns > same_ns);
         if former_j == energy_j {
             if known_ns.is_some_and(|known_ns| known_ns > same_ns + FINE_NS) {
-                // It should have changed. There is no rhythm, or not that one any more.
+                // It should have changed. There is no rhythm, or it is no longer this one.
                 self.rhythm = Rhythm::default();
             }
             return Look::Same;
@@ -91,7 +92,7 @@ impl Refresh {
         Look::Refreshed(Knot { at_ns: same_ns.midpoint(got_ns), energy_j })
     }
 
-    /// When to look next.
+    /// When to read next.
     #[must_use]
     pub(crate) fn look_at_ns(&self, now_ns: u64) -> u64 {
         let Some((changed_ns, period_ns)) = self.rhythm.last_and_period_ns() else {
@@ -113,8 +114,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Looks for a while at a counter that changes at these times, each time so much later than asked for.
-    /// Returns the looks, and how far off each change was placed.
+    /// Looks for a while at a counter that changes at these times, each time so much later than
+    /// asked for. Returns the looks, and how far off each change was placed.
     fn watch(changes_ns: &[u64], late_ns: impl Fn(u64) -> u64) -> (u64, Vec<i64>) {
         let mut refresh = Refresh::default();
         let (mut now_ns, mut looks, mut off_ns) = (1000 * MS, 0, Vec::new());

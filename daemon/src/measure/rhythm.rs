@@ -1,37 +1,39 @@
-//! The rhythm in which a counter is refreshed: a line through the changes that were seen. Pure.
+//! The rhythm in which a counter is refreshed: a line through the observed changes. Pure.
 //!
-//! Each change is only known to lie between two looks; many of them together tell a regular counter's
-//! rhythm ten times as well, and with it when it changed where nobody looked. One that has no rhythm is
-//! found out, and nothing is said of it.
+//! Each change is only known to lie between two reads. Many of them together give a regular
+//! counter's rhythm ten times as precisely, and with it the times of changes that were not
+//! observed. A counter without a rhythm is recognised, and gets none.
 
 use std::collections::VecDeque;
 
-/// Changes that the line goes through at most, and at least. The rhythm drifts against our clock, if little.
+/// The most and the fewest changes that the line is fitted to. The rhythm drifts a little against
+/// our clock.
 const MOST_SEEN: usize = 64;
 const LEAST_SEEN: usize = 16;
 
-/// Of the changes, one in so many may lie off the line, by more than the looks around it and this allow.
+/// One change in this many may lie further off the line than the reads around it and this tolerance
+/// allow.
 const FEW: usize = 16;
 const SLACK_NS: f64 = 50_000.0;
 
-/// After so many periods without a change that was seen, the line is not trusted any more.
+/// After this many periods without an observed change, the line is no longer trusted.
 const MOST_UNSEEN: f64 = 32.0;
 
-/// A change that is so near to a look may have been before or after it.
+/// A change this close to a read may have been before or after it.
 const NEAR_NS: f64 = 200_000.0;
 
-/// A change that was seen.
+/// An observed change.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// How many periods after the first.
     number: f64,
-    /// In the middle between two looks.
+    /// The middle between the two reads around it.
     at_ns: u64,
-    /// How far these are from there.
+    /// How far the two reads are from the middle.
     half_ns: f64,
 }
 
-/// Times of changes by their number, seen from the last one.
+/// Times of changes by their number, relative to the last one.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     last: Seen,
@@ -51,7 +53,7 @@ impl Line {
         (since(self.last.at_ns, ns) - self.offset_ns) / self.period_ns
     }
 
-    /// The time so many periods after the last change.
+    /// The time `periods` after the last change.
     fn at_ns(&self, periods: f64) -> u64 {
         self.last.at_ns.saturating_add_signed((self.offset_ns + periods * self.period_ns) as i64)
     }
@@ -62,35 +64,35 @@ fn since(from_ns: u64, until_ns: u64) -> f64 {
     until_ns.wrapping_sub(from_ns).cast_signed() as f64
 }
 
-/// What is known of a rhythm.
+/// The rhythm, as far as it is known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rhythm {
     seen: VecDeque<Seen>,
-    /// Changes since the last one of these.
+    /// Changes since the last of these.
     passed: f64,
     line: Option<Line>,
     trusted: bool,
 }
 
 impl Rhythm {
-    /// Takes in that there was a change, of which nobody knows when.
+    /// Takes a change at an unknown time.
     pub(crate) fn pass(&mut self) {
         self.passed += 1.0;
     }
 
-    /// Takes in a change that lies between two looks. Returns when it was.
+    /// Takes a change that lies between two reads. Returns its time.
     pub(crate) fn learn(&mut self, same_ns: u64, got_ns: u64) -> u64 {
         let at_ns = same_ns.midpoint(got_ns);
         let half_ns = got_ns.saturating_sub(same_ns) as f64 / 2.0;
         let mut number = 0.0;
         let at_least = 1.0 + std::mem::take(&mut self.passed);
         if let Some(last) = self.seen.back().copied() {
-            // Some changes in between may have shown in nothing.
+            // Some changes in between may not have altered the value.
             let periods = self
                 .line
                 .map_or(at_least, |line| (since(last.at_ns, at_ns) / line.period_ns).round());
             if periods < at_least {
-                // It is refreshed more often than it seemed.
+                // The counter is refreshed more often than it seemed.
                 *self = Self::default();
                 self.seen.push_back(last);
             }
@@ -110,7 +112,7 @@ impl Rhythm {
         trusted.map_or(at_ns, |line| line.at_ns(0.0).clamp(same_ns, got_ns))
     }
 
-    /// The line of the least squares.
+    /// The least-squares line.
     fn fit(&self) -> Option<Line> {
         let last = *self.seen.back()?;
         let count = self.seen.len() as f64;
@@ -128,13 +130,13 @@ impl Rhythm {
         })
     }
 
-    /// The last change that was taken in, and what passes between two, as far as that is known.
+    /// The last change that was taken, and the period, as far as it is known.
     #[must_use]
     pub(crate) fn last_and_period_ns(&self) -> Option<(u64, u64)> {
         self.line.map(|line| (line.last.at_ns, line.period_ns as u64))
     }
 
-    /// When the last change before a look must have been; none if that is not known for sure.
+    /// When the last change before a read must have been; `None` if that is not certain.
     #[must_use]
     pub(crate) fn before(&self, asked_ns: u64, got_ns: u64) -> Option<u64> {
         let line = self.line.filter(|_| self.trusted)?;

@@ -1,5 +1,5 @@
-//! The time and energy of each step of a trial, of one rank, from its records and the readings of its GPU's
-//! counter as they come in. Pure.
+//! The time and energy of each step of a trial on one rank, computed from the rank's records and
+//! the readings of its GPU's counter as they arrive. Pure.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,21 +8,21 @@ use pfo_protocol::TapRecord;
 
 use super::curve::{Knot, energy_between};
 
-/// How long the counter is waited for after the last step.
+/// How long to wait for the counter after the last step.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
-/// Readings that wait for records up to their time. A rank that says nothing for longer has nothing to be
-/// measured.
+/// Readings kept until records up to their time arrive. A rank that is silent for longer has
+/// nothing to measure.
 const MOST_PENDING: usize = 1 << 16;
 
-/// A step, as one rank began it.
+/// A step as one rank began it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct StepMark {
-    /// Its number.
+    /// The step's number.
     pub(super) step: u64,
-    /// When it began.
+    /// When the step began.
     pub(super) at_ns: u64,
-    /// What the counter showed then, in joules.
+    /// What the counter showed at that time, in joules.
     pub(super) energy_j: Option<f64>,
 }
 
@@ -31,15 +31,15 @@ pub(super) struct StepMark {
 pub(super) struct StepEnergies {
     range: Option<Range<u64>>,
     steps: Vec<StepMark>,
-    /// Steps whose energy was looked for.
+    /// Steps whose energy has been looked up.
     steps_read: usize,
     step_counts: bool,
-    /// When the last step of the range was over.
+    /// When the last step of the range ended.
     over_ns: Option<u64>,
     mismatched_steps: u64,
     known_ns: u64,
     pending: VecDeque<(u64, Option<f64>)>,
-    /// The newest reading that was taken in.
+    /// The newest reading taken.
     newest: Option<Knot>,
     sampled_ns: u64,
     lost: bool,
@@ -52,13 +52,13 @@ impl StepEnergies {
         self.newest.is_some() || self.pending.iter().any(|(_, energy_j)| energy_j.is_some())
     }
 
-    /// Whether it has heard of the trial whose first measured step this is. Until then it may count those of an
-    /// earlier one.
+    /// Whether it counts the trial whose first measured step this is. Until then it may count those
+    /// of an earlier trial.
     pub(super) fn counts_from(&self, first_step: u64) -> bool {
         self.range.as_ref().is_some_and(|range| range.start == first_step)
     }
 
-    /// Whether everything is there.
+    /// Whether the measurement is complete.
     pub(super) fn is_complete(&self) -> bool {
         let read = |over_ns: u64| {
             self.steps_read == self.steps.len()
@@ -72,7 +72,7 @@ impl StepEnergies {
         self.lost || self.ended
     }
 
-    /// Whether the rank told every step of the range, and the one after it.
+    /// Whether the rank reported every step of the range, and the one after it.
     pub(super) fn is_whole(&self) -> bool {
         let range = self.range.clone().unwrap_or_default();
         self.steps.iter().map(|mark| mark.step).eq(range.start..=range.end)
@@ -88,7 +88,7 @@ impl StepEnergies {
         self.mismatched_steps
     }
 
-    /// Takes in records; `lost` ones before them are missing.
+    /// Takes records; `lost` ones before them are missing.
     pub(super) fn take(&mut self, lost: u64, records: &[TapRecord]) {
         self.lost |= lost > 0 && self.range.is_some();
         for record in records {
@@ -112,8 +112,8 @@ impl StepEnergies {
         }
     }
 
-    /// Counts the steps of this range. What was counted until now is of an earlier trial, whose records were
-    /// still on their way.
+    /// Starts counting the steps of this range. Anything counted so far belongs to an earlier
+    /// trial, whose records were still on their way.
     fn begin_trial(&mut self, range: Range<u64>) {
         *self = Self {
             range: Some(range),
@@ -143,7 +143,7 @@ impl StepEnergies {
         }
     }
 
-    /// Everything up to this time is known: readings until then can be taken in.
+    /// Everything up to this time is known: readings until then can be taken.
     fn know_until(&mut self, at_ns: u64) {
         self.known_ns = self.known_ns.max(at_ns);
         while let Some((at_ns, energy_j)) =

@@ -1,5 +1,5 @@
-//! The way from the thread of a rank to the records of a tap. Putting something in takes no lock and
-//! allocates nothing; while nobody wants records, it is one relaxed load.
+//! The path from the thread of a rank to the records of a tap. Putting a record takes no lock and
+//! allocates nothing; without a listener it is one relaxed load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -10,10 +10,10 @@ use pfo_protocol::{Event, Mark, Mhz, TapRecord};
 
 use crate::rank::{Finished, Outcome};
 
-/// Records that wait for the meter: more than a second of the busiest rank.
+/// Records that wait for the meter: more than a second's worth of the busiest rank.
 const CAPACITY: usize = 1 << 13;
 
-/// What an event shows that had this outcome while that clock was locked.
+/// The record of an event that had this outcome while that clock was locked.
 #[must_use]
 pub(crate) fn record_of(
     event: &Event,
@@ -60,7 +60,7 @@ impl Tap {
         queue
     }
 
-    /// Puts nothing into that queue any more.
+    /// Stops filling that queue.
     pub(crate) fn close(&self, queue: &Arc<Queue>) {
         let current = self.queue.load();
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, queue)) {
@@ -89,7 +89,7 @@ impl Queue {
         self.records.pop()
     }
 
-    /// How many records found no room since this was asked last.
+    /// How many records found no room since the last call.
     pub(crate) fn take_lost(&self) -> u64 {
         self.lost.swap(0, Relaxed)
     }

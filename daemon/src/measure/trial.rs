@@ -1,4 +1,5 @@
-//! A trial: a job runs something for some steps, and the time and energy of each step are measured.
+//! A trial: a job runs a plan or a clock for some steps, and the time and energy of each step are
+//! measured.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::host::journal;
 use crate::job::{Hold, Job, Jobs, Measurer, Member, Runs, Swap};
 use crate::session::internal;
 
-/// How often to look whether the steps are over.
+/// How often to check whether the steps have ended.
 const POLL: Duration = Duration::from_millis(20);
 
 /// How long to wait for the first reading of the counters.
@@ -30,7 +31,7 @@ struct Measured {
     meter: Arc<Meter>,
 }
 
-/// What the meter of a rank hands over.
+/// Takes what the meter of one rank hands over.
 #[derive(Default)]
 struct RankEnergies(Mutex<StepEnergies>);
 
@@ -59,11 +60,11 @@ struct UnderWay {
     ranks: Vec<Measured>,
 }
 
-/// Runs a trial on a job that is held for that. If this is dropped, nothing is measured any more, while
-/// the job runs on as it does until its hold ends.
+/// Runs a trial on a job that is held for it. If this is dropped, measuring stops, while the job
+/// continues to run what it runs until its hold ends.
 ///
 /// # Errors
-/// If it cannot begin, or the job does not get to its end as it began.
+/// If it cannot begin, or the job changes during the trial.
 pub(crate) async fn run(
     jobs: &Arc<Jobs>,
     driver: &Arc<LateDriver>,
@@ -78,7 +79,7 @@ pub(crate) async fn run(
             sleep(POLL).await;
         }
     };
-    // A GPU without a counter never is.
+    // A GPU without a counter never has a reading.
     let _ = timeout(READY_TIMEOUT, ready).await;
     let (jobs, job, by) = (Arc::clone(jobs), Arc::clone(hold.job()), hold.by());
     let trial = away(move || begin(&jobs, &job, by, ranks, run, length)).await?;
@@ -90,7 +91,7 @@ pub(crate) async fn run(
     trial.result()
 }
 
-/// Does what may take its time on another thread than that of the runtime.
+/// Runs work that may block on another thread than that of the runtime.
 async fn away<T: Send + 'static>(
     what: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
@@ -132,7 +133,7 @@ fn begin(
     let plan = runs.map(|runs| job.fit(runs, most)).transpose()?.map(Arc::new);
     let swap = {
         let mut members = job.members();
-        // The hold may have ended since; nobody would bring the job back to default clocks.
+        // The hold may have ended since; then no code would return the job to default clocks.
         if members.held != Some(by) {
             return Err(disturbed(job, "is not held for measuring any more"));
         }
@@ -149,7 +150,8 @@ fn begin(
         name: journal::SWAPPED,
         uid = by.uid.0, pid = by.pid.map(|pid| pid.0), job = %job.key.name,
         plan = swap.plan.as_ref().map_or(0, |plan| plan.number),
-        "trial of user {} on job {} from step {step} on: {steps} steps from {first_step} on are measured",
+        "trial of user {} on job {} from step {step} on: {steps} steps from {first_step} on are \
+         measured",
         by.uid, job.key.name
     );
     Ok(UnderWay { job: Arc::clone(job), swap, first_step, steps, ranks })
@@ -280,7 +282,7 @@ mod tests {
             let refused = || attempt(by).err().map(|refusal| refusal.message);
             let why = "job j is not held for measuring any more";
             assert_eq!(refused().as_deref(), Some(why));
-            // Nor is it where somebody else holds the job by now.
+            // Nor while another connection holds the job.
             let mut holds = Holds::default();
             let held = hold(&mut holds);
             assert_eq!(refused().as_deref(), Some(why));

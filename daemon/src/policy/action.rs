@@ -1,30 +1,30 @@
-//! What a request needs: a total function of the request, so that a new one does not compile before somebody
-//! has decided.
+//! What a request requires: a total function of the request, so that a new request does not compile
+//! without a decision.
 
 use pfo_protocol::{LeaseTarget, Request, Uid};
 
 /// What a caller wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Ask for a session, and with it for the lease of a GPU.
+    /// Open a session, and with it lease a GPU.
     OpenSession,
     /// See the daemon, the GPUs and its own jobs.
     SeeStatus,
-    /// Change what a job runs, or measure it; none is a job of the caller's or, for an administrator, any.
+    /// Change what a job runs, or measure it; `None` is a job of the caller's own or, for an
+    /// administrator, of any user.
     ChangeJob(Option<Uid>),
     /// End leases of a user's jobs, or lift their revocation.
     EndLeases(Option<Uid>),
     /// Ask what another user may lease.
     ExplainOthers,
-    /// Have the configuration read again.
+    /// Reload the configuration.
     Reload,
-    /// Reset clocks.
     ResetClocks,
-    /// Read everything that is seen of a job, of this user if that is named.
+    /// Read everything that is visible of a job, of this user if one is named.
     Tap(Option<Uid>),
-    /// Learn of every change of a job.
+    /// Be notified of every change of a job.
     WatchJobs,
-    /// Act in the name of a user.
+    /// Act on behalf of a user.
     ActForUsers,
 }
 
@@ -45,7 +45,7 @@ impl Action {
     }
 }
 
-/// What a request needs.
+/// What a request requires.
 pub(crate) fn needs(request: &Request) -> Action {
     match request {
         Request::Gpus

@@ -10,16 +10,18 @@ use super::permit::Permit;
 use super::rules::{Place, Policy, Subject, Verdict};
 use super::terms::Terms;
 
-/// Somebody who asks for something: the peer of a connection, or the user that the agent acts for.
+/// The party that makes a request: the peer of a connection, or the user that the agent acts for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Caller {
-    /// Who asks. On behalf of a user, that user and the groups that the accounts of the node give it.
+    /// The user and its groups. If the agent acts on behalf of a user, the groups come from the
+    /// accounts of the node.
     pub peer: Peer,
     /// The socket that the request came through.
     pub door: Door,
-    /// As what the user asks through the agent; none is not through the agent, or the agent itself.
+    /// The capacity in which the user asks through the agent; `None` if not through the agent, or
+    /// if it is the agent itself.
     pub on_behalf: Option<Claim>,
-    /// Whether the process waits for the answer; a sweep goes on without one.
+    /// Whether the process waits for the answer; a sweep continues without one.
     pub is_waiting: bool,
 }
 
@@ -30,7 +32,7 @@ impl Caller {
         Self { peer, door, on_behalf: None, is_waiting: true }
     }
 
-    /// A user in whose name this caller, the agent, asks from now on.
+    /// A user on whose behalf this caller, the agent, makes requests from now on.
     pub(crate) fn on_behalf(
         &self,
         uid: Uid,
@@ -43,12 +45,12 @@ impl Caller {
     }
 }
 
-/// As what a user asks through the agent.
+/// The capacity in which a user asks through the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// As the owner of its jobs.
     User,
-    /// As an administrator, which the accounts of the node have to confirm.
+    /// As an administrator, which the accounts of the node must confirm.
     Administrator,
 }
 
@@ -59,7 +61,7 @@ enum Role {
     Administrator,
 }
 
-/// Who has which role on this node.
+/// The users and groups that have each role on this node.
 #[derive(Clone, Debug)]
 pub(crate) struct Authority {
     names: Groups,
@@ -82,8 +84,8 @@ pub(crate) struct SocketGroups {
 }
 
 impl Authority {
-    /// Looks up the accounts behind the names of a configuration. A name without an account gives rights to
-    /// nobody.
+    /// Looks up the accounts behind the names of a configuration. A name without an account grants
+    /// nothing.
     #[must_use]
     pub(crate) fn new(config: &Config, node: &str, accounts: &impl Accounts) -> Self {
         let names = config.groups.clone();
@@ -188,7 +190,7 @@ impl Authority {
             Action::WatchJobs | Action::ActForUsers => return Err(only_the_agent(caller, action)),
         };
         match (caller.door, action) {
-            // The agent changes and measures jobs, and nothing else, whoever it acts for.
+            // The agent changes and measures jobs, and nothing else, for any user it acts for.
             (Door::Agent, Action::SeeStatus | Action::ChangeJob(_) | Action::Tap(_)) => {}
             (Door::Agent, _) => return Err(not_for_the_agent(action)),
             (_, Action::Tap(_)) => return Err(only_the_agent(caller, action)),
@@ -204,7 +206,7 @@ impl Authority {
         })
     }
 
-    /// What the agent may do in its own name: look at everything.
+    /// What the agent may do on its own: read everything.
     fn permit_agent(caller: &Caller, action: Action) -> Result<Permit, Refusal> {
         match action {
             Action::SeeStatus | Action::Tap(_) | Action::WatchJobs | Action::ActForUsers => {
@@ -232,7 +234,7 @@ impl Authority {
         let (uid, group) = (caller.peer.uid, &self.names.administrators);
         let is_one = uid == Uid::ROOT || is_in(&caller.peer, self.administrators);
         let (message, remedy) = if is_one {
-            let message = format!("nobody may {} through this socket", action.in_words());
+            let message = format!("no user may {} through this socket", action.in_words());
             (message, "use the socket for administration, /run/pfo/admin.sock".to_owned())
         } else {
             let action = action.in_words();

@@ -15,24 +15,24 @@ use super::terms::Terms;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Where clients connect when systemd hands over no sockets.
+    /// Where clients connect if systemd passes no sockets.
     pub sockets: Sockets,
     /// Who may do what.
     pub groups: Groups,
-    /// What a lease gives and takes where no rule says otherwise.
+    /// The terms of a lease where no rule says otherwise.
     #[serde(deserialize_with = "possible")]
     pub lease: Terms,
-    /// Who may lease what otherwise. The first one that matches decides.
+    /// The rules about leases. The first one that matches decides.
     #[serde(rename = "rule")]
     pub rules: Vec<Spanned<Rule>>,
-    /// What all peers together may take.
+    /// What all peers together may use.
     pub limits: Limits,
     /// How clocks are driven.
     pub clocks: Clocks,
-    /// Was here in release 0.1, and is in agent.toml now.
+    /// A section of release 0.1, which is in agent.toml now.
     #[serde(deserialize_with = "moved")]
     watch: bool,
-    /// The driver.
+    /// The NVML driver.
     pub driver: DriverConfig,
     /// Files that the daemon writes.
     pub paths: Paths,
@@ -61,7 +61,7 @@ pub struct Groups {
     pub trainers: String,
     /// Members may do everything.
     pub administrators: String,
-    /// The agent's own.
+    /// The group that the agent runs as.
     pub agent: String,
 }
 
@@ -79,7 +79,7 @@ pub struct Limits {
 pub struct Clocks {
     /// Whether the memory clock is locked to its highest while a GPU is leased.
     pub lock_memory_clock: bool,
-    /// Milliseconds from an accepted set call to the new clock; only for the off-plan figures.
+    /// Milliseconds from an accepted set call to the new clock; used only for the off-plan figures.
     pub settle_ms: Within<0, 10_000>,
     /// Steps in a row that may mismatch before the plan is suspended.
     pub suspend_after_mismatches: Within<1, { u32::MAX }>,
@@ -97,9 +97,9 @@ pub struct DriverConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Paths {
-    /// What is locked now.
+    /// The ledger file.
     pub ledger: PathBuf,
-    /// Was here in release 0.1, and is in agent.toml now.
+    /// A key of release 0.1, which is in agent.toml now.
     #[serde(deserialize_with = "moved")]
     state: bool,
 }
@@ -158,7 +158,7 @@ fn possible<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Terms, D::Erro
     Ok(terms)
 }
 
-/// Accepts a key that another file has now, whatever its value.
+/// Accepts a key that has moved to another file, whatever its value.
 fn moved<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     IgnoredAny::deserialize(deserializer).map(|_| true)
 }
@@ -167,7 +167,7 @@ impl Config {
     /// Reads and checks a configuration file.
     ///
     /// # Errors
-    /// If it cannot be read, is not TOML, has an unknown key or a value that cannot be.
+    /// If it cannot be read, is not TOML, has an unknown key or an impossible value.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         Self::parse(&ConfigError::text_of(path)?, path)
     }
@@ -220,8 +220,8 @@ mod tests {
         SHIPPED.lines().map(in_force).fold(String::new(), |text, line| text + &line + "\n")
     }
 
-    /// Every key that may stand in a table, as the error for one that may not names them, but those that are
-    /// ignored there.
+    /// Every key that may stand in a table, as the error for one that may not names them, but those
+    /// that are ignored there.
     fn keys(table: &str) -> Vec<String> {
         let error = parse(&format!("{table}\nno_such_key = 1")).unwrap_err();
         let known = error.split_once("expected").unwrap().1;

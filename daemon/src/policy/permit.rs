@@ -1,4 +1,5 @@
-//! The proof that a request was decided. A handler takes one, so that nothing runs undecided.
+//! The proof that a request was authorized. Handlers require one, so that nothing runs
+//! unauthorized.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use super::action::Action;
 use super::authority::{Authority, Caller};
 use crate::job::{Job, Jobs};
 
-/// Says that a caller may do what it asked for. Only [`Authority::permit`] makes one.
+/// Proves that a caller may do what it asked for. Only [`Authority::permit`] creates one.
 #[derive(Clone, Debug)]
 pub(crate) struct Permit {
     caller: Caller,
@@ -20,7 +21,6 @@ impl Permit {
         Self { caller, every_job }
     }
 
-    /// The caller.
     pub(crate) fn caller(&self) -> &Caller {
         &self.caller
     }
@@ -40,15 +40,15 @@ impl Permit {
         self.caller.is_waiting.then(|| self.pid())
     }
 
-    /// The only user whose jobs may be seen; none means every user's.
+    /// The only user whose jobs may be seen; `None` means every user's.
     pub(crate) fn only_of(&self) -> Option<Uid> {
         (!self.every_job).then(|| self.uid())
     }
 
-    /// Whether something of this user is within the permit.
+    /// Checks that something of this user is within the permit.
     ///
     /// # Errors
-    /// As the decision about that user's things would have been.
+    /// The same refusal as for a request about that user's things.
     pub(crate) fn covers(
         &self,
         authority: &Authority,
@@ -61,7 +61,7 @@ impl Permit {
     /// The job that a request means.
     ///
     /// # Errors
-    /// If there is none, or more than one.
+    /// If there is no such job, or more than one.
     pub(crate) fn select(&self, jobs: &Jobs, selector: &JobSelector) -> Result<Arc<Job>, Refusal> {
         if let Some(owner) = selector.uid.filter(|owner| !self.every_job && *owner != self.uid()) {
             return Err(Jobs::unknown(&selector.job, owner));

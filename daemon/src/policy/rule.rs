@@ -1,5 +1,5 @@
-//! A rule of the configuration: the users, GPUs and nodes that it is about, and the terms of `[lease]` that it
-//! overrides. The policy looks the names up and applies the rule.
+//! A rule of the configuration: the users, GPUs and nodes that it applies to, and the terms of
+//! `[lease]` that it overrides. The policy looks the names up and applies the rule.
 
 use glob::{MatchOptions, Pattern};
 use pfo_keeper::{BaseClock, GpuFacts};
@@ -17,18 +17,18 @@ const IN_EITHER_CASE: MatchOptions = MatchOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// The line of the file that it begins in.
+    /// The line of the file in which it begins.
     #[serde(skip)]
     pub line: usize,
-    /// The users it is about.
+    /// The users it applies to.
     pub users: Option<Several<Account>>,
-    /// The groups it is about.
+    /// The groups it applies to.
     pub groups: Option<Several<Account>>,
-    /// The GPUs it is about; without it all.
+    /// The GPUs it applies to; all if absent.
     pub gpus: Option<Several<GpuPattern>>,
-    /// The nodes it is about; without it all.
+    /// The nodes it applies to; all if absent.
     pub nodes: Option<Several<TextPattern>>,
-    /// Whether it allows a lease; without it, it does.
+    /// Whether it allows a lease; true if absent.
     pub allow: Option<bool>,
     min_mhz: Option<ClockBound>,
     max_mhz: Option<ClockBound>,
@@ -41,10 +41,10 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// What a lease under this rule gives and takes; none if the rule denies it.
+    /// The terms of a lease under this rule; `None` if the rule denies it.
     ///
     /// # Errors
-    /// If it denies and gives at once, or leaves no clock to lock.
+    /// If it denies a lease and sets terms, or leaves no clock to lock.
     pub fn terms(&self, lease: &Terms) -> Result<Option<Terms>, String> {
         let terms = Terms {
             min_mhz: self.min_mhz.unwrap_or(lease.min_mhz),
@@ -59,19 +59,19 @@ impl Rule {
         if self.allow == Some(false) {
             return match terms == *lease {
                 true => Ok(None),
-                false => Err("a rule with allow = false gives nothing else".into()),
+                false => Err("a rule with allow = false takes no other terms".into()),
             };
         }
         terms.check().map(|()| Some(terms))
     }
 
-    /// Whether the rule is about a GPU.
+    /// Whether the rule applies to a GPU.
     #[must_use]
     pub fn is_about_gpu(&self, gpu: &GpuFacts) -> bool {
         self.gpus.as_ref().is_none_or(|gpus| gpus.any(|pattern| pattern.matches(gpu)))
     }
 
-    /// Whether the rule is about a node of this name, with or without its domain.
+    /// Whether the rule applies to a node of this name, with or without its domain.
     #[must_use]
     pub fn is_about_node(&self, name: &str) -> bool {
         let short = name.split('.').next().unwrap_or(name);
@@ -80,8 +80,7 @@ impl Rule {
     }
 }
 
-/// At least one of something. An empty list would be about nobody and nothing, which is nothing that
-/// anybody means.
+/// At least one of something. An empty list would match nothing, which is never what is meant.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Vec<T>")]
 pub struct Several<T>(Vec<T>);
@@ -102,7 +101,7 @@ impl<T> TryFrom<Vec<T>> for Several<T> {
 
     fn try_from(list: Vec<T>) -> Result<Self, Self::Error> {
         if list.is_empty() {
-            return Err("an empty list is about nobody; leave the key out to mean all");
+            return Err("an empty list matches nothing; leave the key out to match all");
         }
         Ok(Self(list))
     }
@@ -114,7 +113,7 @@ impl<T> TryFrom<Vec<T>> for Several<T> {
 pub enum Account {
     /// By number.
     Number(u32),
-    /// By name, or `*` for anybody.
+    /// By name, or `*` for any user.
     Name(String),
 }
 
@@ -133,7 +132,7 @@ impl TryFrom<String> for TextPattern {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        Pattern::new(&text).map(Self).map_err(|error| format!("{text:?} is no pattern: {error}"))
+        Pattern::new(&text).map(Self).map_err(|error| format!("{text:?} is not a pattern: {error}"))
     }
 }
 
@@ -209,7 +208,7 @@ mod tests {
     fn a_list_of_nothing_and_a_broken_pattern_are_refused() {
         for (text, said) in [
             ("users = []", "an empty list"),
-            ("nodes = ['a[']", "is no pattern"),
+            ("nodes = ['a[']", "is not a pattern"),
             ("gpus = ['a[']", "give patterns"),
             ("groups = [-1]", "give names or numbers"),
         ] {

@@ -1,5 +1,5 @@
-//! Who may lease which GPU on which terms: the first rule that matches decides. Pure, once the names
-//! in the rules were looked up.
+//! Who may lease which GPU on which terms: the first rule that matches decides. Pure, once the
+//! names in the rules have been looked up.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,12 +12,11 @@ use super::config::Config;
 use super::rule::{Account, Rule, Several};
 use super::terms::Terms;
 
-/// Somebody who may want a lease.
+/// A user who may want a lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
     /// The user.
     pub uid: Uid,
-    /// Its groups.
     pub groups: &'a [Gid],
     /// Whether it is in one of the groups that may lease where no rule says otherwise.
     pub member: bool,
@@ -44,16 +43,16 @@ impl fmt::Display for Place {
     }
 }
 
-/// The answer to whether somebody may lease a GPU.
+/// Whether a user may lease a GPU, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict<'p> {
     /// What decided.
     pub place: Place,
-    /// On which terms; none means no.
+    /// The terms; `None` if the user may not.
     pub terms: Option<&'p Terms>,
 }
 
-/// All rules that concern this node.
+/// All rules that apply to this node.
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
     file: PathBuf,
@@ -68,7 +67,7 @@ struct ReadyRule {
     terms: Option<Terms>,
 }
 
-/// Whom a rule is about.
+/// The users and groups that a rule applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Who {
     Members,
@@ -96,7 +95,8 @@ impl Policy {
         let rules = config.rules.iter().map(|rule| rule.get_ref().clone());
         let ready = |rule: Rule| {
             let who = look_up(&rule, lookup);
-            // The check of the configuration leaves no error; if it did, the answer would be no.
+            // The check of the configuration leaves no error here; if it did, the answer would be
+            // no.
             let terms = rule.terms(&config.lease).unwrap_or(None);
             ReadyRule { rule, who, terms }
         };
@@ -105,7 +105,7 @@ impl Policy {
         Self { file, rules, lease: config.lease.clone() }
     }
 
-    /// Whether somebody may lease a GPU, on which terms, and what decided.
+    /// Whether a user may lease a GPU, on which terms, and what decided.
     #[must_use]
     pub(crate) fn decide(&self, subject: Subject<'_>, gpu: &GpuFacts) -> Verdict<'_> {
         let matches =
@@ -120,7 +120,7 @@ impl Policy {
         }
     }
 
-    /// Whether a rule lets somebody lease a GPU that this node may have.
+    /// Whether a rule allows a user to lease a GPU of this node.
     #[must_use]
     pub(crate) fn lets_in(&self, subject: Subject<'_>) -> bool {
         self.rules.iter().any(|ready| ready.terms.is_some() && ready.who.includes(subject))

@@ -1,4 +1,5 @@
-//! The configuration in force and the accounts behind its names. Replaced as a whole, never changed.
+//! The configuration in force and the accounts behind its names. Replaced as a whole, never
+//! changed.
 
 use pfo_service::Accounts;
 
@@ -10,12 +11,12 @@ use super::config::Config;
 pub(crate) struct Settings {
     /// The configuration.
     pub config: Config,
-    /// Who may do what.
+    /// The authority that follows from it.
     pub authority: Authority,
 }
 
 impl Settings {
-    /// The settings of a checked configuration on this node, as its accounts are now.
+    /// The settings of a checked configuration on this node, with the accounts as they are now.
     #[must_use]
     pub(crate) fn new(config: Config, accounts: &impl Accounts) -> Self {
         let authority = Authority::new(&config, &node_name(), accounts);

@@ -9,7 +9,7 @@ use serde::Deserialize;
 pub(crate) type ClockBound = Within<0, 10_000>;
 /// A bound of power limits, in watts.
 pub(crate) type PowerBound = Within<0, 100_000>;
-/// Clock changes in a second.
+/// Clock changes per second.
 pub(crate) type ChangeRate = Within<1, 100_000>;
 /// Sessions of one user.
 pub(crate) type SessionCount = Within<1, 65_536>;
@@ -26,9 +26,9 @@ pub struct Terms {
     pub max_mhz: ClockBound,
     /// The lowest power limit that may be set, in watts.
     pub min_power_limit_w: PowerBound,
-    /// Clock changes that may be asked of the driver in a second.
+    /// Clock changes that may be asked of the driver per second.
     pub changes_per_second: ChangeRate,
-    /// What the SM clock is left at.
+    /// What the SM clock is restored to.
     pub restore_to_mhz: BaseClock,
     /// Sessions that the user may have open at once.
     pub sessions_per_user: SessionCount,
@@ -66,10 +66,10 @@ impl Terms {
         Milliwatts::of_watts(self.min_power_limit_w.get())
     }
 
-    /// Checks that the keys fit together.
+    /// Checks that the keys are consistent.
     ///
     /// # Errors
-    /// Which ones do not, in words.
+    /// Which keys are not, in words.
     pub fn check(&self) -> Result<(), String> {
         let (min, max) = self.bounds();
         if min > max {

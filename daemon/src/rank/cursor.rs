@@ -1,6 +1,6 @@
-//! Where a rank stands in its plan: from each event, the clock that its GPU should have now.
+//! Where a rank stands in its plan: from each event follows the clock that its GPU should have now.
 //!
-//! Pure and without allocation: this is the hot way between the socket and the driver.
+//! Pure and without allocation: this is the hot path between the socket and the driver.
 
 use pfo_protocol::{Event, Mark, Mhz, PlannedUnit, Unit};
 
@@ -11,9 +11,9 @@ use crate::job::{StageClocks, StageSequence};
 pub(crate) enum Wish {
     /// Not locked.
     Default,
-    /// The highest that is allowed.
+    /// The highest clock that is allowed.
     Highest,
-    /// This one.
+    /// This clock.
     At(Mhz),
 }
 
@@ -66,20 +66,20 @@ pub(crate) enum Mismatch {
 enum Phase {
     /// No step has begun since the session opened or the last one ended.
     Outside,
-    /// Every instruction of the step was the plan's, and whole.
+    /// Every instruction of the step was complete and the plan's.
     Following,
     /// One was not: the rest of the step runs at the highest clock, if there is a plan.
     Astray,
 }
 
-/// An instruction that is over.
+/// An instruction that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Finished {
     /// The instruction.
     pub unit: Unit,
-    /// The clock that it should have had; none at default clocks.
+    /// The clock that it should have had; `None` at default clocks.
     pub planned: Option<Mhz>,
-    /// Whether the plan or the events of its step went astray before it ended.
+    /// Whether the step left the plan, or events of it were lost, before the instruction ended.
     pub astray: bool,
     /// When it began, on the client's clock.
     pub began_ns: u64,
@@ -87,14 +87,14 @@ pub(crate) struct Finished {
     pub ended_ns: u64,
 }
 
-/// What an event meant.
+/// The effect of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     /// The step left the plan with this event.
     pub mismatch: Option<Mismatch>,
-    /// An instruction is over.
+    /// An instruction has ended.
     pub finished: Option<Finished>,
-    /// The step that the event is in or ends did not go as planned, or events of it are lost.
+    /// The step that the event is in or ends did not follow the plan, or events of it are lost.
     pub astray: bool,
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct Cursor {
     phase: Phase,
     position: usize,
     open: Option<(Unit, u64)>,
-    /// None until the first event of a session that another daemon opened.
+    /// `None` until the first event of a session that another daemon opened.
     next_event: Option<u64>,
     lost: u64,
     wish: Wish,
@@ -126,7 +126,7 @@ impl Default for Cursor {
 }
 
 impl Cursor {
-    /// The cursor of a rank that another daemon has followed so far.
+    /// The cursor of a rank that another daemon has followed until now.
     #[must_use]
     pub(crate) fn in_the_middle() -> Self {
         Self { next_event: None, ..Self::default() }
@@ -144,12 +144,12 @@ impl Cursor {
         self.lost
     }
 
-    /// Follows another plan, or none, from the step that begins now.
+    /// Follows another plan, or default clocks, from the step that begins now.
     pub(crate) fn follow(&mut self, clocks: Option<StageClocks>) {
         self.clocks = clocks;
     }
 
-    /// The instructions that it should find.
+    /// The instructions that the plan expects.
     fn sequence(&self) -> Option<&StageSequence> {
         match &self.clocks {
             Some(StageClocks::Planned(sequence)) => Some(sequence),
@@ -157,14 +157,14 @@ impl Cursor {
         }
     }
 
-    /// Takes in the next event.
+    /// Takes the next event.
     pub(crate) fn event(&mut self, event: &Event) -> Outcome {
         let expected = self.next_event.unwrap_or(event.sequence);
         let missing = event.sequence.saturating_sub(expected);
         self.next_event = Some(event.sequence.saturating_add(1));
         let mut outcome = Outcome::default();
         if missing > 0 {
-            // The numbers are the peer's word, and may go back and forth.
+            // The numbers come from the peer, and may go back and forth.
             self.lost = self.lost.saturating_add(missing);
             outcome.mismatch = self.stray(Mismatch::Lost(missing, event.sequence));
         }
@@ -248,8 +248,8 @@ impl Cursor {
         if let Some(sequence) = self.sequence()
             && !astray
         {
-            // Asked for now, the next clock settles while the rank waits for its neighbour. After the
-            // last instruction that is the first one of the next step.
+            // Requested now, the next clock settles while the rank waits for its neighbour. After
+            // the last instruction it is the clock of the next step's first one.
             let next = self.position + 1;
             let next_wished = if next < sequence.len() { next } else { 0 };
             self.wish = self.planned_wish(next_wished);
@@ -268,8 +268,8 @@ impl Cursor {
         }
     }
 
-    /// Counts nothing of the rest of the step any more, and leaves the plan for it if there is one to
-    /// follow.
+    /// Stops comparing the rest of the step with the plan, and leaves the plan for it if there is
+    /// one to follow.
     fn stray(&mut self, mismatch: Mismatch) -> Option<Mismatch> {
         if self.phase != Phase::Following {
             return None;

@@ -1,20 +1,20 @@
-//! Bounds what the thread of a rank computes. A rank that sends more than any training finds the daemon
-//! asleep: its events wait in the socket, where they cost nobody else anything, and what does not fit
-//! there is lost.
+//! Bounds the processor time of a rank's thread. If a rank sends more than any training does, the
+//! thread sleeps: the events wait in the socket, where they cost other users nothing, and those
+//! that do not fit there are lost.
 
 use std::time::Duration;
 
-/// Reads after which the clocks are looked at.
+/// Reads between two checks of the clocks.
 const READS: u32 = 64;
 
-/// Of its time, a thread may compute one part in so many. 20,000 events a second take less than that.
+/// A thread may compute for one part in this many of its time. 20,000 events per second need less.
 const PARTS: u64 = 8;
 
-/// So much may be computed at once by a thread that has slept: thousands of events that came in a burst,
+/// A thread that has slept may compute this much at once: thousands of events that came in a burst,
 /// or while the driver was busy.
 const BURST_NS: u64 = 10_000_000;
 
-/// What the thread of one rank may still compute.
+/// The processor time that the thread of one rank has left.
 #[derive(Debug)]
 pub(crate) struct Flood {
     reads: u32,
@@ -38,8 +38,8 @@ impl Flood {
         Self { reads: 0, left_ns: BURST_NS, looked: clocks }
     }
 
-    /// Counts a read, which was `full` if there may be more at once; says how long to sleep before the
-    /// next one.
+    /// Counts a read, which was `full` if more may follow at once. Returns how long to sleep before
+    /// the next one.
     pub(crate) fn read(&mut self, full: bool, clocks: impl Fn() -> Clocks) -> Option<Duration> {
         self.reads += 1;
         if self.reads < READS && !full {
@@ -52,7 +52,7 @@ impl Flood {
         let has_ns = (self.left_ns + earned_ns).min(BURST_NS);
         self.left_ns = has_ns.saturating_sub(computed_ns);
         let owed_ns = computed_ns.saturating_sub(has_ns);
-        // What is earned in this time is owed already.
+        // What is earned during this time is already owed.
         self.looked.now_ns += PARTS * owed_ns;
         (owed_ns > 0).then(|| Duration::from_nanos(PARTS * owed_ns))
     }
@@ -62,8 +62,8 @@ impl Flood {
 mod tests {
     use super::*;
 
-    /// The share of the time that is slept, for a number of reads, each of which takes some time to come and
-    /// some to be computed.
+    /// The share of the time that is slept, for a number of reads, each of which takes some time to
+    /// come and some to be computed.
     fn slept(reads: u64, wait_ns: u64, compute_ns: u64, full: bool) -> f64 {
         let mut clocks = Clocks { now_ns: 1_000_000_000, computed_ns: 5_000 };
         let began_ns = clocks.now_ns;

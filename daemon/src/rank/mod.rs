@@ -32,19 +32,19 @@ use crate::measure::record_of;
 /// Room for what a rank sends while the driver is busy for a few milliseconds.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// Instructions of a step that are remembered to check new plans against.
+/// Instructions of a step that are remembered, to check new plans against.
 const REMEMBERED_UNITS: usize = 1 << 16;
 
-/// A step beyond this is no step: none takes less than a microsecond.
+/// A step number above this is invalid: no step takes less than a microsecond.
 const LAST_STEP: u64 = 1 << 50;
 
-/// An event may be this much later than now, in nanoseconds.
+/// An event may be this far in the future, in nanoseconds.
 const LATEST_NS: u64 = 60_000_000_000;
 
 /// No more events than this come in one read.
 const MOST_EVENTS_READ: usize = BUFFER_BYTES / 32;
 
-/// How a session came to its end.
+/// How a session ended.
 #[derive(Debug)]
 pub(crate) enum End {
     /// The rank said goodbye.
@@ -53,7 +53,7 @@ pub(crate) enum End {
     HungUp,
     /// The daemon ends it.
     Closed(ClosingReason, String),
-    /// The daemon ends, and leaves it to the next one.
+    /// The daemon ends, and leaves the session to the next one.
     HandedOver,
 }
 
@@ -72,14 +72,14 @@ struct JustFinished {
     off_plan_ns: u64,
 }
 
-/// A rank and its GPU, while its session lasts.
+/// A rank and its GPU during its session.
 pub(crate) struct Rank {
     session: Arc<Session>,
     job: Arc<Job>,
     stage: Stage,
     rules: Rules,
     pace: Pace,
-    /// The change that there was no room for and that is counted already.
+    /// The change that was skipped for lack of room and has been counted.
     skipped: Option<Mhz>,
     clocks: Clocks,
     cursor: Cursor,
@@ -87,15 +87,17 @@ pub(crate) struct Rank {
     swap: u64,
     joined_in: Option<Arc<Swap>>,
     refused: Option<Wish>,
+    /// What the driver refused is asked for once more: a step begins.
+    retry: bool,
     /// The power limit that the GPU should have.
     power_limit: Option<Milliwatts>,
-    /// What was not set, and is not asked for again until something else is wished for.
+    /// The setting that failed, and is not requested again until another one is wanted.
     refused_limit: Option<Option<Milliwatts>>,
     begun: StepsBegun,
     mismatch: Option<Mismatch>,
     mismatched_in_a_row: u32,
     just_finished: JustFinished,
-    /// What the rank runs in this step, if it is complete.
+    /// What the rank has run so far in this step, if it is complete.
     units: Vec<Unit>,
     units_complete: bool,
     /// What it ran in the last whole step, if that is not published yet.
@@ -104,7 +106,7 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    /// A rank at the beginning of its session; `joined_in` is the swap that it finds done.
+    /// A rank at the beginning of its session; `joined_in` is the swap in use when it joined.
     #[must_use]
     pub(crate) fn new(
         session: Arc<Session>,
@@ -127,6 +129,7 @@ impl Rank {
             swap: 0,
             joined_in,
             refused: None,
+            retry: false,
             power_limit: None,
             refused_limit: None,
             begun: StepsBegun::default(),
@@ -140,13 +143,13 @@ impl Rank {
         }
     }
 
-    /// A rank in the middle of a session that another daemon has followed so far.
+    /// A rank in the middle of a session that another daemon has followed until now.
     #[must_use]
     pub(crate) fn in_the_middle(self) -> Self {
         Self { cursor: Cursor::in_the_middle(), ..self }
     }
 
-    /// The clocks, to restore them at the end.
+    /// The clocks, to restore them at the end of the session.
     pub(crate) fn clocks(&mut self) -> &mut Clocks {
         &mut self.clocks
     }
@@ -187,7 +190,7 @@ impl Rank {
             }
             self.account();
             if let Some(pause) = flood.read(filled == buffer.len(), clocks) {
-                // From now on it runs before nobody else.
+                // From now on the thread is not scheduled before others.
                 Slice::Usual.ask_for();
                 std::thread::sleep(pause);
             }
@@ -199,7 +202,7 @@ impl Rank {
         }
     }
 
-    /// What it means that a read has brought nothing, after `unread` bytes of a frame.
+    /// What a read that returned nothing means, after `unread` bytes of a frame.
     #[cold]
     fn silence(&self, kind: ErrorKind, unread: usize) -> Option<End> {
         let asked = self.closed().or_else(|| self.handed_over(unread));
@@ -236,13 +239,13 @@ impl Rank {
         }
     }
 
-    /// The next daemon could not make sense of the rest of a frame.
+    /// The next daemon could not parse the rest of a frame.
     fn handed_over(&self, unread: usize) -> Option<End> {
         let asked = matches!(self.session.ending(), Some(Ending::HandedOver));
         (asked && unread == 0).then_some(End::HandedOver)
     }
 
-    /// Takes in every whole frame; returns the bytes taken, or `None` after a goodbye.
+    /// Takes every whole frame; returns the bytes taken, or `None` after a goodbye.
     fn take_in(&mut self, bytes: &[u8]) -> Result<Option<usize>, FrameError> {
         let mut taken = 0;
         let latest_ns = now_ns().saturating_add(LATEST_NS);
@@ -267,6 +270,7 @@ impl Rank {
                 self.session.progress.begin_step(step);
                 self.take_up_rules();
                 self.take_up_swap(step);
+                self.retry = true;
                 self.begun.steps += 1;
                 self.begun.at_ns = event.client_ns;
                 self.units.clear();
@@ -345,12 +349,12 @@ impl Rank {
         });
         let sum = &mut self.just_finished;
         sum.instructions += 1;
-        // The times are the peer's word, and may be anything.
+        // The times come from the peer, and may have any value.
         sum.took_ns = sum.took_ns.wrapping_add(took_ns);
         sum.off_plan_ns = sum.off_plan_ns.wrapping_add(off_ns);
     }
 
-    /// Everything that could wait until the clock was set.
+    /// Does everything that could wait until the clock was set.
     fn account(&mut self) {
         // So that no read makes it grow on the way to the driver.
         self.units.reserve(MOST_EVENTS_READ.min(REMEMBERED_UNITS - self.units.len()));
@@ -403,7 +407,8 @@ impl Rank {
                 name: journal::PLAN_SUSPENDED,
                 job = %holder.job, rank = rank.0, uid = holder.uid.0, pid = holder.pid.0,
                 gpu_uuid = %self.clocks.gpu_uuid(), plan = plan.number,
-                "suspended plan {} of job {}, user {}, which runs at default clocks now: rank {rank}: {mismatch}",
+                "suspended plan {} of job {}, user {}, which runs at default clocks now: \
+                 rank {rank}: {mismatch}",
                 plan.number, holder.job, holder.uid
             );
             self.job.notice_change();
@@ -411,7 +416,7 @@ impl Rank {
     }
 }
 
-/// Checks the numbers of an event, before anything is computed from them.
+/// Checks the numbers of an event before anything is computed from them.
 fn check(event: &Event, latest_ns: u64) -> Result<(), FrameError> {
     let wrong = match event.mark {
         _ if event.client_ns > latest_ns => {

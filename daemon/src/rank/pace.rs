@@ -1,17 +1,17 @@
-//! How many clock changes a rank may still ask of the driver. Pure and without allocation: it is asked
-//! on the way between the socket and the driver.
+//! The clock changes that a rank may still ask of the driver. Pure and without allocation, because
+//! it is called between the socket and the driver.
 //!
-//! The room for changes fills up again at a fixed rate, to as much as fits into one second. The last
-//! one is kept for a change to the highest clock, so that whoever runs out of room waits there.
+//! The room for changes refills at a fixed rate, up to as much as fits into one second. The last
+//! change is kept for the highest clock, so that a rank that runs out of room waits there.
 
-/// What a rank may do that wants another clock.
+/// What a rank that wants another clock may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// Change to it.
     Enough,
     /// Change to the highest clock, and to no other.
     OnlyToHighest,
-    /// Nothing: it is at the highest clock by now.
+    /// Nothing: it is already at the highest clock.
     No,
 }
 
@@ -20,25 +20,25 @@ pub(crate) enum Room {
 pub(crate) struct Pace {
     interval_ns: u64,
     burst: u64,
-    /// When all of the room is there again.
+    /// When all of the room is available again.
     full_at_ns: u64,
 }
 
 impl Pace {
-    /// All of the room for so many changes in a second.
+    /// All of the room for this many changes per second.
     #[must_use]
     pub(crate) fn new(changes_per_second: u32) -> Self {
         let rate = u64::from(changes_per_second.max(1));
         Self { interval_ns: 1_000_000_000 / rate, burst: rate.max(2), full_at_ns: 0 }
     }
 
-    /// Another rate from now on; what was used stays used.
+    /// Uses another rate from now on; what was used stays used.
     pub(crate) fn change(&mut self, changes_per_second: u32) {
         let full_at_ns = self.full_at_ns;
         *self = Self { full_at_ns, ..Self::new(changes_per_second) };
     }
 
-    /// What there is room for at a time (`CLOCK_MONOTONIC`, ns).
+    /// The change that there is room for at a time (`CLOCK_MONOTONIC`, ns).
     #[must_use]
     pub(crate) fn room(&self, now_ns: u64) -> Room {
         let missing = self.full_at_ns.saturating_sub(now_ns).div_ceil(self.interval_ns);
@@ -49,7 +49,6 @@ impl Pace {
         }
     }
 
-    /// Counts one change.
     pub(crate) fn spend(&mut self, now_ns: u64) {
         self.full_at_ns = self.full_at_ns.max(now_ns) + self.interval_ns;
     }

@@ -1,5 +1,5 @@
-//! What a rank asks of the driver: the newest clock and power limit that are wished for, each once, and
-//! no clock more often than the rank may.
+//! What a rank asks of the driver: the newest wanted clock and power limit, each once, and no more
+//! clock changes than the rank may have.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,13 +13,14 @@ use super::cursor::Wish;
 use super::pace::Room;
 
 impl Rank {
-    /// Asks the driver for the newest clock, if it is another one.
+    /// Asks the driver for the newest clock, if it differs.
     ///
-    /// Fails only if the GPU is gone. What the driver refuses otherwise is not asked for again
-    /// until the wish changes, and the rank trains on.
+    /// Fails only if the GPU is gone. Anything else that the driver refuses is requested again with
+    /// the next step, and the rank continues to train.
     pub(super) fn set_clock(&mut self) -> Result<(), ClockError> {
         let wish = self.cursor.wish();
-        if self.refused == Some(wish) {
+        let retry = std::mem::take(&mut self.retry);
+        if self.refused == Some(wish) && !retry {
             return Ok(());
         }
         let result = match wish {
@@ -35,7 +36,7 @@ impl Rank {
         Ok(())
     }
 
-    /// Asks the driver for the newest power limit, if it is another one.
+    /// Asks the driver for the newest power limit, if it differs.
     ///
     /// Fails only if the GPU is gone. A plan whose limit is not set is suspended.
     pub(super) fn set_power_limit(&mut self) -> Result<(), ClockError> {
@@ -64,7 +65,7 @@ impl Rank {
         }
     }
 
-    /// Locks a clock, or what there is room for while there have been too many changes.
+    /// Locks a clock, or the one that there is room for after too many changes.
     fn lock(&mut self, wanted: Mhz) -> Result<(), ClockError> {
         let locked = self.clocks.locked().map(|(mhz, _)| mhz);
         if locked == Some(wanted) {
@@ -103,7 +104,7 @@ impl Rank {
     }
 }
 
-/// Why the driver has not done something that a rank can do without. Fails if the GPU is gone.
+/// The error of a driver's call that a rank can do without. Fails if the GPU is gone.
 fn refusal(result: Result<(), ClockError>) -> Result<Option<ClockError>, ClockError> {
     match result {
         Err(ClockError::Driver(error)) if error.is_gpu_lost() => Err(error.into()),

@@ -1,22 +1,24 @@
-//! How soon the kernel lets the thread of a rank run. It wakes a thread that computes but little at a time
-//! before others that compute on its core (Linux 6.12 and later; earlier ones prefer whoever has slept).
+//! How soon the kernel runs the thread of a rank. A thread that computes only briefly at a time is
+//! woken before others that compute on its core (Linux 6.12 and later; earlier kernels prefer
+//! threads that have slept).
 
 use crate::host::set_slice;
 
-/// More than what follows an event, and the shortest that the kernel knows.
+/// More than handling an event takes, and the shortest slice that the kernel accepts.
 const SHORT_NS: u64 = 100_000;
 
-/// For how long a thread may compute at once.
+/// How long a thread may compute at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slice {
-    /// Hardly at all, but at once.
+    /// Briefly, but without delay.
     Short,
-    /// As all others.
+    /// As every other thread.
     Usual,
 }
 
 impl Slice {
-    /// Asks for it, for the calling thread. It runs all the same where the kernel refuses.
+    /// Requests this slice for the calling thread. The thread runs all the same if the kernel
+    /// refuses.
     pub(crate) fn ask_for(self) {
         let _ = set_slice(match self {
             Self::Short => SHORT_NS,

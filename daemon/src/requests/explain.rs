@@ -1,4 +1,4 @@
-//! The policy in words that cross the socket: what it says about a user and the GPUs of this node.
+//! The policy as a response: what it says about a user and the GPUs of this node.
 
 use pfo_keeper::{BaseClock, Gpu};
 use pfo_protocol::{GpuName, LeaseTerms, Mhz, Pid, PolicyVerdict, Refusal, Response, User};

@@ -1,4 +1,4 @@
-//! Leases: listing them, revoking them, and allowing them again.
+//! Listing leases, revoking them, and lifting revocations.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::SystemTime;
@@ -28,7 +28,7 @@ pub(super) fn list(node: &Node) -> Result<Response, Refusal> {
     Ok(Response::Leases { leases, revoked })
 }
 
-/// Ends the sessions of a job or on a GPU, and keeps their processes from opening others.
+/// Ends the sessions of a job or on a GPU, and keeps their processes from opening new ones.
 ///
 /// # Errors
 /// If the caller may not, or there is no such job or GPU.
@@ -56,7 +56,7 @@ pub(super) fn revoke(
         });
         held
     };
-    // First nobody gets in any more, then those who are in have to go.
+    // New sessions are refused before the open ones are ended.
     let processes = concerned().iter().filter_map(|(_, session)| process(session)).collect();
     let (by, since) = (permit.uid(), SystemTime::now());
     node.revocations.add(Revocation {
@@ -82,10 +82,10 @@ pub(super) fn revoke(
     Ok(Response::Revoked(ended))
 }
 
-/// Lifts revocations: everybody's for an administrator, otherwise the caller's own.
+/// Lifts revocations: every user's for an administrator, otherwise only the caller's own.
 ///
 /// # Errors
-/// If there is none that the caller may lift.
+/// If there is no revocation that the caller may lift.
 pub(super) fn allow(
     node: &Node,
     permit: &Permit,

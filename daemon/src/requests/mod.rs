@@ -1,4 +1,4 @@
-//! The requests: each is decided once, by what it needs, and its handler takes the permit.
+//! The requests: each is authorized once, by what it requires, and its handler takes the permit.
 
 mod explain;
 mod leases;
@@ -26,17 +26,16 @@ use crate::node::Node;
 use crate::policy::{Caller, Claim, Permit, needs};
 use crate::session::internal;
 
-/// What a request leads to.
+/// The result of a request.
 pub(crate) enum Answer {
-    /// This response.
     Response(Response),
-    /// This response, and frames until the connection ends.
+    /// A response, then frames until the connection ends.
     Stream(Response, Stream),
-    /// This response, and another caller from now on.
+    /// A response, and another caller from now on.
     Caller(Response, Caller),
 }
 
-/// Decides a request and does what it asks for. A refusal is in the journal.
+/// Authorizes and performs a request. A refusal is written to the journal.
 pub(crate) async fn answer(
     node: &Arc<Node>,
     caller: &Caller,
@@ -97,7 +96,7 @@ async fn run(
                 permit.caller().on_behalf(uid, pid, groups, claim),
             ));
         }
-        // Files are written and drivers asked away from the thread that accepts connections.
+        // Files are written and drivers called away from the thread that accepts connections.
         other => {
             let node = Arc::clone(node);
             let blocking = move || run_blocking(&node, &permit, other);
@@ -135,7 +134,9 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
         | Request::PlanSwap { .. }
         | Request::WatchJobs
         | Request::Tap { .. }
-        | Request::OnBehalf { .. } => Err(internal(&"a request that waits came where none may")),
+        | Request::OnBehalf { .. } => {
+            Err(internal(&"a waiting request reached a handler that cannot wait"))
+        }
     }
 }
 
@@ -168,7 +169,7 @@ mod tests {
     use crate::job::JobKey;
     use crate::policy::{Config, every_request};
 
-    /// A node without a driver, whose administrators nobody is but root.
+    /// A node without a driver and with root as its only administrator.
     fn node() -> (TempDir, Arc<Node>) {
         let directory = tempfile::tempdir().unwrap();
         let groups = "[groups]\ntrainers = 'no-such-a'\nadministrators = 'no-such-b'";

@@ -13,8 +13,8 @@ use crate::node::Node;
 use crate::policy::Permit;
 use crate::session::internal;
 
-/// How often a waiting request looks how far the ranks are. Asking costs them nothing, while a notification
-/// would cost every rank a call into the runtime.
+/// How often a waiting request checks the progress of the ranks. Checking costs them nothing, while
+/// a notification would cost every rank a call into the runtime.
 const POLL: Duration = Duration::from_millis(5);
 
 /// Checks a plan against a job and keeps it for a swap.
@@ -48,7 +48,7 @@ pub(super) fn read(node: &Node, permit: &Permit, job: &JobSelector) -> Result<Re
     Ok(Response::Plan(plan.and_then(|plan| plan.table())))
 }
 
-/// Begins a swap and, if `wait` asks for that, waits until every rank has changed or is gone.
+/// Begins a swap and, if `wait` asks for it, waits until every rank has changed or is gone.
 ///
 /// # Errors
 /// If there is no such job or nothing to swap to, or the plan does not fit.

@@ -1,5 +1,5 @@
-//! The settings of a GPU that a caller may choose from: clocks, and power limits not below what the administrator
-//! and the board allow, and not above what the GPU has without pfo.
+//! The settings of a GPU that a caller may choose from: clocks, and power limits not below what the
+//! administrator and the board allow, and not above what the GPU has without pfo.
 
 use pfo_keeper::OwedLimit;
 use pfo_protocol::{GpuName, Refusal, RefusalCode, Response};
@@ -10,7 +10,7 @@ use crate::policy::Permit;
 /// The SM clocks of a GPU that a caller may lock.
 ///
 /// # Errors
-/// If it may not lease the GPU, or there is none of that name.
+/// If the caller may not lease the GPU, or there is no GPU of that name.
 pub(super) fn sm_clocks(node: &Node, permit: &Permit, gpu: &GpuName) -> Result<Response, Refusal> {
     let gpu = node.driver.gpu(gpu)?;
     let (terms, _) = node.settings().authority.lease(&permit.caller().peer, &gpu)?;
@@ -22,7 +22,8 @@ pub(super) fn sm_clocks(node: &Node, permit: &Permit, gpu: &GpuName) -> Result<R
 /// The power limits of a GPU that a caller may have set.
 ///
 /// # Errors
-/// If it may not lease the GPU, there is none of that name, or no limit is left to choose.
+/// If the caller may not lease the GPU, there is no GPU of that name, or no limit is left to
+/// choose.
 pub(super) fn power_limits(
     node: &Node,
     permit: &Permit,

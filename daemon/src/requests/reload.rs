@@ -1,7 +1,7 @@
-//! Putting another configuration into force while sessions run.
+//! Applying another configuration while sessions run.
 //!
-//! A session that may not be any more is ended; the others go on, on their new terms. What cannot
-//! change while the daemon runs stays as it is, and is named.
+//! A session that is no longer allowed is ended; the others continue on their new terms. Settings
+//! that cannot change while the daemon runs stay as they are, and are named.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::node::Node;
 use crate::policy::{Config, Settings};
 use crate::session::internal;
 
-/// Reads the configuration again and puts it into force. One that is wrong changes nothing.
+/// Reads the configuration again and applies it. An invalid one changes nothing.
 #[must_use]
 pub(crate) fn reload(node: &Node) -> Reloaded {
     let _one_at_a_time = node.reloading.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,7 +51,7 @@ pub(crate) fn look_up_names_again(node: &Node) {
     }
 }
 
-/// What is in force, and what is not.
+/// What is in force, and which keys are not.
 #[must_use]
 pub(crate) fn config_status(node: &Node) -> ConfigStatus {
     let settings = node.settings();
@@ -64,12 +64,12 @@ pub(crate) fn config_status(node: &Node) -> ConfigStatus {
     }
 }
 
-/// The settings that the file leads to now, and the keys that take a restart.
+/// The settings that the file leads to now, and the keys that require a restart.
 fn read(node: &Node) -> Result<(Settings, Vec<String>), String> {
     let mut config = node.source.read().map_err(|error| error.to_string())?;
     let restart_needed_for = keep_what_cannot_change(&mut config, &node.settings().config);
     let settings = Settings::new(config, &NodeAccounts);
-    // Whoever cannot be found just now is not gone: nobody's session ends for that.
+    // A name that cannot be looked up just now may still exist: no session ends because of that.
     if let Some(name) = settings.authority.unknown_names().iter().find(|name| name.is_uncertain()) {
         return Err(format!("the accounts of this node cannot be read now: {name}"));
     }
@@ -96,29 +96,30 @@ fn put_into_force(node: &Node, settings: Settings) -> Reloaded {
     let held = node.leases.held();
     let ended =
         held.iter().filter_map(|(gpu, session)| grant_anew(node, gpu, session).err()).collect();
-    // Plans are checked when they are loaded and swapped to; now that every session has its terms,
-    // no plan passes a check of the old ones any more.
+    // Plans are checked when they are loaded and swapped to. Every session has its new terms by
+    // now, so no plan can pass a check of the old ones any more.
     let suspended = node.jobs.all().iter().flat_map(|job| suspend(job)).collect();
     Reloaded { config: ConfigStatus::default(), ended, suspended }
 }
 
-/// The plans of a job that its ranks may not run any more, each with the reason.
+/// The plans of a job that its ranks may no longer run, each with the reason.
 fn suspend(job: &Job) -> Vec<String> {
     let JobKey { uid, name } = &job.key;
     let report = |(plan, misfit)| {
         tracing::warn!(
             name: journal::PLAN_SUSPENDED, job = %name, uid = uid.0, plan,
-            "suspended plan {plan} of job {name}, user {uid}, which runs at default clocks now: {misfit}"
+            "suspended plan {plan} of job {name}, user {uid}, which runs at default clocks \
+             now: {misfit}"
         );
         format!("job {name}, plan {plan}: {misfit}")
     };
     job.suspend_what_is_not_allowed().into_iter().map(report).collect()
 }
 
-/// Gives a session what it would get if it opened now.
+/// Gives a session the terms that it would get if it opened now.
 ///
 /// # Errors
-/// In words, if it would not, and had to be ended.
+/// In words, if it would be refused and was therefore ended.
 fn grant_anew(node: &Node, gpu: &GpuUuid, session: &Session) -> Result<(), String> {
     let holder = &session.holder;
     let grant = || {
@@ -128,7 +129,7 @@ fn grant_anew(node: &Node, gpu: &GpuUuid, session: &Session) -> Result<(), Strin
     match grant() {
         Ok(grant) => {
             let idle_limit = Duration::from_secs(grant.terms.idle_limit_s.get().into());
-            // For the next read; the one that waits now ends as it was to.
+            // Takes effect with the next read; the current one keeps its time limit.
             let _ = session.stream().set_read_timeout(Some(idle_limit));
             session.grant.store(Arc::new(grant));
             Ok(())
@@ -154,11 +155,11 @@ fn log(outcome: &Reloaded) {
     warn_of_unknown(unknown_names);
 }
 
-/// Says which names of the configuration lead to nobody.
+/// Reports the names of the configuration that have no account.
 pub(crate) fn warn_of_unknown(names: &[String]) {
     for name in names {
         tracing::warn!(
-            "there is no {name}: the rights that the configuration gives it are nobody's"
+            "this node has no {name}: what the configuration grants to it has no effect"
         );
     }
 }

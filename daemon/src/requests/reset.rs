@@ -1,4 +1,4 @@
-//! Resetting clocks: what pfo owes and, if asked for, every lock on GPUs that no session holds.
+//! Resetting clocks: what pfo owes and, if requested, every lock on GPUs that no session holds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::policy::Permit;
 /// How long the driver may take to restore what is owed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Restores one GPU or all of the node, and with `all` resets locks that pfo did not set.
+/// Restores one GPU or all of the node; with `all` also resets locks that pfo did not set.
 ///
 /// # Errors
 /// If there is no driver, or no such GPU.

@@ -18,7 +18,7 @@ use crate::node::Node;
 /// A set call that takes longer is shown as a problem.
 const SLOW_SET_CALL_NS: u64 = 1_000_000_000;
 
-/// Everything, or with `only_of` without the jobs of other users.
+/// The whole status; with `only_of`, without the jobs of other users.
 #[must_use]
 pub(super) fn status(node: &Node, only_of: Option<Uid>) -> Status {
     let (driver, problem) = match node.driver.get() {
@@ -142,8 +142,8 @@ fn rank_status(member: &Member) -> RankStatus {
     }
 }
 
-/// The windows of all ranks put together, swap by swap. What ran in a window of a swap that is forgotten is not
-/// known, so that it is left out.
+/// The windows of all ranks combined, swap by swap. A window of a forgotten swap is left out,
+/// because its plan is not known.
 fn windows(members: &Members) -> Vec<Window> {
     let mut by_rank = members.past.windows().clone();
     for member in members.ranks() {

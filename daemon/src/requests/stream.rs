@@ -1,5 +1,5 @@
-//! What the agent is streamed: notices of changed jobs, and the records of a tap. Neither waits for the agent: a
-//! record that finds no room is dropped and counted.
+//! What the agent is streamed: notices of changed jobs, and the records of a tap. Neither waits for
+//! the agent: a record that finds no room is dropped and counted.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,13 +21,13 @@ use crate::session::internal;
 /// Records that wait for the agent: a few megabytes.
 const MOST_RECORDS: usize = 1 << 15;
 
-/// Records in a frame; the largest takes 49 bytes.
+/// Records in a frame; the largest record takes 49 bytes.
 const RECORDS_IN_FRAME: usize = 4096;
 
 /// Records and changes are collected for this long, so that the agent wakes up seldom.
 const COLLECT: Duration = Duration::from_millis(20);
 
-/// Frames that follow the answer to a request.
+/// The frames that follow the response to a request.
 pub(crate) enum Stream {
     /// A notice for each change of a job.
     Notices(watch::Receiver<u64>),
@@ -161,7 +161,7 @@ impl Listener for Waiting {
         let room = MOST_RECORDS.saturating_sub(kept.count).min(records.len());
         kept.count = kept.count.saturating_add(room);
         let of_rank = kept.ranks.entry(rank).or_default();
-        // Those that come after a loss are of no use to the agent before it knows of the loss.
+        // Records that come after a loss are of no use to the agent before it knows of the loss.
         of_rank.records.extend_from_slice(&records[..room]);
         of_rank.lost =
             of_rank.lost.saturating_add(lost).saturating_add((records.len() - room) as u64);

@@ -1,4 +1,4 @@
-//! Jobs as the agent sees them, and what it streams.
+//! Jobs as the agent sees them.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -35,22 +35,22 @@ use crate::node::Node;
 use crate::policy::Permit;
 use crate::rank::{End, Rank};
 
-/// How long to wait for the former session of the same rank to end, and how often to look.
+/// How long to wait for the previous session of the same rank to end, and how often to check.
 const FORMER_SESSION_WAIT: Duration = Duration::from_secs(2);
 const FORMER_SESSION_POLL: Duration = Duration::from_millis(10);
 
-/// A peer that does not read costs no more than this at the opening and the end of its session.
+/// A peer that does not read delays the opening and the end of its session by no more than this.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Stack of a rank's thread, which calls into the driver.
 const RANK_STACK_BYTES: usize = 512 * 1024;
 
-/// Where a session comes from.
+/// The origin of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// The rank says hello now.
+    /// The rank opens it now.
     Hello,
-    /// The last daemon left the session of this number behind.
+    /// The previous daemon left the session of this number behind.
     LastDaemon(SessionId),
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Opening {
     begun: Option<oneshot::Sender<Infallible>>,
 }
 
-/// Checks a hello and takes the lease that it asks for.
+/// Checks a hello and takes the lease that it requests.
 ///
 /// # Errors
 /// Why there is no session.
@@ -82,7 +82,7 @@ pub(crate) async fn open(
         Refusal::new(RefusalCode::Malformed, error.to_string(), remedy)
     })?;
     let (asked, name) = (Arc::clone(&node.driver), hello.gpu.clone());
-    // A driver that is being loaded must not keep the runtime.
+    // A driver that is being loaded must not block the runtime.
     let gpu = tokio::task::spawn_blocking(move || asked.gpu(&name)).await;
     let gpu = gpu.map_err(|error| internal(&error))??;
     let grant = node.grant(peer, &gpu)?;
@@ -123,8 +123,8 @@ pub(crate) async fn open(
     }
 }
 
-/// Whether the GPU is only taken by what the end of a former session takes, or by an attempt that may be
-/// refused yet: nobody keeps it from others by asking again and again.
+/// Whether the GPU is held only by the end of a previous session, or by an attempt that may still
+/// be refused: repeated attempts must not keep the GPU from other users.
 fn will_pass(denied: &Denied, own: &Holder) -> bool {
     match denied {
         Denied::Held(session) => {
@@ -170,7 +170,6 @@ fn denial(denied: &Denied, gpu: &GpuUuid, grant: &Grant) -> Refusal {
 }
 
 impl Opening {
-    /// The session.
     #[must_use]
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.lease.session
@@ -181,7 +180,7 @@ impl Opening {
         self.watch = Some(watch);
     }
 
-    /// What ends as soon as the session is one of its job's, or will never be.
+    /// Ends as soon as the session has joined its job, or has failed to.
     pub(crate) fn begun(&mut self) -> oneshot::Receiver<Infallible> {
         let (begun, receiver) = oneshot::channel();
         self.begun = Some(begun);
@@ -202,8 +201,8 @@ impl Opening {
             self.log_refusal(refusal);
         }
         let owed = Arc::clone(&self.node.owed);
-        // A peer that is refused may ask for the GPU again at once; and as long as the lease is held, what it
-        // owes is nobody else's to restore.
+        // A peer that is refused may request the GPU again at once; and as long as the lease is
+        // held, no other thread restores what it owes.
         drop(self);
         owed.notice();
         match result {
@@ -245,7 +244,7 @@ impl Opening {
         if node.settings().config.clocks.lock_memory_clock
             && let Err(error) = clocks.lock_memory()
         {
-            // Training goes on at whatever memory clock the driver picks.
+            // Training continues at the memory clock that the driver picks.
             self.session().progress.problem.store(Some(Arc::new(error.to_string())));
         }
         let session = Arc::clone(self.session());
@@ -263,7 +262,7 @@ impl Opening {
         Ok((rank, job))
     }
 
-    /// Only what has its welcome is kept: the next daemon says none.
+    /// Only a session that has its welcome is kept, because the next daemon sends none.
     fn keep(&self) {
         let session = self.session();
         let kept = ClientMessage::Hello(self.hello.clone())
@@ -324,10 +323,11 @@ impl Opening {
         Ok(())
     }
 
-    /// Refuses a peer that only keeps the GPU from others, where the administrator asks for that.
+    /// Refuses a peer that does not compute on the GPU, if the administrator requires that.
     fn check_process(&self) -> Result<(), Refusal> {
         let (gpu, holder, grant) = (&self.gpu, &self.session().holder, self.session().grant.load());
-        // The watch of the process ends the session if the number belongs to another one by now.
+        // The watch of the process ends the session if the number belongs to another process by
+        // now.
         if !grant.terms.require_process
             || gpu.is_computed_on_by(holder.pid).map_err(|error| unavailable(&error))?
         {
@@ -337,7 +337,7 @@ impl Opening {
             "process {} does not compute on GPU {}, which {} requires",
             holder.pid, gpu.uuid, grant.place
         );
-        let remedy = "use the GPU before the session opens; it goes on trying";
+        let remedy = "use the GPU before the session opens; it retries by itself";
         Err(Refusal::new(RefusalCode::NoProcess, message, remedy))
     }
 
@@ -421,7 +421,7 @@ fn in_words(holder: &Holder) -> String {
     format!("job {job}, rank {rank} (user {uid}, process {pid})")
 }
 
-/// A refusal for what the operating system did not give.
+/// A refusal for a failure of the operating system.
 pub(crate) fn internal(error: &impl Display) -> Refusal {
     Refusal::new(RefusalCode::Internal, error.to_string(), "")
 }
@@ -438,11 +438,10 @@ fn tell(session: &Session, message: &DaemonMessage) {
     }
 }
 
-/// Gives a session the thread that it runs on to its end, which comes with that of its process at the
-/// latest.
+/// Gives a session the thread that it runs on until it ends, at the latest when its process does.
 ///
 /// # Errors
-/// If there cannot be another thread.
+/// If a thread cannot be started.
 pub(crate) fn set_off(mut opening: Opening, process: Option<OwnedFd>) -> Result<(), Refusal> {
     if let Some(pidfd) = process {
         let session = Arc::downgrade(opening.session());
@@ -456,8 +455,8 @@ pub(crate) fn set_off(mut opening: Opening, process: Option<OwnedFd>) -> Result<
     Ok(())
 }
 
-/// The trainer's children may hold a copy of its socket, so the end of the socket alone does not show that the
-/// trainer is gone.
+/// The trainer's children may hold a copy of its socket, so the end of the socket alone does not
+/// show that the trainer has ended.
 async fn end_with_process(pidfd: OwnedFd, session: Weak<Session>) {
     let Ok(pidfd) = register(pidfd) else {
         return;

@@ -1,8 +1,9 @@
-//! Sessions that the former daemon left in the descriptor store: continued where they are, so that their
-//! ranks notice nothing but a moment at default clocks. Their jobs run what they ran before.
+//! Sessions that the previous daemon left in the descriptor store: they continue where they are, so
+//! that their ranks notice nothing but a moment at default clocks. Their jobs run what they ran
+//! before.
 //!
-//! The peer is identified and its rights are decided anew, and its hello is read as if it came just now: the
-//! configuration may have changed, and the former daemon may have been another version.
+//! The peer is identified and authorized again, and its hello is parsed as if it came just now: the
+//! configuration may have changed, and the previous daemon may have been another version.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -22,16 +23,16 @@ use crate::lease::descriptor_store::{Kept, forget, sort};
 use crate::node::Node;
 use crate::policy::{Action, Caller};
 
-/// A GPU that hangs costs the others no more than this at a restart.
+/// A GPU that hangs delays the others by no more than this at a restart.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A peer that does not read why its session ends costs no more than this.
+/// A peer that does not read why its session ends delays the start by no more than this.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Takes up every session that can be, and every job.
+/// Continues every session that can be continued, and every job.
 pub(crate) async fn resume(node: &Arc<Node>, kept: Vec<(SessionId, OwnedFd)>) {
     let mut opened = Vec::new();
-    // The newest first: an older one that wants the same GPU is over.
+    // The newest first: an older one that wants the same GPU has ended.
     for (session, kept) in sort(kept).into_iter().rev() {
         node.session_was_opened(session);
         let Kept { socket: Some(socket), hello } = kept else {
@@ -60,7 +61,9 @@ pub(crate) async fn resume(node: &Arc<Node>, kept: Vec<(SessionId, OwnedFd)>) {
         }
     };
     if timeout(BEGIN_TIMEOUT, all_begun).await.is_err() {
-        tracing::warn!("some sessions of the former pfod have yet to begin; serving without them");
+        tracing::warn!(
+            "some sessions of the previous pfod have yet to begin; serving without them"
+        );
     }
 }
 

@@ -1,5 +1,5 @@
-//! The revocations that stand, in a file beside the ledger: they outlive the daemon, as the processes do
-//! that they concern.
+//! The revocations in force, in a file beside the ledger: they outlive the daemon, as do the
+//! processes that they concern.
 
 use std::fs;
 use std::io;
@@ -49,7 +49,7 @@ impl RevocationFile {
         Self { path: ledger.with_file_name("revocations.json"), boot_id: boot_id() }
     }
 
-    /// Puts these in the place of those in the file.
+    /// Replaces the revocations in the file by these.
     ///
     /// # Errors
     /// If they cannot be written.
@@ -68,7 +68,7 @@ impl RevocationFile {
         replace(&self.path, &serde_json::to_vec_pretty(&content)?)
     }
 
-    /// What the last daemon left, as far as it concerns processes that live.
+    /// What the previous daemon left, as far as it concerns processes that live.
     #[must_use]
     pub(crate) fn read(&self) -> Vec<Revocation> {
         let Ok(bytes) = fs::read(&self.path) else { return Vec::new() };
@@ -82,7 +82,7 @@ impl RevocationFile {
 /// The revocations in the bytes of a file that concern processes that live.
 ///
 /// # Errors
-/// In words, if they are none, or of another boot.
+/// In words, if they are not revocations, or are of another boot.
 pub(crate) fn parse_revocations(bytes: &[u8], boot_id: &str) -> Result<Vec<Revocation>, String> {
     let content: OnDisk = parse_versioned(bytes, FORMAT)?;
     if content.boot_id != boot_id {

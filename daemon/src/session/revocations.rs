@@ -1,5 +1,5 @@
-//! Leases that were revoked. A job does not get one again while a process that held it lives, unless it is
-//! allowed: its trainer would otherwise ask again within a second, and get it.
+//! Revoked leases. A job does not get one again while a process that held it lives, unless it is
+//! allowed to: its trainer would otherwise request and get it again within a second.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -10,19 +10,19 @@ use super::revocation_file::RevocationFile;
 use crate::job::JobKey;
 use crate::lease::Process;
 
-/// Each keeps a descriptor of every process.
+/// Each revocation keeps a descriptor of every process.
 const MOST_FROM_ONE_USER: usize = 16;
 
 /// One lease, or all of a job.
 #[derive(Debug)]
 pub(crate) struct Revocation {
-    /// Whose leases.
+    /// The user whose leases are revoked.
     pub job: JobKey,
-    /// Only of this GPU.
+    /// Only on this GPU.
     pub gpu: Option<GpuUuid>,
     /// The user who revoked them.
     pub by: Uid,
-    /// When.
+    /// The time of the revocation.
     pub since: SystemTime,
     /// The processes that held them.
     pub processes: Vec<Process>,
@@ -40,7 +40,7 @@ impl Revocation {
     }
 }
 
-/// Every lease that is not to be given again.
+/// All revoked leases.
 #[derive(Debug)]
 pub(crate) struct Revocations {
     standing: Mutex<Vec<Revocation>>,
@@ -48,13 +48,13 @@ pub(crate) struct Revocations {
 }
 
 impl Revocations {
-    /// Those that the last daemon left in the file, where this one keeps them, too.
+    /// The revocations that the previous daemon left in the file; this one keeps them there, too.
     #[must_use]
     pub(crate) fn kept_in(file: RevocationFile) -> Self {
         Self { standing: Mutex::new(file.read()), file }
     }
 
-    /// The revocations that stand now.
+    /// The revocations in force.
     pub(crate) fn standing(&self) -> MutexGuard<'_, Vec<Revocation>> {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         standing.retain(|revocation| revocation.living() > 0);
@@ -64,14 +64,14 @@ impl Revocations {
     /// Adds one.
     ///
     /// # Errors
-    /// If its author has too many.
+    /// If the user who revokes has too many in force.
     pub(crate) fn add(&self, revocation: Revocation) -> Result<(), Refusal> {
         let mut standing = self.standing();
         let own = standing.iter().filter(|other| other.by == revocation.by).count();
         if revocation.by != Uid::ROOT && own >= MOST_FROM_ONE_USER {
             return Err(Refusal::new(
                 RefusalCode::LimitReached,
-                format!("{own} revocations of user {} stand, and no more may", revocation.by),
+                format!("user {} has {own} revocations in force, the most allowed", revocation.by),
                 "lift some with `pfoctl lease allow`",
             ));
         }
@@ -80,7 +80,7 @@ impl Revocations {
         Ok(())
     }
 
-    /// Lifts those that are meant; returns them.
+    /// Lifts the matching revocations; returns them.
     #[must_use]
     pub(crate) fn lift(&self, is_meant: impl Fn(&Revocation) -> bool) -> Vec<Revocation> {
         let mut standing = self.standing();
@@ -95,10 +95,10 @@ impl Revocations {
         }
     }
 
-    /// Says whether a job may have the lease of a GPU.
+    /// Checks that a job may have the lease of a GPU.
     ///
     /// # Errors
-    /// A refusal that names who took it back.
+    /// A refusal that names who revoked it.
     pub(crate) fn check(&self, job: &JobKey, gpu: &GpuUuid) -> Result<(), Refusal> {
         let standing = self.standing();
         let Some(revocation) = standing.iter().find(|standing| standing.concerns(job, gpu)) else {

@@ -84,7 +84,7 @@ impl Authority {
         }
     }
 
-    /// The names that lead to nobody.
+    /// The configured names that this node does not have.
     pub(crate) fn unknown_names(&self) -> &[UnknownName] {
         &self.unknown_names
     }

@@ -30,10 +30,10 @@ impl fmt::Display for JobKey {
     }
 }
 
-/// Checks that nobody holds a job for measuring.
+/// Checks that no connection holds a job for measuring.
 ///
 /// # Errors
-/// If somebody does.
+/// If one does.
 pub(crate) fn check_free(job: &JobView) -> Result<(), Refusal> {
     let Some(MeasuredBy { uid, pid }) = job.measured_by else { return Ok(()) };
     let (what, remedy) = match pid {

@@ -33,7 +33,9 @@ impl Settings {
         let file = self.config.file.as_ref().map(|file| file.display().to_string());
         tracing::info!("{} is in force", file.as_deref().unwrap_or("the default configuration"));
         for name in self.authority.unknown_names() {
-            tracing::warn!("there is no {name}: nobody has the rights that agent.toml gives to it");
+            tracing::warn!(
+                "this node has no {name}: what the configuration grants to it has no effect"
+            );
         }
     }
 

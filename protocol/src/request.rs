@@ -52,7 +52,7 @@ pub enum Request {
     },
     /// Report who may lease which GPUs on which terms.
     PolicyExplain {
-        /// Somebody else than the peer.
+        /// A user other than the peer.
         who: Option<User>,
         /// One GPU, or all of the node.
         gpu: Option<GpuName>,
@@ -66,7 +66,7 @@ pub enum Request {
     /// Lift revocations.
     LeaseAllow(LeaseTarget),
     /// Run something for some steps and return what was measured. The connection then holds the job
-    /// for measuring until it asks for [`Request::TrialsEnd`] or ends: nobody else changes what the
+    /// for measuring until it asks for [`Request::TrialsEnd`] or ends: no other request changes what the
     /// job runs.
     Trial {
         /// The job.
@@ -214,7 +214,7 @@ pub struct ResetOutcome {
     pub restored: bool,
 }
 
-/// Whether somebody may lease a GPU.
+/// Whether a user may lease a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyVerdict {
     /// The driver's index, for people only.

@@ -46,7 +46,8 @@ pub struct ConfigStatus {
     pub refused: Option<String>,
     /// The keys whose new values take a restart.
     pub restart_needed_for: Vec<String>,
-    /// The names that lead to nobody: nobody has the rights that the configuration gives them.
+    /// Configured names that this node does not have: what the configuration grants to them has no
+    /// effect.
     pub unknown_names: Vec<String>,
 }
 
@@ -107,7 +108,8 @@ pub struct JobStatus {
     pub plan: Option<PlanStatus>,
     /// The plan that is loaded and waits for a swap.
     pub loaded: Option<PlanStatus>,
-    /// Who holds the job for measuring: until that is over, nobody else changes what it runs.
+    /// Who holds the job for measuring: until that is over, no other request changes what it
+    /// runs.
     pub measured_by: Option<MeasuredBy>,
     /// The step at which a swap that is under way takes place.
     pub swap_at_step: Option<u64>,
@@ -122,7 +124,7 @@ pub struct JobStatus {
     pub ranks: Vec<RankStatus>,
 }
 
-/// Somebody who holds a job for measuring.
+/// The holder of a job that is being measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeasuredBy {
     /// The user.

@@ -12,7 +12,7 @@ struct Range {
 /// A daemon that restarts is back within moments, and every rank of a node wants to know.
 const SOON: Range = Range { first: Duration::from_millis(50), longest: Duration::from_secs(5) };
 
-/// Where somebody has to act first, each attempt would only be another line in the journal.
+/// Where a person has to act first, each attempt would only be another line in the journal.
 const LATER: Range = Range { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 
 /// The delays of a row of failed attempts.

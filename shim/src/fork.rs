@@ -40,7 +40,7 @@ extern "C" fn in_child() {
         let fd = slot.swap(FREE, Ordering::Relaxed);
         if fd != FREE {
             // SAFETY: `close` is async-signal-safe. The slot is emptied before its owner closes the
-            // descriptor, so it names a socket of ours, and in this process nobody uses that again.
+            // descriptor, so it names a socket of ours, and this process does not use that again.
             unsafe { libc::close(fd) };
         }
     }

@@ -17,7 +17,7 @@ use crate::problem::{Problem, ProblemCode};
 pub struct Counters {
     /// Events that the kernel took.
     pub sent: u64,
-    /// Events that nobody took: there was no connection, or its socket was full.
+    /// Events that were dropped: there was no connection, or its socket was full.
     pub dropped: u64,
     /// How often the session held a lease again after it had lost one.
     pub reconnects: u64,

@@ -39,7 +39,7 @@ pub(crate) enum Delivery {
     Sent,
     /// The socket is full: it is gone, the connection is not.
     Dropped,
-    /// There is nobody at the other end any more.
+    /// The other end is closed.
     Broken,
 }
 

@@ -16,7 +16,7 @@ pub enum ProblemCode {
     Refused(RefusalCode),
     /// The daemon ended the session.
     Closed(ClosingReason),
-    /// Nobody listens on the socket.
+    /// No daemon listens on the socket.
     NoDaemon,
     /// This user may not open the socket.
     AccessDenied,
@@ -59,7 +59,7 @@ impl ProblemCode {
     }
 
     /// Whether trying again soon is of use: yes where the other side comes and goes by itself, no
-    /// where somebody has to change something first.
+    /// where a person has to change something first.
     pub(crate) const fn passes_by_itself(self) -> bool {
         matches!(
             self,

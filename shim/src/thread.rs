@@ -6,7 +6,7 @@ use std::thread::Builder;
 use nix::sys::signal::{SigSet, SigmaskHow};
 
 /// Starts a thread that no signal is delivered to: one for the process must find the trainer's own
-/// threads. Nobody ever waits for it.
+/// threads. The trainer never waits for it.
 pub(crate) fn start(builder: Builder, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // The thread inherits this mask.
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);

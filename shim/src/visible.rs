@@ -1,7 +1,7 @@
 //! What a CUDA ordinal means, from `CUDA_VISIBLE_DEVICES` and the list of all GPUs of the node.
 //!
 //! The second-best way, for a process that has not initialized CUDA (else CUDA itself is asked). It
-//! never guesses: a wrong answer would change the clocks of somebody else's GPU.
+//! never guesses: a wrong answer would change the clocks of another user's GPU.
 
 use pfo_protocol::{GpuListing, GpuUuid};
 

@@ -20,7 +20,7 @@ pub enum Instruction {
     Recomputation,
     /// The half of a backward that the previous stage waits for.
     BackwardInput,
-    /// The half of a backward that nobody waits for.
+    /// The half of a backward that no other stage waits for.
     BackwardWeight,
     /// Loading a microbatch.
     Load,

@@ -36,7 +36,7 @@ impl Holds {
     /// more.
     ///
     /// # Errors
-    /// If somebody else holds the job, or as a trial does.
+    /// If another connection holds the job, or as a trial does.
     pub(super) async fn record(
         &mut self,
         pfod: &Pfod,
@@ -73,7 +73,7 @@ impl Holds {
         });
         let stays = match &recorded {
             Ok(_) => true,
-            // Without a trial before, somebody else may hold the job.
+            // Without a trial before, another connection may hold the job.
             Err(PfodError::Refused(_)) => is_held,
             Err(PfodError::Away(_)) => false,
         };
@@ -83,7 +83,7 @@ impl Holds {
         recorded
     }
 
-    /// The instructions of the last trial of a job that nobody has fetched.
+    /// The instructions of the last trial of a job that were not fetched yet.
     ///
     /// # Errors
     /// If the connection does not hold the job.

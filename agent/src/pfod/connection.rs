@@ -40,7 +40,7 @@ impl Pfod {
     /// A connection that may read everything and change nothing.
     ///
     /// # Errors
-    /// If nobody listens.
+    /// If `pfod` does not listen.
     pub(crate) async fn connect(&self) -> Result<Connection, PfodError> {
         let connecting = timeout(ANSWER_TIMEOUT, UnixStream::connect(&self.0));
         match connecting.await {
@@ -53,7 +53,7 @@ impl Pfod {
     /// A connection whose requests `pfod` decides as if the asker made them.
     ///
     /// # Errors
-    /// If nobody listens, or `pfod` does not take the connection for the agent's.
+    /// If `pfod` does not listen, or `pfod` does not take the connection for the agent's.
     pub(crate) async fn on_behalf(&self, asker: Asker) -> Result<Connection, PfodError> {
         let Asker { uid, pid, administrator } = asker;
         let mut connection = self.connect().await?;

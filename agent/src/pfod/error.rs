@@ -5,7 +5,7 @@ use pfo_protocol::{Refusal, RefusalCode};
 /// Why a request to `pfod` has no answer that helps.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum PfodError {
-    /// There is no connection, or it broke. Nobody knows whether the request was carried out.
+    /// There is no connection, or it broke. Whether the request was carried out is unknown.
     #[error("pfod does not answer: {0}")]
     Away(String),
     /// `pfod` refused.
@@ -14,7 +14,7 @@ pub(crate) enum PfodError {
 }
 
 impl PfodError {
-    /// Whether the same request may be granted later, without anybody changing it.
+    /// Whether the same request may be granted later, unchanged.
     pub(crate) fn is_temporary(&self) -> bool {
         match self {
             Self::Away(_) => true,

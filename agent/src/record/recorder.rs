@@ -1,6 +1,6 @@
 //! A thread that digests the tap of a trial.
 //!
-//! Least squares over hundreds of kinds of instructions take a while: nobody else waits for them.
+//! Least squares over hundreds of kinds of instructions take a while; no other request waits for them.
 //! What the thread cannot keep up with waits in the connection to `pfod`, which drops and counts
 //! what does not fit.
 
@@ -65,7 +65,7 @@ impl Recorder {
                 let now = recording.progress();
                 report.send_if_modified(|before| std::mem::replace(before, now) != now);
             }
-            // Nobody takes it where the trial was given up.
+            // If the trial was given up, no one receives it.
             let _ = done.send(recording.finish());
         })?;
         Ok(Self { batches, progress, recorded })

@@ -71,8 +71,8 @@ impl Stragglers {
     }
 
     /// Makes the swap that slow stages call for, if any does: to the plan in which all others take
-    /// their time, or back. A straggler that somebody reported is left to them. None if there is
-    /// nothing to swap, or somebody else swaps.
+    /// their time, or back. A straggler that a user reported is left to that user. None if there is
+    /// nothing to swap, or another swap is under way.
     ///
     /// # Errors
     /// If the frontier has no plan for it, or `pfod` refuses the swap.

@@ -46,7 +46,7 @@ pub(super) struct Answered {
     pub(super) factor: f64,
     /// What the job ran before; none is default clocks.
     pub(super) before: Option<Labelled>,
-    /// The stages that the agent found slow by itself; none if somebody reported the straggler.
+    /// The stages that the agent found slow by itself; none if a user reported the straggler.
     pub(super) found: SlowStages,
     /// What its plan is called.
     pub(super) label: String,

@@ -164,7 +164,7 @@ impl Stragglers {
     }
 
     /// Compares with the jobs that there are: forgets those that left long ago, and stragglers
-    /// whose plan somebody swapped for another. Returns when to look again at the latest, if no job
+    /// whose plan was swapped for another. Returns when to look again at the latest, if no job
     /// changes.
     pub(crate) async fn compare(&self, jobs: &[JobView]) -> Option<Duration> {
         let views: BTreeMap<_, _> = jobs.iter().map(|job| (JobKey::of(job), job)).collect();

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use crate::sweep::sweeps::{Attendant, Sweep};
 
-/// A sweep that is paused when this is dropped, unless it is over by then or continues for somebody
+/// A sweep that is paused when this is dropped, unless it is over by then or continues for another
 /// else.
 #[derive(Debug)]
 pub(crate) struct Attended {

@@ -15,7 +15,7 @@ use crate::sweep::record::SweepRecord;
 use crate::sweep::shape::{JobShape, allowed_clocks};
 use crate::sweep::sweeps::{Sweep, Sweeps};
 
-/// Nobody measures more steps at one clock.
+/// The most steps that are measured at one clock.
 const MOST_STEPS: u32 = 10_000;
 
 /// What an order of a profile leads to.

@@ -86,7 +86,7 @@ async fn measure(
 ) -> Result<RecordedTrial, PfodError> {
     let means = sweep.means();
     let job = find_job(means, record).await?;
-    // Nobody else than an administrator begins a sweep of another user's job.
+    // Only an administrator begins a sweep of another user's job.
     let administrator = record.by_uid != record.uid;
     let asker = Asker { uid: record.by_uid, pid: None, administrator };
     let connection = match hold {

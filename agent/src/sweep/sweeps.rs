@@ -117,7 +117,7 @@ impl Sweeps {
             return Err(Refusal::new(
                 RefusalCode::LimitReached,
                 format!("user {} has {} sweeps that are not over", key.uid, busy.len()),
-                "stop those that nobody needs",
+                "stop one that is not needed",
             ));
         }
         let forgotten: Vec<JobKey> =
@@ -377,7 +377,7 @@ impl Sweep {
         let key = now.record.key();
         tracing::info!(
             uid = key.uid.0, job = %key.name,
-            "paused the sweep of {key}: {}", why.as_deref().unwrap_or("somebody asked for it")
+            "paused the sweep of {key}: {}", why.as_deref().unwrap_or("on request")
         );
         now.record.pause = Some(Pause { why: why.clone() });
         if let Err(error) = self.means.files.write(&now.record) {
@@ -418,8 +418,8 @@ fn in_words(end: SweepEnd) -> &'static str {
         SweepEnd::EnergyRises => "lower clocks take more energy; the profile is stored",
         SweepEnd::LowestClock => "the lowest clock is measured; the profile is stored",
         SweepEnd::TooSlow => "the job became slower than it may; the profile is stored",
-        SweepEnd::Stopped => "somebody stopped it; nothing is stored",
-        SweepEnd::Finished => "somebody finished it; the profile is stored",
+        SweepEnd::Stopped => "stopped on request; nothing is stored",
+        SweepEnd::Finished => "finished on request; the profile is stored",
     }
 }
 

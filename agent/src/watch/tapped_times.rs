@@ -192,7 +192,7 @@ mod tests {
             other => other,
         };
         assert_eq!(should_ms(astray), 0);
-        assert_eq!(should_ms(ran(900, 1000, 1000, 890)), 0, "nobody profiled that clock");
+        assert_eq!(should_ms(ran(900, 1000, 1000, 890)), 0, "that clock is not in the profile");
     }
 
     #[test]

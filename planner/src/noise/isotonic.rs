@@ -60,7 +60,7 @@ mod tests {
         curve.is_sorted_by(|a, b| a >= b)
     }
 
-    /// All falling curves of so many values through a grid of halves.
+    /// All falling curves of `len` values through a grid of halves.
     fn falling_curves(len: usize) -> Vec<Vec<f64>> {
         let mut curves = vec![Vec::new()];
         for _ in 0..len {

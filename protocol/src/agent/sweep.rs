@@ -73,7 +73,7 @@ impl TryFrom<UncheckedSettings> for SweepSettings {
     }
 }
 
-/// A profile that somebody wants.
+/// A profile to measure, and how.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SweepOrder {
     /// The job to sweep.
@@ -173,9 +173,9 @@ pub enum SweepState {
         /// Why.
         why: String,
     },
-    /// It continues when somebody asks for it.
+    /// It continues on request.
     Paused {
-        /// Why, if nobody asked for it.
+        /// Why, unless it was requested.
         why: Option<String>,
     },
     /// It is over.
@@ -193,9 +193,9 @@ pub enum SweepEnd {
     LowestClock,
     /// The job became slower than it may. The profile is stored.
     TooSlow,
-    /// Somebody stopped it. Nothing is stored.
+    /// Stopped on request. Nothing is stored.
     Stopped,
-    /// Somebody had measured enough. The profile is stored.
+    /// Finished on request. The profile is stored.
     Finished,
 }
 

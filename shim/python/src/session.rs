@@ -44,7 +44,7 @@ impl Problem {
 pub(crate) struct Counters {
     /// Events that the kernel took.
     sent: u64,
-    /// Events that nobody took: there was no connection, or its socket was full.
+    /// Events that were dropped: there was no connection, or its socket was full.
     dropped: u64,
     /// How often a lost lease was had again.
     reconnects: u64,

@@ -277,7 +277,7 @@ fn what_is_kept_does_not_grow_with_the_trial() {
     assert!(kept.iter().all(|kept| *kept < 10), "{kept:?}");
 }
 
-/// A trial of which so many instructions are kept, with some in doubt for every reason there is.
+/// A trial that keeps `room` instructions, some of them in doubt, for every reason there is.
 fn doubtful(room: usize) -> Recorded {
     let (mut played, steps) = ordinary();
     played.digest = Digest::new(10..30, SETTLE_NS, Some(room));

@@ -30,7 +30,7 @@ class Counters:
         """Events that the kernel took."""
     @property
     def dropped(self) -> int:
-        """Events that nobody took: there was no connection, or its socket was full."""
+        """Events that were dropped: there was no connection, or its socket was full."""
     @property
     def reconnects(self) -> int:
         """How often a lost lease was had again."""

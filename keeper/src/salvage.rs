@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::ledger::{Entry, FORMAT, OnDisk};
+use crate::power_limit::OwedLimit;
 
 /// The key of an entry's GPU.
 const GPU_KEY: &str = "gpu_uuid";
@@ -48,7 +49,8 @@ fn of_json(content: &Value, boot_id: &str, reason: String) -> Salvaged {
     }
     let listed = content.get("entries").and_then(Value::as_array);
     let entries: Vec<_> = listed.into_iter().flatten().filter_map(entry_of_json).collect();
-    let lost_entries = listed.is_none_or(|listed| listed.len() != entries.len());
+    let lost_entries = listed
+        .is_none_or(|listed| listed.len() != entries.len() || listed.iter().any(has_lost_limit));
     Salvaged { entries, damage: Some(Damage { reason, lost_entries }) }
 }
 
@@ -66,6 +68,13 @@ fn entry_of_json(entry: &Value) -> Option<Entry> {
         session: field(entry, "session").unwrap_or(SessionId(0)),
         gpu_uuid,
     })
+}
+
+/// Whether a power limit is owed that cannot be read. Unlike a lock it cannot be assumed: what to
+/// restore it to is in the entry.
+fn has_lost_limit(entry: &Value) -> bool {
+    let written = entry.get("power_limit").is_some_and(|limit| !limit.is_null());
+    written && field::<OwedLimit>(entry, "power_limit").is_none()
 }
 
 fn field<T: DeserializeOwned>(entry: &Value, name: &str) -> Option<T> {
@@ -134,6 +143,14 @@ mod tests {
     fn what_an_entry_does_not_say_counts_as_locked() {
         let salvaged = salvage(ledger(r#"{"gpu_uuid":"GPU-1","sm":"?"}"#).as_bytes(), BOOT);
         assert!(salvaged.entries[0].sm && salvaged.entries[0].memory);
+    }
+
+    #[test]
+    fn a_power_limit_that_cannot_be_read_is_a_loss() {
+        let entry = r#"{"gpu_uuid":"GPU-1","power_limit":"?"}"#;
+        let salvaged = salvage(ledger(entry).as_bytes(), BOOT);
+        assert_eq!(gpus(&salvaged), ["GPU-1"]);
+        assert!(salvaged.damage.unwrap().lost_entries);
     }
 
     #[test]

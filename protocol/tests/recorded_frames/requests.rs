@@ -59,12 +59,16 @@ fn response(name: &str, meaning: &str, response: Response) -> Recorded {
 }
 
 fn to_pfod() -> Vec<Recorded> {
-    let length = TrialLength { settling_steps: 2, steps: 20 };
-    let label = || "plan.json".to_owned();
+    [about_plans(), administration(), measuring()].into_iter().flatten().collect()
+}
+
+fn label() -> String {
+    "plan.json".to_owned()
+}
+
+fn about_plans() -> Vec<Recorded> {
     let swap =
         |target, not_before, wait| Request::PlanSwap { job: job(), target, not_before, wait };
-    let gpu = || -> GpuName { "GPU-8d4e1b72-0c93-4f6a-b2e5-7a9c3d5f1e08".parse().unwrap() };
-    let who = Some(User { uid: Uid(1000), groups: vec![pfo_protocol::Gid(1000)] });
     vec![
         request("gpus", "which GPUs the node has", Request::Gpus),
         request("status", "everything that status shows", Request::Status),
@@ -93,6 +97,13 @@ fn to_pfod() -> Vec<Recorded> {
             "which clock table user 1000's job runs",
             Request::PlanRead(job_of_1000()),
         ),
+    ]
+}
+
+fn administration() -> Vec<Recorded> {
+    let gpu = || -> GpuName { "GPU-8d4e1b72-0c93-4f6a-b2e5-7a9c3d5f1e08".parse().unwrap() };
+    let who = Some(User { uid: Uid(1000), groups: vec![pfo_protocol::Gid(1000)] });
+    vec![
         request(
             "reset",
             "reset the clocks of one GPU",
@@ -111,6 +122,12 @@ fn to_pfod() -> Vec<Recorded> {
             "lift the revocation of a GPU",
             Request::LeaseAllow(LeaseTarget::Gpu(gpu())),
         ),
+    ]
+}
+
+fn measuring() -> Vec<Recorded> {
+    let length = TrialLength { settling_steps: 2, steps: 20 };
+    vec![
         request(
             "trial-uniform",
             "measure 20 steps at 1110 MHz after 2 settling steps",

@@ -19,23 +19,19 @@ const DEFAULT_MICROBATCHES: u32 = 12;
 const FILTERS: &str = "PFO_BENCH_FILTERS";
 const DEFAULT_FILTERS: &str = "raw,effective";
 
+const WHY_MORE: &str = "Over the bound, lowtime's plans take more by its filter (slow clocks that it leaves out), by \
+     its fit\n(a curve in place of measured energies) and by rounding (to units of time and to \
+     clocks); the last\ncolumn is what ours take more. The ends are a tenth of lowtime's range of \
+     times each.";
+
 /// Measures both, and judges what they make by replay.
 pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     if !is_installed() {
         report.note("lowtime is skipped: `make bench` installs it, if it can reach PyPI");
         return Ok(());
     }
-    let microbatches = match std::env::var(MICROBATCHES) {
-        Ok(text) => text.parse().map_err(|_| format!("{MICROBATCHES} is {text:?}, no number"))?,
-        Err(_) => extent.of(DEFAULT_MICROBATCHES, 2),
-    };
-    let filters = std::env::var(FILTERS).unwrap_or_else(|_| DEFAULT_FILTERS.to_owned());
-    let filters = filters.split(',').map(|name| match name {
-        "raw" => Ok(Filter::Raw),
-        "effective" => Ok(Filter::Effective),
-        _ => Err(format!("{FILTERS} has {name:?}, which is neither raw nor effective")),
-    });
-    let filters: Vec<Filter> = filters.collect::<std::result::Result<_, _>>()?;
+    let microbatches = microbatches(extent)?;
+    let filters = filters()?;
     let bench = BenchProfile::find()?;
     let schedule = Schedule::OneForwardOneBackward;
     let pipeline = Pipeline::new(&bench.profile, schedule, microbatches)?;
@@ -84,16 +80,30 @@ pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
         &excess::COLUMNS,
         &excesses,
     );
-    report.note(
-        "Over the bound, lowtime's plans take more by its filter (slow clocks that it leaves out), \
-         by its fit\n(a curve in place of measured energies) and by rounding (to units of time and \
-         to clocks); the last\ncolumn is what ours take more. The ends are a tenth of lowtime's range \
-         of times each.",
-    );
+    report.note(WHY_MORE);
     for reproduction in reproductions {
         report.note(&reproduction);
     }
     Ok(())
+}
+
+fn microbatches(extent: Extent) -> Result<u32> {
+    match std::env::var(MICROBATCHES) {
+        Ok(text) => {
+            Ok(text.parse().map_err(|_| format!("{MICROBATCHES} is {text:?}, no number"))?)
+        }
+        Err(_) => Ok(extent.of(DEFAULT_MICROBATCHES, 2)),
+    }
+}
+
+fn filters() -> Result<Vec<Filter>> {
+    let names = std::env::var(FILTERS).unwrap_or_else(|_| DEFAULT_FILTERS.to_owned());
+    let filter = |name| match name {
+        "raw" => Ok(Filter::Raw),
+        "effective" => Ok(Filter::Effective),
+        _ => Err(format!("{FILTERS} has {name:?}, which is neither raw nor effective").into()),
+    };
+    names.split(',').map(filter).collect()
 }
 
 fn time(what: &str, plans: usize, seconds: f64, ours_s: f64) -> Vec<Cell> {

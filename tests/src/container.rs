@@ -1,8 +1,7 @@
 //! A booted Debian: a systemd of its own with its users, units and journal, which a test may break
 //! as it likes.
 //!
-//! ```no_run
-//! # use pfo_tests::{container::Container, debian::Debian};
+//! ```ignore
 //! let Some(debian) = Container::boot(Debian::Bookworm) else { return }; // it has said why not
 //! std::fs::write(debian.shared().join("pfod.deb"), b"...").unwrap(); // is /shared/pfod.deb inside
 //! debian.run("dpkg --install /shared/pfod.deb && useradd alice").printed();

@@ -1,4 +1,4 @@
-"""What the tests share: a simulated node with a daemon of its own."""
+"""What the tests share: a simulated node with daemons of its own."""
 
 import logging
 
@@ -10,13 +10,15 @@ from recorder import Recorder
 
 @pytest.fixture
 def node(tmp_path, monkeypatch, without_launcher):
-    """A node whose daemon serves, which is the one that sessions of this process find."""
+    """A node whose daemons serve, which are those that sessions of this process find."""
     node = Node(tmp_path)
     monkeypatch.setenv("PFO_SOCKET", str(node.socket))
     monkeypatch.setenv("PFO_JOB", "job")
     monkeypatch.setenv("PFO_GPU", node.gpus[0])
     node.start_daemon()
+    node.start_agent()
     yield node
+    node.kill_agent()
     node.kill_daemon()
 
 

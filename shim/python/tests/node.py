@@ -1,4 +1,4 @@
-"""A node in a temporary directory: simulated GPUs, and a real daemon of its own."""
+"""A node in a temporary directory: simulated GPUs, and real daemons of its own."""
 
 import grp
 import json
@@ -25,23 +25,30 @@ def until(what, attempt):
 
 
 class Node:
-    """Simulated GPUs and, while there is one, their daemon."""
+    """Simulated GPUs and, while they run, pfod and pfo-agent."""
 
     def __init__(self, directory, gpus="4xA40"):
         self.directory = directory
         self.programs = Path(os.environ.get("PFO_BIN_DIR", ROOT / "target" / "debug"))
         self.socket = directory / "pfod.sock"
         self.daemon = None
+        self.agent = None
         self._environment = {**os.environ, "PFO_SIM_STATE": str(directory / "gpus.state")}
         owner = ["--owner-uid", str(os.getuid())] if os.getuid() else []
         self.run("pfo-sim", "create", "--gpus", gpus, "--set-latency-ms", "0", "--settle-ms", "1", *owner)
         library = directory / "libnvidia-ml.so.1"
         library.symlink_to(self.programs / "libnvidia_ml.so")
+        group = grp.getgrgid(os.getegid()).gr_name
+        groups = f'[groups]\ntrainers = "{group}"\nadministrators = "{group}"\n'
         (directory / "pfod.toml").write_text(
             f'[sockets]\ntrainers = "{self.socket}"\nadmin = "{directory}/admin.sock"\n'
-            f'[groups]\ntrainers = "{grp.getgrgid(os.getegid()).gr_name}"\n'
+            f'agent = "{directory}/agent.sock"\n{groups}'
             f'[driver]\nlibrary = "{library}"\n[paths]\nledger = "{directory}/ledger.json"\n'
-            f'state = "{directory}/state"\n'
+        )
+        (directory / "agent.toml").write_text(
+            f'[sockets]\nusers = "{directory}/pfo-agent.sock"\n'
+            f'admin = "{directory}/pfo-agent-admin.sock"\npfod = "{directory}/agent.sock"\n{groups}'
+            f'[paths]\nstate = "{directory}/state"\nruntime = "{directory}/runtime"\n'
         )
         self.gpus = [gpu["uuid"] for gpu in self.simulator()]
 
@@ -62,24 +69,33 @@ class Node:
         return json.loads(self.run("pfo-sim", "show", "--json", "--calls", "4096"))["gpus"]
 
     def start_daemon(self):
-        with open(self.directory / "pfod.log", "ab") as log:
-            self.daemon = subprocess.Popen(
-                [self.programs / "pfod", "--config", self.directory / "pfod.toml"],
-                env=self._environment,
-                stderr=log,
-            )
-        until("the daemon is there", self._answers)
+        self.daemon = self._start("pfod", "pfod.toml")
+        until("pfod answers", lambda: self._answers(self.daemon, "pfod", "gpus"))
 
-    def _answers(self):
-        assert self.daemon.poll() is None, (self.directory / "pfod.log").read_text()
-        command = [self.programs / "pfoctl", "gpus", "--socket", str(self.socket)]
+    def start_agent(self):
+        self.agent = self._start("pfo-agent", "agent.toml")
+        until("pfo-agent answers", lambda: self._answers(self.agent, "pfo-agent", "p2p", "show"))
+
+    def _start(self, program, config):
+        with open(self.directory / f"{program}.log", "ab") as log:
+            command = [self.programs / program, "--config", self.directory / config]
+            return subprocess.Popen(command, env=self._environment, stderr=log)
+
+    def _answers(self, daemon, program, *question):
+        assert daemon.poll() is None, (self.directory / f"{program}.log").read_text()
+        command = [self.programs / "pfoctl", *question, "--socket", str(self.socket)]
         return subprocess.run(command, capture_output=True).returncode == 0
 
     def kill_daemon(self):
-        if self.daemon is not None:
-            self.daemon.kill()
-            self.daemon.wait()
-            self.daemon = None
+        self.daemon = self._kill(self.daemon)
+
+    def kill_agent(self):
+        self.agent = self._kill(self.agent)
+
+    def _kill(self, daemon):
+        if daemon is not None:
+            daemon.kill()
+            daemon.wait()
 
     def ranks(self, job="job"):
         """The ranks of a job as the daemon knows them; none if there is no such job."""

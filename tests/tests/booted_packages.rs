@@ -114,7 +114,7 @@ fn a_training_is_in_the_journal_with_who_what_and_where(debian: Debian) {
         }
     }
     let explained = node.debian.journal("--catalog --unit=pfod");
-    assert!(explained.contains("Lease of GPU GPU-"), "{explained}");
+    assert!(explained.contains("The lease of GPU GPU-"), "{explained}");
 }
 
 /// Runs a command on this machine, not inside; returns what it printed.

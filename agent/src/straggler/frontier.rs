@@ -218,7 +218,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A frontier for so many equal stages: at 1410 MHz an instruction takes 1 s, at 1200 MHz 1.2
+    /// A frontier for `stages` equal stages: at 1410 MHz an instruction takes 1 s, at 1200 MHz 1.2
     /// s, at 900 MHz 1.5 s, and the slower the less energy.
     pub(crate) fn frontier_of(stages: u16, microbatches: u32) -> Vec<u8> {
         let clocks = [(1410, 1.0, 300.0), (1200, 1.2, 250.0), (900, 1.5, 210.0)];
@@ -236,7 +236,7 @@ pub(crate) mod tests {
         Frontier::optimize(&pipeline, Watts(10.0), options, &|_| {}).unwrap().to_bytes().unwrap()
     }
 
-    /// A job of so many stages that may have every clock of [`frontier_of`].
+    /// A job of `stages` stages that may have every clock of [`frontier_of`].
     pub(crate) fn job(stages: u16) -> JobView {
         let rank = |stage: u16| RankView {
             position: RankPosition {

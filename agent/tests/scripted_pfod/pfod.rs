@@ -26,7 +26,7 @@ pub(crate) enum Trials {
     LoseEvents,
     /// They do not end before this changes.
     Stall,
-    /// `pfod` vanishes in the middle of the one after so many.
+    /// The number of trials after which `pfod` vanishes in the middle of the next one.
     VanishAfter(u32),
 }
 

@@ -1,22 +1,27 @@
-//! pfo-agent.toml(5): the shipped configuration with its comments.
+//! The page of section 5 of a shipped configuration, whose comments say everything that it says.
 //!
 //! A comment goes with the keys (`#: `) right below it, or with its section if there are none. `#>
 //! ` is an example, `- ` an item of a list, `#` alone a new paragraph.
 
 use clap_mangen::roff::{Roff, bold, roman};
 
-const NAME: &str = "pfo-agent.toml - configuration of the agent of pfo";
+/// What the page says beside the shipped file.
+pub(crate) struct Frame {
+    /// The name of the page.
+    pub(crate) title: &'static str,
+    /// The program or project with its version.
+    pub(crate) source: &'static str,
+    /// The line under NAME.
+    pub(crate) name: &'static str,
+    pub(crate) description: &'static str,
+    pub(crate) see_also: &'static str,
+}
 
-const DESCRIPTION: &str = "pfo-agent(8) reads /etc/pfo/agent.toml, a TOML file. Every key has a \
-                           default, which is shown here. An unknown key is an error. `pfo-agent \
-                           --check-config` checks the file.";
-
-/// The page.
-pub(crate) fn page(shipped: &str) -> String {
+pub(crate) fn page(frame: &Frame, shipped: &str) -> String {
     let mut page = Roff::new();
-    page.control("TH", ["pfo-agent.toml", "5", "", concat!("pfo ", env!("CARGO_PKG_VERSION"))]);
-    page.control("SH", ["NAME"]).text([roman(NAME)]);
-    page.control("SH", ["DESCRIPTION"]).text([roman(DESCRIPTION)]);
+    page.control("TH", [frame.title, "5", "", frame.source]);
+    page.control("SH", ["NAME"]).text([roman(frame.name)]);
+    page.control("SH", ["DESCRIPTION"]).text([roman(frame.description)]);
     // The first paragraph says how the file itself is to be read.
     let sections = shipped.lines().skip_while(|line| *line != "#" && !line.starts_with('['));
     let mut writer = Writer { page, comment: Vec::new() };
@@ -24,10 +29,7 @@ pub(crate) fn page(shipped: &str) -> String {
         writer.line(line);
     }
     writer.flush_comment();
-    writer
-        .page
-        .control("SH", ["SEE ALSO"])
-        .text([roman("pfo-agent(8), pfod(8), pfod.toml(5), pfoctl(1)")]);
+    writer.page.control("SH", ["SEE ALSO"]).text([roman(frame.see_also)]);
     writer.page.render()
 }
 
@@ -78,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_page_shows_every_section_and_key_of_the_shipped_file() {
-        let page = page(crate::SHIPPED).replace("\\-", "-");
+        let page = page(&crate::CONFIG, crate::SHIPPED).replace("\\-", "-");
         for line in crate::SHIPPED.lines() {
             let shown = line.strip_prefix("#: ").or(line.starts_with('[').then_some(line));
             if let Some(shown) = shown {
@@ -90,8 +92,8 @@ mod tests {
     #[test]
     fn a_comment_goes_with_the_keys_below_it_and_otherwise_with_its_section() {
         let page = page(
-            "# How to read it.\n#\n# Of all.\n[a]\n# All\n# of a.\n#\n# Of k.\n#: k = 1\n\
-             #> x = 2\n",
+            &crate::CONFIG,
+            "# How to read it.\n#\n# Of all.\n[a]\n# All\n# of a.\n#\n# Of k.\n#: k = 1\n#> x = 2\n",
         );
         let wanted =
             ".PP\nOf all.\n.SH [a]\n.PP\nAll of a.\n.TP\n\\fBk = 1\\fR\nOf k.\n.EX\nx = 2\n.EE\n";

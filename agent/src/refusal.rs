@@ -1,6 +1,7 @@
 //! Refusals that any part of the agent may have to give.
 
 use std::fmt::Display;
+use std::io;
 
 use pfo_protocol::{Refusal, RefusalCode};
 
@@ -10,5 +11,14 @@ pub(crate) fn internal(error: &impl Display) -> Refusal {
         RefusalCode::Internal,
         format!("the agent failed: {error}"),
         "`journalctl -u pfo-agent` may say more",
+    )
+}
+
+/// A file below the state directory could not be written; `what` names its content.
+pub(crate) fn not_written(what: &str, error: &io::Error) -> Refusal {
+    Refusal::new(
+        RefusalCode::Internal,
+        format!("cannot write {what}: {error}"),
+        "see [paths] state in agent.toml",
     )
 }

@@ -1,6 +1,5 @@
 //! What peers ask about P2P-blocking power. To be called where files may be written.
 
-use std::io;
 use std::time::SystemTime;
 
 use pfo_protocol::{
@@ -11,6 +10,10 @@ use pfo_service::unix_s;
 use crate::authority::Permit;
 use crate::p2p::samples::Samples;
 use crate::p2p::store::{P2pStore, is_model, is_plausible};
+use crate::refusal::not_written;
+
+/// What these requests write.
+const WHAT: &str = "P2P-blocking powers";
 
 /// Keeps what the trials of a job have shown.
 ///
@@ -31,7 +34,7 @@ pub(crate) fn keep(
             "measure more steps, or use `pfoctl p2p measure` on two free GPUs",
         ));
     }
-    store.put(&powers).map_err(|error| not_written(&error))?;
+    store.put(&powers).map_err(|error| not_written(WHAT, &error))?;
     tracing::info!(
         uid = uid.0, pid = pid.0, %job,
         "user {uid} kept {} P2P-blocking powers that job {job} has shown", powers.len()
@@ -69,7 +72,7 @@ pub(crate) fn set(
         let is_meant = |power: &P2pPower| {
             power.source == P2pSource::Set && (&power.model, &power.gpu_uuid) == (&model, &gpu_uuid)
         };
-        store.forget(is_meant).map_err(|error| not_written(&error))?;
+        store.forget(is_meant).map_err(|error| not_written(WHAT, &error))?;
         tracing::info!(
             uid = uid.0,
             pid = pid.0,
@@ -91,7 +94,7 @@ pub(crate) fn set(
         by_uid: uid,
         since_unix_s: unix_s(SystemTime::now()),
     };
-    store.put(std::slice::from_ref(&power)).map_err(|error| not_written(&error))?;
+    store.put(std::slice::from_ref(&power)).map_err(|error| not_written(WHAT, &error))?;
     tracing::info!(
         uid = uid.0,
         pid = pid.0,
@@ -103,12 +106,4 @@ pub(crate) fn set(
 
 fn malformed(message: String, remedy: &str) -> Refusal {
     Refusal::new(RefusalCode::Malformed, message, remedy)
-}
-
-fn not_written(error: &io::Error) -> Refusal {
-    Refusal::new(
-        RefusalCode::Internal,
-        format!("cannot write P2P-blocking powers: {error}"),
-        "see [paths] state in agent.toml",
-    )
 }

@@ -15,7 +15,7 @@ use crate::authority::Permit;
 use crate::job::JobKey;
 use crate::pfod::{Pfod, Questions};
 use crate::profile::ProfileStore;
-use crate::refusal::internal;
+use crate::refusal::not_written;
 use crate::sweep::file::SweepFiles;
 use crate::sweep::record::{Next, Pause, SweepRecord};
 use crate::sweep::runner;
@@ -123,7 +123,7 @@ impl Sweeps {
         let forgotten: Vec<JobKey> =
             over.into_iter().skip(OVER_PER_USER - 1).map(|(other, _)| other.clone()).collect();
         known.retain(|other, _| !forgotten.contains(other));
-        self.means.files.write(&record).map_err(|error| internal(&error))?;
+        self.means.files.write(&record).map_err(|error| not_written("the sweep", &error))?;
         let sweep = Sweep::new(record, &self.means);
         sweep.set_off();
         known.insert(key, Arc::clone(&sweep));
@@ -241,7 +241,9 @@ impl Sweep {
                 return Err(nothing_measured(&now.record));
             }
             (_, SweepControl::Finish) => {
-                now.record.store(&self.means.profiles).map_err(|error| internal(&error))?;
+                now.record
+                    .store(&self.means.profiles)
+                    .map_err(|error| not_written("the profile", &error))?;
                 self.end(&mut now, SweepEnd::Finished);
             }
         }
@@ -283,7 +285,7 @@ impl Sweep {
         let mut record = now.record.clone();
         record.pause = None;
         record.attended = attendant.is_some();
-        self.means.files.write(&record).map_err(|error| internal(&error))?;
+        self.means.files.write(&record).map_err(|error| not_written("the sweep", &error))?;
         now.record = record;
         now.attendant = attendant;
         if matches!(now.state, SweepState::Paused { .. }) {

@@ -103,7 +103,7 @@ fn a_swap_with_a_plan_loads_it_first() {
     let expected = Request::PlanSwap {
         job: job(None),
         target: SwapTarget::Loaded,
-        not_before: Some(40),
+        at_step: Some(40),
         wait: false,
     };
     assert_eq!(daemon.request(), expected);

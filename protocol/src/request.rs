@@ -36,8 +36,9 @@ pub enum Request {
         job: JobSelector,
         /// To what.
         target: SwapTarget,
-        /// Not before this step; the daemon takes the first one that no rank has begun.
-        not_before: Option<u64>,
+        /// At this step, which is refused if a rank has begun it. Otherwise at the first one that
+        /// no rank has begun.
+        at_step: Option<u64>,
         /// Answer only when every rank has changed.
         wait: bool,
     },
@@ -311,10 +312,10 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_swap_are_the_documented_ones() {
-        let not_before = Some(9);
+        let at_step = Some(9);
         let target = SwapTarget::Previous;
         #[rustfmt::skip]
-        assert_eq!(frame(Request::PlanSwap { job: job(), target, not_before, wait: true }), [
+        assert_eq!(frame(Request::PlanSwap { job: job(), target, at_step, wait: true }), [
             28, 0, 0, 0,  1, 0,  6, 0,
             3, 0, 0, 0,                                     // plan swap
             1, 0, 0, 0, 0, 0, 0, 0, b'j',                   // job
@@ -331,7 +332,7 @@ mod tests {
         let table = ClockTable::new(1, None, vec![vec![unit]]).unwrap();
         let target = SwapTarget::Table { label: "l".into(), table };
         #[rustfmt::skip]
-        assert_eq!(frame(Request::PlanSwap { job: job(), target, not_before: None, wait: false }), [
+        assert_eq!(frame(Request::PlanSwap { job: job(), target, at_step: None, wait: false }), [
             64, 0, 0, 0,  1, 0,  6, 0,
             3, 0, 0, 0,                                     // plan swap
             1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid

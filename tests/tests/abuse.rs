@@ -58,7 +58,7 @@ fn who_leaves_while_it_waits_for_a_swap_keeps_no_connection() {
     let swap = Request::PlanSwap {
         job: job("slow"),
         target: SwapTarget::Loaded,
-        not_before: Some(1000),
+        at_step: Some(1000),
         wait: true,
     };
     for relay in &mut waiting {

@@ -42,7 +42,7 @@ impl Doors {
         };
         let swap = |job: &JobSelector| {
             let (job, target) = (job.clone(), SwapTarget::DefaultClocks);
-            Request::PlanSwap { job, target, not_before: None, wait: false }
+            Request::PlanSwap { job, target, at_step: None, wait: false }
         };
         // No GPU has this clock: who may measure is refused for that.
         let trial = |job: &JobSelector| {

@@ -263,7 +263,7 @@ fn a_swap_begins_as_soon_as_it_is_known_again_how_far_the_ranks_are() {
     let waiting = Request::PlanSwap {
         job: job(JOB),
         target: SwapTarget::DefaultClocks,
-        not_before: None,
+        at_step: None,
         wait: true,
     };
     let mut client = Client::connect(&node.socket());

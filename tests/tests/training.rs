@@ -116,10 +116,10 @@ fn a_swap_while_four_ranks_train_reaches_all_of_them_at_the_same_step() {
         let changed: Vec<_> = changes.map(|pair| pair[1].entered.0).collect();
         assert_eq!(changed.len(), swaps.len(), "GPU {gpu} went back and forth between plans");
         for (changed_ns, step) in changed.into_iter().zip(&swaps) {
-            let not_before = step_time(rank, *step, "begin_ns");
+            let at_step = step_time(rank, *step, "begin_ns");
             // A busy machine may be late, but not by a whole step.
             let not_after = step_time(rank, step + 1, "end_ns");
-            assert!(changed_ns >= not_before, "GPU {gpu} changed before step {step} began");
+            assert!(changed_ns >= at_step, "GPU {gpu} changed before step {step} began");
             assert!(changed_ns <= not_after, "GPU {gpu} changed later than in step {step}");
         }
     }

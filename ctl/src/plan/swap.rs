@@ -31,7 +31,7 @@ pub(crate) struct Swap {
     #[arg(long)]
     default_clocks: bool,
 
-    /// Earliest step at which to swap [default: the first step that no rank has begun]
+    /// Step at which to swap, refused if a rank has begun it [default: the first that none has begun]
     #[arg(long, value_name = "N")]
     at_step: Option<u64>,
 
@@ -100,11 +100,10 @@ impl AnswerArguments {
         pfod: &mut Connection<Pfod>,
         job: &JobArguments,
         target: SwapTarget,
-        not_before: Option<u64>,
+        at_step: Option<u64>,
         output: &mut Output,
     ) -> Result<(), Error> {
-        let request =
-            Request::PlanSwap { job: job.selector(), target, not_before, wait: self.wait };
+        let request = Request::PlanSwap { job: job.selector(), target, at_step, wait: self.wait };
         match self.wait_for(pfod, request, job.name())? {
             Response::Swapped(swapped) => self.print(job, &swapped, output),
             other => Err(pfod.unexpected(&other).into()),

@@ -119,12 +119,13 @@ impl Job {
         plans.filter_map(misfit).collect()
     }
 
-    /// Begins a swap; every rank changes at the step that the swap names. It replaces a swap whose
-    /// step has yet to come. A plan in `target` has at most `most` units.
+    /// Begins a swap; every rank changes at the step that the swap names, which is `at` if it is
+    /// given. It replaces a swap whose step has yet to come. A plan in `target` has at most `most`
+    /// units.
     pub(crate) fn swap(
         &self,
         target: SwapTarget,
-        not_before: u64,
+        at: Option<u64>,
         most: usize,
     ) -> Result<Arc<Swap>, Refusal> {
         let plan = match target {
@@ -137,7 +138,7 @@ impl Job {
         };
         let mut members = self.members();
         members.check_free(&self.key.name)?;
-        let swap = self.begin_swap(&mut members, plan, not_before)?;
+        let swap = self.begin_swap(&mut members, plan, at)?;
         if let Some(plan) = &swap.plan {
             members.plans.unload(plan);
         }
@@ -165,7 +166,7 @@ impl Job {
         &self,
         members: &mut Members,
         plan: Option<Arc<JobPlan>>,
-        not_before: u64,
+        at: Option<u64>,
     ) -> Result<Arc<Swap>, Refusal> {
         self.check_steps_known(members)?;
         let under_way = members.plans.under_way().cloned();
@@ -178,15 +179,19 @@ impl Job {
         plan.as_deref().map_or(Ok(()), |plan| members.check(plan))?;
         let number = members.plans.newest_number().saturating_add(1);
         let ranks = members.ranks().map(|m| Arc::clone(&m.session.progress)).collect();
-        let swap = Swap::new(number, plan, not_before, ranks).replacing(under_way.clone());
+        let mut swap = Swap::new(number, plan, at, ranks);
+        let last = self.newest_swap.load_full();
+        if let Some(last) = &last {
+            swap = swap.after(last, under_way.is_some());
+        }
         let swap = Arc::new(swap);
         self.newest_swap.store(Some(Arc::clone(&swap)));
-        if swap.came_too_late()
-            && let Some(last) = under_way
-        {
-            let refusal = self.taking_place(&last);
-            self.newest_swap.store(Some(last));
-            return Err(refusal);
+        if swap.came_too_late() {
+            self.newest_swap.store(last);
+            return Err(match (at, swap.next_step()) {
+                (Some(at), next) if at < next => self.past(at, next),
+                _ => self.taking_place(under_way.as_deref().unwrap_or(&swap)),
+            });
         }
         members.plans.push(Arc::clone(&swap), under_way.is_some());
         self.notice_change();
@@ -205,6 +210,14 @@ impl Job {
             ),
             "try again after its next step, or with --wait",
         ))
+    }
+
+    fn past(&self, at: u64, next: u64) -> Refusal {
+        Refusal::new(
+            RefusalCode::LimitReached,
+            format!("a rank of job {} has begun step {at} already", self.key.name),
+            format!("give a step later than {next}, or leave the step to pfod"),
+        )
     }
 
     fn taking_place(&self, swap: &Swap) -> Refusal {
@@ -267,11 +280,11 @@ mod tests {
     fn a_swap_to_a_table_leaves_the_loaded_plan_where_it_is() {
         let job = job("j", 1);
         job.load("loaded".into(), table(&[[900, 900]]), usize::MAX).unwrap();
-        let swap = job.swap(to_table("table", 1200), 0, usize::MAX).unwrap();
+        let swap = job.swap(to_table("table", 1200), None, usize::MAX).unwrap();
         assert_eq!(swap.plan.as_ref().unwrap().label, "table");
         let label = job.members().plans.loaded().map(|plan| plan.label.clone());
         assert_eq!(label.as_deref(), Some("loaded"));
-        let swap = job.swap(SwapTarget::Loaded, 0, usize::MAX).unwrap();
+        let swap = job.swap(SwapTarget::Loaded, None, usize::MAX).unwrap();
         assert_eq!(swap.plan.as_ref().unwrap().label, "loaded");
         assert!(job.members().plans.loaded().is_none());
     }
@@ -281,7 +294,10 @@ mod tests {
         let job = job("j", 1);
         job.join(member(0, 0)).unwrap();
         job.load("loaded".into(), table(&[[900, 900]]), usize::MAX).unwrap();
-        assert_eq!(refused(job.swap(to_table("t", 1000), 0, 9)).code, RefusalCode::PlanDoesNotFit);
+        assert_eq!(
+            refused(job.swap(to_table("t", 1000), None, 9)).code,
+            RefusalCode::PlanDoesNotFit
+        );
         assert!(job.load("t".into(), table(&[[1000, 900]]), usize::MAX).is_err());
         assert!(job.load("t".into(), table(&[[900, 900]; 2]), usize::MAX).is_err());
         let members = job.members();
@@ -324,7 +340,7 @@ mod tests {
         assert_eq!(refusal.code, RefusalCode::LimitReached);
         assert!(refusal.message.starts_with("the plan has 2 instructions"), "{refusal}");
         assert!(refusal.message.ends_with("user 7 keeps leave room for 1"), "{refusal}");
-        assert!(job("j", 1).swap(to_table("t", 900), 0, 2).is_ok());
+        assert!(job("j", 1).swap(to_table("t", 900), None, 2).is_ok());
     }
 
     #[test]
@@ -380,7 +396,7 @@ mod tests {
         let limits = Runs::PowerLimits(label.into(), vec![200]);
         let refusals = [
             refused(job.load(label.into(), table(), usize::MAX)),
-            refused(job.swap(to_table(label, 900), 0, usize::MAX)),
+            refused(job.swap(to_table(label, 900), None, usize::MAX)),
             refused(job.fit(Runs::Table(label.into(), table()), usize::MAX)),
             refused(job.fit(limits, usize::MAX)),
         ];
@@ -395,7 +411,7 @@ mod tests {
         let rank = member(0, 0);
         job.join(rank.clone()).unwrap();
         for mhz in [900, 1200] {
-            let swap = job.swap(to_table(&mhz.to_string(), mhz), 0, usize::MAX).unwrap();
+            let swap = job.swap(to_table(&mhz.to_string(), mhz), None, usize::MAX).unwrap();
             rank.session.progress.swap.store(swap.number, Relaxed);
         }
         assert!(job.suspend_what_is_not_allowed().is_empty());

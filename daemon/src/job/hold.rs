@@ -125,7 +125,7 @@ impl Job {
         }
         let change = members.plans.trial().is_some() && members.plans.current().is_some();
         if change {
-            self.begin_swap(&mut members, None, 0)?;
+            self.begin_swap(&mut members, None, None)?;
         }
         members.held = None;
         drop(members);
@@ -214,7 +214,7 @@ mod tests {
     fn run(job: &Job, runs: Runs) {
         let plan = Arc::new(job.fit(runs, usize::MAX).unwrap());
         let mut members = job.members();
-        job.begin_swap(&mut members, Some(plan), 0).unwrap();
+        job.begin_swap(&mut members, Some(plan), None).unwrap();
         members.plans.begin_trial();
     }
 
@@ -240,7 +240,7 @@ mod tests {
             holds.take(&jobs, Arc::clone(&job), Uid(7), Some(Pid(3))).unwrap();
             let by = holds.take(&jobs, Arc::clone(&job), Uid(7), Some(Pid(3))).unwrap().by();
             assert_eq!(job.members().held, Some(by), "the connection holds it already");
-            let refusal = job.swap(SwapTarget::DefaultClocks, 0, 0).unwrap_err();
+            let refusal = job.swap(SwapTarget::DefaultClocks, None, 0).unwrap_err();
             assert_eq!(refusal.message, "user 7 (process 3) holds job j for measuring");
             let mut others = Holds::default();
             let refusal = others.take(&jobs, Arc::clone(&job), Uid(0), None).unwrap_err();
@@ -249,7 +249,7 @@ mod tests {
             drop(holds);
             until_free(&job).await;
             assert!(others.take(&jobs, Arc::clone(&job), Uid(0), None).is_ok());
-            let refusal = job.swap(SwapTarget::DefaultClocks, 0, 0).unwrap_err();
+            let refusal = job.swap(SwapTarget::DefaultClocks, None, 0).unwrap_err();
             assert!(refusal.message.starts_with("a sweep that user 0 started"), "{refusal}");
         });
     }

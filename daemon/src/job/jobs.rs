@@ -214,7 +214,7 @@ mod tests {
 
     fn run(jobs: &Jobs, job: &Job) {
         let (label, table) = ("p".into(), table(&[[900, 1200]]));
-        job.swap(SwapTarget::Table { label, table }, 0, usize::MAX).unwrap();
+        job.swap(SwapTarget::Table { label, table }, None, usize::MAX).unwrap();
         jobs.keep(job);
     }
 

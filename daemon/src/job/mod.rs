@@ -158,7 +158,7 @@ fn does_not_fit(why: &Misfit) -> Refusal {
 mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
-    use pfo_protocol::SwapTarget;
+    use pfo_protocol::{Rank, SwapTarget};
 
     use super::example::{job, member, table};
     use super::*;
@@ -167,8 +167,8 @@ mod tests {
         job.load(format!("{mhz}"), table(&[[mhz, mhz]]), usize::MAX)
     }
 
-    fn swap(job: &Job, target: SwapTarget, not_before: u64) -> Result<Arc<Swap>, Refusal> {
-        job.swap(target, not_before, usize::MAX)
+    fn swap(job: &Job, target: SwapTarget, at: Option<u64>) -> Result<Arc<Swap>, Refusal> {
+        job.swap(target, at, usize::MAX)
     }
 
     #[test]
@@ -191,25 +191,39 @@ mod tests {
     fn a_swap_whose_step_has_yet_to_come_is_replaced_and_leaves_no_trace() {
         let job = job("j", 1);
         job.join(member(0, 0)).unwrap();
-        for (mhz, step) in [(900, 100), (1200, 100)] {
+        for (mhz, step) in [(900, 100), (1200, 99), (900, 300)] {
             load(&job, mhz).unwrap();
-            assert_eq!(swap(&job, SwapTarget::Loaded, step).unwrap().step(), 100);
+            assert_eq!(swap(&job, SwapTarget::Loaded, Some(step)).unwrap().step(), step);
         }
-        assert_eq!(job.members().plans.current().unwrap().label, "1200");
-        let back = swap(&job, SwapTarget::Previous, 0).unwrap();
+        assert_eq!(job.members().plans.current().unwrap().label, "900");
+        let back = swap(&job, SwapTarget::Previous, None).unwrap();
         let swaps = job.members().plans.swaps().count();
         assert_eq!((back.plan.is_none(), back.step(), swaps), (true, 0, 1));
     }
 
     #[test]
-    fn a_swap_that_was_to_come_later_is_not_put_off_further() {
+    fn a_swap_to_a_step_that_is_past_is_refused_and_what_was_before_counts_on() {
         let job = job("j", 1);
         job.join(member(0, 0)).unwrap();
+        job.join(member(1, 0)).unwrap();
+        let progress = |rank| Arc::clone(&job.members().rank(Rank(rank)).unwrap().session.progress);
+        progress(0).begin_step(3);
+        progress(1).begin_step(5);
+        for at in [0, 4, 5] {
+            let refusal = swap(&job, SwapTarget::DefaultClocks, Some(at)).unwrap_err();
+            let expected = format!("a rank of job j has begun step {at} already");
+            assert_eq!((refusal.code, refusal.message), (RefusalCode::LimitReached, expected));
+            assert!(refusal.remedy.starts_with("give a step later than 6"), "{}", refusal.remedy);
+            assert!(job.newest_swap().is_none());
+        }
         load(&job, 900).unwrap();
-        swap(&job, SwapTarget::Loaded, 100).unwrap();
-        let refusal = swap(&job, SwapTarget::DefaultClocks, 101).unwrap_err();
-        assert!(refusal.message.contains("in a swap at step 100"), "{refusal}");
+        assert_eq!(swap(&job, SwapTarget::Loaded, Some(6)).unwrap().step(), 6);
+        progress(0).begin_step(6);
+        progress(1).begin_step(6);
+        (0..2).for_each(|rank| progress(rank).swap.store(1, Relaxed));
+        swap(&job, SwapTarget::DefaultClocks, Some(6)).unwrap_err();
         assert_eq!(job.newest_swap().as_ref().unwrap().number, 1);
+        assert_eq!(job.members().plans.current().unwrap().label, "900");
     }
 
     #[test]
@@ -218,12 +232,12 @@ mod tests {
         let rank = member(0, 0);
         job.join(rank.clone()).unwrap();
         load(&job, 900).unwrap();
-        let first = swap(&job, SwapTarget::Loaded, 0).unwrap();
+        let first = swap(&job, SwapTarget::Loaded, None).unwrap();
         rank.session.progress.begin_step(0);
-        let refusal = swap(&job, SwapTarget::DefaultClocks, 0).unwrap_err();
+        let refusal = swap(&job, SwapTarget::DefaultClocks, None).unwrap_err();
         assert!(refusal.message.contains("0 of 1 ranks have changed"), "{refusal}");
         rank.session.progress.swap.store(first.number, Relaxed);
-        assert!(swap(&job, SwapTarget::DefaultClocks, 0).is_ok());
+        assert!(swap(&job, SwapTarget::DefaultClocks, None).is_ok());
     }
 
     #[test]
@@ -231,10 +245,10 @@ mod tests {
         for last in [u64::MAX, u64::MAX - 1] {
             let job = job("j", 1);
             job.join(member(0, 0)).unwrap();
-            swap(&job, SwapTarget::DefaultClocks, last).unwrap();
+            swap(&job, SwapTarget::DefaultClocks, Some(last)).unwrap();
             load(&job, 900).unwrap();
-            swap(&job, SwapTarget::Loaded, last).unwrap();
-            assert_eq!(swap(&job, SwapTarget::DefaultClocks, 3).unwrap().step(), 3);
+            swap(&job, SwapTarget::Loaded, Some(last)).unwrap();
+            assert_eq!(swap(&job, SwapTarget::DefaultClocks, Some(3)).unwrap().step(), 3);
         }
     }
 
@@ -244,24 +258,24 @@ mod tests {
         let rank = member(0, 0);
         rank.session.progress.forget_step();
         job.join(rank.clone()).unwrap();
-        let refusal = swap(&job, SwapTarget::DefaultClocks, 0).unwrap_err();
+        let refusal = swap(&job, SwapTarget::DefaultClocks, None).unwrap_err();
         assert!(refusal.message.contains("rank 0 of job j has begun no step"), "{refusal}");
         rank.session.progress.begin_step(6);
-        assert_eq!(swap(&job, SwapTarget::DefaultClocks, 0).unwrap().step(), 7);
+        assert_eq!(swap(&job, SwapTarget::DefaultClocks, None).unwrap().step(), 7);
     }
 
     #[test]
     fn a_rollback_leads_to_what_ran_before() {
         let job = job("j", 1);
-        let refusal = swap(&job, SwapTarget::Previous, 0).unwrap_err();
+        let refusal = swap(&job, SwapTarget::Previous, None).unwrap_err();
         assert_eq!(refusal.code, RefusalCode::NoPlan);
         for mhz in [900, 1200] {
             load(&job, mhz).unwrap();
-            swap(&job, SwapTarget::Loaded, 0).unwrap();
+            swap(&job, SwapTarget::Loaded, None).unwrap();
         }
-        let back = swap(&job, SwapTarget::Previous, 0).unwrap();
+        let back = swap(&job, SwapTarget::Previous, None).unwrap();
         assert_eq!(back.plan.as_ref().unwrap().label, "900");
-        let refusal = swap(&job, SwapTarget::Loaded, 0).unwrap_err();
+        let refusal = swap(&job, SwapTarget::Loaded, None).unwrap_err();
         assert_eq!(refusal.code, RefusalCode::NoPlan);
     }
 
@@ -270,7 +284,7 @@ mod tests {
         let job = job("j", 1);
         load(&job, 1000).unwrap();
         job.join(member(0, 0)).unwrap();
-        let refusal = swap(&job, SwapTarget::Loaded, 0).unwrap_err();
+        let refusal = swap(&job, SwapTarget::Loaded, None).unwrap_err();
         assert!(refusal.message.contains("1000 MHz"), "{refusal}");
     }
 
@@ -280,7 +294,7 @@ mod tests {
         let early = member(0, 0);
         job.join(early.clone()).unwrap();
         load(&job, 900).unwrap();
-        let swap = swap(&job, SwapTarget::Loaded, 5).unwrap();
+        let swap = swap(&job, SwapTarget::Loaded, Some(5)).unwrap();
         let late = member(1, 0);
         assert!(job.join(late.clone()).unwrap().is_none());
         job.leave(&late.session);
@@ -292,7 +306,7 @@ mod tests {
     fn a_late_rank_that_the_plan_does_not_fit_suspends_it() {
         let job = job("j", 1);
         load(&job, 1000).unwrap();
-        let swap = swap(&job, SwapTarget::Loaded, 0).unwrap();
+        let swap = swap(&job, SwapTarget::Loaded, None).unwrap();
         job.join(member(0, 0)).unwrap();
         let why = swap.plan.as_ref().unwrap().status().suspended.unwrap();
         assert!(why.contains("1000 MHz"), "{why}");
@@ -326,7 +340,7 @@ mod tests {
         let rank = member(0, 0);
         noticed("join", &|| drop(job.join(rank.clone()).unwrap()));
         noticed("load", &|| drop(load(&job, 900).unwrap()));
-        noticed("swap", &|| drop(swap(&job, SwapTarget::Loaded, 0).unwrap()));
+        noticed("swap", &|| drop(swap(&job, SwapTarget::Loaded, None).unwrap()));
         noticed("leave", &|| job.leave(&rank.session));
     }
 }

@@ -183,7 +183,7 @@ mod tests {
         let job = example::job("team/j", 1);
         for (mhz, step) in swaps {
             job.load(format!("{mhz}.json"), table(&[[*mhz, 900]]), usize::MAX).unwrap();
-            job.swap(SwapTarget::Loaded, *step, 0).unwrap();
+            job.swap(SwapTarget::Loaded, Some(*step), 0).unwrap();
         }
         job
     }
@@ -224,7 +224,7 @@ mod tests {
         let again = record.restore(&[]).unwrap();
         let plan = again.load("next".into(), table(&[[900, 900]]), usize::MAX).unwrap();
         assert_eq!(plan.number, 3);
-        assert_eq!(again.swap(SwapTarget::Loaded, 0, 0).unwrap().number, 3);
+        assert_eq!(again.swap(SwapTarget::Loaded, None, 0).unwrap().number, 3);
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
             ..JobRecord::of(&job_after(&[(600, 0)]), true).unwrap()
         };
         let job = through_json(&record).restore(&[session("team/j", 0)]).unwrap();
-        assert_eq!(job.swap(SwapTarget::Previous, 0, 0).unwrap().number, u64::MAX);
+        assert_eq!(job.swap(SwapTarget::Previous, None, 0).unwrap().number, u64::MAX);
         assert!(JobRecord::of(&job, true).is_some());
     }
 }

@@ -6,8 +6,9 @@
 //! *before* it looks for a swap. So for each rank and step, either the rank sees the swap, or the
 //! decision sees the step; a rank can never have begun the decided step without knowing of it.
 //!
-//! A swap that was put off to a later step may be replaced until then. If its step comes before the
-//! decision after all, the decision is against the replacement, for every rank alike.
+//! A swap to a step that was named takes place at that step or not at all, and a swap that waits for
+//! its step may be replaced until then. If that step has begun before the decision, the decision is
+//! against the new swap, for every rank alike: what was before counts on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -17,7 +18,7 @@ use crate::lease::Progress;
 
 const UNDECIDED: u64 = u64::MAX;
 
-/// In place of a step: the swap that was to be replaced has taken place.
+/// In place of a step: the decision was against the swap.
 const TOO_LATE: u64 = u64::MAX - 1;
 
 /// The last step that a swap may be decided for.
@@ -31,22 +32,28 @@ pub(crate) struct Swap {
     /// What runs from the step on; `None` is default clocks.
     pub plan: Option<Arc<JobPlan>>,
     step: AtomicU64,
-    not_before: u64,
+    /// The step that was named.
+    at: Option<u64>,
+    /// No rank may have begun a later step than the one before this.
+    latest: u64,
     ranks: Vec<Arc<Progress>>,
-    replaces: Option<Arc<Self>>,
+    /// What counts if this swap comes too late.
+    before: Option<Box<Self>>,
 }
 
 impl Swap {
-    /// A swap whose step is not decided yet, for the ranks that are in the job now.
+    /// A swap whose step is not decided yet, for the ranks that are in the job now: at the step
+    /// `at`, or at the first one that none of them has begun.
     #[must_use]
     pub(crate) fn new(
         number: u64,
         plan: Option<Arc<JobPlan>>,
-        not_before: u64,
+        at: Option<u64>,
         ranks: Vec<Arc<Progress>>,
     ) -> Self {
-        let (step, not_before) = (AtomicU64::new(UNDECIDED), not_before.min(LAST));
-        Self { number, plan, step, not_before, ranks, replaces: None }
+        let at = at.map(|at| at.min(LAST));
+        let (step, latest) = (AtomicU64::new(UNDECIDED), at.unwrap_or(LAST));
+        Self { number, plan, step, at, latest, ranks, before: None }
     }
 
     /// A swap whose step is decided, and that these ranks have yet to take up.
@@ -57,28 +64,35 @@ impl Swap {
         step: u64,
         ranks: Vec<Arc<Progress>>,
     ) -> Self {
-        let undecided = Self::new(number, plan, step, ranks);
+        let undecided = Self::new(number, plan, Some(step), ranks);
         Self { step: AtomicU64::new(step.min(LAST)), ..undecided }
     }
 
-    /// Replaces a swap that no rank has taken up.
+    /// Follows another swap of the job. If that one is `waiting` for its step, it is replaced, and
+    /// has to be before that step.
     #[must_use]
-    pub(crate) fn replacing(self, other: Option<Arc<Self>>) -> Self {
-        Self { replaces: other, ..self }
+    pub(crate) fn after(self, other: &Self, waiting: bool) -> Self {
+        let latest = if waiting { self.latest.min(other.step()) } else { self.latest };
+        let ranks = other.ranks.clone();
+        let before = Self::decided(other.number, other.plan.clone(), other.step(), ranks);
+        Self { latest, before: Some(Box::new(before)), ..self }
     }
 
-    /// The swap that counts: this one, or the one that it was too late to replace. Call it only
-    /// after this one was published.
-    pub(crate) fn effective(&self) -> &Self {
-        match &self.replaces {
-            Some(other) if self.step() == TOO_LATE => other,
-            _ => self,
-        }
+    /// The swap that counts: this one or, if it came too late, the one before, if there was one.
+    /// Call it only after this one was published.
+    pub(crate) fn effective(&self) -> Option<&Self> {
+        if self.came_too_late() { self.before.as_deref() } else { Some(self) }
     }
 
-    /// Whether the swap that it was to replace has taken place instead.
+    /// Whether the decision was against it.
     pub(crate) fn came_too_late(&self) -> bool {
         self.step() == TOO_LATE
+    }
+
+    /// The first step that none of its ranks has begun.
+    pub(crate) fn next_step(&self) -> u64 {
+        let after = |rank: &Arc<Progress>| rank.step().map_or(0, |step| step.saturating_add(1));
+        self.ranks.iter().map(after).max().unwrap_or(0).min(LAST)
     }
 
     /// Whether another swap may replace it: no rank has reached its step.
@@ -90,12 +104,8 @@ impl Swap {
     pub(crate) fn step(&self) -> u64 {
         match self.step.load(SeqCst) {
             UNDECIDED => {
-                let after =
-                    |rank: &Arc<Progress>| rank.step().map_or(0, |step| step.saturating_add(1));
-                let next = self.ranks.iter().map(after).max().unwrap_or(0);
-                let first = next.max(self.not_before).min(LAST);
-                let too_late = self.replaces.as_ref().is_some_and(|other| first > other.step());
-                let first = if too_late { TOO_LATE } else { first };
+                let next = self.next_step();
+                let first = if next > self.latest { TOO_LATE } else { self.at.unwrap_or(next) };
                 match self.step.compare_exchange(UNDECIDED, first, SeqCst, SeqCst) {
                     Ok(_) => first,
                     Err(decided) => decided,
@@ -132,19 +142,19 @@ mod tests {
     #[test]
     fn the_step_is_the_first_one_that_no_rank_has_begun() {
         let ranks: Vec<_> = (0..3).map(|_| Arc::new(Progress::default())).collect();
-        assert_eq!(Swap::new(1, None, 0, ranks.clone()).step(), 0);
+        assert_eq!(Swap::new(1, None, None, ranks.clone()).step(), 0);
         ranks[1].begin_step(4);
-        let swap = Swap::new(1, None, 0, ranks.clone());
+        let swap = Swap::new(1, None, None, ranks.clone());
         assert_eq!(swap.step(), 5);
         ranks[2].begin_step(9);
         assert_eq!(swap.step(), 5, "a decided step stays");
-        assert_eq!(Swap::new(1, None, 20, ranks).step(), 20);
+        assert_eq!(Swap::new(1, None, Some(20), ranks).step(), 20);
     }
 
     #[test]
     fn a_rank_that_is_gone_keeps_nobody_waiting() {
         let ranks: Vec<_> = (0..2).map(|_| Arc::new(Progress::default())).collect();
-        let swap = Swap::new(1, None, 0, ranks.clone());
+        let swap = Swap::new(1, None, None, ranks.clone());
         ranks[0].swap.store(1, Relaxed);
         assert_eq!((swap.taken_up(), swap.is_complete()), ((1, 2), false));
         ranks[1].ended.store(true, Relaxed);
@@ -155,39 +165,56 @@ mod tests {
     fn a_swap_is_replaced_before_its_step_and_not_after() {
         let rank = Arc::new(Progress::default());
         rank.begin_step(5);
-        let put_off = Arc::new(Swap::new(1, None, 8, vec![Arc::clone(&rank)]));
-        assert_eq!(put_off.step(), 8);
-        let replace = |number| {
-            Swap::new(number, None, 0, vec![Arc::clone(&rank)])
-                .replacing(Some(Arc::clone(&put_off)))
-        };
-        assert!(put_off.is_replaceable());
-        let in_time = replace(2);
-        assert_eq!((in_time.step(), in_time.effective().number), (6, 2));
+        let waiting = Swap::new(1, None, Some(8), vec![Arc::clone(&rank)]);
+        assert_eq!(waiting.step(), 8);
+        let replace = |at| Swap::new(2, None, at, vec![Arc::clone(&rank)]).after(&waiting, true);
+        assert!(waiting.is_replaceable());
+        for (at, step) in [(None, 6), (Some(7), 7), (Some(8), 8), (Some(9), 9)] {
+            let in_time = replace(at);
+            assert_eq!((in_time.step(), in_time.effective().unwrap().number), (step, 2));
+        }
         rank.begin_step(8);
-        assert!(!put_off.is_replaceable());
-        let late = replace(3);
-        assert!(late.came_too_late());
-        assert_eq!(late.effective().number, 1);
+        assert!(!waiting.is_replaceable());
+        for at in [None, Some(7), Some(9), Some(1000)] {
+            let late = replace(at);
+            assert!(late.came_too_late());
+            assert_eq!(late.effective().unwrap().number, 1);
+        }
+    }
+
+    #[test]
+    fn a_swap_to_a_step_that_is_past_takes_place_at_none() {
+        let ranks: Vec<_> = (0..2).map(|_| Arc::new(Progress::default())).collect();
+        ranks[1].begin_step(7);
+        let at = |step| Swap::new(2, None, Some(step), ranks.clone());
+        assert_eq!(at(8).step(), 8);
+        let late = at(7);
+        assert!(late.came_too_late() && late.effective().is_none());
+        let former = Swap::decided(1, None, 3, ranks.clone());
+        assert_eq!(at(7).after(&former, false).effective().unwrap().number, 1);
+        assert_eq!(at(8).after(&former, false).effective().unwrap().number, 2);
     }
 
     #[test]
     fn steps_at_their_end_are_decided_like_any_other() {
         let rank = Arc::new(Progress::default());
         for last in [u64::MAX - 2, u64::MAX - 1, u64::MAX] {
-            let swap = Arc::new(Swap::new(1, None, last, vec![Arc::clone(&rank)]));
+            let swap = Swap::new(1, None, Some(last), vec![Arc::clone(&rank)]);
             assert!(!swap.came_too_late() && swap.step() >= u64::MAX - 2, "{last}");
             assert!(swap.is_replaceable());
-            let other = Swap::new(2, None, last, vec![Arc::clone(&rank)]);
-            let other = other.replacing(Some(Arc::clone(&swap)));
-            assert_eq!((other.step(), other.effective().number), (swap.step(), 2), "{last}");
+            let other = Swap::new(2, None, Some(last), vec![Arc::clone(&rank)]).after(&swap, true);
+            assert_eq!(
+                (other.step(), other.effective().unwrap().number),
+                (swap.step(), 2),
+                "{last}"
+            );
         }
         rank.begin_step(u64::MAX);
         assert_eq!((rank.step(), rank.knows_step()), (None, false));
         rank.begin_step(u64::MAX - 1);
         assert_eq!((rank.step(), rank.knows_step()), (None, false));
         rank.begin_step(u64::MAX - 2);
-        let swap = Swap::new(1, None, 0, vec![rank]);
+        let swap = Swap::new(1, None, None, vec![rank]);
         assert!(!swap.came_too_late());
         let _ = (swap.step(), swap.taken_up(), swap.is_replaceable());
     }
@@ -217,7 +244,7 @@ mod tests {
             for _ in 0..round * 200 {
                 std::hint::spin_loop();
             }
-            let swap = Arc::new(Swap::new(1, None, 0, ranks));
+            let swap = Arc::new(Swap::new(1, None, None, ranks));
             published.store(Some(Arc::clone(&swap)));
             let decided = swap.step();
             for thread in threads {

@@ -137,7 +137,7 @@ fn begin(
         if members.held != Some(by) {
             return Err(disturbed(job, "is not held for measuring any more"));
         }
-        let swap = job.begin_swap(&mut members, plan, 0)?;
+        let swap = job.begin_swap(&mut members, plan, None)?;
         members.plans.begin_trial();
         swap
     };

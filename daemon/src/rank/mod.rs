@@ -170,7 +170,7 @@ impl Rank {
         let mut filled = 0;
         let clocks = || flood::Clocks { now_ns: now_ns(), computed_ns: computed_ns() };
         let mut flood = Flood::new(clocks());
-        Slice::Short.ask_for();
+        let (mut slice, mut floods) = (Slice::Usual, false);
         loop {
             match session.stream().read(&mut buffer[filled..]) {
                 Ok(0) => return self.closed().unwrap_or(End::HungUp),
@@ -190,15 +190,23 @@ impl Rank {
             }
             self.account();
             if let Some(pause) = flood.read(filled == buffer.len(), clocks) {
-                // From now on the thread is not scheduled before others.
-                Slice::Usual.ask_for();
+                floods = true;
                 std::thread::sleep(pause);
             }
+            slice.change_to(self.slice(floods));
             buffer.copy_within(taken..filled, 0);
             filled -= taken;
             if let Some(end) = self.closed().or_else(|| self.handed_over(filled)) {
                 return end;
             }
+        }
+    }
+
+    /// Only who has clocks to set, and does not flood, is scheduled before others.
+    fn slice(&self, floods: bool) -> Slice {
+        match self.plan.as_ref().is_some_and(|plan| !plan.is_suspended()) && !floods {
+            true => Slice::Short,
+            false => Slice::Usual,
         }
     }
 
@@ -315,7 +323,7 @@ impl Rank {
 
     fn take_up_swap(&mut self, step: u64) {
         let newest = self.job.newest_swap();
-        let Some(newest) = newest.as_ref().map(|newest| newest.effective()) else { return };
+        let Some(newest) = newest.as_deref().and_then(Swap::effective) else { return };
         let found = self.joined_in.take();
         let due = (newest.number != self.swap && step >= newest.step()).then_some(newest);
         if let Some(swap) = due.or(found.as_deref()) {
@@ -485,7 +493,7 @@ mod tests {
     fn the_last_step_possible_leaves_room_for_a_swap_and_a_trial_after_it() {
         let progress = Arc::new(Progress::default());
         progress.begin_step(LAST_STEP);
-        let swap = Swap::new(1, None, 0, vec![progress]);
+        let swap = Swap::new(1, None, None, vec![progress]);
         assert_eq!(swap.step(), LAST_STEP + 1);
         assert!(swap.step().checked_add(u32::MAX.into()).is_some_and(|step| step < u64::MAX / 2));
     }

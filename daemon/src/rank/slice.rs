@@ -1,6 +1,8 @@
 //! How soon the kernel runs the thread of a rank. A thread that computes only briefly at a time is
 //! woken before others that compute on its core (Linux 6.12 and later; earlier kernels prefer
-//! threads that have slept).
+//! threads that have slept). The trainer may be one of these: its call then takes as long as what
+//! pfod does with the event. So a rank without a plan, whose events set no clock, has no such
+//! thread.
 
 use crate::host::set_slice;
 
@@ -17,13 +19,15 @@ pub(crate) enum Slice {
 }
 
 impl Slice {
-    /// Requests this slice for the calling thread. The thread runs all the same if the kernel
-    /// refuses.
-    pub(crate) fn ask_for(self) {
-        let _ = set_slice(match self {
-            Self::Short => SHORT_NS,
-            Self::Usual => 0,
-        });
+    /// Requests another slice for the calling thread, whose slice this is. The thread runs all the
+    /// same if the kernel refuses.
+    pub(crate) fn change_to(&mut self, other: Self) {
+        if std::mem::replace(self, other) != other {
+            let _ = set_slice(match other {
+                Self::Short => SHORT_NS,
+                Self::Usual => 0,
+            });
+        }
     }
 }
 
@@ -36,14 +40,15 @@ mod tests {
     fn a_thread_has_the_slice_that_it_has_asked_for_and_nothing_else_of_it_changes() {
         std::thread::spawn(|| {
             let before = scheduling().unwrap();
-            Slice::Short.ask_for();
+            let mut slice = Slice::Usual;
+            slice.change_to(Slice::Short);
             let short = scheduling().unwrap();
             if short.sched_runtime == before.sched_runtime {
                 return println!("skipped: this kernel gives every thread the same slice");
             }
             assert_eq!(short.sched_runtime, SHORT_NS);
             assert_eq!(short.sched_nice, before.sched_nice);
-            Slice::Usual.ask_for();
+            slice.change_to(Slice::Usual);
             assert_eq!(scheduling().unwrap().sched_runtime, before.sched_runtime);
         })
         .join()

@@ -74,8 +74,8 @@ async fn run(
             let job = permit.select(&node.jobs, &job)?;
             Response::TrialsEnded(holds.end(&job, keep)?)
         }
-        Request::PlanSwap { job, target, not_before, wait } => {
-            plans::swap(node, &permit, &job, target, not_before, wait).await?
+        Request::PlanSwap { job, target, at_step, wait } => {
+            plans::swap(node, &permit, &job, target, at_step, wait).await?
         }
         Request::WatchJobs => return Ok(Answer::Stream(Response::Done, stream::notices(node))),
         Request::Tap { job, counters } => {
@@ -197,7 +197,7 @@ mod tests {
 
     fn swap_of(uid: u32) -> Request {
         let job = JobSelector { job: "j".parse().unwrap(), uid: Some(Uid(uid)) };
-        Request::PlanSwap { job, target: SwapTarget::DefaultClocks, not_before: None, wait: false }
+        Request::PlanSwap { job, target: SwapTarget::DefaultClocks, at_step: None, wait: false }
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(super) async fn swap(
     permit: &Permit,
     job: &JobSelector,
     target: SwapTarget,
-    not_before: Option<u64>,
+    at: Option<u64>,
     wait: bool,
 ) -> Result<Response, Refusal> {
     let job = permit.select(&node.jobs, job)?;
@@ -65,7 +65,7 @@ pub(super) async fn swap(
         sleep(POLL).await;
     }
     let (begun_in, begun_on, permit) = (Arc::clone(node), Arc::clone(&job), permit.clone());
-    let begin = move || begin(&begun_in, &permit, &begun_on, target, not_before.unwrap_or(0));
+    let begin = move || begin(&begun_in, &permit, &begun_on, target, at);
     let swap = spawn_blocking(begin).await.map_err(|error| internal(&error))??;
     while wait && !swap.is_complete() {
         sleep(POLL).await;
@@ -78,9 +78,9 @@ fn begin(
     permit: &Permit,
     job: &Arc<Job>,
     target: SwapTarget,
-    not_before: u64,
+    at: Option<u64>,
 ) -> Result<Arc<Swap>, Refusal> {
-    let swap = job.swap(target, not_before, node.jobs.room_for_plans(job.key.uid))?;
+    let swap = job.swap(target, at, node.jobs.room_for_plans(job.key.uid))?;
     node.jobs.keep(job);
     let (uid, name) = (permit.uid(), &job.key.name);
     let to = swap.plan.as_ref().map_or_else(

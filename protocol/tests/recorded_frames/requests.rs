@@ -67,8 +67,7 @@ fn label() -> String {
 }
 
 fn about_plans() -> Vec<Recorded> {
-    let swap =
-        |target, not_before, wait| Request::PlanSwap { job: job(), target, not_before, wait };
+    let swap = |target, at_step, wait| Request::PlanSwap { job: job(), target, at_step, wait };
     vec![
         request("gpus", "which GPUs the node has", Request::Gpus),
         request("status", "everything that status shows", Request::Status),
@@ -84,7 +83,7 @@ fn about_plans() -> Vec<Recorded> {
         ),
         request(
             "swap-default",
-            "default clocks, not before step 100",
+            "default clocks, at step 100",
             swap(SwapTarget::DefaultClocks, Some(100), false),
         ),
         request(

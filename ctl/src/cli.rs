@@ -12,6 +12,7 @@ use crate::exit;
 use crate::generate::Generate;
 use crate::gpus::Gpus;
 use crate::lease::Lease;
+use crate::maintenance::{Drain, Driver, undrain};
 use crate::output::Output;
 use crate::p2p::P2p;
 use crate::plan::MakePlan;
@@ -68,6 +69,13 @@ enum Command {
     #[command(subcommand)]
     Policy(Policy),
     Reload(Reload),
+    Drain(Drain),
+    /// Grant leases on this node again, and take up the driver if it was released
+    ///
+    /// For administrators.
+    Undrain,
+    #[command(subcommand)]
+    Driver(Driver),
     Gpus(Gpus),
     #[command(subcommand, hide = true)]
     Generate(Generate),
@@ -106,6 +114,9 @@ impl Cli {
             Command::Lease(lease) => lease.run(&daemons, output),
             Command::Policy(policy) => policy.run(&daemons, output),
             Command::Reload(reload) => reload.run(&daemons, output),
+            Command::Drain(drain) => drain.run(&daemons, output),
+            Command::Undrain => undrain(&daemons, output),
+            Command::Driver(driver) => driver.run(&daemons, output),
             Command::Gpus(gpus) => gpus.run(&daemons, output),
             Command::Generate(generate) => Ok(generate.run(Self::command())?),
         }

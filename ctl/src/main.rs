@@ -15,6 +15,7 @@ mod failure;
 mod generate;
 mod gpus;
 mod lease;
+mod maintenance;
 mod outcome;
 mod output;
 mod p2p;

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::cli::ConfigSource;
 use crate::front::{Passed, talk};
-use crate::gpu::{watch_driver, watch_throttling};
+use crate::gpu::{watch_clocks, watch_driver};
 use crate::host::allow_interruptions;
 use crate::node::Node;
 use crate::policy::Config;
@@ -136,7 +136,7 @@ fn begin_watches(node: &Arc<Node>) {
     tokio::spawn(Arc::clone(&node.owed).restore());
     tokio::spawn(report_left_out());
     tokio::spawn(watch_driver(Arc::clone(&driver), Arc::clone(&leases)));
-    tokio::spawn(watch_throttling(driver, leases));
+    tokio::spawn(watch_clocks(driver, leases));
     tokio::spawn(look_up_later(Arc::clone(node)));
     tokio::spawn(feed_watchdog());
 }

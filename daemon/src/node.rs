@@ -12,7 +12,7 @@ use pfo_service::{NodeAccounts, Peer};
 use crate::cli::ConfigSource;
 use crate::gpu::{LateDriver, Owed};
 use crate::job::{JobFiles, Jobs};
-use crate::lease::{Grant, Leases};
+use crate::lease::{Drain, Grant, Leases};
 use crate::policy::{Config, Settings};
 use crate::session::{RevocationFile, Revocations};
 
@@ -33,6 +33,8 @@ pub(crate) struct Node {
     pub ledger: Arc<Ledger>,
     /// Which session holds which GPU.
     pub leases: Arc<Leases>,
+    /// Whether leases are to be had at all.
+    pub drain: Drain,
     /// The GPUs whose restore no session answers for.
     pub owed: Arc<Owed>,
     /// Revoked leases, which are not to be granted again.
@@ -48,6 +50,10 @@ impl Node {
     #[must_use]
     pub(crate) fn new(source: ConfigSource, config: Config, ledger: Ledger) -> Self {
         let driver = Arc::new(LateDriver::new(&config.driver.library));
+        let drain = Drain::beside(&config.paths.ledger);
+        if drain.standing().is_some_and(|drained| drained.driver_released) {
+            driver.release();
+        }
         let (ledger, leases) = (Arc::new(ledger), Arc::<Leases>::default());
         let owed = Owed::new(Arc::clone(&ledger), Arc::clone(&leases), Arc::clone(&driver));
         Self {
@@ -58,6 +64,7 @@ impl Node {
             driver,
             ledger,
             leases,
+            drain,
             owed: Arc::new(owed),
             revocations: Revocations::kept_in(RevocationFile::beside(&config.paths.ledger)),
             jobs: Arc::new(Jobs::new(JobFiles::beside(&config.paths.ledger))),

@@ -105,6 +105,12 @@ impl Clocks {
         Ok(result.map_err(|source| self.gpu.failed("locking its SM clock", source))?)
     }
 
+    /// Forgets which clock is locked, because another program may have set one: the next is set
+    /// even if it is the same.
+    pub fn forget_lock(&mut self) {
+        self.locked = None;
+    }
+
     /// Frees the SM clock, if it is locked.
     ///
     /// # Errors

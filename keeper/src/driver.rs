@@ -146,7 +146,7 @@ impl Gpu {
 }
 
 /// Knows whether a released driver is still in use.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct LastUser(Weak<Nvml>);
 
 impl LastUser {

@@ -46,6 +46,14 @@ impl GpuFacts {
         let above = self.sm_clocks.partition_point(|clock| *clock < mhz);
         &self.sm_clocks[above.saturating_sub(1)..above.saturating_add(1).min(self.sm_clocks.len())]
     }
+
+    /// Whether two SM clocks are at most one supported clock apart: a GPU may run at the one below
+    /// its lock.
+    #[must_use]
+    pub fn is_next_to(&self, one: Mhz, other: Mhz) -> bool {
+        let place = |mhz| self.sm_clocks.partition_point(|clock| *clock < mhz);
+        place(one).abs_diff(place(other)) <= 1
+    }
 }
 
 /// A GPU for tests.
@@ -84,6 +92,15 @@ mod tests {
         assert_eq!(example_gpu().nearest_sm_clocks(Mhz(1000)), [Mhz(900), Mhz(1200)]);
         assert_eq!(example_gpu().nearest_sm_clocks(Mhz(5)), [Mhz(210)]);
         assert_eq!(example_gpu().nearest_sm_clocks(Mhz(2000)), [Mhz(1410)]);
+    }
+
+    #[test]
+    fn clocks_are_next_to_each_other_if_no_supported_one_is_between_them() {
+        let is_next = |one, other| example_gpu().is_next_to(Mhz(one), Mhz(other));
+        assert!(
+            is_next(900, 900) && is_next(900, 1200) && is_next(1200, 900) && is_next(1395, 1410)
+        );
+        assert!(!is_next(900, 1410) && !is_next(210, 1200) && !is_next(0, 1200));
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub struct Reading {
     pub mig: bool,
     /// Why the clock is lower than requested.
     pub held_back: Option<ThrottleReasons>,
+    /// Whether nothing runs, so that the clock may be any.
+    pub idle: bool,
 }
 
 impl Gpu {
@@ -30,12 +32,14 @@ impl Gpu {
     /// If the GPU is gone.
     pub fn read(&self) -> Result<Reading, DriverError> {
         let device = self.device()?;
+        let reasons = device.current_throttle_reasons().ok();
         Ok(Reading {
             sm_clock: device.clock_info(Clock::SM).ok().map(Mhz),
             power_w: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
             power_limit: device.power_management_limit().ok().map(Milliwatts),
             mig: self.is_split_by_mig()?,
-            held_back: device.current_throttle_reasons().ok().and_then(held_back),
+            held_back: reasons.and_then(held_back),
+            idle: reasons.is_some_and(|reasons| reasons.contains(ThrottleReasons::GPU_IDLE)),
         })
     }
 

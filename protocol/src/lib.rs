@@ -48,8 +48,8 @@ pub use session::{
     Welcome,
 };
 pub use status::{
-    ConfigStatus, DaemonStatus, GpuStatus, Holder, JobStatus, MeasuredBy, PlanStatus, RankStatus,
-    Status, Window,
+    ConfigStatus, DaemonStatus, Drained, GpuStatus, Holder, JobStatus, MeasuredBy, PlanStatus,
+    RankStatus, Status, Window,
 };
 pub use tap::{CounterReading, Notice, TapBatch, TapRecord, TappedRank};
 pub use trial::{TrialLength, TrialRank, TrialResult, TrialRun, TrialStep};

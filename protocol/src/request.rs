@@ -111,6 +111,15 @@ pub enum Request {
         /// Whether the user asked as an administrator, through the agent's socket for administration.
         administrator: bool,
     },
+    /// End every lease, and grant none until [`Request::Undrain`] or the next boot.
+    Drain {
+        /// Why, for those who wonder: one line of 1 to 200 bytes.
+        reason: String,
+        /// Also release the driver, so that it can be unloaded and GPUs can be reset.
+        release_driver: bool,
+    },
+    /// Grant leases again.
+    Undrain,
 }
 
 /// The leases that are meant.
@@ -189,8 +198,10 @@ pub enum Response {
     Jobs(Vec<JobView>),
     /// To [`Request::Tap`]; batches follow.
     Tapped(Vec<TappedRank>),
-    /// To [`Request::WatchJobs`] and [`Request::OnBehalf`].
+    /// To [`Request::WatchJobs`], [`Request::OnBehalf`] and [`Request::Undrain`].
     Done,
+    /// To [`Request::Drain`], how many leases end.
+    Drained(u32),
 }
 
 /// A GPU as a list shows it.

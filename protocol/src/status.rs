@@ -35,6 +35,21 @@ pub struct DaemonStatus {
     pub unrestored: Vec<String>,
     /// Its configuration.
     pub config: ConfigStatus,
+    /// Who drained the node, if it is drained.
+    pub drained: Option<Drained>,
+}
+
+/// Why no GPU of the node can be leased.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drained {
+    /// What the administrator said.
+    pub reason: String,
+    /// The administrator.
+    pub by_uid: Uid,
+    /// Since when.
+    pub since_unix_s: u64,
+    /// Whether `pfod` has released the driver, too.
+    pub driver_released: bool,
 }
 
 /// The configuration in force.

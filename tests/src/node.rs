@@ -39,6 +39,8 @@ pub struct Setup {
     pub changes_per_second: u32,
     /// `clocks.suspend_after_mismatches`
     pub suspend_after: u32,
+    /// `clocks.on_foreign_clock`
+    pub on_foreign_clock: &'static str,
     /// The end of the file of pfod: rules.
     pub rules: &'static str,
     /// The end of the file of the agent.
@@ -57,6 +59,7 @@ impl Default for Setup {
             max_mhz: 10_000,
             changes_per_second: 1000,
             suspend_after: 3,
+            on_foreign_clock: "set-again",
             rules: "",
             agent_rules: "",
         }
@@ -133,7 +136,7 @@ impl Node {
              [limits]\nconnections = {}\n\
              [lease]\nidle_limit_s = {}\nsessions_per_user = {}\nmin_mhz = {}\nmax_mhz = {}\n\
              changes_per_second = {}\n\
-             [clocks]\nsettle_ms = {}\nsuspend_after_mismatches = {}\n\
+             [clocks]\nsettle_ms = {}\nsuspend_after_mismatches = {}\non_foreign_clock = {:?}\n\
              [driver]\nlibrary = {:?}\n\
              [paths]\nledger = {:?}\n{}",
             self.socket(),
@@ -147,6 +150,7 @@ impl Node {
             setup.changes_per_second,
             setup.machine.settle_ms,
             setup.suspend_after,
+            setup.on_foreign_clock,
             self.machine.library(),
             self.ledger(),
             setup.rules,

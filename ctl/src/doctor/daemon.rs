@@ -117,6 +117,10 @@ fn configuration(daemon: &DaemonStatus) -> Vec<Finding> {
 }
 
 fn driver(daemon: &DaemonStatus) -> Option<Finding> {
+    if let Some(drained) = &daemon.drained {
+        let message = format!("this node is drained, no GPU can be leased: {}", drained.reason);
+        return Some(Finding::warning(LIBRARY, message, "`pfoctl undrain` ends that"));
+    }
     let problem = daemon.driver_problem.as_ref()?;
     let remedy = "pfod retries by itself; if the driver works for others, see driver.library in \
                   its configuration and DeviceAllow= in its unit";

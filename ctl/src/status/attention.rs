@@ -18,7 +18,7 @@ pub(crate) fn list(
     user: &dyn Fn(Uid) -> String,
     look: Look,
 ) -> Option<String> {
-    let mut points = of_daemon_and_gpus(status);
+    let mut points = of_daemon_and_gpus(status, user);
     points.extend(of_jobs(status, user));
     points.extend(of_agent(agent, user));
     if points.is_empty() {
@@ -31,8 +31,12 @@ pub(crate) fn list(
     Some(text)
 }
 
-fn of_daemon_and_gpus(status: &Status) -> Vec<String> {
+fn of_daemon_and_gpus(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<String> {
     let mut points = Vec::new();
+    if let Some(drained) = &status.daemon.drained {
+        let by = user(drained.by_uid);
+        points.push(format!("drained by {by}, no GPU is leased: {}", drained.reason));
+    }
     if let Some(problem) = &status.daemon.driver_problem {
         points.push(format!("driver: {problem}"));
     }

@@ -43,6 +43,8 @@ struct Missing {
     former: LastUser,
     /// When GPUs that did not answer were looked for last.
     looked: Option<Instant>,
+    /// Whether it is not to be loaded, so that others can work on it.
+    released: bool,
 }
 
 /// How many of the GPUs still answer.
@@ -82,6 +84,9 @@ impl LateDriver {
         };
         if let Some(driver) = self.loaded.load_full() {
             return Ok(driver);
+        }
+        if missing.released {
+            return Err("it is released for maintenance until this node is undrained".into());
         }
         if let Some((when, why)) = &missing.tried
             && (when.elapsed() < RETRY_EVERY || missing.former.is_there())
@@ -195,6 +200,23 @@ impl LateDriver {
             missing.former = driver.last_user();
             missing.tried = Some((Instant::now(), format!("the driver is gone: {why}")));
         }
+    }
+
+    /// Releases the driver, and does not load it again until it is taken up. Returns what tells
+    /// whether it is still in use.
+    pub(crate) fn release(&self) -> LastUser {
+        let mut missing = self.missing();
+        missing.released = true;
+        if let Some(driver) = self.loaded.swap(None) {
+            missing.former = driver.last_user();
+        }
+        missing.former.clone()
+    }
+
+    /// Loads a released driver again when it is needed next.
+    pub(crate) fn take_up(&self) {
+        let mut missing = self.missing();
+        (missing.released, missing.tried) = (false, None);
     }
 
     /// Loading takes as long as a sick driver takes; no other thread waits for it longer than this.

@@ -23,9 +23,17 @@ pub(crate) const PLAN_SUSPENDED: &str = "plan-suspended";
 pub(crate) const GPU_LOST: &str = "gpu-lost";
 /// A GPU runs below the clock that is locked on it.
 pub(crate) const THROTTLED: &str = "throttled";
+/// A GPU runs at another clock than the one that is locked on it, for no reason that the driver
+/// names.
+pub(crate) const FOREIGN_CLOCK: &str = "foreign-clock";
+
+/// An administrator drains the node, or releases the driver.
+pub(crate) const DRAINED: &str = "drained";
+/// An administrator ends that.
+pub(crate) const UNDRAINED: &str = "undrained";
 
 /// The `MESSAGE_ID` of every kind.
-pub const MESSAGE_IDS: [(&str, &str); 10] = [
+pub const MESSAGE_IDS: [(&str, &str); 13] = [
     (LEASED, "68a35a0d90d845e5859f688b637bab95"),
     (LEASE_ENDED, "bc461f6ca8594a208bedf29a45bddd0f"),
     (REFUSED, "4bd9161b13694e8d82c8d74f6f858880"),
@@ -36,6 +44,9 @@ pub const MESSAGE_IDS: [(&str, &str); 10] = [
     (PLAN_SUSPENDED, "7ed2595c7ebf44499777fc44c4a4cfd0"),
     (GPU_LOST, "b848f731490f4aa9890ea09c86348709"),
     (THROTTLED, "01b8c4fc2ea04880b3038d0a25418871"),
+    (FOREIGN_CLOCK, "bc50e8b2804c4a3baacef515d76b26c0"),
+    (DRAINED, "063d87f64a4a421680ef498b968f828d"),
+    (UNDRAINED, "7a0c94e866ac41d191e032f401bfa456"),
 ];
 
 #[cfg(test)]

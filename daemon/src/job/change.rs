@@ -8,6 +8,7 @@ use pfo_protocol::{ClockTable, Mhz, Milliwatts, Refusal, RefusalCode, SessionId,
 use super::job_plan::{JobPlan, RankShape};
 use super::misfit::Misfit;
 use super::{Job, Member, Members, Swap, does_not_fit};
+use crate::host::check_line;
 
 /// The longest label of a plan, in bytes.
 const LONGEST_LABEL: usize = 64;
@@ -239,23 +240,10 @@ impl Job {
     }
 }
 
-/// A label is shown to other users, in tables and logs.
 fn check_label(label: &str) -> Result<(), Refusal> {
-    let is_line = |c: char| !c.is_control() && !BREAKS_LINES.contains(&c);
-    let wrong = match label.len() {
-        1..=LONGEST_LABEL if label.chars().all(is_line) => return Ok(()),
-        1..=LONGEST_LABEL => format!("the label {label:?} is not one line of text"),
-        length => format!("the label has {length} bytes, not 1 to {LONGEST_LABEL}"),
-    };
-    Err(Refusal::new(RefusalCode::Malformed, wrong, "give the plan another label"))
+    check_line("label", label, LONGEST_LABEL)
+        .map_err(|wrong| Refusal::new(RefusalCode::Malformed, wrong, "give the plan another label"))
 }
-
-/// Characters that begin another line, or change the direction of text: a line of a table or a log
-/// could be forged with them.
-const BREAKS_LINES: [char; 14] = [
-    '\u{61c}', '\u{200e}', '\u{200f}', '\u{2028}', '\u{2029}', '\u{202a}', '\u{202b}', '\u{202c}',
-    '\u{202d}', '\u{202e}', '\u{2066}', '\u{2067}', '\u{2068}', '\u{2069}',
-];
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@
 use pfo_keeper::GpuFacts;
 use pfo_protocol::Mhz;
 
-use crate::policy::{Clocks, Place, Terms};
+use crate::policy::{Clocks, ForeignClock, Place, Terms};
 
 /// A lease on its terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub(crate) struct Rules {
     pub changes_per_second: u32,
     /// Time from an accepted set call to the new clock, in nanoseconds.
     pub settle_ns: u64,
+    /// Whether to set a clock again that another program has replaced.
+    pub set_again: bool,
     /// Mismatched steps in a row before the plan is suspended.
     pub suspend_after: u32,
 }
@@ -38,6 +40,7 @@ impl Grant {
             highest: gpu.highest_sm_clock(max).unwrap_or(max),
             changes_per_second: terms.changes_per_second.get(),
             settle_ns: u64::from(clocks.settle_ms.get()) * 1_000_000,
+            set_again: clocks.on_foreign_clock == ForeignClock::SetAgain,
             suspend_after: clocks.suspend_after_mismatches.get(),
         };
         Self { terms, place, rules }

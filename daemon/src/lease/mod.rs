@@ -1,6 +1,7 @@
 //! Leases: the exclusive right of one session to have a GPU's clocks changed on its behalf.
 
 pub(crate) mod descriptor_store;
+mod drain;
 mod grant;
 mod process;
 mod progress;
@@ -17,6 +18,7 @@ use arc_swap::ArcSwap;
 use pfo_protocol::{Closing, ClosingReason, GpuUuid, Holder};
 use tokio::sync::Notify;
 
+pub(crate) use self::drain::Drain;
 #[cfg(test)]
 pub(crate) use self::grant::example as example_grant;
 pub(crate) use self::grant::{Grant, Rules};

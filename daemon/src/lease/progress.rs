@@ -1,6 +1,7 @@
 //! What the thread of a rank publishes to the rest of the daemon, without a lock between them.
 //!
-//! The rank's thread is the only writer. Readers see each value as it was a moment ago.
+//! The rank's thread is the only writer, but for what the watch of the clocks finds. Readers see each
+//! value as it was a moment ago.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -40,6 +41,10 @@ pub(crate) struct Progress {
     /// Clock changes that were skipped because of the limit per second.
     pub skipped_changes: AtomicU64,
     pub last_mismatch: ArcSwapOption<String>,
+    /// Whether the clock is to be set again at the next step, even if it is the same.
+    pub set_again: AtomicBool,
+    /// What is wrong with the GPU's clock, if somebody else may have set it.
+    pub foreign_clock: ArcSwapOption<String>,
     /// What is wrong with the rank's clocks.
     pub problem: ArcSwapOption<String>,
     /// What the rank ran in its last whole step.

@@ -20,6 +20,8 @@ pub(crate) enum Action {
     /// Reload the configuration.
     Reload,
     ResetClocks,
+    /// Drain the node, or undrain it.
+    Maintain,
     /// Read everything that is visible of a job, of this user if one is named.
     Tap(Option<Uid>),
     /// Be notified of every change of a job.
@@ -38,6 +40,7 @@ impl Action {
             Self::ExplainOthers => "ask what other users may lease",
             Self::Reload => "have the configuration read again",
             Self::ResetClocks => "reset clocks",
+            Self::Maintain => "drain this node",
             Self::Tap(_) => "tap jobs",
             Self::WatchJobs => "watch jobs",
             Self::ActForUsers => "act in the name of users",
@@ -68,6 +71,7 @@ pub(crate) fn needs(request: &Request) -> Action {
         }
         Request::ClocksReset { .. } => Action::ResetClocks,
         Request::Reload => Action::Reload,
+        Request::Drain { .. } | Request::Undrain => Action::Maintain,
         Request::Tap { job, .. } => Action::Tap(job.uid),
         Request::WatchJobs => Action::WatchJobs,
         Request::OnBehalf { .. } => Action::ActForUsers,
@@ -136,6 +140,8 @@ pub(crate) mod tests {
         vec![
             (Request::PolicyExplain { who, gpu: None }, Action::ExplainOthers),
             (Request::Reload, Action::Reload),
+            (Request::Undrain, Action::Maintain),
+            (Request::Drain { reason: "x".into(), release_driver: false }, Action::Maintain),
             (Request::ClocksReset { gpu: None, all: false }, Action::ResetClocks),
             (Request::ClocksReset { gpu: Some(gpu()), all: true }, Action::ResetClocks),
             (Request::LeaseRevoke(of_job()), Action::EndLeases(OWNER)),

@@ -186,6 +186,7 @@ impl Authority {
             | Action::Tap(_)
             | Action::ExplainOthers
             | Action::Reload
+            | Action::Maintain
             | Action::ResetClocks => Role::Administrator,
             Action::WatchJobs | Action::ActForUsers => return Err(only_the_agent(caller, action)),
         };
@@ -217,6 +218,7 @@ impl Authority {
             | Action::EndLeases(_)
             | Action::ExplainOthers
             | Action::Reload
+            | Action::Maintain
             | Action::ResetClocks => Err(not_for_the_agent(action)),
         }
     }
@@ -310,6 +312,7 @@ mod tests {
             ('E', Action::EndLeases(foreign)),
             ('x', Action::ExplainOthers),
             ('r', Action::Reload),
+            ('m', Action::Maintain),
             ('R', Action::ResetClocks),
             ('t', Action::Tap(own)),
             ('T', Action::Tap(foreign)),
@@ -329,8 +332,8 @@ mod tests {
             (Caller::new(peer(1000, &[51]), Door::Users), "lsce"),
             (Caller::new(peer(0, &[0]), Door::Users), "lsce"),
             (Caller::new(peer(1000, &[50]), Door::Admin), "lsce"),
-            (Caller::new(peer(1000, &[51]), Door::Admin), "lscCeExrR"),
-            (Caller::new(peer(0, &[0]), Door::Admin), "lscCeExrR"),
+            (Caller::new(peer(1000, &[51]), Door::Admin), "lscCeExrmR"),
+            (Caller::new(peer(0, &[0]), Door::Admin), "lscCeExrmR"),
             (Caller::new(peer(0, &[0]), Door::Agent), "stTwu"),
             (Caller::new(peer(998, &[998]), Door::Agent), "stTwu"),
             (for_user(1000, &[1000], Claim::User), "sct"),

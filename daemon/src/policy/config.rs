@@ -83,6 +83,19 @@ pub struct Clocks {
     pub settle_ms: Within<0, 10_000>,
     /// Steps in a row that may mismatch before the plan is suspended.
     pub suspend_after_mismatches: Within<1, { u32::MAX }>,
+    /// What to do with a leased GPU whose clock another program seems to have set.
+    pub on_foreign_clock: ForeignClock,
+}
+
+/// What to do with a leased GPU whose clock another program seems to have set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ForeignClock {
+    /// Set the plan's clock again at the next step.
+    #[default]
+    SetAgain,
+    /// Report it.
+    Leave,
 }
 
 /// `[driver]`
@@ -136,6 +149,7 @@ impl Default for Clocks {
             lock_memory_clock: true,
             settle_ms: Within::of::<15>(),
             suspend_after_mismatches: Within::of::<3>(),
+            on_foreign_clock: ForeignClock::SetAgain,
         }
     }
 }

@@ -138,6 +138,14 @@ impl Cursor {
         self.wish
     }
 
+    /// Whether the next event, if it is the plan's, asks for another clock: only the end of an
+    /// instruction does.
+    #[must_use]
+    pub(crate) fn is_before_a_change(&self) -> bool {
+        let ends_next = self.phase == Phase::Following && self.open.is_some();
+        ends_next && self.sequence().is_some() && self.planned_wish(self.next()) != self.wish
+    }
+
     /// Events that never arrived, in the whole session.
     #[must_use]
     pub(crate) fn lost_events(&self) -> u64 {
@@ -245,17 +253,18 @@ impl Cursor {
             Wish::At(mhz) => Some(mhz),
             Wish::Default | Wish::Highest => None,
         };
-        if let Some(sequence) = self.sequence()
-            && !astray
-        {
-            // Requested now, the next clock settles while the rank waits for its neighbour. After
-            // the last instruction it is the clock of the next step's first one.
-            let next = self.position + 1;
-            let next_wished = if next < sequence.len() { next } else { 0 };
-            self.wish = self.planned_wish(next_wished);
-            self.position = next;
+        if self.sequence().is_some() && !astray {
+            // Requested now, the next clock settles while the rank waits for its neighbour.
+            self.wish = self.planned_wish(self.next());
+            self.position += 1;
         }
         Ok(Some(Finished { unit, planned, astray, began_ns, ended_ns: at_ns }))
+    }
+
+    /// What follows the instruction at this place: after the last one, the first of the next step.
+    fn next(&self) -> usize {
+        let next = self.position + 1;
+        if self.sequence().is_some_and(|sequence| next < sequence.len()) { next } else { 0 }
     }
 
     fn planned_wish(&self, position: usize) -> Wish {
@@ -324,6 +333,27 @@ mod tests {
         assert_eq!(rank.send(Mark::InstructionBegin(B0)), (None, Wish::At(Mhz(1200))));
         assert_eq!(rank.send(Mark::InstructionEnd(B0)), (None, Wish::At(Mhz(900))));
         assert_eq!(rank.send(Mark::StepEnd(0)), (None, Wish::At(Mhz(900))));
+    }
+
+    #[test]
+    fn a_change_is_expected_in_an_instruction_that_another_clock_follows() {
+        let mut rank = Driven::with_plan();
+        let mut expects = |mark| {
+            rank.send(mark);
+            rank.cursor.is_before_a_change()
+        };
+        assert!(!expects(Mark::StepBegin(0)));
+        assert!(expects(Mark::InstructionBegin(F0)));
+        assert!(!expects(Mark::InstructionEnd(F0)));
+        assert!(expects(Mark::InstructionBegin(B0)));
+        assert!(!expects(Mark::InstructionEnd(B0)));
+        assert!(!expects(Mark::StepEnd(0)));
+        assert!(!expects(Mark::StepBegin(1)));
+        assert!(!expects(Mark::InstructionBegin(B1)), "the rest of the step is astray");
+        rank.cursor.follow(Some(StageClocks::Uniform(Mhz(900))));
+        rank.send(Mark::StepBegin(2));
+        rank.send(Mark::InstructionBegin(F0));
+        assert!(!rank.cursor.is_before_a_change(), "one clock for all");
     }
 
     #[test]

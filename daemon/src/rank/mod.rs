@@ -193,20 +193,15 @@ impl Rank {
                 floods = true;
                 std::thread::sleep(pause);
             }
-            slice.change_to(self.slice(floods));
+            slice.change_to(match self.cursor.is_before_a_change() && !floods {
+                true => Slice::Short,
+                false => Slice::Usual,
+            });
             buffer.copy_within(taken..filled, 0);
             filled -= taken;
             if let Some(end) = self.closed().or_else(|| self.handed_over(filled)) {
                 return end;
             }
-        }
-    }
-
-    /// Only who has clocks to set, and does not flood, is scheduled before others.
-    fn slice(&self, floods: bool) -> Slice {
-        match self.plan.as_ref().is_some_and(|plan| !plan.is_suspended()) && !floods {
-            true => Slice::Short,
-            false => Slice::Usual,
         }
     }
 
@@ -279,6 +274,9 @@ impl Rank {
                 self.take_up_rules();
                 self.take_up_swap(step);
                 self.retry = true;
+                if self.session.progress.set_again.swap(false, Relaxed) {
+                    self.clocks.forget_lock();
+                }
                 self.begun.steps += 1;
                 self.begun.at_ns = event.client_ns;
                 self.units.clear();

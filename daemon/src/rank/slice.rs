@@ -1,8 +1,7 @@
 //! How soon the kernel runs the thread of a rank. A thread that computes only briefly at a time is
 //! woken before others that compute on its core (Linux 6.12 and later; earlier kernels prefer
 //! threads that have slept). The trainer may be one of these: its call then takes as long as what
-//! pfod does with the event. So a rank without a plan, whose events set no clock, has no such
-//! thread.
+//! pfod does with the event. So the thread is woken first only for an event that sets a clock.
 
 use crate::host::set_slice;
 

@@ -2,6 +2,7 @@
 
 mod explain;
 mod leases;
+mod maintenance;
 mod plans;
 mod power_limits;
 mod reload;
@@ -118,6 +119,10 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
         Request::ClocksReset { gpu, all } => reset::reset(node, permit, gpu.as_ref(), all),
         Request::PolicyExplain { who, gpu } => explain::explain(node, permit, who, gpu.as_ref()),
         Request::Leases => leases::list(node),
+        Request::Drain { reason, release_driver } => {
+            maintenance::drain(node, permit, reason, release_driver)
+        }
+        Request::Undrain => maintenance::undrain(node, permit),
         Request::LeaseRevoke(target) => leases::revoke(node, permit, &target),
         Request::LeaseAllow(target) => leases::allow(node, permit, &target),
         Request::Reload => {

@@ -42,6 +42,7 @@ pub(super) fn status(node: &Node, only_of: Option<Uid>) -> Status {
             .map(|entry| format!("{}, locked for job {}", entry.gpu_uuid, entry.job))
             .collect(),
         config: config_status(node),
+        drained: node.drain.standing(),
     };
     let visible = |job: &Arc<Job>| only_of.is_none_or(|uid| uid == job.key.uid);
     Status {
@@ -87,7 +88,8 @@ fn gpu_status(node: &Node, gpu: &Arc<Gpu>) -> GpuStatus {
         holder: session.as_ref().map(|session| session.holder.clone()),
         problem: stuck
             .or(failed)
-            .or_else(|| progress.and_then(|p| p.problem.load().as_deref().cloned())),
+            .or_else(|| progress.and_then(|p| p.problem.load().as_deref().cloned()))
+            .or_else(|| progress.and_then(|p| p.foreign_clock.load().as_deref().cloned())),
     }
 }
 

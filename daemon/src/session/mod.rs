@@ -81,6 +81,7 @@ pub(crate) async fn open(
         let remedy = "ranks count from 0; check the degrees (pp, dp, tp) that the trainer gives";
         Refusal::new(RefusalCode::Malformed, error.to_string(), remedy)
     })?;
+    node.drain.check()?;
     let (asked, name) = (Arc::clone(&node.driver), hello.gpu.clone());
     // A driver that is being loaded must not block the runtime.
     let gpu = tokio::task::spawn_blocking(move || asked.gpu(&name)).await;
@@ -109,6 +110,7 @@ pub(crate) async fn open(
                 // A reload or a revocation that came in between did not see the session.
                 session.grant.store(Arc::new(node.grant(peer, &gpu)?));
                 node.revocations.check(&key, &gpu.uuid)?;
+                node.drain.check()?;
                 let node = Arc::clone(node);
                 return Ok(Opening { node, lease, gpu, hello, origin, watch: None, begun: None });
             }

@@ -112,6 +112,12 @@ fn administration() -> Vec<Recorded> {
         request("reload", "read the configuration again", Request::Reload),
         request("leases", "who holds which GPU", Request::Leases),
         request(
+            "drain",
+            "end every lease, and release the driver",
+            Request::Drain { reason: "a fan is replaced".into(), release_driver: true },
+        ),
+        request("undrain", "grant leases again", Request::Undrain),
+        request(
             "revoke",
             "end the sessions of a job",
             Request::LeaseRevoke(LeaseTarget::Job(job())),

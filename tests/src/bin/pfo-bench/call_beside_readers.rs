@@ -2,8 +2,8 @@
 //! to a process that blocks in a read.
 //!
 //! On the trainer's own core the kernel may run the reader first, so that the call takes as long as what the
-//! reader does with the event. pfod asks the kernel for that where a plan is in force, and only there: a clock
-//! that is set late costs more than the call.
+//! reader does with the event. pfod asks the kernel for that where the event sets another clock, and only there:
+//! a clock that is set late costs more than the call.
 
 use std::time::{Duration, Instant};
 
@@ -33,43 +33,33 @@ pub(crate) fn measure(
     report: &mut Report,
 ) -> Result<()> {
     let cores = Cores::of_this_process()?;
-    let bare = BareSocket::connect()?;
-    let mut trainer = Trainer::begin(node)?;
-    let mut former = before.map(|before| Trainer::begin(before)).transpose()?;
-    let mut receivers = bare.receivers()?;
+    let mut ways = Ways {
+        bare: BareSocket::connect()?,
+        now: Trainer::begin(node)?,
+        before: before.map(|before| Trainer::begin(before)).transpose()?,
+    };
+    let mut receivers = ways.bare.receivers()?;
     for node in [Some(node as &dyn Measured), before.map(|it| it as _)].into_iter().flatten() {
         receivers.extend(node.pfod()?.threads_named("rank ")?);
     }
     let mut rows = Vec::new();
-    for runs in ["no plan", "a plan"] {
-        for placement in Placement::all()? {
-            cores.place(placement, &receivers)?;
-            let [mut sends, mut calls, mut former_calls] = <[Samples; 3]>::default();
-            for _ in 0..extent.of(100, 3) {
-                block(&mut sends, |_| bare.send(Message::Passing))?;
-                block(&mut calls, |call| tell(&trainer, call))?;
-                if let Some(former) = &former {
-                    block(&mut former_calls, |call| tell(former, call))?;
-                }
-            }
-            let mut row = vec![Cell::text(runs), Cell::text(placement.name())];
-            let former_calls = former.as_ref().map(|_| former_calls.percentiles());
-            row.extend(ratios(sends.percentiles(), calls.percentiles(), former_calls));
-            rows.push(row);
-        }
-        // It begins with its first step.
-        trainer.step(Pace::BackToBack)?;
-        former.as_mut().map(|former| former.step(Pace::BackToBack)).transpose()?;
+    for placement in Placement::all()? {
+        cores.place(placement, &receivers)?;
+        rows.push(ways.without_a_plan(placement, extent)?);
+    }
+    for placement in Placement::all()? {
+        cores.place(placement, &receivers)?;
+        rows.extend(ways.under_a_plan(placement, extent)?);
     }
     cores.place(Placement::Free, &receivers)?;
-    drop((trainer, former));
+    drop(ways);
     until_free(node)?;
     report.table(
         "call_beside_readers",
         "What a call costs the trainer while pfod reads, next to a bare send() to a process that reads\n\
          (µs, one call per ms; aim: p50 at most 1.3 of the bare one)",
         &[
-            ("job_runs", "job runs"),
+            ("calls", "calls"),
             ("placement", "placement"),
             ("send_p50_us", "send p50"),
             ("send_p99_us", "p99"),
@@ -87,7 +77,53 @@ pub(crate) fn measure(
     Ok(())
 }
 
-fn ratios(send: Percentiles, shim: Percentiles, before: Option<Percentiles>) -> Vec<Cell> {
+/// What takes turns: a bare socket, and a rank of each version.
+struct Ways<'n> {
+    bare: BareSocket,
+    now: Trainer<'n>,
+    before: Option<Trainer<'n>>,
+}
+
+impl Ways<'_> {
+    fn without_a_plan(&mut self, placement: Placement, extent: Extent) -> Result<Vec<Cell>> {
+        let [mut sends, mut now, mut before] = <[Samples; 3]>::default();
+        for _ in 0..extent.of(100, 3) {
+            block(&mut sends, |_| self.bare.send(Message::Passing))?;
+            block(&mut now, |call| tell(&self.now, call))?;
+            if let Some(trainer) = &self.before {
+                block(&mut before, |call| tell(trainer, call))?;
+            }
+        }
+        let before = self.before.as_ref().map(|_| before);
+        Ok(row("without a plan", placement, sends.percentiles(), now, before))
+    }
+
+    /// One row for calls that begin an instruction, and one for those that end one.
+    fn under_a_plan(&mut self, placement: Placement, extent: Extent) -> Result<[Vec<Cell>; 2]> {
+        let mut sends = Samples::default();
+        for _ in 0..extent.of(30, 1) {
+            block(&mut sends, |_| self.bare.send(Message::Passing))?;
+            self.now.step(Pace::OnePerMillisecond)?;
+            self.before.as_mut().map(|it| it.step(Pace::OnePerMillisecond)).transpose()?;
+        }
+        let (send, [begins, ends]) = (sends.percentiles(), self.now.take_calls());
+        let before = self.before.as_mut().map(Trainer::take_calls);
+        let (begins_before, ends_before) = before.map(<(_, _)>::from).unzip();
+        Ok([
+            row("begins under a plan", placement, send, begins, begins_before),
+            row("ends that set a clock", placement, send, ends, ends_before),
+        ])
+    }
+}
+
+fn row(
+    calls: &str,
+    placement: Placement,
+    send: Percentiles,
+    shim: Samples,
+    before: Option<Samples>,
+) -> Vec<Cell> {
+    let (shim, before) = (shim.percentiles(), before.map(Samples::percentiles));
     let compared = [
         figures(Some(send), 2),
         figures(Some(shim), 2),
@@ -95,7 +131,9 @@ fn ratios(send: Percentiles, shim: Percentiles, before: Option<Percentiles>) -> 
         figures(before, 2),
         figures(before.map(|before| before.ratio_to(send)), 2),
     ];
-    compared.into_iter().flatten().collect()
+    let mut row = vec![Cell::text(calls), Cell::text(placement.name())];
+    row.extend(compared.into_iter().flatten());
+    row
 }
 
 fn block(samples: &mut Samples, mut call: impl FnMut(u32) -> Result<()>) -> Result<()> {

@@ -250,18 +250,31 @@ pub(crate) struct Trainer<'a> {
     session: Session,
     gpu: Gpu<'a>,
     sets_seen: u64,
+    /// How long its calls took that begin an instruction, and those that end one.
+    calls: [Samples; 2],
 }
 
 impl<'a> Trainer<'a> {
     pub(crate) fn begin(node: &'a dyn Measured) -> Result<Self> {
         let session = open_session(node, 0)?;
         node.run_plan(&job(0), &plan())?;
-        Ok(Self { node, session, gpu: node.machine().gpu(0), sets_seen: 0 })
+        Ok(Self {
+            node,
+            session,
+            gpu: node.machine().gpu(0),
+            sets_seen: 0,
+            calls: Default::default(),
+        })
     }
 
     /// Its session.
     pub(crate) fn session(&self) -> &Session {
         &self.session
+    }
+
+    /// How long its calls took since this was asked last: begins, and ends.
+    pub(crate) fn take_calls(&mut self) -> [Samples; 2] {
+        std::mem::take(&mut self.calls)
     }
 
     /// Runs a step; returns the set calls that it led to.
@@ -277,10 +290,13 @@ impl<'a> Trainer<'a> {
                 self.wait_for_clock(LAST, ended_ns[LAST - 1])?;
             }
             metronome.wait();
+            let began_ns = now_ns();
             self.session.instruction_begin(instruction, microbatch);
+            self.calls[0].add(now_ns() - began_ns);
             metronome.wait();
             ended_ns[index] = now_ns();
             self.session.instruction_end();
+            self.calls[1].add(now_ns() - ended_ns[index]);
         }
         metronome.wait();
         self.session.step_end();

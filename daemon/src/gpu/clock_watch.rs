@@ -1,0 +1,156 @@
+//! Reports a GPU that does not run at the clock locked on it, because its plan's times then no
+//! longer hold: it is held back, or somebody else has set its clock.
+//!
+//! NVML does not tell who locked a clock, and the last lock counts. So a foreign one is inferred:
+//! the GPU computes at another clock than pfod's, which has not changed meanwhile, and the driver
+//! names no reason.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use pfo_keeper::{Gpu, ThrottleReasons};
+use pfo_protocol::{GpuUuid, Holder, Mhz, SessionId};
+use tokio::time::sleep;
+
+use super::LateDriver;
+use super::reader::Reader;
+use crate::host::journal;
+use crate::lease::{Leases, Session};
+
+/// Long enough to cost nothing, short enough for an administrator who looks into a slow job.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Watches for as long as the daemon runs. Without a lease it sleeps.
+pub(crate) async fn watch_clocks(driver: Arc<LateDriver>, leases: Arc<Leases>) {
+    let mut watch = Watch::default();
+    loop {
+        leases.wait_for_any().await;
+        sleep(LOOK_EVERY).await;
+        let (driver, leases) = (Arc::clone(&driver), Arc::clone(&leases));
+        let looking = tokio::task::spawn_blocking(move || watch.look(&driver, &leases));
+        let Ok(looked) = looking.await else { return };
+        watch = looked;
+    }
+}
+
+#[derive(Default)]
+struct Watch {
+    /// Separate from the reader of status requests, which may be busy.
+    readers: HashMap<GpuUuid, Reader>,
+    /// What was found at the last look, each with its session.
+    last: HashMap<GpuUuid, (SessionId, Last)>,
+}
+
+/// What the last look has left.
+#[derive(Clone, Copy, Default)]
+struct Last {
+    throttling_reported: bool,
+    foreign_reported: bool,
+    /// The set calls that had been made when the GPU ran at another clock than its lock.
+    astray_after: Option<u64>,
+}
+
+impl Watch {
+    fn look(mut self, driver: &LateDriver, leases: &Leases) -> Self {
+        let Ok(driver) = driver.get() else { return self };
+        let mut looked = HashMap::new();
+        for (uuid, session) in leases.held() {
+            let number = session.holder.session;
+            let Some(gpu) = driver.gpus.iter().find(|gpu| gpu.uuid == uuid) else { continue };
+            let reader = self.readers.entry(uuid.clone()).or_default();
+            let last = self.last.get(&uuid).filter(|(of, _)| *of == number);
+            let last = last.map_or_else(Last::default, |(_, last)| *last);
+            let found = read(reader, gpu, &session);
+            looked.insert(uuid, (number, last.followed_by(&found, gpu, &session)));
+        }
+        self.last = looked;
+        self
+    }
+}
+
+impl Last {
+    fn followed_by(self, found: &Found, gpu: &Gpu, session: &Session) -> Self {
+        let (holder, foreign) = (&session.holder, &session.progress.foreign_clock);
+        match *found {
+            Found::Unclear => self,
+            Found::AsLocked => {
+                foreign.store(None);
+                Self::default()
+            }
+            Found::Throttled { locked, now, reasons } => {
+                if !self.throttling_reported {
+                    report_throttling(gpu, holder, [locked, now], reasons);
+                }
+                Self { throttling_reported: true, ..Self::default() }
+            }
+            Found::Astray { locked, now, set_calls } => {
+                let stays = self.astray_after == Some(set_calls);
+                if stays {
+                    let set_again = session.grant.load().rules.set_again;
+                    if !self.foreign_reported {
+                        report_foreign(gpu, holder, [locked, now], set_again);
+                    }
+                    foreign.store(Some(Arc::new(format!(
+                        "it runs at {now} although pfod has locked {locked}: another program has \
+                         set its clock, or the hardware holds it back"
+                    ))));
+                    session.progress.set_again.store(set_again, Relaxed);
+                }
+                let foreign_reported = self.foreign_reported || stays;
+                Self { throttling_reported: false, foreign_reported, astray_after: Some(set_calls) }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Throttled { locked: Mhz, now: Mhz, reasons: ThrottleReasons },
+    Astray { locked: Mhz, now: Mhz, set_calls: u64 },
+    AsLocked,
+    Unclear,
+}
+
+fn read(reader: &Reader, gpu: &Arc<Gpu>, session: &Session) -> Found {
+    let published = &session.progress.published;
+    let set = || (Mhz(published.locked_mhz.load(Relaxed)), published.set_calls.load(Relaxed));
+    let before = set();
+    let Ok(reading) = reader.read(gpu) else { return Found::Unclear };
+    // A plan may have changed the lock meanwhile.
+    let (locked, set_calls) = before;
+    if locked == Mhz(0) || before != set() {
+        return Found::Unclear;
+    }
+    match (reading.sm_clock, reading.held_back) {
+        (Some(now), Some(reasons)) if now < locked => Found::Throttled { locked, now, reasons },
+        (None, _) => Found::Unclear,
+        (Some(now), _) if gpu.is_next_to(now, locked) => Found::AsLocked,
+        _ if reading.idle => Found::Unclear,
+        (Some(now), _) => Found::Astray { locked, now, set_calls },
+    }
+}
+
+fn report_throttling(gpu: &Gpu, holder: &Holder, [locked, now]: [Mhz; 2], why: ThrottleReasons) {
+    tracing::warn!(
+        name: journal::THROTTLED,
+        job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
+        gpu_uuid = %gpu.uuid, old_mhz = locked.0, new_mhz = now.0,
+        "GPU {} of job {}, rank {} runs at {now}, below its lock at {locked}: {why:?}",
+        gpu.uuid, holder.job, holder.rank
+    );
+}
+
+fn report_foreign(gpu: &Gpu, holder: &Holder, [locked, now]: [Mhz; 2], set_again: bool) {
+    let then =
+        if set_again { "pfod sets its clock again" } else { "pfod leaves it, as configured" };
+    tracing::warn!(
+        name: journal::FOREIGN_CLOCK,
+        job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
+        gpu_uuid = %gpu.uuid, old_mhz = locked.0, new_mhz = now.0,
+        "GPU {} of job {}, rank {} runs at {now}, not at its lock at {locked}, and the driver names \
+         no reason; {then}",
+        gpu.uuid, holder.job, holder.rank
+    );
+}

@@ -6,7 +6,7 @@ use clap::{Args, Parser};
 
 use pfo_service::ConfigError;
 
-use crate::policy::Config;
+use pfo_policy::Config;
 
 /// Where the configuration is read from if the command line names no file.
 const DEFAULT_CONFIG: &str = "/etc/pfo/pfod.toml";

@@ -17,9 +17,9 @@ use crate::front::{Passed, talk};
 use crate::gpu::{watch_clocks, watch_driver};
 use crate::host::allow_interruptions;
 use crate::node::Node;
-use crate::policy::Config;
 use crate::requests::{config_status, look_up_names_again, reload, warn_of_unknown};
 use crate::session::resume;
+use pfo_policy::Config;
 
 /// How long sessions have to restore their clocks when the daemon stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);

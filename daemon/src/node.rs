@@ -13,8 +13,8 @@ use crate::cli::ConfigSource;
 use crate::gpu::{LateDriver, Owed};
 use crate::job::{JobFiles, Jobs};
 use crate::lease::{Drain, Grant, Leases};
-use crate::policy::{Config, Settings};
 use crate::session::{RevocationFile, Revocations};
+use pfo_policy::{Config, Settings};
 
 /// One node and its daemon.
 #[derive(Debug)]

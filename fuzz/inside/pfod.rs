@@ -11,9 +11,9 @@ use pfo_protocol::{
 
 use crate::job::{Changes, Job, JobKey, JobPlan, Member, StageClocks, StageSequence, parse_job};
 use crate::lease::{Grant, Session};
-use crate::policy::{Clocks, Place, Terms};
 use crate::rank::{Cursor, Wish};
 use crate::session::parse_revocations;
+use pfo_policy::{Clocks, Place, Terms};
 
 /// A stage's step: two forwards, two backwards.
 fn sequence() -> StageSequence {

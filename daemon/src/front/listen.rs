@@ -7,7 +7,7 @@ use pfo_service::{Door, ListenError, bind, passed_descriptors, passed_listener};
 use tokio::net::UnixListener;
 
 use crate::lease::descriptor_store::session_of;
-use crate::policy::Settings;
+use pfo_policy::Settings;
 
 /// What systemd handed over. Taken once.
 #[derive(Debug, Default)]

@@ -14,9 +14,9 @@ pub(crate) use self::listen::Passed;
 use crate::host::journal;
 use crate::job::Holds;
 use crate::node::Node;
-use crate::policy::{Action, Caller};
 use crate::requests::{Answer, Stream, answer, list_gpus, stream};
 use crate::session::{Origin, internal, open, set_off};
+use pfo_policy::{Action, Caller};
 
 /// A peer must send a request within this time of connecting, and of each answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -10,6 +10,7 @@ use super::file::JobFiles;
 use super::record::JobRecord;
 use super::{Changes, Job, JobKey};
 use crate::lease::Session;
+use pfo_policy::Permit;
 
 /// How long a job without ranks keeps its plan, for trainers that reconnect or restart.
 const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
@@ -102,18 +103,25 @@ impl Jobs {
         job
     }
 
-    /// The job that a request means: the peer's own, or with `any` the only one of that name.
+    /// The job that a request means.
     ///
     /// # Errors
-    /// If there is no such job, or more than one.
+    /// If there is no such job within the permit, or more than one.
     pub(crate) fn select(
         &self,
+        permit: &Permit,
         selector: &JobSelector,
-        own: Uid,
-        any: bool,
     ) -> Result<Arc<Job>, Refusal> {
-        let known = self.lock();
+        self.find(selector, permit.uid(), permit.only_of().is_none())
+    }
+
+    /// The job of the user `own` or, with `any`, the only one of that name.
+    fn find(&self, selector: &JobSelector, own: Uid, any: bool) -> Result<Arc<Job>, Refusal> {
         let JobSelector { job: name, uid } = selector;
+        if let Some(owner) = uid.filter(|owner| !any && *owner != own) {
+            return Err(Self::unknown(name, owner));
+        }
+        let known = self.lock();
         if let Some(job) = known.get(&JobKey { uid: uid.unwrap_or(own), name: name.clone() }) {
             return Ok(Arc::clone(job));
         }
@@ -133,7 +141,7 @@ impl Jobs {
     }
 
     /// A refusal for a job that does not exist, or that the caller may not see.
-    pub(crate) fn unknown(name: &JobName, owner: Uid) -> Refusal {
+    fn unknown(name: &JobName, owner: Uid) -> Refusal {
         Refusal::new(
             RefusalCode::UnknownJob,
             format!("user {owner} has no job {name} on this node"),
@@ -227,11 +235,12 @@ mod tests {
         }
         jobs.find_or_create(key(7, "one"), 1);
         let select = |name: &str, uid, own, any| {
-            let job = jobs.select(&selector(name, uid), Uid(own), any);
+            let job = jobs.find(&selector(name, uid), Uid(own), any);
             job.map(|job| job.key.uid.0).map_err(|refusal| refusal.message)
         };
         assert_eq!(select("both", None, 8, false), Ok(8));
-        assert_eq!(select("both", Some(7), 8, false), Ok(7), "the permit was asked before");
+        let unknown = Err("user 7 has no job both on this node".to_owned());
+        assert_eq!(select("both", Some(7), 8, false), unknown, "as if there were none");
         assert_eq!(select("one", None, 0, true), Ok(7));
         let unknown = Err("user 9 has no job one on this node".to_owned());
         assert_eq!(select("one", None, 9, false), unknown);
@@ -276,7 +285,7 @@ mod tests {
         assert_eq!(own.len(), EMPTY_PER_USER + 1);
         assert_eq!(own[0].key.name.as_str(), "j03");
         assert_eq!(jobs.files().read().len(), EMPTY_PER_USER);
-        assert!(jobs.select(&selector("other", None), Uid(8), false).is_ok());
+        assert!(jobs.find(&selector("other", None), Uid(8), false).is_ok());
     }
 
     #[test]

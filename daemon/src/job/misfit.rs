@@ -3,7 +3,7 @@
 use pfo_keeper::LimitRange;
 use pfo_protocol::{Mhz, Milliwatts, Rank, Stage};
 
-use crate::policy::Place;
+use pfo_policy::Place;
 
 /// The first difference between a plan and the job that is to run it.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,7 +4,7 @@
 use pfo_keeper::GpuFacts;
 use pfo_protocol::Mhz;
 
-use crate::policy::{Clocks, ForeignClock, Place, Terms};
+use pfo_policy::{Clocks, ForeignClock, Place, Terms};
 
 /// A lease on its terms.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use pfo_service::Peer;
 
 use super::listing;
 use crate::node::Node;
-use crate::policy::{Authority, Permit, Terms};
+use pfo_policy::{Authority, Permit, Terms};
 
 /// What the policy says about the caller or another user, and one GPU or all of them.
 ///

@@ -13,8 +13,8 @@ use super::listing;
 use crate::job::JobKey;
 use crate::lease::{Process, Session};
 use crate::node::Node;
-use crate::policy::{Action, Permit};
 use crate::session::Revocation;
+use pfo_policy::{Action, Permit};
 
 /// Every lease and every revocation.
 ///
@@ -38,7 +38,7 @@ pub(super) fn revoke(
     target: &LeaseTarget,
 ) -> Result<Response, Refusal> {
     let (job, gpu) = match target {
-        LeaseTarget::Job(selector) => (permit.select(&node.jobs, selector)?.key.clone(), None),
+        LeaseTarget::Job(selector) => (node.jobs.select(permit, selector)?.key.clone(), None),
         LeaseTarget::Gpu(name) => {
             let gpu = node.driver.gpu(name)?.uuid.clone();
             let Some(session) = node.leases.holder(&gpu) else {

@@ -8,7 +8,7 @@ use pfo_service::unix_s;
 
 use crate::host::{check_line, journal};
 use crate::node::Node;
-use crate::policy::Permit;
+use pfo_policy::Permit;
 
 /// The longest reason, in bytes.
 const LONGEST_REASON: usize = 200;

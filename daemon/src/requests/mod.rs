@@ -24,8 +24,8 @@ use crate::host::journal;
 use crate::job::Holds;
 use crate::measure::run_trial;
 use crate::node::Node;
-use crate::policy::{Caller, Claim, Permit, needs};
 use crate::session::internal;
+use pfo_policy::{Caller, Claim, Permit, needs};
 
 /// The result of a request.
 pub(crate) enum Answer {
@@ -66,13 +66,13 @@ async fn run(
 ) -> Result<Answer, Refusal> {
     let response = match request {
         Request::Trial { job, run, length } => {
-            let job = permit.select(&node.jobs, &job)?;
+            let job = node.jobs.select(&permit, &job)?;
             let hold = holds.take(&node.jobs, job, permit.uid(), permit.waiting_pid())?;
             let result = run_trial(&node.jobs, &node.driver, hold, run, length).await?;
             Response::Trial(Box::new(result))
         }
         Request::TrialsEnd { job, keep } => {
-            let job = permit.select(&node.jobs, &job)?;
+            let job = node.jobs.select(&permit, &job)?;
             Response::TrialsEnded(holds.end(&job, keep)?)
         }
         Request::PlanSwap { job, target, at_step, wait } => {
@@ -162,6 +162,10 @@ fn listing(gpu: &GpuFacts) -> GpuListing {
 }
 
 #[cfg(test)]
+#[path = "../../../policy/src/example_requests.rs"]
+mod example_requests;
+
+#[cfg(test)]
 mod tests {
     use pfo_keeper::Ledger;
     use pfo_protocol::{Gid, JobSelector, Pid, SwapTarget, Uid};
@@ -169,10 +173,14 @@ mod tests {
     use tempfile::TempDir;
     use tokio::runtime::Builder;
 
+    use super::example_requests::{
+        requests_for_administrators, requests_of_the_agent, requests_that_change_a_job,
+        requests_that_look,
+    };
     use super::*;
     use crate::cli::ConfigSource;
     use crate::job::JobKey;
-    use crate::policy::{Config, every_request};
+    use pfo_policy::Config;
 
     /// A node without a driver and with root as its only administrator.
     fn node() -> (TempDir, Arc<Node>) {
@@ -183,6 +191,17 @@ mod tests {
         config.driver.library = directory.path().join("no-such-driver.so");
         let ledger = Ledger::open(&config.paths.ledger).unwrap();
         (directory, Arc::new(Node::new(ConfigSource::default(), config, ledger)))
+    }
+
+    /// One of each kind at least.
+    fn every_request() -> Vec<Request> {
+        let all = [
+            requests_that_look(),
+            requests_that_change_a_job(),
+            requests_of_the_agent(),
+            requests_for_administrators(),
+        ];
+        all.into_iter().flatten().collect()
     }
 
     fn caller(uid: u32, door: Door) -> Caller {

@@ -10,8 +10,8 @@ use tokio::time::sleep;
 use crate::host::journal;
 use crate::job::{Job, Swap};
 use crate::node::Node;
-use crate::policy::Permit;
 use crate::session::internal;
+use pfo_policy::Permit;
 
 /// How often a waiting request checks the progress of the ranks. Checking costs them nothing, while
 /// a notification would cost every rank a call into the runtime.
@@ -28,7 +28,7 @@ pub(super) fn load(
     label: String,
     table: ClockTable,
 ) -> Result<Response, Refusal> {
-    let job = permit.select(&node.jobs, job)?;
+    let job = node.jobs.select(permit, job)?;
     let plan = job.load(label, table, node.jobs.room_for_plans(job.key.uid))?;
     let (uid, name) = (permit.uid(), &job.key.name);
     tracing::info!(
@@ -43,7 +43,7 @@ pub(super) fn load(
 /// # Errors
 /// If there is no such job.
 pub(super) fn read(node: &Node, permit: &Permit, job: &JobSelector) -> Result<Response, Refusal> {
-    let job = permit.select(&node.jobs, job)?;
+    let job = node.jobs.select(permit, job)?;
     let plan = job.members().plans.current().cloned();
     Ok(Response::Plan(plan.and_then(|plan| plan.table())))
 }
@@ -60,7 +60,7 @@ pub(super) async fn swap(
     at: Option<u64>,
     wait: bool,
 ) -> Result<Response, Refusal> {
-    let job = permit.select(&node.jobs, job)?;
+    let job = node.jobs.select(permit, job)?;
     while wait && !job.knows_steps() {
         sleep(POLL).await;
     }

@@ -5,7 +5,7 @@ use pfo_keeper::OwedLimit;
 use pfo_protocol::{GpuName, Refusal, RefusalCode, Response};
 
 use crate::node::Node;
-use crate::policy::Permit;
+use pfo_policy::Permit;
 
 /// The SM clocks of a GPU that a caller may lock.
 ///

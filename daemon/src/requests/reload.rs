@@ -13,8 +13,8 @@ use crate::host::journal;
 use crate::job::{Job, JobKey};
 use crate::lease::Session;
 use crate::node::Node;
-use crate::policy::{Config, Settings};
 use crate::session::internal;
+use pfo_policy::{Config, Settings};
 
 /// Reads the configuration again and applies it. An invalid one changes nothing.
 #[must_use]

@@ -8,7 +8,7 @@ use pfo_protocol::{GpuName, Refusal, ResetOutcome, Response};
 
 use crate::host::journal;
 use crate::node::Node;
-use crate::policy::Permit;
+use pfo_policy::Permit;
 
 /// How long the driver may take to restore what is owed.
 const PATIENCE: Duration = Duration::from_secs(5);

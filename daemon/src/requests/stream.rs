@@ -15,8 +15,8 @@ use tokio::time::sleep;
 
 use crate::measure::{Listener, Meter};
 use crate::node::Node;
-use crate::policy::Permit;
 use crate::session::internal;
+use pfo_policy::Permit;
 
 /// Records that wait for the agent: a few megabytes.
 const MOST_RECORDS: usize = 1 << 15;
@@ -56,7 +56,7 @@ pub(super) fn tap(
     job: &JobSelector,
     counters: bool,
 ) -> Result<(Vec<TappedRank>, Stream), Refusal> {
-    let job = permit.select(&node.jobs, job)?;
+    let job = node.jobs.select(permit, job)?;
     let members: Vec<_> = job.members().ranks().cloned().collect();
     let waiting = Arc::new(Waiting { counters, ..Waiting::default() });
     let (mut ranks, mut meters) = (Vec::new(), Vec::new());

@@ -32,8 +32,8 @@ use crate::job::{Job, JobKey, Member};
 use crate::lease::descriptor_store::keep;
 use crate::lease::{Denied, Grant, Lease, Session};
 use crate::node::Node;
-use crate::policy::Permit;
 use crate::rank::{End, Rank};
+use pfo_policy::Permit;
 
 /// How long to wait for the previous session of the same rank to end, and how often to check.
 const FORMER_SESSION_WAIT: Duration = Duration::from_secs(2);

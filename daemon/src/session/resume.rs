@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use super::{Opening, Origin, internal, open, set_off};
 use crate::lease::descriptor_store::{Kept, forget, sort};
 use crate::node::Node;
-use crate::policy::{Action, Caller};
+use pfo_policy::{Action, Caller};
 
 /// A GPU that hangs delays the others by no more than this at a restart.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(2);

@@ -5,7 +5,7 @@ use pfo_protocol::{LeaseTarget, Request, Uid};
 
 /// What a caller wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub enum Action {
     /// Open a session, and with it lease a GPU.
     OpenSession,
     /// See the daemon, the GPUs and its own jobs.
@@ -19,6 +19,7 @@ pub(crate) enum Action {
     ExplainOthers,
     /// Reload the configuration.
     Reload,
+    /// Reset clocks that no session holds.
     ResetClocks,
     /// Drain the node, or undrain it.
     Maintain,
@@ -31,7 +32,8 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    pub(crate) const fn in_words(self) -> &'static str {
+    /// What a refusal calls it, after "may not".
+    pub const fn in_words(self) -> &'static str {
         match self {
             Self::OpenSession => "lease GPUs",
             Self::SeeStatus => "see the status of pfo",
@@ -49,7 +51,7 @@ impl Action {
 }
 
 /// What a request requires.
-pub(crate) fn needs(request: &Request) -> Action {
+pub fn needs(request: &Request) -> Action {
     match request {
         Request::Gpus
         | Request::Status
@@ -79,93 +81,14 @@ pub(crate) fn needs(request: &Request) -> Action {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use pfo_protocol::{
-        ClockTable, Instruction, JobSelector, Mhz, PlannedUnit, SwapTarget, TrialLength, TrialRun,
-        Unit, User,
-    };
+mod tests {
+    use pfo_protocol::JobSelector;
 
     use super::*;
-
-    const OWNER: Option<Uid> = Some(Uid(1000));
-
-    fn job() -> JobSelector {
-        JobSelector { job: "j".parse().unwrap(), uid: OWNER }
-    }
-
-    fn table() -> ClockTable {
-        let unit = Unit::new(Instruction::Forward, 0);
-        ClockTable::new(1, None, vec![vec![PlannedUnit { unit, mhz: Mhz(900) }]]).unwrap()
-    }
-
-    fn requests_that_look() -> Vec<Request> {
-        let gpu = || "GPU-1".parse().unwrap();
-        vec![
-            Request::Gpus,
-            Request::Status,
-            Request::Leases,
-            Request::Jobs,
-            Request::SmClocks(gpu()),
-            Request::PowerLimits(gpu()),
-            Request::PlanRead(job()),
-            Request::PolicyExplain { who: None, gpu: Some(gpu()) },
-        ]
-    }
-
-    fn requests_that_change_a_job() -> Vec<Request> {
-        let length = TrialLength { settling_steps: 1, steps: 1 };
-        let swap = |target| Request::PlanSwap { job: job(), target, at_step: None, wait: true };
-        let trial = |run| Request::Trial { job: job(), run, length };
-        let label = String::new;
-        vec![
-            Request::PlanLoad { job: job(), label: label(), table: table() },
-            swap(SwapTarget::Loaded),
-            swap(SwapTarget::Previous),
-            swap(SwapTarget::DefaultClocks),
-            swap(SwapTarget::Table { label: label(), table: table() }),
-            trial(TrialRun::DefaultClocks),
-            trial(TrialRun::Plan { label: label(), table: table() }),
-            trial(TrialRun::Uniform(Mhz(900))),
-            trial(TrialRun::PowerLimits { label: label(), limits_w: vec![200] }),
-            Request::TrialsEnd { job: job(), keep: true },
-            Request::TrialsEnd { job: job(), keep: false },
-        ]
-    }
-
-    fn requests_for_administrators() -> Vec<(Request, Action)> {
-        let gpu = || "GPU-1".parse().unwrap();
-        let of_gpu = || LeaseTarget::Gpu(gpu());
-        let of_job = || LeaseTarget::Job(job());
-        let who = Some(User { uid: Uid(7), groups: Vec::new() });
-        vec![
-            (Request::PolicyExplain { who, gpu: None }, Action::ExplainOthers),
-            (Request::Reload, Action::Reload),
-            (Request::Undrain, Action::Maintain),
-            (Request::Drain { reason: "x".into(), release_driver: false }, Action::Maintain),
-            (Request::ClocksReset { gpu: None, all: false }, Action::ResetClocks),
-            (Request::ClocksReset { gpu: Some(gpu()), all: true }, Action::ResetClocks),
-            (Request::LeaseRevoke(of_job()), Action::EndLeases(OWNER)),
-            (Request::LeaseAllow(of_job()), Action::EndLeases(OWNER)),
-            (Request::LeaseRevoke(of_gpu()), Action::EndLeases(None)),
-            (Request::LeaseAllow(of_gpu()), Action::EndLeases(None)),
-        ]
-    }
-
-    fn requests_of_the_agent() -> Vec<Request> {
-        let tap = |counters| Request::Tap { job: job(), counters };
-        let on_behalf = |administrator| {
-            let (uid, pid) = (Uid::ROOT, Some(pfo_protocol::Pid(1)));
-            Request::OnBehalf { uid, pid, administrator }
-        };
-        vec![Request::WatchJobs, tap(false), tap(true), on_behalf(false), on_behalf(true)]
-    }
-
-    /// One of each kind at least.
-    pub(crate) fn every_request() -> Vec<Request> {
-        let administration = requests_for_administrators().into_iter().map(|(request, _)| request);
-        let others = [requests_that_look(), requests_that_change_a_job(), requests_of_the_agent()];
-        others.into_iter().flatten().chain(administration).collect()
-    }
+    use crate::example_requests::{
+        OWNER, job, requests_for_administrators, requests_of_the_agent, requests_that_change_a_job,
+        requests_that_look,
+    };
 
     #[test]
     fn to_look_needs_no_more_than_to_be_let_in() {
@@ -185,7 +108,16 @@ pub(crate) mod tests {
 
     #[test]
     fn administration_needs_what_it_does_and_names_the_owner_of_a_job() {
-        for (request, action) in requests_for_administrators() {
+        for request in requests_for_administrators() {
+            let action = match &request {
+                Request::PolicyExplain { .. } => Action::ExplainOthers,
+                Request::Reload => Action::Reload,
+                Request::Drain { .. } | Request::Undrain => Action::Maintain,
+                Request::ClocksReset { .. } => Action::ResetClocks,
+                Request::LeaseRevoke(LeaseTarget::Job(_))
+                | Request::LeaseAllow(LeaseTarget::Job(_)) => Action::EndLeases(OWNER),
+                _ => Action::EndLeases(None),
+            };
             assert_eq!(needs(&request), action, "{request:?}");
         }
     }

@@ -8,9 +8,9 @@ use pfo_keeper::GpuFacts;
 use pfo_protocol::{Gid, Uid};
 use pfo_service::Lookup;
 
-use super::config::Config;
-use super::rule::{Account, Rule, Several};
-use super::terms::Terms;
+use crate::config::Config;
+use crate::rule::{Account, Rule, Several};
+use crate::terms::Terms;
 
 /// A user who may want a lease.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Subject<'a> {
 
 /// What decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
     /// The rule in this line of the file.
     Line(PathBuf, usize),
     /// No rule: the terms for members.
@@ -45,7 +45,7 @@ impl fmt::Display for Place {
 
 /// Whether a user may lease a GPU, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict<'p> {
+pub struct Verdict<'p> {
     /// What decided.
     pub place: Place,
     /// The terms; `None` if the user may not.

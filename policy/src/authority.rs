@@ -4,15 +4,15 @@ use pfo_keeper::GpuFacts;
 use pfo_protocol::{Gid, Pid, Refusal, RefusalCode, Uid};
 use pfo_service::{Accounts, Door, Lookup, Peer, UnknownName};
 
-use super::action::Action;
-use super::config::{Config, Groups};
-use super::permit::Permit;
-use super::rules::{Place, Policy, Subject, Verdict};
-use super::terms::Terms;
+use crate::action::Action;
+use crate::config::{Config, Groups};
+use crate::permit::Permit;
+use crate::rules::{Place, Policy, Subject, Verdict};
+use crate::terms::Terms;
 
 /// The party that makes a request: the peer of a connection, or the user that the agent acts for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Caller {
+pub struct Caller {
     /// The user and its groups. If the agent acts on behalf of a user, the groups come from the
     /// accounts of the node.
     pub peer: Peer,
@@ -28,18 +28,12 @@ pub(crate) struct Caller {
 impl Caller {
     /// The peer of a connection.
     #[must_use]
-    pub(crate) fn new(peer: Peer, door: Door) -> Self {
+    pub fn new(peer: Peer, door: Door) -> Self {
         Self { peer, door, on_behalf: None, is_waiting: true }
     }
 
     /// A user on whose behalf this caller, the agent, makes requests from now on.
-    pub(crate) fn on_behalf(
-        &self,
-        uid: Uid,
-        pid: Option<Pid>,
-        groups: Vec<Gid>,
-        claim: Claim,
-    ) -> Self {
+    pub fn on_behalf(&self, uid: Uid, pid: Option<Pid>, groups: Vec<Gid>, claim: Claim) -> Self {
         let peer = Peer { uid, pid: pid.unwrap_or(self.peer.pid), groups };
         Self { peer, door: self.door, on_behalf: Some(claim), is_waiting: pid.is_some() }
     }
@@ -47,7 +41,7 @@ impl Caller {
 
 /// The capacity in which a user asks through the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub enum Claim {
     /// As the owner of its jobs.
     User,
     /// As an administrator, which the accounts of the node must confirm.
@@ -63,7 +57,7 @@ enum Role {
 
 /// The users and groups that have each role on this node.
 #[derive(Clone, Debug)]
-pub(crate) struct Authority {
+pub struct Authority {
     names: Groups,
     trainers: Option<Gid>,
     administrators: Option<Gid>,
@@ -74,7 +68,7 @@ pub(crate) struct Authority {
 
 /// The groups that may open the sockets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SocketGroups {
+pub struct SocketGroups {
     /// The trainers' socket.
     pub trainers: Option<Gid>,
     /// The socket for administration.
@@ -87,7 +81,7 @@ impl Authority {
     /// Looks up the accounts behind the names of a configuration. A name without an account grants
     /// nothing.
     #[must_use]
-    pub(crate) fn new(config: &Config, node: &str, accounts: &impl Accounts) -> Self {
+    pub fn new(config: &Config, node: &str, accounts: &impl Accounts) -> Self {
         let names = config.groups.clone();
         let mut lookup = Lookup::new(accounts);
         Self {
@@ -103,13 +97,13 @@ impl Authority {
 
     /// The names that no account has.
     #[must_use]
-    pub(crate) fn unknown_names(&self) -> &[UnknownName] {
+    pub fn unknown_names(&self) -> &[UnknownName] {
         &self.unknown_names
     }
 
     /// The groups that may open the sockets.
     #[must_use]
-    pub(crate) fn socket_groups(&self) -> SocketGroups {
+    pub fn socket_groups(&self) -> SocketGroups {
         let Self { trainers, administrators: admin, agent, .. } = *self;
         SocketGroups { trainers, admin, agent }
     }
@@ -141,7 +135,7 @@ impl Authority {
 
     /// Whether a peer may lease a GPU, on which terms, and what decided.
     #[must_use]
-    pub(crate) fn verdict(&self, peer: &Peer, gpu: &GpuFacts) -> Verdict<'_> {
+    pub fn verdict(&self, peer: &Peer, gpu: &GpuFacts) -> Verdict<'_> {
         self.policy.decide(self.subject(peer), gpu)
     }
 
@@ -149,7 +143,7 @@ impl Authority {
     ///
     /// # Errors
     /// A refusal that names the peer, the GPU and what decided.
-    pub(crate) fn lease(&self, peer: &Peer, gpu: &GpuFacts) -> Result<(Terms, Place), Refusal> {
+    pub fn lease(&self, peer: &Peer, gpu: &GpuFacts) -> Result<(Terms, Place), Refusal> {
         let Verdict { place, terms } = self.verdict(peer, gpu);
         match terms {
             Some(terms) => Ok((terms.clone(), place)),
@@ -169,7 +163,7 @@ impl Authority {
     ///
     /// # Errors
     /// A refusal that names the caller, the action and who may.
-    pub(crate) fn permit(&self, caller: &Caller, action: Action) -> Result<Permit, Refusal> {
+    pub fn permit(&self, caller: &Caller, action: Action) -> Result<Permit, Refusal> {
         if caller.door == Door::Agent && caller.on_behalf.is_none() {
             return Self::permit_agent(caller, action);
         }

@@ -5,7 +5,7 @@ use glob::{MatchOptions, Pattern};
 use pfo_keeper::{BaseClock, GpuFacts};
 use serde::Deserialize;
 
-use super::terms::{ChangeRate, ClockBound, IdleLimit, PowerBound, SessionCount, Terms};
+use crate::terms::{ChangeRate, ClockBound, IdleLimit, PowerBound, SessionCount, Terms};
 
 const IN_EITHER_CASE: MatchOptions = MatchOptions {
     case_sensitive: false,

@@ -3,12 +3,12 @@
 
 use pfo_service::Accounts;
 
-use super::authority::Authority;
-use super::config::Config;
+use crate::authority::Authority;
+use crate::config::Config;
 
 /// A configuration and what follows from it on this node.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub struct Settings {
     /// The configuration.
     pub config: Config,
     /// The authority that follows from it.
@@ -18,7 +18,7 @@ pub(crate) struct Settings {
 impl Settings {
     /// The settings of a checked configuration on this node, with the accounts as they are now.
     #[must_use]
-    pub(crate) fn new(config: Config, accounts: &impl Accounts) -> Self {
+    pub fn new(config: Config, accounts: &impl Accounts) -> Self {
         let authority = Authority::new(&config, &node_name(), accounts);
         Self { config, authority }
     }

@@ -8,8 +8,8 @@ use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use super::rule::Rule;
-use super::terms::Terms;
+use crate::rule::Rule;
+use crate::terms::Terms;
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    const SHIPPED: &str = include_str!("../../pfod.toml");
+    const SHIPPED: &str = include_str!("../../daemon/pfod.toml");
 
     /// The keys of release 0.1 that are in agent.toml now, each with its table.
     const MOVED: [(&str, &str); 2] = [("", "watch"), ("[paths]", "state")];

@@ -1,0 +1,79 @@
+//! Requests for tests, here and in the daemon.
+
+use pfo_protocol::{
+    ClockTable, Instruction, JobSelector, LeaseTarget, Mhz, Pid, PlannedUnit, Request, SwapTarget,
+    TrialLength, TrialRun, Uid, Unit, User,
+};
+
+pub(crate) const OWNER: Option<Uid> = Some(Uid(1000));
+
+pub(crate) fn job() -> JobSelector {
+    JobSelector { job: "j".parse().unwrap(), uid: OWNER }
+}
+
+fn table() -> ClockTable {
+    let unit = Unit::new(Instruction::Forward, 0);
+    ClockTable::new(1, None, vec![vec![PlannedUnit { unit, mhz: Mhz(900) }]]).unwrap()
+}
+
+pub(crate) fn requests_that_look() -> Vec<Request> {
+    let gpu = || "GPU-1".parse().unwrap();
+    vec![
+        Request::Gpus,
+        Request::Status,
+        Request::Leases,
+        Request::Jobs,
+        Request::SmClocks(gpu()),
+        Request::PowerLimits(gpu()),
+        Request::PlanRead(job()),
+        Request::PolicyExplain { who: None, gpu: Some(gpu()) },
+    ]
+}
+
+pub(crate) fn requests_that_change_a_job() -> Vec<Request> {
+    let length = TrialLength { settling_steps: 1, steps: 1 };
+    let swap = |target| Request::PlanSwap { job: job(), target, at_step: None, wait: true };
+    let trial = |run| Request::Trial { job: job(), run, length };
+    let label = String::new;
+    vec![
+        Request::PlanLoad { job: job(), label: label(), table: table() },
+        swap(SwapTarget::Loaded),
+        swap(SwapTarget::Previous),
+        swap(SwapTarget::DefaultClocks),
+        swap(SwapTarget::Table { label: label(), table: table() }),
+        trial(TrialRun::DefaultClocks),
+        trial(TrialRun::Plan { label: label(), table: table() }),
+        trial(TrialRun::Uniform(Mhz(900))),
+        trial(TrialRun::PowerLimits { label: label(), limits_w: vec![200] }),
+        Request::TrialsEnd { job: job(), keep: true },
+        Request::TrialsEnd { job: job(), keep: false },
+    ]
+}
+
+pub(crate) fn requests_for_administrators() -> Vec<Request> {
+    let gpu = || "GPU-1".parse().unwrap();
+    let of_gpu = || LeaseTarget::Gpu(gpu());
+    let of_job = || LeaseTarget::Job(job());
+    let who = Some(User { uid: Uid(7), groups: Vec::new() });
+    vec![
+        Request::PolicyExplain { who, gpu: None },
+        Request::Reload,
+        Request::Undrain,
+        Request::Drain { reason: "x".into(), release_driver: false },
+        Request::ClocksReset { gpu: None, all: false },
+        Request::ClocksReset { gpu: Some(gpu()), all: true },
+        Request::LeaseRevoke(of_job()),
+        Request::LeaseAllow(of_job()),
+        Request::LeaseRevoke(of_gpu()),
+        Request::LeaseAllow(of_gpu()),
+    ]
+}
+
+pub(crate) fn requests_of_the_agent() -> Vec<Request> {
+    let tap = |counters| Request::Tap { job: job(), counters };
+    let on_behalf = |administrator| {
+        let (uid, pid) = (Uid::ROOT, Some(Pid(1)));
+        Request::OnBehalf { uid, pid, administrator }
+    };
+    vec![Request::WatchJobs, tap(false), tap(true), on_behalf(false), on_behalf(true)]
+}

@@ -3,7 +3,7 @@
 use std::fs;
 
 use pfo_protocol::RefusalCode;
-use pfo_tests::{Identity, MICROBATCHES, Node, Ran, Rank, STAGES, TestPlan, Training, assert_free};
+use pfo_tests::{Identity, MICROBATCHES, Node, Ran, Rank, STAGES, TestPlan, Training};
 
 const JOB: &str = "job";
 const MHZ: u32 = 900;

@@ -23,7 +23,7 @@ use self::cursor::Mismatch;
 pub(crate) use self::cursor::{Cursor, Finished, Outcome, Wish};
 use self::flood::Flood;
 use self::pace::Pace;
-use self::slice::Slice;
+use self::slice::ReaderSlice;
 use crate::host::journal;
 use crate::job::{Job, JobPlan, Swap};
 use crate::lease::{Ending, Measured, Progress, Rules, Session};
@@ -170,7 +170,7 @@ impl Rank {
         let mut filled = 0;
         let clocks = || flood::Clocks { now_ns: now_ns(), computed_ns: computed_ns() };
         let mut flood = Flood::new(clocks());
-        let (mut slice, mut floods) = (Slice::Usual, false);
+        let mut slice = ReaderSlice::new();
         loop {
             match session.stream().read(&mut buffer[filled..]) {
                 Ok(0) => return self.closed().unwrap_or(End::HungUp),
@@ -190,13 +190,10 @@ impl Rank {
             }
             self.account();
             if let Some(pause) = flood.read(filled == buffer.len(), clocks) {
-                floods = true;
+                slice.gives_way();
                 std::thread::sleep(pause);
             }
-            slice.change_to(match self.cursor.is_before_a_change() && !floods {
-                true => Slice::Short,
-                false => Slice::Usual,
-            });
+            slice.prepare(self.cursor.is_before_a_change(), now_ns());
             buffer.copy_within(taken..filled, 0);
             filled -= taken;
             if let Some(end) = self.closed().or_else(|| self.handed_over(filled)) {

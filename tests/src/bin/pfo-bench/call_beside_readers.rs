@@ -74,6 +74,10 @@ pub(crate) fn measure(
         ],
         &rows,
     );
+    report.note(
+        "On the trainer's own core, a call that ends an instruction before another clock includes pfod's call of \
+         the driver:\nthe clock is set before the trainer goes on.",
+    );
     Ok(())
 }
 

@@ -11,12 +11,11 @@ use crate::node::{GPUS, Measured, open_session, until_free};
 use crate::proc_status::{Consumed, Process};
 use crate::report::{Cell, Report};
 
-/// Answering the first connection leaves a thread that ends after a second.
-const SETTLING: Duration = Duration::from_secs(2);
-
 /// What is observed, and for how long.
 #[derive(Clone, Copy)]
 struct Lengths {
+    /// A thread that has answered a request waits ten seconds for another one, and then ends.
+    settling: Duration,
     idle: Duration,
     silent: Duration,
     cycles: usize,
@@ -30,6 +29,7 @@ pub(crate) fn measure(
     report: &mut Report,
 ) -> Result<()> {
     let lengths = Lengths {
+        settling: Duration::from_secs(extent.of(12, 2)),
         idle: Duration::from_secs(extent.of(10, 1)),
         silent: Duration::from_secs(extent.of(4, 1)),
         cycles: extent.of(1000, 40),
@@ -39,14 +39,19 @@ pub(crate) fn measure(
     if let Some(before) = before {
         subjects.push(("pfod before", before as &dyn Measured, before.pfod()?));
     }
-    let mut rows = observe(&subjects, "no job", lengths.idle)?;
+    let mut rows = observe(&subjects, "no job", lengths.settling, lengths.idle)?;
     let nodes: Vec<&dyn Measured> =
         [Some(node as &dyn Measured), before.map(|b| b as _)].into_iter().flatten().collect();
     let sessions = nodes
         .iter()
         .flat_map(|node| (0..GPUS).map(|gpu| open_session(*node, gpu)))
         .collect::<Result<Vec<_>>>()?;
-    rows.extend(observe(&subjects, &format!("{GPUS} silent sessions"), lengths.silent)?);
+    rows.extend(observe(
+        &subjects,
+        &format!("{GPUS} silent sessions"),
+        lengths.settling,
+        lengths.silent,
+    )?);
     drop(sessions);
     for node in nodes {
         for cycle in 0..lengths.cycles {
@@ -56,7 +61,7 @@ pub(crate) fn measure(
         until_free(node)?;
     }
     let after = format!("after {} more sessions", lengths.cycles);
-    rows.extend(observe(&subjects, &after, lengths.silent)?);
+    rows.extend(observe(&subjects, &after, lengths.settling, lengths.silent)?);
     report.table(
         "footprint",
         "The daemons at rest\n(aim: at most 8 MiB for pfod and 16 MiB for pfo-agent beside the simulated \
@@ -82,8 +87,13 @@ pub(crate) fn measure(
 type Subject<'a> = (&'static str, &'a dyn Measured, Process);
 
 /// Observes all of them over the same time.
-fn observe(subjects: &[Subject<'_>], state: &str, time: Duration) -> Result<Vec<Vec<Cell>>> {
-    std::thread::sleep(SETTLING);
+fn observe(
+    subjects: &[Subject<'_>],
+    state: &str,
+    settling: Duration,
+    time: Duration,
+) -> Result<Vec<Vec<Cell>>> {
+    std::thread::sleep(settling);
     let consumed = || subjects.iter().map(|(.., it)| it.consumed()).collect::<Result<Vec<_>>>();
     let before = consumed()?;
     std::thread::sleep(time);

@@ -11,7 +11,7 @@ use serde_json::Value;
 on_both_debians! {
     a_fresh_install_serves_only_members_of_its_groups
     the_units_are_as_systemd_wants_them
-    a_stopped_daemon_is_started_by_a_connection
+    a_stopped_daemon_stays_stopped_until_it_or_a_socket_is_started
     a_driver_that_comes_late_is_found_and_its_devices_are_allowed
     a_training_is_in_the_journal_with_who_what_and_where
     a_trainer_built_against_libpfo_dev_trains_with_libpfo0
@@ -55,12 +55,21 @@ fn the_units_are_as_systemd_wants_them(debian: Debian) {
     assert_eq!(node.debian.run("dpkg --verify pfod").printed(), "");
 }
 
-fn a_stopped_daemon_is_started_by_a_connection(debian: Debian) {
+fn a_stopped_daemon_stays_stopped_until_it_or_a_socket_is_started(debian: Debian) {
     let Some(node) = installed(debian) else { return };
+    let states = || node.debian.run("systemctl is-active pfod.service pfod.socket").stdout;
     node.debian.run("systemctl stop pfod.service").printed();
-    // Its runtime directory holds the sockets, which stay.
+    wait::until_ok("its sockets are stopped with it", || match states().as_str() {
+        "inactive\ninactive\n" => Ok(()),
+        other => Err(other.to_owned()),
+    });
+    assert_ne!(node.debian.run_as("alice", "pfoctl status").code, Some(0));
+    assert_eq!(states(), "inactive\ninactive\n");
+    node.debian.run("systemctl start pfod.service").printed();
     node.debian.run_as("alice", "pfoctl status").printed();
-    assert_eq!(node.debian.run("systemctl is-active pfod.service").stdout, "active\n");
+    node.debian.run("systemctl stop pfod.service && systemctl start pfod.socket").printed();
+    node.debian.run_as("alice", "pfoctl status").printed();
+    assert_eq!(states(), "active\nactive\n");
 }
 
 fn a_driver_that_comes_late_is_found_and_its_devices_are_allowed(debian: Debian) {

@@ -250,7 +250,7 @@ impl Cursor {
         {
             // Requested now, the next clock settles while the rank waits for its neighbour. After
             // the last instruction it is the clock of the next step's first one.
-            let next = self.position + 1;
+            let next = self.position.saturating_add(1);
             let next_wished = if next < sequence.len() { next } else { 0 };
             self.wish = self.planned_wish(next_wished);
             self.position = next;

@@ -153,8 +153,8 @@ async fn stop(node: &Node) -> Result<(), DaemonError> {
             session.end(ClosingReason::ShuttingDown, "pfod is stopping");
         }
     }
-    let until = Instant::now() + STOP_TIMEOUT;
-    while !node.leases.sessions().is_empty() && Instant::now() < until {
+    let began = Instant::now();
+    while !node.leases.sessions().is_empty() && began.elapsed() < STOP_TIMEOUT {
         node.leases.sessions().iter().for_each(|session| session.interrupt());
         sleep(Duration::from_millis(5)).await;
     }

@@ -6,13 +6,14 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use pfo_keeper::{Driver, Gpu, LastUser, OnLost, Reading};
 use pfo_protocol::{GpuName, GpuUuid, Refusal, RefusalCode};
+use pfo_service::lock;
 use tokio::sync::Notify;
 
 use super::reader::{Reader, ReadingError};
@@ -146,7 +147,7 @@ impl LateDriver {
         if let Some(found) = driver.with_returned(&OnLost::new(move || lost.notify_one())) {
             tracing::info!(
                 "found {} GPUs that did not answer before",
-                found.gpus.len() - driver.gpus.len()
+                found.gpus.len().saturating_sub(driver.gpus.len())
             );
             self.loaded.store(Some(Arc::new(found)));
         }
@@ -158,7 +159,7 @@ impl LateDriver {
     /// If the GPU is gone or does not answer.
     pub(crate) fn read(&self, gpu: &Arc<Gpu>) -> Result<Reading, ReadingError> {
         let reader = {
-            let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut readers = lock(&self.readers);
             Arc::clone(readers.entry(gpu.uuid.clone()).or_default())
         };
         reader.read(gpu)
@@ -190,7 +191,7 @@ impl LateDriver {
 
     /// Releases a driver that is gone.
     pub(crate) fn let_go(&self, why: &str) {
-        let mut missing = self.missing();
+        let mut missing = lock(&self.missing);
         if let Some(driver) = self.loaded.swap(None) {
             missing.former = driver.last_user();
             missing.tried = Some((Instant::now(), format!("the driver is gone: {why}")));
@@ -199,19 +200,15 @@ impl LateDriver {
 
     /// Loading takes as long as a sick driver takes; no other thread waits for it longer than this.
     fn missing_within(&self, patience: Duration) -> Option<MutexGuard<'_, Missing>> {
-        let until = Instant::now() + patience;
+        let began = Instant::now();
         loop {
             match self.missing.try_lock() {
                 Ok(missing) => return Some(missing),
-                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) if Instant::now() > until => return None,
+                Err(TryLockError::Poisoned(_)) => return Some(lock(&self.missing)),
+                Err(TryLockError::WouldBlock) if began.elapsed() > patience => return None,
                 Err(TryLockError::WouldBlock) => thread::sleep(POLL),
             }
         }
-    }
-
-    fn missing(&self) -> MutexGuard<'_, Missing> {
-        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

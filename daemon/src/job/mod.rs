@@ -15,11 +15,12 @@ mod plans;
 mod record;
 mod swap;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use pfo_protocol::{JobName, Refusal, RefusalCode, Uid};
+use pfo_service::lock;
 
 pub(crate) use self::change::Runs;
 pub(crate) use self::changes::Changes;
@@ -89,7 +90,7 @@ impl Job {
 
     /// Everything that administration sees. Never held across a call of the driver.
     pub(crate) fn members(&self) -> MutexGuard<'_, Members> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.members)
     }
 
     /// Notifies the agent that the job changed.

@@ -7,6 +7,7 @@
 
 mod accept;
 mod accounts;
+mod attempt;
 mod boot;
 mod boundary;
 mod config;
@@ -26,6 +27,7 @@ mod within;
 
 pub use accept::{Conversation, accept, hung_up, refuse, send};
 pub use accounts::{Accounts, Lookup, NodeAccounts, UnknownName};
+pub use attempt::{Attempt, LIVED};
 pub use boot::boot_id;
 pub use boundary::{
     Panicked, Whose, blocking, catch, catch_in, lock, panic_in_tests, report_panics,

@@ -24,11 +24,13 @@ pub(crate) const GPU_LOST: &str = "gpu-lost";
 /// A GPU runs below the clock that is locked on it.
 pub(crate) const THROTTLED: &str = "throttled";
 
+/// What pfod may have died of was not taken up again.
+pub(crate) const LEFT_OUT: &str = "left-out";
 /// A thread panicked.
 const PANIC: &str = "panic";
 
 /// The `MESSAGE_ID` of every kind.
-pub const MESSAGE_IDS: [(&str, &str); 11] = [
+pub const MESSAGE_IDS: [(&str, &str); 12] = [
     (LEASED, "68a35a0d90d845e5859f688b637bab95"),
     (LEASE_ENDED, "bc461f6ca8594a208bedf29a45bddd0f"),
     (REFUSED, "4bd9161b13694e8d82c8d74f6f858880"),
@@ -39,6 +41,7 @@ pub const MESSAGE_IDS: [(&str, &str); 11] = [
     (PLAN_SUSPENDED, "7ed2595c7ebf44499777fc44c4a4cfd0"),
     (GPU_LOST, "b848f731490f4aa9890ea09c86348709"),
     (THROTTLED, "01b8c4fc2ea04880b3038d0a25418871"),
+    (LEFT_OUT, "4dce3f523a2744d2851fea76fc871646"),
     (PANIC, "3521d93785d24c36b9683c418bb9b502"),
 ];
 

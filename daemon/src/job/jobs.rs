@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pfo_protocol::{JobName, JobSelector, Refusal, RefusalCode, Uid};
-use pfo_service::{Whose, catch, lock, panic_in_tests};
+use pfo_service::{LIVED, Whose, catch, lock, panic_in_tests};
 
 use super::file::JobFiles;
 use super::record::JobRecord;
 use super::{Changes, Job, JobKey};
+use crate::host::journal;
 use crate::lease::Session;
 
 /// How long a job without ranks keeps its plan, for trainers that reconnect or restart.
@@ -66,6 +67,23 @@ impl Jobs {
         }
     }
 
+    /// Leaves out jobs that daemons may have died of, before the others are restored.
+    pub(crate) fn leave_out(&self, left_out: &[JobKey], deaths: usize) {
+        for key in left_out {
+            let (JobKey { uid, name }, file) = (key, lock(&self.files).leave_out(key));
+            tracing::error!(
+                name: journal::LEFT_OUT, job = %name, uid = uid.0,
+                "left out job {name} of user {uid} ({}): {deaths} daemons in a row died within {} s \
+                 of taking it up", file.display(), LIVED.as_secs()
+            );
+        }
+    }
+
+    /// Forgets what was left out: the daemon lives without it.
+    pub(crate) fn remove_left_out(&self) {
+        lock(&self.files).remove_left_out();
+    }
+
     /// Records what a job runs for the next daemon.
     pub(crate) fn keep(&self, job: &Job) {
         self.write(job, false);
@@ -80,7 +98,7 @@ impl Jobs {
 
     fn write(&self, job: &Job, ending: bool) {
         // Held from here on, lest an older record replace a newer one.
-        let files = lock(&self.files);
+        let mut files = lock(&self.files);
         if let Some(record) = JobRecord::of(job, ending)
             && let Err(error) = files.write(&record)
         {

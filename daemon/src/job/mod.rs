@@ -21,6 +21,7 @@ use std::time::Instant;
 use arc_swap::ArcSwapOption;
 use pfo_protocol::{JobName, Refusal, RefusalCode, Uid};
 use pfo_service::lock;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use self::change::Runs;
 pub(crate) use self::changes::Changes;
@@ -39,7 +40,7 @@ pub(crate) use self::swap::Swap;
 use crate::lease::Session;
 
 /// The key of a job: jobs of different users may have the same name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct JobKey {
     /// The owner of the job.
     pub uid: Uid,

@@ -15,7 +15,7 @@ setup: ## Install what building and testing require (with sudo where that takes 
 	@scripts/setup
 
 build: programs pages ## Build the release programs, libpfo, manual pages and completions
-	cargo build --profile dylib --lib -p pfo-shim
+	cargo build --release --lib -p pfo-shim
 
 pages: programs
 	rm -rf target/pages
@@ -31,7 +31,7 @@ install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 	install -D -s -m 755 target/release/pfod $(DESTDIR)$(PREFIX)/sbin/pfod
 	install -D -s -m 755 target/release/pfo-agent $(DESTDIR)$(PREFIX)/sbin/pfo-agent
 	install -D -s -m 755 target/release/pfoctl $(DESTDIR)$(PREFIX)/bin/pfoctl
-	install -D -s -m 644 target/dylib/libpfo.so $(DESTDIR)$(LIBDIR)/libpfo.so.0
+	install -D -s -m 644 target/release/libpfo.so $(DESTDIR)$(LIBDIR)/libpfo.so.0
 	ln -sf libpfo.so.0 $(DESTDIR)$(LIBDIR)/libpfo.so
 	install -D -m 644 shim/include/pfo.h $(DESTDIR)$(PREFIX)/include/pfo.h
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig

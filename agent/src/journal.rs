@@ -12,11 +12,15 @@ pub(crate) const SLOW_OVER: &str = "slow-over";
 /// What a job measures has moved from what its plan predicts.
 pub(crate) const DRIFTED: &str = "drifted";
 
+/// A thread panicked.
+const PANIC: &str = "panic";
+
 /// The `MESSAGE_ID` of every kind.
 pub const MESSAGE_IDS: &[(&str, &str)] = &[
     (REFUSED, "4bd9161b13694e8d82c8d74f6f858880"),
     (SWAPPED, "bdd0b24e72e64e9abf364bc54ce95c94"),
     (SLOW, "e495c913f52b46f6983d9a75cfac016a"),
     (SLOW_OVER, "2ac10ebe92d548b0a8cf85cb48160366"),
+    (PANIC, "3521d93785d24c36b9683c418bb9b502"),
     (DRIFTED, "2952105d594741f3b753aeeed03adc8f"),
 ];

@@ -4,6 +4,7 @@
 //! It holds no GPU and no privilege. What it changes it asks of `pfod`, in the name of the user who
 //! asked it.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod authority;
 mod cli;

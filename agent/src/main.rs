@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use pfo_agent::{Arguments, MESSAGE_IDS};
-use pfo_service::{abort_on_panic, begin_log};
+use pfo_service::{begin_log, report_panics};
 
 /// The configuration is wrong (`EX_CONFIG` of sysexits.h).
 const CONFIG: u8 = 78;
@@ -21,8 +21,8 @@ fn main() -> ExitCode {
     if arguments.check_config {
         return ExitCode::SUCCESS;
     }
-    abort_on_panic();
     begin_log("pfo-agent", MESSAGE_IDS);
+    report_panics();
     match pfo_agent::run(arguments.source, config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

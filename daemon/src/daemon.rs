@@ -146,6 +146,7 @@ fn begin_watches(node: &Arc<Node>) {
 async fn stop(node: &Node) -> Result<(), DaemonError> {
     node.leases.close();
     node.jobs.keep_all();
+    node.attempt.end();
     let sessions = node.leases.sessions();
     tracing::info!("stopping; {} leases end", sessions.len());
     for session in sessions {
@@ -153,8 +154,8 @@ async fn stop(node: &Node) -> Result<(), DaemonError> {
             session.end(ClosingReason::ShuttingDown, "pfod is stopping");
         }
     }
-    let until = Instant::now() + STOP_TIMEOUT;
-    while !node.leases.sessions().is_empty() && Instant::now() < until {
+    let began = Instant::now();
+    while !node.leases.sessions().is_empty() && began.elapsed() < STOP_TIMEOUT {
         node.leases.sessions().iter().for_each(|session| session.interrupt());
         sleep(Duration::from_millis(5)).await;
     }
@@ -180,7 +181,9 @@ pub fn restore_only(source: ConfigSource, config: Config) -> Result<(), DaemonEr
     let ledger = Ledger::open(&config.paths.ledger)?;
     report_damage(&ledger);
     let damage = ledger.damage().cloned();
-    let left = Node::new(source, config, ledger).owed.restore_now(RESTORE_TIMEOUT);
+    let node = Node::new(source, config, ledger);
+    node.attempt.end_if_ended_by_others();
+    let left = node.owed.restore_now(RESTORE_TIMEOUT);
     if !left.is_empty() {
         let reasons = left.iter().map(|(entry, why)| format!("{} ({why})", entry.gpu_uuid));
         return Err(DaemonError::StillLocked(reasons.collect::<Vec<_>>().join(", ")));

@@ -4,6 +4,7 @@
 //! An event on its way from the socket to the driver passes through `rank`, `rank::cursor`,
 //! `rank::setting` and the keeper's clocks.
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod cli;
 mod daemon;

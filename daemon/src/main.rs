@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use pfo_service::{abort_on_panic, begin_log};
+use pfo_service::{begin_log, report_panics};
 use pfod::{Arguments, Config, DaemonError, MESSAGE_IDS, restore_only, run};
 
 /// Some clocks could not be reached (`EX_UNAVAILABLE` of sysexits.h).
@@ -29,8 +29,8 @@ fn main() -> ExitCode {
     if arguments.check_config {
         return ExitCode::SUCCESS;
     }
-    abort_on_panic();
     begin_log("pfod", &MESSAGE_IDS);
+    report_panics();
     let result = if arguments.restore_only {
         restore_only(arguments.source, config)
     } else {

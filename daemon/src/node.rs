@@ -7,7 +7,7 @@ use std::time::Instant;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use pfo_keeper::{GpuFacts, Ledger};
 use pfo_protocol::{Refusal, SessionId};
-use pfo_service::{NodeAccounts, Peer};
+use pfo_service::{Attempt, NodeAccounts, Peer};
 
 use crate::cli::ConfigSource;
 use crate::gpu::{LateDriver, Owed};
@@ -40,6 +40,8 @@ pub(crate) struct Node {
     /// Revoked leases, which are not to be granted again.
     pub revocations: Revocations,
     pub jobs: Arc<Jobs>,
+    /// What this daemon takes up from the last one.
+    pub attempt: Attempt,
     /// When the daemon started.
     pub started: Instant,
     sessions_opened: AtomicU64,
@@ -68,6 +70,7 @@ impl Node {
             owed: Arc::new(owed),
             revocations: Revocations::kept_in(RevocationFile::beside(&config.paths.ledger)),
             jobs: Arc::new(Jobs::new(JobFiles::beside(&config.paths.ledger))),
+            attempt: Attempt::beside(&config.paths.ledger),
             started: Instant::now(),
             sessions_opened: AtomicU64::new(0),
             settings: ArcSwap::from_pointee(Settings::new(config, &NodeAccounts)),

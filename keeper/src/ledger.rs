@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -176,7 +176,8 @@ impl Ledger {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        // A panic in the middle of a change: only what is on disk counts now, for the next daemon.
+        self.entries.lock().unwrap_or_else(|_| std::process::abort())
     }
 }
 

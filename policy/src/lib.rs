@@ -5,6 +5,7 @@
 //! decides whether its caller may, and nothing else makes a [`Permit`], without which no handler of
 //! a request runs.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod action;
 mod authority;

@@ -12,6 +12,7 @@ use pfo_protocol::{
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
+use crate::boundary::{Whose, catch_in};
 use crate::connections::{Connections, Entered, Room};
 use crate::peer::{Door, Peer};
 use crate::sys;
@@ -67,7 +68,8 @@ impl Conversation {
         let mut header = [0; HEADER_BYTES];
         let mut filled = 0;
         while filled < HEADER_BYTES {
-            filled += self.read_some(&mut header[filled..]).await?;
+            let read = self.read_some(&mut header[filled..]).await?;
+            filled = filled.saturating_add(read);
         }
         let Header { kind, length } = Header::parse(header)?;
         let room = self.entered.room_for(length).await;
@@ -75,7 +77,7 @@ impl Conversation {
         let mut payload = Vec::new();
         let mut chunk = [0; CHUNK_BYTES];
         while payload.len() < length {
-            let wanted = CHUNK_BYTES.min(length - payload.len());
+            let wanted = CHUNK_BYTES.min(length.saturating_sub(payload.len()));
             let read = self.read_some(&mut chunk[..wanted]).await?;
             payload.extend_from_slice(&chunk[..read]);
         }
@@ -96,7 +98,7 @@ impl Conversation {
 }
 
 /// Accepts connections for as long as the daemon runs, at most `most()` at a time, and runs `talk`
-/// on each.
+/// on each. A panic in it ends that connection.
 pub async fn accept<Talk>(
     listener: UnixListener,
     door: Door,
@@ -107,7 +109,7 @@ pub async fn accept<Talk>(
     Talk: Future<Output = ()> + Send + 'static,
 {
     let mut failing = false;
-    let mut refused = 0;
+    let mut refused = 0_u32;
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -115,11 +117,13 @@ pub async fn accept<Talk>(
                 let Ok(peer) = Peer::of(&stream) else { continue };
                 match open.enter(door, peer.uid, most()) {
                     Ok(entered) => {
-                        tokio::spawn(talk(Conversation { stream, peer, door, entered }));
+                        let whose = Whose::of(peer.uid, peer.pid);
+                        let talking = talk(Conversation { stream, peer, door, entered });
+                        tokio::spawn(async move { catch_in(&whose, talking).await });
                     }
                     Err(refusal) => {
                         tokio::spawn(async move { refuse(&stream, &peer, refusal).await });
-                        refused = (refused + 1) % REFUSALS;
+                        refused = refused.wrapping_add(1) % REFUSALS;
                         if refused == 0 {
                             sleep(REFUSAL_PAUSE).await;
                         }

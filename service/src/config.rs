@@ -43,7 +43,9 @@ impl Position {
     pub fn of(text: &str, byte: usize) -> Self {
         let before = &text[..text.floor_char_boundary(byte)];
         let last_line = before.rsplit('\n').next().unwrap_or(before);
-        Self { line: before.matches('\n').count() + 1, column: last_line.chars().count() + 1 }
+        let counted_from_1 = |count: usize| count.saturating_add(1);
+        let (line, column) = (before.matches('\n').count(), last_line.chars().count());
+        Self { line: counted_from_1(line), column: counted_from_1(column) }
     }
 }
 

@@ -3,13 +3,15 @@
 //! affected.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::peer::Door;
 use pfo_protocol::{Refusal, RefusalCode, Uid};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
+
+use crate::boundary::lock;
+use crate::peer::Door;
 
 /// Connections of one user, not counting sessions.
 const PER_USER: u32 = 16;
@@ -83,7 +85,7 @@ impl Connections {
 
     /// A user is remembered after its last connection: connecting anew must not reset its rate.
     fn users(&self) -> MutexGuard<'_, HashMap<(Door, Uid), User>> {
-        self.by_user.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.by_user)
     }
 }
 
@@ -94,8 +96,9 @@ impl User {
 
     /// How long the user must wait before its next request.
     fn ask(&mut self, now: Instant) -> Duration {
-        self.even_at = self.even_at.max(now) + INTERVAL;
-        self.even_at.saturating_duration_since(now + AHEAD)
+        let ahead = self.even_at.saturating_duration_since(now).saturating_add(INTERVAL);
+        self.even_at = now.checked_add(ahead).unwrap_or(now);
+        ahead.saturating_sub(AHEAD)
     }
 }
 

@@ -3,10 +3,13 @@
 //!
 //! Nothing here knows GPUs, jobs or plans.
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod accept;
 mod accounts;
+mod attempt;
 mod boot;
+mod boundary;
 mod config;
 mod connections;
 mod file_stem;
@@ -24,7 +27,11 @@ mod within;
 
 pub use accept::{Conversation, accept, hung_up, refuse, send};
 pub use accounts::{Accounts, Lookup, NodeAccounts, UnknownName};
+pub use attempt::{Attempt, LIVED};
 pub use boot::boot_id;
+pub use boundary::{
+    Panicked, Whose, blocking, catch, catch_in, lock, panic_in_tests, report_panics,
+};
 pub use config::{ConfigError, Position};
 pub use connections::{Connections, Entered, Room};
 pub use file_stem::{file_stem, named_by};
@@ -39,13 +46,3 @@ pub use sys::{pidfd_open, register};
 pub use unix_time::unix_s;
 pub use versioned::parse_versioned;
 pub use within::Within;
-
-/// Makes every panic abort the process, in every build: otherwise the runtime would live on without
-/// the thread that panicked, while an aborted daemon is restarted and cleans up.
-pub fn abort_on_panic() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        report(info);
-        std::process::abort();
-    }));
-}

@@ -30,7 +30,9 @@ pub fn begin_log(identifier: &'static str, messages: Messages) {
         Some(journal) => registry.with(journal).init(),
         None => {
             let text = fmt::layer().with_target(false).with_ansi(io::stderr().is_terminal());
-            registry.with(text.with_writer(io::stderr)).init();
+            // Where the log cannot be written, a complaint about that would panic.
+            let text = text.with_writer(io::stderr).log_internal_errors(false);
+            registry.with(text).init();
         }
     }
 }

@@ -48,13 +48,13 @@ impl Entries {
         let mut users = self.users();
         let users = users.get_or_insert_default();
         let user = users.entry(uid).or_insert(User { full_at: now, left_out: 0 });
-        let full_at = user.full_at.max(now) + INTERVAL;
-        if full_at > now + BURST * INTERVAL {
-            user.left_out += 1;
+        let used = user.full_at.saturating_duration_since(now).saturating_add(INTERVAL);
+        if used > INTERVAL.saturating_mul(BURST) {
+            user.left_out = user.left_out.saturating_add(1);
             self.some_left_out.notify_one();
             return false;
         }
-        user.full_at = full_at;
+        user.full_at = now.checked_add(used).unwrap_or(now);
         true
     }
 

@@ -16,6 +16,7 @@ pub fn computed_ns() -> u64 {
 
 fn read(clock: ClockId) -> u64 {
     // Both exist on every Linux, and are never negative.
-    clock_gettime(clock)
-        .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+    clock_gettime(clock).map_or(0, |time| {
+        (time.tv_sec() as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec() as u64)
+    })
 }

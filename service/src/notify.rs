@@ -39,6 +39,6 @@ pub async fn feed_watchdog() {
     let Some(period) = watchdog_enabled().filter(|period| *period > Duration::ZERO) else { return };
     loop {
         let _ = notify(&[NotifyState::Watchdog]);
-        sleep(period / 2).await;
+        sleep(period.mul_f64(0.5)).await;
     }
 }

@@ -10,6 +10,8 @@ use tokio::io::unix::AsyncFd;
 /// Groups requested at first; the kernel returns how many there are if these are too few.
 const USUAL_GROUPS: usize = 64;
 
+const GROUP_BYTES: usize = size_of::<u32>();
+
 /// The supplementary groups of the process that connected a Unix socket.
 ///
 /// # Errors
@@ -28,7 +30,7 @@ pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<Gid>> {
                 &raw mut bytes,
             )
         };
-        let count = bytes as usize / size_of::<u32>();
+        let count = bytes as usize / GROUP_BYTES;
         if result == 0 {
             groups.truncate(count);
             return Ok(groups.into_iter().map(Gid).collect());

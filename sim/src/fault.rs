@@ -24,6 +24,8 @@ impl fmt::Display for FaultSlotCount {
 pub enum FaultKind {
     /// It does not return until the fault is cleared; then it goes on as if nothing had been.
     Hang,
+    /// It ends the process.
+    Crash,
     /// It takes this much longer.
     Latency(Duration),
     /// It does nothing and returns this.
@@ -40,6 +42,9 @@ impl FromStr for FaultKind {
         };
         if text == "hang" {
             return Ok(Self::Hang);
+        }
+        if text == "crash" {
+            return Ok(Self::Crash);
         }
         if let Some(ms) = text.strip_prefix("latency:") {
             let ms: f64 = ms.parse().map_err(|_| wrong("the latency is not a number of ms"))?;
@@ -58,6 +63,7 @@ impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hang => f.write_str("hang"),
+            Self::Crash => f.write_str("crash"),
             Self::Latency(latency) => write!(f, "latency:{}", latency.as_secs_f64() * 1e3),
             Self::Refuse(result) => f.write_str(&result.kebab()),
         }
@@ -128,6 +134,7 @@ const ARMED: u32 = 1;
 const HANG: u32 = 1;
 const LATENCY: u32 = 2;
 const REFUSE: u32 = 3;
+const CRASH: u32 = 4;
 
 /// A fault in the state file. Armed and cleared under the header's lock, read and counted without.
 #[repr(C)]
@@ -153,6 +160,7 @@ impl FaultSlot {
         }
         let (kind, argument) = match fault.kind {
             FaultKind::Hang => (HANG, 0),
+            FaultKind::Crash => (CRASH, 0),
             FaultKind::Latency(latency) => (LATENCY, latency.as_nanos() as u64),
             FaultKind::Refuse(result) => (REFUSE, u64::from(result.number())),
         };
@@ -182,6 +190,7 @@ impl FaultSlot {
         let argument = self.argument.load(Ordering::Relaxed);
         let kind = match self.kind.load(Ordering::Relaxed) {
             HANG => FaultKind::Hang,
+            CRASH => FaultKind::Crash,
             LATENCY => FaultKind::Latency(Duration::from_nanos(argument)),
             _ => FaultKind::Refuse(NvmlResult::from_number(argument as u32)),
         };
@@ -255,8 +264,15 @@ mod tests {
 
     #[test]
     fn kinds_are_read_and_shown_in_the_same_words() {
-        for kind in ["hang", "latency:50", "latency:0.5", "no-permission", "gpu-is-lost", "unknown"]
-        {
+        for kind in [
+            "hang",
+            "crash",
+            "latency:50",
+            "latency:0.5",
+            "no-permission",
+            "gpu-is-lost",
+            "unknown",
+        ] {
             assert_eq!(kind.parse::<FaultKind>().unwrap().to_string(), kind);
         }
         for kind in ["", "success", "latency:", "latency:-1", "hangs"] {

@@ -52,9 +52,9 @@ impl Daemon {
         Self::run(node, Program::Pfod, &mut command)
     }
 
-    /// Starts pfod through a command that runs its last arguments.
-    pub fn start_under(node: &Node, mut command: Command) -> Self {
-        command.arg(node.program(Program::Pfod)).arg("--config").arg(node.config());
+    /// Starts pfod with further arguments, through a command that runs its last arguments.
+    pub fn start_under(node: &Node, mut command: Command, arguments: &[&str]) -> Self {
+        command.arg(node.program(Program::Pfod)).arg("--config").arg(node.config()).args(arguments);
         Self::run(node, Program::Pfod, &mut command)
     }
 

@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -78,13 +78,20 @@ impl ServiceManager {
         node.daemon().process.signal(Signal::SIGTERM);
         let status = node.daemon().process.wait();
         assert!(status.success(), "{status}: {}", node.log());
-        self.daemon_has_ended(node);
+        self.daemon_has_ended(node, ["success", "0"]);
     }
 
     /// What happens to a daemon that is killed, up to its next start.
     pub fn kill_daemon(&self, node: &mut Node) {
         node.daemon().process.kill();
-        self.daemon_has_ended(node);
+        self.daemon_has_ended(node, ["signal", "KILL"]);
+    }
+
+    /// Waits for a daemon that dies of itself, up to its next start.
+    pub fn daemon_has_died(&self, node: &mut Node) {
+        let status = node.daemon().process.wait();
+        assert_eq!(status.signal(), Some(Signal::SIGABRT as i32), "{}", node.log());
+        self.daemon_has_ended(node, ["core-dump", "ABRT"]);
     }
 
     /// `systemctl stop`: nobody will come again, so that the store is emptied.
@@ -93,10 +100,14 @@ impl ServiceManager {
         self.heard.lock().unwrap().store.clear();
     }
 
-    fn daemon_has_ended(&self, node: &mut Node) {
+    /// What systemd says of the end: `$SERVICE_RESULT` and `$EXIT_STATUS`.
+    fn daemon_has_ended(&self, node: &mut Node, [result, status]: [&str; 2]) {
         node.daemon = None;
         self.catch_up(node);
-        let mut last_resort = Daemon::start(node, &["--restore-only"]);
+        let mut command = Command::new("env");
+        command.env_remove("NOTIFY_SOCKET");
+        command.arg(format!("SERVICE_RESULT={result}")).arg(format!("EXIT_STATUS={status}"));
+        let mut last_resort = Daemon::start_under(node, command, &["--restore-only"]);
         assert!(last_resort.process.wait().success(), "{}", node.log());
     }
 
@@ -129,7 +140,7 @@ impl ServiceManager {
             .env("NOTIFY_SOCKET", &self.address);
         // SAFETY: between fork and exec the closure makes system calls only.
         unsafe { command.pre_exec(move || pass(&descriptors)) };
-        node.daemon = Some(Daemon::start_under(node, command));
+        node.daemon = Some(Daemon::start_under(node, command, &[]));
         drop(heard);
         node.until_so("the daemon is ready", || self.heard.lock().unwrap().ready > starts);
     }

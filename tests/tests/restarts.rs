@@ -383,3 +383,71 @@ fn a_lease_that_was_revoked_is_not_given_again_by_the_next_daemon_either() {
     manager.start_daemon(&mut node);
     node.until("a new process of the job gets it", || open(&node).map_err(|r| r.message));
 }
+
+/// Whether a job runs a plan, as far as pfod says.
+fn runs_a_plan(node: &Node, job: &str) -> bool {
+    node.find_job(job).is_some_and(|job| job.plan.is_some())
+}
+
+#[test]
+fn a_job_that_every_daemon_dies_of_is_left_out_in_the_end_and_no_other() {
+    let (mut node, manager) = managed_node();
+    let deadly = Rank::open(&node, "deadly", 0, 2, 3);
+    let other = Rank::open(&node, JOB, 1, 2, 3);
+    let plan = TestPlan::distinct(2, 3, 600);
+    ["deadly", JOB].iter().for_each(|job| drop(node.take_up(job, &plan)));
+    // The first daemon has taken nothing up. The other job has the newer session, and so is the first
+    // suspect.
+    node.machine.fault("nvmlDeviceSetGpuLockedClocks", "crash", Some(0));
+    let mut deaths = 0;
+    while runs_a_plan(&node, "deadly") {
+        assert!(runs_a_plan(&node, JOB) || deaths == 5, "left out after {deaths} deaths");
+        deadly.step();
+        manager.daemon_has_died(&mut node);
+        manager.start_daemon(&mut node);
+        deaths += 1;
+        // A rank without a session opens one with its next event.
+        node.until_so("the other has a session", || {
+            other.step();
+            node.find_job(JOB).is_some_and(|job| !job.ranks.is_empty())
+        });
+    }
+    assert_eq!(deaths, 6);
+    let uid = Identity::own().uid;
+    let log = node.log();
+    for job in ["deadly", JOB] {
+        let entry =
+            log.lines().find(|line| line.contains(&format!("left out job {job} of user {uid}")));
+        assert!(
+            entry.is_some_and(
+                |entry| entry.contains(&format!("uid={uid}")) && entry.contains(".json")
+            ),
+            "{log}"
+        );
+    }
+    node.until_so("the job trains without a plan", || {
+        deadly.step();
+        node.find_rank("deadly", 0).is_some_and(|rank| rank.step.is_some())
+    });
+    other.session.step_begin();
+    until_locked(&node, 1, plan.clocks(1)[0]);
+    assert_eq!(node.machine.sm_lock(0), None);
+    assert!(runs_a_plan(&node, JOB));
+}
+
+#[test]
+fn any_number_of_kills_leaves_no_job_out() {
+    let (mut node, manager) = managed_node();
+    let (ranks, plan) = two_ranks_on_plan(&node);
+    let before = sessions(&node);
+    for _ in 0..8 {
+        manager.kill_daemon(&mut node);
+        manager.start_daemon(&mut node);
+    }
+    assert_eq!(sessions(&node), before);
+    for (gpu, rank) in ranks.iter().enumerate() {
+        rank.session.step_begin();
+        until_locked(&node, gpu, plan.clocks(gpu as u32)[0]);
+    }
+    assert_nothing_noticed(&ranks);
+}

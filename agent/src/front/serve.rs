@@ -9,7 +9,6 @@ use pfo_protocol::{
     AgentRequest, AgentResponse, JobSelector, JobView, Refusal, RefusalCode, Swapped, SweepOrder,
     TrialLength, TrialRun,
 };
-use tokio::task::spawn_blocking;
 
 use crate::authority::{Permit, needs};
 use crate::front::holds::Holds;
@@ -19,12 +18,11 @@ use crate::p2p::{self, P2pStore};
 use crate::pfod::{Pfod, Questions};
 use crate::profile::{self, ProfileStore};
 use crate::record::MOST_SAMPLES;
-use crate::refusal::internal;
 use crate::straggler::Stragglers;
 use crate::sweep::{self, Ordered, Sweeps};
 use crate::watch::Watcher;
 use crate::{journal, settings};
-use pfo_service::{Door, Peer};
+use pfo_service::{Door, Peer, Whose, blocking, catch_in};
 
 /// The longest label of a plan or frontier, in bytes.
 const LONGEST_LABEL: usize = 64;
@@ -43,7 +41,7 @@ pub(crate) struct Services {
     pub(crate) watcher: Arc<Watcher>,
 }
 
-/// Decides a request and serves it.
+/// Decides a request and serves it. A panic is refused, and the connection goes on.
 pub(super) async fn serve(
     services: &Services,
     peer: &Peer,
@@ -51,12 +49,12 @@ pub(super) async fn serve(
     holds: &mut Holds,
     request: AgentRequest,
 ) -> AgentResponse {
-    let decided = services.settings.now().authority.decide(peer, door, needs(&request));
-    let served = match decided {
-        Ok(permit) => services.serve(&permit, holds, request).await,
-        Err(refusal) => Err(refusal),
+    let serving = async {
+        let permit = services.settings.now().authority.decide(peer, door, needs(&request))?;
+        services.serve(&permit, holds, request).await
     };
-    served.unwrap_or_else(|refusal| {
+    let served = catch_in(&Whose::of(peer.uid, peer.pid), serving).await;
+    served.unwrap_or_else(|panicked| Err(panicked.into())).unwrap_or_else(|refusal| {
         tracing::warn!(
             name: journal::REFUSED, uid = peer.uid.0, pid = peer.pid.0,
             "refused a request of user {}, process {}: {}", peer.uid, peer.pid, refusal.message
@@ -138,7 +136,7 @@ impl Services {
     ) -> Served {
         let key = JobKey::of(&self.find_job(permit, job).await?);
         let room = if samples {
-            Some(MOST_SAMPLES / self.questions.gpus().await?.len().max(1))
+            MOST_SAMPLES.checked_div(self.questions.gpus().await?.len()).or(Some(MOST_SAMPLES))
         } else {
             None
         };
@@ -221,7 +219,7 @@ fn report_swap(permit: &Permit, key: &JobKey, swapped: &Swapped, why: &str) {
 async fn away<T: Send + 'static>(
     what: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    spawn_blocking(what).await.map_err(|error| internal(&error))?
+    blocking(what).await?
 }
 
 /// Checks that others can be shown a label, in tables and logs.

@@ -4,12 +4,12 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use pfo_protocol::{GpuUuid, Mhz, P2pPower, P2pSource};
 use serde::{Deserialize, Serialize};
 
-use pfo_service::{parse_versioned, replace_in_own_directory};
+use pfo_service::{lock, parse_versioned, replace_in_own_directory};
 
 const FORMAT: &str = "pfo-p2p/1";
 
@@ -92,7 +92,7 @@ impl P2pStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<P2pPower>> {
-        self.powers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.powers)
     }
 }
 

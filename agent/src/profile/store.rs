@@ -44,7 +44,7 @@ impl ProfileStore {
         own.sort_by_key(|profile| profile.measured_unix_s);
         // The one just written stays, whatever its time says.
         own.retain(|profile| profile.key != stored_key(key));
-        let surplus = (own.len() + 1).saturating_sub(KEPT_PER_USER);
+        let surplus = own.len().saturating_sub(KEPT_PER_USER - 1);
         for old in &own[..surplus] {
             tracing::info!(
                 uid = key.uid.0,

@@ -15,8 +15,8 @@ pub(crate) fn energy_between(before: Knot, after: Knot, at_ns: u64) -> Option<f6
     if !(before.at_ns..=after.at_ns).contains(&at_ns) {
         return None;
     }
-    let whole_ns = (after.at_ns - before.at_ns).max(1) as f64;
-    let part = (at_ns - before.at_ns) as f64 / whole_ns;
+    let whole_ns = after.at_ns.saturating_sub(before.at_ns).max(1) as f64;
+    let part = at_ns.saturating_sub(before.at_ns) as f64 / whole_ns;
     Some(before.energy_j + part * (after.energy_j - before.energy_j))
 }
 

@@ -235,7 +235,7 @@ impl Digest {
         known.or_else(|| {
             (self.found.len() < MOST_KINDS).then(|| {
                 self.found.push(Found::none(doing));
-                self.found.len() - 1
+                self.found.len().saturating_sub(1)
             })
         })
     }
@@ -295,7 +295,8 @@ impl Digest {
             }
             match (span.kind, span.doubt) {
                 (Some(kind), None) => {
-                    let ns = span.ended_ns.min(reading.at_ns) - span.began_ns.max(from_ns);
+                    let until_ns = span.ended_ns.min(reading.at_ns);
+                    let ns = until_ns.saturating_sub(span.began_ns.max(from_ns));
                     self.interval.add(kind, ns as f64 / 1e9);
                 }
                 _ => self.interval.unusable = true,
@@ -326,7 +327,7 @@ impl Digest {
         let unread = self.steps.get_mut(self.steps_read..).unwrap_or_default();
         for mark in unread.iter_mut().take_while(|mark| mark.at_ns <= knot.at_ns) {
             mark.energy_j = energy_between(before, knot, mark.at_ns);
-            self.steps_read += 1;
+            self.steps_read = self.steps_read.saturating_add(1);
         }
     }
 
@@ -337,7 +338,7 @@ impl Digest {
             instructions.keep(*alone, doubt);
         }
         if let Some(found) = kind.filter(|_| counts).map(|kind| &mut self.found[kind]) {
-            found.count(ended_ns - began_ns, doubt);
+            found.count(ended_ns.saturating_sub(began_ns), doubt);
         }
     }
 

@@ -50,13 +50,14 @@ impl Found {
 
     /// Adds one. With a doubt it is only counted.
     pub(crate) fn count(&mut self, ns: u64, doubt: Option<Doubt>) {
-        match doubt {
-            None => self.time.add(ns as f64 / 1e9),
-            Some(Doubt::Mismatched) => self.left_out.mismatched += 1,
-            Some(Doubt::Settling) => self.left_out.settling += 1,
-            Some(Doubt::Throttled) => self.left_out.throttled += 1,
-            Some(Doubt::OtherClock) => self.left_out.other_clock += 1,
-        }
+        let left_out = match doubt {
+            None => return self.time.add(ns as f64 / 1e9),
+            Some(Doubt::Mismatched) => &mut self.left_out.mismatched,
+            Some(Doubt::Settling) => &mut self.left_out.settling,
+            Some(Doubt::Throttled) => &mut self.left_out.throttled,
+            Some(Doubt::OtherClock) => &mut self.left_out.other_clock,
+        };
+        *left_out = left_out.saturating_add(1);
     }
 
     /// The row of instructions that drew this power; none for anything else.

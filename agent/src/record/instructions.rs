@@ -42,7 +42,8 @@ impl Unseen {
     pub(crate) fn read(&mut self, before: Knot, after: Knot) {
         let InstructionSample { began_ns, ended_ns, .. } = self.sample;
         if (began_ns..ended_ns).contains(&after.at_ns) {
-            self.sample.counter_refreshes += 1;
+            let refreshes = &mut self.sample.counter_refreshes;
+            *refreshes = refreshes.saturating_add(1);
         }
         self.began_j = self.began_j.or_else(|| energy_between(before, after, began_ns));
         let ended_j = energy_between(before, after, ended_ns);
@@ -76,7 +77,7 @@ impl Instructions {
         times_ns: [u64; 2],
     ) -> Option<Box<Unseen>> {
         let Some(room) = self.room.checked_sub(1) else {
-            self.dropped += 1;
+            self.dropped = self.dropped.saturating_add(1);
             return None;
         };
         self.room = room;
@@ -91,8 +92,8 @@ impl Instructions {
 
     /// Gives up some that had begun to be kept.
     pub(crate) fn forget(&mut self, count: usize) {
-        self.room += count;
-        self.dropped += count as u64;
+        self.room = self.room.saturating_add(count);
+        self.dropped = self.dropped.saturating_add(count as u64);
     }
 
     /// Takes in two consecutive refreshes of the counter.

@@ -99,7 +99,8 @@ impl Regression {
             strays = find_strays(&fresh, &with(&strays).powers());
         }
         self.sums = with(&strays);
-        self.strays += strays.iter().filter(|stray| **stray).count() as u64;
+        let count = strays.iter().filter(|stray| **stray).count() as u64;
+        self.strays = self.strays.saturating_add(count);
     }
 }
 
@@ -136,9 +137,9 @@ struct Sums {
 impl Sums {
     /// A kind may be given more than once.
     fn add(&mut self, seconds: &[(usize, f64)], energy_j: f64) {
-        let kinds = seconds.iter().map(|(kind, _)| kind + 1).max().unwrap_or(0);
+        let kinds = seconds.iter().map(|(kind, _)| kind.saturating_add(1)).max().unwrap_or(0);
         while self.products.len() < kinds {
-            self.products.push(vec![0.0; self.products.len() + 1]);
+            self.products.push(vec![0.0; self.products.len().saturating_add(1)]);
             self.moments.push(0.0);
         }
         for &(kind, s) in seconds {
@@ -148,7 +149,7 @@ impl Sums {
             }
         }
         self.squares += energy_j * energy_j;
-        self.moves += 1;
+        self.moves = self.moves.saturating_add(1);
     }
 
     fn powers(&self) -> Vec<Option<Power>> {

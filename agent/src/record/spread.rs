@@ -24,16 +24,16 @@ impl Spread {
     pub(crate) fn add(&mut self, figure: f64) {
         if self.count.is_multiple_of(self.stride) {
             if self.kept.len() == KEPT {
-                let mut place = 0;
+                let mut stays = false;
                 self.kept.retain(|_| {
-                    place += 1;
-                    place % 2 == 1
+                    stays = !stays;
+                    stays
                 });
-                self.stride *= 2;
+                self.stride = self.stride.saturating_mul(2);
             }
             self.kept.push(figure);
         }
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
         let off = figure - self.mean;
         self.mean += off / self.count as f64;
         self.squares += off * (figure - self.mean);
@@ -50,7 +50,11 @@ impl Spread {
 
     /// Their standard deviation, as that of a sample; 0 of fewer than two.
     pub(crate) fn deviation(&self) -> f64 {
-        if self.count < 2 { 0.0 } else { (self.squares / (self.count - 1) as f64).sqrt() }
+        if self.count < 2 {
+            0.0
+        } else {
+            (self.squares / self.count.saturating_sub(1) as f64).sqrt()
+        }
     }
 
     /// Their median, from a few hundred of them spread over all; 0 of none.

@@ -113,11 +113,11 @@ impl JobFrontier {
         let mut found = None;
         let mut range = first..times_s.partition_point(|time_s| *time_s <= slowed_s);
         while !range.is_empty() {
-            let middle = range.start + range.len() / 2;
+            let middle = range.start.midpoint(range.end);
             let plan = self.plan_at(times_s[middle], &own_plan, slow)?;
             if self.time_s(&slowed, &plan)? <= slowed_s * (1.0 + NO_LONGER) {
                 found = Some((times_s[middle], plan));
-                range.start = middle + 1;
+                range.start = middle.saturating_add(1);
             } else {
                 range.end = middle;
             }

@@ -1,17 +1,15 @@
 //! The jobs that have a frontier: which plan each runs for which straggler, in memory and on disk.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use pfo_planner::Profile;
 use pfo_protocol::{FrontierStatus, JobView, PlanStatus, Refusal, RefusalCode, Uid};
-use pfo_service::now_ns;
-use tokio::task::spawn_blocking;
+use pfo_service::{blocking, lock, now_ns};
 
 use crate::job::JobKey;
 use crate::pfod::{Pfod, Questions};
-use crate::refusal::internal;
 use crate::straggler::SlowStages;
 use crate::straggler::files::{Answered, JobFiles, JobRecord};
 use crate::straggler::frontier::JobFrontier;
@@ -125,7 +123,7 @@ impl Stragglers {
             }
             Ok::<_, Refusal>(loaded)
         };
-        let loaded = spawn_blocking(read).await.map_err(|error| internal(&error))??;
+        let loaded = blocking(read).await??;
         let status = loaded.status();
         self.lock().insert(key, Arc::new(loaded));
         Ok(status)
@@ -214,7 +212,7 @@ impl Stragglers {
                 );
             }
         };
-        let _ = spawn_blocking(write).await;
+        let _ = blocking(write).await;
     }
 
     /// Makes something of a job's frontier, which may take its time.
@@ -228,11 +226,11 @@ impl Stragglers {
     ) -> Result<T, Refusal> {
         let (files, frontier) = (Arc::clone(&self.files), Arc::clone(&job.frontier));
         let key = job.key.clone();
-        let made = spawn_blocking(move || {
+        let made = blocking(move || {
             let _attempt = files.attempt(&key);
             make(&frontier)
         });
-        made.await.map_err(|error| internal(&error))?
+        made.await?
     }
 
     /// Bytes that a frontier of this job may take.
@@ -255,7 +253,7 @@ impl Stragglers {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<JobKey, Arc<FrontierJob>>> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.jobs)
     }
 }
 
@@ -342,6 +340,6 @@ impl FrontierJob {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }

@@ -9,7 +9,7 @@ use pfo_protocol::Mhz;
 pub(crate) fn ladder(allowed: &BTreeSet<Mhz>, stride: Mhz, floor: Mhz) -> Vec<Mhz> {
     let mut ladder: Vec<Mhz> = Vec::new();
     for &clock in allowed.range(floor..).rev() {
-        if ladder.last().is_none_or(|last| last.0 - clock.0 >= stride.0) {
+        if ladder.last().is_none_or(|last| last.0.saturating_sub(clock.0) >= stride.0) {
             ladder.push(clock);
         }
     }

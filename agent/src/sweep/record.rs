@@ -178,7 +178,7 @@ impl SweepRecord {
                     && !self.is_too_slow(&clock)
                     && error.is_none_or(|error| error > GOOD_ERROR && more_steps > steps);
                 if is_worth_repeating {
-                    (self.repeats, self.more_steps) = (self.repeats + 1, more_steps);
+                    (self.repeats, self.more_steps) = (self.repeats.saturating_add(1), more_steps);
                     return Ok(());
                 }
                 (self.repeats, self.more_steps) = (0, 0);
@@ -186,7 +186,7 @@ impl SweepRecord {
                     return Err(format!("no energy of an instruction could be measured at {mhz}"));
                 }
                 let rows: usize = self.measured.iter().map(|clock| clock.rows.len()).sum();
-                if rows + clock.rows.len() > MOST_ROWS {
+                if rows.saturating_add(clock.rows.len()) > MOST_ROWS {
                     return Err(format!("its profile would have more than {MOST_ROWS} lines"));
                 }
                 self.measured.push(clock);

@@ -35,7 +35,8 @@ impl<K: Ord> Rising<K> {
                 rises: 0,
                 far_enough: false,
             });
-            course.rises = if energy_j > course.last_j { course.rises + 1 } else { 0 };
+            course.rises =
+                if energy_j > course.last_j { course.rises.saturating_add(1) } else { 0 };
             course.last_j = energy_j;
             course.far_enough |= course.rises >= RISES;
         }

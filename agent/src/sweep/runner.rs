@@ -29,8 +29,8 @@ const MOST_FAILURES: u32 = 5;
 /// clock; when this ends or is dropped, `pfod` brings the job to default clocks.
 pub(super) async fn run(sweep: Arc<Sweep>, run: Run) {
     let mut hold = None;
-    let mut hopeful_until = Instant::now() + PATIENCE;
-    let mut failures = 0;
+    let mut hopeful_since = Instant::now();
+    let mut failures = 0_u32;
     while let Some(record) = sweep.record(run) {
         let Some(what) = record.next().run() else {
             drop(hold.take());
@@ -39,7 +39,7 @@ pub(super) async fn run(sweep: Arc<Sweep>, run: Run) {
         };
         let error = match measure(&sweep, run, &record, what, &mut hold).await {
             Ok(trial) => {
-                hopeful_until = Instant::now() + PATIENCE;
+                hopeful_since = Instant::now();
                 failures = 0;
                 let sweep = Arc::clone(&sweep);
                 let _ = spawn_blocking(move || sweep.take(run, &trial)).await;
@@ -50,9 +50,9 @@ pub(super) async fn run(sweep: Arc<Sweep>, run: Run) {
         // Others who want the job need not wait for this.
         drop(hold.take());
         let hopeless = if error.is_temporary() {
-            Instant::now() > hopeful_until
+            hopeful_since.elapsed() > PATIENCE
         } else {
-            failures += 1;
+            failures = failures.saturating_add(1);
             is_final(&error) || failures >= MOST_FAILURES
         };
         let why = in_words(error);

@@ -52,7 +52,7 @@ impl JobShape {
         let mut runs: Vec<(usize, &str)> = Vec::new();
         for (_, model) in &self.ranks {
             match runs.last_mut() {
-                Some((count, last)) if last == model => *count += 1,
+                Some((count, last)) if last == model => *count = count.saturating_add(1),
                 _ => runs.push((1, model)),
             }
         }

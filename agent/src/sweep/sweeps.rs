@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use pfo_protocol::{
     JobSelector, ProfileKey, RecordedTrial, Refusal, RefusalCode, StoredProfile, SweepControl,
     SweepEnd, SweepState, SweepStatus, Uid,
 };
+use pfo_service::lock;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
@@ -64,6 +65,12 @@ struct Now {
 /// does does not count any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Run(u64);
+
+impl Run {
+    fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+}
 
 /// A client that waits for a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +184,7 @@ impl Sweeps {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<JobKey, Arc<Sweep>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 }
 
@@ -314,7 +321,7 @@ impl Sweep {
     /// Begins a run.
     fn set_off(self: &Arc<Self>) {
         let mut now = self.now();
-        now.run.0 += 1;
+        now.run = now.run.next();
         let sweep = runner::run(Arc::clone(self), now.run);
         now.task = Some(tokio::spawn(sweep).abort_handle());
     }
@@ -401,14 +408,14 @@ impl Sweep {
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.now)
     }
 }
 
 impl Now {
     /// Ends the task, which ends its hold of the job.
     fn end_run(&mut self) {
-        self.run.0 += 1;
+        self.run = self.run.next();
         if let Some(task) = self.task.take() {
             task.abort();
         }

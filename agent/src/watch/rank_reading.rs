@@ -41,7 +41,8 @@ impl RankReading {
 pub(crate) fn whole_pipelines(job: &JobView) -> Option<f64> {
     let mut ranks: BTreeMap<Stage, u32> = BTreeMap::new();
     for rank in &job.ranks {
-        *ranks.entry(rank.position.pp_rank).or_default() += 1;
+        let count = ranks.entry(rank.position.pp_rank).or_default();
+        *count = count.saturating_add(1);
     }
     let first = *ranks.values().next()?;
     let whole =

@@ -41,7 +41,7 @@ impl SlowRanks {
             self.seen.insert(now.rank, *now);
             return None;
         };
-        let steps = u32::try_from(now.step - before.step).unwrap_or(u32::MAX);
+        let steps = u32::try_from(now.step.saturating_sub(before.step)).unwrap_or(u32::MAX);
         let excess = now.own_times.since(&before.own_times).total().excess();
         let excess = excess.filter(|_| steps > 0)?;
         self.seen.insert(now.rank, *now);

@@ -1,12 +1,13 @@
 //! What the instructions of a job's ranks take and should take, added up from a tap.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pfo_protocol::{
     DaemonMessage, JobSelector, JobView, Mhz, Rank, Request, Response, SessionId, Stage, TapBatch,
     TapRecord, TappedRank, Unit,
 };
+use pfo_service::lock;
 use tokio::task::AbortHandle;
 
 use crate::pfod::{Pfod, PfodError, unexpected};
@@ -61,10 +62,6 @@ impl TappedTimes {
 
 fn ranks_of(job: &JobView) -> BTreeSet<(Rank, SessionId)> {
     job.ranks.iter().map(|rank| (rank.position.rank, rank.session)).collect()
-}
-
-fn lock(sums: &Sums) -> MutexGuard<'_, BTreeMap<(Rank, SessionId), OwnTimes>> {
-    sums.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn tap(

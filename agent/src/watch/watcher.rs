@@ -2,11 +2,12 @@
 //! plan, once a second.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use pfo_protocol::{DaemonMessage, JobView, Notice, Request, Response};
-use tokio::time::{Instant, sleep, sleep_until};
+use pfo_service::lock;
+use tokio::time::{Instant, sleep};
 
 use crate::job::JobKey;
 use crate::pfod::{Connection, Pfod, PfodError, Questions, unexpected};
@@ -51,7 +52,7 @@ impl Watcher {
     }
 
     fn shown(&self) -> MutexGuard<'_, Shown> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shown)
     }
 
     /// Watches for as long as the agent runs. `limits` says what is in force.
@@ -78,7 +79,7 @@ impl Watcher {
                 pause = SHORTEST_PAUSE;
             }
             sleep(pause).await;
-            pause = LONGEST_PAUSE.min(pause * 2);
+            pause = LONGEST_PAUSE.min(pause.saturating_mul(2));
         }
     }
 
@@ -98,10 +99,9 @@ impl Watcher {
         loop {
             let jobs = self.questions.jobs().await?;
             let next = self.look(watched, &jobs, limits()).await;
-            let next = next.map(|wait| Instant::now() + wait);
             tokio::select! {
                 changed = job_changed(&mut notices) => changed?,
-                () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
+                () = sleep(next.unwrap_or_default()), if next.is_some() => {}
             }
         }
     }

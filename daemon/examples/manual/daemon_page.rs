@@ -38,6 +38,11 @@ const FILES: &[(&str, &str)] = &[
         "/run/pfo/jobs/",
         "The plans that jobs run, with which the next pfod continues after a restart.",
     ),
+    (
+        "/run/pfo/attempt.json",
+        "The jobs that pfod has taken up from the one before, until it has lived for ten seconds. \
+         After several that died, a job that they may have died of is left out.",
+    ),
 ];
 
 const SIGNALS: &[(&str, &str)] = &[

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_protocol::{ClientMessage, DaemonMessage, GpuListing, Hello, Refusal, Response};
-use pfo_service::{Conversation, hung_up, send, watch_process};
+use pfo_service::{Conversation, blocking, hung_up, send, watch_process};
 
 pub(crate) use self::listen::Passed;
 use crate::host::journal;
@@ -74,8 +74,7 @@ async fn follow(response: Response, frames: Stream, conversation: &Conversation)
 async fn list(node: &Arc<Node>, caller: &Caller) -> Result<Vec<GpuListing>, Refusal> {
     let permit = node.settings().authority.permit(caller, Action::SeeStatus)?;
     let asked = Arc::clone(node);
-    let listed = tokio::task::spawn_blocking(move || list_gpus(&asked, &permit)).await;
-    listed.unwrap_or_else(|error| Err(internal(&error)))
+    blocking(move || list_gpus(&asked, &permit)).await?
 }
 
 /// Opens a session, or refuses it.

@@ -6,13 +6,14 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use pfo_keeper::{Driver, Gpu, LastUser, OnLost, Reading};
 use pfo_protocol::{GpuName, GpuUuid, Refusal, RefusalCode};
+use pfo_service::lock;
 use tokio::sync::Notify;
 
 use super::reader::{Reader, ReadingError};
@@ -151,7 +152,7 @@ impl LateDriver {
         if let Some(found) = driver.with_returned(&OnLost::new(move || lost.notify_one())) {
             tracing::info!(
                 "found {} GPUs that did not answer before",
-                found.gpus.len() - driver.gpus.len()
+                found.gpus.len().saturating_sub(driver.gpus.len())
             );
             self.loaded.store(Some(Arc::new(found)));
         }
@@ -163,7 +164,7 @@ impl LateDriver {
     /// If the GPU is gone or does not answer.
     pub(crate) fn read(&self, gpu: &Arc<Gpu>) -> Result<Reading, ReadingError> {
         let reader = {
-            let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut readers = lock(&self.readers);
             Arc::clone(readers.entry(gpu.uuid.clone()).or_default())
         };
         reader.read(gpu)
@@ -195,7 +196,7 @@ impl LateDriver {
 
     /// Releases a driver that is gone.
     pub(crate) fn let_go(&self, why: &str) {
-        let mut missing = self.missing();
+        let mut missing = lock(&self.missing);
         if let Some(driver) = self.loaded.swap(None) {
             missing.former = driver.last_user();
             missing.tried = Some((Instant::now(), format!("the driver is gone: {why}")));
@@ -205,7 +206,7 @@ impl LateDriver {
     /// Releases the driver, and does not load it again until it is taken up. Returns what tells
     /// whether it is still in use.
     pub(crate) fn release(&self) -> LastUser {
-        let mut missing = self.missing();
+        let mut missing = lock(&self.missing);
         missing.released = true;
         if let Some(driver) = self.loaded.swap(None) {
             missing.former = driver.last_user();
@@ -215,25 +216,21 @@ impl LateDriver {
 
     /// Loads a released driver again when it is needed next.
     pub(crate) fn take_up(&self) {
-        let mut missing = self.missing();
+        let mut missing = lock(&self.missing);
         (missing.released, missing.tried) = (false, None);
     }
 
     /// Loading takes as long as a sick driver takes; no other thread waits for it longer than this.
     fn missing_within(&self, patience: Duration) -> Option<MutexGuard<'_, Missing>> {
-        let until = Instant::now() + patience;
+        let began = Instant::now();
         loop {
             match self.missing.try_lock() {
                 Ok(missing) => return Some(missing),
-                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) if Instant::now() > until => return None,
+                Err(TryLockError::Poisoned(_)) => return Some(lock(&self.missing)),
+                Err(TryLockError::WouldBlock) if began.elapsed() > patience => return None,
                 Err(TryLockError::WouldBlock) => thread::sleep(POLL),
             }
         }
-    }
-
-    fn missing(&self) -> MutexGuard<'_, Missing> {
-        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

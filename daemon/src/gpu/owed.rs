@@ -3,8 +3,9 @@
 //! others.
 
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pfo_keeper::{Entry, Ledger, restore_entry};
 use tokio::sync::Notify;
@@ -47,7 +48,8 @@ impl Owed {
     pub(crate) async fn restore(self: Arc<Self>) {
         loop {
             for entry in self.entries() {
-                self.start(entry);
+                // If no thread can be started, the next attempt will do.
+                drop(self.start(entry));
             }
             if self.entries().is_empty() {
                 self.more.notified().await;
@@ -57,39 +59,27 @@ impl Owed {
         }
     }
 
-    /// Tries to restore a GPU on a thread of its own, unless another attempt runs.
-    fn start(self: &Arc<Self>, entry: Entry) {
+    /// Tries to restore a GPU on a thread of its own, unless another attempt runs. Sends the
+    /// outcome; without a thread there is none.
+    fn start(self: &Arc<Self>, entry: Entry) -> Receiver<Result<(), String>> {
+        let (result, received) = channel();
         let owed = Arc::clone(self);
-        // If no thread can be started, the next attempt will do.
-        let _ = thread::Builder::new().name("restore".into()).spawn(move || {
-            if let Err(why) = owed.restore_one(&entry) {
-                tracing::debug!("cannot restore GPU {} yet: {why}", entry.gpu_uuid);
-            }
-        });
+        let attempt = move || drop(result.send(owed.restore_one(&entry)));
+        let _ = thread::Builder::new().name("restore".into()).spawn(attempt);
+        received
     }
 
     /// Restores everything that is owed, and waits for it. Returns what could not be restored in
     /// time, with the reason.
     pub(crate) fn restore_now(self: &Arc<Self>, patience: Duration) -> Vec<(Entry, String)> {
-        let attempts: Vec<_> = self
-            .entries()
-            .into_iter()
-            .map(|entry| {
-                let (result, received) = std::sync::mpsc::channel();
-                let (owed, owned) = (Arc::clone(self), entry.clone());
-                let attempt = move || drop(result.send(owed.restore_one(&owned)));
-                let started = thread::Builder::new().name("restore".into()).spawn(attempt).is_ok();
-                (entry, received, started)
-            })
-            .collect();
-        let until = std::time::Instant::now() + patience;
-        let failed = |(entry, received, started): (Entry, std::sync::mpsc::Receiver<_>, bool)| {
-            let left = until.saturating_duration_since(std::time::Instant::now());
-            let why = match received.recv_timeout(left) {
-                Ok(Ok(())) => return None,
-                Ok(Err(why)) => why,
-                Err(_) if started => "the driver does not answer".to_owned(),
-                Err(_) => "cannot start another thread".to_owned(),
+        let start = |entry: Entry| (self.start(entry.clone()), entry);
+        let attempts: Vec<_> = self.entries().into_iter().map(start).collect();
+        let began = Instant::now();
+        let failed = |(received, entry): (Receiver<Result<(), String>>, Entry)| {
+            let why = match received.recv_timeout(patience.saturating_sub(began.elapsed())) {
+                Ok(outcome) => outcome.err()?,
+                Err(RecvTimeoutError::Timeout) => "the driver does not answer".to_owned(),
+                Err(RecvTimeoutError::Disconnected) => "cannot start another thread".to_owned(),
             };
             Some((entry, why))
         };

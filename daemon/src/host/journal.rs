@@ -32,8 +32,13 @@ pub(crate) const DRAINED: &str = "drained";
 /// An administrator ends that.
 pub(crate) const UNDRAINED: &str = "undrained";
 
+/// What pfod may have died of was not taken up again.
+pub(crate) const LEFT_OUT: &str = "left-out";
+/// A thread panicked.
+const PANIC: &str = "panic";
+
 /// The `MESSAGE_ID` of every kind.
-pub const MESSAGE_IDS: [(&str, &str); 13] = [
+pub const MESSAGE_IDS: [(&str, &str); 15] = [
     (LEASED, "68a35a0d90d845e5859f688b637bab95"),
     (LEASE_ENDED, "bc461f6ca8594a208bedf29a45bddd0f"),
     (REFUSED, "4bd9161b13694e8d82c8d74f6f858880"),
@@ -47,6 +52,8 @@ pub const MESSAGE_IDS: [(&str, &str); 13] = [
     (FOREIGN_CLOCK, "bc50e8b2804c4a3baacef515d76b26c0"),
     (DRAINED, "063d87f64a4a421680ef498b968f828d"),
     (UNDRAINED, "7a0c94e866ac41d191e032f401bfa456"),
+    (LEFT_OUT, "4dce3f523a2744d2851fea76fc871646"),
+    (PANIC, "3521d93785d24c36b9683c418bb9b502"),
 ];
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ const RECORD: &str = "json";
 pub(crate) struct JobFiles {
     directory: PathBuf,
     boot_id: String,
+    /// Jobs whose records stay as they are for the next daemon, and are not for this one.
+    left_out: Vec<JobKey>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -35,25 +37,42 @@ impl JobFiles {
     /// The files beside a ledger.
     #[must_use]
     pub(crate) fn beside(ledger: &Path) -> Self {
-        Self { directory: ledger.with_file_name("jobs"), boot_id: boot_id() }
+        let directory = ledger.with_file_name("jobs");
+        Self { directory, boot_id: boot_id(), left_out: Vec::new() }
     }
 
     /// Replaces the record of the job.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub(super) fn write(&self, record: &JobRecord) -> io::Result<()> {
+    pub(super) fn write(&mut self, record: &JobRecord) -> io::Result<()> {
+        self.left_out.retain(|key| *key != record.key());
         let content =
             OnDisk { format: FORMAT.into(), boot_id: self.boot_id.clone(), job: record.clone() };
         replace_in_own_directory(&self.path(&record.key()), &serde_json::to_vec(&content)?)
     }
 
-    /// Removes the record of a job, if there is one.
+    /// Removes the record of a job, if there is one and it is not left out.
     pub(super) fn remove(&self, key: &JobKey) {
-        let _ = fs::remove_file(self.path(key));
+        if !self.left_out.contains(key) {
+            let _ = fs::remove_file(self.path(key));
+        }
     }
 
-    /// Every record of this boot. Anything else in the directory is removed.
+    /// Leaves out the record of a job until it is replaced. Returns its path.
+    pub(super) fn leave_out(&mut self, key: &JobKey) -> PathBuf {
+        self.left_out.push(key.clone());
+        self.path(key)
+    }
+
+    /// Removes the records that are left out.
+    pub(super) fn remove_left_out(&mut self) {
+        for key in std::mem::take(&mut self.left_out) {
+            self.remove(&key);
+        }
+    }
+
+    /// Every record of this boot that is not left out. Anything else in the directory is removed.
     pub(super) fn read(&self) -> Vec<JobRecord> {
         let Ok(files) = fs::read_dir(&self.directory) else {
             return Vec::new();
@@ -66,7 +85,8 @@ impl JobFiles {
                 None
             }
         };
-        files.filter_map(|file| read(file.ok()?.path())).collect()
+        let records = files.filter_map(|file| read(file.ok()?.path()));
+        records.filter(|record| !self.left_out.contains(&record.key())).collect()
     }
 
     fn read_one(&self, path: &Path) -> Result<JobRecord, String> {
@@ -116,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_record_is_found_again_until_it_is_removed() {
-        let (_directory, files) = files();
+        let (_directory, mut files) = files();
         assert!(files.read().is_empty());
         let (a, b) = (record("a"), record("b"));
         files.write(&a).unwrap();
@@ -131,7 +151,7 @@ mod tests {
 
     #[test]
     fn no_name_of_a_job_leads_out_of_the_directory_or_to_the_file_of_another() {
-        let (directory, files) = files();
+        let (directory, mut files) = files();
         let names = ["../../x", "a/b", "a%2Fb", "a_b", "..", &"/".repeat(128)];
         names.iter().for_each(|name| files.write(&record(name)).unwrap());
         assert_eq!(files.read().len(), names.len());
@@ -140,9 +160,9 @@ mod tests {
 
     #[test]
     fn whatever_is_no_record_of_this_boot_is_removed() {
-        let (_directory, files) = files();
+        let (_directory, mut files) = files();
         let path = files.path(&record("a").key());
-        let good = |files: &JobFiles| {
+        let good = |files: &mut JobFiles| {
             files.write(&record("a")).unwrap();
             fs::read_to_string(&path).unwrap()
         };
@@ -155,15 +175,34 @@ mod tests {
             |_| String::new(),
         ];
         for spoil in spoil {
-            let spoiled = spoil(good(&files));
+            let spoiled = spoil(good(&mut files));
             fs::write(&path, &spoiled).unwrap();
             assert!(files.read().is_empty() && !path.exists(), "{spoiled}");
         }
-        good(&files);
+        good(&mut files);
         // Release 0.1 kept the job's frontier here.
         let frontier = path.with_extension("frontier");
         fs::write(&frontier, "frontier").unwrap();
         assert_eq!(files.read().len(), 1);
         assert!(!frontier.exists());
+    }
+
+    #[test]
+    fn a_record_that_is_left_out_is_there_for_the_next_daemon_unless_it_is_replaced_or_removed() {
+        let (directory, mut files) = files();
+        let records = [record("a")];
+        let key = records[0].key();
+        let next = || JobFiles::beside(&directory.path().join("ledger.json")).read();
+        files.write(&records[0]).unwrap();
+        assert!(files.leave_out(&key).exists());
+        files.remove(&key);
+        assert!(files.read().is_empty());
+        assert_eq!(next(), records);
+        files.write(&records[0]).unwrap();
+        files.remove_left_out();
+        assert_eq!(files.read(), records, "the job has another one");
+        files.leave_out(&key);
+        files.remove_left_out();
+        assert!(next().is_empty());
     }
 }

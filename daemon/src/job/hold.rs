@@ -159,7 +159,7 @@ impl Holds {
             Some(index) => index,
             None => {
                 self.0.push(Hold::take(jobs, job, uid, pid)?);
-                self.0.len() - 1
+                self.0.len().saturating_sub(1)
             }
         };
         Ok(&self.0[index])

@@ -1,14 +1,16 @@
 //! The jobs of this node, found by owner and name.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pfo_protocol::{JobName, JobSelector, Refusal, RefusalCode, Uid};
+use pfo_service::{LIVED, Whose, catch, lock, panic_in_tests};
 
 use super::file::JobFiles;
 use super::record::JobRecord;
 use super::{Changes, Job, JobKey};
+use crate::host::journal;
 use crate::lease::Session;
 use pfo_policy::Permit;
 
@@ -40,27 +42,47 @@ impl Jobs {
 
     /// Restores what the jobs of an earlier daemon ran, before the threads of `sessions` begin.
     pub(crate) fn restore(&self, sessions: &[Arc<Session>]) {
-        let records = self.files().read();
+        let records = lock(&self.files).read();
         for record in records {
             let key = record.key();
             if record.left_for() > FORGET_AFTER {
-                self.files().remove(&key);
+                lock(&self.files).remove(&key);
                 continue;
             }
-            match record.restore(sessions) {
+            let whose = Whose { uid: key.uid, pid: None, job: Some(key.name.clone()), gpu: None };
+            let restored =
+                catch(&whose, || record.restore(sessions).map_err(|why| why.to_string()));
+            match restored.unwrap_or_else(|panicked| Err(panicked.to_string())) {
                 Ok(job) => {
                     let job = job.counted_by(self.changes.clone());
-                    self.lock().insert(key, Arc::new(job));
+                    lock(&self.known).insert(key, Arc::new(job));
                 }
-                Err(misfit) => {
+                Err(why) => {
                     tracing::warn!(
                         job = %key.name, uid = key.uid.0,
-                        "lost the plan of job {} of user {}: {misfit}", key.name, key.uid
+                        "lost the plan of job {} of user {}: {why}", key.name, key.uid
                     );
-                    self.files().remove(&key);
+                    lock(&self.files).remove(&key);
                 }
             }
         }
+    }
+
+    /// Leaves out jobs that daemons may have died of, before the others are restored.
+    pub(crate) fn leave_out(&self, left_out: &[JobKey], deaths: usize) {
+        for key in left_out {
+            let (JobKey { uid, name }, file) = (key, lock(&self.files).leave_out(key));
+            tracing::error!(
+                name: journal::LEFT_OUT, job = %name, uid = uid.0,
+                "left out job {name} of user {uid} ({}): {deaths} daemons in a row died within {} s \
+                 of taking it up", file.display(), LIVED.as_secs()
+            );
+        }
+    }
+
+    /// Forgets what was left out: the daemon lives without it.
+    pub(crate) fn remove_left_out(&self) {
+        lock(&self.files).remove_left_out();
     }
 
     /// Records what a job runs for the next daemon.
@@ -77,7 +99,7 @@ impl Jobs {
 
     fn write(&self, job: &Job, ending: bool) {
         // Held from here on, lest an older record replace a newer one.
-        let files = self.files();
+        let mut files = lock(&self.files);
         if let Some(record) = JobRecord::of(job, ending)
             && let Err(error) = files.write(&record)
         {
@@ -91,13 +113,13 @@ impl Jobs {
 
     /// The job with that key, created if it does not exist; `pp_degree` comes from its first rank.
     pub(crate) fn find_or_create(&self, key: JobKey, pp_degree: u32) -> Arc<Job> {
-        let mut known = self.lock();
+        let mut known = lock(&self.known);
         self.forget(&mut known, key.uid);
         let fits = |job: &&Arc<Job>| job.pp_degree == pp_degree || !job.members().is_empty();
         if let Some(job) = known.get(&key).filter(fits) {
             return Arc::clone(job);
         }
-        self.files().remove(&key);
+        lock(&self.files).remove(&key);
         let job = Arc::new(Job::new(key.clone(), pp_degree, self.changes.clone()));
         known.insert(key, Arc::clone(&job));
         job
@@ -118,10 +140,11 @@ impl Jobs {
     /// The job of the user `own` or, with `any`, the only one of that name.
     fn find(&self, selector: &JobSelector, own: Uid, any: bool) -> Result<Arc<Job>, Refusal> {
         let JobSelector { job: name, uid } = selector;
+        panic_in_tests(name, "panics-in-request");
         if let Some(owner) = uid.filter(|owner| !any && *owner != own) {
             return Err(Self::unknown(name, owner));
         }
-        let known = self.lock();
+        let known = lock(&self.known);
         if let Some(job) = known.get(&JobKey { uid: uid.unwrap_or(own), name: name.clone() }) {
             return Ok(Arc::clone(job));
         }
@@ -154,8 +177,8 @@ impl Jobs {
     pub(crate) fn room_for_plans(&self, uid: Uid) -> usize {
         let sizes =
             self.all().into_iter().map(|job| (job.key.uid, job.members().plans.num_units()));
-        let (own, all) = sizes.fold((0, 0), |(own, all), (owner, size)| {
-            (if owner == uid { own + size } else { own }, all + size)
+        let (own, all) = sizes.fold((0_usize, 0_usize), |(own, all), (owner, size)| {
+            (own.saturating_add(if owner == uid { size } else { 0 }), all.saturating_add(size))
         });
         PLANNED_PER_USER.saturating_sub(own).min(PLANNED.saturating_sub(all))
     }
@@ -168,7 +191,7 @@ impl Jobs {
     /// Every job, by owner and name.
     #[must_use]
     pub(crate) fn all(&self) -> Vec<Arc<Job>> {
-        self.lock().values().cloned().collect()
+        lock(&self.known).values().cloned().collect()
     }
 
     fn forget(&self, known: &mut BTreeMap<JobKey, Arc<Job>>, uid: Uid) {
@@ -176,7 +199,7 @@ impl Jobs {
         let old = |job: &Arc<Job>| empty_since(job).is_some_and(|s| s.elapsed() > FORGET_AFTER);
         known.retain(|key, job| {
             if old(job) {
-                self.files().remove(key);
+                lock(&self.files).remove(key);
             }
             !old(job)
         });
@@ -187,16 +210,8 @@ impl Jobs {
         let surplus = empty.len().saturating_sub(EMPTY_PER_USER);
         for (_, key) in empty.into_iter().take(surplus) {
             known.remove(&key);
-            self.files().remove(&key);
+            lock(&self.files).remove(&key);
         }
-    }
-
-    fn files(&self) -> MutexGuard<'_, JobFiles> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobKey, Arc<Job>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -255,10 +270,10 @@ mod tests {
         let job = jobs.find_or_create(key(7, "j"), 1);
         assert!(Arc::ptr_eq(&job, &jobs.find_or_create(key(7, "j"), 1)));
         run(&jobs, &job);
-        assert_eq!(jobs.files().read().len(), 1);
+        assert_eq!(lock(&jobs.files).read().len(), 1);
         let anew = jobs.find_or_create(key(7, "j"), 2);
         assert_eq!((anew.pp_degree, anew.members().plans.newest_number()), (2, 0));
-        assert!(jobs.files().read().is_empty());
+        assert!(lock(&jobs.files).read().is_empty());
         let job = jobs.find_or_create(key(7, "j"), 1);
         job.join(member(0, 0)).unwrap();
         assert_eq!(jobs.find_or_create(key(7, "j"), 2).pp_degree, 1, "it has a rank");
@@ -284,7 +299,7 @@ mod tests {
         let own: Vec<_> = jobs.all().into_iter().filter(|job| job.key.uid == Uid(7)).collect();
         assert_eq!(own.len(), EMPTY_PER_USER + 1);
         assert_eq!(own[0].key.name.as_str(), "j03");
-        assert_eq!(jobs.files().read().len(), EMPTY_PER_USER);
+        assert_eq!(lock(&jobs.files).read().len(), EMPTY_PER_USER);
         assert!(jobs.find(&selector("other", None), Uid(8), false).is_ok());
     }
 

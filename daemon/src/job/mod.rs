@@ -15,11 +15,13 @@ mod plans;
 mod record;
 mod swap;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use pfo_protocol::{JobName, Refusal, RefusalCode, Uid};
+use pfo_service::lock;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use self::change::Runs;
 pub(crate) use self::changes::Changes;
@@ -38,7 +40,7 @@ pub(crate) use self::swap::Swap;
 use crate::lease::Session;
 
 /// The key of a job: jobs of different users may have the same name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct JobKey {
     /// The owner of the job.
     pub uid: Uid,
@@ -89,7 +91,7 @@ impl Job {
 
     /// Everything that administration sees. Never held across a call of the driver.
     pub(crate) fn members(&self) -> MutexGuard<'_, Members> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.members)
     }
 
     /// Notifies the agent that the job changed.

@@ -4,10 +4,10 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use pfo_protocol::{Drained, Refusal, RefusalCode, Uid};
-use pfo_service::{parse_versioned, replace};
+use pfo_service::{lock, parse_versioned, replace};
 use serde::{Deserialize, Serialize};
 
 const FORMAT: &str = "pfo-drained/1";
@@ -46,7 +46,7 @@ impl Drain {
     /// Who drained the node, and why.
     #[must_use]
     pub(crate) fn standing(&self) -> Option<Drained> {
-        self.lock().clone()
+        lock(&self.standing).clone()
     }
 
     /// Refuses every lease from now on.
@@ -55,7 +55,7 @@ impl Drain {
     /// If that cannot be recorded; nothing has changed then.
     pub(crate) fn begin(&self, drained: Drained) -> io::Result<()> {
         let content = OnDisk { format: FORMAT.into(), drained: drained.clone() };
-        let mut standing = self.lock();
+        let mut standing = lock(&self.standing);
         replace(&self.path, &serde_json::to_vec_pretty(&content)?)?;
         *standing = Some(drained);
         Ok(())
@@ -66,7 +66,7 @@ impl Drain {
     /// # Errors
     /// If the record cannot be removed; nothing has changed then.
     pub(crate) fn end(&self) -> io::Result<()> {
-        let mut standing = self.lock();
+        let mut standing = lock(&self.standing);
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => *standing = None,
@@ -85,10 +85,6 @@ impl Drain {
             format!("this node is drained: {}", drained.reason),
             "the session opens when an administrator undrains the node",
         ))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Drained>> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

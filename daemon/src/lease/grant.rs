@@ -39,7 +39,7 @@ impl Grant {
         let rules = Rules {
             highest: gpu.highest_sm_clock(max).unwrap_or(max),
             changes_per_second: terms.changes_per_second.get(),
-            settle_ns: u64::from(clocks.settle_ms.get()) * 1_000_000,
+            settle_ns: u64::from(clocks.settle_ms.get()).saturating_mul(1_000_000),
             set_again: clocks.on_foreign_clock == ForeignClock::SetAgain,
             suspend_after: clocks.suspend_after_mismatches.get(),
         };

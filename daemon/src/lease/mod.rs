@@ -11,11 +11,12 @@ use std::collections::{HashMap, HashSet};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use pfo_protocol::{Closing, ClosingReason, GpuUuid, Holder};
+use pfo_service::lock;
 use tokio::sync::Notify;
 
 pub(crate) use self::drain::Drain;
@@ -109,7 +110,7 @@ impl Session {
         &self,
         start: impl FnOnce() -> Result<Arc<Meter>, E>,
     ) -> Result<Arc<Meter>, E> {
-        let mut known = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.meter);
         if let Some(meter) = known.upgrade() {
             return Ok(meter);
         }
@@ -232,7 +233,7 @@ impl Leases {
         gpu: &GpuUuid,
         session: Arc<Session>,
     ) -> Result<Lease, Denied> {
-        let mut taken = self.lock();
+        let mut taken = lock(&self.taken);
         if taken.closed {
             return Err(Denied::Closed);
         }
@@ -254,20 +255,20 @@ impl Leases {
 
     /// Waits until there is a lease, without a wake-up before. For a single watch only.
     pub(crate) async fn wait_for_any(&self) {
-        while self.lock().held.is_empty() {
+        while lock(&self.taken).held.is_empty() {
             self.given.notified().await;
         }
     }
 
     /// Grants no more leases.
     pub(crate) fn close(&self) {
-        self.lock().closed = true;
+        lock(&self.taken).closed = true;
     }
 
     /// Keeps sessions off a GPU while its clocks are restored or reset, so that it has one writer.
     /// `None` if a session holds it or another restore runs.
     pub(crate) fn restore(self: &Arc<Self>, gpu: &GpuUuid) -> Option<Restoring> {
-        let mut taken = self.lock();
+        let mut taken = lock(&self.taken);
         let free = !taken.held.contains_key(gpu) && taken.restoring.insert(gpu.clone());
         free.then(|| Restoring { leases: Arc::clone(self), gpu: gpu.clone() })
     }
@@ -275,23 +276,19 @@ impl Leases {
     /// The session that holds a GPU.
     #[must_use]
     pub(crate) fn holder(&self, gpu: &GpuUuid) -> Option<Arc<Session>> {
-        self.lock().held.get(gpu).cloned()
+        lock(&self.taken).held.get(gpu).cloned()
     }
 
     /// Every GPU that is held, with its session.
     #[must_use]
     pub(crate) fn held(&self) -> Vec<(GpuUuid, Arc<Session>)> {
-        self.lock().held.iter().map(|(gpu, session)| (gpu.clone(), Arc::clone(session))).collect()
+        lock(&self.taken).held.clone().into_iter().collect()
     }
 
     /// Every open session.
     #[must_use]
     pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
-        self.lock().held.values().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.taken).held.values().cloned().collect()
     }
 }
 
@@ -306,7 +303,7 @@ pub(crate) struct Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.leases.lock().held.remove(&self.gpu);
+        lock(&self.leases.taken).held.remove(&self.gpu);
     }
 }
 
@@ -319,7 +316,7 @@ pub(crate) struct Restoring {
 
 impl Drop for Restoring {
     fn drop(&mut self) {
-        self.leases.lock().restoring.remove(&self.gpu);
+        lock(&self.leases.taken).restoring.remove(&self.gpu);
     }
 }
 

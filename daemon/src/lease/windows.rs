@@ -58,7 +58,7 @@ impl RankWindows {
                 if self.0.len() > KEPT {
                     self.0.pop_front();
                 }
-                self.0.len() - 1
+                self.0.len().saturating_sub(1)
             }
         };
         &mut self.0[index]

@@ -3,13 +3,13 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
 use pfo_keeper::{DriverError, Gpu, Probe};
-use pfo_protocol::{CounterReading, Rank, TapRecord};
-use pfo_service::now_ns;
+use pfo_protocol::{ClosingReason, CounterReading, Rank, TapRecord};
+use pfo_service::{Panicked, Whose, catch, lock, now_ns};
 
 use super::refresh::{Look, Refresh};
 use super::tap::Queue;
@@ -90,7 +90,12 @@ impl Meter {
             stop: AtomicBool::new(false),
         });
         let meter = Arc::new(Self { shared: Arc::clone(&shared) });
-        thread::Builder::new().name("meter".into()).spawn(move || shared.measure(&probe))?;
+        let whose = Whose::of_rank(&session.holder, &gpu.uuid);
+        thread::Builder::new().name("meter".into()).spawn(move || {
+            if catch(&whose, || shared.measure(&probe)).is_err() {
+                shared.session.end(ClosingReason::ShuttingDown, Panicked.to_string());
+            }
+        })?;
         Ok(meter)
     }
 
@@ -108,13 +113,9 @@ impl Drop for Meter {
 }
 
 impl Shared {
-    fn listeners(&self) -> MutexGuard<'_, Listeners> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a listener. One that is added after the end of the session receives only that end.
     fn add(&self, listener: Weak<dyn Listener>) {
-        let mut listeners = self.listeners();
+        let mut listeners = lock(&self.listeners);
         if !listeners.are_done {
             listeners.all.push(listener);
         } else if let Some(listener) = listener.upgrade() {
@@ -124,7 +125,7 @@ impl Shared {
 
     /// The current listeners; the last ones if the session has ended.
     fn present(&self, ended: bool) -> Vec<Arc<dyn Listener>> {
-        let mut listeners = self.listeners();
+        let mut listeners = lock(&self.listeners);
         listeners.are_done |= ended;
         listeners.all.retain(|listener| listener.strong_count() > 0);
         listeners.all.iter().filter_map(Weak::upgrade).collect()

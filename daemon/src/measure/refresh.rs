@@ -63,7 +63,7 @@ impl Refresh {
         };
         let known_ns = self.rhythm.before(asked_ns, got_ns).filter(|known_ns| *known_ns > same_ns);
         if former_j == energy_j {
-            if known_ns.is_some_and(|known_ns| known_ns > same_ns + FINE_NS) {
+            if known_ns.is_some_and(|known_ns| known_ns > same_ns.saturating_add(FINE_NS)) {
                 // It should have changed. There is no rhythm, or it is no longer this one.
                 self.rhythm = Rhythm::default();
             }
@@ -80,7 +80,7 @@ impl Refresh {
         if let Some(at_ns) = known_ns {
             return Look::Refreshed(Knot { at_ns, energy_j });
         }
-        self.missed += 1;
+        self.missed = self.missed.saturating_add(1);
         if self.missed < MOST_MISSED {
             return Look::Changed;
         }
@@ -96,13 +96,14 @@ impl Refresh {
     #[must_use]
     pub(crate) fn look_at_ns(&self, now_ns: u64) -> u64 {
         let Some((changed_ns, period_ns)) = self.rhythm.last_and_period_ns() else {
-            return now_ns + SEARCH_NS;
+            return now_ns.saturating_add(SEARCH_NS);
         };
         let passed_ns = now_ns.saturating_sub(changed_ns);
-        let expected = (passed_ns.saturating_sub(OVERDUE_NS) / period_ns + 1) * period_ns;
-        let margin_ns = MARGIN_NS + (self.dither * DITHER_NS as f64) as u64;
-        let begin_ns = changed_ns + expected.saturating_sub(margin_ns);
-        begin_ns.max(now_ns + EXPECT_NS)
+        let not_before = passed_ns.saturating_sub(OVERDUE_NS).saturating_add(1);
+        let expected = not_before.checked_next_multiple_of(period_ns).unwrap_or(not_before);
+        let margin_ns = MARGIN_NS.saturating_add((self.dither * DITHER_NS as f64) as u64);
+        let begin_ns = changed_ns.saturating_add(expected.saturating_sub(margin_ns));
+        begin_ns.max(now_ns.saturating_add(EXPECT_NS))
     }
 }
 

@@ -8,7 +8,7 @@ use pfo_protocol::{
     GpuName, Rank, Refusal, RefusalCode, SessionId, TapRecord, TrialLength, TrialRank, TrialResult,
     TrialRun, TrialStep,
 };
-use tokio::task::spawn_blocking;
+use pfo_service::blocking;
 use tokio::time::{sleep, timeout};
 
 use super::meter::{Listener, Meter};
@@ -73,7 +73,7 @@ pub(crate) async fn run(
     length: TrialLength,
 ) -> Result<TrialResult, Refusal> {
     let (asked, job) = (Arc::clone(driver), Arc::clone(hold.job()));
-    let ranks = away(move || measure(&asked, &job)).await?;
+    let ranks = blocking(move || measure(&asked, &job)).await??;
     let ready = async {
         while !ranks.iter().all(|rank| rank.energies.now(|energies| energies.is_ready())) {
             sleep(POLL).await;
@@ -82,20 +82,13 @@ pub(crate) async fn run(
     // A GPU without a counter never has a reading.
     let _ = timeout(READY_TIMEOUT, ready).await;
     let (jobs, job, by) = (Arc::clone(jobs), Arc::clone(hold.job()), hold.by());
-    let trial = away(move || begin(&jobs, &job, by, ranks, run, length)).await?;
+    let trial = blocking(move || begin(&jobs, &job, by, ranks, run, length)).await??;
     while !trial.is_complete() {
         trial.check()?;
         sleep(POLL).await;
     }
     trial.check()?;
     trial.result()
-}
-
-/// Runs work that may block on another thread than that of the runtime.
-async fn away<T: Send + 'static>(
-    what: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
-    spawn_blocking(what).await.map_err(|error| internal(&error))?
 }
 
 /// Begins to measure every rank.
@@ -216,8 +209,8 @@ fn step_of(ranks: &[Vec<StepMark>], step: usize) -> TrialStep {
 }
 
 fn rank_of(rank: &Measured, marks: &[StepMark]) -> TrialRank {
-    let (first, last) = (marks[0], marks[marks.len() - 1]);
-    let steps = (marks.len() - 1) as f64;
+    let steps = marks.len().saturating_sub(1);
+    let (first, last, steps) = (marks[0], marks[steps], steps as f64);
     let position = &rank.member.hello.position;
     TrialRank {
         rank: position.rank,

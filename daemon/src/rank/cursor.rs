@@ -256,14 +256,14 @@ impl Cursor {
         if self.sequence().is_some() && !astray {
             // Requested now, the next clock settles while the rank waits for its neighbour.
             self.wish = self.planned_wish(self.next());
-            self.position += 1;
+            self.position = self.position.saturating_add(1);
         }
         Ok(Some(Finished { unit, planned, astray, began_ns, ended_ns: at_ns }))
     }
 
     /// What follows the instruction at this place: after the last one, the first of the next step.
     fn next(&self) -> usize {
-        let next = self.position + 1;
+        let next = self.position.saturating_add(1);
         if self.sequence().is_some_and(|sequence| next < sequence.len()) { next } else { 0 }
     }
 

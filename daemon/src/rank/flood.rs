@@ -41,7 +41,7 @@ impl Flood {
     /// Counts a read, which was `full` if more may follow at once. Returns how long to sleep before
     /// the next one.
     pub(crate) fn read(&mut self, full: bool, clocks: impl Fn() -> Clocks) -> Option<Duration> {
-        self.reads += 1;
+        self.reads = self.reads.saturating_add(1);
         if self.reads < READS && !full {
             return None;
         }
@@ -49,12 +49,13 @@ impl Flood {
         let looked = std::mem::replace(&mut self.looked, clocks());
         let earned_ns = self.looked.now_ns.saturating_sub(looked.now_ns) / PARTS;
         let computed_ns = self.looked.computed_ns.saturating_sub(looked.computed_ns);
-        let has_ns = (self.left_ns + earned_ns).min(BURST_NS);
+        let has_ns = self.left_ns.saturating_add(earned_ns).min(BURST_NS);
         self.left_ns = has_ns.saturating_sub(computed_ns);
         let owed_ns = computed_ns.saturating_sub(has_ns);
+        let pause_ns = owed_ns.saturating_mul(PARTS);
         // What is earned during this time is already owed.
-        self.looked.now_ns += PARTS * owed_ns;
-        (owed_ns > 0).then(|| Duration::from_nanos(PARTS * owed_ns))
+        self.looked.now_ns = self.looked.now_ns.saturating_add(pause_ns);
+        (pause_ns > 0).then(|| Duration::from_nanos(pause_ns))
     }
 }
 

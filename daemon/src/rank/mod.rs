@@ -17,7 +17,7 @@ use pfo_keeper::Clocks;
 use pfo_protocol::{
     ClosingReason, CodecError, Event, Frame, FrameError, Kind, Mark, Mhz, Milliwatts, Stage, Unit,
 };
-use pfo_service::{computed_ns, now_ns};
+use pfo_service::{computed_ns, now_ns, panic_in_tests};
 
 use self::cursor::Mismatch;
 pub(crate) use self::cursor::{Cursor, Finished, Outcome, Wish};
@@ -55,6 +55,8 @@ pub(crate) enum End {
     Closed(ClosingReason, String),
     /// The daemon ends, and leaves the session to the next one.
     HandedOver,
+    /// The thread panicked.
+    Failed,
 }
 
 /// The step boundaries that were read but not measured yet.
@@ -174,7 +176,7 @@ impl Rank {
         loop {
             match session.stream().read(&mut buffer[filled..]) {
                 Ok(0) => return self.closed().unwrap_or(End::HungUp),
-                Ok(read) => filled += read,
+                Ok(read) => filled = filled.saturating_add(read),
                 Err(error) => match self.silence(error.kind(), filled) {
                     Some(end) => return end,
                     None => continue,
@@ -195,7 +197,7 @@ impl Rank {
             }
             slice.prepare(self.cursor.is_before_a_change(), now_ns());
             buffer.copy_within(taken..filled, 0);
-            filled -= taken;
+            filled = filled.saturating_sub(taken);
             if let Some(end) = self.closed().or_else(|| self.handed_over(filled)) {
                 return end;
             }
@@ -259,7 +261,7 @@ impl Rank {
                 Kind::Goodbye => return Ok(None),
                 other => return Err(FrameError::Unexpected(other)),
             }
-            taken += frame.total_bytes();
+            taken = taken.saturating_add(frame.total_bytes());
         }
         Ok(Some(taken))
     }
@@ -274,7 +276,7 @@ impl Rank {
                 if self.session.progress.set_again.swap(false, Relaxed) {
                     self.clocks.forget_lock();
                 }
-                self.begun.steps += 1;
+                self.begun.steps = self.begun.steps.saturating_add(1);
                 self.begun.at_ns = event.client_ns;
                 self.units.clear();
                 self.units_complete = true;
@@ -351,16 +353,16 @@ impl Rank {
             accepted_ns.saturating_add(self.rules.settle_ns).saturating_sub(began_ns).min(took_ns)
         });
         let sum = &mut self.just_finished;
-        sum.instructions += 1;
         // The times come from the peer, and may have any value.
-        sum.took_ns = sum.took_ns.wrapping_add(took_ns);
-        sum.off_plan_ns = sum.off_plan_ns.wrapping_add(off_ns);
+        sum.instructions = sum.instructions.saturating_add(1);
+        sum.took_ns = sum.took_ns.saturating_add(took_ns);
+        sum.off_plan_ns = sum.off_plan_ns.saturating_add(off_ns);
     }
 
     /// Does everything that could wait until the clock was set.
     fn account(&mut self) {
         // So that no read makes it grow on the way to the driver.
-        self.units.reserve(MOST_EVENTS_READ.min(REMEMBERED_UNITS - self.units.len()));
+        self.units.reserve(MOST_EVENTS_READ.min(REMEMBERED_UNITS.saturating_sub(self.units.len())));
         if self.just_finished.instructions > 0 {
             let JustFinished { instructions, took_ns, off_plan_ns } =
                 std::mem::take(&mut self.just_finished);
@@ -383,6 +385,9 @@ impl Rank {
         }
         if let Some(mismatch) = self.mismatch.take() {
             self.account_for(mismatch);
+        }
+        if self.clocks.locked().is_some() {
+            panic_in_tests(&self.job.key.name, "panics-in-rank");
         }
     }
 

@@ -28,8 +28,9 @@ impl Pace {
     /// All of the room for this many changes per second.
     #[must_use]
     pub(crate) fn new(changes_per_second: u32) -> Self {
-        let rate = u64::from(changes_per_second.max(1));
-        Self { interval_ns: 1_000_000_000 / rate, burst: rate.max(2), full_at_ns: 0 }
+        let rate = u64::from(changes_per_second);
+        let interval_ns = 1_000_000_000_u64.checked_div(rate).unwrap_or(1_000_000_000).max(1);
+        Self { interval_ns, burst: rate.max(2), full_at_ns: 0 }
     }
 
     /// Uses another rate from now on; what was used stays used.
@@ -50,7 +51,7 @@ impl Pace {
     }
 
     pub(crate) fn spend(&mut self, now_ns: u64) {
-        self.full_at_ns = self.full_at_ns.max(now_ns) + self.interval_ns;
+        self.full_at_ns = self.full_at_ns.max(now_ns).saturating_add(self.interval_ns);
     }
 }
 

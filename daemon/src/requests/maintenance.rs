@@ -71,9 +71,9 @@ pub(super) fn undrain(node: &Node, permit: &Permit) -> Result<Response, Refusal>
 
 /// Releases the driver once nothing is locked any more.
 fn release(node: &Node) -> Result<(), Refusal> {
-    let until = Instant::now() + PATIENCE;
+    let since = Instant::now();
     let waits = |idle: &dyn Fn() -> bool| {
-        while !idle() && Instant::now() < until {
+        while !idle() && since.elapsed() < PATIENCE {
             sleep(POLL);
         }
         !idle()

@@ -15,8 +15,7 @@ use std::sync::Arc;
 
 use pfo_keeper::GpuFacts;
 use pfo_protocol::{GpuListing, Refusal, RefusalCode, Request, Response};
-use pfo_service::{Accounts, NodeAccounts};
-use tokio::task::spawn_blocking;
+use pfo_service::{Accounts, NodeAccounts, Whose, blocking, catch_in};
 
 pub(crate) use self::reload::{config_status, look_up_names_again, reload, warn_of_unknown};
 pub(crate) use self::stream::{Stream, stream};
@@ -36,20 +35,21 @@ pub(crate) enum Answer {
     Caller(Response, Caller),
 }
 
-/// Authorizes and performs a request. A refusal is written to the journal.
+/// Authorizes and performs a request. A refusal is written to the journal. A panic is refused, and
+/// the connection goes on.
 pub(crate) async fn answer(
     node: &Arc<Node>,
     caller: &Caller,
     holds: &mut Holds,
     request: Request,
 ) -> Answer {
-    let permit = node.settings().authority.permit(caller, needs(&request));
-    let answered = match permit {
-        Ok(permit) => run(node, permit, holds, request).await,
-        Err(refusal) => Err(refusal),
+    let (uid, pid) = (caller.peer.uid, caller.peer.pid);
+    let answering = async {
+        let permit = node.settings().authority.permit(caller, needs(&request))?;
+        run(node, permit, holds, request).await
     };
-    answered.unwrap_or_else(|refusal| {
-        let (uid, pid) = (caller.peer.uid, caller.peer.pid);
+    let answered = catch_in(&Whose::of(uid, pid), answering).await;
+    answered.unwrap_or_else(|panicked| Err(panicked.into())).unwrap_or_else(|refusal| {
         tracing::warn!(
             name: journal::REFUSED, uid = uid.0, pid = pid.0,
             "refused a request of user {uid}, process {pid}: {}", refusal.message
@@ -82,13 +82,12 @@ async fn run(
         Request::Tap { job, counters } => {
             let node = Arc::clone(node);
             let tap = move || stream::tap(&node, &permit, &job, counters);
-            let (ranks, stream) = spawn_blocking(tap).await.map_err(|error| internal(&error))??;
+            let (ranks, stream) = blocking(tap).await??;
             return Ok(Answer::Stream(Response::Tapped(ranks), stream));
         }
         Request::OnBehalf { uid, pid, administrator } => {
             let claim = if administrator { Claim::Administrator } else { Claim::User };
-            let groups = spawn_blocking(move || NodeAccounts.groups_of(uid)).await;
-            let groups = groups.map_err(|error| internal(&error))?.map_err(|errno| {
+            let groups = blocking(move || NodeAccounts.groups_of(uid)).await?.map_err(|errno| {
                 let message = format!("the accounts of this node cannot be read now: {errno}");
                 Refusal::new(RefusalCode::Internal, message, "try again later")
             })?;
@@ -100,8 +99,8 @@ async fn run(
         // Files are written and drivers called away from the thread that accepts connections.
         other => {
             let node = Arc::clone(node);
-            let blocking = move || run_blocking(&node, &permit, other);
-            spawn_blocking(blocking).await.map_err(|error| internal(&error))??
+            let run = move || run_blocking(&node, &permit, other);
+            blocking(run).await??
         }
     };
     Ok(Answer::Response(response))

@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_protocol::{ClockTable, JobSelector, Refusal, Response, SwapTarget, Swapped};
-use tokio::task::spawn_blocking;
+use pfo_service::blocking;
 use tokio::time::sleep;
 
 use crate::host::journal;
 use crate::job::{Job, Swap};
 use crate::node::Node;
-use crate::session::internal;
 use pfo_policy::Permit;
 
 /// How often a waiting request checks the progress of the ranks. Checking costs them nothing, while
@@ -66,7 +65,7 @@ pub(super) async fn swap(
     }
     let (begun_in, begun_on, permit) = (Arc::clone(node), Arc::clone(&job), permit.clone());
     let begin = move || begin(&begun_in, &permit, &begun_on, target, at);
-    let swap = spawn_blocking(begin).await.map_err(|error| internal(&error))??;
+    let swap = blocking(begin).await??;
     while wait && !swap.is_complete() {
         sleep(POLL).await;
     }

@@ -3,11 +3,11 @@
 //! A session that is no longer allowed is ended; the others continue on their new terms. Settings
 //! that cannot change while the daemon runs stay as they are, and are named.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_protocol::{ClosingReason, ConfigStatus, GpuName, GpuUuid, Refusal, Reloaded};
-use pfo_service::{NodeAccounts, Peer, Service, UnknownName};
+use pfo_service::{NodeAccounts, Peer, Service, UnknownName, lock};
 
 use crate::host::journal;
 use crate::job::{Job, JobKey};
@@ -19,7 +19,7 @@ use pfo_policy::{Config, Settings};
 /// Reads the configuration again and applies it. An invalid one changes nothing.
 #[must_use]
 pub(crate) fn reload(node: &Node) -> Reloaded {
-    let _one_at_a_time = node.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = lock(&node.reloading);
     Service.reloading();
     let result = read(node);
     let refused = result.as_ref().err().cloned();
@@ -40,7 +40,7 @@ pub(crate) fn reload(node: &Node) -> Reloaded {
 
 /// Retries names that did not resolve; their rights take effect if they do now.
 pub(crate) fn look_up_names_again(node: &Node) {
-    let _one_at_a_time = node.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = lock(&node.reloading);
     let old = node.settings();
     let new = Settings::new(old.config.clone(), &NodeAccounts);
     let unknown = new.authority.unknown_names();

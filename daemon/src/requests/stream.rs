@@ -163,8 +163,8 @@ impl Listener for Waiting {
         let of_rank = kept.ranks.entry(rank).or_default();
         // Records that come after a loss are of no use to the agent before it knows of the loss.
         of_rank.records.extend_from_slice(&records[..room]);
-        of_rank.lost =
-            of_rank.lost.saturating_add(lost).saturating_add((records.len() - room) as u64);
+        let dropped = records.len().saturating_sub(room) as u64;
+        of_rank.lost = of_rank.lost.saturating_add(lost).saturating_add(dropped);
         drop(kept);
         self.more.notify_one();
     }

@@ -18,7 +18,7 @@ use pfo_protocol::{
     ClientMessage, Closing, ClosingReason, DaemonMessage, GpuUuid, Hello, Holder, Refusal,
     RefusalCode, SessionId, Welcome,
 };
-use pfo_service::register;
+use pfo_service::{Panicked, Whose, blocking, catch, register};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
@@ -84,8 +84,7 @@ pub(crate) async fn open(
     node.drain.check()?;
     let (asked, name) = (Arc::clone(&node.driver), hello.gpu.clone());
     // A driver that is being loaded must not block the runtime.
-    let gpu = tokio::task::spawn_blocking(move || asked.gpu(&name)).await;
-    let gpu = gpu.map_err(|error| internal(&error))??;
+    let gpu = blocking(move || asked.gpu(&name)).await??;
     let grant = node.grant(peer, &gpu)?;
     let key = JobKey { uid: peer.uid, name: hello.job.clone() };
     let holder = Holder {
@@ -192,9 +191,15 @@ impl Opening {
     /// Runs the session to its end, on the thread of the rank.
     pub(crate) fn run(mut self) {
         let session = Arc::clone(self.session());
-        let begun = self.begin();
+        let whose = Whose::of_rank(&session.holder, &self.gpu.uuid);
+        let begun = catch(&whose, || self.begin());
+        let begun = begun.unwrap_or_else(|panicked| {
+            // It may have joined its job.
+            self.node.jobs.all().iter().for_each(|job| job.leave(&session));
+            Err(panicked.into())
+        });
         self.begun = None;
-        let result = begun.map(|(rank, job)| self.follow(rank, &job));
+        let result = begun.map(|(rank, job)| self.follow(rank, &job, &whose));
         session.progress.ended.store(true, Relaxed);
         if let Some(watch) = &self.watch {
             watch.abort();
@@ -368,8 +373,8 @@ impl Opening {
         );
     }
 
-    fn follow(&self, mut rank: Rank, job: &Job) -> End {
-        let end = rank.serve();
+    fn follow(&self, mut rank: Rank, job: &Job, whose: &Whose) -> End {
+        let end = catch(whose, || rank.serve()).unwrap_or(End::Failed);
         rank.measure_end();
         let holder = &self.session().holder;
         if let End::Closed(ClosingReason::GpuLost, why) = &end {
@@ -392,6 +397,10 @@ impl Opening {
             End::Goodbye => "the rank said goodbye",
             End::HungUp => "the connection ended",
             End::HandedOver => "the next pfod continues it",
+            End::Failed => {
+                tell(self.session(), &DaemonMessage::Refusal(Panicked.into()));
+                "pfod failed while it served the rank"
+            }
             End::Closed(reason, message) => {
                 let closing = Closing { reason: *reason, message: message.clone() };
                 tell(self.session(), &DaemonMessage::Closing(closing));

@@ -15,10 +15,11 @@ use std::time::Duration;
 use pfo_protocol::{
     ClientMessage, DaemonMessage, Frame, FrameError, Hello, Refusal, RefusalCode, SessionId,
 };
-use pfo_service::{Door, Peer, watch_process};
-use tokio::time::timeout;
+use pfo_service::{Door, LIVED, Peer, Whose, catch, catch_in, watch_process};
+use tokio::time::{sleep, timeout};
 
 use super::{Opening, Origin, internal, open, set_off};
+use crate::job::JobKey;
 use crate::lease::descriptor_store::{Kept, forget, sort};
 use crate::node::Node;
 use pfo_policy::{Action, Caller};
@@ -26,12 +27,24 @@ use pfo_policy::{Action, Caller};
 /// A GPU that hangs delays the others by no more than this at a restart.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// What a rank whose session is lost does.
+const AGAIN: &str = "the rank opens another session by itself";
+
 /// A peer that does not read why its session ends delays the start by no more than this.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
 
+/// A session that the previous daemon left.
+struct Left {
+    session: SessionId,
+    socket: UnixStream,
+    hello: Hello,
+    peer: Peer,
+    job: JobKey,
+}
+
 /// Continues every session that can be continued, and every job.
 pub(crate) async fn resume(node: &Arc<Node>, kept: Vec<(SessionId, OwnedFd)>) {
-    let mut opened = Vec::new();
+    let mut left = Vec::new();
     // The newest first: an older one that wants the same GPU has ended.
     for (session, kept) in sort(kept).into_iter().rev() {
         node.session_was_opened(session);
@@ -40,9 +53,24 @@ pub(crate) async fn resume(node: &Arc<Node>, kept: Vec<(SessionId, OwnedFd)>) {
             continue;
         };
         let socket = UnixStream::from(socket);
-        match take_up(node, session, &socket, &hello).await {
-            Ok(opening) => opened.push((opening, socket)),
+        match identify(&socket, &hello) {
+            Ok((peer, hello)) => {
+                let job = JobKey { uid: peer.uid, name: hello.job.clone() };
+                left.push(Left { session, socket, hello, peer, job });
+            }
             Err(refusal) => give_up(session, &socket, refusal),
+        }
+    }
+    let jobs = left.iter().map(|left| left.job.clone()).collect();
+    let (deaths, left_out) = node.attempt.begin(jobs);
+    node.jobs.leave_out(&left_out, deaths);
+    let mut opened = Vec::new();
+    for left in left {
+        let whose = Whose::of(left.peer.uid, left.peer.pid);
+        let taken = catch_in(&whose, take_up(node, &left, &left_out)).await;
+        match taken.unwrap_or_else(|panicked| Err(panicked.into())) {
+            Ok(opening) => opened.push((opening, left.socket)),
+            Err(refusal) => give_up(left.session, &left.socket, refusal),
         }
     }
     node.jobs.restore(&node.leases.sessions());
@@ -65,27 +93,41 @@ pub(crate) async fn resume(node: &Arc<Node>, kept: Vec<(SessionId, OwnedFd)>) {
             "some sessions of the previous pfod have yet to begin; serving without them"
         );
     }
+    tokio::spawn(end_attempt(Arc::clone(node)));
+}
+
+async fn end_attempt(node: Arc<Node>) {
+    sleep(LIVED).await;
+    node.attempt.end();
+    node.jobs.remove_left_out();
+}
+
+fn identify(socket: &UnixStream, hello: &[u8]) -> Result<(Peer, Hello), Refusal> {
+    let peer = Peer::of(socket).map_err(|error| internal(&error))?;
+    let hello = catch(&Whose::of(peer.uid, peer.pid), || read(hello))?.map_err(|error| {
+        Refusal::new(RefusalCode::ShuttingDown, format!("its hello is lost: {error}"), AGAIN)
+    })?;
+    Ok((peer, hello))
 }
 
 async fn take_up(
     node: &Arc<Node>,
-    session: SessionId,
-    socket: &UnixStream,
-    hello: &[u8],
+    left: &Left,
+    left_out: &[JobKey],
 ) -> Result<(Opening, OwnedFd), Refusal> {
-    let hello = read(hello).map_err(|error| {
-        let remedy = "the rank opens another session by itself";
-        Refusal::new(RefusalCode::ShuttingDown, format!("its hello is lost: {error}"), remedy)
-    })?;
-    let peer = Peer::of(socket).map_err(|error| internal(&error))?;
-    let Some(process) = watch_process(socket, &peer) else {
+    let Left { session, socket, hello, peer, job } = left;
+    if left_out.contains(job) {
+        let message = "pfod may have died of its job";
+        return Err(Refusal::new(RefusalCode::ShuttingDown, message, AGAIN));
+    }
+    let Some(process) = watch_process(socket, peer) else {
         return Err(Refusal::new(RefusalCode::ShuttingDown, "its process is gone", ""));
     };
-    let origin = Origin::LastDaemon(session);
+    let origin = Origin::LastDaemon(*session);
     let connection = socket.try_clone().map_err(|error| internal(&error))?.into();
-    let caller = Caller::new(peer, Door::Users);
+    let caller = Caller::new(peer.clone(), Door::Users);
     let permit = node.settings().authority.permit(&caller, Action::OpenSession)?;
-    let opening = open(node, &permit, hello, origin, connection).await?;
+    let opening = open(node, &permit, hello.clone(), origin, connection).await?;
     Ok((opening, process))
 }
 

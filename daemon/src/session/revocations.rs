@@ -1,10 +1,11 @@
 //! Revoked leases. A job does not get one again while a process that held it lives, unless it is
 //! allowed to: its trainer would otherwise request and get it again within a second.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use pfo_protocol::{GpuUuid, Refusal, RefusalCode, Uid};
+use pfo_service::lock;
 
 use super::revocation_file::RevocationFile;
 use crate::job::JobKey;
@@ -56,7 +57,7 @@ impl Revocations {
 
     /// The revocations in force.
     pub(crate) fn standing(&self) -> MutexGuard<'_, Vec<Revocation>> {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut standing = lock(&self.standing);
         standing.retain(|revocation| revocation.living() > 0);
         standing
     }

@@ -110,6 +110,7 @@ fn play_faults(driver: &Driver, name: &str, gpu: Option<usize>) -> Answer {
             }
             Ok(())
         }
+        FaultKind::Crash => std::process::abort(),
         FaultKind::Latency(latency) => {
             thread::sleep(latency);
             Ok(())

@@ -189,10 +189,18 @@ impl Opening {
 
     /// Runs the session to its end, on the thread of the rank.
     pub(crate) fn run(mut self) {
-        let session = Arc::clone(self.session());
         let begun = self.begin();
         self.begun = None;
-        let result = begun.map(|(rank, job)| self.follow(rank, &job));
+        let result = begun.map(|(mut rank, job)| {
+            let end = rank.serve();
+            self.leave(rank, &job, end)
+        });
+        self.close(result);
+    }
+
+    /// Gives the lease back after the end of the session, or after its refusal.
+    pub(crate) fn close(self, result: Result<End, Refusal>) {
+        let session = Arc::clone(self.session());
         session.progress.ended.store(true, Relaxed);
         if let Some(watch) = &self.watch {
             watch.abort();
@@ -215,7 +223,8 @@ impl Opening {
         }
     }
 
-    fn begin(&self) -> Result<(Rank, Arc<Job>), Refusal> {
+    /// Joins the job, and welcomes the rank.
+    pub(crate) fn begin(&self) -> Result<(Rank, Arc<Job>), Refusal> {
         let Self { node, gpu, hello, .. } = self;
         let session = self.session();
         self.make_blocking().map_err(|error| internal(&error))?;
@@ -366,8 +375,8 @@ impl Opening {
         );
     }
 
-    fn follow(&self, mut rank: Rank, job: &Job) -> End {
-        let end = rank.serve();
+    /// Restores the clocks of a rank whose session has ended, and tells it why.
+    pub(crate) fn leave(&self, mut rank: Rank, job: &Job, end: End) -> End {
         rank.measure_end();
         let holder = &self.session().holder;
         if let End::Closed(ClosingReason::GpuLost, why) = &end {

@@ -14,8 +14,8 @@ use std::time::Duration;
 use clap::Parser;
 use pfo_keeper::{Entry, Ledger, LedgerError};
 use pfo_protocol::{
-    ClientMessage, ClosingReason, DaemonMessage, Frame, Hello, Mhz, Pid, Refusal, Request,
-    Response, SessionId, Status, Uid,
+    ClosingReason, DaemonMessage, Frame, Hello, Mhz, Pid, Refusal, Request, Response, SessionId,
+    Status, Uid,
 };
 use pfo_service::{Door, Peer};
 use tokio::runtime::{Builder, Runtime};
@@ -419,12 +419,4 @@ fn assert_sent(message: &DaemonMessage) {
     let frame = Frame::first_of(&bytes).ok().flatten().expect("a frame");
     let read = DaemonMessage::from_payload(frame.kind, frame.payload);
     assert!(read.is_ok(), "{read:?}: {message:?}");
-}
-
-/// A request as the daemon decodes it; none if it refuses it there.
-#[must_use]
-pub fn decoded(message: ClientMessage) -> Option<ClientMessage> {
-    let bytes = message.to_frame().ok()?;
-    let frame = Frame::first_of(&bytes).ok()??;
-    ClientMessage::from_payload(frame.kind, frame.payload).ok()
 }

@@ -11,7 +11,7 @@ use pfo_protocol::{
     ClockTable, Event, Hello, Holder, Instruction, Mhz, Pid, PlannedUnit, SessionId, Uid, Unit,
 };
 
-pub use self::daemon::{Daemon, Death, Who, decoded};
+pub use self::daemon::{Daemon, Death, Who};
 use crate::job::{Changes, Job, JobKey, JobPlan, Member, StageClocks, StageSequence, parse_job};
 use crate::lease::{Grant, Session};
 use crate::policy::{Clocks, Place, Terms};

@@ -38,14 +38,15 @@ fn main() {
     }
     end_with_the_input();
     let Ok(seconds) = what.parse() else {
-        return run(*target, fs::read(what).expect("a file"));
+        return run(*target, &fs::read(what).expect("a file"));
     };
     let seed = seed.first().map_or(0, |seed| seed.parse().unwrap_or_else(|_| usage()));
     let mut random = fastrand::Rng::with_seed(seed);
     let (began, mut inputs) = (Instant::now(), 0u64);
     while began.elapsed() < Duration::from_secs(seconds) {
         let length = random.usize(1..MOST_BYTES);
-        run(*target, std::iter::repeat_with(|| random.u8(..)).take(length).collect());
+        let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(length).collect();
+        run(*target, &bytes);
         inputs += 1;
     }
     let _ = fs::remove_dir_all(directory());
@@ -60,9 +61,9 @@ fn usage() -> ! {
     exit(2)
 }
 
-fn run(target: fn(&[u8]), bytes: Vec<u8>) {
-    *running() = Some((bytes.clone(), Instant::now()));
-    target(&bytes);
+fn run(target: fn(&[u8]), bytes: &[u8]) {
+    *running() = Some((bytes.to_vec(), Instant::now()));
+    target(bytes);
     *running() = None;
 }
 

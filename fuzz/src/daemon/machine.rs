@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use std::{env, fs};
 
-use nvidia_ml::driver::Driver;
+use nvidia_ml::driver::{Driver, Gpu};
 use nvidia_ml::fault::{Fault, FaultKind};
 use nvidia_ml::machine::MachinePlan;
 use nvidia_ml::nvml_result::NvmlResult;
@@ -74,7 +74,6 @@ impl Machine {
         };
         plan.create(&state_path()).expect("a machine");
         let driver = Driver::open(&state_path()).expect("a machine");
-        // Processes that end have it open still, and no other will open it.
         let uuids = std::array::from_fn(|gpu| {
             let uuid = driver.gpu(gpu).expect("a GPU").uuid();
             uuid.to_string().parse().expect("a UUID")
@@ -85,7 +84,7 @@ impl Machine {
     /// What is set on each GPU.
     pub(super) fn set(&self) -> [Set; GPUS] {
         std::array::from_fn(|gpu| {
-            let state = self.driver.gpu(gpu).and_then(|gpu| gpu.view()).expect("a state");
+            let state = self.driver.gpu(gpu).and_then(Gpu::view).expect("a state");
             let last = state.timeline.last();
             Set {
                 sm: last.lock.map(|range| Mhz(range.max.0)),

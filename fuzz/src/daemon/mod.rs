@@ -16,8 +16,8 @@ use std::thread::sleep;
 use std::time::Duration;
 use std::{env, fs};
 
-use pfo_protocol::{ClientMessage, DaemonMessage, EVENT_FRAME_BYTES, Event, Mark};
-use pfod::fuzzing::{Daemon, decoded};
+use pfo_protocol::{ClientMessage, DaemonMessage, EVENT_FRAME_BYTES, Event, Frame, Mark};
+use pfod::fuzzing::Daemon;
 
 use self::machine::Machine;
 use self::operation::{LINES, Operation, SEATS, Sent, USERS, What};
@@ -100,7 +100,7 @@ impl World {
     fn after(mut self, operation: Operation, input: &mut Input<'_>) -> Self {
         match operation {
             Operation::Hello { seat, uid, gpu, hello } => {
-                let hello = decoded(ClientMessage::Hello(hello));
+                let hello = decoded(&ClientMessage::Hello(hello));
                 if let Some(ClientMessage::Hello(hello)) = hello
                     && self.daemon.sessions().all(|open| open != seat)
                     && self.daemon.hello(seat, uid, hello).is_ok()
@@ -118,7 +118,7 @@ impl World {
             Operation::FallSilent { seat } => self.daemon.fall_silent(seat),
             Operation::Ask { line, request } => {
                 if let Some(ClientMessage::Request(request)) =
-                    decoded(ClientMessage::Request(*request))
+                    decoded(&ClientMessage::Request(*request))
                 {
                     let answer = self.daemon.ask(line, request);
                     if self.shown {
@@ -191,7 +191,7 @@ impl World {
             self.daemon.hang_up(seat);
         }
         (0..LINES.len()).for_each(|line| self.daemon.cut(line));
-        self.victim.end(&mut self.daemon);
+        Victim::end(&mut self.daemon);
         let mut tries = 0..300;
         while !self.daemon.restore().is_empty() && tries.next().is_some() {
             // A GPU that did not answer is looked for once a second.
@@ -219,4 +219,11 @@ fn digest(streamed: Vec<DaemonMessage>) {
             pfo_agent::fuzzing::digest(batch.records.into_iter());
         }
     }
+}
+
+/// A message as the daemon decodes it; none if it refuses it there.
+fn decoded(message: &ClientMessage) -> Option<ClientMessage> {
+    let bytes = message.to_frame().ok()?;
+    let frame = Frame::first_of(&bytes).ok()??;
+    ClientMessage::from_payload(frame.kind, frame.payload).ok()
 }

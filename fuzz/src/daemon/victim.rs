@@ -81,7 +81,7 @@ impl Victim {
         self.position = 0;
     }
 
-    pub(super) fn end(&mut self, daemon: &mut Daemon) {
+    pub(super) fn end(daemon: &mut Daemon) {
         assert!(daemon.sessions().any(|open| open == SEAT), "a session of another user ended");
         daemon.send(SEAT, &ClientMessage::Goodbye.to_frame().expect("a frame"));
     }

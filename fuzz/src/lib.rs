@@ -1,8 +1,8 @@
 //! Fuzz targets for everything that is read from somebody else: each is a function of bytes that
 //! must not panic, whatever they are.
 //!
-//! `make fuzz` runs them under libFuzzer. The tests run them on mutated seeds, which takes no
-//! longer than other tests.
+//! `make fuzz` runs them under libFuzzer. The tests run them on mutated seeds, and those of whole
+//! daemons on random bytes, which takes no longer than other tests.
 
 pub mod agent;
 pub mod agent_config;

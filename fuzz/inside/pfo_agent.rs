@@ -1,8 +1,11 @@
 //! What fuzz targets reach inside of `pfo-agent`: what reads files, and what computes from numbers
 //! of a rank. It is part of the crate only with the feature `fuzzing`.
 
+mod agent;
+
 use pfo_protocol::{RecordedTrial, SweepState, TapRecord, TrialResult, TrialStep};
 
+pub use self::agent::{Watch, sweep_of};
 use crate::p2p::parse_powers;
 use crate::record::Digest;
 use crate::sweep::{parse_sweep, sweep_content};

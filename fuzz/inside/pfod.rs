@@ -1,6 +1,8 @@
 //! What fuzz targets reach inside of `pfod`: what reads bytes of a rank or of the former daemon. It
 //! is part of the crate only with the feature `fuzzing`.
 
+mod daemon;
+
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -9,6 +11,7 @@ use pfo_protocol::{
     ClockTable, Event, Hello, Holder, Instruction, Mhz, Pid, PlannedUnit, SessionId, Uid, Unit,
 };
 
+pub use self::daemon::{Daemon, Death, Who};
 use crate::job::{Changes, Job, JobKey, JobPlan, Member, StageClocks, StageSequence, parse_job};
 use crate::lease::{Grant, Session};
 use crate::rank::{Cursor, Wish};

@@ -11,9 +11,11 @@ use crate::state::BOOT;
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
 /// Every target.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 16] = [
+    ("agent", crate::agent::agent, noise),
     ("agent_config", crate::agent_config::agent_config, agent_config),
     ("config", crate::config::config, config),
+    ("daemon", crate::daemon::daemon, noise),
     ("events", crate::events::events, events),
     ("frame", crate::frame::frame, frame),
     ("frontier", crate::frontier::frontier, frontier),
@@ -67,6 +69,12 @@ const SWEEP: &str = r#"{"format": "pfo-sweep/1", "sweep": {"uid": 7, "job": "tea
     "Forward", "chunk": 0, "count": 4, "time_s": 0.5, "time_sd_s": 0.01, "energy_j": 9.0,
     "energy_sd_j": 0.5}]}], "repeats": 0}}"#;
 
+/// Anything, where all bytes are choices.
+fn noise() -> Vec<Vec<u8>> {
+    let mut random = fastrand::Rng::with_seed(1);
+    (0..64).map(|_| (0..random.usize(64..1024)).map(|_| random.u8(..)).collect()).collect()
+}
+
 fn frame() -> Vec<Vec<u8>> {
     let mut seeds: Vec<_> = kit::frames().into_iter().map(|frame| frame.bytes).collect();
     seeds.push(kit::session().concat());
@@ -113,7 +121,7 @@ fn lowtime_plan() -> Vec<Vec<u8>> {
     LOWTIME.map(<[u8]>::to_vec).into()
 }
 
-fn frontier() -> Vec<Vec<u8>> {
+pub(crate) fn frontier() -> Vec<Vec<u8>> {
     let profile = Profile::from_csv(PROFILE.as_bytes()).unwrap();
     let pipeline = Pipeline::new(&profile, Schedule::OneForwardOneBackward, 2).unwrap();
     let options = Options { plans: 4, spread: Spread::Even };

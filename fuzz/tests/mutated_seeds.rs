@@ -87,14 +87,16 @@ macro_rules! tests {
             #[test]
             fn and_none_is_left_out() {
                 let tested = [$(stringify!($name)),*];
-                assert!(super::TARGETS.iter().map(|(name, ..)| *name).eq(tested));
+                // It is in a process of its own, in `random_operations.rs`.
+                let here = super::TARGETS.iter().map(|(name, ..)| *name).filter(|n| *n != "daemon");
+                assert!(here.eq(tested));
             }
         }
     };
 }
 
 tests!(
-    agent_config config events frame frontier hello ledger lowtime_plan message plan powers state
+    agent agent_config config events frame frontier hello ledger lowtime_plan message plan powers state
     sweep tap
 );
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use pfo_protocol::{GpuUuid, Mhz, P2pPower, P2pSource, RecordedTrial, TrialRank, Uid};
 
+use crate::p2p::store::is_plausible;
+
 /// One power and how far to trust it.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
@@ -45,7 +47,7 @@ impl Samples {
     /// A rank that ran no instruction did nothing but wait.
     fn add_whole_steps(&mut self, clock: Option<Mhz>, rank: &TrialRank) {
         let power_w = rank.energy_j.map(|energy_j| energy_j / rank.time_s);
-        if let Some(power_w) = power_w.filter(|power_w| power_w.is_finite() && *power_w > 0.0)
+        if let Some(power_w) = power_w
             && rank.mismatched_steps == 0
         {
             let sample = Sample { power_w, error_w: 0.0, count: 1 };
@@ -53,7 +55,11 @@ impl Samples {
         }
     }
 
+    /// Adds a sample, unless no GPU draws that: the times are those of a rank, and may be anything.
     fn put(&mut self, clock: Option<Mhz>, source: P2pSource, rank: &TrialRank, sample: Sample) {
+        if !is_plausible(sample.power_w) {
+            return;
+        }
         let key = (rank.gpu_uuid.clone(), clock, source);
         let samples = self.0.entry(key).or_default();
         samples.model.clone_from(&rank.gpu_model);
@@ -157,6 +163,20 @@ pub(crate) mod tests {
         let powers = samples.powers(Uid(7), 99);
         assert_eq!((powers.len(), powers[0].power_w, powers[0].count), (1, 81.0, 40));
         assert_eq!(powers[0].source, P2pSource::Waits);
+    }
+
+    #[test]
+    fn a_power_that_no_gpu_draws_is_left_out_lest_the_next_agent_reject_all() {
+        let wait =
+            |power_w| WaitPower { mhz: None, count: 1, time_s: 1.0, power_w, power_error_w: 0.0 };
+        let mut samples = Samples::default();
+        for impossible in [f64::INFINITY, f64::NAN, 1e300, 1e6] {
+            samples.add(None, &trial(0.0, vec![wait(impossible)]));
+            samples.add(None, &trial(impossible, Vec::new()));
+        }
+        assert!(samples.powers(Uid(7), 99).is_empty());
+        samples.add(None, &trial(0.0, vec![wait(80.0)]));
+        assert_eq!(samples.powers(Uid(7), 99)[0].power_w, 80.0);
     }
 
     #[test]

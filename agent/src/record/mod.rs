@@ -15,7 +15,7 @@ mod samples;
 mod spread;
 mod trial;
 
-#[cfg(feature = "fuzzing")]
-pub(crate) use digest::Digest;
 pub(crate) use samples::{MOST_SAMPLES, TrialSamples};
 pub(crate) use trial::{Order, run};
+#[cfg(feature = "fuzzing")]
+pub(crate) use {digest::Digest, recorder::Recording, trial::together};

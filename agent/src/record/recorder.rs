@@ -89,10 +89,10 @@ impl Recorder {
 }
 
 /// The ranks of one trial.
-struct Recording(BTreeMap<Rank, RankRecording>);
+pub(crate) struct Recording(BTreeMap<Rank, RankRecording>);
 
 impl Recording {
-    fn of(ranks: Vec<TappedRank>, room: Option<usize>) -> Self {
+    pub(crate) fn of(ranks: Vec<TappedRank>, room: Option<usize>) -> Self {
         let begun = |TappedRank { rank, settle_ns, .. }| {
             let recording = RankRecording {
                 settle_ns,
@@ -107,20 +107,20 @@ impl Recording {
         Self(ranks.into_iter().map(begun).collect())
     }
 
-    fn take(&mut self, batch: TapBatch) {
+    pub(crate) fn take(&mut self, batch: TapBatch) {
         if let Some(rank) = self.0.get_mut(&batch.rank) {
             rank.take(batch);
         }
     }
 
-    fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> Progress {
         Progress {
             is_ready: self.0.values().all(|rank| rank.newest.is_some() || rank.digest.is_some()),
             is_complete: self.0.values().all(RankRecording::is_complete),
         }
     }
 
-    fn finish(self) -> RecordedRanks {
+    pub(crate) fn finish(self) -> RecordedRanks {
         self.0.into_iter().map(|(rank, recording)| (rank, recording.finish())).collect()
     }
 }

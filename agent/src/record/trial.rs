@@ -121,7 +121,10 @@ impl Tap {
 }
 
 /// Puts together what `pfod` measured and what the tap showed.
-fn together(
+///
+/// # Errors
+/// If the tap did not show the trial of every rank.
+pub(crate) fn together(
     job: &JobKey,
     trial: TrialResult,
     mut recorded: RecordedRanks,

@@ -79,7 +79,7 @@ impl JobFrontier {
     ///
     /// # Errors
     /// If a stage of it is empty.
-    pub(super) fn plan_for(&self, straggler: Straggler) -> Result<Labelled, Refusal> {
+    pub(crate) fn plan_for(&self, straggler: Straggler) -> Result<Labelled, Refusal> {
         let place = self.frontier.pick_for_straggler(straggler);
         let plan = place.and_then(|place| self.frontier.plan(place)).map_err(wrong)?;
         Labelled::of(self.label_at(straggler), &plan)
@@ -97,7 +97,7 @@ impl JobFrontier {
     ///
     /// # Errors
     /// If the job's plan has other instructions, or clocks that were not profiled.
-    pub(super) fn plan_for_slow(
+    pub(crate) fn plan_for_slow(
         &self,
         own: &ClockTable,
         slow: &SlowStages,

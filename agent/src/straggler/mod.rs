@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 use pfo_protocol::Stage;
 
 pub(crate) use files::JobFiles;
+#[cfg(feature = "fuzzing")]
+pub(crate) use frontier::JobFrontier;
 pub(crate) use jobs::{FrontierJob, Stragglers};
 
 /// The stages whose instructions take longer than was profiled, each with the share by which they

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 /// A clock table and what it is called.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Labelled {
+pub(crate) struct Labelled {
     pub(super) label: String,
-    pub(super) table: ClockTable,
+    pub(crate) table: ClockTable,
 }
 
 impl Labelled {

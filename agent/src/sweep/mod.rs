@@ -18,7 +18,12 @@ mod sweeps;
 mod swept;
 
 pub(crate) use file::SweepFiles;
-#[cfg(feature = "fuzzing")]
-pub(crate) use file::{content as sweep_content, parse as parse_sweep};
 pub(crate) use requests::{Ordered, attend, control, list, read, start};
 pub(crate) use sweeps::{Means, Sweeps};
+#[cfg(feature = "fuzzing")]
+pub(crate) use {
+    file::{content as sweep_content, parse as parse_sweep},
+    ladder::ladder,
+    record::SweepRecord,
+    shape::{JobShape, allowed_clocks},
+};

@@ -15,3 +15,8 @@ mod watcher;
 pub(crate) use deviation::Limit;
 pub(crate) use watched::Limits;
 pub(crate) use watcher::Watcher;
+#[cfg(feature = "fuzzing")]
+pub(crate) use {
+    drift::Drift, own_times::OwnTimes, rank_reading::RankReading, slow_ranks::SlowRanks,
+    stage_times::StageTimes, tapped_times::Followed, watched::predicted,
+};

@@ -92,7 +92,7 @@ async fn tap(
 }
 
 /// A rank whose clocks are followed.
-struct Followed {
+pub(crate) struct Followed {
     session: SessionId,
     settle_ns: u64,
     /// The clock that is locked, and when the driver accepted it.
@@ -102,11 +102,11 @@ struct Followed {
 }
 
 impl Followed {
-    fn new(rank: &TappedRank) -> Self {
+    pub(crate) fn new(rank: &TappedRank) -> Self {
         Self { session: rank.session, settle_ns: rank.settle_ns, locked: None, before: None }
     }
 
-    fn take(&mut self, record: &TapRecord, times: &StageTimes, sum: &mut OwnTimes) {
+    pub(crate) fn take(&mut self, record: &TapRecord, times: &StageTimes, sum: &mut OwnTimes) {
         let &TapRecord::Ran { unit, began_ns, ended_ns, asked, locked, astray } = record else {
             return;
         };

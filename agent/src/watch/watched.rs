@@ -146,7 +146,8 @@ impl Watched {
     }
 }
 
-fn predicted(job: &JobView) -> Option<Predicted> {
+/// What the plan that a job runs predicts, if it predicts anything.
+pub(crate) fn predicted(job: &JobView) -> Option<Predicted> {
     let plan = job.plan.as_ref()?;
     let (time_s, energy_j) = plan.predicted_time_s.zip(plan.predicted_energy_j)?;
     let energy_j = whole_pipelines(job).map(|pipelines| pipelines * energy_j);

@@ -118,6 +118,7 @@ impl Rank {
         joined_in: Option<Arc<Swap>>,
     ) -> Self {
         let rules = session.grant.load().rules;
+        session.progress.measured.store(Arc::new(Measured::begin(clocks.energy_j())));
         Self {
             session,
             job,
@@ -158,8 +159,6 @@ impl Rank {
 
     /// Serves the rank until its session ends. The socket's read timeout is the idle limit.
     pub(crate) fn serve(&mut self) -> End {
-        let energy_j = self.clocks.energy_j();
-        self.progress().measured.store(Arc::new(Measured::begin(energy_j)));
         let end = self.follow_events();
         self.account();
         end
@@ -182,15 +181,10 @@ impl Rank {
                     None => continue,
                 },
             }
-            let taken = match self.take_in(&buffer[..filled]) {
-                Ok(Some(taken)) => taken,
-                Ok(None) => return End::Goodbye,
-                Err(error) => return End::Closed(ClosingReason::Malformed, error.to_string()),
+            let taken = match self.take(&buffer[..filled]) {
+                Ok(taken) => taken,
+                Err(end) => return end,
             };
-            if let Err(error) = self.set_clock().and_then(|()| self.set_power_limit()) {
-                return End::Closed(ClosingReason::GpuLost, error.to_string());
-            }
-            self.account();
             if let Some(pause) = flood.read(filled == buffer.len(), clocks) {
                 slice.gives_way();
                 std::thread::sleep(pause);
@@ -198,16 +192,35 @@ impl Rank {
             slice.prepare(self.cursor.is_before_a_change(), now_ns());
             buffer.copy_within(taken..filled, 0);
             filled = filled.saturating_sub(taken);
-            if let Some(end) = self.closed().or_else(|| self.handed_over(filled)) {
+            if let Some(end) = self.asked_to_end(filled) {
                 return end;
             }
         }
     }
 
+    /// Takes in what was read, and does what follows from it. Returns the bytes that were taken.
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<usize, End> {
+        let taken = match self.take_in(bytes) {
+            Ok(Some(taken)) => taken,
+            Ok(None) => return Err(End::Goodbye),
+            Err(error) => return Err(End::Closed(ClosingReason::Malformed, error.to_string())),
+        };
+        if let Err(error) = self.set_clock().and_then(|()| self.set_power_limit()) {
+            return Err(End::Closed(ClosingReason::GpuLost, error.to_string()));
+        }
+        self.account();
+        Ok(taken)
+    }
+
+    /// How the daemon ends the session, if it does, after `unread` bytes of a frame.
+    pub(crate) fn asked_to_end(&self, unread: usize) -> Option<End> {
+        self.closed().or_else(|| self.handed_over(unread))
+    }
+
     /// What a read that returned nothing means, after `unread` bytes of a frame.
     #[cold]
     fn silence(&self, kind: ErrorKind, unread: usize) -> Option<End> {
-        let asked = self.closed().or_else(|| self.handed_over(unread));
+        let asked = self.asked_to_end(unread);
         match kind {
             ErrorKind::Interrupted => {
                 self.session.noticed_interruption();

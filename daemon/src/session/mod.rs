@@ -199,7 +199,16 @@ impl Opening {
             Err(panicked.into())
         });
         self.begun = None;
-        let result = begun.map(|(rank, job)| self.follow(rank, &job, &whose));
+        let result = begun.map(|(mut rank, job)| {
+            let end = catch(&whose, || rank.serve()).unwrap_or(End::Failed);
+            self.leave(rank, &job, end)
+        });
+        self.close(result);
+    }
+
+    /// Gives the lease back after the end of the session, or after its refusal.
+    pub(crate) fn close(self, result: Result<End, Refusal>) {
+        let session = Arc::clone(self.session());
         session.progress.ended.store(true, Relaxed);
         if let Some(watch) = &self.watch {
             watch.abort();
@@ -222,7 +231,8 @@ impl Opening {
         }
     }
 
-    fn begin(&self) -> Result<(Rank, Arc<Job>), Refusal> {
+    /// Joins the job, and welcomes the rank.
+    pub(crate) fn begin(&self) -> Result<(Rank, Arc<Job>), Refusal> {
         let Self { node, gpu, hello, .. } = self;
         let session = self.session();
         self.make_blocking().map_err(|error| internal(&error))?;
@@ -373,8 +383,8 @@ impl Opening {
         );
     }
 
-    fn follow(&self, mut rank: Rank, job: &Job, whose: &Whose) -> End {
-        let end = catch(whose, || rank.serve()).unwrap_or(End::Failed);
+    /// Restores the clocks of a rank whose session has ended, and tells it why.
+    pub(crate) fn leave(&self, mut rank: Rank, job: &Job, end: End) -> End {
         rank.measure_end();
         let holder = &self.session().holder;
         if let End::Closed(ClosingReason::GpuLost, why) = &end {

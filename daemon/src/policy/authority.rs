@@ -2,7 +2,7 @@
 
 use pfo_keeper::GpuFacts;
 use pfo_protocol::{Gid, Pid, Refusal, RefusalCode, Uid};
-use pfo_service::{Accounts, Door, Lookup, Peer, UnknownName};
+use pfo_service::{Accounts, Door, Lookup, Peer, UnknownName, User};
 
 use super::action::Action;
 use super::config::{Config, Groups};
@@ -35,12 +35,12 @@ impl Caller {
     /// A user on whose behalf this caller, the agent, makes requests from now on.
     pub(crate) fn on_behalf(
         &self,
-        uid: Uid,
+        User { uid, person }: User,
         pid: Option<Pid>,
         groups: Vec<Gid>,
         claim: Claim,
     ) -> Self {
-        let peer = Peer { uid, pid: pid.unwrap_or(self.peer.pid), groups };
+        let peer = Peer { uid, person, pid: pid.unwrap_or(self.peer.pid), groups };
         Self { peer, door: self.door, on_behalf: Some(claim), is_waiting: pid.is_some() }
     }
 }
@@ -290,7 +290,8 @@ mod tests {
     }
 
     fn peer(uid: u32, groups: &[u32]) -> Peer {
-        Peer { uid: Uid(uid), pid: Pid(1), groups: groups.iter().copied().map(Gid).collect() }
+        let groups = groups.iter().copied().map(Gid).collect();
+        Peer { uid: Uid(uid), person: Uid(uid), pid: Pid(1), groups }
     }
 
     fn for_user(uid: u32, groups: &[u32], claim: Claim) -> Caller {

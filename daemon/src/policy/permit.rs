@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use pfo_protocol::{JobSelector, Pid, Refusal, Uid};
+use pfo_service::User;
 
 use super::action::Action;
 use super::authority::{Authority, Caller};
@@ -28,6 +29,11 @@ impl Permit {
     /// The user that the caller is or acts for.
     pub(crate) fn uid(&self) -> Uid {
         self.caller.peer.uid
+    }
+
+    /// The user to name in the journal, with the person that it counts as.
+    pub(crate) fn user(&self) -> User {
+        self.caller.peer.user()
     }
 
     /// The process to name in the journal.
@@ -77,15 +83,16 @@ mod tests {
 
     use super::super::authority::Claim;
     use super::*;
-    use crate::job::{JobFiles, JobKey};
+    use crate::job::{JobKey, jobs_in};
 
     fn caller(uid: u32) -> Caller {
-        Caller::new(Peer { uid: Uid(uid), pid: Pid(3), groups: Vec::new() }, Door::Users)
+        let (uid, person) = (Uid(uid), Uid(uid));
+        Caller::new(Peer { uid, person, pid: Pid(3), groups: Vec::new() }, Door::Users)
     }
 
     fn selected(permit: &Permit, name: &str, uid: Option<u32>) -> Result<u32, Refusal> {
         let directory = tempfile::tempdir().unwrap();
-        let jobs = Jobs::new(JobFiles::beside(&directory.path().join("ledger.json")));
+        let jobs = jobs_in(directory.path());
         for (uid, name) in [(7, "j"), (8, "j"), (8, "other")] {
             jobs.find_or_create(JobKey { uid: Uid(uid), name: name.parse().unwrap() }, 1);
         }
@@ -119,8 +126,9 @@ mod tests {
     #[test]
     fn a_process_waits_for_the_answer_unless_the_agent_asks_without_one() {
         let agent = Caller::new(caller(998).peer, Door::Agent);
+        let user = User { uid: Uid(7), person: Uid(7) };
         let acting = |pid: Option<Pid>| {
-            Permit::new(agent.on_behalf(Uid(7), pid, Vec::new(), Claim::User), false)
+            Permit::new(agent.on_behalf(user, pid, Vec::new(), Claim::User), false)
         };
         assert_eq!(acting(Some(Pid(5))).waiting_pid(), Some(Pid(5)));
         let sweep = acting(None);

@@ -58,7 +58,8 @@ pub(super) fn revoke(
     };
     // New sessions are refused before the open ones are ended.
     let processes = concerned().iter().filter_map(|(_, session)| process(session)).collect();
-    let (by, since) = (permit.uid(), SystemTime::now());
+    let (user, since) = (permit.user(), SystemTime::now());
+    let by = user.uid;
     node.revocations.add(Revocation {
         job: job.clone(),
         gpu: gpu.clone(),
@@ -70,8 +71,9 @@ pub(super) fn revoke(
     for (gpu, session) in &ended {
         let holder = &session.holder;
         tracing::info!(
-            uid = by.0, pid = permit.pid().0, job = %holder.job, rank = holder.rank.0, gpu_uuid = %gpu,
-            "user {by} revoked the lease of GPU {gpu} by job {}, rank {} of user {}",
+            uid = by.0, owner_uid = user.person.0, pid = permit.pid().0, job = %holder.job,
+            rank = holder.rank.0, gpu_uuid = %gpu,
+            "{user} revoked the lease of GPU {gpu} by job {}, rank {} of user {}",
             holder.job, holder.rank, holder.uid
         );
         session.end(ClosingReason::Revoked, format!("user {by} revoked the lease"));
@@ -118,8 +120,8 @@ fn key(session: &Session) -> JobKey {
 }
 
 fn process(session: &Session) -> Option<Process> {
-    let peer = Peer::of(session.stream()).ok()?;
-    Some(Process::new(watch_process(session.stream(), &peer)?, peer.pid))
+    let pid = session.holder.pid;
+    Some(Process::new(watch_process(session.stream(), pid)?, pid))
 }
 
 fn lease(node: &Node, uuid: &GpuUuid, session: &Session) -> Option<LeaseStatus> {

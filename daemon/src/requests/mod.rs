@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use pfo_keeper::GpuFacts;
 use pfo_protocol::{GpuListing, Refusal, RefusalCode, Request, Response};
-use pfo_service::{Accounts, NodeAccounts};
+use pfo_service::{Accounts, NodeAccounts, User};
 use tokio::task::spawn_blocking;
 
 pub(crate) use self::reload::{config_status, look_up_names_again, reload, warn_of_unknown};
@@ -48,10 +48,10 @@ pub(crate) async fn answer(
         Err(refusal) => Err(refusal),
     };
     answered.unwrap_or_else(|refusal| {
-        let (uid, pid) = (caller.peer.uid, caller.peer.pid);
+        let (user, pid) = (caller.peer.user(), caller.peer.pid);
         tracing::warn!(
-            name: journal::REFUSED, uid = uid.0, pid = pid.0,
-            "refused a request of user {uid}, process {pid}: {}", refusal.message
+            name: journal::REFUSED, uid = user.uid.0, owner_uid = user.person.0, pid = pid.0,
+            "refused a request of {user}, process {pid}: {}", refusal.message
         );
         Answer::Response(Response::Refused(refusal))
     })
@@ -91,9 +91,10 @@ async fn run(
                 let message = format!("the accounts of this node cannot be read now: {errno}");
                 Refusal::new(RefusalCode::Internal, message, "try again later")
             })?;
+            let user = User { uid, person: node.people.look_up(uid).await };
             return Ok(Answer::Caller(
                 Response::Done,
-                permit.caller().on_behalf(uid, pid, groups, claim),
+                permit.caller().on_behalf(user, pid, groups, claim),
             ));
         }
         // Files are written and drivers called away from the thread that accepts connections.
@@ -121,11 +122,12 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
         Request::LeaseRevoke(target) => leases::revoke(node, permit, &target),
         Request::LeaseAllow(target) => leases::allow(node, permit, &target),
         Request::Reload => {
-            let (uid, pid) = (permit.uid(), permit.pid());
+            let (user, pid) = (permit.user(), permit.pid());
             tracing::info!(
-                uid = uid.0,
+                uid = user.uid.0,
+                owner_uid = user.person.0,
                 pid = pid.0,
-                "user {uid}, process {pid} reloads the configuration"
+                "{user}, process {pid} reloads the configuration"
             );
             Ok(Response::Reloaded(reload(node)))
         }
@@ -181,7 +183,8 @@ mod tests {
     }
 
     fn caller(uid: u32, door: Door) -> Caller {
-        Caller::new(Peer { uid: Uid(uid), pid: Pid(1), groups: vec![Gid(uid)] }, door)
+        let (groups, pid, uid) = (vec![Gid(uid)], Pid(1), Uid(uid));
+        Caller::new(Peer { uid, person: uid, pid, groups }, door)
     }
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {

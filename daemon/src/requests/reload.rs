@@ -83,6 +83,7 @@ fn keep_what_cannot_change(new: &mut Config, running: &Config) -> Vec<String> {
         ("sockets.agent", new.sockets.agent != running.sockets.agent),
         ("driver.library", new.driver.library != running.driver.library),
         ("paths.ledger", new.paths.ledger != running.paths.ledger),
+        ("paths.subordinate_uids", new.paths.subordinate_uids != running.paths.subordinate_uids),
     ];
     new.sockets = running.sockets.clone();
     new.driver = running.driver.clone();
@@ -177,7 +178,8 @@ mod tests {
         let running = config("");
         let mut new = config(
             "[sockets]\ntrainers = '/a'\nadmin = '/b'\nagent = '/c'\n\
-             [driver]\nlibrary = '/d'\n[paths]\nledger = '/e'\n[lease]\nmax_mhz = 900",
+             [driver]\nlibrary = '/d'\n[paths]\nledger = '/e'\n\
+             subordinate_uids = '/f'\n[lease]\nmax_mhz = 900",
         );
         let named = keep_what_cannot_change(&mut new, &running);
         assert_eq!(
@@ -187,7 +189,8 @@ mod tests {
                 "sockets.admin",
                 "sockets.agent",
                 "driver.library",
-                "paths.ledger"
+                "paths.ledger",
+                "paths.subordinate_uids"
             ]
         );
         assert_eq!((&new.sockets, &new.driver), (&running.sockets, &running.driver));

@@ -18,7 +18,7 @@ use pfo_protocol::{
     ClientMessage, Closing, ClosingReason, DaemonMessage, GpuUuid, Hello, Holder, Refusal,
     RefusalCode, SessionId, Welcome,
 };
-use pfo_service::register;
+use pfo_service::{User, register};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
@@ -97,7 +97,7 @@ pub(crate) async fn open(
             Origin::LastDaemon(session) => session,
         },
     };
-    let session = Arc::new(Session::new(holder, grant, UnixStream::from(socket)));
+    let session = Arc::new(Session::new(holder, peer.person, grant, UnixStream::from(socket)));
     if let Origin::LastDaemon(_) = origin {
         session.mark_kept();
         session.progress.forget_step();
@@ -160,7 +160,8 @@ fn denial(denied: &Denied, gpu: &GpuUuid, grant: &Grant) -> Refusal {
         Denied::TooMany(own) => Refusal::new(
             RefusalCode::LimitReached,
             format!(
-                "the user has {own} sessions, the administrator allows {} ({})",
+                "the user has {own} sessions, with those of its subordinate uids; the administrator \
+                 allows {} ({})",
                 grant.terms.sessions_per_user.get(),
                 grant.place
             ),
@@ -275,7 +276,7 @@ impl Opening {
             Err(error) => tracing::warn!(
                 session = session.holder.session.0,
                 "a restart of pfod will end the session of {}, which systemd cannot keep: {error}",
-                in_words(&session.holder)
+                in_words(session)
             ),
         }
     }
@@ -353,36 +354,41 @@ impl Opening {
     }
 
     fn log_lease(&self) {
-        let holder = &self.session().holder;
+        let session = self.session();
+        let holder = &session.holder;
         let how = match self.origin {
             Origin::Hello => "leased",
             Origin::LastDaemon(_) => "leased again, after a restart of pfod,",
         };
         tracing::info!(
             name: journal::LEASED,
-            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
-            gpu_uuid = %self.gpu.uuid, session = holder.session.0, client = ?self.hello.client,
-            "{how} GPU {} to {}", self.gpu.uuid, in_words(holder)
+            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0,
+            owner_uid = session.person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
+            session = holder.session.0, client = ?self.hello.client,
+            "{how} GPU {} to {}", self.gpu.uuid, in_words(session)
         );
     }
 
     fn follow(&self, mut rank: Rank, job: &Job) -> End {
         let end = rank.serve();
         rank.measure_end();
-        let holder = &self.session().holder;
+        let session = self.session();
+        let holder = &session.holder;
         if let End::Closed(ClosingReason::GpuLost, why) = &end {
             tracing::error!(
                 name: journal::GPU_LOST,
-                job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
-                gpu_uuid = %self.gpu.uuid, "lost GPU {} of {}: {why}", self.gpu.uuid, in_words(holder)
+                job = %holder.job, rank = holder.rank.0, uid = holder.uid.0,
+                owner_uid = session.person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
+                "lost GPU {} of {}: {why}", self.gpu.uuid, in_words(session)
             );
         }
         let old_mhz = rank.clocks().locked().map(|(mhz, _)| mhz.0);
         if let Err(error) = rank.clocks().restore() {
             tracing::error!(
                 name: journal::STILL_LOCKED,
-                job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
-                gpu_uuid = %self.gpu.uuid, "the clocks of GPU {} are not restored yet: {error}", self.gpu.uuid
+                job = %holder.job, rank = holder.rank.0, uid = holder.uid.0,
+                owner_uid = session.person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
+                "the clocks of GPU {} are not restored yet: {error}", self.gpu.uuid
             );
         }
         job.leave(self.session());
@@ -398,27 +404,30 @@ impl Opening {
         };
         tracing::info!(
             name: journal::LEASE_ENDED,
-            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
-            gpu_uuid = %self.gpu.uuid, session = holder.session.0, old_mhz,
-            "the lease of GPU {} by {} ended: {why}", self.gpu.uuid, in_words(holder)
+            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0,
+            owner_uid = session.person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
+            session = holder.session.0, old_mhz,
+            "the lease of GPU {} by {} ended: {why}", self.gpu.uuid, in_words(session)
         );
         end
     }
 
     fn log_refusal(&self, refusal: &Refusal) {
-        let holder = &self.session().holder;
+        let session = self.session();
+        let holder = &session.holder;
         tracing::warn!(
             name: journal::REFUSED,
-            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
-            gpu_uuid = %self.gpu.uuid,
-            "refused a session on GPU {} to {}: {}", self.gpu.uuid, in_words(holder), refusal.message
+            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0,
+            owner_uid = session.person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
+            "refused a session on GPU {} to {}: {}", self.gpu.uuid, in_words(session), refusal.message
         );
     }
 }
 
-fn in_words(holder: &Holder) -> String {
-    let Holder { job, rank, uid, pid, .. } = holder;
-    format!("job {job}, rank {rank} (user {uid}, process {pid})")
+fn in_words(session: &Session) -> String {
+    let Holder { job, rank, uid, pid, .. } = &session.holder;
+    let user = User { uid: *uid, person: session.person };
+    format!("job {job}, rank {rank} ({user}, process {pid})")
 }
 
 /// A refusal for a failure of the operating system.
@@ -482,7 +491,7 @@ mod tests {
 
     fn held(uid: u32, rank: u32, has_begun: bool) -> Denied {
         let stream = UnixStream::pair().unwrap().0;
-        let session = Session::new(holder(uid, rank), example_grant(""), stream);
+        let session = Session::new(holder(uid, rank), Uid(uid), example_grant(""), stream);
         if has_begun {
             session.mark_begun();
         }
@@ -512,7 +521,7 @@ mod tests {
         let refusal = denied(&Denied::TooMany(3));
         assert_eq!(refusal.code, RefusalCode::LimitReached);
         assert!(
-            refusal.message.contains("has 3 sessions, the administrator allows 3"),
+            refusal.message.contains("has 3 sessions") && refusal.message.contains("allows 3 ("),
             "{refusal}"
         );
         assert_eq!(denied(&Denied::Restoring).code, RefusalCode::GpuUnavailable);

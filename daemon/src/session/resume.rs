@@ -77,8 +77,9 @@ async fn take_up(
         let remedy = "the rank opens another session by itself";
         Refusal::new(RefusalCode::ShuttingDown, format!("its hello is lost: {error}"), remedy)
     })?;
-    let peer = Peer::of(socket).map_err(|error| internal(&error))?;
-    let Some(process) = watch_process(socket, &peer) else {
+    let mut peer = Peer::of(socket).map_err(|error| internal(&error))?;
+    peer.person = node.people.look_up(peer.uid).await;
+    let Some(process) = watch_process(socket, peer.pid) else {
         return Err(Refusal::new(RefusalCode::ShuttingDown, "its process is gone", ""));
     };
     let origin = Origin::LastDaemon(session);

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use pfo_protocol::{ClosingReason, ConfigStatus, GpuName, GpuUuid, Refusal, Reloaded};
-use pfo_service::{NodeAccounts, Peer, Service, UnknownName};
+use pfo_service::{ConfigError, NodeAccounts, Peer, Service, UnknownName};
 
 use crate::host::journal;
 use crate::job::{Job, JobKey};
@@ -58,7 +58,10 @@ pub(crate) fn config_status(node: &Node) -> ConfigStatus {
     let unknown = settings.authority.unknown_names();
     ConfigStatus {
         file: settings.config.file.as_ref().map(|path| path.display().to_string()),
-        refused: node.config_refused.load().as_deref().cloned(),
+        refused: node.config_refused.load().as_deref().cloned().or_else(|| {
+            let file = settings.config.file.as_deref()?;
+            ConfigError::writable_by_others(file).map(|why| why.to_string())
+        }),
         restart_needed_for: node.restart_needed_for.load().to_vec(),
         unknown_names: unknown.iter().map(ToString::to_string).collect(),
     }

@@ -153,7 +153,7 @@ impl Services {
         let watcher = Watcher::new(pfod.clone(), Arc::clone(&questions), Arc::clone(&stragglers));
         Self {
             started: Instant::now(),
-            p2p: Arc::new(P2pStore::under(&paths.state)),
+            p2p: Arc::new(P2pStore::under(&paths.state, Arc::clone(&people))),
             sweeps: Arc::new(sweeps),
             watcher: Arc::new(watcher),
             settings,

@@ -113,7 +113,7 @@ impl Services {
                 let (profiles, permit) = (Arc::clone(&self.profiles), permit.clone());
                 away(move || profile::read(&profiles, &permit, &selector)).await
             }
-            AgentRequest::P2pPowers => Ok(AgentResponse::P2pPowers(self.p2p.list())),
+            AgentRequest::P2pPowers => Ok(AgentResponse::P2pPowers(self.p2p.list(permit.uid()))),
             AgentRequest::P2pKeep(job) => {
                 let (key, waits) = holds.waits(permit, &job)?;
                 let (store, permit) = (Arc::clone(&self.p2p), permit.clone());

@@ -34,7 +34,7 @@ pub(crate) fn keep(
             "measure more steps, or use `pfoctl p2p measure` on two free GPUs",
         ));
     }
-    store.put(&powers).map_err(|error| not_written(WHAT, &error))?;
+    store.put(&powers, permit.only_of().is_none()).map_err(|error| not_written(WHAT, &error))?;
     tracing::info!(
         uid = user.uid.0, owner_uid = user.person.0, pid = pid.0, %job,
         "{user} kept {} P2P-blocking powers that job {job} has shown", powers.len()
@@ -95,7 +95,7 @@ pub(crate) fn set(
         by_uid: user.uid,
         since_unix_s: unix_s(SystemTime::now()),
     };
-    store.put(std::slice::from_ref(&power)).map_err(|error| not_written(WHAT, &error))?;
+    store.put(std::slice::from_ref(&power), true).map_err(|error| not_written(WHAT, &error))?;
     tracing::info!(
         uid = user.uid.0,
         owner_uid = user.person.0,

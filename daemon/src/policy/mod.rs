@@ -16,6 +16,8 @@ pub(crate) use authority::{Authority, Caller, Claim};
 pub(crate) use config::Clocks;
 pub use config::Config;
 pub(crate) use permit::Permit;
+#[cfg(test)]
+pub(crate) use permit::example_permit;
 pub(crate) use rules::Place;
 pub(crate) use settings::Settings;
 pub(crate) use terms::Terms;

@@ -46,9 +46,14 @@ impl Permit {
         self.caller.is_waiting.then(|| self.pid())
     }
 
-    /// The only user whose jobs may be seen; `None` means every user's.
-    pub(crate) fn only_of(&self) -> Option<Uid> {
-        (!self.every_job).then(|| self.uid())
+    /// Whether everything may be seen.
+    pub(crate) fn sees_all(&self) -> bool {
+        self.every_job
+    }
+
+    /// Whether the jobs and processes of this user may be seen.
+    pub(crate) fn sees(&self, owner: Uid) -> bool {
+        self.every_job || owner == self.uid()
     }
 
     /// Checks that something of this user is within the permit.
@@ -69,11 +74,19 @@ impl Permit {
     /// # Errors
     /// If there is no such job, or more than one.
     pub(crate) fn select(&self, jobs: &Jobs, selector: &JobSelector) -> Result<Arc<Job>, Refusal> {
-        if let Some(owner) = selector.uid.filter(|owner| !self.every_job && *owner != self.uid()) {
+        if let Some(owner) = selector.uid.filter(|owner| !self.sees(*owner)) {
             return Err(Jobs::unknown(&selector.job, owner));
         }
         jobs.select(selector, self.uid(), self.every_job)
     }
+}
+
+/// The permit of a user, for tests.
+#[cfg(test)]
+pub(crate) fn example_permit(uid: Uid, every_job: bool) -> Permit {
+    use pfo_service::{Door, Peer};
+    let peer = Peer { uid, person: uid, pid: Pid(3), groups: Vec::new() };
+    Permit::new(Caller::new(peer, Door::Users), every_job)
 }
 
 #[cfg(test)]
@@ -103,7 +116,10 @@ mod tests {
     #[test]
     fn a_user_selects_its_own_jobs_and_cannot_tell_those_of_others_from_none() {
         let permit = Permit::new(caller(7), false);
-        assert_eq!(permit.only_of(), Some(Uid(7)));
+        assert_eq!(
+            (permit.sees_all(), permit.sees(Uid(7)), permit.sees(Uid(8))),
+            (false, true, false)
+        );
         assert_eq!(selected(&permit, "j", None), Ok(7));
         assert_eq!(selected(&permit, "j", Some(7)), Ok(7));
         for name in ["j", "no-such-job"] {
@@ -117,7 +133,7 @@ mod tests {
     #[test]
     fn a_permit_for_every_job_selects_those_of_others() {
         let permit = Permit::new(caller(0), true);
-        assert_eq!(permit.only_of(), None);
+        assert!(permit.sees_all() && permit.sees(Uid(8)));
         assert_eq!(selected(&permit, "j", Some(8)), Ok(8));
         assert_eq!(selected(&permit, "other", None), Ok(8));
         assert!(selected(&permit, "j", None).is_err(), "two users have it");

@@ -110,22 +110,21 @@ async fn run(
 fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Response, Refusal> {
     match request {
         Request::Gpus => list_gpus(node, permit).map(Response::Gpus),
-        Request::Status => Ok(Response::Status(Box::new(status::status(node, permit.only_of())))),
-        Request::Jobs => Ok(Response::Jobs(views::jobs(&node.jobs, permit.only_of()))),
+        Request::Status => Ok(Response::Status(Box::new(status::status(node, permit)))),
+        Request::Jobs => Ok(Response::Jobs(views::jobs(&node.jobs, permit))),
         Request::PlanLoad { job, label, table } => plans::load(node, permit, &job, label, table),
         Request::PlanRead(job) => plans::read(node, permit, &job),
         Request::SmClocks(gpu) => power_limits::sm_clocks(node, permit, &gpu),
         Request::PowerLimits(gpu) => power_limits::power_limits(node, permit, &gpu),
         Request::ClocksReset { gpu, all } => reset::reset(node, permit, gpu.as_ref(), all),
         Request::PolicyExplain { who, gpu } => explain::explain(node, permit, who, gpu.as_ref()),
-        Request::Leases => leases::list(node),
+        Request::Leases => leases::list(node, permit),
         Request::LeaseRevoke(target) => leases::revoke(node, permit, &target),
         Request::LeaseAllow(target) => leases::allow(node, permit, &target),
         Request::Reload => {
             let (user, pid) = (permit.user(), permit.pid());
             tracing::info!(
                 uid = user.uid.0,
-                owner_uid = user.person.0,
                 pid = pid.0,
                 "{user}, process {pid} reloads the configuration"
             );

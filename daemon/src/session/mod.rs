@@ -118,7 +118,7 @@ pub(crate) async fn open(
             {
                 tokio::time::sleep(FORMER_SESSION_POLL).await;
             }
-            Err(denied) => return Err(denial(&denied, &gpu.uuid, &session.grant.load())),
+            Err(denied) => return Err(denial(&denied, permit, &gpu.uuid, &session.grant.load())),
         }
     }
 }
@@ -137,13 +137,14 @@ fn will_pass(denied: &Denied, own: &Holder) -> bool {
     }
 }
 
-fn denial(denied: &Denied, gpu: &GpuUuid, grant: &Grant) -> Refusal {
+fn denial(denied: &Denied, permit: &Permit, gpu: &GpuUuid, grant: &Grant) -> Refusal {
     match denied {
         Denied::Held(session) => {
-            let Holder { job, rank, uid, pid, .. } = &session.holder;
+            let sees = permit.sees(session.holder.uid);
+            let holder = if sees { in_words(session) } else { "another user".into() };
             Refusal::new(
                 RefusalCode::GpuHeld,
-                format!("GPU {gpu} is held by job {job}, rank {rank} (user {uid}, process {pid})"),
+                format!("GPU {gpu} is held by {holder}"),
                 "use another GPU, or wait until that job ends",
             )
         }
@@ -160,8 +161,7 @@ fn denial(denied: &Denied, gpu: &GpuUuid, grant: &Grant) -> Refusal {
         Denied::TooMany(own) => Refusal::new(
             RefusalCode::LimitReached,
             format!(
-                "the user has {own} sessions, with those of its subordinate uids; the administrator \
-                 allows {} ({})",
+                "the user has {own} sessions, the administrator allows {} ({})",
                 grant.terms.sessions_per_user.get(),
                 grant.place
             ),
@@ -354,8 +354,7 @@ impl Opening {
     }
 
     fn log_lease(&self) {
-        let session = self.session();
-        let holder = &session.holder;
+        let Session { holder, person, .. } = &**self.session();
         let how = match self.origin {
             Origin::Hello => "leased",
             Origin::LastDaemon(_) => "leased again, after a restart of pfod,",
@@ -363,32 +362,30 @@ impl Opening {
         tracing::info!(
             name: journal::LEASED,
             job = %holder.job, rank = holder.rank.0, uid = holder.uid.0,
-            owner_uid = session.person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
+            owner_uid = person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
             session = holder.session.0, client = ?self.hello.client,
-            "{how} GPU {} to {}", self.gpu.uuid, in_words(session)
+            "{how} GPU {} to {}", self.gpu.uuid, in_words(self.session())
         );
     }
 
     fn follow(&self, mut rank: Rank, job: &Job) -> End {
         let end = rank.serve();
         rank.measure_end();
-        let session = self.session();
-        let holder = &session.holder;
+        let Session { holder, person, .. } = &**self.session();
         if let End::Closed(ClosingReason::GpuLost, why) = &end {
             tracing::error!(
                 name: journal::GPU_LOST,
                 job = %holder.job, rank = holder.rank.0, uid = holder.uid.0,
-                owner_uid = session.person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
-                "lost GPU {} of {}: {why}", self.gpu.uuid, in_words(session)
+                owner_uid = person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
+                "lost GPU {} of {}: {why}", self.gpu.uuid, in_words(self.session())
             );
         }
         let old_mhz = rank.clocks().locked().map(|(mhz, _)| mhz.0);
         if let Err(error) = rank.clocks().restore() {
             tracing::error!(
                 name: journal::STILL_LOCKED,
-                job = %holder.job, rank = holder.rank.0, uid = holder.uid.0,
-                owner_uid = session.person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
-                "the clocks of GPU {} are not restored yet: {error}", self.gpu.uuid
+                job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
+                gpu_uuid = %self.gpu.uuid, "the clocks of GPU {} are not restored yet: {error}", self.gpu.uuid
             );
         }
         job.leave(self.session());
@@ -405,21 +402,20 @@ impl Opening {
         tracing::info!(
             name: journal::LEASE_ENDED,
             job = %holder.job, rank = holder.rank.0, uid = holder.uid.0,
-            owner_uid = session.person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
+            owner_uid = person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
             session = holder.session.0, old_mhz,
-            "the lease of GPU {} by {} ended: {why}", self.gpu.uuid, in_words(session)
+            "the lease of GPU {} by {} ended: {why}", self.gpu.uuid, in_words(self.session())
         );
         end
     }
 
     fn log_refusal(&self, refusal: &Refusal) {
-        let session = self.session();
-        let holder = &session.holder;
+        let Session { holder, person, .. } = &**self.session();
         tracing::warn!(
             name: journal::REFUSED,
             job = %holder.job, rank = holder.rank.0, uid = holder.uid.0,
-            owner_uid = session.person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
-            "refused a session on GPU {} to {}: {}", self.gpu.uuid, in_words(session), refusal.message
+            owner_uid = person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
+            "refused a session on GPU {} to {}: {}", self.gpu.uuid, in_words(self.session()), refusal.message
         );
     }
 }
@@ -512,16 +508,22 @@ mod tests {
     #[test]
     fn a_denial_names_who_holds_the_gpu_or_the_limit_and_what_set_it() {
         let gpu = "GPU-1".parse().unwrap();
+        let root = crate::policy::example_permit(Uid::ROOT, true);
         let denied =
-            |denied: &Denied| denial(denied, &gpu, &example_grant("sessions_per_user = 3"));
+            |denied: &Denied| denial(denied, &root, &gpu, &example_grant("sessions_per_user = 3"));
         let refusal = denied(&held(8, 5, true));
         assert_eq!(refusal.code, RefusalCode::GpuHeld);
         let by = "GPU GPU-1 is held by job j, rank 5 (user 8, process 1)";
         assert_eq!(refusal.message, by);
+        for (uid, by) in [(8, by), (7, "GPU GPU-1 is held by another user")] {
+            let user = crate::policy::example_permit(Uid(uid), false);
+            let refusal = denial(&held(8, 5, true), &user, &gpu, &example_grant(""));
+            assert_eq!(refusal.message, by);
+        }
         let refusal = denied(&Denied::TooMany(3));
         assert_eq!(refusal.code, RefusalCode::LimitReached);
         assert!(
-            refusal.message.contains("has 3 sessions") && refusal.message.contains("allows 3 ("),
+            refusal.message.contains("has 3 sessions, the administrator allows 3"),
             "{refusal}"
         );
         assert_eq!(denied(&Denied::Restoring).code, RefusalCode::GpuUnavailable);

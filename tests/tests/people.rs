@@ -1,11 +1,12 @@
 //! Quotas count people: a user together with its subordinate uids, and nobody else.
 
+use std::fs;
 use std::sync::{Arc, Barrier};
 use std::thread;
 
 use pfo_protocol::{
     ClientMessage, ClockTable, DaemonMessage, GpuName, LARGEST_PAYLOAD, Refusal, RefusalCode,
-    Request, Response,
+    Request, Response, SwapTarget,
 };
 use pfo_tests::{
     Client, Identity, MachineSetup, Node, Relay, Setup, TestPlan, control::job, hello, needs_root,
@@ -151,4 +152,51 @@ fn ten_users_with_large_frames_that_never_end_do_not_keep_out_that_of_another() 
     assert!(frame.len() > 64 * 1024, "a large one");
     relay.send(&frame);
     assert!(matches!(relay.answer(), DaemonMessage::Response(Response::Loaded(_))));
+}
+
+/// Bytes that count towards `MemoryMax=` of pfod: its own and those of its files below /run.
+fn bytes_kept(node: &mut Node) -> u64 {
+    let status = format!("/proc/{}/status", node.daemon().process.pid());
+    let status = fs::read_to_string(status).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let resident: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+    let records = fs::read_dir(node.directory().join("jobs")).into_iter().flatten();
+    let records: u64 = records.map(|record| record.unwrap().metadata().unwrap().len()).sum();
+    resident * 1024 + records
+}
+
+#[test]
+fn ten_users_who_keep_all_the_plans_that_they_may_do_not_reach_memory_max() {
+    needs_root!();
+    let unit = include_str!("../../systemd/pfod.service");
+    let max = unit.lines().find_map(|line| line.strip_prefix("MemoryMax=")).unwrap();
+    let max = max.trim_end_matches('M').parse::<u64>().unwrap() << 20;
+    let machine = MachineSetup { gpus: "10xA40", ..MachineSetup::default() };
+    let setup = Setup { machine, idle_limit_s: 3600, ..Setup::without_agent() };
+    let mut node = Node::start_with(&setup);
+    let table = ClockTable::from(&TestPlan::new(1, 95_000, |_, _| 1740));
+    let frame = |request| ClientMessage::Request(request).to_frame().unwrap();
+    let load = frame(Request::PlanLoad { job: job("j"), label: "p".into(), table });
+    let target = SwapTarget::Loaded;
+    let swap = frame(Request::PlanSwap { job: job("j"), target, not_before: None, wait: false });
+    let mut ranks = Vec::new();
+    for number in 0..10 {
+        let user = Identity::trainer().with_uid(63_000 + number);
+        ranks.push(open(&node, &user, number as usize).unwrap());
+        let mut relay = Relay::connect(&node, &user);
+        let mut refused = None;
+        for request in [&load, &swap, &load, &load] {
+            relay.send(request);
+            if let DaemonMessage::Response(Response::Refused(refusal)) = relay.answer() {
+                refused = Some(refusal);
+            }
+        }
+        let refusal = refused.expect("more than a user may keep");
+        assert_eq!(refusal.code, RefusalCode::LimitReached, "{refusal}");
+        assert!(refusal.message.contains("leave room for"), "{refusal}");
+    }
+    let kept = bytes_kept(&mut node);
+    // The driver's library of a real node takes a part, and so does what is under way.
+    assert!(kept < max / 2, "{kept} of {max} bytes");
+    assert_eq!(node.status().daemon.sessions, 10);
 }

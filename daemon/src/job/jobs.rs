@@ -19,9 +19,10 @@ const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
 const EMPTY_PER_PERSON: usize = 32;
 
 /// Instructions in all plans that the jobs of one person keep, and in those that all keep. One takes
-/// 16 bytes.
-const PLANNED_PER_PERSON: usize = 2_000_000;
-const PLANNED: usize = 6_000_000;
+/// 16 bytes, and up to 46 more in the record of its job: memory of the unit, too, because it is
+/// below /run. So all plans take half of `MemoryMax` at most.
+const PLANNED_PER_PERSON: usize = 400_000;
+const PLANNED: usize = 2_000_000;
 
 /// All jobs.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 use pfo_protocol::{
     AgentRequest, Gid, JobSelector, JobView, Pid, Refusal, RefusalCode, SweepOrder, Uid,
 };
-use pfo_service::{Accounts, Door, Lookup, Peer, UnknownName};
+use pfo_service::{Accounts, Door, Lookup, Peer, UnknownName, User};
 
 use crate::config::Groups;
 use crate::pfod::Asker;
@@ -57,7 +57,7 @@ enum Role {
 /// That a peer may do what it asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Permit {
-    uid: Uid,
+    user: User,
     pid: Pid,
     /// Whether it may see and use the jobs of every user.
     everyone: bool,
@@ -126,7 +126,7 @@ impl Authority {
         let role = self.role(peer, door);
         if role >= needed {
             let everyone = role == Role::Administrator;
-            return Ok(Permit { uid: peer.uid, pid: peer.pid, everyone });
+            return Ok(Permit { user: peer.user(), pid: peer.pid, everyone });
         }
         Err(self.refuse(peer, what, needed))
     }
@@ -150,7 +150,12 @@ impl Authority {
 impl Permit {
     /// The user that asks.
     pub(crate) fn uid(&self) -> Uid {
-        self.uid
+        self.user.uid
+    }
+
+    /// The user that asks, with the person that it counts as.
+    pub(crate) fn user(&self) -> User {
+        self.user
     }
 
     /// The process that asks.
@@ -160,12 +165,12 @@ impl Permit {
 
     /// In whose name the agent acts for this peer.
     pub(crate) fn asker(&self) -> Asker {
-        Asker { uid: self.uid, pid: Some(self.pid), administrator: self.everyone }
+        Asker { uid: self.uid(), pid: Some(self.pid), administrator: self.everyone }
     }
 
     /// The only user whose jobs, sweeps and profiles the peer may see; none means everybody's.
     pub(crate) fn only_of(&self) -> Option<Uid> {
-        (!self.everyone).then_some(self.uid)
+        (!self.everyone).then_some(self.uid())
     }
 
     /// The job that a request means: the peer's own or, for an administrator, the only one of that
@@ -179,7 +184,7 @@ impl Permit {
         jobs: Vec<JobView>,
     ) -> Result<JobView, Refusal> {
         let JobSelector { job: name, uid } = selector;
-        let owner = uid.unwrap_or(self.uid);
+        let owner = uid.unwrap_or(self.uid());
         let mut named: Vec<_> = jobs
             .into_iter()
             .filter(|job| job.job == *name && self.only_of().is_none_or(|own| own == job.uid))
@@ -234,7 +239,7 @@ mod tests {
     }
 
     fn decide(uid: u32, group: u32, door: Door, action: Action) -> Result<Permit, Refusal> {
-        let peer = Peer { uid: Uid(uid), pid: Pid(1), groups: vec![Gid(group)] };
+        let peer = Peer { uid: Uid(uid), person: Uid(uid), pid: Pid(1), groups: vec![Gid(group)] };
         Authority::new(&Groups::default(), &Groups7And9).decide(&peer, door, action)
     }
 

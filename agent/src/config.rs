@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use pfo_protocol::{AGENT_SOCKET, PFO_AGENT_ADMIN_SOCKET, PFO_AGENT_SOCKET};
-use pfo_service::{ConfigError, Within};
+use pfo_service::{ConfigError, SUBORDINATE_UIDS, Within};
 use serde::Deserialize;
 
 /// The whole configuration.
@@ -18,7 +18,7 @@ pub struct Config {
     pub(crate) limits: Limits,
     /// What is reported of jobs that run plans.
     pub(crate) watch: Watch,
-    /// Files that the agent writes.
+    /// Files beside the configuration.
     pub(crate) paths: Paths,
     /// The file that it was read from.
     #[serde(skip)]
@@ -75,6 +75,8 @@ pub(crate) struct Paths {
     pub(crate) state: PathBuf,
     /// What does not outlive the node's boot.
     pub(crate) runtime: PathBuf,
+    /// Which user each subordinate uid counts as, in the format of subuid(5).
+    pub(crate) subordinate_uids: PathBuf,
 }
 
 impl Default for Sockets {
@@ -111,7 +113,11 @@ impl Default for Watch {
 
 impl Default for Paths {
     fn default() -> Self {
-        Self { state: "/var/lib/pfo-agent".into(), runtime: "/run/pfo-agent".into() }
+        Self {
+            state: "/var/lib/pfo-agent".into(),
+            runtime: "/run/pfo-agent".into(),
+            subordinate_uids: SUBORDINATE_UIDS.into(),
+        }
     }
 }
 
@@ -136,6 +142,10 @@ impl Config {
             ("sockets.users", self.sockets.users != running.sockets.users),
             ("sockets.admin", self.sockets.admin != running.sockets.admin),
             ("sockets.pfod", self.sockets.pfod != running.sockets.pfod),
+            (
+                "paths.subordinate_uids",
+                self.paths.subordinate_uids != running.paths.subordinate_uids,
+            ),
             ("paths.state", self.paths.state != running.paths.state),
             ("paths.runtime", self.paths.runtime != running.paths.runtime),
         ];

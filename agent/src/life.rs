@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pfo_service::{
-    Connections, Door, ListenError, PassedDescriptor, Service, accept, bind, feed_watchdog,
+    Connections, Door, ListenError, PassedDescriptor, People, Service, accept, bind, feed_watchdog,
     passed_descriptors, passed_listener, report_left_out,
 };
 use tokio::net::UnixListener;
@@ -75,13 +75,14 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
     let open = Arc::new(Connections::default());
     for (door, listener) in listeners {
         let (most, talking) = (Arc::clone(&services), Arc::clone(&services));
+        let people = Arc::clone(&services.people);
         let most = move || most.settings.now().config.limits.connections.get();
         let talk = move |conversation| talk(Arc::clone(&talking), conversation);
-        tasks.spawn(accept(listener, door, Arc::clone(&open), most, talk));
+        tasks.spawn(accept(listener, door, Arc::clone(&open), people, most, talk));
     }
     let watching = Arc::clone(&services);
     tasks.spawn(async move { watching.watcher.run(|| watching.settings.now().limits()).await });
-    tasks.spawn(report_left_out());
+    tasks.spawn(report_left_out(Arc::clone(&services.people)));
     tasks.spawn(feed_watchdog());
     Service.ready();
     tracing::info!("pfo-agent {} serves", env!("CARGO_PKG_VERSION"));
@@ -137,22 +138,26 @@ impl Services {
         let (sockets, paths) = (&now.config.sockets, &now.config.paths);
         let pfod = Pfod::at(sockets.pfod.clone());
         let questions = Arc::new(Questions::to(pfod.clone()));
-        let profiles = Arc::new(ProfileStore::under(&paths.state));
+        let people = Arc::new(People::in_file(&paths.subordinate_uids));
+        let profiles = Arc::new(ProfileStore::under(&paths.state, Arc::clone(&people)));
         let files = JobFiles::under(&paths.runtime);
-        let stragglers = Arc::new(Stragglers::new(pfod.clone(), Arc::clone(&questions), files));
+        let (asked, counted) = (Arc::clone(&questions), Arc::clone(&people));
+        let stragglers = Arc::new(Stragglers::new(pfod.clone(), asked, files, counted));
         let sweeps = Sweeps::new(Means {
             pfod: pfod.clone(),
             questions: Arc::clone(&questions),
             profiles: Arc::clone(&profiles),
             files: SweepFiles::under(&paths.state),
+            people: Arc::clone(&people),
         });
         let watcher = Watcher::new(pfod.clone(), Arc::clone(&questions), Arc::clone(&stragglers));
         Self {
             started: Instant::now(),
-            p2p: Arc::new(P2pStore::under(&paths.state)),
+            p2p: Arc::new(P2pStore::under(&paths.state, Arc::clone(&people))),
             sweeps: Arc::new(sweeps),
             watcher: Arc::new(watcher),
             settings,
+            people,
             pfod,
             questions,
             profiles,

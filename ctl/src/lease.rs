@@ -135,7 +135,7 @@ impl Selected {
 fn is_known(job: &JobName, pfod: &mut Connection<Pfod>) -> Result<bool, Error> {
     match pfod.ask(Request::Leases)? {
         Response::Leases { leases, revoked } => {
-            let mut holders = leases.iter().map(|lease| &lease.holder.job);
+            let mut holders = leases.iter().filter_map(|lease| Some(&lease.holder.as_ref()?.job));
             let mut losers = revoked.iter().map(|revocation| &revocation.job);
             Ok(holders.any(|holder| holder == job) || losers.any(|loser| loser == job))
         }
@@ -174,18 +174,19 @@ fn held(title: &str, leases: &[LeaseStatus], now: u64, look: Look) -> String {
         .right("PID")
         .right("Session");
     for lease in leases {
-        let holder = &lease.holder;
+        let holder = lease.holder.as_ref();
+        let number = |number: Option<u64>| Cell::option(number.map(|number| number.to_string()));
         table.row([
             Cell::number(lease.index),
             Cell::text(lease.gpu.uuid.as_str()),
             Cell::text(ago(lease.since_unix_s, now)),
             Cell::mhz(lease.requested_mhz),
             Cell::mhz(lease.observed_mhz),
-            Cell::text(holder.job.as_str()),
-            Cell::number(holder.rank.0),
-            Cell::text(user::name_of(holder.uid)),
-            Cell::number(holder.pid.0),
-            Cell::number(holder.session.0),
+            Cell::option(holder.map(|holder| holder.job.to_string())),
+            number(holder.map(|holder| holder.rank.0.into())),
+            Cell::text(holder.map_or("another".to_owned(), |holder| user::name_of(holder.uid))),
+            number(holder.map(|holder| holder.pid.0.into())),
+            number(holder.map(|holder| holder.session.0)),
         ]);
     }
     heading(title, look) + &table.render()

@@ -81,7 +81,7 @@ fn an_idle_node_reads_as_the_golden_text() {
     status.jobs.clear();
     status.daemon.sessions = 0;
     for gpu in &mut status.gpus {
-        gpu.holder = None;
+        (gpu.holder, gpu.leased) = (None, false);
         gpu.problem = None;
         gpu.requested_mhz = None;
         gpu.memory_locked_mhz = None;

@@ -84,10 +84,11 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> 
     let mut accepting = JoinSet::new();
     let open = Arc::new(Connections::default());
     for (door, listener) in listening {
-        let (asked, talker) = (Arc::clone(&node), Arc::clone(&node));
+        let (asked, talker, people) =
+            (Arc::clone(&node), Arc::clone(&node), Arc::clone(&node.people));
         let most = move || asked.settings().config.limits.connections.get();
         let each = move |conversation| talk(Arc::clone(&talker), conversation);
-        accepting.spawn(accept(listener, door, Arc::clone(&open), most, each));
+        accepting.spawn(accept(listener, door, Arc::clone(&open), people, most, each));
     }
     tracing::info!("pfod {} serves", env!("CARGO_PKG_VERSION"));
     loop {
@@ -134,7 +135,7 @@ fn begin_watches(node: &Arc<Node>) {
     }
     let (driver, leases) = (Arc::clone(&node.driver), Arc::clone(&node.leases));
     tokio::spawn(Arc::clone(&node.owed).restore());
-    tokio::spawn(report_left_out());
+    tokio::spawn(report_left_out(Arc::clone(&node.people)));
     tokio::spawn(watch_driver(Arc::clone(&driver), Arc::clone(&leases)));
     tokio::spawn(watch_clocks(driver, leases));
     tokio::spawn(look_up_later(Arc::clone(node)));

@@ -7,7 +7,7 @@ use std::time::Instant;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use pfo_keeper::{GpuFacts, Ledger};
 use pfo_protocol::{Refusal, SessionId};
-use pfo_service::{Attempt, NodeAccounts, Peer};
+use pfo_service::{Attempt, NodeAccounts, Peer, People};
 
 use crate::cli::ConfigSource;
 use crate::gpu::{LateDriver, Owed};
@@ -29,6 +29,8 @@ pub(crate) struct Node {
     pub restart_needed_for: ArcSwap<Vec<String>>,
     settings: ArcSwap<Settings>,
     pub driver: Arc<LateDriver>,
+    /// Whom users count as in quotas.
+    pub people: Arc<People>,
     /// What is locked.
     pub ledger: Arc<Ledger>,
     /// Which session holds which GPU.
@@ -57,6 +59,8 @@ impl Node {
             driver.release();
         }
         let (ledger, leases) = (Arc::new(ledger), Arc::<Leases>::default());
+        let files = JobFiles::beside(&config.paths.ledger);
+        let people = Arc::new(People::in_file(&config.paths.subordinate_uids));
         let owed = Owed::new(Arc::clone(&ledger), Arc::clone(&leases), Arc::clone(&driver));
         Self {
             source,
@@ -69,7 +73,8 @@ impl Node {
             drain,
             owed: Arc::new(owed),
             revocations: Revocations::kept_in(RevocationFile::beside(&config.paths.ledger)),
-            jobs: Arc::new(Jobs::new(JobFiles::beside(&config.paths.ledger))),
+            jobs: Arc::new(Jobs::new(files, Arc::clone(&people))),
+            people,
             attempt: Attempt::beside(&config.paths.ledger),
             started: Instant::now(),
             sessions_opened: AtomicU64::new(0),

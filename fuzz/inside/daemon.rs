@@ -17,7 +17,7 @@ use pfo_protocol::{
     ClosingReason, DaemonMessage, Frame, Hello, Mhz, Pid, Refusal, Request, Response, SessionId,
     Status, Uid,
 };
-use pfo_service::{Door, Peer};
+use pfo_service::{Door, Peer, User};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::sleep;
@@ -52,14 +52,18 @@ pub enum Who {
 
 impl Who {
     fn caller(self) -> Caller {
-        let peer = |uid| Peer { uid, pid: Pid(std::process::id()), groups: Vec::new() };
+        let peer =
+            |uid| Peer { uid, person: uid, pid: Pid(std::process::id()), groups: Vec::new() };
         match self {
             Self::User(uid) => Caller::new(peer(uid), Door::Users),
             Self::Administrator => Caller::new(peer(Uid::ROOT), Door::Admin),
             Self::Agent => Caller::new(peer(Uid(998)), Door::Agent),
-            Self::AgentFor(uid) => {
-                Self::Agent.caller().on_behalf(uid, None, Vec::new(), Claim::User)
-            }
+            Self::AgentFor(uid) => Self::Agent.caller().on_behalf(
+                User { uid, person: uid },
+                None,
+                Vec::new(),
+                Claim::User,
+            ),
         }
     }
 }

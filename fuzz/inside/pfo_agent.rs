@@ -34,8 +34,10 @@ pub fn sweep(bytes: &[u8]) -> bool {
 /// If they are not.
 pub fn powers(bytes: &[u8]) -> bool {
     let Ok(powers) = parse_powers(bytes) else { return false };
-    assert!(powers.iter().all(|power| power.power_w > 0.0 && power.error_w >= 0.0));
-    !powers.is_empty()
+    let mut powers = powers.all().peekable();
+    let is_some = powers.peek().is_some();
+    assert!(powers.all(|power| power.power_w > 0.0 && power.error_w >= 0.0));
+    is_some
 }
 
 /// Records of a rank in any order and with any times give figures that are finite.

@@ -61,7 +61,7 @@ pub fn hellos(hellos: Vec<Hello>) {
         let holder = Holder { job: hello.job.clone(), rank, uid: Uid(7), pid: Pid(1), session };
         let grant = Grant::new(Terms::default(), Place::Lease, &gpu, &Clocks::default());
         let Ok((stream, _)) = UnixStream::pair() else { return };
-        let session = Arc::new(Session::new(holder, grant, stream));
+        let session = Arc::new(Session::new(holder, Uid(7), grant, stream));
         let was_there = job.members().rank(rank).is_some();
         let joined =
             job.join(Member { hello, session: Arc::clone(&session), gpu: Arc::clone(&gpu) });

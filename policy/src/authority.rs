@@ -2,7 +2,7 @@
 
 use pfo_keeper::GpuFacts;
 use pfo_protocol::{Gid, Pid, Refusal, RefusalCode, Uid};
-use pfo_service::{Accounts, Door, Lookup, Peer, UnknownName};
+use pfo_service::{Accounts, Door, Lookup, Peer, UnknownName, User};
 
 use crate::action::Action;
 use crate::config::{Config, Groups};
@@ -33,8 +33,14 @@ impl Caller {
     }
 
     /// A user on whose behalf this caller, the agent, makes requests from now on.
-    pub fn on_behalf(&self, uid: Uid, pid: Option<Pid>, groups: Vec<Gid>, claim: Claim) -> Self {
-        let peer = Peer { uid, pid: pid.unwrap_or(self.peer.pid), groups };
+    pub fn on_behalf(
+        &self,
+        User { uid, person }: User,
+        pid: Option<Pid>,
+        groups: Vec<Gid>,
+        claim: Claim,
+    ) -> Self {
+        let peer = Peer { uid, person, pid: pid.unwrap_or(self.peer.pid), groups };
         Self { peer, door: self.door, on_behalf: Some(claim), is_waiting: pid.is_some() }
     }
 }
@@ -286,7 +292,8 @@ mod tests {
     }
 
     fn peer(uid: u32, groups: &[u32]) -> Peer {
-        Peer { uid: Uid(uid), pid: Pid(1), groups: groups.iter().copied().map(Gid).collect() }
+        let groups = groups.iter().copied().map(Gid).collect();
+        Peer { uid: Uid(uid), person: Uid(uid), pid: Pid(1), groups }
     }
 
     fn for_user(uid: u32, groups: &[u32], claim: Claim) -> Caller {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use pfo_protocol::{ADMIN_SOCKET, AGENT_SOCKET, TRAINER_SOCKET};
-use pfo_service::{ConfigError, Position, Within};
+use pfo_service::{ConfigError, Position, SUBORDINATE_UIDS, Within};
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
@@ -34,7 +34,7 @@ pub struct Config {
     watch: bool,
     /// The NVML driver.
     pub driver: DriverConfig,
-    /// Files that the daemon writes.
+    /// Files beside the configuration.
     pub paths: Paths,
     /// The file that it was read from.
     #[serde(skip)]
@@ -112,6 +112,8 @@ pub struct DriverConfig {
 pub struct Paths {
     /// The ledger file.
     pub ledger: PathBuf,
+    /// Which user each subordinate uid counts as, in the format of subuid(5).
+    pub subordinate_uids: PathBuf,
     /// A key of release 0.1, which is in agent.toml now.
     #[serde(deserialize_with = "moved")]
     state: bool,
@@ -162,7 +164,8 @@ impl Default for DriverConfig {
 
 impl Default for Paths {
     fn default() -> Self {
-        Self { ledger: "/run/pfo/ledger.json".into(), state: false }
+        let subordinate_uids = SUBORDINATE_UIDS.into();
+        Self { ledger: "/run/pfo/ledger.json".into(), subordinate_uids, state: false }
     }
 }
 

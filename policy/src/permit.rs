@@ -2,6 +2,7 @@
 //! unauthorized.
 
 use pfo_protocol::{Pid, Refusal, Uid};
+use pfo_service::User;
 
 use crate::action::Action;
 use crate::authority::{Authority, Caller};
@@ -28,6 +29,11 @@ impl Permit {
         self.caller.peer.uid
     }
 
+    /// The user to name in the journal, with the person that it counts as.
+    pub fn user(&self) -> User {
+        self.caller.peer.user()
+    }
+
     /// The process to name in the journal.
     pub fn pid(&self) -> Pid {
         self.caller.peer.pid
@@ -38,9 +44,14 @@ impl Permit {
         self.caller.is_waiting.then(|| self.pid())
     }
 
-    /// The only user whose jobs may be seen; `None` means every user's.
-    pub fn only_of(&self) -> Option<Uid> {
-        (!self.every_job).then(|| self.uid())
+    /// Whether everything may be seen.
+    pub fn sees_all(&self) -> bool {
+        self.every_job
+    }
+
+    /// Whether the jobs and processes of this user may be seen.
+    pub fn sees(&self, owner: Uid) -> bool {
+        self.every_job || owner == self.uid()
     }
 
     /// Checks that something of this user is within the permit.
@@ -65,20 +76,24 @@ mod tests {
     use crate::authority::Claim;
 
     fn caller(uid: u32) -> Caller {
-        Caller::new(Peer { uid: Uid(uid), pid: Pid(3), groups: Vec::new() }, Door::Users)
+        let (uid, person) = (Uid(uid), Uid(uid));
+        Caller::new(Peer { uid, person, pid: Pid(3), groups: Vec::new() }, Door::Users)
     }
 
     #[test]
     fn a_permit_is_for_every_users_jobs_or_for_the_callers_own() {
-        assert_eq!(Permit::new(caller(7), false).only_of(), Some(Uid(7)));
-        assert_eq!(Permit::new(caller(0), true).only_of(), None);
+        let own = Permit::new(caller(7), false);
+        assert!(!own.sees_all() && own.sees(Uid(7)) && !own.sees(Uid(8)));
+        let every = Permit::new(caller(0), true);
+        assert!(every.sees_all() && every.sees(Uid(8)));
     }
 
     #[test]
     fn a_process_waits_for_the_answer_unless_the_agent_asks_without_one() {
         let agent = Caller::new(caller(998).peer, Door::Agent);
+        let user = User { uid: Uid(7), person: Uid(7) };
         let acting = |pid: Option<Pid>| {
-            Permit::new(agent.on_behalf(Uid(7), pid, Vec::new(), Claim::User), false)
+            Permit::new(agent.on_behalf(user, pid, Vec::new(), Claim::User), false)
         };
         assert_eq!(acting(Some(Pid(5))).waiting_pid(), Some(Pid(5)));
         let sweep = acting(None);

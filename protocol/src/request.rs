@@ -278,8 +278,8 @@ pub struct LeaseStatus {
     pub index: u32,
     /// The GPU.
     pub gpu: GpuListing,
-    /// Who holds it.
-    pub holder: Holder,
+    /// Who holds it; none for a user who may not see the holder's jobs.
+    pub holder: Option<Holder>,
     /// Since when this daemon gave it, in seconds since 1970.
     pub since_unix_s: u64,
     /// The SM clock that pfo locked, in MHz; none if it holds no lock.

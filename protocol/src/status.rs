@@ -89,10 +89,12 @@ pub struct GpuStatus {
     pub power_w: Option<f64>,
     /// The power limit that pfo set, in watts; none if pfo set none.
     pub power_limit_w: Option<u32>,
-    /// Who holds the lease.
+    /// Who holds the lease; none for a user who may not see the holder's jobs.
     pub holder: Option<Holder>,
     /// What is wrong with the GPU, if anything.
     pub problem: Option<String>,
+    /// Whether somebody holds a lease of it.
+    pub leased: bool,
 }
 
 /// Who holds a lease.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_protocol::{
-    ClientMessage, DaemonMessage, FrameError, HEADER_BYTES, Header, Refusal, RefusalCode,
-    Unsupported, VERSION,
+    AgentRequest, ClientMessage, DaemonMessage, FrameError, HEADER_BYTES, Header, LARGEST_PAYLOAD,
+    Refusal, RefusalCode, Request, Unsupported, VERSION,
 };
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use crate::boundary::{Whose, catch_in};
 use crate::connections::{Connections, Entered, Room};
 use crate::peer::{Door, Peer};
+use crate::people::People;
 use crate::sys;
 
 /// Bytes read at a time.
@@ -22,6 +23,9 @@ const CHUNK_BYTES: usize = 16 * 1024;
 
 /// A peer must read an answer within this time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The rest of a frame must follow its header within this time: others may wait for its room.
+const PAYLOAD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The pause after an error that does not pass at once, such as a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -47,15 +51,15 @@ impl Conversation {
     /// silent for too long, or was refused for what it sent.
     pub async fn next(&self, silence: Duration) -> Option<(ClientMessage, Option<Room>)> {
         self.entered.turn().await;
-        match timeout(silence, self.read()).await {
-            Ok(Ok(message)) => Some(message),
-            Ok(Err(FrameError::Version(_))) => {
+        match self.read(silence).await {
+            Ok(message) => Some(message),
+            Err(FrameError::Version(_)) => {
                 let spoken = Unsupported { oldest: VERSION, newest: VERSION };
                 send(&self.stream, &DaemonMessage::Unsupported(spoken)).await;
                 None
             }
-            Ok(Err(FrameError::Io(_) | FrameError::Truncated)) | Err(_) => None,
-            Ok(Err(error)) => {
+            Err(FrameError::Io(_) | FrameError::Truncated) => None,
+            Err(error) => {
                 let remedy = "see protocol/README.md for the layout of frames";
                 let refusal = Refusal::new(RefusalCode::Malformed, error.to_string(), remedy);
                 refuse(&self.stream, &self.peer, refusal).await;
@@ -64,16 +68,41 @@ impl Conversation {
         }
     }
 
-    async fn read(&self) -> Result<(ClientMessage, Option<Room>), FrameError> {
+    /// Waits for room for the answer to a message, if that may be large. To be held until the peer
+    /// has taken it: who asks and does not read takes memory for one answer.
+    pub async fn room_for_answer(&self, message: &ClientMessage) -> Option<Room> {
+        match message {
+            ClientMessage::Request(Request::PlanRead(_))
+            | ClientMessage::AgentRequest(
+                AgentRequest::ProfileRead(_)
+                | AgentRequest::SweepRead(_)
+                | AgentRequest::Samples(_),
+            ) => self.entered.room_for(LARGEST_PAYLOAD).await,
+            _ => None,
+        }
+    }
+
+    async fn read(&self, silence: Duration) -> Result<(ClientMessage, Option<Room>), FrameError> {
         let mut header = [0; HEADER_BYTES];
+        within(silence, self.fill(&mut header)).await?;
+        let Header { kind, length } = Header::parse(header)?;
+        // The wait for others is not the peer's silence.
+        let room = self.entered.room_for(length).await;
+        let payload = within(PAYLOAD_TIMEOUT, self.payload(length)).await?;
+        Ok((ClientMessage::from_payload(kind, &payload)?, room))
+    }
+
+    async fn fill(&self, buffer: &mut [u8]) -> Result<(), FrameError> {
         let mut filled = 0;
-        while filled < HEADER_BYTES {
-            let read = self.read_some(&mut header[filled..]).await?;
+        while filled < buffer.len() {
+            let read = self.read_some(&mut buffer[filled..]).await?;
             filled = filled.saturating_add(read);
         }
-        let Header { kind, length } = Header::parse(header)?;
-        let room = self.entered.room_for(length).await;
-        // Grows with what arrives, not with what is announced.
+        Ok(())
+    }
+
+    /// Grows with what arrives, not with what is announced.
+    async fn payload(&self, length: usize) -> Result<Vec<u8>, FrameError> {
         let mut payload = Vec::new();
         let mut chunk = [0; CHUNK_BYTES];
         while payload.len() < length {
@@ -81,7 +110,7 @@ impl Conversation {
             let read = self.read_some(&mut chunk[..wanted]).await?;
             payload.extend_from_slice(&chunk[..read]);
         }
-        Ok((ClientMessage::from_payload(kind, &payload)?, room))
+        Ok(payload)
     }
 
     async fn read_some(&self, buffer: &mut [u8]) -> Result<usize, FrameError> {
@@ -97,12 +126,21 @@ impl Conversation {
     }
 }
 
+/// A peer that takes longer is as good as gone.
+async fn within<T>(
+    time: Duration,
+    reading: impl Future<Output = Result<T, FrameError>>,
+) -> Result<T, FrameError> {
+    timeout(time, reading).await.unwrap_or(Err(FrameError::Truncated))
+}
+
 /// Accepts connections for as long as the daemon runs, at most `most()` at a time, and runs `talk`
 /// on each. A panic in it ends that connection.
 pub async fn accept<Talk>(
     listener: UnixListener,
     door: Door,
     open: Arc<Connections>,
+    people: Arc<People>,
     most: impl Fn() -> u32,
     talk: impl Fn(Conversation) -> Talk,
 ) where
@@ -114,8 +152,9 @@ pub async fn accept<Talk>(
         match listener.accept().await {
             Ok((stream, _)) => {
                 failing = false;
-                let Ok(peer) = Peer::of(&stream) else { continue };
-                match open.enter(door, peer.uid, most()) {
+                let Ok(mut peer) = Peer::of(&stream) else { continue };
+                peer.person = people.look_up(peer.uid).await;
+                match open.enter(door, peer.user(), most()) {
                     Ok(entered) => {
                         let whose = Whose::of(peer.uid, peer.pid);
                         let talking = talk(Conversation { stream, peer, door, entered });
@@ -164,8 +203,8 @@ async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
 /// Refuses a connection, and records that in the journal.
 pub async fn refuse(stream: &UnixStream, peer: &Peer, refusal: Refusal) {
     tracing::warn!(
-        name: "refused", uid = peer.uid.0, pid = peer.pid.0,
-        "refused a connection of user {}, process {}: {}", peer.uid, peer.pid, refusal.message
+        name: "refused", uid = peer.uid.0, owner_uid = peer.person.0, pid = peer.pid.0,
+        "refused a connection of {}, process {}: {}", peer.user(), peer.pid, refusal.message
     );
     send(stream, &DaemonMessage::Refusal(refusal)).await;
 }

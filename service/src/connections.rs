@@ -1,6 +1,6 @@
-//! What each user may use of a daemon beside its sessions: connections, requests per second, and
-//! memory for large frames. A user who wants more waits or is refused, and other users are not
-//! affected.
+//! What each person may use of a daemon beside its sessions: connections, requests per second, and
+//! memory for large frames. Who wants more waits or is refused, and others are not affected. A
+//! person is a user with all of its subordinate uids.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,89 +12,107 @@ use tokio::time::{Instant, sleep};
 
 use crate::boundary::lock;
 use crate::peer::Door;
+use crate::people::User;
 
-/// Connections of one user, not counting sessions.
-const PER_USER: u32 = 16;
+/// Connections of one person, not counting sessions: all ranks of a node open theirs at once, and a
+/// command asks for each.
+const PER_PERSON: u32 = 128;
+
+/// Connections of one person while three quarters of all are open: the last quarter is for people who
+/// have few.
+const FEW: u32 = 8;
 
 /// Connections of the agent, which acts for all users: two for each recording, and one for each
 /// watched job.
 const OF_AGENT: u32 = 512;
 
-/// In the long run, a user may send one request in this time.
+/// In the long run, a person may send one request in this time.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// How far ahead of that rate a user may be: all ranks of a node connect at once.
+/// How far ahead of that rate a person may be: all ranks of a node connect at once.
 const AHEAD: Duration = Duration::from_secs(2);
 
 /// A frame with a larger payload is large; the daemon holds only a few of those at a time.
 const LARGE_BYTES: usize = 64 * 1024;
 
-/// Large frames at a time; each user may have one.
+/// Large frames at a time; each person may have one.
 const LARGE_FRAMES: usize = 4;
 
-/// The connections of all users. Those of sessions count only as sessions.
+/// The connections of all people. Those of sessions count only as sessions.
 #[derive(Debug)]
 pub struct Connections {
-    by_user: Mutex<HashMap<(Door, Uid), User>>,
+    by_person: Mutex<HashMap<Key, Person>>,
     large: Arc<Semaphore>,
 }
 
+/// A person at one of the sockets.
+type Key = (Door, Uid);
+
 #[derive(Debug)]
-struct User {
+struct Person {
     open: u32,
-    /// When the user's requests so far are within its rate.
+    /// When the person's requests so far are within its rate.
     even_at: Instant,
     large: Arc<Semaphore>,
 }
 
 impl Default for Connections {
     fn default() -> Self {
-        Self { by_user: Mutex::default(), large: Arc::new(Semaphore::new(LARGE_FRAMES)) }
+        Self { by_person: Mutex::default(), large: Arc::new(Semaphore::new(LARGE_FRAMES)) }
     }
 }
 
 impl Connections {
-    /// Admits a connection, if its user and all users together have fewer than they may.
+    /// Admits a connection, if its person and all people together have fewer than they may.
     ///
     /// # Errors
     /// Which of the two has too many.
-    pub fn enter(self: &Arc<Self>, door: Door, uid: Uid, most: u32) -> Result<Entered, Refusal> {
-        let mut users = self.users();
-        let all: u32 = users.values().map(|user| user.open).sum();
-        let own = users.get(&(door, uid)).map_or(0, |user| user.open);
+    pub fn enter(self: &Arc<Self>, door: Door, user: User, most: u32) -> Result<Entered, Refusal> {
+        let mut people = self.people();
+        let key = (door, user.person);
+        // The agent takes no room from users.
+        let counted = people.iter().filter(|((door, _), _)| *door != Door::Agent);
+        let all: u32 = counted.map(|(_, person)| person.open).sum();
+        let own = people.get(&key).map_or(0, |person| person.open);
         let refused = |message: String, remedy: &str| {
             Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
         };
         let own_limit = match door {
             Door::Agent => OF_AGENT,
-            Door::Admin | Door::Users => PER_USER,
+            Door::Admin | Door::Users if all >= most.saturating_sub(most / 4) => FEW,
+            Door::Admin | Door::Users => PER_PERSON,
         };
-        // An administrator is admitted even when all other users together are at the limit.
-        if !is_unlimited(door, uid) && own >= own_limit {
-            let message = format!("user {uid} has {own} connections open, and may not have more");
-            return refused(message, "close some");
+        // Root is an ordinary user, except through the socket for administration: there it is
+        // admitted even when all others together are at the limit.
+        let unlimited = door == Door::Admin && user.uid == Uid::ROOT;
+        if !unlimited && own >= own_limit {
+            let message = format!(
+                "{user} has {own} connections open, and may not have more while {all} of {most} are \
+                 open"
+            );
+            return refused(message, "close some, or try again later");
         }
-        if !is_unlimited(door, uid) && all >= most {
+        if !unlimited && door != Door::Agent && all >= most {
             let message = format!("{all} connections are open, the administrator allows {most}");
             return refused(message, "try again later, or ask for a higher limits.connections");
         }
-        let user = users.entry((door, uid)).or_insert_with(User::new);
-        user.open = user.open.saturating_add(1);
-        Ok(Entered { all: Arc::clone(self), door, uid })
+        let person = people.entry(key).or_insert_with(Person::new);
+        person.open = person.open.saturating_add(1);
+        Ok(Entered { all: Arc::clone(self), key, unlimited })
     }
 
-    /// A user is remembered after its last connection: connecting anew must not reset its rate.
-    fn users(&self) -> MutexGuard<'_, HashMap<(Door, Uid), User>> {
-        lock(&self.by_user)
+    /// A person is remembered after the last connection: connecting anew must not reset its rate.
+    fn people(&self) -> MutexGuard<'_, HashMap<Key, Person>> {
+        lock(&self.by_person)
     }
 }
 
-impl User {
+impl Person {
     fn new() -> Self {
         Self { open: 0, even_at: Instant::now(), large: Arc::new(Semaphore::new(1)) }
     }
 
-    /// How long the user must wait before its next request.
+    /// How long the person must wait before the next request.
     fn ask(&mut self, now: Instant) -> Duration {
         let ahead = self.even_at.saturating_duration_since(now).saturating_add(INTERVAL);
         self.even_at = now.checked_add(ahead).unwrap_or(now);
@@ -102,21 +120,16 @@ impl User {
     }
 }
 
-/// Root is an ordinary user, except through the socket for administration.
-fn is_unlimited(door: Door, uid: Uid) -> bool {
-    door == Door::Admin && uid == Uid::ROOT
-}
-
 /// A connection of a user.
 pub struct Entered {
     all: Arc<Connections>,
-    door: Door,
-    uid: Uid,
+    key: Key,
+    unlimited: bool,
 }
 
 /// Room for a large frame, until it is dropped.
 pub struct Room {
-    _of_user: OwnedSemaphorePermit,
+    _of_person: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
 
@@ -124,12 +137,12 @@ impl Entered {
     /// Waits until the user may send another request. The agent, which sends many, and root as an
     /// administrator never wait.
     pub async fn turn(&self) {
-        if self.door == Door::Agent || is_unlimited(self.door, self.uid) {
+        if self.key.0 == Door::Agent || self.unlimited {
             return;
         }
         let wait = {
-            let mut users = self.all.users();
-            users.get_mut(&(self.door, self.uid)).map(|user| user.ask(Instant::now()))
+            let mut people = self.all.people();
+            people.get_mut(&self.key).map(|person| person.ask(Instant::now()))
         };
         if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
             sleep(wait).await;
@@ -141,18 +154,18 @@ impl Entered {
         if bytes <= LARGE_BYTES {
             return None;
         }
-        let own = Arc::clone(&self.all.users().get(&(self.door, self.uid))?.large);
+        let own = Arc::clone(&self.all.people().get(&self.key)?.large);
         // The semaphore is never closed.
-        let of_user = own.acquire_owned().await.ok()?;
+        let of_person = own.acquire_owned().await.ok()?;
         let of_all = Arc::clone(&self.all.large).acquire_owned().await.ok()?;
-        Some(Room { _of_user: of_user, _of_all: of_all })
+        Some(Room { _of_person: of_person, _of_all: of_all })
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        if let Some(user) = self.all.users().get_mut(&(self.door, self.uid)) {
-            user.open = user.open.saturating_sub(1);
+        if let Some(person) = self.all.people().get_mut(&self.key) {
+            person.open = person.open.saturating_sub(1);
         }
     }
 }
@@ -163,8 +176,17 @@ mod tests {
 
     use super::*;
 
-    const ALICE: Uid = Uid(1001);
-    const BOB: Uid = Uid(1002);
+    const ALICE: User = user(1001);
+    const BOB: User = user(1002);
+    const ROOT: User = user(0);
+
+    const fn user(uid: u32) -> User {
+        User { uid: Uid(uid), person: Uid(uid) }
+    }
+
+    fn fill(all: &Arc<Connections>, door: Door, user: User, most: u32) -> Vec<Entered> {
+        std::iter::from_fn(|| all.enter(door, user, most).ok()).take(1000).collect()
+    }
 
     fn at_once<T>(waiting: impl Future<Output = T>) -> Option<T> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -172,31 +194,47 @@ mod tests {
     }
 
     #[test]
-    fn a_user_has_so_many_connections_and_root_has_more() {
+    fn a_person_has_so_many_connections_whatever_its_uids_and_nobody_else_fewer() {
         let all = Arc::new(Connections::default());
+        let sub_uid = |uid| User { uid: Uid(uid), ..ALICE };
         let entered: Vec<_> =
-            (0..PER_USER).map(|_| all.enter(Door::Users, ALICE, 1000).unwrap()).collect();
+            (0..).map_while(|n| all.enter(Door::Users, sub_uid(100_000 + n), 1000).ok()).collect();
+        assert_eq!(entered.len(), PER_PERSON as usize);
         let refusal = all.enter(Door::Users, ALICE, 1000).err().unwrap();
-        assert!(refusal.message.contains("user 1001 has 16 connections"), "{refusal}");
-        let refusal = all.enter(Door::Users, BOB, PER_USER).err().unwrap();
-        assert!(refusal.message.contains("16 connections are open"), "{refusal}");
-        assert!(
-            all.enter(Door::Users, BOB, 1000).is_ok()
-                && all.enter(Door::Admin, Uid::ROOT, PER_USER).is_ok()
-        );
+        assert!(refusal.message.starts_with("user 1001 has 128 connections open"), "{refusal}");
+        let refusal = all.enter(Door::Users, sub_uid(100_000), 1000).err().unwrap();
+        assert!(refusal.message.starts_with("user 100000 of user 1001 has 128"), "{refusal}");
+        assert_eq!(fill(&all, Door::Users, BOB, 1000).len(), PER_PERSON as usize);
         drop(entered);
-        assert!(all.enter(Door::Users, ALICE, PER_USER).is_ok());
+        assert!(all.enter(Door::Users, ALICE, 1000).is_ok());
+    }
+
+    #[test]
+    fn people_who_take_all_they_can_leave_a_quarter_to_those_who_have_few() {
+        let all = Arc::new(Connections::default());
+        let taken: Vec<_> = (1..=10).map(|uid| fill(&all, Door::Users, user(uid), 1024)).collect();
+        assert_eq!(taken.iter().map(Vec::len).sum::<usize>(), 768 + 4 * FEW as usize);
+        assert_eq!(fill(&all, Door::Users, ALICE, 1024).len(), FEW as usize);
+        let _rest: Vec<_> = (20..)
+            .map_while(|uid| {
+                let few = fill(&all, Door::Users, user(uid), 1024);
+                (!few.is_empty()).then_some(few)
+            })
+            .collect();
+        let refusal = all.enter(Door::Users, BOB, 1024).err().unwrap();
+        assert!(refusal.message.starts_with("1024 connections are open"), "{refusal}");
+        assert!(all.enter(Door::Admin, ROOT, 1024).is_ok());
+        assert!(all.enter(Door::Agent, user(998), 1024).is_ok());
     }
 
     #[test]
     fn root_is_an_ordinary_user_at_the_users_door_and_the_agent_has_room_for_many() {
         let all = Arc::new(Connections::default());
-        let fill = |door, uid| -> Vec<_> {
-            std::iter::from_fn(|| all.enter(door, uid, 10_000).ok()).take(1000).collect()
-        };
-        let (root, agent) = (fill(Door::Users, Uid::ROOT), fill(Door::Agent, Uid(998)));
-        assert_eq!((root.len(), agent.len()), (PER_USER as usize, OF_AGENT as usize));
-        assert_eq!(fill(Door::Admin, Uid::ROOT).len(), 1000);
+        let lengths = [(Door::Users, ROOT), (Door::Agent, user(998)), (Door::Admin, ROOT)]
+            .map(|(door, user)| fill(&all, door, user, 10_000).len());
+        assert_eq!(lengths, [PER_PERSON as usize, OF_AGENT as usize, 1000]);
+        let of_root = User { uid: Uid(1_000_000), person: Uid(1_000_000) };
+        assert_eq!(fill(&all, Door::Admin, of_root, 10_000).len(), PER_PERSON as usize);
     }
 
     #[test]
@@ -210,21 +248,22 @@ mod tests {
         // A busy machine pays something off meanwhile.
         assert!((ahead..3 * ahead).contains(&asked.count()));
         assert!(at_once(all.enter(Door::Users, BOB, 1000).unwrap().turn()).is_some());
-        let root = all.enter(Door::Admin, Uid::ROOT, 1000).unwrap();
+        let root = all.enter(Door::Admin, ROOT, 1000).unwrap();
         assert!((0..10 * ahead).all(|_| at_once(root.turn()).is_some()));
     }
 
     #[test]
-    fn a_user_holds_one_large_frame_and_leaves_room_for_others() {
+    fn a_person_holds_one_large_frame_and_leaves_room_for_others() {
         let all = Arc::new(Connections::default());
-        let enter = |uid| all.enter(Door::Users, uid, 1000).unwrap();
-        let (one, other) = (enter(ALICE), enter(ALICE));
+        let enter = |user| all.enter(Door::Users, user, 1000).unwrap();
+        let other_uid = User { uid: Uid(100_004), ..ALICE };
+        let (one, other) = (enter(ALICE), enter(other_uid));
         let room = at_once(one.room_for(LARGE_BYTES + 1)).unwrap();
         assert!(room.is_some());
         assert!(at_once(other.room_for(LARGE_BYTES + 1)).is_none());
         assert!(at_once(other.room_for(LARGE_BYTES)).unwrap().is_none());
         let rooms: Vec<_> =
-            (0..).map_while(|user| at_once(enter(Uid(BOB.0 + user)).room_for(1 << 20))).collect();
+            (0..).map_while(|uid| at_once(enter(user(2000 + uid)).room_for(1 << 20))).collect();
         assert_eq!(rooms.len(), LARGE_FRAMES - 1);
         drop((room, rooms));
         assert!(at_once(other.room_for(LARGE_BYTES + 1)).is_some());

@@ -1,5 +1,5 @@
 //! What `pfod` and `pfo-agent` share as services of a node: the sockets that systemd passes, the
-//! identity of peers, the quota of each user, the journal, and files that survive a crash.
+//! identity of peers, the quota of each person, the journal, and files that survive a crash.
 //!
 //! Nothing here knows GPUs, jobs or plans.
 #![deny(unsafe_code)]
@@ -19,6 +19,7 @@ mod log_limit;
 mod monotonic;
 mod notify;
 mod peer;
+mod people;
 mod replace;
 mod sys;
 mod unix_time;
@@ -41,6 +42,7 @@ pub use log_limit::report_left_out;
 pub use monotonic::{computed_ns, now_ns};
 pub use notify::{Service, feed_watchdog};
 pub use peer::{Door, Peer, watch_process};
+pub use people::{People, SUBORDINATE_UIDS, User};
 pub use replace::{replace, replace_in_own_directory};
 pub use sys::{pidfd_open, register};
 pub use unix_time::unix_s;

@@ -1,10 +1,11 @@
-//! Keeps the entries that one user causes from filling the journal: beyond a burst they are left
+//! Keeps the entries that one person causes from filling the journal: beyond a burst they are left
 //! out, and counted. An entry is a user's if it has the user's `uid`. All of root's are kept.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use pfo_vocabulary::Uid;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::field::{Field, Visit};
@@ -12,7 +13,9 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Entries that a user may cause at once: all ranks of a large node open and end a session twice.
+use crate::people::People;
+
+/// Entries that a person may cause at once: all ranks of a large node open and end a session twice.
 const BURST: u32 = 256;
 
 /// After the burst, one entry is kept in this time.
@@ -24,15 +27,18 @@ const REPORT_AFTER: Duration = Duration::from_secs(10);
 /// The counts of this process.
 static ENTRIES: Entries = Entries::new();
 
-/// The entries of every user.
+/// The people by whom they are counted, once they are known.
+static PEOPLE: OnceLock<Arc<People>> = OnceLock::new();
+
+/// The entries of every person.
 #[derive(Debug)]
 struct Entries {
-    by_user: Mutex<Option<HashMap<u32, User>>>,
+    by_person: Mutex<Option<HashMap<u32, Person>>>,
     some_left_out: Notify,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct User {
+struct Person {
     /// When the whole burst is available again.
     full_at: Instant,
     left_out: u64,
@@ -40,39 +46,41 @@ struct User {
 
 impl Entries {
     const fn new() -> Self {
-        Self { by_user: Mutex::new(None), some_left_out: Notify::const_new() }
+        Self { by_person: Mutex::new(None), some_left_out: Notify::const_new() }
     }
 
-    /// Whether another entry of a user is kept.
-    fn keeps(&self, uid: u32, now: Instant) -> bool {
-        let mut users = self.users();
-        let users = users.get_or_insert_default();
-        let user = users.entry(uid).or_insert(User { full_at: now, left_out: 0 });
-        let used = user.full_at.saturating_duration_since(now).saturating_add(INTERVAL);
+    /// Whether another entry of a person is kept.
+    fn keeps(&self, person: u32, now: Instant) -> bool {
+        let mut people = self.people();
+        let people = people.get_or_insert_default();
+        let person = people.entry(person).or_insert(Person { full_at: now, left_out: 0 });
+        let used = person.full_at.saturating_duration_since(now).saturating_add(INTERVAL);
         if used > INTERVAL.saturating_mul(BURST) {
-            user.left_out = user.left_out.saturating_add(1);
+            person.left_out = person.left_out.saturating_add(1);
             self.some_left_out.notify_one();
             return false;
         }
-        user.full_at = now.checked_add(used).unwrap_or(now);
+        person.full_at = now.checked_add(used).unwrap_or(now);
         true
     }
 
-    /// The number of entries of each user that were left out since the last call.
+    /// The number of entries of each person that were left out since the last call.
     fn left_out(&self) -> Vec<(u32, u64)> {
-        let mut users = self.users();
-        let take = |(uid, user): (&u32, &mut User)| (*uid, std::mem::take(&mut user.left_out));
-        let counts = users.iter_mut().flatten().map(take);
+        let mut people = self.people();
+        let take = |(uid, of): (&u32, &mut Person)| (*uid, std::mem::take(&mut of.left_out));
+        let counts = people.iter_mut().flatten().map(take);
         counts.filter(|(_, count)| *count > 0).collect()
     }
 
-    fn users(&self) -> MutexGuard<'_, Option<HashMap<u32, User>>> {
-        self.by_user.lock().unwrap_or_else(PoisonError::into_inner)
+    fn people(&self) -> MutexGuard<'_, Option<HashMap<u32, Person>>> {
+        self.by_person.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Reports how many entries were left out, for as long as the daemon runs.
-pub async fn report_left_out() {
+/// Counts entries by people from now on, and reports how many were left out, for as long as the
+/// daemon runs.
+pub async fn report_left_out(people: Arc<People>) {
+    let _ = PEOPLE.set(people);
     loop {
         ENTRIES.some_left_out.notified().await;
         sleep(REPORT_AFTER).await;
@@ -90,7 +98,8 @@ impl<S: Subscriber> Layer<S> for Limit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let mut user = UserOf::default();
         event.record(&mut user);
-        !matches!(user.0, Some(uid) if uid != 0 && !ENTRIES.keeps(uid, Instant::now()))
+        let person = |uid| PEOPLE.get().map_or(uid, |people| people.person(Uid(uid)).0);
+        !matches!(user.0, Some(uid) if uid != 0 && !ENTRIES.keeps(person(uid), Instant::now()))
     }
 }
 
@@ -112,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_has_a_burst_and_then_a_trickle_and_nobody_else_less() {
+    fn a_person_has_a_burst_and_then_a_trickle_and_nobody_else_less() {
         let entries = Entries::new();
         let now = Instant::now();
         let kept = |uid, at| (0..1000).filter(|_| entries.keeps(uid, at)).count();

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use nix::sys::socket::{getsockopt, sockopt};
 use pfo_vocabulary::{Gid, Pid, Uid};
 
+use crate::people::User;
 use crate::sys;
 
 /// The kind of socket that a connection came through. It bounds what its peer may do.
@@ -25,6 +26,8 @@ pub enum Door {
 pub struct Peer {
     /// The effective user.
     pub uid: Uid,
+    /// The user that it counts as; the same one until [`People`](crate::People) was asked.
+    pub person: Uid,
     /// The process; shown to people and in logs, never used for a decision.
     pub pid: Pid,
     /// The effective group and all supplementary ones.
@@ -41,18 +44,24 @@ impl Peer {
         let mut groups = sys::peer_groups(socket.as_fd())?;
         groups.push(Gid(credentials.gid()));
         let (uid, pid) = (Uid(credentials.uid()), Pid(credentials.pid().unsigned_abs()));
-        Ok(Self { uid, pid, groups })
+        Ok(Self { uid, person: uid, pid, groups })
+    }
+
+    /// The user and the person that it counts as.
+    #[must_use]
+    pub fn user(&self) -> User {
+        User { uid: self.uid, person: self.person }
     }
 }
 
 /// A descriptor that becomes readable when the peer's process ends, even if its children hold
 /// copies of its socket. `None` if the kernel cannot give one.
 #[must_use]
-pub fn watch_process(socket: &impl AsFd, peer: &Peer) -> Option<OwnedFd> {
+pub fn watch_process(socket: &impl AsFd, pid: Pid) -> Option<OwnedFd> {
     match getsockopt(socket, sockopt::PeerPidfd) {
         Ok(pidfd) => Some(pidfd),
         // Kernels before 6.5. The number may belong to another process by now; then this watch does
         // not apply to the peer, and only the end of the socket ends it.
-        Err(_) => sys::pidfd_open(peer.pid).ok(),
+        Err(_) => sys::pidfd_open(pid).ok(),
     }
 }

@@ -48,6 +48,18 @@ pub fn group_names() -> (String, String) {
     (own, "no-such-group".into())
 }
 
+fn first_subordinate(uid: Uid) -> u32 {
+    uid.0 << 12
+}
+
+/// What gives the trainers their subordinate uids, in the format of subuid(5).
+#[must_use]
+pub fn subuid_text() -> String {
+    [Identity::trainer(), Identity::other_trainer()]
+        .map(|Identity { uid, .. }| format!("{uid}:{}:4096\n", first_subordinate(uid)))
+        .concat()
+}
+
 fn gid_of(name: &str) -> u32 {
     Group::from_name(name).unwrap().unwrap().gid.as_raw()
 }
@@ -85,6 +97,18 @@ impl Identity {
     #[must_use]
     pub fn outsider() -> Self {
         Self::in_group(61_237, None)
+    }
+
+    /// Another user in the same group.
+    #[must_use]
+    pub fn with_uid(&self, uid: u32) -> Self {
+        Self { uid: Uid(uid), gid: uid, ..self.clone() }
+    }
+
+    /// One of the subordinate uids of this user on a simulated node.
+    #[must_use]
+    pub fn subordinate(&self, number: u32) -> Self {
+        self.with_uid(first_subordinate(self.uid) + number)
     }
 
     /// A command that runs as this user.

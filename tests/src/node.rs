@@ -122,6 +122,7 @@ impl Node {
         let machine = Machine::create(directory.path(), &setup.machine);
         let setup = setup.clone();
         let node = Self { machine, daemon: None, agent: None, setup, directory };
+        fs::write(node.file("subuid"), identity::subuid_text()).unwrap();
         fs::write(node.config(), node.config_text()).unwrap();
         fs::write(node.agent_config(), node.agent_config_text()).unwrap();
         node
@@ -138,7 +139,7 @@ impl Node {
              changes_per_second = {}\n\
              [clocks]\nsettle_ms = {}\nsuspend_after_mismatches = {}\non_foreign_clock = {:?}\n\
              [driver]\nlibrary = {:?}\n\
-             [paths]\nledger = {:?}\n{}",
+             [paths]\nledger = {:?}\nsubordinate_uids = {:?}\n{}",
             self.socket(),
             self.admin_socket(),
             self.daemon_socket_for_agent(),
@@ -153,6 +154,7 @@ impl Node {
             setup.on_foreign_clock,
             self.machine.library(),
             self.ledger(),
+            self.file("subuid"),
             setup.rules,
         )
     }
@@ -163,13 +165,14 @@ impl Node {
             "[sockets]\nusers = {:?}\nadmin = {:?}\npfod = {:?}\n\
              [groups]\ntrainers = {trainers:?}\nadministrators = {administrators:?}\n\
              [limits]\nconnections = {}\n\
-             [paths]\nstate = {:?}\nruntime = {:?}\n{}",
+             [paths]\nstate = {:?}\nruntime = {:?}\nsubordinate_uids = {:?}\n{}",
             self.agent_socket(),
             self.agent_admin_socket(),
             self.daemon_socket_for_agent(),
             self.setup.connections,
             self.state(),
             self.agent_runtime(),
+            self.file("subuid"),
             self.setup.agent_rules,
         )
     }

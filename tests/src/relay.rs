@@ -25,8 +25,11 @@ impl Relay {
     }
 
     fn start_at(node: &Node, socket: &Path, user: &Identity, options: &[&str]) -> Child {
-        let mut command =
-            Command::new(programs::program_for_all("pfo-test-client", node.directory()));
+        let client = programs::program_for_all("pfo-test-client", node.directory());
+        Self::start_by(Command::new(client), socket, user, options)
+    }
+
+    fn start_by(mut command: Command, socket: &Path, user: &Identity, options: &[&str]) -> Child {
         command.arg(socket).args(options);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         user.assume(&mut command).spawn().unwrap()
@@ -51,6 +54,18 @@ impl Relay {
         Self { child, left_behind: None }
     }
 
+    /// Like [`connect_beside`](Self::connect_beside), from a user namespace that the user makes, in
+    /// which it is root.
+    #[must_use]
+    pub fn connect_from_namespace(node: &Node, user: &Identity, others: u32) -> Self {
+        let client = programs::program_for_all("pfo-test-client", node.directory());
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user"]).arg(client);
+        let options = ["--beside", &others.to_string()];
+        let child = Self::start_by(command, &node.socket(), user, &options);
+        Self { child, left_behind: None }
+    }
+
     /// Connects, and starts a child that keeps a copy of the socket.
     #[must_use]
     pub fn connect_with_child(node: &Node) -> Self {
@@ -68,8 +83,12 @@ impl Relay {
 
     /// Sends a message. That the daemon may have hung up already is no failure here.
     pub fn say(&mut self, message: &ClientMessage) {
-        let bytes = message.to_frame().unwrap();
-        let _ = self.child.stdin.as_mut().unwrap().write_all(&bytes);
+        self.send(&message.to_frame().unwrap());
+    }
+
+    /// Sends bytes. That the daemon may have hung up already is no failure here.
+    pub fn send(&mut self, bytes: &[u8]) {
+        let _ = self.child.stdin.as_mut().unwrap().write_all(bytes);
     }
 
     /// The daemon's next message.

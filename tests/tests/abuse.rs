@@ -9,7 +9,9 @@ use pfo_protocol::{
     ClientMessage, ClockTable, DaemonMessage, GpuName, LARGEST_PAYLOAD, Mark, Request, Response,
     SwapTarget,
 };
-use pfo_tests::{Client, Identity, Relay, TestPlan, Undisturbed, control::job, hello, needs_root};
+use pfo_tests::{
+    Client, Identity, Relay, Setup, TestPlan, Undisturbed, control::job, hello, needs_root,
+};
 
 /// Bytes of memory that the daemon has, and has not given back.
 fn resident_bytes(undisturbed: &mut Undisturbed) -> u64 {
@@ -46,13 +48,14 @@ fn large_requests_that_never_end_take_memory_for_one_of_them() {
 #[test]
 fn who_leaves_while_it_waits_for_a_swap_keeps_no_connection() {
     needs_root!();
-    let undisturbed = Undisturbed::start();
+    // Three quarters of them are for those who take what they can.
+    let undisturbed = Undisturbed::start_with(&Setup { connections: 20, ..Setup::default() });
     let node = &undisturbed.node;
     let user = Identity::trainer();
     let mut rank = Relay::connect(node, &user);
     rank.say(&ClientMessage::Hello(hello("slow", 0, 1, GpuName::Uuid(node.machine.uuid(1)))));
     assert!(matches!(rank.answer(), DaemonMessage::Welcome(_)));
-    let mut waiting: Vec<_> = (0..16).map(|_| Relay::connect(node, &user)).collect();
+    let mut waiting: Vec<_> = (0..15).map(|_| Relay::connect(node, &user)).collect();
     let table = ClockTable::from(&TestPlan::new(1, 2, |_, _| 900));
     let load = Request::PlanLoad { job: job("slow"), label: "p".into(), table };
     let swap = Request::PlanSwap {

@@ -378,13 +378,13 @@ fn a_user_with_too_many_connections_is_told_so_and_others_still_get_in() {
     needs_root!();
     let undisturbed = Undisturbed::start();
     let user = Identity::trainer();
-    let mut many = Relay::connect_beside(&undisturbed.node, &user, 16);
+    let mut many = Relay::connect_beside(&undisturbed.node, &user, 128);
     many.say(&ClientMessage::Request(Request::Status));
     match many.answer() {
         DaemonMessage::Refusal(Refusal { code: RefusalCode::LimitReached, message, .. }) => {
             let uid = user.uid;
-            let expected = format!("user {uid} has 16 connections open, and may not have more");
-            assert_eq!(message, expected);
+            let expected = format!("user {uid} has 128 connections open, and may not have more");
+            assert!(message.starts_with(&expected), "{message}");
         }
         other => panic!("{other:?}"),
     }

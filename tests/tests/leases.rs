@@ -58,6 +58,32 @@ fn who_holds_which_gpu_since_when_at_which_clock_is_listed() {
 }
 
 #[test]
+fn who_holds_a_gpu_is_hidden_from_other_users_and_shown_to_administrators() {
+    needs_root!();
+    let node = Node::start_with(&Setup::without_agent());
+    let uuid = node.machine.uuid(0);
+    let mut rank = Relay::connect(&node, &Identity::trainer());
+    let open = |job| ClientMessage::Hello(hello(job, 0, 1, GpuName::Uuid(uuid.clone())));
+    rank.say(&open("secret"));
+    assert!(matches!(rank.answer(), DaemonMessage::Welcome(_)));
+    let mut other = Relay::connect(&node, &Identity::other_trainer());
+    other.say(&open("j"));
+    let refused = format!("{:?}", other.answer());
+    assert!(refused.contains("is held by another user"), "{refused}");
+    for arguments in [&["lease", "list"][..], &["status"], &["status", "--json"]] {
+        let shown = |user: &Identity| node.pfoctl(user, arguments).stdout;
+        let (own, admin) = (shown(&Identity::trainer()), shown(&Identity::administrator()));
+        assert!(own.contains("secret") && admin.contains("secret"), "{own}\n{admin}");
+        let other = shown(&Identity::other_trainer());
+        let (uid, pid) = (Identity::trainer().uid.to_string(), rank.pid().to_string());
+        for hidden in ["secret", &uid, &pid] {
+            assert!(!other.contains(hidden), "{hidden} in {other}");
+        }
+        assert!(other.contains("another") || other.contains("\"leased\": true"), "{other}");
+    }
+}
+
+#[test]
 fn a_revoked_job_trains_without_leases_until_they_are_allowed_again() {
     let node = Node::start();
     let rank = locked_rank(&node);
@@ -95,7 +121,7 @@ fn a_revocation_ends_with_the_processes_that_held_the_leases() {
         Ok(Response::Revoked(ended)) => ended,
         other => panic!("{other:?}"),
     };
-    assert_eq!(revoke(0)[0].holder.pid, relay.pid());
+    assert_eq!(revoke(0)[0].holder.as_ref().unwrap().pid, relay.pid());
     node.until_is("sessions", &0, || node.status().daemon.sessions);
     // Nobody of the job gets the GPU; others do, and the job gets others.
     let open = |job: &str, gpu| Client::connect(&node.socket()).open(hello(job, 0, 1, name(gpu)));

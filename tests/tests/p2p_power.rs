@@ -97,3 +97,22 @@ fn only_administrators_set_a_power() {
     let shown = node.pfoctl(&Identity::trainer(), &["p2p", "show"]).printed();
     assert!(shown.contains("No P2P-blocking power is known"), "{shown}");
 }
+
+#[test]
+fn what_a_trainer_measured_is_used_by_others_only_after_an_administrator_set_it() {
+    needs_root!();
+    let node = Node::start();
+    let (user, other) = (Identity::trainer(), Identity::other_trainer());
+    let helper = helper(&node);
+    let measure = ["p2p", "measure", "--helper", &helper, "--steps", "3"];
+    let _ = node.pfoctl(&user, &measure).printed();
+    assert!(optimize(&node, &user).printed().contains("A40 (blocking receive on 2 GPUs at "));
+    for others in [&other, &Identity::administrator()] {
+        let unknown = optimize(&node, others);
+        assert!(unknown.stderr.contains("the P2P-blocking power is not known"), "{unknown:?}");
+    }
+    let set = ["p2p", "set", "65.5", "--model", "NVIDIA A40"];
+    let _ = node.pfoctl(&Identity::administrator(), &set).printed();
+    let planned = optimize(&node, &other).printed();
+    assert!(planned.contains("65.50 W of NVIDIA A40 (set)"), "{planned}");
+}

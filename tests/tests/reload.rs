@@ -1,6 +1,7 @@
 //! Another configuration while sessions run.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 
 use nix::sys::signal::Signal;
 use pfo::ProblemCode;
@@ -125,6 +126,23 @@ fn a_wrong_file_is_refused_with_its_place_and_changes_nothing() {
     let unread = |why: String| why.starts_with("cannot read");
     node.until_so("status says so", || refused(&node).is_some_and(unread));
     assert_eq!(node.status().daemon.sessions, 1);
+}
+
+#[test]
+fn a_file_that_others_can_write_is_named_and_changes_nothing() {
+    needs_root!();
+    let mut node = Node::start();
+    append(&node, "[[rule]]\nallow = false\n");
+    fs::set_permissions(node.config(), Permissions::from_mode(0o666)).unwrap();
+    let refused = |node: &Node| node.status().daemon.config.refused;
+    let said = format!("others can write {}", node.config().display());
+    assert!(refused(&node).unwrap().starts_with(&said), "before it is read again");
+    node.daemon().process.signal(Signal::SIGHUP);
+    node.until_so("the journal says so", || node.log().contains(&said));
+    let _rank = locked_rank(&node);
+    fs::set_permissions(node.config(), Permissions::from_mode(0o644)).unwrap();
+    hang_up(&mut node);
+    assert_eq!(refused(&node), None);
 }
 
 #[test]

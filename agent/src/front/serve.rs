@@ -22,7 +22,7 @@ use crate::straggler::Stragglers;
 use crate::sweep::{self, Ordered, Sweeps};
 use crate::watch::Watcher;
 use crate::{journal, settings};
-use pfo_service::{Door, Peer, Whose, blocking, catch_in};
+use pfo_service::{Door, Peer, People, Whose, blocking, catch_in};
 
 /// The longest label of a plan or frontier, in bytes.
 const LONGEST_LABEL: usize = 64;
@@ -32,6 +32,7 @@ const LONGEST_LABEL: usize = 64;
 pub(crate) struct Services {
     pub(crate) started: Instant,
     pub(crate) settings: settings::InForce,
+    pub(crate) people: Arc<People>,
     pub(crate) pfod: Pfod,
     pub(crate) questions: Arc<Questions>,
     pub(crate) profiles: Arc<ProfileStore>,
@@ -56,8 +57,9 @@ pub(super) async fn serve(
     let served = catch_in(&Whose::of(peer.uid, peer.pid), serving).await;
     served.unwrap_or_else(|panicked| Err(panicked.into())).unwrap_or_else(|refusal| {
         tracing::warn!(
-            name: journal::REFUSED, uid = peer.uid.0, pid = peer.pid.0,
-            "refused a request of user {}, process {}: {}", peer.uid, peer.pid, refusal.message
+            name: journal::REFUSED,
+            uid = peer.uid.0, owner_uid = peer.person.0, pid = peer.pid.0,
+            "refused a request of {}, process {}: {}", peer.user(), peer.pid, refusal.message
         );
         AgentResponse::Refused(refusal)
     })
@@ -109,7 +111,7 @@ impl Services {
                 let (profiles, permit) = (Arc::clone(&self.profiles), permit.clone());
                 away(move || profile::read(&profiles, &permit, &selector)).await
             }
-            AgentRequest::P2pPowers => Ok(AgentResponse::P2pPowers(self.p2p.list())),
+            AgentRequest::P2pPowers => Ok(AgentResponse::P2pPowers(self.p2p.list(permit.uid()))),
             AgentRequest::P2pKeep(job) => {
                 let (key, waits) = holds.waits(permit, &job)?;
                 let (store, permit) = (Arc::clone(&self.p2p), permit.clone());
@@ -154,10 +156,10 @@ impl Services {
         check_label(&label)?;
         let job = self.find_job(permit, job).await?;
         let loaded = self.stragglers.load(&job, label, frontier).await?;
-        let (uid, key) = (permit.uid(), JobKey::of(&job));
+        let (user, key) = (permit.user(), JobKey::of(&job));
         tracing::info!(
-            uid = uid.0, pid = permit.pid().0, job = %key.name,
-            "user {uid} loaded frontier {} for {key}", loaded.label
+            uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %key.name,
+            "{user} loaded frontier {} for {key}", loaded.label
         );
         Ok(AgentResponse::Frontier(loaded))
     }
@@ -206,12 +208,12 @@ impl Services {
 }
 
 fn report_swap(permit: &Permit, key: &JobKey, swapped: &Swapped, why: &str) {
-    let (uid, step) = (permit.uid(), swapped.step);
+    let (user, step) = (permit.user(), swapped.step);
     tracing::info!(
         name: journal::SWAPPED,
-        uid = uid.0, pid = permit.pid().0, job = %key.name,
+        uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %key.name,
         plan = swapped.plan.as_ref().map_or(0, |plan| plan.number),
-        "user {uid} swaps {key} at step {step} {why}"
+        "{user} swaps {key} at step {step} {why}"
     );
 }
 

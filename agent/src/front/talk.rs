@@ -22,6 +22,7 @@ pub(crate) async fn talk(services: Arc<Services>, conversation: Conversation) {
     loop {
         let silence = if holds.is_empty() { REQUEST_TIMEOUT } else { HOLD_TIMEOUT };
         let Some((message, room)) = conversation.next(silence).await else { return };
+        let _room = conversation.room_for_answer(&message).await;
         let request = match message {
             ClientMessage::AgentRequest(request) => request,
             ClientMessage::Request(_) | ClientMessage::Hello(_) | ClientMessage::ListGpus => {

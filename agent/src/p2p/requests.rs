@@ -25,8 +25,8 @@ pub(crate) fn keep(
     job: &JobName,
     samples: &Samples,
 ) -> Result<AgentResponse, Refusal> {
-    let (uid, pid) = (permit.uid(), permit.pid());
-    let powers = samples.powers(uid, unix_s(SystemTime::now()));
+    let (user, pid) = (permit.user(), permit.pid());
+    let powers = samples.powers(user.uid, unix_s(SystemTime::now()));
     if powers.is_empty() {
         return Err(Refusal::new(
             RefusalCode::NoPlan,
@@ -34,10 +34,10 @@ pub(crate) fn keep(
             "measure more steps, or use `pfoctl p2p measure` on two free GPUs",
         ));
     }
-    store.put(&powers).map_err(|error| not_written(WHAT, &error))?;
+    store.put(&powers, permit.only_of().is_none()).map_err(|error| not_written(WHAT, &error))?;
     tracing::info!(
-        uid = uid.0, pid = pid.0, %job,
-        "user {uid} kept {} P2P-blocking powers that job {job} has shown", powers.len()
+        uid = user.uid.0, owner_uid = user.person.0, pid = pid.0, %job,
+        "{user} kept {} P2P-blocking powers that job {job} has shown", powers.len()
     );
     Ok(AgentResponse::P2pPowers(powers))
 }
@@ -67,16 +67,17 @@ pub(crate) fn set(
             return Err(malformed(format!("{model:?} is no model of a GPU"), "see `pfoctl gpus`"));
         }
     };
-    let (uid, pid) = (permit.uid(), permit.pid());
+    let (user, pid) = (permit.user(), permit.pid());
     let Some(power_w) = power_w else {
         let is_meant = |power: &P2pPower| {
             power.source == P2pSource::Set && (&power.model, &power.gpu_uuid) == (&model, &gpu_uuid)
         };
         store.forget(is_meant).map_err(|error| not_written(WHAT, &error))?;
         tracing::info!(
-            uid = uid.0,
+            uid = user.uid.0,
+            owner_uid = user.person.0,
             pid = pid.0,
-            "user {uid} removed the P2P-blocking power set for {model}"
+            "{user} removed the P2P-blocking power set for {model}"
         );
         return Ok(AgentResponse::P2pPowers(Vec::new()));
     };
@@ -91,14 +92,15 @@ pub(crate) fn set(
         error_w: 0.0,
         count: 0,
         source: P2pSource::Set,
-        by_uid: uid,
+        by_uid: user.uid,
         since_unix_s: unix_s(SystemTime::now()),
     };
-    store.put(std::slice::from_ref(&power)).map_err(|error| not_written(WHAT, &error))?;
+    store.put(std::slice::from_ref(&power), true).map_err(|error| not_written(WHAT, &error))?;
     tracing::info!(
-        uid = uid.0,
+        uid = user.uid.0,
+        owner_uid = user.person.0,
         pid = pid.0,
-        "user {uid} set the P2P-blocking power of {} to {power_w} W",
+        "{user} set the P2P-blocking power of {} to {power_w} W",
         power.model
     );
     Ok(AgentResponse::P2pPowers(vec![power]))

@@ -9,13 +9,14 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use pfo_protocol::{ProfileKey, StoredProfile, Uid};
-use pfo_service::{file_stem, named_by, replace_in_own_directory};
+use pfo_service::{People, file_stem, named_by, replace_in_own_directory};
 
-/// Profiles of one user that are kept; the oldest ones are removed.
-const KEPT_PER_USER: usize = 64;
+/// Profiles of one person that are kept; the oldest ones are removed.
+const KEPT_PER_PERSON: usize = 64;
 
 /// The largest profile that fits into an answer. The agent writes none that is larger.
 const MOST_BYTES: u64 = 6 << 20;
@@ -25,12 +26,15 @@ const MOST_BYTES: u64 = 6 << 20;
 const LONGEST_PART: usize = 120;
 
 #[derive(Debug)]
-pub(crate) struct ProfileStore(PathBuf);
+pub(crate) struct ProfileStore {
+    directory: PathBuf,
+    people: Arc<People>,
+}
 
 impl ProfileStore {
     /// The profiles below the directory of what outlives the node's boot.
-    pub(crate) fn under(state: &Path) -> Self {
-        Self(state.join("profiles"))
+    pub(crate) fn under(state: &Path, people: Arc<People>) -> Self {
+        Self { directory: state.join("profiles"), people }
     }
 
     /// Replaces the stored profile of this key.
@@ -40,15 +44,16 @@ impl ProfileStore {
     pub(crate) fn write(&self, key: &ProfileKey, csv: &str) -> io::Result<()> {
         let path = self.path(key);
         replace_in_own_directory(&path, csv.as_bytes())?;
-        let mut own = self.list(Some(key.uid));
+        let mut own = self.list(None);
+        own.retain(|profile| self.people.are_one(key.uid, profile.key.uid));
         own.sort_by_key(|profile| profile.measured_unix_s);
         // The one just written stays, whatever its time says.
         own.retain(|profile| profile.key != stored_key(key));
-        let surplus = own.len().saturating_sub(KEPT_PER_USER - 1);
+        let surplus = own.len().saturating_add(1).saturating_sub(KEPT_PER_PERSON);
         for old in &own[..surplus] {
             tracing::info!(
                 uid = key.uid.0,
-                "forgot the profile of model {} of user {}: the user has more than {KEPT_PER_USER}",
+                "forgot the profile of model {} of user {}: the user has more than {KEPT_PER_PERSON}",
                 old.key.model,
                 key.uid
             );
@@ -69,7 +74,7 @@ impl ProfileStore {
     /// Every profile, or those of one user.
     pub(crate) fn list(&self, uid: Option<Uid>) -> Vec<StoredProfile> {
         let mut profiles = Vec::new();
-        for directory in entries(&self.0) {
+        for directory in entries(&self.directory) {
             let Some((owner, model)) = directory.file_name().to_str().and_then(named_by) else {
                 continue;
             };
@@ -108,7 +113,7 @@ impl ProfileStore {
     fn path(&self, key: &ProfileKey) -> PathBuf {
         let ProfileKey { uid, model, .. } = key;
         let ProfileKey { gpus, partition, .. } = stored_key(key);
-        self.0.join(file_stem(*uid, model)).join(format!("{gpus}_{partition}.csv"))
+        self.directory.join(file_stem(*uid, model)).join(format!("{gpus}_{partition}.csv"))
     }
 }
 
@@ -132,6 +137,16 @@ mod tests {
 
     const CSV: &str = "stage,instruction,frequency,time,energy\n";
 
+    /// A store in a directory. User 1000 has subordinate uids from 100000 on.
+    fn store_in(directory: &Path) -> ProfileStore {
+        let subuid = directory.with_extension("subuid");
+        fs::write(&subuid, "1000:100000:65536").unwrap();
+        let people = People::in_file(&subuid);
+        people.read();
+        fs::remove_file(subuid).unwrap();
+        ProfileStore::under(directory, Arc::new(people))
+    }
+
     fn key(model: &str, gpus: &str) -> ProfileKey {
         let partition = "pp4-dp1-tp1-mb8".into();
         ProfileKey { uid: Uid(1000), model: model.parse().unwrap(), gpus: gpus.into(), partition }
@@ -140,7 +155,7 @@ mod tests {
     #[test]
     fn a_profile_is_found_by_what_it_is_of_and_read_as_it_was_written() {
         let directory = tempfile::tempdir().unwrap();
-        let store = ProfileStore::under(directory.path());
+        let store = store_in(directory.path());
         let key = key("team/gpt-7b", "NVIDIA A100-SXM4-80GB");
         assert_eq!(store.find(&key), None);
         store.write(&key, "old").unwrap();
@@ -157,14 +172,17 @@ mod tests {
     #[test]
     fn the_oldest_of_too_many_is_forgotten_and_nobody_elses() {
         let directory = tempfile::tempdir().unwrap();
-        let store = ProfileStore::under(directory.path());
+        let store = store_in(directory.path());
         let other = ProfileKey { uid: Uid(7), ..key("m", "A") };
         store.write(&other, CSV).unwrap();
         let oldest = key("oldest", "A");
         store.write(&oldest, CSV).unwrap();
         File::open(store.path(&oldest)).unwrap().set_modified(UNIX_EPOCH).unwrap();
-        (0..KEPT_PER_USER).for_each(|n| store.write(&key(&format!("m{n}"), "A"), CSV).unwrap());
-        assert_eq!(store.list(Some(Uid(1000))).len(), KEPT_PER_USER);
+        for n in 0..KEPT_PER_PERSON {
+            let uid = if n % 2 == 0 { Uid(1000) } else { Uid(100_004) };
+            store.write(&ProfileKey { uid, ..key(&format!("m{n}"), "A") }, CSV).unwrap();
+        }
+        assert_eq!(store.list(None).len(), KEPT_PER_PERSON + 1);
         assert_eq!((store.find(&oldest), store.list(Some(Uid(7))).len()), (None, 1));
         assert!(!store.path(&oldest).parent().unwrap().exists());
     }
@@ -172,7 +190,7 @@ mod tests {
     #[test]
     fn something_too_large_in_the_place_of_a_profile_is_not_read() {
         let directory = tempfile::tempdir().unwrap();
-        let store = ProfileStore::under(directory.path());
+        let store = store_in(directory.path());
         store.write(&key("m", "A"), CSV).unwrap();
         let found = store.find(&key("m", "A")).unwrap();
         File::options().write(true).open(store.path(&found.key)).unwrap().set_len(1 << 40).unwrap();
@@ -186,7 +204,7 @@ mod tests {
             gpus in "\\PC{0,300}",
         ) {
             let directory = tempfile::tempdir().unwrap();
-            let store = ProfileStore::under(directory.path());
+            let store = store_in(directory.path());
             let key = key(&model, &gpus);
             store.write(&key, CSV).unwrap();
             prop_assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pfo_planner::Profile;
 use pfo_protocol::{FrontierStatus, JobView, PlanStatus, Refusal, RefusalCode, Uid};
-use pfo_service::{blocking, lock, now_ns};
+use pfo_service::{People, blocking, lock, now_ns};
 
 use crate::job::JobKey;
 use crate::pfod::{Pfod, Questions};
@@ -17,8 +17,8 @@ use crate::straggler::frontier::JobFrontier;
 /// How long a job without ranks keeps its frontier, for trainers that reconnect or restart.
 const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
 
-/// Memory for the frontiers of one user's jobs, and of all users' together, in bytes.
-const BYTES_PER_USER: usize = 32 << 20;
+/// Memory for the frontiers of one person's jobs, and of all together, in bytes.
+const BYTES_PER_PERSON: usize = 32 << 20;
 const BYTES: usize = 96 << 20;
 
 /// All jobs that have a frontier.
@@ -27,6 +27,7 @@ pub(crate) struct Stragglers {
     pub(super) pfod: Pfod,
     pub(super) questions: Arc<Questions>,
     files: Arc<JobFiles>,
+    people: Arc<People>,
     jobs: Mutex<BTreeMap<JobKey, Arc<FrontierJob>>>,
     /// What is being read takes memory that is not counted yet: one at a time.
     reading: tokio::sync::Mutex<()>,
@@ -53,9 +54,14 @@ struct State {
 }
 
 impl Stragglers {
-    pub(crate) fn new(pfod: Pfod, questions: Arc<Questions>, files: JobFiles) -> Self {
+    pub(crate) fn new(
+        pfod: Pfod,
+        questions: Arc<Questions>,
+        files: JobFiles,
+        people: Arc<People>,
+    ) -> Self {
         let (jobs, reading) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { pfod, questions, files: Arc::new(files), jobs, reading }
+        Self { pfod, questions, files: Arc::new(files), people, jobs, reading }
     }
 
     /// Continues with the jobs of an earlier agent. Reads and parses files.
@@ -239,10 +245,11 @@ impl Stragglers {
         let others = jobs.iter().filter(|(other, _)| *other != key);
         let (own, all) = others.fold((0_usize, 0_usize), |(own, all), (other, job)| {
             let bytes = job.frontier.bytes();
-            let own_bytes = if other.uid == key.uid { bytes } else { 0 };
+            let is_own = self.people.are_one(key.uid, other.uid);
+            let own_bytes = if is_own { bytes } else { 0 };
             (own.saturating_add(own_bytes), all.saturating_add(bytes))
         });
-        BYTES_PER_USER.saturating_sub(own).min(BYTES.saturating_sub(all))
+        BYTES_PER_PERSON.saturating_sub(own).min(BYTES.saturating_sub(all))
     }
 
     /// The frontiers of every job, or of one user's, as status shows them.

@@ -63,10 +63,10 @@ pub(crate) fn attend(
             _ => return Err(refusal),
         },
     };
-    let (uid, pid, name) = (permit.uid(), permit.pid(), &selector.job);
+    let (user, pid, name) = (permit.user(), permit.pid(), &selector.job);
     tracing::info!(
-        uid = uid.0, pid = pid.0, job = %name,
-        "process {pid} of user {uid} waits for the sweep of job {name}"
+        uid = user.uid.0, owner_uid = user.person.0, pid = pid.0, job = %name,
+        "process {pid} of {user} waits for the sweep of job {name}"
     );
     Attended::begin(sweep).map(Ordered::Begun)
 }
@@ -108,13 +108,13 @@ fn begin(
     }
     check_free(job)?;
     let count = clocks.len();
-    let by = permit.uid();
-    let mut record = SweepRecord::new(JobKey::of(job), by, model, settings, shape, clocks);
+    let by = permit.user();
+    let mut record = SweepRecord::new(JobKey::of(job), by.uid, model, settings, shape, clocks);
     record.attended = attended;
     let sweep = sweeps.start(record)?;
     tracing::info!(
-        uid = by.0, pid = permit.pid().0, job = %name,
-        "user {by} began a sweep of {count} clocks of job {name} of user {}", job.uid
+        uid = by.uid.0, owner_uid = by.person.0, pid = permit.pid().0, job = %name,
+        "{by} began a sweep of {count} clocks of job {name} of user {}", job.uid
     );
     Ok(Ordered::Begun(sweep))
 }
@@ -150,10 +150,10 @@ pub(crate) fn control(
     control: SweepControl,
 ) -> Result<AgentResponse, Refusal> {
     let status = sweeps.select(job, permit)?.control(control)?;
-    let (uid, owner, name) = (permit.uid(), status.profile.uid, &status.job);
+    let (user, owner, name) = (permit.user(), status.profile.uid, &status.job);
     tracing::info!(
-        uid = uid.0, pid = permit.pid().0, job = %name,
-        "user {uid} asked the sweep of job {name} of user {owner} to {}", in_words(control)
+        uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %name,
+        "{user} asked the sweep of job {name} of user {owner} to {}", in_words(control)
     );
     Ok(AgentResponse::Sweep(Box::new(status)))
 }

@@ -8,7 +8,7 @@ use pfo_protocol::{
     JobSelector, ProfileKey, RecordedTrial, Refusal, RefusalCode, StoredProfile, SweepControl,
     SweepEnd, SweepState, SweepStatus, Uid,
 };
-use pfo_service::lock;
+use pfo_service::{People, lock};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
@@ -21,11 +21,11 @@ use crate::sweep::file::SweepFiles;
 use crate::sweep::record::{Next, Pause, SweepRecord};
 use crate::sweep::runner;
 
-/// Unfinished sweeps that one user may have.
-const UNFINISHED_PER_USER: usize = 16;
+/// Unfinished sweeps that one person may have.
+const UNFINISHED_PER_PERSON: usize = 16;
 
-/// Finished sweeps of one user that are still shown.
-const OVER_PER_USER: usize = 16;
+/// Finished sweeps of one person that are still shown.
+const OVER_PER_PERSON: usize = 16;
 
 /// What sweeps need to measure jobs and to keep what they measured.
 #[derive(Debug)]
@@ -34,6 +34,7 @@ pub(crate) struct Means {
     pub(crate) questions: Arc<Questions>,
     pub(crate) profiles: Arc<ProfileStore>,
     pub(crate) files: SweepFiles,
+    pub(crate) people: Arc<People>,
 }
 
 #[derive(Debug)]
@@ -118,9 +119,10 @@ impl Sweeps {
             ));
         }
         known.remove(&key);
-        let own = known.iter().filter(|(other, _)| other.uid == key.uid);
+        let is_own = |other: Uid| self.means.people.are_one(key.uid, other);
+        let own = known.iter().filter(|(other, _)| is_own(other.uid));
         let (busy, over): (Vec<_>, Vec<_>) = own.partition(|(_, sweep)| unfinished(sweep));
-        if busy.len() >= UNFINISHED_PER_USER {
+        if busy.len() >= UNFINISHED_PER_PERSON {
             return Err(Refusal::new(
                 RefusalCode::LimitReached,
                 format!("user {} has {} sweeps that are not over", key.uid, busy.len()),
@@ -128,7 +130,7 @@ impl Sweeps {
             ));
         }
         let forgotten: Vec<JobKey> =
-            over.into_iter().skip(OVER_PER_USER - 1).map(|(other, _)| other.clone()).collect();
+            over.into_iter().skip(OVER_PER_PERSON - 1).map(|(other, _)| other.clone()).collect();
         known.retain(|other, _| !forgotten.contains(other));
         self.means.files.write(&record).map_err(|error| not_written("the sweep", &error))?;
         let sweep = Sweep::new(record, &self.means);

@@ -139,7 +139,7 @@ fn application_clocks(condition: &Condition, _: Option<&GpuStatus>) -> Option<Fi
 /// NVML cannot tell what is locked. But a GPU without a lock idles at its lowest clock, and works
 /// at its highest unless something holds it back.
 fn locked_by_others(condition: &Condition, pfo: Option<&GpuStatus>) -> Option<Finding> {
-    let ours = pfo.is_none_or(|pfo| pfo.holder.is_some() || pfo.requested_mhz.is_some());
+    let ours = pfo.is_none_or(|pfo| pfo.leased || pfo.requested_mhz.is_some());
     let [now, lowest, highest] = condition.sm_mhz?;
     let reasons = condition.reasons?;
     let unexplained = (reasons - ThrottleReasons::GPU_IDLE).is_empty();
@@ -199,8 +199,8 @@ mod tests {
     fn pfo(requested_mhz: Option<Mhz>) -> GpuStatus {
         let status: pfo_protocol::Status =
             serde_json::from_str(include_str!("../../tests/golden/status.json")).unwrap();
-        let holder = status.gpus[0].holder.clone().filter(|_| requested_mhz.is_some());
-        GpuStatus { requested_mhz, holder, problem: None, ..status.gpus[0].clone() }
+        let leased = requested_mhz.is_some();
+        GpuStatus { requested_mhz, leased, problem: None, ..status.gpus[0].clone() }
     }
 
     fn found(condition: &Condition, pfo: Option<&GpuStatus>) -> Vec<&'static str> {

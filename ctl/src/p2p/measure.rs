@@ -178,8 +178,7 @@ fn two_gpus(status: &Status, named: &[GpuName]) -> Result<[GpuUuid; 2], P2pError
         GpuName::PciBusId(id) => gpu.pci_bus_id == *id,
     };
     let found: Vec<_> = if named.is_empty() {
-        let free: Vec<_> =
-            status.gpus.iter().filter(|gpu| gpu.holder.is_none() && !gpu.mig).collect();
+        let free: Vec<_> = status.gpus.iter().filter(|gpu| !gpu.leased && !gpu.mig).collect();
         let with_twin = |gpu: &&GpuStatus| {
             free.iter().any(|other| other.uuid != gpu.uuid && other.model == gpu.model)
         };
@@ -261,7 +260,7 @@ mod tests {
         let mut status = status();
         assert!(matches!(two_gpus(&status, &[]), Err(P2pError::NoTwoGpus { found: 0 })));
         for gpu in &mut status.gpus[1..3] {
-            gpu.holder = None;
+            gpu.leased = false;
         }
         let uuid = |index: usize| status.gpus[index].uuid.clone();
         assert_eq!(two_gpus(&status, &[]).unwrap(), [uuid(1), uuid(2)]);

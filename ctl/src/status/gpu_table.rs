@@ -30,7 +30,7 @@ pub(crate) fn render(gpus: &[GpuStatus], user: &dyn Fn(Uid) -> String, look: Loo
             Cell::mhz(gpu.observed_mhz),
             Cell::mhz(gpu.memory_locked_mhz),
             Cell::option(power(gpu)),
-            Cell::option(gpu.holder.as_ref().map(|holder| held_by(holder, user))),
+            Cell::option(held_by(gpu, user)),
         ]);
     }
     heading("GPUs (clocks in MHz)", look) + &table.render()
@@ -51,8 +51,11 @@ fn model(gpu: &GpuStatus) -> String {
     format!("{model}{mig}")
 }
 
-fn held_by(holder: &Holder, user: &dyn Fn(Uid) -> String) -> String {
-    format!("{} rank {} ({} {})", holder.job, holder.rank, user(holder.uid), holder.pid)
+fn held_by(gpu: &GpuStatus, user: &dyn Fn(Uid) -> String) -> Option<String> {
+    let Some(Holder { job, rank, uid, pid, .. }) = &gpu.holder else {
+        return gpu.leased.then(|| "another user".to_owned());
+    };
+    Some(format!("{job} rank {rank} ({} {pid})", user(*uid)))
 }
 
 /// The reason is a sentence and stands above the tables.

@@ -44,6 +44,7 @@ mod tests {
                 power_limit_w: None,
                 holder: None,
                 problem: None,
+                leased: false,
             })
             .collect();
         gpus.iter().map(|gpu| short(&gpu.uuid, &gpus)).collect()

@@ -31,10 +31,11 @@ pub(crate) async fn talk(node: Arc<Node>, conversation: Conversation) {
     loop {
         let silence = if holds.is_empty() { REQUEST_TIMEOUT } else { HOLD_TIMEOUT };
         let Some((message, room)) = conversation.next(silence).await else { return };
+        // An answer may take minutes; the request has been read by now.
+        drop(room);
+        let _room = conversation.room_for_answer(&message).await;
         let response = match message {
             ClientMessage::Request(request) => {
-                // An answer may take minutes; the request has been read by now.
-                drop(room);
                 let answered = tokio::select! {
                     answered = answer(&node, &caller, &mut holds, request) => answered,
                     () = hung_up(&conversation.stream) => return,
@@ -86,11 +87,11 @@ async fn begin_session(
 ) {
     let (job, gpu) = (hello.job.clone(), hello.gpu.clone());
     let Err(refusal) = try_session(node, caller, hello, conversation).await else { return };
-    let (uid, pid) = (caller.peer.uid, caller.peer.pid);
+    let (user, pid) = (caller.peer.user(), caller.peer.pid);
     tracing::warn!(
         name: journal::REFUSED,
-        %job, uid = uid.0, pid = pid.0, gpu_uuid = %gpu,
-        "refused a session on GPU {gpu} to job {job} (user {uid}, process {pid}): {}",
+        %job, uid = user.uid.0, owner_uid = user.person.0, pid = pid.0, gpu_uuid = %gpu,
+        "refused a session on GPU {gpu} to job {job} ({user}, process {pid}): {}",
         refusal.message
     );
     send(&conversation.stream, &DaemonMessage::Refusal(refusal)).await;
@@ -106,5 +107,5 @@ async fn try_session(
     let stream = &conversation.stream;
     let socket = stream.as_fd().try_clone_to_owned().map_err(|error| internal(&error))?;
     let opening = open(node, &permit, hello, Origin::Hello, socket).await?;
-    set_off(opening, watch_process(stream, &caller.peer))
+    set_off(opening, watch_process(stream, caller.peer.pid))
 }

@@ -35,7 +35,7 @@ pub(crate) fn session(job: &str, rank: u32) -> Arc<Session> {
         pid: Pid(1),
         session: SessionId(rank.into()),
     };
-    Arc::new(Session::new(holder, example_grant(""), UnixStream::pair().unwrap().0))
+    Arc::new(Session::new(holder, Uid(7), example_grant(""), UnixStream::pair().unwrap().0))
 }
 
 /// A rank of job `j`, whose only stage has two ranks.

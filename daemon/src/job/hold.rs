@@ -201,12 +201,12 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::super::example::{member, table};
-    use super::super::{JobFiles, JobKey, Runs};
+    use super::super::{JobKey, Runs, jobs_in};
     use super::*;
 
     fn jobs() -> (TempDir, Arc<Jobs>, Arc<Job>) {
         let directory = tempfile::tempdir().unwrap();
-        let jobs = Jobs::new(JobFiles::beside(&directory.path().join("ledger.json")));
+        let jobs = jobs_in(directory.path());
         let job = jobs.find_or_create(JobKey { uid: Uid(7), name: "j".parse().unwrap() }, 1);
         (directory, Arc::new(jobs), job)
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pfo_protocol::{JobName, JobSelector, Refusal, RefusalCode, Uid};
-use pfo_service::{LIVED, Whose, catch, lock, panic_in_tests};
+use pfo_service::{LIVED, People, Whose, catch, lock, panic_in_tests};
 
 use super::file::JobFiles;
 use super::record::JobRecord;
@@ -17,27 +17,30 @@ use pfo_policy::Permit;
 /// How long a job without ranks keeps its plan, for trainers that reconnect or restart.
 const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
 
-/// Jobs without ranks that one user may leave behind.
-const EMPTY_PER_USER: usize = 32;
+/// Jobs without ranks that one person may leave behind.
+const EMPTY_PER_PERSON: usize = 32;
 
-/// Instructions in all plans that the jobs of one user keep, and in those that all users keep. One
-/// takes 16 bytes.
-const PLANNED_PER_USER: usize = 2_000_000;
-const PLANNED: usize = 6_000_000;
+/// Instructions in all plans that the jobs of one person keep, and in those that all keep. One takes
+/// 16 bytes, and up to 46 more in the record of its job: memory of the unit, too, because it is
+/// below /run. So all plans take half of `MemoryMax` at most.
+const PLANNED_PER_PERSON: usize = 400_000;
+const PLANNED: usize = 2_000_000;
 
 /// All jobs.
 #[derive(Debug)]
 pub(crate) struct Jobs {
     known: Mutex<BTreeMap<JobKey, Arc<Job>>>,
     files: Mutex<JobFiles>,
+    people: Arc<People>,
     changes: Changes,
 }
 
 impl Jobs {
     /// No jobs yet; the given files record what they run.
     #[must_use]
-    pub(crate) fn new(files: JobFiles) -> Self {
-        Self { known: Mutex::default(), files: Mutex::new(files), changes: Changes::default() }
+    pub(crate) fn new(files: JobFiles, people: Arc<People>) -> Self {
+        let (known, files, changes) = (Mutex::default(), Mutex::new(files), Changes::default());
+        Self { known, files, people, changes }
     }
 
     /// Restores what the jobs of an earlier daemon ran, before the threads of `sessions` begin.
@@ -134,7 +137,7 @@ impl Jobs {
         permit: &Permit,
         selector: &JobSelector,
     ) -> Result<Arc<Job>, Refusal> {
-        self.find(selector, permit.uid(), permit.only_of().is_none())
+        self.find(selector, permit.uid(), permit.sees_all())
     }
 
     /// The job of the user `own` or, with `any`, the only one of that name.
@@ -175,12 +178,12 @@ impl Jobs {
     /// How many instructions another plan of this user may have.
     #[must_use]
     pub(crate) fn room_for_plans(&self, uid: Uid) -> usize {
-        let sizes =
-            self.all().into_iter().map(|job| (job.key.uid, job.members().plans.num_units()));
-        let (own, all) = sizes.fold((0_usize, 0_usize), |(own, all), (owner, size)| {
-            (own.saturating_add(if owner == uid { size } else { 0 }), all.saturating_add(size))
+        let (own, all) = self.all().iter().fold((0_usize, 0_usize), |(own, all), job| {
+            let size = job.members().plans.num_units();
+            let own_size = if self.people.are_one(uid, job.key.uid) { size } else { 0 };
+            (own.saturating_add(own_size), all.saturating_add(size))
         });
-        PLANNED_PER_USER.saturating_sub(own).min(PLANNED.saturating_sub(all))
+        PLANNED_PER_PERSON.saturating_sub(own).min(PLANNED.saturating_sub(all))
     }
 
     /// The changes of all jobs.
@@ -203,11 +206,11 @@ impl Jobs {
             }
             !old(job)
         });
-        let own = known.values().filter(|job| job.key.uid == uid);
+        let own = known.values().filter(|job| self.people.are_one(uid, job.key.uid));
         let mut empty: Vec<_> =
             own.filter_map(|job| empty_since(job).map(|since| (since, job.key.clone()))).collect();
         empty.sort();
-        let surplus = empty.len().saturating_sub(EMPTY_PER_USER);
+        let surplus = empty.len().saturating_sub(EMPTY_PER_PERSON);
         for (_, key) in empty.into_iter().take(surplus) {
             known.remove(&key);
             lock(&self.files).remove(&key);
@@ -215,17 +218,22 @@ impl Jobs {
     }
 }
 
+/// No jobs, with files in a directory. User 7 has subordinate uids from 100000 on.
+#[cfg(test)]
+pub(crate) fn jobs_in(directory: &std::path::Path) -> Jobs {
+    let subuid = directory.join("subuid");
+    std::fs::write(&subuid, "7:100000:65536").unwrap();
+    let people = People::in_file(subuid);
+    people.read();
+    Jobs::new(JobFiles::beside(&directory.join("ledger.json")), Arc::new(people))
+}
+
 #[cfg(test)]
 mod tests {
     use pfo_protocol::SwapTarget;
-    use tempfile::TempDir;
 
     use super::super::example::{member, table};
     use super::*;
-
-    fn jobs_in(directory: &TempDir) -> Jobs {
-        Jobs::new(JobFiles::beside(&directory.path().join("ledger.json")))
-    }
 
     fn key(uid: u32, name: &str) -> JobKey {
         JobKey { uid: Uid(uid), name: name.parse().unwrap() }
@@ -244,7 +252,7 @@ mod tests {
     #[test]
     fn a_job_is_found_by_its_owner_and_by_others_only_where_they_may_see_any() {
         let directory = tempfile::tempdir().unwrap();
-        let jobs = jobs_in(&directory);
+        let jobs = jobs_in(directory.path());
         for uid in [7, 8] {
             jobs.find_or_create(key(uid, "both"), 1);
         }
@@ -266,7 +274,7 @@ mod tests {
     #[test]
     fn a_job_without_ranks_is_made_anew_for_another_number_of_stages() {
         let directory = tempfile::tempdir().unwrap();
-        let jobs = jobs_in(&directory);
+        let jobs = jobs_in(directory.path());
         let job = jobs.find_or_create(key(7, "j"), 1);
         assert!(Arc::ptr_eq(&job, &jobs.find_or_create(key(7, "j"), 1)));
         run(&jobs, &job);
@@ -280,47 +288,50 @@ mod tests {
     }
 
     #[test]
-    fn a_user_leaves_a_number_of_jobs_behind_and_the_oldest_are_forgotten_first() {
+    fn a_person_leaves_a_number_of_jobs_behind_and_the_oldest_are_forgotten_first() {
         let directory = tempfile::tempdir().unwrap();
-        let jobs = jobs_in(&directory);
+        let jobs = jobs_in(directory.path());
         jobs.find_or_create(key(8, "other"), 1);
-        let leave = |name: &str| {
-            let job = jobs.find_or_create(key(7, name), 1);
+        let leave = |uid: u32, name: &str| {
+            let job = jobs.find_or_create(key(uid, name), 1);
             let rank = member(0, 0);
             job.join(rank.clone()).unwrap();
             run(&jobs, &job);
             rank.session.progress.swap.store(1, std::sync::atomic::Ordering::Relaxed);
             job.leave(&rank.session);
         };
-        for number in 0..EMPTY_PER_USER + 3 {
-            leave(&format!("j{number:02}"));
+        for number in 0..EMPTY_PER_PERSON + 3 {
+            leave(if number % 2 == 0 { 7 } else { 100_004 }, &format!("j{number:02}"));
         }
         jobs.find_or_create(key(7, "last"), 1);
-        let own: Vec<_> = jobs.all().into_iter().filter(|job| job.key.uid == Uid(7)).collect();
-        assert_eq!(own.len(), EMPTY_PER_USER + 1);
+        let mut own: Vec<_> = jobs.all().into_iter().filter(|job| job.key.uid != Uid(8)).collect();
+        own.sort_by_key(|job| job.key.name.clone());
+        assert_eq!(own.len(), EMPTY_PER_PERSON + 1);
         assert_eq!(own[0].key.name.as_str(), "j03");
-        assert_eq!(lock(&jobs.files).read().len(), EMPTY_PER_USER);
+        assert_eq!(lock(&jobs.files).read().len(), EMPTY_PER_PERSON);
         assert!(jobs.find(&selector("other", None), Uid(8), false).is_ok());
     }
 
     #[test]
-    fn the_plans_of_a_user_take_from_its_own_room_before_that_of_all() {
+    fn the_plans_of_a_person_take_from_its_own_room_before_that_of_all() {
         let directory = tempfile::tempdir().unwrap();
-        let jobs = jobs_in(&directory);
-        assert_eq!(jobs.room_for_plans(Uid(7)), PLANNED_PER_USER);
+        let jobs = jobs_in(directory.path());
+        assert_eq!(jobs.room_for_plans(Uid(7)), PLANNED_PER_PERSON);
         run(&jobs, &jobs.find_or_create(key(7, "j"), 1));
-        assert_eq!(jobs.room_for_plans(Uid(7)), PLANNED_PER_USER - 2);
-        assert_eq!(jobs.room_for_plans(Uid(8)), PLANNED_PER_USER);
+        for uid in [7, 100_004] {
+            assert_eq!(jobs.room_for_plans(Uid(uid)), PLANNED_PER_PERSON - 2, "{uid}");
+        }
+        assert_eq!(jobs.room_for_plans(Uid(8)), PLANNED_PER_PERSON);
     }
 
     #[test]
     fn the_next_daemon_finds_the_jobs_that_ran_plans_and_no_others() {
         let directory = tempfile::tempdir().unwrap();
-        let jobs = jobs_in(&directory);
+        let jobs = jobs_in(directory.path());
         run(&jobs, &jobs.find_or_create(key(7, "planned"), 1));
         jobs.find_or_create(key(7, "unplanned"), 1);
         jobs.keep_all();
-        let next = jobs_in(&directory);
+        let next = jobs_in(directory.path());
         next.restore(&[]);
         let [job] = next.all().try_into().unwrap();
         assert_eq!(job.key, key(7, "planned"));

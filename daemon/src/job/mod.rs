@@ -33,6 +33,8 @@ pub(crate) use self::file::parse_job;
 pub(crate) use self::hold::{Hold, Holds};
 pub(crate) use self::job_plan::{JobPlan, StageClocks, StageSequence};
 pub(crate) use self::jobs::Jobs;
+#[cfg(test)]
+pub(crate) use self::jobs::jobs_in;
 pub(crate) use self::members::{Measurer, Member, Members};
 use self::misfit::Misfit;
 pub(crate) use self::plans::{Plans, Ran};

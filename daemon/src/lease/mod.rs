@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
-use pfo_protocol::{Closing, ClosingReason, GpuUuid, Holder};
+use pfo_protocol::{Closing, ClosingReason, GpuUuid, Holder, Uid};
 use pfo_service::lock;
 use tokio::sync::Notify;
 
@@ -40,6 +40,8 @@ const REST_OF_A_FRAME: Duration = Duration::from_millis(100);
 pub(crate) struct Session {
     /// The rank and its process.
     pub holder: Holder,
+    /// The person that its user counts as.
+    pub person: Uid,
     /// When the session opened.
     pub since: SystemTime,
     /// What the session was granted.
@@ -71,9 +73,10 @@ pub(crate) enum Ending {
 impl Session {
     /// A session over a connected socket.
     #[must_use]
-    pub(crate) fn new(holder: Holder, grant: Grant, stream: UnixStream) -> Self {
+    pub(crate) fn new(holder: Holder, person: Uid, grant: Grant, stream: UnixStream) -> Self {
         Self {
             holder,
+            person,
             since: SystemTime::now(),
             grant: ArcSwap::from_pointee(grant),
             progress: Arc::default(),
@@ -217,17 +220,17 @@ pub(crate) enum Denied {
     Held(Arc<Session>),
     /// What an earlier session left locked on the GPU is being undone.
     Restoring,
-    /// The user has as many sessions as allowed.
+    /// The person has as many sessions as allowed.
     TooMany(u32),
     /// The daemon is stopping.
     Closed,
 }
 
 impl Leases {
-    /// Gives a GPU to a session, if it is free and its user has no more sessions than granted.
+    /// Gives a GPU to a session, if it is free and its person has no more sessions than granted.
     ///
     /// # Errors
-    /// Which session holds the GPU, or how many sessions the user has.
+    /// Which session holds the GPU, or how many sessions the person has.
     pub(crate) fn acquire(
         self: &Arc<Self>,
         gpu: &GpuUuid,
@@ -243,8 +246,8 @@ impl Leases {
         if taken.restoring.contains(gpu) {
             return Err(Denied::Restoring);
         }
-        let uid = session.holder.uid;
-        let own = taken.held.values().filter(|other| other.holder.uid == uid).count() as u32;
+        let person = session.person;
+        let own = taken.held.values().filter(|other| other.person == person).count() as u32;
         if own >= session.grant.load().terms.sessions_per_user.get() {
             return Err(Denied::TooMany(own));
         }
@@ -323,9 +326,13 @@ impl Drop for Restoring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pfo_protocol::{Pid, Rank, SessionId, Uid};
+    use pfo_protocol::{Pid, Rank, SessionId};
 
     fn session(uid: u32) -> Arc<Session> {
+        subordinate_session(uid, uid)
+    }
+
+    fn subordinate_session(uid: u32, person: u32) -> Arc<Session> {
         let holder = Holder {
             job: "j".parse().unwrap(),
             rank: Rank(0),
@@ -333,11 +340,12 @@ mod tests {
             pid: Pid(1),
             session: SessionId(1),
         };
-        Arc::new(Session::new(holder, example_grant(""), UnixStream::pair().unwrap().0))
+        let stream = UnixStream::pair().unwrap().0;
+        Arc::new(Session::new(holder, Uid(person), example_grant(""), stream))
     }
 
-    fn only_session(uid: u32) -> Arc<Session> {
-        let session = session(uid);
+    fn only_session(uid: u32, person: u32) -> Arc<Session> {
+        let session = subordinate_session(uid, person);
         session.grant.store(Arc::new(example_grant("sessions_per_user = 1")));
         session
     }
@@ -371,12 +379,15 @@ mod tests {
     }
 
     #[test]
-    fn a_user_gets_no_more_sessions_than_allowed() {
+    fn a_person_gets_no_more_sessions_than_allowed_whatever_its_uids() {
         let leases = Arc::new(Leases::default());
-        let _one = leases.acquire(&"GPU-a".parse().unwrap(), only_session(7)).unwrap();
+        let _one = leases.acquire(&"GPU-a".parse().unwrap(), only_session(7, 7)).unwrap();
         let other = "GPU-b".parse().unwrap();
-        assert!(matches!(leases.acquire(&other, only_session(7)), Err(Denied::TooMany(1))));
-        assert!(leases.acquire(&other, only_session(8)).is_ok());
+        for uid in [7, 100_004] {
+            let refused = leases.acquire(&other, only_session(uid, 7));
+            assert!(matches!(refused, Err(Denied::TooMany(1))), "{uid}");
+        }
+        assert!(leases.acquire(&other, only_session(8, 8)).is_ok());
     }
 
     #[test]

@@ -205,7 +205,7 @@ mod tests {
     fn session() -> Arc<Session> {
         let (job, rank) = ("j".parse().unwrap(), Rank(0));
         let holder = Holder { job, rank, uid: Uid(7), pid: Pid(1), session: SessionId(1) };
-        Arc::new(Session::new(holder, example_grant(""), UnixStream::pair().unwrap().0))
+        Arc::new(Session::new(holder, Uid(7), example_grant(""), UnixStream::pair().unwrap().0))
     }
 
     /// A meter without a thread.

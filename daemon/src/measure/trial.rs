@@ -248,7 +248,7 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
-    use crate::job::{Holds, JobFiles, JobKey};
+    use crate::job::{Holds, JobKey, jobs_in};
 
     const LENGTH: TrialLength = TrialLength { settling_steps: 1, steps: 1 };
 
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_trial_that_begins_when_its_hold_has_ended_is_refused_and_changes_nothing() {
         let directory = tempfile::tempdir().unwrap();
-        let jobs = Arc::new(Jobs::new(JobFiles::beside(&directory.path().join("ledger.json"))));
+        let jobs = Arc::new(jobs_in(directory.path()));
         let job = jobs.find_or_create(JobKey { uid: Uid(7), name: "j".parse().unwrap() }, 1);
         let hold =
             |holds: &mut Holds| holds.take(&jobs, Arc::clone(&job), Uid(7), None).unwrap().by();

@@ -22,7 +22,7 @@ pub(super) fn explain(
         Some(name) => vec![node.driver.gpu(name)?],
         None => node.driver.ready()?.gpus.clone(),
     };
-    let other = other.map(|User { uid, groups }| Peer { uid, pid: Pid(0), groups });
+    let other = other.map(|User { uid, groups }| Peer { uid, person: uid, pid: Pid(0), groups });
     let who = other.as_ref().unwrap_or(&permit.caller().peer);
     let authority = &node.settings().authority;
     Ok(Response::Policy(gpus.iter().map(|gpu| verdict(authority, who, gpu)).collect()))

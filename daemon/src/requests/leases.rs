@@ -1,5 +1,6 @@
 //! Listing leases, revoking them, and lifting revocations.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::SystemTime;
 
@@ -7,7 +8,7 @@ use pfo_protocol::{
     ClosingReason, GpuName, GpuUuid, JobSelector, LeaseStatus, LeaseTarget, Mhz, Refusal,
     RefusalCode, Response, RevocationStatus,
 };
-use pfo_service::{Peer, unix_s, watch_process};
+use pfo_service::{unix_s, watch_process};
 
 use super::listing;
 use crate::job::JobKey;
@@ -16,15 +17,15 @@ use crate::node::Node;
 use crate::session::Revocation;
 use pfo_policy::{Action, Permit};
 
-/// Every lease and every revocation.
+/// Every lease, with the holders that the permit lets its caller see, and the revocations of their
+/// jobs.
 ///
 /// # Errors
 /// If there is no driver.
-pub(super) fn list(node: &Node) -> Result<Response, Refusal> {
-    let mut leases: Vec<_> =
-        node.leases.held().iter().filter_map(|(gpu, session)| lease(node, gpu, session)).collect();
-    leases.sort_by_key(|lease| lease.index);
-    let revoked = node.revocations.standing().iter().map(revocation).collect();
+pub(super) fn list(node: &Node, permit: &Permit) -> Result<Response, Refusal> {
+    let leases = listed(node, permit, &node.leases.held());
+    let standing = node.revocations.standing();
+    let revoked = standing.iter().filter(|one| permit.sees(one.job.uid)).map(revocation).collect();
     Ok(Response::Leases { leases, revoked })
 }
 
@@ -58,7 +59,7 @@ pub(super) fn revoke(
     };
     // New sessions are refused before the open ones are ended.
     let processes = concerned().iter().filter_map(|(_, session)| process(session)).collect();
-    let (by, since) = (permit.uid(), SystemTime::now());
+    let (user, by, since) = (permit.user(), permit.uid(), SystemTime::now());
     node.revocations.add(Revocation {
         job: job.clone(),
         gpu: gpu.clone(),
@@ -70,16 +71,14 @@ pub(super) fn revoke(
     for (gpu, session) in &ended {
         let holder = &session.holder;
         tracing::info!(
-            uid = by.0, pid = permit.pid().0, job = %holder.job, rank = holder.rank.0, gpu_uuid = %gpu,
-            "user {by} revoked the lease of GPU {gpu} by job {}, rank {} of user {}",
+            uid = by.0, owner_uid = user.person.0, pid = permit.pid().0, job = %holder.job,
+            rank = holder.rank.0, gpu_uuid = %gpu,
+            "{user} revoked the lease of GPU {gpu} by job {}, rank {} of user {}",
             holder.job, holder.rank, holder.uid
         );
         session.end(ClosingReason::Revoked, format!("user {by} revoked the lease"));
     }
-    let mut ended: Vec<_> =
-        ended.iter().filter_map(|(gpu, session)| lease(node, gpu, session)).collect();
-    ended.sort_by_key(|lease| lease.index);
-    Ok(Response::Revoked(ended))
+    Ok(Response::Revoked(listed(node, permit, &ended)))
 }
 
 /// Lifts revocations: every user's for an administrator, otherwise only the caller's own.
@@ -103,7 +102,7 @@ pub(super) fn allow(
         }
     };
     let own = |revocation: &Revocation| (revocation.job.uid, revocation.by) == (own_uid, own_uid);
-    let any = permit.only_of().is_none();
+    let any = permit.sees_all();
     let lifted = node.revocations.lift(|standing| meant(standing) && (any || own(standing)));
     if lifted.is_empty() {
         let message = format!("no revocation of {target} stands that user {own_uid} may lift");
@@ -118,17 +117,24 @@ fn key(session: &Session) -> JobKey {
 }
 
 fn process(session: &Session) -> Option<Process> {
-    let peer = Peer::of(session.stream()).ok()?;
-    Some(Process::new(watch_process(session.stream(), &peer)?, peer.pid))
+    let pid = session.holder.pid;
+    Some(Process::new(watch_process(session.stream(), pid)?, pid))
 }
 
-fn lease(node: &Node, uuid: &GpuUuid, session: &Session) -> Option<LeaseStatus> {
+fn listed(node: &Node, permit: &Permit, held: &[(GpuUuid, Arc<Session>)]) -> Vec<LeaseStatus> {
+    let leases = held.iter().filter_map(|(gpu, session)| lease(node, permit, gpu, session));
+    let mut leases: Vec<_> = leases.collect();
+    leases.sort_by_key(|lease| lease.index);
+    leases
+}
+
+fn lease(node: &Node, permit: &Permit, uuid: &GpuUuid, session: &Session) -> Option<LeaseStatus> {
     let gpu = node.driver.gpu(&GpuName::Uuid(uuid.clone())).ok()?;
     let locked = session.progress.published.locked_mhz.load(Relaxed);
     Some(LeaseStatus {
         index: gpu.index,
         gpu: listing(&gpu),
-        holder: session.holder.clone(),
+        holder: permit.sees(session.holder.uid).then(|| session.holder.clone()),
         since_unix_s: unix_s(session.since),
         requested_mhz: (locked > 0).then_some(Mhz(locked)),
         observed_mhz: node.driver.read(&gpu).ok().and_then(|reading| reading.sm_clock),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use pfo_keeper::GpuFacts;
 use pfo_protocol::{GpuListing, Refusal, RefusalCode, Request, Response};
-use pfo_service::{Accounts, NodeAccounts, Whose, blocking, catch_in};
+use pfo_service::{Accounts, NodeAccounts, User, Whose, blocking, catch_in};
 
 pub(crate) use self::reload::{config_status, look_up_names_again, reload, warn_of_unknown};
 pub(crate) use self::stream::{Stream, stream};
@@ -43,16 +43,16 @@ pub(crate) async fn answer(
     holds: &mut Holds,
     request: Request,
 ) -> Answer {
-    let (uid, pid) = (caller.peer.uid, caller.peer.pid);
+    let (user, pid) = (caller.peer.user(), caller.peer.pid);
     let answering = async {
         let permit = node.settings().authority.permit(caller, needs(&request))?;
         run(node, permit, holds, request).await
     };
-    let answered = catch_in(&Whose::of(uid, pid), answering).await;
+    let answered = catch_in(&Whose::of(user.uid, pid), answering).await;
     answered.unwrap_or_else(|panicked| Err(panicked.into())).unwrap_or_else(|refusal| {
         tracing::warn!(
-            name: journal::REFUSED, uid = uid.0, pid = pid.0,
-            "refused a request of user {uid}, process {pid}: {}", refusal.message
+            name: journal::REFUSED, uid = user.uid.0, owner_uid = user.person.0, pid = pid.0,
+            "refused a request of {user}, process {pid}: {}", refusal.message
         );
         Answer::Response(Response::Refused(refusal))
     })
@@ -91,9 +91,10 @@ async fn run(
                 let message = format!("the accounts of this node cannot be read now: {errno}");
                 Refusal::new(RefusalCode::Internal, message, "try again later")
             })?;
+            let user = User { uid, person: node.people.look_up(uid).await };
             return Ok(Answer::Caller(
                 Response::Done,
-                permit.caller().on_behalf(uid, pid, groups, claim),
+                permit.caller().on_behalf(user, pid, groups, claim),
             ));
         }
         // Files are written and drivers called away from the thread that accepts connections.
@@ -109,15 +110,15 @@ async fn run(
 fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Response, Refusal> {
     match request {
         Request::Gpus => list_gpus(node, permit).map(Response::Gpus),
-        Request::Status => Ok(Response::Status(Box::new(status::status(node, permit.only_of())))),
-        Request::Jobs => Ok(Response::Jobs(views::jobs(&node.jobs, permit.only_of()))),
+        Request::Status => Ok(Response::Status(Box::new(status::status(node, permit)))),
+        Request::Jobs => Ok(Response::Jobs(views::jobs(&node.jobs, permit))),
         Request::PlanLoad { job, label, table } => plans::load(node, permit, &job, label, table),
         Request::PlanRead(job) => plans::read(node, permit, &job),
         Request::SmClocks(gpu) => power_limits::sm_clocks(node, permit, &gpu),
         Request::PowerLimits(gpu) => power_limits::power_limits(node, permit, &gpu),
         Request::ClocksReset { gpu, all } => reset::reset(node, permit, gpu.as_ref(), all),
         Request::PolicyExplain { who, gpu } => explain::explain(node, permit, who, gpu.as_ref()),
-        Request::Leases => leases::list(node),
+        Request::Leases => leases::list(node, permit),
         Request::Drain { reason, release_driver } => {
             maintenance::drain(node, permit, reason, release_driver)
         }
@@ -125,11 +126,11 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
         Request::LeaseRevoke(target) => leases::revoke(node, permit, &target),
         Request::LeaseAllow(target) => leases::allow(node, permit, &target),
         Request::Reload => {
-            let (uid, pid) = (permit.uid(), permit.pid());
+            let (user, pid) = (permit.user(), permit.pid());
             tracing::info!(
-                uid = uid.0,
+                uid = user.uid.0,
                 pid = pid.0,
-                "user {uid}, process {pid} reloads the configuration"
+                "{user}, process {pid} reloads the configuration"
             );
             Ok(Response::Reloaded(reload(node)))
         }
@@ -204,7 +205,8 @@ mod tests {
     }
 
     fn caller(uid: u32, door: Door) -> Caller {
-        Caller::new(Peer { uid: Uid(uid), pid: Pid(1), groups: vec![Gid(uid)] }, door)
+        let (groups, pid, uid) = (vec![Gid(uid)], Pid(1), Uid(uid));
+        Caller::new(Peer { uid, person: uid, pid, groups }, door)
     }
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {

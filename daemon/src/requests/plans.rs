@@ -29,10 +29,11 @@ pub(super) fn load(
 ) -> Result<Response, Refusal> {
     let job = node.jobs.select(permit, job)?;
     let plan = job.load(label, table, node.jobs.room_for_plans(job.key.uid))?;
-    let (uid, name) = (permit.uid(), &job.key.name);
+    let (user, name) = (permit.user(), &job.key.name);
     tracing::info!(
-        uid = uid.0, pid = permit.pid().0, job = %name, plan = plan.number,
-        "user {uid} loaded plan {} of job {name}: {}", plan.number, plan.label
+        uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %name,
+        plan = plan.number,
+        "{user} loaded plan {} of job {name}: {}", plan.number, plan.label
     );
     Ok(Response::Loaded(plan.status()))
 }
@@ -60,7 +61,15 @@ pub(super) async fn swap(
     wait: bool,
 ) -> Result<Response, Refusal> {
     let job = node.jobs.select(permit, job)?;
+    let mut target = target;
     while wait && !job.knows_steps() {
+        // A table that waits counts towards the plans of its user.
+        if let SwapTarget::Table { label, table } = target {
+            let (node, job) = (Arc::clone(node), Arc::clone(&job));
+            let load = move || job.load(label, table, node.jobs.room_for_plans(job.key.uid));
+            blocking(load).await??;
+            target = SwapTarget::Loaded;
+        }
         sleep(POLL).await;
     }
     let (begun_in, begun_on, permit) = (Arc::clone(node), Arc::clone(&job), permit.clone());
@@ -81,16 +90,16 @@ fn begin(
 ) -> Result<Arc<Swap>, Refusal> {
     let swap = job.swap(target, at, node.jobs.room_for_plans(job.key.uid))?;
     node.jobs.keep(job);
-    let (uid, name) = (permit.uid(), &job.key.name);
+    let (user, name) = (permit.user(), &job.key.name);
     let to = swap.plan.as_ref().map_or_else(
         || "default clocks".to_owned(),
         |plan| format!("plan {} ({})", plan.number, plan.label),
     );
     tracing::info!(
         name: journal::SWAPPED,
-        uid = uid.0, pid = permit.pid().0, job = %name,
+        uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %name,
         plan = swap.plan.as_ref().map_or(0, |plan| plan.number),
-        "user {uid} swaps job {name} to {to} at step {}", swap.step()
+        "{user} swaps job {name} to {to} at step {}", swap.step()
     );
     Ok(swap)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_protocol::{ClosingReason, ConfigStatus, GpuName, GpuUuid, Refusal, Reloaded};
-use pfo_service::{NodeAccounts, Peer, Service, UnknownName, lock};
+use pfo_service::{ConfigError, NodeAccounts, Peer, Service, UnknownName, lock};
 
 use crate::host::journal;
 use crate::job::{Job, JobKey};
@@ -58,7 +58,10 @@ pub(crate) fn config_status(node: &Node) -> ConfigStatus {
     let unknown = settings.authority.unknown_names();
     ConfigStatus {
         file: settings.config.file.as_ref().map(|path| path.display().to_string()),
-        refused: node.config_refused.load().as_deref().cloned(),
+        refused: node.config_refused.load().as_deref().cloned().or_else(|| {
+            let file = settings.config.file.as_deref()?;
+            ConfigError::writable_by_others(file).map(|why| why.to_string())
+        }),
         restart_needed_for: node.restart_needed_for.load().to_vec(),
         unknown_names: unknown.iter().map(ToString::to_string).collect(),
     }
@@ -83,6 +86,7 @@ fn keep_what_cannot_change(new: &mut Config, running: &Config) -> Vec<String> {
         ("sockets.agent", new.sockets.agent != running.sockets.agent),
         ("driver.library", new.driver.library != running.driver.library),
         ("paths.ledger", new.paths.ledger != running.paths.ledger),
+        ("paths.subordinate_uids", new.paths.subordinate_uids != running.paths.subordinate_uids),
     ];
     new.sockets = running.sockets.clone();
     new.driver = running.driver.clone();
@@ -177,7 +181,8 @@ mod tests {
         let running = config("");
         let mut new = config(
             "[sockets]\ntrainers = '/a'\nadmin = '/b'\nagent = '/c'\n\
-             [driver]\nlibrary = '/d'\n[paths]\nledger = '/e'\n[lease]\nmax_mhz = 900",
+             [driver]\nlibrary = '/d'\n[paths]\nledger = '/e'\n\
+             subordinate_uids = '/f'\n[lease]\nmax_mhz = 900",
         );
         let named = keep_what_cannot_change(&mut new, &running);
         assert_eq!(
@@ -187,7 +192,8 @@ mod tests {
                 "sockets.admin",
                 "sockets.agent",
                 "driver.library",
-                "paths.ledger"
+                "paths.ledger",
+                "paths.subordinate_uids"
             ]
         );
         assert_eq!((&new.sockets, &new.driver), (&running.sockets, &running.driver));

@@ -53,12 +53,13 @@ fn reset_gpu(node: &Node, permit: &Permit, gpu: &Arc<Gpu>, all: bool) -> ResetOu
     }
     match reset_clocks(gpu) {
         Ok(old_clock) => {
-            let uid = permit.uid();
+            let user = permit.user();
             tracing::info!(
                 name: journal::RESET,
-                uid = uid.0, pid = permit.pid().0, gpu_uuid = %gpu.uuid,
+                uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0,
+                gpu_uuid = %gpu.uuid,
                 old_mhz = old_clock.map(|clock| clock.0),
-                "user {uid} reset the clocks of GPU {}", gpu.uuid
+                "{user} reset the clocks of GPU {}", gpu.uuid
             );
             outcome("reset, including locks that pfo did not set".into(), true)
         }

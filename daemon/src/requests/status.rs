@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pfo_keeper::{Gpu, Reading};
 use pfo_protocol::{
-    DaemonStatus, GpuStatus, JobStatus, MeasuredBy, Mhz, Pid, Rank, RankStatus, Status, Uid, Window,
+    DaemonStatus, GpuStatus, JobStatus, MeasuredBy, Mhz, Pid, Rank, RankStatus, Status, Window,
 };
 use pfo_service::now_ns;
 
@@ -14,13 +14,14 @@ use super::reload::config_status;
 use crate::job::{Job, Measurer, Member, Members, Ran};
 use crate::lease::{RankWindow, RankWindows};
 use crate::node::Node;
+use pfo_policy::Permit;
 
 /// A set call that takes longer is shown as a problem.
 const SLOW_SET_CALL_NS: u64 = 1_000_000_000;
 
-/// The whole status; with `only_of`, without the jobs of other users.
+/// The status, without the jobs of users that the permit does not let its caller see.
 #[must_use]
-pub(super) fn status(node: &Node, only_of: Option<Uid>) -> Status {
+pub(super) fn status(node: &Node, permit: &Permit) -> Status {
     let (driver, problem) = match node.driver.get() {
         Ok(driver) => {
             let missing = (!driver.missing.is_empty()).then(|| driver.missing.join("; "));
@@ -39,27 +40,28 @@ pub(super) fn status(node: &Node, only_of: Option<Uid>) -> Status {
         sessions: node.leases.sessions().len() as u32,
         unrestored: owed
             .iter()
+            .filter(|entry| permit.sees(entry.uid))
             .map(|entry| format!("{}, locked for job {}", entry.gpu_uuid, entry.job))
             .collect(),
         config: config_status(node),
         drained: node.drain.standing(),
     };
-    let visible = |job: &Arc<Job>| only_of.is_none_or(|uid| uid == job.key.uid);
     Status {
         daemon,
-        gpus: gpus.iter().map(|gpu| gpu_status(node, gpu)).collect(),
+        gpus: gpus.iter().map(|gpu| gpu_status(node, permit, gpu)).collect(),
         jobs: node
             .jobs
             .all()
             .iter()
-            .filter(|job| visible(job))
+            .filter(|job| permit.sees(job.key.uid))
             .map(|job| job_status(job))
             .collect(),
     }
 }
 
-fn gpu_status(node: &Node, gpu: &Arc<Gpu>) -> GpuStatus {
+fn gpu_status(node: &Node, permit: &Permit, gpu: &Arc<Gpu>) -> GpuStatus {
     let session = node.leases.holder(&gpu.uuid);
+    let holder = session.as_ref().map(|session| &session.holder);
     let progress = session.as_ref().map(|session| &session.progress);
     let mhz = |set: u32| (set > 0).then_some(Mhz(set));
     let (reading, failed) = match node.driver.read(gpu) {
@@ -85,7 +87,8 @@ fn gpu_status(node: &Node, gpu: &Arc<Gpu>) -> GpuStatus {
         power_limit_w: progress
             .map(|p| p.published.power_limit_w.load(Relaxed))
             .filter(|limit_w| *limit_w > 0),
-        holder: session.as_ref().map(|session| session.holder.clone()),
+        holder: holder.filter(|holder| permit.sees(holder.uid)).cloned(),
+        leased: holder.is_some(),
         problem: stuck
             .or(failed)
             .or_else(|| progress.and_then(|p| p.problem.load().as_deref().cloned()))

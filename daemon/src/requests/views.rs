@@ -2,14 +2,14 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pfo_protocol::{JobView, MeasuredBy, RankView, RankWindow, Uid};
+use pfo_protocol::{JobView, MeasuredBy, RankView, RankWindow};
 
 use crate::job::{Job, Jobs, Measurer, Member};
+use pfo_policy::Permit;
 
-/// Every job, or those of one user.
-pub(super) fn jobs(jobs: &Jobs, only_of: Option<Uid>) -> Vec<JobView> {
-    let visible = |job: &&std::sync::Arc<Job>| only_of.is_none_or(|uid| uid == job.key.uid);
-    jobs.all().iter().filter(visible).map(|job| view(job)).collect()
+/// Every job that the permit lets its caller see.
+pub(super) fn jobs(jobs: &Jobs, permit: &Permit) -> Vec<JobView> {
+    jobs.all().iter().filter(|job| permit.sees(job.key.uid)).map(|job| view(job)).collect()
 }
 
 fn view(job: &Job) -> JobView {

@@ -18,7 +18,7 @@ use pfo_protocol::{
     ClientMessage, Closing, ClosingReason, DaemonMessage, GpuUuid, Hello, Holder, Refusal,
     RefusalCode, SessionId, Welcome,
 };
-use pfo_service::{Panicked, Whose, blocking, catch, register};
+use pfo_service::{Panicked, User, Whose, blocking, catch, register};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
@@ -97,7 +97,7 @@ pub(crate) async fn open(
             Origin::LastDaemon(session) => session,
         },
     };
-    let session = Arc::new(Session::new(holder, grant, UnixStream::from(socket)));
+    let session = Arc::new(Session::new(holder, peer.person, grant, UnixStream::from(socket)));
     if let Origin::LastDaemon(_) = origin {
         session.mark_kept();
         session.progress.forget_step();
@@ -119,7 +119,7 @@ pub(crate) async fn open(
             {
                 tokio::time::sleep(FORMER_SESSION_POLL).await;
             }
-            Err(denied) => return Err(denial(&denied, &gpu.uuid, &session.grant.load())),
+            Err(denied) => return Err(denial(&denied, permit, &gpu.uuid, &session.grant.load())),
         }
     }
 }
@@ -138,13 +138,14 @@ fn will_pass(denied: &Denied, own: &Holder) -> bool {
     }
 }
 
-fn denial(denied: &Denied, gpu: &GpuUuid, grant: &Grant) -> Refusal {
+fn denial(denied: &Denied, permit: &Permit, gpu: &GpuUuid, grant: &Grant) -> Refusal {
     match denied {
         Denied::Held(session) => {
-            let Holder { job, rank, uid, pid, .. } = &session.holder;
+            let sees = permit.sees(session.holder.uid);
+            let holder = if sees { in_words(session) } else { "another user".into() };
             Refusal::new(
                 RefusalCode::GpuHeld,
-                format!("GPU {gpu} is held by job {job}, rank {rank} (user {uid}, process {pid})"),
+                format!("GPU {gpu} is held by {holder}"),
                 "use another GPU, or wait until that job ends",
             )
         }
@@ -292,7 +293,7 @@ impl Opening {
             Err(error) => tracing::warn!(
                 session = session.holder.session.0,
                 "a restart of pfod will end the session of {}, which systemd cannot keep: {error}",
-                in_words(&session.holder)
+                in_words(session)
             ),
         }
     }
@@ -370,28 +371,30 @@ impl Opening {
     }
 
     fn log_lease(&self) {
-        let holder = &self.session().holder;
+        let Session { holder, person, .. } = &**self.session();
         let how = match self.origin {
             Origin::Hello => "leased",
             Origin::LastDaemon(_) => "leased again, after a restart of pfod,",
         };
         tracing::info!(
             name: journal::LEASED,
-            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
-            gpu_uuid = %self.gpu.uuid, session = holder.session.0, client = ?self.hello.client,
-            "{how} GPU {} to {}", self.gpu.uuid, in_words(holder)
+            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0,
+            owner_uid = person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
+            session = holder.session.0, client = ?self.hello.client,
+            "{how} GPU {} to {}", self.gpu.uuid, in_words(self.session())
         );
     }
 
     /// Restores the clocks of a rank whose session has ended, and tells it why.
     pub(crate) fn leave(&self, mut rank: Rank, job: &Job, end: End) -> End {
         rank.measure_end();
-        let holder = &self.session().holder;
+        let Session { holder, person, .. } = &**self.session();
         if let End::Closed(ClosingReason::GpuLost, why) = &end {
             tracing::error!(
                 name: journal::GPU_LOST,
-                job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
-                gpu_uuid = %self.gpu.uuid, "lost GPU {} of {}: {why}", self.gpu.uuid, in_words(holder)
+                job = %holder.job, rank = holder.rank.0, uid = holder.uid.0,
+                owner_uid = person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
+                "lost GPU {} of {}: {why}", self.gpu.uuid, in_words(self.session())
             );
         }
         let old_mhz = rank.clocks().locked().map(|(mhz, _)| mhz.0);
@@ -419,27 +422,29 @@ impl Opening {
         };
         tracing::info!(
             name: journal::LEASE_ENDED,
-            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
-            gpu_uuid = %self.gpu.uuid, session = holder.session.0, old_mhz,
-            "the lease of GPU {} by {} ended: {why}", self.gpu.uuid, in_words(holder)
+            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0,
+            owner_uid = person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
+            session = holder.session.0, old_mhz,
+            "the lease of GPU {} by {} ended: {why}", self.gpu.uuid, in_words(self.session())
         );
         end
     }
 
     fn log_refusal(&self, refusal: &Refusal) {
-        let holder = &self.session().holder;
+        let Session { holder, person, .. } = &**self.session();
         tracing::warn!(
             name: journal::REFUSED,
-            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
-            gpu_uuid = %self.gpu.uuid,
-            "refused a session on GPU {} to {}: {}", self.gpu.uuid, in_words(holder), refusal.message
+            job = %holder.job, rank = holder.rank.0, uid = holder.uid.0,
+            owner_uid = person.0, pid = holder.pid.0, gpu_uuid = %self.gpu.uuid,
+            "refused a session on GPU {} to {}: {}", self.gpu.uuid, in_words(self.session()), refusal.message
         );
     }
 }
 
-fn in_words(holder: &Holder) -> String {
-    let Holder { job, rank, uid, pid, .. } = holder;
-    format!("job {job}, rank {rank} (user {uid}, process {pid})")
+fn in_words(session: &Session) -> String {
+    let Holder { job, rank, uid, pid, .. } = &session.holder;
+    let user = User { uid: *uid, person: session.person };
+    format!("job {job}, rank {rank} ({user}, process {pid})")
 }
 
 /// A refusal for a failure of the operating system.
@@ -491,7 +496,9 @@ async fn end_with_process(pidfd: OwnedFd, session: Weak<Session>) {
 
 #[cfg(test)]
 mod tests {
+    use pfo_policy::{Action, Authority, Caller, Config};
     use pfo_protocol::{Pid, Rank, Uid};
+    use pfo_service::{Door, NodeAccounts, Peer};
 
     use super::*;
     use crate::lease::example_grant;
@@ -503,7 +510,7 @@ mod tests {
 
     fn held(uid: u32, rank: u32, has_begun: bool) -> Denied {
         let stream = UnixStream::pair().unwrap().0;
-        let session = Session::new(holder(uid, rank), example_grant(""), stream);
+        let session = Session::new(holder(uid, rank), Uid(uid), example_grant(""), stream);
         if has_begun {
             session.mark_begun();
         }
@@ -521,15 +528,29 @@ mod tests {
         assert!(!will_pass(&Denied::TooMany(3), &own) && !will_pass(&Denied::Closed, &own));
     }
 
+    fn permit(uid: u32, door: Door) -> Permit {
+        let config = Config::parse("[[rule]]\nusers = ['*']", "pfod.toml".as_ref()).unwrap();
+        let (uid, person) = (Uid(uid), Uid(uid));
+        let peer = Peer { uid, person, pid: Pid(3), groups: Vec::new() };
+        let authority = Authority::new(&config, "node", &NodeAccounts);
+        authority.permit(&Caller::new(peer, door), Action::SeeStatus).unwrap()
+    }
+
     #[test]
     fn a_denial_names_who_holds_the_gpu_or_the_limit_and_what_set_it() {
         let gpu = "GPU-1".parse().unwrap();
+        let root = permit(0, Door::Admin);
         let denied =
-            |denied: &Denied| denial(denied, &gpu, &example_grant("sessions_per_user = 3"));
+            |denied: &Denied| denial(denied, &root, &gpu, &example_grant("sessions_per_user = 3"));
         let refusal = denied(&held(8, 5, true));
         assert_eq!(refusal.code, RefusalCode::GpuHeld);
         let by = "GPU GPU-1 is held by job j, rank 5 (user 8, process 1)";
         assert_eq!(refusal.message, by);
+        for (uid, by) in [(8, by), (7, "GPU GPU-1 is held by another user")] {
+            let user = permit(uid, Door::Users);
+            let refusal = denial(&held(8, 5, true), &user, &gpu, &example_grant(""));
+            assert_eq!(refusal.message, by);
+        }
         let refusal = denied(&Denied::TooMany(3));
         assert_eq!(refusal.code, RefusalCode::LimitReached);
         assert!(

@@ -120,7 +120,9 @@ async fn take_up(
         let message = "pfod may have died of its job";
         return Err(Refusal::new(RefusalCode::ShuttingDown, message, AGAIN));
     }
-    let Some(process) = watch_process(socket, peer) else {
+    let mut peer = peer.clone();
+    peer.person = node.people.look_up(peer.uid).await;
+    let Some(process) = watch_process(socket, peer.pid) else {
         return Err(Refusal::new(RefusalCode::ShuttingDown, "its process is gone", ""));
     };
     let origin = Origin::LastDaemon(*session);

@@ -99,8 +99,8 @@ impl Refresh {
             return now_ns.saturating_add(SEARCH_NS);
         };
         let passed_ns = now_ns.saturating_sub(changed_ns);
-        let not_before = passed_ns.saturating_sub(OVERDUE_NS).saturating_add(1);
-        let expected = not_before.checked_next_multiple_of(period_ns).unwrap_or(not_before);
+        let at_step = passed_ns.saturating_sub(OVERDUE_NS).saturating_add(1);
+        let expected = at_step.checked_next_multiple_of(period_ns).unwrap_or(at_step);
         let margin_ns = MARGIN_NS.saturating_add((self.dither * DITHER_NS as f64) as u64);
         let begin_ns = changed_ns.saturating_add(expected.saturating_sub(margin_ns));
         begin_ns.max(now_ns.saturating_add(EXPECT_NS))

@@ -9,10 +9,12 @@ use pfo_protocol::{
     ClientMessage, DaemonMessage, FrameError, HEADER_BYTES, Header, Refusal, RefusalCode,
     Unsupported, VERSION,
 };
+use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
 use crate::connections::{Connections, Entered, Room};
+use crate::passed_files::{FileIdentity, identify};
 use crate::peer::{Door, Peer};
 use crate::sys;
 
@@ -41,13 +43,23 @@ pub struct Conversation {
     entered: Entered,
 }
 
+/// What a peer has sent.
+pub struct Received {
+    /// The message.
+    pub message: ClientMessage,
+    /// What it takes of the room for large frames.
+    pub room: Option<Room>,
+    /// The files that were passed with it, opened for reading and writing.
+    pub files: Vec<FileIdentity>,
+}
+
 impl Conversation {
     /// Waits for the peer's next message. `None` if the conversation is over: the peer is gone, was
     /// silent for too long, or was refused for what it sent.
-    pub async fn next(&self, silence: Duration) -> Option<(ClientMessage, Option<Room>)> {
+    pub async fn next(&self, silence: Duration) -> Option<Received> {
         self.entered.turn().await;
         match timeout(silence, self.read()).await {
-            Ok(Ok(message)) => Some(message),
+            Ok(Ok(received)) => Some(received),
             Ok(Err(FrameError::Version(_))) => {
                 let spoken = Unsupported { oldest: VERSION, newest: VERSION };
                 send(&self.stream, &DaemonMessage::Unsupported(spoken)).await;
@@ -63,9 +75,9 @@ impl Conversation {
         }
     }
 
-    async fn read(&self) -> Result<(ClientMessage, Option<Room>), FrameError> {
+    async fn read(&self) -> Result<Received, FrameError> {
         let mut header = [0; HEADER_BYTES];
-        let mut filled = 0;
+        let (mut filled, files) = self.read_first(&mut header).await?;
         while filled < HEADER_BYTES {
             filled += self.read_some(&mut header[filled..]).await?;
         }
@@ -79,7 +91,31 @@ impl Conversation {
             let read = self.read_some(&mut chunk[..wanted]).await?;
             payload.extend_from_slice(&chunk[..read]);
         }
-        Ok((ClientMessage::from_payload(kind, &payload)?, room))
+        Ok(Received { message: ClientMessage::from_payload(kind, &payload)?, room, files })
+    }
+
+    /// Reads the first bytes of a frame, with the files that came along. The kernel closes those
+    /// that come with any other bytes.
+    async fn read_first(
+        &self,
+        buffer: &mut [u8],
+    ) -> Result<(usize, Vec<FileIdentity>), FrameError> {
+        // A peer that is silent takes up no room.
+        self.stream.readable().await?;
+        let Some(room) = self.entered.room_for_files().await else {
+            return Ok((self.read_some(buffer).await?, Vec::new()));
+        };
+        let (read, files) = loop {
+            self.stream.readable().await?;
+            let receive = || sys::receive(self.stream.as_fd(), buffer);
+            match self.stream.try_io(Interest::READABLE, receive) {
+                Ok((0, _)) => return Err(FrameError::Truncated),
+                Ok(received) => break received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(FrameError::reading(error)),
+            }
+        };
+        Ok((read, identify(files, room).await))
     }
 
     async fn read_some(&self, buffer: &mut [u8]) -> Result<usize, FrameError> {

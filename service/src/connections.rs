@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::peer::Door;
 use pfo_protocol::{Refusal, RefusalCode, Uid};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Connections of one user, not counting sessions.
 const PER_USER: u32 = 16;
@@ -30,6 +30,12 @@ const LARGE_BYTES: usize = 64 * 1024;
 /// Large frames at a time; each user may have one.
 const LARGE_FRAMES: usize = 4;
 
+/// Threads that look at files which a user passed. One that a file blocks is lost to its user.
+const LOOKING: usize = 4;
+
+/// How long a user's frame waits for one of these before its files are left alone.
+const LOOKING_PATIENCE: Duration = Duration::from_millis(250);
+
 /// The connections of all users. Those of sessions count only as sessions.
 #[derive(Debug)]
 pub struct Connections {
@@ -43,6 +49,7 @@ struct User {
     /// When the user's requests so far are within its rate.
     even_at: Instant,
     large: Arc<Semaphore>,
+    looking: Arc<Semaphore>,
 }
 
 impl Default for Connections {
@@ -89,7 +96,8 @@ impl Connections {
 
 impl User {
     fn new() -> Self {
-        Self { open: 0, even_at: Instant::now(), large: Arc::new(Semaphore::new(1)) }
+        let [large, looking] = [1, LOOKING].map(|permits| Arc::new(Semaphore::new(permits)));
+        Self { open: 0, even_at: Instant::now(), large, looking }
     }
 
     /// How long the user must wait before its next request.
@@ -133,6 +141,12 @@ impl Entered {
         }
     }
 
+    /// Waits until files of the user may be looked at; `None` if those before still block.
+    pub(crate) async fn room_for_files(&self) -> Option<OwnedSemaphorePermit> {
+        let looking = Arc::clone(&self.all.users().get(&(self.door, self.uid))?.looking);
+        timeout(LOOKING_PATIENCE, looking.acquire_owned()).await.ok()?.ok()
+    }
+
     /// Waits for room for a frame, if the frame is large.
     pub async fn room_for(&self, bytes: usize) -> Option<Room> {
         if bytes <= LARGE_BYTES {
@@ -156,8 +170,6 @@ impl Drop for Entered {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::timeout;
-
     use super::*;
 
     const ALICE: Uid = Uid(1001);
@@ -225,5 +237,19 @@ mod tests {
         assert_eq!(rooms.len(), LARGE_FRAMES - 1);
         drop((room, rooms));
         assert!(at_once(other.room_for(LARGE_BYTES + 1)).is_some());
+    }
+
+    #[test]
+    fn files_that_block_cost_their_user_the_proof_and_nobody_else() {
+        let all = Arc::new(Connections::default());
+        let enter = |uid| all.enter(Door::Users, uid, 1000).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let room = |entered: &Entered| runtime.block_on(entered.room_for_files());
+        let (blocking, again) = (enter(ALICE), enter(ALICE));
+        let mut blocked: Vec<_> = (0..LOOKING).map(|_| room(&blocking).unwrap()).collect();
+        assert!(room(&again).is_none());
+        assert!(room(&enter(BOB)).is_some());
+        blocked.pop();
+        assert!(room(&again).is_some());
     }
 }

@@ -134,7 +134,7 @@ impl Node {
              [lease]\nidle_limit_s = {}\nsessions_per_user = {}\nmin_mhz = {}\nmax_mhz = {}\n\
              changes_per_second = {}\n\
              [clocks]\nsettle_ms = {}\nsuspend_after_mismatches = {}\n\
-             [driver]\nlibrary = {:?}\n\
+             [driver]\nlibrary = {:?}\ndevices = {:?}\n\
              [paths]\nledger = {:?}\n{}",
             self.socket(),
             self.admin_socket(),
@@ -148,6 +148,7 @@ impl Node {
             setup.machine.settle_ms,
             setup.suspend_after,
             self.machine.library(),
+            self.machine.devices(),
             self.ledger(),
             setup.rules,
         )

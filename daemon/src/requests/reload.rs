@@ -82,6 +82,7 @@ fn keep_what_cannot_change(new: &mut Config, running: &Config) -> Vec<String> {
         ("sockets.admin", new.sockets.admin != running.sockets.admin),
         ("sockets.agent", new.sockets.agent != running.sockets.agent),
         ("driver.library", new.driver.library != running.driver.library),
+        ("driver.devices", new.driver.devices != running.driver.devices),
         ("paths.ledger", new.paths.ledger != running.paths.ledger),
     ];
     new.sockets = running.sockets.clone();
@@ -124,7 +125,8 @@ fn grant_anew(node: &Node, gpu: &GpuUuid, session: &Session) -> Result<(), Strin
     let holder = &session.holder;
     let grant = || {
         let peer = Peer::of(session.stream()).map_err(|error| internal(&error))?;
-        node.grant(&peer, &*node.driver.gpu(&GpuName::Uuid(gpu.clone()))?)
+        let gpu = node.driver.gpu(&GpuName::Uuid(gpu.clone()))?;
+        node.grant(&peer, &gpu, session.has_device())
     };
     match grant() {
         Ok(grant) => {
@@ -177,7 +179,7 @@ mod tests {
         let running = config("");
         let mut new = config(
             "[sockets]\ntrainers = '/a'\nadmin = '/b'\nagent = '/c'\n\
-             [driver]\nlibrary = '/d'\n[paths]\nledger = '/e'\n[lease]\nmax_mhz = 900",
+             [driver]\nlibrary = '/d'\ndevices = '/f'\n[paths]\nledger = '/e'\n[lease]\nmax_mhz = 900",
         );
         let named = keep_what_cannot_change(&mut new, &running);
         assert_eq!(
@@ -187,6 +189,7 @@ mod tests {
                 "sockets.admin",
                 "sockets.agent",
                 "driver.library",
+                "driver.devices",
                 "paths.ledger"
             ]
         );

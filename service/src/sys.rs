@@ -72,7 +72,7 @@ pub(crate) fn receive(
         let mut next = libc::CMSG_FIRSTHDR(&raw const message);
         while let Some(header) = next.as_ref() {
             if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                let bytes = (header.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let bytes = header.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 let first = libc::CMSG_DATA(next).cast::<RawFd>();
                 let take = |at| OwnedFd::from_raw_fd(first.add(at).read_unaligned());
                 descriptors.extend((0..bytes / size_of::<RawFd>()).map(take));

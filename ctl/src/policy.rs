@@ -80,11 +80,15 @@ fn in_words(terms: &LeaseTerms) -> String {
         None => "the driver's default".to_owned(),
         Some((min, max)) => format!("{} to {max}", min.0),
     };
-    let process = if terms.require_process { ", a process on the GPU required" } else { "" };
+    let device = match terms.require_device {
+        true => "only to a process that can open its device file",
+        false => "to any process",
+    };
+    let process = if terms.require_process { ", while it computes on the GPU" } else { "" };
     format!(
         "{} to {max_mhz}, {changes_per_second} changes/s, restored to {restored}\n  \
          {power}, none above the one that the GPU has without pfo\n  \
-         {} sessions per user, idle limit {idle_limit_s} s{process}",
+         {} sessions per user, idle limit {idle_limit_s} s\n  {device}{process}",
         min_mhz.0, terms.sessions_per_user
     )
 }

@@ -15,6 +15,7 @@ fn terms() -> LeaseTerms {
         sessions_per_user: 8,
         idle_limit_s: 60,
         require_process: true,
+        require_device: true,
     }
 }
 
@@ -46,7 +47,8 @@ fn yes_and_no_are_explained_with_the_line_and_the_terms() {
          yes, 4000000001 may lease it: /etc/pfo/pfod.toml, line 31\n  \
          600 to 1200 MHz, 1000 changes/s, restored to 210 to 1200 MHz\n  \
          power limits from 150 W, none above the one that the GPU has without pfo\n  \
-         8 sessions per user, idle limit 60 s, a process on the GPU required\n\
+         8 sessions per user, idle limit 60 s\n  \
+         only to a process that can open its device file, while it computes on the GPU\n\
          GPU 1, NVIDIA A100 (GPU-1, 00000000:01:00.0)\n  \
          no, 4000000001 may not lease it: no rule matches\n"
     );

@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use pfo_keeper::{GpuFacts, Ledger};
-use pfo_protocol::{Refusal, SessionId};
-use pfo_service::{Attempt, NodeAccounts, Peer, People};
+use pfo_protocol::{Refusal, RefusalCode, SessionId};
+use pfo_service::{Attempt, FileIdentity, NodeAccounts, Peer, People};
 
 use crate::cli::ConfigSource;
-use crate::gpu::{LateDriver, Owed};
+use crate::gpu::{LateDriver, Owed, device_file};
 use crate::job::{JobFiles, Jobs};
 use crate::lease::{Drain, Grant, Leases};
 use crate::session::{RevocationFile, Revocations};
@@ -102,13 +102,35 @@ impl Node {
         self.sessions_opened.fetch_max(session.0, Relaxed);
     }
 
+    /// Whether the device file of a GPU is among files that a client has open.
+    pub(crate) fn is_device_open(&self, gpu: &GpuFacts, open: &[FileIdentity]) -> bool {
+        device_file::is_open(gpu, &self.settings().config.driver.devices, open)
+    }
+
     /// Grants a peer the lease of a GPU, if the policy allows it.
     ///
     /// # Errors
     /// A refusal that names what decided.
-    pub(crate) fn grant(&self, peer: &Peer, gpu: &GpuFacts) -> Result<Grant, Refusal> {
+    pub(crate) fn grant(
+        &self,
+        peer: &Peer,
+        gpu: &GpuFacts,
+        has_device: bool,
+    ) -> Result<Grant, Refusal> {
         let settings = self.settings();
         let (terms, place) = settings.authority.lease(peer, gpu)?;
+        if terms.require_device && !has_device {
+            let device = device_file::in_words(gpu, &settings.config.driver.devices);
+            return Err(Refusal::new(
+                RefusalCode::NotAuthorized,
+                format!(
+                    "user {} (process {}) did not pass {device} (required by {place})",
+                    peer.uid, peer.pid
+                ),
+                "run within the job step that was given this GPU, with libpfo 0.2 or later; an \
+                 administrator may set require_device = false",
+            ));
+        }
         Ok(Grant::new(terms, place, gpu, &settings.config.clocks))
     }
 }

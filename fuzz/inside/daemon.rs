@@ -187,7 +187,7 @@ impl Daemon {
     pub fn hello(&mut self, number: usize, uid: Uid, hello: Hello) -> Result<(), Refusal> {
         let (near, far) = UnixStream::pair().expect("a pair of sockets");
         let kept = Kept { number, session: SessionId(0), uid, hello, near, _far: far };
-        let opening = self.lease(&kept, Origin::Hello)?;
+        let opening = self.lease(&kept, Origin::Hello(Vec::new()))?;
         let session = opening.session().holder.session;
         self.seat(opening, Kept { session, ..kept })
     }

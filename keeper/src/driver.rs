@@ -88,6 +88,8 @@ impl Gpu {
                     highest: Milliwatts(board.max_limit),
                 }
             }),
+            default_power_limit: device.power_management_limit_default().ok().map(Milliwatts),
+            minor: device.minor_number().ok(),
         };
         let (nvml, lost) = (Arc::clone(nvml), lost.clone());
         Ok(Self { facts: Arc::new(facts), nvml, lost })

@@ -1,6 +1,6 @@
 //! The properties of a GPU that never change. It must not call the driver.
 
-use pfo_vocabulary::{GpuName, GpuUuid, Mhz, PciBusId};
+use pfo_vocabulary::{GpuName, GpuUuid, Mhz, Milliwatts, PciBusId};
 
 use crate::power_limit::LimitRange;
 
@@ -21,6 +21,10 @@ pub struct GpuFacts {
     pub memory_clock: Option<Mhz>,
     /// The power limits that it takes; `None` if it takes none.
     pub power_limits: Option<LimitRange>,
+    /// The power limit that it has by itself.
+    pub default_power_limit: Option<Milliwatts>,
+    /// The minor number of its device file; `None` if it has none.
+    pub minor: Option<u32>,
 }
 
 impl GpuFacts {
@@ -60,8 +64,6 @@ impl GpuFacts {
 #[doc(hidden)]
 #[must_use]
 pub fn example_gpu() -> GpuFacts {
-    use pfo_vocabulary::Milliwatts;
-
     GpuFacts {
         index: 0,
         uuid: "GPU-1".parse().unwrap(),
@@ -73,6 +75,8 @@ pub fn example_gpu() -> GpuFacts {
             lowest: Milliwatts::of_watts(100),
             highest: Milliwatts::of_watts(400),
         }),
+        default_power_limit: Some(Milliwatts::of_watts(400)),
+        minor: Some(0),
     }
 }
 

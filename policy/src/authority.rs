@@ -141,7 +141,7 @@ impl Authority {
 
     /// Whether a peer may lease a GPU, on which terms, and what decided.
     #[must_use]
-    pub fn verdict(&self, peer: &Peer, gpu: &GpuFacts) -> Verdict<'_> {
+    pub fn verdict(&self, peer: &Peer, gpu: &GpuFacts) -> Verdict {
         self.policy.decide(self.subject(peer), gpu)
     }
 
@@ -152,7 +152,7 @@ impl Authority {
     pub fn lease(&self, peer: &Peer, gpu: &GpuFacts) -> Result<(Terms, Place), Refusal> {
         let Verdict { place, terms } = self.verdict(peer, gpu);
         match terms {
-            Some(terms) => Ok((terms.clone(), place)),
+            Some(terms) => Ok((terms, place)),
             None if place == Place::Nothing => Err(self.not_a_trainer(peer, Action::OpenSession)),
             None => Err(Refusal::new(
                 RefusalCode::NotAuthorized,

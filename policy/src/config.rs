@@ -104,6 +104,8 @@ pub enum ForeignClock {
 pub struct DriverConfig {
     /// The NVML library, as the dynamic linker finds it, or a path.
     pub library: PathBuf,
+    /// The directory of the device files.
+    pub devices: PathBuf,
 }
 
 /// `[paths]`
@@ -158,7 +160,7 @@ impl Default for Clocks {
 
 impl Default for DriverConfig {
     fn default() -> Self {
-        Self { library: "libnvidia-ml.so.1".into() }
+        Self { library: "libnvidia-ml.so.1".into(), devices: "/dev".into() }
     }
 }
 

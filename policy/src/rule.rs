@@ -37,6 +37,7 @@ pub struct Rule {
     restore_to_mhz: Option<BaseClock>,
     sessions_per_user: Option<SessionCount>,
     idle_limit_s: Option<IdleLimit>,
+    require_device: Option<bool>,
     require_process: Option<bool>,
 }
 
@@ -54,6 +55,7 @@ impl Rule {
             restore_to_mhz: self.restore_to_mhz.unwrap_or(lease.restore_to_mhz),
             sessions_per_user: self.sessions_per_user.unwrap_or(lease.sessions_per_user),
             idle_limit_s: self.idle_limit_s.unwrap_or(lease.idle_limit_s),
+            require_device: self.require_device.unwrap_or(lease.require_device),
             require_process: self.require_process.unwrap_or(lease.require_process),
         };
         if self.allow == Some(false) {

@@ -45,11 +45,11 @@ impl fmt::Display for Place {
 
 /// Whether a user may lease a GPU, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict<'p> {
+pub struct Verdict {
     /// What decided.
     pub place: Place,
-    /// The terms; `None` if the user may not.
-    pub terms: Option<&'p Terms>,
+    /// The terms for that GPU; `None` if the user may not.
+    pub terms: Option<Terms>,
 }
 
 /// All rules that apply to this node.
@@ -107,17 +107,15 @@ impl Policy {
 
     /// Whether a user may lease a GPU, on which terms, and what decided.
     #[must_use]
-    pub(crate) fn decide(&self, subject: Subject<'_>, gpu: &GpuFacts) -> Verdict<'_> {
+    pub(crate) fn decide(&self, subject: Subject<'_>, gpu: &GpuFacts) -> Verdict {
         let matches =
             |ready: &&ReadyRule| ready.who.includes(subject) && ready.rule.is_about_gpu(gpu);
-        match self.rules.iter().find(matches) {
-            Some(ready) => Verdict {
-                place: Place::Line(self.file.clone(), ready.rule.line),
-                terms: ready.terms.as_ref(),
-            },
-            None if subject.member => Verdict { place: Place::Lease, terms: Some(&self.lease) },
-            None => Verdict { place: Place::Nothing, terms: None },
-        }
+        let (place, terms) = match self.rules.iter().find(matches) {
+            Some(ready) => (Place::Line(self.file.clone(), ready.rule.line), ready.terms.as_ref()),
+            None if subject.member => (Place::Lease, Some(&self.lease)),
+            None => (Place::Nothing, None),
+        };
+        Verdict { place, terms: terms.map(|terms| terms.on(gpu)) }
     }
 
     /// Whether a rule allows a user to lease a GPU of this node.

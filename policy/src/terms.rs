@@ -1,6 +1,6 @@
 //! The terms of a lease: the keys of `[lease]`, each of which a rule may override.
 
-use pfo_keeper::BaseClock;
+use pfo_keeper::{BaseClock, GpuFacts};
 use pfo_protocol::{Mhz, Milliwatts};
 use pfo_service::Within;
 use serde::Deserialize;
@@ -34,6 +34,8 @@ pub struct Terms {
     pub sessions_per_user: SessionCount,
     /// Seconds of silence after which the session ends.
     pub idle_limit_s: IdleLimit,
+    /// Whether the peer must have the GPU's device file open.
+    pub require_device: bool,
     /// Whether the peer must have a process on the GPU.
     pub require_process: bool,
 }
@@ -48,6 +50,7 @@ impl Default for Terms {
             restore_to_mhz: BaseClock::Reset,
             sessions_per_user: SessionCount::of::<64>(),
             idle_limit_s: IdleLimit::of::<60>(),
+            require_device: true,
             require_process: false,
         }
     }
@@ -66,6 +69,27 @@ impl Terms {
         Milliwatts::of_watts(self.min_power_limit_w.get())
     }
 
+    /// The terms for one GPU. Without a proof that the peer was given it, what the configuration
+    /// leaves unbounded ends at half of what the GPU can do.
+    #[must_use]
+    pub fn on(&self, gpu: &GpuFacts) -> Self {
+        let mut terms = self.clone();
+        if self.require_device {
+            return terms;
+        }
+        if self.min_mhz == ClockBound::of::<0>() {
+            let highest = gpu.sm_clocks.last().map_or(0, |mhz| mhz.0);
+            let half = ClockBound::try_from(i64::from(highest.div_ceil(2)));
+            terms.min_mhz = half.unwrap_or(self.max_mhz).min(self.max_mhz);
+        }
+        if self.min_power_limit_w == PowerBound::of::<0>() {
+            let usual = gpu.default_power_limit.map_or(0, |limit| limit.0);
+            let half = PowerBound::try_from(i64::from(usual.div_ceil(2000)));
+            terms.min_power_limit_w = half.unwrap_or(self.min_power_limit_w);
+        }
+        terms
+    }
+
     /// Checks that the keys are consistent.
     ///
     /// # Errors
@@ -76,5 +100,38 @@ impl Terms {
             return Err(format!("no clock is allowed: min_mhz is {min}, max_mhz {max}"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_keeper::example_gpu;
+
+    use super::*;
+
+    fn floors(text: &str) -> (u32, u32) {
+        let terms = toml::from_str::<Terms>(text).unwrap().on(&example_gpu());
+        terms.check().unwrap();
+        (terms.min_mhz.get(), terms.min_power_limit_w.get())
+    }
+
+    #[test]
+    fn without_the_proof_of_the_device_half_of_what_the_gpu_can_do_is_the_floor() {
+        assert_eq!(floors(""), (0, 0));
+        assert_eq!(floors("require_device = false"), (705, 200));
+        assert_eq!(floors("require_device = false\nmax_mhz = 600"), (600, 200));
+    }
+
+    #[test]
+    fn a_floor_of_the_configuration_stands_in_place_of_half() {
+        let text = "require_device = false\nmin_mhz = 1\nmin_power_limit_w = 90";
+        assert_eq!(floors(text), (1, 90));
+    }
+
+    #[test]
+    fn a_gpu_that_tells_neither_clocks_nor_limits_has_no_floor() {
+        let bare = GpuFacts { sm_clocks: Vec::new(), default_power_limit: None, ..example_gpu() };
+        let terms = Terms { require_device: false, ..Terms::default() };
+        assert_eq!(terms.on(&bare), terms);
     }
 }

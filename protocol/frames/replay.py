@@ -5,7 +5,9 @@
     replay.py --check          compare the frames that it builds with those of session.json
 """
 
+import contextlib
 import json
+import os
 import pathlib
 import socket
 import struct
@@ -65,11 +67,23 @@ def read_frame(stream):
     return kind, stream.read(length)
 
 
+def own_devices():
+    """Open descriptors of the GPU device files that this process can open: the proof for pfod."""
+    opened = []
+    for path in pathlib.Path(os.environ.get("PFO_DEVICES", "/dev")).glob("nvidia[0-9]*"):
+        with contextlib.suppress(OSError):
+            opened.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    return opened[:64]
+
+
 def replay(gpu, path="/run/pfo/pfod.sock"):
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(path)
     frames = session("replay", "replay.py", gpu, lambda _: time.monotonic_ns())
-    connection.sendall(next(frames))
+    devices = own_devices()
+    socket.send_fds(connection, [next(frames)], devices)
+    for descriptor in devices:
+        os.close(descriptor)
     kind, payload = read_frame(connection.makefile("rb"))
     if kind != WELCOME:
         sys.exit(f"no session: frame of kind {kind}: {payload!r}")

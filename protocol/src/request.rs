@@ -258,6 +258,8 @@ pub struct LeaseTerms {
     pub idle_limit_s: u32,
     /// Whether the peer must have a process on the GPU.
     pub require_process: bool,
+    /// Whether the peer must have the GPU's device file open.
+    pub require_device: bool,
 }
 
 /// What became of a reload.

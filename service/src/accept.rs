@@ -9,11 +9,13 @@ use pfo_protocol::{
     AgentRequest, ClientMessage, DaemonMessage, FrameError, HEADER_BYTES, Header, LARGEST_PAYLOAD,
     Refusal, RefusalCode, Request, Unsupported, VERSION,
 };
+use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
 use crate::boundary::{Whose, catch_in};
 use crate::connections::{Connections, Entered, Room};
+use crate::passed_files::{FileIdentity, identify};
 use crate::peer::{Door, Peer};
 use crate::people::People;
 use crate::sys;
@@ -46,13 +48,23 @@ pub struct Conversation {
     entered: Entered,
 }
 
+/// What a peer has sent.
+pub struct Received {
+    /// The message.
+    pub message: ClientMessage,
+    /// What it takes of the room for large frames.
+    pub room: Option<Room>,
+    /// The files that were passed with it, opened for reading and writing.
+    pub files: Vec<FileIdentity>,
+}
+
 impl Conversation {
     /// Waits for the peer's next message. `None` if the conversation is over: the peer is gone, was
     /// silent for too long, or was refused for what it sent.
-    pub async fn next(&self, silence: Duration) -> Option<(ClientMessage, Option<Room>)> {
+    pub async fn next(&self, silence: Duration) -> Option<Received> {
         self.entered.turn().await;
         match self.read(silence).await {
-            Ok(message) => Some(message),
+            Ok(received) => Some(received),
             Err(FrameError::Version(_)) => {
                 let spoken = Unsupported { oldest: VERSION, newest: VERSION };
                 send(&self.stream, &DaemonMessage::Unsupported(spoken)).await;
@@ -82,23 +94,27 @@ impl Conversation {
         }
     }
 
-    async fn read(&self, silence: Duration) -> Result<(ClientMessage, Option<Room>), FrameError> {
+    async fn read(&self, silence: Duration) -> Result<Received, FrameError> {
         let mut header = [0; HEADER_BYTES];
-        within(silence, self.fill(&mut header)).await?;
+        let files = within(silence, self.header(&mut header)).await?;
         let Header { kind, length } = Header::parse(header)?;
         // The wait for others is not the peer's silence.
         let room = self.entered.room_for(length).await;
         let payload = within(PAYLOAD_TIMEOUT, self.payload(length)).await?;
-        Ok((ClientMessage::from_payload(kind, &payload)?, room))
+        Ok(Received { message: ClientMessage::from_payload(kind, &payload)?, room, files })
     }
 
-    async fn fill(&self, buffer: &mut [u8]) -> Result<(), FrameError> {
-        let mut filled = 0;
-        while filled < buffer.len() {
-            let read = self.read_some(&mut buffer[filled..]).await?;
+    /// Reads a header, with the files that came along.
+    async fn header(
+        &self,
+        header: &mut [u8; HEADER_BYTES],
+    ) -> Result<Vec<FileIdentity>, FrameError> {
+        let (mut filled, files) = self.read_first(header).await?;
+        while filled < HEADER_BYTES {
+            let read = self.read_some(&mut header[filled..]).await?;
             filled = filled.saturating_add(read);
         }
-        Ok(())
+        Ok(files)
     }
 
     /// Grows with what arrives, not with what is announced.
@@ -111,6 +127,30 @@ impl Conversation {
             payload.extend_from_slice(&chunk[..read]);
         }
         Ok(payload)
+    }
+
+    /// Reads the first bytes of a frame, with the files that came along. The kernel closes those
+    /// that come with any other bytes.
+    async fn read_first(
+        &self,
+        buffer: &mut [u8],
+    ) -> Result<(usize, Vec<FileIdentity>), FrameError> {
+        // A peer that is silent takes up no room.
+        self.stream.readable().await?;
+        let Some(room) = self.entered.room_for_files().await else {
+            return Ok((self.read_some(buffer).await?, Vec::new()));
+        };
+        let (read, files) = loop {
+            self.stream.readable().await?;
+            let receive = || sys::receive(self.stream.as_fd(), buffer);
+            match self.stream.try_io(Interest::READABLE, receive) {
+                Ok((0, _)) => return Err(FrameError::Truncated),
+                Ok(received) => break received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(FrameError::reading(error)),
+            }
+        };
+        Ok((read, identify(files, room).await))
     }
 
     async fn read_some(&self, buffer: &mut [u8]) -> Result<usize, FrameError> {

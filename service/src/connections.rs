@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pfo_protocol::{Refusal, RefusalCode, Uid};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::boundary::lock;
 use crate::peer::Door;
@@ -38,6 +38,12 @@ const LARGE_BYTES: usize = 64 * 1024;
 /// Large frames at a time; each person may have one.
 const LARGE_FRAMES: usize = 4;
 
+/// Threads that look at files which a person passed. One that a file blocks is lost to that person.
+const LOOKING: usize = 4;
+
+/// How long a frame waits for one of these before its files are left alone.
+const LOOKING_PATIENCE: Duration = Duration::from_millis(250);
+
 /// The connections of all people. Those of sessions count only as sessions.
 #[derive(Debug)]
 pub struct Connections {
@@ -54,6 +60,7 @@ struct Person {
     /// When the person's requests so far are within its rate.
     even_at: Instant,
     large: Arc<Semaphore>,
+    looking: Arc<Semaphore>,
 }
 
 impl Default for Connections {
@@ -109,7 +116,8 @@ impl Connections {
 
 impl Person {
     fn new() -> Self {
-        Self { open: 0, even_at: Instant::now(), large: Arc::new(Semaphore::new(1)) }
+        let [large, looking] = [1, LOOKING].map(|permits| Arc::new(Semaphore::new(permits)));
+        Self { open: 0, even_at: Instant::now(), large, looking }
     }
 
     /// How long the person must wait before the next request.
@@ -149,6 +157,12 @@ impl Entered {
         }
     }
 
+    /// Waits until files of the user may be looked at; `None` if those before still block.
+    pub(crate) async fn room_for_files(&self) -> Option<OwnedSemaphorePermit> {
+        let looking = Arc::clone(&self.all.people().get(&self.key)?.looking);
+        timeout(LOOKING_PATIENCE, looking.acquire_owned()).await.ok()?.ok()
+    }
+
     /// Waits for room for a frame, if the frame is large.
     pub async fn room_for(&self, bytes: usize) -> Option<Room> {
         if bytes <= LARGE_BYTES {
@@ -172,8 +186,6 @@ impl Drop for Entered {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::timeout;
-
     use super::*;
 
     const ALICE: User = user(1001);
@@ -267,5 +279,19 @@ mod tests {
         assert_eq!(rooms.len(), LARGE_FRAMES - 1);
         drop((room, rooms));
         assert!(at_once(other.room_for(LARGE_BYTES + 1)).is_some());
+    }
+
+    #[test]
+    fn files_that_block_cost_their_user_the_proof_and_nobody_else() {
+        let all = Arc::new(Connections::default());
+        let enter = |uid| all.enter(Door::Users, uid, 1000).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let room = |entered: &Entered| runtime.block_on(entered.room_for_files());
+        let (blocking, again) = (enter(ALICE), enter(ALICE));
+        let mut blocked: Vec<_> = (0..LOOKING).map(|_| room(&blocking).unwrap()).collect();
+        assert!(room(&again).is_none());
+        assert!(room(&enter(BOB)).is_some());
+        blocked.pop();
+        assert!(room(&again).is_some());
     }
 }

@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use pfo_vocabulary::{Gid, Pid};
 use tokio::io::unix::AsyncFd;
 
+use crate::passed_files;
+
 /// Groups requested at first; the kernel returns how many there are if these are too few.
 const USUAL_GROUPS: usize = 64;
 
@@ -41,6 +43,46 @@ pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<Gid>> {
         }
         groups.resize(count, 0);
     }
+}
+
+/// Reads from a Unix socket without waiting, with the descriptors that were passed along.
+///
+/// # Errors
+/// If nothing can be read now, or ever again.
+pub(crate) fn receive(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> io::Result<(usize, Vec<OwnedFd>)> {
+    const DESCRIPTORS: u32 = (passed_files::MOST * size_of::<RawFd>()) as u32;
+    // SAFETY: the macro computes a number.
+    const ROOM: usize = unsafe { libc::CMSG_SPACE(DESCRIPTORS) } as usize;
+    // Words, because control messages are aligned to them.
+    let mut control = [0u64; ROOM.div_ceil(size_of::<u64>())];
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: a header without addresses is a valid one.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+    (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), ROOM as _);
+    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
+    // SAFETY: both buffers are valid for their lengths, and the kernel writes no more than that.
+    let read = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    let read = usize::try_from(read).map_err(|_| io::Error::last_os_error())?;
+    let mut descriptors = Vec::new();
+    // SAFETY: the kernel has written whole control messages, and the length of all of them. Those of
+    // this type hold descriptors that it just made for the caller alone.
+    unsafe {
+        let mut next = libc::CMSG_FIRSTHDR(&raw const message);
+        while let Some(header) = next.as_ref() {
+            if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let bytes = header.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                let first = libc::CMSG_DATA(next).cast::<RawFd>();
+                let take = |at| OwnedFd::from_raw_fd(first.add(at).read_unaligned());
+                descriptors.extend((0..bytes.div_euclid(size_of::<RawFd>())).map(take));
+            }
+            next = libc::CMSG_NXTHDR(&raw const message, next);
+        }
+    }
+    Ok((read, descriptors))
 }
 
 /// A descriptor for a process.

@@ -6,10 +6,14 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use pfo_protocol::{ClientMessage, ClosingReason, DaemonMessage, GpuListing, GpuName, Hello};
+use pfo_protocol::{
+    ClientMessage, ClosingReason, DaemonMessage, GpuListing, GpuName, GpuUuid, Hello,
+};
 
 use crate::backoff::Backoff;
 use crate::cuda;
+use crate::description::CheckedRank;
+use crate::devices::{self, Device};
 use crate::gpu::Gpu;
 use crate::lease::Lease;
 use crate::line::Phase;
@@ -152,7 +156,8 @@ impl<'a> Connector<'a> {
     fn connect(&mut self) -> Result<(Arc<Link>, Lease), Problem> {
         let gpu = self.gpu()?;
         let link = self.dial()?;
-        match self.ask(&link, &ClientMessage::Hello(self.hello(gpu)), SESSION_ANSWER)? {
+        let hello = ClientMessage::Hello(self.hello(gpu));
+        match self.ask(&link, &hello, SESSION_ANSWER, self.devices())? {
             DaemonMessage::Welcome(welcome) => Ok((link, welcome.into())),
             other => Err(unwelcome(other)),
         }
@@ -178,18 +183,32 @@ impl<'a> Connector<'a> {
         let gpu = match &self.shared.rank.gpu {
             Gpu::Uuid(uuid) => GpuName::Uuid(uuid.clone()),
             Gpu::PciBusId(id) => GpuName::PciBusId(id.clone()),
-            Gpu::CudaOrdinal(ordinal) => GpuName::Uuid(match cuda::gpu(*ordinal)? {
-                Some(uuid) => uuid,
-                None => (self.shared.rank.cuda).gpu(*ordinal, &self.gpus_of_the_node()?)?,
-            }),
+            Gpu::CudaOrdinal(ordinal) => GpuName::Uuid(self.uuid_of(*ordinal)?),
         };
         self.gpu = Some(gpu.clone());
         Ok(gpu)
     }
 
-    fn gpus_of_the_node(&self) -> Result<Vec<GpuListing>, Problem> {
+    fn uuid_of(&self, ordinal: u32) -> Result<GpuUuid, Problem> {
+        let CheckedRank { gpu_is_named, cuda, .. } = &self.shared.rank;
+        let devices = self.devices();
+        let openable = devices.len();
+        // A launcher's local rank counts the GPUs of the node, of which this process has one.
+        let ordinal = if openable == 1 && !gpu_is_named { 0 } else { ordinal };
+        match cuda::gpu(ordinal)? {
+            Some(uuid) => Ok(uuid),
+            None => cuda.gpu(ordinal, &self.gpus_of_the_node(devices)?, openable),
+        }
+    }
+
+    fn devices(&self) -> Vec<Device> {
+        devices::open(&self.shared.rank.devices)
+    }
+
+    /// The GPUs that these are the device files of; all of the node if none is.
+    fn gpus_of_the_node(&self, devices: Vec<Device>) -> Result<Vec<GpuListing>, Problem> {
         let link = self.dial()?;
-        match self.ask(&link, &ClientMessage::ListGpus, LIST_ANSWER)? {
+        match self.ask(&link, &ClientMessage::ListGpus, LIST_ANSWER, devices)? {
             DaemonMessage::GpuList(Ok(gpus)) => Ok(gpus),
             DaemonMessage::GpuList(Err(refusal)) => Err(Problem::refused(refusal)),
             other => Err(unwelcome(other)),
@@ -214,10 +233,13 @@ impl<'a> Connector<'a> {
         link: &Link,
         question: &ClientMessage,
         limit: usize,
+        devices: Vec<Device>,
     ) -> Result<DaemonMessage, Problem> {
         let rank = &self.shared.rank;
         let patience = rank.setup_timeout.clamp(ANSWER_TIME, LONGEST_ANSWER_TIME);
-        let answer = match link.say(question) {
+        let said = link.say_with(question, &devices);
+        drop(devices);
+        let answer = match said {
             Ok(()) => link.answer(limit, Instant::now() + patience),
             // A daemon that is full answers before it is asked, and hangs up.
             Err(problem) => Err(link.farewell().unwrap_or(problem)),

@@ -114,6 +114,7 @@ impl CRank {
             job: job.map(|text| utf8("job", text)).transpose()?,
             gpu: gpu.transpose()?,
             socket: socket.map(|path| OsStr::from_bytes(path.to_bytes()).into()),
+            devices: None,
             rank: Rank(self.rank),
             pp_rank: Stage::try_from(self.pp_rank)
                 .map_err(|_| DescriptionError::Stage(self.pp_rank))?,

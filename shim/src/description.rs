@@ -32,10 +32,14 @@ pub struct RankDescription {
     pub job: Option<String>,
     /// The GPU; else the environment's `PFO_GPU`, else the CUDA ordinal `LOCAL_RANK` or
     /// `SLURM_LOCALID`, else CUDA ordinal 0. A process that `CUDA_VISIBLE_DEVICES` shows a single
-    /// GPU has that one, regardless of its local rank.
+    /// GPU, or that can open the device file of a single one, has that one, regardless of its local
+    /// rank.
     pub gpu: Option<Gpu>,
     /// The daemon's socket; else the environment's `PFO_SOCKET`, else `/run/pfo/pfod.sock`.
     pub socket: Option<PathBuf>,
+    /// The directory of the GPU device files; else the environment's `PFO_DEVICES`, else `/dev`.
+    /// Those that this process can open prove to the daemon which GPUs it was given.
+    pub devices: Option<PathBuf>,
     /// The global rank.
     pub rank: Rank,
     /// The pipeline stage, counted from 0.
@@ -64,6 +68,7 @@ impl Default for RankDescription {
             job: None,
             gpu: None,
             socket: None,
+            devices: None,
             rank: Rank(0),
             pp_rank: Stage(0),
             dp_rank: DpRank(0),
@@ -146,8 +151,11 @@ pub enum DescriptionError {
 pub(crate) struct CheckedRank {
     pub(crate) job: JobName,
     pub(crate) gpu: Gpu,
+    /// Whether the GPU is more than the launcher's local rank.
+    pub(crate) gpu_is_named: bool,
     pub(crate) cuda: CudaEnvironment,
     pub(crate) socket: PathBuf,
+    pub(crate) devices: PathBuf,
     pub(crate) position: RankPosition,
     pub(crate) num_microbatches: Option<NonZeroU32>,
     pub(crate) first_step: u64,
@@ -173,8 +181,10 @@ impl RankDescription {
         let rank = first(variable, &["RANK", "SLURM_PROCID"]);
         Ok(Self {
             job: Some(self.job_name(variable)?.into()),
-            gpu: Some(self.gpu_name(variable)?),
+            // What only the launcher says is read again when the session opens.
+            gpu: Some(self.gpu_name(variable)?).filter(|_| self.gpu_is_named(variable)),
             socket: Some(self.socket_path(variable)?),
+            devices: Some(self.devices_path(variable)),
             rank: Rank(rank.and_then(|(_, text)| text.parse().ok()).unwrap_or(0)),
             ..self
         })
@@ -203,8 +213,10 @@ impl RankDescription {
         Ok(CheckedRank {
             job: self.job_name(variable)?,
             gpu: self.gpu_name(variable)?,
+            gpu_is_named: self.gpu_is_named(variable),
             cuda: CudaEnvironment::read(variable),
             socket: self.socket_path(variable)?,
+            devices: self.devices_path(variable),
             position: RankPosition {
                 rank: self.rank,
                 pp_rank: self.pp_rank,
@@ -240,6 +252,15 @@ impl RankDescription {
             return Ok(Gpu::CudaOrdinal(0));
         };
         name.parse().map_err(|error| DescriptionError::Gpu { source_of_name, error })
+    }
+
+    fn gpu_is_named(&self, variable: Variable<'_>) -> bool {
+        self.gpu.is_some() || first(variable, &["PFO_GPU"]).is_some()
+    }
+
+    fn devices_path(&self, variable: Variable<'_>) -> PathBuf {
+        let given = || first(variable, &["PFO_DEVICES"]).map(|(_, path)| path.into());
+        self.devices.clone().or_else(given).unwrap_or_else(|| "/dev".into())
     }
 
     fn socket_path(&self, variable: Variable<'_>) -> Result<PathBuf, DescriptionError> {
@@ -316,6 +337,19 @@ mod tests {
         let more =
             complete(&[("PFO_JOB", "j"), ("LOCAL_RANK", "2"), ("CUDA_VISIBLE_DEVICES", "4,5,6")]);
         assert_eq!(more.unwrap().gpu, Gpu::CudaOrdinal(2));
+    }
+
+    #[test]
+    fn a_local_rank_names_no_gpu_also_when_it_is_read_from_the_environment() {
+        const LAUNCHED: &[(&str, &str)] =
+            &[("PFO_JOB", "j"), ("LOCAL_RANK", "2"), ("PFO_DEVICES", "/own")];
+        let rank = RankDescription::default().filled(&variables(LAUNCHED)).unwrap();
+        let rank = rank.complete_from(&variables(LAUNCHED)).unwrap();
+        assert_eq!((rank.gpu, rank.gpu_is_named), (Gpu::CudaOrdinal(2), false));
+        assert_eq!(rank.devices, Path::new("/own"));
+        let named = complete(&[("PFO_JOB", "j"), ("PFO_GPU", "cuda:2")]).unwrap();
+        assert_eq!((named.gpu, named.gpu_is_named), (Gpu::CudaOrdinal(2), true));
+        assert_eq!(named.devices, Path::new("/dev"));
     }
 
     #[test]

@@ -12,9 +12,9 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 const FREE: i32 = -1;
 
-/// Sockets that a child closes. A process has one session, rarely two; where there are more, the
-/// rest stay open in a child, which costs nothing but promptness.
-static SOCKETS: [AtomicI32; 16] = [const { AtomicI32::new(FREE) }; 16];
+/// Sockets and device files that a child closes. A process has one session, rarely two; where there
+/// are more, the rest stay open in a child, which costs nothing but promptness.
+static DESCRIPTORS: [AtomicI32; 80] = [const { AtomicI32::new(FREE) }; 80];
 
 /// Counts the forks between this process and the one that loaded the library.
 pub(crate) fn generation() -> u32 {
@@ -36,11 +36,11 @@ pub(crate) fn watch() {
 #[allow(unsafe_code)]
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    for slot in &SOCKETS {
+    for slot in &DESCRIPTORS {
         let fd = slot.swap(FREE, Ordering::Relaxed);
         if fd != FREE {
             // SAFETY: `close` is async-signal-safe. The slot is emptied before its owner closes the
-            // descriptor, so it names a socket of ours, and this process does not use that again.
+            // descriptor, so it names one of ours, and this process does not use that again.
             unsafe { libc::close(fd) };
         }
     }
@@ -55,7 +55,7 @@ impl ClosedInChildren {
         let free = |slot: &&AtomicI32| {
             slot.compare_exchange(FREE, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
-        Self(SOCKETS.iter().find(free))
+        Self(DESCRIPTORS.iter().find(free))
     }
 }
 

@@ -46,6 +46,7 @@
 //! | `PFO_GPU` | the GPU, as [`Gpu`] reads it |
 //! | `LOCAL_RANK`, `SLURM_LOCALID` | the GPU's CUDA ordinal without `PFO_GPU`, if several are visible |
 //! | `CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER` | what a CUDA ordinal means |
+//! | `PFO_DEVICES` | the directory of the GPU device files, else `/dev` |
 //!
 //! The fields of a description have precedence; the environment fills those that it leaves out.
 
@@ -64,6 +65,7 @@ mod cuda;
 mod cuda_events;
 mod cuda_library;
 mod description;
+mod devices;
 mod fork;
 mod gpu;
 mod guard;

@@ -1,6 +1,7 @@
 //! One connection to the daemon. Nothing here ever blocks but [`Link::answer`], which waits until
 //! its deadline and runs on the background thread only.
 
+use std::io::IoSlice;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -10,14 +11,15 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, setsockopt, socket,
-    sockopt,
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send,
+    sendmsg, setsockopt, socket, sockopt,
 };
 use pfo_protocol::{
     ClientMessage, DaemonMessage, EVENT_FRAME_BYTES, Event, Frame, FrameError, HEADER_BYTES,
     Header, Kind,
 };
 
+use crate::devices::Device;
 use crate::fork::ClosedInChildren;
 use crate::problem::Problem;
 
@@ -79,6 +81,23 @@ impl Link {
             // Linux queues so small a message as a whole. Should it ever not, the other end would
             // lose track of where frames begin.
             Ok(_) | Err(_) => Delivery::Broken,
+        }
+    }
+
+    /// Sends a message with open files. Where the kernel refuses to pass them, without.
+    pub(crate) fn say_with(
+        &self,
+        message: &ClientMessage,
+        devices: &[Device],
+    ) -> Result<(), Problem> {
+        let frame = message.to_frame().map_err(|error| Problem::internal(&error.to_string()))?;
+        let raw: Vec<_> = devices.iter().map(|device| device.as_fd().as_raw_fd()).collect();
+        let (parts, passed) = ([IoSlice::new(&frame)], [ControlMessage::ScmRights(&raw)]);
+        let passed = if raw.is_empty() { &[][..] } else { &passed[..] };
+        match sendmsg::<()>(self.fd(), &parts, passed, NEVER_WAIT, None) {
+            Ok(sent) if sent == frame.len() => Ok(()),
+            Ok(_) => Err(Problem::lost("the socket is full")),
+            Err(_) => self.say(message),
         }
     }
 

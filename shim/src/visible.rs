@@ -1,7 +1,10 @@
-//! What a CUDA ordinal means, from `CUDA_VISIBLE_DEVICES` and the list of all GPUs of the node.
+//! What a CUDA ordinal means, from `CUDA_VISIBLE_DEVICES` and the list of the GPUs that CUDA counts.
 //!
 //! The second-best way, for a process that has not initialized CUDA (else CUDA itself is asked). It
-//! never guesses: a wrong answer would change the clocks of another user's GPU.
+//! never guesses: a wrong answer would change the clocks of another user's GPU. CUDA counts the GPUs
+//! whose device files the process can open, which the daemon knows by the open files that it was
+//! passed. Only where there are no device files to open do variables decide, as long as none of them
+//! says that CUDA might count fewer GPUs than the node has.
 
 use pfo_protocol::{GpuListing, GpuUuid};
 
@@ -30,12 +33,18 @@ impl CudaEnvironment {
         }
     }
 
-    /// The GPU of a CUDA ordinal.
-    pub(crate) fn gpu(&self, ordinal: u32, node: &[GpuListing]) -> Result<GpuUuid, Problem> {
-        let mut by_bus: Vec<&GpuListing> = node.iter().collect();
+    /// The GPU of a CUDA ordinal, among the GPUs that the daemon lists for a process that can open
+    /// this many device files.
+    pub(crate) fn gpu(
+        &self,
+        ordinal: u32,
+        listed: &[GpuListing],
+        openable: usize,
+    ) -> Result<GpuUuid, Problem> {
+        let mut by_bus: Vec<&GpuListing> = listed.iter().collect();
         by_bus.sort_by(|a, b| a.pci_bus_id.cmp(&b.pci_bus_id));
         let Some(visible) = &self.visible else {
-            return self.by_index(ordinal, ordinal as usize, &by_bus);
+            return self.by_index(ordinal, ordinal as usize, &by_bus, openable);
         };
         let mut entries = Vec::new();
         for text in visible.split(',').map(str::trim) {
@@ -46,7 +55,7 @@ impl CudaEnvironment {
         }
         match entries.get(ordinal as usize) {
             Some(Entry::Uuid(uuid)) => Ok(uuid.clone()),
-            Some(Entry::Index(index)) => self.by_index(ordinal, *index, &by_bus),
+            Some(Entry::Index(index)) => self.by_index(ordinal, *index, &by_bus, openable),
             None => Err(Problem::unresolved(
                 format!(
                     "cuda:{ordinal} does not exist: CUDA_VISIBLE_DEVICES={visible:?} shows {} of \
@@ -59,55 +68,54 @@ impl CudaEnvironment {
         }
     }
 
-    /// The GPU that CUDA gives this index when it sees the whole node.
+    /// The GPU that CUDA gives this index when it sees these GPUs.
     fn by_index(
         &self,
         ordinal: u32,
         index: usize,
         by_bus: &[&GpuListing],
+        openable: usize,
     ) -> Result<GpuUuid, Problem> {
-        self.numbers_are_the_nodes(ordinal)?;
+        self.cuda_counts(by_bus.len(), openable)
+            .map_err(|why| Self::doubt(ordinal, &why, NAME_IT))?;
         let one_model = by_bus.windows(2).all(|pair| pair[0].model == pair[1].model);
         if !one_model && self.order.as_deref() != Some("PCI_BUS_ID") {
-            return Err(Problem::unresolved(
-                format!(
-                    "the GPU of cuda:{ordinal} is not known: the node has several models and \
-                     CUDA puts the fastest first"
-                ),
-                format!("set CUDA_DEVICE_ORDER=PCI_BUS_ID, or {NAME_IT}"),
-            ));
+            let why = "it sees several models, of which CUDA puts the fastest first";
+            let remedy = format!("set CUDA_DEVICE_ORDER=PCI_BUS_ID, or {NAME_IT}");
+            return Err(Self::doubt(ordinal, why, &remedy));
         }
         by_bus.get(index).map(|gpu| gpu.uuid.clone()).ok_or_else(|| {
             Problem::unresolved(
-                format!("cuda:{ordinal} does not exist: the node has {} GPUs", by_bus.len()),
+                format!("cuda:{ordinal} does not exist: this process has {} GPUs", by_bus.len()),
                 NAME_IT,
             )
         })
     }
 
-    /// Slurm with device cgroups and container runtimes hide GPUs below CUDA, which then counts
-    /// only what is left: its numbers are not the node's any more.
-    fn numbers_are_the_nodes(&self, ordinal: u32) -> Result<(), Problem> {
-        let doubt = |who: &str, given: &str| {
-            Problem::unresolved(
-                format!(
-                    "the GPU of cuda:{ordinal} is not known: {who} ({given:?}), and CUDA \
-                     numbers what it left"
-                ),
-                NAME_IT,
-            )
-        };
-        if let Some(given) = self.container.as_deref()
-            && !matches!(given.trim(), "" | "all" | "void")
-        {
-            return Err(doubt("the container was given GPUs by NVIDIA_VISIBLE_DEVICES", given));
+    /// Whether CUDA counts exactly the listed GPUs, or why it may not.
+    fn cuda_counts(&self, listed: usize, openable: usize) -> Result<(), String> {
+        if openable > 0 {
+            return match openable == listed {
+                true => Ok(()),
+                false => Err(format!(
+                    "this process can open the device files of {openable} GPUs, pfod lists {listed}"
+                )),
+            };
         }
-        if let Some(given) = self.slurm_gpus.as_deref()
-            && self.visible.as_deref() != Some(given)
-        {
-            return Err(doubt("Slurm gave the job other numbers", given));
+        let hiding = [("NVIDIA_VISIBLE_DEVICES", &self.container), ("Slurm", &self.slurm_gpus)];
+        for (who, given) in hiding {
+            if let Some(given) = given.as_deref().filter(|given| !given.trim().is_empty()) {
+                return Err(format!(
+                    "it can open no device file, and {who} gave it GPUs ({given:?}), which CUDA \
+                     numbers anew"
+                ));
+            }
         }
         Ok(())
+    }
+
+    fn doubt(ordinal: u32, why: &str, remedy: &str) -> Problem {
+        Problem::unresolved(format!("the GPU of cuda:{ordinal} is not known: {why}"), remedy)
     }
 }
 
@@ -172,7 +180,7 @@ mod tests {
 
     fn index_of(environment: &CudaEnvironment, ordinal: u32) -> Result<usize, Problem> {
         let node = node(&[A100; 4]);
-        let uuid = environment.gpu(ordinal, &node)?;
+        let uuid = environment.gpu(ordinal, &node, 0)?;
         Ok(node.iter().position(|gpu| gpu.uuid == uuid).unwrap())
     }
 
@@ -180,7 +188,7 @@ mod tests {
     fn without_the_variable_an_ordinal_counts_all_gpus_in_the_order_of_the_bus() {
         let mut node = node(&[A100; 4]);
         node.reverse();
-        let uuid = CudaEnvironment::default().gpu(1, &node).unwrap();
+        let uuid = CudaEnvironment::default().gpu(1, &node, 0).unwrap();
         assert_eq!(uuid.as_str(), "GPU-111a-b1");
     }
 
@@ -223,28 +231,78 @@ mod tests {
     #[test]
     fn among_several_models_numbers_mean_something_only_in_bus_order() {
         let mixed = node(&["NVIDIA A40", A100]);
-        let problem = seeing("1").gpu(0, &mixed).unwrap_err();
+        let problem = seeing("1").gpu(0, &mixed, 0).unwrap_err();
         assert!(problem.remedy.contains("CUDA_DEVICE_ORDER=PCI_BUS_ID"), "{problem}");
         let ordered = CudaEnvironment { order: Some("PCI_BUS_ID".into()), ..seeing("1") };
-        assert_eq!(ordered.gpu(0, &mixed).unwrap(), mixed[1].uuid);
-        assert_eq!(seeing("GPU-1").gpu(0, &mixed).unwrap(), mixed[1].uuid);
+        assert_eq!(ordered.gpu(0, &mixed, 2).unwrap(), mixed[1].uuid);
+        assert_eq!(seeing("GPU-1").gpu(0, &mixed, 0).unwrap(), mixed[1].uuid);
+    }
+
+    /// Which of four GPUs `cuda:0` is in a process that can open these of them.
+    fn first_of(openable: &[usize], environment: &CudaEnvironment) -> Result<usize, Problem> {
+        let node = node(&[A100; 4]);
+        let listed: Vec<_> = openable.iter().map(|index| node[*index].clone()).collect();
+        let uuid = environment.gpu(0, &listed, openable.len())?;
+        Ok(node.iter().position(|gpu| gpu.uuid == uuid).unwrap())
+    }
+
+    fn in_container(given: &str) -> CudaEnvironment {
+        CudaEnvironment { container: Some(given.to_owned()), ..CudaEnvironment::default() }
     }
 
     #[test]
-    fn gpus_renumbered_by_slurm_or_a_container_are_not_guessed() {
-        let slurm = CudaEnvironment { slurm_gpus: Some("3".into()), ..seeing("0") };
-        let problem = index_of(&slurm, 0).unwrap_err();
+    fn each_task_that_slurm_binds_to_one_gpu_has_its_own() {
+        // srun --gpu-bind=single:1 and --gpus-per-task=1 give every task these two.
+        let task = CudaEnvironment { slurm_gpus: Some("0".into()), ..seeing("0") };
+        for own in 0..4 {
+            assert_eq!(first_of(&[own], &task), Ok(own));
+        }
+    }
+
+    #[test]
+    fn a_job_step_with_some_gpus_counts_those() {
+        let step = CudaEnvironment { slurm_gpus: Some("2,3".into()), ..seeing("0,1") };
+        assert_eq!(first_of(&[2, 3], &step), Ok(2));
+        let unconstrained = CudaEnvironment { slurm_gpus: Some("2,3".into()), ..seeing("2,3") };
+        assert_eq!(first_of(&[0, 1, 2, 3], &unconstrained), Ok(2));
+    }
+
+    #[test]
+    fn void_as_cdi_sets_it_stands_for_the_gpus_of_the_container() {
+        assert_eq!(first_of(&[3], &in_container("void")), Ok(3));
+        assert_eq!(first_of(&[1, 3], &in_container("void")), Ok(1));
+    }
+
+    #[test]
+    fn all_stands_for_the_gpus_of_the_container() {
+        assert_eq!(first_of(&[3], &in_container("all")), Ok(3));
+        assert_eq!(first_of(&[0, 1, 2, 3], &in_container("all")), Ok(0));
+    }
+
+    #[test]
+    fn a_uuid_of_the_device_plugin_is_unambiguous() {
+        assert_eq!(first_of(&[3], &in_container("GPU-333a-b3")), Ok(3));
+    }
+
+    #[test]
+    fn without_a_device_file_gpus_of_slurm_and_containers_are_not_guessed() {
+        for given in ["void", "all", "GPU-333", "0,1"] {
+            let problem = index_of(&in_container(given), 0).unwrap_err();
+            assert!(problem.message.contains("NVIDIA_VISIBLE_DEVICES"), "{problem}");
+        }
+        let task = CudaEnvironment { slurm_gpus: Some("0".into()), ..seeing("0") };
+        let problem = index_of(&task, 0).unwrap_err();
         assert!(problem.message.contains("Slurm"), "{problem}");
-        let container =
-            CudaEnvironment { container: Some("GPU-333".into()), ..CudaEnvironment::default() };
-        let problem = index_of(&container, 0).unwrap_err();
-        assert!(problem.message.contains("NVIDIA_VISIBLE_DEVICES"), "{problem}");
-        let agreeing = CudaEnvironment {
-            slurm_gpus: Some("2,3".into()),
-            container: Some("all".into()),
-            ..seeing("2,3")
-        };
-        assert_eq!(index_of(&agreeing, 1), Ok(3));
+        assert_eq!(index_of(&in_container(""), 0), Ok(0));
+    }
+
+    #[test]
+    fn a_daemon_that_lists_other_gpus_than_can_be_opened_is_not_believed() {
+        let node = node(&[A100; 4]);
+        for openable in [1, 3, 5] {
+            let problem = CudaEnvironment::default().gpu(0, &node, openable).unwrap_err();
+            assert!(problem.message.contains("pfod lists 4"), "{problem}");
+        }
     }
 
     #[test]

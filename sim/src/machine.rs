@@ -1,6 +1,9 @@
 //! What a simulated machine is made of, and making it.
 
-use std::path::Path;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,6 +18,13 @@ use crate::units::MonotonicNs;
 
 /// The most GPUs in one state.
 pub const MOST_GPUS: usize = 64;
+
+/// The directory of the device files of the machine in this state file.
+pub fn devices(state: &Path) -> PathBuf {
+    let mut path = state.as_os_str().to_owned();
+    path.push(".dev");
+    path.into()
+}
 
 /// The GPUs of a machine, written like `2xA100,1xV100`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,8 +92,9 @@ impl MachinePlan {
         }
     }
 
-    /// Makes the machine's state file in place of any older one.
+    /// Makes the machine's state file and its device files in place of any older ones.
     pub fn create(&self, path: &Path) -> Result<(), SimError> {
+        self.create_devices(&devices(path))?;
         let now = MonotonicNs::now();
         StateFile::create(path, self.gpus.0.len(), |state| {
             let header = state.header();
@@ -103,11 +114,50 @@ impl MachinePlan {
             }
         })
     }
+
+    /// One plain file for each GPU, which every user can open until somebody takes that away.
+    fn create_devices(&self, directory: &Path) -> Result<(), SimError> {
+        let failed = |action, path: &Path| {
+            let path = path.to_owned();
+            move |source| SimError::file(action, path, source)
+        };
+        match fs::remove_dir_all(directory) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("replace", directory)(source));
+            }
+            _ => fs::create_dir(directory).map_err(failed("create", directory))?,
+        }
+        let open_to_all = |path: &Path, mode| {
+            fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed("open up", path))
+        };
+        for minor in 0..self.gpus.0.len() {
+            let device = directory.join(format!("nvidia{minor}"));
+            fs::write(&device, "").map_err(failed("create", &device))?;
+            open_to_all(&device, 0o666)?;
+        }
+        open_to_all(directory, 0o755)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_gpu_has_a_device_file_for_all_users_and_none_of_an_older_machine_is_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("state");
+        for count in [3, 2] {
+            MachinePlan::new(GpuList(vec![GpuModel::A40; count])).create(&state).unwrap();
+        }
+        let mut modes: Vec<_> = fs::read_dir(devices(&state))
+            .unwrap()
+            .map(Result::unwrap)
+            .map(|entry| (entry.file_name(), entry.metadata().unwrap().permissions().mode()))
+            .collect();
+        modes.sort();
+        assert_eq!(modes, [("nvidia0".into(), 0o100_666), ("nvidia1".into(), 0o100_666)]);
+    }
 
     #[test]
     fn a_list_of_gpus_is_read_mixed_and_without_counts() {

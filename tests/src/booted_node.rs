@@ -44,6 +44,8 @@ WatchdogSec=4s
 const CONFIG: &str = "\
 [lease]
 idle_limit_s = 3
+[driver]
+devices = \"/shared/gpus.state.dev\"
 [paths]
 ledger = \"/var/lib/pfo-ledger/ledger.json\"
 ";

@@ -1,21 +1,25 @@
 //! A client that sends any bytes that a test asks for.
 
-use std::io::{Read, Write};
+use std::fs::{self, File};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use pfo_protocol::{
     ClientMessage, DaemonMessage, DpRank, Event, FrameError, GpuName, Hello, Mark, Rank,
     RankPosition, Refusal, Stage, TpRank, Welcome,
 };
 
-use crate::wait;
+use crate::{machine, wait};
 
 /// A raw connection to pfod or the agent.
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
+    devices: PathBuf,
     sequence: u64,
 }
 
@@ -40,6 +44,32 @@ pub fn hello(job: &str, rank: u32, stages: u32, gpu: GpuName) -> Hello {
     }
 }
 
+/// The device files of the simulated machine beside a socket.
+#[must_use]
+pub fn devices_beside(socket: &Path) -> PathBuf {
+    nvidia_ml::machine::devices(&socket.with_file_name(machine::STATE))
+}
+
+/// Opens every device file of a directory that can be opened.
+#[must_use]
+pub fn devices_in(directory: &Path) -> Vec<File> {
+    let entries = fs::read_dir(directory).into_iter().flatten();
+    let open = |path: PathBuf| File::options().read(true).write(true).open(path).ok();
+    entries.filter_map(|entry| open(entry.unwrap().path())).collect()
+}
+
+/// Sends bytes with open files.
+///
+/// # Errors
+/// If the kernel refuses to pass them.
+pub fn send_with(stream: &UnixStream, bytes: &[u8], files: &[impl AsFd]) -> io::Result<()> {
+    let raw: Vec<_> = files.iter().map(|file| file.as_fd().as_raw_fd()).collect();
+    let (parts, passed) = ([IoSlice::new(bytes)], [ControlMessage::ScmRights(&raw)]);
+    let passed = if raw.is_empty() { &[][..] } else { &passed[..] };
+    let sent = sendmsg::<()>(stream.as_raw_fd(), &parts, passed, MsgFlags::MSG_NOSIGNAL, None)?;
+    (&*stream).write_all(&bytes[sent..])
+}
+
 impl Client {
     /// Connects.
     #[must_use]
@@ -47,7 +77,20 @@ impl Client {
         let stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(wait::LONG)).unwrap();
         stream.set_write_timeout(Some(wait::LONG)).unwrap();
-        Self { stream, sequence: 0 }
+        Self { stream, devices: devices_beside(socket), sequence: 0 }
+    }
+
+    /// Passes the device files of this directory with a hello, in place of those of the node.
+    pub fn pass_devices_of(&mut self, directory: &Path) {
+        directory.clone_into(&mut self.devices);
+    }
+
+    /// Sends bytes with open files.
+    ///
+    /// # Errors
+    /// If the kernel refuses to pass them.
+    pub fn send_with(&mut self, bytes: &[u8], files: &[impl AsFd]) -> io::Result<()> {
+        send_with(&self.stream, bytes, files)
     }
 
     /// Sends bytes. That the daemon may have hung up already is no failure here.
@@ -55,9 +98,14 @@ impl Client {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Sends a message.
+    /// Sends a message; a hello with every device file that can be opened.
     pub fn say(&mut self, message: &ClientMessage) {
-        self.send(&message.to_frame().unwrap());
+        let devices = match message {
+            ClientMessage::Hello(_) => devices_in(&self.devices),
+            _ => Vec::new(),
+        };
+        // That the daemon may have hung up already is no failure here.
+        let _ = self.send_with(&message.to_frame().unwrap(), &devices);
     }
 
     /// Sends the next event.
@@ -85,12 +133,20 @@ impl Client {
         DaemonMessage::read_from(&mut self.stream)
     }
 
-    /// Opens a session.
+    /// Opens a session, as a process that can open every device file there.
     ///
     /// # Errors
     /// The refusal.
     pub fn open(&mut self, hello: Hello) -> Result<Welcome, Refusal> {
         self.say(&ClientMessage::Hello(hello));
+        self.until_welcome()
+    }
+
+    /// The answer to a hello.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn until_welcome(&mut self) -> Result<Welcome, Refusal> {
         match self.answer() {
             Ok(DaemonMessage::Welcome(welcome)) => Ok(welcome),
             Ok(DaemonMessage::Refusal(refusal)) => Err(refusal),
@@ -104,7 +160,7 @@ impl Client {
         match self.stream.read_to_end(&mut rest) {
             Ok(_) => assert!(rest.is_empty(), "the daemon had more to say: {rest:?}"),
             // It hung up with bytes of ours unread.
-            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}"),
         }
     }
 

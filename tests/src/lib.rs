@@ -33,7 +33,7 @@ pub mod wait;
 
 pub use bindings::{Bindings, Reading};
 pub use booted_node::{BootedJob, BootedNode, USERS};
-pub use client::{Client, hello};
+pub use client::{Client, devices_beside, devices_in, hello, send_with};
 pub use container::Container;
 pub use daemon::{Daemon, Program};
 pub use debian::{Debian, PROGRAMS};

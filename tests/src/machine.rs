@@ -1,6 +1,7 @@
 //! The simulated machine of a test: its GPUs as the hardware knows them, from behind the driver.
 
-use std::os::unix::fs::symlink;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use nvidia_ml::curve::CurveIndex;
 use nvidia_ml::driver::{Driver, Gpu};
 use nvidia_ml::fault::Fault;
 use nvidia_ml::gpu_state::Activity;
-use nvidia_ml::machine::MachinePlan;
+use nvidia_ml::machine::{self, MachinePlan};
 use nvidia_ml::set_call::SetCall;
 use nvidia_ml::units::{Mhz, Milliwatts, MonotonicNs};
 use pfo_protocol::{GpuUuid, Pid};
@@ -21,6 +22,9 @@ use crate::programs;
 
 /// The name that NVML is loaded by.
 pub(crate) const LIBRARY: &str = "libnvidia-ml.so.1";
+
+/// The state file of a machine in its directory.
+pub(crate) const STATE: &str = "gpus.state";
 
 /// What to make a machine of.
 #[derive(Clone, Debug)]
@@ -49,7 +53,7 @@ pub struct Machine {
 impl Machine {
     /// Makes one in a directory. Its driver library is not installed yet.
     pub fn create(directory: &Path, setup: &MachineSetup) -> Self {
-        let state = directory.join("gpus.state");
+        let state = directory.join(STATE);
         let plan = MachinePlan {
             owner_uid: (!identity::is_root()).then_some(Identity::own().uid.0),
             set_latency: Duration::from_millis(setup.set_latency_ms),
@@ -58,7 +62,7 @@ impl Machine {
         };
         plan.create(&state).unwrap();
         let library_directory = directory.join("lib");
-        std::fs::create_dir(&library_directory).unwrap();
+        fs::create_dir(&library_directory).unwrap();
         let driver = Arc::new(Driver::open(&state).unwrap());
         Self { state, library_directory, driver }
     }
@@ -84,6 +88,24 @@ impl Machine {
     #[must_use]
     pub fn state(&self) -> &Path {
         &self.state
+    }
+
+    /// The directory of its device files.
+    #[must_use]
+    pub fn devices(&self) -> PathBuf {
+        machine::devices(&self.state)
+    }
+
+    /// The device file of a GPU.
+    #[must_use]
+    pub fn device(&self, index: usize) -> PathBuf {
+        self.devices().join(format!("nvidia{index}"))
+    }
+
+    /// Takes the device file of a GPU away from every user but root, or gives it back.
+    pub fn forbid_device(&self, index: usize, forbidden: bool) {
+        let mode = if forbidden { 0o600 } else { 0o666 };
+        fs::set_permissions(self.device(index), Permissions::from_mode(mode)).unwrap();
     }
 
     /// One of its GPUs.

@@ -138,7 +138,7 @@ impl Node {
              [lease]\nidle_limit_s = {}\nsessions_per_user = {}\nmin_mhz = {}\nmax_mhz = {}\n\
              changes_per_second = {}\n\
              [clocks]\nsettle_ms = {}\nsuspend_after_mismatches = {}\non_foreign_clock = {:?}\n\
-             [driver]\nlibrary = {:?}\n\
+             [driver]\nlibrary = {:?}\ndevices = {:?}\n\
              [paths]\nledger = {:?}\nsubordinate_uids = {:?}\n{}",
             self.socket(),
             self.admin_socket(),
@@ -153,6 +153,7 @@ impl Node {
             setup.suspend_after,
             setup.on_foreign_clock,
             self.machine.library(),
+            self.machine.devices(),
             self.ledger(),
             self.file("subuid"),
             setup.rules,

@@ -22,6 +22,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Where the simulated driver looks for its GPUs.
 const GPUS: &str = "/dev/shm/pfo-sim.state";
 
+/// Where the device files of these GPUs are, and the daemon finds them by links in /dev.
+const DEVICES: &str = "/dev/shm/pfo-sim.state.dev";
+
 /// The ledger of the packaged daemon.
 const LEDGER: &str = "/run/pfo/ledger.json";
 
@@ -71,13 +74,16 @@ impl PackagedNode {
         let directory = tempfile::Builder::new().prefix("pfo-test-").tempdir().unwrap();
         let machine = Machine::create(directory.path(), &MachineSetup::default());
         machine.install_library();
-        let debian = Container::boot_with(debian, &[(machine.state(), GPUS)])?;
+        let mounts = [(machine.state(), GPUS), (&machine.devices(), DEVICES)];
+        let debian = Container::boot_with(debian, &mounts)?;
         Some(Self { machine, debian, _directory: directory })
     }
 
     /// Installs the driver.
     pub fn install_driver(&self) {
-        let link = format!("ln -s {PROGRAMS}/libnvidia_ml.so /usr/lib/{LIBRARY}");
+        let link = format!(
+            "ln -s {PROGRAMS}/libnvidia_ml.so /usr/lib/{LIBRARY} && ln -s {DEVICES}/nvidia* /dev/"
+        );
         self.debian.run(&link).printed();
     }
 

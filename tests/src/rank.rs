@@ -28,6 +28,7 @@ impl Rank {
             job: Some(job.into()),
             gpu: Some(Gpu::Uuid(node.machine.uuid(rank as usize))),
             socket: Some(node.socket()),
+            devices: Some(node.machine.devices()),
             rank: pfo::Rank(rank),
             pp_rank: pfo::Stage(rank as u16),
             pp_degree: stages,

@@ -135,6 +135,7 @@ fn half_close_trainer(node: &BootedNode, moment: Moment) {
     let _ = fs::remove_file(&go);
     let script = format!(
         "(cat /shared/hello; until [ -e /shared/go ]; do sleep 0.05; done; cat /shared/begin) |
+        PFO_DEVICES=/shared/gpus.state.dev \
         {PROGRAMS}/pfo-test-client /run/pfo/pfod.sock --half-close 300 > /dev/null"
     );
     let mut client = node.debian.command(USERS[0], &script).spawn().unwrap();

@@ -40,6 +40,7 @@ fn start(node: &Node, program: PathBuf, name: &str, rank: usize) -> Process {
         .args([STEPS, "4"])
         .env("LD_LIBRARY_PATH", node.directory())
         .env("PFO_SOCKET", node.socket())
+        .env("PFO_DEVICES", node.machine.devices())
         .env("PFO_JOB", JOB)
         .env("PFO_GPU", node.machine.uuid(rank).as_str())
         .env("RANK", rank.to_string())

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use pfo::ProblemCode;
-use pfo_protocol::{ClientMessage, DaemonMessage, GpuName, Refusal, RefusalCode};
+use pfo_protocol::{ClientMessage, ClosingReason, DaemonMessage, GpuName, Refusal, RefusalCode};
 use pfo_tests::{
     Client, Daemon, Identity, MachineSetup, Node, Rank, Relay, Setup, TestPlan, Training, hello,
     needs_root,
@@ -111,6 +111,28 @@ fn a_trainer_without_a_required_process_on_the_gpu_is_refused() {
     node.assert_only_locked(&[]);
     let _process = node.machine.compute(0);
     node.until_is("the session opens by itself", &None, || rank.session.problem());
+}
+
+#[test]
+fn a_process_that_leaves_the_gpu_loses_the_lease_that_requires_it() {
+    let machine = MachineSetup { gpus: "1xA40", ..MachineSetup::default() };
+    let rules = "[[rule]]\nrequire_process = true\n";
+    let node = Node::start_with(&Setup { machine, rules, idle_limit_s: 1, ..Setup::default() });
+    let process = node.machine.compute(0);
+    let mut client = Client::connect(&node.socket());
+    client.open(hello(JOB, 0, 1, GpuName::Uuid(node.machine.uuid(0)))).unwrap();
+    client.be_patient_for(Duration::from_secs(3));
+    assert!(client.answer().is_err(), "silent beyond the idle limit, it keeps its lease");
+    drop(process);
+    client.be_patient_for(pfo_tests::wait::LONG);
+    match client.answer().unwrap() {
+        DaemonMessage::Closing(closing) => {
+            assert_eq!(closing.reason, ClosingReason::Revoked);
+            assert!(closing.message.contains("does not compute on GPU"), "{}", closing.message);
+        }
+        other => panic!("{other:?}"),
+    }
+    node.assert_only_locked(&[]);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! The frames that release 0.1 wrote, replayed against the daemon of this release.
 
+use std::fs;
+
 use pfo_protocol::{DaemonMessage, RefusalCode};
-use pfo_tests::{Client, Node};
+use pfo_tests::{Client, Node, ServiceManager, Setup};
 use serde_json::Value;
 
 const KIT: &str = include_str!("../../protocol/frames/session.json");
@@ -34,9 +36,41 @@ fn hello_of(gpu: &str) -> Vec<u8> {
     hello
 }
 
+/// A configuration for trainers that have no libpfo of this release yet.
+const WITHOUT_PROOF: &str = "[[rule]]\nrequire_device = false\n";
+
 #[test]
-fn a_session_recorded_from_release_0_1_is_served_to_its_goodbye() {
+fn a_session_recorded_from_release_0_1_is_refused_with_what_it_lacks() {
     let node = Node::start();
+    let mut client = Client::connect(&node.socket());
+    client.send(&hello_of(node.machine.uuid(1).as_str()));
+    let refusal = client.until_welcome().unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::NotAuthorized);
+    let device = node.machine.device(1);
+    assert!(refusal.message.contains(device.to_str().unwrap()), "{refusal}");
+    assert!(refusal.remedy.contains("libpfo 0.2"), "{refusal}");
+    assert!(refusal.remedy.contains("require_device = false"), "{refusal}");
+}
+
+#[test]
+fn a_session_recorded_from_release_0_1_is_kept_over_the_upgrade() {
+    let mut node = Node::create(&Setup { rules: WITHOUT_PROOF, ..Setup::default() });
+    let manager = ServiceManager::start(&mut node);
+    let mut client = Client::connect(&node.socket());
+    client.send(&hello_of(node.machine.uuid(1).as_str()));
+    let welcome = client.until_welcome().unwrap();
+    let text = fs::read_to_string(node.config()).unwrap();
+    fs::write(node.config(), text.replace(WITHOUT_PROOF, "")).unwrap();
+    manager.restart(&mut node);
+    let sessions = || node.status().jobs.iter().map(|job| job.ranks[0].session).collect();
+    node.until_is("its session", &vec![welcome.session], sessions);
+    client.send(&recorded("goodbye"));
+    client.assert_ended();
+}
+
+#[test]
+fn a_session_recorded_from_release_0_1_is_served_without_the_proof_to_its_goodbye() {
+    let node = Node::start_with(&Setup { rules: WITHOUT_PROOF, ..Setup::default() });
     let uuid = node.machine.uuid(1);
     let mut client = Client::connect(&node.socket());
     client.send(&hello_of(uuid.as_str()));

@@ -106,6 +106,7 @@ fn replicate(node: &Node, dp_rank: u32, forward: Duration, stop: &AtomicBool) {
         job: Some(JOB.into()),
         gpu: Some(pfo::Gpu::Uuid(node.machine.uuid(dp_rank as usize))),
         socket: Some(node.socket()),
+        devices: Some(node.machine.devices()),
         rank: Rank(dp_rank),
         dp_rank: DpRank(dp_rank),
         dp_degree: 2,

@@ -207,8 +207,10 @@ fn systemd_hears_of_each_reload_and_why_a_file_is_refused() {
 
 #[test]
 fn a_new_idle_limit_holds_for_running_sessions() {
-    let mut node = Node::start_with(&Setup { idle_limit_s: 60, ..Setup::default() });
+    let rules = "[[rule]]\nrequire_device = false\n";
+    let mut node = Node::start_with(&Setup { idle_limit_s: 60, rules, ..Setup::default() });
     let mut client = Client::connect(&node.socket());
+    client.pass_devices_of("/no/devices".as_ref());
     client.open(hello(JOB, 0, 1, GpuName::Uuid(node.machine.uuid(0)))).unwrap();
     edit(&node, "idle_limit_s = 60", "idle_limit_s = 1");
     hang_up(&mut node);

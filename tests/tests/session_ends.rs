@@ -164,7 +164,7 @@ fn a_trainer_stopped_past_the_idle_limit_gets_its_locks_back_later() {
     let (node, training) = node_in_training(1);
     training.signal_ranks(&node, Signal::SIGSTOP);
     node.assert_only_locked(&LEFT);
-    node.until_is("sessions", &0, || node.status().daemon.sessions);
+    assert_eq!(node.status().daemon.sessions, STAGES);
     for pid in (0..STAGES as usize).flat_map(|gpu| node.machine.processes(gpu)) {
         process::send(pid, Signal::SIGCONT);
     }
@@ -178,8 +178,10 @@ fn a_trainer_stopped_past_the_idle_limit_gets_its_locks_back_later() {
 
 #[test]
 fn a_rank_that_is_silent_past_the_idle_limit_is_told_so() {
-    let node = Node::start_with(&Setup { idle_limit_s: 1, ..Setup::default() });
+    let rules = "[[rule]]\nrequire_device = false\n";
+    let node = Node::start_with(&Setup { idle_limit_s: 1, rules, ..Setup::default() });
     let mut client = Client::connect(&node.socket());
+    client.pass_devices_of("/no/devices".as_ref());
     let gpu = GpuName::Uuid(node.machine.uuid(0));
     let welcome = client.open(hello(JOB, 0, 1, gpu)).unwrap();
     assert_eq!(welcome.idle_limit_ms, 1000);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_protocol::{ClientMessage, DaemonMessage, Refusal, RefusalCode};
-use pfo_service::{Conversation, hung_up, refuse, send};
+use pfo_service::{Conversation, Received, hung_up, refuse, send};
 
 use crate::front::holds::Holds;
 use crate::front::serve::{Services, serve};
@@ -21,7 +21,8 @@ pub(crate) async fn talk(services: Arc<Services>, conversation: Conversation) {
     let mut holds = Holds::default();
     loop {
         let silence = if holds.is_empty() { REQUEST_TIMEOUT } else { HOLD_TIMEOUT };
-        let Some((message, room)) = conversation.next(silence).await else { return };
+        let Some(received) = conversation.next(silence).await else { return };
+        let Received { message, room, .. } = received;
         let _room = conversation.room_for_answer(&message).await;
         let request = match message {
             ClientMessage::AgentRequest(request) => request,

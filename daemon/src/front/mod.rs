@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_protocol::{ClientMessage, DaemonMessage, GpuListing, Hello, Refusal, Response};
-use pfo_service::{Conversation, blocking, hung_up, send, watch_process};
+use pfo_service::{Conversation, FileIdentity, Received, blocking, hung_up, send, watch_process};
 
 pub(crate) use self::listen::Passed;
 use crate::host::journal;
@@ -30,7 +30,8 @@ pub(crate) async fn talk(node: Arc<Node>, conversation: Conversation) {
     let mut holds = Holds::default();
     loop {
         let silence = if holds.is_empty() { REQUEST_TIMEOUT } else { HOLD_TIMEOUT };
-        let Some((message, room)) = conversation.next(silence).await else { return };
+        let Some(received) = conversation.next(silence).await else { return };
+        let Received { message, room, files } = received;
         // An answer may take minutes; the request has been read by now.
         drop(room);
         let _room = conversation.room_for_answer(&message).await;
@@ -51,9 +52,9 @@ pub(crate) async fn talk(node: Arc<Node>, conversation: Conversation) {
                     }
                 }
             }
-            ClientMessage::ListGpus => DaemonMessage::GpuList(list(&node, &caller).await),
+            ClientMessage::ListGpus => DaemonMessage::GpuList(list(&node, &caller, files).await),
             ClientMessage::Hello(hello) => {
-                return begin_session(&node, &caller, hello, &conversation).await;
+                return begin_session(&node, &caller, (hello, files), &conversation).await;
             }
             // No answer is possible: the session has ended, or the request is for the agent.
             ClientMessage::Event(_) | ClientMessage::Goodbye | ClientMessage::AgentRequest(_) => {
@@ -72,21 +73,27 @@ async fn follow(response: Response, frames: Stream, conversation: &Conversation)
     }
 }
 
-async fn list(node: &Arc<Node>, caller: &Caller) -> Result<Vec<GpuListing>, Refusal> {
+async fn list(
+    node: &Arc<Node>,
+    caller: &Caller,
+    open: Vec<FileIdentity>,
+) -> Result<Vec<GpuListing>, Refusal> {
     let permit = node.settings().authority.permit(caller, Action::SeeStatus)?;
     let asked = Arc::clone(node);
-    blocking(move || list_gpus(&asked, &permit)).await?
+    blocking(move || list_gpus(&asked, &permit, &open)).await?
 }
 
 /// Opens a session, or refuses it.
 async fn begin_session(
     node: &Arc<Node>,
     caller: &Caller,
-    hello: Hello,
+    (hello, files): (Hello, Vec<FileIdentity>),
     conversation: &Conversation,
 ) {
     let (job, gpu) = (hello.job.clone(), hello.gpu.clone());
-    let Err(refusal) = try_session(node, caller, hello, conversation).await else { return };
+    let Err(refusal) = try_session(node, caller, (hello, files), conversation).await else {
+        return;
+    };
     let (user, pid) = (caller.peer.user(), caller.peer.pid);
     tracing::warn!(
         name: journal::REFUSED,
@@ -100,12 +107,12 @@ async fn begin_session(
 async fn try_session(
     node: &Arc<Node>,
     caller: &Caller,
-    hello: Hello,
+    (hello, files): (Hello, Vec<FileIdentity>),
     conversation: &Conversation,
 ) -> Result<(), Refusal> {
     let permit = node.settings().authority.permit(caller, Action::OpenSession)?;
     let stream = &conversation.stream;
     let socket = stream.as_fd().try_clone_to_owned().map_err(|error| internal(&error))?;
-    let opening = open(node, &permit, hello, Origin::Hello, socket).await?;
+    let opening = open(node, &permit, hello, Origin::Hello(files), socket).await?;
     set_off(opening, watch_process(stream, caller.peer.pid))
 }

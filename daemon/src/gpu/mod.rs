@@ -1,6 +1,7 @@
 //! The GPUs of the node: the driver, which may load late or unload, and the watches over it.
 
 mod clock_watch;
+pub(crate) mod device_file;
 mod driver_watch;
 mod late_driver;
 mod owed;

@@ -52,6 +52,8 @@ pub(crate) struct Session {
     /// The session has opened, and can no longer be refused.
     begun: AtomicBool,
     ending: OnceLock<Ending>,
+    /// The peer had the GPU's device file open when the session opened.
+    has_device: AtomicBool,
     /// The next daemon finds the connection in the descriptor store.
     kept: AtomicBool,
     /// The thread that reads from the connection, 0 if none does.
@@ -83,6 +85,7 @@ impl Session {
             stream,
             begun: AtomicBool::new(false),
             ending: OnceLock::new(),
+            has_device: AtomicBool::new(false),
             kept: AtomicBool::new(false),
             reader: AtomicI32::new(0),
             meter: Mutex::default(),
@@ -131,6 +134,17 @@ impl Session {
     #[must_use]
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.load(SeqCst)
+    }
+
+    /// Records whether the peer had the GPU's device file open when the session opened.
+    pub(crate) fn set_has_device(&self, has_device: bool) {
+        self.has_device.store(has_device, SeqCst);
+    }
+
+    /// Whether the peer had the GPU's device file open when the session opened.
+    #[must_use]
+    pub(crate) fn has_device(&self) -> bool {
+        self.has_device.load(SeqCst)
     }
 
     /// Marks the connection as kept in the descriptor store.

@@ -12,10 +12,12 @@ mod slice;
 use std::io::{ErrorKind, Read};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 use pfo_keeper::Clocks;
 use pfo_protocol::{
-    ClosingReason, CodecError, Event, Frame, FrameError, Kind, Mark, Mhz, Milliwatts, Stage, Unit,
+    ClosingReason, CodecError, Event, Frame, FrameError, GpuUuid, Holder, Kind, Mark, Mhz,
+    Milliwatts, Stage, Unit,
 };
 use pfo_service::{computed_ns, now_ns, panic_in_tests};
 
@@ -28,6 +30,7 @@ use crate::host::journal;
 use crate::job::{Job, JobPlan, Swap};
 use crate::lease::{Ending, Measured, Progress, Rules, Session};
 use crate::measure::record_of;
+use pfo_policy::Place;
 
 /// Room for what a rank sends while the driver is busy for a few milliseconds.
 const BUFFER_BYTES: usize = 16 * 1024;
@@ -43,6 +46,9 @@ const LATEST_NS: u64 = 60_000_000_000;
 
 /// No more events than this come in one read.
 const MOST_EVENTS_READ: usize = BUFFER_BYTES / 32;
+
+/// How often the driver is asked whether a process computes on its GPU.
+const PROCESS_CHECK: Duration = Duration::from_secs(5);
 
 /// How a session ended.
 #[derive(Debug)]
@@ -105,6 +111,9 @@ pub(crate) struct Rank {
     /// What it ran in the last whole step, if that is not published yet.
     whole_step: Vec<Unit>,
     step_ended: bool,
+    /// The clocks are restored until the next event; whether the memory clock was locked.
+    resting: Option<bool>,
+    process_checked: Instant,
 }
 
 impl Rank {
@@ -143,6 +152,8 @@ impl Rank {
             units_complete: false,
             whole_step: Vec::with_capacity(MOST_EVENTS_READ),
             step_ended: false,
+            resting: None,
+            process_checked: Instant::now(),
         }
     }
 
@@ -175,7 +186,10 @@ impl Rank {
         loop {
             match session.stream().read(&mut buffer[filled..]) {
                 Ok(0) => return self.closed().unwrap_or(End::HungUp),
-                Ok(read) => filled = filled.saturating_add(read),
+                Ok(read) => {
+                    filled = filled.saturating_add(read);
+                    self.wake();
+                }
                 Err(error) => match self.silence(error.kind(), filled) {
                     Some(end) => return end,
                     None => continue,
@@ -185,6 +199,9 @@ impl Rank {
                 Ok(taken) => taken,
                 Err(end) => return end,
             };
+            if let Some(end) = self.process_left(PROCESS_CHECK) {
+                return end;
+            }
             if let Some(pause) = flood.read(filled == buffer.len(), clocks) {
                 slice.gives_way();
                 std::thread::sleep(pause);
@@ -219,7 +236,7 @@ impl Rank {
 
     /// What a read that returned nothing means, after `unread` bytes of a frame.
     #[cold]
-    fn silence(&self, kind: ErrorKind, unread: usize) -> Option<End> {
+    fn silence(&mut self, kind: ErrorKind, unread: usize) -> Option<End> {
         let asked = self.asked_to_end(unread);
         match kind {
             ErrorKind::Interrupted => {
@@ -227,11 +244,51 @@ impl Rank {
                 asked
             }
             ErrorKind::WouldBlock if self.session.ending().is_none() => {
+                let left = self.process_left(Duration::ZERO);
+                if left.is_some() || (self.session.has_device() && self.rest()) {
+                    return left;
+                }
                 let message = "no event came within the idle limit".into();
                 Some(End::Closed(ClosingReason::Idle, message))
             }
             _ => asked.or(Some(End::HungUp)),
         }
+    }
+
+    /// Restores the clocks of a rank that was given the GPU and computes something else for a while.
+    /// False if they cannot be restored now.
+    #[cold]
+    fn rest(&mut self) -> bool {
+        if self.resting.is_none() {
+            let memory = self.progress().published.memory_locked_mhz.load(Relaxed) > 0;
+            self.resting = self.clocks.restore().is_ok().then_some(memory);
+        }
+        self.resting.is_some()
+    }
+
+    /// Ends the rest. The first event asks for everything but the memory clock.
+    fn wake(&mut self) {
+        if self.resting.take() == Some(true)
+            && let Err(error) = self.clocks.lock_memory()
+        {
+            self.progress().problem.store(Some(Arc::new(error.to_string())));
+        }
+    }
+
+    /// The end of a session whose process computes on the GPU no more, where that is required. The
+    /// driver is asked at most this often.
+    fn process_left(&mut self, at_most: Duration) -> Option<End> {
+        let grant = self.session.grant.load();
+        if !grant.terms.require_process || self.process_checked.elapsed() < at_most {
+            return None;
+        }
+        self.process_checked = Instant::now();
+        // A driver that does not answer is noticed by what is asked of it next.
+        if self.clocks.is_computed_on_by(self.session.holder.pid).unwrap_or(true) {
+            return None;
+        }
+        let why = no_process(&self.session.holder, self.clocks.gpu_uuid(), &grant.place);
+        Some(End::Closed(ClosingReason::Revoked, why))
     }
 
     /// Measures what the session used after its last step began.
@@ -435,6 +492,11 @@ impl Rank {
             self.job.notice_change();
         }
     }
+}
+
+/// Why a process may not have, or keep, a lease that requires it to compute on the GPU.
+pub(crate) fn no_process(holder: &Holder, gpu: &GpuUuid, place: &Place) -> String {
+    format!("process {} does not compute on GPU {gpu}, which {place} requires", holder.pid)
 }
 
 /// Checks the numbers of an event before anything is computed from them.

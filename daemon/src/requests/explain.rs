@@ -34,7 +34,7 @@ fn verdict(authority: &Authority, who: &Peer, gpu: &Gpu) -> PolicyVerdict {
         index: gpu.index,
         gpu: listing(gpu),
         decided_by: verdict.place.to_string(),
-        terms: verdict.terms.map(on_the_wire),
+        terms: verdict.terms.as_ref().map(on_the_wire),
     }
 }
 
@@ -51,5 +51,6 @@ fn on_the_wire(terms: &Terms) -> LeaseTerms {
         sessions_per_user: terms.sessions_per_user.get(),
         idle_limit_s: terms.idle_limit_s.get(),
         require_process: terms.require_process,
+        require_device: terms.require_device,
     }
 }

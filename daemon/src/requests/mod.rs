@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use pfo_keeper::GpuFacts;
 use pfo_protocol::{GpuListing, Refusal, RefusalCode, Request, Response};
-use pfo_service::{Accounts, NodeAccounts, User, Whose, blocking, catch_in};
+use pfo_service::{Accounts, FileIdentity, NodeAccounts, User, Whose, blocking, catch_in};
 
 pub(crate) use self::reload::{config_status, look_up_names_again, reload, warn_of_unknown};
 pub(crate) use self::stream::{Stream, stream};
@@ -109,7 +109,7 @@ async fn run(
 
 fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Response, Refusal> {
     match request {
-        Request::Gpus => list_gpus(node, permit).map(Response::Gpus),
+        Request::Gpus => list_gpus(node, permit, &[]).map(Response::Gpus),
         Request::Status => Ok(Response::Status(Box::new(status::status(node, permit)))),
         Request::Jobs => Ok(Response::Jobs(views::jobs(&node.jobs, permit))),
         Request::PlanLoad { job, label, table } => plans::load(node, permit, &job, label, table),
@@ -145,12 +145,20 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
     }
 }
 
-/// The GPUs of the node, in the driver's order.
+/// The GPUs of the node in the driver's order: those whose device files the client has open, or all
+/// if that is none.
 ///
 /// # Errors
 /// If there is no driver.
-pub(crate) fn list_gpus(node: &Node, _: &Permit) -> Result<Vec<GpuListing>, Refusal> {
-    Ok(node.driver.ready()?.gpus.iter().map(|gpu| listing(gpu)).collect())
+pub(crate) fn list_gpus(
+    node: &Node,
+    _: &Permit,
+    open: &[FileIdentity],
+) -> Result<Vec<GpuListing>, Refusal> {
+    let driver = node.driver.ready()?;
+    let given: Vec<_> = driver.gpus.iter().filter(|gpu| node.is_device_open(gpu, open)).collect();
+    let listed = if given.is_empty() { driver.gpus.iter().collect() } else { given };
+    Ok(listed.into_iter().map(|gpu| listing(gpu)).collect())
 }
 
 fn listing(gpu: &GpuFacts) -> GpuListing {

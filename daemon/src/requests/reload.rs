@@ -85,6 +85,7 @@ fn keep_what_cannot_change(new: &mut Config, running: &Config) -> Vec<String> {
         ("sockets.admin", new.sockets.admin != running.sockets.admin),
         ("sockets.agent", new.sockets.agent != running.sockets.agent),
         ("driver.library", new.driver.library != running.driver.library),
+        ("driver.devices", new.driver.devices != running.driver.devices),
         ("paths.ledger", new.paths.ledger != running.paths.ledger),
         ("paths.subordinate_uids", new.paths.subordinate_uids != running.paths.subordinate_uids),
     ];
@@ -128,7 +129,8 @@ fn grant_anew(node: &Node, gpu: &GpuUuid, session: &Session) -> Result<(), Strin
     let holder = &session.holder;
     let grant = || {
         let peer = Peer::of(session.stream()).map_err(|error| internal(&error))?;
-        node.grant(&peer, &*node.driver.gpu(&GpuName::Uuid(gpu.clone()))?)
+        let gpu = node.driver.gpu(&GpuName::Uuid(gpu.clone()))?;
+        node.grant(&peer, &gpu, session.has_device())
     };
     match grant() {
         Ok(grant) => {
@@ -181,8 +183,8 @@ mod tests {
         let running = config("");
         let mut new = config(
             "[sockets]\ntrainers = '/a'\nadmin = '/b'\nagent = '/c'\n\
-             [driver]\nlibrary = '/d'\n[paths]\nledger = '/e'\n\
-             subordinate_uids = '/f'\n[lease]\nmax_mhz = 900",
+             [driver]\nlibrary = '/d'\ndevices = '/f'\n[paths]\nledger = '/e'\n\
+             subordinate_uids = '/g'\n[lease]\nmax_mhz = 900",
         );
         let named = keep_what_cannot_change(&mut new, &running);
         assert_eq!(
@@ -192,6 +194,7 @@ mod tests {
                 "sockets.admin",
                 "sockets.agent",
                 "driver.library",
+                "driver.devices",
                 "paths.ledger",
                 "paths.subordinate_uids"
             ]

@@ -18,7 +18,7 @@ use pfo_protocol::{
     ClientMessage, Closing, ClosingReason, DaemonMessage, GpuUuid, Hello, Holder, Refusal,
     RefusalCode, SessionId, Welcome,
 };
-use pfo_service::{Panicked, User, Whose, blocking, catch, register};
+use pfo_service::{FileIdentity, Panicked, User, Whose, blocking, catch, register};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
@@ -32,7 +32,7 @@ use crate::job::{Job, JobKey, Member};
 use crate::lease::descriptor_store::keep;
 use crate::lease::{Denied, Grant, Lease, Session};
 use crate::node::Node;
-use crate::rank::{End, Rank};
+use crate::rank::{End, Rank, no_process};
 use pfo_policy::Permit;
 
 /// How long to wait for the previous session of the same rank to end, and how often to check.
@@ -46,12 +46,18 @@ const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
 const RANK_STACK_BYTES: usize = 512 * 1024;
 
 /// The origin of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Origin {
-    /// The rank opens it now.
-    Hello,
-    /// The previous daemon left the session of this number behind.
+    /// The rank opens it now, and passed these files.
+    Hello(Vec<FileIdentity>),
+    /// The previous daemon left the session of this number behind, and has checked the device.
     LastDaemon(SessionId),
+}
+
+impl Origin {
+    fn is_hello(&self) -> bool {
+        matches!(self, Self::Hello(_))
+    }
 }
 
 /// A session that holds its lease and has yet to begin.
@@ -85,7 +91,13 @@ pub(crate) async fn open(
     let (asked, name) = (Arc::clone(&node.driver), hello.gpu.clone());
     // A driver that is being loaded must not block the runtime.
     let gpu = blocking(move || asked.gpu(&name)).await??;
-    let grant = node.grant(peer, &gpu)?;
+    let has_device = match &origin {
+        Origin::Hello(open) => node.is_device_open(&gpu, open),
+        Origin::LastDaemon(_) => true,
+    };
+    let grant = node.grant(peer, &gpu, has_device)?;
+    // What the last daemon saw is known only where it had to look.
+    let has_device = has_device && (origin.is_hello() || grant.terms.require_device);
     let key = JobKey { uid: peer.uid, name: hello.job.clone() };
     let holder = Holder {
         job: hello.job.clone(),
@@ -93,11 +105,12 @@ pub(crate) async fn open(
         uid: peer.uid,
         pid: peer.pid,
         session: match origin {
-            Origin::Hello => node.next_session(),
+            Origin::Hello(_) => node.next_session(),
             Origin::LastDaemon(session) => session,
         },
     };
     let session = Arc::new(Session::new(holder, peer.person, grant, UnixStream::from(socket)));
+    session.set_has_device(has_device);
     if let Origin::LastDaemon(_) = origin {
         session.mark_kept();
         session.progress.forget_step();
@@ -107,7 +120,7 @@ pub(crate) async fn open(
         match node.leases.acquire(&gpu.uuid, Arc::clone(&session)) {
             Ok(lease) => {
                 // A reload or a revocation that came in between did not see the session.
-                session.grant.store(Arc::new(node.grant(peer, &gpu)?));
+                session.grant.store(Arc::new(node.grant(peer, &gpu, has_device)?));
                 node.revocations.check(&key, &gpu.uuid)?;
                 node.drain.check()?;
                 let node = Arc::clone(node);
@@ -268,7 +281,7 @@ impl Opening {
         let session = Arc::clone(self.session());
         let rank = Rank::new(session, Arc::clone(&job), stage, clocks, joined);
         let rank = match self.origin {
-            Origin::Hello => {
+            Origin::Hello(_) => {
                 self.welcome();
                 self.keep();
                 rank
@@ -351,10 +364,7 @@ impl Opening {
         {
             return Ok(());
         }
-        let message = format!(
-            "process {} does not compute on GPU {}, which {} requires",
-            holder.pid, gpu.uuid, grant.place
-        );
+        let message = no_process(holder, &gpu.uuid, &grant.place);
         let remedy = "use the GPU before the session opens; it retries by itself";
         Err(Refusal::new(RefusalCode::NoProcess, message, remedy))
     }
@@ -373,7 +383,7 @@ impl Opening {
     fn log_lease(&self) {
         let Session { holder, person, .. } = &**self.session();
         let how = match self.origin {
-            Origin::Hello => "leased",
+            Origin::Hello(_) => "leased",
             Origin::LastDaemon(_) => "leased again, after a restart of pfod,",
         };
         tracing::info!(

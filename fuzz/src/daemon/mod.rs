@@ -36,6 +36,7 @@ fn configuration(ledger: &Path) -> String {
     format!(
         "[groups]\ntrainers = '0'\nadministrators = '0'\nagent = '0'\n[clocks]\nsettle_ms = 0\n\
          [paths]\nledger = {ledger:?}\n[lease]\nchanges_per_second = 100000\n\
+         require_device = false\nmin_mhz = 1\nmin_power_limit_w = 1\n\
          [[rule]]\nusers = [{narrow}]\nmin_mhz = 750\nmax_mhz = 1200\nmin_power_limit_w = 180\n\
          changes_per_second = 3\nsessions_per_user = 1\n[[rule]]\nusers = ['*']\n",
         narrow = USERS[1]

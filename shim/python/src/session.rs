@@ -124,6 +124,7 @@ impl Session {
             job,
             gpu,
             socket,
+            devices: None,
             rank: Rank(rank),
             pp_rank: Stage::try_from(pp_rank)
                 .map_err(|_| invalid(&DescriptionError::Stage(pp_rank)))?,

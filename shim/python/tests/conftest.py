@@ -13,6 +13,7 @@ def node(tmp_path, monkeypatch, without_launcher):
     """A node whose daemons serve, which are those that sessions of this process find."""
     node = Node(tmp_path)
     monkeypatch.setenv("PFO_SOCKET", str(node.socket))
+    monkeypatch.setenv("PFO_DEVICES", str(node.devices))
     monkeypatch.setenv("PFO_JOB", "job")
     monkeypatch.setenv("PFO_GPU", node.gpus[0])
     node.start_daemon()
@@ -33,7 +34,7 @@ def warnings(caplog):
 def without_launcher(monkeypatch):
     """No variable of whoever runs the tests reaches them."""
     for name in (
-        "PFO_GPU PFO_JOB PFO_SOCKET RANK LOCAL_RANK SLURM_JOB_ID SLURM_PROCID SLURM_LOCALID "
+        "PFO_DEVICES PFO_GPU PFO_JOB PFO_SOCKET RANK LOCAL_RANK SLURM_JOB_ID SLURM_PROCID SLURM_LOCALID "
         "TORCHELASTIC_RUN_ID CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES"
     ).split():
         monkeypatch.delenv(name, raising=False)

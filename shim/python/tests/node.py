@@ -33,7 +33,9 @@ class Node:
         self.socket = directory / "pfod.sock"
         self.daemon = None
         self.agent = None
-        self._environment = {**os.environ, "PFO_SIM_STATE": str(directory / "gpus.state")}
+        self.devices = directory / "gpus.state.dev"
+        machine = {"PFO_SIM_STATE": str(directory / "gpus.state"), "PFO_DEVICES": str(self.devices)}
+        self._environment = {**os.environ, **machine}
         owner = ["--owner-uid", str(os.getuid())] if os.getuid() else []
         self.run("pfo-sim", "create", "--gpus", gpus, "--set-latency-ms", "0", "--settle-ms", "1", *owner)
         library = directory / "libnvidia-ml.so.1"
@@ -43,7 +45,7 @@ class Node:
         (directory / "pfod.toml").write_text(
             f'[sockets]\ntrainers = "{self.socket}"\nadmin = "{directory}/admin.sock"\n'
             f'agent = "{directory}/agent.sock"\n{groups}'
-            f'[driver]\nlibrary = "{library}"\n[paths]\nledger = "{directory}/ledger.json"\n'
+            f'[driver]\nlibrary = "{library}"\ndevices = "{self.devices}"\n[paths]\nledger = "{directory}/ledger.json"\n'
         )
         (directory / "agent.toml").write_text(
             f'[sockets]\nusers = "{directory}/pfo-agent.sock"\n'

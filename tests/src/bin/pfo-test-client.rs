@@ -5,6 +5,9 @@
 //! pfo-test-client SOCKET [--beside CONNECTIONS] [--leave-child FILE] [--half-close MS]
 //! ```
 //!
+//! With the first bytes it passes the device files that it can open, of the directory that
+//! `PFO_DEVICES` names, or of the simulated machine beside the socket.
+//!
 //! `--beside` holds that many silent connections beside its own. `--leave-child` starts a process that
 //! keeps a copy of the socket after the end of this one, and writes its number to a file. With
 //! `--half-close` the end of standard input closes only this side of the connection, once the time in
@@ -14,9 +17,12 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
+
+use pfo_tests::{devices_beside, devices_in, send_with};
 
 fn copy(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
     let mut buffer = [0; 4096];
@@ -25,6 +31,17 @@ fn copy(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
             0 => return Ok(()),
             length => to.write_all(&buffer[..length]).and_then(|()| to.flush())?,
         }
+    }
+}
+
+/// Sends the first bytes with the device files that this process can open.
+fn pass_devices(socket: &str, stream: &UnixStream) -> io::Result<()> {
+    let devices = std::env::var_os("PFO_DEVICES").map(PathBuf::from);
+    let devices = devices.unwrap_or_else(|| devices_beside(Path::new(socket)));
+    let mut first = [0; 4096];
+    match io::stdin().read(&mut first)? {
+        0 => Ok(()),
+        length => send_with(stream, &first[..length], &devices_in(&devices)),
     }
 }
 
@@ -55,7 +72,7 @@ fn main() -> io::Result<()> {
     }
     let answers = stream.try_clone()?;
     let answering = thread::spawn(move || copy(answers, io::stdout()));
-    let copied = copy(io::stdin(), &stream);
+    let copied = pass_devices(&socket, &stream).and_then(|()| copy(io::stdin(), &stream));
     if let Some(ms) = half_close_ms {
         thread::sleep(Duration::from_millis(ms));
         // The daemon may have hung up first.

@@ -24,7 +24,8 @@ TRAININGS = {
 def train(request, ranks, node):
     """Starts a training of ranks that find the node's daemon."""
     task, arguments = request.param
-    environments = [{"PFO_SOCKET": str(node.socket), "PFO_JOB": "job", "PFO_GPU": gpu} for gpu in node.gpus]
+    daemon = {"PFO_SOCKET": str(node.socket), "PFO_DEVICES": str(node.devices), "PFO_JOB": "job"}
+    environments = [{**daemon, "PFO_GPU": gpu} for gpu in node.gpus]
 
     def train(**more):
         return ranks.train(task, environments, steps=STEPS, **arguments, **more)

@@ -15,6 +15,7 @@ use pfo::{DescriptionError, Rank, RankDescription, Session, Stage};
 
 use crate::args::P2pArgs;
 use crate::error::TrainerError;
+use crate::rank::devices_of;
 
 /// Long beside the energy counter's refresh.
 const STEP: Duration = Duration::from_millis(200);
@@ -33,8 +34,7 @@ pub(crate) fn wait(args: &P2pArgs) -> Result<bool, TrainerError> {
         let index = index.ok_or_else(|| TrainerError::NoGpu(uuid.clone()))?;
         attachments.push(Attachment::new(Arc::clone(&driver), index)?);
     }
-    let sessions =
-        (0..).map(Stage).zip(&args.gpus).map(|(stage, uuid)| session(&args.job, stage, uuid));
+    let sessions = (0..).map(Stage).zip(&args.gpus).map(|(stage, uuid)| session(args, stage, uuid));
     let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
     if let Some(problem) = sessions.iter().find_map(Session::problem) {
         eprintln!("pfo-sim-trainer: no lease: {problem}");
@@ -53,12 +53,13 @@ pub(crate) fn wait(args: &P2pArgs) -> Result<bool, TrainerError> {
     Ok(true)
 }
 
-fn session(job: &str, stage: Stage, uuid: &str) -> Result<Session, TrainerError> {
+fn session(args: &P2pArgs, stage: Stage, uuid: &str) -> Result<Session, TrainerError> {
     let gpu = uuid.parse();
     let gpu = gpu.map_err(|error| DescriptionError::Gpu { source_of_name: "gpu", error })?;
     Ok(Session::open(RankDescription {
-        job: Some(job.to_owned()),
+        job: Some(args.job.clone()),
         gpu: Some(gpu),
+        devices: devices_of(&args.state),
         rank: Rank(stage.into()),
         pp_rank: stage,
         pp_degree: 2,

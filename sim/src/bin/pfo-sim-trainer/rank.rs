@@ -1,7 +1,9 @@
 //! One rank: one stage of the pipeline on one GPU, trained as any trainer would.
 
 use std::cell::Cell;
+use std::env;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +15,7 @@ use nvidia_ml::attachment::Attachment;
 use nvidia_ml::curve::CurveIndex;
 use nvidia_ml::driver::Driver;
 use nvidia_ml::gpu_state::Activity;
+use nvidia_ml::machine::devices;
 use nvidia_ml::units::MonotonicNs;
 use nvidia_ml::work::table::{Kind, StageWork};
 use nvidia_ml::work::{built_in, profile_csv};
@@ -107,6 +110,11 @@ fn work_of(settings: &RankSettings, attachment: &Attachment) -> Result<StageWork
     Ok(work.scaled(settings.time_scale))
 }
 
+/// The device files of a simulated machine, unless the environment names others.
+pub(crate) fn devices_of(state: &Path) -> Option<PathBuf> {
+    env::var_os("PFO_DEVICES").is_none().then(|| devices(state))
+}
+
 fn open_session(
     settings: &RankSettings,
     attachment: &Attachment,
@@ -127,6 +135,7 @@ fn open_session(
             name.parse().map_err(|error| DescriptionError::Gpu { source_of_name: "gpu", error })?,
         ),
         socket: settings.socket.clone(),
+        devices: devices_of(&settings.state),
         rank: pfo::Rank(settings.rank()),
         pp_rank: Stage::try_from(settings.rank())
             .map_err(|_| DescriptionError::Stage(settings.rank()))?,

@@ -78,6 +78,7 @@ fn flood(socket: &Path, gpu: &str) -> Result<()> {
         job: Some("abuse".into()),
         gpu: Some(gpu.parse()?),
         socket: Some(socket.to_owned()),
+        devices: Some(pfo_tests::devices_beside(socket)),
         ..RankDescription::default()
     })?;
     loop {

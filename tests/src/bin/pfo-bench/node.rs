@@ -114,6 +114,7 @@ pub(crate) fn open(
     let session = Session::open(RankDescription {
         gpu: Some(node.machine().uuid(gpu).as_str().parse()?),
         socket: Some(node.socket()),
+        devices: Some(node.machine().devices()),
         setup_timeout: PATIENCE,
         ..description
     })?;

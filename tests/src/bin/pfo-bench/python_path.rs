@@ -51,6 +51,7 @@ fn path(node: &Node, way: &str, gpu: usize, steps: usize) -> Result<Samples> {
     command
         .args(["path", way, &steps.to_string(), &BUSY_MS.to_string(), &clocks.join(",")])
         .env("PFO_SOCKET", node.socket())
+        .env("PFO_DEVICES", node.machine.devices())
         .env("PFO_JOB", job(gpu))
         .env("PFO_GPU", node.machine.uuid(gpu).as_str())
         .env("LD_LIBRARY_PATH", node.machine.library_directory())

@@ -1,5 +1,6 @@
 //! A lease only for what a process was given: the proof by the device file, and those who try without.
 
+use nix::sys::signal::Signal;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -236,7 +237,10 @@ fn a_file_that_blocks_whoever_closes_it_delays_nobody() {
     let mut node = node("");
     let mut hostile = Client::connect(&node.socket());
     let (blocking, mut other) = lingering();
+    // So that pfod, and not this process, is the last to close it.
+    node.daemon().process.signal(Signal::SIGSTOP);
     hostile.send_with(&frame(&node, 0), &[blocking]).unwrap();
+    node.daemon().process.signal(Signal::SIGCONT);
     assert_refused(&node, 0, &hostile.until_welcome().unwrap_err());
     let pid = node.daemon().process.pid();
     let closes = || {

@@ -286,7 +286,7 @@ fn a_session_without_the_proof_ends_when_the_configuration_requires_it() {
     with.open(hello("other", 0, 1, GpuName::Uuid(node.machine.uuid(1)))).unwrap();
     let text = fs::read_to_string(node.config()).unwrap();
     fs::write(node.config(), text.replace("require_device = false", "")).unwrap();
-    node.daemon().process.signal(nix::sys::signal::Signal::SIGHUP);
+    node.daemon().process.signal(Signal::SIGHUP);
     match without.answer().unwrap() {
         DaemonMessage::Closing(closing) => {
             assert_eq!(closing.reason, ClosingReason::Revoked);

@@ -114,8 +114,12 @@ fn strike_trainer(node: &BootedNode, signal: Signal, moment: Moment) {
     bring_to(node, &job, moment);
     let rank = job.ranks().unwrap()[0];
     node.signal(rank, signal);
-    node.until("the rank's session has ended", || {
-        if job.ranks()?.contains(&rank) { Err("it has not".into()) } else { Ok(()) }
+    node.until("it has no lease, or no clock if its process lives", || {
+        let is_over = match signal == Signal::SIGSTOP {
+            true => node.machine.sm_lock(0).is_none(),
+            false => !job.ranks()?.contains(&rank),
+        };
+        if is_over { Ok(()) } else { Err("it has".into()) }
     });
     node.machine.clear_faults();
     job.clear_away();

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::container::Container;
 use crate::debian::PROGRAMS;
-use crate::packaged_node::UNITS;
+use crate::packaged_node::{DEVICES, UNITS};
 use crate::programs;
 
 /// Where the dynamic linker finds it.
@@ -31,6 +31,7 @@ impl Container {
             systemd-sysusers /shared/systemd/pfod.sysusers
             systemd-tmpfiles --create /shared/systemd/pfod.tmpfiles
             pfo-sim create --gpus {gpus}
+            ln -s {DEVICES}/nvidia* /dev/
             systemctl daemon-reload
             systemctl enable --now {UNITS}"
         );

@@ -23,7 +23,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const GPUS: &str = "/dev/shm/pfo-sim.state";
 
 /// Where the device files of these GPUs are, and the daemon finds them by links in /dev.
-const DEVICES: &str = "/dev/shm/pfo-sim.state.dev";
+pub(crate) const DEVICES: &str = "/dev/shm/pfo-sim.state.dev";
 
 /// The ledger of the packaged daemon.
 const LEDGER: &str = "/run/pfo/ledger.json";

@@ -13,6 +13,8 @@ fn property(debian: &Container, name: &str) -> String {
 fn a_reload_succeeds_or_says_why_not(debian: Debian) {
     let Some(debian) = Container::boot(debian) else { return };
     debian.install_pfo("2xA40");
+    // Whoever owns it chooses the library that root loads.
+    assert_eq!(debian.run("stat --format=%U:%a /etc/pfo").stdout, "root:755\n");
     debian
         .run(&format!("mkdir -p /etc/pfo && echo '[[rule]]\nallow = false' > {CONFIG}"))
         .printed();

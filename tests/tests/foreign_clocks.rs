@@ -50,5 +50,10 @@ fn a_foreign_clock_that_is_to_be_left_is_in_status_until_it_is_gone() {
     assert_eq!(node.machine.sm_lock(VICTIM), Some(FOREIGN_MHZ));
     node.machine.lock(VICTIM, PLANNED_MHZ);
     node.until_is("no problem", &None, || problem(&node, VICTIM));
+    node.machine.lock(VICTIM, FOREIGN_MHZ);
+    node.until_so("status names it again", || problem(&node, VICTIM).is_some());
+    let ran = node.pfoctl(&Identity::own(), &["plan", "swap", JOB, "--default-clocks", "--wait"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    node.until_is("no problem without a lock", &None, || problem(&node, VICTIM));
     training.stop();
 }

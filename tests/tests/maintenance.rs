@@ -77,6 +77,9 @@ fn a_released_driver_is_not_loaded_until_the_node_is_undrained() {
     let ran = pfoctl(&node, &["gpus"]);
     assert!(ran.stderr.contains("released for maintenance"), "{ran:?}");
     assert!(!has_driver(&node));
+    // Neither does another drain, for another reason.
+    assert_eq!(pfoctl(&node, &["drain", "--reason", "a fan"]).code, Some(0));
+    assert!(node.status().daemon.drained.unwrap().driver_released);
     node.kill_daemon();
     node.start_daemon();
     assert!(!has_driver(&node));

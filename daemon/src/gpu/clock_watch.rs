@@ -75,11 +75,16 @@ impl Last {
         let (holder, foreign) = (&session.holder, &session.progress.foreign_clock);
         match *found {
             Found::Unclear => self,
+            Found::Unlocked => {
+                foreign.store(None);
+                Self { throttling_reported: self.throttling_reported, ..Self::default() }
+            }
             Found::AsLocked => {
                 foreign.store(None);
                 Self::default()
             }
             Found::Throttled { locked, now, reasons } => {
+                foreign.store(None);
                 if !self.throttling_reported {
                     report_throttling(gpu, holder, [locked, now], reasons);
                 }
@@ -110,6 +115,7 @@ enum Found {
     Throttled { locked: Mhz, now: Mhz, reasons: ThrottleReasons },
     Astray { locked: Mhz, now: Mhz, set_calls: u64 },
     AsLocked,
+    Unlocked,
     Unclear,
 }
 
@@ -120,8 +126,11 @@ fn read(reader: &Reader, gpu: &Arc<Gpu>, session: &Session) -> Found {
     let Ok(reading) = reader.read(gpu) else { return Found::Unclear };
     // A plan may have changed the lock meanwhile.
     let (locked, set_calls) = before;
-    if locked == Mhz(0) || before != set() {
+    if before != set() {
         return Found::Unclear;
+    }
+    if locked == Mhz(0) {
+        return Found::Unlocked;
     }
     match (reading.sm_clock, reading.held_back) {
         (Some(now), Some(reasons)) if now < locked => Found::Throttled { locked, now, reasons },

@@ -141,8 +141,9 @@ impl LateDriver {
 
     /// Looks for GPUs that did not answer when the driver was loaded, unless it just did.
     pub(crate) fn look_for_missing(&self) {
-        let Some(driver) = self.loaded.load_full() else { return };
         let Some(mut missing) = self.missing_within(Duration::ZERO) else { return };
+        // A driver that is released meanwhile must stay so.
+        let Some(driver) = self.loaded.load_full() else { return };
         let just_did = missing.looked.is_some_and(|looked| looked.elapsed() < RETRY_EVERY);
         if driver.missing.is_empty() || just_did {
             return;

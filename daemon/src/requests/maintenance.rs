@@ -3,12 +3,12 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
+use pfo_policy::Permit;
 use pfo_protocol::{ClosingReason, Drained, Refusal, RefusalCode, Response};
 use pfo_service::unix_s;
 
 use crate::host::{check_line, journal};
 use crate::node::Node;
-use pfo_policy::Permit;
 
 /// The longest reason, in bytes.
 const LONGEST_REASON: usize = 200;
@@ -31,7 +31,8 @@ pub(super) fn drain(
     check_line("reason", &reason, LONGEST_REASON)
         .map_err(|wrong| Refusal::new(RefusalCode::Malformed, wrong, "give another reason"))?;
     let (by, since_unix_s) = (permit.uid(), unix_s(SystemTime::now()));
-    let drained = Drained { reason, by_uid: by, since_unix_s, driver_released: false };
+    let driver_released = node.drain.standing().is_some_and(|drained| drained.driver_released);
+    let drained = Drained { reason, by_uid: by, since_unix_s, driver_released };
     node.drain.begin(drained.clone()).map_err(|error| not_recorded(&error))?;
     let sessions = node.leases.sessions();
     tracing::warn!(

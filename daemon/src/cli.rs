@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser};
 
-use pfo_service::ConfigError;
-
 use pfo_policy::Config;
+use pfo_service::ConfigError;
 
 /// Where the configuration is read from if the command line names no file.
 const DEFAULT_CONFIG: &str = "/etc/pfo/pfod.toml";

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_keeper::{Damage, Ledger, LedgerError};
+use pfo_policy::Config;
 use pfo_protocol::ClosingReason;
 use pfo_service::{Connections, ListenError, Service, accept, feed_watchdog, report_left_out};
 use tokio::signal::unix::{SignalKind, signal};
@@ -19,7 +20,6 @@ use crate::host::allow_interruptions;
 use crate::node::Node;
 use crate::requests::{config_status, look_up_names_again, reload, warn_of_unknown};
 use crate::session::resume;
-use pfo_policy::Config;
 
 /// How long sessions have to restore their clocks when the daemon stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);

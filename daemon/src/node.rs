@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use pfo_keeper::{GpuFacts, Ledger};
+use pfo_policy::{Config, Settings};
 use pfo_protocol::{Refusal, RefusalCode, SessionId};
 use pfo_service::{Attempt, FileIdentity, NodeAccounts, Peer, People};
 
@@ -14,7 +15,6 @@ use crate::gpu::{LateDriver, Owed, device_file};
 use crate::job::{JobFiles, Jobs};
 use crate::lease::{Drain, Grant, Leases};
 use crate::session::{RevocationFile, Revocations};
-use pfo_policy::{Config, Settings};
 
 /// One node and its daemon.
 #[derive(Debug)]

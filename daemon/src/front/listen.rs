@@ -2,12 +2,12 @@
 
 use std::os::fd::OwnedFd;
 
+use pfo_policy::Settings;
 use pfo_protocol::SessionId;
 use pfo_service::{Door, ListenError, bind, passed_descriptors, passed_listener};
 use tokio::net::UnixListener;
 
 use crate::lease::descriptor_store::session_of;
-use pfo_policy::Settings;
 
 /// What systemd handed over. Taken once.
 #[derive(Debug, Default)]

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pfo_policy::{Action, Caller};
 use pfo_protocol::{ClientMessage, DaemonMessage, GpuListing, Hello, Refusal, Response};
 use pfo_service::{Conversation, FileIdentity, Received, blocking, hung_up, send, watch_process};
 
@@ -16,7 +17,6 @@ use crate::job::Holds;
 use crate::node::Node;
 use crate::requests::{Answer, Stream, answer, list_gpus, stream};
 use crate::session::{Origin, internal, open, set_off};
-use pfo_policy::{Action, Caller};
 
 /// A peer must send a request within this time of connecting, and of each answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use pfo_policy::Permit;
 use pfo_protocol::{JobName, JobSelector, Refusal, RefusalCode, Uid};
 use pfo_service::{LIVED, People, Whose, catch, lock, panic_in_tests};
 
@@ -12,7 +13,6 @@ use super::record::JobRecord;
 use super::{Changes, Job, JobKey};
 use crate::host::journal;
 use crate::lease::Session;
-use pfo_policy::Permit;
 
 /// How long a job without ranks keeps its plan, for trainers that reconnect or restart.
 const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);

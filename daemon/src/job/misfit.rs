@@ -1,9 +1,8 @@
 //! The first difference between a plan and the job that is to run it, in words.
 
 use pfo_keeper::LimitRange;
-use pfo_protocol::{Mhz, Milliwatts, Rank, Stage};
-
 use pfo_policy::Place;
+use pfo_protocol::{Mhz, Milliwatts, Rank, Stage};
 
 /// The first difference between a plan and the job that is to run it.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

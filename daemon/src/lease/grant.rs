@@ -2,9 +2,8 @@
 //! the rank is to be driven.
 
 use pfo_keeper::GpuFacts;
-use pfo_protocol::Mhz;
-
 use pfo_policy::{Clocks, ForeignClock, Place, Terms};
+use pfo_protocol::Mhz;
 
 /// A lease on its terms.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use pfo_keeper::Clocks;
+use pfo_policy::Place;
 use pfo_protocol::{
     ClosingReason, CodecError, Event, Frame, FrameError, GpuUuid, Holder, Kind, Mark, Mhz,
     Milliwatts, Stage, Unit,
@@ -30,7 +31,6 @@ use crate::host::journal;
 use crate::job::{Job, JobPlan, Swap};
 use crate::lease::{Ending, Measured, Progress, Rules, Session};
 use crate::measure::record_of;
-use pfo_policy::Place;
 
 /// Room for what a rank sends while the driver is busy for a few milliseconds.
 const BUFFER_BYTES: usize = 16 * 1024;

@@ -1,12 +1,12 @@
 //! The policy as a response: what it says about a user and the GPUs of this node.
 
 use pfo_keeper::{BaseClock, Gpu};
+use pfo_policy::{Authority, Permit, Terms};
 use pfo_protocol::{GpuName, LeaseTerms, Mhz, Pid, PolicyVerdict, Refusal, Response, User};
 use pfo_service::Peer;
 
 use super::listing;
 use crate::node::Node;
-use pfo_policy::{Authority, Permit, Terms};
 
 /// What the policy says about the caller or another user, and one GPU or all of them.
 ///

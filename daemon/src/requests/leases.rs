@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::SystemTime;
 
+use pfo_policy::{Action, Permit};
 use pfo_protocol::{
     ClosingReason, GpuName, GpuUuid, JobSelector, LeaseStatus, LeaseTarget, Mhz, Refusal,
     RefusalCode, Response, RevocationStatus,
@@ -15,7 +16,6 @@ use crate::job::JobKey;
 use crate::lease::{Process, Session};
 use crate::node::Node;
 use crate::session::Revocation;
-use pfo_policy::{Action, Permit};
 
 /// Every lease, with the holders that the permit lets its caller see, and the revocations of their
 /// jobs.

@@ -14,6 +14,7 @@ mod views;
 use std::sync::Arc;
 
 use pfo_keeper::GpuFacts;
+use pfo_policy::{Caller, Claim, Permit, needs};
 use pfo_protocol::{GpuListing, Refusal, RefusalCode, Request, Response};
 use pfo_service::{Accounts, FileIdentity, NodeAccounts, User, Whose, blocking, catch_in};
 
@@ -24,7 +25,6 @@ use crate::job::Holds;
 use crate::measure::run_trial;
 use crate::node::Node;
 use crate::session::internal;
-use pfo_policy::{Caller, Claim, Permit, needs};
 
 /// The result of a request.
 pub(crate) enum Answer {

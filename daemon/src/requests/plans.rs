@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pfo_policy::Permit;
 use pfo_protocol::{ClockTable, JobSelector, Refusal, Response, SwapTarget, Swapped};
 use pfo_service::blocking;
 use tokio::time::sleep;
@@ -10,7 +11,6 @@ use tokio::time::sleep;
 use crate::host::journal;
 use crate::job::{Job, Swap};
 use crate::node::Node;
-use pfo_policy::Permit;
 
 /// How often a waiting request checks the progress of the ranks. Checking costs them nothing, while
 /// a notification would cost every rank a call into the runtime.

@@ -2,10 +2,10 @@
 //! administrator and the board allow, and not above what the GPU has without pfo.
 
 use pfo_keeper::OwedLimit;
+use pfo_policy::Permit;
 use pfo_protocol::{GpuName, Refusal, RefusalCode, Response};
 
 use crate::node::Node;
-use pfo_policy::Permit;
 
 /// The SM clocks of a GPU that a caller may lock.
 ///

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pfo_policy::{Config, Settings};
 use pfo_protocol::{ClosingReason, ConfigStatus, GpuName, GpuUuid, Refusal, Reloaded};
 use pfo_service::{ConfigError, NodeAccounts, Peer, Service, UnknownName, lock};
 
@@ -14,7 +15,6 @@ use crate::job::{Job, JobKey};
 use crate::lease::Session;
 use crate::node::Node;
 use crate::session::internal;
-use pfo_policy::{Config, Settings};
 
 /// Reads the configuration again and applies it. An invalid one changes nothing.
 #[must_use]

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_keeper::{Gpu, reset as reset_clocks};
+use pfo_policy::Permit;
 use pfo_protocol::{GpuName, Refusal, ResetOutcome, Response};
 
 use crate::host::journal;
 use crate::node::Node;
-use pfo_policy::Permit;
 
 /// How long the driver may take to restore what is owed.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pfo_keeper::{Gpu, Reading};
+use pfo_policy::Permit;
 use pfo_protocol::{
     DaemonStatus, GpuStatus, JobStatus, MeasuredBy, Mhz, Pid, Rank, RankStatus, Status, Window,
 };
@@ -14,7 +15,6 @@ use super::reload::config_status;
 use crate::job::{Job, Measurer, Member, Members, Ran};
 use crate::lease::{RankWindow, RankWindows};
 use crate::node::Node;
-use pfo_policy::Permit;
 
 /// A set call that takes longer is shown as a problem.
 const SLOW_SET_CALL_NS: u64 = 1_000_000_000;

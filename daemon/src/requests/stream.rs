@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use pfo_policy::Permit;
 use pfo_protocol::{
     DaemonMessage, GpuName, JobSelector, Notice, Rank, Refusal, TapBatch, TapRecord, TappedRank,
 };
@@ -16,7 +17,6 @@ use tokio::time::sleep;
 use crate::measure::{Listener, Meter};
 use crate::node::Node;
 use crate::session::internal;
-use pfo_policy::Permit;
 
 /// Records that wait for the agent: a few megabytes.
 const MOST_RECORDS: usize = 1 << 15;

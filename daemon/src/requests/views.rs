@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use pfo_policy::Permit;
 use pfo_protocol::{JobView, MeasuredBy, RankView, RankWindow};
 
 use crate::job::{Job, Jobs, Measurer, Member};
-use pfo_policy::Permit;
 
 /// Every job that the permit lets its caller see.
 pub(super) fn jobs(jobs: &Jobs, permit: &Permit) -> Vec<JobView> {

@@ -14,6 +14,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use pfo_keeper::{Clocks, DriverError, Entry, Gpu, restore_entry};
+use pfo_policy::Permit;
 use pfo_protocol::{
     ClientMessage, Closing, ClosingReason, DaemonMessage, GpuUuid, Hello, Holder, Refusal,
     RefusalCode, SessionId, Welcome,
@@ -33,7 +34,6 @@ use crate::lease::descriptor_store::keep;
 use crate::lease::{Denied, Grant, Lease, Session};
 use crate::node::Node;
 use crate::rank::{End, Rank, no_process};
-use pfo_policy::Permit;
 
 /// How long to wait for the previous session of the same rank to end, and how often to check.
 const FORMER_SESSION_WAIT: Duration = Duration::from_secs(2);

@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pfo_policy::{Action, Caller};
 use pfo_protocol::{
     ClientMessage, DaemonMessage, Frame, FrameError, Hello, Refusal, RefusalCode, SessionId,
 };
@@ -22,7 +23,6 @@ use super::{Opening, Origin, internal, open, set_off};
 use crate::job::JobKey;
 use crate::lease::descriptor_store::{Kept, forget, sort};
 use crate::node::Node;
-use pfo_policy::{Action, Caller};
 
 /// A GPU that hangs delays the others by no more than this at a restart.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(2);

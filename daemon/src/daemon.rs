@@ -21,8 +21,14 @@ use crate::node::Node;
 use crate::requests::{config_status, look_up_names_again, reload, warn_of_unknown};
 use crate::session::resume;
 
+/// How long sessions that are just opening have to be kept by systemd when the daemon stops.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// How long sessions have to restore their clocks when the daemon stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How often a daemon that stops looks at what it waits for.
+const STOP_POLL: Duration = Duration::from_millis(5);
 
 /// How long the driver has to restore what is owed when no client is served meanwhile.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -148,6 +154,13 @@ async fn stop(node: &Node) -> Result<(), DaemonError> {
     node.leases.close();
     node.jobs.keep_all();
     node.attempt.end();
+    // A rank may have its welcome a moment before its connection is kept.
+    let closed = Instant::now();
+    while !node.leases.sessions().iter().all(|session| session.has_begun())
+        && closed.elapsed() < OPENING_TIMEOUT
+    {
+        sleep(STOP_POLL).await;
+    }
     let sessions = node.leases.sessions();
     tracing::info!("stopping; {} leases end", sessions.len());
     for session in sessions {
@@ -158,7 +171,7 @@ async fn stop(node: &Node) -> Result<(), DaemonError> {
     let began = Instant::now();
     while !node.leases.sessions().is_empty() && began.elapsed() < STOP_TIMEOUT {
         node.leases.sessions().iter().for_each(|session| session.interrupt());
-        sleep(Duration::from_millis(5)).await;
+        sleep(STOP_POLL).await;
     }
     let locked: Vec<_> =
         node.ledger.entries().into_iter().map(|entry| entry.gpu_uuid.to_string()).collect();

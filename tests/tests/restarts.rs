@@ -191,6 +191,23 @@ fn who_may_not_train_any_more_is_told_so_at_the_restart() {
 }
 
 #[test]
+fn a_session_that_opens_as_the_daemon_stops_is_kept_as_soon_as_it_has_its_welcome() {
+    let (mut node, manager) = managed_node();
+    for round in 0..20 {
+        let mut client = Client::connect(&node.socket());
+        let gpu = GpuName::Uuid(node.machine.uuid(round % 4));
+        client.say(&ClientMessage::Hello(hello(&format!("job-{round}"), 0, 1, gpu)));
+        let welcome = client.until_welcome().unwrap();
+        manager.restart(&mut node);
+        let sessions = || node.status().jobs.iter().map(|job| job.ranks[0].session).collect();
+        node.until_is("its session", &vec![welcome.session], sessions);
+        client.say(&ClientMessage::Goodbye);
+        client.assert_ended();
+        node.until_is("sessions", &0, || node.status().daemon.sessions);
+    }
+}
+
+#[test]
 fn a_session_stored_by_another_version_ends_and_its_rank_opens_another() {
     for spoilt in [&[77, 0, 0, 0, 9, 0, 1, 0, 1, 1][..], b"", &[0; 64]] {
         let (mut node, manager) = managed_node();

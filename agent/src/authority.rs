@@ -104,7 +104,12 @@ impl Authority {
         }
     }
 
-    /// Decides whether a peer may do something.
+    /// Whether a peer is in none of the groups; rules of `pfod` may let it in.
+    pub(crate) fn is_stranger(&self, peer: &Peer) -> bool {
+        self.role(peer, Door::Users) == Role::Nobody
+    }
+
+    /// Decides whether a peer may do something. `let_in` is a peer that rules of `pfod` let in.
     ///
     /// # Errors
     /// A refusal that names the peer, the action, and what it takes.
@@ -113,6 +118,7 @@ impl Authority {
         peer: &Peer,
         door: Door,
         action: Action,
+        let_in: bool,
     ) -> Result<Permit, Refusal> {
         let is_own = |owner: Option<Uid>| owner.is_none_or(|owner| owner == peer.uid);
         let (needed, what) = match action {
@@ -123,7 +129,7 @@ impl Authority {
             Action::ChangePlan(_) => (Role::Administrator, "change the plan of another user's job"),
             Action::SetP2pPower => (Role::Administrator, "set P2P-blocking powers"),
         };
-        let role = self.role(peer, door);
+        let role = self.role(peer, door).max(if let_in { Role::User } else { Role::Nobody });
         if role >= needed {
             let everyone = role == Role::Administrator;
             return Ok(Permit { user: peer.user(), pid: peer.pid, everyone });
@@ -239,8 +245,24 @@ mod tests {
     }
 
     fn decide(uid: u32, group: u32, door: Door, action: Action) -> Result<Permit, Refusal> {
-        let peer = Peer { uid: Uid(uid), person: Uid(uid), pid: Pid(1), groups: vec![Gid(group)] };
-        Authority::new(&Groups::default(), &Groups7And9).decide(&peer, door, action)
+        decide_let_in(uid, group, door, action, false)
+    }
+
+    fn decide_let_in(
+        uid: u32,
+        group: u32,
+        door: Door,
+        action: Action,
+        let_in: bool,
+    ) -> Result<Permit, Refusal> {
+        let peer = Peer {
+            uid: Uid(uid),
+            person: Uid(uid),
+            pid: Pid(1),
+            groups: vec![Gid(group)],
+            cgroups: Vec::new(),
+        };
+        Authority::new(&Groups::default(), &Groups7And9).decide(&peer, door, action, let_in)
     }
 
     const FOREIGN: [Action; 3] =
@@ -268,6 +290,16 @@ mod tests {
             }
             assert!(FOREIGN.iter().all(|action| decide(5, 7, door, *action).is_err()));
             assert!(decide(5, 8, door, Action::Read).is_err(), "not a trainer");
+        }
+    }
+
+    #[test]
+    fn a_stranger_whom_pfod_lets_in_is_a_trainer_and_no_more() {
+        for door in [Door::Users, Door::Admin] {
+            let decide = |action| decide_let_in(5, 8, door, action, true);
+            assert!(decide(Action::Read).unwrap().only_of().is_some());
+            assert!(decide(Action::Measure(None)).is_ok());
+            assert!(FOREIGN.iter().all(|action| decide(*action).is_err()));
         }
     }
 

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::exit;
 use crate::generate::Generate;
 use crate::gpus::Gpus;
+use crate::grant::{Grant, RevokeGrant};
 use crate::lease::Lease;
 use crate::maintenance::{Drain, Driver, undrain};
 use crate::output::Output;
@@ -68,6 +69,8 @@ enum Command {
     /// Explain who may lease which GPUs
     #[command(subcommand)]
     Policy(Policy),
+    Grant(Grant),
+    RevokeGrant(RevokeGrant),
     Reload(Reload),
     Drain(Drain),
     /// Grant leases on this node again, and take up the driver if it was released
@@ -113,6 +116,8 @@ impl Cli {
             Command::Doctor(doctor) => doctor.run(&daemons, output),
             Command::Lease(lease) => lease.run(&daemons, output),
             Command::Policy(policy) => policy.run(&daemons, output),
+            Command::Grant(grant) => grant.run(&daemons, output),
+            Command::RevokeGrant(revoke) => revoke.run(&daemons, output),
             Command::Reload(reload) => reload.run(&daemons, output),
             Command::Drain(drain) => drain.run(&daemons, output),
             Command::Undrain => undrain(&daemons, output),

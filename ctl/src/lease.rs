@@ -4,14 +4,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 use pfo_protocol::{
-    JobName, JobSelector, LeaseStatus, LeaseTarget, NameError, Request, Response, RevocationStatus,
-    Uid,
+    GpuGrant, JobName, JobSelector, LeaseStatus, LeaseTarget, NameError, Request, Response,
+    RevocationStatus, Uid,
 };
 use serde::Serialize;
 
 use crate::arguments::GpuArgument;
 use crate::daemons::{Connection, Daemons, Pfod};
 use crate::error::Error;
+use crate::grant;
 use crate::output::{Look, Output};
 use crate::status::quantity::span;
 use crate::status::table::{Cell, Table, heading};
@@ -21,9 +22,9 @@ use crate::user;
 /// What to do about leases.
 #[derive(Subcommand)]
 pub(crate) enum Lease {
-    /// List the leases and the revocations
+    /// List the leases, the revocations and the grants
     List {
-        /// Print JSON: the leases and the revocations in force
+        /// Print JSON: the leases, and the revocations and grants in force
         #[arg(long)]
         json: bool,
     },
@@ -78,6 +79,7 @@ fn parse_name(text: &str) -> Result<Name, NameError> {
 struct Listed<'a> {
     leases: &'a [LeaseStatus],
     revoked: &'a [RevocationStatus],
+    granted: &'a [GpuGrant],
 }
 
 impl Lease {
@@ -97,11 +99,9 @@ impl Lease {
         let look = output.look();
         let now = now_unix_s();
         match pfod.ask(request)? {
-            Response::Leases { leases, revoked } if json => {
-                output.json(&Listed { leases: &leases, revoked: &revoked })
-            }
-            Response::Leases { leases, revoked } => {
-                output.text(&list(&leases, &revoked, now, look))
+            Response::Leases { leases, revoked, granted } => {
+                let listed = Listed { leases: &leases, revoked: &revoked, granted: &granted };
+                if json { output.json(&listed) } else { output.text(&list(&listed, now, look)) }
             }
             Response::Revoked(ended) if json => output.json(&ended),
             Response::Revoked(ended) if ended.is_empty() => output.text("No lease was held.\n"),
@@ -134,7 +134,7 @@ impl Selected {
 /// Whether a job of this name holds a lease, or lost one to a revocation.
 fn is_known(job: &JobName, pfod: &mut Connection<Pfod>) -> Result<bool, Error> {
     match pfod.ask(Request::Leases)? {
-        Response::Leases { leases, revoked } => {
+        Response::Leases { leases, revoked, .. } => {
             let mut holders = leases.iter().filter_map(|lease| Some(&lease.holder.as_ref()?.job));
             let mut losers = revoked.iter().map(|revocation| &revocation.job);
             Ok(holders.any(|holder| holder == job) || losers.any(|loser| loser == job))
@@ -143,19 +143,27 @@ fn is_known(job: &JobName, pfod: &mut Connection<Pfod>) -> Result<bool, Error> {
     }
 }
 
-fn now_unix_s() -> u64 {
+/// The time, in seconds since 1970.
+pub(crate) fn now_unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn list(leases: &[LeaseStatus], revoked: &[RevocationStatus], now: u64, look: Look) -> String {
+fn list(listed: &Listed<'_>, now: u64, look: Look) -> String {
+    let Listed { leases, revoked, granted } = listed;
     let mut text = match leases {
         [] => "No GPU is leased.\n".to_owned(),
         leases => held("Leases (clocks in MHz)", leases, now, look),
     };
     if !revoked.is_empty() {
         text += &format!("\n{}", heading("Revoked", look));
-        for revocation in revoked {
+        for revocation in *revoked {
             text += &format!("  {}\n", harmless(&standing(revocation, now)));
+        }
+    }
+    if !granted.is_empty() {
+        text += &format!("\n{}", heading("Granted", look));
+        for grant in *granted {
+            text += &format!("  {}\n", harmless(&grant::in_words(grant, now)));
         }
     }
     text
@@ -249,14 +257,17 @@ mod tests {
     #[test]
     fn leases_and_revocations_are_listed_with_their_age() {
         let revoked = [revocation(Some("GPU-1"), 1), revocation(None, 4)];
-        let text = list(&[lease(0), lease(1)], &revoked, 8500, Look::default());
+        let leases = [lease(0), lease(1)];
+        let listed = Listed { leases: &leases, revoked: &revoked, granted: &[] };
+        let text = list(&listed, 8500, Look::default());
         assert!(text.contains("2 h 5 min"), "{text}");
         assert!(text.contains("GPU-6f2c11aa-0000-4000-8000-000000000001"), "{text}");
         let listed = "  GPU GPU-1 for job team/gpt of 4000000001, by root 2 h 5 min ago; 1 process \
                     is still there\n  every GPU for job team/gpt of 4000000001, by root 2 h 5 min \
                     ago; 4 processes are still there\n";
         assert!(text.ends_with(listed), "{text}");
-        assert!(!list(&[], &[], 0, Look::default()).contains("Revoked"));
+        let nothing = Listed { leases: &[], revoked: &[], granted: &[] };
+        assert_eq!(list(&nothing, 0, Look::default()), "No GPU is leased.\n");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod explained;
 mod failure;
 mod generate;
 mod gpus;
+mod grant;
 mod lease;
 mod maintenance;
 mod outcome;

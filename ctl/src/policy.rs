@@ -23,6 +23,10 @@ pub(crate) enum Policy {
         #[arg(long, value_name = "USER", value_parser = user::parse_with_groups)]
         user: Option<User>,
 
+        /// As if the user asked from this control group, for rules about those
+        #[arg(long, value_name = "PATH", requires = "user")]
+        cgroup: Option<String>,
+
         /// Only this GPU, by index, UUID or PCI bus id [default: every GPU of the node]
         #[arg(long, value_name = "GPU")]
         gpu: Option<GpuArgument>,
@@ -36,7 +40,8 @@ pub(crate) enum Policy {
 impl Policy {
     /// Asks and prints.
     pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
-        let Self::Explain { user, gpu, json } = self;
+        let Self::Explain { user, cgroup, gpu, json } = self;
+        let user = user.map(|user| User { cgroup, ..user });
         let name = user.as_ref().map_or_else(user::own_name, |user| user::name_of(user.uid));
         let mut pfod = daemons.pfod()?;
         let gpu = resolve_option(gpu.as_ref(), &mut pfod)?;

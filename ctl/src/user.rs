@@ -49,6 +49,7 @@ pub(crate) fn parse_with_groups(text: &str) -> Result<pfo_protocol::User, String
     Ok(pfo_protocol::User {
         uid,
         groups: groups.into_iter().map(|gid| Gid(gid.as_raw())).collect(),
+        cgroup: None,
     })
 }
 

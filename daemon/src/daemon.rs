@@ -18,7 +18,7 @@ use crate::front::{Passed, talk};
 use crate::gpu::{watch_clocks, watch_driver};
 use crate::host::allow_interruptions;
 use crate::node::Node;
-use crate::requests::{config_status, look_up_names_again, reload, warn_of_unknown};
+use crate::requests::{config_status, look_up_names_again, reload, warn_of_unknown, watch_grants};
 use crate::session::resume;
 
 /// How long sessions that are just opening have to be kept by systemd when the daemon stops.
@@ -145,6 +145,7 @@ fn begin_watches(node: &Arc<Node>) {
     tokio::spawn(watch_driver(Arc::clone(&driver), Arc::clone(&leases)));
     tokio::spawn(watch_clocks(driver, leases));
     tokio::spawn(look_up_later(Arc::clone(node)));
+    tokio::spawn(watch_grants(Arc::clone(node)));
     tokio::spawn(feed_watchdog());
 }
 

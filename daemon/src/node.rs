@@ -7,13 +7,13 @@ use std::time::Instant;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use pfo_keeper::{GpuFacts, Ledger};
 use pfo_policy::{Config, Settings};
-use pfo_protocol::{Refusal, RefusalCode, SessionId};
+use pfo_protocol::{Refusal, RefusalCode, SessionId, Uid};
 use pfo_service::{Attempt, FileIdentity, NodeAccounts, Peer, People};
 
 use crate::cli::ConfigSource;
 use crate::gpu::{LateDriver, Owed, device_file};
 use crate::job::{JobFiles, Jobs};
-use crate::lease::{Drain, Grant, Leases};
+use crate::lease::{Drain, GpuGrants, Grant, Leases};
 use crate::session::{RevocationFile, Revocations};
 
 /// One node and its daemon.
@@ -37,6 +37,8 @@ pub(crate) struct Node {
     pub leases: Arc<Leases>,
     /// Whether leases are to be had at all.
     pub drain: Drain,
+    /// Which GPUs an administrator has given to users.
+    pub gpu_grants: GpuGrants,
     /// The GPUs whose restore no session answers for.
     pub owed: Arc<Owed>,
     /// Revoked leases, which are not to be granted again.
@@ -71,6 +73,7 @@ impl Node {
             ledger,
             leases,
             drain,
+            gpu_grants: GpuGrants::beside(&config.paths.ledger),
             owed: Arc::new(owed),
             revocations: Revocations::kept_in(RevocationFile::beside(&config.paths.ledger)),
             jobs: Arc::new(Jobs::new(files, Arc::clone(&people))),
@@ -102,6 +105,12 @@ impl Node {
         self.sessions_opened.fetch_max(session.0, Relaxed);
     }
 
+    /// Whether a user was given a GPU: by an administrator, or by whoever let it open the device
+    /// file.
+    pub(crate) fn is_given(&self, uid: Uid, gpu: &GpuFacts, open: &[FileIdentity]) -> bool {
+        self.gpu_grants.gives(uid, &gpu.uuid) || self.is_device_open(gpu, open)
+    }
+
     /// Whether the device file of a GPU is among files that a client has open.
     pub(crate) fn is_device_open(&self, gpu: &GpuFacts, open: &[FileIdentity]) -> bool {
         device_file::is_open(gpu, &self.settings().config.driver.devices, open)
@@ -119,6 +128,7 @@ impl Node {
     ) -> Result<Grant, Refusal> {
         let settings = self.settings();
         let (terms, place) = settings.authority.lease(peer, gpu)?;
+        self.gpu_grants.check(peer.uid, &gpu.uuid)?;
         if terms.require_device && !has_device {
             let device = device_file::in_words(gpu, &settings.config.driver.devices);
             return Err(Refusal::new(
@@ -128,7 +138,7 @@ impl Node {
                     peer.uid, peer.pid
                 ),
                 "run within the job step that was given this GPU, with libpfo 0.2 or later; an \
-                 administrator may set require_device = false",
+                 administrator may use `pfoctl grant`, or set require_device = false",
             ));
         }
         Ok(Grant::new(terms, place, gpu, &settings.config.clocks))

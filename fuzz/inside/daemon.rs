@@ -52,8 +52,13 @@ pub enum Who {
 
 impl Who {
     fn caller(self) -> Caller {
-        let peer =
-            |uid| Peer { uid, person: uid, pid: Pid(std::process::id()), groups: Vec::new() };
+        let peer = |uid| Peer {
+            uid,
+            person: uid,
+            pid: Pid(std::process::id()),
+            groups: Vec::new(),
+            cgroups: Vec::new(),
+        };
         match self {
             Self::User(uid) => Caller::new(peer(uid), Door::Users),
             Self::Administrator => Caller::new(peer(Uid::ROOT), Door::Admin),

@@ -23,6 +23,8 @@ pub enum Action {
     ResetClocks,
     /// Drain the node, or undrain it.
     Maintain,
+    /// Give GPUs to users.
+    GrantGpus,
     /// Read everything that is visible of a job, of this user if one is named.
     Tap(Option<Uid>),
     /// Be notified of every change of a job.
@@ -43,6 +45,7 @@ impl Action {
             Self::Reload => "have the configuration read again",
             Self::ResetClocks => "reset clocks",
             Self::Maintain => "drain this node",
+            Self::GrantGpus => "grant GPUs",
             Self::Tap(_) => "tap jobs",
             Self::WatchJobs => "watch jobs",
             Self::ActForUsers => "act in the name of users",
@@ -74,6 +77,7 @@ pub fn needs(request: &Request) -> Action {
         Request::ClocksReset { .. } => Action::ResetClocks,
         Request::Reload => Action::Reload,
         Request::Drain { .. } | Request::Undrain => Action::Maintain,
+        Request::Grant { .. } | Request::GrantRevoke { .. } => Action::GrantGpus,
         Request::Tap { job, .. } => Action::Tap(job.uid),
         Request::WatchJobs => Action::WatchJobs,
         Request::OnBehalf { .. } => Action::ActForUsers,
@@ -113,6 +117,7 @@ mod tests {
                 Request::PolicyExplain { .. } => Action::ExplainOthers,
                 Request::Reload => Action::Reload,
                 Request::Drain { .. } | Request::Undrain => Action::Maintain,
+                Request::Grant { .. } | Request::GrantRevoke { .. } => Action::GrantGpus,
                 Request::ClocksReset { .. } => Action::ResetClocks,
                 Request::LeaseRevoke(LeaseTarget::Job(_))
                 | Request::LeaseAllow(LeaseTarget::Job(_)) => Action::EndLeases(OWNER),

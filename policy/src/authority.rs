@@ -40,7 +40,8 @@ impl Caller {
         groups: Vec<Gid>,
         claim: Claim,
     ) -> Self {
-        let peer = Peer { uid, person, pid: pid.unwrap_or(self.peer.pid), groups };
+        let pid_to_show = pid.unwrap_or(self.peer.pid);
+        let peer = Peer { uid, person, pid: pid_to_show, groups, cgroups: Vec::new() };
         Self { peer, door: self.door, on_behalf: Some(claim), is_waiting: pid.is_some() }
     }
 }
@@ -136,7 +137,7 @@ impl Authority {
     fn subject<'p>(&self, peer: &'p Peer) -> Subject<'p> {
         let member =
             peer.uid == Uid::ROOT || is_in(peer, self.trainers) || is_in(peer, self.administrators);
-        Subject { uid: peer.uid, groups: &peer.groups, member }
+        Subject { uid: peer.uid, groups: &peer.groups, member, cgroups: &peer.cgroups }
     }
 
     /// Whether a peer may lease a GPU, on which terms, and what decided.
@@ -187,6 +188,7 @@ impl Authority {
             | Action::ExplainOthers
             | Action::Reload
             | Action::Maintain
+            | Action::GrantGpus
             | Action::ResetClocks => Role::Administrator,
             Action::WatchJobs | Action::ActForUsers => return Err(only_the_agent(caller, action)),
         };
@@ -219,6 +221,7 @@ impl Authority {
             | Action::ExplainOthers
             | Action::Reload
             | Action::Maintain
+            | Action::GrantGpus
             | Action::ResetClocks => Err(not_for_the_agent(action)),
         }
     }
@@ -293,7 +296,7 @@ mod tests {
 
     fn peer(uid: u32, groups: &[u32]) -> Peer {
         let groups = groups.iter().copied().map(Gid).collect();
-        Peer { uid: Uid(uid), person: Uid(uid), pid: Pid(1), groups }
+        Peer { uid: Uid(uid), person: Uid(uid), pid: Pid(1), groups, cgroups: Vec::new() }
     }
 
     fn for_user(uid: u32, groups: &[u32], claim: Claim) -> Caller {

@@ -54,12 +54,14 @@ pub(crate) fn requests_for_administrators() -> Vec<Request> {
     let gpu = || "GPU-1".parse().unwrap();
     let of_gpu = || LeaseTarget::Gpu(gpu());
     let of_job = || LeaseTarget::Job(job());
-    let who = Some(User { uid: Uid(7), groups: Vec::new() });
+    let who = Some(User { uid: Uid(7), groups: Vec::new(), cgroup: None });
     vec![
         Request::PolicyExplain { who, gpu: None },
         Request::Reload,
         Request::Undrain,
         Request::Drain { reason: "x".into(), release_driver: false },
+        Request::Grant { uid: Uid(7), gpus: vec![gpu()], until_unix_s: Some(1) },
+        Request::GrantRevoke { uid: None, gpus: vec![gpu()] },
         Request::ClocksReset { gpu: None, all: false },
         Request::ClocksReset { gpu: Some(gpu()), all: true },
         Request::LeaseRevoke(of_job()),

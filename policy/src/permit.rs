@@ -77,7 +77,10 @@ mod tests {
 
     fn caller(uid: u32) -> Caller {
         let (uid, person) = (Uid(uid), Uid(uid));
-        Caller::new(Peer { uid, person, pid: Pid(3), groups: Vec::new() }, Door::Users)
+        Caller::new(
+            Peer { uid, person, pid: Pid(3), groups: Vec::new(), cgroups: Vec::new() },
+            Door::Users,
+        )
     }
 
     #[test]

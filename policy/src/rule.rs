@@ -28,6 +28,8 @@ pub struct Rule {
     pub gpus: Option<Several<GpuPattern>>,
     /// The nodes it applies to; all if absent.
     pub nodes: Option<Several<TextPattern>>,
+    /// The control groups it applies to, with those below them; all if absent.
+    pub cgroups: Option<Several<CgroupPattern>>,
     /// Whether it allows a lease; true if absent.
     pub allow: Option<bool>,
     min_mhz: Option<ClockBound>,
@@ -40,6 +42,13 @@ pub struct Rule {
     require_device: Option<bool>,
     require_process: Option<bool>,
 }
+
+/// A user names the control groups below its own: no `*` reaches over a `/`.
+const EACH_COMPONENT: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: false,
+};
 
 impl Rule {
     /// The terms of a lease under this rule; `None` if the rule denies it.
@@ -73,12 +82,47 @@ impl Rule {
         self.gpus.as_ref().is_none_or(|gpus| gpus.any(|pattern| pattern.matches(gpu)))
     }
 
+    /// Whether the rule applies to a process in these control groups.
+    #[must_use]
+    pub fn is_about_cgroup(&self, paths: &[String]) -> bool {
+        let is_in = |pattern: &CgroupPattern| paths.iter().any(|path| pattern.matches(path));
+        self.cgroups.as_ref().is_none_or(|cgroups| cgroups.any(is_in))
+    }
+
     /// Whether the rule applies to a node of this name, with or without its domain.
     #[must_use]
     pub fn is_about_node(&self, name: &str) -> bool {
         let short = name.split('.').next().unwrap_or(name);
         let named = |pattern: &TextPattern| pattern.matches(name) || pattern.matches(short);
         self.nodes.as_ref().is_none_or(|nodes| nodes.any(named))
+    }
+}
+
+/// The path of a control group, with `*`, `?` and `[…]` within its components.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct CgroupPattern(Pattern);
+
+impl CgroupPattern {
+    /// Whether a path is like this, or is below one that is.
+    fn matches(&self, path: &str) -> bool {
+        let ends = path.match_indices('/').map(|(end, _)| end).skip(1);
+        let mut above = ends.chain([path.len()]).filter_map(|end| path.get(..end));
+        above.any(|path| self.0.matches_with(path, EACH_COMPONENT))
+    }
+}
+
+impl TryFrom<String> for CgroupPattern {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        if !text.starts_with('/') || text.ends_with('/') || text.contains("**") {
+            return Err(format!(
+                "{text:?} is no control group: give a path as in /proc/PID/cgroup, such as \
+                 \"/system.slice/slurmstepd.scope/job_*\"; it includes what is below"
+            ));
+        }
+        Pattern::new(&text).map(Self).map_err(|error| format!("{text:?} is not a pattern: {error}"))
     }
 }
 
@@ -189,6 +233,32 @@ mod tests {
     }
 
     #[test]
+    fn a_control_group_is_meant_with_what_is_below_and_nobody_can_name_one_like_it() {
+        let rule = rule("cgroups = ['/system.slice/slurmstepd.scope/job_*', '/kubepods.slice']");
+        for inside in [
+            "/system.slice/slurmstepd.scope/job_7",
+            "/system.slice/slurmstepd.scope/job_7/step_0/user/task_1",
+            "/kubepods.slice/a.slice/b.scope",
+        ] {
+            assert!(rule.is_about_cgroup(&[inside.into()]), "{inside}");
+            assert!(rule.is_about_cgroup(&["/a".into(), inside.into()]), "{inside}");
+        }
+        for outside in [
+            "/system.slice/slurmstepd.scope",
+            "/system.slice/slurmstepd.scope.d/job_7",
+            "/user.slice/user-7.slice/system.slice/slurmstepd.scope/job_7",
+            "/kubepods.slice2",
+            "",
+            "/",
+        ] {
+            assert!(!rule.is_about_cgroup(&[outside.into()]), "{outside}");
+        }
+        assert!(!rule.is_about_cgroup(&[]));
+        let anywhere_in_one = toml::from_str::<Rule>("cgroups = ['/user.slice/*/job']").unwrap();
+        assert!(!anywhere_in_one.is_about_cgroup(&["/user.slice/a/b/job".into()]));
+    }
+
+    #[test]
     fn what_a_rule_does_not_say_is_as_in_lease() {
         let lease: Terms = toml::from_str("min_mhz = 300\nidle_limit_s = 7").unwrap();
         let terms = rule("max_mhz = 900\nrequire_process = true").terms(&lease).unwrap().unwrap();
@@ -213,6 +283,10 @@ mod tests {
             ("nodes = ['a[']", "is not a pattern"),
             ("gpus = ['a[']", "give patterns"),
             ("groups = [-1]", "give names or numbers"),
+            ("cgroups = ['job_*']", "give a path as in /proc/PID/cgroup"),
+            ("cgroups = ['/a/']", "is no control group"),
+            ("cgroups = ['/a/**']", "is no control group"),
+            ("cgroups = ['/a[']", "is not a pattern"),
         ] {
             let error = toml::from_str::<Rule>(text).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");

@@ -20,6 +20,8 @@ pub(crate) struct Subject<'a> {
     pub groups: &'a [Gid],
     /// Whether it is in one of the groups that may lease where no rule says otherwise.
     pub member: bool,
+    /// The paths of its control groups.
+    pub cgroups: &'a [String],
 }
 
 /// What decided.
@@ -109,7 +111,7 @@ impl Policy {
     #[must_use]
     pub(crate) fn decide(&self, subject: Subject<'_>, gpu: &GpuFacts) -> Verdict {
         let matches =
-            |ready: &&ReadyRule| ready.who.includes(subject) && ready.rule.is_about_gpu(gpu);
+            |ready: &&ReadyRule| ready.applies_to(subject) && ready.rule.is_about_gpu(gpu);
         let (place, terms) = match self.rules.iter().find(matches) {
             Some(ready) => (Place::Line(self.file.clone(), ready.rule.line), ready.terms.as_ref()),
             None if subject.member => (Place::Lease, Some(&self.lease)),
@@ -121,7 +123,13 @@ impl Policy {
     /// Whether a rule allows a user to lease a GPU of this node.
     #[must_use]
     pub(crate) fn lets_in(&self, subject: Subject<'_>) -> bool {
-        self.rules.iter().any(|ready| ready.terms.is_some() && ready.who.includes(subject))
+        self.rules.iter().any(|ready| ready.terms.is_some() && ready.applies_to(subject))
+    }
+}
+
+impl ReadyRule {
+    fn applies_to(&self, subject: Subject<'_>) -> bool {
+        self.who.includes(subject) && self.rule.is_about_cgroup(subject.cgroups)
     }
 }
 
@@ -184,7 +192,7 @@ mod tests {
 
     fn line(policy: &Policy, uid: u32, groups: &[u32], member: bool) -> (Option<usize>, bool) {
         let groups: Vec<_> = groups.iter().copied().map(Gid).collect();
-        let subject = Subject { uid: Uid(uid), groups: &groups, member };
+        let subject = Subject { uid: Uid(uid), groups: &groups, member, cgroups: &[] };
         let verdict = policy.decide(subject, &example_gpu());
         let line = match verdict.place {
             Place::Line(_, line) => Some(line),
@@ -236,7 +244,8 @@ mod tests {
     #[test]
     fn who_is_let_in_by_a_rule_is_known_before_a_gpu_is_named() {
         let policy = policy("[[rule]]\nusers = [3]\nallow = false\n[[rule]]\nusers = [4]");
-        let may = |uid| policy.lets_in(Subject { uid: Uid(uid), groups: &[], member: false });
+        let subject = |uid| Subject { uid: Uid(uid), groups: &[], member: false, cgroups: &[] };
+        let may = |uid| policy.lets_in(subject(uid));
         assert_eq!((may(3), may(4), may(5)), (false, true, false));
     }
 

@@ -40,7 +40,7 @@ pub use pfo_vocabulary::{
 };
 pub use range::OutOfRange;
 pub use request::{
-    GpuListing, LeaseStatus, LeaseTarget, LeaseTerms, PolicyVerdict, Reloaded, Request,
+    GpuGrant, GpuListing, LeaseStatus, LeaseTarget, LeaseTerms, PolicyVerdict, Reloaded, Request,
     ResetOutcome, Response, RevocationStatus, User,
 };
 pub use session::{

@@ -120,6 +120,22 @@ pub enum Request {
     },
     /// Grant leases again.
     Undrain,
+    /// Give GPUs to a user: nobody else may lease them, and the user needs no device file.
+    Grant {
+        /// The user.
+        uid: Uid,
+        /// The GPUs. Each belongs to one user at a time: the grant before ends.
+        gpus: Vec<GpuName>,
+        /// When it ends, in seconds since 1970; none means with [`Request::GrantRevoke`].
+        until_unix_s: Option<u64>,
+    },
+    /// End grants, and the leases that their users have on these GPUs.
+    GrantRevoke {
+        /// Only those of this user.
+        uid: Option<Uid>,
+        /// Only those of these GPUs; empty means all.
+        gpus: Vec<GpuName>,
+    },
 }
 
 /// The leases that are meant.
@@ -147,6 +163,8 @@ pub struct User {
     pub uid: Uid,
     /// All of its groups.
     pub groups: Vec<Gid>,
+    /// The path of its control group, if the rules about those are to apply.
+    pub cgroup: Option<String>,
 }
 
 /// The answer of `pfod` to a request.
@@ -176,6 +194,8 @@ pub enum Response {
         leases: Vec<LeaseStatus>,
         /// Every revocation that stands.
         revoked: Vec<RevocationStatus>,
+        /// Every grant in force.
+        granted: Vec<GpuGrant>,
     },
     /// To [`Request::LeaseRevoke`], the leases that end.
     Revoked(Vec<LeaseStatus>),
@@ -202,6 +222,8 @@ pub enum Response {
     Done,
     /// To [`Request::Drain`], how many leases end.
     Drained(u32),
+    /// To [`Request::Grant`], what is granted now, and to [`Request::GrantRevoke`], what has ended.
+    Granted(Vec<GpuGrant>),
 }
 
 /// A GPU as a list shows it.
@@ -307,6 +329,22 @@ pub struct RevocationStatus {
     pub processes: u32,
 }
 
+/// A GPU that an administrator has given to a user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuGrant {
+    /// The GPU.
+    pub gpu_uuid: GpuUuid,
+    /// The user.
+    pub uid: Uid,
+    /// Who gave it.
+    pub by_uid: Uid,
+    /// When, in seconds since 1970.
+    pub since_unix_s: u64,
+    /// When it ends, in seconds since 1970; none means with [`Request::GrantRevoke`].
+    pub until_unix_s: Option<u64>,
+}
+
 #[cfg(test)]
 mod tests {
     use pfo_vocabulary::{Instruction, Unit};
@@ -371,13 +409,15 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_question_about_policy_are_the_documented_ones() {
-        let who = Some(User { uid: Uid(7), groups: vec![Gid(50), Gid(51)] });
+        let groups = vec![Gid(50), Gid(51)];
+        let who = Some(User { uid: Uid(7), groups, cgroup: Some("/a".into()) });
         #[rustfmt::skip]
         assert_eq!(frame(Request::PolicyExplain { who, gpu: Some("GPU-a".parse().unwrap()) }), [
-            43, 0, 0, 0,  1, 0,  6, 0,
+            54, 0, 0, 0,  1, 0,  6, 0,
             6, 0, 0, 0,                                     // policy explain
             1, 7, 0, 0, 0,                                  // some: uid 7
             2, 0, 0, 0, 0, 0, 0, 0, 50, 0, 0, 0, 51, 0, 0, 0,
+            1, 2, 0, 0, 0, 0, 0, 0, 0, b'/', b'a',          // some: control group
             1, 0, 0, 0, 0,                                  // some: GPU by UUID
             5, 0, 0, 0, 0, 0, 0, 0, b'G', b'P', b'U', b'-', b'a',
         ]);

@@ -10,6 +10,7 @@ mod accounts;
 mod attempt;
 mod boot;
 mod boundary;
+mod cgroup;
 mod config;
 mod connections;
 mod file_stem;

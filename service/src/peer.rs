@@ -4,9 +4,11 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use pfo_vocabulary::{Gid, Pid, Uid};
 
+use crate::cgroup::cgroups_of;
 use crate::people::User;
 use crate::sys;
 
@@ -32,6 +34,8 @@ pub struct Peer {
     pub pid: Pid,
     /// The effective group and all supplementary ones.
     pub groups: Vec<Gid>,
+    /// The paths of its control groups.
+    pub cgroups: Vec<String>,
 }
 
 impl Peer {
@@ -44,7 +48,7 @@ impl Peer {
         let mut groups = sys::peer_groups(socket.as_fd())?;
         groups.push(Gid(credentials.gid()));
         let (uid, pid) = (Uid(credentials.uid()), Pid(credentials.pid().unsigned_abs()));
-        Ok(Self { uid, person: uid, pid, groups })
+        Ok(Self { uid, person: uid, pid, groups, cgroups: cgroups_of_peer(socket, pid) })
     }
 
     /// The user and the person that it counts as.
@@ -52,6 +56,15 @@ impl Peer {
     pub fn user(&self) -> User {
         User { uid: self.uid, person: self.person }
     }
+}
+
+/// The control groups of the peer's process; none if it has ended, as its number may be another
+/// process by now.
+fn cgroups_of_peer(socket: &impl AsFd, pid: Pid) -> Vec<String> {
+    let Some(process) = watch_process(socket, pid) else { return Vec::new() };
+    let cgroups = cgroups_of(pid);
+    let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    if poll(&mut ended, PollTimeout::ZERO) == Ok(0) { cgroups } else { Vec::new() }
 }
 
 /// A descriptor that becomes readable when the peer's process ends, even if its children hold

@@ -56,7 +56,7 @@ impl Doors {
             Request::LeaseRevoke(LeaseTarget::Job(job))
         };
         let allow = |job: &JobSelector| Request::LeaseAllow(LeaseTarget::Job(job.clone()));
-        let somebody = User { uid: self.trainer.uid, groups: Vec::new() };
+        let somebody = User { uid: self.trainer.uid, groups: Vec::new(), cgroup: None };
         let behalf = Request::OnBehalf { uid: Uid(61_299), pid: None, administrator: false };
         vec![
             ('g', Request::Gpus),
@@ -82,6 +82,8 @@ impl Doors {
             ('A', allow(&foreign)),
             ('O', Request::Reload),
             ('C', Request::ClocksReset { gpu: None, all: false }),
+            ('G', Request::Grant { uid: Uid(61_299), gpus: Vec::new(), until_unix_s: None }),
+            ('N', Request::GrantRevoke { uid: Some(Uid(61_299)), gpus: Vec::new() }),
             ('M', Request::WatchJobs),
             ('U', Request::Tap { job: own, counters: false }),
             ('B', behalf),
@@ -149,7 +151,7 @@ fn a_trainer_changes_its_own_jobs_and_no_others() {
 fn the_socket_for_administration_is_for_everything_but_the_agents_part() {
     needs_root!();
     let doors = Doors::start();
-    let everything = "gsnkpjrxXlLwWtTeEvVaAOC";
+    let everything = "gsnkpjrxXlLwWtTeEvVaAOCGN";
     assert_eq!(doors.allowed_to(|| Client::connect(&doors.node.admin_socket())), everything);
 }
 

@@ -231,3 +231,16 @@ fn a_rule_lets_a_user_outside_the_group_train_on_its_gpus_only() {
         .collect();
     assert_eq!(codes, [None, None, None, Some(2)]);
 }
+
+#[test]
+fn whom_a_rule_lets_in_the_agent_serves_too_and_nobody_else() {
+    needs_root!();
+    for (rule, code) in [("", Some(4)), ("[[rule]]\nusers = [61237]\n", Some(0))] {
+        let node = node("1xA40", rule);
+        for socket in [node.socket(), node.agent_socket()] {
+            fs::set_permissions(socket, fs::Permissions::from_mode(0o666)).unwrap();
+        }
+        let ran = node.pfoctl(&Identity::outsider(), &["p2p", "show"]);
+        assert_eq!(ran.code, code, "{ran:?}");
+    }
+}

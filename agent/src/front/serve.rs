@@ -15,7 +15,7 @@ use crate::front::holds::Holds;
 use crate::front::status::status;
 use crate::job::JobKey;
 use crate::p2p::{self, P2pStore};
-use crate::pfod::{Pfod, Questions};
+use crate::pfod::{Pfod, Questions, lets_in};
 use crate::profile::{self, ProfileStore};
 use crate::record::MOST_SAMPLES;
 use crate::straggler::Stragglers;
@@ -51,7 +51,9 @@ pub(super) async fn serve(
     request: AgentRequest,
 ) -> AgentResponse {
     let serving = async {
-        let permit = services.settings.now().authority.decide(peer, door, needs(&request))?;
+        let authority = &services.settings.now().authority;
+        let let_in = authority.is_stranger(peer) && lets_in(&services.pfod, peer.uid).await?;
+        let permit = authority.decide(peer, door, needs(&request), let_in)?;
         services.serve(&permit, holds, request).await
     };
     let served = catch_in(&Whose::of(peer.uid, peer.pid), serving).await;

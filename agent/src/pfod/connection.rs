@@ -62,6 +62,19 @@ impl Pfod {
     }
 }
 
+/// Whether `pfod` has a rule that lets a user lease a GPU of this node.
+///
+/// # Errors
+/// If `pfod` does not answer.
+pub(crate) async fn lets_in(pfod: &Pfod, uid: Uid) -> Result<bool, PfodError> {
+    let asker = Asker { uid, pid: None, administrator: false };
+    let mut connection = pfod.on_behalf(asker).await?;
+    match connection.ask(Request::PolicyExplain { who: None, gpu: None }).await? {
+        Response::Policy(verdicts) => Ok(verdicts.iter().any(|verdict| verdict.terms.is_some())),
+        other => Err(unexpected(&other)),
+    }
+}
+
 /// A connection to `pfod`. One that has failed is of no use any more.
 #[derive(Debug)]
 pub(crate) struct Connection {

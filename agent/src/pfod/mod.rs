@@ -5,6 +5,6 @@ mod connection;
 mod error;
 mod questions;
 
-pub(crate) use connection::{Asker, Connection, Pfod, unexpected};
+pub(crate) use connection::{Asker, Connection, Pfod, lets_in, unexpected};
 pub(crate) use error::PfodError;
 pub(crate) use questions::Questions;

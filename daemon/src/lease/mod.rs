@@ -2,6 +2,7 @@
 
 pub(crate) mod descriptor_store;
 mod drain;
+mod gpu_grants;
 mod grant;
 mod process;
 mod progress;
@@ -20,6 +21,7 @@ use pfo_service::lock;
 use tokio::sync::Notify;
 
 pub(crate) use self::drain::Drain;
+pub(crate) use self::gpu_grants::GpuGrants;
 #[cfg(test)]
 pub(crate) use self::grant::example as example_grant;
 pub(crate) use self::grant::{Grant, Rules};

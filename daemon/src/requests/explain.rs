@@ -1,7 +1,7 @@
 //! The policy as a response: what it says about a user and the GPUs of this node.
 
 use pfo_keeper::{BaseClock, Gpu};
-use pfo_policy::{Authority, Permit, Terms};
+use pfo_policy::{Permit, Terms};
 use pfo_protocol::{GpuName, LeaseTerms, Mhz, Pid, PolicyVerdict, Refusal, Response, User};
 use pfo_service::Peer;
 
@@ -22,19 +22,25 @@ pub(super) fn explain(
         Some(name) => vec![node.driver.gpu(name)?],
         None => node.driver.ready()?.gpus.clone(),
     };
-    let other = other.map(|User { uid, groups }| Peer { uid, person: uid, pid: Pid(0), groups });
+    let other = other.map(|User { uid, groups, cgroup }| {
+        let cgroups = cgroup.into_iter().collect();
+        Peer { uid, person: uid, pid: Pid(0), groups, cgroups }
+    });
     let who = other.as_ref().unwrap_or(&permit.caller().peer);
-    let authority = &node.settings().authority;
-    Ok(Response::Policy(gpus.iter().map(|gpu| verdict(authority, who, gpu)).collect()))
+    Ok(Response::Policy(gpus.iter().map(|gpu| verdict(node, who, gpu)).collect()))
 }
 
-fn verdict(authority: &Authority, who: &Peer, gpu: &Gpu) -> PolicyVerdict {
-    let verdict = authority.verdict(who, gpu);
+fn verdict(node: &Node, who: &Peer, gpu: &Gpu) -> PolicyVerdict {
+    let verdict = node.settings().authority.verdict(who, gpu);
+    let (decided_by, terms) = match node.gpu_grants.check(who.uid, &gpu.uuid) {
+        Ok(()) => (verdict.place.to_string(), verdict.terms),
+        Err(granted_to_another) => (granted_to_another.message, None),
+    };
     PolicyVerdict {
         index: gpu.index,
         gpu: listing(gpu),
-        decided_by: verdict.place.to_string(),
-        terms: verdict.terms.as_ref().map(on_the_wire),
+        decided_by,
+        terms: terms.as_ref().map(on_the_wire),
     }
 }
 

@@ -17,8 +17,8 @@ use crate::lease::{Process, Session};
 use crate::node::Node;
 use crate::session::Revocation;
 
-/// Every lease, with the holders that the permit lets its caller see, and the revocations of their
-/// jobs.
+/// Every lease, with the holders that the permit lets its caller see, with the revocations of their
+/// jobs and the GPUs that they were given.
 ///
 /// # Errors
 /// If there is no driver.
@@ -26,7 +26,9 @@ pub(super) fn list(node: &Node, permit: &Permit) -> Result<Response, Refusal> {
     let leases = listed(node, permit, &node.leases.held());
     let standing = node.revocations.standing();
     let revoked = standing.iter().filter(|one| permit.sees(one.job.uid)).map(revocation).collect();
-    Ok(Response::Leases { leases, revoked })
+    let granted = node.gpu_grants.standing();
+    let granted = granted.into_iter().filter(|grant| permit.sees(grant.uid)).collect();
+    Ok(Response::Leases { leases, revoked, granted })
 }
 
 /// Ends the sessions of a job or on a GPU, and keeps their processes from opening new ones.

@@ -97,7 +97,7 @@ fn in_use(why: &str) -> Refusal {
     Refusal::new(RefusalCode::GpuUnavailable, format!("the driver is in use: {why}"), remedy)
 }
 
-fn not_recorded(error: &std::io::Error) -> Refusal {
+pub(super) fn not_recorded(error: &std::io::Error) -> Refusal {
     let message = format!("cannot record it beside the ledger: {error}");
     Refusal::new(RefusalCode::Internal, message, "see whether /run/pfo is full or read-only")
 }

@@ -1,6 +1,7 @@
 //! The requests: each is authorized once, by what it requires, and its handler takes the permit.
 
 mod explain;
+mod grants;
 mod leases;
 mod maintenance;
 mod plans;
@@ -18,6 +19,7 @@ use pfo_policy::{Caller, Claim, Permit, needs};
 use pfo_protocol::{GpuListing, Refusal, RefusalCode, Request, Response};
 use pfo_service::{Accounts, FileIdentity, NodeAccounts, User, Whose, blocking, catch_in};
 
+pub(crate) use self::grants::watch_grants;
 pub(crate) use self::reload::{config_status, look_up_names_again, reload, warn_of_unknown};
 pub(crate) use self::stream::{Stream, stream};
 use crate::host::journal;
@@ -123,6 +125,10 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
             maintenance::drain(node, permit, reason, release_driver)
         }
         Request::Undrain => maintenance::undrain(node, permit),
+        Request::Grant { uid, gpus, until_unix_s } => {
+            grants::grant(node, permit, uid, &gpus, until_unix_s)
+        }
+        Request::GrantRevoke { uid, gpus } => grants::revoke(node, permit, uid, &gpus),
         Request::LeaseRevoke(target) => leases::revoke(node, permit, &target),
         Request::LeaseAllow(target) => leases::allow(node, permit, &target),
         Request::Reload => {
@@ -214,7 +220,7 @@ mod tests {
 
     fn caller(uid: u32, door: Door) -> Caller {
         let (groups, pid, uid) = (vec![Gid(uid)], Pid(1), Uid(uid));
-        Caller::new(Peer { uid, person: uid, pid, groups }, door)
+        Caller::new(Peer { uid, person: uid, pid, groups, cgroups: Vec::new() }, door)
     }
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {

@@ -92,7 +92,7 @@ pub(crate) async fn open(
     // A driver that is being loaded must not block the runtime.
     let gpu = blocking(move || asked.gpu(&name)).await??;
     let has_device = match &origin {
-        Origin::Hello(open) => node.is_device_open(&gpu, open),
+        Origin::Hello(open) => node.is_given(peer.uid, &gpu, open),
         Origin::LastDaemon(_) => true,
     };
     let grant = node.grant(peer, &gpu, has_device)?;
@@ -541,7 +541,7 @@ mod tests {
     fn permit(uid: u32, door: Door) -> Permit {
         let config = Config::parse("[[rule]]\nusers = ['*']", "pfod.toml".as_ref()).unwrap();
         let (uid, person) = (Uid(uid), Uid(uid));
-        let peer = Peer { uid, person, pid: Pid(3), groups: Vec::new() };
+        let peer = Peer { uid, person, pid: Pid(3), groups: Vec::new(), cgroups: Vec::new() };
         let authority = Authority::new(&config, "node", &NodeAccounts);
         authority.permit(&Caller::new(peer, door), Action::SeeStatus).unwrap()
     }

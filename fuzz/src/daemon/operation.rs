@@ -283,6 +283,15 @@ fn lease(input: &mut Input<'_>, harmless: bool) -> LeaseTarget {
     }
 }
 
+fn grant(input: &mut Input<'_>, harmless: bool) -> Request {
+    let gpus = vec![gpu(input, harmless)];
+    if input.once_in(2) {
+        return Request::GrantRevoke { uid: None, gpus };
+    }
+    let (uid, until_unix_s) = (Uid(input.short_number()), input.optional(Input::number));
+    Request::Grant { uid, gpus, until_unix_s }
+}
+
 /// A request; a harmless one does not mean the victim.
 fn request(input: &mut Input<'_>, harmless: bool) -> Request {
     let job = selector(input, harmless);
@@ -317,7 +326,10 @@ fn request(input: &mut Input<'_>, harmless: bool) -> Request {
         }
         19..22 => Request::TrialsEnd { job, keep: input.once_in(2) },
         22 | 23 => Request::Tap { job, counters: !input.once_in(3) },
-        24 => Request::Status,
+        24 => match input.below(4) {
+            0 | 1 => grant(input, harmless),
+            _ => Request::Status,
+        },
         25 => match input.below(4) {
             0 => Request::Leases,
             1 => Request::Jobs,
@@ -330,8 +342,8 @@ fn request(input: &mut Input<'_>, harmless: bool) -> Request {
         29 => Request::LeaseAllow(lease(input, harmless)),
         30 if harmless && input.once_in(4) => Request::Reload,
         30 => {
-            let groups = Vec::new();
-            let who = input.optional(|input| User { uid: Uid(input.short_number()), groups });
+            let (uid, groups) = (Uid(input.short_number()), Vec::new());
+            let who = input.optional(|_| User { uid, groups, cgroup: None });
             Request::PolicyExplain { who, gpu: input.optional(|input| gpu(input, false)) }
         }
         _ => {

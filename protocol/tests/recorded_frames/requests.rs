@@ -101,7 +101,7 @@ fn about_plans() -> Vec<Recorded> {
 
 fn administration() -> Vec<Recorded> {
     let gpu = || -> GpuName { "GPU-8d4e1b72-0c93-4f6a-b2e5-7a9c3d5f1e08".parse().unwrap() };
-    let who = Some(User { uid: Uid(1000), groups: vec![pfo_protocol::Gid(1000)] });
+    let who = Some(User { uid: Uid(1000), groups: vec![pfo_protocol::Gid(1000)], cgroup: None });
     vec![
         request(
             "reset",
@@ -117,6 +117,16 @@ fn administration() -> Vec<Recorded> {
             Request::Drain { reason: "a fan is replaced".into(), release_driver: true },
         ),
         request("undrain", "grant leases again", Request::Undrain),
+        request(
+            "grant",
+            "give a GPU to user 1000 until a time",
+            Request::Grant { uid: Uid(1000), gpus: vec![gpu()], until_unix_s: Some(1_795_368_000) },
+        ),
+        request(
+            "grant-revoke",
+            "end all grants of user 1000",
+            Request::GrantRevoke { uid: Some(Uid(1000)), gpus: Vec::new() },
+        ),
         request(
             "revoke",
             "end the sessions of a job",

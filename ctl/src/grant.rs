@@ -30,7 +30,7 @@ pub(crate) struct Grant {
     gpu: Vec<GpuArgument>,
 
     /// When the grant ends: `job-end` means with `pfoctl revoke-grant`; a time from now such as
-    /// 90min, 12h or 2d; or @ and seconds since 1970, as in Slurm's SLURM_JOB_END_TIME
+    /// 90min, 12h or 2d; or @ and seconds since 1970, as in `SLURM_JOB_END_TIME`
     #[arg(long, value_name = "job-end|TIME")]
     until: Until,
 

@@ -140,6 +140,22 @@ fn a_user_leases_the_gpus_whose_device_files_it_can_open_and_no_others() {
 }
 
 #[test]
+fn a_device_file_that_is_made_later_is_used_without_a_restart() {
+    let node = node("");
+    let device = node.machine.device(0);
+    fs::remove_file(&device).unwrap();
+    let hello = hello(JOB, 0, 1, GpuName::Uuid(node.machine.uuid(0)));
+    let refusal = Client::connect(&node.socket()).open(hello.clone()).unwrap_err();
+    let missing = format!("{}, which does not exist here", device.display());
+    assert!(refusal.message.contains(&missing), "{refusal}");
+    for remedy in ["`nvidia-modprobe -c 0`", "nvidia-persistenced"] {
+        assert!(refusal.remedy.contains(remedy), "{refusal}");
+    }
+    fs::write(&device, "").unwrap();
+    Client::connect(&node.socket()).open(hello).unwrap();
+}
+
+#[test]
 fn a_trainer_without_its_device_file_trains_on_and_says_why() {
     needs_root!();
     let node = node("");
@@ -425,7 +441,7 @@ fn session_that_can_open(node: &Node, gpus: &[usize], gpu: Option<Gpu>) -> Sessi
 #[test]
 fn a_cuda_ordinal_counts_the_gpus_that_the_process_can_open() {
     if std::env::var_os("CUDA_VISIBLE_DEVICES").is_some() {
-        pfo_tests::say_skipped("CUDA_VISIBLE_DEVICES is set and renumbers");
+        say_skipped("CUDA_VISIBLE_DEVICES is set and renumbers");
         return;
     }
     let node = node("");

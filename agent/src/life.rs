@@ -46,14 +46,7 @@ pub enum AgentError {
 /// # Errors
 /// If it cannot start.
 pub fn run(source: ConfigSource, config: Config) -> Result<(), AgentError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(4)
-        .thread_keep_alive(Duration::from_secs(1))
-        .build()?;
-    let result = runtime.block_on(serve(source, config));
-    runtime.shutdown_timeout(STOP_TIMEOUT);
-    result
+    pfo_service::serve(4, STOP_TIMEOUT, serve(source, config))?
 }
 
 async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {

@@ -23,6 +23,18 @@ pub(crate) fn own_name() -> String {
     name_of(own())
 }
 
+/// What a new member of a group does before its processes are in the group.
+pub(crate) fn how_to_use_new_groups() -> &'static str {
+    match std::env::var_os("SLURM_JOB_ID") {
+        Some(_) => {
+            "wait until Slurm looks up groups again (GroupUpdateTime, 10 minutes by default) and \
+             submit the job again; if that does not help, slurmctld has other accounts than this \
+             node: LaunchParameters=disable_send_gids"
+        }
+        None => "log in again",
+    }
+}
+
 /// The number of the user that an argument names. A name wins over a number, as with `chown`.
 pub(crate) fn parse(text: &str) -> Result<Uid, String> {
     match User::from_name(text) {

@@ -96,11 +96,17 @@ fn a_user_who_may_open_no_socket_learns_the_group_that_may() {
     mode(directory.path(), 0o755);
     mode(daemon.socket().parent().unwrap(), 0o755);
     mode(&daemon.socket(), 0o000);
-    let ran = Ran::of(&mut as_nobody(&daemon.pfoctl(&["gpus"]), directory.path()));
+    let mut command = as_nobody(&daemon.pfoctl(&["gpus"]), directory.path());
+    let ran = Ran::of(&mut command);
     assert_eq!(ran.code, Some(4), "{ran:?}");
     assert!(ran.stderr.contains("may not open"), "{}", ran.stderr);
     assert!(ran.stderr.contains("usermod -aG pfo "), "{}", ran.stderr);
     assert!(ran.stderr.contains("log in again"), "{}", ran.stderr);
+    // No login gives new groups to the jobs of Slurm.
+    let ran = Ran::of(command.env("SLURM_JOB_ID", "7"));
+    assert!(ran.stderr.contains("usermod -aG pfo "), "{}", ran.stderr);
+    assert!(ran.stderr.contains("GroupUpdateTime"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("log in"), "{}", ran.stderr);
 }
 
 #[test]

@@ -61,15 +61,8 @@ pub enum DaemonError {
 /// # Errors
 /// If it cannot start, or cannot restore every clock when it stops.
 pub fn run(source: ConfigSource, config: Config) -> Result<(), DaemonError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(8)
-        .thread_keep_alive(Duration::from_secs(1))
-        .build()?;
-    let result = runtime.block_on(serve(source, config));
     // A request that waits for a hung driver must not keep the daemon from stopping.
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    result
+    pfo_service::serve(8, Duration::from_secs(1), serve(source, config))?
 }
 
 async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> {

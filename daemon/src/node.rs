@@ -130,15 +130,14 @@ impl Node {
         let (terms, place) = settings.authority.lease(peer, gpu)?;
         self.gpu_grants.check(peer.uid, &gpu.uuid)?;
         if terms.require_device && !has_device {
-            let device = device_file::in_words(gpu, &settings.config.driver.devices);
+            let (device, remedy) = device_file::in_words(gpu, &settings.config.driver.devices);
             return Err(Refusal::new(
                 RefusalCode::NotAuthorized,
                 format!(
                     "user {} (process {}) did not pass {device} (required by {place})",
                     peer.uid, peer.pid
                 ),
-                "run within the job step that was given this GPU, with libpfo 0.2 or later; an \
-                 administrator may use `pfoctl grant`, or set require_device = false",
+                remedy,
             ));
         }
         Ok(Grant::new(terms, place, gpu, &settings.config.clocks))

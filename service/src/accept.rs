@@ -1,10 +1,11 @@
 //! Accepting connections and talking over them, on the one thread of a daemon's runtime.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 use pfo_protocol::{
     AgentRequest, ClientMessage, DaemonMessage, FrameError, HEADER_BYTES, Header, LARGEST_PAYLOAD,
     Refusal, RefusalCode, Request, Unsupported, VERSION,
@@ -91,6 +92,25 @@ impl Conversation {
                 | AgentRequest::Samples(_),
             ) => self.entered.room_for(LARGEST_PAYLOAD).await,
             _ => None,
+        }
+    }
+
+    /// Ends the time in which files may come, for a session: nobody would look at those that come
+    /// with an event, and one that blocks whoever drops it would keep the session's lease.
+    ///
+    /// # Errors
+    /// If the peer has sent more than its last message, and maybe files with it.
+    pub fn refuse_files(&self) -> Result<(), Refusal> {
+        let stream = self.stream.as_fd();
+        sys::refuse_files(stream);
+        let _ = setsockopt(&stream, sockopt::OobInline, &true);
+        match recv(stream.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) {
+            Ok(1..) => Err(Refusal::new(
+                RefusalCode::Malformed,
+                "more was sent with a hello",
+                "send events when the hello is answered",
+            )),
+            _ => Ok(()),
         }
     }
 

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use pfo_vocabulary::{Gid, Pid};
 use tokio::io::unix::AsyncFd;
 
@@ -83,6 +84,33 @@ pub(crate) fn receive(
         }
     }
     Ok((read, descriptors))
+}
+
+/// Makes the kernel refuse, at the sender, files that are passed to a Unix socket from now on. Before
+/// Linux 6.16 it passes them all the same.
+pub(crate) fn refuse_files(socket: BorrowedFd<'_>) {
+    // From `asm-generic/socket.h`.
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    let no: libc::c_int = 0;
+    let bytes = size_of_val(&no) as libc::socklen_t;
+    // SAFETY: the kernel reads as many bytes of the number as it has.
+    unsafe {
+        let (socket, no) = (socket.as_raw_fd(), (&raw const no).cast());
+        libc::setsockopt(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, no, bytes);
+    }
+}
+
+/// Installs a handler that does nothing. The signal then interrupts a thread that waits.
+///
+/// # Errors
+/// If no process may handle the signal.
+pub(crate) fn notice(signal: Signal) -> io::Result<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let handler = SigHandler::Handler(nothing);
+    let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: whatever the handler interrupts, it does nothing.
+    unsafe { sigaction(signal, &action) }?;
+    Ok(())
 }
 
 /// A descriptor for a process.

@@ -217,8 +217,9 @@ impl<'a> Connector<'a> {
 
     /// Connects, where `close` can see it and interrupt the wait for an answer.
     fn dial(&self) -> Result<Arc<Link>, Problem> {
-        let socket = &self.shared.rank.socket;
-        let link = Link::connect(socket).map_err(|errno| Problem::connecting(socket, errno))?;
+        let CheckedRank { socket, in_slurm, .. } = &self.shared.rank;
+        let link =
+            Link::connect(socket).map_err(|errno| Problem::connecting(socket, errno, *in_slurm))?;
         let link = Arc::new(link);
         let mut line = self.shared.lock();
         if let Phase::Closed = line.phase {

@@ -154,6 +154,8 @@ pub(crate) struct CheckedRank {
     /// Whether the GPU is more than the launcher's local rank.
     pub(crate) gpu_is_named: bool,
     pub(crate) cuda: CudaEnvironment,
+    /// Whether Slurm started this process, and chose its groups.
+    pub(crate) in_slurm: bool,
     pub(crate) socket: PathBuf,
     pub(crate) devices: PathBuf,
     pub(crate) position: RankPosition,
@@ -215,6 +217,7 @@ impl RankDescription {
             gpu: self.gpu_name(variable)?,
             gpu_is_named: self.gpu_is_named(variable),
             cuda: CudaEnvironment::read(variable),
+            in_slurm: variable("SLURM_JOB_ID").is_some(),
             socket: self.socket_path(variable)?,
             devices: self.devices_path(variable),
             position: RankPosition {

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -179,6 +180,24 @@ impl PackagedNode {
         self.until_locked();
     }
 
+    /// Builds the example trainer as `/shared/trainer`, against the packages of `make deb`.
+    pub fn build_trainer(&self) {
+        let tree = self.debian.shared().join("dev");
+        for package in ["libpfo0", "libpfo-dev"] {
+            here(Command::new("dpkg-deb").arg("--extract").arg(built_deb(package)).arg(&tree));
+        }
+        let pkg_config = here(Command::new("sh").current_dir(&tree).args([
+            "-c",
+            "PKG_CONFIG_PATH=$(echo usr/lib/*/pkgconfig) PKG_CONFIG_SYSROOT_DIR=$PWD \
+             PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1 \
+             pkg-config --cflags --libs pfo",
+        ]));
+        let source = programs::source_root().join("shim/examples/c/trainer.c");
+        let trainer = self.debian.shared().join("trainer");
+        let flags = pkg_config.split_whitespace();
+        here(Command::new("cc").arg(source).args(flags).arg("-o").arg(&trainer));
+    }
+
     /// Runs the example trainer, built as `/shared/trainer`, as a user and with this environment.
     pub fn train_in_c(&self, user: &str, environment: &str) -> Ran {
         let gpu = self.machine.uuid(0);
@@ -214,6 +233,11 @@ impl Drop for PackagedNode {
         // A daemon that hangs in a simulated driver would keep the container from powering off.
         self.machine.clear_faults();
     }
+}
+
+/// Runs a command on this machine, not inside; returns what it printed.
+pub(crate) fn here(command: &mut Command) -> String {
+    Ran::from(command.output().unwrap()).printed()
 }
 
 /// A package of `make deb`.

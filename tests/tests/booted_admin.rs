@@ -49,6 +49,34 @@ fn a_reload_succeeds_or_says_why_not(debian: Debian) {
     );
 }
 
+fn a_group_of_the_configuration_opens_its_socket_or_the_reload_says_how(debian: Debian) {
+    let Some(debian) = Container::boot(debian) else { return };
+    debian.install_pfo("2xA40");
+    let configure = format!(
+        "groupadd hpc && useradd --groups hpc dora && mkdir -p /etc/pfo && \
+         printf '[groups]\\ntrainers = \"hpc\"\\n' | tee {CONFIG} /etc/pfo/agent.toml"
+    );
+    debian.run(&configure).printed();
+    let refused = debian.run("pfoctl reload");
+    assert_ne!(refused.code, Some(0), "{refused:?}");
+    let units = "pfod.socket pfo-agent.socket";
+    for named in ["group hpc", "/run/pfo/pfod.sock", "SocketGroup=hpc", units] {
+        assert!(refused.stderr.contains(named), "{named}: {refused:?}");
+    }
+    assert!(debian.run("pfoctl doctor").stdout.contains("SocketGroup=hpc"));
+    assert_ne!(debian.run_as("dora", "pfoctl status").code, Some(0));
+
+    // `systemctl edit` is for people.
+    let edit = "for unit in UNITS; do mkdir -p /etc/systemd/system/$unit.d && \
+                printf '[Socket]\nSocketGroup=hpc\n' >/etc/systemd/system/$unit.d/override.conf; \
+                done; systemctl daemon-reload && systemctl restart UNITS";
+    debian.run(&edit.replace("UNITS", units)).printed();
+    debian.run_as("dora", "pfoctl status").printed();
+    debian.run_as("dora", "pfoctl profile list").printed();
+    debian.run("pfoctl reload").printed();
+    assert!(!debian.run("pfoctl doctor").stdout.contains("SocketGroup"));
+}
+
 /// What each check said that has to do with the daemon, its unit and its sockets.
 fn findings(ran: &Ran) -> Vec<(String, String)> {
     const CHECKS: [&str; 6] = ["unit", "daemon", "capability", "sockets", "groups", "ledger"];
@@ -116,4 +144,16 @@ fn on_debian_12_a_doctor_finds_what_somebody_changed() {
 #[ignore = "boots Debian: make test-booted"]
 fn on_debian_13_a_doctor_finds_what_somebody_changed() {
     a_doctor_finds_what_somebody_changed(Debian::Trixie);
+}
+
+#[test]
+#[ignore = "boots Debian: make test-booted"]
+fn on_debian_12_a_group_of_the_configuration_opens_its_socket_or_the_reload_says_how() {
+    a_group_of_the_configuration_opens_its_socket_or_the_reload_says_how(Debian::Bookworm);
+}
+
+#[test]
+#[ignore = "boots Debian: make test-booted"]
+fn on_debian_13_a_group_of_the_configuration_opens_its_socket_or_the_reload_says_how() {
+    a_group_of_the_configuration_opens_its_socket_or_the_reload_says_how(Debian::Trixie);
 }

@@ -1,11 +1,8 @@
 //! The Debian packages, installed, upgraded, removed and purged in a booted Debian.
 
 use std::fs;
-use std::process::Command;
 
-use pfo_tests::{
-    Debian, PackagedNode, Ran, UNIT_COUNT, UNITS, built_deb, on_both_debians, programs, wait,
-};
+use pfo_tests::{Debian, PackagedNode, UNIT_COUNT, UNITS, on_both_debians, wait};
 use serde_json::Value;
 
 on_both_debians! {
@@ -126,29 +123,9 @@ fn a_training_is_in_the_journal_with_who_what_and_where(debian: Debian) {
     assert!(explained.contains("The lease of GPU GPU-"), "{explained}");
 }
 
-/// Runs a command on this machine, not inside; returns what it printed.
-fn here(command: &mut Command) -> String {
-    Ran::from(command.output().unwrap()).printed()
-}
-
 fn a_trainer_built_against_libpfo_dev_trains_with_libpfo0(debian: Debian) {
     let Some(node) = installed(debian) else { return };
-    let tree = node.debian.shared().join("dev");
-    for package in ["libpfo0", "libpfo-dev"] {
-        here(Command::new("dpkg-deb").arg("--extract").arg(built_deb(package)).arg(&tree));
-    }
-    let pkg_config = here(Command::new("sh").current_dir(&tree).args([
-        "-c",
-        "PKG_CONFIG_PATH=$(echo usr/lib/*/pkgconfig) PKG_CONFIG_SYSROOT_DIR=$PWD \
-         PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1 \
-         pkg-config --cflags --libs pfo",
-    ]));
-    let trainer = node.debian.shared().join("trainer");
-    let source = programs::source_root().join("shim/examples/c/trainer.c");
-    here(
-        Command::new("cc").arg(source).args(pkg_config.split_whitespace()).arg("-o").arg(&trainer),
-    );
-
+    node.build_trainer();
     let missing = node.train_in_c("alice", "");
     assert!(missing.stderr.contains("libpfo.so.0"), "without libpfo0: {missing:?}");
     node.install(&["libpfo0"]);

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{OpenOptionsExt, symlink};
@@ -17,8 +17,8 @@ use pfo_protocol::{
     Request, Response,
 };
 use pfo_tests::{
-    Client, Identity, Node, Rank, Relay, ServiceManager, Setup, TestPlan, Training, hello,
-    needs_root, wait,
+    Client, Identity, Node, Rank, Relay, ServiceManager, Setup, TestPlan, Training, devices_in,
+    hello, needs_root, say_skipped, wait,
 };
 
 const JOB: &str = "job";
@@ -140,6 +140,22 @@ fn a_user_leases_the_gpus_whose_device_files_it_can_open_and_no_others() {
 }
 
 #[test]
+fn a_device_file_that_is_made_later_is_used_without_a_restart() {
+    let node = node("");
+    let device = node.machine.device(0);
+    fs::remove_file(&device).unwrap();
+    let hello = hello(JOB, 0, 1, GpuName::Uuid(node.machine.uuid(0)));
+    let refusal = Client::connect(&node.socket()).open(hello.clone()).unwrap_err();
+    let missing = format!("{}, which does not exist here", device.display());
+    assert!(refusal.message.contains(&missing), "{refusal}");
+    for remedy in ["`nvidia-modprobe -c 0`", "nvidia-persistenced"] {
+        assert!(refusal.remedy.contains(remedy), "{refusal}");
+    }
+    fs::write(&device, "").unwrap();
+    Client::connect(&node.socket()).open(hello).unwrap();
+}
+
+#[test]
 fn a_trainer_without_its_device_file_trains_on_and_says_why() {
     needs_root!();
     let node = node("");
@@ -198,7 +214,11 @@ fn files_with_other_frames_are_closed_and_change_nothing() {
     training.until_welcome().unwrap();
     let event = Event { sequence: 0, client_ns: 0, mark: Mark::StepBegin(7) };
     let event = ClientMessage::Event(event).to_frame().unwrap();
-    training.send_with(&event, &files).unwrap();
+    match training.send_with(&event, &files) {
+        // From Linux 6.16 on, the kernel refuses these.
+        Err(refused) if refused.kind() == ErrorKind::PermissionDenied => training.send(&event),
+        passed => passed.unwrap(),
+    }
     node.until_is("the step", &Some(7), || node.rank(JOB, 0).step);
     drop((asking, garbled, training));
     node.until_is("sessions", &0, || node.status().daemon.sessions);
@@ -257,6 +277,62 @@ fn a_file_that_blocks_whoever_closes_it_delays_nobody() {
     other.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     let mut rest = Vec::new();
     let _ = other.read_to_end(&mut rest);
+}
+
+#[test]
+fn a_file_that_blocks_whoever_drops_it_unseen_delays_nobody() {
+    let mut node = node("");
+    let hello = frame(&node, 0);
+    // One is dropped with the rest of a frame that is read, the other with a connection that is closed.
+    let messages = [(&hello[..20], &hello[20..]), (&[0xff; 20], b"more".as_slice())];
+    let mut hostile = Vec::new();
+    node.daemon().process.signal(Signal::SIGSTOP);
+    for (first, second) in messages {
+        let mut client = Client::connect(&node.socket());
+        let (blocking, other) = lingering();
+        client.send(first);
+        client.send_with(second, &[blocking]).unwrap();
+        hostile.push((client, other));
+    }
+    node.daemon().process.signal(Signal::SIGCONT);
+    for (client, _) in &mut hostile {
+        client.answer().unwrap();
+    }
+    let _ = Client::connect(&node.socket()).status();
+    let (_, others): (Vec<_>, Vec<_>) = hostile.into_iter().unzip();
+    for mut other in others {
+        other.set_nonblocking(true).unwrap();
+        while other.read(&mut [0; 65_536]).is_ok_and(|read| read > 0) {}
+    }
+}
+
+#[test]
+fn a_file_with_an_event_is_refused_at_its_sender() {
+    let node = node("");
+    let mut client = Client::connect(&node.socket());
+    client.open(hello(JOB, 0, 1, GpuName::Uuid(node.machine.uuid(0)))).unwrap();
+    let event = Event { sequence: 0, client_ns: 0, mark: Mark::StepBegin(7) };
+    let event = ClientMessage::Event(event).to_frame().unwrap();
+    match client.send_with(&event, &[open(Path::new("/dev/null"))]) {
+        Err(refused) => assert_eq!(refused.kind(), ErrorKind::PermissionDenied),
+        Ok(()) => say_skipped("this kernel has no SO_PASSRIGHTS, which Linux 6.16 has"),
+    }
+}
+
+#[test]
+fn a_file_that_is_sent_between_a_hello_and_its_answer_keeps_no_lease() {
+    let mut node = node("");
+    let event = Event { sequence: 0, client_ns: 0, mark: Mark::StepBegin(7) };
+    let event = ClientMessage::Event(event).to_frame().unwrap();
+    let mut hostile = Client::connect(&node.socket());
+    let (blocking, _other) = lingering();
+    node.daemon().process.signal(Signal::SIGSTOP);
+    hostile.send_with(&frame(&node, 0), &devices_in(&node.machine.devices())).unwrap();
+    hostile.send_with(&event, &[blocking]).unwrap();
+    node.daemon().process.signal(Signal::SIGCONT);
+    assert_eq!(hostile.until_welcome().unwrap_err().code, RefusalCode::Malformed);
+    let mut next = Client::connect(&node.socket());
+    next.open(hello("next", 0, 1, GpuName::Uuid(node.machine.uuid(0)))).unwrap();
 }
 
 #[test]
@@ -365,7 +441,7 @@ fn session_that_can_open(node: &Node, gpus: &[usize], gpu: Option<Gpu>) -> Sessi
 #[test]
 fn a_cuda_ordinal_counts_the_gpus_that_the_process_can_open() {
     if std::env::var_os("CUDA_VISIBLE_DEVICES").is_some() {
-        pfo_tests::say_skipped("CUDA_VISIBLE_DEVICES is set and renumbers");
+        say_skipped("CUDA_VISIBLE_DEVICES is set and renumbers");
         return;
     }
     let node = node("");

@@ -125,6 +125,7 @@ fn how_to_get_in(user: &str, is_root: bool) -> String {
     }
     format!(
         "members of group pfo may (of pfo-admin, to administer): have an administrator run \
-         `usermod -aG pfo {user}`, then log in again"
+         `usermod -aG pfo {user}`, then {}",
+        user::how_to_use_new_groups()
     )
 }

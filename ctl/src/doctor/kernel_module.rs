@@ -1,6 +1,8 @@
 //! The kernel's half of the driver, and the device nodes through which its library reaches it.
 
+use std::fs::{self, DirEntry};
 use std::io::ErrorKind;
+use std::iter;
 use std::os::unix::fs::FileTypeExt;
 
 use super::finding::Finding;
@@ -11,6 +13,7 @@ const NODES: &str = "device-nodes";
 
 const VERSION: &str = "/proc/driver/nvidia/version";
 const CONTROL: &str = "/dev/nvidiactl";
+const GPUS: &str = "/proc/driver/nvidia/gpus";
 
 /// Looks for the module and its nodes.
 pub(crate) fn check(root: &Root) -> Vec<Finding> {
@@ -29,9 +32,9 @@ pub(crate) fn check(root: &Root) -> Vec<Finding> {
 fn nodes(root: &Root) -> Finding {
     let remedy = "`nvidia-modprobe -c 0`, or `systemctl enable --now nvidia-persistenced`, makes \
                   them at each start";
-    // A GPU has one for its minor number, from 0 on.
-    for node in [CONTROL, "/dev/nvidia0"] {
-        match root.metadata(node) {
+    let gpus = minors(root).into_iter().map(|minor| format!("/dev/nvidia{minor}"));
+    for node in iter::once(CONTROL.to_owned()).chain(gpus) {
+        match root.metadata(&node) {
             Ok(found) if found.file_type().is_char_device() => {}
             Ok(_) => {
                 let message = format!("{node} is no device node");
@@ -48,9 +51,22 @@ fn nodes(root: &Root) -> Finding {
     Finding::ok(NODES, format!("{CONTROL} and the nodes of GPUs are there"))
 }
 
+/// The minor numbers of the GPUs' nodes.
+fn minors(root: &Root) -> Vec<u32> {
+    let minor = |gpu: DirEntry| {
+        let facts = fs::read_to_string(gpu.path().join("information")).ok()?;
+        let line = facts.lines().find_map(|line| line.strip_prefix("Device Minor:"))?;
+        line.trim().parse().ok()
+    };
+    let gpus = fs::read_dir(root.path(GPUS)).into_iter().flatten().flatten();
+    let mut minors: Vec<_> = gpus.filter_map(minor).collect();
+    minors.sort_unstable();
+    // Where the module tells nothing of them, the first one has this number.
+    if minors.is_empty() { vec![0] } else { minors }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::symlink;
 
     use super::super::finding::Level;
@@ -82,5 +98,14 @@ mod tests {
             symlink("/dev/null", root.path(node)).unwrap();
         }
         assert_eq!(summary(&check(&root)), [(CHECK, Level::Ok), (NODES, Level::Ok)]);
+
+        for (bus, minor) in [("0000:07:00.0", 0), ("0000:0a:00.0", 3)] {
+            let gpu = root.path(GPUS).join(bus);
+            fs::create_dir_all(&gpu).unwrap();
+            let facts = format!("Model: \t\t NVIDIA A40\nDevice Minor: \t {minor}\n");
+            fs::write(gpu.join("information"), facts).unwrap();
+        }
+        assert_eq!(check(&root)[1].message, "there is no /dev/nvidia3");
+        assert!(check(&root)[1].remedy.as_ref().unwrap().contains("nvidia-modprobe"));
     }
 }

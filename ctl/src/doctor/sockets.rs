@@ -165,12 +165,16 @@ fn judge(found: &Found, for_trainers: bool) -> Vec<Finding> {
         Asker::MemberAfterLogin => findings.push(Finding::warning(
             GROUPS,
             format!("you are in group {name}, but this process is older than that"),
-            "log in again",
+            user::how_to_use_new_groups(),
         )),
         Asker::Outside if for_trainers && mode & 0o006 == 0 => findings.push(Finding::wrong(
             GROUPS,
             format!("you are not in group {name}, and cannot use pfo"),
-            format!("have an administrator run `usermod -aG {name} {}`", user::own_name()),
+            format!(
+                "have an administrator run `usermod -aG {name} {}`, then {}",
+                user::own_name(),
+                user::how_to_use_new_groups()
+            ),
         )),
         Asker::Member => findings.push(Finding::ok(GROUPS, format!("you are in group {name}"))),
         Asker::Root | Asker::Outside => {}

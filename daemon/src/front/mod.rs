@@ -111,6 +111,7 @@ async fn try_session(
     conversation: &Conversation,
 ) -> Result<(), Refusal> {
     let permit = node.settings().authority.permit(caller, Action::OpenSession)?;
+    conversation.refuse_files()?;
     let stream = &conversation.stream;
     let socket = stream.as_fd().try_clone_to_owned().map_err(|error| internal(&error))?;
     let opening = open(node, &permit, hello, Origin::Hello(files), socket).await?;

@@ -13,18 +13,28 @@ pub(crate) fn is_open(gpu: &GpuFacts, devices: &Path, open: &[FileIdentity]) -> 
     identity.is_some_and(|identity| open.contains(&identity))
 }
 
-/// What a client has to pass, and why nobody can if so.
+/// What a client has to pass, and what to do so that it can.
 #[must_use]
-pub(crate) fn in_words(gpu: &GpuFacts, devices: &Path) -> String {
+pub(crate) fn in_words(gpu: &GpuFacts, devices: &Path) -> (String, String) {
+    const IN_THE_STEP: &str = "run within the job step that was given this GPU, with libpfo 0.2 or \
+                               later; an administrator may use `pfoctl grant`, or set require_device = false";
     let GpuFacts { uuid, model, .. } = gpu;
-    match path(gpu, devices) {
-        None => format!("a device file of GPU {uuid} ({model}), for which the driver names none"),
-        Some(path) => {
-            let missing = if path.exists() { "" } else { ", which does not exist here" };
-            let path = path.display();
-            format!("an open descriptor of {path}{missing}, the device file of GPU {uuid}")
-        }
-    }
+    let Some((minor, path)) = gpu.minor.zip(path(gpu, devices)) else {
+        let what =
+            format!("a device file of GPU {uuid} ({model}), for which the driver names none");
+        return (what, IN_THE_STEP.to_owned());
+    };
+    let (missing, remedy) = if path.exists() {
+        ("", IN_THE_STEP.to_owned())
+    } else {
+        let remedy = format!(
+            "an administrator makes it with `nvidia-modprobe -c {minor}`, or with `systemctl enable \
+             --now nvidia-persistenced` at each start"
+        );
+        (", which does not exist here", remedy)
+    };
+    let path = path.display();
+    (format!("an open descriptor of {path}{missing}, the device file of GPU {uuid}"), remedy)
 }
 
 /// Where the driver puts the device file of a GPU; `None` if it has none.
@@ -54,8 +64,10 @@ mod tests {
         let without = GpuFacts { minor: None, ..example_gpu() };
         assert!(!is_open(&gone, &[own, other]) && !is_open(&without, &[own, other]));
         let in_words = |gpu: &GpuFacts| in_words(gpu, directory.path());
-        assert!(!in_words(&example_gpu()).contains("not exist"));
-        assert!(in_words(&gone).contains("/nvidia2, which does not exist here"));
-        assert!(in_words(&without).contains("the driver names none"));
+        assert!(!in_words(&example_gpu()).0.contains("not exist"));
+        assert!(in_words(&without).0.contains("the driver names none"));
+        let (what, remedy) = in_words(&gone);
+        assert!(what.contains("/nvidia2, which does not exist here"), "{what}");
+        assert!(remedy.contains("`nvidia-modprobe -c 2`"), "{remedy}");
     }
 }

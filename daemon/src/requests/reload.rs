@@ -3,11 +3,15 @@
 //! A session that is no longer allowed is ended; the others continue on their new terms. Settings
 //! that cannot change while the daemon runs stay as they are, and are named.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_policy::{Config, Settings};
-use pfo_protocol::{ClosingReason, ConfigStatus, GpuName, GpuUuid, Refusal, Reloaded};
+use pfo_protocol::{
+    ADMIN_SOCKET, ClosingReason, ConfigStatus, GpuName, GpuUuid, Refusal, Reloaded, TRAINER_SOCKET,
+};
 use pfo_service::{ConfigError, NodeAccounts, Peer, Service, UnknownName, lock};
 
 use crate::host::journal;
@@ -60,7 +64,8 @@ pub(crate) fn config_status(node: &Node) -> ConfigStatus {
         file: settings.config.file.as_ref().map(|path| path.display().to_string()),
         refused: node.config_refused.load().as_deref().cloned().or_else(|| {
             let file = settings.config.file.as_deref()?;
-            ConfigError::writable_by_others(file).map(|why| why.to_string())
+            let writable = ConfigError::writable_by_others(file).map(|why| why.to_string());
+            writable.or_else(|| closed_to_its_group(&settings))
         }),
         restart_needed_for: node.restart_needed_for.load().to_vec(),
         unknown_names: unknown.iter().map(ToString::to_string).collect(),
@@ -76,7 +81,29 @@ fn read(node: &Node) -> Result<(Settings, Vec<String>), String> {
     if let Some(name) = settings.authority.unknown_names().iter().find(|name| name.is_uncertain()) {
         return Err(format!("the accounts of this node cannot be read now: {name}"));
     }
-    Ok((settings, restart_needed_for))
+    closed_to_its_group(&settings).map_or(Ok((settings, restart_needed_for)), Err)
+}
+
+/// The first packaged socket that the group of the configuration cannot open: systemd makes them, for
+/// the groups of their units.
+fn closed_to_its_group(settings: &Settings) -> Option<String> {
+    let Config { sockets, groups: names, .. } = &settings.config;
+    let groups = settings.authority.socket_groups();
+    let packaged = [
+        (&sockets.trainers, TRAINER_SOCKET, &names.trainers, groups.trainers, ""),
+        (&sockets.admin, ADMIN_SOCKET, &names.administrators, groups.admin, "-admin"),
+    ];
+    packaged.into_iter().find_map(|(socket, path, name, group, unit)| {
+        let found = socket.metadata().ok().filter(|_| socket == Path::new(path))?;
+        let closed = group?.0 != found.gid() && found.mode() & 0o006 != 0o006;
+        let units = format!("pfod{unit}.socket pfo-agent{unit}.socket");
+        closed.then(|| {
+            format!(
+                "{path} is not open to group {name}: put SocketGroup={name} below [Socket] with \
+                 `systemctl edit {units}`, then `systemctl restart {units}`"
+            )
+        })
+    })
 }
 
 fn keep_what_cannot_change(new: &mut Config, running: &Config) -> Vec<String> {

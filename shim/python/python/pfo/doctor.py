@@ -54,7 +54,10 @@ def _socket(path: str) -> str:
     if os.access(path, os.R_OK | os.W_OK):
         return f"{path}, which {_user()} may open"
     group = _group(found.st_gid)
-    return f"{path} is for group {group}; `sudo usermod -aG {group} {_user()}`, then log in again"
+    then = "log in again"
+    if "SLURM_JOB_ID" in os.environ:
+        then = "submit the job again when Slurm has looked up groups again (GroupUpdateTime)"
+    return f"{path} is for group {group}; `sudo usermod -aG {group} {_user()}`, then {then}"
 
 
 def _user() -> str:

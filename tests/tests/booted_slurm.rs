@@ -1,0 +1,123 @@
+//! Jobs of Debian's Slurm, which confines each step and task to its GPUs (`ConstrainDevices=yes`).
+
+use std::fs;
+
+use pfo_tests::{Debian, Ran, Slurm, TestPlan, on_both_debians, wait};
+
+on_both_debians! {
+    a_job_leases_the_gpus_that_slurm_gave_it_and_no_others
+    each_task_that_slurm_binds_to_a_gpu_leases_that_one
+    however_slurm_ends_a_step_nothing_stays_locked
+    who_runs_without_the_group_learns_what_helps_under_slurm
+}
+
+/// What tasks said of the device files that they can open, in their order.
+fn opened(ran: &Ran) -> Vec<&str> {
+    let mut said: Vec<_> = ran.stdout.lines().filter(|line| line.starts_with("task ")).collect();
+    said.sort_unstable();
+    said
+}
+
+fn a_job_leases_the_gpus_that_slurm_gave_it_and_no_others(debian: Debian) {
+    let Some(slurm) = Slurm::boot(debian) else { return };
+    let node = &slurm.node;
+    // Another user's job has the first two.
+    node.debian.run("useradd --groups pfo bob").printed();
+    node.debian.run_as("bob", "cd /tmp && sbatch --gres=gpu:2 --wrap='sleep 600'").printed();
+    wait::until_is("bob's job runs", &"R\n".to_owned(), || {
+        node.debian.run("squeue --noheader --format=%t").stdout
+    });
+    let ran = slurm.srun("alice", "--ntasks=2 --gres=gpu:2 env PFO_JOB=by-ordinal /shared/task 3");
+    assert_eq!(opened(&ran), ["task 0 opens 2 3", "task 1 opens 2 3"], "{ran:?}");
+    assert_eq!(ran.stderr, "");
+    slurm.assert_leases("by-ordinal", &[(0, 2), (1, 3)]);
+
+    // By name, it gets its own, and is refused the others though nobody has leased them.
+    for gpu in 0..4 {
+        let uuid = node.machine.uuid(gpu);
+        let step = format!("--gres=gpu:2 env PFO_JOB=by-name PFO_GPU={uuid} /shared/task 3");
+        let ran = slurm.srun("alice", &step);
+        let device = format!("/dev/nvidia{gpu}");
+        assert_eq!(ran.stderr.contains(&device), gpu < 2, "{ran:?}");
+        assert_eq!(ran.stdout.contains("\"connected\": true"), gpu >= 2, "{ran:?}");
+    }
+    slurm.assert_leases("by-name", &[(0, 2), (0, 3)]);
+}
+
+fn each_task_that_slurm_binds_to_a_gpu_leases_that_one(debian: Debian) {
+    let Some(slurm) = Slurm::boot(debian) else { return };
+    let bindings = ["--gpus=4 --gpus-per-task=1", "--gres=gpu:4 --gpu-bind=single:1"];
+    for (job, binding) in ["per-task", "single"].into_iter().zip(bindings) {
+        // Slurm shows every one of them CUDA_VISIBLE_DEVICES=0.
+        let step = format!("--ntasks=4 {binding} env PFO_JOB={job} /shared/task 3");
+        let ran = slurm.srun("alice", &step);
+        let own = ["task 0 opens 0", "task 1 opens 1", "task 2 opens 2", "task 3 opens 3"];
+        assert_eq!(opened(&ran), own, "{ran:?}");
+        assert_eq!(ran.stderr, "");
+        slurm.assert_leases(job, &[(0, 0), (1, 1), (2, 2), (3, 3)]);
+    }
+}
+
+fn however_slurm_ends_a_step_nothing_stays_locked(debian: Debian) {
+    const MICROBATCHES: u32 = 4;
+    let Some(slurm) = Slurm::boot(debian) else { return };
+    let node = &slurm.node;
+    let plan = TestPlan::distinct(2, MICROBATCHES, 600).to_json();
+    fs::write(node.debian.shared().join("plan.json"), plan).unwrap();
+    let ends = [
+        ("cancelled", "scancel --user=alice"),
+        ("killed", "scancel --user=alice --signal=KILL"),
+        ("node-lost", "systemctl stop slurmd && systemctl kill --signal=KILL '*slurmstepd.scope'"),
+    ];
+    for (job, end) in ends {
+        // Trainers that ignore the signal with which Slurm asks first.
+        let train = format!(
+            "systemd-run --unit={job} --uid=alice --setenv=PFO_JOB={job} srun --ntasks=2 --gres=gpu:2 \
+             /bin/sh -c 'trap \"\" TERM; exec /shared/task 1000000 {MICROBATCHES}'"
+        );
+        node.debian.run(&train).printed();
+        wait::until_ok("the job runs a plan", || {
+            let swap = format!("pfoctl plan swap {job} /shared/plan.json --wait");
+            let ran = node.debian.run_as("alice", &swap);
+            if ran.code == Some(0) { Ok(()) } else { Err(ran.stderr) }
+        });
+        wait::until_is("GPUs are locked", &2, || {
+            (0..4).filter(|gpu| node.machine.sm_lock(*gpu).is_some()).count()
+        });
+        node.debian.run(end).printed();
+        node.assert_nothing_locked();
+        assert_eq!(node.debian.pfo_status()["daemon"]["sessions"], 0);
+    }
+}
+
+fn who_runs_without_the_group_learns_what_helps_under_slurm(debian: Debian) {
+    let Some(slurm) = Slurm::boot(debian) else { return };
+    let debian = &slurm.node.debian;
+    let connects = || {
+        let ran = slurm.srun("dora", "--gres=gpu:1 /shared/task 3");
+        let connected = ran.stdout.contains("\"connected\": true");
+        if connected { Ok(()) } else { Err(ran.stderr) }
+    };
+    slurm.configure("GroupUpdateTime=3\n");
+    debian.run("useradd dora").printed();
+    let refused = [
+        slurm.srun("dora", "--gres=gpu:1 /shared/task 3").stderr,
+        slurm.srun("dora", "pfoctl status").stderr,
+        slurm.srun("dora", "pfoctl doctor").stdout,
+    ];
+    for said in &refused {
+        assert!(said.contains("pfo") && said.contains("GroupUpdateTime"), "{said}");
+        assert!(!said.contains("log in again"), "{said}");
+    }
+    // Slurm keeps the groups that it has looked up for a while.
+    debian.run("usermod --append --groups pfo dora").printed();
+    wait::until_ok("dora's jobs have the group", connects);
+
+    // The controller is another machine, whose accounts lack the group or give it another number.
+    debian.run("grep -v ^pfo: /etc/group >/shared/group").printed();
+    slurm.add_to_unit("slurmctld", "BindReadOnlyPaths=/shared/group:/etc/group");
+    slurm.configure("GroupUpdateTime=3\n");
+    assert!(connects().is_err());
+    slurm.configure("GroupUpdateTime=3\nLaunchParameters=disable_send_gids\n");
+    wait::until_ok("the node looks up the groups itself", connects);
+}

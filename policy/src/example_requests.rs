@@ -60,6 +60,7 @@ pub(crate) fn requests_for_administrators() -> Vec<Request> {
         Request::Reload,
         Request::Undrain,
         Request::Drain { reason: "x".into(), release_driver: false },
+        Request::LedgerAcknowledge,
         Request::ClocksReset { gpu: None, all: false },
         Request::ClocksReset { gpu: Some(gpu()), all: true },
         Request::LeaseRevoke(of_job()),

@@ -120,6 +120,8 @@ pub enum Request {
     },
     /// Grant leases again.
     Undrain,
+    /// Report no more that a damaged ledger may have named locks that are lost.
+    LedgerAcknowledge,
 }
 
 /// The leases that are meant.
@@ -198,7 +200,8 @@ pub enum Response {
     Jobs(Vec<JobView>),
     /// To [`Request::Tap`]; batches follow.
     Tapped(Vec<TappedRank>),
-    /// To [`Request::WatchJobs`], [`Request::OnBehalf`] and [`Request::Undrain`].
+    /// To [`Request::WatchJobs`], [`Request::OnBehalf`], [`Request::Undrain`] and
+    /// [`Request::LedgerAcknowledge`].
     Done,
     /// To [`Request::Drain`], how many leases end.
     Drained(u32),

@@ -82,6 +82,7 @@ impl Doors {
             ('A', allow(&foreign)),
             ('O', Request::Reload),
             ('C', Request::ClocksReset { gpu: None, all: false }),
+            ('K', Request::LedgerAcknowledge),
             ('M', Request::WatchJobs),
             ('U', Request::Tap { job: own, counters: false }),
             ('B', behalf),
@@ -149,7 +150,7 @@ fn a_trainer_changes_its_own_jobs_and_no_others() {
 fn the_socket_for_administration_is_for_everything_but_the_agents_part() {
     needs_root!();
     let doors = Doors::start();
-    let everything = "gsnkpjrxXlLwWtTeEvVaAOC";
+    let everything = "gsnkpjrxXlLwWtTeEvVaAOCK";
     assert_eq!(doors.allowed_to(|| Client::connect(&doors.node.admin_socket())), everything);
 }
 

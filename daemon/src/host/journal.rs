@@ -32,13 +32,18 @@ pub(crate) const DRAINED: &str = "drained";
 /// An administrator ends that.
 pub(crate) const UNDRAINED: &str = "undrained";
 
+/// A damaged ledger may have named locks that are lost.
+pub(crate) const LEDGER_DAMAGED: &str = "ledger-damaged";
+/// An administrator acknowledges that.
+pub(crate) const ACKNOWLEDGED: &str = "acknowledged";
+
 /// What pfod may have died of was not taken up again.
 pub(crate) const LEFT_OUT: &str = "left-out";
 /// A thread panicked.
 const PANIC: &str = "panic";
 
 /// The `MESSAGE_ID` of every kind.
-pub const MESSAGE_IDS: [(&str, &str); 15] = [
+pub const MESSAGE_IDS: [(&str, &str); 17] = [
     (LEASED, "68a35a0d90d845e5859f688b637bab95"),
     (LEASE_ENDED, "bc461f6ca8594a208bedf29a45bddd0f"),
     (REFUSED, "4bd9161b13694e8d82c8d74f6f858880"),
@@ -52,6 +57,8 @@ pub const MESSAGE_IDS: [(&str, &str); 15] = [
     (FOREIGN_CLOCK, "bc50e8b2804c4a3baacef515d76b26c0"),
     (DRAINED, "063d87f64a4a421680ef498b968f828d"),
     (UNDRAINED, "7a0c94e866ac41d191e032f401bfa456"),
+    (LEDGER_DAMAGED, "41c79202dce84d458961fcf214ae8214"),
+    (ACKNOWLEDGED, "d1923d15c6bf4b84830b3f027b80fd70"),
     (LEFT_OUT, "4dce3f523a2744d2851fea76fc871646"),
     (PANIC, "3521d93785d24c36b9683c418bb9b502"),
 ];

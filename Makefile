@@ -102,7 +102,7 @@ test-booted: deb rpm ## Test in booted Debians what requires a systemd, as root
 	cargo build --workspace --all-targets
 	cargo test -p pfo-tests --test 'booted*' -- --ignored
 
-soak: ## Kill at random, a thousand times, in a booted Debian, as root (takes an hour)
+soak: ## Kill at random, PFO_SOAK_ROUNDS (2000) times, in a booted Debian, as root (takes hours)
 	@scripts/setup --booted
 	cargo build --workspace --all-targets
 	cargo test -p pfo-tests --test soak -- --ignored --nocapture

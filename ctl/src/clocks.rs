@@ -1,4 +1,4 @@
-//! `pfoctl clocks reset`: frees GPUs of locks that outlived their session.
+//! `pfoctl clocks`: frees GPUs of locks that outlived their session.
 
 use clap::Subcommand;
 use pfo_protocol::{Request, ResetOutcome, Response};
@@ -27,13 +27,23 @@ pub(crate) enum Clocks {
         #[arg(long)]
         json: bool,
     },
+    /// Acknowledge that the ledger was damaged, so that locks may be in place that pfo does not know
+    ///
+    /// `pfoctl status`, `pfoctl doctor` and each start of pfod report that until then. Run `pfoctl
+    /// clocks reset --all` before. For administrators.
+    Acknowledge,
 }
 
 impl Clocks {
-    /// Resets and reports the outcome for each GPU.
+    /// Resets and reports the outcome for each GPU, or acknowledges.
     pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
-        let Self::Reset { gpu, all, json } = self;
         let mut pfod = daemons.pfod()?;
+        let Self::Reset { gpu, all, json } = self else {
+            return match pfod.ask(Request::LedgerAcknowledge)? {
+                Response::Done => output.text("No damage of the ledger is reported any more.\n"),
+                other => Err(pfod.unexpected(&other).into()),
+            };
+        };
         let gpu = resolve_option(gpu.as_ref(), &mut pfod)?;
         let outcomes = match pfod.ask(Request::ClocksReset { gpu, all })? {
             Response::Reset(outcomes) => outcomes,

@@ -1,9 +1,9 @@
-//! `pfoctl clocks reset` against a daemon that can, cannot, or will not.
+//! `pfoctl clocks` against a daemon that can, cannot, or will not.
 
 mod fake_daemon;
 
 use fake_daemon::FakeDaemon;
-use pfo_protocol::{GpuListing, GpuName, RefusalCode, Request, ResetOutcome, Response};
+use pfo_protocol::{GpuListing, GpuName, Refusal, RefusalCode, Request, ResetOutcome, Response};
 
 fn listing(uuid: &str) -> GpuListing {
     GpuListing {
@@ -84,4 +84,15 @@ fn a_refused_reset_is_printed_with_its_remedy() {
         ran.stderr,
         "pfoctl: only administrators may reset clocks\nask a member of the group pfo-admin\n"
     );
+}
+
+#[test]
+fn a_loss_is_acknowledged_and_a_refusal_is_reported() {
+    let daemon = FakeDaemon::answering(|_| Response::Done);
+    let ran = daemon.run(&["clocks", "acknowledge"]);
+    assert_eq!(daemon.request(), Request::LedgerAcknowledge);
+    assert_eq!(ran.stdout, "No damage of the ledger is reported any more.\n");
+    let refusal = Refusal::new(RefusalCode::NotAuthorized, "you may not reset clocks", "");
+    let daemon = FakeDaemon::answering(move |_| Response::Refused(refusal.clone()));
+    assert_eq!(daemon.run(&["clocks", "acknowledge"]).code, Some(77));
 }

@@ -1,14 +1,18 @@
 //! The daemon's command line.
 
 use std::path::PathBuf;
+use std::{env, fs};
 
 use clap::{Args, Parser};
 
 use pfo_policy::Config;
-use pfo_service::ConfigError;
+use pfo_service::{ConfigError, replace};
 
 /// Where the configuration is read from if the command line names no file.
 const DEFAULT_CONFIG: &str = "/etc/pfo/pfod.toml";
+
+/// The directory of what outlives the daemon, unless systemd names another one.
+const RUNTIME_DIRECTORY: &str = "/run/pfo";
 
 /// Drives GPU clocks for unprivileged training jobs, one frequency for each instruction.
 ///
@@ -54,9 +58,47 @@ impl ConfigSource {
         Ok(self.with_library(config))
     }
 
+    /// The configuration for a restore: as it is now or, if that is wrong, as it was when the last
+    /// daemon started. Its ledger is the last daemon's.
+    #[must_use]
+    pub fn for_restore(&self) -> Config {
+        let kept = self.kept().and_then(|path| Config::read(&path).ok());
+        let ledger = kept.as_ref().map(|kept| kept.paths.ledger.clone());
+        let mut config = self.read().unwrap_or_else(|error| {
+            eprintln!("pfod: {error}; restoring with the configuration before, or the defaults");
+            self.with_library(kept.unwrap_or_default())
+        });
+        config.paths.ledger = ledger.unwrap_or(config.paths.ledger);
+        config
+    }
+
+    /// Keeps a copy of the file that is in force, for [`for_restore`](Self::for_restore).
+    pub(crate) fn keep(&self, config: &Config) {
+        let Some(kept) = self.kept() else { return };
+        let text = config.file.as_ref().and_then(|file| fs::read(file).ok()).unwrap_or_default();
+        let written = match fs::read(&kept) {
+            Ok(before) if before == text => Ok(()),
+            _ => replace(&kept, &text),
+        };
+        if let Err(error) = written {
+            tracing::warn!(
+                "cannot keep a copy of the configuration in {}: {error}",
+                kept.display()
+            );
+        }
+    }
+
+    /// Where the copy is. A daemon that nobody manages keeps none of a file that it was given.
+    fn kept(&self) -> Option<PathBuf> {
+        let directory = env::var_os("RUNTIME_DIRECTORY").map(PathBuf::from);
+        let is_default = self.config.is_none();
+        let directory = directory.or_else(|| is_default.then(|| RUNTIME_DIRECTORY.into()))?;
+        Some(directory.join("pfod.toml"))
+    }
+
     /// A configuration with the NVML library of the command line, if that names one.
     #[must_use]
-    pub fn with_library(&self, mut config: Config) -> Config {
+    fn with_library(&self, mut config: Config) -> Config {
         if let Some(library) = &self.nvml {
             config.driver.library.clone_from(library);
         }

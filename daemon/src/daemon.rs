@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use crate::cli::ConfigSource;
 use crate::front::{Passed, talk};
 use crate::gpu::{watch_clocks, watch_driver};
-use crate::host::allow_interruptions;
+use crate::host::{allow_interruptions, journal};
 use crate::node::Node;
 use crate::requests::{config_status, look_up_names_again, reload, warn_of_unknown, watch_grants};
 use crate::session::resume;
@@ -36,6 +36,10 @@ const RESTORE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often unknown names are resolved again.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(60);
 
+/// What a loss means, and what an administrator does about it.
+const LOST: &str = "locks may be in place that pfod does not know; reset them with `pfoctl clocks \
+                    reset --all`, then `pfoctl clocks acknowledge`";
+
 /// Why the daemon ended without a signal to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
@@ -52,7 +56,7 @@ pub enum DaemonError {
     #[error("these clocks are still locked: {0}; they are restored when pfod runs again")]
     StillLocked(String),
     /// Locks may be in place that pfod does not know.
-    #[error("the ledger is damaged ({0}); reset the clocks with `pfoctl clocks reset --all`")]
+    #[error("the ledger was damaged ({0}), and {LOST}")]
     LedgerLost(String),
 }
 
@@ -68,6 +72,10 @@ pub fn run(source: ConfigSource, config: Config) -> Result<(), DaemonError> {
 async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> {
     let ledger = Ledger::open(&config.paths.ledger)?;
     report_damage(&ledger);
+    // A mount that was read-only when the unit started stays so for this process: the next one will
+    // see whether it can be written.
+    ledger.check_writable()?;
+    source.keep(&config);
     let mut passed = Passed::take()?;
     allow_interruptions()?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -112,8 +120,8 @@ fn report_damage(ledger: &Ledger) {
             tracing::error!("the ledger is damaged ({reason}); every entry in it was salvaged");
         }
         Some(Damage { reason, lost_entries: true }) => tracing::error!(
-            "the ledger is damaged ({reason}), and locks may be in place that pfod does not know; reset \
-             them with `pfoctl clocks reset --all`"
+            name: journal::LEDGER_DAMAGED,
+            "the ledger was damaged ({reason}), and {LOST}"
         ),
         None => {}
     }
@@ -188,7 +196,7 @@ async fn look_up_later(node: Arc<Node>) {
 pub fn restore_only(source: ConfigSource, config: Config) -> Result<(), DaemonError> {
     let ledger = Ledger::open(&config.paths.ledger)?;
     report_damage(&ledger);
-    let damage = ledger.damage().cloned();
+    let damage = ledger.damage();
     let node = Node::new(source, config, ledger);
     node.attempt.end_if_ended_by_others();
     let left = node.owed.restore_now(RESTORE_TIMEOUT);

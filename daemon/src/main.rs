@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use pfo_service::{begin_log, report_panics};
-use pfod::{Arguments, Config, DaemonError, MESSAGE_IDS, restore_only, run};
+use pfod::{Arguments, DaemonError, MESSAGE_IDS, restore_only, run};
 
 /// Some clocks could not be reached (`EX_UNAVAILABLE` of sysexits.h).
 const UNAVAILABLE: u8 = 69;
@@ -14,13 +14,14 @@ const CONFIG: u8 = 78;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let config = match arguments.source.read() {
+    // The last resort needs only the ledger: a typing error must not leave clocks locked.
+    let config = if arguments.restore_only {
+        Ok(arguments.source.for_restore())
+    } else {
+        arguments.source.read()
+    };
+    let config = match config {
         Ok(config) => config,
-        // The last resort needs only the ledger: a typing error must not leave clocks locked.
-        Err(error) if arguments.restore_only => {
-            eprintln!("pfod: {error}; restoring with the default paths");
-            arguments.source.with_library(Config::default())
-        }
         Err(error) => {
             eprintln!("pfod: {error}");
             return CONFIG.into();

@@ -3,6 +3,7 @@
 //! Setting clocks is not here but in `clocks`, which only the thread of a rank calls.
 
 use std::fmt;
+use std::fs;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::{Arc, Weak, mpsc};
@@ -179,6 +180,9 @@ impl Driver {
     /// If the library cannot be loaded, or no GPU behind it answers.
     pub fn load(library: &Path, lost: &OnLost) -> Result<Self, DriverError> {
         let failed = |source| DriverError::Load { library: library.to_owned(), source };
+        // A file system that hangs is to hang here: within `dlopen` this process could start no
+        // other thread.
+        let _ = fs::read(library);
         let nvml = Nvml::builder().lib_path(library.as_os_str()).init().map_err(failed)?;
         let nvml = Arc::new(nvml);
         let version = nvml.sys_driver_version().map_err(failed)?;

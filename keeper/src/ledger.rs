@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -88,45 +88,70 @@ pub struct Ledger {
     path: PathBuf,
     boot_id: String,
     entries: Mutex<Vec<Entry>>,
-    damage: Option<Damage>,
+    damage: Mutex<Option<Damage>>,
     _held: Flock<File>,
 }
 
 impl Ledger {
     /// Opens the ledger, with what a predecessor left in it. A damaged file is salvaged entry by
-    /// entry, and a copy of it is kept beside it; see [`damage`](Self::damage).
+    /// entry. If that loses any, it is kept beside the ledger until the loss is acknowledged; see
+    /// [`damage`](Self::damage).
     ///
     /// # Errors
-    /// If another process has it open, or the file cannot be read.
+    /// If another process has it open.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let held = hold(path)?;
         let boot_id = boot_id();
-        let Salvaged { entries, damage } = read(path, &boot_id)?;
-        if damage.is_some() {
-            // The copy is evidence, and not needed for the restore: a full disk must not stop that.
-            let _ = fs::copy(path, path.with_extension("damaged"));
-        }
+        let Salvaged { entries, damage } = read(path, &boot_id);
+        let damage = Mutex::new(keep_damaged(path, &boot_id, damage));
         let entries = Mutex::new(entries);
         Ok(Self { path: path.to_owned(), boot_id, entries, damage, _held: held })
     }
 
     /// What was wrong with the file when it was opened, and whether every lock in it is known
-    /// nevertheless.
+    /// nevertheless. A loss stands, for later daemons too, until it is acknowledged.
     #[must_use]
-    pub fn damage(&self) -> Option<&Damage> {
-        self.damage.as_ref()
+    pub fn damage(&self) -> Option<Damage> {
+        lock(&self.damage).clone()
+    }
+
+    /// Checks that the ledger is not on a read-only mount. A full disk passes.
+    ///
+    /// # Errors
+    /// If it is.
+    pub fn check_writable(&self) -> Result<(), LedgerError> {
+        match File::options().append(true).open(lock_beside(&self.path)) {
+            Err(source) if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                Err(LedgerError::Io { action: "write", path: self.path.clone(), source })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reports the loss no more. Returns what was lost.
+    ///
+    /// # Errors
+    /// If that could not be written; the loss then stands.
+    pub fn acknowledge(&self) -> Result<Option<Damage>, LedgerError> {
+        let failed = |source| LedgerError::Io { action: "write", path: self.path.clone(), source };
+        // A damaged file that nothing has replaced yet would be found again.
+        self.write(&lock(&self.entries)).map_err(failed)?;
+        match fs::remove_file(damaged(&self.path)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+            _ => Ok(lock(&self.damage).take()),
+        }
     }
 
     /// Everything that is or may be locked now.
     #[must_use]
     pub fn entries(&self) -> Vec<Entry> {
-        self.lock().clone()
+        lock(&self.entries).clone()
     }
 
     /// The entry of one GPU.
     #[must_use]
     pub fn entry(&self, gpu: &GpuUuid) -> Option<Entry> {
-        self.lock().iter().find(|entry| entry.gpu_uuid == *gpu).cloned()
+        lock(&self.entries).iter().find(|entry| entry.gpu_uuid == *gpu).cloned()
     }
 
     /// Replaces the entry of the GPU, on disk when it returns. An entry with nothing locked is
@@ -152,7 +177,7 @@ impl Ledger {
     }
 
     fn change(&self, edit: impl FnOnce(&mut Vec<Entry>)) -> Result<(), LedgerError> {
-        let mut entries = self.lock();
+        let mut entries = lock(&self.entries);
         let mut changed = entries.clone();
         edit(&mut changed);
         if changed != *entries {
@@ -174,33 +199,64 @@ impl Ledger {
         };
         replace(&self.path, &serde_json::to_vec_pretty(&content)?)
     }
+}
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Entry>> {
-        // A panic in the middle of a change: only what is on disk counts now, for the next daemon.
-        self.entries.lock().unwrap_or_else(|_| std::process::abort())
-    }
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic in the middle of a change: only what is on disk counts now, for the next daemon.
+    shared.lock().unwrap_or_else(|_| std::process::abort())
 }
 
 /// Keeps other daemons out for as long as the result lives, and no longer than this process. The
 /// lock is on a file beside the ledger, because the ledger is another file after each change.
 fn hold(path: &Path) -> Result<Flock<File>, LedgerError> {
     let failed = |source| LedgerError::Io { action: "lock", path: path.to_owned(), source };
+    let path_of_lock = lock_beside(path);
     // A user who could open this file could lock it, and keep the daemon from starting.
     let mut options = File::options();
     options.write(true).create(true).truncate(false).mode(0o600);
-    let file = options.open(path.with_extension("lock")).map_err(failed)?;
+    // Not open for writing: its directory may become read-only.
+    let file = File::open(&path_of_lock)
+        .or_else(|_| options.open(&path_of_lock).and_then(|_| File::open(&path_of_lock)))
+        .map_err(failed)?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
         Errno::EWOULDBLOCK => LedgerError::InUse(path.to_owned()),
         errno => failed(errno.into()),
     })
 }
 
-fn read(path: &Path, boot_id: &str) -> Result<Salvaged, LedgerError> {
+fn lock_beside(path: &Path) -> PathBuf {
+    path.with_extension("lock")
+}
+
+fn read(path: &Path, boot_id: &str) -> Salvaged {
     match fs::read(path) {
-        Ok(bytes) => Ok(salvage(&bytes, boot_id)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Salvaged::default()),
-        Err(source) => Err(LedgerError::Io { action: "read", path: path.to_owned(), source }),
+        Ok(bytes) => salvage(&bytes, boot_id),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Salvaged::default(),
+        Err(error) => Salvaged::lost(format!("it cannot be read: {error}")),
     }
+}
+
+/// Where a ledger is kept whose entries are lost.
+fn damaged(ledger: &Path) -> PathBuf {
+    ledger.with_extension("damaged")
+}
+
+/// Keeps a ledger whose entries are lost. Returns the damage that stands: an earlier one that
+/// nobody has acknowledged, or the one found now.
+fn keep_damaged(path: &Path, boot_id: &str, found: Option<Damage>) -> Option<Damage> {
+    let kept = damaged(path);
+    let is_loss = |damage: &Damage| damage.lost_entries;
+    let earlier = read(&kept, boot_id).damage.filter(is_loss);
+    if earlier.is_none() {
+        let _ = fs::remove_file(&kept);
+        if let Some(loss) = found.as_ref().filter(|found| is_loss(found))
+            // A link takes no space: the disk may be full.
+            && fs::hard_link(path, &kept).is_err()
+        {
+            let _ = fs::write(&kept, &loss.reason);
+        }
+    }
+    earlier.or(found)
 }
 
 /// The kernel's name of this boot: locks do not outlive it.
@@ -296,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_ledger_is_salvaged_and_a_copy_of_it_kept() {
+    fn a_damaged_ledger_that_names_every_lock_is_salvaged_and_nothing_is_lost() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ledger.json");
         Ledger::open(&path).unwrap().record(entry("GPU-a")).unwrap();
@@ -304,7 +360,53 @@ mod tests {
         fs::write(&path, whole.replace(FORMAT, "pfo-ledger/9")).unwrap();
         let ledger = Ledger::open(&path).unwrap();
         assert_eq!(ledger.entries(), [entry("GPU-a")]);
-        assert!(ledger.damage().unwrap().reason.contains("pfo-ledger/9"));
-        assert!(path.with_extension("damaged").exists());
+        let damage = ledger.damage().unwrap();
+        assert!(damage.reason.contains("pfo-ledger/9") && !damage.lost_entries, "{damage:?}");
+        assert!(!damaged(&path).exists());
+    }
+
+    /// A ledger with one lock, of which only the first `bytes` are left.
+    fn cut_off(path: &Path, bytes: usize) {
+        Ledger::open(path).unwrap().record(entry("GPU-a")).unwrap();
+        fs::write(path, &fs::read(path).unwrap()[..bytes]).unwrap();
+    }
+
+    #[test]
+    fn a_loss_stands_for_every_later_daemon_until_it_is_acknowledged() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger.json");
+        cut_off(&path, 20);
+        let loss = Ledger::open(&path).unwrap().damage();
+        assert!(loss.as_ref().unwrap().lost_entries);
+        // Neither a new lock nor another damage hides it.
+        Ledger::open(&path).unwrap().record(entry("GPU-b")).unwrap();
+        assert_eq!(Ledger::open(&path).unwrap().damage(), loss);
+        fs::write(&path, "again").unwrap();
+        let ledger = Ledger::open(&path).unwrap();
+        assert_eq!(ledger.damage(), loss);
+        ledger.record(entry("GPU-c")).unwrap();
+        assert_eq!(ledger.acknowledge().unwrap(), loss);
+        assert_eq!((ledger.damage(), ledger.acknowledge().unwrap()), (None, None));
+        drop(ledger);
+        let ledger = Ledger::open(&path).unwrap();
+        assert_eq!((ledger.damage(), ledger.entries()), (None, vec![entry("GPU-c")]));
+    }
+
+    #[test]
+    fn a_ledger_that_cannot_be_read_is_a_loss_and_no_reason_not_to_serve() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger.json");
+        fs::create_dir(&path).unwrap();
+        let ledger = Ledger::open(&path).unwrap();
+        assert!(ledger.damage().unwrap().lost_entries);
+        ledger.record(entry("GPU-a")).unwrap_err();
+        ledger.acknowledge().unwrap_err();
+        assert!(ledger.damage().is_some(), "it is gone although it could not be written");
+        drop(ledger);
+        fs::remove_dir(&path).unwrap();
+        let ledger = Ledger::open(&path).unwrap();
+        assert!(ledger.damage().unwrap().lost_entries);
+        ledger.acknowledge().unwrap();
+        assert_eq!(ledger.damage(), None);
     }
 }

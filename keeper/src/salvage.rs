@@ -11,6 +11,11 @@ use crate::power_limit::OwedLimit;
 /// The key of an entry's GPU.
 const GPU_KEY: &str = "gpu_uuid";
 
+/// The keys of a ledger and of an entry. Behind others a newer pfod may owe something.
+const KEYS: [&str; 3] = ["format", "boot_id", "entries"];
+const ENTRY_KEYS: [&str; 9] =
+    [GPU_KEY, "sm", "memory", "restore_to_mhz", "power_limit", "job", "uid", "pid", "session"];
+
 /// The damage of a ledger file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
@@ -25,6 +30,13 @@ pub struct Damage {
 pub(crate) struct Salvaged {
     pub(crate) entries: Vec<Entry>,
     pub(crate) damage: Option<Damage>,
+}
+
+impl Salvaged {
+    /// Nothing, of a ledger that may have held anything.
+    pub(crate) fn lost(reason: String) -> Self {
+        Self { entries: Vec::new(), damage: Some(Damage { reason, lost_entries: true }) }
+    }
 }
 
 /// Reads a ledger. Entries of another boot are left out: their locks ended with it.
@@ -49,8 +61,11 @@ fn of_json(content: &Value, boot_id: &str, reason: String) -> Salvaged {
     }
     let listed = content.get("entries").and_then(Value::as_array);
     let entries: Vec<_> = listed.into_iter().flatten().filter_map(entry_of_json).collect();
-    let lost_entries = listed
-        .is_none_or(|listed| listed.len() != entries.len() || listed.iter().any(has_lost_limit));
+    let lost_entries = !has_only(content, &KEYS)
+        || listed.is_none_or(|listed| {
+            let is_whole = |entry| has_only(entry, &ENTRY_KEYS) && !has_lost_limit(entry);
+            listed.len() != entries.len() || !listed.iter().all(is_whole)
+        });
     Salvaged { entries, damage: Some(Damage { reason, lost_entries }) }
 }
 
@@ -68,6 +83,10 @@ fn entry_of_json(entry: &Value) -> Option<Entry> {
         session: field(entry, "session").unwrap_or(SessionId(0)),
         gpu_uuid,
     })
+}
+
+fn has_only(content: &Value, keys: &[&str]) -> bool {
+    content.as_object().is_some_and(|fields| fields.keys().all(|key| keys.contains(&key.as_str())))
 }
 
 /// Whether a power limit is owed that cannot be read. Unlike a lock it cannot be assumed: what to
@@ -91,14 +110,15 @@ fn of_text(text: &str, reason: String) -> Salvaged {
     for after_key in text.split(GPU_KEY).skip(1) {
         let value =
             after_key.trim_start_matches(|c: char| c == '"' || c == ':' || c.is_whitespace());
-        let uuid = value.split('"').next().and_then(|uuid| uuid.parse::<GpuUuid>().ok());
+        // A name without its end may be the beginning of another one.
+        let uuid = value.split_once('"').and_then(|(uuid, _)| uuid.parse::<GpuUuid>().ok());
         if let Some(uuid) = uuid
             && entries.iter().all(|entry| entry.gpu_uuid != uuid)
         {
             entries.extend(entry_of_json(&serde_json::json!({ GPU_KEY: uuid.as_str() })));
         }
     }
-    Salvaged { entries, damage: Some(Damage { reason, lost_entries: true }) }
+    Salvaged { entries, ..Salvaged::lost(reason) }
 }
 
 #[cfg(test)]
@@ -128,14 +148,15 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_field_or_a_newer_format_loses_no_entry() {
-        let unknown = WHOLE.replace("\"sm\"", "\"fan\":1,\"sm\"");
+    fn an_unknown_field_or_a_newer_format_loses_no_entry_but_what_the_field_owes() {
         let newer = ledger(WHOLE).replace(FORMAT, "pfo-ledger/2");
-        for text in [ledger(&unknown), newer] {
+        let of_entry = ledger(&WHOLE.replace("\"sm\"", "\"fan\":1,\"sm\""));
+        let of_ledger = newer.replace("\"boot_id\"", "\"links\":[],\"boot_id\"");
+        for (text, is_lost) in [(newer, false), (of_entry, true), (of_ledger, true)] {
             let salvaged = salvage(text.as_bytes(), BOOT);
             assert_eq!(gpus(&salvaged), ["GPU-1"], "{text}");
             assert!(salvaged.entries[0].sm && !salvaged.entries[0].memory);
-            assert!(!salvaged.damage.unwrap().lost_entries);
+            assert_eq!(salvaged.damage.unwrap().lost_entries, is_lost, "{text}");
         }
     }
 
@@ -154,12 +175,14 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_cut_off_anywhere_after_a_gpu_still_names_it() {
+    fn a_ledger_cut_off_anywhere_after_a_gpu_still_names_it_and_no_gpu_that_is_none() {
         let text = ledger(&format!("{WHOLE},{}", WHOLE.replace("GPU-1", "GPU-2")));
-        let first = text.find("GPU-1").unwrap() + "GPU-1\"".len();
+        let [first, second] =
+            ["GPU-1\"", "GPU-2\""].map(|name| text.find(name).unwrap() + name.len());
         for end in first..text.len() {
             let salvaged = salvage(&text.as_bytes()[..end], BOOT);
-            assert!(gpus(&salvaged).contains(&"GPU-1"), "{}", &text[..end]);
+            let named = if end < second { &["GPU-1"][..] } else { &["GPU-1", "GPU-2"] };
+            assert_eq!(gpus(&salvaged), named, "{}", &text[..end]);
             assert!(salvaged.damage.is_some());
         }
     }

@@ -74,7 +74,7 @@ pub fn needs(request: &Request) -> Action {
         Request::LeaseRevoke(LeaseTarget::Gpu(_)) | Request::LeaseAllow(LeaseTarget::Gpu(_)) => {
             Action::EndLeases(None)
         }
-        Request::ClocksReset { .. } => Action::ResetClocks,
+        Request::ClocksReset { .. } | Request::LedgerAcknowledge => Action::ResetClocks,
         Request::Reload => Action::Reload,
         Request::Drain { .. } | Request::Undrain => Action::Maintain,
         Request::Grant { .. } | Request::GrantRevoke { .. } => Action::GrantGpus,
@@ -118,7 +118,7 @@ mod tests {
                 Request::Reload => Action::Reload,
                 Request::Drain { .. } | Request::Undrain => Action::Maintain,
                 Request::Grant { .. } | Request::GrantRevoke { .. } => Action::GrantGpus,
-                Request::ClocksReset { .. } => Action::ResetClocks,
+                Request::ClocksReset { .. } | Request::LedgerAcknowledge => Action::ResetClocks,
                 Request::LeaseRevoke(LeaseTarget::Job(_))
                 | Request::LeaseAllow(LeaseTarget::Job(_)) => Action::EndLeases(OWNER),
                 _ => Action::EndLeases(None),

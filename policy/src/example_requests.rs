@@ -62,6 +62,7 @@ pub(crate) fn requests_for_administrators() -> Vec<Request> {
         Request::Drain { reason: "x".into(), release_driver: false },
         Request::Grant { uid: Uid(7), gpus: vec![gpu()], until_unix_s: Some(1) },
         Request::GrantRevoke { uid: None, gpus: vec![gpu()] },
+        Request::LedgerAcknowledge,
         Request::ClocksReset { gpu: None, all: false },
         Request::ClocksReset { gpu: Some(gpu()), all: true },
         Request::LeaseRevoke(of_job()),

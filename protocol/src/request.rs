@@ -136,6 +136,8 @@ pub enum Request {
         /// Only those of these GPUs; empty means all.
         gpus: Vec<GpuName>,
     },
+    /// Report no more that a damaged ledger may have named locks that are lost.
+    LedgerAcknowledge,
 }
 
 /// The leases that are meant.
@@ -218,7 +220,8 @@ pub enum Response {
     Jobs(Vec<JobView>),
     /// To [`Request::Tap`]; batches follow.
     Tapped(Vec<TappedRank>),
-    /// To [`Request::WatchJobs`], [`Request::OnBehalf`] and [`Request::Undrain`].
+    /// To [`Request::WatchJobs`], [`Request::OnBehalf`], [`Request::Undrain`] and
+    /// [`Request::LedgerAcknowledge`].
     Done,
     /// To [`Request::Drain`], how many leases end.
     Drained(u32),

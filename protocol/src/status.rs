@@ -37,6 +37,9 @@ pub struct DaemonStatus {
     pub config: ConfigStatus,
     /// Who drained the node, if it is drained.
     pub drained: Option<Drained>,
+    /// What was wrong with the ledger, if locks may be in place that pfo does not know, until an
+    /// administrator acknowledges it.
+    pub ledger_damage: Option<String>,
 }
 
 /// Why no GPU of the node can be leased.

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use pfo_protocol::{JobStatus, Pid, SessionId, Status, SweepStatus};
@@ -23,14 +24,15 @@ use crate::wait;
 /// Users that may train.
 pub const USERS: [&str; 4] = ["alice", "bob", "carol", "dave"];
 
-/// The ledger has a small file system of its own, which a test can fill.
-const LEDGER: &str = "/var/lib/pfo-ledger/ledger.json";
+/// Its directory and that of the agent are small file systems of their own, which a test can fill.
+const LEDGER: &str = "/run/pfo/ledger.json";
+const STATE: &str = "/var/lib/pfo-agent";
 
 /// What the simulated driver and an impatient test need of pfod. The rest is as it is installed.
 const DROP_IN: &str = "\
 [Service]
 Environment=PFO_SIM_STATE=/shared/gpus.state
-ReadWritePaths=/shared /var/lib/pfo-ledger
+ReadWritePaths=/shared
 WatchdogSec=4s
 LimitNOFILE=256
 ";
@@ -44,10 +46,6 @@ WatchdogSec=4s
 const CONFIG: &str = "\
 [lease]
 idle_limit_s = 3
-[driver]
-devices = \"/shared/gpus.state.dev\"
-[paths]
-ledger = \"/var/lib/pfo-ledger/ledger.json\"
 ";
 
 /// A booted node.
@@ -81,6 +79,10 @@ impl BootedNode {
                 install {PROGRAMS}/pfoctl /usr/bin/
                 install {PROGRAMS}/libnvidia_ml.so /usr/lib/libnvidia-ml.so.1
                 ldconfig
+                ln -s /shared/gpus.state.dev/nvidia* /dev/
+                mkdir /run/pfo {STATE}
+                mount -t tmpfs -o size=1m,mode=0755 pfo /run/pfo
+                mount -t tmpfs -o size=4m,mode=0700 pfo-agent {STATE}
                 install -m 644 /shared/*.service /shared/*.socket /etc/systemd/system/
                 install -D -m 644 /shared/test.conf -t /etc/systemd/system/pfod.service.d/
                 install -D -m 644 /shared/agent.conf -t /etc/systemd/system/pfo-agent.service.d/
@@ -88,8 +90,6 @@ impl BootedNode {
                 install -D -m 644 /shared/pfod.tmpfiles /usr/lib/tmpfiles.d/pfod.conf
                 install -D -m 644 /shared/pfod.toml -t /etc/pfo/
                 systemd-sysusers && systemd-tmpfiles --create pfod.conf && {users}
-                mkdir /var/lib/pfo-ledger
-                mount -t tmpfs -o size=1m,mode=0755 ledger /var/lib/pfo-ledger
                 systemctl daemon-reload
                 systemctl enable --now {UNITS}"
             ))
@@ -109,17 +109,25 @@ impl BootedNode {
     /// How many GPUs the ledger says are locked.
     #[must_use]
     pub fn ledger_entries(&self) -> usize {
-        let Ok(bytes) = fs::read(self.debian.file(LEDGER)) else { return 0 };
+        let Ok(bytes) = fs::read(self.ledger()) else { return 0 };
         let ledger: Value = serde_json::from_slice(&bytes).unwrap();
         ledger["entries"].as_array().unwrap().len()
     }
 
+    /// The file that pfod records its locks in.
+    #[must_use]
+    pub fn ledger(&self) -> PathBuf {
+        self.debian.file(LEDGER)
+    }
+
     /// Fills the file system that the ledger is on, until the result is dropped.
     pub fn fill_ledger_disk(&self) -> Filler {
-        let path = self.debian.file(LEDGER).with_file_name("filler");
-        let mut file = File::create(&path).unwrap();
-        while file.write_all(&[0; 512]).is_ok() {}
-        Filler(path)
+        Filler::fill(self.ledger().with_file_name("filler"))
+    }
+
+    /// Fills the file system of what the agent keeps, until the result is dropped.
+    pub fn fill_state_disk(&self) -> Filler {
+        Filler::fill(self.debian.file(STATE).join("filler"))
     }
 
     /// Waits until something is so; fails with the last reason why not.
@@ -172,7 +180,16 @@ impl BootedNode {
 
 /// A file that takes all the space there is.
 #[must_use]
+#[derive(Debug)]
 pub struct Filler(PathBuf);
+
+impl Filler {
+    fn fill(path: PathBuf) -> Self {
+        let mut file = File::create(&path).unwrap();
+        while file.write_all(&[0; 512]).is_ok() {}
+        Self(path)
+    }
+}
 
 impl Drop for Filler {
     fn drop(&mut self) {
@@ -207,11 +224,19 @@ impl<'n> BootedJob<'n> {
             ))
             .printed();
         let job = Self { node, name: name.to_owned(), user, first_gpu };
-        node.until("every rank has its lease", || match job.ranks()?.len() {
+        job.until_leased();
+        job
+    }
+
+    /// Waits until every rank has its lease.
+    pub fn until_leased(&self) {
+        let leased = || match self.ranks()?.len() {
             found if found == STAGES as usize => Ok(()),
             found => Err(format!("{found} have")),
-        });
-        job
+        };
+        // Pauses between two attempts of a rank grow.
+        wait::until_within(Duration::from_secs(60), leased)
+            .unwrap_or_else(|last| panic!("not every rank of {} has its lease: {last}", self.name));
     }
 
     /// Its name.

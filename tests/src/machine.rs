@@ -203,11 +203,20 @@ impl Machine {
 
     /// Lets calls of one of NVML's functions go wrong. `kind` is as `pfo-sim fault` takes it.
     pub fn fault(&self, function: &str, kind: &str, gpu: Option<usize>) {
+        self.fault_for(None, function, kind, gpu);
+    }
+
+    /// As [`fault`](Self::fault), for the next call only.
+    pub fn fault_once(&self, function: &str, kind: &str, gpu: Option<usize>) {
+        self.fault_for(Some(1), function, kind, gpu);
+    }
+
+    fn fault_for(&self, calls: Option<u64>, function: &str, kind: &str, gpu: Option<usize>) {
         let fault = Fault {
             function: function.parse().unwrap(),
             kind: kind.parse().unwrap(),
             gpu,
-            remaining: None,
+            remaining: calls,
         };
         self.driver.arm_fault(&fault).unwrap();
     }

@@ -262,21 +262,26 @@ impl Node {
         ledger["entries"].as_array().unwrap().len()
     }
 
-    /// Starts pfod, and waits until it answers.
+    /// Starts pfod, and waits until it answers and knows its driver.
     pub fn start_daemon(&mut self) {
+        self.start_daemon_without_driver();
+        // It serves while it loads the driver.
+        self.until("the driver is loaded, or is found to be wrong", || {
+            let daemon = self.status().daemon;
+            match daemon.driver_problem {
+                Some(problem) if problem.contains("has been loading") => Err(problem),
+                _ => Ok(()),
+            }
+        });
+    }
+
+    /// Starts pfod, and waits until it answers.
+    pub fn start_daemon_without_driver(&mut self) {
         assert!(self.daemon.is_none(), "there is a pfod already");
         self.daemon = Some(Daemon::start(self, &[]));
         for socket in [self.socket(), self.admin_socket(), self.daemon_socket_for_agent()] {
             self.until_accepted(&socket);
         }
-        // It serves while it loads the driver.
-        self.until("the driver is loaded, or is found to be wrong", || {
-            let daemon = self.status().daemon;
-            match daemon.driver_problem {
-                Some(problem) if problem.contains("being loaded") => Err(problem),
-                _ => Ok(()),
-            }
-        });
     }
 
     /// Starts the agent, and waits until it answers and reaches pfod, if there is one.

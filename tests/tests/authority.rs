@@ -84,6 +84,7 @@ impl Doors {
             ('C', Request::ClocksReset { gpu: None, all: false }),
             ('G', Request::Grant { uid: Uid(61_299), gpus: Vec::new(), until_unix_s: None }),
             ('N', Request::GrantRevoke { uid: Some(Uid(61_299)), gpus: Vec::new() }),
+            ('K', Request::LedgerAcknowledge),
             ('M', Request::WatchJobs),
             ('U', Request::Tap { job: own, counters: false }),
             ('B', behalf),
@@ -151,7 +152,7 @@ fn a_trainer_changes_its_own_jobs_and_no_others() {
 fn the_socket_for_administration_is_for_everything_but_the_agents_part() {
     needs_root!();
     let doors = Doors::start();
-    let everything = "gsnkpjrxXlLwWtTeEvVaAOCGN";
+    let everything = "gsnkpjrxXlLwWtTeEvVaAOCGNK";
     assert_eq!(doors.allowed_to(|| Client::connect(&doors.node.admin_socket())), everything);
 }
 

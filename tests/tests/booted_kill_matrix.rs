@@ -12,8 +12,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use pfo_protocol::{ClientMessage, Event, GpuName, Mark, Pid, Request, SwapTarget};
 use pfo_tests::{
-    BootedJob, BootedNode, Debian, MICROBATCHES, PROGRAMS, Program, STAGES, TestPlan, USERS,
-    assert_free, control, hello, wait,
+    BootedJob, BootedNode, Debian, GROUNDS, MICROBATCHES, PROGRAMS, Program, STAGES, TestPlan,
+    USERS, assert_free, control, hello, wait,
 };
 
 const SET: &str = "nvmlDeviceSetGpuLockedClocks";
@@ -175,10 +175,7 @@ fn strike_daemon(node: &BootedNode, program: Program, signal: Signal, moment: Mo
     bring_to(node, &job, moment);
     let sessions = job.sessions().unwrap();
     strike(node, program, signal);
-    node.until("every rank has a lease", || match job.ranks()?.len() {
-        found if found == STAGES as usize => Ok(()),
-        found => Err(format!("{found} have")),
-    });
+    job.until_leased();
     node.machine.clear_faults();
     if moment != Moment::Before {
         job.until_on(&plan());
@@ -363,6 +360,28 @@ fn no_breakage_leaves_a_clock_locked_or_disturbs_another_job() {
         shatter(&node, breakage);
         assert_only_other_is_left(&node, &other, &others);
     }
+    other.stop();
+}
+
+#[test]
+#[ignore = "boots Debian: make test-booted"]
+fn no_death_on_any_ground_leaves_a_clock_locked_or_a_daemon_failed() {
+    let Some(node) = BootedNode::boot(Debian::Trixie, GPUS) else { return };
+    let other = BootedJob::start(&node, OTHER, USERS[1], STAGES as usize);
+    let others = TestPlan::distinct(STAGES, MICROBATCHES, 1005);
+    other.take_up(&others);
+    let job = start(&node);
+    job.take_up(&plan());
+    for ground in GROUNDS {
+        eprintln!("{ground:?}");
+        ground.strike(&node, &job, &mut fastrand::Rng::with_seed(1));
+        for (job, plan) in [(&job, &plan()), (&other, &others)] {
+            job.until_leased();
+            job.until_on(plan);
+        }
+    }
+    job.stop();
+    assert_only_other_is_left(&node, &other, &others);
     other.stop();
 }
 

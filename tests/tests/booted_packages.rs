@@ -16,6 +16,7 @@ on_both_debians! {
     removal_during_training_frees_every_clock
     what_the_version_before_the_agent_measured_is_the_agents
     a_purge_leaves_nothing_but_the_groups
+    a_purge_keeps_a_ledger_that_owes_something
 }
 
 /// A machine on which pfo is installed.
@@ -219,4 +220,32 @@ fn a_purge_leaves_nothing_but_the_groups(debian: Debian) {
         3
     );
     node.assert_nothing_locked();
+}
+
+fn a_purge_keeps_a_ledger_that_owes_something(debian: Debian) {
+    let Some(node) = installed(debian) else { return };
+    let purge = || {
+        let purged = node.debian.run("dpkg --purge pfod");
+        assert_eq!(purged.code, Some(0), "{purged:?}");
+        assert!(purged.stderr.contains("the ledger in /run/pfo is kept"), "{purged:?}");
+    };
+    node.train("training", "root");
+    node.machine.fault("*", "gpu-is-lost", Some(0));
+    purge();
+    assert_eq!(node.ledger_entries(), 1);
+    assert!(node.machine.sm_lock(0).is_some(), "the fault has no effect");
+    node.machine.clear_faults();
+    node.install(&["pfod"]);
+    node.debian.run("systemctl stop training").printed();
+    node.assert_nothing_locked();
+
+    // What nobody can read any more may owe anything.
+    let ledger = node.debian.file("/run/pfo/ledger.json");
+    node.debian.run("systemctl stop pfod.service").printed();
+    fs::write(&ledger, "?").unwrap();
+    purge();
+    assert_eq!(fs::read_to_string(ledger.with_extension("damaged")).unwrap(), "?");
+    node.install(&["pfod"]);
+    node.debian.run("pfoctl clocks acknowledge && dpkg --purge pfod").printed();
+    assert!(!ledger.parent().unwrap().exists(), "it owes nothing any more");
 }

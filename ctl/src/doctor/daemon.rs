@@ -137,9 +137,14 @@ fn owed(daemon: &DaemonStatus) -> Vec<Finding> {
             remedy,
         )
     };
+    let lost = daemon.ledger_damage.as_ref().map(|why| {
+        let remedy = "`pfoctl clocks reset --all`, then `pfoctl clocks acknowledge`";
+        let message = format!("damaged ({why}): clocks may be locked that pfod does not know");
+        Finding::wrong(LEDGER, message, remedy)
+    });
     match daemon.unrestored.as_slice() {
-        [] => vec![Finding::ok(LEDGER, "no session that ended has left a lock")],
-        gpus => gpus.iter().map(finding).collect(),
+        [] if lost.is_none() => vec![Finding::ok(LEDGER, "no session that ended has left a lock")],
+        gpus => gpus.iter().map(finding).chain(lost).collect(),
     }
 }
 
@@ -176,6 +181,8 @@ mod tests {
         assert_eq!(refused, (Level::Wrong, CONFIGURATION));
         let due = changed(&|daemon| daemon.config.restart_needed_for = vec!["x".to_owned()]);
         assert_eq!(due, (Level::Warning, CONFIGURATION));
+        let lost = changed(&|daemon| daemon.ledger_damage = Some("cut off".to_owned()));
+        assert_eq!(lost, (Level::Wrong, LEDGER));
         let unknown = changed(&|daemon| daemon.config.unknown_names = vec!["x".to_owned()]);
         assert_eq!(unknown, (Level::Warning, CONFIGURATION));
         let blind = changed(&|daemon| daemon.driver_problem = Some("x".to_owned()));

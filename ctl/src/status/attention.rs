@@ -50,6 +50,12 @@ fn of_daemon_and_gpus(status: &Status, user: &dyn Fn(Uid) -> String) -> Vec<Stri
     for name in &config.unknown_names {
         points.push(format!("configuration: this node has no {name}"));
     }
+    if let Some(why) = &status.daemon.ledger_damage {
+        points.push(format!(
+            "the ledger was damaged ({why}): clocks may be locked that pfod does not know; `pfoctl \
+             clocks reset --all`, then `pfoctl clocks acknowledge`"
+        ));
+    }
     for gpu in &status.daemon.unrestored {
         points.push(format!("clocks not restored yet: {gpu}"));
     }

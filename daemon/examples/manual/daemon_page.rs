@@ -35,6 +35,16 @@ const FILES: &[(&str, &str)] = &[
          it, `pfod --restore-only` frees what this file names.",
     ),
     (
+        "/run/pfo/ledger.damaged",
+        "A damaged ledger that may have named more than could be read. It is kept, and reported, \
+         until `pfoctl clocks acknowledge`.",
+    ),
+    (
+        "/run/pfo/pfod.toml",
+        "A copy of the configuration with which pfod has started. `pfod --restore-only` uses it \
+         while the configuration is wrong.",
+    ),
+    (
         "/run/pfo/jobs/",
         "The plans that jobs run, with which the next pfod continues after a restart.",
     ),

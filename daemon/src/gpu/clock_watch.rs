@@ -53,7 +53,7 @@ struct Last {
 }
 
 impl Watch {
-    fn look(mut self, driver: &LateDriver, leases: &Leases) -> Self {
+    fn look(mut self, driver: &Arc<LateDriver>, leases: &Leases) -> Self {
         let Ok(driver) = driver.get() else { return self };
         let mut looked = HashMap::new();
         for (uuid, session) in leases.held() {

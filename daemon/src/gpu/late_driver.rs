@@ -2,16 +2,17 @@
 //!
 //! NVML never recovers from a driver that was unloaded under it, and keeps a driver in use that is
 //! to be unloaded. So the library is released as soon as no GPU is left, and loaded again when
-//! there is one.
+//! there is one. Loading it may take for ever: one thread does that, and others wait for it for as
+//! long as they like.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use pfo_keeper::{Driver, Gpu, LastUser, OnLost, Reading};
+use pfo_keeper::{Driver, DriverError, Gpu, LastUser, OnLost, Reading};
 use pfo_protocol::{GpuName, GpuUuid, Refusal, RefusalCode};
 use pfo_service::lock;
 use tokio::sync::Notify;
@@ -21,9 +22,8 @@ use super::reader::{Reader, ReadingError};
 /// A driver that could not be loaded is retried at most this often.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// How long to wait for another thread that loads the driver, and how often to look.
+/// How long the driver may take to be loaded, for a client that waits.
 const PATIENCE: Duration = Duration::from_secs(3);
-const POLL: Duration = Duration::from_millis(5);
 
 /// The driver, whenever there is one.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub(crate) struct LateDriver {
     library: PathBuf,
     loaded: ArcSwapOption<Driver>,
     missing: Mutex<Missing>,
+    /// Wakes those who wait for a search.
+    searched: Condvar,
     readers: Mutex<HashMap<GpuUuid, Arc<Reader>>>,
     /// Wakes the driver watch after a GPU was lost.
     pub lost: Arc<Notify>,
@@ -38,12 +40,14 @@ pub(crate) struct LateDriver {
 
 #[derive(Debug, Default)]
 struct Missing {
-    /// When loading was last tried, and why it failed.
-    tried: Option<(Instant, String)>,
+    /// Since when a thread loads the driver, or looks for GPUs that did not answer.
+    searching_since: Option<Instant>,
+    /// When that was last tried.
+    searched: Option<Instant>,
+    /// Why there is no driver.
+    why: String,
     /// As long as this has a user, loading returns the driver that is gone.
     former: LastUser,
-    /// When GPUs that did not answer were looked for last.
-    looked: Option<Instant>,
     /// Whether it is not to be loaded, so that others can work on it.
     released: bool,
 }
@@ -67,6 +71,7 @@ impl LateDriver {
             library: library.to_owned(),
             loaded: ArcSwapOption::empty(),
             missing: Mutex::default(),
+            searched: Condvar::new(),
             readers: Mutex::default(),
             lost: Arc::default(),
         }
@@ -76,45 +81,38 @@ impl LateDriver {
     ///
     /// # Errors
     /// Why it could not be loaded, in words.
-    pub(crate) fn get(&self) -> Result<Arc<Driver>, String> {
+    pub(crate) fn get(self: &Arc<Self>) -> Result<Arc<Driver>, String> {
+        self.get_within(PATIENCE)
+    }
+
+    /// As [`get`](Self::get), for a caller with another patience.
+    ///
+    /// # Errors
+    /// Why it could not be loaded, in words.
+    pub(crate) fn get_within(self: &Arc<Self>, patience: Duration) -> Result<Arc<Driver>, String> {
         if let Some(driver) = self.loaded.load_full() {
             return Ok(driver);
         }
-        let Some(mut missing) = self.missing_within(PATIENCE) else {
-            return Err("the driver is being loaded, and does not answer".into());
-        };
-        if let Some(driver) = self.loaded.load_full() {
-            return Ok(driver);
-        }
-        if missing.released {
-            return Err("it is released for maintenance until this node is undrained".into());
-        }
-        if let Some((when, why)) = &missing.tried
-            && (when.elapsed() < RETRY_EVERY || missing.former.is_there())
-        {
-            return Err(why.clone());
-        }
-        let lost = Arc::clone(&self.lost);
-        match Driver::load(&self.library, &OnLost::new(move || lost.notify_one())) {
-            Ok(driver) => {
-                let driver = Arc::new(driver);
-                tracing::info!("driver {} with {} GPUs", driver.version, driver.gpus.len());
-                self.loaded.store(Some(Arc::clone(&driver)));
-                Ok(driver)
+        self.search(patience);
+        self.loaded.load_full().ok_or_else(|| {
+            let missing = lock(&self.missing);
+            match missing.searching_since {
+                _ if missing.released => {
+                    "it is released for maintenance until this node is undrained".into()
+                }
+                Some(since) => {
+                    format!("the driver has been loading for {} s", since.elapsed().as_secs())
+                }
+                None => missing.why.clone(),
             }
-            Err(error) => {
-                let why = error.to_string();
-                missing.tried = Some((Instant::now(), why.clone()));
-                Err(why)
-            }
-        }
+        })
     }
 
     /// The driver, or a refusal that says why it is missing.
     ///
     /// # Errors
     /// Why the driver is missing.
-    pub(crate) fn ready(&self) -> Result<Arc<Driver>, Refusal> {
+    pub(crate) fn ready(self: &Arc<Self>) -> Result<Arc<Driver>, Refusal> {
         self.get().map_err(|why| {
             let remedy = "see `nvidia-smi` and `pfoctl status`";
             Refusal::new(RefusalCode::DriverUnavailable, why, remedy)
@@ -125,7 +123,7 @@ impl LateDriver {
     ///
     /// # Errors
     /// If the driver is not there or has no such GPU.
-    pub(crate) fn gpu(&self, name: &GpuName) -> Result<Arc<Gpu>, Refusal> {
+    pub(crate) fn gpu(self: &Arc<Self>, name: &GpuName) -> Result<Arc<Gpu>, Refusal> {
         if let Some(gpu) = self.ready()?.gpu(name) {
             return Ok(Arc::clone(gpu));
         }
@@ -140,22 +138,73 @@ impl LateDriver {
     }
 
     /// Looks for GPUs that did not answer when the driver was loaded, unless it just did.
-    pub(crate) fn look_for_missing(&self) {
-        let Some(mut missing) = self.missing_within(Duration::ZERO) else { return };
-        // A driver that is released meanwhile must stay so.
-        let Some(driver) = self.loaded.load_full() else { return };
-        let just_did = missing.looked.is_some_and(|looked| looked.elapsed() < RETRY_EVERY);
-        if driver.missing.is_empty() || just_did {
-            return;
+    pub(crate) fn look_for_missing(self: &Arc<Self>) {
+        self.search(PATIENCE);
+    }
+
+    /// Has a thread load the driver, or look for GPUs that did not answer, unless one just did, and
+    /// waits until it has taken that long.
+    fn search(self: &Arc<Self>, patience: Duration) {
+        let mut missing = lock(&self.missing);
+        if missing.searching_since.is_none() && self.is_worth_a_search(&missing) {
+            let searcher = Arc::clone(self);
+            let thread = thread::Builder::new().name("driver".into());
+            match thread.spawn(move || searcher.load_or_look()) {
+                Ok(_) => missing.searching_since = Some(Instant::now()),
+                Err(error) => missing.why = format!("cannot start a thread to load it: {error}"),
+            }
         }
-        missing.looked = Some(Instant::now());
+        let Some(since) = missing.searching_since else { return };
+        let left = patience.saturating_sub(since.elapsed());
+        let searches =
+            |missing: &mut Missing| missing.searching_since == Some(since) && !missing.released;
+        drop(self.searched.wait_timeout_while(missing, left, searches));
+    }
+
+    fn is_worth_a_search(&self, missing: &Missing) -> bool {
+        let is_incomplete = match self.loaded.load_full() {
+            Some(driver) => !driver.missing.is_empty(),
+            None => !missing.former.is_there(),
+        };
+        let just_did = missing.searched.is_some_and(|searched| searched.elapsed() < RETRY_EVERY);
+        is_incomplete && !just_did && !missing.released
+    }
+
+    fn load_or_look(&self) {
         let lost = Arc::clone(&self.lost);
-        if let Some(found) = driver.with_returned(&OnLost::new(move || lost.notify_one())) {
-            tracing::info!(
-                "found {} GPUs that did not answer before",
-                found.gpus.len().saturating_sub(driver.gpus.len())
-            );
-            self.loaded.store(Some(Arc::new(found)));
+        let lost = OnLost::new(move || lost.notify_one());
+        let loaded = self.loaded.load_full();
+        let found = match &loaded {
+            None => Driver::load(&self.library, &lost).map(Some),
+            Some(driver) => Ok(driver.with_returned(&lost)),
+        };
+        self.keep(loaded.as_ref(), found);
+        // While this thread has a driver that is not kept, it is in use.
+        drop(loaded);
+        lock(&self.missing).searching_since = None;
+        self.searched.notify_all();
+    }
+
+    /// Keeps what was found in the place of what was loaded before, unless that is gone meanwhile.
+    fn keep(&self, before: Option<&Arc<Driver>>, found: Result<Option<Driver>, DriverError>) {
+        let mut missing = lock(&self.missing);
+        missing.searched = Some(Instant::now());
+        let is_as_before = self.loaded.load_full().as_ref().map(Arc::as_ptr)
+            == before.map(Arc::as_ptr)
+            && !missing.released;
+        match found {
+            Err(error) => missing.why = error.to_string(),
+            Ok(Some(driver)) if is_as_before => {
+                if before.is_none() {
+                    missing.searched = None;
+                }
+                tracing::info!("driver {} with {} GPUs", driver.version, driver.gpus.len());
+                self.loaded.store(Some(Arc::new(driver)));
+            }
+            Ok(unwanted) => {
+                drop(missing);
+                drop(unwanted);
+            }
         }
     }
 
@@ -200,38 +249,31 @@ impl LateDriver {
         let mut missing = lock(&self.missing);
         if let Some(driver) = self.loaded.swap(None) {
             missing.former = driver.last_user();
-            missing.tried = Some((Instant::now(), format!("the driver is gone: {why}")));
+            missing.searched = Some(Instant::now());
+            missing.why = format!("the driver is gone: {why}");
         }
     }
 
-    /// Releases the driver, and does not load it again until it is taken up. Returns what tells
-    /// whether it is still in use.
-    pub(crate) fn release(&self) -> LastUser {
+    /// Releases the driver, and does not load it again until it is taken up.
+    pub(crate) fn release(&self) {
         let mut missing = lock(&self.missing);
         missing.released = true;
         if let Some(driver) = self.loaded.swap(None) {
             missing.former = driver.last_user();
         }
-        missing.former.clone()
+        self.searched.notify_all();
+    }
+
+    /// Whether a released driver is still in use.
+    pub(crate) fn is_in_use(&self) -> bool {
+        let missing = lock(&self.missing);
+        missing.searching_since.is_some() || missing.former.is_there()
     }
 
     /// Loads a released driver again when it is needed next.
     pub(crate) fn take_up(&self) {
         let mut missing = lock(&self.missing);
-        (missing.released, missing.tried) = (false, None);
-    }
-
-    /// Loading takes as long as a sick driver takes; no other thread waits for it longer than this.
-    fn missing_within(&self, patience: Duration) -> Option<MutexGuard<'_, Missing>> {
-        let began = Instant::now();
-        loop {
-            match self.missing.try_lock() {
-                Ok(missing) => return Some(missing),
-                Err(TryLockError::Poisoned(_)) => return Some(lock(&self.missing)),
-                Err(TryLockError::WouldBlock) if began.elapsed() > patience => return None,
-                Err(TryLockError::WouldBlock) => thread::sleep(POLL),
-            }
-        }
+        (missing.released, missing.searched) = (false, None);
     }
 }
 
@@ -241,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_driver_that_is_not_there_is_refused_with_the_reason_and_nobody_is_kept_waiting() {
-        let driver = LateDriver::new(Path::new("/no/such/libnvidia-ml.so"));
+        let driver = Arc::new(LateDriver::new(Path::new("/no/such/libnvidia-ml.so")));
         let refusal = driver.ready().unwrap_err();
         assert_eq!(refusal.code, RefusalCode::DriverUnavailable);
         assert_eq!(driver.get().unwrap_err(), refusal.message, "it is not tried again at once");

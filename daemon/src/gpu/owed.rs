@@ -78,7 +78,10 @@ impl Owed {
         let failed = |(received, entry): (Receiver<Result<(), String>>, Entry)| {
             let why = match received.recv_timeout(patience.saturating_sub(began.elapsed())) {
                 Ok(outcome) => outcome.err()?,
-                Err(RecvTimeoutError::Timeout) => "the driver does not answer".to_owned(),
+                Err(RecvTimeoutError::Timeout) => self
+                    .driver
+                    .get()
+                    .map_or_else(|why| why, |_| "the driver does not answer".to_owned()),
                 Err(RecvTimeoutError::Disconnected) => "cannot start another thread".to_owned(),
             };
             Some((entry, why))
@@ -95,7 +98,8 @@ impl Owed {
         };
         // A session may have opened, restored it and ended since.
         let Some(entry) = self.ledger.entry(gpu) else { return Ok(()) };
-        let mut driver = self.driver.get()?;
+        // Nobody waits for this thread longer than for a GPU that hangs.
+        let mut driver = self.driver.get_within(Duration::MAX)?;
         if driver.gpus.iter().all(|found| found.uuid != *gpu) {
             self.driver.look_for_missing();
             driver = self.driver.get()?;

@@ -36,6 +36,10 @@ pub(crate) const UNDRAINED: &str = "undrained";
 pub(crate) const GRANTED: &str = "granted";
 /// That ended.
 pub(crate) const GRANT_ENDED: &str = "grant-ended";
+/// A damaged ledger may have named locks that are lost.
+pub(crate) const LEDGER_DAMAGED: &str = "ledger-damaged";
+/// An administrator acknowledges that.
+pub(crate) const ACKNOWLEDGED: &str = "acknowledged";
 
 /// What pfod may have died of was not taken up again.
 pub(crate) const LEFT_OUT: &str = "left-out";
@@ -43,7 +47,7 @@ pub(crate) const LEFT_OUT: &str = "left-out";
 const PANIC: &str = "panic";
 
 /// The `MESSAGE_ID` of every kind.
-pub const MESSAGE_IDS: [(&str, &str); 17] = [
+pub const MESSAGE_IDS: [(&str, &str); 19] = [
     (LEASED, "68a35a0d90d845e5859f688b637bab95"),
     (LEASE_ENDED, "bc461f6ca8594a208bedf29a45bddd0f"),
     (REFUSED, "4bd9161b13694e8d82c8d74f6f858880"),
@@ -59,6 +63,8 @@ pub const MESSAGE_IDS: [(&str, &str); 17] = [
     (UNDRAINED, "7a0c94e866ac41d191e032f401bfa456"),
     (GRANTED, "2f7d3b0e5c1b4b6c9a54d8e1f0a3c672"),
     (GRANT_ENDED, "b1e86f4a0d9743e2a7c55e0d93f18b24"),
+    (LEDGER_DAMAGED, "41c79202dce84d458961fcf214ae8214"),
+    (ACKNOWLEDGED, "d1923d15c6bf4b84830b3f027b80fd70"),
     (LEFT_OUT, "4dce3f523a2744d2851fea76fc871646"),
     (PANIC, "3521d93785d24c36b9683c418bb9b502"),
 ];

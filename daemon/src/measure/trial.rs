@@ -92,7 +92,7 @@ pub(crate) async fn run(
 }
 
 /// Begins to measure every rank.
-fn measure(driver: &LateDriver, job: &Job) -> Result<Vec<Measured>, Refusal> {
+fn measure(driver: &Arc<LateDriver>, job: &Job) -> Result<Vec<Measured>, Refusal> {
     let members: Vec<_> = job.members().ranks().cloned().collect();
     if members.is_empty() {
         return Err(disturbed(job, "has no rank on this node"));

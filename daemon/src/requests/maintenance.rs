@@ -84,8 +84,8 @@ fn release(node: &Node) -> Result<(), Refusal> {
         let gpus: Vec<_> = locked().iter().map(|entry| entry.gpu_uuid.to_string()).collect();
         return Err(in_use(&format!("clocks are still locked: {}", gpus.join(", "))));
     }
-    let last_user = node.driver.release();
-    if waits(&|| !last_user.is_there()) {
+    node.driver.release();
+    if waits(&|| !node.driver.is_in_use()) {
         node.driver.take_up();
         return Err(in_use("a call of the driver does not return"));
     }
@@ -97,7 +97,7 @@ fn in_use(why: &str) -> Refusal {
     Refusal::new(RefusalCode::GpuUnavailable, format!("the driver is in use: {why}"), remedy)
 }
 
-pub(super) fn not_recorded(error: &std::io::Error) -> Refusal {
+pub(super) fn not_recorded(error: &dyn std::error::Error) -> Refusal {
     let message = format!("cannot record it beside the ledger: {error}");
     Refusal::new(RefusalCode::Internal, message, "see whether /run/pfo is full or read-only")
 }

@@ -119,6 +119,7 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
         Request::SmClocks(gpu) => power_limits::sm_clocks(node, permit, &gpu),
         Request::PowerLimits(gpu) => power_limits::power_limits(node, permit, &gpu),
         Request::ClocksReset { gpu, all } => reset::reset(node, permit, gpu.as_ref(), all),
+        Request::LedgerAcknowledge => reset::acknowledge(node, permit),
         Request::PolicyExplain { who, gpu } => explain::explain(node, permit, who, gpu.as_ref()),
         Request::Leases => leases::list(node, permit),
         Request::Drain { reason, release_driver } => {

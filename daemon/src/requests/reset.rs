@@ -1,4 +1,5 @@
-//! Resetting clocks: what pfo owes and, if requested, every lock on GPUs that no session holds.
+//! Resetting clocks: what pfo owes and, if requested, every lock on GPUs that no session holds. And
+//! the end of the reports that the ledger has lost some.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use pfo_keeper::{Gpu, reset as reset_clocks};
 use pfo_policy::Permit;
 use pfo_protocol::{GpuName, Refusal, ResetOutcome, Response};
 
+use super::maintenance::not_recorded;
 use crate::host::journal;
 use crate::node::Node;
 
@@ -65,4 +67,19 @@ fn reset_gpu(node: &Node, permit: &Permit, gpu: &Arc<Gpu>, all: bool) -> ResetOu
         }
         Err(error) => outcome(error.to_string(), false),
     }
+}
+
+/// Reports no more that a damaged ledger may have named locks that are lost.
+///
+/// # Errors
+/// If that cannot be recorded.
+pub(super) fn acknowledge(node: &Node, permit: &Permit) -> Result<Response, Refusal> {
+    if let Some(damage) = node.ledger.acknowledge().map_err(|error| not_recorded(&error))? {
+        let (user, pid) = (permit.user(), permit.pid());
+        tracing::warn!(
+            name: journal::ACKNOWLEDGED, uid = user.uid.0, owner_uid = user.person.0, pid = pid.0,
+            "{user} acknowledges that the ledger was damaged: {}", damage.reason
+        );
+    }
+    Ok(Response::Done)
 }

@@ -45,6 +45,11 @@ pub(super) fn status(node: &Node, permit: &Permit) -> Status {
             .collect(),
         config: config_status(node),
         drained: node.drain.standing(),
+        ledger_damage: node
+            .ledger
+            .damage()
+            .filter(|damage| damage.lost_entries)
+            .map(|damage| damage.reason),
     };
     Status {
         daemon,

@@ -252,17 +252,7 @@ impl Opening {
         self.make_blocking().map_err(|error| internal(&error))?;
         self.check_gpu()?;
         self.check_process()?;
-        let entry = Entry {
-            gpu_uuid: gpu.uuid.clone(),
-            sm: false,
-            memory: false,
-            restore_to_mhz: session.grant.load().terms.restore_to_mhz,
-            power_limit: None,
-            job: hello.job.clone(),
-            uid: session.holder.uid,
-            pid: session.holder.pid,
-            session: session.holder.session,
-        };
+        let entry = self.entry();
         let (gpu_of_clocks, ledger) = (Arc::clone(gpu), Arc::clone(&node.ledger));
         let published = Arc::clone(&session.progress.published);
         let mut clocks =
@@ -322,6 +312,22 @@ impl Opening {
         Duration::from_secs(self.session().grant.load().terms.idle_limit_s.get().into())
     }
 
+    /// The entry of the ledger while nothing is locked.
+    fn entry(&self) -> Entry {
+        let session = self.session();
+        Entry {
+            gpu_uuid: self.gpu.uuid.clone(),
+            sm: false,
+            memory: false,
+            restore_to_mhz: session.grant.load().terms.restore_to_mhz,
+            power_limit: None,
+            job: self.hello.job.clone(),
+            uid: session.holder.uid,
+            pid: session.holder.pid,
+            session: session.holder.session,
+        }
+    }
+
     fn check_gpu(&self) -> Result<(), Refusal> {
         let Self { node, gpu, .. } = self;
         if gpu.is_split_by_mig().map_err(|error| unavailable(&error))? {
@@ -341,8 +347,11 @@ impl Opening {
                 "this model cannot be driven by pfo",
             ));
         }
-        // A lost GPU that is back may still owe the locks of an earlier session.
-        if let Some(owed) = node.ledger.entry(&gpu.uuid) {
+        // A lost GPU that is back may still owe the locks of an earlier session, and so may any GPU
+        // after a ledger was lost.
+        let is_unknown = node.ledger.damage().is_some_and(|damage| damage.lost_entries);
+        let unknown = || is_unknown.then(|| Entry { sm: true, memory: true, ..self.entry() });
+        if let Some(owed) = node.ledger.entry(&gpu.uuid).or_else(unknown) {
             restore_entry(&*node.driver.ready()?, &owed, &node.ledger).map_err(|error| {
                 Refusal::new(
                     RefusalCode::GpuUnavailable,

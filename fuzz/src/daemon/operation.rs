@@ -346,6 +346,7 @@ fn request(input: &mut Input<'_>, harmless: bool) -> Request {
             let who = input.optional(|_| User { uid, groups, cgroup: None });
             Request::PolicyExplain { who, gpu: input.optional(|input| gpu(input, false)) }
         }
+        31 if input.once_in(4) => Request::LedgerAcknowledge,
         _ => {
             let gpu = input.optional(|input| gpu(input, false));
             Request::ClocksReset { gpu, all: input.once_in(2) }

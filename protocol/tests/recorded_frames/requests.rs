@@ -117,6 +117,7 @@ fn administration() -> Vec<Recorded> {
             Request::Drain { reason: "a fan is replaced".into(), release_driver: true },
         ),
         request("undrain", "grant leases again", Request::Undrain),
+        request("acknowledge", "report no more that locks may be lost", Request::LedgerAcknowledge),
         request(
             "grant",
             "give a GPU to user 1000 until a time",

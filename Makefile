@@ -5,7 +5,8 @@ SHELL := /bin/bash -o pipefail
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-.PHONY: help setup build programs pages install deb rpm demo test test-python test-frameworks wheel \
+CARGO_BUILD := cargo build
+.PHONY: help setup package-tools build programs pages install deb rpm demo test test-python test-frameworks wheel \
 	test-booted fuzz soak lint bench bench-short audit clean
 
 help: ## List the targets
@@ -15,7 +16,7 @@ setup: ## Install what building and testing require (with sudo where that takes 
 	@scripts/setup
 
 build: programs pages ## Build the release programs, libpfo, manual pages and completions
-	cargo build --release --lib -p pfo-shim
+	$(CARGO_BUILD) --release --lib -p pfo-shim
 
 pages: programs
 	rm -rf target/pages
@@ -25,7 +26,7 @@ pages: programs
 	target/release/pfoctl generate completions target/pages/completions
 
 programs: setup
-	cargo build --release -p pfod -p pfo-agent -p pfoctl -p pfo-sim
+	$(CARGO_BUILD) --release -p pfod -p pfo-agent -p pfoctl -p pfo-sim
 
 install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 	install -D -s -m 755 target/release/pfod $(DESTDIR)$(PREFIX)/sbin/pfod
@@ -63,12 +64,16 @@ install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 			install -D -m 644 $$file $(DESTDIR)/etc/pfo/$${file##*/} || exit 1; \
 	done
 
-deb: build ## Build Debian packages, into target/debian
+# What is packaged carries the list of the crates that it was built from.
+deb rpm: CARGO_BUILD := cargo auditable build
+
+package-tools:
 	@scripts/setup --packages
+
+deb: package-tools build ## Build Debian packages, into target/debian
 	@scripts/package-deb
 
-rpm: build ## Build rpm packages, into target/rpm
-	@scripts/setup --packages
+rpm: package-tools build ## Build rpm packages, into target/rpm
 	@scripts/package-rpm
 
 demo: programs ## Watch four simulated GPUs save energy (takes a minute)

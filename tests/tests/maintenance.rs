@@ -1,6 +1,7 @@
 //! A node that is drained, and a driver that is released, for somebody who works on the GPUs.
 
 use std::fs;
+use std::thread;
 
 use pfo_protocol::RefusalCode;
 use pfo_tests::{Identity, MICROBATCHES, Node, Ran, Rank, STAGES, TestPlan, Training};
@@ -117,4 +118,44 @@ fn only_administrators_drain_a_node_and_only_for_a_reason_in_one_line() {
         assert_eq!(refusal.code, RefusalCode::Malformed, "{refusal}");
     }
     assert_eq!(node.status().daemon.drained, None);
+}
+
+#[test]
+fn a_reload_and_a_grant_leave_a_released_driver_alone() {
+    let node = Node::start();
+    let training = train(&node);
+    assert_eq!(pfoctl(&node, &["driver", "release"]).code, Some(0));
+    assert_eq!(pfoctl(&node, &["reload"]).code, Some(0));
+    let uuid = node.machine.uuid(0);
+    let ran = pfoctl(&node, &["grant", "--uid", "0", "--gpu", uuid.as_str(), "--until", "1h"]);
+    assert!(ran.code == Some(4) && ran.stderr.contains("released"), "{ran:?}");
+    assert!(!has_driver(&node));
+    assert_eq!(pfoctl(&node, &["undrain"]).code, Some(0));
+    node.until_is("the leases", &STAGES, || node.status().daemon.sessions);
+    training.stop();
+}
+
+#[test]
+fn administrators_who_drain_and_undrain_at_once_leave_the_node_in_one_of_both_states() {
+    let node = Node::start();
+    let training = train(&node);
+    thread::scope(|scope| {
+        for arguments in [&["drain", "--reason", "x"][..], &["undrain"], &["driver", "release"]] {
+            let node = &node;
+            scope.spawn(move || {
+                for _ in 0..8 {
+                    let ran = pfoctl(node, arguments);
+                    let in_use = ran.stderr.contains("the driver is in use");
+                    assert!(ran.code == Some(0) || in_use, "{ran:?}");
+                }
+            });
+        }
+    });
+    assert_eq!(pfoctl(&node, &["drain"]).code, Some(0));
+    node.until_is("no ledger entry", &0, || node.ledger_entries());
+    assert_unlocked(&node);
+    assert_eq!(pfoctl(&node, &["undrain"]).code, Some(0));
+    node.until_is("the leases", &STAGES, || node.status().daemon.sessions);
+    until_on_plan(&node);
+    training.stop();
 }

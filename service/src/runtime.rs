@@ -1,8 +1,9 @@
 //! The runtime of a daemon: one thread, which serves everybody and must wait for nobody.
 //!
-//! Whoever reads from a Unix socket, or closes it, drops the descriptors in it that nobody takes. The
-//! last one of a TCP connection that lingers makes that thread wait in the kernel for as long as the
-//! sender has chosen, unless a signal comes. So one comes whenever the thread is busy for long.
+//! Whoever reads from a Unix socket, or closes it, drops the descriptors in it that nobody takes.
+//! The last one of a TCP connection that lingers makes that thread wait in the kernel for as long
+//! as the sender has chosen, unless a signal comes. So one comes whenever the thread is busy for
+//! long.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,8 +17,8 @@ use tokio::runtime::Builder;
 
 use crate::sys;
 
-/// The thread gets the signal when it has been busy for this long, and again each time. No call that
-/// it makes takes as long, unless a peer delays it.
+/// The thread gets the signal when it has been busy for this long, and again each time. No call
+/// that it makes takes as long, unless a peer delays it.
 const BUSY: Duration = Duration::from_millis(1);
 
 /// It is ignored unless there is a handler, so a late one harms nobody.
@@ -27,8 +28,8 @@ thread_local! {
     static TIMER: RefCell<Option<Timer>> = RefCell::new(timer().ok());
 }
 
-/// Serves on this thread. Work that may block has threads of its own, of which those that are left at
-/// the end get `patience`.
+/// Serves on this thread. Work that may block has threads of its own, of which those that are left
+/// at the end get `patience`.
 ///
 /// # Errors
 /// If the kernel refuses a runtime.
@@ -42,31 +43,29 @@ pub fn serve<T>(
         .enable_all()
         .max_blocking_threads(blocking_threads)
         .thread_keep_alive(Duration::from_secs(1))
-        .on_thread_unpark(|| set_timer(Expiration::IntervalDelayed(BUSY.into(), BUSY.into())))
-        .on_thread_park(stop_timer)
+        .on_thread_unpark(|| interrupt_every(BUSY))
+        // An idle daemon is not woken.
+        .on_thread_park(|| interrupt_every(Duration::ZERO))
         .build()?;
     let result = runtime.block_on(service);
-    stop_timer();
+    interrupt_every(Duration::ZERO);
     runtime.shutdown_timeout(patience);
     Ok(result)
 }
 
-/// A timer for this thread.
-fn timer() -> nix::Result<Timer> {
-    let to =
-        SigevNotify::SigevThreadId { signal: SIGNAL, thread_id: gettid().as_raw(), si_value: 0 };
-    Timer::new(ClockId::CLOCK_MONOTONIC, SigEvent::new(to))
-}
-
-/// An idle daemon is not woken.
-fn stop_timer() {
-    set_timer(Expiration::OneShot(Duration::ZERO.into()));
-}
-
-fn set_timer(expiration: Expiration) {
+/// Sends this thread the signal at this interval from now on; never, if it is zero.
+fn interrupt_every(interval: Duration) {
+    let every = Expiration::IntervalDelayed(interval.into(), interval.into());
     TIMER.with_borrow_mut(|timer| {
-        timer.as_mut().map(|timer| timer.set(expiration, TimerSetTimeFlags::empty()))
+        timer.as_mut().map(|timer| timer.set(every, TimerSetTimeFlags::empty()))
     });
+}
+
+/// A timer of this thread's own.
+fn timer() -> nix::Result<Timer> {
+    let thread_id = gettid().as_raw();
+    let to = SigevNotify::SigevThreadId { signal: SIGNAL, thread_id, si_value: 0 };
+    Timer::new(ClockId::CLOCK_MONOTONIC, SigEvent::new(to))
 }
 
 #[cfg(test)]
@@ -95,6 +94,7 @@ mod tests {
         let (files, part) = ([file.as_raw_fd()], [io::IoSlice::new(b"x")]);
         let passed = [ControlMessage::ScmRights(&files)];
         sendmsg::<()>(to.as_raw_fd(), &part, &passed, MsgFlags::empty(), None).unwrap();
+        drop(file);
     }
 
     /// A connection that whoever drops it last waits for, and its other end.

@@ -86,8 +86,8 @@ pub(crate) fn receive(
     Ok((read, descriptors))
 }
 
-/// Makes the kernel refuse, at the sender, files that are passed to a Unix socket from now on. Before
-/// Linux 6.16 it passes them all the same.
+/// Makes the kernel refuse, at the sender, files that are passed to a Unix socket from now on.
+/// Before Linux 6.16 it passes them all the same.
 pub(crate) fn refuse_files(socket: BorrowedFd<'_>) {
     // From `asm-generic/socket.h`.
     const SO_PASSRIGHTS: libc::c_int = 83;

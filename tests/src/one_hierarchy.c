@@ -1,6 +1,6 @@
 /*
- * Hides the hierarchies of the old cgroups from slurmd, which refuses to run where there are any, though
- * its container has none: LD_PRELOAD shows it the last line of /proc/PID/cgroup only.
+ * Hides the hierarchies of the old cgroups from slurmd, which refuses to run where there are any,
+ * though its container has none: preloaded, it shows the last line of /proc/PID/cgroup only.
  */
 
 #define _GNU_SOURCE
@@ -18,28 +18,33 @@ static int unified_only(int file)
 {
     char text[4096];
     ssize_t length = read(file, text, sizeof text - 1);
-    int shown = memfd_create("cgroup", MFD_CLOEXEC);
+    int copy = memfd_create("cgroup", MFD_CLOEXEC);
     const char *line;
 
     text[length < 0 ? 0 : length] = '\0';
     line = strstr(text, "0::");
-    dprintf(shown, "%s", line ? line : "");
-    lseek(shown, 0, SEEK_SET);
+    dprintf(copy, "%s", line ? line : "");
+    lseek(copy, 0, SEEK_SET);
     close(file);
-    return shown;
+    return copy;
 }
 
-#define OPEN(name)                                                               \
-    int name(const char *path, int flags, ...)                                   \
-    {                                                                            \
-        int (*real)(const char *, int, ...) = dlsym(RTLD_NEXT, #name);           \
-        va_list rest;                                                            \
-        int file;                                                                \
-                                                                                 \
-        va_start(rest, flags);                                                   \
-        file = real(path, flags, va_arg(rest, mode_t));                          \
-        va_end(rest);                                                            \
-        return file < 0 || fnmatch("/proc/*/cgroup", path, 0) ? file : unified_only(file); \
+static int shown(const char *path, int file)
+{
+    return file < 0 || fnmatch("/proc/*/cgroup", path, 0) ? file : unified_only(file);
+}
+
+#define OPEN(name)                                                     \
+    int name(const char *path, int flags, ...)                         \
+    {                                                                  \
+        int (*real)(const char *, int, ...) = dlsym(RTLD_NEXT, #name); \
+        va_list rest;                                                  \
+        int file;                                                      \
+                                                                       \
+        va_start(rest, flags);                                         \
+        file = real(path, flags, va_arg(rest, mode_t));                \
+        va_end(rest);                                                  \
+        return shown(path, file);                                      \
     }
 
 OPEN(open)

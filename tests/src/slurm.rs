@@ -13,8 +13,8 @@ use crate::programs;
 use crate::ran::Ran;
 use crate::wait;
 
-/// Minors of character devices of major 1 that everybody may open for reading and writing and that no
-/// job needs: zero, full, random, urandom. The device cgroup decides by these numbers.
+/// Minors of character devices of major 1 that everybody may open for reading and writing and that
+/// no job needs: zero, full, random, urandom. The device cgroup decides by these numbers.
 const MINORS: [u32; 4] = [5, 7, 8, 9];
 
 /// Slurm looks for an address that is not the loopback's.
@@ -56,8 +56,8 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// Boots a machine with the packages, alice, who may train, and a Slurm that is idle; or says why
-    /// that is skipped.
+    /// Boots a machine with the packages, alice, who may train, and a Slurm that is idle; or says
+    /// why that is skipped.
     #[must_use]
     pub fn boot(debian: Debian) -> Option<Self> {
         let node = PackagedNode::without_driver(debian)?;

@@ -72,8 +72,8 @@ fn however_slurm_ends_a_step_nothing_stays_locked(debian: Debian) {
     for (job, end) in ends {
         // Trainers that ignore the signal with which Slurm asks first.
         let train = format!(
-            "systemd-run --unit={job} --uid=alice --setenv=PFO_JOB={job} srun --ntasks=2 --gres=gpu:2 \
-             /bin/sh -c 'trap \"\" TERM; exec /shared/task 1000000 {MICROBATCHES}'"
+            "systemd-run --unit={job} --uid=alice --setenv=PFO_JOB={job} \
+             srun --ntasks=2 --gres=gpu:2 /bin/sh -c 'trap \"\" TERM; exec /shared/task 1000000 {MICROBATCHES}'"
         );
         node.debian.run(&train).printed();
         wait::until_ok("the job runs a plan", || {

@@ -84,8 +84,8 @@ fn read(node: &Node) -> Result<(Settings, Vec<String>), String> {
     closed_to_its_group(&settings).map_or(Ok((settings, restart_needed_for)), Err)
 }
 
-/// The first packaged socket that the group of the configuration cannot open: systemd makes them, for
-/// the groups of their units.
+/// The first packaged socket that the group of the configuration cannot open: systemd makes them,
+/// for the groups of their units.
 fn closed_to_its_group(settings: &Settings) -> Option<String> {
     let Config { sockets, groups: names, .. } = &settings.config;
     let groups = settings.authority.socket_groups();

@@ -38,13 +38,16 @@ fn start(node: &BootedNode, number: usize) -> BootedJob<'_> {
     job
 }
 
-/// Starts a sweep where none is under way. One that is continues by itself after every kill.
+/// Starts a sweep where none is under way. One that is continues by itself after every kill, unless
+/// its trials were interrupted so often that it waits for its user.
 fn keep_sweeping(node: &BootedNode) {
     node.until("the job is swept", || match node.sweep(JOBS[SWEPT]) {
         Ok(SweepStatus { state: SweepState::Running | SweepState::Waiting { .. }, .. }) => Ok(()),
         other => {
-            let start = format!("pfoctl profile start {} --steps 1 --stride 90", JOBS[SWEPT]);
-            node.debian.run(&start);
+            let job = JOBS[SWEPT];
+            node.debian.run(&format!(
+                "pfoctl profile stop {job}; pfoctl profile start {job} --steps 1 --stride 90"
+            ));
             Err(format!("{other:?}"))
         }
     });

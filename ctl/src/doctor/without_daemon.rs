@@ -11,13 +11,15 @@ use crate::daemons::Which;
 const CONFIGURATION: &str = "configuration";
 const LEDGER: &str = "ledger";
 const LEDGER_FILE: &str = "/run/pfo/ledger.json";
+const DAMAGED_FILE: &str = "/run/pfo/ledger.damaged";
 
 /// `EX_CONFIG` of sysexits.h, with which a daemon refuses its configuration.
 const REFUSED: i32 = 78;
 
 /// Has `pfod` check its own configuration, and reads the ledger.
 pub(crate) fn check(root: &Root) -> Vec<Finding> {
-    vec![configuration(Which::Pfod), ledger(root)]
+    let findings = [configuration(Which::Pfod), ledger(root)];
+    findings.into_iter().chain(damaged(root)).collect()
 }
 
 /// Has a daemon check its own configuration.
@@ -47,6 +49,13 @@ pub(crate) fn configuration(which: Which) -> Finding {
             Finding::unknown(CONFIGURATION, message, "run as root")
         }
     }
+}
+
+/// A damaged ledger that nobody has acknowledged.
+fn damaged(root: &Root) -> Option<Finding> {
+    let message = format!("{DAMAGED_FILE} may name locks that pfod does not know");
+    let remedy = "start pfod, then `pfoctl clocks reset --all` and `pfoctl clocks acknowledge`";
+    root.path(DAMAGED_FILE).exists().then(|| Finding::wrong(LEDGER, message, remedy))
 }
 
 fn ledger(root: &Root) -> Finding {
@@ -105,5 +114,8 @@ mod tests {
         }
         std::fs::write(root.path(LEDGER_FILE), "oops").unwrap();
         assert_eq!(ledger(&root).level, Level::Wrong);
+        assert!(damaged(&root).is_none());
+        std::fs::write(root.path(DAMAGED_FILE), "oops").unwrap();
+        assert_eq!(damaged(&root).unwrap().level, Level::Wrong);
     }
 }

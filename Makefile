@@ -129,10 +129,12 @@ lint: ## Check format, lints, documentation, dependencies, budgets and the units
 bench: programs ## Measure latencies, memory, accuracy and planning, beside lowtime and pfod 0.1
 	@scripts/setup --bench
 	@tests/bench/build-before
+	cargo build --release -p pfo-tests --bin pfo-test-attacker
 	cargo run --release --quiet -p pfo-tests --bin pfo-bench
 
 bench-short: programs ## Run every part of the measurements once, briefly
 	@scripts/setup --bench
+	cargo build --release -p pfo-tests --bin pfo-test-attacker
 	cargo run --release --quiet -p pfo-tests --bin pfo-bench -- --short
 
 audit: ## Look for published vulnerabilities of dependencies (requires the network)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pfo_keeper::{Damage, Ledger, LedgerError};
 use pfo_policy::Config;
 use pfo_protocol::ClosingReason;
-use pfo_service::{Connections, ListenError, Service, accept, feed_watchdog, report_left_out};
+use pfo_service::{ListenError, Service, accept, feed_watchdog, report_left_out};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep};
@@ -89,13 +89,12 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> 
     // Sessions of the previous daemon come first: their ranks are in the middle of a step.
     resume(&node, kept).await;
     let mut accepting = JoinSet::new();
-    let open = Arc::new(Connections::default());
     for (door, listener) in listening {
         let (asked, talker, people) =
             (Arc::clone(&node), Arc::clone(&node), Arc::clone(&node.people));
         let most = move || asked.settings().config.limits.connections.get();
         let each = move |conversation| talk(Arc::clone(&talker), conversation);
-        accepting.spawn(accept(listener, door, Arc::clone(&open), people, most, each));
+        accepting.spawn(accept(listener, door, Arc::clone(&node.connections), people, most, each));
     }
     tracing::info!("pfod {} serves", env!("CARGO_PKG_VERSION"));
     loop {

@@ -8,7 +8,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use pfo_keeper::{GpuFacts, Ledger};
 use pfo_policy::{Config, Settings};
 use pfo_protocol::{Refusal, RefusalCode, SessionId, Uid};
-use pfo_service::{Attempt, FileIdentity, NodeAccounts, Peer, People};
+use pfo_service::{Attempt, Connections, FileIdentity, NodeAccounts, Peer, People};
 
 use crate::cli::ConfigSource;
 use crate::gpu::{LateDriver, Owed, device_file};
@@ -31,6 +31,7 @@ pub(crate) struct Node {
     pub driver: Arc<LateDriver>,
     /// Whom users count as in quotas.
     pub people: Arc<People>,
+    pub connections: Arc<Connections>,
     /// What is locked.
     pub ledger: Arc<Ledger>,
     /// Which session holds which GPU.
@@ -78,6 +79,7 @@ impl Node {
             revocations: Revocations::kept_in(RevocationFile::beside(&config.paths.ledger)),
             jobs: Arc::new(Jobs::new(files, Arc::clone(&people))),
             people,
+            connections: Arc::default(),
             attempt: Attempt::beside(&config.paths.ledger),
             started: Instant::now(),
             sessions_opened: AtomicU64::new(0),

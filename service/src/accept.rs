@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
@@ -27,6 +28,10 @@ const CHUNK_BYTES: usize = 16 * 1024;
 /// A peer must read an answer within this time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Bytes that a peer may leave unread before a connection waits for it. The kernel doubles them, and
+/// keeps them in memory of this process.
+const SEND_BYTES: usize = 16 * 1024;
+
 /// The rest of a frame must follow its header within this time: others may wait for its room.
 const PAYLOAD_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -36,7 +41,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The pause after several refused connections: opening one after the other must not keep a core
 /// busy, nor make later ones wait for long.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
-const REFUSALS: u32 = 4;
+const REFUSALS: u32 = 8;
 
 /// One accepted connection and its peer.
 pub struct Conversation {
@@ -47,6 +52,15 @@ pub struct Conversation {
     /// The socket that it connected to.
     pub door: Door,
     entered: Entered,
+    handed_over: AtomicBool,
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        if !self.handed_over.load(Relaxed) {
+            self.entered.close(&self.stream);
+        }
+    }
 }
 
 /// What a peer has sent.
@@ -79,6 +93,11 @@ impl Conversation {
                 None
             }
         }
+    }
+
+    /// Leaves the connection open: somebody else has a copy of it, and ends it.
+    pub fn hand_over(&self) {
+        self.handed_over.store(true, Relaxed);
     }
 
     /// Waits for room for the answer to a message, if that may be large. To be held until the peer
@@ -140,11 +159,10 @@ impl Conversation {
     /// Grows with what arrives, not with what is announced.
     async fn payload(&self, length: usize) -> Result<Vec<u8>, FrameError> {
         let mut payload = Vec::new();
-        let mut chunk = [0; CHUNK_BYTES];
-        while payload.len() < length {
-            let wanted = CHUNK_BYTES.min(length.saturating_sub(payload.len()));
-            let read = self.read_some(&mut chunk[..wanted]).await?;
-            payload.extend_from_slice(&chunk[..read]);
+        let mut filled = 0_usize;
+        while filled < length {
+            payload.resize(length.min(filled.saturating_add(CHUNK_BYTES)), 0);
+            filled = filled.saturating_add(self.read_some(&mut payload[filled..]).await?);
         }
         Ok(payload)
     }
@@ -213,15 +231,27 @@ pub async fn accept<Talk>(
             Ok((stream, _)) => {
                 failing = false;
                 let Ok(mut peer) = Peer::of(&stream) else { continue };
+                // Without it, what a peer does not read would take more.
+                let _ = setsockopt(&stream, sockopt::SndBuf, &SEND_BYTES);
                 peer.person = people.look_up(peer.uid).await;
                 match open.enter(door, peer.user(), most()) {
                     Ok(entered) => {
-                        let whose = Whose::of(peer.uid, peer.pid);
-                        let talking = talk(Conversation { stream, peer, door, entered });
+                        let whose = Whose { door: Some(door), ..Whose::of(peer.uid, peer.pid) };
+                        let handed_over = AtomicBool::default();
+                        let talking =
+                            talk(Conversation { stream, peer, door, entered, handed_over });
                         tokio::spawn(async move { catch_in(&whose, talking).await });
                     }
                     Err(refusal) => {
-                        tokio::spawn(async move { refuse(&stream, &peer, refusal).await });
+                        let open = Arc::clone(&open);
+                        tokio::spawn(async move {
+                            if open.may_answer(door, peer.person) {
+                                refuse(&stream, &peer, refusal).await;
+                                open.close(door, peer.person, &stream);
+                            } else {
+                                log_refused(&peer, &refusal);
+                            }
+                        });
                         refused = refused.wrapping_add(1) % REFUSALS;
                         if refused == 0 {
                             sleep(REFUSAL_PAUSE).await;
@@ -262,11 +292,15 @@ async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
 
 /// Refuses a connection, and records that in the journal.
 pub async fn refuse(stream: &UnixStream, peer: &Peer, refusal: Refusal) {
+    log_refused(peer, &refusal);
+    send(stream, &DaemonMessage::Refusal(refusal)).await;
+}
+
+fn log_refused(peer: &Peer, refusal: &Refusal) {
     tracing::warn!(
         name: "refused", uid = peer.uid.0, owner_uid = peer.person.0, pid = peer.pid.0,
         "refused a connection of {}, process {}: {}", peer.user(), peer.pid, refusal.message
     );
-    send(stream, &DaemonMessage::Refusal(refusal)).await;
 }
 
 /// Waits until the peer can no longer receive an answer, whatever is still to be read from it.

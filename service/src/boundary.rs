@@ -15,6 +15,8 @@ use pfo_protocol::{Holder, Refusal, RefusalCode};
 use pfo_vocabulary::{GpuUuid, JobName, Pid, Uid};
 use tokio::task::spawn_blocking;
 
+use crate::peer::Door;
+
 /// The name of the journal entry about a panic.
 const PANIC: &str = "panic";
 
@@ -34,13 +36,15 @@ pub struct Whose {
     pub job: Option<JobName>,
     /// The GPU, if it is the work of a rank.
     pub gpu: Option<GpuUuid>,
+    /// The socket, if it is the work of a connection.
+    pub door: Option<Door>,
 }
 
 impl Whose {
     /// The work of a process, for no job in particular.
     #[must_use]
     pub fn of(uid: Uid, pid: Pid) -> Self {
-        Self { uid, pid: Some(pid), job: None, gpu: None }
+        Self { uid, pid: Some(pid), job: None, gpu: None, door: None }
     }
 
     /// The work of a rank.
@@ -83,7 +87,7 @@ pub fn report_panics() {
 }
 
 fn report(panic: &PanicHookInfo<'_>, whose: &Whose) {
-    let Whose { uid, pid, job, gpu } = whose;
+    let Whose { uid, pid, job, gpu, .. } = whose;
     tracing::error!(
         name: PANIC,
         uid = uid.0, pid = pid.map(|pid| pid.0), job = job.as_ref().map(display),
@@ -105,7 +109,9 @@ fn in_words(panic: &PanicHookInfo<'_>) -> String {
 /// # Errors
 /// If it panics.
 pub fn catch<T>(whose: &Whose, work: impl FnOnce() -> T) -> Result<T, Panicked> {
-    let outer = WHOSE.replace(Some(whose.clone()));
+    let outer = WHOSE.take();
+    let door = whose.door.or_else(|| outer.as_ref()?.door);
+    WHOSE.set(Some(Whose { door, ..whose.clone() }));
     let caught = catch_unwind(AssertUnwindSafe(work));
     WHOSE.set(outer);
     caught.map_err(|_| Panicked)
@@ -122,6 +128,11 @@ pub async fn catch_in<T>(whose: &Whose, work: impl Future<Output = T>) -> Result
         Err(panicked) => Poll::Ready(Err(panicked)),
     })
     .await
+}
+
+/// Whether this is the work of a connection to the socket for administration.
+pub(crate) fn is_administration() -> bool {
+    WHOSE.with_borrow(|whose| whose.as_ref().and_then(|whose| whose.door)) == Some(Door::Admin)
 }
 
 /// Makes work run in the boundary that the caller is in, if any, on whatever thread it runs.

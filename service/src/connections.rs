@@ -3,9 +3,11 @@
 //! person is a user with all of its subordinate uids.
 
 use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use nix::sys::socket::{Shutdown, shutdown};
 use pfo_protocol::{Refusal, RefusalCode, Uid};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
@@ -13,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::boundary::lock;
 use crate::peer::Door;
 use crate::people::User;
+use crate::sys;
 
 /// Connections of one person, not counting sessions: all ranks of a node open theirs at once, and a
 /// command asks for each.
@@ -44,6 +47,12 @@ const LOOKING: usize = 4;
 /// How long a frame waits for one of these before its files are left alone.
 const LOOKING_PATIENCE: Duration = Duration::from_millis(250);
 
+/// Closed connections of one person that hold unread bytes, beyond which none is answered or admitted.
+const UNREAD: usize = 256;
+
+/// How often it is looked which of these were read, at most: whenever somebody connects.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// The connections of all people. Those of sessions count only as sessions.
 #[derive(Debug)]
 pub struct Connections {
@@ -61,6 +70,16 @@ struct Person {
     even_at: Instant,
     large: Arc<Semaphore>,
     looking: Arc<Semaphore>,
+    unread: Vec<Unread>,
+    looked_at: Instant,
+}
+
+/// A closed connection of which the peer has not read everything. Until it has, or is gone, the
+/// kernel keeps these bytes in memory of this process.
+#[derive(Debug)]
+struct Unread {
+    socket: OwnedFd,
+    has_place: bool,
 }
 
 impl Default for Connections {
@@ -76,6 +95,7 @@ impl Connections {
     /// Which of the two has too many.
     pub fn enter(self: &Arc<Self>, door: Door, user: User, most: u32) -> Result<Entered, Refusal> {
         let mut people = self.people();
+        people.values_mut().for_each(Person::forget_read);
         let key = (door, user.person);
         // The agent takes no room from users.
         let counted = people.iter().filter(|((door, _), _)| *door != Door::Agent);
@@ -92,6 +112,11 @@ impl Connections {
         // Root is an ordinary user, except through the socket for administration: there it is
         // admitted even when all others together are at the limit.
         let unlimited = door == Door::Admin && user.uid == Uid::ROOT;
+        let unread = people.get(&key).map_or(0, |person| person.unread.len());
+        if !unlimited && unread >= UNREAD {
+            let message = format!("{user} has left {UNREAD} answers unread, or more");
+            return refused(message, "read or close connections that were refused or have ended");
+        }
         if !unlimited && own >= own_limit {
             let message = format!(
                 "{user} has {own} connections open, and may not have more while {all} of {most} are \
@@ -108,6 +133,29 @@ impl Connections {
         Ok(Entered { all: Arc::clone(self), key, unlimited })
     }
 
+    /// Ends a connection of a person, and counts it until the peer has read what it was sent.
+    pub fn close(&self, door: Door, person: Uid, socket: impl AsFd) {
+        self.keep((door, person), socket, false);
+    }
+
+    fn keep(&self, key: Key, socket: impl AsFd, has_place: bool) {
+        let socket = socket.as_fd();
+        let _ = shutdown(socket.as_raw_fd(), Shutdown::Both);
+        if sys::unread_bytes(socket) == 0 {
+            return;
+        }
+        let Ok(socket) = socket.try_clone_to_owned() else { return };
+        let mut people = self.people();
+        let person = people.entry(key).or_insert_with(Person::new);
+        person.open = person.open.saturating_add(has_place.into());
+        person.unread.push(Unread { socket, has_place });
+    }
+
+    /// Whether a refusal can be sent to a person who read the ones before.
+    pub(crate) fn may_answer(&self, door: Door, person: Uid) -> bool {
+        self.people().get(&(door, person)).is_none_or(|person| person.unread.len() < UNREAD)
+    }
+
     /// A person is remembered after the last connection: connecting anew must not reset its rate.
     fn people(&self) -> MutexGuard<'_, HashMap<Key, Person>> {
         lock(&self.by_person)
@@ -117,7 +165,22 @@ impl Connections {
 impl Person {
     fn new() -> Self {
         let [large, looking] = [1, LOOKING].map(|permits| Arc::new(Semaphore::new(permits)));
-        Self { open: 0, even_at: Instant::now(), large, looking }
+        let now = Instant::now();
+        Self { open: 0, even_at: now, large, looking, unread: Vec::new(), looked_at: now }
+    }
+
+    /// Forgets the closed connections that were read.
+    fn forget_read(&mut self) {
+        if self.unread.is_empty() || self.looked_at.elapsed() < LOOK_EVERY {
+            return;
+        }
+        self.looked_at = Instant::now();
+        let Self { open, unread, .. } = self;
+        unread.retain(|Unread { socket, has_place }| {
+            let is_unread = sys::unread_bytes(socket.as_fd()) > 0;
+            *open = open.saturating_sub((*has_place && !is_unread).into());
+            is_unread
+        });
     }
 
     /// How long the person must wait before the next request.
@@ -157,6 +220,11 @@ impl Entered {
         }
     }
 
+    /// Ends the connection, which has its place until the peer has read what it was sent.
+    pub(crate) fn close(&self, socket: impl AsFd) {
+        self.all.keep(self.key, socket, true);
+    }
+
     /// Waits until files of the user may be looked at; `None` if those before still block.
     pub(crate) async fn room_for_files(&self) -> Option<OwnedSemaphorePermit> {
         let looking = Arc::clone(&self.all.people().get(&self.key)?.looking);
@@ -186,6 +254,9 @@ impl Drop for Entered {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     const ALICE: User = user(1001);
@@ -279,6 +350,57 @@ mod tests {
         assert_eq!(rooms.len(), LARGE_FRAMES - 1);
         drop((room, rooms));
         assert!(at_once(other.room_for(LARGE_BYTES + 1)).is_some());
+    }
+
+    /// Both ends of a connection, over which something was sent.
+    fn sent() -> (UnixStream, UnixStream) {
+        let (mut near, far) = UnixStream::pair().unwrap();
+        near.write_all(b"answer").unwrap();
+        (near, far)
+    }
+
+    fn look_again(all: &Connections) {
+        all.people().values_mut().for_each(|person| person.looked_at -= LOOK_EVERY);
+    }
+
+    #[test]
+    fn a_connection_keeps_its_place_until_its_peer_has_read_what_it_was_sent() {
+        let all = Arc::new(Connections::default());
+        let enter = || all.enter(Door::Users, ALICE, 1000);
+        let mut peers: Vec<_> = (0..PER_PERSON)
+            .map(|_| {
+                let (entered, (near, far)) = (enter().unwrap(), sent());
+                entered.close(&near);
+                far
+            })
+            .collect();
+        assert!(enter().is_err());
+        assert!(all.enter(Door::Users, BOB, 1000).is_ok());
+        let mut read = Vec::new();
+        peers[0].read_to_end(&mut read).unwrap();
+        assert_eq!(read, b"answer");
+        drop(peers.pop());
+        look_again(&all);
+        assert_eq!(fill(&all, Door::Users, ALICE, 1000).len(), 2);
+    }
+
+    #[test]
+    fn who_reads_no_refusal_gets_no_more_of_them_and_no_other_connection() {
+        let all = Arc::new(Connections::default());
+        let refuse = |_| {
+            let (near, far) = sent();
+            all.close(Door::Users, ALICE.person, &near);
+            far
+        };
+        let peers: Vec<_> = (0..UNREAD).map(refuse).collect();
+        assert!(!all.may_answer(Door::Users, ALICE.person));
+        let refusal = all.enter(Door::Users, ALICE, 1000).err().unwrap();
+        assert!(refusal.message.contains("has left 256 answers unread"), "{refusal}");
+        assert!(all.may_answer(Door::Users, BOB.person));
+        drop(peers);
+        look_again(&all);
+        assert!(all.enter(Door::Users, ALICE, 1000).is_ok());
+        assert!(all.may_answer(Door::Users, ALICE.person));
     }
 
     #[test]

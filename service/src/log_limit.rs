@@ -1,5 +1,6 @@
 //! Keeps the entries that one person causes from filling the journal: beyond a burst they are left
-//! out, and counted. An entry is a user's if it has the user's `uid`. All of root's are kept.
+//! out, and counted. An entry is a user's if it has the user's `uid`. What root does as an administrator
+//! is kept.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,6 +14,7 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
+use crate::boundary::is_administration;
 use crate::people::People;
 
 /// Entries that a person may cause at once: all ranks of a large node open and end a session twice.
@@ -99,7 +101,8 @@ impl<S: Subscriber> Layer<S> for Limit {
         let mut user = UserOf::default();
         event.record(&mut user);
         let person = |uid| PEOPLE.get().map_or(uid, |people| people.person(Uid(uid)).0);
-        !matches!(user.0, Some(uid) if uid != 0 && !ENTRIES.keeps(person(uid), Instant::now()))
+        let is_limited = |uid| uid != 0 || !is_administration();
+        !matches!(user.0, Some(uid) if is_limited(uid) && !ENTRIES.keeps(person(uid), Instant::now()))
     }
 }
 
@@ -141,18 +144,30 @@ mod tests {
     }
 
     #[test]
-    fn only_entries_with_another_uid_than_roots_are_counted() {
+    fn entries_with_a_uid_are_counted_but_those_of_root_as_an_administrator() {
+        use pfo_vocabulary::Pid;
         use tracing_subscriber::layer::SubscriberExt;
+
+        use crate::boundary::{Whose, catch};
+        use crate::peer::Door;
+
+        let administers = Whose { door: Some(Door::Admin), ..Whose::of(Uid(0), Pid(1)) };
+        let inner = Whose::of(Uid(0), Pid(1));
         let uid = 4_000_000_123_u32;
         let subscriber = tracing_subscriber::registry().with(Limit);
         tracing::subscriber::with_default(subscriber, || {
             for _ in 0..2 * BURST {
-                tracing::info!(uid = 0, pid = uid, "of root");
+                let entry = || tracing::info!(uid = 0_u32, pid = uid, "of an administrator");
+                catch(&administers, || catch(&inner, entry)).unwrap().unwrap();
                 tracing::info!(pid = uid, "of nobody");
                 tracing::info!(uid, "of a user");
             }
         });
-        let own = ENTRIES.left_out().into_iter().find(|(user, _)| *user == uid);
-        assert_eq!(own, Some((uid, BURST.into())));
+        let left_out = ENTRIES.left_out();
+        assert!(left_out.contains(&(uid, BURST.into())) && left_out.len() == 1, "{left_out:?}");
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(Limit), || {
+            (0..2 * BURST).for_each(|_| tracing::info!(uid = 0_u32, "of root at another socket"));
+        });
+        assert_eq!(ENTRIES.left_out(), [(0, BURST.into())]);
     }
 }

@@ -113,6 +113,14 @@ pub(crate) fn notice(signal: Signal) -> io::Result<()> {
     Ok(())
 }
 
+/// Bytes that were sent over a Unix socket and that the peer has not read.
+pub(crate) fn unread_bytes(socket: BorrowedFd<'_>) -> libc::c_int {
+    let mut bytes = 0;
+    // SAFETY: the kernel writes one number, which lives as long as the call. An error leaves 0.
+    unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    bytes
+}
+
 /// A descriptor for a process.
 ///
 /// # Errors

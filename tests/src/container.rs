@@ -127,6 +127,23 @@ impl Container {
         command
     }
 
+    /// The number that a process has outside, by its number inside.
+    #[must_use]
+    pub fn outside(&self, pid: u32) -> Option<u32> {
+        let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+        let inside = namespace(self.leader)?;
+        let number = |status: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+            line.split_whitespace().last()?.parse::<u32>().ok()
+        };
+        let pids = fs::read_dir("/proc").ok()?.flatten();
+        let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.find(|outside| {
+            let status = fs::read_to_string(format!("/proc/{outside}/status")).unwrap_or_default();
+            number(&status) == Some(pid) && namespace(*outside).as_ref() == Some(&inside)
+        })
+    }
+
     /// The journal, or what `options` of `journalctl` leave of it.
     #[must_use]
     pub fn journal(&self, options: &str) -> String {

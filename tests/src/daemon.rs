@@ -47,7 +47,7 @@ pub struct Daemon {
 impl Daemon {
     /// Starts pfod with further arguments.
     pub fn start(node: &Node, arguments: &[&str]) -> Self {
-        let mut command = Command::new(node.program(Program::Pfod));
+        let mut command = node.command(Program::Pfod);
         command.env_remove("NOTIFY_SOCKET").arg("--config").arg(node.config()).args(arguments);
         Self::run(node, Program::Pfod, &mut command)
     }
@@ -60,7 +60,7 @@ impl Daemon {
 
     /// Starts pfo-agent, with nothing of the driver in its environment.
     pub fn start_agent(node: &Node) -> Self {
-        let mut command = Command::new(node.program(Program::PfoAgent));
+        let mut command = node.command(Program::PfoAgent);
         command.env_remove("NOTIFY_SOCKET").arg("--config").arg(node.agent_config());
         Self::run(node, Program::PfoAgent, &mut command)
     }

@@ -42,6 +42,8 @@ pub enum Debian {
     Bookworm,
     /// Debian 13, with systemd 257.
     Trixie,
+    /// The same with Podman and what its users need to run it without root.
+    TrixieWithPodman,
 }
 
 impl Debian {
@@ -49,6 +51,7 @@ impl Debian {
         match self {
             Self::Bookworm => "bookworm",
             Self::Trixie => "trixie",
+            Self::TrixieWithPodman => "trixie-podman",
         }
     }
 

@@ -3,6 +3,7 @@
 //!
 //! Tests run side by side, so nothing in here may touch what another test or the machine owns.
 
+pub mod attack;
 mod bindings;
 mod booted_node;
 mod cgroup;
@@ -17,6 +18,7 @@ pub mod identity;
 mod installed;
 mod log_text;
 mod machine;
+mod memory_limit;
 mod node;
 mod packaged_node;
 mod pfoctl;
@@ -44,8 +46,9 @@ pub use ground::{GROUNDS, Ground};
 pub use identity::Identity;
 pub use log_text::tail;
 pub use machine::{Machine, MachineSetup};
+pub use memory_limit::{MemoryLimit, memory_max};
 pub use node::{Node, Setup};
-pub use packaged_node::{PackagedNode, UNIT_COUNT, UNITS, built_deb, built_rpm};
+pub use packaged_node::{DEVICES, PackagedNode, UNIT_COUNT, UNITS, built_deb, built_rpm};
 pub use plan::TestPlan;
 pub use ran::Ran;
 pub use rank::Rank;

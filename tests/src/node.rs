@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 
 use pfo_protocol::{AgentStatus, JobStatus, Rank, RankStatus, Status, WatchedJob};
@@ -45,6 +46,8 @@ pub struct Setup {
     pub rules: &'static str,
     /// The end of the file of the agent.
     pub agent_rules: &'static str,
+    /// Whether the daemons count what they allocate.
+    pub counted: bool,
 }
 
 impl Default for Setup {
@@ -62,6 +65,7 @@ impl Default for Setup {
             on_foreign_clock: "set-again",
             rules: "",
             agent_rules: "",
+            counted: false,
         }
     }
 }
@@ -192,6 +196,29 @@ impl Node {
     #[must_use]
     pub fn program(&self, program: Program) -> PathBuf {
         programs::program(program.name())
+    }
+
+    /// The command of a program of the node.
+    #[must_use]
+    pub(crate) fn command(&self, program: Program) -> Command {
+        if !self.setup.counted {
+            return Command::new(self.program(program));
+        }
+        let mut command = Command::new(programs::program("pfo-counted"));
+        command.arg(self.counts(program)).arg(self.program(program));
+        command
+    }
+
+    fn counts(&self, program: Program) -> PathBuf {
+        self.file(&format!("{}.memory", program.name()))
+    }
+
+    /// Bytes that a daemon that counts them has now, and the most that it has had.
+    #[must_use]
+    pub fn allocated(&self, program: Program) -> (u64, u64) {
+        let text = fs::read_to_string(self.counts(program)).unwrap();
+        let (now, most) = text.trim().split_once('\n').unwrap();
+        (now.parse().unwrap(), most.parse().unwrap())
     }
 
     /// The configuration of pfod.

@@ -24,7 +24,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const GPUS: &str = "/dev/shm/pfo-sim.state";
 
 /// Where the device files of these GPUs are, and the daemon finds them by links in /dev.
-pub(crate) const DEVICES: &str = "/dev/shm/pfo-sim.state.dev";
+pub const DEVICES: &str = "/dev/shm/pfo-sim.state.dev";
 
 /// The ledger of the packaged daemon.
 const LEDGER: &str = "/run/pfo/ledger.json";
@@ -64,7 +64,13 @@ impl PackagedNode {
     /// Boots a machine on which the driver is installed, and pfo is not; or says why that is skipped.
     #[must_use]
     pub fn boot(debian: Debian) -> Option<Self> {
-        let node = Self::without_driver(debian)?;
+        Self::boot_with_gpus(debian, MachineSetup::default().gpus)
+    }
+
+    /// As [`boot`](Self::boot), with these GPUs.
+    #[must_use]
+    pub fn boot_with_gpus(debian: Debian, gpus: &'static str) -> Option<Self> {
+        let node = Self::boot_machine(debian, &MachineSetup { gpus, ..MachineSetup::default() })?;
         node.install_driver();
         Some(node)
     }
@@ -72,8 +78,12 @@ impl PackagedNode {
     /// As [`boot`](Self::boot), without the driver.
     #[must_use]
     pub fn without_driver(debian: Debian) -> Option<Self> {
+        Self::boot_machine(debian, &MachineSetup::default())
+    }
+
+    fn boot_machine(debian: Debian, setup: &MachineSetup) -> Option<Self> {
         let directory = tempfile::Builder::new().prefix("pfo-test-").tempdir().unwrap();
-        let machine = Machine::create(directory.path(), &MachineSetup::default());
+        let machine = Machine::create(directory.path(), setup);
         machine.install_library();
         let mounts = [(machine.state(), GPUS), (&machine.devices(), DEVICES)];
         let debian = Container::boot_with(debian, &mounts)?;

@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{MsgFlags, recv};
 use pfo_protocol::{
     ClientMessage, ClockTable, DaemonMessage, GpuName, LARGEST_PAYLOAD, Mark, Request, Response,
     SwapTarget,
@@ -121,6 +124,46 @@ fn a_client_that_asks_and_never_reads_holds_up_nobody() {
     undisturbed.assert_nothing_else_happened();
 }
 
+/// How many of these connections hold bytes that were not read.
+fn unread(connections: &[UnixStream]) -> usize {
+    let mut byte = [0];
+    let peek = |connection: &UnixStream| {
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        recv(connection.as_raw_fd(), &mut byte, flags)
+    };
+    connections.iter().map(peek).filter(|peeked| *peeked == Ok(1)).count()
+}
+
+#[test]
+fn answers_that_nobody_reads_take_memory_for_a_bounded_number_of_them() {
+    // Connections, and twice as many refusals.
+    const MOST: usize = 128 + 256;
+    const ASKED: usize = 10;
+    let undisturbed = Undisturbed::start();
+    let request = ClientMessage::Request(Request::Status).to_frame().unwrap().repeat(ASKED);
+    let connect = |_| {
+        let mut connection = UnixStream::connect(undisturbed.node.socket()).unwrap();
+        connection.set_write_timeout(Some(Duration::from_millis(10))).unwrap();
+        let _ = connection.write_all(&request);
+        connection
+    };
+    let mut connections: Vec<_> = (0..1000).map(connect).collect();
+    let found = unread(&connections);
+    assert!((128..=MOST).contains(&found), "{found} connections hold something unread");
+    // The daemon ends those that are silent; their answers stay.
+    thread::sleep(Duration::from_secs(11));
+    connections.extend((0..1000).map(connect));
+    let found = unread(&connections);
+    assert!(found <= MOST, "{found} connections hold something unread");
+    drop(connections);
+    undisturbed.node.until_so("who has read may ask again", || {
+        let mut client = undisturbed.node.trainer_control();
+        client.say(&ClientMessage::Request(Request::Status));
+        matches!(client.answer(), Ok(DaemonMessage::Response(Response::Status(_))))
+    });
+    undisturbed.assert_nothing_else_happened();
+}
+
 #[test]
 fn a_rank_that_sends_without_a_pause_sleeps_on_the_daemons_side() {
     let mut undisturbed = Undisturbed::start();
@@ -157,6 +200,8 @@ fn connections_that_come_and_go_without_a_word_are_forgotten() {
     node.until_so("status answers", || !node.status().gpus.is_empty());
     let pid = undisturbed.node.daemon().process.pid();
     undisturbed.node.until_so("all are closed", || {
+        // It looks which of them were read when somebody connects.
+        let _ = undisturbed.node.status();
         fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() <= before + 2
     });
     undisturbed.assert_nothing_else_happened();

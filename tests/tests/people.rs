@@ -9,8 +9,8 @@ use pfo_protocol::{
     Request, Response, SwapTarget,
 };
 use pfo_tests::{
-    Client, Identity, MachineSetup, Node, Relay, Setup, TestPlan, control::job, hello, needs_root,
-    say_skipped,
+    Client, Identity, MachineSetup, Node, Program, Relay, Setup, TestPlan, control::job, hello,
+    memory_max, needs_root, say_skipped,
 };
 
 /// Connections of one person.
@@ -168,9 +168,7 @@ fn bytes_kept(node: &mut Node) -> u64 {
 #[test]
 fn ten_users_who_keep_all_the_plans_that_they_may_do_not_reach_memory_max() {
     needs_root!();
-    let unit = include_str!("../../systemd/pfod.service");
-    let max = unit.lines().find_map(|line| line.strip_prefix("MemoryMax=")).unwrap();
-    let max = max.trim_end_matches('M').parse::<u64>().unwrap() << 20;
+    let max = memory_max(Program::Pfod);
     let machine = MachineSetup { gpus: "10xA40", ..MachineSetup::default() };
     let setup = Setup { machine, idle_limit_s: 3600, ..Setup::without_agent() };
     let mut node = Node::start_with(&setup);

@@ -9,11 +9,13 @@ use pfo_protocol::{ClockTable, FrontierStatus, JobView, RankView, Refusal, Refus
 use crate::straggler::SlowStages;
 use crate::straggler::table::{Labelled, does_not_fit, put_clocks_into};
 
-/// Bytes of a row of the profile, of a planned instruction, and of an instruction of the step with
-/// all that the planner keeps for it.
+/// Bytes of a row of the profile, of a planned instruction, of a plan beside these, of an instruction
+/// of the step with all that the planner keeps for it, and of a job with its files beside all that.
 const ROW_BYTES: usize = 24;
 const PLANNED_BYTES: usize = 1;
+const PLAN_BYTES: usize = 80;
 const INSTRUCTION_BYTES: usize = 256;
+const JOB_BYTES: usize = 16 << 10;
 
 /// The longest label of a plan that `pfod` takes, in bytes.
 const LONGEST_LABEL: usize = 64;
@@ -26,6 +28,8 @@ pub(crate) struct JobFrontier {
     /// Where it came from, as the client called it.
     label: String,
     frontier: Frontier,
+    /// Bytes of its file, which is in memory, too.
+    file_bytes: usize,
 }
 
 impl JobFrontier {
@@ -40,7 +44,7 @@ impl JobFrontier {
             planned: most / PLANNED_BYTES,
         };
         let frontier = Frontier::from_bytes_within(bytes, room).map_err(wrong)?;
-        let read = Self { label, frontier };
+        let read = Self { label, frontier, file_bytes: bytes.len() };
         if read.bytes() > most {
             return Err(Refusal::new(
                 RefusalCode::LimitReached,
@@ -54,15 +58,16 @@ impl JobFrontier {
         Ok(read)
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that it and its file take.
     pub(crate) fn bytes(&self) -> usize {
         let pipeline = self.frontier.pipeline();
-        let instructions = pipeline.num_instructions();
-        let planned = instructions.saturating_mul(self.frontier.plans().len());
-        instructions
-            .saturating_mul(INSTRUCTION_BYTES)
+        let (instructions, plans) = (pipeline.num_instructions(), self.frontier.plans().len());
+        let planned = instructions.saturating_mul(PLANNED_BYTES).saturating_add(PLAN_BYTES);
+        JOB_BYTES
+            .saturating_add(self.file_bytes)
+            .saturating_add(instructions.saturating_mul(INSTRUCTION_BYTES))
             .saturating_add(pipeline.profile().rows().count().saturating_mul(ROW_BYTES))
-            .saturating_add(planned.saturating_mul(PLANNED_BYTES))
+            .saturating_add(plans.saturating_mul(planned))
     }
 
     /// The pipeline stages of its plans.

@@ -115,5 +115,7 @@ async fn try_session(
     let stream = &conversation.stream;
     let socket = stream.as_fd().try_clone_to_owned().map_err(|error| internal(&error))?;
     let opening = open(node, &permit, hello, Origin::Hello(files), socket).await?;
-    set_off(opening, watch_process(stream, caller.peer.pid))
+    set_off(opening, watch_process(stream, caller.peer.pid))?;
+    conversation.hand_over();
+    Ok(())
 }

@@ -52,7 +52,8 @@ impl Jobs {
                 lock(&self.files).remove(&key);
                 continue;
             }
-            let whose = Whose { uid: key.uid, pid: None, job: Some(key.name.clone()), gpu: None };
+            let job = Some(key.name.clone());
+            let whose = Whose { uid: key.uid, pid: None, job, gpu: None, door: None };
             let restored =
                 catch(&whose, || record.restore(sessions).map_err(|why| why.to_string()));
             match restored.unwrap_or_else(|panicked| Err(panicked.to_string())) {

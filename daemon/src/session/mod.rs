@@ -19,7 +19,7 @@ use pfo_protocol::{
     ClientMessage, Closing, ClosingReason, DaemonMessage, GpuUuid, Hello, Holder, Refusal,
     RefusalCode, SessionId, Welcome,
 };
-use pfo_service::{FileIdentity, Panicked, User, Whose, blocking, catch, register};
+use pfo_service::{Door, FileIdentity, Panicked, User, Whose, blocking, catch, register};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
@@ -230,19 +230,18 @@ impl Opening {
         if let Err(refusal) = &result {
             self.log_refusal(refusal);
         }
-        let owed = Arc::clone(&self.node.owed);
+        let node = Arc::clone(&self.node);
         // A peer that is refused may request the GPU again at once; and as long as the lease is
         // held, no other thread restores what it owes.
         drop(self);
-        owed.notice();
+        node.owed.notice();
         match result {
-            Ok(End::HandedOver) => {}
-            Ok(_) => session.close(),
-            Err(refusal) => {
-                tell(&session, &DaemonMessage::Refusal(refusal));
-                session.close();
-            }
+            Ok(End::HandedOver) => return,
+            Ok(_) => {}
+            Err(refusal) => tell(&session, &DaemonMessage::Refusal(refusal)),
         }
+        session.close();
+        node.connections.close(Door::Users, session.person, session.stream());
     }
 
     /// Joins the job, and welcomes the rank.
@@ -517,7 +516,7 @@ async fn end_with_process(pidfd: OwnedFd, session: Weak<Session>) {
 mod tests {
     use pfo_policy::{Action, Authority, Caller, Config};
     use pfo_protocol::{Pid, Rank, Uid};
-    use pfo_service::{Door, NodeAccounts, Peer};
+    use pfo_service::{NodeAccounts, Peer};
 
     use super::*;
     use crate::lease::example_grant;

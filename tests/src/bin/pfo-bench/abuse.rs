@@ -1,9 +1,11 @@
-//! What a rank that trains notices of a process that takes all it can get of pfod.
+//! What a rank that trains notices of a process that takes all it can get of pfod and the agent, in one
+//! way or in all of them at once.
 //!
 //! Three take turns of one step each: nobody else, a process that leaves pfo alone but computes as much as
 //! the abuser and the daemon together do because of it, and the abuser. The first two tell what any busy
 //! neighbour costs on a machine with few cores, the last two what the daemon makes worse.
 
+use std::iter;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,10 +13,12 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd;
 use pfo_protocol::Pid;
+use pfo_tests::attack::{Target, WAYS};
+use pfo_tests::control::job;
 use pfo_tests::{Identity, Node, programs};
 
 use crate::Result;
-use crate::abuser::{ABUSER, COMPUTES, WAYS};
+use crate::computing::COMPUTES;
 use crate::event_path::{Pace, Trainer};
 use crate::extent::Extent;
 use crate::node::{self, Measured};
@@ -34,13 +38,19 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// So long it is looked how much an abuser makes the machine compute.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Measures every way.
+/// The ways that are also measured one by one.
+const ALONE: [&str; 7] = ["flood", "trickle", "connect", "garbage", "ask", "deaf", "hoard"];
+
+/// Measures some ways, and all of them together.
 pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     let node = &node::start();
     let mut trainer = Trainer::begin(node)?;
     trainer.step(Pace::BackToBack)?;
+    let ways = WAYS.iter().filter(|way| ALONE.contains(&way.name));
+    let ways =
+        ways.map(|way| (way.what, vec![way.name])).chain([("all that a member may", vec![])]);
     let rows: Result<Vec<_>> =
-        WAYS.iter().map(|way| compare(node, &mut trainer, *way, extent)).collect();
+        ways.map(|(what, ways)| compare(node, &mut trainer, (what, &ways), extent)).collect();
     report.table(
         "abuse",
         "What a rank that trains notices of another user's process, from its call to the driver's set \
@@ -68,17 +78,17 @@ pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
 fn compare(
     node: &Node,
     trainer: &mut Trainer<'_>,
-    (way, what): (&str, &str),
+    (what, ways): (&str, &[&str]),
     extent: Extent,
 ) -> Result<Vec<Cell>> {
     let pfod = node.pfod()?;
     let rounds_to_run = extent.of(ROUNDS, 1);
     let memory_before = pfod.memory()?.rss_kib;
-    let abuser = Neighbour::start(node, &[way, node.machine.uuid(1).as_str()])?;
+    let abuser = Neighbour::attack(node, ways)?;
     sleep(LOOK);
     let [own, daemons] = shares(abuser.process(), pfod)?;
     abuser.stop()?;
-    let computing = Neighbour::start(node, &[COMPUTES, &own.to_string(), &daemons.to_string()])?;
+    let computing = Neighbour::compute(node, &[own, daemons])?;
     computing.stop()?;
     let mut rounds = Vec::new();
     for _ in 0..rounds_to_run {
@@ -123,12 +133,16 @@ fn latencies(trainer: &mut Trainer<'_>) -> Result<Vec<u64>> {
 /// What an abuser would take of a core if it had one to itself, and what the daemon takes, in percent.
 fn shares(abuser: Process, pfod: Process) -> Result<[u64; 2]> {
     let look = || -> Result<_> { Ok((abuser.computed_and_waited_ns()?, pfod.cpu_ticks()?)) };
-    let (began, ([computed_before, waited_before], ticks_before)) = (Instant::now(), look()?);
+    let (began, (before, ticks_before)) = (Instant::now(), look()?);
     sleep(LOOK);
-    let (elapsed, ([computed, waited], ticks)) = (began.elapsed(), look()?);
-    let waited = Duration::from_nanos(waited - waited_before);
-    let wanted_s = elapsed.saturating_sub(waited).as_secs_f64();
-    let own = (computed - computed_before) as f64 / 1e9 / wanted_s * 100.0;
+    let (elapsed, (after, ticks)) = (began.elapsed(), look()?);
+    let share = |(thread, [computed, waited]): (&i32, &[u64; 2])| {
+        let [computed_before, waited_before] = before.get(thread).copied().unwrap_or_default();
+        let waited = Duration::from_nanos(waited - waited_before);
+        let wanted_s = elapsed.saturating_sub(waited).as_secs_f64();
+        (computed - computed_before) as f64 / 1e9 / wanted_s.max(1e-3) * 100.0
+    };
+    let own: f64 = after.iter().map(share).sum();
     let daemons = (ticks - ticks_before) as f64 / elapsed.as_secs_f64();
     Ok([own, daemons].map(|percent| percent.round() as u64))
 }
@@ -137,11 +151,32 @@ fn shares(abuser: Process, pfod: Process) -> Result<[u64; 2]> {
 struct Neighbour(Child);
 
 impl Neighbour {
-    fn start(node: &Node, what: &[&str]) -> Result<Self> {
-        let program = programs::program_for_all("pfo-bench", node.directory());
-        let mut command = Command::new(program);
-        command.arg(ABUSER).arg(node.socket()).args(what);
-        command.stdin(Stdio::null()).stderr(Stdio::null());
+    fn attack(node: &Node, ways: &[&str]) -> Result<Self> {
+        let target = Target {
+            socket: node.socket(),
+            agent: Some(node.agent_socket()),
+            devices: node.machine.devices(),
+            gpus: (1..node.machine.gpu_count()).map(|gpu| node.machine.uuid(gpu)).collect(),
+            victim: job(&node::job(0)),
+        };
+        let arguments = target.arguments();
+        let arguments: Vec<_> =
+            arguments.iter().map(String::as_str).chain(ways.iter().copied()).collect();
+        Self::start(node, "pfo-test-attacker", &arguments)
+    }
+
+    /// Computes for these parts of a core, in percent.
+    fn compute(node: &Node, shares: &[u64]) -> Result<Self> {
+        let whole = shares.iter().flat_map(|share| iter::repeat_n(100, (share / 100) as usize));
+        let percents = whole.chain(shares.iter().map(|share| share % 100)).map(|p| p.to_string());
+        let arguments: Vec<_> = iter::once(COMPUTES.to_owned()).chain(percents).collect();
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        Self::start(node, "pfo-bench", &arguments)
+    }
+
+    fn start(node: &Node, program: &str, arguments: &[&str]) -> Result<Self> {
+        let mut command = Command::new(programs::program_for_all(program, node.directory()));
+        command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null());
         Ok(Self(Identity::trainer().assume(&mut command).spawn()?))
     }
 

@@ -5,13 +5,13 @@
 //! is for CI: it runs every part, and its figures mean little.
 
 mod abuse;
-mod abuser;
 mod accuracy;
 mod bare_socket;
 mod before;
 mod bench_profile;
 mod call_beside_readers;
 mod call_cost;
+mod computing;
 mod event_path;
 mod excess;
 mod extent;
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.first().map(String::as_str) {
         Some(bare_socket::RECEIVER) => bare_socket::receive(),
-        Some(abuser::ABUSER) => abuser::run(&arguments[1..]),
+        Some(computing::COMPUTES) => computing::run(&arguments[1..]),
         _ => run(&arguments),
     };
     match result {

@@ -60,12 +60,15 @@ impl Process {
         Ok(ticks.map(str::parse::<u64>).sum::<std::result::Result<_, _>>()?)
     }
 
-    /// Nanoseconds that its main thread has computed, and those that it has waited for a core.
-    pub(crate) fn computed_and_waited_ns(self) -> Result<[u64; 2]> {
-        let schedstat = self.read("schedstat")?;
-        let mut fields = schedstat.split_whitespace();
-        let mut next = || fields.next().unwrap_or_default().parse();
-        Ok([next()?, next()?])
+    /// Nanoseconds that each thread has computed, and those that it has waited for a core.
+    pub(crate) fn computed_and_waited_ns(self) -> Result<BTreeMap<i32, [u64; 2]>> {
+        let of_thread = |thread: unistd::Pid| {
+            let schedstat = self.read(&format!("task/{thread}/schedstat"))?;
+            let mut fields = schedstat.split_whitespace();
+            let mut next = || fields.next().unwrap_or_default().parse();
+            Ok((thread.as_raw(), [next()?, next()?]))
+        };
+        self.threads()?.into_iter().map(of_thread).collect()
     }
 
     /// Resident memory that maps a file, in KiB.

@@ -1,5 +1,7 @@
 //! The one place that decides who may do what.
 
+use std::os::fd::AsFd;
+
 use pfo_keeper::GpuFacts;
 use pfo_protocol::{Gid, Pid, Refusal, RefusalCode, Uid};
 use pfo_service::{Accounts, Door, Lookup, Peer, UnknownName, User};
@@ -138,6 +140,12 @@ impl Authority {
         let member =
             peer.uid == Uid::ROOT || is_in(peer, self.trainers) || is_in(peer, self.administrators);
         Subject { uid: peer.uid, groups: &peer.groups, member, cgroups: &peer.cgroups }
+    }
+
+    /// A peer with all that the rules ask for.
+    #[must_use]
+    pub fn identify(&self, peer: Peer, socket: &impl AsFd) -> Peer {
+        if self.policy.is_about_cgroups() { peer.with_cgroups(socket) } else { peer }
     }
 
     /// Whether a peer may lease a GPU, on which terms, and what decided.

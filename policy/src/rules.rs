@@ -120,6 +120,12 @@ impl Policy {
         Verdict { place, terms: terms.map(|terms| terms.on(gpu)) }
     }
 
+    /// Whether any rule is about control groups.
+    #[must_use]
+    pub(crate) fn is_about_cgroups(&self) -> bool {
+        self.rules.iter().any(|ready| ready.rule.cgroups.is_some())
+    }
+
     /// Whether a rule allows a user to lease a GPU of this node.
     #[must_use]
     pub(crate) fn lets_in(&self, subject: Subject<'_>) -> bool {

@@ -34,7 +34,7 @@ pub struct Peer {
     pub pid: Pid,
     /// The effective group and all supplementary ones.
     pub groups: Vec<Gid>,
-    /// The paths of its control groups.
+    /// The paths of its control groups; none until [`with_cgroups`](Self::with_cgroups).
     pub cgroups: Vec<String>,
 }
 
@@ -48,7 +48,18 @@ impl Peer {
         let mut groups = sys::peer_groups(socket.as_fd())?;
         groups.push(Gid(credentials.gid()));
         let (uid, pid) = (Uid(credentials.uid()), Pid(credentials.pid().unsigned_abs()));
-        Ok(Self { uid, person: uid, pid, groups, cgroups: cgroups_of_peer(socket, pid) })
+        Ok(Self { uid, person: uid, pid, groups, cgroups: Vec::new() })
+    }
+
+    /// The same peer with its control groups; none if its process has ended, as the number may be
+    /// another process by now.
+    #[must_use]
+    pub fn with_cgroups(self, socket: &impl AsFd) -> Self {
+        let Some(process) = watch_process(socket, self.pid) else { return self };
+        let cgroups = cgroups_of(self.pid);
+        let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+        let lives = poll(&mut ended, PollTimeout::ZERO) == Ok(0);
+        Self { cgroups: if lives { cgroups } else { Vec::new() }, ..self }
     }
 
     /// The user and the person that it counts as.
@@ -56,15 +67,6 @@ impl Peer {
     pub fn user(&self) -> User {
         User { uid: self.uid, person: self.person }
     }
-}
-
-/// The control groups of the peer's process; none if it has ended, as its number may be another
-/// process by now.
-fn cgroups_of_peer(socket: &impl AsFd, pid: Pid) -> Vec<String> {
-    let Some(process) = watch_process(socket, pid) else { return Vec::new() };
-    let cgroups = cgroups_of(pid);
-    let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
-    if poll(&mut ended, PollTimeout::ZERO) == Ok(0) { cgroups } else { Vec::new() }
 }
 
 /// A descriptor that becomes readable when the peer's process ends, even if its children hold

@@ -148,8 +148,9 @@ fn answers_that_nobody_reads_take_memory_for_a_bounded_number_of_them() {
         connection
     };
     let mut connections: Vec<_> = (0..1000).map(connect).collect();
+    undisturbed.node.until_so("the first ones are answered", || unread(&connections) >= 128);
     let found = unread(&connections);
-    assert!((128..=MOST).contains(&found), "{found} connections hold something unread");
+    assert!(found <= MOST, "{found} connections hold something unread");
     // The daemon ends those that are silent; their answers stay.
     thread::sleep(Duration::from_secs(11));
     connections.extend((0..1000).map(connect));

@@ -96,6 +96,7 @@ fn a_grant_ends_the_lease_of_another_user_and_its_end_that_of_its_own() {
     grant(&node, &Identity::own(), "12h");
     let DaemonMessage::Closing(closing) = relay.answer() else { panic!("not ended") };
     assert_eq!(closing.reason, ClosingReason::Revoked, "{closing:?}");
+    node.until_is("sessions", &0, || node.status().daemon.sessions);
     let (mut client, leased) = lease_without_device(&node, 0);
     leased.unwrap();
     assert_eq!(revoke(&node, &trainer).stdout, "No such grant was in force.\n");

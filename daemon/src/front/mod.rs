@@ -26,7 +26,9 @@ const HOLD_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// Serves a peer until either side ends the connection.
 pub(crate) async fn talk(node: Arc<Node>, conversation: Conversation) {
-    let mut caller = Caller::new(conversation.peer.clone(), conversation.door);
+    let peer = conversation.peer.clone();
+    let peer = node.settings().authority.identify(peer, &conversation.stream);
+    let mut caller = Caller::new(peer, conversation.door);
     let mut holds = Holds::default();
     loop {
         let silence = if holds.is_empty() { REQUEST_TIMEOUT } else { HOLD_TIMEOUT };

@@ -156,6 +156,7 @@ fn grant_anew(node: &Node, gpu: &GpuUuid, session: &Session) -> Result<(), Strin
     let holder = &session.holder;
     let grant = || {
         let peer = Peer::of(session.stream()).map_err(|error| internal(&error))?;
+        let peer = node.settings().authority.identify(peer, session.stream());
         let gpu = node.driver.gpu(&GpuName::Uuid(gpu.clone()))?;
         node.grant(&peer, &gpu, session.has_device())
     };

@@ -127,7 +127,8 @@ async fn take_up(
     };
     let origin = Origin::LastDaemon(*session);
     let connection = socket.try_clone().map_err(|error| internal(&error))?.into();
-    let caller = Caller::new(peer.clone(), Door::Users);
+    let peer = node.settings().authority.identify(peer, socket);
+    let caller = Caller::new(peer, Door::Users);
     let permit = node.settings().authority.permit(&caller, Action::OpenSession)?;
     let opening = open(node, &permit, hello.clone(), origin, connection).await?;
     Ok((opening, process))

@@ -203,6 +203,7 @@ fn connections_that_come_and_go_without_a_word_are_forgotten() {
     undisturbed.node.until_so("all are closed", || {
         // It looks which of them were read when somebody connects.
         let _ = undisturbed.node.status();
+        thread::sleep(Duration::from_millis(300));
         fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() <= before + 2
     });
     undisturbed.assert_nothing_else_happened();

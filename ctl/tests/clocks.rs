@@ -94,5 +94,5 @@ fn a_loss_is_acknowledged_and_a_refusal_is_reported() {
     assert_eq!(ran.stdout, "No damage of the ledger is reported any more.\n");
     let refusal = Refusal::new(RefusalCode::NotAuthorized, "you may not reset clocks", "");
     let daemon = FakeDaemon::answering(move |_| Response::Refused(refusal.clone()));
-    assert_eq!(daemon.run(&["clocks", "acknowledge"]).code, Some(77));
+    assert_eq!(daemon.run(&["clocks", "acknowledge"]).code, Some(4));
 }

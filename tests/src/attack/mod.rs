@@ -14,6 +14,8 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
 use pfo_protocol::{
     AgentRequest, ClientMessage, DaemonMessage, GpuName, GpuUuid, Hello, JobSelector, Request,
 };
@@ -78,6 +80,8 @@ const fn way(name: &'static str, what: &'static str, run: fn(&Target) -> io::Res
 
 /// Attacks until the process is killed, in all these ways at once.
 pub fn attack(target: &Target, ways: &[Way]) {
+    // Those that another attacker started end with it.
+    let _ = prctl::set_pdeathsig(Signal::SIGKILL);
     // A way fails wherever a daemon defends itself, and begins anew.
     panic::set_hook(Box::new(|_| {}));
     thread::scope(|threads| {

@@ -1,12 +1,13 @@
 //! What still works when the driver's library, the ledger or the configuration does not.
 
-use std::fs;
-use std::os::unix::fs::symlink;
+use std::fs::{self, File};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use nix::libc::O_NONBLOCK;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -115,7 +116,13 @@ fn nobody_waits_for_a_library_whose_file_cannot_be_read() {
             let new = node.directory().join("new");
             symlink(programs::library("libnvidia_ml.so"), &new).unwrap();
             fs::rename(&new, node.machine.library()).unwrap();
-            fs::write(other_name(node), "").unwrap();
+            // Whoever reads it finds its end, if anybody does.
+            for _ in 0..20 {
+                let deaf =
+                    File::options().write(true).custom_flags(O_NONBLOCK).open(other_name(node));
+                drop(deaf);
+                thread::sleep(Duration::from_millis(50));
+            }
         },
     );
 }

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::pfod::ScriptedPfod;
 
 /// Longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Agent {
     process: Option<Child>,

@@ -88,6 +88,8 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), DaemonError> 
     let kept = std::mem::take(&mut passed.kept);
     // Sessions of the previous daemon come first: their ranks are in the middle of a step.
     resume(&node, kept).await;
+    // A grant that ended while there was no daemon ends the lease of a session that is resumed.
+    tokio::spawn(watch_grants(Arc::clone(&node)));
     let mut accepting = JoinSet::new();
     for (door, listener) in listening {
         let (asked, talker, people) =
@@ -145,7 +147,6 @@ fn begin_watches(node: &Arc<Node>) {
     tokio::spawn(watch_driver(Arc::clone(&driver), Arc::clone(&leases)));
     tokio::spawn(watch_clocks(driver, leases));
     tokio::spawn(look_up_later(Arc::clone(node)));
-    tokio::spawn(watch_grants(Arc::clone(node)));
     tokio::spawn(feed_watchdog());
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pfo_protocol::{ClientMessage, ClosingReason, DaemonMessage, GpuName, Refusal, RefusalCode};
-use pfo_tests::{Client, Identity, Node, Ran, Relay, Setup, hello, needs_root};
+use pfo_tests::{Client, Identity, Node, Ran, Relay, ServiceManager, Setup, hello, needs_root};
 use serde_json::Value;
 
 fn node() -> Node {
@@ -131,6 +131,22 @@ fn a_grant_ends_at_its_time_and_one_that_would_be_over_is_refused() {
     std::thread::sleep(Duration::from_secs(2));
     node.start_daemon();
     node.until_is("grants", &0, || granted(&node));
+}
+
+#[test]
+fn a_grant_that_ends_without_a_daemon_ends_the_session_that_the_next_one_resumes() {
+    needs_root!();
+    let mut node = Node::create(&Setup::without_agent());
+    let manager = ServiceManager::start(&mut node);
+    grant(&node, &Identity::own(), "3s");
+    let (mut client, leased) = lease_without_device(&node, 0);
+    leased.unwrap();
+    manager.stop_daemon(&mut node);
+    std::thread::sleep(Duration::from_secs(4));
+    manager.start_daemon(&mut node);
+    let Ok(DaemonMessage::Closing(closing)) = client.answer() else { panic!("not ended") };
+    assert_eq!(closing.reason, ClosingReason::Revoked, "{closing:?}");
+    node.until_is("sessions", &0, || node.status().daemon.sessions);
 }
 
 #[test]

@@ -91,10 +91,11 @@ pub(crate) async fn open(
     let (asked, name) = (Arc::clone(&node.driver), hello.gpu.clone());
     // A driver that is being loaded must not block the runtime.
     let gpu = blocking(move || asked.gpu(&name)).await??;
-    let has_device = match &origin {
+    let is_given = || match &origin {
         Origin::Hello(open) => node.is_given(peer.uid, &gpu, open),
         Origin::LastDaemon(_) => true,
     };
+    let has_device = is_given();
     let grant = node.grant(peer, &gpu, has_device)?;
     // What the last daemon saw is known only where it had to look.
     let has_device = has_device && (origin.is_hello() || grant.terms.require_device);
@@ -119,7 +120,10 @@ pub(crate) async fn open(
     loop {
         match node.leases.acquire(&gpu.uuid, Arc::clone(&session)) {
             Ok(lease) => {
-                // A reload or a revocation that came in between did not see the session.
+                // A reload, a revocation or the end of a grant that came in between did not see the
+                // session.
+                let has_device = has_device && is_given();
+                session.set_has_device(has_device);
                 session.grant.store(Arc::new(node.grant(peer, &gpu, has_device)?));
                 node.revocations.check(&key, &gpu.uuid)?;
                 node.drain.check()?;

@@ -25,12 +25,14 @@ pub struct Attachment {
 }
 
 /// The clock from some moment on, as far as it is decided yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ClockForecast {
     /// Clocks, each from its moment until the next one's; the last one for good.
     pub pieces: Vec<(MonotonicNs, Mhz)>,
     /// Until here no call that is yet to come can change it.
     pub known_until: MonotonicNs,
+    /// How much longer work takes for another reason than the clock.
+    pub longer: f64,
 }
 
 /// Work that a GPU was given.
@@ -73,6 +75,11 @@ impl Attachment {
     pub fn install_curve(&self, index: CurveIndex, curve: &PowerCurve) -> Result<(), SimError> {
         let gpu = self.gpu();
         gpu.update(|_, _| gpu.block().curves[index.number()].install(curve))
+    }
+
+    /// Waits while calls keep the GPU's driver from a transfer to or from a neighbour.
+    pub fn wait_for_transfer(&self) {
+        self.gpu().wait_for_transfer();
     }
 
     /// Makes the GPU do something else; returns from when on.
@@ -127,14 +134,21 @@ impl Attachment {
         activity: Activity,
         now: MonotonicNs,
     ) -> ClockForecast {
-        let clock_at = |time| self.gpu().board().clock(state.timeline.at(time), activity);
+        let board = self.gpu().board();
+        let silicon = board.silicon;
+        let clock_at = |time| board.clock(state.timeline.at(time), activity, state.warmth);
         let mut pieces = vec![(from, clock_at(from))];
         let mut time = from;
         while let Some(next) = state.timeline.next_change(time) {
             pieces.push((next, clock_at(next)));
             time = next;
         }
-        ClockForecast { pieces, known_until: now.after(self.driver.settle()) }
+        let slows = state.memory_lock.map_or(0, |_| silicon.memory_lock_slows_permille);
+        ClockForecast {
+            pieces,
+            known_until: MonotonicNs(now.0 + silicon.settling.least_ns()),
+            longer: 1.0 + slows as f64 / 1e3,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! It knows nothing about who may do what; the NVML functions ask that.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -13,12 +14,14 @@ use crate::fault::{ArmedFault, Fault, FaultSlot, FaultSlotCount};
 use crate::gpu_state::{Activity, Board, GpuProcess, GpuState};
 use crate::identity::{GpuUuid, PciBusId};
 use crate::model::GpuModel;
+use crate::occupation::DriverTime;
 use crate::set_call::SetCall;
+use crate::silicon::Silicon;
 use crate::state::file::StateFile;
-use crate::state::layout::{GpuBlock, NONE, PROCESSES_PER_GPU};
+use crate::state::layout::{CLIENTS, GpuBlock, NONE, PROCESSES_PER_GPU};
 use crate::state::lock::{self, LockedThing};
 use crate::timeline::Timeline;
-use crate::units::{Milliwatts, MonotonicNs};
+use crate::units::{Milliwatts, MonotonicNs, Picojoules};
 
 /// An open machine. Threads can share it; a forked child must open its own.
 pub struct Driver {
@@ -78,21 +81,6 @@ impl Driver {
     /// Who may call setters beside root.
     pub fn owner_uid(&self) -> Option<u32> {
         Some(self.state.header().owner_uid.load(Ordering::Relaxed)).filter(|&uid| uid != NONE)
-    }
-
-    /// How long a set call blocks.
-    pub fn set_latency(&self) -> Duration {
-        Duration::from_nanos(self.state.header().set_latency_ns.load(Ordering::Relaxed))
-    }
-
-    /// From the acceptance of a call until the new clock.
-    pub fn settle(&self) -> Duration {
-        Duration::from_nanos(self.state.header().settle_ns.load(Ordering::Relaxed))
-    }
-
-    /// How often the energy counter is refreshed.
-    pub fn energy_refresh(&self) -> Duration {
-        Duration::from_nanos(self.state.header().energy_refresh_ns.load(Ordering::Relaxed))
     }
 
     /// Faults that are armed.
@@ -160,6 +148,24 @@ impl Driver {
         self.state.header().reloads.load(Ordering::Acquire)
     }
 
+    /// Counts this process among those that have the driver open, for as long as the file is. If it
+    /// is the only one, GPUs without persistence mode have forgotten everything.
+    pub(crate) fn enter_client(&self) -> Result<File, SimError> {
+        let life = self.state.reopen()?;
+        let _held = lock::hold(self.state.file(), LockedThing::Header).map_err(SimError::Lock)?;
+        let others = (0..CLIENTS).map(|slot| {
+            lock::is_held_elsewhere(&life, LockedThing::Client(slot)).map_err(SimError::Lock)
+        });
+        let others = others.collect::<Result<Vec<_>, _>>()?;
+        if let Some(slot) = others.iter().position(|taken| !taken) {
+            lock::keep(&life, LockedThing::Client(slot)).map_err(SimError::Lock)?;
+        }
+        for gpu in self.gpus().filter(|_| !others.contains(&true)) {
+            gpu.forget_without_persistence()?;
+        }
+        Ok(life)
+    }
+
     /// Takes everything back that was set: locks, caps, MIG mode, faults, the record of calls, and
     /// that the driver was unloaded. Energy counters go on, and so do processes.
     pub fn reset(&self) -> Result<(), SimError> {
@@ -170,7 +176,6 @@ impl Driver {
                 state.timeline = Timeline::default();
                 state.memory_lock = None;
                 state.mig = false;
-                state.persistence = false;
             })?;
             gpu.block().set_calls.clear();
             gpu.block().reset_calls.store(0, Ordering::Relaxed);
@@ -222,7 +227,53 @@ impl<'d> Gpu<'d> {
 
     /// What decides about its clock and power beside its state.
     pub fn board(self) -> Board<'d> {
-        Board { facts: self.model().facts(), curves: Some(&self.block().curves) }
+        Board {
+            facts: self.model().facts(),
+            silicon: self.silicon(),
+            curves: Some(&self.block().curves),
+        }
+    }
+
+    /// What it and its driver are like.
+    pub fn silicon(self) -> Silicon {
+        self.block().silicon.load()
+    }
+
+    /// What calls have cost so far.
+    pub fn driver_time(self) -> DriverTime {
+        self.block().occupation.time()
+    }
+
+    /// A number that is another for each call of a GPU, and the same for each machine.
+    fn occasion(self) -> u64 {
+        self.serial() ^ self.driver_time().calls.wrapping_mul(0xA24B_AED4_963E_E407)
+    }
+
+    /// Keeps the driver for as long as a call takes that reads something.
+    pub(crate) fn take_time_to_read(self, ns: u64) {
+        if ns > 0 {
+            self.block().occupation.enter(MonotonicNs::now(), ns).wait();
+        }
+    }
+
+    /// Keeps the driver for as long as a call takes that sets something, which it does first.
+    pub(crate) fn take_time_to_set<R>(self, set: impl FnOnce() -> R) -> R {
+        let ns = self.silicon().set_call.of(self.occasion());
+        let until = self.block().occupation.enter(MonotonicNs::now(), ns);
+        MonotonicNs(until.0.saturating_sub(ns)).wait();
+        let result = set();
+        until.wait();
+        result
+    }
+
+    /// Waits while calls keep the driver from a transfer.
+    pub(crate) fn wait_for_transfer(self) {
+        let now = MonotonicNs::now();
+        let until = self.block().occupation.until();
+        if self.silicon().transfers_wait && until > now {
+            self.block().occupation.delayed(until.since(now));
+            until.wait();
+        }
     }
 
     /// Its state now.
@@ -231,7 +282,7 @@ impl<'d> Gpu<'d> {
         if state.activity != Activity::Idle && !self.is_active_process_alive(&state)? {
             return self.update(|state, _| state.clone());
         }
-        state.settle(self.board(), MonotonicNs::now(), self.refresh_ns());
+        state.settle(self.board(), MonotonicNs::now());
         Ok(state)
     }
 
@@ -251,17 +302,13 @@ impl<'d> Gpu<'d> {
         let _held = lock::hold(file, LockedThing::GpuState(self.index)).map_err(SimError::Lock)?;
         let mut state = self.last_change();
         let now = MonotonicNs::now();
-        state.settle(self.board(), now, self.refresh_ns());
+        state.settle(self.board(), now);
         if state.activity != Activity::Idle && !self.is_active_process_alive(&state)? {
             state.begin(Activity::Idle, None);
         }
         let result = change(&mut state, now);
         self.block().state.publish(&state.to_words());
         Ok(result)
-    }
-
-    fn refresh_ns(self) -> u64 {
-        self.driver.state.header().energy_refresh_ns.load(Ordering::Relaxed)
     }
 
     /// Whether the process in a slot still exists: only then is its lock held.
@@ -299,9 +346,12 @@ impl<'d> Gpu<'d> {
 
     /// Locks the SM clock, or unlocks it: takes effect after the settling time.
     pub fn lock_clocks(self, lock: Option<ClockRange>) -> Result<(), SimError> {
-        let settle = self.driver.settle();
+        let (silicon, facts) = (self.silicon(), self.model().facts());
+        let target = lock.map_or(facts.highest(), |range| range.max);
+        let settling = silicon.settling_ns(target, facts.highest(), self.occasion());
         self.update(|state, now| {
-            state.timeline.schedule_lock(now.after(settle), lock, state.settled);
+            let from = now.after(Duration::from_nanos(settling));
+            state.timeline.schedule_lock(from, lock, state.settled);
         })
     }
 
@@ -315,6 +365,19 @@ impl<'d> Gpu<'d> {
     pub fn cap_power(self, cap: Option<Milliwatts>) -> Result<(), SimError> {
         let cap = cap.filter(|&cap| cap != self.model().facts().default_power_limit());
         self.update(|state, now| state.timeline.set_power_cap(now, cap))
+    }
+
+    /// What becomes of its state when nobody has used it.
+    fn forget_without_persistence(self) -> Result<(), SimError> {
+        if self.last_change().persistence || !self.processes()?.is_empty() {
+            return Ok(());
+        }
+        self.block().energy_shown_mj.store(0, Ordering::Release);
+        self.update(|state, _| {
+            state.timeline = Timeline::default();
+            state.memory_lock = None;
+            (state.counted, state.published) = (Picojoules(0), Picojoules(0));
+        })
     }
 
     /// Switches persistence mode.

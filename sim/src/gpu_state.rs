@@ -5,7 +5,9 @@
 
 use crate::clock_table::ClockRange;
 use crate::curve::{CurveIndex, CurveSlot};
+use crate::heat::{Microcelsius, TICK_NS};
 use crate::model::ModelFacts;
+use crate::silicon::Silicon;
 use crate::state::layout::{CURVES_PER_GPU, PROCESSES_PER_GPU};
 use crate::state::snapshot::{WORDS, WordReader, WordWriter};
 use crate::timeline::{ClockLimits, Timeline};
@@ -37,31 +39,62 @@ pub struct GpuProcess {
 pub struct Board<'a> {
     /// The model.
     pub facts: &'static ModelFacts,
+    /// What the GPU is like.
+    pub silicon: Silicon,
     pub(crate) curves: Option<&'a [CurveSlot; CURVES_PER_GPU]>,
 }
 
 impl Board<'_> {
     /// Power of computing; the model's built-in curve where none is installed.
-    fn compute_power(&self, curve: CurveIndex, clock: Mhz) -> Milliwatts {
-        self.curves
-            .and_then(|curves| curves[curve.number()].at(clock))
-            .unwrap_or_else(|| Milliwatts::from_watts(self.facts.compute_power_w(clock)))
+    fn compute_power(&self, curve: CurveIndex, clock: Mhz, warmth: Microcelsius) -> Milliwatts {
+        let curve = self.curves.and_then(|curves| curves[curve.number()].at(clock));
+        let built_in = || Milliwatts::from_watts(self.facts.compute_power_w(clock));
+        self.silicon.heat.power(curve.unwrap_or_else(built_in), warmth)
+    }
+
+    /// Power of waiting for a neighbour.
+    fn blocked_power(&self, clock: Mhz, warmth: Microcelsius) -> Milliwatts {
+        let watts = if self.silicon.waits_follow_the_clock {
+            self.facts.blocked_power_w(clock)
+        } else {
+            self.facts.p2p_blocking_w
+        };
+        self.silicon.heat.power(Milliwatts::from_watts(watts), warmth)
+    }
+
+    /// The clocks that a lock allows.
+    fn allowed(&self, lock: Option<ClockRange>) -> ClockRange {
+        let Some(wish) = lock else {
+            return ClockRange { min: self.facts.lowest(), max: self.facts.highest() };
+        };
+        let snapped = self.facts.snap_sm(wish);
+        let max = if self.silicon.beside_the_lock { self.beside(snapped.max) } else { snapped.max };
+        ClockRange { min: snapped.min.min(max), max }
+    }
+
+    /// The clock that is held in place of a locked one: every fourth is held one step lower.
+    fn beside(&self, clock: Mhz) -> Mhz {
+        let clocks = self.facts.sm_clocks();
+        let place = clocks.partition_point(|&supported| supported < clock);
+        if place % 4 == 2 { clocks[place - 1] } else { clock }
+    }
+
+    /// The power above which work is slowed.
+    fn power_limit(&self, limits: ClockLimits) -> Option<Milliwatts> {
+        let default = || self.silicon.power_limit_binds.then(|| self.facts.default_power_limit());
+        limits.power_cap.or_else(default)
     }
 
     /// The SM clock under some limits.
-    pub fn clock(&self, limits: ClockLimits, activity: Activity) -> Mhz {
-        let allowed = limits
-            .lock
-            .map_or(ClockRange { min: self.facts.lowest(), max: self.facts.highest() }, |wish| {
-                self.facts.snap_sm(wish)
-            });
-        match (activity, limits.power_cap) {
+    pub fn clock(&self, limits: ClockLimits, activity: Activity, warmth: Microcelsius) -> Mhz {
+        let allowed = self.allowed(limits.lock);
+        match (activity, self.power_limit(limits)) {
             (Activity::Idle, _) => allowed.min,
             (Activity::Blocked, _) | (Activity::Computing(_), None) => allowed.max,
             (Activity::Computing(curve), Some(cap)) => {
                 let clocks = self.facts.sm_clocks();
                 let fits = |clock: &&Mhz| {
-                    **clock <= allowed.max && self.compute_power(curve, **clock) <= cap
+                    **clock <= allowed.max && self.compute_power(curve, **clock, warmth) <= cap
                 };
                 clocks.iter().rev().find(fits).copied().unwrap_or(self.facts.lowest())
             }
@@ -69,11 +102,17 @@ impl Board<'_> {
     }
 
     /// Power under some limits.
-    pub fn power(&self, limits: ClockLimits, activity: Activity) -> Milliwatts {
+    pub fn power(
+        &self,
+        limits: ClockLimits,
+        activity: Activity,
+        warmth: Microcelsius,
+    ) -> Milliwatts {
+        let clock = self.clock(limits, activity, warmth);
         match activity {
             Activity::Idle => Milliwatts::from_watts(self.facts.idle_w),
-            Activity::Blocked => Milliwatts::from_watts(self.facts.p2p_blocking_w),
-            Activity::Computing(curve) => self.compute_power(curve, self.clock(limits, activity)),
+            Activity::Blocked => self.blocked_power(clock, warmth),
+            Activity::Computing(curve) => self.compute_power(curve, clock, warmth),
         }
     }
 }
@@ -85,8 +124,14 @@ pub struct GpuState {
     pub settled: MonotonicNs,
     /// Energy since the state was made.
     pub energy: Picojoules,
+    /// What the sensor of the energy counter made of it, and of a module.
+    pub counted: Picojoules,
     /// The energy counter as it was last refreshed.
     pub published: Picojoules,
+    /// How warm it is.
+    pub warmth: Microcelsius,
+    /// `energy` when `warmth` moved last.
+    pub energy_at_tick: Picojoules,
     /// What the GPU does.
     pub activity: Activity,
     /// Who makes it do that: its place among the processes.
@@ -106,9 +151,9 @@ pub struct GpuState {
 }
 
 impl GpuState {
-    /// A GPU that has just been made.
-    pub fn new(now: MonotonicNs) -> Self {
-        Self { settled: now, ..Self::default() }
+    /// A GPU that has just been made, and is as warm as the air around.
+    pub fn new(now: MonotonicNs, silicon: &Silicon) -> Self {
+        Self { settled: now, warmth: silicon.heat.around, persistence: true, ..Self::default() }
     }
 
     /// Makes it do something else from now on, on behalf of a process.
@@ -118,12 +163,12 @@ impl GpuState {
 
     /// The SM clock at a time, if the activity does not change until then.
     pub fn clock_at(&self, board: Board<'_>, time: MonotonicNs) -> Mhz {
-        board.clock(self.timeline.at(time), self.activity)
+        board.clock(self.timeline.at(time), self.activity, self.warmth)
     }
 
     /// The power at a time, if the activity does not change until then.
     pub fn power_at(&self, board: Board<'_>, time: MonotonicNs) -> Milliwatts {
-        board.power(self.timeline.at(time), self.activity)
+        board.power(self.timeline.at(time), self.activity, self.warmth)
     }
 
     /// The memory clock now.
@@ -137,42 +182,81 @@ impl GpuState {
 
     /// Whether a power cap keeps the clock below what the lock allows.
     pub fn is_power_capped(&self, board: Board<'_>, time: MonotonicNs) -> bool {
+        let clock = |board: &Board<'_>, limits| board.clock(limits, self.activity, self.warmth);
         let limits = self.timeline.at(time);
-        let uncapped = ClockLimits { power_cap: None, ..limits };
-        board.clock(limits, self.activity) < board.clock(uncapped, self.activity)
+        let silicon = Silicon { power_limit_binds: false, ..board.silicon };
+        let unlimited = Board { silicon, ..board };
+        clock(&board, limits) < clock(&unlimited, ClockLimits { power_cap: None, ..limits })
     }
 
     /// Counts the energy up to a time, and refreshes the counter as often as was due until then.
-    pub fn settle(&mut self, board: Board<'_>, now: MonotonicNs, refresh_ns: u64) {
+    pub fn settle(&mut self, board: Board<'_>, now: MonotonicNs) {
         if now <= self.settled {
             return;
         }
-        let refresh = MonotonicNs(now.0 - now.0 % refresh_ns.max(1));
+        let refresh = MonotonicNs(now.0 - now.0 % board.silicon.energy_refresh_ns.max(1));
         if refresh > self.settled {
             self.integrate(board, refresh);
-            self.published = self.energy;
+            self.published = self.counted;
         }
         self.integrate(board, now);
     }
 
     fn integrate(&mut self, board: Board<'_>, until: MonotonicNs) {
+        let sensor = board.silicon.sensor;
+        let mut tick = self.next_tick(board);
         while self.settled < until {
             if self.done.is_some_and(|done| done <= self.settled) {
                 self.begin(Activity::Blocked, self.active_process);
             }
-            let changes = [self.timeline.next_change(self.settled), self.done];
-            let next = changes.into_iter().flatten().fold(until, MonotonicNs::min);
-            let power = self.power_at(board, self.settled);
-            self.energy = self.energy + Picojoules::of(power, next.since(self.settled));
+            let known = [self.timeline.next_change(self.settled), self.done];
+            let change = known.into_iter().flatten().fold(until, MonotonicNs::min);
+            let next = [tick, sensor.next_change(self.settled)].into_iter().flatten();
+            let next = next.fold(change, MonotonicNs::min);
+            let (power, ns) = (self.power_at(board, self.settled), next.since(self.settled));
+            let energy = Picojoules::of(power, ns);
+            let module = Picojoules::of(board.silicon.module, ns);
+            self.energy = self.energy + energy;
+            self.counted = self.counted + sensor.counts(energy + module, self.settled);
             self.settled = next;
+            if tick == Some(next) {
+                tick = self.warm_up(board, change);
+            }
         }
+    }
+
+    /// When heat moves next, if it matters.
+    fn next_tick(&self, board: Board<'_>) -> Option<MonotonicNs> {
+        let next = MonotonicNs(self.settled.0 - self.settled.0 % TICK_NS + TICK_NS);
+        board.silicon.heat.matters().then_some(next)
+    }
+
+    /// Moves the temperature at a tick; returns the tick at which it moves next. Where it strives
+    /// for no other any more, that is the last one before a change.
+    fn warm_up(&mut self, board: Board<'_>, change: MonotonicNs) -> Option<MonotonicNs> {
+        let heat = board.silicon.heat;
+        let drawn = self.energy.0 - self.energy_at_tick.0;
+        self.energy_at_tick = self.energy;
+        self.warmth = heat.after_tick(self.warmth, drawn as f64 / TICK_NS as f64 / 1e3);
+        let power = self.power_at(board, self.settled);
+        let is_steady = heat.after_tick(self.warmth, power.watts()) == self.warmth;
+        let last_tick = MonotonicNs(change.0 - change.0 % TICK_NS);
+        let skipped = last_tick.since(MonotonicNs(self.settled.0 + TICK_NS));
+        if !is_steady || skipped == 0 {
+            return self.next_tick(board);
+        }
+        self.energy_at_tick = self.energy + Picojoules::of(power, skipped);
+        Some(last_tick)
     }
 
     pub(crate) fn to_words(&self) -> [u64; WORDS] {
         let mut words = WordWriter::new();
         words.put(self.settled.0);
         words.put_wide(self.energy.0);
+        words.put_wide(self.counted.0);
         words.put_wide(self.published.0);
+        words.put(self.warmth.0);
+        words.put_wide(self.energy_at_tick.0);
         let activity = match self.activity {
             Activity::Idle => 0,
             Activity::Blocked => 1,
@@ -195,7 +279,10 @@ impl GpuState {
         let mut words = WordReader::new(words);
         let settled = MonotonicNs(words.take());
         let energy = Picojoules(words.take_wide());
+        let counted = Picojoules(words.take_wide());
         let published = Picojoules(words.take_wide());
+        let warmth = Microcelsius(words.take());
+        let energy_at_tick = Picojoules(words.take_wide());
         let (activity, active_process) = words.take_pair();
         let activity = match activity {
             0 => Activity::Idle,
@@ -218,7 +305,10 @@ impl GpuState {
         Self {
             settled,
             energy,
+            counted,
             published,
+            warmth,
+            energy_at_tick,
             activity,
             active_process,
             done,
@@ -240,7 +330,15 @@ mod tests {
     const REFRESH: u64 = 20_000_000;
 
     fn a100() -> Board<'static> {
-        Board { facts: GpuModel::A100.facts(), curves: None }
+        Board { facts: GpuModel::A100.facts(), silicon: Silicon::IDEAL, curves: None }
+    }
+
+    fn honest(model: GpuModel) -> Board<'static> {
+        Board { facts: model.facts(), silicon: model.silicon(), curves: None }
+    }
+
+    fn new(board: Board<'_>) -> GpuState {
+        GpuState::new(MonotonicNs(0), &board.silicon)
     }
 
     fn computing() -> Activity {
@@ -253,11 +351,11 @@ mod tests {
 
     #[test]
     fn energy_is_the_exact_sum_over_the_pieces_between_changes() {
-        let mut state = GpuState { activity: computing(), ..GpuState::new(MonotonicNs(0)) };
+        let mut state = GpuState { activity: computing(), ..new(a100()) };
         state.timeline.schedule_lock(MonotonicNs(SECOND), lock(900), MonotonicNs(0));
-        state.settle(a100(), MonotonicNs(3 * SECOND), REFRESH);
+        state.settle(a100(), MonotonicNs(3 * SECOND));
         state.activity = Activity::Blocked;
-        state.settle(a100(), MonotonicNs(4 * SECOND), REFRESH);
+        state.settle(a100(), MonotonicNs(4 * SECOND));
         let facts = GpuModel::A100.facts();
         let power = |mhz| Milliwatts::from_watts(facts.compute_power_w(Mhz(mhz))).0;
         let expected = power(1410) + 2 * power(900) + 83_640;
@@ -266,9 +364,9 @@ mod tests {
 
     #[test]
     fn work_that_is_done_draws_no_more_however_late_somebody_looks() {
-        let mut state = GpuState { activity: computing(), ..GpuState::new(MonotonicNs(0)) };
+        let mut state = GpuState { activity: computing(), ..new(a100()) };
         state.done = Some(MonotonicNs(SECOND));
-        state.settle(a100(), MonotonicNs(3 * SECOND), REFRESH);
+        state.settle(a100(), MonotonicNs(3 * SECOND));
         let facts = GpuModel::A100.facts();
         let computed = Milliwatts::from_watts(facts.compute_power_w(facts.highest())).0;
         assert_eq!(state.energy.millijoules(), u64::from(computed) + 2 * 83_640);
@@ -277,28 +375,28 @@ mod tests {
 
     #[test]
     fn energy_does_not_depend_on_how_often_somebody_looks() {
-        let mut rarely = GpuState { activity: computing(), ..GpuState::new(MonotonicNs(0)) };
+        let mut rarely = GpuState { activity: computing(), ..new(a100()) };
         rarely.timeline.schedule_lock(MonotonicNs(123_456_789), lock(1000), MonotonicNs(0));
         let mut often = rarely.clone();
-        rarely.settle(a100(), MonotonicNs(SECOND), REFRESH);
+        rarely.settle(a100(), MonotonicNs(SECOND));
         for step in 1..=1000 {
-            often.settle(a100(), MonotonicNs(step * SECOND / 1000), REFRESH);
+            often.settle(a100(), MonotonicNs(step * SECOND / 1000));
         }
         assert_eq!(rarely, often);
     }
 
     #[test]
     fn the_counter_stands_still_between_two_refreshes() {
-        let mut state = GpuState::new(MonotonicNs(0));
-        state.settle(a100(), MonotonicNs(39_999_999), REFRESH);
+        let mut state = new(a100());
+        state.settle(a100(), MonotonicNs(39_999_999));
         assert_eq!(state.published, Picojoules::of(Milliwatts(54_000), REFRESH));
-        state.settle(a100(), MonotonicNs(40_000_000), REFRESH);
+        state.settle(a100(), MonotonicNs(40_000_000));
         assert_eq!(state.published, Picojoules::of(Milliwatts(54_000), 2 * REFRESH));
     }
 
     #[test]
     fn a_power_cap_lowers_the_clock_below_the_lock_while_computing() {
-        let mut state = GpuState { activity: computing(), ..GpuState::new(MonotonicNs(0)) };
+        let mut state = GpuState { activity: computing(), ..new(a100()) };
         state.timeline.schedule_lock(MonotonicNs(0), lock(1305), MonotonicNs(0));
         let now = MonotonicNs(1);
         assert_eq!(state.clock_at(a100(), now), Mhz(1305));
@@ -312,8 +410,105 @@ mod tests {
     }
 
     #[test]
+    fn a_gpu_at_work_warms_up_and_draws_more_for_the_same_work() {
+        let board = honest(GpuModel::A40);
+        let mut state = GpuState { activity: computing(), ..new(board) };
+        state.timeline.schedule_lock(MonotonicNs(0), lock(1095), MonotonicNs(0));
+        let (cold, around) = (state.power_at(board, MonotonicNs(1)), state.warmth);
+        state.settle(board, MonotonicNs(3600 * SECOND));
+        let warm = state.power_at(board, state.settled);
+        let rise = (state.warmth.0 - around.0) as f64 / 1e6;
+        assert!((rise - 0.09 * warm.watts()).abs() < 0.01, "{rise} K at {} W", warm.watts());
+        assert!(warm > cold);
+        state.begin(Activity::Idle, None);
+        state.settle(board, MonotonicNs(7200 * SECOND));
+        assert!(state.warmth.celsius() < 32.0);
+    }
+
+    #[test]
+    fn heat_does_not_depend_on_how_often_somebody_looks_either() {
+        let board = honest(GpuModel::H100);
+        let mut rarely = GpuState { activity: computing(), ..new(board) };
+        rarely.timeline.schedule_lock(MonotonicNs(123_456_789), lock(1000), MonotonicNs(0));
+        rarely.done = Some(MonotonicNs(1500 * SECOND + 17));
+        let mut often = rarely.clone();
+        rarely.settle(board, MonotonicNs(4000 * SECOND));
+        for step in 1..=40_000 {
+            often.settle(board, MonotonicNs(step * SECOND / 10));
+        }
+        assert_eq!(rarely, often);
+    }
+
+    #[test]
+    fn dense_work_runs_into_the_default_power_limit_as_published() {
+        // H200: 1830 MHz falls to about 1500; B200: 1965 to 1580 (the sources are in README.md).
+        for (model, wish, low, high) in [
+            (GpuModel::H200, 1830, 1400, 1600),
+            (GpuModel::B200, 1965, 1500, 1660),
+            (GpuModel::A100, 1410, 1200, 1395),
+            (GpuModel::Rtx3090, 2100, 1400, 2000),
+        ] {
+            let board = honest(model);
+            let mut state = GpuState { activity: computing(), ..new(board) };
+            state.timeline.schedule_lock(MonotonicNs(0), lock(wish), MonotonicNs(0));
+            state.settle(board, MonotonicNs(600 * SECOND));
+            let clock = state.clock_at(board, state.settled).0;
+            assert!((low..=high).contains(&clock), "{model:?}: {clock} MHz");
+            assert!(state.is_power_capped(board, state.settled));
+            assert!(state.power_at(board, state.settled) <= board.facts.default_power_limit());
+        }
+    }
+
+    #[test]
+    fn some_locks_are_held_one_step_lower_and_none_elsewhere() {
+        let board = honest(GpuModel::A100);
+        let clocks = board.facts.sm_clocks();
+        let mut beside = 0;
+        for (place, &clock) in clocks.iter().enumerate() {
+            let mut state = new(board);
+            state.timeline.schedule_lock(MonotonicNs(0), lock(clock.0), MonotonicNs(0));
+            state.begin(Activity::Blocked, None);
+            let held = state.clock_at(board, MonotonicNs(1));
+            assert!(held == clock || held == clocks[place - 1], "{clock}: {held}");
+            beside += usize::from(held != clock);
+        }
+        assert_eq!(beside, clocks.len() / 4);
+    }
+
+    #[test]
+    fn waiting_costs_less_at_a_low_clock_and_a_module_counts_more_than_its_gpu() {
+        let board = honest(GpuModel::Gh200);
+        let mut state = new(board);
+        state.begin(Activity::Blocked, None);
+        let power = |state: &GpuState| state.power_at(board, MonotonicNs(1)).watts();
+        let high = power(&state);
+        state.timeline.schedule_lock(MonotonicNs(0), lock(345), MonotonicNs(0));
+        assert!(power(&state) < 0.8 * high && power(&state) > board.facts.idle_w * 0.95);
+        state.settle(board, MonotonicNs(SECOND));
+        let module = Picojoules::of(board.silicon.module, SECOND);
+        assert_eq!(state.counted, state.energy + module);
+    }
+
+    #[test]
+    fn a_part_time_sensor_is_right_on_steady_power_and_wrong_on_a_wave_of_its_own_period() {
+        let sensor = crate::sensor::Sensor { looks_ns: 25_000_000, period_ns: 100_000_000 };
+        let board = Board { silicon: Silicon { sensor, ..Silicon::IDEAL }, ..a100() };
+        let mut state = GpuState { activity: computing(), ..new(board) };
+        state.settle(board, MonotonicNs(SECOND));
+        assert_eq!(state.counted, state.energy);
+        for period in 10..20 {
+            for (activity, at) in [(computing(), 0), (Activity::Idle, 25)] {
+                state.settle(board, MonotonicNs((period * 100 + at) * 1_000_000));
+                state.begin(activity, None);
+            }
+        }
+        state.settle(board, MonotonicNs(2 * SECOND));
+        assert!(state.counted.0 > state.energy.0 * 4 / 3, "it saw only work");
+    }
+
+    #[test]
     fn an_idle_gpu_shows_its_lowest_clock_until_it_is_locked_higher() {
-        let mut state = GpuState::new(MonotonicNs(0));
+        let mut state = new(a100());
         assert_eq!(state.clock_at(a100(), MonotonicNs(1)), Mhz(210));
         state.timeline.schedule_lock(MonotonicNs(5), lock(990), MonotonicNs(0));
         assert_eq!(state.clock_at(a100(), MonotonicNs(5)), Mhz(990));
@@ -321,9 +516,11 @@ mod tests {
 
     #[test]
     fn it_is_the_same_after_a_way_through_shared_memory() {
-        let mut state = GpuState::new(MonotonicNs(77));
+        let mut state = new(honest(GpuModel::A100));
         state.energy = Picojoules(u128::MAX / 3);
+        state.counted = Picojoules(11);
         state.published = Picojoules(12);
+        state.energy_at_tick = Picojoules(13);
         state.activity = Activity::Computing(CurveIndex::new(15).unwrap());
         state.active_process = Some(7);
         state.done = Some(MonotonicNs(99));

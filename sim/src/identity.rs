@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::random::SplitMix;
+
 /// A GPU's UUID, written as NVML does: `GPU-` and a UUID of version 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuUuid {
@@ -21,20 +23,11 @@ pub struct PciBusId {
     pub device: u8,
 }
 
-/// The generator that Steele, Lea and Flood published as `SplitMix64` (OOPSLA 2014).
-fn split_mix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
-
 impl GpuUuid {
     /// The UUID of a GPU of a state made with a seed: the same each time, another for each GPU.
     pub(crate) fn of(seed: u64, gpu: usize) -> Self {
-        let mut state = seed ^ (gpu as u64 + 1).wrapping_mul(0xA24B_AED4_963E_E407);
-        let (high, low) = (split_mix(&mut state), split_mix(&mut state));
+        let mut random = SplitMix::new(seed ^ (gpu as u64 + 1).wrapping_mul(0xA24B_AED4_963E_E407));
+        let (high, low) = (random.next_u64(), random.next_u64());
         Self {
             high: high & 0xFFFF_FFFF_FFFF_0FFF | 0x4000,
             low: low & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000,

@@ -12,6 +12,8 @@ use crate::error::SimError;
 use crate::gpu_state::GpuState;
 use crate::identity::{GpuUuid, PciBusId};
 use crate::model::GpuModel;
+use crate::sensor::Sensor;
+use crate::silicon::{Delay, Silicon};
 use crate::state::file::StateFile;
 use crate::state::layout::NONE;
 use crate::units::MonotonicNs;
@@ -69,27 +71,61 @@ pub struct MachinePlan {
     pub gpus: GpuList,
     /// Who may call setters beside root.
     pub owner_uid: Option<u32>,
-    /// How long a set call blocks.
-    pub set_latency: Duration,
-    /// From the acceptance of a call until the new clock.
-    pub settle: Duration,
-    /// How often the energy counter is refreshed.
-    pub energy_refresh: Duration,
+    /// Whether its GPUs are ideal, and not as real ones.
+    pub ideal: bool,
+    /// How long a set call blocks, if that is always the same.
+    pub set_latency: Option<Duration>,
+    /// From the acceptance of a call until the new clock, if that is always the same.
+    pub settle: Option<Duration>,
+    /// How often the energy counter is refreshed, if not as on the model.
+    pub energy_refresh: Option<Duration>,
+    /// When the energy counter looks, if not always.
+    pub sensor: Option<Sensor>,
+    /// How much longer work takes while the memory clock is locked, if not as on the model.
+    pub memory_lock_slows_permille: Option<u64>,
+    /// Whether the state of a GPU outlives its last user.
+    pub persistence: bool,
     /// Machines of different seed have different UUIDs.
     pub seed: u64,
 }
 
 impl MachinePlan {
-    /// A machine with these GPUs and everything else at its default.
+    /// A machine with these GPUs, which are as real ones.
     pub fn new(gpus: GpuList) -> Self {
         Self {
             gpus,
             owner_uid: None,
-            set_latency: Duration::from_millis(8),
-            settle: Duration::from_millis(15),
-            energy_refresh: Duration::from_millis(20),
+            ideal: false,
+            set_latency: None,
+            settle: None,
+            energy_refresh: None,
+            sensor: None,
+            memory_lock_slows_permille: None,
+            persistence: true,
             seed: 0,
         }
+    }
+
+    /// A machine with these GPUs, which are ideal.
+    pub fn ideal(gpus: GpuList) -> Self {
+        Self { ideal: true, ..Self::new(gpus) }
+    }
+
+    /// What a GPU of the machine is like.
+    fn silicon(&self, model: GpuModel) -> Silicon {
+        let ns = |duration: Duration| duration.as_nanos() as u64;
+        let mut silicon = if self.ideal { Silicon::IDEAL } else { model.silicon() };
+        if let Some(latency) = self.set_latency {
+            silicon.set_call = Delay::always(ns(latency));
+        }
+        if let Some(settle) = self.settle {
+            (silicon.settling, silicon.settling_to_low_permille) = (Delay::always(ns(settle)), 0);
+        }
+        silicon.energy_refresh_ns = self.energy_refresh.map_or(silicon.energy_refresh_ns, ns);
+        silicon.sensor = self.sensor.unwrap_or(silicon.sensor);
+        silicon.memory_lock_slows_permille =
+            self.memory_lock_slows_permille.unwrap_or(silicon.memory_lock_slows_permille);
+        silicon
     }
 
     /// Makes the machine's state file and its device files in place of any older ones.
@@ -98,11 +134,7 @@ impl MachinePlan {
         let now = MonotonicNs::now();
         StateFile::create(path, self.gpus.0.len(), |state| {
             let header = state.header();
-            let ns = |duration: Duration| duration.as_nanos() as u64;
             header.owner_uid.store(self.owner_uid.unwrap_or(NONE), Ordering::Relaxed);
-            header.set_latency_ns.store(ns(self.set_latency), Ordering::Relaxed);
-            header.settle_ns.store(ns(self.settle), Ordering::Relaxed);
-            header.energy_refresh_ns.store(ns(self.energy_refresh), Ordering::Relaxed);
             for (gpu, (block, model)) in state.gpus().iter().zip(&self.gpus.0).enumerate() {
                 let uuid = GpuUuid::of(self.seed, gpu);
                 block.model.store(model.number(), Ordering::Relaxed);
@@ -110,7 +142,11 @@ impl MachinePlan {
                 block.uuid[0].store(uuid.high, Ordering::Relaxed);
                 block.uuid[1].store(uuid.low, Ordering::Relaxed);
                 block.serial.store(uuid.serial(), Ordering::Relaxed);
-                block.state.publish(&GpuState::new(now).to_words());
+                let silicon = self.silicon(*model);
+                block.silicon.store(&silicon);
+                let state =
+                    GpuState { persistence: self.persistence, ..GpuState::new(now, &silicon) };
+                block.state.publish(&state.to_words());
             }
         })
     }

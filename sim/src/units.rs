@@ -1,7 +1,9 @@
 //! Quantities that cross function boundaries here, each a type of its own.
 
 use std::fmt;
+use std::hint;
 use std::ops::Add;
+use std::thread;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
@@ -72,6 +74,20 @@ impl MonotonicNs {
     #[must_use]
     pub fn after(self, delay: Duration) -> Self {
         Self(self.0.saturating_add(delay.as_nanos() as u64))
+    }
+
+    /// Returns when this time has come. What is shorter than a sleep can be is spent computing, as in
+    /// a driver.
+    pub(crate) fn wait(self) {
+        /// Longer than a sleep of the shortest kind takes on Linux.
+        const SHORT_NS: u64 = 100_000;
+        let left = self.since(Self::now());
+        if left > SHORT_NS {
+            thread::sleep(Duration::from_nanos(left));
+        }
+        while Self::now() < self {
+            hint::spin_loop();
+        }
     }
 
     /// Nanoseconds since an earlier point; zero if that is not earlier.

@@ -55,7 +55,7 @@ fn sm_clocks(nvml: &Nvml, gpu: u32, memory: u32) -> Vec<u32> {
 #[test]
 fn every_model_lists_its_published_clocks() {
     let models = "V100,A40,A100,RTX3090,A6000,H100,H200";
-    test_on(&["--gpus", models], |machine, _| {
+    test_on(&["--ideal", "--gpus", models], |machine, _| {
         let nvml = machine.nvml();
         let expected: [(u32, usize, &[u32]); 7] = [
             (1530, 187, &[877]),
@@ -83,7 +83,7 @@ fn every_model_lists_its_published_clocks() {
 
 #[test]
 fn a_lock_takes_its_time_and_outlives_the_process_that_set_it() {
-    test_on(&["--gpus", "2xA100"], |machine, role| {
+    test_on(&["--ideal", "--gpus", "2xA100"], |machine, role| {
         let nvml = machine.nvml();
         if let Role::Other(_) = role {
             let start = Instant::now();
@@ -113,27 +113,30 @@ fn a_lock_takes_its_time_and_outlives_the_process_that_set_it() {
 
 #[test]
 fn numbers_outside_of_the_range_are_clamped_and_nonsense_is_refused() {
-    test_on(&["--gpus", "A100", "--set-latency-ms", "0", "--settle-ms", "0"], |machine, _| {
-        let nvml = machine.nvml();
-        for (min, max, effective) in [(1000, 1000, 990), (5000, 5000, 1410), (1, 1, 210)] {
-            lock(&nvml, 0, min, max).unwrap();
-            assert_eq!(sm(&nvml, 0), effective);
-        }
-        let error = lock(&nvml, 0, 1200, 900).unwrap_err();
-        assert!(matches!(error, NvmlError::InvalidArg), "{error}");
-        assert_eq!(sm(&nvml, 0), 210, "a refused call changes nothing");
-        let symbolic = GpuLockedClocksSetting::Symbolic {
-            lower_bound: ClockLimitId::Tdp,
-            upper_bound: ClockLimitId::Unlimited,
-        };
-        nvml.device_by_index(0).unwrap().set_gpu_locked_clocks(symbolic).unwrap();
-        assert_eq!(sm(&nvml, 0), 1410);
-    });
+    test_on(
+        &["--ideal", "--gpus", "A100", "--set-latency-ms", "0", "--settle-ms", "0"],
+        |machine, _| {
+            let nvml = machine.nvml();
+            for (min, max, effective) in [(1000, 1000, 990), (5000, 5000, 1410), (1, 1, 210)] {
+                lock(&nvml, 0, min, max).unwrap();
+                assert_eq!(sm(&nvml, 0), effective);
+            }
+            let error = lock(&nvml, 0, 1200, 900).unwrap_err();
+            assert!(matches!(error, NvmlError::InvalidArg), "{error}");
+            assert_eq!(sm(&nvml, 0), 210, "a refused call changes nothing");
+            let symbolic = GpuLockedClocksSetting::Symbolic {
+                lower_bound: ClockLimitId::Tdp,
+                upper_bound: ClockLimitId::Unlimited,
+            };
+            nvml.device_by_index(0).unwrap().set_gpu_locked_clocks(symbolic).unwrap();
+            assert_eq!(sm(&nvml, 0), 1410);
+        },
+    );
 }
 
 #[test]
 fn memory_clocks_can_be_locked_from_ampere_on() {
-    test_on(&["--gpus", "V100,A40", "--set-latency-ms", "0"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "V100,A40", "--set-latency-ms", "0"], |machine, _| {
         let nvml = machine.nvml();
         let (mut old, mut new) =
             (nvml.device_by_index(0).unwrap(), nvml.device_by_index(1).unwrap());
@@ -168,32 +171,40 @@ fn stranger_is_content(machine: &Machine) -> Option<bool> {
 
 #[test]
 fn who_is_not_root_may_look_but_not_set() {
-    test_on(&["--gpus", "A100", "--set-latency-ms", "0", "--settle-ms", "0"], |machine, role| {
-        let nvml = machine.nvml();
-        if let Role::Other(_) = role {
-            assert_eq!(sm(&nvml, 0), 1200);
-            let refused = |answer| assert!(matches!(answer, Err(NvmlError::NoPermission)));
-            let mut device = nvml.device_by_index(0).unwrap();
-            refused(lock(&nvml, 0, 900, 900));
-            refused(unlock(&nvml, 0));
-            refused(device.set_mem_locked_clocks(1215, 1215));
-            refused(device.set_power_management_limit(300_000));
-            return;
-        }
-        machine.driver().gpu(0).unwrap().lock_clocks(Some(ClockRange::exactly(Mhz(1200)))).unwrap();
-        if let Some(content) = stranger_is_content(machine) {
-            assert!(content);
-            assert_eq!(sm(&nvml, 0), 1200);
-            let calls = machine.driver().gpu(0).unwrap().set_calls_since(0);
-            assert_eq!(calls[0].result, Some(4), "the refused call is on record");
-        }
-    });
+    test_on(
+        &["--ideal", "--gpus", "A100", "--set-latency-ms", "0", "--settle-ms", "0"],
+        |machine, role| {
+            let nvml = machine.nvml();
+            if let Role::Other(_) = role {
+                assert_eq!(sm(&nvml, 0), 1200);
+                let refused = |answer| assert!(matches!(answer, Err(NvmlError::NoPermission)));
+                let mut device = nvml.device_by_index(0).unwrap();
+                refused(lock(&nvml, 0, 900, 900));
+                refused(unlock(&nvml, 0));
+                refused(device.set_mem_locked_clocks(1215, 1215));
+                refused(device.set_power_management_limit(300_000));
+                return;
+            }
+            machine
+                .driver()
+                .gpu(0)
+                .unwrap()
+                .lock_clocks(Some(ClockRange::exactly(Mhz(1200))))
+                .unwrap();
+            if let Some(content) = stranger_is_content(machine) {
+                assert!(content);
+                assert_eq!(sm(&nvml, 0), 1200);
+                let calls = machine.driver().gpu(0).unwrap().set_calls_since(0);
+                assert_eq!(calls[0].result, Some(4), "the refused call is on record");
+            }
+        },
+    );
 }
 
 #[test]
 fn the_owner_of_the_machine_may_set_without_being_root() {
     let owner = STRANGER.to_string();
-    test_on(&["--gpus", "A100", "--owner-uid", &owner], |machine, role| {
+    test_on(&["--ideal", "--gpus", "A100", "--owner-uid", &owner], |machine, role| {
         if let Role::Other(_) = role {
             return lock(&machine.nvml(), 0, 900, 900).unwrap();
         }
@@ -205,7 +216,7 @@ fn the_owner_of_the_machine_may_set_without_being_root() {
 
 #[test]
 fn a_scripted_fault_hits_its_function_its_gpu_and_its_count() {
-    test_on(&["--gpus", "2xA100", "--set-latency-ms", "0"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "2xA100", "--set-latency-ms", "0"], |machine, _| {
         let nvml = machine.nvml();
         let fault = |arguments: &str| {
             let arguments: Vec<_> = arguments.split(' ').collect();
@@ -237,7 +248,7 @@ fn a_scripted_fault_hits_its_function_its_gpu_and_its_count() {
 
 #[test]
 fn a_call_that_hangs_goes_on_when_the_fault_is_cleared_and_disturbs_no_other_gpu() {
-    test_on(&["--gpus", "2xA100", "--set-latency-ms", "0"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "2xA100", "--set-latency-ms", "0"], |machine, _| {
         let hang =
             ["fault", "--function", "nvmlDeviceSetGpuLockedClocks", "--kind", "hang", "--gpu", "0"];
         assert!(machine.pfo_sim(&hang).status.success());
@@ -260,32 +271,67 @@ fn a_call_that_hangs_goes_on_when_the_fault_is_cleared_and_disturbs_no_other_gpu
 
 #[test]
 fn a_power_cap_lowers_the_clock_below_the_lock_and_says_so() {
-    test_on(&["--gpus", "A100", "--set-latency-ms", "0", "--settle-ms", "0"], |machine, _| {
-        let (nvml, driver) = (machine.nvml(), machine.driver());
-        let mut device = nvml.device_by_index(0).unwrap();
-        assert_eq!(device.current_throttle_reasons().unwrap(), ThrottleReasons::GPU_IDLE);
-        let attachment = Attachment::new(driver, 0).unwrap();
-        attachment.set_activity(Activity::Computing(CurveIndex::new(0).unwrap())).unwrap();
-        lock(&nvml, 0, 1305, 1305).unwrap();
-        assert_eq!(sm(&nvml, 0), 1305);
-        assert!(device.current_throttle_reasons().unwrap().is_empty());
+    test_on(
+        &["--ideal", "--gpus", "A100", "--set-latency-ms", "0", "--settle-ms", "0"],
+        |machine, _| {
+            let (nvml, driver) = (machine.nvml(), machine.driver());
+            let mut device = nvml.device_by_index(0).unwrap();
+            assert_eq!(device.current_throttle_reasons().unwrap(), ThrottleReasons::GPU_IDLE);
+            let attachment = Attachment::new(driver, 0).unwrap();
+            attachment.set_activity(Activity::Computing(CurveIndex::new(0).unwrap())).unwrap();
+            lock(&nvml, 0, 1305, 1305).unwrap();
+            assert_eq!(sm(&nvml, 0), 1305);
+            assert!(device.current_throttle_reasons().unwrap().is_empty());
 
-        assert!(machine.pfo_sim(&["power-cap", "--gpu", "0", "300"]).status.success());
-        let capped = sm(&nvml, 0);
-        assert!((1000..1305).contains(&capped), "{capped}");
-        assert!(device.power_usage().unwrap() <= 300_000);
-        assert_eq!(device.enforced_power_limit().unwrap(), 300_000);
-        assert_eq!(device.current_throttle_reasons().unwrap(), ThrottleReasons::SW_POWER_CAP);
+            assert!(machine.pfo_sim(&["power-cap", "--gpu", "0", "300"]).status.success());
+            let capped = sm(&nvml, 0);
+            assert!((1000..1305).contains(&capped), "{capped}");
+            assert!(device.power_usage().unwrap() <= 300_000);
+            assert_eq!(device.enforced_power_limit().unwrap(), 300_000);
+            assert_eq!(device.current_throttle_reasons().unwrap(), ThrottleReasons::SW_POWER_CAP);
 
-        device.set_power_management_limit(500_000).unwrap();
-        assert_eq!(sm(&nvml, 0), 1305);
-        assert!(matches!(device.set_power_management_limit(99_000), Err(NvmlError::InvalidArg)));
+            device.set_power_management_limit(400_000).unwrap();
+            assert_eq!(sm(&nvml, 0), 1305);
+            assert!(matches!(
+                device.set_power_management_limit(99_000),
+                Err(NvmlError::InvalidArg)
+            ));
+        },
+    );
+}
+
+#[test]
+fn without_persistence_mode_locks_and_the_counters_zero_vanish_with_the_last_client() {
+    let create = ["--ideal", "--gpus", "A100", "--settle-ms", "0", "--no-persistence"];
+    test_on(&create, |machine, role| {
+        if let Role::Other(_) = role {
+            let _nvml = machine.nvml();
+            machine::ready();
+            thread::sleep(Duration::from_secs(60));
+            return;
+        }
+        let driver = machine.driver();
+        let gpu = driver.gpu(0).unwrap();
+        let locked = || gpu.view().unwrap().timeline.last().lock.is_some();
+        let energy =
+            || machine.nvml().device_by_index(0).unwrap().total_energy_consumption().unwrap();
+        let before = {
+            let other = machine.start("client");
+            lock(&machine.nvml(), 0, 900, 900).unwrap();
+            thread::sleep(Duration::from_millis(100));
+            let before = energy();
+            assert!(locked(), "another process has the driver open");
+            drop(other);
+            before
+        };
+        assert!(energy() < before, "the counter begins anew");
+        assert!(!locked());
     });
 }
 
 #[test]
 fn a_driver_that_was_unloaded_is_lost_until_nvml_is_initialised_anew_and_forgets_its_locks() {
-    test_on(&["--gpus", "2xA40", "--set-latency-ms", "0"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "2xA40", "--set-latency-ms", "0"], |machine, _| {
         let nvml = machine.nvml();
         lock(&nvml, 0, 900, 900).unwrap();
         nvml.device_by_index(0).unwrap().set_mem_locked_clocks(405, 405).unwrap();

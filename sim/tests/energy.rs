@@ -30,7 +30,7 @@ fn install_curve(attachment: &Attachment) {
 
 #[test]
 fn power_follows_what_the_gpu_does_and_energy_is_its_integral() {
-    test_on(&["--gpus", "A100,A40", "--settle-ms", "50"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "A100,A40", "--settle-ms", "50"], |machine, _| {
         let (nvml, driver) = (machine.nvml(), machine.driver());
         let device = nvml.device_by_index(0).unwrap();
         let attachment = Attachment::new(driver.clone(), 0).unwrap();
@@ -67,7 +67,7 @@ fn power_follows_what_the_gpu_does_and_energy_is_its_integral() {
 
 #[test]
 fn the_energy_counter_stands_between_refreshes_and_never_goes_back() {
-    test_on(&["--gpus", "A100", "--energy-refresh-ms", "20"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "A100", "--energy-refresh-ms", "20"], |machine, _| {
         let nvml = machine.nvml();
         let attachment = Attachment::new(machine.driver(), 0).unwrap();
         install_curve(&attachment);
@@ -104,7 +104,7 @@ fn the_energy_counter_stands_between_refreshes_and_never_goes_back() {
 
 #[test]
 fn a_killed_process_leaves_the_gpu_idle_even_while_it_is_a_zombie() {
-    test_on(&["--gpus", "A100"], |machine, role| {
+    test_on(&["--ideal", "--gpus", "A100"], |machine, role| {
         let nvml = machine.nvml();
         let device = nvml.device_by_index(0).unwrap();
         if let Role::Other(_) = role {
@@ -133,7 +133,7 @@ fn a_killed_process_leaves_the_gpu_idle_even_while_it_is_a_zombie() {
 
 #[test]
 fn a_gpu_has_room_for_eight_processes_and_says_so_to_the_ninth() {
-    test_on(&["--gpus", "A100"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "A100"], |machine, _| {
         let driver = machine.driver();
         let attach = || Attachment::new(driver.clone(), 0);
         let eight: Vec<_> = (0..8).map(|_| attach().unwrap()).collect();

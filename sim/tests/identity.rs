@@ -9,7 +9,7 @@ use std::process::Command;
 
 #[test]
 fn a_gpu_is_found_by_index_uuid_and_bus_id_and_is_always_the_same() {
-    test_on(&["--gpus", "2xA100,1xV100"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "2xA100,1xV100"], |machine, _| {
         let nvml = machine.nvml();
         for gpu in 0..3 {
             let device = nvml.device_by_index(gpu).unwrap();
@@ -30,7 +30,7 @@ fn a_gpu_is_found_by_index_uuid_and_bus_id_and_is_always_the_same() {
 
 #[test]
 fn what_does_not_exist_is_told_apart_from_what_makes_no_sense() {
-    test_on(&["--gpus", "A100"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "A100"], |machine, _| {
         let nvml = machine.nvml();
         let uuid = "GPU-00000000-0000-0000-0000-000000000000";
         assert!(matches!(nvml.device_by_uuid(uuid), Err(NvmlError::NotFound)));
@@ -42,7 +42,7 @@ fn what_does_not_exist_is_told_apart_from_what_makes_no_sense() {
 
 #[test]
 fn mig_mode_is_off_where_there_is_mig_and_unknown_elsewhere() {
-    test_on(&["--gpus", "A100,V100,A40,H100"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "A100,V100,A40,H100"], |machine, _| {
         let nvml = machine.nvml();
         let mode = |gpu| nvml.device_by_index(gpu).unwrap().mig_mode();
         assert_eq!(mode(0).unwrap().current, 0);
@@ -59,7 +59,7 @@ fn mig_mode_is_off_where_there_is_mig_and_unknown_elsewhere() {
 
 #[test]
 fn nobody_gets_a_driver_without_a_machine() {
-    test_on(&["--gpus", "A100"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "A100"], |machine, _| {
         std::fs::remove_file(&machine.state).unwrap();
         let error = nvml_wrapper::Nvml::builder().lib_path(library().as_os_str()).init();
         assert!(matches!(error, Err(NvmlError::DriverNotLoaded)));

@@ -32,7 +32,7 @@ fn rage(driver: &std::sync::Arc<Driver>) -> ! {
 
 #[test]
 fn processes_killed_in_the_middle_of_changes_leave_a_state_that_works() {
-    test_on(&["--gpus", "A100"], |machine, role| {
+    test_on(&["--ideal", "--gpus", "A100"], |machine, role| {
         let driver = machine.driver();
         if let Role::Other(_) = role {
             ready();

@@ -49,7 +49,7 @@ const IDEAL_J: f64 = 200.92;
 
 #[test]
 fn an_iteration_takes_the_time_and_the_energy_of_its_critical_path() {
-    test_on(&["--gpus", "4xA100"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "4xA100"], |machine, _| {
         let report = train(machine, "--steps 5");
         let (time, energy) =
             (iteration_s(&report), report["mean_iteration_energy_j"].as_f64().unwrap());
@@ -65,7 +65,7 @@ fn an_iteration_takes_the_time_and_the_energy_of_its_critical_path() {
 
 #[test]
 fn a_locked_gpu_slows_its_stage_and_with_it_the_pipeline() {
-    test_on(&["--gpus", "4xA100"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "4xA100"], |machine, _| {
         let driver = machine.driver();
         driver.gpu(3).unwrap().lock_clocks(Some(ClockRange::exactly(Mhz(705)))).unwrap();
         let report = train(machine, "--steps 3");
@@ -76,7 +76,7 @@ fn a_locked_gpu_slows_its_stage_and_with_it_the_pipeline() {
 
 #[test]
 fn a_clock_that_rises_in_the_middle_of_an_instruction_shortens_it() {
-    test_on(&["--gpus", "A100"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "A100"], |machine, _| {
         let driver = machine.driver();
         let gpu = driver.gpu(0).unwrap();
         gpu.lock_clocks(Some(ClockRange::exactly(Mhz(210)))).unwrap();
@@ -95,7 +95,7 @@ fn a_clock_that_rises_in_the_middle_of_an_instruction_shortens_it() {
 
 #[test]
 fn work_comes_from_a_profile_if_one_is_given() {
-    test_on(&["--gpus", "2xA100"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "2xA100"], |machine, _| {
         let profile = machine.state.with_file_name("profile.csv");
         let rows = "stage,instruction,frequency,time,energy\n\
              0,forward,1410,0.1,10\n0,backward,1410,0.1,10\n\
@@ -118,7 +118,7 @@ fn work_comes_from_a_profile_if_one_is_given() {
 
 #[test]
 fn a_rank_that_dies_takes_the_training_down_and_leaves_its_gpu_idle() {
-    test_on(&["--gpus", "4xA100"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "4xA100"], |machine, _| {
         let output = trainer(machine, "--steps 5 --die-at 2:1").output().unwrap();
         assert_eq!(output.status.code(), Some(1));
         let report = report(&output);
@@ -132,7 +132,7 @@ fn a_rank_that_dies_takes_the_training_down_and_leaves_its_gpu_idle() {
 
 #[test]
 fn asked_to_stop_a_training_ends_in_order_even_with_a_stopped_rank() {
-    test_on(&["--gpus", "2xA100"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "2xA100"], |machine, _| {
         let mut command = trainer(machine, "--stages 2 --steps 0 --stop-at 3:1");
         let child = command.stdout(Stdio::piped()).spawn().unwrap();
         let driver = machine.driver();
@@ -153,7 +153,7 @@ fn asked_to_stop_a_training_ends_in_order_even_with_a_stopped_rank() {
 
 #[test]
 fn ranks_do_not_outlive_a_killed_launcher() {
-    test_on(&["--gpus", "4xA100"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "4xA100"], |machine, _| {
         let mut command = trainer(machine, "--steps 0");
         let mut child = command.stdout(Stdio::null()).spawn().unwrap();
         let driver = machine.driver();
@@ -171,7 +171,7 @@ fn ranks_run_as_the_user_that_was_asked_for() {
     if !is_root() {
         return println!("skipped: only root can become another user");
     }
-    test_on(&["--gpus", "2xA100"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "2xA100"], |machine, _| {
         let report = train(machine, "--stages 2 --steps 1 --uid 54321 --gid 54322 --groups 54323");
         assert_eq!(report["ranks"][0]["uid"], 54321);
         assert_eq!(report["ranks"][1]["uid"], 54321);
@@ -180,7 +180,7 @@ fn ranks_run_as_the_user_that_was_asked_for() {
 
 #[test]
 fn without_a_daemon_training_runs_on_and_the_report_says_why_it_was_alone() {
-    test_on(&["--gpus", "2xA100"], |machine, _| {
+    test_on(&["--ideal", "--gpus", "2xA100"], |machine, _| {
         let socket = machine.state.with_file_name("no.sock");
         let mut command = Command::new(env!("CARGO_BIN_EXE_pfo-sim-trainer"));
         command.args(["launch", "--json", "--stages", "2", "--time-scale", "0.1", "--steps", "2"]);

@@ -56,9 +56,9 @@ impl Machine {
         let state = directory.join(STATE);
         let plan = MachinePlan {
             owner_uid: (!identity::is_root()).then_some(Identity::own().uid.0),
-            set_latency: Duration::from_millis(setup.set_latency_ms),
-            settle: Duration::from_millis(setup.settle_ms),
-            ..MachinePlan::new(setup.gpus.parse().unwrap())
+            set_latency: Some(Duration::from_millis(setup.set_latency_ms)),
+            settle: Some(Duration::from_millis(setup.settle_ms)),
+            ..MachinePlan::ideal(setup.gpus.parse().unwrap())
         };
         plan.create(&state).unwrap();
         let library_directory = directory.join("lib");

@@ -67,10 +67,10 @@ impl Machine {
         assert!(env::var_os(STATE_VARIABLE).is_some(), "{STATE_VARIABLE} is to name a file");
         let plan = MachinePlan {
             owner_uid: Some(nix::unistd::geteuid().as_raw()),
-            set_latency: Duration::ZERO,
-            settle: Duration::ZERO,
-            energy_refresh: Duration::from_millis(1),
-            ..MachinePlan::new(format!("{GPUS}xA40").parse().expect("a list of GPUs"))
+            set_latency: Some(Duration::ZERO),
+            settle: Some(Duration::ZERO),
+            energy_refresh: Some(Duration::from_millis(1)),
+            ..MachinePlan::ideal(format!("{GPUS}xA40").parse().expect("a list of GPUs"))
         };
         plan.create(&state_path()).expect("a machine");
         let driver = Driver::open(&state_path()).expect("a machine");

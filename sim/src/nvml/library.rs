@@ -1,7 +1,7 @@
 //! Starting and ending the library, and questions about the system.
 
 use std::ffi::{c_char, c_int, c_uint};
-use std::fs;
+use std::fs::{self, File};
 use std::process;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,6 +21,8 @@ struct Library {
     /// Calls of init without their shutdown.
     users: u32,
     driver: Option<Arc<Driver>>,
+    /// Shows that this process has the driver open.
+    life: Option<File>,
     /// Who opened the driver: a forked child needs its own.
     opened_by: u32,
     /// What [`Driver::reloads`] was then.
@@ -28,7 +30,7 @@ struct Library {
 }
 
 static LIBRARY: Mutex<Library> =
-    Mutex::new(Library { users: 0, driver: None, opened_by: 0, reloads: 0 });
+    Mutex::new(Library { users: 0, driver: None, life: None, opened_by: 0, reloads: 0 });
 
 impl Library {
     fn driver(&mut self) -> Result<Arc<Driver>, NvmlResult> {
@@ -37,6 +39,7 @@ impl Library {
             Some(driver) if self.opened_by == this_process => Ok(driver.clone()),
             _ => {
                 let driver = Arc::new(Driver::open(&state_path())?);
+                self.life = Some(driver.enter_client()?);
                 self.driver = Some(driver.clone());
                 self.opened_by = this_process;
                 self.reloads = driver.reloads();
@@ -61,7 +64,7 @@ fn init(name: &str) -> Result<(), NvmlResult> {
         let mut library = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
         let driver = library.driver()?;
         if library.users == 0 && !driver.is_loaded() {
-            library.driver = None;
+            (library.driver, library.life) = (None, None);
             return Err(NvmlResult::DriverNotLoaded);
         }
         driver
@@ -92,7 +95,7 @@ extern "C" fn nvmlShutdown() -> c_uint {
         let mut library = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
         library.users = library.users.checked_sub(1).ok_or(NvmlResult::Uninitialized)?;
         if library.users == 0 {
-            library.driver = None;
+            (library.driver, library.life) = (None, None);
         }
         Ok(())
     })

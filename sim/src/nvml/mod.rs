@@ -67,6 +67,7 @@ fn device_call(name: &str, device: Handle, body: impl FnOnce(Gpu<'_>) -> Answer)
         let driver = library::current()?;
         let gpu = device.resolve(&driver)?;
         play_faults(&driver, name, Some(gpu.index()))?;
+        gpu.take_time_to_read(gpu.silicon().read_ns);
         body(gpu)
     })
 }
@@ -91,9 +92,7 @@ fn change(
     if !caller.is_root() && driver.owner_uid() != Some(caller.as_raw()) {
         return Err(NvmlResult::NoPermission);
     }
-    body(gpu)?;
-    thread::sleep(driver.set_latency());
-    Ok(())
+    gpu.take_time_to_set(|| body(gpu))
 }
 
 /// How often a call that hangs looks whether it may go on.

@@ -7,13 +7,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::curve::CurveSlot;
 use crate::fault::FaultSlot;
+use crate::occupation::Occupation;
 use crate::set_call::SetCallRing;
+use crate::silicon::SiliconCell;
 use crate::state::snapshot::SnapshotCell;
 
 /// The first eight bytes of a state file.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"PFO-SIM\0");
 /// Version of this layout.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
+/// Processes that can have the driver open at a time and be counted.
+pub(crate) const CLIENTS: usize = 256;
 /// Processes that can be on one GPU at a time.
 pub(crate) const PROCESSES_PER_GPU: usize = 8;
 /// Power curves that can be installed on one GPU at a time.
@@ -35,12 +39,6 @@ pub(crate) struct Header {
     pub(crate) owner_uid: AtomicU32,
     /// How often the driver was unloaded and loaded again: odd while it is not there.
     pub(crate) reloads: AtomicU32,
-    /// How long a set call blocks.
-    pub(crate) set_latency_ns: AtomicU64,
-    /// From a call's acceptance to the new clock.
-    pub(crate) settle_ns: AtomicU64,
-    /// How often the energy counter is published.
-    pub(crate) energy_refresh_ns: AtomicU64,
     /// Faults armed: zero lets a call skip the table.
     pub(crate) faults_armed: AtomicU32,
     pub(crate) _unused_too: AtomicU32,
@@ -62,6 +60,8 @@ pub(crate) struct GpuBlock {
     /// Calls that reset the SM clock lock, and calls that set or reset the memory clock lock.
     pub(crate) reset_calls: AtomicU64,
     pub(crate) memory_calls: AtomicU64,
+    pub(crate) silicon: SiliconCell,
+    pub(crate) occupation: Occupation,
     pub(crate) state: SnapshotCell,
     pub(crate) curves: [CurveSlot; CURVES_PER_GPU],
     pub(crate) set_calls: SetCallRing,

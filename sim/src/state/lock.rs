@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc::{F_UNLCK, F_WRLCK, SEEK_SET, flock, off_t};
 
+use crate::machine::MOST_GPUS;
 use crate::state::layout::PROCESSES_PER_GPU;
 
 /// Far behind the end of any state file.
@@ -28,6 +29,8 @@ pub(crate) enum LockedThing {
     GpuState(usize),
     /// The life of a process on a GPU.
     Process { gpu: usize, slot: usize },
+    /// The life of a process that has the driver open.
+    Client(usize),
 }
 
 impl LockedThing {
@@ -37,6 +40,7 @@ impl LockedThing {
             Self::Header => 0,
             Self::GpuState(gpu) => 1 + gpu * per_gpu,
             Self::Process { gpu, slot } => 2 + gpu * per_gpu + slot,
+            Self::Client(slot) => 1 + MOST_GPUS * per_gpu + slot,
         };
         FIRST_LOCK_BYTE + offset as i64
     }

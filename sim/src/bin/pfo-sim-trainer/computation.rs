@@ -23,7 +23,7 @@ const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 fn finish(work: &Work, forecast: &ClockForecast) -> MonotonicNs {
     let mut remaining = 1.0;
     for (i, &(from, clock)) in forecast.pieces.iter().enumerate() {
-        let whole_ns = work.time_s(clock) * 1e9;
+        let whole_ns = work.time_s(clock) * 1e9 * forecast.longer;
         if let Some(&(until, _)) = forecast.pieces.get(i + 1) {
             let done = until.since(from) as f64 / whole_ns;
             if done < remaining {
@@ -107,6 +107,7 @@ mod tests {
         ClockForecast {
             pieces: pieces.iter().map(|&(ms, mhz)| (MonotonicNs(ms * MS), Mhz(mhz))).collect(),
             known_until: MonotonicNs(0),
+            longer: 1.0,
         }
     }
 

@@ -1,6 +1,6 @@
 //! One rank: one stage of the pipeline on one GPU, trained as any trainer would.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::env;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use nvidia_ml::curve::CurveIndex;
 use nvidia_ml::driver::Driver;
 use nvidia_ml::gpu_state::Activity;
 use nvidia_ml::machine::devices;
+use nvidia_ml::random::SplitMix;
 use nvidia_ml::units::MonotonicNs;
 use nvidia_ml::work::table::{Kind, StageWork};
 use nvidia_ml::work::{built_in, profile_csv};
@@ -70,7 +71,8 @@ pub(crate) fn run(settings: &str) -> Result<(), TrainerError> {
 
     let session = session.map(Arc::new);
     let floods = Cell::new(false);
-    let rank = Rank { settings, attachment, work, session, neighbours, stop, floods };
+    let random = RefCell::new(SplitMix::new(attachment.gpu().serial()));
+    let rank = Rank { settings, attachment, work, session, neighbours, stop, floods, random };
     let end = rank.train()?;
     rank.attachment.set_activity(Activity::Idle)?;
     tell(&RankEvent::Ended {
@@ -174,6 +176,7 @@ struct Rank {
     stop: StopFlag,
     /// Whether a flood is under way.
     floods: Cell<bool>,
+    random: RefCell<SplitMix>,
 }
 
 impl Rank {
@@ -220,7 +223,7 @@ impl Rank {
                 return Ok(false);
             }
             let name = announced(if swap_names { other(kind) } else { kind });
-            let work = self.work.of(kind);
+            let work = &self.work.of(kind).clone().scaled(self.noise());
             let under_way = begin(&self.attachment, activity_of(kind), work)?;
             // When it began and ended is known of the GPU, as it is from CUDA's events: how late
             // this process is woken says nothing about an instruction.
@@ -239,6 +242,7 @@ impl Rank {
             if !std::mem::take(&mut omit_end) {
                 self.with_session(|session| session.tell_at(Call::InstructionEnd, done.0));
             }
+            self.attachment.wait_for_transfer();
             if !self.neighbours.send(Tensor { kind, step, microbatch }).map_err(lost)? {
                 return Ok(false);
             }
@@ -265,8 +269,18 @@ impl Rank {
                 expected: expected.to_string(),
                 got: got.to_string(),
             }),
-            Input::Tensor(_) | Input::NotNeeded => Ok(true),
+            Input::NotNeeded => Ok(true),
+            Input::Tensor(_) => {
+                self.attachment.wait_for_transfer();
+                Ok(true)
+            }
         }
+    }
+
+    /// How much longer or shorter the next instruction takes than others like it.
+    fn noise(&self) -> f64 {
+        let deviation = self.attachment.gpu().silicon().time_noise_ppm as f64 / 1e6;
+        (1.0 + deviation * self.random.borrow_mut().next_normal()).max(0.1)
     }
 
     fn with_session(&self, call: impl FnOnce(&Session)) {

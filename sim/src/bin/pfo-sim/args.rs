@@ -8,6 +8,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use nvidia_ml::fault::{FaultKind, FunctionName};
 use nvidia_ml::machine::{GpuList, MachinePlan};
 use nvidia_ml::model::GpuModel;
+use nvidia_ml::sensor::Sensor;
 
 /// Makes a simulated machine with NVIDIA GPUs, shows it, and lets things go wrong on it.
 ///
@@ -75,15 +76,31 @@ pub(crate) struct CreateArgs {
     /// A uid that may call setters as if it were root, for demonstrations without root
     #[arg(long, value_name = "UID")]
     owner_uid: Option<u32>,
-    /// How long a set call blocks, in ms
-    #[arg(long, value_name = "MS", default_value = "8", value_parser = milliseconds, allow_negative_numbers = true)]
-    set_latency_ms: Duration,
-    /// How long after its call a clock changes, in ms
-    #[arg(long, value_name = "MS", default_value = "15", value_parser = milliseconds, allow_negative_numbers = true)]
-    settle_ms: Duration,
-    /// How often the energy counter is refreshed, in ms
-    #[arg(long, value_name = "MS", default_value = "20", value_parser = milliseconds, allow_negative_numbers = true)]
-    energy_refresh_ms: Duration,
+    /// Make the GPUs that software would like to have, and not such as there are: calls and clock
+    /// changes that always take the same time, every clock held, neither heat nor noise
+    #[arg(long)]
+    ideal: bool,
+    /// How long every set call blocks, in ms [default: differs, as on the model; 8 if ideal]
+    #[arg(long, value_name = "MS", value_parser = milliseconds, allow_negative_numbers = true)]
+    set_latency_ms: Option<Duration>,
+    /// How long after its call every clock changes, in ms [default: differs, as on the model; 15 if
+    /// ideal]
+    #[arg(long, value_name = "MS", value_parser = milliseconds, allow_negative_numbers = true)]
+    settle_ms: Option<Duration>,
+    /// How often the energy counter is refreshed, in ms [default: as on the model; 20 if ideal]
+    #[arg(long, value_name = "MS", value_parser = milliseconds, allow_negative_numbers = true)]
+    energy_refresh_ms: Option<Duration>,
+    /// Let the energy counter look for a part of the time only, and take that for the whole: 25/100
+    /// are 25 ms of every 100 ms
+    #[arg(long, value_name = "MS/MS", value_parser = sensor)]
+    sensor_duty: Option<Sensor>,
+    /// How much longer work takes while the memory clock is locked, in %
+    #[arg(long, value_name = "PERCENT", value_parser = permille, allow_negative_numbers = true)]
+    memory_lock_slows: Option<u64>,
+    /// Switch persistence mode off: locks and the energy counter's zero vanish with the last process
+    /// that uses the driver
+    #[arg(long)]
+    no_persistence: bool,
     /// Machines of different seed have GPUs of different UUID
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -94,9 +111,13 @@ impl From<CreateArgs> for MachinePlan {
         Self {
             gpus: args.gpus,
             owner_uid: args.owner_uid,
+            ideal: args.ideal,
             set_latency: args.set_latency_ms,
             settle: args.settle_ms,
             energy_refresh: args.energy_refresh_ms,
+            sensor: args.sensor_duty,
+            memory_lock_slows_permille: args.memory_lock_slows,
+            persistence: !args.no_persistence,
             seed: args.seed,
         }
     }
@@ -186,6 +207,24 @@ fn watts(text: &str) -> Result<f64, String> {
 
 fn factor(text: &str) -> Result<f64, String> {
     positive(text, "times")
+}
+
+fn permille(text: &str) -> Result<u64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if (0.0..=1000.0).contains(&percent) => Ok((percent * 10.0).round() as u64),
+        _ => Err("give a number of % from 0 to 1000".to_owned()),
+    }
+}
+
+fn sensor(text: &str) -> Result<Sensor, String> {
+    let (looks, period) = text.split_once('/').ok_or("give two numbers of ms, such as 25/100")?;
+    let ns = |text| milliseconds(text).map(|duration: Duration| duration.as_nanos() as u64);
+    match (ns(looks)?, ns(period)?) {
+        (looks_ns, period_ns) if 0 < looks_ns && looks_ns <= period_ns => {
+            Ok(Sensor { looks_ns, period_ns })
+        }
+        _ => Err("the first number must be above 0 and at most the second".to_owned()),
+    }
 }
 
 fn milliseconds(text: &str) -> Result<Duration, String> {

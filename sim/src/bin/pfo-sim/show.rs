@@ -19,9 +19,6 @@ struct MachineView {
     /// `CLOCK_MONOTONIC` when this was read.
     now_ns: u64,
     owner_uid: Option<u32>,
-    set_latency_ms: f64,
-    settle_ms: f64,
-    energy_refresh_ms: f64,
     driver_loaded: bool,
     faults: Vec<FaultView>,
     gpus: Vec<GpuView>,
@@ -60,12 +57,19 @@ struct GpuView {
     power_limit_w: f64,
     power_capped: bool,
     energy_mj: u64,
+    /// The true energy, whatever the counter makes of it.
+    drawn_mj: u64,
+    temperature_c: f64,
     mig: bool,
     processes: Vec<u32>,
     set_calls: u64,
     reset_calls: u64,
     memory_calls: u64,
     last_set_entry_ns: Option<u64>,
+    /// All calls that concern it, and what they cost.
+    driver_calls: u64,
+    driver_busy_ms: f64,
+    transfers_delayed_ms: f64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     calls: Vec<CallView>,
 }
@@ -107,7 +111,7 @@ fn view_gpu(gpu: Gpu<'_>, calls: usize) -> Result<GpuView, SimError> {
     let (state, board, facts) = (gpu.view()?, gpu.board(), gpu.model().facts());
     let now = MonotonicNs::now();
     let limits = state.timeline.at(now);
-    let set_calls = gpu.set_call_count();
+    let (set_calls, driver_time) = (gpu.set_call_count(), gpu.driver_time());
     Ok(GpuView {
         index: gpu.index(),
         model: facts.short_name,
@@ -127,12 +131,17 @@ fn view_gpu(gpu: Gpu<'_>, calls: usize) -> Result<GpuView, SimError> {
         power_limit_w: limits.power_cap.unwrap_or(facts.default_power_limit()).watts(),
         power_capped: state.is_power_capped(board, now),
         energy_mj,
+        drawn_mj: state.energy.millijoules(),
+        temperature_c: state.warmth.celsius(),
         mig: state.mig,
         processes: gpu.processes()?.into_iter().map(|process| process.pid).collect(),
         set_calls,
         reset_calls: gpu.reset_call_count(),
         memory_calls: gpu.memory_call_count(),
         last_set_entry_ns: gpu.last_set_call().map(|time| time.0),
+        driver_calls: driver_time.calls,
+        driver_busy_ms: driver_time.busy.as_secs_f64() * 1e3,
+        transfers_delayed_ms: driver_time.transfers_delayed.as_secs_f64() * 1e3,
         calls: gpu
             .set_calls_since(set_calls.saturating_sub(calls as u64))
             .into_iter()
@@ -142,7 +151,6 @@ fn view_gpu(gpu: Gpu<'_>, calls: usize) -> Result<GpuView, SimError> {
 }
 
 fn view(driver: &Driver, calls: usize) -> Result<MachineView, SimError> {
-    let milliseconds = |duration: std::time::Duration| duration.as_secs_f64() * 1e3;
     let faults = driver.faults().into_iter().map(|fault| FaultView {
         function: fault.function.as_str().to_owned(),
         kind: fault.kind.to_string(),
@@ -153,9 +161,6 @@ fn view(driver: &Driver, calls: usize) -> Result<MachineView, SimError> {
         state: driver.path().display().to_string(),
         now_ns: MonotonicNs::now().0,
         owner_uid: driver.owner_uid(),
-        set_latency_ms: milliseconds(driver.set_latency()),
-        settle_ms: milliseconds(driver.settle()),
-        energy_refresh_ms: milliseconds(driver.energy_refresh()),
         driver_loaded: driver.is_loaded(),
         faults: faults.collect(),
         gpus: driver.gpus().map(|gpu| view_gpu(gpu, calls)).collect::<Result<_, _>>()?,

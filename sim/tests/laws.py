@@ -1,0 +1,145 @@
+"""Holds the simulator against a second computation of its laws. Run by laws.rs.
+
+Nothing here is read from the simulator's code: the laws and their constants are written down once more,
+from the published facts that sim/README.md names, and what the simulated GPU does is seen through NVML
+only, as on a real one.
+"""
+
+import statistics
+import subprocess
+import sys
+import time
+
+import pynvml as nvml
+
+TRAINER = sys.argv[1]
+
+# A100 SXM4, 40 GB. Dense work at 1410 MHz would draw 475 W; the board may draw 400 W.
+PEAK_W, LIMIT_W, IDLE_W = 475.0, 400.0, 54.0
+HIGHEST_MHZ, STEP_MHZ = 1410, 15
+# Cooling: air of 28 degrees, 0.09 K/W, 40 s; 0.12 % of power for each degree from 60 on.
+AIR_C, KELVIN_PER_WATT, SECONDS, PER_KELVIN, AT_C = 28.0, 0.09, 40.0, 0.0012, 60.0
+# The energy counter is refreshed ten times a second.
+REFRESH_S = 0.1
+
+
+def work_w(mhz, celsius):
+    """Power of a backward: a constant part, one with the clock, one with the voltage of high clocks."""
+    x = mhz / HIGHEST_MHZ
+    return PEAK_W * (0.27 + 0.316 * x + 0.414 * x**6) * (1 + PER_KELVIN * (celsius - AT_C))
+
+
+def clock(gpu):
+    return nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)
+
+
+def watts(gpu):
+    return nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3
+
+
+def joules(gpu):
+    return nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3
+
+
+def celsius(gpu):
+    return nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)
+
+
+def watch(gpu, seconds):
+    """Rows of (time, watts, MHz, degrees, joules)."""
+    rows, end = [], time.monotonic() + seconds
+    while time.monotonic() < end:
+        rows.append((time.monotonic(), watts(gpu), clock(gpu), celsius(gpu), joules(gpu)))
+        time.sleep(0.004)
+    return rows
+
+
+def unlimited_work_runs_into_the_power_limit(rows):
+    beside = []
+    for _, power, mhz, degrees, _ in rows:
+        assert power <= LIMIT_W + 0.01, f"{power} W"
+        # Forwards draw a hundredth less than backwards, so both their clocks are right.
+        clocks = range(210, HIGHEST_MHZ + 1, STEP_MHZ)
+        possible = max(step for step in clocks if 0.985 * work_w(step, degrees) <= LIMIT_W)
+        if abs(mhz - possible) > STEP_MHZ:
+            beside.append(f"{mhz} MHz at {degrees} C, not {possible}")
+    # Some rows are from between two instructions, where the GPU waits at its highest clock.
+    assert len(beside) < 0.05 * len(rows), beside
+
+
+def the_counter_is_the_integral_of_the_power(rows):
+    # From one refresh to another: in between it stands still.
+    changes = [b for a, b in zip(rows, rows[1:]) if b[4] != a[4]]
+    first, last = changes[0], changes[-1]
+    inside = [row for row in rows if first[0] <= row[0] <= last[0]]
+    integral = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in zip(inside, inside[1:]))
+    counted = last[4] - first[4]
+    assert abs(counted / integral - 1) < 0.02, f"{counted} J counted, {integral} J drawn"
+    period = (last[0] - first[0]) / (len(changes) - 1)
+    assert period > 0.95 * REFRESH_S, f"refreshed every {period} s"
+
+
+def the_temperature_follows_the_power(rows):
+    degrees = rows[0][3] + 0.5
+    for before, after in zip(rows, rows[1:]):
+        goal = AIR_C + KELVIN_PER_WATT * before[1]
+        degrees += (goal - degrees) * (after[0] - before[0]) / SECONDS
+    assert abs(degrees - rows[-1][3] - 0.5) < 1.5, f"{degrees} C, shown {rows[-1][3]} C"
+    assert rows[-1][3] > rows[0][3] + 2, "it does not warm up"
+
+
+def time_to(gpu, mhz):
+    """Seconds that the call took, and seconds from its begin to the clock."""
+    begin = time.monotonic()
+    nvml.nvmlDeviceSetGpuLockedClocks(gpu, mhz, mhz)
+    returned = time.monotonic()
+    while clock(gpu) not in (mhz, mhz - STEP_MHZ):
+        assert time.monotonic() < begin + 5, f"{clock(gpu)} MHz, {mhz} MHz asked for"
+    return returned - begin, time.monotonic() - begin
+
+
+def calls_block_and_low_clocks_take_longer(gpu):
+    calls, low, high = [], [], []
+    for _ in range(20):
+        for mhz, settled in ((405, low), (1200, high)):
+            call, settling = time_to(gpu, mhz)
+            calls.append(call)
+            settled.append(settling)
+    # 10 to 20 ms are reported; a busy machine only makes it longer.
+    assert statistics.median(calls) > 0.010 and min(calls) > 0.005, calls
+    assert max(calls) > 1.2 * statistics.median(calls), f"no tail: {calls}"
+    # From begin to the clock it is at least the call, so that only a low clock shows the rest.
+    assert statistics.median(low) > statistics.median(calls), (low, calls)
+
+
+def some_clocks_are_held_one_step_lower(gpu):
+    held = {}
+    for mhz in range(900, 960, STEP_MHZ):
+        nvml.nvmlDeviceSetGpuLockedClocks(gpu, mhz, mhz)
+        time.sleep(0.15)
+        held[mhz] = clock(gpu)
+    assert all(mhz - got in (0, STEP_MHZ) for mhz, got in held.items()), held
+    assert 0 < sum(mhz != got for mhz, got in held.items()) < len(held), held
+
+
+def main():
+    nvml.nvmlInit()
+    gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+    assert abs(watts(gpu) - IDLE_W) < 0.01
+    arguments = ["launch", "--no-pfo", "--stages", "1", "--gpus", "0", "--steps", "0"]
+    trainer = subprocess.Popen([TRAINER, *arguments], stdout=subprocess.DEVNULL)
+    try:
+        while watts(gpu) < 2 * IDLE_W:
+            time.sleep(0.01)
+        rows = watch(gpu, 6)
+        unlimited_work_runs_into_the_power_limit(rows)
+        the_counter_is_the_integral_of_the_power(rows)
+        the_temperature_follows_the_power(rows)
+        calls_block_and_low_clocks_take_longer(gpu)
+        some_clocks_are_held_one_step_lower(gpu)
+    finally:
+        trainer.terminate()
+        trainer.wait()
+
+
+main()

@@ -46,7 +46,7 @@ pub struct Clocks {
     ledger: Arc<Ledger>,
     entry: Entry,
     locked: Option<Mhz>,
-    accepted_ns: u64,
+    asked_ns: u64,
     limited: Option<Milliwatts>,
     published: Arc<Published>,
 }
@@ -64,8 +64,8 @@ impl Clocks {
         published: Arc<Published>,
     ) -> Result<Self, DriverError> {
         let device = gpu.kept_device()?;
-        let (locked, accepted_ns, limited) = (None, 0, None);
-        Ok(Self { device, gpu, ledger, entry, locked, accepted_ns, limited, published })
+        let (locked, asked_ns, limited) = (None, 0, None);
+        Ok(Self { device, gpu, ledger, entry, locked, asked_ns, limited, published })
     }
 
     /// The GPU.
@@ -82,10 +82,10 @@ impl Clocks {
         self.gpu.is_computed_on_by(pid)
     }
 
-    /// The locked SM clock, and when the driver had accepted it (`CLOCK_MONOTONIC`, ns).
+    /// The locked SM clock, and when the driver was asked for it (`CLOCK_MONOTONIC`, ns).
     #[must_use]
     pub fn locked(&self) -> Option<(Mhz, u64)> {
-        self.locked.map(|mhz| (mhz, self.accepted_ns))
+        self.locked.map(|mhz| (mhz, self.asked_ns))
     }
 
     /// Locks the SM clock. An unchanged clock is not set again. The first lock of a lease goes
@@ -105,9 +105,9 @@ impl Clocks {
         let began_ns = now_ns();
         self.published.in_driver_since_ns.store(began_ns, Relaxed);
         let result = self.device.get().set_gpu_locked_clocks(setting);
-        self.accepted_ns = now_ns();
         self.published.in_driver_since_ns.store(0, Relaxed);
-        self.published.count_set_call(self.accepted_ns.saturating_sub(began_ns));
+        self.published.count_set_call(now_ns().saturating_sub(began_ns));
+        self.asked_ns = began_ns;
         self.locked = result.is_ok().then_some(mhz);
         self.published.locked_mhz.store(self.locked.map_or(0, |mhz| mhz.0), Relaxed);
         Ok(result.map_err(|source| self.gpu.failed("locking its SM clock", source))?)

@@ -26,9 +26,11 @@ pub(crate) fn record_of(
         Mark::StepEnd(_) => Some(TapRecord::StepEnded { at_ns, astray }),
         Mark::InstructionBegin(_) => None,
         Mark::InstructionEnd(_) => {
-            outcome.finished.map(|Finished { unit, planned: asked, astray, began_ns, ended_ns }| {
-                TapRecord::Ran { unit, began_ns, ended_ns, asked, locked, astray }
-            })
+            outcome.finished.map(
+                |Finished { unit, planned: asked, astray, began_ns, ended_ns, .. }| {
+                    TapRecord::Ran { unit, began_ns, ended_ns, asked, locked, astray }
+                },
+            )
         }
     }
 }
@@ -138,7 +140,8 @@ mod tests {
     fn a_record_has_the_clock_that_was_asked_for_and_the_one_that_was_locked() {
         let unit = Unit::new(Instruction::Forward, 3);
         let (planned, locked) = (Some(Mhz(900)), Some((Mhz(1410), 5)));
-        let finished = Finished { unit, planned, astray: true, began_ns: 9, ended_ns: u64::MAX };
+        let finished =
+            Finished { unit, position: 0, planned, astray: true, began_ns: 9, ended_ns: u64::MAX };
         let record = |mark, outcome: Outcome| {
             record_of(&Event { sequence: 0, client_ns: u64::MAX, mark }, &outcome, locked)
         };

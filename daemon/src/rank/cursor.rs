@@ -4,6 +4,7 @@
 
 use pfo_protocol::{Event, Mark, Mhz, PlannedUnit, Unit};
 
+use super::ahead::NextChange;
 use crate::job::{StageClocks, StageSequence};
 
 /// The SM clock that a rank should have.
@@ -77,6 +78,8 @@ enum Phase {
 pub(crate) struct Finished {
     /// The instruction.
     pub unit: Unit,
+    /// Its place in the step.
+    pub position: usize,
     /// The clock that it should have had; `None` at default clocks.
     pub planned: Option<Mhz>,
     /// Whether the step left the plan, or events of it were lost, before the instruction ended.
@@ -144,6 +147,30 @@ impl Cursor {
     pub(crate) fn is_before_a_change(&self) -> bool {
         let ends_next = self.phase == Phase::Following && self.open.is_some();
         ends_next && self.sequence().is_some() && self.planned_wish(self.next()) != self.wish
+    }
+
+    /// The change that follows the instruction that runs, if it asks for another clock.
+    #[must_use]
+    pub(crate) fn next_change(&self) -> Option<NextChange> {
+        let (Phase::Following, Some((_, began_ns))) = (self.phase, self.open) else { return None };
+        self.sequence()?;
+        match (self.wish, self.planned_wish(self.next())) {
+            (Wish::At(now), Wish::At(next)) if now != next => {
+                Some(NextChange { position: self.position, began_ns, faster: next > now })
+            }
+            _ => None,
+        }
+    }
+
+    /// Wishes for the clock of the next instruction although one runs.
+    pub(crate) fn look_ahead(&mut self) {
+        self.wish = self.planned_wish(self.next());
+    }
+
+    /// The instructions of a step of the plan that are known by their place.
+    #[must_use]
+    pub(crate) fn planned_instructions(&self) -> usize {
+        self.sequence().map_or(0, |sequence| sequence.len())
     }
 
     /// Events that never arrived, in the whole session.
@@ -249,7 +276,8 @@ impl Cursor {
             _ => return Err(self.stray(Mismatch::NotBegun(unit))),
         };
         let astray = self.phase == Phase::Astray;
-        let planned = match self.planned_wish(self.position) {
+        let position = self.position;
+        let planned = match self.planned_wish(position) {
             Wish::At(mhz) => Some(mhz),
             Wish::Default | Wish::Highest => None,
         };
@@ -258,7 +286,7 @@ impl Cursor {
             self.wish = self.planned_wish(self.next());
             self.position = self.position.saturating_add(1);
         }
-        Ok(Some(Finished { unit, planned, astray, began_ns, ended_ns: at_ns }))
+        Ok(Some(Finished { unit, position, planned, astray, began_ns, ended_ns: at_ns }))
     }
 
     /// What follows the instruction at this place: after the last one, the first of the next step.
@@ -363,7 +391,8 @@ mod tests {
         rank.send(Mark::InstructionBegin(F0));
         let end = Event { sequence: 2, client_ns: 77, mark: Mark::InstructionEnd(F0) };
         let planned = Some(Mhz(900));
-        let finished = Finished { unit: F0, planned, astray: false, began_ns: 10, ended_ns: 77 };
+        let finished =
+            Finished { unit: F0, position: 0, planned, astray: false, began_ns: 10, ended_ns: 77 };
         assert_eq!(rank.cursor.event(&end).finished, Some(finished));
     }
 

@@ -3,17 +3,20 @@
 //! Between a read and the driver's set call there is no allocation, no lock shared with
 //! administration and no log line. Everything else waits until the call is made.
 
+mod ahead;
 mod cursor;
 mod flood;
 mod pace;
 mod setting;
 mod slice;
 
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, ppoll};
 use pfo_keeper::Clocks;
 use pfo_policy::Place;
 use pfo_protocol::{
@@ -22,6 +25,7 @@ use pfo_protocol::{
 };
 use pfo_service::{computed_ns, now_ns, panic_in_tests};
 
+use self::ahead::{Ahead, off_plan_ns};
 use self::cursor::Mismatch;
 pub(crate) use self::cursor::{Cursor, Finished, Outcome, Wish};
 use self::flood::Flood;
@@ -91,6 +95,9 @@ pub(crate) struct Rank {
     skipped: Option<Mhz>,
     clocks: Clocks,
     cursor: Cursor,
+    ahead: Ahead,
+    /// The lock that the running instruction had before the next one's was asked for.
+    own_lock: Option<(Mhz, u64)>,
     plan: Option<Arc<JobPlan>>,
     swap: u64,
     joined_in: Option<Arc<Swap>>,
@@ -137,6 +144,8 @@ impl Rank {
             skipped: None,
             clocks,
             cursor: Cursor::default(),
+            ahead: Ahead::default(),
+            own_lock: None,
             plan: None,
             swap: 0,
             joined_in,
@@ -184,7 +193,7 @@ impl Rank {
         let mut flood = Flood::new(clocks());
         let mut slice = ReaderSlice::new();
         loop {
-            match session.stream().read(&mut buffer[filled..]) {
+            match self.wait_ahead().and_then(|()| session.stream().read(&mut buffer[filled..])) {
                 Ok(0) => return self.closed().unwrap_or(End::HungUp),
                 Ok(read) => {
                     filled = filled.saturating_add(read);
@@ -232,6 +241,22 @@ impl Rank {
     /// How the daemon ends the session, if it does, after `unread` bytes of a frame.
     pub(crate) fn asked_to_end(&self, unread: usize) -> Option<End> {
         self.closed().or_else(|| self.handed_over(unread))
+    }
+
+    /// Waits until the rank sends something, and asks meanwhile for the clock of the next
+    /// instruction if that must be asked for before this one ends.
+    fn wait_ahead(&mut self) -> io::Result<()> {
+        let ask_at_ns = || self.ahead.ask_at_ns(self.cursor.next_change()?, self.rules.settle_ns);
+        let Some(ask_at_ns) = ask_at_ns() else { return Ok(()) };
+        let left = Duration::from_nanos(ask_at_ns.saturating_sub(now_ns()));
+        let mut events = [PollFd::new(self.session.stream().as_fd(), PollFlags::POLLIN)];
+        if ppoll(&mut events, Some(left.into()), None)? == 0 {
+            self.own_lock = self.clocks.locked();
+            self.cursor.look_ahead();
+            // A GPU that is lost is noticed when the instruction ends.
+            let _ = self.set_clock();
+        }
+        Ok(())
     }
 
     /// What a read that returned nothing means, after `unread` bytes of a frame.
@@ -363,10 +388,16 @@ impl Rank {
             self.units_complete = false;
             self.progress().lost_events.store(self.cursor.lost_events(), Relaxed);
         }
-        if let Some(finished) = outcome.finished {
-            self.count_finished(finished);
+        if matches!(event.mark, Mark::InstructionBegin(_)) {
+            self.ahead.begins(event.client_ns);
         }
-        self.session.progress.tap.put(|| record_of(event, &outcome, self.clocks.locked()));
+        let own_lock = self.own_lock.take();
+        if let Some(finished) = outcome.finished {
+            self.ahead.ends(finished.position, finished.began_ns, finished.ended_ns);
+            self.count_finished(finished, own_lock);
+        }
+        let locked = own_lock.or_else(|| self.clocks.locked());
+        self.session.progress.tap.put(|| record_of(event, &outcome, locked));
         if let Some(mismatch) = outcome.mismatch {
             self.mismatch = Some(mismatch);
             self.mismatched_in_a_row = self.mismatched_in_a_row.saturating_add(1);
@@ -398,6 +429,7 @@ impl Rank {
             self.plan.clone_from(&swap.plan);
             self.mismatched_in_a_row = 0;
             self.cursor.follow(self.plan.as_ref().and_then(|plan| plan.stage(self.stage)));
+            self.ahead.forget();
             let plan_number = self.plan.as_ref().map_or(0, |plan| plan.number);
             self.session.progress.plan.store(plan_number, Relaxed);
             self.session.progress.swap.store(swap.number, Relaxed);
@@ -409,19 +441,17 @@ impl Rank {
         self.power_limit = in_force.and_then(|plan| plan.power_limit(self.stage));
     }
 
-    fn count_finished(&mut self, finished: Finished) {
+    fn count_finished(&mut self, finished: Finished, own_lock: Option<(Mhz, u64)>) {
         let Finished { planned: Some(planned), astray: false, began_ns, ended_ns, .. } = finished
         else {
             return;
         };
         let took_ns = ended_ns.saturating_sub(began_ns);
-        let accepted_ns = match self.clocks.locked() {
-            Some((mhz, accepted_ns)) if mhz == planned => Some(accepted_ns),
-            _ => None,
-        };
-        let off_ns = accepted_ns.map_or(took_ns, |accepted_ns| {
-            accepted_ns.saturating_add(self.rules.settle_ns).saturating_sub(began_ns).min(took_ns)
-        });
+        let newest = self.clocks.locked();
+        let own = own_lock.or(newest).filter(|(mhz, _)| *mhz == planned);
+        let next = newest.filter(|newest| own_lock.is_some_and(|own| own != *newest));
+        let [own_ns, next_ns] = [own, next].map(|lock| lock.map(|(_, asked_ns)| asked_ns));
+        let off_ns = off_plan_ns([began_ns, ended_ns], own_ns, next_ns, self.rules.settle_ns);
         let sum = &mut self.just_finished;
         // The times come from the peer, and may have any value.
         sum.instructions = sum.instructions.saturating_add(1);
@@ -431,6 +461,7 @@ impl Rank {
 
     /// Does everything that could wait until the clock was set.
     fn account(&mut self) {
+        self.ahead.make_room(self.cursor.planned_instructions());
         // So that no read makes it grow on the way to the driver.
         self.units.reserve(MOST_EVENTS_READ.min(REMEMBERED_UNITS.saturating_sub(self.units.len())));
         if self.just_finished.instructions > 0 {

@@ -46,7 +46,7 @@ impl Default for Terms {
             min_mhz: ClockBound::of::<0>(),
             max_mhz: ClockBound::of::<10_000>(),
             min_power_limit_w: PowerBound::of::<0>(),
-            changes_per_second: ChangeRate::of::<1000>(),
+            changes_per_second: ChangeRate::of::<50>(),
             restore_to_mhz: BaseClock::Reset,
             sessions_per_user: SessionCount::of::<64>(),
             idle_limit_s: IdleLimit::of::<60>(),

@@ -5,6 +5,4 @@ mod line;
 mod sys;
 
 pub(crate) use line::check_line;
-#[cfg(test)]
-pub(crate) use sys::scheduling;
-pub(crate) use sys::{allow_interruptions, interrupt_thread, set_slice};
+pub(crate) use sys::{allow_interruptions, interrupt_thread, scheduling, set_scheduling};

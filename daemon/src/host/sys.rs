@@ -20,14 +20,13 @@ pub(crate) fn scheduling() -> io::Result<libc::sched_attr> {
     }
 }
 
-/// Sets how long the calling thread may compute at once, in nanoseconds; 0 is the default.
+/// Sets how the kernel schedules the calling thread.
 ///
 /// # Errors
 /// If the kernel refuses.
-pub(crate) fn set_slice(ns: u64) -> io::Result<()> {
-    let attributes = libc::sched_attr { sched_runtime: ns, ..scheduling()? };
+pub(crate) fn set_scheduling(attributes: &libc::sched_attr) -> io::Result<()> {
     // SAFETY: the kernel reads as many bytes as the structure's size field says it has.
-    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const *attributes, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

@@ -213,7 +213,8 @@ mod tests {
                 let next = NextChange { position: position % 4, began_ns, faster };
                 let at_ns = ahead.ask_at_ns(next, settle_ns);
                 prop_assert!(at_ns.is_none_or(|at_ns| at_ns >= began_ns));
-                off_plan_ns([began_ns, ended_ns], Some(ended_ns), at_ns, settle_ns);
+                let off_ns = off_plan_ns([began_ns, ended_ns], Some(ended_ns), at_ns, settle_ns);
+                prop_assert!(off_ns <= ended_ns.saturating_sub(began_ns));
             }
         }
     }

@@ -8,7 +8,7 @@ mod cursor;
 mod flood;
 mod pace;
 mod setting;
-mod slice;
+mod urgency;
 
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
@@ -30,7 +30,7 @@ use self::cursor::Mismatch;
 pub(crate) use self::cursor::{Cursor, Finished, Outcome, Wish};
 use self::flood::Flood;
 use self::pace::Pace;
-use self::slice::ReaderSlice;
+use self::urgency::Urgency;
 use crate::host::journal;
 use crate::job::{Job, JobPlan, Swap};
 use crate::lease::{Ending, Measured, Progress, Rules, Session};
@@ -191,7 +191,7 @@ impl Rank {
         let mut filled = 0;
         let clocks = || flood::Clocks { now_ns: now_ns(), computed_ns: computed_ns() };
         let mut flood = Flood::new(clocks());
-        let mut slice = ReaderSlice::new();
+        let mut urgency = Urgency::new();
         loop {
             match self.wait_ahead().and_then(|()| session.stream().read(&mut buffer[filled..])) {
                 Ok(0) => return self.closed().unwrap_or(End::HungUp),
@@ -212,10 +212,10 @@ impl Rank {
                 return end;
             }
             if let Some(pause) = flood.read(filled == buffer.len(), clocks) {
-                slice.gives_way();
+                urgency.gives_way();
                 std::thread::sleep(pause);
             }
-            slice.prepare(self.cursor.is_before_a_change(), now_ns());
+            urgency.prepare(self.cursor.is_before_a_change(), now_ns());
             buffer.copy_within(taken..filled, 0);
             filled = filled.saturating_sub(taken);
             if let Some(end) = self.asked_to_end(filled) {

@@ -42,7 +42,8 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         | AgentRequest::P2pKeep(job) => Action::Measure(job.uid),
         AgentRequest::FrontierLoad { job, .. }
         | AgentRequest::Straggler { job, .. }
-        | AgentRequest::StragglerAuto { job, .. } => Action::ChangePlan(job.uid),
+        | AgentRequest::StragglerAuto { job, .. }
+        | AgentRequest::Guard { job, .. } => Action::ChangePlan(job.uid),
         AgentRequest::P2pSet { .. } => Action::SetP2pPower,
     }
 }

@@ -18,6 +18,8 @@ pub struct Config {
     pub(crate) limits: Limits,
     /// What is reported of jobs that run plans.
     pub(crate) watch: Watch,
+    /// How the slowdown that was allowed is kept.
+    pub(crate) guard: Guard,
     /// Files beside the configuration.
     pub(crate) paths: Paths,
     /// The file that it was read from.
@@ -67,6 +69,14 @@ pub(crate) struct Watch {
     pub(crate) steps: Within<1, 100_000>,
 }
 
+/// `[guard]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Guard {
+    /// Steps in a thousand that may run at default clocks, to compare with.
+    pub(crate) default_steps_permille: Within<0, 1000>,
+}
+
 /// `[paths]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -108,6 +118,19 @@ impl Default for Watch {
             slow_percent: Within::of::<5>(),
             steps: Within::of::<5>(),
         }
+    }
+}
+
+impl Default for Guard {
+    fn default() -> Self {
+        Self { default_steps_permille: Within::of::<5>() }
+    }
+}
+
+impl Guard {
+    /// The share of steps that may run at default clocks.
+    pub(crate) fn share(self) -> f64 {
+        f64::from(self.default_steps_permille.get()) / 1000.0
     }
 }
 

@@ -11,6 +11,8 @@ pub(crate) const SLOW: &str = "slow";
 pub(crate) const SLOW_OVER: &str = "slow-over";
 /// What a job measures has moved from what its plan predicts.
 pub(crate) const DRIFTED: &str = "drifted";
+/// A plan did not keep the slowdown that was allowed.
+pub(crate) const GUARDED: &str = "guarded";
 
 /// A thread panicked.
 const PANIC: &str = "panic";
@@ -23,4 +25,5 @@ pub const MESSAGE_IDS: &[(&str, &str)] = &[
     (SLOW_OVER, "2ac10ebe92d548b0a8cf85cb48160366"),
     (PANIC, "3521d93785d24c36b9683c418bb9b502"),
     (DRIFTED, "2952105d594741f3b753aeeed03adc8f"),
+    (GUARDED, "9d0b6c8e54f84a0e8f3b1c7a2d6e4f10"),
 ];

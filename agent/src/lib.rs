@@ -13,6 +13,7 @@ mod front;
 #[cfg(feature = "fuzzing")]
 #[path = "../../fuzz/inside/pfo_agent.rs"]
 pub mod fuzzing;
+mod guard;
 mod job;
 mod journal;
 mod life;

@@ -16,6 +16,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 use crate::cli::ConfigSource;
 use crate::config::Config;
 use crate::front::{Services, talk};
+use crate::guard::{GuardFile, GuardMeans, Guards};
 use crate::p2p::P2pStore;
 use crate::pfod::{Pfod, Questions};
 use crate::profile::ProfileStore;
@@ -50,7 +51,7 @@ pub fn run(source: ConfigSource, config: Config) -> Result<(), AgentError> {
 }
 
 async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
-    let settings = InForce::new(source, config);
+    let settings = Arc::new(InForce::new(source, config));
     let listeners = listen(passed_descriptors()?, &settings.now())?;
     let services = Arc::new(Services::new(settings));
     let mut terminate = signal(SignalKind::terminate())?;
@@ -60,9 +61,10 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
     let restore = move || {
         restored.stragglers.restore();
         restored.sweeps.restore();
+        restored.guards.restore();
     };
     if spawn_blocking(restore).await.is_err() {
-        tracing::error!("cannot continue the sweeps and frontiers of an earlier agent");
+        tracing::error!("cannot continue the sweeps, frontiers and guards of an earlier agent");
     }
     let mut tasks = JoinSet::new();
     let open = Arc::new(Connections::default());
@@ -126,7 +128,7 @@ fn is_admin(name: &str) -> bool {
 }
 
 impl Services {
-    fn new(settings: InForce) -> Self {
+    fn new(settings: Arc<InForce>) -> Self {
         let now = settings.now();
         let (sockets, paths) = (&now.config.sockets, &now.config.paths);
         let pfod = Pfod::at(sockets.pfod.clone());
@@ -143,11 +145,19 @@ impl Services {
             files: SweepFiles::under(&paths.state),
             people: Arc::clone(&people),
         });
+        let guards = Guards::new(GuardMeans {
+            pfod: pfod.clone(),
+            questions: Arc::clone(&questions),
+            people: Arc::clone(&people),
+            settings: Arc::clone(&settings),
+            file: GuardFile::under(&paths.runtime),
+        });
         let watcher = Watcher::new(pfod.clone(), Arc::clone(&questions), Arc::clone(&stragglers));
         Self {
             started: Instant::now(),
             p2p: Arc::new(P2pStore::under(&paths.state, Arc::clone(&people))),
             sweeps: Arc::new(sweeps),
+            guards,
             watcher: Arc::new(watcher),
             settings,
             people,

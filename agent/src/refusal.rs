@@ -19,6 +19,6 @@ pub(crate) fn not_written(what: &str, error: &io::Error) -> Refusal {
     Refusal::new(
         RefusalCode::Internal,
         format!("cannot write {what}: {error}"),
-        "see [paths] state in agent.toml",
+        "see [paths] in agent.toml",
     )
 }

@@ -17,6 +17,7 @@ use crate::maintenance::{Drain, Driver, undrain};
 use crate::output::Output;
 use crate::p2p::P2p;
 use crate::plan::MakePlan;
+use crate::plan::guard::Guard;
 use crate::plan::load::Load;
 use crate::plan::swap::{Rollback, Swap};
 use crate::plan::sweep::Sweep;
@@ -91,6 +92,7 @@ enum Plan {
     Load(Load),
     Swap(Swap),
     Rollback(Rollback),
+    Guard(Guard),
     Sweep(Sweep),
 }
 
@@ -107,6 +109,7 @@ impl Cli {
             Command::Plan(Plan::Load(load)) => load.run(&daemons, output),
             Command::Plan(Plan::Swap(swap)) => swap.run(&daemons, output),
             Command::Plan(Plan::Rollback(rollback)) => rollback.run(&daemons, output),
+            Command::Plan(Plan::Guard(guard)) => guard.run(&daemons, output),
             Command::Plan(Plan::Sweep(sweep)) => sweep.run(&daemons, output),
             Command::Job(job) => job.run(&daemons, output),
             Command::Profile(profile) => profile.run(&daemons, output),

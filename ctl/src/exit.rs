@@ -22,6 +22,8 @@ pub(crate) enum Exit {
     Refused = 4,
     /// Plans were measured, and none is better than default clocks.
     NothingKept = 5,
+    /// A plan was kept that most likely, but not certainly, is within the allowed slowdown.
+    KeptUncertain = 6,
     /// Ctrl-C ended a wait, which ends nothing else, or a measurement, after which the job returns
     /// to default clocks.
     Interrupted = 130,
@@ -36,6 +38,7 @@ Exit codes:
   3    unreachable: a daemon does not run or does not answer; retrying may help
   4    refused: not authorised, or the request does not fit the job or the GPU
   5    nothing kept: no plan saves energy within the allowed slowdown
+  6    kept, but not certain: the plan most likely is within the allowed slowdown
   130  interrupted: a wait was abandoned, or a measurement stopped and default
        clocks restored";
 
@@ -72,6 +75,7 @@ mod tests {
             Exit::Unreachable,
             Exit::Refused,
             Exit::NothingKept,
+            Exit::KeptUncertain,
             Exit::Interrupted,
         ] {
             let number = format!("  {:<5}", exit as u8);

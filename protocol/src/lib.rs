@@ -22,7 +22,8 @@ pub use agent::recorded::{LeftOut, RecordedRank, RecordedTrial, TrialRow, WaitPo
 pub use agent::request::{AgentRequest, AgentResponse};
 pub use agent::sample::{Doubt, InstructionSample, SamplePage};
 pub use agent::status::{
-    AgentStatus, DriftStatus, DriftedInstruction, DriftedRank, FrontierStatus, SlowRank, WatchedJob,
+    AgentStatus, DriftStatus, DriftedInstruction, DriftedRank, FrontierStatus, GuardStatus,
+    SlowRank, WatchedJob,
 };
 pub use agent::sweep::{
     ProfileKey, ProfileSelector, StoredProfile, SweepControl, SweepEnd, SweepOrder, SweepSettings,

@@ -135,8 +135,8 @@ fn shapes() -> BTreeMap<&'static str, Shape> {
     shapes! {
         AgentRequest AgentResponse AgentStatus ClockTable Closing ClosingReason ConfigStatus
         CounterReading DaemonStatus Doubt Drained DriftStatus DriftedInstruction DriftedRank Event
-        FrontierStatus GpuGrant GpuListing GpuName GpuStatus Hello Holder InstructionSample JobSelector
-        JobStatus JobView LeaseStatus LeaseTarget LeaseTerms LeftOut Mark MeasuredBy Notice P2pPower
+        FrontierStatus GpuGrant GpuListing GpuName GpuStatus GuardStatus Hello Holder
+        InstructionSample JobSelector JobStatus JobView LeaseStatus LeaseTarget LeaseTerms LeftOut Mark MeasuredBy Notice P2pPower
         P2pSource P2pTarget PlanStatus PlannedUnit PolicyVerdict Predicted ProfileKey
         ProfileSelector RankPosition RankStatus RankView RankWindow RecordedRank RecordedTrial
         Refusal RefusalCode Reloaded Request ResetOutcome Response RevocationStatus SamplePage

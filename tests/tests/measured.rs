@@ -133,11 +133,11 @@ fn what_was_measured_stays_when_a_rank_ends() {
     assert!(job["ranks"].as_array().unwrap().is_empty(), "{job}");
 }
 
-/// Runs a step of instructions of 100 ms, whose clocks take the driver 50 ms each; before an
-/// instruction begins, its clock may settle or not. Returns the seconds that they ran at another clock
+/// Runs a step of instructions of 100 ms, whose clocks take 50 ms to settle; before an instruction
+/// begins, its clock may settle or not. Returns the seconds that they ran at another clock
 /// than planned, and all of their seconds.
 fn off_plan(settle_first: bool) -> (f64, f64) {
-    let machine = MachineSetup { set_latency_ms: 50, ..MachineSetup::default() };
+    let machine = MachineSetup { set_latency_ms: 50, settle_ms: 50, ..MachineSetup::default() };
     let node = Node::start_with(&Setup { machine, ..Setup::default() });
     let rank = Rank::open(&node, JOB, 0, 1, 2);
     let plan = TestPlan::new(1, 2, |_, i| [600, 900][i % 2]);

@@ -72,10 +72,17 @@ fn a_tuned_job_saves_what_is_possible_within_the_slowdown_asked_for() {
     let bench = Bench::start();
     let ran = bench.tune(&["--max-slowdown", "4%", "--rounds", "2"]).wait_with_output().unwrap();
     let ran = Ran::from(ran);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
+    // On a busy machine step times may scatter too much for certainty.
+    let is_certain = ran.code == Some(0);
+    assert!(is_certain || ran.code == Some(6), "{ran:?}");
     let report = ran.json();
     let kept = report["tried"].as_array().unwrap().last().unwrap();
-    assert_eq!(kept["verdict"], "kept", "{report}");
+    assert_eq!(
+        (&kept["verdict"], &kept["certain"]),
+        (&"kept".into(), &is_certain.into()),
+        "{report}"
+    );
+    assert_eq!(number(&report["guard"]["max_slowdown"]), MAX_SLOWDOWN, "{report}");
     assert!(number(&kept["slowdown"]["estimate"]) <= MAX_SLOWDOWN, "{report}");
     let pipeline = bench.pipeline();
     let all_max = Policy::AllMax.outcome(&pipeline, P2P_POWER, &|_| {}).unwrap();
@@ -92,8 +99,8 @@ fn a_tuned_job_saves_what_is_possible_within_the_slowdown_asked_for() {
     assert!(number(&saving["high"]) > possible - 0.01, "not {possible}: {report}");
     assert!(number(&saving["low"]) < possible + 0.01, "not {possible}: {report}");
     assert!((number(&saving["estimate"]) - possible).abs() < 0.03, "not {possible}: {report}");
-    let plan = bench.node.job(JOB).plan.unwrap();
-    assert_eq!(plan.number, report["kept"]["number"], "{report}");
+    let label = || bench.node.job(JOB).plan.map(|plan| Value::from(plan.label));
+    bench.node.until_is("the plan", &Some(report["kept"]["label"].clone()), label);
     bench.training.stop();
 }
 

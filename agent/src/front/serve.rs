@@ -13,6 +13,7 @@ use pfo_protocol::{
 use crate::authority::{Permit, needs};
 use crate::front::holds::Holds;
 use crate::front::status::status;
+use crate::guard::Guards;
 use crate::job::JobKey;
 use crate::p2p::{self, P2pStore};
 use crate::pfod::{Pfod, Questions, lets_in};
@@ -31,13 +32,14 @@ const LONGEST_LABEL: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Services {
     pub(crate) started: Instant,
-    pub(crate) settings: settings::InForce,
+    pub(crate) settings: Arc<settings::InForce>,
     pub(crate) people: Arc<People>,
     pub(crate) pfod: Pfod,
     pub(crate) questions: Arc<Questions>,
     pub(crate) profiles: Arc<ProfileStore>,
     pub(crate) p2p: Arc<P2pStore>,
     pub(crate) sweeps: Arc<Sweeps>,
+    pub(crate) guards: Arc<Guards>,
     pub(crate) stragglers: Arc<Stragglers>,
     pub(crate) watcher: Arc<Watcher>,
 }
@@ -72,10 +74,7 @@ type Served = Result<AgentResponse, Refusal>;
 impl Services {
     async fn serve(&self, permit: &Permit, holds: &mut Holds, request: AgentRequest) -> Served {
         match request {
-            AgentRequest::Status => {
-                let status = status(self.started, &self.stragglers, &self.watcher, permit);
-                Ok(AgentResponse::Status(Box::new(status)))
-            }
+            AgentRequest::Status => Ok(AgentResponse::Status(Box::new(status(self, permit)))),
             AgentRequest::Record { job, run, length, samples } => {
                 self.record(permit, holds, &job, (run, length, samples)).await
             }
@@ -96,6 +95,9 @@ impl Services {
             AgentRequest::StragglerAuto { job, on } => {
                 let job = self.find_job(permit, &job).await?;
                 self.stragglers.set_auto(&job, on).await.map(AgentResponse::Frontier)
+            }
+            AgentRequest::Guard { job, max_slowdown } => {
+                self.guard(permit, &job, max_slowdown).await
             }
             AgentRequest::SweepStart(order) => self.start_sweep(permit, order).await,
             AgentRequest::SweepAttend(order) => self.attend_sweep(permit, order).await,
@@ -190,6 +192,25 @@ impl Services {
         };
         report_swap(permit, &JobKey::of(&job), &swapped, &why);
         Ok(AgentResponse::Swapped(swapped))
+    }
+
+    async fn guard(&self, permit: &Permit, job: &JobSelector, max_slowdown: Option<f64>) -> Served {
+        let job = self.find_job(permit, job).await?;
+        let (guards, key) = (Arc::clone(&self.guards), JobKey::of(&job));
+        let (user, uid, pid) = (permit.user().to_string(), permit.uid(), permit.pid());
+        away(move || {
+            let Some(max_slowdown) = max_slowdown else {
+                guards.end(&key);
+                return Ok(AgentResponse::Guarded(None));
+            };
+            let guarded = guards.set(&job, max_slowdown)?;
+            tracing::info!(
+                uid = uid.0, pid = pid.0, job = %key.name,
+                "{user} allowed the plans of {key} a slowdown of {:.1} %", 100.0 * max_slowdown
+            );
+            Ok(AgentResponse::Guarded(Some(guarded)))
+        })
+        .await
     }
 
     async fn start_sweep(&self, permit: &Permit, order: SweepOrder) -> Served {

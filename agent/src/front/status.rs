@@ -1,22 +1,16 @@
 //! The status of the agent and of the jobs that it watches.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use pfo_protocol::{AgentStatus, Pid, SlowRank, WatchedJob};
 
 use crate::authority::Permit;
+use crate::front::Services;
 use crate::job::JobKey;
-use crate::straggler::Stragglers;
-use crate::watch::Watcher;
 
 /// Everything that a peer may see.
-pub(super) fn status(
-    started: Instant,
-    stragglers: &Stragglers,
-    watcher: &Watcher,
-    permit: &Permit,
-) -> AgentStatus {
+pub(super) fn status(services: &Services, permit: &Permit) -> AgentStatus {
+    let Services { started, stragglers, watcher, guards, .. } = services;
     let only_of = permit.only_of();
     let mut jobs: BTreeMap<JobKey, WatchedJob> = BTreeMap::new();
     let mut seen = watcher.seen();
@@ -29,6 +23,9 @@ pub(super) fn status(
     for (key, frontier) in stragglers.statuses(only_of) {
         jobs.entry(key.clone()).or_insert_with(|| unwatched(&key)).frontier = Some(frontier);
     }
+    for (key, guard) in guards.statuses(only_of) {
+        jobs.entry(key.clone()).or_insert_with(|| unwatched(&key)).guard = Some(guard);
+    }
     AgentStatus {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: Pid(std::process::id()),
@@ -40,5 +37,5 @@ pub(super) fn status(
 
 fn unwatched(key: &JobKey) -> WatchedJob {
     let JobKey { uid, name: job } = key.clone();
-    WatchedJob { job, uid, frontier: None, drift: None, slow: Vec::new() }
+    WatchedJob { job, uid, frontier: None, drift: None, slow: Vec::new(), guard: None }
 }

@@ -15,6 +15,7 @@ pub(crate) use files::JobFiles;
 #[cfg(feature = "fuzzing")]
 pub(crate) use frontier::JobFrontier;
 pub(crate) use jobs::{FrontierJob, Stragglers};
+pub(crate) use table::Labelled;
 
 /// The stages whose instructions take longer than was profiled, each with the share by which they
 /// do.

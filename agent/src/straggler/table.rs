@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Labelled {
-    pub(super) label: String,
+    pub(crate) label: String,
     pub(crate) table: ClockTable,
 }
 

@@ -3,6 +3,7 @@
 mod compare;
 mod evaluate;
 mod export;
+pub(crate) mod guard;
 mod import;
 pub(crate) mod load;
 mod optimize;

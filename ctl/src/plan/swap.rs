@@ -3,8 +3,9 @@
 use clap::Args;
 use pfo_protocol::{JobName, Request, Response, SwapTarget, Swapped};
 
+use super::guard;
 use super::load::load;
-use crate::arguments::JobArguments;
+use crate::arguments::{JobArguments, Slowdown};
 use crate::daemons::{Connection, Daemon, Daemons, Patience, Pfod};
 use crate::error::Error;
 use crate::outcome::BadOutcome;
@@ -34,6 +35,11 @@ pub(crate) struct Swap {
     /// Step at which to swap, refused if a rank has begun it [default: the first that none has begun]
     #[arg(long, value_name = "N")]
     at_step: Option<u64>,
+
+    /// How much longer a step may take than at default clocks: pfo-agent gives up a plan that makes
+    /// it longer, as with `pfoctl plan guard`
+    #[arg(long, value_name = "PERCENT", conflicts_with = "default_clocks")]
+    guard: Option<Slowdown>,
 
     #[command(flatten)]
     answer: AnswerArguments,
@@ -73,6 +79,9 @@ impl Swap {
             true => SwapTarget::DefaultClocks,
             false => SwapTarget::Loaded,
         };
+        // A plan that is not guarded, although that was asked for, must not run.
+        let guard = self.guard.is_some().then(|| guard::set(daemons, &self.job, self.guard));
+        guard.transpose()?;
         self.answer.swap(&mut pfod, &self.job, target, self.at_step, output)
     }
 }

@@ -1,7 +1,7 @@
 //! What needs attention, in sentences: tables have no room for reasons.
 
 use pfo_protocol::{
-    AgentStatus, DriftStatus, DriftedInstruction, DriftedRank, SlowRank, Status, Uid,
+    AgentStatus, DriftStatus, DriftedInstruction, DriftedRank, GuardStatus, SlowRank, Status, Uid,
 };
 
 use super::quantity::{change, percent};
@@ -110,6 +110,7 @@ fn of_agent(agent: &Result<AgentStatus, Error>, user: &dyn Fn(Uid) -> String) ->
     for job in &agent.jobs {
         let name = format!("job {} of {}", job.job, user(job.uid));
         points.extend(job.drift.as_ref().map(|drift| format!("{name}: {}", drifted(drift))));
+        points.extend(job.guard.as_ref().and_then(guarded).map(|what| format!("{name}: {what}")));
         for SlowRank { rank, share } in &job.slow {
             let by = percent(*share);
             points.push(format!(
@@ -118,6 +119,24 @@ fn of_agent(agent: &Result<AgentStatus, Error>, user: &dyn Fn(Uid) -> String) ->
         }
     }
     points
+}
+
+/// What a guard has found, if that needs attention.
+fn guarded(guard: &GuardStatus) -> Option<String> {
+    let &GuardStatus { max_slowdown, slowdown, given_up, .. } = guard;
+    let allowed = percent(max_slowdown);
+    match (given_up, slowdown) {
+        (Some(slowdown), _) => Some(format!(
+            "back at default clocks: its plan made steps {} longer, and {allowed} were allowed",
+            percent(slowdown)
+        )),
+        (None, Some(slowdown)) if slowdown > max_slowdown => Some(format!(
+            "steps may take {} longer than at default clocks, and {allowed} are allowed; pfo-agent \
+             compares again",
+            percent(slowdown)
+        )),
+        _ => None,
+    }
 }
 
 /// How far a job is from its plan's prediction, and where.

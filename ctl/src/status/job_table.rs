@@ -164,8 +164,14 @@ mod tests {
             auto: true,
         };
         let (name, uid) = (job().job, job().uid);
-        let watched =
-            WatchedJob { job: name, uid, frontier: Some(frontier), drift: None, slow: Vec::new() };
+        let watched = WatchedJob {
+            job: name,
+            uid,
+            frontier: Some(frontier),
+            drift: None,
+            slow: Vec::new(),
+            guard: None,
+        };
         let text = render(&[job()], &[watched], &|_| "root".to_owned(), Look::default());
         assert!(text.contains("a100.frontier (200 plans, predicted 2.500 s to 3.250 s"), "{text}");
         assert!(text.contains("straggler of 1.2x; pfo-agent responds to slow ranks"), "{text}");

@@ -18,12 +18,17 @@ pub(crate) enum TuneError {
     NoCommonLimit { job: JobName, lowest: u32, highest: u32 },
     #[error("no plan was kept: job {job} is at default clocks")]
     NothingKept { job: JobName },
+    #[error(
+        "job {job} runs a plan that most likely, but not certainly, is within the allowed slowdown"
+    )]
+    Uncertain { job: JobName },
 }
 
 impl Explained for TuneError {
     fn exit(&self) -> Exit {
         match self {
             Self::NothingKept { .. } => Exit::NothingKept,
+            Self::Uncertain { .. } => Exit::KeptUncertain,
             Self::NoWaits { .. }
             | Self::UnknownMicrobatches { .. }
             | Self::NoCommonLimit { .. } => Exit::Failed,
@@ -35,6 +40,7 @@ impl Explained for TuneError {
             Self::NoWaits { .. } => "give it with --p2p-power WATTS",
             Self::UnknownMicrobatches { .. } => "give their number with --microbatches",
             Self::NoCommonLimit { .. } => "give --knob clock to search over clocks instead",
+            Self::Uncertain { .. } => "measure more --steps to be certain",
             Self::NothingKept { .. } => return None,
         };
         Some(remedy.to_owned())

@@ -86,8 +86,8 @@ pub(crate) struct Tune {
     ///
     /// An odd number is rounded up. While the interval of the slowdown contains the limit or that
     /// of the saving contains 0, up to three times as many rounds are run. After that, the plan is
-    /// kept if its slowdown is most likely within the limit and its saving is certain, and rejected
-    /// otherwise.
+    /// kept if its slowdown is most likely within the limit and its saving is certain, with exit code
+    /// 6, and rejected otherwise.
     #[arg(long, value_name = "N", default_value = "4", value_parser = number::whole(2..=1000))]
     rounds: u32,
 
@@ -102,6 +102,13 @@ pub(crate) struct Tune {
     /// Steps to run before each measurement
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::positive)]
     settling_steps: u32,
+
+    /// Leave no guard: nothing compares the plan with default clocks later on
+    ///
+    /// Otherwise pfo-agent does, and brings the job back to default clocks if the plan no longer
+    /// keeps the allowed slowdown, as with `pfoctl plan guard`.
+    #[arg(long)]
+    no_guard: bool,
 
     /// Print JSON: every plan that was tried, with its saving and slowdown, and the one that was
     /// kept
@@ -152,7 +159,7 @@ impl Tune {
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let interrupt = Interrupt::prepare()?;
         require_every_stage(daemons, &self.job)?;
-        let report = match (self.policy, self.knob) {
+        let mut report = match (self.policy, self.knob) {
             (Policy::ZeusGlobal, Knob::PowerLimit) => {
                 self.limit_power(daemons, &interrupt, ZeusSearch::Global)?
             }
@@ -161,6 +168,7 @@ impl Tune {
             }
             _ => self.plan(daemons, &interrupt)?,
         };
+        report.guard(daemons, &self.job, (!self.no_guard).then_some(self.max_slowdown));
         if self.json {
             output.json(&report)?;
         } else {
@@ -168,7 +176,8 @@ impl Tune {
             output.text(&report.render(look))?;
         }
         match report.kept {
-            Some(_) => Ok(()),
+            Some(_) if report.is_certain() => Ok(()),
+            Some(_) => Err(TuneError::Uncertain { job: report.job }.into()),
             None => Err(TuneError::NothingKept { job: report.job }.into()),
         }
     }

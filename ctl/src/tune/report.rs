@@ -1,13 +1,16 @@
 //! The report of tuning a job, for people and for scripts.
 
-use pfo_protocol::{JobName, PlanStatus};
+use pfo_protocol::{GuardStatus, JobName, PlanStatus};
 use serde::Serialize;
 
 use super::contender::Contender;
 use super::limit_search::Searched;
 use super::profile_source::Origin;
 use super::verification::{Compared, Verdict};
+use crate::arguments::{JobArguments, Slowdown};
+use crate::daemons::Daemons;
 use crate::output::Look;
+use crate::plan::guard;
 use crate::status::plan_text;
 use crate::status::quantity::{joules, percent, seconds, watts};
 use crate::status::table::{Cell, Table, Tone, heading};
@@ -36,6 +39,10 @@ pub(super) struct Report {
     pub(super) tried: Vec<Tried>,
     /// The plan that the job runs; none at default clocks.
     pub(super) kept: Option<PlanStatus>,
+    /// The guard that keeps the allowed slowdown from now on.
+    guard: Option<GuardStatus>,
+    /// Why there is none, if there should be one.
+    unguarded: Option<String>,
     pub(super) method: &'static str,
 }
 
@@ -146,7 +153,31 @@ impl Report {
             searched: Vec::new(),
             tried: Vec::new(),
             kept: None,
+            guard: None,
+            unguarded: None,
             method: METHOD,
+        }
+    }
+
+    /// Whether what is kept is proved by the measured intervals.
+    pub(super) fn is_certain(&self) -> bool {
+        let mut kept = self.tried.iter().filter(|tried| tried.verdict == Verdict::Kept);
+        kept.all(|tried| tried.certain)
+    }
+
+    /// Leaves a guard on the plan that is kept.
+    pub(super) fn guard(
+        &mut self,
+        daemons: &Daemons,
+        job: &JobArguments,
+        max_slowdown: Option<Slowdown>,
+    ) {
+        if self.kept.is_none() || max_slowdown.is_none() {
+            return;
+        }
+        match guard::set(daemons, job, max_slowdown) {
+            Ok(guard) => self.guard = guard,
+            Err(error) => self.unguarded = Some(error.to_string()),
         }
     }
 
@@ -203,6 +234,17 @@ impl Report {
             let name = harmless(&name);
             text +=
                 &format!("Job {job} runs plan {name}; `pfoctl plan rollback {job}` undoes that.\n");
+        }
+        if let Some(GuardStatus { max_slowdown, .. }) = &self.guard {
+            text += &format!(
+                "pfo-agent compares it with default clocks now and then, and gives it up if steps \
+                 take more than {} longer.\n",
+                percent(*max_slowdown)
+            );
+        }
+        if let Some(why) = &self.unguarded {
+            let why = harmless(why);
+            text += &format!("Nothing compares it with default clocks later on: {why}.\n");
         }
         text
     }

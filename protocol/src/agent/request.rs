@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::agent::p2p::{P2pPower, P2pTarget};
 use crate::agent::recorded::RecordedTrial;
 use crate::agent::sample::SamplePage;
-use crate::agent::status::{AgentStatus, FrontierStatus};
+use crate::agent::status::{AgentStatus, FrontierStatus, GuardStatus};
 use crate::agent::sweep::{ProfileSelector, StoredProfile, SweepControl, SweepOrder, SweepStatus};
 use crate::job::{JobSelector, Swapped};
 use crate::range::within;
@@ -18,6 +18,9 @@ use crate::trial::{TrialLength, TrialRun};
 
 /// How many times the fastest iteration that of a straggler may take.
 const SLOWDOWNS: RangeInclusive<f64> = 1.0..=1e6;
+
+/// The slowdowns that may be allowed, as shares.
+const MAX_SLOWDOWNS: RangeInclusive<f64> = 0.0..=100.0;
 
 /// The P2P-blocking power that a GPU may have, in watts.
 const POWERS_W: RangeInclusive<f64> = 0.001..=10_000.0;
@@ -111,11 +114,27 @@ pub enum AgentRequest {
         #[serde(deserialize_with = "power_w")]
         power_w: Option<f64>,
     },
+    /// Keep a job's steps from taking longer under its plans than allowed: compare with default
+    /// clocks now and then, and return to these if a plan takes longer.
+    Guard {
+        /// The job.
+        job: JobSelector,
+        /// The slowdown that is allowed, as a share of a step's time at default clocks; none to end
+        /// the guard.
+        #[serde(deserialize_with = "max_slowdown")]
+        max_slowdown: Option<f64>,
+    },
 }
 
 fn slowdown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     let slowdown = Option::<f64>::deserialize(deserializer)?;
     let check = |slowdown| within("the straggler's slowdown", slowdown, SLOWDOWNS);
+    slowdown.map(check).transpose().map_err(D::Error::custom)
+}
+
+fn max_slowdown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    let slowdown = Option::<f64>::deserialize(deserializer)?;
+    let check = |slowdown| within("the slowdown that is allowed", slowdown, MAX_SLOWDOWNS);
     slowdown.map(check).transpose().map_err(D::Error::custom)
 }
 
@@ -169,6 +188,8 @@ pub enum AgentResponse {
     /// To [`AgentRequest::P2pPowers`]; to [`AgentRequest::P2pKeep`] and [`AgentRequest::P2pSet`]
     /// those that are new.
     P2pPowers(Vec<P2pPower>),
+    /// To [`AgentRequest::Guard`].
+    Guarded(Option<GuardStatus>),
 }
 
 #[cfg(test)]

@@ -33,6 +33,21 @@ pub struct WatchedJob {
     pub drift: Option<DriftStatus>,
     /// The ranks whose instructions take longer than was profiled, in the order of their numbers.
     pub slow: Vec<SlowRank>,
+    /// How the slowdown that was allowed is kept, if somebody asked for that.
+    pub guard: Option<GuardStatus>,
+}
+
+/// The guard of a job. Shares are of a step's time at default clocks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GuardStatus {
+    /// The slowdown that is allowed.
+    pub max_slowdown: f64,
+    /// The slowdown of the plan that runs, over the newest comparisons; none before the first.
+    pub slowdown: Option<f64>,
+    /// The step after the last comparison.
+    pub compared_at_step: Option<u64>,
+    /// The slowdown of a plan for which the job was brought to default clocks.
+    pub given_up: Option<f64>,
 }
 
 /// A rank whose instructions take longer than was profiled, for several steps.

@@ -1,0 +1,244 @@
+//! The guard of one job: compares when it is due, and gives the plan up when it has to.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use pfo_protocol::{
+    JobView, PlanStatus, Request, Response, SwapTarget, TrialLength, TrialResult, TrialRun,
+};
+use tokio::time::{Instant, sleep};
+
+use crate::guard::comparison::{Comparisons, Verdict};
+use crate::guard::guards::{GuardMeans, Guards};
+use crate::guard::turns::{DEFAULT_TURN, PLAN_TURN, Turns};
+use crate::job::JobKey;
+use crate::journal;
+use crate::pfod::{Asker, Connection, PfodError, unexpected};
+use crate::refusal::not_written;
+use crate::straggler::Labelled;
+
+/// How often to look at the job.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a job may have no rank, or no plan, before its guard ends.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+
+/// What is known of the plan that runs.
+struct Guarded {
+    plan: u32,
+    turns: Turns,
+    comparisons: Comparisons,
+}
+
+/// Guards the job until it ends, runs no plan for long, or the agent ends. A comparison of an
+/// earlier agent may have been interrupted; its plan runs again.
+pub(super) async fn run(
+    guards: Weak<Guards>,
+    key: JobKey,
+    limit: f64,
+    mut interrupted: Option<Labelled>,
+) {
+    let began = Instant::now();
+    let (mut guarded, mut seen) = (None::<Guarded>, began);
+    loop {
+        sleep(LOOK_EVERY).await;
+        let Some(guards) = guards.upgrade() else { return };
+        if seen.elapsed() > PATIENCE {
+            guards.end(&key);
+            return;
+        }
+        let Ok(jobs) = guards.means().questions.jobs().await else { continue };
+        let Some(job) = jobs.into_iter().find(|job| JobKey::of(job) == key) else { continue };
+        if let Some(plan) = interrupted.take() {
+            interrupted = resume(&guards, &key, &job, plan).await;
+            continue;
+        }
+        let (Some(plan), Some(step)) = (running(&job), first_step(&job)) else { continue };
+        seen = Instant::now();
+        let now_s = began.elapsed().as_secs_f64();
+        let of_plan = match &mut guarded {
+            Some(of_plan) if of_plan.plan == plan.number => of_plan,
+            _ => {
+                guards.report(&key, |status| (status.slowdown, status.given_up) = (None, None));
+                guarded.insert(Guarded {
+                    plan: plan.number,
+                    turns: Turns::from(step, now_s),
+                    comparisons: Comparisons::default(),
+                })
+            }
+        };
+        let share = guards.means().settings.now().config.guard.share();
+        if of_plan.turns.is_due(step, now_s, share, limit) {
+            of_plan.compare(&guards, &key, plan, limit, || began.elapsed().as_secs_f64()).await;
+        }
+    }
+}
+
+/// The plan that every rank runs, if nobody measures the job.
+fn running(job: &JobView) -> Option<&PlanStatus> {
+    let is_taken_up = !job.ranks.is_empty() && job.ranks.iter().all(|rank| rank.swap == job.swap);
+    let is_free = job.measured_by.is_none();
+    job.plan.as_ref().filter(|plan| is_taken_up && is_free && plan.suspended.is_none())
+}
+
+/// The step that every rank has begun.
+fn first_step(job: &JobView) -> Option<u64> {
+    job.ranks.iter().map(|rank| rank.step).min().flatten()
+}
+
+impl Guarded {
+    async fn compare(
+        &mut self,
+        guards: &Arc<Guards>,
+        key: &JobKey,
+        plan: &PlanStatus,
+        limit: f64,
+        now_s: impl Fn() -> f64,
+    ) {
+        let compared = match compare(guards, key, plan).await {
+            Ok(Some(compared)) => compared,
+            Ok(None) => return self.turns.failed(),
+            Err(error) => {
+                tracing::info!(
+                    uid = key.uid.0, job = %key.name,
+                    "the plan of {key} was not compared with default clocks: {error}"
+                );
+                return self.turns.failed();
+            }
+        };
+        let Compared { default_s, plan_s, last_step, number } = compared;
+        self.plan = number;
+        self.comparisons.take(default_s, plan_s);
+        let (verdict, slowdown) = (self.comparisons.verdict(limit), self.comparisons.mean());
+        self.turns.compared(last_step, now_s(), plan_s[1], verdict == Verdict::Doubtful);
+        guards.report(key, |status| {
+            (status.slowdown, status.compared_at_step) = (slowdown, Some(last_step));
+        });
+        if let Verdict::Broken(slowdown) = verdict {
+            give_up(guards, key, &plan.label, [slowdown, limit]).await;
+        }
+    }
+}
+
+/// What the turns of a comparison took.
+struct Compared {
+    default_s: f64,
+    plan_s: [f64; 2],
+    last_step: u64,
+    /// The number that the plan has from then on.
+    number: u32,
+}
+
+/// Compares the plan with default clocks, and lets the job run it again, whatever happens. None for
+/// a plan that cannot be run again from its clock table.
+async fn compare(
+    guards: &Guards,
+    key: &JobKey,
+    plan: &PlanStatus,
+) -> Result<Option<Compared>, PfodError> {
+    let means = guards.means();
+    let Some(table) = means.questions.plan(key.selector()).await? else { return Ok(None) };
+    let plan = Labelled { label: plan.label.clone(), table };
+    let noted = guards.comparing(key, Some(plan.clone()));
+    noted.map_err(|error| not_written("that a plan is compared", &error))?;
+    let compared = take_turns(means, key, &plan).await;
+    if compared.is_err() {
+        let _ = swap(means, key, to(plan)).await;
+    }
+    if let Err(error) = guards.comparing(key, None) {
+        tracing::warn!(
+            uid = key.uid.0, job = %key.name,
+            "a restart of the agent will bring {key} to the plan that was compared: {error}"
+        );
+    }
+    compared.map(Some)
+}
+
+/// Lets a job run the plan again that an earlier agent compared, unless somebody has decided
+/// otherwise since. Returns the plan if that has to be tried again.
+async fn resume(guards: &Guards, key: &JobKey, job: &JobView, plan: Labelled) -> Option<Labelled> {
+    if job.plan.is_none() && job.measured_by.is_none() {
+        match swap(guards.means(), key, to(plan.clone())).await {
+            Err(PfodError::Away(_)) => return Some(plan),
+            Ok(_) | Err(PfodError::Refused(_)) => {}
+        }
+    }
+    let _ = guards.comparing(key, None);
+    None
+}
+
+fn to(Labelled { label, table }: Labelled) -> SwapTarget {
+    SwapTarget::Table { label, table }
+}
+
+async fn swap(means: &GuardMeans, key: &JobKey, target: SwapTarget) -> Result<Response, PfodError> {
+    let mut connection = means.pfod.on_behalf(owner(key)).await?;
+    let job = key.selector();
+    connection.ask(Request::PlanSwap { job, target, at_step: None, wait: false }).await
+}
+
+async fn take_turns(
+    means: &GuardMeans,
+    key: &JobKey,
+    Labelled { label, table }: &Labelled,
+) -> Result<Compared, PfodError> {
+    let mut hold = means.pfod.on_behalf(owner(key)).await?;
+    let run = || TrialRun::Plan { label: label.clone(), table: table.clone() };
+    let before = trial(&mut hold, key, run(), PLAN_TURN).await?;
+    let default = trial(&mut hold, key, TrialRun::DefaultClocks, DEFAULT_TURN).await?;
+    let after = trial(&mut hold, key, run(), PLAN_TURN).await?;
+    let end = Request::TrialsEnd { job: key.selector(), keep: true };
+    let kept = match hold.ask(end).await? {
+        Response::TrialsEnded(kept) => kept,
+        other => return Err(unexpected(&other)),
+    };
+    Ok(Compared {
+        default_s: step_s(&default),
+        plan_s: [step_s(&before), step_s(&after)],
+        last_step: after.first_step.saturating_add(after.steps.len() as u64),
+        number: kept.map_or(0, |plan| plan.number),
+    })
+}
+
+fn owner(key: &JobKey) -> Asker {
+    Asker { uid: key.uid, pid: None, administrator: false }
+}
+
+async fn trial(
+    hold: &mut Connection,
+    key: &JobKey,
+    run: TrialRun,
+    length: TrialLength,
+) -> Result<TrialResult, PfodError> {
+    match hold.ask_patiently(Request::Trial { job: key.selector(), run, length }).await? {
+        Response::Trial(trial) => Ok(*trial),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// The mean time of a step, in seconds.
+fn step_s(trial: &TrialResult) -> f64 {
+    trial.steps.iter().map(|step| step.time_s).sum::<f64>() / trial.steps.len().max(1) as f64
+}
+
+async fn give_up(guards: &Guards, key: &JobKey, label: &str, [slowdown, limit]: [f64; 2]) {
+    let swapped = swap(guards.means(), key, SwapTarget::DefaultClocks).await;
+    let (slower, allowed) = (100.0 * slowdown, 100.0 * limit);
+    match swapped {
+        Ok(_) => {
+            guards.report(key, |status| status.given_up = Some(slowdown));
+            tracing::warn!(
+                name: journal::GUARDED,
+                uid = key.uid.0, job = %key.name,
+                "{key} goes back to default clocks: with plan {label} its steps take {slower:.1} % \
+                 longer than without, and {allowed:.1} % were allowed"
+            );
+        }
+        Err(error) => tracing::warn!(
+            name: journal::GUARDED,
+            uid = key.uid.0, job = %key.name,
+            "with plan {label} the steps of {key} take {slower:.1} % longer than without, and \
+             {allowed:.1} % were allowed; it could not be brought to default clocks: {error}"
+        ),
+    }
+}

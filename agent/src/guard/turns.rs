@@ -1,0 +1,134 @@
+//! When to compare a plan with default clocks. Pure.
+//!
+//! Steps at default clocks are what a comparison costs. They are a small share of all, and what is
+//! saved of it allows some comparisons in a row when one leaves a doubt, or when steps have become
+//! longer than they were.
+
+use pfo_protocol::TrialLength;
+
+/// A turn of the plan, before and after that at default clocks.
+pub(super) const PLAN_TURN: TrialLength = TrialLength { settling_steps: 1, steps: 4 };
+
+/// The turn at default clocks.
+pub(super) const DEFAULT_TURN: TrialLength = TrialLength { settling_steps: 1, steps: 2 };
+
+/// Steps at default clocks that one comparison takes: the turn, and one in which ranks change.
+const COST: f64 = 4.0;
+
+/// Comparisons that may follow one another at once.
+const BURST: f64 = 3.0;
+
+/// Steps after which a mean of their times is compared.
+const LEAST_STEPS: u64 = 20;
+
+/// Which steps were spent on comparisons.
+#[derive(Clone, Debug)]
+pub(super) struct Turns {
+    began: u64,
+    spent: f64,
+    /// The step, and the time in seconds, from which the step time is taken.
+    since: (u64, f64),
+    /// The step time of the plan at the last comparison, in seconds.
+    usual_s: Option<f64>,
+    /// Whether the next comparison is not to wait for its turn.
+    soon: bool,
+}
+
+impl Turns {
+    /// From a step on, at a time in seconds.
+    pub(super) fn from(step: u64, now_s: f64) -> Self {
+        Self { began: step, spent: 0.0, since: (step, now_s), usual_s: None, soon: true }
+    }
+
+    /// Whether to compare now, if default clocks may have this share of the steps. The plan is
+    /// allowed this slowdown.
+    pub(super) fn is_due(&mut self, step: u64, now_s: f64, share: f64, limit: f64) -> bool {
+        let earned = step.saturating_sub(self.began) as f64 * share;
+        self.soon |= self.has_slowed_down(step, now_s, limit);
+        let advance = if self.soon { COST * BURST } else { 0.0 };
+        self.spent + COST <= earned + advance
+    }
+
+    /// Whether steps take longer than at the last comparison, by more than half of the limit.
+    fn has_slowed_down(&mut self, step: u64, now_s: f64, limit: f64) -> bool {
+        let (since, since_s) = self.since;
+        let steps = step.saturating_sub(since);
+        if steps < LEAST_STEPS {
+            return false;
+        }
+        self.since = (step, now_s);
+        let step_s = (now_s - since_s) / steps as f64;
+        self.usual_s.is_some_and(|usual_s| step_s > usual_s * (1.0 + limit / 2.0))
+    }
+
+    /// A comparison has taken place, in which a step of the plan took this long, in seconds. `soon`
+    /// says whether another one is to follow.
+    pub(super) fn compared(&mut self, step: u64, now_s: f64, plan_s: f64, soon: bool) {
+        self.spent += COST;
+        (self.since, self.usual_s, self.soon) = ((step, now_s), Some(plan_s), soon);
+    }
+
+    /// A comparison that came to nothing is paid for, too.
+    pub(super) fn failed(&mut self) {
+        self.spent += COST;
+        self.soon = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHARE: f64 = 0.005;
+    const LIMIT: f64 = 0.01;
+
+    /// Runs steps of these times and compares whenever that is due; returns the steps at which.
+    fn compared(times_s: impl Iterator<Item = f64>, soon: bool) -> Vec<u64> {
+        let (mut now_s, mut steps) = (0.0, Vec::new());
+        let mut turns = Turns::from(0, now_s);
+        for (step, step_s) in (1..).zip(times_s) {
+            now_s += step_s;
+            if turns.is_due(step, now_s, SHARE, LIMIT) {
+                turns.compared(step, now_s, step_s, soon);
+                steps.push(step);
+            }
+        }
+        steps
+    }
+
+    #[test]
+    fn the_first_comparison_is_at_once_and_then_its_share_of_steps_is_kept() {
+        let steps = compared(std::iter::repeat_n(1.0, 100_000), false);
+        assert_eq!(steps[0], 1);
+        assert!(COST * steps.len() as f64 <= 100_000.0 * SHARE + COST * BURST, "{}", steps.len());
+        assert!(steps.len() >= 120, "{}", steps.len());
+    }
+
+    #[test]
+    fn doubts_are_cleared_at_once_but_not_for_ever() {
+        let steps = compared(std::iter::repeat_n(1.0, 10_000), true);
+        assert_eq!(steps[..2], [1, 2]);
+        assert!(COST * steps.len() as f64 <= 10_000.0 * SHARE + COST * BURST, "{}", steps.len());
+    }
+
+    #[test]
+    fn steps_that_become_longer_are_compared_soon() {
+        let slower = (0..2000).map(|step| if step < 1500 { 1.0 } else { 1.12 });
+        let steps = compared(slower, false);
+        let first = steps.iter().find(|step| **step >= 1500).unwrap();
+        assert!(*first < 1500 + 3 * LEAST_STEPS, "{steps:?}");
+    }
+
+    #[test]
+    fn a_share_of_nothing_allows_only_the_burst() {
+        let mut turns = Turns::from(0, 0.0);
+        let mut count = 0;
+        for step in 1..10_000 {
+            if turns.is_due(step, step as f64, 0.0, LIMIT) {
+                turns.compared(step, step as f64, 1.0, true);
+                count += 1;
+            }
+        }
+        assert!(count <= BURST as u32, "{count}");
+    }
+}

@@ -1,0 +1,86 @@
+//! `pfoctl plan guard`: keep the slowdown that was allowed for as long as the job runs plans.
+
+use clap::Args;
+use pfo_protocol::{AgentRequest, AgentResponse, GuardStatus, JobName};
+
+use crate::arguments::{JobArguments, Slowdown};
+use crate::daemons::Daemons;
+use crate::error::Error;
+use crate::output::Output;
+use crate::status::quantity::percent;
+use crate::text::harmless;
+
+/// Keep the steps of a job from taking longer under its plans than allowed
+///
+/// pfo-agent compares the plan with default clocks now and then. If it makes steps longer than
+/// allowed in three comparisons in a row, the job goes back to default clocks. The guard ends when the
+/// job does, or has run no plan for 15 minutes. Every stage must have a rank on this node.
+#[derive(Args)]
+pub(crate) struct Guard {
+    #[command(flatten)]
+    job: JobArguments,
+
+    /// How much longer a step may take than at default clocks
+    #[arg(value_name = "PERCENT", required_unless_present = "off")]
+    max_slowdown: Option<Slowdown>,
+
+    /// End the guard
+    #[arg(long, conflicts_with = "max_slowdown")]
+    off: bool,
+
+    /// Print the guard as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Guard {
+    pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        let guard = set(daemons, &self.job, self.max_slowdown)?;
+        if self.json {
+            return output.json(&guard);
+        }
+        output.text(&sentence(self.job.name(), guard.as_ref()))
+    }
+}
+
+/// Sets or ends the guard of a job.
+pub(crate) fn set(
+    daemons: &Daemons,
+    job: &JobArguments,
+    max_slowdown: Option<Slowdown>,
+) -> Result<Option<GuardStatus>, Error> {
+    let max_slowdown = max_slowdown.map(|Slowdown(share)| share);
+    let mut agent = daemons.agent()?;
+    match agent.ask(AgentRequest::Guard { job: job.selector(), max_slowdown })? {
+        AgentResponse::Guarded(guard) => Ok(guard),
+        other => Err(agent.unexpected(&other).into()),
+    }
+}
+
+/// What becomes of the job's plans.
+pub(crate) fn sentence(job: &JobName, guard: Option<&GuardStatus>) -> String {
+    let line = match guard {
+        Some(guard) => format!(
+            "job {job}: a plan that makes steps more than {} longer is given up",
+            percent(guard.max_slowdown)
+        ),
+        None => format!("job {job}: no plan is given up"),
+    };
+    format!("{}\n", harmless(&line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_is_reported_with_what_it_allows() {
+        let job = "j".parse().unwrap();
+        let guard = GuardStatus { max_slowdown: 0.005, ..GuardStatus::default() };
+        assert_eq!(
+            sentence(&job, Some(&guard)),
+            "job j: a plan that makes steps more than 0.5 % longer is given up\n"
+        );
+        assert_eq!(sentence(&job, None), "job j: no plan is given up\n");
+    }
+}

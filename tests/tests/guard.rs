@@ -1,0 +1,113 @@
+//! The slowdown that was allowed is kept for as long as the job runs plans.
+
+use nix::sys::signal::Signal;
+use pfo_protocol::GuardStatus;
+use pfo_tests::{Identity, MICROBATCHES, Node, STAGES, Setup, TestPlan, Training, needs_root};
+
+const JOB: &str = "job";
+
+/// Steps that are long beside what a busy machine adds to them.
+const SLOWLY: [&str; 2] = ["--time-scale", "0.05"];
+
+/// The highest clock of an A40.
+const HIGHEST: u32 = 1740;
+
+fn plan(mhz: u32) -> TestPlan {
+    TestPlan::new(STAGES, MICROBATCHES, |_, _| mhz)
+}
+
+fn guard(node: &Node) -> Option<GuardStatus> {
+    node.find_watched(JOB).and_then(|job| job.guard)
+}
+
+fn in_training(node: &Node, mhz: u32) -> Training {
+    let training = Training::start(node, JOB, &Identity::trainer(), &SLOWLY);
+    training.until_leased(node);
+    training.until_step(node, 1);
+    let _ = training.take_up(node, &plan(mhz));
+    training
+}
+
+fn set(node: &Node, percent: &str) -> String {
+    node.pfoctl(&Identity::trainer(), &["plan", "guard", JOB, percent]).printed()
+}
+
+#[test]
+fn a_plan_that_makes_steps_longer_than_allowed_is_given_up_and_said_so() {
+    let node = Node::start();
+    let training = in_training(&node, HIGHEST / 2);
+    assert!(set(&node, "5%").contains("more than 5.0 % longer is given up"));
+    node.until_so("default clocks", || node.job(JOB).plan.is_none());
+    node.until_so("it is said", || guard(&node).is_some_and(|guard| guard.given_up.is_some()));
+    let slowdown = guard(&node).unwrap().given_up.unwrap();
+    assert!(slowdown > 0.2, "{slowdown}");
+    let status = node.pfoctl(&Identity::trainer(), &["status"]).printed();
+    assert!(status.contains("back at default clocks: its plan made steps"), "{status}");
+    assert!(node.agent_log().contains("goes back to default clocks: with plan"));
+    training.stop();
+}
+
+#[test]
+fn a_plan_within_what_is_allowed_runs_on_over_a_restart_of_the_agent() {
+    let mut node = Node::start();
+    let training = in_training(&node, HIGHEST);
+    // So much that no other load on this machine is taken for the plan's.
+    let _ = set(&node, "200%");
+    let compared = |node: &Node| guard(node).is_some_and(|guard| guard.compared_at_step.is_some());
+    node.until_so("a comparison", || compared(&node));
+    node.kill_agent();
+    node.start_agent();
+    node.until_so("the guard, and another comparison", || compared(&node));
+    assert_eq!(guard(&node).unwrap().max_slowdown, 2.0);
+    node.until_so("the plan", || node.job(JOB).plan.is_some());
+    let off = node.pfoctl(&Identity::trainer(), &["plan", "guard", JOB, "--off"]).printed();
+    assert!(off.contains("no plan is given up"), "{off}");
+    assert_eq!(guard(&node), None);
+    training.stop();
+}
+
+#[test]
+fn a_plan_runs_again_whatever_ends_a_comparison() {
+    let mut node = Node::start();
+    let training = in_training(&node, HIGHEST);
+    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+        let _ = set(&node, "200%");
+        node.until_so("a comparison is under way", || node.job(JOB).measured_by.is_some());
+        node.agent.as_ref().unwrap().process.signal(signal);
+        node.kill_agent();
+        node.start_agent();
+        node.until_so("the plan, and nobody measures", || {
+            let job = node.job(JOB);
+            job.plan.is_some() && job.measured_by.is_none()
+        });
+    }
+    training.stop();
+}
+
+#[test]
+fn a_swap_that_is_to_be_guarded_does_not_take_place_without_a_guard() {
+    let node = Node::start_with(&Setup::without_agent());
+    let training = Training::start(&node, JOB, &Identity::trainer(), &[]);
+    training.until_leased(&node);
+    let file = node.directory().join("plan.json");
+    std::fs::write(&file, plan(HIGHEST).to_json()).unwrap();
+    let file = file.to_str().unwrap();
+    let swap = ["plan", "swap", JOB, file, "--guard", "1%"];
+    let refused = node.pfoctl(&Identity::trainer(), &swap);
+    assert_eq!(refused.code, Some(3), "{refused:?}");
+    assert_eq!(node.job(JOB).plan, None);
+    training.stop();
+}
+
+#[test]
+fn nobody_guards_another_users_job() {
+    needs_root!();
+    let node = Node::start();
+    let training = in_training(&node, HIGHEST / 2);
+    let own = node.job(JOB).uid.to_string();
+    let guard_it = ["plan", "guard", JOB, "0%", "--user", &own];
+    let refused = node.pfoctl(&Identity::other_trainer(), &guard_it);
+    assert!(refused.stderr.contains("another user's job"), "{refused:?}");
+    assert_eq!(guard(&node), None);
+    training.stop();
+}

@@ -229,6 +229,13 @@ impl Report {
         }
         text += ".\n";
         text.extend(self.tried.iter().filter_map(Tried::doubt));
+        text += &self.kept_in_words();
+        text
+    }
+
+    /// What the job runs from now on, and what watches over it.
+    fn kept_in_words(&self) -> String {
+        let (mut text, job) = (String::new(), &self.job);
         if let Some(plan) = &self.kept {
             let name = plan_text::name(plan);
             let name = harmless(&name);

@@ -47,6 +47,7 @@ mod test_profiles;
 mod warning;
 
 pub use error::PlanError;
+pub use frontier::clock_per::ClockPer;
 pub use frontier::deadline::Deadline;
 pub use frontier::file::Room;
 pub use frontier::file::error::FrontierFileError;

@@ -44,6 +44,10 @@ struct Evaluation {
     #[serde(flatten)]
     cost: Cost,
     instructions: usize,
+    /// Calls that set another clock, over all stages.
+    clock_changes: usize,
+    /// The share of the instructions' time in which they run at another clock than planned.
+    off_plan_share: f64,
     all_max: Cost,
     saving: f64,
     slowdown: f64,
@@ -68,6 +72,8 @@ impl Evaluate {
         let evaluation = Evaluation {
             cost,
             instructions: replayed.instructions,
+            clock_changes: replayed.clock_changes,
+            off_plan_share: replayed.off_plan_share,
             all_max,
             saving: cost.saving_on(&all_max),
             slowdown: cost.slowdown_on(&all_max),
@@ -104,9 +110,14 @@ fn render(evaluation: &Evaluation, look: Look) -> String {
         Cell::empty(),
     ]);
     format!(
-        "{}\n{} instructions per step, replayed over the profile\n",
+        "{}\n{} instructions and {} changes of clock per step, replayed over the profile{}\n",
         table.render(),
-        evaluation.instructions
+        evaluation.instructions,
+        evaluation.clock_changes,
+        match evaluation.off_plan_share {
+            0.0 => String::new(),
+            share => format!("; {} of their time at another clock than planned", percent(share)),
+        }
     )
 }
 
@@ -119,13 +130,24 @@ mod tests {
         let evaluation = Evaluation {
             cost: Cost { iteration_time_s: 3.06, iteration_energy_j: 4500.0 },
             instructions: 192,
+            clock_changes: 88,
+            off_plan_share: 0.071,
             all_max: Cost { iteration_time_s: 3.0, iteration_energy_j: 5000.0 },
             saving: 0.1,
             slowdown: 0.02,
             warnings: Vec::new(),
         };
         let text = render(&evaluation, Look::default());
-        for figure in ["3.060 s", "4.500 kJ", "10.0 %", "+2.0 %", "3.000 s", "192 instructions"] {
+        for figure in [
+            "3.060 s",
+            "4.500 kJ",
+            "10.0 %",
+            "+2.0 %",
+            "3.000 s",
+            "192 instructions",
+            "88 changes",
+            "7.1 %",
+        ] {
             assert!(text.contains(figure), "no {figure} in\n{text}");
         }
     }

@@ -84,8 +84,8 @@ fn replayed_plan(pipeline: &Pipeline, p2p_power: Watts, plan: &Plan) -> Result<K
         return Err(PlanError::StagesDiffer { plan: plan_stages, profile: profile_stages });
     }
     let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
-    let measured = with_late_clocks(network, pipeline.profile(), measured);
-    let replayed = account(network, &measured, p2p_power);
+    let run = with_late_clocks(network, pipeline.profile(), measured);
+    let replayed = account(network, &run, p2p_power);
     let point = Point {
         iteration_time_s: replayed.iteration_time_s,
         iteration_energy_j: replayed.iteration_energy_j,

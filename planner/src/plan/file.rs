@@ -32,6 +32,8 @@ struct Document {
     #[serde(default)]
     switch_latency_s: f64,
     #[serde(default)]
+    set_call_s: f64,
+    #[serde(default)]
     predicted: Option<Prediction>,
     #[serde(default)]
     dependencies: Vec<Dependency>,
@@ -76,6 +78,7 @@ impl Plan {
             delays: Delays {
                 transfer_time_s: document.transfer_time_s,
                 switch_latency_s: document.switch_latency_s,
+                set_call_s: document.set_call_s,
             },
             predicted: document.predicted,
             dependencies: document.dependencies,

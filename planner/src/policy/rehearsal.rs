@@ -2,7 +2,7 @@
 
 use pfo_vocabulary::{Mhz, Watts};
 
-use crate::late::clocks::with_late_clocks;
+use crate::late::clocks::{LateRun, with_late_clocks};
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::profile::measurement::Measurement;
@@ -51,12 +51,12 @@ impl<'a> Rehearsal<'a> {
     }
 
     pub(crate) fn moments(&self) -> Moments {
-        let run = self.run();
-        Moments::new(self.pipeline.network(), |operation| run[operation].time_s)
+        let LateRun { measured, .. } = self.run();
+        Moments::new(self.pipeline.network(), |operation| measured[operation].time_s)
     }
 
-    /// What each operation takes, late clocks included.
-    fn run(&self) -> Vec<Measurement> {
+    /// The step, late clocks included.
+    fn run(&self) -> LateRun {
         let (network, profile) = (self.pipeline.network(), self.pipeline.profile());
         with_late_clocks(network, profile, self.measured.clone())
     }

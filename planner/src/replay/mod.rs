@@ -10,7 +10,7 @@ pub(crate) mod timeline;
 use pfo_vocabulary::Watts;
 
 use crate::error::PlanError;
-use crate::late::clocks::with_late_clocks;
+use crate::late::clocks::{LateRun, with_late_clocks};
 use crate::plan::{Plan, PlannedInstruction, Prediction};
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
@@ -26,6 +26,11 @@ pub struct Replay {
     pub iteration_energy_j: f64,
     /// The number of instructions, over all stages.
     pub instructions: usize,
+    /// Calls that set another clock, over all stages.
+    pub clock_changes: usize,
+    /// The share of the instructions' time in which they run at another clock than their own,
+    /// because the call that sets it has no effect yet or was not made (0 to 1).
+    pub off_plan_share: f64,
 }
 
 impl From<Replay> for Prediction {
@@ -43,15 +48,12 @@ impl From<Replay> for Prediction {
 /// If the plan has another number of stages than the profile, sets a clock that was not measured,
 /// or its order deadlocks.
 pub fn replay(profile: &Profile, plan: &Plan, p2p_power: Watts) -> Result<Replay, PlanError> {
-    let (network, measured) = measure(profile, plan)?;
-    Ok(account(&network, &measured, p2p_power))
+    let (network, run) = measure(profile, plan)?;
+    Ok(account(&network, &run, p2p_power))
 }
 
-/// The operations of a plan, and what was measured for each.
-pub(crate) fn measure(
-    profile: &Profile,
-    plan: &Plan,
-) -> Result<(Network, Vec<Measurement>), PlanError> {
+/// The operations of a plan, and their step.
+pub(crate) fn measure(profile: &Profile, plan: &Plan) -> Result<(Network, LateRun), PlanError> {
     if plan.num_stages != profile.num_stages() {
         let (plan, profile) = (plan.num_stages, profile.num_stages());
         return Err(PlanError::StagesDiffer { plan, profile });
@@ -77,8 +79,8 @@ pub(crate) fn measure(
         }
     }
     let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
-    let measured = with_late_clocks(&network, profile, measured);
-    Ok((network, measured))
+    let run = with_late_clocks(&network, profile, measured);
+    Ok((network, run))
 }
 
 /// The same plan with every instruction at its highest measured clock, which is what a GPU does
@@ -104,17 +106,20 @@ pub fn at_highest_clocks(profile: &Profile, plan: &Plan) -> Result<Plan, PlanErr
     Ok(fastest)
 }
 
-/// Time and energy of a step with the given measurement for each operation.
-pub(crate) fn account(network: &Network, measured: &[Measurement], p2p_power: Watts) -> Replay {
+/// Time and energy of a step.
+pub(crate) fn account(network: &Network, run: &LateRun, p2p_power: Watts) -> Replay {
+    let measured = &run.measured;
     let makespan = network.makespan(|operation| measured[operation].time_s);
-    let run = network.operations.iter().zip(measured).filter(|(op, _)| op.is_run());
-    let busy: f64 = run.map(|(_, m)| m.time_s).sum();
+    let instructions = network.operations.iter().zip(measured).filter(|(op, _)| op.is_run());
+    let busy: f64 = instructions.map(|(_, m)| m.time_s).sum();
     let energy: f64 = measured.iter().map(|m| m.energy_j).sum();
     let waiting = network.stages.len() as f64 * makespan - busy;
     Replay {
         iteration_time_s: makespan,
         iteration_energy_j: energy + p2p_power.0 * waiting,
         instructions: network.num_instructions(),
+        clock_changes: run.changes,
+        off_plan_share: run.off_plan_s / busy,
     }
 }
 

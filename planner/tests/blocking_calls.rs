@@ -4,8 +4,9 @@ mod event_by_event;
 
 use event_by_event::run;
 use pfo_planner::{
-    Deadline, Delays, Frontier, Instruction, Measurement, Mhz, Options, Pipeline, Plan, Policy,
-    Profile, Replay, Schedule, Settings, Spread, Stage, Watts, at_highest_clocks, replay,
+    Deadline, Delays, Frontier, Instruction, Measurement, Mhz, Options, Pipeline, Plan,
+    PlannedInstruction, PlannedWait, Policy, PowerByClock, Profile, Replay, Schedule, Settings,
+    Spread, Stage, StageUnit, Watts, at_highest_clocks, replay,
 };
 use proptest::prelude::*;
 
@@ -48,13 +49,12 @@ fn frontier(profile: &Profile, microbatches: u32, delays: Delays, plans: usize) 
 
 /// Fails unless the replay of a plan is what happens, event by event.
 fn assert_happens(profile: &Profile, plan: &Plan) -> Result<Replay, TestCaseError> {
-    let replayed = replay(profile, plan, P2P).unwrap();
-    let step = run(profile, plan);
-    let waiting_s = f64::from(plan.num_stages) * step.time_s - step.busy_s;
-    let energy_j = step.busy_j + P2P.0 * waiting_s;
+    let power = plan.waiting_power().unwrap_or_else(|| P2P.into());
+    let replayed = replay(profile, plan, &power).unwrap();
+    let step = run(profile, plan, &power);
     let close = |a: f64, b: f64| (a - b).abs() < 1e-6 * b.abs().max(1e-3);
     prop_assert!(close(replayed.iteration_time_s, step.time_s), "{replayed:?}\n{step:?}");
-    prop_assert!(close(replayed.iteration_energy_j, energy_j), "{replayed:?}\n{step:?}");
+    prop_assert!(close(replayed.iteration_energy_j, step.energy_j), "{replayed:?}\n{step:?}");
     prop_assert!(close(replayed.off_plan_share, step.off_plan_s / step.busy_s));
     prop_assert_eq!(replayed.clock_changes, step.calls);
     Ok(replayed)
@@ -86,6 +86,58 @@ proptest! {
         assert_happens(&profile, &plan)?;
     }
 
+
+    // Waits get clocks at random, too, wherever they are and however short.
+    #[test]
+    fn a_replay_with_clocks_for_waits_is_what_happens_event_by_event(
+        stages in prop::collection::vec(prop::array::uniform2(0.01_f64..0.2), 2..=4),
+        microbatches in 1_u32..6,
+        clocks in prop::collection::vec((0_u32..15, prop::option::of(0_u32..15)), 1..60),
+        latency_s in 0.0_f64..0.05,
+        call_share in 0.0_f64..1.0,
+        lowest_w in 20.0_f64..80.0,
+    ) {
+        let profile = profile(&stages);
+        let set_call_s = latency_s * call_share;
+        let delays = Delays { switch_latency_s: latency_s, set_call_s, ..Delays::default() };
+        let pipeline = pipeline(&profile, microbatches, delays);
+        let mut plan = Policy::AllMax.outcome(&pipeline, P2P, &|_| {}).unwrap().plans.remove(0);
+        let mut random = clocks.iter().cycle();
+        for stage in &mut plan.stages {
+            for planned in &mut stage.instructions {
+                let (clock, wait) = random.next().unwrap();
+                planned.frequency_mhz = Mhz(700 + 50 * clock);
+                let PlannedInstruction { instruction, microbatch, chunk, .. } = *planned;
+                let before = StageUnit { stage: stage.stage, instruction, microbatch, chunk };
+                let wait = wait.map(|clock| Mhz(210 + 50 * clock));
+                plan.waits.extend(wait.map(|frequency_mhz| PlannedWait { before, frequency_mhz }));
+            }
+        }
+        let points = [(Mhz(210), Watts(lowest_w)), (Mhz(1400), P2P)];
+        plan.p2p_blocking_power_by_mhz = Some(PowerByClock::new(points).unwrap());
+        assert_happens(&profile, &plan)?;
+    }
+
+    #[test]
+    fn clocks_for_waits_save_energy_and_cost_no_time(
+        stages in prop::collection::vec(prop::array::uniform2(0.01_f64..0.2), 2..=4),
+        microbatches in 1_u32..6,
+        lowest_w in 20.0_f64..100.0,
+    ) {
+        let profile = profile(&stages);
+        let pipeline = pipeline(&profile, microbatches, CALL);
+        let plan = Policy::AllMax.outcome(&pipeline, P2P, &|_| {}).unwrap().plans.remove(0);
+        let power = PowerByClock::new([(Mhz(210), Watts(lowest_w)), (Mhz(1400), P2P)]).unwrap();
+        let without = replay(&profile, &plan, &power).unwrap();
+        let plan = plan.with_waits(&profile, &power).unwrap();
+        let replayed = assert_happens(&profile, &plan)?;
+        prop_assert_eq!(plan.predicted, Some(replayed.into()));
+        prop_assert_eq!(replayed.iteration_time_s, without.iteration_time_s);
+        let saved_j = without.iteration_energy_j - replayed.iteration_energy_j;
+        prop_assert!(saved_j >= -1e-9, "{} J", saved_j);
+        prop_assert_eq!(saved_j > 1e-9, !plan.waits.is_empty());
+        prop_assert!(lowest_w < P2P.0 || plan.waits.is_empty());
+    }
 }
 
 proptest! {
@@ -114,7 +166,8 @@ fn short() -> Profile {
 /// Seconds of a step, at the highest clocks and by a plan, on a driver that takes its time.
 fn happening_s(profile: &Profile, plan: &Plan) -> [f64; 2] {
     let late = Plan { delays: CALL, ..plan.clone() };
-    [at_highest_clocks(profile, &late).unwrap(), late].map(|plan| run(profile, &plan).time_s)
+    [at_highest_clocks(profile, &late).unwrap(), late]
+        .map(|plan| run(profile, &plan, &P2P.into()).time_s)
 }
 
 #[test]

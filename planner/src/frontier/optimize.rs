@@ -4,6 +4,7 @@
 //! the two of those around it: half a step in one regime and half in the next is better than a
 //! whole step rounded on its own.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pfo_vocabulary::{Mhz, Watts};
@@ -194,8 +195,8 @@ pub(crate) fn kept(pipeline: &Pipeline, p2p_power: Watts, row: impl Fn(usize) ->
         measured[index] = pipeline.profile().at(operation.stage, operation.instruction, clock);
     }
     let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
-    let run = with_late_clocks(network, pipeline.profile(), measured);
-    let replay = account(network, &run, p2p_power);
+    let run = with_late_clocks(network, pipeline.profile(), measured, &HashMap::new());
+    let replay = account(network, &run, &p2p_power.into());
     Kept {
         point: Point {
             iteration_time_s: replay.iteration_time_s,

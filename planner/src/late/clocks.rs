@@ -9,21 +9,30 @@
 //! clock is set when the call returns: that of an instruction that has ended by then never is. A
 //! clock that is set already is not set again.
 //!
+//! A wait may have a clock of its own, asked for when the instruction before it ends. That of the
+//! next instruction is then asked for a latency and a margin before the wait ends; a wait that is
+//! too short for both has no clock of its own.
+//!
 //! Steps follow each other: a step begins at the clock of the last instruction of its stage, with
 //! no call under way, and asks for that of the first instruction at once. Instructions whose time
 //! does not depend on the clock ask for none.
 
-use pfo_vocabulary::Mhz;
+use std::collections::HashMap;
+use std::iter::successors;
+
+use pfo_vocabulary::{Mhz, Stage};
 
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
 use crate::step::network::Network;
+use crate::waits::power::PowerByClock;
 
 /// The operations that ask for clocks, in their order on each stage.
 #[derive(Clone, Debug)]
 pub(crate) struct LateClocks {
     latency_s: f64,
     set_call_s: f64,
+    early_s: f64,
     /// For each operation that asks for a clock, the one before it on its stage that does.
     previous: Vec<Option<u32>>,
     next: Vec<Option<u32>>,
@@ -60,6 +69,8 @@ pub(crate) struct Run<C> {
     /// Whether its clock is asked for before the one of the newest call is in force.
     pub(crate) is_hasty: bool,
     pub(crate) call: Call<C>,
+    /// The call that sets the clock of the wait before it.
+    pub(crate) lowering: Option<Call<C>>,
 }
 
 impl LateClocks {
@@ -68,6 +79,7 @@ impl LateClocks {
         let mut late = Self {
             latency_s: network.delays.switch_latency_s,
             set_call_s: network.delays.set_call_s,
+            early_s: network.delays.early_s(),
             previous: none.clone(),
             next: none,
             ends: vec![None; network.len()],
@@ -113,14 +125,15 @@ impl LateClocks {
     }
 
     /// Runs an operation that starts at `start_s`, given the ends and the calls of those before it
-    /// on its stage, the `clock` of every operation, and the seconds and joules that this one takes
-    /// `at` a clock.
+    /// on its stage, the `clock` of every operation, that of the `wait` before this one, and the
+    /// seconds and joules that it takes `at` a clock.
     pub(crate) fn run<C: Copy + PartialEq>(
         &self,
         operation: usize,
         start_s: f64,
         (end_s, calls): (&[f64], &[Call<C>]),
         clock: impl Fn(usize) -> C,
+        wait: Option<C>,
         at: impl Fn(C) -> (f64, f64),
     ) -> Run<C> {
         let own = clock(operation);
@@ -135,24 +148,28 @@ impl LateClocks {
                 is_change: false,
                 is_hasty: false,
                 call,
+                lowering: None,
             };
         };
         let previous = self.previous(operation);
         let asked_s = previous.map_or(0.0, |previous| end_s[previous]);
         let newest = previous.map_or_else(|| Call::before(clock(last)), |before| calls[before]);
+        let lowered = wait
+            .filter(|&wait| wait != own)
+            .map(|wait| match wait == newest.clock {
+                true => newest,
+                false => self.call(wait, newest.free_s.max(asked_s)),
+            })
+            .filter(|lowered| lowered.in_force_s < start_s - self.early_s);
+        let lowering = lowered.filter(|lowered| lowered.clock != newest.clock);
+        let (newest, asked_s) =
+            lowered.map_or((newest, asked_s), |lowered| (lowered, start_s - self.early_s));
         let call_s = newest.free_s.max(asked_s);
-        let call = Call {
-            clock: own,
-            in_force_s: self.in_force_s(call_s),
-            free_s: call_s + self.set_call_s,
-        };
+        let call = self.call(own, call_s);
         let is_wanted = newest.clock != own;
 
-        // Back to the operation whose call is in force at the start.
-        let mut holder = previous;
-        while let Some(late) = holder.filter(|&holder| calls[holder].in_force_s > start_s) {
-            holder = self.previous(late);
-        }
+        let in_force = |&before: &usize| calls[before].in_force_s <= start_s;
+        let holder = successors(previous, |&before| self.previous(before)).find(in_force);
         let (mut time_s, mut energy_j, mut off_plan_s, mut left) = (0.0, 0.0, 0.0, 1.0);
         let mut compute = |clock, until_s: f64| {
             let (whole_s, whole_j) = at(clock);
@@ -182,7 +199,12 @@ impl LateClocks {
         let past = Call { in_force_s: newest.in_force_s.max(asked_s), free_s: call_s, ..newest };
         let call = if is_change { call } else { past };
         let is_hasty = is_wanted && asked_s < newest.in_force_s;
-        Run { time_s, energy_j, off_plan_s, is_change, is_hasty, call }
+        Run { time_s, energy_j, off_plan_s, is_change, is_hasty, call, lowering }
+    }
+
+    /// A call at `now_s`.
+    fn call<C>(&self, clock: C, now_s: f64) -> Call<C> {
+        Call { clock, in_force_s: self.in_force_s(now_s), free_s: now_s + self.set_call_s }
     }
 }
 
@@ -190,23 +212,62 @@ impl LateClocks {
 pub(crate) struct LateRun {
     /// What each operation takes.
     pub(crate) measured: Vec<Measurement>,
-    /// Calls that set a clock, over all stages.
-    pub(crate) changes: usize,
+    /// The calls that set a clock, with the stage, in the order of each stage.
+    calls: Vec<(Stage, Call<Mhz>)>,
+    /// When each operation ends, in seconds.
+    end_s: Vec<f64>,
     /// Seconds of instructions that were computed at another clock than their own.
     pub(crate) off_plan_s: f64,
 }
 
-/// A step of operations, from what each takes at its own clock.
+impl LateRun {
+    /// The number of calls that set a clock, over all stages.
+    pub(crate) fn changes(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// What waiting GPUs draw until all stages are done, in joules.
+    pub(crate) fn waiting_j(&self, network: &Network, power: &PowerByClock) -> f64 {
+        let done_s = self.end_s.iter().copied().fold(0.0, f64::max);
+        let mut waiting_j = 0.0;
+        for (stage, operations) in (0..).map(Stage).zip(&network.stages) {
+            let mut calls = self.calls.iter().filter(|call| call.0 == stage).map(|call| call.1);
+            let mut next = calls.next();
+            let asks = |&&op: &&u32| !network.operations[op as usize].instruction.is_fixed();
+            let last = operations.iter().rev().find(asks).or(operations.last());
+            // A stage that runs nothing waits at no clock that is known.
+            let mut clock = last.map_or(Mhz(0), |&last| self.measured[last as usize].frequency);
+            let mut now_s = 0.0;
+            let runs = operations.iter().map(|&op| op as usize);
+            let runs = runs.map(|op| (self.end_s[op] - self.measured[op].time_s, self.end_s[op]));
+            for (start_s, end_s) in runs.chain([(done_s, done_s)]) {
+                while let Some(call) = next.filter(|call| call.in_force_s <= start_s) {
+                    waiting_j += power.at(clock).0 * (call.in_force_s - now_s).max(0.0);
+                    now_s = call.in_force_s.max(now_s);
+                    clock = call.clock;
+                    next = calls.next();
+                }
+                waiting_j += power.at(clock).0 * (start_s - now_s).max(0.0);
+                now_s = end_s;
+            }
+        }
+        waiting_j
+    }
+}
+
+/// A step of operations, from what each takes at its own clock, and the clocks of the waits before
+/// some of them.
 pub(crate) fn with_late_clocks(
     network: &Network,
     profile: &Profile,
     mut measured: Vec<Measurement>,
+    waits: &HashMap<usize, Mhz>,
 ) -> LateRun {
     let late = LateClocks::new(network);
     let clocks: Vec<Mhz> = measured.iter().map(|measured| measured.frequency).collect();
     let mut calls: Vec<Call<Mhz>> = clocks.iter().map(|&clock| Call::before(clock)).collect();
     let mut end_s = vec![0.0; network.len() + 1];
-    let (mut changes, mut off_plan_s) = (0, 0.0);
+    let (mut made, mut off_plan_s) = (Vec::new(), 0.0);
     for (index, operation) in network.operations.iter().enumerate() {
         let table = profile.table(operation.stage, operation.instruction);
         let start_s = network.start_s(index, &end_s);
@@ -216,15 +277,17 @@ pub(crate) fn with_late_clocks(
                 if clock == own.frequency { own } else { nearest(table, clock).unwrap_or(own) };
             (row.time_s, row.energy_j)
         };
-        let run = late.run(index, start_s, (&end_s, &calls), |op| clocks[op], at);
+        let wait = waits.get(&index).copied();
+        let run = late.run(index, start_s, (&end_s, &calls), |op| clocks[op], wait, at);
         let Run { time_s, energy_j, .. } = run;
         measured[index] = Measurement { time_s, energy_j, ..own };
         end_s[index] = start_s + time_s;
         calls[index] = run.call;
-        changes += usize::from(run.is_change);
+        let own = run.is_change.then_some(run.call);
+        made.extend(run.lowering.into_iter().chain(own).map(|call| (operation.stage, call)));
         off_plan_s += run.off_plan_s;
     }
-    LateRun { measured, changes, off_plan_s }
+    LateRun { measured, calls: made, end_s, off_plan_s }
 }
 
 /// The row of a clock, or of the nearest one that was measured.
@@ -264,7 +327,8 @@ mod tests {
                 table[row(index) % table.len()]
             })
             .collect();
-        let late = with_late_clocks(network, pipeline.profile(), measured.clone()).measured;
+        let late = with_late_clocks(network, pipeline.profile(), measured.clone(), &HashMap::new())
+            .measured;
         (measured, late)
     }
 

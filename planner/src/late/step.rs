@@ -11,6 +11,7 @@ use pfo_vocabulary::{Mhz, Watts};
 
 use crate::choices::tradeoff::Tradeoffs;
 use crate::choices::{Assignment, Choices, Realised};
+use crate::late::change_j;
 use crate::late::clocks::{Call, LateClocks, Run, nearest};
 use crate::pipeline::Pipeline;
 use crate::step::delays::Delays;
@@ -20,11 +21,6 @@ use crate::step::network::Network;
 const TOLERANCE_S: f64 = 1e-12;
 /// Smaller differences are rounding, in joules.
 const TOLERANCE_J: f64 = 1e-9;
-
-/// A call that sets a clock holds the driver's lock, and may hold up what a rank asks of the driver.
-/// A change costs this share of what a waiting GPU draws for the length of the call: as much as
-/// plans of instructions of 8 to 50 ms can do with half the changes, for 0.2 % of their energy.
-const CALL_SHARE: f64 = 0.3;
 
 /// What a clock does that is replaced before it is in force depends on the last millisecond. Asking
 /// for it costs this share of what a waiting GPU draws in the latency, so a clock is kept for at
@@ -70,7 +66,7 @@ impl Rates {
             }
         }
         let Delays { set_call_s, switch_latency_s, .. } = pipeline.network().delays;
-        let change_j = CALL_SHARE * p2p_power.0 * set_call_s;
+        let change_j = change_j(p2p_power, pipeline.network().delays);
         let hasty_j =
             if set_call_s > 0.0 { HASTY_SHARE * p2p_power.0 * switch_latency_s } else { 0.0 };
         Self { clock_of, at, kind_of: tradeoffs.of.clone(), change_j, hasty_j }
@@ -378,7 +374,7 @@ impl<'a> LateStep<'a> {
                 (choice.time_s, choice.effective_j)
             }
         };
-        self.late.run(operation, start_s, (&self.end_s, &self.calls), clock, at)
+        self.late.run(operation, start_s, (&self.end_s, &self.calls), clock, None, at)
     }
 }
 

@@ -1,5 +1,7 @@
 //! A step whose clocks a policy changes one by one and replays on the profile.
 
+use std::collections::HashMap;
+
 use pfo_vocabulary::{Mhz, Watts};
 
 use crate::late::clocks::{LateRun, with_late_clocks};
@@ -47,7 +49,7 @@ impl<'a> Rehearsal<'a> {
 
     /// Time and energy of the step.
     pub(crate) fn replay(&self, p2p_power: Watts) -> Replay {
-        account(self.pipeline.network(), &self.run(), p2p_power)
+        account(self.pipeline.network(), &self.run(), &p2p_power.into())
     }
 
     pub(crate) fn moments(&self) -> Moments {
@@ -58,7 +60,7 @@ impl<'a> Rehearsal<'a> {
     /// The step, late clocks included.
     fn run(&self) -> LateRun {
         let (network, profile) = (self.pipeline.network(), self.pipeline.profile());
-        with_late_clocks(network, profile, self.measured.clone())
+        with_late_clocks(network, profile, self.measured.clone(), &HashMap::new())
     }
 
     /// The present clocks as a plan, with its replay as prediction.

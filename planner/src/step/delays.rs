@@ -19,6 +19,14 @@ pub struct Delays {
 }
 
 impl Delays {
+    /// How long before a wait with a clock of its own is expected to end the next instruction's clock
+    /// is asked for, in seconds: the latency, and a margin for waits that end early.
+    pub(crate) fn early_s(&self) -> f64 {
+        const MARGIN_SHARE: f64 = 0.25;
+        const LEAST_MARGIN_S: f64 = 0.002;
+        self.switch_latency_s + (MARGIN_SHARE * self.switch_latency_s).max(LEAST_MARGIN_S)
+    }
+
     /// Each delay with its name in files.
     pub(crate) fn named(&self) -> [(&'static str, f64); 3] {
         [

@@ -159,9 +159,11 @@ impl Window {
             num_stages: self.stages.len() as u16,
             num_microbatches: self.stages[0].forward_s.len() as u32,
             p2p_blocking_power_w: None,
+            p2p_blocking_power_by_mhz: None,
             delays: Delays::default(),
             predicted: None,
             dependencies: Vec::new(),
+            waits: Vec::new(),
             stages: (0..).zip(&self.stages).map(stage).collect(),
         }
     }

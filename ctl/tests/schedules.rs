@@ -107,8 +107,8 @@ fn transfers_and_fixed_instructions_take_their_time() {
     let plain_s = fastest_s(&[]);
     // One activation and one gradient.
     assert!((fastest_s(&["--transfer-ms", "2.5"]) - plain_s - 0.005).abs() < 1e-9);
-    // The mean of its four rows; the second stage loads while the first one does.
-    assert!((fastest_s(&["--fixed", "load"]) - plain_s - 0.125).abs() < 1e-9);
+    // The mean of four rows on each stage; the last one loads when its input has come.
+    assert!((fastest_s(&["--fixed", "load"]) - plain_s - 0.125 - 0.1495).abs() < 1e-9);
     let planned = plan(&bench, &["--microbatches", "1", "--transfer-ms", "2.5"]);
     assert_eq!(planned["transfer_time_s"], 0.0025);
 }
@@ -131,6 +131,52 @@ fn late_clocks_are_counted_in_plans_and_wherever_they_are_replayed() {
     let prompt_s = evaluated_s(&["--switch-latency-ms", "0"]);
     assert!((evaluated_s(&[]) - prompt_s).abs() > 1e-3, "no clock was late");
     assert_eq!(evaluated_s(&["--switch-latency-ms", "15"]), evaluated_s(&[]));
+}
+
+#[test]
+fn a_set_call_is_a_part_of_the_latency() {
+    let bench = Bench::new();
+    let latency = ["--microbatches", "2", "--switch-latency-ms", "23"];
+    let planned = plan(&bench, &[&latency[..], &["--set-call-ms", "8"]].concat());
+    assert_eq!(planned["set_call_s"], 0.008);
+    let optimize = ["plan", "optimize", "profile.csv", "--p2p-power", "80", "-o", "frontier"];
+    let longer = [&optimize[..], &latency, &["--set-call-ms", "24"]].concat();
+    let ran = bench.run(&longer);
+    let says = |words| ran.stderr.contains(words);
+    assert!(ran.code == Some(2) && says("0.024 s") && says("latency"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_clock_for_each_stage_is_one_that_never_changes() {
+    let bench = Bench::new();
+    let planned = plan(&bench, &["--microbatches", "4", "--clock-per", "stage"]);
+    for stage in planned["stages"].as_array().unwrap() {
+        let instructions = stage["instructions"].as_array().unwrap();
+        let first = &instructions[0]["frequency_mhz"];
+        assert!(instructions.iter().all(|planned| planned["frequency_mhz"] == *first), "{stage}");
+    }
+    let evaluated = bench.done(&["plan", "evaluate", "profile.csv", "plan.json"]);
+    assert!(evaluated.contains("and 0 changes of clock"), "{evaluated}");
+}
+
+#[test]
+fn clocks_for_waits_save_energy_in_the_same_time() {
+    let bench = Bench::new();
+    plan(&bench, &["--microbatches", "4", "--switch-latency-ms", "15"]);
+    let export = ["plan", "export", "frontier", "--deadline", "1.1x", "-o", "plan.json"];
+    bench.done(&[&export[..], &["--wait-power", "210:40,1400:80"]].concat());
+    let plan = std::fs::read(bench.path("plan.json")).unwrap();
+    let plan: Value = serde_json::from_slice(&plan).unwrap();
+    let waits = plan["waits"].as_array().unwrap();
+    assert!(!waits.is_empty() && waits.iter().all(|wait| wait["frequency_mhz"] == 210));
+    let json = bench.done(&["plan", "evaluate", "profile.csv", "plan.json", "--json"]);
+    let evaluated: Value = serde_json::from_str(&json).unwrap();
+    let without = &evaluated["without_waits"];
+    let number = |value: &Value| value.as_f64().unwrap();
+    assert_eq!(evaluated["iteration_time_s"], without["iteration_time_s"]);
+    let energy_j = number(&evaluated["iteration_energy_j"]);
+    assert_eq!(energy_j, number(&plan["predicted"]["iteration_energy_j"]));
+    assert!(energy_j < number(&without["iteration_energy_j"]));
 }
 
 #[test]

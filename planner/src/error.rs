@@ -114,8 +114,8 @@ pub enum PlanError {
 
     /// A profile whose instructions have no clock in common.
     #[error(
-        "profile: no frequency was measured for every instruction, but this policy sets one \
-         frequency for several; measure all instructions at the same frequencies"
+        "profile: no frequency was measured for every instruction, but one is to be set for \
+         several; measure all instructions at the same frequencies"
     )]
     NoCommonClock,
 

@@ -21,6 +21,7 @@
 //! | `late` | clocks that are in force only milliseconds after they are set |
 //! | `frontier` | all plans of a pipeline, how one is picked, their file |
 //! | `plan`, `lowtime_file` | one plan, and its files |
+//! | `waits` | clocks of waits, and what waiting draws by clock |
 //! | `replay` | what a plan costs on a profile: the yardstick of every plan |
 //! | `policy` | what other systems would run on the same profile |
 
@@ -44,9 +45,11 @@ mod schedule;
 mod step;
 #[cfg(test)]
 mod test_profiles;
+mod waits;
 mod warning;
 
 pub use error::PlanError;
+pub use frontier::clock_per::ClockPer;
 pub use frontier::deadline::Deadline;
 pub use frontier::file::Room;
 pub use frontier::file::error::FrontierFileError;
@@ -78,6 +81,8 @@ pub use schedule::settings::Settings;
 pub use step::delays::Delays;
 pub use step::dependencies::{Dependency, StageUnit};
 pub use step::order::{Order, StageOrder};
+pub use waits::PlannedWait;
+pub use waits::power::PowerByClock;
 pub use warning::finding::{Finding, Warning};
 pub use warning::summary::summarised;
 pub use warning::warnings;

@@ -81,7 +81,8 @@ fn schedules() -> impl Strategy<Value = Schedule> {
 fn delays() -> impl Strategy<Value = Delays> {
     let none_or = |some: std::ops::Range<f64>| prop_oneof![Just(0.0), some];
     (none_or(0.001..0.05), none_or(0.001..0.02)).prop_map(|(transfer_time_s, switch_latency_s)| {
-        Delays { transfer_time_s, switch_latency_s }
+        let set_call_s = 0.3 * switch_latency_s;
+        Delays { transfer_time_s, switch_latency_s, set_call_s }
     })
 }
 

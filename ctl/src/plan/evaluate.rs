@@ -1,7 +1,7 @@
 //! `pfoctl plan evaluate`: what a plan costs on a profile, whatever made it.
 
 use clap::Args;
-use pfo_planner::{Watts, replay};
+use pfo_planner::{Plan, PowerByClock, Watts, replay};
 use serde::Serialize;
 
 use crate::arguments::number;
@@ -44,7 +44,14 @@ struct Evaluation {
     #[serde(flatten)]
     cost: Cost,
     instructions: usize,
+    /// Calls that set another clock, over all stages.
+    clock_changes: usize,
+    /// The share of the instructions' time in which they run at another clock than planned.
+    off_plan_share: f64,
     all_max: Cost,
+    /// The plan if waits had no clocks of their own; only of plans in which they have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    without_waits: Option<Cost>,
     saving: f64,
     slowdown: f64,
     /// Warnings about the profile.
@@ -59,16 +66,25 @@ impl Evaluate {
         let profile = &measured.profile;
         let p2p_power = self
             .p2p_power
-            .or(plan.p2p_blocking_power_w)
+            .map(PowerByClock::from)
+            .or_else(|| plan.waiting_power())
             .ok_or_else(|| Failure::NoPower { name: file::shown(&self.plan).to_owned() })?;
 
-        let replayed = replay(profile, &plan, p2p_power).map_err(&bad)?;
-        let all_max = Cost::at_highest_clocks(profile, &plan, p2p_power).map_err(&bad)?;
+        let replayed = replay(profile, &plan, &p2p_power).map_err(&bad)?;
+        let all_max = Cost::at_highest_clocks(profile, &plan, &p2p_power).map_err(&bad)?;
+        let mut without_waits = None;
+        if !plan.waits.is_empty() {
+            let plan = Plan { waits: Vec::new(), ..plan };
+            without_waits = Some(replay(profile, &plan, &p2p_power).map_err(&bad)?.into());
+        }
         let cost = Cost::from(replayed);
         let evaluation = Evaluation {
             cost,
             instructions: replayed.instructions,
+            clock_changes: replayed.clock_changes,
+            off_plan_share: replayed.off_plan_share,
             all_max,
+            without_waits,
             saving: cost.saving_on(&all_max),
             slowdown: cost.slowdown_on(&all_max),
             warnings: measured.printed_warnings(),
@@ -88,7 +104,7 @@ fn render(evaluation: &Evaluation, look: Look) -> String {
         .right("Energy")
         .right("Saving")
         .right("Slower");
-    let Evaluation { cost, all_max, .. } = evaluation;
+    let Evaluation { cost, all_max, without_waits, .. } = evaluation;
     table.row([
         Cell::text("This plan"),
         Cell::text(seconds(cost.iteration_time_s)),
@@ -96,6 +112,15 @@ fn render(evaluation: &Evaluation, look: Look) -> String {
         Cell::text(percent(evaluation.saving)),
         Cell::text(change(evaluation.slowdown)),
     ]);
+    if let Some(without) = without_waits {
+        table.row([
+            Cell::text("Without clocks for waits"),
+            Cell::text(seconds(without.iteration_time_s)),
+            Cell::text(joules(without.iteration_energy_j)),
+            Cell::text(percent(without.saving_on(all_max))),
+            Cell::text(change(without.slowdown_on(all_max))),
+        ]);
+    }
     table.row([
         Cell::text("Highest clocks"),
         Cell::text(seconds(all_max.iteration_time_s)),
@@ -104,9 +129,14 @@ fn render(evaluation: &Evaluation, look: Look) -> String {
         Cell::empty(),
     ]);
     format!(
-        "{}\n{} instructions per step, replayed over the profile\n",
+        "{}\n{} instructions and {} changes of clock per step, replayed over the profile{}\n",
         table.render(),
-        evaluation.instructions
+        evaluation.instructions,
+        evaluation.clock_changes,
+        match evaluation.off_plan_share {
+            0.0 => String::new(),
+            share => format!("; {} of their time at another clock than planned", percent(share)),
+        }
     )
 }
 
@@ -119,13 +149,26 @@ mod tests {
         let evaluation = Evaluation {
             cost: Cost { iteration_time_s: 3.06, iteration_energy_j: 4500.0 },
             instructions: 192,
+            clock_changes: 88,
+            off_plan_share: 0.071,
             all_max: Cost { iteration_time_s: 3.0, iteration_energy_j: 5000.0 },
+            without_waits: Some(Cost { iteration_time_s: 3.06, iteration_energy_j: 4600.0 }),
             saving: 0.1,
             slowdown: 0.02,
             warnings: Vec::new(),
         };
         let text = render(&evaluation, Look::default());
-        for figure in ["3.060 s", "4.500 kJ", "10.0 %", "+2.0 %", "3.000 s", "192 instructions"] {
+        for figure in [
+            "3.060 s",
+            "4.500 kJ",
+            "10.0 %",
+            "+2.0 %",
+            "3.000 s",
+            "192 instructions",
+            "88 changes",
+            "7.1 %",
+            "4.600 kJ",
+        ] {
             assert!(text.contains(figure), "no {figure} in\n{text}");
         }
     }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use pfo_planner::{Deadline, Frontier, LowerBound, Plan};
+use pfo_planner::{Deadline, Frontier, LowerBound, Plan, PowerByClock};
 
 use crate::error::Error;
 use crate::failure::Failure;
@@ -31,6 +31,12 @@ pub(crate) struct Export {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "10")]
     polish: Option<Seconds>,
 
+    /// P2P-blocking power by clock, in MHz and W: long waits get the clock at which a waiting GPU
+    /// draws least, and the next clock is asked for before they end. pfod does not set these clocks
+    /// yet: it runs the plan without them
+    #[arg(long, value_name = "MHZ:WATTS,…")]
+    wait_power: Option<PowerByClock>,
+
     /// Format of the plan
     #[arg(long, value_enum, default_value_t = Format::Pfo)]
     format: Format,
@@ -47,6 +53,10 @@ impl Export {
         let plan = match self.polish {
             Some(Seconds(patience)) => polished(&frontier, place, self.deadline, patience)?,
             None => frontier.plan(place)?,
+        };
+        let plan = match &self.wait_power {
+            Some(power) => plan.with_waits(frontier.pipeline().profile(), power)?,
+            None => plan,
         };
         let text = self.format.write(&plan)?;
         if self.output == "-" {

@@ -8,7 +8,8 @@ use pfo_protocol::{ClockTable, ClockTableError, PlannedUnit, Predicted};
 /// # Errors
 /// If the plan predicts what no step can take, or a stage of it runs nothing.
 pub(crate) fn of(plan: &Plan) -> Result<ClockTable, ClockTableError> {
-    let predicted = plan.predicted.map(|predicted| Predicted {
+    // A clock table has no clocks of waits, so it does not do what a plan with them predicts.
+    let predicted = plan.predicted.filter(|_| plan.waits.is_empty()).map(|predicted| Predicted {
         time_s: predicted.iteration_time_s,
         energy_j: predicted.iteration_energy_j,
     });
@@ -38,5 +39,13 @@ mod tests {
         }
         let predicted = plan.predicted.unwrap();
         assert_eq!(table.predicted().unwrap().time_s, predicted.iteration_time_s);
+    }
+
+    #[test]
+    fn a_clock_table_predicts_nothing_that_takes_clocks_of_waits() {
+        let golden = include_bytes!("../../../planner/tests/golden/plan_with_waits.json");
+        let plan = Plan::from_json(golden).unwrap();
+        assert!(plan.predicted.is_some() && !plan.waits.is_empty());
+        assert_eq!(of(&plan).unwrap().predicted(), None);
     }
 }

@@ -1,6 +1,6 @@
 //! A plan beside what GPUs do without one: every instruction at the highest clock.
 
-use pfo_planner::{Plan, PlanError, Profile, Replay, Watts, at_highest_clocks, replay};
+use pfo_planner::{Plan, PlanError, PowerByClock, Profile, Replay, at_highest_clocks, replay};
 use serde::Serialize;
 
 /// Time and energy of one step.
@@ -24,7 +24,7 @@ impl Cost {
     pub(crate) fn at_highest_clocks(
         profile: &Profile,
         plan: &Plan,
-        p2p_power: Watts,
+        p2p_power: impl Into<PowerByClock>,
     ) -> Result<Self, PlanError> {
         replay(profile, &at_highest_clocks(profile, plan)?, p2p_power).map(Self::from)
     }

@@ -53,6 +53,13 @@ pub(crate) struct ScheduleArguments {
     #[arg(long, value_name = "MS", default_value_t = 0.0, allow_negative_numbers = true)]
     switch_latency_ms: f64,
 
+    /// The part of that time for which the call that sets a clock blocks, in milliseconds: what is
+    /// asked for meanwhile waits, and only the newest clock is set when it returns. Each change of
+    /// clocks costs what a waiting GPU draws in this time, so a change that saves less is not
+    /// planned
+    #[arg(long, value_name = "MS", default_value_t = 0.0, allow_negative_numbers = true)]
+    set_call_ms: f64,
+
     /// Instructions that ranks announce as well and whose time does not depend on the clock: load,
     /// collective, `optimizer_step`; stages run those of them that the profile has
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -81,6 +88,7 @@ impl ScheduleArguments {
         let delays = Delays {
             transfer_time_s: self.transfer_ms / 1e3,
             switch_latency_s: self.switch_latency_ms / 1e3,
+            set_call_s: self.set_call_ms / 1e3,
         };
         if let Some(name) = &self.order {
             let bad = Failure::bad_file(name);

@@ -23,6 +23,11 @@ pub(crate) struct ReplayArguments {
     /// the plan]
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     switch_latency_ms: Option<f64>,
+
+    /// The part of that time for which the call that sets a clock blocks, in milliseconds, as for
+    /// `plan optimize` [default: the one in the plan]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    set_call_ms: Option<f64>,
 }
 
 impl ReplayArguments {
@@ -38,6 +43,9 @@ impl ReplayArguments {
             .map_err(Failure::bad_file(plan_name))?;
         if let Some(latency_ms) = self.switch_latency_ms {
             plan.delays.switch_latency_s = latency_ms / 1e3;
+        }
+        if let Some(call_ms) = self.set_call_ms {
+            plan.delays.set_call_s = call_ms / 1e3;
         }
         Ok((measured, plan))
     }

@@ -3,6 +3,8 @@
 pub(crate) mod pareto;
 pub(crate) mod tradeoff;
 
+use pfo_vocabulary::Mhz;
+
 use crate::choices::pareto::Cost;
 use crate::choices::tradeoff::{Choice, Tradeoffs};
 
@@ -82,6 +84,13 @@ impl Choices {
 
     pub(crate) fn fastest(&self, operation: usize) -> u32 {
         self.of[operation].0
+    }
+
+    /// An operation's choice that is nearest to a clock.
+    pub(crate) fn nearest(&self, operation: usize, clock: Mhz) -> u32 {
+        let (fastest, end) = self.of[operation];
+        let distance = |&index: &u32| self.get(index).frequency.0.abs_diff(clock.0);
+        (fastest..end).min_by_key(distance).unwrap_or(fastest)
     }
 
     /// An operation's slowest choice of at most this many seconds; its fastest if there is none.

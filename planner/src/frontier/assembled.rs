@@ -1,6 +1,8 @@
 //! A frontier of plans that other planners made, so that it can be shown, picked from, drawn and
 //! swapped like ours. Every plan is replayed; its own claims are ignored.
 
+use std::collections::HashMap;
+
 use pfo_vocabulary::{Stage, Watts};
 
 use crate::error::PlanError;
@@ -84,8 +86,8 @@ fn replayed_plan(pipeline: &Pipeline, p2p_power: Watts, plan: &Plan) -> Result<K
         return Err(PlanError::StagesDiffer { plan: plan_stages, profile: profile_stages });
     }
     let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
-    let measured = with_late_clocks(network, pipeline.profile(), measured);
-    let replayed = account(network, &measured, p2p_power);
+    let run = with_late_clocks(network, pipeline.profile(), measured, &HashMap::new());
+    let replayed = account(network, &run, &p2p_power.into());
     let point = Point {
         iteration_time_s: replayed.iteration_time_s,
         iteration_energy_j: replayed.iteration_energy_j,

@@ -4,6 +4,7 @@
 //! bytes. [`deadline`] and [`straggler`] say which plan to pick; [`polish`] improves a single one.
 
 mod assembled;
+pub(crate) mod clock_per;
 pub(crate) mod deadline;
 pub(crate) mod file;
 pub(crate) mod optimize;

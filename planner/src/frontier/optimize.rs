@@ -4,14 +4,16 @@
 //! the two of those around it: half a step in one regime and half in the next is better than a
 //! whole step rounded on its own.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pfo_vocabulary::Watts;
+use pfo_vocabulary::{Mhz, Watts};
 
 use crate::choices::pareto::falling;
 use crate::choices::tradeoff::Tradeoffs;
 use crate::choices::{Choices, Realised};
 use crate::error::PlanError;
+use crate::frontier::clock_per::{ClockPer, Groups};
 use crate::frontier::{Frontier, Kept, Point};
 use crate::late::clocks::with_late_clocks;
 use crate::late::plans::LatePlans;
@@ -23,6 +25,9 @@ use crate::realise::regimes::regimes;
 use crate::relaxation::anchor::{Anchor, anchors};
 use crate::relaxation::bound::LowerBound;
 use crate::replay::account;
+
+/// Operations that may be run to find plans to start from, where clocks are late.
+const WORTH_STARTING_FROM: usize = 20_000_000;
 
 /// The number of plans to make, and their deadlines.
 #[derive(Clone, Copy, Debug)]
@@ -100,13 +105,18 @@ impl Frontier {
 
         let made = if has_late_clocks {
             let late = LatePlans::new(pipeline, &tradeoffs, &choices, p2p_power);
+            let seldom = seldom_changed(pipeline, p2p_power, &choices);
+            let rounded: Vec<Realised> = rounded.into_iter().chain(seldom).collect();
             late.make(&anchors, &rounded, &made, |done| progress(prompt + (1.0 - prompt) * done))
         } else {
             made
         };
         let kept = falling(made, Realised::cost);
-        let plans =
-            kept.iter().map(|plan| replayed_choices(pipeline, p2p_power, &choices, plan)).collect();
+        let plans = in_parallel(
+            &kept,
+            || (),
+            |(), plan| replayed_choices(pipeline, p2p_power, &choices, plan),
+        );
         Self::new(pipeline.clone(), p2p_power, None, plans)
     }
 }
@@ -128,7 +138,11 @@ fn deadlines(bound: &LowerBound, fastest_s: f64, options: Options) -> Vec<f64> {
     deadlines
 }
 
-fn check(pipeline: &Pipeline, p2p_power: Watts, options: Options) -> Result<(), PlanError> {
+pub(crate) fn check(
+    pipeline: &Pipeline,
+    p2p_power: Watts,
+    options: Options,
+) -> Result<(), PlanError> {
     if !(p2p_power.0.is_finite() && p2p_power.0 >= 0.0) {
         return Err(PlanError::BadArgument {
             name: "the P2P-blocking power",
@@ -160,24 +174,29 @@ fn replayed_choices(
     choices: &Choices,
     plan: &Realised,
 ) -> Kept {
+    kept(pipeline, p2p_power, |operation| {
+        let clock = choices.get(plan.assignment[operation]).frequency;
+        row_at(pipeline, operation, clock)
+    })
+}
+
+/// A plan of these rows of the profile, replayed.
+pub(crate) fn kept(pipeline: &Pipeline, p2p_power: Watts, row: impl Fn(usize) -> usize) -> Kept {
     let network = pipeline.network();
     let mut row_of = vec![0; network.len()];
     let mut measured = network.all_unplanned();
-    for (index, (operation, &choice)) in network.operations.iter().zip(&plan.assignment).enumerate()
-    {
+    for (index, operation) in network.operations.iter().enumerate() {
         if !operation.is_run() {
             continue;
         }
-        let (stage, instruction) = (operation.stage, operation.instruction);
-        let clock = choices.get(choice).frequency;
-        let table = pipeline.profile().table(stage, instruction);
-        let row = table.binary_search_by_key(&clock, |row| row.frequency).unwrap_or(0);
+        let row = row(index);
+        let clock = table(pipeline, index)[row].frequency;
         row_of[index] = row as u8;
-        measured[index] = pipeline.profile().at(stage, instruction, clock);
+        measured[index] = pipeline.profile().at(operation.stage, operation.instruction, clock);
     }
     let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
-    let measured = with_late_clocks(network, pipeline.profile(), measured);
-    let replay = account(network, &measured, p2p_power);
+    let run = with_late_clocks(network, pipeline.profile(), measured, &HashMap::new());
+    let replay = account(network, &run, &p2p_power.into());
     Kept {
         point: Point {
             iteration_time_s: replay.iteration_time_s,
@@ -187,6 +206,37 @@ fn replayed_choices(
     }
 }
 
+/// The rows of an operation; none, if it is a transfer.
+pub(crate) fn table(pipeline: &Pipeline, operation: usize) -> &[Measurement] {
+    let operation = &pipeline.network().operations[operation];
+    pipeline.profile().table(operation.stage, operation.instruction)
+}
+
+/// The index of an operation's row at a clock; 0, if it has none there.
+pub(crate) fn row_at(pipeline: &Pipeline, operation: usize, clock: Mhz) -> usize {
+    table(pipeline, operation).binary_search_by_key(&clock, |row| row.frequency).unwrap_or(0)
+}
+
+/// Plans that change clocks seldom, to improve from where clocks are late.
+fn seldom_changed(pipeline: &Pipeline, p2p_power: Watts, choices: &Choices) -> Vec<Realised> {
+    let mut plans = Vec::new();
+    for per in [ClockPer::Kind, ClockPer::Stage] {
+        let Ok(groups) = Groups::new(per, pipeline, p2p_power, WORTH_STARTING_FROM) else {
+            continue;
+        };
+        for coarse in groups.plans(&|_| {}) {
+            let clocks = groups.clocks(&coarse);
+            let assignment = clocks.iter().enumerate().map(|(op, clock)| match clock {
+                Some(clock) => choices.nearest(op, *clock),
+                None => choices.fastest(op),
+            });
+            let (time_s, effective_j) = coarse.cost;
+            plans.push(Realised { time_s, effective_j, assignment: assignment.collect() });
+        }
+    }
+    plans
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,7 +244,7 @@ mod tests {
     use crate::profile::Profile;
     use crate::schedule::name::Schedule;
     use crate::test_profiles::unequal;
-    use pfo_vocabulary::{Instruction, Mhz, Stage};
+    use pfo_vocabulary::{Instruction, Stage};
 
     fn pipeline(profile: &Profile) -> Pipeline {
         Pipeline::new(profile, Schedule::OneForwardOneBackward, 6).unwrap()

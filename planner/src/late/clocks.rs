@@ -1,27 +1,76 @@
 //! The model of late clocks.
 //!
-//! The clock of an instruction is set when the instruction before it on its stage ends, and is in
-//! force one switching latency later. Until then the stage waits, which costs nothing, or computes
-//! at its previous clock: the part of an instruction that is done in that time takes the time and
-//! the energy that were measured at that clock. Steps follow each other: a step begins at the clock
-//! of the last instruction of its stage, and sets that of the first instruction at once.
-//! Instructions whose time does not depend on the clock set none.
+//! The clock of an instruction is asked for when the instruction before it on its stage ends, and
+//! is in force one switching latency after the call that sets it begins. Until then the stage
+//! waits, which costs nothing, or computes at the clock in force: the part of an instruction that
+//! is done in that time takes the time and the energy that were measured at that clock.
+//!
+//! A call blocks for a part of the latency. What is asked for meanwhile waits, and only the newest
+//! clock is set when the call returns: that of an instruction that has ended by then never is. A
+//! clock that is set already is not set again.
+//!
+//! A wait may have a clock of its own, asked for when the instruction before it ends. That of the
+//! next instruction is then asked for a latency and a margin before the wait ends; a wait that is
+//! too short for both has no clock of its own.
+//!
+//! Steps follow each other: a step begins at the clock of the last instruction of its stage, with
+//! no call under way, and asks for that of the first instruction at once. Instructions whose time
+//! does not depend on the clock ask for none.
 
-use pfo_vocabulary::Mhz;
+use std::collections::HashMap;
+use std::iter::successors;
+
+use pfo_vocabulary::{Mhz, Stage};
 
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
 use crate::step::network::Network;
+use crate::waits::power::PowerByClock;
 
-/// The operations that set clocks, in their order on each stage.
+/// The operations that ask for clocks, in their order on each stage.
 #[derive(Clone, Debug)]
 pub(crate) struct LateClocks {
     latency_s: f64,
-    /// For each operation that sets a clock, the one before it on its stage that does.
+    set_call_s: f64,
+    early_s: f64,
+    /// For each operation that asks for a clock, the one before it on its stage that does.
     previous: Vec<Option<u32>>,
     next: Vec<Option<u32>>,
-    /// For each operation that sets a clock, the first and the last one on its stage that do.
+    /// For each operation that asks for a clock, the first and the last one on its stage that do.
     ends: Vec<Option<[u32; 2]>>,
+}
+
+/// The newest call to the driver of a stage when an operation ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Call<C> {
+    clock: C,
+    /// When the clock is in force, in seconds since the start of the step.
+    in_force_s: f64,
+    /// When the call has returned.
+    free_s: f64,
+}
+
+impl<C> Call<C> {
+    /// A call of the past.
+    pub(crate) fn before(clock: C) -> Self {
+        Self { clock, in_force_s: 0.0, free_s: 0.0 }
+    }
+}
+
+/// What an operation takes with late clocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run<C> {
+    pub(crate) time_s: f64,
+    pub(crate) energy_j: f64,
+    /// The part of its time that it computes at another clock than its own.
+    pub(crate) off_plan_s: f64,
+    /// Whether its clock is set, and not another one's before or after it.
+    pub(crate) is_change: bool,
+    /// Whether its clock is asked for before the one of the newest call is in force.
+    pub(crate) is_hasty: bool,
+    pub(crate) call: Call<C>,
+    /// The call that sets the clock of the wait before it.
+    pub(crate) lowering: Option<Call<C>>,
 }
 
 impl LateClocks {
@@ -29,6 +78,8 @@ impl LateClocks {
         let none = vec![None; network.len()];
         let mut late = Self {
             latency_s: network.delays.switch_latency_s,
+            set_call_s: network.delays.set_call_s,
+            early_s: network.delays.early_s(),
             previous: none.clone(),
             next: none,
             ends: vec![None; network.len()],
@@ -47,7 +98,7 @@ impl LateClocks {
         late
     }
 
-    /// Whether an operation sets a clock.
+    /// Whether an operation asks for a clock.
     pub(crate) fn asks(&self, operation: usize) -> bool {
         self.ends[operation].is_some()
     }
@@ -58,80 +109,165 @@ impl LateClocks {
         (last as usize == operation).then_some(first as usize)
     }
 
-    /// When a clock is in force that is set at the end of an operation.
-    pub(crate) fn in_force_s(&self, end_s: f64) -> f64 {
-        end_s + self.latency_s
+    /// The latest time at which a call begun until now has an effect.
+    pub(crate) fn in_force_s(&self, now_s: f64) -> f64 {
+        now_s + self.latency_s
     }
 
-    /// The next operation on the same stage that sets a clock.
+    /// The next operation on the same stage that asks for a clock.
     pub(crate) fn next(&self, operation: usize) -> Option<usize> {
         self.next[operation].map(|next| next as usize)
     }
 
-    /// The previous operation on the same stage that sets a clock.
+    /// The previous operation on the same stage that asks for a clock.
     pub(crate) fn previous(&self, operation: usize) -> Option<usize> {
         self.previous[operation].map(|previous| previous as usize)
     }
 
-    /// Seconds and joules of an operation that starts at `start_s`, given the ends of those before
-    /// it on its stage, the `clock` of every operation, and what this one takes `at` a clock.
-    pub(crate) fn run<C>(
+    /// Runs an operation that starts at `start_s`, given the ends and the calls of those before it
+    /// on its stage, the `clock` of every operation, that of the `wait` before this one, and the
+    /// seconds and joules that it takes `at` a clock.
+    pub(crate) fn run<C: Copy + PartialEq>(
         &self,
         operation: usize,
         start_s: f64,
-        end_s: &[f64],
+        (end_s, calls): (&[f64], &[Call<C>]),
         clock: impl Fn(usize) -> C,
+        wait: Option<C>,
         at: impl Fn(C) -> (f64, f64),
-    ) -> (f64, f64) {
-        let Some([_, last]) = self.ends[operation] else { return at(clock(operation)) };
-        // Back to the operation whose clock is in force at the start.
-        let mut holder = operation;
-        let mut is_of_last_step = false;
-        loop {
-            let previous = self.previous(holder);
-            let asked_s = previous.map_or(0.0, |previous| end_s[previous]);
-            match previous {
-                _ if self.in_force_s(asked_s) <= start_s => break,
-                Some(previous) => holder = previous,
-                None => {
-                    is_of_last_step = true;
-                    break;
-                }
-            }
-        }
-        let (mut time_s, mut energy_j, mut left) = (0.0, 0.0, 1.0);
+    ) -> Run<C> {
+        let own = clock(operation);
+        let Some([first, last]) = self.ends[operation].map(|ends| ends.map(|end| end as usize))
+        else {
+            let (time_s, energy_j) = at(own);
+            let call = Call::before(own);
+            return Run {
+                time_s,
+                energy_j,
+                off_plan_s: 0.0,
+                is_change: false,
+                is_hasty: false,
+                call,
+                lowering: None,
+            };
+        };
+        let previous = self.previous(operation);
+        let asked_s = previous.map_or(0.0, |previous| end_s[previous]);
+        let newest = previous.map_or_else(|| Call::before(clock(last)), |before| calls[before]);
+        let lowered = wait
+            .filter(|&wait| wait != own)
+            .map(|wait| match wait == newest.clock {
+                true => newest,
+                false => self.call(wait, newest.free_s.max(asked_s)),
+            })
+            .filter(|lowered| lowered.in_force_s < start_s - self.early_s);
+        let lowering = lowered.filter(|lowered| lowered.clock != newest.clock);
+        let (newest, asked_s) =
+            lowered.map_or((newest, asked_s), |lowered| (lowered, start_s - self.early_s));
+        let call_s = newest.free_s.max(asked_s);
+        let call = self.call(own, call_s);
+        let is_wanted = newest.clock != own;
+
+        let in_force = |&before: &usize| calls[before].in_force_s <= start_s;
+        let holder = successors(previous, |&before| self.previous(before)).find(in_force);
+        let (mut time_s, mut energy_j, mut off_plan_s, mut left) = (0.0, 0.0, 0.0, 1.0);
         let mut compute = |clock, until_s: f64| {
             let (whole_s, whole_j) = at(clock);
             let share = f64::min(left, (until_s - start_s - time_s).max(0.0) / whole_s);
             time_s += share * whole_s;
             energy_j += share * whole_j;
+            off_plan_s += if clock == own { 0.0 } else { share * whole_s };
             left -= share;
         };
-        if is_of_last_step {
-            compute(clock(last as usize), self.in_force_s(0.0));
+        let mut present = holder.map_or_else(|| clock(last), |holder| calls[holder].clock);
+        // The chain back from `operation` leads forward to it again.
+        let mut later = holder.map_or(Some(first), |holder| self.next(holder));
+        while let Some(next) = later.filter(|&next| next != operation) {
+            compute(present, calls[next].in_force_s);
+            present = calls[next].clock;
+            later = self.next(next);
         }
-        while holder != operation {
-            compute(clock(holder), self.in_force_s(end_s[holder]));
-            // The chain back from `operation` leads forward to it again.
-            holder = self.next(holder).unwrap_or(operation);
+        if is_wanted {
+            compute(present, call.in_force_s);
+            present = own;
         }
-        compute(clock(operation), f64::INFINITY);
-        (time_s, energy_j)
+        compute(present, f64::INFINITY);
+
+        // While an earlier call blocks to the end of the operation, none is made for it.
+        let is_change = is_wanted && call_s < start_s + time_s;
+        // Times that are past make no difference; so they are not kept apart.
+        let past = Call { in_force_s: newest.in_force_s.max(asked_s), free_s: call_s, ..newest };
+        let call = if is_change { call } else { past };
+        let is_hasty = is_wanted && asked_s < newest.in_force_s;
+        Run { time_s, energy_j, off_plan_s, is_change, is_hasty, call, lowering }
+    }
+
+    /// A call at `now_s`.
+    fn call<C>(&self, clock: C, now_s: f64) -> Call<C> {
+        Call { clock, in_force_s: self.in_force_s(now_s), free_s: now_s + self.set_call_s }
     }
 }
 
-/// What each operation takes with late clocks, from what it takes at its own clock.
+/// A step with late clocks.
+pub(crate) struct LateRun {
+    /// What each operation takes.
+    pub(crate) measured: Vec<Measurement>,
+    /// The calls that set a clock, with the stage, in the order of each stage.
+    calls: Vec<(Stage, Call<Mhz>)>,
+    /// When each operation ends, in seconds.
+    end_s: Vec<f64>,
+    /// Seconds of instructions that were computed at another clock than their own.
+    pub(crate) off_plan_s: f64,
+}
+
+impl LateRun {
+    /// The number of calls that set a clock, over all stages.
+    pub(crate) fn changes(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// What waiting GPUs draw until all stages are done, in joules.
+    pub(crate) fn waiting_j(&self, network: &Network, power: &PowerByClock) -> f64 {
+        let done_s = self.end_s.iter().copied().fold(0.0, f64::max);
+        let mut waiting_j = 0.0;
+        for (stage, operations) in (0..).map(Stage).zip(&network.stages) {
+            let mut calls = self.calls.iter().filter(|call| call.0 == stage).map(|call| call.1);
+            let mut next = calls.next();
+            let asks = |&&op: &&u32| !network.operations[op as usize].instruction.is_fixed();
+            let last = operations.iter().rev().find(asks).or(operations.last());
+            // A stage that runs nothing waits at no clock that is known.
+            let mut clock = last.map_or(Mhz(0), |&last| self.measured[last as usize].frequency);
+            let mut now_s = 0.0;
+            let runs = operations.iter().map(|&op| op as usize);
+            let runs = runs.map(|op| (self.end_s[op] - self.measured[op].time_s, self.end_s[op]));
+            for (start_s, end_s) in runs.chain([(done_s, done_s)]) {
+                while let Some(call) = next.filter(|call| call.in_force_s <= start_s) {
+                    waiting_j += power.at(clock).0 * (call.in_force_s - now_s).max(0.0);
+                    now_s = call.in_force_s.max(now_s);
+                    clock = call.clock;
+                    next = calls.next();
+                }
+                waiting_j += power.at(clock).0 * (start_s - now_s).max(0.0);
+                now_s = end_s;
+            }
+        }
+        waiting_j
+    }
+}
+
+/// A step of operations, from what each takes at its own clock, and the clocks of the waits before
+/// some of them.
 pub(crate) fn with_late_clocks(
     network: &Network,
     profile: &Profile,
     mut measured: Vec<Measurement>,
-) -> Vec<Measurement> {
-    if network.delays.switch_latency_s == 0.0 {
-        return measured;
-    }
+    waits: &HashMap<usize, Mhz>,
+) -> LateRun {
     let late = LateClocks::new(network);
     let clocks: Vec<Mhz> = measured.iter().map(|measured| measured.frequency).collect();
+    let mut calls: Vec<Call<Mhz>> = clocks.iter().map(|&clock| Call::before(clock)).collect();
     let mut end_s = vec![0.0; network.len() + 1];
+    let (mut made, mut off_plan_s) = (Vec::new(), 0.0);
     for (index, operation) in network.operations.iter().enumerate() {
         let table = profile.table(operation.stage, operation.instruction);
         let start_s = network.start_s(index, &end_s);
@@ -141,11 +277,17 @@ pub(crate) fn with_late_clocks(
                 if clock == own.frequency { own } else { nearest(table, clock).unwrap_or(own) };
             (row.time_s, row.energy_j)
         };
-        let (time_s, energy_j) = late.run(index, start_s, &end_s, |op| clocks[op], at);
+        let wait = waits.get(&index).copied();
+        let run = late.run(index, start_s, (&end_s, &calls), |op| clocks[op], wait, at);
+        let Run { time_s, energy_j, .. } = run;
         measured[index] = Measurement { time_s, energy_j, ..own };
         end_s[index] = start_s + time_s;
+        calls[index] = run.call;
+        let own = run.is_change.then_some(run.call);
+        made.extend(run.lowering.into_iter().chain(own).map(|call| (operation.stage, call)));
+        off_plan_s += run.off_plan_s;
     }
-    measured
+    LateRun { measured, calls: made, end_s, off_plan_s }
 }
 
 /// The row of a clock, or of the nearest one that was measured.
@@ -185,7 +327,8 @@ mod tests {
                 table[row(index) % table.len()]
             })
             .collect();
-        let late = with_late_clocks(network, pipeline.profile(), measured.clone());
+        let late = with_late_clocks(network, pipeline.profile(), measured.clone(), &HashMap::new())
+            .measured;
         (measured, late)
     }
 

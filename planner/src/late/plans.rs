@@ -5,7 +5,11 @@
 //! are on the critical path. So plans are evaluated with late clocks and improved by changing one
 //! or two clocks at a time, while that saves energy in the same time. The search starts from the
 //! plans for prompt clocks, so it is never worse than these; from relaxed schedules, rounded with
-//! late clocks in mind; and from the highest clocks, which alone reach the fastest time.
+//! late clocks in mind; from plans of one clock for each kind or stage; and from the highest clocks,
+//! which alone reach the fastest time.
+//!
+//! Where the call that sets a clock blocks, each change has a cost, and a change that comes before
+//! the last one is in force a higher one: neighbours whose gain is below it get the same clock.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -97,7 +101,11 @@ impl<'a> LatePlans<'a> {
         known.push(self.fastest());
         known.extend(prompt.iter().cloned());
         let known = falling(known, Realised::cost);
-        let deadlines = deadlines(&known, &falling(prompt, Realised::cost));
+        let prompt = falling(prompt, Realised::cost);
+        let deadlines = match self.network.delays.set_call_s > 0.0 {
+            true => stretched(&known, &prompt),
+            false => deadlines(&known, &prompt),
+        };
         let deadlines: Vec<(usize, f64)> = deadlines.into_iter().enumerate().collect();
         in_parallel(&deadlines, new, |step, &(place, deadline_s)| {
             let in_time = known.partition_point(|plan| plan.time_s <= deadline_s).max(1);
@@ -170,10 +178,7 @@ impl<'a> LatePlans<'a> {
         let neighbours = [self.late.previous(operation), self.late.next(operation)];
         for neighbour in neighbours.into_iter().flatten() {
             let clock = self.choices.get(step.choice(neighbour)).frequency;
-            let distance = |&choice: &u32| self.choices.get(choice).frequency.0.abs_diff(clock.0);
-            if let Some(alike) = (fastest..end).min_by_key(distance) {
-                step.try_out(&[(operation, alike)]);
-            }
+            step.try_out(&[(operation, self.choices.nearest(operation, clock))]);
         }
     }
 
@@ -191,6 +196,16 @@ impl<'a> LatePlans<'a> {
             }
         }
     }
+}
+
+/// The times of the plans for prompt clocks, stretched to begin with the fastest plan: where calls
+/// block, most plans for prompt clocks are much slower than that.
+fn stretched(known: &[Realised], prompt: &[Realised]) -> Vec<f64> {
+    let [first_s, last_s] = [0, prompt.len() - 1].map(|place| prompt[place].time_s);
+    let fastest_s = known[0].time_s;
+    let stretch = (last_s - fastest_s) / (last_s - first_s).max(f64::MIN_POSITIVE);
+    let deadlines = prompt.iter().map(|plan| fastest_s + stretch * (plan.time_s - first_s));
+    deadlines.chain([fastest_s]).collect()
 }
 
 /// The times of the plans for prompt clocks, and some before the first of them, equally far apart.

@@ -11,14 +11,21 @@ use pfo_vocabulary::{Mhz, Watts};
 
 use crate::choices::tradeoff::Tradeoffs;
 use crate::choices::{Assignment, Choices, Realised};
-use crate::late::clocks::{LateClocks, nearest};
+use crate::late::change_j;
+use crate::late::clocks::{Call, LateClocks, Run, nearest};
 use crate::pipeline::Pipeline;
+use crate::step::delays::Delays;
 use crate::step::network::Network;
 
 /// Times closer than this are equal, in seconds.
 const TOLERANCE_S: f64 = 1e-12;
 /// Smaller differences are rounding, in joules.
 const TOLERANCE_J: f64 = 1e-9;
+
+/// What a clock does that is replaced before it is in force depends on the last millisecond. Asking
+/// for it costs this share of what a waiting GPU draws in the latency, so a clock is kept for at
+/// least that long unless much is gained.
+const HASTY_SHARE: f64 = 0.5;
 
 /// Time and effective energy of every kind of operation at every clock of the step.
 #[derive(Clone, Debug)]
@@ -28,6 +35,10 @@ pub(crate) struct Rates {
     /// For each kind of operation and each clock, seconds and effective joules.
     at: Vec<Vec<(f64, f64)>>,
     kind_of: Vec<u16>,
+    /// The cost of a change of clocks, in joules.
+    change_j: f64,
+    /// The additional cost of one that is asked for before the last one is in force.
+    hasty_j: f64,
 }
 
 impl Rates {
@@ -54,7 +65,11 @@ impl Rates {
                 kind.extend(rows.map(|row| (row.time_s, row.energy_j - p2p_power.0 * row.time_s)));
             }
         }
-        Self { clock_of, at, kind_of: tradeoffs.of.clone() }
+        let Delays { set_call_s, switch_latency_s, .. } = pipeline.network().delays;
+        let change_j = change_j(p2p_power, pipeline.network().delays);
+        let hasty_j =
+            if set_call_s > 0.0 { HASTY_SHARE * p2p_power.0 * switch_latency_s } else { 0.0 };
+        Self { clock_of, at, kind_of: tradeoffs.of.clone(), change_j, hasty_j }
     }
 }
 
@@ -68,6 +83,8 @@ pub(crate) struct LateStep<'a> {
     start_s: Vec<f64>,
     /// With an additional 0 at the end, for operations that wait for none.
     end_s: Vec<f64>,
+    calls: Vec<Call<u16>>,
+    /// Effective energy, and the cost of a change.
     operation_j: Vec<f64>,
     effective_j: f64,
     /// The latest end of each operation, as of the last look back from the deadline.
@@ -82,8 +99,18 @@ pub(crate) struct LateStep<'a> {
 }
 
 enum Undo {
-    Choice { operation: usize, choice: u32 },
-    Run { operation: usize, start_s: f64, end_s: f64, joules: f64, effective_j: f64 },
+    Choice {
+        operation: usize,
+        choice: u32,
+    },
+    Run {
+        operation: usize,
+        start_s: f64,
+        end_s: f64,
+        call: Call<u16>,
+        joules: f64,
+        effective_j: f64,
+    },
 }
 
 impl<'a> LateStep<'a> {
@@ -103,6 +130,7 @@ impl<'a> LateStep<'a> {
             assignment: Assignment::new(),
             start_s: vec![0.0; n],
             end_s: vec![0.0; n + 1],
+            calls: vec![Call::before(0); n],
             operation_j: vec![0.0; n],
             effective_j: 0.0,
             latest_end_s: vec![0.0; n],
@@ -127,10 +155,11 @@ impl<'a> LateStep<'a> {
         self.assignment = assignment;
         for operation in 0..self.network.len() {
             let start_s = self.network.start_s(operation, &self.end_s);
-            let (time_s, joules) = self.run(operation, start_s);
+            let run = self.run(operation, start_s);
             self.start_s[operation] = start_s;
-            self.end_s[operation] = start_s + time_s;
-            self.operation_j[operation] = joules;
+            self.end_s[operation] = start_s + run.time_s;
+            self.calls[operation] = run.call;
+            self.operation_j[operation] = self.cost_j(&run);
         }
         self.effective_j = self.operation_j.iter().sum();
         self.aim_at(self.makespan_s());
@@ -148,9 +177,10 @@ impl<'a> LateStep<'a> {
             let (fastest, end) = self.choices.of(operation);
             for choice in (fastest..end).rev() {
                 self.assignment[operation] = choice;
-                let (time_s, _) = self.run(operation, start_s);
-                self.end_s[operation] = start_s + time_s;
-                if time_s <= window_s {
+                let run = self.run(operation, start_s);
+                self.end_s[operation] = start_s + run.time_s;
+                self.calls[operation] = run.call;
+                if run.time_s <= window_s {
                     break;
                 }
             }
@@ -250,18 +280,20 @@ impl<'a> LateStep<'a> {
             let operation = operation as usize;
             self.is_due[operation] = false;
             let start_s = self.network.start_s(operation, &self.end_s);
-            let (time_s, joules) = self.run(operation, start_s);
-            let end_s = start_s + time_s;
+            let run = self.run(operation, start_s);
+            let (end_s, joules) = (start_s + run.time_s, self.cost_j(&run));
             if end_s > self.latest_end_s[operation] + TOLERANCE_S || self.undo.len() > self.farthest
             {
                 return false;
             }
             let before_s = std::mem::replace(&mut self.end_s[operation], end_s);
             let before_j = std::mem::replace(&mut self.operation_j[operation], joules);
+            let call = std::mem::replace(&mut self.calls[operation], run.call);
             self.undo.push(Undo::Run {
                 operation,
                 start_s: std::mem::replace(&mut self.start_s[operation], start_s),
                 end_s: before_s,
+                call,
                 joules: before_j,
                 effective_j: self.effective_j,
             });
@@ -270,6 +302,8 @@ impl<'a> LateStep<'a> {
                 for successor in self.network.successors[operation] {
                     self.make_due(successor as usize);
                 }
+            }
+            if before_s != end_s || call != run.call {
                 self.make_late_ones_due(operation, before_s.max(end_s));
             }
         }
@@ -284,8 +318,9 @@ impl<'a> LateStep<'a> {
         while let Some(undo) = self.undo.pop() {
             match undo {
                 Undo::Choice { operation, choice } => self.assignment[operation] = choice,
-                Undo::Run { operation, start_s, end_s, joules, effective_j } => {
+                Undo::Run { operation, start_s, end_s, call, joules, effective_j } => {
                     self.effective_j = effective_j;
+                    self.calls[operation] = call;
                     self.start_s[operation] = start_s;
                     self.end_s[operation] = end_s;
                     self.operation_j[operation] = joules;
@@ -304,13 +339,14 @@ impl<'a> LateStep<'a> {
         }
     }
 
-    /// Makes due the operations that start before the clock that is set at this end is in force.
+    /// Makes due the next operation, whose call follows those of this one, and all that start
+    /// before the clocks that are set until this end are in force.
     fn make_late_ones_due(&mut self, operation: usize, end_s: f64) {
         let from_s = self.late.in_force_s(end_s);
         let mut next = self.late.next(operation);
-        while let Some(operation) = next.filter(|&next| self.start_s[next] < from_s) {
+        while let Some(operation) = next {
             self.make_due(operation);
-            next = self.late.next(operation);
+            next = self.late.next(operation).filter(|&next| self.start_s[next] < from_s);
         }
     }
 
@@ -320,15 +356,25 @@ impl<'a> LateStep<'a> {
         }
     }
 
-    fn run(&self, operation: usize, start_s: f64) -> (f64, f64) {
+    /// Effective energy in joules.
+    fn cost_j(&self, run: &Run<u16>) -> f64 {
+        let change_j = if run.is_change { self.rates.change_j } else { 0.0 };
+        let hasty_j = if run.is_hasty { self.rates.hasty_j } else { 0.0 };
+        run.energy_j + change_j + hasty_j
+    }
+
+    /// Runs an operation; its energy is the effective one.
+    fn run(&self, operation: usize, start_s: f64) -> Run<u16> {
         let rates = &self.rates.at[usize::from(self.rates.kind_of[operation])];
-        if !self.late.asks(operation) {
-            let choice = self.choices.get(self.assignment[operation]);
-            return (choice.time_s, choice.effective_j);
-        }
         let clock = |operation: usize| self.rates.clock_of[self.assignment[operation] as usize];
-        let at = |clock: u16| rates[usize::from(clock)];
-        self.late.run(operation, start_s, &self.end_s, clock, at)
+        let at = |clock: u16| match self.late.asks(operation) {
+            true => rates[usize::from(clock)],
+            false => {
+                let choice = self.choices.get(self.assignment[operation]);
+                (choice.time_s, choice.effective_j)
+            }
+        };
+        self.late.run(operation, start_s, (&self.end_s, &self.calls), clock, None, at)
     }
 }
 
@@ -339,7 +385,6 @@ mod tests {
     use super::*;
     use crate::schedule::name::Schedule;
     use crate::schedule::settings::Settings;
-    use crate::step::delays::Delays;
     use crate::test_profiles::any_profile;
 
     proptest! {
@@ -349,12 +394,15 @@ mod tests {
             profile in any_profile(3, 6),
             microbatches in 1_u32..5,
             latency_s in 0.0_f64..0.3,
+            call_share in prop::option::of(0.0_f64..1.0),
             is_gpipe in any::<bool>(),
             changes in prop::collection::vec((0_usize..40, 0_u32..6, 1.0_f64..1.2), 1..40),
         ) {
             let schedule =
                 if is_gpipe { Schedule::GPipe } else { Schedule::OneForwardOneBackward };
-            let delays = Delays { switch_latency_s: latency_s, ..Delays::default() };
+            let set_call_s = call_share.unwrap_or(0.0) * latency_s;
+            let delays =
+                Delays { switch_latency_s: latency_s, set_call_s, ..Delays::default() };
             let settings = Settings { delays, ..Settings::default() };
             let pipeline =
                 Pipeline::with_settings(&profile, schedule, microbatches, &settings).unwrap();
@@ -375,6 +423,7 @@ mod tests {
                 anew.load(step.assignment.clone());
                 prop_assert_eq!(&step.start_s, &anew.start_s);
                 prop_assert_eq!(&step.end_s, &anew.end_s);
+                prop_assert_eq!(&step.calls, &anew.calls);
                 prop_assert!((step.effective_j() - anew.effective_j()).abs() < 1e-9);
                 prop_assert_eq!(is_better, step.effective_j() < before_j);
                 prop_assert!(!is_better || step.makespan_s() <= deadline_s + 1e-9);

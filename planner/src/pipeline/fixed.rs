@@ -16,8 +16,8 @@ use crate::profile::Profile;
 use crate::step::order::StageOrder;
 
 /// Puts fixed instructions into a stage's order where training frameworks run them, if the profile
-/// has rows for them on that stage: a load before the forward of its microbatch on the first chunk,
-/// any other once, for microbatch 0, at the end of the step.
+/// has rows for them on that stage: a load before the forward of its microbatch on the first chunk
+/// (of the last stage, once that forward's input has come, as Merak and DeepSpeed do), any other once, for microbatch 0, at the end of the step.
 ///
 /// # Errors
 /// If one of them depends on the clock, or is a transfer.
@@ -115,6 +115,25 @@ mod tests {
         assert_eq!(first[..2], ["load of microbatch 0", "forward of microbatch 0"]);
         assert_eq!((first.len(), first[9].as_str()), (10, "optimizer_step of microbatch 0"));
         assert_eq!(names(1).len(), 7);
+    }
+
+    #[test]
+    fn only_the_last_stage_loads_after_the_input_of_its_forward_has_come() {
+        let row = |stage, instruction, time_s| {
+            let measured = Measurement { frequency: Mhz(1400), time_s, energy_j: 1.0 };
+            (Stage(stage), instruction, measured)
+        };
+        let loads = (0..3).map(|stage| row(stage, Instruction::Load, 0.5));
+        let kinds = [Instruction::Forward, Instruction::Backward];
+        let rows = (0..3).flat_map(|stage| kinds.map(|kind| row(stage, kind, 1.0)));
+        let profile = Profile::from_measurements(rows.chain(loads)).unwrap();
+        let settings = Settings { fixed: vec![Instruction::Load], ..Settings::default() };
+        let schedule = Schedule::OneForwardOneBackward;
+        let pipeline = Pipeline::with_settings(&profile, schedule, 1, &settings).unwrap();
+        let plan = pipeline.plan(|_| Mhz(1400));
+        // The middle stage loads while it waits.
+        let replayed = replay(&profile, &plan, Watts(80.0)).unwrap();
+        assert!((replayed.iteration_time_s - (0.5 + 1.0 + 1.0 + 0.5 + 1.0 + 3.0)).abs() < 1e-12);
     }
 
     #[test]

@@ -153,9 +153,11 @@ impl Pipeline {
             num_stages: self.profile.num_stages(),
             num_microbatches: self.order.num_microbatches,
             p2p_blocking_power_w: None,
+            p2p_blocking_power_by_mhz: None,
             delays: self.network.delays,
             predicted: None,
             dependencies: self.order.dependencies.clone(),
+            waits: Vec::new(),
             stages,
         }
     }

@@ -12,6 +12,8 @@ use crate::plan::{Plan, Prediction, StagePlan};
 use crate::schedule::name::Schedule;
 use crate::step::delays::Delays;
 use crate::step::dependencies::Dependency;
+use crate::waits::PlannedWait;
+use crate::waits::power::PowerByClock;
 
 const FORMAT: &str = "pfo-plan/1";
 
@@ -28,13 +30,19 @@ struct Document {
     #[serde(default)]
     p2p_blocking_power_w: Option<Watts>,
     #[serde(default)]
+    p2p_blocking_power_by_mhz: Option<PowerByClock>,
+    #[serde(default)]
     transfer_time_s: f64,
     #[serde(default)]
     switch_latency_s: f64,
     #[serde(default)]
+    set_call_s: f64,
+    #[serde(default)]
     predicted: Option<Prediction>,
     #[serde(default)]
     dependencies: Vec<Dependency>,
+    #[serde(default)]
+    waits: Vec<PlannedWait>,
     stages: Vec<StagePlan>,
 }
 
@@ -73,12 +81,15 @@ impl Plan {
             num_stages: document.num_stages,
             num_microbatches: document.num_microbatches,
             p2p_blocking_power_w: document.p2p_blocking_power_w,
+            p2p_blocking_power_by_mhz: document.p2p_blocking_power_by_mhz,
             delays: Delays {
                 transfer_time_s: document.transfer_time_s,
                 switch_latency_s: document.switch_latency_s,
+                set_call_s: document.set_call_s,
             },
             predicted: document.predicted,
             dependencies: document.dependencies,
+            waits: document.waits,
             stages: document.stages,
         };
         plan.check()?;
@@ -91,22 +102,21 @@ impl Plan {
     /// If [`Plan::from_json`] would refuse the plan.
     pub fn to_json(&self) -> Result<String, PlanError> {
         self.check()?;
-        let mut delays = String::new();
+        let mut optional = String::new();
+        if let Some(power) = &self.p2p_blocking_power_by_mhz {
+            optional += &format!("\"p2p_blocking_power_by_mhz\": {},\n  ", json(power)?);
+        }
         for (name, seconds) in self.delays.named() {
             if seconds > 0.0 {
-                delays += &format!("\"{name}\": {},\n  ", json(&seconds)?);
+                optional += &format!("\"{name}\": {},\n  ", json(&seconds)?);
             }
         }
-        let mut dependencies = String::new();
-        for (index, dependency) in self.dependencies.iter().enumerate() {
-            dependencies += if index > 0 { ",\n    " } else { "\"dependencies\": [\n    " };
-            dependencies += &json(dependency)?;
-        }
-        dependencies += if dependencies.is_empty() { "" } else { "\n  ],\n  " };
+        let dependencies = list("dependencies", &self.dependencies)?;
+        let waits = list("waits", &self.waits)?;
         let mut text = format!(
             "{{\n  \"format\": {},\n  \"gpu\": {},\n  \"schedule\": {},\n  \"num_stages\": {},\n  \
-             \"num_microbatches\": {},\n  \"p2p_blocking_power_w\": {},\n  {delays}\"predicted\": {},\n  \
-             {dependencies}\"stages\": [",
+             \"num_microbatches\": {},\n  \"p2p_blocking_power_w\": {},\n  {optional}\"predicted\": {},\n  \
+             {dependencies}{waits}\"stages\": [",
             json(FORMAT)?,
             json(&self.gpu)?,
             json(&self.schedule)?,
@@ -131,6 +141,17 @@ impl Plan {
 
 fn foreign_format(found: &str) -> PlanError {
     PlanError::PlanFormat { found: excerpt(found), expected: FORMAT }
+}
+
+/// A field of one item per line, left out if there is none.
+fn list(name: &str, items: &[impl Serialize]) -> Result<String, PlanError> {
+    let mut text = String::new();
+    for (index, item) in items.iter().enumerate() {
+        text += &if index > 0 { ",\n    ".to_owned() } else { format!("\"{name}\": [\n    ") };
+        text += &json(item)?;
+    }
+    text += if text.is_empty() { "" } else { "\n  ],\n  " };
+    Ok(text)
 }
 
 fn json<T: Serialize + ?Sized>(value: &T) -> Result<String, PlanError> {
@@ -166,10 +187,25 @@ mod tests {
             num_stages: 2,
             num_microbatches: 1,
             p2p_blocking_power_w: Some(Watts(83.64)),
+            p2p_blocking_power_by_mhz: None,
             delays: Delays::default(),
             predicted: Some(Prediction { iteration_time_s: 0.25, iteration_energy_j: 100.5 }),
             dependencies: Vec::new(),
+            waits: Vec::new(),
             stages: vec![stage(0, 1395), stage(1, 855)],
+        }
+    }
+
+    fn with_waits() -> Plan {
+        let wait = |stage, instruction| PlannedWait {
+            before: StageUnit::new(Stage(stage), Unit::new(instruction, 0)),
+            frequency_mhz: Mhz(210),
+        };
+        let points = [(Mhz(210), Watts(48.0)), (Mhz(1410), Watts(83.64))];
+        Plan {
+            p2p_blocking_power_by_mhz: Some(PowerByClock::new(points).unwrap()),
+            waits: vec![wait(0, Instruction::Backward), wait(1, Instruction::Forward)],
+            ..small()
         }
     }
 
@@ -185,6 +221,34 @@ mod tests {
     #[test]
     fn the_golden_file_is_read_as_the_plan_that_wrote_it() {
         assert_eq!(Plan::from_json(GOLDEN.as_bytes()).unwrap(), small());
+    }
+
+    #[test]
+    fn a_plan_with_clocks_for_waits_is_written_and_read_as_the_golden_file_has_it() {
+        let golden = include_str!("../../tests/golden/plan_with_waits.json");
+        assert_eq!(with_waits().to_json().unwrap(), golden);
+        assert_eq!(Plan::from_json(golden.as_bytes()).unwrap(), with_waits());
+    }
+
+    #[test]
+    fn a_wait_that_cannot_be_is_refused_with_its_number() {
+        let changed = |change: fn(&mut Plan)| {
+            let mut plan = with_waits();
+            change(&mut plan);
+            plan.to_json().unwrap_err().to_string()
+        };
+        let message = changed(|plan| plan.waits[1] = plan.waits[0]);
+        assert!(
+            message.contains("wait 1: before backward of microbatch 0 on stage 0"),
+            "{message}"
+        );
+        let message = changed(|plan| plan.waits[1].before.stage = Stage(7));
+        assert!(message.contains("wait 1") && message.contains("stage 7"), "{message}");
+        let message = changed(|plan| plan.waits[0].frequency_mhz = Mhz(0));
+        assert!(message.contains("wait 0: at 0 MHz"), "{message}");
+        let json = with_waits().to_json().unwrap();
+        let message = refused(&json.replace("[[210,", "[[1410,"));
+        assert!(message.contains("1410 MHz twice") && message.contains("line"), "{message}");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 mod file;
 
+use std::collections::HashSet;
+
 use pfo_vocabulary::{Chunk, Instruction, Mhz, Microbatch, Stage, Unit, Watts};
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +14,8 @@ use crate::schedule::name::Schedule;
 use crate::step::delays::Delays;
 use crate::step::dependencies::{BadDependency, Dependency, StageUnit, check_dependencies};
 use crate::step::order::{Misordered, check_order};
+use crate::waits::PlannedWait;
+use crate::waits::power::PowerByClock;
 
 /// One frequency for every instruction of a step, per stage.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +30,8 @@ pub struct Plan {
     pub num_microbatches: u32,
     /// The P2P-blocking power, if it is known.
     pub p2p_blocking_power_w: Option<Watts>,
+    /// The P2P-blocking power by clock, if it is known; left out in files otherwise.
+    pub p2p_blocking_power_by_mhz: Option<PowerByClock>,
     /// Delays between instructions and between clocks; 0, and left out in files, if not measured.
     pub delays: Delays,
     /// The replay of the plan over the profile that it was made from.
@@ -33,6 +39,9 @@ pub struct Plan {
     /// The dependencies that do not follow from the rule; left out in files if there are none. A
     /// replay that ignores them may find another time.
     pub dependencies: Vec<Dependency>,
+    /// The waits that have a clock of their own; left out in files if there are none. A replay that
+    /// ignores them finds the same time and more energy.
+    pub waits: Vec<PlannedWait>,
     /// The instructions of each stage, by stage.
     pub stages: Vec<StagePlan>,
 }
@@ -92,6 +101,12 @@ impl Plan {
         self.stages.iter().map(|stage| stage.instructions.len()).sum()
     }
 
+    /// What a waiting GPU draws, by clock if that is known.
+    pub fn waiting_power(&self) -> Option<PowerByClock> {
+        let flat = || self.p2p_blocking_power_w.map(PowerByClock::from);
+        self.p2p_blocking_power_by_mhz.clone().or_else(flat)
+    }
+
     /// The numbers of a clock table: for each stage every unit and its clock, in the order in which
     /// the stage runs them.
     pub fn clocks(&self) -> impl Iterator<Item = Vec<(Unit, Mhz)>> {
@@ -141,12 +156,40 @@ impl Plan {
             }
             self.check_stage(stage)?;
         }
-        let run = self.stages.iter().flat_map(|stage| {
+        self.check_waits()?;
+        check_dependencies(self.run(), &self.dependencies).map_err(
+            |BadDependency { number, problem }| content(&format!("dependency {number}"), problem),
+        )
+    }
+
+    /// The instructions of all stages.
+    fn run(&self) -> impl Iterator<Item = StageUnit> {
+        self.stages.iter().flat_map(|stage| {
             stage.instructions.iter().map(|planned| StageUnit::new(stage.stage, planned.unit()))
-        });
-        check_dependencies(run, &self.dependencies).map_err(|BadDependency { number, problem }| {
-            content(&format!("dependency {number}"), problem)
         })
+    }
+
+    /// Checks that each wait is before another instruction that is run, and that its clock is
+    /// possible.
+    fn check_waits(&self) -> Result<(), PlanError> {
+        if self.waits.is_empty() {
+            return Ok(());
+        }
+        let mut left: HashSet<StageUnit> = self.run().collect();
+        for (number, wait) in self.waits.iter().enumerate() {
+            let PlannedWait { before, frequency_mhz } = wait;
+            let bad = |problem| Err(content(&format!("wait {number}"), problem));
+            if !left.remove(before) {
+                return bad(format!(
+                    "before {before}, which no stage runs, or twice; name each once"
+                ));
+            }
+            if !frequency_mhz.is_plausible() {
+                let limit = Mhz::MAX;
+                return bad(format!("at {frequency_mhz}, not between 1 MHz and {limit}"));
+            }
+        }
+        Ok(())
     }
 
     /// Checks the order of one stage and that its clocks are possible.

@@ -1,8 +1,10 @@
 //! A step whose clocks a policy changes one by one and replays on the profile.
 
+use std::collections::HashMap;
+
 use pfo_vocabulary::{Mhz, Watts};
 
-use crate::late::clocks::with_late_clocks;
+use crate::late::clocks::{LateRun, with_late_clocks};
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::profile::measurement::Measurement;
@@ -47,18 +49,18 @@ impl<'a> Rehearsal<'a> {
 
     /// Time and energy of the step.
     pub(crate) fn replay(&self, p2p_power: Watts) -> Replay {
-        account(self.pipeline.network(), &self.run(), p2p_power)
+        account(self.pipeline.network(), &self.run(), &p2p_power.into())
     }
 
     pub(crate) fn moments(&self) -> Moments {
-        let run = self.run();
-        Moments::new(self.pipeline.network(), |operation| run[operation].time_s)
+        let LateRun { measured, .. } = self.run();
+        Moments::new(self.pipeline.network(), |operation| measured[operation].time_s)
     }
 
-    /// What each operation takes, late clocks included.
-    fn run(&self) -> Vec<Measurement> {
+    /// The step, late clocks included.
+    fn run(&self) -> LateRun {
         let (network, profile) = (self.pipeline.network(), self.pipeline.profile());
-        with_late_clocks(network, profile, self.measured.clone())
+        with_late_clocks(network, profile, self.measured.clone(), &HashMap::new())
     }
 
     /// The present clocks as a plan, with its replay as prediction.

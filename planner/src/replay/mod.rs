@@ -7,15 +7,19 @@
 mod envpipe_table;
 pub(crate) mod timeline;
 
-use pfo_vocabulary::Watts;
+use std::collections::HashMap;
+
+use pfo_vocabulary::{Mhz, Watts};
 
 use crate::error::PlanError;
-use crate::late::clocks::with_late_clocks;
+use crate::late::clocks::{LateRun, with_late_clocks};
 use crate::plan::{Plan, PlannedInstruction, Prediction};
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
+use crate::step::dependencies::StageUnit;
 use crate::step::network::Network;
 use crate::step::order::StageOrder;
+use crate::waits::power::PowerByClock;
 
 /// The outcome of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +30,11 @@ pub struct Replay {
     pub iteration_energy_j: f64,
     /// The number of instructions, over all stages.
     pub instructions: usize,
+    /// Calls that set another clock, over all stages.
+    pub clock_changes: usize,
+    /// The share of the instructions' time in which they run at another clock than their own,
+    /// because the call that sets it has no effect yet or was not made (0 to 1).
+    pub off_plan_share: f64,
 }
 
 impl From<Replay> for Prediction {
@@ -37,21 +46,22 @@ impl From<Replay> for Prediction {
     }
 }
 
-/// Replays a plan over a profile.
+/// Replays a plan over a profile, for one P2P-blocking power or one by clock.
 ///
 /// # Errors
 /// If the plan has another number of stages than the profile, sets a clock that was not measured,
 /// or its order deadlocks.
-pub fn replay(profile: &Profile, plan: &Plan, p2p_power: Watts) -> Result<Replay, PlanError> {
-    let (network, measured) = measure(profile, plan)?;
-    Ok(account(&network, &measured, p2p_power))
-}
-
-/// The operations of a plan, and what was measured for each.
-pub(crate) fn measure(
+pub fn replay(
     profile: &Profile,
     plan: &Plan,
-) -> Result<(Network, Vec<Measurement>), PlanError> {
+    p2p_power: impl Into<PowerByClock>,
+) -> Result<Replay, PlanError> {
+    let (network, run) = measure(profile, plan)?;
+    Ok(account(&network, &run, &p2p_power.into()))
+}
+
+/// The operations of a plan, and their step.
+pub(crate) fn measure(profile: &Profile, plan: &Plan) -> Result<(Network, LateRun), PlanError> {
     if plan.num_stages != profile.num_stages() {
         let (plan, profile) = (plan.num_stages, profile.num_stages());
         return Err(PlanError::StagesDiffer { plan, profile });
@@ -77,8 +87,23 @@ pub(crate) fn measure(
         }
     }
     let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
-    let measured = with_late_clocks(&network, profile, measured);
-    Ok((network, measured))
+    let run = with_late_clocks(&network, profile, measured, &waits(plan, &network));
+    Ok((network, run))
+}
+
+/// The clock of the wait before each operation that has one.
+fn waits(plan: &Plan, network: &Network) -> HashMap<usize, Mhz> {
+    if plan.waits.is_empty() {
+        return HashMap::new();
+    }
+    let clock_before: HashMap<StageUnit, Mhz> =
+        plan.waits.iter().map(|wait| (wait.before, wait.frequency_mhz)).collect();
+    let runs = network.stages.iter().flatten().map(|&operation| operation as usize);
+    let wait = |operation: usize| {
+        let clock = clock_before.get(&network.operations[operation].stage_unit())?;
+        Some((operation, *clock))
+    };
+    runs.filter_map(wait).collect()
 }
 
 /// The same plan with every instruction at its highest measured clock, which is what a GPU does
@@ -89,6 +114,7 @@ pub(crate) fn measure(
 pub fn at_highest_clocks(profile: &Profile, plan: &Plan) -> Result<Plan, PlanError> {
     let mut fastest = plan.clone();
     fastest.predicted = None;
+    fastest.waits.clear();
     for stage in &mut fastest.stages {
         for planned in &mut stage.instructions {
             let highest = profile.table(stage.stage, planned.instruction).last();
@@ -104,17 +130,23 @@ pub fn at_highest_clocks(profile: &Profile, plan: &Plan) -> Result<Plan, PlanErr
     Ok(fastest)
 }
 
-/// Time and energy of a step with the given measurement for each operation.
-pub(crate) fn account(network: &Network, measured: &[Measurement], p2p_power: Watts) -> Replay {
+/// Time and energy of a step.
+pub(crate) fn account(network: &Network, run: &LateRun, p2p_power: &PowerByClock) -> Replay {
+    let measured = &run.measured;
     let makespan = network.makespan(|operation| measured[operation].time_s);
-    let run = network.operations.iter().zip(measured).filter(|(op, _)| op.is_run());
-    let busy: f64 = run.map(|(_, m)| m.time_s).sum();
+    let instructions = network.operations.iter().zip(measured).filter(|(op, _)| op.is_run());
+    let busy: f64 = instructions.map(|(_, m)| m.time_s).sum();
     let energy: f64 = measured.iter().map(|m| m.energy_j).sum();
-    let waiting = network.stages.len() as f64 * makespan - busy;
+    let waiting_j = match p2p_power.flat() {
+        Some(Watts(power_w)) => power_w * (network.stages.len() as f64 * makespan - busy),
+        None => run.waiting_j(network, p2p_power),
+    };
     Replay {
         iteration_time_s: makespan,
-        iteration_energy_j: energy + p2p_power.0 * waiting,
+        iteration_energy_j: energy + waiting_j,
         instructions: network.num_instructions(),
+        clock_changes: run.changes(),
+        off_plan_share: run.off_plan_s / busy,
     }
 }
 
@@ -124,7 +156,7 @@ mod tests {
     use crate::pipeline::Pipeline;
     use crate::schedule::name::Schedule;
     use crate::test_profiles::unequal;
-    use pfo_vocabulary::{Instruction, Mhz};
+    use pfo_vocabulary::Instruction;
 
     fn fastest_plan() -> Plan {
         let schedule = Schedule::OneForwardOneBackward;

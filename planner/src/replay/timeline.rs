@@ -7,6 +7,7 @@
 use pfo_vocabulary::{Chunk, Instruction, Mhz, Microbatch};
 
 use crate::error::PlanError;
+use crate::late::clocks::LateRun;
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
@@ -59,7 +60,7 @@ impl Timeline {
     /// # Errors
     /// Those of [`crate::replay()`].
     pub fn new(profile: &Profile, plan: &Plan) -> Result<Self, PlanError> {
-        let (network, measured) = measure(profile, plan)?;
+        let (network, LateRun { measured, .. }) = measure(profile, plan)?;
         let moments = Moments::new(&network, |operation| measured[operation].time_s);
         let mut is_critical = vec![false; network.len()];
         for operation in moments.critical_path(&network) {

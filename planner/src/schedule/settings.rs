@@ -15,8 +15,9 @@ pub struct Settings {
     /// Delays between instructions and between clocks.
     pub delays: Delays,
     /// Instructions whose time does not depend on the clock and that ranks report in addition to
-    /// those of the schedule. A load is put before each forward, any other at the end of the step,
-    /// on the stages for which the profile has rows.
+    /// those of the schedule. A load is put before each forward, on the last stage once the
+    /// forward's input has come; any other at the end of the step. Only the stages for which the
+    /// profile has rows run them.
     pub fixed: Vec<Instruction>,
 }
 

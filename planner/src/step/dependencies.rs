@@ -1,6 +1,6 @@
 //! Dependencies that replace the rule. By the rule, a forward waits for the activation of the
-//! virtual stage before and a backward for the gradient of the one after. In any case a stage runs
-//! one instruction after the other.
+//! virtual stage before, on the last stage a load too, and a backward for the gradient of the one
+//! after. In any case a stage runs one instruction after the other.
 //!
 //! In files they are a field `dependencies`; instructions that follow the rule are left out:
 //!

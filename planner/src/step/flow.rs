@@ -44,7 +44,11 @@ impl Flow for Instruction {
     ) -> Option<(Stage, Chunk, Product)> {
         let last = Stage(num_stages - 1);
         match self {
-            Self::Forward if stage.0 > 0 => Some((Stage(stage.0 - 1), chunk, Product::Activation)),
+            // Labels are loaded on the last stage, when the activation is there.
+            Self::Load if stage < last => None,
+            Self::Forward | Self::Load if stage.0 > 0 => {
+                Some((Stage(stage.0 - 1), chunk, Product::Activation))
+            }
             Self::Forward if chunk.0 > 0 => Some((last, Chunk(chunk.0 - 1), Product::Activation)),
             Self::Recomputation => Some((stage, chunk, Product::Activation)),
             Self::BackwardWeight => Some((stage, chunk, Product::Gradient)),

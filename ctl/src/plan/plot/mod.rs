@@ -117,7 +117,7 @@ impl Plot {
     fn timeline(&self, profile: &Profile, plan: &Plan, form: Form) -> Result<Vec<u8>, Failure> {
         let timeline = Timeline::new(profile, plan).map_err(Failure::bad_file(&self.input))?;
         // Without that power, the energy of waits is not known.
-        let replayed = plan.p2p_blocking_power_w.map(|power| replay(profile, plan, power));
+        let replayed = plan.waiting_power().map(|power| replay(profile, plan, power));
         let replayed = replayed.transpose().map_err(Failure::bad_file(&self.input))?;
         let energy_j = replayed.map(|replayed| replayed.iteration_energy_j);
         let picture = TimelinePicture::new(plan, &timeline, energy_j, self.colour);

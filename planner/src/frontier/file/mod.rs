@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! "pfo-frontier"  12 bytes
-//! version         u16, 4
+//! version         u16, 5; 4 has no set call
 //! gzip stream (its CRC finds damage) of
 //!   gpu             u8 length, UTF-8; 0 if unknown
 //!   schedule        u8 length, its name
@@ -10,6 +10,7 @@
 //!   P2P power       f64, W
 //!   transfer time   f64, s; 0 if none
 //!   switch latency  f64, s; 0 if none
+//!   set call        f64, s; the part of it for which a call blocks
 //!   orders          stages u16, then for each the number of its instructions u32, then each:
 //!                   instruction u8 (its place in the list of all), chunk u16, microbatch u32
 //!   dependencies    u32 that do not follow from the rule, then each: the instruction that waits
@@ -45,7 +46,10 @@ use crate::step::delays::Delays;
 use source::{Source, damaged, foreign};
 
 const MAGIC: &[u8; 12] = b"pfo-frontier";
-const VERSION: u16 = 4;
+const VERSION: u16 = 5;
+
+/// The version before, which is read, too.
+const WITHOUT_SET_CALL: u16 = 4;
 
 /// The largest frontier that is read: a small file can claim to be huge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,9 +165,10 @@ impl Frontier {
             return Err(damaged("it ends before its version"));
         };
         let version = u16::from_le_bytes(version);
-        if version != VERSION {
+        if !(WITHOUT_SET_CALL..=VERSION).contains(&version) {
             return Err(foreign(format!(
-                "it has version {version}, this program reads version {VERSION}"
+                "it has version {version}, this program reads versions {WITHOUT_SET_CALL} to \
+                 {VERSION}"
             )));
         }
         let mut file = Source::new(stream);
@@ -177,6 +182,10 @@ impl Frontier {
         let delays = Delays {
             transfer_time_s: f64::from_le_bytes(file.array("the transfer time")?),
             switch_latency_s: f64::from_le_bytes(file.array("the switching latency")?),
+            set_call_s: match version {
+                WITHOUT_SET_CALL => 0.0,
+                _ => f64::from_le_bytes(file.array("the time of a set call")?),
+            },
         };
         let order = order::read(&mut file, microbatches, room.instructions)?;
         let profile = read_profile(&mut file, room)?;
@@ -360,7 +369,24 @@ mod tests {
         let mut bytes = frontier_of(&unequal()).to_bytes().unwrap();
         bytes[MAGIC.len()] = 9;
         let message = refused(&bytes);
-        assert!(message.contains("version 9") && message.contains("version 4"), "{message}");
+        assert!(message.contains("version 9") && message.contains("versions 4 to 5"), "{message}");
+    }
+
+    #[test]
+    fn a_file_of_the_version_before_is_read_as_one_without_a_set_call() {
+        let frontier = frontier_of(&unequal());
+        let bytes = frontier.to_bytes().unwrap();
+        let mut content = Vec::new();
+        let stream = &bytes[MAGIC.len() + 2..];
+        GzDecoder::new(stream).read_to_end(&mut content).unwrap();
+        // After both names, the number of microbatches, the power and the other delays.
+        let place = 2 + frontier.pipeline().schedule().name().len() + 4 + 3 * 8;
+        content.drain(place..place + 8);
+        let mut before = [MAGIC.as_slice(), &WITHOUT_SET_CALL.to_le_bytes()].concat();
+        let mut out = GzEncoder::new(&mut before, Compression::default());
+        out.write_all(&content).unwrap();
+        out.finish().unwrap();
+        assert_same(&Frontier::from_bytes(&before).unwrap(), &frontier);
     }
 
     #[test]

@@ -1,0 +1,197 @@
+//! GPUs of a pipeline, second by second, written from the published law and not from the planner.
+//!
+//! Each stage has a GPU, and a thread that sets its clock. When an instruction ends, the clock of
+//! the next one is wanted, after the last one that of the first. A thread that is free and wants
+//! another clock than it has set last calls the driver; the call blocks for a while, and the clock
+//! is in force a latency after the call began. In a wait with a clock of its own that one is wanted,
+//! until a latency, a quarter of it and at least 2 ms before the end that the wait is expected to
+//! have; if that is too soon, the wait has no clock of its own. A forward waits for that of the stage before, a
+//! backward for that of the stage after. The step begins at the clock of the last instruction.
+
+use std::collections::{HashSet, VecDeque};
+
+use pfo_planner::{
+    Delays, Instruction, Mhz, Plan, PlannedInstruction, PlannedWait, PowerByClock, Profile, Span,
+    Stage, StagePlan, StageUnit, Timeline,
+};
+
+/// What a step took.
+#[derive(Debug, Default)]
+pub(crate) struct Step {
+    pub(crate) time_s: f64,
+    pub(crate) energy_j: f64,
+    pub(crate) busy_s: f64,
+    /// Seconds of instructions at another clock than planned.
+    pub(crate) off_plan_s: f64,
+    /// Calls that were made.
+    pub(crate) calls: usize,
+}
+
+struct Gpu<'a> {
+    stage: Stage,
+    todo: VecDeque<&'a PlannedInstruction>,
+    /// What is left of the first one that is to do, if it runs (1 to 0).
+    left: Option<f64>,
+    /// Before each that is to do, the clock of the wait and when the wait is expected to end.
+    waits: VecDeque<Option<(Mhz, f64)>>,
+    /// When the clock of the instruction is wanted instead of that of the wait.
+    back_s: f64,
+    clock: Mhz,
+    wanted: Mhz,
+    set: Mhz,
+    busy_until_s: f64,
+    coming: VecDeque<(f64, Mhz)>,
+}
+
+type Done = HashSet<(u16, Instruction, u32)>;
+
+impl<'a> Gpu<'a> {
+    fn new(stage: &'a StagePlan, waits: VecDeque<Option<(Mhz, f64)>>) -> Self {
+        let todo: VecDeque<_> = stage.instructions.iter().collect();
+        let (first, last) = (todo[0].frequency_mhz, todo[todo.len() - 1].frequency_mhz);
+        Self {
+            stage: stage.stage,
+            todo,
+            left: None,
+            waits,
+            back_s: f64::INFINITY,
+            clock: last,
+            wanted: first,
+            set: last,
+            busy_until_s: 0.0,
+            coming: VecDeque::new(),
+        }
+    }
+
+    /// Seconds and joules of the running instruction at the present clock.
+    fn at(&self, profile: &Profile) -> (f64, f64) {
+        let row = profile.at(self.stage, self.todo[0].instruction, self.clock).unwrap();
+        (row.time_s, row.energy_j)
+    }
+
+    fn has_input(&self, next: &PlannedInstruction, num_stages: u16, done: &Done) -> bool {
+        let from = match next.instruction {
+            Instruction::Forward if self.stage.0 > 0 => self.stage.0 - 1,
+            Instruction::Backward if self.stage.0 + 1 < num_stages => self.stage.0 + 1,
+            _ => return true,
+        };
+        done.contains(&(from, next.instruction, next.microbatch.0))
+    }
+
+    /// Wants the clock of the next wait or instruction.
+    fn want(&mut self, now_s: f64, delays: Delays) {
+        let Some(next) = self.todo.front() else { return };
+        self.wanted = next.frequency_mhz;
+        let Some(Some((clock, ends_s))) = self.waits.front() else { return };
+        let latency_s = delays.switch_latency_s;
+        let back_s = ends_s - latency_s - f64::max(0.25 * latency_s, 0.002);
+        let in_force_s = match *clock == self.set {
+            true => self.coming.back().map_or(0.0, |coming| coming.0),
+            false => now_s.max(self.busy_until_s) + latency_s,
+        };
+        if in_force_s < back_s {
+            self.wanted = *clock;
+            self.back_s = back_s;
+        }
+    }
+
+    /// Draws power for these seconds, and computes if it can.
+    fn advance(&mut self, seconds: f64, profile: &Profile, power: &PowerByClock, step: &mut Step) {
+        let Some(left) = self.left else {
+            step.energy_j += power.at(self.clock).0 * seconds;
+            return;
+        };
+        let (whole_s, whole_j) = self.at(profile);
+        let share = seconds / whole_s;
+        self.left = Some(left - share);
+        step.busy_s += seconds;
+        step.energy_j += share * whole_j;
+        if self.clock != self.todo[0].frequency_mhz {
+            step.off_plan_s += seconds;
+        }
+    }
+
+    /// When something happens next.
+    fn next_s(&self, now_s: f64, profile: &Profile) -> f64 {
+        let ends_s = self.left.map_or(f64::INFINITY, |left| now_s + left * self.at(profile).0);
+        let in_force_s = self.coming.front().map_or(f64::INFINITY, |coming| coming.0);
+        let returns_s = if self.busy_until_s > now_s { self.busy_until_s } else { f64::INFINITY };
+        ends_s.min(in_force_s).min(returns_s).min(self.back_s)
+    }
+}
+
+/// For each stage and instruction of a plan the wait before it, if it has a clock, and when it ends
+/// by the last steps.
+fn waits(profile: &Profile, plan: &Plan) -> Vec<VecDeque<Option<(Mhz, f64)>>> {
+    let timeline = Timeline::new(profile, plan).unwrap();
+    let wait = |stage: Stage, span: &Span| {
+        let is_before = |wait: &&PlannedWait| {
+            let StageUnit { stage: of, instruction, microbatch, .. } = wait.before;
+            (of, instruction, microbatch) == (stage, span.instruction, span.microbatch)
+        };
+        let planned = plan.waits.iter().find(is_before)?;
+        Some((planned.frequency_mhz, span.start_s))
+    };
+    let stages = (0..).map(Stage).zip(&timeline.stages);
+    stages.map(|(stage, spans)| spans.iter().map(|span| wait(stage, span)).collect()).collect()
+}
+
+/// Runs a step of a plan on GPUs that draw this power while they wait.
+pub(crate) fn run(profile: &Profile, plan: &Plan, power: &PowerByClock) -> Step {
+    let Delays { switch_latency_s, set_call_s, .. } = plan.delays;
+    let waits = waits(profile, plan);
+    let mut gpus: Vec<Gpu> =
+        plan.stages.iter().zip(waits).map(|(stage, waits)| Gpu::new(stage, waits)).collect();
+    gpus.iter_mut().for_each(|gpu| gpu.want(0.0, plan.delays));
+    let mut step = Step::default();
+    let mut done = Done::new();
+    let mut now_s = 0.0;
+    loop {
+        // What is due now, until nothing more follows from it.
+        let mut is_settled = false;
+        while !is_settled {
+            is_settled = true;
+            for gpu in &mut gpus {
+                while let Some((_, clock)) = gpu.coming.pop_front_if(|&mut (at_s, _)| at_s <= now_s)
+                {
+                    gpu.clock = clock;
+                }
+                if gpu.left.is_some_and(|left| left <= 1e-12) {
+                    let ended = gpu.todo.pop_front().unwrap();
+                    gpu.left = None;
+                    gpu.waits.pop_front();
+                    done.insert((gpu.stage.0, ended.instruction, ended.microbatch.0));
+                    step.time_s = now_s;
+                    gpu.wanted = gpu.set;
+                    gpu.want(now_s, plan.delays);
+                    is_settled = false;
+                }
+                if gpu.back_s <= now_s {
+                    gpu.back_s = f64::INFINITY;
+                    gpu.wanted = gpu.todo[0].frequency_mhz;
+                }
+                if gpu.busy_until_s <= now_s && gpu.wanted != gpu.set {
+                    gpu.set = gpu.wanted;
+                    gpu.busy_until_s = now_s + set_call_s;
+                    gpu.coming.push_back((now_s + switch_latency_s, gpu.wanted));
+                    step.calls += 1;
+                    is_settled = false;
+                }
+                let ready = gpu.todo.front().filter(|_| gpu.left.is_none());
+                if ready.is_some_and(|next| gpu.has_input(next, plan.num_stages, &done)) {
+                    gpu.left = Some(1.0);
+                    is_settled = false;
+                }
+            }
+        }
+        if gpus.iter().all(|gpu| gpu.todo.is_empty()) {
+            return step;
+        }
+        let next_s =
+            gpus.iter().map(|gpu| gpu.next_s(now_s, profile)).fold(f64::INFINITY, f64::min);
+        for gpu in &mut gpus {
+            gpu.advance(next_s - now_s, profile, power, &mut step);
+        }
+        now_s = next_s;
+    }
+}

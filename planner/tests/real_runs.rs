@@ -1,0 +1,162 @@
+//! The replay held against real runs. The figures are those of `docs/replay-and-reality.md`.
+
+mod measured_data;
+mod measured_runs;
+
+use std::process::Command;
+
+use measured_data::data;
+use measured_runs::{JOBS, Job, Loads, Window, deviation, mean};
+use pfo_planner::{Profile, replay};
+use serde_json::Value;
+
+const PAGE: &str = include_str!("../../docs/replay-and-reality.md");
+
+/// A load has one time in a profile; measured ones differ by microbatch. That moves the end of a
+/// step by no more than this share.
+const LOADS_DIFFER: f64 = 0.004;
+
+/// What the tool beside the data finds for each window of a job; nothing and a word where it is
+/// absent.
+fn found_by_the_tool(job: &Job, loads: Loads) -> Option<Vec<f64>> {
+    let tool = data("../tools/measured_runs.py")?;
+    let runs = data(&format!("measured/{}.jsonl.xz", job.name))?;
+    let flag = (loads == Loads::Counted).then_some("--loads");
+    let output = Command::new("python3").arg(&tool).arg("--json").args(flag).arg(&runs).output();
+    let Some(output) = output.ok().filter(|output| output.status.success()) else {
+        eprintln!("skipped: python3 {} does not run here", tool.display());
+        return None;
+    };
+    let lines = output.stdout.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+    let found = lines.map(|line| serde_json::from_slice::<Value>(line).unwrap());
+    Some(found.map(|found| found["longest_path_s"].as_f64().unwrap()).collect())
+}
+
+/// Seconds of a step of the instructions as they ran.
+fn as_it_ran_s(job: &Job, window: &Window, loads: Loads) -> f64 {
+    let (profile, plan) = window.as_it_ran(loads);
+    replay(&profile, &plan, job.p2p_power).unwrap().iteration_time_s
+}
+
+#[test]
+fn every_window_takes_the_longest_path_that_the_tool_finds() {
+    for name in JOBS {
+        let Some(job) = Job::read(name) else { return };
+        for (loads, tolerance) in [(Loads::Left, 1e-12), (Loads::Counted, LOADS_DIFFER)] {
+            let Some(found) = found_by_the_tool(&job, loads) else { return };
+            assert_eq!(found.len(), job.windows.len());
+            for (window, found_s) in job.windows.iter().zip(found) {
+                let ours_s = as_it_ran_s(&job, window, loads);
+                let Window { run, plan, .. } = window;
+                assert!(
+                    (ours_s / found_s - 1.0).abs() < tolerance,
+                    "{name} {run}:{plan}, loads {loads:?}: {ours_s} s, not {found_s} s"
+                );
+            }
+        }
+    }
+}
+
+/// A row of the page's first table.
+fn explained(job: &Job) -> String {
+    let [left, counted] = [Loads::Left, Loads::Counted].map(|loads| {
+        let shares = job.planned().map(|w| 100.0 * as_it_ran_s(job, w, loads) / w.step_s());
+        let rests = job.planned().map(|w| 1e3 * (w.step_s() - as_it_ran_s(job, w, loads)));
+        let (shares, rests): (Vec<f64>, Vec<f64>) = (shares.collect(), rests.collect());
+        format!("{:.2} | {:.0} ± {:.0}", mean(&shares), mean(&rests), deviation(&rests))
+    });
+    format!("| {} | {left} | {counted} |", job.name)
+}
+
+/// Time and energy of the plans of a job, predicted from its profile.
+struct Predicted<'a> {
+    job: &'a Job,
+    profile: &'a Profile,
+    /// The mean of what the replay leaves of a step, in seconds.
+    rest_s: f64,
+}
+
+impl<'a> Predicted<'a> {
+    fn new(job: &'a Job) -> Self {
+        let mut predicted = Self { job, profile: &job.profile, rest_s: 0.0 };
+        let rests: Vec<f64> = job.planned().map(|w| w.step_s() - predicted.of(w).0).collect();
+        predicted.rest_s = mean(&rests);
+        predicted
+    }
+
+    /// Seconds and joules of a window's plan; during the rest every GPU waits.
+    fn of(&self, window: &Window) -> (f64, f64) {
+        let power = self.job.p2p_power;
+        let replayed = replay(self.profile, &window.plan(Loads::Left), power).unwrap();
+        let waiting_w = power.0 * f64::from(self.profile.num_stages());
+        let Self { rest_s, .. } = *self;
+        (replayed.iteration_time_s + rest_s, replayed.iteration_energy_j + rest_s * waiting_w)
+    }
+
+    /// Joules of a window's plan, if its step takes as long as measured.
+    fn of_measured_time_j(&self, window: &Window) -> f64 {
+        let (predicted_s, predicted_j) = self.of(window);
+        let waiting_w = self.job.p2p_power.0 * f64::from(self.profile.num_stages());
+        predicted_j + waiting_w * (window.step_s() - predicted_s)
+    }
+
+    /// For each plan of the job, what this says of its window.
+    fn each(&self, percent: impl Fn(&Window) -> f64) -> Vec<f64> {
+        self.job.planned().map(|window| 100.0 * percent(window)).collect()
+    }
+}
+
+/// The root of the mean square, and the largest, of errors in percent.
+fn size(errors: &[f64]) -> [f64; 2] {
+    let squares: Vec<f64> = errors.iter().map(|error| error * error).collect();
+    let worst = errors.iter().fold(0.0, |worst, error| f64::max(worst, error.abs()));
+    [mean(&squares).sqrt(), worst]
+}
+
+/// A row of the page's second table.
+fn predicted(job: &Job) -> String {
+    let predicted = Predicted::new(job);
+    let highest = job.highest();
+    let (highest_s, highest_j) = predicted.of(highest);
+    let energy = predicted.each(|w| predicted.of_measured_time_j(w) / w.step_j() - 1.0);
+    let saving = predicted.each(|w| w.step_j() / highest.step_j() - predicted.of(w).1 / highest_j);
+    let time = predicted.each(|w| predicted.of(w).0 / highest_s - w.step_s() / highest.step_s());
+    let saved = predicted.each(|w| 1.0 - w.step_j() / highest.step_j());
+    let [[energy, most_energy], [saving, most_saving], [time, most_time]] =
+        [&energy, &saving, &time].map(|errors| size(errors));
+    format!(
+        "| {} | {:.1} | {energy:.2} | {most_energy:.2} | {saving:.2} | {most_saving:.2} | \
+         {time:.2} | {most_time:.2} |",
+        job.name,
+        mean(&saved)
+    )
+}
+
+/// A row of the page's third table: the highest clocks, and the same again a window later.
+fn repeated(job: &Job) -> String {
+    let highest: Vec<&Window> =
+        job.windows.iter().filter(|w| w.run == "perseus" && w.highest_clocks).collect();
+    let more = |of: fn(&Window) -> f64| 100.0 * (of(highest[1]) / of(highest[0]) - 1.0);
+    format!("| {} | {:+.2} | {:+.2} |", job.name, more(Window::step_s), more(Window::step_j))
+}
+
+#[test]
+fn the_page_has_the_figures_of_every_job() {
+    for name in JOBS {
+        let Some(job) = Job::read(name) else { return };
+        for row in [explained(&job), predicted(&job), repeated(&job)] {
+            assert!(PAGE.contains(&row), "docs/replay-and-reality.md lacks {row}");
+        }
+    }
+}
+
+#[test]
+fn energies_of_measured_steps_are_replayed_to_about_one_percent() {
+    for name in JOBS {
+        let Some(job) = Job::read(name) else { return };
+        let predicted = Predicted::new(&job);
+        let errors = predicted.each(|w| predicted.of_measured_time_j(w) / w.step_j() - 1.0);
+        let [rms, worst] = size(&errors);
+        assert!(rms < 0.4 && worst < 1.1, "{name}: {rms} % rms, {worst} % at worst");
+    }
+}

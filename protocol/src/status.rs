@@ -227,6 +227,8 @@ pub struct RankStatus {
     pub skipped_changes: u64,
     /// Mean duration of such a call, in microseconds.
     pub set_call_mean_us: f64,
+    /// From such a call until the clock is in force, in milliseconds, as configured.
+    pub settle_ms: f64,
     /// The longest, in microseconds.
     pub set_call_max_us: f64,
     /// What is wrong, if anything.

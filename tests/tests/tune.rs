@@ -3,7 +3,7 @@
 use std::process::Child;
 
 use pfo_planner::{LowerBound, Pipeline, Policy, Profile, Schedule, Watts};
-use pfo_tests::{Identity, Node, Ran, STAGES, Training, true_profile};
+use pfo_tests::{Identity, MachineSetup, Node, Ran, STAGES, Setup, Training, true_profile};
 use serde_json::Value;
 
 const JOB: &str = "job";
@@ -22,10 +22,14 @@ struct Bench {
 
 impl Bench {
     fn start() -> Self {
-        let node = Node::start();
-        let profile = node.plan_file("profile.csv", true_profile(TIME_SCALE).as_bytes());
+        Self::on(MachineSetup::default(), TIME_SCALE)
+    }
+
+    fn on(machine: MachineSetup, time_scale: &str) -> Self {
+        let node = Node::start_with(&Setup { machine, ..Setup::default() });
+        let profile = node.plan_file("profile.csv", true_profile(time_scale).as_bytes());
         let microbatches = MICROBATCHES.to_string();
-        let options = ["--microbatches", &microbatches, "--time-scale", TIME_SCALE];
+        let options = ["--microbatches", &microbatches, "--time-scale", time_scale];
         let training = Training::start(&node, JOB, &Identity::own(), &options);
         training.until_leased(&node);
         training.until_step(&node, 1);
@@ -114,6 +118,21 @@ fn a_job_whose_profile_nobody_has_is_swept_first_and_the_next_time_not() {
     assert!((power_w / P2P_POWER.0 - 1.0).abs() < 0.1, "{first}");
     assert_eq!(bench.tune_alone()["profile_origin"], "stored");
     assert!(bench.node.job(JOB).plan.is_some());
+    bench.training.stop();
+}
+
+#[test]
+fn instructions_as_short_as_a_change_of_clocks_are_tuned_without_being_told_how_long_that_takes() {
+    let machine = MachineSetup { set_latency_ms: 8, settle_ms: 23, ..MachineSetup::default() };
+    let bench = Bench::on(machine, "0.1");
+    let ran = bench.tune(&["--max-slowdown", "4%", "--rounds", "2"]).wait_with_output().unwrap();
+    let ran = Ran::from(ran);
+    let report = ran.json();
+    assert_eq!(number(&report["late_s"]), 0.023, "{report}");
+    let tried = report["tried"].as_array().unwrap();
+    let kept = tried.iter().find(|tried| tried["verdict"] == "kept").expect("a plan is kept");
+    assert!(number(&kept["saving"]["low"]) > 0.03, "{report}");
+    assert!(number(&kept["slowdown"]["estimate"]) <= 0.04, "{report}");
     bench.training.stop();
 }
 

@@ -46,19 +46,19 @@ pub(crate) struct ScheduleArguments {
     #[arg(long, value_name = "MS", default_value_t = 0.0, allow_negative_numbers = true)]
     transfer_ms: f64,
 
-    /// Time from the end of an instruction until the clock of the next one is in force, in
-    /// milliseconds: an instruction begins at the clock of the one before it. It is not measured:
-    /// add `settle_ms` of pfod's configuration, by default 15, to the duration of a set call that
-    /// `pfoctl status` shows for the GPUs of the job
-    #[arg(long, value_name = "MS", default_value_t = 0.0, allow_negative_numbers = true)]
-    switch_latency_ms: f64,
+    /// Time from the call that sets a clock until it is in force, in milliseconds: an instruction
+    /// begins at the clock of the one before it. `pfoctl status --json` has it as `settle_ms`. Where
+    /// instructions are more than twice as long, pfod asks ahead, and nothing is late [default: 0;
+    /// `tune` takes what the job's GPUs need]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    switch_latency_ms: Option<f64>,
 
     /// The part of that time for which the call that sets a clock blocks, in milliseconds: what is
     /// asked for meanwhile waits, and only the newest clock is set when it returns. Each change of
     /// clocks costs what a waiting GPU draws in this time, so a change that saves less is not
-    /// planned
-    #[arg(long, value_name = "MS", default_value_t = 0.0, allow_negative_numbers = true)]
-    set_call_ms: f64,
+    /// planned [default: 0; `tune` takes what is measured]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+    set_call_ms: Option<f64>,
 
     /// Instructions that ranks announce as well and whose time does not depend on the clock: load,
     /// collective, `optimizer_step`; stages run those of them that the profile has
@@ -69,7 +69,7 @@ pub(crate) struct ScheduleArguments {
 impl PipelineArguments {
     /// The pipeline of a profile.
     pub(crate) fn of(&self, profile: &Profile) -> Result<Pipeline, Failure> {
-        self.schedule.of(profile, self.microbatches)
+        self.schedule.of(profile, self.microbatches, self.schedule.delays(Delays::default()))
     }
 }
 
@@ -79,17 +79,23 @@ impl ScheduleArguments {
         self.order.is_some()
     }
 
+    /// The delays that are given, and those that are known where none are.
+    pub(crate) fn delays(&self, known: Delays) -> Delays {
+        let seconds = |given: Option<f64>, known| given.map_or(known, |ms| ms / 1e3);
+        Delays {
+            transfer_time_s: self.transfer_ms / 1e3,
+            switch_latency_s: seconds(self.switch_latency_ms, known.switch_latency_s),
+            set_call_s: seconds(self.set_call_ms, known.set_call_s),
+        }
+    }
+
     /// The pipeline of a profile, for this many microbatches or as many as the order has.
     pub(crate) fn of(
         &self,
         profile: &Profile,
         microbatches: Option<u32>,
+        delays: Delays,
     ) -> Result<Pipeline, Failure> {
-        let delays = Delays {
-            transfer_time_s: self.transfer_ms / 1e3,
-            switch_latency_s: self.switch_latency_ms / 1e3,
-            set_call_s: self.set_call_ms / 1e3,
-        };
         if let Some(name) = &self.order {
             let bad = Failure::bad_file(name);
             let order = Order::from_json(&file::read(name)?).map_err(&bad)?;

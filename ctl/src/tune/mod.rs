@@ -11,6 +11,7 @@ mod p2p_power;
 mod profile_source;
 mod report;
 mod search;
+mod switching;
 mod tuned_job;
 mod verification;
 mod with_plans;

@@ -54,6 +54,8 @@ pub(super) struct PlannedWith {
     #[serde(flatten)]
     pub(super) profile_origin: Origin,
     pub(super) p2p_power: PlannedPower,
+    /// How late clocks are in the plans, in seconds.
+    pub(super) late_s: f64,
 }
 
 /// The P2P-blocking power that was planned with.
@@ -277,7 +279,11 @@ impl PlannedWith {
             }
         };
         let profile = harmless(&self.profile);
-        format!("{profile}, {origin}; P2P-blocking power {}", harmless(&power))
+        let late = match self.late_s {
+            0.0 => String::new(),
+            late_s => format!("; clocks are up to {} late", seconds(late_s)),
+        };
+        format!("{profile}, {origin}; P2P-blocking power {}{late}", harmless(&power))
     }
 }
 
@@ -302,6 +308,7 @@ mod tests {
             profile: "p.csv".to_owned(),
             profile_origin: Origin::File,
             p2p_power: PlannedPower { watts: 83.6, origin: PowerOrigin::Waits },
+            late_s: 0.015,
         };
         Report { planned_with: Some(planned_with), tried, ..report }
     }

@@ -4,7 +4,9 @@
 //! agent records before the proof. If a command gives the first two itself and searches nothing, no
 //! agent is asked.
 
-use pfo_planner::{Frontier, Options, Pipeline, Reconfigure, Spread, Watts, ZeusSearch};
+use pfo_planner::{
+    ClockPer, Frontier, Options, Pipeline, PlanError, Reconfigure, Spread, Watts, ZeusSearch,
+};
 use pfo_protocol::{RecordedTrial, TrialRun};
 
 use super::candidates::{self, Candidates};
@@ -44,7 +46,9 @@ impl Tune {
         if microbatches.is_none() && !self.schedule.has_order() {
             return Err(TuneError::UnknownMicrobatches { job: self.job.name().clone() }.into());
         }
-        let pipeline = self.schedule.of(&profile, microbatches)?;
+        let delays = self.delays(daemons, &profile)?;
+        let pipeline = self.schedule.of(&profile, microbatches, delays)?;
+        let late_s = delays.switch_latency_s;
         let p2p_power = self.planned_power(daemons, recording.as_ref())?;
         let power = Watts(p2p_power.watts);
         let found = match &mut recording {
@@ -59,10 +63,10 @@ impl Tune {
         let baseline = recording.map(|recording| recording.baseline.trial);
         let mut tuned = self.hold(daemons, interrupt, baseline)?;
         tuned.report.planned_with =
-            Some(PlannedWith { profile: name, profile_origin: origin, p2p_power });
+            Some(PlannedWith { profile: name, profile_origin: origin, p2p_power, late_s });
         match found {
             Some(found) => try_found(&mut tuned, &found)?,
-            None => self.try_frontier(&mut tuned, &pipeline, power)?,
+            None => self.try_frontiers(&mut tuned, &pipeline, power, late_s > 0.0)?,
         }
         tuned.end()
     }
@@ -126,17 +130,41 @@ impl Tune {
         }
     }
 
-    /// The plans of our frontier, as long as they prove too slow.
+    /// The plans of our frontiers, from the one that saves most to the one that changes clocks least,
+    /// until one is kept. Where clocks are never late, the others have nothing to offer.
+    fn try_frontiers(
+        &self,
+        tuned: &mut TunedJob,
+        pipeline: &Pipeline,
+        power: Watts,
+        clocks_are_late: bool,
+    ) -> Result<(), Error> {
+        let rungs = if clocks_are_late { ClockPer::LADDER.len() } else { 1 };
+        for per in ClockPer::LADDER.into_iter().take(rungs) {
+            if self.try_frontier(tuned, pipeline, power, per)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The plans of a frontier, as long as they prove too slow. Returns whether one was kept.
     fn try_frontier(
         &self,
         tuned: &mut TunedJob,
         pipeline: &Pipeline,
         power: Watts,
-    ) -> Result<(), Error> {
+        per: ClockPer,
+    ) -> Result<bool, Error> {
         let progress = tuned.held.progress();
         progress.now("planning".to_owned());
         let options = Options { spread: Spread::Useful, ..Options::default() };
-        let frontier = Frontier::optimize(pipeline, power, options, &|done| progress.show(done))?;
+        let show = |done| progress.show(done);
+        let frontier = match Frontier::with_clock_per(per, pipeline, power, options, &show) {
+            // Instructions that were not measured at the same clocks cannot share one.
+            Err(PlanError::NoCommonClock) => return Ok(false),
+            frontier => frontier?,
+        };
         let default_s = tuned.default_s();
         let slowdown = candidates::aim(self.max_slowdown.0);
         let all_max = Cost::at_highest_clocks(pipeline.profile(), &frontier.plan(0)?, power)?;
@@ -145,14 +173,19 @@ impl Tune {
         let mut over_s = 0.0;
         for number in 1..=MOST_CANDIDATES {
             let Some(plan) = candidates.next(over_s)? else { break };
-            match tuned.try_out(&Contender::plan(format!("pfo {number}"), &plan)?)? {
+            let label = match per {
+                ClockPer::Instruction => format!("pfo {number}"),
+                ClockPer::Kind | ClockPer::Stage => format!("pfo {number} per {per}"),
+            };
+            match tuned.try_out(&Contender::plan(label, &plan)?)? {
+                (Verdict::Kept, _) => return Ok(true),
                 (Verdict::TooSlow, compared) => {
                     over_s = (compared.slowdown.estimate - slowdown) * default_s;
                 }
-                _ => break,
+                (Verdict::SavesNothing, _) => break,
             }
         }
-        Ok(())
+        Ok(false)
     }
 }
 

@@ -147,6 +147,7 @@ fn rank_status(member: &Member) -> RankStatus {
         clock_changes: set_calls,
         skipped_changes: progress.skipped_changes.load(Relaxed),
         set_call_mean_us: set_call_ns as f64 / 1e3 / set_calls.max(1) as f64,
+        settle_ms: member.session.grant.load().rules.settle_ns as f64 / 1e6,
         set_call_max_us: progress.published.set_call_max_ns.load(Relaxed) as f64 / 1e3,
         problem: progress.problem.load().as_deref().cloned(),
     }

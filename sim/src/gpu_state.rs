@@ -87,6 +87,8 @@ pub struct GpuState {
     pub energy: Picojoules,
     /// The energy counter as it was last refreshed.
     pub published: Picojoules,
+    /// For how long a power cap has kept the clock down, in nanoseconds.
+    pub power_capped_ns: u64,
     /// What the GPU does.
     pub activity: Activity,
     /// Who makes it do that: its place among the processes.
@@ -164,6 +166,9 @@ impl GpuState {
             let next = changes.into_iter().flatten().fold(until, MonotonicNs::min);
             let power = self.power_at(board, self.settled);
             self.energy = self.energy + Picojoules::of(power, next.since(self.settled));
+            if self.is_power_capped(board, self.settled) {
+                self.power_capped_ns += next.since(self.settled);
+            }
             self.settled = next;
         }
     }
@@ -173,6 +178,7 @@ impl GpuState {
         words.put(self.settled.0);
         words.put_wide(self.energy.0);
         words.put_wide(self.published.0);
+        words.put(self.power_capped_ns);
         let activity = match self.activity {
             Activity::Idle => 0,
             Activity::Blocked => 1,
@@ -196,6 +202,7 @@ impl GpuState {
         let settled = MonotonicNs(words.take());
         let energy = Picojoules(words.take_wide());
         let published = Picojoules(words.take_wide());
+        let power_capped_ns = words.take();
         let (activity, active_process) = words.take_pair();
         let activity = match activity {
             0 => Activity::Idle,
@@ -219,6 +226,7 @@ impl GpuState {
             settled,
             energy,
             published,
+            power_capped_ns,
             activity,
             active_process,
             done,
@@ -312,6 +320,20 @@ mod tests {
     }
 
     #[test]
+    fn a_power_cap_is_counted_for_as_long_as_it_lowers_the_clock_of_work() {
+        let mut state = GpuState { activity: computing(), ..GpuState::new(MonotonicNs(0)) };
+        state.timeline.set_power_cap(MonotonicNs(SECOND), Some(Milliwatts(300_000)));
+        // So low that the cap has nothing to hold back.
+        state.timeline.schedule_lock(MonotonicNs(3 * SECOND), lock(600), MonotonicNs(0));
+        state.settle(a100(), MonotonicNs(5 * SECOND), REFRESH);
+        assert_eq!(state.power_capped_ns, 2 * SECOND);
+        state.timeline.schedule_lock(MonotonicNs(6 * SECOND), None, MonotonicNs(5 * SECOND));
+        state.done = Some(MonotonicNs(7 * SECOND));
+        state.settle(a100(), MonotonicNs(9 * SECOND), REFRESH);
+        assert_eq!(state.power_capped_ns, 3 * SECOND, "a GPU that waits draws less than its cap");
+    }
+
+    #[test]
     fn an_idle_gpu_shows_its_lowest_clock_until_it_is_locked_higher() {
         let mut state = GpuState::new(MonotonicNs(0));
         assert_eq!(state.clock_at(a100(), MonotonicNs(1)), Mhz(210));
@@ -324,6 +346,7 @@ mod tests {
         let mut state = GpuState::new(MonotonicNs(77));
         state.energy = Picojoules(u128::MAX / 3);
         state.published = Picojoules(12);
+        state.power_capped_ns = 13;
         state.activity = Activity::Computing(CurveIndex::new(15).unwrap());
         state.active_process = Some(7);
         state.done = Some(MonotonicNs(99));

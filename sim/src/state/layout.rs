@@ -13,7 +13,7 @@ use crate::state::snapshot::SnapshotCell;
 /// The first eight bytes of a state file.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"PFO-SIM\0");
 /// Version of this layout.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// Processes that can be on one GPU at a time.
 pub(crate) const PROCESSES_PER_GPU: usize = 8;
 /// Power curves that can be installed on one GPU at a time.

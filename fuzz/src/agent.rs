@@ -138,13 +138,14 @@ fn job(input: &mut Input<'_>, step: u64) -> JobView {
         gpu_uuid: "GPU-1".parse().expect("a name"),
         gpu_model: "NVIDIA A40".into(),
         sm_clocks: CLOCKS.iter().map(|mhz| Mhz(input.mostly(mhz.0.into()) as u32)).collect(),
+        counts_energy: !input.once_in(16),
         num_microbatches: Some(input.mostly(2) as u32),
         swap,
         step: Some(step),
         window: input.optional(|input| RankWindow {
             steps: input.mostly(step),
             time_s: input.figure(),
-            energy_j: input.figure(),
+            energy_j: input.optional(Input::figure),
         }),
     };
     let ranks = (0..RANKS).map(|number| rank(input, number)).collect();

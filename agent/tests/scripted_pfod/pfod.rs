@@ -70,6 +70,7 @@ pub(crate) fn job(uid: u32) -> JobView {
         gpu_uuid: "GPU-1".parse().unwrap(),
         gpu_model: "A100".into(),
         sm_clocks: [900, 1200, 1410].map(Mhz).to_vec(),
+        counts_energy: true,
         num_microbatches: Some(1),
         swap: 0,
         step: Some(1),

@@ -12,6 +12,7 @@ mod profile_source;
 mod report;
 mod search;
 mod tuned_job;
+mod useful_clocks;
 mod verification;
 mod with_plans;
 mod with_power_limits;
@@ -43,6 +44,9 @@ use crate::trial::{
 /// interruption the job returns to default clocks, and the next run reuses what was measured of the
 /// profile. A restart of a daemon is waited for. Every stage must have a rank on this node, and every
 /// GPU an energy counter.
+///
+/// Where power limits keep the GPUs below the clocks that the profile asked for, no plan asks for
+/// more than they hold. The report says what that alone saves.
 ///
 /// Without pfo-agent, --profile, --microbatches and --p2p-power must be given.
 #[derive(Args)]

@@ -13,6 +13,7 @@ use super::profile_source::Sourced;
 use super::report::{PlannedPower, PlannedWith, PowerOrigin, Report};
 use super::search::{Found, Search};
 use super::tuned_job::TunedJob;
+use super::useful_clocks::{self, UsefulClocks};
 use super::verification::Verdict;
 use super::{Policy, Raising, Tune, TuneError, microbatches, p2p_power};
 use crate::daemons::{Agent, Daemons};
@@ -126,7 +127,8 @@ impl Tune {
         }
     }
 
-    /// The plans of our frontier, as long as they prove too slow.
+    /// The plans of our frontier, as long as they prove too slow. Where the GPUs do not hold their
+    /// highest clocks, the highest useful ones are measured first, and tried if nothing else is kept.
     fn try_frontier(
         &self,
         tuned: &mut TunedJob,
@@ -140,6 +142,11 @@ impl Tune {
         let default_s = tuned.default_s();
         let slowdown = candidates::aim(self.max_slowdown.0);
         let all_max = Cost::at_highest_clocks(pipeline.profile(), &frontier.plan(0)?, power)?;
+        let useful = useful_clocks::contender(pipeline, power)?;
+        if let Some(useful) = &useful {
+            let compared = tuned.compare(useful)?;
+            tuned.report.useful_clocks = UsefulClocks::of(pipeline, compared);
+        }
         let mut candidates =
             Candidates::new(&frontier, all_max.iteration_time_s, default_s, slowdown);
         let mut over_s = 0.0;
@@ -151,6 +158,9 @@ impl Tune {
                 }
                 _ => break,
             }
+        }
+        if let (None, Some(useful)) = (&tuned.report.kept, useful) {
+            tuned.try_out(&useful)?;
         }
         Ok(())
     }

@@ -70,6 +70,7 @@ fn sweep(state: SweepState) -> SweepStatus {
         mhz: None,
         measured: 1,
         clocks: 2,
+        remark: None,
         step_time_s: None,
         default_step_time_s: None,
         remaining_s: None,
@@ -214,6 +215,7 @@ impl Job {
             energy_mean_j: Some(span.energy_j),
             energy_median_j: Some(span.energy_j),
             energy_sd_j: None,
+            throttled: None,
             left_out: LeftOut::default(),
         };
         RecordedRank {

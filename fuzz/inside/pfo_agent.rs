@@ -3,11 +3,11 @@
 
 mod agent;
 
-use pfo_protocol::{RecordedTrial, SweepState, TapRecord, TrialResult, TrialStep};
+use pfo_protocol::{Mhz, RecordedTrial, SweepState, TapRecord, TrialResult, TrialStep};
 
 pub use self::agent::{Watch, sweep_of};
 use crate::p2p::parse_powers;
-use crate::record::Digest;
+use crate::record::{Digest, RecordedGpu};
 use crate::sweep::{parse_sweep, sweep_content};
 
 /// A sweep that is read can be shown, continued and kept again. False for bytes that are no sweep.
@@ -45,7 +45,8 @@ pub fn powers(bytes: &[u8]) -> bool {
 /// # Panics
 /// If they do not.
 pub fn digest(records: impl Iterator<Item = TapRecord>) {
-    let mut digest = Digest::new(0..u64::MAX, 15_000_000, Some(64));
+    let gpu = RecordedGpu { sm_clocks: vec![Mhz(1395), Mhz(1410)], settle_ns: 15_000_000 };
+    let mut digest = Digest::new(0..u64::MAX, gpu, Some(64));
     records.for_each(|record| digest.take(record));
     let _ = digest.is_complete();
     let recorded = digest.finish();

@@ -11,8 +11,8 @@ use pfo_agent::fuzzing::{Watch, sweep_of};
 use pfo_protocol::{
     Chunk, CounterReading, DaemonMessage, DpRank, Frame, Instruction, JobView, Mhz, Microbatch,
     PlanStatus, Rank, RankPosition, RankView, RankWindow, Response, SessionId, Stage,
-    SweepSettings, TapBatch, TapRecord, TappedRank, TpRank, TrialRank, TrialResult, TrialStep, Uid,
-    Unit,
+    SweepSettings, TapBatch, TapRecord, TappedRank, ThrottledNs, TpRank, TrialRank, TrialResult,
+    TrialStep, Uid, Unit,
 };
 
 use crate::input::Input;
@@ -112,6 +112,7 @@ fn tapped(input: &mut Input<'_>) -> Vec<TappedRank> {
         rank: Rank(rank.into()),
         session: session(rank),
         gpu_uuid: "GPU-1".parse().expect("a name"),
+        sm_clocks: CLOCKS.to_vec(),
         settle_ns: input.mostly(15_000_000),
     });
     ranks.collect()
@@ -138,13 +139,14 @@ fn job(input: &mut Input<'_>, step: u64) -> JobView {
         gpu_uuid: "GPU-1".parse().expect("a name"),
         gpu_model: "NVIDIA A40".into(),
         sm_clocks: CLOCKS.iter().map(|mhz| Mhz(input.mostly(mhz.0.into()) as u32)).collect(),
+        counts_energy: !input.once_in(16),
         num_microbatches: Some(input.mostly(2) as u32),
         swap,
         step: Some(step),
         window: input.optional(|input| RankWindow {
             steps: input.mostly(step),
             time_s: input.figure(),
-            energy_j: input.figure(),
+            energy_j: input.optional(Input::figure),
         }),
     };
     let ranks = (0..RANKS).map(|number| rank(input, number)).collect();
@@ -198,9 +200,10 @@ fn counter(input: &mut Input<'_>) -> TapRecord {
     TapRecord::Counter(CounterReading {
         at_ns: input.time_ns(),
         energy_j: input.optional(Input::figure),
+        read_ns: input.time_ns(),
         sm_clock: input.optional(|input| input.pick(&CLOCKS)),
         throttle_reasons: if input.once_in(8) { input.number() } else { 0 },
-        power_limited: input.once_in(8),
+        throttled_ns: ThrottledNs::of(std::array::from_fn(|_| input.optional(Input::number))),
     })
 }
 

@@ -15,6 +15,7 @@ use crate::driver_error::DriverError;
 use crate::ledger::{Entry, Ledger, LedgerError};
 use crate::power_limit::{self, OwedLimit};
 use crate::published::{Published, now_ns};
+use crate::reading::joules;
 use crate::restore::{self, RestoreError};
 
 /// Why a clock or a power limit is not what was requested.
@@ -142,19 +143,16 @@ impl Clocks {
             return Ok(());
         };
         self.record(Entry { memory: true, ..self.entry.clone() })?;
-        match self.device.get().set_mem_locked_clocks(mhz.0, mhz.0) {
-            Ok(()) => {
-                self.published.memory_locked_mhz.store(mhz.0, Relaxed);
-                Ok(())
-            }
-            Err(source) => {
-                let error = self.gpu.failed("locking its memory clock", source);
-                if error.is_not_supported() {
-                    return self.record(Entry { memory: false, ..self.entry.clone() });
+        if let Err(source) = self.device.get().set_mem_locked_clocks(mhz.0, mhz.0) {
+            return match self.gpu.failed("locking its memory clock", source) {
+                error if error.is_not_supported() => {
+                    self.record(Entry { memory: false, ..self.entry.clone() })
                 }
-                Err(error.into())
-            }
+                error => Err(error.into()),
+            };
         }
+        self.published.memory_locked_mhz.store(mhz.0, Relaxed);
+        Ok(())
     }
 
     /// Whether the power limit is as it should be, as far as pfo knows.
@@ -205,11 +203,7 @@ impl Clocks {
     /// The GPU's energy counter in joules, if it has one.
     #[must_use]
     pub fn energy_j(&self) -> Option<f64> {
-        self.device
-            .get()
-            .total_energy_consumption()
-            .ok()
-            .map(|millijoules| millijoules as f64 / 1e3)
+        self.device.get().total_energy_consumption().ok().map(joules)
     }
 
     /// Undoes everything that is locked or limited.

@@ -1,8 +1,13 @@
 //! What the driver reports about a GPU. It only reads.
 
+use std::array;
+
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::Clock;
-use pfo_vocabulary::{Mhz, Milliwatts};
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::sys_exports::field_id;
+use pfo_vocabulary::{Mhz, Milliwatts, ThrottledNs};
 
 use crate::device::KeptDevice;
 use crate::driver::Gpu;
@@ -64,11 +69,17 @@ fn held_back(reasons: ThrottleReasons) -> Option<ThrottleReasons> {
 pub struct Probe(KeptDevice);
 
 impl Probe {
-    /// The energy counter in joules, if the GPU has one.
+    /// The energy counter in joules, if the GPU has one, and for how long each reason has kept its
+    /// clock down: in one call, where the driver can.
     #[must_use]
-    pub fn energy_j(&self) -> Option<f64> {
-        let millijoules = self.0.get().total_energy_consumption().ok()?;
-        Some(millijoules as f64 / 1e3)
+    pub fn counters(&self) -> (Option<f64>, ThrottledNs) {
+        let device = self.0.get();
+        let fields = device.field_values_for(&COUNTERS).unwrap_or_default();
+        let mut counted = fields.into_iter().map(|field| whole(&field.ok()?.value.ok()?));
+        let throttled_ns = ThrottledNs::of(array::from_fn(|_| counted.next().flatten()));
+        let millijoules = counted.next().flatten();
+        let millijoules = millijoules.or_else(|| device.total_energy_consumption().ok());
+        (millijoules.map(joules), throttled_ns)
     }
 
     /// The SM clock.
@@ -77,9 +88,31 @@ impl Probe {
         self.0.get().clock_info(Clock::SM).ok().map(Mhz)
     }
 
-    /// Why the clock is what it is.
+    /// NVML's bits for why the clock is what it is.
     #[must_use]
-    pub fn throttle_reasons(&self) -> ThrottleReasons {
-        self.0.get().current_throttle_reasons().unwrap_or(ThrottleReasons::empty())
+    pub fn throttle_reasons(&self) -> u64 {
+        self.0.get().current_throttle_reasons().map_or(0, |reasons| reasons.bits())
     }
+}
+
+/// What [`Probe::counters`] reads, in the order of [`ThrottledNs`].
+const COUNTERS: [FieldId; 6] = [
+    FieldId(field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP),
+    FieldId(field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST),
+    FieldId(field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN),
+    FieldId(field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN),
+    FieldId(field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN),
+    FieldId(field_id::NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION),
+];
+
+fn whole(value: &SampleValue) -> Option<u64> {
+    match *value {
+        SampleValue::U64(number) => Some(number),
+        SampleValue::U32(number) => Some(number.into()),
+        SampleValue::F64(_) | SampleValue::I64(_) => None,
+    }
+}
+
+pub(crate) fn joules(millijoules: u64) -> f64 {
+    millijoules as f64 / 1e3
 }

@@ -73,6 +73,7 @@ pub use profile::left_out::LeftOut;
 pub use profile::measurement::Measurement;
 pub use profile::quantity::Quantity;
 pub use profile::repeats::Repeats;
+pub use profile::unheld::Unheld;
 pub use relaxation::bound::LowerBound;
 pub use replay::timeline::{Span, Timeline};
 pub use replay::{Replay, at_highest_clocks, replay};

@@ -80,6 +80,8 @@ pub struct RankView {
     pub gpu_model: String,
     /// The SM clocks that it may have, rising.
     pub sm_clocks: Vec<Mhz>,
+    /// Whether its GPU has an energy counter.
+    pub counts_energy: bool,
     /// The microbatches of a step, as the rank said or as its last whole step had.
     pub num_microbatches: Option<u32>,
     /// The swap that it has taken up.
@@ -97,6 +99,6 @@ pub struct RankWindow {
     pub steps: u64,
     /// The time that they took, in seconds.
     pub time_s: f64,
-    /// The energy that they took, in joules.
-    pub energy_j: f64,
+    /// The energy that they took, in joules, if its GPU has an energy counter.
+    pub energy_j: Option<f64>,
 }

@@ -37,7 +37,7 @@ pub use job::{JobSelector, JobView, RankView, RankWindow, SwapTarget, Swapped};
 pub use message::{ClientMessage, DaemonMessage};
 pub use pfo_vocabulary::{
     Chunk, DpRank, Gid, GpuName, GpuUuid, Instruction, JobName, Mhz, Microbatch, Milliwatts,
-    NameError, PciBusId, Pid, Rank, SessionId, Stage, TpRank, Uid, Unit,
+    NameError, PciBusId, Pid, Rank, SessionId, Stage, ThrottledNs, TpRank, Uid, Unit,
 };
 pub use range::OutOfRange;
 pub use request::{

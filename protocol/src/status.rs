@@ -136,8 +136,9 @@ pub struct JobStatus {
     /// Seconds since measuring began: with the first rank of the job, or of a daemon that was
     /// restarted.
     pub measured_for_s: f64,
-    /// Joules that the job's GPUs on this node used while they were leased, by their counters.
-    pub energy_j: f64,
+    /// Joules that the job's GPUs on this node used while they were leased, by their counters; none
+    /// if one of them has none.
+    pub energy_j: Option<f64>,
     /// What was measured under each plan, oldest first, the last one running on.
     pub windows: Vec<Window>,
     /// The ranks on this node, in the order of their numbers.
@@ -184,8 +185,9 @@ pub struct Window {
     pub steps: u64,
     /// Mean time from one step's begin to the next one's, of the slowest rank, in seconds.
     pub iteration_time_s: f64,
-    /// Mean energy of a step, of all ranks on this node together, in joules.
-    pub iteration_energy_j: f64,
+    /// Mean energy of a step, of all ranks on this node together, in joules; none if one of their
+    /// GPUs has no energy counter.
+    pub iteration_energy_j: Option<f64>,
 }
 
 /// One rank on this node.
@@ -211,8 +213,8 @@ pub struct RankStatus {
     pub last_mismatch: Option<String>,
     /// Events that the rank could not deliver.
     pub lost_events: u64,
-    /// Joules of its GPU since the session began.
-    pub energy_j: f64,
+    /// Joules of its GPU since the session began; none if that has no energy counter.
+    pub energy_j: Option<f64>,
     /// Instructions run under plans.
     pub instructions: u64,
     /// Seconds that these took.

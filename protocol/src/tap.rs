@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use pfo_vocabulary::{GpuUuid, Mhz, Rank, SessionId, Unit};
+use pfo_vocabulary::{GpuUuid, Mhz, Rank, SessionId, ThrottledNs, Unit};
 
 /// A rank whose records come over a tap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +17,8 @@ pub struct TappedRank {
     pub session: SessionId,
     /// Its GPU.
     pub gpu_uuid: GpuUuid,
+    /// The SM clocks that its GPU supports, rising.
+    pub sm_clocks: Vec<Mhz>,
     /// From an accepted set call to the new clock, in nanoseconds.
     pub settle_ns: u64,
 }
@@ -72,16 +74,18 @@ pub enum TapRecord {
 /// What the driver reported of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CounterReading {
-    /// When the energy counter changed to this value or, without one, when the GPU was read.
+    /// When the energy counter changed to this value; `read_ns` if that is not known.
     pub at_ns: u64,
     /// The energy counter in joules, if it is known to have changed to this value then.
     pub energy_j: Option<f64>,
+    /// When the GPU was read, and with it everything below.
+    pub read_ns: u64,
     /// The SM clock.
     pub sm_clock: Option<Mhz>,
-    /// NVML's clock throttle reasons.
+    /// For how long each reason has kept the clock down so far.
+    pub throttled_ns: ThrottledNs,
+    /// NVML's clock throttle reasons at the time, read only if the driver lacks one of the counters.
     pub throttle_reasons: u64,
-    /// Whether pfo limits the power of the GPU.
-    pub power_limited: bool,
 }
 
 /// Records of one rank, in their order.

@@ -141,8 +141,8 @@ fn shapes() -> BTreeMap<&'static str, Shape> {
         ProfileSelector RankPosition RankStatus RankView RankWindow RecordedRank RecordedTrial
         Refusal RefusalCode Reloaded Request ResetOutcome Response RevocationStatus SamplePage
         SlowRank Status StoredProfile SwapTarget Swapped SweepControl SweepEnd SweepOrder
-        SweepSettings SweepState SweepStatus TapBatch TapRecord TappedRank TrialLength TrialRank
-        TrialResult TrialRow TrialRun TrialStep Unit Unsupported User WaitPower WatchedJob Welcome
+        SweepSettings SweepState SweepStatus TapBatch TapRecord TappedRank ThrottledNs TrialLength
+        TrialRank TrialResult TrialRow TrialRun TrialStep Unit Unsupported User WaitPower WatchedJob Welcome
         Window
     }
 }

@@ -199,6 +199,10 @@ impl<'d> Gpu<'d> {
         self.index
     }
 
+    pub(crate) fn driver(self) -> &'d Driver {
+        self.driver
+    }
+
     pub(crate) fn block(self) -> &'d GpuBlock {
         &self.driver.state.gpus()[self.index]
     }

@@ -132,6 +132,8 @@ pub struct GpuState {
     pub warmth: Microcelsius,
     /// `energy` when `warmth` moved last.
     pub energy_at_tick: Picojoules,
+    /// For how long a power cap has kept the clock down, in nanoseconds.
+    pub power_capped_ns: u64,
     /// What the GPU does.
     pub activity: Activity,
     /// Who makes it do that: its place among the processes.
@@ -218,6 +220,9 @@ impl GpuState {
             let module = Picojoules::of(board.silicon.module, ns);
             self.energy = self.energy + energy;
             self.counted = self.counted + sensor.counts(energy + module, self.settled);
+            if self.is_power_capped(board, self.settled) {
+                self.power_capped_ns += ns;
+            }
             self.settled = next;
             if tick == Some(next) {
                 tick = self.warm_up(board, change);
@@ -257,6 +262,7 @@ impl GpuState {
         words.put_wide(self.published.0);
         words.put(self.warmth.0);
         words.put_wide(self.energy_at_tick.0);
+        words.put(self.power_capped_ns);
         let activity = match self.activity {
             Activity::Idle => 0,
             Activity::Blocked => 1,
@@ -283,6 +289,7 @@ impl GpuState {
         let published = Picojoules(words.take_wide());
         let warmth = Microcelsius(words.take());
         let energy_at_tick = Picojoules(words.take_wide());
+        let power_capped_ns = words.take();
         let (activity, active_process) = words.take_pair();
         let activity = match activity {
             0 => Activity::Idle,
@@ -309,6 +316,7 @@ impl GpuState {
             published,
             warmth,
             energy_at_tick,
+            power_capped_ns,
             activity,
             active_process,
             done,
@@ -507,6 +515,20 @@ mod tests {
     }
 
     #[test]
+    fn a_power_cap_is_counted_for_as_long_as_it_lowers_the_clock_of_work() {
+        let mut state = GpuState { activity: computing(), ..new(a100()) };
+        state.timeline.set_power_cap(MonotonicNs(SECOND), Some(Milliwatts(300_000)));
+        // So low that the cap has nothing to hold back.
+        state.timeline.schedule_lock(MonotonicNs(3 * SECOND), lock(600), MonotonicNs(0));
+        state.settle(a100(), MonotonicNs(5 * SECOND));
+        assert_eq!(state.power_capped_ns, 2 * SECOND);
+        state.timeline.schedule_lock(MonotonicNs(6 * SECOND), None, MonotonicNs(5 * SECOND));
+        state.done = Some(MonotonicNs(7 * SECOND));
+        state.settle(a100(), MonotonicNs(9 * SECOND));
+        assert_eq!(state.power_capped_ns, 3 * SECOND, "a GPU that waits draws less than its cap");
+    }
+
+    #[test]
     fn an_idle_gpu_shows_its_lowest_clock_until_it_is_locked_higher() {
         let mut state = new(a100());
         assert_eq!(state.clock_at(a100(), MonotonicNs(1)), Mhz(210));
@@ -521,6 +543,7 @@ mod tests {
         state.counted = Picojoules(11);
         state.published = Picojoules(12);
         state.energy_at_tick = Picojoules(13);
+        state.power_capped_ns = 14;
         state.activity = Activity::Computing(CurveIndex::new(15).unwrap());
         state.active_process = Some(7);
         state.done = Some(MonotonicNs(99));

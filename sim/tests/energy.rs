@@ -11,9 +11,13 @@ use nvidia_ml::attachment::Attachment;
 use nvidia_ml::clock_table::ClockRange;
 use nvidia_ml::curve::{CurveIndex, PowerCurve};
 use nvidia_ml::driver::Driver;
+use nvidia_ml::fault::Fault;
 use nvidia_ml::gpu_state::Activity;
 use nvidia_ml::units::{Mhz, Milliwatts, MonotonicNs};
-use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::Device;
+use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::sys_exports::field_id;
 
 const CURVE: usize = 3;
 
@@ -62,6 +66,46 @@ fn power_follows_what_the_gpu_does_and_energy_is_its_integral() {
         let measured = gpu.view().unwrap().energy.0 - energy_before.energy.0 + already;
         let difference = measured.abs_diff(expected);
         assert!(difference < expected / 1000, "{measured} pJ, expected {expected} pJ");
+    });
+}
+
+/// For how long a power cap and heat have kept the clock down.
+fn throttled_ns(device: &Device<'_>) -> Vec<Option<u64>> {
+    let fields = [
+        FieldId(field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP),
+        FieldId(field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN),
+    ];
+    let counted = device.field_values_for(&fields).unwrap_or_default();
+    let number = |value| match value {
+        SampleValue::U64(number) => Some(number),
+        _ => None,
+    };
+    counted.into_iter().map(|field| number(field.ok()?.value.ok()?)).collect()
+}
+
+#[test]
+fn a_power_cap_is_counted_to_the_nanosecond_unless_the_driver_has_no_such_counters() {
+    test_on(&["--gpus", "A100"], |machine, _| {
+        let (nvml, driver) = (machine.nvml(), machine.driver());
+        let device = nvml.device_by_index(0).unwrap();
+        let attachment = Attachment::new(driver.clone(), 0).unwrap();
+        let gpu = driver.gpu(0).unwrap();
+        install_curve(&attachment);
+        gpu.cap_power(Some(Milliwatts(300_000))).unwrap();
+        assert_eq!(throttled_ns(&device), [Some(0), Some(0)], "an idle GPU is not capped");
+        let begin = attachment.set_activity(computing()).unwrap();
+        thread::sleep(Duration::from_millis(50));
+        let end = attachment.set_activity(Activity::Blocked).unwrap();
+        assert_eq!(throttled_ns(&device), [Some(end.since(begin)), Some(0)]);
+
+        let fault = Fault {
+            function: "nvmlDeviceGetFieldValues".parse().unwrap(),
+            kind: "not-supported".parse().unwrap(),
+            gpu: None,
+            remaining: None,
+        };
+        driver.arm_fault(&fault).unwrap();
+        assert_eq!(throttled_ns(&device), []);
     });
 }
 

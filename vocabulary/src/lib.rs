@@ -7,11 +7,13 @@
 mod id;
 mod instruction;
 mod name;
+mod throttled;
 mod unit;
 mod units;
 
 pub use id::{DpRank, Gid, Pid, Rank, SessionId, Stage, TpRank, Uid};
 pub use instruction::{Instruction, UnknownInstruction};
 pub use name::{GpuName, GpuUuid, JobName, NameError, PciBusId};
+pub use throttled::ThrottledNs;
 pub use unit::{Chunk, Microbatch, Unit};
 pub use units::{Mhz, Milliwatts, Watts};

@@ -14,7 +14,7 @@ use crate::record::found::{Doing, Found};
 use crate::record::instructions::{Instructions, Unseen};
 use crate::record::recorded::{Recorded, StepMark};
 use crate::record::regression::{MOST_KINDS, Regression, Solution};
-use crate::record::sample::{NO_READING, is_throttled};
+use crate::record::sample::{NO_READING, Throttling};
 
 /// What lies between an instruction and its wait: the GPU has not come to rest yet, or the next
 /// kernels are being launched.
@@ -26,6 +26,9 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 /// The pieces of a rank's time between two readings. A rank that reports more is not measured
 /// meanwhile.
 const MOST_SPANS: usize = 1 << 16;
+
+/// Shares of time are found to one part in this many.
+const SHARES: f64 = 1e4;
 
 /// A piece of a rank's time.
 #[derive(Clone, Debug)]
@@ -46,6 +49,8 @@ struct Span {
 struct Interval {
     since: Option<Knot>,
     seconds: Vec<(usize, f64)>,
+    /// For how long a steady reason kept the clock down.
+    throttled_s: f64,
     unusable: bool,
 }
 
@@ -58,11 +63,20 @@ impl Interval {
     }
 }
 
+/// What has to be known about the GPU of a rank.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RecordedGpu {
+    /// The SM clocks that it supports, rising.
+    pub(crate) sm_clocks: Vec<Mhz>,
+    /// When a clock counts as settled, in nanoseconds after the driver accepted it.
+    pub(crate) settle_ns: u64,
+}
+
 /// The trial of one rank, as far as it is known.
 #[derive(Debug)]
 pub(crate) struct Digest {
     range: Range<u64>,
-    settle_ns: u64,
+    gpu: RecordedGpu,
     steps: Vec<StepMark>,
     /// Steps whose energy is known.
     steps_read: usize,
@@ -79,18 +93,20 @@ pub(crate) struct Digest {
     /// The last reading that was taken in.
     reading: CounterReading,
     interval: Interval,
-    regression: Regression,
+    energies: Regression,
+    /// The same of the time for which a steady reason kept the clock down: seconds instead of
+    /// joules, and so shares of time instead of powers.
+    throttled: Regression,
     /// The instructions one by one, if they are to be kept.
     instructions: Option<Instructions>,
 }
 
 impl Digest {
-    /// A digest of these steps. A clock counts as settled `settle_ns` after the driver accepted it.
-    /// `room` is for instructions that are kept one by one.
-    pub(crate) fn new(range: Range<u64>, settle_ns: u64, room: Option<usize>) -> Self {
+    /// A digest of these steps. `room` is for instructions that are kept one by one.
+    pub(crate) fn new(range: Range<u64>, gpu: RecordedGpu, room: Option<usize>) -> Self {
         Self {
             range,
-            settle_ns,
+            gpu,
             steps: Vec::new(),
             steps_read: 0,
             step_counts: false,
@@ -102,7 +118,8 @@ impl Digest {
             readings: VecDeque::new(),
             reading: NO_READING,
             interval: Interval::default(),
-            regression: Regression::default(),
+            energies: Regression::default(),
+            throttled: Regression::default(),
             instructions: room.map(Instructions::new),
         }
     }
@@ -132,7 +149,7 @@ impl Digest {
                 let settled_ns = match (asked, locked) {
                     (None, None) => Some(0),
                     (Some(asked), Some((mhz, accepted_ns))) if asked == mhz => {
-                        Some(accepted_ns.saturating_add(self.settle_ns))
+                        Some(accepted_ns.saturating_add(self.gpu.settle_ns))
                     }
                     _ => None,
                 };
@@ -255,7 +272,7 @@ impl Digest {
 
     fn take_in_readings(&mut self) {
         while let Some(reading) = self.readings.front().copied()
-            && self.known_ns.is_some_and(|known_ns| reading.at_ns <= known_ns)
+            && self.known_ns.is_some_and(|known_ns| reading.read_ns.max(reading.at_ns) <= known_ns)
         {
             self.readings.pop_front();
             self.take_in(reading);
@@ -267,31 +284,21 @@ impl Digest {
         let former = std::mem::replace(&mut self.reading, reading);
         let from_ns = former.at_ns;
         let covered = self.spans.front().is_some_and(|span| span.began_ns <= from_ns);
-        // It began or ended between the two.
-        let throttled = is_throttled(&former) || is_throttled(&reading);
-        self.interval.unusable |= !covered || throttled;
+        let throttling = Throttling::between(&former, &reading);
+        self.interval.throttled_s += throttling.steady_s;
+        self.interval.unusable |= !covered || throttling.disturbs();
+        if !throttling.disturbs() {
+            self.see_clock(&reading, throttling);
+        }
         for span in &mut self.spans {
             if span.began_ns >= reading.at_ns {
                 break;
             }
             if let Some(alone) = &mut span.alone {
-                alone.see(&former, &reading);
+                alone.see(&reading, throttling.reasons);
             }
-            let found = span.kind.map(|kind| &mut self.found[kind]);
-            if throttled {
+            if throttling.disturbs() {
                 span.doubt.get_or_insert(Doubt::Throttled);
-            }
-            if let Some(found) = found
-                && let Doing::Instruction { asked, .. } = found.doing
-                && let Some(clock) = reading.sm_clock
-                && span.ended_ns > reading.at_ns
-                && span.doubt.is_none()
-            {
-                if asked.is_some_and(|asked| asked != clock) {
-                    span.doubt = Some(Doubt::OtherClock);
-                } else {
-                    found.clock.add(clock.0.into());
-                }
             }
             match (span.kind, span.doubt) {
                 (Some(kind), None) => {
@@ -310,12 +317,27 @@ impl Digest {
         }
     }
 
+    /// Takes the clock of a reading for what ran when it was read.
+    fn see_clock(&mut self, reading: &CounterReading, throttling: Throttling) {
+        let mut spans = self.spans.iter_mut();
+        if let Some(clock) = reading.sm_clock
+            && let Some(span) = spans.find(|span| reading.read_ns < span.ended_ns)
+            && span.began_ns < reading.read_ns
+            && let Some(kind) = span.kind
+        {
+            let found = &mut self.found[kind];
+            span.doubt = span.doubt.or_else(|| found.see_clock(clock, throttling, &self.gpu));
+        }
+    }
+
     fn read_counter(&mut self, knot: Knot) {
         let interval = Interval { since: Some(knot), ..Interval::default() };
-        let Interval { since, seconds, unusable } = std::mem::replace(&mut self.interval, interval);
+        let Interval { since, seconds, throttled_s, unusable } =
+            std::mem::replace(&mut self.interval, interval);
         let Some(before) = since else { return };
         if !unusable {
-            self.regression.add(seconds, knot.energy_j - before.energy_j);
+            self.throttled.add(seconds.clone(), throttled_s);
+            self.energies.add(seconds, knot.energy_j - before.energy_j);
         }
         if let Some(instructions) = &mut self.instructions {
             instructions.read(before, knot);
@@ -345,15 +367,21 @@ impl Digest {
     /// Everything that was recorded.
     pub(crate) fn finish(self) -> Recorded {
         let Self { steps, found, instructions, .. } = self;
-        let Solution { powers, moves: readings, strays: stray_readings } = self.regression.solve();
+        let Solution { powers, moves: readings, strays: stray_readings } = self.energies.solve();
+        let shares = self.throttled.solve().powers;
         let power = |kind: usize| powers.get(kind).copied().flatten();
+        let share = |kind: usize| {
+            let share = shares.get(kind).copied().flatten()?;
+            Some((SHARES * share.power_w.clamp(0.0, 1.0)).round() / SHARES)
+        };
         let (samples, dropped_samples) = instructions.map(Instructions::finish).unwrap_or_default();
+        let kinds = || (0..).zip(&found);
         Recorded {
             steps,
             readings,
             stray_readings,
-            rows: (0..).zip(&found).filter_map(|(kind, found)| found.row(power(kind))).collect(),
-            waits: (0..).zip(&found).filter_map(|(kind, found)| found.wait(power(kind))).collect(),
+            rows: kinds().filter_map(|(kind, found)| found.row(power(kind), share(kind))).collect(),
+            waits: kinds().filter_map(|(kind, found)| found.wait(power(kind))).collect(),
             samples,
             dropped_samples,
         }

@@ -2,7 +2,9 @@
 
 use pfo_protocol::{Chunk, Doubt, Instruction, LeftOut, Mhz, TrialRow, WaitPower};
 
+use crate::record::digest::RecordedGpu;
 use crate::record::regression::Power;
+use crate::record::sample::{Throttling, is_next_to};
 use crate::record::spread::Spread;
 
 /// What a rank does with its time.
@@ -39,13 +41,39 @@ pub(crate) struct Found {
     time: Spread,
     /// As the driver reported it meanwhile, in MHz.
     pub(crate) clock: Spread,
+    /// The same of those that are left out for it.
+    pub(crate) other_clock: Spread,
     left_out: LeftOut,
 }
 
 impl Found {
     pub(crate) fn none(doing: Doing) -> Self {
-        let (time, clock) = (Spread::default(), Spread::default());
-        Self { doing, time, clock, left_out: LeftOut::default() }
+        Self {
+            doing,
+            time: Spread::default(),
+            clock: Spread::default(),
+            other_clock: Spread::default(),
+            left_out: LeftOut::default(),
+        }
+    }
+
+    /// Takes the clock that the driver reported while one ran, and what kept it down. A clock beside
+    /// the one that was asked for counts, and so does a lower one that has a reason: that is what
+    /// whoever asks for this clock gets. Any other clock is a doubt, for it may not last: another
+    /// program has set it, or it has not settled.
+    pub(crate) fn see_clock(
+        &mut self,
+        clock: Mhz,
+        throttling: Throttling,
+        gpu: &RecordedGpu,
+    ) -> Option<Doubt> {
+        let Doing::Instruction { asked, .. } = self.doing else { return None };
+        let counts = asked.is_none_or(|asked| {
+            is_next_to(&gpu.sm_clocks, clock, asked) || clock < asked && throttling.is_steady()
+        });
+        let seen = if counts { &mut self.clock } else { &mut self.other_clock };
+        seen.add(clock.0.into());
+        (!counts).then_some(Doubt::OtherClock)
     }
 
     /// Adds one. With a doubt it is only counted.
@@ -60,16 +88,18 @@ impl Found {
         *left_out = left_out.saturating_add(1);
     }
 
-    /// The row of instructions that drew this power; none for anything else.
-    pub(crate) fn row(&self, power: Option<Power>) -> Option<TrialRow> {
+    /// The row of instructions that drew this power, and whose clock was kept down for this share of
+    /// their time; none for anything else.
+    pub(crate) fn row(&self, power: Option<Power>, throttled: Option<f64>) -> Option<TrialRow> {
         let Doing::Instruction { instruction, chunk, asked } = self.doing else { return None };
-        let Self { time, clock, left_out, .. } = self;
+        let Self { time, clock, other_clock, left_out, .. } = self;
+        let clock = if clock.count() > 0 { clock } else { other_clock };
         let root = (time.count() as f64).sqrt();
         Some(TrialRow {
             instruction,
             chunk,
             mhz: asked,
-            observed_mhz: (clock.count() > 0).then(|| clock.mean()),
+            observed_mhz: (clock.count() > 0).then(|| clock.middle_mean()),
             count: time.count(),
             time_mean_s: time.mean(),
             time_sd_s: time.deviation(),
@@ -77,6 +107,7 @@ impl Found {
             energy_mean_j: power.map(|power| power.power_w * time.mean()),
             energy_median_j: power.map(|power| power.power_w * time.median()),
             energy_sd_j: power.map(|power| power.error_w * time.mean() * root),
+            throttled: throttled.filter(|_| time.count() > 0),
             left_out: *left_out,
         })
     }

@@ -28,13 +28,14 @@ impl Unseen {
         Self { sample, began_j: None }
     }
 
-    /// Takes in a reading while it ran or the first one thereafter, and the reading before.
-    pub(crate) fn see(&mut self, before: &CounterReading, now: &CounterReading) {
-        self.sample.throttle_reasons |= before.throttle_reasons | now.throttle_reasons;
+    /// Takes in a reading while it ran or the first one thereafter, and why the clock was kept down
+    /// since the reading before.
+    pub(crate) fn see(&mut self, now: &CounterReading, reasons: u64) {
+        self.sample.throttle_reasons |= reasons;
         if let Some(mhz) = now.sm_clock
-            && (now.at_ns < self.sample.ended_ns || self.sample.observed.is_none())
+            && (now.read_ns < self.sample.ended_ns || self.sample.observed.is_none())
         {
-            self.sample.observed = Some((mhz, now.at_ns));
+            self.sample.observed = Some((mhz, now.read_ns));
         }
     }
 

@@ -18,4 +18,8 @@ mod trial;
 pub(crate) use samples::{MOST_SAMPLES, TrialSamples};
 pub(crate) use trial::{Order, run};
 #[cfg(feature = "fuzzing")]
-pub(crate) use {digest::Digest, recorder::Recording, trial::together};
+pub(crate) use {
+    digest::{Digest, RecordedGpu},
+    recorder::Recording,
+    trial::together,
+};

@@ -11,7 +11,7 @@ use std::thread;
 use pfo_protocol::{CounterReading, Rank, TapBatch, TapRecord, TappedRank};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::record::digest::Digest;
+use crate::record::digest::{Digest, RecordedGpu};
 use crate::record::recorded::Recorded;
 
 /// Batches that wait for the thread.
@@ -93,9 +93,9 @@ pub(crate) struct Recording(BTreeMap<Rank, RankRecording>);
 
 impl Recording {
     pub(crate) fn of(ranks: Vec<TappedRank>, room: Option<usize>) -> Self {
-        let begun = |TappedRank { rank, settle_ns, .. }| {
+        let begun = |TappedRank { rank, sm_clocks, settle_ns, .. }| {
             let recording = RankRecording {
-                settle_ns,
+                gpu: RecordedGpu { sm_clocks, settle_ns },
                 room,
                 newest: None,
                 digest: None,
@@ -126,7 +126,7 @@ impl Recording {
 }
 
 struct RankRecording {
-    settle_ns: u64,
+    gpu: RecordedGpu,
     room: Option<usize>,
     /// The newest reading of the counter before the trial began.
     newest: Option<CounterReading>,
@@ -146,7 +146,7 @@ impl RankRecording {
             match record {
                 TapRecord::TrialBegan { first_step, steps } => {
                     let range = first_step..first_step.saturating_add(steps.into());
-                    let mut digest = Digest::new(range, self.settle_ns, self.room);
+                    let mut digest = Digest::new(range, self.gpu.clone(), self.room);
                     if let Some(reading) = self.newest.take() {
                         digest.take(TapRecord::Counter(reading));
                     }
@@ -188,7 +188,13 @@ mod tests {
 
     fn recording() -> Recording {
         let gpu_uuid = "GPU-1".parse().unwrap();
-        let tapped = TappedRank { rank: RANK, session: SessionId(1), gpu_uuid, settle_ns: 0 };
+        let tapped = TappedRank {
+            rank: RANK,
+            session: SessionId(1),
+            gpu_uuid,
+            sm_clocks: Vec::new(),
+            settle_ns: 0,
+        };
         Recording::of(vec![tapped], None)
     }
 

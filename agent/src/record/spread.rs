@@ -57,6 +57,17 @@ impl Spread {
         }
     }
 
+    /// The mean of the middle half, from a few hundred of them spread over all; 0 of none. Unlike the
+    /// mean it is not changed by a few that are far off; unlike the median it lies between two values
+    /// that take turns.
+    pub(crate) fn middle_mean(&self) -> f64 {
+        let mut kept = self.kept.clone();
+        kept.sort_by(f64::total_cmp);
+        let beside = kept.len() / 4;
+        let middle = kept.get(beside..kept.len().saturating_sub(beside)).unwrap_or_default();
+        middle.iter().sum::<f64>() / middle.len().max(1) as f64
+    }
+
     /// Their median, from a few hundred of them spread over all; 0 of none.
     pub(crate) fn median(&self) -> f64 {
         let mut kept = self.kept.clone();
@@ -92,5 +103,15 @@ mod tests {
         assert!(spread.kept.len() <= KEPT && spread.kept.len() >= KEPT / 2);
         assert!((spread.median() / 5003.0 - 1.0).abs() < 0.1, "{}", spread.median());
         assert!(spread.mean() > 2.0 * spread.median());
+    }
+
+    #[test]
+    fn the_mean_of_the_middle_half_follows_two_that_take_turns_and_no_few_that_are_far_off() {
+        let mut spread = Spread::default();
+        assert_eq!(spread.middle_mean(), 0.0);
+        (0..40).for_each(|n| spread.add(if n % 2 == 0 { 945.0 } else { 960.0 }));
+        assert_eq!(spread.middle_mean(), 952.5);
+        (0..4).for_each(|_| spread.add(1410.0));
+        assert!((940.0..960.0).contains(&spread.middle_mean()), "{}", spread.middle_mean());
     }
 }

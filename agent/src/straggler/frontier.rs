@@ -257,6 +257,7 @@ pub(crate) mod tests {
             gpu_uuid: format!("GPU-{stage}").parse().unwrap(),
             gpu_model: "A100".into(),
             sm_clocks: [900, 1200, 1410].map(Mhz).to_vec(),
+            counts_energy: true,
             num_microbatches: None,
             swap: 0,
             step: None,

@@ -9,6 +9,7 @@ mod enough;
 mod estimate;
 mod file;
 mod ladder;
+mod obstacle;
 mod record;
 mod requests;
 mod rising;

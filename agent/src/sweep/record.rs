@@ -14,6 +14,7 @@ use crate::job::JobKey;
 use crate::profile::ProfileStore;
 use crate::sweep::enough::{self, GOOD_ERROR};
 use crate::sweep::estimate::at_most_s;
+use crate::sweep::obstacle::Obstacle;
 use crate::sweep::rising::Rising;
 use crate::sweep::shape::JobShape;
 use crate::sweep::swept::{SweptClock, instructions, median_step_s, profile_csv};
@@ -50,7 +51,11 @@ pub(crate) struct SweepRecord {
     #[serde(default, skip_serializing_if = "Not::not")]
     pub(crate) attended: bool,
     default_step_s: Option<f64>,
+    /// Each clock that was tried, without rows if it could not be had.
     measured: Vec<SweptClock>,
+    /// Why the last one that has no rows could not be had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unheld: Option<String>,
     /// How often the trial of the next clock was repeated.
     #[serde(default)]
     repeats: u32,
@@ -101,6 +106,7 @@ impl SweepRecord {
             attended: false,
             default_step_s: None,
             measured: Vec::new(),
+            unheld: None,
             repeats: 0,
             more_steps: 0,
         }
@@ -116,7 +122,7 @@ impl SweepRecord {
 
     /// Whether it has measured a clock.
     pub(crate) fn has_measured(&self) -> bool {
-        !self.measured.is_empty()
+        self.measured.iter().any(|clock| !clock.rows.is_empty())
     }
 
     /// The profile of what was measured.
@@ -145,8 +151,17 @@ impl SweepRecord {
         if rising.far_enough() {
             return Next::End(SweepEnd::EnergyRises);
         }
-        let next = self.clocks.get(self.measured.len());
+        let next = self.left().first();
         next.map_or(Next::End(SweepEnd::LowestClock), |clock| Next::Clock(*clock))
+    }
+
+    /// The clocks that are left to measure, from the highest down. Clocks above the one that the GPUs
+    /// really had at the last one would only measure that once more.
+    fn left(&self) -> &[Mhz] {
+        let Some(last) = self.measured.last() else { return &self.clocks };
+        let lower = &self.clocks[self.clocks.partition_point(|clock| *clock >= last.mhz)..];
+        let is_held = |held_mhz| lower.partition_point(|clock| f64::from(clock.0) >= held_mhz);
+        &lower[last.held_mhz().map_or(0, is_held).saturating_sub(1)..]
     }
 
     fn is_too_slow(&self, clock: &SweptClock) -> bool {
@@ -156,8 +171,8 @@ impl SweepRecord {
 
     /// Whether a trial has every instruction that the first one had.
     fn is_whole(&self, clock: &SweptClock, trial: &RecordedTrial) -> bool {
-        let expected =
-            self.measured.first().map_or_else(|| instructions(trial), SweptClock::instructions);
+        let first = self.measured.iter().find(|clock| !clock.rows.is_empty());
+        let expected = first.map_or_else(|| instructions(trial), SweptClock::instructions);
         expected.is_subset(&clock.instructions())
     }
 
@@ -174,7 +189,10 @@ impl SweepRecord {
                 let steps = self.length().steps;
                 let error = is_whole.then(|| clock.worst_error());
                 let more_steps = enough::steps(self.settings.steps, steps, clock.step_s, error);
+                let obstacle = Obstacle::of(trial);
+                let is_unheld = !is_whole && matches!(obstacle, Obstacle::OtherClock { .. });
                 let is_worth_repeating = self.repeats < MOST_REPEATS
+                    && !is_unheld
                     && !self.is_too_slow(&clock)
                     && error.is_none_or(|error| error > GOOD_ERROR && more_steps > steps);
                 if is_worth_repeating {
@@ -183,14 +201,20 @@ impl SweepRecord {
                 }
                 (self.repeats, self.more_steps) = (0, 0);
                 if clock.energies().is_empty() {
-                    return Err(format!("no energy of an instruction could be measured at {mhz}"));
+                    let is_last = self.clocks.last() == Some(&mhz) && !self.has_measured();
+                    if !is_unheld || is_last {
+                        return Err(format!(
+                            "no energy of an instruction could be measured at {mhz}: {obstacle}"
+                        ));
+                    }
+                    self.unheld = Some(format!("{mhz} is left out: {obstacle}"));
                 }
                 let rows: usize = self.measured.iter().map(|clock| clock.rows.len()).sum();
                 if rows.saturating_add(clock.rows.len()) > MOST_ROWS {
                     return Err(format!("its profile would have more than {MOST_ROWS} lines"));
                 }
                 self.measured.push(clock);
-                self.more_steps = more_steps;
+                self.more_steps = if is_unheld { 0 } else { more_steps };
             }
             Next::End(_) => {}
         }
@@ -216,6 +240,7 @@ impl SweepRecord {
             },
             measured: self.measured.len() as u32,
             clocks: self.clocks.len() as u32,
+            remark: self.remark(),
             step_time_s: last.map(|clock| clock.step_s),
             default_step_time_s: self.default_step_s,
             remaining_s: self.remaining_s(next).filter(|_| !matches!(state, SweepState::Ended(_))),
@@ -223,13 +248,20 @@ impl SweepRecord {
         }
     }
 
+    /// What the clocks have shown that is not in the figures.
+    fn remark(&self) -> Option<String> {
+        let held_back = self.measured.iter().find_map(SweptClock::held_back);
+        let remarks: Vec<String> = held_back.into_iter().chain(self.unheld.clone()).collect();
+        (!remarks.is_empty()).then(|| remarks.join("; "))
+    }
+
     fn remaining_s(&self, next: Next) -> Option<f64> {
         let Next::Clock(_) = next else { return None };
         let at_default = || Some((*self.clocks.first()?, self.default_step_s?));
         let last = self.measured.last().map(|clock| (clock.mhz, clock.step_s));
-        let left = &self.clocks[self.measured.len()..];
         let TrialLength { settling_steps, steps } = self.length();
-        Some(at_most_s(left, settling_steps.saturating_add(steps), last.or_else(at_default)?))
+        let steps = settling_steps.saturating_add(steps);
+        Some(at_most_s(self.left(), steps, last.or_else(at_default)?))
     }
 }
 
@@ -246,7 +278,7 @@ impl Next {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use pfo_protocol::{Instruction, TrialResult, TrialStep};
+    use pfo_protocol::{Instruction, LeftOut, TrialResult, TrialStep};
     use proptest::prelude::*;
 
     use super::*;
@@ -334,6 +366,65 @@ pub(crate) mod tests {
         (0..MOST_REPEATS).for_each(|_| record.take(&trial).unwrap());
         assert!(record.take(&trial).unwrap_err().contains("1400 MHz"));
         assert_eq!(record, before);
+    }
+
+    /// A trial of one rank whose GPU really had this clock, if forwards were measured.
+    fn at_clock(observed_mhz: f64, forward_j: Option<f64>, left_out: LeftOut) -> RecordedTrial {
+        let mut trial = trial(1.0, &[&[(Instruction::Forward, 0.5, forward_j)]]);
+        let row = &mut trial.ranks[0].rows[0];
+        (row.observed_mhz, row.left_out) = (Some(observed_mhz), left_out);
+        row.throttled = forward_j.map(|_| 1.0);
+        row.count = if forward_j.is_some() { 4 } else { 0 };
+        trial
+    }
+
+    #[test]
+    fn clocks_above_the_one_that_a_power_cap_holds_are_measured_once() {
+        let mut record = record(None, 40);
+        record.take(&at_clock(1307.0, Some(9.0), LeftOut::default())).unwrap();
+        // The lowest clock that leads to 1307 MHz.
+        assert_eq!(record.next(), Next::Clock(Mhz(1310)));
+        record.take(&at_clock(1307.0, Some(9.0), LeftOut::default())).unwrap();
+        assert_eq!(record.next(), Next::Clock(Mhz(1300)));
+        record.take(&at_clock(1300.0, Some(8.9), LeftOut::default())).unwrap();
+        assert_eq!(record.next(), Next::Clock(Mhz(1290)));
+        let remark = through_json(&record).status(SweepState::Running).remark.unwrap();
+        assert_eq!(remark, "power limits hold the GPUs at 1307 MHz where 1400 MHz was asked for");
+        let csv = record.csv();
+        assert!(csv.lines().nth(1).unwrap().ends_with(",1307,1"), "{csv}");
+        let profile = pfo_planner::Profile::from_csv(csv.as_bytes()).unwrap();
+        assert_eq!(profile.rows().count(), 2, "1400 MHz is no faster than 1310 MHz");
+    }
+
+    #[test]
+    fn a_clock_that_gpus_do_not_have_for_no_reason_is_skipped_at_once_and_named() {
+        let elsewhere = LeftOut { other_clock: 4, ..LeftOut::default() };
+        let mut record = record(None, 3);
+        for clock in [1400, 1390] {
+            assert_eq!(record.next(), Next::Clock(Mhz(clock)));
+            record.take(&at_clock(1200.0, None, elsewhere)).unwrap();
+        }
+        assert!(!record.has_measured());
+        let remark = through_json(&record).status(SweepState::Running).remark.unwrap();
+        for words in ["1390 MHz is left out", "rank 0 runs at 1200 MHz", "no reason"] {
+            assert!(remark.contains(words), "no {words:?} in {remark:?}");
+        }
+        let before = record.clone();
+        let nothing = record.take(&at_clock(1200.0, None, elsewhere)).unwrap_err();
+        assert!(nothing.contains("1380 MHz: the GPU of rank 0 runs at 1200 MHz"), "{nothing}");
+        assert_eq!(record, before);
+        record.take(&at_clock(1380.0, Some(9.0), LeftOut::default())).unwrap();
+        assert_eq!(record.next(), Next::End(SweepEnd::LowestClock));
+    }
+
+    #[test]
+    fn a_trial_in_which_heat_left_everything_out_says_so() {
+        let hot = LeftOut { throttled: 4, settling: 1, ..LeftOut::default() };
+        let mut record = record(None, 3);
+        let trial = at_clock(900.0, None, hot);
+        (0..MOST_REPEATS).for_each(|_| record.take(&trial).unwrap());
+        let error = record.take(&trial).unwrap_err();
+        assert!(error.contains("heat") && error.contains("rank 0"), "{error}");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pfo_protocol::{
-    AgentResponse, JobSelector, JobView, Refusal, RefusalCode, StoredProfile, SweepControl,
-    SweepOrder, SweepSettings,
+    AgentResponse, JobSelector, JobView, RankView, Refusal, RefusalCode, StoredProfile,
+    SweepControl, SweepOrder, SweepSettings,
 };
 
 use crate::authority::Permit;
@@ -80,6 +80,7 @@ fn begin(
 ) -> Result<Ordered<Arc<Sweep>>, Refusal> {
     let SweepOrder { model, settings, reuse, .. } = order;
     check(settings)?;
+    check_energy(job)?;
     let name = &job.job;
     let shape = JobShape::of(job).ok_or_else(|| {
         Refusal::new(
@@ -117,6 +118,18 @@ fn begin(
         "{by} began a sweep of {count} clocks of job {name} of user {}", job.uid
     );
     Ok(Ordered::Begun(sweep))
+}
+
+fn check_energy(job: &JobView) -> Result<(), Refusal> {
+    // Before its first step a rank may not have read its counter.
+    let lacks_energy = |rank: &&RankView| rank.step.is_some() && !rank.counts_energy;
+    let Some(rank) = job.ranks.iter().find(lacks_energy) else { return Ok(()) };
+    let (gpu, rank, job) = (&rank.gpu_uuid, rank.position.rank, &job.job);
+    Err(Refusal::new(
+        RefusalCode::GpuUnavailable,
+        format!("GPU {gpu} of rank {rank} of job {job} has no energy counter"),
+        "its profile cannot be measured; plan with one from GPUs of the same model",
+    ))
 }
 
 fn check(settings: SweepSettings) -> Result<(), Refusal> {

@@ -9,9 +9,12 @@ use pfo_protocol::{
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// The columns of a profile: Perseus' and Zeus' first, then how often and how well it was measured,
-/// and by whom.
-const HEADER: &str =
-    "stage,instruction,frequency,time,energy,count,time_sd,energy_sd,rank,dp_rank,tp_rank,chunk\n";
+/// by whom, and what became of the clock that was asked for.
+const HEADER: &str = "stage,instruction,frequency,time,energy,count,time_sd,energy_sd,rank,dp_rank,\
+                      tp_rank,chunk,observed_mhz,throttled\n";
+
+/// A GPU whose clock is kept down for more than this share of the time is held back.
+const HELD_BACK: f64 = 0.5;
 
 /// What was measured at one clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +43,12 @@ pub(crate) struct SweptRow {
     time_sd_s: f64,
     energy_j: f64,
     energy_sd_j: Option<f64>,
+    /// The clock that it really had, in MHz.
+    #[serde(default)]
+    observed_mhz: Option<f64>,
+    /// The share of its time for which a power limit kept the clock down.
+    #[serde(default)]
+    throttled: Option<f64>,
 }
 
 /// An instruction by name. Release 0.1 wrote `ForwardBackward` for `forward_backward`.
@@ -79,6 +88,33 @@ impl SweptClock {
         self.rows.iter().map(|row| (row.rank, row.instruction, row.chunk)).collect()
     }
 
+    /// The highest clock, in MHz, that any instruction really had whose time depends on it; none if
+    /// one of them was not seen.
+    pub(crate) fn held_mhz(&self) -> Option<f64> {
+        let free = self.rows.iter().filter(|row| !row.instruction.is_fixed());
+        let observed: Option<Vec<f64>> = free.map(|row| row.observed_mhz).collect();
+        observed?.into_iter().reduce(f64::max)
+    }
+
+    /// What holds the GPUs back at this clock, in words.
+    pub(crate) fn held_back(&self) -> Option<String> {
+        let is_held_back = |row: &&SweptRow| row.throttled.is_some_and(|share| share > HELD_BACK);
+        let observed = self.rows.iter().filter(is_held_back).filter_map(|row| row.observed_mhz);
+        let (lowest, highest) =
+            observed.fold((f64::INFINITY, 0.0), |(low, high), mhz| (mhz.min(low), mhz.max(high)));
+        let Self { mhz, .. } = self;
+        (highest > 0.0).then(|| match (lowest.round(), highest.round()) {
+            (low, high) if low < high => {
+                format!(
+                    "power limits hold the GPUs at {low} to {high} MHz where {mhz} was asked for"
+                )
+            }
+            (low, _) => {
+                format!("power limits hold the GPUs at {low} MHz where {mhz} was asked for")
+            }
+        })
+    }
+
     /// The largest standard error of an energy, as a share of it.
     pub(crate) fn worst_error(&self) -> f64 {
         let error = |row: &SweptRow| {
@@ -116,6 +152,8 @@ impl SweptRow {
             time_sd_s: row.time_sd_s,
             energy_j,
             energy_sd_j: row.energy_sd_j,
+            observed_mhz: row.observed_mhz,
+            throttled: row.throttled,
         })
     }
 }
@@ -134,17 +172,20 @@ pub(crate) fn profile_csv(clocks: &[SweptClock]) -> String {
         for row in &clock.rows {
             let SweptRow { stage, rank, dp_rank, tp_rank, chunk, count, .. } = row;
             let SweptRow { time_s, energy_j, .. } = row;
-            let sd = |sd: Option<f64>| {
-                sd.filter(|sd| *count > 1 && sd.is_finite())
-                    .map_or_else(String::new, |sd| sd.to_string())
+            let figure = |figure: Option<f64>| {
+                let finite = figure.filter(|figure| figure.is_finite());
+                finite.map_or_else(String::new, |figure| figure.to_string())
             };
+            let sd = |sd: Option<f64>| figure(sd.filter(|_| *count > 1));
             csv += &format!(
                 "{stage},{},{},{time_s},{energy_j},{count},{},{},{rank},{dp_rank},{tp_rank},\
-                 {chunk}\n",
+                 {chunk},{},{}\n",
                 row.instruction,
                 clock.mhz.0,
                 sd(Some(row.time_sd_s)),
                 sd(row.energy_sd_j),
+                figure(row.observed_mhz),
+                figure(row.throttled),
             );
         }
     }
@@ -175,6 +216,7 @@ pub(crate) mod tests {
             energy_mean_j: None,
             energy_median_j: energy_j,
             energy_sd_j: Some(0.005),
+            throttled: None,
             left_out: LeftOut::default(),
         };
         let window = |stage: u16| TrialRank {

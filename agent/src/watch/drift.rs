@@ -77,7 +77,9 @@ impl Drift {
         let steps = u32::try_from(measured.steps).unwrap_or(u32::MAX);
         let time = measured.time_s / predicted.time_s - 1.0;
         let energy_j: f64 = measured.energies_j.values().sum();
-        let energy = predicted.energy_j.map(|predicted_j| energy_j / predicted_j - 1.0);
+        let counts_all = measured.energies_j.len() == readings.len();
+        let predicted_j = predicted.energy_j.filter(|_| counts_all);
+        let energy = predicted_j.map(|predicted_j| energy_j / predicted_j - 1.0);
         self.time.observe(steps, time.abs(), limit);
         self.energy.observe(steps, energy.unwrap_or(0.0).abs(), limit);
         let is_far = self.time.share().or(self.energy.share()).is_some();
@@ -118,8 +120,9 @@ impl Drift {
             measured.steps = measured.steps.min(steps);
             measured.longest_s = measured.longest_s.max(time_s);
             measured.time_s = measured.time_s.max(time_s * per_step);
-            let energy_j = (now.energy_j - before.energy_j) * per_step;
-            measured.energies_j.insert(reading.rank, energy_j);
+            if let Some((now_j, before_j)) = now.energy_j.zip(before.energy_j) {
+                measured.energies_j.insert(reading.rank, (now_j - before_j) * per_step);
+            }
         }
         Some(measured)
     }
@@ -178,7 +181,7 @@ mod tests {
                 swap: 1,
                 step: 0,
                 own_times: OwnTimes::default(),
-                window: Some(RankWindow { steps: 1, time_s: 0.0, energy_j: 0.0 }),
+                window: Some(RankWindow { steps: 1, time_s: 0.0, energy_j: Some(0.0) }),
             };
             Self([reading(0), reading(1)])
         }
@@ -189,7 +192,7 @@ mod tests {
                 let window = rank.window.as_mut().unwrap();
                 window.steps += steps;
                 window.time_s += steps as f64 * time_s;
-                window.energy_j += steps as f64 * energy_j / 2.0;
+                *window.energy_j.as_mut().unwrap() += steps as f64 * energy_j / 2.0;
                 let percent = if rank.rank == Rank(1) { (100.0 * time_s) as u64 } else { 100 };
                 rank.own_times.add(Instruction::Backward, steps * percent, steps * 100);
             }
@@ -249,7 +252,8 @@ mod tests {
         drift.look(played.steps(10, 1.0, 260.0), PREDICTED, LIMIT);
         let found = far(drift.look(played.steps(10, 1.0, 262.0), PREDICTED, LIMIT));
         assert_eq!(found.ranks, []);
-        played.0[1].window.as_mut().unwrap().energy_j += 10.0 * 26.0;
+        let window = played.0[1].window.as_mut().unwrap();
+        *window.energy_j.as_mut().unwrap() += 10.0 * 26.0;
         let found = far(drift.look(played.steps(10, 1.0, 260.0), PREDICTED, LIMIT));
         let [DriftedRank { rank: Rank(1), energy }] = found.ranks[..] else { panic!("{found:?}") };
         assert!((energy - 0.2).abs() < 1e-9, "{energy}");

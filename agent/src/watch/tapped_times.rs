@@ -168,8 +168,13 @@ mod tests {
     #[test]
     fn an_instruction_should_take_what_was_profiled_at_the_clocks_that_it_had() {
         let gpu_uuid = "GPU-1".parse().unwrap();
-        let tapped =
-            TappedRank { rank: Rank(0), session: SessionId(1), gpu_uuid, settle_ns: 10 * MS };
+        let tapped = TappedRank {
+            rank: Rank(0),
+            session: SessionId(1),
+            gpu_uuid,
+            sm_clocks: Vec::new(),
+            settle_ns: 10 * MS,
+        };
         let mut followed = Followed::new(&tapped);
         let mut sum = OwnTimes::default();
         let times = times();
@@ -195,8 +200,13 @@ mod tests {
     #[test]
     fn times_that_cannot_be_true_do_no_harm() {
         let gpu_uuid = "GPU-1".parse().unwrap();
-        let tapped =
-            TappedRank { rank: Rank(0), session: SessionId(1), gpu_uuid, settle_ns: u64::MAX };
+        let tapped = TappedRank {
+            rank: Rank(0),
+            session: SessionId(1),
+            gpu_uuid,
+            sm_clocks: Vec::new(),
+            settle_ns: u64::MAX,
+        };
         let mut followed = Followed::new(&tapped);
         let mut sum = OwnTimes::default();
         for (began_ns, ended_ns) in [(u64::MAX, 0), (0, u64::MAX)] {

@@ -12,7 +12,7 @@ use pfo_protocol::{
     ClientMessage, ClockTable, CounterReading, DaemonMessage, DpRank, HEADER_BYTES, Header,
     Instruction, JobView, Mhz, Notice, PlanStatus, Rank, RankPosition, RankView, Refusal,
     RefusalCode, Request, Response, SessionId, Stage, SwapTarget, Swapped, TapBatch, TapRecord,
-    TappedRank, TpRank, TrialRank, TrialResult, TrialRun, TrialStep, Uid, Unit,
+    TappedRank, ThrottledNs, TpRank, TrialRank, TrialResult, TrialRun, TrialStep, Uid, Unit,
 };
 
 const MS: u64 = 1_000_000;
@@ -70,6 +70,7 @@ pub(crate) fn job(uid: u32) -> JobView {
         gpu_uuid: "GPU-1".parse().unwrap(),
         gpu_model: "A100".into(),
         sm_clocks: [900, 1200, 1410].map(Mhz).to_vec(),
+        counts_energy: true,
         num_microbatches: Some(1),
         swap: 0,
         step: Some(1),
@@ -190,7 +191,9 @@ impl ScriptedPfod {
             Request::Tap { .. } => {
                 let rank = &state.job.ranks[0];
                 let (session, gpu_uuid) = (rank.session, rank.gpu_uuid.clone());
-                let tapped = TappedRank { rank: Rank(0), session, gpu_uuid, settle_ns: 0 };
+                let sm_clocks = rank.sm_clocks.clone();
+                let tapped =
+                    TappedRank { rank: Rank(0), session, gpu_uuid, sm_clocks, settle_ns: 0 };
                 Response::Tapped(vec![tapped])
             }
             Request::Trial { run, length, .. } => {
@@ -341,9 +344,10 @@ fn counter(at_ns: u64, energy_j: f64) -> TapRecord {
     TapRecord::Counter(CounterReading {
         at_ns,
         energy_j: Some(energy_j),
+        read_ns: at_ns,
         sm_clock: None,
+        throttled_ns: ThrottledNs::default(),
         throttle_reasons: 0,
-        power_limited: false,
     })
 }
 

@@ -122,6 +122,10 @@ fn condition(nvml: &Nvml, index: u32) -> Result<Condition, NvmlError> {
         busy: device.utilization_rates().ok().and_then(|rates| is_busy(rates.gpu)),
         power_limit_w: limit.zip(default).map(|(limit, default)| [limit, default]),
         reasons: device.current_throttle_reasons().ok(),
+        lacks_energy_counter: matches!(
+            device.total_energy_consumption(),
+            Err(NvmlError::NotSupported)
+        ),
         application_mhz: application
             .zip(application_default)
             .map(|(set, default)| [set, default].map(Mhz)),

@@ -21,6 +21,7 @@ pub(crate) struct Condition {
     /// The power limit and the board's default, in watts.
     pub(crate) power_limit_w: Option<[f64; 2]>,
     pub(crate) reasons: Option<ThrottleReasons>,
+    pub(crate) lacks_energy_counter: bool,
     /// The application clock and its default.
     pub(crate) application_mhz: Option<[Mhz; 2]>,
 }
@@ -28,8 +29,16 @@ pub(crate) struct Condition {
 /// A check of one GPU, and of what pfo does with it if `pfod` reported that.
 type Check = fn(&Condition, Option<&GpuStatus>) -> Option<Finding>;
 
-const CHECKS: [Check; 7] =
-    [mig, persistence, power_limit, throttled, application_clocks, locked_by_others, of_daemon];
+const CHECKS: [Check; 8] = [
+    mig,
+    persistence,
+    power_limit,
+    throttled,
+    energy_counter,
+    application_clocks,
+    locked_by_others,
+    of_daemon,
+];
 
 /// Everything that is unusual, or that nothing is.
 pub(crate) fn check(condition: &Condition, pfo: Option<&GpuStatus>) -> Vec<Finding> {
@@ -61,6 +70,20 @@ fn persistence(condition: &Condition, _: Option<&GpuStatus>) -> Option<Finding> 
                 condition.index
             ),
             "`systemctl enable --now nvidia-persistenced`",
+        )
+    })
+}
+
+fn energy_counter(condition: &Condition, _: Option<&GpuStatus>) -> Option<Finding> {
+    condition.lacks_energy_counter.then(|| {
+        Finding::warning(
+            "energy-counter",
+            format!(
+                "GPU {} has no energy counter: pfo shows no energy of it, and no profile of it can \
+                 be measured",
+                condition.index
+            ),
+            "plan with a profile from GPUs of the same model",
         )
     })
 }
@@ -211,7 +234,7 @@ mod tests {
     #[test]
     fn each_thing_that_is_unusual_is_found_and_nothing_else() {
         let none = ThrottleReasons::empty();
-        let rows: [(&[&str], Condition); 9] = [
+        let rows: [(&[&str], Condition); 10] = [
             (&[], idle()),
             (&[], busy(1410, none)),
             (&["mig"], Condition { mig: true, ..idle() }),
@@ -222,6 +245,7 @@ mod tests {
                 Condition { application_mhz: Some([Mhz(900), Mhz(1275)]), ..idle() },
             ),
             (&["throttled"], busy(1100, ThrottleReasons::SW_POWER_CAP)),
+            (&["energy-counter"], Condition { lacks_energy_counter: true, ..idle() }),
             (&["foreign-lock"], busy(1005, none)),
             (&["foreign-lock"], Condition { busy: Some(false), ..busy(1005, none) }),
         ];

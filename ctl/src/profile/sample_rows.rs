@@ -25,16 +25,20 @@ Columns:
   observed_mhz,observed_ns
                      the SM clock that the driver reported last while it ran, or else first
                      afterwards, and when
-  throttle_reasons   those of the driver from the last reading before it to the first one after it,
-                     by NVML's names, joined with +
+  throttle_reasons   why the driver kept the clock down between the last reading before it and the
+                     first one after it, by NVML's names, joined with +
+  throttled          for which share of the time (0 to 1) a power limit kept the clock of all
+                     instructions of the same rank, kind, chunk and clock down
   counter_energy     by how much the counter itself rose (J), assumed to rise evenly between two
                      refreshes
   counter_refreshes  refreshes within the instruction. The fewer, the more of counter_energy is
                      what the GPU drew before and after: on simulated GPUs, the error was up to
                      4 % with three and up to 1 % with twenty
   left_out           why a profile leaves this row out: mismatched (not the plan's, or events were
-                     lost), settling (began before its clock had settled), throttled, other_clock
-                     (not the one asked for), no_energy (its power is not known); else empty";
+                     lost), settling (began before its clock had settled), throttled (by heat, the
+                     hardware or a power brake), other_clock (neither the one asked for nor beside
+                     it, without a reason), no_energy (its power is not known); else empty. A power
+                     limit leaves nothing out: it is a fact about the clock";
 
 /// One instruction, by its columns.
 #[derive(Debug, Serialize)]
@@ -56,6 +60,7 @@ pub(super) struct SampleRow<'a> {
     observed_mhz: Option<Mhz>,
     observed_ns: Option<u64>,
     throttle_reasons: String,
+    throttled: Option<f64>,
     counter_energy: Option<f64>,
     counter_refreshes: u32,
     left_out: Option<&'static str>,
@@ -109,6 +114,7 @@ fn row<'a>(
         observed_mhz: sample.observed.map(|(mhz, _)| mhz),
         observed_ns: sample.observed.map(|(_, at_ns)| at_ns),
         throttle_reasons: named(sample.throttle_reasons),
+        throttled: alike.and_then(|row| row.throttled),
         counter_energy: sample.counter_j,
         counter_refreshes: sample.counter_refreshes,
         left_out: match sample.left_out {
@@ -170,6 +176,7 @@ mod tests {
             energy_mean_j,
             energy_median_j: None,
             energy_sd_j: None,
+            throttled: Some(0.25),
             left_out: LeftOut::default(),
         };
         let window = TrialRank {
@@ -232,8 +239,8 @@ mod tests {
             assert!(COLUMNS.contains(column), "{column}");
         }
         let own = "j,3,1,0,0,7,2,1000000000,1300000000";
-        assert_eq!(lines[1], format!("1,forward,900,0.3,30.0,{own},,,,,0,"));
-        let slowed = "885,1200000000,sw_power_cap+hw_slowdown,31.5,14,throttled";
+        assert_eq!(lines[1], format!("1,forward,900,0.3,30.0,{own},,,,0.25,,0,"));
+        let slowed = "885,1200000000,sw_power_cap+hw_slowdown,0.25,31.5,14,throttled";
         assert_eq!(lines[2], format!("1,forward,900,0.3,,{own},{slowed}"));
     }
 

@@ -20,6 +20,10 @@ use crate::output::Output;
 /// is paused, the job runs at default clocks; the sweep continues after a restart of a daemon or of
 /// the job's ranks. If a job spans nodes, each node sweeps its own ranks.
 ///
+/// A power limit that keeps a GPU below the clock that was asked for is a fact about that clock: its
+/// rows have the clock that the driver reported and the share of the time for which the limit kept it
+/// down. Heat, slowdowns of the hardware and power brakes leave instructions out.
+///
 /// The energy of an instruction that is shorter than the energy counter's refresh comes from many
 /// readings. On simulated GPUs, whose counters are refreshed every 20 ms, rows of half a
 /// millisecond or more are within 0.5 % of the true time and 2 % of the true energy.

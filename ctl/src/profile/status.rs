@@ -111,6 +111,9 @@ fn render(sweeps: &[SweepStatus], look: Look) -> String {
         if let SweepState::Waiting { why } | SweepState::Paused { why: Some(why) } = &sweep.state {
             text += &format!("{}: {}\n", sweep.job, harmless(why));
         }
+        if let Some(remark) = &sweep.remark {
+            text += &format!("{}: {}\n", sweep.job, harmless(remark));
+        }
     }
     text
 }
@@ -127,7 +130,13 @@ fn state(state: &SweepState) -> Cell {
 
 /// Prints a sweep as a sentence or JSON.
 pub(super) fn print(sweep: &SweepStatus, json: bool, output: &mut Output) -> Result<(), Error> {
-    if json { output.json(sweep) } else { output.text(&(sentence(sweep) + "\n")) }
+    if json { output.json(sweep) } else { output.text(&(sentence(sweep) + &remark(sweep) + "\n")) }
+}
+
+/// What the clocks have shown, as a sentence of its own.
+fn remark(sweep: &SweepStatus) -> String {
+    let remark = sweep.remark.as_ref();
+    remark.map_or_else(String::new, |remark| format!("\n{}: {}.", sweep.job, harmless(remark)))
 }
 
 /// A sweep under way in a few words.
@@ -196,6 +205,7 @@ mod tests {
             mhz: Some(Mhz(1305)),
             measured: 7,
             clocks: 81,
+            remark: None,
             step_time_s: Some(2.1),
             default_step_time_s: Some(2.0),
             remaining_s: Some(754.0),
@@ -210,6 +220,14 @@ mod tests {
             assert!(table.contains(part), "{part}: {table}");
         }
         assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    }
+
+    #[test]
+    fn clocks_that_gpus_do_not_hold_are_named_beside_the_table_and_the_sentence() {
+        let remark = "power limits hold the GPUs at 1245 MHz where 1410 MHz was asked for";
+        let sweep = SweepStatus { remark: Some(remark.to_owned()), ..sweep(SweepState::Running) };
+        assert!(render(std::slice::from_ref(&sweep), Look::default()).contains(remark));
+        assert!(super::remark(&sweep).contains(remark));
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(crate) fn render(
             Cell::text(job.plan.as_ref().map_or("default clocks".into(), name)),
             Cell::option(job.plan.as_ref().and_then(prediction)),
             state(job),
-            Cell::text(joules(job.energy_j)),
+            Cell::option(job.energy_j.map(joules)),
         ]);
     }
     let mut text = heading("Jobs", look) + &table.render();
@@ -119,7 +119,7 @@ mod tests {
             measured_by: None,
             swap_at_step: None,
             measured_for_s: 7500.0,
-            energy_j: 0.0,
+            energy_j: Some(0.0),
             windows: Vec::new(),
             ranks: Vec::new(),
         }

@@ -40,7 +40,7 @@ pub(crate) fn render(
             rank.plan.map_or_else(Cell::empty, Cell::number),
             Cell::count(rank.mismatched_steps),
             Cell::count(rank.lost_events),
-            Cell::text(joules(rank.energy_j)),
+            Cell::option(rank.energy_j.map(joules)),
             Cell::count(rank.skipped_changes),
             Cell::option(off_plan(rank).map(percent)),
             Cell::option(called.then(|| seconds(rank.set_call_mean_us * 1e-6))),

@@ -37,8 +37,8 @@ pub(crate) fn render(job: &JobStatus, user: &dyn Fn(Uid) -> String, look: Look) 
                 change(window.iteration_time_s / baseline.iteration_time_s - 1.0)
             })),
             Cell::option(plan.and_then(|plan| plan.predicted_time_s).map(seconds)),
-            Cell::option(measured.map(|window| joules(window.iteration_energy_j))),
-            compared.map_or_else(Cell::empty, saving),
+            Cell::option(measured.and_then(|window| window.iteration_energy_j).map(joules)),
+            compared.and_then(saving).unwrap_or_else(Cell::empty),
             Cell::option(plan.and_then(|plan| plan.predicted_energy_j).map(joules)),
         ]);
     }
@@ -50,7 +50,8 @@ pub(crate) fn render(job: &JobStatus, user: &dyn Fn(Uid) -> String, look: Look) 
 }
 
 fn is_measured(window: &Window) -> bool {
-    window.steps > 0 && window.iteration_time_s > 0.0 && window.iteration_energy_j > 0.0
+    let uses_energy = window.iteration_energy_j.is_none_or(|energy_j| energy_j > 0.0);
+    window.steps > 0 && window.iteration_time_s > 0.0 && uses_energy
 }
 
 fn name(window: &Window) -> String {
@@ -60,14 +61,14 @@ fn name(window: &Window) -> String {
     }
 }
 
-fn saving((window, baseline): (&Window, &Window)) -> Cell {
-    let saved = 1.0 - window.iteration_energy_j / baseline.iteration_energy_j;
+fn saving((window, baseline): (&Window, &Window)) -> Option<Cell> {
+    let saved = 1.0 - window.iteration_energy_j? / baseline.iteration_energy_j?;
     let tone = match saved {
         saved if saved >= 0.0005 => Tone::Good,
         saved if saved <= -0.0005 => Tone::Bad,
         _ => Tone::Plain,
     };
-    Cell::text(percent(saved)).tone(tone)
+    Some(Cell::text(percent(saved)).tone(tone))
 }
 
 /// A plan predicts the energy of one rank of each stage. If this node measured fewer or more ranks,
@@ -89,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    fn window(plan: Option<u32>, steps: u64, time: f64, energy: f64) -> Window {
+    fn window(plan: Option<u32>, steps: u64, time: f64, energy: impl Into<Option<f64>>) -> Window {
         let plan = plan.map(|number| PlanStatus {
             number,
             label: "p.json".to_owned(),
@@ -98,7 +99,8 @@ mod tests {
             suspended: None,
             power_limits_w: Vec::new(),
         });
-        Window { plan, ranks: 4, steps, iteration_time_s: time, iteration_energy_j: energy }
+        let iteration_energy_j = energy.into();
+        Window { plan, ranks: 4, steps, iteration_time_s: time, iteration_energy_j }
     }
 
     fn rendered(windows: Vec<Window>) -> Option<String> {
@@ -111,7 +113,7 @@ mod tests {
             measured_by: None,
             swap_at_step: None,
             measured_for_s: 7500.0,
-            energy_j: 0.0,
+            energy_j: Some(0.0),
             windows,
             ranks: Vec::new(),
         };
@@ -136,6 +138,16 @@ mod tests {
     fn without_a_window_at_default_clocks_no_saving_is_claimed() {
         let text = rendered(vec![window(Some(1), 10, 1.0, 850.0)]).unwrap();
         assert!(!text.contains('%') && !text.contains("Saving"), "{text}");
+    }
+
+    #[test]
+    fn a_job_without_an_energy_counter_shows_its_times_and_no_energy() {
+        let text =
+            rendered(vec![window(None, 10, 1.0, None), window(Some(1), 10, 1.01, None)]).unwrap();
+        assert!(text.contains("+1.0 %"), "{text}");
+        for energy in [" J", "Energy/step", "Saving"] {
+            assert!(!text.contains(energy), "{energy}: {text}");
+        }
     }
 
     #[test]

@@ -18,15 +18,18 @@ pub(crate) enum TrialError {
     StagesElsewhere { job: JobName, missing: String, stages: u32 },
     #[error("job {job} has a GPU without an energy counter: the energy of its steps is not known")]
     NoEnergy { job: JobName },
+    #[error("GPUs of job {job} have no energy counter, so that nothing can be tuned: {gpus}")]
+    NoEnergyCounter { job: JobName, gpus: String },
 }
 
 impl Explained for TrialError {
     fn exit(&self) -> Exit {
         match self {
             Self::Interrupted { .. } => Exit::Interrupted,
-            Self::OtherRanks { .. } | Self::StagesElsewhere { .. } | Self::NoEnergy { .. } => {
-                Exit::Failed
-            }
+            Self::OtherRanks { .. }
+            | Self::StagesElsewhere { .. }
+            | Self::NoEnergy { .. }
+            | Self::NoEnergyCounter { .. } => Exit::Failed,
         }
     }
 
@@ -39,6 +42,11 @@ impl Explained for TrialError {
                 "if they are on other nodes, run `pfoctl profile start` on each, plan with the \
                  rows of all in one file, and run `pfoctl plan swap` on each with the same \
                  --at-step"
+                    .to_owned(),
+            ),
+            Self::NoEnergyCounter { .. } => Some(
+                "make a plan from the profile of other GPUs of the same model, and run it with \
+                 `pfoctl plan swap`"
                     .to_owned(),
             ),
             Self::Interrupted { .. } | Self::NoEnergy { .. } => None,

@@ -4,6 +4,7 @@
 //! The job returns to default clocks whenever the connection ends, however it ends. Nothing here
 //! has to clean up.
 
+mod energy_counters;
 mod error;
 mod held;
 mod interrupt;
@@ -13,6 +14,7 @@ mod stages_here;
 mod trouble;
 mod window;
 
+pub(crate) use self::energy_counters::require_energy_counters;
 pub(crate) use self::error::TrialError;
 pub(crate) use self::held::Held;
 pub(crate) use self::interrupt::Interrupt;

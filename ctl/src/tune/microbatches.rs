@@ -40,6 +40,7 @@ mod tests {
             energy_mean_j: None,
             energy_sd_j: None,
             energy_median_j: None,
+            throttled: None,
             left_out: LeftOut { settling, ..LeftOut::default() },
         }
     }

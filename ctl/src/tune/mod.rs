@@ -13,6 +13,7 @@ mod report;
 mod search;
 mod switching;
 mod tuned_job;
+mod useful_clocks;
 mod verification;
 mod with_plans;
 mod with_power_limits;
@@ -33,14 +34,20 @@ use crate::planning::measured::TreatmentArguments;
 use crate::planning::pipeline::ScheduleArguments;
 use crate::planning::policy_options::OnlineArguments;
 use crate::progress::Progress;
-use crate::trial::{Held, Interrupt, Window, patiently, require_every_stage};
+use crate::trial::{
+    Held, Interrupt, Window, patiently, require_energy_counters, require_every_stage,
+};
 
 /// Find the plan that saves most energy on a running job, and prove it on the job
 ///
 /// The plan and default clocks take turns on the job. A plan that makes the job slower than allowed
 /// is replaced by a faster one; if no plan saves energy, the job stays at default clocks. After an
 /// interruption the job returns to default clocks, and the next run reuses what was measured of the
-/// profile. A restart of a daemon is waited for. Every stage must have a rank on this node.
+/// profile. A restart of a daemon is waited for. Every stage must have a rank on this node, and every
+/// GPU an energy counter.
+///
+/// Where power limits keep the GPUs below the clocks that the profile asked for, no plan asks for
+/// more than they hold. The report says what that alone saves.
 ///
 /// Without pfo-agent, --profile, --microbatches and --p2p-power must be given.
 #[derive(Args)]
@@ -160,6 +167,7 @@ impl Tune {
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let interrupt = Interrupt::prepare()?;
         require_every_stage(daemons, &self.job)?;
+        require_energy_counters(daemons, &self.job)?;
         let mut report = match (self.policy, self.knob) {
             (Policy::ZeusGlobal, Knob::PowerLimit) => {
                 self.limit_power(daemons, &interrupt, ZeusSearch::Global)?

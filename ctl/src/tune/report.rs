@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::contender::Contender;
 use super::limit_search::Searched;
 use super::profile_source::Origin;
+use super::useful_clocks::UsefulClocks;
 use super::verification::{Compared, Verdict};
 use crate::arguments::{JobArguments, Slowdown};
 use crate::daemons::Daemons;
@@ -31,6 +32,9 @@ pub(super) struct Report {
     #[serde(flatten)]
     pub(super) planned_with: Option<PlannedWith>,
     pub(super) default_clocks: DefaultClocks,
+    /// None if the GPUs hold every clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) useful_clocks: Option<UsefulClocks>,
     /// Trials of a policy that searches on the job.
     pub(super) search_trials: u32,
     /// The trials of a search over power limits.
@@ -151,6 +155,7 @@ impl Report {
             max_slowdown,
             planned_with: None,
             default_clocks: default_clocks.into(),
+            useful_clocks: None,
             search_trials: 0,
             searched: Vec::new(),
             tried: Vec::new(),
@@ -230,6 +235,7 @@ impl Report {
             text += &format!("; {}", with.in_words());
         }
         text += ".\n";
+        text.extend(self.useful_clocks.map(UsefulClocks::in_words));
         text.extend(self.tried.iter().filter_map(Tried::doubt));
         text += &self.kept_in_words();
         text
@@ -256,6 +262,26 @@ impl Report {
             text += &format!("Nothing compares it with default clocks later on: {why}.\n");
         }
         text
+    }
+}
+
+impl UsefulClocks {
+    fn in_words(self) -> String {
+        let Self { asked_mhz, lowest_mhz, highest_mhz, compared } = self;
+        let Compared { saving, slowdown, .. } = compared;
+        let held = match lowest_mhz == highest_mhz {
+            true => highest_mhz.to_string(),
+            false => format!("{} to {highest_mhz}", lowest_mhz.0),
+        };
+        format!(
+            "The GPUs are held back at {held} where {asked_mhz} was asked for: higher clocks are not \
+             planned.\nWith every instruction at its highest useful clock, a step takes {} {} longer \
+             and saves {} {}.\n",
+            finely(slowdown.estimate),
+            range(slowdown, finely),
+            percent(saving.estimate),
+            range(saving, percent)
+        )
     }
 }
 
@@ -299,6 +325,8 @@ fn range(interval: Interval, written: fn(f64) -> String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pfo_protocol::Mhz;
+
     use super::*;
 
     fn report(tried: Vec<Tried>) -> Report {
@@ -345,6 +373,33 @@ mod tests {
         ] {
             assert!(text.contains(words), "no {words:?} in\n{text}");
         }
+    }
+
+    #[test]
+    fn clocks_that_are_not_held_are_named_with_what_the_highest_useful_ones_save() {
+        let [useful, mut clocks] = [1245, 1260].map(|mhz| UsefulClocks {
+            asked_mhz: Mhz(1410),
+            lowest_mhz: Mhz(mhz),
+            highest_mhz: Mhz(1260),
+            compared: Compared {
+                rounds: 4,
+                saving: interval(0.012, 0.002),
+                slowdown: interval(0.0001, 0.0002),
+            },
+        });
+        let mut report = report(Vec::new());
+        report.useful_clocks = Some(useful);
+        let text = report.render(Look::default());
+        for words in [
+            "held back at 1245 to 1260 MHz where 1410 MHz was asked for",
+            "+0.01 % (-0.01 to +0.03 %) longer and saves 1.2 % (1.0 to 1.4 %)",
+        ] {
+            assert!(text.contains(words), "no {words:?} in\n{text}");
+        }
+        clocks.asked_mhz = Mhz(1380);
+        report.useful_clocks = Some(clocks);
+        let text = report.render(Look::default());
+        assert!(text.contains("held back at 1260 MHz where 1380 MHz"), "{text}");
     }
 
     #[test]

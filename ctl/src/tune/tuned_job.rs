@@ -46,20 +46,27 @@ impl<'a> TunedJob<'a> {
         self.report.default_clocks.iteration_time_s
     }
 
+    /// Runs a contender and default clocks in turns, for no more rounds than were asked for.
+    pub(super) fn compare(&mut self, contender: &Contender) -> Result<Compared, Error> {
+        let Proof { max_slowdown, rounds, .. } = self.proof;
+        let mut verification = Verification::new(max_slowdown, rounds);
+        loop {
+            if let Some(compared) = verification.after_all_rounds() {
+                return Ok(compared);
+            }
+            self.take_turn(contender, &mut verification)?;
+        }
+    }
+
     /// Runs a contender and default clocks in turns, and keeps it if it is worth it.
     pub(super) fn try_out(&mut self, contender: &Contender) -> Result<(Verdict, Compared), Error> {
-        let Proof { max_slowdown, rounds, turn } = self.proof;
+        let Proof { max_slowdown, rounds, .. } = self.proof;
         let mut verification = Verification::new(max_slowdown, rounds);
         let (verdict, compared) = loop {
             if let Some(decided) = verification.verdict().zip(verification.compared()) {
                 break decided;
             }
-            self.show_progress(&contender.label, &verification);
-            let trial = match verification.next() {
-                Side::DefaultClocks => self.held.trial(&TrialRun::DefaultClocks, turn)?,
-                Side::Contender => self.held.trial(&contender.run, turn)?,
-            };
-            verification.observe(&Window::of(self.held.job(), &trial)?);
+            self.take_turn(contender, &mut verification)?;
         };
         let certain = compared.makes_certain(verdict, max_slowdown);
         self.report.tried.push(Tried::new(contender, verdict, certain, compared));
@@ -67,6 +74,21 @@ impl<'a> TunedJob<'a> {
             self.report.kept = self.held.keep(&contender.run)?;
         }
         Ok((verdict, compared))
+    }
+
+    fn take_turn(
+        &mut self,
+        contender: &Contender,
+        verification: &mut Verification,
+    ) -> Result<(), Error> {
+        self.show_progress(&contender.label, verification);
+        let run = match verification.next() {
+            Side::DefaultClocks => &TrialRun::DefaultClocks,
+            Side::Contender => &contender.run,
+        };
+        let trial = self.held.trial(run, self.proof.turn)?;
+        verification.observe(&Window::of(self.held.job(), &trial)?);
+        Ok(())
     }
 
     fn show_progress(&self, label: &str, verification: &Verification) {

@@ -114,6 +114,11 @@ impl Verification {
         })
     }
 
+    /// The same after as many rounds as were asked for; none before.
+    pub(super) fn after_all_rounds(&self) -> Option<Compared> {
+        self.compared().filter(|_| self.turns.len() >= 2 * self.rounds)
+    }
+
     /// What becomes of the plan; none while that takes more turns.
     pub(super) fn verdict(&self) -> Option<Verdict> {
         // There and back; in between, a drift favours one side.

@@ -15,6 +15,7 @@ use super::profile_source::Sourced;
 use super::report::{PlannedPower, PlannedWith, PowerOrigin, Report};
 use super::search::{Found, Search};
 use super::tuned_job::TunedJob;
+use super::useful_clocks::{self, UsefulClocks};
 use super::verification::Verdict;
 use super::{Policy, Raising, Tune, TuneError, microbatches, p2p_power};
 use crate::daemons::{Agent, Daemons};
@@ -131,7 +132,9 @@ impl Tune {
     }
 
     /// The plans of our frontiers, from the one that saves most to the one that changes clocks least,
-    /// until one is kept. Where clocks are never late, the others have nothing to offer.
+    /// until one is kept. Where clocks are never late, the others have nothing to offer. Where the GPUs
+    /// do not hold their highest clocks, the highest useful ones are measured first, and tried if
+    /// nothing else is kept.
     fn try_frontiers(
         &self,
         tuned: &mut TunedJob,
@@ -139,11 +142,19 @@ impl Tune {
         power: Watts,
         clocks_are_late: bool,
     ) -> Result<(), Error> {
+        let useful = useful_clocks::contender(pipeline, power)?;
+        if let Some(useful) = &useful {
+            let compared = tuned.compare(useful)?;
+            tuned.report.useful_clocks = UsefulClocks::of(pipeline, compared);
+        }
         let rungs = if clocks_are_late { ClockPer::LADDER.len() } else { 1 };
         for per in ClockPer::LADDER.into_iter().take(rungs) {
             if self.try_frontier(tuned, pipeline, power, per)? {
-                break;
+                return Ok(());
             }
+        }
+        if let Some(useful) = useful {
+            tuned.try_out(&useful)?;
         }
         Ok(())
     }

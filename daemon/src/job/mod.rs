@@ -322,10 +322,10 @@ mod tests {
         for (next_step, kept_j) in [(0, 0.0), (3, 5.0), (0, 0.0)] {
             let rank = member(0, next_step);
             job.join(rank.clone()).unwrap();
-            assert_eq!(job.members().past.energy_j(), kept_j, "next step {next_step}");
+            assert_eq!(job.members().past.energy_j(), Some(kept_j), "next step {next_step}");
             let mut measured = (**rank.session.progress.measured.load()).clone();
-            measured.counter_reads(0.0);
-            measured.counter_reads(5.0);
+            measured.counter_reads(Some(0.0));
+            measured.counter_reads(Some(5.0));
             rank.session.progress.measured.store(Arc::new(measured));
             job.leave(&rank.session);
         }

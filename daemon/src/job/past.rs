@@ -15,6 +15,8 @@ const KEPT_RANKS: usize = 1024;
 pub(crate) struct Past {
     since: Option<Instant>,
     energy_j: f64,
+    /// A GPU has no energy counter.
+    lacks_energy: bool,
     windows: BTreeMap<Rank, RankWindows>,
 }
 
@@ -31,7 +33,9 @@ impl Past {
 
     /// Adds what an ended session measured.
     pub(crate) fn add(&mut self, rank: Rank, measured: &Measured) {
-        self.energy_j += measured.energy_j;
+        let has_steps = measured.windows.measured().next().is_some();
+        self.lacks_energy |= has_steps && measured.energy_j.is_none();
+        self.energy_j += measured.energy_j.unwrap_or(0.0);
         self.windows.entry(rank).or_default().merge(&measured.windows);
         if self.windows.len() > KEPT_RANKS {
             self.windows.pop_first();
@@ -43,9 +47,9 @@ impl Past {
         self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Joules that ended sessions measured.
-    pub(crate) fn energy_j(&self) -> f64 {
-        self.energy_j
+    /// Joules that ended sessions measured, if all GPUs have energy counters.
+    pub(crate) fn energy_j(&self) -> Option<f64> {
+        (!self.lacks_energy).then_some(self.energy_j)
     }
 
     /// Windows of ended sessions, by rank.
@@ -63,7 +67,7 @@ mod tests {
     /// Four steps of a second and ten joules each, of which the first one settles.
     fn session() -> Measured {
         let mut measured = Measured::begin(Some(0.0));
-        (0..4).for_each(|step| measured.step_begins(1, 1, step * SECOND, 10.0 * step as f64));
+        (0..4).for_each(|step| measured.step_begins(1, 1, step * SECOND, Some(10.0 * step as f64)));
         measured
     }
 
@@ -78,7 +82,19 @@ mod tests {
         past.add(Rank(0), &session());
         past.add(Rank(5), &session());
         assert_eq!((steps(&past, 0), steps(&past, 5)), (4, 2));
-        assert_eq!(past.energy_j(), 90.0);
+        assert_eq!(past.energy_j(), Some(90.0));
+    }
+
+    #[test]
+    fn what_was_measured_without_an_energy_counter_leaves_no_energy_of_the_job() {
+        let mut past = Past::default();
+        past.add(Rank(0), &Measured::begin(None));
+        assert_eq!(past.energy_j(), Some(0.0), "nothing was measured");
+        let mut measured = Measured::begin(None);
+        (0..4).for_each(|step| measured.step_begins(1, 1, step * SECOND, None));
+        past.add(Rank(1), &session());
+        past.add(Rank(0), &measured);
+        assert_eq!((past.energy_j(), steps(&past, 0)), (None, 2));
     }
 
     #[test]
@@ -91,7 +107,7 @@ mod tests {
         assert!(past.measured_for() >= Duration::from_millis(2));
         past.add(Rank(0), &session());
         past.start_over();
-        assert_eq!((past.measured_for(), past.energy_j()), (Duration::ZERO, 0.0));
+        assert_eq!((past.measured_for(), past.energy_j()), (Duration::ZERO, Some(0.0)));
         assert!(past.windows().is_empty());
     }
 

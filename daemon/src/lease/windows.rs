@@ -15,19 +15,19 @@ pub(crate) struct RankWindow {
     pub steps: u64,
     /// Seconds that these steps took.
     pub time_s: f64,
-    /// Joules that these steps took.
-    pub energy_j: f64,
+    /// Joules that these steps took, if the GPU counts them.
+    pub energy_j: Option<f64>,
 }
 
 impl RankWindow {
     fn empty(swap: u64) -> Self {
-        Self { swap, steps: 0, time_s: 0.0, energy_j: 0.0 }
+        Self { swap, steps: 0, time_s: 0.0, energy_j: Some(0.0) }
     }
 
     fn add(&mut self, other: Self) {
         self.steps = self.steps.saturating_add(other.steps);
         self.time_s += other.time_s;
-        self.energy_j += other.energy_j;
+        self.energy_j = self.energy_j.zip(other.energy_j).map(|(own, other)| own + other);
     }
 }
 
@@ -70,7 +70,7 @@ impl RankWindows {
 struct Mark {
     swap: u64,
     at_ns: u64,
-    energy_j: f64,
+    energy_j: Option<f64>,
     /// The rank changed to a swap in this step.
     settling: bool,
 }
@@ -80,8 +80,8 @@ struct Mark {
 pub(crate) struct Measured {
     /// The windows; the newest one is still growing.
     pub windows: RankWindows,
-    /// Joules since the session began.
-    pub energy_j: f64,
+    /// Joules since the session began; none if the GPU has no energy counter.
+    pub energy_j: Option<f64>,
     session_began_j: Option<f64>,
     last: Option<Mark>,
 }
@@ -90,19 +90,25 @@ impl Measured {
     /// Starts the measurement; `energy_j` is the counter's reading now.
     #[must_use]
     pub(crate) fn begin(energy_j: Option<f64>) -> Self {
-        Self { session_began_j: energy_j, ..Self::default() }
+        Self { session_began_j: energy_j, energy_j: energy_j.map(|_| 0.0), ..Self::default() }
     }
 
-    /// Takes a reading of the energy counter.
-    pub(crate) fn counter_reads(&mut self, energy_j: f64) {
-        self.energy_j = energy_j - *self.session_began_j.get_or_insert(energy_j);
+    /// Takes a reading of the energy counter, if there is one.
+    pub(crate) fn counter_reads(&mut self, energy_j: Option<f64>) {
+        let Some(now_j) = energy_j else { return };
+        self.energy_j = Some(now_j - *self.session_began_j.get_or_insert(now_j));
     }
 
     /// Takes the beginning of a step at `at_ns` by the rank's clock, `steps` after the last one
     /// recorded here.
     ///
-    /// The step in which the rank changes to a swap is left out, because its clocks still settle.
-    pub(crate) fn step_begins(&mut self, swap: u64, steps: u64, at_ns: u64, energy_j: f64) {
+    /// The step in which the rank changes to a swap is left out, because its clocks still settle,
+    /// and so are those around a begin at which the counter could not be read.
+    pub(crate) fn step_begins(&mut self, swap: u64, steps: u64, at_ns: u64, energy_j: Option<f64>) {
+        if energy_j.is_none() && self.energy_j.is_some() {
+            self.last = None;
+            return;
+        }
         self.counter_reads(energy_j);
         let went_on = self.last.filter(|last| last.swap == swap);
         match went_on {
@@ -110,7 +116,7 @@ impl Measured {
                 swap,
                 steps,
                 time_s: at_ns.saturating_sub(last.at_ns) as f64 / 1e9,
-                energy_j: energy_j - last.energy_j,
+                energy_j: energy_j.zip(last.energy_j).map(|(now_j, last_j)| now_j - last_j),
             }),
             _ => {}
         }
@@ -129,27 +135,48 @@ mod tests {
     fn the_step_that_takes_up_a_swap_is_in_no_window() {
         let mut measured = Measured::begin(Some(1000.0));
         for step in 0..5 {
-            measured.step_begins(0, 1, step * SECOND, 1000.0 + 10.0 * step as f64);
+            measured.step_begins(0, 1, step * SECOND, Some(1000.0 + 10.0 * step as f64));
         }
         // The step that begins at 5 s still costs as before: it is the one that settles.
         for step in 5..8 {
-            measured.step_begins(1, 1, step * SECOND, 1050.0 + 7.0 * (step - 5) as f64);
+            let energy_j = 1050.0 + 7.0 * (step - 5) as f64;
+            measured.step_begins(1, 1, step * SECOND, Some(energy_j));
         }
         assert_eq!(
             measured.windows.measured().collect::<Vec<_>>(),
             [
-                RankWindow { swap: 0, steps: 3, time_s: 3.0, energy_j: 30.0 },
-                RankWindow { swap: 1, steps: 1, time_s: 1.0, energy_j: 7.0 }
+                RankWindow { swap: 0, steps: 3, time_s: 3.0, energy_j: Some(30.0) },
+                RankWindow { swap: 1, steps: 1, time_s: 1.0, energy_j: Some(7.0) }
             ]
         );
-        assert_eq!(measured.energy_j, 64.0);
+        assert_eq!(measured.energy_j, Some(64.0));
+    }
+
+    #[test]
+    fn without_an_energy_counter_a_step_has_a_time_and_no_energy() {
+        let mut measured = Measured::begin(None);
+        (0..4).for_each(|step| measured.step_begins(0, 1, step * SECOND, None));
+        let window = RankWindow { swap: 0, steps: 2, time_s: 2.0, energy_j: None };
+        assert_eq!(measured.windows.measured().collect::<Vec<_>>(), [window]);
+        assert_eq!(measured.energy_j, None);
+    }
+
+    #[test]
+    fn a_counter_that_cannot_be_read_once_costs_the_steps_around_it_and_no_figure() {
+        let mut measured = Measured::begin(Some(0.0));
+        for step in 0..8 {
+            let energy_j = Some(5.0 * step as f64).filter(|_| step != 3);
+            measured.step_begins(0, 1, step * SECOND, energy_j);
+        }
+        let window = RankWindow { swap: 0, steps: 3, time_s: 3.0, energy_j: Some(15.0) };
+        assert_eq!(measured.windows.measured().collect::<Vec<_>>(), [window]);
     }
 
     #[test]
     fn no_more_than_a_few_windows_are_kept() {
         let mut measured = Measured::begin(None);
         for step in 0..3000 {
-            measured.step_begins(step / 3, 1, step * SECOND, 0.0);
+            measured.step_begins(step / 3, 1, step * SECOND, Some(0.0));
         }
         let newest = measured.windows.0.back().map(|window| window.swap);
         assert_eq!((measured.windows.0.len(), newest), (KEPT, Some(999)));
@@ -160,7 +187,7 @@ mod tests {
         let measure = |swap| {
             let mut measured = Measured::begin(Some(0.0));
             for step in 0..4 {
-                measured.step_begins(swap, 1, step * SECOND, step as f64);
+                measured.step_begins(swap, 1, step * SECOND, Some(step as f64));
             }
             measured.windows
         };
@@ -174,7 +201,7 @@ mod tests {
     fn numbers_of_a_peer_at_their_end_and_times_that_run_backwards_do_no_harm() {
         let mut measured = Measured::begin(Some(f64::MAX));
         for at_ns in [0, u64::MAX, 0, u64::MAX, 1] {
-            measured.step_begins(u64::MAX, u64::MAX, at_ns, 0.0);
+            measured.step_begins(u64::MAX, u64::MAX, at_ns, Some(0.0));
         }
         let mut windows = measured.windows.clone();
         windows.merge(&measured.windows);
@@ -186,8 +213,8 @@ mod tests {
     #[test]
     fn a_counter_that_starts_over_leaves_figures_that_are_finite() {
         let mut measured = Measured::begin(Some(1e12));
-        (0..4).for_each(|step| measured.step_begins(0, 1, step * SECOND, 0.0));
-        assert!(measured.energy_j.is_finite());
-        assert!(measured.windows.measured().all(|window| window.energy_j.is_finite()));
+        (0..4).for_each(|step| measured.step_begins(0, 1, step * SECOND, Some(0.0)));
+        assert!(measured.energy_j.unwrap().is_finite());
+        assert!(measured.windows.measured().all(|window| window.energy_j.unwrap().is_finite()));
     }
 }

@@ -13,7 +13,7 @@ use pfo_service::{Panicked, Whose, catch, lock, now_ns};
 
 use super::refresh::{Look, Refresh};
 use super::tap::Queue;
-use crate::lease::{Progress, Session};
+use crate::lease::Session;
 
 /// How often to read a GPU without an energy counter.
 const PERIOD_NS: u64 = 20_000_000;
@@ -142,7 +142,7 @@ impl Shared {
             let reading = listeners
                 .iter()
                 .any(|listener| listener.wants_counters())
-                .then(|| look(probe, &self.session.progress, &mut refresh));
+                .then(|| look(probe, &mut refresh));
             records.extend(std::iter::from_fn(|| self.queue.take()));
             records.extend(reading.and_then(|(counter, _)| counter).map(TapRecord::Counter));
             records.extend(ended.then_some(TapRecord::Ended));
@@ -165,20 +165,18 @@ impl Shared {
 }
 
 /// Reads the GPU. Returns what is new, and when to read again.
-fn look(
-    probe: &Probe,
-    progress: &Progress,
-    refresh: &mut Refresh,
-) -> (Option<CounterReading>, u64) {
+fn look(probe: &Probe, refresh: &mut Refresh) -> (Option<CounterReading>, u64) {
     let asked_ns = now_ns();
-    let counter = probe.energy_j();
+    let (counter, throttled_ns) = probe.counters();
     let got_ns = now_ns();
+    let counts_all = throttled_ns.counters().iter().all(Option::is_some);
     let condition = |at_ns, energy_j| CounterReading {
         at_ns,
         energy_j,
+        read_ns: got_ns,
         sm_clock: probe.sm_clock(),
-        throttle_reasons: probe.throttle_reasons().bits(),
-        power_limited: progress.published.power_limit_w.load(Relaxed) > 0,
+        throttled_ns,
+        throttle_reasons: if counts_all { 0 } else { probe.throttle_reasons() },
     };
     let Some(energy_j) = counter else {
         return (Some(condition(got_ns, None)), got_ns.saturating_add(PERIOD_NS));

@@ -177,7 +177,7 @@ impl StepEnergies {
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::CounterReading;
+    use pfo_protocol::{CounterReading, ThrottledNs};
 
     use super::*;
 
@@ -191,9 +191,10 @@ mod tests {
         TapRecord::Counter(CounterReading {
             at_ns: at_ms * MS,
             energy_j: Some(energy_j),
+            read_ns: at_ms * MS,
             sm_clock: None,
+            throttled_ns: ThrottledNs::default(),
             throttle_reasons: 0,
-            power_limited: false,
         })
     }
 
@@ -239,9 +240,10 @@ mod tests {
         let silent = CounterReading {
             at_ns: 2100 * MS,
             energy_j: None,
+            read_ns: 2100 * MS,
             sm_clock: None,
+            throttled_ns: ThrottledNs::default(),
             throttle_reasons: 0,
-            power_limited: false,
         };
         energies.take(0, &[TapRecord::Counter(silent), step(5, 2200)]);
         assert!(energies.is_complete());

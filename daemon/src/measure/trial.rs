@@ -178,23 +178,17 @@ impl UnderWay {
 
     fn result(self) -> Result<TrialResult, Refusal> {
         if !self.ranks.iter().all(|rank| rank.energies.now(|energies| energies.is_whole())) {
-            return Err(disturbed(
-                &self.job,
-                "did not count its steps one by one during the trial",
-            ));
+            let why = "did not count its steps one by one during the trial";
+            return Err(disturbed(&self.job, why));
         }
         let marks = |rank: &Measured| rank.energies.now(|energies| energies.steps().to_vec());
         let marks: Vec<_> = self.ranks.iter().map(marks).collect();
+        let ranks = self.ranks.iter().zip(&marks).map(|(rank, marks)| rank_of(rank, marks));
         Ok(TrialResult {
             plan: self.swap.plan.as_ref().map(|plan| plan.status()),
             first_step: self.first_step,
             steps: (0..self.steps as usize).map(|step| step_of(&marks, step)).collect(),
-            ranks: self
-                .ranks
-                .iter()
-                .zip(&marks)
-                .map(|(rank, marks)| rank_of(rank, marks))
-                .collect(),
+            ranks: ranks.collect(),
         })
     }
 }

@@ -318,11 +318,9 @@ impl Rank {
 
     /// Measures what the session used after its last step began.
     pub(crate) fn measure_end(&self) {
-        if let Some(energy_j) = self.clocks.energy_j() {
-            let mut measured = (**self.progress().measured.load()).clone();
-            measured.counter_reads(energy_j);
-            self.progress().measured.store(Arc::new(measured));
-        }
+        let mut measured = (**self.progress().measured.load()).clone();
+        measured.counter_reads(self.clocks.energy_j());
+        self.progress().measured.store(Arc::new(measured));
     }
 
     fn progress(&self) -> &Progress {
@@ -477,12 +475,10 @@ impl Rank {
         }
         if self.begun.steps > 0 {
             let StepsBegun { steps, at_ns } = std::mem::take(&mut self.begun);
-            if let Some(energy_j) = self.clocks.energy_j() {
-                let at_ns = at_ns.min(now_ns());
-                let mut measured = (**self.progress().measured.load()).clone();
-                measured.step_begins(self.swap, steps, at_ns, energy_j);
-                self.progress().measured.store(Arc::new(measured));
-            }
+            let energy_j = self.clocks.energy_j();
+            let mut measured = (**self.progress().measured.load()).clone();
+            measured.step_begins(self.swap, steps, at_ns.min(now_ns()), energy_j);
+            self.progress().measured.store(Arc::new(measured));
         }
         if let Some(mismatch) = self.mismatch.take() {
             self.account_for(mismatch);

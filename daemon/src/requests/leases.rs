@@ -62,13 +62,8 @@ pub(super) fn revoke(
     // New sessions are refused before the open ones are ended.
     let processes = concerned().iter().filter_map(|(_, session)| process(session)).collect();
     let (user, by, since) = (permit.user(), permit.uid(), SystemTime::now());
-    node.revocations.add(Revocation {
-        job: job.clone(),
-        gpu: gpu.clone(),
-        by,
-        since,
-        processes,
-    })?;
+    let (job, gpu) = (job.clone(), gpu.clone());
+    node.revocations.add(Revocation { job, gpu, by, since, processes })?;
     let ended = concerned();
     for (gpu, session) in &ended {
         let holder = &session.holder;

@@ -103,7 +103,6 @@ fn gpu_status(node: &Node, permit: &Permit, gpu: &Arc<Gpu>) -> GpuStatus {
 
 fn job_status(job: &Job) -> JobStatus {
     let members = job.members();
-    let energy: f64 = members.ranks().map(energy_j).sum();
     JobStatus {
         job: job.key.name.clone(),
         uid: job.key.uid,
@@ -113,13 +112,13 @@ fn job_status(job: &Job) -> JobStatus {
         measured_by: members.held.map(|Measurer { uid, pid, .. }| MeasuredBy { uid, pid }),
         swap_at_step: members.plans.under_way().map(|swap| swap.step()),
         measured_for_s: members.past.measured_for().as_secs_f64(),
-        energy_j: members.past.energy_j() + energy,
+        energy_j: members.ranks().map(energy_j).chain([members.past.energy_j()]).sum(),
         windows: windows(&members),
         ranks: members.ranks().map(rank_status).collect(),
     }
 }
 
-fn energy_j(member: &Member) -> f64 {
+fn energy_j(member: &Member) -> Option<f64> {
     member.session.progress.measured.load().energy_j
 }
 
@@ -178,7 +177,7 @@ fn windows(members: &Members) -> Vec<Window> {
             ranks: ranks.len() as u32,
             steps: ranks.iter().map(|window| window.steps).min().unwrap_or(0),
             iteration_time_s: ranks.iter().map(|w| w.time_s / steps(w)).fold(0.0, f64::max),
-            iteration_energy_j: ranks.iter().map(|w| w.energy_j / steps(w)).sum(),
+            iteration_energy_j: ranks.iter().map(|w| Some(w.energy_j? / steps(w))).sum(),
         })
     };
     by_swap.into_iter().filter_map(window).collect()
@@ -196,7 +195,7 @@ mod tests {
     fn measured(swaps: &[u64], step_j: f64) -> Measured {
         let mut measured = Measured::begin(Some(0.0));
         for (swap, step) in swaps.iter().flat_map(|swap| (0..3).map(move |step| (*swap, step))) {
-            measured.step_begins(swap, 1, step * SECOND, step_j * step as f64);
+            measured.step_begins(swap, 1, step * SECOND, Some(step_j * step as f64));
         }
         measured
     }
@@ -210,7 +209,7 @@ mod tests {
         members.past.add(Rank(1), &measured(&[9], 30.0));
         let windows = windows(&members);
         let shown: Vec<_> = windows.iter().map(|w| (w.ranks, w.iteration_energy_j)).collect();
-        assert_eq!(shown, [(1, 10.0), (1, 10.0), (2, 40.0)]);
+        assert_eq!(shown, [(1, Some(10.0)), (1, Some(10.0)), (2, Some(40.0))]);
         assert!(windows.iter().all(|window| window.plan.is_none()));
     }
 }

@@ -21,7 +21,7 @@ use crate::session::internal;
 /// Records that wait for the agent: a few megabytes.
 const MOST_RECORDS: usize = 1 << 15;
 
-/// Records in a frame; the largest record takes 49 bytes.
+/// Records in a frame; the largest record takes 87 bytes.
 const RECORDS_IN_FRAME: usize = 4096;
 
 /// Records and changes are collected for this long, so that the agent wakes up seldom.
@@ -70,6 +70,7 @@ pub(super) fn tap(
             rank: member.hello.position.rank,
             session: member.session.holder.session,
             gpu_uuid: member.gpu.uuid.clone(),
+            sm_clocks: member.gpu.sm_clocks.clone(),
             settle_ns: member.session.grant.load().rules.settle_ns,
         });
     }
@@ -137,11 +138,8 @@ impl Waiting {
         let mut batches = Vec::new();
         for (rank, OfRank { mut lost, records }) in ranks {
             for chunk in records.chunks(RECORDS_IN_FRAME) {
-                batches.push(TapBatch {
-                    rank,
-                    lost: std::mem::take(&mut lost),
-                    records: chunk.to_vec(),
-                });
+                let lost = std::mem::take(&mut lost);
+                batches.push(TapBatch { rank, lost, records: chunk.to_vec() });
             }
             if lost > 0 {
                 batches.push(TapBatch { rank, lost, records: Vec::new() });

@@ -40,6 +40,7 @@ fn rank(member: &Member) -> RankView {
         gpu_uuid: member.gpu.uuid.clone(),
         gpu_model: member.gpu.model.clone(),
         sm_clocks: member.gpu.sm_clocks.iter().filter(is_allowed).copied().collect(),
+        counts_energy: measured.energy_j.is_some(),
         num_microbatches: member.hello.num_microbatches.or_else(seen),
         swap,
         step: progress.step(),
@@ -83,12 +84,13 @@ mod tests {
         member.session.grant.store(Arc::new(example_grant("max_mhz = 1000")));
         let mut measured = Measured::begin(Some(0.0));
         for (swap, at_s) in [(1, 0), (1, 1), (1, 2), (2, 3)] {
-            measured.step_begins(swap, 1, at_s * 1_000_000_000, at_s as f64);
+            measured.step_begins(swap, 1, at_s * 1_000_000_000, Some(at_s as f64));
         }
         member.session.progress.measured.store(Arc::new(measured));
         member.session.progress.swap.store(1, Relaxed);
         let view = rank(&member);
         assert_eq!(view.sm_clocks, [Mhz(210), Mhz(900)]);
+        assert!(view.counts_energy);
         assert_eq!(view.window.map(|window| (window.steps, window.time_s)), Some((1, 1.0)));
         member.session.progress.swap.store(2, Relaxed);
         assert_eq!(rank(&member).window, None, "its only step settles");

@@ -19,6 +19,9 @@ pub(crate) const REPEATS: [&str; 3] = ["count", "time_sd", "energy_sd"];
 /// A line with a value here is not part of the profile.
 const LEFT_OUT: &str = "left_out";
 
+/// The clock that the GPU really had.
+const OBSERVED: &str = "observed_mhz";
+
 /// The columns that say who measured. Lines that are equal in all of them are repeats.
 const MEASURERS: [&str; 5] = ["rank", "dp_rank", "pp_rank", "tp_rank", "chunk"];
 
@@ -35,6 +38,7 @@ pub(crate) struct Columns {
     needed: [usize; 5],
     repeats: [Option<usize>; 3],
     left_out: Option<usize>,
+    observed: Option<usize>,
     /// The columns that say who measured.
     pub(crate) measurers: Vec<usize>,
     /// All columns that tell repeats apart, measurers included.
@@ -62,7 +66,8 @@ impl Columns {
         let others: Vec<usize> = (0..header.len()).filter(is_other).collect();
         let is_measurer = |&&index: &&usize| MEASURERS.contains(&&header[index]);
         let measurers = others.iter().filter(is_measurer).copied().collect();
-        Ok(Self { needed, repeats, left_out, measurers, others })
+        let observed = place(OBSERVED);
+        Ok(Self { needed, repeats, left_out, observed, measurers, others })
     }
 
     /// Whether a line says why it is not part of the profile.
@@ -121,6 +126,25 @@ impl Columns {
         let energy_j =
             positive(energy, MOST_J).ok_or_else(|| wrong("energy", energy, "positive joules"))?;
         Ok((stage, instruction, Measurement { frequency, time_s, energy_j }))
+    }
+
+    /// The clock that the GPU really had, in MHz, if the line says it.
+    ///
+    /// # Errors
+    /// If that is no clock.
+    pub(crate) fn read_observed(
+        &self,
+        record: &StringRecord,
+        line: u64,
+    ) -> Result<Option<f64>, ProfileError> {
+        let value = self.observed.map_or("", |place| &record[place]);
+        let read = || value.parse().ok().filter(|mhz| (1.0..=f64::from(Mhz::MAX.0)).contains(mhz));
+        match value.is_empty() {
+            true => Ok(None),
+            false => read().map(Some).ok_or_else(|| {
+                bad_field(line, OBSERVED, value, "MHz between 1 and 10000, or empty")
+            }),
+        }
     }
 
     /// What a line says about the measurements of which it is the mean.

@@ -14,7 +14,9 @@
 //! weight in the mean, as in Zeus' pipeline frequency optimizer; differences between measurers are
 //! not noise. Any other column (`window`, `run`, …) makes lines repeats of one measurement: a
 //! repeat that is far from the others is left out, and their scatter is kept. A line with a reason
-//! in the column `left_out` is skipped.
+//! in the column `left_out` is skipped. `observed_mhz` is the clock that the GPU really had, where a
+//! power limit held it back; clocks at which it had no higher one than at a lower clock are left
+//! out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -29,6 +31,7 @@ use crate::profile::error::ProfileError;
 use crate::profile::left_out::leave_out;
 use crate::profile::measurement::Measurement;
 use crate::profile::repeats::{Line, Repeats};
+use crate::profile::unheld::leave_out_unheld;
 
 impl Profile {
     /// Reads a profile from CSV, with columns and rows in any order.
@@ -99,13 +102,15 @@ fn read(csv: impl Read, combine: Combine) -> Result<Profile, ProfileError> {
         let who = Measurer { rank: fields(&ranks), within: fields(&columns.measurers) };
         let table = tables.entry((stage, instruction)).or_default();
         let repeated = table.entry(frequency).or_default().entry(who).or_default();
-        repeated.push(Line { number, measured, repeats });
+        let observed_mhz = columns.read_observed(&record, number)?;
+        repeated.push(Line { number, measured, repeats, observed_mhz });
     }
-    let mut left_out = Vec::new();
+    let (mut left_out, mut unheld) = (Vec::new(), Vec::new());
     for (&of, table) in &mut tables {
         left_out.append(&mut leave_out(of, table));
+        unheld.extend(leave_out_unheld(of, table));
     }
-    Profile::from_repeated(&combined(&tables)?, left_out)
+    Profile::from_repeated(&combined(&tables)?, left_out, unheld)
 }
 
 fn unreadable(error: csv::Error) -> ProfileError {

@@ -121,7 +121,7 @@ mod tests {
         let mut line = |frequency, time_s: f64| {
             number += 1;
             let measured = Measurement { frequency, time_s, energy_j: 200.0 * time_s };
-            Line { number, measured, repeats: Repeats::default() }
+            Line { number, measured, repeats: Repeats::default(), observed_mhz: None }
         };
         (0..)
             .map(|index| Mhz(1410 - 15 * index))

@@ -11,6 +11,7 @@ pub(crate) mod measurement;
 pub(crate) mod median;
 pub(crate) mod quantity;
 pub(crate) mod repeats;
+pub(crate) mod unheld;
 
 use std::collections::BTreeMap;
 
@@ -22,6 +23,7 @@ use crate::profile::left_out::LeftOut;
 use crate::profile::measurement::Measurement;
 use crate::profile::quantity::Quantity;
 use crate::profile::repeats::Repeats;
+use crate::profile::unheld::Unheld;
 
 /// A measured profile of all stages of a pipeline.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +33,7 @@ pub struct Profile {
     /// For rows that were measured more than once.
     repeats: BTreeMap<(Stage, Instruction, Mhz), Repeats>,
     left_out: Vec<LeftOut>,
+    unheld: Vec<Unheld>,
 }
 
 impl Profile {
@@ -63,14 +66,15 @@ impl Profile {
         if let Some(missing) = stages.iter().position(BTreeMap::is_empty) {
             return Err(ProfileError::StageWithoutRows { missing, highest: stages.len() - 1 });
         }
-        Ok(Self { stages, repeats: BTreeMap::new(), left_out: Vec::new() })
+        Ok(Self { stages, repeats: BTreeMap::new(), left_out: Vec::new(), unheld: Vec::new() })
     }
 
-    /// A profile of rows with what is known about their repeats, and of the lines that were left
-    /// out.
+    /// A profile of rows with what is known about their repeats, and of the lines and clocks that were
+    /// left out.
     pub(crate) fn from_repeated(
         rows: &[(Stage, Instruction, Measurement, Repeats)],
         left_out: Vec<LeftOut>,
+        unheld: Vec<Unheld>,
     ) -> Result<Self, ProfileError> {
         let profile = Self::from_rows(rows.iter().map(|&(s, i, row, _)| (s, i, row)))?;
         let repeats = rows
@@ -80,7 +84,7 @@ impl Profile {
                 ((stage, instruction, row.frequency), repeats)
             })
             .collect();
-        Ok(Self { repeats, left_out, ..profile })
+        Ok(Self { repeats, left_out, unheld, ..profile })
     }
 
     /// The number of stages.
@@ -130,6 +134,11 @@ impl Profile {
     /// Lines that were left out because they are far from their repeats.
     pub fn left_out(&self) -> &[LeftOut] {
         &self.left_out
+    }
+
+    /// Clocks that were left out because the GPUs did not hold them.
+    pub fn unheld(&self) -> &[Unheld] {
+        &self.unheld
     }
 
     /// All tables whose rows depend on the clock, by stage and instruction. Instructions of fixed

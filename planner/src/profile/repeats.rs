@@ -30,6 +30,8 @@ pub(crate) struct Line {
     pub(crate) measured: Measurement,
     /// What the line says about measurements that were averaged before it was written.
     pub(crate) repeats: Repeats,
+    /// The clock that the GPU really had, in MHz.
+    pub(crate) observed_mhz: Option<f64>,
 }
 
 /// Time and energy of repeated measurements.
@@ -119,7 +121,8 @@ mod tests {
 
     fn line(count: u32, time_s: f64, time_sd_s: Option<f64>) -> Line {
         let measured = Measurement { frequency: Mhz(1410), time_s, energy_j: 100.0 * time_s };
-        Line { number: 2, measured, repeats: Repeats { count, time_sd_s, energy_sd_j: None } }
+        let repeats = Repeats { count, time_sd_s, energy_sd_j: None };
+        Line { number: 2, measured, repeats, observed_mhz: None }
     }
 
     fn assert_close(found: f64, expected: f64) {

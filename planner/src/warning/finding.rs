@@ -40,6 +40,13 @@ pub enum Finding {
         /// The number of repeats, this line included.
         repeats: usize,
     },
+    /// Clocks that the GPUs did not hold, and so are left out.
+    Unheld {
+        /// The highest clock that is of use.
+        useful_mhz: Mhz,
+        /// The highest clock that was asked for.
+        highest_mhz: Mhz,
+    },
     /// Only few rows to choose from.
     FewFrequencies {
         /// The number of rows.
@@ -122,6 +129,10 @@ impl fmt::Display for Finding {
                 f,
                 "line {line} ({time_s} s, {energy_j} J at {frequency_mhz}) is left out: the median \
                  of its {repeats} repeats is {median_time_s} s, {median_energy_j} J"
+            ),
+            Self::Unheld { useful_mhz, highest_mhz } => write!(
+                f,
+                "clocks above {useful_mhz}, up to {highest_mhz}, were not held and are not planned"
             ),
             Self::FewFrequencies { found } => {
                 write!(f, "only {found} frequencies to choose from; measure more")

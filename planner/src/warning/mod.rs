@@ -10,11 +10,16 @@ mod values;
 
 use crate::noise::Smoothed;
 use crate::profile::Profile;
-use finding::Warning;
+use finding::{Finding, Warning};
 
 /// All findings about a measured profile, given what was smoothed.
 pub fn warnings(measured: &Profile, smoothed: &[Smoothed]) -> Vec<Warning> {
     let mut warnings: Vec<Warning> = measured.left_out().iter().map(Warning::left_out).collect();
+    warnings.extend(measured.unheld().iter().map(|unheld| Warning {
+        stage: unheld.stage,
+        instruction: unheld.instruction,
+        finding: Finding::Unheld { useful_mhz: unheld.useful, highest_mhz: unheld.highest },
+    }));
     warnings.extend(frequencies::warnings(measured));
     warnings.extend(values::warnings(measured, smoothed));
     warnings

@@ -50,6 +50,7 @@ fn size(finding: &Finding) -> f64 {
         Finding::LeftOut { time_s, energy_j, median_time_s, median_energy_j, .. } => {
             off(*time_s, *median_time_s).max(off(*energy_j, *median_energy_j))
         }
+        Finding::Unheld { useful_mhz, .. } => -f64::from(useful_mhz.0),
         Finding::FewFrequencies { found } => -(*found as f64),
         Finding::Gap { from_mhz, to_mhz } => f64::from(to_mhz.0 - from_mhz.0),
         Finding::NarrowRange { from_mhz, to_mhz, .. } => -f64::from(to_mhz.0 - from_mhz.0),

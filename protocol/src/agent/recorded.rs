@@ -52,7 +52,8 @@ pub struct TrialRow {
     pub chunk: Chunk,
     /// The clock that was asked for, in MHz; none at default clocks.
     pub mhz: Option<Mhz>,
-    /// The clock that the driver reported while they ran, in MHz, on average.
+    /// The clock that the driver reported while they ran, in MHz: the mean of the middle half of its
+    /// readings. If none were measured, that of those that were left out for it.
     pub observed_mhz: Option<f64>,
     /// How many were measured.
     pub count: u64,
@@ -69,6 +70,10 @@ pub struct TrialRow {
     /// Standard deviation of the energy of one, in joules, such that the mean's standard error is
     /// this divided by the root of `count`.
     pub energy_sd_j: Option<f64>,
+    /// The share of their time, 0 to 1, for which their GPU's power limit or the slowest GPU of its
+    /// group kept its clock down. It is found as their power is, from the driver's counters
+    /// or, where it has none, from its reasons at each refresh of the energy counter.
+    pub throttled: Option<f64>,
     /// How many were left out.
     pub left_out: LeftOut,
 }
@@ -80,9 +85,9 @@ pub struct LeftOut {
     pub mismatched: u64,
     /// They began before their clock had settled.
     pub settling: u64,
-    /// The driver throttled the GPU meanwhile.
+    /// Heat, the hardware or a power brake slowed the GPU down meanwhile.
     pub throttled: u64,
-    /// The driver reported another clock than was asked for.
+    /// The driver reported another clock than was asked for, not beside it and without a reason.
     pub other_clock: u64,
 }
 

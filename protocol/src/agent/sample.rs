@@ -12,9 +12,9 @@ pub enum Doubt {
     Mismatched,
     /// It began before its clock had settled.
     Settling,
-    /// The driver throttled the GPU meanwhile.
+    /// Heat, the hardware or a power brake slowed the GPU down meanwhile.
     Throttled,
-    /// The driver reported another clock than was asked for.
+    /// The driver reported another clock than was asked for, not beside it and without a reason.
     OtherClock,
 }
 
@@ -35,8 +35,9 @@ pub struct InstructionSample {
     /// The SM clock that the driver reported last while it ran, or else first thereafter, and when:
     /// MHz and nanoseconds.
     pub observed: Option<(Mhz, u64)>,
-    /// The driver's clock throttle reasons, NVML's bits of all readings from the last one before it
-    /// to the first one after.
+    /// Why the driver kept the clock down, as NVML's bits: the reasons whose counters moved between
+    /// the last reading before it and the first one after or, where the driver lacks a counter, those
+    /// of the readings themselves.
     pub throttle_reasons: u64,
     /// What the energy counter moved by, in joules, where what it showed between two refreshes is
     /// on the line between them. Where few refreshes lie within the instruction, that is as much

@@ -154,6 +154,8 @@ pub struct SweepStatus {
     pub measured: u32,
     /// Clocks that there are; energy that rises may end the sweep before the last one.
     pub clocks: u32,
+    /// Clocks that the GPUs do not hold, and why, in words.
+    pub remark: Option<String>,
     /// The median time of a step at the last clock that was measured, in seconds.
     pub step_time_s: Option<f64>,
     /// The same at default clocks, if the sweep is to compare with them.

@@ -6,7 +6,7 @@ use pfo_protocol::{
     GpuListing, GpuName, Instruction, JobSelector, LeaseTarget, Mhz, Notice, P2pTarget, Pid,
     PlanStatus, PlannedUnit, Predicted, Rank, Refusal, RefusalCode, Request, Response,
     StoredProfile, SwapTarget, Swapped, SweepControl, SweepOrder, SweepSettings, TapBatch,
-    TapRecord, TrialLength, TrialRun, Uid, Unit, User,
+    TapRecord, ThrottledNs, TrialLength, TrialRun, Uid, Unit, User,
 };
 
 use crate::{Recorded, to_client, to_daemon};
@@ -194,9 +194,10 @@ fn from_pfod() -> Vec<Recorded> {
     let reading = CounterReading {
         at_ns: 90_000_000_000,
         energy_j: Some(1234.5),
+        read_ns: 90_000_400_000,
         sm_clock: Some(Mhz(1110)),
+        throttled_ns: ThrottledNs::of([Some(2_500_000_000), Some(0), Some(0), None, None]),
         throttle_reasons: 4,
-        power_limited: false,
     };
     let ran = TapRecord::Ran {
         unit: Unit::new(Instruction::Backward, 1),

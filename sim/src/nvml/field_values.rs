@@ -1,17 +1,26 @@
-//! `nvmlDeviceGetFieldValues`: the few fields that energy tools read this way.
+//! `nvmlDeviceGetFieldValues`: the few fields that energy tools read this way, and for how long each
+//! reason has kept the clock down.
 
 use std::ffi::{c_int, c_uint};
 
 use crate::driver::Gpu;
 use crate::nvml::abi::Handle;
 use crate::nvml::power::power;
-use crate::nvml::{Answer, device_call};
+use crate::nvml::{Answer, device_call, play_faults};
 use crate::nvml_result::NvmlResult;
 
 /// `NVML_FI_DEV_…`.
 const TOTAL_ENERGY: c_uint = 83;
 const POWER_AVERAGE: c_uint = 185;
 const POWER_INSTANT: c_uint = 186;
+
+/// `NVML_FI_DEV_CLOCKS_EVENT_REASON_…`, in nanoseconds; the last three as drivers before 580.82
+/// number them.
+const SOFTWARE_POWER_CAP: c_uint = 74;
+const SYNC_BOOST: c_uint = 76;
+const SOFTWARE_THERMAL_SLOWDOWN: c_uint = 251;
+const HARDWARE_THERMAL_SLOWDOWN: c_uint = 252;
+const HARDWARE_POWER_BRAKE: c_uint = 253;
 
 /// `nvmlValueType_t`.
 const UNSIGNED_INT: c_uint = 1;
@@ -33,7 +42,16 @@ const _: () = assert!(size_of::<FieldValue>() == 40);
 
 fn read(gpu: Gpu<'_>, field: c_uint) -> Result<(c_uint, u64), NvmlResult> {
     match field {
-        TOTAL_ENERGY => Ok((UNSIGNED_LONG_LONG, gpu.energy_mj()?)),
+        TOTAL_ENERGY => {
+            // What has no counter has none behind any function.
+            play_faults(gpu.driver(), "nvmlDeviceGetTotalEnergyConsumption", Some(gpu.index()))?;
+            Ok((UNSIGNED_LONG_LONG, gpu.energy_mj()?))
+        }
+        SOFTWARE_POWER_CAP => Ok((UNSIGNED_LONG_LONG, gpu.view()?.power_capped_ns)),
+        SYNC_BOOST
+        | SOFTWARE_THERMAL_SLOWDOWN
+        | HARDWARE_THERMAL_SLOWDOWN
+        | HARDWARE_POWER_BRAKE => Ok((UNSIGNED_LONG_LONG, 0)),
         POWER_AVERAGE | POWER_INSTANT => Ok((UNSIGNED_INT, power(gpu)?.0.into())),
         _ => Err(NvmlResult::NotSupported),
     }

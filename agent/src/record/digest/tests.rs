@@ -1,17 +1,26 @@
 //! A rank whose every watt is known, as its events and its counter tell it.
 
-use pfo_protocol::{Chunk, Instruction, InstructionSample, LeftOut, Microbatch};
+use pfo_protocol::{
+    Chunk, Instruction, InstructionSample, LeftOut, Microbatch, ThrottledNs, TrialRow,
+};
 use proptest::prelude::*;
 
 use super::*;
-use crate::record::sample::SW_POWER_CAP;
+use crate::record::sample::{HW_THERMAL_SLOWDOWN, SW_POWER_CAP};
 
 const MS: u64 = 1_000_000;
 const SETTLE_NS: u64 = 15 * MS;
+/// What draws as much runs into the power cap, if there is one.
+const CAPPED_W: f64 = 300.0;
 const FORWARD: Unit =
     Unit { instruction: Instruction::Forward, chunk: Chunk(0), microbatch: Microbatch(0) };
 const BACKWARD: Unit =
     Unit { instruction: Instruction::Backward, chunk: Chunk(0), microbatch: Microbatch(0) };
+
+/// A GPU with clocks 30 MHz apart.
+fn gpu() -> RecordedGpu {
+    RecordedGpu { sm_clocks: (600..=1410).step_by(30).map(Mhz).collect(), settle_ns: SETTLE_NS }
+}
 
 /// A rank that draws 60 W while it waits and 90 W between steps, 100 ns a part.
 struct Played {
@@ -28,14 +37,19 @@ struct Played {
     locked: Option<(Mhz, u64)>,
     /// What the driver says.
     clock: Mhz,
-    throttled: bool,
+    /// NVML's bits, of a driver without counters.
+    reasons: u64,
+    /// For how long a power cap held since the counters began, of a driver that has them.
+    capped_ns: Option<u64>,
+    /// The clock that the driver reports while that holds.
+    capped_clock: Option<Mhz>,
     astray: bool,
 }
 
 impl Played {
     fn new(steps: Range<u64>, refresh_ns: u64) -> Self {
         Self {
-            digest: Digest::new(steps, SETTLE_NS, None),
+            digest: Digest::new(steps, gpu(), None),
             now_ns: 1000 * MS,
             energy_j: 5.0,
             refresh_ns,
@@ -44,31 +58,42 @@ impl Played {
             scatter: 1,
             locked: Some((Mhz(900), 0)),
             clock: Mhz(900),
-            throttled: false,
+            reasons: 0,
+            capped_ns: None,
+            capped_clock: None,
             astray: false,
         }
     }
 
-    fn reasons(&self) -> u64 {
-        if self.throttled { SW_POWER_CAP } else { 0 }
+    fn throttled_ns(&self) -> ThrottledNs {
+        let none_ns = self.capped_ns.map(|_| 0);
+        ThrottledNs::of([self.capped_ns, none_ns, none_ns, none_ns, none_ns])
     }
 
     /// Draws power for a time, while the counter is refreshed and seen to be.
     fn draw(&mut self, length_ns: u64, power_w: f64) {
         let until_ns = self.now_ns + length_ns;
         while self.now_ns < until_ns {
+            let capped_clock = self.capped_clock.filter(|_| power_w >= CAPPED_W);
+            let has_bit = capped_clock.is_some() && self.capped_ns.is_none();
+            let reason = if has_bit { SW_POWER_CAP } else { 0 };
             let refresh_ns = (self.now_ns / self.refresh_ns + 1) * self.refresh_ns;
             let next_ns = refresh_ns.min(until_ns);
             self.energy_j += (next_ns - self.now_ns) as f64 / 1e9 * power_w;
+            if capped_clock.is_some() {
+                self.capped_ns = self.capped_ns.map(|ns| ns + next_ns - self.now_ns);
+            }
             self.now_ns = next_ns;
             if next_ns == refresh_ns {
                 let off_ns = (2.0 * self.misplaced_ns as f64 * self.scatter()) as u64;
+                let at_ns = refresh_ns + off_ns - self.misplaced_ns;
                 self.digest.take(TapRecord::Counter(CounterReading {
-                    at_ns: refresh_ns + off_ns - self.misplaced_ns,
+                    at_ns,
+                    read_ns: at_ns,
                     energy_j: Some((1e3 * self.energy_j).floor() / 1e3),
-                    sm_clock: Some(self.clock),
-                    throttle_reasons: self.reasons(),
-                    power_limited: false,
+                    sm_clock: Some(capped_clock.unwrap_or(self.clock)),
+                    throttled_ns: self.throttled_ns(),
+                    throttle_reasons: self.reasons | reason,
                 }));
             }
         }
@@ -152,10 +177,11 @@ fn a_sample_that_comes_out_of_order_changes_nothing() {
                 let at_ns = played.now_ns - 45 * MS;
                 played.digest.take(TapRecord::Counter(CounterReading {
                     at_ns,
+                    read_ns: at_ns,
                     energy_j: Some(played.energy_j),
                     sm_clock: Some(Mhz(1200)),
-                    throttle_reasons: SW_POWER_CAP,
-                    power_limited: false,
+                    throttled_ns: ThrottledNs::default(),
+                    throttle_reasons: HW_THERMAL_SLOWDOWN,
                 }));
             }
             steps(&mut played, step..step + 1);
@@ -211,14 +237,14 @@ fn what_began_before_its_clock_had_settled_is_left_out_of_time_and_energy() {
     }
 }
 
-/// Steps 20 to 22: one throttled, one at another clock, one astray.
+/// Steps 20 to 22: one too hot, one at another clock, one astray.
 fn doubtful_steps(played: &mut Played) {
     let step = |played: &mut Played, number: u64| {
         played.steps(number..number + 1, (99 * MS, 400.0), (99 * MS, 400.0), &[5 * MS]);
     };
-    played.throttled = true;
+    played.reasons = HW_THERMAL_SLOWDOWN;
     step(played, 20);
-    played.throttled = false;
+    played.reasons = 0;
     played.clock = Mhz(600);
     step(played, 21);
     played.clock = Mhz(900);
@@ -228,7 +254,7 @@ fn doubtful_steps(played: &mut Played) {
 }
 
 #[test]
-fn what_was_throttled_or_at_another_clock_or_astray_is_left_out_and_counted() {
+fn what_was_too_hot_or_at_another_clock_or_astray_is_left_out_and_counted() {
     let (mut played, steps) = ordinary();
     steps(&mut played, 10..20);
     doubtful_steps(&mut played);
@@ -245,6 +271,91 @@ fn what_was_throttled_or_at_another_clock_or_astray_is_left_out_and_counted() {
     }
 }
 
+/// The rows of forwards of 200 W and backwards of 300 W on a GPU that runs at this clock where its
+/// power cap holds it back.
+fn capped(capped_ns: Option<u64>, clock: u32) -> [TrialRow; 2] {
+    let (mut played, steps) = ordinary();
+    played.capped_ns = capped_ns;
+    played.capped_clock = Some(Mhz(clock));
+    steps(&mut played, 10..30);
+    played.finish(30).rows.try_into().unwrap()
+}
+
+#[test]
+fn a_power_cap_is_a_fact_about_a_clock_and_its_share_of_the_time_is_found_like_a_power() {
+    let rows = capped(Some(7), 780);
+    for (row, (mhz, power_w, share)) in rows.iter().zip([(900.0, 200.0, 0.0), (780.0, 300.0, 1.0)])
+    {
+        assert_eq!((row.mhz, row.observed_mhz), (Some(Mhz(900)), Some(mhz)), "{row:?}");
+        assert_eq!((row.count, row.left_out), (80, LeftOut::default()), "{row:?}");
+        assert!((row.throttled.unwrap() - share).abs() < 0.02, "{row:?}");
+        let energy_j = row.time_mean_s * power_w;
+        assert!((row.energy_mean_j.unwrap() / energy_j - 1.0).abs() < 1e-3, "{row:?}");
+    }
+}
+
+#[test]
+fn a_driver_without_counters_shows_a_power_cap_by_its_reasons() {
+    let [forward, backward] = capped(None, 780);
+    assert_eq!((forward.observed_mhz, forward.count), (Some(900.0), 80), "{forward:?}");
+    assert_eq!((backward.observed_mhz, backward.count), (Some(780.0), 80), "{backward:?}");
+    assert!(forward.throttled.unwrap() < 0.3, "{forward:?}");
+    assert!(backward.throttled.unwrap() > 0.7, "{backward:?}");
+}
+
+#[test]
+fn the_clock_beside_the_one_that_was_asked_for_counts_and_is_recorded_without_any_reason() {
+    for (clock, counts) in [(870, true), (930, true), (840, false), (960, false)] {
+        let (mut played, steps) = ordinary();
+        played.capped_ns = Some(0);
+        played.clock = Mhz(clock);
+        steps(&mut played, 10..30);
+        for row in played.finish(30).rows {
+            assert_eq!(row.observed_mhz, Some(clock.into()), "{row:?}");
+            assert_eq!(row.throttled, (row.count > 0).then_some(0.0), "{row:?}");
+            // Some have no reading within them.
+            assert_eq!(row.left_out.other_clock < 10, counts, "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_was_read_late_is_that_of_what_ran_then() {
+    let mut digest = Digest::new(0..1, gpu(), None);
+    let ran = |unit, from_ms: u64, until_ms: u64| TapRecord::Ran {
+        unit,
+        began_ns: from_ms * MS,
+        ended_ns: until_ms * MS,
+        asked: Some(Mhz(900)),
+        locked: Some((Mhz(900), 0)),
+        astray: false,
+    };
+    let reading = |at_ms: u64, read_ms: u64, clock| {
+        let (at_ns, read_ns, sm_clock) = (at_ms * MS, read_ms * MS, Some(Mhz(clock)));
+        TapRecord::Counter(CounterReading { at_ns, read_ns, sm_clock, ..NO_READING })
+    };
+    digest.take(TapRecord::StepBegan { step: 0, at_ns: 50 * MS, astray: false });
+    for record in [
+        reading(69, 71, 870),
+        ran(FORWARD, 50, 70),
+        reading(80, 81, 870),
+        ran(BACKWARD, 70, 90),
+        reading(100, 101, 900),
+        ran(FORWARD, 90, 110),
+    ] {
+        digest.take(record);
+    }
+    let clocks: Vec<_> = digest.finish().rows.iter().map(|row| row.observed_mhz).collect();
+    assert_eq!(clocks, [Some(900.0), Some(870.0)]);
+}
+
+#[test]
+fn a_clock_above_the_one_that_was_asked_for_is_left_out_whatever_the_reason() {
+    let [forward, backward] = capped(Some(7), 1200);
+    assert_eq!(forward.left_out, LeftOut::default(), "{forward:?}");
+    assert!(backward.left_out.other_clock > 60, "{backward:?}");
+}
+
 #[test]
 fn a_gpu_without_a_counter_has_times_and_no_energies() {
     let (mut played, steps) = ordinary();
@@ -253,7 +364,7 @@ fn a_gpu_without_a_counter_has_times_and_no_energies() {
     played.begin_step(30);
     played.draw(3000 * MS, 60.0);
     let at_ns = played.now_ns;
-    let reading = CounterReading { at_ns, ..NO_READING };
+    let reading = CounterReading { at_ns, read_ns: at_ns, ..NO_READING };
     played.digest.take(TapRecord::Counter(reading));
     assert!(!played.digest.is_complete());
     played.digest.take(TapRecord::StepEnded { at_ns, astray: false });
@@ -280,7 +391,7 @@ fn what_is_kept_does_not_grow_with_the_trial() {
 /// A trial that keeps `room` instructions, some of them in doubt, for every reason there is.
 fn doubtful(room: usize) -> Recorded {
     let (mut played, steps) = ordinary();
-    played.digest = Digest::new(10..30, SETTLE_NS, Some(room));
+    played.digest = Digest::new(10..30, gpu(), Some(room));
     steps(&mut played, 8..20);
     doubtful_steps(&mut played);
     played.locked = Some((Mhz(900), played.now_ns + SETTLE_NS));
@@ -321,7 +432,7 @@ fn every_instruction_is_kept_as_it_was_and_left_out_for_what_its_row_counts() {
 #[test]
 fn what_the_counter_moved_by_is_told_of_each_instruction_however_long_it_is() {
     let mut played = Played::new(10..12, 20 * MS);
-    played.digest = Digest::new(10..12, SETTLE_NS, Some(1000));
+    played.digest = Digest::new(10..12, gpu(), Some(1000));
     played.steps(9..12, (3 * MS, 200.0), (2007 * MS, 300.0), &[40 * MS]);
     for sample in played.finish(12).samples {
         let (refreshes, energy_j) = (sample.counter_refreshes, sample.counter_j.unwrap());
@@ -370,7 +481,7 @@ proptest! {
     fn whatever_a_rank_tells_in_whatever_order_nothing_is_negative_or_grows(
         told in prop::collection::vec((0..4u8, any::<u64>(), any::<u64>(), 0..9u64), 0..300)
     ) {
-        let mut digest = Digest::new(2..7, SETTLE_NS, Some(50));
+        let mut digest = Digest::new(2..7, gpu(), Some(50));
         for (what, at_ns, other_ns, step) in told {
             match what {
                 0 => digest.take(TapRecord::StepBegan { step, at_ns, astray: false }),
@@ -386,7 +497,8 @@ proptest! {
                 _ => {
                     let at_ns = digest.reading.at_ns.saturating_add(at_ns % (50 * MS));
                     let energy_j = Some(at_ns as f64);
-                    let reading = CounterReading { at_ns, energy_j, ..NO_READING };
+                    let read_ns = at_ns.saturating_add(other_ns % MS);
+                    let reading = CounterReading { at_ns, energy_j, read_ns, ..NO_READING };
                     digest.take(TapRecord::Counter(reading));
                 }
             }

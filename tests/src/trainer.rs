@@ -24,7 +24,16 @@ pub const MICROBATCHES: u32 = 3;
 pub fn true_profile(time_scale: &str) -> String {
     let mut command = Command::new(programs::program("pfo-sim"));
     let stages = STAGES.to_string();
-    command.args(["profile", "--gpu", "A40", "--stages", &stages, "--time-scale", time_scale]);
+    command.args([
+        "profile",
+        "--ideal",
+        "--gpu",
+        "A40",
+        "--stages",
+        &stages,
+        "--time-scale",
+        time_scale,
+    ]);
     Ran::from(command.output().unwrap()).printed()
 }
 

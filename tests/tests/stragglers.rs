@@ -23,6 +23,7 @@ fn frontier(node: &Node, time_scale: &str) -> String {
     let mut command = Command::new(program("pfo-sim"));
     command.args([
         "profile",
+        "--ideal",
         "--gpu",
         "A40",
         "--stages",

@@ -37,7 +37,8 @@ class Node:
         machine = {"PFO_SIM_STATE": str(directory / "gpus.state"), "PFO_DEVICES": str(self.devices)}
         self._environment = {**os.environ, **machine}
         owner = ["--owner-uid", str(os.getuid())] if os.getuid() else []
-        self.run("pfo-sim", "create", "--gpus", gpus, "--set-latency-ms", "0", "--settle-ms", "1", *owner)
+        timing = ["--set-latency-ms", "0", "--settle-ms", "1"]
+        self.run("pfo-sim", "create", "--ideal", "--gpus", gpus, *timing, *owner)
         library = directory / "libnvidia-ml.so.1"
         library.symlink_to(self.programs / "libnvidia_ml.so")
         group = grp.getgrgid(os.getegid()).gr_name

@@ -115,14 +115,23 @@ fn stages(sums: &Sums) -> Result<Vec<StageWork>, String> {
         .collect()
 }
 
-/// Writes what stages would measure at some clocks, highest first.
-pub fn write(output: impl io::Write, stages: &[StageWork], clocks: &[Mhz]) -> io::Result<()> {
+/// Writes what stages would measure at some clocks, highest first. Clocks at which an instruction draws
+/// more than `most` are not held, and left out.
+pub fn write(
+    output: impl io::Write,
+    stages: &[StageWork],
+    clocks: &[Mhz],
+    most: Milliwatts,
+) -> io::Result<()> {
     let mut writer = csv::Writer::from_writer(output);
     writer.write_record(COLUMNS)?;
     for (stage, work) in stages.iter().enumerate() {
         for clock in clocks.iter().rev() {
             for kind in Kind::ALL {
                 let work = work.of(kind);
+                if work.curve().at(*clock) > most {
+                    continue;
+                }
                 writer.write_record([
                     stage.to_string(),
                     kind.name().to_owned(),
@@ -151,7 +160,7 @@ mod tests {
         let facts = GpuModel::A100.facts();
         let stages: Vec<_> = (0..3).map(|i| built_in::stage(facts, i, 3).unwrap()).collect();
         let mut text = Vec::new();
-        write(&mut text, &stages, &facts.sm_clocks()).unwrap();
+        write(&mut text, &stages, &facts.sm_clocks(), Milliwatts(u32::MAX)).unwrap();
         let again = read_from(&text[..], Path::new("p.csv")).unwrap();
         for (one, other) in stages.iter().zip(&again) {
             for kind in Kind::ALL {

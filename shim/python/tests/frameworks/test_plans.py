@@ -22,7 +22,7 @@ PYTORCH, DEEPSPEED, MEGATRON = "pipelining_training:train", "deepspeed_training:
 def test_a_plan_for_a_schedule_has_the_order_that_the_framework_runs(ranks, node, task, arguments, schedule):
     results, _ = ranks.train(task, [{}] * 4, steps=0, followed=False, **arguments).results()
     profile, frontier, plan = (str(node.directory / name) for name in ("profile.csv", "frontier", "plan.json"))
-    node.run("pfo-sim", "profile", "--gpu", "A40", "--output", profile)
+    node.run("pfo-sim", "profile", "--ideal", "--gpu", "A40", "--output", profile)
     optimize = ["--schedule", schedule, "--microbatches", str(MICROBATCHES), "--p2p-power", "70", "--plans", "2"]
     node.run("pfoctl", "plan", "optimize", profile, *optimize, "--output", frontier)
     node.run("pfoctl", "plan", "export", frontier, "--deadline", "fastest", "--output", plan)

@@ -186,6 +186,10 @@ pub(crate) struct ProfileArgs {
     /// Multiplies all times, as for the trainer
     #[arg(long, value_name = "X", default_value = "1", value_parser = factor)]
     pub(crate) time_scale: f64,
+    /// With the clocks that only an ideal GPU holds: at these, the work draws more than the default
+    /// power limit
+    #[arg(long)]
+    pub(crate) ideal: bool,
     /// Leave out clocks below this one, in MHz [default: 57 % of the highest]
     #[arg(long, value_name = "MHZ")]
     pub(crate) from_mhz: Option<u32>,

@@ -1,10 +1,11 @@
-//! The profile that a perfect measurement would give: the simulator's own tables.
+//! The profile that a perfect measurement would give: the simulator's own tables, as far as a GPU
+//! holds their clocks.
 
 use std::fs::File;
 use std::io::{self, Write};
 
 use nvidia_ml::error::SimError;
-use nvidia_ml::units::Mhz;
+use nvidia_ml::units::{Mhz, Milliwatts};
 use nvidia_ml::work::{built_in, profile_csv};
 
 use crate::args::ProfileArgs;
@@ -21,14 +22,16 @@ pub(crate) fn write(args: &ProfileArgs) -> Result<(), SimError> {
     let lowest_share = f64::from(facts.highest().0) * built_in::LOWEST_PROFILED_SHARE;
     let lowest = args.from_mhz.map_or(Mhz(lowest_share.ceil() as u32), Mhz);
     let clocks: Vec<_> = facts.sm_clocks().into_iter().filter(|&clock| clock >= lowest).collect();
+    let limit = facts.default_power_limit();
+    let most = if args.ideal { Milliwatts(u32::MAX) } else { limit };
     let failed = |path: &str, source| SimError::file("write", path, source);
     match &args.output {
-        None => profile_csv::write(io::stdout().lock(), &stages, &clocks)
+        None => profile_csv::write(io::stdout().lock(), &stages, &clocks, most)
             .map_err(|e| failed("standard output", e)),
         Some(path) => {
             let name = path.to_string_lossy();
             let mut file = File::create(path).map_err(|e| failed(&name, e))?;
-            profile_csv::write(&mut file, &stages, &clocks)
+            profile_csv::write(&mut file, &stages, &clocks, most)
                 .and_then(|()| file.flush())
                 .map_err(|e| failed(&name, e))
         }

@@ -85,7 +85,12 @@ fn sweep(time_scale: f64, extent: Extent) -> Result<Vec<Off>> {
     let user = Identity::trainer();
     let stages = stages()?;
     let path = node.directory().join("true.csv");
-    profile_csv::write(File::create(&path)?, &stages, &GpuModel::A100.facts().sm_clocks())?;
+    profile_csv::write(
+        File::create(&path)?,
+        &stages,
+        &GpuModel::A100.facts().sm_clocks(),
+        Milliwatts(u32::MAX),
+    )?;
     let (path, scale) = (path.display().to_string(), time_scale.to_string());
     let options = ["--profile", &path, "--time-scale", &scale, "--microbatches", "8"];
     let training = Training::start(&node, JOB, &user, &options);

@@ -37,7 +37,7 @@ impl BenchProfile {
         let directory = TempDir::with_prefix("pfo-bench-")?;
         let path = directory.path().join("profile.csv");
         let mut command = Command::new(programs::program("pfo-sim"));
-        command.args(["profile", "--gpu", "A100", "--stages", "8", "-o"]).arg(&path);
+        command.args(["profile", "--ideal", "--gpu", "A100", "--stages", "8", "-o"]).arg(&path);
         if !command.status()?.success() {
             return Err("pfo-sim makes no profile".into());
         }

@@ -96,9 +96,24 @@ fn what_cannot_be_done_is_code_1_and_what_makes_no_sense_code_2() {
 }
 
 #[test]
+fn a_profile_has_no_clock_that_the_default_power_limit_does_not_let_the_gpu_hold() {
+    let machine = machine("A100");
+    let profile = text(&pfo_sim(&machine, "profile --gpu A100 --stages 1").stdout);
+    let numbers = profile.lines().skip(1).map(|line| line.splitn(3, ',').nth(2).unwrap());
+    let mut highest = 0.0_f64;
+    for row in numbers {
+        let [mhz, time_s, energy_j] =
+            [0, 1, 2].map(|column| row.split(',').nth(column).unwrap().parse::<f64>().unwrap());
+        assert!(energy_j / time_s <= 400.1, "{row}");
+        highest = highest.max(mhz);
+    }
+    assert!((1290.0..1395.0).contains(&highest), "{highest}");
+}
+
+#[test]
 fn a_profile_holds_every_stage_instruction_and_clock_of_a_sensible_range_once() {
     let machine = machine("A100");
-    let profile = text(&pfo_sim(&machine, "profile --gpu A100 --stages 4").stdout);
+    let profile = text(&pfo_sim(&machine, "profile --ideal --gpu A100 --stages 4").stdout);
     let mut lines = profile.lines();
     assert_eq!(lines.next(), Some("stage,instruction,frequency,time,energy"));
     let rows: Vec<Vec<&str>> = lines.map(|line| line.split(',').collect()).collect();
@@ -111,7 +126,7 @@ fn a_profile_holds_every_stage_instruction_and_clock_of_a_sensible_range_once() 
 
     let path = machine.path().join("p.csv");
     std::fs::write(&path, &profile).unwrap();
-    let again = pfo_sim(&machine, &format!("profile --work {}", path.display()));
+    let again = pfo_sim(&machine, &format!("profile --ideal --work {}", path.display()));
     let again = text(&again.stdout);
     for (one, other) in rows.iter().zip(again.lines().skip(1)) {
         let other: Vec<_> = other.split(',').collect();

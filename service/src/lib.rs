@@ -51,5 +51,5 @@ pub use replace::{replace, replace_in_own_directory};
 pub use runtime::serve;
 pub use sys::{pidfd_open, register};
 pub use unix_time::unix_s;
-pub use versioned::parse_versioned;
+pub use versioned::{parse_of_boot, parse_versioned, read_versioned};
 pub use within::Within;

@@ -1,11 +1,10 @@
 //! The guards on disk: the next agent of this boot continues with them.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use pfo_protocol::{JobName, Uid};
-use pfo_service::{boot_id, parse_versioned, replace_in_own_directory};
+use pfo_service::{boot_id, read_versioned, replace_in_own_directory};
 use serde::{Deserialize, Serialize};
 
 use crate::straggler::Labelled;
@@ -56,12 +55,8 @@ impl GuardFile {
 
     /// Every guard of this boot.
     pub(super) fn read(&self) -> Vec<GuardRecord> {
-        let found = match fs::read(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
-            found => found.map_err(|error| error.to_string()),
-        };
-        match found.and_then(|bytes| parse_versioned::<OnDisk>(&bytes, FORMAT)) {
-            Ok(content) if content.boot_id == self.boot_id => content.guards,
+        match read_versioned::<OnDisk>(&self.path, FORMAT) {
+            Ok(Some(content)) if content.boot_id == self.boot_id => content.guards,
             Ok(_) => Vec::new(),
             Err(why) => {
                 let path = self.path.display();
@@ -74,6 +69,8 @@ impl GuardFile {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn guard() -> GuardRecord {

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use pfo_protocol::{JobName, Uid};
-use pfo_service::{boot_id, file_stem, parse_versioned, replace_in_own_directory};
+use pfo_service::{boot_id, file_stem, parse_of_boot, replace_in_own_directory};
 use serde::{Deserialize, Serialize};
 
 use crate::job::JobKey;
@@ -144,11 +144,7 @@ impl JobFiles {
             return Err("the agent ended while it worked with it".into());
         }
         let bytes = fs::read(path).map_err(|error| error.to_string())?;
-        let content: OnDisk = parse_versioned(&bytes, FORMAT)?;
-        if content.boot_id != self.boot_id {
-            return Err("it is of another boot".into());
-        }
-        let record = content.job;
+        let OnDisk { job: record, .. } = parse_of_boot(&bytes, FORMAT, &self.boot_id)?;
         let key = JobKey { uid: record.uid, name: record.job.clone() };
         if self.path(&key, RECORD) != path {
             return Err(format!("it is of {key}"));

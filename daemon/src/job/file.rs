@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use pfo_service::{boot_id, file_stem, parse_versioned, replace_in_own_directory};
+use pfo_service::{boot_id, file_stem, parse_of_boot, replace_in_own_directory};
 use serde::{Deserialize, Serialize};
 
 use super::JobKey;
@@ -108,11 +108,7 @@ impl JobFiles {
 /// # Errors
 /// In words, if they are not a record, or one of another boot.
 pub(crate) fn parse_job(bytes: &[u8], boot_id: &str) -> Result<JobRecord, String> {
-    let content: OnDisk = parse_versioned(bytes, FORMAT)?;
-    if content.boot_id != boot_id {
-        return Err("it is of another boot".into());
-    }
-    Ok(content.job)
+    parse_of_boot(bytes, FORMAT, boot_id).map(|OnDisk { job, .. }| job)
 }
 
 #[cfg(test)]

@@ -54,22 +54,14 @@ impl Hold {
         self.by
     }
 
-    /// Ends the hold. With `keep` the job continues with what the last trial ran. Returns what the
-    /// job runs or changes to.
+    /// Makes the job continue with what the last trial ran. Returns that.
     ///
     /// # Errors
     /// If the last trial ran one clock for everything, which is only for measuring.
-    fn end(self, keep: bool) -> Result<Option<PlanStatus>, Box<(Self, Refusal)>> {
-        if !keep {
-            return Ok(None);
-        }
-        match self.job.keep_trial(self.by) {
-            Ok(plan) => {
-                self.jobs.keep(&self.job);
-                Ok(plan)
-            }
-            Err(refusal) => Err(Box::new((self, refusal))),
-        }
+    fn keep_trial(&self) -> Result<Option<PlanStatus>, Refusal> {
+        let plan = self.job.keep_trial(self.by)?;
+        self.jobs.keep(&self.job);
+        Ok(plan)
     }
 }
 
@@ -77,16 +69,14 @@ impl Drop for Hold {
     fn drop(&mut self) {
         let (jobs, job, by) = (Arc::clone(&self.jobs), Arc::clone(&self.job), self.by);
         self.runtime.spawn(async move {
-            loop {
+            let changed = loop {
                 match job.release(by) {
-                    Ok(true) => jobs.keep(&job),
-                    Ok(false) => {}
-                    Err(_) => {
-                        sleep(SWAP_POLL).await;
-                        continue;
-                    }
+                    Ok(changed) => break changed,
+                    Err(_) => sleep(SWAP_POLL).await,
                 }
-                break;
+            };
+            if changed {
+                jobs.keep(&job);
             }
             tracing::info!(
                 uid = by.uid.0, pid = by.pid.map(|pid| pid.0), job = %job.key.name,
@@ -169,7 +159,8 @@ impl Holds {
         self.0.iter().position(|hold| Arc::ptr_eq(&hold.job, job))
     }
 
-    /// Ends the hold of a job.
+    /// Ends the hold of a job. With `keep` the job continues with what the last trial ran. Returns
+    /// what the job runs or changes to.
     ///
     /// # Errors
     /// If the connection does not hold it, or what it runs cannot be kept.
@@ -185,11 +176,9 @@ impl Holds {
                 "run a trial first",
             )
         })?;
-        self.0.swap_remove(index).end(keep).map_err(|not_ended| {
-            let (hold, refusal) = *not_ended;
-            self.0.push(hold);
-            refusal
-        })
+        let kept = if keep { self.0[index].keep_trial()? } else { None };
+        self.0.swap_remove(index);
+        Ok(kept)
     }
 }
 

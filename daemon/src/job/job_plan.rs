@@ -208,10 +208,8 @@ impl JobPlan {
     /// What every stage runs; empty where no instruction has a clock of its own.
     #[must_use]
     pub(crate) fn stages(&self) -> &[StageSequence] {
-        match &self.setting {
-            Setting::Clocks { stages, .. } => stages,
-            Setting::Uniform(_) | Setting::PowerLimits(_) => &[],
-        }
+        let Setting::Clocks { stages, .. } = &self.setting else { return &[] };
+        stages
     }
 
     /// The number of instructions in all stages.
@@ -223,10 +221,8 @@ impl JobPlan {
     /// The microbatches of a step; 0 where they do not matter.
     #[must_use]
     pub(crate) fn num_microbatches(&self) -> u32 {
-        match self.setting {
-            Setting::Clocks { num_microbatches, .. } => num_microbatches,
-            Setting::Uniform(_) | Setting::PowerLimits(_) => 0,
-        }
+        let Setting::Clocks { num_microbatches, .. } = self.setting else { return 0 };
+        num_microbatches
     }
 
     /// The clocks of a stage; `None` is default clocks. Stages that the plan does not have are
@@ -242,13 +238,16 @@ impl JobPlan {
         }
     }
 
+    /// The power limit of each stage; none in a plan of clocks.
+    fn limits(&self) -> &[Milliwatts] {
+        let Setting::PowerLimits(limits) = &self.setting else { return &[] };
+        limits
+    }
+
     /// The power limit of a stage, if it has one.
     #[must_use]
     pub(crate) fn power_limit(&self, stage: Stage) -> Option<Milliwatts> {
-        match &self.setting {
-            Setting::PowerLimits(limits) => limits.get(stage.index()).copied(),
-            Setting::Clocks { .. } | Setting::Uniform(_) => None,
-        }
+        self.limits().get(stage.index()).copied()
     }
 
     /// Stops the use of the plan on all ranks from their next step. The first reason stays.
@@ -273,10 +272,7 @@ impl JobPlan {
             predicted_time_s: self.predicted.map(|predicted| predicted.time_s),
             predicted_energy_j: self.predicted.map(|predicted| predicted.energy_j),
             suspended: self.suspended_why.load().as_deref().cloned(),
-            power_limits_w: match &self.setting {
-                Setting::PowerLimits(limits) => limits.iter().map(|limit| limit.watts()).collect(),
-                Setting::Clocks { .. } | Setting::Uniform(_) => Vec::new(),
-            },
+            power_limits_w: self.limits().iter().map(|limit| limit.watts()).collect(),
         }
     }
 }

@@ -37,7 +37,7 @@ pub(crate) use self::jobs::Jobs;
 pub(crate) use self::jobs::jobs_in;
 pub(crate) use self::members::{Measurer, Member, Members};
 use self::misfit::Misfit;
-pub(crate) use self::plans::{Plans, Ran};
+pub(crate) use self::plans::Plans;
 pub(crate) use self::swap::Swap;
 use crate::lease::Session;
 

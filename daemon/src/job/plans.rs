@@ -14,15 +14,6 @@ const KEPT_SWAPS: usize = 2;
 /// Labels of the plans of older swaps, for their measured windows.
 const KEPT_NAMES: usize = 16;
 
-/// What a job ran after a swap.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Ran {
-    DefaultClocks,
-    Plan(PlanStatus),
-    /// A swap whose plan is no longer known.
-    Forgotten,
-}
-
 /// The plans of one job.
 #[derive(Debug, Default)]
 pub(crate) struct Plans {
@@ -123,17 +114,14 @@ impl Plans {
         }
     }
 
-    /// What the job ran after the swap of that number; 0 is the time before the first.
-    pub(crate) fn ran_after(&self, number: u64) -> Ran {
+    /// What the job ran after the swap of that number; 0 is the time before the first. `Some(None)`
+    /// is default clocks, and `None` a swap that is no longer known.
+    pub(crate) fn ran_after(&self, number: u64) -> Option<Option<PlanStatus>> {
         let swap = self.swaps.iter().find(|swap| swap.number == number);
         let swap = swap.map(|swap| swap.plan.as_ref().map(|plan| plan.status()));
         let former = || self.former.iter().find(|(former, _)| *former == number);
-        match swap.or_else(|| former().map(|(_, status)| status.clone())) {
-            Some(Some(status)) => Ran::Plan(status),
-            Some(None) => Ran::DefaultClocks,
-            None if number == 0 => Ran::DefaultClocks,
-            None => Ran::Forgotten,
-        }
+        let known = swap.or_else(|| former().map(|(_, status)| status.clone()));
+        known.or_else(|| (number == 0).then_some(None))
     }
 
     /// Marks that the newest swap began a trial.
@@ -179,14 +167,17 @@ mod tests {
         plans
     }
 
-    fn ran(number: u32) -> Ran {
-        Ran::Plan(plan(number).status())
+    const DEFAULT_CLOCKS: Option<Option<PlanStatus>> = Some(None);
+    const FORGOTTEN: Option<Option<PlanStatus>> = None;
+
+    fn ran(number: u32) -> Option<Option<PlanStatus>> {
+        Some(Some(plan(number).status()))
     }
 
     #[test]
     fn the_time_before_any_swap_is_one_of_default_clocks() {
-        assert_eq!(Plans::default().ran_after(0), Ran::DefaultClocks);
-        assert_eq!(after(1..=40).ran_after(0), Ran::DefaultClocks);
+        assert_eq!(Plans::default().ran_after(0), DEFAULT_CLOCKS);
+        assert_eq!(after(1..=40).ran_after(0), DEFAULT_CLOCKS);
     }
 
     #[test]
@@ -195,28 +186,28 @@ mod tests {
         let plans = after(1..=newest);
         let known = newest - (KEPT_SWAPS + KEPT_NAMES) as u32;
         for number in 1..=known {
-            assert_eq!(plans.ran_after(number.into()), Ran::Forgotten, "{number}");
+            assert_eq!(plans.ran_after(number.into()), FORGOTTEN, "{number}");
         }
         for number in known + 1..=newest {
             assert_eq!(plans.ran_after(number.into()), ran(number), "{number}");
         }
-        assert_eq!(plans.ran_after(u64::from(newest) + 1), Ran::Forgotten);
-        assert_eq!(plans.ran_after(u64::MAX), Ran::Forgotten);
+        assert_eq!(plans.ran_after(u64::from(newest) + 1), FORGOTTEN);
+        assert_eq!(plans.ran_after(u64::MAX), FORGOTTEN);
     }
 
     #[test]
     fn a_swap_to_default_clocks_is_known_as_one_and_not_as_forgotten() {
         let mut plans = Plans::default();
         plans.push(Arc::new(Swap::decided(1, None, 0, Vec::new())), false);
-        assert_eq!(plans.ran_after(1), Ran::DefaultClocks);
+        assert_eq!(plans.ran_after(1), DEFAULT_CLOCKS);
         (2..=5).for_each(|number| plans.push(swap(number), false));
-        assert_eq!(plans.ran_after(1), Ran::DefaultClocks);
+        assert_eq!(plans.ran_after(1), DEFAULT_CLOCKS);
     }
 
     #[test]
     fn what_an_earlier_daemon_ran_before_its_last_swaps_is_forgotten() {
         let plans = Plans::of_earlier_daemon([swap(8), swap(9)].into());
-        assert_eq!((plans.ran_after(8), plans.ran_after(7)), (ran(8), Ran::Forgotten));
+        assert_eq!((plans.ran_after(8), plans.ran_after(7)), (ran(8), FORGOTTEN));
     }
 
     #[test]
@@ -250,7 +241,7 @@ mod tests {
         plans.push(Arc::new(Swap::decided(2, Some(plan(2)), 50, waiting)), false);
         assert_eq!(plans.under_way().map(|swap| swap.number), Some(2));
         plans.push(swap(3), true);
-        assert_eq!((plans.ran_after(2), plans.swaps().count()), (Ran::Forgotten, 2));
+        assert_eq!((plans.ran_after(2), plans.swaps().count()), (FORGOTTEN, 2));
         assert_eq!(plans.previous().flatten().map(|plan| plan.number), Some(1));
         assert!(plans.under_way().is_none());
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use pfo_protocol::{Drained, Refusal, RefusalCode, Uid};
-use pfo_service::{lock, parse_versioned, replace};
+use pfo_service::{lock, read_versioned, replace};
 use serde::{Deserialize, Serialize};
 
 const FORMAT: &str = "pfo-drained/1";
@@ -31,14 +31,14 @@ impl Drain {
     #[must_use]
     pub(crate) fn beside(ledger: &Path) -> Self {
         let path = ledger.with_file_name("drained.json");
-        let standing = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            read => Some(parse(read).unwrap_or_else(|why| Drained {
+        let standing = match read_versioned(&path, FORMAT) {
+            Ok(found) => found.map(|OnDisk { drained, .. }| drained),
+            Err(why) => Some(Drained {
                 reason: format!("{} cannot be read: {why}", path.display()),
                 by_uid: Uid::ROOT,
                 since_unix_s: 0,
                 driver_released: false,
-            })),
+            }),
         };
         Self { path, standing: Mutex::new(standing) }
     }
@@ -86,11 +86,6 @@ impl Drain {
             "the session opens when an administrator undrains the node",
         ))
     }
-}
-
-fn parse(read: io::Result<Vec<u8>>) -> Result<Drained, String> {
-    let bytes = read.map_err(|error| error.to_string())?;
-    parse_versioned(&bytes, FORMAT).map(|OnDisk { drained, .. }| drained)
 }
 
 #[cfg(test)]

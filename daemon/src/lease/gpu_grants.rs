@@ -2,13 +2,12 @@
 //! lease them, and who was given one needs no device file to prove it. The record is beside the
 //! ledger, and outlives the daemon.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use pfo_protocol::{GpuGrant, GpuUuid, Refusal, RefusalCode, Uid};
-use pfo_service::{lock, parse_versioned, replace};
+use pfo_service::{lock, read_versioned, replace};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -35,13 +34,11 @@ impl GpuGrants {
     #[must_use]
     pub(crate) fn beside(ledger: &Path) -> Self {
         let path = ledger.with_file_name("gpu-grants.json");
-        let standing = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            read => parse(read).unwrap_or_else(|why| {
-                tracing::error!("lost the grants of GPUs in {}: {why}", path.display());
-                Vec::new()
-            }),
-        };
+        let found = read_versioned(&path, FORMAT).unwrap_or_else(|why| {
+            tracing::error!("lost the grants of GPUs in {}: {why}", path.display());
+            None
+        });
+        let standing = found.map_or_else(Vec::new, |OnDisk { granted, .. }| granted);
         Self { path, standing: Mutex::new(standing), changed: Notify::new() }
     }
 
@@ -107,13 +104,10 @@ impl GpuGrants {
     }
 }
 
-fn parse(read: io::Result<Vec<u8>>) -> Result<Vec<GpuGrant>, String> {
-    let bytes = read.map_err(|error| error.to_string())?;
-    parse_versioned(&bytes, FORMAT).map(|OnDisk { granted, .. }| granted)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn grant(gpu: &str, uid: u32) -> GpuGrant {

@@ -8,12 +8,15 @@ use std::thread;
 use std::time::Duration;
 
 use pfo_keeper::{DriverError, Gpu, Probe};
-use pfo_protocol::{ClosingReason, CounterReading, Rank, TapRecord};
+use pfo_protocol::{ClosingReason, CounterReading, GpuName, Rank, Refusal, TapRecord};
 use pfo_service::{Panicked, Whose, catch, lock, now_ns};
 
 use super::refresh::{Look, Refresh};
 use super::tap::Queue;
+use crate::gpu::LateDriver;
+use crate::job::Member;
 use crate::lease::Session;
+use crate::session::internal;
 
 /// How often to read a GPU without an energy counter.
 const PERIOD_NS: u64 = 20_000_000;
@@ -60,23 +63,21 @@ struct Listeners {
     are_done: bool,
 }
 
-impl std::fmt::Debug for Meter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Meter of rank {}", self.shared.session.holder.rank)
-    }
-}
-
 impl Meter {
-    /// The meter of a session, started if there is none, with an additional listener.
+    /// The meter of a rank, started if there is none, with an additional listener.
     ///
     /// # Errors
     /// If the GPU is gone, or a thread cannot be started.
-    pub(crate) fn listen(
-        session: &Arc<Session>,
-        gpu: &Gpu,
-        listener: Weak<dyn Listener>,
-    ) -> Result<Arc<Self>, MeterError> {
-        let meter = session.meter(|| Self::start(session, gpu))?;
+    pub(crate) fn listen<L: Listener + 'static>(
+        driver: &Arc<LateDriver>,
+        member: &Member,
+        listener: &Arc<L>,
+    ) -> Result<Arc<Self>, Refusal> {
+        let gpu = driver.gpu(&GpuName::Uuid(member.gpu.uuid.clone()))?;
+        let session = &member.session;
+        let meter =
+            session.meter(|| Self::start(session, &gpu)).map_err(|error| internal(&error))?;
+        let listener: Weak<L> = Arc::downgrade(listener);
         meter.shared.add(listener);
         Ok(meter)
     }

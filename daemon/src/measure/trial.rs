@@ -1,11 +1,11 @@
 //! A trial: a job runs a plan or a clock for some steps, and the time and energy of each step are
 //! measured.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pfo_protocol::{
-    GpuName, Rank, Refusal, RefusalCode, SessionId, TapRecord, TrialLength, TrialRank, TrialResult,
+    Rank, Refusal, RefusalCode, SessionId, TapRecord, TrialLength, TrialRank, TrialResult,
     TrialRun, TrialStep,
 };
 use pfo_service::blocking;
@@ -16,7 +16,6 @@ use super::step_energies::{StepEnergies, StepMark};
 use crate::gpu::LateDriver;
 use crate::host::journal;
 use crate::job::{Hold, Job, Jobs, Measurer, Member, Runs, Swap};
-use crate::session::internal;
 
 /// How often to check whether the steps have ended.
 const POLL: Duration = Duration::from_millis(20);
@@ -98,11 +97,8 @@ fn measure(driver: &Arc<LateDriver>, job: &Job) -> Result<Vec<Measured>, Refusal
         return Err(disturbed(job, "has no rank on this node"));
     }
     let measured = members.into_iter().map(|member| {
-        let gpu = driver.gpu(&GpuName::Uuid(member.gpu.uuid.clone()))?;
         let energies = Arc::<RankEnergies>::default();
-        let listener: Weak<RankEnergies> = Arc::downgrade(&energies);
-        let meter =
-            Meter::listen(&member.session, &gpu, listener).map_err(|error| internal(&error))?;
+        let meter = Meter::listen(driver, &member, &energies)?;
         Ok(Measured { member, energies, meter })
     });
     measured.collect()

@@ -76,14 +76,6 @@ struct StepsBegun {
     at_ns: u64,
 }
 
-/// The instructions that ended and are not published yet.
-#[derive(Clone, Copy, Debug, Default)]
-struct JustFinished {
-    instructions: u64,
-    took_ns: u64,
-    off_plan_ns: u64,
-}
-
 /// A rank and its GPU during its session.
 pub(crate) struct Rank {
     session: Arc<Session>,
@@ -111,7 +103,6 @@ pub(crate) struct Rank {
     begun: StepsBegun,
     mismatch: Option<Mismatch>,
     mismatched_in_a_row: u32,
-    just_finished: JustFinished,
     /// What the rank has run so far in this step, if it is complete.
     units: Vec<Unit>,
     units_complete: bool,
@@ -156,7 +147,6 @@ impl Rank {
             begun: StepsBegun::default(),
             mismatch: None,
             mismatched_in_a_row: 0,
-            just_finished: JustFinished::default(),
             units: Vec::with_capacity(MOST_EVENTS_READ),
             units_complete: false,
             whole_step: Vec::with_capacity(MOST_EVENTS_READ),
@@ -439,7 +429,7 @@ impl Rank {
         self.power_limit = in_force.and_then(|plan| plan.power_limit(self.stage));
     }
 
-    fn count_finished(&mut self, finished: Finished, own_lock: Option<(Mhz, u64)>) {
+    fn count_finished(&self, finished: Finished, own_lock: Option<(Mhz, u64)>) {
         let Finished { planned: Some(planned), astray: false, began_ns, ended_ns, .. } = finished
         else {
             return;
@@ -450,11 +440,11 @@ impl Rank {
         let next = newest.filter(|newest| own_lock.is_some_and(|own| own != *newest));
         let [own_ns, next_ns] = [own, next].map(|lock| lock.map(|(_, asked_ns)| asked_ns));
         let off_ns = off_plan_ns([began_ns, ended_ns], own_ns, next_ns, self.rules.settle_ns);
-        let sum = &mut self.just_finished;
+        let progress = self.progress();
+        progress.instructions.fetch_add(1, Relaxed);
         // The times come from the peer, and may have any value.
-        sum.instructions = sum.instructions.saturating_add(1);
-        sum.took_ns = sum.took_ns.saturating_add(took_ns);
-        sum.off_plan_ns = sum.off_plan_ns.saturating_add(off_ns);
+        progress.instruction_ns.fetch_add(took_ns, Relaxed);
+        progress.off_plan_ns.fetch_add(off_ns, Relaxed);
     }
 
     /// Does everything that could wait until the clock was set.
@@ -462,14 +452,6 @@ impl Rank {
         self.ahead.make_room(self.cursor.planned_instructions());
         // So that no read makes it grow on the way to the driver.
         self.units.reserve(MOST_EVENTS_READ.min(REMEMBERED_UNITS.saturating_sub(self.units.len())));
-        if self.just_finished.instructions > 0 {
-            let JustFinished { instructions, took_ns, off_plan_ns } =
-                std::mem::take(&mut self.just_finished);
-            let progress = self.progress();
-            progress.instructions.fetch_add(instructions, Relaxed);
-            progress.instruction_ns.fetch_add(took_ns, Relaxed);
-            progress.off_plan_ns.fetch_add(off_plan_ns, Relaxed);
-        }
         if std::mem::take(&mut self.step_ended) {
             self.remember_whole_step();
         }

@@ -12,7 +12,7 @@ use pfo_protocol::{
 use pfo_service::now_ns;
 
 use super::reload::config_status;
-use crate::job::{Job, Measurer, Member, Members, Ran};
+use crate::job::{Job, Measurer, Member, Members};
 use crate::lease::{RankWindow, RankWindows};
 use crate::node::Node;
 
@@ -166,11 +166,7 @@ fn windows(members: &Members) -> Vec<Window> {
         by_swap.entry(window.swap).or_default().push(window);
     }
     let window = |(number, ranks): (u64, Vec<RankWindow>)| {
-        let plan = match members.plans.ran_after(number) {
-            Ran::DefaultClocks => None,
-            Ran::Plan(status) => Some(status),
-            Ran::Forgotten => return None,
-        };
+        let plan = members.plans.ran_after(number)?;
         let steps = |window: &RankWindow| window.steps as f64;
         Some(Window {
             plan,

@@ -2,12 +2,12 @@
 //! the agent: a record that finds no room is dropped and counted.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pfo_policy::Permit;
 use pfo_protocol::{
-    DaemonMessage, GpuName, JobSelector, Notice, Rank, Refusal, TapBatch, TapRecord, TappedRank,
+    DaemonMessage, JobSelector, Notice, Rank, Refusal, TapBatch, TapRecord, TappedRank,
 };
 use pfo_service::{hung_up, send};
 use tokio::net::UnixStream;
@@ -16,7 +16,6 @@ use tokio::time::sleep;
 
 use crate::measure::{Listener, Meter};
 use crate::node::Node;
-use crate::session::internal;
 
 /// Records that wait for the agent: a few megabytes.
 const MOST_RECORDS: usize = 1 << 15;
@@ -61,11 +60,7 @@ pub(super) fn tap(
     let waiting = Arc::new(Waiting { counters, ..Waiting::default() });
     let (mut ranks, mut meters) = (Vec::new(), Vec::new());
     for member in members {
-        let gpu = node.driver.gpu(&GpuName::Uuid(member.gpu.uuid.clone()))?;
-        let listener: Weak<Waiting> = Arc::downgrade(&waiting);
-        let meter =
-            Meter::listen(&member.session, &gpu, listener).map_err(|error| internal(&error))?;
-        meters.push(meter);
+        meters.push(Meter::listen(&node.driver, &member, &waiting)?);
         ranks.push(TappedRank {
             rank: member.hello.position.rank,
             session: member.session.holder.session,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use pfo_protocol::{GpuUuid, JobName, Uid};
-use pfo_service::{boot_id, parse_versioned, replace, unix_s};
+use pfo_service::{boot_id, parse_of_boot, replace, unix_s};
 use serde::{Deserialize, Serialize};
 
 use super::revocations::Revocation;
@@ -84,11 +84,8 @@ impl RevocationFile {
 /// # Errors
 /// In words, if they are not revocations, or are of another boot.
 pub(crate) fn parse_revocations(bytes: &[u8], boot_id: &str) -> Result<Vec<Revocation>, String> {
-    let content: OnDisk = parse_versioned(bytes, FORMAT)?;
-    if content.boot_id != boot_id {
-        return Err("it is of another boot".into());
-    }
-    Ok(content.revocations.into_iter().filter_map(RevocationRecord::restore).collect())
+    let OnDisk { revocations, .. } = parse_of_boot(bytes, FORMAT, boot_id)?;
+    Ok(revocations.into_iter().filter_map(RevocationRecord::restore).collect())
 }
 
 impl RevocationRecord {

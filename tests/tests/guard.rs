@@ -1,6 +1,5 @@
 //! The slowdown that was allowed is kept for as long as the job runs plans.
 
-use nix::sys::signal::Signal;
 use pfo_protocol::GuardStatus;
 use pfo_tests::{Identity, MICROBATCHES, Node, STAGES, Setup, TestPlan, Training, needs_root};
 
@@ -70,11 +69,10 @@ fn a_plan_within_what_is_allowed_runs_on_over_a_restart_of_the_agent() {
 fn a_plan_runs_again_whatever_ends_a_comparison() {
     let mut node = Node::start();
     let training = in_training(&node, HIGHEST);
-    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+    for end in [Node::kill_agent, Node::stop_agent] {
         let _ = set(&node, "200%");
         node.until_so("a comparison is under way", || node.job(JOB).measured_by.is_some());
-        node.agent.as_ref().unwrap().process.signal(signal);
-        node.kill_agent();
+        end(&mut node);
         node.start_agent();
         node.until_so("the plan, and nobody measures", || {
             let job = node.job(JOB);

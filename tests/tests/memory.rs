@@ -152,7 +152,7 @@ fn plans_trials_and_taps_take_what_pfod_expects_and_it_gives_it_back() {
         node.swap(&job_name(number), SwapTarget::Loaded).unwrap();
     });
     let before = settled(&node, pfod);
-    let trials = keep(&node, pfod, ("trials", 4, MIB), |number| {
+    let trials = keep(&node, pfod, ("trials", 4, 1280 * KIB), |number| {
         let (run, length) = (TrialRun::DefaultClocks, after_settling(50_000));
         let mut control = node.control();
         let trial = Request::Trial { job: job(&job_name(number)), run, length };
@@ -289,7 +289,7 @@ fn frontier(microbatches: u32) -> Vec<u8> {
 }
 
 fn compressed(content: &[u8]) -> Vec<u8> {
-    let mut gzip = GzEncoder::new(b"pfo-frontier\x04\x00".to_vec(), Compression::default());
+    let mut gzip = GzEncoder::new(b"pfo-frontier\x05\x00".to_vec(), Compression::default());
     gzip.write_all(content).unwrap();
     gzip.finish().unwrap()
 }

@@ -204,7 +204,7 @@ fn bomb() -> Vec<u8> {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     let zeros = vec![0; 1 << 20];
     (0..1024).for_each(|_| gzip.write_all(&zeros).unwrap());
-    let mut bytes = b"pfo-frontier\x04\x00".to_vec();
+    let mut bytes = b"pfo-frontier\x05\x00".to_vec();
     bytes.extend(gzip.finish().unwrap());
     bytes
 }

@@ -86,7 +86,7 @@ fn interpolate(len: usize, point: impl Fn(usize) -> (Mhz, Milliwatts), clock: Mh
 
 /// A curve in the state file. Only written under the lock of its GPU.
 #[repr(C)]
-pub(crate) struct CurveSlot {
+pub struct CurveSlot {
     /// How many points count: zero while they are being written, and for a slot never used.
     len: AtomicU32,
     _unused: AtomicU32,

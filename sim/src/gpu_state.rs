@@ -41,8 +41,12 @@ pub struct Board<'a> {
     pub facts: &'static ModelFacts,
     /// What the GPU is like.
     pub silicon: Silicon,
-    pub(crate) curves: Option<&'a [CurveSlot; CURVES_PER_GPU]>,
+    /// The installed curves.
+    pub curves: Option<&'a Curves>,
 }
+
+/// The curves of a GPU.
+pub type Curves = [CurveSlot; CURVES_PER_GPU];
 
 impl Board<'_> {
     /// Power of computing; the model's built-in curve where none is installed.
@@ -68,12 +72,16 @@ impl Board<'_> {
             return ClockRange { min: self.facts.lowest(), max: self.facts.highest() };
         };
         let snapped = self.facts.snap_sm(wish);
-        let max = if self.silicon.beside_the_lock { self.beside(snapped.max) } else { snapped.max };
+        let max = self.held(snapped.max);
         ClockRange { min: snapped.min.min(max), max }
     }
 
-    /// The clock that is held in place of a locked one: every fourth is held one step lower.
-    fn beside(&self, clock: Mhz) -> Mhz {
+    /// The clock that is held in place of a locked one, where the power allows it: every fourth may be
+    /// held one step lower.
+    pub fn held(&self, clock: Mhz) -> Mhz {
+        if !self.silicon.beside_the_lock {
+            return clock;
+        }
         let clocks = self.facts.sm_clocks();
         let place = clocks.partition_point(|&supported| supported < clock);
         if place % 4 == 2 { clocks[place - 1] } else { clock }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::error::SimError;
 use crate::gpu_state::GpuState;
+use crate::heat::Heat;
 use crate::identity::{GpuUuid, PciBusId};
 use crate::model::GpuModel;
 use crate::sensor::Sensor;
@@ -85,6 +86,8 @@ pub struct MachinePlan {
     pub memory_lock_slows_permille: Option<u64>,
     /// Whether the state of a GPU outlives its last user.
     pub persistence: bool,
+    /// Whether its GPUs are as warm as those that have worked for some minutes.
+    pub warm: bool,
     /// Machines of different seed have different UUIDs.
     pub seed: u64,
 }
@@ -102,6 +105,7 @@ impl MachinePlan {
             sensor: None,
             memory_lock_slows_permille: None,
             persistence: true,
+            warm: false,
             seed: 0,
         }
     }
@@ -144,8 +148,11 @@ impl MachinePlan {
                 block.serial.store(uuid.serial(), Ordering::Relaxed);
                 let silicon = self.silicon(*model);
                 block.silicon.store(&silicon);
-                let state =
-                    GpuState { persistence: self.persistence, ..GpuState::new(now, &silicon) };
+                let mut state = GpuState::new(now, &silicon);
+                state.persistence = self.persistence;
+                if self.warm {
+                    state.warmth = Heat::NONE.around;
+                }
                 block.state.publish(&state.to_words());
             }
         })

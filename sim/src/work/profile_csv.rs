@@ -10,6 +10,7 @@ use std::path::Path;
 use csv::{StringRecord, Trim};
 
 use crate::error::SimError;
+use crate::model::ModelFacts;
 use crate::units::{Mhz, Milliwatts};
 use crate::work::table::{Kind, StageWork, Work, WorkPoint};
 
@@ -115,29 +116,34 @@ fn stages(sums: &Sums) -> Result<Vec<StageWork>, String> {
         .collect()
 }
 
-/// Writes what stages would measure at some clocks, highest first. Clocks at which an instruction draws
-/// more than `most` are not held, and left out.
+/// Every clock of an ideal GPU, which holds each.
+pub fn held(facts: &ModelFacts) -> Vec<(Mhz, Mhz)> {
+    facts.sm_clocks().into_iter().map(|clock| (clock, clock)).collect()
+}
+
+/// Writes what stages would measure at some clocks, highest first. Each clock comes with the one that
+/// is held in its place; where an instruction draws more than `most` there, it is left out.
 pub fn write(
     output: impl io::Write,
     stages: &[StageWork],
-    clocks: &[Mhz],
+    clocks: &[(Mhz, Mhz)],
     most: Milliwatts,
 ) -> io::Result<()> {
     let mut writer = csv::Writer::from_writer(output);
     writer.write_record(COLUMNS)?;
     for (stage, work) in stages.iter().enumerate() {
-        for clock in clocks.iter().rev() {
+        for (asked, held) in clocks.iter().rev() {
             for kind in Kind::ALL {
                 let work = work.of(kind);
-                if work.curve().at(*clock) > most {
+                if work.curve().at(*held) > most {
                     continue;
                 }
                 writer.write_record([
                     stage.to_string(),
                     kind.name().to_owned(),
-                    clock.0.to_string(),
-                    format!("{:.9}", work.time_s(*clock)),
-                    format!("{:.9}", work.energy_j(*clock)),
+                    asked.0.to_string(),
+                    format!("{:.9}", work.time_s(*held)),
+                    format!("{:.9}", work.energy_j(*held)),
                 ])?;
             }
         }
@@ -160,7 +166,7 @@ mod tests {
         let facts = GpuModel::A100.facts();
         let stages: Vec<_> = (0..3).map(|i| built_in::stage(facts, i, 3).unwrap()).collect();
         let mut text = Vec::new();
-        write(&mut text, &stages, &facts.sm_clocks(), Milliwatts(u32::MAX)).unwrap();
+        write(&mut text, &stages, &held(facts), Milliwatts(u32::MAX)).unwrap();
         let again = read_from(&text[..], Path::new("p.csv")).unwrap();
         for (one, other) in stages.iter().zip(&again) {
             for kind in Kind::ALL {

@@ -101,6 +101,9 @@ pub(crate) struct CreateArgs {
     /// that uses the driver
     #[arg(long)]
     no_persistence: bool,
+    /// Begin with GPUs as warm as those that have worked for some minutes
+    #[arg(long)]
+    warm: bool,
     /// Machines of different seed have GPUs of different UUID
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -118,6 +121,7 @@ impl From<CreateArgs> for MachinePlan {
             sensor: args.sensor_duty,
             memory_lock_slows_permille: args.memory_lock_slows,
             persistence: !args.no_persistence,
+            warm: args.warm,
             seed: args.seed,
         }
     }

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{self, Write};
 
 use nvidia_ml::error::SimError;
+use nvidia_ml::gpu_state::Board;
+use nvidia_ml::silicon::Silicon;
 use nvidia_ml::units::{Mhz, Milliwatts};
 use nvidia_ml::work::{built_in, profile_csv};
 
@@ -21,7 +23,10 @@ pub(crate) fn write(args: &ProfileArgs) -> Result<(), SimError> {
     let stages: Vec<_> = stages.into_iter().map(|stage| stage.scaled(args.time_scale)).collect();
     let lowest_share = f64::from(facts.highest().0) * built_in::LOWEST_PROFILED_SHARE;
     let lowest = args.from_mhz.map_or(Mhz(lowest_share.ceil() as u32), Mhz);
-    let clocks: Vec<_> = facts.sm_clocks().into_iter().filter(|&clock| clock >= lowest).collect();
+    let silicon = if args.ideal { Silicon::IDEAL } else { args.gpu.silicon() };
+    let board = Board { facts, silicon, curves: None };
+    let wanted = facts.sm_clocks().into_iter().filter(|&clock| clock >= lowest);
+    let clocks: Vec<_> = wanted.map(|clock| (clock, board.held(clock))).collect();
     let limit = facts.default_power_limit();
     let most = if args.ideal { Milliwatts(u32::MAX) } else { limit };
     let failed = |path: &str, source| SimError::file("write", path, source);

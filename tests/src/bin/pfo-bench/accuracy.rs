@@ -4,6 +4,7 @@ use std::fs::File;
 
 use nvidia_ml::model::GpuModel;
 use nvidia_ml::units::{Mhz, Milliwatts};
+use nvidia_ml::work::profile_csv::held;
 use nvidia_ml::work::table::{Kind, StageWork, Work, WorkPoint};
 use nvidia_ml::work::{built_in, profile_csv};
 use pfo_tests::{Identity, MachineSetup, Node, STAGES, Setup, Training};
@@ -88,7 +89,7 @@ fn sweep(time_scale: f64, extent: Extent) -> Result<Vec<Off>> {
     profile_csv::write(
         File::create(&path)?,
         &stages,
-        &GpuModel::A100.facts().sm_clocks(),
+        &held(GpuModel::A100.facts()),
         Milliwatts(u32::MAX),
     )?;
     let (path, scale) = (path.display().to_string(), time_scale.to_string());

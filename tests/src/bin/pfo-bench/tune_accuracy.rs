@@ -2,6 +2,7 @@
 
 use nvidia_ml::model::GpuModel;
 use nvidia_ml::units::Milliwatts;
+use nvidia_ml::work::profile_csv::held;
 use nvidia_ml::work::{built_in, profile_csv};
 use pfo_planner::{LowerBound, Pipeline, Policy, Profile, Schedule, Watts};
 use pfo_tests::{Identity, MachineSetup, Node, STAGES, Setup, Training};
@@ -75,7 +76,7 @@ fn possible() -> Result<f64> {
         .map(|stage| built_in::stage(facts, stage, STAGES as usize))
         .collect::<std::result::Result<Vec<_>, _>>()?;
     let mut csv = Vec::new();
-    profile_csv::write(&mut csv, &stages, &facts.sm_clocks(), Milliwatts(u32::MAX))?;
+    profile_csv::write(&mut csv, &stages, &held(facts), Milliwatts(u32::MAX))?;
     let profile = Profile::from_csv(csv.as_slice())?;
     let pipeline = Pipeline::new(&profile, Schedule::OneForwardOneBackward, MICROBATCHES)?;
     let power = Watts(facts.p2p_blocking_w);

@@ -129,14 +129,16 @@ impl GpuModel {
     pub fn silicon(self) -> Silicon {
         let usual = Silicon::DATA_CENTRE;
         match self {
-            Self::V100 | Self::A40 => Silicon { energy_refresh_ns: 20 * MS, ..usual },
+            Self::V100 => Silicon { energy_refresh_ns: 20 * MS, ..usual },
+            Self::A40 => Silicon { energy_refresh_ns: 20 * MS, transfers_wait: false, ..usual },
             Self::Rtx3090 | Self::A6000 => Silicon {
                 energy_refresh_ns: 20 * MS,
                 // A workstation board takes several hundred ms to a low clock.
                 settling_to_low_permille: 30_000,
                 ..usual
             },
-            Self::A100 | Self::H100 | Self::H200 | Self::B200 => usual,
+            Self::A100 => Silicon { transfers_wait: false, ..usual },
+            Self::H100 | Self::H200 | Self::B200 => usual,
             Self::Gh200 => {
                 Silicon { settling_to_low_permille: 30_000, module: Milliwatts(160_000), ..usual }
             }

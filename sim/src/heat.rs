@@ -1,8 +1,8 @@
 //! What heat does: a GPU warms up with what it draws, and draws more the warmer it is.
 //!
 //! A first-order model: the temperature strives for that of the air around plus a thermal resistance
-//! times the power, with one time constant. It moves in ticks, at multiples of [`TICK_NS`] of the
-//! machine's time, so that it does not depend on how often somebody looks.
+//! times the power, with one time constant. It moves in ticks, at multiples of a tenth of a
+//! second of the machine's time, so that it does not depend on how often somebody looks.
 
 use crate::units::Milliwatts;
 

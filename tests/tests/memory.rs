@@ -160,7 +160,7 @@ fn plans_trials_and_taps_take_what_pfod_expects_and_it_gives_it_back() {
         control
     });
     // Steps that end before the counter has told their energy wait for it.
-    keep(&node, pfod, ("steps in trials, by 1000", 4, 256 * KIB), |number| {
+    keep(&node, pfod, ("steps in trials, by 1000", 4, 320 * KIB), |number| {
         train(&mut ranks[number as usize], 0..1000, 0);
     });
     let taps = keep(&node, pfod, ("taps that nobody reads", 4, 4 * MIB), |number| {
@@ -169,7 +169,7 @@ fn plans_trials_and_taps_take_what_pfod_expects_and_it_gives_it_back() {
         agent.say(&ClientMessage::Request(tap));
         agent
     });
-    keep(&node, pfod, ("steps in taps, by 1000", 4, 512 * KIB), |number| {
+    keep(&node, pfod, ("steps in taps, by 1000", 4, 768 * KIB), |number| {
         train(&mut ranks[number as usize], 1000..2000, 0);
     });
     drop((trials, taps, ranks));

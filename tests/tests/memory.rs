@@ -169,7 +169,7 @@ fn plans_trials_and_taps_take_what_pfod_expects_and_it_gives_it_back() {
         agent.say(&ClientMessage::Request(tap));
         agent
     });
-    keep(&node, pfod, ("steps in taps, by 1000", 4, 768 * KIB), |number| {
+    keep(&node, pfod, ("steps in taps, by 1000", 4, 512 * KIB), |number| {
         train(&mut ranks[number as usize], 1000..2000, 0);
     });
     drop((trials, taps, ranks));

@@ -47,6 +47,8 @@ class Node:
             f'[sockets]\ntrainers = "{self.socket}"\nadmin = "{directory}/admin.sock"\n'
             f'agent = "{directory}/agent.sock"\n{groups}'
             f'[driver]\nlibrary = "{library}"\ndevices = "{self.devices}"\n[paths]\nledger = "{directory}/ledger.json"\n'
+            # Instructions of such small models take less than a millisecond.
+            "[lease]\nchanges_per_second = 1000\n"
         )
         (directory / "agent.toml").write_text(
             f'[sockets]\nusers = "{directory}/pfo-agent.sock"\n'

@@ -125,6 +125,16 @@ impl Attachment {
         Ok(())
     }
 
+    /// The clocks at which work was done that has just ended, in MHz, and for how long each, in
+    /// nanoseconds.
+    pub fn clocks_of(&self, work: &WorkUnderWay, done: MonotonicNs) -> Vec<(u32, u64)> {
+        let forecast = self.forecast(&self.gpu().last_change(), work.began, work.activity, done);
+        let ends = forecast.pieces.iter().skip(1).map(|(from, _)| *from).chain([done]);
+        let pieces = forecast.pieces.iter().zip(ends);
+        let pieces = pieces.filter(|((from, _), _)| *from < done);
+        pieces.map(|((from, clock), end)| (clock.0, end.min(done).since(*from))).collect()
+    }
+
     /// The clock from a moment on if the GPU goes on with an activity, as far as it is decided
     /// `now`.
     fn forecast(

@@ -256,14 +256,14 @@ impl<'d> Gpu<'d> {
     /// Keeps the driver for as long as a call takes that reads something.
     pub(crate) fn take_time_to_read(self, ns: u64) {
         if ns > 0 {
-            self.block().occupation.enter(MonotonicNs::now(), ns).wait();
+            self.block().occupation.enter_to_read(MonotonicNs::now(), ns).wait();
         }
     }
 
     /// Keeps the driver for as long as a call takes that sets something, which it does first.
     pub(crate) fn take_time_to_set<R>(self, set: impl FnOnce() -> R) -> R {
         let ns = self.silicon().set_call.of(self.occasion());
-        let until = self.block().occupation.enter(MonotonicNs::now(), ns);
+        let until = self.block().occupation.enter_to_set(MonotonicNs::now(), ns);
         MonotonicNs(until.0.saturating_sub(ns)).wait();
         let result = set();
         until.wait();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::error::SimError;
 use crate::gpu_state::GpuState;
-use crate::heat::Heat;
+use crate::heat::Cooling;
 use crate::identity::{GpuUuid, PciBusId};
 use crate::model::GpuModel;
 use crate::sensor::Sensor;
@@ -84,8 +84,14 @@ pub struct MachinePlan {
     pub sensor: Option<Sensor>,
     /// How much longer work takes while the memory clock is locked, if not as on the model.
     pub memory_lock_slows_permille: Option<u64>,
+    /// Whether a GPU that waits draws less at a lower clock, if not as on the model.
+    pub waits_follow_the_clock: Option<bool>,
+    /// Standard deviation of the time of equal work in millionths, if not as on the model.
+    pub time_noise_ppm: Option<u64>,
     /// Whether the state of a GPU outlives its last user.
     pub persistence: bool,
+    /// How well its GPUs are cooled.
+    pub cooling: Cooling,
     /// Whether its GPUs are as warm as those that have worked for some minutes.
     pub warm: bool,
     /// Machines of different seed have different UUIDs.
@@ -104,7 +110,10 @@ impl MachinePlan {
             energy_refresh: None,
             sensor: None,
             memory_lock_slows_permille: None,
+            waits_follow_the_clock: None,
+            time_noise_ppm: None,
             persistence: true,
+            cooling: Cooling::Good,
             warm: false,
             seed: 0,
         }
@@ -116,7 +125,8 @@ impl MachinePlan {
     }
 
     /// What a GPU of the machine is like.
-    fn silicon(&self, model: GpuModel) -> Silicon {
+    #[must_use]
+    pub fn silicon(&self, model: GpuModel) -> Silicon {
         let ns = |duration: Duration| duration.as_nanos() as u64;
         let mut silicon = if self.ideal { Silicon::IDEAL } else { model.silicon() };
         if let Some(latency) = self.set_latency {
@@ -126,9 +136,13 @@ impl MachinePlan {
             (silicon.settling, silicon.settling_to_low_permille) = (Delay::always(ns(settle)), 0);
         }
         silicon.energy_refresh_ns = self.energy_refresh.map_or(silicon.energy_refresh_ns, ns);
+        silicon.heat = silicon.heat.with(self.cooling, model.facts().default_power_limit());
         silicon.sensor = self.sensor.unwrap_or(silicon.sensor);
         silicon.memory_lock_slows_permille =
             self.memory_lock_slows_permille.unwrap_or(silicon.memory_lock_slows_permille);
+        silicon.waits_follow_the_clock =
+            self.waits_follow_the_clock.unwrap_or(silicon.waits_follow_the_clock);
+        silicon.time_noise_ppm = self.time_noise_ppm.unwrap_or(silicon.time_noise_ppm);
         silicon
     }
 
@@ -151,7 +165,7 @@ impl MachinePlan {
                 let mut state = GpuState::new(now, &silicon);
                 state.persistence = self.persistence;
                 if self.warm {
-                    state.warmth = Heat::NONE.around;
+                    state.warmth = silicon.heat.when_warm();
                 }
                 block.state.publish(&state.to_words());
             }

@@ -11,7 +11,8 @@ use crate::units::MonotonicNs;
 pub(crate) struct Occupation {
     until_ns: AtomicU64,
     calls: AtomicU64,
-    busy_ns: AtomicU64,
+    reading_ns: AtomicU64,
+    setting_ns: AtomicU64,
     delayed_ns: AtomicU64,
 }
 
@@ -20,17 +21,29 @@ pub(crate) struct Occupation {
 pub struct DriverTime {
     /// Calls.
     pub calls: u64,
-    /// The time for which they kept the driver.
-    pub busy: Duration,
+    /// The time for which those that read kept the driver.
+    pub reading: Duration,
+    /// The time for which those that set something kept it.
+    pub setting: Duration,
     /// The time for which transfers waited for them.
     pub transfers_delayed: Duration,
 }
 
 impl Occupation {
-    /// Keeps the driver for a while, after those who came before; returns until when.
-    pub(crate) fn enter(&self, now: MonotonicNs, ns: u64) -> MonotonicNs {
+    /// Keeps the driver for a call that reads, after those who came before; returns until when.
+    pub(crate) fn enter_to_read(&self, now: MonotonicNs, ns: u64) -> MonotonicNs {
+        self.reading_ns.fetch_add(ns, Ordering::Relaxed);
+        self.enter(now, ns)
+    }
+
+    /// The same for a call that sets something.
+    pub(crate) fn enter_to_set(&self, now: MonotonicNs, ns: u64) -> MonotonicNs {
+        self.setting_ns.fetch_add(ns, Ordering::Relaxed);
+        self.enter(now, ns)
+    }
+
+    fn enter(&self, now: MonotonicNs, ns: u64) -> MonotonicNs {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        self.busy_ns.fetch_add(ns, Ordering::Relaxed);
         let begin = |until: u64| until.max(now.0).saturating_add(ns);
         let before = self
             .until_ns
@@ -52,7 +65,8 @@ impl Occupation {
         let time = |ns: &AtomicU64| Duration::from_nanos(ns.load(Ordering::Relaxed));
         DriverTime {
             calls: self.calls.load(Ordering::Relaxed),
-            busy: time(&self.busy_ns),
+            reading: time(&self.reading_ns),
+            setting: time(&self.setting_ns),
             transfers_delayed: time(&self.delayed_ns),
         }
     }
@@ -67,13 +81,15 @@ mod tests {
         let driver = Occupation {
             until_ns: AtomicU64::new(0),
             calls: AtomicU64::new(0),
-            busy_ns: AtomicU64::new(0),
+            reading_ns: AtomicU64::new(0),
+            setting_ns: AtomicU64::new(0),
             delayed_ns: AtomicU64::new(0),
         };
-        assert_eq!(driver.enter(MonotonicNs(100), 50), MonotonicNs(150));
-        assert_eq!(driver.enter(MonotonicNs(120), 50), MonotonicNs(200));
-        assert_eq!(driver.enter(MonotonicNs(500), 50), MonotonicNs(550));
+        assert_eq!(driver.enter_to_read(MonotonicNs(100), 50), MonotonicNs(150));
+        assert_eq!(driver.enter_to_set(MonotonicNs(120), 50), MonotonicNs(200));
+        assert_eq!(driver.enter_to_set(MonotonicNs(500), 50), MonotonicNs(550));
         assert_eq!(driver.until(), MonotonicNs(550));
-        assert_eq!((driver.time().calls, driver.time().busy.as_nanos()), (3, 150));
+        let DriverTime { calls, reading, setting, .. } = driver.time();
+        assert_eq!((calls, reading.as_nanos(), setting.as_nanos()), (3, 50, 100));
     }
 }

@@ -106,7 +106,7 @@ impl Silicon {
         read_ns: 12_000,
         energy_refresh_ns: 100 * MS,
         sensor: Sensor::ALWAYS,
-        heat: Heat::AIR,
+        heat: Heat::NONE,
         power_limit_binds: true,
         beside_the_lock: true,
         waits_follow_the_clock: true,
@@ -127,7 +127,8 @@ impl Silicon {
 impl GpuModel {
     /// What is published about GPUs of this model and their drivers.
     pub fn silicon(self) -> Silicon {
-        let usual = Silicon::DATA_CENTRE;
+        let heat = Heat::in_a_server(self.facts().default_power_limit());
+        let usual = Silicon { heat, ..Silicon::DATA_CENTRE };
         match self {
             Self::V100 => Silicon { energy_refresh_ns: 20 * MS, ..usual },
             Self::A40 => Silicon { energy_refresh_ns: 20 * MS, transfers_wait: false, ..usual },
@@ -147,7 +148,7 @@ impl GpuModel {
 }
 
 /// Words of a [`SiliconCell`].
-const WORDS: usize = 20;
+const WORDS: usize = 21;
 
 /// The silicon of a GPU in the state file. Only written before anybody else can open the file.
 #[repr(C)]
@@ -170,6 +171,7 @@ impl SiliconCell {
             heat.millikelvin_per_watt,
             heat.time_constant_ns,
             heat.power_ppm_per_kelvin,
+            heat.slows.into(),
             silicon.power_limit_binds.into(),
             silicon.beside_the_lock.into(),
             silicon.waits_follow_the_clock.into(),
@@ -198,6 +200,7 @@ impl SiliconCell {
                 millikelvin_per_watt: next(),
                 time_constant_ns: next(),
                 power_ppm_per_kelvin: next(),
+                slows: next() != 0,
             },
             power_limit_binds: next() != 0,
             beside_the_lock: next() != 0,

@@ -121,15 +121,16 @@ fn the_energy_counter_stands_between_refreshes_and_never_goes_back() {
                 let (nvml, done) = (&nvml, &done);
                 scope.spawn(move || {
                     let device = nvml.device_by_index(0).unwrap();
-                    let (mut last, mut changes) = (0, 0_u64);
+                    let (mut last, mut changes, began) = (0, 0_u64, MonotonicNs::now());
                     while !done.load(Ordering::Relaxed) {
                         let energy = device.total_energy_consumption().unwrap();
                         assert!(energy >= last, "{energy} mJ after {last} mJ");
                         changes += u64::from(energy > last);
                         last = energy;
                     }
-                    // 300 ms have 15 refreshes; a slow machine may see fewer, none may see more.
-                    assert!((1..=20).contains(&changes), "{changes}");
+                    // A slow machine may see fewer refreshes than there were, none may see more.
+                    let refreshes = MonotonicNs::now().since(began) / 20_000_000 + 2;
+                    assert!((1..=refreshes).contains(&changes), "{changes} of {refreshes}");
                 });
             }
             let other = Driver::open(&machine.state).unwrap();

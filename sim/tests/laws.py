@@ -1,4 +1,5 @@
-"""Holds the simulator against a second computation of its laws. Run by laws.rs.
+"""Holds the simulator against a second computation of its laws. Run by laws.rs: with the simulated
+trainer, and with how the GPU is cooled.
 
 Nothing here is read from the simulator's code: the laws and their constants are written down once more,
 from the published facts that sim/README.md names, and what the simulated GPU does is seen through NVML
@@ -12,13 +13,17 @@ import time
 
 import pynvml as nvml
 
-TRAINER = sys.argv[1]
+TRAINER, COOLING = sys.argv[1:]
 
 # A100 SXM4, 40 GB. Dense work at 1410 MHz would draw 475 W; the board may draw 400 W.
 PEAK_W, LIMIT_W, IDLE_W = 475.0, 400.0, 54.0
 HIGHEST_MHZ, STEP_MHZ = 1410, 15
 # Cooling: air of 28 degrees, 0.09 K/W, 40 s; 0.12 % of power for each degree from 60 on.
 AIR_C, KELVIN_PER_WATT, SECONDS, PER_KELVIN, AT_C = 28.0, 0.09, 40.0, 0.0012, 60.0
+# Poor cooling: air of 45 degrees, and 97 for a GPU that draws its limit. From 85 degrees on, one clock
+# less for each tenth of a degree.
+HOT_AIR_C, HOT_KELVIN_PER_WATT, SLOWS_AT_C, CLOCKS_PER_KELVIN = 45.0, (97 - 45) / LIMIT_W, 85.0, 10
+THERMAL_BIT, THERMAL_COUNTER = 0x20, 251
 # The energy counter is refreshed ten times a second.
 REFRESH_S = 0.1
 
@@ -122,6 +127,36 @@ def some_clocks_are_held_one_step_lower(gpu):
     assert 0 < sum(mhz != got for mhz, got in held.items()) < len(held), held
 
 
+def slowed_ns(gpu):
+    return nvml.nvmlDeviceGetFieldValues(gpu, [THERMAL_COUNTER])[0].value.ullVal
+
+
+def a_hot_gpu_is_slowed_until_it_is_no_hotter(gpu):
+    """It begins at about 85 degrees; NVML shows whole ones, so that 86 is known when it is reached."""
+    counted, before, degrees, slow_s, rows = slowed_ns(gpu), watch(gpu, 0.05)[-1], 0.0, 0.0, []
+    end = before[0] + 12
+    while before[0] < end:
+        is_slow = nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu) & THERMAL_BIT != 0
+        row = watch(gpu, 0.001)[-1]
+        goal = HOT_AIR_C + HOT_KELVIN_PER_WATT * before[1]
+        degrees += (goal - SLOWS_AT_C - degrees) * (row[0] - before[0]) / SECONDS
+        slow_s += (row[0] - before[0]) * is_slow
+        rows.append((degrees, row[2], row[3], is_slow))
+        before = row
+    begin_c = 86 - next(degrees for degrees, _, shown, _ in rows if shown == 86)
+    beside = []
+    for degrees, mhz, _, is_slow in rows:
+        beyond = max(0, begin_c + degrees - SLOWS_AT_C)
+        possible = HIGHEST_MHZ - STEP_MHZ * int(CLOCKS_PER_KELVIN * beyond)
+        # Two clocks more or less: the sum of this loop is coarser than the simulator's.
+        if mhz > possible + 2 * STEP_MHZ or is_slow and mhz < possible - 2 * STEP_MHZ:
+            beside.append(f"{mhz} MHz at {SLOWS_AT_C + beyond} C, not {possible}")
+    assert len(beside) < 0.05 * len(rows), beside
+    assert slow_s > 5, f"slowed for {slow_s} s only"
+    counted_s = (slowed_ns(gpu) - counted) / 1e9
+    assert abs(counted_s / slow_s - 1) < 0.1, f"{counted_s} s counted, {slow_s} s seen"
+
+
 def main():
     nvml.nvmlInit()
     gpu = nvml.nvmlDeviceGetHandleByIndex(0)
@@ -131,6 +166,9 @@ def main():
     try:
         while watts(gpu) < 2 * IDLE_W:
             time.sleep(0.01)
+        if COOLING == "poor":
+            a_hot_gpu_is_slowed_until_it_is_no_hotter(gpu)
+            return
         rows = watch(gpu, 6)
         unlimited_work_runs_into_the_power_limit(rows)
         the_counter_is_the_integral_of_the_power(rows)

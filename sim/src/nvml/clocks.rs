@@ -3,7 +3,7 @@
 use std::ffi::c_uint;
 
 use crate::driver::Gpu;
-use crate::gpu_state::Activity;
+use crate::gpu_state::{Activity, HeldBack};
 use crate::model::ModelFacts;
 use crate::nvml::abi::{Handle, Out, put, put_items};
 use crate::nvml::device_call;
@@ -152,6 +152,14 @@ fn performance_state(gpu: Gpu<'_>) -> Result<c_uint, NvmlResult> {
 /// `nvmlClocksEventReason…`.
 const GPU_IDLE: u64 = 1;
 const SOFTWARE_POWER_CAP: u64 = 4;
+const HARDWARE_SLOWDOWN: u64 = 8;
+const SOFTWARE_THERMAL_SLOWDOWN: u64 = 0x20;
+const HARDWARE_THERMAL_SLOWDOWN: u64 = 0x40;
+const SUPPORTED: u64 = GPU_IDLE
+    | SOFTWARE_POWER_CAP
+    | HARDWARE_SLOWDOWN
+    | SOFTWARE_THERMAL_SLOWDOWN
+    | HARDWARE_THERMAL_SLOWDOWN;
 
 /// Why the clock is not as high as it could be. NVML does not count a lock among the reasons.
 fn reasons(gpu: Gpu<'_>) -> Result<u64, NvmlResult> {
@@ -160,8 +168,11 @@ fn reasons(gpu: Gpu<'_>) -> Result<u64, NvmlResult> {
         let locked = state.timeline.at(now).lock.is_some();
         return Ok(if locked { 0 } else { GPU_IDLE });
     }
-    let capped = state.is_power_capped(gpu.board(), now);
-    Ok(if capped { SOFTWARE_POWER_CAP } else { 0 })
+    let HeldBack { by_power, by_software, by_hardware } = state.held_back(gpu.board(), now);
+    let when = |held_back, reasons| if held_back { reasons } else { 0 };
+    Ok(when(by_power, SOFTWARE_POWER_CAP)
+        | when(by_software, SOFTWARE_THERMAL_SLOWDOWN)
+        | when(by_hardware, HARDWARE_SLOWDOWN | HARDWARE_THERMAL_SLOWDOWN))
 }
 
 #[unsafe(no_mangle)]
@@ -182,9 +193,7 @@ extern "C" fn nvmlDeviceGetSupportedClocksThrottleReasons(
     device: Handle,
     mask: Out<'_, u64>,
 ) -> c_uint {
-    device_call("nvmlDeviceGetSupportedClocksThrottleReasons", device, |_| {
-        put(mask, GPU_IDLE | SOFTWARE_POWER_CAP)
-    })
+    device_call("nvmlDeviceGetSupportedClocksThrottleReasons", device, |_| put(mask, SUPPORTED))
 }
 
 #[unsafe(no_mangle)]
@@ -192,7 +201,5 @@ extern "C" fn nvmlDeviceGetSupportedClocksEventReasons(
     device: Handle,
     mask: Out<'_, u64>,
 ) -> c_uint {
-    device_call("nvmlDeviceGetSupportedClocksEventReasons", device, |_| {
-        put(mask, GPU_IDLE | SOFTWARE_POWER_CAP)
-    })
+    device_call("nvmlDeviceGetSupportedClocksEventReasons", device, |_| put(mask, SUPPORTED))
 }

@@ -48,10 +48,9 @@ fn read(gpu: Gpu<'_>, field: c_uint) -> Result<(c_uint, u64), NvmlResult> {
             Ok((UNSIGNED_LONG_LONG, gpu.energy_mj()?))
         }
         SOFTWARE_POWER_CAP => Ok((UNSIGNED_LONG_LONG, gpu.view()?.power_capped_ns)),
-        SYNC_BOOST
-        | SOFTWARE_THERMAL_SLOWDOWN
-        | HARDWARE_THERMAL_SLOWDOWN
-        | HARDWARE_POWER_BRAKE => Ok((UNSIGNED_LONG_LONG, 0)),
+        SOFTWARE_THERMAL_SLOWDOWN => Ok((UNSIGNED_LONG_LONG, gpu.view()?.software_slowed_ns)),
+        HARDWARE_THERMAL_SLOWDOWN => Ok((UNSIGNED_LONG_LONG, gpu.view()?.hardware_slowed_ns)),
+        SYNC_BOOST | HARDWARE_POWER_BRAKE => Ok((UNSIGNED_LONG_LONG, 0)),
         POWER_AVERAGE | POWER_INSTANT => Ok((UNSIGNED_INT, power(gpu)?.0.into())),
         _ => Err(NvmlResult::NotSupported),
     }

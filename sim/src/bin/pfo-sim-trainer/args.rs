@@ -101,6 +101,9 @@ pub(crate) struct LaunchArgs {
     /// Report as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Report the clocks that each instruction ran at, too, and for how long each
+    #[arg(long, requires = "json")]
+    pub(crate) clocks: bool,
     /// Say on standard error when a step is done
     #[arg(long)]
     pub(crate) progress: bool,

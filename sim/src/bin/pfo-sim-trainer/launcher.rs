@@ -107,6 +107,7 @@ fn settings(args: LaunchArgs) -> Result<Vec<RankSettings>, TrainerError> {
         job: job.clone(),
         socket: args.socket.clone(),
         with_pfo: !args.no_pfo,
+        clocks: args.clocks,
         identity: identity.clone(),
         misbehaviour: misbehaviour.clone(),
         previous_fd: None,

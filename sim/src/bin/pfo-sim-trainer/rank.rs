@@ -218,6 +218,7 @@ impl Rank {
         self.with_session(Session::step_begin);
         let mut omit_end = is_now(&misbehaviour.omit_end, rank, step);
         let swap_names = is_now(&misbehaviour.wrong_order, rank, step);
+        let mut clocks = Vec::new();
         for &(kind, microbatch) in order {
             if !self.receive(Tensor { kind, step, microbatch })? {
                 return Ok(false);
@@ -239,6 +240,9 @@ impl Rank {
             let Some(done) = wait_for(&self.attachment, under_way, work, &self.stop)? else {
                 return Ok(false);
             };
+            if self.settings.clocks {
+                clocks.push(self.attachment.clocks_of(&under_way, done));
+            }
             if !std::mem::take(&mut omit_end) {
                 self.with_session(|session| session.tell_at(Call::InstructionEnd, done.0));
             }
@@ -253,6 +257,7 @@ impl Rank {
             at_ns: MonotonicNs::now().0,
             energy_j: energy_j(&self.attachment)? - energy,
             clock_changes: self.attachment.gpu().set_call_count() - sets,
+            clocks,
         });
         Ok(true)
     }

@@ -14,10 +14,13 @@ pub(crate) enum RankEvent {
     /// A step begins.
     StepBegin { step: u64, at_ns: u64 },
     /// A step is done.
-    StepEnd { step: u64, at_ns: u64, energy_j: f64, clock_changes: u64 },
+    StepEnd { step: u64, at_ns: u64, energy_j: f64, clock_changes: u64, clocks: Vec<Ran> },
     /// The rank ends by itself.
     Ended { end: End, problem: Option<ProblemReport>, counters: EventCounters },
 }
+
+/// The clocks that an instruction ran at, in MHz, and for how long each, in nanoseconds.
+pub(crate) type Ran = Vec<(u32, u64)>;
 
 /// Why a rank ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

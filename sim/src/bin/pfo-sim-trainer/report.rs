@@ -7,11 +7,11 @@ use comfy_table::{Table, presets};
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
-use crate::rank_report::{End, EventCounters, ProblemReport, RankEvent};
+use crate::rank_report::{End, EventCounters, ProblemReport, Ran, RankEvent};
 use crate::settings::RankSettings;
 
 /// A step of a rank.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 struct StepReport {
     step: u64,
     begin_ns: u64,
@@ -21,6 +21,9 @@ struct StepReport {
     energy_j: f64,
     /// Calls that locked its GPU's clock meanwhile.
     clock_changes: u64,
+    /// Of each instruction, if they were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    clocks: Vec<Ran>,
 }
 
 #[derive(Debug, Serialize)]
@@ -124,7 +127,7 @@ impl TrainingReport {
                 report.problem_at_setup = problem;
             }
             RankEvent::StepBegin { step, at_ns } => report.begun = Some((step, at_ns)),
-            RankEvent::StepEnd { step, at_ns: end_ns, energy_j, clock_changes } => {
+            RankEvent::StepEnd { step, at_ns: end_ns, energy_j, clock_changes, clocks } => {
                 let (_, begin_ns) = report.begun.take()?;
                 let time_s = end_ns.saturating_sub(begin_ns) as f64 / 1e9;
                 report.steps.push(StepReport {
@@ -134,6 +137,7 @@ impl TrainingReport {
                     time_s,
                     energy_j,
                     clock_changes,
+                    clocks,
                 });
                 return (rank == 0).then_some(Progress { step, time_s });
             }
@@ -243,7 +247,7 @@ mod tests {
         serde_json::from_value(serde_json::json!({
             "state": "/s", "stage": stage, "stages": 2, "gpu": stage, "gpu_name": "Uuid",
             "microbatches": 3, "steps": 2, "step_pause_ms": 0, "time_scale": 1.0, "job": "j",
-            "with_pfo": true, "launcher": 1,
+            "with_pfo": true, "clocks": false, "launcher": 1,
             "misbehaviour": {"die": [], "stop": [], "omit_end": [], "wrong_order": [], "flood": []},
         }))
         .unwrap()
@@ -258,8 +262,8 @@ mod tests {
         energy: f64,
     ) {
         report.add(rank, RankEvent::StepBegin { step, at_ns: begin });
-        let (energy_j, clock_changes) = (energy, 0);
-        report.add(rank, RankEvent::StepEnd { step, at_ns: end, energy_j, clock_changes });
+        let (energy_j, clock_changes, clocks) = (energy, 0, Vec::new());
+        report.add(rank, RankEvent::StepEnd { step, at_ns: end, energy_j, clock_changes, clocks });
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub(crate) struct RankSettings {
     pub(crate) job: String,
     pub(crate) socket: Option<PathBuf>,
     pub(crate) with_pfo: bool,
+    /// Whether to tell the clocks of instructions.
+    pub(crate) clocks: bool,
     /// Who to become first.
     pub(crate) identity: Option<Identity>,
     pub(crate) misbehaviour: Misbehaviour,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use nvidia_ml::fault::{FaultKind, FunctionName};
+use nvidia_ml::heat::Cooling;
 use nvidia_ml::machine::{GpuList, MachinePlan};
 use nvidia_ml::model::GpuModel;
 use nvidia_ml::sensor::Sensor;
@@ -97,10 +98,17 @@ pub(crate) struct CreateArgs {
     /// How much longer work takes while the memory clock is locked, in %
     #[arg(long, value_name = "PERCENT", value_parser = permille, allow_negative_numbers = true)]
     memory_lock_slows: Option<u64>,
+    /// Standard deviation of the time of equal work, in % [default: as on the model; 0 if ideal]
+    #[arg(long, value_name = "PERCENT", value_parser = permille, allow_negative_numbers = true)]
+    noise: Option<u64>,
     /// Switch persistence mode off: locks and the energy counter's zero vanish with the last process
     /// that uses the driver
     #[arg(long)]
     no_persistence: bool,
+    /// How well the GPUs are cooled: good (never too hot), poor (software slows them down) or failed
+    /// (their hardware does, too)
+    #[arg(long, value_name = "HOW", default_value = "good", value_parser = cooling)]
+    cooling: Cooling,
     /// Begin with GPUs as warm as those that have worked for some minutes
     #[arg(long)]
     warm: bool,
@@ -120,7 +128,10 @@ impl From<CreateArgs> for MachinePlan {
             energy_refresh: args.energy_refresh_ms,
             sensor: args.sensor_duty,
             memory_lock_slows_permille: args.memory_lock_slows,
+            waits_follow_the_clock: None,
+            time_noise_ppm: args.noise.map(|permille| permille * 1000),
             persistence: !args.no_persistence,
+            cooling: args.cooling,
             warm: args.warm,
             seed: args.seed,
         }
@@ -221,6 +232,15 @@ fn permille(text: &str) -> Result<u64, String> {
     match text.parse::<f64>() {
         Ok(percent) if (0.0..=1000.0).contains(&percent) => Ok((percent * 10.0).round() as u64),
         _ => Err("give a number of % from 0 to 1000".to_owned()),
+    }
+}
+
+fn cooling(text: &str) -> Result<Cooling, String> {
+    match text {
+        "good" => Ok(Cooling::Good),
+        "poor" => Ok(Cooling::Poor),
+        "failed" => Ok(Cooling::Failed),
+        _ => Err("give good, poor or failed".to_owned()),
     }
 }
 

@@ -56,6 +56,8 @@ struct GpuView {
     power_w: f64,
     power_limit_w: f64,
     power_capped: bool,
+    /// Whether software or hardware lowers the clock because the GPU is hot.
+    heat_slowed: bool,
     energy_mj: u64,
     /// The true energy, whatever the counter makes of it.
     drawn_mj: u64,
@@ -68,7 +70,8 @@ struct GpuView {
     last_set_entry_ns: Option<u64>,
     /// All calls that concern it, and what they cost.
     driver_calls: u64,
-    driver_busy_ms: f64,
+    driver_reading_ms: f64,
+    driver_setting_ms: f64,
     transfers_delayed_ms: f64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     calls: Vec<CallView>,
@@ -110,7 +113,7 @@ fn view_gpu(gpu: Gpu<'_>, calls: usize) -> Result<GpuView, SimError> {
     let energy_mj = gpu.energy_mj()?;
     let (state, board, facts) = (gpu.view()?, gpu.board(), gpu.model().facts());
     let now = MonotonicNs::now();
-    let limits = state.timeline.at(now);
+    let (limits, held_back) = (state.timeline.at(now), state.held_back(board, now));
     let (set_calls, driver_time) = (gpu.set_call_count(), gpu.driver_time());
     Ok(GpuView {
         index: gpu.index(),
@@ -129,7 +132,8 @@ fn view_gpu(gpu: Gpu<'_>, calls: usize) -> Result<GpuView, SimError> {
         },
         power_w: state.power_at(board, now).watts(),
         power_limit_w: limits.power_cap.unwrap_or(facts.default_power_limit()).watts(),
-        power_capped: state.is_power_capped(board, now),
+        power_capped: held_back.by_power,
+        heat_slowed: held_back.by_software || held_back.by_hardware,
         energy_mj,
         drawn_mj: state.energy.millijoules(),
         temperature_c: state.warmth.celsius(),
@@ -140,7 +144,8 @@ fn view_gpu(gpu: Gpu<'_>, calls: usize) -> Result<GpuView, SimError> {
         memory_calls: gpu.memory_call_count(),
         last_set_entry_ns: gpu.last_set_call().map(|time| time.0),
         driver_calls: driver_time.calls,
-        driver_busy_ms: driver_time.busy.as_secs_f64() * 1e3,
+        driver_reading_ms: driver_time.reading.as_secs_f64() * 1e3,
+        driver_setting_ms: driver_time.setting.as_secs_f64() * 1e3,
         transfers_delayed_ms: driver_time.transfers_delayed.as_secs_f64() * 1e3,
         calls: gpu
             .set_calls_since(set_calls.saturating_sub(calls as u64))
@@ -211,6 +216,9 @@ fn as_text(machine: &MachineView) -> String {
         let mut activity = gpu.activity.to_owned();
         if gpu.power_capped {
             activity.push_str(", capped");
+        }
+        if gpu.heat_slowed {
+            activity.push_str(", hot");
         }
         table.add_row([
             gpu.index.to_string(),

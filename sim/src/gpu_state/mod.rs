@@ -3,15 +3,19 @@
 //! Pure: time comes in as an argument, power from [`Board`]. Energy is settled lazily, piece by
 //! piece between changes of clock or activity, so that it is exact however rarely somebody looks.
 
+mod board;
+
 use crate::clock_table::ClockRange;
-use crate::curve::{CurveIndex, CurveSlot};
-use crate::heat::{Microcelsius, TICK_NS};
+use crate::curve::CurveIndex;
+use crate::heat::{Heat, Microcelsius, TICK_NS};
 use crate::model::ModelFacts;
 use crate::silicon::Silicon;
-use crate::state::layout::{CURVES_PER_GPU, PROCESSES_PER_GPU};
+use crate::state::layout::PROCESSES_PER_GPU;
 use crate::state::snapshot::{WORDS, WordReader, WordWriter};
 use crate::timeline::{ClockLimits, Timeline};
 use crate::units::{Mhz, Milliwatts, MonotonicNs, Picojoules};
+
+pub use self::board::{Board, Curves};
 
 /// What a GPU does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,95 +38,15 @@ pub struct GpuProcess {
     pub since: MonotonicNs,
 }
 
-/// What is not in the state but decides about clock and power.
-#[derive(Clone, Copy)]
-pub struct Board<'a> {
-    /// The model.
-    pub facts: &'static ModelFacts,
-    /// What the GPU is like.
-    pub silicon: Silicon,
-    /// The installed curves.
-    pub curves: Option<&'a Curves>,
-}
-
-/// The curves of a GPU.
-pub type Curves = [CurveSlot; CURVES_PER_GPU];
-
-impl Board<'_> {
-    /// Power of computing; the model's built-in curve where none is installed.
-    fn compute_power(&self, curve: CurveIndex, clock: Mhz, warmth: Microcelsius) -> Milliwatts {
-        let curve = self.curves.and_then(|curves| curves[curve.number()].at(clock));
-        let built_in = || Milliwatts::from_watts(self.facts.compute_power_w(clock));
-        self.silicon.heat.power(curve.unwrap_or_else(built_in), warmth)
-    }
-
-    /// Power of waiting for a neighbour.
-    fn blocked_power(&self, clock: Mhz, warmth: Microcelsius) -> Milliwatts {
-        let watts = if self.silicon.waits_follow_the_clock {
-            self.facts.blocked_power_w(clock)
-        } else {
-            self.facts.p2p_blocking_w
-        };
-        self.silicon.heat.power(Milliwatts::from_watts(watts), warmth)
-    }
-
-    /// The clocks that a lock allows.
-    fn allowed(&self, lock: Option<ClockRange>) -> ClockRange {
-        let Some(wish) = lock else {
-            return ClockRange { min: self.facts.lowest(), max: self.facts.highest() };
-        };
-        let snapped = self.facts.snap_sm(wish);
-        let max = self.held(snapped.max);
-        ClockRange { min: snapped.min.min(max), max }
-    }
-
-    /// The clock that is held in place of a locked one, where the power allows it: every fourth may be
-    /// held one step lower.
-    pub fn held(&self, clock: Mhz) -> Mhz {
-        if !self.silicon.beside_the_lock {
-            return clock;
-        }
-        let clocks = self.facts.sm_clocks();
-        let place = clocks.partition_point(|&supported| supported < clock);
-        if place % 4 == 2 { clocks[place - 1] } else { clock }
-    }
-
-    /// The power above which work is slowed.
-    fn power_limit(&self, limits: ClockLimits) -> Option<Milliwatts> {
-        let default = || self.silicon.power_limit_binds.then(|| self.facts.default_power_limit());
-        limits.power_cap.or_else(default)
-    }
-
-    /// The SM clock under some limits.
-    pub fn clock(&self, limits: ClockLimits, activity: Activity, warmth: Microcelsius) -> Mhz {
-        let allowed = self.allowed(limits.lock);
-        match (activity, self.power_limit(limits)) {
-            (Activity::Idle, _) => allowed.min,
-            (Activity::Blocked, _) | (Activity::Computing(_), None) => allowed.max,
-            (Activity::Computing(curve), Some(cap)) => {
-                let clocks = self.facts.sm_clocks();
-                let fits = |clock: &&Mhz| {
-                    **clock <= allowed.max && self.compute_power(curve, **clock, warmth) <= cap
-                };
-                clocks.iter().rev().find(fits).copied().unwrap_or(self.facts.lowest())
-            }
-        }
-    }
-
-    /// Power under some limits.
-    pub fn power(
-        &self,
-        limits: ClockLimits,
-        activity: Activity,
-        warmth: Microcelsius,
-    ) -> Milliwatts {
-        let clock = self.clock(limits, activity, warmth);
-        match activity {
-            Activity::Idle => Milliwatts::from_watts(self.facts.idle_w),
-            Activity::Blocked => self.blocked_power(clock, warmth),
-            Activity::Computing(curve) => self.compute_power(curve, clock, warmth),
-        }
-    }
+/// What keeps a clock below what its lock allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldBack {
+    /// A power cap.
+    pub by_power: bool,
+    /// Software, because the GPU is hot.
+    pub by_software: bool,
+    /// Hardware, because it is too hot.
+    pub by_hardware: bool,
 }
 
 /// The changing state of a GPU.
@@ -142,6 +66,10 @@ pub struct GpuState {
     pub energy_at_tick: Picojoules,
     /// For how long a power cap has kept the clock down, in nanoseconds.
     pub power_capped_ns: u64,
+    /// For how long software has because of heat.
+    pub software_slowed_ns: u64,
+    /// For how long hardware has because of heat.
+    pub hardware_slowed_ns: u64,
     /// What the GPU does.
     pub activity: Activity,
     /// Who makes it do that: its place among the processes.
@@ -190,13 +118,23 @@ impl GpuState {
         }
     }
 
-    /// Whether a power cap keeps the clock below what the lock allows.
-    pub fn is_power_capped(&self, board: Board<'_>, time: MonotonicNs) -> bool {
+    /// What keeps the clock below what the lock allows.
+    pub fn held_back(&self, board: Board<'_>, time: MonotonicNs) -> HeldBack {
         let clock = |board: &Board<'_>, limits| board.clock(limits, self.activity, self.warmth);
         let limits = self.timeline.at(time);
+        let held = clock(&board, limits);
+        let heat = board.silicon.heat;
         let silicon = Silicon { power_limit_binds: false, ..board.silicon };
         let unlimited = Board { silicon, ..board };
-        clock(&board, limits) < clock(&unlimited, ClockLimits { power_cap: None, ..limits })
+        let silicon = Silicon { heat: Heat { slows: false, ..heat }, ..board.silicon };
+        let cool = Board { silicon, ..board };
+        let is_slowed = heat.slows && held < clock(&cool, limits);
+        let hardware = heat.slowdown(self.warmth).hardware;
+        HeldBack {
+            by_power: held < clock(&unlimited, ClockLimits { power_cap: None, ..limits }),
+            by_software: is_slowed && !hardware,
+            by_hardware: is_slowed && hardware,
+        }
     }
 
     /// Counts the energy up to a time, and refreshes the counter as often as was due until then.
@@ -228,9 +166,10 @@ impl GpuState {
             let module = Picojoules::of(board.silicon.module, ns);
             self.energy = self.energy + energy;
             self.counted = self.counted + sensor.counts(energy + module, self.settled);
-            if self.is_power_capped(board, self.settled) {
-                self.power_capped_ns += ns;
-            }
+            let held_back = self.held_back(board, self.settled);
+            self.power_capped_ns += if held_back.by_power { ns } else { 0 };
+            self.software_slowed_ns += if held_back.by_software { ns } else { 0 };
+            self.hardware_slowed_ns += if held_back.by_hardware { ns } else { 0 };
             self.settled = next;
             if tick == Some(next) {
                 tick = self.warm_up(board, change);
@@ -271,6 +210,8 @@ impl GpuState {
         words.put(self.warmth.0);
         words.put_wide(self.energy_at_tick.0);
         words.put(self.power_capped_ns);
+        words.put(self.software_slowed_ns);
+        words.put(self.hardware_slowed_ns);
         let activity = match self.activity {
             Activity::Idle => 0,
             Activity::Blocked => 1,
@@ -298,6 +239,8 @@ impl GpuState {
         let warmth = Microcelsius(words.take());
         let energy_at_tick = Picojoules(words.take_wide());
         let power_capped_ns = words.take();
+        let software_slowed_ns = words.take();
+        let hardware_slowed_ns = words.take();
         let (activity, active_process) = words.take_pair();
         let activity = match activity {
             0 => Activity::Idle,
@@ -325,6 +268,8 @@ impl GpuState {
             warmth,
             energy_at_tick,
             power_capped_ns,
+            software_slowed_ns,
+            hardware_slowed_ns,
             activity,
             active_process,
             done,
@@ -340,6 +285,7 @@ impl GpuState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::heat::Cooling;
     use crate::model::GpuModel;
 
     const SECOND: u64 = 1_000_000_000;
@@ -419,7 +365,7 @@ mod tests {
         state.timeline.set_power_cap(now, Some(Milliwatts(300_000)));
         let clock = state.clock_at(a100(), now);
         assert!(clock < Mhz(1305) && clock > Mhz(1000), "{clock}");
-        assert!(state.is_power_capped(a100(), now));
+        assert!(state.held_back(a100(), now).by_power);
         assert!(state.power_at(a100(), now) <= Milliwatts(300_000));
         state.activity = Activity::Blocked;
         assert_eq!(state.clock_at(a100(), now), Mhz(1305));
@@ -434,7 +380,7 @@ mod tests {
         state.settle(board, MonotonicNs(3600 * SECOND));
         let warm = state.power_at(board, state.settled);
         let rise = (state.warmth.0 - around.0) as f64 / 1e6;
-        assert!((rise - 0.09 * warm.watts()).abs() < 0.01, "{rise} K at {} W", warm.watts());
+        assert!((rise - 0.12 * warm.watts()).abs() < 0.01, "{rise} K at {} W", warm.watts());
         assert!(warm > cold);
         state.begin(Activity::Idle, None);
         state.settle(board, MonotonicNs(7200 * SECOND));
@@ -470,7 +416,7 @@ mod tests {
             state.settle(board, MonotonicNs(600 * SECOND));
             let clock = state.clock_at(board, state.settled).0;
             assert!((low..=high).contains(&clock), "{model:?}: {clock} MHz");
-            assert!(state.is_power_capped(board, state.settled));
+            assert!(state.held_back(board, state.settled).by_power);
             assert!(state.power_at(board, state.settled) <= board.facts.default_power_limit());
         }
     }
@@ -537,6 +483,25 @@ mod tests {
     }
 
     #[test]
+    fn a_hot_gpu_keeps_below_its_limit_of_heat_at_lower_clocks_and_counts_who_lowered_them() {
+        for (cooling, by_hardware) in [(Cooling::Poor, false), (Cooling::Failed, true)] {
+            let mut board = honest(GpuModel::A100);
+            board.silicon.heat = board.silicon.heat.with(cooling, Milliwatts(400_000));
+            let mut state = GpuState { activity: computing(), ..new(board) };
+            state.settle(board, MonotonicNs(20 * SECOND));
+            let early = (state.software_slowed_ns, state.hardware_slowed_ns);
+            assert_eq!(early, (0, 0), "it is still warming up: {}", state.warmth.celsius());
+            state.settle(board, MonotonicNs(600 * SECOND));
+            assert!((85.0..92.0).contains(&state.warmth.celsius()), "{:?}", state.warmth);
+            assert!(state.clock_at(board, state.settled) < Mhz(1300));
+            assert!(state.software_slowed_ns > 400 * SECOND || by_hardware, "{state:?}");
+            assert_eq!(state.hardware_slowed_ns > 0, by_hardware, "{state:?}");
+            let held_back = state.held_back(board, state.settled);
+            assert!(held_back.by_software || held_back.by_hardware && !held_back.by_power);
+        }
+    }
+
+    #[test]
     fn an_idle_gpu_shows_its_lowest_clock_until_it_is_locked_higher() {
         let mut state = new(a100());
         assert_eq!(state.clock_at(a100(), MonotonicNs(1)), Mhz(210));
@@ -552,6 +517,8 @@ mod tests {
         state.published = Picojoules(12);
         state.energy_at_tick = Picojoules(13);
         state.power_capped_ns = 14;
+        state.software_slowed_ns = 15;
+        state.hardware_slowed_ns = 16;
         state.activity = Activity::Computing(CurveIndex::new(15).unwrap());
         state.active_process = Some(7);
         state.done = Some(MonotonicNs(99));

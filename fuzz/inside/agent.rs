@@ -14,7 +14,7 @@ use crate::record::{Recording, together};
 use crate::straggler::JobFrontier;
 use crate::sweep::{JobShape, SweepRecord, allowed_clocks, ladder};
 use crate::watch::{
-    Drift, Followed, Limit, OwnTimes, RankReading, SlowRanks, StageTimes, predicted,
+    Drift, Followed, Limit, RankReading, RecentTimes, SlowRanks, StageTimes, Tapped, predicted,
 };
 
 /// Memory for a frontier, in bytes.
@@ -29,7 +29,8 @@ pub struct Watch {
     frontier: JobFrontier,
     times: Vec<StageTimes>,
     followed: BTreeMap<Rank, Followed>,
-    sums: BTreeMap<(Rank, SessionId), OwnTimes>,
+    sums: BTreeMap<(Rank, SessionId), Tapped>,
+    recent: RecentTimes,
     slow: SlowRanks,
     drift: Drift,
 }
@@ -44,6 +45,7 @@ impl Watch {
             frontier,
             followed: ranks.iter().map(|rank| (rank.rank, Followed::new(rank))).collect(),
             sums: BTreeMap::new(),
+            recent: RecentTimes::default(),
             slow: SlowRanks::default(),
             drift: Drift::default(),
         })
@@ -56,15 +58,20 @@ impl Watch {
     /// If a plan is none of the frontier's stages, or of no straggler.
     pub fn look(&mut self, job: &JobView, batches: &[TapBatch], factor: f64) {
         batches.iter().for_each(|batch| self.take(job, batch));
-        let sums = |rank: Rank, session| self.sums.get(&(rank, session)).copied();
+        let sums = |rank: Rank, session| self.sums.get(&(rank, session));
         let readings: Vec<_> = job
             .ranks
             .iter()
             .filter_map(|rank| {
                 let sums = sums(rank.position.rank, rank.session);
-                RankReading::of(rank, sums.unwrap_or_default())
+                RankReading::of(rank, sums.map(|sum| sum.times).unwrap_or_default())
             })
             .collect();
+        self.recent.look(&readings, LIMIT.steps, |reading| {
+            let sums = sums(reading.rank, reading.session);
+            sums.map(|sum| sum.clocks.clone()).unwrap_or_default()
+        });
+        let conditions = self.recent.conditions(self.frontier.profile());
         let _ = self.slow.look(&readings, LIMIT);
         if let Some(predicted) = predicted(job) {
             let _ = self.drift.look(&readings, predicted, LIMIT);
@@ -75,8 +82,14 @@ impl Watch {
         let stages = self.frontier.stages();
         assert_eq!(own.table.stages().len() as u32, stages, "{own:?}");
         let slow = self.slow.stages();
-        if let Ok(Some((straggler, plan))) = self.frontier.plan_for_slow(&own.table, &slow) {
-            assert_eq!(plan.table.stages().len() as u32, stages, "{plan:?}");
+        let corrected = self.frontier.corrected(&own.table, [factor, 0.01], &conditions);
+        let made = [self.frontier.plan_for_now(straggler, &conditions), corrected];
+        for made in made.into_iter().flatten() {
+            assert_eq!(made.plan.table.stages().len() as u32, stages, "{made:?}");
+        }
+        let answer = self.frontier.plan_for_slow_now(&own.table, &slow, &conditions);
+        if let Ok(Some((straggler, made))) = answer {
+            assert_eq!(made.plan.table.stages().len() as u32, stages, "{made:?}");
             assert!(straggler.factor().is_finite() && straggler.factor() >= 1.0, "{straggler}");
         }
     }
@@ -85,9 +98,8 @@ impl Watch {
         let view = job.ranks.iter().find(|rank| rank.position.rank == batch.rank);
         let Some((view, followed)) = view.zip(self.followed.get_mut(&batch.rank)) else { return };
         let Some(times) = self.times.get(view.position.pp_rank.index()) else { return };
-        let mut sum = OwnTimes::default();
-        batch.records.iter().for_each(|record| followed.take(record, times, &mut sum));
-        self.sums.entry((batch.rank, view.session)).or_default().add_all(&sum);
+        let sum = self.sums.entry((batch.rank, view.session)).or_default();
+        batch.records.iter().for_each(|record| followed.take(record, times, sum));
     }
 }
 

@@ -3,7 +3,9 @@
 
 mod agent;
 
-use pfo_protocol::{Mhz, RecordedTrial, SweepState, TapRecord, TrialResult, TrialStep};
+use pfo_protocol::{
+    Mhz, RecordedTrial, SettleTimes, SweepState, TapRecord, TrialResult, TrialStep,
+};
 
 pub use self::agent::{Watch, sweep_of};
 use crate::p2p::parse_powers;
@@ -45,7 +47,10 @@ pub fn powers(bytes: &[u8]) -> bool {
 /// # Panics
 /// If they do not.
 pub fn digest(records: impl Iterator<Item = TapRecord>) {
-    let gpu = RecordedGpu { sm_clocks: vec![Mhz(1395), Mhz(1410)], settle_ns: 15_000_000 };
+    let gpu = RecordedGpu {
+        sm_clocks: vec![Mhz(1395), Mhz(1410)],
+        settle: SettleTimes::always(15_000_000),
+    };
     let mut digest = Digest::new(0..u64::MAX, gpu, Some(64));
     records.for_each(|record| digest.take(record));
     let _ = digest.is_complete();

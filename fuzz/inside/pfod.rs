@@ -22,7 +22,13 @@ use pfo_policy::{Clocks, Place, Terms};
 fn sequence() -> StageSequence {
     let (forward, backward) = (Instruction::Forward, Instruction::Backward);
     let units = [(forward, 0, 900), (forward, 1, 915), (backward, 0, 1200), (backward, 1, 1215)];
-    units.map(|(kind, m, mhz)| PlannedUnit { unit: Unit::new(kind, m), mhz: Mhz(mhz) }).into()
+    units
+        .map(|(kind, m, mhz)| PlannedUnit {
+            unit: Unit::new(kind, m),
+            mhz: Mhz(mhz),
+            wait_mhz: (kind == backward).then_some(Mhz(600)),
+        })
+        .into()
 }
 
 /// Events in any order lead to a clock of the plan, to the highest or to the default.
@@ -36,9 +42,10 @@ pub fn events(events: impl Iterator<Item = Event>) {
     for event in events {
         let lost = cursor.lost_events();
         cursor.event(&event);
+        cursor.look_at_wait();
         assert!(cursor.lost_events() >= lost);
         if let Wish::At(mhz) = cursor.wish() {
-            assert!(planned.iter().any(|planned| planned.mhz == mhz));
+            assert!(planned.iter().flat_map(PlannedUnit::clocks).any(|clock| clock == mhz));
         }
     }
 }

@@ -10,7 +10,7 @@ use flate2::write::GzEncoder;
 use pfo_agent::fuzzing::{Watch, sweep_of};
 use pfo_protocol::{
     Chunk, CounterReading, DaemonMessage, DpRank, Frame, Instruction, JobView, Mhz, Microbatch,
-    PlanStatus, Rank, RankPosition, RankView, RankWindow, Response, SessionId, Stage,
+    PlanStatus, Rank, RankPosition, RankView, RankWindow, Response, SessionId, SettleTimes, Stage,
     SweepSettings, TapBatch, TapRecord, TappedRank, ThrottledNs, TpRank, TrialRank, TrialResult,
     TrialStep, Uid, Unit,
 };
@@ -113,7 +113,7 @@ fn tapped(input: &mut Input<'_>) -> Vec<TappedRank> {
         session: session(rank),
         gpu_uuid: "GPU-1".parse().expect("a name"),
         sm_clocks: CLOCKS.to_vec(),
-        settle_ns: input.mostly(15_000_000),
+        settle: SettleTimes::always(input.mostly(15_000_000)),
     });
     ranks.collect()
 }

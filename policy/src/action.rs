@@ -29,6 +29,8 @@ pub enum Action {
     Tap(Option<Uid>),
     /// Be notified of every change of a job.
     WatchJobs,
+    /// Say how long clocks take to be in force.
+    Calibrate,
     /// Act on behalf of a user.
     ActForUsers,
 }
@@ -48,6 +50,7 @@ impl Action {
             Self::GrantGpus => "grant GPUs",
             Self::Tap(_) => "tap jobs",
             Self::WatchJobs => "watch jobs",
+            Self::Calibrate => "calibrate GPUs",
             Self::ActForUsers => "act in the name of users",
         }
     }
@@ -66,6 +69,7 @@ pub fn needs(request: &Request) -> Action {
         | Request::PolicyExplain { who: None, .. } => Action::SeeStatus,
         Request::PolicyExplain { who: Some(_), .. } => Action::ExplainOthers,
         Request::PlanLoad { job, .. }
+        | Request::PlanCheck { job, .. }
         | Request::PlanSwap { job, .. }
         | Request::Trial { job, .. }
         | Request::TrialsEnd { job, .. } => Action::ChangeJob(job.uid),
@@ -80,6 +84,7 @@ pub fn needs(request: &Request) -> Action {
         Request::Grant { .. } | Request::GrantRevoke { .. } => Action::GrantGpus,
         Request::Tap { job, .. } => Action::Tap(job.uid),
         Request::WatchJobs => Action::WatchJobs,
+        Request::SettleTimes { .. } => Action::Calibrate,
         Request::OnBehalf { .. } => Action::ActForUsers,
     }
 }
@@ -133,6 +138,7 @@ mod tests {
             let action = match request {
                 Request::OnBehalf { .. } => Action::ActForUsers,
                 Request::WatchJobs => Action::WatchJobs,
+                Request::SettleTimes { .. } => Action::Calibrate,
                 _ => Action::Tap(OWNER),
             };
             assert_eq!(needs(&request), action, "{request:?}");

@@ -198,7 +198,9 @@ impl Authority {
             | Action::Maintain
             | Action::GrantGpus
             | Action::ResetClocks => Role::Administrator,
-            Action::WatchJobs | Action::ActForUsers => return Err(only_the_agent(caller, action)),
+            Action::WatchJobs | Action::Calibrate | Action::ActForUsers => {
+                return Err(only_the_agent(caller, action));
+            }
         };
         match (caller.door, action) {
             // The agent changes and measures jobs, and nothing else, for any user it acts for.
@@ -217,12 +219,14 @@ impl Authority {
         })
     }
 
-    /// What the agent may do on its own: read everything.
+    /// What the agent may do on its own: read everything, and say what it has measured of GPUs.
     fn permit_agent(caller: &Caller, action: Action) -> Result<Permit, Refusal> {
         match action {
-            Action::SeeStatus | Action::Tap(_) | Action::WatchJobs | Action::ActForUsers => {
-                Ok(Permit::new(caller.clone(), true))
-            }
+            Action::SeeStatus
+            | Action::Tap(_)
+            | Action::WatchJobs
+            | Action::Calibrate
+            | Action::ActForUsers => Ok(Permit::new(caller.clone(), true)),
             Action::OpenSession
             | Action::ChangeJob(_)
             | Action::EndLeases(_)
@@ -329,6 +333,7 @@ mod tests {
             ('t', Action::Tap(own)),
             ('T', Action::Tap(foreign)),
             ('w', Action::WatchJobs),
+            ('k', Action::Calibrate),
             ('u', Action::ActForUsers),
         ];
         let authority = authority_with("");
@@ -346,8 +351,8 @@ mod tests {
             (Caller::new(peer(1000, &[50]), Door::Admin), "lsce"),
             (Caller::new(peer(1000, &[51]), Door::Admin), "lscCeExrmR"),
             (Caller::new(peer(0, &[0]), Door::Admin), "lscCeExrmR"),
-            (Caller::new(peer(0, &[0]), Door::Agent), "stTwu"),
-            (Caller::new(peer(998, &[998]), Door::Agent), "stTwu"),
+            (Caller::new(peer(0, &[0]), Door::Agent), "stTwku"),
+            (Caller::new(peer(998, &[998]), Door::Agent), "stTwku"),
             (for_user(1000, &[1000], Claim::User), "sct"),
             (for_user(1000, &[51], Claim::User), "sct"),
             (for_user(0, &[0], Claim::User), "sct"),

@@ -79,7 +79,7 @@ pub struct Limits {
 pub struct Clocks {
     /// Whether the memory clock is locked to its highest while a GPU is leased.
     pub lock_memory_clock: bool,
-    /// Milliseconds from an accepted set call to the new clock; used only for the off-plan figures.
+    /// Milliseconds from a set call to the new clock, on GPUs that were never calibrated.
     pub settle_ms: Within<0, 10_000>,
     /// Steps in a row that may mismatch before the plan is suspended.
     pub suspend_after_mismatches: Within<1, { u32::MAX }>,

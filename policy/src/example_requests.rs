@@ -1,8 +1,8 @@
 //! Requests for tests, here and in the daemon.
 
 use pfo_protocol::{
-    ClockTable, Instruction, JobSelector, LeaseTarget, Mhz, Pid, PlannedUnit, Request, SwapTarget,
-    TrialLength, TrialRun, Uid, Unit, User,
+    ClockTable, Instruction, JobSelector, LeaseTarget, Mhz, Pid, PlannedUnit, Request, SettleTimes,
+    SwapTarget, TrialLength, TrialRun, Uid, Unit, User,
 };
 
 pub(crate) const OWNER: Option<Uid> = Some(Uid(1000));
@@ -13,7 +13,8 @@ pub(crate) fn job() -> JobSelector {
 
 fn table() -> ClockTable {
     let unit = Unit::new(Instruction::Forward, 0);
-    ClockTable::new(1, None, vec![vec![PlannedUnit { unit, mhz: Mhz(900) }]]).unwrap()
+    ClockTable::new(1, None, vec![vec![PlannedUnit { unit, mhz: Mhz(900), wait_mhz: None }]])
+        .unwrap()
 }
 
 pub(crate) fn requests_that_look() -> Vec<Request> {
@@ -37,6 +38,7 @@ pub(crate) fn requests_that_change_a_job() -> Vec<Request> {
     let label = String::new;
     vec![
         Request::PlanLoad { job: job(), label: label(), table: table() },
+        Request::PlanCheck { job: job(), label: label(), table: table() },
         swap(SwapTarget::Loaded),
         swap(SwapTarget::Previous),
         swap(SwapTarget::DefaultClocks),
@@ -78,5 +80,9 @@ pub(crate) fn requests_of_the_agent() -> Vec<Request> {
         let (uid, pid) = (Uid::ROOT, Some(Pid(1)));
         Request::OnBehalf { uid, pid, administrator }
     };
-    vec![Request::WatchJobs, tap(false), tap(true), on_behalf(false), on_behalf(true)]
+    let settle = Request::SettleTimes {
+        gpu: "GPU-1".parse().unwrap(),
+        times: SettleTimes::always(15_000_000),
+    };
+    vec![Request::WatchJobs, settle, tap(false), tap(true), on_behalf(false), on_behalf(true)]
 }

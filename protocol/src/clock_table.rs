@@ -21,6 +21,15 @@ pub struct PlannedUnit {
     pub unit: Unit,
     /// The SM clock that it runs at.
     pub mhz: Mhz,
+    /// The SM clock of the wait before it, if that has one of its own.
+    pub wait_mhz: Option<Mhz>,
+}
+
+impl PlannedUnit {
+    /// Its clock, and that of the wait before it if there is one.
+    pub fn clocks(&self) -> impl Iterator<Item = Mhz> {
+        [Some(self.mhz), self.wait_mhz].into_iter().flatten()
+    }
 }
 
 /// What a plan predicts of a step.
@@ -32,7 +41,7 @@ pub struct Predicted {
     pub energy_j: f64,
 }
 
-/// The clocks of every unit of a step, stage by stage.
+/// The clocks of every unit of a step, stage by stage. A stage without units is none of the node's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked")]
 pub struct ClockTable {
@@ -54,9 +63,9 @@ pub enum ClockTableError {
     /// No stage, or more than any pipeline has.
     #[error("a clock table has 1 to {MOST_STAGES} stages, this one has {0}")]
     Stages(usize),
-    /// A stage that runs nothing.
-    #[error("stage {0} has no instruction in the plan")]
-    Empty(usize),
+    /// Stages that run nothing, all of them.
+    #[error("no stage has an instruction in the plan")]
+    Empty,
     /// A clock that no GPU has.
     #[error(
         "stage {stage}, instruction {position}: no GPU has a clock of {mhz}; it must be 1 MHz to {max}",
@@ -96,13 +105,14 @@ impl ClockTable {
         if !(1..=MOST_STAGES).contains(&stages.len()) {
             return Err(ClockTableError::Stages(stages.len()));
         }
+        if stages.iter().all(Vec::is_empty) {
+            return Err(ClockTableError::Empty);
+        }
         for (stage, units) in stages.iter().enumerate() {
-            if units.is_empty() {
-                return Err(ClockTableError::Empty(stage));
-            }
-            let wrong = units.iter().enumerate().find(|(_, unit)| !unit.mhz.is_plausible());
-            if let Some((position, PlannedUnit { mhz, .. })) = wrong {
-                return Err(ClockTableError::Clock { stage, position, mhz: *mhz });
+            for (position, unit) in units.iter().enumerate() {
+                if let Some(mhz) = unit.clocks().find(|mhz| !mhz.is_plausible()) {
+                    return Err(ClockTableError::Clock { stage, position, mhz });
+                }
             }
         }
         if let Some(Predicted { time_s, energy_j }) = predicted {
@@ -126,7 +136,8 @@ impl ClockTable {
         self.predicted
     }
 
-    /// The units of every stage, in the order in which it runs them.
+    /// The units of every stage, in the order in which it runs them; none of a stage that is left
+    /// out.
     #[must_use]
     pub fn stages(&self) -> &[Vec<PlannedUnit>] {
         &self.stages
@@ -162,7 +173,11 @@ mod tests {
     use crate::codec;
 
     fn unit(mhz: u32) -> PlannedUnit {
-        PlannedUnit { unit: Unit::new(Instruction::Forward, 0), mhz: Mhz(mhz) }
+        PlannedUnit { unit: Unit::new(Instruction::Forward, 0), mhz: Mhz(mhz), wait_mhz: None }
+    }
+
+    fn waiting(mhz: u32) -> PlannedUnit {
+        PlannedUnit { wait_mhz: Some(Mhz(mhz)), ..unit(900) }
     }
 
     fn decoded(
@@ -177,15 +192,22 @@ mod tests {
 
     #[test]
     fn a_table_that_was_encoded_is_decoded_as_the_same() {
-        let table = decoded(Some((1.0, 2.0)), vec![vec![unit(900), unit(1410)]]).unwrap();
+        let table = decoded(Some((1.0, 2.0)), vec![vec![unit(900), waiting(210)]]).unwrap();
         let mut bytes = Vec::new();
         codec::append(&table, &mut bytes).unwrap();
         assert_eq!(codec::decode::<ClockTable>(&bytes).unwrap(), table);
     }
 
     #[test]
+    fn a_table_may_leave_out_the_stages_of_other_nodes() {
+        let table = decoded(None, vec![Vec::new(), vec![unit(900)], Vec::new()]).unwrap();
+        assert_eq!((table.stages().len(), table.num_units()), (3, 1));
+    }
+
+    #[test]
     fn the_largest_numbers_are_still_a_clock_table() {
-        let stages = vec![vec![unit(Mhz::MAX.0)]; MOST_STAGES];
+        let stages =
+            vec![vec![PlannedUnit { wait_mhz: Some(Mhz::MAX), ..unit(Mhz::MAX.0) }]; MOST_STAGES];
         let table = decoded(Some((LONGEST_S, -LARGEST_J)), stages).unwrap();
         assert_eq!(table.num_units(), MOST_STAGES);
     }
@@ -194,8 +216,8 @@ mod tests {
     fn the_bytes_of_a_clock_table_are_the_documented_ones() {
         let predicted = Predicted { time_s: 1.5, energy_j: 2.0 };
         let units = vec![
-            PlannedUnit { unit: Unit::new(Instruction::Forward, 0), mhz: Mhz(900) },
-            PlannedUnit { unit: Unit::new(Instruction::Backward, 0), mhz: Mhz(1410) },
+            unit(900),
+            PlannedUnit { unit: Unit::new(Instruction::Backward, 0), ..waiting(210) },
         ];
         let table = ClockTable::new(1, Some(predicted), vec![units]).unwrap();
         let mut bytes = Vec::new();
@@ -209,7 +231,9 @@ mod tests {
             1, 0, 0, 0, 0, 0, 0, 0,                         // one stage
             2, 0, 0, 0, 0, 0, 0, 0,                         // two units
             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x84, 3, 0, 0,    // forward, chunk, microbatch, 900 MHz
-            1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x82, 5, 0, 0,    // backward, chunk, microbatch, 1410 MHz
+            0,                                              // none: the wait before it
+            1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x84, 3, 0, 0,    // backward, chunk, microbatch, 900 MHz
+            1, 0xd2, 0, 0, 0,                               // some: waits at 210 MHz
         ]);
     }
 
@@ -218,10 +242,12 @@ mod tests {
         let cases = [
             (None, vec![], "has 0"),
             (None, vec![vec![unit(900)]; MOST_STAGES + 1], "has 4097"),
-            (None, vec![Vec::new()], "stage 0 has no instruction"),
+            (None, vec![Vec::new(), Vec::new()], "no stage has an instruction"),
             (None, vec![vec![unit(900)], vec![unit(900), unit(0)]], "stage 1, instruction 1"),
             (None, vec![vec![unit(10_001)]], "10001 MHz; it must be 1 MHz to 10000 MHz"),
             (None, vec![vec![unit(u32::MAX)]], "4294967295 MHz"),
+            (None, vec![vec![unit(900), waiting(0)]], "instruction 1: no GPU has a clock of 0 MHz"),
+            (None, vec![vec![waiting(10_001)]], "10001 MHz"),
             (Some((0.0, 1.0)), vec![vec![unit(900)]], "a step of 0 s"),
             (Some((-1.0, 1.0)), vec![vec![unit(900)]], "a step of -1 s"),
             (Some((1.0, f64::NAN)), vec![vec![unit(900)]], "NaN J"),

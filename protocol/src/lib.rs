@@ -13,10 +13,16 @@ mod message;
 mod range;
 mod request;
 mod session;
+mod settle;
 mod status;
 mod tap;
 mod trial;
 
+pub use agent::calibration::{CalibratedClock, Calibration, CounterCheck};
+pub use agent::fleet::{
+    FleetFinding, FleetJob, FleetLate, FleetMember, FleetNode, FleetOutcome, FleetStatus,
+    FleetStep, FleetSwap, FleetSwapped,
+};
 pub use agent::p2p::{P2pPower, P2pSource, P2pTarget};
 pub use agent::recorded::{LeftOut, RecordedRank, RecordedTrial, TrialRow, WaitPower};
 pub use agent::request::{AgentRequest, AgentResponse};
@@ -36,8 +42,8 @@ pub use frame::{Frame, FrameError, HEADER_BYTES, Header, Kind, LARGEST_PAYLOAD, 
 pub use job::{JobSelector, JobView, RankView, RankWindow, SwapTarget, Swapped};
 pub use message::{ClientMessage, DaemonMessage};
 pub use pfo_vocabulary::{
-    Chunk, DpRank, Gid, GpuName, GpuUuid, Instruction, JobName, Mhz, Microbatch, Milliwatts,
-    NameError, PciBusId, Pid, Rank, SessionId, Stage, ThrottledNs, TpRank, Uid, Unit,
+    Chunk, DpRank, DriverUse, Gid, GpuName, GpuUuid, Instruction, JobName, Mhz, Microbatch,
+    Milliwatts, NameError, PciBusId, Pid, Rank, SessionId, Stage, ThrottledNs, TpRank, Uid, Unit,
 };
 pub use range::OutOfRange;
 pub use request::{
@@ -48,6 +54,7 @@ pub use session::{
     Closing, ClosingReason, Hello, PositionError, RankPosition, Refusal, RefusalCode, Unsupported,
     Welcome,
 };
+pub use settle::{SettleTime, SettleTimes, SettleTimesError};
 pub use status::{
     ConfigStatus, DaemonStatus, Drained, GpuStatus, Holder, JobStatus, MeasuredBy, PlanStatus,
     RankStatus, Status, Window,

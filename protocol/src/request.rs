@@ -10,6 +10,7 @@ use pfo_vocabulary::{Gid, GpuName, GpuUuid, JobName, Mhz, PciBusId, Pid, Uid};
 use crate::clock_table::ClockTable;
 use crate::job::{JobSelector, JobView, SwapTarget, Swapped};
 use crate::session::Refusal;
+use crate::settle::SettleTimes;
 use crate::status::{ConfigStatus, Holder, PlanStatus, Status};
 use crate::tap::TappedRank;
 use crate::trial::{TrialLength, TrialResult, TrialRun};
@@ -138,6 +139,23 @@ pub enum Request {
     },
     /// Report no more that a damaged ledger may have named locks that are lost.
     LedgerAcknowledge,
+    /// Take these times for how long the clocks of a leased GPU take to be in force, until the lease
+    /// ends. Agent only.
+    SettleTimes {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// What was measured.
+        times: SettleTimes,
+    },
+    /// Check a plan against a job as [`Request::PlanLoad`] does, and keep nothing.
+    PlanCheck {
+        /// The job.
+        job: JobSelector,
+        /// What the plan is to be called in status.
+        label: String,
+        /// The plan.
+        table: ClockTable,
+    },
 }
 
 /// The leases that are meant.
@@ -178,7 +196,7 @@ pub enum Response {
     Gpus(Vec<GpuListing>),
     /// To [`Request::Status`].
     Status(Box<Status>),
-    /// To [`Request::PlanLoad`].
+    /// To [`Request::PlanLoad`] and [`Request::PlanCheck`].
     Loaded(PlanStatus),
     /// To [`Request::PlanSwap`].
     Swapped(Swapped),
@@ -220,8 +238,8 @@ pub enum Response {
     Jobs(Vec<JobView>),
     /// To [`Request::Tap`]; batches follow.
     Tapped(Vec<TappedRank>),
-    /// To [`Request::WatchJobs`], [`Request::OnBehalf`], [`Request::Undrain`] and
-    /// [`Request::LedgerAcknowledge`].
+    /// To [`Request::WatchJobs`], [`Request::OnBehalf`], [`Request::Undrain`],
+    /// [`Request::LedgerAcknowledge`] and [`Request::SettleTimes`].
     Done,
     /// To [`Request::Drain`], how many leases end.
     Drained(u32),
@@ -382,12 +400,16 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_swap_to_a_table_are_the_documented_ones() {
-        let unit = PlannedUnit { unit: Unit::new(Instruction::Backward, 0), mhz: Mhz(900) };
+        let unit = PlannedUnit {
+            unit: Unit::new(Instruction::Backward, 0),
+            mhz: Mhz(900),
+            wait_mhz: None,
+        };
         let table = ClockTable::new(1, None, vec![vec![unit]]).unwrap();
         let target = SwapTarget::Table { label: "l".into(), table };
         #[rustfmt::skip]
         assert_eq!(frame(Request::PlanSwap { job: job(), target, at_step: None, wait: false }), [
-            64, 0, 0, 0,  1, 0,  6, 0,
+            65, 0, 0, 0,  1, 0,  6, 0,
             3, 0, 0, 0,                                     // plan swap
             1, 0, 0, 0, 0, 0, 0, 0, b'j', 0,                // job, no uid
             3, 0, 0, 0,                                     // table
@@ -395,6 +417,7 @@ mod tests {
             1, 0, 0, 0, 0,                                  // one microbatch, no prediction
             1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, // one stage, one unit
             1, 0, 0, 0,  0, 0,  0, 0, 0, 0,  0x84, 3, 0, 0, // backward, chunk, microbatch, 900 MHz
+            0,                                              // no clock for the wait before it
             0, 0,                                           // at any step, do not wait
         ]);
     }

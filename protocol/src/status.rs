@@ -3,7 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use pfo_vocabulary::{GpuUuid, JobName, Mhz, PciBusId, Pid, Rank, SessionId, Stage, Uid};
+use pfo_vocabulary::{
+    DriverUse, GpuUuid, JobName, Mhz, PciBusId, Pid, Rank, SessionId, Stage, Uid,
+};
 
 /// Everything that `pfoctl status` shows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -98,6 +100,8 @@ pub struct GpuStatus {
     pub problem: Option<String>,
     /// Whether somebody holds a lease of it.
     pub leased: bool,
+    /// What pfod asks of its driver.
+    pub driver_use: DriverUse,
 }
 
 /// Who holds a lease.
@@ -222,6 +226,9 @@ pub struct RankStatus {
     /// Seconds of these that ran at another clock than planned, as far as the daemon knows:
     /// until the driver's set call returned and the configured settling time was over.
     pub off_plan_s: f64,
+    /// Instructions that began before their clock was in force, because the wait before them had a
+    /// clock of its own and ended sooner than predicted.
+    pub late_instructions: u64,
     /// Clock changes asked of the driver.
     pub clock_changes: u64,
     /// Clock changes not asked of the driver, because there had been too many in a second. The GPU
@@ -229,7 +236,8 @@ pub struct RankStatus {
     pub skipped_changes: u64,
     /// Mean duration of such a call, in microseconds.
     pub set_call_mean_us: f64,
-    /// From such a call until the clock is in force, in milliseconds, as configured.
+    /// From such a call until the clock is in force, in milliseconds: the longest of its clocks, or as
+    /// it is configured if that was not measured.
     pub settle_ms: f64,
     /// The longest, in microseconds.
     pub set_call_max_us: f64,

@@ -4,9 +4,10 @@
 //! until it ends. The tap never waits for its reader: records that do not fit are dropped and
 //! counted.
 
+use pfo_vocabulary::{GpuUuid, Mhz, Rank, SessionId, ThrottledNs, Unit};
 use serde::{Deserialize, Serialize};
 
-use pfo_vocabulary::{GpuUuid, Mhz, Rank, SessionId, ThrottledNs, Unit};
+use crate::settle::SettleTimes;
 
 /// A rank whose records come over a tap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,8 +20,8 @@ pub struct TappedRank {
     pub gpu_uuid: GpuUuid,
     /// The SM clocks that its GPU supports, rising.
     pub sm_clocks: Vec<Mhz>,
-    /// From an accepted set call to the new clock, in nanoseconds.
-    pub settle_ns: u64,
+    /// When a clock that it was asked for is in force.
+    pub settle: SettleTimes,
 }
 
 /// What a rank reported, or what was read from its GPU. The rank gives the times of its events.
@@ -53,7 +54,7 @@ pub enum TapRecord {
         ended_ns: u64,
         /// The clock that it should have had; none at default clocks.
         asked: Option<Mhz>,
-        /// The clock that was locked when its end was read, and when the driver had accepted it.
+        /// The clock that was locked when its end was read, and when the driver was asked for it.
         locked: Option<(Mhz, u64)>,
         /// Its step did not follow the plan, or events of it are lost.
         astray: bool,

@@ -133,14 +133,15 @@ fn shapes() -> BTreeMap<&'static str, Shape> {
         ($($name:ident)*) => { BTreeMap::from([$((stringify!($name), shape::<p::$name>())),*]) };
     }
     shapes! {
-        AgentRequest AgentResponse AgentStatus ClockTable Closing ClosingReason ConfigStatus
-        CounterReading DaemonStatus Doubt Drained DriftStatus DriftedInstruction DriftedRank Event
+        AgentRequest AgentResponse AgentStatus CalibratedClock Calibration ClockTable Closing ClosingReason ConfigStatus
+        CounterCheck CounterReading DaemonStatus Doubt Drained DriftStatus DriftedInstruction DriftedRank DriverUse Event
+        FleetFinding FleetJob FleetLate FleetMember FleetNode FleetOutcome FleetStatus FleetStep FleetSwap FleetSwapped
         FrontierStatus GpuGrant GpuListing GpuName GpuStatus GuardStatus Hello Holder
         InstructionSample JobSelector JobStatus JobView LeaseStatus LeaseTarget LeaseTerms LeftOut Mark MeasuredBy Notice P2pPower
         P2pSource P2pTarget PlanStatus PlannedUnit PolicyVerdict Predicted ProfileKey
         ProfileSelector RankPosition RankStatus RankView RankWindow RecordedRank RecordedTrial
         Refusal RefusalCode Reloaded Request ResetOutcome Response RevocationStatus SamplePage
-        SlowRank Status StoredProfile SwapTarget Swapped SweepControl SweepEnd SweepOrder
+        SettleTime SlowRank Status StoredProfile SwapTarget Swapped SweepControl SweepEnd SweepOrder
         SweepSettings SweepState SweepStatus TapBatch TapRecord TappedRank ThrottledNs TrialLength
         TrialRank TrialResult TrialRow TrialRun TrialStep Unit Unsupported User WaitPower WatchedJob Welcome
         Window

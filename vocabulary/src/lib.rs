@@ -4,6 +4,7 @@
 //! function boundary beside its like, a rank beside a stage beside a clock, has a type here.
 #![forbid(unsafe_code)]
 
+mod driver_use;
 mod id;
 mod instruction;
 mod name;
@@ -11,6 +12,7 @@ mod throttled;
 mod unit;
 mod units;
 
+pub use driver_use::DriverUse;
 pub use id::{DpRank, Gid, Pid, Rank, SessionId, Stage, TpRank, Uid};
 pub use instruction::{Instruction, UnknownInstruction};
 pub use name::{GpuName, GpuUuid, JobName, NameError, PciBusId};

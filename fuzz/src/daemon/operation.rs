@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use pfo_protocol::{
-    Chunk, ClockTable, DpRank, GpuName, Hello, Instruction, JobName, JobSelector, LeaseTarget,
-    Mark, Mhz, Microbatch, PlannedUnit, Predicted, Rank, RankPosition, Request, Stage, SwapTarget,
-    TpRank, TrialLength, TrialRun, Uid, Unit, User,
+    Chunk, ClockTable, DpRank, GpuName, GpuUuid, Hello, Instruction, JobName, JobSelector,
+    LeaseTarget, Mark, Mhz, Microbatch, PlannedUnit, Predicted, Rank, RankPosition, Request,
+    SettleTimes, Stage, SwapTarget, TpRank, TrialLength, TrialRun, Uid, Unit, User,
 };
 use pfod::fuzzing::{Death, Who};
 
@@ -242,7 +242,11 @@ fn table(input: &mut Input<'_>) -> Option<ClockTable> {
         let planned = STEP.iter().cycle().take(length).map(|(instruction, microbatch, _)| {
             let right = Unit::new(*instruction, *microbatch);
             let unit = if input.once_in(32) { unit(input) } else { right };
-            PlannedUnit { unit, mhz: clock(input) }
+            PlannedUnit {
+                unit,
+                mhz: clock(input),
+                wait_mhz: input.once_in(3).then(|| clock(input)),
+            }
         });
         planned.collect()
     };
@@ -270,9 +274,13 @@ fn selector(input: &mut Input<'_>, harmless: bool) -> JobSelector {
     JobSelector { job, uid }
 }
 
-fn gpu(input: &mut Input<'_>, harmless: bool) -> GpuName {
+fn gpu_uuid(input: &mut Input<'_>, harmless: bool) -> GpuUuid {
     let gpu = usize::from(input.below(GPUS as u8)).max(harmless.into());
-    GpuName::Uuid(Machine::get().uuids[gpu].clone())
+    Machine::get().uuids[gpu].clone()
+}
+
+fn gpu(input: &mut Input<'_>, harmless: bool) -> GpuName {
+    GpuName::Uuid(gpu_uuid(input, harmless))
 }
 
 fn lease(input: &mut Input<'_>, harmless: bool) -> LeaseTarget {
@@ -281,6 +289,11 @@ fn lease(input: &mut Input<'_>, harmless: bool) -> LeaseTarget {
     } else {
         LeaseTarget::Job(selector(input, harmless))
     }
+}
+
+fn settle_times(input: &mut Input<'_>, harmless: bool) -> Request {
+    let times = SettleTimes::always(input.mostly(15_000_000));
+    Request::SettleTimes { gpu: gpu_uuid(input, harmless), times }
 }
 
 fn grant(input: &mut Input<'_>, harmless: bool) -> Request {
@@ -292,14 +305,20 @@ fn grant(input: &mut Input<'_>, harmless: bool) -> Request {
     Request::Grant { uid, gpus, until_unix_s }
 }
 
+fn about_plan(input: &mut Input<'_>, job: JobSelector) -> Request {
+    let Some(table) = table(input) else { return Request::PlanRead(job) };
+    let label = label(input);
+    if input.once_in(4) {
+        return Request::PlanCheck { job, label, table };
+    }
+    Request::PlanLoad { job, label, table }
+}
+
 /// A request; a harmless one does not mean the victim.
 fn request(input: &mut Input<'_>, harmless: bool) -> Request {
     let job = selector(input, harmless);
     match input.below(32) {
-        0..4 => match table(input) {
-            Some(table) => Request::PlanLoad { job, label: label(input), table },
-            None => Request::PlanRead(job),
-        },
+        0..4 => about_plan(input, job),
         4..13 => Request::PlanSwap {
             job,
             target: target(input),
@@ -330,10 +349,11 @@ fn request(input: &mut Input<'_>, harmless: bool) -> Request {
             0 | 1 => grant(input, harmless),
             _ => Request::Status,
         },
-        25 => match input.below(4) {
+        25 => match input.below(5) {
             0 => Request::Leases,
             1 => Request::Jobs,
             2 => Request::Gpus,
+            3 => settle_times(input, harmless),
             _ => Request::WatchJobs,
         },
         26 => Request::SmClocks(gpu(input, false)),

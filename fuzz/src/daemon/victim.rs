@@ -48,6 +48,7 @@ impl Victim {
         let planned = STEP.map(|(instruction, microbatch, mhz)| PlannedUnit {
             unit: Unit::new(instruction, microbatch),
             mhz: Mhz(mhz),
+            wait_mhz: None,
         });
         let table = ClockTable::new(2, None, vec![planned.to_vec()]).expect("a table");
         let target = SwapTarget::Table { label: "victim.json".into(), table };

@@ -1,5 +1,7 @@
 //! What crosses the agent's own socket.
 
+pub(crate) mod calibration;
+pub(crate) mod fleet;
 pub(crate) mod p2p;
 pub(crate) mod recorded;
 pub(crate) mod request;

@@ -5,12 +5,14 @@ use std::ops::RangeInclusive;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::agent::calibration::Calibration;
+use crate::agent::fleet::{FleetFinding, FleetStatus, FleetSwapped};
 use crate::agent::p2p::{P2pPower, P2pTarget};
 use crate::agent::recorded::RecordedTrial;
 use crate::agent::sample::SamplePage;
 use crate::agent::status::{AgentStatus, FrontierStatus, GuardStatus};
 use crate::agent::sweep::{ProfileSelector, StoredProfile, SweepControl, SweepOrder, SweepStatus};
-use crate::job::{JobSelector, Swapped};
+use crate::job::{JobSelector, SwapTarget, Swapped};
 use crate::range::within;
 use crate::session::Refusal;
 use crate::status::PlanStatus;
@@ -124,6 +126,29 @@ pub enum AgentRequest {
         #[serde(deserialize_with = "max_slowdown")]
         max_slowdown: Option<f64>,
     },
+    /// What is known about how GPUs change their clocks, as far as it is used for the peer's jobs.
+    Calibrations,
+    /// Measure how the GPUs of a job change their clocks, with some of its steps. The job runs at
+    /// default clocks afterwards.
+    Calibrate {
+        /// The job.
+        job: JobSelector,
+        /// The CSV of its profile, as the planner reads it.
+        profile: Vec<u8>,
+    },
+    /// Change what a job that has ranks on several nodes runs, at the same step on all of them.
+    FleetSwap {
+        /// The job.
+        job: JobSelector,
+        /// To what.
+        target: SwapTarget,
+        /// Answer only when every node has changed.
+        wait: bool,
+    },
+    /// The nodes of the fleet.
+    FleetStatus,
+    /// Look for what is wrong with the set-up of the fleet.
+    FleetCheck,
 }
 
 fn slowdown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
@@ -190,6 +215,14 @@ pub enum AgentResponse {
     P2pPowers(Vec<P2pPower>),
     /// To [`AgentRequest::Guard`].
     Guarded(Option<GuardStatus>),
+    /// To [`AgentRequest::Calibrations`], and to [`AgentRequest::Calibrate`] those of the job's GPUs.
+    Calibrations(Vec<Calibration>),
+    /// To [`AgentRequest::FleetSwap`].
+    FleetSwapped(FleetSwapped),
+    /// To [`AgentRequest::FleetStatus`].
+    Fleet(FleetStatus),
+    /// To [`AgentRequest::FleetCheck`], in the order in which they were looked at.
+    FleetChecked(Vec<FleetFinding>),
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use pfo_vocabulary::{Instruction, JobName, Pid, Rank, Stage, Uid};
 
+use crate::agent::fleet::FleetJob;
+
 /// The agent and the jobs that the peer may see.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AgentStatus {
@@ -35,6 +37,8 @@ pub struct WatchedJob {
     pub slow: Vec<SlowRank>,
     /// How the slowdown that was allowed is kept, if somebody asked for that.
     pub guard: Option<GuardStatus>,
+    /// The whole job, if it has ranks on other nodes, too, and the agent is in a fleet.
+    pub fleet: Option<FleetJob>,
 }
 
 /// The guard of a job. Shares are of a step's time at default clocks.
@@ -46,6 +50,9 @@ pub struct GuardStatus {
     pub slowdown: Option<f64>,
     /// The step after the last comparison.
     pub compared_at_step: Option<u64>,
+    /// The slowdown of the plan that was replaced by the one that runs, which was made for what is
+    /// allowed.
+    pub corrected: Option<f64>,
     /// The slowdown of a plan for which the job was brought to default clocks.
     pub given_up: Option<f64>,
 }

@@ -4,9 +4,9 @@
 use pfo_protocol::{
     AgentRequest, AgentResponse, ClientMessage, ClockTable, CounterReading, DaemonMessage,
     GpuListing, GpuName, Instruction, JobSelector, LeaseTarget, Mhz, Notice, P2pTarget, Pid,
-    PlanStatus, PlannedUnit, Predicted, Rank, Refusal, RefusalCode, Request, Response,
-    StoredProfile, SwapTarget, Swapped, SweepControl, SweepOrder, SweepSettings, TapBatch,
-    TapRecord, ThrottledNs, TrialLength, TrialRun, Uid, Unit, User,
+    PlanStatus, PlannedUnit, Predicted, Rank, Refusal, RefusalCode, Request, Response, SettleTime,
+    SettleTimes, StoredProfile, SwapTarget, Swapped, SweepControl, SweepOrder, SweepSettings,
+    TapBatch, TapRecord, ThrottledNs, TrialLength, TrialRun, Uid, Unit, User,
 };
 
 use crate::{Recorded, to_client, to_daemon};
@@ -32,6 +32,7 @@ fn table() -> ClockTable {
     let unit = |instruction, microbatch, mhz| PlannedUnit {
         unit: Unit::new(instruction, microbatch),
         mhz: Mhz(mhz),
+        wait_mhz: (microbatch == 1).then_some(Mhz(210)),
     };
     let (forward, backward) = (Instruction::Forward, Instruction::Backward);
     let first = vec![
@@ -96,6 +97,11 @@ fn about_plans() -> Vec<Recorded> {
             "which clock table user 1000's job runs",
             Request::PlanRead(job_of_1000()),
         ),
+        request(
+            "plan-check",
+            "check this clock table",
+            Request::PlanCheck { job: job(), label: label(), table: table() },
+        ),
     ]
 }
 
@@ -117,6 +123,18 @@ fn administration() -> Vec<Recorded> {
             Request::Drain { reason: "a fan is replaced".into(), release_driver: true },
         ),
         request("undrain", "grant leases again", Request::Undrain),
+        request(
+            "settle_times",
+            "take these times for how long the clocks of a GPU take to be in force",
+            Request::SettleTimes {
+                gpu: "GPU-6f2c0001-8a11-4c6e-9d4e-0123456789a0".parse().unwrap(),
+                times: SettleTimes::new(vec![
+                    SettleTime { mhz: Mhz(900), us: 21_500 },
+                    SettleTime { mhz: Mhz(1410), us: 9_800 },
+                ])
+                .unwrap(),
+            },
+        ),
         request("acknowledge", "report no more that locks may be lost", Request::LedgerAcknowledge),
         request(
             "grant",
@@ -276,6 +294,11 @@ fn to_agent() -> Vec<Recorded> {
                 target: P2pTarget::Model("NVIDIA A100-SXM4-80GB".into()),
                 power_w: Some(83.64),
             },
+        ),
+        request(
+            "fleet-swap",
+            "a job over several nodes changes back",
+            AgentRequest::FleetSwap { job: job(), target: SwapTarget::Previous, wait: true },
         ),
     ]
 }

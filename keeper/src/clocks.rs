@@ -71,8 +71,8 @@ impl Clocks {
 
     /// The GPU.
     #[must_use]
-    pub fn gpu_uuid(&self) -> &GpuUuid {
-        &self.gpu.uuid
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
     }
 
     /// Whether a process computes on the GPU.
@@ -107,7 +107,9 @@ impl Clocks {
         self.published.in_driver_since_ns.store(began_ns, Relaxed);
         let result = self.device.get().set_gpu_locked_clocks(setting);
         self.published.in_driver_since_ns.store(0, Relaxed);
-        self.published.count_set_call(now_ns().saturating_sub(began_ns));
+        let took_ns = now_ns().saturating_sub(began_ns);
+        self.published.count_set_call(took_ns);
+        self.gpu.asked.changed(took_ns);
         self.asked_ns = began_ns;
         self.locked = result.is_ok().then_some(mhz);
         self.published.locked_mhz.store(self.locked.map_or(0, |mhz| mhz.0), Relaxed);
@@ -203,7 +205,7 @@ impl Clocks {
     /// The GPU's energy counter in joules, if it has one.
     #[must_use]
     pub fn energy_j(&self) -> Option<f64> {
-        self.device.get().total_energy_consumption().ok().map(joules)
+        self.gpu.asked.read(1, || self.device.get().total_energy_consumption()).ok().map(joules)
     }
 
     /// Undoes everything that is locked or limited.

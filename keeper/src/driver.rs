@@ -16,6 +16,7 @@ use pfo_vocabulary::{GpuName, Mhz, Milliwatts, Pid};
 
 use crate::device::{self, KeptDevice};
 use crate::driver_error::DriverError;
+use crate::driver_use::Asked;
 use crate::gpu::GpuFacts;
 use crate::power_limit::LimitRange;
 
@@ -47,6 +48,8 @@ impl fmt::Debug for OnLost {
 pub struct Gpu {
     /// What it is.
     pub facts: Arc<GpuFacts>,
+    /// What its driver is asked.
+    pub asked: Asked,
     nvml: Arc<Nvml>,
     lost: OnLost,
 }
@@ -93,7 +96,7 @@ impl Gpu {
             minor: device.minor_number().ok(),
         };
         let (nvml, lost) = (Arc::clone(nvml), lost.clone());
-        Ok(Self { facts: Arc::new(facts), nvml, lost })
+        Ok(Self { facts: Arc::new(facts), asked: Asked::default(), nvml, lost })
     }
 
     /// The driver's handle of this GPU.
@@ -142,7 +145,8 @@ impl Gpu {
     /// # Errors
     /// If the GPU is gone, or the driver does not report its processes.
     pub fn is_computed_on_by(&self, pid: Pid) -> Result<bool, DriverError> {
-        let processes = self.device()?.running_compute_processes();
+        let device = self.device()?;
+        let processes = self.asked.read(1, || device.running_compute_processes());
         let processes = processes.map_err(|source| self.failed("listing its processes", source))?;
         Ok(processes.iter().any(|process| process.pid == pid.0))
     }

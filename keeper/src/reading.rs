@@ -12,6 +12,7 @@ use pfo_vocabulary::{Mhz, Milliwatts, ThrottledNs};
 use crate::device::KeptDevice;
 use crate::driver::Gpu;
 use crate::driver_error::DriverError;
+use crate::driver_use::Asked;
 
 /// What the driver reports about a GPU at one moment. What it does not report is absent.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,14 +38,16 @@ impl Gpu {
     /// If the GPU is gone.
     pub fn read(&self) -> Result<Reading, DriverError> {
         let device = self.device()?;
-        let reasons = device.current_throttle_reasons().ok();
-        Ok(Reading {
-            sm_clock: device.clock_info(Clock::SM).ok().map(Mhz),
-            power_w: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
-            power_limit: device.power_management_limit().ok().map(Milliwatts),
-            mig: self.is_split_by_mig()?,
-            held_back: reasons.and_then(held_back),
-            idle: reasons.is_some_and(|reasons| reasons.contains(ThrottleReasons::GPU_IDLE)),
+        self.asked.read(5, || {
+            let reasons = device.current_throttle_reasons().ok();
+            Ok(Reading {
+                sm_clock: device.clock_info(Clock::SM).ok().map(Mhz),
+                power_w: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
+                power_limit: device.power_management_limit().ok().map(Milliwatts),
+                mig: self.is_split_by_mig()?,
+                held_back: reasons.and_then(held_back),
+                idle: reasons.is_some_and(|reasons| reasons.contains(ThrottleReasons::GPU_IDLE)),
+            })
         })
     }
 
@@ -53,7 +56,7 @@ impl Gpu {
     /// # Errors
     /// If the GPU is gone.
     pub fn probe(&self) -> Result<Probe, DriverError> {
-        self.kept_device().map(Probe)
+        Ok(Probe { device: self.kept_device()?, asked: self.asked.clone() })
     }
 }
 
@@ -66,32 +69,44 @@ fn held_back(reasons: ThrottleReasons) -> Option<ThrottleReasons> {
 
 /// Reads one GPU, and keeps the driver loaded.
 #[derive(Debug)]
-pub struct Probe(KeptDevice);
+pub struct Probe {
+    device: KeptDevice,
+    asked: Asked,
+}
 
 impl Probe {
     /// The energy counter in joules, if the GPU has one, and for how long each reason has kept its
     /// clock down: in one call, where the driver can.
     #[must_use]
     pub fn counters(&self) -> (Option<f64>, ThrottledNs) {
-        let device = self.0.get();
-        let fields = device.field_values_for(&COUNTERS).unwrap_or_default();
+        let device = self.device.get();
+        let fields = self.asked.read(1, || device.field_values_for(&COUNTERS)).unwrap_or_default();
         let mut counted = fields.into_iter().map(|field| whole(&field.ok()?.value.ok()?));
         let throttled_ns = ThrottledNs::of(array::from_fn(|_| counted.next().flatten()));
         let millijoules = counted.next().flatten();
-        let millijoules = millijoules.or_else(|| device.total_energy_consumption().ok());
+        let alone = || self.asked.read(1, || device.total_energy_consumption()).ok();
+        let millijoules = millijoules.or_else(alone);
         (millijoules.map(joules), throttled_ns)
     }
 
     /// The SM clock.
     #[must_use]
     pub fn sm_clock(&self) -> Option<Mhz> {
-        self.0.get().clock_info(Clock::SM).ok().map(Mhz)
+        self.asked.read(1, || self.device.get().clock_info(Clock::SM)).ok().map(Mhz)
     }
 
     /// NVML's bits for why the clock is what it is.
     #[must_use]
     pub fn throttle_reasons(&self) -> u64 {
-        self.0.get().current_throttle_reasons().map_or(0, |reasons| reasons.bits())
+        let reasons = self.asked.read(1, || self.device.get().current_throttle_reasons());
+        reasons.map_or(0, |reasons| reasons.bits())
+    }
+
+    /// When to read again, if that can wait (`CLOCK_MONOTONIC`, ns): the readers of a GPU together
+    /// have a budget.
+    #[must_use]
+    pub fn paid_at_ns(&self) -> u64 {
+        self.asked.paid_at_ns()
     }
 }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 use pfo_keeper::{Damage, Ledger, LedgerError};
 use pfo_policy::Config;
 use pfo_protocol::ClosingReason;
-use pfo_service::{ListenError, Service, accept, feed_watchdog, report_left_out};
+use pfo_service::{
+    ListenError, Service, accept, allow_interruptions, feed_watchdog, report_left_out,
+};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep};
@@ -16,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use crate::cli::ConfigSource;
 use crate::front::{Passed, talk};
 use crate::gpu::{watch_clocks, watch_driver};
-use crate::host::{allow_interruptions, journal};
+use crate::host::journal;
 use crate::node::Node;
 use crate::requests::{config_status, look_up_names_again, reload, warn_of_unknown, watch_grants};
 use crate::session::resume;

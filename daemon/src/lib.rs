@@ -1,9 +1,9 @@
 //! The root daemon of pfo: it leases GPUs to the ranks of unprivileged jobs, and sets the clock of
 //! each of their instructions through the keeper. Analysis belongs to the agent.
 //!
-//! An event on its way from the socket to the driver passes through `rank`, `rank::cursor`,
-//! `rank::setting` and the keeper's clocks.
-#![deny(unsafe_code)]
+//! An event on its way from the socket to the driver passes through `rank::reading`,
+//! `rank::following`, `rank::cursor`, `rank::setting` and the keeper's clocks.
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod cli;

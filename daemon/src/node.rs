@@ -132,15 +132,11 @@ impl Node {
         let (terms, place) = settings.authority.lease(peer, gpu)?;
         self.gpu_grants.check(peer.uid, &gpu.uuid)?;
         if terms.require_device && !has_device {
+            let Peer { uid, pid, .. } = peer;
             let (device, remedy) = device_file::in_words(gpu, &settings.config.driver.devices);
-            return Err(Refusal::new(
-                RefusalCode::NotAuthorized,
-                format!(
-                    "user {} (process {}) did not pass {device} (required by {place})",
-                    peer.uid, peer.pid
-                ),
-                remedy,
-            ));
+            let message =
+                format!("user {uid} (process {pid}) did not pass {device} (required by {place})");
+            return Err(Refusal::new(RefusalCode::NotAuthorized, message, remedy));
         }
         Ok(Grant::new(terms, place, gpu, &settings.config.clocks))
     }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pfo_policy::{Action, Caller};
-use pfo_protocol::{ClientMessage, DaemonMessage, GpuListing, Hello, Refusal, Response};
+use pfo_protocol::{ClientMessage, DaemonMessage, GpuListing, Hello, Refusal};
 use pfo_service::{Conversation, FileIdentity, Received, blocking, hung_up, send, watch_process};
 
 pub(crate) use self::listen::Passed;
 use crate::host::journal;
 use crate::job::Holds;
 use crate::node::Node;
-use crate::requests::{Answer, Stream, answer, list_gpus, stream};
+use crate::requests::{Answer, answer, list_gpus, stream};
 use crate::session::{Origin, internal, open, set_off};
 
 /// A peer must send a request within this time of connecting, and of each answer.
@@ -50,7 +50,10 @@ pub(crate) async fn talk(node: Arc<Node>, conversation: Conversation) {
                         DaemonMessage::Response(response)
                     }
                     Answer::Stream(response, frames) => {
-                        return follow(response, frames, &conversation).await;
+                        if send(&conversation.stream, &DaemonMessage::Response(response)).await {
+                            stream(frames, &conversation.stream).await;
+                        }
+                        return;
                     }
                 }
             }
@@ -66,12 +69,6 @@ pub(crate) async fn talk(node: Arc<Node>, conversation: Conversation) {
         if !send(&conversation.stream, &response).await {
             return;
         }
-    }
-}
-
-async fn follow(response: Response, frames: Stream, conversation: &Conversation) {
-    if send(&conversation.stream, &DaemonMessage::Response(response)).await {
-        stream(frames, &conversation.stream).await;
     }
 }
 

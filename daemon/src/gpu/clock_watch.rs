@@ -22,6 +22,10 @@ use crate::lease::{Leases, Session};
 /// Long enough to cost nothing, short enough for an administrator who looks into a slow job.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
+/// What may hold back a GPU for as long as it works hard, and is a fact about its clocks: reported once
+/// for each session.
+const STEADY: u64 = ThrottleReasons::SW_POWER_CAP.bits();
+
 /// Watches for as long as the daemon runs. Without a lease it sleeps.
 pub(crate) async fn watch_clocks(driver: Arc<LateDriver>, leases: Arc<Leases>) {
     let mut watch = Watch::default();
@@ -46,7 +50,8 @@ struct Watch {
 /// What the last look has left.
 #[derive(Clone, Copy, Default)]
 struct Last {
-    throttling_reported: bool,
+    /// NVML's bits.
+    reasons_reported: u64,
     foreign_reported: bool,
     /// The set calls that had been made when the GPU ran at another clock than its lock.
     astray_after: Option<u64>,
@@ -73,22 +78,19 @@ impl Watch {
 impl Last {
     fn followed_by(self, found: &Found, gpu: &Gpu, session: &Session) -> Self {
         let (holder, foreign) = (&session.holder, &session.progress.foreign_clock);
+        if !matches!(found, Found::Unclear | Found::Astray { .. }) {
+            foreign.store(None);
+        }
+        let reported = |reasons_reported| Self { reasons_reported, ..Self::default() };
         match *found {
             Found::Unclear => self,
-            Found::Unlocked => {
-                foreign.store(None);
-                Self { throttling_reported: self.throttling_reported, ..Self::default() }
-            }
-            Found::AsLocked => {
-                foreign.store(None);
-                Self::default()
-            }
+            Found::Unlocked => reported(self.reasons_reported),
+            Found::AsLocked => reported(self.reasons_reported & STEADY),
             Found::Throttled { locked, now, reasons } => {
-                foreign.store(None);
-                if !self.throttling_reported {
+                if reasons.bits() & !self.reasons_reported != 0 {
                     report_throttling(gpu, holder, [locked, now], reasons);
                 }
-                Self { throttling_reported: true, ..Self::default() }
+                reported(self.reasons_reported | reasons.bits())
             }
             Found::Astray { locked, now, set_calls } => {
                 let stays = self.astray_after == Some(set_calls);
@@ -104,7 +106,8 @@ impl Last {
                     session.progress.set_again.store(set_again, Relaxed);
                 }
                 let foreign_reported = self.foreign_reported || stays;
-                Self { throttling_reported: false, foreign_reported, astray_after: Some(set_calls) }
+                let reasons_reported = self.reasons_reported & STEADY;
+                Self { reasons_reported, foreign_reported, astray_after: Some(set_calls) }
             }
         }
     }

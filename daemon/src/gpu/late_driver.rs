@@ -129,11 +129,9 @@ impl LateDriver {
         }
         self.look_for_missing();
         self.ready()?.gpu(name).cloned().ok_or_else(|| {
-            Refusal::new(
-                RefusalCode::UnknownGpu,
-                format!("this node has no GPU {name}"),
-                "`pfoctl gpus` lists the GPUs of this node",
-            )
+            let message = format!("this node has no GPU {name}");
+            let remedy = "`pfoctl gpus` lists the GPUs of this node";
+            Refusal::new(RefusalCode::UnknownGpu, message, remedy)
         })
     }
 
@@ -213,11 +211,19 @@ impl LateDriver {
     /// # Errors
     /// If the GPU is gone or does not answer.
     pub(crate) fn read(&self, gpu: &Arc<Gpu>) -> Result<Reading, ReadingError> {
-        let reader = {
-            let mut readers = lock(&self.readers);
-            Arc::clone(readers.entry(gpu.uuid.clone()).or_default())
-        };
-        reader.read(gpu)
+        self.reader(gpu).read(gpu)
+    }
+
+    /// What the driver reports about a GPU, or reported a moment ago if it was read often.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn read_recently(&self, gpu: &Arc<Gpu>) -> Result<Reading, ReadingError> {
+        self.reader(gpu).recent(gpu)
+    }
+
+    fn reader(&self, gpu: &Gpu) -> Arc<Reader> {
+        Arc::clone(lock(&self.readers).entry(gpu.uuid.clone()).or_default())
     }
 
     /// Asks every GPU, if there is a driver.

@@ -1,8 +1,6 @@
-//! The node that the daemon runs on: the kernel's calls and the journal's messages.
+//! What the daemon says in the journal, and what others may have it say.
 
 pub(crate) mod journal;
 mod line;
-mod sys;
 
 pub(crate) use line::check_line;
-pub(crate) use sys::{allow_interruptions, interrupt_thread, scheduling, set_scheduling};

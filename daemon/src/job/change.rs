@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use pfo_protocol::{ClockTable, Mhz, Milliwatts, Refusal, RefusalCode, SessionId, SwapTarget};
+use pfo_protocol::{ClockTable, Mhz, Milliwatts, Refusal, RefusalCode, SwapTarget};
 
-use super::job_plan::{JobPlan, RankShape};
+use super::job_plan::JobPlan;
 use super::misfit::Misfit;
 use super::{Job, Member, Members, Swap, does_not_fit};
 use crate::host::check_line;
@@ -42,27 +42,34 @@ impl Job {
 
     /// Checks what the job is to run against it, without holding its lock.
     pub(crate) fn fit(&self, runs: Runs, most: usize) -> Result<JobPlan, Refusal> {
-        let (shapes, number) = {
+        let (ranks, number) = {
             let mut members = self.members();
-            (members.shapes(), members.plans.next_number())
+            (members.ranks().cloned().collect::<Vec<_>>(), members.plans.next_number())
         };
-        match runs {
+        let plan = match runs {
             Runs::Table(label, table) => {
                 check_label(&label)?;
                 self.check_room(table.num_units(), most)?;
-                let plan = JobPlan::new(number, label, table);
-                let check = |shape| plan.check_rank(shape);
-                plan.check_stages(self.pp_degree)
-                    .and_then(|()| shapes.iter().try_for_each(check))
-                    .map_err(|misfit| does_not_fit(&misfit))?;
-                Ok(plan)
+                JobPlan::new(number, label, table)
             }
-            Runs::Uniform(mhz) => Ok(JobPlan::uniform(number, mhz)),
+            Runs::Uniform(mhz) => JobPlan::uniform(number, mhz),
             Runs::PowerLimits(label, limits_w) => {
                 check_label(&label)?;
-                self.fit_power_limits(number, label, &limits_w, &shapes)
+                if limits_w.len() > MOST_LIMITS {
+                    let stages = limits_w.len();
+                    let message =
+                        format!("power limits of {stages} stages are more than {MOST_LIMITS}");
+                    let remedy = "give a job of this many stages a plan";
+                    return Err(Refusal::new(RefusalCode::LimitReached, message, remedy));
+                }
+                let limits = limits_w.into_iter().map(Milliwatts::of_watts).collect();
+                JobPlan::power_limits(number, label, limits)
             }
-        }
+        };
+        plan.check_stages(self.pp_degree)
+            .and_then(|()| ranks.iter().try_for_each(|rank| plan.check_rank(rank)))
+            .map_err(|misfit| does_not_fit(&plan, &misfit))?;
+        Ok(plan)
     }
 
     fn check_room(&self, units: usize, most: usize) -> Result<(), Refusal> {
@@ -80,40 +87,13 @@ impl Job {
         ))
     }
 
-    fn fit_power_limits(
-        &self,
-        number: u32,
-        label: String,
-        limits_w: &[u32],
-        shapes: &[RankShape],
-    ) -> Result<JobPlan, Refusal> {
-        if limits_w.len() > MOST_LIMITS {
-            return Err(Refusal::new(
-                RefusalCode::LimitReached,
-                format!("power limits of {} stages are more than {MOST_LIMITS}", limits_w.len()),
-                "give a job of this many stages a plan",
-            ));
-        }
-        let limits = limits_w.iter().copied().map(Milliwatts::of_watts).collect();
-        let plan = JobPlan::power_limits(number, label, limits);
-        let check = |shape| plan.check_granted(shape);
-        plan.check_stages(self.pp_degree)
-            .and_then(|()| shapes.iter().try_for_each(check))
-            .map_err(|misfit| {
-                let remedy = "`pfoctl policy explain` shows what is allowed";
-                Refusal::new(RefusalCode::PlanDoesNotFit, misfit.to_string(), remedy)
-            })?;
-        Ok(plan)
-    }
-
     /// Suspends the plans whose clocks the ranks may no longer have. Returns their numbers, each
     /// with the first difference.
     pub(crate) fn suspend_what_is_not_allowed(&self) -> Vec<(u32, Misfit)> {
         let members = self.members();
         let plans = members.plans.swaps().filter_map(|swap| swap.plan.as_ref());
         let misfit = |plan: &Arc<JobPlan>| {
-            let mut shapes = members.ranks().map(Member::shape);
-            let misfit = shapes.find_map(|shape| plan.check_granted(&shape).err())?;
+            let misfit = members.ranks().find_map(|rank| plan.check_granted(rank).err())?;
             plan.suspend(|| format!("the configuration has changed: {misfit}"));
             Some((plan.number, misfit))
         };
@@ -202,15 +182,11 @@ impl Job {
     fn check_steps_known(&self, members: &Members) -> Result<(), Refusal> {
         let is_unknown = |member: &&Member| !member.session.progress.knows_step();
         let Some(member) = members.ranks().find(is_unknown) else { return Ok(()) };
-        let rank = member.session.holder.rank;
-        Err(Refusal::new(
-            RefusalCode::LimitReached,
-            format!(
-                "rank {rank} of job {} has begun no step since pfod was restarted",
-                self.key.name
-            ),
-            "try again after its next step, or with --wait",
-        ))
+        let (rank, name) = (member.session.holder.rank, &self.key.name);
+        let message =
+            format!("rank {rank} of job {name} has begun no step since pfod was restarted");
+        let remedy = "try again after its next step, or with --wait";
+        Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
     }
 
     fn past(&self, at: u64, next: u64) -> Refusal {
@@ -232,11 +208,6 @@ impl Job {
             ),
             "try again after that step",
         )
-    }
-
-    /// The sessions of the job's ranks, in the order of the ranks.
-    pub(crate) fn sessions(&self) -> Vec<SessionId> {
-        self.members().ranks().map(|member| member.session.holder.session).collect()
     }
 }
 
@@ -303,7 +274,7 @@ mod tests {
         ran[units - 1] = B0;
         let rank = job.members().rank(Rank(0)).unwrap().clone();
         rank.session.progress.ran.store(Some(Arc::new(ran)));
-        let planned = PlannedUnit { unit: F0, mhz: Mhz(900) };
+        let planned = PlannedUnit { unit: F0, mhz: Mhz(900), wait_mhz: None };
         let table = ClockTable::new(1, None, vec![vec![planned; units]]).unwrap();
         let (checked, checking) = (Arc::clone(&job), Arc::clone(&job));
         let check = std::thread::spawn(move || {

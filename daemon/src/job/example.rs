@@ -60,10 +60,11 @@ pub(crate) fn member(rank: u32, next_step: u64) -> Member {
     Member { hello, session: session("j", rank), gpu: Arc::new(example_gpu()) }
 }
 
-/// A forward and a backward for each stage, at these clocks.
+/// A forward and a backward for each stage, at these clocks; waits have that of the forward.
 pub(crate) fn table(stages: &[[u32; 2]]) -> ClockTable {
-    let planned = |unit, mhz| PlannedUnit { unit, mhz: Mhz(mhz) };
-    let stage =
-        |[forward, backward]: &[u32; 2]| vec![planned(F0, *forward), planned(B0, *backward)];
+    let planned = |unit, mhz, wait| PlannedUnit { unit, mhz: Mhz(mhz), wait_mhz: wait };
+    let stage = |&[forward, backward]: &[u32; 2]| {
+        vec![planned(F0, forward, None), planned(B0, backward, Some(Mhz(forward)))]
+    };
     ClockTable::new(1, None, stages.iter().map(stage).collect()).unwrap()
 }

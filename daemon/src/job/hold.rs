@@ -145,13 +145,10 @@ impl Holds {
         uid: Uid,
         pid: Option<Pid>,
     ) -> Result<&Hold, Refusal> {
-        let index = match self.index_of(&job) {
-            Some(index) => index,
-            None => {
-                self.0.push(Hold::take(jobs, job, uid, pid)?);
-                self.0.len().saturating_sub(1)
-            }
-        };
+        let index = self.index_of(&job).unwrap_or(self.0.len());
+        if index == self.0.len() {
+            self.0.push(Hold::take(jobs, job, uid, pid)?);
+        }
         Ok(&self.0[index])
     }
 
@@ -170,11 +167,9 @@ impl Holds {
         keep: bool,
     ) -> Result<Option<PlanStatus>, Refusal> {
         let index = self.index_of(job).ok_or_else(|| {
-            Refusal::new(
-                RefusalCode::UnknownJob,
-                format!("this connection does not hold job {} for measuring", job.key.name),
-                "run a trial first",
-            )
+            let name = &job.key.name;
+            let message = format!("this connection does not hold job {name} for measuring");
+            Refusal::new(RefusalCode::UnknownJob, message, "run a trial first")
         })?;
         let kept = if keep { self.0[index].keep_trial()? } else { None };
         self.0.swap_remove(index);

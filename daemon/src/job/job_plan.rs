@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use arc_swap::ArcSwapOption;
-use pfo_keeper::GpuFacts;
 use pfo_protocol::{
-    ClockTable, Mhz, Milliwatts, PlanStatus, PlannedUnit, Predicted, Rank, Stage, Unit,
+    ClockTable, Mhz, Milliwatts, PlanStatus, PlannedUnit, Predicted, RankPosition, Stage, Unit,
 };
 
+use super::Member;
 use super::misfit::Misfit;
-use crate::lease::Grant;
 
-/// The instructions of one stage in order. Never empty.
+/// The instructions of one stage in order; none of a stage that is not the node's.
 pub(crate) type StageSequence = Arc<[PlannedUnit]>;
 
 /// The clocks of one stage.
@@ -49,24 +48,8 @@ pub(crate) struct JobPlan {
     suspended_why: ArcSwapOption<String>,
 }
 
-/// The rank that a plan has to fit.
-#[derive(Clone, Debug)]
-pub(crate) struct RankShape {
-    pub rank: Rank,
-    pub stage: Stage,
-    /// The microbatches of a step, if the rank reported them.
-    pub num_microbatches: Option<u32>,
-    /// What the rank ran in its last whole step, if it has run one.
-    pub ran: Option<Arc<Vec<Unit>>>,
-    /// The rank's GPU.
-    pub gpu: Arc<GpuFacts>,
-    /// What the rank's session was granted.
-    pub grant: Arc<Grant>,
-}
-
 impl JobPlan {
     /// A plan in the form in which ranks follow it.
-    #[must_use]
     pub(crate) fn new(number: u32, label: String, table: ClockTable) -> Self {
         let num_microbatches = table.num_microbatches();
         let predicted = table.predicted();
@@ -76,7 +59,6 @@ impl JobPlan {
     }
 
     /// The clock table of the plan, if it has one.
-    #[must_use]
     pub(crate) fn table(&self) -> Option<ClockTable> {
         let Setting::Clocks { stages, num_microbatches } = &self.setting else { return None };
         let stages = stages.iter().map(|stage| stage.to_vec()).collect();
@@ -84,18 +66,12 @@ impl JobPlan {
     }
 
     /// A plan of an earlier daemon, as its record has it.
-    ///
-    /// # Errors
-    /// If a stage has neither instructions nor a power limit.
     pub(crate) fn restored(
         status: PlanStatus,
         num_microbatches: u32,
         stages: Vec<StageSequence>,
-    ) -> Result<Self, Misfit> {
+    ) -> Self {
         let setting = if status.power_limits_w.is_empty() {
-            if let Some(stage) = stages.iter().position(|planned| planned.is_empty()) {
-                return Err(Misfit::Empty(stage));
-            }
             Setting::Clocks { stages, num_microbatches }
         } else {
             let limits = status.power_limits_w.iter().copied().map(Milliwatts::of_watts);
@@ -109,17 +85,15 @@ impl JobPlan {
         if let Some(why) = status.suspended {
             plan.suspend(|| why);
         }
-        Ok(plan)
+        plan
     }
 
     /// One clock for all stages.
-    #[must_use]
     pub(crate) fn uniform(number: u32, mhz: Mhz) -> Self {
         Self::unsuspended(number, format!("all at {mhz}"), Setting::Uniform(mhz))
     }
 
     /// Default clocks under a power limit for each stage.
-    #[must_use]
     pub(crate) fn power_limits(number: u32, label: String, limits: Vec<Milliwatts>) -> Self {
         Self::unsuspended(number, label, Setting::PowerLimits(limits))
     }
@@ -130,9 +104,13 @@ impl JobPlan {
     }
 
     /// Whether the plan has one clock for everything.
-    #[must_use]
     pub(crate) fn is_uniform(&self) -> bool {
         matches!(self.setting, Setting::Uniform(_))
+    }
+
+    /// Whether the plan sets power limits in the place of clocks.
+    pub(crate) fn has_power_limits(&self) -> bool {
+        matches!(self.setting, Setting::PowerLimits(_))
     }
 
     /// Checks the plan against a job's stages.
@@ -152,17 +130,17 @@ impl JobPlan {
     ///
     /// # Errors
     /// The first difference.
-    pub(crate) fn check_rank(&self, shape: &RankShape) -> Result<(), Misfit> {
-        let &RankShape { rank, stage, .. } = shape;
+    pub(crate) fn check_rank(&self, member: &Member) -> Result<(), Misfit> {
+        let RankPosition { rank, pp_rank: stage, .. } = member.hello.position;
         let Some(StageClocks::Planned(planned)) = self.stage(stage) else {
-            return self.check_granted(shape);
+            return self.check_granted(member);
         };
-        if let Some(job) = shape.num_microbatches
+        if let Some(job) = member.hello.num_microbatches
             && job != self.num_microbatches()
         {
             return Err(Misfit::Microbatches { plan: self.num_microbatches(), rank, job });
         }
-        if let Some(ran) = &shape.ran {
+        if let Some(ran) = &*member.session.progress.ran.load() {
             let in_words = |unit: Option<Unit>| unit.map_or("nothing".into(), |u| u.to_string());
             for position in 0..planned.len().max(ran.len()) {
                 let unit = planned.get(position).map(|planned| planned.unit);
@@ -173,53 +151,53 @@ impl JobPlan {
                 }
             }
         }
-        self.check_granted(shape)
+        self.check_granted(member)
     }
 
     /// Checks the plan's clocks and power limit against those that one rank may have.
     ///
     /// # Errors
     /// The first one that is not allowed.
-    pub(crate) fn check_granted(&self, shape: &RankShape) -> Result<(), Misfit> {
-        let &RankShape { rank, stage, .. } = shape;
-        let clocks = match self.stage(stage) {
-            Some(StageClocks::Planned(planned)) => {
-                planned.iter().map(|planned| planned.mhz).collect()
-            }
-            Some(StageClocks::Uniform(mhz)) => vec![mhz],
-            None => Vec::new(),
-        };
-        let (min, max) = shape.grant.terms.bounds();
-        for (position, mhz) in clocks.into_iter().enumerate() {
+    pub(crate) fn check_granted(&self, member: &Member) -> Result<(), Misfit> {
+        let RankPosition { rank, pp_rank: stage, .. } = member.hello.position;
+        let (gpu, grant) = (&member.gpu, member.session.grant.load());
+        let (min, max) = grant.terms.bounds();
+        let fits = |position: usize, mhz: Mhz| {
             if !(min..=max).contains(&mhz) {
-                let place = shape.grant.place.clone();
+                let place = grant.place.clone();
                 return Err(Misfit::Bounds { stage, position, mhz, rank, min, max, place });
             }
-            if shape.gpu.sm_clocks.binary_search(&mhz).is_err() {
+            if gpu.sm_clocks.binary_search(&mhz).is_err() {
                 let nearest: Vec<_> =
-                    shape.gpu.nearest_sm_clocks(mhz).iter().map(ToString::to_string).collect();
-                let (model, nearest) = (shape.gpu.model.clone(), nearest.join(" and "));
+                    gpu.nearest_sm_clocks(mhz).iter().map(ToString::to_string).collect();
+                let (model, nearest) = (gpu.model.clone(), nearest.join(" and "));
                 return Err(Misfit::Frequency { stage, position, mhz, rank, model, nearest });
             }
+            Ok(())
+        };
+        match self.stage(stage) {
+            Some(StageClocks::Planned(planned)) => (0..)
+                .zip(planned.iter())
+                .try_for_each(|(at, unit)| unit.clocks().try_for_each(|mhz| fits(at, mhz)))?,
+            Some(StageClocks::Uniform(mhz)) => fits(0, mhz)?,
+            None if self.stages().len() > stage.index() => return Err(Misfit::Empty(stage)),
+            None => {}
         }
-        self.power_limit(stage).map_or(Ok(()), |limit| check_limit(limit, shape))
+        self.power_limit(stage).map_or(Ok(()), |limit| check_limit(limit, member))
     }
 
     /// What every stage runs; empty where no instruction has a clock of its own.
-    #[must_use]
     pub(crate) fn stages(&self) -> &[StageSequence] {
         let Setting::Clocks { stages, .. } = &self.setting else { return &[] };
         stages
     }
 
     /// The number of instructions in all stages.
-    #[must_use]
     pub(crate) fn instructions(&self) -> usize {
         self.stages().iter().map(|planned| planned.len()).sum()
     }
 
     /// The microbatches of a step; 0 where they do not matter.
-    #[must_use]
     pub(crate) fn num_microbatches(&self) -> u32 {
         let Setting::Clocks { num_microbatches, .. } = self.setting else { return 0 };
         num_microbatches
@@ -227,11 +205,11 @@ impl JobPlan {
 
     /// The clocks of a stage; `None` is default clocks. Stages that the plan does not have are
     /// refused by [`check_stages`](Self::check_stages).
-    #[must_use]
     pub(crate) fn stage(&self, stage: Stage) -> Option<StageClocks> {
         match &self.setting {
             Setting::Clocks { stages, .. } => {
-                stages.get(stage.index()).map(Arc::clone).map(StageClocks::Planned)
+                let planned = stages.get(stage.index()).filter(|planned| !planned.is_empty());
+                planned.map(Arc::clone).map(StageClocks::Planned)
             }
             Setting::Uniform(mhz) => Some(StageClocks::Uniform(*mhz)),
             Setting::PowerLimits(_) => None,
@@ -245,7 +223,6 @@ impl JobPlan {
     }
 
     /// The power limit of a stage, if it has one.
-    #[must_use]
     pub(crate) fn power_limit(&self, stage: Stage) -> Option<Milliwatts> {
         self.limits().get(stage.index()).copied()
     }
@@ -258,13 +235,11 @@ impl JobPlan {
     }
 
     /// Whether the plan is suspended.
-    #[must_use]
     pub(crate) fn is_suspended(&self) -> bool {
         self.suspended.load(Relaxed)
     }
 
     /// The plan as status shows it.
-    #[must_use]
     pub(crate) fn status(&self) -> PlanStatus {
         PlanStatus {
             number: self.number,
@@ -277,8 +252,9 @@ impl JobPlan {
     }
 }
 
-fn check_limit(limit: Milliwatts, shape: &RankShape) -> Result<(), Misfit> {
-    let &RankShape { rank, stage, ref grant, ref gpu, .. } = shape;
+fn check_limit(limit: Milliwatts, member: &Member) -> Result<(), Misfit> {
+    let RankPosition { rank, pp_rank: stage, .. } = member.hello.position;
+    let (gpu, grant) = (&member.gpu, member.session.grant.load());
     let Some(board) = gpu.power_limits else {
         return Err(Misfit::NoPowerLimit { rank, model: gpu.model.clone() });
     };
@@ -296,9 +272,9 @@ fn check_limit(limit: Milliwatts, shape: &RankShape) -> Result<(), Misfit> {
 
 #[cfg(test)]
 mod tests {
-    use pfo_keeper::example_gpu;
+    use pfo_keeper::{GpuFacts, example_gpu};
 
-    use super::super::example::{B0, F0, table};
+    use super::super::example::{B0, F0, member, table};
     use super::*;
     use crate::lease::example_grant;
 
@@ -306,14 +282,31 @@ mod tests {
         JobPlan::new(1, "p".into(), table(&[[900, 1200], [1410, 1000]]))
     }
 
-    fn shape(stage: u16) -> RankShape {
-        let (gpu, grant) = (Arc::new(example_gpu()), Arc::new(example_grant("")));
-        let (rank, stage) = (Rank(7), Stage(stage));
-        RankShape { rank, stage, num_microbatches: None, ran: None, gpu, grant }
+    fn rank_7(stage: u16) -> Member {
+        let mut member = member(7, 0);
+        member.hello.position.pp_rank = Stage(stage);
+        member
     }
 
-    fn misfit(shape: &RankShape) -> String {
-        plan().check_rank(shape).unwrap_err().to_string()
+    impl Member {
+        fn that_ran(self, units: &[Unit]) -> Self {
+            self.session.progress.ran.store(Some(Arc::new(units.to_vec())));
+            self
+        }
+
+        fn granted(self, bounds: &str) -> Self {
+            self.session.grant.store(Arc::new(example_grant(bounds)));
+            self
+        }
+
+        fn of_microbatches(mut self, num_microbatches: u32) -> Self {
+            self.hello.num_microbatches = Some(num_microbatches);
+            self
+        }
+    }
+
+    fn misfit(member: &Member) -> String {
+        plan().check_rank(member).unwrap_err().to_string()
     }
 
     #[test]
@@ -325,13 +318,13 @@ mod tests {
 
     #[test]
     fn a_plan_for_other_microbatches_does_not_fit() {
-        let other = RankShape { num_microbatches: Some(8), ..shape(0) };
+        let other = rank_7(0).of_microbatches(8);
         assert_eq!(misfit(&other), "the plan has 1 microbatches, rank 7 said 8");
     }
 
     #[test]
     fn a_plan_of_another_order_does_not_fit_and_the_first_difference_is_named() {
-        let ran = |units: &[Unit]| RankShape { ran: Some(Arc::new(units.to_vec())), ..shape(0) };
+        let ran = |units: &[Unit]| rank_7(0).that_ran(units);
         assert!(plan().check_rank(&ran(&[F0, B0])).is_ok());
         let error = misfit(&ran(&[F0, F0]));
         assert!(error.contains("instruction 1 of stage 0 is backward of microbatch 0"), "{error}");
@@ -343,14 +336,28 @@ mod tests {
 
     #[test]
     fn a_frequency_that_the_gpu_lacks_is_named_with_its_neighbours() {
-        let error = misfit(&shape(1));
+        let error = misfit(&rank_7(1));
         assert!(error.contains("1000 MHz in instruction 1"), "{error}");
         assert!(error.contains("900 MHz and 1200 MHz"), "{error}");
     }
 
     #[test]
+    fn the_clock_of_a_wait_has_to_fit_as_that_of_its_instruction_does() {
+        let waits_at = |mhz| {
+            let [f0, b0] = [F0, B0].map(|unit| PlannedUnit { unit, mhz: Mhz(900), wait_mhz: None });
+            let units = vec![f0, PlannedUnit { wait_mhz: Some(Mhz(mhz)), ..b0 }];
+            let plan = JobPlan::new(1, "p".into(), ClockTable::new(1, None, vec![units]).unwrap());
+            let rank = rank_7(0).granted("min_mhz = 900\nmax_mhz = 1200");
+            plan.check_rank(&rank).map_err(|misfit| misfit.to_string())
+        };
+        assert_eq!(waits_at(1200), Ok(()));
+        assert!(waits_at(1410).unwrap_err().contains("1410 MHz in instruction 1"));
+        assert!(waits_at(1000).unwrap_err().contains("1000 MHz in instruction 1"));
+    }
+
+    #[test]
     fn a_frequency_outside_the_administrators_bounds_is_refused() {
-        let within = |bounds| RankShape { grant: Arc::new(example_grant(bounds)), ..shape(0) };
+        let within = |bounds| rank_7(0).granted(bounds);
         assert!(plan().check_rank(&within("min_mhz = 900\nmax_mhz = 1200")).is_ok());
         assert_eq!(
             misfit(&within("min_mhz = 901")),
@@ -362,14 +369,12 @@ mod tests {
 
     #[test]
     fn one_clock_for_everything_fits_whatever_runs_if_the_rank_may_have_it() {
-        let ran =
-            RankShape { num_microbatches: Some(8), ran: Some(Arc::new(vec![F0])), ..shape(9) };
+        let ran = rank_7(9).of_microbatches(8).that_ran(&[F0]);
         assert_eq!(JobPlan::uniform(1, Mhz(900)).check_rank(&ran), Ok(()));
         assert_eq!(JobPlan::uniform(1, Mhz(900)).check_stages(4), Ok(()));
         let error = JobPlan::uniform(1, Mhz(1000)).check_rank(&ran).unwrap_err().to_string();
         assert!(error.contains("900 MHz and 1200 MHz"), "{error}");
-        let grant = Arc::new(example_grant("max_mhz = 899"));
-        let error = JobPlan::uniform(1, Mhz(900)).check_rank(&RankShape { grant, ..ran });
+        let error = JobPlan::uniform(1, Mhz(900)).check_rank(&ran.granted("max_mhz = 899"));
         assert!(matches!(error, Err(Misfit::Bounds { .. })), "{error:?}");
     }
 
@@ -379,14 +384,12 @@ mod tests {
             let limits = watts.map(Milliwatts::of_watts).into();
             JobPlan::power_limits(1, "z".into(), limits)
         };
-        let misfit = |watts, shape: &RankShape| {
-            plan([400, watts]).check_rank(shape).map_err(|misfit| misfit.to_string())
+        let misfit = |watts, member: &Member| {
+            plan([400, watts]).check_rank(member).map_err(|misfit| misfit.to_string())
         };
         assert_eq!(plan([100, 400]).check_stages(2), Ok(()));
         assert_eq!(plan([100, 400]).check_stages(4), Err(Misfit::Stages { plan: 2, job: 4 }));
-        let bounded =
-            RankShape { grant: Arc::new(example_grant("min_power_limit_w = 200")), ..shape(1) };
-        let ran = RankShape { ran: Some(Arc::new(vec![F0])), ..bounded };
+        let ran = rank_7(1).granted("min_power_limit_w = 200").that_ran(&[F0]);
         assert_eq!(misfit(200, &ran), Ok(()));
         assert_eq!(
             misfit(199, &ran).unwrap_err(),
@@ -398,7 +401,7 @@ mod tests {
             "stage 1 is to have a power limit of 401 W, but A100 of rank 7 takes 100 W to 400 W"
         );
         let without = GpuFacts { power_limits: None, ..example_gpu() };
-        let without = RankShape { gpu: Arc::new(without), ..ran };
+        let without = Member { gpu: Arc::new(without), ..ran };
         assert_eq!(misfit(200, &without).unwrap_err(), "A100 of rank 7 takes no power limit");
     }
 
@@ -406,7 +409,7 @@ mod tests {
     fn power_limits_are_the_same_after_a_restart() {
         let limits = [250, 200].map(Milliwatts::of_watts);
         let plan = JobPlan::power_limits(3, "z".into(), limits.into());
-        let again = JobPlan::restored(plan.status(), 0, Vec::new()).unwrap();
+        let again = JobPlan::restored(plan.status(), 0, Vec::new());
         assert_eq!(again.status(), plan.status());
         assert_eq!((again.power_limit(Stage(1)), again.stage(Stage(1))), (Some(limits[1]), None));
     }
@@ -427,16 +430,27 @@ mod tests {
         let plan = JobPlan::new(1, "p".into(), made_of.clone());
         assert_eq!(plan.table().as_ref(), Some(&made_of));
         assert_eq!((plan.instructions(), plan.num_microbatches()), (4, 1));
-        let again = JobPlan::restored(plan.status(), 1, plan.stages().to_vec()).unwrap();
+        let again = JobPlan::restored(plan.status(), 1, plan.stages().to_vec());
         assert_eq!((again.table(), again.status()), (Some(made_of), plan.status()));
         assert_eq!(JobPlan::uniform(1, Mhz(900)).table(), None);
+    }
+
+    #[test]
+    fn a_stage_that_is_left_out_fits_a_node_without_ranks_of_it() {
+        let [stage] = <[_; 1]>::try_from(table(&[[900, 1200]]).into_stages()).unwrap();
+        let cut = ClockTable::new(1, None, vec![stage, Vec::new()]).unwrap();
+        let plan = JobPlan::new(1, "p".into(), cut);
+        assert_eq!((plan.check_stages(2), plan.check_rank(&rank_7(0))), (Ok(()), Ok(())));
+        let refused = plan.check_rank(&rank_7(1)).unwrap_err();
+        assert_eq!(refused.to_string(), "stage 1 has no instruction in the plan");
+        assert_eq!(plan.stage(Stage(1)), None);
     }
 
     #[test]
     fn a_stage_that_the_plan_does_not_have_is_left_at_default_clocks() {
         assert_eq!(plan().stage(Stage(2)), None);
         assert_eq!(plan().stage(Stage(u16::MAX)), None);
-        assert_eq!(plan().check_rank(&shape(u16::MAX)), Ok(()));
+        assert_eq!(plan().check_rank(&rank_7(u16::MAX)), Ok(()));
         let limits = JobPlan::power_limits(1, "z".into(), vec![Milliwatts::of_watts(200)]);
         assert_eq!(limits.power_limit(Stage(u16::MAX)), None);
     }

@@ -21,10 +21,10 @@ const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
 const EMPTY_PER_PERSON: usize = 32;
 
 /// Instructions in all plans that the jobs of one person keep, and in those that all keep. One takes
-/// 16 bytes, and up to 46 more in the record of its job: memory of the unit, too, because it is
+/// 24 bytes, and up to 52 more in the record of its job: memory of the unit, too, because it is
 /// below /run. So all plans take half of `MemoryMax` at most.
 const PLANNED_PER_PERSON: usize = 400_000;
-const PLANNED: usize = 2_000_000;
+const PLANNED: usize = 1_700_000;
 
 /// All jobs.
 #[derive(Debug)]
@@ -155,14 +155,12 @@ impl Jobs {
         let mut others = known.values().filter(|job| any && uid.is_none() && job.key.name == *name);
         match (others.next(), others.next()) {
             (Some(job), None) => Ok(Arc::clone(job)),
-            (Some(one), Some(other)) => Err(Refusal::new(
-                RefusalCode::UnknownJob,
-                format!(
-                    "several users have a job {name}, among them {} and {}",
-                    one.key.uid, other.key.uid
-                ),
-                "name its user with --user",
-            )),
+            (Some(one), Some(other)) => {
+                let (one, other) = (one.key.uid, other.key.uid);
+                let message =
+                    format!("several users have a job {name}, among them {one} and {other}");
+                Err(Refusal::new(RefusalCode::UnknownJob, message, "name its user with --user"))
+            }
             (None, _) => Err(Self::unknown(name, uid.unwrap_or(own))),
         }
     }
@@ -190,6 +188,13 @@ impl Jobs {
     /// The changes of all jobs.
     pub(crate) fn changes(&self) -> &Changes {
         &self.changes
+    }
+
+    /// Every job that a permit lets its caller see.
+    pub(crate) fn seen_by(&self, permit: &Permit) -> Vec<Arc<Job>> {
+        let mut jobs = self.all();
+        jobs.retain(|job| permit.sees(job.key.uid));
+        jobs
     }
 
     /// Every job, by owner and name.

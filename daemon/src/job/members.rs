@@ -8,7 +8,7 @@ use pfo_keeper::GpuFacts;
 use pfo_protocol::{Hello, JobName, Pid, Rank, Refusal, RefusalCode, Uid};
 
 use super::does_not_fit;
-use super::job_plan::{JobPlan, RankShape};
+use super::job_plan::JobPlan;
 use super::past::Past;
 use super::plans::Plans;
 use crate::lease::Session;
@@ -20,20 +20,6 @@ pub(crate) struct Member {
     pub hello: Hello,
     pub session: Arc<Session>,
     pub gpu: Arc<GpuFacts>,
-}
-
-impl Member {
-    /// What plans have to fit.
-    pub(crate) fn shape(&self) -> RankShape {
-        RankShape {
-            rank: self.hello.position.rank,
-            stage: self.hello.position.pp_rank,
-            num_microbatches: self.hello.num_microbatches,
-            ran: self.session.progress.ran.load_full(),
-            gpu: Arc::clone(&self.gpu),
-            grant: self.session.grant.load_full(),
-        }
-    }
 }
 
 /// The holder of a job, for measuring.
@@ -102,15 +88,11 @@ impl Members {
         }
     }
 
-    /// What plans have to fit: the shape of every rank.
-    pub(crate) fn shapes(&self) -> Vec<RankShape> {
-        self.ranks().map(Member::shape).collect()
-    }
-
     /// Checks a plan against every rank that is in the job now.
     pub(crate) fn check(&self, plan: &JobPlan) -> Result<(), Refusal> {
-        let check = |member: &Member| plan.check_rank(&member.shape());
-        self.ranks().try_for_each(check).map_err(|misfit| does_not_fit(&misfit))
+        let mut ranks = self.ranks();
+        let checked = ranks.try_for_each(|rank| plan.check_rank(rank));
+        checked.map_err(|misfit| does_not_fit(plan, &misfit))
     }
 
     /// Checks that the job is not held for measuring.
@@ -123,10 +105,7 @@ impl Members {
                 "`pfoctl profile pause` or `stop` ends that",
             ),
         };
-        Err(Refusal::new(
-            RefusalCode::LimitReached,
-            format!("{holder} holds job {job} for measuring"),
-            remedy,
-        ))
+        let message = format!("{holder} holds job {job} for measuring");
+        Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
     }
 }

@@ -125,17 +125,13 @@ impl Job {
             ));
         }
         if let Some(other) = members.rank(rank) {
-            return Err(Refusal::new(
-                RefusalCode::RankConflict,
-                format!(
-                    "rank {rank} of job {name} is process {} already",
-                    other.session.holder.pid
-                ),
-                "give every rank its own number, and every job its own name",
-            ));
+            let pid = other.session.holder.pid;
+            let message = format!("rank {rank} of job {name} is process {pid} already");
+            let remedy = "give every rank its own number, and every job its own name";
+            return Err(Refusal::new(RefusalCode::RankConflict, message, remedy));
         }
         if let Some(plan) = members.plans.current()
-            && let Err(misfit) = plan.check_rank(&member.shape())
+            && let Err(misfit) = plan.check_rank(&member)
         {
             plan.suspend(|| format!("it does not fit a rank that came later: {misfit}"));
         }
@@ -153,8 +149,11 @@ impl Job {
     }
 }
 
-fn does_not_fit(why: &Misfit) -> Refusal {
-    let remedy = "make a plan for this job with `pfoctl plan optimize` and `pfoctl plan export`";
+fn does_not_fit(plan: &JobPlan, why: &Misfit) -> Refusal {
+    let remedy = match plan.has_power_limits() {
+        true => "`pfoctl policy explain` shows what is allowed",
+        false => "make a plan for this job with `pfoctl plan optimize` and `pfoctl plan export`",
+    };
     Refusal::new(RefusalCode::PlanDoesNotFit, why.to_string(), remedy)
 }
 

@@ -72,7 +72,7 @@ mod tests {
     }
 
     fn steps(past: &Past, rank: u32) -> u64 {
-        past.windows()[&Rank(rank)].measured().map(|window| window.steps).sum()
+        past.windows()[&Rank(rank)].measured().map(|(_, window)| window.steps).sum()
     }
 
     #[test]

@@ -50,9 +50,10 @@ impl Plans {
         self.loaded.as_ref()
     }
 
-    /// Marks that plan as in use. One that was loaded since stays.
-    pub(crate) fn unload(&mut self, plan: &Arc<JobPlan>) {
-        self.loaded.take_if(|loaded| Arc::ptr_eq(loaded, plan));
+    /// Marks that plan as in use. Another one that was loaded since stays.
+    pub(crate) fn unload(&mut self, plan: &JobPlan) {
+        self.loaded
+            .take_if(|loaded| (&loaded.label, loaded.stages()) == (&plan.label, plan.stages()));
     }
 
     /// The plan of the newest swap; `None` is default clocks.
@@ -255,6 +256,14 @@ mod tests {
         assert_eq!(plans.num_units(), (KEPT_SWAPS + 1) * 2);
         plans.unload(&loaded);
         assert_eq!(plans.num_units(), KEPT_SWAPS * 2);
+    }
+
+    #[test]
+    fn a_table_that_was_loaded_before_waits_no_more_once_it_runs() {
+        let mut plans = Plans::default();
+        plans.load(plan(1));
+        plans.unload(&plan(1));
+        assert!(plans.loaded().is_none());
     }
 
     #[test]

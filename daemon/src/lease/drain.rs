@@ -80,11 +80,9 @@ impl Drain {
     /// A refusal with the reason why not.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
         let Some(drained) = self.standing() else { return Ok(()) };
-        Err(Refusal::new(
-            RefusalCode::ShuttingDown,
-            format!("this node is drained: {}", drained.reason),
-            "the session opens when an administrator undrains the node",
-        ))
+        let message = format!("this node is drained: {}", drained.reason);
+        let remedy = "the session opens when an administrator undrains the node";
+        Err(Refusal::new(RefusalCode::ShuttingDown, message, remedy))
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Rules {
     pub highest: Mhz,
     /// Clock changes that the rank may ask of the driver per second.
     pub changes_per_second: u32,
-    /// Time from an accepted set call to the new clock, in nanoseconds.
+    /// How long after it was asked for a clock is in force, if that was not measured, in nanoseconds.
     pub settle_ns: u64,
     /// Whether to set a clock again that another program has replaced.
     pub set_again: bool,

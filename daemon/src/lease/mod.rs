@@ -4,7 +4,6 @@ pub(crate) mod descriptor_store;
 mod drain;
 mod gpu_grants;
 mod grant;
-mod process;
 mod progress;
 mod windows;
 
@@ -15,9 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
-use arc_swap::ArcSwap;
-use pfo_protocol::{Closing, ClosingReason, GpuUuid, Holder, Uid};
-use pfo_service::lock;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use pfo_protocol::{Closing, ClosingReason, GpuUuid, Holder, Refusal, SettleTimes, Uid};
+use pfo_service::{interrupt_thread, lock};
 use tokio::sync::Notify;
 
 pub(crate) use self::drain::Drain;
@@ -25,13 +24,9 @@ pub(crate) use self::gpu_grants::GpuGrants;
 #[cfg(test)]
 pub(crate) use self::grant::example as example_grant;
 pub(crate) use self::grant::{Grant, Rules};
-#[cfg(test)]
-pub(crate) use self::process::tests as tests_of_process;
-pub(crate) use self::process::{Process, ProcessRecord};
 pub(crate) use self::progress::Progress;
-pub(crate) use self::windows::{Measured, RankWindow, RankWindows};
-use crate::host::interrupt_thread;
-use crate::measure::Meter;
+pub(crate) use self::windows::{Measured, RankWindows};
+use crate::measure::{Meter, Refresh};
 
 /// A frame that a rank has begun to send when its session is handed over must be complete within
 /// this time.
@@ -48,6 +43,8 @@ pub(crate) struct Session {
     pub since: SystemTime,
     /// What the session was granted.
     pub grant: ArcSwap<Grant>,
+    /// When clocks are in force, if the agent has said so.
+    pub settle: ArcSwapOption<SettleTimes>,
     /// How far the rank is.
     pub progress: Arc<Progress>,
     stream: UnixStream,
@@ -63,6 +60,8 @@ pub(crate) struct Session {
     /// Reads the energy counter of the GPU and takes the rank's records, while a listener wants
     /// them.
     meter: Mutex<Weak<Meter>>,
+    /// The rhythm of that counter, as the last meter knew it.
+    pub refresh: Mutex<Refresh>,
 }
 
 /// Why the daemon ends a session.
@@ -83,6 +82,7 @@ impl Session {
             person,
             since: SystemTime::now(),
             grant: ArcSwap::from_pointee(grant),
+            settle: ArcSwapOption::empty(),
             progress: Arc::default(),
             stream,
             begun: AtomicBool::new(false),
@@ -91,7 +91,15 @@ impl Session {
             kept: AtomicBool::new(false),
             reader: AtomicI32::new(0),
             meter: Mutex::default(),
+            refresh: Mutex::default(),
         }
+    }
+
+    /// When clocks are in force: as the agent has measured it, or else as it is configured.
+    #[must_use]
+    pub(crate) fn settle_times(&self) -> SettleTimes {
+        let configured = || SettleTimes::always(self.grant.load().rules.settle_ns);
+        self.settle.load().as_deref().cloned().unwrap_or_else(configured)
     }
 
     /// The connection. Only the rank's thread reads from it.
@@ -114,10 +122,13 @@ impl Session {
     }
 
     /// The session's only meter, started by `start` if there is none.
-    pub(crate) fn meter<E>(
+    ///
+    /// # Errors
+    /// As `start`.
+    pub(crate) fn meter(
         &self,
-        start: impl FnOnce() -> Result<Arc<Meter>, E>,
-    ) -> Result<Arc<Meter>, E> {
+        start: impl FnOnce() -> Result<Arc<Meter>, Refusal>,
+    ) -> Result<Arc<Meter>, Refusal> {
         let mut known = lock(&self.meter);
         if let Some(meter) = known.upgrade() {
             return Ok(meter);

@@ -38,6 +38,8 @@ pub(crate) struct Progress {
     pub instruction_ns: AtomicU64,
     /// Nanoseconds of these that ran at another clock than planned.
     pub off_plan_ns: AtomicU64,
+    /// Instructions that began before their clock was in force, because the wait had its own.
+    pub late_instructions: AtomicU64,
     /// Clock changes that were skipped because of the limit per second.
     pub skipped_changes: AtomicU64,
     pub last_mismatch: ArcSwapOption<String>,
@@ -64,7 +66,6 @@ impl Progress {
     }
 
     /// The last step begun, if it is known. Ordered against the decision of swaps.
-    #[must_use]
     pub(crate) fn step(&self) -> Option<u64> {
         match self.steps_begun.load(SeqCst) {
             UNKNOWN => None,
@@ -78,7 +79,6 @@ impl Progress {
     }
 
     /// Whether it is known how far the rank is.
-    #[must_use]
     pub(crate) fn knows_step(&self) -> bool {
         self.steps_begun.load(SeqCst) != UNKNOWN
     }

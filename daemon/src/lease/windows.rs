@@ -3,65 +3,51 @@
 
 use std::collections::VecDeque;
 
+use pfo_protocol::RankWindow;
+
 /// Windows kept for each rank.
 const KEPT: usize = 16;
 
-/// The steps of one rank under one swap.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct RankWindow {
-    /// The number of the swap that began it, 0 for the time before the first.
-    pub swap: u64,
-    /// Whole steps measured.
-    pub steps: u64,
-    /// Seconds that these steps took.
-    pub time_s: f64,
-    /// Joules that these steps took, if the GPU counts them.
-    pub energy_j: Option<f64>,
-}
-
-impl RankWindow {
-    fn empty(swap: u64) -> Self {
-        Self { swap, steps: 0, time_s: 0.0, energy_j: Some(0.0) }
-    }
-
-    fn add(&mut self, other: Self) {
-        self.steps = self.steps.saturating_add(other.steps);
-        self.time_s += other.time_s;
-        self.energy_j = self.energy_j.zip(other.energy_j).map(|(own, other)| own + other);
-    }
-}
-
 /// The windows of one rank, over all of its sessions: a daemon or a connection may end while the
-/// rank continues to train.
+/// rank continues to train. Each comes after the number of the swap that began it, 0 for the time
+/// before the first.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct RankWindows(VecDeque<RankWindow>);
+pub(crate) struct RankWindows(VecDeque<(u64, RankWindow)>);
 
 impl RankWindows {
     /// The windows that contain a whole step, oldest first.
-    pub(crate) fn measured(&self) -> impl Iterator<Item = RankWindow> {
-        self.0.iter().filter(|window| window.steps > 0).copied()
+    pub(crate) fn measured(&self) -> impl Iterator<Item = (u64, RankWindow)> {
+        self.0.iter().filter(|(_, window)| window.steps > 0).copied()
     }
 
     /// Adds what another session of the rank measured.
     pub(crate) fn merge(&mut self, other: &Self) {
-        for window in &other.0 {
-            self.of_swap(window.swap).add(*window);
+        for (swap, window) in &other.0 {
+            self.add(*swap, *window);
         }
+    }
+
+    fn add(&mut self, swap: u64, new: RankWindow) {
+        let own = self.of_swap(swap);
+        own.steps = own.steps.saturating_add(new.steps);
+        own.time_s += new.time_s;
+        own.energy_j = own.energy_j.zip(new.energy_j).map(|(own_j, new_j)| own_j + new_j);
     }
 
     fn of_swap(&mut self, swap: u64) -> &mut RankWindow {
         // The newest window is nearly always the right one.
-        let index = match self.0.iter().rposition(|window| window.swap == swap) {
+        let index = match self.0.iter().rposition(|(number, _)| *number == swap) {
             Some(index) => index,
             None => {
-                self.0.push_back(RankWindow::empty(swap));
+                let empty = RankWindow { steps: 0, time_s: 0.0, energy_j: Some(0.0) };
+                self.0.push_back((swap, empty));
                 if self.0.len() > KEPT {
                     self.0.pop_front();
                 }
                 self.0.len().saturating_sub(1)
             }
         };
-        &mut self.0[index]
+        &mut self.0[index].1
     }
 }
 
@@ -111,14 +97,10 @@ impl Measured {
         }
         self.counter_reads(energy_j);
         let went_on = self.last.filter(|last| last.swap == swap);
-        match went_on {
-            Some(last) if !last.settling => self.windows.of_swap(swap).add(RankWindow {
-                swap,
-                steps,
-                time_s: at_ns.saturating_sub(last.at_ns) as f64 / 1e9,
-                energy_j: energy_j.zip(last.energy_j).map(|(now_j, last_j)| now_j - last_j),
-            }),
-            _ => {}
+        if let Some(last) = went_on.filter(|last| !last.settling) {
+            let time_s = at_ns.saturating_sub(last.at_ns) as f64 / 1e9;
+            let energy_j = energy_j.zip(last.energy_j).map(|(now_j, last_j)| now_j - last_j);
+            self.windows.add(swap, RankWindow { steps, time_s, energy_j });
         }
         let settling = went_on.is_none();
         self.last = Some(Mark { swap, at_ns, energy_j, settling });
@@ -145,8 +127,8 @@ mod tests {
         assert_eq!(
             measured.windows.measured().collect::<Vec<_>>(),
             [
-                RankWindow { swap: 0, steps: 3, time_s: 3.0, energy_j: Some(30.0) },
-                RankWindow { swap: 1, steps: 1, time_s: 1.0, energy_j: Some(7.0) }
+                (0, RankWindow { steps: 3, time_s: 3.0, energy_j: Some(30.0) }),
+                (1, RankWindow { steps: 1, time_s: 1.0, energy_j: Some(7.0) })
             ]
         );
         assert_eq!(measured.energy_j, Some(64.0));
@@ -156,7 +138,7 @@ mod tests {
     fn without_an_energy_counter_a_step_has_a_time_and_no_energy() {
         let mut measured = Measured::begin(None);
         (0..4).for_each(|step| measured.step_begins(0, 1, step * SECOND, None));
-        let window = RankWindow { swap: 0, steps: 2, time_s: 2.0, energy_j: None };
+        let window = (0, RankWindow { steps: 2, time_s: 2.0, energy_j: None });
         assert_eq!(measured.windows.measured().collect::<Vec<_>>(), [window]);
         assert_eq!(measured.energy_j, None);
     }
@@ -168,7 +150,7 @@ mod tests {
             let energy_j = Some(5.0 * step as f64).filter(|_| step != 3);
             measured.step_begins(0, 1, step * SECOND, energy_j);
         }
-        let window = RankWindow { swap: 0, steps: 3, time_s: 3.0, energy_j: Some(15.0) };
+        let window = (0, RankWindow { steps: 3, time_s: 3.0, energy_j: Some(15.0) });
         assert_eq!(measured.windows.measured().collect::<Vec<_>>(), [window]);
     }
 
@@ -178,7 +160,7 @@ mod tests {
         for step in 0..3000 {
             measured.step_begins(step / 3, 1, step * SECOND, Some(0.0));
         }
-        let newest = measured.windows.0.back().map(|window| window.swap);
+        let newest = measured.windows.0.back().map(|(swap, _)| *swap);
         assert_eq!((measured.windows.0.len(), newest), (KEPT, Some(999)));
     }
 
@@ -194,7 +176,7 @@ mod tests {
         let mut windows = measure(1);
         windows.merge(&measure(1));
         windows.merge(&measure(2));
-        let steps: Vec<_> = windows.measured().map(|window| (window.swap, window.steps)).collect();
+        let steps: Vec<_> = windows.measured().map(|(swap, window)| (swap, window.steps)).collect();
         assert_eq!(steps, [(1, 4), (2, 2)]);
     }
     #[test]
@@ -205,8 +187,8 @@ mod tests {
         }
         let mut windows = measured.windows.clone();
         windows.merge(&measured.windows);
-        let window = windows.measured().next().unwrap();
-        assert_eq!((window.swap, window.steps), (u64::MAX, u64::MAX));
+        let (swap, window) = windows.measured().next().unwrap();
+        assert_eq!((swap, window.steps), (u64::MAX, u64::MAX));
         assert!(window.time_s >= 0.0);
     }
 
@@ -215,6 +197,8 @@ mod tests {
         let mut measured = Measured::begin(Some(1e12));
         (0..4).for_each(|step| measured.step_begins(0, 1, step * SECOND, Some(0.0)));
         assert!(measured.energy_j.unwrap().is_finite());
-        assert!(measured.windows.measured().all(|window| window.energy_j.unwrap().is_finite()));
+        assert!(
+            measured.windows.measured().all(|(_, window)| window.energy_j.unwrap().is_finite())
+        );
     }
 }

@@ -1,13 +1,12 @@
 //! The only reader of a leased GPU's energy counter. It reads when the counter's rhythm predicts a
 //! change, and not at all while there is no listener.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
-use pfo_keeper::{DriverError, Gpu, Probe};
+use pfo_keeper::{Gpu, Probe};
 use pfo_protocol::{ClosingReason, CounterReading, GpuName, Rank, Refusal, TapRecord};
 use pfo_service::{Panicked, Whose, catch, lock, now_ns};
 
@@ -23,17 +22,6 @@ const PERIOD_NS: u64 = 20_000_000;
 
 /// How often to take records while no counter is read.
 const QUIET_PERIOD: Duration = Duration::from_millis(100);
-
-/// Why a rank has no meter.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum MeterError {
-    /// The GPU is gone.
-    #[error(transparent)]
-    Driver(#[from] DriverError),
-    /// The thread could not be started.
-    #[error("cannot measure: {0}")]
-    Thread(#[from] io::Error),
-}
 
 /// A listener for the records of a rank.
 pub(crate) trait Listener: Send + Sync {
@@ -75,15 +63,14 @@ impl Meter {
     ) -> Result<Arc<Self>, Refusal> {
         let gpu = driver.gpu(&GpuName::Uuid(member.gpu.uuid.clone()))?;
         let session = &member.session;
-        let meter =
-            session.meter(|| Self::start(session, &gpu)).map_err(|error| internal(&error))?;
+        let meter = session.meter(|| Self::start(session, &gpu))?;
         let listener: Weak<L> = Arc::downgrade(listener);
         meter.shared.add(listener);
         Ok(meter)
     }
 
-    fn start(session: &Arc<Session>, gpu: &Gpu) -> Result<Arc<Self>, MeterError> {
-        let probe = gpu.probe()?;
+    fn start(session: &Arc<Session>, gpu: &Gpu) -> Result<Arc<Self>, Refusal> {
+        let probe = gpu.probe().map_err(|error| internal(&error))?;
         let shared = Arc::new(Shared {
             session: Arc::clone(session),
             queue: session.progress.tap.open(),
@@ -92,11 +79,12 @@ impl Meter {
         });
         let meter = Arc::new(Self { shared: Arc::clone(&shared) });
         let whose = Whose::of_rank(&session.holder, &gpu.uuid);
-        thread::Builder::new().name("meter".into()).spawn(move || {
+        let started = thread::Builder::new().name("meter".into()).spawn(move || {
             if catch(&whose, || shared.measure(&probe)).is_err() {
                 shared.session.end(ClosingReason::ShuttingDown, Panicked.to_string());
             }
-        })?;
+        });
+        started.map_err(|error| internal(&format!("cannot measure: {error}")))?;
         Ok(meter)
     }
 
@@ -133,7 +121,7 @@ impl Shared {
     }
 
     fn measure(&self, probe: &Probe) {
-        let mut refresh = Refresh::default();
+        lock(&self.session.refresh).resume();
         let mut records = Vec::new();
         while !self.stop.load(Relaxed) {
             // Checked before the records are taken, so that they include everything up to this
@@ -143,7 +131,7 @@ impl Shared {
             let reading = listeners
                 .iter()
                 .any(|listener| listener.wants_counters())
-                .then(|| look(probe, &mut refresh));
+                .then(|| look(probe, &self.session.refresh));
             records.extend(std::iter::from_fn(|| self.queue.take()));
             records.extend(reading.and_then(|(counter, _)| counter).map(TapRecord::Counter));
             records.extend(ended.then_some(TapRecord::Ended));
@@ -166,8 +154,8 @@ impl Shared {
 }
 
 /// Reads the GPU. Returns what is new, and when to read again.
-fn look(probe: &Probe, refresh: &mut Refresh) -> (Option<CounterReading>, u64) {
-    let asked_ns = now_ns();
+fn look(probe: &Probe, refresh: &Mutex<Refresh>) -> (Option<CounterReading>, u64) {
+    let (asked_ns, formerly_ns) = (now_ns(), probe.paid_at_ns());
     let (counter, throttled_ns) = probe.counters();
     let got_ns = now_ns();
     let counts_all = throttled_ns.counters().iter().all(Option::is_some);
@@ -180,14 +168,18 @@ fn look(probe: &Probe, refresh: &mut Refresh) -> (Option<CounterReading>, u64) {
         throttle_reasons: if counts_all { 0 } else { probe.throttle_reasons() },
     };
     let Some(energy_j) = counter else {
-        return (Some(condition(got_ns, None)), got_ns.saturating_add(PERIOD_NS));
+        let next_ns = got_ns.saturating_add(PERIOD_NS).max(probe.paid_at_ns());
+        return (Some(condition(got_ns, None)), next_ns);
     };
+    let mut refresh = lock(refresh);
     let reading = match refresh.looked(asked_ns, got_ns, energy_j) {
         Look::Same => None,
         Look::Changed => Some(condition(got_ns, None)),
         Look::Refreshed(knot) => Some(condition(knot.at_ns, Some(knot.energy_j))),
     };
-    (reading, refresh.look_at_ns(got_ns))
+    let [owed_ns, before_ns] =
+        [probe.paid_at_ns(), formerly_ns].map(|ns| ns.saturating_sub(got_ns));
+    (reading, refresh.look_at_ns(got_ns, owed_ns, owed_ns.saturating_sub(before_ns)))
 }
 
 #[cfg(test)]
@@ -222,7 +214,7 @@ mod tests {
             let (mut started, start) = (false, Arc::clone(session));
             let meter = session.meter(|| {
                 started = true;
-                Ok::<_, MeterError>(meter(&start))
+                Ok(meter(&start))
             });
             (meter.unwrap(), started)
         };
@@ -237,10 +229,9 @@ mod tests {
     #[test]
     fn a_meter_that_does_not_start_leaves_none_behind() {
         let session = session();
-        let no_thread = || Err(MeterError::Thread(io::ErrorKind::WouldBlock.into()));
-        let error = session.meter(no_thread).err().unwrap();
-        assert!(error.to_string().starts_with("cannot measure: "), "{error}");
-        assert!(session.meter(|| Ok::<_, MeterError>(meter(&session))).is_ok());
+        let refusal = session.meter(|| Err(internal(&"no thread"))).err().unwrap();
+        assert_eq!(refusal.message, "no thread");
+        assert!(session.meter(|| Ok(meter(&session))).is_ok());
     }
 
     #[derive(Default)]

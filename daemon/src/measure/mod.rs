@@ -13,5 +13,6 @@ mod tap;
 mod trial;
 
 pub(crate) use self::meter::{Listener, Meter};
+pub(crate) use self::refresh::Refresh;
 pub(crate) use self::tap::{Tap, record_of};
 pub(crate) use self::trial::run as run_trial;

@@ -19,7 +19,8 @@ const SLACK_NS: f64 = 50_000.0;
 /// After this many periods without an observed change, the line is no longer trusted.
 const MOST_UNSEEN: f64 = 32.0;
 
-/// A change this close to a read may have been before or after it.
+/// A change this close to a read, or as close as the reads around other changes, may have been before
+/// or after it.
 const NEAR_NS: f64 = 200_000.0;
 
 /// An observed change.
@@ -136,11 +137,24 @@ impl Rhythm {
         self.line.map(|line| (line.last.at_ns, line.period_ns as u64))
     }
 
+    /// Whether enough changes were seen where they were expected.
+    #[must_use]
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.trusted
+    }
+
+    /// How far after an expected change a read has certainly seen it.
+    #[must_use]
+    pub(crate) fn near_ns(&self) -> f64 {
+        let halves_ns = self.seen.iter().map(|seen| seen.half_ns).sum::<f64>();
+        NEAR_NS.max(halves_ns / self.seen.len().max(1) as f64)
+    }
+
     /// When the last change before a read must have been; `None` if that is not certain.
     #[must_use]
     pub(crate) fn before(&self, asked_ns: u64, got_ns: u64) -> Option<u64> {
         let line = self.line.filter(|_| self.trusted)?;
-        let near = NEAR_NS / line.period_ns;
+        let near = self.near_ns() / line.period_ns;
         let change = (line.periods(asked_ns) - near).floor();
         let alone = line.periods(got_ns) + near < change + 1.0;
         (alone && (0.0..=MOST_UNSEEN).contains(&change)).then(|| line.at_ns(change))

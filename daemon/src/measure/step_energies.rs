@@ -9,7 +9,7 @@ use pfo_protocol::TapRecord;
 use super::curve::{Knot, energy_between};
 
 /// How long to wait for the counter after the last step.
-const PATIENCE_NS: u64 = 2_000_000_000;
+const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// Readings kept until records up to their time arrive. A rank that is silent for longer has
 /// nothing to measure.
@@ -238,14 +238,14 @@ mod tests {
         energies.take(0, &[trial(), step(2, 0), step(3, 10), step(4, 20)]);
         assert!(energies.is_whole() && !energies.is_complete());
         let silent = CounterReading {
-            at_ns: 2100 * MS,
+            at_ns: 5100 * MS,
             energy_j: None,
-            read_ns: 2100 * MS,
+            read_ns: 5100 * MS,
             sm_clock: None,
             throttled_ns: ThrottledNs::default(),
             throttle_reasons: 0,
         };
-        energies.take(0, &[TapRecord::Counter(silent), step(5, 2200)]);
+        energies.take(0, &[TapRecord::Counter(silent), step(5, 5200)]);
         assert!(energies.is_complete());
         assert!(energies.steps().iter().all(|mark| mark.energy_j.is_none()));
     }

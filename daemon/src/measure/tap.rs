@@ -26,11 +26,8 @@ pub(crate) fn record_of(
         Mark::StepEnd(_) => Some(TapRecord::StepEnded { at_ns, astray }),
         Mark::InstructionBegin(_) => None,
         Mark::InstructionEnd(_) => {
-            outcome.finished.map(
-                |Finished { unit, planned: asked, astray, began_ns, ended_ns, .. }| {
-                    TapRecord::Ran { unit, began_ns, ended_ns, asked, locked, astray }
-                },
-            )
+            let Finished { unit, planned, astray, began_ns, ended_ns, .. } = outcome.finished?;
+            Some(TapRecord::Ran { unit, began_ns, ended_ns, asked: planned, locked, astray })
         }
     }
 }
@@ -56,7 +53,8 @@ impl Tap {
 
     /// Puts everything from now on into a new queue.
     pub(crate) fn open(&self) -> Arc<Queue> {
-        let queue = Arc::new(Queue::default());
+        let records = ArrayQueue::new(CAPACITY);
+        let queue = Arc::new(Queue { records, lost: AtomicU64::new(0) });
         self.queue.store(Some(Arc::clone(&queue)));
         self.open.store(true, Relaxed);
         queue
@@ -77,12 +75,6 @@ impl Tap {
 pub(crate) struct Queue {
     records: ArrayQueue<TapRecord>,
     lost: AtomicU64,
-}
-
-impl Default for Queue {
-    fn default() -> Self {
-        Self { records: ArrayQueue::new(CAPACITY), lost: AtomicU64::new(0) }
-    }
 }
 
 impl Queue {

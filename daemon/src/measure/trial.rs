@@ -1,12 +1,11 @@
 //! A trial: a job runs a plan or a clock for some steps, and the time and energy of each step are
 //! measured.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pfo_protocol::{
-    Rank, Refusal, RefusalCode, SessionId, TapRecord, TrialLength, TrialRank, TrialResult,
-    TrialRun, TrialStep,
+    Rank, Refusal, RefusalCode, TapRecord, TrialLength, TrialRank, TrialResult, TrialRun, TrialStep,
 };
 use pfo_service::blocking;
 use tokio::time::{sleep, timeout};
@@ -21,7 +20,7 @@ use crate::job::{Hold, Job, Jobs, Measurer, Member, Runs, Swap};
 const POLL: Duration = Duration::from_millis(20);
 
 /// How long to wait for the first reading of the counters.
-const READY_TIMEOUT: Duration = Duration::from_secs(1);
+const READY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One rank in a trial, and its meter.
 struct Measured {
@@ -35,8 +34,8 @@ struct Measured {
 struct RankEnergies(Mutex<StepEnergies>);
 
 impl RankEnergies {
-    fn now<T>(&self, look: impl FnOnce(&mut StepEnergies) -> T) -> T {
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    fn now(&self) -> MutexGuard<'_, StepEnergies> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -46,7 +45,7 @@ impl Listener for RankEnergies {
     }
 
     fn take(&self, _: Rank, lost: u64, records: &[TapRecord]) {
-        self.now(|energies| energies.take(lost, records));
+        self.now().take(lost, records);
     }
 }
 
@@ -74,7 +73,7 @@ pub(crate) async fn run(
     let (asked, job) = (Arc::clone(driver), Arc::clone(hold.job()));
     let ranks = blocking(move || measure(&asked, &job)).await??;
     let ready = async {
-        while !ranks.iter().all(|rank| rank.energies.now(|energies| energies.is_ready())) {
+        while !ranks.iter().all(|rank| rank.energies.now().is_ready()) {
             sleep(POLL).await;
         }
     };
@@ -130,11 +129,12 @@ fn begin(
         members.plans.begin_trial();
         swap
     };
-    jobs.keep(job);
     let (steps, step) = (length.steps, swap.step());
     let first_step = step.saturating_add(length.settling_steps.into());
     let range = TapRecord::TrialBegan { first_step, steps };
     ranks.iter().for_each(|rank| rank.meter.put(range));
+    // It waits for the disk, and the ranks run on.
+    jobs.keep(job);
     tracing::info!(
         name: journal::SWAPPED,
         uid = by.uid.0, pid = by.pid.map(|pid| pid.0), job = %job.key.name,
@@ -148,17 +148,17 @@ fn begin(
 
 impl UnderWay {
     fn is_complete(&self) -> bool {
-        let first = self.first_step;
-        let is_complete =
-            |energies: &mut StepEnergies| energies.counts_from(first) && energies.is_complete();
-        self.ranks.iter().all(|rank| rank.energies.now(is_complete))
+        self.ranks.iter().all(|rank| {
+            let energies = rank.energies.now();
+            energies.counts_from(self.first_step) && energies.is_complete()
+        })
     }
 
     /// Checks that the job is as it was when the trial began.
     fn check(&self) -> Result<(), Refusal> {
-        let session = |rank: &Measured| rank.member.session.holder.session;
-        let sessions: Vec<SessionId> = self.ranks.iter().map(session).collect();
-        if self.job.sessions() != sessions {
+        let session = |member: &Member| member.session.holder.session;
+        let measured = self.ranks.iter().map(|rank| session(&rank.member));
+        if !self.job.members().ranks().map(session).eq(measured) {
             return Err(disturbed(&self.job, "lost or gained a rank during the trial"));
         }
         if let Some(plan) = &self.swap.plan
@@ -166,18 +166,18 @@ impl UnderWay {
         {
             return Err(disturbed(&self.job, &format!("had the trial's plan suspended: {why}")));
         }
-        if self.ranks.iter().any(|rank| rank.energies.now(|energies| energies.is_broken())) {
+        if self.ranks.iter().any(|rank| rank.energies.now().is_broken()) {
             return Err(disturbed(&self.job, "sent more events than can be measured"));
         }
         Ok(())
     }
 
     fn result(self) -> Result<TrialResult, Refusal> {
-        if !self.ranks.iter().all(|rank| rank.energies.now(|energies| energies.is_whole())) {
+        if !self.ranks.iter().all(|rank| rank.energies.now().is_whole()) {
             let why = "did not count its steps one by one during the trial";
             return Err(disturbed(&self.job, why));
         }
-        let marks = |rank: &Measured| rank.energies.now(|energies| energies.steps().to_vec());
+        let marks = |rank: &Measured| rank.energies.now().steps().to_vec();
         let marks: Vec<_> = self.ranks.iter().map(marks).collect();
         let ranks = self.ranks.iter().zip(&marks).map(|(rank, marks)| rank_of(rank, marks));
         Ok(TrialResult {
@@ -211,7 +211,7 @@ fn rank_of(rank: &Measured, marks: &[StepMark]) -> TrialRank {
         gpu_model: rank.member.gpu.model.clone(),
         time_s: seconds(first.at_ns, last.at_ns) / steps,
         energy_j: used(&first, &last).map(|energy_j| energy_j / steps),
-        mismatched_steps: rank.energies.now(|energies| energies.mismatched_steps()),
+        mismatched_steps: rank.energies.now().mismatched_steps(),
     }
 }
 
@@ -224,11 +224,8 @@ fn used(from: &StepMark, until: &StepMark) -> Option<f64> {
 }
 
 fn disturbed(job: &Job, what: &str) -> Refusal {
-    Refusal::new(
-        RefusalCode::NoPlan,
-        format!("job {} {what}", job.key.name),
-        "see `pfoctl status`, and try again",
-    )
+    let message = format!("job {} {what}", job.key.name);
+    Refusal::new(RefusalCode::NoPlan, message, "see `pfoctl status`, and try again")
 }
 
 #[cfg(test)]

@@ -4,68 +4,14 @@
 
 use pfo_protocol::{Event, Mark, Mhz, PlannedUnit, Unit};
 
-use super::ahead::NextChange;
+use super::mismatch::Mismatch;
+use super::wish::Wish;
 use crate::job::{StageClocks, StageSequence};
 
-/// The SM clock that a rank should have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
-    /// Not locked.
-    Default,
-    /// The highest clock that is allowed.
-    Highest,
-    /// This clock.
-    At(Mhz),
-}
-
-/// The first difference between a plan and what a rank does in a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Mismatch {
-    /// Events of the step are missing.
-    #[error("{0} events before sequence number {1} did not arrive")]
-    Lost(u64, u64),
-    /// Another instruction began than the plan has here.
-    #[error("instruction {position} was {began}, but the plan has {planned}")]
-    Another {
-        /// Which instruction of the step, from 0.
-        position: usize,
-        /// What the plan has.
-        planned: Unit,
-        /// What began.
-        began: Unit,
-    },
-    /// More instructions than the plan has.
-    #[error("{began} began after the last of the plan's {planned} instructions")]
-    TooMany {
-        /// How many the plan has.
-        planned: usize,
-        /// What began.
-        began: Unit,
-    },
-    /// Fewer instructions than the plan has.
-    #[error("the step ended after {ended} of the plan's {planned} instructions")]
-    TooFew {
-        /// How many ended.
-        ended: usize,
-        /// How many the plan has.
-        planned: usize,
-    },
-    /// An instruction began inside another one.
-    #[error("{began} began before {open} had ended")]
-    Overlap {
-        /// What was open.
-        open: Unit,
-        /// What began.
-        began: Unit,
-    },
-    /// An instruction ended that had not begun.
-    #[error("{0} ended, but had not begun")]
-    NotBegun(Unit),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Phase {
     /// No step has begun since the session opened or the last one ended.
+    #[default]
     Outside,
     /// Every instruction of the step was complete and the plan's.
     Following,
@@ -102,79 +48,36 @@ pub(crate) struct Outcome {
 }
 
 /// A rank's place in its plan.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Cursor {
     clocks: Option<StageClocks>,
-    phase: Phase,
-    position: usize,
-    open: Option<(Unit, u64)>,
-    /// `None` until the first event of a session that another daemon opened.
-    next_event: Option<u64>,
+    pub(super) phase: Phase,
+    pub(super) position: usize,
+    pub(super) open: Option<(Unit, u64)>,
+    /// Until the first event of a session that another daemon opened.
+    in_the_middle: bool,
+    next_event: u64,
     lost: u64,
-    wish: Wish,
-}
-
-impl Default for Cursor {
-    fn default() -> Self {
-        Self {
-            clocks: None,
-            phase: Phase::Outside,
-            position: 0,
-            open: None,
-            next_event: Some(0),
-            lost: 0,
-            wish: Wish::Default,
-        }
-    }
+    pub(super) wish: Wish,
 }
 
 impl Cursor {
     /// The cursor of a rank that another daemon has followed until now.
-    #[must_use]
     pub(crate) fn in_the_middle() -> Self {
-        Self { next_event: None, ..Self::default() }
+        Self { in_the_middle: true, ..Self::default() }
     }
 
     /// The clock that the GPU should have now.
-    #[must_use]
     pub(crate) fn wish(&self) -> Wish {
         self.wish
     }
 
-    /// Whether the next event, if it is the plan's, asks for another clock: only the end of an
-    /// instruction does.
-    #[must_use]
-    pub(crate) fn is_before_a_change(&self) -> bool {
-        let ends_next = self.phase == Phase::Following && self.open.is_some();
-        ends_next && self.sequence().is_some() && self.planned_wish(self.next()) != self.wish
-    }
-
-    /// The change that follows the instruction that runs, if it asks for another clock.
-    #[must_use]
-    pub(crate) fn next_change(&self) -> Option<NextChange> {
-        let (Phase::Following, Some((_, began_ns))) = (self.phase, self.open) else { return None };
-        self.sequence()?;
-        match (self.wish, self.planned_wish(self.next())) {
-            (Wish::At(now), Wish::At(next)) if now != next => {
-                Some(NextChange { position: self.position, began_ns, faster: next > now })
-            }
-            _ => None,
-        }
-    }
-
-    /// Wishes for the clock of the next instruction although one runs.
-    pub(crate) fn look_ahead(&mut self) {
-        self.wish = self.planned_wish(self.next());
-    }
-
     /// The instructions of a step of the plan that are known by their place.
-    #[must_use]
     pub(crate) fn planned_instructions(&self) -> usize {
         self.sequence().map_or(0, |sequence| sequence.len())
     }
 
     /// Events that never arrived, in the whole session.
-    #[must_use]
     pub(crate) fn lost_events(&self) -> u64 {
         self.lost
     }
@@ -185,7 +88,7 @@ impl Cursor {
     }
 
     /// The instructions that the plan expects.
-    fn sequence(&self) -> Option<&StageSequence> {
+    pub(super) fn sequence(&self) -> Option<&StageSequence> {
         match &self.clocks {
             Some(StageClocks::Planned(sequence)) => Some(sequence),
             Some(StageClocks::Uniform(_)) | None => None,
@@ -194,35 +97,27 @@ impl Cursor {
 
     /// Takes the next event.
     pub(crate) fn event(&mut self, event: &Event) -> Outcome {
-        let expected = self.next_event.unwrap_or(event.sequence);
-        let missing = event.sequence.saturating_sub(expected);
-        self.next_event = Some(event.sequence.saturating_add(1));
+        let is_known = !std::mem::take(&mut self.in_the_middle);
+        let missing = event.sequence.saturating_sub(self.next_event);
+        self.next_event = event.sequence.saturating_add(1);
         let mut outcome = Outcome::default();
-        if missing > 0 {
+        if is_known && missing > 0 {
             // The numbers come from the peer, and may go back and forth.
             self.lost = self.lost.saturating_add(missing);
             outcome.mismatch = self.stray(Mismatch::Lost(missing, event.sequence));
         }
         let astray = self.phase == Phase::Astray;
-        match event.mark {
+        let mismatch = match event.mark {
             Mark::StepBegin(_) => {
                 let unfinished = self.end_step();
-                outcome.mismatch = outcome.mismatch.or(unfinished);
                 self.begin_step();
+                unfinished
             }
-            Mark::StepEnd(_) => {
-                let unfinished = self.end_step();
-                outcome.mismatch = outcome.mismatch.or(unfinished);
-            }
-            Mark::InstructionBegin(unit) => {
-                let stray = self.begin(unit, event.client_ns);
-                outcome.mismatch = outcome.mismatch.or(stray);
-            }
-            Mark::InstructionEnd(unit) => match self.end(unit, event.client_ns) {
-                Ok(finished) => outcome.finished = finished,
-                Err(stray) => outcome.mismatch = outcome.mismatch.or(stray),
-            },
-        }
+            Mark::StepEnd(_) => self.end_step(),
+            Mark::InstructionBegin(unit) => self.begin(unit, event.client_ns),
+            Mark::InstructionEnd(unit) => self.end(unit, event.client_ns, &mut outcome.finished),
+        };
+        outcome.mismatch = outcome.mismatch.or(mismatch);
         outcome.astray = astray || outcome.mismatch.is_some();
         outcome
     }
@@ -249,31 +144,35 @@ impl Cursor {
         }
         let open = self.open.replace((unit, at_ns));
         let position = self.position;
-        let planned = self.sequence().map(|sequence| (sequence.get(position), sequence.len()));
-        let mismatch = match (open, planned) {
-            (Some((open, _)), _) => Mismatch::Overlap { open, began: unit },
-            (None, None) => return None,
-            (None, Some((None, planned))) => Mismatch::TooMany { planned, began: unit },
-            (None, Some((Some(&PlannedUnit { unit: planned, .. }), _))) if planned != unit => {
-                Mismatch::Another { position, planned, began: unit }
+        if let Some((open, _)) = open {
+            return self.stray(Mismatch::Overlap { open, began: unit });
+        }
+        let planned = self.sequence()?;
+        match planned.get(position).copied() {
+            None => self.stray(Mismatch::TooMany { planned: planned.len(), began: unit }),
+            Some(PlannedUnit { unit: planned, .. }) if planned != unit => {
+                self.stray(Mismatch::Another { position, planned, began: unit })
             }
-            (None, Some((Some(&PlannedUnit { mhz, .. }), _))) => {
+            Some(PlannedUnit { mhz, .. }) => {
                 if self.phase == Phase::Following {
                     self.wish = Wish::At(mhz);
                 }
-                return None;
+                None
             }
-        };
-        self.stray(mismatch)
+        }
     }
 
-    fn end(&mut self, unit: Unit, at_ns: u64) -> Result<Option<Finished>, Option<Mismatch>> {
+    fn end(
+        &mut self,
+        unit: Unit,
+        ended_ns: u64,
+        finished: &mut Option<Finished>,
+    ) -> Option<Mismatch> {
         if self.phase == Phase::Outside {
-            return Ok(None);
+            return None;
         }
-        let began_ns = match self.open.take() {
-            Some((open, began_ns)) if open == unit => began_ns,
-            _ => return Err(self.stray(Mismatch::NotBegun(unit))),
+        let Some((_, began_ns)) = self.open.take().filter(|(open, _)| *open == unit) else {
+            return self.stray(Mismatch::NotBegun(unit));
         };
         let astray = self.phase == Phase::Astray;
         let position = self.position;
@@ -283,16 +182,11 @@ impl Cursor {
         };
         if self.sequence().is_some() && !astray {
             // Requested now, the next clock settles while the rank waits for its neighbour.
-            self.wish = self.planned_wish(self.next());
             self.position = self.position.saturating_add(1);
+            self.look_ahead();
         }
-        Ok(Some(Finished { unit, position, planned, astray, began_ns, ended_ns: at_ns }))
-    }
-
-    /// What follows the instruction at this place: after the last one, the first of the next step.
-    fn next(&self) -> usize {
-        let next = self.position.saturating_add(1);
-        if self.sequence().is_some_and(|sequence| next < sequence.len()) { next } else { 0 }
+        *finished = Some(Finished { unit, position, planned, astray, began_ns, ended_ns });
+        None
     }
 
     fn planned_wish(&self, position: usize) -> Wish {
@@ -320,37 +214,10 @@ impl Cursor {
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::{Chunk, Instruction, Microbatch};
+    use pfo_protocol::{Chunk, Instruction, Mhz, Microbatch};
 
+    use super::super::example::{B0, B1, Driven, F0};
     use super::*;
-
-    const F0: Unit =
-        Unit { instruction: Instruction::Forward, chunk: Chunk(0), microbatch: Microbatch(0) };
-    const B0: Unit =
-        Unit { instruction: Instruction::Backward, chunk: Chunk(0), microbatch: Microbatch(0) };
-    const B1: Unit =
-        Unit { instruction: Instruction::Backward, chunk: Chunk(0), microbatch: Microbatch(1) };
-
-    struct Driven {
-        cursor: Cursor,
-        sequence: u64,
-    }
-
-    impl Driven {
-        fn with_plan() -> Self {
-            let mut cursor = Cursor::default();
-            let planned = [(F0, 900), (B0, 1200)];
-            let planned = planned.map(|(unit, mhz)| PlannedUnit { unit, mhz: Mhz(mhz) });
-            cursor.follow(Some(StageClocks::Planned(planned.into_iter().collect())));
-            Self { cursor, sequence: 0 }
-        }
-
-        fn send(&mut self, mark: Mark) -> (Option<Mismatch>, Wish) {
-            let event = Event { sequence: self.sequence, client_ns: self.sequence * 10, mark };
-            self.sequence += 1;
-            (self.cursor.event(&event).mismatch, self.cursor.wish())
-        }
-    }
 
     #[test]
     fn the_next_clock_is_wished_for_as_soon_as_an_instruction_ends() {
@@ -361,27 +228,6 @@ mod tests {
         assert_eq!(rank.send(Mark::InstructionBegin(B0)), (None, Wish::At(Mhz(1200))));
         assert_eq!(rank.send(Mark::InstructionEnd(B0)), (None, Wish::At(Mhz(900))));
         assert_eq!(rank.send(Mark::StepEnd(0)), (None, Wish::At(Mhz(900))));
-    }
-
-    #[test]
-    fn a_change_is_expected_in_an_instruction_that_another_clock_follows() {
-        let mut rank = Driven::with_plan();
-        let mut expects = |mark| {
-            rank.send(mark);
-            rank.cursor.is_before_a_change()
-        };
-        assert!(!expects(Mark::StepBegin(0)));
-        assert!(expects(Mark::InstructionBegin(F0)));
-        assert!(!expects(Mark::InstructionEnd(F0)));
-        assert!(expects(Mark::InstructionBegin(B0)));
-        assert!(!expects(Mark::InstructionEnd(B0)));
-        assert!(!expects(Mark::StepEnd(0)));
-        assert!(!expects(Mark::StepBegin(1)));
-        assert!(!expects(Mark::InstructionBegin(B1)), "the rest of the step is astray");
-        rank.cursor.follow(Some(StageClocks::Uniform(Mhz(900))));
-        rank.send(Mark::StepBegin(2));
-        rank.send(Mark::InstructionBegin(F0));
-        assert!(!rank.cursor.is_before_a_change(), "one clock for all");
     }
 
     #[test]
@@ -421,7 +267,7 @@ mod tests {
     #[test]
     fn nothing_is_lost_before_the_first_event_that_a_new_daemon_sees() {
         let mut rank = Driven::with_plan();
-        rank.cursor.next_event = Cursor::in_the_middle().next_event;
+        rank.cursor.in_the_middle = Cursor::in_the_middle().in_the_middle;
         rank.sequence = 1000;
         assert_eq!(rank.send(Mark::StepBegin(70)), (None, Wish::At(Mhz(900))));
         assert_eq!(rank.cursor.lost_events(), 0);

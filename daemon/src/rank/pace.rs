@@ -7,6 +7,8 @@
 /// What a rank that wants another clock may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
+    /// Change to it, and to the clock of a wait and back: half of the room stays for others.
+    Ample,
     /// Change to it.
     Enough,
     /// Change to the highest clock, and to no other.
@@ -26,7 +28,6 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// All of the room for this many changes per second.
-    #[must_use]
     pub(crate) fn new(changes_per_second: u32) -> Self {
         let rate = u64::from(changes_per_second);
         let interval_ns = 1_000_000_000_u64.checked_div(rate).unwrap_or(1_000_000_000).max(1);
@@ -40,12 +41,12 @@ impl Pace {
     }
 
     /// The change that there is room for at a time (`CLOCK_MONOTONIC`, ns).
-    #[must_use]
     pub(crate) fn room(&self, now_ns: u64) -> Room {
         let missing = self.full_at_ns.saturating_sub(now_ns).div_ceil(self.interval_ns);
         match self.burst.saturating_sub(missing) {
             0 => Room::No,
             1 => Room::OnlyToHighest,
+            left if left > (self.burst / 2).max(2) => Room::Ample,
             _ => Room::Enough,
         }
     }
@@ -66,13 +67,23 @@ mod tests {
     #[test]
     fn a_burst_is_a_seconds_worth_and_its_last_change_is_one_to_the_highest_clock() {
         let mut pace = Pace::new(3);
-        for room in [Room::Enough, Room::Enough, Room::OnlyToHighest] {
+        for room in [Room::Ample, Room::Enough, Room::OnlyToHighest] {
             assert_eq!(pace.room(SECOND), room);
             pace.spend(SECOND);
         }
         assert_eq!(pace.room(SECOND), Room::No);
         assert_eq!(pace.room(SECOND + SECOND / 3), Room::OnlyToHighest);
-        assert_eq!(pace.room(2 * SECOND), Room::Enough);
+        assert_eq!(pace.room(2 * SECOND), Room::Ample);
+    }
+
+    #[test]
+    fn waits_leave_half_of_the_room_to_instructions() {
+        let mut pace = Pace::new(50);
+        for spent in 0..50 {
+            assert_eq!(pace.room(SECOND) == Room::Ample, spent < 25, "{spent}");
+            pace.spend(SECOND);
+        }
+        assert_ne!(Pace::new(2).room(SECOND), Room::Ample, "no room for a change and back");
     }
 
     #[test]

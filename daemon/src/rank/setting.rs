@@ -9,8 +9,8 @@ use pfo_protocol::Mhz;
 use pfo_service::now_ns;
 
 use super::Rank;
-use super::cursor::Wish;
 use super::pace::Room;
+use super::wish::Wish;
 
 impl Rank {
     /// Asks the driver for the newest clock, if it differs.
@@ -73,7 +73,7 @@ impl Rank {
         }
         let now_ns = now_ns();
         let affordable = match self.pace.room(now_ns) {
-            Room::Enough => Some(wanted),
+            Room::Ample | Room::Enough => Some(wanted),
             Room::OnlyToHighest if locked.is_some() => Some(self.rules.highest),
             Room::OnlyToHighest | Room::No => locked,
         };

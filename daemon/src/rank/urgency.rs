@@ -1,12 +1,12 @@
 //! How soon the kernel runs the thread of a rank. For an event that sets a clock it runs before all
-//! that computes on the node, whoever's: by a real-time policy where the unit's `RLIMIT_RTPRIO`
+//! that computes on the node: by a real-time policy where the unit's `RLIMIT_RTPRIO`
 //! allows that, and otherwise by a short time slice (Linux 6.12 and later; earlier kernels prefer
 //! threads that have slept). The trainer may be among those that wait: its call then takes as long
 //! as what pfod does with the event. So it is only for events that set a clock.
 
 use std::io;
 
-use crate::host::{scheduling, set_scheduling};
+use pfo_service::{scheduling, set_scheduling};
 
 /// More than handling an event takes, and the shortest slice that the kernel accepts.
 const SHORT_NS: u64 = 100_000;
@@ -27,7 +27,6 @@ pub(crate) struct Urgency {
 
 impl Urgency {
     /// That of a thread that has read nothing yet.
-    #[must_use]
     pub(crate) fn new() -> Self {
         Self { usual: scheduling().ok(), urgent: false, read_ns: 0, floods: false }
     }

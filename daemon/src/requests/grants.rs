@@ -40,11 +40,12 @@ pub(super) fn grant(
     let new = |gpu_uuid| GpuGrant { gpu_uuid, uid, by_uid, since_unix_s, until_unix_s };
     let granted: Vec<_> = named(node, gpus)?.into_iter().map(new).collect();
     let over = node.gpu_grants.add(&granted).map_err(|error| not_recorded(&error))?;
+    let end = until_unix_s.map_or_else(String::new, |until| format!(" until {until} s since 1970"));
     for grant in &granted {
         tracing::info!(
             name: journal::GRANTED, uid = by_uid.0, pid = permit.pid().0,
             gpu_uuid = %grant.gpu_uuid,
-            "user {by_uid} grants GPU {} to user {uid}{}", grant.gpu_uuid, end_in_words(grant)
+            "user {by_uid} grants GPU {} to user {uid}{}", grant.gpu_uuid, end
         );
         end_leases(node, &grant.gpu_uuid, |holder| holder != uid, "is granted to another user");
     }
@@ -117,10 +118,6 @@ fn end_leases(node: &Node, gpu: &GpuUuid, ends: impl Fn(Uid) -> bool, why: &str)
     if let Some(session) = node.leases.holder(gpu).filter(|session| ends(session.holder.uid)) {
         session.end(ClosingReason::Revoked, format!("GPU {gpu} {why}"));
     }
-}
-
-fn end_in_words(grant: &GpuGrant) -> String {
-    grant.until_unix_s.map_or_else(String::new, |until| format!(" until {until} s since 1970"))
 }
 
 /// The GPUs of these names.

@@ -7,13 +7,13 @@ use std::time::SystemTime;
 use pfo_policy::{Action, Permit};
 use pfo_protocol::{
     ClosingReason, GpuName, GpuUuid, JobSelector, LeaseStatus, LeaseTarget, Mhz, Refusal,
-    RefusalCode, Response, RevocationStatus,
+    RefusalCode, Response, RevocationStatus, SettleTimes,
 };
-use pfo_service::{unix_s, watch_process};
+use pfo_service::{Process, unix_s, watch_process};
 
 use super::listing;
 use crate::job::JobKey;
-use crate::lease::{Process, Session};
+use crate::lease::Session;
 use crate::node::Node;
 use crate::session::Revocation;
 
@@ -118,6 +118,25 @@ fn process(session: &Session) -> Option<Process> {
     Some(Process::new(watch_process(session.stream(), pid)?, pid))
 }
 
+/// Takes what the agent has measured of a leased GPU.
+///
+/// # Errors
+/// If nobody has a lease of it.
+pub(super) fn settle(
+    node: &Node,
+    _: &Permit,
+    gpu: &GpuUuid,
+    times: SettleTimes,
+) -> Result<Response, Refusal> {
+    let session = node.leases.holder(gpu).ok_or_else(|| {
+        let message = format!("nobody has a lease of GPU {gpu}");
+        let remedy = "`pfoctl lease list` shows those that are leased";
+        Refusal::new(RefusalCode::UnknownGpu, message, remedy)
+    })?;
+    session.settle.store(Some(Arc::new(times)));
+    Ok(Response::Done)
+}
+
 fn listed(node: &Node, permit: &Permit, held: &[(GpuUuid, Arc<Session>)]) -> Vec<LeaseStatus> {
     let leases = held.iter().filter_map(|(gpu, session)| lease(node, permit, gpu, session));
     let mut leases: Vec<_> = leases.collect();
@@ -134,7 +153,7 @@ fn lease(node: &Node, permit: &Permit, uuid: &GpuUuid, session: &Session) -> Opt
         holder: permit.sees(session.holder.uid).then(|| session.holder.clone()),
         since_unix_s: unix_s(session.since),
         requested_mhz: (locked > 0).then_some(Mhz(locked)),
-        observed_mhz: node.driver.read(&gpu).ok().and_then(|reading| reading.sm_clock),
+        observed_mhz: node.driver.read_recently(&gpu).ok().and_then(|reading| reading.sm_clock),
     })
 }
 

@@ -21,7 +21,8 @@ use pfo_service::{Accounts, FileIdentity, NodeAccounts, User, Whose, blocking, c
 
 pub(crate) use self::grants::watch_grants;
 pub(crate) use self::reload::{config_status, look_up_names_again, reload, warn_of_unknown};
-pub(crate) use self::stream::{Stream, stream};
+use self::stream::Stream;
+pub(crate) use self::stream::stream;
 use crate::host::journal;
 use crate::job::Holds;
 use crate::measure::run_trial;
@@ -115,6 +116,7 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
         Request::Status => Ok(Response::Status(Box::new(status::status(node, permit)))),
         Request::Jobs => Ok(Response::Jobs(views::jobs(&node.jobs, permit))),
         Request::PlanLoad { job, label, table } => plans::load(node, permit, &job, label, table),
+        Request::PlanCheck { job, label, table } => plans::check(node, permit, &job, label, table),
         Request::PlanRead(job) => plans::read(node, permit, &job),
         Request::SmClocks(gpu) => power_limits::sm_clocks(node, permit, &gpu),
         Request::PowerLimits(gpu) => power_limits::power_limits(node, permit, &gpu),
@@ -131,6 +133,7 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
         }
         Request::GrantRevoke { uid, gpus } => grants::revoke(node, permit, uid, &gpus),
         Request::LeaseRevoke(target) => leases::revoke(node, permit, &target),
+        Request::SettleTimes { gpu, times } => leases::settle(node, permit, &gpu, times),
         Request::LeaseAllow(target) => leases::allow(node, permit, &target),
         Request::Reload => {
             let (user, pid) = (permit.user(), permit.pid());

@@ -9,7 +9,7 @@ use pfo_service::blocking;
 use tokio::time::sleep;
 
 use crate::host::journal;
-use crate::job::{Job, Swap};
+use crate::job::{Job, Runs, Swap};
 use crate::node::Node;
 
 /// How often a waiting request checks the progress of the ranks. Checking costs them nothing, while
@@ -35,6 +35,22 @@ pub(super) fn load(
         plan = plan.number,
         "{user} loaded plan {} of job {name}: {}", plan.number, plan.label
     );
+    Ok(Response::Loaded(plan.status()))
+}
+
+/// Checks a plan against a job.
+///
+/// # Errors
+/// As [`load`].
+pub(super) fn check(
+    node: &Node,
+    permit: &Permit,
+    job: &JobSelector,
+    label: String,
+    table: ClockTable,
+) -> Result<Response, Refusal> {
+    let job = node.jobs.select(permit, job)?;
+    let plan = job.fit(Runs::Table(label, table), node.jobs.room_for_plans(job.key.uid))?;
     Ok(Response::Loaded(plan.status()))
 }
 
@@ -78,7 +94,13 @@ pub(super) async fn swap(
     while wait && !swap.is_complete() {
         sleep(POLL).await;
     }
-    Ok(Response::Swapped(swapped(&swap)))
+    let (changed, ranks) = swap.taken_up();
+    Ok(Response::Swapped(Swapped {
+        plan: swap.plan.as_ref().map(|plan| plan.status()),
+        step: swap.step(),
+        ranks: ranks as u32,
+        changed: changed as u32,
+    }))
 }
 
 fn begin(
@@ -102,14 +124,4 @@ fn begin(
         "{user} swaps job {name} to {to} at step {}", swap.step()
     );
     Ok(swap)
-}
-
-fn swapped(swap: &Swap) -> Swapped {
-    let (changed, ranks) = swap.taken_up();
-    Swapped {
-        plan: swap.plan.as_ref().map(|plan| plan.status()),
-        step: swap.step(),
-        ranks: ranks as u32,
-        changed: changed as u32,
-    }
 }

@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pfo_keeper::{Gpu, Reading};
+use pfo_keeper::{Entry, Gpu, Reading};
 use pfo_policy::Permit;
 use pfo_protocol::{
-    DaemonStatus, GpuStatus, JobStatus, MeasuredBy, Mhz, Pid, Rank, RankStatus, Status, Window,
+    DaemonStatus, GpuStatus, JobStatus, MeasuredBy, Mhz, Pid, Rank, RankStatus, RankWindow, Status,
+    Window,
 };
 use pfo_service::now_ns;
 
 use super::reload::config_status;
 use crate::job::{Job, Measurer, Member, Members};
-use crate::lease::{RankWindow, RankWindows};
+use crate::lease::RankWindows;
 use crate::node::Node;
 
 /// A set call that takes longer is shown as a problem.
 const SLOW_SET_CALL_NS: u64 = 1_000_000_000;
 
 /// The status, without the jobs of users that the permit does not let its caller see.
-#[must_use]
 pub(super) fn status(node: &Node, permit: &Permit) -> Status {
     let (driver, problem) = match node.driver.get() {
         Ok(driver) => {
@@ -30,7 +30,10 @@ pub(super) fn status(node: &Node, permit: &Permit) -> Status {
         Err(why) => (None, Some(why)),
     };
     let gpus = driver.as_ref().map_or(&[][..], |driver| &driver.gpus);
-    let owed = node.owed.entries();
+    let mut owed = node.owed.entries();
+    owed.retain(|entry| permit.sees(entry.uid));
+    let in_words = |owed: &Entry| format!("{}, locked for job {}", owed.gpu_uuid, owed.job);
+    let damage = node.ledger.damage().filter(|damage| damage.lost_entries);
     let daemon = DaemonStatus {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: Pid(std::process::id()),
@@ -38,29 +41,15 @@ pub(super) fn status(node: &Node, permit: &Permit) -> Status {
         driver: driver.as_ref().map(|driver| driver.version.clone()),
         driver_problem: problem,
         sessions: node.leases.sessions().len() as u32,
-        unrestored: owed
-            .iter()
-            .filter(|entry| permit.sees(entry.uid))
-            .map(|entry| format!("{}, locked for job {}", entry.gpu_uuid, entry.job))
-            .collect(),
+        unrestored: owed.iter().map(in_words).collect(),
         config: config_status(node),
         drained: node.drain.standing(),
-        ledger_damage: node
-            .ledger
-            .damage()
-            .filter(|damage| damage.lost_entries)
-            .map(|damage| damage.reason),
+        ledger_damage: damage.map(|damage| damage.reason),
     };
     Status {
         daemon,
         gpus: gpus.iter().map(|gpu| gpu_status(node, permit, gpu)).collect(),
-        jobs: node
-            .jobs
-            .all()
-            .iter()
-            .filter(|job| permit.sees(job.key.uid))
-            .map(|job| job_status(job))
-            .collect(),
+        jobs: node.jobs.seen_by(permit).iter().map(|job| job_status(job)).collect(),
     }
 }
 
@@ -69,7 +58,7 @@ fn gpu_status(node: &Node, permit: &Permit, gpu: &Arc<Gpu>) -> GpuStatus {
     let holder = session.as_ref().map(|session| &session.holder);
     let progress = session.as_ref().map(|session| &session.progress);
     let mhz = |set: u32| (set > 0).then_some(Mhz(set));
-    let (reading, failed) = match node.driver.read(gpu) {
+    let (reading, failed) = match node.driver.read_recently(gpu) {
         Ok(reading) => (reading, None),
         Err(error) => (Reading::default(), Some(error.to_string())),
     };
@@ -94,6 +83,7 @@ fn gpu_status(node: &Node, permit: &Permit, gpu: &Arc<Gpu>) -> GpuStatus {
             .filter(|limit_w| *limit_w > 0),
         holder: holder.filter(|holder| permit.sees(holder.uid)).cloned(),
         leased: holder.is_some(),
+        driver_use: gpu.asked.lately(),
         problem: stuck
             .or(failed)
             .or_else(|| progress.and_then(|p| p.problem.load().as_deref().cloned()))
@@ -143,10 +133,11 @@ fn rank_status(member: &Member) -> RankStatus {
         instructions: progress.instructions.load(Relaxed),
         instruction_s: seconds(progress.instruction_ns.load(Relaxed)),
         off_plan_s: seconds(progress.off_plan_ns.load(Relaxed)),
+        late_instructions: progress.late_instructions.load(Relaxed),
         clock_changes: set_calls,
         skipped_changes: progress.skipped_changes.load(Relaxed),
         set_call_mean_us: set_call_ns as f64 / 1e3 / set_calls.max(1) as f64,
-        settle_ms: member.session.grant.load().rules.settle_ns as f64 / 1e6,
+        settle_ms: member.session.settle_times().longest_ns() as f64 / 1e6,
         set_call_max_us: progress.published.set_call_max_ns.load(Relaxed) as f64 / 1e3,
         problem: progress.problem.load().as_deref().cloned(),
     }
@@ -162,8 +153,8 @@ fn windows(members: &Members) -> Vec<Window> {
         by_rank.entry(rank).or_default().merge(&measured.windows);
     }
     let mut by_swap: BTreeMap<u64, Vec<RankWindow>> = BTreeMap::new();
-    for window in by_rank.values().flat_map(RankWindows::measured) {
-        by_swap.entry(window.swap).or_default().push(window);
+    for (swap, window) in by_rank.values().flat_map(RankWindows::measured) {
+        by_swap.entry(swap).or_default().push(window);
     }
     let window = |(number, ranks): (u64, Vec<RankWindow>)| {
         let plan = members.plans.ran_after(number)?;

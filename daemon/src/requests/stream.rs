@@ -29,7 +29,7 @@ const COLLECT: Duration = Duration::from_millis(20);
 /// The frames that follow the response to a request.
 pub(crate) enum Stream {
     /// A notice for each change of a job.
-    Notices(watch::Receiver<u64>),
+    Notices(watch::Receiver<()>),
     /// The records of a job's ranks.
     Tap(Tapped),
 }
@@ -66,7 +66,7 @@ pub(super) fn tap(
             session: member.session.holder.session,
             gpu_uuid: member.gpu.uuid.clone(),
             sm_clocks: member.gpu.sm_clocks.clone(),
-            settle_ns: member.session.grant.load().rules.settle_ns,
+            settle: member.session.settle_times(),
         });
     }
     Ok((ranks, Stream::Tap(Tapped { waiting, _meters: meters })))

@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use pfo_policy::Permit;
-use pfo_protocol::{JobView, MeasuredBy, RankView, RankWindow};
+use pfo_protocol::{JobView, MeasuredBy, RankView};
 
 use crate::job::{Job, Jobs, Measurer, Member};
 
 /// Every job that the permit lets its caller see.
 pub(super) fn jobs(jobs: &Jobs, permit: &Permit) -> Vec<JobView> {
-    jobs.all().iter().filter(|job| permit.sees(job.key.uid)).map(|job| view(job)).collect()
+    jobs.seen_by(permit).iter().map(|job| view(job)).collect()
 }
 
 fn view(job: &Job) -> JobView {
@@ -29,7 +29,7 @@ fn rank(member: &Member) -> RankView {
     let progress = &member.session.progress;
     let swap = progress.swap.load(Relaxed);
     let measured = progress.measured.load();
-    let window = measured.windows.measured().find(|window| window.swap == swap);
+    let window = measured.windows.measured().find(|(number, _)| *number == swap);
     let (min, max) = member.session.grant.load().terms.bounds();
     let is_allowed = |clock: &&pfo_protocol::Mhz| (min..=max).contains(*clock);
     let ran = progress.ran.load();
@@ -44,11 +44,7 @@ fn rank(member: &Member) -> RankView {
         num_microbatches: member.hello.num_microbatches.or_else(seen),
         swap,
         step: progress.step(),
-        window: window.map(|window| RankWindow {
-            steps: window.steps,
-            time_s: window.time_s,
-            energy_j: window.energy_j,
-        }),
+        window: window.map(|(_, window)| window),
     }
 }
 

@@ -5,7 +5,6 @@
 //! The peer is identified and authorized again, and its hello is parsed as if it came just now: the
 //! configuration may have changed, and the previous daemon may have been another version.
 
-use std::io::Write;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -19,7 +18,7 @@ use pfo_protocol::{
 use pfo_service::{Door, LIVED, Peer, Whose, catch, catch_in, watch_process};
 use tokio::time::{sleep, timeout};
 
-use super::{Opening, Origin, internal, open, set_off};
+use super::{Opening, Origin, WRITE_TIMEOUT, internal, open, set_off, tell};
 use crate::job::JobKey;
 use crate::lease::descriptor_store::{Kept, forget, sort};
 use crate::node::Node;
@@ -29,9 +28,6 @@ const BEGIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a rank whose session is lost does.
 const AGAIN: &str = "the rank opens another session by itself";
-
-/// A peer that does not read why its session ends delays the start by no more than this.
-const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A session that the previous daemon left.
 struct Left {
@@ -146,7 +142,7 @@ fn read(bytes: &[u8]) -> Result<Hello, FrameError> {
     }
 }
 
-fn give_up(session: SessionId, mut socket: &UnixStream, refusal: Refusal) {
+fn give_up(session: SessionId, socket: &UnixStream, refusal: Refusal) {
     tracing::warn!(
         session = session.0,
         "session {session} does not outlive the restart of pfod: {}",
@@ -154,9 +150,7 @@ fn give_up(session: SessionId, mut socket: &UnixStream, refusal: Refusal) {
     );
     let _ = socket.set_nonblocking(false);
     let _ = socket.set_write_timeout(Some(WRITE_TIMEOUT));
-    if let Ok(frame) = DaemonMessage::Refusal(refusal).to_frame() {
-        let _ = socket.write_all(&frame);
-    }
+    tell(socket, &DaemonMessage::Refusal(refusal));
     // The descriptor store has a copy of the connection still.
     let _ = socket.shutdown(Shutdown::Both);
     forget(session);

@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use pfo_protocol::{GpuUuid, JobName, Uid};
-use pfo_service::{boot_id, parse_of_boot, replace, unix_s};
+use pfo_service::{Process, ProcessRecord, boot_id, parse_of_boot, replace, unix_s};
 use serde::{Deserialize, Serialize};
 
 use super::revocations::Revocation;
 use crate::job::JobKey;
-use crate::lease::{Process, ProcessRecord};
 
 const FORMAT: &str = "pfo-revocations/1";
 

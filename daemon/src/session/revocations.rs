@@ -5,11 +5,10 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use pfo_protocol::{GpuUuid, Refusal, RefusalCode, Uid};
-use pfo_service::lock;
+use pfo_service::{Process, lock};
 
 use super::revocation_file::RevocationFile;
 use crate::job::JobKey;
-use crate::lease::Process;
 
 /// Each revocation keeps a descriptor of every process.
 const MOST_FROM_ONE_USER: usize = 16;
@@ -123,7 +122,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::lease::tests_of_process::Running;
+    use pfo_service::Running;
 
     fn revocations() -> (TempDir, Revocations) {
         let directory = tempfile::tempdir().unwrap();

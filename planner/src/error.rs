@@ -163,6 +163,32 @@ pub enum PlanError {
         fastest_s: f64,
     },
 
+    /// A deadline without a unit that no plan takes in seconds, but that may be a factor.
+    #[error(
+        "the deadline {number} may be seconds or a factor of the fastest time, and plans take \
+         {fastest_s} s to {cheapest_s} s; write {number}s or {number}x"
+    )]
+    SecondsOrFactor {
+        /// The number as it was written.
+        number: f64,
+        /// The iteration time of the fastest plan.
+        fastest_s: f64,
+        /// The iteration time of the plan of least energy.
+        cheapest_s: f64,
+    },
+
+    /// A P2P-blocking power above that of computing.
+    #[error(
+        "no GPU draws {power_w} W while it waits, every instruction draws at most {most_w:.0} W; \
+         give the P2P-blocking power in watts, and a profile in seconds and joules"
+    )]
+    ImpossibleWaiting {
+        /// The largest P2P-blocking power.
+        power_w: f64,
+        /// The largest power of a row of the profile.
+        most_w: f64,
+    },
+
     /// A number that no plan of the frontier has.
     #[error("the frontier has no plan {place}; it has {plans} plans, counted from 0")]
     NoSuchPlan {

@@ -1,29 +1,4 @@
-//! From a measured profile to the time-energy frontier and its plans.
-//!
-//! Pure: no I/O but the parsing and writing of its own file formats, from and to bytes.
-//!
-//! ```text
-//! profile ─┬─ noise ─ pipeline ─ choices ─┬─ relaxation ─ realise ─┬─ frontier ─ plan ─ replay
-//!       warning         │                 └──────── late ──────────┘
-//!                step, schedule
-//! ```
-//!
-//! | folder | what it holds |
-//! |---|---|
-//! | `profile` | measured rows, and how they are read, averaged and written |
-//! | `noise`, `warning` | smoothing of noisy rows; what looks wrong in a profile |
-//! | `step` | the operations of a step, and which wait for which |
-//! | `schedule` | the orders in which stages run instructions |
-//! | `pipeline` | a profile and an order together: what is planned for |
-//! | `choices` | the clocks worth choosing for each operation |
-//! | `relaxation` | the exact frontier if clocks could be mixed: a lower bound |
-//! | `realise` | from the relaxed optimum to plans of measured clocks |
-//! | `late` | clocks that are in force only milliseconds after they are set |
-//! | `frontier` | all plans of a pipeline, how one is picked, their file |
-//! | `plan`, `lowtime_file` | one plan, and its files |
-//! | `waits` | clocks of waits, and what waiting draws by clock |
-//! | `replay` | what a plan costs on a profile: the yardstick of every plan |
-//! | `policy` | what other systems would run on the same profile |
+#![doc = include_str!("../README.md")]
 
 mod choices;
 mod error;
@@ -51,10 +26,13 @@ mod warning;
 pub use error::PlanError;
 pub use frontier::clock_per::ClockPer;
 pub use frontier::deadline::Deadline;
+pub use frontier::due::Due;
 pub use frontier::file::Room;
 pub use frontier::file::error::FrontierFileError;
 pub use frontier::optimize::{Options, Spread};
+pub use frontier::replan::{Condition, Conditions};
 pub use frontier::straggler::Straggler;
+pub use frontier::written::WrittenDeadline;
 pub use frontier::{Frontier, Point};
 pub use lowtime_file::{Generation, LowtimePlan};
 pub use noise::{Noise, Smoothed, Treated};
@@ -75,6 +53,7 @@ pub use profile::quantity::Quantity;
 pub use profile::repeats::Repeats;
 pub use profile::unheld::Unheld;
 pub use relaxation::bound::LowerBound;
+pub use replay::interval::{Interval, interval};
 pub use replay::timeline::{Span, Timeline};
 pub use replay::{Replay, at_highest_clocks, replay};
 pub use schedule::name::{Schedule, UnknownSchedule};

@@ -15,3 +15,6 @@ pub(crate) const TABLE_ROWS: usize = 256;
 
 /// Plans of a frontier.
 pub(crate) const PLANS: usize = 100_000;
+
+/// Model chunks with tables of their own, over all stages; all tables have a number of 16 bits.
+pub(crate) const CHUNKS: usize = 2048;

@@ -3,8 +3,12 @@
 use pfo_vocabulary::{Instruction, Mhz, Stage};
 use proptest::prelude::*;
 
+use crate::pipeline::Pipeline;
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
+use crate::schedule::name::Schedule;
+use crate::schedule::settings::Settings;
+use crate::step::delays::Delays;
 
 /// Two stages, in no order.
 pub(crate) const GOOD_CSV: &str = "stage,instruction,frequency,time,energy\n\
@@ -41,6 +45,16 @@ pub(crate) fn profile(stages: &[[&[(f64, f64)]; 2]]) -> Profile {
         }
     }
     Profile::from_measurements(rows).unwrap()
+}
+
+/// Four stages of unequal weight whose new clocks are late by this, in seconds.
+pub(crate) fn four_stages(microbatches: u32, switch_latency_s: f64) -> Pipeline {
+    let clocks = (800..=1400).step_by(50);
+    let profile = power_law(&[1.0, 0.9, 1.1, 0.95], [0.05, 0.1], 0.8, &clocks);
+    let delays = Delays { switch_latency_s, ..Delays::default() };
+    let settings = Settings { delays, ..Settings::default() };
+    let schedule = Schedule::OneForwardOneBackward;
+    Pipeline::with_settings(&profile, schedule, microbatches, &settings).unwrap()
 }
 
 /// Stages whose forward and backward take `at_highest_s` (times the stage's scale) at the highest

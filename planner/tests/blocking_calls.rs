@@ -4,7 +4,7 @@ mod event_by_event;
 
 use event_by_event::run;
 use pfo_planner::{
-    Deadline, Delays, Frontier, Instruction, Measurement, Mhz, Options, Pipeline, Plan,
+    ClockPer, Deadline, Delays, Frontier, Instruction, Measurement, Mhz, Options, Pipeline, Plan,
     PlannedInstruction, PlannedWait, Policy, PowerByClock, Profile, Replay, Schedule, Settings,
     Spread, Stage, StageUnit, Watts, at_highest_clocks, replay,
 };
@@ -206,4 +206,52 @@ fn a_change_that_saves_less_than_it_costs_is_not_made() {
     });
     assert!(costly.clock_changes < free.clock_changes, "{free:?}\n{costly:?}");
     assert!(costly.iteration_energy_j < 1.005 * free.iteration_energy_j, "{free:?}\n{costly:?}");
+}
+
+#[test]
+fn a_frontier_with_clocks_for_waits_is_what_happens_and_no_worse_than_clocks_added_afterwards() {
+    let profile = profile(&[[0.05, 0.1], [0.06, 0.12], [0.055, 0.11], [0.07, 0.14]]);
+    let pipeline = pipeline(&profile, 6, CALL);
+    let power: PowerByClock = "210:30,1400:80".parse().unwrap();
+    let options = Options { plans: 80, spread: Spread::Useful };
+    let per = ClockPer::Instruction;
+    let with = Frontier::for_waiting(per, &pipeline, &power, options, &|_| {}).unwrap();
+    assert_eq!((with.p2p_power(), with.wait_power()), (P2P, Some(&power)));
+    for (place, point) in with.plans().enumerate() {
+        let plan = with.plan(place).unwrap();
+        let replayed = assert_happens(&profile, &plan).unwrap();
+        assert_eq!(plan.predicted, Some(replayed.into()));
+        assert_eq!(point.iteration_energy_j, replayed.iteration_energy_j);
+        assert!(!plan.waits.is_empty());
+    }
+    let without = frontier(&profile, 6, CALL, 40);
+    for place in 0..without.plans().len() {
+        let added = without.plan(place).unwrap().with_waits(&profile, &power).unwrap();
+        let added = added.predicted.unwrap();
+        let ours = with.pick(Deadline::Seconds(added.iteration_time_s)).unwrap();
+        let ours = with.plan(ours).unwrap().predicted.unwrap();
+        // The searches start from what their threads have found, in any order.
+        let most_j = 1.01 * added.iteration_energy_j;
+        assert!(ours.iteration_energy_j <= most_j, "{ours:?} {added:?}");
+    }
+}
+
+#[test]
+fn where_waiting_draws_the_same_at_every_clock_no_wait_has_one_of_its_own() {
+    let profile = profile(&[[0.05, 0.1], [0.06, 0.12]]);
+    let pipeline = pipeline(&profile, 3, CALL);
+    let options = Options { plans: 10, spread: Spread::Useful };
+    let (per, power) = (ClockPer::Instruction, P2P.into());
+    let flat = Frontier::for_waiting(per, &pipeline, &power, options, &|_| {}).unwrap();
+    assert_eq!(flat.wait_power(), None);
+    for (place, point) in flat.plans().enumerate() {
+        let plan = flat.plan(place).unwrap();
+        assert!(plan.waits.is_empty());
+        let replayed = assert_happens(&profile, &plan).unwrap();
+        assert_eq!(point.iteration_energy_j, replayed.iteration_energy_j);
+    }
+    // The searches start from what their threads have found, in any order.
+    let fastest_s = |frontier: &Frontier| frontier.points().next().unwrap().iteration_time_s;
+    let without = frontier(&profile, 3, CALL, 10);
+    assert!((fastest_s(&flat) / fastest_s(&without) - 1.0).abs() < 0.01);
 }

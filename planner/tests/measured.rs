@@ -8,8 +8,8 @@ use std::path::Path;
 
 use measured_data::data;
 use pfo_planner::{
-    Deadline, Frontier, LowerBound, Options, Pipeline, Point, Profile, Schedule, Spread, Watts,
-    replay,
+    Deadline, Due, Frontier, LowerBound, Options, Pipeline, Point, Profile, Schedule, Spread,
+    Watts, replay,
 };
 use yardstick::judged_by_python;
 
@@ -67,6 +67,35 @@ fn plans_lie_above_the_bound_and_close_to_it() {
                 "{name} {iteration_time_s}: {gap_percent} %"
             );
         }
+    }
+}
+
+#[test]
+fn plans_for_a_time_are_close_to_the_bound_with_the_wait_until_then() {
+    const DEADLINES: u32 = 100;
+    const MOST_BEYOND_CHEAPEST_PERCENT: f64 = 0.08;
+    for (name, p2p_power) in [A100, A40] {
+        let Some(csv) = data(&format!("profiles/{name}")) else { return };
+        let pipeline = pipeline(&csv, 12);
+        let bound = LowerBound::new(&pipeline, p2p_power);
+        let frontier = frontier(&pipeline, p2p_power, 200, Spread::Useful);
+        let fastest_s = frontier.seconds(Deadline::Fastest);
+        let mut beyond_percent = Vec::new();
+        for number in 0..DEADLINES {
+            let slower = 0.6 * f64::from(number) / f64::from(DEADLINES - 1);
+            let until_s = fastest_s * (1.0 + slower);
+            let plan = frontier.plan_for(Due::Waiting(until_s)).unwrap().predicted.unwrap();
+            let wait_j = 8.0 * p2p_power.0 * (until_s - plan.iteration_time_s);
+            assert!(wait_j >= 0.0, "{name} {until_s}");
+            let until_j = plan.iteration_energy_j + wait_j;
+            let percent = 100.0 * (until_j / bound.energy_j(until_s) - 1.0);
+            assert!((-1e-3..0.8).contains(&percent), "{name} {until_s}: {percent} %");
+            if until_s > bound.cheapest_s() {
+                beyond_percent.push(percent);
+            }
+        }
+        let mean = beyond_percent.iter().sum::<f64>() / beyond_percent.len() as f64;
+        assert!(mean < MOST_BEYOND_CHEAPEST_PERCENT, "{name}: {mean} % in {beyond_percent:?}");
     }
 }
 

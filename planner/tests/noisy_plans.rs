@@ -4,7 +4,8 @@
 mod true_tables;
 
 use pfo_planner::{
-    Frontier, LowerBound, Noise, Options, Pipeline, Profile, Schedule, Spread, Watts, replay,
+    Frontier, Interval, LowerBound, Measurement, Mhz, Noise, Options, Pipeline, Profile, Schedule,
+    Spread, Watts, interval, replay,
 };
 use true_tables::{Measuring, true_profile};
 
@@ -81,11 +82,70 @@ fn smoothing_avoids_more_waste_and_lateness_the_noisier_the_measurements() {
     }
 }
 
+/// As if the memory ran slower from 1200 MHz on: a step that smoothing must not erase.
+fn stepped_profile() -> Profile {
+    let regular = true_profile(4, 1410);
+    let rows = regular.rows().map(|(stage, instruction, row)| {
+        let factor = if row.frequency < Mhz(1200) { 1.0 } else { 1.08 };
+        let (time_s, energy_j) = (factor * row.time_s, factor * row.energy_j);
+        (stage, instruction, Measurement { time_s, energy_j, ..row })
+    });
+    Profile::from_measurements(rows).unwrap()
+}
+
 #[test]
-fn little_noise_is_left_alone_and_smoothing_it_anyway_does_no_harm() {
-    let truth = true_profile(3, 1410);
+fn a_step_in_the_curve_survives_and_smoothing_pays_there_too() {
+    let truth = stepped_profile();
+    let (off, on) = compared(&truth, 1, 0.02, Noise::Auto);
+    let (_, isotonic) = compared(&truth, 1, 0.02, Noise::Isotonic);
+    assert!(on.waste < 0.8 * off.waste, "{off:?} {on:?}");
+    assert!(on.waste < isotonic.waste && on.late < 0.7 * off.late, "{on:?} {isotonic:?}");
+}
+
+#[test]
+fn little_noise_of_one_stage_is_left_alone_and_smoothing_it_anyway_does_no_harm() {
+    let truth = true_profile(1, 1410);
     let (off, on) = compared(&truth, 5, 0.005, Noise::Auto);
     assert_eq!((on.waste, on.late), (off.waste, off.late));
     let (off, on) = compared(&truth, 5, 0.005, Noise::Isotonic);
     assert!(on.waste < 1.05 * off.waste && on.late < 1.05 * off.late, "{off:?} {on:?}");
+}
+
+#[test]
+fn the_interval_of_a_prediction_holds_what_happens() {
+    for (truth, repeats, error) in [
+        (true_profile(4, 1410), 1, 0.03),
+        (stepped_profile(), 1, 0.03),
+        (true_profile(1, 1305), 3, 0.02),
+    ] {
+        let (mut held, mut all, mut widest) = ([0; 2], 0, 0.0_f64);
+        let mut measuring = Measuring::new();
+        for _ in 0..6 {
+            let measured = measuring.profile(&truth, repeats, error);
+            for noise in [Noise::Auto, Noise::Off] {
+                let planned = noise.treat(&measured).profile;
+                let options = Options { plans: 8, spread: Spread::Useful };
+                let frontier =
+                    Frontier::optimize(&pipeline(&planned), P2P_POWER, options, &|_| {}).unwrap();
+                for place in 0..frontier.plans().len() {
+                    let plan = frontier.plan(place).unwrap();
+                    let happens = replay(&truth, &plan, P2P_POWER).unwrap();
+                    let Interval { iteration_time_s, iteration_energy_j } =
+                        interval(&planned, &plan, P2P_POWER).unwrap();
+                    let found = [
+                        (iteration_time_s, happens.iteration_time_s),
+                        (iteration_energy_j, happens.iteration_energy_j),
+                    ];
+                    for (held, ([from, to], value)) in held.iter_mut().zip(found) {
+                        *held += u32::from((from..=to).contains(&value));
+                        widest = widest.max(to / from - 1.0);
+                    }
+                    all += 1;
+                }
+            }
+        }
+        println!("{repeats} x {error}: {held:?} of {all}, up to {widest}");
+        assert!(held.iter().all(|&held| f64::from(held) >= 0.95 * f64::from(all)));
+        assert!(widest < 0.25, "{widest}");
+    }
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use measured_data::data;
 use noisy_profiles::profiles;
 use pfo_planner::{
-    Deadline, Delays, End, Frontier, Generation, Instruction, Lowtime, LowtimePlan, Options,
+    Deadline, Delays, Due, End, Frontier, Generation, Instruction, Lowtime, LowtimePlan, Options,
     Pipeline, PlanError, Policy, Prediction, Profile, Schedule, Settings, Spread, Timeline,
     UnitTime, Watts, replay,
 };
@@ -111,6 +111,29 @@ fn ours_take_less_energy_than_every_policy_in_its_own_time() {
             let ours_j = ours.predicted.unwrap().iteration_energy_j;
             assert!(ours_j < theirs.iteration_energy_j, "{policy}: {ours_j} J, {theirs:?}");
         }
+    }
+}
+
+#[test]
+fn whoever_waits_takes_less_energy_with_ours_than_with_any_plan_of_another() {
+    let Some((_, pipeline)) = a100() else { return };
+    let frontier = Frontier::optimize(&pipeline, A100_POWER, Options::default(), &|_| {}).unwrap();
+    let outcome = |policy: Policy| policy.outcome(&pipeline, A100_POWER, &|_| {});
+    let theirs: Vec<Prediction> = Policy::all()
+        .into_iter()
+        .flat_map(|policy| outcome(policy).unwrap().plans)
+        .map(|plan| plan.predicted.unwrap())
+        .collect();
+    let fastest_s = frontier.seconds(Deadline::Fastest);
+    for percent in (0..=60).step_by(3) {
+        let until_s = fastest_s * (1.0 + f64::from(percent) / 100.0);
+        let until_j = |plan: &Prediction| {
+            plan.iteration_energy_j + 8.0 * A100_POWER.0 * (until_s - plan.iteration_time_s)
+        };
+        let ours = frontier.plan_for(Due::Waiting(until_s)).unwrap().predicted.unwrap();
+        let in_time = theirs.iter().filter(|plan| plan.iteration_time_s <= until_s);
+        let theirs_j = in_time.map(until_j).fold(f64::INFINITY, f64::min);
+        assert!(until_j(&ours) < theirs_j, "{until_s} s: {} J, {theirs_j} J", until_j(&ours));
     }
 }
 

@@ -1,8 +1,8 @@
 //! What must hold for every profile, however noisy: checked on small random ones.
 
 use pfo_planner::{
-    Deadline, Frontier, Instruction, LowerBound, Measurement, Mhz, Options, Pipeline, Plan, Point,
-    Profile, Schedule, Spread, Stage, Watts, replay,
+    Deadline, Due, Frontier, Instruction, LowerBound, Measurement, Mhz, Options, Pipeline, Plan,
+    Point, Prediction, Profile, Schedule, Spread, Stage, Straggler, Watts, replay,
 };
 use proptest::prelude::*;
 
@@ -16,13 +16,13 @@ type Tables = Vec<[Vec<(f64, f64)>; 2]>;
 
 /// Tables of any shape, noise included: time need not rise nor energy fall as clocks fall.
 fn tables(stages: std::ops::RangeInclusive<usize>, clocks: usize) -> impl Strategy<Value = Tables> {
-    let table = || prop::collection::vec((tenths_of_ms(), 1.0_f64..60.0), 1..=clocks);
+    let table = || prop::collection::vec((times_s(), 1.0_f64..60.0), 1..=clocks);
     prop::collection::vec([table(), table()], stages)
 }
 
-/// Seconds, not closer to each other than a measurement could tell.
-fn tenths_of_ms() -> impl Strategy<Value = f64> {
-    (100_u32..2000).prop_map(|tenths| f64::from(tenths) * 1e-4)
+/// Seconds, as averages are: no multiples of anything.
+fn times_s() -> impl Strategy<Value = f64> {
+    0.01_f64..0.2
 }
 
 fn profile(tables: &Tables) -> Profile {
@@ -107,6 +107,50 @@ proptest! {
     }
 
     #[test]
+    fn a_plan_that_is_made_for_a_time_keeps_it_and_is_no_worse_than_one_that_is_looked_up(
+        tables in tables(1..=4, 6), m in 1_u32..6, factor in 1.0_f64..2.0,
+    ) {
+        let profile = profile(&tables);
+        let (frontier, bound) = optimized(&profile, m);
+        let until_s = frontier.seconds(Deadline::Factor(factor));
+        let waiting_w = P2P_POWER.0 * tables.len() as f64;
+        let straggler = Straggler::new(factor).unwrap();
+        for (due, place, waiting_w) in [
+            (Due::AtMost(until_s), frontier.pick(Deadline::Factor(factor)).unwrap(), 0.0),
+            (frontier.due_for(straggler), frontier.pick_for_straggler(straggler).unwrap(), waiting_w),
+        ] {
+            let made = frontier.plan_for(due).unwrap();
+            let replayed: Prediction = replay(&profile, &made, P2P_POWER).unwrap().into();
+            prop_assert_eq!(made.predicted, Some(replayed));
+            prop_assert!(replayed.iteration_time_s <= until_s);
+            let until_j = |plan: Prediction| {
+                plan.iteration_energy_j + waiting_w * (until_s - plan.iteration_time_s)
+            };
+            let looked_up = frontier.plan(place).unwrap().predicted.unwrap();
+            prop_assert!(until_j(replayed) <= until_j(looked_up));
+            if waiting_w > 0.0 {
+                prop_assert!(until_j(replayed) > bound.energy_j(until_s) - ROUNDING_J);
+            }
+        }
+    }
+
+    #[test]
+    fn the_slowest_plan_has_every_instruction_at_the_clock_that_takes_least(
+        tables in tables(1..=4, 6), m in 1_u32..6,
+    ) {
+        let (frontier, _) = optimized(&profile(&tables), m);
+        let slowest = frontier.plans().last().unwrap();
+        let waiting_w = P2P_POWER.0 * tables.len() as f64;
+        let effective_j = slowest.iteration_energy_j - waiting_w * slowest.iteration_time_s;
+        let least_j = |table: &Vec<(f64, f64)>| {
+            let effective = table.iter().map(|(time_s, joules)| joules - P2P_POWER.0 * time_s);
+            f64::from(m) * effective.fold(f64::INFINITY, f64::min)
+        };
+        let least_j: f64 = tables.iter().flatten().map(least_j).sum();
+        prop_assert!((effective_j - least_j).abs() < ROUNDING_J, "{effective_j} {least_j}");
+    }
+
+    #[test]
     fn every_frequency_is_one_that_was_measured(tables in tables(1..=4, 6), m in 1_u32..6) {
         let profile = profile(&tables);
         let (frontier, _) = optimized(&profile, m);
@@ -117,6 +161,19 @@ proptest! {
                     prop_assert!(row.is_some());
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn a_time_that_is_no_multiple_of_a_ns_is_no_reason_for_a_faster_clock() {
+    let table = |fast_s: f64, slow_s: f64| vec![(fast_s, 40.0), (slow_s, 30.0)];
+    let tables = vec![[table(0.050_000_000_4, 0.056_000_000_4), table(0.1, 0.112_000_000_7)]; 2];
+    for m in [1, 4] {
+        let (frontier, _) = optimized(&profile(&tables), m);
+        let plan = frontier.plan(frontier.pick(Deadline::MinEnergy).unwrap()).unwrap();
+        for planned in plan.stages.iter().flat_map(|stage| &stage.instructions) {
+            assert_eq!(planned.frequency_mhz, Mhz(1385), "{m}");
         }
     }
 }

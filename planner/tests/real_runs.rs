@@ -7,7 +7,7 @@ use std::process::Command;
 
 use measured_data::data;
 use measured_runs::{JOBS, Job, Loads, Window, deviation, mean};
-use pfo_planner::{Profile, replay};
+use pfo_planner::{Interval, Profile, interval, replay};
 use serde_json::Value;
 
 const PAGE: &str = include_str!("../../docs/replay-and-reality.md");
@@ -158,5 +158,24 @@ fn energies_of_measured_steps_are_replayed_to_about_one_percent() {
         let errors = predicted.each(|w| predicted.of_measured_time_j(w) / w.step_j() - 1.0);
         let [rms, worst] = size(&errors);
         assert!(rms < 0.4 && worst < 1.1, "{name}: {rms} % rms, {worst} % at worst");
+    }
+}
+
+#[test]
+fn measured_durations_take_a_time_within_the_interval_that_was_said() {
+    for name in JOBS {
+        let Some(job) = Job::read(name) else { return };
+        for window in job.planned().step_by(3) {
+            let plan = window.plan(Loads::Left);
+            let Interval { iteration_time_s: [from_s, to_s], .. } =
+                interval(&job.profile, &plan, job.p2p_power).unwrap();
+            let took_s = as_it_ran_s(&job, window, Loads::Left);
+            let Window { run, plan, .. } = window;
+            assert!(
+                (from_s..=to_s).contains(&took_s),
+                "{name} {run}:{plan}: {took_s} s, not {from_s} to {to_s} s"
+            );
+            assert!(to_s / from_s < 1.1, "{name} {run}:{plan}: {from_s} to {to_s} s");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::convert::Infallible;
 
-use pfo_vocabulary::{Instruction, Mhz, Stage, Watts};
+use pfo_vocabulary::{Chunk, Instruction, Mhz, Stage, Watts};
 
 use crate::choices::pareto::{Cost, falling, lower_hull};
 use crate::pipeline::Pipeline;
@@ -55,8 +55,8 @@ impl Tradeoff {
     pub(crate) fn of_kind(pipeline: &Pipeline, kind: Kind, p2p_power: Watts) -> Self {
         let profile = pipeline.profile();
         match kind {
-            Kind::Measured(stage, instruction) => {
-                Self::measured(profile, stage, instruction, p2p_power)
+            Kind::Measured(stage, instruction, chunk) => {
+                Self::measured(profile, (stage, instruction, chunk), p2p_power)
             }
             Kind::Transfer => Self::unplanned(pipeline.network().delays.transfer_time_s),
             Kind::Junction => Self::unplanned(0.0),
@@ -87,16 +87,14 @@ impl Tradeoff {
     /// The tradeoff of a stage's instruction; a fixed one has a single choice.
     fn measured(
         profile: &Profile,
-        stage: Stage,
-        instruction: Instruction,
+        (stage, instruction, chunk): (Stage, Instruction, Chunk),
         p2p_power: Watts,
     ) -> Self {
-        let table = profile.table(stage, instruction);
+        let table = profile.chunk_table(stage, instruction, chunk);
         match table.first() {
             Some(first) if instruction.is_fixed() => {
-                let fixed: Vec<_> =
-                    profile.at(stage, instruction, first.frequency).into_iter().collect();
-                Self::new(&fixed, p2p_power)
+                let fixed = profile.chunk_at(stage, instruction, chunk, first.frequency);
+                Self::new(fixed.as_slice(), p2p_power)
             }
             _ => Self::new(table, p2p_power),
         }
@@ -113,8 +111,8 @@ impl Tradeoff {
 /// The kinds of operations; all of one kind share a tradeoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// A stage's instruction.
-    Measured(Stage, Instruction),
+    /// A stage's instruction of a model chunk; of the first, where chunks were not measured apart.
+    Measured(Stage, Instruction, Chunk),
     /// A transfer between stages.
     Transfer,
     /// A junction, which takes no time.
@@ -146,9 +144,11 @@ impl Tradeoffs {
         let mut list = Vec::new();
         let mut known = HashMap::new();
         let mut of = Vec::with_capacity(pipeline.network().len());
+        let has_chunks = pipeline.profile().chunks().len() > 0;
         for operation in &pipeline.network().operations {
+            let chunk = if has_chunks { operation.chunk } else { Chunk::default() };
             let kind = match operation.role {
-                Role::Instruction => Kind::Measured(operation.stage, operation.instruction),
+                Role::Instruction => Kind::Measured(operation.stage, operation.instruction, chunk),
                 Role::Transfer => Kind::Transfer,
                 Role::Junction => Kind::Junction,
             };
@@ -156,7 +156,7 @@ impl Tradeoffs {
                 Entry::Occupied(entry) => *entry.get(),
                 Entry::Vacant(entry) => {
                     list.push(make(kind)?);
-                    // At most 11 instructions on each of at most 1024 stages, and two.
+                    // At most 11 instructions of each of at most 2048 chunks, and two.
                     *entry.insert(list.len() as u16 - 1)
                 }
             });

@@ -32,20 +32,26 @@ impl Frontier {
         }
         // A GPU that is done early draws the P2P-blocking power until the others are.
         let waiting_w = p2p_power.0 * f64::from(pipeline.profile().num_stages());
-        let effective_j =
-            |kept: &Kept| kept.point.iteration_energy_j - waiting_w * kept.point.iteration_time_s;
-        kept.sort_by(|a, b| {
-            let by_time = a.point.iteration_time_s.total_cmp(&b.point.iteration_time_s);
-            by_time.then(effective_j(a).total_cmp(&effective_j(b)))
-        });
-        let mut least_j = f64::INFINITY;
-        kept.retain(|plan| {
-            let is_cheaper = effective_j(plan) < least_j;
-            least_j = least_j.min(effective_j(plan));
-            is_cheaper
-        });
+        let kept = of_falling_energy(kept, waiting_w);
         Self::new(pipeline.clone(), p2p_power, gpu, kept)
     }
+}
+
+/// Plans by rising time, without those that take no less effective energy than a faster one.
+pub(super) fn of_falling_energy(mut plans: Vec<Kept>, waiting_w: f64) -> Vec<Kept> {
+    let effective_j =
+        |kept: &Kept| kept.point.iteration_energy_j - waiting_w * kept.point.iteration_time_s;
+    plans.sort_by(|a, b| {
+        let by_time = a.point.iteration_time_s.total_cmp(&b.point.iteration_time_s);
+        by_time.then(effective_j(a).total_cmp(&effective_j(b)))
+    });
+    let mut least_j = f64::INFINITY;
+    plans.retain(|plan| {
+        let is_cheaper = effective_j(plan) < least_j;
+        least_j = least_j.min(effective_j(plan));
+        is_cheaper
+    });
+    plans
 }
 
 /// Finds the rows for the clocks of a plan and replays it.
@@ -68,8 +74,8 @@ fn replayed_plan(pipeline: &Pipeline, p2p_power: Watts, plan: &Plan) -> Result<K
             if planned.unit() != operation.unit() {
                 return Err(differs(place));
             }
-            let table = pipeline.profile().table(stage, instruction);
-            let found = pipeline.profile().at(stage, instruction, frequency);
+            let table = pipeline.profile().chunk_table(stage, instruction, planned.chunk);
+            let found = pipeline.profile().chunk_at(stage, instruction, planned.chunk, frequency);
             measured[index as usize] = Some(found.ok_or(PlanError::UnmeasuredFrequency {
                 stage,
                 instruction,

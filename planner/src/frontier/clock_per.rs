@@ -43,8 +43,8 @@ pub enum ClockPer {
 }
 
 impl ClockPer {
-    /// From the plans that save most to those that ask least of a driver.
-    pub const LADDER: [Self; 3] = [Self::Instruction, Self::Kind, Self::Stage];
+    /// All, from the plans that save most to those that ask least of a driver.
+    pub const ALL: [Self; 3] = [Self::Instruction, Self::Kind, Self::Stage];
 
     /// The name in files and on the command line.
     #[must_use]
@@ -67,7 +67,7 @@ impl FromStr for ClockPer {
     type Err = PlanError;
 
     fn from_str(name: &str) -> Result<Self, PlanError> {
-        let found = Self::LADDER.into_iter().find(|per| per.name() == name);
+        let found = Self::ALL.into_iter().find(|per| per.name() == name);
         found.ok_or_else(|| PlanError::BadArgument {
             name: "the part of a step that has a clock of its own",
             value: format!("\"{}\"", excerpt(name)),
@@ -106,7 +106,8 @@ impl Frontier {
         let most = options.plans.min(plans.len());
         let spread = (0..most).map(|place| &plans[place * last / (most - 1).max(1)]);
         let plans = spread.map(|plan| plan.kept.clone()).collect();
-        Self::new(pipeline.clone(), p2p_power, None, plans)
+        let frontier = Self::new(pipeline.clone(), p2p_power, None, plans)?;
+        Ok(Self { clock_per: Some(per), ..frontier })
     }
 }
 
@@ -312,7 +313,7 @@ mod tests {
     #[test]
     fn every_rung_saves_at_least_as_much_as_the_one_with_fewer_clocks() {
         let pipeline = pipeline(&[1.0, 0.8, 1.1], 0.0);
-        let [most, kinds, stages] = ClockPer::LADDER.map(|per| frontier(per, &pipeline));
+        let [most, kinds, stages] = ClockPer::ALL.map(|per| frontier(per, &pipeline));
         let fastest_s = most.points().next().unwrap().iteration_time_s;
         for factor in [1.0, 1.02, 1.05, 1.1, 1.2] {
             let [most, kinds, stages] = [&most, &kinds, &stages].map(|frontier| {
@@ -371,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_rung_is_read_by_its_name() {
-        for per in ClockPer::LADDER {
+        for per in ClockPer::ALL {
             assert_eq!(per.to_string().parse::<ClockPer>().unwrap(), per);
         }
         let message = "microbatch".parse::<ClockPer>().unwrap_err().to_string();

@@ -5,11 +5,10 @@
 //! whole step rounded on its own.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pfo_vocabulary::{Mhz, Watts};
 
-use crate::choices::pareto::falling;
+use crate::choices::pareto::{falling, lower_hull};
 use crate::choices::tradeoff::Tradeoffs;
 use crate::choices::{Choices, Realised};
 use crate::error::PlanError;
@@ -17,12 +16,13 @@ use crate::frontier::clock_per::{ClockPer, Groups};
 use crate::frontier::{Frontier, Kept, Point};
 use crate::late::clocks::with_late_clocks;
 use crate::late::plans::LatePlans;
-use crate::parallel::{in_parallel, in_parallel_as_made};
+use crate::parallel::{in_parallel, in_parallel_and_say, in_parallel_as_made};
 use crate::pipeline::Pipeline;
 use crate::profile::measurement::Measurement;
 use crate::realise::Realiser;
 use crate::realise::regimes::regimes;
-use crate::relaxation::anchor::{Anchor, anchors};
+use crate::realise::splice::Regimes;
+use crate::relaxation::anchor::{Anchor, anchors, rounded_s};
 use crate::relaxation::bound::LowerBound;
 use crate::replay::account;
 
@@ -66,73 +66,165 @@ impl Frontier {
         options: Options,
         progress: &(dyn Fn(f64) + Sync),
     ) -> Result<Self, PlanError> {
-        // The share of the work that is done after each part, for a large pipeline.
-        const SOLVING: f64 = 0.5;
-        const ROUNDING: f64 = 0.6;
-        // The share of plans for prompt clocks where plans for late clocks start from them.
-        const PROMPT: f64 = 0.1;
         check(pipeline, p2p_power, options)?;
-        let has_late_clocks = pipeline.network().delays.switch_latency_s > 0.0;
-        let prompt = if has_late_clocks { PROMPT } else { 1.0 };
-        let progress_of_prompt = |done: f64| progress(prompt * done);
         let tradeoffs = Tradeoffs::new(pipeline, p2p_power);
         let choices = Choices::new(&tradeoffs);
-        let network = pipeline.network();
-
-        let new = || Realiser::new(network, &choices);
-        let solve = |pass: &mut dyn FnMut(Anchor)| {
-            let progress = |done| progress_of_prompt(SOLVING * done);
-            anchors(pipeline, p2p_power, &tradeoffs, pass, progress)
-        };
-        let (bound, rounded) = in_parallel_as_made(solve, new, |realiser, anchor: Anchor| {
-            let plan = realiser.round(&anchor.durations_s, anchor.deadline_s);
-            (has_late_clocks.then_some(anchor), plan)
-        });
-        let (anchors, rounded): (Vec<Option<Anchor>>, Vec<Realised>) = rounded.into_iter().unzip();
-        let anchors: Vec<Anchor> = anchors.into_iter().flatten().collect();
-        let (rounded, regimes) = regimes(network, &choices, rounded);
-        progress_of_prompt(ROUNDING);
-
-        let fastest_s = new().fastest_s();
-        let deadlines = deadlines(&bound, fastest_s, options);
-        let done = AtomicUsize::new(0);
-        let made = in_parallel(&deadlines, new, |realiser, &deadline_s| {
-            let plan = realiser.between(&regimes, &rounded, deadline_s);
-            let done = done.fetch_add(1, Ordering::Relaxed);
-            progress_of_prompt(ROUNDING + (1.0 - ROUNDING) * done as f64 / deadlines.len() as f64);
-            plan
-        });
-
-        let made = if has_late_clocks {
-            let late = LatePlans::new(pipeline, &tradeoffs, &choices, p2p_power);
-            let seldom = seldom_changed(pipeline, p2p_power, &choices);
-            let rounded: Vec<Realised> = rounded.into_iter().chain(seldom).collect();
-            late.make(&anchors, &rounded, &made, |done| progress(prompt + (1.0 - prompt) * done))
-        } else {
-            made
-        };
+        let making = Making { pipeline, p2p_power, tradeoffs: &tradeoffs, choices: &choices };
+        let made = making.all(options, progress);
         let kept = falling(made, Realised::cost);
         let plans = in_parallel(
             &kept,
             || (),
             |(), plan| replayed_choices(pipeline, p2p_power, &choices, plan),
         );
-        Self::new(pipeline.clone(), p2p_power, None, plans)
+        let frontier = Self::new(pipeline.clone(), p2p_power, None, plans)?;
+        Ok(Self { clock_per: Some(ClockPer::Instruction), ..frontier })
     }
 }
 
-fn deadlines(bound: &LowerBound, fastest_s: f64, options: Options) -> Vec<f64> {
+/// What plans are made from.
+pub(super) struct Making<'a> {
+    pub(super) pipeline: &'a Pipeline,
+    pub(super) p2p_power: Watts,
+    pub(super) tradeoffs: &'a Tradeoffs,
+    pub(super) choices: &'a Choices,
+}
+
+/// Plans that were rounded one by one, fastest first, and what they were rounded from.
+struct Rounded {
+    bound: LowerBound,
+    /// None where clocks are prompt.
+    anchors: Vec<Anchor>,
+    plans: Vec<Realised>,
+    regimes: Regimes,
+}
+
+impl<'a> Making<'a> {
+    /// Plans all along the frontier.
+    fn all(&self, options: Options, progress: &(dyn Fn(f64) + Sync)) -> Vec<Realised> {
+        // The share of the work that is done after the plans were rounded, for a large pipeline.
+        const ROUNDING: f64 = 0.9;
+        // The share of plans for prompt clocks where plans for late clocks start from them.
+        const PROMPT: f64 = 0.1;
+        let prompt = if self.has_late_clocks() { PROMPT } else { 1.0 };
+        let progress_of_prompt = |done: f64| progress(prompt * done);
+        let Rounded { bound, anchors, plans, regimes } =
+            self.rounded(None, &|done| progress_of_prompt(ROUNDING * done));
+
+        let new = || self.realiser();
+        let more_s = rounded_s(self.pipeline);
+        let ends_s = [bound.cheapest_s() + more_s, bound.slowest_s() + more_s];
+        let deadlines = deadlines(new().fastest_s(), ends_s, options);
+        let between = |realiser: &mut Realiser<'_>, deadline_s: &f64| {
+            realiser.between(&regimes, &plans, *deadline_s)
+        };
+        let splicing = |done| progress_of_prompt(ROUNDING + (1.0 - ROUNDING) * done);
+        let made = in_parallel_and_say(&deadlines, new, between, splicing);
+        if !self.has_late_clocks() {
+            return made;
+        }
+        let plans: Vec<Realised> = plans.into_iter().chain(self.seldom_changed()).collect();
+        let progress = |done| progress(prompt + (1.0 - prompt) * done);
+        self.late().make(&anchors, &plans, &made, progress)
+    }
+
+    /// Plans for one deadline, in seconds: some that keep it, and where none does, the fastest.
+    pub(super) fn at(&self, deadline_s: f64) -> Vec<Realised> {
+        // Plans to improve from where clocks are late.
+        const WORTH_IMPROVING: usize = 1;
+        let Rounded { anchors, mut plans, regimes, .. } = self.rounded(Some(deadline_s), &|_| {});
+        let mut realiser = self.realiser();
+        let deadline_s = deadline_s.max(realiser.fastest_s());
+        let made = realiser.between(&regimes, &plans, deadline_s);
+        if !self.has_late_clocks() {
+            return vec![made];
+        }
+        let distance_s = |plan: &Realised| (plan.time_s - deadline_s).abs();
+        plans.sort_by(|a, b| distance_s(a).total_cmp(&distance_s(b)));
+        plans.truncate(WORTH_IMPROVING);
+        self.late().at(&anchors, &plans, made, deadline_s)
+    }
+
+    /// A plan for one deadline, in seconds, made from some about it, at least one of which keeps it.
+    pub(super) fn near(&self, plans: Vec<Realised>, deadline_s: f64) -> Realised {
+        if self.has_late_clocks() {
+            return self.late().near(&plans, deadline_s);
+        }
+        let plans = falling(plans, Realised::cost);
+        let hull = lower_hull(plans.iter().cloned(), Realised::cost);
+        let regimes = Regimes::new(hull, || self.realiser());
+        let mut realiser = self.realiser();
+        let spliced = realiser.between(&regimes, &plans, deadline_s);
+        realiser.redistribute(&spliced, deadline_s)
+    }
+
+    /// Rounded plans all along the frontier, or about a deadline in seconds.
+    fn rounded(&self, near_s: Option<f64>, progress: &(dyn Fn(f64) + Sync)) -> Rounded {
+        // The share of the work that is done after the relaxed problem is solved.
+        const SOLVING: f64 = 0.35;
+        let solve = |pass: &mut dyn FnMut(Anchor)| {
+            let progress = |done| progress(SOLVING * done);
+            anchors(self.pipeline, self.p2p_power, self.tradeoffs, near_s, pass, progress)
+        };
+        let round = |realiser: &mut Realiser<'_>, anchor: Anchor| {
+            let plan = realiser.round(&anchor.durations_s, anchor.deadline_s);
+            (self.has_late_clocks().then_some(anchor), plan)
+        };
+        let (bound, rounded) = in_parallel_as_made(solve, || self.realiser(), round);
+        let (anchors, plans): (Vec<Option<Anchor>>, Vec<Realised>) = rounded.into_iter().unzip();
+        let anchors = anchors.into_iter().flatten().collect();
+        let improving = |done| progress(SOLVING + (1.0 - SOLVING) * done);
+        let network = self.pipeline.network();
+        let (plans, regimes) = regimes(network, self.choices, plans, &improving);
+        progress(1.0);
+        Rounded { bound, anchors, plans, regimes }
+    }
+
+    pub(super) fn has_late_clocks(&self) -> bool {
+        self.pipeline.network().delays.switch_latency_s > 0.0
+    }
+
+    fn realiser(&self) -> Realiser<'a> {
+        Realiser::new(self.pipeline.network(), self.choices)
+    }
+
+    fn late(&self) -> LatePlans<'a> {
+        LatePlans::new(self.pipeline, self.tradeoffs, self.choices, self.p2p_power)
+    }
+
+    /// Plans that change clocks seldom, to improve from where clocks are late.
+    fn seldom_changed(&self) -> Vec<Realised> {
+        let mut plans = Vec::new();
+        for per in [ClockPer::Kind, ClockPer::Stage] {
+            let groups = Groups::new(per, self.pipeline, self.p2p_power, WORTH_STARTING_FROM);
+            let Ok(groups) = groups else { continue };
+            for coarse in groups.plans(&|_| {}) {
+                let clocks = groups.clocks(&coarse);
+                let assignment = clocks.iter().enumerate().map(|(op, clock)| match clock {
+                    Some(clock) => self.choices.nearest(op, *clock),
+                    None => self.choices.fastest(op),
+                });
+                let (time_s, effective_j) = coarse.cost;
+                plans.push(Realised { time_s, effective_j, assignment: assignment.collect() });
+            }
+        }
+        plans
+    }
+}
+
+/// The times of the plans: from the fastest to the one of least energy, and to the slowest.
+fn deadlines(fastest_s: f64, [cheapest_s, slowest_s]: [f64; 2], options: Options) -> Vec<f64> {
     let evenly = |from: f64, to: f64, count: usize| {
         (1..=count).map(move |i| from + (to - from).max(0.0) * i as f64 / count as f64)
     };
     let rest = options.plans - 1;
     let mut deadlines = vec![fastest_s];
     match options.spread {
-        Spread::Even => deadlines.extend(evenly(fastest_s, bound.slowest_s(), rest)),
+        Spread::Even => deadlines.extend(evenly(fastest_s, slowest_s, rest)),
         Spread::Useful => {
             let beyond = rest / 5;
-            deadlines.extend(evenly(fastest_s, bound.cheapest_s(), rest - beyond));
-            deadlines.extend(evenly(bound.cheapest_s(), bound.slowest_s(), beyond));
+            deadlines.extend(evenly(fastest_s, cheapest_s, rest - beyond));
+            deadlines.extend(evenly(cheapest_s, slowest_s, beyond));
         }
     }
     deadlines
@@ -159,7 +251,7 @@ pub(crate) fn check(
     }
     for operation in pipeline.network().operations.iter().filter(|op| op.is_run()) {
         let (stage, instruction) = (operation.stage, operation.instruction);
-        let rows = pipeline.profile().table(stage, instruction).len();
+        let rows = pipeline.profile().chunk_table(stage, instruction, operation.chunk).len();
         if rows > Frontier::MAX_TABLE_ROWS {
             return Err(PlanError::TableTooLong { stage, instruction, rows });
         }
@@ -192,7 +284,12 @@ pub(crate) fn kept(pipeline: &Pipeline, p2p_power: Watts, row: impl Fn(usize) ->
         let row = row(index);
         let clock = table(pipeline, index)[row].frequency;
         row_of[index] = row as u8;
-        measured[index] = pipeline.profile().at(operation.stage, operation.instruction, clock);
+        measured[index] = pipeline.profile().chunk_at(
+            operation.stage,
+            operation.instruction,
+            operation.chunk,
+            clock,
+        );
     }
     let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
     let run = with_late_clocks(network, pipeline.profile(), measured, &HashMap::new());
@@ -209,32 +306,12 @@ pub(crate) fn kept(pipeline: &Pipeline, p2p_power: Watts, row: impl Fn(usize) ->
 /// The rows of an operation; none, if it is a transfer.
 pub(crate) fn table(pipeline: &Pipeline, operation: usize) -> &[Measurement] {
     let operation = &pipeline.network().operations[operation];
-    pipeline.profile().table(operation.stage, operation.instruction)
+    pipeline.profile().chunk_table(operation.stage, operation.instruction, operation.chunk)
 }
 
 /// The index of an operation's row at a clock; 0, if it has none there.
 pub(crate) fn row_at(pipeline: &Pipeline, operation: usize, clock: Mhz) -> usize {
     table(pipeline, operation).binary_search_by_key(&clock, |row| row.frequency).unwrap_or(0)
-}
-
-/// Plans that change clocks seldom, to improve from where clocks are late.
-fn seldom_changed(pipeline: &Pipeline, p2p_power: Watts, choices: &Choices) -> Vec<Realised> {
-    let mut plans = Vec::new();
-    for per in [ClockPer::Kind, ClockPer::Stage] {
-        let Ok(groups) = Groups::new(per, pipeline, p2p_power, WORTH_STARTING_FROM) else {
-            continue;
-        };
-        for coarse in groups.plans(&|_| {}) {
-            let clocks = groups.clocks(&coarse);
-            let assignment = clocks.iter().enumerate().map(|(op, clock)| match clock {
-                Some(clock) => choices.nearest(op, *clock),
-                None => choices.fastest(op),
-            });
-            let (time_s, effective_j) = coarse.cost;
-            plans.push(Realised { time_s, effective_j, assignment: assignment.collect() });
-        }
-    }
-    plans
 }
 
 #[cfg(test)]

@@ -13,12 +13,11 @@ use crate::choices::tradeoff::Tradeoffs;
 use crate::choices::{Assignment, Choices, Realised};
 use crate::error::PlanError;
 use crate::frontier::Frontier;
-use crate::frontier::deadline::Deadline;
+use crate::frontier::due::Due;
 use crate::late::clocks::LateClocks;
 use crate::late::step::{LateStep, Rates};
 use crate::parallel::in_parallel;
 use crate::plan::{Plan, PlannedInstruction};
-use crate::replay::replay;
 
 /// Searches that start from the same plan before the best of them is shared.
 const SEARCHES: u64 = 4;
@@ -36,32 +35,30 @@ const LONGEST_DETOUR: u32 = 60;
 const WIDEST: usize = 12;
 
 impl Frontier {
-    /// The plan at an index in [`Frontier::plans`], improved until `goes_on`, called with the
-    /// energy in joules so far, returns false. It keeps the deadline, unless the plan itself does
-    /// not.
+    /// The plan that [`Frontier::plan_for`] makes, improved until `goes_on`, called with the energy
+    /// in joules so far, returns false.
     ///
     /// # Errors
-    /// [`PlanError::NoSuchPlan`] if the index is too large.
+    /// Those of [`Frontier::plan_for`].
     pub fn polished(
         &self,
-        place: usize,
-        deadline: Deadline,
+        due: Due,
         mut goes_on: impl FnMut(f64) -> bool,
     ) -> Result<Plan, PlanError> {
-        let plan = self.plan(place)?;
-        let profile = self.pipeline().profile();
-        let before = replay(profile, &plan, self.p2p_power())?;
+        let plan = self.plan_for(due)?;
         let tradeoffs = Tradeoffs::new(self.pipeline(), self.p2p_power());
         let choices = Choices::new(&tradeoffs);
         let search = Search::new(self, &tradeoffs, &choices);
-        let idle_w = self.p2p_power().0 * f64::from(profile.num_stages());
+        let waiting_w = self.waiting_w();
         let mut best = search.start(&plan);
-        let deadline_s = self.seconds(deadline).max(best.time_s);
+        let deadline_s = self.useful_s(due).max(best.time_s);
+        let energy_j = |plan: &Realised| plan.effective_j + waiting_w * due.lasts_s(plan.time_s);
+        let cost_j = |plan: &Realised| energy_j(plan) + self.site_w() * due.lasts_s(plan.time_s);
         let mut in_vain = 0;
         for round in 0.. {
             let detour = DETOUR * f64::from(in_vain % LONGEST_DETOUR);
             in_vain += 1;
-            if !goes_on(best.effective_j + idle_w * best.time_s) {
+            if !goes_on(energy_j(&best)) {
                 break;
             }
             let seeds: Vec<u64> = (1..=SEARCHES).map(|seed| round * SEARCHES + seed).collect();
@@ -70,22 +67,15 @@ impl Frontier {
                 || search.step(),
                 |step, &seed| search.from(step, &best, deadline_s, detour, seed),
             );
-            let energy_j = |plan: &Realised| plan.effective_j + idle_w * plan.time_s;
-            let better = found.into_iter().min_by(|a, b| energy_j(a).total_cmp(&energy_j(b)));
-            if let Some(better) = better.filter(|better| energy_j(better) < energy_j(&best)) {
+            let better = found.into_iter().min_by(|a, b| cost_j(a).total_cmp(&cost_j(b)));
+            if let Some(better) = better.filter(|better| cost_j(better) < cost_j(&best)) {
                 best = better;
                 in_vain = 0;
             }
         }
-        let mut polished = self.pipeline().plan(|operation| search.clock(&best, operation));
-        let after = replay(profile, &polished, self.p2p_power())?;
-        if after.iteration_energy_j >= before.iteration_energy_j {
-            return Ok(plan);
-        }
-        polished.gpu = plan.gpu;
-        polished.p2p_blocking_power_w = plan.p2p_blocking_power_w;
-        polished.predicted = Some(after.into());
-        Ok(polished)
+        let polished = self.pipeline().plan(|operation| search.clock(&best, operation));
+        let plans = vec![plan, self.with_prediction(polished)?];
+        self.best_of(plans, due).ok_or(PlanError::EmptyFrontier)
     }
 }
 
@@ -126,7 +116,12 @@ impl<'a> Search<'a> {
                 let planned = planned.get(&(operation.stage, operation.unit()));
                 let profile = self.frontier.pipeline().profile();
                 let measured = planned.and_then(|planned| {
-                    profile.at(operation.stage, operation.instruction, planned.frequency_mhz)
+                    profile.chunk_at(
+                        operation.stage,
+                        operation.instruction,
+                        operation.chunk,
+                        planned.frequency_mhz,
+                    )
                 });
                 let most_s = measured.map_or(f64::INFINITY, |measured| measured.time_s);
                 self.choices.slowest_within(index, most_s)
@@ -212,32 +207,25 @@ impl<'a> Search<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frontier::deadline::Deadline;
     use crate::frontier::optimize::{Options, Spread};
-    use crate::pipeline::Pipeline;
-    use crate::schedule::name::Schedule;
-    use crate::schedule::settings::Settings;
-    use crate::step::delays::Delays;
-    use crate::test_profiles::power_law;
+    use crate::replay::replay;
+    use crate::test_profiles::four_stages;
     use pfo_vocabulary::Watts;
 
     fn frontier(switch_latency_s: f64) -> Frontier {
-        let clocks = (800..=1400).step_by(50);
-        let profile = power_law(&[1.0, 0.9, 1.1, 0.95], [0.05, 0.1], 0.8, &clocks);
-        let delays = Delays { switch_latency_s, ..Delays::default() };
-        let settings = Settings { delays, ..Settings::default() };
-        let schedule = Schedule::OneForwardOneBackward;
-        let pipeline = Pipeline::with_settings(&profile, schedule, 8, &settings).unwrap();
+        let pipeline = four_stages(8, switch_latency_s);
         let options = Options { plans: 12, spread: Spread::Useful };
         Frontier::optimize(&pipeline, Watts(80.0), options, &|_| {}).unwrap()
     }
 
-    fn polished(frontier: &Frontier, place: usize, deadline: Deadline, rounds: u32) -> Plan {
+    fn polished(frontier: &Frontier, due: Due, rounds: u32) -> Plan {
         let mut left = rounds;
         let goes_on = |_: f64| {
             left = left.saturating_sub(1);
             left > 0
         };
-        frontier.polished(place, deadline, goes_on).unwrap()
+        frontier.polished(due, goes_on).unwrap()
     }
 
     #[test]
@@ -245,34 +233,24 @@ mod tests {
         for latency_s in [0.0, 0.015] {
             let frontier = frontier(latency_s);
             let mut saved_j = 0.0;
-            for (place, point) in frontier.points().enumerate() {
-                let plan = polished(&frontier, place, Deadline::Fastest, 3);
+            for point in frontier.points() {
+                let due = Due::AtMost(point.iteration_time_s);
+                let plan = polished(&frontier, due, 3);
                 let replayed = replay(frontier.pipeline().profile(), &plan, Watts(80.0)).unwrap();
                 assert_eq!(plan.predicted, Some(replayed.into()));
-                assert!(replayed.iteration_time_s <= point.iteration_time_s + 1e-9);
-                saved_j += point.iteration_energy_j - replayed.iteration_energy_j;
-                assert!(replayed.iteration_energy_j <= point.iteration_energy_j);
+                assert!(replayed.iteration_time_s <= point.iteration_time_s);
+                let before = frontier.plan_for(due).unwrap().predicted.unwrap();
+                saved_j += before.iteration_energy_j - replayed.iteration_energy_j;
+                assert!(replayed.iteration_energy_j <= before.iteration_energy_j);
             }
             assert!(saved_j > 1.0, "only {saved_j} J saved");
         }
     }
 
     #[test]
-    fn more_time_than_the_plan_takes_is_made_use_of() {
-        let frontier = frontier(0.0);
-        let points: Vec<_> = frontier.points().collect();
-        let between_s = (points[0].iteration_time_s + points[1].iteration_time_s) / 2.0;
-        let plan = polished(&frontier, 0, Deadline::Seconds(between_s), 2).predicted.unwrap();
-        assert!(plan.iteration_time_s <= between_s + 1e-9);
-        assert!(plan.iteration_energy_j < points[0].iteration_energy_j);
-    }
-
-    #[test]
     fn the_same_rounds_make_the_same_plan() {
         let frontier = frontier(0.0);
-        assert_eq!(
-            polished(&frontier, 1, Deadline::Fastest, 3),
-            polished(&frontier, 1, Deadline::Fastest, 3)
-        );
+        let due = Due::AtMost(1.03 * frontier.seconds(Deadline::Fastest));
+        assert_eq!(polished(&frontier, due, 3), polished(&frontier, due, 3));
     }
 }

@@ -269,7 +269,7 @@ pub(crate) fn with_late_clocks(
     let mut end_s = vec![0.0; network.len() + 1];
     let (mut made, mut off_plan_s) = (Vec::new(), 0.0);
     for (index, operation) in network.operations.iter().enumerate() {
-        let table = profile.table(operation.stage, operation.instruction);
+        let table = profile.chunk_table(operation.stage, operation.instruction, operation.chunk);
         let start_s = network.start_s(index, &end_s);
         let own = measured[index];
         let at = |clock: Mhz| {
@@ -323,7 +323,7 @@ mod tests {
             .iter()
             .enumerate()
             .map(|(index, op)| {
-                let table = pipeline.profile().table(op.stage, op.instruction);
+                let table = pipeline.profile().chunk_table(op.stage, op.instruction, op.chunk);
                 table[row(index) % table.len()]
             })
             .collect();
@@ -362,7 +362,7 @@ mod tests {
                 for &op in stage {
                     let index = op as usize;
                     let operation = &network.operations[index];
-                    let table = profile.table(operation.stage, operation.instruction);
+                    let table = profile.chunk_table(operation.stage, operation.instruction, operation.chunk);
                     let (mut done, mut energy_j) = (0.0, 0.0);
                     for (place, &(from_s, clock)) in asked.iter().enumerate() {
                         let until_s = asked.get(place + 1).map_or(f64::INFINITY, |&(from_s, _)| from_s);

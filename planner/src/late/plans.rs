@@ -73,21 +73,83 @@ impl<'a> LatePlans<'a> {
         let done = AtomicUsize::new(0);
         let all = anchors.len() + rounded.len() + prompt.len();
         let every = (all * self.network.len()).div_ceil(AFFORDABLE);
-        let improved = |step: &mut LateStep<'_>| {
-            let plan = self.improved(step);
+        let progress = || {
             let done = done.fetch_add(every, Ordering::Relaxed);
             progress((done as f64 / all as f64).min(1.0));
-            plan
         };
-        let new = || {
-            let mut step = self.step();
-            step.move_at_most(FARTHEST);
-            step
+        let prompt = in_parallel(
+            prompt,
+            || self.near_step(),
+            |step, plan| {
+                step.load(plan.assignment.clone());
+                step.realised()
+            },
+        );
+        let known = self.known(anchors, rounded, every, &prompt, &progress);
+        let prompt = falling(prompt, Realised::cost);
+        let deadlines = match self.network.delays.set_call_s > 0.0 {
+            true => stretched(&known, &prompt),
+            false => deadlines(&known, &prompt),
         };
-        let prompt = in_parallel(prompt, new, |step, plan| {
+        let deadlines: Vec<(usize, f64)> = deadlines.into_iter().enumerate().collect();
+        in_parallel(
+            &deadlines,
+            || self.near_step(),
+            |step, &(place, deadline_s)| {
+                if place % every > 0 {
+                    return in_time(&known, deadline_s).clone();
+                }
+                let plan = self.improved_within(step, &known, deadline_s);
+                progress();
+                plan
+            },
+        )
+    }
+
+    /// Plans to start from for one deadline, in seconds, and the best of them improved: where none
+    /// keeps the deadline, the fastest. `prompt` is one for prompt clocks.
+    pub(crate) fn at(
+        &self,
+        anchors: &[Anchor],
+        rounded: &[Realised],
+        prompt: Realised,
+        deadline_s: f64,
+    ) -> Vec<Realised> {
+        let mut step = self.near_step();
+        step.load(prompt.assignment);
+        let mut known = self.known(anchors, rounded, 1, &[step.realised()], &|| {});
+        let deadline_s = deadline_s.max(known[0].time_s);
+        known.push(self.improved_within(&mut step, &known, deadline_s));
+        known
+    }
+
+    /// The best of some plans that keeps a deadline, in seconds, improved.
+    pub(crate) fn near(&self, plans: &[Realised], deadline_s: f64) -> Realised {
+        let mut step = self.near_step();
+        let late = plans.iter().map(|plan| {
             step.load(plan.assignment.clone());
             step.realised()
         });
+        let known = falling(late.collect::<Vec<_>>(), Realised::cost);
+        self.improved_within(&mut step, &known, deadline_s)
+    }
+
+    /// Plans with late clocks to start from, fastest first with falling energy: from every n-th of
+    /// these.
+    fn known(
+        &self,
+        anchors: &[Anchor],
+        rounded: &[Realised],
+        every: usize,
+        prompt: &[Realised],
+        progress: &(dyn Fn() + Sync),
+    ) -> Vec<Realised> {
+        let improved = |step: &mut LateStep<'_>| {
+            let plan = self.improved(step);
+            progress();
+            plan
+        };
+        let new = || self.near_step();
         let some: Vec<&Anchor> = anchors.iter().step_by(every).collect();
         let mut known = in_parallel(&some, new, |step, anchor| {
             step.carry(&anchor.durations_s, anchor.deadline_s);
@@ -100,23 +162,26 @@ impl<'a> LatePlans<'a> {
         }));
         known.push(self.fastest());
         known.extend(prompt.iter().cloned());
-        let known = falling(known, Realised::cost);
-        let prompt = falling(prompt, Realised::cost);
-        let deadlines = match self.network.delays.set_call_s > 0.0 {
-            true => stretched(&known, &prompt),
-            false => deadlines(&known, &prompt),
-        };
-        let deadlines: Vec<(usize, f64)> = deadlines.into_iter().enumerate().collect();
-        in_parallel(&deadlines, new, |step, &(place, deadline_s)| {
-            let in_time = known.partition_point(|plan| plan.time_s <= deadline_s).max(1);
-            let best = &known[in_time - 1];
-            if place % every > 0 {
-                return best.clone();
-            }
-            step.load(best.assignment.clone());
-            step.aim_at(deadline_s);
-            improved(step)
-        })
+        falling(known, Realised::cost)
+    }
+
+    /// The best of these plans that keeps a deadline, in seconds, improved.
+    fn improved_within(
+        &self,
+        step: &mut LateStep<'_>,
+        known: &[Realised],
+        deadline_s: f64,
+    ) -> Realised {
+        step.load(in_time(known, deadline_s).assignment.clone());
+        step.aim_at(deadline_s);
+        self.improved(step)
+    }
+
+    /// A step of the highest clocks, in which moves do not shift many operations.
+    fn near_step(&self) -> LateStep<'_> {
+        let mut step = self.step();
+        step.move_at_most(FARTHEST);
+        step
     }
 
     /// A step of the highest clocks.
@@ -196,6 +261,11 @@ impl<'a> LatePlans<'a> {
             }
         }
     }
+}
+
+/// The slowest plan that keeps a deadline, in seconds; the fastest if none does.
+fn in_time(known: &[Realised], deadline_s: f64) -> &Realised {
+    &known[known.partition_point(|plan| plan.time_s <= deadline_s).max(1) - 1]
 }
 
 /// The times of the plans for prompt clocks, stretched to begin with the fastest plan: where calls

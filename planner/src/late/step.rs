@@ -60,7 +60,11 @@ impl Rates {
         for (operation, &kind) in pipeline.network().operations.iter().zip(&tradeoffs.of) {
             let kind = &mut at[usize::from(kind)];
             if kind.is_empty() && operation.is_run() {
-                let table = pipeline.profile().table(operation.stage, operation.instruction);
+                let table = pipeline.profile().chunk_table(
+                    operation.stage,
+                    operation.instruction,
+                    operation.chunk,
+                );
                 let rows = clocks.iter().filter_map(|&clock| nearest(table, clock));
                 kind.extend(rows.map(|row| (row.time_s, row.energy_j - p2p_power.0 * row.time_s)));
             }
@@ -170,6 +174,8 @@ impl<'a> LateStep<'a> {
     /// late clock leaves no such choice, the step takes longer.
     pub(crate) fn carry(&mut self, duration_s: &[f64], deadline_s: f64) {
         let n = self.network.len();
+        // What was there before does not matter, although first clocks depend on last ones.
+        self.assignment = (0..n).map(|operation| self.choices.fastest(operation)).collect();
         self.look_back(deadline_s, |operation, _| duration_s[operation]);
         for operation in 0..n {
             let start_s = self.network.start_s(operation, &self.end_s);
@@ -428,6 +434,13 @@ mod tests {
                 prop_assert_eq!(is_better, step.effective_j() < before_j);
                 prop_assert!(!is_better || step.makespan_s() <= deadline_s + 1e-9);
             }
+            let durations_s: Vec<f64> =
+                (0..network.len()).map(|op| step.end_s[op] - step.start_s[op]).collect();
+            let mut anew = LateStep::new(network, &choices, &late, &rates);
+            let deadline_s = step.makespan_s();
+            step.carry(&durations_s, deadline_s);
+            anew.carry(&durations_s, deadline_s);
+            prop_assert_eq!(step.assignment, anew.assignment);
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::excerpt::excerpt;
 use crate::lowtime_file::python_literal::{Literal, Value, parse};
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
+use crate::profile::Profile;
 use crate::schedule::name::Schedule;
 
 /// The generations of such files.
@@ -37,6 +38,25 @@ struct Entry {
     frequency: Mhz,
     line: u32,
     column: u32,
+}
+
+impl Plan {
+    /// Reads a plan in any format. A Python file does not say for which schedule it is; how many
+    /// microbatches a step has follows from its length.
+    ///
+    /// # Errors
+    /// Those of [`Plan::from_json`], or of [`LowtimePlan::from_bytes`] and [`LowtimePlan::plan`].
+    pub fn from_bytes(
+        bytes: &[u8],
+        profile: &Profile,
+        schedule: Schedule,
+    ) -> Result<Self, PlanError> {
+        if !LowtimePlan::is_likely(bytes) {
+            return Self::from_json(bytes);
+        }
+        let file = LowtimePlan::from_bytes(bytes)?;
+        file.plan(&Pipeline::new(profile, schedule, file.num_microbatches(schedule)?)?)
+    }
 }
 
 impl LowtimePlan {
@@ -132,7 +152,8 @@ impl LowtimePlan {
                         stage.stage
                     )));
                 }
-                if profile.at(stage.stage, instruction, frequency).is_none() {
+                let found = profile.chunk_at(stage.stage, instruction, planned.chunk, frequency);
+                if found.is_none() {
                     let stage = stage.stage;
                     return Err(PlanError::UnmeasuredFrequency { stage, instruction, frequency });
                 }
@@ -241,7 +262,6 @@ mod tests {
 
     use super::*;
     use crate::plan::Prediction;
-    use crate::profile::Profile;
     use crate::test_profiles::{any_profile, unequal};
 
     const CLOCKS: &str = include_str!("../../tests/golden/freqs_pipeline_clocks.py");

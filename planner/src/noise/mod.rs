@@ -12,9 +12,10 @@
 //! prediction.
 //!
 //! Hardware can deviate from the shape: at its power limit an A40 gets slower at some higher
-//! clocks. So the default, [`Noise::Auto`], changes a table only if it is noisy, and only what
-//! noise explains: runs of rows within four of their standard deviations from the curve. What
-//! repeats establish stays, whatever its shape.
+//! clocks. So the default, [`Noise::Auto`], begins with what all stages say that run the same layers:
+//! their mean is more certain, and has the same steps. It then changes a table only if it is noisy
+//! still, and only what noise explains: runs of rows no part of which is further than four standard
+//! deviations from the rest. What repeats or other stages establish stays, whatever its shape.
 //!
 //! Predictions of a plan are then replays over the smoothed profile, which [`Profile::to_csv`]
 //! writes.
@@ -23,6 +24,7 @@ mod factor;
 mod isotonic;
 mod level;
 mod neighbours;
+mod pool;
 mod shape;
 
 use std::fmt;
@@ -37,7 +39,7 @@ use crate::profile::Table;
 use crate::profile::measurement::Measurement;
 use crate::profile::quantity::Quantity;
 pub(crate) use level::level;
-pub(crate) use neighbours::{Outlier, outliers};
+pub(crate) use neighbours::{Outlier, outliers, predictions};
 pub(crate) use shape::{EXPLAINED, NOISY, curve};
 use shape::{ROUNDING, explained};
 
@@ -46,7 +48,9 @@ use shape::{ROUNDING, explained};
 pub enum Noise {
     /// Nothing.
     Off,
-    /// [`Noise::Isotonic`], but only for noisy tables and only where noise explains the difference.
+    /// Pools the tables of stages that run the same layers: a common shape, each stage at its own
+    /// level. Then [`Noise::Isotonic`], but only for tables that are noisy still and only where noise
+    /// explains the difference.
     #[default]
     Auto,
     /// Makes time fall and power rise with the clock.
@@ -83,8 +87,13 @@ impl Noise {
 
     /// Treats a profile. Instructions of fixed time stay unchanged.
     pub fn treat(self, measured: &Profile) -> Treated {
-        let mut treated = Treated { profile: measured.clone(), smoothed: Vec::new() };
-        for table @ Table { stage, instruction, rows, .. } in measured.tables() {
+        let mut pooled = measured.clone();
+        if self == Self::Auto {
+            pool::pool(&mut pooled);
+        }
+        let mut treated = Treated { profile: pooled.clone(), smoothed: Vec::new() };
+        for table @ Table { stage, instruction, .. } in pooled.tables() {
+            let rows = measured.table(stage, instruction);
             let smooth = self.rows(table);
             for quantity in Quantity::BOTH {
                 let change = |(new, old)| (quantity.of(new) / quantity.of(old) - 1.0).abs();
@@ -95,7 +104,8 @@ impl Noise {
             }
             treated.profile.table_mut(stage, instruction).copy_from_slice(&smooth);
         }
-        treated
+        let chunks = measured.each_chunk(|own| self.treat(own).profile);
+        Treated { profile: treated.profile.with_chunks(chunks), ..treated }
     }
 
     /// The treated rows of a table.

@@ -41,6 +41,13 @@ pub(crate) fn scatter(rows: &[Measurement], quantity: Quantity) -> Option<f64> {
     (points.len() >= ENOUGH_ROWS).then(|| spread(&residuals(&points)))
 }
 
+/// What the neighbours of each row predict for it; `None` for small tables.
+pub(crate) fn predictions(rows: &[Measurement], quantity: Quantity) -> Option<Vec<f64>> {
+    let points = points(rows, quantity);
+    let all = 0..points.len();
+    (all.len() >= LEAST_ROWS).then(|| all.map(|place| expected(&points, place).exp()).collect())
+}
+
 /// The rows that are far from the others, furthest first.
 pub(crate) fn outliers(rows: &[Measurement], quantity: Quantity) -> Vec<Outlier> {
     let mut points = points(rows, quantity);

@@ -56,7 +56,10 @@ pub(super) fn explained(table: Table, quantity: Quantity) -> Vec<f64> {
         let first = next;
         next += run.len();
         let run: Vec<usize> = (first..next).filter(|&index| !is_outlier(index)).collect();
-        if run.iter().all(|&index| off(index) <= EXPLAINED * level[index]) {
+        let steps = run.iter().map(|&index| (measured[index] / curve[index] - 1.0, level[index]));
+        if !has_step(&steps.collect::<Vec<_>>())
+            && run.iter().all(|&index| off(index) <= EXPLAINED * level[index])
+        {
             for index in run {
                 most = most.max(off(index));
                 values[index] = curve[index];
@@ -64,4 +67,20 @@ pub(super) fn explained(table: Table, quantity: Quantity) -> Vec<f64> {
         }
     }
     if most >= NOISY { values } else { measured }
+}
+
+/// Whether the rows up to one of a run differ from those after it by more than noise explains. Each
+/// row has a value and its standard deviation.
+fn has_step(run: &[(f64, f64)]) -> bool {
+    let sums = |rows: &[(f64, f64)]| {
+        let weights = rows.iter().map(|(_, sd)| sd.powi(-2));
+        let weighted = rows.iter().map(|(value, sd)| value * sd.powi(-2));
+        (weighted.sum::<f64>(), weights.sum::<f64>())
+    };
+    (1..run.len()).any(|split| {
+        let (before, after) = run.split_at(split);
+        let ((a, weight_a), (b, weight_b)) = (sums(before), sums(after));
+        let distance = (a / weight_a - b / weight_b).abs();
+        distance > EXPLAINED * (1.0 / weight_a + 1.0 / weight_b).sqrt()
+    })
 }

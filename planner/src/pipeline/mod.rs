@@ -91,8 +91,16 @@ impl Pipeline {
                 return Err(PlanError::UnmeasuredInstruction { stage, instruction, schedule });
             }
         }
+        let profile = profile.run_as(order.units().map(|unit| unit.chunk)).into_owned();
+        if profile.chunks().len() * order.stages.len() > limits::CHUNKS {
+            return Err(PlanError::BadArgument {
+                name: "the number of model chunks that were measured, over all stages",
+                value: (profile.chunks().len() * order.stages.len()).to_string(),
+                expected: "at most 2048; leave the column chunk out",
+            });
+        }
         let network = Network::with_dependencies(&order.stages, &order.dependencies, delays)?;
-        Ok(Self { profile: profile.clone(), schedule, order, network })
+        Ok(Self { profile, schedule, order, network })
     }
 
     /// The profile that plans are made from.
@@ -160,6 +168,23 @@ impl Pipeline {
             waits: Vec::new(),
             stages,
         }
+    }
+}
+
+impl Plan {
+    /// The pipeline that the plan is for, on this profile.
+    ///
+    /// # Errors
+    /// Those of [`Order::pipeline`].
+    pub fn pipeline(&self, profile: &Profile) -> Result<Pipeline, PlanError> {
+        let units =
+            |stage: &StagePlan| stage.instructions.iter().map(PlannedInstruction::unit).collect();
+        let order = Order {
+            stages: self.stages.iter().map(units).collect(),
+            num_microbatches: self.num_microbatches,
+            dependencies: self.dependencies.clone(),
+        };
+        Pipeline::of_order(profile, self.schedule, order, self.delays)
     }
 }
 

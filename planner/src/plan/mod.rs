@@ -2,7 +2,7 @@
 
 mod file;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use pfo_vocabulary::{Chunk, Instruction, Mhz, Microbatch, Stage, Unit, Watts};
 use serde::{Deserialize, Serialize};
@@ -107,12 +107,18 @@ impl Plan {
         self.p2p_blocking_power_by_mhz.clone().or_else(flat)
     }
 
-    /// The numbers of a clock table: for each stage every unit and its clock, in the order in which
-    /// the stage runs them.
-    pub fn clocks(&self) -> impl Iterator<Item = Vec<(Unit, Mhz)>> {
-        self.stages.iter().map(|stage| {
-            let clock = |planned: &PlannedInstruction| (planned.unit(), planned.frequency_mhz);
-            stage.instructions.iter().map(clock).collect()
+    /// The numbers of a clock table: for each stage every unit, its clock and that of the wait
+    /// before it, if it has one, in the order in which the stage runs them.
+    pub fn clocks(&self) -> impl Iterator<Item = Vec<(Unit, Mhz, Option<Mhz>)>> {
+        let waits: HashMap<StageUnit, Mhz> =
+            self.waits.iter().map(|wait| (wait.before, wait.frequency_mhz)).collect();
+        self.stages.iter().map(move |stage| {
+            let clocks = |planned: &PlannedInstruction| {
+                let unit = planned.unit();
+                let wait = waits.get(&StageUnit::new(stage.stage, unit)).copied();
+                (unit, planned.frequency_mhz, wait)
+            };
+            stage.instructions.iter().map(clocks).collect()
         })
     }
 
@@ -254,7 +260,7 @@ mod tests {
         assert_eq!(clocks.len(), usize::from(plan.num_stages));
         assert_eq!(clocks.iter().map(Vec::len).sum::<usize>(), plan.num_instructions());
         let last = plan.stages[1].instructions.last().unwrap();
-        assert_eq!(clocks[1].last(), Some(&(last.unit(), last.frequency_mhz)));
+        assert_eq!(clocks[1].last(), Some(&(last.unit(), last.frequency_mhz, None)));
     }
 
     #[test]

@@ -52,7 +52,11 @@ impl OfflineEnvPipe {
             .collect();
         let mut step = Rehearsal::new(pipeline, |index| {
             let operation = &network.operations[index];
-            let table = pipeline.profile().table(operation.stage, operation.instruction);
+            let table = pipeline.profile().chunk_table(
+                operation.stage,
+                operation.instruction,
+                operation.chunk,
+            );
             if on_envelope[index] { grid.highest() } else { self.cheapest(table) }
         });
         let (rounds, end) = self.raise(network, &grid, &on_envelope, &mut step);

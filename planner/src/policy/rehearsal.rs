@@ -80,10 +80,16 @@ fn row(pipeline: &Pipeline, operation: usize, clock: Mhz) -> Measurement {
     if let Some(unplanned) = network.unplanned(operation) {
         return unplanned;
     }
-    let table = pipeline.profile().table(operation.stage, operation.instruction);
+    let table =
+        pipeline.profile().chunk_table(operation.stage, operation.instruction, operation.chunk);
     let up_to = table.partition_point(|row| row.frequency <= clock);
     let measured = table[up_to.saturating_sub(1)];
     // What does not depend on the clock is the same at each.
-    let at = pipeline.profile().at(operation.stage, operation.instruction, measured.frequency);
+    let at = pipeline.profile().chunk_at(
+        operation.stage,
+        operation.instruction,
+        operation.chunk,
+        measured.frequency,
+    );
     at.unwrap_or(measured)
 }

@@ -167,7 +167,14 @@ impl ZeusWindow {
             let forwards =
                 stage.instructions.iter().filter(|run| run.instruction == Instruction::Forward);
             let (sum_s, count) = forwards
-                .filter_map(|run| profile.at(stage.stage, Instruction::Forward, run.frequency_mhz))
+                .filter_map(|run| {
+                    profile.chunk_at(
+                        stage.stage,
+                        Instruction::Forward,
+                        run.chunk,
+                        run.frequency_mhz,
+                    )
+                })
                 .fold((0.0, 0_u32), |(sum_s, count), row| (sum_s + row.time_s, count + 1));
             sum_s / f64::from(count.max(1))
         });

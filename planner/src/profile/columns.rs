@@ -1,7 +1,9 @@
 //! The columns of a profile and the values of their fields.
 
+use std::ops::RangeInclusive;
+
 use csv::StringRecord;
-use pfo_vocabulary::{Instruction, Mhz, Stage};
+use pfo_vocabulary::{Chunk, Instruction, Mhz, Stage};
 
 use crate::excerpt::excerpt;
 use crate::limits;
@@ -23,13 +25,20 @@ const LEFT_OUT: &str = "left_out";
 const OBSERVED: &str = "observed_mhz";
 
 /// The columns that say who measured. Lines that are equal in all of them are repeats.
-const MEASURERS: [&str; 5] = ["rank", "dp_rank", "pp_rank", "tp_rank", "chunk"];
+const MEASURERS: [&str; 5] = ["rank", "dp_rank", "pp_rank", "tp_rank", CHUNK];
+
+/// The model chunk that was measured.
+pub(crate) const CHUNK: &str = "chunk";
 
 /// A day. No instruction takes as long; a larger value is in another unit.
 const LONGEST_S: f64 = 86_400.0;
 
 /// A day at a megawatt.
 const MOST_J: f64 = 86_400e6;
+
+/// The power of a computing GPU, in watts, or of those that a line adds up. Outside of this a time or
+/// an energy is in another unit: ms for s, mJ for J.
+const POSSIBLE_W: RangeInclusive<f64> = 1.0..=100e3;
 
 const MOST_COUNTED: f64 = 1e9;
 
@@ -39,6 +48,7 @@ pub(crate) struct Columns {
     repeats: [Option<usize>; 3],
     left_out: Option<usize>,
     observed: Option<usize>,
+    chunk: Option<usize>,
     /// The columns that say who measured.
     pub(crate) measurers: Vec<usize>,
     /// All columns that tell repeats apart, measurers included.
@@ -66,8 +76,8 @@ impl Columns {
         let others: Vec<usize> = (0..header.len()).filter(is_other).collect();
         let is_measurer = |&&index: &&usize| MEASURERS.contains(&&header[index]);
         let measurers = others.iter().filter(is_measurer).copied().collect();
-        let observed = place(OBSERVED);
-        Ok(Self { needed, repeats, left_out, observed, measurers, others })
+        let (observed, chunk) = (place(OBSERVED), place(CHUNK));
+        Ok(Self { needed, repeats, left_out, observed, chunk, measurers, others })
     }
 
     /// Whether a line says why it is not part of the profile.
@@ -125,6 +135,10 @@ impl Columns {
             .ok_or_else(|| wrong("time", time, "positive seconds, less than a day"))?;
         let energy_j =
             positive(energy, MOST_J).ok_or_else(|| wrong("energy", energy, "positive joules"))?;
+        let power_w = energy_j / time_s;
+        if !POSSIBLE_W.contains(&power_w) {
+            return Err(ProfileError::ImpossiblePower { line, time_s, energy_j, power_w });
+        }
         Ok((stage, instruction, Measurement { frequency, time_s, energy_j }))
     }
 
@@ -144,6 +158,25 @@ impl Columns {
             false => read().map(Some).ok_or_else(|| {
                 bad_field(line, OBSERVED, value, "MHz between 1 and 10000, or empty")
             }),
+        }
+    }
+
+    /// The model chunk that was measured, if the line says it.
+    ///
+    /// # Errors
+    /// If that is no chunk.
+    pub(crate) fn read_chunk(
+        &self,
+        record: &StringRecord,
+        line: u64,
+    ) -> Result<Option<Chunk>, ProfileError> {
+        let value = self.chunk.map_or("", |place| &record[place]);
+        let read = || value.parse().ok().filter(|&chunk| chunk < Chunk::MAX_CHUNKS).map(Chunk);
+        match value.is_empty() {
+            true => Ok(None),
+            false => read()
+                .map(Some)
+                .ok_or_else(|| bad_field(line, CHUNK, value, "a chunk from 0 to 63, or empty")),
         }
     }
 
@@ -236,6 +269,17 @@ mod tests {
             &refused(&GOOD_CSV.replace("\n1,forward", "\n1,sideways")),
             &["line 2", "sideways"],
         );
+    }
+
+    #[test]
+    fn a_time_in_ms_or_an_energy_in_mj_is_refused_with_its_line_and_the_power_that_it_means() {
+        for (row, says) in [("50,20", "0.400 W"), ("0.05,20000", "400000.000 W")] {
+            let csv = format!(
+                "stage,instruction,frequency,time,energy\n\
+                 0,forward,1410,0.05,20\n0,backward,1410,{row}\n"
+            );
+            assert_says(&refused(&csv), &["line 3", says, "seconds", "joules"]);
+        }
     }
 
     #[test]

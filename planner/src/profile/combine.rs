@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use pfo_vocabulary::{Instruction, Mhz, Stage};
+use pfo_vocabulary::{Chunk, Instruction, Mhz, Stage};
 
 use crate::error::PlanError;
 use crate::excerpt::excerpt;
@@ -38,6 +38,8 @@ pub(crate) struct Measurer {
     pub(crate) rank: Vec<String>,
     /// The other fields that tell ranks and chunks apart.
     pub(crate) within: Vec<String>,
+    /// The chunk that was measured, if the line says it.
+    pub(crate) chunk: Option<Chunk>,
 }
 
 /// The lines of one stage and instruction, by clock and by measurer.

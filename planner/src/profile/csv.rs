@@ -12,7 +12,8 @@
 //! Any other column tells apart lines of the same stage, instruction and frequency. Columns that
 //! say who measured (`rank`, `dp_rank`, `pp_rank`, `tp_rank`, `chunk`) give every measurer the same
 //! weight in the mean, as in Zeus' pipeline frequency optimizer; differences between measurers are
-//! not noise. Any other column (`window`, `run`, …) makes lines repeats of one measurement: a
+//! not noise. Where `chunk` has several values, each chunk has its own rows beside the mean. Any other
+//! column (`window`, `run`, …) makes lines repeats of one measurement: a
 //! repeat that is far from the others is left out, and their scatter is kept. A line with a reason
 //! in the column `left_out` is skipped. `observed_mhz` is the clock that the GPU really had, where a
 //! power limit held it back; clocks at which it had no higher one than at a lower clock are left
@@ -25,7 +26,8 @@ use pfo_vocabulary::{Instruction, Mhz, Stage};
 
 use crate::error::PlanError;
 use crate::profile::Profile;
-use crate::profile::columns::{COLUMNS, Columns, REPEATS};
+use crate::profile::chunks::of_chunks;
+use crate::profile::columns::{CHUNK, COLUMNS, Columns, REPEATS};
 use crate::profile::combine::{Combine, Lines, Measurer, combined};
 use crate::profile::error::ProfileError;
 use crate::profile::left_out::leave_out;
@@ -53,25 +55,48 @@ impl Profile {
     /// The profile as CSV, from which [`Profile::from_csv`] reads the same profile. The columns
     /// about repeats are written if any row was measured more than once.
     pub fn to_csv(&self) -> String {
-        let repeated = self.rows().any(|(stage, instruction, row)| {
-            self.repeats(stage, instruction, row.frequency) != Repeats::default()
-        });
+        let repeated = self.with_those_of_chunks().any(|profile| profile.repeated().len() > 0);
         let mut csv = COLUMNS.join(",");
+        if !self.chunks.is_empty() {
+            csv += &format!(",{CHUNK}");
+        }
         if repeated {
             csv += &format!(",{}", REPEATS.join(","));
         }
         csv.push('\n');
-        for (stage, instruction, Measurement { frequency, time_s, energy_j }) in self.rows() {
-            csv += &format!("{stage},{instruction},{},{time_s},{energy_j}", frequency.0);
+        let of_chunks = |stage, instruction| {
+            self.chunks.values().any(|own| !own.table(stage, instruction).is_empty())
+        };
+        let blank = if self.chunks.is_empty() { "" } else { "," };
+        self.write_rows(&mut csv, blank, repeated, |stage, instruction| {
+            // The mean of those of the chunks.
+            !of_chunks(stage, instruction)
+        });
+        for (chunk, own) in &self.chunks {
+            own.write_rows(&mut csv, &format!(",{chunk}"), repeated, |_, _| true);
+        }
+        csv
+    }
+
+    /// Adds rows of a chunk.
+    fn write_rows(
+        &self,
+        csv: &mut String,
+        chunk: &str,
+        repeated: bool,
+        is_written: impl Fn(Stage, Instruction) -> bool,
+    ) {
+        let rows = self.rows().filter(|&(stage, instruction, _)| is_written(stage, instruction));
+        for (stage, instruction, Measurement { frequency, time_s, energy_j }) in rows {
+            *csv += &format!("{stage},{instruction},{},{time_s},{energy_j}{chunk}", frequency.0);
             if repeated {
                 let repeats = self.repeats(stage, instruction, frequency);
                 let sd = |sd: Option<f64>| sd.map_or_else(String::new, |sd| sd.to_string());
                 let Repeats { count, time_sd_s, energy_sd_j } = repeats;
-                csv += &format!(",{count},{},{}", sd(time_sd_s), sd(energy_sd_j));
+                *csv += &format!(",{count},{},{}", sd(time_sd_s), sd(energy_sd_j));
             }
             csv.push('\n');
         }
-        csv
     }
 }
 
@@ -99,7 +124,8 @@ fn read(csv: impl Read, combine: Combine) -> Result<Profile, ProfileError> {
             let line = number;
             return Err(ProfileError::DuplicateRow { first, line, stage, instruction, frequency });
         }
-        let who = Measurer { rank: fields(&ranks), within: fields(&columns.measurers) };
+        let chunk = columns.read_chunk(&record, number)?;
+        let who = Measurer { rank: fields(&ranks), within: fields(&columns.measurers), chunk };
         let table = tables.entry((stage, instruction)).or_default();
         let repeated = table.entry(frequency).or_default().entry(who).or_default();
         let observed_mhz = columns.read_observed(&record, number)?;
@@ -110,7 +136,7 @@ fn read(csv: impl Read, combine: Combine) -> Result<Profile, ProfileError> {
         left_out.append(&mut leave_out(of, table));
         unheld.extend(leave_out_unheld(of, table));
     }
-    Profile::from_repeated(&combined(&tables)?, left_out, unheld)
+    Profile::from_repeated(&combined(&tables)?, left_out, unheld, of_chunks(&tables)?)
 }
 
 fn unreadable(error: csv::Error) -> ProfileError {
@@ -254,7 +280,7 @@ mod tests {
     fn what_is_written_is_read_back_as_it_was() {
         let repeated = "count,time_sd,energy_sd,stage,instruction,frequency,time,energy\n\
                         7,0.001,0.25,0,forward,1410,0.1,20.000000000000004\n\
-                        ,,,0,forward,1395,0.30000000000000004,1e-7\n";
+                        ,,,0,forward,1395,0.30000000000000004,1.1e1\n";
         for csv in [GOOD_CSV, repeated] {
             let profile = Profile::from_csv(csv.as_bytes()).unwrap();
             let written = profile.to_csv();

@@ -37,6 +37,22 @@ pub enum ProfileError {
         expected: &'static str,
     },
 
+    /// A row whose energy over time no GPU draws.
+    #[error(
+        "profile, line {line}: {energy_j} J in {time_s} s are {power_w:.3} W, which no computing \
+         GPU draws; time is in seconds, energy in joules"
+    )]
+    ImpossiblePower {
+        /// The line, counted from 1 at the header.
+        line: u64,
+        /// The time as it was read.
+        time_s: f64,
+        /// The energy as it was read.
+        energy_j: f64,
+        /// Their quotient.
+        power_w: f64,
+    },
+
     /// Two rows that measure the same thing.
     #[error(
         "profile, line {line}: stage {stage}, {instruction} at {frequency} is already in line \

@@ -2,6 +2,7 @@
 //!
 //! Nothing is fitted or scaled here: a plan's prediction must be what these rows say.
 
+mod chunks;
 mod columns;
 pub(crate) mod combine;
 mod csv;
@@ -15,7 +16,7 @@ pub(crate) mod unheld;
 
 use std::collections::BTreeMap;
 
-use pfo_vocabulary::{Instruction, Mhz, Stage};
+use pfo_vocabulary::{Chunk, Instruction, Mhz, Stage};
 
 use crate::error::PlanError;
 use crate::profile::error::ProfileError;
@@ -24,6 +25,7 @@ use crate::profile::measurement::Measurement;
 use crate::profile::quantity::Quantity;
 use crate::profile::repeats::Repeats;
 use crate::profile::unheld::Unheld;
+use crate::waits::power::PowerByClock;
 
 /// A measured profile of all stages of a pipeline.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +36,8 @@ pub struct Profile {
     repeats: BTreeMap<(Stage, Instruction, Mhz), Repeats>,
     left_out: Vec<LeftOut>,
     unheld: Vec<Unheld>,
+    /// What was measured for each model chunk, if there are several.
+    chunks: BTreeMap<Chunk, Self>,
 }
 
 impl Profile {
@@ -50,6 +54,21 @@ impl Profile {
     fn from_rows(
         rows: impl IntoIterator<Item = (Stage, Instruction, Measurement)>,
     ) -> Result<Self, ProfileError> {
+        let profile = Self::with_tables(rows);
+        let stages = &profile.stages;
+        if stages.is_empty() {
+            return Err(ProfileError::EmptyProfile);
+        }
+        if let Some(missing) = stages.iter().position(BTreeMap::is_empty) {
+            return Err(ProfileError::StageWithoutRows { missing, highest: stages.len() - 1 });
+        }
+        Ok(profile)
+    }
+
+    /// The same for rows that some stages may lack.
+    pub(crate) fn with_tables(
+        rows: impl IntoIterator<Item = (Stage, Instruction, Measurement)>,
+    ) -> Self {
         let mut stages: Vec<BTreeMap<_, Vec<Measurement>>> = Vec::new();
         for (stage, instruction, measured) in rows {
             if stages.len() <= stage.index() {
@@ -60,13 +79,13 @@ impl Profile {
         for table in stages.iter_mut().flat_map(BTreeMap::values_mut) {
             table.sort_by_key(|measured| measured.frequency);
         }
-        if stages.is_empty() {
-            return Err(ProfileError::EmptyProfile);
+        Self {
+            stages,
+            repeats: BTreeMap::new(),
+            left_out: Vec::new(),
+            unheld: Vec::new(),
+            chunks: BTreeMap::new(),
         }
-        if let Some(missing) = stages.iter().position(BTreeMap::is_empty) {
-            return Err(ProfileError::StageWithoutRows { missing, highest: stages.len() - 1 });
-        }
-        Ok(Self { stages, repeats: BTreeMap::new(), left_out: Vec::new(), unheld: Vec::new() })
     }
 
     /// A profile of rows with what is known about their repeats, and of the lines and clocks that were
@@ -75,16 +94,16 @@ impl Profile {
         rows: &[(Stage, Instruction, Measurement, Repeats)],
         left_out: Vec<LeftOut>,
         unheld: Vec<Unheld>,
+        chunks: BTreeMap<Chunk, Self>,
     ) -> Result<Self, ProfileError> {
         let profile = Self::from_rows(rows.iter().map(|&(s, i, row, _)| (s, i, row)))?;
-        let repeats = rows
-            .iter()
-            .filter(|row| row.3 != Repeats::default())
-            .map(|&(stage, instruction, row, repeats)| {
-                ((stage, instruction, row.frequency), repeats)
-            })
-            .collect();
-        Ok(Self { repeats, left_out, unheld, ..profile })
+        Ok(Self { repeats: repeats_of(rows), left_out, unheld, chunks, ..profile })
+    }
+
+    /// What was measured for a model chunk.
+    fn of_chunk(rows: &[(Stage, Instruction, Measurement, Repeats)]) -> Self {
+        let profile = Self::with_tables(rows.iter().map(|&(s, i, row, _)| (s, i, row)));
+        Self { repeats: repeats_of(rows), ..profile }
     }
 
     /// The number of stages.
@@ -113,6 +132,21 @@ impl Profile {
             .map_or(&mut [], Vec::as_mut_slice)
     }
 
+    /// Gives a table other rows of the same clocks, and what is known of their repeats.
+    pub(crate) fn replace(
+        &mut self,
+        stage: Stage,
+        instruction: Instruction,
+        rows: Vec<(Measurement, Repeats)>,
+    ) {
+        for (row, repeats) in &rows {
+            self.set_repeats((stage, instruction, row.frequency), *repeats);
+        }
+        for (old, (row, _)) in self.table_mut(stage, instruction).iter_mut().zip(rows) {
+            *old = row;
+        }
+    }
+
     /// Time and energy of an instruction at a clock: its row. If its time does not depend on the
     /// clock, all its rows measure the same, and this is their mean at any clock.
     pub fn at(&self, stage: Stage, instruction: Instruction, clock: Mhz) -> Option<Measurement> {
@@ -131,6 +165,25 @@ impl Profile {
         self.repeats.get(&(stage, instruction, clock)).copied().unwrap_or_default()
     }
 
+    /// The rows that were measured more than once.
+    pub fn repeated(&self) -> impl ExactSizeIterator<Item = ((Stage, Instruction, Mhz), Repeats)> {
+        self.repeats.iter().map(|(&row, &repeats)| (row, repeats))
+    }
+
+    /// Notes how often a row was measured; false if there is no such row.
+    pub(crate) fn set_repeats(
+        &mut self,
+        (stage, instruction, clock): (Stage, Instruction, Mhz),
+        repeats: Repeats,
+    ) -> bool {
+        let table = self.table(stage, instruction);
+        let is_row = table.binary_search_by_key(&clock, |row| row.frequency).is_ok();
+        if is_row && repeats != Repeats::default() {
+            self.repeats.insert((stage, instruction, clock), repeats);
+        }
+        is_row
+    }
+
     /// Lines that were left out because they are far from their repeats.
     pub fn left_out(&self) -> &[LeftOut] {
         &self.left_out
@@ -139,6 +192,21 @@ impl Profile {
     /// Clocks that were left out because the GPUs did not hold them.
     pub fn unheld(&self) -> &[Unheld] {
         &self.unheld
+    }
+
+    /// Checks that waiting draws no more than computing does.
+    ///
+    /// # Errors
+    /// [`PlanError::ImpossibleWaiting`] if a GPU would draw more while it waits than in any row.
+    pub fn check_waiting(&self, power: &PowerByClock) -> Result<(), PlanError> {
+        let most = |powers: &mut dyn Iterator<Item = f64>| powers.fold(0.0, f64::max);
+        let power_w = most(&mut power.points().iter().map(|(_, power)| power.0));
+        let rows = self.with_those_of_chunks().flat_map(Self::rows);
+        let most_w = most(&mut rows.map(|(_, _, row)| row.energy_j / row.time_s));
+        match power_w > most_w {
+            true => Err(PlanError::ImpossibleWaiting { power_w, most_w }),
+            false => Ok(()),
+        }
     }
 
     /// All tables whose rows depend on the clock, by stage and instruction. Instructions of fixed
@@ -158,6 +226,16 @@ impl Profile {
             })
         })
     }
+}
+
+/// The repeats of the rows that were measured more than once.
+fn repeats_of(
+    rows: &[(Stage, Instruction, Measurement, Repeats)],
+) -> BTreeMap<(Stage, Instruction, Mhz), Repeats> {
+    rows.iter()
+        .filter(|row| row.3 != Repeats::default())
+        .map(|&(stage, instruction, row, repeats)| ((stage, instruction, row.frequency), repeats))
+        .collect()
 }
 
 /// The rows of one stage and instruction, by rising clock.

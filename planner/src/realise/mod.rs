@@ -10,7 +10,7 @@
 
 mod fill;
 pub(crate) mod regimes;
-mod splice;
+pub(crate) mod splice;
 mod steady;
 
 use crate::choices::{Assignment, Choices, Realised};
@@ -92,8 +92,8 @@ impl<'a> Realiser<'a> {
     }
 
     /// Speeds up one kind of operation after the other, gives the slack that this makes to the
-    /// operations that save most with it, and keeps what is better in the same time.
-    pub(crate) fn redistribute(&mut self, plan: &Realised) -> Realised {
+    /// operations that save most with it, and keeps what is better within a deadline (s).
+    pub(crate) fn redistribute(&mut self, plan: &Realised, deadline_s: f64) -> Realised {
         let mut best = plan.clone();
         for &kind in self.choices.ranges() {
             self.assignment.clone_from(&best.assignment);
@@ -102,7 +102,7 @@ impl<'a> Realiser<'a> {
                     *index = self.choices.faster_on_hull(operation, *index);
                 }
             }
-            self.fill(plan.time_s);
+            self.fill(deadline_s);
             if self.choices.effective_j(&self.assignment) < best.effective_j {
                 best = self.present();
             }
@@ -294,7 +294,7 @@ mod tests {
             let deadline_s = realiser.fastest_s() * 1.07;
             realiser.fill(deadline_s);
             let plan = realiser.present();
-            let better = realiser.redistribute(&plan);
+            let better = realiser.redistribute(&plan, plan.time_s);
             assert!(better.time_s <= plan.time_s + 1e-9);
             assert!(better.effective_j <= plan.effective_j);
         });

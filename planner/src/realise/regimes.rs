@@ -2,7 +2,7 @@
 
 use crate::choices::pareto::{falling, lower_hull};
 use crate::choices::{Assignment, Choices, Realised};
-use crate::parallel::in_parallel;
+use crate::parallel::in_parallel_and_say;
 use crate::realise::Realiser;
 use crate::realise::splice::Regimes;
 use crate::realise::steady::steady;
@@ -17,23 +17,32 @@ struct Composite<'a> {
 }
 
 /// Improves plans that were rounded one by one. Returns better plans all along the frontier,
-/// fastest first, and the regimes among them.
+/// fastest first, and the regimes among them. Calls `progress`, from any thread, with the share of
+/// the work that is done.
 pub(crate) fn regimes(
     network: &Network,
     choices: &Choices,
     rounded: Vec<Realised>,
+    progress: &(dyn Fn(f64) + Sync),
 ) -> (Vec<Realised>, Regimes) {
+    // The share of the work that is done after the composites, for a large pipeline.
+    const COMPOSING: f64 = 0.25;
     let new = || Realiser::new(network, choices);
     let hull = |plans: &[Realised]| lower_hull(plans.iter().cloned(), Realised::cost);
     let mut plans = falling(rounded, Realised::cost);
     let steady = steady(network, choices);
     let ends = hull(&plans);
     let composites = composites(network, choices, &steady, &ends);
-    plans.extend(in_parallel(&composites, new, |realiser, composite| {
+    let compose = |realiser: &mut Realiser<'_>, composite: &Composite<'_>| {
         realiser.compose(&composite.ends.assignment, composite.middle, composite.cut)
-    }));
+    };
+    let say = |done| progress(COMPOSING * done);
+    plans.extend(in_parallel_and_say(&composites, new, compose, say));
     plans = falling(plans, Realised::cost);
-    plans.extend(in_parallel(&hull(&plans), new, Realiser::redistribute));
+    let redistribute =
+        |realiser: &mut Realiser<'_>, plan: &Realised| realiser.redistribute(plan, plan.time_s);
+    let say = |done| progress(COMPOSING + (1.0 - COMPOSING) * done);
+    plans.extend(in_parallel_and_say(&hull(&plans), new, redistribute, say));
     plans = falling(plans, Realised::cost);
     let regimes = Regimes::new(hull(&plans), new);
     (plans, regimes)

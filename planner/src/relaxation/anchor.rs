@@ -12,7 +12,14 @@ use crate::relaxation::events::Events;
 /// bound.
 const ANCHORS: usize = 128;
 
-/// An optimal relaxed schedule.
+/// The same if plans for a single deadline are wanted: those nearest to it.
+const ANCHORS_NEAR: usize = 3;
+
+/// The relaxation counts whole ns, rounded down: an operation may take this much longer, in
+/// seconds.
+const ROUNDED_S: f64 = 1e-9;
+
+/// An optimal relaxed schedule, in which every operation has the time that rounding took from it.
 pub(crate) struct Anchor {
     /// Seconds that the step takes.
     pub(crate) deadline_s: f64,
@@ -21,11 +28,13 @@ pub(crate) struct Anchor {
 }
 
 /// Solves the relaxed problem and passes on schedules all along the frontier, more at its fast end,
-/// where it bends most, and the one of least energy.
+/// where it bends most, and the one of least energy. With `near_s`, a deadline in seconds, only a few
+/// about it, and both ends.
 pub(crate) fn anchors(
     pipeline: &Pipeline,
     p2p_power: Watts,
     tradeoffs: &Tradeoffs,
+    near_s: Option<f64>,
     pass: &mut dyn FnMut(Anchor),
     progress: impl Fn(f64),
 ) -> LowerBound {
@@ -34,31 +43,46 @@ pub(crate) fn anchors(
     let mut bound = LowerBound::at_slow_end(pipeline, p2p_power, tradeoffs, &relaxation);
     let fastest_s = bound.fastest_s();
     let range_s = bound.slowest_s() - fastest_s;
-    let mut deadlines = (0..ANCHORS)
+    let mut deadlines: Vec<f64> = (0..ANCHORS)
         .map(|i| 1.0 - i as f64 / (ANCHORS - 1) as f64)
         .map(|x| fastest_s + range_s * x * (1.0 + x) / 2.0)
-        .peekable();
+        .collect();
+    let more_s = rounded_s(pipeline);
+    let within = |near_s: f64| (near_s - more_s).clamp(fastest_s, fastest_s + range_s);
+    if let Some(near_s) = near_s.map(within) {
+        deadlines.push(near_s);
+        deadlines.sort_by(|a, b| (a - near_s).abs().total_cmp(&(b - near_s).abs()));
+        deadlines.truncate(ANCHORS_NEAR);
+        deadlines.sort_by(|a, b| b.total_cmp(a));
+    }
+    let mut deadlines = deadlines.into_iter().peekable();
 
     let mut at_s = Vec::new();
     let idle_w = p2p_power.0 * f64::from(pipeline.profile().num_stages());
     let mut is_past_cheapest = false;
-    let mut pass_at = |relaxation: &Relaxation, deadline_s| {
-        relaxation.schedule(deadline_s, &mut at_s);
-        let span = |&(start, end): &(u32, u32)| at_s[end as usize] - at_s[start as usize];
-        pass(Anchor { deadline_s, durations_s: events.spans.iter().map(span).collect() });
+    let mut pass_at = |relaxation: &Relaxation, time_s: f64, [each_s, all_s]: [f64; 2]| {
+        relaxation.schedule(time_s, &mut at_s);
+        let span = |&(start, end): &(u32, u32)| at_s[end as usize] - at_s[start as usize] + each_s;
+        let durations_s = events.spans.iter().map(span).collect();
+        pass(Anchor { deadline_s: time_s + all_s, durations_s });
     };
     while let Some(piece) = relaxation.advance() {
         bound.add(piece);
         progress((bound.slowest_s() - piece.fast_s) / range_s);
         if !is_past_cheapest && piece.slope_w >= idle_w {
             is_past_cheapest = true;
-            pass_at(&relaxation, piece.slow_s);
+            pass_at(&relaxation, piece.slow_s, [ROUNDED_S, more_s]);
         }
         while let Some(deadline_s) = deadlines.next_if(|&deadline_s| deadline_s >= piece.fast_s) {
-            pass_at(&relaxation, deadline_s);
+            pass_at(&relaxation, deadline_s, [ROUNDED_S, more_s]);
         }
     }
-    // Rounding may leave the last one below the fast end by less than a ns; or there is no range.
-    pass_at(&relaxation, fastest_s);
+    // Some plan has to be as fast as any.
+    pass_at(&relaxation, fastest_s, [0.0, 0.0]);
     bound
+}
+
+/// What the relaxation may take too little for a step, in seconds.
+pub(crate) fn rounded_s(pipeline: &Pipeline) -> f64 {
+    ROUNDED_S * pipeline.network().len() as f64
 }

@@ -5,11 +5,12 @@
 //! GPU draws the P2P-blocking power. A replay does not depend on how the plan was made.
 
 mod envpipe_table;
+pub(crate) mod interval;
 pub(crate) mod timeline;
 
 use std::collections::HashMap;
 
-use pfo_vocabulary::{Mhz, Watts};
+use pfo_vocabulary::{Chunk, Mhz, Watts};
 
 use crate::error::PlanError;
 use crate::late::clocks::{LateRun, with_late_clocks};
@@ -73,12 +74,13 @@ pub(crate) fn measure(profile: &Profile, plan: &Plan) -> Result<(Network, LateRu
         .collect();
     let network = Network::with_dependencies(&orders, &plan.dependencies, plan.delays)?;
 
+    let profile = &profile.run_as(chunks(plan));
     let mut measured = network.all_unplanned();
     for (stage, operations) in plan.stages.iter().zip(&network.stages) {
         for (planned, &operation) in stage.instructions.iter().zip(operations) {
             let (instruction, frequency) = (planned.instruction, planned.frequency_mhz);
             let stage = stage.stage;
-            let row = profile.at(stage, instruction, frequency);
+            let row = profile.chunk_at(stage, instruction, planned.chunk, frequency);
             measured[operation as usize] = Some(row.ok_or(PlanError::UnmeasuredFrequency {
                 stage,
                 instruction,
@@ -89,6 +91,10 @@ pub(crate) fn measure(profile: &Profile, plan: &Plan) -> Result<(Network, LateRu
     let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
     let run = with_late_clocks(&network, profile, measured, &waits(plan, &network));
     Ok((network, run))
+}
+
+fn chunks(plan: &Plan) -> impl Iterator<Item = Chunk> {
+    plan.stages.iter().flat_map(|stage| &stage.instructions).map(|planned| planned.chunk)
 }
 
 /// The clock of the wait before each operation that has one.
@@ -114,10 +120,12 @@ fn waits(plan: &Plan, network: &Network) -> HashMap<usize, Mhz> {
 pub fn at_highest_clocks(profile: &Profile, plan: &Plan) -> Result<Plan, PlanError> {
     let mut fastest = plan.clone();
     fastest.predicted = None;
+    let profile = profile.run_as(chunks(plan));
     fastest.waits.clear();
     for stage in &mut fastest.stages {
         for planned in &mut stage.instructions {
-            let highest = profile.table(stage.stage, planned.instruction).last();
+            let highest =
+                profile.chunk_table(stage.stage, planned.instruction, planned.chunk).last();
             planned.frequency_mhz = highest
                 .ok_or(PlanError::UnmeasuredFrequency {
                     stage: stage.stage,

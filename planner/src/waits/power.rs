@@ -43,6 +43,18 @@ impl PowerByClock {
         Watts(low.1.0 + share * (high.1.0 - low.1.0))
     }
 
+    /// Its points by rising clock.
+    pub fn points(&self) -> &[(Mhz, Watts)] {
+        &self.0
+    }
+
+    /// The power at those of its clocks that are among `clocks`, if it differs between them.
+    #[must_use]
+    pub fn among(&self, clocks: &[Mhz]) -> Option<Self> {
+        let points = self.0.iter().filter(|(clock, _)| clocks.contains(clock));
+        Self::new(points.copied()).ok().filter(|power| power.flat().is_none())
+    }
+
     /// The clock at which waiting draws least; of several, the lowest.
     #[must_use]
     pub fn cheapest(&self) -> Mhz {
@@ -125,6 +137,8 @@ mod tests {
             assert!((power.at(Mhz(mhz)).0 - watts).abs() < 1e-9, "{mhz}");
         }
         assert_eq!((power.cheapest(), power.flat()), (Mhz(210), None));
+        assert_eq!(power.among(&[Mhz(210), Mhz(900), Mhz(1410)]).as_ref(), Some(&power));
+        assert_eq!(power.among(&[Mhz(900), Mhz(1410)]), None);
         let flat = PowerByClock::from(Watts(80.0));
         assert_eq!((flat.at(Mhz(1410)), flat.flat()), (Watts(80.0), Some(Watts(80.0))));
     }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! "pfo-frontier"  12 bytes
-//! version         u16, 5; 4 has no set call
+//! version         u16, 9; 8 has no chunks, 7 no repeats, 6 no clock per and no site power, 5 no wait
+//!                 power, 4 no set call either
 //! gzip stream (its CRC finds damage) of
 //!   gpu             u8 length, UTF-8; 0 if unknown
 //!   schedule        u8 length, its name
@@ -11,6 +12,16 @@
 //!   transfer time   f64, s; 0 if none
 //!   switch latency  f64, s; 0 if none
 //!   set call        f64, s; the part of it for which a call blocks
+//!   wait power      u16 points, 0 if waits have no clocks of their own, then each by rising clock:
+//!                   MHz u32, f64 (W)
+//!   clock per       u8 length, what has a clock of its own: instruction, kind, stage; empty if that
+//!                   is not known or the plans are another planner's
+//!   site power      f64, W for each GPU; 0 if it was not given
+//!   repeats         u32 rows that were measured more than once, then each: stage u16, instruction (u8
+//!                   length, name), MHz u32, count u32, standard deviation of time f64 (s) and of
+//!                   energy f64 (J), -1 if unknown
+//!   chunks          u16 model chunks that were measured apart, then each: its number u16, then what
+//!                   was measured for it: tables as below, and repeats as above
 //!   orders          stages u16, then for each the number of its instructions u32, then each:
 //!                   instruction u8 (its place in the list of all), chunk u16, microbatch u32
 //!   dependencies    u32 that do not follow from the rule, then each: the instruction that waits
@@ -25,10 +36,15 @@
 //! All numbers are little-endian. Neighbouring plans are alike, so nearly all bytes are 0 and a
 //! frontier of 3,495 plans of 1,536 operations takes a few hundred kilobytes.
 
+mod chunks;
 pub(crate) mod error;
 mod order;
+mod repeats;
 mod source;
+#[cfg(test)]
+mod tests;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use flate2::Compression;
@@ -37,18 +53,24 @@ use pfo_vocabulary::{Instruction, Mhz, Stage, Watts};
 
 use crate::error::PlanError;
 use crate::excerpt::excerpt;
+use crate::frontier::clock_per::ClockPer;
 use crate::frontier::{Frontier, Kept, Point};
 use crate::limits;
 use crate::pipeline::Pipeline;
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
 use crate::step::delays::Delays;
+use crate::waits::power::PowerByClock;
 use source::{Source, damaged, foreign};
 
 const MAGIC: &[u8; 12] = b"pfo-frontier";
-const VERSION: u16 = 5;
+const VERSION: u16 = 9;
 
-/// The version before, which is read, too.
+/// Versions before, which are read, too.
+const WITHOUT_CHUNKS: u16 = 8;
+const WITHOUT_REPEATS: u16 = 7;
+const WITHOUT_CLOCK_PER: u16 = 6;
+const WITHOUT_WAIT_POWER: u16 = 5;
 const WITHOUT_SET_CALL: u16 = 4;
 
 /// The largest frontier that is read: a small file can claim to be huge.
@@ -58,13 +80,16 @@ pub struct Room {
     pub instructions: usize,
     /// Rows of the profile. Each takes 24 bytes.
     pub rows: usize,
+    /// Rows that were measured more than once. Each takes about 110 bytes beside that.
+    pub repeats: usize,
     /// Instructions of all plans together. Each takes a byte.
     pub planned: usize,
 }
 
 impl Default for Room {
     fn default() -> Self {
-        Self { instructions: limits::OPERATIONS, rows: 4 << 20, planned: 256 << 20 }
+        let (rows, planned) = (4 << 20, 256 << 20);
+        Self { instructions: limits::OPERATIONS, rows, repeats: rows, planned }
     }
 }
 
@@ -104,22 +129,19 @@ impl Frontier {
         for (_, seconds) in self.pipeline.network().delays.named() {
             out.write_all(&seconds.to_le_bytes())?;
         }
+        let points = self.wait_power.as_ref().map_or(&[][..], PowerByClock::points);
+        out.write_all(&(points.len() as u16).to_le_bytes())?;
+        for (clock, power) in points {
+            out.write_all(&clock.0.to_le_bytes())?;
+            out.write_all(&power.0.to_le_bytes())?;
+        }
+        write_text(&mut out, self.clock_per.map_or("", ClockPer::name))?;
+        out.write_all(&self.site_power.0.to_le_bytes())?;
+        repeats::write(&mut out, self.pipeline.profile())?;
+        chunks::write(&mut out, self.pipeline.profile())?;
         order::write(&mut out, self.pipeline.order())?;
 
-        let rows: Vec<_> = self.pipeline.profile().rows().collect();
-        let tables: Vec<_> = rows.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).collect();
-        out.write_all(&(tables.len() as u16).to_le_bytes())?;
-        for table in tables {
-            let (stage, instruction, _) = table[0];
-            out.write_all(&stage.0.to_le_bytes())?;
-            write_text(&mut out, instruction.name())?;
-            out.write_all(&(table.len() as u16).to_le_bytes())?;
-            for (_, _, row) in table {
-                out.write_all(&row.frequency.0.to_le_bytes())?;
-                out.write_all(&row.time_s.to_le_bytes())?;
-                out.write_all(&row.energy_j.to_le_bytes())?;
-            }
-        }
+        write_rows(&mut out, self.pipeline.profile())?;
 
         out.write_all(&(self.plans.len() as u32).to_le_bytes())?;
         for plan in &self.plans {
@@ -156,7 +178,7 @@ impl Frontier {
     ///
     /// # Errors
     /// Those of [`Frontier::from_bytes`], and if the frontier is larger than `room`.
-    pub fn from_bytes_within(bytes: &[u8], room: Room) -> Result<Self, PlanError> {
+    pub fn from_bytes_within(bytes: &[u8], mut room: Room) -> Result<Self, PlanError> {
         let Some(rest) = bytes.strip_prefix(MAGIC) else {
             let start = String::from_utf8_lossy(&bytes[..bytes.len().min(16)]);
             return Err(foreign(format!("it begins with \"{}\"", excerpt(&start))));
@@ -179,24 +201,87 @@ impl Frontier {
         if !(p2p_power.0.is_finite() && p2p_power.0 >= 0.0) {
             return Err(damaged(&format!("the P2P-blocking power is {p2p_power}")));
         }
-        let delays = Delays {
-            transfer_time_s: f64::from_le_bytes(file.array("the transfer time")?),
-            switch_latency_s: f64::from_le_bytes(file.array("the switching latency")?),
-            set_call_s: match version {
-                WITHOUT_SET_CALL => 0.0,
-                _ => f64::from_le_bytes(file.array("the time of a set call")?),
-            },
+        let delays = read_delays(&mut file, version)?;
+        let wait_power = match version {
+            WITHOUT_SET_CALL | WITHOUT_WAIT_POWER => None,
+            _ => read_wait_power(&mut file)?,
         };
+        let clock_per = match version {
+            ..=WITHOUT_CLOCK_PER => None,
+            _ => Some(file.text("what has a clock of its own")?).filter(|per| !per.is_empty()),
+        };
+        let clock_per = clock_per.map(|per| per.parse()).transpose()?;
+        let site_power = match version {
+            ..=WITHOUT_CLOCK_PER => 0.0,
+            _ => f64::from_le_bytes(file.array("the site power")?),
+        };
+        let repeated = match version {
+            ..=WITHOUT_REPEATS => Vec::new(),
+            _ => repeats::read(&mut file, room.repeats)?,
+        };
+        room.repeats -= repeated.len();
+        let chunks = match version {
+            ..=WITHOUT_CHUNKS => BTreeMap::new(),
+            _ => chunks::read(&mut file, room)?,
+        };
+        room.rows -= chunks.values().map(Profile::num_rows).sum::<usize>();
         let order = order::read(&mut file, microbatches, room.instructions)?;
-        let profile = read_profile(&mut file, room)?;
+        let profile = Profile::from_measurements(read_rows(&mut file, room)?)?;
+        let profile = repeats::noted(profile, repeated)?.with_chunks(chunks);
         let pipeline = Pipeline::of_order(&profile, schedule, order, delays)?;
         let plans = read_plans(&mut file, &pipeline, room)?;
         file.end()?;
-        Self::new(pipeline, p2p_power, gpu, plans)
+        let frontier = Self::new(pipeline, p2p_power, gpu, plans)?;
+        let frontier = frontier.with_site_power(Watts(site_power));
+        let frontier = frontier.map_err(|error| damaged(&error.to_string()))?;
+        Ok(Self { wait_power, clock_per, ..frontier })
     }
 }
 
-fn read_profile(file: &mut Source<'_>, room: Room) -> Result<Profile, PlanError> {
+fn read_wait_power(file: &mut Source<'_>) -> Result<Option<PowerByClock>, PlanError> {
+    let mut points = Vec::new();
+    for _ in 0..u16::from_le_bytes(file.array("the number of powers of waiting")?) {
+        let clock = Mhz(u32::from_le_bytes(file.array("a clock of waiting")?));
+        points.push((clock, Watts(f64::from_le_bytes(file.array("a power of waiting")?))));
+    }
+    let power = || PowerByClock::new(points.iter().copied());
+    let power = (!points.is_empty()).then(power).transpose();
+    power.map_err(|error| damaged(&error.to_string()))
+}
+
+fn read_delays(file: &mut Source<'_>, version: u16) -> Result<Delays, PlanError> {
+    Ok(Delays {
+        transfer_time_s: f64::from_le_bytes(file.array("the transfer time")?),
+        switch_latency_s: f64::from_le_bytes(file.array("the switching latency")?),
+        set_call_s: match version {
+            WITHOUT_SET_CALL => 0.0,
+            _ => f64::from_le_bytes(file.array("the time of a set call")?),
+        },
+    })
+}
+
+fn write_rows(out: &mut impl Write, profile: &Profile) -> std::io::Result<()> {
+    let rows: Vec<_> = profile.rows().collect();
+    let tables: Vec<_> = rows.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).collect();
+    out.write_all(&(tables.len() as u16).to_le_bytes())?;
+    for table in tables {
+        let (stage, instruction, _) = table[0];
+        out.write_all(&stage.0.to_le_bytes())?;
+        write_text(out, instruction.name())?;
+        out.write_all(&(table.len() as u16).to_le_bytes())?;
+        for (_, _, row) in table {
+            out.write_all(&row.frequency.0.to_le_bytes())?;
+            out.write_all(&row.time_s.to_le_bytes())?;
+            out.write_all(&row.energy_j.to_le_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+fn read_rows(
+    file: &mut Source<'_>,
+    room: Room,
+) -> Result<Vec<(Stage, Instruction, Measurement)>, PlanError> {
     let mut rows = Vec::new();
     for _ in 0..u16::from_le_bytes(file.array("the number of tables")?) {
         let stage = u16::from_le_bytes(file.array("a table's stage")?);
@@ -220,7 +305,7 @@ fn read_profile(file: &mut Source<'_>, room: Room) -> Result<Profile, PlanError>
             rows.push((Stage(stage), instruction, Measurement { frequency, time_s, energy_j }));
         }
     }
-    Profile::from_measurements(rows)
+    Ok(rows)
 }
 
 fn read_plans(
@@ -244,7 +329,7 @@ fn read_plans(
         .iter()
         .flatten()
         .map(|&index| &network.operations[index as usize])
-        .map(|op| pipeline.profile().table(op.stage, op.instruction).len())
+        .map(|op| pipeline.profile().chunk_table(op.stage, op.instruction, op.chunk).len())
         .collect();
 
     let mut plans = Vec::with_capacity(count);
@@ -287,144 +372,4 @@ fn write_text(out: &mut impl Write, text: &str) -> std::io::Result<()> {
     // GPU names are bounded, the others are ours.
     out.write_all(&[text.len() as u8])?;
     out.write_all(text.as_bytes())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Read;
-
-    use flate2::bufread::GzDecoder;
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::frontier::optimize::{Options, Spread};
-    use crate::schedule::name::Schedule;
-    use crate::test_profiles::{any_profile, unequal};
-
-    fn frontier_of(profile: &Profile) -> Frontier {
-        let pipeline = Pipeline::new(profile, Schedule::OneForwardOneBackward, 4).unwrap();
-        let options = Options { plans: 20, spread: Spread::Useful };
-        let mut frontier = Frontier::optimize(&pipeline, Watts(80.5), options, &|_| {}).unwrap();
-        frontier.gpu = Some("A100".to_owned());
-        frontier
-    }
-
-    fn assert_same(read: &Frontier, written: &Frontier) {
-        assert_eq!(read.plans, written.plans);
-        assert_eq!(read.gpu, written.gpu);
-        assert_eq!(read.p2p_power, written.p2p_power);
-        assert_eq!(read.pipeline.profile(), written.pipeline.profile());
-        assert_eq!(read.plan(0).unwrap(), written.plan(0).unwrap());
-    }
-
-    fn refused(bytes: &[u8]) -> String {
-        Frontier::from_bytes(bytes).unwrap_err().to_string()
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(32))]
-        #[test]
-        fn what_is_written_is_read_back(profile in any_profile(3, 5)) {
-            let frontier = frontier_of(&profile);
-            assert_same(&Frontier::from_bytes(&frontier.to_bytes().unwrap()).unwrap(), &frontier);
-        }
-    }
-
-    #[test]
-    fn every_truncation_is_refused() {
-        let bytes = frontier_of(&unequal()).to_bytes().unwrap();
-        for end in 0..bytes.len() {
-            let message = refused(&bytes[..end]);
-            assert!(message.contains("damaged") || message.contains("not a frontier"), "{message}");
-        }
-    }
-
-    #[test]
-    fn a_changed_byte_is_refused_or_says_nothing() {
-        // Gzip's time stamp and the bits that pad its last block can be anything.
-        let frontier = frontier_of(&unequal());
-        let bytes = frontier.to_bytes().unwrap();
-        let mut harmless = 0;
-        for place in 0..bytes.len() {
-            let mut changed = bytes.clone();
-            changed[place] ^= 0x10;
-            if let Ok(read) = Frontier::from_bytes(&changed) {
-                assert_same(&read, &frontier);
-                harmless += 1;
-            }
-        }
-        assert!(harmless < 10, "{harmless}");
-    }
-
-    #[test]
-    fn more_bytes_than_there_should_be_are_refused() {
-        let mut bytes = frontier_of(&unequal()).to_bytes().unwrap();
-        bytes.push(0);
-        assert!(refused(&bytes).contains("more after its last plan"));
-    }
-
-    #[test]
-    fn another_file_and_another_version_are_called_that() {
-        assert!(refused(b"stage,instruction,frequency,time,energy").contains("stage,instruct"));
-        let mut bytes = frontier_of(&unequal()).to_bytes().unwrap();
-        bytes[MAGIC.len()] = 9;
-        let message = refused(&bytes);
-        assert!(message.contains("version 9") && message.contains("versions 4 to 5"), "{message}");
-    }
-
-    #[test]
-    fn a_file_of_the_version_before_is_read_as_one_without_a_set_call() {
-        let frontier = frontier_of(&unequal());
-        let bytes = frontier.to_bytes().unwrap();
-        let mut content = Vec::new();
-        let stream = &bytes[MAGIC.len() + 2..];
-        GzDecoder::new(stream).read_to_end(&mut content).unwrap();
-        // After both names, the number of microbatches, the power and the other delays.
-        let place = 2 + frontier.pipeline().schedule().name().len() + 4 + 3 * 8;
-        content.drain(place..place + 8);
-        let mut before = [MAGIC.as_slice(), &WITHOUT_SET_CALL.to_le_bytes()].concat();
-        let mut out = GzEncoder::new(&mut before, Compression::default());
-        out.write_all(&content).unwrap();
-        out.finish().unwrap();
-        assert_same(&Frontier::from_bytes(&before).unwrap(), &frontier);
-    }
-
-    #[test]
-    fn a_frontier_is_refused_where_there_is_no_room_for_one_part_of_it() {
-        let frontier = frontier_of(&unequal());
-        let bytes = frontier.to_bytes().unwrap();
-        let instructions = frontier.plan(0).unwrap().num_instructions();
-        let enough = Room {
-            instructions,
-            rows: frontier.pipeline.profile().rows().count(),
-            planned: instructions * frontier.plans.len(),
-        };
-        assert!(Frontier::from_bytes_within(&bytes, enough).is_ok());
-        let less = [
-            (Room { instructions: instructions - 1, ..enough }, "instructions"),
-            (Room { rows: enough.rows - 1, ..enough }, "rows"),
-            (Room { planned: enough.planned - 1, ..enough }, "plans"),
-        ];
-        for (room, what) in less {
-            let refusal = Frontier::from_bytes_within(&bytes, room).unwrap_err().to_string();
-            assert!(refusal.contains(what), "{room:?}: {refusal}");
-        }
-    }
-
-    #[test]
-    fn a_file_that_claims_more_plans_than_there_can_be_is_refused_before_they_are_read() {
-        let frontier = frontier_of(&unequal());
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend(VERSION.to_le_bytes());
-        let mut many = frontier.clone();
-        many.plans.truncate(1);
-        let honest = many.to_bytes().unwrap();
-        let mut content = Vec::new();
-        GzDecoder::new(&honest[MAGIC.len() + 2..]).read_to_end(&mut content).unwrap();
-        let count_at = content.len() - many.plans[0].rows.len() - 16 - 4;
-        content[count_at..count_at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
-        let mut stream = GzEncoder::new(bytes, Compression::default());
-        stream.write_all(&content).unwrap();
-        assert!(refused(&stream.finish().unwrap()).contains("4294967295 plans"));
-    }
 }

@@ -43,7 +43,7 @@ impl Lowtime {
             Ok::<_, PlanError>(self.filtered(pipeline, kind, p2p_power))
         })?;
         let fitted = Tradeoffs::by_kind(pipeline, |kind| match kind {
-            Kind::Measured(stage, instruction) if !instruction.is_fixed() => {
+            Kind::Measured(stage, instruction, _) if !instruction.is_fixed() => {
                 let points: Vec<(f64, f64)> = self
                     .filtered(pipeline, kind, p2p_power)
                     .choices
@@ -79,8 +79,8 @@ impl Lowtime {
 
     fn filtered(&self, pipeline: &Pipeline, kind: Kind, p2p_power: Watts) -> Tradeoff {
         match kind {
-            Kind::Measured(stage, instruction) if !instruction.is_fixed() => {
-                let table = pipeline.profile().table(stage, instruction);
+            Kind::Measured(stage, instruction, chunk) if !instruction.is_fixed() => {
+                let table = pipeline.profile().chunk_table(stage, instruction, chunk);
                 let candidates = self.candidates(table, p2p_power);
                 let rows: Vec<_> = candidates.iter().map(|candidate| candidate.measured).collect();
                 Tradeoff::new(&rows, p2p_power)

@@ -99,8 +99,8 @@ impl Lowtime {
     /// clock that it is rounded to.
     fn fitted(&self, pipeline: &Pipeline, p2p_power: Watts) -> Result<Tradeoffs, PlanError> {
         Tradeoffs::by_kind(pipeline, |kind| match kind {
-            Kind::Measured(stage, instruction) if !instruction.is_fixed() => {
-                let table = pipeline.profile().table(stage, instruction);
+            Kind::Measured(stage, instruction, chunk) if !instruction.is_fixed() => {
+                let table = pipeline.profile().chunk_table(stage, instruction, chunk);
                 let candidates = self.candidates(table, p2p_power);
                 let points: Vec<(f64, f64)> =
                     candidates.iter().map(|c| (c.units as f64, c.effective_j)).collect();

@@ -1,0 +1,106 @@
+//! How far a prediction may be off what happens when the plan runs.
+//!
+//! A plan is made of the rows that look best, and some do by luck: what their neighbours in the
+//! table say about them tells how much. Rows that scatter are uncertain, however they were chosen.
+//! And the same plan on the same GPUs takes another time and energy a while later. All three widen
+//! the interval; the first to one side only.
+
+use fastrand::Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::error::PlanError;
+use crate::noise::{level, predictions};
+use crate::plan::Plan;
+use crate::profile::Profile;
+use crate::profile::measurement::Measurement;
+use crate::profile::quantity::Quantity;
+use crate::replay::{Replay, replay};
+use crate::waits::power::PowerByClock;
+
+/// The shares by which time and energy of a step differ when the same plan runs again later. Real
+/// jobs on A100 and A40 differed by up to 0.9 % and 1.2 % between two windows in a row (the Perseus
+/// artifact, see `docs/replay-and-reality.md`).
+const LATER: [f64; 2] = [0.01, 0.015];
+
+/// In standard deviations: how far luck and noise reach.
+const REACH: f64 = 2.0;
+
+/// Profiles that the measured one could have been as well.
+const DRAWS: u32 = 24;
+
+/// Where time and energy of a step are expected when a plan runs on the GPUs that were profiled:
+/// the lower and the upper end.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// In seconds.
+    pub iteration_time_s: [f64; 2],
+    /// In joules, of all stages.
+    pub iteration_energy_j: [f64; 2],
+}
+
+/// The interval about the replay of a plan over a profile.
+///
+/// # Errors
+/// Those of [`replay`].
+pub fn interval(
+    profile: &Profile,
+    plan: &Plan,
+    p2p_power: impl Into<PowerByClock>,
+) -> Result<Interval, PlanError> {
+    let p2p_power = p2p_power.into();
+    let figures = |profile: &Profile| replay(profile, plan, &p2p_power).map(figures);
+    let predicted = figures(profile)?;
+    let without_luck = figures(&off(profile, &mut without_luck))?;
+    let mut random = Rng::with_seed(0);
+    let mut draws = Vec::new();
+    for _ in 0..DRAWS {
+        let mut drawn = |_| if random.bool() { 1.0 } else { -1.0 };
+        draws.push(figures(&off(profile, &mut drawn))?);
+    }
+    let [iteration_time_s, iteration_energy_j] = [0, 1].map(|of| {
+        let mean = draws.iter().map(|draw| draw[of]).sum::<f64>() / f64::from(DRAWS);
+        let squares: f64 = draws.iter().map(|draw| (draw[of] - mean).powi(2)).sum();
+        let noise = REACH * (squares / f64::from(DRAWS)).sqrt();
+        let ends = [predicted[of], without_luck[of], mean];
+        let lowest = ends.into_iter().fold(f64::INFINITY, f64::min);
+        let highest = ends.into_iter().fold(f64::NEG_INFINITY, f64::max);
+        let later = LATER[of] * predicted[of].abs();
+        [lowest - noise - later, highest + noise + later]
+    });
+    Ok(Interval { iteration_time_s, iteration_energy_j })
+}
+
+fn figures(replay: Replay) -> [f64; 2] {
+    [replay.iteration_time_s, replay.iteration_energy_j]
+}
+
+/// A row that is less than its neighbours say owes that to luck, within reason.
+fn without_luck(off: f64) -> f64 {
+    (-off).clamp(0.0, REACH)
+}
+
+/// The profile with every value changed by a number of its standard deviations, which `change` makes of
+/// how many of them the value is off what its neighbours predict.
+fn off(profile: &Profile, change: &mut impl FnMut(f64) -> f64) -> Profile {
+    let mut changed = profile.clone();
+    for table in profile.tables() {
+        let factors = Quantity::BOTH.map(|quantity| {
+            let Some(level) = level(table, quantity) else { return vec![1.0; table.rows.len()] };
+            let expected = predictions(table.rows, quantity);
+            let rows = table.rows.iter().zip(level).enumerate();
+            let factor = |(index, (row, level)): (usize, (&Measurement, f64))| {
+                let expected = expected.as_ref().map_or(quantity.of(row), |rows| rows[index]);
+                let off =
+                    if level > 0.0 { (quantity.of(row) / expected - 1.0) / level } else { 0.0 };
+                1.0 + level * change(off)
+            };
+            rows.map(factor).collect::<Vec<f64>>()
+        });
+        let rows = changed.table_mut(table.stage, table.instruction).iter_mut();
+        for (row, (time, power)) in rows.zip(factors[0].iter().zip(&factors[1])) {
+            row.time_s *= time;
+            row.energy_j *= time * power;
+        }
+    }
+    changed.with_chunks(profile.each_chunk(|own| off(own, change)))
+}

@@ -1,0 +1,27 @@
+//! How the agents of a job's nodes agree on what the job runs, and at which step it changes.
+//!
+//! Pure: events go into a [`Participant`], actions come out. There is no network, no clock and no
+//! `pfod` here; `pfo-agent` has them. What the agents tell each other is in a store that all of
+//! them share: who takes part ([`Member`]), what somebody proposes ([`Proposal`]), who has it ready
+//! ([`Answer`]), one decision that is created once ([`Decision`]), and what became of it at each
+//! node ([`Report`]).
+//!
+//! The promise: no two nodes run different plans at a step, unless one of them is reported late.
+//! `tests/schedules.rs` holds it over random delays, losses, crashes and restarts.
+#![forbid(unsafe_code)]
+
+mod digest;
+mod event;
+mod member;
+mod node;
+mod participant;
+mod shared;
+mod swap;
+
+pub use digest::{Digest, NotADigest};
+pub use event::{Action, Event, Runs, Seen, SwapAnswer, Told, Write};
+pub use member::{Degrees, Incomplete, Member, Place, completeness};
+pub use node::{Node, NotANode};
+pub use participant::{OnPartition, Participant, Settings, Wish};
+pub use shared::{Change, Shared, SharedSwap};
+pub use swap::{Abort, Answer, Decision, Late, PlanCut, Proposal, Report, Run, Took};

@@ -1,0 +1,159 @@
+//! Running what is committed: in time if this node learns of it in time, and else late, which is
+//! reported before anything is done about it.
+
+use std::sync::Arc;
+
+use super::{OnPartition, Participant, RETRY_MS};
+use crate::event::{Action, Runs, Seen, SwapAnswer};
+use crate::swap::{Late, Proposal, Report, Run, Took};
+
+/// A committed swap, with its number.
+type Committed = (u64, Arc<Proposal>);
+
+/// What is to be done about the newest committed swap.
+enum Due {
+    Nothing,
+    /// Change at exactly this step, or at the first one that is possible.
+    Swap(Option<u64>),
+    /// Report this first.
+    Report(Report),
+}
+
+impl Participant {
+    pub(super) fn swap(&mut self) -> Option<Action> {
+        if self.swapping.is_some() || self.now_ms < self.retry_swap_ms {
+            return None;
+        }
+        if self.is_cut_off() {
+            let leaves = |seen: &Seen| Self::spans_nodes(seen) && seen.runs != Runs::DefaultClocks;
+            self.fresh().filter(|seen| leaves(seen))?;
+            self.swapping = Some(None);
+            return Some(Action::Swap(Run::DefaultClocks, None));
+        }
+        let committed = self.shared.as_ref()?.committed();
+        let mut committed = committed.map(|(number, proposal)| (number, Arc::clone(proposal)));
+        let (newest, before) = (committed.next()?, committed.next());
+        drop(committed);
+        match self.due(&newest, before.as_ref()) {
+            Due::Nothing => None,
+            Due::Swap(at) => {
+                if !self.lacking(&newest.1).is_empty() {
+                    return None;
+                }
+                self.swapping = Some(Some(newest.0));
+                Some(Action::Swap(newest.1.run.clone(), at))
+            }
+            Due::Report(report) => {
+                self.report = Some(report);
+                None
+            }
+        }
+    }
+
+    /// Whether the store has not answered for so long that the node is to run at default clocks.
+    fn is_cut_off(&self) -> bool {
+        let OnPartition::DefaultClocks(after_ms) = self.settings.on_partition else { return false };
+        let is_over = |since_ms: u64| self.now_ms.saturating_sub(since_ms) >= after_ms;
+        self.away_since_ms.is_some_and(is_over)
+    }
+
+    fn due(&mut self, newest: &Committed, before: Option<&Committed>) -> Due {
+        let (Some(seen), Some(report)) = (self.fresh(), self.report.as_ref()) else {
+            return Due::Nothing;
+        };
+        let Some(next) = seen.next_step else { return Due::Nothing };
+        let (number, proposal) = newest;
+        let is_to_come = next <= proposal.step;
+        let has_taken = self.taken() == *number;
+        if Self::is_run(seen, &proposal.run) {
+            let arranged = self.arranged.filter(|arranged| arranged.number == *number);
+            return match arranged {
+                Some(arranged) if next <= arranged.step => Due::Nothing,
+                Some(arranged) => self.settle(arranged),
+                None if has_taken && !report.is_late() => Due::Nothing,
+                None if is_to_come => Due::Swap(Some(proposal.step)),
+                // An earlier agent of this node did it, and in time: it would have reported first
+                // that it was late.
+                None => {
+                    let step = if report.is_late() { next } else { proposal.step };
+                    self.settle(Took { number: *number, step })
+                }
+            };
+        }
+        let told = self.shared.as_ref().and_then(|shared| shared.reports.get(&self.me));
+        let late = report.late.as_ref().filter(|late| late.until.is_none());
+        let due = match (late, if is_to_come { before } else { Some(newest) }) {
+            (None, None) => Due::Swap(Some(proposal.step)),
+            (None, Some((_, before))) if is_to_come && Self::is_run(seen, &before.run) => {
+                Due::Swap(Some(proposal.step))
+            }
+            (Some(late), now) if now.is_none_or(|(number, _)| late.number >= *number) => {
+                let at = (is_to_come && !has_taken).then_some(proposal.step);
+                if told == Some(report) { Due::Swap(at) } else { Due::Nothing }
+            }
+            (_, now) => {
+                let now = now.unwrap_or(newest);
+                let late = Some(self.late(now, self.why_late(now.0, next)));
+                Due::Report(Report { late, ..report.clone() })
+            }
+        };
+        self.arranged = None;
+        due
+    }
+
+    fn why_late(&self, number: u64, next: u64) -> String {
+        match (self.left_at, &self.refused) {
+            (Some(step), _) => format!("it could not reach the store, and left the plan at {step}"),
+            (None, _) if self.taken() == number => {
+                "this node alone was swapped to something else".into()
+            }
+            (None, Some(why)) => why.clone(),
+            (None, None) => {
+                format!("it learned of the swap when step {} had begun", next.saturating_sub(1))
+            }
+        }
+    }
+
+    /// This node is not known to run what it should, from some step on. If it was late before, that
+    /// goes on.
+    fn late(&self, (number, proposal): &Committed, why: String) -> Late {
+        let report = self.report.as_ref();
+        let took = report.and_then(|report| report.took).filter(|took| took.number == *number);
+        let due = took.map_or(proposal.step, |took| took.step);
+        let from = match self.left_at {
+            Some(left) if took.is_some() => left,
+            Some(left) => left.min(due),
+            None => due,
+        };
+        let open = report.and_then(|report| report.late.clone());
+        match open.filter(|late| late.until.is_none()) {
+            Some(late) => Late { number: *number, from: late.from.min(from), ..late },
+            None => Late { number: *number, from, until: None, why },
+        }
+    }
+
+    /// The node runs the swap that it was to run.
+    fn settle(&mut self, took: Took) -> Due {
+        (self.arranged, self.left_at, self.refused) = (None, None, None);
+        let late = self.report.as_ref().and_then(|report| report.late.clone());
+        let late = late.map(|late| Late { until: late.until.or(Some(took.step)), ..late });
+        Due::Report(Report { took: Some(took), late })
+    }
+
+    pub(super) fn swapped(&mut self, answer: SwapAnswer) {
+        let number = self.swapping.take().flatten();
+        self.stale = true;
+        match (answer, number) {
+            (SwapAnswer::At(step), Some(number)) => self.arranged = Some(Took { number, step }),
+            (SwapAnswer::At(step), None) => {
+                self.left_at.get_or_insert(step);
+            }
+            (refused, _) => {
+                if let SwapAnswer::Refused(why) = refused {
+                    self.refused = Some(why);
+                }
+                self.retry_swap_ms = self.now_ms.saturating_add(RETRY_MS);
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! A swap of a whole job: what the agents write into the store about it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use pfo_vocabulary::{Stage, Uid};
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::node::Node;
+
+/// What a job runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Run {
+    /// No plan.
+    DefaultClocks,
+    /// A plan.
+    Plan(PlanCut),
+}
+
+impl Run {
+    /// The slice of a stage; none at default clocks, and for a stage that the plan does not have.
+    #[must_use]
+    pub fn slice(&self, stage: Stage) -> Option<Digest> {
+        match self {
+            Self::DefaultClocks => None,
+            Self::Plan(plan) => plan.stages.get(stage.index()).copied(),
+        }
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DefaultClocks => f.write_str("default clocks"),
+            Self::Plan(plan) => f.write_str(&plan.label),
+        }
+    }
+}
+
+/// A plan that is cut by stage. The slices are in the store under their digests, and a node fetches
+/// those of its own stages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanCut {
+    /// What it is called in status.
+    pub label: String,
+    /// The microbatches of a step.
+    pub num_microbatches: u32,
+    /// The predicted time (s) and energy (J) of a step, if the plan predicts them.
+    pub predicted: Option<(f64, f64)>,
+    /// The slice of each stage.
+    pub stages: Vec<Digest>,
+}
+
+/// A swap that every member is asked to arm.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Proposal {
+    /// What the job shall run.
+    pub run: Run,
+    /// The step at which every rank changes, or none does.
+    pub step: u64,
+    /// The nodes that have to arm it: those that had the job when it was proposed.
+    pub members: BTreeSet<Node>,
+    /// The first step that no rank of the proposer's had begun when it was proposed.
+    pub proposed_at: u64,
+    /// Who asked for it.
+    pub by_uid: Uid,
+    /// Where.
+    pub by_node: Node,
+}
+
+/// What a member says of a proposal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// It has its slices, `pfod` finds that they fit, and no rank has begun the step before the
+    /// swap's: this was the next one.
+    Armed(u64),
+    /// The swap's step is too near, or past: this is the next one.
+    TooLate(u64),
+    /// It cannot, for this reason.
+    Veto(String),
+}
+
+/// What becomes of a proposal: created once, and never changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Decision {
+    /// Every rank changes at the proposal's step.
+    Commit,
+    /// None does.
+    Abort(Abort),
+}
+
+/// Why a swap does not take place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "kebab-case")]
+pub enum Abort {
+    /// A node cannot run it.
+    #[error("node {0}: {1}")]
+    Veto(Node, String),
+    /// These nodes had not armed it when the step before the swap's began.
+    #[error("not armed in time by {}", names(.0))]
+    TooLate(BTreeSet<Node>),
+    /// A node left before it had armed it.
+    #[error("node {0} has left the job, or cannot reach the store")]
+    Left(Node),
+    /// A node counts steps differently.
+    #[error(
+        "node {node} counts steps differently: its next one was {its} when that of node {other} \
+        was {others}"
+    )]
+    Steps {
+        /// The node.
+        node: Node,
+        /// Its next step.
+        its: u64,
+        /// A node to compare with.
+        other: Node,
+        /// The next step of that one, no earlier.
+        others: u64,
+    },
+}
+
+fn names(nodes: &BTreeSet<Node>) -> String {
+    let mut names: Vec<_> = nodes.iter().take(8).map(Node::as_str).collect();
+    if nodes.len() > names.len() {
+        names.push("…");
+    }
+    names.join(", ")
+}
+
+/// What became of the committed swaps at a node. It stays in the store while the agent is away.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// The newest swap that the node has taken up.
+    pub took: Option<Took>,
+    /// The newest swap that it was late for.
+    pub late: Option<Late>,
+}
+
+impl Report {
+    /// Whether the node is late now.
+    #[must_use]
+    pub fn is_late(&self) -> bool {
+        self.late.as_ref().is_some_and(|late| late.until.is_none())
+    }
+}
+
+/// A swap that a node has taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Took {
+    /// Its number.
+    pub number: u64,
+    /// The step from which the node runs it.
+    pub step: u64,
+}
+
+/// Steps in which a node did not run what had been committed, or may not have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Late {
+    /// The swap.
+    pub number: u64,
+    /// The first of the steps.
+    pub from: u64,
+    /// The step from which the node runs the swap; none while it does not.
+    pub until: Option<u64>,
+    /// Why.
+    pub why: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_the_store_can_be_read_by_people() {
+        let answer = serde_json::to_string(&Answer::Armed(7)).unwrap();
+        assert_eq!(answer, r#"{"armed":7}"#);
+        assert_eq!(serde_json::to_string(&Decision::Commit).unwrap(), r#""commit""#);
+        let nodes: BTreeSet<Node> = ["a", "b"].map(|name| name.parse().unwrap()).into();
+        let abort = Decision::Abort(Abort::TooLate(nodes.clone()));
+        assert_eq!(serde_json::to_string(&abort).unwrap(), r#"{"abort":{"too-late":["a","b"]}}"#);
+        assert_eq!(Abort::TooLate(nodes).to_string(), "not armed in time by a, b");
+    }
+
+    #[test]
+    fn many_nodes_that_are_late_do_not_make_a_page() {
+        let nodes = (0..1000).map(|node| format!("n{node}").parse().unwrap()).collect();
+        assert!(Abort::TooLate(nodes).to_string().len() < 80);
+    }
+}

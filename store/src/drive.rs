@@ -1,0 +1,276 @@
+//! Runs one node's part in one job: gives the participant its events, and does what it asks for.
+//!
+//! No action waits for another, and none waits without an end: what the store does not answer in
+//! time counts as lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use pfo_fleet::{
+    Action, Digest, Event, Node, Participant, Run, Seen, Settings, Shared, SwapAnswer, Told, Write,
+};
+use pfo_vocabulary::Uid;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+use crate::error::StoreError;
+use crate::job::JobId;
+use crate::verbs::{News, Store, WatchedJob};
+
+/// How often the participant learns what time it is.
+const TICK: Duration = Duration::from_millis(250);
+
+/// How long to wait before what has failed is tried again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Slices of plans by their digests.
+pub type Slices = BTreeMap<Digest, Vec<u8>>;
+
+/// The part of a job that is on this node, as `pfod` has it.
+pub trait LocalJob: Send + Sync + 'static {
+    /// What `pfod` shows of it; none if it does not answer.
+    fn look(&self) -> impl Future<Output = Option<Seen>> + Send;
+
+    /// Whether a plan fits; none if `pfod` does not answer. The slices of the stages that are on
+    /// this node are among `slices`.
+    fn load(
+        &self,
+        run: &Run,
+        slices: &Slices,
+    ) -> impl Future<Output = Option<Result<(), String>>> + Send;
+
+    /// Changes what it runs, at exactly a step or not at all; without a step at the first one that
+    /// is possible.
+    fn swap(
+        &self,
+        run: &Run,
+        slices: &Slices,
+        at: Option<u64>,
+    ) -> impl Future<Output = SwapAnswer> + Send;
+}
+
+/// What is asked of this node's part in a job.
+#[derive(Debug)]
+pub enum Asked {
+    /// A user wants the whole job to run something.
+    Run {
+        /// What; none for what it ran before the newest committed swap.
+        run: Option<Run>,
+        /// Who.
+        by_uid: Uid,
+        /// Where to say what became of it.
+        answer: oneshot::Sender<Told>,
+    },
+    /// To show the job in the store.
+    Show(oneshot::Sender<Shown>),
+}
+
+/// A job in the store, as this node last saw it.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// The job; none if the store has not answered so far.
+    pub shared: Option<Shared>,
+    /// For how long the store has not answered, if it does not.
+    pub away: Option<Duration>,
+}
+
+/// What a participant is driven with.
+struct Driven<S, L> {
+    store: Arc<S>,
+    job: JobId,
+    local: Arc<L>,
+    slices: Arc<Mutex<Slices>>,
+    under_way: JoinSet<Event>,
+    asked: Option<oneshot::Sender<Told>>,
+}
+
+/// Takes part in a job for as long as `asked` is open, and then leaves it. It also ends when
+/// something has panicked: drive the job anew, which goes on where this stopped.
+pub async fn drive<S: Store, L: LocalJob>(
+    store: Arc<S>,
+    job: JobId,
+    (me, settings): (Node, Settings),
+    local: Arc<L>,
+    mut asked: mpsc::Receiver<Asked>,
+) {
+    let began = Instant::now();
+    let (news, mut arrived) = mpsc::channel(64);
+    let mut driven = Driven {
+        store: Arc::clone(&store),
+        job: job.clone(),
+        local,
+        slices: Arc::default(),
+        under_way: JoinSet::new(),
+        asked: None,
+    };
+    let mut watching = JoinSet::new();
+    watching.spawn(watch(store, job, news));
+    let mut participant = Participant::new(me, settings, 0);
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let event = tokio::select! {
+            now = ticks.tick() => Event::Tick((now - began).as_millis() as u64),
+            Some(event) = arrived.recv() => event,
+            Some(done) = driven.under_way.join_next() => match done {
+                Ok(event) => event,
+                Err(_) => return,
+            },
+            request = asked.recv() => match request {
+                Some(request) => match driven.take(request, &participant, began.elapsed()) {
+                    Some(event) => event,
+                    None => continue,
+                },
+                None => return driven.leave().await,
+            }
+        };
+        for action in participant.on(event) {
+            driven.act(action);
+        }
+    }
+}
+
+/// Passes on what happens to a job in the store, and when the store does not answer.
+async fn watch<S: Store>(store: Arc<S>, job: JobId, news: mpsc::Sender<Event>) {
+    loop {
+        if let Ok(mut watch) = store.watch(&job).await {
+            while let Ok(new) = watch.next().await {
+                let event = match new {
+                    News::Snapshot(shared) => Event::Snapshot(shared),
+                    News::Changed(change) => Event::Changed(change),
+                };
+                if news.send(event).await.is_err() {
+                    return;
+                }
+            }
+        }
+        if news.send(Event::StoreAway).await.is_err() {
+            return;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+impl<S: Store, L: LocalJob> Driven<S, L> {
+    /// What follows from something that was asked; nothing if it is answered.
+    fn take(&mut self, asked: Asked, participant: &Participant, now: Duration) -> Option<Event> {
+        let (run, by_uid, answer) = match asked {
+            Asked::Run { run, by_uid, answer } => (run, by_uid, answer),
+            Asked::Show(answer) => {
+                let since = |ms| now.saturating_sub(Duration::from_millis(ms));
+                let away = participant.away_since_ms().map(since);
+                // Who asked may have gone, here and below.
+                let _ = answer.send(Shown { shared: participant.shared().cloned(), away });
+                return None;
+            }
+        };
+        if self.asked.as_ref().is_some_and(|waiting| !waiting.is_closed()) {
+            let _ = answer.send(Told::NotNow("another swap of the job is under way"));
+            return None;
+        }
+        let Some(run) = run.or_else(|| participant.shared()?.before()) else {
+            let _ = answer.send(Told::NotNow("its nodes have run no plan together"));
+            return None;
+        };
+        self.asked = Some(answer);
+        Some(Event::Wished(run, by_uid))
+    }
+
+    async fn leave(mut self) {
+        // Or a write that is under way could bring the node back.
+        self.under_way.shutdown().await;
+        if let Err(error) = self.store.leave(&self.job).await {
+            tracing::debug!("{} is left when the lease expires: {error}", self.job);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        let (store, job) = (Arc::clone(&self.store), self.job.clone());
+        match action {
+            Action::Tell(told) => {
+                if let Some(answer) = self.asked.take() {
+                    let _ = answer.send(told);
+                }
+            }
+            Action::Look => {
+                let local = Arc::clone(&self.local);
+                self.under_way.spawn(async move { Event::Looked(local.look().await) });
+            }
+            Action::Load(number, run) => {
+                let (local, slices) = (Arc::clone(&self.local), self.slices());
+                self.under_way
+                    .spawn(async move { Event::Loaded(number, local.load(&run, &slices).await) });
+            }
+            Action::Swap(run, at) => {
+                let (local, slices) = (Arc::clone(&self.local), self.slices());
+                self.under_way
+                    .spawn(async move { Event::Swapped(local.swap(&run, &slices, at).await) });
+            }
+            Action::Fetch(wanted) => self.fetch(wanted),
+            Action::Join(member) => {
+                let joining = async move { store.join(&job, &member).await.map(|()| true) };
+                self.write(Write::Join, joining);
+            }
+            Action::Report(report) => {
+                let reporting = async move { store.report(&job, &report).await.map(|()| true) };
+                self.write(Write::Report, reporting);
+            }
+            Action::Propose { number, proposal, forget_below } => {
+                let proposing =
+                    async move { store.propose(&job, number, &proposal, forget_below).await };
+                self.write(Write::Propose, proposing);
+            }
+            Action::Arm(number, answer) => {
+                self.write(Write::Arm, async move { store.arm(&job, number, &answer).await });
+            }
+            Action::Decide(number, decision) => {
+                let deciding = async move { store.decide(&job, number, &decision).await };
+                self.write(Write::Decide, deciding);
+            }
+        }
+    }
+
+    /// Awaits what becomes of a write. One that has failed is reported after a pause, since it will
+    /// be repeated at once.
+    fn write(
+        &mut self,
+        write: Write,
+        writing: impl Future<Output = Result<bool, StoreError>> + Send + 'static,
+    ) {
+        let job = self.job.clone();
+        self.under_way.spawn(async move {
+            let taken = writing.await;
+            if let Err(error) = &taken {
+                tracing::debug!("{write:?} of {job}: {error}");
+                sleep(PAUSE).await;
+            }
+            Event::Written(write, taken.ok())
+        });
+    }
+
+    fn slices(&self) -> Slices {
+        self.slices.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn fetch(&mut self, wanted: BTreeSet<Digest>) {
+        let (store, job) = (Arc::clone(&self.store), self.job.clone());
+        let slices = Arc::clone(&self.slices);
+        self.under_way.spawn(async move {
+            let mut fetched = BTreeSet::new();
+            for digest in wanted {
+                match store.fetch(&job, digest).await {
+                    Ok(slice) => {
+                        let mut slices = slices.lock().unwrap_or_else(PoisonError::into_inner);
+                        slices.insert(digest, slice);
+                        fetched.insert(digest);
+                    }
+                    Err(error) => tracing::warn!("cannot fetch a part of a plan of {job}: {error}"),
+                }
+            }
+            Event::Fetched(fetched)
+        });
+    }
+}

@@ -1,0 +1,26 @@
+use pfo_fleet::Digest;
+
+use crate::verbs::LARGEST_SLICE;
+
+/// Why the store has not done what was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// It does not answer, or cannot just now. Whether a write was taken is unknown.
+    #[error("the store does not answer: {0}")]
+    Away(String),
+    /// It answers, and refuses.
+    #[error("the store refuses: {0}; `etcdctl user get` and `role get` show what a node may do")]
+    Refused(String),
+    /// A file of the credentials cannot be used.
+    #[error("{0}")]
+    Credentials(String),
+    /// A slice is larger than any plan's.
+    #[error("a slice of {0} bytes is larger than {LARGEST_SLICE}")]
+    TooLarge(usize),
+    /// Nobody has published the slice.
+    #[error("the store has no slice {0}")]
+    Missing(Digest),
+    /// The slice is not what its name says.
+    #[error("what the store has as slice {0} is something else")]
+    Differs(Digest),
+}

@@ -1,0 +1,63 @@
+//! How to reach etcd, and with which credentials.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+use pfo_fleet::Node;
+
+use crate::error::StoreError;
+
+/// How long etcd may take to connect, and to answer.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often a silent connection is asked whether it is still there, and how long that may take.
+const PING: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(5));
+
+/// How to reach etcd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdSettings {
+    /// The members, as `https://HOST:PORT`.
+    pub endpoints: Vec<String>,
+    /// The name of this node, which is the common name of its certificate.
+    pub node: Node,
+    /// Seconds after which a node that is cut off has left its jobs. etcd's least is 2 at its
+    /// defaults.
+    pub lease_s: u16,
+    /// Seconds after which what is kept of a job is deleted, when no node takes part in it any more.
+    pub keep_s: u16,
+    /// None only where etcd listens without TLS: for tests.
+    pub credentials: Option<Credentials>,
+}
+
+/// Files in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The certificate of the authority that has signed etcd's.
+    pub ca: PathBuf,
+    /// The certificate of this node.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+pub(super) async fn client(settings: &EtcdSettings) -> Result<Client, StoreError> {
+    let mut options = ConnectOptions::new()
+        .with_connect_timeout(CONNECT_TIMEOUT)
+        .with_timeout(ANSWER_TIMEOUT)
+        .with_keep_alive(PING.0, PING.1)
+        .with_keep_alive_while_idle(true)
+        .with_require_leader(true);
+    if let Some(Credentials { ca, certificate, key }) = &settings.credentials {
+        let identity = Identity::from_pem(read(certificate)?, read(key)?);
+        let ca = Certificate::from_pem(read(ca)?);
+        options = options.with_tls(TlsOptions::new().ca_certificate(ca).identity(identity));
+    }
+    Ok(Client::connect(&settings.endpoints, Some(options)).await?)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
+    std::fs::read(path)
+        .map_err(|error| StoreError::Credentials(format!("{}: {error}", path.display())))
+}

@@ -1,0 +1,199 @@
+//! Where everything is in etcd, and what a key there means.
+//!
+//! ```text
+//! /pfo/1/node/<node>                               under the node's lease
+//! /pfo/1/job/<uid>/<name>/head                     number of the newest swap
+//! /pfo/1/job/<uid>/<name>/member/<node>            under the node's lease
+//! /pfo/1/job/<uid>/<name>/report/<node>
+//! /pfo/1/job/<uid>/<name>/swap/<N>/proposal
+//! /pfo/1/job/<uid>/<name>/swap/<N>/armed/<node>
+//! /pfo/1/job/<uid>/<name>/swap/<N>/decision        created once
+//! /pfo/1/measured/<uid>/<name>/<node>              under the node's lease
+//! /pfo/1/slice/<uid>/<name>/<sha256>
+//! ```
+//!
+//! What is not below `job/` no watch carries. What is under no node's lease is under that of its job, which all of its nodes renew. Numbers of
+//! swaps have 20 digits, so that they are in order. Values are JSON but for slices.
+
+use std::fmt::Write;
+
+use pfo_fleet::{Change, Digest, Node};
+use serde::de::DeserializeOwned;
+
+use crate::job::JobId;
+use crate::verbs::digest_of;
+
+const ROOT: &str = "/pfo/1/";
+
+/// What the keys of all nodes begin with.
+pub(super) const NODES: &str = "/pfo/1/node/";
+
+/// The keys of one job.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    job: String,
+}
+
+impl Keys {
+    pub(super) fn of(job: &JobId) -> Self {
+        Self { job: path_of(job) }
+    }
+
+    /// What the watch of a job covers.
+    pub(super) fn prefix(&self) -> String {
+        format!("{ROOT}job/{}/", self.job)
+    }
+
+    /// The number of the lease of what is kept of the job.
+    pub(super) fn lease(&self) -> i64 {
+        let Digest(digest) = digest_of(self.job.as_bytes());
+        let number = digest.first_chunk().map_or(0, |first| i64::from_be_bytes(*first));
+        // etcd gives a number of its own for 0, and refuses those below.
+        (number & i64::MAX).max(1)
+    }
+
+    pub(super) fn head(&self) -> String {
+        self.prefix() + "head"
+    }
+
+    pub(super) fn member(&self, node: &Node) -> String {
+        format!("{}member/{node}", self.prefix())
+    }
+
+    pub(super) fn report(&self, node: &Node) -> String {
+        format!("{}report/{node}", self.prefix())
+    }
+
+    pub(super) fn swap(&self, number: u64) -> String {
+        format!("{}swap/{number:020}/", self.prefix())
+    }
+
+    pub(super) fn proposal(&self, number: u64) -> String {
+        self.swap(number) + "proposal"
+    }
+
+    pub(super) fn armed(&self, number: u64, node: &Node) -> String {
+        format!("{}armed/{node}", self.swap(number))
+    }
+
+    pub(super) fn decision(&self, number: u64) -> String {
+        self.swap(number) + "decision"
+    }
+
+    pub(super) fn slice(&self, digest: Digest) -> String {
+        format!("{ROOT}slice/{}/{digest}", self.job)
+    }
+
+    /// Where all nodes have what they measured.
+    pub(super) fn all_measured(&self) -> String {
+        format!("{ROOT}measured/{}/", self.job)
+    }
+
+    pub(super) fn measured(&self, node: &Node) -> String {
+        format!("{}{node}", self.all_measured())
+    }
+
+    /// What it means that a key below the prefix was written or, without a value, deleted. None if
+    /// it means nothing: another version's key, or one that no agent has written.
+    pub(super) fn change(&self, key: &[u8], value: Option<&[u8]>) -> Option<Change> {
+        let key = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix())?;
+        let parts: Vec<&str> = key.split('/').collect();
+        match (&parts[..], value) {
+            (["member", node], Some(value)) => {
+                Some(Change::Member(node.parse().ok()?, Some(read(value)?)))
+            }
+            (["member", node], None) => Some(Change::Member(node.parse().ok()?, None)),
+            (["report", node], value) => {
+                let report = value.map_or_else(|| Some(Default::default()), read)?;
+                Some(Change::Report(node.parse().ok()?, report))
+            }
+            (["swap", number, "proposal"], value) => {
+                let number = number.parse().ok()?;
+                let proposed = |value| Some(Change::Proposal(number, read(value)?));
+                value.map_or(Some(Change::Forgotten(number)), proposed)
+            }
+            (["swap", number, "armed", node], Some(value)) => {
+                Some(Change::Answer(number.parse().ok()?, node.parse().ok()?, read(value)?))
+            }
+            (["swap", number, "decision"], Some(value)) => {
+                Some(Change::Decision(number.parse().ok()?, read(value)?))
+            }
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn read<T: DeserializeOwned>(value: &[u8]) -> Option<T> {
+    serde_json::from_slice(value).ok()
+}
+
+/// A job as a part of a key: letters, digits, `.`, `-` and `_` stay, all else is `%` and two
+/// digits.
+fn path_of(job: &JobId) -> String {
+    let mut path = format!("{}/", job.uid.0);
+    for byte in job.name.as_str().bytes() {
+        if byte.is_ascii_alphanumeric() || b".-_".contains(&byte) {
+            path.push(char::from(byte));
+        } else {
+            // Writing into a string does not fail.
+            let _ = write!(path, "%{byte:02x}");
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_fleet::{Decision, Report};
+    use pfo_vocabulary::Uid;
+
+    use super::*;
+
+    fn keys(name: &str) -> Keys {
+        Keys::of(&JobId { uid: Uid(7), name: name.parse().unwrap() })
+    }
+
+    #[test]
+    fn no_name_of_a_job_leads_into_another_job() {
+        assert_eq!(keys("77").head(), "/pfo/1/job/7/77/head");
+        assert_eq!(keys("team/j").head(), "/pfo/1/job/7/team%2fj/head");
+        assert!(!keys("77.2").head().starts_with(&keys("77").prefix()));
+    }
+
+    #[test]
+    fn keys_are_read_as_they_are_written() {
+        let (keys, node) = (keys("j"), "n1".parse::<Node>().unwrap());
+        let change = |key: String, value: Option<&str>| {
+            keys.change(key.as_bytes(), value.map(str::as_bytes))
+        };
+        let left = Change::Member(node.clone(), None);
+        assert_eq!(change(keys.member(&node), None), Some(left));
+        let decided = Change::Decision(12, Decision::Commit);
+        assert_eq!(change(keys.decision(12), Some("\"commit\"")), Some(decided));
+        assert_eq!(change(keys.proposal(12), None), Some(Change::Forgotten(12)));
+        let reported = Change::Report(node.clone(), Report::default());
+        assert_eq!(
+            change(keys.report(&node), Some(r#"{"took":null,"late":null}"#)),
+            Some(reported)
+        );
+    }
+
+    #[test]
+    fn what_no_agent_writes_means_nothing() {
+        let keys = keys("j");
+        let prefix = keys.prefix();
+        let (wrong, bytes): (&[&str], &[u8]) = (
+            &["", "head", "member/", "member/a b", "swap/x/decision", "swap/1/armed/n/m"],
+            b"\"?\"",
+        );
+        for key in wrong {
+            assert_eq!(
+                keys.change(format!("{prefix}{key}").as_bytes(), Some(bytes)),
+                None,
+                "{key}"
+            );
+        }
+        assert_eq!(keys.change(keys.decision(1).as_bytes(), Some(b"\xff")), None);
+        assert_eq!(keys.change(b"/pfo/1/job/8/j/member/n", None), None);
+    }
+}

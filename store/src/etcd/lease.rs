@@ -1,0 +1,97 @@
+//! Leases: that of an agent, for what it says of itself, and those of jobs, for what is kept of them.
+//! Each is renewed for as long as the agent lives, or takes part in the job.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Client, Error, LeaseGrantOptions};
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::error::StoreError;
+
+/// gRPC's code for a lease that exists.
+const EXISTS: i32 = 9;
+
+pub(super) struct Lease {
+    client: Client,
+    seconds: u16,
+    /// The number under which others renew it, too.
+    common: Option<i64>,
+    held: Arc<Mutex<Option<Held>>>,
+}
+
+#[derive(Debug)]
+struct Held {
+    id: i64,
+    renewing: JoinHandle<()>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.renewing.abort();
+    }
+}
+
+impl Lease {
+    pub(super) fn of(client: Client, seconds: u16) -> Self {
+        Self { client, seconds, common: None, held: Arc::default() }
+    }
+
+    /// A lease that all nodes with this number share: it expires when the last of them is gone.
+    pub(super) fn in_common(client: Client, seconds: u16, number: i64) -> Self {
+        Self { common: Some(number), ..Self::of(client, seconds) }
+    }
+
+    /// The lease; a new one if there is none or the last one has expired.
+    pub(super) async fn id(&self) -> Result<i64, StoreError> {
+        let mut held = self.held.lock().await;
+        if let Some(held) = held.as_ref().filter(|held| !held.renewing.is_finished()) {
+            return Ok(held.id);
+        }
+        let options = self.common.map(|number| LeaseGrantOptions::new().with_id(number));
+        let granted = self.client.lease_client().grant(self.seconds.into(), options).await;
+        let id = match (granted, self.common) {
+            (Ok(granted), _) => granted.id(),
+            (Err(Error::GRpcStatus(status)), Some(number))
+                if i32::from(status.code()) == EXISTS =>
+            {
+                number
+            }
+            (Err(error), _) => return Err(error.into()),
+        };
+        let every = Duration::from_secs(self.seconds.into()) / 3;
+        let renewing = tokio::spawn(renew(self.client.clone(), id, every));
+        *held = Some(Held { id, renewing });
+        Ok(id)
+    }
+
+    pub(super) async fn forget(&self, id: i64) {
+        self.held.lock().await.take_if(|held| held.id == id);
+    }
+}
+
+/// Renews a lease until it has expired.
+async fn renew(mut client: Client, id: i64, every: Duration) {
+    loop {
+        match client.lease_keep_alive(id).await {
+            Ok((mut keeper, mut answers)) => loop {
+                sleep(every).await;
+                if keeper.keep_alive().await.is_err() {
+                    break;
+                }
+                match timeout(every, answers.message()).await {
+                    Ok(Ok(Some(answer))) if answer.ttl() > 0 => {}
+                    Ok(Ok(Some(_))) => return,
+                    _ => break,
+                }
+            },
+            Err(Error::LeaseKeepAliveError(_)) => return,
+            Err(error) => {
+                tracing::debug!("cannot renew the lease in the store: {error}");
+                sleep(every / 5).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The verbs, spoken to etcd 3.4 or later over mutual TLS.
+
+mod connect;
+mod keys;
+mod lease;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use etcd_client::{
+    Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, PutOptions, Txn, TxnOp,
+};
+use pfo_fleet::{Answer, Decision, Digest, Member, Node, Proposal, Report};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::Mutex;
+
+use self::keys::{Keys, NODES};
+use self::lease::Lease;
+use crate::error::StoreError;
+use crate::job::JobId;
+use crate::verbs::{Measured, Store, digest_of, named};
+
+pub use self::connect::{Credentials, EtcdSettings};
+pub use self::watch::EtcdJob;
+
+/// etcd, as one node speaks to it.
+pub struct Etcd {
+    me: Node,
+    client: Client,
+    lease: Lease,
+    /// The lease under which this node is in the fleet.
+    enrolled: Mutex<Option<i64>>,
+    keep_s: u16,
+    /// For what is kept of the jobs in which this node takes part.
+    kept: Mutex<BTreeMap<JobId, Arc<Lease>>>,
+}
+
+impl Etcd {
+    /// A client that connects when it is used: etcd may be away, and come back.
+    ///
+    /// # Errors
+    /// If the credentials cannot be read or used.
+    pub async fn open(settings: &EtcdSettings) -> Result<Self, StoreError> {
+        let client = connect::client(settings).await?;
+        let lease = Lease::of(client.clone(), settings.lease_s);
+        Ok(Self {
+            me: settings.node.clone(),
+            client,
+            lease,
+            enrolled: Mutex::default(),
+            keep_s: settings.keep_s,
+            kept: Mutex::default(),
+        })
+    }
+
+    /// Connects. etcd has to answer once; later it may go away and come back.
+    ///
+    /// # Errors
+    /// If the credentials cannot be read, or no endpoint answers.
+    pub async fn connect(settings: &EtcdSettings) -> Result<Self, StoreError> {
+        let etcd = Self::open(settings).await?;
+        etcd.client.clone().status().await?;
+        Ok(etcd)
+    }
+
+    /// Writes something under the lease.
+    async fn put_leased(&self, key: String, value: Vec<u8>) -> Result<i64, StoreError> {
+        let lease = self.lease.id().await?;
+        let options = PutOptions::new().with_lease(lease);
+        let put = self.client.kv_client().put(key, value, Some(options)).await;
+        if put.is_err() {
+            // Perhaps it has expired: the next attempt asks for another one.
+            self.lease.forget(lease).await;
+        }
+        put?;
+        Ok(lease)
+    }
+
+    /// What each node has written under its name.
+    async fn by_node<T: DeserializeOwned>(
+        &self,
+        prefix: &str,
+    ) -> Result<BTreeMap<Node, T>, StoreError> {
+        let all = GetOptions::new().with_prefix();
+        let mut found = self.client.kv_client().get(prefix, Some(all)).await?;
+        let node = |kv: etcd_client::KeyValue| {
+            let name = kv.key_str().ok()?.strip_prefix(prefix)?;
+            Some((name.parse().ok()?, keys::read(kv.value())?))
+        };
+        Ok(found.take_kvs().into_iter().filter_map(node).collect())
+    }
+
+    /// The lease of what is kept of a job, which is renewed until this node leaves it.
+    async fn lease_of(&self, job: &JobId) -> Arc<Lease> {
+        let mut kept = self.kept.lock().await;
+        let number = Keys::of(job).lease();
+        let lease = || Arc::new(Lease::in_common(self.client.clone(), self.keep_s, number));
+        Arc::clone(kept.entry(job.clone()).or_insert_with(lease))
+    }
+
+    /// Writes what is kept of a job, if all of this is so. Returns whether it was.
+    async fn keep<const N: usize>(
+        &self,
+        job: &JobId,
+        when: impl Into<Vec<Compare>>,
+        puts: [(String, Vec<u8>); N],
+        delete: Option<TxnOp>,
+    ) -> Result<bool, StoreError> {
+        let lease = self.lease_of(job).await;
+        let id = lease.id().await?;
+        let put = |(key, value)| TxnOp::put(key, value, Some(PutOptions::new().with_lease(id)));
+        let operations: Vec<_> = puts.into_iter().map(put).chain(delete).collect();
+        let done = self.client.kv_client().txn(Txn::new().when(when).and_then(operations)).await;
+        if done.is_err() {
+            lease.forget(id).await;
+        }
+        Ok(done?.succeeded())
+    }
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    // What goes into the store has no map with keys that are no strings, and nothing else fails.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+fn is_absent(key: impl Into<Vec<u8>>) -> Compare {
+    Compare::create_revision(key, CompareOp::Equal, 0)
+}
+
+fn is_there(key: impl Into<Vec<u8>>) -> Compare {
+    Compare::create_revision(key, CompareOp::Greater, 0)
+}
+
+impl Store for Etcd {
+    type Watch = EtcdJob;
+
+    async fn enrol(&self, version: &str) -> Result<(), StoreError> {
+        let mut enrolled = self.enrolled.lock().await;
+        if *enrolled != Some(self.lease.id().await?) {
+            let key = format!("{NODES}{}", self.me);
+            *enrolled = Some(self.put_leased(key, json(&version)).await?);
+        }
+        Ok(())
+    }
+
+    async fn nodes(&self) -> Result<BTreeMap<Node, String>, StoreError> {
+        self.by_node(NODES).await
+    }
+
+    async fn join(&self, job: &JobId, member: &Member) -> Result<(), StoreError> {
+        self.lease_of(job).await.id().await?;
+        self.put_leased(Keys::of(job).member(&self.me), json(member)).await?;
+        Ok(())
+    }
+
+    async fn leave(&self, job: &JobId) -> Result<(), StoreError> {
+        self.kept.lock().await.remove(job);
+        let keys = Keys::of(job);
+        let gone = [keys.member(&self.me), keys.report(&self.me), keys.measured(&self.me)];
+        let delete = gone.map(|key| TxnOp::delete(key, None));
+        self.client.kv_client().txn(Txn::new().and_then(delete)).await?;
+        Ok(())
+    }
+
+    async fn publish(&self, job: &JobId, slice: &[u8]) -> Result<Digest, StoreError> {
+        let digest = named(slice)?;
+        let key = Keys::of(job).slice(digest);
+        self.keep(job, [is_absent(key.as_str())], [(key, slice.to_vec())], None).await?;
+        Ok(digest)
+    }
+
+    async fn fetch(&self, job: &JobId, digest: Digest) -> Result<Vec<u8>, StoreError> {
+        let mut found = self.client.kv_client().get(Keys::of(job).slice(digest), None).await?;
+        let slice = found.take_kvs().pop().ok_or(StoreError::Missing(digest))?;
+        let (_, slice) = slice.into_key_value();
+        if digest_of(&slice) == digest { Ok(slice) } else { Err(StoreError::Differs(digest)) }
+    }
+
+    async fn propose(
+        &self,
+        job: &JobId,
+        number: u64,
+        proposal: &Proposal,
+        forget_below: u64,
+    ) -> Result<bool, StoreError> {
+        let keys = Keys::of(job);
+        let head = keys.head();
+        let is_next = match number.checked_sub(1) {
+            None => return Ok(false),
+            Some(0) => is_absent(head.as_str()),
+            Some(before) => Compare::value(head.as_str(), CompareOp::Equal, json(&before)),
+        };
+        let old = DeleteOptions::new().with_range(keys.swap(forget_below));
+        let delete = (forget_below > 0).then(|| TxnOp::delete(keys.swap(0), Some(old)));
+        let puts = [(head, json(&number)), (keys.proposal(number), json(proposal))];
+        self.keep(job, [is_next], puts, delete).await
+    }
+
+    async fn arm(&self, job: &JobId, number: u64, answer: &Answer) -> Result<bool, StoreError> {
+        let keys = Keys::of(job);
+        let put = (keys.armed(number, &self.me), json(answer));
+        self.keep(job, [is_there(keys.proposal(number))], [put], None).await
+    }
+
+    async fn decide(
+        &self,
+        job: &JobId,
+        number: u64,
+        decision: &Decision,
+    ) -> Result<bool, StoreError> {
+        let keys = Keys::of(job);
+        let is_open = [is_there(keys.proposal(number)), is_absent(keys.decision(number))];
+        self.keep(job, is_open, [(keys.decision(number), json(decision))], None).await
+    }
+
+    async fn report(&self, job: &JobId, report: &Report) -> Result<(), StoreError> {
+        self.keep(job, [], [(Keys::of(job).report(&self.me), json(report))], None).await?;
+        Ok(())
+    }
+
+    async fn measure(&self, job: &JobId, measured: &Measured) -> Result<(), StoreError> {
+        self.put_leased(Keys::of(job).measured(&self.me), json(measured)).await?;
+        Ok(())
+    }
+
+    async fn measured(&self, job: &JobId) -> Result<BTreeMap<Node, Measured>, StoreError> {
+        self.by_node(&Keys::of(job).all_measured()).await
+    }
+
+    async fn watch(&self, job: &JobId) -> Result<EtcdJob, StoreError> {
+        EtcdJob::watch(&self.client, Keys::of(job)).await
+    }
+}
+
+/// gRPC's codes for a caller that may not, and one that it does not know.
+const REFUSED: [i32; 2] = [7, 16];
+
+impl From<Error> for StoreError {
+    fn from(error: Error) -> Self {
+        match &error {
+            Error::GRpcStatus(status) if REFUSED.contains(&i32::from(status.code())) => {
+                Self::Refused(status.message().to_owned())
+            }
+            Error::GRpcStatus(status) => Self::Away(in_full(status.message().to_owned(), status)),
+            other => Self::Away(in_full(other.to_string(), other)),
+        }
+    }
+}
+
+/// A message with the reasons below it, of which gRPC shows none by itself.
+fn in_full(message: String, error: &dyn std::error::Error) -> String {
+    let reasons = std::iter::successors(error.source(), |reason| reason.source());
+    reasons.fold(message, |message, reason| {
+        let reason = reason.to_string();
+        if message.contains(&reason) { message } else { format!("{message}: {reason}") }
+    })
+}

@@ -1,0 +1,145 @@
+//! What an agent asks of a store.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+
+use pfo_fleet::{Answer, Change, Decision, Digest, Member, Node, Proposal, Report, Shared};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::error::StoreError;
+use crate::job::JobId;
+
+/// The largest slice of a plan, in bytes: some thousand instructions.
+pub const LARGEST_SLICE: usize = 256 * 1024;
+
+/// What a watch says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// The job as it is; first.
+    Snapshot(Shared),
+    /// A change after it.
+    Changed(Change),
+}
+
+/// What a node has measured of the steps of a job since a swap.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// The swap of the whole job that the node had taken up, 0 before the first one.
+    pub swap: u64,
+    /// The ranks that were measured.
+    pub ranks: usize,
+    /// Mean time of a step of the slowest of them, in seconds.
+    pub time_s: f64,
+    /// Mean energy of a step of all of them, in joules; none if one has no energy counter.
+    pub energy_j: Option<f64>,
+}
+
+/// A store that all agents of a fleet reach. It may forget a job a while after its last node has left.
+///
+/// Writes are linear: what one agent was told was taken, every later read sees. A write that failed
+/// with [`StoreError::Away`] may have been taken all the same.
+pub trait Store: Send + Sync + 'static {
+    /// What [`watch`](Self::watch) returns.
+    type Watch: WatchedJob;
+
+    /// Writes this node and the version of its agent into the fleet, until its lease expires. Repeat
+    /// it now and then: that costs nothing while the lease is held.
+    fn enrol(&self, version: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// The nodes of the fleet, each with the version of its agent.
+    fn nodes(&self) -> impl Future<Output = Result<BTreeMap<Node, String>, StoreError>> + Send;
+
+    /// Writes this node into a job, until its lease expires because the agent does not renew it.
+    fn join(
+        &self,
+        job: &JobId,
+        member: &Member,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Takes this node out of a job, with what it has reported.
+    fn leave(&self, job: &JobId) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Keeps a slice of a plan, under its digest.
+    fn publish(
+        &self,
+        job: &JobId,
+        slice: &[u8],
+    ) -> impl Future<Output = Result<Digest, StoreError>> + Send;
+
+    /// A slice that was published. It is what its digest says.
+    fn fetch(
+        &self,
+        job: &JobId,
+        digest: Digest,
+    ) -> impl Future<Output = Result<Vec<u8>, StoreError>> + Send;
+
+    /// Creates a swap if its number is the next one, and deletes those below `forget_below`.
+    /// Returns whether it has.
+    fn propose(
+        &self,
+        job: &JobId,
+        number: u64,
+        proposal: &Proposal,
+        forget_below: u64,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Writes this node's answer to a swap. Returns whether there is such a swap.
+    fn arm(
+        &self,
+        job: &JobId,
+        number: u64,
+        answer: &Answer,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Creates the decision of a swap if there is none. Returns whether it has.
+    fn decide(
+        &self,
+        job: &JobId,
+        number: u64,
+        decision: &Decision,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Writes what became of the swaps at this node.
+    fn report(
+        &self,
+        job: &JobId,
+        report: &Report,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Writes what this node has measured of a job, until its lease expires.
+    fn measure(
+        &self,
+        job: &JobId,
+        measured: &Measured,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// What the nodes of a job have measured.
+    fn measured(
+        &self,
+        job: &JobId,
+    ) -> impl Future<Output = Result<BTreeMap<Node, Measured>, StoreError>> + Send;
+
+    /// The job, and every change of it in the order in which they were made.
+    fn watch(&self, job: &JobId) -> impl Future<Output = Result<Self::Watch, StoreError>> + Send;
+}
+
+/// A job that is watched.
+pub trait WatchedJob: Send {
+    /// What is new. Cancel safe. After an error the watch has ended.
+    fn next(&mut self) -> impl Future<Output = Result<News, StoreError>> + Send;
+}
+
+/// The name of a slice.
+#[must_use]
+pub fn digest_of(slice: &[u8]) -> Digest {
+    Digest(Sha256::digest(slice).into())
+}
+
+/// Checks the size of a slice, and returns its name.
+pub(crate) fn named(slice: &[u8]) -> Result<Digest, StoreError> {
+    if slice.len() > LARGEST_SLICE {
+        return Err(StoreError::TooLarge(slice.len()));
+    }
+    Ok(digest_of(slice))
+}

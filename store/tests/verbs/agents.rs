@@ -1,0 +1,233 @@
+//! Four participants with everything but a real `pfod`: the store, its client and the driving of
+//! events are those of an agent.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pfo_fleet::{Degrees, Incomplete, Place, PlanCut, Run, Runs, Seen, Settings, SwapAnswer, Told};
+use pfo_store::{Asked, LocalJob, Slices, Store, drive};
+use pfo_vocabulary::{DpRank, Rank, Stage, TpRank, Uid};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::{job, node};
+
+const STEP: Duration = Duration::from_millis(20);
+
+/// What one node runs, and has run at each step so far: its slice.
+#[derive(Default)]
+pub(crate) struct SimJob {
+    stage: u16,
+    stages: u16,
+    step: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    ran: Vec<Vec<u8>>,
+    swaps: Vec<(u64, Vec<u8>)>,
+}
+
+impl SimJob {
+    fn step(&self) {
+        let mut state = self.state.lock().unwrap();
+        let step = state.ran.len() as u64;
+        let runs = state.swaps.iter().rfind(|(from, _)| *from <= step);
+        let runs = runs.map(|(_, slice)| slice.clone()).unwrap_or_default();
+        state.ran.push(runs);
+    }
+
+    fn ran(&self) -> Vec<Vec<u8>> {
+        self.state.lock().unwrap().ran.clone()
+    }
+
+    fn slice(&self, run: &Run, slices: &Slices) -> Vec<u8> {
+        run.slice(Stage(self.stage)).map(|digest| slices[&digest].clone()).unwrap_or_default()
+    }
+}
+
+impl LocalJob for SimJob {
+    async fn look(&self) -> Option<Seen> {
+        let state = self.state.lock().unwrap();
+        let stage = Stage(self.stage);
+        let (dp, tp) = (DpRank(0), TpRank(0));
+        let runs = match state.swaps.last() {
+            Some((_, slice)) if !slice.is_empty() => {
+                Runs::Slices(BTreeMap::from([(stage, pfo_store::digest_of(slice))]))
+            }
+            _ => Runs::DefaultClocks,
+        };
+        Some(Seen {
+            degrees: Degrees { pp: self.stages.into(), dp: 1, tp: 1 },
+            places: vec![Place { rank: Rank(self.stage.into()), stage, dp, tp }],
+            next_step: Some(state.ran.len() as u64),
+            step_ms: Some(self.step.as_millis() as u64),
+            runs,
+            held: None,
+        })
+    }
+
+    async fn load(&self, run: &Run, slices: &Slices) -> Option<Result<(), String>> {
+        let slice = self.slice(run, slices);
+        let fits = !slice.starts_with(b"too fast");
+        Some(if fits { Ok(()) } else { Err("stage asks for 9999 MHz".into()) })
+    }
+
+    async fn swap(&self, run: &Run, slices: &Slices, at: Option<u64>) -> SwapAnswer {
+        let slice = self.slice(run, slices);
+        let mut state = self.state.lock().unwrap();
+        let next = state.ran.len() as u64;
+        match at {
+            Some(at) if at < next => SwapAnswer::Refused(format!("step {at} has begun")),
+            at => {
+                let at = at.unwrap_or(next);
+                state.swaps.retain(|(from, _)| *from < next);
+                state.swaps.push((at, slice));
+                SwapAnswer::At(at)
+            }
+        }
+    }
+}
+
+/// The name of a node.
+pub(crate) fn name(index: usize) -> String {
+    match index {
+        0..4 => format!("node-{}", char::from(b'a' + index as u8)),
+        _ => format!("node-{index}"),
+    }
+}
+
+/// A job with a stage on each node, whose steps begin everywhere at once.
+pub(crate) struct Fleet<S> {
+    stores: Vec<Arc<S>>,
+    jobs: Vec<Arc<SimJob>>,
+    agents: Vec<(mpsc::Sender<Asked>, JoinHandle<()>)>,
+}
+
+impl<S: Store> Fleet<S> {
+    pub(crate) fn new(stores: Vec<S>, step: Duration) -> Self {
+        let stages = stores.len() as u16;
+        let sim = |stage| Arc::new(SimJob { stage, stages, step, ..SimJob::default() });
+        let stores: Vec<_> = stores.into_iter().map(Arc::new).collect();
+        let mut fleet = Self { stores, jobs: (0..stages).map(sim).collect(), agents: Vec::new() };
+        let trained = fleet.jobs.clone();
+        tokio::spawn(async move {
+            loop {
+                trained.iter().for_each(|job| job.step());
+                sleep(step).await;
+            }
+        });
+        fleet.agents = (0..fleet.jobs.len()).map(|index| fleet.start(index)).collect();
+        fleet
+    }
+
+    fn start(&self, index: usize) -> (mpsc::Sender<Asked>, JoinHandle<()>) {
+        let (ask, asked) = mpsc::channel(1);
+        let settings = Settings { lead_ms: 1000, ..Settings::default() };
+        let me = (node(&name(index)), settings);
+        let (store, local) = (Arc::clone(&self.stores[index]), Arc::clone(&self.jobs[index]));
+        (ask, tokio::spawn(drive(store, job("7"), me, local, asked)))
+    }
+
+    /// Kills an agent, and what it holds in the store with it.
+    pub(crate) fn kill(&mut self, index: usize) {
+        self.agents[index].1.abort();
+    }
+
+    pub(crate) fn restart(&mut self, index: usize, store: S) {
+        self.stores[index] = Arc::new(store);
+        self.agents[index] = self.start(index);
+    }
+
+    async fn plan(&self, label: &str) -> Run {
+        let mut stages = Vec::new();
+        for stage in 0..self.jobs.len() {
+            let slice = format!("{label} {stage}");
+            stages.push(self.stores[0].publish(&job("7"), slice.as_bytes()).await.unwrap());
+        }
+        let label = label.to_owned();
+        Run::Plan(PlanCut { label, num_microbatches: 1, predicted: None, stages })
+    }
+
+    /// What becomes of a wish that is made at a node.
+    async fn wish(&self, index: usize, run: Run) -> Told {
+        let (answer, told) = oneshot::channel();
+        self.agents[index]
+            .0
+            .send(Asked::Run { run: Some(run), by_uid: Uid(1), answer })
+            .await
+            .unwrap();
+        timeout(Duration::from_secs(60), told).await.expect("no answer").unwrap()
+    }
+
+    /// Wishes until the job is complete and the store answers.
+    pub(crate) async fn swap(&self, index: usize, label: &str) -> (u64, u64) {
+        let run = self.plan(label).await;
+        loop {
+            match self.wish(index, run.clone()).await {
+                Told::Committed { number, step } => return (number, step),
+                Told::Incomplete(Incomplete::Missing { .. } | Incomplete::Nobody)
+                | Told::NotNow(_) => {
+                    sleep(Duration::from_millis(100)).await;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    pub(crate) async fn begins(&self, step: u64) {
+        while (self.jobs[0].ran().len() as u64) <= step {
+            sleep(STEP).await;
+        }
+    }
+}
+
+/// Swaps, vetoes, agents that are killed: whatever happens, the nodes run the same at each step.
+pub(crate) async fn all_nodes_change_at_the_same_step<S: Store>(
+    stores: Vec<S>,
+    again: impl AsyncFn() -> S,
+) {
+    let mut fleet = Fleet::new(stores, STEP);
+    let (one, first) = fleet.swap(0, "first").await;
+    fleet.begins(first).await;
+
+    let vetoed = fleet.plan("too fast").await;
+    let Told::Aborted(why, 1) = fleet.wish(1, vetoed).await else { panic!() };
+    assert!(why.to_string().contains("stage asks for 9999 MHz"), "{why}");
+
+    // The others go on without the agent that is gone, and change nothing: its ranks would not.
+    fleet.kill(3);
+    fleet.restart(3, again().await);
+    let (last, second) = fleet.swap(2, "second").await;
+    assert!(one == 1 && last >= 3, "{one} {last}");
+    fleet.begins(second + 2).await;
+
+    let ran: Vec<_> = fleet.jobs.iter().map(|job| job.ran()).collect();
+    for step in 0..=second {
+        let expected = if step >= second {
+            "second"
+        } else if step >= first {
+            "first"
+        } else {
+            ""
+        };
+        for (stage, ran) in ran.iter().enumerate() {
+            let slice = String::from_utf8_lossy(&ran[step as usize]);
+            let runs = slice.strip_suffix(&format!(" {stage}")).unwrap_or(&slice);
+            assert_eq!(runs, expected, "stage {stage} at step {step}");
+        }
+    }
+}
+
+impl<S: Store> Fleet<S> {
+    /// How many nodes run what they should at a step.
+    pub(crate) fn running(&self, label: &str, step: u64) -> usize {
+        let runs = |job: &&Arc<SimJob>| {
+            job.ran().get(step as usize).is_some_and(|slice| slice.starts_with(label.as_bytes()))
+        };
+        self.jobs.iter().filter(runs).count()
+    }
+}

@@ -1,0 +1,333 @@
+//! What every store has to do, of the one in memory and of a real etcd with TLS and roles.
+
+mod agents;
+mod server;
+
+use std::time::{Duration, Instant};
+
+use pfo_fleet::{
+    Abort, Answer, Change, Decision, Degrees, Digest, Member, Node, Place, Proposal, Report, Run,
+    Shared, Took,
+};
+use pfo_store::{
+    Etcd, EtcdSettings, JobId, LARGEST_SLICE, Measured, Memory, News, Store, StoreError,
+    WatchedJob, digest_of,
+};
+use pfo_vocabulary::{DpRank, Rank, Stage, TpRank, Uid};
+use tokio::time::timeout;
+
+use server::Server;
+
+fn node(name: &str) -> Node {
+    name.parse().unwrap()
+}
+
+fn job(name: &str) -> JobId {
+    JobId { uid: Uid(1000), name: name.parse().unwrap() }
+}
+
+fn member(stage: u16) -> Member {
+    let rank = Rank(stage.into());
+    let place = Place { rank, stage: Stage(stage), dp: DpRank(0), tp: TpRank(0) };
+    Member { degrees: Degrees { pp: 2, dp: 1, tp: 1 }, places: vec![place] }
+}
+
+fn proposal(step: u64) -> Proposal {
+    Proposal {
+        run: Run::DefaultClocks,
+        step,
+        members: ["node-a", "node-b"].map(node).into(),
+        proposed_at: 3,
+        by_uid: Uid(1000),
+        by_node: node("node-a"),
+    }
+}
+
+async fn connect(server: &Server, node: &str) -> Result<Etcd, StoreError> {
+    Etcd::connect(&server.settings(node)).await
+}
+
+fn run(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+}
+
+/// The next piece of news, which has to come.
+async fn next(watch: &mut impl WatchedJob) -> News {
+    timeout(Duration::from_secs(60), watch.next()).await.expect("nothing new").unwrap()
+}
+
+async fn changes(watch: &mut impl WatchedJob, number: usize) -> Vec<Change> {
+    let mut changes = Vec::new();
+    while changes.len() < number {
+        match next(watch).await {
+            News::Changed(change) => changes.push(change),
+            other @ News::Snapshot(_) => panic!("{other:?}"),
+        }
+    }
+    changes
+}
+
+/// Everything that two nodes may do with a store, which `a` and `b` are for them.
+async fn two_nodes_agree(a: &impl Store, b: &impl Store) {
+    a.enrol("0.2.0").await.unwrap();
+    a.enrol("0.2.0").await.unwrap();
+    b.enrol("0.3.0").await.unwrap();
+    let nodes = [(node("node-a"), "0.2.0".to_owned()), (node("node-b"), "0.3.0".to_owned())];
+    assert_eq!(a.nodes().await, Ok(nodes.into()));
+
+    let (one, another) = (job("team/77"), job("77"));
+    let mut watch = b.watch(&one).await.unwrap();
+    assert_eq!(next(&mut watch).await, News::Snapshot(Shared::default()));
+
+    a.join(&one, &member(0)).await.unwrap();
+    b.join(&one, &member(1)).await.unwrap();
+    a.join(&another, &member(0)).await.unwrap();
+
+    assert!(!a.arm(&one, 1, &Answer::Armed(4)).await.unwrap(), "there is no swap");
+    assert!(!a.decide(&one, 1, &Decision::Commit).await.unwrap());
+    assert!(!a.propose(&one, 2, &proposal(9), 0).await.unwrap(), "the first one is 1");
+    assert!(!a.propose(&one, 0, &proposal(9), 0).await.unwrap());
+    assert!(a.propose(&one, 1, &proposal(10), 0).await.unwrap());
+    assert!(!b.propose(&one, 1, &proposal(11), 0).await.unwrap(), "a number is given once");
+
+    assert!(b.arm(&one, 1, &Answer::Armed(4)).await.unwrap());
+    assert!(a.decide(&one, 1, &Decision::Commit).await.unwrap());
+    let abort = Decision::Abort(Abort::Left(node("node-b")));
+    assert!(!b.decide(&one, 1, &abort).await.unwrap(), "a decision is created once");
+    let report = Report { took: Some(Took { number: 1, step: 10 }), late: None };
+    b.report(&one, &report).await.unwrap();
+
+    let seen = changes(&mut watch, 6).await;
+    let expected = [
+        Change::Member(node("node-a"), Some(member(0))),
+        Change::Member(node("node-b"), Some(member(1))),
+        Change::Proposal(1, proposal(10)),
+        Change::Answer(1, node("node-b"), Answer::Armed(4)),
+        Change::Decision(1, Decision::Commit),
+        Change::Report(node("node-b"), report.clone()),
+    ];
+    assert_eq!(seen, expected);
+    let mut shared = Shared::default();
+    seen.into_iter().for_each(|change| shared.apply(change));
+    let mut late = a.watch(&one).await.unwrap();
+    assert_eq!(next(&mut late).await, News::Snapshot(shared));
+
+    assert!(a.propose(&one, 2, &proposal(20), 2).await.unwrap());
+    let seen = changes(&mut late, 2).await;
+    assert!(seen.contains(&Change::Forgotten(1)), "{seen:?}");
+    assert!(seen.contains(&Change::Proposal(2, proposal(20))), "{seen:?}");
+    assert!(!a.propose(&one, 1, &proposal(30), 0).await.unwrap(), "nor after it is forgotten");
+    assert!(!a.decide(&one, 1, &abort).await.unwrap());
+
+    let measured = Measured { swap: 1, ranks: 1, time_s: 0.5, energy_j: Some(125.5) };
+    a.measure(&one, &measured).await.unwrap();
+    b.measure(&one, &Measured { energy_j: None, ..measured }).await.unwrap();
+    assert_eq!(b.measured(&one).await.unwrap()[&node("node-a")], measured);
+    assert_eq!(a.measured(&one).await.unwrap()[&node("node-b")].energy_j, None);
+    assert_eq!(a.measured(&another).await.unwrap().len(), 0);
+
+    b.leave(&one).await.unwrap();
+    assert_eq!(a.measured(&one).await.unwrap().len(), 1);
+    let seen = changes(&mut late, 2).await;
+    assert!(seen.contains(&Change::Member(node("node-b"), None)), "{seen:?}");
+    assert!(seen.contains(&Change::Report(node("node-b"), Report::default())), "{seen:?}");
+}
+
+/// Slices are kept under their digests, and are no news.
+async fn slices_are_what_they_are_called(a: &impl Store, b: &impl Store) {
+    let job = job("slices");
+    let mut watch = b.watch(&job).await.unwrap();
+    next(&mut watch).await;
+    let slice = vec![7; LARGEST_SLICE];
+    let digest = a.publish(&job, &slice).await.unwrap();
+    assert_eq!(digest, digest_of(&slice));
+    assert_eq!(a.publish(&job, &slice).await, Ok(digest), "twice is no harm");
+    assert_eq!(b.fetch(&job, digest).await, Ok(slice));
+    let missing = Digest([0; 32]);
+    assert_eq!(b.fetch(&job, missing).await, Err(StoreError::Missing(missing)));
+    let large = vec![7; LARGEST_SLICE + 1];
+    assert_eq!(a.publish(&job, &large).await, Err(StoreError::TooLarge(LARGEST_SLICE + 1)));
+    a.join(&job, &member(0)).await.unwrap();
+    let joined = Change::Member(node("node-a"), Some(member(0)));
+    assert_eq!(changes(&mut watch, 1).await, [joined]);
+}
+
+#[test]
+fn nodes_agree_over_a_store_in_memory() {
+    let a = Memory::new(node("node-a"));
+    let b = a.seen_by(node("node-b"));
+    run(async {
+        two_nodes_agree(&a, &b).await;
+        slices_are_what_they_are_called(&a, &b).await;
+    });
+}
+
+#[test]
+fn a_lease_in_memory_expires_when_a_test_says_so() {
+    let a = Memory::new(node("node-a"));
+    let b = a.seen_by(node("node-b"));
+    run(async {
+        a.join(&job("j"), &member(0)).await.unwrap();
+        let mut watch = b.watch(&job("j")).await.unwrap();
+        next(&mut watch).await;
+        a.expire();
+        assert_eq!(changes(&mut watch, 1).await, [Change::Member(node("node-a"), None)]);
+    });
+}
+
+#[test]
+fn nodes_agree_over_etcd() {
+    let Some(server) = Server::start() else { return };
+    run(async {
+        let a = connect(&server, "node-a").await.unwrap();
+        let b = connect(&server, "node-b").await.unwrap();
+        two_nodes_agree(&a, &b).await;
+        slices_are_what_they_are_called(&a, &b).await;
+    });
+}
+
+#[test]
+fn a_node_that_is_gone_leaves_its_jobs_and_one_that_is_there_does_not() {
+    let Some(server) = Server::start() else { return };
+    run(async {
+        let [a, b] = ["node-a", "node-b"].map(|name| connect(&server, name));
+        let (a, b): (Etcd, Etcd) = (a.await.unwrap(), b.await.unwrap());
+        a.join(&job("j"), &member(0)).await.unwrap();
+        b.join(&job("j"), &member(1)).await.unwrap();
+        let mut watch = b.watch(&job("j")).await.unwrap();
+        let News::Snapshot(shared) = next(&mut watch).await else { panic!() };
+        assert_eq!(shared.members.len(), 2);
+        // Longer than a lease: both are renewed.
+        assert!(timeout(Duration::from_secs(5), watch.next()).await.is_err());
+        drop(a);
+        assert_eq!(changes(&mut watch, 1).await, [Change::Member(node("node-a"), None)]);
+    });
+}
+
+#[test]
+fn what_is_kept_of_a_job_is_deleted_a_while_after_its_last_node_has_left() {
+    let Some(server) = Server::start() else { return };
+    let connect = async |name| {
+        let settings = EtcdSettings { keep_s: 2, ..server.settings(name) };
+        Etcd::connect(&settings).await.unwrap()
+    };
+    run(async {
+        let (a, b) = (connect("node-a").await, connect("node-b").await);
+        let job = job("j");
+        a.join(&job, &member(0)).await.unwrap();
+        let slice = a.publish(&job, b"slice").await.unwrap();
+        assert!(a.propose(&job, 1, &proposal(10), 0).await.unwrap());
+        assert!(a.decide(&job, 1, &Decision::Commit).await.unwrap());
+        // Who joins does its part to keep what others have written.
+        b.join(&job, &member(1)).await.unwrap();
+        drop(a);
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert_eq!(b.fetch(&job, slice).await, Ok(b"slice".to_vec()));
+        assert!(!b.propose(&job, 1, &proposal(10), 0).await.unwrap());
+
+        let mut watch = b.watch(&job).await.unwrap();
+        next(&mut watch).await;
+        b.leave(&job).await.unwrap();
+        let forgotten =
+            async { while next(&mut watch).await != News::Changed(Change::Forgotten(1)) {} };
+        timeout(Duration::from_secs(60), forgotten).await.unwrap();
+        assert_eq!(b.fetch(&job, slice).await, Err(StoreError::Missing(slice)));
+        assert!(b.propose(&job, 1, &proposal(10), 0).await.unwrap(), "the first one again");
+    });
+}
+
+#[test]
+fn a_node_that_etcd_does_not_know_is_refused_and_told_so() {
+    let Some(server) = Server::start() else { return };
+    run(async {
+        let stranger = connect(&server, "stranger").await.unwrap();
+        let refused = stranger.join(&job("j"), &member(0)).await.unwrap_err();
+        assert!(matches!(refused, StoreError::Refused(_)), "{refused:?}");
+        let refused = stranger.watch(&job("j")).await.err().unwrap();
+        assert!(matches!(refused, StoreError::Refused(_)), "{refused:?}");
+    });
+}
+
+#[test]
+fn without_a_certificate_nobody_is_let_in_and_a_missing_file_is_named() {
+    let Some(server) = Server::start() else { return };
+    run(async {
+        let mut settings = server.settings("node-a");
+        let mut credentials = settings.credentials.take().unwrap();
+        let bare = Etcd::connect(&settings).await.err().unwrap();
+        assert!(matches!(bare, StoreError::Away(_)), "{bare:?}");
+        credentials.key = "/nowhere/node-a.key".into();
+        settings.credentials = Some(credentials);
+        let missing = Etcd::connect(&settings).await.err().unwrap().to_string();
+        assert!(missing.starts_with("/nowhere/node-a.key: No such file"), "{missing}");
+    });
+}
+
+#[test]
+fn an_etcd_that_dies_is_away_and_what_was_written_is_there_when_it_is_back() {
+    let Some(mut server) = Server::start() else { return };
+    run(async {
+        let a = connect(&server, "node-a").await.unwrap();
+        assert!(a.propose(&job("j"), 1, &proposal(10), 0).await.unwrap());
+        let mut watch = a.watch(&job("j")).await.unwrap();
+        next(&mut watch).await;
+        server.kill();
+        let away = timeout(Duration::from_secs(60), watch.next()).await.unwrap().unwrap_err();
+        assert!(matches!(away, StoreError::Away(_)), "{away:?}");
+        server.restart();
+        let shared = loop {
+            let Ok(mut watch) = a.watch(&job("j")).await else { continue };
+            let News::Snapshot(shared) = next(&mut watch).await else { panic!() };
+            break shared;
+        };
+        assert_eq!(shared.newest(), 1);
+    });
+}
+
+#[test]
+fn agents_over_a_store_in_memory_change_a_job_at_one_step() {
+    let first = Memory::new(node("node-a"));
+    let seen = |name: &str| first.seen_by(node(name));
+    let stores = ["node-a", "node-b", "node-c", "node-d"].map(seen).into();
+    run(agents::all_nodes_change_at_the_same_step(stores, async || seen("node-d")));
+}
+
+#[test]
+fn agents_over_etcd_change_a_job_at_one_step() {
+    let Some(server) = Server::start() else { return };
+    run(async {
+        let mut stores = Vec::new();
+        for name in ["node-a", "node-b", "node-c", "node-d"] {
+            stores.push(connect(&server, name).await.unwrap());
+        }
+        let again = async || connect(&server, "node-d").await.unwrap();
+        agents::all_nodes_change_at_the_same_step(stores, again).await;
+    });
+}
+
+/// `PFO_AGENTS` (1000) agents of one job and one etcd: what they take is printed.
+#[test]
+#[ignore = "a measurement: minutes, and a gigabyte"]
+fn a_job_on_many_nodes_changes_at_one_step() {
+    let Some(server) = Server::start() else { return };
+    let agents = std::env::var("PFO_AGENTS").ok().and_then(|agents| agents.parse().ok());
+    let agents: usize = agents.unwrap_or(1000);
+    run(async {
+        let mut stores = Vec::new();
+        for index in 0..agents {
+            let settings = server.settings("node-a");
+            let settings =
+                EtcdSettings { node: node(&agents::name(index)), lease_s: 15, ..settings };
+            stores.push(Etcd::connect(&settings).await.unwrap());
+        }
+        let began = Instant::now();
+        let fleet = agents::Fleet::new(stores, Duration::from_millis(200));
+        for label in ["first", "second"] {
+            let (number, step) = fleet.swap(0, label).await;
+            println!("{agents} agents: swap {number} committed after {:.1?}", began.elapsed());
+            fleet.begins(step + 1).await;
+            println!("{} run it at step {step}", fleet.running(label, step));
+            assert_eq!(fleet.running(label, step), agents);
+        }
+    });
+}

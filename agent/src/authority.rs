@@ -22,6 +22,8 @@ pub(crate) enum Action {
     ChangePlan(Option<Uid>),
     /// To set what GPUs draw while they wait.
     SetP2pPower,
+    /// To use the store of the fleet in order to see whether that works.
+    CheckFleet,
 }
 
 /// What a request needs. Whether its user owns the job that it names is decided again by `pfod`.
@@ -31,7 +33,9 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         | AgentRequest::Sweeps
         | AgentRequest::Profiles
         | AgentRequest::ProfileRead(_)
-        | AgentRequest::P2pPowers => Action::Read,
+        | AgentRequest::Calibrations
+        | AgentRequest::P2pPowers
+        | AgentRequest::FleetStatus => Action::Read,
         AgentRequest::Record { job, .. }
         | AgentRequest::RecordingEnd { job, .. }
         | AgentRequest::Samples(job)
@@ -39,12 +43,15 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         | AgentRequest::SweepAttend(SweepOrder { job, .. })
         | AgentRequest::SweepControl { job, .. }
         | AgentRequest::SweepRead(job)
+        | AgentRequest::Calibrate { job, .. }
         | AgentRequest::P2pKeep(job) => Action::Measure(job.uid),
         AgentRequest::FrontierLoad { job, .. }
         | AgentRequest::Straggler { job, .. }
         | AgentRequest::StragglerAuto { job, .. }
-        | AgentRequest::Guard { job, .. } => Action::ChangePlan(job.uid),
+        | AgentRequest::Guard { job, .. }
+        | AgentRequest::FleetSwap { job, .. } => Action::ChangePlan(job.uid),
         AgentRequest::P2pSet { .. } => Action::SetP2pPower,
+        AgentRequest::FleetCheck => Action::CheckFleet,
     }
 }
 
@@ -129,6 +136,7 @@ impl Authority {
             Action::Measure(_) => (Role::Administrator, "measure another user's job"),
             Action::ChangePlan(_) => (Role::Administrator, "change the plan of another user's job"),
             Action::SetP2pPower => (Role::Administrator, "set P2P-blocking powers"),
+            Action::CheckFleet => (Role::Administrator, "check the fleet"),
         };
         let role = self.role(peer, door).max(if let_in { Role::User } else { Role::Nobody });
         if role >= needed {
@@ -266,8 +274,12 @@ mod tests {
         Authority::new(&Groups::default(), &Groups7And9).decide(&peer, door, action, let_in)
     }
 
-    const FOREIGN: [Action; 3] =
-        [Action::Measure(Some(Uid(1))), Action::ChangePlan(Some(Uid(1))), Action::SetP2pPower];
+    const FOREIGN: [Action; 4] = [
+        Action::Measure(Some(Uid(1))),
+        Action::ChangePlan(Some(Uid(1))),
+        Action::SetP2pPower,
+        Action::CheckFleet,
+    ];
 
     #[test]
     fn only_the_administrators_door_lets_anybody_administer() {

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use pfo_protocol::{AGENT_SOCKET, PFO_AGENT_ADMIN_SOCKET, PFO_AGENT_SOCKET};
-use pfo_service::{ConfigError, SUBORDINATE_UIDS, Within};
+use pfo_service::{ConfigError, Position, SUBORDINATE_UIDS, Within};
 use serde::Deserialize;
+
+use crate::fleet::FleetConfig;
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -20,6 +22,8 @@ pub struct Config {
     pub(crate) watch: Watch,
     /// How the slowdown that was allowed is kept.
     pub(crate) guard: Guard,
+    /// The store that the agents of several nodes share.
+    pub(crate) fleet: FleetConfig,
     /// Files beside the configuration.
     pub(crate) paths: Paths,
     /// The file that it was read from.
@@ -154,7 +158,12 @@ impl Config {
     }
 
     fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let config = ConfigError::parse(text, path)?;
+        let config: Self = ConfigError::parse(text, path)?;
+        if let Some(message) = config.fleet.contradiction() {
+            let key = text.find("store_loss_s").or_else(|| text.find("lease_s"));
+            let position = Position::of(text, key.unwrap_or_default());
+            return Err(ConfigError::Wrong { path: path.to_owned(), position, message });
+        }
         Ok(Self { file: Some(path.to_owned()), ..config })
     }
 
@@ -171,9 +180,11 @@ impl Config {
             ),
             ("paths.state", self.paths.state != running.paths.state),
             ("paths.runtime", self.paths.runtime != running.paths.runtime),
+            ("fleet", self.fleet != running.fleet),
         ];
         self.sockets = running.sockets.clone();
         self.paths = running.paths.clone();
+        self.fleet = running.fleet.clone();
         changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
     }
 }
@@ -232,6 +243,19 @@ mod tests {
             ("[watch]\nsteps = 0", "line 2, column 9: ", "0 is not between 1 and 100000"),
             ("[paths]\nstate = 7", "line 2, column 9: ", "invalid type: integer"),
             ("[sockets\n", "line 1, column 9: ", ""),
+            ("[fleet]\nnode = 'a_b'", "line 2, column 8: ", "\"a_b\" is no name of a node"),
+            (
+                "[fleet]\nendpoints = ['http://e:1']",
+                "line 2, column 13: ",
+                "give https://HOST:PORT",
+            ),
+            ("[fleet]\nendpoints = ['https://e']", "line 2, column 13: ", "give https://HOST:PORT"),
+            ("[fleet]\non_store_loss = 'x'", "line 2, column 17: ", "`keep` or `default-clocks`"),
+            (
+                "[fleet]\non_store_loss = 'default-clocks'\nstore_loss_s = 9",
+                "line 3, column 1: ",
+                "give store_loss_s more than 15",
+            ),
         ] {
             let error = parse(text).unwrap_err();
             let place = format!("agent.toml, {place}");
@@ -240,11 +264,13 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_keeps_sockets_and_paths_and_names_them() {
+    fn a_reload_keeps_sockets_paths_and_fleet_and_names_them() {
         let running = Config::default();
-        let mut new = parse("[paths]\nstate = '/x'\n[watch]\nsteps = 9").unwrap();
-        assert_eq!(new.keep_unchangeable(&running), ["paths.state"]);
+        let new = "[paths]\nstate = '/x'\n[fleet]\nnode = 'n'\n[watch]\nsteps = 9";
+        let mut new = parse(new).unwrap();
+        assert_eq!(new.keep_unchangeable(&running), ["paths.state", "fleet"]);
         assert_eq!((new.paths.clone(), new.watch.steps.get()), (running.paths, 9));
+        assert_eq!(new.fleet, running.fleet);
     }
 
     proptest! {

@@ -7,8 +7,10 @@
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod authority;
+mod calibration;
 mod cli;
 mod config;
+mod fleet;
 mod front;
 #[cfg(feature = "fuzzing")]
 #[path = "../../fuzz/inside/pfo_agent.rs"]

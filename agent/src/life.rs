@@ -13,8 +13,10 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinSet, spawn_blocking};
 
+use crate::calibration::Calibrations;
 use crate::cli::ConfigSource;
 use crate::config::Config;
+use crate::fleet::Fleet;
 use crate::front::{Services, talk};
 use crate::guard::{GuardFile, GuardMeans, Guards};
 use crate::p2p::P2pStore;
@@ -77,6 +79,9 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
     }
     let watching = Arc::clone(&services);
     tasks.spawn(async move { watching.watcher.run(|| watching.settings.now().limits()).await });
+    if let Some(fleet) = services.fleet.clone() {
+        tasks.spawn(async move { fleet.run().await });
+    }
     tasks.spawn(report_left_out(Arc::clone(&services.people)));
     tasks.spawn(feed_watchdog());
     Service.ready();
@@ -149,16 +154,27 @@ impl Services {
             pfod: pfod.clone(),
             questions: Arc::clone(&questions),
             people: Arc::clone(&people),
+            stragglers: Arc::clone(&stragglers),
             settings: Arc::clone(&settings),
             file: GuardFile::under(&paths.runtime),
         });
-        let watcher = Watcher::new(pfod.clone(), Arc::clone(&questions), Arc::clone(&stragglers));
+        let calibrations = Arc::new(Calibrations::under(&paths.state, Arc::clone(&people)));
+        let fleet = Fleet::new(&now.config.fleet, pfod.clone(), Arc::clone(&questions));
+        let watcher = Watcher::new(
+            pfod.clone(),
+            Arc::clone(&questions),
+            Arc::clone(&stragglers),
+            Arc::clone(&calibrations),
+            fleet.clone(),
+        );
         Self {
             started: Instant::now(),
             p2p: Arc::new(P2pStore::under(&paths.state, Arc::clone(&people))),
             sweeps: Arc::new(sweeps),
             guards,
+            calibrations,
             watcher: Arc::new(watcher),
+            fleet,
             settings,
             people,
             pfod,

@@ -4,13 +4,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use pfo_planner::Straggler;
+use pfo_planner::{Profile, Straggler};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, JobSelector, JobView, Refusal, RefusalCode, Swapped, SweepOrder,
-    TrialLength, TrialRun,
+    AgentRequest, AgentResponse, JobSelector, JobView, P2pTarget, Refusal, RefusalCode, SwapTarget,
+    Swapped, SweepOrder, TrialLength, TrialRun,
 };
+use pfo_service::{Door, Peer, People, Whose, blocking, catch_in};
 
 use crate::authority::{Permit, needs};
+use crate::calibration::{Calibrations, Measuring, Told};
+use crate::fleet::Fleet;
 use crate::front::holds::Holds;
 use crate::front::status::status;
 use crate::guard::Guards;
@@ -19,11 +22,11 @@ use crate::p2p::{self, P2pStore};
 use crate::pfod::{Pfod, Questions, lets_in};
 use crate::profile::{self, ProfileStore};
 use crate::record::MOST_SAMPLES;
+use crate::refusal::internal;
 use crate::straggler::Stragglers;
 use crate::sweep::{self, Ordered, Sweeps};
-use crate::watch::Watcher;
-use crate::{journal, settings};
-use pfo_service::{Door, Peer, People, Whose, blocking, catch_in};
+use crate::watch::{StageTimes, Watcher};
+use crate::{fleet, journal, settings};
 
 /// The longest label of a plan or frontier, in bytes.
 const LONGEST_LABEL: usize = 64;
@@ -41,7 +44,9 @@ pub(crate) struct Services {
     pub(crate) sweeps: Arc<Sweeps>,
     pub(crate) guards: Arc<Guards>,
     pub(crate) stragglers: Arc<Stragglers>,
+    pub(crate) calibrations: Arc<Calibrations>,
     pub(crate) watcher: Arc<Watcher>,
+    pub(crate) fleet: Option<Arc<Fleet>>,
 }
 
 /// Decides a request and serves it. A panic is refused, and the connection goes on.
@@ -74,7 +79,7 @@ type Served = Result<AgentResponse, Refusal>;
 impl Services {
     async fn serve(&self, permit: &Permit, holds: &mut Holds, request: AgentRequest) -> Served {
         match request {
-            AgentRequest::Status => Ok(AgentResponse::Status(Box::new(status(self, permit)))),
+            AgentRequest::Status => Ok(AgentResponse::Status(status(self, permit).await)),
             AgentRequest::Record { job, run, length, samples } => {
                 self.record(permit, holds, &job, (run, length, samples)).await
             }
@@ -92,13 +97,8 @@ impl Services {
             AgentRequest::Straggler { job, slowdown, wait } => {
                 self.straggler(permit, &job, slowdown, wait).await
             }
-            AgentRequest::StragglerAuto { job, on } => {
-                let job = self.find_job(permit, &job).await?;
-                self.stragglers.set_auto(&job, on).await.map(AgentResponse::Frontier)
-            }
-            AgentRequest::Guard { job, max_slowdown } => {
-                self.guard(permit, &job, max_slowdown).await
-            }
+            AgentRequest::StragglerAuto { job, on } => self.set_auto(permit, &job, on).await,
+            AgentRequest::Guard { job, max_slowdown: most } => self.guard(permit, &job, most).await,
             AgentRequest::SweepStart(order) => self.start_sweep(permit, order).await,
             AgentRequest::SweepAttend(order) => self.attend_sweep(permit, order).await,
             AgentRequest::SweepControl { job, control } => {
@@ -115,18 +115,78 @@ impl Services {
                 let (profiles, permit) = (Arc::clone(&self.profiles), permit.clone());
                 away(move || profile::read(&profiles, &permit, &selector)).await
             }
+            AgentRequest::Calibrations => {
+                Ok(AgentResponse::Calibrations(self.calibrations.list(permit.only_of())))
+            }
+            AgentRequest::Calibrate { job, profile } => self.calibrate(permit, &job, profile).await,
             AgentRequest::P2pPowers => Ok(AgentResponse::P2pPowers(self.p2p.list(permit.uid()))),
             AgentRequest::P2pKeep(job) => {
                 let (key, waits) = holds.waits(permit, &job)?;
                 let (store, permit) = (Arc::clone(&self.p2p), permit.clone());
                 away(move || p2p::keep(&store, &permit, &key.name, &waits)).await
             }
-            AgentRequest::P2pSet { target, power_w } => {
-                let gpus = self.questions.gpus().await.map_err(Refusal::from);
-                let (store, permit) = (Arc::clone(&self.p2p), permit.clone());
-                away(move || p2p::set(&store, &permit, gpus, target, power_w)).await
+            AgentRequest::P2pSet { target, power_w } => self.set_p2p(permit, target, power_w).await,
+            AgentRequest::FleetSwap { job, target, wait } => {
+                // A request takes as much memory as the largest: those to the store are large.
+                Box::pin(self.swap_fleet(permit, &job, target, wait)).await
+            }
+            AgentRequest::FleetStatus => {
+                Box::pin(self.fleet()?.status()).await.map(AgentResponse::Fleet)
+            }
+            AgentRequest::FleetCheck => {
+                Ok(AgentResponse::FleetChecked(Box::pin(fleet::check(self.fleet()?)).await))
             }
         }
+    }
+
+    async fn set_p2p(&self, permit: &Permit, target: P2pTarget, power_w: Option<f64>) -> Served {
+        let gpus = self.questions.gpus().await.map_err(Refusal::from);
+        let (store, permit) = (Arc::clone(&self.p2p), permit.clone());
+        away(move || p2p::set(&store, &permit, gpus, target, power_w)).await
+    }
+
+    fn fleet(&self) -> Result<&Fleet, Refusal> {
+        self.fleet.as_deref().ok_or_else(|| {
+            Refusal::new(
+                RefusalCode::LimitReached,
+                "this node is in no fleet",
+                "give the endpoints of etcd in [fleet] of agent.toml, and restart pfo-agent",
+            )
+        })
+    }
+
+    async fn swap_fleet(
+        &self,
+        permit: &Permit,
+        job: &JobSelector,
+        target: SwapTarget,
+        wait: bool,
+    ) -> Served {
+        let fleet = self.fleet()?;
+        if let SwapTarget::Table { label, .. } = &target {
+            check_label(label)?;
+        }
+        let job = self.find_job(permit, job).await?;
+        let swapped = fleet.swap(permit.uid(), &job, target, wait).await?;
+        let (user, key, step) = (permit.user(), JobKey::of(&job), swapped.step);
+        tracing::info!(
+            name: journal::SWAPPED,
+            uid = user.uid.0, owner_uid = user.person.0, pid = permit.pid().0, job = %key.name,
+            "{user} swaps {key} on all of its nodes at step {step}"
+        );
+        Ok(AgentResponse::FleetSwapped(swapped))
+    }
+
+    /// Refuses what would change this node's part of a job alone, which its agents undo.
+    fn refuse_alone(&self, job: &JobView) -> Result<(), Refusal> {
+        if self.fleet.is_none() || !fleet::spans_nodes(job) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            RefusalCode::LimitReached,
+            format!("job {} has ranks on other nodes, and all of it runs one plan", job.job),
+            "take a plan from the frontier with `pfoctl plan pick`, and swap to it",
+        ))
     }
 
     async fn find_job(&self, permit: &Permit, job: &JobSelector) -> Result<JobView, Refusal> {
@@ -176,6 +236,7 @@ impl Services {
         wait: bool,
     ) -> Served {
         let job = self.find_job(permit, job).await?;
+        self.refuse_alone(&job)?;
         let (swapped, why) = match slowdown {
             Some(factor) => {
                 let straggler = Straggler::new(factor).map_err(|error| {
@@ -192,6 +253,12 @@ impl Services {
         };
         report_swap(permit, &JobKey::of(&job), &swapped, &why);
         Ok(AgentResponse::Swapped(swapped))
+    }
+
+    async fn set_auto(&self, permit: &Permit, job: &JobSelector, on: bool) -> Served {
+        let job = self.find_job(permit, job).await?;
+        self.refuse_alone(&job)?;
+        self.stragglers.set_auto(&job, on).await.map(AgentResponse::Frontier)
     }
 
     async fn guard(&self, permit: &Permit, job: &JobSelector, max_slowdown: Option<f64>) -> Served {
@@ -211,6 +278,23 @@ impl Services {
             Ok(AgentResponse::Guarded(Some(guarded)))
         })
         .await
+    }
+
+    async fn calibrate(&self, permit: &Permit, job: &JobSelector, profile: Vec<u8>) -> Served {
+        let job = self.find_job(permit, job).await?;
+        let stages = job.pp_degree as usize;
+        let times = away(move || stage_times(&profile, stages)).await?;
+        let (calibrations, asker) = (&self.calibrations, permit.asker());
+        let (pfod, questions) = (&self.pfod, &*self.questions);
+        Measuring { pfod, questions, calibrations, asker, job: &job, times: &times }.run().await?;
+        let jobs = [job];
+        Told::default().tell(calibrations, questions, &jobs).await?;
+        let [job] = jobs;
+        let kept = Arc::clone(calibrations);
+        away(move || kept.keep().map_err(|error| internal(&error))).await?;
+        let mut measured = calibrations.list(permit.only_of());
+        measured.retain(|one| job.ranks.iter().any(|rank| rank.gpu_model == one.gpu_model));
+        Ok(AgentResponse::Calibrations(measured))
     }
 
     async fn start_sweep(&self, permit: &Permit, order: SweepOrder) -> Served {
@@ -245,6 +329,23 @@ async fn away<T: Send + 'static>(
     what: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     blocking(what).await?
+}
+
+/// The times of instructions in a profile, which must have this many stages.
+fn stage_times(profile: &[u8], stages: usize) -> Result<Vec<StageTimes>, Refusal> {
+    let malformed = |wrong: String| {
+        let remedy = "give the profile of this job, as `pfoctl profile export` writes it";
+        Refusal::new(RefusalCode::Malformed, wrong, remedy)
+    };
+    let profile = Profile::from_csv(profile).map_err(|error| malformed(error.to_string()))?;
+    let times = StageTimes::of(&profile);
+    if times.len() != stages {
+        let known = times.len();
+        return Err(malformed(format!(
+            "the profile is of {known} stages, and the job has {stages}"
+        )));
+    }
+    Ok(times)
 }
 
 /// Checks that others can be shown a label, in tables and logs.

@@ -9,8 +9,8 @@ use crate::front::Services;
 use crate::job::JobKey;
 
 /// Everything that a peer may see.
-pub(super) fn status(services: &Services, permit: &Permit) -> AgentStatus {
-    let Services { started, stragglers, watcher, guards, .. } = services;
+pub(super) async fn status(services: &Services, permit: &Permit) -> Box<AgentStatus> {
+    let Services { started, stragglers, watcher, guards, fleet, .. } = services;
     let only_of = permit.only_of();
     let mut jobs: BTreeMap<JobKey, WatchedJob> = BTreeMap::new();
     let mut seen = watcher.seen();
@@ -26,16 +26,22 @@ pub(super) fn status(services: &Services, permit: &Permit) -> AgentStatus {
     for (key, guard) in guards.statuses(only_of) {
         jobs.entry(key.clone()).or_insert_with(|| unwatched(&key)).guard = Some(guard);
     }
-    AgentStatus {
+    if let Some(fleet) = fleet {
+        for (key, whole) in fleet.statuses(only_of).await {
+            jobs.entry(key.clone()).or_insert_with(|| unwatched(&key)).fleet = Some(whole);
+        }
+    }
+    Box::new(AgentStatus {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: Pid(std::process::id()),
         uptime_s: started.elapsed().as_secs_f64(),
         pfod_problem: watcher.problem(),
         jobs: jobs.into_values().collect(),
-    }
+    })
 }
 
 fn unwatched(key: &JobKey) -> WatchedJob {
     let JobKey { uid, name: job } = key.clone();
-    WatchedJob { job, uid, frontier: None, drift: None, slow: Vec::new(), guard: None }
+    let slow = Vec::new();
+    WatchedJob { job, uid, frontier: None, drift: None, slow, guard: None, fleet: None }
 }

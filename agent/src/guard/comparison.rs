@@ -39,6 +39,11 @@ impl Comparisons {
         (!self.0.is_empty()).then(|| self.0.iter().sum::<f64>() / self.0.len() as f64)
     }
 
+    /// Whether there are as many as count.
+    pub(super) fn are_enough(&self) -> bool {
+        self.0.len() == KEPT
+    }
+
     /// What they say about a limit.
     pub(super) fn verdict(&self, limit: f64) -> Verdict {
         let above = self.0.iter().filter(|slowdown| **slowdown > limit).count();

@@ -23,6 +23,18 @@ pub(super) struct GuardRecord {
     pub(super) max_slowdown: f64,
     /// The plan that is being compared with default clocks, at which the job may be now.
     pub(super) comparing: Option<Labelled>,
+    /// The plan that took the place of one that was too slow, until it has proved itself.
+    pub(super) corrected: Option<Corrected>,
+}
+
+/// A plan that took the place of another one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Corrected {
+    /// Its label. Every comparison gives it another number.
+    pub(super) label: String,
+    /// The slowdown with the plan before.
+    pub(super) slowdown: f64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -74,7 +86,14 @@ mod tests {
     use super::*;
 
     fn guard() -> GuardRecord {
-        GuardRecord { uid: Uid(7), job: "j".parse().unwrap(), max_slowdown: 0.01, comparing: None }
+        let corrected = Corrected { label: "faster".into(), slowdown: 0.05 };
+        GuardRecord {
+            uid: Uid(7),
+            job: "j".parse().unwrap(),
+            max_slowdown: 0.01,
+            comparing: None,
+            corrected: Some(corrected),
+        }
     }
 
     #[test]
@@ -86,6 +105,18 @@ mod tests {
         assert_eq!(GuardFile::under(directory.path()).read(), [guard()]);
         let other = GuardFile { boot_id: "another".into(), ..GuardFile::under(directory.path()) };
         assert_eq!(other.read(), []);
+    }
+
+    #[test]
+    fn guards_of_an_agent_that_did_not_write_of_corrections_are_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = GuardFile::under(directory.path());
+        file.write(vec![GuardRecord { corrected: None, ..guard() }]).unwrap();
+        let written = fs::read_to_string(&file.path).unwrap();
+        let before = written.replace(",\n      \"corrected\": null", "");
+        assert_ne!(before, written);
+        fs::write(&file.path, before).unwrap();
+        assert_eq!(file.read(), [GuardRecord { corrected: None, ..guard() }]);
     }
 
     #[test]

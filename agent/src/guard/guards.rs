@@ -1,11 +1,11 @@
 //! The guards of the node's jobs.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pfo_protocol::{GuardStatus, JobView, Refusal, RefusalCode, Uid};
 use pfo_service::{People, lock};
-use tokio::task::AbortHandle;
 
 use crate::guard::file::{GuardFile, GuardRecord};
 use crate::guard::runner;
@@ -13,7 +13,7 @@ use crate::job::JobKey;
 use crate::pfod::{Pfod, Questions};
 use crate::refusal::not_written;
 use crate::settings::InForce;
-use crate::straggler::Labelled;
+use crate::straggler::Stragglers;
 
 /// Guards that one person may have.
 const MOST_PER_PERSON: usize = 64;
@@ -24,6 +24,7 @@ pub(crate) struct GuardMeans {
     pub(crate) pfod: Pfod,
     pub(crate) questions: Arc<Questions>,
     pub(crate) people: Arc<People>,
+    pub(crate) stragglers: Arc<Stragglers>,
     pub(crate) settings: Arc<InForce>,
     pub(crate) file: GuardFile,
 }
@@ -38,14 +39,11 @@ pub(crate) struct Guards {
 #[derive(Debug)]
 struct Guard {
     status: GuardStatus,
-    comparing: Option<Labelled>,
-    task: AbortHandle,
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    /// What the next agent has to know.
+    record: GuardRecord,
+    /// Without it the task of the guard ends, but not in the middle of a comparison: the job would
+    /// stay at default clocks.
+    _in_force: Arc<()>,
 }
 
 impl Guards {
@@ -55,8 +53,8 @@ impl Guards {
 
     /// Continues the guards of an earlier agent. To be called on the runtime, or on a thread of it.
     pub(crate) fn restore(self: &Arc<Self>) {
-        for GuardRecord { uid, job, max_slowdown, comparing } in self.means.file.read() {
-            self.begin(&mut self.lock(), JobKey { uid, name: job }, max_slowdown, comparing);
+        for record in self.means.file.read() {
+            self.begin(&mut self.lock(), record);
         }
     }
 
@@ -81,7 +79,9 @@ impl Guards {
                 "end one with `pfoctl plan guard JOB --off`",
             ));
         }
-        let status = self.begin(&mut known, key.clone(), max_slowdown, None);
+        let (uid, job) = (key.uid, key.name.clone());
+        let record = GuardRecord { uid, job, max_slowdown, comparing: None, corrected: None };
+        let status = self.begin(&mut known, record);
         match self.keep(&known) {
             Ok(()) => Ok(status),
             Err(error) => {
@@ -122,14 +122,22 @@ impl Guards {
         }
     }
 
-    /// Notes on disk that a plan is compared with default clocks, or no more.
+    /// The slowdown for which the plan of this label took the place of another one, unless it has
+    /// proved itself since.
+    pub(super) fn corrected(&self, key: &JobKey, label: &str) -> Option<f64> {
+        let known = self.lock();
+        let corrected = known.get(key)?.record.corrected.as_ref();
+        corrected.filter(|corrected| corrected.label == label).map(|corrected| corrected.slowdown)
+    }
+
+    /// Notes on disk what the next agent has to know of a guard.
     ///
     /// # Errors
     /// If that cannot be written.
-    pub(super) fn comparing(&self, key: &JobKey, plan: Option<Labelled>) -> std::io::Result<()> {
+    pub(super) fn note(&self, key: &JobKey, what: impl FnOnce(&mut GuardRecord)) -> io::Result<()> {
         let mut known = self.lock();
         if let Some(guard) = known.get_mut(key) {
-            guard.comparing = plan;
+            what(&mut guard.record);
         }
         self.keep(&known)
     }
@@ -137,26 +145,21 @@ impl Guards {
     fn begin(
         self: &Arc<Self>,
         known: &mut BTreeMap<JobKey, Guard>,
-        key: JobKey,
-        max_slowdown: f64,
-        comparing: Option<Labelled>,
+        record: GuardRecord,
     ) -> GuardStatus {
+        let GuardRecord { uid, max_slowdown, .. } = record;
+        let key = JobKey { uid, name: record.job.clone() };
         let status = GuardStatus { max_slowdown, ..GuardStatus::default() };
-        let interrupted = comparing.clone();
-        let guarding = runner::run(Arc::downgrade(self), key.clone(), max_slowdown, interrupted);
-        let task = tokio::spawn(guarding).abort_handle();
-        known.insert(key, Guard { status: status.clone(), comparing, task });
+        let interrupted = record.comparing.clone();
+        let in_force = Arc::new(());
+        let asked = runner::Asked { limit: max_slowdown, in_force: Arc::downgrade(&in_force) };
+        tokio::spawn(runner::run(Arc::downgrade(self), key.clone(), asked, interrupted));
+        known.insert(key, Guard { status: status.clone(), record, _in_force: in_force });
         status
     }
 
-    fn keep(&self, known: &BTreeMap<JobKey, Guard>) -> std::io::Result<()> {
-        let record = |(key, guard): (&JobKey, &Guard)| GuardRecord {
-            uid: key.uid,
-            job: key.name.clone(),
-            max_slowdown: guard.status.max_slowdown,
-            comparing: guard.comparing.clone(),
-        };
-        self.means.file.write(known.iter().map(record).collect())
+    fn keep(&self, known: &BTreeMap<JobKey, Guard>) -> io::Result<()> {
+        self.means.file.write(known.values().map(|guard| guard.record.clone()).collect())
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<JobKey, Guard>> {

@@ -1,14 +1,17 @@
-//! The guard of one job: compares when it is due, and gives the plan up when it has to.
+//! The guard of one job: compares when it is due, corrects a plan that is too slow, and gives it up
+//! when that does not help.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use pfo_protocol::{
-    JobView, PlanStatus, Request, Response, SwapTarget, TrialLength, TrialResult, TrialRun,
+    GuardStatus, JobView, PlanStatus, Refusal, RefusalCode, Request, Response, SwapTarget, Swapped,
+    TrialLength, TrialResult, TrialRun,
 };
 use tokio::time::{Instant, sleep};
 
 use crate::guard::comparison::{Comparisons, Verdict};
+use crate::guard::file::Corrected;
 use crate::guard::guards::{GuardMeans, Guards};
 use crate::guard::turns::{DEFAULT_TURN, PLAN_TURN, Turns};
 use crate::job::JobKey;
@@ -23,6 +26,20 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a job may have no rank, or no plan, before its guard ends.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
+/// What somebody asked for.
+pub(super) struct Asked {
+    /// The slowdown that is allowed, as a share of a step's time at default clocks.
+    pub(super) limit: f64,
+    /// Gone when the guard has ended or another one is in its place.
+    pub(super) in_force: Weak<()>,
+}
+
+impl Asked {
+    fn is_in_force(&self) -> bool {
+        self.in_force.strong_count() > 0
+    }
+}
+
 /// What is known of the plan that runs.
 struct Guarded {
     plan: u32,
@@ -35,14 +52,14 @@ struct Guarded {
 pub(super) async fn run(
     guards: Weak<Guards>,
     key: JobKey,
-    limit: f64,
+    asked: Asked,
     mut interrupted: Option<Labelled>,
 ) {
     let began = Instant::now();
     let (mut guarded, mut seen) = (None::<Guarded>, began);
     loop {
         sleep(LOOK_EVERY).await;
-        let Some(guards) = guards.upgrade() else { return };
+        let Some(guards) = guards.upgrade().filter(|_| asked.is_in_force()) else { return };
         if seen.elapsed() > PATIENCE {
             guards.end(&key);
             return;
@@ -59,17 +76,17 @@ pub(super) async fn run(
         let of_plan = match &mut guarded {
             Some(of_plan) if of_plan.plan == plan.number => of_plan,
             _ => {
-                guards.report(&key, |status| (status.slowdown, status.given_up) = (None, None));
-                guarded.insert(Guarded {
-                    plan: plan.number,
-                    turns: Turns::from(step, now_s),
-                    comparisons: Comparisons::default(),
-                })
+                let corrected = guards.corrected(&key, &plan.label);
+                guards.report(&key, |status| {
+                    let max_slowdown = status.max_slowdown;
+                    *status = GuardStatus { max_slowdown, corrected, ..GuardStatus::default() };
+                });
+                guarded.insert(Guarded::new(plan.number, Turns::from(step, now_s)))
             }
         };
         let share = guards.means().settings.now().config.guard.share();
-        if of_plan.turns.is_due(step, now_s, share, limit) {
-            of_plan.compare(&guards, &key, plan, limit, || began.elapsed().as_secs_f64()).await;
+        if of_plan.turns.is_due(step, now_s, share, asked.limit) {
+            of_plan.compare(&guards, &key, plan, &asked, || began.elapsed().as_secs_f64()).await;
         }
     }
 }
@@ -87,12 +104,16 @@ fn first_step(job: &JobView) -> Option<u64> {
 }
 
 impl Guarded {
+    fn new(plan: u32, turns: Turns) -> Self {
+        Self { plan, turns, comparisons: Comparisons::default() }
+    }
+
     async fn compare(
         &mut self,
         guards: &Arc<Guards>,
         key: &JobKey,
         plan: &PlanStatus,
-        limit: f64,
+        asked: &Asked,
         now_s: impl Fn() -> f64,
     ) {
         let compared = match compare(guards, key, plan).await {
@@ -107,15 +128,50 @@ impl Guarded {
             }
         };
         let Compared { default_s, plan_s, last_step, number } = compared;
+        if !asked.is_in_force() {
+            return;
+        }
+        let limit = asked.limit;
         self.plan = number;
         self.comparisons.take(default_s, plan_s);
         let (verdict, slowdown) = (self.comparisons.verdict(limit), self.comparisons.mean());
+        let is_corrected = guards.corrected(key, &plan.label).is_some();
         self.turns.compared(last_step, now_s(), plan_s[1], verdict == Verdict::Doubtful);
         guards.report(key, |status| {
             (status.slowdown, status.compared_at_step) = (slowdown, Some(last_step));
         });
-        if let Verdict::Broken(slowdown) = verdict {
-            give_up(guards, key, &plan.label, [slowdown, limit]).await;
+        match verdict {
+            Verdict::Broken(slowdown) if is_corrected => {
+                give_up(guards, key, &plan.label, [slowdown, limit]).await;
+            }
+            Verdict::Broken(slowdown) => self.end(guards, key, plan, [slowdown, limit]).await,
+            // Whatever made the plan before too slow, this one has proved itself.
+            Verdict::Kept if is_corrected && self.comparisons.are_enough() => {
+                note_corrected(guards, key, None);
+            }
+            Verdict::Kept | Verdict::Doubtful => {}
+        }
+    }
+
+    /// Corrects a plan that is too slow, or gives it up.
+    async fn end(
+        &mut self,
+        guards: &Arc<Guards>,
+        key: &JobKey,
+        plan: &PlanStatus,
+        figures: [f64; 2],
+    ) {
+        match correct(guards, key, &plan.label, figures).await {
+            // As many comparisons may follow at once as did for the plan before.
+            Ok(number) => *self = Self::new(number, self.turns.anew()),
+            Err(why) => {
+                tracing::info!(
+                    uid = key.uid.0, job = %key.name,
+                    "no plan takes the place of plan {} of {key}, which is too slow: {why}",
+                    plan.label
+                );
+                give_up(guards, key, &plan.label, figures).await;
+            }
         }
     }
 }
@@ -139,13 +195,13 @@ async fn compare(
     let means = guards.means();
     let Some(table) = means.questions.plan(key.selector()).await? else { return Ok(None) };
     let plan = Labelled { label: plan.label.clone(), table };
-    let noted = guards.comparing(key, Some(plan.clone()));
+    let noted = guards.note(key, |record| record.comparing = Some(plan.clone()));
     noted.map_err(|error| not_written("that a plan is compared", &error))?;
     let compared = take_turns(means, key, &plan).await;
     if compared.is_err() {
         let _ = swap(means, key, to(plan)).await;
     }
-    if let Err(error) = guards.comparing(key, None) {
+    if let Err(error) = guards.note(key, |record| record.comparing = None) {
         tracing::warn!(
             uid = key.uid.0, job = %key.name,
             "a restart of the agent will bring {key} to the plan that was compared: {error}"
@@ -163,7 +219,7 @@ async fn resume(guards: &Guards, key: &JobKey, job: &JobView, plan: Labelled) ->
             Ok(_) | Err(PfodError::Refused(_)) => {}
         }
     }
-    let _ = guards.comparing(key, None);
+    let _ = guards.note(key, |record| record.comparing = None);
     None
 }
 
@@ -221,7 +277,54 @@ fn step_s(trial: &TrialResult) -> f64 {
     trial.steps.iter().map(|step| step.time_s).sum::<f64>() / trial.steps.len().max(1) as f64
 }
 
+/// Swaps to a plan that is made for what is allowed. Returns its number.
+async fn correct(
+    guards: &Guards,
+    key: &JobKey,
+    label: &str,
+    [slowdown, limit]: [f64; 2],
+) -> Result<u32, PfodError> {
+    let means = guards.means();
+    let Some(table) = means.questions.plan(key.selector()).await? else {
+        return Err(no_table().into());
+    };
+    let plan = means.stragglers.corrected(key, table, [slowdown, limit]).await?;
+    let now = plan.label.clone();
+    note_corrected(guards, key, Some(Corrected { label: now.clone(), slowdown }));
+    let number = match swap(means, key, to(plan)).await? {
+        Response::Swapped(Swapped { plan: Some(plan), .. }) => plan.number,
+        other => return Err(unexpected(&other)),
+    };
+    guards.report(key, |status| {
+        (status.slowdown, status.corrected) = (None, Some(slowdown));
+    });
+    tracing::warn!(
+        name: journal::GUARDED,
+        uid = key.uid.0, job = %key.name,
+        "{key} changes to plan {now}: with plan {label} its steps take {:.1} % longer than without, \
+         and {:.1} % were allowed",
+        100.0 * slowdown, 100.0 * limit
+    );
+    Ok(number)
+}
+
+/// Notes which plan took the place of one that was too slow, and may do so only once.
+fn note_corrected(guards: &Guards, key: &JobKey, corrected: Option<Corrected>) {
+    if let Err(error) = guards.note(key, |record| record.corrected = corrected) {
+        tracing::warn!(
+            uid = key.uid.0, job = %key.name,
+            "a restart of the agent will not know whether the plan of {key} was corrected: {error}"
+        );
+    }
+}
+
+fn no_table() -> Refusal {
+    let message = "its clocks are not known";
+    Refusal::new(RefusalCode::NoPlan, message, "see `pfoctl status`")
+}
+
 async fn give_up(guards: &Guards, key: &JobKey, label: &str, [slowdown, limit]: [f64; 2]) {
+    note_corrected(guards, key, None);
     let swapped = swap(guards.means(), key, SwapTarget::DefaultClocks).await;
     let (slower, allowed) = (100.0 * slowdown, 100.0 * limit);
     match swapped {

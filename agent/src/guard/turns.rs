@@ -40,6 +40,12 @@ impl Turns {
         Self { began: step, spent: 0.0, since: (step, now_s), usual_s: None, soon: true }
     }
 
+    /// The same for the plan that takes the place of this one now.
+    pub(super) fn anew(&self) -> Self {
+        let (step, now_s) = self.since;
+        Self::from(step, now_s)
+    }
+
     /// Whether to compare now, if default clocks may have this share of the steps. The plan is
     /// allowed this slowdown.
     pub(super) fn is_due(&mut self, step: u64, now_s: f64, share: f64, limit: f64) -> bool {

@@ -1,6 +1,6 @@
 //! What the agent asks in its own name: it reads everything, of every user, and changes nothing.
 
-use pfo_protocol::{ClockTable, GpuListing, JobSelector, JobView, Request, Response};
+use pfo_protocol::{ClockTable, GpuListing, JobSelector, JobView, Request, Response, Status};
 use tokio::sync::Mutex;
 
 use crate::pfod::connection::{Connection, Pfod, unexpected};
@@ -51,7 +51,30 @@ impl Questions {
         }
     }
 
-    async fn ask(&self, request: Request) -> Result<Response, PfodError> {
+    /// Everything about the daemon, its GPUs and jobs.
+    ///
+    /// # Errors
+    /// If `pfod` does not answer.
+    pub(crate) async fn status(&self) -> Result<Status, PfodError> {
+        match self.ask(Request::Status).await? {
+            Response::Status(status) => Ok(*status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The version of the node's driver.
+    ///
+    /// # Errors
+    /// If `pfod` does not answer.
+    pub(crate) async fn driver(&self) -> Result<Option<String>, PfodError> {
+        Ok(self.status().await?.daemon.driver)
+    }
+
+    /// Asks anything that is answered at once.
+    ///
+    /// # Errors
+    /// If `pfod` refuses or does not answer.
+    pub(crate) async fn ask(&self, request: Request) -> Result<Response, PfodError> {
         let mut open = self.open.lock().await;
         if let Some(mut connection) = open.take() {
             match connection.ask(request.clone()).await {

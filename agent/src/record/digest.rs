@@ -7,11 +7,12 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use pfo_protocol::{CounterReading, Doubt, Mhz, TapRecord, Unit};
+use pfo_protocol::{CounterReading, Doubt, Mhz, SettleTimes, TapRecord, Unit};
 
 use crate::record::curve::{Knot, energy_between};
 use crate::record::found::{Doing, Found};
 use crate::record::instructions::{Instructions, Unseen};
+use crate::record::looks::{Looks, Piece, seconds};
 use crate::record::recorded::{Recorded, StepMark};
 use crate::record::regression::{MOST_KINDS, Regression, Solution};
 use crate::record::sample::{NO_READING, Throttling};
@@ -27,8 +28,8 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 /// meanwhile.
 const MOST_SPANS: usize = 1 << 16;
 
-/// Shares of time are found to one part in this many.
-const SHARES: f64 = 1e4;
+/// The pieces between two values of the counter. What has more is not measured.
+const MOST_PIECES: usize = 1 << 14;
 
 /// A piece of a rank's time.
 #[derive(Clone, Debug)]
@@ -48,28 +49,32 @@ struct Span {
 #[derive(Clone, Debug, Default)]
 struct Interval {
     since: Option<Knot>,
-    seconds: Vec<(usize, f64)>,
+    pieces: Vec<Piece>,
     /// For how long a steady reason kept the clock down.
     throttled_s: f64,
     unusable: bool,
 }
 
 impl Interval {
-    fn add(&mut self, kind: usize, s: f64) {
-        match self.seconds.iter_mut().find(|(known, _)| *known == kind) {
-            Some((_, seconds)) => *seconds += s,
-            None => self.seconds.push((kind, s)),
+    /// Adds a piece that follows the last one.
+    fn add(&mut self, piece: Piece) {
+        if let Some(last) = self.pieces.last_mut().filter(|last| last.kind == piece.kind) {
+            last.ended_ns = piece.ended_ns;
+        } else if self.pieces.len() < MOST_PIECES {
+            self.pieces.push(piece);
+        } else {
+            self.unusable = true;
         }
     }
 }
 
 /// What has to be known about the GPU of a rank.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct RecordedGpu {
     /// The SM clocks that it supports, rising.
     pub(crate) sm_clocks: Vec<Mhz>,
-    /// When a clock counts as settled, in nanoseconds after the driver accepted it.
-    pub(crate) settle_ns: u64,
+    /// When a clock that it was asked for is in force.
+    pub(crate) settle: SettleTimes,
 }
 
 /// The trial of one rank, as far as it is known.
@@ -93,9 +98,9 @@ pub(crate) struct Digest {
     /// The last reading that was taken in.
     reading: CounterReading,
     interval: Interval,
-    energies: Regression,
-    /// The same of the time for which a steady reason kept the clock down: seconds instead of
-    /// joules, and so shares of time instead of powers.
+    energies: Looks,
+    /// The same of the time for which a steady reason kept the clock down, where the driver counts
+    /// it: seconds instead of joules, and so shares of time instead of powers.
     throttled: Regression,
     /// The instructions one by one, if they are to be kept.
     instructions: Option<Instructions>,
@@ -118,7 +123,7 @@ impl Digest {
             readings: VecDeque::new(),
             reading: NO_READING,
             interval: Interval::default(),
-            energies: Regression::default(),
+            energies: Looks::default(),
             throttled: Regression::default(),
             instructions: room.map(Instructions::new),
         }
@@ -148,8 +153,8 @@ impl Digest {
             TapRecord::Ran { unit, began_ns, ended_ns, asked, locked, astray } => {
                 let settled_ns = match (asked, locked) {
                     (None, None) => Some(0),
-                    (Some(asked), Some((mhz, accepted_ns))) if asked == mhz => {
-                        Some(accepted_ns.saturating_add(self.gpu.settle_ns))
+                    (Some(asked), Some((mhz, asked_ns))) if asked == mhz => {
+                        Some(asked_ns.saturating_add(self.gpu.settle.ns_to(mhz)))
                     }
                     _ => None,
                 };
@@ -302,9 +307,9 @@ impl Digest {
             }
             match (span.kind, span.doubt) {
                 (Some(kind), None) => {
-                    let until_ns = span.ended_ns.min(reading.at_ns);
-                    let ns = until_ns.saturating_sub(span.began_ns.max(from_ns));
-                    self.interval.add(kind, ns as f64 / 1e9);
+                    let began_ns = span.began_ns.max(from_ns);
+                    let ended_ns = span.ended_ns.min(reading.at_ns).max(began_ns);
+                    self.interval.add(Piece { kind, began_ns, ended_ns });
                 }
                 _ => self.interval.unusable = true,
             }
@@ -317,27 +322,28 @@ impl Digest {
         }
     }
 
-    /// Takes the clock of a reading for what ran when it was read.
+    /// Takes the clock of a reading, and what kept it down, for what ran when it was read.
     fn see_clock(&mut self, reading: &CounterReading, throttling: Throttling) {
         let mut spans = self.spans.iter_mut();
-        if let Some(clock) = reading.sm_clock
-            && let Some(span) = spans.find(|span| reading.read_ns < span.ended_ns)
+        if let Some(span) = spans.find(|span| reading.read_ns < span.ended_ns)
             && span.began_ns < reading.read_ns
             && let Some(kind) = span.kind
         {
             let found = &mut self.found[kind];
+            found.see_throttling(throttling);
+            let Some(clock) = reading.sm_clock else { return };
             span.doubt = span.doubt.or_else(|| found.see_clock(clock, throttling, &self.gpu));
         }
     }
 
     fn read_counter(&mut self, knot: Knot) {
         let interval = Interval { since: Some(knot), ..Interval::default() };
-        let Interval { since, seconds, throttled_s, unusable } =
+        let Interval { since, pieces, throttled_s, unusable } =
             std::mem::replace(&mut self.interval, interval);
         let Some(before) = since else { return };
         if !unusable {
-            self.throttled.add(seconds.clone(), throttled_s);
-            self.energies.add(seconds, knot.energy_j - before.energy_j);
+            self.throttled.add(seconds(&pieces), throttled_s);
+            self.energies.add(pieces, knot.energy_j - before.energy_j);
         }
         if let Some(instructions) = &mut self.instructions {
             instructions.read(before, knot);
@@ -367,13 +373,11 @@ impl Digest {
     /// Everything that was recorded.
     pub(crate) fn finish(self) -> Recorded {
         let Self { steps, found, instructions, .. } = self;
-        let Solution { powers, moves: readings, strays: stray_readings } = self.energies.solve();
+        let Solution { powers, moves: readings, strays: stray_readings, .. } =
+            self.energies.solve().explained();
         let shares = self.throttled.solve().powers;
         let power = |kind: usize| powers.get(kind).copied().flatten();
-        let share = |kind: usize| {
-            let share = shares.get(kind).copied().flatten()?;
-            Some((SHARES * share.power_w.clamp(0.0, 1.0)).round() / SHARES)
-        };
+        let share = |kind: usize| Some(shares.get(kind).copied().flatten()?.power_w);
         let (samples, dropped_samples) = instructions.map(Instructions::finish).unwrap_or_default();
         let kinds = || (0..).zip(&found);
         Recorded {
@@ -392,5 +396,7 @@ fn doubt_if(astray: bool) -> Option<Doubt> {
     astray.then_some(Doubt::Mismatched)
 }
 
+#[cfg(test)]
+mod played;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,9 @@ use crate::record::regression::Power;
 use crate::record::sample::{Throttling, is_next_to};
 use crate::record::spread::Spread;
 
+/// Shares of time are found to one part in this many.
+const SHARES: f64 = 1e4;
+
 /// What a rank does with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
@@ -43,6 +46,10 @@ pub(crate) struct Found {
     pub(crate) clock: Spread,
     /// The same of those that are left out for it.
     pub(crate) other_clock: Spread,
+    /// How many readings came while one ran, and how many of them found a steady reason, if the
+    /// driver lacks a counter of one.
+    readings: u64,
+    throttled_readings: u64,
     left_out: LeftOut,
 }
 
@@ -53,14 +60,16 @@ impl Found {
             time: Spread::default(),
             clock: Spread::default(),
             other_clock: Spread::default(),
+            readings: 0,
+            throttled_readings: 0,
             left_out: LeftOut::default(),
         }
     }
 
     /// Takes the clock that the driver reported while one ran, and what kept it down. A clock beside
-    /// the one that was asked for counts, and so does a lower one that has a reason: that is what
-    /// whoever asks for this clock gets. Any other clock is a doubt, for it may not last: another
-    /// program has set it, or it has not settled.
+    /// the one that was asked for counts, and so does a lower one that has a reason: that is how
+    /// the GPU runs when it is asked for this clock. Any other clock is a doubt, for it may not
+    /// last: another program has set it, or it has not settled.
     pub(crate) fn see_clock(
         &mut self,
         clock: Mhz,
@@ -76,6 +85,21 @@ impl Found {
         (!counts).then_some(Doubt::OtherClock)
     }
 
+    /// Takes what the driver said while one ran of reasons that it does not count.
+    pub(crate) fn see_throttling(&mut self, throttling: Throttling) {
+        if let Some(throttled) = throttling.steady_now {
+            self.readings = self.readings.saturating_add(1);
+            self.throttled_readings = self.throttled_readings.saturating_add(throttled.into());
+        }
+    }
+
+    /// For which share of its time the clock was kept down: that which the driver counted, and that
+    /// of the readings which found a reason.
+    fn throttled(&self, counted: f64) -> f64 {
+        let found = self.throttled_readings as f64 / self.readings.max(1) as f64;
+        (SHARES * (counted.max(0.0) + found).min(1.0)).round() / SHARES
+    }
+
     /// Adds one. With a doubt it is only counted.
     pub(crate) fn count(&mut self, ns: u64, doubt: Option<Doubt>) {
         let left_out = match doubt {
@@ -89,8 +113,8 @@ impl Found {
     }
 
     /// The row of instructions that drew this power, and whose clock was kept down for this share of
-    /// their time; none for anything else.
-    pub(crate) fn row(&self, power: Option<Power>, throttled: Option<f64>) -> Option<TrialRow> {
+    /// their time by the driver's counters; none for anything else.
+    pub(crate) fn row(&self, power: Option<Power>, counted: Option<f64>) -> Option<TrialRow> {
         let Doing::Instruction { instruction, chunk, asked } = self.doing else { return None };
         let Self { time, clock, other_clock, left_out, .. } = self;
         let clock = if clock.count() > 0 { clock } else { other_clock };
@@ -107,7 +131,7 @@ impl Found {
             energy_mean_j: power.map(|power| power.power_w * time.mean()),
             energy_median_j: power.map(|power| power.power_w * time.median()),
             energy_sd_j: power.map(|power| power.error_w * time.mean() * root),
-            throttled: throttled.filter(|_| time.count() > 0),
+            throttled: counted.filter(|_| time.count() > 0).map(|counted| self.throttled(counted)),
             left_out: *left_out,
         })
     }

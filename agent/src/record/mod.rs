@@ -7,6 +7,7 @@ mod curve;
 mod digest;
 mod found;
 mod instructions;
+mod looks;
 mod recorded;
 mod recorder;
 mod regression;
@@ -15,7 +16,10 @@ mod samples;
 mod spread;
 mod trial;
 
+pub(crate) use looks::{Looks, Piece, Shown};
+pub(crate) use regression::Solution;
 pub(crate) use samples::{MOST_SAMPLES, TrialSamples};
+pub(crate) use spread::Spread;
 pub(crate) use trial::{Order, run};
 #[cfg(feature = "fuzzing")]
 pub(crate) use {

@@ -93,9 +93,9 @@ pub(crate) struct Recording(BTreeMap<Rank, RankRecording>);
 
 impl Recording {
     pub(crate) fn of(ranks: Vec<TappedRank>, room: Option<usize>) -> Self {
-        let begun = |TappedRank { rank, sm_clocks, settle_ns, .. }| {
+        let begun = |TappedRank { rank, sm_clocks, settle, .. }| {
             let recording = RankRecording {
-                gpu: RecordedGpu { sm_clocks, settle_ns },
+                gpu: RecordedGpu { sm_clocks, settle },
                 room,
                 newest: None,
                 digest: None,
@@ -179,7 +179,7 @@ impl RankRecording {
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::SessionId;
+    use pfo_protocol::{SessionId, SettleTimes};
 
     use super::*;
     use crate::record::sample::NO_READING;
@@ -193,7 +193,7 @@ mod tests {
             session: SessionId(1),
             gpu_uuid,
             sm_clocks: Vec::new(),
-            settle_ns: 0,
+            settle: SettleTimes::always(0),
         };
         Recording::of(vec![tapped], None)
     }

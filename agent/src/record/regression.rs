@@ -32,6 +32,10 @@ const SLIGHT: f64 = 0.001;
 /// the moves.
 const FEW: usize = 10;
 
+/// This many more moves than kinds tell what is unexplained within a seventh (1 / √(2 · 24), the
+/// standard error of a standard deviation).
+const LEAST_FREEDOM: u64 = 24;
+
 /// A power and how far to trust it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Power {
@@ -68,6 +72,9 @@ pub(crate) struct Solution {
     pub(crate) moves: u64,
     /// How many were left out.
     pub(crate) strays: u64,
+    /// The standard deviation of what the powers leave unexplained of a move, in joules; none of so
+    /// few moves that it tells nothing.
+    pub(crate) unexplained_j: Option<f64>,
 }
 
 impl Regression {
@@ -83,7 +90,11 @@ impl Regression {
     /// Solves for the powers.
     pub(crate) fn solve(mut self) -> Solution {
         self.take_in_fresh();
-        Solution { powers: self.sums.powers(), moves: self.sums.moves, strays: self.strays }
+        let (powers, unexplained_j) = self.sums.solve();
+        let Self { sums: Sums { moves, .. }, strays, .. } = self;
+        let least = LEAST_FREEDOM.saturating_add(powers.len() as u64);
+        let unexplained_j = unexplained_j.filter(|_| moves.saturating_add(strays) >= least);
+        Solution { powers, moves, strays, unexplained_j }
     }
 
     fn take_in_fresh(&mut self) {
@@ -96,7 +107,7 @@ impl Regression {
         };
         let mut strays = vec![false; fresh.len()];
         for _ in 0..ROUNDS {
-            strays = find_strays(&fresh, &with(&strays).powers());
+            strays = find_strays(&fresh, &with(&strays).solve().0);
         }
         self.sums = with(&strays);
         let count = strays.iter().filter(|stray| **stray).count() as u64;
@@ -152,13 +163,14 @@ impl Sums {
         self.moves = self.moves.saturating_add(1);
     }
 
-    fn powers(&self) -> Vec<Option<Power>> {
+    /// The powers, and the standard deviation of what they leave unexplained of a move.
+    fn solve(&self) -> (Vec<Option<Power>>, Option<f64>) {
         let size = self.products.len();
         let present: Vec<_> = (0..size).filter(|&kind| self.products[kind][kind] > 0.0).collect();
         let mut powers = vec![None; size];
         let freedom = self.moves as f64 - present.len() as f64;
         if freedom < 1.0 {
-            return powers;
+            return (powers, None);
         }
         // To the diagonal 1, so that rare kinds weigh as much as frequent ones in what is solvable.
         let scale = |kind: usize| self.products[kind][kind].sqrt();
@@ -166,7 +178,7 @@ impl Sums {
             let (i, j) = (present[row.max(column)], present[row.min(column)]);
             self.products[i][j] / (scale(i) * scale(j)) + if row == column { RIDGE } else { 0.0 }
         };
-        let Some(inverse) = inverse(present.len(), scaled) else { return powers };
+        let Some(inverse) = inverse(present.len(), scaled) else { return (powers, None) };
         let moment = |row: usize| self.moments[present[row]] / scale(present[row]);
         let solution: Vec<f64> = inverse
             .iter()
@@ -182,7 +194,7 @@ impl Sums {
                 error_w: (variance * inflation).sqrt() / scale(kind),
             });
         }
-        powers
+        (powers, Some(variance.sqrt()))
     }
 }
 

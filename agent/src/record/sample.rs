@@ -47,33 +47,40 @@ pub(crate) const NO_READING: CounterReading = CounterReading {
 pub(crate) struct Throttling {
     /// NVML's bits.
     pub(crate) reasons: u64,
-    /// For how long a steady reason did, in seconds.
+    /// For how long a steady reason did, in seconds, by the driver's counters.
     pub(crate) steady_s: f64,
+    /// Whether a steady reason that the driver does not count held at the second reading; none if
+    /// it counts them all.
+    pub(crate) steady_now: Option<bool>,
 }
 
 impl Throttling {
-    /// By what each counter moved. Where the driver lacks one, by the reasons of both readings, and
-    /// for all of the time if the second one has it.
+    /// By what each counter moved. Where the driver lacks one, by the reasons of both readings.
     pub(crate) fn between(before: &CounterReading, now: &CounterReading) -> Self {
         let bits = before.throttle_reasons | now.throttle_reasons;
         let between_ns = now.read_ns.saturating_sub(before.read_ns);
-        let mut throttling = Self { reasons: bits & HW_SLOWDOWN, steady_s: 0.0 };
+        let mut throttling = Self { reasons: bits & HW_SLOWDOWN, steady_s: 0.0, steady_now: None };
         let counters = before.throttled_ns.counters().into_iter().zip(now.throttled_ns.counters());
         for (reason, counter) in COUNTED.into_iter().zip(counters) {
-            let (is_seen, for_ns) = match counter {
+            let is_seen = match counter {
                 (Some(before_ns), Some(now_ns)) => {
-                    // Of a driver that was loaded again.
+                    // It is lower after the driver was loaded again.
                     let moved_ns = now_ns.saturating_sub(before_ns).min(between_ns);
-                    (moved_ns > 0, moved_ns)
+                    if reason & STEADY != 0 {
+                        throttling.steady_s += moved_ns as f64 / 1e9;
+                    }
+                    moved_ns > 0
                 }
-                _ if now.throttle_reasons & reason != 0 => (true, between_ns),
-                _ => (bits & reason != 0, 0),
+                _ => {
+                    if reason & STEADY != 0 {
+                        let holds = now.throttle_reasons & reason != 0;
+                        throttling.steady_now = Some(throttling.steady_now == Some(true) || holds);
+                    }
+                    bits & reason != 0
+                }
             };
             if is_seen {
                 throttling.reasons |= reason;
-            }
-            if reason & STEADY != 0 {
-                throttling.steady_s += for_ns as f64 / 1e9;
             }
         }
         // Two reasons may hold at the same time.
@@ -129,16 +136,18 @@ mod tests {
         let with_bits = |reading| CounterReading { throttle_reasons: bits, ..reading };
         let all = [Some(7); 5];
         let still = Throttling::between(&counted(100, all), &with_bits(counted(120, all)));
-        assert_eq!(still, Throttling { reasons: 0, steady_s: 0.0 });
+        assert_eq!(still, Throttling { reasons: 0, steady_s: 0.0, steady_now: None });
         let cap_only = [Some(7), None, None, None, None];
         let throttling =
             Throttling::between(&counted(100, cap_only), &with_bits(counted(120, cap_only)));
         assert_eq!(throttling.reasons, HW_THERMAL_SLOWDOWN);
+        assert_eq!(throttling.steady_now, Some(false), "nothing counts a sync boost");
         let none = [None; 5];
         let throttling = Throttling::between(&counted(100, none), &with_bits(counted(120, none)));
-        assert_eq!((throttling.reasons, throttling.steady_s), (bits, 0.020));
+        assert_eq!((throttling.reasons, throttling.steady_now), (bits, Some(true)));
         let over = Throttling::between(&with_bits(counted(100, none)), &counted(120, none));
-        assert_eq!((over.reasons, over.steady_s), (bits, 0.0), "it ended between the two");
+        assert_eq!((over.reasons, over.steady_now), (bits, Some(false)), "it ended between");
+        assert_eq!((throttling.steady_s, over.steady_s), (0.0, 0.0));
     }
 
     #[test]

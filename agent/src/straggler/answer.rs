@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use pfo_planner::Straggler;
 use pfo_protocol::{
-    JobView, PlanStatus, Refusal, RefusalCode, Request, Response, SwapTarget, Swapped,
+    ClockTable, JobView, PlanStatus, Refusal, RefusalCode, Request, Response, SwapTarget, Swapped,
 };
 
 use crate::job::JobKey;
 use crate::pfod::{Asker, PfodError, unexpected};
 use crate::straggler::SlowStages;
 use crate::straggler::files::Answered;
+use crate::straggler::frontier::JobFrontier;
 use crate::straggler::jobs::{FrontierJob, Stragglers};
 use crate::straggler::table::Labelled;
 
@@ -44,7 +45,15 @@ impl Stragglers {
             Some(answered) => answered.before,
             None => self.running(&known.key).await?,
         };
-        let plan = self.make(&known, move |frontier| frontier.plan_for(straggler)).await?;
+        let conditions = known.conditions();
+        let plan = match conditions.is_empty() {
+            true => self.make(&known, move |frontier| frontier.plan_for(straggler)).await?,
+            false => {
+                let make =
+                    move |frontier: &JobFrontier| frontier.plan_for_now(straggler, &conditions);
+                self.make(&known, make).await?.said(&known.key)
+            }
+        };
         let (factor, found) = (straggler.factor(), SlowStages::new());
         let change = Change::to(plan, Answered::now(factor, before, found), wait);
         Ok(self.swap(asker, &known, change).await?)
@@ -70,8 +79,8 @@ impl Stragglers {
         Ok(self.swap(asker, &known, Change::back(answered.before, wait)).await?)
     }
 
-    /// Makes the swap that slow stages call for, if any does: to the plan in which all others take
-    /// their time, or back. A straggler that a user reported is left to that user. None if there is
+    /// Makes the swap that slow stages call for, if any does: to a plan for what is measured now, or
+    /// back. A straggler that a user reported is left to that user. None if there is
     /// nothing to swap, or another swap is under way.
     ///
     /// # Errors
@@ -91,11 +100,14 @@ impl Stragglers {
             None => self.running(&known.key).await?,
         };
         let Some(own) = own else { return Ok(None) };
-        let (table, stages) = (own.table.clone(), slow.clone());
-        let made =
-            self.make(known, move |frontier| frontier.plan_for_slow(&table, &stages)).await?;
+        let (table, stages, conditions) = (own.table.clone(), slow.clone(), known.conditions());
+        let make =
+            move |frontier: &JobFrontier| frontier.plan_for_slow_now(&table, &stages, &conditions);
+        let made = self.make(known, make).await?;
         let change = match made {
-            Some((straggler, plan)) => {
+            Some((straggler, made)) => {
+                let plan = made.said(&known.key);
+                known.note_answer();
                 let answered = Answered::now(straggler.factor(), Some(own), slow.clone());
                 Change::to(plan, answered, false)
             }
@@ -104,6 +116,23 @@ impl Stragglers {
         };
         let asker = Asker { uid: known.key.uid, pid: None, administrator: false };
         self.swap(asker, known, change).await.map(Some)
+    }
+
+    /// A faster plan for a job whose own, with this table, makes steps longer than allowed, by these
+    /// shares of a step at default clocks.
+    ///
+    /// # Errors
+    /// If no frontier is loaded, or it has no faster plan for the job.
+    pub(crate) async fn corrected(
+        &self,
+        key: &JobKey,
+        own: ClockTable,
+        figures: [f64; 2],
+    ) -> Result<Labelled, Refusal> {
+        let known = self.of_key(key)?;
+        let conditions = known.conditions();
+        let make = move |frontier: &JobFrontier| frontier.corrected(&own, figures, &conditions);
+        Ok(self.make(&known, make).await?.said(key))
     }
 
     /// What a job runs now; none at default clocks and for plans without a clock table.

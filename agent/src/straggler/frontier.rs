@@ -2,16 +2,18 @@
 //! wait. Pure.
 
 use pfo_planner::{
-    Deadline, Frontier, Measurement, Plan, PlanError, Point, Profile, Room, Straggler, replay,
+    Deadline, Frontier, Measurement, Plan, PlanError, Profile, Room, Straggler, Watts, replay,
 };
 use pfo_protocol::{ClockTable, FrontierStatus, JobView, RankView, Refusal, RefusalCode};
 
 use crate::straggler::SlowStages;
 use crate::straggler::table::{Labelled, does_not_fit, put_clocks_into};
 
-/// Bytes of a row of the profile, of a planned instruction, of a plan beside these, of an instruction
-/// of the step with all that the planner keeps for it, and of a job with its files beside all that.
+/// Bytes of a row of the profile, of what is known of its repeats, of a planned instruction, of a plan
+/// beside these, of an instruction of the step with all that the planner keeps for it, and of a job
+/// with its files beside all that.
 const ROW_BYTES: usize = 24;
+const REPEATS_BYTES: usize = 112;
 const PLANNED_BYTES: usize = 1;
 const PLAN_BYTES: usize = 80;
 const INSTRUCTION_BYTES: usize = 256;
@@ -21,7 +23,7 @@ const JOB_BYTES: usize = 16 << 10;
 const LONGEST_LABEL: usize = 64;
 
 /// A step that takes longer by no more than this share takes no longer.
-const NO_LONGER: f64 = 0.01;
+pub(super) const NO_LONGER: f64 = 0.01;
 
 #[derive(Debug)]
 pub(crate) struct JobFrontier {
@@ -41,6 +43,7 @@ impl JobFrontier {
         let room = Room {
             instructions: most / INSTRUCTION_BYTES,
             rows: most / ROW_BYTES,
+            repeats: most / REPEATS_BYTES,
             planned: most / PLANNED_BYTES,
         };
         let frontier = Frontier::from_bytes_within(bytes, room).map_err(wrong)?;
@@ -62,11 +65,13 @@ impl JobFrontier {
     pub(crate) fn bytes(&self) -> usize {
         let pipeline = self.frontier.pipeline();
         let (instructions, plans) = (pipeline.num_instructions(), self.frontier.plans().len());
+        let repeats = pipeline.profile().num_repeated();
         let planned = instructions.saturating_mul(PLANNED_BYTES).saturating_add(PLAN_BYTES);
         JOB_BYTES
             .saturating_add(self.file_bytes)
             .saturating_add(instructions.saturating_mul(INSTRUCTION_BYTES))
-            .saturating_add(pipeline.profile().rows().count().saturating_mul(ROW_BYTES))
+            .saturating_add(pipeline.profile().num_rows().saturating_mul(ROW_BYTES))
+            .saturating_add(repeats.saturating_mul(REPEATS_BYTES))
             .saturating_add(plans.saturating_mul(planned))
     }
 
@@ -80,20 +85,44 @@ impl JobFrontier {
         self.frontier.pipeline().profile()
     }
 
-    /// The plan of least energy that keeps a straggler's time.
+    /// The plan of least energy, with the wait for a straggler, that keeps its time. It is made for
+    /// that time, or looked up if that would take long.
     ///
     /// # Errors
     /// If a stage of it is empty.
     pub(crate) fn plan_for(&self, straggler: Straggler) -> Result<Labelled, Refusal> {
-        let place = self.frontier.pick_for_straggler(straggler);
-        let plan = place.and_then(|place| self.frontier.plan(place)).map_err(wrong)?;
-        Labelled::of(self.label_at(straggler), &plan)
+        let frontier = &self.frontier;
+        let plan = match self.check_work() {
+            Ok(()) => frontier.plan_for(frontier.due_for(straggler)),
+            Err(_) => {
+                let place = frontier.pick_for_straggler(straggler);
+                place.and_then(|place| frontier.plan(place))
+            }
+        };
+        Labelled::of(self.label_at(straggler), &plan.map_err(wrong)?)
     }
 
-    fn label_at(&self, straggler: Straggler) -> String {
-        let at = format!(" at {straggler}");
-        let most = LONGEST_LABEL.saturating_sub(at.len());
-        format!("{}{at}", &self.label[..self.label.floor_char_boundary(most)])
+    pub(super) fn label_at(&self, straggler: Straggler) -> String {
+        self.label_with(&format!(" at {straggler}"))
+    }
+
+    /// Its label with more after it.
+    pub(super) fn label_with(&self, more: &str) -> String {
+        let most = LONGEST_LABEL.saturating_sub(more.len());
+        format!("{}{more}", &self.label[..self.label.floor_char_boundary(most)])
+    }
+
+    pub(super) fn frontier(&self) -> &Frontier {
+        &self.frontier
+    }
+
+    pub(super) fn p2p_power(&self) -> Watts {
+        self.frontier.p2p_power()
+    }
+
+    /// The step time that its fastest plan predicts, in seconds.
+    pub(super) fn fastest_s(&self) -> f64 {
+        self.frontier.points().next().map_or(0.0, |point| point.iteration_time_s)
     }
 
     /// The plan for a job in which some stages are slow by themselves, each by a share. Slow stages
@@ -147,19 +176,19 @@ impl JobFrontier {
         Ok(plan)
     }
 
-    fn time_s(&self, profile: &Profile, plan: &Plan) -> Result<f64, Refusal> {
-        let replayed = replay(profile, plan, self.frontier.p2p_power());
+    pub(super) fn time_s(&self, profile: &Profile, plan: &Plan) -> Result<f64, Refusal> {
+        let replayed = replay(profile, plan, self.p2p_power());
         replayed.map(|replayed| replayed.iteration_time_s).map_err(wrong)
     }
 
     /// The frontier for people.
     pub(crate) fn status(&self) -> FrontierStatus {
-        let time_s = |point: Option<Point>| point.map_or(0.0, |point| point.iteration_time_s);
+        let slowest = self.frontier.points().last();
         FrontierStatus {
             label: self.label.clone(),
             plans: self.frontier.points().len() as u32,
-            fastest_s: time_s(self.frontier.points().next()),
-            slowest_s: time_s(self.frontier.points().last()),
+            fastest_s: self.fastest_s(),
+            slowest_s: slowest.map_or(0.0, |point| point.iteration_time_s),
             straggler: None,
             auto: false,
         }
@@ -171,7 +200,8 @@ impl JobFrontier {
     /// # Errors
     /// The first difference.
     pub(crate) fn check(&self, job: &JobView) -> Result<(), Refusal> {
-        let Labelled { table, .. } = self.plan_for(Straggler::NONE)?;
+        let fastest = self.frontier.plan(0).map_err(wrong)?;
+        let Labelled { table, .. } = Labelled::of(self.label.clone(), &fastest)?;
         let (plan, stages) = (table.stages().len(), job.pp_degree);
         if plan != stages as usize {
             return Err(does_not_fit(format!("the plan has {plan} stages, the job {stages}")));
@@ -200,7 +230,7 @@ fn check_rank(table: &ClockTable, job: &RankView) -> Result<(), Refusal> {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as `map_err` passes it")]
-fn wrong(error: PlanError) -> Refusal {
+pub(super) fn wrong(error: PlanError) -> Refusal {
     does_not_fit(error.to_string())
 }
 

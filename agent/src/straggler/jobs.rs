@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use pfo_planner::Profile;
-use pfo_protocol::{FrontierStatus, JobView, PlanStatus, Refusal, RefusalCode, Uid};
+use pfo_planner::{Conditions, Profile};
+use pfo_protocol::{FrontierStatus, JobName, JobView, PlanStatus, Refusal, RefusalCode, Uid};
 use pfo_service::{People, blocking, lock, now_ns};
 
 use crate::job::JobKey;
@@ -13,6 +13,7 @@ use crate::pfod::{Pfod, Questions};
 use crate::straggler::SlowStages;
 use crate::straggler::files::{Answered, JobFiles, JobRecord};
 use crate::straggler::frontier::JobFrontier;
+use crate::straggler::pace::Pace;
 
 /// How long a job without ranks keeps its frontier, for trainers that reconnect or restart.
 const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
@@ -31,6 +32,8 @@ pub(crate) struct Stragglers {
     jobs: Mutex<BTreeMap<JobKey, Arc<FrontierJob>>>,
     /// What is being read takes memory that is not counted yet: one at a time.
     reading: tokio::sync::Mutex<()>,
+    /// A plan that is being made takes memory and time: one at a time.
+    planning: tokio::sync::Mutex<()>,
 }
 
 /// A job that has a frontier.
@@ -43,6 +46,14 @@ pub(crate) struct FrontierJob {
     /// Held while the agent swaps the job's plan.
     pub(super) changing: tokio::sync::Mutex<()>,
     state: Mutex<State>,
+    watched: Mutex<Observed>,
+}
+
+/// What the watch says of a job, which the next agent finds out by itself.
+#[derive(Debug, Default)]
+struct Observed {
+    conditions: Conditions,
+    pace: Pace,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -60,8 +71,9 @@ impl Stragglers {
         files: JobFiles,
         people: Arc<People>,
     ) -> Self {
-        let (jobs, reading) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { pfod, questions, files: Arc::new(files), people, jobs, reading }
+        let (reading, planning) = (tokio::sync::Mutex::default(), tokio::sync::Mutex::default());
+        let (files, jobs) = (Arc::new(files), Mutex::default());
+        Self { pfod, questions, files, people, jobs, reading, planning }
     }
 
     /// Continues with the jobs of an earlier agent. Reads and parses files.
@@ -143,13 +155,13 @@ impl Stragglers {
     /// # Errors
     /// If no frontier is loaded.
     pub(super) fn find(&self, job: &JobView) -> Result<Arc<FrontierJob>, Refusal> {
-        self.of(job).ok_or_else(|| {
-            Refusal::new(
-                RefusalCode::NoPlan,
-                format!("no frontier is loaded for job {}", job.job),
-                "load the file that `pfoctl plan optimize` wrote with `pfoctl plan load`",
-            )
-        })
+        self.of(job).ok_or_else(|| not_loaded(&job.job))
+    }
+
+    /// # Errors
+    /// If no frontier is loaded.
+    pub(super) fn of_key(&self, key: &JobKey) -> Result<Arc<FrontierJob>, Refusal> {
+        self.lock().get(key).cloned().ok_or_else(|| not_loaded(&key.name))
     }
 
     /// Sets whether the agent answers slow stages of a job by itself.
@@ -230,6 +242,7 @@ impl Stragglers {
         job: &FrontierJob,
         make: impl FnOnce(&JobFrontier) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
+        let _planning = self.planning.lock().await;
         let (files, frontier) = (Arc::clone(&self.files), Arc::clone(&job.frontier));
         let key = job.key.clone();
         let made = blocking(move || {
@@ -264,6 +277,14 @@ impl Stragglers {
     }
 }
 
+fn not_loaded(job: &JobName) -> Refusal {
+    Refusal::new(
+        RefusalCode::NoPlan,
+        format!("no frontier is loaded for job {job}"),
+        "load the file that `pfoctl plan optimize` wrote with `pfoctl plan load`",
+    )
+}
+
 impl FrontierJob {
     fn new(
         key: JobKey,
@@ -273,7 +294,8 @@ impl FrontierJob {
         state: State,
     ) -> Self {
         let (changing, state) = (tokio::sync::Mutex::default(), Mutex::new(state));
-        Self { key, pp_degree, label, frontier, changing, state }
+        let watched = Mutex::default();
+        Self { key, pp_degree, label, frontier, changing, state, watched }
     }
 
     /// What its instructions were profiled to take.
@@ -285,6 +307,24 @@ impl FrontierJob {
     pub(crate) fn answered_stages(&self) -> SlowStages {
         let state = self.state();
         state.straggler.as_ref().map(|answered| answered.found.clone()).unwrap_or_default()
+    }
+
+    /// Takes note of how the job runs beside its profile.
+    pub(crate) fn note(&self, conditions: Conditions) {
+        lock(&self.watched).conditions = conditions;
+    }
+
+    pub(super) fn conditions(&self) -> Conditions {
+        lock(&self.watched).conditions.clone()
+    }
+
+    /// Whether slow stages may be answered already.
+    pub(crate) fn may_answer(&self) -> bool {
+        lock(&self.watched).pace.may_answer(Duration::from_nanos(now_ns()))
+    }
+
+    pub(super) fn note_answer(&self) {
+        lock(&self.watched).pace.answered(Duration::from_nanos(now_ns()));
     }
 
     /// Whether the agent answers slow stages.

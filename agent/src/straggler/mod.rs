@@ -1,10 +1,12 @@
-//! What a job runs while a straggler makes it wait: the plan of its frontier that takes the
-//! straggler's time, and afterwards what it ran before.
+//! What a job runs while a straggler makes it wait: a plan for what is measured now, or the plan of
+//! its frontier that takes the straggler's time, and afterwards what it ran before.
 
 mod answer;
 mod files;
 mod frontier;
 mod jobs;
+mod pace;
+mod replan;
 mod table;
 
 use std::collections::BTreeMap;
@@ -18,7 +20,7 @@ pub(crate) use jobs::{FrontierJob, Stragglers};
 pub(crate) use table::Labelled;
 
 /// The stages whose instructions take longer than was profiled, each with the share by which they
-/// do.
+/// do. It is negative for stages that are answered because they take less.
 pub(crate) type SlowStages = BTreeMap<Stage, f64>;
 
 #[cfg(test)]

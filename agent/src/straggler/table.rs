@@ -1,6 +1,6 @@
 //! Plans of the planner as clock tables, and back.
 
-use pfo_planner::{Plan, PlannedInstruction};
+use pfo_planner::Plan;
 use pfo_protocol::{ClockTable, PlannedUnit, Predicted, Refusal, RefusalCode};
 use serde::{Deserialize, Serialize};
 
@@ -20,12 +20,8 @@ impl Labelled {
             time_s: predicted.iteration_time_s,
             energy_j: predicted.iteration_energy_j,
         });
-        let unit = |planned: &PlannedInstruction| PlannedUnit {
-            unit: planned.unit(),
-            mhz: planned.frequency_mhz,
-        };
-        let units = |stage: &pfo_planner::StagePlan| stage.instructions.iter().map(unit).collect();
-        let stages = plan.stages.iter().map(units).collect();
+        let unit = |(unit, mhz, wait_mhz)| PlannedUnit { unit, mhz, wait_mhz };
+        let stages = plan.clocks().map(|stage| stage.into_iter().map(unit).collect()).collect();
         let table = ClockTable::new(plan.num_microbatches, predicted, stages)
             .map_err(|error| does_not_fit(error.to_string()))?;
         Ok(Self { label, table })

@@ -1,6 +1,7 @@
 //! Watching jobs that run plans: which ranks are slow by themselves, how far what is measured has
 //! moved from the prediction, and the answer to slow stages where that was asked for.
 
+mod conditions;
 mod deviation;
 mod drift;
 mod own_times;
@@ -13,10 +14,15 @@ mod watched;
 mod watcher;
 
 pub(crate) use deviation::Limit;
+pub(crate) use stage_times::StageTimes;
 pub(crate) use watched::Limits;
 pub(crate) use watcher::Watcher;
 #[cfg(feature = "fuzzing")]
 pub(crate) use {
-    drift::Drift, own_times::OwnTimes, rank_reading::RankReading, slow_ranks::SlowRanks,
-    stage_times::StageTimes, tapped_times::Followed, watched::predicted,
+    conditions::RecentTimes,
+    drift::Drift,
+    rank_reading::RankReading,
+    slow_ranks::SlowRanks,
+    tapped_times::{Followed, Tapped},
+    watched::predicted,
 };

@@ -1,6 +1,8 @@
-//! What a rank's instructions took and should have taken, added up by kind. Pure.
+//! What a rank's instructions took and should have taken, added up by kind, and by clock. Pure.
 
-use pfo_protocol::Instruction;
+use std::collections::BTreeMap;
+
+use pfo_protocol::{Instruction, Mhz};
 
 use crate::watch::stage_times::KINDS;
 
@@ -26,6 +28,47 @@ impl Taken {
     /// The share by which they took longer, if there were any.
     pub(crate) fn excess(self) -> Option<f64> {
         (self.should_ns > 0).then(|| self.took_ns as f64 / self.should_ns as f64 - 1.0)
+    }
+}
+
+/// The sums of every kind at each clock that was asked for. They have as many entries as the profile
+/// has rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClockTimes(BTreeMap<(Instruction, Mhz), Taken>);
+
+impl ClockTimes {
+    pub(crate) fn add(&mut self, instruction: Instruction, clock: Mhz, taken: Taken) {
+        let sum = self.0.entry((instruction, clock)).or_default();
+        sum.took_ns = sum.took_ns.wrapping_add(taken.took_ns);
+        sum.should_ns = sum.should_ns.wrapping_add(taken.should_ns);
+    }
+
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        other.0.iter().for_each(|(&(kind, clock), &taken)| self.add(kind, clock, taken));
+    }
+
+    /// What came after an earlier reading.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        let since = self.0.iter().map(|(of, taken)| {
+            let before = earlier.0.get(of).copied().unwrap_or_default();
+            (*of, taken.since(before))
+        });
+        Self(since.filter(|(_, taken)| taken.should_ns > 0).collect())
+    }
+
+    /// The sums of a kind by rising clock.
+    pub(crate) fn of(&self, instruction: Instruction) -> impl Iterator<Item = (Mhz, Taken)> {
+        let all = (instruction, Mhz(0))..=(instruction, Mhz(u32::MAX));
+        self.0.range(all).map(|((_, clock), taken)| (*clock, *taken))
+    }
+
+    /// The share by which all of them took longer, if there were any.
+    pub(crate) fn excess(&self) -> Option<f64> {
+        let sum = self.0.values().fold(Taken::default(), |sum, taken| Taken {
+            took_ns: sum.took_ns.saturating_add(taken.took_ns),
+            should_ns: sum.should_ns.saturating_add(taken.should_ns),
+        });
+        sum.excess()
     }
 }
 

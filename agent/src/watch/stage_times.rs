@@ -34,7 +34,21 @@ impl StageTimes {
         (0..profile.num_stages()).map(times).collect()
     }
 
-    fn at(&self, instruction: Instruction, clock: Mhz) -> Option<u64> {
+    /// The clocks at which every kind of instruction of the stage was profiled, rising.
+    pub(crate) fn common_clocks(&self) -> Vec<Mhz> {
+        let run = || self.kinds.iter().filter(|rows| !rows.is_empty());
+        let clocks = run().next().map(|rows| rows.iter().map(|row| row.0)).into_iter().flatten();
+        let is_common = |clock: &Mhz| run().all(|rows| rows.iter().any(|row| row.0 == *clock));
+        clocks.filter(is_common).collect()
+    }
+
+    /// Nanoseconds that an instruction takes at the clock at which it is fastest.
+    pub(crate) fn shortest(&self, instruction: Instruction) -> Option<u64> {
+        self.kinds[instruction as usize].iter().map(|row| row.1).min()
+    }
+
+    /// Nanoseconds that an instruction takes at a clock at which it was profiled.
+    pub(crate) fn at(&self, instruction: Instruction, clock: Mhz) -> Option<u64> {
         let rows = &self.kinds[instruction as usize];
         rows.binary_search_by_key(&clock, |row| row.0).ok().map(|index| rows[index].1)
     }

@@ -4,18 +4,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use pfo_protocol::{
-    DaemonMessage, JobSelector, JobView, Mhz, Rank, Request, Response, SessionId, Stage, TapBatch,
-    TapRecord, TappedRank, Unit,
+    DaemonMessage, JobSelector, JobView, Mhz, Rank, Request, Response, SessionId, SettleTimes,
+    Stage, TapBatch, TapRecord, TappedRank, Unit,
 };
 use pfo_service::lock;
 use tokio::task::AbortHandle;
 
+use crate::calibration::{Calibrations, Changes, Of};
 use crate::pfod::{Pfod, PfodError, unexpected};
-use crate::watch::own_times::OwnTimes;
+use crate::watch::own_times::{ClockTimes, OwnTimes, Taken};
 use crate::watch::stage_times::{Late, StageTimes};
 
 /// The profiled times of every stage.
 pub(super) type Times = Arc<Vec<StageTimes>>;
+
+/// Where taps come from, and where what they show of GPUs goes.
+#[derive(Clone, Debug)]
+pub(super) struct Taps {
+    pub(super) pfod: Pfod,
+    pub(super) calibrations: Arc<Calibrations>,
+}
 
 /// The tap of a job, until this is dropped.
 #[derive(Debug)]
@@ -26,7 +34,14 @@ pub(super) struct TappedTimes {
     task: AbortHandle,
 }
 
-type Sums = Mutex<BTreeMap<(Rank, SessionId), OwnTimes>>;
+type Sums = Mutex<BTreeMap<(Rank, SessionId), Tapped>>;
+
+/// What a rank's instructions took and should have taken.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tapped {
+    pub(crate) times: OwnTimes,
+    pub(crate) clocks: ClockTimes,
+}
 
 impl Drop for TappedTimes {
     fn drop(&mut self) {
@@ -36,11 +51,24 @@ impl Drop for TappedTimes {
 
 impl TappedTimes {
     /// Taps the ranks that a job has now.
-    pub(super) fn open(pfod: &Pfod, selector: JobSelector, job: &JobView, times: &Times) -> Self {
+    pub(super) fn open(
+        Taps { pfod, calibrations }: &Taps,
+        selector: JobSelector,
+        job: &JobView,
+        times: &Times,
+    ) -> Self {
         let sums = Arc::<Sums>::default();
         let stages = job.ranks.iter().map(|rank| (rank.position.rank, rank.position.pp_rank));
         let stages: BTreeMap<Rank, Stage> = stages.collect();
-        let tap = tap(pfod.clone(), selector, stages, Arc::clone(times), Arc::clone(&sums));
+        let shown = Shown {
+            gpus: job
+                .ranks
+                .iter()
+                .filter_map(|rank| Some((rank.position.rank, calibrations.of(job, rank)?)))
+                .collect(),
+            calibrations: Arc::clone(calibrations),
+        };
+        let tap = tap(pfod.clone(), selector, stages, Arc::clone(times), Arc::clone(&sums), shown);
         let task = tokio::spawn(async move {
             if let Err(why) = tap.await {
                 tracing::debug!("a tap of a watched job ended: {why}");
@@ -56,8 +84,19 @@ impl TappedTimes {
 
     /// The sums of a rank so far.
     pub(super) fn of(&self, rank: Rank, session: SessionId) -> OwnTimes {
-        lock(&self.sums).get(&(rank, session)).copied().unwrap_or_default()
+        lock(&self.sums).get(&(rank, session)).map(|sum| sum.times).unwrap_or_default()
     }
+
+    /// The same by clock.
+    pub(super) fn by_clock(&self, rank: Rank, session: SessionId) -> ClockTimes {
+        lock(&self.sums).get(&(rank, session)).map(|sum| sum.clocks.clone()).unwrap_or_default()
+    }
+}
+
+/// Where what the clocks of ranks show of their GPUs goes.
+struct Shown {
+    calibrations: Arc<Calibrations>,
+    gpus: BTreeMap<Rank, Of>,
 }
 
 fn ranks_of(job: &JobView) -> BTreeSet<(Rank, SessionId)> {
@@ -70,6 +109,7 @@ async fn tap(
     stages: BTreeMap<Rank, Stage>,
     times: Times,
     sums: Arc<Sums>,
+    shown: Shown,
 ) -> Result<(), PfodError> {
     let mut connection = pfod.connect().await?;
     let tapped = match connection.ask(Request::Tap { job, counters: false }).await? {
@@ -85,28 +125,43 @@ async fn tap(
         };
         let stage = stages.get(&rank).and_then(|stage| times.get(stage.index()));
         let (Some(followed), Some(stage)) = (ranks.get_mut(&rank), stage) else { continue };
-        let mut sum = OwnTimes::default();
+        let mut sum = Tapped::default();
         records.iter().for_each(|record| followed.take(record, stage, &mut sum));
-        lock(&sums).entry((rank, followed.session)).or_default().add_all(&sum);
+        let changes: Vec<_> =
+            records.iter().filter_map(|record| followed.changes.take(record, stage)).collect();
+        if let Some(of) = shown.gpus.get(&rank) {
+            shown.calibrations.add(of, &changes);
+        }
+        let mut sums = lock(&sums);
+        let all = sums.entry((rank, followed.session)).or_default();
+        all.times.add_all(&sum.times);
+        all.clocks.add_all(&sum.clocks);
     }
 }
 
 /// A rank whose clocks are followed.
 pub(crate) struct Followed {
     session: SessionId,
-    settle_ns: u64,
-    /// The clock that is locked, and when the driver accepted it.
+    settle: SettleTimes,
+    /// The clock that is locked, and when the driver was asked for it.
     locked: Option<(Mhz, u64)>,
     /// The clock before.
     before: Option<Mhz>,
+    changes: Changes,
 }
 
 impl Followed {
     pub(crate) fn new(rank: &TappedRank) -> Self {
-        Self { session: rank.session, settle_ns: rank.settle_ns, locked: None, before: None }
+        Self {
+            session: rank.session,
+            settle: rank.settle.clone(),
+            locked: None,
+            before: None,
+            changes: Changes::default(),
+        }
     }
 
-    pub(crate) fn take(&mut self, record: &TapRecord, times: &StageTimes, sum: &mut OwnTimes) {
+    pub(crate) fn take(&mut self, record: &TapRecord, times: &StageTimes, sum: &mut Tapped) {
         let &TapRecord::Ran { unit, began_ns, ended_ns, asked, locked, astray } = record else {
             return;
         };
@@ -115,25 +170,26 @@ impl Followed {
             self.locked = locked;
         }
         let in_force = asked.zip(locked).filter(|(asked, (mhz, _))| asked == mhz);
-        if let Some((asked, (_, accepted_ns))) = in_force.filter(|_| !astray) {
-            self.add(times, sum, unit, asked, [began_ns, ended_ns, accepted_ns]);
+        if let Some((asked, (_, asked_ns))) = in_force.filter(|_| !astray) {
+            self.add(times, sum, unit, asked, [began_ns, ended_ns, asked_ns]);
         }
     }
 
     fn add(
         &self,
         times: &StageTimes,
-        sum: &mut OwnTimes,
+        sum: &mut Tapped,
         unit: Unit,
         asked: Mhz,
-        [began_ns, ended_ns, accepted_ns]: [u64; 3],
+        [began_ns, ended_ns, asked_ns]: [u64; 3],
     ) {
         let took_ns = ended_ns.saturating_sub(began_ns);
-        let settled_ns = accepted_ns.saturating_add(self.settle_ns);
+        let settled_ns = asked_ns.saturating_add(self.settle.ns_to(asked));
         let late =
             Late { ns: settled_ns.saturating_sub(began_ns).min(took_ns), clock: self.before };
         if let Some(should_ns) = times.should_take(unit.instruction, asked, late) {
-            sum.add(unit.instruction, took_ns, should_ns);
+            sum.times.add(unit.instruction, took_ns, should_ns);
+            sum.clocks.add(unit.instruction, asked, Taken { took_ns, should_ns });
         }
     }
 }
@@ -154,13 +210,13 @@ mod tests {
         StageTimes::of(&Profile::from_measurements(rows).unwrap()).swap_remove(0)
     }
 
-    fn ran(began_ms: u64, ended_ms: u64, mhz: u32, accepted_ms: u64) -> TapRecord {
+    fn ran(began_ms: u64, ended_ms: u64, mhz: u32, asked_ms: u64) -> TapRecord {
         TapRecord::Ran {
             unit: Unit::new(Instruction::Forward, 0),
             began_ns: began_ms * MS,
             ended_ns: ended_ms * MS,
             asked: Some(Mhz(mhz)),
-            locked: Some((Mhz(mhz), accepted_ms * MS)),
+            locked: Some((Mhz(mhz), asked_ms * MS)),
             astray: false,
         }
     }
@@ -173,15 +229,15 @@ mod tests {
             session: SessionId(1),
             gpu_uuid,
             sm_clocks: Vec::new(),
-            settle_ns: 10 * MS,
+            settle: SettleTimes::always(10 * MS),
         };
         let mut followed = Followed::new(&tapped);
-        let mut sum = OwnTimes::default();
+        let mut sum = Tapped::default();
         let times = times();
         let mut should_ms = |record| {
-            let before = sum;
+            let before = sum.times;
             followed.take(&record, &times, &mut sum);
-            sum.since(&before).total().should_ns / MS
+            sum.times.since(&before).total().should_ns / MS
         };
         assert_eq!(should_ms(ran(100, 200, 1400, 50)), 100);
         // The lower clock is in force after 50 ms, half of the work.
@@ -205,10 +261,10 @@ mod tests {
             session: SessionId(1),
             gpu_uuid,
             sm_clocks: Vec::new(),
-            settle_ns: u64::MAX,
+            settle: SettleTimes::always(u64::MAX),
         };
         let mut followed = Followed::new(&tapped);
-        let mut sum = OwnTimes::default();
+        let mut sum = Tapped::default();
         for (began_ns, ended_ns) in [(u64::MAX, 0), (0, u64::MAX)] {
             let record = TapRecord::Ran {
                 unit: Unit::new(Instruction::Forward, 0),

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use pfo_protocol::{DriftStatus, JobView, Rank, RefusalCode};
 
 use crate::job::JobKey;
-use crate::pfod::{Pfod, PfodError};
+use crate::pfod::PfodError;
 use crate::straggler::{FrontierJob, SlowStages, Stragglers};
+use crate::watch::conditions::RecentTimes;
 use crate::watch::deviation::Limit;
 use crate::watch::drift::{Drift, Look, Predicted};
 use crate::watch::rank_reading::{RankReading, whole_pipelines};
 use crate::watch::report;
 use crate::watch::slow_ranks::SlowRanks;
 use crate::watch::stage_times::StageTimes;
-use crate::watch::tapped_times::{TappedTimes, Times};
+use crate::watch::tapped_times::{TappedTimes, Taps, Times};
 
 /// How far is too far.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +42,9 @@ pub(super) struct Watched {
     drift: Drift,
     seen: Seen,
     tap: Option<TappedTimes>,
+    recent: RecentTimes,
+    /// The stages that were faster than profiled when a drift was seen, and the swap then.
+    fast: (SlowStages, u64),
     /// The frontier that the profiled times are from, and these.
     times: Option<(Arc<FrontierJob>, Times)>,
     /// The slow stages that were answered or left alone, and the swap that the job ran then.
@@ -57,12 +61,12 @@ impl Watched {
     /// Compares a job with the last look.
     pub(super) fn look(
         &mut self,
-        pfod: &Pfod,
+        taps: &Taps,
         job: &JobView,
         frontier: Option<&Arc<FrontierJob>>,
         limits: Limits,
     ) {
-        self.follow_times(pfod, job, frontier);
+        self.follow_times(taps, job, frontier);
         let readings: Vec<_> = job
             .ranks
             .iter()
@@ -79,6 +83,7 @@ impl Watched {
             report::slow_rank(job, rank, turn);
         }
         self.seen.slow = slow.ranks();
+        self.note_conditions(job, &readings, frontier, limits);
         let look = predicted(job)
             .map_or(Look::Near, |predicted| self.drift.look(&readings, predicted, limits.drift));
         match look {
@@ -87,9 +92,29 @@ impl Watched {
             Look::Far(drift) => {
                 if self.seen.drift.is_none() {
                     report::drift(job, &drift);
+                    self.fast = (self.recent.faster_stages(limits.drift.share), job.swap);
                 }
                 self.seen.drift = Some(drift);
             }
+        }
+    }
+
+    /// Notes with the frontier how the job runs beside its profile.
+    fn note_conditions(
+        &mut self,
+        job: &JobView,
+        readings: &[RankReading],
+        frontier: Option<&Arc<FrontierJob>>,
+        limits: Limits,
+    ) {
+        let Some((frontier, tap)) = frontier.zip(self.tap.as_ref()) else { return };
+        self.recent.look(readings, limits.slow.steps, |reading| {
+            tap.by_clock(reading.rank, reading.session)
+        });
+        frontier.note(self.recent.conditions(frontier.profile()));
+        let is_answered = !frontier.answered_stages().is_empty();
+        if self.fast.1 != job.swap && !is_answered {
+            self.fast = (SlowStages::new(), job.swap);
         }
     }
 
@@ -98,7 +123,7 @@ impl Watched {
     }
 
     /// Taps the job's ranks where a profile says what their instructions should take.
-    fn follow_times(&mut self, pfod: &Pfod, job: &JobView, frontier: Option<&Arc<FrontierJob>>) {
+    fn follow_times(&mut self, taps: &Taps, job: &JobView, frontier: Option<&Arc<FrontierJob>>) {
         let Some(frontier) = frontier else {
             (self.tap, self.times) = (None, None);
             return;
@@ -111,7 +136,8 @@ impl Watched {
         let Some((_, times)) = &self.times else { return };
         if !self.tap.as_ref().is_some_and(|tap| tap.is_of(job, times)) {
             let selector = JobKey::of(job).selector();
-            self.tap = Some(TappedTimes::open(pfod, selector, job, times));
+            self.tap = Some(TappedTimes::open(taps, selector, job, times));
+            self.recent = RecentTimes::default();
         }
     }
 
@@ -122,9 +148,12 @@ impl Watched {
         job: &JobView,
         frontier: &Arc<FrontierJob>,
     ) {
-        let stages = || self.slow.as_ref().map(SlowRanks::stages).unwrap_or_default();
-        let slow = if frontier.is_auto() { stages() } else { SlowStages::new() };
-        if frontier.answered_stages() == slow {
+        let stages = || {
+            let slow = self.slow.as_ref().map(SlowRanks::stages).unwrap_or_default();
+            self.fast.0.iter().map(|(stage, share)| (*stage, *share)).chain(slow).collect()
+        };
+        let slow: SlowStages = if frontier.is_auto() { stages() } else { SlowStages::new() };
+        if frontier.answered_stages() == slow || !(slow.is_empty() || frontier.may_answer()) {
             return;
         }
         let decision = (slow, job.swap);

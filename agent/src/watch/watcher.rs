@@ -9,9 +9,12 @@ use pfo_protocol::{DaemonMessage, JobView, Notice, Request, Response};
 use pfo_service::lock;
 use tokio::time::{Instant, sleep};
 
+use crate::calibration::{Calibrations, Told};
+use crate::fleet::Fleet;
 use crate::job::JobKey;
 use crate::pfod::{Connection, Pfod, PfodError, Questions, unexpected};
 use crate::straggler::Stragglers;
+use crate::watch::tapped_times::Taps;
 use crate::watch::watched::{Limits, Seen, Watched, is_watched};
 
 /// How often to look at jobs that run plans.
@@ -24,9 +27,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The watch over all jobs.
 #[derive(Debug)]
 pub(crate) struct Watcher {
-    pfod: Pfod,
+    taps: Taps,
     questions: Arc<Questions>,
     stragglers: Arc<Stragglers>,
+    fleet: Option<Arc<Fleet>>,
     shown: Mutex<Shown>,
 }
 
@@ -37,8 +41,15 @@ struct Shown {
 }
 
 impl Watcher {
-    pub(crate) fn new(pfod: Pfod, questions: Arc<Questions>, stragglers: Arc<Stragglers>) -> Self {
-        Self { pfod, questions, stragglers, shown: Mutex::default() }
+    pub(crate) fn new(
+        pfod: Pfod,
+        questions: Arc<Questions>,
+        stragglers: Arc<Stragglers>,
+        calibrations: Arc<Calibrations>,
+        fleet: Option<Arc<Fleet>>,
+    ) -> Self {
+        let taps = Taps { pfod, calibrations };
+        Self { taps, questions, stragglers, fleet, shown: Mutex::default() }
     }
 
     /// Every job that has a rank, and what was seen of it.
@@ -88,7 +99,7 @@ impl Watcher {
         watched: &mut BTreeMap<JobKey, Watched>,
         limits: &impl Fn() -> Limits,
     ) -> Result<std::convert::Infallible, PfodError> {
-        let mut notices = self.pfod.connect().await?;
+        let mut notices = self.taps.pfod.connect().await?;
         match notices.ask(Request::WatchJobs).await? {
             Response::Done => {}
             other => return Err(unexpected(&other)),
@@ -96,8 +107,15 @@ impl Watcher {
         if self.shown().problem.take().is_some() {
             tracing::info!("pfod answers again");
         }
+        let mut told = Told::default();
         loop {
             let jobs = self.questions.jobs().await?;
+            let calibrations = &self.taps.calibrations;
+            told.tell(calibrations, &self.questions, &jobs).await?;
+            calibrations.keep_now_and_then().await;
+            if let Some(fleet) = &self.fleet {
+                fleet.see(&jobs);
+            }
             let next = self.look(watched, &jobs, limits()).await;
             tokio::select! {
                 changed = job_changed(&mut notices) => changed?,
@@ -119,7 +137,7 @@ impl Watcher {
         for job in &running {
             let frontier = self.stragglers.of(job);
             let watch = watched.entry(JobKey::of(job)).or_default();
-            watch.look(&self.pfod, job, frontier.as_ref(), limits);
+            watch.look(&self.taps, job, frontier.as_ref(), limits);
             if let Some(frontier) = &frontier {
                 watch.answer(&self.stragglers, job, frontier).await;
             }

@@ -9,10 +9,11 @@ use std::thread;
 use std::time::Duration;
 
 use pfo_protocol::{
-    ClientMessage, ClockTable, CounterReading, DaemonMessage, DpRank, HEADER_BYTES, Header,
-    Instruction, JobView, Mhz, Notice, PlanStatus, Rank, RankPosition, RankView, Refusal,
-    RefusalCode, Request, Response, SessionId, Stage, SwapTarget, Swapped, TapBatch, TapRecord,
-    TappedRank, ThrottledNs, TpRank, TrialRank, TrialResult, TrialRun, TrialStep, Uid, Unit,
+    ClientMessage, ClockTable, ConfigStatus, CounterReading, DaemonMessage, DaemonStatus, DpRank,
+    HEADER_BYTES, Header, Instruction, JobView, Mhz, Notice, Pid, PlanStatus, Rank, RankPosition,
+    RankView, Refusal, RefusalCode, Request, Response, SessionId, SettleTimes, Stage, Status,
+    SwapTarget, Swapped, TapBatch, TapRecord, TappedRank, ThrottledNs, TpRank, TrialRank,
+    TrialResult, TrialRun, TrialStep, Uid, Unit,
 };
 
 const MS: u64 = 1_000_000;
@@ -187,15 +188,10 @@ impl ScriptedPfod {
             }
             Request::Jobs => Response::Jobs(vec![state.job.clone()]),
             Request::Gpus => Response::Gpus(Vec::new()),
+            Request::Status => Response::Status(Box::new(status())),
+            Request::SettleTimes { .. } => Response::Done,
             Request::PlanRead(_) => Response::Plan(state.running.clone()),
-            Request::Tap { .. } => {
-                let rank = &state.job.ranks[0];
-                let (session, gpu_uuid) = (rank.session, rank.gpu_uuid.clone());
-                let sm_clocks = rank.sm_clocks.clone();
-                let tapped =
-                    TappedRank { rank: Rank(0), session, gpu_uuid, sm_clocks, settle_ns: 0 };
-                Response::Tapped(vec![tapped])
-            }
+            Request::Tap { .. } => Response::Tapped(vec![tapped(&state.job.ranks[0])]),
             Request::Trial { run, length, .. } => {
                 let vanishes = match &mut state.trials {
                     Trials::VanishAfter(0) => true,
@@ -367,4 +363,36 @@ fn read(stream: &mut UnixStream) -> io::Result<ClientMessage> {
     let mut payload = vec![0; header.length];
     stream.read_exact(&mut payload)?;
     ClientMessage::from_payload(header.kind, &payload).map_err(io::Error::other)
+}
+
+fn tapped(rank: &RankView) -> TappedRank {
+    TappedRank {
+        rank: Rank(0),
+        session: rank.session,
+        gpu_uuid: rank.gpu_uuid.clone(),
+        sm_clocks: rank.sm_clocks.clone(),
+        settle: SettleTimes::always(0),
+    }
+}
+
+fn status() -> Status {
+    let config = ConfigStatus {
+        file: None,
+        refused: None,
+        restart_needed_for: Vec::new(),
+        unknown_names: Vec::new(),
+    };
+    let daemon = DaemonStatus {
+        version: String::new(),
+        pid: Pid(1),
+        uptime_s: 1.0,
+        driver: Some("570".into()),
+        driver_problem: None,
+        ledger_damage: None,
+        sessions: 1,
+        unrestored: Vec::new(),
+        config,
+        drained: None,
+    };
+    Status { daemon, gpus: Vec::new(), jobs: Vec::new() }
 }

@@ -1,165 +1,11 @@
-//! A rank whose every watt is known, as its events and its counter tell it.
+//! What is found of a rank whose every watt is known.
 
-use pfo_protocol::{
-    Chunk, Instruction, InstructionSample, LeftOut, Microbatch, ThrottledNs, TrialRow,
-};
+use pfo_protocol::{InstructionSample, LeftOut, ThrottledNs, TrialRow};
 use proptest::prelude::*;
 
+use super::played::{BACKWARD, FORWARD, MS, Played, SETTLE_NS, gpu};
 use super::*;
-use crate::record::sample::{HW_THERMAL_SLOWDOWN, SW_POWER_CAP};
-
-const MS: u64 = 1_000_000;
-const SETTLE_NS: u64 = 15 * MS;
-/// What draws as much runs into the power cap, if there is one.
-const CAPPED_W: f64 = 300.0;
-const FORWARD: Unit =
-    Unit { instruction: Instruction::Forward, chunk: Chunk(0), microbatch: Microbatch(0) };
-const BACKWARD: Unit =
-    Unit { instruction: Instruction::Backward, chunk: Chunk(0), microbatch: Microbatch(0) };
-
-/// A GPU with clocks 30 MHz apart.
-fn gpu() -> RecordedGpu {
-    RecordedGpu { sm_clocks: (600..=1410).step_by(30).map(Mhz).collect(), settle_ns: SETTLE_NS }
-}
-
-/// A rank that draws 60 W while it waits and 90 W between steps, 100 ns a part.
-struct Played {
-    digest: Digest,
-    now_ns: u64,
-    energy_j: f64,
-    refresh_ns: u64,
-    /// How far refreshes are placed off where they were, and instructions take more or less than
-    /// usual.
-    misplaced_ns: u64,
-    uneven: f64,
-    scatter: u64,
-    /// The clock that is locked, and since when.
-    locked: Option<(Mhz, u64)>,
-    /// What the driver says.
-    clock: Mhz,
-    /// NVML's bits, of a driver without counters.
-    reasons: u64,
-    /// For how long a power cap held since the counters began, of a driver that has them.
-    capped_ns: Option<u64>,
-    /// The clock that the driver reports while that holds.
-    capped_clock: Option<Mhz>,
-    astray: bool,
-}
-
-impl Played {
-    fn new(steps: Range<u64>, refresh_ns: u64) -> Self {
-        Self {
-            digest: Digest::new(steps, gpu(), None),
-            now_ns: 1000 * MS,
-            energy_j: 5.0,
-            refresh_ns,
-            misplaced_ns: 0,
-            uneven: 0.0,
-            scatter: 1,
-            locked: Some((Mhz(900), 0)),
-            clock: Mhz(900),
-            reasons: 0,
-            capped_ns: None,
-            capped_clock: None,
-            astray: false,
-        }
-    }
-
-    fn throttled_ns(&self) -> ThrottledNs {
-        let none_ns = self.capped_ns.map(|_| 0);
-        ThrottledNs::of([self.capped_ns, none_ns, none_ns, none_ns, none_ns])
-    }
-
-    /// Draws power for a time, while the counter is refreshed and seen to be.
-    fn draw(&mut self, length_ns: u64, power_w: f64) {
-        let until_ns = self.now_ns + length_ns;
-        while self.now_ns < until_ns {
-            let capped_clock = self.capped_clock.filter(|_| power_w >= CAPPED_W);
-            let has_bit = capped_clock.is_some() && self.capped_ns.is_none();
-            let reason = if has_bit { SW_POWER_CAP } else { 0 };
-            let refresh_ns = (self.now_ns / self.refresh_ns + 1) * self.refresh_ns;
-            let next_ns = refresh_ns.min(until_ns);
-            self.energy_j += (next_ns - self.now_ns) as f64 / 1e9 * power_w;
-            if capped_clock.is_some() {
-                self.capped_ns = self.capped_ns.map(|ns| ns + next_ns - self.now_ns);
-            }
-            self.now_ns = next_ns;
-            if next_ns == refresh_ns {
-                let off_ns = (2.0 * self.misplaced_ns as f64 * self.scatter()) as u64;
-                let at_ns = refresh_ns + off_ns - self.misplaced_ns;
-                self.digest.take(TapRecord::Counter(CounterReading {
-                    at_ns,
-                    read_ns: at_ns,
-                    energy_j: Some((1e3 * self.energy_j).floor() / 1e3),
-                    sm_clock: Some(capped_clock.unwrap_or(self.clock)),
-                    throttled_ns: self.throttled_ns(),
-                    throttle_reasons: self.reasons | reason,
-                }));
-            }
-        }
-    }
-
-    /// A figure from 0 to 1 that follows no rhythm.
-    fn scatter(&mut self) -> f64 {
-        self.scatter = self.scatter.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.scatter >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    fn run(&mut self, unit: Unit, length_ns: u64, power_w: f64) {
-        let began_ns = self.now_ns;
-        let length_ns =
-            (length_ns as f64 * (1.0 + self.uneven * (2.0 * self.scatter() - 1.0))) as u64;
-        self.draw(length_ns, power_w);
-        self.digest.take(TapRecord::Ran {
-            unit,
-            began_ns,
-            ended_ns: self.now_ns,
-            asked: Some(Mhz(900)),
-            locked: self.locked,
-            astray: self.astray,
-        });
-    }
-
-    fn begin_step(&mut self, step: u64) {
-        let at_ns = self.now_ns;
-        self.digest.take(TapRecord::StepBegan { step, at_ns, astray: false });
-    }
-
-    fn end_step(&mut self) {
-        self.draw(3 * MS, 90.0);
-        let (at_ns, astray) = (self.now_ns, self.astray);
-        self.digest.take(TapRecord::StepEnded { at_ns, astray });
-    }
-
-    /// Steps of four forwards and four backwards with waits of some lengths.
-    fn steps(
-        &mut self,
-        steps: Range<u64>,
-        forward: (u64, f64),
-        backward: (u64, f64),
-        waits_ns: &[u64],
-    ) {
-        let mut waits = waits_ns.iter().copied().cycle();
-        for step in steps {
-            self.begin_step(step);
-            for _ in 0..4 {
-                for (unit, (length_ns, power_w)) in [(FORWARD, forward), (BACKWARD, backward)] {
-                    self.draw(waits.next().unwrap_or(0), 60.0);
-                    self.run(unit, length_ns, power_w);
-                }
-            }
-            self.end_step();
-        }
-    }
-
-    fn finish(mut self, step: u64) -> Recorded {
-        self.begin_step(step);
-        self.draw(3 * self.refresh_ns, 60.0);
-        self.digest.take(TapRecord::StepEnded { at_ns: self.now_ns, astray: false });
-        assert!(self.digest.is_complete());
-        self.digest.finish()
-    }
-}
+use crate::record::sample::HW_THERMAL_SLOWDOWN;
 
 fn ordinary() -> (Played, impl Fn(&mut Played, Range<u64>)) {
     let steps = |played: &mut Played, steps| {
@@ -299,8 +145,7 @@ fn a_driver_without_counters_shows_a_power_cap_by_its_reasons() {
     let [forward, backward] = capped(None, 780);
     assert_eq!((forward.observed_mhz, forward.count), (Some(900.0), 80), "{forward:?}");
     assert_eq!((backward.observed_mhz, backward.count), (Some(780.0), 80), "{backward:?}");
-    assert!(forward.throttled.unwrap() < 0.3, "{forward:?}");
-    assert!(backward.throttled.unwrap() > 0.7, "{backward:?}");
+    assert_eq!((forward.throttled, backward.throttled), (Some(0.0), Some(1.0)));
 }
 
 #[test]
@@ -375,6 +220,18 @@ fn a_gpu_without_a_counter_has_times_and_no_energies() {
 }
 
 #[test]
+fn a_counter_that_looks_for_a_part_of_the_time_tells_the_same_powers() {
+    let (mut played, steps) = ordinary();
+    (played.refresh_ns, played.part) = (100 * MS, 0.25);
+    steps(&mut played, 9..30);
+    for (row, (time_s, power_w)) in
+        played.finish(30).rows.iter().zip([(0.031, 200.0), (0.057, 300.0)])
+    {
+        assert!((row.energy_mean_j.unwrap() / (time_s * power_w) - 1.0).abs() < 0.01, "{row:?}");
+    }
+}
+
+#[test]
 fn what_is_kept_does_not_grow_with_the_trial() {
     let (mut played, steps) = ordinary();
     steps(&mut played, 10..30);
@@ -382,7 +239,7 @@ fn what_is_kept_does_not_grow_with_the_trial() {
     let kept = [
         digest.spans.len(),
         digest.readings.len(),
-        digest.interval.seconds.len(),
+        digest.interval.pieces.len(),
         digest.found.len(),
     ];
     assert!(kept.iter().all(|kept| *kept < 10), "{kept:?}");

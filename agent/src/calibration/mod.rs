@@ -1,0 +1,13 @@
+//! How the GPUs of a model change their clocks under a version of the driver, and what their energy
+//! counters count: what jobs show of it, and how `pfod` learns it.
+
+mod change;
+mod counter;
+mod measure;
+mod store;
+mod tell;
+
+pub(crate) use change::Changes;
+pub(crate) use measure::Measuring;
+pub(crate) use store::{Calibrations, Of};
+pub(crate) use tell::Told;

@@ -1,0 +1,53 @@
+//! Telling `pfod` when the clocks of leased GPUs are in force.
+
+use std::collections::BTreeMap;
+
+use pfo_protocol::{JobView, RefusalCode, Request, Response, SessionId, SettleTimes};
+
+use crate::calibration::store::Calibrations;
+use crate::pfod::{PfodError, Questions, unexpected};
+
+/// The times that `pfod` has, by session.
+#[derive(Debug, Default)]
+pub(crate) struct Told(BTreeMap<SessionId, Option<SettleTimes>>);
+
+impl Told {
+    /// Tells `pfod` what is known of the GPUs of these jobs, and it does not know yet.
+    ///
+    /// # Errors
+    /// If `pfod` does not answer.
+    pub(crate) async fn tell(
+        &mut self,
+        all: &Calibrations,
+        questions: &Questions,
+        jobs: &[JobView],
+    ) -> Result<(), PfodError> {
+        let mut ranks = Vec::new();
+        for job in jobs {
+            ranks.extend(job.ranks.iter().map(|rank| (job, rank)));
+        }
+        self.0.retain(|session, _| ranks.iter().any(|(_, rank)| rank.session == *session));
+        if ranks.iter().any(|(_, rank)| !self.0.contains_key(&rank.session)) {
+            all.set_driver(questions.driver().await?);
+        }
+        for (job, rank) in ranks {
+            let times = all.of(job, rank).and_then(|of| all.settle_times(&of));
+            let told = self.0.entry(rank.session).or_default();
+            if *told == times {
+                continue;
+            }
+            if let Some(times) = times.clone() {
+                let gpu = rank.gpu_uuid.clone();
+                match questions.ask(Request::SettleTimes { gpu, times }).await {
+                    Ok(Response::Done) => {}
+                    Ok(other) => return Err(unexpected(&other)),
+                    // The lease has just ended.
+                    Err(PfodError::Refused(why)) if why.code == RefusalCode::UnknownGpu => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            *told = times;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,207 @@
+//! Which jobs this node takes part in, and what drives its part.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use pfo_fleet::Node;
+use pfo_protocol::JobView;
+use pfo_service::lock;
+use pfo_store::{Asked, Etcd, EtcdSettings, JobId, Shown, Store, StoreError, drive};
+use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::config::FleetConfig;
+use super::local::NodeJob;
+use crate::job::JobKey;
+use crate::pfod::{Pfod, Questions};
+
+/// How often the node makes sure that it is in the fleet, and forgets jobs that have left it.
+const RHYTHM: Duration = Duration::from_secs(5);
+
+/// How long a job may have no rank before the node leaves it: ranks and `pfod` may be started anew.
+const ABSENT: Duration = Duration::from_secs(10);
+
+/// Questions about a job that may wait.
+const QUESTIONS: usize = 16;
+
+/// How long a part may take to show itself.
+const SHOW_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The fleet, as this node takes part in it.
+pub(crate) struct Fleet {
+    pub(super) settings: EtcdSettings,
+    participant: pfo_fleet::Settings,
+    pfod: Pfod,
+    pub(super) questions: Arc<Questions>,
+    store: OnceCell<Arc<Etcd>>,
+    parts: Mutex<BTreeMap<JobKey, Part>>,
+    problem: Mutex<Option<String>>,
+}
+
+/// This node's part in one job.
+struct Part {
+    ask: mpsc::Sender<Asked>,
+    driving: JoinHandle<()>,
+    began: Instant,
+    absent_since: Option<Instant>,
+}
+
+impl fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fleet").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// Whether a job has ranks on other nodes.
+pub(crate) fn spans_nodes(job: &JobView) -> bool {
+    job.ranks.first().is_some_and(|rank| {
+        let position = &rank.position;
+        let degrees = [position.pp_degree, position.dp_degree, position.tp_degree];
+        let ranks = degrees.into_iter().map(u64::from).fold(1, u64::saturating_mul);
+        ranks > job.ranks.len() as u64
+    })
+}
+
+impl Fleet {
+    /// The fleet of a configuration; none if that has none, or names this node in no way.
+    pub(crate) fn new(
+        config: &FleetConfig,
+        pfod: Pfod,
+        questions: Arc<Questions>,
+    ) -> Option<Arc<Self>> {
+        if !config.is_set() {
+            return None;
+        }
+        let settings = config.store().inspect_err(|why| {
+            tracing::error!("this node is in no fleet: {why} in agent.toml, and restart pfo-agent");
+        });
+        Some(Arc::new(Self {
+            settings: settings.ok()?,
+            participant: config.settings(),
+            pfod,
+            questions,
+            store: OnceCell::new(),
+            parts: Mutex::default(),
+            problem: Mutex::default(),
+        }))
+    }
+
+    /// The name of this node.
+    pub(super) fn node(&self) -> &Node {
+        &self.settings.node
+    }
+
+    /// The store, as soon as the credentials for it can be read.
+    async fn store(&self) -> Arc<Etcd> {
+        let open = async || loop {
+            match Etcd::open(&self.settings).await {
+                Ok(etcd) => return Arc::new(etcd),
+                Err(error) => self.note(Some(error)),
+            }
+            sleep(RHYTHM).await;
+        };
+        Arc::clone(self.store.get_or_init(open).await)
+    }
+
+    /// The store, if the credentials for it could be read.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn store_now(&self) -> Result<Arc<Etcd>, String> {
+        let why = || lock(&self.problem).clone().unwrap_or_else(|| "it was not asked yet".into());
+        self.store.get().map(Arc::clone).ok_or_else(why)
+    }
+
+    /// Reports once that the store does not answer, and once that it does.
+    fn note(&self, error: Option<StoreError>) {
+        let why = error.map(|error| error.to_string());
+        let mut problem = lock(&self.problem);
+        match (&*problem, &why) {
+            (None, Some(why)) => {
+                tracing::warn!("{why}; jobs keep what they run, and the agent retries");
+            }
+            (Some(_), None) => tracing::info!("the store of the fleet answers again"),
+            _ => {}
+        }
+        *problem = why;
+    }
+
+    /// Keeps the node in the fleet for as long as the agent runs.
+    pub(crate) async fn run(self: &Arc<Self>) {
+        let store = self.store().await;
+        tokio::join!(self.keep_enrolled(&store), self.tell_measured(&*store));
+    }
+
+    async fn keep_enrolled(self: &Arc<Self>, store: &Etcd) {
+        loop {
+            self.note(store.enrol(env!("CARGO_PKG_VERSION")).await.err());
+            self.renew_parts();
+            sleep(RHYTHM).await;
+        }
+    }
+
+    /// Leaves jobs that have left the node, and drives those anew whose driving has panicked.
+    fn renew_parts(self: &Arc<Self>) {
+        let mut parts = lock(&self.parts);
+        parts.retain(|_, part| part.absent_since.is_none_or(|since| since.elapsed() < ABSENT));
+        for (key, part) in parts.iter_mut() {
+            if part.driving.is_finished() {
+                *part = self.take_part(key);
+            }
+        }
+    }
+
+    /// Takes part in the jobs of this node that have ranks on others.
+    pub(crate) fn see(self: &Arc<Self>, jobs: &[JobView]) {
+        let spanning = jobs.iter().filter(|job| spans_nodes(job)).map(JobKey::of);
+        let spanning: BTreeSet<_> = spanning.collect();
+        let mut parts = lock(&self.parts);
+        for (key, part) in parts.iter_mut() {
+            let since = || part.absent_since.unwrap_or_else(Instant::now);
+            part.absent_since = (!spanning.contains(key)).then(since);
+        }
+        for key in spanning {
+            parts.entry(key).or_insert_with_key(|key| self.take_part(key));
+        }
+    }
+
+    fn take_part(self: &Arc<Self>, key: &JobKey) -> Part {
+        let (ask, asked) = mpsc::channel(QUESTIONS);
+        let (fleet, key) = (Arc::clone(self), key.clone());
+        let driving = tokio::spawn(async move {
+            let store = fleet.store().await;
+            let job = JobId { uid: key.uid, name: key.name.clone() };
+            let me = (fleet.settings.node.clone(), fleet.participant);
+            let (pfod, questions) = (fleet.pfod.clone(), Arc::clone(&fleet.questions));
+            let local = Arc::new(NodeJob { pfod, questions, key });
+            drop(fleet);
+            drive(store, job, me, local, asked).await;
+        });
+        Part { ask, driving, began: Instant::now(), absent_since: None }
+    }
+
+    /// The jobs that this node takes part in.
+    pub(super) fn jobs(&self) -> Vec<JobKey> {
+        lock(&self.parts).keys().cloned().collect()
+    }
+
+    /// Asks this node's part in a job. Returns whether there is one that can be asked.
+    pub(super) fn ask(&self, key: &JobKey, asked: Asked) -> bool {
+        lock(&self.parts).get(key).is_some_and(|part| part.ask.try_send(asked).is_ok())
+    }
+
+    /// A job in the store, as this node last saw it; none if this node takes no part in it.
+    pub(super) async fn show(&self, key: &JobKey) -> Option<Shown> {
+        let began = lock(&self.parts).get(key)?.began;
+        let (answer, shown) = oneshot::channel();
+        let unknown = || Shown { shared: None, away: Some(began.elapsed()) };
+        if !self.ask(key, Asked::Show(answer)) {
+            return Some(unknown());
+        }
+        let shown = timeout(SHOW_TIMEOUT, shown).await;
+        Some(shown.ok().and_then(Result::ok).unwrap_or_else(unknown))
+    }
+}

@@ -1,0 +1,111 @@
+//! The whole of a job, and the nodes of the fleet, as status shows them.
+
+use std::collections::BTreeMap;
+
+use pfo_fleet::{Decision, Late, Node, Report, Run, Shared, completeness};
+use pfo_protocol::{
+    FleetJob, FleetLate, FleetMember, FleetNode, FleetOutcome, FleetStatus, FleetStep, FleetSwap,
+    Refusal, RefusalCode, Uid,
+};
+use pfo_store::{Shown, Store};
+use tokio::time::sleep;
+
+use super::measured::TIMEOUT;
+use super::parts::Fleet;
+use crate::job::JobKey;
+
+impl Fleet {
+    /// The jobs that this node takes part in, of one user or of all.
+    pub(crate) async fn statuses(&self, only_of: Option<Uid>) -> BTreeMap<JobKey, FleetJob> {
+        let (mut jobs, by) = (BTreeMap::new(), sleep(TIMEOUT).deadline());
+        for key in self.jobs() {
+            if only_of.is_none_or(|uid| uid == key.uid)
+                && let Some(shown) = self.show(&key).await
+            {
+                let step = self.step(&key, &shown, by).await;
+                jobs.insert(key, job_of(&shown, step));
+            }
+        }
+        jobs
+    }
+
+    /// The nodes of the fleet.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub(crate) async fn status(&self) -> Result<FleetStatus, Refusal> {
+        let nodes = match self.store_now() {
+            Ok(store) => store.nodes().await.map_err(|error| error.to_string()),
+            Err(why) => Err(why),
+        };
+        let nodes = nodes.map_err(|why| {
+            Refusal::new(RefusalCode::LimitReached, why, "`pfoctl fleet check` says what is wrong")
+        })?;
+        let node = |(node, version): (Node, String)| FleetNode { node: node.into(), version };
+        Ok(FleetStatus {
+            node: self.node().to_string(),
+            endpoints: self.settings.endpoints.clone(),
+            nodes: nodes.into_iter().map(node).collect(),
+        })
+    }
+}
+
+fn job_of(shown: &Shown, step: Option<FleetStep>) -> FleetJob {
+    let store_away_s = shown.away.map(|away| away.as_secs_f64());
+    let Some(shared) = &shown.shared else {
+        return FleetJob { nodes: Vec::new(), problem: None, store_away_s, swap: None, step };
+    };
+    FleetJob {
+        nodes: members_of(shared),
+        problem: completeness(&shared.members).err().map(|why| why.to_string()),
+        store_away_s,
+        swap: newest_of(shared),
+        step,
+    }
+}
+
+pub(super) fn members_of(shared: &Shared) -> Vec<FleetMember> {
+    let late = |late: &Late| FleetLate {
+        swap: late.number,
+        from_step: late.from,
+        until_step: late.until,
+        why: late.why.clone(),
+    };
+    let members = shared.members.iter().map(|(node, member)| {
+        let Report { took, late: was_late } = shared.reports.get(node).cloned().unwrap_or_default();
+        let mut ranks: Vec<_> = member.places.iter().map(|place| place.rank).collect();
+        ranks.sort_unstable();
+        FleetMember {
+            node: node.to_string(),
+            ranks,
+            swap: took.map_or(0, |took| took.number),
+            late: was_late.as_ref().map(late),
+        }
+    });
+    members.collect()
+}
+
+fn newest_of(shared: &Shared) -> Option<FleetSwap> {
+    let (number, swap) = shared.swaps.last_key_value()?;
+    let proposal = &swap.proposal;
+    Some(FleetSwap {
+        number: *number,
+        plan: label_of(&proposal.run),
+        step: proposal.step,
+        by_uid: proposal.by_uid,
+        by_node: proposal.by_node.to_string(),
+        outcome: match &swap.decision {
+            None => FleetOutcome::Open,
+            Some(Decision::Commit) => FleetOutcome::Committed,
+            Some(Decision::Abort(why)) => FleetOutcome::Aborted(why.to_string()),
+        },
+    })
+}
+
+/// What a plan is called; none for default clocks.
+pub(super) fn label_of(run: &Run) -> Option<String> {
+    match run {
+        Run::DefaultClocks => None,
+        Run::Plan(plan) => Some(plan.label.clone()),
+    }
+}

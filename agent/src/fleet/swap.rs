@@ -1,0 +1,164 @@
+//! A swap of a whole job, as a user asks for it.
+
+use std::time::Duration;
+
+use pfo_fleet::{Abort, Run, Told};
+use pfo_protocol::{ClockTable, FleetSwapped, JobView, Refusal, RefusalCode, SwapTarget, Uid};
+use pfo_store::{Asked, JobId, Store};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use super::parts::{Fleet, spans_nodes};
+use super::slices::{cut_of, slice_of};
+use super::status::{label_of, members_of};
+use crate::job::JobKey;
+
+/// How long the agents of a job may take to agree: three attempts, of which each has twice the lead
+/// of the one before, and time for a store that changes its leader.
+const AGREEMENT: Duration = Duration::from_secs(60);
+
+/// How often a waiting request looks whether every node has changed.
+const POLL: Duration = Duration::from_millis(200);
+
+impl Fleet {
+    /// Has the whole job run something, at the same step on all of its nodes.
+    ///
+    /// # Errors
+    /// If the job is not one of several nodes, or its nodes do not agree on it.
+    pub(crate) async fn swap(
+        &self,
+        by_uid: Uid,
+        job: &JobView,
+        target: SwapTarget,
+        wait: bool,
+    ) -> Result<FleetSwapped, Refusal> {
+        let key = JobKey::of(job);
+        if !spans_nodes(job) {
+            return Err(Refusal::new(
+                RefusalCode::Malformed,
+                format!("every rank of {key} is on this node"),
+                "ask pfod for the swap",
+            ));
+        }
+        let run = match target {
+            SwapTarget::DefaultClocks => Some(Run::DefaultClocks),
+            SwapTarget::Previous => None,
+            SwapTarget::Table { label, table } => {
+                Some(self.publish(&key, job, label, &table).await?)
+            }
+            SwapTarget::Loaded => {
+                return Err(Refusal::new(
+                    RefusalCode::NoPlan,
+                    format!("{key} has ranks on other nodes, which have loaded no plan"),
+                    "give the plan file to `pfoctl plan swap`",
+                ));
+            }
+        };
+        let told = self.agreement(&key, run, by_uid).await?;
+        let Told::Committed { number, step } = told else { return Err(refusal_of(&key, told)) };
+        loop {
+            let swapped = self.swapped(&key, number, step).await;
+            if !wait || swapped.changed >= swapped.nodes {
+                return Ok(swapped);
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    /// Cuts a plan by stage, and hands the slices to the store.
+    async fn publish(
+        &self,
+        key: &JobKey,
+        job: &JobView,
+        label: String,
+        table: &ClockTable,
+    ) -> Result<Run, Refusal> {
+        let misfit = |what: String| {
+            let remedy = "make a plan for this job with `pfoctl plan optimize`";
+            Refusal::new(RefusalCode::PlanDoesNotFit, what, remedy)
+        };
+        let (stages, wanted) = (table.stages(), job.pp_degree);
+        if stages.len() != wanted as usize {
+            return Err(misfit(format!("the plan has {} stages, the job {wanted}", stages.len())));
+        }
+        if let Some(stage) = stages.iter().position(Vec::is_empty) {
+            return Err(misfit(format!("stage {stage} has no instruction in the plan")));
+        }
+        let away = |why: String| unchanged(key, &why);
+        let store = self.store_now().map_err(away)?;
+        let id = JobId { uid: key.uid, name: key.name.clone() };
+        let mut digests = Vec::with_capacity(stages.len());
+        for stage in stages {
+            let published = store.publish(&id, &slice_of(stage)).await;
+            digests.push(published.map_err(|error| unchanged(key, &error.to_string()))?);
+        }
+        Ok(Run::Plan(cut_of(label, table, digests)))
+    }
+
+    async fn agreement(
+        &self,
+        key: &JobKey,
+        run: Option<Run>,
+        by_uid: Uid,
+    ) -> Result<Told, Refusal> {
+        let (answer, told) = oneshot::channel();
+        if !self.ask(key, Asked::Run { run, by_uid, answer }) {
+            return Err(unchanged(key, &"this node does not take part in it yet"));
+        }
+        match timeout(AGREEMENT, told).await {
+            Ok(Ok(told)) => Ok(told),
+            Ok(Err(_)) => Err(unchanged(key, &"it has left this node")),
+            Err(_) => Err(Refusal::new(
+                RefusalCode::LimitReached,
+                format!("the nodes of {key} have not agreed within {} s", AGREEMENT.as_secs()),
+                "`pfoctl status` shows which one is behind, and whether the swap takes place",
+            )),
+        }
+    }
+
+    async fn swapped(&self, key: &JobKey, number: u64, step: u64) -> FleetSwapped {
+        let shown = self.show(key).await;
+        let shared = shown.as_ref().and_then(|shown| shown.shared.as_ref());
+        let run = shared.and_then(|shared| Some(shared.swaps.get(&number)?.proposal.run.clone()));
+        let nodes = shared.map(members_of).unwrap_or_default();
+        let changed = nodes.iter().filter(|node| node.swap >= number).count();
+        let late = nodes.iter().filter_map(|node| {
+            let late = node.late.as_ref().filter(|late| late.swap == number)?;
+            Some(format!("node {}: {}", node.node, late.why))
+        });
+        FleetSwapped {
+            number,
+            plan: run.as_ref().and_then(label_of),
+            step,
+            nodes: nodes.len() as u32,
+            changed: changed as u32,
+            late: late.collect(),
+        }
+    }
+}
+
+fn refusal_of(key: &JobKey, told: Told) -> Refusal {
+    match told {
+        Told::Aborted(why @ Abort::Veto(..), _) => {
+            let what = format!("no node of {key} changes: {why}");
+            Refusal::new(RefusalCode::PlanDoesNotFit, what, "make a plan that fits every node")
+        }
+        Told::Aborted(why, 1) => unchanged(key, &why),
+        Told::Aborted(why, attempts) => unchanged(key, &format!("{why}, in {attempts} attempts")),
+        Told::Incomplete(why) => Refusal::new(
+            RefusalCode::LimitReached,
+            format!("{key} cannot be changed as a whole: {why}"),
+            "start pfo-agent with the same [fleet] on every node of the job, then try again",
+        ),
+        Told::NotNow(why) => unchanged(key, &why),
+        Told::Committed { .. } => unchanged(key, &"it was committed"),
+    }
+}
+
+fn unchanged(key: &JobKey, why: &dyn std::fmt::Display) -> Refusal {
+    Refusal::new(
+        RefusalCode::LimitReached,
+        format!("no node of {key} changes: {why}"),
+        "`pfoctl status` shows its nodes; `pfoctl fleet check` says what is wrong with the store",
+    )
+}

@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::calibrate::Gpu;
 use crate::clocks::Clocks;
 use crate::daemons::{self, Daemons};
 use crate::doctor::Doctor;
 use crate::error::Error;
 use crate::exit;
+use crate::fleet::Fleet;
 use crate::generate::Generate;
 use crate::gpus::Gpus;
 use crate::grant::{Grant, RevokeGrant};
@@ -24,6 +26,7 @@ use crate::plan::sweep::Sweep;
 use crate::policy::Policy;
 use crate::profile::Profile;
 use crate::reload::Reload;
+use crate::selftest::Selftest;
 use crate::status::StatusCommand;
 use crate::straggler::JobCommand;
 use crate::tune::Tune;
@@ -64,6 +67,7 @@ enum Command {
     #[command(subcommand)]
     Clocks(Clocks),
     Doctor(Doctor),
+    Selftest(Selftest),
     /// List, revoke and allow leases
     #[command(subcommand)]
     Lease(Lease),
@@ -81,6 +85,11 @@ enum Command {
     #[command(subcommand)]
     Driver(Driver),
     Gpus(Gpus),
+    /// Measure and show how GPUs change their clocks
+    #[command(subcommand)]
+    Gpu(Gpu),
+    #[command(subcommand)]
+    Fleet(Fleet),
     #[command(subcommand, hide = true)]
     Generate(Generate),
 }
@@ -117,6 +126,7 @@ impl Cli {
             Command::P2p(p2p) => p2p.run(&daemons, output),
             Command::Clocks(clocks) => clocks.run(&daemons, output),
             Command::Doctor(doctor) => doctor.run(&daemons, output),
+            Command::Selftest(selftest) => selftest.run(&daemons, output),
             Command::Lease(lease) => lease.run(&daemons, output),
             Command::Policy(policy) => policy.run(&daemons, output),
             Command::Grant(grant) => grant.run(&daemons, output),
@@ -126,6 +136,8 @@ impl Cli {
             Command::Undrain => undrain(&daemons, output),
             Command::Driver(driver) => driver.run(&daemons, output),
             Command::Gpus(gpus) => gpus.run(&daemons, output),
+            Command::Gpu(gpu) => gpu.run(&daemons, output),
+            Command::Fleet(fleet) => fleet.run(&daemons, output),
             Command::Generate(generate) => Ok(generate.run(Self::command())?),
         }
     }

@@ -10,9 +10,11 @@ use crate::daemons::ConnectionError;
 use crate::exit::Exit;
 use crate::explained::Explained;
 use crate::failure::Failure;
+use crate::fleet::FleetError;
 use crate::generate::GenerateError;
 use crate::outcome::BadOutcome;
 use crate::output::OutputError;
+use crate::own_job::OwnJobError;
 use crate::p2p::P2pError;
 use crate::profile::ProfileError;
 use crate::signals::SignalError;
@@ -29,7 +31,9 @@ pub(crate) enum Error {
     Trial(#[from] TrialError),
     Profile(#[from] ProfileError),
     P2p(#[from] P2pError),
+    OwnJob(#[from] OwnJobError),
     Tune(#[from] TuneError),
+    Fleet(#[from] FleetError),
     Signals(#[from] SignalError),
     Generate(#[from] GenerateError),
     Outcome(#[from] BadOutcome),
@@ -58,7 +62,9 @@ impl Error {
             Self::Trial(error) => error,
             Self::Profile(error) => error,
             Self::P2p(error) => error,
+            Self::OwnJob(error) => error,
             Self::Tune(error) => error,
+            Self::Fleet(error) => error,
             Self::Signals(error) => error,
             Self::Generate(error) => error,
             Self::Outcome(error) => error,

@@ -29,10 +29,20 @@ pub(crate) enum Failure {
         seconds(*.fastest_s)
     )]
     DeadlineTooEarly { deadline_s: f64, fastest_s: f64 },
+    #[error(
+        "the deadline {number} may be seconds or a factor of the fastest time; plans take {} to {}",
+        seconds(*.fastest_s),
+        seconds(*.cheapest_s)
+    )]
+    SecondsOrFactor { number: f64, fastest_s: f64, cheapest_s: f64 },
     #[error(transparent)]
     BadRequest(PlanError),
     #[error("{name} does not say the P2P-blocking power that it was made for")]
     NoPower { name: String },
+    #[error(
+        "no GPU draws {power_w} W while it waits: every instruction draws at most {most_w:.0} W"
+    )]
+    ImpossiblePower { power_w: f64, most_w: f64 },
     #[error("the P2P-blocking power is not known: {why}")]
     UnknownPower { why: String },
     #[error("{directory} has no file named freqs_pipeline_*.py")]
@@ -61,6 +71,12 @@ impl From<PlanError> for Failure {
             PlanError::DeadlineTooEarly { deadline_s, fastest_s } => {
                 Self::DeadlineTooEarly { deadline_s, fastest_s }
             }
+            PlanError::SecondsOrFactor { number, fastest_s, cheapest_s } => {
+                Self::SecondsOrFactor { number, fastest_s, cheapest_s }
+            }
+            PlanError::ImpossibleWaiting { power_w, most_w } => {
+                Self::ImpossiblePower { power_w, most_w }
+            }
             error => Self::BadRequest(error),
         }
     }
@@ -85,6 +101,8 @@ impl Explained for Failure {
             | Self::BadPlan { .. }
             | Self::NoClockTable { .. }
             | Self::DeadlineTooEarly { .. }
+            | Self::SecondsOrFactor { .. }
+            | Self::ImpossiblePower { .. }
             | Self::BadRequest(_)
             | Self::NoPower { .. }
             | Self::UnknownPower { .. }
@@ -108,6 +126,13 @@ impl Explained for Failure {
                 "give it with --p2p-power WATTS, or measure it with `pfoctl p2p measure`"
             }
             Self::NoPlansToRun { .. } => "`pfoctl plan sample` writes some",
+            Self::ImpossiblePower { .. } => {
+                "give --p2p-power in watts, and a profile in seconds and joules"
+            }
+            Self::DeadlineTooEarly { .. } => "--deadline fastest gives the fastest",
+            Self::SecondsOrFactor { number, .. } => {
+                return Some(format!("give --deadline {number}x, or {number}s"));
+            }
             Self::NotAFrontier { .. } => {
                 "give a frontier, which `pfoctl plan optimize` writes, or --kind timeline"
             }
@@ -116,7 +141,6 @@ impl Explained for Failure {
             | Self::Empty { .. }
             | Self::TooLarge { .. }
             | Self::BadFile { .. }
-            | Self::DeadlineTooEarly { .. }
             | Self::BadRequest(_)
             | Self::NoPlans { .. }
             | Self::OtherMicrobatches { .. }

@@ -4,21 +4,26 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod calibrate;
 mod cli;
 mod clocks;
+mod counter;
 mod daemons;
 mod doctor;
 mod error;
 mod exit;
 mod explained;
 mod failure;
+mod fleet;
 mod generate;
 mod gpus;
 mod grant;
 mod lease;
 mod maintenance;
+mod nvml;
 mod outcome;
 mod output;
+mod own_job;
 mod p2p;
 mod plan;
 mod planning;
@@ -26,6 +31,7 @@ mod policy;
 mod profile;
 mod progress;
 mod reload;
+mod selftest;
 mod signals;
 mod status;
 mod straggler;

@@ -13,8 +13,12 @@ pub(crate) enum BadOutcome {
     ConfigRefused(String),
     #[error("{changed} of {ranks} ranks changed at step {step}; the others ended before")]
     NotAllChanged { changed: u32, ranks: u32, step: u64 },
+    #[error("{late} of {nodes} nodes ran something else from step {step} on")]
+    LateNodes { late: u32, nodes: u32, step: u64 },
     #[error("{}", wrong(*.count))]
     Unwell { count: usize },
+    #[error("{}", failed(*.count))]
+    NotHeld { count: usize },
 }
 
 fn any_of(gpus: usize) -> String {
@@ -31,6 +35,13 @@ fn wrong(count: usize) -> String {
     }
 }
 
+fn failed(count: usize) -> String {
+    match count {
+        1 => "1 of the checks above failed".to_owned(),
+        count => format!("{count} of the checks above failed"),
+    }
+}
+
 impl Explained for BadOutcome {
     fn exit(&self) -> Exit {
         match self {
@@ -38,7 +49,9 @@ impl Explained for BadOutcome {
             Self::NotRestored { .. }
             | Self::ConfigRefused(_)
             | Self::NotAllChanged { .. }
-            | Self::Unwell { .. } => Exit::Failed,
+            | Self::LateNodes { .. }
+            | Self::Unwell { .. }
+            | Self::NotHeld { .. } => Exit::Failed,
         }
     }
 
@@ -51,8 +64,10 @@ impl Explained for BadOutcome {
             Self::ConfigRefused(_) => {
                 "the configuration before it stays in force; correct the file and reload"
             }
-            Self::NotAllChanged { .. } => "`pfoctl status` shows what runs now",
-            Self::NoLease { .. } | Self::Unwell { .. } => return None,
+            Self::NotAllChanged { .. } | Self::LateNodes { .. } => {
+                "`pfoctl status` shows what runs now"
+            }
+            Self::NoLease { .. } | Self::Unwell { .. } | Self::NotHeld { .. } => return None,
         };
         Some(remedy.to_owned())
     }

@@ -23,8 +23,12 @@ pub(crate) enum JobCommand {
 /// nothing if they are as slow. The frontier is the one that `pfoctl plan load` loaded. Every rank
 /// changes at the same step.
 ///
-/// With --auto, pfo-agent finds stragglers within the job: while the instructions of a rank take
-/// longer than was profiled, the other stages run as slowly.
+/// With --auto, pfo-agent finds stragglers within the job. While the instructions of a rank take
+/// longer than was profiled, or steps have drifted because instructions take less, it runs a plan
+/// made from what is measured now: a slow rank gets higher clocks where these get time back, and the
+/// other stages slow down to its pace. The next such plan comes 10 seconds later at the earliest, and
+/// after ever longer pauses of up to 15 minutes. For a step that is too large to be planned for in
+/// seconds, pfo-agent looks the plan up in the frontier, and says so in the journal.
 #[derive(Args)]
 #[command(group(ArgGroup::new("change").required(true).args(["slowdown", "clear", "auto"])))]
 pub(crate) struct StragglerCommand {

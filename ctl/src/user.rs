@@ -13,6 +13,22 @@ pub(crate) fn name_of(uid: Uid) -> String {
     }
 }
 
+/// What a daemon says, with the names of users in place of their numbers: the daemons look up no
+/// names.
+pub(crate) fn with_names(said: &str) -> String {
+    const USER: &str = "user ";
+    let mut parts = said.split(USER);
+    let mut named = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+        let (number, rest) = part.split_at(digits);
+        named += USER;
+        named += &number.parse().map_or_else(|_| number.to_owned(), |uid| name_of(Uid(uid)));
+        named += rest;
+    }
+    named
+}
+
 /// Who runs this process.
 pub(crate) fn own() -> Uid {
     Uid(geteuid().as_raw())
@@ -75,6 +91,23 @@ mod tests {
         assert_eq!(parse("4000000001"), Ok(Uid(4_000_000_001)));
         assert_eq!(name_of(Uid::ROOT), "root");
         assert_eq!(name_of(Uid(4_000_000_001)), "4000000001");
+    }
+
+    #[test]
+    fn users_are_named_in_what_a_daemon_says() {
+        let cases = [
+            (
+                "user 0 holds job j, not user 4000000001",
+                "user root holds job j, not user 4000000001",
+            ),
+            ("job j of user 0", "job j of user root"),
+            ("user 99999999999 and a user may", "user 99999999999 and a user may"),
+            ("another user's job", "another user's job"),
+            ("", ""),
+        ];
+        for (said, named) in cases {
+            assert_eq!(with_names(said), named);
+        }
     }
 
     #[test]

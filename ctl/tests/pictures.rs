@@ -29,11 +29,33 @@ fn a_frontier_shows_the_chosen_plan_the_highest_clocks_and_points_of_others() {
     let plot = ["plan", "plot", "made", "--deadline", "1.05x", "--over", "measured.csv", "-o"];
     bench.done(&[&plot[..], &["a.svg"]].concat());
     let text = svg(&bench, "a.svg");
-    for words in ["2 stages, 6 microbatches", "highest clocks", "measured", "1.05x the fastest"] {
+    for words in [
+        "2 stages, 6 microbatches",
+        "highest clocks",
+        "measured, as claimed",
+        "1.05x the fastest",
+        "bound: no plan takes less",
+        "for stragglers",
+    ] {
         assert!(text.contains(words), "no {words:?} in the picture");
     }
     bench.done(&[&plot[..], &["a.png", "--size", "800x500"]].concat());
     assert_eq!(png_size(&fs::read(bench.path("a.png")).unwrap()), (800, 500));
+}
+
+#[test]
+fn what_lies_over_a_frontier_is_labelled_as_what_it_is() {
+    let bench = Bench::new();
+    bench.frontier("made", 30);
+    bench.frontier("others", 5);
+    bench.write("claims.csv", "time,energy\n0.1,1\n1.5,90000\n1.4,1\n");
+    bench.write("swept.csv", "plan,time,energy,steps\na,1.4,1,10\n");
+    let over = ["claims.csv", "swept.csv", "others"].map(|name| ["--over", name]).concat();
+    bench.done(&[&["plan", "plot", "made", "-o", "a.svg"], &over[..]].concat());
+    let text = svg(&bench, "a.svg");
+    for words in ["claims, as claimed: 2 below the bound", "swept, measured", "others, replayed"] {
+        assert!(text.contains(words), "no {words:?} in the picture");
+    }
 }
 
 #[test]
@@ -42,7 +64,15 @@ fn a_timeline_has_a_bar_for_each_instruction_and_the_critical_path() {
     bench.frontier("made", 30);
     bench.done(&["plan", "plot", "made", "--kind", "timeline", "-o", "a.svg"]);
     let text = svg(&bench, "a.svg");
-    for words in ["stage 1", "critical path", "waits", "\nB5\n", " W", "F forward, B backward"] {
+    for words in [
+        "stage 1",
+        "critical path",
+        "waits",
+        "\nB5\n",
+        " W",
+        "F forward, B backward",
+        "\nbackward\n",
+    ] {
         assert!(text.contains(words), "no {words:?} in the picture");
     }
     assert!(text.matches("<rect ").count() >= 2 * 12 + 2);

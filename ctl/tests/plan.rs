@@ -48,7 +48,11 @@ fn willing(changed: u32) -> FakeDaemon {
 }
 
 fn table() -> ClockTable {
-    let unit = |instruction, mhz| PlannedUnit { unit: Unit::new(instruction, 0), mhz: Mhz(mhz) };
+    let unit = |instruction, mhz| PlannedUnit {
+        unit: Unit::new(instruction, 0),
+        mhz: Mhz(mhz),
+        wait_mhz: None,
+    };
     let units = vec![unit(Instruction::Forward, 1410), unit(Instruction::Backward, 1200)];
     ClockTable::new(1, None, vec![units]).unwrap()
 }

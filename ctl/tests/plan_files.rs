@@ -88,11 +88,58 @@ fn a_stragglers_time_picks_the_plan_that_an_equal_deadline_exports() {
     assert_eq!(picked, exported);
     let said = bench.done(&["plan", "pick", "made", "--straggler", "99", "-o", "slow.json"]);
     assert!(said.starts_with("slow.json: ") && said.contains("energy compared"), "{said}");
-    let cheapest = bench.done(&["plan", "export", "made", "--deadline", "min-energy"]);
-    assert_eq!(fs::read_to_string(bench.path("slow.json")).unwrap(), cheapest);
+    let slowest = bench.done(&["plan", "export", "made", "--deadline", "99x"]);
+    assert_eq!(fs::read_to_string(bench.path("slow.json")).unwrap(), slowest);
     let ran = bench.run(&["plan", "pick", "made", "--straggler", "0.9"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("0.9") && ran.stderr.contains("from 1 on"), "{}", ran.stderr);
+}
+
+#[test]
+fn no_plan_takes_less_than_the_bound_and_each_is_what_export_writes() {
+    let bench = Bench::new();
+    bench.frontier("made", 30);
+    let deadlines = ["1.02x", "min-energy", "1.3x"];
+    let json = bench.done(&["plan", "bound", "made", "--deadline", &deadlines.join(","), "--json"]);
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+    assert_eq!(rows.len(), deadlines.len());
+    for (row, deadline) in rows.iter().zip(deadlines) {
+        let exported = bench.done(&["plan", "export", "made", "--deadline", deadline]);
+        let plan: serde_json::Value = serde_json::from_str(&exported).unwrap();
+        let figure = |name: &str| plan["predicted"][name].as_f64().unwrap();
+        let wait_s = row["time_s"].as_f64().unwrap() - figure("iteration_time_s");
+        let until_j = figure("iteration_energy_j") + 2.0 * 400.0 * wait_s;
+        assert!((row["energy_j"].as_f64().unwrap() - until_j).abs() < 1e-6, "{row}");
+        assert!(row["least_energy_j"].as_f64().unwrap() <= until_j && wait_s >= 0.0, "{row}");
+    }
+    let text = bench.done(&["plan", "bound", "made"]);
+    assert!(text.contains("min-energy") && text.contains(" %"), "{text}");
+}
+
+#[test]
+fn a_gpu_that_would_draw_more_while_it_waits_than_while_it_computes_is_refused() {
+    let bench = Bench::new();
+    let optimize = ["plan", "optimize", "profile.csv", "--microbatches", "6", "-o", "made"];
+    let ran = bench.run(&[&optimize[..], &["--p2p-power", "8364"]].concat());
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("8364 W") && ran.stderr.contains("417 W"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("--p2p-power in watts"), "{}", ran.stderr);
+}
+
+#[test]
+fn where_the_site_draws_much_the_plan_of_least_energy_is_faster() {
+    let bench = Bench::new();
+    let optimize = ["plan", "optimize", "profile.csv", "--microbatches", "6", "--p2p-power", "80"];
+    let mut times = Vec::new();
+    for site in ["0", "500"] {
+        bench.done(&[&optimize[..], &["--site-power", site, "-o", "made"]].concat());
+        let shown: serde_json::Value =
+            serde_json::from_str(&bench.done(&["plan", "show", "made", "--json"])).unwrap();
+        let cheapest = shown["points"].as_array().unwrap().last().unwrap().clone();
+        times.push(cheapest["iteration_time_s"].as_f64().unwrap());
+    }
+    assert!(times[1] < times[0], "{times:?}");
+    assert!(bench.done(&["plan", "show", "made"]).contains("site power 500 W"));
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fake_daemon::{FakeDaemon, Ran};
 use pfo_protocol::{
-    AgentResponse, AgentStatus, GpuListing, Refusal, RefusalCode, Request, Response, Status,
+    AgentResponse, AgentStatus, DriverUse, GpuListing, Refusal, RefusalCode, Request, Response,
+    Status,
 };
 
 const STATUS_JSON: &str = include_str!("golden/status.json");
@@ -85,6 +86,7 @@ fn an_idle_node_reads_as_the_golden_text() {
         gpu.problem = None;
         gpu.requested_mhz = None;
         gpu.memory_locked_mhz = None;
+        gpu.driver_use = DriverUse::default();
     }
     assert_golden("idle.txt", &daemon(status).run(&["status"]).stdout);
 }

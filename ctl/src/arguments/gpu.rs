@@ -84,8 +84,12 @@ impl GpuArgument {
 
     /// The GPU's UUID, for what takes no other name.
     pub(crate) fn uuid(&self, pfod: &mut Connection<Pfod>) -> Result<GpuUuid, GpuArgumentError> {
-        let gpus = pfod.gpus()?;
-        let name = self.find(&gpus)?;
+        self.uuid_among(&pfod.gpus()?)
+    }
+
+    /// The UUID of the one that is meant among these GPUs.
+    pub(crate) fn uuid_among(&self, gpus: &[GpuListing]) -> Result<GpuUuid, GpuArgumentError> {
+        let name = self.find(gpus)?;
         let is_meant = |gpu: &&GpuListing| match &name {
             GpuName::Uuid(uuid) => gpu.uuid == *uuid,
             GpuName::PciBusId(id) => gpu.pci_bus_id == *id,

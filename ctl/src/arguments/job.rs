@@ -59,6 +59,14 @@ impl JobArguments {
         named().find(|job| job.uid == uid).or_else(other)
     }
 
+    /// Whether the job is among these.
+    pub(crate) fn is_among(&self, jobs: &[(&JobName, Uid)]) -> bool {
+        let is_it = |(job, uid): &(&JobName, Uid)| {
+            **job == self.job && self.user.is_none_or(|user| user == *uid)
+        };
+        jobs.iter().any(is_it)
+    }
+
     /// The error for a job that is not there.
     pub(crate) fn missing(&self) -> NoSuchJob {
         NoSuchJob { job: self.job.to_string() }

@@ -1,9 +1,10 @@
 //! A connection to a daemon: one request, one response, and an end to waiting for it.
 
 use std::fmt::Debug;
-use std::io::{ErrorKind, Read};
+use std::fs::File;
+use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::marker::PhantomData;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt::SendTimeout,
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg,
+    setsockopt, socket, sockopt::SendTimeout,
 };
 use nix::sys::time::TimeVal;
 use pfo_protocol::{DaemonMessage, FrameError, Unsupported};
@@ -31,8 +33,20 @@ const LONGEST_EXCERPT: usize = 200;
 pub(crate) enum Patience {
     /// As long as a daemon that is well may take.
     Limited,
+    /// This many seconds.
+    Seconds(u32),
     /// Until it comes: the request was for something that ends when it ends.
     Unlimited,
+}
+
+impl Patience {
+    fn seconds(self) -> Option<u64> {
+        match self {
+            Self::Limited => Some(ANSWER_S),
+            Self::Seconds(seconds) => Some(seconds.into()),
+            Self::Unlimited => None,
+        }
+    }
 }
 
 /// An open connection to one of the daemons.
@@ -66,22 +80,34 @@ impl<D: Daemon> Connection<D> {
 
     /// Sends a request.
     pub(crate) fn send(&mut self, request: D::Request) -> Result<(), ConnectionError> {
-        match D::message(request).write_to(&mut self.stream) {
+        self.send_with(request, &[])
+    }
+
+    /// Sends a request with open files.
+    pub(crate) fn send_with(
+        &mut self,
+        request: D::Request,
+        files: &[File],
+    ) -> Result<(), ConnectionError> {
+        let sent = D::message(request).to_frame().and_then(|frame| {
+            let sent = if files.is_empty() { 0 } else { pass(&self.stream, &frame, files)? };
+            Ok(self.stream.write_all(&frame[sent..])?)
+        });
+        match sent {
             // A daemon that takes no more connections says so and hangs up before it is asked;
             // what it said is still there to be received.
             Err(FrameError::Io(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-            sent => sent.map_err(|error| self.failed(error)),
+            sent => sent.map_err(|error| self.failed(error, ANSWER_S)),
         }
     }
 
     /// Waits for the response to what was sent; a refusal is an error.
     pub(crate) fn receive(&mut self, patience: Patience) -> Result<D::Response, ConnectionError> {
-        let until = match patience {
-            Patience::Limited => Some(Instant::now() + Duration::from_secs(ANSWER_S)),
-            Patience::Unlimited => None,
-        };
+        let seconds = patience.seconds();
+        let until = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
         let mut reader = UntilDeadline { stream: &self.stream, until };
-        match DaemonMessage::read_from(&mut reader).map_err(|error| self.failed(error))? {
+        let received = DaemonMessage::read_from(&mut reader);
+        match received.map_err(|error| self.failed(error, seconds.unwrap_or(ANSWER_S)))? {
             DaemonMessage::Refusal(refusal) => Err(ConnectionError::Refused(refusal)),
             DaemonMessage::Unsupported(Unsupported { oldest, newest }) => {
                 let socket = self.socket.clone();
@@ -106,14 +132,14 @@ impl<D: Daemon> Connection<D> {
         ConnectionError::Unexpected { which: D::WHICH, socket: self.socket.clone(), response }
     }
 
-    fn failed(&self, error: FrameError) -> ConnectionError {
+    fn failed(&self, error: FrameError, seconds: u64) -> ConnectionError {
         let (which, socket) = (D::WHICH, self.socket.clone());
         match error {
             FrameError::Truncated => ConnectionError::Vanished { which, socket },
             FrameError::Io(source) => match source.kind() {
                 ErrorKind::ConnectionReset => ConnectionError::Vanished { which, socket },
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                    ConnectionError::NoAnswer { which, socket, seconds: ANSWER_S }
+                    ConnectionError::NoAnswer { which, socket, seconds }
                 }
                 _ => ConnectionError::Frame { which, socket, source: FrameError::Io(source) },
             },
@@ -135,6 +161,14 @@ fn connect_within(path: &Path, seconds: u64) -> Result<UnixStream, std::io::Erro
         }
     }
     Ok(fd.into())
+}
+
+/// Sends the beginning of a frame with open files; returns its length.
+fn pass(stream: &UnixStream, frame: &[u8], files: &[File]) -> Result<usize, std::io::Error> {
+    let raw: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
+    let passed = [ControlMessage::ScmRights(&raw)];
+    let parts = [IoSlice::new(frame)];
+    Ok(sendmsg::<()>(stream.as_raw_fd(), &parts, &passed, MsgFlags::MSG_NOSIGNAL, None)?)
 }
 
 fn why_not(which: Which, path: &Path, source: std::io::Error) -> ConnectionError {

@@ -4,7 +4,7 @@ use std::fmt::{self, Debug};
 use std::path::PathBuf;
 
 use pfo_protocol::{
-    AgentRequest, AgentResponse, ClientMessage, DaemonMessage, Refusal, Request, Response,
+    AgentRequest, AgentResponse, ClientMessage, DaemonMessage, Refusal, Request, Response, Welcome,
 };
 
 use super::sockets::Daemons;
@@ -36,6 +36,10 @@ pub(crate) enum Which {
 #[derive(Debug)]
 pub(crate) enum Pfod {}
 
+/// `pfod`, as a rank reaches it.
+#[derive(Debug)]
+pub(crate) enum Session {}
+
 /// `pfo-agent`.
 #[derive(Debug)]
 pub(crate) enum Agent {}
@@ -58,6 +62,29 @@ impl Daemon for Pfod {
         match message {
             DaemonMessage::Response(Response::Refused(refusal)) => Some(Err(refusal)),
             DaemonMessage::Response(response) => Some(Ok(response)),
+            _ => None,
+        }
+    }
+}
+
+impl Daemon for Session {
+    type Request = ClientMessage;
+    type Response = Welcome;
+
+    const WHICH: Which = Which::Pfod;
+
+    fn sockets(daemons: &Daemons) -> &[PathBuf] {
+        let sockets = daemons.pfod_sockets();
+        &sockets[sockets.len().saturating_sub(1)..]
+    }
+
+    fn message(request: ClientMessage) -> ClientMessage {
+        request
+    }
+
+    fn response(message: DaemonMessage) -> Option<Result<Welcome, Refusal>> {
+        match message {
+            DaemonMessage::Welcome(welcome) => Some(Ok(welcome)),
             _ => None,
         }
     }

@@ -36,7 +36,7 @@ pub(crate) enum ConnectionError {
     Frame { which: Which, socket: PathBuf, source: FrameError },
     #[error("{which} at {} sent an unexpected response: {response}", .socket.display())]
     Unexpected { which: Which, socket: PathBuf, response: String },
-    #[error("{}", .0.message)]
+    #[error("{}", user::with_names(&.0.message))]
     Refused(Refusal),
 }
 

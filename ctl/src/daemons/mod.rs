@@ -15,7 +15,7 @@ use pfo_protocol::{
 };
 
 pub(crate) use self::connection::{Connection, Patience};
-pub(crate) use self::daemon::{Agent, Daemon, Pfod, Which};
+pub(crate) use self::daemon::{Agent, Daemon, Pfod, Session, Which};
 pub(crate) use self::error::ConnectionError;
 pub(crate) use self::sockets::{Daemons, HELP};
 

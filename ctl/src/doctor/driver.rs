@@ -1,10 +1,6 @@
-//! The driver's library, loaded here as `pfod` loads it: whether it works, and the state of its
-//! GPUs. Nothing is set, and the wait for a GPU that does not answer is short.
+//! The driver's library: whether it works, and the state of its GPUs.
 
 use std::path::Path;
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
 
 use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::error::NvmlError;
@@ -14,14 +10,9 @@ use pfo_protocol::Mhz;
 
 use super::finding::Finding;
 use super::gpu::Condition;
+use crate::nvml::{self, Library, in_time, is_split};
 
 const CHECK: &str = "driver";
-
-/// `NVML_DEVICE_MIG_ENABLE`, which nvml-wrapper does not export.
-const MIG_ENABLED: u32 = 1;
-
-/// A healthy driver answers in milliseconds, after it was loaded in a second or two.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the driver reported.
 pub(crate) struct Driver {
@@ -33,15 +24,7 @@ pub(crate) struct Driver {
 
 /// Loads the library and asks every GPU.
 pub(crate) fn ask(library: &Path) -> Driver {
-    let loaded = {
-        let library = library.to_owned();
-        in_time(move || {
-            let nvml = Nvml::builder().lib_path(library.as_os_str()).init()?;
-            let (version, count) = (nvml.sys_driver_version()?, nvml.device_count()?);
-            Ok((&*Box::leak(Box::new(nvml)), version, count))
-        })
-    };
-    let (nvml, version, count) = match loaded {
+    let Library { nvml, version, count } = match nvml::load(library) {
         Some(Ok(loaded)) => loaded,
         Some(Err(error)) => {
             return Driver { findings: vec![not_loaded(library, &error)], gpus: vec![] };
@@ -61,15 +44,6 @@ pub(crate) fn ask(library: &Path) -> Driver {
         }
     }
     driver
-}
-
-fn in_time<T: Send + 'static>(
-    question: impl FnOnce() -> Result<T, NvmlError> + Send + 'static,
-) -> Option<Result<T, NvmlError>> {
-    let (answer, answered) = mpsc::channel();
-    // A thread that hangs ends with the process.
-    thread::spawn(move || answer.send(question()));
-    answered.recv_timeout(PATIENCE).ok()
 }
 
 fn not_loaded(library: &Path, error: &NvmlError) -> Finding {
@@ -116,7 +90,7 @@ fn condition(nvml: &Nvml, index: u32) -> Result<Condition, NvmlError> {
         index,
         uuid: device.uuid()?,
         model: device.name()?,
-        mig: device.mig_mode().is_ok_and(|mode| mode.current == MIG_ENABLED),
+        mig: is_split(&device),
         persistent: device.is_in_persistent_mode().ok(),
         sm_mhz: sm_clocks(&device),
         busy: device.utilization_rates().ok().and_then(|rates| is_busy(rates.gpu)),
@@ -143,9 +117,11 @@ fn is_busy(percent: u32) -> Option<bool> {
 
 fn sm_clocks(device: &Device<'_>) -> Option<[Mhz; 3]> {
     let now = device.clock_info(Clock::SM).ok()?;
-    let memory = device.supported_memory_clocks().ok()?.into_iter().max()?;
-    // nvml-wrapper takes a list that is longer than it expects for zeros.
-    let supported = device.supported_graphics_clocks(memory).ok()?;
-    let supported = || supported.iter().copied().filter(|mhz| *mhz > 0);
-    Some([now, supported().min()?, supported().max()?].map(Mhz))
+    let supported = nvml::supported_sm_clocks(device).ok()?;
+    let [lowest, highest] = match (supported.first(), supported.last()) {
+        (Some(lowest), Some(highest)) => [*lowest, *highest],
+        // More than can be listed here. That a GPU idles above its lowest clock cannot be told then.
+        _ => [now, device.max_clock_info(Clock::SM).ok()?],
+    };
+    Some([now, lowest, highest].map(Mhz))
 }

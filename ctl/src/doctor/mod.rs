@@ -1,6 +1,7 @@
 //! `pfoctl doctor`: finds what is wrong on a node, with the remedy. It changes nothing, and works
 //! without either daemon.
 
+mod calibration;
 mod capability;
 mod daemon;
 mod driver;
@@ -18,6 +19,7 @@ use clap::Args;
 
 use self::finding::{Finding, Level};
 use self::root::Root;
+use crate::calibrate::known;
 use crate::daemons::Daemons;
 use crate::daemons::Which;
 use crate::error::Error;
@@ -80,6 +82,10 @@ fn examine(root: &Root, nvml: &std::path::Path, daemons: &Daemons) -> Vec<Findin
         None => findings.extend(without_daemon::check(root)),
     }
     findings.extend(examine_agent(daemons));
+    let known = daemons.agent().map_err(Error::from).and_then(|mut agent| known(&mut agent));
+    if let (Some(status), Ok(known)) = (&status, known) {
+        findings.extend(calibration::check(status, &known));
+    }
     for gpu in &driver.gpus {
         let gpus = status.iter().flat_map(|status| &status.gpus);
         let known = gpus.into_iter().find(|known| known.uuid.as_str() == gpu.uuid);

@@ -1,8 +1,9 @@
 //! Which of the known P2P-blocking powers plans are made with.
 
-use pfo_protocol::{AgentRequest, P2pPower, P2pSource};
+use pfo_planner::{PowerByClock, Watts};
+use pfo_protocol::{P2pPower, P2pSource};
 
-use super::{ask, powers};
+use super::{all, powers};
 use crate::daemons::{Agent, Connection};
 use crate::error::Error;
 
@@ -10,6 +11,8 @@ use crate::error::Error;
 #[derive(Debug, PartialEq)]
 pub(crate) struct Known {
     pub(crate) power_w: f64,
+    /// By clock, if it was measured at several, and waiting draws less at one of them.
+    pub(crate) by_clock: Option<PowerByClock>,
     /// In words.
     pub(crate) origin: String,
 }
@@ -19,8 +22,7 @@ pub(crate) fn of(
     agent: &mut Connection<Agent>,
     model: Option<&str>,
 ) -> Result<Option<Known>, Error> {
-    let powers = ask(agent, AgentRequest::P2pPowers)?;
-    Ok(choose(&powers, model))
+    Ok(choose(&all(agent)?, model))
 }
 
 /// A power that was set takes precedence over one measured on purpose, and that over waits of a
@@ -52,7 +54,19 @@ fn choose(powers: &[P2pPower], model: Option<&str>) -> Option<Known> {
         count => format!(" on {count} GPUs"),
     };
     let origin = format!("{} of {model} ({how}{gpus}{clock})", powers::watts(power_w));
-    Some(Known { power_w, origin })
+    let by_clock = by_clock(powers, model, source);
+    Some(Known { power_w, by_clock, origin })
+}
+
+/// The means of what was measured in one way at each clock, if the least of them is well below that
+/// at the highest clock.
+fn by_clock(powers: &[P2pPower], model: &str, source: P2pSource) -> Option<PowerByClock> {
+    const LEAST_SAVING: f64 = 0.02;
+    let means = powers::means_by_clock(powers, model, source);
+    let highest = means.last()?.mhz;
+    let power = PowerByClock::new(means.iter().map(|mean| (mean.mhz, Watts(mean.power_w)))).ok()?;
+    let least_w = power.at(power.cheapest()).0;
+    (least_w < (1.0 - LEAST_SAVING) * power.at(highest).0).then_some(power)
 }
 
 #[cfg(test)]
@@ -91,6 +105,23 @@ mod tests {
         assert_eq!(known.power_w, 71.0);
         assert!(known.origin.ends_with("of A40 (blocking receive on 2 GPUs at 1740 MHz)"));
         assert_eq!(chosen(&powers[3..], None), Some(99.0));
+    }
+
+    #[test]
+    fn by_clock_it_is_known_where_it_was_measured_in_one_way_and_falls() {
+        let receive = |gpu, mhz, power_w| power("A40", gpu, mhz, power_w, P2pSource::Receive);
+        let highest = [receive("GPU-a", 1740, 70.0), receive("GPU-b", 1740, 72.0)];
+        let by_clock =
+            |others: &[P2pPower]| choose(&[&highest, others].concat(), None).unwrap().by_clock;
+        let expected = PowerByClock::new([(Mhz(210), Watts(40.0)), (Mhz(1740), Watts(71.0))]).ok();
+        assert_eq!(by_clock(&[receive("GPU-a", 210, 40.0)]), expected.clone());
+        assert_eq!(by_clock(&[receive("GPU-a", 210, 70.5)]), None, "as good as the same");
+        assert_eq!(by_clock(&[power("A40", "GPU-a", 210, 40.0, P2pSource::Waits)]), None);
+        let set = P2pPower { mhz: None, ..power("A40", "GPU-a", 0, 65.0, P2pSource::Set) };
+        assert_eq!(by_clock(&[receive("GPU-a", 210, 40.0), set]), None);
+        let waits = |mhz, power_w| power("A40", "GPU-a", mhz, power_w, P2pSource::Waits);
+        let of_job = choose(&[waits(210, 40.0), waits(1740, 71.0)], None).unwrap();
+        assert_eq!(of_job.by_clock, expected);
     }
 
     #[test]

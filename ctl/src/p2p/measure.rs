@@ -9,24 +9,21 @@ use pfo_protocol::{
     RefusalCode, Request, Response, Status, SwapTarget, TrialLength, TrialRun, Uid,
 };
 
-use super::blocking_receive::BlockingReceive;
 use super::{P2pError, powers};
 use crate::arguments::{GpuArgument, JobArguments, NoSuchJob, number};
 use crate::daemons::{Agent, ConnectionError, Daemons};
 use crate::error::Error;
 use crate::output::Output;
+use crate::own_job::OwnJob;
 use crate::trial::{Held, Interrupt};
 use crate::user;
-
-/// How long a helper may take until both GPUs wait: its libraries load, and NCCL connects the two.
-const PREPARATION: Duration = Duration::from_secs(180);
 
 const POLL: Duration = Duration::from_millis(100);
 
 /// How long a job may be busy with the swap before this one.
 const BUSY: Duration = Duration::from_secs(30);
 
-/// Lower clocks, as shares of the highest one.
+/// Lower clocks, as shares of the highest one. The lowest one is measured, too: waits may have it.
 const LOWER: [f64; 3] = [0.85, 0.7, 0.55];
 
 /// Measurements at each clock.
@@ -43,15 +40,16 @@ const LONG_ENOUGH_S: f64 = 20.0;
 ///
 /// A helper keeps two free GPUs in a receive that never completes, while their energy counters are
 /// read at the highest clock and at some lower ones. With --job, the waits of that job are measured
-/// instead, at the highest clock; afterwards it returns to what it ran before. pfo-agent keeps the
-/// result by GPU and model, for `plan optimize`.
+/// instead, while it runs all of its instructions at each of these clocks, and so more slowly;
+/// afterwards it returns to what it ran before. pfo-agent keeps the result by GPU and model, for
+/// `plan optimize`.
 #[derive(Args)]
 pub(crate) struct Measure {
     /// The two GPUs, by index, UUID or PCI bus id [default: two free ones of the same model]
     #[arg(long, value_name = "GPU,GPU", value_delimiter = ',')]
     gpus: Vec<GpuArgument>,
 
-    /// The clocks to measure at [default: the highest one and three lower ones]
+    /// The clocks to measure at [default: the highest one, three lower ones and the lowest one]
     #[arg(long, value_name = "MHZ,…", value_delimiter = ',', value_parser = number::mhz)]
     clocks: Vec<Mhz>,
 
@@ -61,7 +59,7 @@ pub(crate) struct Measure {
     helper: String,
 
     /// Measure the waits of this job
-    #[arg(long, conflicts_with_all = ["gpus", "clocks", "helper"])]
+    #[arg(long, conflicts_with_all = ["gpus", "helper"])]
     job: Option<JobName>,
 
     /// The owner of the job, by name or number [default: yourself]
@@ -89,20 +87,14 @@ impl Measure {
 
     fn of_receive(&self, daemons: &Daemons) -> Result<Vec<P2pPower>, Error> {
         let gpus = two_gpus(&daemons.pfod()?.status()?, &self.named_gpus(daemons)?)?;
-        let clocks = if self.clocks.is_empty() {
-            spread(&sm_clocks(daemons, &gpus[0])?)
-        } else {
-            self.clocks.clone()
-        };
+        let clocks = self.clocks_of(daemons, &gpus[0])?;
         let name = format!("p2p-{}", std::process::id());
         let name: JobName = name.parse().map_err(|_| NoSuchJob { job: name })?;
         let job = JobArguments::of(name, Some(user::own()));
         // Before anything that takes over which signals are blocked.
         let mut held: Held<Agent> = Held::new(daemons, &job, Interrupt::prepare()?, "measuring")?;
-        let socket = daemons.trainer_socket();
-        let mut helper =
-            BlockingReceive::start(&self.helper, [&gpus[0], &gpus[1]], job.name(), socket)?;
-        until_both_wait(daemons, &job, &mut helper)?;
+        let mut helper = OwnJob::start(&self.helper, &gpus, job.name(), daemons.trainer_socket())?;
+        helper.until_works(daemons, &job, gpus.len())?;
         let all = clocks.len() as u32 * REPEATS;
         for (number, clock) in (0..).zip(clocks.iter().flat_map(|clock| [clock; REPEATS as usize]))
         {
@@ -119,12 +111,16 @@ impl Measure {
         let before = find(daemons, job)?;
         let gpu = before.ranks.first().map(|rank| rank.gpu_uuid.clone());
         let gpu = gpu.ok_or_else(|| job.missing())?;
-        let clocks = sm_clocks(daemons, &gpu)?;
-        let highest = clocks.last().copied().unwrap_or_default();
+        let clocks = self.clocks_of(daemons, &gpu)?;
         let mut held: Held<Agent> = Held::new(daemons, job, Interrupt::prepare()?, "measuring")?;
-        let trial = held.trial(&TrialRun::Uniform(highest), self.length())?;
-        if let Some(steps) = further_steps(&trial) {
-            held.trial(&TrialRun::Uniform(highest), TrialLength { steps, ..self.length() })?;
+        for (number, clock) in clocks.iter().enumerate() {
+            held.progress().show(number as f64 / clocks.len() as f64);
+            held.progress().now(format!("waiting at {clock}"));
+            let run = TrialRun::Uniform(*clock);
+            let trial = held.trial(&run, self.length())?;
+            if let Some(steps) = further_steps(&trial) {
+                held.trial(&run, TrialLength { steps, ..self.length() })?;
+            }
         }
         let kept = keep(&mut held, job);
         held.let_go()?;
@@ -137,6 +133,14 @@ impl Measure {
     fn named_gpus(&self, daemons: &Daemons) -> Result<Vec<GpuName>, Error> {
         let mut pfod = daemons.pfod()?;
         Ok(self.gpus.iter().map(|gpu| gpu.resolve(&mut pfod)).collect::<Result<_, _>>()?)
+    }
+
+    /// The clocks that were given, or some of those of a GPU.
+    fn clocks_of(&self, daemons: &Daemons, gpu: &GpuUuid) -> Result<Vec<Mhz>, Error> {
+        match &self.clocks[..] {
+            [] => Ok(spread(&sm_clocks(daemons, gpu)?)),
+            given => Ok(given.to_vec()),
+        }
     }
 
     fn length(&self) -> TrialLength {
@@ -158,7 +162,8 @@ fn keep(held: &mut Held<Agent>, job: &JobArguments) -> Result<Vec<P2pPower>, Err
     super::ask(held.connection(), AgentRequest::P2pKeep(job.selector()))
 }
 
-fn sm_clocks(daemons: &Daemons, gpu: &GpuUuid) -> Result<Vec<Mhz>, Error> {
+/// The SM clocks of a GPU that the caller may lock.
+pub(crate) fn sm_clocks(daemons: &Daemons, gpu: &GpuUuid) -> Result<Vec<Mhz>, Error> {
     let mut pfod = daemons.pfod()?;
     match pfod.ask(Request::SmClocks(GpuName::Uuid(gpu.clone())))? {
         Response::SmClocks(clocks) => Ok(clocks),
@@ -201,29 +206,9 @@ fn spread(clocks: &[Mhz]) -> Vec<Mhz> {
         clocks.iter().rfind(|clock| f64::from(clock.0) <= share * f64::from(highest.0)).copied()
     };
     let mut spread = vec![highest];
-    spread.extend(LOWER.into_iter().filter_map(below));
+    spread.extend(LOWER.into_iter().filter_map(below).chain(clocks.first().copied()));
     spread.dedup();
     spread
-}
-
-/// Waits until both ranks of the helper have begun steps.
-fn until_both_wait(
-    daemons: &Daemons,
-    job: &JobArguments,
-    helper: &mut BlockingReceive,
-) -> Result<(), Error> {
-    let until = Instant::now() + PREPARATION;
-    let both_wait = |job: &JobStatus| {
-        job.ranks.len() == 2 && job.ranks.iter().all(|rank| rank.step.is_some_and(|step| step > 0))
-    };
-    while !job.find(&daemons.pfod()?.status()?.jobs).is_some_and(both_wait) {
-        helper.check()?;
-        if Instant::now() > until {
-            return Err(P2pError::HelperSlow { seconds: PREPARATION.as_secs() }.into());
-        }
-        sleep(POLL);
-    }
-    Ok(())
 }
 
 /// Swaps a job back to what it ran before it was measured.
@@ -296,7 +281,7 @@ mod tests {
     #[test]
     fn the_highest_clock_comes_first_and_lower_ones_are_supported_ones() {
         let clocks: Vec<_> = (210..=1410).step_by(15).map(Mhz).collect();
-        assert_eq!(spread(&clocks), [1410, 1185, 975, 765].map(Mhz));
+        assert_eq!(spread(&clocks), [1410, 1185, 975, 765, 210].map(Mhz));
         assert_eq!(spread(&[Mhz(1000)]), [Mhz(1000)]);
         assert!(spread(&[]).is_empty());
     }

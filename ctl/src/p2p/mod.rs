@@ -1,9 +1,8 @@
 //! `pfoctl p2p`: P2P-blocking power, what GPUs draw while they only wait for a neighbour stage.
 
-mod blocking_receive;
 mod error;
 pub(crate) mod known;
-mod measure;
+pub(crate) mod measure;
 mod powers;
 
 use clap::{ArgGroup, Args, Subcommand};
@@ -12,6 +11,7 @@ use pfo_protocol::{AgentRequest, AgentResponse, P2pPower, P2pTarget};
 
 pub(crate) use self::error::P2pError;
 use self::measure::Measure;
+pub(crate) use self::powers::by_clock;
 use crate::arguments::{GpuArgument, number};
 use crate::daemons::{Agent, Connection, Daemons};
 use crate::error::Error;
@@ -60,7 +60,7 @@ impl P2p {
         match self {
             Self::Measure(measure) => measure.run(daemons, output),
             Self::Show(show) => {
-                let powers = ask(&mut daemons.agent()?, AgentRequest::P2pPowers)?;
+                let powers = all(&mut daemons.agent()?)?;
                 powers::print(&powers, show.json, output)
             }
             Self::Set(set) => set.run(daemons, output),
@@ -82,6 +82,11 @@ impl Set {
         }
         powers::print(&set, false, output)
     }
+}
+
+/// Every power that plans of the caller are made with.
+pub(crate) fn all(agent: &mut Connection<Agent>) -> Result<Vec<P2pPower>, Error> {
+    ask(agent, AgentRequest::P2pPowers)
 }
 
 /// Asks for something that is answered with powers.

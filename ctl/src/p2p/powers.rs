@@ -1,6 +1,8 @@
 //! P2P-blocking powers as people read them.
 
-use pfo_protocol::{P2pPower, P2pSource, Uid};
+use std::collections::BTreeMap;
+
+use pfo_protocol::{Mhz, P2pPower, P2pSource, Uid};
 
 use crate::error::Error;
 use crate::output::{Look, Output};
@@ -45,6 +47,52 @@ fn render(powers: &[P2pPower], user: &dyn Fn(Uid) -> String, look: Look) -> Stri
     table.render()
 }
 
+/// What is known of a model at several clocks, as a sentence: what was measured on purpose, or else
+/// what the waits of jobs have shown.
+pub(crate) fn by_clock(powers: &[P2pPower], model: &str) -> String {
+    let of = |source| (source, means_by_clock(powers, model, source));
+    let known = [P2pSource::Receive, P2pSource::Waits].map(of);
+    let Some((source, means)) = known.iter().find(|(_, means)| means.len() > 1) else {
+        return "How P2P-blocking power depends on the clock was never measured: `pfoctl p2p measure` \
+                does it on two free GPUs, or with --job on the waits of a job.\n"
+            .to_owned();
+    };
+    let in_figures = |&MeanPower { mhz, power_w, error_w }: &MeanPower| {
+        format!("{power_w:.1} W (± {error_w:.1} W) at {mhz}")
+    };
+    let means: Vec<_> = means.iter().map(in_figures).collect();
+    format!("P2P-blocking power ({}): {}.\n", in_words(*source), means.join(", "))
+}
+
+/// The mean of the GPUs of a model at one clock.
+pub(super) struct MeanPower {
+    pub(super) mhz: Mhz,
+    pub(super) power_w: f64,
+    /// The standard error of the mean, in watts.
+    error_w: f64,
+}
+
+/// What was measured of a model in one way, by rising clock.
+pub(super) fn means_by_clock(
+    powers: &[P2pPower],
+    model: &str,
+    source: P2pSource,
+) -> Vec<MeanPower> {
+    let mut at: BTreeMap<Mhz, Vec<&P2pPower>> = BTreeMap::new();
+    for power in powers.iter().filter(|one| one.model == model && one.source == source) {
+        if let Some(mhz) = power.mhz {
+            at.entry(mhz).or_default().push(power);
+        }
+    }
+    let mean = |(mhz, of_gpus): (Mhz, Vec<&P2pPower>)| {
+        let count = of_gpus.len() as f64;
+        let power_w = of_gpus.iter().map(|power| power.power_w).sum::<f64>() / count;
+        let error_w = of_gpus.iter().map(|power| power.error_w.powi(2)).sum::<f64>().sqrt() / count;
+        MeanPower { mhz, power_w, error_w }
+    };
+    at.into_iter().map(mean).collect()
+}
+
 /// A power that plans are made for, to the hundredth.
 pub(super) fn watts(power_w: f64) -> String {
     format!("{power_w:.2} W")
@@ -61,9 +109,41 @@ pub(super) const fn in_words(source: P2pSource) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::Mhz;
-
     use super::*;
+
+    #[test]
+    fn powers_by_clock_are_those_of_one_model_and_one_way_to_measure() {
+        let power = |gpu: &str, mhz, power_w, source| P2pPower {
+            model: "A40".into(),
+            gpu_uuid: Some(gpu.parse().unwrap()),
+            mhz: Some(Mhz(mhz)),
+            power_w,
+            error_w: 0.6,
+            count: 3,
+            source,
+            by_uid: Uid::ROOT,
+            since_unix_s: 0,
+        };
+        let waits = |mhz, power_w| power("GPU-a", mhz, power_w, P2pSource::Waits);
+        let all = [waits(210, 41.0), waits(1740, 70.0)];
+        let text = by_clock(&all, "A40");
+        let expected = "P2P-blocking power (waits of a job): 41.0 W (± 0.6 W) at 210 MHz, 70.0 W \
+                        (± 0.6 W) at 1740 MHz.\n";
+        assert_eq!(text, expected);
+        assert!(by_clock(&all, "A100").contains("never measured"));
+        assert!(by_clock(&all[..1], "A40").contains("never measured"));
+        let receive = |gpu, mhz, power_w| power(gpu, mhz, power_w, P2pSource::Receive);
+        let on_purpose = [
+            receive("GPU-a", 210, 39.0),
+            receive("GPU-b", 210, 40.0),
+            receive("GPU-a", 1740, 69.0),
+        ];
+        let text = by_clock(&[&all[..], &on_purpose].concat(), "A40");
+        assert!(
+            text.starts_with("P2P-blocking power (blocking receive): 39.5 W (± 0.4 W)"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn a_measured_power_has_its_spread_and_a_set_one_has_none() {

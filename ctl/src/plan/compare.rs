@@ -3,7 +3,8 @@
 
 use clap::Args;
 use pfo_planner::{
-    Deadline, End, Frontier, Options, Outcome, Plan, PlanError, Policy, Spread, Watts,
+    ClockPer, Deadline, Due, End, Frontier, Options, Outcome, Plan, PlanError, Policy,
+    PowerByClock, Spread, Watts,
 };
 use serde::Serialize;
 
@@ -37,12 +38,17 @@ pub(crate) struct Compare {
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
     p2p_power: Watts,
 
+    /// P2P-blocking power by clock, in MHz and W: long waits of our plans get the clock at which a
+    /// waiting GPU draws least
+    #[arg(long, value_name = "MHZ:WATTS,…")]
+    wait_power: Option<PowerByClock>,
+
     /// Show the best plans whose step takes at most this much longer than at the highest clocks
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "0%,1%,5%,10%")]
     slowdown: Vec<Slowdown>,
 
-    /// Number of our plans to choose from
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    /// Number of plans of our frontier, from which the plans that are shown are made
+    #[arg(long, value_name = "N", default_value_t = Options::default().plans)]
     plans: usize,
 
     /// Print JSON: an array with each row of the table
@@ -113,7 +119,9 @@ impl Compare {
                 Err(error) => return Err(error.into()),
             }
         }
-        let frontier = Frontier::optimize(&pipeline, p2p_power, options, &show)?;
+        let power = self.wait_power.clone().unwrap_or_else(|| p2p_power.into());
+        let per = ClockPer::Instruction;
+        let frontier = Frontier::for_waiting(per, &pipeline, &power, options, &show)?;
         drop(progress);
 
         // The first of all policies.
@@ -185,11 +193,8 @@ impl Comparison<'_> {
     fn theirs(&self, policy: String, cost: Cost) -> Result<Row, Failure> {
         let mut row = self.row(policy, cost);
         let deadline = Deadline::Seconds(row.cost.iteration_time_s * (1.0 + 1e-12));
-        row.ours_at_that_time_j = match self.frontier.pick(deadline) {
-            Ok(place) => {
-                let plan = self.frontier.plan(place)?;
-                Some(predicted(&plan).iteration_energy_j)
-            }
+        row.ours_at_that_time_j = match self.frontier.plan_for(self.due(deadline)) {
+            Ok(plan) => Some(predicted(&plan).iteration_energy_j),
             Err(PlanError::DeadlineTooEarly { .. }) => None,
             Err(error) => return Err(error.into()),
         };
@@ -197,9 +202,13 @@ impl Comparison<'_> {
     }
 
     fn ours(&self, policy: String, deadline: Deadline) -> Result<Row, Failure> {
-        let place = self.frontier.pick(deadline)?;
-        let plan = self.frontier.plan(place)?;
+        let plan = self.frontier.plan_for(self.due(deadline))?;
         Ok(self.row(policy, predicted(&plan)))
+    }
+
+    /// Nothing waits until then.
+    fn due(&self, deadline: Deadline) -> Due {
+        Due::AtMost(self.frontier.seconds(deadline))
     }
 
     fn row(&self, policy: String, cost: Cost) -> Row {

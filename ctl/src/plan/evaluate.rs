@@ -1,7 +1,7 @@
 //! `pfoctl plan evaluate`: what a plan costs on a profile, whatever made it.
 
 use clap::Args;
-use pfo_planner::{Plan, PowerByClock, Watts, replay};
+use pfo_planner::{Interval, Plan, PowerByClock, Watts, interval, replay};
 use serde::Serialize;
 
 use crate::arguments::number;
@@ -12,6 +12,7 @@ use crate::planning::comparison::Cost;
 use crate::planning::file;
 use crate::planning::measured::PrintedWarning;
 use crate::planning::replayed::ReplayArguments;
+use crate::planning::written;
 use crate::status::quantity::{change, joules, percent, seconds};
 use crate::status::table::{Cell, Table};
 
@@ -33,8 +34,8 @@ pub(crate) struct Evaluate {
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
     p2p_power: Option<Watts>,
 
-    /// Print JSON: time, energy, instructions, the same at the highest clocks, and warnings about
-    /// the profile
+    /// Print JSON: time, energy, where they are expected when the plan runs, instructions, the same at
+    /// the highest clocks, and warnings about the profile
     #[arg(long)]
     json: bool,
 }
@@ -43,6 +44,8 @@ pub(crate) struct Evaluate {
 struct Evaluation {
     #[serde(flatten)]
     cost: Cost,
+    /// Where time and energy are expected when the plan runs: the lower and the upper end.
+    expected: Interval,
     instructions: usize,
     /// Calls that set another clock, over all stages.
     clock_changes: usize,
@@ -71,6 +74,7 @@ impl Evaluate {
             .ok_or_else(|| Failure::NoPower { name: file::shown(&self.plan).to_owned() })?;
 
         let replayed = replay(profile, &plan, &p2p_power).map_err(&bad)?;
+        let expected = interval(profile, &plan, &p2p_power).map_err(&bad)?;
         let all_max = Cost::at_highest_clocks(profile, &plan, &p2p_power).map_err(&bad)?;
         let mut without_waits = None;
         if !plan.waits.is_empty() {
@@ -80,6 +84,7 @@ impl Evaluate {
         let cost = Cost::from(replayed);
         let evaluation = Evaluation {
             cost,
+            expected,
             instructions: replayed.instructions,
             clock_changes: replayed.clock_changes,
             off_plan_share: replayed.off_plan_share,
@@ -129,8 +134,9 @@ fn render(evaluation: &Evaluation, look: Look) -> String {
         Cell::empty(),
     ]);
     format!(
-        "{}\n{} instructions and {} changes of clock per step, replayed over the profile{}\n",
+        "{}\nReplayed over the profile; {}\n{} instructions and {} changes of clock per step{}\n",
         table.render(),
+        written::expected(&evaluation.expected),
         evaluation.instructions,
         evaluation.clock_changes,
         match evaluation.off_plan_share {
@@ -148,6 +154,10 @@ mod tests {
     fn the_table_shows_the_saving_and_its_cost_in_time() {
         let evaluation = Evaluation {
             cost: Cost { iteration_time_s: 3.06, iteration_energy_j: 4500.0 },
+            expected: Interval {
+                iteration_time_s: [3.03, 3.1],
+                iteration_energy_j: [4400.0, 4650.0],
+            },
             instructions: 192,
             clock_changes: 88,
             off_plan_share: 0.071,
@@ -168,6 +178,7 @@ mod tests {
             "88 changes",
             "7.1 %",
             "4.600 kJ",
+            "expect 3.030 s to 3.100 s and 4.400 kJ to 4.650 kJ when it runs",
         ] {
             assert!(text.contains(figure), "no {figure} in\n{text}");
         }

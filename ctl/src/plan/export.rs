@@ -4,36 +4,38 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use pfo_planner::{Deadline, Frontier, LowerBound, Plan, PowerByClock};
+use pfo_planner::{Due, Frontier, Plan, PowerByClock, WrittenDeadline};
 
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::planning::file;
 use crate::planning::format::Format;
 use crate::planning::frontier_file::load;
+use crate::planning::written;
 use crate::progress::Progress;
-use crate::status::quantity::joules;
+use crate::status::quantity::{joules, percent_finely};
 
-/// Write the plan of least energy within a deadline
+/// Write the plan of least energy for a deadline
+///
+/// The plan is made for that time, beginning with the plans of the frontier. Whoever is done earlier
+/// waits until then, at the P2P-blocking power.
 #[derive(Args)]
 pub(crate) struct Export {
     /// The frontier, as `plan optimize` writes it
     #[arg(value_name = "FRONTIER")]
     frontier: String,
 
-    /// Longest iteration time: seconds (3.1), a factor of the fastest (1.02x), fastest or
+    /// Longest iteration time: a time (3.1s, 310ms), a factor of the fastest (1.02x), fastest or
     /// min-energy
     #[arg(long, value_name = "D")]
-    deadline: Deadline,
+    deadline: WrittenDeadline,
 
     /// Spend this many seconds on improving the plan, on all cores
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "10")]
     polish: Option<Seconds>,
 
     /// P2P-blocking power by clock, in MHz and W: long waits get the clock at which a waiting GPU
-    /// draws least, and the next clock is asked for before they end. pfod does not set these clocks
-    /// yet: it runs the plan without them
+    /// draws least, and the next clock is asked for before they end [default: that of the frontier]
     #[arg(long, value_name = "MHZ:WATTS,…")]
     wait_power: Option<PowerByClock>,
 
@@ -49,20 +51,16 @@ pub(crate) struct Export {
 impl Export {
     pub(crate) fn run(self, output: &mut Output) -> Result<(), Error> {
         let frontier = load(&self.frontier)?;
-        let place = frontier.pick(self.deadline)?;
+        let due = Due::Waiting(frontier.seconds(frontier.deadline(&self.deadline)?));
         let plan = match self.polish {
-            Some(Seconds(patience)) => polished(&frontier, place, self.deadline, patience)?,
-            None => frontier.plan(place)?,
+            Some(Seconds(patience)) => polished(&frontier, due, patience)?,
+            None => frontier.plan_for(due)?,
         };
         let plan = match &self.wait_power {
             Some(power) => plan.with_waits(frontier.pipeline().profile(), power)?,
             None => plan,
         };
-        let text = self.format.write(&plan)?;
-        if self.output == "-" {
-            return output.text(&text);
-        }
-        Ok(file::write(&self.output, text.as_bytes())?)
+        written::write(&self.output, &plan, &frontier, self.format, output)
     }
 }
 
@@ -82,36 +80,25 @@ impl FromStr for Seconds {
 }
 
 /// Improves a plan for this long, and reports the improvement.
-fn polished(
-    frontier: &Frontier,
-    place: usize,
-    deadline: Deadline,
-    patience: Duration,
-) -> Result<Plan, Failure> {
+fn polished(frontier: &Frontier, due: Due, patience: Duration) -> Result<Plan, Failure> {
     let progress = Progress::new("polishing");
     let began = Instant::now();
-    let mut first_j = None;
+    let mut seen_j = None;
     let goes_on = |energy_j: f64| {
-        first_j.get_or_insert(energy_j);
+        let (first_j, _) = seen_j.unwrap_or((energy_j, energy_j));
+        seen_j = Some((first_j, energy_j));
         progress.show(began.elapsed().as_secs_f64() / patience.as_secs_f64());
         began.elapsed() < patience
     };
-    let plan = frontier.polished(place, deadline, goes_on)?;
-    if let (Some(first_j), Some(predicted)) = (first_j, plan.predicted) {
-        let energy_j = predicted.iteration_energy_j;
-        let bound = LowerBound::new(frontier.pipeline(), frontier.p2p_power());
-        let least_j = bound.energy_j(predicted.iteration_time_s);
+    let plan = frontier.polished(due, goes_on)?;
+    if let Some((first_j, energy_j)) = seen_j {
+        let least_j = frontier.bound().energy_j(due.seconds());
         progress.tell(&format!(
             "polished from {} to {}, {} above the lower bound",
             joules(first_j),
             joules(energy_j),
-            percent_finely(energy_j / least_j - 1.0),
+            percent_finely(frontier.energy_until_j(&plan, due.seconds()) / least_j - 1.0),
         ));
     }
     Ok(plan)
-}
-
-/// Differences are small here.
-fn percent_finely(share: f64) -> String {
-    format!("{:.3} %", 100.0 * share)
 }

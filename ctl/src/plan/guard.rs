@@ -13,8 +13,11 @@ use crate::text::harmless;
 /// Keep the steps of a job from taking longer under its plans than allowed
 ///
 /// pfo-agent compares the plan with default clocks now and then. If it makes steps longer than
-/// allowed in three comparisons in a row, the job goes back to default clocks. The guard ends when the
-/// job does, or has run no plan for 15 minutes. Every stage must have a rank on this node.
+/// allowed in three comparisons in a row, and a frontier is loaded for the job, pfo-agent makes a
+/// faster plan from what is measured now. The job goes back to default clocks if there is none, or if
+/// that plan makes steps longer than allowed in three more comparisons. Thirteen steps are a
+/// comparison. The guard ends when the job does, or has run no plan for 15 minutes. Every stage must
+/// have a rank on this node.
 #[derive(Args)]
 pub(crate) struct Guard {
     #[command(flatten)]
@@ -61,7 +64,7 @@ pub(crate) fn set(
 pub(crate) fn sentence(job: &JobName, guard: Option<&GuardStatus>) -> String {
     let line = match guard {
         Some(guard) => format!(
-            "job {job}: a plan that makes steps more than {} longer is given up",
+            "job {job}: a plan that makes steps more than {} longer is corrected or given up",
             percent(guard.max_slowdown)
         ),
         None => format!("job {job}: no plan is given up"),
@@ -79,7 +82,7 @@ mod tests {
         let guard = GuardStatus { max_slowdown: 0.005, ..GuardStatus::default() };
         assert_eq!(
             sentence(&job, Some(&guard)),
-            "job j: a plan that makes steps more than 0.5 % longer is given up\n"
+            "job j: a plan that makes steps more than 0.5 % longer is corrected or given up\n"
         );
         assert_eq!(sentence(&job, None), "job j: no plan is given up\n");
     }

@@ -6,7 +6,9 @@
 
 use clap::Args;
 use pfo_planner::Frontier;
-use pfo_protocol::{AgentRequest, AgentResponse, LARGEST_PAYLOAD, Request, Response};
+use pfo_protocol::{
+    AgentRequest, AgentResponse, FrontierStatus, LARGEST_PAYLOAD, Request, Response,
+};
 
 use crate::arguments::JobArguments;
 use crate::daemons::{Connection, Daemons, Pfod};
@@ -20,7 +22,7 @@ use crate::text::harmless;
 
 /// The largest frontier that is sent, in bytes. What else is in the request takes far less than the
 /// difference: a job's name and a label.
-const LARGEST_FRONTIER: u64 = LARGEST_PAYLOAD as u64 - 4096;
+pub(crate) const LARGEST_FRONTIER: u64 = LARGEST_PAYLOAD as u64 - 4096;
 
 /// Check a plan against a running job and keep it for `plan swap`, or a frontier for `job
 /// straggler`
@@ -70,13 +72,7 @@ impl Load {
             return Err(Failure::TooLarge { name, limit: LARGEST_FRONTIER }.into());
         }
         Frontier::from_bytes(&frontier).map_err(Failure::bad_file(&self.plan))?;
-        let mut agent = daemons.agent()?;
-        let (job, label) = (self.job.selector(), self.label.of(&self.plan));
-        let request = AgentRequest::FrontierLoad { job, label, frontier };
-        let loaded = match agent.ask(request)? {
-            AgentResponse::Frontier(loaded) => loaded,
-            other => return Err(agent.unexpected(&other).into()),
-        };
+        let loaded = load_frontier(daemons, &self.job, self.label.of(&self.plan), frontier)?;
         if self.json {
             return output.json(&loaded);
         }
@@ -84,6 +80,20 @@ impl Load {
         let frontier = described_frontier(&loaded);
         let line = format!("job {job}: {frontier} is loaded; `pfoctl job straggler {job}` uses it");
         output.text(&format!("{}\n", harmless(&line)))
+    }
+}
+
+/// Has the agent check a frontier against a job and keep it.
+pub(crate) fn load_frontier(
+    daemons: &Daemons,
+    job: &JobArguments,
+    label: String,
+    frontier: Vec<u8>,
+) -> Result<FrontierStatus, Error> {
+    let mut agent = daemons.agent()?;
+    match agent.ask(AgentRequest::FrontierLoad { job: job.selector(), label, frontier })? {
+        AgentResponse::Frontier(loaded) => Ok(loaded),
+        other => Err(agent.unexpected(&other).into()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `pfoctl plan`: from a profile to a plan, and a running job's change to it.
 
+mod bound;
 mod compare;
 mod evaluate;
 mod export;
@@ -17,6 +18,7 @@ pub(crate) mod sweep;
 
 use clap::Subcommand;
 
+use self::bound::Bound;
 use self::compare::Compare;
 use self::evaluate::Evaluate;
 use self::export::Export;
@@ -39,6 +41,7 @@ pub(crate) enum MakePlan {
     Optimize(Optimize),
     Smooth(Smooth),
     Show(Show),
+    Bound(Bound),
     Export(Export),
     Pick(Pick),
     Sample(Sample),
@@ -55,6 +58,7 @@ impl MakePlan {
             Self::Optimize(optimize) => optimize.run(daemons, output),
             Self::Smooth(smooth) => smooth.run(output),
             Self::Show(show) => show.run(output),
+            Self::Bound(bound) => bound.run(output),
             Self::Export(export) => export.run(output),
             Self::Pick(pick) => pick.run(output),
             Self::Sample(sample) => sample.run(output),

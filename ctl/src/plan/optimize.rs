@@ -1,7 +1,7 @@
 //! `pfoctl plan optimize`: makes the frontier of a profile.
 
 use clap::Args;
-use pfo_planner::{ClockPer, Frontier, Options, Spread, Watts};
+use pfo_planner::{ClockPer, Frontier, Options, PowerByClock, Spread, Watts};
 
 use crate::arguments::number;
 use crate::daemons::Daemons;
@@ -11,7 +11,7 @@ use crate::output::Output;
 use crate::p2p::known::{self, Known};
 use crate::planning::file;
 use crate::planning::frontier_file::summary;
-use crate::planning::measured::{Measured, TreatmentArguments};
+use crate::planning::measured::TreatmentArguments;
 use crate::planning::pipeline::PipelineArguments;
 use crate::progress::Progress;
 use crate::text::harmless;
@@ -22,7 +22,9 @@ pub(crate) struct Optimize {
     /// Time and energy of each instruction: CSV with the columns stage, instruction, frequency
     /// (MHz), time (s), energy (J); - reads standard input. A line may be the mean of several
     /// measurements: count is their number, `time_sd` and `energy_sd` are their standard
-    /// deviations. Lines that differ in other columns only, such as window, are repeats
+    /// deviations. Where the column chunk has several numbers, interleaved stages run each model
+    /// chunk as it was measured. Lines that differ in other columns only, such as window, are
+    /// repeats
     #[arg(value_name = "PROFILE.csv")]
     profile: String,
 
@@ -36,6 +38,17 @@ pub(crate) struct Optimize {
     /// that of the --gpu model in `pfoctl p2p show`, or of the only model there]
     #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
     p2p_power: Option<Watts>,
+
+    /// P2P-blocking power by clock, in MHz and W: waits that are long enough get the clock at which
+    /// a waiting GPU draws least, and plans are made for what they draw then [default: what
+    /// `pfoctl p2p show` has at several clocks, unless --p2p-power is given]
+    #[arg(long, value_name = "MHZ:WATTS,…", conflicts_with = "p2p_power")]
+    wait_power: Option<PowerByClock>,
+
+    /// What host, fans and cooling draw for each GPU while it trains: time then costs more, and the
+    /// plan of least energy is faster. Energies remain those of the GPUs
+    #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
+    site_power: Option<Watts>,
 
     /// Largest number of plans to make
     #[arg(long, value_name = "N", default_value_t = Options::default().plans)]
@@ -58,21 +71,27 @@ pub(crate) struct Optimize {
 
 impl Optimize {
     pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
-        let Measured { profile, .. } = self.treatment.read(&self.profile)?;
-        let pipeline = self.pipeline.of(&profile)?;
-        let (p2p_power, origin) = match self.p2p_power {
-            Some(power) => (power, None),
-            None => {
+        let measured = self.treatment.read(&self.profile)?;
+        let pipeline = self.pipeline.of(&measured.profile)?;
+        let (p2p_power, origin) = match (self.p2p_power, self.wait_power) {
+            (Some(power), _) => (power.into(), None),
+            (None, Some(power)) => (power, None),
+            (None, None) => {
                 let known = known_power(daemons, self.gpu.as_deref())?;
-                (Watts(known.power_w), Some(known.origin))
+                let flat = || Watts(known.power_w).into();
+                (known.by_clock.unwrap_or_else(flat), Some(known.origin))
             }
         };
+        measured.profile.check_waiting(&p2p_power)?;
         let progress = Progress::new("planning");
         let options = Options { plans: self.plans, spread: Spread::Useful };
         let show = |done| progress.show(done);
         let mut frontier =
-            Frontier::with_clock_per(self.clock_per, &pipeline, p2p_power, options, &show)?;
+            Frontier::for_waiting(self.clock_per, &pipeline, &p2p_power, options, &show)?;
         frontier.gpu = self.gpu;
+        if let Some(power) = self.site_power {
+            frontier = frontier.with_site_power(power)?;
+        }
         file::write(&self.output, &frontier.to_bytes()?)?;
         drop(progress);
         if let Some(origin) = origin {

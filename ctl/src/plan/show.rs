@@ -56,6 +56,8 @@ struct Shown {
     num_stages: u16,
     num_microbatches: u32,
     p2p_blocking_power_w: Watts,
+    /// For each GPU; 0 if it was not given.
+    site_power_w: Watts,
     /// Every instruction at the highest clock.
     all_max: Cost,
     /// Fastest first, up to the one of least energy.
@@ -106,6 +108,7 @@ impl Shown {
             num_stages: profile.num_stages(),
             num_microbatches: pipeline.num_microbatches(),
             p2p_blocking_power_w: p2p_power,
+            site_power_w: frontier.site_power(),
             all_max: Cost::at_highest_clocks(profile, &frontier.plan(0)?, p2p_power)?,
             points: frontier.points().map(cost).collect(),
             beyond_min_energy: frontier
@@ -119,12 +122,16 @@ impl Shown {
     fn render(&self, most_rows: usize, look: Look) -> String {
         let mut text = heading(
             &format!(
-                "{}{} stages, {} microbatches, {}, P2P-blocking power {}",
+                "{}{} stages, {} microbatches, {}, P2P-blocking power {}{}",
                 self.gpu.as_ref().map_or_else(String::new, |gpu| format!("{gpu}, ")),
                 self.num_stages,
                 self.num_microbatches,
                 self.schedule,
                 self.p2p_blocking_power_w,
+                match self.site_power_w {
+                    power if power.0 > 0.0 => format!(", site power {power}"),
+                    _ => String::new(),
+                },
             ),
             look,
         );
@@ -203,6 +210,7 @@ mod tests {
             num_stages: 8,
             num_microbatches: 12,
             p2p_blocking_power_w: Watts(83.64),
+            site_power_w: Watts(0.0),
             all_max: cost(3.0, 5000.0),
             points: vec![cost(3.0, 4750.0), cost(3.3, 4500.0)],
             beyond_min_energy: vec![cost(3.5, 4510.0)],

@@ -6,16 +6,20 @@ use pfo_protocol::{JobName, Request, Response, SwapTarget, Swapped};
 use super::guard;
 use super::load::load;
 use crate::arguments::{JobArguments, Slowdown};
-use crate::daemons::{Connection, Daemon, Daemons, Patience, Pfod};
+use crate::daemons::{Agent, Connection, Daemon, Daemons, Patience, Pfod};
 use crate::error::Error;
+use crate::fleet::{self, FleetError};
 use crate::outcome::BadOutcome;
 use crate::output::Output;
-use crate::planning::plan_file::LabelArguments;
+use crate::planning::plan_file::{LabelArguments, LabelledPlan};
 use crate::status::plan_text::described;
 use crate::text::harmless;
 use crate::waiting::Waiting;
 
 /// Swap the plan of a running job, at the same step on all of its ranks
+///
+/// A job that has ranks on several nodes of a fleet changes on all of them: their agents agree on a step,
+/// some seconds ahead, or none changes. Such a job takes a plan file, and no --at-step.
 #[derive(Args)]
 pub(crate) struct Swap {
     #[command(flatten)]
@@ -58,7 +62,7 @@ pub(crate) struct Rollback {
 /// When to answer to a swap, and how.
 #[derive(Args)]
 pub(crate) struct AnswerArguments {
-    /// Return only when every rank on this node has changed
+    /// Return only when every rank on this node has changed; of a job over a fleet, every node
     #[arg(long)]
     wait: bool,
 
@@ -71,6 +75,9 @@ impl Swap {
     /// Loads the plan, if there is one, and swaps.
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let plan = self.plan.as_ref().map(|name| self.label.read(name)).transpose()?;
+        if let Some(agent) = fleet::of_whole_job(daemons, &self.job) {
+            return self.swap_whole_job(agent, plan, daemons, output);
+        }
         let mut pfod = daemons.pfod()?;
         if let Some(plan) = plan {
             load(plan, &self.job, &mut pfod)?;
@@ -84,10 +91,34 @@ impl Swap {
         guard.transpose()?;
         self.answer.swap(&mut pfod, &self.job, target, self.at_step, output)
     }
+
+    fn swap_whole_job(
+        &self,
+        agent: Connection<Agent>,
+        plan: Option<LabelledPlan>,
+        daemons: &Daemons,
+        output: &mut Output,
+    ) -> Result<(), Error> {
+        if let Some(step) = self.at_step {
+            return Err(FleetError::Step { job: self.job.name().clone(), step }.into());
+        }
+        let target = match plan {
+            Some(LabelledPlan { label, table }) => SwapTarget::Table { label, table },
+            None if self.default_clocks => SwapTarget::DefaultClocks,
+            None => SwapTarget::Loaded,
+        };
+        if self.guard.is_some() {
+            guard::set(daemons, &self.job, self.guard)?;
+        }
+        fleet::swap(agent, &self.job, target, &self.answer, output)
+    }
 }
 
 impl Rollback {
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        if let Some(agent) = fleet::of_whole_job(daemons, &self.job) {
+            return fleet::swap(agent, &self.job, SwapTarget::Previous, &self.answer, output);
+        }
         let mut pfod = daemons.pfod()?;
         self.answer.swap(&mut pfod, &self.job, SwapTarget::Previous, None, output)
     }
@@ -129,15 +160,8 @@ impl AnswerArguments {
         if !self.wait {
             return Ok(connection.ask(request)?);
         }
-        let waiting = Waiting::prepare(&format!("waiting for every rank of job {job} to change"))?;
-        connection.send(request)?;
-        waiting.begin(
-            connection.stream(),
-            format!("the swap continues; `pfoctl status --job {job}` shows when it is done"),
-        );
-        let response = connection.receive(Patience::Unlimited);
-        waiting.end();
-        Ok(response?)
+        let what = format!("waiting for every rank of job {job} to change");
+        ask_patiently(connection, request, job, &what)
     }
 
     pub(crate) fn print(
@@ -157,6 +181,24 @@ impl AnswerArguments {
             false => Ok(()),
         }
     }
+}
+
+/// Sends a request for a swap, and waits for its answer however long that takes.
+pub(crate) fn ask_patiently<D: Daemon>(
+    connection: &mut Connection<D>,
+    request: D::Request,
+    job: &JobName,
+    what: &str,
+) -> Result<D::Response, Error> {
+    let waiting = Waiting::prepare(what)?;
+    connection.send(request)?;
+    waiting.begin(
+        connection.stream(),
+        format!("the swap continues; `pfoctl status --job {job}` shows when it is done"),
+    );
+    let response = connection.receive(Patience::Unlimited);
+    waiting.end();
+    Ok(response?)
 }
 
 /// What was decided or done.

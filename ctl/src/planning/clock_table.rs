@@ -1,23 +1,20 @@
 //! A plan as `pfod` takes it. This is the only place where a plan becomes a clock table.
 
-use pfo_planner::{Plan, StagePlan};
+use pfo_planner::Plan;
 use pfo_protocol::{ClockTable, ClockTableError, PlannedUnit, Predicted};
 
 /// The clock table of a plan, with what the plan predicts.
 ///
 /// # Errors
-/// If the plan predicts what no step can take, or a stage of it runs nothing.
+/// If the plan predicts what no step can take, or runs nothing.
 pub(crate) fn of(plan: &Plan) -> Result<ClockTable, ClockTableError> {
-    // A clock table has no clocks of waits, so it does not do what a plan with them predicts.
-    let predicted = plan.predicted.filter(|_| plan.waits.is_empty()).map(|predicted| Predicted {
+    let predicted = plan.predicted.map(|predicted| Predicted {
         time_s: predicted.iteration_time_s,
         energy_j: predicted.iteration_energy_j,
     });
-    let units = |stage: &StagePlan| {
-        let planned = stage.instructions.iter();
-        planned.map(|run| PlannedUnit { unit: run.unit(), mhz: run.frequency_mhz }).collect()
-    };
-    ClockTable::new(plan.num_microbatches, predicted, plan.stages.iter().map(units).collect())
+    let unit = |(unit, mhz, wait_mhz)| PlannedUnit { unit, mhz, wait_mhz };
+    let stages = plan.clocks().map(|stage| stage.into_iter().map(unit).collect());
+    ClockTable::new(plan.num_microbatches, predicted, stages.collect())
 }
 
 #[cfg(test)]
@@ -42,10 +39,16 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_table_predicts_nothing_that_takes_clocks_of_waits() {
+    fn a_clock_table_has_the_clocks_of_waits_and_what_the_plan_predicts_with_them() {
         let golden = include_bytes!("../../../planner/tests/golden/plan_with_waits.json");
         let plan = Plan::from_json(golden).unwrap();
-        assert!(plan.predicted.is_some() && !plan.waits.is_empty());
-        assert_eq!(of(&plan).unwrap().predicted(), None);
+        let table = of(&plan).unwrap();
+        assert_eq!(table.predicted().unwrap().energy_j, plan.predicted.unwrap().iteration_energy_j);
+        let units = table.stages().iter().flatten();
+        let wait = |planned: &PlannedUnit| Some((planned.unit.instruction, planned.wait_mhz?));
+        let waits: Vec<_> = units.filter_map(wait).collect();
+        let planned = plan.waits.iter().map(|wait| (wait.before.instruction, wait.frequency_mhz));
+        assert_eq!(waits, planned.collect::<Vec<_>>());
+        assert!(!waits.is_empty());
     }
 }

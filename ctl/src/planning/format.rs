@@ -1,7 +1,7 @@
-//! The formats in which one plan is read and written.
+//! The formats in which one plan is written.
 
 use clap::ValueEnum;
-use pfo_planner::{Generation, LowtimePlan, Pipeline, Plan, PlanError, Profile, Schedule};
+use pfo_planner::{Generation, Plan, PlanError};
 
 /// What a plan is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -31,14 +31,4 @@ impl Format {
             Self::Lowtime | Self::Zeus => format!("freqs_pipeline_{number:05}.py"),
         }
     }
-}
-
-/// Reads a plan in any format. A Python file does not say for which schedule it is; how many
-/// microbatches a step has follows from its length.
-pub(crate) fn read(bytes: &[u8], profile: &Profile, schedule: Schedule) -> Result<Plan, PlanError> {
-    if !LowtimePlan::is_likely(bytes) {
-        return Plan::from_json(bytes);
-    }
-    let file = LowtimePlan::from_bytes(bytes)?;
-    file.plan(&Pipeline::new(profile, schedule, file.num_microbatches(schedule)?)?)
 }

@@ -1,6 +1,6 @@
 //! Frontier files: read, walked through, and described in a line.
 
-use pfo_planner::{Frontier, Point};
+use pfo_planner::{Deadline, Frontier, Point};
 
 use super::file;
 use crate::failure::Failure;
@@ -12,10 +12,12 @@ pub(crate) fn load(name: &str) -> Result<Frontier, Failure> {
 
 /// The places of a frontier's points, from the one of least energy to the fastest.
 pub(crate) fn slowest_first(frontier: &Frontier) -> Vec<usize> {
+    let cheapest_s = frontier.seconds(Deadline::MinEnergy);
     let mut least_j = f64::INFINITY;
     let mut places: Vec<usize> = frontier
         .plans()
         .enumerate()
+        .take_while(|(_, plan)| plan.iteration_time_s <= cheapest_s)
         .filter(|(_, plan)| {
             let is_cheaper = plan.iteration_energy_j < least_j;
             least_j = least_j.min(plan.iteration_energy_j);

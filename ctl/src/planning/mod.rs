@@ -13,3 +13,4 @@ pub(crate) mod plan_file;
 pub(crate) mod policy_options;
 pub(crate) mod replayed;
 pub(crate) mod unfinished;
+pub(crate) mod written;

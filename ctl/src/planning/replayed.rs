@@ -3,7 +3,6 @@
 use clap::Args;
 use pfo_planner::{Combine, Noise, Plan, Schedule};
 
-use super::format;
 use super::measured::Measured;
 use crate::failure::Failure;
 
@@ -39,7 +38,7 @@ impl ReplayArguments {
         plan: &[u8],
     ) -> Result<(Measured, Plan), Failure> {
         let measured = Measured::read(profile_name, self.combine, Noise::Off)?;
-        let mut plan = format::read(plan, &measured.profile, self.schedule)
+        let mut plan = Plan::from_bytes(plan, &measured.profile, self.schedule)
             .map_err(Failure::bad_file(plan_name))?;
         if let Some(latency_ms) = self.switch_latency_ms {
             plan.delays.switch_latency_s = latency_ms / 1e3;

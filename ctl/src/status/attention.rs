@@ -4,6 +4,7 @@ use pfo_protocol::{
     AgentStatus, DriftStatus, DriftedInstruction, DriftedRank, GuardStatus, SlowRank, Status, Uid,
 };
 
+use super::node_table;
 use super::quantity::{change, percent};
 use super::table::heading;
 use crate::error::Error;
@@ -111,6 +112,8 @@ fn of_agent(agent: &Result<AgentStatus, Error>, user: &dyn Fn(Uid) -> String) ->
         let name = format!("job {} of {}", job.job, user(job.uid));
         points.extend(job.drift.as_ref().map(|drift| format!("{name}: {}", drifted(drift))));
         points.extend(job.guard.as_ref().and_then(guarded).map(|what| format!("{name}: {what}")));
+        let problems = job.fleet.as_ref().map(node_table::problems).unwrap_or_default();
+        points.extend(problems.into_iter().map(|what| format!("{name}: {what}")));
         for SlowRank { rank, share } in &job.slow {
             let by = percent(*share);
             points.push(format!(
@@ -123,7 +126,7 @@ fn of_agent(agent: &Result<AgentStatus, Error>, user: &dyn Fn(Uid) -> String) ->
 
 /// What a guard has found, if that needs attention.
 fn guarded(guard: &GuardStatus) -> Option<String> {
-    let &GuardStatus { max_slowdown, slowdown, given_up, .. } = guard;
+    let &GuardStatus { max_slowdown, slowdown, corrected, given_up, .. } = guard;
     let allowed = percent(max_slowdown);
     match (given_up, slowdown) {
         (Some(slowdown), _) => Some(format!(
@@ -135,7 +138,12 @@ fn guarded(guard: &GuardStatus) -> Option<String> {
              compares again",
             percent(slowdown)
         )),
-        _ => None,
+        _ => corrected.map(|slowdown| {
+            format!(
+                "runs a faster plan: the one before made steps {} longer, and {allowed} were allowed",
+                percent(slowdown)
+            )
+        }),
     }
 }
 
@@ -159,6 +167,19 @@ mod tests {
     use pfo_protocol::{Instruction, Rank, Stage};
 
     use super::*;
+
+    #[test]
+    fn a_guard_says_what_it_has_changed_and_why() {
+        let guard = GuardStatus { max_slowdown: 0.05, ..GuardStatus::default() };
+        assert_eq!(guarded(&guard), None);
+        let corrected = GuardStatus { corrected: Some(0.12), slowdown: Some(0.03), ..guard };
+        assert_eq!(
+            guarded(&corrected).unwrap(),
+            "runs a faster plan: the one before made steps 12.0 % longer, and 5.0 % were allowed"
+        );
+        let given_up = GuardStatus { given_up: Some(0.08), ..corrected };
+        assert!(guarded(&given_up).unwrap().starts_with("back at default clocks"));
+    }
 
     #[test]
     fn a_drift_is_reported_with_its_shares_and_instructions() {

@@ -171,6 +171,7 @@ mod tests {
             drift: None,
             slow: Vec::new(),
             guard: None,
+            fleet: None,
         };
         let text = render(&[job()], &[watched], &|_| "root".to_owned(), Look::default());
         assert!(text.contains("a100.frontier (200 plans, predicted 2.500 s to 3.250 s"), "{text}");

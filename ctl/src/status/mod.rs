@@ -5,8 +5,10 @@
 
 mod attention;
 mod daemon;
+mod driver_table;
 mod gpu_table;
 mod job_table;
+mod node_table;
 pub(crate) mod plan_text;
 pub(crate) mod quantity;
 mod rank_table;
@@ -17,7 +19,7 @@ mod window_table;
 use std::time::Duration;
 
 use clap::Args;
-use pfo_protocol::{AgentStatus, JobName, Status, Uid};
+use pfo_protocol::{AgentStatus, JobName, Status, Uid, WatchedJob};
 use serde::Serialize;
 
 use crate::arguments::NoSuchJob;
@@ -32,6 +34,10 @@ Columns:
   Asked        SM clock that pfo locked
   Observed     SM clock that the driver reports
   Memory       memory clock that pfo locked
+  Reads/s, Changes/s
+               driver calls that read the GPU or set its clock, over the last seconds
+  Time reading, Time changing
+               share of the time that these calls took
   Slowdown     time of a step compared with the first window at default clocks
   Saving       energy of a step compared with the first window at default clocks
   Pred. time, Pred. energy
@@ -40,6 +46,8 @@ Columns:
   Lost events  events that a rank could not deliver
   Skipped      clock changes that were left out because of the limit per second
   Off plan     share of the time in instructions that ran at another clock than planned
+  Late         instructions that began before their clock was in force, as the wait before them,
+               which had a clock of its own, ended sooner than predicted
   Set call     mean duration of a driver call that sets a clock
   Longest      duration of the longest of these calls";
 
@@ -149,9 +157,13 @@ impl Both {
         let mut parts = vec![first];
         parts.extend(attention::list(pfod, agent, user, look));
         parts.push(gpu_table::render(&pfod.gpus, user, look));
+        parts.extend(driver_table::render(&pfod.gpus, look));
         let watched = agent.as_ref().map_or(&[][..], |agent| &agent.jobs);
         parts.push(job_table::render(&pfod.jobs, watched, user, look));
         for job in &pfod.jobs {
+            let own = |other: &&WatchedJob| (&other.job, other.uid) == (&job.job, job.uid);
+            let fleet = watched.iter().find(own).and_then(|watched| watched.fleet.as_ref());
+            parts.extend(node_table::render(job, fleet, user, look));
             parts.extend(window_table::render(job, user, look));
             parts.extend(rank_table::render(job, &pfod.gpus, user, look));
         }

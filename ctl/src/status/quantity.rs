@@ -20,6 +20,11 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{:.1} %", unsigned_zero(share * 100.0, 0.05))
 }
 
+/// A share that is small, such as `0.043 %`.
+pub(crate) fn percent_finely(share: f64) -> String {
+    format!("{:.3} %", unsigned_zero(share * 100.0, 0.0005))
+}
+
 /// A change, always with its sign, such as `+0.4 %`.
 pub(crate) fn change(share: f64) -> String {
     format!("{:+.1} %", unsigned_zero(share * 100.0, 0.05))

@@ -28,6 +28,7 @@ pub(crate) fn render(
         .right("Energy")
         .right("Skipped")
         .right("Off plan")
+        .right("Late")
         .right("Set call")
         .right("Longest");
     for rank in &job.ranks {
@@ -43,6 +44,7 @@ pub(crate) fn render(
             Cell::option(rank.energy_j.map(joules)),
             Cell::count(rank.skipped_changes),
             Cell::option(off_plan(rank).map(percent)),
+            Cell::count(rank.late_instructions),
             Cell::option(called.then(|| seconds(rank.set_call_mean_us * 1e-6))),
             Cell::option(called.then(|| seconds(rank.set_call_max_us * 1e-6))),
         ]);

@@ -45,6 +45,7 @@ mod tests {
                 holder: None,
                 problem: None,
                 leased: false,
+                driver_use: Default::default(),
             })
             .collect();
         gpus.iter().map(|gpu| short(&gpu.uuid, &gpus)).collect()

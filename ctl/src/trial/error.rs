@@ -9,6 +9,11 @@ use crate::explained::Explained;
 pub(crate) enum TrialError {
     #[error("interrupted: job {job} returns to default clocks at its next step")]
     Interrupted { job: JobName },
+    #[error(
+        "job {job} did not show how its GPUs change their clocks within {seconds} s; it returns to \
+         default clocks at its next step"
+    )]
+    TooLong { job: JobName, seconds: u32 },
     #[error("job {job} has {now} ranks on this node; it had {before} when the measurement began")]
     OtherRanks { job: JobName, before: usize, now: usize },
     #[error(
@@ -16,7 +21,10 @@ pub(crate) enum TrialError {
          measured on whole pipelines only"
     )]
     StagesElsewhere { job: JobName, missing: String, stages: u32 },
-    #[error("job {job} has a GPU without an energy counter: the energy of its steps is not known")]
+    #[error(
+        "the energy of the steps of job {job} is not known: a GPU has no energy counter, or it was not \
+         read in time"
+    )]
     NoEnergy { job: JobName },
     #[error("GPUs of job {job} have no energy counter, so that nothing can be tuned: {gpus}")]
     NoEnergyCounter { job: JobName, gpus: String },
@@ -26,7 +34,8 @@ impl Explained for TrialError {
     fn exit(&self) -> Exit {
         match self {
             Self::Interrupted { .. } => Exit::Interrupted,
-            Self::OtherRanks { .. }
+            Self::TooLong { .. }
+            | Self::OtherRanks { .. }
             | Self::StagesElsewhere { .. }
             | Self::NoEnergy { .. }
             | Self::NoEnergyCounter { .. } => Exit::Failed,
@@ -35,6 +44,11 @@ impl Explained for TrialError {
 
     fn remedy(&self) -> Option<String> {
         match self {
+            Self::TooLong { .. } => Some(
+                "see in `pfoctl status` whether it trains, and give steps that take long more time \
+                 with --within"
+                    .to_owned(),
+            ),
             Self::OtherRanks { .. } => {
                 Some("figures of different ranks cannot be compared; measure again".to_owned())
             }

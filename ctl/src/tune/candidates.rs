@@ -1,7 +1,7 @@
 //! Which plans of a frontier are tried on a job, one after another: the one that saves most within
 //! the slowdown that is allowed and, as long as that proves too slow, faster ones.
 
-use pfo_planner::{Deadline, Frontier, Plan, PlanError};
+use pfo_planner::{Deadline, Due, Frontier, Plan, PlanError};
 
 /// The slowdown that a plan should take by its prediction, if at most this much is allowed: of one
 /// that takes all of it, every other measurement would say that it is too slow.
@@ -16,7 +16,8 @@ pub(super) struct Candidates<'a> {
     frontier: &'a Frontier,
     /// What a step may take by the profile, in seconds.
     limit_s: f64,
-    tried: Option<usize>,
+    /// What the last one takes, in seconds.
+    tried_s: Option<f64>,
 }
 
 impl<'a> Candidates<'a> {
@@ -30,38 +31,27 @@ impl<'a> Candidates<'a> {
     ) -> Self {
         // A hair more, so that a plan exactly as fast is within 0 %.
         let limit_s = (profiled_s + max_slowdown * default_s) * (1.0 + 1e-12);
-        Self { frontier, limit_s, tried: None }
+        Self { frontier, limit_s, tried_s: None }
     }
 
     /// The next plan, after the last one made a step longer by `over_s` than is allowed; none if
     /// there is no faster one.
     pub(super) fn next(&mut self, over_s: f64) -> Result<Option<Plan>, PlanError> {
-        if let Some(tried) = self.tried {
-            let tried_s = self.plan_s(tried);
-            self.limit_s = self.limit_s.min(tried_s) - over_s.max(0.0);
+        let [fastest_s, cheapest_s] =
+            [Deadline::Fastest, Deadline::MinEnergy].map(|end| self.frontier.seconds(end));
+        if let Some(tried_s) = self.tried_s {
+            if tried_s <= fastest_s {
+                return Ok(None);
+            }
+            // As little as it was too slow by: the next one is as much faster as the next one on
+            // the frontier.
+            let step_s = (cheapest_s - fastest_s) / self.frontier.points().len() as f64;
+            self.limit_s = self.limit_s.min(tried_s) - over_s.max(step_s);
         }
-        let within = self.frontier.pick(Deadline::Seconds(self.limit_s));
-        let place = match within {
-            Err(PlanError::DeadlineTooEarly { .. }) => self.frontier.pick(Deadline::Fastest)?,
-            place => place?,
-        };
-        let place = match self.tried {
-            // As little as it was too slow by: the next one on the frontier is faster at least.
-            Some(tried) if place >= tried => match tried.checked_sub(1) {
-                Some(faster) => self.frontier.pick(Deadline::Seconds(self.plan_s(faster)))?,
-                None => return Ok(None),
-            },
-            _ => place,
-        };
-        if self.tried.is_some_and(|tried| place >= tried) {
-            return Ok(None);
-        }
-        self.tried = Some(place);
-        self.frontier.plan(place).map(Some)
-    }
-
-    fn plan_s(&self, place: usize) -> f64 {
-        self.frontier.plans().nth(place).map_or(f64::INFINITY, |point| point.iteration_time_s)
+        self.limit_s = self.limit_s.max(fastest_s);
+        let plan = self.frontier.plan_for(Due::AtMost(self.limit_s))?;
+        self.tried_s = plan.predicted.map(|predicted| predicted.iteration_time_s);
+        Ok(Some(plan))
     }
 }
 
@@ -103,7 +93,9 @@ mod tests {
         let all_max_s = FRONTIER.points().next().unwrap().iteration_time_s;
         let plan = Candidates::new(&FRONTIER, all_max_s, all_max_s, 0.02).next(0.0).unwrap();
         let within = FRONTIER.points().filter(|point| point.iteration_time_s <= 1.02 * all_max_s);
-        assert_eq!(time_s(&plan.unwrap()), within.last().unwrap().iteration_time_s);
+        let predicted = plan.unwrap().predicted.unwrap();
+        assert!(predicted.iteration_time_s <= 1.02 * all_max_s * (1.0 + 1e-12));
+        assert!(predicted.iteration_energy_j <= within.last().unwrap().iteration_energy_j);
     }
 
     #[test]
@@ -131,7 +123,7 @@ mod tests {
                 tried += 1;
             }
             prop_assert_eq!(last_s, all_max_s);
-            prop_assert!(tried <= FRONTIER.plans().len());
+            prop_assert!(tried <= FRONTIER.plans().len() + 1);
         }
     }
 }

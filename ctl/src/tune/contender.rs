@@ -13,12 +13,23 @@ pub(super) struct Contender {
     pub(super) label: String,
     pub(super) predicted: Option<Prediction>,
     pub(super) run: TrialRun,
+    /// None of power limits.
+    pub(super) plan: Option<Plan>,
 }
 
 impl Contender {
     pub(super) fn plan(label: String, plan: &Plan) -> Result<Self, Failure> {
         let run = LabelledPlan::new(label.clone(), plan)?.trial();
-        Ok(Self { label, predicted: plan.predicted, run })
+        Ok(Self { label, predicted: plan.predicted, run, plan: Some(plan.clone()) })
+    }
+
+    /// Steps until it runs as it will in the long run: pfod has to know how long waits take before
+    /// it sets their clocks.
+    pub(super) fn settling_steps(&self) -> u32 {
+        const WAITS_ARE_KNOWN: u32 = 4;
+        let TrialRun::Plan { table, .. } = &self.run else { return 0 };
+        let has_waits = table.stages().iter().flatten().any(|unit| unit.wait_mhz.is_some());
+        if has_waits { WAITS_ARE_KNOWN } else { 0 }
     }
 
     /// Power limits of each stage, in watts, that this policy has found.
@@ -28,6 +39,7 @@ impl Contender {
             label: format!("{policy} ({limits})"),
             predicted: None,
             run: TrialRun::PowerLimits { label: policy.to_owned(), limits_w },
+            plan: None,
         }
     }
 }

@@ -13,6 +13,7 @@ mod report;
 mod search;
 mod switching;
 mod tuned_job;
+mod turn;
 mod useful_clocks;
 mod verification;
 mod with_plans;
@@ -23,13 +24,15 @@ use pfo_planner::{Watts, Zeus, ZeusSearch};
 use pfo_protocol::{TrialLength, TrialResult};
 
 pub(crate) use self::error::TuneError;
-use self::profile_source::ProfileArguments;
+pub(crate) use self::profile_source::ProfileArguments;
 use self::report::Report;
 use self::tuned_job::{Proof, TunedJob};
 use crate::arguments::{JobArguments, Slowdown, number};
 use crate::daemons::Daemons;
 use crate::error::Error;
+use crate::failure::Failure;
 use crate::output::Output;
+use crate::planning::file;
 use crate::planning::measured::TreatmentArguments;
 use crate::planning::pipeline::ScheduleArguments;
 use crate::planning::policy_options::OnlineArguments;
@@ -99,7 +102,8 @@ pub(crate) struct Tune {
     #[arg(long, value_name = "N", default_value = "4", value_parser = number::whole(2..=1000))]
     rounds: u32,
 
-    /// Steps to measure in each turn
+    /// Steps to measure in each turn; more of them if they take less than 2 s together, because
+    /// energy counters are refreshed seldom
     #[arg(long, value_name = "N", default_value = "5", value_parser = number::positive)]
     steps: u32,
 
@@ -107,16 +111,21 @@ pub(crate) struct Tune {
     #[arg(long, value_name = "N", default_value = "2", value_parser = number::positive)]
     search_steps: u32,
 
-    /// Steps to run before each measurement
+    /// Steps to run before each measurement; at least four where the plan has clocks for waits
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::positive)]
     settling_steps: u32,
 
     /// Leave no guard: nothing compares the plan with default clocks later on
     ///
-    /// Otherwise pfo-agent does, and brings the job back to default clocks if the plan no longer
-    /// keeps the allowed slowdown, as with `pfoctl plan guard`.
+    /// Otherwise pfo-agent does, and corrects the plan, or brings the job back to default clocks, if
+    /// it no longer keeps the allowed slowdown, as with `pfoctl plan guard`. The frontier that the
+    /// plan is from is loaded for that.
     #[arg(long)]
     no_guard: bool,
+
+    /// Write the plan that was kept to this file
+    #[arg(long, short, value_name = "PLAN.json")]
+    output: Option<String>,
 
     /// Print JSON: every plan that was tried, with its saving and slowdown, and the one that was
     /// kept
@@ -184,6 +193,10 @@ impl Tune {
             let look = output.look();
             output.text(&report.render(look))?;
         }
+        if let (Some(name), Some(plan)) = (&self.output, &report.kept_plan) {
+            let json = plan.to_json().map_err(Failure::from)?;
+            file::write(name, json.as_bytes())?;
+        }
         match report.kept {
             Some(_) if report.is_certain() => Ok(()),
             Some(_) => Err(TuneError::Uncertain { job: report.job }.into()),
@@ -206,12 +219,13 @@ impl Tune {
         })?;
         let baseline = match baseline {
             Some(baseline) => baseline,
-            None => TunedJob::baseline(&mut held, self.turn())?,
+            None => self.baseline(&mut held)?,
         };
         let policy = self.policy.to_possible_value();
         let policy = policy.map_or_else(String::new, |policy| policy.get_name().to_owned());
-        let (max_slowdown, rounds, turn) = (self.max_slowdown.0, self.rounds, self.turn());
         let window = Window::of(self.job.name(), &baseline)?;
+        let (max_slowdown, rounds) = (self.max_slowdown.0, self.rounds);
+        let turn = self.turn(window.time_s());
         let report = Report::new(self.job.name().clone(), policy, max_slowdown, &window);
         Ok(TunedJob::new(held, report, Proof { max_slowdown, rounds, turn }))
     }
@@ -223,10 +237,6 @@ impl Tune {
     }
 
     fn search_length(&self) -> TrialLength {
-        TrialLength { steps: self.search_steps, ..self.turn() }
-    }
-
-    fn turn(&self) -> TrialLength {
-        TrialLength { settling_steps: self.settling_steps, steps: self.steps }
+        TrialLength { settling_steps: self.settling_steps, steps: self.search_steps }
     }
 }

@@ -20,7 +20,7 @@ use crate::trial::Interrupt;
 /// Which profile to plan with.
 #[derive(Args)]
 #[command(next_help_heading = "Where the profile comes from")]
-pub(super) struct ProfileArguments {
+pub(crate) struct ProfileArguments {
     /// Time and energy of each instruction, as `plan optimize` takes it [default: the stored
     /// profile of the model on these GPUs in this partition; if there is none, a sweep measures it
     /// first, and slows the job down meanwhile]
@@ -50,8 +50,8 @@ pub(super) struct ProfileArguments {
 }
 
 /// A profile, and where it comes from.
-pub(super) struct Sourced {
-    pub(super) csv: Vec<u8>,
+pub(crate) struct Sourced {
+    pub(crate) csv: Vec<u8>,
     pub(super) name: String,
     pub(super) origin: Origin,
 }
@@ -59,7 +59,7 @@ pub(super) struct Sourced {
 /// Where a profile comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "profile_origin", rename_all = "snake_case")]
-pub(super) enum Origin {
+pub(crate) enum Origin {
     /// A file that was given.
     File,
     /// The store.
@@ -73,7 +73,7 @@ pub(super) enum Origin {
 
 impl ProfileArguments {
     /// The profile. A sweep that is interrupted continues the next time.
-    pub(super) fn get(
+    pub(crate) fn get(
         &self,
         daemons: &Daemons,
         job: &JobArguments,

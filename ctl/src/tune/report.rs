@@ -1,5 +1,6 @@
 //! The report of tuning a job, for people and for scripts.
 
+use pfo_planner::{Plan, PowerByClock};
 use pfo_protocol::{GuardStatus, JobName, PlanStatus};
 use serde::Serialize;
 
@@ -12,6 +13,7 @@ use crate::arguments::{JobArguments, Slowdown};
 use crate::daemons::Daemons;
 use crate::output::Look;
 use crate::plan::guard;
+use crate::plan::load::{LARGEST_FRONTIER, load_frontier};
 use crate::status::plan_text;
 use crate::status::quantity::{joules, percent, seconds, watts};
 use crate::status::table::{Cell, Table, Tone, heading};
@@ -41,12 +43,23 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) searched: Vec<Searched>,
     pub(super) tried: Vec<Tried>,
+    /// Plans whose energy could not be measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) unmeasured: Vec<String>,
     /// The plan that the job runs; none at default clocks.
     pub(super) kept: Option<PlanStatus>,
+    /// That plan itself.
+    #[serde(skip)]
+    pub(super) kept_plan: Option<Plan>,
     /// The guard that keeps the allowed slowdown from now on.
     guard: Option<GuardStatus>,
     /// Why there is none, if there should be one.
     unguarded: Option<String>,
+    /// Whether the guard has a frontier to correct the plan with.
+    correctable: bool,
+    /// The frontier that the plan is from.
+    #[serde(skip)]
+    pub(super) frontier: Option<Vec<u8>>,
     pub(super) method: &'static str,
 }
 
@@ -66,6 +79,9 @@ pub(super) struct PlannedWith {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PlannedPower {
     pub(super) watts: f64,
+    /// By clock, in MHz and W, if waits have clocks of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) by_mhz: Option<PowerByClock>,
     pub(super) origin: PowerOrigin,
 }
 
@@ -79,6 +95,8 @@ pub(super) enum PowerOrigin {
     Stored(String),
     /// The job's own waits.
     Waits,
+    /// What its steps draw beside their instructions.
+    Steps,
 }
 
 /// Means of what a step took before anything was tried.
@@ -159,9 +177,13 @@ impl Report {
             search_trials: 0,
             searched: Vec::new(),
             tried: Vec::new(),
+            unmeasured: Vec::new(),
             kept: None,
+            kept_plan: None,
             guard: None,
             unguarded: None,
+            correctable: false,
+            frontier: None,
             method: METHOD,
         }
     }
@@ -186,6 +208,11 @@ impl Report {
             Ok(guard) => self.guard = guard,
             Err(error) => self.unguarded = Some(error.to_string()),
         }
+        // A guard that has no frontier gives a plan up instead, so that is no failure.
+        let frontier = self.frontier.take().filter(|_| self.guard.is_some());
+        let frontier = frontier.filter(|bytes| bytes.len() as u64 <= LARGEST_FRONTIER);
+        let load = |bytes| load_frontier(daemons, job, "tuned".to_owned(), bytes);
+        self.correctable = frontier.is_some_and(|bytes| load(bytes).is_ok());
     }
 
     pub(super) fn render(&self, look: Look) -> String {
@@ -237,6 +264,13 @@ impl Report {
         text += ".\n";
         text.extend(self.useful_clocks.map(UsefulClocks::in_words));
         text.extend(self.tried.iter().filter_map(Tried::doubt));
+        for plan in &self.unmeasured {
+            text += &format!(
+                "The energy of plan {} is not known: energy counters were not read in time while its \
+                 clocks changed. It is not kept.\n",
+                harmless(plan)
+            );
+        }
         text += &self.kept_in_words();
         text
     }
@@ -252,8 +286,9 @@ impl Report {
         }
         if let Some(GuardStatus { max_slowdown, .. }) = &self.guard {
             text += &format!(
-                "pfo-agent compares it with default clocks now and then, and gives it up if steps \
-                 take more than {} longer.\n",
+                "pfo-agent compares it with default clocks now and then, and {} if steps take more \
+                 than {} longer.\n",
+                if self.correctable { "corrects it or gives it up" } else { "gives it up" },
                 percent(*max_slowdown)
             );
         }
@@ -288,11 +323,14 @@ impl UsefulClocks {
 impl PlannedWith {
     fn in_words(&self) -> String {
         let power = match &self.p2p_power {
-            PlannedPower { watts: power_w, origin: PowerOrigin::Given } => {
+            PlannedPower { watts: power_w, origin: PowerOrigin::Given, .. } => {
                 watts(*power_w) + ", as given"
             }
-            PlannedPower { watts: power_w, origin: PowerOrigin::Waits } => {
+            PlannedPower { watts: power_w, origin: PowerOrigin::Waits, .. } => {
                 watts(*power_w) + ", measured in its waits"
+            }
+            PlannedPower { watts: power_w, origin: PowerOrigin::Steps, .. } => {
+                watts(*power_w) + ", what its steps draw beside their instructions"
             }
             PlannedPower { origin: PowerOrigin::Stored(origin), .. } => format!("{origin}, reused"),
         };
@@ -335,7 +373,7 @@ mod tests {
         let planned_with = PlannedWith {
             profile: "p.csv".to_owned(),
             profile_origin: Origin::File,
-            p2p_power: PlannedPower { watts: 83.6, origin: PowerOrigin::Waits },
+            p2p_power: PlannedPower { watts: 83.6, by_mhz: None, origin: PowerOrigin::Waits },
             late_s: 0.015,
         };
         Report { planned_with: Some(planned_with), tried, ..report }

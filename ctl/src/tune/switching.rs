@@ -1,17 +1,59 @@
 //! How late clocks are on a job, as its daemon knows it.
 
 use pfo_planner::{Delays, Profile};
-use pfo_protocol::{JobStatus, RankStatus};
+use pfo_protocol::{GpuStatus, JobStatus, RankStatus};
 
 use super::Tune;
-use crate::daemons::Daemons;
+use crate::calibrate;
+use crate::daemons::{ConnectionError, Daemons};
 use crate::error::Error;
+use crate::progress::Progress;
+use crate::trial::{Interrupt, patiently};
 
 /// `pfod` asks for the next clock before an instruction has ended, where that is at least twice as
 /// long as the clock takes. A little more, because instructions vary.
 const AHEAD: f64 = 2.2;
 
 impl Tune {
+    /// Measures how the GPUs of the job change their clocks, unless that is known. A job that shows
+    /// nothing of it is planned for as `pfod` is configured.
+    pub(super) fn calibrate(
+        &self,
+        daemons: &Daemons,
+        interrupt: &Interrupt,
+        profile: &[u8],
+    ) -> Result<(), Error> {
+        let progress = Progress::new("calibrating the GPUs");
+        let status = patiently(&progress, || Ok(daemons.pfod()?.status()?))?;
+        let is_its = |gpu: &&GpuStatus| {
+            gpu.holder.as_ref().is_some_and(|holder| holder.job == *self.job.name())
+        };
+        let models: Vec<_> = status.gpus.iter().filter(is_its).map(|gpu| &gpu.model).collect();
+        let Some(agent) = daemons.agent().ok().filter(|_| !models.is_empty()) else {
+            return Ok(());
+        };
+        let known = calibrate::known(&mut { agent })?;
+        let is_known = |model: &&String| {
+            known.iter().any(|one| {
+                one.gpu_model == **model
+                    && Some(&one.driver) == status.daemon.driver.as_ref()
+                    && !one.clocks.is_empty()
+            })
+        };
+        if models.iter().all(is_known) {
+            return Ok(());
+        }
+        let calibrated = patiently(&progress, || {
+            let mut agent = interrupt.connect(daemons)?;
+            let calibrated = calibrate::calibrate(&mut agent, &self.job, profile.to_vec());
+            interrupt.or(self.job.name(), calibrated)
+        });
+        match calibrated {
+            Err(Error::Connection(ConnectionError::Refused(_))) => Ok(()),
+            calibrated => calibrated.map(drop),
+        }
+    }
+
     /// The delays with which to plan for the job.
     pub(super) fn delays(&self, daemons: &Daemons, profile: &Profile) -> Result<Delays, Error> {
         let status = daemons.pfod()?.status()?;

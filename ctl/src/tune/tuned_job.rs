@@ -2,7 +2,7 @@
 //! whether they are worth keeping. Windows of whole steps are enough for that, so that `pfod`
 //! measures them.
 
-use pfo_protocol::{TrialLength, TrialResult, TrialRun};
+use pfo_protocol::{TrialLength, TrialRun};
 
 use super::contender::Contender;
 use super::report::{Report, Tried};
@@ -31,14 +31,6 @@ pub(super) struct TunedJob<'a> {
 impl<'a> TunedJob<'a> {
     pub(super) fn new(held: Held<'a, Pfod>, report: Report, proof: Proof) -> Self {
         Self { held, report, proof }
-    }
-
-    /// Measures the job at default clocks.
-    pub(super) fn baseline(
-        held: &mut Held<'a, Pfod>,
-        turn: TrialLength,
-    ) -> Result<TrialResult, Error> {
-        held.trial(&TrialRun::DefaultClocks, turn)
     }
 
     /// What a step takes at default clocks, in seconds.
@@ -72,6 +64,7 @@ impl<'a> TunedJob<'a> {
         self.report.tried.push(Tried::new(contender, verdict, certain, compared));
         if verdict == Verdict::Kept {
             self.report.kept = self.held.keep(&contender.run)?;
+            self.report.kept_plan = contender.plan.clone();
         }
         Ok((verdict, compared))
     }
@@ -82,11 +75,15 @@ impl<'a> TunedJob<'a> {
         verification: &mut Verification,
     ) -> Result<(), Error> {
         self.show_progress(&contender.label, verification);
+        let mut turn = self.proof.turn;
         let run = match verification.next() {
             Side::DefaultClocks => &TrialRun::DefaultClocks,
-            Side::Contender => &contender.run,
+            Side::Contender => {
+                turn.settling_steps = turn.settling_steps.max(contender.settling_steps());
+                &contender.run
+            }
         };
-        let trial = self.held.trial(run, self.proof.turn)?;
+        let trial = self.held.trial(run, turn)?;
         verification.observe(&Window::of(self.held.job(), &trial)?);
         Ok(())
     }

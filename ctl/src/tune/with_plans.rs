@@ -7,7 +7,7 @@
 use pfo_planner::{
     ClockPer, Frontier, Options, Pipeline, PlanError, Reconfigure, Spread, Watts, ZeusSearch,
 };
-use pfo_protocol::{RecordedTrial, TrialRun};
+use pfo_protocol::RecordedTrial;
 
 use super::candidates::{self, Candidates};
 use super::contender::Contender;
@@ -21,9 +21,14 @@ use super::{Policy, Raising, Tune, TuneError, microbatches, p2p_power};
 use crate::daemons::{Agent, Daemons};
 use crate::error::Error;
 use crate::p2p::known::{self, Known};
+use crate::p2p::measure;
 use crate::planning::comparison::Cost;
 use crate::planning::measured::Measured;
-use crate::trial::{Held, Interrupt, Window, patiently};
+use crate::trial::{Held, Interrupt, TrialError, Window, patiently};
+
+/// What has a clock of its own in the plans that are tried: those that save most come first, then those
+/// that never change a clock, which nothing that a driver does can make slower.
+const RUNGS: [ClockPer; 3] = [ClockPer::Instruction, ClockPer::Stage, ClockPer::Kind];
 
 /// Plans that are tried, each faster than the one before, until the job is left at default clocks.
 const MOST_CANDIDATES: usize = 5;
@@ -38,6 +43,7 @@ impl Tune {
     pub(super) fn plan(&self, daemons: &Daemons, interrupt: &Interrupt) -> Result<Report, Error> {
         let Sourced { csv, name, origin } = self.profile.get(daemons, &self.job, interrupt)?;
         let Measured { profile, .. } = self.treatment.of(&csv, &name)?;
+        self.calibrate(daemons, interrupt, &csv)?;
         let mut recording = match self.needs_recording() {
             true => Some(self.record(daemons, interrupt)?),
             false => None,
@@ -50,7 +56,7 @@ impl Tune {
         let delays = self.delays(daemons, &profile)?;
         let pipeline = self.schedule.of(&profile, microbatches, delays)?;
         let late_s = delays.switch_latency_s;
-        let p2p_power = self.planned_power(daemons, recording.as_ref())?;
+        let p2p_power = self.planned_power(daemons, recording.as_ref(), &pipeline)?;
         let power = Watts(p2p_power.watts);
         let found = match &mut recording {
             Some(recording) if self.policy != Policy::Pfo => {
@@ -63,11 +69,16 @@ impl Tune {
         }
         let baseline = recording.map(|recording| recording.baseline.trial);
         let mut tuned = self.hold(daemons, interrupt, baseline)?;
-        tuned.report.planned_with =
-            Some(PlannedWith { profile: name, profile_origin: origin, p2p_power, late_s });
+        let planned_with = PlannedWith {
+            profile: name,
+            profile_origin: origin,
+            p2p_power: p2p_power.clone(),
+            late_s,
+        };
+        tuned.report.planned_with = Some(planned_with);
         match found {
             Some(found) => try_found(&mut tuned, &found)?,
-            None => self.try_frontiers(&mut tuned, &pipeline, power, late_s > 0.0)?,
+            None => self.try_frontiers(&mut tuned, &pipeline, &p2p_power)?,
         }
         tuned.end()
     }
@@ -84,7 +95,7 @@ impl Tune {
     ) -> Result<Recording<'a>, Error> {
         let what = "measuring default clocks";
         let mut held: Held<Agent> = Held::new(daemons, &self.job, interrupt.clone(), what)?;
-        let baseline = held.trial(&TrialRun::DefaultClocks, self.turn())?;
+        let baseline = self.baseline(&mut held)?;
         Ok(Recording { held, baseline })
     }
 
@@ -92,19 +103,32 @@ impl Tune {
         &self,
         daemons: &Daemons,
         recording: Option<&Recording>,
+        pipeline: &Pipeline,
     ) -> Result<PlannedPower, Error> {
         if let Some(Watts(watts)) = self.p2p_power {
-            return Ok(PlannedPower { watts, origin: PowerOrigin::Given });
+            return Ok(PlannedPower { watts, by_mhz: None, origin: PowerOrigin::Given });
         }
         let no_waits = || TuneError::NoWaits { job: self.job.name().clone() };
         let Recording { held, baseline } = recording.ok_or_else(no_waits)?;
         let model = baseline.trial.ranks.first().map(|rank| rank.gpu_model.as_str());
         let known = patiently(held.progress(), || known::of(&mut daemons.agent()?, model))?;
-        if let Some(Known { power_w: watts, origin }) = known {
-            return Ok(PlannedPower { watts, origin: PowerOrigin::Stored(origin) });
+        if let Some(Known { power_w: watts, by_clock, origin }) = known {
+            let gpu = baseline.trial.ranks.first().map(|rank| &rank.gpu_uuid);
+            let by_mhz = match (by_clock, gpu) {
+                (Some(power), Some(gpu)) => power.among(&measure::sm_clocks(daemons, gpu)?),
+                _ => None,
+            };
+            return Ok(PlannedPower { watts, by_mhz, origin: PowerOrigin::Stored(origin) });
         }
-        let Watts(watts) = p2p_power::of_waits(baseline).ok_or_else(no_waits)?;
-        Ok(PlannedPower { watts, origin: PowerOrigin::Waits })
+        if let Some(Watts(watts)) = p2p_power::of_waits(baseline) {
+            return Ok(PlannedPower { watts, by_mhz: None, origin: PowerOrigin::Waits });
+        }
+        let window = Window::of(self.job.name(), &baseline.trial)?;
+        let stages = f64::from(pipeline.profile().num_stages());
+        let energy_j = window.energy_j() * stages / baseline.trial.ranks.len() as f64;
+        let power = p2p_power::of_steps(pipeline, window.time_s(), energy_j)?;
+        let Watts(watts) = power.ok_or_else(no_waits)?;
+        Ok(PlannedPower { watts, by_mhz: None, origin: PowerOrigin::Steps })
     }
 
     /// The plan that another policy finds on the job.
@@ -131,24 +155,21 @@ impl Tune {
         }
     }
 
-    /// The plans of our frontiers, from the one that saves most to the one that changes clocks least,
-    /// until one is kept. Where clocks are never late, the others have nothing to offer. Where the GPUs
-    /// do not hold their highest clocks, the highest useful ones are measured first, and tried if
-    /// nothing else is kept.
+    /// The plans of our frontiers until one is kept. A driver may make others wait while it sets a
+    /// clock, even where no clock is late. Where the GPUs do not hold their highest clocks, the highest
+    /// useful ones are measured first, and tried if nothing else is kept.
     fn try_frontiers(
         &self,
         tuned: &mut TunedJob,
         pipeline: &Pipeline,
-        power: Watts,
-        clocks_are_late: bool,
+        power: &PlannedPower,
     ) -> Result<(), Error> {
-        let useful = useful_clocks::contender(pipeline, power)?;
+        let useful = useful_clocks::contender(pipeline, Watts(power.watts))?;
         if let Some(useful) = &useful {
             let compared = tuned.compare(useful)?;
             tuned.report.useful_clocks = UsefulClocks::of(pipeline, compared);
         }
-        let rungs = if clocks_are_late { ClockPer::LADDER.len() } else { 1 };
-        for per in ClockPer::LADDER.into_iter().take(rungs) {
+        for per in RUNGS {
             if self.try_frontier(tuned, pipeline, power, per)? {
                 return Ok(());
             }
@@ -164,21 +185,23 @@ impl Tune {
         &self,
         tuned: &mut TunedJob,
         pipeline: &Pipeline,
-        power: Watts,
+        power: &PlannedPower,
         per: ClockPer,
     ) -> Result<bool, Error> {
         let progress = tuned.held.progress();
         progress.now("planning".to_owned());
         let options = Options { spread: Spread::Useful, ..Options::default() };
         let show = |done| progress.show(done);
-        let frontier = match Frontier::with_clock_per(per, pipeline, power, options, &show) {
+        let flat = Watts(power.watts);
+        let waiting = power.by_mhz.clone().unwrap_or_else(|| flat.into());
+        let frontier = match Frontier::for_waiting(per, pipeline, &waiting, options, &show) {
             // Instructions that were not measured at the same clocks cannot share one.
             Err(PlanError::NoCommonClock) => return Ok(false),
             frontier => frontier?,
         };
         let default_s = tuned.default_s();
         let slowdown = candidates::aim(self.max_slowdown.0);
-        let all_max = Cost::at_highest_clocks(pipeline.profile(), &frontier.plan(0)?, power)?;
+        let all_max = Cost::at_highest_clocks(pipeline.profile(), &frontier.plan(0)?, flat)?;
         let mut candidates =
             Candidates::new(&frontier, all_max.iteration_time_s, default_s, slowdown);
         let mut over_s = 0.0;
@@ -188,8 +211,19 @@ impl Tune {
                 ClockPer::Instruction => format!("pfo {number}"),
                 ClockPer::Kind | ClockPer::Stage => format!("pfo {number} per {per}"),
             };
-            match tuned.try_out(&Contender::plan(label, &plan)?)? {
-                (Verdict::Kept, _) => return Ok(true),
+            let tried = match tuned.try_out(&Contender::plan(label.clone(), &plan)?) {
+                // A plan of fewer changes may leave the driver the time.
+                Err(Error::Trial(TrialError::NoEnergy { .. })) => {
+                    tuned.report.unmeasured.push(label);
+                    break;
+                }
+                tried => tried?,
+            };
+            match tried {
+                (Verdict::Kept, _) => {
+                    tuned.report.frontier = Some(frontier.to_bytes()?);
+                    return Ok(true);
+                }
                 (Verdict::TooSlow, compared) => {
                     over_s = (compared.slowdown.estimate - slowdown) * default_s;
                 }

@@ -1,7 +1,7 @@
 //! Tuning with power limits, which take no profile.
 
 use pfo_planner::ZeusSearch;
-use pfo_protocol::{TrialResult, TrialRun};
+use pfo_protocol::TrialResult;
 
 use super::Tune;
 use super::contender::Contender;
@@ -41,7 +41,7 @@ impl Tune {
     ) -> Result<(TrialResult, FoundLimits), Error> {
         let mut held: Held<D> =
             Held::new(daemons, &self.job, interrupt.clone(), "measuring default clocks")?;
-        let baseline = held.trial(&TrialRun::DefaultClocks, self.turn())?;
+        let baseline = self.baseline(&mut held)?;
         let baseline = D::windows(&baseline).clone();
         let default_s = Window::of(self.job.name(), &baseline)?.time_s();
         let (step_w, length) = (self.power_step_w, self.search_length());

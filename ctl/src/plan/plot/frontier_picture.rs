@@ -1,19 +1,19 @@
-//! A frontier as a picture: iteration time against energy, with the chosen plan, the highest
-//! clocks, and points of others.
+//! A frontier as a picture: iteration time against energy, with the plans for stragglers, the bound
+//! below all plans, the chosen plan, the highest clocks, and points of others.
 
-use pfo_planner::{Deadline, Frontier, Point};
+use pfo_planner::{Deadline, Frontier, LowerBound, Plan, Point};
 use plotters::chart::{ChartBuilder, ChartContext, SeriesLabelPosition};
 use plotters::coord::types::RangedCoordf64;
 use plotters::element::{Circle, Cross, EmptyElement, PathElement, Text, TriangleMarker};
 use plotters::prelude::Cartesian2d;
 use plotters::series::LineSeries;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{Color, IntoFont, TextStyle};
+use plotters::style::{Color, IntoFont, ShapeStyle, TextStyle};
 use plotters_backend::DrawingBackend;
 
 use super::colours::{CHOSEN, FAINT, INK, OURS, PAPER, other};
 use super::picture::{Area, Drawn, Picture, Size};
-use super::points::Points;
+use super::points::{Origin, Points};
 use crate::planning::comparison::Cost;
 use crate::status::quantity::{change, joules, percent, seconds};
 
@@ -24,10 +24,21 @@ pub(super) struct FrontierPicture {
     title: String,
     /// Seconds and joules, fastest first.
     frontier: Vec<(f64, f64)>,
+    /// From the plan of least energy on.
+    tail: Vec<(f64, f64)>,
+    /// Below the frontier and its tail.
+    bound: Vec<(f64, f64)>,
     chosen: (f64, f64),
     chosen_label: String,
     all_max: (f64, f64),
-    over: Vec<Points>,
+    over: Vec<Over>,
+}
+
+/// Points of others and what the legend says of them.
+struct Over {
+    label: String,
+    is_line: bool,
+    points: Vec<(f64, f64)>,
 }
 
 impl FrontierPicture {
@@ -35,7 +46,7 @@ impl FrontierPicture {
 
     pub(super) fn new(
         frontier: &Frontier,
-        chosen: usize,
+        chosen: &Plan,
         deadline: Deadline,
         all_max: Cost,
         over: Vec<Points>,
@@ -43,7 +54,14 @@ impl FrontierPicture {
         let pipeline = frontier.pipeline();
         let pair = |point: Point| (point.iteration_time_s, point.iteration_energy_j);
         let points: Vec<(f64, f64)> = frontier.points().map(pair).collect();
-        let chosen = frontier.plans().nth(chosen).map_or(points[0], pair);
+        let chosen = chosen.predicted.map_or(points[0], |predicted| {
+            (predicted.iteration_time_s, predicted.iteration_energy_j)
+        });
+        let cheapest_s = frontier.seconds(Deadline::MinEnergy);
+        let plans = frontier.plans().map(pair);
+        let tail = plans.filter(|&(time_s, _)| time_s >= cheapest_s).collect();
+        let bound = frontier.bound();
+        let over = over.into_iter().map(|points| Over::new(points, &bound)).collect();
         let highest = (all_max.iteration_time_s, all_max.iteration_energy_j);
         let label = format!(
             "{deadline}: {}, {} ({})",
@@ -62,6 +80,8 @@ impl FrontierPicture {
                 percent(1.0 - points[points.len() - 1].1 / highest.1),
             ),
             frontier: points,
+            tail,
+            bound: bound_below(frontier, &bound),
             chosen,
             chosen_label: label,
             all_max: highest,
@@ -71,8 +91,9 @@ impl FrontierPicture {
 
     /// What a coordinate of all points spans, with some room around it.
     fn range(&self, coordinate: impl Fn(&(f64, f64)) -> f64) -> std::ops::Range<f64> {
-        let over = self.over.iter().flat_map(|points| &points.points);
-        let all = self.frontier.iter().chain([&self.chosen, &self.all_max]).chain(over);
+        let over = self.over.iter().flat_map(|over| &over.points);
+        let own = self.frontier.iter().chain(&self.tail).chain(&self.bound);
+        let all = own.chain([&self.chosen, &self.all_max]).chain(over);
         let (low, high) =
             all.map(coordinate).fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
                 (low.min(value), high.max(value))
@@ -86,17 +107,22 @@ impl FrontierPicture {
 
     /// The frontier, the points over it, and the plans that are marked.
     fn series<B: DrawingBackend>(&self, chart: &mut Chart<'_, B>) -> Drawn<B> {
-        for (index, points) in self.over.iter().enumerate() {
+        for (index, over) in self.over.iter().enumerate() {
             let colour = other(index);
+            if over.is_line {
+                line(chart, &over.points, colour.stroke_width(2), &over.label)?;
+                continue;
+            }
             chart
-                .draw_series(points.points.iter().map(|&at| Cross::new(at, 3, colour.mix(0.7))))?
-                .label(&points.name)
+                .draw_series(over.points.iter().map(|&at| Cross::new(at, 3, colour.mix(0.7))))?
+                .label(&over.label)
                 .legend(move |(x, y)| Cross::new((x + 10, y), 4, colour));
         }
-        chart
-            .draw_series(LineSeries::new(self.frontier.iter().copied(), OURS.stroke_width(2)))?
-            .label("frontier")
-            .legend(|(x, y)| PathElement::new([(x, y), (x + 20, y)], OURS.stroke_width(2)));
+        line(chart, &self.bound, FAINT.stroke_width(1), "bound: no plan takes less")?;
+        line(chart, &self.frontier, OURS.stroke_width(2), "frontier")?;
+        if self.tail.len() > 1 {
+            line(chart, &self.tail, OURS.mix(0.45).stroke_width(2), "for stragglers")?;
+        }
         // Dots that touch would hide the line's shape and say nothing.
         if self.frontier.len() <= 120 {
             chart.draw_series(self.frontier.iter().map(|&at| Circle::new(at, 2, OURS.filled())))?;
@@ -114,6 +140,50 @@ impl FrontierPicture {
             .legend(|(x, y)| Circle::new((x + 10, y), 6, CHOSEN.filled()));
         Ok(())
     }
+}
+
+impl Over {
+    fn new(Points { name, origin, points }: Points, bound: &LowerBound) -> Self {
+        // Sums of the same energies in another order.
+        const ROUNDING: f64 = 1e-9;
+        let label = match origin {
+            Origin::Replayed => format!("{name}, replayed"),
+            Origin::Measured => format!("{name}, measured"),
+            Origin::Claimed => {
+                let is_impossible = |&&(time_s, energy_j): &&(f64, f64)| {
+                    time_s < bound.fastest_s()
+                        || energy_j < bound.energy_j(time_s) * (1.0 - ROUNDING)
+                };
+                match points.iter().filter(is_impossible).count() {
+                    0 => format!("{name}, as claimed"),
+                    below => format!("{name}, as claimed: {below} below the bound"),
+                }
+            }
+        };
+        Self { label, is_line: origin == Origin::Replayed, points }
+    }
+}
+
+/// The bound from the fastest time to the slowest plan.
+fn bound_below(frontier: &Frontier, bound: &LowerBound) -> Vec<(f64, f64)> {
+    const POINTS: u32 = 240;
+    let slowest_s = frontier.plans().last().map_or(0.0, |plan| plan.iteration_time_s);
+    let apart_s = (slowest_s - bound.fastest_s()).max(0.0) / f64::from(POINTS);
+    let times = (0..=POINTS).map(|number| bound.fastest_s() + f64::from(number) * apart_s);
+    times.map(|time_s| (time_s, bound.energy_j(time_s))).collect()
+}
+
+fn line<B: DrawingBackend>(
+    chart: &mut Chart<'_, B>,
+    points: &[(f64, f64)],
+    style: ShapeStyle,
+    label: &str,
+) -> Drawn<B> {
+    chart
+        .draw_series(LineSeries::new(points.iter().copied(), style))?
+        .label(label)
+        .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], style));
+    Ok(())
 }
 
 impl Picture for FrontierPicture {

@@ -13,7 +13,7 @@ mod timeline_picture;
 use std::path::Path;
 
 use clap::{Args, ValueEnum};
-use pfo_planner::{Deadline, Frontier, Plan, Profile, Timeline, replay};
+use pfo_planner::{Due, Frontier, Plan, Profile, Timeline, WrittenDeadline, replay};
 
 use crate::error::Error;
 use crate::failure::Failure;
@@ -44,14 +44,15 @@ pub(crate) struct Plot {
     #[command(flatten)]
     replayed: ReplayArguments,
 
-    /// Draw these points over a frontier: CSV with columns time (s) and energy (J), such as
-    /// measured ones or those of lowtime; may be repeated
-    #[arg(long, value_name = "POINTS.csv")]
+    /// Draw these points over a frontier: another frontier, such as one that `plan import` replayed,
+    /// or CSV with columns time (s) and energy (J), which are labelled as measured if `plan sweep`
+    /// wrote them, and else as claimed; may be repeated
+    #[arg(long, value_name = "FRONTIER|POINTS.csv")]
     over: Vec<String>,
 
     /// Deadline of the plan of a frontier to mark or to draw, as `plan export` takes it
     #[arg(long, value_name = "D", default_value = "min-energy")]
-    deadline: Deadline,
+    deadline: WrittenDeadline,
 
     /// What the colours of a timeline show
     #[arg(long, value_enum, default_value_t = Colouring::Power)]
@@ -86,8 +87,8 @@ impl Plot {
             match self.kind.unwrap_or(Kind::Frontier) {
                 Kind::Frontier => self.frontier(&frontier, form)?,
                 Kind::Timeline => {
-                    let place = frontier.pick(self.deadline)?;
-                    let plan = frontier.plan(place)?;
+                    let due = Due::Waiting(frontier.seconds(frontier.deadline(&self.deadline)?));
+                    let plan = frontier.plan_for(due)?;
                     self.timeline(frontier.pipeline().profile(), &plan, form)?
                 }
             }
@@ -105,12 +106,12 @@ impl Plot {
     }
 
     fn frontier(&self, frontier: &Frontier, form: Form) -> Result<Vec<u8>, Failure> {
-        let place = frontier.pick(self.deadline)?;
-        let chosen = frontier.plan(place)?;
+        let deadline = frontier.deadline(&self.deadline)?;
+        let chosen = frontier.plan_for(Due::Waiting(frontier.seconds(deadline)))?;
         let profile = frontier.pipeline().profile();
         let all_max = Cost::at_highest_clocks(profile, &chosen, frontier.p2p_power())?;
         let over = self.over.iter().map(|name| points::read(name)).collect::<Result<_, _>>()?;
-        let picture = FrontierPicture::new(frontier, place, self.deadline, all_max, over);
+        let picture = FrontierPicture::new(frontier, &chosen, deadline, all_max, over);
         picture::draw(form, self.size.unwrap_or(FrontierPicture::SIZE), &picture)
     }
 

@@ -1,6 +1,9 @@
-//! Points of others to draw over a frontier: `time,energy` CSV, as Perseus' planner writes it.
+//! Points of others to draw over a frontier: another frontier, whose plans were replayed, or
+//! `time,energy` CSV, as `plan sweep` and Perseus' planner write it.
 
 use std::path::Path;
+
+use pfo_planner::Frontier;
 
 use crate::failure::Failure;
 use crate::planning::file;
@@ -9,18 +12,41 @@ use crate::planning::file;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Points {
     pub(super) name: String,
+    pub(super) origin: Origin,
     /// Seconds and joules.
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// Reads the columns `time` (s) and `energy` (J) of a CSV file; others are left alone.
+/// What points are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Replays of the plans of a frontier.
+    Replayed,
+    /// Windows of a job.
+    Measured,
+    /// What another planner says that its plans take.
+    Claimed,
+}
+
+/// Reads the plans of a frontier, or the columns `time` (s) and `energy` (J) of a CSV file.
 pub(super) fn read(name: &str) -> Result<Points, Failure> {
     let bytes = file::read(name)?;
-    let points = parse(&String::from_utf8_lossy(&bytes))
+    let stem = Path::new(name).file_stem().map_or(name.into(), |stem| stem.to_string_lossy());
+    let name_of = stem.into_owned();
+    if Frontier::is_likely(&bytes) {
+        let frontier = Frontier::from_bytes(&bytes).map_err(Failure::bad_file(name))?;
+        let points = frontier.points().map(|at| (at.iteration_time_s, at.iteration_energy_j));
+        let points = points.collect();
+        return Ok(Points { name: name_of, origin: Origin::Replayed, points });
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    let points = parse(&text)
         .map_err(|problem| Failure::BadPoints { name: file::shown(name).to_owned(), problem })?;
-    let stem =
-        Path::new(name).file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy());
-    Ok(Points { name: stem.into_owned(), points })
+    // Only `plan sweep` has a window of steps for each.
+    let header = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("");
+    let is_measured = header.split(',').any(|column| column.trim() == "steps");
+    let origin = if is_measured { Origin::Measured } else { Origin::Claimed };
+    Ok(Points { name: name_of, origin, points })
 }
 
 fn parse(text: &str) -> Result<Vec<(f64, f64)>, String> {

@@ -301,7 +301,7 @@ impl TimelinePicture<'_> {
         swatch(x, Y + 4, ramp(0.6))?;
         x = write(x + 30, "forward".to_owned())? + 24;
         swatch(x, Y, ramp(0.6))?;
-        x = write(x + 30, "others".to_owned())? + 24;
+        x = write(x + 30, self.beside_forwards())? + 24;
         swatch(x, Y, WAITING)?;
         x = write(x + 30, "waits".to_owned())? + 24;
         let line = [(x, Y + 7), (x + 22, Y + 7)];
@@ -317,14 +317,29 @@ impl TimelinePicture<'_> {
         area.draw(&Text::new(self.letters(), at, text(14, FAINT, HPos::Left)))
     }
 
-    /// What the letters of the instructions stand for.
-    fn letters(&self) -> String {
+    /// The instructions that are drawn higher than forwards.
+    fn beside_forwards(&self) -> String {
+        const MOST: usize = 2;
+        let names: Vec<String> = self
+            .instructions()
+            .filter(|instruction| *instruction != Instruction::Forward)
+            .map(|instruction| instruction.to_string())
+            .collect();
+        if names.len() > MOST { "others".to_owned() } else { names.join(", ") }
+    }
+
+    /// The kinds of instructions of the step.
+    fn instructions(&self) -> impl Iterator<Item = Instruction> {
         let is_run = |instruction: &Instruction| {
             self.timeline.stages.iter().flatten().any(|span| span.instruction == *instruction)
         };
-        let mut words: Vec<String> = Instruction::ALL
-            .into_iter()
-            .filter(is_run)
+        Instruction::ALL.into_iter().filter(is_run)
+    }
+
+    /// What the letters of the instructions stand for.
+    fn letters(&self) -> String {
+        let mut words: Vec<String> = self
+            .instructions()
             .map(|instruction| format!("{} {instruction}", letter(instruction)))
             .collect();
         words.push(match self.chunks {

@@ -1,0 +1,58 @@
+//! One plan of a frontier, written where it was asked for, and what it comes to.
+
+use pfo_planner::{Deadline, Frontier, Interval, Plan, Prediction};
+
+use super::file;
+use super::format::Format;
+use crate::error::Error;
+use crate::output::Output;
+use crate::status::quantity::{change, joules, seconds};
+use crate::text::harmless;
+
+/// Writes a plan to a file and says what it comes to, or to standard output for `-`.
+pub(crate) fn write(
+    name: &str,
+    plan: &Plan,
+    frontier: &Frontier,
+    format: Format,
+    output: &mut Output,
+) -> Result<(), Error> {
+    let text = format.write(plan)?;
+    if name == "-" {
+        return output.text(&text);
+    }
+    file::write(name, text.as_bytes())?;
+    let fastest = frontier.plan(0)?.predicted;
+    let summary = match plan.predicted.zip(fastest) {
+        Some((predicted, fastest)) => {
+            let cheapest_s = frontier.seconds(Deadline::MinEnergy);
+            summary(predicted, fastest, cheapest_s) + "; " + &expected(&frontier.interval(plan)?)
+        }
+        None => "no prediction".to_owned(),
+    };
+    output.text(&format!("{}\n", harmless(&format!("{name}: {summary}"))))
+}
+
+/// Where time and energy lie when the plan runs.
+pub(crate) fn expected(interval: &Interval) -> String {
+    let [from_s, to_s] = interval.iteration_time_s.map(seconds);
+    let [from_j, to_j] = interval.iteration_energy_j.map(joules);
+    format!("expect {from_s} to {to_s} and {from_j} to {to_j} when it runs")
+}
+
+fn summary(plan: Prediction, fastest: Prediction, cheapest_s: f64) -> String {
+    let mut summary = format!(
+        "{} {}, {} time and {} energy compared with the fastest plan",
+        seconds(plan.iteration_time_s),
+        joules(plan.iteration_energy_j),
+        change(plan.iteration_time_s / fastest.iteration_time_s - 1.0),
+        change(plan.iteration_energy_j / fastest.iteration_energy_j - 1.0),
+    );
+    if plan.iteration_time_s > cheapest_s {
+        summary += &format!(
+            "; it saves energy only where the step waits that long anyway, min-energy takes {}",
+            seconds(cheapest_s)
+        );
+    }
+    summary
+}

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
+PROGRAMS = Path(os.environ.get("PFO_BIN_DIR", ROOT / "target" / "debug"))
 
 # Far beyond what anything takes here, so that only a hang is one.
 PATIENCE_S = 60
@@ -29,7 +30,7 @@ class Node:
 
     def __init__(self, directory, gpus="4xA40"):
         self.directory = directory
-        self.programs = Path(os.environ.get("PFO_BIN_DIR", ROOT / "target" / "debug"))
+        self.programs = PROGRAMS
         self.socket = directory / "pfod.sock"
         self.daemon = None
         self.agent = None

@@ -1,4 +1,4 @@
-"""`python -m pfo doctor` and `python -m pfo.p2p`, run as a user runs them."""
+"""`python -m pfo doctor`, `python -m pfo.p2p` and `python -m pfo.load`, run as a user runs them."""
 
 import json
 import os
@@ -20,9 +20,12 @@ def run(*arguments, **variables):
 
 
 def start_waiting(node, **variables):
-    command = [sys.executable, "-m", "pfo.p2p", "--gpus", ",".join(node.gpus[1:3]), "--job", "measure"]
+    return start("pfo.p2p", ",".join(node.gpus[1:3]), **variables)
+
+
+def start(program, gpus, **variables):
     return subprocess.Popen(
-        command,
+        [sys.executable, "-m", program, "--gpus", gpus, "--job", "measure"],
         env={**os.environ, "PYTHONPATH": str(PRETENDED), **variables},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -118,4 +121,26 @@ def test_a_pytorch_without_nccl_is_named(node):
 )
 def test_what_it_cannot_measure_on_is_said_clearly(gpus, said):
     told = run("pfo.p2p", "--gpus", gpus, "--job", "measure")
+    assert told.returncode == 1 and said in told.stderr and "Traceback" not in told.stderr
+
+
+def test_a_gpu_works_in_steps_until_standard_input_ends(node):
+    working = start("pfo.load", node.gpus[1])
+    (rank,) = until("its rank has run a step", lambda: begun(node))
+    assert (rank["gpu_uuid"], rank["lost_events"]) == (node.gpus[1], 0)
+    out, error = working.communicate()
+    assert (working.returncode, out, error) == (0, "", "")
+    until("the lease is given back", lambda: not node.ranks("measure"))
+
+
+def begun(node):
+    return [rank for rank in node.ranks("measure") if (rank["step"] or 0) > 1]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said"),
+    [("GPU-1", "has no PyTorch; install it"), ("0", "is not one UUID"), ("GPU-1,GPU-2", "is not one UUID")],
+)
+def test_what_it_cannot_work_on_is_said_clearly(gpu, said):
+    told = run("pfo.load", "--gpus", gpu, "--job", "measure")
     assert told.returncode == 1 and said in told.stderr and "Traceback" not in told.stderr

@@ -10,18 +10,47 @@
             for m in range(microbatches):
                 with session.instruction("forward", microbatch=m):
                     ...
+
+And plan these clocks, from a measured profile::
+
+    frontier = pfo.plan("profile.csv", microbatches=12, p2p_power=83.64)
+    frontier.at("1.02x").write("plan.json")
 """
+
+from typing import TYPE_CHECKING
 
 from pfo._native import Counters, Problem, __version__
 from pfo.pipeline_frequency_optimizer import PipelineFrequencyOptimizer
 from pfo.session import Session
 from pfo.span import Span
 
+if TYPE_CHECKING:
+    from pfo.planner import Bound, Frontier, Plan, PlanError, Profile, plan
+
 __all__ = [
+    "Bound",
     "Counters",
+    "Frontier",
     "PipelineFrequencyOptimizer",
+    "Plan",
+    "PlanError",
     "Problem",
+    "Profile",
     "Session",
     "Span",
     "__version__",
+    "plan",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # A trainer does not plan, and does not pay for it.
+    if name in __all__:
+        from pfo import planner
+
+        return getattr(planner, name)
+    raise AttributeError(f"module 'pfo' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

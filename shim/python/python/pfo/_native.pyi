@@ -1,9 +1,20 @@
 import os
-from typing import Callable, Final, Optional, Union, final
+from typing import Callable, Final, Mapping, Optional, Sequence, Union, final
 
 from typing_extensions import disjoint_base
 
-__all__ = ["Counters", "Problem", "Session", "__version__"]
+__all__ = [
+    "Bound",
+    "Counters",
+    "Frontier",
+    "Pipeline",
+    "Plan",
+    "PlanError",
+    "Problem",
+    "Profile",
+    "Session",
+    "__version__",
+]
 
 __version__: Final[str]
 
@@ -92,3 +103,112 @@ class Session:
 
         Calls that the GPU has not reached yet are reported first.
         """
+
+class PlanError(ValueError):
+    """A profile, a plan, a frontier or a deadline that the planner refuses."""
+
+@final
+class Bound:
+    """The energy that every plan of a pipeline takes at least."""
+
+    def energy_j(self, time_s: float) -> float:
+        """The joules of a step of this iteration time (s), waiting included, that every plan takes at
+        least."""
+    @property
+    def fastest_s(self) -> float:
+        """The shortest possible iteration time."""
+    @property
+    def cheapest_s(self) -> float:
+        """The iteration time of least energy."""
+    @property
+    def slowest_s(self) -> float:
+        """The iteration time beyond which more time saves nothing, even where the pipeline waits
+        anyway."""
+
+@final
+class Profile:
+    def __new__(cls, csv: bytes, *, combine: str, noise: str) -> Profile: ...
+    @property
+    def num_stages(self) -> int: ...
+    @property
+    def warnings(self) -> list[str]: ...
+    def to_csv(self) -> str: ...
+
+@final
+class Pipeline:
+    def __new__(
+        cls,
+        profile: Profile,
+        *,
+        microbatches: Optional[int],
+        schedule: str,
+        order: Optional[bytes],
+        chunks: int,
+        memory_limit: Sequence[int],
+        fixed: Sequence[str],
+        transfer_ms: float,
+        switch_latency_ms: float,
+        set_call_ms: float,
+    ) -> Pipeline: ...
+
+@final
+class Plan:
+    @staticmethod
+    def from_bytes(plan: bytes, profile: Optional[Profile], schedule: str) -> Plan: ...
+    def to_text(self, format: str) -> str: ...
+    def replay(self, profile: Profile, p2p_power: Optional[float]) -> tuple[float, float]: ...
+    @property
+    def predicted(self) -> Optional[tuple[float, float]]: ...
+    @property
+    def gpu(self) -> Optional[str]: ...
+    @property
+    def schedule(self) -> str: ...
+    @property
+    def num_stages(self) -> int: ...
+    @property
+    def num_microbatches(self) -> int: ...
+    def instructions(self) -> list[tuple[int, str, int, int, int]]: ...
+
+@final
+class Frontier:
+    @staticmethod
+    def optimize(
+        pipeline: Pipeline,
+        *,
+        p2p_power: Union[float, Mapping[int, float]],
+        site_power: float,
+        plans: int,
+        clock_per: str,
+        gpu: Optional[str],
+        progress: Optional[Callable[[float], object]],
+    ) -> Frontier: ...
+    @staticmethod
+    def of_plans(
+        profile: Profile, plans: Sequence[Plan], *, p2p_power: float, gpu: Optional[str]
+    ) -> Frontier: ...
+    @staticmethod
+    def from_bytes(frontier: bytes) -> Frontier: ...
+    def to_bytes(self) -> bytes: ...
+    def points(self) -> list[tuple[float, float]]: ...
+    def plans(self) -> list[tuple[float, float]]: ...
+    def plan(self, place: int) -> Plan: ...
+    def seconds(self, deadline: str) -> float: ...
+    def plan_for(self, deadline: str) -> Plan: ...
+    def polished(self, deadline: str, polish_s: float) -> Plan: ...
+    def plans_of(self, policy: str) -> list[Plan]: ...
+    def energy_until_j(self, plan: Plan, until_s: float) -> float: ...
+    def interval(self, plan: Plan) -> tuple[list[float], list[float]]: ...
+    def bound(self) -> Bound: ...
+    @property
+    def gpu(self) -> Optional[str]: ...
+    @property
+    def p2p_power_w(self) -> float: ...
+    @property
+    def site_power_w(self) -> float: ...
+    @property
+    def schedule(self) -> str: ...
+    @property
+    def num_stages(self) -> int: ...
+    @property
+    def num_microbatches(self) -> int: ...
+    def __len__(self) -> int: ...

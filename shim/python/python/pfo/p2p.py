@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import multiprocessing
 import os
 import sys
@@ -19,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Optional
 
 import pfo
+from pfo.program import Failed, ended, imported_pytorch, require_pytorch
 
 # Often enough for the daemon to see that the rank lives.
 _STEP_S = 1.0
@@ -27,39 +27,26 @@ _STEP_S = 1.0
 _ENDING_S = 10.0
 
 
-class _Failed(Exception):
-    """What is wrong and what to do about it."""
-
-
 def main(arguments: Optional[list[str]] = None) -> int:
     """Lets the two GPUs wait until standard input ends."""
     parser = argparse.ArgumentParser(prog="python -m pfo.p2p", description=__doc__)
     parser.add_argument("--gpus", required=True, metavar="UUID,UUID", help="the two GPUs, by UUID")
     parser.add_argument("--job", required=True, metavar="NAME", help="the job that pfod is to see")
     options = parser.parse_args(arguments)
-    try:
+
+    def run() -> None:
         gpus = _two_gpus(options.gpus)
-        _require_nccl()
+        require_pytorch()
         _run(gpus, options.job)
-    except _Failed as failure:
-        print(f"pfo.p2p: {failure}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        pass
-    return 0
+
+    return ended("pfo.p2p", run)
 
 
 def _two_gpus(text: str) -> list[str]:
     gpus = text.split(",")
     if len(set(gpus)) != 2 or len(gpus) != 2 or not all(gpu.startswith("GPU-") for gpu in gpus):
-        raise _Failed(f"--gpus {text!r} is not two UUIDs; `pfoctl gpus` lists them")
+        raise Failed(f"--gpus {text!r} is not two UUIDs; `pfoctl gpus` lists them")
     return gpus
-
-
-def _require_nccl() -> None:
-    # Not imported here: it would find CUDA as it is before the two processes choose their GPUs.
-    if importlib.util.find_spec("torch") is None:
-        raise _Failed(f"{sys.executable} has no PyTorch; install it, or use the Python that trains")
 
 
 def _run(gpus: list[str], job: str) -> None:
@@ -95,9 +82,9 @@ def _expect_to_wait(gpu: str, end: Connection) -> None:
     try:
         said = end.recv()
     except EOFError:
-        raise _Failed(f"the process on {gpu} died; see above") from None
+        raise Failed(f"the process on {gpu} died; see above") from None
     if said is not None:
-        raise _Failed(f"on {gpu}: {said}")
+        raise Failed(f"on {gpu}: {said}")
 
 
 def _until_standard_input_ends(gpus: list[str], ends: list[Connection]) -> None:
@@ -114,7 +101,7 @@ def _until_standard_input_ends(gpus: list[str], ends: list[Connection]) -> None:
 def _wait_in_vain(rank: int, gpus: list[str], job: str, directory: str, parent: Connection) -> None:
     try:
         _receive(rank, gpus, job, directory, parent)
-    except _Failed as failure:
+    except Failed as failure:
         parent.send(str(failure))
     except KeyboardInterrupt:
         pass
@@ -124,12 +111,10 @@ def _wait_in_vain(rank: int, gpus: list[str], job: str, directory: str, parent: 
 
 
 def _receive(rank: int, gpus: list[str], job: str, directory: str, parent: Connection) -> None:
-    torch: Any = importlib.import_module("torch")
+    torch = imported_pytorch(gpus=2)
     distributed: Any = importlib.import_module("torch.distributed")
-    if not torch.cuda.is_available() or torch.cuda.device_count() != 2:
-        raise _Failed(f"PyTorch {torch.__version__} does not see the two GPUs; is it built for CUDA?")
     if not distributed.is_nccl_available():
-        raise _Failed(f"PyTorch {torch.__version__} has no NCCL; install one that has")
+        raise Failed(f"PyTorch {torch.__version__} has no NCCL; install one that has")
     torch.cuda.set_device(rank)
     # NCCL's watchdog must not end a receive that is meant to wait.
     distributed.init_process_group(
@@ -152,7 +137,7 @@ def _receive(rank: int, gpus: list[str], job: str, directory: str, parent: Conne
         job=job, gpu=gpus[rank], rank=rank, pp_rank=rank, pp_degree=2, sync="cpu"
     )
     if session.problem is not None:
-        raise _Failed(f"no lease: {session.problem}")
+        raise Failed(f"no lease: {session.problem}")
     distributed.irecv(message, 1 - rank)
     parent.send(None)
     over = False

@@ -50,12 +50,15 @@ def test_clocks_follow_a_plan_that_is_swapped_in_and_no_bit_changes_even_if_the_
     for rank in node.ranks():
         assert (rank["stage"], rank["plan"], rank["mismatched_steps"]) == (rank["rank"], 1, 0), rank
         assert (rank["lost_events"], rank["last_mismatch"]) == (0, None), rank
+    set_in_all = 0
     for gpu in range(RANKS):
         # After the last instruction, the clock of the next step's first one is set already.
         node.until_clock(gpu, clocks.first(gpu))
         clocks_set = node.clocks_set(gpu)[set_before[gpu] :]
-        assert len(clocks_set) > 1
+        set_in_all += len(clocks_set)
         assert clocks.steps_for(gpu, clocks_set) <= PLANNED_STEPS + 1
+    # A daemon that gets no processor time meanwhile sets only the clock that is due at last.
+    assert set_in_all > RANKS
     node.kill_daemon()
     training.go_on()
     node.start_daemon()

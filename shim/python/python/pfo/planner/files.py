@@ -1,0 +1,44 @@
+"""Files in and out. What is wrong with a file is said with its name."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Iterator, Optional, Union
+
+from pfo._native import PlanError
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+def read(path: PathLike) -> bytes:
+    """The contents of a file."""
+    return Path(path).read_bytes()
+
+
+@contextmanager
+def named(path: Optional[PathLike]) -> Iterator[None]:
+    """Names the file, if it is one, in what is refused of its contents."""
+    try:
+        yield
+    except PlanError as error:
+        if path is None:
+            raise
+        raise PlanError(f"{os.fspath(path)}: {error}") from None
+
+
+def write(path: PathLike, contents: bytes) -> None:
+    """Replaces a file. It appears whole or not at all."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        target.write_bytes(contents)
+        return
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        unfinished.write_bytes(contents)
+        unfinished.replace(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,209 @@
+"""All plans of a pipeline."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Iterator, Optional, Union
+
+from pfo import _native
+from pfo.planner import files, pictures
+from pfo.planner.optional import imported
+from pfo.planner.plans import Plan
+from pfo.planner.profile import Profile
+
+
+class Frontier:
+    """Plans from which neither time nor energy can be lowered without raising the other.
+
+    :func:`pfo.plan` makes it, :meth:`read` reads what ``pfoctl plan optimize`` has written, and
+    :meth:`of_plans` is that of other plans. ``len(frontier)``, ``frontier[i]`` and iteration have all
+    plans, fastest first: those up to the one of least energy, and those for stragglers beyond it.
+    """
+
+    def __init__(self, native: _native.Frontier) -> None:
+        self._native = native
+
+    @classmethod
+    def read(cls, path: files.PathLike) -> Frontier:
+        """Reads a frontier file.
+
+        Raises:
+            PlanError: It is no frontier file, or damaged.
+            OSError: It cannot be read.
+        """
+        contents = files.read(path)
+        with files.named(path):
+            return cls.from_bytes(contents)
+
+    @classmethod
+    def from_bytes(cls, contents: bytes) -> Frontier:
+        """A frontier from the contents of its file."""
+        return cls(_native.Frontier.from_bytes(contents))
+
+    @classmethod
+    def of_plans(
+        cls, plans: Iterable[Plan], profile: Profile, *, p2p_power: float, gpu: Optional[str] = None
+    ) -> Frontier:
+        """The frontier of other plans for one pipeline, such as lowtime's, by their replay over a profile.
+
+        Plans that take no less energy than a faster one are left out.
+        """
+        given = [plan._native for plan in plans]
+        return cls(
+            _native.Frontier.of_plans(profile._native, given, p2p_power=p2p_power, gpu=gpu)
+        )
+
+    def to_bytes(self) -> bytes:
+        """The contents of its file."""
+        return self._native.to_bytes()
+
+    def write(self, path: files.PathLike) -> None:
+        """Writes the frontier to a file, which ``pfoctl`` reads, too."""
+        files.write(path, self.to_bytes())
+
+    def at(self, deadline: Union[str, float], *, polish_s: float = 0.0) -> Plan:
+        """The plan of least energy for an iteration time, with the wait until then.
+
+        It is made for that time, beginning with the plans of the frontier, as ``pfoctl plan export``
+        makes it. Beyond the time of least energy it is the plan of a pipeline that waits for a straggler.
+
+        Args:
+            deadline: The longest iteration time: seconds (``3.1``, ``"3.1s"``, ``"310ms"``), a factor of
+                the fastest time (``"1.02x"``), ``"fastest"`` or ``"min-energy"``.
+            polish_s: Spends this many seconds on improving the plan, on all cores.
+
+        Raises:
+            PlanError: Even the fastest plan takes longer; or a number without a unit is no time that a
+                plan takes, but may be a factor.
+        """
+        if polish_s:
+            return Plan(self._native.polished(str(deadline), polish_s))
+        return Plan(self._native.plan_for(str(deadline)))
+
+    def plans_of(self, policy: str) -> list[Plan]:
+        """The plans that another system considers on the same profile, first the one that it would run.
+
+        They are those of ``pfoctl plan compare``, and their predictions are replays.
+
+        Args:
+            policy: Its name, such as ``"all-max"``, ``"envpipe-offline"`` (EnvPipe as Perseus' evaluation
+                computes it), ``"zeus-global"`` or ``"lowtime-perseus"``; the error of an unknown one has
+                all names.
+        """
+        return [Plan(plan) for plan in self._native.plans_of(policy)]
+
+    def seconds(self, deadline: Union[str, float]) -> float:
+        """A deadline of :meth:`at` in seconds."""
+        return self._native.seconds(str(deadline))
+
+    def energy_until(self, plan: Plan, time_s: float) -> float:
+        """The joules of a step of a plan with the wait until a time (s), at the P2P-blocking power."""
+        return self._native.energy_until_j(plan._native, time_s)
+
+    def interval(self, plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Where time (s) and energy (J) of a plan are expected when it runs: the ends of each."""
+        time_s, energy_j = self._native.interval(plan._native)
+        return (time_s[0], time_s[1]), (energy_j[0], energy_j[1])
+
+    def bound(self) -> _native.Bound:
+        """The least energy that any plan can take in any time.
+
+        It is exact for instructions that change between measured clocks at any moment, so no plan takes
+        less.
+        """
+        return self._native.bound()
+
+    @property
+    def fastest_s(self) -> float:
+        """The time of the fastest plan in seconds."""
+        return self.seconds("fastest")
+
+    @property
+    def cheapest_s(self) -> float:
+        """The time of the plan of least energy in seconds."""
+        return self.seconds("min-energy")
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """Time (s) and energy (J) from the fastest plan to the one of least energy."""
+        return self._native.points()
+
+    @property
+    def beyond_min_energy(self) -> list[tuple[float, float]]:
+        """Time (s) and energy (J) of the slower plans, for pipelines that wait for a straggler."""
+        cheapest_s = self.cheapest_s
+        return [plan for plan in self._native.plans() if plan[0] > cheapest_s]
+
+    @property
+    def gpu(self) -> Optional[str]:
+        """The GPU model that was profiled, if it is known."""
+        return self._native.gpu
+
+    @property
+    def p2p_power_w(self) -> float:
+        """What a GPU draws while it only waits for its neighbour stage, in watts."""
+        return self._native.p2p_power_w
+
+    @property
+    def site_power_w(self) -> float:
+        """What host, fans and cooling draw for each GPU, in watts; 0 if it was not given."""
+        return self._native.site_power_w
+
+    @property
+    def schedule(self) -> str:
+        """The schedule that the stages run."""
+        return self._native.schedule
+
+    @property
+    def num_stages(self) -> int:
+        """The number of stages."""
+        return self._native.num_stages
+
+    @property
+    def num_microbatches(self) -> int:
+        """The number of microbatches of a step."""
+        return self._native.num_microbatches
+
+    def to_pandas(self) -> Any:
+        """Its plans, fastest first, as a :class:`pandas.DataFrame`.
+
+        The columns are ``time_s`` and ``energy_j`` of a step, ``slowdown`` and ``saving`` compared with
+        the fastest plan as shares, and ``bound_j``, which every plan of this time takes at least.
+        """
+        pandas = imported("pandas", "Frontier.to_pandas")
+        table = pandas.DataFrame(self._native.plans(), columns=["time_s", "energy_j"])
+        bound = self.bound()
+        table["slowdown"] = table["time_s"] / table["time_s"].iloc[0] - 1
+        table["saving"] = 1 - table["energy_j"] / table["energy_j"].iloc[0]
+        table["bound_j"] = [bound.energy_j(time_s) for time_s in table["time_s"]]
+        return table
+
+    def plot(self, axes: Any = None, *, label: Optional[str] = None) -> Any:
+        """Draws its plans, the bound, and the tail for stragglers; returns the axes.
+
+        Args:
+            axes: The :class:`matplotlib.axes.Axes` to draw into; else the current ones.
+            label: What to call its plans in the legend.
+        """
+        return pictures.frontier(self, axes, label)
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    def __getitem__(self, place: int) -> Plan:
+        count = len(self)
+        if not -count <= place < count:
+            raise IndexError(f"the frontier has no plan {place}; it has {count} plans")
+        return Plan(self._native.plan(place % count))
+
+    def __iter__(self) -> Iterator[Plan]:
+        return (self[place] for place in range(len(self)))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Frontier.from_bytes, (self.to_bytes(),)
+
+    def __repr__(self) -> str:
+        (fastest_s, most_j), (cheapest_s, least_j) = self.points[0], self.points[-1]
+        return (
+            f"<pfo.Frontier of {len(self)} plans, {fastest_s:.4g} s {most_j:.5g} J (fastest) to "
+            f"{cheapest_s:.4g} s {least_j:.5g} J (least energy)>"
+        )

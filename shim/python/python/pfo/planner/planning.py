@@ -1,0 +1,91 @@
+"""Planning in one call."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
+
+from pfo import _native
+from pfo.planner import files
+from pfo.planner.frontier import Frontier
+from pfo.planner.profile import Profile
+
+
+def plan(
+    profile: Union[Profile, files.PathLike, bytes, Any],
+    *,
+    p2p_power: Union[float, Mapping[int, float]],
+    microbatches: Optional[int] = None,
+    schedule: str = "1f1b",
+    order: Union[files.PathLike, bytes, None] = None,
+    chunks: int = 2,
+    memory_limit: Union[int, Sequence[int]] = (),
+    fixed: Sequence[str] = (),
+    transfer_ms: float = 0.0,
+    switch_latency_ms: float = 0.0,
+    set_call_ms: float = 0.0,
+    site_power: float = 0.0,
+    plans: int = 200,
+    clock_per: str = "instruction",
+    gpu: Optional[str] = None,
+    progress: Optional[Callable[[float], object]] = None,
+) -> Frontier:
+    """Makes the frontier of a measured profile, as ``pfoctl plan optimize`` does.
+
+    Other threads run meanwhile, and Ctrl-C ends it.
+
+    Args:
+        profile: A :class:`Profile`, or what one is made from.
+        p2p_power: What a GPU draws while it only waits for its neighbour stage, in watts; or by clock,
+            as ``{MHz: watts}``: long waits then get the clock at which waiting draws least.
+        microbatches: Microbatches of a step; required without an order.
+        schedule: The order in which stages run their instructions: ``"1f1b"``, ``"gpipe"``,
+            ``"early-recomputation-1f1b"``, ``"envpipe"``, ``"zb-h1"`` or ``"interleaved-1f1b"``.
+        order: A file with the order instead, or its contents as bytes (``pfo-order/1``).
+        chunks: Model chunks of each stage, for ``"interleaved-1f1b"``.
+        memory_limit: How many more activations than in 1F1B a stage can keep, for ``"envpipe"``: one
+            number, or one for each stage; no limit without.
+        fixed: Instructions that stages run as well and whose time does not depend on the clock:
+            ``"load"``, ``"collective"``, ``"optimizer_step"``.
+        transfer_ms: The time of a transfer between two stages, in milliseconds.
+        switch_latency_ms: From the call that sets a clock until it is in force, in milliseconds.
+        set_call_ms: The part of that for which the call blocks, in milliseconds.
+        site_power: What host, fans and cooling draw for each GPU, in watts.
+        plans: The largest number of plans.
+        clock_per: What has a clock of its own: ``"instruction"``, ``"kind"`` or ``"stage"``.
+        gpu: The GPU model of the profile, to be written into plans.
+        progress: Is called now and then with the share of the work that is done (0 to 1). What it
+            raises ends the planning.
+
+    Raises:
+        PlanError: The profile or an argument is not valid; the error names value and place.
+        OSError: A file cannot be read.
+    """
+    if not isinstance(profile, Profile):
+        profile = Profile(profile)
+    file: Optional[files.PathLike] = None
+    if order is not None and not isinstance(order, bytes):
+        file, order = order, files.read(order)
+    limits = [memory_limit] if isinstance(memory_limit, int) else list(memory_limit)
+    with files.named(file):
+        pipeline = _native.Pipeline(
+            profile._native,
+            microbatches=microbatches,
+            schedule=schedule,
+            order=order,
+            chunks=chunks,
+            memory_limit=limits,
+            fixed=list(fixed),
+            transfer_ms=transfer_ms,
+            switch_latency_ms=switch_latency_ms,
+            set_call_ms=set_call_ms,
+        )
+    made = _native.Frontier.optimize(
+        pipeline,
+        p2p_power=dict(p2p_power) if isinstance(p2p_power, Mapping) else p2p_power,
+        site_power=site_power,
+        plans=plans,
+        clock_per=clock_per,
+        gpu=gpu,
+        progress=progress,
+    )
+    return Frontier(made)

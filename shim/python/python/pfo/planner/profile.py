@@ -1,0 +1,71 @@
+"""Measured profiles."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from typing import Any, Union
+
+from pfo import _native
+from pfo.planner import files
+from pfo.planner.optional import imported
+
+
+class Profile:
+    """Measured time and energy of each instruction of each stage at each clock.
+
+    Args:
+        source: A CSV file, its contents as bytes, or a :class:`pandas.DataFrame`, with the columns
+            ``stage``, ``instruction``, ``frequency`` (MHz), ``time`` (s) and ``energy`` (J). Rows that
+            differ in other columns only are repeats or ranks, as for ``pfoctl plan optimize``.
+        combine: How rows of several ranks of a stage are combined: ``"mean"``, or ``"slowest"``, which
+            takes the time of the slowest and the energy of all.
+        noise: How rows that scatter are treated: ``"auto"``, ``"off"``, ``"isotonic"`` or
+            ``"factor=5%"``. Predictions are replays over the treated profile.
+
+    What looks wrong in the profile is a :class:`UserWarning`.
+
+    Raises:
+        PlanError: The profile is not valid; the error names the line.
+        OSError: The file cannot be read.
+    """
+
+    def __init__(
+        self,
+        source: Union[files.PathLike, bytes, Any],
+        *,
+        combine: str = "mean",
+        noise: str = "auto",
+    ) -> None:
+        path = None
+        if isinstance(source, bytes):
+            csv = source
+        elif isinstance(source, (str, os.PathLike)):
+            path, csv = source, files.read(source)
+        elif hasattr(source, "to_csv"):
+            csv = source.to_csv(index=False).encode()
+        else:
+            raise TypeError(
+                f"a profile is a path, bytes or a DataFrame, not {type(source).__name__}"
+            )
+        with files.named(path):
+            self._native = _native.Profile(csv, combine=combine, noise=noise)
+        for line in self._native.warnings:
+            warnings.warn(f"{path or 'profile'}: {line}", stacklevel=2)
+
+    @property
+    def num_stages(self) -> int:
+        """The number of stages."""
+        return self._native.num_stages
+
+    def to_csv(self) -> str:
+        """The treated profile, which ``noise="off"`` reads back as it is."""
+        return self._native.to_csv()
+
+    def to_pandas(self) -> Any:
+        """Its rows, as a :class:`pandas.DataFrame` with the columns of :meth:`to_csv`."""
+        return imported("pandas", "Profile.to_pandas").read_csv(io.StringIO(self.to_csv()))
+
+    def __repr__(self) -> str:
+        return f"<pfo.Profile of {self.num_stages} stages>"

@@ -1,0 +1,40 @@
+"""How the programs end that `pfoctl` starts to measure GPUs with, and what they require."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from typing import Any, Callable
+
+
+class Failed(Exception):
+    """What is wrong and what to do about it."""
+
+
+def ended(program: str, run: Callable[[], None]) -> int:
+    """Runs a program; returns how it is to exit."""
+    try:
+        run()
+    except Failed as failure:
+        print(f"{program}: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def require_pytorch() -> None:
+    """Without importing it: it would find CUDA as it is now."""
+    if importlib.util.find_spec("torch") is None:
+        raise Failed(f"{sys.executable} has no PyTorch; install it, or use the Python that trains")
+
+
+def imported_pytorch(*, gpus: int) -> Any:
+    """PyTorch, which must see this number of GPUs."""
+    require_pytorch()
+    torch: Any = importlib.import_module("torch")
+    if not torch.cuda.is_available() or torch.cuda.device_count() != gpus:
+        which = "the GPU" if gpus == 1 else f"the {gpus} GPUs"
+        raise Failed(f"PyTorch {torch.__version__} does not see {which}; is it built for CUDA?")
+    return torch

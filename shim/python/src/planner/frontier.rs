@@ -1,0 +1,220 @@
+//! All plans of a pipeline.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use pfo_planner::{
+    ClockPer, Due, Mhz, Options, Outcome, PlanError, Point, Policy, PowerByClock, Spread, Watts,
+    WrittenDeadline,
+};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::planner::error::{self, refused};
+use crate::planner::interruptible::interruptible;
+use crate::planner::{Bound, Pipeline, Plan, Profile};
+
+/// The plans of a pipeline, fastest first.
+#[pyclass(frozen, module = "pfo._native")]
+pub(crate) struct Frontier(pfo_planner::Frontier);
+
+impl Frontier {
+    fn due(&self, deadline: &str) -> PyResult<Due> {
+        self.seconds(deadline).map(Due::Waiting)
+    }
+}
+
+#[pymethods]
+impl Frontier {
+    /// Makes the plans. The power is that of waiting, by clock.
+    #[staticmethod]
+    #[expect(clippy::too_many_arguments, reason = "a search in one call, by keywords only")]
+    #[pyo3(signature = (pipeline, *, p2p_power, site_power, plans, clock_per, gpu, progress))]
+    fn optimize(
+        py: Python<'_>,
+        pipeline: &Pipeline,
+        p2p_power: Power,
+        site_power: f64,
+        plans: usize,
+        clock_per: &str,
+        gpu: Option<String>,
+        progress: Option<&pyo3::Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let power: PowerByClock = p2p_power.try_into().map_err(refused)?;
+        let pipeline = &pipeline.0;
+        pipeline.profile().check_waiting(&power).map_err(refused)?;
+        let per: ClockPer = clock_per.parse().map_err(refused)?;
+        let options = Options { plans, spread: Spread::Useful };
+        let progress = progress.map(|progress| progress.clone().unbind());
+        let made = interruptible(py, progress.as_ref(), |report| {
+            let made = pfo_planner::Frontier::for_waiting(per, pipeline, &power, options, report)?;
+            made.with_site_power(Watts(site_power))
+        })?;
+        let mut made = made.map_err(refused)?;
+        made.gpu = gpu;
+        Ok(Self(made))
+    }
+
+    /// The frontier of other plans for the pipeline of the first, replayed.
+    #[staticmethod]
+    #[pyo3(signature = (profile, plans, *, p2p_power, gpu))]
+    fn of_plans(
+        profile: &Profile,
+        plans: Vec<PyRef<'_, Plan>>,
+        p2p_power: f64,
+        gpu: Option<String>,
+    ) -> PyResult<Self> {
+        let first = plans
+            .first()
+            .ok_or_else(|| error::PlanError::new_err("there is no plan; give some"))?;
+        let pipeline = first.0.pipeline(&profile.profile).map_err(refused)?;
+        let plans = plans.into_iter().map(|plan| plan.0.clone());
+        pfo_planner::Frontier::of_plans(&pipeline, Watts(p2p_power), gpu, plans)
+            .map(Self)
+            .map_err(refused)
+    }
+
+    #[staticmethod]
+    fn from_bytes(frontier: &[u8]) -> PyResult<Self> {
+        pfo_planner::Frontier::from_bytes(frontier).map(Self).map_err(refused)
+    }
+
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<pyo3::Bound<'py, PyBytes>> {
+        let bytes = py.detach(|| self.0.to_bytes()).map_err(refused)?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Seconds and joules of the plans from the fastest to the one of least energy.
+    fn points(&self) -> Vec<(f64, f64)> {
+        self.0.points().map(pair).collect()
+    }
+
+    /// Seconds and joules of all plans, those for stragglers included.
+    fn plans(&self) -> Vec<(f64, f64)> {
+        self.0.plans().map(pair).collect()
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.plans().len()
+    }
+
+    /// The plan at a place in `plans()`.
+    fn plan(&self, place: usize) -> PyResult<Plan> {
+        self.0.plan(place).map(Plan).map_err(refused)
+    }
+
+    /// A deadline in seconds.
+    fn seconds(&self, deadline: &str) -> PyResult<f64> {
+        let written: WrittenDeadline = deadline.parse().map_err(refused)?;
+        let deadline = self.0.deadline(&written).map_err(refused)?;
+        Ok(self.0.seconds(deadline))
+    }
+
+    /// The plan of least energy with the wait until a deadline.
+    fn plan_for(&self, py: Python<'_>, deadline: &str) -> PyResult<Plan> {
+        let due = self.due(deadline)?;
+        py.detach(|| self.0.plan_for(due)).map(Plan).map_err(refused)
+    }
+
+    /// The same, improved for some seconds.
+    fn polished(&self, py: Python<'_>, deadline: &str, polish_s: f64) -> PyResult<Plan> {
+        let patience = Duration::try_from_secs_f64(polish_s).map_err(|error| {
+            error::PlanError::new_err(format!("polish_s is {polish_s}: {error}"))
+        })?;
+        let due = self.due(deadline)?;
+        let began = Instant::now();
+        let plan = interruptible(py, None, |report| {
+            self.0.polished(due, |_| {
+                report(began.elapsed().as_secs_f64() / polish_s);
+                began.elapsed() < patience
+            })
+        })?;
+        plan.map(Plan).map_err(refused)
+    }
+
+    /// The plans that another system considers, by the name of its policy; first the one that it
+    /// would run.
+    fn plans_of(&self, py: Python<'_>, policy: &str) -> PyResult<Vec<Plan>> {
+        let all = Policy::all();
+        let Some(found) = all.iter().find(|known| known.to_string() == policy) else {
+            let names: Vec<String> = all.iter().map(Policy::to_string).collect();
+            let names = names.join(", ");
+            let unknown = format!("unknown policy {policy:?} (known: {names})");
+            return Err(error::PlanError::new_err(unknown));
+        };
+        let (pipeline, power) = (self.0.pipeline(), self.0.p2p_power());
+        let outcome = interruptible(py, None, |report| found.outcome(pipeline, power, report))?;
+        let Outcome { mut plans, chosen, .. } = outcome.map_err(refused)?;
+        plans[..=chosen].rotate_right(1);
+        Ok(plans.into_iter().map(Plan).collect())
+    }
+
+    /// The joules of a plan with the wait until a time (s).
+    fn energy_until_j(&self, plan: &Plan, until_s: f64) -> f64 {
+        self.0.energy_until_j(&plan.0, until_s)
+    }
+
+    /// The ends of the intervals, in seconds and joules, in which a plan is expected when it runs.
+    fn interval(&self, py: Python<'_>, plan: &Plan) -> PyResult<([f64; 2], [f64; 2])> {
+        let expected = py.detach(|| self.0.interval(&plan.0)).map_err(refused)?;
+        Ok((expected.iteration_time_s, expected.iteration_energy_j))
+    }
+
+    fn bound(&self, py: Python<'_>) -> Bound {
+        Bound(py.detach(|| self.0.bound()))
+    }
+
+    #[getter]
+    fn gpu(&self) -> Option<&str> {
+        self.0.gpu.as_deref()
+    }
+
+    #[getter]
+    fn p2p_power_w(&self) -> f64 {
+        self.0.p2p_power().0
+    }
+
+    #[getter]
+    fn site_power_w(&self) -> f64 {
+        self.0.site_power().0
+    }
+
+    #[getter]
+    fn schedule(&self) -> &'static str {
+        self.0.pipeline().schedule().name()
+    }
+
+    #[getter]
+    fn num_stages(&self) -> u16 {
+        self.0.pipeline().profile().num_stages()
+    }
+
+    #[getter]
+    fn num_microbatches(&self) -> u32 {
+        self.0.pipeline().num_microbatches()
+    }
+}
+
+fn pair(point: Point) -> (f64, f64) {
+    (point.iteration_time_s, point.iteration_energy_j)
+}
+
+/// The watts that waiting draws, the same at every clock or by clock in MHz.
+#[derive(FromPyObject)]
+enum Power {
+    Flat(f64),
+    ByClock(HashMap<u32, f64>),
+}
+
+impl TryFrom<Power> for PowerByClock {
+    type Error = PlanError;
+
+    fn try_from(power: Power) -> Result<Self, PlanError> {
+        match power {
+            Power::Flat(watts) => Ok(Watts(watts).into()),
+            Power::ByClock(points) => {
+                Self::new(points.into_iter().map(|(mhz, watts)| (Mhz(mhz), Watts(watts))))
+            }
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The planner as Python classes. Files, tables and pictures are in `pfo.planner`.
+
+mod bound;
+pub(crate) mod error;
+mod frontier;
+mod interruptible;
+mod pipeline;
+mod plan;
+mod profile;
+
+pub(crate) use bound::Bound;
+pub(crate) use frontier::Frontier;
+pub(crate) use pipeline::Pipeline;
+pub(crate) use plan::Plan;
+pub(crate) use profile::Profile;

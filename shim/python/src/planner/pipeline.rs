@@ -1,0 +1,65 @@
+//! What is planned for.
+
+use pfo_planner::{Delays, Instruction, Order, Schedule, Settings};
+use pyo3::prelude::*;
+
+use crate::planner::Profile;
+use crate::planner::error::{PlanError, refused};
+
+/// A profile and the order in which its stages run their instructions.
+#[pyclass(frozen, module = "pfo._native")]
+pub(crate) struct Pipeline(pub(crate) pfo_planner::Pipeline);
+
+#[pymethods]
+impl Pipeline {
+    #[new]
+    #[expect(clippy::too_many_arguments, reason = "a pipeline in one call, by keywords only")]
+    #[pyo3(signature = (profile, *, microbatches, schedule, order, chunks, memory_limit, fixed,
+                        transfer_ms, switch_latency_ms, set_call_ms))]
+    fn new(
+        profile: &Profile,
+        microbatches: Option<u32>,
+        schedule: &str,
+        order: Option<&[u8]>,
+        chunks: u16,
+        memory_limit: Vec<u32>,
+        fixed: Vec<String>,
+        transfer_ms: f64,
+        switch_latency_ms: f64,
+        set_call_ms: f64,
+    ) -> PyResult<Self> {
+        let profile = &profile.profile;
+        let delays = Delays {
+            transfer_time_s: transfer_ms / 1e3,
+            switch_latency_s: switch_latency_ms / 1e3,
+            set_call_s: set_call_ms / 1e3,
+        };
+        if let Some(order) = order {
+            let order = Order::from_json(order).map_err(refused)?;
+            let has = order.num_microbatches();
+            if let Some(given) = microbatches.filter(|&given| given != has) {
+                return Err(PlanError::new_err(format!(
+                    "microbatches is {given}, but the order has {has}; leave microbatches out"
+                )));
+            }
+            return order.pipeline(profile, delays).map(Self).map_err(refused);
+        }
+        let microbatches = microbatches.ok_or_else(|| {
+            PlanError::new_err(
+                "no profile says how many microbatches a step has; give microbatches",
+            )
+        })?;
+        let fixed =
+            fixed.into_iter().map(|name| name.parse()).collect::<Result<Vec<Instruction>, _>>();
+        let settings = Settings {
+            memory_limits: memory_limit,
+            chunks,
+            delays,
+            fixed: fixed.map_err(refused)?,
+        };
+        let schedule: Schedule = schedule.parse().map_err(refused)?;
+        pfo_planner::Pipeline::with_settings(profile, schedule, microbatches, &settings)
+            .map(Self)
+            .map_err(refused)
+    }
+}

@@ -1,0 +1,99 @@
+//! One plan.
+
+use pfo_planner::{Generation, LowtimePlan, Schedule, replay};
+use pyo3::prelude::*;
+
+use crate::planner::Profile;
+use crate::planner::error::{PlanError, refused};
+
+/// One clock for every instruction of a step.
+#[pyclass(frozen, module = "pfo._native")]
+pub(crate) struct Plan(pub(crate) pfo_planner::Plan);
+
+#[pymethods]
+impl Plan {
+    /// Reads a plan in any format. A profile is required for Python files only.
+    #[staticmethod]
+    #[pyo3(signature = (plan, profile, schedule))]
+    fn from_bytes(plan: &[u8], profile: Option<&Profile>, schedule: &str) -> PyResult<Self> {
+        let schedule: Schedule = schedule.parse().map_err(refused)?;
+        match profile {
+            Some(profile) => pfo_planner::Plan::from_bytes(plan, &profile.profile, schedule),
+            None if LowtimePlan::is_likely(plan) => {
+                return Err(PlanError::new_err(
+                    "a Python file does not say what its plan is for; give the profile that it was \
+                     made from, and its schedule",
+                ));
+            }
+            None => pfo_planner::Plan::from_json(plan),
+        }
+        .map(Self)
+        .map_err(refused)
+    }
+
+    /// The plan as text in a format.
+    fn to_text(&self, format: &str) -> PyResult<String> {
+        match format {
+            "pfo" => self.0.to_json().map_err(refused),
+            "lowtime" => Ok(self.0.to_lowtime(Generation::Clocks)),
+            "zeus" => Ok(self.0.to_lowtime(Generation::Named)),
+            _ => Err(PlanError::new_err(format!(
+                "format={format:?}; it is one of \"pfo\", \"lowtime\" and \"zeus\""
+            ))),
+        }
+    }
+
+    /// Seconds and joules of the plan's replay over a profile, at a P2P-blocking power or the plan's own.
+    fn replay(&self, profile: &Profile, p2p_power: Option<f64>) -> PyResult<(f64, f64)> {
+        let given = p2p_power.map(|power| pfo_planner::Watts(power).into());
+        let power = given.or_else(|| self.0.waiting_power()).ok_or_else(|| {
+            PlanError::new_err("the plan does not say its P2P-blocking power; give p2p_power")
+        })?;
+        let replayed = replay(&profile.profile, &self.0, power).map_err(refused)?;
+        Ok((replayed.iteration_time_s, replayed.iteration_energy_j))
+    }
+
+    /// Seconds and joules that the plan predicts.
+    #[getter]
+    fn predicted(&self) -> Option<(f64, f64)> {
+        self.0.predicted.map(|p| (p.iteration_time_s, p.iteration_energy_j))
+    }
+
+    #[getter]
+    fn gpu(&self) -> Option<&str> {
+        self.0.gpu.as_deref()
+    }
+
+    #[getter]
+    fn schedule(&self) -> &'static str {
+        self.0.schedule.name()
+    }
+
+    #[getter]
+    fn num_stages(&self) -> u16 {
+        self.0.num_stages
+    }
+
+    #[getter]
+    fn num_microbatches(&self) -> u32 {
+        self.0.num_microbatches
+    }
+
+    /// Stage, instruction, microbatch, chunk and MHz, in the order in which each stage runs them.
+    fn instructions(&self) -> Vec<(u16, &'static str, u32, u16, u32)> {
+        let stages = self.0.stages.iter();
+        stages
+            .flat_map(|stage| {
+                stage.instructions.iter().map(|planned| {
+                    (
+                        stage.stage.0,
+                        planned.instruction.name(),
+                        planned.microbatch.0,
+                        planned.chunk.0,
+                        planned.frequency_mhz.0,
+                    )
+                })
+            })
+            .collect()
+    }
+}

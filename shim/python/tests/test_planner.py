@@ -1,0 +1,354 @@
+"""The planner in Python: what it makes is what pfoctl makes, and what it refuses it explains."""
+
+import copy
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from node import PROGRAMS, ROOT
+
+import pfo
+
+P2P_POWER_W = 83.64
+CLOCKS = range(1005, 1411, 45)
+
+
+def csv(stages=4, scale=1.0):
+    """A profile whose last stage is the heaviest."""
+    rows = ["stage,instruction,frequency,time,energy"]
+    for stage in range(stages):
+        for instruction, work_s in (("forward", 0.05), ("backward", 0.1)):
+            work_s *= scale * (1.0 + 0.2 * (stage + 1 == stages) + 0.01 * stage)
+            for mhz in CLOCKS:
+                time_s = work_s * (0.3 + 0.7 * 1410 / mhz)
+                watts = 120 + 280 * (mhz / 1410) ** 2.5
+                rows.append(f"{stage},{instruction},{mhz},{time_s:.7f},{watts * time_s:.6f}")
+    return "\n".join(rows) + "\n"
+
+
+def plan_for_long(progress):
+    """Makes plans for a step that takes minutes."""
+    pfo.plan(csv(24).encode(), microbatches=192, p2p_power=P2P_POWER_W, plans=4000, progress=progress)
+
+
+@pytest.fixture
+def profile(tmp_path):
+    """A file with a profile."""
+    path = tmp_path / "profile.csv"
+    path.write_text(csv())
+    return path
+
+
+@pytest.fixture(scope="module")
+def frontier():
+    return pfo.plan(csv().encode(), microbatches=6, p2p_power=P2P_POWER_W, plans=60)
+
+
+@pytest.fixture
+def pfoctl(tmp_path):
+    """Runs pfoctl in the test's directory."""
+
+    def run(*arguments):
+        command = [PROGRAMS / "pfoctl", *map(str, arguments)]
+        finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert finished.returncode == 0, finished.stderr
+        return finished.stdout
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        ({}, []),
+        ({"schedule": "gpipe", "transfer_ms": 2.5}, ["--schedule=gpipe", "--transfer-ms=2.5"]),
+        ({"schedule": "interleaved-1f1b", "chunks": 3}, ["--schedule=interleaved-1f1b", "--chunks=3"]),
+        ({"schedule": "envpipe", "memory_limit": 2}, ["--schedule=envpipe", "--memory-limit=2"]),
+        ({"switch_latency_ms": 15, "set_call_ms": 3}, ["--switch-latency-ms=15", "--set-call-ms=3"]),
+        ({"clock_per": "kind", "site_power": 200.0}, ["--clock-per=kind", "--site-power=200"]),
+        ({"p2p_power": {210: 50.0, 1410: 84.0}}, ["--wait-power=210:50,1410:84"]),
+    ],
+)
+def test_the_plans_are_those_of_pfoctl(profile, pfoctl, tmp_path, settings, options):
+    given = {"p2p_power": P2P_POWER_W, **settings}
+    ours = pfo.plan(profile, microbatches=8, gpu="A100", plans=40, **given)
+    if "--wait-power" not in "".join(options):
+        options = [*options, f"--p2p-power={P2P_POWER_W}"]
+    frontier = "--microbatches=8", "--gpu=A100", "--plans=40", "-o", "frontier"
+    pfoctl("plan", "optimize", profile, *frontier, *options)
+    assert ours.to_bytes() == (tmp_path / "frontier").read_bytes()
+    for deadline in ("fastest", "1.02x", "min-energy", "1.5x"):
+        for format in ("pfo", "lowtime", "zeus"):
+            theirs = pfoctl("plan", "export", "frontier", "--deadline", deadline, "--format", format)
+            assert ours.at(deadline).to_text(format) == theirs
+    bound = json.loads(pfoctl("plan", "bound", "frontier", "--deadline", "1.05x", "--json"))
+    (row,) = bound
+    assert ours.bound().energy_j(row["time_s"]) == row["least_energy_j"]
+    assert ours.energy_until(ours.at("1.05x"), row["time_s"]) == row["energy_j"]
+
+
+def test_a_frontier_file_is_read_and_written_by_both(profile, pfoctl, tmp_path, frontier):
+    frontier.write(tmp_path / "ours")
+    shown = json.loads(pfoctl("plan", "show", "ours", "--json"))
+    assert [list(cost.values())[:2] for cost in shown["points"]] == [list(p) for p in frontier.points]
+    beyond = [list(cost.values())[:2] for cost in shown["beyond_min_energy"]]
+    assert beyond == [list(point) for point in frontier.beyond_min_energy]
+    assert pfo.Frontier.read(tmp_path / "ours").to_bytes() == frontier.to_bytes()
+
+
+@pytest.mark.parametrize("format", ["pfo", "lowtime", "zeus"])
+def test_a_plan_is_read_back_from_every_format(profile, tmp_path, frontier, format):
+    plan, measured = frontier.at("1.02x"), pfo.Profile(profile)
+    plan.write(tmp_path / "plan", format)
+    read = pfo.Plan.read(tmp_path / "plan", measured)
+    assert read.clocks() == plan.clocks()
+    assert read.replay(measured, P2P_POWER_W) == pytest.approx((plan.time_s, plan.energy_j))
+    assert (read.time_s is None) == (format != "pfo")
+
+
+def test_an_order_in_a_file_is_planned_for(profile, tmp_path):
+    def units(stage):
+        return [{"instruction": name, "microbatch": m} for m in range(2) for name in ("forward", "backward")]
+
+    order = {"format": "pfo-order/1", "stages": [units(stage) for stage in range(4)]}
+    path = tmp_path / "order.json"
+    path.write_text(json.dumps(order))
+    made = pfo.plan(profile, order=path, p2p_power=P2P_POWER_W, plans=10)
+    assert (made.schedule, made.num_microbatches) == ("custom", 2)
+    with pytest.raises(pfo.PlanError, match="order.json: microbatches is 3, but the order has 2"):
+        pfo.plan(profile, order=path, microbatches=3, p2p_power=P2P_POWER_W)
+
+
+def test_the_plans_of_others_make_a_frontier(profile, tmp_path, frontier):
+    measured = pfo.Profile(profile)
+    plans = [frontier.at(deadline) for deadline in ("1.05x", "fastest", "1.02x")]
+    of_three = pfo.Frontier.of_plans(plans, measured, p2p_power=P2P_POWER_W)
+    assert [plan.time_s for plan in of_three] == sorted(plan.time_s for plan in plans)
+    assert of_three[-1].energy_j < of_three[0].energy_j
+    with pytest.raises(IndexError, match="no plan 3; it has 3"):
+        of_three[3]
+
+
+def test_no_plan_is_below_the_bound_or_late(frontier):
+    bound = frontier.bound()
+    for percent in range(0, 40, 3):
+        time_s = frontier.fastest_s * (1 + percent / 100)
+        plan = frontier.at(f"{time_s}s")
+        assert plan.time_s <= time_s
+        assert frontier.energy_until(plan, time_s) >= bound.energy_j(time_s) * (1 - 1e-9)
+    (from_s, to_s), (from_j, to_j) = frontier.interval(plan)
+    assert from_s < plan.time_s < to_s and from_j < plan.energy_j < to_j
+
+
+def test_other_systems_plan_for_the_same_profile(pfoctl, tmp_path, profile, frontier):
+    compared = pfoctl("plan", "compare", profile, "--microbatches=6", f"--p2p-power={P2P_POWER_W}", "--json")
+    rows = {row["policy"]: row for row in json.loads(compared)}
+    for policy in ("all-max", "envpipe-offline", "zeus-global"):
+        plan = frontier.plans_of(policy)[0]
+        assert plan.energy_j == pytest.approx(rows[policy]["iteration_energy_j"])
+    lowtime = pfo.Frontier.of_plans(
+        frontier.plans_of("lowtime-perseus"), pfo.Profile(profile), p2p_power=P2P_POWER_W
+    )
+    assert len(lowtime) > 1 and lowtime.at("1.05x").energy_j > frontier.at("1.05x").energy_j
+    with pytest.raises(pfo.PlanError, match='unknown policy "eco" .known: all-max, .*lowtime-zeus'):
+        frontier.plans_of("eco")
+
+
+def test_polishing_never_makes_a_plan_worse(frontier):
+    plan, polished = frontier.at("1.03x"), frontier.at("1.03x", polish_s=0.3)
+    assert polished.energy_j <= plan.energy_j
+    assert polished.time_s <= 1.03 * frontier.fastest_s
+
+
+def test_copies_and_workers_have_the_same_plans(frontier):
+    plan = frontier.at("1.01x")
+    of_worker = pickle.loads(pickle.dumps(frontier)).at("1.01x")
+    for same in (pickle.loads(pickle.dumps(plan)), copy.deepcopy(plan), of_worker):
+        assert (same.clocks(), same.schedule) == (plan.clocks(), plan.schedule)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"microbatches": 0}, "the number of microbatches is 0, must be between 1 and 65536"),
+        ({}, "how many microbatches a step has; give microbatches"),
+        ({"microbatches": 4, "schedule": "2f2b"}, 'unknown schedule "2f2b" (known: 1f1b'),
+        ({"microbatches": 4, "fixed": ["lod"]}, "lod"),
+        ({"microbatches": 4, "p2p_power": -1.0}, "the P2P-blocking power is -1 W, must be"),
+        ({"microbatches": 4, "p2p_power": {210: float("nan")}}, "NaN W at 210 MHz"),
+        ({"microbatches": 4, "p2p_power": 1e6}, "no GPU draws 1000000 W while it waits"),
+        ({"microbatches": 4, "transfer_ms": -1.0}, "-0.001"),
+        ({"microbatches": 4, "plans": 1}, "the number of plans is 1"),
+        ({"microbatches": 4, "site_power": -5.0}, "the site power is -5 W"),
+        ({"microbatches": 4, "clock_per": "gpu"}, '"gpu"'),
+    ],
+)
+def test_an_argument_without_sense_is_refused_with_its_value(profile, arguments, said):
+    with pytest.raises(pfo.PlanError) as refused:
+        pfo.plan(profile, **{"p2p_power": P2P_POWER_W, **arguments})
+    assert said in str(refused.value)
+
+
+def test_a_bad_profile_is_named_with_its_line(tmp_path):
+    path = tmp_path / "bad.csv"
+    path.write_text(csv().replace("0,forward,1050", "0,forwards,1050"))
+    with pytest.raises(pfo.PlanError, match=r"bad\.csv: profile, line 3.*forwards"):
+        pfo.Profile(path)
+    with pytest.raises(pfo.PlanError, match="^profile, line 3"):
+        pfo.Profile(path.read_bytes())
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        pfo.plan(tmp_path / "nowhere.csv", microbatches=1, p2p_power=1.0)
+    with pytest.raises(TypeError, match="a path, bytes or a DataFrame, not int"):
+        pfo.Profile(7)
+
+
+def test_a_file_that_is_no_plan_is_named(tmp_path, frontier):
+    path = tmp_path / "plan.py"
+    path.write_text(frontier.at("fastest").to_text("lowtime"))
+    with pytest.raises(pfo.PlanError, match=r"plan\.py: .*give the profile"):
+        pfo.Plan.read(path)
+    with pytest.raises(pfo.PlanError, match=r"plan\.py: "):
+        pfo.Frontier.read(path)
+    with pytest.raises(pfo.PlanError, match='format="yaml"; it is one of "pfo"'):
+        frontier.at("fastest").write(path, "yaml")
+    with pytest.raises(FileNotFoundError, match="no/plan.json"):
+        frontier.at("fastest").write(tmp_path / "no" / "plan.json")
+    assert [file.name for file in tmp_path.iterdir()] == ["plan.py"]
+
+
+def test_a_deadline_that_no_plan_keeps_or_that_is_unclear_is_refused(frontier):
+    with pytest.raises(pfo.PlanError, match="the fastest takes"):
+        frontier.at("0.1s")
+    with pytest.raises(pfo.PlanError, match="min-energy"):
+        frontier.at("soon")
+    assert not frontier.fastest_s <= 1.9 <= frontier.cheapest_s
+    with pytest.raises(pfo.PlanError, match="write 1.9s or 1.9x"):
+        frontier.at(1.9)
+    assert frontier.seconds(f"{frontier.fastest_s:.4g}") == frontier.fastest_s
+
+
+def test_what_looks_wrong_in_a_profile_is_a_warning():
+    lines = csv().splitlines()
+    stage, instruction, mhz, time_s, energy_j = lines[5].split(",")
+    lines[5] = f"{stage},{instruction},{mhz},{float(time_s) * 3},{float(energy_j) * 3}"
+    with pytest.warns(UserWarning, match="^profile: "):
+        pfo.Profile("\n".join(lines).encode(), noise="off")
+
+
+def test_a_smoothed_profile_is_read_back_as_it_is():
+    profile = pfo.Profile(csv().encode())
+    assert pfo.Profile(profile.to_csv().encode(), noise="off").to_csv() == profile.to_csv()
+
+
+def test_ctrl_c_ends_a_plan_that_takes_long(tmp_path):
+    script = tmp_path / "plan.py"
+    script.write_text(
+        "import sys\nsys.path.insert(0, sys.argv[1])\nfrom test_planner import plan_for_long\n"
+        "plan_for_long(lambda done: print(done, flush=True))\n"
+    )
+    planning = subprocess.Popen(
+        [sys.executable, script, Path(__file__).parent],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert float(planning.stdout.readline()) < 0.5
+    planning.send_signal(signal.SIGINT)
+    _, error = planning.communicate()
+    assert error.rstrip().endswith("KeyboardInterrupt") and "panicked" not in error
+    assert planning.returncode == -signal.SIGINT
+
+
+def test_what_progress_raises_ends_the_plan_and_other_threads_run_meanwhile():
+    seen, turns = [], 0
+
+    def progress(done):
+        seen.append(done)
+        if len(seen) == 5:
+            raise RuntimeError("enough")
+
+    def count():
+        nonlocal turns
+        while not seen or len(seen) < 5:
+            turns += 1
+            time.sleep(0)
+
+    other = threading.Thread(target=count)
+    other.start()
+    with pytest.raises(RuntimeError, match="enough"):
+        plan_for_long(progress)
+    other.join()
+    assert len(seen) == 5 and all(0 <= done <= 1 for done in seen)
+    assert turns > 100
+
+
+def test_a_trainer_that_imports_pfo_does_not_load_the_planner():
+    loaded = "[name for name in sys.modules if name.startswith(('pfo.planner', 'pandas', 'matplotlib'))]"
+    script = f"import sys, pfo; print({loaded}); pfo.plan; print('pfo.planner' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines() == ["[]", "True"]
+
+
+def test_tables_are_data_frames(profile, frontier):
+    pandas = pytest.importorskip("pandas")
+    table = frontier.to_pandas()
+    assert list(table) == ["time_s", "energy_j", "slowdown", "saving", "bound_j"]
+    assert len(table) == len(frontier) and table["slowdown"].iloc[0] == 0
+    assert (table["energy_j"] >= table["bound_j"] * (1 - 1e-9)).all()
+    clocks = frontier.at("1.02x").to_pandas()
+    assert len(clocks) == 4 * 2 * 6 and set(clocks["frequency"]) <= set(CLOCKS)
+    made = pfo.plan(pandas.read_csv(profile), microbatches=6, p2p_power=P2P_POWER_W, plans=60)
+    assert made.to_bytes() == frontier.to_bytes()
+    tables = pfo.Profile(profile, noise="off").to_pandas(), pandas.read_csv(profile)
+    measured, written = (set(table.itertuples(index=False, name=None)) for table in tables)
+    assert measured == written
+
+
+def test_a_picture_has_the_plans_the_bound_and_the_tail(frontier):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    axes = frontier.plot(label="ours")
+    labels = [line.get_label() for line in axes.get_lines()]
+    assert labels == ["ours", "for stragglers", "lower bound"]
+    plans, _, bound = axes.get_lines()
+    assert list(zip(*plans.get_data())) == frontier.points
+    assert bound.get_xdata()[0] == frontier.fastest_s and bound.get_ydata()[0] < plans.get_ydata()[0]
+
+
+@pytest.mark.parametrize(("package", "use"), [("pandas", "to_pandas"), ("matplotlib", "plot")])
+def test_without_a_package_the_error_says_what_to_install(monkeypatch, frontier, package, use):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"{package}.pyplot", raising=False)
+    with pytest.raises(ImportError, match=f"Frontier.{use} requires {package}; install it with"):
+        getattr(frontier, use)()
+
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "published_tables.py"
+
+
+def test_the_published_tables_are_reproduced_and_ours_saves_more():
+    data = Path(os.environ.get("PFO_DATA_DIR", ROOT.parent / "shared" / "data"))
+    if not (data / "profiles" / "gpt3-175b-a100.csv").exists():
+        pytest.skip(f"{data} has no published profiles")
+    command = [sys.executable, EXAMPLE, data / "profiles"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    rows = [line.split() for line in told.stdout.splitlines() if line.startswith(("a100", "a40"))]
+    intrinsic = [[float(share) for share in row[2:]] for row in rows if len(row) == 6]
+    stragglers = [[float(share) for share in row[2:]] for row in rows if len(row) == 5]
+    assert (len(intrinsic), len(stragglers)) == (8, 8)
+    for envpipe, perseus, ours, possible in intrinsic:
+        assert envpipe < perseus < ours <= possible
+    for lowtime, ours, possible in stragglers:
+        assert lowtime < ours <= possible
+
+
+def test_without_the_published_profiles_the_example_says_that_it_skips(tmp_path):
+    told = subprocess.run([sys.executable, EXAMPLE, tmp_path], capture_output=True, text=True)
+    assert told.returncode == 1 and told.stderr.startswith("skipped: ") and str(tmp_path) in told.stderr

@@ -33,13 +33,21 @@ pub struct MachineSetup {
     pub gpus: &'static str,
     /// How long a set call blocks.
     pub set_latency_ms: u64,
-    /// From an accepted set call to the new clock.
+    /// From a set call to the new clock.
     pub settle_ms: u64,
+    /// What else the machine has, beside being ideal.
+    pub made: fn(MachinePlan) -> MachinePlan,
+}
+
+/// A machine whose GPUs are as real ones, in place of an ideal one.
+#[must_use]
+pub fn honest(plan: MachinePlan) -> MachinePlan {
+    MachinePlan { ideal: false, set_latency: None, settle: None, ..plan }
 }
 
 impl Default for MachineSetup {
     fn default() -> Self {
-        Self { gpus: "4xA40", set_latency_ms: 0, settle_ms: 1 }
+        Self { gpus: "4xA40", set_latency_ms: 0, settle_ms: 1, made: |plan| plan }
     }
 }
 
@@ -60,7 +68,7 @@ impl Machine {
             settle: Some(Duration::from_millis(setup.settle_ms)),
             ..MachinePlan::ideal(setup.gpus.parse().unwrap())
         };
-        plan.create(&state).unwrap();
+        (setup.made)(plan).create(&state).unwrap();
         let library_directory = directory.join("lib");
         fs::create_dir(&library_directory).unwrap();
         let driver = Arc::new(Driver::open(&state).unwrap());

@@ -97,9 +97,12 @@ impl From<&TestPlan> for ClockTable {
         let stages = plan.clocks.len() as u32;
         let units = |stage| {
             let order = one_f_one_b(stage, stages, plan.microbatches).into_iter();
-            let planned = order.zip(plan.clocks(stage)).map(|((instruction, microbatch), mhz)| {
-                PlannedUnit { unit: Unit::new(instruction, microbatch), mhz: Mhz(*mhz) }
-            });
+            let planned =
+                order.zip(plan.clocks(stage)).map(|((instruction, microbatch), mhz)| PlannedUnit {
+                    unit: Unit::new(instruction, microbatch),
+                    mhz: Mhz(*mhz),
+                    wait_mhz: None,
+                });
             planned.collect()
         };
         Self::new(plan.microbatches, Some(PREDICTED), (0..stages).map(units).collect()).unwrap()

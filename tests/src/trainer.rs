@@ -22,19 +22,28 @@ pub const MICROBATCHES: u32 = 3;
 /// What a perfect measurement of a training on A40s gives, as a profile.
 #[must_use]
 pub fn true_profile(time_scale: &str) -> String {
+    profile_of("A40", &["--ideal"], time_scale)
+}
+
+/// The same for another model of GPU, with further arguments of `pfo-sim profile`.
+#[must_use]
+pub fn profile_of(model: &str, arguments: &[&str], time_scale: &str) -> String {
     let mut command = Command::new(programs::program("pfo-sim"));
-    let stages = STAGES.to_string();
-    command.args([
-        "profile",
-        "--ideal",
-        "--gpu",
-        "A40",
-        "--stages",
-        &stages,
-        "--time-scale",
-        time_scale,
-    ]);
+    command.args(["profile", "--gpu", model, "--stages", &STAGES.to_string()]);
+    command.args(["--time-scale", time_scale]).args(arguments);
     Ran::from(command.output().unwrap()).printed()
+}
+
+/// The frontier of such a profile, in a file that everybody may read.
+#[must_use]
+pub fn true_frontier(node: &Node, time_scale: &str) -> String {
+    let profile = node.plan_file("profile.csv", true_profile(time_scale).as_bytes());
+    let frontier = node.directory().join("a40.frontier").to_str().unwrap().to_owned();
+    let microbatches = MICROBATCHES.to_string();
+    let mut command = Command::new(programs::program("pfoctl"));
+    command.args(["plan", "optimize", "--p2p-power", "70", "--microbatches", &microbatches]);
+    let _ = Ran::from(command.arg(profile).args(["-o", &frontier]).output().unwrap()).printed();
+    frontier
 }
 
 /// A running training of [`STAGES`] ranks on the node's first GPUs.

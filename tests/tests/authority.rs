@@ -2,7 +2,7 @@
 
 use pfo_protocol::{
     ClientMessage, ClockTable, DaemonMessage, GpuName, JobSelector, LeaseTarget, Mhz, Pid, Refusal,
-    RefusalCode, Request, Response, SwapTarget, TrialLength, TrialRun, Uid, User,
+    RefusalCode, Request, Response, SettleTimes, SwapTarget, TrialLength, TrialRun, Uid, User,
 };
 use pfo_tests::{Client, Identity, Node, Rank, Relay, Setup, TestPlan, hello, needs_root};
 
@@ -35,15 +35,11 @@ impl Doors {
         let uid = Some(self.trainer.uid);
         let foreign = JobSelector { job: FOREIGN_JOB.parse().unwrap(), uid };
         let gpu = GpuName::Uuid(self.node.machine.uuid(0));
-        let table = || ClockTable::from(&TestPlan::new(1, 2, |_, _| 900));
-        let load = |job: &JobSelector| {
-            let (job, label) = (job.clone(), "plan".to_owned());
-            Request::PlanLoad { job, label, table: table() }
-        };
         let swap = |job: &JobSelector| {
             let (job, target) = (job.clone(), SwapTarget::DefaultClocks);
             Request::PlanSwap { job, target, at_step: None, wait: false }
         };
+        let (gpu_uuid, times) = (self.node.machine.uuid(0), SettleTimes::always(15_000_000));
         // No GPU has this clock: who may measure is refused for that.
         let trial = |job: &JobSelector| {
             let (job, run) = (job.clone(), TrialRun::Uniform(Mhz(1)));
@@ -70,6 +66,8 @@ impl Doors {
             ('X', Request::PolicyExplain { who: Some(somebody), gpu: None }),
             ('l', load(&own)),
             ('L', load(&foreign)),
+            ('c', check(&own)),
+            ('F', check(&foreign)),
             ('w', swap(&own)),
             ('W', swap(&foreign)),
             ('t', trial(&own)),
@@ -86,6 +84,7 @@ impl Doors {
             ('N', Request::GrantRevoke { uid: Some(Uid(61_299)), gpus: Vec::new() }),
             ('K', Request::LedgerAcknowledge),
             ('M', Request::WatchJobs),
+            ('S', Request::SettleTimes { gpu: gpu_uuid, times }),
             ('U', Request::Tap { job: own, counters: false }),
             ('B', behalf),
         ]
@@ -114,6 +113,20 @@ impl Doors {
     }
 }
 
+fn plan() -> (String, ClockTable) {
+    ("plan".to_owned(), ClockTable::from(&TestPlan::new(1, 2, |_, _| 900)))
+}
+
+fn load(job: &JobSelector) -> Request {
+    let (job, (label, table)) = (job.clone(), plan());
+    Request::PlanLoad { job, label, table }
+}
+
+fn check(job: &JobSelector) -> Request {
+    let (job, (label, table)) = (job.clone(), plan());
+    Request::PlanCheck { job, label, table }
+}
+
 /// A connection of the agent that acts for a user.
 fn on_behalf(node: &Node, uid: Uid, administrator: bool) -> Client {
     let mut client = node.control_as_agent();
@@ -127,7 +140,7 @@ fn on_behalf(node: &Node, uid: Uid, administrator: bool) -> Client {
 fn on_the_trainers_socket_root_is_an_ordinary_user() {
     needs_root!();
     let doors = Doors::start();
-    assert_eq!(doors.allowed_to(|| doors.node.trainer_control()), "gsnkpjrxlwteva");
+    assert_eq!(doors.allowed_to(|| doors.node.trainer_control()), "gsnkpjrxlcwteva");
 }
 
 #[test]
@@ -145,14 +158,14 @@ fn a_trainer_changes_its_own_jobs_and_no_others() {
         }
     });
     // Whether it hears that root's job is there is another matter.
-    assert_eq!(allowed.replace('r', ""), "gsnkpjxLWTEVA");
+    assert_eq!(allowed.replace('r', ""), "gsnkpjxLFWTEVA");
 }
 
 #[test]
 fn the_socket_for_administration_is_for_everything_but_the_agents_part() {
     needs_root!();
     let doors = Doors::start();
-    let everything = "gsnkpjrxXlLwWtTeEvVaAOCGNK";
+    let everything = "gsnkpjrxXlLcFwWtTeEvVaAOCGNK";
     assert_eq!(doors.allowed_to(|| Client::connect(&doors.node.admin_socket())), everything);
 }
 
@@ -160,24 +173,24 @@ fn the_socket_for_administration_is_for_everything_but_the_agents_part() {
 fn the_agent_in_its_own_name_only_looks() {
     needs_root!();
     let doors = Doors::start();
-    assert_eq!(doors.allowed_to(|| doors.node.control_as_agent()), "gsnkpjrxMUB");
+    assert_eq!(doors.allowed_to(|| doors.node.control_as_agent()), "gsnkpjrxMSUB");
 }
 
 #[test]
 fn the_agent_changes_and_measures_a_job_for_its_owner_only() {
     needs_root!();
     let doors = Doors::start();
-    assert_eq!(doors.allowed_for(Uid::ROOT, false), "gsnkpjrxlwteU");
+    assert_eq!(doors.allowed_for(Uid::ROOT, false), "gsnkpjrxlcwteU");
     // No account of this node has the trainer's uid, so that it may lease no GPU through the agent.
     let trainers = doors.allowed_for(doors.trainer.uid, false);
-    assert_eq!(trainers.replace('r', ""), "gsnjxLWTE");
+    assert_eq!(trainers.replace('r', ""), "gsnjxLFWTE");
 }
 
 #[test]
 fn an_administrator_through_the_agent_changes_any_job_and_nothing_else() {
     needs_root!();
     let doors = Doors::start();
-    assert_eq!(doors.allowed_for(Uid::ROOT, true), "gsnkpjrxlLwWtTeEU");
+    assert_eq!(doors.allowed_for(Uid::ROOT, true), "gsnkpjrxlLcFwWtTeEU");
 }
 
 #[test]
@@ -185,7 +198,7 @@ fn a_user_without_an_account_is_no_administrator_through_the_agent() {
     needs_root!();
     let doors = Doors::start();
     let claimed = doors.allowed_for(doors.trainer.uid, true);
-    assert_eq!(claimed.replace('r', ""), "gsnjxLWTE");
+    assert_eq!(claimed.replace('r', ""), "gsnjxLFWTE");
 }
 
 #[test]

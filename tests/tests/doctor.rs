@@ -90,7 +90,9 @@ impl Patient {
             let without_root = check == "capability"
                 || text(&finding["message"]).contains(&identity::group_names().1);
             let of_tester = check == "groups" || (without_root && !identity::is_root());
-            let fine = level == "ok" || of_tester;
+            // No job has run here that could have shown how the GPUs change their clocks.
+            let of_new_node = check == "calibration" && level == "unknown";
+            let fine = level == "ok" || of_tester || of_new_node;
             assert!(level == "ok" || finding["remedy"].is_string(), "{finding}");
             (!fine).then(|| (text(&finding["check"]), level))
         };

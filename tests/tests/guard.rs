@@ -1,7 +1,12 @@
 //! The slowdown that was allowed is kept for as long as the job runs plans.
 
+use std::process::Command;
+
 use pfo_protocol::GuardStatus;
-use pfo_tests::{Identity, MICROBATCHES, Node, STAGES, Setup, TestPlan, Training, needs_root};
+use pfo_tests::{
+    Identity, MICROBATCHES, Node, STAGES, Setup, TestPlan, Training, needs_root, programs::program,
+    true_frontier,
+};
 
 const JOB: &str = "job";
 
@@ -35,7 +40,7 @@ fn set(node: &Node, percent: &str) -> String {
 fn a_plan_that_makes_steps_longer_than_allowed_is_given_up_and_said_so() {
     let node = Node::start();
     let training = in_training(&node, HIGHEST / 2);
-    assert!(set(&node, "5%").contains("more than 5.0 % longer is given up"));
+    assert!(set(&node, "5%").contains("more than 5.0 % longer is corrected or given up"));
     node.until_so("default clocks", || node.job(JOB).plan.is_none());
     node.until_so("it is said", || guard(&node).is_some_and(|guard| guard.given_up.is_some()));
     let slowdown = guard(&node).unwrap().given_up.unwrap();
@@ -43,6 +48,71 @@ fn a_plan_that_makes_steps_longer_than_allowed_is_given_up_and_said_so() {
     let status = node.pfoctl(&Identity::trainer(), &["status"]).printed();
     assert!(status.contains("back at default clocks: its plan made steps"), "{status}");
     assert!(node.agent_log().contains("goes back to default clocks: with plan"));
+    training.stop();
+}
+
+/// A job whose plan was too slow, and that changes to one of a frontier which is not.
+fn corrected(node: &Node) -> Training {
+    // Long beside what a busy machine adds.
+    let scale = "0.08";
+    let user = Identity::trainer();
+    let frontier = true_frontier(node, scale);
+    let training = Training::start(node, JOB, &user, &["--time-scale", scale]);
+    training.until_leased(node);
+    training.until_step(node, 1);
+    let slow = node.directory().join("slow.json");
+    let mut command = Command::new(program("pfoctl"));
+    command.args(["plan", "export", &frontier, "--deadline", "1.3x", "-o"]).arg(&slow);
+    assert!(command.status().unwrap().success());
+    let slow = slow.to_str().unwrap();
+    let _ = node.pfoctl(&user, &["plan", "swap", JOB, slow, "--wait"]).printed();
+    let _ = node.pfoctl(&user, &["plan", "load", JOB, &frontier]).printed();
+    let _ = set(node, "5%");
+    node.until_so("a corrected plan", || guard(node).is_some_and(|g| g.corrected.is_some()));
+    training
+}
+
+#[test]
+fn a_plan_that_is_too_slow_is_corrected_where_a_frontier_is_loaded() {
+    let node = Node::start();
+    let training = corrected(&node);
+    let plan = node.job(JOB).plan.unwrap();
+    assert_eq!(plan.label, "a40.frontier within 5.0 %");
+    let slowdown = node.until("its comparison", || {
+        guard(&node).and_then(|guard| guard.slowdown).ok_or("none".to_owned())
+    });
+    assert!(slowdown < 0.05, "{slowdown}");
+    assert_eq!(guard(&node).unwrap().given_up, None);
+    let status = node.pfoctl(&Identity::trainer(), &["status"]).printed();
+    assert!(status.contains("runs a faster plan: the one before made steps"), "{status}");
+    assert!(node.agent_log().contains("changes to plan a40.frontier within 5.0 %"));
+
+    let step_j = |with_plan: bool| {
+        let windows = node.job(JOB).windows.into_iter();
+        let of = windows.filter(|window| window.plan.is_some() == with_plan);
+        of.filter_map(|window| window.iteration_energy_j).fold(f64::INFINITY, f64::min)
+    };
+    assert!(step_j(true) < 0.98 * step_j(false), "{} J {} J", step_j(true), step_j(false));
+    training.stop();
+}
+
+#[test]
+fn a_corrected_plan_that_is_too_slow_is_given_up_by_the_next_agent_too() {
+    let mut node = Node::start();
+    let training = corrected(&node);
+    node.kill_agent();
+    // A limit that no plan keeps, and that nobody set anew.
+    let file = node.agent_runtime().join("guards/guards.json");
+    let guards = std::fs::read_to_string(&file).unwrap();
+    let stricter = guards.replace("\"max_slowdown\": 0.05", "\"max_slowdown\": -0.9");
+    assert_ne!(stricter, guards);
+    std::fs::write(&file, stricter).unwrap();
+    node.start_agent();
+    node.until_so("it is given up", || guard(&node).is_some_and(|g| g.given_up.is_some()));
+    assert!(guard(&node).unwrap().corrected.is_some(), "it is known why");
+    assert_eq!(node.job(JOB).plan, None);
+    let log = node.agent_log();
+    assert!(!log.contains("no plan takes the place"), "nothing was tried first: {log}");
     training.stop();
 }
 
@@ -78,6 +148,20 @@ fn a_plan_runs_again_whatever_ends_a_comparison() {
             let job = node.job(JOB);
             job.plan.is_some() && job.measured_by.is_none()
         });
+    }
+    training.stop();
+}
+
+#[test]
+fn a_guard_that_ends_or_is_replaced_in_a_comparison_costs_no_plan() {
+    let node = Node::start();
+    let training = in_training(&node, HIGHEST);
+    for end in ["--off", "100%"] {
+        let _ = set(&node, "200%");
+        node.until_so("a comparison is under way", || node.job(JOB).measured_by.is_some());
+        let _ = set(&node, end);
+        node.until_so("nobody measures", || node.job(JOB).measured_by.is_none());
+        assert!(node.job(JOB).plan.is_some(), "{end}");
     }
     training.stop();
 }

@@ -11,6 +11,9 @@ const JOB: &str = "job";
 /// How often the simulated counter is refreshed, and a little more.
 const REFRESH_S: f64 = 0.025;
 
+/// Differences of joules are not exact.
+const ROUNDING_J: f64 = 1e-6;
+
 /// The job as `pfoctl status --json` shows it.
 fn reported(node: &Node) -> Value {
     let ran = node.pfoctl(&Identity::own(), &["status", "--json", "--job", JOB]);
@@ -48,7 +51,7 @@ fn the_energy_of_a_job_is_the_difference_of_the_drivers_counter() {
             energy_j => Err(format!("{energy_j} J since {}", before_step - after_open)),
         }
     });
-    let most = node.machine.energy_j(0) - before_open;
+    let most = node.machine.energy_j(0) - before_open + ROUNDING_J;
     assert!(seen <= most, "{seen} J, but the counter moved by {most} J at most");
     assert!(seen > 30.0, "{seen} J in 240 ms of computing");
     // What is used after the last step began belongs to the job as well.
@@ -59,7 +62,8 @@ fn the_energy_of_a_job_is_the_difference_of_the_drivers_counter() {
     node.until_is("sessions", &0, || node.status().daemon.sessions);
     let after_end = node.machine.energy_j(0);
     let energy_j = reported(&node)["energy_j"].as_f64().unwrap();
-    let (least, most) = (before_end - after_open, after_end - before_open);
+    let least = before_end - after_open - ROUNDING_J;
+    let most = after_end - before_open + ROUNDING_J;
     assert!((least..=most).contains(&energy_j), "{energy_j} J is not between {least} and {most}");
     drop(computing);
 }
@@ -97,7 +101,7 @@ fn windows_show_the_measured_time_and_energy_of_a_step_under_each_plan() {
         let windows = reported(&node)["windows"].as_array().unwrap().clone();
         let steps: Vec<_> = windows.iter().map(|window| window["steps"].as_u64()).collect();
         match steps[..] {
-            [Some(8..=9), Some(9)] => Ok(windows),
+            [Some(8..=9), Some(8..=9)] => Ok(windows),
             _ => Err(format!("{windows:?}")),
         }
     });
@@ -124,7 +128,8 @@ fn windows_show_the_measured_time_and_energy_of_a_step_under_each_plan() {
 fn what_was_measured_stays_when_a_rank_ends() {
     let node = Node::start();
     let rank = Rank::open(&node, JOB, 0, 1, 2);
-    steps(&rank, 6, Duration::from_millis(5));
+    // The counter is read for several short steps at once.
+    steps(&rank, 30, Duration::from_millis(5));
     drop(rank);
     node.until_is("sessions", &0, || node.status().daemon.sessions);
     let job = reported(&node);

@@ -2,9 +2,13 @@
 
 use std::fs;
 
+use nvidia_ml::machine::MachinePlan;
 use nvidia_ml::model::GpuModel;
+use pfo_protocol::{Mhz, Request, Response};
+use pfo_tests::control::job;
 use pfo_tests::{
-    Identity, Node, TestPlan, Training, needs_root, programs::program_for_all, true_profile,
+    Identity, MICROBATCHES, MachineSetup, Node, Setup, TestPlan, Training, needs_root,
+    programs::program_for_all, true_profile,
 };
 use serde_json::Value;
 
@@ -45,7 +49,7 @@ fn two_gpus_that_wait_for_each_other_show_the_power_that_plans_use() {
     let measure = ["p2p", "measure", "--helper", &helper, "--steps", "3", "--json"];
     let kept = node.pfoctl(&user, &measure).json();
     let kept = kept.as_array().unwrap();
-    assert_eq!(kept.len(), 2 * 4, "two GPUs at four clocks: {kept:?}");
+    assert_eq!(kept.len(), 2 * 5, "two GPUs at five clocks: {kept:?}");
     for power in kept {
         assert_true(power);
         assert_eq!((power["count"].as_u64(), &power["source"]), (Some(3), &Value::from("receive")));
@@ -71,12 +75,17 @@ fn the_waits_of_a_running_job_show_the_power_and_it_runs_on_as_before() {
     let plan = TestPlan::new(4, 3, |_, _| 1500);
     training.take_up(&node, &plan);
     node.until_so("the plan", || node.job(JOB).ranks.iter().all(|rank| rank.plan == Some(1)));
-    let measured = node.pfoctl(&user, &["p2p", "measure", "--job", JOB, "--steps", "5", "--json"]);
+    let measure = ["p2p", "measure", "--job", JOB, "--steps", "5", "--json"];
+    let at_two = ["--clocks", "1740,870"];
+    let measured = node.pfoctl(&user, &[&measure[..], &at_two].concat());
     let kept = measured.json();
-    assert!(!kept.as_array().unwrap().is_empty(), "{measured:?}");
     for power in kept.as_array().unwrap() {
         assert_true(power);
         assert_eq!(power["source"], "waits");
+    }
+    for mhz in [1740, 870] {
+        let at = kept.as_array().unwrap().iter().filter(|power| power["mhz"] == mhz);
+        assert!(at.count() > 0, "{measured:?}");
     }
     node.until_so("the plan again", || node.job(JOB).ranks.iter().all(|r| r.plan == Some(1)));
     training.stop();
@@ -115,4 +124,38 @@ fn what_a_trainer_measured_is_used_by_others_only_after_an_administrator_set_it(
     let _ = node.pfoctl(&Identity::administrator(), &set).printed();
     let planned = optimize(&node, &other).printed();
     assert!(planned.contains("65.50 W of NVIDIA A40 (set)"), "{planned}");
+}
+
+#[test]
+fn a_tuned_job_has_clocks_for_its_waits_where_their_power_is_known_by_clock() {
+    let machine = MachineSetup {
+        set_latency_ms: 8,
+        settle_ms: 15,
+        made: |plan| MachinePlan { waits_follow_the_clock: Some(true), ..plan },
+        ..MachineSetup::default()
+    };
+    let node = Node::start_with(&Setup { machine, ..Setup::default() });
+    let user = Identity::own();
+    let measure = ["p2p", "measure", "--helper", &helper(&node), "--steps", "2", "--json"];
+    let powers = node.pfoctl(&user, &measure).json();
+    let lowest = powers.as_array().unwrap().iter().find(|power| power["mhz"] == 210).unwrap();
+    let truth = GpuModel::A40.facts().blocked_power_w(nvidia_ml::units::Mhz(210));
+    assert!((lowest["power_w"].as_f64().unwrap() / truth - 1.0).abs() < 0.01, "{powers}");
+
+    let training = Training::start(&node, JOB, &user, &["--time-scale", "0.2"]);
+    training.until_leased(&node);
+    training.until_step(&node, 1);
+    let profile = node.plan_file("profile.csv", true_profile("0.2").as_bytes());
+    let tune = ["tune", JOB, "--profile", &profile, "--microbatches", &MICROBATCHES.to_string()];
+    let thorough = ["--max-slowdown", "10%", "--rounds", "2", "--json"];
+    let report = node.pfoctl(&user, &[&tune[..], &thorough].concat()).json();
+    assert_eq!(report["p2p_power"]["by_mhz"][0][0], 210, "{report}");
+    let kept = report["tried"].as_array().unwrap().last().unwrap();
+    assert_eq!(kept["verdict"], "kept", "{report}");
+    let mut client = node.control();
+    let answer = client.ask(Request::PlanRead(job(JOB))).unwrap();
+    let Response::Plan(Some(table)) = answer else { panic!("{answer:?}") };
+    let waits = table.stages().iter().flatten().filter_map(|unit| unit.wait_mhz);
+    assert!(waits.clone().count() > 0 && waits.clone().all(|mhz| mhz == Mhz(210)), "{table:?}");
+    training.stop();
 }

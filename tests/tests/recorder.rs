@@ -29,7 +29,12 @@ const WAIT_LIMIT: f64 = 0.01;
 
 /// A trial at one clock of a training whose instructions take a multiple of what is built in.
 fn trial(time_scale: f64, steps: u32) -> RecordedTrial {
-    let machine = MachineSetup { gpus: "4xA100", set_latency_ms: 8, settle_ms: 15 };
+    let machine = MachineSetup {
+        gpus: "4xA100",
+        set_latency_ms: 8,
+        settle_ms: 15,
+        ..MachineSetup::default()
+    };
     let node = Node::start_with(&Setup { machine, ..Setup::default() });
     let options = ["--time-scale", &time_scale.to_string()];
     let training = Training::start(&node, JOB, &Identity::own(), &options);

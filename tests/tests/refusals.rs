@@ -70,7 +70,7 @@ fn a_gpu_that_mig_splits_is_refused() {
     assert_eq!(refusal.code, RefusalCode::MigEnabled);
     let expected = format!("MIG is enabled on GPU {uuid}: its clocks belong to all of its users");
     assert_eq!(refusal.message, expected);
-    assert!(node.status().gpus[1].mig);
+    node.until_so("status says so", || node.status().gpus[1].mig);
     assert!(node.machine.clocks_set(1).is_empty() && node.machine.memory_lock(1).is_none());
 }
 

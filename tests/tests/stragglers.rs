@@ -1,42 +1,25 @@
 //! Stragglers: a job takes the time of what it has to wait for anyway.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use nvidia_ml::units::Milliwatts;
+use nvidia_ml::clock_table::ClockRange;
+use nvidia_ml::machine::MachinePlan;
+use nvidia_ml::units::{Mhz, Milliwatts};
+use pfo_planner::{Condition, Frontier, Instruction, Plan, Stage, replay};
 use pfo_protocol::{Rank, WatchedJob};
 use pfo_tests::{
-    Identity, MICROBATCHES, Node, Ran, STAGES, Setup, Training, needs_root, programs::program,
+    Identity, MachineSetup, Node, Ran, STAGES, Setup, Training, needs_root, programs::program,
+    true_frontier,
 };
 
 const JOB: &str = "job";
 
 fn run(command: &mut Command) {
     let _ = Ran::from(command.output().unwrap()).printed();
-}
-
-/// The frontier of what the simulated training runs, in a file that everybody may read.
-fn frontier(node: &Node, time_scale: &str) -> String {
-    let profile = node.directory().join("profile.csv");
-    let frontier = node.directory().join("a40.frontier");
-    let stages = STAGES.to_string();
-    let microbatches = MICROBATCHES.to_string();
-    let mut command = Command::new(program("pfo-sim"));
-    command.args([
-        "profile",
-        "--ideal",
-        "--gpu",
-        "A40",
-        "--stages",
-        &stages,
-        "--time-scale",
-        time_scale,
-        "-o",
-    ]);
-    run(command.arg(&profile));
-    let mut command = Command::new(program("pfoctl"));
-    command.args(["plan", "optimize", "--p2p-power", "70", "--microbatches", &microbatches]);
-    run(command.arg(&profile).arg("-o").arg(&frontier));
-    frontier.to_str().unwrap().to_owned()
 }
 
 /// What the agent says of the job.
@@ -52,7 +35,7 @@ fn plan(node: &Node) -> Option<String> {
 fn a_job_takes_a_stragglers_time_at_one_step_and_then_its_own_again() {
     let mut node = Node::start();
     let user = Identity::trainer();
-    let frontier = frontier(&node, "0.02");
+    let frontier = true_frontier(&node, "0.02");
     let training = Training::start(&node, JOB, &user, &[]);
     training.until_leased(&node);
     training.until_step(&node, 1);
@@ -103,7 +86,7 @@ fn a_rank_held_back_by_a_power_limit_is_answered_until_that_is_over() {
     let agent_rules = "[watch]\nslow_percent = 25\nsteps = 3\ndrift_percent = 20";
     let node = Node::start_with(&Setup { agent_rules, ..Setup::default() });
     let user = Identity::trainer();
-    let frontier = frontier(&node, "0.1");
+    let frontier = true_frontier(&node, "0.1");
     let training = Training::start(&node, JOB, &user, &["--time-scale", "0.1"]);
     training.until_leased(&node);
     training.until_step(&node, 1);
@@ -122,6 +105,7 @@ fn a_rank_held_back_by_a_power_limit_is_answered_until_that_is_over() {
     node.until_so("the answer", || straggler().is_some_and(|factor| factor > 1.0));
     let answer = node.job(JOB).plan.unwrap();
     assert!(answer.label.starts_with("a40.frontier at 1."), "{answer:?}");
+    assert!(answer.label.ends_with(", replanned"), "{answer:?}");
     let attention = node.pfoctl(&user, &["status"]).printed();
     assert!(attention.contains("longer than was profiled"), "{attention}");
     let step = node.job(JOB).ranks.iter().filter_map(|rank| rank.step).max().unwrap();
@@ -138,12 +122,176 @@ fn a_rank_held_back_by_a_power_limit_is_answered_until_that_is_over() {
     training.stop();
 }
 
+/// Four GPUs, the memory of which slows them down by three tenths when it is locked.
+fn with_slow_memory() -> Setup {
+    Setup {
+        machine: MachineSetup {
+            made: |plan| MachinePlan { memory_lock_slows_permille: Some(300), ..plan },
+            ..MachineSetup::default()
+        },
+        agent_rules: "[watch]\nslow_percent = 15\nsteps = 3\ndrift_percent = 50",
+        ..Setup::default()
+    }
+}
+
+fn make_slow(node: &Node, gpu: usize, slow: bool) {
+    let any = Mhz(1);
+    let range = slow.then_some(ClockRange { min: any, max: any });
+    node.machine.gpu(gpu).lock_memory_clocks(range).unwrap();
+}
+
+/// A training on the frontier's plan for a deadline, whose slow ranks are answered. No GPU is slow:
+/// the memory clocks that pfod locks are unlocked.
+fn answered(node: &Node, deadline: &str) -> Training {
+    answered_at(node, deadline, "0.1")
+}
+
+/// The same, if instructions take another time than was profiled at a scale of 0.1.
+fn answered_at(node: &Node, deadline: &str, time_scale: &str) -> Training {
+    let user = Identity::trainer();
+    let frontier = true_frontier(node, "0.1");
+    let training = Training::start(node, JOB, &user, &["--time-scale", time_scale]);
+    training.until_leased(node);
+    training.until_step(node, 1);
+    let own = node.directory().join("own.json");
+    let mut command = Command::new(program("pfoctl"));
+    run(command.args(["plan", "export", &frontier, "--deadline", deadline, "-o"]).arg(&own));
+    let own = own.to_str().unwrap();
+    let _ = node.pfoctl(&user, &["plan", "swap", JOB, own, "--wait"]).printed();
+    (0..STAGES as usize).for_each(|gpu| make_slow(node, gpu, false));
+    let _ = node.pfoctl(&user, &["plan", "load", JOB, &frontier]).printed();
+    let _ = node.pfoctl(&user, &["job", "straggler", JOB, "--auto"]).printed();
+    training
+}
+
+/// Seconds and joules of a step over the next steps under the plan that runs.
+fn measured(node: &Node, training: &Training) -> (f64, f64) {
+    let plan = || node.job(JOB).plan.map(|plan| plan.number);
+    // Steps under the plan that runs, and their seconds and joules.
+    let window = || {
+        let window = node.job(JOB).windows.pop().filter(|window| window.steps > 0)?;
+        let (steps, energy_j) = (window.steps as f64, window.iteration_energy_j?);
+        let is_present = window.plan.map(|plan| plan.number) == plan();
+        is_present.then_some([steps, steps * window.iteration_time_s, steps * energy_j])
+    };
+    let step = || node.job(JOB).ranks.iter().filter_map(|rank| rank.step).max().unwrap();
+    let before = node.until("steps under the plan", || window().ok_or("none".to_owned()));
+    let number = plan();
+    training.until_step(node, step() + 12);
+    assert_eq!(plan(), number, "another plan");
+    let after = window().unwrap();
+    let of_a_step = |figure: usize| (after[figure] - before[figure]) / (after[0] - before[0]);
+    (of_a_step(1), of_a_step(2))
+}
+
+#[test]
+fn a_slow_rank_that_no_limit_holds_gets_the_time_back_and_the_plan_of_before_returns() {
+    let node = Node::start_with(&with_slow_memory());
+    let training = answered(&node, "1.15x");
+    let _ =
+        node.pfoctl(&Identity::trainer(), &["job", "straggler", JOB, "--auto", "off"]).printed();
+    make_slow(&node, 3, true);
+    let (before_s, _) = measured(&node, &training);
+    let _ = node.pfoctl(&Identity::trainer(), &["job", "straggler", JOB, "--auto", "on"]).printed();
+    let is_replanned = || plan(&node).is_some_and(|label| label.ends_with(", replanned"));
+    node.until_so("the answer", is_replanned);
+    let (after_s, _) = measured(&node, &training);
+    assert!(after_s < 0.95 * before_s, "{after_s} s, and {before_s} s before");
+
+    make_slow(&node, 3, false);
+    node.until_is("the plan of before", &Some("own.json".to_owned()), || plan(&node));
+    training.stop();
+}
+
+/// The slowest plan of a frontier in which a stage that takes longer by a share keeps its clocks and
+/// the step takes no longer.
+fn looked_up(frontier: &str, own: &Path, slow: Stage, share: f64) -> Plan {
+    let frontier = Frontier::from_bytes(&fs::read(frontier).unwrap()).unwrap();
+    let own = Plan::from_json(&fs::read(own).unwrap()).unwrap();
+    let slowed = [Instruction::Forward, Instruction::Backward]
+        .map(|instruction| ((slow, instruction), Condition::Slowed(1.0 + share)));
+    let slowed = frontier.pipeline().profile().under(&slowed.into()).unwrap();
+    let time_s =
+        |plan: &Plan| replay(&slowed, plan, frontier.p2p_power()).unwrap().iteration_time_s;
+    let plans = (0..frontier.plans().len()).rev().map(|place| {
+        let mut plan = frontier.plan(place).unwrap();
+        plan.stages[slow.index()].clone_from(&own.stages[slow.index()]);
+        plan
+    });
+    let most_s = 1.01 * time_s(&own);
+    plans.into_iter().find(|plan| time_s(plan) <= most_s).unwrap_or_else(|| own.clone())
+}
+
+#[test]
+fn beside_a_rank_that_is_held_back_a_new_plan_saves_no_less_than_one_that_is_looked_up() {
+    let agent_rules = "[watch]\nslow_percent = 15\nsteps = 3\ndrift_percent = 50";
+    let node = Node::start_with(&Setup { agent_rules, ..Setup::default() });
+    let user = Identity::trainer();
+    let training = answered(&node, "fastest");
+    node.machine.gpu(1).cap_power(Some(Milliwatts(150_000))).unwrap();
+    let is_replanned = || plan(&node).is_some_and(|label| label.ends_with(", replanned"));
+    node.until_so("the answer", is_replanned);
+    let (new_s, new_j) = measured(&node, &training);
+    let share = watched(&node).slow[0].share;
+
+    let _ = node.pfoctl(&user, &["job", "straggler", JOB, "--auto", "off"]).printed();
+    node.until_is("the plan of before", &Some("own.json".to_owned()), || plan(&node));
+    let (_, own_j) = measured(&node, &training);
+    let (frontier, own) = ("a40.frontier", "own.json");
+    let [frontier, own] = [frontier, own].map(|name| node.directory().join(name));
+    let plan = looked_up(frontier.to_str().unwrap(), &own, Stage(1), share);
+    let file = node.plan_file("looked-up.json", plan.to_json().unwrap().as_bytes());
+    let _ = node.pfoctl(&user, &["plan", "swap", JOB, &file, "--wait"]).printed();
+    let (old_s, old_j) = measured(&node, &training);
+    // What a busy machine adds to either.
+    assert!(new_s < 1.03 * old_s, "{new_s} s, and {old_s} s with a look-up");
+    assert!(new_j < 1.01 * old_j, "{new_j} J, and {old_j} J with a look-up");
+    assert!(new_j < 0.98 * own_j, "{new_j} J, and {own_j} J before");
+    training.stop();
+}
+
+#[test]
+fn a_rank_that_is_slow_in_turns_is_answered_ever_more_seldom() {
+    let node = Node::start_with(&with_slow_memory());
+    let training = answered(&node, "1.15x");
+    let number = || node.job(JOB).plan.map(|plan| plan.number);
+    let first = number().unwrap();
+    let began = Instant::now();
+    for turn in 0..8 {
+        make_slow(&node, 3, turn % 2 == 0);
+        thread::sleep(Duration::from_secs(5));
+    }
+    // Answers at 0, 10, 30 and 70 s at the earliest, and each way back.
+    let earliest = [0, 10, 30, 70, 150].map(Duration::from_secs);
+    let answers = earliest.iter().filter(|at| **at <= began.elapsed()).count() as u32;
+    let swaps = number().unwrap() - first;
+    assert!((1..=2 * answers).contains(&swaps), "{swaps} swaps");
+    node.until_is("the plan of before", &Some("own.json".to_owned()), || plan(&node));
+    training.stop();
+}
+
+#[test]
+fn a_job_some_of_whose_stages_take_less_than_was_profiled_gets_a_plan_for_that() {
+    let agent_rules = "[watch]\nsteps = 3\nslow_percent = 15\ndrift_percent = 6";
+    let node = Node::start_with(&Setup { agent_rules, ..with_slow_memory() });
+    let training = answered_at(&node, "fastest", "0.0769");
+    // Two stages remain as fast as they were profiled, and two are faster.
+    [0, 1].into_iter().for_each(|gpu| make_slow(&node, gpu, true));
+    let own_s = node.job(JOB).plan.unwrap().predicted_time_s.unwrap();
+    let is_replanned = || plan(&node).is_some_and(|label| label.ends_with(", replanned"));
+    node.until_so("the drift", || watched(&node).drift.is_some());
+    node.until_so("the answer", is_replanned);
+    let predicted_s = node.job(JOB).plan.unwrap().predicted_time_s.unwrap();
+    assert!(predicted_s < own_s, "{predicted_s} s, and {own_s} s before");
+    training.stop();
+}
+
 #[test]
 fn steps_that_leave_the_prediction_are_told_with_their_instructions() {
     let agent_rules = "[watch]\ndrift_percent = 20";
     let node = Node::start_with(&Setup { agent_rules, ..Setup::default() });
     let user = Identity::trainer();
-    let frontier = frontier(&node, "0.1");
+    let frontier = true_frontier(&node, "0.1");
     // Half as slow again as what was profiled.
     let training = Training::start(&node, JOB, &user, &["--time-scale", "0.15"]);
     training.until_leased(&node);

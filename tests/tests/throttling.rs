@@ -1,7 +1,12 @@
 //! GPUs that something other than pfo holds back.
 
+use std::time::Duration;
+
 use nvidia_ml::units::Milliwatts;
 use pfo_tests::{Node, Rank, TestPlan};
+
+/// `pfod` looks every 5 s.
+const LOOKED_AGAIN: Duration = Duration::from_secs(6);
 
 #[test]
 fn a_gpu_that_runs_below_its_lock_is_reported_once() {
@@ -21,7 +26,10 @@ fn a_gpu_that_runs_below_its_lock_is_reported_once() {
     let line = log.lines().find(|line| line.contains("below its lock at 1500 MHz")).unwrap();
     assert!(line.contains("SW_POWER_CAP"), "{line}");
     assert!(line.contains(node.machine.uuid(1).as_str()), "{line}");
-    // It looks again and again.
-    std::thread::sleep(std::time::Duration::from_secs(6));
+    // It looks again and again; meanwhile the GPU has run at its lock.
+    node.machine.gpu(1).cap_power(None).unwrap();
+    std::thread::sleep(LOOKED_AGAIN);
+    node.machine.gpu(1).cap_power(Some(Milliwatts(150_000))).unwrap();
+    std::thread::sleep(LOOKED_AGAIN);
     assert_eq!(found(), 1);
 }

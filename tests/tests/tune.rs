@@ -2,8 +2,11 @@
 
 use std::process::Child;
 
-use pfo_planner::{LowerBound, Pipeline, Policy, Profile, Schedule, Watts};
-use pfo_tests::{Identity, MachineSetup, Node, Ran, STAGES, Setup, Training, true_profile};
+use nvidia_ml::machine::MachinePlan;
+use pfo_planner::{LowerBound, Pipeline, Plan, Policy, Profile, Schedule, Watts};
+use pfo_tests::{
+    Identity, MachineSetup, Node, Ran, STAGES, Setup, Training, honest, profile_of, true_profile,
+};
 use serde_json::Value;
 
 const JOB: &str = "job";
@@ -74,8 +77,9 @@ fn number(value: &Value) -> f64 {
 fn a_tuned_job_saves_what_is_possible_within_the_slowdown_asked_for() {
     const MAX_SLOWDOWN: f64 = 0.04;
     let bench = Bench::start();
-    let ran = bench.tune(&["--max-slowdown", "4%", "--rounds", "2"]).wait_with_output().unwrap();
-    let ran = Ran::from(ran);
+    let plan = bench.node.directory().join("kept.json").display().to_string();
+    let tune = ["--max-slowdown", "4%", "--rounds", "2", "--output", &plan];
+    let ran = Ran::from(bench.tune(&tune).wait_with_output().unwrap());
     // On a busy machine step times may scatter too much for certainty.
     let is_certain = ran.code == Some(0);
     assert!(is_certain || ran.code == Some(6), "{ran:?}");
@@ -87,7 +91,11 @@ fn a_tuned_job_saves_what_is_possible_within_the_slowdown_asked_for() {
         "{report}"
     );
     assert_eq!(number(&report["guard"]["max_slowdown"]), MAX_SLOWDOWN, "{report}");
+    assert_eq!(report["correctable"], true, "{report}");
     assert!(number(&kept["slowdown"]["estimate"]) <= MAX_SLOWDOWN, "{report}");
+    let plan = Plan::from_json(&std::fs::read(plan).unwrap()).unwrap();
+    let written = plan.predicted.map(|predicted| predicted.iteration_time_s);
+    assert_eq!(kept["predicted_time_s"].as_f64(), written, "{report}");
     let pipeline = bench.pipeline();
     let all_max = Policy::AllMax.outcome(&pipeline, P2P_POWER, &|_| {}).unwrap();
     let all_max = all_max.plans[0].predicted.unwrap();
@@ -128,12 +136,44 @@ fn instructions_as_short_as_a_change_of_clocks_are_tuned_without_being_told_how_
     let ran = bench.tune(&["--max-slowdown", "4%", "--rounds", "2"]).wait_with_output().unwrap();
     let ran = Ran::from(ran);
     let report = ran.json();
-    assert_eq!(number(&report["late_s"]), 0.023, "{report}");
+    assert!((number(&report["late_s"]) - 0.023).abs() < 0.002, "as it was measured: {report}");
     let tried = report["tried"].as_array().unwrap();
     let kept = tried.iter().find(|tried| tried["verdict"] == "kept").expect("a plan is kept");
     assert!(number(&kept["saving"]["low"]) > 0.03, "{report}");
     assert!(number(&kept["slowdown"]["estimate"]) <= 0.04, "{report}");
     bench.training.stop();
+}
+
+#[test]
+fn steps_shorter_than_the_counters_refreshes_are_tuned_by_enough_of_them() {
+    let made = |plan| MachinePlan { warm: true, ..honest(plan) };
+    let node = Node::start_with(&Setup {
+        machine: MachineSetup { gpus: "4xA100", settle_ms: 15, made, ..MachineSetup::default() },
+        // As in the shipped file.
+        changes_per_second: 50,
+        ..Setup::default()
+    });
+    let profile = profile_of("A100", &[], "0.02");
+    let profile = node.plan_file("profile.csv", profile.as_bytes());
+    let microbatches = MICROBATCHES.to_string();
+    let options = ["--microbatches", &microbatches, "--time-scale", "0.02"];
+    let training = Training::start(&node, JOB, &Identity::own(), &options);
+    training.until_leased(&node);
+    training.until_step(&node, 1);
+    let tune = ["tune", JOB, "--profile", &profile, "--max-slowdown", "30%", "--rounds", "2"];
+    let ran = node.pfoctl(&Identity::own(), &[&tune[..], &["--json"]].concat());
+    // A plan is kept, certainly or not, or the job stays at default clocks.
+    assert!(matches!(ran.code, Some(0 | 5 | 6)), "{ran:?}");
+    let report = ran.json();
+    // That of an A100 that waits is 83.64 W.
+    let watts = number(&report["p2p_power"]["watts"]);
+    assert!((50.0..120.0).contains(&watts), "{report}");
+    for tried in report["tried"].as_array().unwrap() {
+        let is_kept = tried["verdict"] == "kept";
+        assert!(!is_kept || number(&tried["slowdown"]["estimate"]) <= 0.3, "{report}");
+        assert!(!is_kept || number(&tried["saving"]["low"]) > 0.0, "{report}");
+    }
+    training.stop();
 }
 
 #[test]

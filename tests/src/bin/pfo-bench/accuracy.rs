@@ -81,7 +81,12 @@ fn row(off: &[Off]) -> Vec<Cell> {
 
 /// Sweeps a job, as its user would, and compares every row of its profile.
 fn sweep(time_scale: f64, extent: Extent) -> Result<Vec<Off>> {
-    let machine = MachineSetup { gpus: "4xA100", set_latency_ms: 8, settle_ms: 15 };
+    let machine = MachineSetup {
+        gpus: "4xA100",
+        set_latency_ms: 8,
+        settle_ms: 15,
+        ..MachineSetup::default()
+    };
     let node = Node::start_with(&Setup { machine, ..Setup::default() });
     let user = Identity::trainer();
     let stages = stages()?;

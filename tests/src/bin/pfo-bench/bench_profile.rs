@@ -13,6 +13,9 @@ use crate::Result;
 /// Where measured profiles are, when the environment does not say.
 const DATA: &str = "../shared/data";
 const MEASURED: &str = "profiles/gpt3-175b-a100.csv";
+const STEPPED: &str = "gpt3-175b-a40.csv";
+/// What an A40 draws in that profile while it waits for its neighbour.
+const STEPPED_P2P_POWER: Watts = Watts(70.38);
 /// What an A100 draws in this profile while it waits for its neighbour.
 const P2P_POWER: Watts = Watts(83.64);
 
@@ -47,6 +50,14 @@ impl BenchProfile {
     /// Whether it is of real GPUs, which is what planning times are aimed at.
     pub(crate) fn is_measured(&self) -> bool {
         self.made_in.is_none()
+    }
+
+    /// Beside a measured profile, that of GPUs that get slower at some higher clocks, because they run
+    /// into their power limit.
+    pub(crate) fn stepped(&self) -> Option<(&'static str, PathBuf, Watts)> {
+        let path = self.path.with_file_name(STEPPED);
+        let is_there = self.is_measured() && path.exists();
+        is_there.then_some(("GPT-3 175B, measured on A40", path, STEPPED_P2P_POWER))
     }
 
     fn read(name: &'static str, path: PathBuf, directory: Option<TempDir>) -> Result<Self> {

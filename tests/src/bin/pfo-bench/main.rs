@@ -12,6 +12,7 @@ mod bench_profile;
 mod call_beside_readers;
 mod call_cost;
 mod computing;
+mod conditions;
 mod event_path;
 mod excess;
 mod extent;
@@ -20,6 +21,7 @@ mod growth;
 mod lowtime;
 mod lowtime_run;
 mod node;
+mod noise;
 mod our_run;
 mod p2p_accuracy;
 mod placement;
@@ -44,15 +46,17 @@ use crate::report::Report;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// What runs when no part is named, in this order.
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 11] = [
     Part { name: "footprint", measure: |bench| bench.on_nodes(footprint::measure) },
     Part { name: "event-path", measure: |bench| bench.on_nodes(event_path::measure) },
     Part { name: "recording", measure: |bench| bench.on_nodes(recording::measure) },
     Part { name: "accuracy", measure: accuracy },
+    Part { name: "conditions", measure: conditions },
     Part { name: "abuse", measure: |bench| abuse::measure(bench.extent, &mut bench.report) },
     Part { name: "call", measure: calls },
     Part { name: "python", measure: python_calls },
     Part { name: "planning", measure: planning },
+    Part { name: "noise", measure: |bench| noise::measure(bench.extent, &mut bench.report) },
     Part { name: "lowtime", measure: |bench| lowtime::measure(bench.extent, &mut bench.report) },
 ];
 
@@ -67,13 +71,19 @@ struct Part {
 struct Bench {
     extent: Extent,
     report: Report,
+    /// The conditions to measure, if not all.
+    conditions: Vec<String>,
 }
+
+/// Before the names of the conditions to measure.
+const CONDITIONS: &str = "conditions=";
 
 fn usage() -> String {
     let parts = PARTS.map(|part| part.name).join("|");
     format!(
         "usage: pfo-bench [--json] [--short] [{parts}]…
 --short measures so little that it only shows that everything runs.
+conditions=NAME,… measures some of the conditions only.
 PFO_BENCH_MICROBATCHES (12) and PFO_BENCH_FILTERS (raw,effective) say how lowtime is run,
 PFO_DATA_DIR where measured profiles are"
     )
@@ -84,6 +94,7 @@ fn main() -> ExitCode {
     let result = match arguments.first().map(String::as_str) {
         Some(bare_socket::RECEIVER) => bare_socket::receive(),
         Some(computing::COMPUTES) => computing::run(&arguments[1..]),
+        Some(conditions::OBSERVES) => conditions::observe(arguments.get(1)),
         _ => run(&arguments),
     };
     match result {
@@ -102,6 +113,10 @@ fn run(arguments: &[String]) -> Result<()> {
         match argument.as_str() {
             "--json" => bench.report.as_json(),
             "--short" => bench.extent = Extent::Short,
+            argument if argument.starts_with(CONDITIONS) => {
+                bench.conditions = conditions::names(&argument[CONDITIONS.len()..])?;
+                chosen.push("conditions");
+            }
             name if PARTS.iter().any(|part| part.name == name) => chosen.push(name),
             _ => return Err(usage().into()),
         }
@@ -133,6 +148,10 @@ fn accuracy(bench: &mut Bench) -> Result<()> {
     accuracy::measure(bench.extent, &mut bench.report)?;
     p2p_accuracy::measure(bench.extent, &mut bench.report)?;
     tune_accuracy::measure(bench.extent, &mut bench.report)
+}
+
+fn conditions(bench: &mut Bench) -> Result<()> {
+    conditions::measure(&bench.conditions, bench.extent, &mut bench.report)
 }
 
 fn calls(bench: &mut Bench) -> Result<()> {

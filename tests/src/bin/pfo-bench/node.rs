@@ -86,7 +86,7 @@ impl Measured for Node {
 
 /// The GPUs of every node here.
 pub(crate) fn machine_setup() -> MachineSetup {
-    MachineSetup { gpus: "8xA100", set_latency_ms: 0, settle_ms: 0 }
+    MachineSetup { gpus: "8xA100", set_latency_ms: 0, settle_ms: 0, ..MachineSetup::default() }
 }
 
 /// A node whose daemons serve.

@@ -11,7 +11,12 @@ const JOB: &str = "bench-p2p";
 
 /// Measures two GPUs that wait for each other, and the waits of a job whose steps are short.
 pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
-    let machine = MachineSetup { gpus: "4xA100", set_latency_ms: 8, settle_ms: 15 };
+    let machine = MachineSetup {
+        gpus: "4xA100",
+        set_latency_ms: 8,
+        settle_ms: 15,
+        ..MachineSetup::default()
+    };
     let node = Node::start_with(&Setup { machine, ..Setup::default() });
     let user = Identity::trainer();
     let trainer = program_for_all("pfo-sim-trainer", node.directory());

@@ -3,7 +3,11 @@
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-use pfo_planner::{Frontier, LowerBound, Options, Pipeline, Profile, Schedule, Spread};
+use nix::time::{ClockId, clock_gettime};
+use pfo_planner::{
+    Condition, Conditions, Delays, Due, Frontier, Instruction, LowerBound, Options, Pipeline,
+    Profile, Schedule, Settings, Spread, Stage,
+};
 
 use crate::Result;
 use crate::bench_profile::BenchProfile;
@@ -14,7 +18,13 @@ const EXACT_AIM_S: f64 = 0.1;
 /// Numbers of plans, the last one lowtime's for this profile, and the seconds they may take.
 const PLANS: [(usize, f64); 3] = [(100, 0.5), (1000, 1.0), (3495, 1.5)];
 
-/// Measures the exact frontier, and plans made from it.
+/// A new plan takes less than a second of one core.
+const NEW_PLAN_AIM_S: f64 = 1.0;
+
+/// Milliseconds until a clock is in force, of the frontiers that new plans are made from.
+const LATENCIES_MS: [u64; 2] = [0, 23];
+
+/// Measures the exact frontier, plans made from it, and new plans for a stage that is slow.
 pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     let bench = BenchProfile::find()?;
     let microbatches = extent.of(96, 12);
@@ -47,6 +57,11 @@ pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
         let what = format!("{count} deadlines, from CSV to a frontier file of {kib} KiB");
         rows.push(row(what, &mut times, aim_s));
     }
+    for latency_ms in LATENCIES_MS {
+        let mut times = new_plans(&bench, microbatches, latency_ms, repetitions)?;
+        let what = format!("CPU time of a new plan, clocks in force after {latency_ms} ms");
+        rows.push(row(what, &mut times, NEW_PLAN_AIM_S));
+    }
     report.table(
         "planning",
         &format!(
@@ -71,4 +86,36 @@ fn frontier_file(bench: &BenchProfile, microbatches: u32, plans: usize) -> Resul
     let pipeline = pipeline(&profile, microbatches)?;
     let frontier = Frontier::optimize(&pipeline, bench.p2p_power, options, &|_| {})?;
     Ok(frontier.to_bytes()?.len())
+}
+
+/// The CPU time of plans for a first stage that is slow, each made anew.
+fn new_plans(
+    bench: &BenchProfile,
+    microbatches: u32,
+    latency_ms: u64,
+    repetitions: usize,
+) -> Result<Vec<Duration>> {
+    let switch_latency_s = Duration::from_millis(latency_ms).as_secs_f64();
+    let delays = Delays { switch_latency_s, ..Delays::default() };
+    let settings = Settings { delays, ..Settings::default() };
+    let schedule = Schedule::OneForwardOneBackward;
+    let pipeline = Pipeline::with_settings(&bench.profile, schedule, microbatches, &settings)?;
+    let options = Options { plans: 2, spread: Spread::Even };
+    let frontier = Frontier::optimize(&pipeline, bench.p2p_power, options, &|_| {})?;
+    let own = frontier.plan(0)?;
+    let slow: Conditions = [Instruction::Forward, Instruction::Backward]
+        .map(|instruction| ((Stage(0), instruction), Condition::Slowed(1.15)))
+        .into();
+    let mut times = Vec::new();
+    for _ in 0..repetitions {
+        let began = cpu_time()?;
+        frontier.replanned(Some(&own), &slow, Due::AtMost(0.0))?;
+        times.push(cpu_time()?.saturating_sub(began));
+    }
+    Ok(times)
+}
+
+/// What all threads of this process have computed so far.
+fn cpu_time() -> Result<Duration> {
+    Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
 }

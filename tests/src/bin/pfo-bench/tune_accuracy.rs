@@ -18,7 +18,12 @@ const MAX_SLOWDOWN: f64 = 0.02;
 
 /// Tunes a job of unequal stages of which nothing is known before.
 pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
-    let machine = MachineSetup { gpus: "4xA100", set_latency_ms: 8, settle_ms: 15 };
+    let machine = MachineSetup {
+        gpus: "4xA100",
+        set_latency_ms: 8,
+        settle_ms: 15,
+        ..MachineSetup::default()
+    };
     let node = Node::start_with(&Setup { machine, ..Setup::default() });
     let user = Identity::trainer();
     let microbatches = MICROBATCHES.to_string();

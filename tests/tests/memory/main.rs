@@ -1,21 +1,16 @@
 //! What the daemons keep for users is what they count: measured by what an allocator gave and took back.
 //! What ten users may have at once stays below `MemoryMax=` of the units.
 
+mod frontier_files;
+
 use std::fs;
-use std::io::{Read, Write};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use flate2::Compression;
-use flate2::read::GzDecoder;
-use flate2::write::GzEncoder;
-use pfo_planner::{
-    Frontier, Instruction, Measurement, Mhz, Options, Pipeline, Profile, Schedule, Spread, Stage,
-    Watts,
-};
+use pfo_planner::{Instruction, Mhz};
 use pfo_protocol::{
     AgentRequest, AgentResponse, ClientMessage, ClockTable, DaemonMessage, GpuName, Mark,
     RefusalCode, Request, Response, SwapTarget, SweepControl, SweepOrder, SweepSettings, TrialRun,
@@ -28,14 +23,15 @@ use pfo_tests::{
     memory_max, needs_root, programs, wait,
 };
 
+use frontier_files::{
+    MICROBATCHES, compressed, frontier, padded, with_chunks, with_plans, with_repeats, with_rows,
+};
+
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 /// What the unit of a program gives at most to one user's frontiers.
 const FRONTIERS_OF_ONE: u64 = 32 * MIB;
-
-/// A job of one stage, as hostile frontiers are made for.
-const MICROBATCHES: u32 = 2;
 
 fn counting(gpus: &'static str, agent: bool) -> Node {
     let machine = MachineSetup { gpus, ..MachineSetup::default() };
@@ -140,7 +136,7 @@ fn assert_given_back(node: &Node, program: Program, before: u64) {
 #[test]
 fn plans_trials_and_taps_take_what_pfod_expects_and_it_gives_it_back() {
     const INSTRUCTIONS: u64 = 20_000;
-    const OF_INSTRUCTION: u64 = 17;
+    const OF_INSTRUCTION: u64 = 25;
     let node = counting("8xA40", false);
     let pfod = Program::Pfod;
     let mut ranks = open_ranks(&node, 8);
@@ -270,80 +266,6 @@ fn ten_users_at_all_of_their_limits_do_not_reach_memory_max_of_pfod() {
         (0..USERS).map(attack).collect()
     });
     drop(held);
-}
-
-/// What is compressed of a frontier file with two plans.
-fn frontier(microbatches: u32) -> Vec<u8> {
-    let rows = [Instruction::Forward, Instruction::Backward].into_iter().flat_map(|instruction| {
-        [(1740, 1.0, 300.0), (1200, 1.2, 250.0)].map(|(mhz, time_s, energy_j)| {
-            (Stage(0), instruction, Measurement { frequency: Mhz(mhz), time_s, energy_j })
-        })
-    });
-    let profile = Profile::from_measurements(rows).unwrap();
-    let pipeline = Pipeline::new(&profile, Schedule::OneForwardOneBackward, microbatches).unwrap();
-    let options = Options { plans: 2, spread: Spread::Even };
-    let frontier = Frontier::optimize(&pipeline, Watts(10.0), options, &|_| {}).unwrap();
-    let mut content = Vec::new();
-    GzDecoder::new(&frontier.to_bytes().unwrap()[14..]).read_to_end(&mut content).unwrap();
-    content
-}
-
-fn compressed(content: &[u8]) -> Vec<u8> {
-    let mut gzip = GzEncoder::new(b"pfo-frontier\x05\x00".to_vec(), Compression::default());
-    gzip.write_all(content).unwrap();
-    gzip.finish().unwrap()
-}
-
-/// The same plan so often.
-fn with_plans(plans: u32) -> Vec<u8> {
-    let mut content = frontier(MICROBATCHES);
-    let instructions = 2 * MICROBATCHES as usize;
-    let rows = content.split_off(content.len() - 2 * instructions);
-    let points = content.split_off(content.len() - 2 * 16);
-    let count = content.len() - 4;
-    assert_eq!(content[count..], 2_u32.to_le_bytes(), "it has two plans");
-    content[count..].copy_from_slice(&plans.to_le_bytes());
-    content.extend(points[..8].repeat(plans as usize));
-    content.extend(points[16..24].repeat(plans as usize));
-    content.extend(&rows[..instructions]);
-    content.extend(vec![0; instructions * (plans as usize - 1)]);
-    compressed(&content)
-}
-
-/// With tables of instructions that the job does not have.
-fn with_rows() -> Vec<u8> {
-    let mut content = frontier(MICROBATCHES);
-    let name = b"\x07forward";
-    let first = content.windows(name.len()).position(|window| window == name).unwrap();
-    let tables = first - 4;
-    assert_eq!(content[tables..tables + 2], 2_u16.to_le_bytes(), "it has two tables");
-    let is_planned =
-        |one: &Instruction| matches!(one, Instruction::Forward | Instruction::Backward);
-    let others = Instruction::ALL.into_iter().filter(|one| !is_planned(one));
-    let mut more = Vec::new();
-    for instruction in others.map(Instruction::name) {
-        more.extend([0, 0, instruction.len() as u8]);
-        more.extend(instruction.as_bytes());
-        more.extend(256_u16.to_le_bytes());
-        for mhz in 1000..1256_u32 {
-            more.extend(mhz.to_le_bytes());
-            more.extend([1.0_f64, 100.0].map(f64::to_le_bytes).concat());
-        }
-    }
-    content[tables..tables + 2].copy_from_slice(&(Instruction::ALL.len() as u16).to_le_bytes());
-    // After the two tables of two rows each.
-    let rows = 2 + 2 * 20;
-    let end = first + name.len() + rows + 2 + b"\x08backward".len() + rows;
-    content.splice(end..end, more);
-    compressed(&content)
-}
-
-/// With blocks that hold nothing in front.
-fn padded(bytes: usize) -> Vec<u8> {
-    const HEADERS: usize = 14 + 10;
-    let file = compressed(&frontier(MICROBATCHES));
-    let nothing = [0, 0, 0, 0xff, 0xff].repeat(bytes / 5);
-    [&file[..HEADERS], &nothing, &file[HEADERS..]].concat()
 }
 
 #[test]
@@ -507,6 +429,16 @@ fn frontiers_of_many_instructions_are_counted_as_what_they_take() {
 #[test]
 fn frontiers_of_many_rows_are_counted_as_what_they_take() {
     frontiers_are_counted_as_what_they_take("rows", &with_rows());
+}
+
+#[test]
+fn frontiers_of_many_repeated_rows_are_counted_as_what_they_take() {
+    frontiers_are_counted_as_what_they_take("repeats", &with_repeats());
+}
+
+#[test]
+fn frontiers_of_tables_for_model_chunks_are_counted_as_what_they_take() {
+    frontiers_are_counted_as_what_they_take("chunks", &with_chunks());
 }
 
 #[test]

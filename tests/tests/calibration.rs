@@ -1,0 +1,208 @@
+//! How long clocks take to be in force is measured with a job's own steps, and used.
+
+use std::fs;
+use std::process::Command;
+
+use nvidia_ml::machine::MachinePlan;
+use nvidia_ml::sensor::Sensor;
+use pfo_tests::programs::{program, program_for_all};
+use pfo_tests::{Identity, MachineSetup, Node, Ran, STAGES, Setup, Training, honest, profile_of};
+use serde_json::Value;
+
+const JOB: &str = "job";
+
+/// A job on these GPUs. `time_scale` multiplies the times of the built-in instructions.
+fn in_training(
+    machine: MachineSetup,
+    of_gpus: &[&str],
+    time_scale: &str,
+) -> (Node, Training, String) {
+    let node = Node::start_with(&Setup { machine, ..Setup::default() });
+    let profile = node.directory().join("profile.csv");
+    fs::write(&profile, profile_of("A100", of_gpus, time_scale)).unwrap();
+    let options = ["--time-scale", time_scale];
+    let training = Training::start(&node, JOB, &Identity::own(), &options);
+    training.until_leased(&node);
+    (node, training, profile.to_str().unwrap().to_owned())
+}
+
+fn calibrate(node: &Node, profile: &str) -> Ran {
+    let arguments = ["gpu", "calibrate", JOB, "--profile", profile, "--json"];
+    node.pfoctl(&Identity::own(), &arguments)
+}
+
+/// The clocks of the only calibration, each with the milliseconds until it is in force.
+fn clocks(json: &Value) -> Vec<(u64, f64)> {
+    let [calibration] = &json.as_array().unwrap()[..] else { panic!("{json}") };
+    let clocks = calibration["clocks"].as_array().unwrap();
+    let of = |clock: &Value| {
+        (clock["mhz"].as_u64().unwrap(), clock["settle_us"].as_f64().unwrap() / 1e3)
+    };
+    clocks.iter().map(of).collect()
+}
+
+#[test]
+fn what_is_measured_is_what_the_gpu_does_and_what_pfod_uses_from_then_on() {
+    let machine = MachineSetup {
+        gpus: "4xA100",
+        set_latency_ms: 6,
+        settle_ms: 24,
+        ..MachineSetup::default()
+    };
+    let (node, training, profile) = in_training(machine, &["--ideal"], "0.5");
+    assert_eq!(node.rank(JOB, 0).settle_ms, 24.0, "as it is configured");
+    let ran = calibrate(&node, &profile);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let json = ran.json();
+    let found = clocks(&json);
+    assert!(found.len() == 4, "{json}");
+    for (mhz, ms) in &found {
+        assert!((ms - 24.0).abs() < 2.0, "{mhz} MHz after {ms} ms: {json}");
+    }
+    let call_ms = json[0]["set_call_us"].as_f64().unwrap() / 1e3;
+    assert!((5.9..15.0).contains(&call_ms), "{call_ms}");
+    for stage in 0..STAGES {
+        let used_ms = node.rank(JOB, stage).settle_ms;
+        assert!((22.0..26.0).contains(&used_ms), "{used_ms}");
+    }
+    assert!(node.job(JOB).plan.is_none(), "it runs at default clocks again");
+    assert_eq!(training.stop()["mismatches"].as_u64().unwrap_or(0), 0);
+}
+
+#[test]
+fn a_calibration_outlives_both_daemons() {
+    let machine = MachineSetup {
+        gpus: "4xA100",
+        set_latency_ms: 6,
+        settle_ms: 24,
+        ..MachineSetup::default()
+    };
+    let (mut node, training, profile) = in_training(machine, &["--ideal"], "0.5");
+    assert_eq!(calibrate(&node, &profile).code, Some(0));
+    node.kill_agent();
+    node.kill_daemon();
+    node.start_daemon();
+    node.start_agent();
+    node.until_so("pfod uses it again", || {
+        node.find_rank(JOB, 0).is_some_and(|rank| (rank.settle_ms - 24.0).abs() > 0.01)
+    });
+    training.stop();
+}
+
+#[test]
+fn lower_clocks_of_an_honest_gpu_take_as_long_as_they_do() {
+    let machine = MachineSetup { gpus: "4xA100", made: honest, ..MachineSetup::default() };
+    let (node, training, profile) = in_training(machine, &[], "0.5");
+    let ran = calibrate(&node, &profile);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let silicon = node.machine.gpu(0).silicon();
+    for (mhz, ms) in clocks(&ran.json()) {
+        let (to, highest) = (nvidia_ml::units::Mhz(mhz as u32), nvidia_ml::units::Mhz(1410));
+        let settle_ns = |occasion| silicon.settling_ns(to, highest, occasion);
+        let mut true_ns: Vec<_> =
+            (1..400u64).map(|n| settle_ns(n.wrapping_mul(0x9E37_79B9_7F4A_7C15))).collect();
+        true_ns.sort_unstable();
+        let true_ms = true_ns[200] as f64 / 1e6;
+        assert!((ms - true_ms).abs() < 0.25 * true_ms + 2.0, "{mhz} MHz: {ms} ms, not {true_ms}");
+    }
+    let counter = ran.json()[0]["counter"].clone();
+    let watts = |name: &str| counter[name].as_f64().unwrap();
+    assert!((0.8..1.25).contains(&(watts("counted_w") / watts("read_w"))), "{counter}");
+    assert!(watts("unexplained_w") < 0.7 * watts("unexplained_by_part_w"), "{counter}");
+    training.stop();
+}
+
+#[test]
+fn a_counter_of_a_module_that_looks_for_a_part_of_the_time_is_found_out() {
+    let machine = MachineSetup {
+        gpus: "4xGH200",
+        made: |plan| {
+            let sensor = Some(Sensor { looks_ns: 25_000_000, period_ns: 100_000_000 });
+            MachinePlan { sensor, ..honest(plan) }
+        },
+        ..MachineSetup::default()
+    };
+    let (node, training, _) = in_training(machine, &[], "0.5");
+    let profile = node.plan_file("gh200.csv", profile_of("GH200", &[], "0.5").as_bytes());
+    let ran = calibrate(&node, &profile);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let counter = ran.json()[0]["counter"].clone();
+    let watts =
+        |name: &str| counter[name].as_f64().unwrap_or_else(|| panic!("{name} of {counter}"));
+    let module_w = watts("counted_w") - watts("read_w");
+    assert!((module_w - 160.0).abs() < 40.0 + 2.0 * watts("read_error_w"), "{counter}");
+    assert!(watts("unexplained_by_part_w") < 0.7 * watts("unexplained_w"), "{counter}");
+    assert_eq!(counter["part"], 0.25, "{counter}");
+    let shown = node.pfoctl(&Identity::own(), &["gpu", "show"]).printed();
+    assert!(shown.contains("It counts a part of the time"), "{shown}");
+    assert!(shown.contains("P2P-blocking power depends on the clock was never"), "{shown}");
+    training.stop();
+}
+
+#[test]
+fn who_gives_another_profile_is_told_and_nothing_is_learned() {
+    let (node, training, profile) = in_training(
+        MachineSetup { gpus: "4xA100", ..MachineSetup::default() },
+        &["--ideal"],
+        "0.2",
+    );
+    let short = fs::read_to_string(&profile).unwrap();
+    let stage_0: Vec<_> = short.lines().filter(|line| !line.starts_with(['1', '2', '3'])).collect();
+    fs::write(&profile, stage_0.join("\n")).unwrap();
+    let ran = calibrate(&node, &profile);
+    assert_ne!(ran.code, Some(0));
+    assert!(ran.stderr.contains("1 stages, and the job has 4"), "{ran:?}");
+    let shown = node.pfoctl(&Identity::own(), &["gpu", "show"]);
+    assert!(shown.stdout.starts_with("No GPU was calibrated"), "{shown:?}");
+    training.stop();
+}
+
+#[test]
+fn a_free_gpu_is_calibrated_without_a_job() {
+    let machine = MachineSetup {
+        gpus: "1xA100",
+        set_latency_ms: 4,
+        settle_ms: 20,
+        ..MachineSetup::default()
+    };
+    let node = Node::start_with(&Setup { machine, ..Setup::default() });
+    let trainer = program_for_all("pfo-sim-trainer", node.directory());
+    let state = node.machine.state().display();
+    let helper = node.plan_file(
+        "helper",
+        format!(
+            "#!/bin/sh\n{} launch --json --stages 1 --steps 0 --time-scale 0.25 --state {state} \
+             --socket \"$PFO_SOCKET\" --job \"$4\" &\ncat; kill $!; wait\n",
+            trainer.display()
+        )
+        .as_bytes(),
+    );
+    let helper = format!("sh {helper}");
+    let mut profile = Command::new(program("pfo-sim"));
+    profile.args(["profile", "--gpu", "A100", "--stages", "1", "--time-scale", "0.25", "--ideal"]);
+    let profile =
+        node.plan_file("profile.csv", Ran::from(profile.output().unwrap()).printed().as_bytes());
+    let calibrate = ["gpu", "calibrate", "--gpu", "0", "--helper", &helper, "--json"];
+    let ran = node.pfoctl(&Identity::own(), &[&calibrate[..], &["--profile", &profile]].concat());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let found = clocks(&ran.json());
+    assert!(found.len() > 1, "{ran:?}");
+    for (mhz, ms) in found {
+        assert!((ms - 20.0).abs() < 4.0, "{mhz} MHz after {ms} ms: {ran:?}");
+    }
+    node.until_so("the helper has ended", || {
+        node.status().jobs.iter().all(|job| job.ranks.is_empty())
+    });
+    assert_eq!(node.machine.sm_lock(0), None);
+}
+
+#[test]
+fn without_pytorch_it_is_said_what_is_missing() {
+    let node = Node::start();
+    let calibrate = ["gpu", "calibrate", "--gpu", "0", "--helper", "sh -c false"];
+    let ran = node.pfoctl(&Identity::own(), &calibrate);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("requires PyTorch and the Python package pfo"), "{ran:?}");
+    let both = ["gpu", "calibrate", JOB, "--gpu", "0"];
+    assert_eq!(node.pfoctl(&Identity::own(), &both).code, Some(2));
+}

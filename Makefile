@@ -7,7 +7,7 @@ LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 CARGO_BUILD := cargo build
 .PHONY: help setup package-tools build programs pages install deb rpm demo test test-python test-frameworks wheel \
-	test-booted fuzz soak lint bench bench-short audit clean
+	test-booted fuzz soak schedules lint bench bench-short audit clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -112,10 +112,13 @@ soak: ## Kill at random, PFO_SOAK_ROUNDS (2000) times, in a booted Debian, as ro
 	cargo build --workspace --all-targets
 	cargo test -p pfo-tests --test soak -- --ignored --nocapture
 
+schedules: setup ## Run PFO_SCHEDULES (a million) random schedules of the agents of a job (takes minutes)
+	PFO_SCHEDULES=$(or $(PFO_SCHEDULES),1000000) cargo test --release -p pfo-fleet --test schedules no_two
+
 fuzz: ## Fuzz every reader of foreign bytes for FUZZ_SECONDS (60), and try new cases of properties
 	@scripts/setup --fuzz
 	fuzz/run $(or $(FUZZ_SECONDS),60)
-	PROPTEST_RNG_SEED=$$(date +%s) cargo test -p pfo-protocol -p pfo-planner -p pfo-sim --lib --tests
+	PROPTEST_RNG_SEED=$$(date +%s) PFO_OPTIMUM_CASES=1000 cargo test -p pfo-protocol -p pfo-planner -p pfo-sim --lib --tests
 
 lint: ## Check format, lints, documentation, dependencies, budgets and the units' hardening
 	@scripts/setup --lint

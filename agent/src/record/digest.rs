@@ -102,6 +102,8 @@ pub(crate) struct Digest {
     /// The same of the time for which a steady reason kept the clock down, where the driver counts
     /// it: seconds instead of joules, and so shares of time instead of powers.
     throttled: Regression,
+    /// Whether the driver counts the time of every steady reason.
+    counts_all: bool,
     /// The instructions one by one, if they are to be kept.
     instructions: Option<Instructions>,
 }
@@ -125,6 +127,7 @@ impl Digest {
             interval: Interval::default(),
             energies: Looks::default(),
             throttled: Regression::default(),
+            counts_all: true,
             instructions: room.map(Instructions::new),
         }
     }
@@ -291,6 +294,7 @@ impl Digest {
         let covered = self.spans.front().is_some_and(|span| span.began_ns <= from_ns);
         let throttling = Throttling::between(&former, &reading);
         self.interval.throttled_s += throttling.steady_s;
+        self.counts_all &= throttling.steady_now.is_none();
         self.interval.unusable |= !covered || throttling.disturbs();
         if !throttling.disturbs() {
             self.see_clock(&reading, throttling);
@@ -372,7 +376,7 @@ impl Digest {
 
     /// Everything that was recorded.
     pub(crate) fn finish(self) -> Recorded {
-        let Self { steps, found, instructions, .. } = self;
+        let Self { steps, found, instructions, counts_all, .. } = self;
         let Solution { powers, moves: readings, strays: stray_readings, .. } =
             self.energies.solve().explained();
         let shares = self.throttled.solve().powers;
@@ -384,7 +388,9 @@ impl Digest {
             steps,
             readings,
             stray_readings,
-            rows: kinds().filter_map(|(kind, found)| found.row(power(kind), share(kind))).collect(),
+            rows: kinds()
+                .filter_map(|(kind, found)| found.row(power(kind), share(kind), counts_all))
+                .collect(),
             waits: kinds().filter_map(|(kind, found)| found.wait(power(kind))).collect(),
             samples,
             dropped_samples,

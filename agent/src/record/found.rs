@@ -94,10 +94,15 @@ impl Found {
     }
 
     /// For which share of its time the clock was kept down: that which the driver counted, and that
-    /// of the readings which found a reason.
-    fn throttled(&self, counted: f64) -> f64 {
-        let found = self.throttled_readings as f64 / self.readings.max(1) as f64;
-        (SHARES * (counted.max(0.0) + found).min(1.0)).round() / SHARES
+    /// of the readings which found a reason. Where the driver does not count each reason, none
+    /// without a reading.
+    fn throttled(&self, counted: f64, counts_all: bool) -> Option<f64> {
+        let found = match self.readings {
+            0 if counts_all => 0.0,
+            0 => return None,
+            readings => self.throttled_readings as f64 / readings as f64,
+        };
+        Some((SHARES * (counted.max(0.0) + found).min(1.0)).round() / SHARES)
     }
 
     /// Adds one. With a doubt it is only counted.
@@ -113,8 +118,14 @@ impl Found {
     }
 
     /// The row of instructions that drew this power, and whose clock was kept down for this share of
-    /// their time by the driver's counters; none for anything else.
-    pub(crate) fn row(&self, power: Option<Power>, counted: Option<f64>) -> Option<TrialRow> {
+    /// their time by the driver's counters, which may count every reason or not; none for anything
+    /// else.
+    pub(crate) fn row(
+        &self,
+        power: Option<Power>,
+        counted: Option<f64>,
+        counts_all: bool,
+    ) -> Option<TrialRow> {
         let Doing::Instruction { instruction, chunk, asked } = self.doing else { return None };
         let Self { time, clock, other_clock, left_out, .. } = self;
         let clock = if clock.count() > 0 { clock } else { other_clock };
@@ -131,7 +142,9 @@ impl Found {
             energy_mean_j: power.map(|power| power.power_w * time.mean()),
             energy_median_j: power.map(|power| power.power_w * time.median()),
             energy_sd_j: power.map(|power| power.error_w * time.mean() * root),
-            throttled: counted.filter(|_| time.count() > 0).map(|counted| self.throttled(counted)),
+            throttled: counted
+                .filter(|_| time.count() > 0)
+                .and_then(|counted| self.throttled(counted, counts_all)),
             left_out: *left_out,
         })
     }
@@ -147,5 +160,26 @@ impl Found {
             power_w,
             power_error_w: error_w,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_reading_met_is_not_called_free_of_throttling() {
+        let asked = Some(Mhz(900));
+        let mut found = Found::none(Doing::Instruction {
+            instruction: Instruction::Forward,
+            chunk: Chunk(0),
+            asked,
+        });
+        found.count(31_000_000, None);
+        let throttled =
+            |found: &Found, counts_all| found.row(None, Some(0.0), counts_all).unwrap().throttled;
+        assert_eq!((throttled(&found, true), throttled(&found, false)), (Some(0.0), None));
+        found.see_throttling(Throttling { reasons: 0, steady_s: 0.0, steady_now: Some(false) });
+        assert_eq!(throttled(&found, false), Some(0.0));
     }
 }

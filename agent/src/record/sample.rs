@@ -71,8 +71,8 @@ impl Throttling {
                     }
                     moved_ns > 0
                 }
-                _ => {
-                    if reason & STEADY != 0 {
+                (_, counter) => {
+                    if reason & STEADY != 0 && counter.is_none() {
                         let holds = now.throttle_reasons & reason != 0;
                         throttling.steady_now = Some(throttling.steady_now == Some(true) || holds);
                     }
@@ -148,6 +148,8 @@ mod tests {
         let over = Throttling::between(&with_bits(counted(100, none)), &counted(120, none));
         assert_eq!((over.reasons, over.steady_now), (bits, Some(false)), "it ended between");
         assert_eq!((throttling.steady_s, over.steady_s), (0.0, 0.0));
+        let first = Throttling::between(&NO_READING, &with_bits(counted(120, all)));
+        assert_eq!(first.steady_now, None, "its counters tell from the next one on");
     }
 
     #[test]

@@ -125,6 +125,8 @@ lint: ## Check format, lints, documentation, dependencies, budgets and the units
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	@# cargo-deny looks at the crates of every platform, also at those that nothing here compiles.
+	cargo fetch --quiet --locked
 	cargo deny --offline check bans licenses sources
 	scripts/budgets
 	scripts/check-docs

@@ -50,15 +50,27 @@ pub(crate) struct Check {
 pub(crate) enum FleetError {
     #[error("the nodes of job {job} agree on the step: --at-step {step} is for jobs of one node")]
     Step { job: JobName, step: u64 },
+    #[error("job {job} has ranks on other nodes: no plan can be measured on this one alone")]
+    Alone { job: JobName },
 }
 
 impl Explained for FleetError {
     fn exit(&self) -> Exit {
-        Exit::Usage
+        match self {
+            Self::Step { .. } => Exit::Usage,
+            Self::Alone { .. } => Exit::Failed,
+        }
     }
 
     fn remedy(&self) -> Option<String> {
-        Some("leave --at-step out".to_owned())
+        let remedy = match self {
+            Self::Step { .. } => "leave --at-step out",
+            Self::Alone { .. } => {
+                "measure each stage with `pfoctl profile start` on a node that has it, plan with the \
+                 rows of all in one file, and run `pfoctl plan swap` once"
+            }
+        };
+        Some(remedy.to_owned())
     }
 }
 
@@ -129,6 +141,14 @@ pub(crate) fn of_whole_job(daemons: &Daemons, job: &JobArguments) -> Option<Conn
     let of_fleet = status.jobs.iter().filter(|watched| watched.fleet.is_some());
     let of_fleet: Vec<_> = of_fleet.map(|watched| (&watched.job, watched.uid)).collect();
     job.is_among(&of_fleet).then_some(agent)
+}
+
+/// Checks that no agents of other nodes undo what is run of a job on this node alone.
+pub(crate) fn require_single_node(daemons: &Daemons, job: &JobArguments) -> Result<(), FleetError> {
+    match of_whole_job(daemons, job) {
+        Some(_) => Err(FleetError::Alone { job: job.name().clone() }),
+        None => Ok(()),
+    }
 }
 
 /// Has the agents of a job's nodes agree on what all of it runs.

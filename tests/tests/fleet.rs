@@ -321,5 +321,15 @@ fn a_plan_stays_in_force_without_the_store_and_its_loss_is_shown() {
     cluster.until_all_run(PLANS[1]);
     let alone = cluster.nodes[0].pfoctl(&user, &["plan", "swap", JOB, &first, "--at-step", "9999"]);
     assert_eq!(alone.code, Some(2), "{alone:?}");
+    let of_one_node: [&[&str]; 3] = [
+        &["tune", JOB, "--max-slowdown", "2%"],
+        &["plan", "guard", JOB, "2%"],
+        &["job", "straggler", JOB, "1.2"],
+    ];
+    for arguments in of_one_node {
+        let refused = cluster.nodes[0].pfoctl(&user, arguments);
+        assert_ne!(refused.code, Some(0), "{refused:?}");
+        assert!(refused.stderr.contains("has ranks on other nodes"), "{refused:?}");
+    }
     cluster.assert_same_everywhere();
 }

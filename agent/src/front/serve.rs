@@ -31,6 +31,9 @@ use crate::{fleet, journal, settings};
 /// The longest label of a plan or frontier, in bytes.
 const LONGEST_LABEL: usize = 64;
 
+/// What to do instead of running a straggler's plan on one node of a job.
+const PICK: &str = "take a plan from the frontier with `pfoctl plan pick`, and swap to it";
+
 /// What requests are served with.
 #[derive(Debug)]
 pub(crate) struct Services {
@@ -177,15 +180,16 @@ impl Services {
         Ok(AgentResponse::FleetSwapped(swapped))
     }
 
-    /// Refuses what would change this node's part of a job alone, which its agents undo.
-    fn refuse_alone(&self, job: &JobView) -> Result<(), Refusal> {
+    /// Refuses what would change this node's part of a job alone, which its agents undo; with what to
+    /// do instead.
+    fn refuse_alone(&self, job: &JobView, remedy: &str) -> Result<(), Refusal> {
         if self.fleet.is_none() || !fleet::spans_nodes(job) {
             return Ok(());
         }
         Err(Refusal::new(
             RefusalCode::LimitReached,
             format!("job {} has ranks on other nodes, and all of it runs one plan", job.job),
-            "take a plan from the frontier with `pfoctl plan pick`, and swap to it",
+            remedy,
         ))
     }
 
@@ -236,7 +240,7 @@ impl Services {
         wait: bool,
     ) -> Served {
         let job = self.find_job(permit, job).await?;
-        self.refuse_alone(&job)?;
+        self.refuse_alone(&job, PICK)?;
         let (swapped, why) = match slowdown {
             Some(factor) => {
                 let straggler = Straggler::new(factor).map_err(|error| {
@@ -257,12 +261,18 @@ impl Services {
 
     async fn set_auto(&self, permit: &Permit, job: &JobSelector, on: bool) -> Served {
         let job = self.find_job(permit, job).await?;
-        self.refuse_alone(&job)?;
+        self.refuse_alone(&job, PICK)?;
         self.stragglers.set_auto(&job, on).await.map(AgentResponse::Frontier)
     }
 
     async fn guard(&self, permit: &Permit, job: &JobSelector, max_slowdown: Option<f64>) -> Served {
         let job = self.find_job(permit, job).await?;
+        if max_slowdown.is_some() {
+            self.refuse_alone(
+                &job,
+                "run it without a guard, and compare its steps in `pfoctl status`",
+            )?;
+        }
         let (guards, key) = (Arc::clone(&self.guards), JobKey::of(&job));
         let (user, uid, pid) = (permit.user().to_string(), permit.uid(), permit.pid());
         away(move || {

@@ -31,6 +31,7 @@ use crate::arguments::{JobArguments, Slowdown, number};
 use crate::daemons::Daemons;
 use crate::error::Error;
 use crate::failure::Failure;
+use crate::fleet::require_single_node;
 use crate::output::Output;
 use crate::planning::file;
 use crate::planning::measured::TreatmentArguments;
@@ -175,6 +176,7 @@ impl Tune {
     /// Tunes, and prints the report.
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let interrupt = Interrupt::prepare()?;
+        require_single_node(daemons, &self.job)?;
         require_every_stage(daemons, &self.job)?;
         require_energy_counters(daemons, &self.job)?;
         let mut report = match (self.policy, self.knob) {

@@ -16,6 +16,7 @@ use self::measured_frontier::{MeasuredFrontier, MeasuredPlan};
 use crate::arguments::{JobArguments, number};
 use crate::daemons::{Agent, Daemons, Pfod};
 use crate::error::Error;
+use crate::fleet::require_single_node;
 use crate::output::Output;
 use crate::planning::plan_file::LabelledPlan;
 use crate::planning::{directory, file};
@@ -26,7 +27,8 @@ use crate::trial::{Held, Interrupt, Measuring, Window, require_every_stage};
 ///
 /// Default clocks are measured first, for comparison. At the end, and after an interruption, the
 /// job returns to default clocks, and what was measured is kept. Every stage must have a rank on
-/// this node; ranks of other pipelines on other nodes are not measured.
+/// this node; ranks of other pipelines on other nodes are not measured. In a fleet, a job that has
+/// ranks on other nodes is refused.
 #[derive(Args)]
 pub(crate) struct Sweep {
     #[command(flatten)]
@@ -79,6 +81,7 @@ impl Sweep {
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let contenders = contenders::read(&self.plans, self.count as usize)?;
         let interrupt = Interrupt::prepare()?;
+        require_single_node(daemons, &self.job)?;
         require_every_stage(daemons, &self.job)?;
         let what = "measuring default clocks";
         if self.perseus.is_some() {

@@ -128,9 +128,10 @@ fn the_energy_counter_stands_between_refreshes_and_never_goes_back() {
                         changes += u64::from(energy > last);
                         last = energy;
                     }
-                    // A slow machine may see fewer refreshes than there were, none may see more.
+                    // A slow machine may see fewer refreshes than there were. None may see more, but a
+                    // writer that was overtaken by a reader may put each of them right once.
                     let refreshes = MonotonicNs::now().since(began) / 20_000_000 + 2;
-                    assert!((1..=refreshes).contains(&changes), "{changes} of {refreshes}");
+                    assert!((1..=2 * refreshes).contains(&changes), "{changes} of {refreshes}");
                 });
             }
             let other = Driver::open(&machine.state).unwrap();

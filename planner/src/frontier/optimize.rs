@@ -155,7 +155,7 @@ impl<'a> Making<'a> {
         let regimes = Regimes::new(hull, || self.realiser());
         let mut realiser = self.realiser();
         let spliced = realiser.between(&regimes, &plans, deadline_s);
-        realiser.redistribute(&spliced, deadline_s)
+        realiser.redistribute(&spliced, deadline_s, || {})
     }
 
     /// Rounded plans all along the frontier, or about a deadline in seconds.

@@ -92,10 +92,17 @@ impl<'a> Realiser<'a> {
     }
 
     /// Speeds up one kind of operation after the other, gives the slack that this makes to the
-    /// operations that save most with it, and keeps what is better within a deadline (s).
-    pub(crate) fn redistribute(&mut self, plan: &Realised, deadline_s: f64) -> Realised {
+    /// operations that save most with it, and keeps what is better within a deadline (s). Calls
+    /// `go_on` before each kind, which may end the work by a panic.
+    pub(crate) fn redistribute(
+        &mut self,
+        plan: &Realised,
+        deadline_s: f64,
+        go_on: impl Fn(),
+    ) -> Realised {
         let mut best = plan.clone();
         for &kind in self.choices.ranges() {
+            go_on();
             self.assignment.clone_from(&best.assignment);
             for (operation, index) in self.assignment.iter_mut().enumerate() {
                 if self.choices.of(operation) == kind {
@@ -294,9 +301,20 @@ mod tests {
             let deadline_s = realiser.fastest_s() * 1.07;
             realiser.fill(deadline_s);
             let plan = realiser.present();
-            let better = realiser.redistribute(&plan, plan.time_s);
+            let better = realiser.redistribute(&plan, plan.time_s, || {});
             assert!(better.time_s <= plan.time_s + 1e-9);
             assert!(better.effective_j <= plan.effective_j);
+        });
+    }
+
+    #[test]
+    fn whoever_redistributes_is_asked_before_every_kind() {
+        with_realiser(|realiser, choices| {
+            realiser.fastest_s();
+            let plan = realiser.present();
+            let asked = std::cell::Cell::new(0);
+            realiser.redistribute(&plan, plan.time_s, || asked.set(asked.get() + 1));
+            assert_eq!(asked.get(), choices.ranges().len());
         });
     }
 }

@@ -1,5 +1,7 @@
 //! The few plans that all others are spliced from; they are few, so each gets much effort.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::choices::pareto::{falling, lower_hull};
 use crate::choices::{Assignment, Choices, Realised};
 use crate::parallel::in_parallel_and_say;
@@ -39,9 +41,16 @@ pub(crate) fn regimes(
     let say = |done| progress(COMPOSING * done);
     plans.extend(in_parallel_and_say(&composites, new, compose, say));
     plans = falling(plans, Realised::cost);
-    let redistribute =
-        |realiser: &mut Realiser<'_>, plan: &Realised| realiser.redistribute(plan, plan.time_s);
-    let say = |done| progress(COMPOSING + (1.0 - COMPOSING) * done);
+    // A plan of a large pipeline takes seconds: whoever interrupts is heard between its kinds.
+    let reached = AtomicU64::new(COMPOSING.to_bits());
+    let go_on = || progress(f64::from_bits(reached.load(Ordering::Relaxed)));
+    let redistribute = |realiser: &mut Realiser<'_>, plan: &Realised| {
+        realiser.redistribute(plan, plan.time_s, go_on)
+    };
+    let say = |done: f64| {
+        reached.store((COMPOSING + (1.0 - COMPOSING) * done).to_bits(), Ordering::Relaxed);
+        go_on();
+    };
     plans.extend(in_parallel_and_say(&hull(&plans), new, redistribute, say));
     plans = falling(plans, Realised::cost);
     let regimes = Regimes::new(hull(&plans), new);

@@ -7,8 +7,10 @@ impl Realiser<'_> {
     pub(super) fn fill(&mut self, deadline_s: f64) {
         self.earliest();
         self.latest(deadline_s);
-        // Most operations of a good plan have no slack and never get any: only the others are
-        // visited again, last ones first.
+        self.is_due_behind.fill(true);
+        self.is_due_before.fill(true);
+        // An operation without slack never gets any: only the others are visited again, last ones
+        // first, and of these only those whose neighbours have moved or that save enough.
         let mut loose = std::mem::take(&mut self.loose);
         loose.clear();
         loose
@@ -19,10 +21,17 @@ impl Realiser<'_> {
             if least_w > most_w {
                 continue;
             }
-            loose.retain(|&operation| self.fill_from_behind(operation as usize, least_w));
+            loose.retain(|&operation| {
+                let operation = operation as usize;
+                let is_due = self.is_due_behind[operation] || self.saves_w[operation] >= least_w;
+                !is_due || self.fill_from_behind(operation, least_w)
+            });
             most_w = 0.0;
-            for &operation in loose.iter().rev() {
-                most_w = f64::max(most_w, self.fill_from_before(operation as usize, least_w));
+            for operation in loose.iter().rev().map(|&operation| operation as usize) {
+                if self.is_due_before[operation] || self.saves_w[operation] >= least_w {
+                    self.fill_from_before(operation, least_w);
+                }
+                most_w = f64::max(most_w, self.saves_w[operation]);
             }
             if most_w == 0.0 {
                 break;
@@ -43,24 +52,44 @@ impl Realiser<'_> {
         self.slow_down(operation, window_s, least_w);
         let time_s = self.time_s(operation);
         self.latest_end_s[operation] = end_s;
-        self.latest_start_s[operation] = end_s - time_s;
-        self.end_s[operation] = self.start_s[operation] + time_s;
+        let latest_start_s = end_s - time_s;
+        if latest_start_s != self.latest_start_s[operation] {
+            self.latest_start_s[operation] = latest_start_s;
+            for before in self.network.predecessors[operation] {
+                self.is_due_behind[before as usize] = true;
+            }
+        }
+        self.end(operation, self.start_s[operation] + time_s);
+        self.is_due_behind[operation] = false;
         self.has_slack(operation)
     }
 
-    /// The same, but starts it as early as its predecessors allow; returns the most watts that it
-    /// can still save.
-    fn fill_from_before(&mut self, operation: usize, least_w: f64) -> f64 {
+    /// The same, but starts it as early as its predecessors allow, and finds the most watts that it
+    /// can still save. Later it can save no more, because its window only shrinks.
+    fn fill_from_before(&mut self, operation: usize, least_w: f64) {
         let start_s = self.earliest_start_s(operation);
         let window_s = self.latest_end_s[operation] - start_s;
         self.slow_down(operation, window_s, least_w);
         self.start_s[operation] = start_s;
-        self.end_s[operation] = start_s + self.time_s(operation);
-        self.choices.best_rate_within_w(
+        self.end(operation, start_s + self.time_s(operation));
+        self.saves_w[operation] = self.choices.best_rate_within_w(
             operation,
             self.assignment[operation],
             window_s + TOLERANCE_S,
-        )
+        );
+        self.is_due_before[operation] = false;
+    }
+
+    /// Ends an operation at this time, which its neighbours see if it is another one.
+    fn end(&mut self, operation: usize, end_s: f64) {
+        if end_s == self.end_s[operation] {
+            return;
+        }
+        self.end_s[operation] = end_s;
+        self.is_due_behind[operation] = true;
+        for after in self.network.successors[operation] {
+            self.is_due_before[after as usize] = true;
+        }
     }
 
     fn slow_down(&mut self, operation: usize, window_s: f64, least_w: f64) {

@@ -36,8 +36,12 @@ pub(crate) struct Realiser<'a> {
     end_s: Vec<f64>,
     latest_start_s: Vec<f64>,
     latest_end_s: Vec<f64>,
-    /// The operations that `fill` still visits.
+    /// The operations that `fill` still visits; of each whether one behind or before it has moved
+    /// since, and the most watts that it can save.
     loose: Vec<u32>,
+    is_due_behind: Vec<bool>,
+    is_due_before: Vec<bool>,
+    saves_w: Vec<f64>,
     /// The turns that `alternate` counts, and the choices that it prefers.
     turn: Vec<u32>,
     target: Assignment,
@@ -59,6 +63,9 @@ impl<'a> Realiser<'a> {
             latest_start_s: vec![0.0; n + 1],
             latest_end_s: vec![0.0; n],
             loose: Vec::with_capacity(n),
+            is_due_behind: vec![true; n + 1],
+            is_due_before: vec![true; n + 1],
+            saves_w: vec![0.0; n],
             turn: vec![0; n + 1],
         };
         realiser.latest(0.0);

@@ -7,7 +7,9 @@ use std::fs;
 use std::sync::{Arc, Mutex};
 
 use fake_daemon::{FakeDaemon, Ran, no_jobs};
-use pfo_planner::{Plan, Prediction, Profile, Timeline, Watts, at_highest_clocks, replay};
+use pfo_planner::{
+    Plan, Prediction, Profile, StagePlan, Timeline, Watts, at_highest_clocks, replay,
+};
 use pfo_protocol::{
     AgentRequest, AgentResponse, Chunk, ClockTable, DpRank, LeftOut, Mhz, PlanStatus, ProfileKey,
     Rank, RecordedRank, RecordedTrial, Request, Response, Stage, StoredProfile, SweepEnd,
@@ -26,13 +28,27 @@ struct Job {
     stored: Option<Stored>,
     /// The plan that gives the order, at the highest clocks.
     default: Plan,
-    /// By how much every plan is slower than its replay.
-    overhead: f64,
+    overhead: Overhead,
     /// What it ran in trials, in order; what it was left with in the end.
     ran: Arc<Mutex<Vec<Option<Plan>>>>,
     /// The power limits that it ran under, in order.
     limits: Arc<Mutex<Vec<Vec<u32>>>>,
     kept: Arc<Mutex<Option<bool>>>,
+}
+
+/// What a plan takes beside its replay.
+#[derive(Clone, Copy, Default)]
+struct Overhead {
+    /// As a share of the time of a step.
+    time: f64,
+    /// Of each change to another clock, as a share of the energy of a step.
+    energy_of_change: f64,
+}
+
+impl From<f64> for Overhead {
+    fn from(time: f64) -> Self {
+        Self { time, ..Self::default() }
+    }
 }
 
 /// Whether the agent has the job's profile.
@@ -78,7 +94,7 @@ fn sweep(state: SweepState) -> SweepStatus {
 }
 
 impl Job {
-    fn new(bench: &Bench, overhead: f64, stored: Option<Stored>) -> Self {
+    fn new(bench: &Bench, overhead: Overhead, stored: Option<Stored>) -> Self {
         let csv = fs::read(bench.path("profile.csv")).unwrap();
         let profile = Profile::from_csv(csv.as_slice()).unwrap();
         bench.frontier("order", 4);
@@ -166,13 +182,14 @@ impl Job {
             other => panic!("asked to run {other:?}"),
         };
         self.ran.lock().unwrap().push(plan.clone());
-        let overhead = plan.as_ref().map_or(1.0, |_| 1.0 + self.overhead);
+        let time = plan.as_ref().map_or(1.0, |_| 1.0 + self.overhead.time);
+        let energy = 1.0 + self.overhead.energy_of_change * plan.as_ref().map_or(0.0, changes);
         let is_default = plan.is_none();
         let plan = plan.unwrap_or_else(|| self.default.clone());
         let step = replay(&self.profile, &plan, P2P_POWER).unwrap();
         let step = TrialStep {
-            time_s: step.iteration_time_s * overhead,
-            energy_j: Some(step.iteration_energy_j),
+            time_s: step.iteration_time_s * time,
+            energy_j: Some(step.iteration_energy_j * energy),
         };
         let steps = vec![step; length.steps as usize];
         let stages = [Stage(0), Stage(1)];
@@ -234,6 +251,15 @@ impl Job {
     }
 }
 
+/// How often a step changes to another clock.
+fn changes(plan: &Plan) -> f64 {
+    let of_stage = |stage: &StagePlan| {
+        let clocks = stage.instructions.iter().map(|planned| planned.frequency_mhz);
+        clocks.clone().zip(clocks.skip(1)).filter(|(one, next)| one != next).count()
+    };
+    plan.stages.iter().map(of_stage).sum::<usize>() as f64
+}
+
 fn rank(stage: Stage) -> TrialRank {
     TrialRank {
         rank: Rank(stage.0.into()),
@@ -257,17 +283,22 @@ struct Tuned {
     kept: Option<bool>,
 }
 
-fn tune(overhead: f64, arguments: &[&str]) -> Tuned {
+fn tune(overhead: impl Into<Overhead>, arguments: &[&str]) -> Tuned {
     tune_with(None, overhead, &[&["--profile", "profile.csv"], arguments].concat())
 }
 
-fn tune_with(stored: Option<Stored>, overhead: f64, arguments: &[&str]) -> Tuned {
+fn tune_with(stored: Option<Stored>, overhead: impl Into<Overhead>, arguments: &[&str]) -> Tuned {
     tune_on(true, stored, overhead, arguments)
 }
 
-fn tune_on(has_agent: bool, stored: Option<Stored>, overhead: f64, arguments: &[&str]) -> Tuned {
+fn tune_on(
+    has_agent: bool,
+    stored: Option<Stored>,
+    overhead: impl Into<Overhead>,
+    arguments: &[&str],
+) -> Tuned {
     let bench = Bench::new();
-    let job = Job::new(&bench, overhead, stored);
+    let job = Job::new(&bench, overhead.into(), stored);
     let (ran, kept) = (Arc::clone(&job.ran), Arc::clone(&job.kept));
     let limits = Arc::clone(&job.limits);
     let job = Arc::new(job);
@@ -304,6 +335,24 @@ fn a_plan_that_keeps_its_promise_is_kept_and_its_saving_reported() {
     // A baseline to plan with, default clocks and the plan in turns, and the plan to stay.
     let turns: Vec<bool> = plans.iter().map(Option::is_some).collect();
     assert_eq!(turns, [false, false, true, true, false, false, true, true, false, true]);
+}
+
+#[test]
+fn where_changes_cost_what_no_replay_knows_a_plan_without_them_is_tried_too_and_the_better_one_kept()
+ {
+    for (energy_of_change, kept) in [(0.0, "pfo 1"), (0.01, "pfo 1 per stage")] {
+        let overhead = Overhead { energy_of_change, ..Overhead::default() };
+        let Tuned { ran, .. } = tune(overhead, &["--max-slowdown", "5%", "--json"]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let report = ran.json();
+        let saving = |tried: &serde_json::Value| tried["saving"]["estimate"].as_f64().unwrap();
+        let tried = report["tried"].as_array().unwrap();
+        let best = tried.iter().max_by(|a, b| saving(a).total_cmp(&saving(b))).unwrap();
+        assert_eq!(best["verdict"], "kept", "{report}");
+        assert_eq!(best["plan"], kept, "{report}");
+        let others = tried.iter().filter(|tried| tried["plan"] != kept);
+        assert!(others.into_iter().all(|tried| tried["verdict"] == "saves-less"), "{report}");
+    }
 }
 
 #[test]

@@ -36,3 +36,10 @@ impl Ran {
         self.stdout
     }
 }
+
+/// The plan that a report of `pfoctl tune --json` says is kept.
+pub fn kept_plan(report: &Value) -> &Value {
+    let tried = report["tried"].as_array().into_iter().flatten();
+    let mut kept = tried.filter(|tried| tried["verdict"] == "kept");
+    kept.next().unwrap_or_else(|| panic!("no plan is kept: {report}"))
+}

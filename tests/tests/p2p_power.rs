@@ -7,7 +7,7 @@ use nvidia_ml::model::GpuModel;
 use pfo_protocol::{Mhz, Request, Response};
 use pfo_tests::control::job;
 use pfo_tests::{
-    Identity, MICROBATCHES, MachineSetup, Node, Setup, TestPlan, Training, needs_root,
+    Identity, MICROBATCHES, MachineSetup, Node, Setup, TestPlan, Training, kept_plan, needs_root,
     programs::program_for_all, true_profile,
 };
 use serde_json::Value;
@@ -150,8 +150,7 @@ fn a_tuned_job_has_clocks_for_its_waits_where_their_power_is_known_by_clock() {
     let thorough = ["--max-slowdown", "10%", "--rounds", "2", "--json"];
     let report = node.pfoctl(&user, &[&tune[..], &thorough].concat()).json();
     assert_eq!(report["p2p_power"]["by_mhz"][0][0], 210, "{report}");
-    let kept = report["tried"].as_array().unwrap().last().unwrap();
-    assert_eq!(kept["verdict"], "kept", "{report}");
+    kept_plan(&report);
     let mut client = node.control();
     let answer = client.ask(Request::PlanRead(job(JOB))).unwrap();
     let Response::Plan(Some(table)) = answer else { panic!("{answer:?}") };

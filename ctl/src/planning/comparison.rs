@@ -1,6 +1,8 @@
 //! A plan beside what GPUs do without one: every instruction at the highest clock.
 
-use pfo_planner::{Plan, PlanError, PowerByClock, Profile, Replay, at_highest_clocks, replay};
+use pfo_planner::{
+    Plan, PlanError, PowerByClock, Prediction, Profile, Replay, at_highest_clocks, replay,
+};
 use serde::Serialize;
 
 /// Time and energy of one step.
@@ -16,6 +18,13 @@ impl From<Replay> for Cost {
             iteration_time_s: replay.iteration_time_s,
             iteration_energy_j: replay.iteration_energy_j,
         }
+    }
+}
+
+impl From<Prediction> for Cost {
+    fn from(predicted: Prediction) -> Self {
+        let Prediction { iteration_time_s, iteration_energy_j } = predicted;
+        Self { iteration_time_s, iteration_energy_j }
     }
 }
 

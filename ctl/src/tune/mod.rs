@@ -45,10 +45,11 @@ use crate::trial::{
 /// Find the plan that saves most energy on a running job, and prove it on the job
 ///
 /// The plan and default clocks take turns on the job. A plan that makes the job slower than allowed
-/// is replaced by a faster one; if no plan saves energy, the job stays at default clocks. After an
-/// interruption the job returns to default clocks, and the next run reuses what was measured of the
-/// profile. A restart of a daemon is waited for. Every stage must have a rank on this node, and every
-/// GPU an energy counter.
+/// is replaced by a faster one. Where a plan saves less than predicted, because changes of clocks cost
+/// more than is known, plans that change clocks less often are tried, too, and the one that saves most
+/// is kept. If no plan saves energy, the job stays at default clocks. After an interruption the job
+/// returns to default clocks, and the next run reuses what was measured of the profile. A restart of a
+/// daemon is waited for. Every stage must have a rank on this node, and every GPU an energy counter.
 ///
 /// Where power limits keep the GPUs below the clocks that the profile asked for, no plan asks for
 /// more than they hold. The report says what that alone saves.

@@ -143,11 +143,16 @@ impl Tried {
         }
     }
 
+    /// What was thought good before is not kept, because another plan saves more.
+    pub(super) fn is_outdone(&mut self) {
+        self.verdict = Verdict::SavesLess;
+    }
+
     /// The doubt about a verdict that is only most likely.
     fn doubt(&self) -> Option<String> {
         let doubt = match self.verdict {
             _ if self.certain => return None,
-            Verdict::Kept => "is most likely within the allowed slowdown",
+            Verdict::Kept | Verdict::SavesLess => "is most likely within the allowed slowdown",
             Verdict::TooSlow => "is most likely too slow",
             Verdict::SavesNothing => "most likely saves nothing",
         };
@@ -229,6 +234,7 @@ impl Report {
             let Compared { rounds, saving, slowdown } = tried.compared;
             let (verdict, tone) = match tried.verdict {
                 Verdict::Kept => ("kept", Tone::Good),
+                Verdict::SavesLess => ("saves less", Tone::Plain),
                 Verdict::TooSlow => ("too slow", Tone::Bad),
                 Verdict::SavesNothing => ("saves nothing", Tone::Bad),
             };

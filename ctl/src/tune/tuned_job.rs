@@ -26,11 +26,20 @@ pub(super) struct TunedJob<'a> {
     pub(super) held: Held<'a, Pfod>,
     pub(super) report: Report,
     proof: Proof,
+    best: Option<Best>,
+}
+
+/// What saves most of all that was worth keeping.
+struct Best {
+    contender: Contender,
+    saving: f64,
+    /// Its place in the report.
+    place: usize,
 }
 
 impl<'a> TunedJob<'a> {
     pub(super) fn new(held: Held<'a, Pfod>, report: Report, proof: Proof) -> Self {
-        Self { held, report, proof }
+        Self { held, report, proof, best: None }
     }
 
     /// What a step takes at default clocks, in seconds.
@@ -50,21 +59,34 @@ impl<'a> TunedJob<'a> {
         }
     }
 
-    /// Runs a contender and default clocks in turns, and keeps it if it is worth it.
-    pub(super) fn try_out(&mut self, contender: &Contender) -> Result<(Verdict, Compared), Error> {
+    /// The share of the energy that the best contender so far saves; none if none was worth keeping.
+    pub(super) fn best_saving(&self) -> Option<f64> {
+        self.best.as_ref().map(|best| best.saving)
+    }
+
+    /// Runs a contender and default clocks in turns. The one that saves most of those that are worth
+    /// it is kept in the end.
+    pub(super) fn try_out(&mut self, contender: Contender) -> Result<(Verdict, Compared), Error> {
         let Proof { max_slowdown, rounds, .. } = self.proof;
         let mut verification = Verification::new(max_slowdown, rounds);
         let (verdict, compared) = loop {
             if let Some(decided) = verification.verdict().zip(verification.compared()) {
                 break decided;
             }
-            self.take_turn(contender, &mut verification)?;
+            self.take_turn(&contender, &mut verification)?;
+        };
+        let saving = compared.saving.estimate;
+        let verdict = match (verdict, self.best_saving()) {
+            (Verdict::Kept, Some(best)) if best >= saving => Verdict::SavesLess,
+            (verdict, _) => verdict,
         };
         let certain = compared.makes_certain(verdict, max_slowdown);
-        self.report.tried.push(Tried::new(contender, verdict, certain, compared));
-        if verdict == Verdict::Kept {
-            self.report.kept = self.held.keep(&contender.run)?;
-            self.report.kept_plan = contender.plan.clone();
+        let place = self.report.tried.len();
+        self.report.tried.push(Tried::new(&contender, verdict, certain, compared));
+        if verdict == Verdict::Kept
+            && let Some(former) = self.best.replace(Best { contender, saving, place })
+        {
+            self.report.tried[former.place].is_outdone();
         }
         Ok((verdict, compared))
     }
@@ -99,10 +121,15 @@ impl<'a> TunedJob<'a> {
         progress.show(done as f64 / turns as f64);
     }
 
-    /// Ends the hold. The job returns to default clocks unless a contender is kept.
+    /// Ends the hold: the job keeps the best contender, or returns to default clocks if there is
+    /// none.
     pub(super) fn end(mut self) -> Result<Report, Error> {
-        if self.report.kept.is_none() {
-            self.held.let_go()?;
+        match self.best {
+            Some(Best { contender, .. }) => {
+                self.report.kept = self.held.keep(&contender.run)?;
+                self.report.kept_plan = contender.plan;
+            }
+            None => self.held.let_go()?,
         }
         Ok(self.report)
     }

@@ -22,6 +22,8 @@ pub(super) enum Side {
 pub(super) enum Verdict {
     /// It saves energy and is as fast as it was asked to be.
     Kept,
+    /// It does, but another plan saves more.
+    SavesLess,
     /// It makes the job slower than was allowed.
     TooSlow,
     /// It does not save energy with certainty.
@@ -46,7 +48,7 @@ impl Compared {
     pub(super) fn makes_certain(&self, verdict: Verdict, max_slowdown: f64) -> bool {
         let Self { saving, slowdown, .. } = self;
         match verdict {
-            Verdict::Kept => saving.low > 0.0 && slowdown.high <= max_slowdown,
+            Verdict::Kept | Verdict::SavesLess => saving.low > 0.0 && slowdown.high <= max_slowdown,
             Verdict::TooSlow => slowdown.low > max_slowdown,
             Verdict::SavesNothing => saving.high < 0.0,
         }

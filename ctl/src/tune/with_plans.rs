@@ -30,6 +30,10 @@ use crate::trial::{Held, Interrupt, TrialError, Window, patiently};
 /// that never change a clock, which nothing that a driver does can make slower.
 const RUNGS: [ClockPer; 3] = [ClockPer::Instruction, ClockPer::Stage, ClockPer::Kind];
 
+/// A plan that saves this much less than predicted, as a share of the energy at default clocks, shows
+/// that changes cost what the planner does not know.
+const SHORTFALL: f64 = 0.01;
+
 /// Plans that are tried, each faster than the one before, until the job is left at default clocks.
 const MOST_CANDIDATES: usize = 5;
 
@@ -155,8 +159,9 @@ impl Tune {
         }
     }
 
-    /// The plans of our frontiers until one is kept. A driver may make others wait while it sets a
-    /// clock, even where no clock is late. Where the GPUs do not hold their highest clocks, the highest
+    /// The plans of our frontiers until one saves what it promises. A driver may make others wait
+    /// while it sets a clock, even where no clock is late: plans with fewer changes are tried then,
+    /// too, as long as they promise more than was found to be saved. Where the GPUs do not hold their highest clocks, the highest
     /// useful ones are measured first, and tried if nothing else is kept.
     fn try_frontiers(
         &self,
@@ -174,13 +179,14 @@ impl Tune {
                 return Ok(());
             }
         }
-        if let Some(useful) = useful {
-            tuned.try_out(&useful)?;
+        if let Some(useful) = useful.filter(|_| tuned.best_saving().is_none()) {
+            tuned.try_out(useful)?;
         }
         Ok(())
     }
 
-    /// The plans of a frontier, as long as they prove too slow. Returns whether one was kept.
+    /// The plans of a frontier, as long as they prove too slow. Returns whether one saves what it
+    /// promises.
     fn try_frontier(
         &self,
         tuned: &mut TunedJob,
@@ -207,11 +213,15 @@ impl Tune {
         let mut over_s = 0.0;
         for number in 1..=MOST_CANDIDATES {
             let Some(plan) = candidates.next(over_s)? else { break };
+            let promised = plan.predicted.map_or(0.0, |cost| Cost::from(cost).saving_on(&all_max));
+            if tuned.best_saving().is_some_and(|best| best >= promised) {
+                break;
+            }
             let label = match per {
                 ClockPer::Instruction => format!("pfo {number}"),
                 ClockPer::Kind | ClockPer::Stage => format!("pfo {number} per {per}"),
             };
-            let tried = match tuned.try_out(&Contender::plan(label.clone(), &plan)?) {
+            let tried = match tuned.try_out(Contender::plan(label.clone(), &plan)?) {
                 // A plan of fewer changes may leave the driver the time.
                 Err(Error::Trial(TrialError::NoEnergy { .. })) => {
                     tuned.report.unmeasured.push(label);
@@ -220,14 +230,14 @@ impl Tune {
                 tried => tried?,
             };
             match tried {
-                (Verdict::Kept, _) => {
+                (Verdict::Kept, compared) => {
                     tuned.report.frontier = Some(frontier.to_bytes()?);
-                    return Ok(true);
+                    return Ok(compared.saving.estimate >= promised - SHORTFALL);
                 }
                 (Verdict::TooSlow, compared) => {
                     over_s = (compared.slowdown.estimate - slowdown) * default_s;
                 }
-                (Verdict::SavesNothing, _) => break,
+                (Verdict::SavesNothing | Verdict::SavesLess, _) => break,
             }
         }
         Ok(false)
@@ -237,6 +247,6 @@ impl Tune {
 fn try_found(tuned: &mut TunedJob, found: &Found) -> Result<(), Error> {
     tuned.report.search_trials = found.trials;
     let contender = Contender::plan(tuned.report.policy.clone(), &found.plan)?;
-    tuned.try_out(&contender)?;
+    tuned.try_out(contender)?;
     Ok(())
 }

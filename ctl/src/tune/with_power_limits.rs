@@ -28,7 +28,7 @@ impl Tune {
         tuned.report.search_trials = searched.len() as u32;
         tuned.report.searched = searched;
         let contender = Contender::power_limits(&tuned.report.policy, limits_w);
-        tuned.try_out(&contender)?;
+        tuned.try_out(contender)?;
         tuned.end()
     }
 

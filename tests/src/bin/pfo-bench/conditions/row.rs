@@ -148,8 +148,9 @@ impl Tuned {
 
     fn of(ran: &Ran) -> Self {
         let report: Value = serde_json::from_str(&ran.stdout).unwrap_or_default();
-        let tried = report["tried"].as_array().and_then(|tried| tried.last()).cloned();
-        let tried = tried.unwrap_or_default();
+        let tried = report["tried"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_kept = |tried: &&Value| tried["verdict"] == "kept";
+        let tried = tried.iter().find(is_kept).or(tried.last()).cloned().unwrap_or_default();
         let estimate = |what: &str| tried[what]["estimate"].as_f64().unwrap_or(f64::NAN);
         Self {
             exit: ran.code.unwrap_or(-1),

@@ -6,6 +6,8 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 CARGO_BUILD := cargo build
+# Tests send signals. Under nohup, or behind a script that does not wait, they would be ignored.
+WITH_SIGNALS := env --default-signal=HUP,INT,QUIT
 .PHONY: help setup package-tools build programs pages install deb rpm demo test test-python test-frameworks wheel \
 	test-booted fuzz soak schedules lint bench bench-short audit clean
 
@@ -81,22 +83,21 @@ demo: programs ## Watch four simulated GPUs save energy (takes a minute)
 
 test: setup ## Run every test
 	cargo build --workspace --all-targets
-	@# Tests send signals. Under nohup, or behind a script that does not wait, they would be ignored.
-	env --default-signal=HUP,INT,QUIT cargo test --workspace
+	$(WITH_SIGNALS) cargo test --workspace
 	@$(MAKE) --no-print-directory test-python
 
 test-python: setup ## Test the Python package (part of `make test`)
 	cargo build --workspace
 	VIRTUAL_ENV=$(CURDIR)/.venv .venv/bin/maturin develop --quiet -m shim/python/Cargo.toml
 	cd shim/python && $(CURDIR)/.venv/bin/mypy && $(CURDIR)/.venv/bin/stubtest --mypy-config-file pyproject.toml pfo
-	cd shim/python && $(CURDIR)/.venv/bin/pytest -q
+	cd shim/python && $(WITH_SIGNALS) $(CURDIR)/.venv/bin/pytest -q
 
 test-frameworks: wheel ## Test the wheel with real PyTorch, DeepSpeed and Megatron-Core (installs 5 GB)
 	@scripts/setup --frameworks
 	cargo build --workspace
 	target/frameworks/bin/pip install --quiet --no-index --no-deps --force-reinstall \
 		--find-links target/wheels pfo
-	cd shim/python && $(CURDIR)/target/frameworks/bin/pytest -q tests/frameworks
+	cd shim/python && $(WITH_SIGNALS) $(CURDIR)/target/frameworks/bin/pytest -q tests/frameworks
 
 wheel: setup ## Build the Python package as a wheel, into target/wheels
 	.venv/bin/maturin build -m shim/python/Cargo.toml
@@ -105,7 +106,7 @@ test-booted: deb rpm ## Test in booted Debians what requires a systemd, as root
 	@scripts/setup --booted
 	scripts/check-packages
 	cargo build --workspace --all-targets
-	cargo test -p pfo-tests --test 'booted*' -- --ignored
+	$(WITH_SIGNALS) cargo test -p pfo-tests --test 'booted*' -- --ignored
 
 soak: ## Kill at random, PFO_SOAK_ROUNDS (2000) times, in a booted Debian, as root (takes hours)
 	@scripts/setup --booted

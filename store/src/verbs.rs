@@ -37,8 +37,8 @@ pub struct Measured {
 
 /// A store that all agents of a fleet reach. It may forget a job a while after its last node has left.
 ///
-/// Writes are linear: what one agent was told was taken, every later read sees. A write that failed
-/// with [`StoreError::Away`] may have been taken all the same.
+/// Writes are linearizable: once an agent was told that a write was taken, every later read sees it.
+/// A write that failed with [`StoreError::Away`] may have been taken all the same.
 pub trait Store: Send + Sync + 'static {
     /// What [`watch`](Self::watch) returns.
     type Watch: WatchedJob;

@@ -143,8 +143,8 @@ impl Tried {
         }
     }
 
-    /// What was thought good before is not kept, because another plan saves more.
-    pub(super) fn is_outdone(&mut self) {
+    /// Notes that another plan saves more, and is kept instead.
+    pub(super) fn outdo(&mut self) {
         self.verdict = Verdict::SavesLess;
     }
 

@@ -86,7 +86,7 @@ impl<'a> TunedJob<'a> {
         if verdict == Verdict::Kept
             && let Some(former) = self.best.replace(Best { contender, saving, place })
         {
-            self.report.tried[former.place].is_outdone();
+            self.report.tried[former.place].outdo();
         }
         Ok((verdict, compared))
     }

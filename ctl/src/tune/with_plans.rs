@@ -160,9 +160,9 @@ impl Tune {
     }
 
     /// The plans of our frontiers until one saves what it promises. A driver may make others wait
-    /// while it sets a clock, even where no clock is late: plans with fewer changes are tried then,
-    /// too, as long as they promise more than was found to be saved. Where the GPUs do not hold their highest clocks, the highest
-    /// useful ones are measured first, and tried if nothing else is kept.
+    /// while it sets a clock, even where no clock is late: plans with fewer changes are then tried,
+    /// too, as long as they promise more than the best one saves. Where the GPUs do not hold their
+    /// highest clocks, the highest useful ones are measured first, and tried if nothing else is kept.
     fn try_frontiers(
         &self,
         tuned: &mut TunedJob,

@@ -41,7 +41,8 @@ pub(crate) fn regimes(
     let say = |done| progress(COMPOSING * done);
     plans.extend(in_parallel_and_say(&composites, new, compose, say));
     plans = falling(plans, Realised::cost);
-    // A plan of a large pipeline takes seconds: whoever interrupts is heard between its kinds.
+    // A plan of a large pipeline takes seconds: progress is reported before each of its kinds, so
+    // that an interrupt ends it.
     let reached = AtomicU64::new(COMPOSING.to_bits());
     let go_on = || progress(f64::from_bits(reached.load(Ordering::Relaxed)));
     let redistribute = |realiser: &mut Realiser<'_>, plan: &Realised| {

@@ -5,7 +5,7 @@
 //! agent is asked.
 
 use pfo_planner::{
-    ClockPer, Frontier, Options, Pipeline, PlanError, Reconfigure, Spread, Watts, ZeusSearch,
+    ClockPer, Frontier, Options, Pipeline, Plan, PlanError, Reconfigure, Spread, Watts, ZeusSearch,
 };
 use pfo_protocol::RecordedTrial;
 
@@ -26,8 +26,8 @@ use crate::planning::comparison::Cost;
 use crate::planning::measured::Measured;
 use crate::trial::{Held, Interrupt, TrialError, Window, patiently};
 
-/// What has a clock of its own in the plans that are tried: those that save most come first, then those
-/// that never change a clock, which nothing that a driver does can make slower.
+/// What has a clock of its own in the plans that are tried. Those that never change a clock come before
+/// those that change it less often, for nothing that a driver does can make them slower.
 const RUNGS: [ClockPer; 3] = [ClockPer::Instruction, ClockPer::Stage, ClockPer::Kind];
 
 /// A plan that saves this much less than predicted, as a share of the energy at default clocks, shows
@@ -36,6 +36,16 @@ const SHORTFALL: f64 = 0.01;
 
 /// Plans that are tried, each faster than the one before, until the job is left at default clocks.
 const MOST_CANDIDATES: usize = 5;
+
+/// A frontier that is tried.
+struct Rung {
+    per: ClockPer,
+    frontier: Frontier,
+    /// What a step costs with every instruction at its highest clock.
+    all_max: Cost,
+    /// What its first plan saves by its prediction.
+    promised: f64,
+}
 
 /// A job that the agent holds, and what it recorded at default clocks.
 struct Recording<'a> {
@@ -159,10 +169,11 @@ impl Tune {
         }
     }
 
-    /// The plans of our frontiers until one saves what it promises. A driver may make others wait
-    /// while it sets a clock, even where no clock is late: plans with fewer changes are then tried,
-    /// too, as long as they promise more than the best one saves. Where the GPUs do not hold their
-    /// highest clocks, the highest useful ones are measured first, and tried if nothing else is kept.
+    /// The plans of our frontiers until one saves what it promises, beginning with the frontier that
+    /// promises most. A driver may make others wait while it sets a clock, even where no clock is
+    /// late: plans with fewer changes are then tried, too, as long as they promise more than the best
+    /// one saves. Where the GPUs do not hold their highest clocks, the highest useful ones are measured
+    /// first, and tried if nothing else is kept.
     fn try_frontiers(
         &self,
         tuned: &mut TunedJob,
@@ -174,8 +185,8 @@ impl Tune {
             let compared = tuned.compare(useful)?;
             tuned.report.useful_clocks = UsefulClocks::of(pipeline, compared);
         }
-        for per in RUNGS {
-            if self.try_frontier(tuned, pipeline, power, per)? {
+        for rung in self.rungs(tuned, pipeline, power)? {
+            if self.try_rung(tuned, &rung)? {
                 return Ok(());
             }
         }
@@ -185,35 +196,59 @@ impl Tune {
         Ok(())
     }
 
-    /// The plans of a frontier, as long as they prove too slow. Returns whether one saves what it
-    /// promises.
-    fn try_frontier(
+    /// Plans each rung; the one that promises most comes first.
+    fn rungs(
         &self,
-        tuned: &mut TunedJob,
+        tuned: &TunedJob,
         pipeline: &Pipeline,
         power: &PlannedPower,
-        per: ClockPer,
-    ) -> Result<bool, Error> {
+    ) -> Result<Vec<Rung>, Error> {
         let progress = tuned.held.progress();
         progress.now("planning".to_owned());
         let options = Options { spread: Spread::Useful, ..Options::default() };
-        let show = |done| progress.show(done);
         let flat = Watts(power.watts);
         let waiting = power.by_mhz.clone().unwrap_or_else(|| flat.into());
-        let frontier = match Frontier::for_waiting(per, pipeline, &waiting, options, &show) {
-            // Instructions that were not measured at the same clocks cannot share one.
-            Err(PlanError::NoCommonClock) => return Ok(false),
-            frontier => frontier?,
-        };
+        let mut rungs: Vec<Rung> = Vec::with_capacity(RUNGS.len());
+        for (number, per) in RUNGS.into_iter().enumerate() {
+            let show = |done| progress.show((number as f64 + done) / RUNGS.len() as f64);
+            let frontier = match Frontier::for_waiting(per, pipeline, &waiting, options, &show) {
+                // Instructions that were not measured at the same clocks cannot share one.
+                Err(PlanError::NoCommonClock) => continue,
+                frontier => frontier?,
+            };
+            let all_max = Cost::at_highest_clocks(pipeline.profile(), &frontier.plan(0)?, flat)?;
+            let first = self.candidates(tuned, &frontier, &all_max).next(0.0)?;
+            let promised = first.map_or(0.0, |plan| promised(&plan, &all_max));
+            rungs.push(Rung { per, frontier, all_max, promised });
+        }
+        let promised = rungs.iter().map(|rung| rung.promised).enumerate();
+        if let Some((most, _)) = promised.reduce(|a, b| if b.1 > a.1 { b } else { a }) {
+            rungs[..=most].rotate_right(1);
+        }
+        Ok(rungs)
+    }
+
+    fn candidates<'a>(
+        &self,
+        tuned: &TunedJob,
+        frontier: &'a Frontier,
+        all_max: &Cost,
+    ) -> Candidates<'a> {
+        let slowdown = candidates::aim(self.max_slowdown.0);
+        Candidates::new(frontier, all_max.iteration_time_s, tuned.default_s(), slowdown)
+    }
+
+    /// The plans of a frontier, as long as they prove too slow. Returns whether one saves what it
+    /// promises.
+    fn try_rung(&self, tuned: &mut TunedJob, rung: &Rung) -> Result<bool, Error> {
+        let Rung { per, frontier, all_max, .. } = rung;
+        let mut candidates = self.candidates(tuned, frontier, all_max);
         let default_s = tuned.default_s();
         let slowdown = candidates::aim(self.max_slowdown.0);
-        let all_max = Cost::at_highest_clocks(pipeline.profile(), &frontier.plan(0)?, flat)?;
-        let mut candidates =
-            Candidates::new(&frontier, all_max.iteration_time_s, default_s, slowdown);
         let mut over_s = 0.0;
         for number in 1..=MOST_CANDIDATES {
             let Some(plan) = candidates.next(over_s)? else { break };
-            let promised = plan.predicted.map_or(0.0, |cost| Cost::from(cost).saving_on(&all_max));
+            let promised = promised(&plan, all_max);
             if tuned.best_saving().is_some_and(|best| best >= promised) {
                 break;
             }
@@ -242,6 +277,11 @@ impl Tune {
         }
         Ok(false)
     }
+}
+
+/// The share of the energy at the highest clocks that a plan saves by its prediction.
+fn promised(plan: &Plan, all_max: &Cost) -> f64 {
+    plan.predicted.map_or(0.0, |cost| Cost::from(cost).saving_on(all_max))
 }
 
 fn try_found(tuned: &mut TunedJob, found: &Found) -> Result<(), Error> {

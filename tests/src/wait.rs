@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes on a machine that does something else as well.
-pub const LONG: Duration = Duration::from_secs(20);
+pub const LONG: Duration = Duration::from_secs(60);
 
 const POLL: Duration = Duration::from_millis(3);
 

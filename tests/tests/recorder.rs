@@ -1,7 +1,9 @@
 //! What trials find of instructions and waits, against the tables that the simulated GPUs work by.
 //!
-//! The counter is refreshed every 20 ms. What a busy machine costs is readings of it, never a time: when
-//! a simulated instruction began and ended is known of its GPU, however late its trainer is woken.
+//! The counter is refreshed every 20 ms. When a simulated instruction began and ended is known of its
+//! GPU, however late its trainer is woken. What a busy machine costs is readings of the counter, and
+//! precision of the times at which it is refreshed: a tenth of a millisecond, which is nothing for an
+//! instruction of 30 ms and much for one of 1 ms.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::sleep;
@@ -27,6 +29,12 @@ const TIME_LIMIT: f64 = 0.005;
 /// Of the power of waits, beside its standard error.
 const WAIT_LIMIT: f64 = 0.01;
 
+/// How far off the times at which the counter is refreshed may be on a busy machine, in the mean.
+const PLACED_WITHIN_S: f64 = 0.000_1;
+/// A rank with fewer readings tells of the machine, not of what measures on it.
+const LEAST_READINGS: u64 = 40;
+const TRIALS: usize = 3;
+
 /// A trial at one clock of a training whose instructions take a multiple of what is built in.
 fn trial(time_scale: f64, steps: u32) -> RecordedTrial {
     let machine = MachineSetup {
@@ -40,8 +48,14 @@ fn trial(time_scale: f64, steps: u32) -> RecordedTrial {
     let training = Training::start(&node, JOB, &Identity::own(), &options);
     training.until_leased(&node);
     training.until_step(&node, 0);
-    let run = TrialRun::Uniform(CLOCK);
-    let trial = node.agent_control().record(JOB, run, after_settling(steps), false).unwrap();
+    let mut control = node.agent_control();
+    let trials = std::iter::repeat_with(|| {
+        let run = TrialRun::Uniform(CLOCK);
+        control.record(JOB, run, after_settling(steps), false).unwrap()
+    });
+    let is_read =
+        |trial: &RecordedTrial| trial.ranks.iter().all(|rank| rank.readings >= LEAST_READINGS);
+    let trial = trials.take(TRIALS).find(is_read).expect("readings in one of the trials");
     training.stop();
     trial
 }
@@ -56,6 +70,7 @@ fn compare(trial: &RecordedTrial, time_scale: f64) -> f64 {
         let stage = built_in::stage(facts, measured.stage.index(), STAGES as usize).unwrap();
         let stage = stage.scaled(time_scale);
         assert_eq!(rank.rows.len(), 2, "{rank:?}");
+        println!("rank {}: {} readings, {} strays", rank.rank, rank.readings, rank.stray_readings);
         for row in &rank.rows {
             let work = match row.instruction {
                 Instruction::Forward => stage.of(Kind::Forward),
@@ -81,17 +96,20 @@ fn compare(trial: &RecordedTrial, time_scale: f64) -> f64 {
                 100.0 * off,
                 100.0 * error
             );
-            assert!(off.abs() <= POWER_LIMIT + 3.0 * error, "{power_w} W: {row:?}");
+            let limit = POWER_LIMIT + 3.0 * error + PLACED_WITHIN_S / time_s;
+            assert!(off.abs() <= limit, "{power_w} W: {row:?}");
         }
         let [wait] = rank.waits[..] else { panic!("{rank:?}") };
         let off = wait.power_w / facts.p2p_blocking_w - 1.0;
+        let error = wait.power_error_w / wait.power_w;
         println!(
             "rank {}    waits: {:+.2} %, error {:.2} %",
             rank.rank,
             100.0 * off,
-            100.0 * wait.power_error_w / wait.power_w
+            100.0 * error
         );
-        let limit = WAIT_LIMIT + 3.0 * wait.power_error_w / wait.power_w;
+        let mean_s = wait.time_s / wait.count as f64;
+        let limit = WAIT_LIMIT + 3.0 * error + PLACED_WITHIN_S / mean_s;
         assert!(off.abs() <= limit, "{} W: {wait:?}", facts.p2p_blocking_w);
     }
     shortest_s

@@ -61,6 +61,11 @@ install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pfoctl
 	install -D -m 644 target/pages/completions/pfoctl.fish \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pfoctl.fish
+	install -D -m 644 packaging/grafana/pfo.json $(DESTDIR)$(PREFIX)/share/pfo/grafana/pfo.json
+	install -D -m 644 packaging/prometheus/pfo.rules.yml \
+		$(DESTDIR)$(PREFIX)/share/pfo/prometheus/pfo.rules.yml
+	install -D -m 644 packaging/prometheus/pfo-agent-metrics.socket \
+		$(DESTDIR)$(PREFIX)/share/pfo/pfo-agent-metrics.socket
 	for file in daemon/pfod.toml agent/agent.toml; do \
 		test -e $(DESTDIR)/etc/pfo/$${file##*/} || \
 			install -D -m 644 $$file $(DESTDIR)/etc/pfo/$${file##*/} || exit 1; \

@@ -7,6 +7,7 @@ use pfo_service::{ConfigError, Position, SUBORDINATE_UIDS, Within};
 use serde::Deserialize;
 
 use crate::fleet::FleetConfig;
+use crate::metrics::MetricsConfig;
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -24,6 +25,8 @@ pub struct Config {
     pub(crate) guard: Guard,
     /// The store that the agents of several nodes share.
     pub(crate) fleet: FleetConfig,
+    /// Where what is known is served to Prometheus.
+    pub(crate) metrics: MetricsConfig,
     /// Files beside the configuration.
     pub(crate) paths: Paths,
     /// The file that it was read from.
@@ -181,10 +184,12 @@ impl Config {
             ("paths.state", self.paths.state != running.paths.state),
             ("paths.runtime", self.paths.runtime != running.paths.runtime),
             ("fleet", self.fleet != running.fleet),
+            ("metrics", self.metrics != running.metrics),
         ];
         self.sockets = running.sockets.clone();
         self.paths = running.paths.clone();
         self.fleet = running.fleet.clone();
+        self.metrics = running.metrics.clone();
         changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
     }
 }
@@ -256,6 +261,16 @@ mod tests {
                 "line 3, column 1: ",
                 "give store_loss_s more than 15",
             ),
+            ("[metrics]\nlisten = 9420", "line 2, column 10: ", "invalid type: integer"),
+            ("[metrics]\nlisten = 'here:1'", "line 2, column 10: ", "such as 127.0.0.1:9420"),
+            ("[metrics]\nlisten = '::1:0'", "line 2, column 10: ", "\"::1:0\" is no address"),
+            (
+                "[metrics]\nsocket = 'm.sock'",
+                "line 2, column 10: ",
+                "\"m.sock\" is no absolute path",
+            ),
+            ("[metrics]\ntextfile = '/x/p.txt'", "line 2, column 12: ", "ends with .prom"),
+            ("[metrics]\ntextfile_every_s = 0", "line 2, column 20: ", "0 is not between 1"),
         ] {
             let error = parse(text).unwrap_err();
             let place = format!("agent.toml, {place}");
@@ -264,13 +279,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_keeps_sockets_paths_and_fleet_and_names_them() {
+    fn a_reload_keeps_what_takes_a_restart_and_names_it() {
         let running = Config::default();
-        let new = "[paths]\nstate = '/x'\n[fleet]\nnode = 'n'\n[watch]\nsteps = 9";
+        let new = "[paths]\nstate = '/x'\n[fleet]\nnode = 'n'\n[watch]\nsteps = 9\n\
+                   [metrics]\nlisten = '127.0.0.1:9420'";
         let mut new = parse(new).unwrap();
-        assert_eq!(new.keep_unchangeable(&running), ["paths.state", "fleet"]);
+        assert_eq!(new.keep_unchangeable(&running), ["paths.state", "fleet", "metrics"]);
         assert_eq!((new.paths.clone(), new.watch.steps.get()), (running.paths, 9));
-        assert_eq!(new.fleet, running.fleet);
+        assert_eq!((new.fleet, new.metrics), (running.fleet, running.metrics));
     }
 
     proptest! {

@@ -19,6 +19,7 @@ mod guard;
 mod job;
 mod journal;
 mod life;
+mod metrics;
 mod p2p;
 mod pfod;
 mod profile;

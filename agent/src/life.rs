@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use pfo_service::{
@@ -19,6 +20,7 @@ use crate::config::Config;
 use crate::fleet::Fleet;
 use crate::front::{Services, talk};
 use crate::guard::{GuardFile, GuardMeans, Guards};
+use crate::metrics;
 use crate::p2p::P2pStore;
 use crate::pfod::{Pfod, Questions};
 use crate::profile::ProfileStore;
@@ -29,6 +31,9 @@ use crate::watch::Watcher;
 
 /// `FileDescriptorName=` of the administrators' socket.
 const ADMIN_SOCKET_NAME: &str = "admin";
+
+/// `FileDescriptorName=` of the socket for metrics.
+const METRICS_SOCKET_NAME: &str = "metrics";
 
 /// How long the agent waits at its end for files that are being written.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -54,7 +59,11 @@ pub fn run(source: ConfigSource, config: Config) -> Result<(), AgentError> {
 
 async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
     let settings = Arc::new(InForce::new(source, config));
-    let listeners = listen(passed_descriptors()?, &settings.now())?;
+    let (for_metrics, passed): (Vec<_>, _) = passed_descriptors()?
+        .into_iter()
+        .partition(|passed| is_for(&passed.name, METRICS_SOCKET_NAME));
+    let metrics_socket = metrics_listener(for_metrics, &settings.now())?;
+    let listeners = listen(passed, &settings.now())?;
     let services = Arc::new(Services::new(settings));
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -82,6 +91,7 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
     if let Some(fleet) = services.fleet.clone() {
         tasks.spawn(async move { fleet.run().await });
     }
+    tasks.spawn(metrics::serve(Arc::clone(&services), metrics_socket));
     tasks.spawn(report_left_out(Arc::clone(&services.people)));
     tasks.spawn(feed_watchdog());
     Service.ready();
@@ -120,16 +130,28 @@ fn listen(
         ]);
     }
     let listen = |PassedDescriptor { name, descriptor }| {
-        let door = if is_admin(&name) { Door::Admin } else { Door::Users };
+        let door = if is_for(&name, ADMIN_SOCKET_NAME) { Door::Admin } else { Door::Users };
         Ok((door, passed_listener(descriptor)?))
     };
     passed.into_iter().map(listen).collect()
 }
 
-/// Without `FileDescriptorName=`, systemd names a socket after its unit.
-fn is_admin(name: &str) -> bool {
+/// The socket for metrics that systemd passed, or that the configuration names.
+fn metrics_listener(
+    passed: Vec<PassedDescriptor>,
+    settings: &Settings,
+) -> Result<Option<UnixListener>, ListenError> {
+    let Some(passed) = passed.into_iter().next() else {
+        let (_, administrators) = settings.authority.socket_groups();
+        return Ok(metrics::bind_socket(&settings.config.metrics, administrators));
+    };
+    passed_listener(passed.descriptor).map(Some)
+}
+
+/// Whether a passed socket has this name. Without `FileDescriptorName=`, systemd names it after its unit.
+fn is_for(name: &str, what: &str) -> bool {
     let unit = Path::new(name).extension().is_some_and(|end| end == "socket");
-    name == ADMIN_SOCKET_NAME || unit && name.contains("-admin.")
+    name == what || unit && name.contains(&format!("-{what}."))
 }
 
 impl Services {
@@ -181,6 +203,7 @@ impl Services {
             questions,
             profiles,
             stragglers,
+            refusals: AtomicU64::default(),
         }
     }
 }

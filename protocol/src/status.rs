@@ -102,6 +102,9 @@ pub struct GpuStatus {
     pub leased: bool,
     /// What pfod asks of its driver.
     pub driver_use: DriverUse,
+    /// NVML's clock throttle reasons that are in force and that no user asked for; 0 if there are none,
+    /// or the driver does not report them.
+    pub throttle_reasons: u64,
 }
 
 /// Who holds a lease.

@@ -19,6 +19,7 @@ mod installed;
 mod log_text;
 mod machine;
 mod memory_limit;
+pub mod metrics_node;
 mod node;
 mod packaged_node;
 mod pfoctl;

@@ -23,6 +23,11 @@ const FILES: &[(&str, &str)] = &[
     ("/run/pfo/pfo-agent-admin.sock", "The socket for administration, of group pfo-admin."),
     ("/run/pfo/agent.sock", "The socket of pfod(8) that the agent connects to."),
     (
+        "/usr/share/pfo",
+        "A socket unit for metrics, which is not enabled, a board for Grafana, and alert rules for \
+         Prometheus. See [metrics] in pfo-agent.toml(5).",
+    ),
+    (
         "/var/lib/pfo-agent/profiles",
         "The profiles that sweeps have measured, CSV by user, model, GPUs and partition. The 64 \
          newest of each user are kept.",

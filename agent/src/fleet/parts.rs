@@ -115,6 +115,11 @@ impl Fleet {
         self.store.get().map(Arc::clone).ok_or_else(why)
     }
 
+    /// Whether the store has answered when it was asked last.
+    pub(crate) fn reaches_store(&self) -> bool {
+        self.store.get().is_some() && lock(&self.problem).is_none()
+    }
+
     /// Reports once that the store does not answer, and once that it does.
     fn note(&self, error: Option<StoreError>) {
         let why = error.map(|error| error.to_string());

@@ -18,12 +18,26 @@ impl Fleet {
     /// The jobs that this node takes part in, of one user or of all.
     pub(crate) async fn statuses(&self, only_of: Option<Uid>) -> BTreeMap<JobKey, FleetJob> {
         let (mut jobs, by) = (BTreeMap::new(), sleep(TIMEOUT).deadline());
+        for (key, shown) in self.shown(only_of).await {
+            let step = self.step(&key, &shown, by).await;
+            jobs.insert(key, job_of(&shown, step));
+        }
+        jobs
+    }
+
+    /// The same of all users, without asking the store: what a step of the whole job takes is left out.
+    pub(crate) async fn parts_shown(&self) -> BTreeMap<JobKey, FleetJob> {
+        let shown = self.shown(None).await.into_iter();
+        shown.map(|(key, shown)| (key, job_of(&shown, None))).collect()
+    }
+
+    async fn shown(&self, only_of: Option<Uid>) -> Vec<(JobKey, Shown)> {
+        let mut jobs = Vec::new();
         for key in self.jobs() {
             if only_of.is_none_or(|uid| uid == key.uid)
                 && let Some(shown) = self.show(&key).await
             {
-                let step = self.step(&key, &shown, by).await;
-                jobs.insert(key, job_of(&shown, step));
+                jobs.push((key, shown));
             }
         }
         jobs

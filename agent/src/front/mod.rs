@@ -6,4 +6,5 @@ mod status;
 mod talk;
 
 pub(crate) use serve::Services;
+pub(crate) use status::status_of as agent_status;
 pub(crate) use talk::talk;

@@ -2,6 +2,7 @@
 //! serves.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use pfo_planner::{Profile, Straggler};
@@ -50,6 +51,8 @@ pub(crate) struct Services {
     pub(crate) calibrations: Arc<Calibrations>,
     pub(crate) watcher: Arc<Watcher>,
     pub(crate) fleet: Option<Arc<Fleet>>,
+    /// How many requests were refused.
+    pub(crate) refusals: AtomicU64,
 }
 
 /// Decides a request and serves it. A panic is refused, and the connection goes on.
@@ -68,6 +71,7 @@ pub(super) async fn serve(
     };
     let served = catch_in(&Whose::of(peer.uid, peer.pid), serving).await;
     served.unwrap_or_else(|panicked| Err(panicked.into())).unwrap_or_else(|refusal| {
+        services.refusals.fetch_add(1, Relaxed);
         tracing::warn!(
             name: journal::REFUSED,
             uid = peer.uid.0, owner_uid = peer.person.0, pid = peer.pid.0,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pfo_protocol::{AgentStatus, Pid, SlowRank, WatchedJob};
+use pfo_protocol::{AgentStatus, FleetJob, Pid, SlowRank, Uid, WatchedJob};
 
 use crate::authority::Permit;
 use crate::front::Services;
@@ -10,8 +10,21 @@ use crate::job::JobKey;
 
 /// Everything that a peer may see.
 pub(super) async fn status(services: &Services, permit: &Permit) -> Box<AgentStatus> {
-    let Services { started, stragglers, watcher, guards, fleet, .. } = services;
     let only_of = permit.only_of();
+    let whole = match &services.fleet {
+        Some(fleet) => fleet.statuses(only_of).await,
+        None => BTreeMap::new(),
+    };
+    Box::new(status_of(services, only_of, whole))
+}
+
+/// What the agent knows of the jobs of one user or of all, with what is known of whole jobs.
+pub(crate) fn status_of(
+    services: &Services,
+    only_of: Option<Uid>,
+    whole: BTreeMap<JobKey, FleetJob>,
+) -> AgentStatus {
+    let Services { started, stragglers, watcher, guards, .. } = services;
     let mut jobs: BTreeMap<JobKey, WatchedJob> = BTreeMap::new();
     let mut seen = watcher.seen();
     seen.retain(|key, _| only_of.is_none_or(|uid| uid == key.uid));
@@ -26,18 +39,16 @@ pub(super) async fn status(services: &Services, permit: &Permit) -> Box<AgentSta
     for (key, guard) in guards.statuses(only_of) {
         jobs.entry(key.clone()).or_insert_with(|| unwatched(&key)).guard = Some(guard);
     }
-    if let Some(fleet) = fleet {
-        for (key, whole) in fleet.statuses(only_of).await {
-            jobs.entry(key.clone()).or_insert_with(|| unwatched(&key)).fleet = Some(whole);
-        }
+    for (key, whole) in whole {
+        jobs.entry(key.clone()).or_insert_with(|| unwatched(&key)).fleet = Some(whole);
     }
-    Box::new(AgentStatus {
+    AgentStatus {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: Pid(std::process::id()),
         uptime_s: started.elapsed().as_secs_f64(),
         pfod_problem: watcher.problem(),
         jobs: jobs.into_values().collect(),
-    })
+    }
 }
 
 fn unwatched(key: &JobKey) -> WatchedJob {

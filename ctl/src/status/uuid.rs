@@ -46,6 +46,7 @@ mod tests {
                 problem: None,
                 leased: false,
                 driver_use: Default::default(),
+                throttle_reasons: 0,
             })
             .collect();
         gpus.iter().map(|gpu| short(&gpu.uuid, &gpus)).collect()

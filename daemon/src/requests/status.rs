@@ -84,6 +84,7 @@ fn gpu_status(node: &Node, permit: &Permit, gpu: &Arc<Gpu>) -> GpuStatus {
         holder: holder.filter(|holder| permit.sees(holder.uid)).cloned(),
         leased: holder.is_some(),
         driver_use: gpu.asked.lately(),
+        throttle_reasons: reading.held_back.map_or(0, |reasons| reasons.bits()),
         problem: stuck
             .or(failed)
             .or_else(|| progress.and_then(|p| p.problem.load().as_deref().cloned()))

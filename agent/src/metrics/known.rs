@@ -1,0 +1,80 @@
+//! What is known at one moment: the node as `pfod` reports it, and what the agent has made of it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use pfo_protocol::{AgentStatus, JobStatus, RankStatus, Status, WatchedJob};
+use tokio::time::timeout;
+
+use crate::front::{Services, agent_status};
+use crate::job::JobKey;
+use crate::pfod::Questions;
+
+/// How long `pfod` may take to answer. Prometheus itself waits for 10 s, unless it is told otherwise.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Everything that there is a series of.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// The node; none if `pfod` does not answer.
+    pub(super) node: Option<Status>,
+    pub(super) agent: AgentStatus,
+    /// Requests that the agent has refused.
+    pub(super) refusals: u64,
+    /// Whether the store of the fleet answers, if the node is in one.
+    pub(super) store: Option<bool>,
+}
+
+/// A job that has ranks on this node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job<'a> {
+    pub(super) status: &'a JobStatus,
+    pub(super) watched: Option<&'a WatchedJob>,
+}
+
+/// A rank on this node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct JobRank<'a> {
+    pub(super) job: Job<'a>,
+    pub(super) status: &'a RankStatus,
+}
+
+impl Known {
+    /// What is known now. `questions` are of nobody else: a `pfod` that is slow to report the status of
+    /// sick GPUs must not delay the watch over jobs.
+    pub(super) async fn now(services: &Services, questions: &Questions) -> Self {
+        let fleet = async {
+            match &services.fleet {
+                Some(fleet) => fleet.parts_shown().await,
+                None => BTreeMap::new(),
+            }
+        };
+        let (node, fleet) =
+            tokio::join!(timeout(PATIENCE, questions.status()), timeout(PATIENCE, fleet));
+        let fleet = fleet.unwrap_or_default();
+        Self {
+            node: node.ok().and_then(Result::ok),
+            agent: agent_status(services, None, fleet),
+            refusals: services.refusals.load(Relaxed),
+            store: services.fleet.as_ref().map(|fleet| fleet.reaches_store()),
+        }
+    }
+
+    /// The jobs that have ranks.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = Job<'_>> {
+        let jobs = self.node.iter().flat_map(|node| &node.jobs);
+        jobs.filter(|job| !job.ranks.is_empty()).map(|status| {
+            let key = |uid, name: &_| JobKey { uid, name: Clone::clone(name) };
+            let own = key(status.uid, &status.job);
+            let watched = self.agent.jobs.iter().find(|job| key(job.uid, &job.job) == own);
+            Job { status, watched }
+        })
+    }
+
+    /// The ranks of all jobs.
+    pub(super) fn ranks(&self) -> impl Iterator<Item = JobRank<'_>> {
+        self.jobs()
+            .flat_map(|job| job.status.ranks.iter().map(move |status| JobRank { job, status }))
+    }
+}

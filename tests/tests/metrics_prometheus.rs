@@ -1,0 +1,222 @@
+//! A real Prometheus scrapes a node, and takes the board and the alert rules.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+
+use pfo_tests::metrics_node::{MetricsNode, free_address, samples};
+use pfo_tests::process::Process;
+use pfo_tests::{STAGES, say_skipped};
+use serde_json::Value;
+
+const BOARD: &str = include_str!("../../packaging/grafana/pfo.json");
+const RULES: &str = include_str!("../../packaging/prometheus/pfo.rules.yml");
+const TESTS_OF_RULES: &str = include_str!("rules.test.yml");
+const PAGE: &str = include_str!("../../docs/metrics.md");
+
+/// Whether Prometheus is installed; says so if not.
+fn has_prometheus() -> bool {
+    let runs = |program| Command::new(program).arg("--version").output().is_ok();
+    let has = runs("prometheus") && runs("promtool");
+    if !has {
+        say_skipped("prometheus or promtool is not installed; `make setup` installs them");
+    }
+    has
+}
+
+fn promtool(arguments: &[&str], input: &str) -> String {
+    let mut command = Command::new("promtool");
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said =
+        [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+    assert!(output.status.success(), "promtool {arguments:?}: {}\n{input}", said.concat());
+    said.concat()
+}
+
+/// A Prometheus that scrapes a node.
+struct Prometheus {
+    address: SocketAddr,
+    process: Process,
+}
+
+impl Prometheus {
+    fn start(served: &MetricsNode) -> Self {
+        let directory = served.node.directory();
+        let (config, data) = (directory.join("prometheus.yml"), directory.join("prometheus"));
+        fs::write(directory.join("pfo.rules.yml"), RULES).unwrap();
+        let target = served.address;
+        let text = format!(
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
+             rule_files: [pfo.rules.yml]\n\
+             scrape_configs: [{{job_name: pfo, static_configs: [{{targets: ['{target}']}}]}}]\n"
+        );
+        fs::write(&config, text).unwrap();
+        let address = free_address();
+        let mut command = Command::new("prometheus");
+        command
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--storage.tsdb.path={}", data.display()))
+            .arg(format!("--web.listen-address={address}"));
+        let process = Process::start("prometheus", directory, &mut command);
+        let prometheus = Self { address, process };
+        served.node.until("Prometheus has scraped", || {
+            let scrapes =
+                prometheus.query("count_over_time(pfo_rank_instructions_total[1m]) >= 4")?;
+            if scrapes.len() == STAGES as usize { Ok(()) } else { Err(format!("{scrapes:?}")) }
+        });
+        prometheus
+    }
+
+    fn get(&self, path: &str) -> Result<Value, String> {
+        let mut stream = TcpStream::connect(self.address).map_err(|error| error.to_string())?;
+        // Version 1.0 has no chunks.
+        let request = format!("GET {path} HTTP/1.0\r\n\r\n");
+        stream.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map_err(|error| error.to_string())?;
+        let body = answer.split_once("\r\n\r\n").ok_or(&answer)?.1;
+        let answer: Value =
+            serde_json::from_str(body).map_err(|error| format!("{error}: {body}"))?;
+        if answer["status"] != "success" {
+            return Err(format!("{path}: {answer}"));
+        }
+        Ok(answer["data"].clone())
+    }
+
+    /// What a query returns.
+    fn query(&self, query: &str) -> Result<Vec<Value>, String> {
+        let escape = |byte: u8| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' => char::from(byte).to_string(),
+            _ => format!("%{byte:02X}"),
+        };
+        let query: String = query.bytes().map(escape).collect();
+        let data = self.get(&format!("/api/v1/query?query={query}"))?;
+        Ok(data["result"].as_array().unwrap().clone())
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        self.process.kill();
+    }
+}
+
+/// The queries of the board, with its variables as they are when it is opened.
+fn queries_of_board() -> Vec<String> {
+    let board: Value = serde_json::from_str(BOARD).unwrap();
+    let panels = board["panels"].as_array().unwrap();
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let query = |target: &Value| {
+        let query = target["expr"].as_str().unwrap();
+        query.replace("$instance", ".*").replace("$pfo_job", ".*").replace("$__rate_interval", "1m")
+    };
+    targets.map(query).collect()
+}
+
+fn queries_of_rules() -> Vec<String> {
+    let queries = RULES.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
+    queries.map(str::to_owned).collect()
+}
+
+/// The names of series in a text.
+fn names_in(text: &str) -> Vec<&str> {
+    let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
+    words.filter(|word| word.starts_with("pfo_") && *word != "pfo_job").collect()
+}
+
+#[test]
+fn promtool_finds_nothing_wrong_with_the_metrics() {
+    if !has_prometheus() {
+        return;
+    }
+    let served = MetricsNode::start();
+    let training = served.train();
+    assert_eq!(promtool(&["check", "metrics"], &served.page()), "");
+    training.stop();
+    // The file has the same.
+    assert_eq!(
+        promtool(&["check", "metrics"], &fs::read_to_string(served.textfile()).unwrap()),
+        ""
+    );
+}
+
+#[test]
+fn every_alert_is_raised_where_everything_is_wrong_and_none_where_nothing_is() {
+    if !has_prometheus() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let [rules, tests] =
+        ["pfo.rules.yml", "rules.test.yml"].map(|name| directory.path().join(name));
+    fs::write(&rules, RULES).unwrap();
+    fs::write(&tests, TESTS_OF_RULES).unwrap();
+    promtool(&["check", "rules", rules.to_str().unwrap()], "");
+    promtool(&["test", "rules", tests.to_str().unwrap()], "");
+}
+
+#[test]
+fn prometheus_scrapes_the_agent_and_answers_the_queries_of_the_board_and_of_the_rules() {
+    if !has_prometheus() {
+        return;
+    }
+    let served = MetricsNode::start();
+    let training = served.train();
+    let prometheus = Prometheus::start(&served);
+    let targets = prometheus.get("/api/v1/targets").unwrap();
+    let target = &targets["activeTargets"][0];
+    assert_eq!((&target["health"], &target["lastError"]), (&"up".into(), &"".into()));
+    let page = served.page();
+    let is_present = |name: &&str| {
+        page.lines()
+            .any(|line| line.strip_prefix(*name).is_some_and(|rest| rest.starts_with(['{', ' '])))
+    };
+    let mut with_data = 0;
+    for query in queries_of_board() {
+        let result = prometheus.query(&query).unwrap();
+        let names = names_in(&query);
+        assert!(!names.is_empty(), "{query}");
+        if names.iter().all(is_present) {
+            assert!(!result.is_empty(), "{query} of the board returns nothing");
+            with_data += 1;
+        }
+    }
+    assert!(with_data >= 15, "only {with_data} queries of the board have data");
+    for query in queries_of_rules() {
+        let result = prometheus.query(&query).unwrap();
+        assert!(result.is_empty(), "nothing is wrong here, but {query} says {result:?}");
+    }
+    let groups = prometheus.get("/api/v1/rules").unwrap()["groups"].clone();
+    let rules = groups[0]["rules"].as_array().unwrap();
+    assert_eq!(rules.len(), queries_of_rules().len());
+    assert!(rules.iter().all(|rule| rule["health"] != "err"), "{rules:?}");
+    // What is wrong is noticed, and the series of a job go with it.
+    training.stop();
+    served.node.until("the job's series end", || {
+        let left = prometheus.query("{__name__=~\"pfo_job_.*|pfo_rank_.*\"}")?;
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    });
+    let MetricsNode { mut node, .. } = served;
+    node.kill_daemon();
+    node.until("the daemon is seen to be away", || {
+        let away = prometheus.query("pfo_daemon_up == 0")?;
+        if away.len() == 1 { Ok(()) } else { Err(format!("{away:?}")) }
+    });
+}
+
+#[test]
+fn every_series_that_is_served_or_asked_for_is_on_the_page_of_the_documents() {
+    let served = MetricsNode::start();
+    let training = served.train();
+    let page = served.page();
+    training.stop();
+    let queries = [queries_of_board(), queries_of_rules()].concat();
+    let asked = queries.iter().flat_map(|query| names_in(query)).map(str::to_owned);
+    let name = |series: &String| series.split('{').next().unwrap().to_owned();
+    for name in samples(&page).keys().map(name).chain(asked) {
+        assert!(PAGE.contains(&format!("\n| `{name}` |")), "{name} is not in docs/metrics.md");
+    }
+}

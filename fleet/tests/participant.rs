@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use pfo_fleet::{
-    Abort, Action, Answer, Change, Decision, Degrees, Digest, Event, Gpus, Length, Member, Node, OnPartition,
-    Participant, Place, PlanCut, Proposal, Purpose, Report, Run, Runs, Seen, Settings, Shared, Told, Took,
-    Write,
+    Abort, Action, Answer, Change, Decision, Degrees, Digest, Event, Gpus, Length, Member, Node,
+    OnPartition, Participant, Place, PlanCut, Proposal, Purpose, Report, Run, Runs, Seen, Settings,
+    Shared, Told, Took, Write,
 };
 use pfo_vocabulary::{DpRank, Rank, Stage, TpRank, Uid};
 
@@ -42,7 +42,15 @@ fn run() -> Run {
 
 fn proposal(step: u64, proposed_at: u64) -> Proposal {
     let members = ["a", "b"].map(node).into();
-    Proposal { run: run(), step, members, proposed_at, by_uid: Uid(1), by_node: node("a"), trial: None }
+    Proposal {
+        run: run(),
+        step,
+        members,
+        proposed_at,
+        by_uid: Uid(1),
+        by_node: node("a"),
+        trial: None,
+    }
 }
 
 /// Node `a` of a job that is complete, whose next step is this.
@@ -231,9 +239,7 @@ fn a_trial_is_proposed_once_the_others_know_who_holds_the_job() {
     let [Action::Join(member)] = &actions[..] else { panic!("{actions:?}") };
     assert!(member.measures);
     let actions = alone.change(Change::Member(node("a"), Some(member.clone())));
-    let [Action::Propose { number: 1, proposal, .. }] = &actions[..] else {
-        panic!("{actions:?}")
-    };
+    let [Action::Propose { number: 1, proposal, .. }] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!(proposal.first_step(), Some(proposal.step + 2));
     let first_step = proposal.step + 2;
     alone.change(Change::Proposal(1, proposal.clone()));

@@ -187,7 +187,7 @@ impl Services {
             return Ok(());
         }
         Err(Refusal::new(
-            RefusalCode::LimitReached,
+            RefusalCode::Malformed,
             format!("job {} has ranks on other nodes, and all of it runs one plan", job.job),
             remedy,
         ))

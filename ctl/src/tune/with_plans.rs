@@ -24,7 +24,7 @@ use crate::p2p::known::{self, Known};
 use crate::p2p::measure;
 use crate::planning::comparison::Cost;
 use crate::planning::measured::Measured;
-use crate::trial::{Held, Interrupt, TrialError, Window, patiently};
+use crate::trial::{Held, Interrupt, Measuring, TrialError, Window, patiently};
 
 /// What has a clock of its own in the plans that are tried: those that save most come first, then those
 /// that never change a clock, which nothing that a driver does can make slower.
@@ -44,7 +44,11 @@ struct Recording<'a> {
 }
 
 impl Tune {
-    pub(super) fn plan(&self, daemons: &Daemons, interrupt: &Interrupt) -> Result<Report, Error> {
+    pub(super) fn plan<D: Measuring>(
+        &self,
+        daemons: &Daemons,
+        interrupt: &Interrupt,
+    ) -> Result<Report, Error> {
         let Sourced { csv, name, origin } = self.profile.get(daemons, &self.job, interrupt)?;
         let Measured { profile, .. } = self.treatment.of(&csv, &name)?;
         self.calibrate(daemons, interrupt, &csv)?;
@@ -72,7 +76,7 @@ impl Tune {
             recording.held.let_go()?;
         }
         let baseline = recording.map(|recording| recording.baseline.trial);
-        let mut tuned = self.hold(daemons, interrupt, baseline)?;
+        let mut tuned: TunedJob<D> = self.hold(daemons, interrupt, baseline)?;
         let planned_with = PlannedWith {
             profile: name,
             profile_origin: origin,
@@ -117,11 +121,11 @@ impl Tune {
         let model = baseline.trial.ranks.first().map(|rank| rank.gpu_model.as_str());
         let known = patiently(held.progress(), || known::of(&mut daemons.agent()?, model))?;
         if let Some(Known { power_w: watts, by_clock, origin }) = known {
-            let gpu = baseline.trial.ranks.first().map(|rank| &rank.gpu_uuid);
-            let by_mhz = match (by_clock, gpu) {
-                (Some(power), Some(gpu)) => power.among(&measure::sm_clocks(daemons, gpu)?),
-                _ => None,
-            };
+            // Ranks may be on other nodes, of whose GPUs this one knows nothing.
+            let mut ranks = baseline.trial.ranks.iter();
+            let mut clocks =
+                || ranks.find_map(|rank| measure::sm_clocks(daemons, &rank.gpu_uuid).ok());
+            let by_mhz = by_clock.and_then(|power| power.among(&clocks()?));
             return Ok(PlannedPower { watts, by_mhz, origin: PowerOrigin::Stored(origin) });
         }
         if let Some(Watts(watts)) = p2p_power::of_waits(baseline) {
@@ -163,9 +167,9 @@ impl Tune {
     /// while it sets a clock, even where no clock is late: plans with fewer changes are then tried,
     /// too, as long as they promise more than the best one saves. Where the GPUs do not hold their
     /// highest clocks, the highest useful ones are measured first, and tried if nothing else is kept.
-    fn try_frontiers(
+    fn try_frontiers<D: Measuring>(
         &self,
-        tuned: &mut TunedJob,
+        tuned: &mut TunedJob<D>,
         pipeline: &Pipeline,
         power: &PlannedPower,
     ) -> Result<(), Error> {
@@ -187,9 +191,9 @@ impl Tune {
 
     /// The plans of a frontier, as long as they prove too slow. Returns whether one saves what it
     /// promises.
-    fn try_frontier(
+    fn try_frontier<D: Measuring>(
         &self,
-        tuned: &mut TunedJob,
+        tuned: &mut TunedJob<D>,
         pipeline: &Pipeline,
         power: &PlannedPower,
         per: ClockPer,
@@ -244,7 +248,7 @@ impl Tune {
     }
 }
 
-fn try_found(tuned: &mut TunedJob, found: &Found) -> Result<(), Error> {
+fn try_found<D: Measuring>(tuned: &mut TunedJob<D>, found: &Found) -> Result<(), Error> {
     tuned.report.search_trials = found.trials;
     let contender = Contender::plan(tuned.report.policy.clone(), &found.plan)?;
     tuned.try_out(contender)?;

@@ -49,6 +49,8 @@ pub enum Purpose {
     Trial(Length),
     /// For good, after trials that were asked for here.
     LastOfTrials,
+    /// For good, after trials that nobody runs any more. No user asks for it.
+    Abandoned,
 }
 
 /// A write to the store.

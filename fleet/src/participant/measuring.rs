@@ -10,6 +10,9 @@ use crate::node::Node;
 use crate::shared::Shared;
 use crate::swap::Run;
 
+/// How often the lead of a swap that ends abandoned trials is doubled at most.
+const MOST_DOUBLINGS: u64 = 4;
+
 impl Participant {
     /// Has the node measure what the newest trial asks for.
     pub(super) fn measure(&mut self) -> Option<Action> {
@@ -23,7 +26,26 @@ impl Participant {
 
     pub(super) fn let_go(&mut self) {
         self.measures = false;
-        self.wish.take_if(|wish| wish.is_trial() && !wish.is_proposed());
+    }
+
+    /// Drops a wish that has lost its reason before it was proposed.
+    pub(super) fn drop_idle_wish(&mut self) {
+        let is_idle = self.wish.as_ref().is_some_and(|wish| match wish.purpose {
+            _ if wish.is_proposed() => false,
+            Purpose::Trial(_) => !self.measures,
+            Purpose::Abandoned => !self.is_abandoned(),
+            Purpose::Swap | Purpose::LastOfTrials => false,
+        });
+        self.wish.take_if(|_| is_idle);
+    }
+
+    /// Whether the job is in a trial, and nobody runs its trials any more.
+    fn is_abandoned(&self) -> bool {
+        let newest =
+            self.shared.as_ref().and_then(|shared| Some((shared, shared.committed().next()?)));
+        newest.is_some_and(|(shared, (_, proposal))| {
+            proposal.trial.is_some() && shared.measured_by().is_none()
+        })
     }
 
     /// The node whose trials a swap would disturb.
@@ -32,7 +54,7 @@ impl Participant {
         match purpose {
             Purpose::Swap if self.measures => Some(self.me.clone()),
             Purpose::Swap => measuring.cloned(),
-            Purpose::Trial(_) | Purpose::LastOfTrials => {
+            Purpose::Trial(_) | Purpose::LastOfTrials | Purpose::Abandoned => {
                 measuring.filter(|node| **node != self.me).cloned()
             }
         }
@@ -47,13 +69,12 @@ impl Participant {
     /// Wishes for default clocks where nobody runs the trials any more: any node may, and who asked for
     /// them first. Without all of its nodes, the job runs on as it does.
     pub(super) fn end_abandoned_trials(&mut self) {
-        let Some(shared) = &self.shared else { return };
-        let newest = shared.committed().next();
-        let trial = newest.filter(|(_, proposal)| proposal.trial.is_some());
-        let Some((_, proposal)) = trial.filter(|_| shared.measured_by().is_none()) else {
+        if !self.is_abandoned() {
             self.abandoned_since_ms = None;
             return;
-        };
+        }
+        let Some(shared) = &self.shared else { return };
+        let Some((number, proposal)) = shared.committed().next() else { return };
         let since_ms = *self.abandoned_since_ms.get_or_insert(self.now_ms);
         let place = proposal.members.iter().position(|node| *node == self.me).unwrap_or(0) as u64;
         let waits_ms = if proposal.by_node == self.me { 0 } else { PATIENCE_MS + place };
@@ -61,7 +82,11 @@ impl Participant {
         let is_free = self.wish.is_none() && shared.undecided().is_none();
         if is_turn && is_free && completeness(&shared.members).is_ok() {
             let by_uid = proposal.by_uid;
-            self.wish = Some(Wish::new(Run::DefaultClocks, by_uid, Purpose::LastOfTrials));
+            // The nodes had too little time in so many attempts, whoever made them.
+            let attempts = shared.newest().saturating_sub(number).min(MOST_DOUBLINGS) as u32;
+            let mut wish = Wish::new(Run::DefaultClocks, by_uid, Purpose::Abandoned);
+            wish.attempts = attempts;
+            self.wish = Some(wish);
             self.stale = true;
         }
     }

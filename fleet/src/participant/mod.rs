@@ -67,6 +67,8 @@ pub struct Participant {
     /// What was sent to the store, and has neither been lost nor come back as a change.
     writing: BTreeSet<Write>,
     seen: Option<Seen>,
+    /// The time of a step when it was measured last.
+    step_ms: Option<u64>,
     looking: bool,
     /// Something has happened that a look has to be later than.
     stale: bool,
@@ -110,6 +112,7 @@ impl Participant {
             away_since_ms: Some(now_ms),
             writing: BTreeSet::new(),
             seen: None,
+            step_ms: None,
             looking: false,
             stale: true,
             looked_ms: 0,
@@ -162,6 +165,7 @@ impl Participant {
             actions.extend(self.arm());
             actions.extend(self.measure());
             actions.extend(self.decide());
+            self.drop_idle_wish();
             self.end_abandoned_trials();
             actions.extend(self.propose());
         }
@@ -203,6 +207,8 @@ impl Participant {
                 self.slices.extend(slices);
             }
             Event::Looked(seen) => {
+                let measured_ms = seen.as_ref().and_then(|seen| seen.step_ms);
+                self.step_ms = measured_ms.or(self.step_ms);
                 (self.looking, self.looked_ms, self.seen) = (false, self.now_ms, seen);
             }
             Event::Loaded(number, fits) => {

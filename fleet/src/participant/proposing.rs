@@ -20,8 +20,8 @@ const SHORT_STEP_MS: u64 = 20;
 pub struct Wish {
     run: Run,
     by_uid: Uid,
-    purpose: Purpose,
-    attempts: u32,
+    pub(super) purpose: Purpose,
+    pub(super) attempts: u32,
     proposed: Option<(u64, Proposal)>,
     /// Whether the store has `proposed`, as far as is known.
     is_sent: bool,
@@ -94,7 +94,7 @@ impl Participant {
             return Some(Action::Tell(Told::NotNow("a rank of this node has begun no step")));
         };
         let lead_ms = self.settings.lead_ms.saturating_mul(1 << wish.attempts.min(8));
-        let lead = lead_ms.div_ceil(seen.step_ms.unwrap_or(SHORT_STEP_MS).max(1));
+        let lead = lead_ms.div_ceil(self.step_ms.unwrap_or(SHORT_STEP_MS).max(1));
         let step = next.saturating_add(self.settings.slack).saturating_add(1).saturating_add(lead);
         let number = shared.newest().saturating_add(1);
         let proposal = Proposal {
@@ -106,7 +106,7 @@ impl Participant {
             by_node: self.me.clone(),
             trial: match wish.purpose {
                 Purpose::Trial(length) => Some(Trial { length, before: shared.for_good() }),
-                Purpose::Swap | Purpose::LastOfTrials => None,
+                Purpose::Swap | Purpose::LastOfTrials | Purpose::Abandoned => None,
             },
         };
         if let Some(wish) = &mut self.wish {

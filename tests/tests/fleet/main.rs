@@ -31,6 +31,9 @@ const INSTRUCTION: Duration = Duration::from_millis(8);
 /// Longer than a swap of the whole job takes, with all of its attempts.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// How late a pfod may be that gets no processor time.
+const LATE: Duration = Duration::from_secs(3);
+
 /// The plans of the test, by the lowest clock of each, in MHz.
 const PLANS: [u32; 2] = [900, 1200];
 
@@ -219,19 +222,20 @@ fn step(rank: &Rank, stage: u32, gpu: Gpu<'_>) -> Option<u32> {
     let plan_of =
         |mhz| PLANS.into_iter().find(|base| plan(*base).clocks(stage).last() == Some(&mhz));
     let ran = || gpu.set_calls_since(before).iter().rev().find_map(|call| plan_of(call.max.0));
+    let locked = || gpu.view().unwrap().timeline.last().lock;
     rank.session.step_begin();
     for position in 0..rank.order().len() {
         rank.begin(position);
         sleep(INSTRUCTION);
         // The driver is asked for the last clock of a plan while the last instruction runs, sooner
-        // or later; before the first plan it is asked for nothing.
+        // or later; at default clocks it is asked for nothing.
         if position + 1 == rank.order().len() && before > 0 {
-            let _ = wait::until_within(Duration::from_secs(3), || ran().ok_or(()));
+            let patience = if locked().is_some() { LATE } else { LATE / 10 };
+            let _ = wait::until_within(patience, || ran().ok_or(()));
         }
         rank.session.instruction_end();
     }
-    let locked = gpu.view().unwrap().timeline.last().lock;
-    let plan = ran().or_else(|| plan_of(locked?.max.0));
+    let plan = ran().or_else(|| plan_of(locked()?.max.0));
     rank.session.step_end();
     plan
 }

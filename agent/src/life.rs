@@ -165,10 +165,12 @@ impl Services {
         let files = JobFiles::under(&paths.runtime);
         let (asked, counted) = (Arc::clone(&questions), Arc::clone(&people));
         let stragglers = Arc::new(Stragglers::new(pfod.clone(), asked, files, counted));
+        let fleet = Fleet::new(&now.config.fleet, pfod.clone(), Arc::clone(&questions));
         let sweeps = Sweeps::new(Means {
             pfod: pfod.clone(),
             questions: Arc::clone(&questions),
             profiles: Arc::clone(&profiles),
+            fleet: fleet.clone(),
             files: SweepFiles::under(&paths.state),
             people: Arc::clone(&people),
         });
@@ -181,7 +183,6 @@ impl Services {
             file: GuardFile::under(&paths.runtime),
         });
         let calibrations = Arc::new(Calibrations::under(&paths.state, Arc::clone(&people)));
-        let fleet = Fleet::new(&now.config.fleet, pfod.clone(), Arc::clone(&questions));
         let watcher = Watcher::new(
             pfod.clone(),
             Arc::clone(&questions),

@@ -50,25 +50,21 @@ pub(crate) struct Check {
 pub(crate) enum FleetError {
     #[error("the nodes of job {job} agree on the step: --at-step {step} is for jobs of one node")]
     Step { job: JobName, step: u64 },
-    #[error("job {job} has ranks on other nodes: no plan can be measured on this one alone")]
-    Alone { job: JobName },
+    #[error("job {job} has ranks on other nodes: power limits are for jobs of one node")]
+    PowerLimits { job: JobName },
 }
 
 impl Explained for FleetError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Step { .. } => Exit::Usage,
-            Self::Alone { .. } => Exit::Failed,
+            Self::Step { .. } | Self::PowerLimits { .. } => Exit::Usage,
         }
     }
 
     fn remedy(&self) -> Option<String> {
         let remedy = match self {
             Self::Step { .. } => "leave --at-step out",
-            Self::Alone { .. } => {
-                "measure each stage with `pfoctl profile start` on a node that has it, plan with the \
-                 rows of all in one file, and run `pfoctl plan swap` once"
-            }
+            Self::PowerLimits { .. } => "give --knob clock to search over clocks",
         };
         Some(remedy.to_owned())
     }
@@ -143,12 +139,10 @@ pub(crate) fn of_whole_job(daemons: &Daemons, job: &JobArguments) -> Option<Conn
     job.is_among(&of_fleet).then_some(agent)
 }
 
-/// Checks that no agents of other nodes undo what is run of a job on this node alone.
-pub(crate) fn require_single_node(daemons: &Daemons, job: &JobArguments) -> Result<(), FleetError> {
-    match of_whole_job(daemons, job) {
-        Some(_) => Err(FleetError::Alone { job: job.name().clone() }),
-        None => Ok(()),
-    }
+/// Whether the agents of several nodes measure a job together: then this node's is asked for trials, and
+/// not `pfod`.
+pub(crate) fn is_measured_whole(daemons: &Daemons, job: &JobArguments) -> bool {
+    of_whole_job(daemons, job).is_some()
 }
 
 /// Has the agents of a job's nodes agree on what all of it runs.

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pfo_vocabulary::{Stage, Uid};
+use pfo_vocabulary::{Mhz, Stage, Uid};
 
 use crate::digest::Digest;
-use crate::member::{Degrees, Incomplete, Member, Place};
+use crate::member::{Degrees, Gpus, Incomplete, Member, Place};
+use crate::node::Node;
 use crate::shared::{Change, Shared};
-use crate::swap::{Abort, Answer, Decision, Proposal, Report, Run};
+use crate::swap::{Abort, Answer, Decision, Length, Proposal, Report, Run};
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +34,23 @@ pub enum Event {
     /// What `pfod` said to [`Action::Swap`].
     Swapped(SwapAnswer),
     /// A user wants the whole job to run something.
-    Wished(Run, Uid),
+    Wished(Run, Uid, Purpose),
+    /// Who ran trials of the job at this node is gone.
+    LetGo,
+}
+
+/// What the job is to run something for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// For good.
+    Swap,
+    /// To be measured. From then on other swaps are refused, until the last one or
+    /// [`Event::LetGo`].
+    Trial(Length),
+    /// For good, after trials that were asked for here.
+    LastOfTrials,
+    /// For good, after trials that nobody runs any more. No user asks for it.
+    Abandoned,
 }
 
 /// A write to the store.
@@ -58,6 +75,8 @@ pub struct Seen {
     pub degrees: Degrees,
     /// The ranks on this node.
     pub places: Vec<Place>,
+    /// The GPUs of these.
+    pub gpus: Gpus,
     /// The first step that none of them has begun; none if the step of one is not known.
     pub next_step: Option<u64>,
     /// The time of a step in milliseconds, if it was measured.
@@ -75,7 +94,9 @@ pub enum Runs {
     DefaultClocks,
     /// A plan with these slices, for the stages that are on this node.
     Slices(BTreeMap<Stage, Digest>),
-    /// Something that no fleet has: power limits, or a trial.
+    /// One clock for everything.
+    Uniform(Mhz),
+    /// Something that no fleet has, such as power limits.
     Other,
 }
 
@@ -90,7 +111,7 @@ pub enum SwapAnswer {
     Unknown,
 }
 
-/// Something to do. Each is answered by one event, except [`Action::Tell`].
+/// Something to do. Each is answered by one event, except [`Action::Tell`] and [`Action::Measure`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Write this node into the job, under its lease. → [`Event::Written`]
@@ -122,6 +143,16 @@ pub enum Action {
     Swap(Run, Option<u64>),
     /// Tell the user who wished what became of it.
     Tell(Told),
+    /// Measure steps of the ranks of this node, and hand that in. It takes the place of what was to be
+    /// measured before.
+    Measure {
+        /// The number of the swap that is measured.
+        number: u64,
+        /// The first step.
+        first_step: u64,
+        /// How many.
+        steps: u32,
+    },
 }
 
 /// What became of a user's wish.
@@ -138,6 +169,8 @@ pub enum Told {
     Aborted(Abort, u32),
     /// The job is not complete.
     Incomplete(Incomplete),
+    /// Somebody at this node measures the job.
+    Held(Node),
     /// The store does not answer, or no rank of this node has begun a step.
     NotNow(&'static str),
 }

@@ -19,9 +19,11 @@ mod shared;
 mod swap;
 
 pub use digest::{Digest, NotADigest};
-pub use event::{Action, Event, Runs, Seen, SwapAnswer, Told, Write};
-pub use member::{Degrees, Incomplete, Member, Place, completeness};
+pub use event::{Action, Event, Purpose, Runs, Seen, SwapAnswer, Told, Write};
+pub use member::{Degrees, Gpus, Incomplete, Member, Place, completeness};
 pub use node::{Node, NotANode};
 pub use participant::{OnPartition, Participant, Settings, Wish};
 pub use shared::{Change, Shared, SharedSwap};
-pub use swap::{Abort, Answer, Decision, Late, PlanCut, Proposal, Report, Run, Took};
+pub use swap::{
+    Abort, Answer, Decision, Late, Length, PlanCut, Proposal, Report, Run, Took, Trial,
+};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pfo_vocabulary::{DpRank, Rank, Stage, TpRank};
+use pfo_vocabulary::{DpRank, Mhz, Rank, Stage, TpRank};
 use serde::{Deserialize, Serialize};
 
 use crate::node::Node;
@@ -14,6 +14,21 @@ pub struct Member {
     pub degrees: Degrees,
     /// Its ranks on this node.
     pub places: Vec<Place>,
+    /// The GPUs of these.
+    #[serde(default)]
+    pub gpus: Gpus,
+    /// Whether somebody at this node runs trials of the whole job.
+    #[serde(default)]
+    pub measures: bool,
+}
+
+/// The GPUs of a job's ranks on a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpus {
+    /// The model of each, in the order of the ranks.
+    pub models: Vec<String>,
+    /// The SM clocks that every one of them may have, rising.
+    pub clocks: Vec<Mhz>,
 }
 
 /// The sizes of a job.
@@ -113,7 +128,8 @@ mod tests {
             tp: TpRank(0),
         };
         let places = stages.into_iter().map(place).collect();
-        Member { degrees: Degrees { pp: 4, dp: 1, tp: 1 }, places }
+        let degrees = Degrees { pp: 4, dp: 1, tp: 1 };
+        Member { degrees, places, gpus: Gpus::default(), measures: false }
     }
 
     fn of(members: &[(&str, Member)]) -> Result<(), String> {

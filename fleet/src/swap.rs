@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use pfo_vocabulary::{Stage, Uid};
+use pfo_vocabulary::{Mhz, Stage, Uid};
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
@@ -17,6 +17,8 @@ pub enum Run {
     DefaultClocks,
     /// A plan.
     Plan(PlanCut),
+    /// One clock for everything, while that is measured.
+    Uniform(Mhz),
 }
 
 impl Run {
@@ -24,7 +26,7 @@ impl Run {
     #[must_use]
     pub fn slice(&self, stage: Stage) -> Option<Digest> {
         match self {
-            Self::DefaultClocks => None,
+            Self::DefaultClocks | Self::Uniform(_) => None,
             Self::Plan(plan) => plan.stages.get(stage.index()).copied(),
         }
     }
@@ -35,6 +37,7 @@ impl fmt::Display for Run {
         match self {
             Self::DefaultClocks => f.write_str("default clocks"),
             Self::Plan(plan) => f.write_str(&plan.label),
+            Self::Uniform(mhz) => write!(f, "all at {mhz}"),
         }
     }
 }
@@ -68,6 +71,42 @@ pub struct Proposal {
     pub by_uid: Uid,
     /// Where.
     pub by_node: Node,
+    /// What is measured of it; none if the job is to run it for good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<Trial>,
+}
+
+impl Proposal {
+    /// The first step that is measured.
+    #[must_use]
+    pub fn first_step(&self) -> Option<u64> {
+        let trial = self.trial.as_ref()?;
+        Some(self.step.saturating_add(trial.length.settling_steps.into()))
+    }
+
+    /// What the job runs for good after this swap.
+    #[must_use]
+    pub fn for_good(&self) -> &Run {
+        self.trial.as_ref().map_or(&self.run, |trial| &trial.before)
+    }
+}
+
+/// A swap that is only for measuring: every node measures the same steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// How many.
+    pub length: Length,
+    /// What the job ran before its trials.
+    pub before: Run,
+}
+
+/// How long a trial is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Length {
+    /// Steps after the swap that are left out.
+    pub settling_steps: u32,
+    /// Steps that are measured after those.
+    pub steps: u32,
 }
 
 /// What a member says of a proposal.

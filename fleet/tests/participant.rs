@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use pfo_fleet::{
-    Abort, Action, Answer, Change, Decision, Degrees, Digest, Event, Member, Node, OnPartition,
-    Participant, Place, PlanCut, Proposal, Report, Run, Runs, Seen, Settings, Shared, Told, Took,
-    Write,
+    Abort, Action, Answer, Change, Decision, Degrees, Digest, Event, Gpus, Length, Member, Node,
+    OnPartition, Participant, Place, PlanCut, Proposal, Purpose, Report, Run, Runs, Seen, Settings,
+    Shared, Told, Took, Write,
 };
 use pfo_vocabulary::{DpRank, Rank, Stage, TpRank, Uid};
 
@@ -27,6 +27,7 @@ fn seen(next_step: u64) -> Seen {
     Seen {
         degrees: degrees(),
         places: vec![place(0)],
+        gpus: Gpus::default(),
         next_step: Some(next_step),
         step_ms: Some(1000),
         runs: Runs::DefaultClocks,
@@ -41,7 +42,15 @@ fn run() -> Run {
 
 fn proposal(step: u64, proposed_at: u64) -> Proposal {
     let members = ["a", "b"].map(node).into();
-    Proposal { run: run(), step, members, proposed_at, by_uid: Uid(1), by_node: node("a") }
+    Proposal {
+        run: run(),
+        step,
+        members,
+        proposed_at,
+        by_uid: Uid(1),
+        by_node: node("a"),
+        trial: None,
+    }
 }
 
 /// Node `a` of a job that is complete, whose next step is this.
@@ -59,7 +68,7 @@ impl Alone {
     fn set(next_step: u64, names: &[&str], settings: Settings) -> Self {
         let member = |(stage, name): (usize, &&str)| {
             let (degrees, places) = (degrees(), vec![place(stage as u16)]);
-            (node(name), Member { degrees, places })
+            (node(name), Member { degrees, places, gpus: Gpus::default(), measures: false })
         };
         let members: BTreeMap<_, _> = names.iter().enumerate().map(member).collect();
         let mut alone = Self(Participant::new(node("a"), settings, 0), next_step);
@@ -94,7 +103,7 @@ impl Alone {
 #[test]
 fn a_swap_is_proposed_as_many_steps_ahead_as_the_lead_takes() {
     let mut alone = Alone::at(100);
-    let actions = alone.give(Event::Wished(run(), Uid(1)));
+    let actions = alone.give(Event::Wished(run(), Uid(1), Purpose::Swap));
     let [Action::Propose { number: 1, proposal: sent, forget_below: 0 }] = &actions[..] else {
         panic!("{actions:?}")
     };
@@ -105,7 +114,7 @@ fn a_swap_is_proposed_as_many_steps_ahead_as_the_lead_takes() {
 #[test]
 fn members_that_were_too_slow_get_twice_the_lead_and_at_the_third_time_the_user_hears_it() {
     let mut alone = Alone::at(100);
-    let mut actions = alone.give(Event::Wished(run(), Uid(1)));
+    let mut actions = alone.give(Event::Wished(run(), Uid(1), Purpose::Swap));
     for (number, step) in [(1, 106), (2, 109), (3, 115)] {
         let [Action::Propose { proposal: sent, .. }] = &actions[..] else { panic!("{actions:?}") };
         assert_eq!(*sent, proposal(step, 100));
@@ -120,7 +129,7 @@ fn members_that_were_too_slow_get_twice_the_lead_and_at_the_third_time_the_user_
 #[test]
 fn a_job_that_lacks_a_rank_is_not_changed() {
     let mut alone = Alone::with(100, &["a"]);
-    let actions = alone.give(Event::Wished(run(), Uid(1)));
+    let actions = alone.give(Event::Wished(run(), Uid(1), Purpose::Swap));
     let [Action::Tell(Told::Incomplete(why))] = &actions[..] else { panic!("{actions:?}") };
     assert!(why.to_string().starts_with("1 of 2 ranks are there, on 1 nodes"), "{why}");
 }
@@ -220,4 +229,24 @@ fn a_store_that_has_forgotten_the_job_begins_with_its_first_swap_again() {
         let members = alone.0.shared().unwrap().members.clone();
         assert_eq!(alone.give(Event::Snapshot(Shared { members, ..Shared::default() })), []);
     }
+}
+
+#[test]
+fn a_trial_is_proposed_once_the_others_know_who_holds_the_job() {
+    let mut alone = Alone::at(100);
+    let purpose = Purpose::Trial(Length { settling_steps: 2, steps: 10 });
+    let actions = alone.give(Event::Wished(run(), Uid(1), purpose));
+    let [Action::Join(member)] = &actions[..] else { panic!("{actions:?}") };
+    assert!(member.measures);
+    let actions = alone.change(Change::Member(node("a"), Some(member.clone())));
+    let [Action::Propose { number: 1, proposal, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(proposal.first_step(), Some(proposal.step + 2));
+    let first_step = proposal.step + 2;
+    alone.change(Change::Proposal(1, proposal.clone()));
+    let actions = alone.change(Change::Decision(1, Decision::Commit));
+    let measured = Action::Measure { number: 1, first_step, steps: 10 };
+    assert!(actions.contains(&measured), "{actions:?}");
+    assert!(!alone.give(Event::Tick(100)).contains(&measured), "once");
+    let refused = alone.give(Event::Wished(run(), Uid(2), Purpose::Swap));
+    assert!(refused.contains(&Action::Tell(Told::Held(node("a")))), "{refused:?}");
 }

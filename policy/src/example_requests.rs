@@ -42,6 +42,7 @@ pub(crate) fn requests_that_change_a_job() -> Vec<Request> {
         swap(SwapTarget::Loaded),
         swap(SwapTarget::Previous),
         swap(SwapTarget::DefaultClocks),
+        swap(SwapTarget::Uniform(Mhz(900))),
         swap(SwapTarget::Table { label: label(), table: table() }),
         trial(TrialRun::DefaultClocks),
         trial(TrialRun::Plan { label: label(), table: table() }),

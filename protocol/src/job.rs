@@ -7,6 +7,7 @@ use pfo_vocabulary::{GpuUuid, JobName, Mhz, SessionId, Uid};
 use crate::clock_table::ClockTable;
 use crate::session::RankPosition;
 use crate::status::{MeasuredBy, PlanStatus};
+use crate::trial::clock;
 
 /// Which job is meant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -33,6 +34,8 @@ pub enum SwapTarget {
         /// The plan.
         table: ClockTable,
     },
+    /// This clock for every instruction of every rank, until the next swap or a restart of `pfod`.
+    Uniform(#[serde(deserialize_with = "clock")] Mhz),
 }
 
 /// A swap that was decided or, with `wait`, done.

@@ -40,9 +40,9 @@ pub enum TrialRun {
     },
 }
 
-fn clock<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mhz, D::Error> {
+pub(crate) fn clock<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mhz, D::Error> {
     let clock = Mhz::deserialize(deserializer)?;
-    within("the clock of the trial", clock, Mhz(1)..=Mhz::MAX).map_err(D::Error::custom)
+    within("the clock", clock, Mhz(1)..=Mhz::MAX).map_err(D::Error::custom)
 }
 
 fn limits_w<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {

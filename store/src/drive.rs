@@ -4,12 +4,14 @@
 //! time counts as lost.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
+use std::convert::Infallible;
+use std::future::{Future, pending};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pfo_fleet::{
-    Action, Digest, Event, Node, Participant, Run, Seen, Settings, Shared, SwapAnswer, Told, Write,
+    Action, Digest, Event, Node, Participant, Purpose, Run, Seen, Settings, Shared, SwapAnswer,
+    Told, Write,
 };
 use pfo_vocabulary::Uid;
 use tokio::sync::{mpsc, oneshot};
@@ -50,7 +52,14 @@ pub trait LocalJob: Send + Sync + 'static {
         slices: &Slices,
         at: Option<u64>,
     ) -> impl Future<Output = SwapAnswer> + Send;
+
+    /// Measures steps that have yet to come. Returns what is handed in, whether that could be measured
+    /// or not.
+    fn measure(&self, first_step: u64, steps: u32) -> impl Future<Output = Vec<u8>> + Send;
 }
+
+/// Whoever runs trials at this node: it is gone when the other end is dropped.
+pub type Holder = oneshot::Receiver<Infallible>;
 
 /// What is asked of this node's part in a job.
 #[derive(Debug)]
@@ -61,6 +70,10 @@ pub enum Asked {
         run: Option<Run>,
         /// Who.
         by_uid: Uid,
+        /// What for.
+        purpose: Purpose,
+        /// Who runs trials from now on, in place of who did.
+        holder: Option<Holder>,
         /// Where to say what became of it.
         answer: oneshot::Sender<Told>,
     },
@@ -85,6 +98,8 @@ struct Driven<S, L> {
     slices: Arc<Mutex<Slices>>,
     under_way: JoinSet<Event>,
     asked: Option<oneshot::Sender<Told>>,
+    holder: Option<Holder>,
+    measuring: JoinSet<()>,
 }
 
 /// Takes part in a job for as long as `asked` is open, and then leaves it. It also ends when
@@ -105,6 +120,8 @@ pub async fn drive<S: Store, L: LocalJob>(
         slices: Arc::default(),
         under_way: JoinSet::new(),
         asked: None,
+        holder: None,
+        measuring: JoinSet::new(),
     };
     let mut watching = JoinSet::new();
     watching.spawn(watch(store, job, news));
@@ -119,6 +136,7 @@ pub async fn drive<S: Store, L: LocalJob>(
                 Ok(event) => event,
                 Err(_) => return,
             },
+            () = gone(&mut driven.holder) => Event::LetGo,
             request = asked.recv() => match request {
                 Some(request) => match driven.take(request, &participant, began.elapsed()) {
                     Some(event) => event,
@@ -131,6 +149,15 @@ pub async fn drive<S: Store, L: LocalJob>(
             driven.act(action);
         }
     }
+}
+
+/// Returns when there was a holder and it is gone, once.
+async fn gone(holder: &mut Option<Holder>) {
+    match holder {
+        Some(holds) => drop(holds.await),
+        None => pending().await,
+    }
+    *holder = None;
 }
 
 /// Passes on what happens to a job in the store, and when the store does not answer.
@@ -157,8 +184,10 @@ async fn watch<S: Store>(store: Arc<S>, job: JobId, news: mpsc::Sender<Event>) {
 impl<S: Store, L: LocalJob> Driven<S, L> {
     /// What follows from something that was asked; nothing if it is answered.
     fn take(&mut self, asked: Asked, participant: &Participant, now: Duration) -> Option<Event> {
-        let (run, by_uid, answer) = match asked {
-            Asked::Run { run, by_uid, answer } => (run, by_uid, answer),
+        let (run, by_uid, purpose, holder, answer) = match asked {
+            Asked::Run { run, by_uid, purpose, holder, answer } => {
+                (run, by_uid, purpose, holder, answer)
+            }
             Asked::Show(answer) => {
                 let since = |ms| now.saturating_sub(Duration::from_millis(ms));
                 let away = participant.away_since_ms().map(since);
@@ -176,7 +205,8 @@ impl<S: Store, L: LocalJob> Driven<S, L> {
             return None;
         };
         self.asked = Some(answer);
-        Some(Event::Wished(run, by_uid))
+        self.holder = holder.or(self.holder.take());
+        Some(Event::Wished(run, by_uid, purpose))
     }
 
     async fn leave(mut self) {
@@ -194,6 +224,20 @@ impl<S: Store, L: LocalJob> Driven<S, L> {
                 if let Some(answer) = self.asked.take() {
                     let _ = answer.send(told);
                 }
+            }
+            Action::Measure { number, first_step, steps } => {
+                self.measuring.abort_all();
+                let local = Arc::clone(&self.local);
+                self.measuring.spawn(async move {
+                    let part = local.measure(first_step, steps).await;
+                    while let Err(error) = store.hand_in(&job, number, &part).await {
+                        tracing::warn!("cannot hand in what was measured of {job}: {error}");
+                        if !matches!(error, StoreError::Away(_)) {
+                            return;
+                        }
+                        sleep(PAUSE).await;
+                    }
+                });
             }
             Action::Look => {
                 let local = Arc::clone(&self.local);

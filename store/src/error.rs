@@ -14,8 +14,8 @@ pub enum StoreError {
     /// A file of the credentials cannot be used.
     #[error("{0}")]
     Credentials(String),
-    /// A slice is larger than any plan's.
-    #[error("a slice of {0} bytes is larger than {LARGEST_SLICE}")]
+    /// A slice is larger than any plan's, or more was measured than a trial hands in.
+    #[error("a value of {0} bytes is larger than {LARGEST_SLICE}")]
     TooLarge(usize),
     /// Nobody has published the slice.
     #[error("the store has no slice {0}")]

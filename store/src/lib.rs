@@ -12,7 +12,7 @@ mod job;
 mod memory;
 mod verbs;
 
-pub use drive::{Asked, LocalJob, Shown, Slices, drive};
+pub use drive::{Asked, Holder, LocalJob, Shown, Slices, drive};
 pub use error::StoreError;
 pub use etcd::{Credentials, Etcd, EtcdJob, EtcdSettings};
 pub use job::JobId;

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use crate::error::StoreError;
 use crate::job::JobId;
-use crate::verbs::{Measured, News, Store, WatchedJob, named};
+use crate::verbs::{Measured, News, Store, WatchedJob, fits, named};
 
 /// One node's view of a store in memory.
 #[derive(Clone, Debug)]
@@ -23,6 +23,7 @@ struct Job {
     shared: Shared,
     slices: BTreeMap<Digest, Vec<u8>>,
     measured: BTreeMap<Node, Measured>,
+    parts: BTreeMap<Node, (u64, Vec<u8>)>,
     watches: Vec<Arc<Queue>>,
 }
 
@@ -54,6 +55,7 @@ impl Memory {
         lock(&self.nodes).remove(&self.me);
         for job in lock(&self.jobs).values_mut() {
             job.measured.remove(&self.me);
+            job.parts.remove(&self.me);
             if job.shared.members.contains_key(&self.me) {
                 job.change(&Change::Member(self.me.clone(), None));
             }
@@ -102,6 +104,7 @@ impl Store for Memory {
     async fn leave(&self, job: &JobId) -> Result<(), StoreError> {
         self.with(job, |job| {
             job.measured.remove(&self.me);
+            job.parts.remove(&self.me);
             job.change(&Change::Member(self.me.clone(), None));
             job.change(&Change::Report(self.me.clone(), Report::default()));
         });
@@ -175,6 +178,22 @@ impl Store for Memory {
 
     async fn measured(&self, job: &JobId) -> Result<BTreeMap<Node, Measured>, StoreError> {
         Ok(self.with(job, |job| job.measured.clone()))
+    }
+
+    async fn hand_in(&self, job: &JobId, number: u64, part: &[u8]) -> Result<(), StoreError> {
+        fits(part)?;
+        self.with(job, |job| job.parts.insert(self.me.clone(), (number, part.to_vec())));
+        Ok(())
+    }
+
+    async fn handed_in(
+        &self,
+        job: &JobId,
+        number: u64,
+        node: &Node,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let found = self.with(job, |job| job.parts.get(node).cloned());
+        Ok(found.filter(|(of, _)| *of == number).map(|(_, part)| part))
     }
 
     async fn watch(&self, job: &JobId) -> Result<MemoryJob, StoreError> {

@@ -10,7 +10,8 @@ use sha2::{Digest as _, Sha256};
 use crate::error::StoreError;
 use crate::job::JobId;
 
-/// The largest slice of a plan, in bytes: some thousand instructions.
+/// The largest slice of a plan, in bytes: some thousand instructions. What a node hands in of a trial is
+/// no larger.
 pub const LARGEST_SLICE: usize = 256 * 1024;
 
 /// What a watch says.
@@ -120,6 +121,23 @@ pub trait Store: Send + Sync + 'static {
         job: &JobId,
     ) -> impl Future<Output = Result<BTreeMap<Node, Measured>, StoreError>> + Send;
 
+    /// Hands in what this node has measured of a trial, the swap of this number, until its lease
+    /// expires. What it handed in of earlier ones is deleted.
+    fn hand_in(
+        &self,
+        job: &JobId,
+        number: u64,
+        part: &[u8],
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// What a node has handed in of a trial; none if it has not.
+    fn handed_in(
+        &self,
+        job: &JobId,
+        number: u64,
+        node: &Node,
+    ) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
+
     /// The job, and every change of it in the order in which they were made.
     fn watch(&self, job: &JobId) -> impl Future<Output = Result<Self::Watch, StoreError>> + Send;
 }
@@ -138,8 +156,9 @@ pub fn digest_of(slice: &[u8]) -> Digest {
 
 /// Checks the size of a slice, and returns its name.
 pub(crate) fn named(slice: &[u8]) -> Result<Digest, StoreError> {
-    if slice.len() > LARGEST_SLICE {
-        return Err(StoreError::TooLarge(slice.len()));
-    }
-    Ok(digest_of(slice))
+    fits(slice).map(|()| digest_of(slice))
+}
+
+pub(crate) fn fits(value: &[u8]) -> Result<(), StoreError> {
+    if value.len() > LARGEST_SLICE { Err(StoreError::TooLarge(value.len())) } else { Ok(()) }
 }

@@ -1,6 +1,6 @@
 //! What is wrong with the set-up of the fleet, found by using it.
 
-use pfo_fleet::{Degrees, Member};
+use pfo_fleet::{Degrees, Gpus, Member};
 use pfo_protocol::{FleetFinding, Uid};
 use pfo_store::{Etcd, EtcdSettings, JobId, Measured, Store, StoreError, WatchedJob};
 
@@ -45,11 +45,14 @@ async fn use_all(etcd: &Etcd, fleet: &Fleet) -> Result<(), StoreError> {
     let Ok(name) = format!("fleet-check/{}", fleet.node()).parse() else { return Ok(()) };
     let job = JobId { uid: CHECKED, name };
     etcd.watch(&job).await?.next().await?;
-    let member = Member { degrees: Degrees { pp: 1, dp: 1, tp: 1 }, places: Vec::new() };
+    let (degrees, places) = (Degrees { pp: 1, dp: 1, tp: 1 }, Vec::new());
+    let member = Member { degrees, places, gpus: Gpus::default(), measures: false };
     etcd.join(&job, &member).await?;
     let measured = Measured { swap: 0, ranks: 0, time_s: 0.0, energy_j: None };
     etcd.measure(&job, &measured).await?;
     etcd.measured(&job).await?;
+    etcd.hand_in(&job, 1, b"").await?;
+    etcd.handed_in(&job, 1, fleet.node()).await?;
     etcd.leave(&job).await?;
     let slice = etcd.publish(&job, b"{}").await?;
     etcd.fetch(&job, slice).await.map(drop)

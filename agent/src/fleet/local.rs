@@ -3,15 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pfo_fleet::{Degrees, Place, Run, Runs, Seen, SwapAnswer};
+use pfo_fleet::{Degrees, Gpus, Place, Run, Runs, Seen, SwapAnswer};
 use pfo_protocol::{
-    JobSelector, JobView, RankPosition, RankWindow, Request, Response, Stage, SwapTarget,
+    JobSelector, JobView, Mhz, PlanStatus, RankPosition, RankWindow, Refusal, Request, Response,
+    Stage, SwapTarget,
 };
 use pfo_store::{LocalJob, Slices, digest_of};
 
+use super::part::part_of;
 use super::slices::{slice_of, table_of};
 use crate::job::{JobKey, check_free};
 use crate::pfod::{Asker, Pfod, PfodError, Questions, unexpected};
+use crate::record::observe;
+use crate::sweep::allowed_clocks;
 
 /// A job of this node.
 #[derive(Debug)]
@@ -38,7 +42,10 @@ impl NodeJob {
         };
         let table = match &job.plan {
             None => return Ok(seen_of(job, Runs::DefaultClocks)),
-            Some(_) => self.questions.plan(self.key.selector()).await?,
+            Some(plan) => match uniform_clock(plan) {
+                Some(mhz) => return Ok(seen_of(job, Runs::Uniform(mhz))),
+                None => self.questions.plan(self.key.selector()).await?,
+            },
         };
         let Some(table) = table else { return Ok(seen_of(job, Runs::Other)) };
         let stages = job.ranks.iter().map(|rank| rank.position.pp_rank);
@@ -46,6 +53,13 @@ impl NodeJob {
             |stage: Stage| Some((stage, digest_of(&slice_of(table.stages().get(stage.index())?))));
         Ok(seen_of(job, Runs::Slices(stages.filter_map(digest).collect::<BTreeMap<_, _>>())))
     }
+}
+
+/// The one clock that a plan has for everything, which `pfod` calls it by; that of a plan of a user's has
+/// a prediction or another name.
+fn uniform_clock(plan: &PlanStatus) -> Option<Mhz> {
+    let mhz = plan.label.strip_prefix("all at ")?.strip_suffix(" MHz")?.parse().ok()?;
+    plan.power_limits_w.is_empty().then_some(Mhz(mhz))
 }
 
 /// What is to be known of a job; none if it has no rank.
@@ -64,6 +78,10 @@ fn seen_of(job: &JobView, runs: Runs) -> Option<Seen> {
     Some(Seen {
         degrees: Degrees { pp: first.pp_degree, dp: first.dp_degree, tp: first.tp_degree },
         places: job.ranks.iter().map(|rank| place(&rank.position)).collect(),
+        gpus: Gpus {
+            models: job.ranks.iter().map(|rank| rank.gpu_model.clone()).collect(),
+            clocks: allowed_clocks(job).into_iter().collect(),
+        },
         next_step: next_steps.collect::<Option<Vec<_>>>().and_then(|next| next.into_iter().max()),
         step_ms: steps_s.reduce(f64::max).map(|step_s| (1e3 * step_s).ceil() as u64),
         runs,
@@ -74,6 +92,7 @@ fn seen_of(job: &JobView, runs: Runs) -> Option<Seen> {
 fn target_of(run: &Run, slices: &Slices) -> Result<SwapTarget, String> {
     match run {
         Run::DefaultClocks => Ok(SwapTarget::DefaultClocks),
+        Run::Uniform(mhz) => Ok(SwapTarget::Uniform(*mhz)),
         Run::Plan(plan) => {
             let (label, table) = (plan.label.clone(), table_of(plan, slices)?);
             Ok(SwapTarget::Table { label, table })
@@ -87,6 +106,13 @@ impl LocalJob for NodeJob {
     }
 
     async fn load(&self, run: &Run, slices: &Slices) -> Option<Result<(), String>> {
+        if let Run::Uniform(mhz) = run {
+            let jobs = self.questions.jobs().await.ok()?;
+            let job = jobs.iter().find(|job| JobKey::of(job) == self.key)?;
+            let is_allowed = allowed_clocks(job).contains(mhz);
+            let why = || format!("{mhz} is not allowed to all of its ranks there");
+            return Some(if is_allowed { Ok(()) } else { Err(why()) });
+        }
         let (label, table) = match target_of(run, slices) {
             Ok(SwapTarget::Table { label, table }) => (label, table),
             Ok(_) => return Some(Ok(())),
@@ -98,6 +124,11 @@ impl LocalJob for NodeJob {
             Err(PfodError::Refused(refusal)) => Some(Err(refusal.message)),
             Err(PfodError::Away(_)) => None,
         }
+    }
+
+    async fn measure(&self, first_step: u64, steps: u32) -> Vec<u8> {
+        let measured = observe(&self.pfod, &self.questions, &self.key, first_step, steps).await;
+        part_of(measured.map_err(Refusal::from))
     }
 
     async fn swap(&self, run: &Run, slices: &Slices, at_step: Option<u64>) -> SwapAnswer {

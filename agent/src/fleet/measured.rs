@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use pfo_fleet::{Node, Shared};
 use pfo_protocol::{FleetStep, JobView};
-use pfo_store::{JobId, Measured, Shown, Store};
+use pfo_store::{Measured, Shown, Store};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::parts::Fleet;
+use super::swap::id_of;
 use crate::job::JobKey;
 
 /// How often a node writes what it has measured.
@@ -41,7 +42,7 @@ impl Fleet {
         for (key, swap) in taken {
             let job = jobs.iter().find(|job| JobKey::of(job) == key);
             if let Some(measured) = job.and_then(|job| measured_of(job, swap)) {
-                let written = store.measure(&id_of(key), &measured).await;
+                let written = store.measure(&id_of(&key), &measured).await;
                 written.map_err(|error| error.to_string())?;
             }
         }
@@ -54,13 +55,9 @@ impl Fleet {
         if shown.away.is_some() {
             return None;
         }
-        let measured = timeout_at(by, store.measured(&id_of(key.clone()))).await.ok()?.ok()?;
+        let measured = timeout_at(by, store.measured(&id_of(key))).await.ok()?.ok()?;
         whole(shared, &measured)
     }
-}
-
-fn id_of(JobKey { uid, name }: JobKey) -> JobId {
-    JobId { uid, name }
 }
 
 /// The number of the newest swap that a node has taken up.
@@ -103,7 +100,7 @@ fn whole(shared: &Shared, measured: &BTreeMap<Node, Measured>) -> Option<FleetSt
 #[cfg(test)]
 mod tests {
     use pfo_fleet::{
-        Change, Decision, Degrees, Member, Place, Proposal, Report, Run, Took, completeness,
+        Change, Decision, Degrees, Gpus, Member, Place, Proposal, Report, Run, Took, completeness,
     };
     use pfo_protocol::{DpRank, Rank, RankWindow, Stage, TpRank, Uid};
 
@@ -121,7 +118,8 @@ mod tests {
             let rank = Rank(stage.into());
             let place = Place { rank, stage: Stage(stage), dp: DpRank(0), tp: TpRank(0) };
             let degrees = Degrees { pp: 2, dp: 1, tp: 1 };
-            let member = Member { degrees, places: vec![place] };
+            let (places, gpus) = (vec![place], Gpus::default());
+            let member = Member { degrees, places, gpus, measures: false };
             shared.apply(Change::Member(node(name), Some(member)));
         }
         assert_eq!(completeness(&shared.members), Ok(()));
@@ -155,6 +153,7 @@ mod tests {
             proposed_at: 3,
             by_uid: Uid(1000),
             by_node: node("a"),
+            trial: None,
         };
         shared.apply(Change::Proposal(1, proposal));
         let old = ["a", "b"].map(|name| (node(name), measured(0, 1.5, 300.0))).into();

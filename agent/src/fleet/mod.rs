@@ -7,11 +7,14 @@ mod check;
 mod config;
 mod local;
 mod measured;
+mod part;
 mod parts;
 mod slices;
 mod status;
 mod swap;
+mod trial;
 
 pub(crate) use self::check::check;
 pub(crate) use self::config::FleetConfig;
 pub(crate) use self::parts::{Fleet, spans_nodes};
+pub(crate) use self::trial::{Members, WholeHold};

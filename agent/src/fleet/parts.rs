@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use pfo_fleet::Node;
 use pfo_protocol::JobView;
 use pfo_service::lock;
-use pfo_store::{Asked, Etcd, EtcdSettings, JobId, Shown, Store, StoreError, drive};
+use pfo_store::{Asked, Etcd, EtcdSettings, Shown, Store, StoreError, drive};
 use tokio::sync::{OnceCell, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::config::FleetConfig;
 use super::local::NodeJob;
+use super::swap::id_of;
 use crate::job::JobKey;
 use crate::pfod::{Pfod, Questions};
 
@@ -178,7 +179,7 @@ impl Fleet {
         let (fleet, key) = (Arc::clone(self), key.clone());
         let driving = tokio::spawn(async move {
             let store = fleet.store().await;
-            let job = JobId { uid: key.uid, name: key.name.clone() };
+            let job = id_of(&key);
             let me = (fleet.settings.node.clone(), fleet.participant);
             let (pfod, questions) = (fleet.pfod.clone(), Arc::clone(&fleet.questions));
             let local = Arc::new(NodeJob { pfod, questions, key });

@@ -120,6 +120,6 @@ fn newest_of(shared: &Shared) -> Option<FleetSwap> {
 pub(super) fn label_of(run: &Run) -> Option<String> {
     match run {
         Run::DefaultClocks => None,
-        Run::Plan(plan) => Some(plan.label.clone()),
+        Run::Plan(_) | Run::Uniform(_) => Some(run.to_string()),
     }
 }

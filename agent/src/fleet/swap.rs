@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use pfo_fleet::{Abort, Run, Told};
+use pfo_fleet::{Abort, Purpose, Run, Told};
 use pfo_protocol::{ClockTable, FleetSwapped, JobView, Refusal, RefusalCode, SwapTarget, Uid};
-use pfo_store::{Asked, JobId, Store};
+use pfo_store::{Asked, Holder, JobId, Store};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
@@ -19,6 +19,20 @@ const AGREEMENT: Duration = Duration::from_secs(60);
 
 /// How often a waiting request looks whether every node has changed.
 const POLL: Duration = Duration::from_millis(200);
+
+/// What the agents of a job are asked for.
+pub(super) struct Wanted {
+    /// None for what it ran before.
+    pub(super) run: Option<Run>,
+    pub(super) by_uid: Uid,
+    pub(super) purpose: Purpose,
+    /// Who runs its trials from then on.
+    pub(super) holder: Option<Holder>,
+}
+
+pub(super) fn id_of(JobKey { uid, name }: &JobKey) -> JobId {
+    JobId { uid: *uid, name: name.clone() }
+}
 
 impl Fleet {
     /// Has the whole job run something, at the same step on all of its nodes.
@@ -43,6 +57,7 @@ impl Fleet {
         let run = match target {
             SwapTarget::DefaultClocks => Some(Run::DefaultClocks),
             SwapTarget::Previous => None,
+            SwapTarget::Uniform(mhz) => Some(Run::Uniform(mhz)),
             SwapTarget::Table { label, table } => {
                 Some(self.publish(&key, job, label, &table).await?)
             }
@@ -54,7 +69,8 @@ impl Fleet {
                 ));
             }
         };
-        let told = self.agreement(&key, run, by_uid).await?;
+        let wanted = Wanted { run, by_uid, purpose: Purpose::Swap, holder: None };
+        let told = self.agreement(&key, wanted).await?;
         let Told::Committed { number, step } = told else { return Err(refusal_of(&key, told)) };
         loop {
             let swapped = self.swapped(&key, number, step).await;
@@ -66,7 +82,7 @@ impl Fleet {
     }
 
     /// Cuts a plan by stage, and hands the slices to the store.
-    async fn publish(
+    pub(super) async fn publish(
         &self,
         key: &JobKey,
         job: &JobView,
@@ -86,7 +102,7 @@ impl Fleet {
         }
         let away = |why: String| unchanged(key, &why);
         let store = self.store_now().map_err(away)?;
-        let id = JobId { uid: key.uid, name: key.name.clone() };
+        let id = id_of(key);
         let mut digests = Vec::with_capacity(stages.len());
         for stage in stages {
             let published = store.publish(&id, &slice_of(stage)).await;
@@ -95,14 +111,10 @@ impl Fleet {
         Ok(Run::Plan(cut_of(label, table, digests)))
     }
 
-    async fn agreement(
-        &self,
-        key: &JobKey,
-        run: Option<Run>,
-        by_uid: Uid,
-    ) -> Result<Told, Refusal> {
+    pub(super) async fn agreement(&self, key: &JobKey, wanted: Wanted) -> Result<Told, Refusal> {
         let (answer, told) = oneshot::channel();
-        if !self.ask(key, Asked::Run { run, by_uid, answer }) {
+        let Wanted { run, by_uid, purpose, holder } = wanted;
+        if !self.ask(key, Asked::Run { run, by_uid, purpose, holder, answer }) {
             return Err(unchanged(key, &"this node does not take part in it yet"));
         }
         match timeout(AGREEMENT, told).await {
@@ -137,7 +149,7 @@ impl Fleet {
     }
 }
 
-fn refusal_of(key: &JobKey, told: Told) -> Refusal {
+pub(super) fn refusal_of(key: &JobKey, told: Told) -> Refusal {
     match told {
         Told::Aborted(why @ Abort::Veto(..), _) => {
             let what = format!("no node of {key} changes: {why}");
@@ -151,6 +163,11 @@ fn refusal_of(key: &JobKey, told: Told) -> Refusal {
             "start pfo-agent with the same [fleet] on every node of the job, then try again",
         ),
         Told::NotNow(why) => unchanged(key, &why),
+        Told::Held(node) => Refusal::new(
+            RefusalCode::LimitReached,
+            format!("a trial or sweep that was begun on node {node} holds {key} for measuring"),
+            "try again when that is over; `pfoctl profile pause` or `stop` there ends a sweep",
+        ),
         Told::Committed { .. } => unchanged(key, &"it was committed"),
     }
 }

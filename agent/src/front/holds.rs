@@ -1,22 +1,34 @@
 //! The jobs that one connection holds for measuring. Each is held by a connection to `pfod`, which
 //! brings the job to default clocks when that ends.
 
+use std::sync::Arc;
+
 use pfo_protocol::{
-    JobSelector, Mhz, PlanStatus, RecordedTrial, Refusal, RefusalCode, Request, Response,
+    JobSelector, JobView, Mhz, PlanStatus, RecordedTrial, Refusal, RefusalCode, Request, Response,
     TrialLength, TrialRun,
 };
 
 use crate::authority::Permit;
+use crate::fleet::{Fleet, WholeHold};
 use crate::job::JobKey;
 use crate::p2p::Samples;
 use crate::pfod::{Connection, Pfod, PfodError, unexpected};
 use crate::record::{self, Order, TrialSamples};
 
+/// What holds a job.
+#[derive(Debug)]
+enum HeldBy {
+    /// A connection to `pfod`, if all of it is on this node.
+    Connection(Connection),
+    /// The agents of its nodes.
+    Fleet(WholeHold),
+}
+
 /// A job that is held.
 #[derive(Debug)]
 pub(super) struct Hold {
     key: JobKey,
-    connection: Connection,
+    by: HeldBy,
     /// What its trials have shown of waits.
     waits: Samples,
     /// The instructions of its last trial.
@@ -54,7 +66,7 @@ impl Holds {
             None => {
                 let connection = pfod.on_behalf(asker).await?;
                 let (waits, samples) = (Samples::default(), TrialSamples::default());
-                Hold { key, connection, waits, samples }
+                Hold { key, by: HeldBy::Connection(connection), waits, samples }
             }
         };
         hold.samples = TrialSamples::default();
@@ -63,7 +75,10 @@ impl Holds {
         let limited = matches!(run, TrialRun::PowerLimits { .. });
         let order = Order { run, length, room };
         let key = hold.key.clone();
-        let recorded = record::run(pfod, &mut hold.connection, &key, order).await;
+        let HeldBy::Connection(connection) = &mut hold.by else {
+            return Err(held_whole(&key).into());
+        };
+        let recorded = record::run(pfod, connection, &key, order).await;
         let recorded = recorded.map(|(trial, samples)| {
             if !limited {
                 hold.waits.add(clock, &trial);
@@ -79,6 +94,35 @@ impl Holds {
         };
         if stays {
             self.0.push(hold);
+        }
+        recorded
+    }
+
+    /// The same on all nodes of a job that has ranks on others, without its instructions one by one.
+    ///
+    /// # Errors
+    /// If another connection, on any node, holds the job, or as a trial does.
+    pub(super) async fn record_whole(
+        &mut self,
+        fleet: &Arc<Fleet>,
+        permit: &Permit,
+        job: &JobView,
+        (run, length): (TrialRun, TrialLength),
+    ) -> Result<RecordedTrial, Refusal> {
+        let key = JobKey::of(job);
+        let held = self.index_of(&key).map(|index| self.0.swap_remove(index));
+        let (mut whole, mut waits) = match held {
+            Some(Hold { by: HeldBy::Fleet(whole), waits, .. }) => (Some(whole), waits),
+            _ => (None, Samples::default()),
+        };
+        let clock = uniform_clock(&run);
+        let recorded = fleet.trial(permit.uid(), job, (run, length), &mut whole).await;
+        if let Ok(trial) = &recorded {
+            waits.add(clock, trial);
+        }
+        if let Some(whole) = whole {
+            let samples = TrialSamples::default();
+            self.0.push(Hold { key, by: HeldBy::Fleet(whole), waits, samples });
         }
         recorded
     }
@@ -117,12 +161,15 @@ impl Holds {
         job: &JobSelector,
         keep: bool,
     ) -> Result<Option<PlanStatus>, PfodError> {
-        let hold = self.held(permit, job)?;
-        let request = Request::TrialsEnd { job: hold.key.selector(), keep };
-        let ended = hold.connection.ask(request).await;
-        if !matches!(ended, Err(PfodError::Refused(_))) {
-            let key = hold.key.clone();
-            self.0.retain(|hold| hold.key != key);
+        let index = self.index_held(permit, job)?;
+        let Hold { key, by, waits, samples } = self.0.swap_remove(index);
+        let mut connection = match by {
+            HeldBy::Fleet(whole) => return Ok(whole.end(keep).await?),
+            HeldBy::Connection(connection) => connection,
+        };
+        let ended = connection.ask(Request::TrialsEnd { job: key.selector(), keep }).await;
+        if matches!(ended, Err(PfodError::Refused(_))) {
+            self.0.push(Hold { key, by: HeldBy::Connection(connection), waits, samples });
         }
         match ended? {
             Response::TrialsEnded(plan) => Ok(plan),
@@ -131,6 +178,11 @@ impl Holds {
     }
 
     fn held(&mut self, permit: &Permit, selector: &JobSelector) -> Result<&mut Hold, Refusal> {
+        let index = self.index_held(permit, selector)?;
+        Ok(&mut self.0[index])
+    }
+
+    fn index_held(&self, permit: &Permit, selector: &JobSelector) -> Result<usize, Refusal> {
         let JobSelector { job: name, uid } = selector;
         let owner = uid.unwrap_or(permit.uid());
         let own = JobKey { uid: owner, name: name.clone() };
@@ -138,19 +190,25 @@ impl Holds {
             // An administrator may have left the owner out when the trial began, too.
             self.0.iter().position(|hold| uid.is_none() && hold.key.name == *name)
         });
-        let index = index.ok_or_else(|| {
+        index.ok_or_else(|| {
             Refusal::new(
                 RefusalCode::UnknownJob,
                 format!("this connection does not hold job {name} for measuring"),
                 "run a trial first",
             )
-        })?;
-        Ok(&mut self.0[index])
+        })
     }
 
     fn index_of(&self, key: &JobKey) -> Option<usize> {
         self.0.iter().position(|hold| hold.key == *key)
     }
+}
+
+/// A job that had ranks on other nodes when its trials began, and has none now.
+fn held_whole(key: &JobKey) -> Refusal {
+    let message =
+        format!("{key} was held on several nodes, and all of its ranks are on this one now");
+    Refusal::new(RefusalCode::NoPlan, message, "begin again")
 }
 
 fn uniform_clock(run: &TrialRun) -> Option<Mhz> {

@@ -25,7 +25,7 @@ use crate::profile::{self, ProfileStore};
 use crate::record::MOST_SAMPLES;
 use crate::refusal::internal;
 use crate::straggler::Stragglers;
-use crate::sweep::{self, Ordered, Sweeps};
+use crate::sweep::{self, Ordered, Sweeps, Swept};
 use crate::watch::{StageTimes, Watcher};
 use crate::{fleet, journal, settings};
 
@@ -187,14 +187,29 @@ impl Services {
     /// Refuses what would change this node's part of a job alone, which its agents undo; with what to
     /// do instead.
     fn refuse_alone(&self, job: &JobView, remedy: &str) -> Result<(), Refusal> {
-        if self.fleet.is_none() || !fleet::spans_nodes(job) {
+        if self.fleet_of(job).is_none() {
             return Ok(());
         }
         Err(Refusal::new(
-            RefusalCode::LimitReached,
+            RefusalCode::Malformed,
             format!("job {} has ranks on other nodes, and all of it runs one plan", job.job),
             remedy,
         ))
+    }
+
+    /// The fleet, for a job that has ranks on other nodes.
+    fn fleet_of(&self, job: &JobView) -> Option<&Arc<Fleet>> {
+        self.fleet.as_ref().filter(|_| fleet::spans_nodes(job))
+    }
+
+    /// A job that is to be swept, with its nodes if it is to be swept on all of them.
+    async fn swept(&self, permit: &Permit, job: &JobSelector) -> Result<Swept, Refusal> {
+        let job = self.find_job(permit, job).await?;
+        let whole = match self.fleet_of(&job) {
+            Some(fleet) => Some(fleet.members(&JobKey::of(&job)).await?),
+            None => None,
+        };
+        Ok(Swept { job, whole })
     }
 
     async fn find_job(&self, permit: &Permit, job: &JobSelector) -> Result<JobView, Refusal> {
@@ -208,7 +223,16 @@ impl Services {
         job: &JobSelector,
         (run, length, samples): (TrialRun, TrialLength, bool),
     ) -> Served {
-        let key = JobKey::of(&self.find_job(permit, job).await?);
+        let job = self.find_job(permit, job).await?;
+        if let Some(fleet) = self.fleet_of(&job) {
+            if samples {
+                self.refuse_alone(&job, "measure it without its instructions one by one")?;
+            }
+            let recorded = holds.record_whole(fleet, permit, &job, (run, length));
+            // As large as those of swaps.
+            return Ok(AgentResponse::Recorded(Box::new(Box::pin(recorded).await?)));
+        }
+        let key = JobKey::of(&job);
         let room = if samples {
             MOST_SAMPLES.checked_div(self.questions.gpus().await?.len()).or(Some(MOST_SAMPLES))
         } else {
@@ -296,6 +320,7 @@ impl Services {
 
     async fn calibrate(&self, permit: &Permit, job: &JobSelector, profile: Vec<u8>) -> Served {
         let job = self.find_job(permit, job).await?;
+        self.refuse_alone(&job, "measure a job that is on this node alone")?;
         let stages = job.pp_degree as usize;
         let times = away(move || stage_times(&profile, stages)).await?;
         let (calibrations, asker) = (&self.calibrations, permit.asker());
@@ -312,13 +337,13 @@ impl Services {
     }
 
     async fn start_sweep(&self, permit: &Permit, order: SweepOrder) -> Served {
-        let job = self.find_job(permit, &order.job).await?;
+        let job = self.swept(permit, &order.job).await?;
         let (sweeps, permit) = (Arc::clone(&self.sweeps), permit.clone());
         away(move || sweep::start(&sweeps, &permit, &job, order)).await
     }
 
     async fn attend_sweep(&self, permit: &Permit, order: SweepOrder) -> Served {
-        let job = self.find_job(permit, &order.job).await;
+        let job = self.swept(permit, &order.job).await;
         let (sweeps, permit) = (Arc::clone(&self.sweeps), permit.clone());
         let attended = away(move || sweep::attend(&sweeps, &permit, job, order)).await?;
         Ok(match attended {

@@ -86,6 +86,7 @@ pub(crate) struct Digest {
     /// Steps whose energy is known.
     steps_read: usize,
     step_counts: bool,
+    mismatched_steps: u64,
     /// When the last step of the range was over.
     over_ns: Option<u64>,
     found: Vec<Found>,
@@ -117,6 +118,7 @@ impl Digest {
             steps: Vec::new(),
             steps_read: 0,
             step_counts: false,
+            mismatched_steps: 0,
             over_ns: None,
             found: Vec::new(),
             spans: VecDeque::new(),
@@ -146,10 +148,12 @@ impl Digest {
     pub(crate) fn take(&mut self, record: TapRecord) {
         match record {
             TapRecord::StepBegan { step, at_ns, astray } => {
+                self.count_step(astray);
                 self.span_until(at_ns, Doing::Between, doubt_if(astray));
                 self.begin_step(step, at_ns);
             }
             TapRecord::StepEnded { at_ns, astray } => {
+                self.count_step(astray);
                 self.span_until(at_ns, Doing::Finishing, doubt_if(astray));
                 self.after_instruction = false;
             }
@@ -184,6 +188,11 @@ impl Digest {
         {
             span.alone = instructions.begin(mark.step, unit, asked, [span.began_ns, span.ended_ns]);
         }
+    }
+
+    fn count_step(&mut self, astray: bool) {
+        let mismatched = u64::from(astray && self.step_counts);
+        self.mismatched_steps = self.mismatched_steps.saturating_add(mismatched);
     }
 
     fn begin_step(&mut self, step: u64, at_ns: u64) {
@@ -376,7 +385,7 @@ impl Digest {
 
     /// Everything that was recorded.
     pub(crate) fn finish(self) -> Recorded {
-        let Self { steps, found, instructions, counts_all, .. } = self;
+        let Self { steps, mismatched_steps, found, instructions, counts_all, .. } = self;
         let Solution { powers, moves: readings, strays: stray_readings, .. } =
             self.energies.solve().explained();
         let shares = self.throttled.solve().powers;
@@ -386,6 +395,7 @@ impl Digest {
         let kinds = || (0..).zip(&found);
         Recorded {
             steps,
+            mismatched_steps,
             readings,
             stray_readings,
             rows: kinds()

@@ -8,6 +8,7 @@ mod digest;
 mod found;
 mod instructions;
 mod looks;
+mod observed;
 mod recorded;
 mod recorder;
 mod regression;
@@ -17,6 +18,7 @@ mod spread;
 mod trial;
 
 pub(crate) use looks::{Looks, Piece, Shown};
+pub(crate) use observed::observe;
 pub(crate) use regression::Solution;
 pub(crate) use samples::{MOST_SAMPLES, TrialSamples};
 pub(crate) use spread::Spread;

@@ -16,6 +16,8 @@ pub(crate) struct StepMark {
 pub(crate) struct Recorded {
     /// Every step of the range and the one after it.
     pub(crate) steps: Vec<StepMark>,
+    /// Steps of the range in which its instructions did not follow the plan, or events were lost.
+    pub(crate) mismatched_steps: u64,
     /// Readings of the counter that powers were found from.
     pub(crate) readings: u64,
     /// Readings that fitted no powers.

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use pfo_protocol::{
-    DaemonMessage, RecordedRank, RecordedTrial, Refusal, RefusalCode, Request, Response,
-    TrialLength, TrialResult, TrialRun,
+    DaemonMessage, Rank, RecordedRank, RecordedTrial, Refusal, RefusalCode, Request, Response,
+    TapBatch, TapRecord, TrialLength, TrialResult, TrialRun,
 };
 use tokio::time::timeout;
 
@@ -53,7 +53,7 @@ pub(crate) async fn run(
 }
 
 /// The tap of a job and the thread that digests it.
-struct Tap {
+pub(super) struct Tap {
     connection: Connection,
     recorder: Recorder,
     /// Why it has ended.
@@ -61,7 +61,11 @@ struct Tap {
 }
 
 impl Tap {
-    async fn open(pfod: &Pfod, job: &JobKey, room: Option<usize>) -> Result<Self, PfodError> {
+    pub(super) async fn open(
+        pfod: &Pfod,
+        job: &JobKey,
+        room: Option<usize>,
+    ) -> Result<Self, PfodError> {
         // A tap is the agent's alone. That the asker may measure the job is decided before.
         let mut connection = pfod.connect().await?;
         let request = Request::Tap { job: job.selector(), counters: true };
@@ -77,6 +81,29 @@ impl Tap {
             Refusal::new(RefusalCode::Internal, message, "try again later")
         })?;
         Ok(Self { connection, recorder, broken: None })
+    }
+
+    /// The trial of every rank, of which `pfod` does not know.
+    pub(super) async fn begin(&mut self, ranks: &[Rank], first_step: u64, steps: u32) {
+        for rank in ranks {
+            let records = vec![TapRecord::TrialBegan { first_step, steps }];
+            self.recorder.take(TapBatch { rank: *rank, lost: 0, records }).await;
+        }
+    }
+
+    /// Feeds the recorder until every rank has everything of its trial, however long that takes.
+    pub(super) async fn until_complete(&mut self) -> Result<(), PfodError> {
+        let mut progress = self.recorder.progress();
+        while !progress.borrow_and_update().is_complete {
+            tokio::select! {
+                _ = progress.changed() => {}
+                message = self.connection.next() => match message? {
+                    DaemonMessage::Tap(batch) => self.recorder.take(batch).await,
+                    other => return Err(unexpected(&other)),
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn get_ready(&mut self) -> Result<(), PfodError> {
@@ -105,7 +132,7 @@ impl Tap {
         }
     }
 
-    async fn finish(mut self) -> Result<RecordedRanks, PfodError> {
+    pub(super) async fn finish(mut self) -> Result<RecordedRanks, PfodError> {
         let mut progress = self.recorder.progress();
         let complete = async move {
             let _ = progress.wait_for(|progress| progress.is_complete).await;
@@ -131,6 +158,9 @@ pub(crate) fn together(
 ) -> Result<(RecordedTrial, TrialSamples), Refusal> {
     let mut ranks = Vec::with_capacity(trial.ranks.len());
     let mut samples = TrialSamples::default();
+    if trial.ranks.is_empty() {
+        return Err(disturbed(format!("the tap did not show every measured step of {job}")));
+    }
     let last_step = trial.first_step.saturating_add(trial.steps.len() as u64);
     for measured in &trial.ranks {
         let rank = measured.rank;
@@ -159,6 +189,6 @@ pub(crate) fn together(
     Ok((RecordedTrial { trial, ranks }, samples))
 }
 
-fn disturbed(message: String) -> Refusal {
+pub(super) fn disturbed(message: String) -> Refusal {
     Refusal::new(RefusalCode::NoPlan, message, "see `pfoctl status`, and try again")
 }

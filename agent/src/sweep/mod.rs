@@ -19,12 +19,15 @@ mod sweeps;
 mod swept;
 
 pub(crate) use file::SweepFiles;
-pub(crate) use requests::{Ordered, attend, control, list, read, start};
+pub(crate) use requests::{Ordered, Swept, attend, control, list, read, start};
+pub(crate) use shape::allowed_clocks;
 pub(crate) use sweeps::{Means, Sweeps};
+#[cfg(test)]
+pub(crate) use swept::tests;
 #[cfg(feature = "fuzzing")]
 pub(crate) use {
     file::{content as sweep_content, parse as parse_sweep},
     ladder::ladder,
     record::SweepRecord,
-    shape::{JobShape, allowed_clocks},
+    shape::JobShape,
 };

@@ -8,15 +8,24 @@ use pfo_protocol::{
 };
 
 use crate::authority::Permit;
+use crate::fleet::Members;
 use crate::job::{JobKey, check_free};
 use crate::sweep::attended::Attended;
 use crate::sweep::ladder::ladder;
 use crate::sweep::record::SweepRecord;
-use crate::sweep::shape::{JobShape, allowed_clocks};
+use crate::sweep::shape::{JobShape, allowed_clocks, allowed_on_all};
 use crate::sweep::sweeps::{Sweep, Sweeps};
 
 /// The most steps that are measured at one clock.
 const MOST_STEPS: u32 = 10_000;
+
+/// A job that is to be swept.
+pub(crate) struct Swept {
+    /// Its ranks on this node.
+    pub(crate) job: JobView,
+    /// All of its nodes, if it is swept on all of them.
+    pub(crate) whole: Option<Members>,
+}
 
 /// What an order of a profile leads to.
 pub(crate) enum Ordered<S> {
@@ -33,7 +42,7 @@ pub(crate) enum Ordered<S> {
 pub(crate) fn start(
     sweeps: &Sweeps,
     permit: &Permit,
-    job: &JobView,
+    job: &Swept,
     order: SweepOrder,
 ) -> Result<AgentResponse, Refusal> {
     Ok(match begin(sweeps, permit, job, order, false)? {
@@ -50,7 +59,7 @@ pub(crate) fn start(
 pub(crate) fn attend(
     sweeps: &Sweeps,
     permit: &Permit,
-    job: Result<JobView, Refusal>,
+    job: Result<Swept, Refusal>,
     order: SweepOrder,
 ) -> Result<Ordered<Attended>, Refusal> {
     let selector = order.job.clone();
@@ -74,7 +83,7 @@ pub(crate) fn attend(
 fn begin(
     sweeps: &Sweeps,
     permit: &Permit,
-    job: &JobView,
+    Swept { job, whole }: &Swept,
     order: SweepOrder,
     attended: bool,
 ) -> Result<Ordered<Arc<Sweep>>, Refusal> {
@@ -82,7 +91,11 @@ fn begin(
     check(settings)?;
     check_energy(job)?;
     let name = &job.job;
-    let shape = JobShape::of(job).ok_or_else(|| {
+    let shape = match whole {
+        Some(members) => JobShape::of_whole(job, members),
+        None => JobShape::of(job),
+    };
+    let shape = shape.ok_or_else(|| {
         Refusal::new(
             RefusalCode::LimitReached,
             format!(
@@ -96,7 +109,8 @@ fn begin(
     if reuse && let Some(stored) = sweeps.stored(&shape.key(job.uid, model.clone())) {
         return Ok(Ordered::Stored(stored));
     }
-    let clocks = ladder(&allowed_clocks(job), settings.stride_mhz, settings.min_mhz);
+    let allowed = whole.as_ref().map_or_else(|| allowed_clocks(job), allowed_on_all);
+    let clocks = ladder(&allowed, settings.stride_mhz, settings.min_mhz);
     if clocks.is_empty() {
         return Err(Refusal::new(
             RefusalCode::PlanDoesNotFit,

@@ -7,6 +7,7 @@ use pfo_protocol::{JobView, RecordedTrial, Refusal, RefusalCode, SweepState, Tri
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
+use crate::fleet::{Fleet, WholeHold, spans_nodes};
 use crate::job::{JobKey, check_free};
 use crate::pfod::{Asker, Connection, PfodError};
 use crate::record::{self, Order};
@@ -24,6 +25,20 @@ const PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// nothing.
 const MOST_FAILURES: u32 = 5;
 
+/// What holds the job while it is swept.
+enum Hold {
+    /// A connection to `pfod`, of a job whose ranks are all here.
+    Here(Connection),
+    Whole(WholeHold),
+}
+
+impl Means {
+    /// The fleet, for a job that has ranks on other nodes.
+    fn fleet_of(&self, job: &JobView) -> Option<&Arc<Fleet>> {
+        self.fleet.as_ref().filter(|_| spans_nodes(job))
+    }
+}
+
 /// Sweeps until there is nothing left to measure, or nothing could be measured for too long.
 /// Between two trials the connection that holds the job stays open, and the job runs the last
 /// clock; when this ends or is dropped, `pfod` brings the job to default clocks.
@@ -33,7 +48,11 @@ pub(super) async fn run(sweep: Arc<Sweep>, run: Run) {
     let mut failures = 0_u32;
     while let Some(record) = sweep.record(run) {
         let Some(what) = record.next().run() else {
-            drop(hold.take());
+            if let Some(Hold::Whole(hold)) = hold.take()
+                && let Err(refusal) = hold.end(false).await
+            {
+                tracing::warn!("a sweep is over: {}", refusal.message);
+            }
             let _ = spawn_blocking(move || sweep.finish(run)).await;
             return;
         };
@@ -82,18 +101,33 @@ async fn measure(
     run: Run,
     record: &SweepRecord,
     what: TrialRun,
-    hold: &mut Option<Connection>,
+    hold: &mut Option<Hold>,
 ) -> Result<RecordedTrial, PfodError> {
     let means = sweep.means();
     let job = find_job(means, record).await?;
+    if let Some(fleet) = means.fleet_of(&job) {
+        let mut held = match hold.take() {
+            Some(Hold::Whole(held)) => Some(held),
+            _ => None,
+        };
+        sweep.report(run, SweepState::Running);
+        let what = (what, record.length());
+        let trial = Box::pin(fleet.trial(record.by_uid, &job, what, &mut held)).await;
+        *hold = held.map(Hold::Whole);
+        return Ok(trial?);
+    }
     // Only an administrator begins a sweep of another user's job.
     let administrator = record.by_uid != record.uid;
     let asker = Asker { uid: record.by_uid, pid: None, administrator };
     let connection = match hold {
-        Some(connection) => connection,
-        None => {
+        Some(Hold::Here(connection)) => connection,
+        hold => {
             check_free(&job)?;
-            hold.insert(means.pfod.on_behalf(asker).await?)
+            let connection = means.pfod.on_behalf(asker).await?;
+            let Hold::Here(connection) = hold.insert(Hold::Here(connection)) else {
+                return Err(PfodError::Away("the job has no hold".into()));
+            };
+            connection
         }
     };
     sweep.report(run, SweepState::Running);
@@ -106,7 +140,14 @@ async fn measure(
 async fn find_job(means: &Means, record: &SweepRecord) -> Result<JobView, PfodError> {
     let jobs = means.questions.jobs().await?;
     let job = jobs.into_iter().find(|job| JobKey::of(job) == record.key());
-    let whole = job.filter(|job| JobShape::of(job).as_ref() == Some(&record.shape));
+    let shape = match &job {
+        Some(job) => match means.fleet_of(job) {
+            Some(fleet) => JobShape::of_whole(job, &fleet.members(&record.key()).await?),
+            None => JobShape::of(job),
+        },
+        None => None,
+    };
+    let whole = job.filter(|_| shape.as_ref() == Some(&record.shape));
     whole.ok_or_else(|| {
         let message =
             format!("job {} does not have the ranks that it had when its sweep began", record.job);

@@ -3,12 +3,14 @@
 
 use std::collections::BTreeSet;
 
+use pfo_fleet::Member;
 use pfo_protocol::{JobName, JobView, Mhz, ProfileKey, Rank, RankView, Uid};
 use serde::{Deserialize, Serialize};
 
+use crate::fleet::Members;
 use crate::profile::stored_key;
 
-/// The ranks of a job on this node.
+/// The ranks of a job on this node, or those of a whole job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct JobShape {
@@ -41,6 +43,17 @@ impl JobShape {
                 .map(|rank| (rank.position.rank, rank.gpu_model.clone()))
                 .collect(),
         })
+    }
+
+    /// The shape of a job that has ranks on several nodes, all of which are there.
+    pub(crate) fn of_whole(job: &JobView, members: &Members) -> Option<Self> {
+        let of_node = |member: &Member| {
+            let ranks = member.places.iter().map(|place| place.rank);
+            ranks.zip(member.gpus.models.iter().cloned()).collect::<Vec<_>>()
+        };
+        let mut ranks: Vec<_> = members.values().flat_map(of_node).collect();
+        ranks.sort();
+        Some(Self { ranks, ..Self::of(job)? })
     }
 
     /// What a profile of this is stored under.
@@ -89,6 +102,13 @@ pub(crate) fn allowed_clocks(job: &JobView) -> BTreeSet<Mhz> {
     each.fold(first, |common, other| &common & &other)
 }
 
+/// The clocks that every rank of a whole job may have.
+pub(crate) fn allowed_on_all(members: &Members) -> BTreeSet<Mhz> {
+    let clocks = |member: &Member| member.gpus.clocks.iter().copied().collect::<BTreeSet<_>>();
+    let each = members.values().map(clocks);
+    each.reduce(|common, other| &common & &other).unwrap_or_default()
+}
+
 #[cfg(test)]
 pub(crate) fn example() -> JobShape {
     JobShape {
@@ -102,7 +122,11 @@ pub(crate) fn example() -> JobShape {
 
 #[cfg(test)]
 mod tests {
+    use pfo_fleet::{Degrees, Gpus, Place};
+    use pfo_protocol::{DpRank, Stage, TpRank};
+
     use super::*;
+    use crate::straggler::tests::job as example_job;
 
     fn key(shape: &JobShape) -> (String, String) {
         let key = shape.key(Uid(7), "gpt".parse().unwrap());
@@ -115,6 +139,33 @@ mod tests {
         assert_eq!(key(&shape), ("NVIDIA-A100".into(), "pp2-dp1-tp1-mb8".into()));
         let mixed = JobShape { ranks: vec![(Rank(0), "A".into()), (Rank(1), "B".into())], ..shape };
         assert_eq!(key(&mixed).0, "1xA+1xB");
+    }
+
+    #[test]
+    fn a_whole_job_has_the_ranks_of_all_nodes_and_the_clocks_that_all_of_them_may_have() {
+        let member = |rank: u32, clocks: &[u32]| Member {
+            degrees: Degrees { pp: 2, dp: 1, tp: 1 },
+            places: vec![Place {
+                rank: Rank(rank),
+                stage: Stage(rank as u16),
+                dp: DpRank(0),
+                tp: TpRank(0),
+            }],
+            gpus: Gpus {
+                models: vec![format!("A{rank}")],
+                clocks: clocks.iter().copied().map(Mhz).collect(),
+            },
+            measures: false,
+        };
+        let (one, other) = (member(1, &[900, 1200]), member(0, &[600, 1200, 1500]));
+        let members = [("a", one), ("b", other)];
+        let members = members.map(|(name, member)| (name.parse().unwrap(), member)).into();
+        let mut job = example_job(2);
+        job.ranks.iter_mut().for_each(|rank| rank.num_microbatches = Some(8));
+        job.ranks.truncate(1);
+        let shape = JobShape::of_whole(&job, &members).unwrap();
+        assert_eq!(key(&shape), ("1xA0+1xA1".into(), "pp2-dp1-tp1-mb8".into()));
+        assert_eq!(allowed_on_all(&members), BTreeSet::from([Mhz(1200)]));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::authority::Permit;
+use crate::fleet::Fleet;
 use crate::job::JobKey;
 use crate::pfod::{Pfod, Questions};
 use crate::profile::ProfileStore;
@@ -33,6 +34,7 @@ pub(crate) struct Means {
     pub(crate) pfod: Pfod,
     pub(crate) questions: Arc<Questions>,
     pub(crate) profiles: Arc<ProfileStore>,
+    pub(crate) fleet: Option<Arc<Fleet>>,
     pub(crate) files: SweepFiles,
     pub(crate) people: Arc<People>,
 }

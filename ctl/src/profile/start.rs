@@ -18,7 +18,8 @@ use crate::output::Output;
 /// instruction has risen five times in a row or there is no lower clock. pfo-agent sweeps by itself
 /// and stores the profile by GPU model, model and partition. At the end of the sweep, and while it
 /// is paused, the job runs at default clocks; the sweep continues after a restart of a daemon or of
-/// the job's ranks. If a job spans nodes, each node sweeps its own ranks.
+/// the job's ranks. In a fleet, a job that spans nodes is swept on all of them, and the profile stored on
+/// this one; elsewhere each node sweeps its own ranks.
 ///
 /// A power limit that keeps a GPU below the clock that was asked for is a fact about that clock: its
 /// rows have the clock that the driver reported and the share of the time for which the limit kept it

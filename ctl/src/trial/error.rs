@@ -53,9 +53,9 @@ impl Explained for TrialError {
                 Some("figures of different ranks cannot be compared; measure again".to_owned())
             }
             Self::StagesElsewhere { .. } => Some(
-                "if they are on other nodes, run `pfoctl profile start` on each, plan with the \
-                 rows of all in one file, and run `pfoctl plan swap` on each with the same \
-                 --at-step"
+                "if they are on other nodes, put all of them into a fleet (docs/fleet.md): then all of \
+                 them are measured; or run `pfoctl profile start` on each, plan with the rows of all \
+                 in one file, and run `pfoctl plan swap` on each with the same --at-step"
                     .to_owned(),
             ),
             Self::NoEnergyCounter { .. } => Some(

@@ -28,10 +28,10 @@ pub(crate) use self::profile_source::ProfileArguments;
 use self::report::Report;
 use self::tuned_job::{Proof, TunedJob};
 use crate::arguments::{JobArguments, Slowdown, number};
-use crate::daemons::Daemons;
+use crate::daemons::{Agent, Daemons, Pfod};
 use crate::error::Error;
 use crate::failure::Failure;
-use crate::fleet::require_single_node;
+use crate::fleet::{FleetError, is_measured_whole};
 use crate::output::Output;
 use crate::planning::file;
 use crate::planning::measured::TreatmentArguments;
@@ -39,7 +39,7 @@ use crate::planning::pipeline::ScheduleArguments;
 use crate::planning::policy_options::OnlineArguments;
 use crate::progress::Progress;
 use crate::trial::{
-    Held, Interrupt, Window, patiently, require_energy_counters, require_every_stage,
+    Held, Interrupt, Measuring, Window, patiently, require_energy_counters, require_every_stage,
 };
 
 /// Find the plan that saves most energy on a running job, and prove it on the job
@@ -49,7 +49,8 @@ use crate::trial::{
 /// more than is known, plans that change clocks less often are tried, too, and the one that saves most
 /// is kept. If no plan saves energy, the job stays at default clocks. After an interruption the job
 /// returns to default clocks, and the next run reuses what was measured of the profile. A restart of a
-/// daemon is waited for. Every stage must have a rank on this node, and every GPU an energy counter.
+/// daemon is waited for. Every stage must have a rank on this node, or the job be one of a fleet, all of
+/// whose nodes are measured; every GPU must have an energy counter.
 ///
 /// Where power limits keep the GPUs below the clocks that the profile asked for, no plan asks for
 /// more than they hold. The report says what that alone saves.
@@ -177,9 +178,16 @@ impl Tune {
     /// Tunes, and prints the report.
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let interrupt = Interrupt::prepare()?;
-        require_single_node(daemons, &self.job)?;
-        require_every_stage(daemons, &self.job)?;
+        let whole = is_measured_whole(daemons, &self.job);
+        if !whole {
+            require_every_stage(daemons, &self.job)?;
+        }
         require_energy_counters(daemons, &self.job)?;
+        let limits_power = matches!(self.policy, Policy::ZeusGlobal | Policy::ZeusPerStage)
+            && self.knob == Knob::PowerLimit;
+        if whole && limits_power {
+            return Err(FleetError::PowerLimits { job: self.job.name().clone() }.into());
+        }
         let mut report = match (self.policy, self.knob) {
             (Policy::ZeusGlobal, Knob::PowerLimit) => {
                 self.limit_power(daemons, &interrupt, ZeusSearch::Global)?
@@ -187,7 +195,8 @@ impl Tune {
             (Policy::ZeusPerStage, Knob::PowerLimit) => {
                 self.limit_power(daemons, &interrupt, ZeusSearch::PerStage)?
             }
-            _ => self.plan(daemons, &interrupt)?,
+            _ if whole => self.plan::<Agent>(daemons, &interrupt)?,
+            _ => self.plan::<Pfod>(daemons, &interrupt)?,
         };
         report.guard(daemons, &self.job, (!self.no_guard).then_some(self.max_slowdown));
         if self.json {
@@ -209,12 +218,12 @@ impl Tune {
 
     /// Holds the job for the proof. A trial at default clocks that was run before need not be
     /// repeated.
-    fn hold<'a>(
+    fn hold<'a, D: Measuring>(
         &'a self,
         daemons: &'a Daemons,
         interrupt: &Interrupt,
         baseline: Option<TrialResult>,
-    ) -> Result<TunedJob<'a>, Error> {
+    ) -> Result<TunedJob<'a, D>, Error> {
         let what = "measuring default clocks";
         // It answered when this began. If it restarts just now, that passes.
         let mut held = patiently(&Progress::new(what), || {
@@ -222,7 +231,7 @@ impl Tune {
         })?;
         let baseline = match baseline {
             Some(baseline) => baseline,
-            None => self.baseline(&mut held)?,
+            None => D::windows(&self.baseline(&mut held)?).clone(),
         };
         let policy = self.policy.to_possible_value();
         let policy = policy.map_or_else(String::new, |policy| policy.get_name().to_owned());

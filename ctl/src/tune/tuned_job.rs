@@ -1,15 +1,14 @@
 //! A job that is being tuned: it is held, and contenders prove on it, in turns with default clocks,
-//! whether they are worth keeping. Windows of whole steps are enough for that, so that `pfod`
-//! measures them.
+//! whether they are worth keeping. Windows of whole steps are enough for that: `pfod` measures them or,
+//! of a job over several nodes, the agents do.
 
 use pfo_protocol::{TrialLength, TrialRun};
 
 use super::contender::Contender;
 use super::report::{Report, Tried};
 use super::verification::{Compared, Side, Verdict, Verification};
-use crate::daemons::Pfod;
 use crate::error::Error;
-use crate::trial::{Held, Window};
+use crate::trial::{Held, Measuring, Window};
 
 /// How thoroughly a contender has to prove itself.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +21,8 @@ pub(super) struct Proof {
 }
 
 /// The job, and what is known of it so far.
-pub(super) struct TunedJob<'a> {
-    pub(super) held: Held<'a, Pfod>,
+pub(super) struct TunedJob<'a, D> {
+    pub(super) held: Held<'a, D>,
     pub(super) report: Report,
     proof: Proof,
     best: Option<Best>,
@@ -37,8 +36,8 @@ struct Best {
     place: usize,
 }
 
-impl<'a> TunedJob<'a> {
-    pub(super) fn new(held: Held<'a, Pfod>, report: Report, proof: Proof) -> Self {
+impl<'a, D: Measuring> TunedJob<'a, D> {
+    pub(super) fn new(held: Held<'a, D>, report: Report, proof: Proof) -> Self {
         Self { held, report, proof, best: None }
     }
 
@@ -106,7 +105,7 @@ impl<'a> TunedJob<'a> {
             }
         };
         let trial = self.held.trial(run, turn)?;
-        verification.observe(&Window::of(self.held.job(), &trial)?);
+        verification.observe(&Window::of(self.held.job(), D::windows(&trial))?);
         Ok(())
     }
 

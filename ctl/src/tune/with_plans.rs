@@ -24,7 +24,7 @@ use crate::p2p::known::{self, Known};
 use crate::p2p::measure;
 use crate::planning::comparison::Cost;
 use crate::planning::measured::Measured;
-use crate::trial::{Held, Interrupt, TrialError, Window, patiently};
+use crate::trial::{Held, Interrupt, Measuring, TrialError, Window, patiently};
 
 /// What has a clock of its own in the plans that are tried. Those that never change a clock come before
 /// those that change it less often, for nothing that a driver does can make them slower.
@@ -54,7 +54,11 @@ struct Recording<'a> {
 }
 
 impl Tune {
-    pub(super) fn plan(&self, daemons: &Daemons, interrupt: &Interrupt) -> Result<Report, Error> {
+    pub(super) fn plan<D: Measuring>(
+        &self,
+        daemons: &Daemons,
+        interrupt: &Interrupt,
+    ) -> Result<Report, Error> {
         let Sourced { csv, name, origin } = self.profile.get(daemons, &self.job, interrupt)?;
         let Measured { profile, .. } = self.treatment.of(&csv, &name)?;
         self.calibrate(daemons, interrupt, &csv)?;
@@ -82,7 +86,7 @@ impl Tune {
             recording.held.let_go()?;
         }
         let baseline = recording.map(|recording| recording.baseline.trial);
-        let mut tuned = self.hold(daemons, interrupt, baseline)?;
+        let mut tuned: TunedJob<D> = self.hold(daemons, interrupt, baseline)?;
         let planned_with = PlannedWith {
             profile: name,
             profile_origin: origin,
@@ -127,11 +131,11 @@ impl Tune {
         let model = baseline.trial.ranks.first().map(|rank| rank.gpu_model.as_str());
         let known = patiently(held.progress(), || known::of(&mut daemons.agent()?, model))?;
         if let Some(Known { power_w: watts, by_clock, origin }) = known {
-            let gpu = baseline.trial.ranks.first().map(|rank| &rank.gpu_uuid);
-            let by_mhz = match (by_clock, gpu) {
-                (Some(power), Some(gpu)) => power.among(&measure::sm_clocks(daemons, gpu)?),
-                _ => None,
-            };
+            // Ranks may be on other nodes, of whose GPUs this one knows nothing.
+            let mut ranks = baseline.trial.ranks.iter();
+            let mut clocks =
+                || ranks.find_map(|rank| measure::sm_clocks(daemons, &rank.gpu_uuid).ok());
+            let by_mhz = by_clock.and_then(|power| power.among(&clocks()?));
             return Ok(PlannedPower { watts, by_mhz, origin: PowerOrigin::Stored(origin) });
         }
         if let Some(Watts(watts)) = p2p_power::of_waits(baseline) {
@@ -174,9 +178,9 @@ impl Tune {
     /// late: plans with fewer changes are then tried, too, as long as they promise more than the best
     /// one saves. Where the GPUs do not hold their highest clocks, the highest useful ones are measured
     /// first, and tried if nothing else is kept.
-    fn try_frontiers(
+    fn try_frontiers<D: Measuring>(
         &self,
-        tuned: &mut TunedJob,
+        tuned: &mut TunedJob<D>,
         pipeline: &Pipeline,
         power: &PlannedPower,
     ) -> Result<(), Error> {
@@ -197,9 +201,9 @@ impl Tune {
     }
 
     /// Plans each rung; the one that promises most comes first.
-    fn rungs(
+    fn rungs<D: Measuring>(
         &self,
-        tuned: &TunedJob,
+        tuned: &TunedJob<D>,
         pipeline: &Pipeline,
         power: &PlannedPower,
     ) -> Result<Vec<Rung>, Error> {
@@ -228,9 +232,9 @@ impl Tune {
         Ok(rungs)
     }
 
-    fn candidates<'a>(
+    fn candidates<'a, D: Measuring>(
         &self,
-        tuned: &TunedJob,
+        tuned: &TunedJob<D>,
         frontier: &'a Frontier,
         all_max: &Cost,
     ) -> Candidates<'a> {
@@ -240,7 +244,7 @@ impl Tune {
 
     /// The plans of a frontier, as long as they prove too slow. Returns whether one saves what it
     /// promises.
-    fn try_rung(&self, tuned: &mut TunedJob, rung: &Rung) -> Result<bool, Error> {
+    fn try_rung<D: Measuring>(&self, tuned: &mut TunedJob<D>, rung: &Rung) -> Result<bool, Error> {
         let Rung { per, frontier, all_max, .. } = rung;
         let mut candidates = self.candidates(tuned, frontier, all_max);
         let default_s = tuned.default_s();
@@ -284,7 +288,7 @@ fn promised(plan: &Plan, all_max: &Cost) -> f64 {
     plan.predicted.map_or(0.0, |cost| Cost::from(cost).saving_on(all_max))
 }
 
-fn try_found(tuned: &mut TunedJob, found: &Found) -> Result<(), Error> {
+fn try_found<D: Measuring>(tuned: &mut TunedJob<D>, found: &Found) -> Result<(), Error> {
     tuned.report.search_trials = found.trials;
     let contender = Contender::plan(tuned.report.policy.clone(), &found.plan)?;
     tuned.try_out(contender)?;

@@ -7,6 +7,7 @@ use super::Tune;
 use super::contender::Contender;
 use super::limit_search::{FoundLimits, LimitSearch};
 use super::report::Report;
+use super::tuned_job::TunedJob;
 use crate::daemons::{Agent, Daemons, Pfod};
 use crate::error::Error;
 use crate::trial::{Held, Interrupt, Measuring, Window};
@@ -24,7 +25,7 @@ impl Tune {
             ZeusSearch::PerStage => self.search_limits::<Agent>(daemons, interrupt, search)?,
         };
         let FoundLimits { limits_w, searched } = found;
-        let mut tuned = self.hold(daemons, interrupt, Some(baseline))?;
+        let mut tuned: TunedJob<Pfod> = self.hold(daemons, interrupt, Some(baseline))?;
         tuned.report.search_trials = searched.len() as u32;
         tuned.report.searched = searched;
         let contender = Contender::power_limits(&tuned.report.policy, limits_w);

@@ -116,12 +116,17 @@ impl Job {
             SwapTarget::Table { label, table } => {
                 Some(Arc::new(self.fit(Runs::Table(label, table), most)?))
             }
+            SwapTarget::Uniform(mhz) => Some(Arc::new(self.fit(Runs::Uniform(mhz), most)?)),
         };
         let mut members = self.members();
         members.check_free(&self.key.name)?;
         let swap = self.begin_swap(&mut members, plan, at)?;
         if let Some(plan) = &swap.plan {
             members.plans.unload(plan);
+            // A restart ends it, and no rollback leads to it.
+            if plan.is_uniform() {
+                members.plans.begin_trial();
+            }
         }
         Ok(swap)
     }

@@ -10,7 +10,7 @@ use crate::shared::{Shared, SharedSwap};
 use crate::swap::{Abort, Answer, Decision};
 
 /// Milliseconds after which others finish what a proposer began.
-const PATIENCE_MS: u64 = 500;
+pub(super) const PATIENCE_MS: u64 = 500;
 
 impl Participant {
     pub(super) fn decide(&mut self) -> Option<Action> {

@@ -71,13 +71,9 @@ impl Participant {
                 Some(arranged) if next <= arranged.step => Due::Nothing,
                 Some(arranged) => self.settle(arranged),
                 None if has_taken && !report.is_late() => Due::Nothing,
-                None if is_to_come => Due::Swap(Some(proposal.step)),
-                // An earlier agent of this node did it, and in time: it would have reported first
-                // that it was late.
-                None => {
-                    let step = if report.is_late() { next } else { proposal.step };
-                    self.settle(Took { number: *number, step })
-                }
+                None if is_to_come => self.find_begun(newest, before),
+                None if report.is_late() => self.settle(Took { number: *number, step: next }),
+                None => self.find_taken(newest, next),
             };
         }
         let told = self.shared.as_ref().and_then(|shared| shared.reports.get(&self.me));
@@ -99,6 +95,43 @@ impl Participant {
         };
         self.arranged = None;
         due
+    }
+
+    /// Whether default clocks may be what an agent of this node left the plan for because of a
+    /// partition.
+    fn may_have_left(&self, run: &Run) -> bool {
+        *run == Run::DefaultClocks && self.settings.on_partition != OnPartition::Keep
+    }
+
+    /// The node is about to run a swap, or runs already what it leads to, and this agent did not arrange
+    /// it.
+    fn find_begun(&self, newest: &Committed, before: Option<&Committed>) -> Due {
+        let report = self.report.clone().unwrap_or_default();
+        let may_have_left = !report.is_late() && self.may_have_left(&newest.1.run);
+        match before.filter(|(_, before)| may_have_left && before.run != Run::DefaultClocks) {
+            Some(before) => {
+                let why = "it may have left the plan because it could not reach the store";
+                let late = Some(self.late(before, why.into()));
+                Due::Report(Report { late, ..report })
+            }
+            None => Due::Swap(Some(newest.1.step)),
+        }
+    }
+
+    /// The node runs a swap whose step is past, and this agent did not arrange it. An earlier one did,
+    /// and in time: it would have reported first that it was late. But default clocks may be what the
+    /// node changed to because of a partition.
+    fn find_taken(&mut self, newest: &Committed, next: u64) -> Due {
+        let (number, proposal) = newest;
+        let may_have_left = self.may_have_left(&proposal.run);
+        let Some(left) = self.left_at.or(may_have_left.then_some(next)) else {
+            return self.settle(Took { number: *number, step: proposal.step });
+        };
+        let step = left.max(proposal.step);
+        let why = "it could not reach the store, and may have changed at another step".into();
+        let late = Late { until: Some(step), ..self.late(newest, why) };
+        (self.arranged, self.left_at, self.refused) = (None, None, None);
+        Due::Report(Report { took: Some(Took { number: *number, step }), late: Some(late) })
     }
 
     fn why_late(&self, number: u64, next: u64) -> String {

@@ -7,6 +7,7 @@
 mod arming;
 mod deciding;
 mod following;
+mod measuring;
 mod proposing;
 
 use std::collections::BTreeSet;
@@ -66,6 +67,8 @@ pub struct Participant {
     /// What was sent to the store, and has neither been lost nor come back as a change.
     writing: BTreeSet<Write>,
     seen: Option<Seen>,
+    /// The time of a step when it was measured last.
+    step_ms: Option<u64>,
     looking: bool,
     /// Something has happened that a look has to be later than.
     stale: bool,
@@ -89,6 +92,12 @@ pub struct Participant {
     report: Option<Report>,
     undecided_since: Option<(u64, u64)>,
     wish: Option<Wish>,
+    /// Whether somebody at this node runs trials of the job.
+    measures: bool,
+    /// The newest trial that this node was asked to measure.
+    measured: u64,
+    /// Since when nobody runs the trials that the job is in.
+    abandoned_since_ms: Option<u64>,
 }
 
 impl Participant {
@@ -103,6 +112,7 @@ impl Participant {
             away_since_ms: Some(now_ms),
             writing: BTreeSet::new(),
             seen: None,
+            step_ms: None,
             looking: false,
             stale: true,
             looked_ms: 0,
@@ -119,6 +129,9 @@ impl Participant {
             report: None,
             undecided_since: None,
             wish: None,
+            measures: false,
+            measured: 0,
+            abandoned_since_ms: None,
         }
     }
 
@@ -150,7 +163,10 @@ impl Participant {
             actions.extend(self.fetch());
             actions.extend(self.load());
             actions.extend(self.arm());
+            actions.extend(self.measure());
             actions.extend(self.decide());
+            self.drop_idle_wish();
+            self.end_abandoned_trials();
             actions.extend(self.propose());
         }
         actions
@@ -191,6 +207,8 @@ impl Participant {
                 self.slices.extend(slices);
             }
             Event::Looked(seen) => {
+                let measured_ms = seen.as_ref().and_then(|seen| seen.step_ms);
+                self.step_ms = measured_ms.or(self.step_ms);
                 (self.looking, self.looked_ms, self.seen) = (false, self.now_ms, seen);
             }
             Event::Loaded(number, fits) => {
@@ -198,7 +216,8 @@ impl Participant {
                 self.loaded = fits.map(|fits| (number, fits));
             }
             Event::Swapped(answer) => self.swapped(answer),
-            Event::Wished(run, by_uid) => return self.wished(run, by_uid),
+            Event::Wished(run, by_uid, purpose) => return self.wished(run, by_uid, purpose),
+            Event::LetGo => self.let_go(),
         }
         None
     }
@@ -246,12 +265,10 @@ impl Participant {
     }
 
     fn join(&mut self) -> Option<Action> {
-        let Seen { degrees, places, .. } = self.seen.as_ref()?;
-        let written = self.shared.as_ref()?.members.get(&self.me);
-        let is_known =
-            written.is_some_and(|member| (member.degrees, &member.places) == (*degrees, places));
-        let member = || Action::Join(Member { degrees: *degrees, places: places.clone() });
-        (!is_known && self.writing.insert(Write::Join)).then(member)
+        let Seen { degrees, places, gpus, .. } = self.seen.clone()?;
+        let member = Member { degrees, places, gpus, measures: self.measures };
+        let is_known = self.shared.as_ref()?.members.get(&self.me) == Some(&member);
+        (!is_known && self.writing.insert(Write::Join)).then_some(Action::Join(member))
     }
 
     fn say(&mut self) -> Option<Action> {
@@ -288,6 +305,7 @@ impl Participant {
     fn is_run(seen: &Seen, run: &Run) -> bool {
         match (&seen.runs, run) {
             (Runs::DefaultClocks, Run::DefaultClocks) => true,
+            (Runs::Uniform(runs), Run::Uniform(run)) => runs == run,
             (Runs::Slices(slices), Run::Plan(_)) => {
                 slices.iter().all(|(stage, slice)| run.slice(*stage) == Some(*slice))
             }

@@ -4,10 +4,10 @@
 use pfo_vocabulary::Uid;
 
 use super::Participant;
-use crate::event::{Action, Told, Write};
+use crate::event::{Action, Purpose, Told, Write};
 use crate::member::completeness;
 use crate::shared::Shared;
-use crate::swap::{Abort, Decision, Proposal, Run};
+use crate::swap::{Abort, Decision, Proposal, Run, Trial};
 
 /// Attempts, each with twice the lead of the one before.
 const ATTEMPTS: u32 = 3;
@@ -20,13 +20,26 @@ const SHORT_STEP_MS: u64 = 20;
 pub struct Wish {
     run: Run,
     by_uid: Uid,
-    attempts: u32,
+    pub(super) purpose: Purpose,
+    pub(super) attempts: u32,
     proposed: Option<(u64, Proposal)>,
     /// Whether the store has `proposed`, as far as is known.
     is_sent: bool,
 }
 
 impl Wish {
+    pub(super) fn new(run: Run, by_uid: Uid, purpose: Purpose) -> Self {
+        Self { run, by_uid, purpose, attempts: 0, proposed: None, is_sent: false }
+    }
+
+    pub(super) fn is_trial(&self) -> bool {
+        matches!(self.purpose, Purpose::Trial(_))
+    }
+
+    pub(super) fn is_proposed(&self) -> bool {
+        self.proposed.is_some()
+    }
+
     /// The attempt does not count.
     fn withdraw(&mut self) {
         (self.proposed, self.is_sent) = (None, false);
@@ -35,14 +48,19 @@ impl Wish {
 }
 
 impl Participant {
-    pub(super) fn wished(&mut self, run: Run, by_uid: Uid) -> Option<Told> {
+    pub(super) fn wished(&mut self, run: Run, by_uid: Uid, purpose: Purpose) -> Option<Told> {
         if self.wish.is_some() {
             return Some(Told::NotNow("another swap of the job is under way"));
         }
         if self.away_since_ms.is_some() {
             return Some(Told::NotNow("the store does not answer"));
         }
-        self.wish = Some(Wish { run, by_uid, attempts: 0, proposed: None, is_sent: false });
+        if let Some(node) = self.held_against(purpose) {
+            return Some(Told::Held(node));
+        }
+        let wish = Wish::new(run, by_uid, purpose);
+        self.measures |= wish.is_trial();
+        self.wish = Some(wish);
         self.stale = true;
         None
     }
@@ -58,17 +76,25 @@ impl Participant {
         if let Some((number, proposal)) = wish.proposed.clone() {
             return self.send(number, proposal, forget_below);
         }
+        if wish.is_trial() && !self.is_known_to_measure() {
+            return None;
+        }
         let seen = self.fresh()?;
         if let Err(why) = completeness(&shared.members) {
             self.wish = None;
             return Some(Action::Tell(Told::Incomplete(why)));
+        }
+        // Somebody at another node may have been first.
+        if let Some(node) = self.held_against(wish.purpose) {
+            self.wish = None;
+            return Some(Action::Tell(Told::Held(node)));
         }
         let Some(next) = seen.next_step else {
             self.wish = None;
             return Some(Action::Tell(Told::NotNow("a rank of this node has begun no step")));
         };
         let lead_ms = self.settings.lead_ms.saturating_mul(1 << wish.attempts.min(8));
-        let lead = lead_ms.div_ceil(seen.step_ms.unwrap_or(SHORT_STEP_MS).max(1));
+        let lead = lead_ms.div_ceil(self.step_ms.unwrap_or(SHORT_STEP_MS).max(1));
         let step = next.saturating_add(self.settings.slack).saturating_add(1).saturating_add(lead);
         let number = shared.newest().saturating_add(1);
         let proposal = Proposal {
@@ -78,6 +104,10 @@ impl Participant {
             proposed_at: next,
             by_uid: wish.by_uid,
             by_node: self.me.clone(),
+            trial: match wish.purpose {
+                Purpose::Trial(length) => Some(Trial { length, before: shared.for_good() }),
+                Purpose::Swap | Purpose::LastOfTrials | Purpose::Abandoned => None,
+            },
         };
         if let Some(wish) = &mut self.wish {
             wish.attempts = wish.attempts.saturating_add(1);
@@ -127,11 +157,21 @@ impl Participant {
 }
 
 impl Shared {
-    /// What the job ran before the newest committed swap; none if there was no swap.
+    /// What the job runs, or ran before the trials that it is in.
+    fn for_good(&self) -> Run {
+        let newest = self.committed().next();
+        newest.map_or(Run::DefaultClocks, |(_, proposal)| proposal.for_good().clone())
+    }
+
+    /// What the job ran before the newest committed swap, trials left out; none if there was no swap.
     #[must_use]
     pub fn before(&self) -> Option<Run> {
         let mut committed = self.committed();
-        committed.next()?;
-        Some(committed.next().map_or(Run::DefaultClocks, |(_, proposal)| proposal.run.clone()))
+        let (_, newest) = committed.next()?;
+        if newest.trial.is_some() {
+            return Some(newest.for_good().clone());
+        }
+        let before = committed.next();
+        Some(before.map_or(Run::DefaultClocks, |(_, proposal)| proposal.for_good().clone()))
     }
 }

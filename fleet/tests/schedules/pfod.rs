@@ -1,6 +1,6 @@
 //! What a simulated `pfod` runs.
 
-use pfo_fleet::{Degrees, Digest, Place, PlanCut, Run, Runs, Seen, SwapAnswer};
+use pfo_fleet::{Degrees, Digest, Gpus, Place, PlanCut, Run, Runs, Seen, SwapAnswer};
 use pfo_vocabulary::{DpRank, Rank, Stage, TpRank};
 
 use crate::observer::Ran;
@@ -26,6 +26,7 @@ impl Pfod {
         Seen {
             degrees: Degrees { pp: nodes, dp: 1, tp: 1 },
             places: vec![place],
+            gpus: Gpus::default(),
             next_step: Some(self.next),
             step_ms: Some(step_ms),
             runs,

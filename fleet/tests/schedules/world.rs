@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use fastrand::Rng;
 use pfo_fleet::{
-    Action, Change, Event, Node, OnPartition, Participant, Report, Settings, Shared, SwapAnswer,
-    Told, Write,
+    Action, Change, Event, Length, Node, OnPartition, Participant, Purpose, Report, Settings,
+    Shared, SwapAnswer, Told, Write,
 };
 use pfo_vocabulary::Uid;
 
@@ -58,7 +58,8 @@ enum Happens {
     Write(u64, u64, Box<Action>),
     /// A request reaches `pfod`.
     Ask(u64, Box<Action>),
-    Wish(Ran),
+    Wish(Ran, Purpose),
+    LetGo,
     Crash,
     Start,
     Cut,
@@ -157,7 +158,12 @@ impl World {
         for wish in 1..self.rng.u8(3..6) {
             let when = if is_calm { u64::from(wish) * 2500 } else { self.rng.u64(800..TROUBLE_MS) };
             let node = self.rng.usize(0..nodes);
-            self.at(when, node, Happens::Wish(wish));
+            let is_trial = !is_calm && self.rng.u8(0..3) == 0;
+            let length = Length { settling_steps: 1, steps: 5 };
+            let purpose = if is_trial { Purpose::Trial(length) } else { Purpose::Swap };
+            self.at(when, node, Happens::Wish(wish, purpose));
+            let lasts = self.rng.u64(1..4000);
+            self.at((when + lasts).min(TROUBLE_MS + 2), node, Happens::LetGo);
         }
         if is_calm {
             return;
@@ -244,10 +250,11 @@ impl World {
                 self.write(node, (life, connection), *action);
             }
             Happens::Ask(life, action) => self.ask_pfod(node, life, *action),
-            Happens::Wish(ran) => {
+            Happens::Wish(ran, purpose) => {
                 let run = plan(ran, self.nodes.len());
-                self.give(node, Event::Wished(run, Uid(1)));
+                self.give(node, Event::Wished(run, Uid(1), purpose));
             }
+            Happens::LetGo => self.give(node, Event::LetGo),
             Happens::Crash => {
                 self.nodes[node].agent = None;
                 self.nodes[node].life += 1;
@@ -356,6 +363,7 @@ impl World {
         let delay = self.delay();
         match action {
             Action::Tell(told) => self.told.push(told),
+            Action::Measure { .. } => {}
             Action::Look | Action::Load(..) | Action::Swap(..) => {
                 self.after(delay, node, Happens::Ask(life, Box::new(action)));
             }
@@ -478,6 +486,10 @@ impl World {
             if steps.last() != Some(&due) {
                 return Err(format!("node {node} runs {:?} at the end, not {due}", steps.last()));
             }
+        }
+        let newest = self.shared.committed().next();
+        if let Some((number, _)) = newest.filter(|(_, proposal)| proposal.trial.is_some()) {
+            return Err(format!("trial {number} goes on, and nobody runs it"));
         }
         if let Some((number, _)) = self.shared.undecided() {
             return Err(format!("swap {number} is not decided"));

@@ -9,11 +9,13 @@
 //! /pfo/1/job/<uid>/<name>/swap/<N>/armed/<node>
 //! /pfo/1/job/<uid>/<name>/swap/<N>/decision        created once
 //! /pfo/1/measured/<uid>/<name>/<node>              under the node's lease
+//! /pfo/1/measured/trial/<uid>/<name>/<node>/<N>    under the node's lease
 //! /pfo/1/slice/<uid>/<name>/<sha256>
 //! ```
 //!
-//! What is not below `job/` no watch carries. What is under no node's lease is under that of its job, which all of its nodes renew. Numbers of
-//! swaps have 20 digits, so that they are in order. Values are JSON but for slices.
+//! What is not below `job/` no watch carries. What is under no node's lease is under that of its job,
+//! which all of its nodes renew. Numbers of swaps have 20 digits, so that they are in order. Values are
+//! JSON but for slices and what is measured of a trial.
 
 use std::fmt::Write;
 
@@ -91,6 +93,11 @@ impl Keys {
 
     pub(super) fn measured(&self, node: &Node) -> String {
         format!("{}{node}", self.all_measured())
+    }
+
+    /// Where a node has what it measured of a trial.
+    pub(super) fn part(&self, node: &Node, number: u64) -> String {
+        format!("{ROOT}measured/trial/{}/{node}/{number:020}", self.job)
     }
 
     /// What it means that a key below the prefix was written or, without a value, deleted. None if

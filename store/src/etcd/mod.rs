@@ -20,7 +20,7 @@ use self::keys::{Keys, NODES};
 use self::lease::Lease;
 use crate::error::StoreError;
 use crate::job::JobId;
-use crate::verbs::{Measured, Store, digest_of, named};
+use crate::verbs::{Measured, Store, digest_of, fits, named};
 
 pub use self::connect::{Credentials, EtcdSettings};
 pub use self::watch::EtcdJob;
@@ -125,6 +125,12 @@ fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
+/// Deletes what a node has handed in of trials below a number.
+fn delete_parts(keys: &Keys, node: &Node, below: u64) -> TxnOp {
+    let range = DeleteOptions::new().with_range(keys.part(node, below));
+    TxnOp::delete(keys.part(node, 0), Some(range))
+}
+
 fn is_absent(key: impl Into<Vec<u8>>) -> Compare {
     Compare::create_revision(key, CompareOp::Equal, 0)
 }
@@ -159,8 +165,12 @@ impl Store for Etcd {
         self.kept.lock().await.remove(job);
         let keys = Keys::of(job);
         let gone = [keys.member(&self.me), keys.report(&self.me), keys.measured(&self.me)];
-        let delete = gone.map(|key| TxnOp::delete(key, None));
-        self.client.kv_client().txn(Txn::new().and_then(delete)).await?;
+        let delete = gone.map(|key| TxnOp::delete(key, None)).into_iter();
+        let parts = delete_parts(&keys, &self.me, u64::MAX);
+        self.client
+            .kv_client()
+            .txn(Txn::new().and_then(delete.chain([parts]).collect::<Vec<_>>()))
+            .await?;
         Ok(())
     }
 
@@ -227,6 +237,27 @@ impl Store for Etcd {
 
     async fn measured(&self, job: &JobId) -> Result<BTreeMap<Node, Measured>, StoreError> {
         self.by_node(&Keys::of(job).all_measured()).await
+    }
+
+    async fn hand_in(&self, job: &JobId, number: u64, part: &[u8]) -> Result<(), StoreError> {
+        fits(part)?;
+        let (keys, lease) = (Keys::of(job), self.lease.id().await?);
+        let leased = PutOptions::new().with_lease(lease);
+        let put = TxnOp::put(keys.part(&self.me, number), part, Some(leased));
+        let operations = [delete_parts(&keys, &self.me, number), put];
+        self.client.kv_client().txn(Txn::new().and_then(operations)).await?;
+        Ok(())
+    }
+
+    async fn handed_in(
+        &self,
+        job: &JobId,
+        number: u64,
+        node: &Node,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let key = Keys::of(job).part(node, number);
+        let mut found = self.client.kv_client().get(key, None).await?;
+        Ok(found.take_kvs().pop().map(|kv| kv.into_key_value().1))
     }
 
     async fn watch(&self, job: &JobId) -> Result<EtcdJob, StoreError> {

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pfo_fleet::{Degrees, Incomplete, Place, PlanCut, Run, Runs, Seen, Settings, SwapAnswer, Told};
+use pfo_fleet::{
+    Degrees, Gpus, Incomplete, Length, Place, PlanCut, Purpose, Run, Runs, Seen, Settings,
+    SwapAnswer, Told,
+};
 use pfo_store::{Asked, LocalJob, Slices, Store, drive};
 use pfo_vocabulary::{DpRank, Rank, Stage, TpRank, Uid};
 use tokio::sync::{mpsc, oneshot};
@@ -63,6 +66,7 @@ impl LocalJob for SimJob {
         Some(Seen {
             degrees: Degrees { pp: self.stages.into(), dp: 1, tp: 1 },
             places: vec![Place { rank: Rank(self.stage.into()), stage, dp, tp }],
+            gpus: Gpus::default(),
             next_step: Some(state.ran.len() as u64),
             step_ms: Some(self.step.as_millis() as u64),
             runs,
@@ -74,6 +78,14 @@ impl LocalJob for SimJob {
         let slice = self.slice(run, slices);
         let fits = !slice.starts_with(b"too fast");
         Some(if fits { Ok(()) } else { Err("stage asks for 9999 MHz".into()) })
+    }
+
+    async fn measure(&self, first_step: u64, steps: u32) -> Vec<u8> {
+        let last = first_step + u64::from(steps) - 1;
+        while (self.ran().len() as u64) <= last + 1 {
+            sleep(STEP).await;
+        }
+        format!("steps {first_step} to {last} of stage {}", self.stage).into_bytes()
     }
 
     async fn swap(&self, run: &Run, slices: &Slices, at: Option<u64>) -> SwapAnswer {
@@ -90,6 +102,60 @@ impl LocalJob for SimJob {
             }
         }
     }
+}
+
+/// Trials are measured on every node, and end when who runs them is gone.
+pub(crate) async fn trials_end_with_who_runs_them<S: Store>(stores: Vec<S>) {
+    let fleet = Fleet::new(stores, STEP);
+    let (_, first) = fleet.swap(0, "first").await;
+    fleet.begins(first).await;
+    let run = fleet.plan("tried").await;
+    let (holds, holder) = oneshot::channel();
+    let (answer, told) = oneshot::channel();
+    let purpose = Purpose::Trial(Length { settling_steps: 1, steps: 5 });
+    let asked =
+        Asked::Run { run: Some(run), by_uid: Uid(1), purpose, holder: Some(holder), answer };
+    fleet.agents[1].0.send(asked).await.unwrap();
+    let told = timeout(Duration::from_secs(60), told).await.expect("no answer").unwrap();
+    let Told::Committed { number, step } = told else { panic!("{told:?}") };
+    for index in 0..fleet.jobs.len() {
+        let part = format!("steps {} to {} of stage {index}", step + 1, step + 5).into_bytes();
+        let handed_in = async {
+            let store = &fleet.stores[0];
+            while store.handed_in(&job("7"), number, &node(&name(index))).await
+                != Ok(Some(part.clone()))
+            {
+                sleep(STEP).await;
+            }
+        };
+        timeout(Duration::from_secs(60), handed_in).await.expect("nothing handed in");
+    }
+    let refused = fleet.wish(2, fleet.plan("other").await).await;
+    assert_eq!(refused, Told::Held(node(&name(1))));
+
+    drop(holds);
+    let back = async {
+        while fleet.jobs.iter().any(|job| job.ran().last().is_some_and(|slice| !slice.is_empty())) {
+            sleep(STEP).await;
+        }
+    };
+    timeout(Duration::from_secs(60), back).await.expect("the trial goes on");
+    let ran: Vec<_> = fleet.jobs.iter().map(|job| job.ran()).collect();
+    let steps = ran.iter().map(Vec::len).min().unwrap();
+    for step in 0..steps {
+        let is_tried = |ran: &Vec<Vec<u8>>| ran[step].starts_with(b"tried");
+        let tried = ran.iter().filter(|ran| is_tried(ran)).count();
+        assert!(tried == 0 || tried == ran.len(), "{tried} nodes at step {step}");
+    }
+    // What ran before the trials is what a rollback leads to.
+    let (answer, told) = oneshot::channel();
+    let purpose = Purpose::Swap;
+    let asked = Asked::Run { run: None, by_uid: Uid(1), purpose, holder: None, answer };
+    fleet.agents[3].0.send(asked).await.unwrap();
+    let told = timeout(Duration::from_secs(60), told).await.expect("no answer").unwrap();
+    let Told::Committed { step, .. } = told else { panic!("{told:?}") };
+    fleet.begins(step).await;
+    assert_eq!(fleet.running("first", step), fleet.jobs.len());
 }
 
 /// The name of a node.
@@ -157,7 +223,13 @@ impl<S: Store> Fleet<S> {
         let (answer, told) = oneshot::channel();
         self.agents[index]
             .0
-            .send(Asked::Run { run: Some(run), by_uid: Uid(1), answer })
+            .send(Asked::Run {
+                run: Some(run),
+                by_uid: Uid(1),
+                purpose: Purpose::Swap,
+                holder: None,
+                answer,
+            })
             .await
             .unwrap();
         timeout(Duration::from_secs(60), told).await.expect("no answer").unwrap()

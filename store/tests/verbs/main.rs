@@ -6,8 +6,8 @@ mod server;
 use std::time::{Duration, Instant};
 
 use pfo_fleet::{
-    Abort, Answer, Change, Decision, Degrees, Digest, Member, Node, Place, Proposal, Report, Run,
-    Shared, Took,
+    Abort, Answer, Change, Decision, Degrees, Digest, Gpus, Member, Node, Place, Proposal, Report,
+    Run, Shared, Took,
 };
 use pfo_store::{
     Etcd, EtcdSettings, JobId, LARGEST_SLICE, Measured, Memory, News, Store, StoreError,
@@ -29,7 +29,8 @@ fn job(name: &str) -> JobId {
 fn member(stage: u16) -> Member {
     let rank = Rank(stage.into());
     let place = Place { rank, stage: Stage(stage), dp: DpRank(0), tp: TpRank(0) };
-    Member { degrees: Degrees { pp: 2, dp: 1, tp: 1 }, places: vec![place] }
+    let degrees = Degrees { pp: 2, dp: 1, tp: 1 };
+    Member { degrees, places: vec![place], gpus: Gpus::default(), measures: false }
 }
 
 fn proposal(step: u64) -> Proposal {
@@ -40,6 +41,7 @@ fn proposal(step: u64) -> Proposal {
         proposed_at: 3,
         by_uid: Uid(1000),
         by_node: node("node-a"),
+        trial: None,
     }
 }
 
@@ -126,7 +128,19 @@ async fn two_nodes_agree(a: &impl Store, b: &impl Store) {
     assert_eq!(a.measured(&one).await.unwrap()[&node("node-b")].energy_j, None);
     assert_eq!(a.measured(&another).await.unwrap().len(), 0);
 
+    let part =
+        |number, name| async move { a.handed_in(&job("team/77"), number, &node(name)).await };
+    b.hand_in(&one, 7, b"seven").await.unwrap();
+    b.hand_in(&one, 8, b"eight").await.unwrap();
+    assert_eq!(part(8, "node-b").await, Ok(Some(b"eight".to_vec())));
+    assert_eq!(part(7, "node-b").await, Ok(None), "the newest one is kept");
+    assert_eq!(part(8, "node-a").await, Ok(None));
+    let large = vec![7; LARGEST_SLICE + 1];
+    assert_eq!(b.hand_in(&one, 9, &large).await, Err(StoreError::TooLarge(LARGEST_SLICE + 1)));
+    assert_eq!(b.measured(&one).await.unwrap().len(), 2, "that is something else");
+
     b.leave(&one).await.unwrap();
+    assert_eq!(part(8, "node-b").await, Ok(None));
     assert_eq!(a.measured(&one).await.unwrap().len(), 1);
     let seen = changes(&mut late, 2).await;
     assert!(seen.contains(&Change::Member(node("node-b"), None)), "{seen:?}");
@@ -293,6 +307,14 @@ fn agents_over_a_store_in_memory_change_a_job_at_one_step() {
 }
 
 #[test]
+fn trials_of_agents_over_a_store_in_memory_end_with_who_runs_them() {
+    let first = Memory::new(node("node-a"));
+    let seen = |name: &str| first.seen_by(node(name));
+    let stores = ["node-a", "node-b", "node-c", "node-d"].map(seen).into();
+    run(agents::trials_end_with_who_runs_them(stores));
+}
+
+#[test]
 fn agents_over_etcd_change_a_job_at_one_step() {
     let Some(server) = Server::start() else { return };
     run(async {
@@ -302,6 +324,18 @@ fn agents_over_etcd_change_a_job_at_one_step() {
         }
         let again = async || connect(&server, "node-d").await.unwrap();
         agents::all_nodes_change_at_the_same_step(stores, again).await;
+    });
+}
+
+#[test]
+fn trials_of_agents_over_etcd_end_with_who_runs_them() {
+    let Some(server) = Server::start() else { return };
+    run(async {
+        let mut stores = Vec::new();
+        for name in ["node-a", "node-b", "node-c", "node-d"] {
+            stores.push(connect(&server, name).await.unwrap());
+        }
+        agents::trials_end_with_who_runs_them(stores).await;
     });
 }
 

@@ -1,7 +1,8 @@
 //! `pfoctl plan sweep`: runs plans one after another on a running job, and measures each of them.
 //!
-//! Windows of whole steps are enough, so that `pfod` measures them. Only a dump in the format of
-//! Perseus' artifact takes instructions, which the agent records.
+//! Windows of whole steps are enough, so that `pfod` measures them. A job over several nodes is measured
+//! by their agents. A dump in the format of Perseus' artifact takes instructions, which the agent
+//! records.
 
 mod artifact;
 mod contenders;
@@ -16,7 +17,7 @@ use self::measured_frontier::{MeasuredFrontier, MeasuredPlan};
 use crate::arguments::{JobArguments, number};
 use crate::daemons::{Agent, Daemons, Pfod};
 use crate::error::Error;
-use crate::fleet::require_single_node;
+use crate::fleet::is_measured_whole;
 use crate::output::Output;
 use crate::planning::plan_file::LabelledPlan;
 use crate::planning::{directory, file};
@@ -28,7 +29,7 @@ use crate::trial::{Held, Interrupt, Measuring, Window, require_every_stage};
 /// Default clocks are measured first, for comparison. At the end, and after an interruption, the
 /// job returns to default clocks, and what was measured is kept. Every stage must have a rank on
 /// this node; ranks of other pipelines on other nodes are not measured. In a fleet, a job that has
-/// ranks on other nodes is refused.
+/// ranks on other nodes is measured on all of them.
 #[derive(Args)]
 pub(crate) struct Sweep {
     #[command(flatten)]
@@ -59,7 +60,7 @@ pub(crate) struct Sweep {
 
     /// A directory to write in the format of Perseus' artifact, `N.prof.json` and `N.sched.json`,
     /// with default clocks as the first pair. A rank has its mean share of the energy of each step,
-    /// an instruction what the counter rose by; pfo-agent is required
+    /// an instruction what the counter rose by; pfo-agent is required, and all ranks on this node
     #[arg(long, value_name = "DIR")]
     perseus: Option<String>,
 
@@ -77,12 +78,23 @@ struct Measurements {
 /// What a trial measured, with its instructions if they are to be written.
 type Measured = (TrialResult, Vec<SamplePage>);
 
+/// A trial without its instructions.
+fn windows<D: Measuring>(
+    held: &mut Held<D>,
+    run: &TrialRun,
+    length: TrialLength,
+) -> Result<Measured, Error> {
+    Ok((D::windows(&held.trial(run, length)?).clone(), Vec::new()))
+}
+
 impl Sweep {
     pub(crate) fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
         let contenders = contenders::read(&self.plans, self.count as usize)?;
         let interrupt = Interrupt::prepare()?;
-        require_single_node(daemons, &self.job)?;
-        require_every_stage(daemons, &self.job)?;
+        let whole = is_measured_whole(daemons, &self.job);
+        if !whole {
+            require_every_stage(daemons, &self.job)?;
+        }
         let what = "measuring default clocks";
         if self.perseus.is_some() {
             let held: Held<Agent> = Held::new(daemons, &self.job, interrupt, what)?;
@@ -92,11 +104,12 @@ impl Sweep {
             };
             return self.sweep(held, trial, &contenders, output);
         }
+        if whole {
+            let held: Held<Agent> = Held::new(daemons, &self.job, interrupt, what)?;
+            return self.sweep(held, windows, &contenders, output);
+        }
         let held: Held<Pfod> = Held::new(daemons, &self.job, interrupt, what)?;
-        let trial = |held: &mut Held<Pfod>, run: &TrialRun, length| {
-            Ok((held.trial(run, length)?, Vec::new()))
-        };
-        self.sweep(held, trial, &contenders, output)
+        self.sweep(held, windows, &contenders, output)
     }
 
     /// Measures, and writes whatever could be measured.

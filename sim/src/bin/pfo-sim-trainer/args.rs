@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand};
 
 use crate::misbehaviour::{Misbehaviour, Occasion};
 use crate::settings::GpuName;
@@ -47,9 +47,10 @@ pub(crate) struct P2pArgs {
 #[derive(ClapArgs)]
 #[command(args_override_self = true)]
 pub(crate) struct LaunchArgs {
-    /// The state file of the simulated machine
-    #[arg(long, env = nvidia_ml::STATE_VARIABLE, value_name = "FILE", default_value = nvidia_ml::DEFAULT_STATE)]
-    pub(crate) state: PathBuf,
+    /// The state file of the simulated machine, or one for each stage
+    #[arg(long, env = nvidia_ml::STATE_VARIABLE, value_name = "FILE,…", default_value = nvidia_ml::DEFAULT_STATE,
+          value_delimiter = ',', action = ArgAction::Set)]
+    pub(crate) state: Vec<PathBuf>,
     /// Pipeline stages, one rank each [default: those of the profile, or else 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) stages: Option<u16>,
@@ -78,9 +79,9 @@ pub(crate) struct LaunchArgs {
     /// The job's name for pfo [default: $PFO_JOB, or else sim-PID]
     #[arg(long, value_name = "NAME")]
     pub(crate) job: Option<String>,
-    /// The daemon's socket [default: what the shim finds]
-    #[arg(long, value_name = "PATH")]
-    pub(crate) socket: Option<PathBuf>,
+    /// The daemon's socket, or one for each stage [default: what the shim finds]
+    #[arg(long, value_name = "PATH,…", value_delimiter = ',', action = ArgAction::Set)]
+    pub(crate) socket: Vec<PathBuf>,
     /// How ranks name their GPU to pfo
     #[arg(long, value_name = "HOW", value_enum, default_value = "uuid")]
     pub(crate) gpu_name: GpuName,

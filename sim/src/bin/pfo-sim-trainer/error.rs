@@ -19,6 +19,8 @@ pub(crate) enum TrainerError {
     Stages { path: PathBuf, found: usize, wanted: usize },
     #[error("--gpus names {named} GPUs for {stages} stages: name one for each")]
     GpuCount { named: usize, stages: usize },
+    #[error("{named} state files or sockets for {stages} stages: name one, or one for each")]
+    MachineCount { named: usize, stages: usize },
     #[error("--gpus names GPU {0} twice: each rank needs its own")]
     GpuTwice(usize),
     #[error("the machine has no GPU {0:?}: `pfo-sim show` lists them")]

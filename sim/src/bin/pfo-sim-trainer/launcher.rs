@@ -4,6 +4,7 @@ use std::env;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{self, Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -76,10 +77,17 @@ fn settings(args: LaunchArgs) -> Result<Vec<RankSettings>, TrainerError> {
     if gpus.len() != stages {
         return Err(TrainerError::GpuCount { named: gpus.len(), stages });
     }
-    let driver = Driver::open(&args.state)?;
-    for (i, &gpu) in gpus.iter().enumerate() {
-        driver.gpu(gpu)?;
-        if gpus[..i].contains(&gpu) {
+    for named in [args.state.len(), args.socket.len()] {
+        if named > 1 && named != stages {
+            return Err(TrainerError::MachineCount { named, stages });
+        }
+    }
+    let machine = |stage| of_stage(&args.state, stage).unwrap_or_default();
+    let machines: Vec<_> = (0..stages).map(machine).collect();
+    for (stage, &gpu) in gpus.iter().enumerate() {
+        Driver::open(&machines[stage])?.gpu(gpu)?;
+        let is_same = |other: usize| (&machines[other], gpus[other]) == (&machines[stage], gpu);
+        if (0..stage).any(is_same) {
             return Err(TrainerError::GpuTwice(gpu));
         }
     }
@@ -94,7 +102,7 @@ fn settings(args: LaunchArgs) -> Result<Vec<RankSettings>, TrainerError> {
         .unwrap_or_else(|| format!("sim-{}", process::id()));
     let misbehaviour = Misbehaviour::from(args.misbehaviour);
     let rank = |(stage, gpu)| RankSettings {
-        state: args.state.clone(),
+        state: of_stage(&args.state, stage).unwrap_or_default(),
         stage,
         stages,
         gpu,
@@ -105,7 +113,7 @@ fn settings(args: LaunchArgs) -> Result<Vec<RankSettings>, TrainerError> {
         profile: args.profile.clone(),
         time_scale: args.time_scale,
         job: job.clone(),
-        socket: args.socket.clone(),
+        socket: of_stage(&args.socket, stage),
         with_pfo: !args.no_pfo,
         clocks: args.clocks,
         identity: identity.clone(),
@@ -115,6 +123,11 @@ fn settings(args: LaunchArgs) -> Result<Vec<RankSettings>, TrainerError> {
         launcher: process::id() as i32,
     };
     Ok(gpus.into_iter().enumerate().map(rank).collect())
+}
+
+/// That of a stage, of which there is one for each or one for all.
+fn of_stage(paths: &[PathBuf], stage: usize) -> Option<PathBuf> {
+    paths.get(stage).or(paths.last()).cloned()
 }
 
 /// Starts all ranks, each with its ends of the sockets to its neighbours and no others.

@@ -13,6 +13,7 @@ mod pipeline;
 mod plan;
 mod policy;
 mod profile;
+mod progress;
 mod realise;
 mod relaxation;
 mod replay;

@@ -90,7 +90,7 @@ fn polished(frontier: &Frontier, due: Due, patience: Duration) -> Result<Plan, F
         progress.show(began.elapsed().as_secs_f64() / patience.as_secs_f64());
         began.elapsed() < patience
     };
-    let plan = frontier.polished(due, goes_on)?;
+    let plan = frontier.polished(frontier.plan_for(due)?, due, goes_on)?;
     if let Some((first_j, energy_j)) = seen_j {
         let least_j = frontier.bound().energy_j(due.seconds());
         progress.tell(&format!(

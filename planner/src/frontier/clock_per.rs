@@ -22,6 +22,7 @@ use crate::frontier::{Frontier, Kept};
 use crate::parallel::in_parallel;
 use crate::pipeline::Pipeline;
 use crate::profile::measurement::Measurement;
+use crate::progress::Progress;
 
 /// Runs of an operation that can be tried in some seconds; if there would be more, fewer clocks of
 /// each group are considered.
@@ -95,11 +96,15 @@ impl Frontier {
             return Self::optimize(pipeline, p2p_power, options, progress);
         }
         check(pipeline, p2p_power, options)?;
-        let mut plans = Groups::new(per, pipeline, p2p_power, AFFORDABLE)?.plans(progress);
+        // The share of the work that is done after plans with a clock for each kind.
+        const KINDS: f64 = 0.8;
+        let progress = Progress::new(progress);
+        let by_kind = progress.part(0.0, if per == ClockPer::Kind { KINDS } else { 1.0 });
+        let mut plans = Groups::new(per, pipeline, p2p_power, AFFORDABLE)?.plans(&by_kind);
         if per == ClockPer::Kind
             && let Ok(stages) = Groups::new(ClockPer::Stage, pipeline, p2p_power, AFFORDABLE)
         {
-            plans.extend(stages.plans(&|_| {}));
+            plans.extend(stages.plans(&progress.part(KINDS, 1.0)));
         }
         let plans = falling(plans, |plan| plan.cost);
         let last = plans.len() - 1;
@@ -158,13 +163,13 @@ impl<'a> Groups<'a> {
     }
 
     /// The plans, fastest first, each with less effective energy than those before.
-    pub(crate) fn plans(&self, progress: &(dyn Fn(f64) + Sync)) -> Vec<Coarse> {
+    pub(crate) fn plans(&self, progress: &Progress<'_>) -> Vec<Coarse> {
         let steps: usize = self.groups.iter().map(|group| group.clocks.len() - 1).sum();
         let mut plans = vec![self.coarse(vec![0; self.groups.len()])];
         for done in 0..steps {
-            progress(done as f64 / steps as f64);
+            progress.say(done as f64 / steps as f64);
             let present = &plans[plans.len() - 1];
-            match self.best_step(present) {
+            match self.best_step(present, progress) {
                 Some(next) => plans.push(next),
                 None => break,
             }
@@ -173,7 +178,7 @@ impl<'a> Groups<'a> {
     }
 
     /// The plan with one clock lowered that saves most per second.
-    fn best_step(&self, present: &Coarse) -> Option<Coarse> {
+    fn best_step(&self, present: &Coarse, progress: &Progress<'_>) -> Option<Coarse> {
         let lower: Vec<usize> = (0..self.groups.len())
             .filter(|&group| present.places[group] + 1 < self.groups[group].clocks.len())
             .collect();
@@ -181,6 +186,7 @@ impl<'a> Groups<'a> {
             &lower,
             || (),
             |(), &group| {
+                progress.go_on();
                 let mut places = present.places.clone();
                 places[group] += 1;
                 self.coarse(places)

@@ -22,6 +22,7 @@ use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
+use crate::progress::Progress;
 use crate::replay::replay;
 use crate::step::network::Network;
 
@@ -154,7 +155,7 @@ impl Frontier {
             choices: &choices,
         };
         let mut plans: Vec<Plan> = making
-            .at(due.seconds())
+            .at(due.seconds(), &Progress::new(&|_| {}))
             .into_iter()
             .map(|made| pipeline.plan(|index| choices.get(made.assignment[index]).frequency))
             .collect();

@@ -7,8 +7,9 @@ use crate::frontier::assembled::of_falling_energy;
 use crate::frontier::clock_per::ClockPer;
 use crate::frontier::optimize::Options;
 use crate::frontier::{Frontier, Kept, Point};
-use crate::parallel::in_parallel;
+use crate::parallel::in_parallel_and_say;
 use crate::pipeline::Pipeline;
+use crate::progress::Progress;
 use crate::waits::power::PowerByClock;
 
 impl Frontier {
@@ -40,7 +41,7 @@ impl Frontier {
         let half = Options { plans: options.plans.div_ceil(2), ..options };
         let mut plans = Vec::new();
         for (price, from) in [(short, 0.0), (long, 0.5)] {
-            let progress = |done| progress(from + 0.5 * done);
+            let progress = Progress::new(progress).part(from, from + 0.5);
             plans.extend(lowered(per, pipeline, (price, power), half, &progress)?);
         }
         let waiting_w = short.0 * f64::from(pipeline.profile().num_stages());
@@ -61,9 +62,13 @@ fn lowered(
     pipeline: &Pipeline,
     (price, power): (Watts, &PowerByClock),
     options: Options,
-    progress: &(dyn Fn(f64) + Sync),
+    progress: &Progress<'_>,
 ) -> Result<Vec<Kept>, PlanError> {
-    let made = Frontier::with_clock_per(per, pipeline, price, options, progress)?;
+    // The share of the work that is done before waits get their clocks.
+    const MAKING: f64 = 0.9;
+    let making = progress.part(0.0, MAKING);
+    let say = |done| making.say(done);
+    let made = Frontier::with_clock_per(per, pipeline, price, options, &say)?;
     let places: Vec<usize> = (0..made.plans.len()).collect();
     let replayed = |place: usize| -> Result<Kept, PlanError> {
         let predicted = made.plan(place)?.with_waits(pipeline.profile(), power)?.predicted;
@@ -74,5 +79,7 @@ fn lowered(
         });
         Ok(Kept { point, ..kept })
     };
-    in_parallel(&places, || (), |(), &place| replayed(place)).into_iter().collect()
+    let lowering = progress.part(MAKING, 1.0);
+    let plans = in_parallel_and_say(&places, || (), |(), &place| replayed(place), &lowering);
+    plans.into_iter().collect()
 }

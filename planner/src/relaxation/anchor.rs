@@ -4,6 +4,7 @@ use pfo_vocabulary::Watts;
 
 use crate::choices::tradeoff::Tradeoffs;
 use crate::pipeline::Pipeline;
+use crate::progress::Progress;
 use crate::relaxation::Relaxation;
 use crate::relaxation::bound::LowerBound;
 use crate::relaxation::events::Events;
@@ -36,7 +37,7 @@ pub(crate) fn anchors(
     tradeoffs: &Tradeoffs,
     near_s: Option<f64>,
     pass: &mut dyn FnMut(Anchor),
-    progress: impl Fn(f64),
+    progress: &Progress<'_>,
 ) -> LowerBound {
     let events = Events::new(pipeline.network());
     let mut relaxation = Relaxation::new(&events, tradeoffs);
@@ -68,7 +69,7 @@ pub(crate) fn anchors(
     };
     while let Some(piece) = relaxation.advance() {
         bound.add(piece);
-        progress((bound.slowest_s() - piece.fast_s) / range_s);
+        progress.say(bound.solved());
         if !is_past_cheapest && piece.slope_w >= idle_w {
             is_past_cheapest = true;
             pass_at(&relaxation, piece.slow_s, [ROUNDED_S, more_s]);

@@ -4,6 +4,7 @@ use pfo_vocabulary::Watts;
 
 use crate::choices::tradeoff::Tradeoffs;
 use crate::pipeline::Pipeline;
+use crate::progress::Progress;
 use crate::relaxation::events::Events;
 use crate::relaxation::{Piece, Relaxation};
 
@@ -23,16 +24,30 @@ pub struct LowerBound {
 impl LowerBound {
     /// Solves the relaxed problem for every iteration time at once.
     pub fn new(pipeline: &Pipeline, p2p_power: Watts) -> Self {
-        Self::of(pipeline, p2p_power, &Tradeoffs::new(pipeline, p2p_power))
+        Self::and_say(pipeline, p2p_power, &Progress::new(&|_| {}))
+    }
+
+    pub(crate) fn and_say(
+        pipeline: &Pipeline,
+        p2p_power: Watts,
+        progress: &Progress<'_>,
+    ) -> Self {
+        Self::of(pipeline, p2p_power, &Tradeoffs::new(pipeline, p2p_power), progress)
     }
 
     /// The same for tradeoffs that were not measured.
-    pub(crate) fn of(pipeline: &Pipeline, p2p_power: Watts, tradeoffs: &Tradeoffs) -> Self {
+    pub(crate) fn of(
+        pipeline: &Pipeline,
+        p2p_power: Watts,
+        tradeoffs: &Tradeoffs,
+        progress: &Progress<'_>,
+    ) -> Self {
         let events = Events::new(pipeline.network());
         let mut relaxation = Relaxation::new(&events, tradeoffs);
         let mut bound = Self::at_slow_end(pipeline, p2p_power, tradeoffs, &relaxation);
         while let Some(piece) = relaxation.advance() {
             bound.add(piece);
+            progress.say(bound.solved());
         }
         bound
     }
@@ -50,6 +65,13 @@ impl LowerBound {
             fastest_s: relaxation.fastest_s(),
             slowest_s: relaxation.slowest_s(),
         }
+    }
+
+    /// The share of the range of times (0 to 1) that has its pieces.
+    pub(crate) fn solved(&self) -> f64 {
+        let range_s = (self.slowest_s - self.fastest_s).max(f64::MIN_POSITIVE);
+        let reached_s = self.pieces.last().map_or(self.slowest_s, |piece| piece.fast_s);
+        ((self.slowest_s - reached_s) / range_s).min(1.0)
     }
 
     /// Adds the next faster piece.

@@ -11,6 +11,7 @@ use crate::error::PlanError;
 use crate::pipeline::Pipeline;
 use crate::relaxation::Relaxation;
 use crate::relaxation::bound::LowerBound;
+use crate::progress::Progress;
 use crate::relaxation::events::Events;
 
 /// Joules of a step of one iteration time, waiting included, if clocks could be mixed freely.
@@ -63,7 +64,8 @@ impl Lowtime {
         })?;
 
         let bound = LowerBound::new(pipeline, p2p_power);
-        let filtered_bound = LowerBound::of(pipeline, p2p_power, &filtered);
+        let unheard = Progress::new(&|_| {});
+        let filtered_bound = LowerBound::of(pipeline, p2p_power, &filtered, &unheard);
         let idle_w = p2p_power.0 * f64::from(pipeline.profile().num_stages());
         let cost_j = mixed_at(pipeline, &fitted, &filtered, times_s);
         Ok(times_s

@@ -113,7 +113,8 @@ impl Frontier {
     /// The plan of least energy with the wait until a deadline.
     fn plan_for(&self, py: Python<'_>, deadline: &str) -> PyResult<Plan> {
         let due = self.due(deadline)?;
-        py.detach(|| self.0.plan_for(due)).map(Plan).map_err(refused)
+        let plan = interruptible(py, None, |report| self.0.plan_for_and_say(due, report))?;
+        plan.map(Plan).map_err(refused)
     }
 
     /// The same, improved for some seconds.
@@ -124,7 +125,8 @@ impl Frontier {
         let due = self.due(deadline)?;
         let began = Instant::now();
         let plan = interruptible(py, None, |report| {
-            self.0.polished(due, |_| {
+            let plan = self.0.plan_for_and_say(due, report)?;
+            self.0.polished(plan, due, |_| {
                 report(began.elapsed().as_secs_f64() / polish_s);
                 began.elapsed() < patience
             })
@@ -160,8 +162,8 @@ impl Frontier {
         Ok((expected.iteration_time_s, expected.iteration_energy_j))
     }
 
-    fn bound(&self, py: Python<'_>) -> Bound {
-        Bound(py.detach(|| self.0.bound()))
+    fn bound(&self, py: Python<'_>) -> PyResult<Bound> {
+        interruptible(py, None, |report| self.0.bound_and_say(report)).map(Bound)
     }
 
     #[getter]

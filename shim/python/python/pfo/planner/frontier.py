@@ -65,6 +65,7 @@ class Frontier:
 
         It is made for that time, beginning with the plans of the frontier, as ``pfoctl plan export``
         makes it. Beyond the time of least energy it is the plan of a pipeline that waits for a straggler.
+        Ctrl-C ends it, as it ends :meth:`bound`.
 
         Args:
             deadline: The longest iteration time: seconds (``3.1``, ``"3.1s"``, ``"310ms"``), a factor of

@@ -63,6 +63,7 @@ pub use step::delays::Delays;
 pub use step::dependencies::{Dependency, StageUnit};
 pub use step::order::{Order, StageOrder};
 pub use waits::PlannedWait;
+pub use waits::per_stage::PerStage;
 pub use waits::power::PowerByClock;
 pub use warning::finding::{Finding, Warning};
 pub use warning::summary::summarised;

@@ -10,13 +10,13 @@ use pfo_planner::{
 };
 
 const P2P_POWER: Watts = Watts(80.0);
-const STAGES: u16 = 6;
-const OPTIONS: Options = Options { plans: 20, spread: Spread::Useful };
+const STAGES: u16 = 3;
+const OPTIONS: Options = Options { plans: 12, spread: Spread::Useful };
 
 type Listener<'a> = &'a (dyn Fn(f64) + Sync);
 
 fn profile() -> Profile {
-    let clocks = || (0_u32..8).map(|step| 1400 - 50 * step);
+    let clocks = || (0_u32..5).map(|step| 1400 - 80 * step);
     let kinds = [(Instruction::Forward, 0.01), (Instruction::Backward, 0.02)];
     let rows = (0..STAGES).flat_map(|stage| {
         kinds.into_iter().flat_map(move |(instruction, time_s)| {
@@ -34,7 +34,7 @@ fn profile() -> Profile {
 fn pipeline(switch_latency_s: f64) -> Pipeline {
     let delays = Delays { switch_latency_s, ..Delays::default() };
     let settings = Settings { delays, ..Settings::default() };
-    Pipeline::with_settings(&profile(), Schedule::OneForwardOneBackward, 12, &settings).unwrap()
+    Pipeline::with_settings(&profile(), Schedule::OneForwardOneBackward, 5, &settings).unwrap()
 }
 
 /// How often some work asks whether it shall go on.
@@ -64,7 +64,7 @@ fn calls_until_ended(work: &dyn Fn(Listener<'_>), ended_at: usize) -> usize {
 /// Checks that some work asks at least this often, and ends wherever it is ended, each thread at its
 /// next question.
 fn ends_soon(name: &str, at_least: usize, work: &dyn Fn(Listener<'_>)) {
-    const PLACES: usize = 24;
+    const PLACES: usize = 12;
     let all = calls(work);
     assert!(all >= at_least, "{name} asks {all} times only");
     let threads = available_parallelism().map_or(1, usize::from);
@@ -80,17 +80,17 @@ fn every_way_to_make_a_frontier_can_be_ended_anywhere() {
     let (prompt, late) = (pipeline(0.0), pipeline(0.015));
     // Each kind of each plan that time is redistributed in, and each plan that is replayed.
     let kinds = 2 * usize::from(STAGES);
-    ends_soon("prompt", 20 * kinds, &|listener| {
+    ends_soon("prompt", 10 * kinds, &|listener| {
         Frontier::optimize(&prompt, P2P_POWER, OPTIONS, listener).unwrap();
     });
-    ends_soon("late", 20 * kinds, &|listener| {
+    ends_soon("late", 10 * kinds, &|listener| {
         Frontier::optimize(&late, P2P_POWER, OPTIONS, listener).unwrap();
     });
     ends_soon("by kind", 5 * kinds, &|listener| {
         Frontier::with_clock_per(ClockPer::Kind, &prompt, P2P_POWER, OPTIONS, listener).unwrap();
     });
     let power: PowerByClock = "210:30,1400:80".parse().unwrap();
-    ends_soon("waiting", 20 * kinds, &|listener| {
+    ends_soon("waiting", 10 * kinds, &|listener| {
         let per = ClockPer::Instruction;
         Frontier::for_waiting(per, &prompt, &power, OPTIONS, listener).unwrap();
     });
@@ -104,7 +104,7 @@ fn a_plan_for_a_deadline_and_the_bound_can_be_ended_anywhere() {
         let between_s = (points[2].iteration_time_s + points[3].iteration_time_s) / 2.0;
         let due = Due::AtMost(between_s);
         // The plans that it is made from, and the kinds that time is redistributed between.
-        let at_least = if name == "late" { 4 } else { 20 + 2 * usize::from(STAGES) };
+        let at_least = if name == "late" { 4 } else { 12 + 2 * usize::from(STAGES) };
         ends_soon(&format!("{name} plan"), at_least, &|listener| {
             frontier.plan_for_and_say(due, listener).unwrap();
         });

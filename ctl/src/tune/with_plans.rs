@@ -5,26 +5,26 @@
 //! agent is asked.
 
 use pfo_planner::{
-    ClockPer, Frontier, Options, Pipeline, PlanError, Reconfigure, Spread, Watts, ZeusSearch,
+    ClockPer, Frontier, Options, PerStage, Pipeline, PlanError, Reconfigure, Spread, Watts,
+    ZeusSearch,
 };
 use pfo_protocol::RecordedTrial;
 
 use super::candidates::{self, Candidates};
 use super::contender::Contender;
+use super::planned_power::PlannedPower;
 use super::profile_source::Sourced;
-use super::report::{PlannedPower, PlannedWith, PowerOrigin, Report};
+use super::report::{PlannedWith, Report};
 use super::search::{Found, Search};
 use super::tuned_job::TunedJob;
 use super::useful_clocks::{self, UsefulClocks};
 use super::verification::Verdict;
-use super::{Policy, Raising, Tune, TuneError, microbatches, p2p_power};
+use super::{Policy, Raising, Tune, TuneError, microbatches};
 use crate::daemons::{Agent, Daemons};
 use crate::error::Error;
-use crate::p2p::known::{self, Known};
-use crate::p2p::measure;
 use crate::planning::comparison::Cost;
 use crate::planning::measured::Measured;
-use crate::trial::{Held, Interrupt, TrialError, Window, patiently};
+use crate::trial::{Held, Interrupt, TrialError, Window};
 
 /// What has a clock of its own in the plans that are tried: those that save most come first, then those
 /// that never change a clock, which nothing that a driver does can make slower.
@@ -38,9 +38,9 @@ const SHORTFALL: f64 = 0.01;
 const MOST_CANDIDATES: usize = 5;
 
 /// A job that the agent holds, and what it recorded at default clocks.
-struct Recording<'a> {
-    held: Held<'a, Agent>,
-    baseline: RecordedTrial,
+pub(super) struct Recording<'a> {
+    pub(super) held: Held<'a, Agent>,
+    pub(super) baseline: RecordedTrial,
 }
 
 impl Tune {
@@ -61,10 +61,10 @@ impl Tune {
         let pipeline = self.schedule.of(&profile, microbatches, delays)?;
         let late_s = delays.switch_latency_s;
         let p2p_power = self.planned_power(daemons, recording.as_ref(), &pipeline)?;
-        let power = Watts(p2p_power.watts);
+        let power = p2p_power.flat();
         let found = match &mut recording {
             Some(recording) if self.policy != Policy::Pfo => {
-                Some(self.search(recording, &pipeline, power)?)
+                Some(self.search(recording, &pipeline, &power)?)
             }
             _ => None,
         };
@@ -103,44 +103,12 @@ impl Tune {
         Ok(Recording { held, baseline })
     }
 
-    fn planned_power(
-        &self,
-        daemons: &Daemons,
-        recording: Option<&Recording>,
-        pipeline: &Pipeline,
-    ) -> Result<PlannedPower, Error> {
-        if let Some(Watts(watts)) = self.p2p_power {
-            return Ok(PlannedPower { watts, by_mhz: None, origin: PowerOrigin::Given });
-        }
-        let no_waits = || TuneError::NoWaits { job: self.job.name().clone() };
-        let Recording { held, baseline } = recording.ok_or_else(no_waits)?;
-        let model = baseline.trial.ranks.first().map(|rank| rank.gpu_model.as_str());
-        let known = patiently(held.progress(), || known::of(&mut daemons.agent()?, model))?;
-        if let Some(Known { power_w: watts, by_clock, origin }) = known {
-            let gpu = baseline.trial.ranks.first().map(|rank| &rank.gpu_uuid);
-            let by_mhz = match (by_clock, gpu) {
-                (Some(power), Some(gpu)) => power.among(&measure::sm_clocks(daemons, gpu)?),
-                _ => None,
-            };
-            return Ok(PlannedPower { watts, by_mhz, origin: PowerOrigin::Stored(origin) });
-        }
-        if let Some(Watts(watts)) = p2p_power::of_waits(baseline) {
-            return Ok(PlannedPower { watts, by_mhz: None, origin: PowerOrigin::Waits });
-        }
-        let window = Window::of(self.job.name(), &baseline.trial)?;
-        let stages = f64::from(pipeline.profile().num_stages());
-        let energy_j = window.energy_j() * stages / baseline.trial.ranks.len() as f64;
-        let power = p2p_power::of_steps(pipeline, window.time_s(), energy_j)?;
-        let Watts(watts) = power.ok_or_else(no_waits)?;
-        Ok(PlannedPower { watts, by_mhz: None, origin: PowerOrigin::Steps })
-    }
-
     /// The plan that another policy finds on the job.
     fn search(
         &self,
         recording: &mut Recording,
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: &PerStage<Watts>,
     ) -> Result<Found, Error> {
         let Recording { held, baseline } = recording;
         let default_s = Window::of(self.job.name(), &baseline.trial)?.time_s();
@@ -169,7 +137,7 @@ impl Tune {
         pipeline: &Pipeline,
         power: &PlannedPower,
     ) -> Result<(), Error> {
-        let useful = useful_clocks::contender(pipeline, Watts(power.watts))?;
+        let useful = useful_clocks::contender(pipeline, &power.flat())?;
         if let Some(useful) = &useful {
             let compared = tuned.compare(useful)?;
             tuned.report.useful_clocks = UsefulClocks::of(pipeline, compared);
@@ -198,16 +166,15 @@ impl Tune {
         progress.now("planning".to_owned());
         let options = Options { spread: Spread::Useful, ..Options::default() };
         let show = |done| progress.show(done);
-        let flat = Watts(power.watts);
-        let waiting = power.by_mhz.clone().unwrap_or_else(|| flat.into());
-        let frontier = match Frontier::for_waiting(per, pipeline, &waiting, options, &show) {
+        let frontier = match Frontier::for_waiting(per, pipeline, power.waiting(), options, &show) {
             // Instructions that were not measured at the same clocks cannot share one.
             Err(PlanError::NoCommonClock) => return Ok(false),
             frontier => frontier?,
         };
         let default_s = tuned.default_s();
         let slowdown = candidates::aim(self.max_slowdown.0);
-        let all_max = Cost::at_highest_clocks(pipeline.profile(), &frontier.plan(0)?, flat)?;
+        let all_max =
+            Cost::at_highest_clocks(pipeline.profile(), &frontier.plan(0)?, power.flat())?;
         let mut candidates =
             Candidates::new(&frontier, all_max.iteration_time_s, default_s, slowdown);
         let mut over_s = 0.0;

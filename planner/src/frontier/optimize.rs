@@ -26,6 +26,7 @@ use crate::realise::splice::Regimes;
 use crate::relaxation::anchor::{Anchor, anchors, rounded_s};
 use crate::relaxation::bound::LowerBound;
 use crate::replay::account;
+use crate::waits::per_stage::PerStage;
 
 /// Operations that may be run to find plans to start from, where clocks are late.
 const WORTH_STARTING_FROM: usize = 20_000_000;
@@ -60,15 +61,17 @@ impl Frontier {
     /// (0 to 1).
     ///
     /// # Errors
-    /// If the power or the number of plans is out of range, or a table is too long.
+    /// If a power or the number of plans is out of range, there are several powers, but not one for
+    /// each stage, or a table is too long.
     pub fn optimize(
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: impl Into<PerStage<Watts>>,
         options: Options,
         progress: &(dyn Fn(f64) + Sync),
     ) -> Result<Self, PlanError> {
         // The share of the work that is done before plans are replayed, for a large pipeline.
         const MAKING: f64 = 0.97;
+        let p2p_power = &p2p_power.into();
         check(pipeline, p2p_power, options)?;
         let progress = Progress::new(progress);
         let tradeoffs = Tradeoffs::new(pipeline, p2p_power);
@@ -76,11 +79,10 @@ impl Frontier {
         let making = Making { pipeline, p2p_power, tradeoffs: &tradeoffs, choices: &choices };
         let made = making.all(options, &progress.part(0.0, MAKING));
         let kept = falling(made, Realised::cost);
-        let replay = |(): &mut (), plan: &Realised| {
-            replayed_choices(pipeline, p2p_power, &choices, plan)
-        };
+        let replay =
+            |(): &mut (), plan: &Realised| replayed_choices(pipeline, p2p_power, &choices, plan);
         let plans = in_parallel_and_say(&kept, || (), replay, &progress.part(MAKING, 1.0));
-        let frontier = Self::new(pipeline.clone(), p2p_power, None, plans)?;
+        let frontier = Self::new(pipeline.clone(), p2p_power.clone(), None, plans)?;
         Ok(Self { clock_per: Some(ClockPer::Instruction), ..frontier })
     }
 }
@@ -88,7 +90,7 @@ impl Frontier {
 /// What plans are made from.
 pub(super) struct Making<'a> {
     pub(super) pipeline: &'a Pipeline,
-    pub(super) p2p_power: Watts,
+    pub(super) p2p_power: &'a PerStage<Watts>,
     pub(super) tradeoffs: &'a Tradeoffs,
     pub(super) choices: &'a Choices,
 }
@@ -135,8 +137,7 @@ impl<'a> Making<'a> {
     pub(super) fn at(&self, deadline_s: f64, progress: &Progress<'_>) -> Vec<Realised> {
         // Plans to improve from where clocks are late.
         const WORTH_IMPROVING: usize = 1;
-        let Rounded { anchors, mut plans, regimes, .. } =
-            self.rounded(Some(deadline_s), progress);
+        let Rounded { anchors, mut plans, regimes, .. } = self.rounded(Some(deadline_s), progress);
         let mut realiser = self.realiser();
         let deadline_s = deadline_s.max(realiser.fastest_s());
         let made = realiser.between(&regimes, &plans, deadline_s);
@@ -244,13 +245,16 @@ fn deadlines(fastest_s: f64, [cheapest_s, slowest_s]: [f64; 2], options: Options
 
 pub(crate) fn check(
     pipeline: &Pipeline,
-    p2p_power: Watts,
+    p2p_power: &PerStage<Watts>,
     options: Options,
 ) -> Result<(), PlanError> {
-    if !(p2p_power.0.is_finite() && p2p_power.0 >= 0.0) {
+    let num_stages = pipeline.profile().num_stages();
+    p2p_power.check(num_stages)?;
+    let is_power = |power: &&Watts| power.0.is_finite() && power.0 >= 0.0;
+    if let Some(power) = p2p_power.each(num_stages).find(|power| !is_power(power)) {
         return Err(PlanError::BadArgument {
             name: "the P2P-blocking power",
-            value: p2p_power.to_string(),
+            value: power.to_string(),
             expected: "watts of at least 0",
         });
     }
@@ -274,7 +278,7 @@ pub(crate) fn check(
 /// Turns choices into rows of the profile and replays them.
 fn replayed_choices(
     pipeline: &Pipeline,
-    p2p_power: Watts,
+    p2p_power: &PerStage<Watts>,
     choices: &Choices,
     plan: &Realised,
 ) -> Kept {
@@ -285,7 +289,11 @@ fn replayed_choices(
 }
 
 /// A plan of these rows of the profile, replayed.
-pub(crate) fn kept(pipeline: &Pipeline, p2p_power: Watts, row: impl Fn(usize) -> usize) -> Kept {
+pub(crate) fn kept(
+    pipeline: &Pipeline,
+    p2p_power: &PerStage<Watts>,
+    row: impl Fn(usize) -> usize,
+) -> Kept {
     let network = pipeline.network();
     let mut row_of = vec![0; network.len()];
     let mut measured = network.all_unplanned();

@@ -26,6 +26,7 @@ use crate::progress::Progress;
 use crate::realise::levels_w;
 use crate::relaxation::anchor::Anchor;
 use crate::step::network::Network;
+use crate::waits::per_stage::PerStage;
 
 /// Rounds of moves through the whole step. The first few find nearly everything.
 const ROUNDS: usize = 6;
@@ -52,7 +53,7 @@ impl<'a> LatePlans<'a> {
         pipeline: &'a Pipeline,
         tradeoffs: &Tradeoffs,
         choices: &'a Choices,
-        p2p_power: Watts,
+        p2p_power: &PerStage<Watts>,
     ) -> Self {
         Self {
             network: pipeline.network(),

@@ -272,7 +272,7 @@ mod tests {
     pub(super) fn with_realiser(check: impl FnOnce(&mut Realiser<'_>, &Choices)) {
         let schedule = Schedule::OneForwardOneBackward;
         let pipeline = Pipeline::new(&unequal(), schedule, 6).unwrap();
-        let choices = Choices::new(&Tradeoffs::new(&pipeline, Watts(80.0)));
+        let choices = Choices::new(&Tradeoffs::new(&pipeline, &Watts(80.0).into()));
         check(&mut Realiser::new(pipeline.network(), &choices), &choices);
     }
 
@@ -320,7 +320,9 @@ mod tests {
             realiser.fastest_s();
             let plan = realiser.present();
             let asked = std::sync::atomic::AtomicUsize::new(0);
-            let ask = |_| drop(asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+            let ask = |_| {
+                asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            };
             realiser.redistribute(&plan, plan.time_s, &Progress::new(&ask));
             assert_eq!(asked.into_inner(), choices.ranges().len());
         });

@@ -117,7 +117,7 @@ mod tests {
         let schedule = Schedule::OneForwardOneBackward;
         let pipeline = Pipeline::new(&unequal(), schedule, 6).unwrap();
         let (network, choices) =
-            (pipeline.network(), Choices::new(&Tradeoffs::new(&pipeline, Watts(80.0))));
+            (pipeline.network(), Choices::new(&Tradeoffs::new(&pipeline, &Watts(80.0).into())));
         let regimes = steady(network, &choices, &Progress::new(&|_| {}));
         assert!(regimes.len() > 1);
         for regime in &regimes {
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn operations_of_one_kind_have_one_clock() {
         let pipeline = Pipeline::new(&unequal(), Schedule::GPipe, 5).unwrap();
-        let choices = Choices::new(&Tradeoffs::new(&pipeline, Watts(80.0)));
+        let choices = Choices::new(&Tradeoffs::new(&pipeline, &Watts(80.0).into()));
         for regime in steady(pipeline.network(), &choices, &Progress::new(&|_| {})) {
             for (operation, &choice) in regime.iter().enumerate() {
                 let (first, end) = choices.of(operation);

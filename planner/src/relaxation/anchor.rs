@@ -8,6 +8,7 @@ use crate::progress::Progress;
 use crate::relaxation::Relaxation;
 use crate::relaxation::bound::LowerBound;
 use crate::relaxation::events::Events;
+use crate::waits::per_stage::PerStage;
 
 /// Deadlines that get a schedule. Twice as many close less than a hundredth of the gap to the
 /// bound.
@@ -33,7 +34,7 @@ pub(crate) struct Anchor {
 /// about it, and both ends.
 pub(crate) fn anchors(
     pipeline: &Pipeline,
-    p2p_power: Watts,
+    p2p_power: &PerStage<Watts>,
     tradeoffs: &Tradeoffs,
     near_s: Option<f64>,
     pass: &mut dyn FnMut(Anchor),
@@ -59,7 +60,7 @@ pub(crate) fn anchors(
     let mut deadlines = deadlines.into_iter().peekable();
 
     let mut at_s = Vec::new();
-    let idle_w = p2p_power.0 * f64::from(pipeline.profile().num_stages());
+    let idle_w = p2p_power.total_w(pipeline.profile().num_stages());
     let mut is_past_cheapest = false;
     let mut pass_at = |relaxation: &Relaxation, time_s: f64, [each_s, all_s]: [f64; 2]| {
         relaxation.schedule(time_s, &mut at_s);

@@ -7,6 +7,7 @@ use crate::pipeline::Pipeline;
 use crate::progress::Progress;
 use crate::relaxation::events::Events;
 use crate::relaxation::{Piece, Relaxation};
+use crate::waits::per_stage::PerStage;
 
 /// The exact frontier of the relaxed problem, in which an instruction may mix clocks freely.
 #[derive(Clone, Debug)]
@@ -23,13 +24,14 @@ pub struct LowerBound {
 
 impl LowerBound {
     /// Solves the relaxed problem for every iteration time at once.
-    pub fn new(pipeline: &Pipeline, p2p_power: Watts) -> Self {
-        Self::and_say(pipeline, p2p_power, &Progress::new(&|_| {}))
+    /// There is one P2P-blocking power, or one for each stage.
+    pub fn new(pipeline: &Pipeline, p2p_power: impl Into<PerStage<Watts>>) -> Self {
+        Self::and_say(pipeline, &p2p_power.into(), &Progress::new(&|_| {}))
     }
 
     pub(crate) fn and_say(
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: &PerStage<Watts>,
         progress: &Progress<'_>,
     ) -> Self {
         Self::of(pipeline, p2p_power, &Tradeoffs::new(pipeline, p2p_power), progress)
@@ -38,7 +40,7 @@ impl LowerBound {
     /// The same for tradeoffs that were not measured.
     pub(crate) fn of(
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: &PerStage<Watts>,
         tradeoffs: &Tradeoffs,
         progress: &Progress<'_>,
     ) -> Self {
@@ -54,14 +56,14 @@ impl LowerBound {
 
     pub(crate) fn at_slow_end(
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: &PerStage<Watts>,
         tradeoffs: &Tradeoffs,
         relaxation: &Relaxation,
     ) -> Self {
         Self {
             pieces: Vec::new(),
             least_j: tradeoffs.least_effective_j(),
-            idle: Watts(p2p_power.0 * f64::from(pipeline.profile().num_stages())),
+            idle: Watts(p2p_power.total_w(pipeline.profile().num_stages())),
             fastest_s: relaxation.fastest_s(),
             slowest_s: relaxation.slowest_s(),
         }

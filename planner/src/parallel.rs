@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
+use crate::progress::Progress;
+
 /// Maps items on all cores, in order; each thread works with a state of its own.
 pub(crate) fn in_parallel<T: Sync, S, R: Send>(
     items: &[T],
@@ -14,18 +16,18 @@ pub(crate) fn in_parallel<T: Sync, S, R: Send>(
     in_parallel_as_made(make, state, work).1
 }
 
-/// The same, and calls `progress`, from any thread, with the share of the items that are done.
+/// The same, and says, from any thread, which share of the items is done.
 pub(crate) fn in_parallel_and_say<T: Sync, S, R: Send>(
     items: &[T],
     state: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, &T) -> R + Sync,
-    progress: impl Fn(f64) + Sync,
+    progress: &Progress<'_>,
 ) -> Vec<R> {
     let done = AtomicUsize::new(0);
     in_parallel(items, state, |state, item| {
         let result = work(state, item);
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-        progress(done as f64 / items.len() as f64);
+        progress.say(done as f64 / items.len() as f64);
         result
     })
 }
@@ -113,7 +115,8 @@ mod tests {
     fn the_share_that_is_done_ends_at_all_of_it() {
         let said = Mutex::new(Vec::new());
         let say = |share: f64| said.lock().unwrap().push(share);
-        let results = in_parallel_and_say(&[1, 2, 3, 4], || (), |(), item| 2 * item, say);
+        let progress = Progress::new(&say);
+        let results = in_parallel_and_say(&[1, 2, 3, 4], || (), |(), item| 2 * item, &progress);
         let mut said = said.into_inner().unwrap();
         said.sort_by(f64::total_cmp);
         assert_eq!((results, said), (vec![2, 4, 6, 8], vec![0.25, 0.5, 0.75, 1.0]));

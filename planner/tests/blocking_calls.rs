@@ -4,9 +4,9 @@ mod event_by_event;
 
 use event_by_event::run;
 use pfo_planner::{
-    ClockPer, Deadline, Delays, Frontier, Instruction, Measurement, Mhz, Options, Pipeline, Plan,
-    PlannedInstruction, PlannedWait, Policy, PowerByClock, Profile, Replay, Schedule, Settings,
-    Spread, Stage, StageUnit, Watts, at_highest_clocks, replay,
+    ClockPer, Deadline, Delays, Frontier, Instruction, Measurement, Mhz, Options, PerStage,
+    Pipeline, Plan, PlannedInstruction, PlannedWait, Policy, PowerByClock, Profile, Replay,
+    Schedule, Settings, Spread, Stage, StageUnit, Watts, at_highest_clocks, replay,
 };
 use proptest::prelude::*;
 
@@ -49,7 +49,7 @@ fn frontier(profile: &Profile, microbatches: u32, delays: Delays, plans: usize) 
 
 /// Fails unless the replay of a plan is what happens, event by event.
 fn assert_happens(profile: &Profile, plan: &Plan) -> Result<Replay, TestCaseError> {
-    let power = plan.waiting_power().unwrap_or_else(|| P2P.into());
+    let power: PerStage<PowerByClock> = plan.waiting_power().unwrap_or_else(|| P2P.into());
     let replayed = replay(profile, plan, &power).unwrap();
     let step = run(profile, plan, &power);
     let close = |a: f64, b: f64| (a - b).abs() < 1e-6 * b.abs().max(1e-3);
@@ -113,8 +113,13 @@ proptest! {
                 plan.waits.extend(wait.map(|frequency_mhz| PlannedWait { before, frequency_mhz }));
             }
         }
-        let points = [(Mhz(210), Watts(lowest_w)), (Mhz(1400), P2P)];
-        plan.p2p_blocking_power_by_mhz = Some(PowerByClock::new(points).unwrap());
+        let power = |lowest_w| {
+            PowerByClock::new([(Mhz(210), Watts(lowest_w)), (Mhz(1400), P2P)]).unwrap()
+        };
+        plan.p2p_blocking_power_by_mhz = Some(power(lowest_w).into());
+        assert_happens(&profile, &plan)?;
+        let each = (0..stages.len()).map(|stage| power(lowest_w + 9.0 * stage as f64));
+        plan.p2p_blocking_power_by_mhz = Some(PerStage::new(each.collect()).unwrap());
         assert_happens(&profile, &plan)?;
     }
 
@@ -216,7 +221,8 @@ fn a_frontier_with_clocks_for_waits_is_what_happens_and_no_worse_than_clocks_add
     let options = Options { plans: 80, spread: Spread::Useful };
     let per = ClockPer::Instruction;
     let with = Frontier::for_waiting(per, &pipeline, &power, options, &|_| {}).unwrap();
-    assert_eq!((with.p2p_power(), with.wait_power()), (P2P, Some(&power)));
+    assert_eq!(with.p2p_power(), &P2P.into());
+    assert_eq!(with.wait_power(), Some(&PerStage::from(power.clone())));
     for (place, point) in with.plans().enumerate() {
         let plan = with.plan(place).unwrap();
         let replayed = assert_happens(&profile, &plan).unwrap();
@@ -241,8 +247,8 @@ fn where_waiting_draws_the_same_at_every_clock_no_wait_has_one_of_its_own() {
     let profile = profile(&[[0.05, 0.1], [0.06, 0.12]]);
     let pipeline = pipeline(&profile, 3, CALL);
     let options = Options { plans: 10, spread: Spread::Useful };
-    let (per, power) = (ClockPer::Instruction, P2P.into());
-    let flat = Frontier::for_waiting(per, &pipeline, &power, options, &|_| {}).unwrap();
+    let per = ClockPer::Instruction;
+    let flat = Frontier::for_waiting(per, &pipeline, P2P, options, &|_| {}).unwrap();
     assert_eq!(flat.wait_power(), None);
     for (place, point) in flat.plans().enumerate() {
         let plan = flat.plan(place).unwrap();

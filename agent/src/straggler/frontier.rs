@@ -2,7 +2,8 @@
 //! wait. Pure.
 
 use pfo_planner::{
-    Deadline, Frontier, Measurement, Plan, PlanError, Profile, Room, Straggler, Watts, replay,
+    Deadline, Frontier, Measurement, PerStage, Plan, PlanError, Profile, Room, Straggler, Watts,
+    replay,
 };
 use pfo_protocol::{ClockTable, FrontierStatus, JobView, RankView, Refusal, RefusalCode};
 
@@ -116,7 +117,7 @@ impl JobFrontier {
         &self.frontier
     }
 
-    pub(super) fn p2p_power(&self) -> Watts {
+    pub(super) fn p2p_power(&self) -> &PerStage<Watts> {
         self.frontier.p2p_power()
     }
 

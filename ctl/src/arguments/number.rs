@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use pfo_planner::Watts;
+use pfo_planner::{PerStage, Watts};
 use pfo_protocol::Mhz;
 
 /// The most steps that a measurement takes.
@@ -45,6 +45,12 @@ pub(crate) fn watts(text: &str) -> Result<Watts, String> {
     let watts = text.trim().trim_end_matches('W').trim_end().parse().ok();
     let watts = watts.filter(|watts: &f64| *watts >= 0.0 && *watts <= MOST_W);
     watts.map(Watts).ok_or_else(|| "give watts from 0 to 10000, such as 83.6".to_owned())
+}
+
+/// The power of all stages, or of each with commas between them.
+pub(crate) fn watts_of_stages(text: &str) -> Result<PerStage<Watts>, String> {
+    let powers = text.split(',').map(watts).collect::<Result<_, _>>()?;
+    PerStage::new(powers).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use clap::Args;
 use pfo_planner::{
-    ClockPer, Deadline, Due, End, Frontier, Options, Outcome, Plan, PlanError, Policy,
+    ClockPer, Deadline, Due, End, Frontier, Options, Outcome, PerStage, Plan, PlanError, Policy,
     PowerByClock, Spread, Watts,
 };
 use serde::Serialize;
@@ -34,14 +34,20 @@ pub(crate) struct Compare {
     #[command(flatten)]
     pipeline: PipelineArguments,
 
-    /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage
-    #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
-    p2p_power: Watts,
+    /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage; where stages
+    /// run on different models, one for each stage
+    #[arg(
+        long,
+        value_name = "WATTS,…",
+        allow_negative_numbers = true,
+        value_parser = number::watts_of_stages
+    )]
+    p2p_power: PerStage<Watts>,
 
     /// P2P-blocking power by clock, in MHz and W: long waits of our plans get the clock at which a
     /// waiting GPU draws least
     #[arg(long, value_name = "MHZ:WATTS,…")]
-    wait_power: Option<PowerByClock>,
+    wait_power: Option<PerStage<PowerByClock>>,
 
     /// Show the best plans whose step takes at most this much longer than at the highest clocks
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "0%,1%,5%,10%")]
@@ -99,7 +105,7 @@ impl Compare {
         const OTHERS: f64 = 0.3;
         let Measured { profile, .. } = self.treatment.read(&self.profile)?;
         let pipeline = self.pipeline.of(&profile)?;
-        let p2p_power = self.p2p_power;
+        let p2p_power = &self.p2p_power;
         let progress = Progress::new("comparing");
         let options = Options { plans: self.plans, spread: Spread::Useful };
         let show = |done| progress.show(OTHERS + (1.0 - OTHERS) * done);

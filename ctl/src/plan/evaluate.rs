@@ -1,7 +1,7 @@
 //! `pfoctl plan evaluate`: what a plan costs on a profile, whatever made it.
 
 use clap::Args;
-use pfo_planner::{Interval, Plan, PowerByClock, Watts, interval, replay};
+use pfo_planner::{Interval, PerStage, Plan, PowerByClock, Watts, interval, replay};
 use serde::Serialize;
 
 use crate::arguments::number;
@@ -30,9 +30,15 @@ pub(crate) struct Evaluate {
     #[command(flatten)]
     replayed: ReplayArguments,
 
-    /// P2P-blocking power: what a GPU draws while it waits [default: the one in the plan]
-    #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
-    p2p_power: Option<Watts>,
+    /// P2P-blocking power: what a GPU draws while it waits, or one for each stage [default: that in the
+    /// plan]
+    #[arg(
+        long,
+        value_name = "WATTS,…",
+        allow_negative_numbers = true,
+        value_parser = number::watts_of_stages
+    )]
+    p2p_power: Option<PerStage<Watts>>,
 
     /// Print JSON: time, energy, where they are expected when the plan runs, instructions, the same at
     /// the highest clocks, and warnings about the profile
@@ -69,7 +75,7 @@ impl Evaluate {
         let profile = &measured.profile;
         let p2p_power = self
             .p2p_power
-            .map(PowerByClock::from)
+            .map(PerStage::<PowerByClock>::from)
             .or_else(|| plan.waiting_power())
             .ok_or_else(|| Failure::NoPower { name: file::shown(&self.plan).to_owned() })?;
 

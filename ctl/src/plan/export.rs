@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use pfo_planner::{Due, Frontier, Plan, PowerByClock, WrittenDeadline};
+use pfo_planner::{Due, Frontier, PerStage, Plan, PowerByClock, WrittenDeadline};
 
 use crate::error::Error;
 use crate::failure::Failure;
@@ -35,9 +35,10 @@ pub(crate) struct Export {
     polish: Option<Seconds>,
 
     /// P2P-blocking power by clock, in MHz and W: long waits get the clock at which a waiting GPU
-    /// draws least, and the next clock is asked for before they end [default: that of the frontier]
+    /// draws least, and the next clock is asked for before they end; one for each stage has semicolons
+    /// between stages [default: that of the frontier]
     #[arg(long, value_name = "MHZ:WATTS,…")]
-    wait_power: Option<PowerByClock>,
+    wait_power: Option<PerStage<PowerByClock>>,
 
     /// Format of the plan
     #[arg(long, value_enum, default_value_t = Format::Pfo)]
@@ -90,7 +91,7 @@ fn polished(frontier: &Frontier, due: Due, patience: Duration) -> Result<Plan, F
         progress.show(began.elapsed().as_secs_f64() / patience.as_secs_f64());
         began.elapsed() < patience
     };
-    let plan = frontier.polished(due, goes_on)?;
+    let plan = frontier.polished(frontier.plan_for(due)?, due, goes_on)?;
     if let Some((first_j, energy_j)) = seen_j {
         let least_j = frontier.bound().energy_j(due.seconds());
         progress.tell(&format!(

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use clap::Args;
-use pfo_planner::{Combine, Frontier, LowtimePlan, Noise, Pipeline, Plan, Watts, replay};
+use pfo_planner::{Combine, Frontier, LowtimePlan, Noise, PerStage, Pipeline, Plan, Watts, replay};
 
 use crate::arguments::number;
 use crate::error::Error;
@@ -38,10 +38,15 @@ pub(crate) struct Import {
     #[command(flatten)]
     pipeline: PipelineArguments,
 
-    /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage; required
-    /// for a frontier
-    #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
-    p2p_power: Option<Watts>,
+    /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage, or one for
+    /// each stage; required for a frontier
+    #[arg(
+        long,
+        value_name = "WATTS,…",
+        allow_negative_numbers = true,
+        value_parser = number::watts_of_stages
+    )]
+    p2p_power: Option<PerStage<Watts>>,
 
     /// GPU model of the profile, to be written into plans
     #[arg(long, value_name = "NAME")]
@@ -67,7 +72,7 @@ impl Import {
         let mut plan = read(&self.plans, pipeline)?;
         plan.gpu = self.gpu;
         if let Some(p2p_power) = self.p2p_power {
-            let replayed = replay(pipeline.profile(), &plan, p2p_power)
+            let replayed = replay(pipeline.profile(), &plan, &p2p_power)
                 .map_err(Failure::bad_file(&self.plans))?;
             plan.p2p_blocking_power_w = Some(p2p_power);
             plan.predicted = Some(replayed.into());

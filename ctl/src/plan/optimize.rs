@@ -1,7 +1,7 @@
 //! `pfoctl plan optimize`: makes the frontier of a profile.
 
 use clap::Args;
-use pfo_planner::{ClockPer, Frontier, Options, PowerByClock, Spread, Watts};
+use pfo_planner::{ClockPer, Frontier, Options, PerStage, PowerByClock, Spread, Watts};
 
 use crate::arguments::number;
 use crate::daemons::Daemons;
@@ -34,16 +34,23 @@ pub(crate) struct Optimize {
     #[command(flatten)]
     pipeline: PipelineArguments,
 
-    /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage [default:
-    /// that of the --gpu model in `pfoctl p2p show`, or of the only model there]
-    #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
-    p2p_power: Option<Watts>,
+    /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage; where stages
+    /// run on different models, one for each stage [default: that of the --gpu model in `pfoctl p2p
+    /// show`, or of the only model there]
+    #[arg(
+        long,
+        value_name = "WATTS,…",
+        allow_negative_numbers = true,
+        value_parser = number::watts_of_stages
+    )]
+    p2p_power: Option<PerStage<Watts>>,
 
     /// P2P-blocking power by clock, in MHz and W: waits that are long enough get the clock at which
-    /// a waiting GPU draws least, and plans are made for what they draw then [default: what
+    /// a waiting GPU draws least, and plans are made for what they draw then. One for each stage has
+    /// semicolons between stages [default: what
     /// `pfoctl p2p show` has at several clocks, unless --p2p-power is given]
     #[arg(long, value_name = "MHZ:WATTS,…", conflicts_with = "p2p_power")]
-    wait_power: Option<PowerByClock>,
+    wait_power: Option<PerStage<PowerByClock>>,
 
     /// What host, fans and cooling draw for each GPU while it trains: time then costs more, and the
     /// plan of least energy is faster. Energies remain those of the GPUs
@@ -79,7 +86,7 @@ impl Optimize {
             (None, None) => {
                 let known = known_power(daemons, self.gpu.as_deref())?;
                 let flat = || Watts(known.power_w).into();
-                (known.by_clock.unwrap_or_else(flat), Some(known.origin))
+                (known.by_clock.map_or_else(flat, PerStage::from), Some(known.origin))
             }
         };
         measured.profile.check_waiting(&p2p_power)?;

@@ -55,7 +55,11 @@ struct Shown {
     schedule: Schedule,
     num_stages: u16,
     num_microbatches: u32,
+    /// The mean of the stages.
     p2p_blocking_power_w: Watts,
+    /// Of each stage, where they differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p2p_blocking_power_by_stage_w: Option<Vec<Watts>>,
     /// For each GPU; 0 if it was not given.
     site_power_w: Watts,
     /// Every instruction at the highest clock.
@@ -107,7 +111,8 @@ impl Shown {
             schedule: pipeline.schedule(),
             num_stages: profile.num_stages(),
             num_microbatches: pipeline.num_microbatches(),
-            p2p_blocking_power_w: p2p_power,
+            p2p_blocking_power_w: p2p_power.mean(),
+            p2p_blocking_power_by_stage_w: p2p_power.differing().map(<[Watts]>::to_vec),
             site_power_w: frontier.site_power(),
             all_max: Cost::at_highest_clocks(profile, &frontier.plan(0)?, p2p_power)?,
             points: frontier.points().map(cost).collect(),
@@ -127,7 +132,10 @@ impl Shown {
                 self.num_stages,
                 self.num_microbatches,
                 self.schedule,
-                self.p2p_blocking_power_w,
+                match &self.p2p_blocking_power_by_stage_w {
+                    None => self.p2p_blocking_power_w.to_string(),
+                    Some(_) => format!("{} on average", self.p2p_blocking_power_w),
+                },
                 match self.site_power_w {
                     power if power.0 > 0.0 => format!(", site power {power}"),
                     _ => String::new(),
@@ -210,6 +218,7 @@ mod tests {
             num_stages: 8,
             num_microbatches: 12,
             p2p_blocking_power_w: Watts(83.64),
+            p2p_blocking_power_by_stage_w: None,
             site_power_w: Watts(0.0),
             all_max: cost(3.0, 5000.0),
             points: vec![cost(3.0, 4750.0), cost(3.3, 4500.0)],

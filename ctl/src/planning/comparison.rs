@@ -1,7 +1,7 @@
 //! A plan beside what GPUs do without one: every instruction at the highest clock.
 
 use pfo_planner::{
-    Plan, PlanError, PowerByClock, Prediction, Profile, Replay, at_highest_clocks, replay,
+    PerStage, Plan, PlanError, PowerByClock, Prediction, Profile, Replay, at_highest_clocks, replay,
 };
 use serde::Serialize;
 
@@ -33,7 +33,7 @@ impl Cost {
     pub(crate) fn at_highest_clocks(
         profile: &Profile,
         plan: &Plan,
-        p2p_power: impl Into<PowerByClock>,
+        p2p_power: impl Into<PerStage<PowerByClock>>,
     ) -> Result<Self, PlanError> {
         replay(profile, &at_highest_clocks(profile, plan)?, p2p_power).map(Self::from)
     }

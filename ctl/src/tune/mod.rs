@@ -8,6 +8,7 @@ mod instruction_times;
 mod limit_search;
 mod microbatches;
 mod p2p_power;
+mod planned_power;
 mod profile_source;
 mod report;
 mod search;
@@ -20,7 +21,7 @@ mod with_plans;
 mod with_power_limits;
 
 use clap::{Args, ValueEnum};
-use pfo_planner::{Watts, Zeus, ZeusSearch};
+use pfo_planner::{PerStage, Watts, Zeus, ZeusSearch};
 use pfo_protocol::{TrialLength, TrialResult};
 
 pub(crate) use self::error::TuneError;
@@ -75,10 +76,16 @@ pub(crate) struct Tune {
     #[command(flatten)]
     schedule: ScheduleArguments,
 
-    /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage [default:
-    /// that of the GPU model in `pfoctl p2p show` or, if there is none, that of the job's waits]
-    #[arg(long, value_name = "WATTS", allow_negative_numbers = true, value_parser = number::watts)]
-    p2p_power: Option<Watts>,
+    /// P2P-blocking power: what a GPU draws while it only waits for its neighbour stage; where stages
+    /// run on different models, one for each stage [default: that of each stage's GPU model in `pfoctl
+    /// p2p show` or, if there is none, that of the job's waits]
+    #[arg(
+        long,
+        value_name = "WATTS,…",
+        allow_negative_numbers = true,
+        value_parser = number::watts_of_stages
+    )]
+    p2p_power: Option<PerStage<Watts>>,
 
     /// System whose plans to try
     #[arg(long, value_enum, default_value_t = Policy::Pfo)]

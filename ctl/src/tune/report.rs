@@ -1,11 +1,12 @@
 //! The report of tuning a job, for people and for scripts.
 
-use pfo_planner::{Plan, PowerByClock};
+use pfo_planner::Plan;
 use pfo_protocol::{GuardStatus, JobName, PlanStatus};
 use serde::Serialize;
 
 use super::contender::Contender;
 use super::limit_search::Searched;
+use super::planned_power::PlannedPower;
 use super::profile_source::Origin;
 use super::useful_clocks::UsefulClocks;
 use super::verification::{Compared, Verdict};
@@ -15,7 +16,7 @@ use crate::output::Look;
 use crate::plan::guard;
 use crate::plan::load::{LARGEST_FRONTIER, load_frontier};
 use crate::status::plan_text;
-use crate::status::quantity::{joules, percent, seconds, watts};
+use crate::status::quantity::{joules, percent, seconds};
 use crate::status::table::{Cell, Table, Tone, heading};
 use crate::text::harmless;
 use crate::trial::{Interval, Window};
@@ -73,30 +74,6 @@ pub(super) struct PlannedWith {
     pub(super) p2p_power: PlannedPower,
     /// How late clocks are in the plans, in seconds.
     pub(super) late_s: f64,
-}
-
-/// The P2P-blocking power that was planned with.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct PlannedPower {
-    pub(super) watts: f64,
-    /// By clock, in MHz and W, if waits have clocks of their own.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) by_mhz: Option<PowerByClock>,
-    pub(super) origin: PowerOrigin,
-}
-
-/// Where a P2P-blocking power comes from.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum PowerOrigin {
-    /// It was given.
-    Given,
-    /// The agent's store, with the origin that it knows.
-    Stored(String),
-    /// The job's own waits.
-    Waits,
-    /// What its steps draw beside their instructions.
-    Steps,
 }
 
 /// Means of what a step took before anything was tried.
@@ -328,18 +305,7 @@ impl UsefulClocks {
 
 impl PlannedWith {
     fn in_words(&self) -> String {
-        let power = match &self.p2p_power {
-            PlannedPower { watts: power_w, origin: PowerOrigin::Given, .. } => {
-                watts(*power_w) + ", as given"
-            }
-            PlannedPower { watts: power_w, origin: PowerOrigin::Waits, .. } => {
-                watts(*power_w) + ", measured in its waits"
-            }
-            PlannedPower { watts: power_w, origin: PowerOrigin::Steps, .. } => {
-                watts(*power_w) + ", what its steps draw beside their instructions"
-            }
-            PlannedPower { origin: PowerOrigin::Stored(origin), .. } => format!("{origin}, reused"),
-        };
+        let power = self.p2p_power.in_words();
         let origin = match self.profile_origin {
             Origin::File => "as given".to_owned(),
             Origin::Stored => "reused".to_owned(),
@@ -379,7 +345,7 @@ mod tests {
         let planned_with = PlannedWith {
             profile: "p.csv".to_owned(),
             profile_origin: Origin::File,
-            p2p_power: PlannedPower { watts: 83.6, by_mhz: None, origin: PowerOrigin::Waits },
+            p2p_power: PlannedPower::of_waits(pfo_planner::Watts(83.6).into()),
             late_s: 0.015,
         };
         Report { planned_with: Some(planned_with), tried, ..report }

@@ -1,8 +1,8 @@
 //! Policies of other systems that search for their clocks on the running job, trial by trial.
 
 use pfo_planner::{
-    EnvPipe, Instruction, Pipeline, Plan, Reconfiguration, Watts, Zeus, ZeusFound, ZeusSearch,
-    ZeusWindow,
+    EnvPipe, Instruction, PerStage, Pipeline, Plan, Reconfiguration, Watts, Zeus, ZeusFound,
+    ZeusSearch, ZeusWindow,
 };
 use pfo_protocol::{RecordedTrial, TrialLength};
 
@@ -23,7 +23,7 @@ pub(super) struct Found {
 pub(super) struct Search<'a, 'b> {
     pub(super) held: &'b mut Held<'a, Agent>,
     pub(super) pipeline: &'b Pipeline,
-    pub(super) p2p_power: Watts,
+    pub(super) p2p_power: &'b PerStage<Watts>,
     pub(super) length: TrialLength,
 }
 

@@ -1,7 +1,7 @@
 //! Clocks that the GPUs hold, where power limits keep them below those that were asked for. To ask
 //! for no more takes the same time: it is the first saving to look for.
 
-use pfo_planner::{Mhz, Pipeline, Policy, Unheld, Watts};
+use pfo_planner::{Mhz, PerStage, Pipeline, Policy, Unheld, Watts};
 use serde::Serialize;
 
 use super::contender::Contender;
@@ -21,7 +21,10 @@ pub(super) struct UsefulClocks {
 }
 
 /// Every instruction at its highest useful clock; none if the GPUs hold every clock.
-pub(super) fn contender(pipeline: &Pipeline, power: Watts) -> Result<Option<Contender>, Failure> {
+pub(super) fn contender(
+    pipeline: &Pipeline,
+    power: &PerStage<Watts>,
+) -> Result<Option<Contender>, Failure> {
     if pipeline.profile().unheld().is_empty() {
         return Ok(None);
     }

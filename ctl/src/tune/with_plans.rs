@@ -5,26 +5,26 @@
 //! agent is asked.
 
 use pfo_planner::{
-    ClockPer, Frontier, Options, Pipeline, Plan, PlanError, Reconfigure, Spread, Watts, ZeusSearch,
+    ClockPer, Frontier, Options, PerStage, Pipeline, Plan, PlanError, Reconfigure, Spread, Watts,
+    ZeusSearch,
 };
 use pfo_protocol::RecordedTrial;
 
 use super::candidates::{self, Candidates};
 use super::contender::Contender;
+use super::planned_power::PlannedPower;
 use super::profile_source::Sourced;
-use super::report::{PlannedPower, PlannedWith, PowerOrigin, Report};
+use super::report::{PlannedWith, Report};
 use super::search::{Found, Search};
 use super::tuned_job::TunedJob;
 use super::useful_clocks::{self, UsefulClocks};
 use super::verification::Verdict;
-use super::{Policy, Raising, Tune, TuneError, microbatches, p2p_power};
+use super::{Policy, Raising, Tune, TuneError, microbatches};
 use crate::daemons::{Agent, Daemons};
 use crate::error::Error;
-use crate::p2p::known::{self, Known};
-use crate::p2p::measure;
 use crate::planning::comparison::Cost;
 use crate::planning::measured::Measured;
-use crate::trial::{Held, Interrupt, Measuring, TrialError, Window, patiently};
+use crate::trial::{Held, Interrupt, Measuring, TrialError, Window};
 
 /// What has a clock of its own in the plans that are tried. Those that never change a clock come before
 /// those that change it less often, for nothing that a driver does can make them slower.
@@ -48,9 +48,9 @@ struct Rung {
 }
 
 /// A job that the agent holds, and what it recorded at default clocks.
-struct Recording<'a> {
-    held: Held<'a, Agent>,
-    baseline: RecordedTrial,
+pub(super) struct Recording<'a> {
+    pub(super) held: Held<'a, Agent>,
+    pub(super) baseline: RecordedTrial,
 }
 
 impl Tune {
@@ -75,10 +75,10 @@ impl Tune {
         let pipeline = self.schedule.of(&profile, microbatches, delays)?;
         let late_s = delays.switch_latency_s;
         let p2p_power = self.planned_power(daemons, recording.as_ref(), &pipeline)?;
-        let power = Watts(p2p_power.watts);
+        let power = p2p_power.flat();
         let found = match &mut recording {
             Some(recording) if self.policy != Policy::Pfo => {
-                Some(self.search(recording, &pipeline, power)?)
+                Some(self.search(recording, &pipeline, &power)?)
             }
             _ => None,
         };
@@ -117,44 +117,12 @@ impl Tune {
         Ok(Recording { held, baseline })
     }
 
-    fn planned_power(
-        &self,
-        daemons: &Daemons,
-        recording: Option<&Recording>,
-        pipeline: &Pipeline,
-    ) -> Result<PlannedPower, Error> {
-        if let Some(Watts(watts)) = self.p2p_power {
-            return Ok(PlannedPower { watts, by_mhz: None, origin: PowerOrigin::Given });
-        }
-        let no_waits = || TuneError::NoWaits { job: self.job.name().clone() };
-        let Recording { held, baseline } = recording.ok_or_else(no_waits)?;
-        let model = baseline.trial.ranks.first().map(|rank| rank.gpu_model.as_str());
-        let known = patiently(held.progress(), || known::of(&mut daemons.agent()?, model))?;
-        if let Some(Known { power_w: watts, by_clock, origin }) = known {
-            // Ranks may be on other nodes, of whose GPUs this one knows nothing.
-            let mut ranks = baseline.trial.ranks.iter();
-            let mut clocks =
-                || ranks.find_map(|rank| measure::sm_clocks(daemons, &rank.gpu_uuid).ok());
-            let by_mhz = by_clock.and_then(|power| power.among(&clocks()?));
-            return Ok(PlannedPower { watts, by_mhz, origin: PowerOrigin::Stored(origin) });
-        }
-        if let Some(Watts(watts)) = p2p_power::of_waits(baseline) {
-            return Ok(PlannedPower { watts, by_mhz: None, origin: PowerOrigin::Waits });
-        }
-        let window = Window::of(self.job.name(), &baseline.trial)?;
-        let stages = f64::from(pipeline.profile().num_stages());
-        let energy_j = window.energy_j() * stages / baseline.trial.ranks.len() as f64;
-        let power = p2p_power::of_steps(pipeline, window.time_s(), energy_j)?;
-        let Watts(watts) = power.ok_or_else(no_waits)?;
-        Ok(PlannedPower { watts, by_mhz: None, origin: PowerOrigin::Steps })
-    }
-
     /// The plan that another policy finds on the job.
     fn search(
         &self,
         recording: &mut Recording,
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: &PerStage<Watts>,
     ) -> Result<Found, Error> {
         let Recording { held, baseline } = recording;
         let default_s = Window::of(self.job.name(), &baseline.trial)?.time_s();
@@ -184,7 +152,7 @@ impl Tune {
         pipeline: &Pipeline,
         power: &PlannedPower,
     ) -> Result<(), Error> {
-        let useful = useful_clocks::contender(pipeline, Watts(power.watts))?;
+        let useful = useful_clocks::contender(pipeline, &power.flat())?;
         if let Some(useful) = &useful {
             let compared = tuned.compare(useful)?;
             tuned.report.useful_clocks = UsefulClocks::of(pipeline, compared);
@@ -210,17 +178,17 @@ impl Tune {
         let progress = tuned.held.progress();
         progress.now("planning".to_owned());
         let options = Options { spread: Spread::Useful, ..Options::default() };
-        let flat = Watts(power.watts);
-        let waiting = power.by_mhz.clone().unwrap_or_else(|| flat.into());
         let mut rungs: Vec<Rung> = Vec::with_capacity(RUNGS.len());
         for (number, per) in RUNGS.into_iter().enumerate() {
             let show = |done| progress.show((number as f64 + done) / RUNGS.len() as f64);
-            let frontier = match Frontier::for_waiting(per, pipeline, &waiting, options, &show) {
-                // Instructions that were not measured at the same clocks cannot share one.
-                Err(PlanError::NoCommonClock) => continue,
-                frontier => frontier?,
-            };
-            let all_max = Cost::at_highest_clocks(pipeline.profile(), &frontier.plan(0)?, flat)?;
+            let frontier =
+                match Frontier::for_waiting(per, pipeline, power.waiting(), options, &show) {
+                    // Instructions that were not measured at the same clocks cannot share one.
+                    Err(PlanError::NoCommonClock) => continue,
+                    frontier => frontier?,
+                };
+            let all_max =
+                Cost::at_highest_clocks(pipeline.profile(), &frontier.plan(0)?, power.flat())?;
             let first = self.candidates(tuned, &frontier, &all_max).next(0.0)?;
             let promised = first.map_or(0.0, |plan| promised(&plan, &all_max));
             rungs.push(Rung { per, frontier, all_max, promised });

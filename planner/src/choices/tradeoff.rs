@@ -14,6 +14,7 @@ use crate::pipeline::Pipeline;
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
 use crate::step::operation::Role;
+use crate::waits::per_stage::PerStage;
 
 /// A clock worth choosing.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,10 +53,11 @@ impl Tradeoff {
     }
 
     /// The measured tradeoff of one kind of operation.
-    pub(crate) fn of_kind(pipeline: &Pipeline, kind: Kind, p2p_power: Watts) -> Self {
+    pub(crate) fn of_kind(pipeline: &Pipeline, kind: Kind, p2p_power: &PerStage<Watts>) -> Self {
         let profile = pipeline.profile();
         match kind {
             Kind::Measured(stage, instruction, chunk) => {
+                let p2p_power = *p2p_power.of(stage);
                 Self::measured(profile, (stage, instruction, chunk), p2p_power)
             }
             Kind::Transfer => Self::unplanned(pipeline.network().delays.transfer_time_s),
@@ -129,7 +131,7 @@ pub(crate) struct Tradeoffs {
 
 impl Tradeoffs {
     /// The measured tradeoffs.
-    pub(crate) fn new(pipeline: &Pipeline, p2p_power: Watts) -> Self {
+    pub(crate) fn new(pipeline: &Pipeline, p2p_power: &PerStage<Watts>) -> Self {
         let Ok(tradeoffs) = Self::by_kind(pipeline, |kind| {
             Ok::<_, Infallible>(Tradeoff::of_kind(pipeline, kind, p2p_power))
         });

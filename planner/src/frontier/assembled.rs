@@ -12,6 +12,7 @@ use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::profile::measurement::Measurement;
 use crate::replay::account;
+use crate::waits::per_stage::PerStage;
 
 impl Frontier {
     /// The frontier of the given plans for one pipeline: those that take less effective energy
@@ -22,16 +23,18 @@ impl Frontier {
     /// clock that was not measured.
     pub fn of_plans(
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: impl Into<PerStage<Watts>>,
         gpu: Option<String>,
         plans: impl IntoIterator<Item = Plan>,
     ) -> Result<Self, PlanError> {
+        let p2p_power = p2p_power.into();
+        p2p_power.check(pipeline.profile().num_stages())?;
         let mut kept = Vec::new();
         for plan in plans {
-            kept.push(replayed_plan(pipeline, p2p_power, &plan)?);
+            kept.push(replayed_plan(pipeline, &p2p_power, &plan)?);
         }
         // A GPU that is done early draws the P2P-blocking power until the others are.
-        let waiting_w = p2p_power.0 * f64::from(pipeline.profile().num_stages());
+        let waiting_w = p2p_power.total_w(pipeline.profile().num_stages());
         let kept = of_falling_energy(kept, waiting_w);
         Self::new(pipeline.clone(), p2p_power, gpu, kept)
     }
@@ -55,7 +58,11 @@ pub(super) fn of_falling_energy(mut plans: Vec<Kept>, waiting_w: f64) -> Vec<Kep
 }
 
 /// Finds the rows for the clocks of a plan and replays it.
-fn replayed_plan(pipeline: &Pipeline, p2p_power: Watts, plan: &Plan) -> Result<Kept, PlanError> {
+fn replayed_plan(
+    pipeline: &Pipeline,
+    p2p_power: &PerStage<Watts>,
+    plan: &Plan,
+) -> Result<Kept, PlanError> {
     let network = pipeline.network();
     let mut rows = Vec::with_capacity(network.num_instructions());
     let mut measured = network.all_unplanned();

@@ -22,6 +22,8 @@ use crate::frontier::{Frontier, Kept};
 use crate::parallel::in_parallel;
 use crate::pipeline::Pipeline;
 use crate::profile::measurement::Measurement;
+use crate::progress::Progress;
+use crate::waits::per_stage::PerStage;
 
 /// Runs of an operation that can be tried in some seconds; if there would be more, fewer clocks of
 /// each group are considered.
@@ -87,26 +89,31 @@ impl Frontier {
     pub fn with_clock_per(
         per: ClockPer,
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: impl Into<PerStage<Watts>>,
         options: Options,
         progress: &(dyn Fn(f64) + Sync),
     ) -> Result<Self, PlanError> {
         if per == ClockPer::Instruction {
             return Self::optimize(pipeline, p2p_power, options, progress);
         }
+        let p2p_power = &p2p_power.into();
         check(pipeline, p2p_power, options)?;
-        let mut plans = Groups::new(per, pipeline, p2p_power, AFFORDABLE)?.plans(progress);
+        // The share of the work that is done after plans with a clock for each kind.
+        const KINDS: f64 = 0.8;
+        let progress = Progress::new(progress);
+        let by_kind = progress.part(0.0, if per == ClockPer::Kind { KINDS } else { 1.0 });
+        let mut plans = Groups::new(per, pipeline, p2p_power, AFFORDABLE)?.plans(&by_kind);
         if per == ClockPer::Kind
             && let Ok(stages) = Groups::new(ClockPer::Stage, pipeline, p2p_power, AFFORDABLE)
         {
-            plans.extend(stages.plans(&|_| {}));
+            plans.extend(stages.plans(&progress.part(KINDS, 1.0)));
         }
         let plans = falling(plans, |plan| plan.cost);
         let last = plans.len() - 1;
         let most = options.plans.min(plans.len());
         let spread = (0..most).map(|place| &plans[place * last / (most - 1).max(1)]);
         let plans = spread.map(|plan| plan.kept.clone()).collect();
-        let frontier = Self::new(pipeline.clone(), p2p_power, None, plans)?;
+        let frontier = Self::new(pipeline.clone(), p2p_power.clone(), None, plans)?;
         Ok(Self { clock_per: Some(per), ..frontier })
     }
 }
@@ -128,7 +135,7 @@ pub(crate) struct Coarse {
 
 pub(crate) struct Groups<'a> {
     pipeline: &'a Pipeline,
-    p2p_power: Watts,
+    p2p_power: &'a PerStage<Watts>,
     groups: Vec<Group>,
 }
 
@@ -140,7 +147,7 @@ impl<'a> Groups<'a> {
     pub(crate) fn new(
         per: ClockPer,
         pipeline: &'a Pipeline,
-        p2p_power: Watts,
+        p2p_power: &'a PerStage<Watts>,
         affordable: usize,
     ) -> Result<Self, PlanError> {
         let mut members: BTreeMap<(Stage, Option<Instruction>), Vec<u32>> = BTreeMap::new();
@@ -158,13 +165,13 @@ impl<'a> Groups<'a> {
     }
 
     /// The plans, fastest first, each with less effective energy than those before.
-    pub(crate) fn plans(&self, progress: &(dyn Fn(f64) + Sync)) -> Vec<Coarse> {
+    pub(crate) fn plans(&self, progress: &Progress<'_>) -> Vec<Coarse> {
         let steps: usize = self.groups.iter().map(|group| group.clocks.len() - 1).sum();
         let mut plans = vec![self.coarse(vec![0; self.groups.len()])];
         for done in 0..steps {
-            progress(done as f64 / steps as f64);
+            progress.say(done as f64 / steps as f64);
             let present = &plans[plans.len() - 1];
-            match self.best_step(present) {
+            match self.best_step(present, progress) {
                 Some(next) => plans.push(next),
                 None => break,
             }
@@ -173,7 +180,7 @@ impl<'a> Groups<'a> {
     }
 
     /// The plan with one clock lowered that saves most per second.
-    fn best_step(&self, present: &Coarse) -> Option<Coarse> {
+    fn best_step(&self, present: &Coarse, progress: &Progress<'_>) -> Option<Coarse> {
         let lower: Vec<usize> = (0..self.groups.len())
             .filter(|&group| present.places[group] + 1 < self.groups[group].clocks.len())
             .collect();
@@ -181,6 +188,7 @@ impl<'a> Groups<'a> {
             &lower,
             || (),
             |(), &group| {
+                progress.go_on();
                 let mut places = present.places.clone();
                 places[group] += 1;
                 self.coarse(places)
@@ -199,7 +207,7 @@ impl<'a> Groups<'a> {
             clocks[operation].map_or(0, |clock| row_at(self.pipeline, operation, clock))
         };
         let kept = kept(self.pipeline, self.p2p_power, row);
-        let waiting_w = self.p2p_power.0 * self.pipeline.network().stages.len() as f64;
+        let waiting_w = self.p2p_power.total_w(self.pipeline.profile().num_stages());
         let (time_s, energy_j) = (kept.point.iteration_time_s, kept.point.iteration_energy_j);
         Coarse { places, cost: (time_s, energy_j - waiting_w * time_s), kept }
     }
@@ -223,7 +231,7 @@ impl<'a> Groups<'a> {
 impl Group {
     fn new(
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: &PerStage<Watts>,
         operations: Vec<u32>,
         most_clocks: usize,
     ) -> Result<Self, PlanError> {
@@ -239,10 +247,12 @@ impl Group {
         let cost = |clock: Mhz| {
             let row = |&operation: &u32| {
                 let operation = operation as usize;
-                table(pipeline, operation)[row_at(pipeline, operation, clock)]
+                let row = table(pipeline, operation)[row_at(pipeline, operation, clock)];
+                let waiting_w = p2p_power.of(pipeline.network().operations[operation].stage).0;
+                (row.time_s, row.energy_j - waiting_w * row.time_s)
             };
             operations.iter().map(row).fold((0.0, 0.0), |(time_s, effective_j), row| {
-                (time_s + row.time_s, effective_j + row.energy_j - p2p_power.0 * row.time_s)
+                (time_s + row.0, effective_j + row.1)
             })
         };
         let costs: Vec<(Mhz, Cost)> = common.map(|clock| (clock, cost(clock))).collect();
@@ -329,7 +339,8 @@ mod tests {
     fn plans_are_within_two_percent_of_the_best_of_all() {
         let schedule = Schedule::OneForwardOneBackward;
         let pipeline = Pipeline::new(&unequal(), schedule, 4).unwrap();
-        let groups = Groups::new(ClockPer::Kind, &pipeline, POWER, AFFORDABLE).unwrap();
+        let power = POWER.into();
+        let groups = Groups::new(ClockPer::Kind, &pipeline, &power, AFFORDABLE).unwrap();
         let count = |group: usize| groups.groups[group].clocks.len();
         let mut all = vec![Vec::new()];
         for group in 0..groups.groups.len() {

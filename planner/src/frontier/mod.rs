@@ -27,6 +27,7 @@ use crate::limits;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, Prediction};
 use crate::replay::interval::{Interval, interval};
+use crate::waits::per_stage::PerStage;
 use crate::waits::power::PowerByClock;
 
 /// Time and energy of a plan by its replay.
@@ -44,9 +45,9 @@ pub struct Frontier {
     /// The GPU model that was profiled, if it is known.
     pub gpu: Option<String>,
     pub(crate) pipeline: Pipeline,
-    pub(crate) p2p_power: Watts,
+    pub(crate) p2p_power: PerStage<Watts>,
     /// What waiting draws by clock, if waits have clocks of their own.
-    pub(crate) wait_power: Option<PowerByClock>,
+    pub(crate) wait_power: Option<PerStage<PowerByClock>>,
     /// What has a clock of its own; none if it is not known, or the plans are another planner's.
     pub(crate) clock_per: Option<ClockPer>,
     pub(crate) plans: Vec<Kept>,
@@ -72,7 +73,7 @@ impl Frontier {
 
     pub(crate) fn new(
         pipeline: Pipeline,
-        p2p_power: Watts,
+        p2p_power: PerStage<Watts>,
         gpu: Option<String>,
         plans: Vec<Kept>,
     ) -> Result<Self, PlanError> {
@@ -139,9 +140,9 @@ impl Frontier {
         &self.pipeline
     }
 
-    /// The P2P-blocking power that the plans were made for.
-    pub fn p2p_power(&self) -> Watts {
-        self.p2p_power
+    /// The P2P-blocking power that the plans were made for, or that of each stage.
+    pub fn p2p_power(&self) -> &PerStage<Watts> {
+        &self.p2p_power
     }
 
     /// The plans from the fastest to the one of least energy: times rise and energies fall.
@@ -219,7 +220,7 @@ impl Frontier {
             table[row_of[index]].frequency
         });
         plan.gpu.clone_from(&self.gpu);
-        plan.p2p_blocking_power_w = Some(self.p2p_power);
+        plan.p2p_blocking_power_w = Some(self.p2p_power.clone());
         plan.predicted = Some(Prediction {
             iteration_time_s: kept.point.iteration_time_s,
             iteration_energy_j: kept.point.iteration_energy_j,
@@ -232,7 +233,7 @@ impl Frontier {
     /// # Errors
     /// If the plan is for another pipeline.
     pub fn interval(&self, plan: &Plan) -> Result<Interval, PlanError> {
-        let power = plan.waiting_power().unwrap_or_else(|| self.p2p_power.into());
+        let power = plan.waiting_power().unwrap_or_else(|| self.p2p_power().into());
         interval(self.pipeline.profile(), plan, power)
     }
 

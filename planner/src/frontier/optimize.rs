@@ -16,15 +16,17 @@ use crate::frontier::clock_per::{ClockPer, Groups};
 use crate::frontier::{Frontier, Kept, Point};
 use crate::late::clocks::with_late_clocks;
 use crate::late::plans::LatePlans;
-use crate::parallel::{in_parallel, in_parallel_and_say, in_parallel_as_made};
+use crate::parallel::{in_parallel_and_say, in_parallel_as_made};
 use crate::pipeline::Pipeline;
 use crate::profile::measurement::Measurement;
+use crate::progress::Progress;
 use crate::realise::Realiser;
 use crate::realise::regimes::regimes;
 use crate::realise::splice::Regimes;
 use crate::relaxation::anchor::{Anchor, anchors, rounded_s};
 use crate::relaxation::bound::LowerBound;
 use crate::replay::account;
+use crate::waits::per_stage::PerStage;
 
 /// Operations that may be run to find plans to start from, where clocks are late.
 const WORTH_STARTING_FROM: usize = 20_000_000;
@@ -59,25 +61,28 @@ impl Frontier {
     /// (0 to 1).
     ///
     /// # Errors
-    /// If the power or the number of plans is out of range, or a table is too long.
+    /// If a power or the number of plans is out of range, there are several powers, but not one for
+    /// each stage, or a table is too long.
     pub fn optimize(
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: impl Into<PerStage<Watts>>,
         options: Options,
         progress: &(dyn Fn(f64) + Sync),
     ) -> Result<Self, PlanError> {
+        // The share of the work that is done before plans are replayed, for a large pipeline.
+        const MAKING: f64 = 0.97;
+        let p2p_power = &p2p_power.into();
         check(pipeline, p2p_power, options)?;
+        let progress = Progress::new(progress);
         let tradeoffs = Tradeoffs::new(pipeline, p2p_power);
         let choices = Choices::new(&tradeoffs);
         let making = Making { pipeline, p2p_power, tradeoffs: &tradeoffs, choices: &choices };
-        let made = making.all(options, progress);
+        let made = making.all(options, &progress.part(0.0, MAKING));
         let kept = falling(made, Realised::cost);
-        let plans = in_parallel(
-            &kept,
-            || (),
-            |(), plan| replayed_choices(pipeline, p2p_power, &choices, plan),
-        );
-        let frontier = Self::new(pipeline.clone(), p2p_power, None, plans)?;
+        let replay =
+            |(): &mut (), plan: &Realised| replayed_choices(pipeline, p2p_power, &choices, plan);
+        let plans = in_parallel_and_say(&kept, || (), replay, &progress.part(MAKING, 1.0));
+        let frontier = Self::new(pipeline.clone(), p2p_power.clone(), None, plans)?;
         Ok(Self { clock_per: Some(ClockPer::Instruction), ..frontier })
     }
 }
@@ -85,7 +90,7 @@ impl Frontier {
 /// What plans are made from.
 pub(super) struct Making<'a> {
     pub(super) pipeline: &'a Pipeline,
-    pub(super) p2p_power: Watts,
+    pub(super) p2p_power: &'a PerStage<Watts>,
     pub(super) tradeoffs: &'a Tradeoffs,
     pub(super) choices: &'a Choices,
 }
@@ -101,15 +106,16 @@ struct Rounded {
 
 impl<'a> Making<'a> {
     /// Plans all along the frontier.
-    fn all(&self, options: Options, progress: &(dyn Fn(f64) + Sync)) -> Vec<Realised> {
+    fn all(&self, options: Options, progress: &Progress<'_>) -> Vec<Realised> {
         // The share of the work that is done after the plans were rounded, for a large pipeline.
         const ROUNDING: f64 = 0.9;
-        // The share of plans for prompt clocks where plans for late clocks start from them.
+        // The shares of the work that are done after plans for prompt clocks, and after those of few
+        // clocks, where plans for late clocks start from them.
         const PROMPT: f64 = 0.1;
-        let prompt = if self.has_late_clocks() { PROMPT } else { 1.0 };
-        let progress_of_prompt = |done: f64| progress(prompt * done);
+        const SELDOM: f64 = 0.15;
+        let prompt = progress.part(0.0, if self.has_late_clocks() { PROMPT } else { 1.0 });
         let Rounded { bound, anchors, plans, regimes } =
-            self.rounded(None, &|done| progress_of_prompt(ROUNDING * done));
+            self.rounded(None, &prompt.part(0.0, ROUNDING));
 
         let new = || self.realiser();
         let more_s = rounded_s(self.pipeline);
@@ -118,21 +124,20 @@ impl<'a> Making<'a> {
         let between = |realiser: &mut Realiser<'_>, deadline_s: &f64| {
             realiser.between(&regimes, &plans, *deadline_s)
         };
-        let splicing = |done| progress_of_prompt(ROUNDING + (1.0 - ROUNDING) * done);
-        let made = in_parallel_and_say(&deadlines, new, between, splicing);
+        let made = in_parallel_and_say(&deadlines, new, between, &prompt.part(ROUNDING, 1.0));
         if !self.has_late_clocks() {
             return made;
         }
-        let plans: Vec<Realised> = plans.into_iter().chain(self.seldom_changed()).collect();
-        let progress = |done| progress(prompt + (1.0 - prompt) * done);
-        self.late().make(&anchors, &plans, &made, progress)
+        let seldom = self.seldom_changed(&progress.part(PROMPT, SELDOM));
+        let plans: Vec<Realised> = plans.into_iter().chain(seldom).collect();
+        self.late().make(&anchors, &plans, &made, &progress.part(SELDOM, 1.0))
     }
 
     /// Plans for one deadline, in seconds: some that keep it, and where none does, the fastest.
-    pub(super) fn at(&self, deadline_s: f64) -> Vec<Realised> {
+    pub(super) fn at(&self, deadline_s: f64, progress: &Progress<'_>) -> Vec<Realised> {
         // Plans to improve from where clocks are late.
         const WORTH_IMPROVING: usize = 1;
-        let Rounded { anchors, mut plans, regimes, .. } = self.rounded(Some(deadline_s), &|_| {});
+        let Rounded { anchors, mut plans, regimes, .. } = self.rounded(Some(deadline_s), progress);
         let mut realiser = self.realiser();
         let deadline_s = deadline_s.max(realiser.fastest_s());
         let made = realiser.between(&regimes, &plans, deadline_s);
@@ -142,41 +147,49 @@ impl<'a> Making<'a> {
         let distance_s = |plan: &Realised| (plan.time_s - deadline_s).abs();
         plans.sort_by(|a, b| distance_s(a).total_cmp(&distance_s(b)));
         plans.truncate(WORTH_IMPROVING);
-        self.late().at(&anchors, &plans, made, deadline_s)
+        self.late().at((&anchors, &plans), made, deadline_s, progress)
     }
 
     /// A plan for one deadline, in seconds, made from some about it, at least one of which keeps it.
-    pub(super) fn near(&self, plans: Vec<Realised>, deadline_s: f64) -> Realised {
+    pub(super) fn near(
+        &self,
+        plans: Vec<Realised>,
+        deadline_s: f64,
+        progress: &Progress<'_>,
+    ) -> Realised {
+        // The share of the work that is done before time is redistributed.
+        const JOINING: f64 = 0.3;
         if self.has_late_clocks() {
-            return self.late().near(&plans, deadline_s);
+            return self.late().near(&plans, deadline_s, progress);
         }
         let plans = falling(plans, Realised::cost);
         let hull = lower_hull(plans.iter().cloned(), Realised::cost);
-        let regimes = Regimes::new(hull, || self.realiser());
+        let regimes = Regimes::new(hull, || self.realiser(), &progress.part(0.0, JOINING));
         let mut realiser = self.realiser();
         let spliced = realiser.between(&regimes, &plans, deadline_s);
-        realiser.redistribute(&spliced, deadline_s, || {})
+        realiser.redistribute(&spliced, deadline_s, &progress.part(JOINING, 1.0))
     }
 
     /// Rounded plans all along the frontier, or about a deadline in seconds.
-    fn rounded(&self, near_s: Option<f64>, progress: &(dyn Fn(f64) + Sync)) -> Rounded {
+    fn rounded(&self, near_s: Option<f64>, progress: &Progress<'_>) -> Rounded {
         // The share of the work that is done after the relaxed problem is solved.
         const SOLVING: f64 = 0.35;
+        let solving = progress.part(0.0, SOLVING);
         let solve = |pass: &mut dyn FnMut(Anchor)| {
-            let progress = |done| progress(SOLVING * done);
-            anchors(self.pipeline, self.p2p_power, self.tradeoffs, near_s, pass, progress)
+            anchors(self.pipeline, self.p2p_power, self.tradeoffs, near_s, pass, &solving)
         };
         let round = |realiser: &mut Realiser<'_>, anchor: Anchor| {
+            solving.go_on();
             let plan = realiser.round(&anchor.durations_s, anchor.deadline_s);
             (self.has_late_clocks().then_some(anchor), plan)
         };
         let (bound, rounded) = in_parallel_as_made(solve, || self.realiser(), round);
         let (anchors, plans): (Vec<Option<Anchor>>, Vec<Realised>) = rounded.into_iter().unzip();
         let anchors = anchors.into_iter().flatten().collect();
-        let improving = |done| progress(SOLVING + (1.0 - SOLVING) * done);
         let network = self.pipeline.network();
+        let improving = progress.part(SOLVING, 1.0);
         let (plans, regimes) = regimes(network, self.choices, plans, &improving);
-        progress(1.0);
+        progress.say(1.0);
         Rounded { bound, anchors, plans, regimes }
     }
 
@@ -193,12 +206,12 @@ impl<'a> Making<'a> {
     }
 
     /// Plans that change clocks seldom, to improve from where clocks are late.
-    fn seldom_changed(&self) -> Vec<Realised> {
+    fn seldom_changed(&self, progress: &Progress<'_>) -> Vec<Realised> {
         let mut plans = Vec::new();
         for per in [ClockPer::Kind, ClockPer::Stage] {
             let groups = Groups::new(per, self.pipeline, self.p2p_power, WORTH_STARTING_FROM);
             let Ok(groups) = groups else { continue };
-            for coarse in groups.plans(&|_| {}) {
+            for coarse in groups.plans(progress) {
                 let clocks = groups.clocks(&coarse);
                 let assignment = clocks.iter().enumerate().map(|(op, clock)| match clock {
                     Some(clock) => self.choices.nearest(op, *clock),
@@ -232,13 +245,16 @@ fn deadlines(fastest_s: f64, [cheapest_s, slowest_s]: [f64; 2], options: Options
 
 pub(crate) fn check(
     pipeline: &Pipeline,
-    p2p_power: Watts,
+    p2p_power: &PerStage<Watts>,
     options: Options,
 ) -> Result<(), PlanError> {
-    if !(p2p_power.0.is_finite() && p2p_power.0 >= 0.0) {
+    let num_stages = pipeline.profile().num_stages();
+    p2p_power.check(num_stages)?;
+    let is_power = |power: &&Watts| power.0.is_finite() && power.0 >= 0.0;
+    if let Some(power) = p2p_power.each(num_stages).find(|power| !is_power(power)) {
         return Err(PlanError::BadArgument {
             name: "the P2P-blocking power",
-            value: p2p_power.to_string(),
+            value: power.to_string(),
             expected: "watts of at least 0",
         });
     }
@@ -262,7 +278,7 @@ pub(crate) fn check(
 /// Turns choices into rows of the profile and replays them.
 fn replayed_choices(
     pipeline: &Pipeline,
-    p2p_power: Watts,
+    p2p_power: &PerStage<Watts>,
     choices: &Choices,
     plan: &Realised,
 ) -> Kept {
@@ -273,7 +289,11 @@ fn replayed_choices(
 }
 
 /// A plan of these rows of the profile, replayed.
-pub(crate) fn kept(pipeline: &Pipeline, p2p_power: Watts, row: impl Fn(usize) -> usize) -> Kept {
+pub(crate) fn kept(
+    pipeline: &Pipeline,
+    p2p_power: &PerStage<Watts>,
+    row: impl Fn(usize) -> usize,
+) -> Kept {
     let network = pipeline.network();
     let mut row_of = vec![0; network.len()];
     let mut measured = network.all_unplanned();

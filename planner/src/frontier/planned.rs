@@ -13,6 +13,7 @@ use crate::frontier::due::Due;
 use crate::frontier::optimize::{Making, table};
 use crate::frontier::replan::check_figures;
 use crate::plan::Plan;
+use crate::progress::Progress;
 use crate::relaxation::bound::LowerBound;
 use crate::replay::replay;
 use crate::waits::power::PowerByClock;
@@ -36,22 +37,35 @@ impl Frontier {
     /// # Errors
     /// [`PlanError::DeadlineTooEarly`] if even the fastest plan takes longer.
     pub fn plan_for(&self, due: Due) -> Result<Plan, PlanError> {
+        self.plan_for_and_say(due, &|_| {})
+    }
+
+    /// The same. Calls `progress`, from any thread, with the share of the work that is done (0 to 1).
+    ///
+    /// # Errors
+    /// Those of [`Frontier::plan_for`].
+    pub fn plan_for_and_say(
+        &self,
+        due: Due,
+        progress: &(dyn Fn(f64) + Sync),
+    ) -> Result<Plan, PlanError> {
+        let progress = Progress::new(progress);
         let looked_up = self.plan(self.place(due)?)?;
-        let is_plausible = check_figures(self.pipeline.profile(), self.p2p_power).is_ok();
+        let is_plausible = check_figures(self.pipeline.profile(), &self.p2p_power).is_ok();
         if self.clock_per != Some(ClockPer::Instruction) || !is_plausible {
             return Ok(looked_up);
         }
-        let tradeoffs = Tradeoffs::new(&self.pipeline, self.p2p_power);
+        let tradeoffs = Tradeoffs::new(&self.pipeline, &self.p2p_power);
         let choices = Choices::new(&tradeoffs);
         let making = Making {
             pipeline: &self.pipeline,
-            p2p_power: self.p2p_power,
+            p2p_power: &self.p2p_power,
             tradeoffs: &tradeoffs,
             choices: &choices,
         };
         let deadline_s = self.useful_s(due);
-        let near = self.near(deadline_s, &making);
-        let made = making.near(near, deadline_s * (1.0 - ROUNDING));
+        let near = self.near(deadline_s, &making, &progress);
+        let made = making.near(near, deadline_s * (1.0 - ROUNDING), &progress);
         let plan = self.pipeline.plan(|index| choices.get(made.assignment[index]).frequency);
         let plans = vec![looked_up, self.with_prediction(plan)?];
         self.best_of(plans, due).ok_or(PlanError::EmptyFrontier)
@@ -69,8 +83,15 @@ impl Frontier {
     /// The energy that any plan for this pipeline takes at least. Where waits have clocks of their
     /// own, waiting counts as it draws least.
     pub fn bound(&self) -> LowerBound {
+        self.bound_and_say(&|_| {})
+    }
+
+    /// The same. Calls `progress`, from any thread, with the share of the work that is done (0 to 1).
+    pub fn bound_and_say(&self, progress: &(dyn Fn(f64) + Sync)) -> LowerBound {
         let least = |power: &PowerByClock| power.at(power.cheapest());
-        LowerBound::new(&self.pipeline, self.wait_power.as_ref().map_or(self.p2p_power, least))
+        let lowest = self.wait_power.as_ref().map(|power| power.at(least));
+        let price = lowest.as_ref().unwrap_or(&self.p2p_power);
+        LowerBound::and_say(&self.pipeline, price, &Progress::new(progress))
     }
 
     /// The plan of least energy, until it is due, of those that are in time.
@@ -87,12 +108,12 @@ impl Frontier {
     /// A plan for this frontier's GPU and powers, and its replay.
     pub(super) fn with_prediction(&self, plan: Plan) -> Result<Plan, PlanError> {
         let profile = self.pipeline.profile();
-        let mut plan =
-            Plan { gpu: self.gpu.clone(), p2p_blocking_power_w: Some(self.p2p_power), ..plan };
+        let (gpu, power) = (self.gpu.clone(), Some(self.p2p_power.clone()));
+        let mut plan = Plan { gpu, p2p_blocking_power_w: power, ..plan };
         match &self.wait_power {
             Some(power) => plan.with_waits(profile, power),
             None => {
-                plan.predicted = Some(replay(profile, &plan, self.p2p_power)?.into());
+                plan.predicted = Some(replay(profile, &plan, &self.p2p_power)?.into());
                 Ok(plan)
             }
         }
@@ -100,7 +121,7 @@ impl Frontier {
 
     /// The watts of all stages while they wait.
     pub(super) fn waiting_w(&self) -> f64 {
-        self.p2p_power.0 * f64::from(self.pipeline.profile().num_stages())
+        self.p2p_power.total_w(self.pipeline.profile().num_stages())
     }
 
     /// The time that a plan may take, in seconds, as far as more of it is of use.
@@ -112,11 +133,15 @@ impl Frontier {
     }
 
     /// The plans about a deadline, in seconds, fastest first.
-    fn near(&self, deadline_s: f64, making: &Making<'_>) -> Vec<Realised> {
+    fn near(&self, deadline_s: f64, making: &Making<'_>, progress: &Progress<'_>) -> Vec<Realised> {
         let near = if making.has_late_clocks() { NEAR_LATE } else { NEAR };
         let slower = self.plans.partition_point(|plan| plan.point.iteration_time_s <= deadline_s);
         let about = slower.saturating_sub(near)..self.plans.len().min(slower + near);
-        about.map(|place| self.realised(place, making.choices)).collect()
+        let realised = |place| {
+            progress.go_on();
+            self.realised(place, making.choices)
+        };
+        about.map(realised).collect()
     }
 
     /// A plan as choices; clocks that are not worth choosing become faster ones.
@@ -205,7 +230,7 @@ mod tests {
     #[test]
     fn figures_that_no_gpu_has_are_not_planned_with() {
         let mut frontier = frontier(ClockPer::Instruction, 0.0);
-        frontier.p2p_power = Watts(1e300);
+        frontier.p2p_power = Watts(1e300).into();
         let due = Due::Waiting(1.1 * frontier.seconds(Deadline::Fastest));
         let looked_up = frontier.plan(frontier.place(due).unwrap()).unwrap();
         assert_eq!(frontier.plan_for(due).unwrap(), looked_up);

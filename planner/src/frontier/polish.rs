@@ -35,17 +35,17 @@ const LONGEST_DETOUR: u32 = 60;
 const WIDEST: usize = 12;
 
 impl Frontier {
-    /// The plan that [`Frontier::plan_for`] makes, improved until `goes_on`, called with the energy
-    /// in joules so far, returns false.
+    /// A plan that [`Frontier::plan_for`] made, improved until `goes_on`, called with the energy in
+    /// joules so far, returns false.
     ///
     /// # Errors
-    /// Those of [`Frontier::plan_for`].
+    /// If the plan is for another pipeline, or is not in time.
     pub fn polished(
         &self,
+        plan: Plan,
         due: Due,
         mut goes_on: impl FnMut(f64) -> bool,
     ) -> Result<Plan, PlanError> {
-        let plan = self.plan_for(due)?;
         let tradeoffs = Tradeoffs::new(self.pipeline(), self.p2p_power());
         let choices = Choices::new(&tradeoffs);
         let search = Search::new(self, &tradeoffs, &choices);
@@ -225,7 +225,7 @@ mod tests {
             left = left.saturating_sub(1);
             left > 0
         };
-        frontier.polished(due, goes_on).unwrap()
+        frontier.polished(frontier.plan_for(due).unwrap(), due, goes_on).unwrap()
     }
 
     #[test]

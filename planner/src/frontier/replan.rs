@@ -22,8 +22,10 @@ use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
+use crate::progress::Progress;
 use crate::replay::replay;
 use crate::step::network::Network;
+use crate::waits::per_stage::PerStage;
 
 /// A step that is longer by no more than this share is not longer.
 const NO_LONGER: f64 = 1e-6;
@@ -97,12 +99,15 @@ fn held_j(table: &[Measurement], row: Measurement, time_s: f64) -> f64 {
 
 /// # Errors
 /// The first figure that is too large.
-pub(super) fn check_figures(profile: &Profile, p2p_power: Watts) -> Result<(), PlanError> {
+pub(super) fn check_figures(
+    profile: &Profile,
+    p2p_power: &PerStage<Watts>,
+) -> Result<(), PlanError> {
     let refused = |name, value: f64, expected| {
         Err(PlanError::BadArgument { name, value: value.to_string(), expected })
     };
-    if p2p_power.0 > MOST_W {
-        return refused("the P2P-blocking power", p2p_power.0, "at most 1000000 W");
+    if let Some(power) = p2p_power.each(profile.num_stages()).find(|power| power.0 > MOST_W) {
+        return refused("the P2P-blocking power", power.0, "at most 1000000 W");
     }
     for (_, _, row) in profile.with_those_of_chunks().flat_map(Profile::rows) {
         if row.time_s > LONGEST_S {
@@ -154,7 +159,7 @@ impl Frontier {
             choices: &choices,
         };
         let mut plans: Vec<Plan> = making
-            .at(due.seconds())
+            .at(due.seconds(), &Progress::new(&|_| {}))
             .into_iter()
             .map(|made| pipeline.plan(|index| choices.get(made.assignment[index]).frequency))
             .collect();
@@ -170,7 +175,7 @@ impl Frontier {
         }
         let most_s = due.seconds().max(fastest_s) * (1.0 + NO_LONGER);
         let best = self.best_of(plans, due.at(most_s)).ok_or(PlanError::EmptyFrontier)?;
-        let (gpu, power) = (self.gpu.clone(), Some(self.p2p_power()));
+        let (gpu, power) = (self.gpu.clone(), Some(self.p2p_power.clone()));
         Ok(Plan { gpu, p2p_blocking_power_w: power, ..best })
     }
 
@@ -207,7 +212,7 @@ impl Frontier {
             tradeoffs.of[index] = *without_choice.entry(of).or_insert_with(|| {
                 tradeoffs.list.push(Tradeoff::convex(vec![Choice {
                     time_s: row.time_s,
-                    effective_j: row.energy_j - self.p2p_power().0 * row.time_s,
+                    effective_j: row.energy_j - self.p2p_power.of(of.0).0 * row.time_s,
                     frequency: row.frequency,
                 }]));
                 // At most one more for each kind of instruction.

@@ -113,7 +113,7 @@ mod tests {
         for factor in [1.0, 1.003, 1.02, 1.05, 1.1, 1.2, 3.0] {
             let picked = picked(&frontier, factor);
             let in_time = frontier.plans().filter(|p| p.iteration_time_s <= factor * fastest_s);
-            let waiting_w = 2.0 * frontier.p2p_power().0;
+            let waiting_w = frontier.p2p_power().total_w(2);
             let until_s = factor * fastest_s;
             let with_wait_j = |plan: Point| {
                 plan.iteration_energy_j + waiting_w * (until_s - plan.iteration_time_s)

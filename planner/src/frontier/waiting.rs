@@ -7,8 +7,10 @@ use crate::frontier::assembled::of_falling_energy;
 use crate::frontier::clock_per::ClockPer;
 use crate::frontier::optimize::Options;
 use crate::frontier::{Frontier, Kept, Point};
-use crate::parallel::in_parallel;
+use crate::parallel::in_parallel_and_say;
 use crate::pipeline::Pipeline;
+use crate::progress::Progress;
+use crate::waits::per_stage::PerStage;
 use crate::waits::power::PowerByClock;
 
 impl Frontier {
@@ -27,30 +29,32 @@ impl Frontier {
     pub fn for_waiting(
         per: ClockPer,
         pipeline: &Pipeline,
-        power: &PowerByClock,
+        power: impl Into<PerStage<PowerByClock>>,
         options: Options,
         progress: &(dyn Fn(f64) + Sync),
     ) -> Result<Self, PlanError> {
+        let power = &power.into();
         let rows = pipeline.profile().rows();
         let highest = rows.map(|(_, _, row)| row.frequency).max().unwrap_or_default();
-        let (short, long) = (power.at(highest), power.at(power.cheapest()));
+        let short = power.at(|power| power.at(highest));
+        let long = power.at(|power| power.at(power.cheapest()));
         if power.flat().is_some() {
             return Self::with_clock_per(per, pipeline, short, options, progress);
         }
         let half = Options { plans: options.plans.div_ceil(2), ..options };
         let mut plans = Vec::new();
-        for (price, from) in [(short, 0.0), (long, 0.5)] {
-            let progress = |done| progress(from + 0.5 * done);
+        for (price, from) in [(&short, 0.0), (&long, 0.5)] {
+            let progress = Progress::new(progress).part(from, from + 0.5);
             plans.extend(lowered(per, pipeline, (price, power), half, &progress)?);
         }
-        let waiting_w = short.0 * f64::from(pipeline.profile().num_stages());
+        let waiting_w = short.total_w(pipeline.profile().num_stages());
         let plans = of_falling_energy(plans, waiting_w);
         let frontier = Self::new(pipeline.clone(), short, None, plans)?;
         Ok(Self { wait_power: Some(power.clone()), clock_per: Some(per), ..frontier })
     }
 
     /// What waiting GPUs draw by clock, if waits of the plans have clocks of their own.
-    pub fn wait_power(&self) -> Option<&PowerByClock> {
+    pub fn wait_power(&self) -> Option<&PerStage<PowerByClock>> {
         self.wait_power.as_ref()
     }
 }
@@ -59,11 +63,15 @@ impl Frontier {
 fn lowered(
     per: ClockPer,
     pipeline: &Pipeline,
-    (price, power): (Watts, &PowerByClock),
+    (price, power): (&PerStage<Watts>, &PerStage<PowerByClock>),
     options: Options,
-    progress: &(dyn Fn(f64) + Sync),
+    progress: &Progress<'_>,
 ) -> Result<Vec<Kept>, PlanError> {
-    let made = Frontier::with_clock_per(per, pipeline, price, options, progress)?;
+    // The share of the work that is done before waits get their clocks.
+    const MAKING: f64 = 0.9;
+    let making = progress.part(0.0, MAKING);
+    let say = |done| making.say(done);
+    let made = Frontier::with_clock_per(per, pipeline, price, options, &say)?;
     let places: Vec<usize> = (0..made.plans.len()).collect();
     let replayed = |place: usize| -> Result<Kept, PlanError> {
         let predicted = made.plan(place)?.with_waits(pipeline.profile(), power)?.predicted;
@@ -74,5 +82,7 @@ fn lowered(
         });
         Ok(Kept { point, ..kept })
     };
-    in_parallel(&places, || (), |(), &place| replayed(place)).into_iter().collect()
+    let lowering = progress.part(MAKING, 1.0);
+    let plans = in_parallel_and_say(&places, || (), |(), &place| replayed(place), &lowering);
+    plans.into_iter().collect()
 }

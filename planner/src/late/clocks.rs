@@ -25,6 +25,7 @@ use pfo_vocabulary::{Mhz, Stage};
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
 use crate::step::network::Network;
+use crate::waits::per_stage::PerStage;
 use crate::waits::power::PowerByClock;
 
 /// The operations that ask for clocks, in their order on each stage.
@@ -227,10 +228,11 @@ impl LateRun {
     }
 
     /// What waiting GPUs draw until all stages are done, in joules.
-    pub(crate) fn waiting_j(&self, network: &Network, power: &PowerByClock) -> f64 {
+    pub(crate) fn waiting_j(&self, network: &Network, power: &PerStage<PowerByClock>) -> f64 {
         let done_s = self.end_s.iter().copied().fold(0.0, f64::max);
         let mut waiting_j = 0.0;
         for (stage, operations) in (0..).map(Stage).zip(&network.stages) {
+            let power = power.of(stage);
             let mut calls = self.calls.iter().filter(|call| call.0 == stage).map(|call| call.1);
             let mut next = calls.next();
             let asks = |&&op: &&u32| !network.operations[op as usize].instruction.is_fixed();

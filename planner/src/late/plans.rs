@@ -22,9 +22,11 @@ use crate::late::clocks::LateClocks;
 use crate::late::step::{LateStep, Rates};
 use crate::parallel::in_parallel;
 use crate::pipeline::Pipeline;
+use crate::progress::Progress;
 use crate::realise::levels_w;
 use crate::relaxation::anchor::Anchor;
 use crate::step::network::Network;
+use crate::waits::per_stage::PerStage;
 
 /// Rounds of moves through the whole step. The first few find nearly everything.
 const ROUNDS: usize = 6;
@@ -51,7 +53,7 @@ impl<'a> LatePlans<'a> {
         pipeline: &'a Pipeline,
         tradeoffs: &Tradeoffs,
         choices: &'a Choices,
-        p2p_power: Watts,
+        p2p_power: &PerStage<Watts>,
     ) -> Self {
         Self {
             network: pipeline.network(),
@@ -68,24 +70,25 @@ impl<'a> LatePlans<'a> {
         anchors: &[Anchor],
         rounded: &[Realised],
         prompt: &[Realised],
-        progress: impl Fn(f64) + Sync,
+        progress: &Progress<'_>,
     ) -> Vec<Realised> {
         let done = AtomicUsize::new(0);
         let all = anchors.len() + rounded.len() + prompt.len();
         let every = (all * self.network.len()).div_ceil(AFFORDABLE);
-        let progress = || {
+        let say = || {
             let done = done.fetch_add(every, Ordering::Relaxed);
-            progress((done as f64 / all as f64).min(1.0));
+            progress.say((done as f64 / all as f64).min(1.0));
         };
         let prompt = in_parallel(
             prompt,
             || self.near_step(),
             |step, plan| {
+                progress.go_on();
                 step.load(plan.assignment.clone());
                 step.realised()
             },
         );
-        let known = self.known(anchors, rounded, every, &prompt, &progress);
+        let known = self.known((anchors, rounded), every, &prompt, progress, &say);
         let prompt = falling(prompt, Realised::cost);
         let deadlines = match self.network.delays.set_call_s > 0.0 {
             true => stretched(&known, &prompt),
@@ -99,8 +102,8 @@ impl<'a> LatePlans<'a> {
                 if place % every > 0 {
                     return in_time(&known, deadline_s).clone();
                 }
-                let plan = self.improved_within(step, &known, deadline_s);
-                progress();
+                let plan = self.improved_within(step, &known, deadline_s, progress);
+                say();
                 plan
             },
         )
@@ -110,43 +113,49 @@ impl<'a> LatePlans<'a> {
     /// keeps the deadline, the fastest. `prompt` is one for prompt clocks.
     pub(crate) fn at(
         &self,
-        anchors: &[Anchor],
-        rounded: &[Realised],
+        (anchors, rounded): (&[Anchor], &[Realised]),
         prompt: Realised,
         deadline_s: f64,
+        progress: &Progress<'_>,
     ) -> Vec<Realised> {
         let mut step = self.near_step();
         step.load(prompt.assignment);
-        let mut known = self.known(anchors, rounded, 1, &[step.realised()], &|| {});
+        let prompt = [step.realised()];
+        let mut known = self.known((anchors, rounded), 1, &prompt, progress, &|| {});
         let deadline_s = deadline_s.max(known[0].time_s);
-        known.push(self.improved_within(&mut step, &known, deadline_s));
+        known.push(self.improved_within(&mut step, &known, deadline_s, progress));
         known
     }
 
     /// The best of some plans that keeps a deadline, in seconds, improved.
-    pub(crate) fn near(&self, plans: &[Realised], deadline_s: f64) -> Realised {
+    pub(crate) fn near(
+        &self,
+        plans: &[Realised],
+        deadline_s: f64,
+        progress: &Progress<'_>,
+    ) -> Realised {
         let mut step = self.near_step();
         let late = plans.iter().map(|plan| {
             step.load(plan.assignment.clone());
             step.realised()
         });
         let known = falling(late.collect::<Vec<_>>(), Realised::cost);
-        self.improved_within(&mut step, &known, deadline_s)
+        self.improved_within(&mut step, &known, deadline_s, progress)
     }
 
     /// Plans with late clocks to start from, fastest first with falling energy: from every n-th of
     /// these.
     fn known(
         &self,
-        anchors: &[Anchor],
-        rounded: &[Realised],
+        (anchors, rounded): (&[Anchor], &[Realised]),
         every: usize,
         prompt: &[Realised],
-        progress: &(dyn Fn() + Sync),
+        progress: &Progress<'_>,
+        say: &(dyn Fn() + Sync),
     ) -> Vec<Realised> {
         let improved = |step: &mut LateStep<'_>| {
-            let plan = self.improved(step);
-            progress();
+            let plan = self.improved(step, progress);
+            say();
             plan
         };
         let new = || self.near_step();
@@ -160,7 +169,7 @@ impl<'a> LatePlans<'a> {
             step.load(plan.assignment.clone());
             improved(step)
         }));
-        known.push(self.fastest());
+        known.push(self.fastest(progress));
         known.extend(prompt.iter().cloned());
         falling(known, Realised::cost)
     }
@@ -171,10 +180,11 @@ impl<'a> LatePlans<'a> {
         step: &mut LateStep<'_>,
         known: &[Realised],
         deadline_s: f64,
+        progress: &Progress<'_>,
     ) -> Realised {
         step.load(in_time(known, deadline_s).assignment.clone());
         step.aim_at(deadline_s);
-        self.improved(step)
+        self.improved(step, progress)
     }
 
     /// A step of the highest clocks, in which moves do not shift many operations.
@@ -190,11 +200,12 @@ impl<'a> LatePlans<'a> {
     }
 
     /// The best plan that is as fast as the highest clocks.
-    fn fastest(&self) -> Realised {
+    fn fastest(&self, progress: &Progress<'_>) -> Realised {
         let mut step = self.step();
         step.move_at_most(FARTHEST_FROM_HIGHEST);
         let fastest_s = step.makespan_s();
         for least_w in levels_w(self.choices.best_rate_w()) {
+            progress.go_on();
             step.aim_at(fastest_s);
             for operation in 0..self.network.len() {
                 let present = step.choice(operation);
@@ -205,20 +216,22 @@ impl<'a> LatePlans<'a> {
         }
         step.aim_at(fastest_s);
         step.move_at_most(FARTHEST);
-        self.improved(&mut step)
+        self.improved(&mut step, progress)
     }
 
     /// The plan of a step after every move that saves energy and keeps the deadline.
-    fn improved(&self, step: &mut LateStep<'_>) -> Realised {
+    fn improved(&self, step: &mut LateStep<'_>, progress: &Progress<'_>) -> Realised {
         // The last round is the one that saves less than this share.
         const LEAST_SHARE: f64 = 1e-5;
         let deadline_s = step.deadline_s();
         for _ in 0..ROUNDS {
+            progress.go_on();
             let before_j = step.effective_j();
             for operation in 0..self.network.len() {
                 self.move_alone(step, operation);
             }
             step.aim_at(deadline_s);
+            progress.go_on();
             for operation in 0..self.network.len() {
                 self.trade(step, operation);
             }

@@ -16,6 +16,7 @@ use crate::late::clocks::{Call, LateClocks, Run, nearest};
 use crate::pipeline::Pipeline;
 use crate::step::delays::Delays;
 use crate::step::network::Network;
+use crate::waits::per_stage::PerStage;
 
 /// Times closer than this are equal, in seconds.
 const TOLERANCE_S: f64 = 1e-12;
@@ -46,7 +47,7 @@ impl Rates {
         pipeline: &Pipeline,
         tradeoffs: &Tradeoffs,
         choices: &Choices,
-        p2p_power: Watts,
+        p2p_power: &PerStage<Watts>,
     ) -> Self {
         let mut clocks: Vec<Mhz> = choices.all().iter().map(|choice| choice.frequency).collect();
         clocks.sort_unstable();
@@ -65,14 +66,15 @@ impl Rates {
                     operation.instruction,
                     operation.chunk,
                 );
+                let waiting_w = p2p_power.of(operation.stage).0;
                 let rows = clocks.iter().filter_map(|&clock| nearest(table, clock));
-                kind.extend(rows.map(|row| (row.time_s, row.energy_j - p2p_power.0 * row.time_s)));
+                kind.extend(rows.map(|row| (row.time_s, row.energy_j - waiting_w * row.time_s)));
             }
         }
         let Delays { set_call_s, switch_latency_s, .. } = pipeline.network().delays;
-        let change_j = change_j(p2p_power, pipeline.network().delays);
-        let hasty_j =
-            if set_call_s > 0.0 { HASTY_SHARE * p2p_power.0 * switch_latency_s } else { 0.0 };
+        let mean = p2p_power.mean();
+        let change_j = change_j(mean, pipeline.network().delays);
+        let hasty_j = if set_call_s > 0.0 { HASTY_SHARE * mean.0 * switch_latency_s } else { 0.0 };
         Self { clock_of, at, kind_of: tradeoffs.of.clone(), change_j, hasty_j }
     }
 }
@@ -412,11 +414,11 @@ mod tests {
             let settings = Settings { delays, ..Settings::default() };
             let pipeline =
                 Pipeline::with_settings(&profile, schedule, microbatches, &settings).unwrap();
-            let (network, power) = (pipeline.network(), Watts(80.0));
-            let tradeoffs = Tradeoffs::new(&pipeline, power);
+            let (network, power) = (pipeline.network(), Watts(80.0).into());
+            let tradeoffs = Tradeoffs::new(&pipeline, &power);
             let choices = Choices::new(&tradeoffs);
             let late = LateClocks::new(network);
-            let rates = Rates::new(&pipeline, &tradeoffs, &choices, power);
+            let rates = Rates::new(&pipeline, &tradeoffs, &choices, &power);
             let mut step = LateStep::new(network, &choices, &late, &rates);
             for (operation, choice, stretch) in changes {
                 let operation = operation % network.len();

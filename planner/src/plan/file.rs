@@ -13,6 +13,7 @@ use crate::schedule::name::Schedule;
 use crate::step::delays::Delays;
 use crate::step::dependencies::Dependency;
 use crate::waits::PlannedWait;
+use crate::waits::per_stage::PerStage;
 use crate::waits::power::PowerByClock;
 
 const FORMAT: &str = "pfo-plan/1";
@@ -30,7 +31,11 @@ struct Document {
     #[serde(default)]
     p2p_blocking_power_w: Option<Watts>,
     #[serde(default)]
+    p2p_blocking_power_by_stage_w: Option<Vec<Watts>>,
+    #[serde(default)]
     p2p_blocking_power_by_mhz: Option<PowerByClock>,
+    #[serde(default)]
+    p2p_blocking_power_by_stage_by_mhz: Option<Vec<PowerByClock>>,
     #[serde(default)]
     transfer_time_s: f64,
     #[serde(default)]
@@ -80,8 +85,14 @@ impl Plan {
             schedule: document.schedule,
             num_stages: document.num_stages,
             num_microbatches: document.num_microbatches,
-            p2p_blocking_power_w: document.p2p_blocking_power_w,
-            p2p_blocking_power_by_mhz: document.p2p_blocking_power_by_mhz,
+            p2p_blocking_power_w: of_stages(
+                document.p2p_blocking_power_by_stage_w,
+                document.p2p_blocking_power_w,
+            )?,
+            p2p_blocking_power_by_mhz: of_stages(
+                document.p2p_blocking_power_by_stage_by_mhz,
+                document.p2p_blocking_power_by_mhz,
+            )?,
             delays: Delays {
                 transfer_time_s: document.transfer_time_s,
                 switch_latency_s: document.switch_latency_s,
@@ -103,8 +114,16 @@ impl Plan {
     pub fn to_json(&self) -> Result<String, PlanError> {
         self.check()?;
         let mut optional = String::new();
-        if let Some(power) = &self.p2p_blocking_power_by_mhz {
+        let p2p_power = self.p2p_blocking_power_w.as_ref();
+        if let Some(each) = p2p_power.and_then(PerStage::differing) {
+            optional += &format!("\"p2p_blocking_power_by_stage_w\": {},\n  ", json(each)?);
+        }
+        let by_mhz = self.p2p_blocking_power_by_mhz.as_ref();
+        if let Some(power) = by_mhz.and_then(PerStage::common) {
             optional += &format!("\"p2p_blocking_power_by_mhz\": {},\n  ", json(power)?);
+        }
+        if let Some(each) = by_mhz.and_then(PerStage::differing) {
+            optional += &format!("\"p2p_blocking_power_by_stage_by_mhz\": {},\n  ", json(each)?);
         }
         for (name, seconds) in self.delays.named() {
             if seconds > 0.0 {
@@ -122,7 +141,7 @@ impl Plan {
             json(&self.schedule)?,
             self.num_stages,
             self.num_microbatches,
-            json(&self.p2p_blocking_power_w)?,
+            json(&p2p_power.map(PerStage::mean))?,
             json(&self.predicted)?,
         );
         for (index, stage) in self.stages.iter().enumerate() {
@@ -141,6 +160,14 @@ impl Plan {
 
 fn foreign_format(found: &str) -> PlanError {
     PlanError::PlanFormat { found: excerpt(found), expected: FORMAT }
+}
+
+/// What each stage has if they differ, or else all have.
+fn of_stages<T>(each: Option<Vec<T>>, common: Option<T>) -> Result<Option<PerStage<T>>, PlanError> {
+    match each {
+        Some(each) => PerStage::new(each).map(Some),
+        None => Ok(common.map(PerStage::from)),
+    }
 }
 
 /// A field of one item per line, left out if there is none.
@@ -186,7 +213,7 @@ mod tests {
             schedule: Schedule::OneForwardOneBackward,
             num_stages: 2,
             num_microbatches: 1,
-            p2p_blocking_power_w: Some(Watts(83.64)),
+            p2p_blocking_power_w: Some(Watts(83.64).into()),
             p2p_blocking_power_by_mhz: None,
             delays: Delays::default(),
             predicted: Some(Prediction { iteration_time_s: 0.25, iteration_energy_j: 100.5 }),
@@ -203,7 +230,7 @@ mod tests {
         };
         let points = [(Mhz(210), Watts(48.0)), (Mhz(1410), Watts(83.64))];
         Plan {
-            p2p_blocking_power_by_mhz: Some(PowerByClock::new(points).unwrap()),
+            p2p_blocking_power_by_mhz: Some(PowerByClock::new(points).unwrap().into()),
             waits: vec![wait(0, Instruction::Backward), wait(1, Instruction::Forward)],
             ..small()
         }

@@ -15,6 +15,7 @@ use crate::step::delays::Delays;
 use crate::step::dependencies::{BadDependency, Dependency, StageUnit, check_dependencies};
 use crate::step::order::{Misordered, check_order};
 use crate::waits::PlannedWait;
+use crate::waits::per_stage::PerStage;
 use crate::waits::power::PowerByClock;
 
 /// One frequency for every instruction of a step, per stage.
@@ -28,10 +29,12 @@ pub struct Plan {
     pub num_stages: u16,
     /// The number of microbatches of a step.
     pub num_microbatches: u32,
-    /// The P2P-blocking power, if it is known.
-    pub p2p_blocking_power_w: Option<Watts>,
-    /// The P2P-blocking power by clock, if it is known; left out in files otherwise.
-    pub p2p_blocking_power_by_mhz: Option<PowerByClock>,
+    /// The P2P-blocking power, if it is known, or that of each stage. In files, the mean of the stages
+    /// and, if they differ, `p2p_blocking_power_by_stage_w`.
+    pub p2p_blocking_power_w: Option<PerStage<Watts>>,
+    /// The P2P-blocking power by clock, if it is known; left out in files otherwise. Where stages
+    /// differ, `p2p_blocking_power_by_stage_by_mhz` in files.
+    pub p2p_blocking_power_by_mhz: Option<PerStage<PowerByClock>>,
     /// Delays between instructions and between clocks; 0, and left out in files, if not measured.
     pub delays: Delays,
     /// The replay of the plan over the profile that it was made from.
@@ -102,8 +105,8 @@ impl Plan {
     }
 
     /// What a waiting GPU draws, by clock if that is known.
-    pub fn waiting_power(&self) -> Option<PowerByClock> {
-        let flat = || self.p2p_blocking_power_w.map(PowerByClock::from);
+    pub fn waiting_power(&self) -> Option<PerStage<PowerByClock>> {
+        let flat = || self.p2p_blocking_power_w.as_ref().map(PerStage::from);
         self.p2p_blocking_power_by_mhz.clone().or_else(flat)
     }
 
@@ -136,8 +139,19 @@ impl Plan {
                 format!("\"{}\" is longer than {limit} bytes", excerpt(gpu)),
             ));
         }
-        if let Some(Watts(power)) = self.p2p_blocking_power_w {
-            not_negative("p2p_blocking_power_w", power)?;
+        if let Some(power) = &self.p2p_blocking_power_w {
+            let place = match power.differing() {
+                None => "p2p_blocking_power_w",
+                Some(_) => "p2p_blocking_power_by_stage_w",
+            };
+            power.check(self.num_stages).map_err(|error| content(place, error.to_string()))?;
+            for Watts(power) in power.each(self.num_stages) {
+                not_negative(place, *power)?;
+            }
+        }
+        if let Some(power) = &self.p2p_blocking_power_by_mhz {
+            let place = "p2p_blocking_power_by_stage_by_mhz";
+            power.check(self.num_stages).map_err(|error| content(place, error.to_string()))?;
         }
         for (name, seconds) in self.delays.named() {
             not_negative(name, seconds)?;
@@ -322,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_negative_power_or_prediction_is_refused() {
-        let message = refused_with(|plan| plan.p2p_blocking_power_w = Some(Watts(-1.0)));
+        let message = refused_with(|plan| plan.p2p_blocking_power_w = Some(Watts(-1.0).into()));
         assert!(message.contains("p2p_blocking_power_w: -1"), "{message}");
         let message = refused_with(|plan| {
             plan.predicted =

@@ -16,6 +16,7 @@ use super::grid::Grid;
 use super::rehearsal::Rehearsal;
 use crate::pipeline::Pipeline;
 use crate::step::operation::Operation;
+use crate::waits::per_stage::PerStage;
 
 /// EnvPipe's configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,7 +75,12 @@ pub enum Reconfigure {
 impl EnvPipe {
     /// For each stage the clock at which its GPU takes the least energy in a step, waiting
     /// included, if all stages have that clock (the last one only if it is slowed, too).
-    pub(super) fn valleys(&self, pipeline: &Pipeline, grid: &Grid, p2p_power: Watts) -> Vec<Mhz> {
+    pub(super) fn valleys(
+        &self,
+        pipeline: &Pipeline,
+        grid: &Grid,
+        p2p_power: &PerStage<Watts>,
+    ) -> Vec<Mhz> {
         let network = pipeline.network();
         let last = network.stages.len() - 1;
         let is_pinned = |stage: usize| stage == last && self.kind != EnvPipeType::Uniform;
@@ -89,7 +95,8 @@ impl EnvPipe {
                 let measured = || operations.iter().map(|&index| step.measured(index as usize));
                 let busy_s: f64 = measured().map(|m| m.time_s).sum();
                 let busy_j: f64 = measured().map(|m| m.energy_j).sum();
-                let energy_j = busy_j + p2p_power.0 * (length_s - busy_s);
+                let Watts(waiting_w) = p2p_power.of(Stage(stage as u16));
+                let energy_j = busy_j + waiting_w * (length_s - busy_s);
                 if energy_j < least[stage].0 && !is_pinned(stage) {
                     least[stage] = (energy_j, clock);
                 }
@@ -148,7 +155,7 @@ mod tests {
 
     fn run(pipeline: &Pipeline, kind: EnvPipeType, reconfigure: Reconfigure) -> (Plan, u32, End) {
         let envpipe = EnvPipe { kind, reconfigure, ..EnvPipe::default() };
-        let mut outcome = envpipe.outcome(pipeline, POWER).unwrap();
+        let mut outcome = envpipe.outcome(pipeline, &POWER.into()).unwrap();
         (outcome.plans.remove(0), outcome.rounds, outcome.end)
     }
 

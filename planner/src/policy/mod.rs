@@ -31,6 +31,7 @@ pub use zeus::{Zeus, ZeusFound, ZeusSearch, ZeusSettings, ZeusWindow};
 
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
+use crate::waits::per_stage::PerStage;
 use rehearsal::Rehearsal;
 
 /// A way in which another system chooses clocks; not what `pfod` allows its users.
@@ -89,9 +90,11 @@ impl Policy {
     pub fn outcome(
         self,
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: impl Into<PerStage<Watts>>,
         progress: &dyn Fn(f64),
     ) -> Result<Outcome, PlanError> {
+        let p2p_power = &p2p_power.into();
+        p2p_power.check(pipeline.profile().num_stages())?;
         match self {
             Self::AllMax => {
                 let plan = Rehearsal::at_highest_clocks(pipeline).plan(p2p_power);

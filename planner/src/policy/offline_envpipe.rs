@@ -18,6 +18,7 @@ use crate::pipeline::Pipeline;
 use crate::profile::measurement::Measurement;
 use crate::replay::timeline::predecessors;
 use crate::step::network::Network;
+use crate::waits::per_stage::PerStage;
 
 /// The parameters of offline EnvPipe.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,7 +42,7 @@ impl OfflineEnvPipe {
     pub(super) fn outcome(
         &self,
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: &PerStage<Watts>,
     ) -> Result<Outcome, PlanError> {
         let grid = Grid::new(pipeline)?;
         let network = pipeline.network();
@@ -164,7 +165,7 @@ mod tests {
     fn outcome(stage_scale: [f64; 4]) -> Outcome {
         let profile = power_law(&stage_scale, [0.04, 0.08], 0.9, &(1050..=1410).step_by(15));
         let pipeline = Pipeline::new(&profile, Schedule::OneForwardOneBackward, 16).unwrap();
-        OfflineEnvPipe::default().outcome(&pipeline, Watts(80.0)).unwrap()
+        OfflineEnvPipe::default().outcome(&pipeline, &Watts(80.0).into()).unwrap()
     }
 
     #[test]

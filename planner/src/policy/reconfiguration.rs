@@ -13,6 +13,7 @@ use crate::error::PlanError;
 use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::replay::timeline::{Moments, predecessors};
+use crate::waits::per_stage::PerStage;
 
 /// Steps without a change after which its clocks are final.
 const QUIET_STEPS: u32 = 11;
@@ -24,7 +25,7 @@ const MOST_STEPS: u32 = 50_000;
 pub struct Reconfiguration<'a> {
     envpipe: EnvPipe,
     pipeline: &'a Pipeline,
-    p2p_power: Watts,
+    p2p_power: PerStage<Watts>,
     grid: Grid,
     on_envelope: Vec<bool>,
     step: Rehearsal<'a>,
@@ -37,7 +38,7 @@ impl EnvPipe {
     pub(super) fn outcome(
         &self,
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: &PerStage<Watts>,
     ) -> Result<Outcome, PlanError> {
         let mut reconfiguration = Reconfiguration::start(*self, pipeline, p2p_power)?;
         let end = reconfiguration.rehearse();
@@ -54,15 +55,16 @@ impl<'a> Reconfiguration<'a> {
     pub fn start(
         envpipe: EnvPipe,
         pipeline: &'a Pipeline,
-        p2p_power: Watts,
+        p2p_power: impl Into<PerStage<Watts>>,
     ) -> Result<Self, PlanError> {
+        let p2p_power = p2p_power.into();
         let grid = Grid::new(pipeline)?;
         let operations = &pipeline.network().operations;
         let on_envelope: Vec<bool> =
             operations.iter().map(|operation| is_on_envelope(operation, pipeline)).collect();
         let valleys = match envpipe.kind {
             EnvPipeType::Baseline => Vec::new(),
-            _ => envpipe.valleys(pipeline, &grid, p2p_power),
+            _ => envpipe.valleys(pipeline, &grid, &p2p_power),
         };
         let step = Rehearsal::new(pipeline, |index| match envpipe.kind {
             EnvPipeType::Baseline => grid.highest(),
@@ -75,7 +77,7 @@ impl<'a> Reconfiguration<'a> {
 
     /// The plan to run next, with its replay as prediction.
     pub fn plan(&self) -> Plan {
-        self.step.plan(self.p2p_power)
+        self.step.plan(&self.p2p_power)
     }
 
     /// The number of steps observed.

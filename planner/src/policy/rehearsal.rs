@@ -10,6 +10,7 @@ use crate::plan::Plan;
 use crate::profile::measurement::Measurement;
 use crate::replay::timeline::Moments;
 use crate::replay::{Replay, account};
+use crate::waits::per_stage::PerStage;
 
 /// For each operation what was measured at its present clock.
 #[derive(Clone)]
@@ -48,7 +49,7 @@ impl<'a> Rehearsal<'a> {
     }
 
     /// Time and energy of the step.
-    pub(crate) fn replay(&self, p2p_power: Watts) -> Replay {
+    pub(crate) fn replay(&self, p2p_power: &PerStage<Watts>) -> Replay {
         account(self.pipeline.network(), &self.run(), &p2p_power.into())
     }
 
@@ -64,9 +65,9 @@ impl<'a> Rehearsal<'a> {
     }
 
     /// The present clocks as a plan, with its replay as prediction.
-    pub(crate) fn plan(&self, p2p_power: Watts) -> Plan {
+    pub(crate) fn plan(&self, p2p_power: &PerStage<Watts>) -> Plan {
         let mut plan = self.pipeline.plan(|operation| self.measured[operation].frequency);
-        plan.p2p_blocking_power_w = Some(p2p_power);
+        plan.p2p_blocking_power_w = Some(p2p_power.clone());
         plan.predicted = Some(self.replay(p2p_power).into());
         plan
     }

@@ -13,6 +13,7 @@ use crate::error::PlanError;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, Prediction};
 use crate::profile::Profile;
+use crate::waits::per_stage::PerStage;
 
 /// The parameters of Zeus.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,7 +78,7 @@ impl Zeus {
         &self,
         search: ZeusSearch,
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: &PerStage<Watts>,
     ) -> Result<Outcome, PlanError> {
         let profile = pipeline.profile();
         let ZeusFound { found, chosen, rounds } =
@@ -96,9 +97,10 @@ impl Zeus {
         &self,
         search: ZeusSearch,
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: impl Into<PerStage<Watts>>,
         run: &mut dyn FnMut(&Plan) -> Result<ZeusWindow, E>,
     ) -> Result<ZeusFound<Plan>, E> {
+        let p2p_power = &p2p_power.into();
         let grid = Grid::new(pipeline)?;
         let falling: Vec<Mhz> = grid.falling().collect();
         let stages = pipeline.network().stages.len();
@@ -263,7 +265,7 @@ mod tests {
     #[test]
     fn global_tries_every_clock_from_the_highest_on() {
         let outcome = Zeus::default()
-            .outcome(ZeusSearch::Global, &pipeline(&unequal()), Watts(80.0))
+            .outcome(ZeusSearch::Global, &pipeline(&unequal()), &Watts(80.0).into())
             .unwrap();
         let tried: Vec<_> = outcome.plans.iter().map(clocks).collect();
         assert_eq!(tried, [[1400, 1400], [1390, 1390], [1380, 1380]]);
@@ -272,7 +274,7 @@ mod tests {
     #[test]
     fn per_stage_lowers_the_lighter_stage_until_its_forward_is_as_long() {
         let outcome = Zeus::default()
-            .outcome(ZeusSearch::PerStage, &pipeline(&unequal()), Watts(80.0))
+            .outcome(ZeusSearch::PerStage, &pipeline(&unequal()), &Watts(80.0).into())
             .unwrap();
         // 60 ms of the second stage lie nearest to 56 of the first; at 66 ms to its 68, the lowest.
         assert_eq!(clocks(&outcome.plans[0]), [1390, 1400]);
@@ -286,7 +288,7 @@ mod tests {
         let pipeline = pipeline(&profile(&[[table, table], [table, table]]));
         let chosen = |eta| {
             Zeus { eta, ..Zeus::default() }
-                .outcome(ZeusSearch::Global, &pipeline, Watts(80.0))
+                .outcome(ZeusSearch::Global, &pipeline, &Watts(80.0).into())
                 .unwrap()
                 .chosen
         };

@@ -25,6 +25,7 @@ use crate::profile::measurement::Measurement;
 use crate::profile::quantity::Quantity;
 use crate::profile::repeats::Repeats;
 use crate::profile::unheld::Unheld;
+use crate::waits::per_stage::PerStage;
 use crate::waits::power::PowerByClock;
 
 /// A measured profile of all stages of a pipeline.
@@ -198,9 +199,10 @@ impl Profile {
     ///
     /// # Errors
     /// [`PlanError::ImpossibleWaiting`] if a GPU would draw more while it waits than in any row.
-    pub fn check_waiting(&self, power: &PowerByClock) -> Result<(), PlanError> {
+    pub fn check_waiting(&self, power: &PerStage<PowerByClock>) -> Result<(), PlanError> {
         let most = |powers: &mut dyn Iterator<Item = f64>| powers.fold(0.0, f64::max);
-        let power_w = most(&mut power.points().iter().map(|(_, power)| power.0));
+        let points = power.each(self.num_stages()).flat_map(PowerByClock::points);
+        let power_w = most(&mut points.map(|(_, power)| power.0));
         let rows = self.with_those_of_chunks().flat_map(Self::rows);
         let most_w = most(&mut rows.map(|(_, _, row)| row.energy_j / row.time_s));
         match power_w > most_w {

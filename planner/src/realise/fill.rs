@@ -135,7 +135,7 @@ mod tests {
         ) {
             let schedule = Schedule::OneForwardOneBackward;
             let pipeline = Pipeline::new(&profile, schedule, microbatches).unwrap();
-            let choices = Choices::new(&Tradeoffs::new(&pipeline, Watts(80.0)));
+            let choices = Choices::new(&Tradeoffs::new(&pipeline, &Watts(80.0).into()));
             let mut realiser = Realiser::new(pipeline.network(), &choices);
             for (operation, pick) in (0..realiser.network.len()).zip(picks.iter().cycle()) {
                 let (first, end) = choices.of(operation);

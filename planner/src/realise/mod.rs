@@ -14,6 +14,7 @@ pub(crate) mod splice;
 mod steady;
 
 use crate::choices::{Assignment, Choices, Realised};
+use crate::progress::Progress;
 use crate::step::network::Network;
 
 /// Times closer than this are equal, in seconds.
@@ -99,17 +100,16 @@ impl<'a> Realiser<'a> {
     }
 
     /// Speeds up one kind of operation after the other, gives the slack that this makes to the
-    /// operations that save most with it, and keeps what is better within a deadline (s). Calls
-    /// `go_on` before each kind, which may end the work by a panic.
+    /// operations that save most with it, and keeps what is better within a deadline (s).
     pub(crate) fn redistribute(
         &mut self,
         plan: &Realised,
         deadline_s: f64,
-        go_on: impl Fn(),
+        progress: &Progress<'_>,
     ) -> Realised {
         let mut best = plan.clone();
         for &kind in self.choices.ranges() {
-            go_on();
+            progress.go_on();
             self.assignment.clone_from(&best.assignment);
             for (operation, index) in self.assignment.iter_mut().enumerate() {
                 if self.choices.of(operation) == kind {
@@ -272,7 +272,7 @@ mod tests {
     pub(super) fn with_realiser(check: impl FnOnce(&mut Realiser<'_>, &Choices)) {
         let schedule = Schedule::OneForwardOneBackward;
         let pipeline = Pipeline::new(&unequal(), schedule, 6).unwrap();
-        let choices = Choices::new(&Tradeoffs::new(&pipeline, Watts(80.0)));
+        let choices = Choices::new(&Tradeoffs::new(&pipeline, &Watts(80.0).into()));
         check(&mut Realiser::new(pipeline.network(), &choices), &choices);
     }
 
@@ -308,7 +308,7 @@ mod tests {
             let deadline_s = realiser.fastest_s() * 1.07;
             realiser.fill(deadline_s);
             let plan = realiser.present();
-            let better = realiser.redistribute(&plan, plan.time_s, || {});
+            let better = realiser.redistribute(&plan, plan.time_s, &Progress::new(&|_| {}));
             assert!(better.time_s <= plan.time_s + 1e-9);
             assert!(better.effective_j <= plan.effective_j);
         });
@@ -319,9 +319,12 @@ mod tests {
         with_realiser(|realiser, choices| {
             realiser.fastest_s();
             let plan = realiser.present();
-            let asked = std::cell::Cell::new(0);
-            realiser.redistribute(&plan, plan.time_s, || asked.set(asked.get() + 1));
-            assert_eq!(asked.get(), choices.ranges().len());
+            let asked = std::sync::atomic::AtomicUsize::new(0);
+            let ask = |_| {
+                asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            };
+            realiser.redistribute(&plan, plan.time_s, &Progress::new(&ask));
+            assert_eq!(asked.into_inner(), choices.ranges().len());
         });
     }
 }

@@ -1,10 +1,9 @@
 //! The few plans that all others are spliced from; they are few, so each gets much effort.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crate::choices::pareto::{falling, lower_hull};
 use crate::choices::{Assignment, Choices, Realised};
 use crate::parallel::in_parallel_and_say;
+use crate::progress::Progress;
 use crate::realise::Realiser;
 use crate::realise::splice::Regimes;
 use crate::realise::steady::steady;
@@ -19,52 +18,47 @@ struct Composite<'a> {
 }
 
 /// Improves plans that were rounded one by one. Returns better plans all along the frontier,
-/// fastest first, and the regimes among them. Calls `progress`, from any thread, with the share of
-/// the work that is done.
+/// fastest first, and the regimes among them.
 pub(crate) fn regimes(
     network: &Network,
     choices: &Choices,
     rounded: Vec<Realised>,
-    progress: &(dyn Fn(f64) + Sync),
+    progress: &Progress<'_>,
 ) -> (Vec<Realised>, Regimes) {
-    // The share of the work that is done after the composites, for a large pipeline.
+    // The shares of the work that are done after the composites and before the seams, for a large
+    // pipeline.
     const COMPOSING: f64 = 0.25;
+    const REDISTRIBUTING: f64 = 0.99;
+    let composing = progress.part(0.0, COMPOSING);
+    let redistributing = progress.part(COMPOSING, REDISTRIBUTING);
+    let joining = progress.part(REDISTRIBUTING, 1.0);
     let new = || Realiser::new(network, choices);
     let hull = |plans: &[Realised]| lower_hull(plans.iter().cloned(), Realised::cost);
     let mut plans = falling(rounded, Realised::cost);
-    let steady = steady(network, choices);
+    let steady = steady(network, choices, &composing);
     let ends = hull(&plans);
-    let composites = composites(network, choices, &steady, &ends);
+    let composites = composites((network, choices), &steady, &ends, &composing);
     let compose = |realiser: &mut Realiser<'_>, composite: &Composite<'_>| {
         realiser.compose(&composite.ends.assignment, composite.middle, composite.cut)
     };
-    let say = |done| progress(COMPOSING * done);
-    plans.extend(in_parallel_and_say(&composites, new, compose, say));
+    plans.extend(in_parallel_and_say(&composites, new, compose, &composing));
     plans = falling(plans, Realised::cost);
-    // A plan of a large pipeline takes seconds: progress is reported before each of its kinds, so
-    // that an interrupt ends it.
-    let reached = AtomicU64::new(COMPOSING.to_bits());
-    let go_on = || progress(f64::from_bits(reached.load(Ordering::Relaxed)));
     let redistribute = |realiser: &mut Realiser<'_>, plan: &Realised| {
-        realiser.redistribute(plan, plan.time_s, go_on)
+        realiser.redistribute(plan, plan.time_s, &redistributing)
     };
-    let say = |done: f64| {
-        reached.store((COMPOSING + (1.0 - COMPOSING) * done).to_bits(), Ordering::Relaxed);
-        go_on();
-    };
-    plans.extend(in_parallel_and_say(&hull(&plans), new, redistribute, say));
+    plans.extend(in_parallel_and_say(&hull(&plans), new, redistribute, &redistributing));
     plans = falling(plans, Realised::cost);
-    let regimes = Regimes::new(hull(&plans), new);
+    let regimes = Regimes::new(hull(&plans), new, &joining);
     (plans, regimes)
 }
 
 /// Composites of steady regimes, and of the plans themselves, with the ends of plans of about the
 /// same time.
 fn composites<'a>(
-    network: &Network,
-    choices: &Choices,
+    (network, choices): (&Network, &Choices),
     steady: &'a [Assignment],
     plans: &'a [Realised],
+    progress: &Progress<'_>,
 ) -> Vec<Composite<'a>> {
     // A steady regime takes longer by itself than with suitable ends.
     const FASTER: usize = 3;
@@ -72,6 +66,7 @@ fn composites<'a>(
     // From the time in which the pipeline fills to half of the step.
     const CUTS: [usize; 4] = [32, 12, 6, 4];
     let steady = steady.iter().map(|regime| {
+        progress.go_on();
         (network.makespan(|operation| choices.get(regime[operation]).time_s), regime)
     });
     let middles = steady.chain(plans.iter().map(|plan| (plan.time_s, &plan.assignment)));

@@ -5,7 +5,8 @@
 
 use super::{Realiser, TOLERANCE_S};
 use crate::choices::Realised;
-use crate::parallel::in_parallel;
+use crate::parallel::in_parallel_and_say;
+use crate::progress::Progress;
 use crate::step::network::Network;
 
 /// Plans to splice others from. Each is slower than the one before and takes less energy, and no
@@ -34,13 +35,16 @@ impl Regimes {
     pub(crate) fn new<'a>(
         plans: Vec<Realised>,
         realiser: impl Fn() -> Realiser<'a> + Sync,
+        progress: &Progress<'_>,
     ) -> Self {
-        let reaches = in_parallel(&plans, &realiser, Realiser::reach);
+        let reaching = progress.part(0.0, 0.5);
+        let reaches = in_parallel_and_say(&plans, &realiser, Realiser::reach, &reaching);
         let pairs: Vec<&[Reach]> = reaches.windows(2).collect();
-        let seams = in_parallel(&pairs, &realiser, |realiser, pair| Seam {
+        let seam = |realiser: &mut Realiser<'_>, pair: &&[Reach]| Seam {
             slow_first_s: changing(realiser.network, &pair[1], &pair[0]),
             fast_first_s: changing(realiser.network, &pair[0], &pair[1]),
-        });
+        };
+        let seams = in_parallel_and_say(&pairs, &realiser, seam, &progress.part(0.5, 1.0));
         Self { plans, seams }
     }
 }
@@ -164,7 +168,8 @@ mod tests {
             let ends = fast_and_slow(realiser);
             let between_s = (ends[0].time_s + ends[1].time_s) / 2.0;
             let (network, plans) = (realiser.network, ends.to_vec());
-            let regimes = Regimes::new(plans, || Realiser::new(network, choices));
+            let progress = Progress::new(&|_| {});
+            let regimes = Regimes::new(plans, || Realiser::new(network, choices), &progress);
             let spliced = realiser.between(&regimes, &ends, between_s);
             assert!(spliced.time_s <= between_s + 1e-9);
             let share = (spliced.effective_j - ends[1].effective_j)

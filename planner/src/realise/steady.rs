@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::choices::pareto::{Cost, falling, lower_hull};
 use crate::choices::{Assignment, Choices};
+use crate::progress::Progress;
 use crate::step::network::Network;
 
 /// A clock for each kind of operation of a stage.
@@ -19,11 +20,17 @@ struct Mix {
 }
 
 /// The regimes of least energy for their pace that no mixture of two others beats, fastest first.
-pub(crate) fn steady(network: &Network, choices: &Choices) -> Vec<Assignment> {
+pub(crate) fn steady(
+    network: &Network,
+    choices: &Choices,
+    progress: &Progress<'_>,
+) -> Vec<Assignment> {
+    let stages = network.stages.iter();
     let mixes: Vec<Vec<Mix>> =
-        network.stages.iter().map(|operations| worthwhile(operations, choices)).collect();
+        stages.map(|operations| worthwhile(operations, choices, progress)).collect();
     let paces = lower_hull(falling(paces(&mixes), |&pace| pace), |&pace| pace);
     let regime = |(pace_s, _): Cost| {
+        progress.go_on();
         let mut regime: Assignment =
             (0..network.len()).map(|operation| choices.fastest(operation)).collect();
         for (operations, mixes) in network.stages.iter().zip(&mixes) {
@@ -63,13 +70,14 @@ fn paces(mixes: &[Vec<Mix>]) -> Vec<Cost> {
 }
 
 /// The mixes of a stage, fastest first, that take less energy than every faster one.
-fn worthwhile(operations: &[u32], choices: &Choices) -> Vec<Mix> {
+fn worthwhile(operations: &[u32], choices: &Choices, progress: &Progress<'_>) -> Vec<Mix> {
     let mut kinds = BTreeMap::new();
     for &operation in operations {
         *kinds.entry(choices.of(operation as usize)).or_insert(0.0) += 1.0;
     }
     let mut mixes = vec![Mix { time_s: 0.0, effective_j: 0.0, choices: Vec::new() }];
     for ((first, end), count) in kinds {
+        progress.go_on();
         let with_each = mixes.iter().flat_map(|mix| {
             (first..end).map(move |index| {
                 let choice = choices.get(index);
@@ -109,8 +117,8 @@ mod tests {
         let schedule = Schedule::OneForwardOneBackward;
         let pipeline = Pipeline::new(&unequal(), schedule, 6).unwrap();
         let (network, choices) =
-            (pipeline.network(), Choices::new(&Tradeoffs::new(&pipeline, Watts(80.0))));
-        let regimes = steady(network, &choices);
+            (pipeline.network(), Choices::new(&Tradeoffs::new(&pipeline, &Watts(80.0).into())));
+        let regimes = steady(network, &choices, &Progress::new(&|_| {}));
         assert!(regimes.len() > 1);
         for regime in &regimes {
             let stages = network.stages.iter();
@@ -134,8 +142,8 @@ mod tests {
     #[test]
     fn operations_of_one_kind_have_one_clock() {
         let pipeline = Pipeline::new(&unequal(), Schedule::GPipe, 5).unwrap();
-        let choices = Choices::new(&Tradeoffs::new(&pipeline, Watts(80.0)));
-        for regime in steady(pipeline.network(), &choices) {
+        let choices = Choices::new(&Tradeoffs::new(&pipeline, &Watts(80.0).into()));
+        for regime in steady(pipeline.network(), &choices, &Progress::new(&|_| {})) {
             for (operation, &choice) in regime.iter().enumerate() {
                 let (first, end) = choices.of(operation);
                 assert!((first..end).contains(&choice));

@@ -4,9 +4,11 @@ use pfo_vocabulary::Watts;
 
 use crate::choices::tradeoff::Tradeoffs;
 use crate::pipeline::Pipeline;
+use crate::progress::Progress;
 use crate::relaxation::Relaxation;
 use crate::relaxation::bound::LowerBound;
 use crate::relaxation::events::Events;
+use crate::waits::per_stage::PerStage;
 
 /// Deadlines that get a schedule. Twice as many close less than a hundredth of the gap to the
 /// bound.
@@ -32,11 +34,11 @@ pub(crate) struct Anchor {
 /// about it, and both ends.
 pub(crate) fn anchors(
     pipeline: &Pipeline,
-    p2p_power: Watts,
+    p2p_power: &PerStage<Watts>,
     tradeoffs: &Tradeoffs,
     near_s: Option<f64>,
     pass: &mut dyn FnMut(Anchor),
-    progress: impl Fn(f64),
+    progress: &Progress<'_>,
 ) -> LowerBound {
     let events = Events::new(pipeline.network());
     let mut relaxation = Relaxation::new(&events, tradeoffs);
@@ -58,7 +60,7 @@ pub(crate) fn anchors(
     let mut deadlines = deadlines.into_iter().peekable();
 
     let mut at_s = Vec::new();
-    let idle_w = p2p_power.0 * f64::from(pipeline.profile().num_stages());
+    let idle_w = p2p_power.total_w(pipeline.profile().num_stages());
     let mut is_past_cheapest = false;
     let mut pass_at = |relaxation: &Relaxation, time_s: f64, [each_s, all_s]: [f64; 2]| {
         relaxation.schedule(time_s, &mut at_s);
@@ -68,7 +70,7 @@ pub(crate) fn anchors(
     };
     while let Some(piece) = relaxation.advance() {
         bound.add(piece);
-        progress((bound.slowest_s() - piece.fast_s) / range_s);
+        progress.say(bound.solved());
         if !is_past_cheapest && piece.slope_w >= idle_w {
             is_past_cheapest = true;
             pass_at(&relaxation, piece.slow_s, [ROUNDED_S, more_s]);

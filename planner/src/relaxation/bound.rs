@@ -4,8 +4,10 @@ use pfo_vocabulary::Watts;
 
 use crate::choices::tradeoff::Tradeoffs;
 use crate::pipeline::Pipeline;
+use crate::progress::Progress;
 use crate::relaxation::events::Events;
 use crate::relaxation::{Piece, Relaxation};
+use crate::waits::per_stage::PerStage;
 
 /// The exact frontier of the relaxed problem, in which an instruction may mix clocks freely.
 #[derive(Clone, Debug)]
@@ -22,34 +24,56 @@ pub struct LowerBound {
 
 impl LowerBound {
     /// Solves the relaxed problem for every iteration time at once.
-    pub fn new(pipeline: &Pipeline, p2p_power: Watts) -> Self {
-        Self::of(pipeline, p2p_power, &Tradeoffs::new(pipeline, p2p_power))
+    /// There is one P2P-blocking power, or one for each stage.
+    pub fn new(pipeline: &Pipeline, p2p_power: impl Into<PerStage<Watts>>) -> Self {
+        Self::and_say(pipeline, &p2p_power.into(), &Progress::new(&|_| {}))
+    }
+
+    pub(crate) fn and_say(
+        pipeline: &Pipeline,
+        p2p_power: &PerStage<Watts>,
+        progress: &Progress<'_>,
+    ) -> Self {
+        Self::of(pipeline, p2p_power, &Tradeoffs::new(pipeline, p2p_power), progress)
     }
 
     /// The same for tradeoffs that were not measured.
-    pub(crate) fn of(pipeline: &Pipeline, p2p_power: Watts, tradeoffs: &Tradeoffs) -> Self {
+    pub(crate) fn of(
+        pipeline: &Pipeline,
+        p2p_power: &PerStage<Watts>,
+        tradeoffs: &Tradeoffs,
+        progress: &Progress<'_>,
+    ) -> Self {
         let events = Events::new(pipeline.network());
         let mut relaxation = Relaxation::new(&events, tradeoffs);
         let mut bound = Self::at_slow_end(pipeline, p2p_power, tradeoffs, &relaxation);
         while let Some(piece) = relaxation.advance() {
             bound.add(piece);
+            progress.say(bound.solved());
         }
         bound
     }
 
     pub(crate) fn at_slow_end(
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: &PerStage<Watts>,
         tradeoffs: &Tradeoffs,
         relaxation: &Relaxation,
     ) -> Self {
         Self {
             pieces: Vec::new(),
             least_j: tradeoffs.least_effective_j(),
-            idle: Watts(p2p_power.0 * f64::from(pipeline.profile().num_stages())),
+            idle: Watts(p2p_power.total_w(pipeline.profile().num_stages())),
             fastest_s: relaxation.fastest_s(),
             slowest_s: relaxation.slowest_s(),
         }
+    }
+
+    /// The share of the range of times (0 to 1) that has its pieces.
+    pub(crate) fn solved(&self) -> f64 {
+        let range_s = (self.slowest_s - self.fastest_s).max(f64::MIN_POSITIVE);
+        let reached_s = self.pieces.last().map_or(self.slowest_s, |piece| piece.fast_s);
+        ((self.slowest_s - reached_s) / range_s).min(1.0)
     }
 
     /// Adds the next faster piece.

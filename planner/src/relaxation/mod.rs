@@ -267,7 +267,7 @@ mod tests {
         let mut visit = visit;
         let schedule = Schedule::OneForwardOneBackward;
         let pipeline = Pipeline::new(profile, schedule, microbatches).unwrap();
-        let tradeoffs = Tradeoffs::new(&pipeline, Watts(80.0));
+        let tradeoffs = Tradeoffs::new(&pipeline, &Watts(80.0).into());
         let events = Events::new(pipeline.network());
         let mut relaxation = Relaxation::new(&events, &tradeoffs);
         while let Some(piece) = relaxation.advance() {

@@ -15,6 +15,7 @@ use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
 use crate::profile::quantity::Quantity;
 use crate::replay::{Replay, replay};
+use crate::waits::per_stage::PerStage;
 use crate::waits::power::PowerByClock;
 
 /// The shares by which time and energy of a step differ when the same plan runs again later. Real
@@ -45,7 +46,7 @@ pub struct Interval {
 pub fn interval(
     profile: &Profile,
     plan: &Plan,
-    p2p_power: impl Into<PowerByClock>,
+    p2p_power: impl Into<PerStage<PowerByClock>>,
 ) -> Result<Interval, PlanError> {
     let p2p_power = p2p_power.into();
     let figures = |profile: &Profile| replay(profile, plan, &p2p_power).map(figures);

@@ -20,6 +20,7 @@ use crate::profile::measurement::Measurement;
 use crate::step::dependencies::StageUnit;
 use crate::step::network::Network;
 use crate::step::order::StageOrder;
+use crate::waits::per_stage::PerStage;
 use crate::waits::power::PowerByClock;
 
 /// The outcome of a replay.
@@ -47,18 +48,20 @@ impl From<Replay> for Prediction {
     }
 }
 
-/// Replays a plan over a profile, for one P2P-blocking power or one by clock.
+/// Replays a plan over a profile, for one P2P-blocking power or one by clock, of all stages or of each.
 ///
 /// # Errors
-/// If the plan has another number of stages than the profile, sets a clock that was not measured,
-/// or its order deadlocks.
+/// If the plan or the powers are for another number of stages than the profile's, it sets a clock
+/// that was not measured, or its order deadlocks.
 pub fn replay(
     profile: &Profile,
     plan: &Plan,
-    p2p_power: impl Into<PowerByClock>,
+    p2p_power: impl Into<PerStage<PowerByClock>>,
 ) -> Result<Replay, PlanError> {
+    let p2p_power = p2p_power.into();
+    p2p_power.check(profile.num_stages())?;
     let (network, run) = measure(profile, plan)?;
-    Ok(account(&network, &run, &p2p_power.into()))
+    Ok(account(&network, &run, &p2p_power))
 }
 
 /// The operations of a plan, and their step.
@@ -139,13 +142,17 @@ pub fn at_highest_clocks(profile: &Profile, plan: &Plan) -> Result<Plan, PlanErr
 }
 
 /// Time and energy of a step.
-pub(crate) fn account(network: &Network, run: &LateRun, p2p_power: &PowerByClock) -> Replay {
+pub(crate) fn account(
+    network: &Network,
+    run: &LateRun,
+    p2p_power: &PerStage<PowerByClock>,
+) -> Replay {
     let measured = &run.measured;
     let makespan = network.makespan(|operation| measured[operation].time_s);
     let instructions = network.operations.iter().zip(measured).filter(|(op, _)| op.is_run());
     let busy: f64 = instructions.map(|(_, m)| m.time_s).sum();
     let energy: f64 = measured.iter().map(|m| m.energy_j).sum();
-    let waiting_j = match p2p_power.flat() {
+    let waiting_j = match p2p_power.common().and_then(PowerByClock::flat) {
         Some(Watts(power_w)) => power_w * (network.stages.len() as f64 * makespan - busy),
         None => run.waiting_j(network, p2p_power),
     };

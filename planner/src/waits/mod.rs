@@ -2,8 +2,10 @@
 //!
 //! A GPU that waits for its neighbour draws less at a low clock. Where a wait is long enough for
 //! two changes, it gets the clock at which waiting draws least, and the next instruction's clock is
-//! asked for before the wait ends, so that no instruction is late. [`power`] is what waiting draws.
+//! asked for before the wait ends, so that no instruction is late. [`power`] is what waiting draws,
+//! and [`per_stage`] says that of which stage.
 
+pub(crate) mod per_stage;
 pub(crate) mod power;
 
 use pfo_vocabulary::Mhz;
@@ -16,6 +18,7 @@ use crate::profile::Profile;
 use crate::replay::replay;
 use crate::replay::timeline::{Span, Timeline};
 use crate::step::dependencies::StageUnit;
+use per_stage::PerStage;
 use power::PowerByClock;
 
 /// The clock of a wait.
@@ -34,12 +37,18 @@ impl Plan {
     ///
     /// # Errors
     /// Those of [`replay()`].
-    pub fn with_waits(&self, profile: &Profile, power: &PowerByClock) -> Result<Self, PlanError> {
+    pub fn with_waits(
+        &self,
+        profile: &Profile,
+        power: impl Into<PerStage<PowerByClock>>,
+    ) -> Result<Self, PlanError> {
+        let powers: PerStage<PowerByClock> = power.into();
+        powers.check(self.num_stages)?;
         let without = Self { waits: Vec::new(), ..self.clone() };
         let timeline = Timeline::new(profile, &without)?;
         let latency_s = self.delays.switch_latency_s;
-        let lowest = power.cheapest();
-        let saves = |span: &Span| {
+        let saves = |power: &PowerByClock, span: &Span| {
+            let lowest = power.cheapest();
             let in_force_s = span.waited_s - latency_s - self.delays.early_s();
             let saved_w = power.at(span.frequency).0 - power.at(lowest).0;
             let changes_j = 2.0 * change_j(power.at(span.frequency), self.delays);
@@ -47,16 +56,18 @@ impl Plan {
         };
         let mut waits = Vec::new();
         for (stage, spans) in self.stages.iter().zip(&timeline.stages) {
+            let power = powers.of(stage.stage);
+            let frequency_mhz = power.cheapest();
             for (planned, span) in stage.instructions.iter().zip(spans) {
-                if !planned.instruction.is_fixed() && saves(span) {
+                if !planned.instruction.is_fixed() && saves(power, span) {
                     let before = StageUnit::new(stage.stage, planned.unit());
-                    waits.push(PlannedWait { before, frequency_mhz: lowest });
+                    waits.push(PlannedWait { before, frequency_mhz });
                 }
             }
         }
-        let p2p_blocking_power_by_mhz = Some(power.clone());
+        let p2p_blocking_power_by_mhz = Some(powers.clone());
         let mut plan = Self { waits, p2p_blocking_power_by_mhz, ..without };
-        plan.predicted = Some(replay(profile, &plan, power)?.into());
+        plan.predicted = Some(replay(profile, &plan, powers)?.into());
         Ok(plan)
     }
 }

@@ -11,8 +11,8 @@
 use std::collections::{HashSet, VecDeque};
 
 use pfo_planner::{
-    Delays, Instruction, Mhz, Plan, PlannedInstruction, PlannedWait, PowerByClock, Profile, Span,
-    Stage, StagePlan, StageUnit, Timeline,
+    Delays, Instruction, Mhz, PerStage, Plan, PlannedInstruction, PlannedWait, PowerByClock,
+    Profile, Span, Stage, StagePlan, StageUnit, Timeline,
 };
 
 /// What a step took.
@@ -137,7 +137,7 @@ fn waits(profile: &Profile, plan: &Plan) -> Vec<VecDeque<Option<(Mhz, f64)>>> {
 }
 
 /// Runs a step of a plan on GPUs that draw this power while they wait.
-pub(crate) fn run(profile: &Profile, plan: &Plan, power: &PowerByClock) -> Step {
+pub(crate) fn run(profile: &Profile, plan: &Plan, power: &PerStage<PowerByClock>) -> Step {
     let Delays { switch_latency_s, set_call_s, .. } = plan.delays;
     let waits = waits(profile, plan);
     let mut gpus: Vec<Gpu> =
@@ -190,7 +190,7 @@ pub(crate) fn run(profile: &Profile, plan: &Plan, power: &PowerByClock) -> Step 
         let next_s =
             gpus.iter().map(|gpu| gpu.next_s(now_s, profile)).fold(f64::INFINITY, f64::min);
         for gpu in &mut gpus {
-            gpu.advance(next_s - now_s, profile, power, &mut step);
+            gpu.advance(next_s - now_s, profile, power.of(gpu.stage), &mut step);
         }
         now_s = next_s;
     }

@@ -39,6 +39,7 @@
 mod chunks;
 pub(crate) mod error;
 mod order;
+mod powers;
 mod repeats;
 mod source;
 #[cfg(test)]
@@ -60,13 +61,14 @@ use crate::pipeline::Pipeline;
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
 use crate::step::delays::Delays;
-use crate::waits::power::PowerByClock;
+use crate::waits::per_stage::PerStage;
 use source::{Source, damaged, foreign};
 
 const MAGIC: &[u8; 12] = b"pfo-frontier";
-const VERSION: u16 = 9;
+const VERSION: u16 = 10;
 
 /// Versions before, which are read, too.
+const WITHOUT_STAGE_POWERS: u16 = 9;
 const WITHOUT_CHUNKS: u16 = 8;
 const WITHOUT_REPEATS: u16 = 7;
 const WITHOUT_CLOCK_PER: u16 = 6;
@@ -125,20 +127,16 @@ impl Frontier {
         write_text(&mut out, gpu)?;
         write_text(&mut out, self.pipeline.schedule().name())?;
         out.write_all(&self.pipeline.num_microbatches().to_le_bytes())?;
-        out.write_all(&self.p2p_power.0.to_le_bytes())?;
+        out.write_all(&self.p2p_power.mean().0.to_le_bytes())?;
         for (_, seconds) in self.pipeline.network().delays.named() {
             out.write_all(&seconds.to_le_bytes())?;
         }
-        let points = self.wait_power.as_ref().map_or(&[][..], PowerByClock::points);
-        out.write_all(&(points.len() as u16).to_le_bytes())?;
-        for (clock, power) in points {
-            out.write_all(&clock.0.to_le_bytes())?;
-            out.write_all(&power.0.to_le_bytes())?;
-        }
+        powers::write_common(&mut out, self.wait_power.as_ref())?;
         write_text(&mut out, self.clock_per.map_or("", ClockPer::name))?;
         out.write_all(&self.site_power.0.to_le_bytes())?;
         repeats::write(&mut out, self.pipeline.profile())?;
         chunks::write(&mut out, self.pipeline.profile())?;
+        powers::write(&mut out, &self.p2p_power, self.wait_power.as_ref())?;
         order::write(&mut out, self.pipeline.order())?;
 
         write_rows(&mut out, self.pipeline.profile())?;
@@ -197,14 +195,11 @@ impl Frontier {
         let gpu = Some(file.text("the GPU's name")?).filter(|name| !name.is_empty());
         let schedule = file.text("the schedule")?.parse()?;
         let microbatches = u32::from_le_bytes(file.array("the number of microbatches")?);
-        let p2p_power = Watts(f64::from_le_bytes(file.array("the P2P-blocking power")?));
-        if !(p2p_power.0.is_finite() && p2p_power.0 >= 0.0) {
-            return Err(damaged(&format!("the P2P-blocking power is {p2p_power}")));
-        }
+        let p2p_power = powers::read_flat(&mut file)?;
         let delays = read_delays(&mut file, version)?;
         let wait_power = match version {
             WITHOUT_SET_CALL | WITHOUT_WAIT_POWER => None,
-            _ => read_wait_power(&mut file)?,
+            _ => powers::read_by_clock(&mut file)?,
         };
         let clock_per = match version {
             ..=WITHOUT_CLOCK_PER => None,
@@ -225,10 +220,16 @@ impl Frontier {
             _ => chunks::read(&mut file, room)?,
         };
         room.rows -= chunks.values().map(Profile::num_rows).sum::<usize>();
+        let (p2p_power, wait_power) = match version {
+            ..=WITHOUT_STAGE_POWERS => (p2p_power.into(), wait_power.map(PerStage::from)),
+            _ => powers::read(&mut file, p2p_power, wait_power)?,
+        };
         let order = order::read(&mut file, microbatches, room.instructions)?;
         let profile = Profile::from_measurements(read_rows(&mut file, room)?)?;
         let profile = repeats::noted(profile, repeated)?.with_chunks(chunks);
         let pipeline = Pipeline::of_order(&profile, schedule, order, delays)?;
+        p2p_power.check(profile.num_stages())?;
+        wait_power.iter().try_for_each(|power| power.check(profile.num_stages()))?;
         let plans = read_plans(&mut file, &pipeline, room)?;
         file.end()?;
         let frontier = Self::new(pipeline, p2p_power, gpu, plans)?;
@@ -236,17 +237,6 @@ impl Frontier {
         let frontier = frontier.map_err(|error| damaged(&error.to_string()))?;
         Ok(Self { wait_power, clock_per, ..frontier })
     }
-}
-
-fn read_wait_power(file: &mut Source<'_>) -> Result<Option<PowerByClock>, PlanError> {
-    let mut points = Vec::new();
-    for _ in 0..u16::from_le_bytes(file.array("the number of powers of waiting")?) {
-        let clock = Mhz(u32::from_le_bytes(file.array("a clock of waiting")?));
-        points.push((clock, Watts(f64::from_le_bytes(file.array("a power of waiting")?))));
-    }
-    let power = || PowerByClock::new(points.iter().copied());
-    let power = (!points.is_empty()).then(power).transpose();
-    power.map_err(|error| damaged(&error.to_string()))
 }
 
 fn read_delays(file: &mut Source<'_>, version: u16) -> Result<Delays, PlanError> {

@@ -9,6 +9,7 @@ use crate::frontier::optimize::{Options, Spread};
 use crate::profile::Profile;
 use crate::schedule::name::Schedule;
 use crate::test_profiles::{any_profile, unequal};
+use crate::waits::power::PowerByClock;
 
 fn frontier_of(profile: &Profile) -> Frontier {
     let pipeline = Pipeline::new(profile, Schedule::OneForwardOneBackward, 4).unwrap();
@@ -21,14 +22,15 @@ fn frontier_of(profile: &Profile) -> Frontier {
 fn with_waits(profile: &Profile) -> Frontier {
     let pipeline = Pipeline::new(profile, Schedule::OneForwardOneBackward, 4).unwrap();
     let options = Options { plans: 20, spread: Spread::Useful };
-    let power = "210:40,1400:80.5".parse().unwrap();
+    let power: PerStage<PowerByClock> = "210:40,1400:80.5".parse().unwrap();
     Frontier::for_waiting(ClockPer::Instruction, &pipeline, &power, options, &|_| {}).unwrap()
 }
 
 fn assert_same(read: &Frontier, written: &Frontier) {
     assert_eq!(read.plans, written.plans);
     assert_eq!(read.gpu, written.gpu);
-    assert_eq!((read.p2p_power, &read.wait_power), (written.p2p_power, &written.wait_power));
+    assert_eq!(read.p2p_power, written.p2p_power);
+    assert_eq!(read.wait_power, written.wait_power);
     assert_eq!(read.pipeline.profile(), written.pipeline.profile());
     assert_eq!(read.plan(0).unwrap(), written.plan(0).unwrap());
 }
@@ -85,15 +87,15 @@ fn more_bytes_than_there_should_be_are_refused() {
 fn another_file_and_another_version_are_called_that() {
     assert!(refused(b"stage,instruction,frequency,time,energy").contains("stage,instruct"));
     let mut bytes = frontier_of(&unequal()).to_bytes().unwrap();
-    bytes[MAGIC.len()] = 10;
+    bytes[MAGIC.len()] = 11;
     let message = refused(&bytes);
-    assert!(message.contains("version 10") && message.contains("versions 4 to 9"), "{message}");
+    assert!(message.contains("version 11") && message.contains("versions 4 to 10"), "{message}");
 }
 
 #[test]
 fn a_power_of_waiting_that_cannot_be_is_damage() {
     let frontier = with_waits(&unequal());
-    let points: Vec<_> = frontier.wait_power.as_ref().unwrap().points().to_vec();
+    let points = frontier.wait_power.as_ref().unwrap().common().unwrap().points().to_vec();
     let bytes = frontier.to_bytes().unwrap();
     let mut content = Vec::new();
     GzDecoder::new(&bytes[MAGIC.len() + 2..]).read_to_end(&mut content).unwrap();
@@ -120,8 +122,10 @@ fn a_file_of_versions_before_is_read_as_one_without_what_they_lack() {
     let place = 2 + names + 4 + 3 * 8;
     let repeats = 11 + "instruction".len() + 8;
     let chunks = repeats + 4;
-    let end = chunks + 2;
+    let powers = chunks + 2;
+    let end = powers + 4;
     let lack = [
+        (WITHOUT_STAGE_POWERS, powers..end, Some(ClockPer::Instruction)),
         (WITHOUT_CHUNKS, chunks..end, Some(ClockPer::Instruction)),
         (WITHOUT_REPEATS, repeats..end, Some(ClockPer::Instruction)),
         (WITHOUT_CLOCK_PER, 10..end, None),

@@ -9,9 +9,11 @@ use super::parameters::Lowtime;
 use crate::choices::tradeoff::{Choice, Kind, Tradeoff, Tradeoffs};
 use crate::error::PlanError;
 use crate::pipeline::Pipeline;
+use crate::progress::Progress;
 use crate::relaxation::Relaxation;
 use crate::relaxation::bound::LowerBound;
 use crate::relaxation::events::Events;
+use crate::waits::per_stage::PerStage;
 
 /// Joules of a step of one iteration time, waiting included, if clocks could be mixed freely.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,9 +38,10 @@ impl Lowtime {
     pub fn attribution(
         &self,
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: impl Into<PerStage<Watts>>,
         times_s: &[f64],
     ) -> Result<Vec<Attribution>, PlanError> {
+        let p2p_power = &p2p_power.into();
         let filtered = Tradeoffs::by_kind(pipeline, |kind| {
             Ok::<_, PlanError>(self.filtered(pipeline, kind, p2p_power))
         })?;
@@ -63,8 +66,9 @@ impl Lowtime {
         })?;
 
         let bound = LowerBound::new(pipeline, p2p_power);
-        let filtered_bound = LowerBound::of(pipeline, p2p_power, &filtered);
-        let idle_w = p2p_power.0 * f64::from(pipeline.profile().num_stages());
+        let unheard = Progress::new(&|_| {});
+        let filtered_bound = LowerBound::of(pipeline, p2p_power, &filtered, &unheard);
+        let idle_w = p2p_power.total_w(pipeline.profile().num_stages());
         let cost_j = mixed_at(pipeline, &fitted, &filtered, times_s);
         Ok(times_s
             .iter()
@@ -77,13 +81,14 @@ impl Lowtime {
             .collect())
     }
 
-    fn filtered(&self, pipeline: &Pipeline, kind: Kind, p2p_power: Watts) -> Tradeoff {
+    fn filtered(&self, pipeline: &Pipeline, kind: Kind, p2p_power: &PerStage<Watts>) -> Tradeoff {
         match kind {
             Kind::Measured(stage, instruction, chunk) if !instruction.is_fixed() => {
                 let table = pipeline.profile().chunk_table(stage, instruction, chunk);
-                let candidates = self.candidates(table, p2p_power);
+                let power = *p2p_power.of(stage);
+                let candidates = self.candidates(table, power);
                 let rows: Vec<_> = candidates.iter().map(|candidate| candidate.measured).collect();
-                Tradeoff::new(&rows, p2p_power)
+                Tradeoff::new(&rows, power)
             }
             _ => Tradeoff::of_kind(pipeline, kind, p2p_power),
         }
@@ -139,7 +144,7 @@ mod tests {
         let (pipeline, power) = (pipeline(), Watts(80.0));
         for filter in [Filter::Raw, Filter::Effective] {
             let lowtime = Lowtime { filter, ..Lowtime::default() };
-            let outcome = lowtime.outcome(&pipeline, power, &|_| {}).unwrap();
+            let outcome = lowtime.outcome(&pipeline, &power.into(), &|_| {}).unwrap();
             let replays: Vec<_> = outcome.plans.iter().filter_map(|plan| plan.predicted).collect();
             let times_s: Vec<f64> = replays.iter().map(|r| r.iteration_time_s).collect();
             let attributions = lowtime.attribution(&pipeline, power, &times_s).unwrap();

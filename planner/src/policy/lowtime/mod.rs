@@ -27,6 +27,7 @@ use crate::pipeline::Pipeline;
 use crate::plan::Prediction;
 use crate::relaxation::Relaxation;
 use crate::relaxation::events::Events;
+use crate::waits::per_stage::PerStage;
 use candidates::Candidate;
 use exponential::{Exponential, fit};
 
@@ -44,7 +45,7 @@ impl Lowtime {
     pub(super) fn outcome(
         &self,
         pipeline: &Pipeline,
-        p2p_power: Watts,
+        p2p_power: &PerStage<Watts>,
         progress: &dyn Fn(f64),
     ) -> Result<Outcome, PlanError> {
         let fitted = self.fitted(pipeline, p2p_power)?;
@@ -57,7 +58,7 @@ impl Lowtime {
         let steps = next - fastest + 1;
         let stride = steps.div_ceil((MOST_KEPT / network.len()).max(1) as u64);
 
-        let idle_w = p2p_power.0 * f64::from(pipeline.profile().num_stages());
+        let idle_w = p2p_power.total_w(pipeline.profile().num_stages());
         let mut step = Rehearsal::at_highest_clocks(pipeline);
         let (mut plans, mut claims) = (Vec::new(), Vec::new());
         let mut at_s = Vec::new();
@@ -97,11 +98,15 @@ impl Lowtime {
 
     /// The choices of each kind of operation: for each number of units the fitted energy and the
     /// clock that it is rounded to.
-    fn fitted(&self, pipeline: &Pipeline, p2p_power: Watts) -> Result<Tradeoffs, PlanError> {
+    fn fitted(
+        &self,
+        pipeline: &Pipeline,
+        p2p_power: &PerStage<Watts>,
+    ) -> Result<Tradeoffs, PlanError> {
         Tradeoffs::by_kind(pipeline, |kind| match kind {
             Kind::Measured(stage, instruction, chunk) if !instruction.is_fixed() => {
                 let table = pipeline.profile().chunk_table(stage, instruction, chunk);
-                let candidates = self.candidates(table, p2p_power);
+                let candidates = self.candidates(table, *p2p_power.of(stage));
                 let points: Vec<(f64, f64)> =
                     candidates.iter().map(|c| (c.units as f64, c.effective_j)).collect();
                 let curve = fit(&points, stage, instruction)?;
@@ -168,7 +173,7 @@ mod tests {
     }
 
     fn outcome(lowtime: &Lowtime) -> Outcome {
-        lowtime.outcome(&pipeline(), POWER, &|_| {}).unwrap()
+        lowtime.outcome(&pipeline(), &POWER.into(), &|_| {}).unwrap()
     }
 
     #[test]
@@ -228,7 +233,7 @@ mod tests {
         let short = &good[..3];
         let profile = profile(&[[good, good], [good, short]]);
         let pipeline = Pipeline::new(&profile, Schedule::OneForwardOneBackward, 2).unwrap();
-        let refused = Lowtime::default().outcome(&pipeline, POWER, &|_| {}).unwrap_err();
+        let refused = Lowtime::default().outcome(&pipeline, &POWER.into(), &|_| {}).unwrap_err();
         let message = refused.to_string();
         for words in ["stage 1, backward", "takes 4 frequencies", "not 3"] {
             assert!(message.contains(words), "no {words:?} in {message:?}");

@@ -156,7 +156,7 @@ class Plan:
     @staticmethod
     def from_bytes(plan: bytes, profile: Optional[Profile], schedule: str) -> Plan: ...
     def to_text(self, format: str) -> str: ...
-    def replay(self, profile: Profile, p2p_power: Optional[float]) -> tuple[float, float]: ...
+    def replay(self, profile: Profile, p2p_power: Union[float, Sequence[float], None]) -> tuple[float, float]: ...
     @property
     def predicted(self) -> Optional[tuple[float, float]]: ...
     @property
@@ -175,7 +175,7 @@ class Frontier:
     def optimize(
         pipeline: Pipeline,
         *,
-        p2p_power: Union[float, Mapping[int, float]],
+        p2p_power: Union[float, Sequence[float], Mapping[int, float], Sequence[Mapping[int, float]]],
         site_power: float,
         plans: int,
         clock_per: str,
@@ -184,7 +184,11 @@ class Frontier:
     ) -> Frontier: ...
     @staticmethod
     def of_plans(
-        profile: Profile, plans: Sequence[Plan], *, p2p_power: float, gpu: Optional[str]
+        profile: Profile,
+        plans: Sequence[Plan],
+        *,
+        p2p_power: Union[float, Sequence[float]],
+        gpu: Optional[str],
     ) -> Frontier: ...
     @staticmethod
     def from_bytes(frontier: bytes) -> Frontier: ...
@@ -203,6 +207,8 @@ class Frontier:
     def gpu(self) -> Optional[str]: ...
     @property
     def p2p_power_w(self) -> float: ...
+    @property
+    def p2p_power_by_stage_w(self) -> list[float]: ...
     @property
     def site_power_w(self) -> float: ...
     @property

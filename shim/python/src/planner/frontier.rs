@@ -1,17 +1,16 @@
 //! All plans of a pipeline.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use pfo_planner::{
-    ClockPer, Due, Mhz, Options, Outcome, PlanError, Point, Policy, PowerByClock, Spread, Watts,
-    WrittenDeadline,
+    ClockPer, Due, Options, Outcome, Point, Policy, Spread, Stage, Watts, WrittenDeadline,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::planner::error::{self, refused};
 use crate::planner::interruptible::interruptible;
+use crate::planner::power::{Flat, Power};
 use crate::planner::{Bound, Pipeline, Plan, Profile};
 
 /// The plans of a pipeline, fastest first.
@@ -26,7 +25,8 @@ impl Frontier {
 
 #[pymethods]
 impl Frontier {
-    /// Makes the plans. The power is that of waiting, by clock.
+    /// Makes the plans. The power is that of waiting: at every clock or by clock, of all stages or of
+    /// each.
     #[staticmethod]
     #[expect(clippy::too_many_arguments, reason = "a search in one call, by keywords only")]
     #[pyo3(signature = (pipeline, *, p2p_power, site_power, plans, clock_per, gpu, progress))]
@@ -40,7 +40,7 @@ impl Frontier {
         gpu: Option<String>,
         progress: Option<&pyo3::Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let power: PowerByClock = p2p_power.try_into().map_err(refused)?;
+        let power = p2p_power.by_clock().map_err(refused)?;
         let pipeline = &pipeline.0;
         pipeline.profile().check_waiting(&power).map_err(refused)?;
         let per: ClockPer = clock_per.parse().map_err(refused)?;
@@ -61,7 +61,7 @@ impl Frontier {
     fn of_plans(
         profile: &Profile,
         plans: Vec<PyRef<'_, Plan>>,
-        p2p_power: f64,
+        p2p_power: Flat,
         gpu: Option<String>,
     ) -> PyResult<Self> {
         let first = plans
@@ -69,9 +69,8 @@ impl Frontier {
             .ok_or_else(|| error::PlanError::new_err("there is no plan; give some"))?;
         let pipeline = first.0.pipeline(&profile.profile).map_err(refused)?;
         let plans = plans.into_iter().map(|plan| plan.0.clone());
-        pfo_planner::Frontier::of_plans(&pipeline, Watts(p2p_power), gpu, plans)
-            .map(Self)
-            .map_err(refused)
+        let power = p2p_power.of_stages().map_err(refused)?;
+        pfo_planner::Frontier::of_plans(&pipeline, power, gpu, plans).map(Self).map_err(refused)
     }
 
     #[staticmethod]
@@ -113,7 +112,8 @@ impl Frontier {
     /// The plan of least energy with the wait until a deadline.
     fn plan_for(&self, py: Python<'_>, deadline: &str) -> PyResult<Plan> {
         let due = self.due(deadline)?;
-        py.detach(|| self.0.plan_for(due)).map(Plan).map_err(refused)
+        let plan = interruptible(py, None, |report| self.0.plan_for_and_say(due, report))?;
+        plan.map(Plan).map_err(refused)
     }
 
     /// The same, improved for some seconds.
@@ -124,7 +124,8 @@ impl Frontier {
         let due = self.due(deadline)?;
         let began = Instant::now();
         let plan = interruptible(py, None, |report| {
-            self.0.polished(due, |_| {
+            let plan = self.0.plan_for_and_say(due, report)?;
+            self.0.polished(plan, due, |_| {
                 report(began.elapsed().as_secs_f64() / polish_s);
                 began.elapsed() < patience
             })
@@ -160,8 +161,8 @@ impl Frontier {
         Ok((expected.iteration_time_s, expected.iteration_energy_j))
     }
 
-    fn bound(&self, py: Python<'_>) -> Bound {
-        Bound(py.detach(|| self.0.bound()))
+    fn bound(&self, py: Python<'_>) -> PyResult<Bound> {
+        interruptible(py, None, |report| self.0.bound_and_say(report)).map(Bound)
     }
 
     #[getter]
@@ -171,7 +172,14 @@ impl Frontier {
 
     #[getter]
     fn p2p_power_w(&self) -> f64 {
-        self.0.p2p_power().0
+        self.0.p2p_power().mean().0
+    }
+
+    /// The P2P-blocking power of each stage.
+    #[getter]
+    fn p2p_power_by_stage_w(&self) -> Vec<f64> {
+        let stages = (0..self.num_stages()).map(Stage);
+        stages.map(|stage| self.0.p2p_power().of(stage).0).collect()
     }
 
     #[getter]
@@ -197,24 +205,4 @@ impl Frontier {
 
 fn pair(point: Point) -> (f64, f64) {
     (point.iteration_time_s, point.iteration_energy_j)
-}
-
-/// The watts that waiting draws, the same at every clock or by clock in MHz.
-#[derive(FromPyObject)]
-enum Power {
-    Flat(f64),
-    ByClock(HashMap<u32, f64>),
-}
-
-impl TryFrom<Power> for PowerByClock {
-    type Error = PlanError;
-
-    fn try_from(power: Power) -> Result<Self, PlanError> {
-        match power {
-            Power::Flat(watts) => Ok(Watts(watts).into()),
-            Power::ByClock(points) => {
-                Self::new(points.into_iter().map(|(mhz, watts)| (Mhz(mhz), Watts(watts))))
-            }
-        }
-    }
 }

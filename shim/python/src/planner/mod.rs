@@ -6,6 +6,7 @@ mod frontier;
 mod interruptible;
 mod pipeline;
 mod plan;
+mod power;
 mod profile;
 
 pub(crate) use bound::Bound;

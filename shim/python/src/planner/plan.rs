@@ -1,10 +1,11 @@
 //! One plan.
 
-use pfo_planner::{Generation, LowtimePlan, Schedule, replay};
+use pfo_planner::{Generation, LowtimePlan, PerStage, Schedule, replay};
 use pyo3::prelude::*;
 
 use crate::planner::Profile;
 use crate::planner::error::{PlanError, refused};
+use crate::planner::power::Flat;
 
 /// One clock for every instruction of a step.
 #[pyclass(frozen, module = "pfo._native")]
@@ -44,11 +45,12 @@ impl Plan {
     }
 
     /// Seconds and joules of the plan's replay over a profile, at a P2P-blocking power or the plan's own.
-    fn replay(&self, profile: &Profile, p2p_power: Option<f64>) -> PyResult<(f64, f64)> {
-        let given = p2p_power.map(|power| pfo_planner::Watts(power).into());
-        let power = given.or_else(|| self.0.waiting_power()).ok_or_else(|| {
-            PlanError::new_err("the plan does not say its P2P-blocking power; give p2p_power")
-        })?;
+    fn replay(&self, profile: &Profile, p2p_power: Option<Flat>) -> PyResult<(f64, f64)> {
+        let given = p2p_power.map(Flat::of_stages).transpose().map_err(refused)?;
+        let power =
+            given.map(PerStage::from).or_else(|| self.0.waiting_power()).ok_or_else(|| {
+                PlanError::new_err("the plan does not say its P2P-blocking power; give p2p_power")
+            })?;
         let replayed = replay(&profile.profile, &self.0, power).map_err(refused)?;
         Ok((replayed.iteration_time_s, replayed.iteration_energy_j))
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator, Optional, Union
+from typing import Any, Iterable, Iterator, Optional, Sequence, Union
 
 from pfo import _native
 from pfo.planner import files, pictures
@@ -41,11 +41,17 @@ class Frontier:
 
     @classmethod
     def of_plans(
-        cls, plans: Iterable[Plan], profile: Profile, *, p2p_power: float, gpu: Optional[str] = None
+        cls,
+        plans: Iterable[Plan],
+        profile: Profile,
+        *,
+        p2p_power: Union[float, Sequence[float]],
+        gpu: Optional[str] = None,
     ) -> Frontier:
         """The frontier of other plans for one pipeline, such as lowtime's, by their replay over a profile.
 
-        Plans that take no less energy than a faster one are left out.
+        Plans that take no less energy than a faster one are left out. ``p2p_power`` is what a GPU draws
+        while it waits, in watts, or that of each stage.
         """
         given = [plan._native for plan in plans]
         return cls(
@@ -65,6 +71,7 @@ class Frontier:
 
         It is made for that time, beginning with the plans of the frontier, as ``pfoctl plan export``
         makes it. Beyond the time of least energy it is the plan of a pipeline that waits for a straggler.
+        Ctrl-C ends it, as it ends :meth:`bound`.
 
         Args:
             deadline: The longest iteration time: seconds (``3.1``, ``"3.1s"``, ``"310ms"``), a factor of
@@ -140,8 +147,13 @@ class Frontier:
 
     @property
     def p2p_power_w(self) -> float:
-        """What a GPU draws while it only waits for its neighbour stage, in watts."""
+        """What a GPU draws while it only waits for its neighbour stage, in watts: the mean of the stages."""
         return self._native.p2p_power_w
+
+    @property
+    def p2p_power_by_stage_w(self) -> list[float]:
+        """The same for each stage, which differs where stages run on different models."""
+        return self._native.p2p_power_by_stage_w
 
     @property
     def site_power_w(self) -> float:

@@ -13,7 +13,7 @@ from pfo.planner.profile import Profile
 def plan(
     profile: Union[Profile, files.PathLike, bytes, Any],
     *,
-    p2p_power: Union[float, Mapping[int, float]],
+    p2p_power: Union[float, Sequence[float], Mapping[int, float], Sequence[Mapping[int, float]]],
     microbatches: Optional[int] = None,
     schedule: str = "1f1b",
     order: Union[files.PathLike, bytes, None] = None,
@@ -36,7 +36,8 @@ def plan(
     Args:
         profile: A :class:`Profile`, or what one is made from.
         p2p_power: What a GPU draws while it only waits for its neighbour stage, in watts; or by clock,
-            as ``{MHz: watts}``: long waits then get the clock at which waiting draws least.
+            as ``{MHz: watts}``: long waits then get the clock at which waiting draws least. Where stages
+            run on different models, a list with either for each stage.
         microbatches: Microbatches of a step; required without an order.
         schedule: The order in which stages run their instructions: ``"1f1b"``, ``"gpipe"``,
             ``"early-recomputation-1f1b"``, ``"envpipe"``, ``"zb-h1"`` or ``"interleaved-1f1b"``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Sequence, Union
 
 from pfo import _native
 from pfo.planner import files
@@ -53,12 +53,15 @@ class Plan:
         """Writes the plan to a file, in a format of :meth:`to_text`."""
         files.write(path, self.to_text(format).encode())
 
-    def replay(self, profile: Profile, p2p_power: Optional[float] = None) -> tuple[float, float]:
+    def replay(
+        self, profile: Profile, p2p_power: Union[float, Sequence[float], None] = None
+    ) -> tuple[float, float]:
         """Time (s) and energy (J) of a step of this plan over a profile, whatever the plan claims.
 
         Args:
             profile: What its instructions take; it must have every clock of the plan.
-            p2p_power: What a GPU draws while it waits, in watts; else what the plan says.
+            p2p_power: What a GPU draws while it waits, in watts, or that of each stage; else what the plan
+                says.
         """
         return self._native.replay(profile._native, p2p_power)
 

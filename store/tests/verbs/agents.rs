@@ -215,7 +215,9 @@ impl<S: Store> Fleet<S> {
             stages.push(self.stores[0].publish(&job("7"), slice.as_bytes()).await.unwrap());
         }
         let label = label.to_owned();
-        Run::Plan(PlanCut { label, num_microbatches: 1, predicted: None, stages })
+        // A proposal is known again by its figures, which have to be read as they were written.
+        let predicted = Some((31.245_270_191_439_438, 121.487_919_511_619_45));
+        Run::Plan(PlanCut { label, num_microbatches: 1, predicted, stages })
     }
 
     /// What becomes of a wish that is made at a node.

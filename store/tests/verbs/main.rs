@@ -128,23 +128,30 @@ async fn two_nodes_agree(a: &impl Store, b: &impl Store) {
     assert_eq!(a.measured(&one).await.unwrap()[&node("node-b")].energy_j, None);
     assert_eq!(a.measured(&another).await.unwrap().len(), 0);
 
-    let part =
-        |number, name| async move { a.handed_in(&job("team/77"), number, &node(name)).await };
-    b.hand_in(&one, 7, b"seven").await.unwrap();
-    b.hand_in(&one, 8, b"eight").await.unwrap();
-    assert_eq!(part(8, "node-b").await, Ok(Some(b"eight".to_vec())));
-    assert_eq!(part(7, "node-b").await, Ok(None), "the newest one is kept");
-    assert_eq!(part(8, "node-a").await, Ok(None));
-    let large = vec![7; LARGEST_SLICE + 1];
-    assert_eq!(b.hand_in(&one, 9, &large).await, Err(StoreError::TooLarge(LARGEST_SLICE + 1)));
-    assert_eq!(b.measured(&one).await.unwrap().len(), 2, "that is something else");
-
     b.leave(&one).await.unwrap();
-    assert_eq!(part(8, "node-b").await, Ok(None));
     assert_eq!(a.measured(&one).await.unwrap().len(), 1);
     let seen = changes(&mut late, 2).await;
     assert!(seen.contains(&Change::Member(node("node-b"), None)), "{seen:?}");
     assert!(seen.contains(&Change::Report(node("node-b"), Report::default())), "{seen:?}");
+}
+
+/// What is handed in of a trial is there until the next one, or until its node leaves.
+async fn the_newest_part_of_a_trial_is_kept(a: &impl Store, b: &impl Store) {
+    let one = job("trials");
+    a.join(&one, &member(0)).await.unwrap();
+    let measured = Measured { swap: 1, ranks: 1, time_s: 0.5, energy_j: None };
+    b.measure(&one, &measured).await.unwrap();
+    let part = |number, name| async move { a.handed_in(&job("trials"), number, &node(name)).await };
+    b.hand_in(&one, 7, b"seven").await.unwrap();
+    b.hand_in(&one, 8, b"eight").await.unwrap();
+    assert_eq!(part(8, "node-b").await, Ok(Some(b"eight".to_vec())));
+    assert_eq!(part(7, "node-b").await, Ok(None));
+    assert_eq!(part(8, "node-a").await, Ok(None));
+    let large = vec![7; LARGEST_SLICE + 1];
+    assert_eq!(b.hand_in(&one, 9, &large).await, Err(StoreError::TooLarge(LARGEST_SLICE + 1)));
+    assert_eq!(b.measured(&one).await.unwrap().len(), 1, "that is something else");
+    b.leave(&one).await.unwrap();
+    assert_eq!(part(8, "node-b").await, Ok(None));
 }
 
 /// Slices are kept under their digests, and are no news.
@@ -173,6 +180,7 @@ fn nodes_agree_over_a_store_in_memory() {
     run(async {
         two_nodes_agree(&a, &b).await;
         slices_are_what_they_are_called(&a, &b).await;
+        the_newest_part_of_a_trial_is_kept(&a, &b).await;
     });
 }
 
@@ -197,6 +205,7 @@ fn nodes_agree_over_etcd() {
         let b = connect(&server, "node-b").await.unwrap();
         two_nodes_agree(&a, &b).await;
         slices_are_what_they_are_called(&a, &b).await;
+        the_newest_part_of_a_trial_is_kept(&a, &b).await;
     });
 }
 

@@ -77,20 +77,7 @@ fn settings(args: LaunchArgs) -> Result<Vec<RankSettings>, TrainerError> {
     if gpus.len() != stages {
         return Err(TrainerError::GpuCount { named: gpus.len(), stages });
     }
-    for named in [args.state.len(), args.socket.len()] {
-        if named > 1 && named != stages {
-            return Err(TrainerError::MachineCount { named, stages });
-        }
-    }
-    let machine = |stage| of_stage(&args.state, stage).unwrap_or_default();
-    let machines: Vec<_> = (0..stages).map(machine).collect();
-    for (stage, &gpu) in gpus.iter().enumerate() {
-        Driver::open(&machines[stage])?.gpu(gpu)?;
-        let is_same = |other: usize| (&machines[other], gpus[other]) == (&machines[stage], gpu);
-        if (0..stage).any(is_same) {
-            return Err(TrainerError::GpuTwice(gpu));
-        }
-    }
+    check_gpus(&args.state, &args.socket, &gpus)?;
     let identity = match (&args.user, args.uid) {
         (Some(name), _) => Some(Identity::of_user(name, &args.groups)?),
         (None, Some(uid)) => Some(Identity::of_uid(uid, args.gid, &args.groups)?),
@@ -123,6 +110,26 @@ fn settings(args: LaunchArgs) -> Result<Vec<RankSettings>, TrainerError> {
         launcher: process::id() as i32,
     };
     Ok(gpus.into_iter().enumerate().map(rank).collect())
+}
+
+/// Checks that every stage has a GPU of its own.
+fn check_gpus(states: &[PathBuf], sockets: &[PathBuf], gpus: &[usize]) -> Result<(), TrainerError> {
+    let stages = gpus.len();
+    for named in [states.len(), sockets.len()] {
+        if named > 1 && named != stages {
+            return Err(TrainerError::MachineCount { named, stages });
+        }
+    }
+    let machine = |stage| of_stage(states, stage).unwrap_or_default();
+    let machines: Vec<_> = (0..stages).map(machine).collect();
+    for (stage, &gpu) in gpus.iter().enumerate() {
+        Driver::open(&machines[stage])?.gpu(gpu)?;
+        let is_same = |other: usize| (&machines[other], gpus[other]) == (&machines[stage], gpu);
+        if (0..stage).any(is_same) {
+            return Err(TrainerError::GpuTwice(gpu));
+        }
+    }
+    Ok(())
 }
 
 /// That of a stage, of which there is one for each or one for all.

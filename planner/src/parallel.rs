@@ -1,10 +1,14 @@
 //! One function over many items on all cores.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::mpsc::{self, TrySendError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use crate::progress::Progress;
+
+/// Items that are made ahead for each of the other cores: some take much memory.
+const AHEAD: usize = 8;
 
 /// Maps items on all cores, in order; each thread works with a state of its own.
 pub(crate) fn in_parallel<T: Sync, S, R: Send>(
@@ -33,13 +37,14 @@ pub(crate) fn in_parallel_and_say<T: Sync, S, R: Send>(
 }
 
 /// As [`in_parallel`], for items that `make` passes on one by one: the other cores work on them while it makes
-/// the next. A panic in one ends the work of all.
+/// the next, and makes no more while they have some to work on. A panic in one ends the work of all.
 pub(crate) fn in_parallel_as_made<T: Send, S, R: Send, M>(
     make: impl FnOnce(&mut dyn FnMut(T)) -> M,
     state: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, T) -> R + Sync,
 ) -> (M, Vec<R>) {
-    let (sender, receiver) = mpsc::channel();
+    let others = thread::available_parallelism().map_or(1, usize::from) - 1;
+    let (sender, receiver) = mpsc::sync_channel(AHEAD * others);
     let receiver = Mutex::new(receiver);
     let is_over = AtomicBool::new(false);
     let run = || {
@@ -56,18 +61,24 @@ pub(crate) fn in_parallel_as_made<T: Send, S, R: Send, M>(
             done.push((index, work(&mut state, item)));
         }
     };
-    let others = thread::available_parallelism().map_or(1, usize::from) - 1;
     let (made, mut results) = thread::scope(|scope| {
         let others: Vec<_> = (0..others).map(|_| scope.spawn(run)).collect();
         let _end = EndOfAll(&is_over);
         let mut index = 0_usize;
+        let (mut own, mut own_results) = (None, Vec::new());
         let made = make(&mut |item| {
-            // Cannot fail: the receiver outlives this scope.
-            let _ = sender.send((index, item));
+            // It is not closed: the receiver outlives this scope.
+            if let Err(
+                TrySendError::Full((index, item)) | TrySendError::Disconnected((index, item)),
+            ) = sender.try_send((index, item))
+            {
+                own_results.push((index, work(own.get_or_insert_with(&state), item)));
+            }
             index += 1;
         });
-        drop(sender);
+        drop((sender, own));
         let mut results = run();
+        results.extend(own_results);
         for other in others {
             match other.join() {
                 Ok(more) => results.extend(more),

@@ -104,7 +104,7 @@ fn a_plan_for_a_deadline_and_the_bound_can_be_ended_anywhere() {
         let between_s = (points[2].iteration_time_s + points[3].iteration_time_s) / 2.0;
         let due = Due::AtMost(between_s);
         // The plans that it is made from, and the kinds that time is redistributed between.
-        let at_least = if name == "late" { 4 } else { 12 + 2 * usize::from(STAGES) };
+        let at_least = if name == "late" { 4 } else { 8 + 2 * usize::from(STAGES) };
         ends_soon(&format!("{name} plan"), at_least, &|listener| {
             frontier.plan_for_and_say(due, listener).unwrap();
         });

@@ -26,12 +26,16 @@ pub(crate) struct Choices {
 /// For every operation the index of its choice among all.
 pub(crate) type Assignment = Vec<u32>;
 
-/// A plan of measured clocks with its time and effective energy.
+/// An assignment in a fourth of the room: for every operation its choice, counted from the fastest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Packed(Box<[u8]>);
+
+/// A plan of measured clocks with its time and effective energy. Many are kept at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Realised {
     pub(crate) time_s: f64,
     pub(crate) effective_j: f64,
-    pub(crate) assignment: Assignment,
+    pub(crate) assignment: Packed,
 }
 
 impl Realised {
@@ -75,6 +79,23 @@ impl Choices {
     /// The choices of an operation, from fast to slow, as a range of indices.
     pub(crate) fn of(&self, operation: usize) -> (u32, u32) {
         self.of[operation]
+    }
+
+    /// An assignment to keep.
+    pub(crate) fn packed(&self, assignment: &[u32]) -> Packed {
+        // A table has at most 256 rows.
+        let packed = |(index, (fastest, _)): (&u32, &(u32, u32))| (index - fastest) as u8;
+        Packed(assignment.iter().zip(&self.of).map(packed).collect())
+    }
+
+    /// The choice of an operation in an assignment that was kept.
+    pub(crate) fn unpacked(&self, Packed(assignment): &Packed, operation: usize) -> u32 {
+        self.of[operation].0 + u32::from(assignment[operation])
+    }
+
+    /// All choices of an assignment that was kept.
+    pub(crate) fn all_unpacked(&self, packed: &Packed) -> Assignment {
+        (0..self.of.len()).map(|operation| self.unpacked(packed, operation)).collect()
     }
 
     /// The choices of each kind of operation.

@@ -147,7 +147,7 @@ impl<'a> Making<'a> {
         let distance_s = |plan: &Realised| (plan.time_s - deadline_s).abs();
         plans.sort_by(|a, b| distance_s(a).total_cmp(&distance_s(b)));
         plans.truncate(WORTH_IMPROVING);
-        self.late().at((&anchors, &plans), made, deadline_s, progress)
+        self.late().at((&anchors, &plans), &made, deadline_s, progress)
     }
 
     /// A plan for one deadline, in seconds, made from some about it, at least one of which keeps it.
@@ -157,17 +157,15 @@ impl<'a> Making<'a> {
         deadline_s: f64,
         progress: &Progress<'_>,
     ) -> Realised {
-        // The share of the work that is done before time is redistributed.
-        const JOINING: f64 = 0.3;
         if self.has_late_clocks() {
             return self.late().near(&plans, deadline_s, progress);
         }
         let plans = falling(plans, Realised::cost);
         let hull = lower_hull(plans.iter().cloned(), Realised::cost);
-        let regimes = Regimes::new(hull, || self.realiser(), &progress.part(0.0, JOINING));
+        let regimes = Regimes(hull);
         let mut realiser = self.realiser();
         let spliced = realiser.between(&regimes, &plans, deadline_s);
-        realiser.redistribute(&spliced, deadline_s, &progress.part(JOINING, 1.0))
+        realiser.redistribute(&spliced, deadline_s, (0, 1), progress)
     }
 
     /// Rounded plans all along the frontier, or about a deadline in seconds.
@@ -218,7 +216,9 @@ impl<'a> Making<'a> {
                     None => self.choices.fastest(op),
                 });
                 let (time_s, effective_j) = coarse.cost;
-                plans.push(Realised { time_s, effective_j, assignment: assignment.collect() });
+                let assignment: Vec<u32> = assignment.collect();
+                let assignment = self.choices.packed(&assignment);
+                plans.push(Realised { time_s, effective_j, assignment });
             }
         }
         plans
@@ -283,7 +283,7 @@ fn replayed_choices(
     plan: &Realised,
 ) -> Kept {
     kept(pipeline, p2p_power, |operation| {
-        let clock = choices.get(plan.assignment[operation]).frequency;
+        let clock = choices.get(choices.unpacked(&plan.assignment, operation)).frequency;
         row_at(pipeline, operation, clock)
     })
 }

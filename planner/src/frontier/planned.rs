@@ -66,7 +66,9 @@ impl Frontier {
         let deadline_s = self.useful_s(due);
         let near = self.near(deadline_s, &making, &progress);
         let made = making.near(near, deadline_s * (1.0 - ROUNDING), &progress);
-        let plan = self.pipeline.plan(|index| choices.get(made.assignment[index]).frequency);
+        let plan = self
+            .pipeline
+            .plan(|index| choices.get(choices.unpacked(&made.assignment, index)).frequency);
         let plans = vec![looked_up, self.with_prediction(plan)?];
         self.best_of(plans, due).ok_or(PlanError::EmptyFrontier)
     }
@@ -154,7 +156,8 @@ impl Frontier {
             assignment[operation] = choices.slowest_within(operation, measured.time_s);
         }
         let time_s = network.makespan(|operation| choices.get(assignment[operation]).time_s);
-        Realised { time_s, effective_j: choices.effective_j(&assignment), assignment }
+        let effective_j = choices.effective_j(&assignment);
+        Realised { time_s, effective_j, assignment: choices.packed(&assignment) }
     }
 }
 

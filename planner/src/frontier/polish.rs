@@ -99,7 +99,7 @@ impl<'a> Search<'a> {
     }
 
     fn clock(&self, plan: &Realised, operation: usize) -> pfo_vocabulary::Mhz {
-        self.choices.get(plan.assignment[operation]).frequency
+        self.choices.get(self.choices.unpacked(&plan.assignment, operation)).frequency
     }
 
     /// The choices of a plan; clocks that are not worth choosing become faster ones.
@@ -143,8 +143,8 @@ impl<'a> Search<'a> {
     ) -> Realised {
         let mut random = Rng::with_seed(seed);
         let mut best = plan.clone();
-        step.load(best.assignment.clone());
-        let mut present = best.assignment.clone();
+        let mut present = self.choices.all_unpacked(&best.assignment);
+        step.load(present.clone());
         for kick in 0..KICKS {
             let detour_j =
                 detour * best.effective_j.abs() * f64::from(KICKS - kick) / f64::from(KICKS);

@@ -161,7 +161,10 @@ impl Frontier {
         let mut plans: Vec<Plan> = making
             .at(due.seconds(), &Progress::new(&|_| {}))
             .into_iter()
-            .map(|made| pipeline.plan(|index| choices.get(made.assignment[index]).frequency))
+            .map(|made| {
+                let choice = |index| choices.unpacked(&made.assignment, index);
+                pipeline.plan(|index| choices.get(choice(index)).frequency)
+            })
             .collect();
         let looked_up = self.place(due).and_then(|place| self.plan(place));
         plans.extend(looked_up.ok());

@@ -84,7 +84,7 @@ impl<'a> LatePlans<'a> {
             || self.near_step(),
             |step, plan| {
                 progress.go_on();
-                step.load(plan.assignment.clone());
+                step.load(self.choices.all_unpacked(&plan.assignment));
                 step.realised()
             },
         );
@@ -114,12 +114,12 @@ impl<'a> LatePlans<'a> {
     pub(crate) fn at(
         &self,
         (anchors, rounded): (&[Anchor], &[Realised]),
-        prompt: Realised,
+        prompt: &Realised,
         deadline_s: f64,
         progress: &Progress<'_>,
     ) -> Vec<Realised> {
         let mut step = self.near_step();
-        step.load(prompt.assignment);
+        step.load(self.choices.all_unpacked(&prompt.assignment));
         let prompt = [step.realised()];
         let mut known = self.known((anchors, rounded), 1, &prompt, progress, &|| {});
         let deadline_s = deadline_s.max(known[0].time_s);
@@ -136,7 +136,7 @@ impl<'a> LatePlans<'a> {
     ) -> Realised {
         let mut step = self.near_step();
         let late = plans.iter().map(|plan| {
-            step.load(plan.assignment.clone());
+            step.load(self.choices.all_unpacked(&plan.assignment));
             step.realised()
         });
         let known = falling(late.collect::<Vec<_>>(), Realised::cost);
@@ -166,7 +166,7 @@ impl<'a> LatePlans<'a> {
         });
         let some: Vec<&Realised> = rounded.iter().step_by(every).collect();
         known.extend(in_parallel(&some, new, |step, plan| {
-            step.load(plan.assignment.clone());
+            step.load(self.choices.all_unpacked(&plan.assignment));
             improved(step)
         }));
         known.push(self.fastest(progress));
@@ -182,7 +182,7 @@ impl<'a> LatePlans<'a> {
         deadline_s: f64,
         progress: &Progress<'_>,
     ) -> Realised {
-        step.load(in_time(known, deadline_s).assignment.clone());
+        step.load(self.choices.all_unpacked(&in_time(known, deadline_s).assignment));
         step.aim_at(deadline_s);
         self.improved(step, progress)
     }
@@ -204,7 +204,7 @@ impl<'a> LatePlans<'a> {
         let mut step = self.step();
         step.move_at_most(FARTHEST_FROM_HIGHEST);
         let fastest_s = step.makespan_s();
-        for least_w in levels_w(self.choices.best_rate_w()) {
+        for least_w in levels_w(self.choices.best_rate_w(), self.network.len()) {
             progress.go_on();
             step.aim_at(fastest_s);
             for operation in 0..self.network.len() {

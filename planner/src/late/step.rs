@@ -223,7 +223,7 @@ impl<'a> LateStep<'a> {
         Realised {
             time_s: self.makespan_s(),
             effective_j: self.effective_j,
-            assignment: self.assignment.clone(),
+            assignment: self.choices.packed(&self.assignment),
         }
     }
 

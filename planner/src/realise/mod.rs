@@ -13,7 +13,10 @@ pub(crate) mod regimes;
 pub(crate) mod splice;
 mod steady;
 
-use crate::choices::{Assignment, Choices, Realised};
+use std::ops::Range;
+
+use crate::choices::{Assignment, Choices, Packed, Realised};
+use crate::limits::LONG_STEP;
 use crate::progress::Progress;
 use crate::step::network::Network;
 
@@ -55,7 +58,7 @@ impl<'a> Realiser<'a> {
         let mut realiser = Self {
             network,
             choices,
-            levels_w: levels_w(choices.best_rate_w()),
+            levels_w: levels_w(choices.best_rate_w(), n),
             tail_s: Vec::new(),
             target: fastest.clone(),
             assignment: fastest,
@@ -99,18 +102,19 @@ impl<'a> Realiser<'a> {
         best.unwrap_or_else(|| self.present())
     }
 
-    /// Speeds up one kind of operation after the other, gives the slack that this makes to the
+    /// Speeds up every n-th kind of operation after the other, beginning with `first`, gives the slack that this makes to the
     /// operations that save most with it, and keeps what is better within a deadline (s).
     pub(crate) fn redistribute(
         &mut self,
         plan: &Realised,
         deadline_s: f64,
+        (first, every): (usize, usize),
         progress: &Progress<'_>,
     ) -> Realised {
         let mut best = plan.clone();
-        for &kind in self.choices.ranges() {
+        for &kind in self.choices.ranges().iter().skip(first).step_by(every) {
             progress.go_on();
-            self.assignment.clone_from(&best.assignment);
+            self.take(&best.assignment, 0..self.network.len());
             for (operation, index) in self.assignment.iter_mut().enumerate() {
                 if self.choices.of(operation) == kind {
                     *index = self.choices.faster_on_hull(operation, *index);
@@ -122,6 +126,13 @@ impl<'a> Realiser<'a> {
             }
         }
         best
+    }
+
+    /// Takes the choices of a plan for these operations.
+    fn take(&mut self, plan: &Packed, operations: Range<usize>) {
+        for operation in operations {
+            self.assignment[operation] = self.choices.unpacked(plan, operation);
+        }
     }
 
     fn time_s(&self, operation: usize) -> f64 {
@@ -241,7 +252,7 @@ impl<'a> Realiser<'a> {
         Realised {
             time_s: self.earliest(),
             effective_j: self.choices.effective_j(&self.assignment),
-            assignment: self.assignment.clone(),
+            assignment: self.choices.packed(&self.assignment),
         }
     }
 
@@ -253,11 +264,10 @@ impl<'a> Realiser<'a> {
     }
 }
 
-/// Levels from the best possible saving down to none.
-pub(crate) fn levels_w(best_w: f64) -> Vec<f64> {
-    const LEVELS: i32 = 24;
-    const RATIO: f64 = 0.8;
-    (1..LEVELS).map(|level| best_w * RATIO.powi(level)).chain([0.0]).collect()
+/// Levels from the best possible saving down to none, for a step of so many operations.
+pub(crate) fn levels_w(best_w: f64, operations: usize) -> Vec<f64> {
+    let (levels, ratio) = if operations > LONG_STEP { (12, 0.64_f64) } else { (24, 0.8) };
+    (1..levels).map(|level| best_w * ratio.powi(level)).chain([0.0]).collect()
 }
 
 #[cfg(test)]
@@ -308,7 +318,7 @@ mod tests {
             let deadline_s = realiser.fastest_s() * 1.07;
             realiser.fill(deadline_s);
             let plan = realiser.present();
-            let better = realiser.redistribute(&plan, plan.time_s, &Progress::new(&|_| {}));
+            let better = realiser.redistribute(&plan, plan.time_s, (0, 1), &Progress::new(&|_| {}));
             assert!(better.time_s <= plan.time_s + 1e-9);
             assert!(better.effective_j <= plan.effective_j);
         });
@@ -323,7 +333,7 @@ mod tests {
             let ask = |_| {
                 asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             };
-            realiser.redistribute(&plan, plan.time_s, &Progress::new(&ask));
+            realiser.redistribute(&plan, plan.time_s, (0, 1), &Progress::new(&ask));
             assert_eq!(asked.into_inner(), choices.ranges().len());
         });
     }

@@ -4,24 +4,12 @@
 //! The operation at which the plan changes is the *seam*.
 
 use super::{Realiser, TOLERANCE_S};
-use crate::choices::Realised;
-use crate::parallel::in_parallel_and_say;
-use crate::progress::Progress;
+use crate::choices::{Packed, Realised};
 use crate::step::network::Network;
 
 /// Plans to splice others from. Each is slower than the one before and takes less energy, and no
 /// mixture of two others is better.
-pub(crate) struct Regimes {
-    plans: Vec<Realised>,
-    /// From each plan to the next.
-    seams: Vec<Seam>,
-}
-
-/// The time of a step that changes regimes, by the number of operations before the change.
-struct Seam {
-    slow_first_s: Vec<f64>,
-    fast_first_s: Vec<f64>,
-}
+pub(crate) struct Regimes(pub(crate) Vec<Realised>);
 
 /// The distance of each operation of a plan from both ends of the step, in seconds.
 struct Reach {
@@ -29,24 +17,6 @@ struct Reach {
     end_s: Vec<f64>,
     /// From the operation's start to the end of the step.
     tail_s: Vec<f64>,
-}
-
-impl Regimes {
-    pub(crate) fn new<'a>(
-        plans: Vec<Realised>,
-        realiser: impl Fn() -> Realiser<'a> + Sync,
-        progress: &Progress<'_>,
-    ) -> Self {
-        let reaching = progress.part(0.0, 0.5);
-        let reaches = in_parallel_and_say(&plans, &realiser, Realiser::reach, &reaching);
-        let pairs: Vec<&[Reach]> = reaches.windows(2).collect();
-        let seam = |realiser: &mut Realiser<'_>, pair: &&[Reach]| Seam {
-            slow_first_s: changing(realiser.network, &pair[1], &pair[0]),
-            fast_first_s: changing(realiser.network, &pair[0], &pair[1]),
-        };
-        let seams = in_parallel_and_say(&pairs, &realiser, seam, &progress.part(0.5, 1.0));
-        Self { plans, seams }
-    }
 }
 
 impl Realiser<'_> {
@@ -62,16 +32,20 @@ impl Realiser<'_> {
         let first_slower =
             |plans: &[Realised]| plans.partition_point(|plan| keeps(plan.time_s)).max(1);
         let mut best = Some(plans[first_slower(plans) - 1].clone());
-        let slower = first_slower(&regimes.plans);
-        if let Some(seam) = regimes.seams.get(slower - 1) {
-            let [fast, slow] = [slower - 1, slower].map(|place| &regimes.plans[place].assignment);
-            if let Some(cut) = seam.slow_first_s.iter().rposition(|&time_s| keeps(time_s)) {
-                self.join(slow, fast, cut);
+        let Regimes(regimes) = regimes;
+        let slower = first_slower(regimes);
+        if let Some(slow) = regimes.get(slower) {
+            let [fast, slow] = [&regimes[slower - 1], slow];
+            let [fast_reach, slow_reach] = [fast, slow].map(|plan| self.reach(plan));
+            let slow_first_s = changing(self.network, &slow_reach, &fast_reach);
+            if let Some(cut) = slow_first_s.iter().rposition(|&time_s| keeps(time_s)) {
+                self.join(&slow.assignment, &fast.assignment, cut);
                 self.fill(deadline_s);
                 self.keep_if_better(&mut best);
             }
-            if let Some(cut) = seam.fast_first_s.iter().position(|&time_s| keeps(time_s)) {
-                self.join(fast, slow, cut);
+            let fast_first_s = changing(self.network, &fast_reach, &slow_reach);
+            if let Some(cut) = fast_first_s.iter().position(|&time_s| keeps(time_s)) {
+                self.join(&fast.assignment, &slow.assignment, cut);
                 self.fill(deadline_s);
                 self.keep_if_better(&mut best);
             }
@@ -80,24 +54,23 @@ impl Realiser<'_> {
     }
 
     /// One plan up to the operation `cut` and the other from there on.
-    fn join(&mut self, first: &[u32], then: &[u32], cut: usize) {
-        self.assignment[..cut].copy_from_slice(&first[..cut]);
-        self.assignment[cut..].copy_from_slice(&then[cut..]);
+    fn join(&mut self, first: &Packed, then: &Packed, cut: usize) {
+        self.take(first, 0..cut);
+        self.take(then, cut..self.network.len());
     }
 
     /// The middle of one plan between the ends of another, `cut` operations each; the slack that
     /// this leaves is filled.
-    pub(crate) fn compose(&mut self, ends: &[u32], middle: &[u32], cut: usize) -> Realised {
-        self.assignment.copy_from_slice(ends);
-        let inside = cut..self.network.len() - cut;
-        self.assignment[inside.clone()].copy_from_slice(&middle[inside]);
+    pub(crate) fn compose(&mut self, ends: &Packed, middle: &Packed, cut: usize) -> Realised {
+        self.take(ends, 0..self.network.len());
+        self.take(middle, cut..self.network.len() - cut);
         let makespan_s = self.earliest();
         self.fill(makespan_s);
         self.present()
     }
 
     fn reach(&mut self, plan: &Realised) -> Reach {
-        self.assignment.clone_from(&plan.assignment);
+        self.take(&plan.assignment, 0..self.network.len());
         self.earliest();
         self.latest(0.0);
         let tail_s = self.latest_start_s.iter().map(|start_s| -start_s).collect();
@@ -154,7 +127,7 @@ mod tests {
             let [fast, slow] = fast_and_slow(realiser);
             let reaches = [realiser.reach(&fast), realiser.reach(&slow)];
             let changing = changing(realiser.network, &reaches[1], &reaches[0]);
-            assert_eq!(changing.len(), fast.assignment.len() + 1);
+            assert_eq!(changing.len(), realiser.network.len() + 1);
             for (cut, time_s) in changing.into_iter().enumerate() {
                 realiser.join(&slow.assignment, &fast.assignment, cut);
                 assert!((realiser.earliest() - time_s).abs() < 1e-9, "{cut}");
@@ -164,12 +137,10 @@ mod tests {
 
     #[test]
     fn a_splice_has_as_much_of_the_slow_regime_as_the_deadline_allows() {
-        with_realiser(|realiser, choices| {
+        with_realiser(|realiser, _| {
             let ends = fast_and_slow(realiser);
             let between_s = (ends[0].time_s + ends[1].time_s) / 2.0;
-            let (network, plans) = (realiser.network, ends.to_vec());
-            let progress = Progress::new(&|_| {});
-            let regimes = Regimes::new(plans, || Realiser::new(network, choices), &progress);
+            let regimes = Regimes(ends.to_vec());
             let spliced = realiser.between(&regimes, &ends, between_s);
             assert!(spliced.time_s <= between_s + 1e-9);
             let share = (spliced.effective_j - ends[1].effective_j)
@@ -182,19 +153,16 @@ mod tests {
 
     #[test]
     fn a_composite_has_the_ends_of_one_plan_and_a_middle_no_faster_than_the_other() {
-        with_realiser(|realiser, _| {
+        with_realiser(|realiser, choices| {
             let [fast, slow] = fast_and_slow(realiser);
             let composite = realiser.compose(&fast.assignment, &slow.assignment, 5);
             assert!(fast.time_s < composite.time_s && composite.time_s < slow.time_s);
             assert!(fast.effective_j > composite.effective_j);
-            let inside = 5..fast.assignment.len() - 5;
+            let inside = 5..realiser.network.len() - 5;
+            let [composite, slow] =
+                [composite, slow].map(|plan| choices.all_unpacked(&plan.assignment));
             let is_no_faster = |(composite, slow): (&u32, &u32)| composite >= slow;
-            assert!(
-                composite.assignment[inside.clone()]
-                    .iter()
-                    .zip(&slow.assignment[inside])
-                    .all(is_no_faster)
-            );
+            assert!(composite[inside.clone()].iter().zip(&slow[inside]).all(is_no_faster));
         });
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::choices::pareto::{Cost, falling, lower_hull};
-use crate::choices::{Assignment, Choices};
+use crate::choices::{Assignment, Choices, Packed};
 use crate::progress::Progress;
 use crate::step::network::Network;
 
@@ -20,11 +20,7 @@ struct Mix {
 }
 
 /// The regimes of least energy for their pace that no mixture of two others beats, fastest first.
-pub(crate) fn steady(
-    network: &Network,
-    choices: &Choices,
-    progress: &Progress<'_>,
-) -> Vec<Assignment> {
+pub(crate) fn steady(network: &Network, choices: &Choices, progress: &Progress<'_>) -> Vec<Packed> {
     let stages = network.stages.iter();
     let mixes: Vec<Vec<Mix>> =
         stages.map(|operations| worthwhile(operations, choices, progress)).collect();
@@ -42,7 +38,7 @@ pub(crate) fn steady(
                 regime[operation as usize] = own.copied().unwrap_or(first);
             }
         }
-        regime
+        choices.packed(&regime)
     };
     paces.into_iter().map(regime).collect()
 }
@@ -120,9 +116,9 @@ mod tests {
             (pipeline.network(), Choices::new(&Tradeoffs::new(&pipeline, &Watts(80.0).into())));
         let regimes = steady(network, &choices, &Progress::new(&|_| {}));
         assert!(regimes.len() > 1);
-        for regime in &regimes {
+        for regime in regimes.iter().map(|regime| choices.all_unpacked(regime)) {
             let stages = network.stages.iter();
-            let taken: Vec<_> = stages.map(|ops| of_stage(ops, regime, &choices)).collect();
+            let taken: Vec<_> = stages.map(|ops| of_stage(ops, &regime, &choices)).collect();
             let pace_s = taken.iter().map(|&(time_s, _)| time_s).fold(0.0, f64::max);
             for (operations, (_, effective_j)) in network.stages.iter().zip(taken) {
                 let kinds = [operations[0], operations[operations.len() - 1]];
@@ -144,6 +140,7 @@ mod tests {
         let pipeline = Pipeline::new(&unequal(), Schedule::GPipe, 5).unwrap();
         let choices = Choices::new(&Tradeoffs::new(&pipeline, &Watts(80.0).into()));
         for regime in steady(pipeline.network(), &choices, &Progress::new(&|_| {})) {
+            let regime = choices.all_unpacked(&regime);
             for (operation, &choice) in regime.iter().enumerate() {
                 let (first, end) = choices.of(operation);
                 assert!((first..end).contains(&choice));

@@ -3,6 +3,7 @@
 use pfo_vocabulary::Watts;
 
 use crate::choices::tradeoff::Tradeoffs;
+use crate::limits::LONG_STEP;
 use crate::pipeline::Pipeline;
 use crate::progress::Progress;
 use crate::relaxation::Relaxation;
@@ -13,6 +14,9 @@ use crate::waits::per_stage::PerStage;
 /// Deadlines that get a schedule. Twice as many close less than a hundredth of the gap to the
 /// bound.
 const ANCHORS: usize = 128;
+
+/// The same for a long step.
+const ANCHORS_OF_LONG_STEP: usize = 64;
 
 /// The same if plans for a single deadline are wanted: those nearest to it.
 const ANCHORS_NEAR: usize = 3;
@@ -41,12 +45,14 @@ pub(crate) fn anchors(
     progress: &Progress<'_>,
 ) -> LowerBound {
     let events = Events::new(pipeline.network());
-    let mut relaxation = Relaxation::new(&events, tradeoffs);
+    let mut relaxation = Relaxation::coarse(&events, tradeoffs, grain(pipeline));
     let mut bound = LowerBound::at_slow_end(pipeline, p2p_power, tradeoffs, &relaxation);
     let fastest_s = bound.fastest_s();
     let range_s = bound.slowest_s() - fastest_s;
-    let mut deadlines: Vec<f64> = (0..ANCHORS)
-        .map(|i| 1.0 - i as f64 / (ANCHORS - 1) as f64)
+    let is_long = pipeline.network().len() > LONG_STEP;
+    let count = if is_long { ANCHORS_OF_LONG_STEP } else { ANCHORS };
+    let mut deadlines: Vec<f64> = (0..count)
+        .map(|i| 1.0 - i as f64 / (count - 1) as f64)
         .map(|x| fastest_s + range_s * x * (1.0 + x) / 2.0)
         .collect();
     let more_s = rounded_s(pipeline);
@@ -82,6 +88,17 @@ pub(crate) fn anchors(
     // Some plan has to be as fast as any.
     pass_at(&relaxation, fastest_s, [0.0, 0.0]);
     bound
+}
+
+/// How coarse the costs of a second are: exact up to as many stages as most pipelines have, and
+/// rounded to a few watts of the thousands that a second of a deep pipeline costs.
+fn grain(pipeline: &Pipeline) -> Watts {
+    const EXACT_STAGES: u16 = 8;
+    const EACH_STAGE_W: f64 = 0.125;
+    match pipeline.profile().num_stages() {
+        ..=EXACT_STAGES => Watts(0.0),
+        stages => Watts(EACH_STAGE_W * f64::from(stages - EXACT_STAGES)),
+    }
 }
 
 /// What the relaxation may take too little for a step, in seconds.

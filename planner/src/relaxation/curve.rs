@@ -15,8 +15,9 @@ pub(super) struct Curve {
 }
 
 impl Curve {
-    /// Times and costs are rounded down, so that no plan beats what they add up to.
-    pub(super) fn new(tradeoff: &Tradeoff) -> Self {
+    /// Times and costs are rounded down, costs to a multiple of `grain_uw`, so that no plan beats what
+    /// they add up to.
+    pub(super) fn new(tradeoff: &Tradeoff, grain_uw: i64) -> Self {
         let mut curve = Self { times_ns: Vec::new(), costs_uw: Vec::new() };
         let mut slower: Option<(i64, f64)> = None;
         for &index in tradeoff.hull.iter().rev() {
@@ -30,9 +31,17 @@ impl Curve {
                     let slope_uw =
                         (choice.effective_j - effective_j) * 1e15 / (slower_ns - time_ns) as f64;
                     let last = curve.costs_uw.last().copied().unwrap_or(0);
-                    // Strictly rising, and as many as there can be stages add up to less than
-                    // UNBOUNDED.
-                    (slope_uw as i64).clamp(last + 1, last + 1 + (UNBOUNDED >> 14))
+                    let slope_uw = slope_uw as i64 / grain_uw * grain_uw;
+                    if grain_uw > 1 && slope_uw <= last && curve.times_ns.len() > 1 {
+                        // The point before is on the line to this one.
+                        curve.times_ns.pop();
+                        curve.costs_uw.pop();
+                        last
+                    } else {
+                        // Strictly rising, and as many as there can be stages add up to less than
+                        // UNBOUNDED.
+                        slope_uw.clamp(last + 1, last + 1 + (UNBOUNDED >> 14))
+                    }
                 }
             };
             slower = Some((time_ns, choice.effective_j));

@@ -34,6 +34,8 @@ pub(crate) mod events;
 mod flow;
 mod residual;
 
+use pfo_vocabulary::Watts;
+
 use crate::choices::tradeoff::Tradeoffs;
 use crate::relaxation::events::Events;
 use contacts::{Contact, Contacts};
@@ -81,7 +83,15 @@ struct Parent {
 impl Relaxation {
     /// Starts at the slowest useful time.
     pub(crate) fn new(events: &Events, tradeoffs: &Tradeoffs) -> Self {
-        let mut curves: Vec<Curve> = tradeoffs.list.iter().map(Curve::new).collect();
+        Self::coarse(events, tradeoffs, Watts(0.0))
+    }
+
+    /// The same where what a second less costs is rounded down to a multiple of this power. Fewer
+    /// costs differ then, which takes less time.
+    pub(crate) fn coarse(events: &Events, tradeoffs: &Tradeoffs, grain: Watts) -> Self {
+        let grain_uw = ((grain.0 * 1e6) as i64).max(1);
+        let curves = tradeoffs.list.iter().map(|tradeoff| Curve::new(tradeoff, grain_uw));
+        let mut curves: Vec<Curve> = curves.collect();
         let precedence = curves.len() as u16;
         curves.push(Curve::precedence());
         let curve = events

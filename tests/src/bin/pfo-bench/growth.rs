@@ -23,7 +23,7 @@ const PIPELINES: [Grown; 6] = [
 
 /// A pipeline whose stages take turns with those of a profile.
 #[derive(Clone, Copy)]
-struct Grown {
+pub(crate) struct Grown {
     stages: u16,
     microbatches: u32,
     /// No stage is like another.
@@ -87,7 +87,12 @@ impl Grown {
         Self { stages: self.stages / 4, microbatches: self.microbatches / 16, ..self }
     }
 
-    fn pipeline(self, profile: &Profile) -> Result<Pipeline> {
+    /// A pipeline whose stages all differ.
+    pub(crate) fn uneven(stages: u16, microbatches: u32) -> Self {
+        Self { stages, microbatches, is_uneven: true }
+    }
+
+    pub(crate) fn pipeline(self, profile: &Profile) -> Result<Pipeline> {
         let mut rows = Vec::new();
         let mut differences = Differences::default();
         for stage in 0..self.stages {

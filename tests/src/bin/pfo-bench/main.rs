@@ -33,6 +33,7 @@ mod python_path;
 mod recording;
 mod report;
 mod samples;
+mod scale;
 mod stand_in;
 mod tune_accuracy;
 
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
     let result = match arguments.first().map(String::as_str) {
         Some(bare_socket::RECEIVER) => bare_socket::receive(),
         Some(computing::COMPUTES) => computing::run(&arguments[1..]),
+        Some(scale::MAKES_FRONTIER) => scale::run(&arguments[1..]),
         Some(conditions::OBSERVES) => conditions::observe(arguments.get(1)),
         _ => run(&arguments),
     };
@@ -166,5 +168,6 @@ fn python_calls(bench: &mut Bench) -> Result<()> {
 
 fn planning(bench: &mut Bench) -> Result<()> {
     planning::measure(bench.extent, &mut bench.report)?;
-    growth::measure(bench.extent, &mut bench.report)
+    growth::measure(bench.extent, &mut bench.report)?;
+    scale::measure(bench.extent, &mut bench.report)
 }

@@ -116,6 +116,6 @@ fn new_plans(
 }
 
 /// What all threads of this process have computed so far.
-fn cpu_time() -> Result<Duration> {
+pub(crate) fn cpu_time() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
 }

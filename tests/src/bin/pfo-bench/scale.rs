@@ -1,0 +1,110 @@
+//! Whole frontiers of larger pipelines, no stage like another: what they take in CPU time and memory.
+//!
+//! A process of its own makes each, because the peak of memory is that of a process.
+
+use std::env;
+use std::process::Command;
+
+use nix::sys::resource::{UsageWho, getrusage};
+use pfo_planner::{Frontier, Options};
+
+use crate::Result;
+use crate::bench_profile::BenchProfile;
+use crate::extent::Extent;
+use crate::growth::Grown;
+use crate::planning::cpu_time;
+use crate::report::{Cell, Report};
+
+/// The argument that makes this program such a process; stages and microbatches follow.
+pub(crate) const MAKES_FRONTIER: &str = "--make-frontier";
+
+/// Stages and microbatches, and the CPU seconds and MB aimed at, where there are any.
+const PIPELINES: [(u16, u32, Option<(f64, f64)>); 4] = [
+    (8, 96, Some((0.3, 50.0))),
+    (16, 128, None),
+    (32, 256, Some((2.0, 100.0))),
+    // Only in a full run.
+    (64, 512, Some((30.0, 200.0))),
+];
+
+/// Makes the frontier of a pipeline, and prints its CPU seconds and the peak of memory in KiB.
+pub(crate) fn run(size: &[String]) -> Result<()> {
+    let [stages, microbatches] = size else {
+        return Err("stages and microbatches are missing".into());
+    };
+    let bench = BenchProfile::find()?;
+    let grown = Grown::uneven(stages.parse()?, microbatches.parse()?);
+    let pipeline = grown.pipeline(&bench.profile)?;
+    let began = cpu_time()?;
+    Frontier::optimize(&pipeline, bench.p2p_power, Options::default(), &|_| {})?;
+    let cpu_s = cpu_time()?.saturating_sub(began).as_secs_f64();
+    println!("{cpu_s} {}", getrusage(UsageWho::RUSAGE_SELF)?.max_rss());
+    Ok(())
+}
+
+/// Measures each, next to the first.
+pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
+    let turns = extent.of(3, 1);
+    let pipelines = &PIPELINES[..extent.of(4, 3)];
+    let shrunk = extent.of(1, 4);
+    let mut taken = vec![Vec::new(); pipelines.len()];
+    for turn in 0..turns {
+        for (&(stages, microbatches, _), taken) in pipelines.iter().zip(&mut taken) {
+            // The largest takes as long as all others together.
+            if turn == 0 || stages < 64 {
+                taken.push(frontier(stages / shrunk as u16, microbatches / shrunk)?);
+            }
+        }
+    }
+    let medians = taken.iter_mut().map(|taken| {
+        taken.sort_by(|a, b| a.0.total_cmp(&b.0));
+        taken[taken.len() / 2]
+    });
+    let medians: Vec<(f64, f64)> = medians.collect();
+    let aim = |aim: Option<f64>, decimals| match aim.filter(|_| shrunk == 1) {
+        Some(aim) => Cell::Figure(aim, decimals),
+        None => Cell::text("-"),
+    };
+    let rows: Vec<_> = pipelines
+        .iter()
+        .zip(&medians)
+        .map(|(&(stages, microbatches, aims), &(cpu_s, peak_mb))| {
+            vec![
+                Cell::Text(format!("{} x {}", stages / shrunk as u16, microbatches / shrunk)),
+                Cell::Figure(cpu_s, 2),
+                Cell::Figure(cpu_s / medians[0].0, 1),
+                aim(aims.map(|aims| aims.0), 1),
+                Cell::Figure(peak_mb, 1),
+                Cell::Figure(peak_mb / medians[0].1, 1),
+                aim(aims.map(|aims| aims.1), 0),
+            ]
+        })
+        .collect();
+    report.table(
+        "planning_scale",
+        &format!("Frontiers of {} plans, all stages different", Options::default().plans),
+        &[
+            ("pipeline", "stages x microbatches"),
+            ("cpu_s", "CPU s"),
+            ("cpu_ratio", "to the first"),
+            ("cpu_aim_s", "aim s"),
+            ("peak_mb", "peak MB"),
+            ("peak_ratio", "to the first"),
+            ("peak_aim_mb", "aim MB"),
+        ],
+        &rows,
+    );
+    Ok(())
+}
+
+/// CPU seconds and the peak of memory in MB of a frontier.
+fn frontier(stages: u16, microbatches: u32) -> Result<(f64, f64)> {
+    let size = [stages.to_string(), microbatches.to_string()];
+    let made = Command::new(env::current_exe()?).arg(MAKES_FRONTIER).args(size).output()?;
+    if !made.status.success() {
+        return Err(String::from_utf8_lossy(&made.stderr).into_owned().into());
+    }
+    let printed = String::from_utf8(made.stdout)?;
+    let (cpu_s, peak_kib) = printed.trim().split_once(' ').ok_or("no figures are printed")?;
+    Ok((cpu_s.parse()?, peak_kib.parse::<f64>()? * 1024.0 / 1e6))
+}

@@ -8,8 +8,8 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 CARGO_BUILD := cargo build
 # Tests send signals. Under nohup, or behind a script that does not wait, they would be ignored.
 WITH_SIGNALS := env --default-signal=HUP,INT,QUIT
-.PHONY: help setup package-tools build programs pages install deb rpm demo test test-python test-frameworks wheel \
-	test-booted fuzz soak schedules lint bench bench-short audit clean
+.PHONY: help setup package-tools build programs pages install deb rpm demo demo-fleet test test-python \
+	test-frameworks wheel test-booted fuzz soak schedules lint bench bench-short audit clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -85,6 +85,9 @@ rpm: package-tools build ## Build rpm packages, into target/rpm
 
 demo: programs ## Watch four simulated GPUs save energy (takes a minute)
 	@demo/run
+
+demo-fleet: programs ## Watch a pipeline over four simulated nodes be tuned (takes a few minutes)
+	@demo/fleet
 
 test: setup ## Run every test
 	cargo build --workspace --all-targets

@@ -67,11 +67,12 @@ impl JobFrontier {
         let pipeline = self.frontier.pipeline();
         let (instructions, plans) = (pipeline.num_instructions(), self.frontier.plans().len());
         let repeats = pipeline.profile().num_repeated();
+        let rows = pipeline.profile().num_rows().saturating_add(self.frontier.num_wait_powers());
         let planned = instructions.saturating_mul(PLANNED_BYTES).saturating_add(PLAN_BYTES);
         JOB_BYTES
             .saturating_add(self.file_bytes)
             .saturating_add(instructions.saturating_mul(INSTRUCTION_BYTES))
-            .saturating_add(pipeline.profile().num_rows().saturating_mul(ROW_BYTES))
+            .saturating_add(rows.saturating_mul(ROW_BYTES))
             .saturating_add(repeats.saturating_mul(REPEATS_BYTES))
             .saturating_add(plans.saturating_mul(planned))
     }

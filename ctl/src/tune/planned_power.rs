@@ -47,14 +47,14 @@ enum PowerOrigin {
 }
 
 impl PlannedPower {
-    fn new(flat: PerStage<Watts>, origin: PowerOrigin) -> Self {
+    fn new(flat: &PerStage<Watts>, origin: PowerOrigin) -> Self {
         let by_stage_w = flat.differing().map(<[Watts]>::to_vec);
         let Watts(watts) = flat.mean();
         Self { watts, by_stage_w, by_mhz: None, by_stage_by_mhz: None, origin }
     }
 
     /// That of a job's own waits.
-    pub(super) fn of_waits(flat: PerStage<Watts>) -> Self {
+    pub(super) fn of_waits(flat: &PerStage<Watts>) -> Self {
         Self::new(flat, PowerOrigin::Waits)
     }
 
@@ -93,7 +93,7 @@ impl Tune {
         pipeline: &Pipeline,
     ) -> Result<PlannedPower, Error> {
         if let Some(power) = &self.p2p_power {
-            return Ok(PlannedPower::new(power.clone(), PowerOrigin::Given));
+            return Ok(PlannedPower::new(power, PowerOrigin::Given));
         }
         let no_waits = || TuneError::NoWaits { job: self.job.name().clone() };
         let recording = recording.ok_or_else(no_waits)?;
@@ -104,13 +104,13 @@ impl Tune {
             return Ok(stored);
         }
         if let Some(power) = p2p_power::of_waits(baseline, &of_stages) {
-            return Ok(PlannedPower::of_waits(power));
+            return Ok(PlannedPower::of_waits(&power));
         }
         let window = Window::of(self.job.name(), &baseline.trial)?;
         let stages = f64::from(num_stages);
         let energy_j = window.energy_j() * stages / baseline.trial.ranks.len() as f64;
         let power = p2p_power::of_steps(pipeline, window.time_s(), energy_j)?;
-        Ok(PlannedPower::new(power.ok_or_else(no_waits)?.into(), PowerOrigin::Steps))
+        Ok(PlannedPower::new(&power.ok_or_else(no_waits)?.into(), PowerOrigin::Steps))
     }
 }
 
@@ -145,7 +145,7 @@ fn stored(
         return Ok(None);
     };
     let origins: Vec<&str> = of_models.values().map(|(.., origin)| origin.as_str()).collect();
-    let mut power = PlannedPower::new(flat, PowerOrigin::Stored(origins.join(" and ")));
+    let mut power = PlannedPower::new(&flat, PowerOrigin::Stored(origins.join(" and ")));
     if known().any(|(_, by_clock, _)| by_clock.is_some()) {
         let each = known().map(|(flat, by_clock, _)| {
             by_clock.clone().unwrap_or_else(|| PowerByClock::from(*flat))

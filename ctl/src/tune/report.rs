@@ -345,7 +345,7 @@ mod tests {
         let planned_with = PlannedWith {
             profile: "p.csv".to_owned(),
             profile_origin: Origin::File,
-            p2p_power: PlannedPower::of_waits(pfo_planner::Watts(83.6).into()),
+            p2p_power: PlannedPower::of_waits(&pfo_planner::Watts(83.6).into()),
             late_s: 0.015,
         };
         Report { planned_with: Some(planned_with), tried, ..report }

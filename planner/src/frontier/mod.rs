@@ -145,6 +145,12 @@ impl Frontier {
         &self.p2p_power
     }
 
+    /// How many powers of waiting by clock it has, of all stages together.
+    pub fn num_wait_powers(&self) -> usize {
+        let of_stages = self.wait_power.iter().flat_map(PerStage::values);
+        of_stages.map(|power| power.points().len()).sum()
+    }
+
     /// The plans from the fastest to the one of least energy: times rise and energies fall.
     pub fn points(&self) -> impl ExactSizeIterator<Item = Point> {
         self.points.iter().map(|&place| self.plans[place].point)

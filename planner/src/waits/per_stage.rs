@@ -32,6 +32,11 @@ impl<T> PerStage<T> {
         &values[stage.index().min(values.len() - 1)]
     }
 
+    /// The values that it has.
+    pub(crate) fn values(&self) -> &[T] {
+        &self.0
+    }
+
     /// The values of these stages.
     pub(crate) fn each(&self, num_stages: u16) -> impl Iterator<Item = &T> {
         (0..num_stages).map(|stage| self.of(Stage(stage)))

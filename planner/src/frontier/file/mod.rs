@@ -80,7 +80,7 @@ const WITHOUT_SET_CALL: u16 = 4;
 pub struct Room {
     /// Instructions of a step. Each takes about 200 bytes.
     pub instructions: usize,
-    /// Rows of the profile. Each takes 24 bytes.
+    /// Rows of the profile, and powers of waiting by clock. Each takes 24 bytes.
     pub rows: usize,
     /// Rows that were measured more than once. Each takes about 110 bytes beside that.
     pub repeats: usize,
@@ -199,7 +199,7 @@ impl Frontier {
         let delays = read_delays(&mut file, version)?;
         let wait_power = match version {
             WITHOUT_SET_CALL | WITHOUT_WAIT_POWER => None,
-            _ => powers::read_by_clock(&mut file)?,
+            _ => powers::read_by_clock(&mut file, &mut room)?,
         };
         let clock_per = match version {
             ..=WITHOUT_CLOCK_PER => None,
@@ -222,7 +222,7 @@ impl Frontier {
         room.rows -= chunks.values().map(Profile::num_rows).sum::<usize>();
         let (p2p_power, wait_power) = match version {
             ..=WITHOUT_STAGE_POWERS => (p2p_power.into(), wait_power.map(PerStage::from)),
-            _ => powers::read(&mut file, p2p_power, wait_power)?,
+            _ => powers::read(&mut file, p2p_power, wait_power, &mut room)?,
         };
         let order = order::read(&mut file, microbatches, room.instructions)?;
         let profile = Profile::from_measurements(read_rows(&mut file, room)?)?;

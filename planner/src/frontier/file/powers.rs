@@ -5,6 +5,7 @@ use std::io::Write;
 use pfo_vocabulary::{Mhz, Watts};
 
 use crate::error::PlanError;
+use crate::frontier::file::Room;
 use crate::frontier::file::source::{Source, damaged};
 use crate::waits::per_stage::PerStage;
 use crate::waits::power::PowerByClock;
@@ -45,11 +46,13 @@ fn write_points(out: &mut impl Write, points: &[(Mhz, Watts)]) -> std::io::Resul
     Ok(())
 }
 
-/// Reads what [`write`] wrote; where that is nothing, all stages have the given powers.
+/// Reads what [`write`] wrote; where that is nothing, all stages have the given powers. What is read
+/// by clock takes of the room.
 pub(super) fn read(
     file: &mut Source<'_>,
     flat: Watts,
     by_clock: Option<PowerByClock>,
+    room: &mut Room,
 ) -> Result<Waiting, PlanError> {
     let mut of_stages = Vec::new();
     for _ in 0..u16::from_le_bytes(file.array("the number of P2P-blocking powers")?) {
@@ -57,7 +60,7 @@ pub(super) fn read(
     }
     let mut by_clock_of_stages = Vec::new();
     for _ in 0..u16::from_le_bytes(file.array("the number of powers by clock")?) {
-        let power = read_by_clock(file)?;
+        let power = read_by_clock(file, room)?;
         by_clock_of_stages.push(power.ok_or_else(|| damaged("a stage has no power by clock"))?);
     }
     // There are none where all stages have the same.
@@ -74,9 +77,17 @@ pub(super) fn read_flat(file: &mut Source<'_>) -> Result<Watts, PlanError> {
     }
 }
 
-pub(super) fn read_by_clock(file: &mut Source<'_>) -> Result<Option<PowerByClock>, PlanError> {
+pub(super) fn read_by_clock(
+    file: &mut Source<'_>,
+    room: &mut Room,
+) -> Result<Option<PowerByClock>, PlanError> {
+    let count = u16::from_le_bytes(file.array("the number of powers of waiting")?);
+    let Some(left) = room.rows.checked_sub(count.into()) else {
+        return Err(damaged(&format!("{count} powers of waiting, of at most {}", room.rows)));
+    };
+    room.rows = left;
     let mut points = Vec::new();
-    for _ in 0..u16::from_le_bytes(file.array("the number of powers of waiting")?) {
+    for _ in 0..count {
         let clock = Mhz(u32::from_le_bytes(file.array("a clock of waiting")?));
         points.push((clock, Watts(f64::from_le_bytes(file.array("a power of waiting")?))));
     }

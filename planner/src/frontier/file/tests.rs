@@ -191,6 +191,18 @@ fn a_frontier_is_refused_where_there_is_no_room_for_one_part_of_it() {
 }
 
 #[test]
+fn powers_of_waiting_take_room_like_rows() {
+    let frontier = with_waits(&unequal());
+    let bytes = frontier.to_bytes().unwrap();
+    let rows = frontier.pipeline.profile().rows().count() + frontier.num_wait_powers();
+    assert_eq!(frontier.num_wait_powers(), 2);
+    let within = |rows| Frontier::from_bytes_within(&bytes, Room { rows, ..Room::default() });
+    assert!(within(rows).is_ok());
+    assert!(within(rows - 1).is_err());
+    assert!(within(1).unwrap_err().to_string().contains("2 powers of waiting, of at most 1"));
+}
+
+#[test]
 fn a_file_that_claims_more_plans_than_there_can_be_is_refused_before_they_are_read() {
     let frontier = frontier_of(&unequal());
     let mut bytes = MAGIC.to_vec();

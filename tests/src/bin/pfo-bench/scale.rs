@@ -18,13 +18,21 @@ use crate::report::{Cell, Report};
 /// The argument that makes this program such a process; stages and microbatches follow.
 pub(crate) const MAKES_FRONTIER: &str = "--make-frontier";
 
-/// Stages and microbatches, and the CPU seconds and MB aimed at, where there are any.
-const PIPELINES: [(u16, u32, Option<(f64, f64)>); 4] = [
-    (8, 96, Some((0.3, 50.0))),
-    (16, 128, None),
-    (32, 256, Some((2.0, 100.0))),
+/// CPU seconds and MB.
+type Taken = (f64, f64);
+
+struct Size {
+    stages: u16,
+    microbatches: u32,
+    aim: Option<Taken>,
+}
+
+const SIZES: [Size; 4] = [
+    Size { stages: 8, microbatches: 96, aim: Some((0.3, 50.0)) },
+    Size { stages: 16, microbatches: 128, aim: None },
+    Size { stages: 32, microbatches: 256, aim: Some((2.0, 100.0)) },
     // Only in a full run.
-    (64, 512, Some((30.0, 200.0))),
+    Size { stages: 64, microbatches: 512, aim: Some((30.0, 200.0)) },
 ];
 
 /// Makes the frontier of a pipeline, and prints its CPU seconds and the peak of memory in KiB.
@@ -45,14 +53,14 @@ pub(crate) fn run(size: &[String]) -> Result<()> {
 /// Measures each, next to the first.
 pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     let turns = extent.of(3, 1);
-    let pipelines = &PIPELINES[..extent.of(4, 3)];
+    let sizes = &SIZES[..extent.of(4, 3)];
     let shrunk = extent.of(1, 4);
-    let mut taken = vec![Vec::new(); pipelines.len()];
+    let mut taken = vec![Vec::new(); sizes.len()];
     for turn in 0..turns {
-        for (&(stages, microbatches, _), taken) in pipelines.iter().zip(&mut taken) {
+        for (size, taken) in sizes.iter().zip(&mut taken) {
             // The largest takes as long as all others together.
-            if turn == 0 || stages < 64 {
-                taken.push(frontier(stages / shrunk as u16, microbatches / shrunk)?);
+            if turn == 0 || size.stages < 64 {
+                taken.push(frontier(size.stages / shrunk as u16, size.microbatches / shrunk)?);
             }
         }
     }
@@ -60,23 +68,24 @@ pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
         taken.sort_by(|a, b| a.0.total_cmp(&b.0));
         taken[taken.len() / 2]
     });
-    let medians: Vec<(f64, f64)> = medians.collect();
+    let medians: Vec<Taken> = medians.collect();
     let aim = |aim: Option<f64>, decimals| match aim.filter(|_| shrunk == 1) {
         Some(aim) => Cell::Figure(aim, decimals),
         None => Cell::text("-"),
     };
-    let rows: Vec<_> = pipelines
+    let rows: Vec<_> = sizes
         .iter()
         .zip(&medians)
-        .map(|(&(stages, microbatches, aims), &(cpu_s, peak_mb))| {
+        .map(|(size, &(cpu_s, peak_mb))| {
+            let (stages, microbatches) = (size.stages / shrunk as u16, size.microbatches / shrunk);
             vec![
-                Cell::Text(format!("{} x {}", stages / shrunk as u16, microbatches / shrunk)),
+                Cell::Text(format!("{stages} x {microbatches}")),
                 Cell::Figure(cpu_s, 2),
                 Cell::Figure(cpu_s / medians[0].0, 1),
-                aim(aims.map(|aims| aims.0), 1),
+                aim(size.aim.map(|(cpu_s, _)| cpu_s), 1),
                 Cell::Figure(peak_mb, 1),
                 Cell::Figure(peak_mb / medians[0].1, 1),
-                aim(aims.map(|aims| aims.1), 0),
+                aim(size.aim.map(|(_, peak_mb)| peak_mb), 0),
             ]
         })
         .collect();
@@ -97,8 +106,8 @@ pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// CPU seconds and the peak of memory in MB of a frontier.
-fn frontier(stages: u16, microbatches: u32) -> Result<(f64, f64)> {
+/// CPU seconds and the peak of memory of a frontier.
+fn frontier(stages: u16, microbatches: u32) -> Result<Taken> {
     let size = [stages.to_string(), microbatches.to_string()];
     let made = Command::new(env::current_exe()?).arg(MAKES_FRONTIER).args(size).output()?;
     if !made.status.success() {

@@ -81,7 +81,8 @@ fn a_plan_that_is_too_slow_is_corrected_where_a_frontier_is_loaded() {
     let slowdown = node.until("its comparison", || {
         guard(&node).and_then(|guard| guard.slowdown).ok_or("none".to_owned())
     });
-    assert!(slowdown < 0.05, "{slowdown}");
+    // What it is compared with scatters on a busy machine.
+    assert!(slowdown < 0.07, "{slowdown}");
     assert_eq!(guard(&node).unwrap().given_up, None);
     let status = node.pfoctl(&Identity::trainer(), &["status"]).printed();
     assert!(status.contains("runs a faster plan: the one before made steps"), "{status}");

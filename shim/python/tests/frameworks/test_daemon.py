@@ -3,7 +3,7 @@
 import pytest
 from clocks import Clocks
 from model import MICROBATCHES
-from node import until
+from node import PATIENCE_S, until
 from ranks import RANKS
 
 import pfo
@@ -73,7 +73,7 @@ def test_clocks_follow_a_plan_that_is_swapped_in_and_no_bit_changes_even_if_the_
 
 def test_a_refused_lease_changes_nothing_but_one_warning(train, node):
     alone, _ = train(followed=False).results()
-    with pfo.Session(job="another", gpu=node.gpus[1]) as holder:
+    with pfo.Session(job="another", gpu=node.gpus[1], setup_timeout_s=PATIENCE_S) as holder:
         assert holder.problem is None
         told, warnings = train(followed=True).results()
     assert told == alone

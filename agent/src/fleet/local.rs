@@ -40,14 +40,11 @@ impl NodeJob {
         let Some(job) = jobs.iter().find(|job| JobKey::of(job) == self.key) else {
             return Ok(None);
         };
-        let table = match &job.plan {
-            None => return Ok(seen_of(job, Runs::DefaultClocks)),
-            Some(plan) => match uniform_clock(plan) {
-                Some(mhz) => return Ok(seen_of(job, Runs::Uniform(mhz))),
-                None => self.questions.plan(self.key.selector()).await?,
-            },
+        let Some(plan) = &job.plan else { return Ok(seen_of(job, Runs::DefaultClocks)) };
+        let Some(table) = self.questions.plan(self.key.selector()).await? else {
+            let runs = uniform_clock(plan).map_or(Runs::Other, Runs::Uniform);
+            return Ok(seen_of(job, runs));
         };
-        let Some(table) = table else { return Ok(seen_of(job, Runs::Other)) };
         let stages = job.ranks.iter().map(|rank| rank.position.pp_rank);
         let digest =
             |stage: Stage| Some((stage, digest_of(&slice_of(table.stages().get(stage.index())?))));
@@ -55,8 +52,7 @@ impl NodeJob {
     }
 }
 
-/// The one clock that a plan has for everything, which `pfod` calls it by; that of a plan of a user's has
-/// a prediction or another name.
+/// The one clock of a plan without a table, by which `pfod` calls it; none if it has power limits.
 fn uniform_clock(plan: &PlanStatus) -> Option<Mhz> {
     let mhz = plan.label.strip_prefix("all at ")?.strip_suffix(" MHz")?.parse().ok()?;
     plan.power_limits_w.is_empty().then_some(Mhz(mhz))

@@ -286,6 +286,20 @@ fn all_nodes_change_at_the_same_step_whatever_is_killed() {
 }
 
 #[test]
+fn a_plan_that_is_called_like_a_trial_at_one_clock_is_run_as_the_plan_that_it_is() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let name = format!("all at {} MHz", PLANS[0]);
+    let file = cluster.nodes[0].plan_file(&name, &plan(PLANS[0]).to_json());
+    cluster.swap(0, &["plan", "swap", JOB, &file], |_| ());
+    cluster.until_all_run(PLANS[0]);
+    // As long as a node takes to look at what it runs, several times.
+    sleep(Duration::from_secs(3));
+    let job = cluster.job(1).unwrap();
+    assert!(job.nodes.iter().all(|node| node.late.is_none()), "{job:?}");
+    cluster.assert_same_everywhere();
+}
+
+#[test]
 fn a_plan_that_one_node_cannot_run_is_loaded_nowhere() {
     let Some(cluster) = Cluster::start() else { return };
     let no_clock = |stage, _| if stage + 1 == STAGES { 901 } else { 900 };

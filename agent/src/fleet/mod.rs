@@ -16,5 +16,5 @@ mod trial;
 
 pub(crate) use self::check::check;
 pub(crate) use self::config::FleetConfig;
-pub(crate) use self::parts::{Fleet, spans_nodes};
+pub(crate) use self::parts::{Fleet, fleet_of};
 pub(crate) use self::trial::{Members, WholeHold};

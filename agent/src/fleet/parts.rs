@@ -56,8 +56,13 @@ impl fmt::Debug for Fleet {
     }
 }
 
+/// The fleet, for a job that has ranks on other nodes.
+pub(crate) fn fleet_of<'a>(fleet: Option<&'a Arc<Fleet>>, job: &JobView) -> Option<&'a Arc<Fleet>> {
+    fleet.filter(|_| spans_nodes(job))
+}
+
 /// Whether a job has ranks on other nodes.
-pub(crate) fn spans_nodes(job: &JobView) -> bool {
+pub(super) fn spans_nodes(job: &JobView) -> bool {
     job.ranks.first().is_some_and(|rank| {
         let position = &rank.position;
         let degrees = [position.pp_degree, position.dp_degree, position.tp_degree];

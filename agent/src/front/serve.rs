@@ -199,7 +199,7 @@ impl Services {
 
     /// The fleet, for a job that has ranks on other nodes.
     fn fleet_of(&self, job: &JobView) -> Option<&Arc<Fleet>> {
-        self.fleet.as_ref().filter(|_| fleet::spans_nodes(job))
+        fleet::fleet_of(self.fleet.as_ref(), job)
     }
 
     /// A job that is to be swept, with its nodes if it is to be swept on all of them.

@@ -7,7 +7,7 @@ use pfo_protocol::{JobView, RecordedTrial, Refusal, RefusalCode, SweepState, Tri
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-use crate::fleet::{Fleet, WholeHold, spans_nodes};
+use crate::fleet::{WholeHold, fleet_of};
 use crate::job::{JobKey, check_free};
 use crate::pfod::{Asker, Connection, PfodError};
 use crate::record::{self, Order};
@@ -30,13 +30,6 @@ enum Hold {
     /// A connection to `pfod`, of a job whose ranks are all here.
     Here(Connection),
     Whole(WholeHold),
-}
-
-impl Means {
-    /// The fleet, for a job that has ranks on other nodes.
-    fn fleet_of(&self, job: &JobView) -> Option<&Arc<Fleet>> {
-        self.fleet.as_ref().filter(|_| spans_nodes(job))
-    }
 }
 
 /// Sweeps until there is nothing left to measure, or nothing could be measured for too long.
@@ -105,7 +98,7 @@ async fn measure(
 ) -> Result<RecordedTrial, PfodError> {
     let means = sweep.means();
     let job = find_job(means, record).await?;
-    if let Some(fleet) = means.fleet_of(&job) {
+    if let Some(fleet) = fleet_of(means.fleet.as_ref(), &job) {
         let mut held = match hold.take() {
             Some(Hold::Whole(held)) => Some(held),
             _ => None,
@@ -119,21 +112,18 @@ async fn measure(
     // Only an administrator begins a sweep of another user's job.
     let administrator = record.by_uid != record.uid;
     let asker = Asker { uid: record.by_uid, pid: None, administrator };
-    let connection = match hold {
+    let mut connection = match hold.take() {
         Some(Hold::Here(connection)) => connection,
-        hold => {
+        _ => {
             check_free(&job)?;
-            let connection = means.pfod.on_behalf(asker).await?;
-            let Hold::Here(connection) = hold.insert(Hold::Here(connection)) else {
-                return Err(PfodError::Away("the job has no hold".into()));
-            };
-            connection
+            means.pfod.on_behalf(asker).await?
         }
     };
     sweep.report(run, SweepState::Running);
     let order = Order { run: what, length: record.length(), room: None };
-    let (trial, _) = record::run(&means.pfod, connection, &record.key(), order).await?;
-    Ok(trial)
+    let recorded = record::run(&means.pfod, &mut connection, &record.key(), order).await;
+    *hold = Some(Hold::Here(connection));
+    Ok(recorded?.0)
 }
 
 /// The job, with all of its ranks.
@@ -141,7 +131,7 @@ async fn find_job(means: &Means, record: &SweepRecord) -> Result<JobView, PfodEr
     let jobs = means.questions.jobs().await?;
     let job = jobs.into_iter().find(|job| JobKey::of(job) == record.key());
     let shape = match &job {
-        Some(job) => match means.fleet_of(job) {
+        Some(job) => match fleet_of(means.fleet.as_ref(), job) {
             Some(fleet) => JobShape::of_whole(job, &fleet.members(&record.key()).await?),
             None => JobShape::of(job),
         },

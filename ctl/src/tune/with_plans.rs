@@ -96,7 +96,7 @@ impl Tune {
         tuned.report.planned_with = Some(planned_with);
         match found {
             Some(found) => try_found(&mut tuned, &found)?,
-            None => self.try_frontiers(&mut tuned, &pipeline, &p2p_power)?,
+            None => self.try_frontiers(&mut tuned, &pipeline, &p2p_power, late_s)?,
         }
         tuned.end()
     }
@@ -151,15 +151,20 @@ impl Tune {
         tuned: &mut TunedJob<D>,
         pipeline: &Pipeline,
         power: &PlannedPower,
+        late_s: f64,
     ) -> Result<(), Error> {
         let useful = useful_clocks::contender(pipeline, &power.flat())?;
         if let Some(useful) = &useful {
             let compared = tuned.compare(useful)?;
             tuned.report.useful_clocks = UsefulClocks::of(pipeline, compared);
         }
-        for rung in self.rungs(tuned, pipeline, power)? {
-            if self.try_rung(tuned, &rung)? {
-                return Ok(());
+        // Where no clock is late, plans that change more promise more.
+        let at_once = if late_s > 0.0 { RUNGS.len() } else { 1 };
+        for rungs in RUNGS.chunks(at_once) {
+            for rung in self.planned(tuned, pipeline, power, rungs)? {
+                if self.try_rung(tuned, &rung)? {
+                    return Ok(());
+                }
             }
         }
         if let Some(useful) = useful.filter(|_| tuned.best_saving().is_none()) {
@@ -168,19 +173,20 @@ impl Tune {
         Ok(())
     }
 
-    /// Plans each rung; the one that promises most comes first.
-    fn rungs<D: Measuring>(
+    /// The frontiers of these; the one that promises most comes first.
+    fn planned<D: Measuring>(
         &self,
         tuned: &TunedJob<D>,
         pipeline: &Pipeline,
         power: &PlannedPower,
+        each: &[ClockPer],
     ) -> Result<Vec<Rung>, Error> {
         let progress = tuned.held.progress();
         progress.now("planning".to_owned());
         let options = Options { spread: Spread::Useful, ..Options::default() };
-        let mut rungs: Vec<Rung> = Vec::with_capacity(RUNGS.len());
-        for (number, per) in RUNGS.into_iter().enumerate() {
-            let show = |done| progress.show((number as f64 + done) / RUNGS.len() as f64);
+        let mut rungs: Vec<Rung> = Vec::with_capacity(each.len());
+        for (number, &per) in each.iter().enumerate() {
+            let show = |done| progress.show((number as f64 + done) / each.len() as f64);
             let frontier =
                 match Frontier::for_waiting(per, pipeline, power.waiting(), options, &show) {
                     // Instructions that were not measured at the same clocks cannot share one.
@@ -239,7 +245,7 @@ impl Tune {
             match tried {
                 (Verdict::Kept, compared) => {
                     tuned.report.frontier = Some(frontier.to_bytes()?);
-                    return Ok(compared.saving.estimate >= promised - SHORTFALL);
+                    return Ok(compared.saving.estimate >= rung.promised - SHORTFALL);
                 }
                 (Verdict::TooSlow, compared) => {
                     over_s = (compared.slowdown.estimate - slowdown) * default_s;

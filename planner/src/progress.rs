@@ -1,8 +1,8 @@
-//! How much of some work is done, said often enough that whoever listens can end it at once.
+//! How much of some work is done, said often enough to be ended at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a caller of the planner is told of, from any thread. It may end the work by a panic.
+/// What takes the progress of a search, from any thread. It may panic to end the search.
 pub(crate) type Listener<'a> = &'a (dyn Fn(f64) + Sync);
 
 /// The progress of some work, or of a part of it.

@@ -11,7 +11,7 @@ use crate::front::{Services, agent_status};
 use crate::job::JobKey;
 use crate::pfod::Questions;
 
-/// How long `pfod` may take to answer. Prometheus itself waits for 10 s, unless it is told otherwise.
+/// How long `pfod` may take to answer: less than the 10 s that Prometheus waits by default.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Everything that there is a series of.

@@ -82,7 +82,7 @@ impl Participant {
         let is_free = self.wish.is_none() && shared.undecided().is_none();
         if is_turn && is_free && completeness(&shared.members).is_ok() {
             let by_uid = proposal.by_uid;
-            // The nodes had too little time in so many attempts, whoever made them.
+            // Each swap since the trial was an attempt in which the nodes had too little time.
             let attempts = shared.newest().saturating_sub(number).min(MOST_DOUBLINGS) as u32;
             let mut wish = Wish::new(Run::DefaultClocks, by_uid, Purpose::Abandoned);
             wish.attempts = attempts;

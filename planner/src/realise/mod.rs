@@ -264,7 +264,7 @@ impl<'a> Realiser<'a> {
     }
 }
 
-/// Levels from the best possible saving down to none, for a step of so many operations.
+/// Levels from the best possible saving down to none; fewer for a step of many operations.
 pub(crate) fn levels_w(best_w: f64, operations: usize) -> Vec<f64> {
     let (levels, ratio) = if operations > LONG_STEP { (12, 0.64_f64) } else { (24, 0.8) };
     (1..levels).map(|level| best_w * ratio.powi(level)).chain([0.0]).collect()

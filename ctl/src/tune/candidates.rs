@@ -1,7 +1,11 @@
 //! Which plans of a frontier are tried on a job, one after another: the one that saves most within
-//! the slowdown that is allowed and, as long as that proves too slow, faster ones.
+//! the slowdown that is allowed; as long as that proves too slow, faster ones; and between one that
+//! is too slow and one that is not, what measured times and savings say is best.
 
 use pfo_planner::{Deadline, Due, Frontier, Plan, PlanError};
+
+use super::verification::Compared;
+use crate::planning::comparison::Cost;
 
 /// The slowdown that a plan should take by its prediction, if at most this much is allowed: of one
 /// that takes all of it, every other measurement would say that it is too slow.
@@ -11,47 +15,124 @@ pub(super) fn aim(max_slowdown: f64) -> f64 {
     max_slowdown - (SHARE * max_slowdown).min(MOST)
 }
 
-/// The plans still to be tried.
-pub(super) struct Candidates<'a> {
-    frontier: &'a Frontier,
-    /// What a step may take by the profile, in seconds.
-    limit_s: f64,
-    /// What the last one takes, in seconds.
-    tried_s: Option<f64>,
+/// What a job is tuned for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Goal {
+    /// What a step takes at default clocks, in seconds.
+    pub(super) default_s: f64,
+    /// By what share a step should take longer.
+    pub(super) slowdown: f64,
 }
 
-impl<'a> Candidates<'a> {
-    /// Those of a job that takes `default_s` a step at default clocks, where the profile says
-    /// `profiled_s`. What it does beside what was profiled takes its time at any clock.
-    pub(super) fn new(
-        frontier: &'a Frontier,
-        profiled_s: f64,
-        default_s: f64,
-        max_slowdown: f64,
-    ) -> Self {
-        // A hair more, so that a plan exactly as fast is within 0 %.
-        let limit_s = (profiled_s + max_slowdown * default_s) * (1.0 + 1e-12);
-        Self { frontier, limit_s, tried_s: None }
+/// A plan to be tried.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) plan: Plan,
+    /// The share of energy that it should save: what it promises, or as much of that as others kept.
+    pub(super) expected: f64,
+}
+
+/// A plan that was tried.
+#[derive(Clone, Copy, Debug)]
+struct Tried {
+    /// What a step takes by its prediction, in seconds.
+    predicted_s: f64,
+    slowdown: f64,
+    saving: f64,
+}
+
+/// The plans of a frontier that are still to be tried.
+#[derive(Debug)]
+pub(super) struct Candidates {
+    frontier: Frontier,
+    /// What a step costs with every instruction at its highest clock.
+    all_max: Cost,
+    goal: Goal,
+    /// The slowest plan that was fast enough.
+    fast: Option<Tried>,
+    /// The fastest plan that was too slow.
+    slow: Option<Tried>,
+    /// What was saved, as a share of what was predicted, by the plan that kept least of it.
+    share_kept: f64,
+    is_exhausted: bool,
+}
+
+impl Candidates {
+    pub(super) fn new(frontier: Frontier, all_max: Cost, goal: Goal) -> Self {
+        Self {
+            frontier,
+            all_max,
+            goal,
+            fast: None,
+            slow: None,
+            share_kept: 1.0,
+            is_exhausted: false,
+        }
     }
 
-    /// The next plan, after the last one made a step longer by `over_s` than is allowed; none if
-    /// there is no faster one.
-    pub(super) fn next(&mut self, over_s: f64) -> Result<Option<Plan>, PlanError> {
+    pub(super) fn frontier(&self) -> &Frontier {
+        &self.frontier
+    }
+
+    /// The next plan; none if there is nothing more to learn.
+    pub(super) fn next(&self) -> Result<Option<Candidate>, PlanError> {
+        if self.is_exhausted {
+            return Ok(None);
+        }
         let [fastest_s, cheapest_s] =
             [Deadline::Fastest, Deadline::MinEnergy].map(|end| self.frontier.seconds(end));
-        if let Some(tried_s) = self.tried_s {
-            if tried_s <= fastest_s {
-                return Ok(None);
+        let step_s = (cheapest_s - fastest_s) / self.frontier.points().len() as f64;
+        let Goal { default_s, slowdown } = self.goal;
+        let (limit_s, measured) = match (self.fast, self.slow) {
+            // What a job does beside what was profiled takes its time at any clock. A hair more, so
+            // that a plan exactly as fast is within 0 %.
+            (None, None) => {
+                ((self.all_max.iteration_time_s + slowdown * default_s) * (1.0 + 1e-12), None)
             }
-            // As little as it was too slow by: the next one is as much faster as the next one on
-            // the frontier.
-            let step_s = (cheapest_s - fastest_s) / self.frontier.points().len() as f64;
-            self.limit_s = self.limit_s.min(tried_s) - over_s.max(step_s);
+            (Some(_), None) => return Ok(None),
+            (None, Some(slow)) => {
+                // One too slow by next to nothing: the next one on the frontier.
+                let over_s = ((slow.slowdown - slowdown) * default_s).max(step_s);
+                (slow.predicted_s.min(cheapest_s) - over_s, None)
+            }
+            (Some(fast), Some(slow)) => {
+                let share = (slowdown - fast.slowdown) / (slow.slowdown - fast.slowdown);
+                let along = |fast: f64, slow: f64| fast + share * (slow - fast);
+                let limit_s = along(fast.predicted_s, slow.predicted_s);
+                if !(limit_s - fast.predicted_s > step_s && slow.predicted_s - limit_s > step_s) {
+                    return Ok(None);
+                }
+                (limit_s, Some(along(fast.saving, slow.saving)))
+            }
+        };
+        if self.slow.is_some_and(|slow| slow.predicted_s <= fastest_s) {
+            return Ok(None);
         }
-        self.limit_s = self.limit_s.max(fastest_s);
-        let plan = self.frontier.plan_for(Due::AtMost(self.limit_s))?;
-        self.tried_s = plan.predicted.map(|predicted| predicted.iteration_time_s);
-        Ok(Some(plan))
+        let plan = self.frontier.plan_for(Due::AtMost(limit_s.max(fastest_s)))?;
+        let expected = measured.unwrap_or_else(|| self.share_kept * self.promised(&plan));
+        Ok(Some(Candidate { plan, expected }))
+    }
+
+    /// What came of a plan.
+    pub(super) fn observe(&mut self, plan: &Plan, compared: &Compared) {
+        let Some(predicted) = plan.predicted else { return };
+        let (slowdown, saving) = (compared.slowdown.estimate, compared.saving.estimate);
+        let tried = Tried { predicted_s: predicted.iteration_time_s, slowdown, saving };
+        let promised = self.promised(plan);
+        if promised > 0.0 {
+            self.share_kept = self.share_kept.min((saving / promised).max(0.0));
+        }
+        let place = if slowdown > self.goal.slowdown { &mut self.slow } else { &mut self.fast };
+        *place = Some(tried);
+    }
+
+    /// No other plan is to be tried.
+    pub(super) fn exhaust(&mut self) {
+        self.is_exhausted = true;
+    }
+
+    fn promised(&self, plan: &Plan) -> f64 {
+        plan.predicted.map_or(0.0, |cost| Cost::from(cost).saving_on(&self.all_max))
     }
 }
 
@@ -64,6 +145,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::trial::Interval;
 
     static FRONTIER: LazyLock<Frontier> = LazyLock::new(frontier);
 
@@ -84,46 +166,106 @@ mod tests {
         Frontier::optimize(&pipeline, Watts(80.0), Options::default(), &|_| {}).unwrap()
     }
 
+    fn costs() -> impl Iterator<Item = Cost> {
+        FRONTIER.points().map(|point| Cost {
+            iteration_time_s: point.iteration_time_s,
+            iteration_energy_j: point.iteration_energy_j,
+        })
+    }
+
+    fn all_max() -> Cost {
+        costs().next().unwrap()
+    }
+
+    fn candidates(default_s: f64, slowdown: f64) -> Candidates {
+        Candidates::new(FRONTIER.clone(), all_max(), Goal { default_s, slowdown })
+    }
+
     fn time_s(plan: &Plan) -> f64 {
         plan.predicted.unwrap().iteration_time_s
     }
 
+    fn compared(saving: f64, slowdown: f64) -> Compared {
+        let exactly = |share| Interval { estimate: share, low: share, high: share };
+        Compared { rounds: 4, saving: exactly(saving), slowdown: exactly(slowdown) }
+    }
+
     #[test]
     fn the_first_saves_most_of_those_within_the_slowdown() {
-        let all_max_s = FRONTIER.points().next().unwrap().iteration_time_s;
-        let plan = Candidates::new(&FRONTIER, all_max_s, all_max_s, 0.02).next(0.0).unwrap();
+        let all_max_s = all_max().iteration_time_s;
+        let first = candidates(all_max_s, 0.02).next().unwrap().unwrap();
         let within = FRONTIER.points().filter(|point| point.iteration_time_s <= 1.02 * all_max_s);
-        let predicted = plan.unwrap().predicted.unwrap();
+        let predicted = first.plan.predicted.unwrap();
         assert!(predicted.iteration_time_s <= 1.02 * all_max_s * (1.0 + 1e-12));
         assert!(predicted.iteration_energy_j <= within.last().unwrap().iteration_energy_j);
+        assert_eq!(first.expected, Cost::from(predicted).saving_on(&all_max()));
     }
 
     #[test]
     fn a_step_that_has_more_in_it_than_was_profiled_may_take_more() {
-        let all_max_s = FRONTIER.points().next().unwrap().iteration_time_s;
-        let first = |default_s| {
-            let plan = Candidates::new(&FRONTIER, all_max_s, default_s, 0.02).next(0.0).unwrap();
-            time_s(&plan.unwrap())
-        };
+        let all_max_s = all_max().iteration_time_s;
+        let first = |default_s| time_s(&candidates(default_s, 0.02).next().unwrap().unwrap().plan);
         assert!(first(2.0 * all_max_s) > first(all_max_s));
+    }
+
+    #[test]
+    fn one_that_keeps_what_it_promised_is_the_last() {
+        let mut candidates = candidates(all_max().iteration_time_s, 0.02);
+        let first = candidates.next().unwrap().unwrap();
+        candidates.observe(&first.plan, &compared(first.expected, 0.019));
+        assert!(candidates.next().unwrap().is_none());
     }
 
     proptest! {
         #[test]
-        fn each_next_one_is_faster_until_there_is_none(
-            max_slowdown in 0.0_f64..0.3, over in 0.0_f64..0.05
+        fn each_next_one_is_faster_while_all_are_too_slow(
+            slowdown in 0.0_f64..0.3, over in 0.001_f64..0.05
         ) {
-            let all_max_s = FRONTIER.points().next().unwrap().iteration_time_s;
-            let mut candidates = Candidates::new(&FRONTIER, all_max_s, all_max_s, max_slowdown);
+            let mut candidates = candidates(all_max().iteration_time_s, slowdown);
             let mut last_s = f64::INFINITY;
             let mut tried = 0;
-            while let Some(plan) = candidates.next(over * all_max_s).unwrap() {
+            while let Some(Candidate { plan, .. }) = candidates.next().unwrap() {
                 prop_assert!(time_s(&plan) < last_s);
                 last_s = time_s(&plan);
                 tried += 1;
+                candidates.observe(&plan, &compared(0.0, slowdown + over));
             }
-            prop_assert_eq!(last_s, all_max_s);
+            prop_assert_eq!(last_s, all_max().iteration_time_s);
             prop_assert!(tried <= FRONTIER.plans().len() + 1);
+        }
+
+        /// Plans that change clocks cost a job more time than predicted, in proportion to what they
+        /// save, and save less.
+        #[test]
+        fn a_few_end_near_the_most_that_is_within_the_slowdown(
+            slowdown in 0.005_f64..0.1, cost in 0.0_f64..3.0, kept in 0.5_f64..1.0
+        ) {
+            let all_max = all_max();
+            let outcome = |cost_of: Cost| {
+                let promised = cost_of.saving_on(&all_max);
+                let predicted = cost_of.iteration_time_s / all_max.iteration_time_s - 1.0;
+                compared(kept * promised, predicted + cost * promised.powi(2))
+            };
+            let within = costs().map(outcome);
+            let best = within
+                .filter(|point| point.slowdown.estimate <= slowdown)
+                .map(|point| point.saving.estimate)
+                .fold(0.0, f64::max);
+            let mut candidates = candidates(all_max.iteration_time_s, slowdown);
+            let mut found: Option<f64> = None;
+            for _ in 0..8 {
+                let Some(Candidate { plan, expected }) = candidates.next().unwrap() else { break };
+                if found.is_some_and(|found| expected <= found + 0.005) {
+                    break;
+                }
+                let outcome = outcome(plan.predicted.unwrap().into());
+                if outcome.slowdown.estimate <= slowdown {
+                    let saving = outcome.saving.estimate;
+                    found = Some(found.map_or(saving, |found| found.max(saving)));
+                }
+                candidates.observe(&plan, &outcome);
+            }
+            prop_assert!(found.unwrap_or(0.0) >= 0.75 * best - 0.005, "{found:?} of {best}");
         }
     }
 }

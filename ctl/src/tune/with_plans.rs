@@ -4,13 +4,15 @@
 //! agent records before the proof. If a command gives the first two itself and searches nothing, no
 //! agent is asked.
 
+use std::mem;
+
 use pfo_planner::{
     ClockPer, Frontier, Options, PerStage, Pipeline, Plan, PlanError, Reconfigure, Spread, Watts,
     ZeusSearch,
 };
 use pfo_protocol::RecordedTrial;
 
-use super::candidates::{self, Candidates};
+use super::candidates::{self, Candidate, Candidates, Goal};
 use super::contender::Contender;
 use super::planned_power::PlannedPower;
 use super::profile_source::Sourced;
@@ -30,21 +32,18 @@ use crate::trial::{Held, Interrupt, Measuring, TrialError, Window};
 /// those that change it less often, for nothing that a driver does can make them slower.
 const RUNGS: [ClockPer; 3] = [ClockPer::Instruction, ClockPer::Stage, ClockPer::Kind];
 
-/// A plan that saves this much less than predicted, as a share of the energy at default clocks, shows
-/// that changes cost what the planner does not know.
-const SHORTFALL: f64 = 0.01;
+/// By how much more a plan has to be expected to save than the best one does, for it to be tried, as a
+/// share of the energy at default clocks.
+const WORTH_TRYING: f64 = 0.005;
 
-/// Plans that are tried, each faster than the one before, until the job is left at default clocks.
-const MOST_CANDIDATES: usize = 5;
+/// Plans that are tried at most.
+const MOST_TRIED: usize = 10;
 
-/// A frontier that is tried.
+/// A frontier, and how much of it was tried.
 struct Rung {
     per: ClockPer,
-    frontier: Frontier,
-    /// What a step costs with every instruction at its highest clock.
-    all_max: Cost,
-    /// What its first plan saves by its prediction.
-    promised: f64,
+    candidates: Candidates,
+    tried: usize,
 }
 
 /// A job that the agent holds, and what it recorded at default clocks.
@@ -141,11 +140,11 @@ impl Tune {
         }
     }
 
-    /// The plans of our frontiers until one saves what it promises, beginning with the frontier that
-    /// promises most. A driver may make others wait while it sets a clock, even where no clock is
-    /// late: plans with fewer changes are then tried, too, as long as they promise more than the best
-    /// one saves. Where the GPUs do not hold their highest clocks, the highest useful ones are measured
-    /// first, and tried if nothing else is kept.
+    /// The plans of our frontiers, beginning with the one that promises most, as long as one promises
+    /// more than the best one saves. A driver may make others wait while it sets a clock, even where no
+    /// clock is late: plans with fewer changes may then keep more of their promise. Where the GPUs do
+    /// not hold their highest clocks, the highest useful ones are measured first, and tried if nothing
+    /// else is kept.
     fn try_frontiers<D: Measuring>(
         &self,
         tuned: &mut TunedJob<D>,
@@ -158,13 +157,21 @@ impl Tune {
             let compared = tuned.compare(useful)?;
             tuned.report.useful_clocks = UsefulClocks::of(pipeline, compared);
         }
-        // Where no clock is late, plans that change more promise more.
-        let at_once = if late_s > 0.0 { RUNGS.len() } else { 1 };
-        for rungs in RUNGS.chunks(at_once) {
-            for rung in self.planned(tuned, pipeline, power, rungs)? {
-                if self.try_rung(tuned, &rung)? {
-                    return Ok(());
-                }
+        // Where no clock is late, plans that change more promise more; others are for those that break
+        // their promise.
+        let (first, mut others) = RUNGS.split_at(if late_s > 0.0 { RUNGS.len() } else { 1 });
+        let mut rungs = self.planned(tuned, pipeline, power, first)?;
+        for _ in 0..MOST_TRIED {
+            let Some((rung, candidate)) = most_expected(&mut rungs)? else { break };
+            if tuned.best_saving().is_some_and(|best| candidate.expected <= best + WORTH_TRYING) {
+                break;
+            }
+            rung.try_out(tuned, &candidate.plan)?;
+            if tuned.best_saving().is_some_and(|best| best >= candidate.expected - WORTH_TRYING) {
+                break;
+            }
+            if !others.is_empty() {
+                rungs.extend(self.planned(tuned, pipeline, power, mem::take(&mut others))?);
             }
         }
         if let Some(useful) = useful.filter(|_| tuned.best_saving().is_none()) {
@@ -173,7 +180,7 @@ impl Tune {
         Ok(())
     }
 
-    /// The frontiers of these; the one that promises most comes first.
+    /// The frontiers of these.
     fn planned<D: Measuring>(
         &self,
         tuned: &TunedJob<D>,
@@ -184,7 +191,9 @@ impl Tune {
         let progress = tuned.held.progress();
         progress.now("planning".to_owned());
         let options = Options { spread: Spread::Useful, ..Options::default() };
-        let mut rungs: Vec<Rung> = Vec::with_capacity(each.len());
+        let goal =
+            Goal { default_s: tuned.default_s(), slowdown: candidates::aim(self.max_slowdown.0) };
+        let mut rungs = Vec::with_capacity(each.len());
         for (number, &per) in each.iter().enumerate() {
             let show = |done| progress.show((number as f64 + done) / each.len() as f64);
             let frontier =
@@ -195,71 +204,55 @@ impl Tune {
                 };
             let all_max =
                 Cost::at_highest_clocks(pipeline.profile(), &frontier.plan(0)?, power.flat())?;
-            let first = self.candidates(tuned, &frontier, &all_max).next(0.0)?;
-            let promised = first.map_or(0.0, |plan| promised(&plan, &all_max));
-            rungs.push(Rung { per, frontier, all_max, promised });
-        }
-        let promised = rungs.iter().map(|rung| rung.promised).enumerate();
-        if let Some((most, _)) = promised.reduce(|a, b| if b.1 > a.1 { b } else { a }) {
-            rungs[..=most].rotate_right(1);
+            rungs.push(Rung {
+                per,
+                candidates: Candidates::new(frontier, all_max, goal),
+                tried: 0,
+            });
         }
         Ok(rungs)
     }
-
-    fn candidates<'a, D: Measuring>(
-        &self,
-        tuned: &TunedJob<D>,
-        frontier: &'a Frontier,
-        all_max: &Cost,
-    ) -> Candidates<'a> {
-        let slowdown = candidates::aim(self.max_slowdown.0);
-        Candidates::new(frontier, all_max.iteration_time_s, tuned.default_s(), slowdown)
-    }
-
-    /// The plans of a frontier, as long as they prove too slow. Returns whether one saves what it
-    /// promises.
-    fn try_rung<D: Measuring>(&self, tuned: &mut TunedJob<D>, rung: &Rung) -> Result<bool, Error> {
-        let Rung { per, frontier, all_max, .. } = rung;
-        let mut candidates = self.candidates(tuned, frontier, all_max);
-        let default_s = tuned.default_s();
-        let slowdown = candidates::aim(self.max_slowdown.0);
-        let mut over_s = 0.0;
-        for number in 1..=MOST_CANDIDATES {
-            let Some(plan) = candidates.next(over_s)? else { break };
-            let promised = promised(&plan, all_max);
-            if tuned.best_saving().is_some_and(|best| best >= promised) {
-                break;
-            }
-            let label = match per {
-                ClockPer::Instruction => format!("pfo {number}"),
-                ClockPer::Kind | ClockPer::Stage => format!("pfo {number} per {per}"),
-            };
-            let tried = match tuned.try_out(Contender::plan(label.clone(), &plan)?) {
-                // A plan of fewer changes may leave the driver the time.
-                Err(Error::Trial(TrialError::NoEnergy { .. })) => {
-                    tuned.report.unmeasured.push(label);
-                    break;
-                }
-                tried => tried?,
-            };
-            match tried {
-                (Verdict::Kept, compared) => {
-                    tuned.report.frontier = Some(frontier.to_bytes()?);
-                    return Ok(compared.saving.estimate >= rung.promised - SHORTFALL);
-                }
-                (Verdict::TooSlow, compared) => {
-                    over_s = (compared.slowdown.estimate - slowdown) * default_s;
-                }
-                (Verdict::SavesNothing | Verdict::SavesLess, _) => break,
-            }
-        }
-        Ok(false)
-    }
 }
 
-/// The share of the energy at the highest clocks that a plan saves by its prediction.
-fn promised(plan: &Plan, all_max: &Cost) -> f64 {
-    plan.predicted.map_or(0.0, |cost| Cost::from(cost).saving_on(all_max))
+/// The candidate that is expected to save most, and its rung; of equals, that of the first.
+fn most_expected(rungs: &mut [Rung]) -> Result<Option<(&mut Rung, Candidate)>, PlanError> {
+    let mut most: Option<(&mut Rung, Candidate)> = None;
+    for rung in rungs {
+        if let Some(candidate) = rung.candidates.next()?
+            && most.as_ref().is_none_or(|(_, most)| candidate.expected > most.expected)
+        {
+            most = Some((rung, candidate));
+        }
+    }
+    Ok(most)
+}
+
+impl Rung {
+    fn try_out<D: Measuring>(&mut self, tuned: &mut TunedJob<D>, plan: &Plan) -> Result<(), Error> {
+        self.tried += 1;
+        let label = match self.per {
+            ClockPer::Instruction => format!("pfo {}", self.tried),
+            per @ (ClockPer::Kind | ClockPer::Stage) => format!("pfo {} per {per}", self.tried),
+        };
+        let (verdict, compared) = match tuned.try_out(Contender::plan(label.clone(), plan)?) {
+            // A plan of fewer changes may leave the driver the time.
+            Err(Error::Trial(TrialError::NoEnergy { .. })) => {
+                tuned.report.unmeasured.push(label);
+                self.candidates.exhaust();
+                return Ok(());
+            }
+            tried => tried?,
+        };
+        match verdict {
+            Verdict::Kept => {
+                tuned.report.frontier = Some(self.candidates.frontier().to_bytes()?);
+            }
+            Verdict::SavesNothing => self.candidates.exhaust(),
+            Verdict::TooSlow | Verdict::SavesLess => (),
+        }
+        self.candidates.observe(plan, &compared);
+        Ok(())
+    }
 }
 
 fn try_found<D: Measuring>(tuned: &mut TunedJob<D>, found: &Found) -> Result<(), Error> {

@@ -29,6 +29,7 @@ use crate::reload::Reload;
 use crate::selftest::Selftest;
 use crate::status::StatusCommand;
 use crate::straggler::JobCommand;
+use crate::top::Top;
 use crate::tune::Tune;
 
 /// Show status, measure profiles, make and swap plans, and reset GPU clocks
@@ -50,6 +51,7 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Status(StatusCommand),
+    Top(Top),
     /// Make plans, and swap the plan of a running job
     #[command(subcommand)]
     Plan(Plan),
@@ -114,6 +116,7 @@ impl Cli {
         let daemons = Daemons::from_environment(self.socket, self.agent_socket);
         match self.command {
             Command::Status(status) => status.run(&daemons, output),
+            Command::Top(top) => top.run(&daemons),
             Command::Plan(Plan::Make(make)) => make.run(&daemons, output),
             Command::Plan(Plan::Load(load)) => load.run(&daemons, output),
             Command::Plan(Plan::Swap(swap)) => swap.run(&daemons, output),

@@ -36,6 +36,7 @@ mod signals;
 mod status;
 mod straggler;
 mod text;
+mod top;
 mod trial;
 mod tune;
 mod user;

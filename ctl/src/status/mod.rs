@@ -3,18 +3,18 @@
 //! From a status to text everything is pure: one file for each table, none of which asks a daemon,
 //! the clock or the terminal anything.
 
-mod attention;
-mod daemon;
+pub(crate) mod attention;
+pub(crate) mod daemon;
 mod driver_table;
-mod gpu_table;
-mod job_table;
+pub(crate) mod gpu_table;
+pub(crate) mod job_table;
 mod node_table;
 pub(crate) mod plan_text;
 pub(crate) mod quantity;
-mod rank_table;
+pub(crate) mod rank_table;
 pub(crate) mod table;
-mod uuid;
-mod window_table;
+pub(crate) mod uuid;
+pub(crate) mod window_table;
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use crate::output::{Look, Output};
 use crate::user;
 
 /// The columns whose headers do not explain them. A column without any entry is left out.
-const COLUMNS: &str = "\
+pub(crate) const COLUMNS: &str = "\
 Columns:
   Asked        SM clock that pfo locked
   Observed     SM clock that the driver reports
@@ -71,9 +71,9 @@ pub(crate) struct StatusCommand {
 }
 
 /// The status of both daemons.
-struct Both {
-    pfod: Status,
-    agent: Result<AgentStatus, Error>,
+pub(crate) struct Both {
+    pub(crate) pfod: Status,
+    pub(crate) agent: Result<AgentStatus, Error>,
 }
 
 /// The same as JSON.
@@ -112,9 +112,7 @@ impl StatusCommand {
     }
 
     fn ask(&self, daemons: &Daemons) -> Result<Both, Error> {
-        let pfod = daemons.pfod()?.status()?;
-        let agent = daemons.agent().and_then(|mut agent| agent.status()).map_err(Error::from);
-        let mut both = Both { pfod, agent };
+        let mut both = Both::ask(daemons)?;
         if let Some(job) = &self.job {
             both.keep_only(job);
             if both.pfod.jobs.is_empty() {
@@ -135,6 +133,13 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
 }
 
 impl Both {
+    /// An agent that does not answer costs only what it knows.
+    pub(crate) fn ask(daemons: &Daemons) -> Result<Self, Error> {
+        let pfod = daemons.pfod()?.status()?;
+        let agent = daemons.agent().and_then(|mut agent| agent.status()).map_err(Error::from);
+        Ok(Self { pfod, agent })
+    }
+
     fn printed(&self) -> Printed<'_> {
         Printed { pfod: &self.pfod, agent: self.agent.as_ref().ok() }
     }

@@ -26,6 +26,7 @@ use crate::plan::sweep::Sweep;
 use crate::policy::Policy;
 use crate::profile::Profile;
 use crate::reload::Reload;
+use crate::report::Report;
 use crate::selftest::Selftest;
 use crate::status::StatusCommand;
 use crate::straggler::JobCommand;
@@ -62,6 +63,7 @@ enum Command {
     #[command(subcommand)]
     Profile(Profile),
     Tune(Tune),
+    Report(Report),
     /// Measure, show and set P2P-blocking power: what GPUs draw while they wait for each other
     #[command(subcommand)]
     P2p(P2p),
@@ -126,6 +128,7 @@ impl Cli {
             Command::Job(job) => job.run(&daemons, output),
             Command::Profile(profile) => profile.run(&daemons, output),
             Command::Tune(tune) => tune.run(&daemons, output),
+            Command::Report(report) => report.run(&daemons, output),
             Command::P2p(p2p) => p2p.run(&daemons, output),
             Command::Clocks(clocks) => clocks.run(&daemons, output),
             Command::Doctor(doctor) => doctor.run(&daemons, output),

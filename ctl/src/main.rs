@@ -31,6 +31,7 @@ mod policy;
 mod profile;
 mod progress;
 mod reload;
+mod report;
 mod selftest;
 mod signals;
 mod status;

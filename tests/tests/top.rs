@@ -145,13 +145,14 @@ fn the_terminal_is_given_back_however_it_ends() {
     let before = settings(&terminal);
     for (end, code) in [("q", 0), ("C-c", 130), ("SIGTERM", 143), ("SIGHUP", 129)] {
         // The shell says who it becomes.
-        terminal.press(&[&format!("clear; sh -c 'echo $$ > top.pid; exec {TOP}'"), "Enter"]);
+        let said = node.directory().join("top.pid");
+        let into = said.display();
+        terminal.press(&[&format!("clear; sh -c 'echo $$ > {into}; exec {TOP}'"), "Enter"]);
         until_shown(&terminal, "1 GPUs 2");
         assert_eq!(terminal.variable("alternate_on"), "1");
         match end {
             "SIGTERM" | "SIGHUP" => {
-                let directory = terminal.variable("pane_current_path");
-                let pid = std::fs::read_to_string(format!("{directory}/top.pid")).unwrap();
+                let pid = std::fs::read_to_string(&said).unwrap();
                 process::send(Pid(pid.trim().parse().unwrap()), end.parse::<Signal>().unwrap());
             }
             key => terminal.press(&[key]),

@@ -114,7 +114,7 @@ impl StatusCommand {
     fn ask(&self, daemons: &Daemons) -> Result<Both, Error> {
         let mut both = Both::ask(daemons)?;
         if let Some(job) = &self.job {
-            both.keep_only(job);
+            both.keep_only(job, None);
             if both.pfod.jobs.is_empty() {
                 return Err(NoSuchJob { job: job.to_string() }.into());
             }
@@ -144,12 +144,15 @@ impl Both {
         Printed { pfod: &self.pfod, agent: self.agent.as_ref().ok() }
     }
 
-    fn keep_only(&mut self, job: &JobName) {
-        self.pfod.jobs.retain(|other| other.job == *job);
-        let is_its = |job: &JobName, holder: &pfo_protocol::Holder| holder.job == *job;
-        self.pfod.gpus.retain(|gpu| gpu.holder.as_ref().is_some_and(|holder| is_its(job, holder)));
+    /// Drops other jobs, those of other users too if it is one user's, and other GPUs.
+    pub(crate) fn keep_only(&mut self, name: &JobName, owner: Option<Uid>) {
+        let is_it = |job: &JobName, uid: Uid| job == name && owner.is_none_or(|owner| owner == uid);
+        self.pfod.jobs.retain(|job| is_it(&job.job, job.uid));
+        self.pfod
+            .gpus
+            .retain(|gpu| gpu.holder.as_ref().is_some_and(|holder| is_it(&holder.job, holder.uid)));
         if let Ok(agent) = &mut self.agent {
-            agent.jobs.retain(|other| other.job == *job);
+            agent.jobs.retain(|job| is_it(&job.job, job.uid));
         }
     }
 
@@ -244,7 +247,7 @@ mod tests {
     #[test]
     fn a_selected_job_leaves_only_its_own_gpus() {
         let mut both = Both { pfod: status(), agent: Ok(agent()) };
-        both.keep_only(&"gpt-7b".parse().unwrap());
+        both.keep_only(&"gpt-7b".parse().unwrap(), None);
         assert_eq!(both.pfod.jobs.len(), 1);
         assert_eq!(both.pfod.gpus.len(), 4);
         assert_eq!(both.agent.unwrap().jobs.len(), 1);

@@ -4,7 +4,7 @@ mod html;
 mod page;
 
 use clap::Args;
-use pfo_planner::{Combine, Frontier, Noise, Plan, Schedule};
+use pfo_planner::{Combine, Frontier, Noise, Plan, Profile, Schedule};
 use pfo_protocol::{
     AgentRequest, AgentResponse, ClockTable, JobStatus, ProfileSelector, Request, Response,
 };
@@ -53,7 +53,7 @@ pub(crate) struct Report {
 pub(crate) struct Beside {
     pub(crate) frontier: Option<Frontier>,
     /// A profile, and what to call it.
-    pub(crate) profile: Option<(Measured, String)>,
+    pub(crate) profile: Option<(Profile, String)>,
     pub(crate) schedule: Option<Schedule>,
     pub(crate) plan: Option<Plan>,
     /// What `tune` measured.
@@ -65,7 +65,7 @@ impl Report {
         let frontier = self.frontier.as_deref().map(frontier_file::load).transpose()?;
         let read = |name: &String| -> Result<_, Error> {
             let measured = Measured::read(name, Combine::Mean, Noise::Off)?;
-            Ok((measured, file::shown(name).to_owned()))
+            Ok((measured.profile, file::shown(name).to_owned()))
         };
         let profile = self.profile.as_ref().map(read).transpose()?;
         let beside = Beside { frontier, profile, schedule: self.schedule, ..Beside::default() };
@@ -84,16 +84,12 @@ pub(crate) fn write(
     let job = arguments.find(&both.pfod.jobs).ok_or_else(|| arguments.missing())?.clone();
     both.keep_only(&job.job, Some(job.uid));
     let table = plan_in_force(daemons, &job)?;
-    let stored = match (&beside.profile, &beside.frontier) {
-        (None, None) => Some(stored_profile(daemons, &job).map_err(|error| error.to_string())),
-        _ => None,
-    };
-    let profile = match (&beside.profile, &beside.frontier, &stored) {
-        (Some((measured, name)), ..) => Ok((&measured.profile, name.as_str())),
-        (None, Some(frontier), _) => Ok((frontier.pipeline().profile(), "the frontier's profile")),
-        (None, None, Some(Ok((measured, name)))) => Ok((&measured.profile, name.as_str())),
-        (None, None, Some(Err(why))) => Err(why.as_str()),
-        (None, None, None) => Err("nobody was asked"),
+    let profile = match (beside.profile, &beside.frontier) {
+        (Some(profile), _) => Ok(profile),
+        (None, Some(frontier)) => {
+            Ok((frontier.pipeline().profile().clone(), "the frontier's profile".to_owned()))
+        }
+        (None, None) => stored_profile(daemons, &job).map_err(|error| error.to_string()),
     };
     let plan = beside
         .plan
@@ -104,7 +100,7 @@ pub(crate) fn write(
         user: &user::name_of,
         table: table.as_ref(),
         plan: plan.as_ref(),
-        profile,
+        profile: profile.as_ref().map(|(profile, name)| (profile, &**name)).map_err(|why| &**why),
         frontier: beside.frontier.as_ref(),
         tuned: beside.tuned.as_deref(),
     });
@@ -132,14 +128,14 @@ fn plan_in_force(daemons: &Daemons, job: &JobStatus) -> Result<Option<ClockTable
     }
 }
 
-fn stored_profile(daemons: &Daemons, job: &JobStatus) -> Result<(Measured, String), Error> {
+fn stored_profile(daemons: &Daemons, job: &JobStatus) -> Result<(Profile, String), Error> {
     let (model, uid) = (job.job.clone(), Some(job.uid));
     let selector = ProfileSelector { model, uid, gpus: None, partition: None };
     let mut agent = daemons.agent()?;
     match agent.ask(AgentRequest::ProfileRead(selector))? {
         AgentResponse::Profile { profile, csv } => {
             let name = described(&profile.key);
-            Ok((Measured::of(&csv, &name, Combine::Mean, Noise::Off)?, name))
+            Ok((Measured::of(&csv, &name, Combine::Mean, Noise::Off)?.profile, name))
         }
         other => Err(agent.unexpected(&other).into()),
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pfo_planner::{Frontier, Plan, Profile, Timeline, at_highest_clocks};
+use pfo_planner::{Frontier, Plan, Profile, Timeline, Unheld, at_highest_clocks};
 use pfo_protocol::{ClockTable, GpuStatus, JobStatus, RankStatus, Uid};
 
 use super::html::{element, escaped, figure, list, table};
@@ -138,6 +138,13 @@ fn limits(known: &Known<'_>) -> String {
                 percent(share)
             ));
         }
+    }
+    for unheld in known.profile.iter().flat_map(|(profile, _)| profile.unheld()) {
+        let Unheld { stage, instruction, highest, useful } = unheld;
+        said.push(format!(
+            "{instruction} of stage {stage}: a power limit held the GPUs below {highest}; no clock \
+             above {useful} is of use (measured, in the profile)"
+        ));
     }
     if let (Some(plan), Ok((profile, _))) = (known.plan, known.profile)
         && let Ok(timeline) = Timeline::new(profile, plan)

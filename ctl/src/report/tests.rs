@@ -1,4 +1,4 @@
-use pfo_planner::{Instruction, Mhz, Profile, Unit};
+use pfo_planner::{Instruction, Mhz, Unit};
 use pfo_protocol::{AgentStatus, PlannedUnit, Status, Uid};
 
 use super::*;
@@ -89,6 +89,18 @@ fn a_page_says_what_is_measured_and_what_is_predicted() {
         assert!(page.contains(words), "{words}: {page}");
     }
     assert_eq!(page.matches("<svg ").count(), 2);
+}
+
+#[test]
+fn a_power_limit_in_the_profile_is_said_to_limit_the_saving() {
+    let capped = "stage,instruction,frequency,time,energy,observed_mhz\n\
+                  0,forward,1410,0.010,3.0,1300\n0,forward,1350,0.010,3.0,1300\n\
+                  0,forward,1200,0.011,2.5,1200\n0,backward,1200,0.022,5.0,1200\n\
+                  1,forward,1200,0.009,2.0,1200\n1,backward,1200,0.018,4.0,1200\n";
+    let page = Made { profile: Some(capped), ..Made::default() }.page();
+    let said =
+        "forward of stage 0: a power limit held the GPUs below 1410 MHz; no clock above 1350 MHz";
+    assert!(page.contains(said), "{page}");
 }
 
 #[test]

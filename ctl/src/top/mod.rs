@@ -49,8 +49,8 @@ const WAITING: usize = 64;
 
 /// Show GPUs, jobs and ranks live: clocks, power, waits and measured savings
 ///
-/// `pfoctl status` explains the figures and prints them where there is no terminal. pfod reads a
-/// GPU at most about once a second for all who look on.
+/// `pfoctl status` explains the figures and prints them where there is no terminal. Where those who
+/// look on have used up what pfod reads of a GPU for them, its figures are up to a second old.
 #[derive(Args)]
 #[command(after_help = KEYS)]
 pub(crate) struct Top {

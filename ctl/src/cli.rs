@@ -26,9 +26,11 @@ use crate::plan::sweep::Sweep;
 use crate::policy::Policy;
 use crate::profile::Profile;
 use crate::reload::Reload;
+use crate::report::Report;
 use crate::selftest::Selftest;
 use crate::status::StatusCommand;
 use crate::straggler::JobCommand;
+use crate::top::Top;
 use crate::tune::Tune;
 
 /// Show status, measure profiles, make and swap plans, and reset GPU clocks
@@ -50,6 +52,7 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Status(StatusCommand),
+    Top(Top),
     /// Make plans, and swap the plan of a running job
     #[command(subcommand)]
     Plan(Plan),
@@ -60,6 +63,7 @@ enum Command {
     #[command(subcommand)]
     Profile(Profile),
     Tune(Tune),
+    Report(Report),
     /// Measure, show and set P2P-blocking power: what GPUs draw while they wait for each other
     #[command(subcommand)]
     P2p(P2p),
@@ -114,6 +118,7 @@ impl Cli {
         let daemons = Daemons::from_environment(self.socket, self.agent_socket);
         match self.command {
             Command::Status(status) => status.run(&daemons, output),
+            Command::Top(top) => top.run(&daemons),
             Command::Plan(Plan::Make(make)) => make.run(&daemons, output),
             Command::Plan(Plan::Load(load)) => load.run(&daemons, output),
             Command::Plan(Plan::Swap(swap)) => swap.run(&daemons, output),
@@ -123,6 +128,7 @@ impl Cli {
             Command::Job(job) => job.run(&daemons, output),
             Command::Profile(profile) => profile.run(&daemons, output),
             Command::Tune(tune) => tune.run(&daemons, output),
+            Command::Report(report) => report.run(&daemons, output),
             Command::P2p(p2p) => p2p.run(&daemons, output),
             Command::Clocks(clocks) => clocks.run(&daemons, output),
             Command::Doctor(doctor) => doctor.run(&daemons, output),

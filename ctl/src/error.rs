@@ -18,6 +18,7 @@ use crate::own_job::OwnJobError;
 use crate::p2p::P2pError;
 use crate::profile::ProfileError;
 use crate::signals::SignalError;
+use crate::top::TopError;
 use crate::trial::TrialError;
 use crate::tune::TuneError;
 
@@ -32,6 +33,7 @@ pub(crate) enum Error {
     Profile(#[from] ProfileError),
     P2p(#[from] P2pError),
     OwnJob(#[from] OwnJobError),
+    Top(#[from] TopError),
     Tune(#[from] TuneError),
     Fleet(#[from] FleetError),
     Signals(#[from] SignalError),
@@ -63,6 +65,7 @@ impl Error {
             Self::Profile(error) => error,
             Self::P2p(error) => error,
             Self::OwnJob(error) => error,
+            Self::Top(error) => error,
             Self::Tune(error) => error,
             Self::Fleet(error) => error,
             Self::Signals(error) => error,

@@ -79,7 +79,8 @@ fn a_tuned_job_saves_what_is_possible_within_the_slowdown_asked_for() {
     const MAX_SLOWDOWN: f64 = 0.04;
     let bench = Bench::start();
     let plan = bench.node.directory().join("kept.json").display().to_string();
-    let tune = ["--max-slowdown", "4%", "--rounds", "2", "--output", &plan];
+    let page = bench.node.directory().join("page.html").display().to_string();
+    let tune = ["--max-slowdown", "4%", "--rounds", "2", "--output", &plan, "--report", &page];
     let ran = Ran::from(bench.tune(&tune).wait_with_output().unwrap());
     // On a busy machine step times may scatter too much for certainty.
     let is_certain = ran.code == Some(0);
@@ -90,6 +91,9 @@ fn a_tuned_job_saves_what_is_possible_within_the_slowdown_asked_for() {
     assert_eq!(number(&report["guard"]["max_slowdown"]), MAX_SLOWDOWN, "{report}");
     assert_eq!(report["correctable"], true, "{report}");
     assert!(number(&kept["slowdown"]["estimate"]) <= MAX_SLOWDOWN, "{report}");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("Intervals: 95 %") && page.contains("Saving"), "{page}");
+    assert_eq!(page.matches("<svg ").count(), 3, "{page}");
     let plan = Plan::from_json(&std::fs::read(plan).unwrap()).unwrap();
     let written = plan.predicted.map(|predicted| predicted.iteration_time_s);
     assert_eq!(kept["predicted_time_s"].as_f64(), written, "{report}");

@@ -9,7 +9,7 @@ mod import;
 pub(crate) mod load;
 mod optimize;
 mod pick;
-mod plot;
+pub(crate) mod plot;
 mod sample;
 mod show;
 mod smooth;

@@ -1,6 +1,10 @@
-//! A plan as `pfod` takes it. This is the only place where a plan becomes a clock table.
+//! A plan as `pfod` takes it. This is the only place where a plan becomes a clock table, or a clock
+//! table a plan again.
 
-use pfo_planner::Plan;
+use pfo_planner::{
+    Delays, Plan, PlannedInstruction, PlannedWait, Prediction, Schedule, Stage, StagePlan,
+    StageUnit, Unit,
+};
 use pfo_protocol::{ClockTable, ClockTableError, PlannedUnit, Predicted};
 
 /// The clock table of a plan, with what the plan predicts.
@@ -15,6 +19,46 @@ pub(crate) fn of(plan: &Plan) -> Result<ClockTable, ClockTableError> {
     let unit = |(unit, mhz, wait_mhz)| PlannedUnit { unit, mhz, wait_mhz };
     let stages = plan.clocks().map(|stage| stage.into_iter().map(unit).collect());
     ClockTable::new(plan.num_microbatches, predicted, stages.collect())
+}
+
+/// The plan of a clock table, whose dependencies are those of the schedule. What the table does not
+/// have, such as delays and the P2P-blocking power, is not known.
+pub(crate) fn plan(table: &ClockTable, schedule: Schedule) -> Plan {
+    let stages = || (0..).map(Stage).zip(table.stages());
+    let instruction = |PlannedUnit { unit, mhz, .. }: &PlannedUnit| PlannedInstruction {
+        instruction: unit.instruction,
+        microbatch: unit.microbatch,
+        chunk: unit.chunk,
+        frequency_mhz: *mhz,
+    };
+    let waits = stages().flat_map(|(stage, units)| {
+        units.iter().filter_map(move |PlannedUnit { unit, wait_mhz, .. }| {
+            let Unit { instruction, microbatch, chunk } = *unit;
+            let before = StageUnit { stage, instruction, microbatch, chunk };
+            wait_mhz.map(|frequency_mhz| PlannedWait { before, frequency_mhz })
+        })
+    });
+    Plan {
+        gpu: None,
+        schedule,
+        num_stages: table.stages().len() as u16,
+        num_microbatches: table.num_microbatches(),
+        p2p_blocking_power_w: None,
+        p2p_blocking_power_by_mhz: None,
+        delays: Delays::default(),
+        predicted: table.predicted().map(|predicted| Prediction {
+            iteration_time_s: predicted.time_s,
+            iteration_energy_j: predicted.energy_j,
+        }),
+        dependencies: Vec::new(),
+        waits: waits.collect(),
+        stages: stages()
+            .map(|(stage, units)| StagePlan {
+                stage,
+                instructions: units.iter().map(instruction).collect(),
+            })
+            .collect(),
+    }
 }
 
 #[cfg(test)]
@@ -36,6 +80,19 @@ mod tests {
         }
         let predicted = plan.predicted.unwrap();
         assert_eq!(table.predicted().unwrap().time_s, predicted.iteration_time_s);
+    }
+
+    #[test]
+    fn a_plan_comes_back_from_its_clock_table() {
+        for golden in [
+            &include_bytes!("../../../planner/tests/golden/plan.json")[..],
+            include_bytes!("../../../planner/tests/golden/plan_with_waits.json"),
+        ] {
+            let before = Plan::from_json(golden).unwrap();
+            let after = plan(&of(&before).unwrap(), before.schedule);
+            assert_eq!((&after.stages, &after.waits), (&before.stages, &before.waits));
+            assert_eq!(after.predicted, before.predicted);
+        }
     }
 
     #[test]

@@ -59,7 +59,12 @@ impl Measured {
         Self::of(&file::read(name)?, file::shown(name), combine, noise)
     }
 
-    fn of(csv: &[u8], shown: &str, combine: Combine, noise: Noise) -> Result<Self, Failure> {
+    pub(crate) fn of(
+        csv: &[u8],
+        shown: &str,
+        combine: Combine,
+        noise: Noise,
+    ) -> Result<Self, Failure> {
         let measured =
             Profile::from_csv_combined(csv, combine).map_err(Failure::bad_file(shown))?;
         let Treated { profile, smoothed } = noise.treat(&measured);

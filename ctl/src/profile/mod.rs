@@ -15,6 +15,7 @@ use clap::{Args, Subcommand};
 use pfo_protocol::{AgentRequest, AgentResponse, SweepControl};
 
 pub(crate) use self::error::ProfileError;
+pub(crate) use self::sample_rows::named as throttle_reasons;
 use self::samples::Samples;
 use self::start::Start;
 use self::status::Status;

@@ -128,7 +128,8 @@ fn row<'a>(
     }
 }
 
-fn named(reasons: u64) -> String {
+/// NVML's names of throttle reasons.
+pub(crate) fn named(reasons: u64) -> String {
     let reasons = ThrottleReasons::from_bits_retain(reasons);
     let names = reasons.iter_names().map(|(name, _)| name.to_lowercase());
     names.collect::<Vec<_>>().join("+")

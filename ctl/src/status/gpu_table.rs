@@ -37,7 +37,7 @@ pub(crate) fn render(gpus: &[GpuStatus], user: &dyn Fn(Uid) -> String, look: Loo
 }
 
 /// What it draws, and of how much if pfo limits it.
-fn power(gpu: &GpuStatus) -> Option<String> {
+pub(crate) fn power(gpu: &GpuStatus) -> Option<String> {
     let power = gpu.power_w.map(watts)?;
     Some(match gpu.power_limit_w {
         Some(limit_w) => format!("{power} of {limit_w} W"),
@@ -45,7 +45,8 @@ fn power(gpu: &GpuStatus) -> Option<String> {
     })
 }
 
-fn model(gpu: &GpuStatus) -> String {
+/// Its model, without the maker.
+pub(crate) fn model(gpu: &GpuStatus) -> String {
     let model = gpu.model.strip_prefix("NVIDIA ").unwrap_or(&gpu.model);
     let mig = if gpu.mig { " (MIG)" } else { "" };
     format!("{model}{mig}")

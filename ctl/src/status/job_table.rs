@@ -78,13 +78,14 @@ fn for_stragglers(frontier: &FrontierStatus) -> String {
 }
 
 /// The steps that the ranks are in; neighbours in a pipeline are rarely in the same one.
-fn steps(job: &JobStatus) -> Option<String> {
+pub(crate) fn steps(job: &JobStatus) -> Option<String> {
     let steps = || job.ranks.iter().filter_map(|rank| rank.step);
     let (first, last) = (steps().min()?, steps().max()?);
     Some(if first == last { first.to_string() } else { format!("{first}-{last}") })
 }
 
-fn state(job: &JobStatus) -> Cell {
+/// What the job is at.
+pub(crate) fn state(job: &JobStatus) -> Cell {
     let suspended = job.plan.as_ref().is_some_and(|plan| plan.suspended.is_some());
     match (job.swap_at_step, suspended) {
         (Some(step), true) => Cell::text(format!("suspended, swap at step {step}")).tone(Tone::Bad),
@@ -97,7 +98,7 @@ fn state(job: &JobStatus) -> Cell {
 }
 
 /// The plan that a swap would take up, if it is another one than the job runs.
-fn waiting_plan(job: &JobStatus) -> Option<&PlanStatus> {
+pub(crate) fn waiting_plan(job: &JobStatus) -> Option<&PlanStatus> {
     job.loaded
         .as_ref()
         .filter(|loaded| job.plan.as_ref().is_none_or(|plan| plan.number != loaded.number))

@@ -3,18 +3,18 @@
 //! From a status to text everything is pure: one file for each table, none of which asks a daemon,
 //! the clock or the terminal anything.
 
-mod attention;
-mod daemon;
+pub(crate) mod attention;
+pub(crate) mod daemon;
 mod driver_table;
-mod gpu_table;
-mod job_table;
+pub(crate) mod gpu_table;
+pub(crate) mod job_table;
 mod node_table;
 pub(crate) mod plan_text;
 pub(crate) mod quantity;
-mod rank_table;
+pub(crate) mod rank_table;
 pub(crate) mod table;
-mod uuid;
-mod window_table;
+pub(crate) mod uuid;
+pub(crate) mod window_table;
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use crate::output::{Look, Output};
 use crate::user;
 
 /// The columns whose headers do not explain them. A column without any entry is left out.
-const COLUMNS: &str = "\
+pub(crate) const COLUMNS: &str = "\
 Columns:
   Asked        SM clock that pfo locked
   Observed     SM clock that the driver reports
@@ -71,9 +71,9 @@ pub(crate) struct StatusCommand {
 }
 
 /// The status of both daemons.
-struct Both {
-    pfod: Status,
-    agent: Result<AgentStatus, Error>,
+pub(crate) struct Both {
+    pub(crate) pfod: Status,
+    pub(crate) agent: Result<AgentStatus, Error>,
 }
 
 /// The same as JSON.
@@ -112,11 +112,9 @@ impl StatusCommand {
     }
 
     fn ask(&self, daemons: &Daemons) -> Result<Both, Error> {
-        let pfod = daemons.pfod()?.status()?;
-        let agent = daemons.agent().and_then(|mut agent| agent.status()).map_err(Error::from);
-        let mut both = Both { pfod, agent };
+        let mut both = Both::ask(daemons)?;
         if let Some(job) = &self.job {
-            both.keep_only(job);
+            both.keep_only(job, None);
             if both.pfod.jobs.is_empty() {
                 return Err(NoSuchJob { job: job.to_string() }.into());
             }
@@ -135,16 +133,26 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
 }
 
 impl Both {
+    /// An agent that does not answer costs only what it knows.
+    pub(crate) fn ask(daemons: &Daemons) -> Result<Self, Error> {
+        let pfod = daemons.pfod()?.status()?;
+        let agent = daemons.agent().and_then(|mut agent| agent.status()).map_err(Error::from);
+        Ok(Self { pfod, agent })
+    }
+
     fn printed(&self) -> Printed<'_> {
         Printed { pfod: &self.pfod, agent: self.agent.as_ref().ok() }
     }
 
-    fn keep_only(&mut self, job: &JobName) {
-        self.pfod.jobs.retain(|other| other.job == *job);
-        let is_its = |job: &JobName, holder: &pfo_protocol::Holder| holder.job == *job;
-        self.pfod.gpus.retain(|gpu| gpu.holder.as_ref().is_some_and(|holder| is_its(job, holder)));
+    /// Drops other jobs, those of other users too if it is one user's, and other GPUs.
+    pub(crate) fn keep_only(&mut self, name: &JobName, owner: Option<Uid>) {
+        let is_it = |job: &JobName, uid: Uid| job == name && owner.is_none_or(|owner| owner == uid);
+        self.pfod.jobs.retain(|job| is_it(&job.job, job.uid));
+        self.pfod
+            .gpus
+            .retain(|gpu| gpu.holder.as_ref().is_some_and(|holder| is_it(&holder.job, holder.uid)));
         if let Ok(agent) = &mut self.agent {
-            agent.jobs.retain(|other| other.job == *job);
+            agent.jobs.retain(|job| is_it(&job.job, job.uid));
         }
     }
 
@@ -239,7 +247,7 @@ mod tests {
     #[test]
     fn a_selected_job_leaves_only_its_own_gpus() {
         let mut both = Both { pfod: status(), agent: Ok(agent()) };
-        both.keep_only(&"gpt-7b".parse().unwrap());
+        both.keep_only(&"gpt-7b".parse().unwrap(), None);
         assert_eq!(both.pfod.jobs.len(), 1);
         assert_eq!(both.pfod.gpus.len(), 4);
         assert_eq!(both.agent.unwrap().jobs.len(), 1);

@@ -54,14 +54,14 @@ pub(crate) fn render(
 }
 
 /// The index that people know a GPU by, or its UUID if the driver lists it no longer.
-fn gpu(uuid: &GpuUuid, gpus: &[GpuStatus]) -> String {
+pub(crate) fn gpu(uuid: &GpuUuid, gpus: &[GpuStatus]) -> String {
     gpus.iter()
         .find(|gpu| gpu.uuid == *uuid)
         .map_or_else(|| short(uuid, gpus), |gpu| gpu.index.to_string())
 }
 
 /// The share of the time in instructions that ran at another clock than planned.
-fn off_plan(rank: &RankStatus) -> Option<f64> {
+pub(crate) fn off_plan(rank: &RankStatus) -> Option<f64> {
     (rank.instruction_s > 0.0).then(|| rank.off_plan_s / rank.instruction_s)
 }
 

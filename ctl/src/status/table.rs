@@ -66,6 +66,16 @@ impl Cell {
         text.map_or_else(Self::empty, Self::text)
     }
 
+    /// What it shows; nothing if it is empty.
+    pub(crate) fn shown(&self) -> &str {
+        self.text.as_deref().unwrap_or_default()
+    }
+
+    /// How it is meant.
+    pub(crate) fn meant(&self) -> Tone {
+        self.tone
+    }
+
     /// The same cell, meant differently.
     pub(crate) fn tone(self, tone: Tone) -> Self {
         Self { tone, ..self }

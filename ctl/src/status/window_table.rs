@@ -1,7 +1,7 @@
 //! What was measured under each plan, against the first window at default clocks, and what the
 //! plan had predicted.
 
-use pfo_protocol::{JobStatus, Uid, Window};
+use pfo_protocol::{JobStatus, PlanStatus, Uid, Window};
 
 use super::quantity::{change, joules, percent, seconds, span};
 use super::table::{Cell, Table, Tone, heading};
@@ -12,7 +12,7 @@ pub(crate) fn render(job: &JobStatus, user: &dyn Fn(Uid) -> String, look: Look) 
     if !job.windows.iter().any(is_measured) {
         return None;
     }
-    let baseline = job.windows.iter().find(|window| window.plan.is_none() && is_measured(window));
+    let baseline = baseline(job);
     let mut table = Table::new(look)
         .left("Plan")
         .right("Steps")
@@ -33,9 +33,7 @@ pub(crate) fn render(job: &JobStatus, user: &dyn Fn(Uid) -> String, look: Look) 
             Cell::text(name(window)),
             Cell::number(window.steps),
             Cell::option(measured.map(|window| seconds(window.iteration_time_s))),
-            Cell::option(compared.map(|(window, baseline)| {
-                change(window.iteration_time_s / baseline.iteration_time_s - 1.0)
-            })),
+            Cell::option(compared.map(|(window, baseline)| change(slowdown(window, baseline)))),
             Cell::option(plan.and_then(|plan| plan.predicted_time_s).map(seconds)),
             Cell::option(measured.and_then(|window| window.iteration_energy_j).map(joules)),
             compared.and_then(saving).unwrap_or_else(Cell::empty),
@@ -49,12 +47,71 @@ pub(crate) fn render(job: &JobStatus, user: &dyn Fn(Uid) -> String, look: Look) 
     Some(text)
 }
 
+/// The first window at default clocks.
+fn baseline(job: &JobStatus) -> Option<&Window> {
+    job.windows.iter().find(|window| window.plan.is_none() && is_measured(window))
+}
+
+/// A window and what to compare it with.
+pub(crate) struct Measured<'a> {
+    /// The figures.
+    pub(crate) window: &'a Window,
+    baseline: Option<&'a Window>,
+}
+
+impl<'a> Measured<'a> {
+    /// What was measured of a job, oldest first.
+    pub(crate) fn all(job: &'a JobStatus) -> impl DoubleEndedIterator<Item = Self> {
+        let first = baseline(job);
+        job.windows.iter().filter(|window| is_measured(window)).map(move |window| {
+            // The baseline has nothing to be compared with but itself.
+            let baseline = first.filter(|baseline| !std::ptr::eq(*baseline, window));
+            Self { window, baseline }
+        })
+    }
+
+    /// What was measured of what the job runs now.
+    pub(crate) fn in_force(job: &'a JobStatus) -> Option<Self> {
+        let number = |plan: &Option<PlanStatus>| plan.as_ref().map(|plan| plan.number);
+        let last = Self::all(job).next_back()?;
+        (number(&last.window.plan) == number(&job.plan)).then_some(last)
+    }
+
+    /// How much longer a step takes than at default clocks, as a share.
+    pub(crate) fn slowdown(&self) -> Option<f64> {
+        self.baseline.map(|baseline| slowdown(self.window, baseline))
+    }
+
+    /// How much less energy a step takes than at default clocks, as a share.
+    pub(crate) fn saved(&self) -> Option<f64> {
+        saved(self.window, self.baseline?)
+    }
+}
+
+fn slowdown(window: &Window, baseline: &Window) -> f64 {
+    window.iteration_time_s / baseline.iteration_time_s - 1.0
+}
+
+fn saved(window: &Window, baseline: &Window) -> Option<f64> {
+    Some(1.0 - window.iteration_energy_j? / baseline.iteration_energy_j?)
+}
+
+/// How a saving is meant, which is printed with one decimal.
+pub(crate) fn tone_of_saving(saved: f64) -> Tone {
+    match saved {
+        saved if saved >= 0.0005 => Tone::Good,
+        saved if saved <= -0.0005 => Tone::Bad,
+        _ => Tone::Plain,
+    }
+}
+
 fn is_measured(window: &Window) -> bool {
     let uses_energy = window.iteration_energy_j.is_none_or(|energy_j| energy_j > 0.0);
     window.steps > 0 && window.iteration_time_s > 0.0 && uses_energy
 }
 
-fn name(window: &Window) -> String {
+/// What ran.
+pub(crate) fn name(window: &Window) -> String {
     match &window.plan {
         Some(plan) => format!("{} {}", plan.number, plan.label),
         None => "default clocks".to_owned(),
@@ -62,13 +119,8 @@ fn name(window: &Window) -> String {
 }
 
 fn saving((window, baseline): (&Window, &Window)) -> Option<Cell> {
-    let saved = 1.0 - window.iteration_energy_j? / baseline.iteration_energy_j?;
-    let tone = match saved {
-        saved if saved >= 0.0005 => Tone::Good,
-        saved if saved <= -0.0005 => Tone::Bad,
-        _ => Tone::Plain,
-    };
-    Some(Cell::text(percent(saved)).tone(tone))
+    let saved = saved(window, baseline)?;
+    Some(Cell::text(percent(saved)).tone(tone_of_saving(saved)))
 }
 
 /// A plan predicts the energy of one rank of each stage. If this node measured fewer or more ranks,
@@ -86,8 +138,6 @@ fn partial_pipeline(job: &JobStatus) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use pfo_protocol::PlanStatus;
-
     use super::*;
 
     fn window(plan: Option<u32>, steps: u64, time: f64, energy: impl Into<Option<f64>>) -> Window {
@@ -103,8 +153,8 @@ mod tests {
         Window { plan, ranks: 4, steps, iteration_time_s: time, iteration_energy_j }
     }
 
-    fn rendered(windows: Vec<Window>) -> Option<String> {
-        let job = JobStatus {
+    fn job(windows: Vec<Window>) -> JobStatus {
+        JobStatus {
             job: "j".parse().unwrap(),
             uid: Uid::ROOT,
             pp_degree: 4,
@@ -116,8 +166,11 @@ mod tests {
             energy_j: Some(0.0),
             windows,
             ranks: Vec::new(),
-        };
-        render(&job, &|_| "root".to_owned(), Look::default())
+        }
+    }
+
+    fn rendered(windows: Vec<Window>) -> Option<String> {
+        render(&job(windows), &|_| "root".to_owned(), Look::default())
     }
 
     #[test]
@@ -132,6 +185,20 @@ mod tests {
         assert!(line("1 p.json").contains("+1.0 %"), "{text}");
         assert!(line("1 p.json").contains("15.0 %"), "{text}");
         assert!(line("default").contains("-2.0 %"), "{text}");
+    }
+
+    #[test]
+    fn what_is_in_force_is_the_last_window_of_the_plan_that_runs() {
+        let windows = vec![window(None, 10, 1.0, 1000.0), window(Some(1), 10, 1.01, 850.0)];
+        let plan = windows[1].plan.clone();
+        let mut job = job(windows);
+        assert!(Measured::in_force(&job).is_none());
+        job.plan = plan;
+        let measured = Measured::in_force(&job).unwrap();
+        assert!((measured.saved().unwrap() - 0.15).abs() < 1e-9);
+        assert!((measured.slowdown().unwrap() - 0.01).abs() < 1e-9);
+        job.windows.remove(0);
+        assert_eq!(Measured::in_force(&job).unwrap().saved(), None);
     }
 
     #[test]

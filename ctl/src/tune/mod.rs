@@ -39,6 +39,7 @@ use crate::planning::measured::TreatmentArguments;
 use crate::planning::pipeline::ScheduleArguments;
 use crate::planning::policy_options::OnlineArguments;
 use crate::progress::Progress;
+use crate::report as page;
 use crate::trial::{
     Held, Interrupt, Measuring, Window, patiently, require_energy_counters, require_every_stage,
 };
@@ -137,6 +138,10 @@ pub(crate) struct Tune {
     #[arg(long, short, value_name = "PLAN.json")]
     output: Option<String>,
 
+    /// Write a page about the job to this file, as `pfoctl report` does, with what was measured here
+    #[arg(long, value_name = "REPORT.html")]
+    report: Option<String>,
+
     /// Print JSON: every plan that was tried, with its saving and slowdown, and the one that was
     /// kept
     #[arg(long)]
@@ -215,6 +220,9 @@ impl Tune {
         if let (Some(name), Some(plan)) = (&self.output, &report.kept_plan) {
             let json = plan.to_json().map_err(Failure::from)?;
             file::write(name, json.as_bytes())?;
+        }
+        if let Some(name) = &self.report {
+            page::write(daemons, &self.job, report.beside()?, name)?;
         }
         match report.kept {
             Some(_) if report.is_certain() => Ok(()),

@@ -1,6 +1,6 @@
 //! The report of tuning a job, for people and for scripts.
 
-use pfo_planner::Plan;
+use pfo_planner::{Frontier, Plan, PlanError};
 use pfo_protocol::{GuardStatus, JobName, PlanStatus};
 use serde::Serialize;
 
@@ -15,6 +15,7 @@ use crate::daemons::Daemons;
 use crate::output::Look;
 use crate::plan::guard;
 use crate::plan::load::{LARGEST_FRONTIER, load_frontier};
+use crate::report::Beside;
 use crate::status::plan_text;
 use crate::status::quantity::{joules, percent, seconds};
 use crate::status::table::{Cell, Table, Tone, heading};
@@ -191,10 +192,21 @@ impl Report {
             Err(error) => self.unguarded = Some(error.to_string()),
         }
         // A guard that has no frontier gives a plan up instead, so that is no failure.
-        let frontier = self.frontier.take().filter(|_| self.guard.is_some());
+        let frontier = self.frontier.clone().filter(|_| self.guard.is_some());
         let frontier = frontier.filter(|bytes| bytes.len() as u64 <= LARGEST_FRONTIER);
         let load = |bytes| load_frontier(daemons, job, "tuned".to_owned(), bytes);
         self.correctable = frontier.is_some_and(|bytes| load(bytes).is_ok());
+    }
+
+    /// What a page about the job has from here.
+    pub(super) fn beside(&self) -> Result<Beside, PlanError> {
+        let frontier = self.frontier.as_deref().map(Frontier::from_bytes).transpose()?;
+        Ok(Beside {
+            frontier,
+            plan: self.kept_plan.clone(),
+            tuned: Some(self.render(Look::default())),
+            ..Beside::default()
+        })
     }
 
     pub(super) fn render(&self, look: Look) -> String {

@@ -13,7 +13,7 @@ mod timeline_picture;
 use std::path::Path;
 
 use clap::{Args, ValueEnum};
-use pfo_planner::{Due, Frontier, Plan, Profile, Timeline, WrittenDeadline, replay};
+use pfo_planner::{Deadline, Due, Frontier, Plan, Profile, Timeline, WrittenDeadline, replay};
 
 use crate::error::Error;
 use crate::failure::Failure;
@@ -23,7 +23,8 @@ use crate::planning::file;
 use crate::planning::replayed::ReplayArguments;
 use crate::progress::Progress;
 use frontier_picture::FrontierPicture;
-use picture::{Form, Size};
+use picture::{Form, Picture, Size};
+use points::{Origin, Points};
 use timeline_picture::{Colouring, TimelinePicture};
 
 /// Draw a frontier, or the step of a plan, as SVG or PNG
@@ -74,6 +75,40 @@ enum Kind {
     Frontier,
     /// Stages as rows, instructions along time
     Timeline,
+}
+
+/// A frontier as the text of an SVG, with the plan whose step takes that long marked, or else the one
+/// of least energy, and with what was measured, in seconds and joules.
+pub(crate) fn frontier_svg(
+    frontier: &Frontier,
+    time_s: Option<f64>,
+    measured: Vec<(f64, f64)>,
+) -> Result<String, Failure> {
+    let fastest_s = frontier.seconds(Deadline::Fastest);
+    // Whole microseconds are enough for a label.
+    let rounded = |time_s: f64| Deadline::Seconds((time_s * 1e6).ceil() / 1e6);
+    let deadline = time_s.filter(|time_s| *time_s >= fastest_s).map(rounded);
+    let deadline = deadline.unwrap_or(Deadline::MinEnergy);
+    let chosen = frontier.plan_for(Due::Waiting(frontier.seconds(deadline)))?;
+    let profile = frontier.pipeline().profile();
+    let all_max = Cost::at_highest_clocks(profile, &chosen, frontier.p2p_power())?;
+    let points = Points { name: "this job".to_owned(), origin: Origin::Measured, points: measured };
+    let over = if points.points.is_empty() { Vec::new() } else { vec![points] };
+    svg(FrontierPicture::SIZE, &FrontierPicture::new(frontier, &chosen, deadline, all_max, over))
+}
+
+/// The step of a plan as the text of an SVG, coloured by clock.
+pub(crate) fn timeline_svg(profile: &Profile, plan: &Plan) -> Result<String, Failure> {
+    let timeline = Timeline::new(profile, plan)?;
+    let replayed = plan.waiting_power().map(|power| replay(profile, plan, power)).transpose()?;
+    let energy_j = replayed.map(|replayed| replayed.iteration_energy_j);
+    let picture = TimelinePicture::new(plan, &timeline, energy_j, Colouring::Frequency);
+    svg(picture.size(), &picture)
+}
+
+fn svg(size: Size, picture: &impl Picture) -> Result<String, Failure> {
+    let bytes = picture::draw(Form::Svg, size, picture)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 impl Plot {

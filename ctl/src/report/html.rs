@@ -1,0 +1,66 @@
+//! The few parts of HTML that the page is made of. Text of any origin goes in through here.
+
+/// A text with what HTML would obey shown instead, and so with control characters.
+pub(super) fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in crate::text::harmless(text).chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// An element around text.
+pub(super) fn element(tag: &str, text: &str) -> String {
+    format!("<{tag}>{}</{tag}>\n", escaped(text))
+}
+
+/// A list of sentences.
+pub(super) fn list(sentences: &[String]) -> String {
+    let items: String = sentences.iter().map(|sentence| element("li", sentence)).collect();
+    format!("<ul>\n{items}</ul>\n")
+}
+
+/// A table that scrolls by itself where the page is narrow. What is empty is a dash.
+pub(super) fn table<const COLUMNS: usize>(
+    header: [&str; COLUMNS],
+    rows: impl IntoIterator<Item = [Option<String>; COLUMNS]>,
+) -> String {
+    let header: String = header.iter().map(|name| element("th", name)).collect();
+    let rows: String = rows
+        .into_iter()
+        .map(|row| {
+            let cells = row.iter().map(|cell| element("td", cell.as_deref().unwrap_or("-")));
+            format!("<tr>{}</tr>\n", cells.collect::<String>())
+        })
+        .collect();
+    format!("<div class=\"wide\"><table>\n<tr>{header}</tr>\n{rows}</table></div>\n")
+}
+
+/// A picture, which has colours of its own, and what it shows. The picture is our own text.
+pub(super) fn figure(svg: &str, caption: &str) -> String {
+    let caption = element("figcaption", caption);
+    format!("<figure><div class=\"wide picture\">{svg}</div>\n{caption}</figure>\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_foreign_is_obeyed() {
+        let evil = "<script>alert('1')</script>&\"\x1b\u{202e}";
+        let shown = escaped(evil);
+        assert!(!shown.contains(['<', '>', '"', '\'', '\x1b', '\u{202e}']), "{shown}");
+        assert!(table(["a"], [[Some(evil.to_owned())]]).contains(&shown));
+        assert!(list(&[evil.to_owned()]).contains(&shown));
+        assert!(figure("<svg></svg>", evil).contains(&shown));
+        assert_eq!(escaped("größer 1.02×"), "größer 1.02×");
+    }
+}

@@ -1,0 +1,258 @@
+//! The page: pure, from what is known of a job to HTML. What is not known is said.
+
+use std::collections::BTreeMap;
+
+use pfo_planner::{Frontier, Plan, Profile, Timeline, Unheld, at_highest_clocks};
+use pfo_protocol::{ClockTable, GpuStatus, JobStatus, RankStatus, Uid};
+
+use super::html::{element, escaped, figure, list, table};
+use crate::output::Look;
+use crate::plan::plot::{frontier_svg, timeline_svg};
+use crate::profile::throttle_reasons;
+use crate::status::job_table::state;
+use crate::status::plan_text::described;
+use crate::status::quantity::{change, joules, percent, seconds, span, watts};
+use crate::status::rank_table;
+use crate::status::window_table::{self, Measured};
+use crate::status::{Both, attention};
+
+const STYLE: &str = include_str!("page.css");
+
+/// What is known of a job. Nothing that is drawn is known by itself.
+pub(super) struct Known<'a> {
+    /// The job, its GPUs, and nothing else.
+    pub(super) both: &'a Both,
+    pub(super) job: &'a JobStatus,
+    pub(super) user: &'a dyn Fn(Uid) -> String,
+    /// The plan in force.
+    pub(super) table: Option<&'a ClockTable>,
+    /// The same with what a replay needs.
+    pub(super) plan: Option<&'a Plan>,
+    /// A profile and where it is from, or why there is none.
+    pub(super) profile: Result<(&'a Profile, &'a str), &'a str>,
+    pub(super) frontier: Option<&'a Frontier>,
+    /// What `tune` measured, as it prints it.
+    pub(super) tuned: Option<&'a str>,
+}
+
+/// The whole page.
+pub(super) fn page(known: &Known<'_>) -> String {
+    let title = format!("Job {} of {}", known.job.job, (known.user)(known.job.uid));
+    let parts = [
+        element("h1", &title),
+        summary(known),
+        savings(known),
+        limits(known),
+        frontier(known),
+        steps(known),
+        clocks(known),
+        ranks(known),
+    ];
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src \
+         'unsafe-inline'\">\n<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{}\
+         </body>\n</html>\n",
+        escaped(&title),
+        parts.concat(),
+    )
+}
+
+fn summary(known: &Known<'_>) -> String {
+    let (job, daemon) = (known.job, &known.both.pfod.daemon);
+    let plan = job.plan.as_ref().map_or_else(|| "default clocks".to_owned(), described);
+    let energy = job.energy_j.map_or_else(
+        || "not known: a GPU has no energy counter".to_owned(),
+        |energy_j| format!("{}, measured", joules(energy_j)),
+    );
+    let driver = daemon.driver.as_deref().unwrap_or("none");
+    list(&[
+        format!("Runs {plan}, {}.", state(job).shown()),
+        format!("{} ranks on this node, {} stages.", job.ranks.len(), job.pp_degree),
+        format!("Energy in the last {}: {energy}.", span(job.measured_for_s)),
+        format!("pfod {}, driver {driver}.", daemon.version),
+    ])
+}
+
+fn savings(known: &Known<'_>) -> String {
+    let mut text = element("h2", "Savings, measured");
+    let windows: Vec<_> = Measured::all(known.job).collect();
+    if windows.is_empty() {
+        text += &element("p", "Nothing was measured yet: no step is over.");
+    } else {
+        text += &table(
+            ["What ran", "Steps", "Time/step", "Slowdown", "Energy/step", "Saving"],
+            windows.iter().map(|measured| {
+                let window = measured.window;
+                [
+                    Some(window_table::name(window)),
+                    Some(window.steps.to_string()),
+                    Some(seconds(window.iteration_time_s)),
+                    measured.slowdown().map(change),
+                    window.iteration_energy_j.map(joules),
+                    measured.saved().map(percent),
+                ]
+            }),
+        );
+        text += &element(
+            "p",
+            "Means from the energy counters of the GPUs, compared with the first window at default \
+             clocks.",
+        );
+    }
+    match known.tuned {
+        Some(tuned) => {
+            text += &element(
+                "p",
+                "Default clocks and plans in turns, with intervals, as tune measured:",
+            );
+            text += &element("pre", tuned);
+        }
+        None => {
+            text += &element(
+                "p",
+                "These have no interval. pfoctl tune measures savings with one; its --report writes \
+                 them into this page.",
+            );
+        }
+    }
+    text
+}
+
+/// What keeps the job from saving more, as far as it is known.
+fn limits(known: &Known<'_>) -> String {
+    let (pfod, agent) = (&known.both.pfod, &known.both.agent);
+    let points = attention::list(pfod, agent, known.user, Look::default()).unwrap_or_default();
+    let mut said: Vec<String> =
+        points.lines().skip(1).map(|point| point.trim().to_owned()).collect();
+    for gpu in pfod.gpus.iter().filter(|gpu| gpu.throttle_reasons != 0) {
+        let reasons = throttle_reasons(gpu.throttle_reasons);
+        said.push(format!("GPU {} is held back now: {reasons} (measured)", gpu.index));
+    }
+    for rank in &known.job.ranks {
+        if let Some(share) = rank_table::off_plan(rank).filter(|share| *share >= 0.001) {
+            said.push(format!(
+                "rank {}: clocks were late or others for {} of the time in instructions (measured)",
+                rank.rank,
+                percent(share)
+            ));
+        }
+    }
+    for unheld in known.profile.iter().flat_map(|(profile, _)| profile.unheld()) {
+        let Unheld { stage, instruction, highest, useful } = unheld;
+        said.push(format!(
+            "{instruction} of stage {stage}: a power limit held the GPUs below {highest}; no clock \
+             above {useful} is of use (measured, in the profile)"
+        ));
+    }
+    if let (Some(plan), Ok((profile, _))) = (known.plan, known.profile)
+        && let Ok(timeline) = Timeline::new(profile, plan)
+    {
+        for (stage, spans) in timeline.stages.iter().enumerate() {
+            let busy_s: f64 = spans.iter().map(|span| span.end_s - span.start_s).sum();
+            let waits = 1.0 - busy_s / timeline.iteration_time_s;
+            said.push(format!("stage {stage} waits {} of a step (predicted)", percent(waits)));
+        }
+    }
+    let text = element("h2", "What limits them");
+    if said.is_empty() { text + &element("p", "Nothing is known.") } else { text + &list(&said) }
+}
+
+fn frontier(known: &Known<'_>) -> String {
+    let text = element("h2", "Frontier");
+    let Some(frontier) = known.frontier else {
+        return text + &element("p", "Not known. --frontier names the one that the plan is from.");
+    };
+    let time_s = known.job.plan.as_ref().and_then(|plan| plan.predicted_time_s);
+    // A frontier is of one rank of each stage.
+    let windows = Measured::all(known.job).map(|measured| measured.window);
+    let whole = windows.filter(|window| window.ranks == known.job.pp_degree);
+    let measured: Vec<(f64, f64)> = whole
+        .filter_map(|window| Some((window.iteration_time_s, window.iteration_energy_j?)))
+        .collect();
+    let caption = match measured.len() {
+        0 => "Plans: predicted. No measurement of the job can be compared with them.".to_owned(),
+        count => format!("Plans: predicted. {count} windows of this job: measured."),
+    };
+    drawn(
+        text,
+        frontier_svg(frontier, time_s, measured).map_err(|error| error.to_string()),
+        &caption,
+    )
+}
+
+fn drawn(text: String, picture: Result<String, String>, caption: &str) -> String {
+    match picture {
+        Ok(svg) => text + &figure(&svg, caption),
+        Err(why) => text + &element("p", &format!("Cannot be drawn: {why}.")),
+    }
+}
+
+/// A step at the highest clocks, and the same with the plan.
+fn steps(known: &Known<'_>) -> String {
+    let text = element("h2", "A step before and after, predicted");
+    let Some(plan) = known.plan else {
+        return text + &element("p", "No plan of clocks is in force.");
+    };
+    let (profile, source) = match known.profile {
+        Ok(profile) => profile,
+        Err(why) => return text + &element("p", &format!("No profile is known: {why}.")),
+    };
+    let before = at_highest_clocks(profile, plan).map_err(|error| error.to_string());
+    let before =
+        before.and_then(|plan| timeline_svg(profile, &plan).map_err(|error| error.to_string()));
+    let after = timeline_svg(profile, plan).map_err(|error| error.to_string());
+    let caption = |clocks: &str| format!("{clocks}: a replay over {source}.");
+    let text = drawn(text, before, &caption("All instructions at the highest clock"));
+    drawn(text, after, &caption("The plan in force"))
+}
+
+fn clocks(known: &Known<'_>) -> String {
+    let text = element("h2", "Clocks of the plan");
+    let Some(clocks) = known.table else {
+        return text + &element("p", "No plan of clocks is in force.");
+    };
+    let mut kinds = BTreeMap::<_, Vec<u32>>::new();
+    for (stage, units) in clocks.stages().iter().enumerate() {
+        for unit in units {
+            kinds.entry((stage, unit.unit.instruction)).or_default().push(unit.mhz.0);
+        }
+    }
+    let rows = kinds.into_iter().map(|((stage, instruction), mhz)| {
+        let ends = [mhz.iter().min(), mhz.iter().max()];
+        let [lowest, highest] = ends.map(|end| end.map(|mhz| format!("{mhz} MHz")));
+        let mean = mhz.iter().map(|mhz| f64::from(*mhz)).sum::<f64>() / mhz.len() as f64;
+        let mean = Some(format!("{mean:.0} MHz"));
+        [Some(stage.to_string()), Some(instruction.to_string()), lowest, mean, highest]
+    });
+    text + &table(["Stage", "Instruction", "Lowest", "Mean", "Highest"], rows)
+}
+
+fn ranks(known: &Known<'_>) -> String {
+    let gpus = &known.both.pfod.gpus;
+    let row = |rank: &RankStatus| {
+        let gpu = gpus.iter().find(|gpu| gpu.uuid == rank.gpu_uuid);
+        let mhz = |clock: fn(&GpuStatus) -> Option<pfo_protocol::Mhz>| {
+            gpu.and_then(clock).map(|mhz| format!("{} MHz", mhz.0))
+        };
+        [
+            Some(rank.rank.to_string()),
+            Some(rank.stage.to_string()),
+            Some(rank_table::gpu(&rank.gpu_uuid, gpus)),
+            gpu.map(|gpu| gpu.model.clone()),
+            mhz(|gpu| gpu.requested_mhz),
+            mhz(|gpu| gpu.observed_mhz),
+            gpu.and_then(|gpu| gpu.power_w).map(watts),
+            Some(rank.late_instructions.to_string()),
+            Some(rank.mismatched_steps.to_string()),
+        ]
+    };
+    let text = element("h2", "Ranks on this node, as they are now");
+    if known.job.ranks.is_empty() {
+        return text + &element("p", "None.");
+    }
+    let header =
+        ["Rank", "Stage", "GPU", "Model", "Asked", "Observed", "Power", "Late", "Mismatches"];
+    text + &table(header, known.job.ranks.iter().map(row))
+}

@@ -1,0 +1,159 @@
+use pfo_planner::{Instruction, Mhz, Unit};
+use pfo_protocol::{AgentStatus, PlannedUnit, Status, Uid};
+
+use super::*;
+
+const PROFILE: &str = "stage,instruction,frequency,time,energy\n\
+                       0,forward,1410,0.010,3.0\n0,forward,1200,0.011,2.5\n\
+                       0,backward,1410,0.020,6.0\n0,backward,1200,0.022,5.0\n\
+                       1,forward,1410,0.008,2.4\n1,forward,1200,0.009,2.0\n\
+                       1,backward,1410,0.016,4.8\n1,backward,1200,0.018,4.0\n";
+
+fn both() -> Both {
+    let pfod: Status =
+        serde_json::from_str(include_str!("../../tests/golden/status.json")).unwrap();
+    let agent: AgentStatus =
+        serde_json::from_str(include_str!("../../tests/golden/agent.json")).unwrap();
+    Both { pfod, agent: Ok(agent) }
+}
+
+/// A plan of two stages and one microbatch.
+fn table() -> ClockTable {
+    let unit = |instruction| PlannedUnit {
+        unit: Unit::new(instruction, 0),
+        mhz: Mhz(1200),
+        wait_mhz: None,
+    };
+    let stage = vec![unit(Instruction::Forward), unit(Instruction::Backward)];
+    ClockTable::new(1, None, vec![stage.clone(), stage]).unwrap()
+}
+
+struct Made {
+    both: Both,
+    table: Option<ClockTable>,
+    profile: Option<&'static str>,
+    user: &'static str,
+    gpu: Option<String>,
+    tuned: Option<&'static str>,
+}
+
+impl Default for Made {
+    fn default() -> Self {
+        Self {
+            both: both(),
+            table: Some(table()),
+            profile: Some(PROFILE),
+            user: "alice",
+            gpu: None,
+            tuned: None,
+        }
+    }
+}
+
+impl Made {
+    fn page(&self) -> String {
+        let profile = self.profile.map(|csv| Profile::from_csv(csv.as_bytes()).unwrap());
+        let plan = self.table.as_ref().map(|table| {
+            let plan = plan_of(table, None, None);
+            Plan { gpu: self.gpu.clone(), ..plan }
+        });
+        let user = |_: Uid| self.user.to_owned();
+        page::page(&Known {
+            both: &self.both,
+            job: &self.both.pfod.jobs[0],
+            user: &user,
+            table: self.table.as_ref(),
+            plan: plan.as_ref(),
+            profile: profile.as_ref().map(|profile| (profile, "a.csv")).ok_or("none is stored"),
+            frontier: None,
+            tuned: self.tuned,
+        })
+    }
+}
+
+#[test]
+fn a_page_says_what_is_measured_and_what_is_predicted() {
+    let page = Made { tuned: Some("saves 14.9 % to 15.5 %"), ..Made::default() }.page();
+    for words in [
+        "Job gpt-7b of alice",
+        "Savings, measured",
+        "15.2 %",
+        "+0.7 %",
+        "saves 14.9 % to 15.5 %",
+        "GPU 1 is held back now: sw_power_cap (measured)",
+        "stage 1 waits",
+        "All instructions at the highest clock: a replay over a.csv.",
+        "<td>1200 MHz</td>",
+        "prefers-color-scheme: dark",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    assert_eq!(page.matches("<svg ").count(), 2);
+}
+
+#[test]
+fn a_power_limit_in_the_profile_is_said_to_limit_the_saving() {
+    let capped = "stage,instruction,frequency,time,energy,observed_mhz\n\
+                  0,forward,1410,0.010,3.0,1300\n0,forward,1350,0.010,3.0,1300\n\
+                  0,forward,1200,0.011,2.5,1200\n0,backward,1200,0.022,5.0,1200\n\
+                  1,forward,1200,0.009,2.0,1200\n1,backward,1200,0.018,4.0,1200\n";
+    let page = Made { profile: Some(capped), ..Made::default() }.page();
+    let said =
+        "forward of stage 0: a power limit held the GPUs below 1410 MHz; no clock above 1350 MHz";
+    assert!(page.contains(said), "{page}");
+}
+
+#[test]
+fn what_is_not_known_is_said() {
+    let mut made = Made { profile: None, ..Made::default() };
+    assert!(made.page().contains("No profile is known: none is stored."));
+    made.table = None;
+    made.both.pfod.jobs[0].plan = None;
+    made.both.pfod.jobs[0].windows.clear();
+    made.both.pfod.jobs[0].ranks.clear();
+    made.both.pfod.jobs[0].energy_j = None;
+    let page = made.page();
+    for words in [
+        "Runs default clocks",
+        "Nothing was measured yet",
+        "No plan of clocks is in force.",
+        "Frontier</h2>\n<p>Not known.",
+        "not known: a GPU has no energy counter",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    assert!(!page.contains("<svg") && !page.contains("NaN"), "{page}");
+}
+
+#[test]
+fn a_profile_of_another_pipeline_is_an_explanation_and_no_page_without_the_rest() {
+    let other = "stage,instruction,frequency,time,energy\n0,forward,1410,0.010,3.0\n\
+                 0,backward,1410,0.020,6.0\n";
+    let page = Made { profile: Some(other), ..Made::default() }.page();
+    assert!(page.contains("Cannot be drawn: ") && page.contains("15.2 %"), "{page}");
+}
+
+#[test]
+fn nothing_that_somebody_else_wrote_becomes_a_part_of_the_page() {
+    const EVIL: &str =
+        "</title></style><script>alert(1)</script><img src=http://evil onerror=x>\"'&";
+    let mut made =
+        Made { user: EVIL, gpu: Some(EVIL.to_owned()), tuned: Some(EVIL), ..Made::default() };
+    let Status { daemon, gpus, jobs } = &mut made.both.pfod;
+    daemon.driver = Some(EVIL.to_owned());
+    daemon.version = EVIL.to_owned();
+    gpus[0].model = EVIL.to_owned();
+    gpus[0].problem = Some(EVIL.to_owned());
+    let job = &mut jobs[0];
+    job.plan.as_mut().unwrap().label = EVIL.to_owned();
+    job.windows[1].plan.as_mut().unwrap().label = EVIL.to_owned();
+    job.ranks[0].problem = Some(EVIL.to_owned());
+    job.ranks[1].last_mismatch = Some(EVIL.to_owned());
+    let page = made.page();
+    assert!(page.matches("&lt;script&gt;").count() > 6, "{page}");
+    for bad in ["<script", "<img", "</style><", "<a ", "<link", "url("] {
+        assert!(!page.contains(bad), "{bad}: {page}");
+    }
+    // What is named like an address is text.
+    assert!(!page.contains("src=\"") && !page.contains("href="), "{page}");
+}

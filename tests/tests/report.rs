@@ -1,0 +1,110 @@
+//! `pfoctl report` in a real browser.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pfo_tests::{Identity, Node, Training, say_skipped, true_frontier};
+
+const JOB: &str = "llama-70b";
+const SCALE: &str = "0.02";
+
+/// A browser without a screen; says so if there is none.
+fn has_chromium() -> bool {
+    let has = Command::new("chromium").arg("--version").output().is_ok();
+    if !has {
+        say_skipped("chromium is not installed; `make setup` installs it on Debian");
+    }
+    has
+}
+
+/// Opens a page; returns what the browser logs of it and the size of the picture that it takes.
+fn opened(node: &Node, page: &str, name: &str, width: u32, dark: bool) -> (String, u64) {
+    let picture: PathBuf = node.directory().join(name).with_extension("png");
+    let mut command = Command::new("chromium");
+    command
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+        .args(["--enable-logging=stderr", "--v=0", "--hide-scrollbars"])
+        .args(["--disable-background-networking", "--host-resolver-rules=MAP * ~NOTFOUND"])
+        .arg(format!("--user-data-dir={}", node.directory().join("chromium").display()))
+        .arg(format!("--screenshot={}", picture.display()))
+        .arg(format!("--window-size={width},2400"));
+    if dark {
+        command.arg("--blink-settings=preferredColorScheme=0");
+    }
+    let output = command.arg(format!("file://{page}")).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (said, picture.metadata().map_or(0, |file| file.len()))
+}
+
+/// Keeps what a person should look at, where `PFO_PICTURES` names a directory.
+fn keep(path: &Path) {
+    if let Some(directory) = std::env::var_os("PFO_PICTURES") {
+        let _ = std::fs::copy(path, Path::new(&directory).join(path.file_name().unwrap()));
+    }
+}
+
+fn report(node: &Node, options: &[&str]) -> (String, String) {
+    let page = node.directory().join("report.html").display().to_string();
+    let arguments = [&["report", JOB, "-o", &page], options].concat();
+    let _ = node.pfoctl(&Identity::own(), &arguments).printed();
+    let text = std::fs::read_to_string(&page).unwrap();
+    (page, text)
+}
+
+#[test]
+fn a_page_opens_in_a_browser_and_asks_nobody_for_anything() {
+    let node = Node::start();
+    let training = Training::start(&node, JOB, &Identity::own(), &[]);
+    training.until_leased(&node);
+    training.until_step(&node, 3);
+    let frontier = true_frontier(&node, SCALE);
+    let plan = node.directory().join("<script>alert(1)<").display().to_string() + "b>.json";
+    let export = ["plan", "export", &frontier, "--deadline", "1.02x", "-o", &plan];
+    let _ = node.pfoctl(&Identity::own(), &export).printed();
+    let _ = node.pfoctl(&Identity::own(), &["plan", "swap", JOB, &plan, "--wait"]).printed();
+    node.until_so("the plan is measured", || {
+        node.job(JOB).windows.last().is_some_and(|window| window.plan.is_some() && window.steps > 2)
+    });
+    let (page, text) = report(&node, &["--frontier", &frontier]);
+    assert_eq!(text.matches("<svg ").count(), 3, "{text}");
+    assert!(text.contains("windows of this job: measured"), "{text}");
+    assert!(text.contains("&lt;script&gt;alert(1)&lt;b&gt;.json"), "{text}");
+    for bad in ["<script", "<link", "<img", "<iframe", "href=", "src=", "@import", "url("] {
+        assert!(!text.contains(bad), "{bad}");
+    }
+    keep(Path::new(&page));
+    if !has_chromium() {
+        return;
+    }
+    let mut sizes = Vec::new();
+    for (name, width, dark) in
+        [("light", 1200, false), ("dark", 1200, true), ("narrow", 400, false)]
+    {
+        let (said, bytes) = opened(&node, &page, name, width, dark);
+        assert!(bytes > 10_000, "no picture of {name}: {said}");
+        // A policy that is broken, and an error of whatever kind.
+        assert!(!said.contains("CONSOLE"), "{name}: {said}");
+        keep(&node.directory().join(name).with_extension("png"));
+        sizes.push(bytes);
+    }
+    assert_ne!(sizes[0], sizes[1], "dark looks like light");
+}
+
+#[test]
+fn a_job_without_plan_or_profile_has_a_page_and_a_job_that_has_ended_an_error() {
+    let node = Node::start();
+    let mut training = Training::start_for(&node, JOB, &Identity::own(), 0, &[]);
+    training.until_leased(&node);
+    let (_, text) = report(&node, &[]);
+    for words in ["Runs default clocks", "No plan of clocks is in force.", "Not known."] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    training.process.kill();
+    node.until_so("the job has ended", || {
+        node.find_job(JOB).is_none_or(|job| job.ranks.is_empty())
+    });
+    let page = node.directory().join("none.html").display().to_string();
+    let ran = node.pfoctl(&Identity::own(), &["report", "no-such-job", "-o", &page]);
+    assert!(ran.code == Some(4) && ran.stderr.contains("no job named no-such-job"), "{ran:?}");
+    assert!(!Path::new(&page).exists());
+}

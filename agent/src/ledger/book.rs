@@ -4,8 +4,9 @@
 //! meanwhile. Joules are counted only once it is known how far the file counts them.
 
 use std::collections::VecDeque;
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -207,7 +208,8 @@ impl Ledger {
             return Ok(());
         }
         if let Some(directory) = self.path.parent() {
-            let _ = fs::create_dir_all(directory);
+            // Its users are nobody else's business.
+            let _ = DirBuilder::new().recursive(true).mode(0o700).create(directory);
         }
         file.store = Some(match Store::open(&self.path) {
             Err(StoreError::Unreadable(why)) => {
@@ -336,7 +338,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let job = example("p", 1, 7, 50);
         let first = begun(state.path());
-        first.see(&[job.clone()]);
+        first.see(std::slice::from_ref(&job));
         for saving in [0.09, 0.1, 0.11] {
             compare(&first, &job, saving);
         }
@@ -346,7 +348,7 @@ mod tests {
         first.end();
         for _ in 0..3 {
             let next = begun(state.path());
-            next.see(&[job.clone()]);
+            next.see(std::slice::from_ref(&job));
             let now = next.savings(&query(SavingsBy::Plan), None);
             assert_eq!((&now.rows, now.total), (&before.rows, before.total));
             assert_eq!((now.entries, now.ledger_problem), (4, None));
@@ -358,7 +360,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let ledger = begun(state.path());
         let job = example("p", 1, 7, 50);
-        ledger.see(&[job.clone()]);
+        ledger.see(std::slice::from_ref(&job));
         let of = |uid| ledger.savings(&query(SavingsBy::User), Some(uid)).rows.len();
         assert_eq!((of(job.uid), of(Uid(job.uid.0 + 1))), (1, 0));
         let foreign = SavingsQuery { uid: Some(job.uid), ..query(SavingsBy::User) };
@@ -433,9 +435,9 @@ mod tests {
         let ledger = ledger(&path);
         ledger.reached(Pid(1));
         let job = example("p", 1, 7, 50);
-        assert!(ledger.see(&[job.clone()]), "it is tried");
+        assert!(ledger.see(std::slice::from_ref(&job)), "it is tried");
         ledger.write();
-        assert!(!ledger.see(&[job.clone()]), "and not at once again");
+        assert!(!ledger.see(std::slice::from_ref(&job)), "and not at once again");
         let report = ledger.savings(&query(SavingsBy::Job), None);
         assert!(report.ledger_problem.unwrap().contains("waits in memory"));
         compare(&ledger, &job, 0.1);

@@ -3,7 +3,7 @@
 //! A file that cannot be read is kept aside, and one that cannot be written is tried again: rows wait
 //! meanwhile. Joules are counted only once it is known how far the file counts them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -12,9 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use pfo_protocol::{JobView, Pid, PlanStatus, SavingsQuery, SavingsReport, Uid};
+use pfo_protocol::{
+    JobView, Pid, PlanStatus, SavedEnergy, SavingsBy, SavingsQuery, SavingsReport, SavingsRow, Uid,
+};
 use pfo_service::{boot_id, lock, unix_s};
 
+use crate::job::JobKey;
 use crate::ledger::comparison::Compared;
 use crate::ledger::config::LedgerConfig;
 use crate::ledger::query::{self, Known, Measured};
@@ -41,6 +44,7 @@ pub(crate) struct Ledger {
     seen: Mutex<Seen>,
     file: Mutex<File>,
     entries: AtomicU64,
+    lately: Mutex<Option<(Instant, BTreeMap<JobKey, SavedEnergy>)>>,
 }
 
 /// What is in memory.
@@ -72,6 +76,7 @@ impl Ledger {
             seen: Mutex::default(),
             file: Mutex::default(),
             entries: AtomicU64::default(),
+            lately: Mutex::default(),
         }
     }
 
@@ -156,6 +161,26 @@ impl Ledger {
             tariff_problem,
             ledger_problem,
             entries: self.entries(),
+        }
+    }
+
+    /// What each job has saved as of a minute ago at most. Not to be called on a thread of the runtime.
+    pub(crate) fn saved_lately(&self) -> BTreeMap<JobKey, SavedEnergy> {
+        let mut lately = lock(&self.lately);
+        match &*lately {
+            Some((at, saved)) if at.elapsed() < PAUSE => saved.clone(),
+            _ => {
+                let by = SavingsBy::Job;
+                let all = SavingsQuery { job: None, uid: None, since_unix_s: None, by };
+                let rows = query::rows(&self.known(&all, None).0, by).into_iter();
+                let of_row = |row: SavingsRow| {
+                    let key = JobKey { uid: row.uid?, name: row.job? };
+                    Some((key, row.savings.saved?))
+                };
+                let saved: BTreeMap<_, _> = rows.filter_map(of_row).collect();
+                *lately = Some((Instant::now(), saved.clone()));
+                saved
+            }
         }
     }
 
@@ -297,8 +322,6 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use std::io::{Seek, SeekFrom, Write};
-
-    use pfo_protocol::SavingsBy;
 
     use super::*;
     use crate::config::Config;

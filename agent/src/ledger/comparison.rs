@@ -83,16 +83,10 @@ mod tests {
     use pfo_protocol::TrialStep;
 
     use super::*;
+    use crate::ledger::example::example;
 
     fn trial(plan: Option<&str>, step_j: Option<f64>) -> TrialResult {
-        let plan = plan.map(|label| PlanStatus {
-            number: 1,
-            label: label.into(),
-            predicted_time_s: None,
-            predicted_energy_j: None,
-            suspended: None,
-            power_limits_w: Vec::new(),
-        });
+        let plan = plan.and_then(|label| example(label, 1, 1, 1).plan);
         let step = TrialStep { time_s: 1.0, energy_j: step_j };
         TrialResult { plan, first_step: 1, steps: vec![step; 4], ranks: Vec::new() }
     }

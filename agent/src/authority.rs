@@ -16,6 +16,8 @@ use crate::pfod::Asker;
 pub(crate) enum Action {
     /// To see the agent and one's own jobs, sweeps and profiles.
     Read,
+    /// To see what this user's jobs have saved; none is whatever one may see.
+    ReadSavings(Option<Uid>),
     /// To measure a job of this user; none is one's own.
     Measure(Option<Uid>),
     /// To change the plan of a job of this user; none is one's own.
@@ -36,6 +38,7 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         | AgentRequest::Calibrations
         | AgentRequest::P2pPowers
         | AgentRequest::FleetStatus => Action::Read,
+        AgentRequest::Savings(query) => Action::ReadSavings(query.uid),
         AgentRequest::Record { job, .. }
         | AgentRequest::RecordingEnd { job, .. }
         | AgentRequest::Samples(job)
@@ -131,6 +134,8 @@ impl Authority {
         let is_own = |owner: Option<Uid>| owner.is_none_or(|owner| owner == peer.uid);
         let (needed, what) = match action {
             Action::Read => (Role::User, "use the agent"),
+            Action::ReadSavings(owner) if is_own(owner) => (Role::User, "see savings"),
+            Action::ReadSavings(_) => (Role::Administrator, "see the savings of another user"),
             Action::Measure(owner) if is_own(owner) => (Role::User, "measure jobs"),
             Action::ChangePlan(owner) if is_own(owner) => (Role::User, "change plans"),
             Action::Measure(_) => (Role::Administrator, "measure another user's job"),
@@ -274,7 +279,8 @@ mod tests {
         Authority::new(&Groups::default(), &Groups7And9).decide(&peer, door, action, let_in)
     }
 
-    const FOREIGN: [Action; 4] = [
+    const FOREIGN: [Action; 5] = [
+        Action::ReadSavings(Some(Uid(1))),
         Action::Measure(Some(Uid(1))),
         Action::ChangePlan(Some(Uid(1))),
         Action::SetP2pPower,
@@ -300,6 +306,7 @@ mod tests {
             for owner in [None, Some(Uid(5))] {
                 assert!(decide(5, 7, door, Action::Measure(owner)).is_ok());
                 assert!(decide(5, 7, door, Action::ChangePlan(owner)).is_ok());
+                assert!(decide(5, 7, door, Action::ReadSavings(owner)).is_ok());
             }
             assert!(FOREIGN.iter().all(|action| decide(5, 7, door, *action).is_err()));
             assert!(decide(5, 8, door, Action::Read).is_err(), "not a trainer");

@@ -7,6 +7,7 @@ use pfo_service::{ConfigError, Position, SUBORDINATE_UIDS, Within};
 use serde::Deserialize;
 
 use crate::fleet::FleetConfig;
+use crate::ledger::LedgerConfig;
 use crate::metrics::MetricsConfig;
 
 /// The whole configuration.
@@ -23,6 +24,8 @@ pub struct Config {
     pub(crate) watch: Watch,
     /// How the slowdown that was allowed is kept.
     pub(crate) guard: Guard,
+    /// How long savings are remembered, and what energy costs.
+    pub(crate) ledger: LedgerConfig,
     /// The store that the agents of several nodes share.
     pub(crate) fleet: FleetConfig,
     /// Where what is known is served to Prometheus.
@@ -261,6 +264,10 @@ mod tests {
                 "line 3, column 1: ",
                 "give store_loss_s more than 15",
             ),
+            ("[ledger]\nkeep_days = 0", "line 2, column 13: ", "0 is not between 1 and 36500"),
+            ("[ledger]\nprice_per_kwh = -1", "line 2, column 17: ", "-1 is not between 0 and"),
+            ("[ledger]\ncurrency = \"\\n\"", "line 2, column 12: ", "no name of a currency"),
+            ("[ledger]\ntariff_file = 't'", "line 2, column 15: ", "no absolute path"),
             ("[metrics]\nlisten = 9420", "line 2, column 10: ", "invalid type: integer"),
             ("[metrics]\nlisten = 'here:1'", "line 2, column 10: ", "such as 127.0.0.1:9420"),
             ("[metrics]\nlisten = '::1:0'", "line 2, column 10: ", "\"::1:0\" is no address"),

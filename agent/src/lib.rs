@@ -18,6 +18,7 @@ pub mod fuzzing;
 mod guard;
 mod job;
 mod journal;
+mod ledger;
 mod life;
 mod metrics;
 mod p2p;

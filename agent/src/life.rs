@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::fleet::Fleet;
 use crate::front::{Services, talk};
 use crate::guard::{GuardFile, GuardMeans, Guards};
+use crate::ledger::Ledger;
 use crate::metrics;
 use crate::p2p::P2pStore;
 use crate::pfod::{Pfod, Questions};
@@ -106,6 +107,9 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
     Service.stopping();
     tracing::info!("pfo-agent stops; the next one continues its sweeps");
     tasks.shutdown().await;
+    if spawn_blocking(move || services.ledger.end()).await.is_err() {
+        tracing::error!("what was measured last is not in the ledger");
+    }
     Ok(())
 }
 
@@ -174,12 +178,14 @@ impl Services {
             files: SweepFiles::under(&paths.state),
             people: Arc::clone(&people),
         });
+        let ledger = Arc::new(Ledger::under(&paths.state, Arc::clone(&settings)));
         let guards = Guards::new(GuardMeans {
             pfod: pfod.clone(),
             questions: Arc::clone(&questions),
             people: Arc::clone(&people),
             stragglers: Arc::clone(&stragglers),
             settings: Arc::clone(&settings),
+            ledger: Arc::clone(&ledger),
             file: GuardFile::under(&paths.runtime),
         });
         let calibrations = Arc::new(Calibrations::under(&paths.state, Arc::clone(&people)));
@@ -189,12 +195,14 @@ impl Services {
             Arc::clone(&stragglers),
             Arc::clone(&calibrations),
             fleet.clone(),
+            Arc::clone(&ledger),
         );
         Self {
             started: Instant::now(),
             p2p: Arc::new(P2pStore::under(&paths.state, Arc::clone(&people))),
             sweeps: Arc::new(sweeps),
             guards,
+            ledger,
             calibrations,
             watcher: Arc::new(watcher),
             fleet,

@@ -27,6 +27,7 @@ use crate::policy::Policy;
 use crate::profile::Profile;
 use crate::reload::Reload;
 use crate::report::Report;
+use crate::savings::SavingsCommand;
 use crate::selftest::Selftest;
 use crate::status::StatusCommand;
 use crate::straggler::JobCommand;
@@ -70,6 +71,7 @@ enum Command {
     /// Reset clocks that pfo locked
     #[command(subcommand)]
     Clocks(Clocks),
+    Savings(SavingsCommand),
     Doctor(Doctor),
     Selftest(Selftest),
     /// List, revoke and allow leases
@@ -131,6 +133,7 @@ impl Cli {
             Command::Report(report) => report.run(&daemons, output),
             Command::P2p(p2p) => p2p.run(&daemons, output),
             Command::Clocks(clocks) => clocks.run(&daemons, output),
+            Command::Savings(savings) => savings.run(&daemons, output),
             Command::Doctor(doctor) => doctor.run(&daemons, output),
             Command::Selftest(selftest) => selftest.run(&daemons, output),
             Command::Lease(lease) => lease.run(&daemons, output),

@@ -11,6 +11,7 @@ use crate::daemons::{Connection, Daemons, Pfod};
 use crate::error::Error;
 use crate::lease::now_unix_s;
 use crate::output::Output;
+use crate::since;
 use crate::status::quantity::span;
 use crate::user;
 
@@ -82,17 +83,7 @@ impl FromStr for Until {
         if let Some(unix_s) = text.strip_prefix('@') {
             return unix_s.parse().map(|unix_s| Self::At { unix_s }).map_err(|_| wrong());
         }
-        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        let (number, unit) = text.split_at(digits);
-        let unit_s = match unit {
-            "s" => 1,
-            "min" => 60,
-            "h" => 3600,
-            "d" => 86_400,
-            _ => return Err(wrong()),
-        };
-        let seconds = number.parse().ok().and_then(|number: u64| number.checked_mul(unit_s));
-        let seconds = seconds.filter(|seconds| *seconds > 0).ok_or_else(wrong)?;
+        let seconds = since::seconds(text).ok_or_else(wrong)?;
         Ok(Self::In { seconds })
     }
 }

@@ -27,6 +27,9 @@ pub use agent::p2p::{P2pPower, P2pSource, P2pTarget};
 pub use agent::recorded::{LeftOut, RecordedRank, RecordedTrial, TrialRow, WaitPower};
 pub use agent::request::{AgentRequest, AgentResponse};
 pub use agent::sample::{Doubt, InstructionSample, SamplePage};
+pub use agent::savings::{
+    SavedEnergy, Savings, SavingsBy, SavingsQuery, SavingsReport, SavingsRow, Tariff,
+};
 pub use agent::status::{
     AgentStatus, DriftStatus, DriftedInstruction, DriftedRank, FrontierStatus, GuardStatus,
     SlowRank, WatchedJob,

@@ -140,9 +140,9 @@ fn shapes() -> BTreeMap<&'static str, Shape> {
         InstructionSample JobSelector JobStatus JobView LeaseStatus LeaseTarget LeaseTerms LeftOut Mark MeasuredBy Notice P2pPower
         P2pSource P2pTarget PlanStatus PlannedUnit PolicyVerdict Predicted ProfileKey
         ProfileSelector RankPosition RankStatus RankView RankWindow RecordedRank RecordedTrial
-        Refusal RefusalCode Reloaded Request ResetOutcome Response RevocationStatus SamplePage
-        SettleTime SlowRank Status StoredProfile SwapTarget Swapped SweepControl SweepEnd SweepOrder
-        SweepSettings SweepState SweepStatus TapBatch TapRecord TappedRank ThrottledNs TrialLength
+        Refusal RefusalCode Reloaded Request ResetOutcome Response RevocationStatus SamplePage SavedEnergy Savings SavingsBy
+        SavingsQuery SavingsReport SavingsRow SettleTime SlowRank Status StoredProfile SwapTarget Swapped SweepControl SweepEnd SweepOrder
+        SweepSettings SweepState SweepStatus TapBatch TapRecord TappedRank Tariff ThrottledNs TrialLength
         TrialRank TrialResult TrialRow TrialRun TrialStep Unit Unsupported User WaitPower WatchedJob Welcome
         Window
     }

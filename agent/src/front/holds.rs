@@ -2,15 +2,18 @@
 //! brings the job to default clocks when that ends.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use pfo_protocol::{
     JobSelector, JobView, Mhz, PlanStatus, RecordedTrial, Refusal, RefusalCode, Request, Response,
     TrialLength, TrialRun,
 };
+use pfo_service::unix_s;
 
 use crate::authority::Permit;
 use crate::fleet::{Fleet, WholeHold};
 use crate::job::JobKey;
+use crate::ledger::{Compared, Pairing};
 use crate::p2p::Samples;
 use crate::pfod::{Connection, Pfod, PfodError, unexpected};
 use crate::record::{self, Order, TrialSamples};
@@ -33,6 +36,8 @@ pub(super) struct Hold {
     waits: Samples,
     /// The instructions of its last trial.
     samples: TrialSamples,
+    /// Its last trial, if that may be half of a comparison.
+    pairing: Pairing,
 }
 
 /// The jobs that one connection holds.
@@ -66,11 +71,15 @@ impl Holds {
             None => {
                 let connection = pfod.on_behalf(asker).await?;
                 let (waits, samples) = (Samples::default(), TrialSamples::default());
-                Hold { key, by: HeldBy::Connection(connection), waits, samples }
+                let by = HeldBy::Connection(connection);
+                Hold { key, by, waits, samples, pairing: Pairing::default() }
             }
         };
         hold.samples = TrialSamples::default();
         let clock = uniform_clock(&run);
+        if clock.is_some() {
+            hold.pairing = Pairing::default();
+        }
         // What waits draw under a power limit is not what they draw otherwise.
         let limited = matches!(run, TrialRun::PowerLimits { .. });
         let order = Order { run, length, room };
@@ -122,9 +131,20 @@ impl Holds {
         }
         if let Some(whole) = whole {
             let samples = TrialSamples::default();
-            self.0.push(Hold { key, by: HeldBy::Fleet(whole), waits, samples });
+            let (by, pairing) = (HeldBy::Fleet(whole), Pairing::default());
+            self.0.push(Hold { key, by, waits, samples, pairing });
         }
         recorded
+    }
+
+    /// What a trial completes, if that is a comparison of a plan with default clocks.
+    pub(super) fn compared(
+        &mut self,
+        key: &JobKey,
+        recorded: &RecordedTrial,
+    ) -> Option<(PlanStatus, Compared)> {
+        let index = self.index_of(key)?;
+        self.0[index].pairing.take(&recorded.trial, unix_s(SystemTime::now()))
     }
 
     /// The instructions of the last trial of a job that were not fetched yet.
@@ -162,14 +182,15 @@ impl Holds {
         keep: bool,
     ) -> Result<Option<PlanStatus>, PfodError> {
         let index = self.index_held(permit, job)?;
-        let Hold { key, by, waits, samples } = self.0.swap_remove(index);
+        let Hold { key, by, waits, samples, pairing } = self.0.swap_remove(index);
         let mut connection = match by {
             HeldBy::Fleet(whole) => return Ok(whole.end(keep).await?),
             HeldBy::Connection(connection) => connection,
         };
         let ended = connection.ask(Request::TrialsEnd { job: key.selector(), keep }).await;
         if matches!(ended, Err(PfodError::Refused(_))) {
-            self.0.push(Hold { key, by: HeldBy::Connection(connection), waits, samples });
+            let by = HeldBy::Connection(connection);
+            self.0.push(Hold { key, by, waits, samples, pairing });
         }
         match ended? {
             Response::TrialsEnded(plan) => Ok(plan),

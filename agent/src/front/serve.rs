@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use pfo_planner::{Profile, Straggler};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, JobSelector, JobView, P2pTarget, Refusal, RefusalCode, SwapTarget,
-    Swapped, SweepOrder, TrialLength, TrialRun,
+    AgentRequest, AgentResponse, JobSelector, JobView, P2pTarget, Refusal, RefusalCode,
+    SavingsQuery, SwapTarget, Swapped, SweepOrder, TrialLength, TrialRun,
 };
 use pfo_service::{Door, Peer, People, Whose, blocking, catch_in};
 
@@ -19,6 +19,7 @@ use crate::front::holds::Holds;
 use crate::front::status::status;
 use crate::guard::Guards;
 use crate::job::JobKey;
+use crate::ledger::Ledger;
 use crate::p2p::{self, P2pStore};
 use crate::pfod::{Pfod, Questions, lets_in};
 use crate::profile::{self, ProfileStore};
@@ -47,6 +48,7 @@ pub(crate) struct Services {
     pub(crate) p2p: Arc<P2pStore>,
     pub(crate) sweeps: Arc<Sweeps>,
     pub(crate) guards: Arc<Guards>,
+    pub(crate) ledger: Arc<Ledger>,
     pub(crate) stragglers: Arc<Stragglers>,
     pub(crate) calibrations: Arc<Calibrations>,
     pub(crate) watcher: Arc<Watcher>,
@@ -114,10 +116,7 @@ impl Services {
             }
             AgentRequest::SweepRead(job) => sweep::read(&self.sweeps, permit, &job),
             AgentRequest::Sweeps => Ok(sweep::list(&self.sweeps, permit)),
-            AgentRequest::Profiles => {
-                let (profiles, permit) = (Arc::clone(&self.profiles), permit.clone());
-                away(move || Ok(profile::list(&profiles, &permit))).await
-            }
+            AgentRequest::Profiles => self.list_profiles(permit).await,
             AgentRequest::ProfileRead(selector) => {
                 let (profiles, permit) = (Arc::clone(&self.profiles), permit.clone());
                 away(move || profile::read(&profiles, &permit, &selector)).await
@@ -140,10 +139,21 @@ impl Services {
             AgentRequest::FleetStatus => {
                 Box::pin(self.fleet()?.status()).await.map(AgentResponse::Fleet)
             }
+            AgentRequest::Savings(query) => self.savings(permit, query).await,
             AgentRequest::FleetCheck => {
                 Ok(AgentResponse::FleetChecked(Box::pin(fleet::check(self.fleet()?)).await))
             }
         }
+    }
+
+    async fn list_profiles(&self, permit: &Permit) -> Served {
+        let (profiles, permit) = (Arc::clone(&self.profiles), permit.clone());
+        away(move || Ok(profile::list(&profiles, &permit))).await
+    }
+
+    async fn savings(&self, permit: &Permit, query: SavingsQuery) -> Served {
+        let (ledger, only_of) = (Arc::clone(&self.ledger), permit.only_of());
+        away(move || Ok(AgentResponse::Savings(Box::new(ledger.savings(&query, only_of))))).await
     }
 
     async fn set_p2p(&self, permit: &Permit, target: P2pTarget, power_w: Option<f64>) -> Served {
@@ -239,6 +249,9 @@ impl Services {
             None
         };
         let recorded = holds.record(&self.pfod, permit, key, (run, length, room)).await?;
+        if let Some((plan, compared)) = holds.compared(&JobKey::of(&job), &recorded) {
+            self.ledger.take(&job, &plan, compared);
+        }
         Ok(AgentResponse::Recorded(Box::new(recorded)))
     }
 

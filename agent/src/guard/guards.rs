@@ -10,6 +10,7 @@ use pfo_service::{People, lock};
 use crate::guard::file::{GuardFile, GuardRecord};
 use crate::guard::runner;
 use crate::job::JobKey;
+use crate::ledger::Ledger;
 use crate::pfod::{Pfod, Questions};
 use crate::refusal::not_written;
 use crate::settings::InForce;
@@ -26,6 +27,7 @@ pub(crate) struct GuardMeans {
     pub(crate) people: Arc<People>,
     pub(crate) stragglers: Arc<Stragglers>,
     pub(crate) settings: Arc<InForce>,
+    pub(crate) ledger: Arc<Ledger>,
     pub(crate) file: GuardFile,
 }
 

@@ -2,12 +2,13 @@
 //! when that does not help.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use pfo_protocol::{
     GuardStatus, JobView, PlanStatus, Refusal, RefusalCode, Request, Response, SwapTarget, Swapped,
     TrialLength, TrialResult, TrialRun,
 };
+use pfo_service::unix_s;
 use tokio::time::{Instant, sleep};
 
 use crate::guard::comparison::{Comparisons, Verdict};
@@ -16,6 +17,7 @@ use crate::guard::guards::{GuardMeans, Guards};
 use crate::guard::turns::{DEFAULT_TURN, PLAN_TURN, Turns};
 use crate::job::JobKey;
 use crate::journal;
+use crate::ledger::{Compared, Turn};
 use crate::pfod::{Asker, Connection, PfodError, unexpected};
 use crate::refusal::not_written;
 use crate::straggler::Labelled;
@@ -86,7 +88,9 @@ pub(super) async fn run(
         };
         let share = guards.means().settings.now().config.guard.share();
         if of_plan.turns.is_due(step, now_s, share, asked.limit) {
-            of_plan.compare(&guards, &key, plan, &asked, || began.elapsed().as_secs_f64()).await;
+            of_plan
+                .compare(&guards, &key, (&job, plan), &asked, || began.elapsed().as_secs_f64())
+                .await;
         }
     }
 }
@@ -112,7 +116,7 @@ impl Guarded {
         &mut self,
         guards: &Arc<Guards>,
         key: &JobKey,
-        plan: &PlanStatus,
+        (job, plan): (&JobView, &PlanStatus),
         asked: &Asked,
         now_s: impl Fn() -> f64,
     ) {
@@ -127,7 +131,10 @@ impl Guarded {
                 return self.turns.failed();
             }
         };
-        let Compared { default_s, plan_s, last_step, number } = compared;
+        let InTurns { default_s, plan_s, last_step, number, energies } = compared;
+        if let Some(compared) = energies {
+            guards.means().ledger.take(job, plan, compared);
+        }
         if !asked.is_in_force() {
             return;
         }
@@ -177,12 +184,14 @@ impl Guarded {
 }
 
 /// What the turns of a comparison took.
-struct Compared {
+struct InTurns {
     default_s: f64,
     plan_s: [f64; 2],
     last_step: u64,
     /// The number that the plan has from then on.
     number: u32,
+    /// For the ledger of savings; none if a GPU has no energy counter.
+    energies: Option<Compared>,
 }
 
 /// Compares the plan with default clocks, and lets the job run it again, whatever happens. None for
@@ -191,7 +200,7 @@ async fn compare(
     guards: &Guards,
     key: &JobKey,
     plan: &PlanStatus,
-) -> Result<Option<Compared>, PfodError> {
+) -> Result<Option<InTurns>, PfodError> {
     let means = guards.means();
     let Some(table) = means.questions.plan(key.selector()).await? else { return Ok(None) };
     let plan = Labelled { label: plan.label.clone(), table };
@@ -237,7 +246,7 @@ async fn take_turns(
     means: &GuardMeans,
     key: &JobKey,
     Labelled { label, table }: &Labelled,
-) -> Result<Compared, PfodError> {
+) -> Result<InTurns, PfodError> {
     let mut hold = means.pfod.on_behalf(owner(key)).await?;
     let run = || TrialRun::Plan { label: label.clone(), table: table.clone() };
     let before = trial(&mut hold, key, run(), PLAN_TURN).await?;
@@ -248,11 +257,17 @@ async fn take_turns(
         Response::TrialsEnded(kept) => kept,
         other => return Err(unexpected(&other)),
     };
-    Ok(Compared {
+    let turns = Turn::of(&[&default]).zip(Turn::of(&[&before, &after]));
+    Ok(InTurns {
         default_s: step_s(&default),
         plan_s: [step_s(&before), step_s(&after)],
         last_step: after.first_step.saturating_add(after.steps.len() as u64),
         number: kept.map_or(0, |plan| plan.number),
+        energies: turns.map(|(default, plan)| Compared {
+            at_unix_s: unix_s(SystemTime::now()),
+            default,
+            plan,
+        }),
     })
 }
 

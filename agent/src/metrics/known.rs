@@ -1,10 +1,12 @@
 //! What is known at one moment: the node as `pfod` reports it, and what the agent has made of it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use pfo_protocol::{AgentStatus, JobStatus, RankStatus, Status, WatchedJob};
+use pfo_protocol::{AgentStatus, JobStatus, RankStatus, SavedEnergy, Status, WatchedJob};
+use pfo_service::blocking;
 use tokio::time::timeout;
 
 use crate::front::{Services, agent_status};
@@ -24,6 +26,10 @@ pub(super) struct Known {
     pub(super) refusals: u64,
     /// Whether the store of the fleet answers, if the node is in one.
     pub(super) store: Option<bool>,
+    /// Entries of the ledger of savings.
+    pub(super) ledger_entries: u64,
+    /// What the plans of jobs have saved, as far as that is known.
+    pub(super) saved: BTreeMap<JobKey, SavedEnergy>,
 }
 
 /// A job that has ranks on this node.
@@ -50,13 +56,20 @@ impl Known {
                 None => BTreeMap::new(),
             }
         };
-        let (node, fleet) =
-            tokio::join!(timeout(PATIENCE, questions.status()), timeout(PATIENCE, fleet));
+        let ledger = Arc::clone(&services.ledger);
+        let saved = blocking(move || ledger.saved_lately());
+        let (node, fleet, saved) = tokio::join!(
+            timeout(PATIENCE, questions.status()),
+            timeout(PATIENCE, fleet),
+            timeout(PATIENCE, saved)
+        );
         let fleet = fleet.unwrap_or_default();
         Self {
             node: node.ok().and_then(Result::ok),
             agent: agent_status(services, None, fleet),
             refusals: services.refusals.load(Relaxed),
+            ledger_entries: services.ledger.entries(),
+            saved: saved.ok().and_then(Result::ok).unwrap_or_default(),
             store: services.fleet.as_ref().map(|fleet| fleet.reaches_store()),
         }
     }
@@ -69,6 +82,14 @@ impl Known {
             let own = key(status.uid, &status.job);
             let watched = self.agent.jobs.iter().find(|job| key(job.uid, &job.job) == own);
             Job { status, watched }
+        })
+    }
+
+    /// What each job has saved, if that is known.
+    pub(super) fn saved(&self) -> impl Iterator<Item = (Job<'_>, &SavedEnergy)> {
+        self.jobs().filter_map(|job| {
+            let key = JobKey { uid: job.status.uid, name: job.status.job.clone() };
+            Some((job, self.saved.get(&key)?))
         })
     }
 

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use pfo_protocol::{DaemonMessage, JobView, Notice, Request, Response};
-use pfo_service::lock;
+use pfo_service::{blocking, lock};
 use tokio::time::{Instant, sleep};
 
 use crate::calibration::{Calibrations, Told};
 use crate::fleet::Fleet;
 use crate::job::JobKey;
+use crate::ledger::Ledger;
 use crate::pfod::{Connection, Pfod, PfodError, Questions, unexpected};
 use crate::straggler::Stragglers;
 use crate::watch::tapped_times::Taps;
@@ -31,6 +32,7 @@ pub(crate) struct Watcher {
     questions: Arc<Questions>,
     stragglers: Arc<Stragglers>,
     fleet: Option<Arc<Fleet>>,
+    ledger: Arc<Ledger>,
     shown: Mutex<Shown>,
 }
 
@@ -47,9 +49,10 @@ impl Watcher {
         stragglers: Arc<Stragglers>,
         calibrations: Arc<Calibrations>,
         fleet: Option<Arc<Fleet>>,
+        ledger: Arc<Ledger>,
     ) -> Self {
         let taps = Taps { pfod, calibrations };
-        Self { taps, questions, stragglers, fleet, shown: Mutex::default() }
+        Self { taps, questions, stragglers, fleet, ledger, shown: Mutex::default() }
     }
 
     /// Every job that has a rank, and what was seen of it.
@@ -107,6 +110,7 @@ impl Watcher {
         if self.shown().problem.take().is_some() {
             tracing::info!("pfod answers again");
         }
+        self.ledger.reached(self.questions.status().await?.daemon.pid);
         let mut told = Told::default();
         loop {
             let jobs = self.questions.jobs().await?;
@@ -115,6 +119,11 @@ impl Watcher {
             calibrations.keep_now_and_then().await;
             if let Some(fleet) = &self.fleet {
                 fleet.see(&jobs);
+            }
+            if self.ledger.see(&jobs) {
+                let ledger = Arc::clone(&self.ledger);
+                // A panic is reported where it is caught.
+                let _ = blocking(move || ledger.write()).await;
             }
             let next = self.look(watched, &jobs, limits()).await;
             tokio::select! {

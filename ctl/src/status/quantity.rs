@@ -10,6 +10,16 @@ pub(crate) fn joules(value: f64) -> String {
     with_prefix(value, "J")
 }
 
+/// Joules as watt-hours, such as `5.123 kWh`.
+pub(crate) fn watt_hours(joules: f64) -> String {
+    with_prefix(joules / 3600.0, "Wh")
+}
+
+/// Grams, such as `5.123 kg`.
+pub(crate) fn grams(value: f64) -> String {
+    with_prefix(value, "g")
+}
+
 /// Watts, whole ones: a driver knows them no better than to a few percent.
 pub(crate) fn watts(value: f64) -> String {
     format!("{value:.0} W")

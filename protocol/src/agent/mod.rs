@@ -6,5 +6,6 @@ pub(crate) mod p2p;
 pub(crate) mod recorded;
 pub(crate) mod request;
 pub(crate) mod sample;
+pub(crate) mod savings;
 pub(crate) mod status;
 pub(crate) mod sweep;

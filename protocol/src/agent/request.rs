@@ -10,6 +10,7 @@ use crate::agent::fleet::{FleetFinding, FleetStatus, FleetSwapped};
 use crate::agent::p2p::{P2pPower, P2pTarget};
 use crate::agent::recorded::RecordedTrial;
 use crate::agent::sample::SamplePage;
+use crate::agent::savings::{SavingsQuery, SavingsReport};
 use crate::agent::status::{AgentStatus, FrontierStatus, GuardStatus};
 use crate::agent::sweep::{ProfileSelector, StoredProfile, SweepControl, SweepOrder, SweepStatus};
 use crate::job::{JobSelector, SwapTarget, Swapped};
@@ -149,6 +150,8 @@ pub enum AgentRequest {
     FleetStatus,
     /// Look for what is wrong with the set-up of the fleet.
     FleetCheck,
+    /// What plans have saved, of the jobs that the peer may see.
+    Savings(SavingsQuery),
 }
 
 fn slowdown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
@@ -223,6 +226,8 @@ pub enum AgentResponse {
     Fleet(FleetStatus),
     /// To [`AgentRequest::FleetCheck`], in the order in which they were looked at.
     FleetChecked(Vec<FleetFinding>),
+    /// To [`AgentRequest::Savings`].
+    Savings(Box<SavingsReport>),
 }
 
 #[cfg(test)]

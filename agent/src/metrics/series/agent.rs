@@ -30,6 +30,12 @@ pub(super) fn series(known: &Known, sink: &mut impl Sink) -> fmt::Result {
                 |known: &&Known| count(known.refusals),
             ),
             gauge(
+                "pfo_agent_ledger_entries",
+                None,
+                "Entries of the ledger of savings, of all users.",
+                |known: &&Known| count(known.ledger_entries),
+            ),
+            gauge(
                 "pfo_agent_store_connected",
                 None,
                 "1 if the store of the fleet answers, else 0; absent where the node is in no fleet.",

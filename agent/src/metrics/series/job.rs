@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use pfo_protocol::{DriftStatus, FleetJob, GuardStatus, PlanStatus, Window};
+use pfo_protocol::{DriftStatus, FleetJob, GuardStatus, PlanStatus, SavedEnergy, Window};
 
 use super::super::known::{Job, JobRank};
 use super::{Known, Series, Sink, Subject, count, counter, flag, gauge, info, text};
@@ -12,6 +12,13 @@ pub(super) fn series(known: &Known, sink: &mut impl Sink) -> fmt::Result {
     let ranks: Vec<_> = known.ranks().collect();
     sink.take(&description(), &ranks)?;
     sink.take(&energy(), &ranks)?;
+    let bounds =
+        known.saved().flat_map(|(job, saved)| {
+            let SavedEnergy { low_j, estimate_j, high_j, .. } = *saved;
+            [("low", low_j), ("estimate", estimate_j), ("high", high_j)]
+                .map(|(bound, saved_j)| Bound { job, bound, saved_j })
+        });
+    sink.take(&saved(), &bounds.collect::<Vec<_>>())?;
     let jobs: Vec<_> = known.jobs().collect();
     let job = Subject {
         labels: &["pfo_job", "uid"],
@@ -23,6 +30,33 @@ pub(super) fn series(known: &Known, sink: &mut impl Sink) -> fmt::Result {
 
 fn job_labels(job: &Job<'_>) -> Vec<String> {
     vec![text(&job.status.job), text(job.status.uid)]
+}
+
+/// One end or the middle of what a job has saved.
+struct Bound<'a> {
+    job: Job<'a>,
+    bound: &'static str,
+    saved_j: f64,
+}
+
+fn saved<'a>() -> Subject<Bound<'a>> {
+    Subject {
+        labels: &["pfo_job", "uid", "bound"],
+        label_values: |of| {
+            let mut labels = job_labels(&of.job);
+            labels.push(of.bound.to_owned());
+            labels
+        },
+        series: vec![gauge(
+            "pfo_job_saved_joules",
+            Some("joules"),
+            "What plans have saved of the energy that the job would have used at default clocks on this \
+             node, since the ledger of savings knows it: what is most likely (estimate), and its 95 % \
+             interval (low, high). It may fall, because each comparison corrects what was estimated \
+             before; absent before two comparisons.",
+            |of| Some(of.saved_j),
+        )],
+    }
 }
 
 fn description<'a>() -> Subject<JobRank<'a>> {

@@ -1,8 +1,10 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use pfo_protocol::{AgentStatus, GuardStatus, Status};
+use pfo_protocol::{AgentStatus, GuardStatus, SavedEnergy, Status};
+
+use crate::job::JobKey;
 
 use super::super::known::Known;
 use super::super::page::{Format, write};
@@ -50,7 +52,7 @@ fn collected(known: &Known) -> Vec<Found> {
 
 fn without_pfod() -> Known {
     let agent: AgentStatus = serde_json::from_str(AGENT).unwrap();
-    Known { node: None, agent, refusals: 0, store: None }
+    Known { node: None, agent, refusals: 0, store: None, ledger_entries: 0, saved: BTreeMap::new() }
 }
 
 /// A node of which as much is known as can be.
@@ -65,6 +67,8 @@ fn everything() -> Known {
     let window = job.windows.last_mut().unwrap();
     (window.plan, window.steps, window.iteration_energy_j) = (job.plan.clone(), 9, Some(3100.0));
     let key = (job.uid, job.job.clone(), job.ranks[0].rank);
+    let saved = SavedEnergy { low_j: 1.0, estimate_j: 2.0, high_j: 3.0, shown: true };
+    known.saved.insert(JobKey { uid: job.uid, name: job.job.clone() }, saved);
     let mut all_of_one = known.agent.jobs[0].clone();
     for watched in &known.agent.jobs {
         all_of_one.frontier = all_of_one.frontier.or_else(|| watched.frontier.clone());

@@ -1,0 +1,123 @@
+//! A comparison of a plan with default clocks.
+
+use pfo_protocol::{PlanStatus, TrialResult};
+
+/// Steps that were measured under one of the two.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Turn {
+    pub(super) steps: u64,
+    pub(super) time_s: f64,
+    pub(super) energy_j: f64,
+}
+
+impl Turn {
+    /// The steps of trials; none if a GPU has no energy counter, or a figure is none of a job.
+    pub(crate) fn of(trials: &[&TrialResult]) -> Option<Self> {
+        let mut turn = Self { steps: 0, time_s: 0.0, energy_j: 0.0 };
+        for step in trials.iter().flat_map(|trial| &trial.steps) {
+            turn.steps = turn.steps.saturating_add(1);
+            turn.time_s += step.time_s;
+            turn.energy_j += step.energy_j?;
+        }
+        let is_measured = turn.energy_j.is_normal() && turn.energy_j > 0.0;
+        (turn.steps > 0 && is_measured && turn.time_s.is_finite()).then_some(turn)
+    }
+
+    fn step_j(&self) -> f64 {
+        self.energy_j / self.steps.max(1) as f64
+    }
+}
+
+/// A comparison of a plan with default clocks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Compared {
+    /// When it ended, in seconds since 1970.
+    pub(crate) at_unix_s: u64,
+    pub(crate) default: Turn,
+    pub(crate) plan: Turn,
+}
+
+impl Compared {
+    /// By what share of the plan's energy default clocks take more.
+    pub(super) fn saving(&self) -> f64 {
+        self.default.step_j() / self.plan.step_j() - 1.0
+    }
+
+    /// What that scatters by, as a multiple of the variance of a step.
+    pub(super) fn spread(&self) -> f64 {
+        1.0 / self.default.steps.max(1) as f64 + 1.0 / self.plan.steps.max(1) as f64
+    }
+}
+
+/// Trials of a held job: a plan and default clocks next to each other are a comparison, and no trial is
+/// in two.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pairing(Option<(Option<PlanStatus>, Turn)>);
+
+impl Pairing {
+    /// Takes the next trial. Returns the plan and the comparison, if that completes one.
+    pub(crate) fn take(
+        &mut self,
+        trial: &TrialResult,
+        at_unix_s: u64,
+    ) -> Option<(PlanStatus, Compared)> {
+        let before = self.0.take();
+        let (ran, turn) = (trial.plan.clone(), Turn::of(&[trial])?);
+        match (before, ran) {
+            (Some((None, default)), Some(plan)) => {
+                Some((plan, Compared { at_unix_s, default, plan: turn }))
+            }
+            (Some((Some(plan), of_plan)), None) => {
+                Some((plan, Compared { at_unix_s, default: turn, plan: of_plan }))
+            }
+            (_, ran) => {
+                self.0 = Some((ran, turn));
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::TrialStep;
+
+    use super::*;
+    use crate::ledger::example::example;
+
+    fn trial(plan: Option<&str>, step_j: Option<f64>) -> TrialResult {
+        let plan = plan.and_then(|label| example(label, 1, 1, 1).plan);
+        let step = TrialStep { time_s: 1.0, energy_j: step_j };
+        TrialResult { plan, first_step: 1, steps: vec![step; 4], ranks: Vec::new() }
+    }
+
+    fn savings(trials: &[(Option<&str>, f64)]) -> Vec<(String, f64)> {
+        let mut pairing = Pairing::default();
+        let taken = trials.iter().filter_map(|(plan, step_j)| {
+            let (plan, compared) = pairing.take(&trial(*plan, Some(*step_j)), 1)?;
+            Some((plan.label, compared.saving()))
+        });
+        taken.collect()
+    }
+
+    #[test]
+    fn turns_there_and_back_are_a_comparison_each_and_none_is_in_two() {
+        let turns = [(None, 110.0), (Some("p"), 100.0), (Some("p"), 100.0), (None, 120.0)];
+        let found = savings(&turns);
+        assert_eq!(found.iter().map(|(label, _)| label.as_str()).collect::<Vec<_>>(), ["p", "p"]);
+        assert!((found[0].1 - 0.1).abs() < 1e-9 && (found[1].1 - 0.2).abs() < 1e-9, "{found:?}");
+        assert_eq!(
+            savings(&[(Some("p"), 1.0), (Some("q"), 1.0), (None, 2.0)]),
+            [("q".into(), 1.0)]
+        );
+        assert_eq!(savings(&[(None, 1.0), (Some("p"), 1.0), (None, 2.0)]).len(), 1);
+    }
+
+    #[test]
+    fn a_trial_without_energy_is_half_of_nothing() {
+        assert_eq!(Turn::of(&[&trial(None, None)]), None);
+        for step_j in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(Turn::of(&[&trial(None, Some(step_j))]), None, "{step_j}");
+        }
+    }
+}

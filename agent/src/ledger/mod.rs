@@ -1,0 +1,20 @@
+//! The ledger of savings: what jobs used under plans, what comparisons with default clocks showed, and
+//! what follows from both. It measures nothing itself, and nothing of it reaches `pfod`: an agent that
+//! cannot keep it does everything else.
+
+mod book;
+mod comparison;
+mod config;
+#[cfg(test)]
+mod example;
+mod query;
+mod saving;
+mod store;
+mod tariff;
+#[cfg(test)]
+mod weeks;
+mod windows;
+
+pub(crate) use book::Ledger;
+pub(crate) use comparison::{Compared, Pairing, Turn};
+pub(crate) use config::LedgerConfig;

@@ -1,0 +1,379 @@
+//! The ledger on disk: one file of `SQLite`, whose rows are never changed. Each row says how far the
+//! sessions of its job are counted with it, so that both are written or none is.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use pfo_protocol::Uid;
+use rusqlite::{Connection, ErrorCode, OpenFlags, Row, Transaction, params};
+
+use crate::ledger::comparison::{Compared, Turn};
+use crate::ledger::query::{Known, Measured};
+use crate::ledger::windows::{Entry, Reached, Work};
+
+/// The version of the tables, which later agents upgrade.
+const VERSION: u32 = 1;
+
+const TABLES: &str = "
+CREATE TABLE works (
+    id INTEGER PRIMARY KEY,
+    uid INTEGER NOT NULL, job TEXT NOT NULL, plan TEXT NOT NULL, shape TEXT NOT NULL,
+    UNIQUE (uid, job, plan, shape)
+);
+CREATE TABLE windows (
+    id INTEGER PRIMARY KEY,
+    work INTEGER NOT NULL REFERENCES works,
+    run TEXT NOT NULL,
+    from_unix_s INTEGER NOT NULL, until_unix_s INTEGER NOT NULL,
+    steps INTEGER NOT NULL, time_s REAL NOT NULL, energy_j REAL,
+    reached TEXT NOT NULL
+);
+CREATE TABLE comparisons (
+    id INTEGER PRIMARY KEY,
+    work INTEGER NOT NULL REFERENCES works,
+    at_unix_s INTEGER NOT NULL,
+    default_steps INTEGER NOT NULL, default_time_s REAL NOT NULL, default_energy_j REAL NOT NULL,
+    plan_steps INTEGER NOT NULL, plan_time_s REAL NOT NULL, plan_energy_j REAL NOT NULL
+);
+CREATE INDEX windows_by_work ON windows (work);
+CREATE INDEX windows_by_run ON windows (run);
+CREATE INDEX windows_by_time ON windows (until_unix_s);
+CREATE INDEX comparisons_by_work ON comparisons (work);
+CREATE INDEX comparisons_by_time ON comparisons (at_unix_s);
+CREATE TRIGGER windows_stay BEFORE UPDATE ON windows BEGIN SELECT RAISE(ABORT, 'rows stay'); END;
+CREATE TRIGGER comparisons_stay BEFORE UPDATE ON comparisons BEGIN SELECT RAISE(ABORT, 'rows stay'); END;
+PRAGMA user_version = 1;
+";
+
+/// How long another process may keep the file.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const PAGE_BYTES: u64 = 4096;
+
+/// One in this many of a user's rows is removed at once.
+const REMOVED_PART: u64 = 16;
+
+/// Why the ledger cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StoreError {
+    /// What is in the file is not, or not any more, a ledger that this agent reads.
+    #[error("{0}")]
+    Unreadable(String),
+    /// The disk is full, or the file cannot be opened.
+    #[error("{0}")]
+    Failed(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+                Self::Unreadable(error.to_string())
+            }
+            _ => Self::Failed(error),
+        }
+    }
+}
+
+/// The open file.
+#[derive(Debug)]
+pub(super) struct Store(Connection);
+
+impl Store {
+    /// Opens the file, which is made if it is missing.
+    ///
+    /// # Errors
+    /// If it is no ledger of this version, or cannot be opened.
+    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+        let mut connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(PATIENCE)?;
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.pragma_update(None, "foreign_keys", true)?;
+        let checked: String =
+            connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        if checked != "ok" {
+            return Err(StoreError::Unreadable(checked));
+        }
+        let version = |of: &Connection| of.query_row("PRAGMA user_version", [], |row| row.get(0));
+        match version(&connection)? {
+            0_u32 => {
+                let created = connection.transaction()?;
+                created.execute_batch(TABLES)?;
+                created.commit()?;
+            }
+            VERSION => {}
+            other => {
+                let why = format!("its version is {other}, and this agent reads version {VERSION}");
+                return Err(StoreError::Unreadable(why));
+            }
+        }
+        Ok(Self(connection))
+    }
+
+    /// Writes rows, all or none.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub(super) fn append(
+        &mut self,
+        entries: &[Entry],
+        comparisons: &[(Work, Compared)],
+    ) -> Result<(), StoreError> {
+        let rows = self.0.transaction()?;
+        for entry in entries {
+            let reached = serde_json::to_string(&entry.reached).unwrap_or_default();
+            let work = id_of(&rows, &entry.work)?;
+            let Entry { run, from_unix_s, until_unix_s, steps, time_s, energy_j, .. } = entry;
+            rows.prepare_cached(
+                "INSERT INTO windows (work, run, from_unix_s, until_unix_s, steps, time_s, energy_j, \
+                 reached) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            )?
+            .execute(params![
+                work, run, from_unix_s, until_unix_s, steps, time_s, energy_j, reached
+            ])?;
+        }
+        for (work, Compared { at_unix_s, default, plan }) in comparisons {
+            let work = id_of(&rows, work)?;
+            rows.prepare_cached(
+                "INSERT INTO comparisons (work, at_unix_s, default_steps, default_time_s, \
+                 default_energy_j, plan_steps, plan_time_s, plan_energy_j) \
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            )?
+            .execute(params![
+                work,
+                at_unix_s,
+                default.steps,
+                default.time_s,
+                default.energy_j,
+                plan.steps,
+                plan.time_s,
+                plan.energy_j
+            ])?;
+        }
+        Ok(rows.commit()?)
+    }
+
+    /// Removes what is older than this time and, of the user that has most, the oldest rows while all
+    /// take more than this many bytes.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub(super) fn bound(&mut self, oldest_unix_s: u64, most_bytes: u64) -> Result<(), StoreError> {
+        let rows = self.0.transaction()?;
+        let mut removed =
+            rows.execute("DELETE FROM windows WHERE until_unix_s < ?", [oldest_unix_s])?;
+        removed = removed.saturating_add(
+            rows.execute("DELETE FROM comparisons WHERE at_unix_s < ?", [oldest_unix_s])?,
+        );
+        while used_bytes(&rows)? > most_bytes {
+            let of_one = remove_oldest_of_most(&rows)?;
+            if of_one == 0 {
+                break;
+            }
+            removed = removed.saturating_add(of_one);
+        }
+        if removed > 0 {
+            rows.execute_batch(
+                "DELETE FROM works WHERE id NOT IN \
+                 (SELECT work FROM windows UNION SELECT work FROM comparisons)",
+            )?;
+        }
+        Ok(rows.commit()?)
+    }
+
+    /// How far sessions are counted in a life of `pfod`.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn reached(&self, run: &str) -> Result<Vec<Reached>, StoreError> {
+        let mut rows = self.0.prepare("SELECT reached FROM windows WHERE run = ? ORDER BY id")?;
+        let mut newest = BTreeMap::new();
+        for text in rows.query_map([run], |row| row.get::<_, String>(0))? {
+            let reached: Vec<Reached> = serde_json::from_str(&text?)
+                .map_err(|error| StoreError::Unreadable(error.to_string()))?;
+            newest.extend(reached.into_iter().map(|reached| (reached.session, reached)));
+        }
+        Ok(newest.into_values().collect())
+    }
+
+    /// Every plan that ran since a time, of one user or of all, with all of its comparisons.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn known(
+        &self,
+        (uid, job): (Option<Uid>, Option<&str>),
+        since_unix_s: u64,
+    ) -> Result<Vec<Known>, StoreError> {
+        const OF: &str = "FROM works WHERE (?1 IS NULL OR uid = ?1) AND (?2 IS NULL OR job = ?2)";
+        let uid = uid.map(|uid| uid.0);
+        let mut works = self.0.prepare(&format!("SELECT id, uid, job, plan, shape {OF}"))?;
+        let mut known = BTreeMap::new();
+        for row in works.query_map(params![uid, job], |row| Ok((row.get(0)?, work_of(row)?)))? {
+            let (id, work): (i64, Work) = row?;
+            known.insert(id, Known { work, comparisons: Vec::new(), windows: Vec::new() });
+        }
+        let mut windows = self.0.prepare(&format!(
+            "SELECT work, from_unix_s, until_unix_s, steps, time_s, energy_j FROM windows \
+             WHERE until_unix_s >= ?3 AND work IN (SELECT id {OF}) ORDER BY id"
+        ))?;
+        let rows = windows.query_map(params![uid, job, since_unix_s], |row| {
+            Ok((row.get::<_, i64>(0)?, measured_of(row)?))
+        })?;
+        for row in rows {
+            let (work, measured) = row?;
+            known.entry(work).and_modify(|known| known.windows.push(measured));
+        }
+        let mut comparisons = self.0.prepare(&format!(
+            "SELECT work, at_unix_s, default_steps, default_time_s, default_energy_j, plan_steps, \
+             plan_time_s, plan_energy_j FROM comparisons WHERE work IN (SELECT id {OF}) \
+             ORDER BY at_unix_s, id"
+        ))?;
+        let rows = comparisons
+            .query_map(params![uid, job], |row| Ok((row.get::<_, i64>(0)?, compared_of(row)?)))?;
+        for row in rows {
+            let (work, compared) = row?;
+            known.entry(work).and_modify(|known| known.comparisons.push(compared));
+        }
+        Ok(known.into_values().collect())
+    }
+
+    /// No page more than this: a disk that is full.
+    #[cfg(test)]
+    pub(super) fn set_most_pages(&self, most: u32) {
+        self.0.query_row(&format!("PRAGMA max_page_count = {most}"), [], |_| Ok(())).unwrap();
+    }
+
+    /// How many rows there are.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn entries(&self) -> Result<u64, StoreError> {
+        let count = "SELECT (SELECT count(*) FROM windows) + (SELECT count(*) FROM comparisons)";
+        Ok(self.0.query_row(count, [], |row| row.get(0))?)
+    }
+}
+
+fn id_of(rows: &Transaction<'_>, Work { uid, job, plan, shape }: &Work) -> rusqlite::Result<i64> {
+    let values = params![uid.0, job, plan, shape];
+    rows.prepare_cached("INSERT OR IGNORE INTO works (uid, job, plan, shape) VALUES (?, ?, ?, ?)")?
+        .execute(values)?;
+    rows.prepare_cached("SELECT id FROM works WHERE (uid, job, plan, shape) = (?, ?, ?, ?)")?
+        .query_row(values, |row| row.get(0))
+}
+
+fn used_bytes(rows: &Transaction<'_>) -> rusqlite::Result<u64> {
+    let pages = |which| rows.query_row(which, [], |row| row.get::<_, u64>(0));
+    let used = pages("PRAGMA page_count")?.saturating_sub(pages("PRAGMA freelist_count")?);
+    Ok(used.saturating_mul(PAGE_BYTES))
+}
+
+/// Removes a part of the oldest rows of the user that has most of them; returns how many.
+fn remove_oldest_of_most(rows: &Transaction<'_>) -> rusqlite::Result<usize> {
+    let most = "SELECT uid, count(*) FROM windows JOIN works ON works.id = work GROUP BY uid \
+                ORDER BY count(*) DESC LIMIT 1";
+    let found = rows.query_row(most, [], |row| Ok((row.get::<_, u32>(0)?, row.get::<_, u64>(1)?)));
+    let (uid, count) = match found {
+        Err(rusqlite::Error::QueryReturnedNoRows) => return Ok(0),
+        found => found?,
+    };
+    let some = count.div_ceil(REMOVED_PART);
+    let windows = rows.execute(
+        "DELETE FROM windows WHERE id IN (SELECT windows.id FROM windows JOIN works ON works.id = work \
+         WHERE uid = ? ORDER BY windows.id LIMIT ?)",
+        params![uid, some],
+    )?;
+    let comparisons = rows.execute(
+        "DELETE FROM comparisons WHERE work NOT IN (SELECT work FROM windows) AND work IN \
+         (SELECT id FROM works WHERE uid = ?)",
+        [uid],
+    )?;
+    Ok(windows.saturating_add(comparisons))
+}
+
+fn work_of(row: &Row<'_>) -> rusqlite::Result<Work> {
+    let (job, plan, shape) = (row.get(2)?, row.get(3)?, row.get(4)?);
+    Ok(Work { uid: Uid(row.get(1)?), job, plan, shape })
+}
+
+fn measured_of(row: &Row<'_>) -> rusqlite::Result<Measured> {
+    let (from_unix_s, until_unix_s) = (row.get(1)?, row.get(2)?);
+    let (steps, time_s, energy_j) = (row.get(3)?, row.get(4)?, row.get(5)?);
+    Ok(Measured { from_unix_s, until_unix_s, steps, time_s, energy_j })
+}
+
+fn compared_of(row: &Row<'_>) -> rusqlite::Result<Compared> {
+    let default = Turn { steps: row.get(2)?, time_s: row.get(3)?, energy_j: row.get(4)? };
+    let plan = Turn { steps: row.get(5)?, time_s: row.get(6)?, energy_j: row.get(7)? };
+    Ok(Compared { at_unix_s: row.get(1)?, default, plan })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(uid: u32, number: u64) -> Entry {
+        let work = Work { uid: Uid(uid), job: "j".into(), plan: "p".into(), shape: "s".into() };
+        let (from_unix_s, until_unix_s) = (number, number + 1);
+        let reached =
+            vec![Reached { session: 1, swap: 1, steps: number, time_s: 1.0, energy_j: Some(1.0) }];
+        let (run, energy_j) = ("r".into(), Some(1.0));
+        Entry { work, run, from_unix_s, until_unix_s, steps: 1, time_s: 1.0, energy_j, reached }
+    }
+
+    fn rows_of(store: &Store, uid: u32) -> Vec<u64> {
+        let known = store.known((Some(Uid(uid)), None), 0).unwrap();
+        known.iter().flat_map(|known| &known.windows).map(|row| row.from_unix_s).collect()
+    }
+
+    #[test]
+    fn old_rows_go_first_and_then_those_of_the_user_that_has_most() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = Store::open(&directory.path().join("l")).unwrap();
+        let many: Vec<_> = (0..5000).map(|number| entry(1, number)).collect();
+        store.append(&many, &[]).unwrap();
+        store.append(&[entry(2, 10), entry(2, 2000)], &[]).unwrap();
+        store.bound(1000, u64::MAX).unwrap();
+        assert_eq!((rows_of(&store, 1).len(), rows_of(&store, 2)), (4001, vec![2000]));
+        let half = used_bytes(&store.0.transaction().unwrap()).unwrap() / 2;
+        store.bound(0, half).unwrap();
+        let left = rows_of(&store, 1);
+        assert!((500..3000).contains(&left.len()), "{}", left.len());
+        assert_eq!(left.last(), Some(&4999), "the newest stay");
+        assert_eq!(rows_of(&store, 2), [2000]);
+        assert_eq!(store.reached("r").unwrap()[0].steps, 2000, "of the row that came last");
+    }
+
+    #[test]
+    fn no_row_is_ever_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = Store::open(&directory.path().join("l")).unwrap();
+        store.append(&[entry(1, 1)], &[]).unwrap();
+        let changed = store.0.execute("UPDATE windows SET steps = 2", []);
+        assert!(changed.unwrap_err().to_string().contains("rows stay"));
+    }
+
+    #[test]
+    fn a_copy_taken_in_the_middle_of_a_write_has_all_rows_before_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("l");
+        let mut store = Store::open(&path).unwrap();
+        // So small a cache that pages reach the file before the transaction ends.
+        store.0.execute_batch("PRAGMA cache_size = 4").unwrap();
+        let many =
+            |from: u64| (from..from + 500).map(|number| entry(1, number)).collect::<Vec<_>>();
+        store.append(&many(0), &[]).unwrap();
+        let rows = store.0.transaction().unwrap();
+        let insert = "INSERT INTO windows (work, run, from_unix_s, until_unix_s, steps, time_s, reached) \
+                      SELECT work, run, from_unix_s, until_unix_s, steps, time_s, reached FROM windows";
+        rows.execute_batch(insert).unwrap();
+        let copy = directory.path().join("copy");
+        std::fs::copy(&path, &copy).unwrap();
+        std::fs::copy(directory.path().join("l-journal"), directory.path().join("copy-journal"))
+            .unwrap();
+        drop(rows);
+        assert_eq!(rows_of(&Store::open(&copy).unwrap(), 1).len(), 500);
+    }
+}

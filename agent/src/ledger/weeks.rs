@@ -1,0 +1,235 @@
+//! Weeks of jobs, simulated apart from everything else here: what the ledger states has to hold what is
+//! true.
+//!
+//! Steps scatter, heat comes and goes and changes what clocks save, the model changes in the middle of
+//! the week, and agent, `pfod` and trainer are restarted.
+
+use pfo_protocol::{JobView, SavedEnergy};
+
+use crate::ledger::comparison::{Compared, Turn};
+use crate::ledger::example::example;
+use crate::ledger::query::{Known, Measured, total};
+use crate::ledger::windows::{Entry, Windows, Work};
+
+const STEP_S: u64 = 20;
+const STEPS: u64 = 7 * 86_400 / STEP_S;
+
+/// Steps from one comparison to the next, as the guard has them by default.
+const COMPARED_EVERY: u64 = 800;
+
+/// What a step takes that no clock changes, in joules, and by how much heat changes that.
+const LEAKED_J: f64 = 300.0;
+const HEAT: f64 = 0.3;
+
+/// `SplitMix64`.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.next()).sum::<f64>() - 6.0
+    }
+
+    fn one_in(&mut self, times: f64) -> bool {
+        self.next() * times < 1.0
+    }
+}
+
+struct Week {
+    random: Random,
+    step: u64,
+    /// What clocks change of a step, in joules: at default clocks, and under the plan.
+    model_j: [f64; 2],
+    microbatches: u32,
+    noise: f64,
+    /// The life of `pfod`, the session and the swap, and what these have counted.
+    run: u64,
+    session: u64,
+    swap: u64,
+    counted: (u64, f64),
+    windows: Windows,
+    written: Vec<Entry>,
+    compared: Vec<(Work, Compared)>,
+    true_j: f64,
+}
+
+impl Week {
+    fn new(seed: u64, saving: f64, noise: f64) -> Self {
+        let mut windows = Windows::default();
+        windows.begin("0".into(), Vec::new());
+        Self {
+            random: Random(seed),
+            step: 0,
+            model_j: [700.0 * (1.0 + saving), 700.0],
+            microbatches: 8,
+            noise,
+            run: 0,
+            session: 1,
+            swap: 1,
+            counted: (0, 0.0),
+            windows,
+            written: Vec::new(),
+            compared: Vec::new(),
+            true_j: 0.0,
+        }
+    }
+
+    /// What a step takes at default clocks and under the plan, without noise.
+    fn step_j(&self) -> [f64; 2] {
+        let day = (self.step * STEP_S) as f64 / 86_400.0;
+        let heat = HEAT * ((std::f64::consts::TAU * day).sin() + day / 7.0);
+        self.model_j.map(|of_clocks| of_clocks + LEAKED_J * (1.0 + heat))
+    }
+
+    /// Runs a step; returns what it took.
+    fn run(&mut self, side: usize) -> f64 {
+        let step_j = self.step_j();
+        self.step += 1;
+        if side == 1 {
+            self.true_j += step_j[0] - step_j[1];
+        }
+        step_j[side] * (1.0 + self.noise * self.random.normal())
+    }
+
+    fn turn(&mut self, side: usize, steps: u64) -> Turn {
+        let energy_j = (0..steps).map(|_| self.run(side)).sum();
+        Turn { steps, time_s: (steps * STEP_S) as f64, energy_j }
+    }
+
+    fn job(&self) -> JobView {
+        let (steps, energy_j) = self.counted;
+        let mut job = example("plan", self.swap, self.session, steps);
+        for rank in &mut job.ranks {
+            rank.num_microbatches = Some(self.microbatches);
+            rank.window.as_mut().unwrap().energy_j = Some(energy_j / 2.0);
+        }
+        job
+    }
+
+    fn look(&mut self) {
+        let over = self.windows.see(&[self.job()], self.step * STEP_S);
+        self.written.extend(over);
+    }
+
+    fn compare(&mut self) {
+        self.look();
+        let before = self.turn(1, 4);
+        let default = self.turn(0, 2);
+        let after = self.turn(1, 4);
+        let plan = Turn {
+            steps: before.steps + after.steps,
+            time_s: before.time_s + after.time_s,
+            energy_j: before.energy_j + after.energy_j,
+        };
+        let job = self.job();
+        let compared = Compared { at_unix_s: self.step * STEP_S, default, plan };
+        self.compared.push((Work::of(&job, job.plan.as_ref().unwrap()), compared));
+        (self.swap, self.counted) = (self.swap + 3, (after.steps, after.energy_j));
+    }
+
+    fn restart_agent(&mut self) {
+        let run = self.run.to_string();
+        let of_run = self.written.iter().filter(|entry| entry.run == run);
+        let reached = of_run.flat_map(|entry| entry.reached.clone()).collect();
+        self.windows = Windows::default();
+        self.windows.begin(run, reached);
+    }
+
+    fn happen(&mut self) {
+        if self.random.one_in(300.0) {
+            self.restart_agent();
+        }
+        if self.random.one_in(1000.0) {
+            (self.run, self.counted) = (self.run + 1, (0, 0.0));
+            let over = self.windows.begin(self.run.to_string(), Vec::new());
+            self.written.extend(over);
+        }
+        if self.random.one_in(1000.0) {
+            (self.session, self.swap, self.counted) = (self.session + 2, 1, (0, 0.0));
+        }
+        // What was read before is read again.
+        self.look();
+    }
+
+    /// Lives through the week; returns what is true and what is stated.
+    fn live(mut self, saving_later: f64, is_seen: bool) -> (f64, SavedEnergy) {
+        let changes_at = (STEPS as f64 * (0.2 + 0.6 * self.random.next())) as u64;
+        let (mut next, mut is_changed) = (0, false);
+        while self.step < STEPS {
+            if self.step >= changes_at && !is_changed {
+                is_changed = true;
+                self.model_j = [450.0 * (1.0 + saving_later), 450.0];
+                self.microbatches += u32::from(is_seen);
+                (self.session, self.swap, self.counted) = (self.session + 2, 1, (0, 0.0));
+            }
+            if self.step >= next {
+                next = self.step + COMPARED_EVERY;
+                self.compare();
+            }
+            for _ in 0..10 {
+                let energy_j = self.run(1);
+                self.counted = (self.counted.0 + 1, self.counted.1 + energy_j);
+            }
+            self.look();
+            self.happen();
+        }
+        self.written.extend(self.windows.end());
+        (self.true_j, self.stated())
+    }
+
+    fn stated(&self) -> SavedEnergy {
+        let mut known = Vec::<Known>::new();
+        for entry in &self.written {
+            let of_work = known.iter_mut().find(|known| known.work == entry.work);
+            match of_work {
+                Some(known) => known.windows.push(Measured::of(entry)),
+                None => known.push(Known {
+                    work: entry.work.clone(),
+                    comparisons: self.comparisons(&entry.work),
+                    windows: vec![Measured::of(entry)],
+                }),
+            }
+        }
+        total(&known).saved.unwrap()
+    }
+
+    fn comparisons(&self, work: &Work) -> Vec<Compared> {
+        let of_work = self.compared.iter().filter(|(of, _)| of == work);
+        of_work.map(|(_, compared)| *compared).collect()
+    }
+}
+
+/// In how many of a hundred weeks the interval holds what is true, and in how many it is shown.
+fn held(savings: [f64; 2], noise: f64) -> (usize, usize) {
+    let weeks: Vec<_> = (0..100)
+        .map(|seed| Week::new(seed, savings[0], noise).live(savings[1], seed % 2 == 0))
+        .collect();
+    let holds =
+        |(true_j, stated): &&(f64, SavedEnergy)| (stated.low_j..=stated.high_j).contains(true_j);
+    let shown = weeks.iter().filter(|(_, stated)| stated.shown).count();
+    (weeks.iter().filter(holds).count(), shown)
+}
+
+#[test]
+fn what_a_week_is_said_to_have_saved_holds_what_is_true_in_93_of_100_weeks() {
+    for (savings, noise) in
+        [([0.15, 0.15], 0.01), ([0.15, 0.05], 0.02), ([0.03, 0.12], 0.05), ([0.1, 0.1], 0.002)]
+    {
+        let (held, shown) = held(savings, noise);
+        assert!(held >= 93, "{held} at savings of {savings:?} and noise of {noise}");
+        assert!(shown >= 50, "{shown} are shown at savings of {savings:?} and noise of {noise}");
+    }
+}
+
+#[test]
+fn a_plan_that_saves_nothing_is_hardly_ever_shown_to_save() {
+    let (held, shown) = held([0.0, 0.0], 0.02);
+    assert!(held >= 93 && shown <= 7, "{held} {shown}");
+}

@@ -1,0 +1,324 @@
+//! What jobs use under plans, from one look at them to the next. Pure.
+//!
+//! `pfod` counts the steps of a rank under a swap from 0. How far each of these counts is in the ledger
+//! is remembered by session, in the entry that it is in: what is read again, by this agent or the next
+//! one, adds nothing.
+
+use std::collections::BTreeMap;
+use std::mem;
+
+use pfo_protocol::{JobView, PlanStatus, RankView, RankWindow, Uid};
+use serde::{Deserialize, Serialize};
+
+use crate::job::JobKey;
+
+/// How long what is used is collected for one entry, in seconds.
+const ENTRY_S: u64 = 600;
+
+/// Sessions that are remembered.
+const MOST_SESSIONS: usize = 4096;
+
+/// What is compared with itself only: a plan of a job as it runs on its GPUs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Work {
+    pub(super) uid: Uid,
+    pub(super) job: String,
+    /// The label of the plan.
+    pub(super) plan: String,
+    /// Stages, microbatches, GPUs, and what the plan predicts.
+    pub(super) shape: String,
+}
+
+impl Work {
+    pub(super) fn of(job: &JobView, plan: &PlanStatus) -> Self {
+        let microbatches = job.ranks.iter().filter_map(|rank| rank.num_microbatches).max();
+        let gpus: Vec<_> = job.ranks.iter().map(|rank| rank.gpu_uuid.to_string()).collect();
+        let predicted = plan.predicted_energy_j.map(|energy_j| format!(" {energy_j:.3} J"));
+        let shape = format!(
+            "{} stages, {} microbatches, {}{}",
+            job.pp_degree,
+            microbatches.unwrap_or_default(),
+            gpus.join(" "),
+            predicted.unwrap_or_default()
+        );
+        Self { uid: job.uid, job: job.job.to_string(), plan: plan.label.clone(), shape }
+    }
+}
+
+/// How far the steps of a session are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Reached {
+    pub(super) session: u64,
+    pub(super) swap: u64,
+    pub(super) steps: u64,
+    pub(super) time_s: f64,
+    pub(super) energy_j: Option<f64>,
+}
+
+/// What a job used under a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Entry {
+    pub(super) work: Work,
+    /// The life of `pfod` that counted it.
+    pub(super) run: String,
+    pub(super) from_unix_s: u64,
+    pub(super) until_unix_s: u64,
+    /// Steps of its first rank.
+    pub(super) steps: u64,
+    /// The time that these took, in seconds.
+    pub(super) time_s: f64,
+    /// The energy of all ranks, in joules; none if one of them has no energy counter.
+    pub(super) energy_j: Option<f64>,
+    pub(super) reached: Vec<Reached>,
+}
+
+/// What is being collected.
+#[derive(Debug, Default)]
+pub(super) struct Windows {
+    run: String,
+    reached: BTreeMap<u64, Reached>,
+    collecting: BTreeMap<JobKey, Entry>,
+}
+
+impl Windows {
+    /// Another life of `pfod` begins, or the same one is found again. `reached` is what the ledger knows
+    /// of it. Returns what was collected of the former one.
+    pub(super) fn begin(&mut self, run: String, reached: Vec<Reached>) -> Vec<Entry> {
+        if run == self.run {
+            return Vec::new();
+        }
+        let ended = self.end();
+        self.run = run;
+        self.reached = BTreeMap::new();
+        for reached in reached {
+            let known = self.reached.entry(reached.session).or_insert(reached);
+            if (known.swap, known.steps) <= (reached.swap, reached.steps) {
+                *known = reached;
+            }
+        }
+        ended
+    }
+
+    /// Takes a look at all jobs. Returns the entries that are over.
+    pub(super) fn see(&mut self, jobs: &[JobView], now_unix_s: u64) -> Vec<Entry> {
+        let mut over = Vec::new();
+        let mut present = BTreeMap::new();
+        for (job, plan) in jobs.iter().filter_map(|job| Some((job, running(job)?))) {
+            let (key, work) = (JobKey::of(job), Work::of(job, plan));
+            if let Some(entry) = self.collecting.remove(&key) {
+                let is_old = now_unix_s.abs_diff(entry.from_unix_s) >= ENTRY_S;
+                if entry.work == work && !is_old {
+                    present.insert(key.clone(), entry);
+                } else {
+                    over.push(entry);
+                }
+            }
+            let run = self.run.clone();
+            let entry = present.entry(key).or_insert_with(|| Entry::begin(work, run, now_unix_s));
+            entry.until_unix_s = entry.until_unix_s.max(now_unix_s);
+            for (index, rank) in job.ranks.iter().enumerate() {
+                if let Some((used, now)) = self.new_of(rank) {
+                    entry.add(index == 0, used, now);
+                }
+            }
+        }
+        over.extend(mem::replace(&mut self.collecting, present).into_values());
+        over.retain(|entry| !entry.reached.is_empty());
+        self.forget();
+        over
+    }
+
+    /// What is being collected.
+    pub(super) fn collecting(&self) -> impl Iterator<Item = &Entry> {
+        self.collecting.values().filter(|entry| !entry.reached.is_empty())
+    }
+
+    /// What was collected so far, whether it is over or not.
+    pub(super) fn end(&mut self) -> Vec<Entry> {
+        let ended = mem::take(&mut self.collecting).into_values();
+        ended.filter(|entry| !entry.reached.is_empty()).collect()
+    }
+
+    /// What a rank has used since it was counted last, and how far it is counted now.
+    fn new_of(&mut self, rank: &RankView) -> Option<(RankWindow, Reached)> {
+        let window = rank.window?;
+        let (session, swap) = (rank.session.0, rank.swap);
+        let RankWindow { steps, time_s, energy_j } = window;
+        let now = Reached { session, swap, steps, time_s, energy_j };
+        let nothing = Reached { steps: 0, time_s: 0.0, energy_j: Some(0.0), ..now };
+        let before = match self.reached.get(&session) {
+            Some(before) if before.swap > swap => return None,
+            Some(before) if before.swap == swap => *before,
+            _ => nothing,
+        };
+        let steps = steps.checked_sub(before.steps).filter(|steps| *steps > 0)?;
+        let energy_j = energy_j.zip(before.energy_j).map(|(now_j, before_j)| now_j - before_j);
+        self.reached.insert(session, now);
+        Some((RankWindow { steps, time_s: time_s - before.time_s, energy_j }, now))
+    }
+
+    /// A session that has ended is never seen again: the oldest ones are forgotten.
+    fn forget(&mut self) {
+        while self.reached.len() > MOST_SESSIONS {
+            self.reached.pop_first();
+        }
+    }
+}
+
+impl Entry {
+    fn begin(work: Work, run: String, now_unix_s: u64) -> Self {
+        let (from_unix_s, until_unix_s) = (now_unix_s, now_unix_s);
+        let (steps, time_s, energy_j, reached) = (0, 0.0, Some(0.0), Vec::new());
+        Self { work, run, from_unix_s, until_unix_s, steps, time_s, energy_j, reached }
+    }
+
+    fn add(&mut self, is_first: bool, used: RankWindow, now: Reached) {
+        if is_first {
+            self.steps = self.steps.saturating_add(used.steps);
+            self.time_s += used.time_s;
+        }
+        self.energy_j = self.energy_j.zip(used.energy_j).map(|(sum_j, new_j)| sum_j + new_j);
+        self.reached.retain(|reached| reached.session != now.session);
+        self.reached.push(now);
+    }
+}
+
+/// The plan that every rank of a job runs, if nobody measures the job.
+fn running(job: &JobView) -> Option<&PlanStatus> {
+    let is_taken_up = !job.ranks.is_empty() && job.ranks.iter().all(|rank| rank.swap == job.swap);
+    let is_free = job.measured_by.is_none();
+    job.plan.as_ref().filter(|plan| is_taken_up && is_free && plan.suspended.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ledger::example::example as job;
+
+    fn begun(run: &str, reached: Vec<Reached>) -> Windows {
+        let mut windows = Windows::default();
+        windows.begin(run.into(), reached);
+        windows
+    }
+
+    fn total_j(entries: &[Entry]) -> f64 {
+        entries.iter().filter_map(|entry| entry.energy_j).sum()
+    }
+
+    #[test]
+    fn looks_at_the_same_window_add_up_to_it() {
+        let mut windows = begun("r", Vec::new());
+        for (now, steps) in [(0, 5), (1, 5), (2, 9), (3, 7)] {
+            assert_eq!(windows.see(&[job("p", 1, 7, steps)], now), []);
+        }
+        let [entry] = &windows.end()[..] else { panic!() };
+        assert_eq!((entry.steps, entry.time_s, entry.energy_j), (9, 9.0, Some(180.0)));
+        assert_eq!((entry.from_unix_s, entry.until_unix_s), (0, 3));
+        assert_eq!(windows.end(), []);
+    }
+
+    #[test]
+    fn an_entry_ends_with_its_plan_its_job_or_its_time() {
+        let mut windows = begun("r", Vec::new());
+        windows.see(&[job("p", 1, 7, 5)], 0);
+        assert_eq!(windows.see(&[job("p", 1, 7, 6)], ENTRY_S)[0].steps, 5);
+        assert_eq!(windows.see(&[job("q", 2, 7, 1)], ENTRY_S + 1)[0].steps, 1);
+        assert_eq!(windows.see(&[], ENTRY_S + 2)[0].work.plan, "q");
+    }
+
+    #[test]
+    fn what_is_measured_suspended_or_at_default_clocks_is_left_out() {
+        let mut windows = begun("r", Vec::new());
+        let mut suspended = job("p", 1, 7, 5);
+        suspended.plan.as_mut().unwrap().suspended = Some("why".into());
+        let mut changing = job("p", 2, 7, 5);
+        changing.ranks[0].swap = 1;
+        let default = JobView { plan: None, ..job("p", 1, 7, 5) };
+        windows.see(&[suspended, changing, default], 0);
+        assert_eq!(windows.end(), []);
+    }
+
+    #[test]
+    fn a_rank_without_an_energy_counter_leaves_steps_without_energy() {
+        let mut windows = begun("r", Vec::new());
+        let mut without = job("p", 1, 7, 5);
+        without.ranks[1].window.as_mut().unwrap().energy_j = None;
+        windows.see(&[without], 0);
+        assert_eq!((windows.end()[0].steps, windows.end().len()), (5, 0));
+    }
+
+    proptest! {
+        /// The steps of a job in rounds: steps until the look, what happens after it.
+        #[test]
+        fn no_joule_is_counted_twice_whatever_is_read_again_and_whoever_restarts(
+            rounds in prop::collection::vec((0_u64..50, 0_u8..8), 1..60)
+        ) {
+            let (mut run, mut swap, mut session, mut steps) = (0, 1, 10, 0);
+            let (mut true_steps, mut written) = (0, Vec::<Entry>::new());
+            let mut windows = begun("0", Vec::new());
+            let mut older = Vec::new();
+            for (now, (more, event)) in (0..).step_by(100).zip(rounds) {
+                steps += more;
+                true_steps += more;
+                let jobs = [job("p", swap, session, steps)];
+                written.extend(windows.see(&jobs, now));
+                older.extend(jobs);
+                match event {
+                    // The same look again, and earlier ones of this life of `pfod`.
+                    0 => {
+                        let replayed = older.clone();
+                        for old in replayed {
+                            written.extend(windows.see(&[old], now));
+                        }
+                    }
+                    // The agent ends in order, or is killed: the next one knows what is written.
+                    1 | 2 => {
+                        if event == 1 {
+                            written.extend(windows.end());
+                        }
+                        let reached = written.iter().filter(|entry| entry.run == run.to_string());
+                        let reached = reached.flat_map(|entry| entry.reached.clone()).collect();
+                        windows = begun(&run.to_string(), reached);
+                    }
+                    // Another swap, as after each comparison.
+                    3 => (swap, steps) = (swap + 1, 0),
+                    // The trainer begins again.
+                    4 => (swap, steps, session) = (1, 0, session + 2),
+                    // Another life of `pfod`, with the same sessions and swaps.
+                    5 => {
+                        (run, steps) = (run + 1, 0);
+                        older.clear();
+                        written.extend(windows.begin(run.to_string(), Vec::new()));
+                    }
+                    6 => written.extend(windows.begin(run.to_string(), Vec::new())),
+                    _ => {}
+                }
+            }
+            written.extend(windows.end());
+            let counted: u64 = written.iter().map(|entry| entry.steps).sum();
+            prop_assert!(counted <= true_steps, "{counted} of {true_steps}");
+            prop_assert!((total_j(&written) - 20.0 * counted as f64).abs() < 1e-6);
+        }
+
+        #[test]
+        fn nothing_is_lost_while_no_swap_is_between_a_kill_and_the_next_look(
+            rounds in prop::collection::vec((0_u64..50, any::<bool>()), 1..60)
+        ) {
+            let (mut steps, mut written) = (0, Vec::<Entry>::new());
+            let mut windows = begun("0", Vec::new());
+            for (now, (more, killed)) in (0..).step_by(300).zip(rounds) {
+                steps += more;
+                written.extend(windows.see(&[job("p", 1, 10, steps)], now));
+                if killed {
+                    let reached = written.iter().flat_map(|entry| entry.reached.clone()).collect();
+                    windows = begun("0", reached);
+                }
+            }
+            written.extend(windows.see(&[job("p", 1, 10, steps)], 1 << 40));
+            written.extend(windows.end());
+            prop_assert_eq!(written.iter().map(|entry| entry.steps).sum::<u64>(), steps);
+        }
+    }
+}

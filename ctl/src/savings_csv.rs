@@ -1,0 +1,102 @@
+//! Savings as CSV: figures in base units, and empty fields for what is not known.
+
+use pfo_protocol::{SavingsReport, SavingsRow};
+
+use crate::error::Error;
+use crate::output::OutputError;
+use crate::savings::{KWH_J, date};
+
+const HEADER: [&str; 15] = [
+    "day",
+    "uid",
+    "job",
+    "plan",
+    "steps",
+    "time_s",
+    "energy_j",
+    "compared_j",
+    "comparisons",
+    "saved_low_j",
+    "saved_j",
+    "saved_high_j",
+    "shown",
+    "money",
+    "co2e_g",
+];
+
+/// Every row, below a header.
+pub(crate) fn csv(report: &SavingsReport) -> Result<String, Error> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let written = |error: csv::Error| OutputError::Write(error.into());
+    writer.write_record(HEADER).map_err(written)?;
+    for row in &report.rows {
+        writer.write_record(fields(row, report)).map_err(written)?;
+    }
+    let bytes = writer.into_inner().map_err(|error| OutputError::Write(error.into_error()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn fields(row: &SavingsRow, report: &SavingsReport) -> [String; 15] {
+    let SavingsRow { uid, job, plan, day_unix_s, savings } = row;
+    let (saved, tariff) = (savings.saved, &report.tariff);
+    let or_empty =
+        |figure: Option<f64>| figure.map_or_else(String::new, |figure| figure.to_string());
+    let shown_kwh = saved.filter(|saved| saved.shown).map(|saved| saved.estimate_j / KWH_J);
+    let worth =
+        |of_kwh: Option<f64>| or_empty(shown_kwh.zip(of_kwh).map(|(kwh, of_one)| kwh * of_one));
+    [
+        day_unix_s.map_or_else(String::new, date),
+        uid.map_or_else(String::new, |uid| uid.to_string()),
+        job.as_ref().map_or_else(String::new, ToString::to_string),
+        plan.clone().unwrap_or_default(),
+        savings.steps.to_string(),
+        savings.time_s.to_string(),
+        savings.energy_j.to_string(),
+        savings.compared_j.to_string(),
+        savings.comparisons.to_string(),
+        or_empty(saved.map(|saved| saved.low_j)),
+        or_empty(saved.map(|saved| saved.estimate_j)),
+        or_empty(saved.map(|saved| saved.high_j)),
+        saved.is_some_and(|saved| saved.shown).to_string(),
+        worth(tariff.price_per_kwh),
+        worth(tariff.co2e_g_per_kwh),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::{SavedEnergy, Savings, Tariff, Uid};
+
+    use super::*;
+
+    #[test]
+    fn a_row_has_every_figure_and_no_worth_of_what_is_not_shown() {
+        let saved =
+            |low_j| SavedEnergy { low_j, estimate_j: 7.2e6, high_j: 9e6, shown: low_j > 0.0 };
+        let row = |low_j| SavingsRow {
+            uid: Some(Uid(7)),
+            job: None,
+            plan: Some("a \"b\", c".into()),
+            day_unix_s: Some(86_400),
+            savings: Savings { steps: 3, saved: Some(saved(low_j)), ..Savings::default() },
+        };
+        let tariff =
+            Tariff { price_per_kwh: Some(0.5), currency: "EUR".into(), co2e_g_per_kwh: None };
+        let report = SavingsReport {
+            rows: vec![row(1e6), row(-1e6)],
+            total: Savings::default(),
+            tariff,
+            tariff_problem: None,
+            ledger_problem: None,
+            entries: 0,
+        };
+        let text = csv(&report).unwrap();
+        let mut lines = text.lines();
+        assert_eq!(lines.next().unwrap(), HEADER.join(","));
+        assert_eq!(
+            lines.next().unwrap(),
+            "1970-01-02,7,,\"a \"\"b\"\", c\",3,0,0,0,0,1000000,7200000,9000000,true,1,"
+        );
+        assert!(lines.next().unwrap().ends_with(",-1000000,7200000,9000000,false,,"));
+    }
+}

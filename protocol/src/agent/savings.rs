@@ -1,0 +1,107 @@
+//! What plans have saved, as the ledger of the agent knows it. `pfoctl savings --json` prints these
+//! very fields.
+
+use serde::{Deserialize, Serialize};
+
+use pfo_vocabulary::{JobName, Uid};
+
+/// Which savings are asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavingsQuery {
+    /// Only those of jobs of this name.
+    pub job: Option<JobName>,
+    /// Only those of this user's jobs.
+    pub uid: Option<Uid>,
+    /// Only what was measured from this time on, in seconds since 1970.
+    pub since_unix_s: Option<u64>,
+    /// What each row is of.
+    pub by: SavingsBy,
+}
+
+/// What each row of savings is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SavingsBy {
+    /// A job of a user.
+    #[default]
+    Job,
+    /// A user.
+    User,
+    /// A plan of a job.
+    Plan,
+    /// A day, from midnight UTC on.
+    Day,
+}
+
+/// What plans have saved.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavingsReport {
+    /// One for each job, user, plan or day.
+    pub rows: Vec<SavingsRow>,
+    /// All rows together. Its interval is no sum of theirs, whose errors are not independent.
+    pub total: Savings,
+    /// What energy costs now.
+    pub tariff: Tariff,
+    /// Why the tariff's file is ignored, if it is.
+    pub tariff_problem: Option<String>,
+    /// Why the ledger is not kept on disk, or is not complete, if so.
+    pub ledger_problem: Option<String>,
+    /// Entries of the ledger, of all users.
+    pub entries: u64,
+}
+
+/// The savings of one job, user, plan or day.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavingsRow {
+    /// The owner of the job.
+    pub uid: Option<Uid>,
+    /// The job.
+    pub job: Option<JobName>,
+    /// The label of the plan.
+    pub plan: Option<String>,
+    /// The midnight at which the day began, in seconds since 1970.
+    pub day_unix_s: Option<u64>,
+    /// What was saved.
+    pub savings: Savings,
+}
+
+/// What was measured under plans, and what it saved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Savings {
+    /// Steps under plans.
+    pub steps: u64,
+    /// The time that they took, in seconds.
+    pub time_s: f64,
+    /// The energy that they took, in joules, as far as the GPUs have energy counters.
+    pub energy_j: f64,
+    /// The part of that energy whose plan was compared with default clocks at least twice.
+    pub compared_j: f64,
+    /// The comparisons.
+    pub comparisons: u64,
+    /// What that part saved; none if there is no such part.
+    pub saved: Option<SavedEnergy>,
+}
+
+/// What was saved beside default clocks, in joules, and its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedEnergy {
+    /// The lower end of the interval.
+    pub low_j: f64,
+    /// What is most likely.
+    pub estimate_j: f64,
+    /// The upper end.
+    pub high_j: f64,
+    /// Whether the interval is above or below zero. What is not shown may be nothing.
+    pub shown: bool,
+}
+
+/// What energy costs. Figures that are not known are none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tariff {
+    /// The price of a kilowatt-hour.
+    pub price_per_kwh: Option<f64>,
+    /// In this currency.
+    pub currency: String,
+    /// The carbon dioxide equivalent of a kilowatt-hour, in grams.
+    pub co2e_g_per_kwh: Option<f64>,
+}

@@ -1,0 +1,116 @@
+//! What plans save is in the ledger of the agent, once, and stays there.
+
+use pfo_protocol::{SavingsReport, SavingsRow};
+use pfo_tests::{Identity, MICROBATCHES, Node, STAGES, Setup, TestPlan, Training};
+
+const JOB: &str = "job";
+
+/// A clock at which the jobs of these tests use less energy than at default clocks.
+const SAVES_MHZ: u32 = 1200;
+
+fn node() -> Node {
+    // Comparisons may follow one another as they like.
+    let agent_rules = "[guard]\ndefault_steps_permille = 1000\n";
+    Node::start_with(&Setup { agent_rules, ..Setup::default() })
+}
+
+fn in_training(node: &Node) -> Training {
+    let training = Training::start(node, JOB, &Identity::trainer(), &["--time-scale", "0.05"]);
+    training.until_leased(node);
+    training.until_step(node, 1);
+    let _ = training.take_up(node, &TestPlan::new(STAGES, MICROBATCHES, |_, _| SAVES_MHZ));
+    training
+}
+
+fn savings(node: &Node) -> SavingsReport {
+    let printed =
+        node.pfoctl(&Identity::trainer(), &["savings", "--by", "plan", "--json"]).printed();
+    serde_json::from_str(&printed).unwrap()
+}
+
+/// The figures of one plan, which comparisons do not number.
+fn row(report: &SavingsReport) -> &SavingsRow {
+    let [row] = &report.rows[..] else { panic!("{report:?}") };
+    row
+}
+
+fn until_compared(node: &Node, times: u64) -> SavingsReport {
+    node.until("comparisons in the ledger", || {
+        let report = savings(node);
+        if report.total.comparisons >= times { Ok(report) } else { Err(format!("{report:?}")) }
+    })
+}
+
+#[test]
+fn the_figures_of_a_job_are_the_same_after_every_restart_of_the_agent() {
+    let mut node = node();
+    let training = in_training(&node);
+    let _ = node.pfoctl(&Identity::trainer(), &["plan", "guard", JOB, "300%"]).printed();
+    let running = until_compared(&node, 3);
+    assert_eq!(row(&running).job.as_ref().map(ToString::to_string).as_deref(), Some(JOB));
+    training.stop();
+    // What was used last is taken when the agent sees that the job has ended.
+    let mut last = savings(&node);
+    node.until_so("the job has ended for the ledger", || {
+        let before = std::mem::replace(&mut last, savings(&node));
+        node.find_job(JOB).is_none_or(|job| job.ranks.is_empty()) && before == last
+    });
+    let saved = last.total.saved.unwrap();
+    assert!(saved.low_j <= saved.estimate_j && saved.estimate_j <= saved.high_j, "{saved:?}");
+    assert!(last.total.energy_j > 0.0 && last.total.steps > 0, "{last:?}");
+    for end in [Node::stop_agent, Node::kill_agent] {
+        end(&mut node);
+        node.start_agent();
+        let again = savings(&node);
+        assert_eq!((&again.rows, again.total), (&last.rows, last.total));
+        assert_eq!(again.ledger_problem, None);
+    }
+    let text = node.pfoctl(&Identity::trainer(), &["savings"]).printed();
+    assert!(text.contains(JOB) && text.contains("Used"), "{text}");
+    let csv = node.pfoctl(&Identity::trainer(), &["savings", "--csv"]).printed();
+    assert!(csv.starts_with("day,uid,job,plan,steps,") && csv.lines().count() == 2, "{csv}");
+    let foreign = node.pfoctl(&Identity::trainer(), &["savings", "--user", "4000000001"]);
+    assert_eq!(foreign.code, Some(4), "{foreign:?}");
+}
+
+#[test]
+fn no_joule_is_counted_twice_however_often_the_agent_is_killed() {
+    let mut node = node();
+    let training = in_training(&node);
+    let mut steps = 0;
+    for _ in 0..4 {
+        steps = node.until("more steps in the ledger", || match savings(&node).total.steps {
+            more if more > steps => Ok(more),
+            same => Err(format!("{same} steps")),
+        });
+        node.kill_agent();
+        node.start_agent();
+    }
+    let report = savings(&node);
+    let job = node.job(JOB);
+    let begun = job.ranks.iter().filter_map(|rank| rank.step).max().unwrap();
+    assert!(report.total.steps <= begun, "{} of {begun} steps", report.total.steps);
+    let used_j = job.energy_j.unwrap();
+    assert!(report.total.energy_j <= used_j, "{} of {used_j} J", report.total.energy_j);
+    training.stop();
+}
+
+#[test]
+fn an_agent_that_cannot_keep_its_ledger_does_everything_else_and_says_so() {
+    let mut node = node();
+    node.stop_agent();
+    let ledger = node.state().join("ledger");
+    let _ = std::fs::remove_dir_all(&ledger);
+    std::fs::create_dir_all(node.state()).unwrap();
+    std::fs::write(&ledger, "not a directory").unwrap();
+    node.start_agent();
+    let training = in_training(&node);
+    node.until_so("the agent says so", || savings(&node).ledger_problem.is_some());
+    assert!(node.agent_log().contains("what is measured waits in memory"));
+    let _ = node.pfoctl(&Identity::trainer(), &["plan", "guard", JOB, "300%"]).printed();
+    node.until_so("a comparison", || {
+        let guard = node.find_watched(JOB).and_then(|job| job.guard);
+        guard.is_some_and(|guard| guard.compared_at_step.is_some())
+    });
+    training.stop();
+}

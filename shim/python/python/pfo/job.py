@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import re
@@ -15,10 +14,12 @@ from pfo import _native
 # `torchrun` calls every run of every user the same if it is given an endpoint and no `--rdzv-id`.
 _NO_RUN_ID = ("", "none")
 
-# And on one node it calls each run anew, whatever `--rdzv-id` says.
+# On one node without an endpoint it calls each run anew, whatever `--rdzv-id` says.
 _FRESH = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _LONGEST = 128
+
+_reported: set[str] = set()
 
 
 def agreed_name(label: Optional[str] = None) -> Optional[str]:
@@ -75,9 +76,9 @@ def _script() -> str:
     return os.path.splitext(script)[0] or "python"
 
 
-@functools.lru_cache(maxsize=1)
 def _report_made_up(name: str) -> None:
-    if not _native.launched_rank():
+    if name not in _reported and not _native.launched_rank():
+        _reported.add(name)
         logging.getLogger("pfo").warning(
             "the job is called %s, and otherwise when it starts again: its plans are then forgotten;"
             " set PFO_JOB to a name that stays",

@@ -52,7 +52,7 @@ def follow(
             config.timers = timers
             return former.session
         _order(config, num_microbatches)
-        telling_timers = type("TellingTimers", (_TellingTimers, type(timers)), {})
+        telling_timers = None if former else type("TellingTimers", (_TellingTimers, type(timers)), {})
         described = {**_rank(), "num_microbatches": num_microbatches, **rank} if session is None else {}
     except _NotFollowed as error:
         refuse("Megatron-Core", str(error))

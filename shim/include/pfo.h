@@ -41,7 +41,7 @@
  * Fork: in a child, the sessions of its parent do nothing. A child that trains opens its own.
  *
  * Environment: fields that struct pfo_rank leaves out are read from PFO_SOCKET; PFO_JOB, else
- * SLURM_JOB_ID; PFO_GPU, else LOCAL_RANK, else SLURM_LOCALID.
+ * SLURM_JOB_ID; PFO_GPU, else the local rank of torchrun, Open MPI, PMI or Slurm.
  *
  * Link with: pkg-config --cflags --libs pfo
  */
@@ -133,8 +133,9 @@ struct pfo_rank {
     /* Texts are UTF-8, end with NUL and are copied by pfo_open. */
     const char *job;    /* NULL: PFO_JOB, else SLURM_JOB_ID */
     const char *gpu;    /* "GPU-6f2c..." (UUID), "0000:07:00.0" (PCI bus id), "cuda:1" (CUDA ordinal);
-                           NULL: PFO_GPU, else the only GPU of CUDA_VISIBLE_DEVICES, else CUDA
-                           ordinal LOCAL_RANK, SLURM_LOCALID or 0 */
+                           NULL: PFO_GPU, else the only GPU with a CUDA context, of
+                           CUDA_VISIBLE_DEVICES or that can be opened, else the launcher's local rank
+                           if the launcher gave the process this rank; else there is no lease */
     const char *socket; /* NULL: PFO_SOCKET, else /run/pfo/pfod.sock */
 
     uint32_t rank;      /* the global rank */

@@ -33,6 +33,9 @@ const LAST_WORD: Duration = Duration::from_millis(500);
 /// A connection that ends sooner than this was none: the next attempt does not start from scratch.
 const STEADY: Duration = Duration::from_secs(1);
 
+const SAY_WHICH: &str =
+    "name the GPU when the session is opened (gpu), or set PFO_GPU for each rank";
+
 /// Starts the thread, which ends soon after the session is closed.
 pub(crate) fn start(shared: &Arc<Shared>) {
     let background = Arc::clone(shared);
@@ -181,12 +184,52 @@ impl<'a> Connector<'a> {
             return Ok(gpu.clone());
         }
         let gpu = match &self.shared.rank.gpu {
-            Gpu::Uuid(uuid) => GpuName::Uuid(uuid.clone()),
-            Gpu::PciBusId(id) => GpuName::PciBusId(id.clone()),
-            Gpu::CudaOrdinal(ordinal) => GpuName::Uuid(self.uuid_of(*ordinal)?),
+            Some(Gpu::Uuid(uuid)) => GpuName::Uuid(uuid.clone()),
+            Some(Gpu::PciBusId(id)) => GpuName::PciBusId(id.clone()),
+            Some(Gpu::CudaOrdinal(ordinal)) if self.shared.rank.gpu_is_named => {
+                GpuName::Uuid(self.uuid_of(*ordinal)?)
+            }
+            launched => GpuName::Uuid(self.driven(launched.as_ref())?),
         };
         self.gpu = Some(gpu.clone());
         Ok(gpu)
+    }
+
+    /// The GPU that this process works on, whoever says so: CUDA, or the launcher by its local rank.
+    fn driven(&self, launched: Option<&Gpu>) -> Result<GpuUuid, Problem> {
+        let launched = match launched {
+            Some(Gpu::CudaOrdinal(ordinal)) => Some(*ordinal),
+            _ => None,
+        };
+        match (cuda::only_context(), launched) {
+            (Some(works_on), Some(launched)) if works_on != launched => Err(Problem::unresolved(
+                format!(
+                    "the launcher's local rank is {launched}, but this process works on cuda:{works_on} only"
+                ),
+                SAY_WHICH,
+            )),
+            (Some(ordinal), _) | (None, Some(ordinal)) => self.uuid_of(ordinal),
+            (None, None) => self.only_gpu(),
+        }
+    }
+
+    /// The GPU of a process that nobody gave any, if there is no choice.
+    fn only_gpu(&self) -> Result<GpuUuid, Problem> {
+        let devices = self.devices();
+        if devices.len() == 1 {
+            return self.uuid_of(0);
+        }
+        match &self.gpus_of_the_node(devices)?[..] {
+            [only] => Ok(only.uuid.clone()),
+            several => Err(Problem::unresolved(
+                format!(
+                    "nothing says which of {} GPUs rank {} drives",
+                    several.len(),
+                    self.shared.rank.position.rank.0
+                ),
+                SAY_WHICH,
+            )),
+        }
     }
 
     fn uuid_of(&self, ordinal: u32) -> Result<GpuUuid, Problem> {

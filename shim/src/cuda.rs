@@ -2,7 +2,7 @@
 //!
 //! That is exact under Slurm's device cgroups and in containers too.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_int, c_uint};
 
 use pfo_protocol::GpuUuid;
 
@@ -16,6 +16,8 @@ const SUCCESS: c_int = 0;
 const NOT_INITIALIZED: c_int = 3;
 const INVALID_DEVICE: c_int = 101;
 
+type GetCount = unsafe extern "C" fn(*mut c_int) -> c_int;
+type ContextState = unsafe extern "C" fn(Device, *mut c_uint, *mut c_int) -> c_int;
 type DeviceGet = unsafe extern "C" fn(*mut Device, c_int) -> c_int;
 type DeviceGetUuid = unsafe extern "C" fn(*mut Uuid, Device) -> c_int;
 
@@ -48,6 +50,14 @@ pub(crate) fn gpu(ordinal: u32) -> Result<Option<GpuUuid>, Problem> {
     }
 }
 
+/// The ordinal of the only device on which this process has its context; `None` if there is none, or if
+/// there are several.
+pub(crate) fn only_context() -> Option<u32> {
+    let cuda = CudaLibrary::find()?;
+    let mut active = (0..cuda.devices()).filter(|ordinal| cuda.has_context(*ordinal));
+    active.next().filter(|_| active.next().is_none())
+}
+
 /// The way that NVML prints a UUID.
 fn text(uuid: &Uuid) -> String {
     let mut text = String::from("GPU");
@@ -62,7 +72,42 @@ fn text(uuid: &Uuid) -> String {
 
 #[allow(unsafe_code)]
 impl CudaLibrary {
-    fn device(&self, ordinal: u32) -> Result<Device, c_int> {
+    /// How many devices there are; 0 as long as CUDA is not initialized.
+    pub(crate) fn devices(&self) -> u32 {
+        // SAFETY: `cuDeviceGetCount` has this type in every version of `cuda.h`.
+        let Some(count) = (unsafe { self.function::<GetCount>(c"cuDeviceGetCount") }) else {
+            return 0;
+        };
+        let mut devices = 0;
+        // SAFETY: the library stays loaded while `self` lives, and writes one number.
+        let result = unsafe { count(&raw mut devices) };
+        if result == SUCCESS { devices.try_into().unwrap_or(0) } else { 0 }
+    }
+
+    /// The ordinal of a GPU.
+    pub(crate) fn ordinal(&self, gpu: &GpuUuid) -> Option<u32> {
+        (0..self.devices()).find(|ordinal| {
+            let uuid =
+                self.device(*ordinal).ok().and_then(|device| self.uuid(c"cuDeviceGetUuid", device));
+            uuid.is_some_and(|uuid| text(&uuid) == gpu.as_str())
+        })
+    }
+
+    /// Whether the process has made the primary context of a device, which is the one that the runtime,
+    /// and with it every framework, works in.
+    pub(crate) fn has_context(&self, ordinal: u32) -> bool {
+        // SAFETY: `cuDevicePrimaryCtxGetState` has this type in every version of `cuda.h`.
+        let state = unsafe { self.function::<ContextState>(c"cuDevicePrimaryCtxGetState") };
+        let (Some(state), Ok(device)) = (state, self.device(ordinal)) else {
+            return false;
+        };
+        let (mut flags, mut active) = (0, 0);
+        // SAFETY: the library stays loaded while `self` lives, and writes two numbers.
+        let result = unsafe { state(device, &raw mut flags, &raw mut active) };
+        result == SUCCESS && active != 0
+    }
+
+    pub(crate) fn device(&self, ordinal: u32) -> Result<Device, c_int> {
         let ordinal = c_int::try_from(ordinal).map_err(|_| INVALID_DEVICE)?;
         // SAFETY: `cuDeviceGet` has this type in every version of `cuda.h`.
         let get: Option<DeviceGet> = unsafe { self.function(c"cuDeviceGet") };

@@ -5,11 +5,16 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
+use pfo_protocol::GpuUuid;
+
 use crate::cuda_library::CudaLibrary;
 
 type Context = *mut c_void;
 type RawEvent = *mut c_void;
 type RawStream = *mut c_void;
+
+type RetainContext = unsafe extern "C" fn(*mut Context, c_int) -> c_int;
+type ReleaseContext = unsafe extern "C" fn(c_int) -> c_int;
 
 const SUCCESS: c_int = 0;
 
@@ -38,10 +43,12 @@ pub(crate) struct Event(RawEvent);
 #[allow(unsafe_code)]
 unsafe impl Send for Event {}
 
-/// The functions that it takes, and the context of the thread that found them.
+/// The functions that it takes, and the context of the session's GPU.
 #[derive(Debug)]
 pub(crate) struct CudaEvents {
     context: Context,
+    /// The CUDA ordinal of the context's GPU, if that is known.
+    ordinal: Option<u32>,
     get_current: unsafe extern "C" fn(*mut Context) -> c_int,
     set_current: unsafe extern "C" fn(Context) -> c_int,
     create: unsafe extern "C" fn(*mut RawEvent, c_uint) -> c_int,
@@ -51,7 +58,7 @@ pub(crate) struct CudaEvents {
     is_capturing: unsafe extern "C" fn(RawStream, *mut c_int) -> c_int,
     exchange_capture_mode: unsafe extern "C" fn(*mut c_int) -> c_int,
     // The functions are in it.
-    _library: CudaLibrary,
+    library: CudaLibrary,
 }
 
 // SAFETY: a context may be current to any number of threads, and every function may be called from
@@ -64,14 +71,32 @@ unsafe impl Sync for CudaEvents {}
 
 #[allow(unsafe_code)]
 impl CudaEvents {
-    /// Those of the context that is current to this thread; none if there is none.
-    pub(crate) fn of_this_thread() -> Option<Self> {
-        let library = CudaLibrary::find()?;
+    /// Those of the context in which this process works on a GPU, or why there are none.
+    pub(crate) fn of(gpu: &GpuUuid) -> Result<Self, String> {
+        let library = CudaLibrary::find().ok_or("this process has not loaded CUDA")?;
+        let mut events = Self::in_no_context(library).ok_or("this CUDA lacks functions for it")?;
+        let library = &events.library;
+        let context = match library.ordinal(gpu) {
+            Some(ordinal) if library.has_context(ordinal) => {
+                events.ordinal = Some(ordinal);
+                library.context(ordinal)
+            }
+            Some(ordinal) => return Err(format!("there is no CUDA context on cuda:{ordinal}")),
+            None if library.devices() > 0 => return Err(format!("CUDA does not see {gpu}")),
+            // Not initialized yet, as far as can be seen.
+            None => events.current(),
+        };
+        events.context = context.ok_or("there is no CUDA context")?;
+        Ok(events)
+    }
+
+    fn in_no_context(library: CudaLibrary) -> Option<Self> {
         // SAFETY: each has the type of its field in every `cuda.h` that declares it, and is called
         // only as long as the library is there beside it.
-        let mut events = unsafe {
+        Some(unsafe {
             Self {
                 context: ptr::null_mut(),
+                ordinal: None,
                 get_current: library.function(c"cuCtxGetCurrent")?,
                 set_current: library.function(c"cuCtxSetCurrent")?,
                 create: library.function(c"cuEventCreate")?,
@@ -80,11 +105,13 @@ impl CudaEvents {
                 destroy: library.function(c"cuEventDestroy_v2")?,
                 is_capturing: library.function(c"cuStreamIsCapturing")?,
                 exchange_capture_mode: library.function(c"cuThreadExchangeStreamCaptureMode")?,
-                _library: library,
+                library,
             }
-        };
-        events.context = events.current()?;
-        Some(events)
+        })
+    }
+
+    pub(crate) fn ordinal(&self) -> Option<u32> {
+        self.ordinal
     }
 
     /// The context that is current to this thread.
@@ -115,39 +142,37 @@ impl CudaEvents {
         result != SUCCESS || status != CAPTURE_STATUS_NONE
     }
 
-    /// Records an event in a stream, one to spare if there is one. None if that is of no use now:
-    /// the stream is being captured, another context is current, or CUDA has failed.
+    /// Records an event in a stream of the context, this one if there is one to spare. An error, with the
+    /// event that is still to spare, if that is of no use now: the stream is being captured, it is one of
+    /// another context, or CUDA has failed.
     ///
-    /// A thread without a context, as one that has not come to its first kernel, borrows ours.
-    pub(crate) fn record(&self, stream: Stream, spare: &mut Vec<Event>) -> Option<Event> {
-        match self.current() {
-            Some(current) if current == self.context => self.record_here(stream, spare),
-            Some(_) => None,
-            None => {
-                // SAFETY: the context is the trainer's, and stays current to this thread for a
-                // moment.
-                unsafe { (self.set_current)(self.context) };
-                let event = self.record_here(stream, spare);
-                // SAFETY: there was none before.
-                unsafe { (self.set_current)(ptr::null_mut()) };
-                event
-            }
+    /// A thread to which another context is current, or none, borrows ours for a moment.
+    pub(crate) fn record(
+        &self,
+        stream: Stream,
+        spare: Option<Event>,
+    ) -> Result<Event, Option<Event>> {
+        let current = self.current().unwrap_or(ptr::null_mut());
+        if current == self.context {
+            return self.record_here(stream, spare);
         }
+        // SAFETY: the context is the trainer's.
+        unsafe { (self.set_current)(self.context) };
+        let event = self.record_here(stream, spare);
+        // SAFETY: it was current before, or there was none.
+        unsafe { (self.set_current)(current) };
+        event
     }
 
-    fn record_here(&self, stream: Stream, spare: &mut Vec<Event>) -> Option<Event> {
+    fn record_here(&self, stream: Stream, spare: Option<Event>) -> Result<Event, Option<Event>> {
         if self.captures(stream) {
-            return None;
+            return Err(spare);
         }
-        let event = spare.pop().or_else(|| self.create())?;
+        let event = spare.or_else(|| self.create()).ok_or(None)?;
         // SAFETY: the event is of the current context, and so is the stream, as the caller's word
         // goes.
         let result = unsafe { (self.record)(event.0, stream.raw()) };
-        if result != SUCCESS {
-            spare.push(event);
-            return None;
-        }
-        Some(event)
+        if result == SUCCESS { Ok(event) } else { Err(Some(event)) }
     }
 
     fn create(&self) -> Option<Event> {
@@ -166,5 +191,29 @@ impl CudaEvents {
     pub(crate) fn destroy(&self, event: Event) {
         // SAFETY: the event was made here, and its owner gives it up.
         unsafe { (self.destroy)(event.0) };
+    }
+}
+
+#[allow(unsafe_code)]
+impl CudaLibrary {
+    /// The context in which the process works on a device, which it must have made.
+    fn context(&self, ordinal: u32) -> Option<Context> {
+        // SAFETY: both have these types in every version of `cuda.h` that declares them.
+        let (retain, release) = unsafe {
+            (
+                self.function::<RetainContext>(c"cuDevicePrimaryCtxRetain")?,
+                self.function::<ReleaseContext>(c"cuDevicePrimaryCtxRelease_v2")?,
+            )
+        };
+        let device = self.device(ordinal).ok()?;
+        let mut context = ptr::null_mut();
+        // SAFETY: it writes one handle.
+        if unsafe { retain(&raw mut context, device) } != SUCCESS {
+            return None;
+        }
+        // SAFETY: it was retained a moment ago. The context lives as long as its owner, the trainer, keeps
+        // it, and nothing is recorded in it when the trainer works no more.
+        unsafe { release(device) };
+        Some(context)
     }
 }

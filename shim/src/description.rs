@@ -9,6 +9,7 @@ use std::time::Duration;
 use pfo_protocol::{DpRank, JobName, NameError, Rank, RankPosition, Stage, TRAINER_SOCKET, TpRank};
 
 use crate::gpu::{Gpu, GpuError};
+use crate::launcher;
 use crate::visible::CudaEnvironment;
 
 /// A rank: its job, its place in it and its GPU.
@@ -30,10 +31,11 @@ use crate::visible::CudaEnvironment;
 pub struct RankDescription {
     /// The job; else the environment's `PFO_JOB`, else its `SLURM_JOB_ID`.
     pub job: Option<String>,
-    /// The GPU; else the environment's `PFO_GPU`, else the CUDA ordinal `LOCAL_RANK` or
-    /// `SLURM_LOCALID`, else CUDA ordinal 0. A process that `CUDA_VISIBLE_DEVICES` shows a single
-    /// GPU, or that can open the device file of a single one, has that one, regardless of its local
-    /// rank.
+    /// The GPU; else the environment's `PFO_GPU`, else the only GPU on which CUDA has a context in
+    /// this process, else the CUDA ordinal that the launcher's local rank is (`torchrun`, Open MPI,
+    /// PMI, Slurm), if that launcher calls this process [`rank`](Self::rank), too. A process that
+    /// `CUDA_VISIBLE_DEVICES` shows a single GPU, or that can open the device file of a single one,
+    /// has that one. If none of them says which, there is no lease.
     pub gpu: Option<Gpu>,
     /// The daemon's socket; else the environment's `PFO_SOCKET`, else `/run/pfo/pfod.sock`.
     pub socket: Option<PathBuf>,
@@ -150,7 +152,8 @@ pub enum DescriptionError {
 #[derive(Clone, Debug)]
 pub(crate) struct CheckedRank {
     pub(crate) job: JobName,
-    pub(crate) gpu: Gpu,
+    /// `None` if nobody says which.
+    pub(crate) gpu: Option<Gpu>,
     /// Whether the GPU is more than the launcher's local rank.
     pub(crate) gpu_is_named: bool,
     pub(crate) cuda: CudaEnvironment,
@@ -170,8 +173,8 @@ type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 const LONGEST_SOCKET_PATH: usize = 107;
 
 impl RankDescription {
-    /// A description with everything that the environment gives, and with the global rank from
-    /// `RANK` (as `torchrun` sets it) or `SLURM_PROCID`.
+    /// A description with everything that the environment gives, and with the global rank that the
+    /// launcher gave, else 0.
     ///
     /// # Errors
     /// If the environment names a GPU in no known way or names no job.
@@ -180,14 +183,13 @@ impl RankDescription {
     }
 
     fn filled(self, variable: Variable<'_>) -> Result<Self, DescriptionError> {
-        let rank = first(variable, &["RANK", "SLURM_PROCID"]);
         Ok(Self {
             job: Some(self.job_name(variable)?.into()),
             // What only the launcher says is read again when the session opens.
-            gpu: Some(self.gpu_name(variable)?).filter(|_| self.gpu_is_named(variable)),
+            gpu: self.gpu_name(variable)?.filter(|_| self.gpu_is_named(variable)),
             socket: Some(self.socket_path(variable)?),
             devices: Some(self.devices_path(variable)),
-            rank: Rank(rank.and_then(|(_, text)| text.parse().ok()).unwrap_or(0)),
+            rank: Rank(launcher::rank(variable).unwrap_or(0)),
             ..self
         })
     }
@@ -243,18 +245,19 @@ impl RankDescription {
         name.try_into().map_err(|error| DescriptionError::Job { source_of_name, error })
     }
 
-    fn gpu_name(&self, variable: Variable<'_>) -> Result<Gpu, DescriptionError> {
+    fn gpu_name(&self, variable: Variable<'_>) -> Result<Option<Gpu>, DescriptionError> {
         if let Some(gpu) = &self.gpu {
-            return Ok(gpu.clone());
+            return Ok(Some(gpu.clone()));
+        }
+        if let Some((source_of_name, name)) = first(variable, &["PFO_GPU"]) {
+            let read = name.parse();
+            return read.map(Some).map_err(|error| DescriptionError::Gpu { source_of_name, error });
         }
         let launched = match variable("CUDA_VISIBLE_DEVICES") {
-            Some(visible) if !visible.contains(',') => None,
-            _ => first(variable, &["LOCAL_RANK", "SLURM_LOCALID"]),
+            Some(visible) if !visible.contains(',') => Some(0),
+            _ => launcher::local_rank(variable, self.rank.0),
         };
-        let Some((source_of_name, name)) = first(variable, &["PFO_GPU"]).or(launched) else {
-            return Ok(Gpu::CudaOrdinal(0));
-        };
-        name.parse().map_err(|error| DescriptionError::Gpu { source_of_name, error })
+        Ok(launched.map(Gpu::CudaOrdinal))
     }
 
     fn gpu_is_named(&self, variable: Variable<'_>) -> bool {
@@ -318,7 +321,7 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(rank.job.as_str(), "j");
-        assert_eq!(rank.gpu.to_string(), "00000000:07:00.0");
+        assert_eq!(rank.gpu, Some("07:00.0".parse().unwrap()));
         assert_eq!(rank.socket, Path::new("/tmp/s"));
     }
 
@@ -327,19 +330,29 @@ mod tests {
         let rank =
             complete(&[("PFO_JOB", ""), ("SLURM_JOB_ID", "77"), ("SLURM_LOCALID", "2")]).unwrap();
         assert_eq!(rank.job.as_str(), "77");
-        assert_eq!(rank.gpu, Gpu::CudaOrdinal(2));
+        assert_eq!(rank.gpu, Some(Gpu::CudaOrdinal(2)));
         assert_eq!(rank.socket, Path::new(TRAINER_SOCKET));
-        assert_eq!(complete(&[("PFO_JOB", "j")]).unwrap().gpu, Gpu::CudaOrdinal(0));
+    }
+
+    #[test]
+    fn a_gpu_that_nobody_names_is_not_ordinal_0() {
+        assert_eq!(complete(&[("PFO_JOB", "j")]).unwrap().gpu, None);
+        let several = complete(&[("PFO_JOB", "j"), ("CUDA_VISIBLE_DEVICES", "0,1,2,3")]);
+        assert_eq!(several.unwrap().gpu, None);
+        let spawned = RankDescription { rank: Rank(2), ..Default::default() };
+        let batch =
+            variables(&[("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0")]);
+        assert_eq!(spawned.complete_from(&batch).unwrap().gpu, None);
     }
 
     #[test]
     fn a_launcher_that_shows_each_rank_one_gpu_means_that_one() {
         let one =
             complete(&[("PFO_JOB", "j"), ("SLURM_LOCALID", "2"), ("CUDA_VISIBLE_DEVICES", "6")]);
-        assert_eq!(one.unwrap().gpu, Gpu::CudaOrdinal(0));
+        assert_eq!(one.unwrap().gpu, Some(Gpu::CudaOrdinal(0)));
         let more =
             complete(&[("PFO_JOB", "j"), ("LOCAL_RANK", "2"), ("CUDA_VISIBLE_DEVICES", "4,5,6")]);
-        assert_eq!(more.unwrap().gpu, Gpu::CudaOrdinal(2));
+        assert_eq!(more.unwrap().gpu, Some(Gpu::CudaOrdinal(2)));
     }
 
     #[test]
@@ -348,10 +361,10 @@ mod tests {
             &[("PFO_JOB", "j"), ("LOCAL_RANK", "2"), ("PFO_DEVICES", "/own")];
         let rank = RankDescription::default().filled(&variables(LAUNCHED)).unwrap();
         let rank = rank.complete_from(&variables(LAUNCHED)).unwrap();
-        assert_eq!((rank.gpu, rank.gpu_is_named), (Gpu::CudaOrdinal(2), false));
+        assert_eq!((rank.gpu, rank.gpu_is_named), (Some(Gpu::CudaOrdinal(2)), false));
         assert_eq!(rank.devices, Path::new("/own"));
         let named = complete(&[("PFO_JOB", "j"), ("PFO_GPU", "cuda:2")]).unwrap();
-        assert_eq!((named.gpu, named.gpu_is_named), (Gpu::CudaOrdinal(2), true));
+        assert_eq!((named.gpu, named.gpu_is_named), (Some(Gpu::CudaOrdinal(2)), true));
         assert_eq!(named.devices, Path::new("/dev"));
     }
 
@@ -368,7 +381,7 @@ mod tests {
             .unwrap();
         assert_eq!(
             (rank.job.as_str(), rank.gpu, rank.socket.to_str()),
-            ("mine", Gpu::CudaOrdinal(1), Some("/mine"))
+            ("mine", Some(Gpu::CudaOrdinal(1)), Some("/mine"))
         );
     }
 

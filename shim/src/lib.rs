@@ -44,7 +44,7 @@
 //! | `PFO_SOCKET` | the daemon's socket, else `/run/pfo/pfod.sock` |
 //! | `PFO_JOB`, `SLURM_JOB_ID` | the job |
 //! | `PFO_GPU` | the GPU, as [`Gpu`] reads it |
-//! | `LOCAL_RANK`, `SLURM_LOCALID` | the GPU's CUDA ordinal without `PFO_GPU`, if several are visible |
+//! | `LOCAL_RANK`, `OMPI_COMM_WORLD_LOCAL_RANK`, `MPI_LOCALRANKID`, `PMI_LOCAL_RANK`, `SLURM_LOCALID` | the GPU's CUDA ordinal, if nothing else says which of several it is |
 //! | `CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER` | what a CUDA ordinal means |
 //! | `PFO_DEVICES` | the directory of the GPU device files, else `/dev` |
 //!
@@ -69,6 +69,7 @@ mod devices;
 mod fork;
 mod gpu;
 mod guard;
+mod launcher;
 mod lease;
 mod line;
 mod link;
@@ -84,6 +85,7 @@ pub use cuda_events::Stream;
 pub use description::{DescriptionError, RankDescription};
 pub use gpu::{Gpu, GpuError};
 pub use guard::{InstructionGuard, StepGuard};
+pub use launcher::launched_rank;
 pub use lease::Lease;
 pub use line::Counters;
 pub use pfo_protocol::{
@@ -92,7 +94,7 @@ pub use pfo_protocol::{
 };
 pub use problem::{Problem, ProblemCode};
 pub use session::Session;
-pub use stream_ordered::StreamOrdered;
+pub use stream_ordered::{StreamOrdered, wait_for_gpu};
 
 /// The version of this library.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

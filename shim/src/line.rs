@@ -19,6 +19,9 @@ pub struct Counters {
     pub sent: u64,
     /// Events that were dropped: there was no connection, or its socket was full.
     pub dropped: u64,
+    /// Instructions that began outside a step, or before the one before them had ended. The daemon
+    /// cannot tell what they are part of.
+    pub misplaced: u64,
     /// How often the session held a lease again after it had lost one.
     pub reconnects: u64,
     /// Whether it holds one now, as far as it knows: the end of a connection is noticed by the next
@@ -129,6 +132,9 @@ impl Line {
         microbatch: Option<u32>,
         at_ns: Option<u64>,
     ) -> Wake {
+        if self.open_step.is_none() || self.open_unit.is_some() {
+            self.counters.misplaced += 1;
+        }
         let microbatch = self.count(instruction, chunk, microbatch);
         let unit = Unit { instruction, chunk: Chunk(chunk), microbatch };
         self.open_unit = Some(unit);
@@ -286,6 +292,19 @@ mod tests {
         assert_eq!(begun(&mut line, Instruction::Forward, u16::MAX, None), 0);
         assert_eq!(begun(&mut line, Instruction::Forward, 0, Some(u32::MAX)), u32::MAX);
         assert_eq!(begun(&mut line, Instruction::Forward, 0, None), 0);
+    }
+
+    #[test]
+    fn instructions_outside_a_step_and_inside_another_are_counted() {
+        let mut line = line();
+        begun(&mut line, Instruction::Forward, 0, None);
+        let _ = line.instruction_end(None);
+        let _ = line.step_begin(None);
+        begun(&mut line, Instruction::Forward, 0, None);
+        begun(&mut line, Instruction::Backward, 0, None);
+        let _ = line.instruction_end(None);
+        begun(&mut line, Instruction::Backward, 0, None);
+        assert_eq!(line.counters().misplaced, 2);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The session of a rank: what a trainer holds on to.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pfo_protocol::Instruction;
 
@@ -39,11 +40,27 @@ impl Session {
     /// # Errors
     /// If the description is invalid.
     pub fn open(description: RankDescription) -> Result<Self, DescriptionError> {
+        let session = Self::begin(description)?;
+        session.shared.is_settled_within(session.shared.rank.setup_timeout);
+        Ok(session)
+    }
+
+    /// As [`open`](Self::open), without waiting for the daemon.
+    ///
+    /// # Errors
+    /// If the description is invalid.
+    pub fn begin(description: RankDescription) -> Result<Self, DescriptionError> {
         fork::watch();
         let shared = Arc::new(Shared::new(description.complete()?));
         background::start(&shared);
-        shared.wait_until_settled();
         Ok(Self { shared })
+    }
+
+    /// Waits for the daemon's first answer, but not longer than this; whether there has been one, or a
+    /// reason why there is none.
+    #[must_use]
+    pub fn is_settled_within(&self, patience: Duration) -> bool {
+        !self.shared.is_ours() || self.shared.is_settled_within(patience)
     }
 
     /// Why there is no lease right now; `None` if there is one.

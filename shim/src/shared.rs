@@ -52,11 +52,11 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits for the end of the first attempt, at most the setup timeout.
-    pub(crate) fn wait_until_settled(&self) {
-        let limit = self.rank.setup_timeout;
+    /// Waits for the end of the first attempt, but not longer than this; whether it has come.
+    pub(crate) fn is_settled_within(&self, patience: Duration) -> bool {
         let unsettled = |line: &mut Line| !line.settled;
-        drop(self.changed.wait_timeout_while(self.lock(), limit, unsettled));
+        let waited = self.changed.wait_timeout_while(self.lock(), patience, unsettled);
+        waited.unwrap_or_else(PoisonError::into_inner).0.settled
     }
 
     /// Sleeps until something changes, without a timer.

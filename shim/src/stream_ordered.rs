@@ -5,32 +5,40 @@
 //! and the stream neither: an event costs the GPU no gap, as a host function in the stream would.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::call::Call;
 use crate::cuda_events::{CudaEvents, Event, Stream};
+use crate::fork;
 use crate::session::Session;
 use crate::thread;
 
 /// A session whose calls count when the GPU gets to them.
 ///
-/// As long as the process has no CUDA context, they count when they are made. Whether there is one
-/// is looked for whenever a step begins.
+/// As long as the process has no CUDA context on the leased GPU, they count when they are made. Whether
+/// there is one is looked for whenever a step begins.
 ///
 /// Dropping it ends the session once the GPU has got to everything that was said.
 #[derive(Debug)]
 pub struct StreamOrdered {
     session: Arc<Session>,
     queue: OnceLock<Arc<Queue>>,
+    untimed: AtomicU64,
 }
 
 /// What has been said and not reached yet.
 #[derive(Debug)]
 struct Queue {
     cuda: CudaEvents,
+    /// Held while an event is recorded, so that calls of several threads are in the order of their events.
+    /// CUDA may take the time of a kernel for it when its launch queue is full, as for any launch: the
+    /// thread that waits for events must not need it.
+    recording: Mutex<()>,
     state: Mutex<State>,
+    generation: u32,
     changed: Condvar,
 }
 
@@ -47,7 +55,7 @@ impl StreamOrdered {
     /// Takes over a session.
     #[must_use]
     pub fn new(session: Session) -> Self {
-        Self { session: Arc::new(session), queue: OnceLock::new() }
+        Self { session: Arc::new(session), queue: OnceLock::new(), untimed: AtomicU64::new(0) }
     }
 
     /// The session, to ask it for its problem and counters.
@@ -60,23 +68,83 @@ impl StreamOrdered {
     /// the work after it goes to, or the work before it went to. Which it is, is asked only if
     /// there is a CUDA context.
     pub fn tell(&self, call: Call, stream: impl FnOnce() -> Stream) {
+        let stream = self.is_timed(call).then(stream);
+        self.tell_on(call, stream);
+    }
+
+    /// As [`tell`](Self::tell), on a stream that is there if [`is_timed`](Self::is_timed) has asked for it.
+    /// Returns whether the call counts when the GPU gets to it.
+    pub fn tell_on(&self, call: Call, stream: Option<Stream>) -> bool {
         if !self.session.is_ours() {
-            return;
+            return true;
         }
-        if call == Call::StepBegin && self.queue.get().is_none() {
+        let timed = match (self.queue.get(), stream) {
+            (Some(queue), Some(stream)) => queue.push(call, stream),
+            (Some(queue), None) => queue.enqueue(call, None),
+            (None, _) => {
+                self.session.tell(call);
+                false
+            }
+        };
+        if !timed {
+            self.untimed.fetch_add(1, Ordering::Relaxed);
+        }
+        timed
+    }
+
+    /// Whether a call needs the stream that its work goes to.
+    #[must_use]
+    pub fn is_timed(&self, call: Call) -> bool {
+        if self.session.is_ours() && call == Call::StepBegin && self.queue.get().is_none() {
             self.look_for_cuda();
         }
-        match self.queue.get() {
-            Some(queue) => queue.push(call, stream()),
-            None => self.session.tell(call),
+        self.queue.get().is_some()
+    }
+
+    /// Calls that counted when they were made: there was no CUDA context on the session's GPU, or their
+    /// stream was captured into a graph or is one of another GPU.
+    #[must_use]
+    pub fn untimed(&self) -> u64 {
+        self.untimed.load(Ordering::Relaxed)
+    }
+
+    /// The CUDA ordinal of the GPU in whose context the calls are timed, if that is known.
+    #[must_use]
+    pub fn ordinal(&self) -> Option<u32> {
+        self.queue.get()?.cuda.ordinal()
+    }
+
+    /// When a call that is made now counts, in words, with the reason.
+    #[must_use]
+    pub fn timing(&self) -> String {
+        let found = match self.queue.get() {
+            Some(queue) => Ok(queue.cuda.ordinal()),
+            None => self.cuda_events().map(|cuda| cuda.ordinal()),
+        };
+        match found {
+            Ok(Some(ordinal)) => format!("stream on cuda:{ordinal}"),
+            Ok(None) => "stream".to_owned(),
+            Err(why) => format!("cpu: {why}"),
         }
     }
 
+    /// Of the GPU that is leased: an event on another says nothing about it.
+    fn cuda_events(&self) -> Result<CudaEvents, String> {
+        let lease = self.session.lease().ok_or("there is no lease")?;
+        CudaEvents::of(&lease.gpu_uuid)
+    }
+
     fn look_for_cuda(&self) {
-        let Some(cuda) = CudaEvents::of_this_thread() else {
+        let Ok(cuda) = self.cuda_events() else {
             return;
         };
-        let queue = Arc::new(Queue { cuda, state: Mutex::default(), changed: Condvar::new() });
+        let queue = Arc::new(Queue {
+            cuda,
+            recording: Mutex::default(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            generation: fork::generation(),
+        });
         let (waiting, session) = (Arc::clone(&queue), Arc::clone(&self.session));
         let builder = Builder::new().name("pfo-stream".into());
         // Without a thread, calls go on to count when they are made.
@@ -85,6 +153,11 @@ impl StreamOrdered {
         {
             second.close();
         }
+        if let Some(queue) = self.queue.get() {
+            let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+            queues.retain(|queue| queue.strong_count() > 0);
+            queues.push(Arc::downgrade(queue));
+        }
     }
 
     /// Waits until the GPU has got to everything that was said, but not longer than this.
@@ -92,8 +165,22 @@ impl StreamOrdered {
         if self.session.is_ours()
             && let Some(queue) = self.queue.get()
         {
-            let behind = |state: &mut State| !state.pending.is_empty();
-            drop(queue.changed.wait_timeout_while(queue.lock(), patience, behind));
+            queue.wait_until_reached(patience);
+        }
+    }
+}
+
+/// Those of all sessions of the process.
+static QUEUES: Mutex<Vec<Weak<Queue>>> = Mutex::new(Vec::new());
+
+/// Waits until the GPU has got to everything that was said in any session of this process, also in one that
+/// is closed, but not longer than this: for a process that is about to end.
+pub fn wait_for_gpu(patience: Duration) {
+    let deadline = Instant::now() + patience;
+    let queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    for queue in queues.iter().filter_map(Weak::upgrade) {
+        if queue.generation == fork::generation() {
+            queue.wait_until_reached(deadline.saturating_duration_since(Instant::now()));
         }
     }
 }
@@ -113,14 +200,28 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, call: Call, stream: Stream) {
-        // The lock is held while recording, so that calls of several threads are in the order of
-        // their events. CUDA may take the time of a kernel for it when its launch queue is full, as
-        // for any launch.
-        let mut state = self.lock();
-        let event = self.cuda.record(stream, &mut state.spare);
-        state.pending.push_back((call, event));
+    /// Returns whether the GPU times the call.
+    fn push(&self, call: Call, stream: Stream) -> bool {
+        let _recording = self.recording.lock().unwrap_or_else(PoisonError::into_inner);
+        let spare = self.lock().spare.pop();
+        match self.cuda.record(stream, spare) {
+            Ok(event) => self.enqueue(call, Some(event)),
+            Err(spare) => {
+                self.lock().spare.extend(spare);
+                self.enqueue(call, None)
+            }
+        }
+    }
+
+    fn enqueue(&self, call: Call, event: Option<Event>) -> bool {
+        self.lock().pending.push_back((call, event));
         self.changed.notify_all();
+        event.is_some()
+    }
+
+    fn wait_until_reached(&self, patience: Duration) {
+        let behind = |state: &mut State| !state.pending.is_empty();
+        drop(self.changed.wait_timeout_while(self.lock(), patience, behind));
     }
 
     fn close(&self) {

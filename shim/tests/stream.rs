@@ -202,15 +202,51 @@ fn without_a_context_calls_count_when_they_are_made_until_a_step_begins_with_one
 }
 
 #[test]
-fn a_call_under_another_context_counts_as_soon_as_those_before_it() {
+fn a_call_under_another_context_is_timed_in_that_of_the_sessions_gpu() {
     let Some(cuda) = Cuda::with_context() else { return };
     let (place, stream) = (Place::new(), Stream(8));
     let (ordered, mut peer) = session(&place);
     ordered.tell(Call::StepBegin, || stream);
     cuda.make_current(2);
     ordered.tell(Call::StepEnd, || stream);
+    assert_eq!((cuda.get("test_recorded", stream), ordered.untimed()), (2, 0));
     cuda.reach(stream, 1);
+    assert_eq!(peer.marks(1), [Mark::StepBegin(0)]);
+    assert_eq!(sent(&ordered), 1, "the GPU has not got to the second");
+    cuda.reach(stream, 2);
+    assert_eq!(peer.marks(1), [Mark::StepEnd(0)]);
+}
+
+#[test]
+fn a_call_on_a_stream_of_another_gpu_counts_as_soon_as_those_before_it_and_is_counted() {
+    let Some(cuda) = Cuda::with_context() else { return };
+    let (place, own, foreign) = (Place::new(), Stream(12), Stream(13));
+    cuda.set("test_own", foreign, 1);
+    let (ordered, mut peer) = session(&place);
+    ordered.tell(Call::StepBegin, || own);
+    ordered.tell(Call::StepEnd, || foreign);
+    assert_eq!((ordered.untimed(), sent(&ordered)), (1, 0));
+    cuda.reach(own, 1);
     assert_eq!(peer.marks(2), [Mark::StepBegin(0), Mark::StepEnd(0)]);
+}
+
+#[test]
+fn a_full_launch_queue_keeps_nobody_from_giving_up_waiting() {
+    let Some(cuda) = Cuda::with_context() else { return };
+    let (place, stream) = (Place::new(), Stream(14));
+    let (ordered, _peer) = session(&place);
+    ordered.tell(Call::StepBegin, || stream);
+    cuda.set("test_block", stream, 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| ordered.tell(Call::StepEnd, || stream));
+        until(|| cuda.get("test_blocked", stream) == 1);
+        ordered.wait(Duration::from_millis(10));
+        pfo::wait_for_gpu(Duration::from_millis(10));
+        assert_eq!(sent(&ordered), 0);
+        cuda.set("test_block", stream, 0);
+    });
+    cuda.reach(stream, 2);
+    until(|| sent(&ordered) == 2);
 }
 
 #[test]

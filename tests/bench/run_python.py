@@ -12,6 +12,7 @@ from pathlib import Path
 import pynvml
 
 import pfo
+from pfo._native import wait_for_gpu
 
 CUDA = Path(__file__).parents[2] / "shim" / "tests" / "cuda" / "streams.c"
 
@@ -114,7 +115,7 @@ def session_on_a_stream(socket):
 
     def reach():
         cuda.test_reach(ctypes.c_long(0), cuda.test_recorded(ctypes.c_long(0)))
-        session._wait(60)
+        wait_for_gpu(60)
 
     return session, reach
 

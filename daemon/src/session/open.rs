@@ -11,11 +11,12 @@ use pfo_service::blocking;
 
 use super::{Opening, Origin, in_words};
 use crate::job::JobKey;
-use crate::lease::{Denied, Grant, Session};
+use crate::lease::{Denied, Session};
 use crate::node::Node;
 
-/// How long to wait for the previous session of the same rank to end, and how often to check.
-const FORMER_SESSION_WAIT: Duration = Duration::from_secs(2);
+/// How long to wait for the previous session of the same rank to end, and how often to check. A trainer
+/// waits for the answer for 2 s.
+const FORMER_SESSION_WAIT: Duration = Duration::from_millis(1500);
 const FORMER_SESSION_POLL: Duration = Duration::from_millis(10);
 
 /// Checks a hello and takes the lease that it requests.
@@ -89,7 +90,7 @@ pub(crate) async fn open(
             {
                 tokio::time::sleep(FORMER_SESSION_POLL).await;
             }
-            Err(denied) => return Err(denial(&denied, permit, &gpu.uuid, &session.grant.load())),
+            Err(denied) => return Err(denial(&denied, permit, &gpu.uuid, &session)),
         }
     }
 }
@@ -108,16 +109,18 @@ fn will_pass(denied: &Denied, own: &Holder) -> bool {
     }
 }
 
-fn denial(denied: &Denied, permit: &Permit, gpu: &GpuUuid, grant: &Grant) -> Refusal {
+fn denial(denied: &Denied, permit: &Permit, gpu: &GpuUuid, own: &Session) -> Refusal {
     match denied {
         Denied::Held(session) => {
-            let sees = permit.sees(session.holder.uid);
-            let holder = if sees { in_words(session) } else { "another user".into() };
-            Refusal::new(
-                RefusalCode::GpuHeld,
-                format!("GPU {gpu} is held by {holder}"),
-                "use another GPU, or wait until that job ends",
-            )
+            let (own, other) = (&own.holder, &session.holder);
+            let holder =
+                if permit.sees(other.uid) { in_words(session) } else { "another user".into() };
+            let remedy = match (own.uid, &own.job) == (other.uid, &other.job) {
+                true if own.rank == other.rank => "end the process of the rank's former session",
+                true => "two ranks are given the same GPU; check gpu, PFO_GPU and the local ranks",
+                false => "use another GPU, or wait until that job ends",
+            };
+            Refusal::new(RefusalCode::GpuHeld, format!("GPU {gpu} is held by {holder}"), remedy)
         }
         Denied::Restoring => Refusal::new(
             RefusalCode::GpuUnavailable,
@@ -129,15 +132,18 @@ fn denial(denied: &Denied, permit: &Permit, gpu: &GpuUuid, grant: &Grant) -> Ref
             "pfod is stopping",
             "the session opens again when pfod is back",
         ),
-        Denied::TooMany(own) => Refusal::new(
-            RefusalCode::LimitReached,
-            format!(
-                "the user has {own} sessions, the administrator allows {} ({})",
-                grant.terms.sessions_per_user.get(),
-                grant.place
-            ),
-            "end some, or ask for a higher sessions_per_user",
-        ),
+        Denied::TooMany(held) => {
+            let grant = own.grant.load();
+            let allowed = grant.terms.sessions_per_user.get();
+            let place = &grant.place;
+            Refusal::new(
+                RefusalCode::LimitReached,
+                format!(
+                    "the user has {held} sessions, the administrator allows {allowed} ({place})"
+                ),
+                "end some, or ask for a higher sessions_per_user",
+            )
+        }
     }
 }
 
@@ -155,9 +161,13 @@ mod tests {
         Holder { job, rank: Rank(rank), uid: Uid(uid), pid, session }
     }
 
-    fn held(uid: u32, rank: u32, has_begun: bool) -> Denied {
+    fn session(uid: u32, rank: u32, terms: &str) -> Session {
         let stream = UnixStream::pair().unwrap().0;
-        let session = Session::new(holder(uid, rank), Uid(uid), example_grant(""), stream);
+        Session::new(holder(uid, rank), Uid(uid), example_grant(terms), stream)
+    }
+
+    fn held(uid: u32, rank: u32, has_begun: bool) -> Denied {
+        let session = session(uid, rank, "");
         if has_begun {
             session.mark_begun();
         }
@@ -187,16 +197,22 @@ mod tests {
     fn a_denial_names_who_holds_the_gpu_or_the_limit_and_what_set_it() {
         let gpu = "GPU-1".parse().unwrap();
         let root = permit(0, Door::Admin);
-        let denied =
-            |denied: &Denied| denial(denied, &root, &gpu, &example_grant("sessions_per_user = 3"));
+        let own = session(9, 0, "sessions_per_user = 3");
+        let denied = |denied: &Denied| denial(denied, &root, &gpu, &own);
         let refusal = denied(&held(8, 5, true));
         assert_eq!(refusal.code, RefusalCode::GpuHeld);
         let by = "GPU GPU-1 is held by job j, rank 5 (user 8, process 1)";
         assert_eq!(refusal.message, by);
         for (uid, by) in [(8, by), (7, "GPU GPU-1 is held by another user")] {
             let user = permit(uid, Door::Users);
-            let refusal = denial(&held(8, 5, true), &user, &gpu, &example_grant(""));
+            let refusal = denial(&held(8, 5, true), &user, &gpu, &own);
             assert_eq!(refusal.message, by);
+        }
+        for (rank, remedy) in
+            [(4, "two ranks are given the same GPU"), (5, "the rank's former session")]
+        {
+            let refusal = denial(&held(8, 5, true), &root, &gpu, &session(8, rank, ""));
+            assert!(refusal.remedy.contains(remedy), "{refusal:?}");
         }
         let refusal = denied(&Denied::TooMany(3));
         assert_eq!(refusal.code, RefusalCode::LimitReached);

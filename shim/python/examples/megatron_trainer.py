@@ -1,6 +1,6 @@
 """A pipeline of Megatron-Core's, in which every forward and backward has its GPU clock.
 
-    torchrun --nproc-per-node 4 --rdzv-id JOB megatron_trainer.py
+    PFO_JOB=JOB torchrun --nproc-per-node 4 megatron_trainer.py
 """
 
 import os

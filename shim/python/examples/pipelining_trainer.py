@@ -1,6 +1,6 @@
 """A pipeline of PyTorch's own, in which every forward and backward has its GPU clock.
 
-    torchrun --nproc-per-node 4 --rdzv-id JOB pipelining_trainer.py
+    PFO_JOB=JOB torchrun --nproc-per-node 4 pipelining_trainer.py
 """
 
 import os
@@ -24,7 +24,7 @@ stage = PipelineStage(module, rank, stages, device)
 schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=torch.nn.functional.mse_loss)
 optimizer = torch.optim.AdamW(module.parameters())
 
-pfo.integrations.pipelining.follow(schedule, stage)  # All that pfo takes.
+pfo.integrations.pipelining.follow(schedule)  # All that pfo takes.
 
 for step in range(STEPS):
     batch = torch.randn(4 * MICROBATCHES, WIDTH, device=device)

@@ -1,17 +1,45 @@
 //! An instruction by its name, as Python hands it over.
 
-use pfo::Instruction;
+use pfo::{Call, Instruction};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyString;
+
+use crate::timing::forgive;
 
 /// The names as the interpreter keeps them: those in a program's source are the same objects, so
 /// that most calls compare pointers only.
 static NAMES: PyOnceLock<[Py<PyString>; Instruction::ALL.len()]> = PyOnceLock::new();
 
-/// The instruction with this name. Any other name is `other` and logged once: a typing error must
-/// not end a training.
-pub(crate) fn named(name: &Bound<'_, PyString>) -> PyResult<Instruction> {
+/// An instruction as Python describes it. What is no instruction, no microbatch or no chunk makes it an
+/// `other` and is logged once: a mistake must not end a training.
+///
+/// # Errors
+/// Only if the user interrupts.
+pub(crate) fn call(
+    name: &Bound<'_, PyAny>,
+    microbatch: Option<&Bound<'_, PyAny>>,
+    chunk: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Call> {
+    let read = || -> PyResult<Call> {
+        let microbatch = microbatch.map(PyAnyMethods::extract).transpose()?;
+        let chunk = chunk.map_or(Ok(0), PyAnyMethods::extract)?;
+        Ok(Call::InstructionBegin { instruction: named(name.cast()?)?, chunk, microbatch })
+    };
+    read().or_else(|error| {
+        let py = name.py();
+        forgive(py, error)?;
+        let logged = py
+            .import("pfo.instruction")
+            .and_then(|module| module.call_method1("report_unknown", (name, microbatch, chunk)));
+        logged.map(drop).or_else(|error| forgive(py, error))?;
+        let instruction = Instruction::Other;
+        Ok(Call::InstructionBegin { instruction, chunk: 0, microbatch: None })
+    })
+}
+
+fn named(name: &Bound<'_, PyString>) -> PyResult<Instruction> {
     let py = name.py();
     let names = NAMES.get_or_init(py, || {
         Instruction::ALL.map(|instruction| PyString::intern(py, instruction.name()).unbind())
@@ -19,9 +47,5 @@ pub(crate) fn named(name: &Bound<'_, PyString>) -> PyResult<Instruction> {
     if let Some(number) = names.iter().position(|known| known.is(name)) {
         return Ok(Instruction::ALL[number]);
     }
-    if let Ok(instruction) = name.to_cow()?.parse::<Instruction>() {
-        return Ok(instruction);
-    }
-    py.import("pfo.instruction")?.call_method1("report_unknown", (name,))?;
-    Ok(Instruction::Other)
+    name.to_cow()?.parse().map_err(|_| PyValueError::new_err("no instruction"))
 }

@@ -1,6 +1,7 @@
 //! `pfo._native`: the shim's session and the planner as Python classes. What is comfort and not speed is in Python.
 
 mod instruction;
+mod place;
 mod planner;
 mod session;
 mod timing;
@@ -10,12 +11,28 @@ use pyo3::prelude::*;
 /// The shim's session and the planner as Python classes.
 #[pymodule]
 mod _native {
+    use std::time::Duration;
+
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use crate::planner::error::PlanError;
     #[pymodule_export]
     use crate::planner::{Bound, Frontier, Pipeline, Plan, Profile};
     #[pymodule_export]
     use crate::session::{Counters, Problem, Session};
+
+    /// The global rank that a launcher gave this process; None if no launcher started it.
+    #[pyfunction]
+    fn launched_rank() -> Option<u32> {
+        pfo::launched_rank()
+    }
+
+    /// Waits until the GPU has got to every call of every session, but not longer than this.
+    #[pyfunction]
+    fn wait_for_gpu(py: Python<'_>, patience_s: f64) {
+        py.detach(|| pfo::wait_for_gpu(Duration::from_secs_f64(patience_s)));
+    }
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name for it")]

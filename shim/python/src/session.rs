@@ -4,15 +4,19 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pfo::{Call, DescriptionError, DpRank, Gpu, Rank, RankDescription, Stage, TpRank};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::instruction;
-use crate::timing::{Timed, Timing};
+use crate::place::Place;
+use crate::timing::{Timed, Timing, forgive};
+
+/// How long Ctrl-C may go unnoticed while a session opens.
+const SIGNALS_WAIT: Duration = Duration::from_millis(50);
 
 /// Why there is no lease right now.
 #[pyclass(frozen, get_all, module = "pfo")]
@@ -46,6 +50,10 @@ pub(crate) struct Counters {
     sent: u64,
     /// Events that were dropped: there was no connection, or its socket was full.
     dropped: u64,
+    /// Calls that counted when they were made, though the session waits for its GPU.
+    untimed: u64,
+    /// Instructions that began outside a step, or before the one before them had ended.
+    misplaced: u64,
     /// How often a lost lease was had again.
     reconnects: u64,
     /// Whether the session holds a lease now, as far as it knows.
@@ -55,34 +63,48 @@ pub(crate) struct Counters {
 #[pymethods]
 impl Counters {
     fn __repr__(&self) -> String {
-        let Self { sent, dropped, reconnects, connected } = self;
+        let Self { sent, dropped, untimed, misplaced, reconnects, connected } = self;
         let connected = if *connected { "True" } else { "False" };
         format!(
-            "Counters(sent={sent}, dropped={dropped}, reconnects={reconnects}, connected={connected})"
+            "Counters(sent={sent}, dropped={dropped}, untimed={untimed}, misplaced={misplaced}, \
+             reconnects={reconnects}, connected={connected})"
         )
     }
 }
 
 /// A session that is over until `_open` opens it.
 #[pyclass(frozen, subclass, module = "pfo._native")]
-pub(crate) struct Session(RwLock<Option<Arc<Timed>>>);
+pub(crate) struct Session {
+    timed: RwLock<Option<Arc<Timed>>>,
+    place: Place,
+}
 
 impl Session {
     /// The session while it is open. The lock is not held beyond this: a call may run Python code.
     fn open(&self) -> Option<Arc<Timed>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.timed.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn replace(&self, session: Option<Timed>) {
         let session = session.map(Arc::new);
-        let mut place = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.timed.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *place, session);
         drop(place);
         drop(before);
     }
 
     fn tell(&self, py: Python<'_>, call: Call) -> PyResult<()> {
-        self.open().map_or(Ok(()), |session| session.tell(py, call))
+        let Some(session) = self.open() else {
+            return Ok(());
+        };
+        session.tell(py, call)?;
+        if let Some(misplaced) = self.place.take(call) {
+            let logged = py
+                .import("pfo.instruction")
+                .and_then(|module| module.call_method1("report_misplaced", (misplaced,)));
+            return logged.map(drop).or_else(|error| forgive(py, error));
+        }
+        Ok(())
     }
 }
 
@@ -91,7 +113,7 @@ impl Session {
     #[new]
     #[pyo3(signature = (*_arguments, **_named_arguments))]
     fn new(_arguments: &Bound<'_, PyTuple>, _named_arguments: Option<&Bound<'_, PyDict>>) -> Self {
-        Self(RwLock::new(None))
+        Self { timed: RwLock::new(None), place: Place::default() }
     }
 
     #[expect(clippy::too_many_arguments, reason = "a description in one call, by keywords only")]
@@ -114,7 +136,7 @@ impl Session {
         first_step: u64,
         setup_timeout_s: f64,
         sync: &str,
-        cuda: Option<Py<PyAny>>,
+        cuda: Py<PyAny>,
     ) -> PyResult<()> {
         let timing = Timing::named(sync, cuda)?;
         let gpu = gpu.map(str::parse::<Gpu>).transpose().map_err(|error| invalid(&error))?;
@@ -138,10 +160,24 @@ impl Session {
             setup_timeout,
         };
         let session = py
-            .detach(|| pfo::Session::open(description))
+            .detach(|| pfo::Session::begin(description))
             .map_err(|error: DescriptionError| invalid(&error))?;
+        let opened = Instant::now();
+        loop {
+            let patience = setup_timeout.saturating_sub(opened.elapsed());
+            let settled = py.detach(|| session.is_settled_within(patience.min(SIGNALS_WAIT)));
+            py.check_signals()?;
+            if settled || patience.is_zero() {
+                break;
+            }
+        }
         self.replace(Some(Timed::new(session, timing)));
         Ok(())
+    }
+
+    /// Whether the daemon has answered, or there is a reason why it has not; True if the session is over.
+    fn _is_settled(&self) -> bool {
+        self.open().is_none_or(|open| open.session().is_settled_within(Duration::ZERO))
     }
 
     /// The next training step begins.
@@ -158,15 +194,14 @@ impl Session {
     ///
     /// Without a number it is the microbatch after the last one of the same instruction and chunk
     /// in this step.
-    #[pyo3(signature = (name, microbatch=None, chunk=0))]
+    #[pyo3(signature = (name, microbatch=None, chunk=None), text_signature = "($self, name, microbatch=None, chunk=0)")]
     fn instruction_begin(
         &self,
-        name: &Bound<'_, PyString>,
-        microbatch: Option<u32>,
-        chunk: u16,
+        name: &Bound<'_, PyAny>,
+        microbatch: Option<&Bound<'_, PyAny>>,
+        chunk: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let instruction = instruction::named(name)?;
-        self.tell(name.py(), Call::InstructionBegin { instruction, chunk, microbatch })
+        self.tell(name.py(), instruction::call(name, microbatch, chunk)?)
     }
 
     /// The instruction that began last ends.
@@ -194,20 +229,28 @@ impl Session {
     /// What became of the events so far.
     #[getter]
     fn counters(&self) -> Counters {
-        let counters = self.open().map(|open| open.session().counters()).unwrap_or_default();
+        let open = self.open();
+        let counters = open.as_ref().map(|open| open.session().counters()).unwrap_or_default();
         Counters {
             sent: counters.sent,
             dropped: counters.dropped,
+            untimed: open.map_or(0, |open| open.untimed()),
+            misplaced: counters.misplaced,
             reconnects: counters.reconnects,
             connected: counters.connected,
         }
     }
 
-    /// Waits until the GPU has got to everything that was said, but not longer than this.
-    fn _wait(&self, py: Python<'_>, patience_s: f64) {
-        if let Some(session) = self.open() {
-            py.detach(|| session.wait(Duration::from_secs_f64(patience_s)));
-        }
+    /// When a call that is made now counts, and why: `stream on cuda:3`, `cpu: there is no lease`.
+    #[getter]
+    fn timing(&self, py: Python<'_>) -> String {
+        self.open().map_or_else(|| "closed".to_owned(), |open| open.in_words(py))
+    }
+
+    /// Whether the session is over.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.open().is_none()
     }
 
     /// Ends the session, without waiting: the daemon restores the GPU's clocks.

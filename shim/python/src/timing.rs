@@ -1,6 +1,6 @@
 //! When a call counts: at once, when the device has come to rest, or when the GPU gets to it.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pfo::{Call, Stream, StreamOrdered};
 use pyo3::exceptions::{PyException, PyValueError};
@@ -9,14 +9,14 @@ use pyo3::prelude::*;
 /// How a session is to time its calls.
 pub(crate) enum Timing {
     Cpu,
-    /// With what waits for the device; None where there is none.
-    Device(Option<Py<PyAny>>),
-    /// With what gives the handle of the current stream; None for the default stream.
-    Stream(Option<Py<PyAny>>),
+    /// With what waits for the device, and returns whether it could.
+    Device(Py<PyAny>),
+    /// With what gives the handle of the current stream of a device.
+    Stream(Py<PyAny>),
 }
 
 impl Timing {
-    pub(crate) fn named(sync: &str, cuda: Option<Py<PyAny>>) -> PyResult<Self> {
+    pub(crate) fn named(sync: &str, cuda: Py<PyAny>) -> PyResult<Self> {
         match sync {
             "cpu" => Ok(Self::Cpu),
             "device" => Ok(Self::Device(cuda)),
@@ -31,22 +31,24 @@ impl Timing {
 /// A session that times its calls.
 pub(crate) enum Timed {
     Cpu(pfo::Session),
-    Device(pfo::Session, Py<PyAny>),
-    Stream(StreamOrdered, Option<Py<PyAny>>),
+    Device { session: pfo::Session, synchronize: Py<PyAny>, untimed: AtomicU64 },
+    Stream(StreamOrdered, Py<PyAny>),
 }
 
 impl Timed {
     pub(crate) fn new(session: pfo::Session, timing: Timing) -> Self {
         match timing {
-            Timing::Cpu | Timing::Device(None) => Self::Cpu(session),
-            Timing::Device(Some(synchronize)) => Self::Device(session, synchronize),
+            Timing::Cpu => Self::Cpu(session),
+            Timing::Device(synchronize) => {
+                Self::Device { session, synchronize, untimed: AtomicU64::new(0) }
+            }
             Timing::Stream(stream) => Self::Stream(StreamOrdered::new(session), stream),
         }
     }
 
     pub(crate) fn session(&self) -> &pfo::Session {
         match self {
-            Self::Cpu(session) | Self::Device(session, _) => session,
+            Self::Cpu(session) | Self::Device { session, .. } => session,
             Self::Stream(ordered, _) => ordered.session(),
         }
     }
@@ -56,37 +58,54 @@ impl Timed {
     pub(crate) fn tell(&self, py: Python<'_>, call: Call) -> PyResult<()> {
         match self {
             Self::Cpu(session) => session.tell(call),
-            Self::Device(session, synchronize) => {
-                synchronize.call0(py).map(drop).or_else(|error| forgive(py, error))?;
+            Self::Device { session, synchronize, untimed } => {
+                let waited = synchronize.call0(py).and_then(|waited| waited.extract(py));
+                if !waited.or_else(|error| forgive(py, error).map(|()| false))? {
+                    untimed.fetch_add(1, Ordering::Relaxed);
+                }
                 session.tell(call);
+            }
+            Self::Stream(ordered, _) if !ordered.is_timed(call) => {
+                ordered.tell_on(call, None);
             }
             Self::Stream(ordered, current) => {
                 let mut interrupt = Ok(());
-                ordered.tell(call, || {
-                    let handle = current.as_ref().map_or(Ok(0), |current| handle(py, current));
-                    Stream(handle.unwrap_or_else(|error| {
-                        interrupt = forgive(py, error);
-                        0
-                    }))
+                let stream = handle(py, current, ordered.ordinal()).unwrap_or_else(|error| {
+                    interrupt = forgive(py, error);
+                    None
                 });
+                // CUDA waits while its launch queue is full.
+                py.detach(|| ordered.tell_on(call, stream));
                 return interrupt;
             }
         }
         Ok(())
     }
 
-    pub(crate) fn wait(&self, patience: Duration) {
-        if let Self::Stream(ordered, _) = self {
-            ordered.wait(patience);
+    /// When a call that is made now counts, and why.
+    pub(crate) fn in_words(&self, py: Python<'_>) -> String {
+        match self {
+            Self::Cpu(_) => "cpu: as asked".to_owned(),
+            Self::Device { .. } => "device".to_owned(),
+            Self::Stream(ordered, _) => py.detach(|| ordered.timing()),
+        }
+    }
+
+    /// Calls that counted when they were made, though they should have been timed.
+    pub(crate) fn untimed(&self) -> u64 {
+        match self {
+            Self::Cpu(_) => 0,
+            Self::Device { untimed, .. } => untimed.load(Ordering::Relaxed),
+            Self::Stream(ordered, _) => ordered.untimed(),
         }
     }
 }
 
-fn handle(py: Python<'_>, current: &Py<PyAny>) -> PyResult<usize> {
-    current.call0(py)?.extract(py)
+fn handle(py: Python<'_>, current: &Py<PyAny>, ordinal: Option<u32>) -> PyResult<Option<Stream>> {
+    Ok(current.call1(py, (ordinal,))?.extract::<Option<usize>>(py)?.map(Stream))
 }
 
 /// Drops what is a program's error, but not an interrupt or an exit.
-fn forgive(py: Python<'_>, error: PyErr) -> PyResult<()> {
+pub(crate) fn forgive(py: Python<'_>, error: PyErr) -> PyResult<()> {
     if error.is_instance_of::<PyException>(py) { Ok(()) } else { Err(error) }
 }

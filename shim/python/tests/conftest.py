@@ -4,6 +4,8 @@ import logging
 
 import pytest
 
+import pfo.instruction
+
 from node import Node
 from recorder import Recorder
 
@@ -27,6 +29,7 @@ def node(tmp_path, monkeypatch, without_launcher):
 def warnings(caplog):
     """What pfo has logged."""
     caplog.set_level(logging.WARNING, "pfo")
+    pfo.instruction._reported.clear()
     return lambda: [record.getMessage() for record in caplog.records if record.name == "pfo"]
 
 
@@ -35,6 +38,7 @@ def without_launcher(monkeypatch):
     """No variable of whoever runs the tests reaches them."""
     for name in (
         "PFO_DEVICES PFO_GPU PFO_JOB PFO_SOCKET RANK LOCAL_RANK SLURM_JOB_ID SLURM_PROCID SLURM_LOCALID "
+        "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_LOCAL_RANK MPI_LOCALRANKID PMIX_RANK "
         "TORCHELASTIC_RUN_ID CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES"
     ).split():
         monkeypatch.delenv(name, raising=False)

@@ -1,5 +1,6 @@
 """A daemon that grants every lease and writes down what it is told, by the words of protocol/README.md."""
 
+import re
 import socket
 import struct
 import threading
@@ -16,6 +17,8 @@ class Recorder:
 
     def __init__(self, path):
         self.path = path
+        self.gpu = b"GPU-1234"
+        self.asked = []
         self.said = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
@@ -52,12 +55,19 @@ class Recorder:
                 payload = frames.read(length)
                 assert version == 1
                 if kind == HELLO:
-                    stream.sendall(welcome())
+                    self.asked.append(asked_gpu(payload))
+                    stream.sendall(welcome(self.gpu))
                 elif kind == EVENT:
                     _, client_ns = struct.unpack_from("<QQ", payload)
                     said.append((client_ns, mark(payload[16:])))
                 elif kind == GOODBYE:
                     said.append((0, "goodbye"))
+
+
+def asked_gpu(payload):
+    """The GPU by which a hello asks for its lease."""
+    (found,) = re.findall(rb"GPU-[0-9a-f-]+", payload)
+    return found.decode()
 
 
 def mark(payload):
@@ -71,10 +81,10 @@ def mark(payload):
     return f"{end}{NAMES[instruction]} {microbatch}{of_chunk}"
 
 
-def welcome():
+def welcome(gpu):
     def text(value):
         return struct.pack("<Q", len(value)) + value
 
-    payload = text(b"recorder") + struct.pack("<Q", 1) + text(b"GPU-1234") + text(b"model")
+    payload = text(b"recorder") + struct.pack("<Q", 1) + text(gpu) + text(b"model")
     payload += struct.pack("<Q", 60_000)
     return struct.pack("<IHH", len(payload), 1, WELCOME) + payload

@@ -4,7 +4,10 @@ import copy
 import multiprocessing
 import os
 import pickle
+import signal
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -69,17 +72,104 @@ def test_an_exception_in_a_block_ends_it_and_goes_on(recorder):
 
 def test_a_name_made_at_run_time_is_as_good_as_one_in_the_source(recorder):
     session = pfo.Session()
+    session.step_begin()
     for name in pfo.instruction.NAMES:
         session.instruction_begin("".join(list(name)))
-    recorder.expect(*(f"{name} 0" for name in pfo.instruction.NAMES))
+        session.instruction_end()
+    marks = [mark for name in pfo.instruction.NAMES for mark in (f"{name} 0", f"end of {name} 0")]
+    recorder.expect("step 0", *marks)
 
 
 def test_an_unknown_instruction_is_other_and_said_once(recorder, warnings):
     session = pfo.Session()
-    for _ in range(3):
-        session.instruction_begin("froward")
-    recorder.expect("other 0", "other 1", "other 2")
+    with session.step():
+        for _ in range(2):
+            with session.instruction("froward"):
+                pass
+    recorder.expect(
+        "step 0", "other 0", "end of other 0", "other 1", "end of other 1", "end of step 0"
+    )
     assert len(warnings()) == 1 and "'froward' is no instruction" in warnings()[0]
+
+
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("forward", -1),
+        ("forward", 2**40),
+        ("forward", "first"),
+        ("forward", 0, -1),
+        ("forward", 0, 70_000),
+        (None,),
+        (b"forward",),
+        (7,),
+        ("\udcff",),
+        ([],),
+        (Unprintable(),),
+    ],
+)
+def test_what_describes_no_instruction_is_other_and_raises_nothing(recorder, warnings, arguments):
+    session = pfo.Session()
+    with session.step():
+        for _ in range(2):
+            with session.instruction(*arguments):
+                pass
+    recorder.expect(
+        "step 0", "other 0", "end of other 0", "other 1", "end of other 1", "end of step 0"
+    )
+    assert len(warnings()) == (0 if isinstance(arguments[0], Unprintable) else 1)
+
+
+def test_a_number_of_any_kind_is_a_microbatch(recorder, warnings):
+    class Index:
+        def __index__(self):
+            return 3
+
+    session = pfo.Session()
+    with session.step(), session.instruction("forward", Index()):
+        pass
+    recorder.expect("step 0", "forward 3", "end of forward 3", "end of step 0")
+    assert not warnings()
+
+
+def test_instructions_out_of_place_are_counted_and_one_warning_says_what_is_wrong(recorder, warnings):
+    session = pfo.Session()
+    for _ in range(3):
+        with session.instruction("forward"):
+            pass
+    assert session.counters.misplaced == 3
+    assert len(warnings()) == 1 and "began outside a step" in warnings()[0]
+
+
+def test_nested_instructions_are_counted_and_one_warning_says_what_is_wrong(recorder, warnings):
+    session = pfo.Session()
+    for _ in range(2):
+        with session.step(), session.instruction("forward"), session.instruction("backward"):
+            pass
+    assert session.counters.misplaced == 2
+    assert len(warnings()) == 1 and "began before the last one had ended" in warnings()[0]
+
+
+def test_a_function_whose_call_returns_before_its_work_begins_is_refused():
+    session = pfo.Session(job="job", gpu="GPU-1234")
+
+    async def coroutine():
+        pass
+
+    def generator():
+        yield
+
+    async def both():
+        yield
+
+    for function in (coroutine, generator, both):
+        with pytest.raises(TypeError, match="is a generator or coroutine function"):
+            session.instruction("forward")(function)
 
 
 def test_without_a_daemon_there_is_one_warning_and_training_runs_on(tmp_path, warnings):
@@ -125,6 +215,105 @@ def test_the_launchers_variables_give_rank_and_gpu(node, monkeypatch):
     with pfo.Session(dp_degree=4):
         (rank,) = node.ranks()
         assert (rank["rank"], rank["gpu_uuid"]) == (3, node.gpus[2])
+
+
+LAUNCHERS = [
+    ("RANK", "LOCAL_RANK"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "MPI_LOCALRANKID"),
+    ("SLURM_PROCID", "SLURM_LOCALID"),
+]
+
+
+@pytest.mark.parametrize(("rank", "local_rank"), LAUNCHERS)
+def test_every_launcher_gives_rank_and_gpu(node, monkeypatch, rank, local_rank):
+    monkeypatch.delenv("PFO_GPU")
+    monkeypatch.setenv(rank, "6")
+    monkeypatch.setenv(local_rank, "2")
+    with pfo.Session(dp_degree=8):
+        (told,) = node.ranks()
+        assert (told["rank"], told["gpu_uuid"]) == (6, node.gpus[2])
+
+
+def test_a_rank_of_which_nobody_says_the_gpu_gets_none_and_one_warning(node, monkeypatch, warnings):
+    monkeypatch.delenv("PFO_GPU")
+    with pfo.Session(rank=2) as session:
+        assert session.problem.code == 156
+        assert len(warnings()) == 1 and "nothing says which of 4 GPUs rank 2 drives" in warnings()[0]
+        one_step(session)
+        assert node.ranks() == [] and session.timing == "cpu: there is no lease"
+
+
+def test_a_batch_script_of_slurm_that_starts_its_ranks_itself_gives_them_no_gpu(node, monkeypatch, warnings):
+    monkeypatch.delenv("PFO_GPU")
+    for name, value in {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    with pfo.Session(rank=2) as session:
+        assert session.problem.code == 156 and len(warnings()) == 1
+
+
+def test_a_cell_that_is_run_again_replaces_its_session_at_once(node, warnings):
+    session = pfo.Session(dp_degree=2, rank=1)
+    before = session
+    session = pfo.Session(dp_degree=2, rank=1)
+    assert before.closed and session.problem is None and not warnings()
+    one_step(session)
+    assert (session.counters.sent, session.counters.dropped) == (6, 0)
+
+
+def test_two_ranks_on_one_gpu_are_told_so_before_the_session_gives_up(node, warnings):
+    command = "import pfo, sys; s = pfo.Session(dp_degree=4, rank=1); print(s.problem, flush=True); sys.stdin.read()"
+    process = subprocess.Popen([sys.executable, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"None\n"
+    second = pfo.Session(dp_degree=4, rank=2, setup_timeout_s=60)
+    assert "rank 1" in second.problem.message and "the same GPU" in second.problem.remedy
+    same = pfo.Session(dp_degree=4, rank=1, setup_timeout_s=60)
+    assert same.problem.code == 4 and len(warnings()) == 2
+    process.communicate()
+
+
+def test_a_reason_that_comes_late_is_logged_when_it_comes(node, warnings):
+    with pfo.Session():
+        late = pfo.Session(job="other", setup_timeout_s=0)
+        until("the reason is logged", lambda: "held by job job" in warnings()[-1])
+        assert [late.problem.code] * 2 == [4, 4] and len(warnings()) <= 2
+
+
+def test_a_session_says_what_it_is(node):
+    session = pfo.Session(dp_degree=4, rank=3)
+    assert repr(session).startswith(f"<pfo.Session of rank 3 of job, {node.gpus[0]}, timing: cpu: ")
+    session.close()
+    assert repr(session) == "<pfo.Session of rank 3 of job, closed>"
+    assert session.timing == "closed"
+
+
+OPENS = """
+import os, signal, sys, threading, time
+import pfo
+
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+started = time.monotonic()
+try:
+    pfo.Session(job="job", gpu="GPU-1", socket=sys.argv[1], setup_timeout_s=600)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_ends_the_opening_of_a_session(tmp_path):
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "silent"))
+        silent.listen()
+        command = [sys.executable, "-c", OPENS, tmp_path / "silent"]
+        # Some shells start what they run in the background with interrupts ignored.
+        told = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+    assert (told.stdout, told.returncode) == ("interrupted\n", 0), told.stderr
 
 
 def test_a_gpu_may_be_a_number_or_a_torch_device(node, monkeypatch):

@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pfo
 
 SOURCE = Path(__file__).parents[2] / "tests" / "cuda" / "streams.c"
 
-_streams = iter(range(1, 16))
+_streams = iter(range(1, 31))
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +32,8 @@ class Cuda:
 
     def __init__(self, library):
         self.stream = next(_streams)
+        self.current = 0
+        self.asked = []
         self.synchronized = 0
         self.capturing = False
         self._library = library
@@ -48,16 +51,34 @@ class Cuda:
         """Leaves this thread without a context."""
         self._library.test_make_current(None)
 
+    def devices(self, number, contexts):
+        """Shows devices, with contexts on some of them."""
+        self._library.test_devices(number, sum(1 << device for device in contexts))
+
+    def block(self, on):
+        self._library.test_block(ctypes.c_long(self.stream), int(on))
+
+    @property
+    def blocked(self):
+        return self._library.test_blocked(ctypes.c_long(self.stream))
+
+    def own(self, device):
+        self._library.test_own(ctypes.c_long(self.stream), device)
+
     def torch(self):
         torch = types.ModuleType("torch")
-        torch._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: self.stream + device)
+        torch._C = types.SimpleNamespace(_cuda_getCurrentRawStream=self._stream_of)
         torch.cuda = types.SimpleNamespace(
-            current_device=lambda: 0,
+            current_device=lambda: self.current,
             is_initialized=lambda: True,
             is_current_stream_capturing=lambda: self.capturing,
             synchronize=self._synchronize,
         )
         return torch
+
+    def _stream_of(self, device):
+        self.asked.append(device)
+        return self.stream
 
     def _synchronize(self, device):
         self.synchronized += 1
@@ -69,6 +90,7 @@ def cuda(library, monkeypatch):
     cuda = Cuda(library)
     monkeypatch.setitem(sys.modules, "torch", cuda.torch())
     yield cuda
+    cuda.devices(0, [])
     cuda.leave()
 
 
@@ -94,6 +116,91 @@ def test_a_closed_session_says_goodbye_when_the_gpu_has_got_to_its_last_call(rec
     assert recorder.marks() == []
     cuda.reach(2)
     recorder.expect("step 0", "end of step 0", "goodbye")
+
+
+GPU_1 = "GPU-01010101-0101-0101-0101-010101010101"
+
+
+def test_a_session_works_in_the_context_of_its_gpu_whichever_is_current(recorder, cuda):
+    cuda.devices(2, [0, 1])
+    cuda.own(1)
+    recorder.gpu = GPU_1.encode()
+    session = pfo.Session(gpu=GPU_1)
+    with session.step(), session.instruction("forward"):
+        pass
+    assert (cuda.recorded, set(cuda.asked), recorder.marks()) == (4, {1}, [])
+    assert (session.timing, session.counters.untimed) == ("stream on cuda:1", 0)
+    cuda.reach(4)
+    recorder.expect("step 0", "forward 0", "end of forward 0", "end of step 0")
+
+
+def test_a_context_on_another_gpu_is_not_the_sessions_and_the_calls_are_counted(recorder, cuda):
+    cuda.devices(2, [0])
+    recorder.gpu = GPU_1.encode()
+    session = pfo.Session(gpu=GPU_1)
+    with session.step():
+        pass
+    recorder.expect("step 0", "end of step 0")
+    assert session.timing == "cpu: there is no CUDA context on cuda:1"
+    assert session.counters.untimed == 2
+
+
+def test_a_gpu_that_cuda_does_not_see_is_said(recorder, cuda):
+    cuda.devices(2, [0])
+    session = pfo.Session()
+    session.step_begin()
+    assert session.timing == "cpu: CUDA does not see GPU-1234"
+
+
+def test_the_only_gpu_with_a_context_is_the_ranks(recorder, cuda, monkeypatch):
+    monkeypatch.delenv("PFO_GPU")
+    cuda.devices(2, [1])
+    pfo.Session()
+    assert recorder.asked == [GPU_1]
+
+
+def test_pytorchs_current_device_is_the_ranks_also_among_several_contexts(recorder, cuda, monkeypatch):
+    monkeypatch.delenv("PFO_GPU")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    cuda.devices(2, [0, 1])
+    cuda.current = 1
+    pfo.Session()
+    pfo.Session(gpu="cuda", job="another")
+    assert recorder.asked == [GPU_1, GPU_1]
+
+
+def test_a_launcher_and_cuda_that_disagree_get_no_gpu(recorder, cuda, monkeypatch, warnings):
+    monkeypatch.delenv("PFO_GPU")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    cuda.devices(2, [0])
+    session = pfo.Session()
+    assert session.problem.code == 156 and recorder.asked == []
+    assert "local rank is 1, but this process works on cuda:0 only" in warnings()[0]
+
+
+def test_other_threads_run_while_cuda_takes_no_more_work(recorder, cuda):
+    session = pfo.Session()
+    session.step_begin()
+    cuda.block(True)
+    thread = threading.Thread(target=session.step_end)
+    thread.start()
+    # If the call kept the interpreter's lock, this would never end.
+    until("the call waits for CUDA", lambda: cuda.blocked)
+    cuda.block(False)
+    thread.join()
+    cuda.reach(2)
+    recorder.expect("step 0", "end of step 0")
+
+
+def test_a_session_that_is_opened_before_pytorch_is_imported_uses_it(recorder, cuda, monkeypatch):
+    torch = sys.modules["torch"]
+    monkeypatch.delitem(sys.modules, "torch")
+    session = pfo.Session(sync="device")
+    session.step_begin()
+    assert (cuda.synchronized, session.counters.untimed) == (0, 1)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    session.step_end()
+    assert cuda.synchronized == 1
 
 
 def test_a_framework_of_ones_own_names_its_stream(recorder, cuda):
@@ -172,10 +279,18 @@ gpu = threading.Thread(
     target=lambda: (time.sleep(0.2), cuda.test_reach(ctypes.c_long(0), 2)), daemon=True
 )
 gpu.start()
+CLOSES
 """
 
 
+def test_a_session_that_is_closed_just_before_the_end_delivers_what_the_gpu_gets_to(recorder, library):
+    trainer = TRAINER.replace("CLOSES", "session.close(); del session")
+    subprocess.run([sys.executable, "-c", trainer, library._name], check=True)
+    until("the session has ended", lambda: len(recorder.marks()) == 3)
+    recorder.expect("step 0", "end of step 0", "goodbye")
+
+
 def test_an_interpreter_that_ends_lets_the_gpu_get_to_the_last_call(recorder, library):
-    subprocess.run([sys.executable, "-c", TRAINER, library._name], check=True)
+    subprocess.run([sys.executable, "-c", TRAINER.replace("CLOSES", ""), library._name], check=True)
     until("the session has ended", lambda: len(recorder.marks()) == 3)
     recorder.expect("step 0", "end of step 0", "goodbye")

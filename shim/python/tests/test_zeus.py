@@ -85,7 +85,9 @@ def test_it_runs_at_the_clocks_of_a_plan(node, monkeypatch):
 
 
 def test_a_server_is_not_talked_to_and_that_is_said_once(recorder, warnings):
-    PipelineFrequencyOptimizer(**RANK, server_url="http://server:7787", job_metadata="llama")
+    for rank in range(2):
+        given = {**RANK, "rank": rank, "pp_rank": rank}
+        PipelineFrequencyOptimizer(**given, server_url="http://server:7787", job_metadata="llama")
     assert len(warnings()) == 1 and "http://server:7787 is ignored" in warnings()[0]
 
 
@@ -95,7 +97,7 @@ def test_ranks_without_a_launchers_name_agree_on_one(recorder, monkeypatch, dist
     distributed.rank = 1
     second = PipelineFrequencyOptimizer(**RANK)
     assert first.job_id == second.job_id
-    assert first.job_id.endswith("+llama-7b")
+    assert first.job_id.startswith("llama-7b+")
 
 
 @pytest.mark.parametrize(
@@ -112,6 +114,19 @@ def test_the_environment_names_the_job(monkeypatch, without_launcher, variables,
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
     assert agreed_name() == name
+
+
+def test_a_run_that_torchrun_has_named_by_chance_gets_a_name_with_the_script_in_it(
+    monkeypatch, without_launcher, warnings
+):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "119a44ff-676e-4a5b-8c1d-0123456789ab")
+    monkeypatch.setattr(sys, "argv", ["/home/user/train gpt.py", "--lr", "1"])
+    assert agreed_name() == agreed_name() == "train-gpt+119a44ff"
+    assert agreed_name("llama") == "llama+119a44ff"
+    assert "the job is called train-gpt+119a44ff" in warnings()[0] and "PFO_JOB" in warnings()[0]
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(sys, "argv", [])
+    assert agreed_name() == "python+119a44ff" and len(warnings()) == 2
 
 
 def test_degrees_that_do_not_make_the_world_are_an_error_that_names_them():

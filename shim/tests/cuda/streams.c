@@ -1,13 +1,16 @@
 /*
  * A stand-in for libcuda.so.1 whose GPU gets as far in its streams as a test says. A stream is a
- * number from 1 to 15; its events are counted from 1.
+ * number from 1 to 31; its events are counted from 1. The context of a device is its ordinal plus 1, and all
+ * bytes of its UUID are its ordinal.
  */
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { STREAMS = 16, SUCCESS = 0, FAILED = 719 };
+enum { STREAMS = 32, SUCCESS = 0, FAILED = 719, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_HANDLE = 400 };
 
 struct event {
+    void *context;
     int stream;
     int number;
 };
@@ -15,7 +18,9 @@ struct event {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int recorded[STREAMS], reached[STREAMS], capturing[STREAMS];
-static int events, spoilt;
+static void *owners[STREAMS];
+static int full[STREAMS], blocked[STREAMS];
+static int events, spoilt, devices, active;
 static __thread void *context;
 static __thread int capture_mode;
 
@@ -32,6 +37,34 @@ void test_reach(long stream, int number)
 }
 
 void test_capture(long stream, int on) { capturing[stream] = on; }
+
+/* How many devices there are, and a bit for each on which the process has its context. */
+void test_devices(int number, int contexts)
+{
+    devices = number;
+    active = contexts;
+}
+
+/* Has a stream belong to a device from now on. */
+void test_own(long stream, int device) { owners[stream] = (void *)(long)(device + 1); }
+
+/* Whether a launch queue is full, so that recording waits. */
+void test_block(long stream, int on)
+{
+    pthread_mutex_lock(&lock);
+    full[stream] = on;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+/* Whether somebody waits for it. */
+int test_blocked(long stream)
+{
+    pthread_mutex_lock(&lock);
+    int number = blocked[stream];
+    pthread_mutex_unlock(&lock);
+    return number;
+}
 
 int test_recorded(long stream)
 {
@@ -67,6 +100,39 @@ int cuCtxSetCurrent(void *current)
     return SUCCESS;
 }
 
+int cuDeviceGetCount(int *count)
+{
+    *count = devices;
+    return devices ? SUCCESS : NOT_INITIALIZED;
+}
+
+int cuDeviceGet(int *device, int ordinal)
+{
+    *device = ordinal;
+    return !devices ? NOT_INITIALIZED : ordinal < devices ? SUCCESS : INVALID_DEVICE;
+}
+
+int cuDeviceGetUuid(unsigned char *uuid, int device)
+{
+    memset(uuid, device, 16);
+    return SUCCESS;
+}
+
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *is_active)
+{
+    *flags = 0;
+    *is_active = active >> device & 1;
+    return SUCCESS;
+}
+
+int cuDevicePrimaryCtxRetain(void **made, int device)
+{
+    *made = (void *)(long)(device + 1);
+    return SUCCESS;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int device) { return SUCCESS; }
+
 int cuThreadExchangeStreamCaptureMode(int *mode)
 {
     int before = capture_mode;
@@ -89,12 +155,19 @@ int cuEventCreate(struct event **event, unsigned flags)
     events++;
     pthread_mutex_unlock(&lock);
     *event = calloc(1, sizeof **event);
+    (*event)->context = context;
     return SUCCESS;
 }
 
 int cuEventRecord(struct event *event, long stream)
 {
+    if (event->context != context || (owners[stream] != NULL && owners[stream] != context))
+        return INVALID_HANDLE;
     pthread_mutex_lock(&lock);
+    blocked[stream] = full[stream];
+    while (full[stream])
+        pthread_cond_wait(&changed, &lock);
+    blocked[stream] = 0;
     spoilt |= capturing[stream];
     event->stream = (int)stream;
     event->number = ++recorded[stream];

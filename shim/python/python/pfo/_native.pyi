@@ -1,6 +1,8 @@
 import os
 from typing import Callable, Final, Mapping, Optional, Sequence, Union, final
 
+from pfo.instruction import Name
+
 from typing_extensions import disjoint_base
 
 __all__ = [
@@ -14,9 +16,17 @@ __all__ = [
     "Profile",
     "Session",
     "__version__",
+    "launched_rank",
+    "wait_for_gpu",
 ]
 
 __version__: Final[str]
+
+def launched_rank() -> Optional[int]:
+    """The global rank that a launcher gave this process; None if no launcher started it."""
+
+def wait_for_gpu(patience_s: float) -> None:
+    """Waits until the GPU has got to every call of every session, but not longer than this."""
 
 @final
 class Problem:
@@ -42,6 +52,13 @@ class Counters:
     @property
     def dropped(self) -> int:
         """Events that were dropped: there was no connection, or its socket was full."""
+    @property
+    def untimed(self) -> int:
+        """Calls that counted when they were made, though the session waits for its GPU: there was no CUDA
+        context on it, or a graph was captured."""
+    @property
+    def misplaced(self) -> int:
+        """Instructions that began outside a step, or before the one before them had ended."""
     @property
     def reconnects(self) -> int:
         """How often a lost lease was had again."""
@@ -71,16 +88,16 @@ class Session:
         first_step: int,
         setup_timeout_s: float,
         sync: str,
-        cuda: Optional[Callable[[], object]],
+        cuda: Callable[..., object],
     ) -> None: ...
-    def _wait(self, patience_s: float) -> None:
-        """Waits until the GPU has reached every call, but not longer than this."""
+    def _is_settled(self) -> bool:
+        """Whether the daemon has answered, or there is a reason why it has not."""
     def step_begin(self) -> None:
         """The next training step begins."""
     def step_end(self) -> None:
         """The step ends."""
     def instruction_begin(
-        self, name: str, microbatch: Optional[int] = None, chunk: int = 0
+        self, name: Name, microbatch: Optional[int] = None, chunk: int = 0
     ) -> None:
         """An instruction of a microbatch begins.
 
@@ -98,6 +115,12 @@ class Session:
     @property
     def counters(self) -> Counters:
         """What became of the events so far."""
+    @property
+    def timing(self) -> str:
+        """When a call that is made now counts, and why: ``stream on cuda:3``, ``cpu: there is no lease``."""
+    @property
+    def closed(self) -> bool:
+        """Whether the session is over."""
     def close(self) -> None:
         """Ends the session, without waiting: the daemon restores the GPU's clocks.
 

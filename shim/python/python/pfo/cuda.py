@@ -1,44 +1,67 @@
-"""What PyTorch knows of CUDA, if the trainer has imported it. Nothing here initializes CUDA."""
+"""What PyTorch knows of CUDA, once the trainer has imported it. Nothing here initializes CUDA."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from typing import Any, Callable, Optional
 
 
-def current_stream(gpu: object = None) -> Optional[Callable[[], int]]:
-    """What returns the handle of the stream that PyTorch works on, to be called once CUDA is initialized."""
-    torch: Any = sys.modules.get("torch")
-    # As the code that PyTorch's compiler writes asks for it: `current_stream()` makes an object each time.
-    # A PyTorch without CUDA has none.
-    handle: Optional[Callable[[int], int]] = getattr(
-        getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None
-    )
-    if handle is None:
-        return None
-    ordinal = _ordinal(gpu)
+def driven(gpu: object = None) -> Optional[str]:
+    """The name of the GPU that a rank drives, as far as the caller and PyTorch say it.
 
-    def current() -> int:
-        nonlocal ordinal
+    PyTorch's current device is 0 also where nobody has set it, so that 0 says nothing.
+    """
+    if gpu is not None and str(gpu) != "cuda":
+        return str(gpu)
+    torch: Any = sys.modules.get("torch")
+    if (gpu is None and os.environ.get("PFO_GPU")) or torch is None or not torch.cuda.is_initialized():
+        return None
+    current = int(torch.cuda.current_device())
+    return f"cuda:{current}" if current else None
+
+
+def of_framework(device: object) -> object:
+    """The device of a framework's object if it is a GPU and the environment names no other."""
+    is_gpu = str(device).startswith("cuda") and not os.environ.get("PFO_GPU")
+    return device if is_gpu else None
+
+
+def current_stream(gpu: object = None) -> Callable[[Optional[int]], int]:
+    """What returns the handle of the stream that PyTorch works on, for a CUDA ordinal; without PyTorch, that
+    of the default stream."""
+    asked = _ordinal(gpu)
+    # As in the code that PyTorch's compiler writes: `current_stream()` makes an object each time.
+    handle: Optional[Callable[[int], int]] = None
+
+    def current(ordinal: Optional[int]) -> int:
+        nonlocal handle
+        torch: Any = sys.modules.get("torch")
+        if handle is None:
+            handle = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
+            if handle is None:
+                return 0
         if ordinal is None:
-            ordinal = int(torch.cuda.current_device())
+            ordinal = int(torch.cuda.current_device()) if asked is None else asked
         return handle(ordinal)
 
     return current
 
 
-def synchronize(gpu: object = None) -> Optional[Callable[[], None]]:
-    """What waits until the GPU has done all that PyTorch gave it."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return None
+def synchronize(gpu: object = None) -> Callable[[], bool]:
+    """What waits until the GPU has done all that PyTorch gave it, and returns whether it could."""
     ordinal = _ordinal(gpu)
 
-    def wait() -> None:
+    def wait() -> bool:
+        torch: Any = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_initialized():
+            return False
         # While a graph is captured nothing runs that could be waited for, and trying spoils it.
-        if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
-            torch.cuda.synchronize(ordinal)
+        if torch.cuda.is_current_stream_capturing():
+            return False
+        torch.cuda.synchronize(ordinal)
+        return True
 
     return wait
 

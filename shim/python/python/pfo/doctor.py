@@ -25,8 +25,9 @@ def main() -> int:
     _say("GPU", _asked_for())
     logging.getLogger("pfo").setLevel(logging.ERROR)
     try:
-        with pfo.Session(job="doctor", rank=0) as session:
+        with pfo.Session(job="doctor") as session:
             problem, gpu = session.problem, session.gpu
+            _say("timing", session.timing)
     except ValueError as error:
         return _lease(str(error))
     return _lease(None if problem is None else str(problem), gpu)
@@ -87,6 +88,9 @@ def _pytorch() -> str:
 
 
 def _asked_for() -> str:
-    names = ("PFO_GPU", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "SLURM_LOCALID")
+    names = (
+        "PFO_GPU CUDA_VISIBLE_DEVICES RANK LOCAL_RANK OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK"
+        " MPI_LOCALRANKID PMI_LOCAL_RANK SLURM_PROCID SLURM_LOCALID"
+    ).split()
     given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
-    return ", ".join(given) or "not named: CUDA ordinal 0"
+    return ", ".join(given) or "no variable says which"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from typing import Literal, get_args
 
-NAMES = (
+Name = Literal[
     "forward",
     "backward",
     "forward_backward",
@@ -16,15 +17,39 @@ NAMES = (
     "collective",
     "optimizer_step",
     "other",
-)
+]
+
+NAMES: tuple[Name, ...] = get_args(Name)
+
+# A trainer that makes up names must not fill its log.
+_MOST_REPORTS = 20
 
 _reported: set[str] = set()
 
 
-def report_unknown(name: str) -> None:
+def report_unknown(name: object, microbatch: object, chunk: object) -> None:
     """Logs, once for each name, that an instruction is sent as ``other``."""
-    if name not in _reported:
-        _reported.add(name)
-        logging.getLogger("pfo").warning(
-            "%r is no instruction and is sent as 'other'; the names are %s", name, ", ".join(NAMES)
+    named = repr(name)
+    if named in _reported or len(_reported) == _MOST_REPORTS:
+        return
+    _reported.add(named)
+    logger = logging.getLogger("pfo")
+    if name in NAMES:
+        logger.warning(
+            "instruction %s with microbatch %r and chunk %r is sent as 'other'; a microbatch is a number from"
+            " 0 to 4294967295, a chunk from 0 to 65535",
+            named,
+            microbatch,
+            chunk,
         )
+    else:
+        logger.warning("%s is no instruction and is sent as 'other'; the names are %s", named, ", ".join(NAMES))
+
+
+def report_misplaced(wrong: str) -> None:
+    """Logs that pfod cannot tell what the instructions of a trainer are part of."""
+    logging.getLogger("pfo").warning(
+        "an instruction %s, so that it is neither measured nor planned; begin a step first, and end each"
+        " instruction before the next one begins (reported once)",
+        wrong,
+    )

@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-import getpass
+import logging
 import os
 import re
 import sys
 import time
 from typing import Any, Optional
 
-# `torchrun` without `--rdzv-id` calls every run of every user the same.
+from pfo import _native
+
+# `torchrun` calls every run of every user the same if it is given an endpoint and no `--rdzv-id`.
 _NO_RUN_ID = ("", "none")
 
+# On one node without an endpoint it calls each run anew, whatever `--rdzv-id` says.
+_FRESH = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
 _LONGEST = 128
+
+_reported: set[str] = set()
 
 
 def agreed_name(label: Optional[str] = None) -> Optional[str]:
     """The job's name, the same in all of its ranks.
 
-    It comes from ``PFO_JOB``, else from ``SLURM_JOB_ID``, else from ``TORCHELASTIC_RUN_ID``. If none of
-    them is set and ``torch.distributed`` is initialized, rank 0 creates a name and broadcasts it, so all
+    It comes from ``PFO_JOB``, else from ``SLURM_JOB_ID``, else from ``TORCHELASTIC_RUN_ID``. A run that
+    ``torchrun`` has named by chance gets a name with the script's in it, which one warning tells. If none
+    of them is set and ``torch.distributed`` is initialized, rank 0 creates a name and broadcasts it, so all
     ranks must call this; ``label`` becomes part of the name. Otherwise there is none.
     """
     for variable in ("PFO_JOB", "SLURM_JOB_ID"):
         if os.environ.get(variable):
             return os.environ[variable]
     run = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    if _FRESH.fullmatch(run):
+        name = allowed(f"{label or _script()}+{run[:8]}")
+        _report_made_up(name)
+        return name
     if run not in _NO_RUN_ID:
         return allowed(run)
-    distributed = _initialized_distributed()
+    distributed = initialized_distributed()
     return None if distributed is None else _broadcast(distributed, label)
 
 
@@ -37,7 +49,8 @@ def allowed(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._:+,=@%/-]", "-", name)[:_LONGEST]
 
 
-def _initialized_distributed() -> Any:
+def initialized_distributed() -> Any:
+    """``torch.distributed`` if the trainer has initialized it."""
     # Never imported for this: a trainer that uses it has it.
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -54,9 +67,20 @@ def _broadcast(distributed: Any, label: Optional[str]) -> str:
 
 
 def _made_up(label: Optional[str]) -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # A container's user may have no name.
-        user = str(os.getuid())
-    parts = [user, time.strftime("%Y-%m-%d-%H-%M-%S"), str(os.getpid())]
-    return allowed("+".join(parts + ([label] if label else [])))
+    name = f"{label or _script()}+{time.strftime('%Y%m%d-%H%M%S')}+{os.getpid()}"
+    return allowed(name)
+
+
+def _script() -> str:
+    script = os.path.basename((getattr(sys, "argv", None) or [""])[0])
+    return os.path.splitext(script)[0] or "python"
+
+
+def _report_made_up(name: str) -> None:
+    if name not in _reported and not _native.launched_rank():
+        _reported.add(name)
+        logging.getLogger("pfo").warning(
+            "the job is called %s, and otherwise when it starts again: its plans are then forgotten;"
+            " set PFO_JOB to a name that stays",
+            name,
+        )

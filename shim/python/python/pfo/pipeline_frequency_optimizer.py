@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Optional
+from typing import Optional, cast
 
+from pfo.instruction import Name
 from pfo.job import agreed_name
 from pfo.session import Session
 
@@ -30,7 +31,7 @@ class PipelineFrequencyOptimizer:
         pp_degree: The number of pipeline stages.
         tp_degree: The number of tensor-parallel shards.
         world_size: The number of ranks.
-        server_url: Ignored, with a warning.
+        server_url: Ignored; rank 0 logs that.
         job_metadata: Becomes part of the job's name, unless the environment names the job.
         sync: As for :class:`pfo.Session`; ``"device"`` is what Zeus does at each begin.
     """
@@ -56,7 +57,7 @@ class PipelineFrequencyOptimizer:
                 f"world_size {world_size} is not dp_degree {dp_degree} times pp_degree {pp_degree} "
                 f"times tp_degree {tp_degree}"
             )
-        if server_url is not None:
+        if server_url is not None and rank == 0:
             logging.getLogger("pfo").warning(
                 "server_url %s is ignored: plans are swapped in with `pfoctl plan swap`", server_url
             )
@@ -105,7 +106,7 @@ class PipelineFrequencyOptimizer:
 
     def on_instruction_begin(self, name: str) -> None:
         """An instruction, ``forward`` or ``backward`` or another, of the next microbatch begins."""
-        self.session.instruction_begin(name)
+        self.session.instruction_begin(cast(Name, name))
 
     def on_instruction_end(self, name: str) -> None:
         """The instruction that began last ends."""

@@ -5,16 +5,23 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import threading
+import time
 import weakref
 from functools import partial
 from typing import Callable, Optional, Union
 
 from pfo import _native, cuda
-from pfo.job import agreed_name
+from pfo.instruction import Name
+from pfo.job import agreed_name, initialized_distributed
 from pfo.span import Span
 
 # How long an interpreter that ends may wait for its GPU to get to the last event.
 _LAST_PATIENCE_S = 2.0
+
+# `PFO_CODE_NO_ANSWER` in `pfo.h`.
+_NO_ANSWER = 152
+_LATE_ANSWER_POLL_S = 0.1
 
 _open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
@@ -27,16 +34,21 @@ class Session(_native.Session):
     session is valid too: it logs one warning, training runs at default clocks, and the session keeps
     trying in the background. No other call blocks, raises or prints.
 
+    A session of the same job, rank and GPU that this process has open, as a notebook that runs a cell again
+    has, is closed first.
+
     In a process forked from the one that opened it, and as a copy or after unpickling, a session
     does nothing.
 
     Args:
         job: The job's name, the same in all of its ranks; else as :func:`pfo.job.agreed_name` finds it.
         gpu: The GPU: a UUID (``GPU-…``), a PCI bus id, or a CUDA ordinal of this process, as number,
-            ``cuda:1`` or ``torch.device``; else ``PFO_GPU``, else the only GPU of
-            ``CUDA_VISIBLE_DEVICES``, else the CUDA ordinal ``LOCAL_RANK``, ``SLURM_LOCALID`` or 0.
+            ``cuda:1`` or ``torch.device``; else ``PFO_GPU``, else PyTorch's current device if it is
+            not 0, else the only GPU on which this process has a CUDA context, that it sees or that it
+            may open, else the launcher's local rank. If nothing says which, there is no lease.
         socket: The daemon's socket; else ``PFO_SOCKET``, else ``/run/pfo/pfod.sock``.
-        rank: The global rank; else ``RANK``, else ``SLURM_PROCID``, else 0.
+        rank: The global rank; else that of ``torch.distributed`` if it is initialized, else that of the
+            launcher (``torchrun``, Open MPI, PMI, Slurm), else 0.
         pp_rank: The pipeline stage, counted from 0.
         dp_rank: The data-parallel rank.
         tp_rank: The tensor-parallel rank.
@@ -51,7 +63,15 @@ class Session(_native.Session):
             waits for that (PyTorch only). ``"cpu"``: at once, as always without CUDA.
         stream: Returns the handle of the stream of the next work, for ``sync="stream"``. The default is
             PyTorch's current stream, and without PyTorch the default stream.
+
+    Attributes:
+        job: The job's name.
+        rank: The global rank.
     """
+
+    job: Optional[str] = None
+    rank: int = 0
+    _asked: Optional[str] = None
 
     def __init__(
         self,
@@ -72,16 +92,22 @@ class Session(_native.Session):
         sync: str = "stream",
         stream: Optional[Callable[[], int]] = None,
     ) -> None:
-        timing: Optional[Callable[[], object]] = None
-        if sync == "stream":
-            timing = stream or cuda.current_stream(gpu)
-        elif sync == "device":
+        timing: Callable[..., object]
+        if sync == "device":
             timing = cuda.synchronize(gpu)
+        elif stream is None:
+            timing = cuda.current_stream(gpu)
+        else:
+            timing = partial(_ask, stream)
+        self.job = agreed_name() if job is None else job
+        self.rank = _own_rank() if rank is None else rank
+        self._asked = cuda.driven(gpu)
+        self._replace_former()
         self._open(
-            job=agreed_name() if job is None else job,
-            gpu=None if gpu is None else str(gpu),
+            job=self.job,
+            gpu=self._asked,
             socket=socket,
-            rank=_launched_rank() if rank is None else rank,
+            rank=self.rank,
             pp_rank=pp_rank,
             dp_rank=dp_rank,
             tp_rank=tp_rank,
@@ -98,14 +124,29 @@ class Session(_native.Session):
         problem = self.problem
         if problem is not None:
             logging.getLogger("pfo").warning("training at default clocks: %s", problem)
+            if problem.code == _NO_ANSWER:
+                late = threading.Thread(target=_report_late_answer, args=(weakref.ref(self),), daemon=True)
+                late.start()
+
+    def _replace_former(self) -> None:
+        # The daemon would wait for its end, and in vain.
+        for former in list(_open_sessions):
+            if (former.job, former.rank, former._asked) == (self.job, self.rank, self._asked):
+                former.close()
 
     def step(self) -> Span:
         """A step: ``with session.step(): …``, or a decorator of the function that runs one."""
         return Span(self.step_begin, self.step_end)
 
-    def instruction(self, name: str, microbatch: Optional[int] = None, chunk: int = 0) -> Span:
+    def instruction(self, name: Name, microbatch: Optional[int] = None, chunk: int = 0) -> Span:
         """An instruction: ``with session.instruction("forward", microbatch=m): …``, or a decorator."""
         return Span(partial(self.instruction_begin, name, microbatch, chunk), self.instruction_end)
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<pfo.Session of rank {self.rank} of {self.job}, closed>"
+        state = self.gpu or f"without a lease: {self.problem}"
+        return f"<pfo.Session of rank {self.rank} of {self.job}, {state}, timing: {self.timing}>"
 
     def __enter__(self) -> Session:
         return self
@@ -121,13 +162,31 @@ class Session(_native.Session):
 @atexit.register
 def _end_sessions() -> None:
     # CUDA must still be loaded: nothing may wait for a GPU whose driver library is being torn down.
+    _native.wait_for_gpu(_LAST_PATIENCE_S)
     for session in list(_open_sessions):
-        session._wait(_LAST_PATIENCE_S)
         session.close()
 
 
-def _launched_rank() -> int:
-    for variable in ("RANK", "SLURM_PROCID"):
-        if os.environ.get(variable, "").isdecimal():
-            return int(os.environ[variable])
-    return 0
+def _own_rank() -> int:
+    distributed = initialized_distributed()
+    if distributed is not None:
+        return int(distributed.get_rank())
+    return _native.launched_rank() or 0
+
+
+def _ask(stream: Callable[[], int], _ordinal: Optional[int]) -> int:
+    return stream()
+
+
+def _report_late_answer(session: weakref.ref[Session]) -> None:
+    while True:
+        time.sleep(_LATE_ANSWER_POLL_S)
+        opened = session()
+        if opened is None or opened.closed:
+            return
+        if opened._is_settled():
+            problem = opened.problem
+            if problem is not None:
+                logging.getLogger("pfo").warning("training at default clocks: %s", problem)
+            return
+        del opened

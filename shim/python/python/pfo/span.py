@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import ContextDecorator
-from typing import Callable
+from typing import Any, Callable, TypeVar
+
+_Run = TypeVar("_Run", bound=Callable[..., Any])
 
 
 class Span(ContextDecorator):
     """Begins where it is entered and ends where it is left, also by an exception.
 
-    Used as a decorator it does so around each call of the function.
+    Used as a decorator it does so around each call of the function. A generator or coroutine function, whose
+    call returns before its work begins, is a ``TypeError``.
     """
 
     __slots__ = ("_begin", "_end")
@@ -17,6 +21,18 @@ class Span(ContextDecorator):
     def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
         self._begin = begin
         self._end = end
+
+    def __call__(self, func: _Run) -> _Run:
+        if (
+            inspect.isgeneratorfunction(func)
+            or inspect.iscoroutinefunction(func)
+            or inspect.isasyncgenfunction(func)
+        ):
+            raise TypeError(
+                f"{func.__qualname__} is a generator or coroutine function: its call returns before its work"
+                " begins; use `with` inside it"
+            )
+        return super().__call__(func)
 
     def __enter__(self) -> None:
         self._begin()

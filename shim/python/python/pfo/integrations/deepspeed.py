@@ -5,19 +5,22 @@ from __future__ import annotations
 import functools
 from typing import Any, Optional
 
-from pfo.integrations.telling import Run, Telling
+from pfo import cuda
+from pfo.instruction import Name
+from pfo.integrations.telling import Run, Telling, goes_on, refuse_unknown, swap_in, telling_of
 from pfo.session import Session
 
-_NAMES = {"ForwardPass": "forward", "BackwardPass": "backward"}
+_NAMES: dict[str, Name] = {"ForwardPass": "forward", "BackwardPass": "backward"}
 
 
-def follow(engine: Any, session: Optional[Session] = None, **rank: Any) -> Session:
+def follow(engine: Any, session: Optional[Session] = None, **rank: Any) -> Optional[Session]:
     """Reports every forward and backward that a ``PipelineEngine`` runs to a session.
 
     ``engine.train_batch`` becomes a step. Each ``ForwardPass`` and ``BackwardPass`` of its schedule becomes
     an instruction: this engine's map of instructions gets entries of its own, and the class keeps its map.
     With ``DualPipeVEngine``, which runs them one at a time, the phase is the chunk. ``engine.eval_batch``
-    is not reported.
+    is not reported. Followed a second time, an engine reports once; if the first session is closed, to the
+    new one.
 
     Args:
         engine: The engine that ``deepspeed.initialize`` returned for a ``PipelineModule``.
@@ -25,22 +28,35 @@ def follow(engine: Any, session: Optional[Session] = None, **rank: Any) -> Sessi
         rank: Further arguments of the session.
 
     Returns:
-        The session, which lives as long as the engine.
+        The session, which lives as long as the engine; None if the engine cannot be followed.
     """
-    if session is None:
-        session = Session(**{**_rank(engine), **rank})
-    telling = Telling(session)
-    engine._INSTRUCTION_MAP = {
+    name = type(engine).__name__
+    former = telling_of(getattr(engine, "train_batch", None))
+    if former is not None and goes_on(former, session):
+        return former.session
+    try:
+        instructions = dict(engine._INSTRUCTION_MAP)
+        train_batch = engine.train_batch
+        described = {**_rank(engine), **rank} if session is None else {}
+    except Exception as error:
+        refuse_unknown(name, "DeepSpeed's PipelineEngine", error)
+        return None
+    session = Session(**described) if session is None else session
+    if former is not None:
+        former.session = session
+        return session
+    telling = Telling(name, session)
+    told = {
         instruction: _told(telling, _NAMES[instruction.__name__], run)
         if instruction.__name__ in _NAMES
         else run
-        for instruction, run in engine._INSTRUCTION_MAP.items()
+        for instruction, run in instructions.items()
     }
-    engine.train_batch = telling.step(engine.train_batch)
+    swap_in([(engine, "_INSTRUCTION_MAP", told), (engine, "train_batch", telling.step(train_batch))])
     return session
 
 
-def _rank(engine: Any) -> dict[str, int]:
+def _rank(engine: Any) -> dict[str, Any]:
     grid = engine.grid
     return {
         "rank": grid.get_global_rank(),
@@ -51,10 +67,11 @@ def _rank(engine: Any) -> dict[str, int]:
         "tp_rank": grid.get_slice_parallel_rank(),
         "tp_degree": grid.get_slice_parallel_world_size(),
         "num_microbatches": engine.micro_batches,
+        "gpu": cuda.of_framework(getattr(engine, "device", None)),
     }
 
 
-def _told(telling: Telling, name: str, run: Run) -> Run:
+def _told(telling: Telling, name: Name, run: Run) -> Run:
     # Its buffer is not the microbatch; that the session counts.
     @functools.wraps(run)
     def told(engine: Any, *arguments: Any, phase: Optional[int] = None, **named: Any) -> Any:

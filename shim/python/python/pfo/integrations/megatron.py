@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Callable, Optional
 
-from pfo.integrations.telling import Telling, refuse
+from pfo.integrations.telling import Telling, goes_on, refuse, refuse_unknown
 from pfo.session import Session
 
 
@@ -19,7 +20,8 @@ def follow(
     """Reports every forward and backward that Megatron-Core's schedules run to a session.
 
     The schedules start and stop timers around each. The timers keep measuring at their log level and
-    also report to the session. What runs without gradients is not reported.
+    also report to the session. What runs without gradients or with ``forward_only`` is not reported.
+    Followed a second time, timers report once; if the first session is closed, to the new one.
 
     ``overlap_moe_expert_parallel_comm`` runs a forward and a backward at the same time and is not followed:
     a GPU has one clock.
@@ -42,15 +44,34 @@ def follow(
             " overlap_moe_expert_parallel_comm off",
         )
         return None
-    config.timers = timers = timers or config.timers or _silent_timers()
-    if isinstance(timers, _TellingTimers):
-        # Megatron-LM builds the model once for each chunk.
-        return timers.pipeline.session
-    if session is None:
-        session = Session(**{**_rank(), "num_microbatches": num_microbatches, **rank})
-    timers.__class__ = type("TellingTimers", (_TellingTimers, type(timers)), {})
-    timers.pipeline = _Pipeline(session, lambda: _order(config, num_microbatches))
+    try:
+        timers = timers or config.timers or _silent_timers()
+        former = timers.pipeline.telling if isinstance(timers, _TellingTimers) else None
+        if former is not None and goes_on(former, session):
+            # Megatron-LM builds the model once for each chunk.
+            config.timers = timers
+            return former.session
+        _order(config, num_microbatches)
+        telling_timers = None if former else type("TellingTimers", (_TellingTimers, type(timers)), {})
+        described = {**_rank(), "num_microbatches": num_microbatches, **rank} if session is None else {}
+    except _NotFollowed as error:
+        refuse("Megatron-Core", str(error))
+        return None
+    except Exception as error:
+        refuse_unknown("Megatron-Core", "a configuration of a model whose parallel state is initialized", error)
+        return None
+    session = Session(**described) if session is None else session
+    if former is not None:
+        former.session = session
+    else:
+        timers.pipeline = _Pipeline(session, lambda: _order(config, num_microbatches))
+        timers.__class__ = telling_timers
+    config.timers = timers
     return session
+
+
+class _NotFollowed(Exception):
+    """A reason of ours."""
 
 
 def _silent_timers() -> Any:
@@ -79,8 +100,16 @@ def _order(config: Any, num_microbatches: Optional[int]) -> list[tuple[int, int]
     from megatron.core.num_microbatches_calculator import get_num_microbatches
     from megatron.core.pipeline_parallel.schedules import get_schedule_table
 
+    if num_microbatches is None:
+        try:
+            num_microbatches = get_num_microbatches()
+        except Exception as error:
+            raise _NotFollowed(
+                "the number of microbatches is not known: give num_microbatches, or call follow after"
+                " init_num_microbatches_calculator"
+            ) from error
     order: list[tuple[int, int]] = get_schedule_table(
-        get_num_microbatches() if num_microbatches is None else num_microbatches,
+        num_microbatches,
         config.virtual_pipeline_model_parallel_size or 1,
         config.microbatch_group_size_per_vp_stage,
     )
@@ -91,35 +120,44 @@ class _Pipeline:
     """Reports a step, its forwards and its backwards when the timers around them start and stop."""
 
     def __init__(self, session: Session, order: Callable[[], list[tuple[int, int]]]) -> None:
-        self.session = session
-        self._telling = Telling(session)
+        self.telling = Telling("Megatron-Core", session)
         self._order = order
-        order()  # An order that does not exist is an error now, not in the training loop.
 
     def begin_step(self) -> None:
         import torch
 
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or _is_forward_only():
             return
-        order = self._order()
+        try:
+            order = self._order()
+        except Exception as error:
+            refuse("a step of Megatron-Core", f"{type(error).__name__}: {error}")
+            return
         last_chunk = max(chunk for _, chunk in order)
         self._forwards = iter(order)
         self._backwards = iter([(microbatch, last_chunk - chunk) for microbatch, chunk in order])
-        self._telling.begin_step()
+        self.telling.begin_step()
 
     def end_step(self) -> None:
-        self._telling.end_step()
+        self.telling.end_step()
 
     def begin_forward(self) -> None:
-        if self._telling.in_step:
-            self._telling.begin("forward", *next(self._forwards, ()))
+        if self.telling.in_step:
+            self.telling.begin("forward", *next(self._forwards, ()))
 
     def begin_backward(self) -> None:
-        if self._telling.in_step:
-            self._telling.begin("backward", *next(self._backwards, ()))
+        if self.telling.in_step:
+            self.telling.begin("backward", *next(self._backwards, ()))
 
     def end(self) -> None:
-        self._telling.end()
+        self.telling.end()
+
+
+def _is_forward_only() -> bool:
+    """Whether the schedule that has started a timer evaluates; no timer is told that."""
+    # This function, `begin_step`, `start` and then the schedule.
+    schedule = sys._getframe(3)
+    return schedule.f_locals.get("forward_only") is True
 
 
 class _TellingTimers:

@@ -6,6 +6,7 @@ import functools
 import logging
 from typing import Any, Callable, Optional
 
+from pfo.instruction import Name
 from pfo.session import Session
 
 Run = Callable[..., Any]
@@ -17,10 +18,12 @@ class Telling:
     An instruction outside a step belongs to an evaluation and is not reported.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, framework: str, session: Session) -> None:
         self.session = session
         self.in_step = False
+        self._framework = framework
         self._silent = False
+        self._has_told = False
 
     def begin_step(self) -> None:
         if not self._silent:
@@ -31,9 +34,17 @@ class Telling:
         if self.in_step:
             self.in_step = False
             self.session.step_end()
+            if not self._has_told:
+                self._has_told = True
+                logging.getLogger("pfo").warning(
+                    "%s is followed, but ran no instruction in its first step; this release of it may not be"
+                    " supported",
+                    self._framework,
+                )
 
-    def begin(self, name: str, microbatch: Optional[int] = None, chunk: int = 0) -> None:
+    def begin(self, name: Name, microbatch: Optional[int] = None, chunk: int = 0) -> None:
         if self.in_step:
+            self._has_told = True
             self.session.instruction_begin(name, microbatch, chunk)
 
     def end(self) -> None:
@@ -51,6 +62,7 @@ class Telling:
             finally:
                 self.end_step()
 
+        told.pfo_telling = self  # type: ignore[attr-defined]
         return told
 
     def evaluation(self, run: Run) -> Run:
@@ -67,8 +79,41 @@ class Telling:
         return untold
 
 
+def telling_of(step: object) -> Optional[Telling]:
+    """What reports a step already, if something does."""
+    telling = getattr(step, "pfo_telling", None)
+    return telling if isinstance(telling, Telling) else None
+
+
+def goes_on(telling: Telling, session: Optional[Session]) -> bool:
+    """Whether something that is followed already stays as it is when it is to be followed again."""
+    return not telling.session.closed and session in (None, telling.session)
+
+
+def swap_in(swaps: list[tuple[Any, str, Any]]) -> None:
+    """Gives objects these attributes; all of them, or none if one of them fails."""
+    done: list[tuple[Any, str, bool, Any]] = []
+    try:
+        for owner, name, value in swaps:
+            own = name in getattr(owner, "__dict__", {})
+            done.append((owner, name, own, getattr(owner, name, None)))
+            setattr(owner, name, value)
+    except BaseException:
+        for owner, name, own, before in reversed(done[:-1]):
+            if own:
+                setattr(owner, name, before)
+            else:
+                delattr(owner, name)
+        raise
+
+
 def refuse(framework: str, reason: str) -> None:
     """Logs why a framework is not followed."""
     logging.getLogger("pfo").warning(
         "%s is not followed, and trains on at default clocks: %s", framework, reason
     )
+
+
+def refuse_unknown(framework: str, expected: str, error: Exception) -> None:
+    """Logs that something is not what a framework has."""
+    refuse(framework, f"it is not {expected} as pfo knows it ({type(error).__name__}: {error})")

@@ -1,0 +1,87 @@
+//! What the launcher says of the process that it started.
+
+type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// For each launcher the global rank, and the rank among the processes of the node: `torchrun`, Open MPI,
+/// MPICH and other users of PMI, `PMIx`, Slurm.
+///
+/// The innermost comes first: `mpirun` starts `torchrun`, and Slurm `mpirun`, whose own process is then the
+/// one that Slurm's variables describe.
+const LAUNCHERS: [(&str, &[&str]); 5] = [
+    ("RANK", &["LOCAL_RANK"]),
+    ("OMPI_COMM_WORLD_RANK", &["OMPI_COMM_WORLD_LOCAL_RANK"]),
+    ("PMI_RANK", &["MPI_LOCALRANKID", "PMI_LOCAL_RANK"]),
+    ("PMIX_RANK", &[]),
+    ("SLURM_PROCID", &["SLURM_LOCALID"]),
+];
+
+/// The global rank that a launcher gave this process; `None` if no launcher started it.
+#[must_use]
+pub fn launched_rank() -> Option<u32> {
+    rank(&|name| std::env::var(name).ok())
+}
+
+pub(crate) fn rank(variable: Variable<'_>) -> Option<u32> {
+    LAUNCHERS.iter().find_map(|(rank, _)| number(variable, rank))
+}
+
+/// The rank among the node's processes of the process that is this global rank.
+///
+/// A launcher that calls it another rank did not start it but one of its ancestors, as Slurm does with a
+/// batch script that starts the ranks itself: what it says is not about this process.
+pub(crate) fn local_rank(variable: Variable<'_>, rank: u32) -> Option<u32> {
+    let of = |names: &[&str]| names.iter().find_map(|name| number(variable, name));
+    let (global, local) =
+        LAUNCHERS.iter().find_map(|(global, local)| Some((global, of(local)?)))?;
+    number(variable, global).is_none_or(|launched| launched == rank).then_some(local)
+}
+
+fn number(variable: Variable<'_>, name: &str) -> Option<u32> {
+    variable(name)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(set: &'static [(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+        move |name| Some(set.iter().find(|(key, _)| *key == name)?.1.to_owned())
+    }
+
+    #[test]
+    fn every_launcher_gives_rank_and_local_rank() {
+        for set in [
+            &[("RANK", "5"), ("LOCAL_RANK", "1")],
+            &[("OMPI_COMM_WORLD_RANK", "5"), ("OMPI_COMM_WORLD_LOCAL_RANK", "1")],
+            &[("PMI_RANK", "5"), ("MPI_LOCALRANKID", "1")],
+            &[("PMI_RANK", "5"), ("PMI_LOCAL_RANK", "1")],
+            &[("SLURM_PROCID", "5"), ("SLURM_LOCALID", "1")],
+        ] {
+            let set = variables(set);
+            assert_eq!((rank(&set), local_rank(&set, 5)), (Some(5), Some(1)));
+        }
+    }
+
+    #[test]
+    fn mpirun_in_a_slurm_job_is_not_the_process_that_slurm_started() {
+        let set = variables(&[
+            ("SLURM_PROCID", "0"),
+            ("SLURM_LOCALID", "0"),
+            ("OMPI_COMM_WORLD_RANK", "3"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "3"),
+        ]);
+        assert_eq!((rank(&set), local_rank(&set, 3)), (Some(3), Some(3)));
+    }
+
+    #[test]
+    fn a_batch_script_that_starts_its_ranks_itself_gives_none_of_them_its_own_local_rank() {
+        let set = variables(&[("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0")]);
+        assert_eq!(local_rank(&set, 2), None);
+    }
+
+    #[test]
+    fn without_a_launcher_there_is_nothing_to_go_by() {
+        let set = variables(&[("RANK", "first"), ("SLURM_PROCID", "")]);
+        assert_eq!((rank(&set), local_rank(&set, 0)), (None, None));
+    }
+}

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use pfo_fleet::{Node, Shared};
 use pfo_protocol::{FleetStep, JobView};
-use pfo_store::{Measured, Shown, Store};
+use pfo_store::{Measured, Shown, Store, StoreError};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::parts::Fleet;
 use super::swap::id_of;
 use crate::job::JobKey;
+use crate::pfod::PfodError;
 
 /// How often a node writes what it has measured.
 const RHYTHM: Duration = Duration::from_secs(10);
@@ -23,14 +24,19 @@ impl Fleet {
     /// Writes what was measured of this node's jobs, for as long as the agent runs.
     pub(super) async fn tell_measured(&self, store: &impl Store) {
         loop {
-            if let Err(why) = self.try_tell_measured(store).await {
-                tracing::debug!("cannot write what was measured: {why}");
+            match self.try_tell_measured(store).await {
+                Ok(written) => self.note_written(written),
+                Err(why) => tracing::debug!("cannot ask what was measured: {why}"),
             }
             sleep(RHYTHM).await;
         }
     }
 
-    async fn try_tell_measured(&self, store: &impl Store) -> Result<(), String> {
+    /// What became of the last write; an error if `pfod` does not say what to write.
+    async fn try_tell_measured(
+        &self,
+        store: &impl Store,
+    ) -> Result<Result<(), StoreError>, PfodError> {
         let mut taken = Vec::new();
         for key in self.jobs() {
             let shared = self.show(&key).await.and_then(|shown| shown.shared);
@@ -38,15 +44,17 @@ impl Fleet {
         }
         // Asked after that: what `pfod` shows is of this swap or, if it was too late, of a later one,
         // which is committed already, so that nobody takes it for this one's.
-        let jobs = self.questions.jobs().await.map_err(|error| error.to_string())?;
+        let jobs = self.questions.jobs().await?;
         for (key, swap) in taken {
             let job = jobs.iter().find(|job| JobKey::of(job) == key);
             if let Some(measured) = job.and_then(|job| measured_of(job, swap)) {
                 let written = store.measure(&id_of(&key), &measured).await;
-                written.map_err(|error| error.to_string())?;
+                if written.is_err() {
+                    return Ok(written);
+                }
             }
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// What a step of the whole job takes, if the store says it by then.

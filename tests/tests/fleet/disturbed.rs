@@ -3,9 +3,10 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use pfo_tests::{EtcdSetup, Identity};
+use pfo_protocol::FleetOutcome;
+use pfo_tests::{EtcdSetup, Identity, wait};
 
-use super::cluster::{Cluster, JOB, NODES, PLANS};
+use super::cluster::{Cluster, JOB, NODES, PATIENCE, PLANS};
 
 #[test]
 fn the_leader_of_the_store_and_a_pfod_are_killed_in_the_middle_of_swaps() {
@@ -25,6 +26,19 @@ fn the_leader_of_the_store_and_a_pfod_are_killed_in_the_middle_of_swaps() {
     // So is a pfod, before its node has armed the swap.
     cluster.swap(3, &first, |cluster| cluster.restart_pfod(2));
     cluster.converges(Some(PLANS[0]));
+
+    // And once the swap is committed, before its step has begun.
+    let before = cluster.job(3).unwrap().swap.unwrap().number;
+    cluster.swap(0, &second, |cluster| {
+        let committed = wait::until_within(PATIENCE, || {
+            let swap = cluster.job(0).and_then(|job| job.swap);
+            let swap = swap.filter(|swap| swap.number > before).ok_or("none is proposed")?;
+            if swap.outcome == FleetOutcome::Open { Err("it is open") } else { Ok(()) }
+        });
+        committed.unwrap();
+        cluster.restart_pfod(2);
+    });
+    cluster.converges(Some(PLANS[1]));
     cluster.ends_without_a_lock();
 }
 

@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::config::FleetConfig;
 use super::local::NodeJob;
+use super::measured::History;
 use super::swap::id_of;
 use crate::job::JobKey;
 use crate::pfod::{Pfod, Questions};
@@ -40,6 +41,8 @@ pub(crate) struct Fleet {
     store: OnceCell<Arc<Etcd>>,
     parts: Mutex<BTreeMap<JobKey, Part>>,
     problem: Mutex<Option<String>>,
+    /// What this node has measured of its jobs.
+    pub(super) histories: Mutex<BTreeMap<JobKey, History>>,
     /// Why the store has not taken what was written last.
     unwritten: Mutex<Option<StoreError>>,
 }
@@ -94,6 +97,7 @@ impl Fleet {
             store: OnceCell::new(),
             parts: Mutex::default(),
             problem: Mutex::default(),
+            histories: Mutex::default(),
             unwritten: Mutex::default(),
         }))
     }

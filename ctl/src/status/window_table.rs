@@ -62,13 +62,17 @@ fn name(window: &Window) -> String {
 }
 
 fn saving((window, baseline): (&Window, &Window)) -> Option<Cell> {
-    let saved = 1.0 - window.iteration_energy_j? / baseline.iteration_energy_j?;
+    Some(saved(1.0 - window.iteration_energy_j? / baseline.iteration_energy_j?))
+}
+
+/// A share of the energy that was saved.
+pub(super) fn saved(saved: f64) -> Cell {
     let tone = match saved {
         saved if saved >= 0.0005 => Tone::Good,
         saved if saved <= -0.0005 => Tone::Bad,
         _ => Tone::Plain,
     };
-    Some(Cell::text(percent(saved)).tone(tone))
+    Cell::text(percent(saved)).tone(tone)
 }
 
 /// A plan predicts the energy of one rank of each stage. If this node measured fewer or more ranks,

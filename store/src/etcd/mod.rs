@@ -255,12 +255,12 @@ impl Store for Etcd {
         Ok(())
     }
 
-    async fn measure(&self, job: &JobId, measured: &Measured) -> Result<(), StoreError> {
-        self.put_leased(Keys::of(job).measured(&self.me), json(measured)).await?;
+    async fn measure(&self, job: &JobId, measured: &[Measured]) -> Result<(), StoreError> {
+        self.put_leased(Keys::of(job).measured(&self.me), json(&measured)).await?;
         Ok(())
     }
 
-    async fn measured(&self, job: &JobId) -> Result<BTreeMap<Node, Measured>, StoreError> {
+    async fn measured(&self, job: &JobId) -> Result<BTreeMap<Node, Vec<Measured>>, StoreError> {
         self.by_node(&Keys::of(job).all_measured()).await
     }
 

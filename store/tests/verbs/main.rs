@@ -130,11 +130,11 @@ async fn two_nodes_agree(a: &impl Store, b: &impl Store) {
     assert!(!a.propose(&one, 1, &proposal(30), 0).await.unwrap(), "nor after it is forgotten");
     assert!(!a.decide(&one, 1, &abort).await.unwrap());
 
-    let measured = Measured { swap: 1, ranks: 1, time_s: 0.5, energy_j: Some(125.5) };
-    a.measure(&one, &measured).await.unwrap();
-    b.measure(&one, &Measured { energy_j: None, ..measured }).await.unwrap();
-    assert_eq!(b.measured(&one).await.unwrap()[&node("node-a")], measured);
-    assert_eq!(a.measured(&one).await.unwrap()[&node("node-b")].energy_j, None);
+    let measured = Measured { swap: 1, plan: None, ranks: 1, time_s: 0.5, energy_j: Some(125.5) };
+    a.measure(&one, std::slice::from_ref(&measured)).await.unwrap();
+    b.measure(&one, &[Measured { energy_j: None, ..measured.clone() }]).await.unwrap();
+    assert_eq!(b.measured(&one).await.unwrap()[&node("node-a")], [measured]);
+    assert_eq!(a.measured(&one).await.unwrap()[&node("node-b")][0].energy_j, None);
     assert_eq!(a.measured(&another).await.unwrap().len(), 0);
 
     b.leave(&one).await.unwrap();
@@ -148,8 +148,8 @@ async fn two_nodes_agree(a: &impl Store, b: &impl Store) {
 async fn the_newest_part_of_a_trial_is_kept(a: &impl Store, b: &impl Store) {
     let one = job("trials");
     a.join(&one, &member(0)).await.unwrap();
-    let measured = Measured { swap: 1, ranks: 1, time_s: 0.5, energy_j: None };
-    b.measure(&one, &measured).await.unwrap();
+    let measured = Measured { swap: 1, plan: None, ranks: 1, time_s: 0.5, energy_j: None };
+    b.measure(&one, &[measured]).await.unwrap();
     let part = |number, name| async move { a.handed_in(&job("trials"), number, &node(name)).await };
     b.hand_in(&one, 7, b"seven").await.unwrap();
     b.hand_in(&one, 8, b"eight").await.unwrap();
@@ -352,7 +352,7 @@ fn a_store_that_is_full_says_so_and_forgets_nobody() {
         a.join(&job("j"), &member(0)).await.unwrap();
         let mut watch = b.watch(&job("j")).await.unwrap();
         next(&mut watch).await;
-        let measured = Measured { swap: 0, ranks: 1, time_s: 0.5, energy_j: None };
+        let measured = Measured { swap: 0, plan: None, ranks: 1, time_s: 0.5, energy_j: None };
         let mut number = 0_u64;
         let full = loop {
             let slice = number.to_le_bytes().repeat(LARGEST_SLICE / 8);
@@ -364,7 +364,7 @@ fn a_store_that_is_full_says_so_and_forgets_nobody() {
         };
         assert!(full.to_string().starts_with("the store is full"), "{full}");
         for _ in 0..3 {
-            let full = a.measure(&job("j"), &measured).await.unwrap_err();
+            let full = a.measure(&job("j"), std::slice::from_ref(&measured)).await.unwrap_err();
             assert!(full.to_string().starts_with("the store is full"), "{full}");
         }
         // Longer than a lease.
@@ -376,8 +376,8 @@ fn a_store_that_is_full_says_so_and_forgets_nobody() {
         server.ctl(&format!("compaction {revision}")).unwrap();
         server.ctl("defrag").unwrap();
         server.ctl("alarm disarm").unwrap();
-        a.measure(&job("j"), &measured).await.unwrap();
-        assert_eq!(b.measured(&job("j")).await.unwrap()[&node("node-a")], measured);
+        a.measure(&job("j"), std::slice::from_ref(&measured)).await.unwrap();
+        assert_eq!(b.measured(&job("j")).await.unwrap()[&node("node-a")], [measured]);
     });
 }
 

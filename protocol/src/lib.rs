@@ -21,7 +21,7 @@ mod trial;
 pub use agent::calibration::{CalibratedClock, Calibration, CounterCheck};
 pub use agent::fleet::{
     FleetFinding, FleetJob, FleetLate, FleetMember, FleetNode, FleetOutcome, FleetStatus,
-    FleetStep, FleetSwap, FleetSwapped,
+    FleetStep, FleetSwap, FleetSwapped, FleetWindow,
 };
 pub use agent::p2p::{P2pPower, P2pSource, P2pTarget};
 pub use agent::recorded::{LeftOut, RecordedRank, RecordedTrial, TrialRow, WaitPower};

@@ -135,7 +135,7 @@ fn shapes() -> BTreeMap<&'static str, Shape> {
     shapes! {
         AgentRequest AgentResponse AgentStatus CalibratedClock Calibration ClockTable Closing ClosingReason ConfigStatus
         CounterCheck CounterReading DaemonStatus Doubt Drained DriftStatus DriftedInstruction DriftedRank DriverUse Event
-        FleetFinding FleetJob FleetLate FleetMember FleetNode FleetOutcome FleetStatus FleetStep FleetSwap FleetSwapped
+        FleetFinding FleetJob FleetLate FleetMember FleetNode FleetOutcome FleetStatus FleetStep FleetSwap FleetSwapped FleetWindow
         FrontierStatus GpuGrant GpuListing GpuName GpuStatus GuardStatus Hello Holder
         InstructionSample JobSelector JobStatus JobView LeaseStatus LeaseTarget LeaseTerms LeftOut Mark MeasuredBy Notice P2pPower
         P2pSource P2pTarget PlanStatus PlannedUnit PolicyVerdict Predicted ProfileKey

@@ -232,7 +232,7 @@ impl<S: Store, L: LocalJob> Driven<S, L> {
                     let part = local.measure(first_step, steps).await;
                     while let Err(error) = store.hand_in(&job, number, &part).await {
                         tracing::warn!("cannot hand in what was measured of {job}: {error}");
-                        if !matches!(error, StoreError::Away(_)) {
+                        if !matches!(error, StoreError::Away(_) | StoreError::Full(_)) {
                             return;
                         }
                         sleep(PAUSE).await;

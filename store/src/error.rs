@@ -8,6 +8,12 @@ pub enum StoreError {
     /// It does not answer, or cannot just now. Whether a write was taken is unknown.
     #[error("the store does not answer: {0}")]
     Away(String),
+    /// It answers, and takes no writes: it has reached its quota.
+    #[error(
+        "the store is full: {0}; `etcdctl compaction`, `defrag` and `alarm disarm` make room, and \
+        `--quota-backend-bytes` gives more"
+    )]
+    Full(String),
     /// It answers, and refuses.
     #[error("the store refuses: {0}; `etcdctl user get` and `role get` show what a node may do")]
     Refused(String),

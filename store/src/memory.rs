@@ -22,7 +22,7 @@ pub struct Memory {
 struct Job {
     shared: Shared,
     slices: BTreeMap<Digest, Vec<u8>>,
-    measured: BTreeMap<Node, Measured>,
+    measured: BTreeMap<Node, Vec<Measured>>,
     parts: BTreeMap<Node, (u64, Vec<u8>)>,
     watches: Vec<Arc<Queue>>,
 }
@@ -171,12 +171,12 @@ impl Store for Memory {
         Ok(())
     }
 
-    async fn measure(&self, job: &JobId, measured: &Measured) -> Result<(), StoreError> {
-        self.with(job, |job| job.measured.insert(self.me.clone(), *measured));
+    async fn measure(&self, job: &JobId, measured: &[Measured]) -> Result<(), StoreError> {
+        self.with(job, |job| job.measured.insert(self.me.clone(), measured.to_vec()));
         Ok(())
     }
 
-    async fn measured(&self, job: &JobId) -> Result<BTreeMap<Node, Measured>, StoreError> {
+    async fn measured(&self, job: &JobId) -> Result<BTreeMap<Node, Vec<Measured>>, StoreError> {
         Ok(self.with(job, |job| job.measured.clone()))
     }
 

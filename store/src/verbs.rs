@@ -23,11 +23,13 @@ pub enum News {
     Changed(Change),
 }
 
-/// What a node has measured of the steps of a job since a swap.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// What a node has measured of the steps of a job under a swap.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// The swap of the whole job that the node had taken up, 0 before the first one.
     pub swap: u64,
+    /// What the plan is called; none for default clocks.
+    pub plan: Option<String>,
     /// The ranks that were measured.
     pub ranks: usize,
     /// Mean time of a step of the slowest of them, in seconds.
@@ -108,18 +110,19 @@ pub trait Store: Send + Sync + 'static {
         report: &Report,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Writes what this node has measured of a job, until its lease expires.
+    /// Writes what this node has measured of a job under the last swaps, the newest last, until its
+    /// lease expires.
     fn measure(
         &self,
         job: &JobId,
-        measured: &Measured,
+        measured: &[Measured],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// What the nodes of a job have measured.
     fn measured(
         &self,
         job: &JobId,
-    ) -> impl Future<Output = Result<BTreeMap<Node, Measured>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<BTreeMap<Node, Vec<Measured>>, StoreError>> + Send;
 
     /// Hands in what this node has measured of a trial, the swap of this number, until its lease
     /// expires. What it handed in of earlier ones is deleted.

@@ -48,6 +48,8 @@ pub struct Setup {
     pub agent_rules: &'static str,
     /// Whether the daemons count what they allocate.
     pub counted: bool,
+    /// The network namespace of the agent, if not that of the test.
+    pub agent_namespace: Option<String>,
 }
 
 impl Default for Setup {
@@ -66,6 +68,7 @@ impl Default for Setup {
             rules: "",
             agent_rules: "",
             counted: false,
+            agent_namespace: None,
         }
     }
 }
@@ -201,6 +204,12 @@ impl Node {
     /// The command of a program of the node.
     #[must_use]
     pub(crate) fn command(&self, program: Program) -> Command {
+        let namespace = self.setup.agent_namespace.as_ref();
+        if let Some(namespace) = namespace.filter(|_| program == Program::PfoAgent) {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", namespace]).arg(self.program(program));
+            return command;
+        }
         if !self.setup.counted {
             return Command::new(self.program(program));
         }

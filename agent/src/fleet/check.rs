@@ -48,8 +48,8 @@ async fn use_all(etcd: &Etcd, fleet: &Fleet) -> Result<(), StoreError> {
     let (degrees, places) = (Degrees { pp: 1, dp: 1, tp: 1 }, Vec::new());
     let member = Member { degrees, places, gpus: Gpus::default(), measures: false };
     etcd.join(&job, &member).await?;
-    let measured = Measured { swap: 0, ranks: 0, time_s: 0.0, energy_j: None };
-    etcd.measure(&job, &measured).await?;
+    let measured = Measured { swap: 0, plan: None, ranks: 0, time_s: 0.0, energy_j: None };
+    etcd.measure(&job, &[measured]).await?;
     etcd.measured(&job).await?;
     etcd.hand_in(&job, 1, b"").await?;
     etcd.handed_in(&job, 1, fleet.node()).await?;

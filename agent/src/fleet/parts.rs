@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::config::FleetConfig;
 use super::local::NodeJob;
+use super::measured::History;
 use super::swap::id_of;
 use crate::job::JobKey;
 use crate::pfod::{Pfod, Questions};
@@ -40,6 +41,10 @@ pub(crate) struct Fleet {
     store: OnceCell<Arc<Etcd>>,
     parts: Mutex<BTreeMap<JobKey, Part>>,
     problem: Mutex<Option<String>>,
+    /// What this node has measured of its jobs.
+    pub(super) histories: Mutex<BTreeMap<JobKey, History>>,
+    /// Why the store has not taken what was written last.
+    unwritten: Mutex<Option<StoreError>>,
 }
 
 /// This node's part in one job.
@@ -92,6 +97,8 @@ impl Fleet {
             store: OnceCell::new(),
             parts: Mutex::default(),
             problem: Mutex::default(),
+            histories: Mutex::default(),
+            unwritten: Mutex::default(),
         }))
     }
 
@@ -121,7 +128,7 @@ impl Fleet {
         self.store.get().map(Arc::clone).ok_or_else(why)
     }
 
-    /// Whether the store has answered when it was asked last.
+    /// Whether the store has answered, and taken what was written, when it was asked last.
     pub(crate) fn reaches_store(&self) -> bool {
         self.store.get().is_some() && lock(&self.problem).is_none()
     }
@@ -140,6 +147,10 @@ impl Fleet {
         *problem = why;
     }
 
+    pub(super) fn note_written(&self, written: Result<(), StoreError>) {
+        *lock(&self.unwritten) = written.err();
+    }
+
     /// Keeps the node in the fleet for as long as the agent runs.
     pub(crate) async fn run(self: &Arc<Self>) {
         let store = self.store().await;
@@ -148,7 +159,10 @@ impl Fleet {
 
     async fn keep_enrolled(self: &Arc<Self>, store: &Etcd) {
         loop {
-            self.note(store.enrol(env!("CARGO_PKG_VERSION")).await.err());
+            // A node that is enrolled writes nothing.
+            let enrolled = store.enrol(env!("CARGO_PKG_VERSION")).await;
+            let unwritten = lock(&self.unwritten).clone();
+            self.note(enrolled.err().or(unwritten));
             self.renew_parts();
             sleep(RHYTHM).await;
         }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use pfo_fleet::{Decision, Late, Node, Report, Run, Shared, completeness};
 use pfo_protocol::{
-    FleetJob, FleetLate, FleetMember, FleetNode, FleetOutcome, FleetStatus, FleetStep, FleetSwap,
-    Refusal, RefusalCode, Uid,
+    FleetJob, FleetLate, FleetMember, FleetNode, FleetOutcome, FleetStatus, FleetSwap, Refusal,
+    RefusalCode, Uid,
 };
 use pfo_store::{Shown, Store};
 use tokio::time::sleep;
 
-use super::measured::TIMEOUT;
+use super::measured::{Steps, TIMEOUT};
 use super::parts::Fleet;
 use crate::job::JobKey;
 
@@ -19,8 +19,8 @@ impl Fleet {
     pub(crate) async fn statuses(&self, only_of: Option<Uid>) -> BTreeMap<JobKey, FleetJob> {
         let (mut jobs, by) = (BTreeMap::new(), sleep(TIMEOUT).deadline());
         for (key, shown) in self.shown(only_of).await {
-            let step = self.step(&key, &shown, by).await;
-            jobs.insert(key, job_of(&shown, step));
+            let steps = self.steps(&key, &shown, by).await;
+            jobs.insert(key, job_of(&shown, steps));
         }
         jobs
     }
@@ -28,7 +28,7 @@ impl Fleet {
     /// The same of all users, without asking the store: what a step of the whole job takes is left out.
     pub(crate) async fn parts_shown(&self) -> BTreeMap<JobKey, FleetJob> {
         let shown = self.shown(None).await.into_iter();
-        shown.map(|(key, shown)| (key, job_of(&shown, None))).collect()
+        shown.map(|(key, shown)| (key, job_of(&shown, Steps::default()))).collect()
     }
 
     async fn shown(&self, only_of: Option<Uid>) -> Vec<(JobKey, Shown)> {
@@ -64,10 +64,11 @@ impl Fleet {
     }
 }
 
-fn job_of(shown: &Shown, step: Option<FleetStep>) -> FleetJob {
+fn job_of(shown: &Shown, Steps { step, windows }: Steps) -> FleetJob {
     let store_away_s = shown.away.map(|away| away.as_secs_f64());
     let Some(shared) = &shown.shared else {
-        return FleetJob { nodes: Vec::new(), problem: None, store_away_s, swap: None, step };
+        let (nodes, problem, swap) = (Vec::new(), None, None);
+        return FleetJob { nodes, problem, store_away_s, swap, step, windows };
     };
     FleetJob {
         nodes: members_of(shared),
@@ -75,6 +76,7 @@ fn job_of(shown: &Shown, step: Option<FleetStep>) -> FleetJob {
         store_away_s,
         swap: newest_of(shared),
         step,
+        windows,
     }
 }
 

@@ -1,11 +1,12 @@
 //! The nodes of a job that has ranks on several: which swap of the whole job each one runs.
 
 use pfo_protocol::{
-    FleetJob, FleetMember, FleetOutcome, FleetStep, FleetSwap, JobStatus, Rank, Uid,
+    FleetJob, FleetMember, FleetOutcome, FleetStep, FleetSwap, FleetWindow, JobStatus, Rank, Uid,
 };
 
-use super::quantity::{joules, seconds};
+use super::quantity::{change, joules, seconds};
 use super::table::{Cell, Table, Tone, heading};
+use super::window_table::saving_cell;
 use crate::output::Look;
 use crate::text::harmless;
 
@@ -38,7 +39,38 @@ pub(crate) fn render(
         });
         text += &format!("A step takes {}{energy}\n", seconds(time_s));
     }
+    text.extend(windows(&fleet.windows, look));
     Some(text)
+}
+
+/// What a step of the whole job took under its last plans, against the first window at default clocks;
+/// none if there is nothing to compare.
+fn windows(windows: &[FleetWindow], look: Look) -> Option<String> {
+    if windows.len() < 2 {
+        return None;
+    }
+    let baseline = windows.iter().find(|window| window.plan.is_none());
+    let mut table = Table::new(look)
+        .left("Plan")
+        .right("Time/step")
+        .right("Slowdown")
+        .right("Energy/step")
+        .right("Saving");
+    for window in windows {
+        let baseline = baseline.filter(|baseline| !std::ptr::eq(*baseline, window));
+        let slowdown = baseline.map(|baseline| window.step.time_s / baseline.step.time_s - 1.0);
+        let energy = window.step.energy_j;
+        let before = baseline.and_then(|baseline| baseline.step.energy_j);
+        let saving = energy.zip(before).map(|(energy_j, before_j)| 1.0 - energy_j / before_j);
+        table.row([
+            Cell::text(window.plan.as_deref().unwrap_or("default clocks")),
+            Cell::text(seconds(window.step.time_s)),
+            Cell::option(slowdown.map(change)),
+            Cell::option(energy.map(joules)),
+            saving.map_or_else(Cell::empty, saving_cell),
+        ]);
+    }
+    Some(format!("\nMeasured on all nodes together:\n{}", table.render()))
 }
 
 fn state(node: &FleetMember, newest: Option<&FleetSwap>) -> (String, Tone) {
@@ -133,6 +165,7 @@ mod tests {
             store_away_s: None,
             swap: None,
             step: None,
+            windows: Vec::new(),
         };
         assert_eq!(problems(&fleet), ["node n is late for swap 4 since step 9: w"]);
         let over = FleetLate { until_step: Some(12), ..late };
@@ -140,5 +173,23 @@ mod tests {
         assert_eq!(state(&node(5, Some(over.clone())), None).0, "in time");
         let fleet = FleetJob { nodes: vec![node(4, Some(over))], ..fleet };
         assert!(problems(&fleet).is_empty());
+    }
+
+    #[test]
+    fn the_windows_of_all_nodes_are_compared_with_the_first_one_at_default_clocks() {
+        let window = |plan: Option<&str>, time_s, energy_j| FleetWindow {
+            swap: 1,
+            plan: plan.map(str::to_owned),
+            step: FleetStep { time_s, energy_j },
+        };
+        let at_default = window(None, 1.0, Some(1000.0));
+        assert_eq!(windows(std::slice::from_ref(&at_default), Look::default()), None);
+        let planned = window(Some("p.json"), 1.01, Some(850.0));
+        let text = windows(&[at_default, planned.clone()], Look::default()).unwrap();
+        let line = text.lines().find(|line| line.starts_with("p.json")).unwrap();
+        assert!(line.contains("+1.0 %") && line.contains("15.0 %"), "{text}");
+        let other = window(Some("q.json"), 1.0, None);
+        let text = windows(&[planned, other], Look::default()).unwrap();
+        assert!(!text.contains('%'), "nothing to compare with: {text}");
     }
 }

@@ -107,7 +107,8 @@ impl Job {
     }
 
     /// Adds a rank. Returns the swap that it takes up with its first step: a rank that joins late
-    /// gets the job's plan, or what ran before it if the other ranks have yet to change.
+    /// gets the job's plan, or what ran before it if the other ranks have yet to change, or itself: all of
+    /// them may have come back since the swap was made.
     pub(crate) fn join(&self, member: Member) -> Result<Option<Arc<Swap>>, Refusal> {
         let position = &member.hello.position;
         let (rank, name) = (position.rank, &self.key.name);
@@ -135,8 +136,10 @@ impl Job {
         {
             plan.suspend(|| format!("it does not fit a rank that came later: {misfit}"));
         }
+        let next_step = member.hello.next_step;
         members.add(member);
-        let complete = members.plans.swaps().rev().find(|swap| swap.is_complete()).cloned();
+        let takes = |swap: &&Arc<Swap>| swap.is_complete() && !swap.is_to_come(next_step);
+        let complete = members.plans.swaps().rev().find(takes).cloned();
         drop(members);
         self.notice_change();
         Ok(complete)
@@ -303,6 +306,30 @@ mod tests {
         job.leave(&late.session);
         early.session.progress.swap.store(swap.number, Relaxed);
         assert_eq!(job.join(member(1, 0)).unwrap().map(|swap| swap.number), Some(1));
+    }
+
+    #[test]
+    fn ranks_that_come_back_before_the_step_of_a_swap_wait_for_it_and_those_that_begin_anew_do_not()
+    {
+        let job = job("j", 1);
+        let early = member(0, 0);
+        job.join(early.clone()).unwrap();
+        let joins = |next_step| {
+            let rank = member(0, next_step);
+            let takes = job.join(rank.clone()).unwrap().map(|swap| swap.number);
+            job.leave(&rank.session);
+            takes
+        };
+        load(&job, 900).unwrap();
+        swap(&job, SwapTarget::Loaded, None).unwrap();
+        early.session.progress.swap.store(1, Relaxed);
+        load(&job, 210).unwrap();
+        swap(&job, SwapTarget::Loaded, Some(50)).unwrap();
+        early.session.progress.ended.store(true, Relaxed);
+        job.leave(&early.session);
+        assert_eq!([30, 49, 50, 51, 0].map(joins), [1, 1, 2, 2, 2].map(Some));
+        early.session.progress.swap.store(2, Relaxed);
+        assert_eq!(joins(30), Some(2), "it has taken place: the job goes on from an earlier step");
     }
 
     #[test]

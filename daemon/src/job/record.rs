@@ -112,7 +112,8 @@ impl JobRecord {
         let swaps = self.swaps.iter().map(|record| {
             let plan = record.plan.as_ref().map(|plan| plan.restore(self.pp_degree));
             let ranks = if record.complete { Vec::new() } else { ranks.clone() };
-            Ok(Arc::new(Swap::decided(record.number, plan.transpose()?, record.step, ranks)))
+            let swap = Swap::decided(record.number, plan.transpose()?, record.step, ranks);
+            Ok(Arc::new(swap.recorded(record.complete)))
         });
         let plans = Plans::of_earlier_daemon(swaps.collect::<Result<_, _>>()?);
         let since = Instant::now().checked_sub(self.left_for()).unwrap_or_else(Instant::now);
@@ -160,6 +161,7 @@ impl PlanRecord {
 mod tests {
     use pfo_protocol::SwapTarget;
 
+    use super::super::Member;
     use super::super::example::{self, session, table};
     use super::*;
 
@@ -300,6 +302,17 @@ mod tests {
         let [first, second] = swaps(&record.restore(&sessions).unwrap()).try_into().unwrap();
         assert!(first.is_complete());
         assert_eq!((second.taken_up(), second.step()), ((0, 1), 50));
+    }
+
+    #[test]
+    fn a_rank_that_comes_back_by_itself_waits_for_a_swap_that_no_daemon_saw_take_place() {
+        let mut record = JobRecord::of(&job_after(&[(600, 0), (1200, 50)]), false).unwrap();
+        for (complete, takes) in [(false, 1), (true, 2)] {
+            record.swaps[1].complete = complete;
+            let job = record.clone().restore(&[]).unwrap();
+            let rank = Member { session: session("team/j", 0), ..example::member(0, 30) };
+            assert_eq!(job.join(rank).unwrap().map(|swap| swap.number), Some(takes));
+        }
     }
 
     #[test]

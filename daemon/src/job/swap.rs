@@ -39,6 +39,8 @@ pub(crate) struct Swap {
     ranks: Vec<Arc<Progress>>,
     /// What counts if this swap comes too late.
     before: Option<Box<Self>>,
+    /// An earlier daemon saw it take place.
+    took_place: bool,
 }
 
 impl Swap {
@@ -53,7 +55,7 @@ impl Swap {
     ) -> Self {
         let at = at.map(|at| at.min(LAST));
         let (step, latest) = (AtomicU64::new(UNDECIDED), at.unwrap_or(LAST));
-        Self { number, plan, step, at, latest, ranks, before: None }
+        Self { number, plan, step, at, latest, ranks, before: None, took_place: false }
     }
 
     /// A swap whose step is decided, and that these ranks have yet to take up.
@@ -66,6 +68,12 @@ impl Swap {
     ) -> Self {
         let undecided = Self::new(number, plan, Some(step), ranks);
         Self { step: AtomicU64::new(step.min(LAST)), ..undecided }
+    }
+
+    /// The same, of which an earlier daemon knew whether it had taken place.
+    #[must_use]
+    pub(crate) fn recorded(self, took_place: bool) -> Self {
+        Self { took_place, ..self }
     }
 
     /// Follows another swap of the job. If that one is `waiting` for its step, it is replaced, and
@@ -121,6 +129,14 @@ impl Swap {
             rank.swap.load(Relaxed) >= self.number || rank.ended.load(Relaxed)
         };
         (self.ranks.iter().filter(done).count(), self.ranks.len())
+    }
+
+    /// Whether a rank that joins before this step has to wait for the swap. One that begins its job anew
+    /// does not, nor one that joins others that have changed.
+    pub(crate) fn is_to_come(&self, next_step: u64) -> bool {
+        let has_changed = |rank: &Arc<Progress>| rank.swap.load(Relaxed) >= self.number;
+        let took_place = self.took_place || self.ranks.iter().any(has_changed);
+        !took_place && next_step > 0 && next_step < self.step()
     }
 
     /// Whether no rank runs what was before.

@@ -47,6 +47,19 @@ pub struct FleetJob {
     /// A step of the whole job since the newest swap that was committed; none until every node has
     /// measured some.
     pub step: Option<FleetStep>,
+    /// What its steps took under the last swaps, the oldest first, trials left out.
+    pub windows: Vec<FleetWindow>,
+}
+
+/// What the steps of the whole job took between two swaps of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FleetWindow {
+    /// The number of the first of these swaps, 0 for the time before any.
+    pub swap: u64,
+    /// What the plan is called; none for default clocks.
+    pub plan: Option<String>,
+    /// A step.
+    pub step: FleetStep,
 }
 
 /// A step of the whole job, as its nodes have measured it.

@@ -6,11 +6,13 @@ use std::time::Duration;
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
 use pfo_fleet::Node;
 
+use super::certificate::OwnCertificate;
 use crate::error::StoreError;
 
-/// How long etcd may take to connect, and to answer.
+/// How long etcd may take to connect, and to answer. What is asked while its leader is gone is not
+/// answered at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How often a silent connection is asked whether it is still there, and how long that may take.
 const PING: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(5));
@@ -42,7 +44,11 @@ pub struct Credentials {
     pub key: PathBuf,
 }
 
-pub(super) async fn client(settings: &EtcdSettings) -> Result<Client, StoreError> {
+/// A client, and the certificate that it shows.
+pub(super) async fn client(
+    settings: &EtcdSettings,
+) -> Result<(Client, Option<OwnCertificate>), StoreError> {
+    let mut own = None;
     let mut options = ConnectOptions::new()
         .with_connect_timeout(CONNECT_TIMEOUT)
         .with_timeout(ANSWER_TIMEOUT)
@@ -50,11 +56,13 @@ pub(super) async fn client(settings: &EtcdSettings) -> Result<Client, StoreError
         .with_keep_alive_while_idle(true)
         .with_require_leader(true);
     if let Some(Credentials { ca, certificate, key }) = &settings.credentials {
-        let identity = Identity::from_pem(read(certificate)?, read(key)?);
+        let pem = read(certificate)?;
+        own = OwnCertificate::read(certificate.clone(), &pem);
+        let identity = Identity::from_pem(pem, read(key)?);
         let ca = Certificate::from_pem(read(ca)?);
         options = options.with_tls(TlsOptions::new().ca_certificate(ca).identity(identity));
     }
-    Ok(Client::connect(&settings.endpoints, Some(options)).await?)
+    Ok((Client::connect(&settings.endpoints, Some(options)).await?, own))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, StoreError> {

@@ -9,10 +9,14 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use super::ask::ask;
 use crate::error::StoreError;
 
 /// gRPC's code for a lease that exists.
 const EXISTS: i32 = 9;
+
+/// gRPC's code for one that does not.
+const NOT_FOUND: i32 = 5;
 
 pub(super) struct Lease {
     client: Client,
@@ -51,7 +55,11 @@ impl Lease {
             return Ok(held.id);
         }
         let options = self.common.map(|number| LeaseGrantOptions::new().with_id(number));
-        let granted = self.client.lease_client().grant(self.seconds.into(), options).await;
+        let grant = || {
+            let (mut leases, options) = (self.client.lease_client(), options.clone());
+            async move { leases.grant(self.seconds.into(), options).await }
+        };
+        let granted = ask(grant).await;
         let id = match (granted, self.common) {
             (Ok(granted), _) => granted.id(),
             (Err(Error::GRpcStatus(status)), Some(number))
@@ -67,8 +75,14 @@ impl Lease {
         Ok(id)
     }
 
-    pub(super) async fn forget(&self, id: i64) {
-        self.held.lock().await.take_if(|held| held.id == id);
+    /// Has the next write ask for another lease, if this is what was wrong with a write. Whatever else
+    /// was, the lease is held: a store that is full grants no other one.
+    pub(super) async fn forget_if_expired<T>(&self, id: i64, written: &Result<T, Error>) {
+        if let Err(Error::GRpcStatus(status)) = written
+            && i32::from(status.code()) == NOT_FOUND
+        {
+            self.held.lock().await.take_if(|held| held.id == id);
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The verbs, spoken to etcd 3.4 or later over mutual TLS.
 
+mod ask;
+mod certificate;
 mod connect;
 mod keys;
 mod lease;
@@ -9,13 +11,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use etcd_client::{
-    Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, PutOptions, Txn, TxnOp,
+    Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, KeyValue, PutOptions, Txn, TxnOp,
 };
 use pfo_fleet::{Answer, Decision, Digest, Member, Node, Proposal, Report};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
+use self::ask::ask;
+use self::certificate::OwnCertificate;
 use self::keys::{Keys, NODES};
 use self::lease::Lease;
 use crate::error::StoreError;
@@ -29,6 +33,7 @@ pub use self::watch::EtcdJob;
 pub struct Etcd {
     me: Node,
     client: Client,
+    certificate: Option<OwnCertificate>,
     lease: Lease,
     /// The lease under which this node is in the fleet.
     enrolled: Mutex<Option<i64>>,
@@ -43,11 +48,12 @@ impl Etcd {
     /// # Errors
     /// If the credentials cannot be read or used.
     pub async fn open(settings: &EtcdSettings) -> Result<Self, StoreError> {
-        let client = connect::client(settings).await?;
+        let (client, certificate) = connect::client(settings).await?;
         let lease = Lease::of(client.clone(), settings.lease_s);
         Ok(Self {
             me: settings.node.clone(),
             client,
+            certificate,
             lease,
             enrolled: Mutex::default(),
             keep_s: settings.keep_s,
@@ -61,20 +67,44 @@ impl Etcd {
     /// If the credentials cannot be read, or no endpoint answers.
     pub async fn connect(settings: &EtcdSettings) -> Result<Self, StoreError> {
         let etcd = Self::open(settings).await?;
-        etcd.client.clone().status().await?;
+        let status = etcd.client.clone().status().await;
+        status.map_err(|error| etcd.explained(error.into()))?;
         Ok(etcd)
+    }
+
+    fn explained(&self, error: StoreError) -> StoreError {
+        match &self.certificate {
+            Some(own) => own.explain(error),
+            None => error,
+        }
+    }
+
+    /// Commits a transaction. Returns whether it was so when it had to be.
+    async fn commit(&self, transaction: Txn) -> Result<bool, Error> {
+        let commit = || {
+            let (mut kv, transaction) = (self.client.kv_client(), transaction.clone());
+            async move { kv.txn(transaction).await }
+        };
+        Ok(ask(commit).await?.succeeded())
+    }
+
+    /// What is at a key, or below it.
+    async fn read(&self, key: &str, options: Option<GetOptions>) -> Result<Vec<KeyValue>, Error> {
+        let read = || {
+            let (mut kv, options) = (self.client.kv_client(), options.clone());
+            async move { kv.get(key, options).await }
+        };
+        Ok(ask(read).await?.take_kvs())
     }
 
     /// Writes something under the lease.
     async fn put_leased(&self, key: String, value: Vec<u8>) -> Result<i64, StoreError> {
         let lease = self.lease.id().await?;
         let options = PutOptions::new().with_lease(lease);
-        let put = self.client.kv_client().put(key, value, Some(options)).await;
-        if put.is_err() {
-            // Perhaps it has expired: the next attempt asks for another one.
-            self.lease.forget(lease).await;
-        }
-        put?;
+        let put = Txn::new().and_then([TxnOp::put(key, value, Some(options))]);
+        let done = self.commit(put).await;
+        self.lease.forget_if_expired(lease, &done).await;
+        done?;
         Ok(lease)
     }
 
@@ -84,12 +114,11 @@ impl Etcd {
         prefix: &str,
     ) -> Result<BTreeMap<Node, T>, StoreError> {
         let all = GetOptions::new().with_prefix();
-        let mut found = self.client.kv_client().get(prefix, Some(all)).await?;
-        let node = |kv: etcd_client::KeyValue| {
+        let node = |kv: KeyValue| {
             let name = kv.key_str().ok()?.strip_prefix(prefix)?;
             Some((name.parse().ok()?, keys::read(kv.value())?))
         };
-        Ok(found.take_kvs().into_iter().filter_map(node).collect())
+        Ok(self.read(prefix, Some(all)).await?.into_iter().filter_map(node).collect())
     }
 
     /// The lease of what is kept of a job, which is renewed until this node leaves it.
@@ -112,11 +141,9 @@ impl Etcd {
         let id = lease.id().await?;
         let put = |(key, value)| TxnOp::put(key, value, Some(PutOptions::new().with_lease(id)));
         let operations: Vec<_> = puts.into_iter().map(put).chain(delete).collect();
-        let done = self.client.kv_client().txn(Txn::new().when(when).and_then(operations)).await;
-        if done.is_err() {
-            lease.forget(id).await;
-        }
-        Ok(done?.succeeded())
+        let done = self.commit(Txn::new().when(when).and_then(operations)).await;
+        lease.forget_if_expired(id, &done).await;
+        Ok(done?)
     }
 }
 
@@ -144,7 +171,8 @@ impl Store for Etcd {
 
     async fn enrol(&self, version: &str) -> Result<(), StoreError> {
         let mut enrolled = self.enrolled.lock().await;
-        if *enrolled != Some(self.lease.id().await?) {
+        let lease = self.lease.id().await.map_err(|error| self.explained(error))?;
+        if *enrolled != Some(lease) {
             let key = format!("{NODES}{}", self.me);
             *enrolled = Some(self.put_leased(key, json(&version)).await?);
         }
@@ -167,10 +195,7 @@ impl Store for Etcd {
         let gone = [keys.member(&self.me), keys.report(&self.me), keys.measured(&self.me)];
         let delete = gone.map(|key| TxnOp::delete(key, None)).into_iter();
         let parts = delete_parts(&keys, &self.me, u64::MAX);
-        self.client
-            .kv_client()
-            .txn(Txn::new().and_then(delete.chain([parts]).collect::<Vec<_>>()))
-            .await?;
+        self.commit(Txn::new().and_then(delete.chain([parts]).collect::<Vec<_>>())).await?;
         Ok(())
     }
 
@@ -182,8 +207,8 @@ impl Store for Etcd {
     }
 
     async fn fetch(&self, job: &JobId, digest: Digest) -> Result<Vec<u8>, StoreError> {
-        let mut found = self.client.kv_client().get(Keys::of(job).slice(digest), None).await?;
-        let slice = found.take_kvs().pop().ok_or(StoreError::Missing(digest))?;
+        let mut found = self.read(&Keys::of(job).slice(digest), None).await?;
+        let slice = found.pop().ok_or(StoreError::Missing(digest))?;
         let (_, slice) = slice.into_key_value();
         if digest_of(&slice) == digest { Ok(slice) } else { Err(StoreError::Differs(digest)) }
     }
@@ -230,12 +255,12 @@ impl Store for Etcd {
         Ok(())
     }
 
-    async fn measure(&self, job: &JobId, measured: &Measured) -> Result<(), StoreError> {
-        self.put_leased(Keys::of(job).measured(&self.me), json(measured)).await?;
+    async fn measure(&self, job: &JobId, measured: &[Measured]) -> Result<(), StoreError> {
+        self.put_leased(Keys::of(job).measured(&self.me), json(&measured)).await?;
         Ok(())
     }
 
-    async fn measured(&self, job: &JobId) -> Result<BTreeMap<Node, Measured>, StoreError> {
+    async fn measured(&self, job: &JobId) -> Result<BTreeMap<Node, Vec<Measured>>, StoreError> {
         self.by_node(&Keys::of(job).all_measured()).await
     }
 
@@ -245,7 +270,9 @@ impl Store for Etcd {
         let leased = PutOptions::new().with_lease(lease);
         let put = TxnOp::put(keys.part(&self.me, number), part, Some(leased));
         let operations = [delete_parts(&keys, &self.me, number), put];
-        self.client.kv_client().txn(Txn::new().and_then(operations)).await?;
+        let done = self.commit(Txn::new().and_then(operations)).await;
+        self.lease.forget_if_expired(lease, &done).await;
+        done?;
         Ok(())
     }
 
@@ -256,8 +283,8 @@ impl Store for Etcd {
         node: &Node,
     ) -> Result<Option<Vec<u8>>, StoreError> {
         let key = Keys::of(job).part(node, number);
-        let mut found = self.client.kv_client().get(key, None).await?;
-        Ok(found.take_kvs().pop().map(|kv| kv.into_key_value().1))
+        let mut found = self.read(&key, None).await?;
+        Ok(found.pop().map(|kv| kv.into_key_value().1))
     }
 
     async fn watch(&self, job: &JobId) -> Result<EtcdJob, StoreError> {
@@ -268,11 +295,19 @@ impl Store for Etcd {
 /// gRPC's codes for a caller that may not, and one that it does not know.
 const REFUSED: [i32; 2] = [7, 16];
 
+/// gRPC's code for something that is used up, and what etcd calls its room.
+const FULL: (i32, &str) = (8, "space");
+
 impl From<Error> for StoreError {
     fn from(error: Error) -> Self {
         match &error {
             Error::GRpcStatus(status) if REFUSED.contains(&i32::from(status.code())) => {
                 Self::Refused(status.message().to_owned())
+            }
+            Error::GRpcStatus(status)
+                if i32::from(status.code()) == FULL.0 && status.message().contains(FULL.1) =>
+            {
+                Self::Full(status.message().to_owned())
             }
             Error::GRpcStatus(status) => Self::Away(in_full(status.message().to_owned(), status)),
             other => Self::Away(in_full(other.to_string(), other)),

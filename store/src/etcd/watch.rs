@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use etcd_client::{Client, EventType, GetOptions, ResponseHeader, WatchOptions, WatchStream};
 use pfo_fleet::{Change, Shared};
 
+use super::ask::ask;
 use super::keys::Keys;
 use crate::error::StoreError;
 use crate::verbs::{News, WatchedJob};
@@ -20,7 +21,12 @@ pub struct EtcdJob {
 impl EtcdJob {
     pub(super) async fn watch(client: &Client, keys: Keys) -> Result<Self, StoreError> {
         let all = GetOptions::new().with_prefix();
-        let mut found = client.kv_client().get(keys.prefix(), Some(all)).await?;
+        let get = || {
+            let (mut kv, all) = (client.kv_client(), all.clone());
+            let prefix = keys.prefix();
+            async move { kv.get(prefix, Some(all)).await }
+        };
+        let mut found = ask(get).await?;
         let after = found.header().map_or(0, ResponseHeader::revision).saturating_add(1);
         let mut changes: Vec<_> = found
             .take_kvs()
@@ -32,7 +38,12 @@ impl EtcdJob {
         let mut shared = Shared::default();
         changes.into_iter().for_each(|change| shared.apply(change));
         let options = WatchOptions::new().with_prefix().with_start_revision(after);
-        let stream = client.watch_client().watch(keys.prefix(), Some(options)).await?;
+        let watch = || {
+            let (mut watches, options) = (client.watch_client(), options.clone());
+            let prefix = keys.prefix();
+            async move { watches.watch(prefix, Some(options)).await }
+        };
+        let stream = ask(watch).await?;
         Ok(Self { keys, stream, news: [News::Snapshot(shared)].into() })
     }
 }

@@ -3,6 +3,7 @@
 mod agents;
 mod server;
 
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use pfo_fleet::{
@@ -14,9 +15,9 @@ use pfo_store::{
     WatchedJob, digest_of,
 };
 use pfo_vocabulary::{DpRank, Rank, Stage, TpRank, Uid};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use server::Server;
+use server::{Server, ServerSetup, VALID_DAYS};
 
 fn node(name: &str) -> Node {
     name.parse().unwrap()
@@ -45,8 +46,16 @@ fn proposal(step: u64) -> Proposal {
     }
 }
 
+fn one_member() -> Option<Server> {
+    Server::start(&ServerSetup::default())
+}
+
+fn settings(server: &Server, node: &str) -> EtcdSettings {
+    server.settings(node, Ipv4Addr::LOCALHOST)
+}
+
 async fn connect(server: &Server, node: &str) -> Result<Etcd, StoreError> {
-    Etcd::connect(&server.settings(node)).await
+    Etcd::connect(&settings(server, node)).await
 }
 
 fn run(test: impl Future<Output = ()>) {
@@ -121,11 +130,11 @@ async fn two_nodes_agree(a: &impl Store, b: &impl Store) {
     assert!(!a.propose(&one, 1, &proposal(30), 0).await.unwrap(), "nor after it is forgotten");
     assert!(!a.decide(&one, 1, &abort).await.unwrap());
 
-    let measured = Measured { swap: 1, ranks: 1, time_s: 0.5, energy_j: Some(125.5) };
-    a.measure(&one, &measured).await.unwrap();
-    b.measure(&one, &Measured { energy_j: None, ..measured }).await.unwrap();
-    assert_eq!(b.measured(&one).await.unwrap()[&node("node-a")], measured);
-    assert_eq!(a.measured(&one).await.unwrap()[&node("node-b")].energy_j, None);
+    let measured = Measured { swap: 1, plan: None, ranks: 1, time_s: 0.5, energy_j: Some(125.5) };
+    a.measure(&one, std::slice::from_ref(&measured)).await.unwrap();
+    b.measure(&one, &[Measured { energy_j: None, ..measured.clone() }]).await.unwrap();
+    assert_eq!(b.measured(&one).await.unwrap()[&node("node-a")], [measured]);
+    assert_eq!(a.measured(&one).await.unwrap()[&node("node-b")][0].energy_j, None);
     assert_eq!(a.measured(&another).await.unwrap().len(), 0);
 
     b.leave(&one).await.unwrap();
@@ -139,8 +148,8 @@ async fn two_nodes_agree(a: &impl Store, b: &impl Store) {
 async fn the_newest_part_of_a_trial_is_kept(a: &impl Store, b: &impl Store) {
     let one = job("trials");
     a.join(&one, &member(0)).await.unwrap();
-    let measured = Measured { swap: 1, ranks: 1, time_s: 0.5, energy_j: None };
-    b.measure(&one, &measured).await.unwrap();
+    let measured = Measured { swap: 1, plan: None, ranks: 1, time_s: 0.5, energy_j: None };
+    b.measure(&one, &[measured]).await.unwrap();
     let part = |number, name| async move { a.handed_in(&job("trials"), number, &node(name)).await };
     b.hand_in(&one, 7, b"seven").await.unwrap();
     b.hand_in(&one, 8, b"eight").await.unwrap();
@@ -199,7 +208,7 @@ fn a_lease_in_memory_expires_when_a_test_says_so() {
 
 #[test]
 fn nodes_agree_over_etcd() {
-    let Some(server) = Server::start() else { return };
+    let Some(server) = one_member() else { return };
     run(async {
         let a = connect(&server, "node-a").await.unwrap();
         let b = connect(&server, "node-b").await.unwrap();
@@ -211,7 +220,7 @@ fn nodes_agree_over_etcd() {
 
 #[test]
 fn a_node_that_is_gone_leaves_its_jobs_and_one_that_is_there_does_not() {
-    let Some(server) = Server::start() else { return };
+    let Some(server) = one_member() else { return };
     run(async {
         let [a, b] = ["node-a", "node-b"].map(|name| connect(&server, name));
         let (a, b): (Etcd, Etcd) = (a.await.unwrap(), b.await.unwrap());
@@ -229,9 +238,9 @@ fn a_node_that_is_gone_leaves_its_jobs_and_one_that_is_there_does_not() {
 
 #[test]
 fn what_is_kept_of_a_job_is_deleted_a_while_after_its_last_node_has_left() {
-    let Some(server) = Server::start() else { return };
+    let Some(server) = one_member() else { return };
     let connect = async |name| {
-        let settings = EtcdSettings { keep_s: 2, ..server.settings(name) };
+        let settings = EtcdSettings { keep_s: 2, ..settings(&server, name) };
         Etcd::connect(&settings).await.unwrap()
     };
     run(async {
@@ -244,7 +253,7 @@ fn what_is_kept_of_a_job_is_deleted_a_while_after_its_last_node_has_left() {
         // Who joins does its part to keep what others have written.
         b.join(&job, &member(1)).await.unwrap();
         drop(a);
-        tokio::time::sleep(Duration::from_secs(6)).await;
+        sleep(Duration::from_secs(6)).await;
         assert_eq!(b.fetch(&job, slice).await, Ok(b"slice".to_vec()));
         assert!(!b.propose(&job, 1, &proposal(10), 0).await.unwrap());
 
@@ -261,7 +270,7 @@ fn what_is_kept_of_a_job_is_deleted_a_while_after_its_last_node_has_left() {
 
 #[test]
 fn a_node_that_etcd_does_not_know_is_refused_and_told_so() {
-    let Some(server) = Server::start() else { return };
+    let Some(server) = one_member() else { return };
     run(async {
         let stranger = connect(&server, "stranger").await.unwrap();
         let refused = stranger.join(&job("j"), &member(0)).await.unwrap_err();
@@ -273,9 +282,9 @@ fn a_node_that_etcd_does_not_know_is_refused_and_told_so() {
 
 #[test]
 fn without_a_certificate_nobody_is_let_in_and_a_missing_file_is_named() {
-    let Some(server) = Server::start() else { return };
+    let Some(server) = one_member() else { return };
     run(async {
-        let mut settings = server.settings("node-a");
+        let mut settings = settings(&server, "node-a");
         let mut credentials = settings.credentials.take().unwrap();
         let bare = Etcd::connect(&settings).await.err().unwrap();
         assert!(matches!(bare, StoreError::Away(_)), "{bare:?}");
@@ -288,22 +297,100 @@ fn without_a_certificate_nobody_is_let_in_and_a_missing_file_is_named() {
 
 #[test]
 fn an_etcd_that_dies_is_away_and_what_was_written_is_there_when_it_is_back() {
-    let Some(mut server) = Server::start() else { return };
+    let Some(mut server) = one_member() else { return };
     run(async {
         let a = connect(&server, "node-a").await.unwrap();
         assert!(a.propose(&job("j"), 1, &proposal(10), 0).await.unwrap());
         let mut watch = a.watch(&job("j")).await.unwrap();
         next(&mut watch).await;
-        server.kill();
+        server.kill(0);
         let away = timeout(Duration::from_secs(60), watch.next()).await.unwrap().unwrap_err();
         assert!(matches!(away, StoreError::Away(_)), "{away:?}");
-        server.restart();
+        server.restart(0);
         let shared = loop {
             let Ok(mut watch) = a.watch(&job("j")).await else { continue };
             let News::Snapshot(shared) = next(&mut watch).await else { panic!() };
             break shared;
         };
         assert_eq!(shared.newest(), 1);
+    });
+}
+
+#[test]
+fn one_member_of_three_that_dies_costs_nobody_an_answer() {
+    let setup = ServerSetup { members: 3, ..ServerSetup::default() };
+    let Some(mut server) = Server::start(&setup) else { return };
+    run(async {
+        let a = connect(&server, "node-a").await.unwrap();
+        let b = connect(&server, "node-b").await.unwrap();
+        a.join(&job("j"), &member(0)).await.unwrap();
+        for dead in 0..setup.members {
+            server.kill(dead);
+            // As long as the others may take to choose a leader.
+            let began = Instant::now();
+            while let Err(error) = b.nodes().await {
+                assert!(began.elapsed() < Duration::from_secs(60), "{error}");
+            }
+            for number in 0..40 {
+                let slice = format!("{dead} {number}");
+                let digest = a.publish(&job("j"), slice.as_bytes()).await.unwrap();
+                assert_eq!(b.fetch(&job("j"), digest).await, Ok(slice.into_bytes()));
+            }
+            server.restart(dead);
+        }
+    });
+}
+
+/// A full store names itself, costs nobody a lease, and takes writes again once it has room.
+#[test]
+fn a_store_that_is_full_says_so_and_forgets_nobody() {
+    let setup = ServerSetup { quota_bytes: Some(4 << 20), ..ServerSetup::default() };
+    let Some(server) = Server::start(&setup) else { return };
+    run(async {
+        let a = connect(&server, "node-a").await.unwrap();
+        let b = connect(&server, "node-b").await.unwrap();
+        a.join(&job("j"), &member(0)).await.unwrap();
+        let mut watch = b.watch(&job("j")).await.unwrap();
+        next(&mut watch).await;
+        let measured = Measured { swap: 0, plan: None, ranks: 1, time_s: 0.5, energy_j: None };
+        let mut number = 0_u64;
+        let full = loop {
+            let slice = number.to_le_bytes().repeat(LARGEST_SLICE / 8);
+            match a.publish(&job("filling"), &slice).await {
+                Ok(_) => number += 1,
+                Err(full) => break full,
+            }
+            assert!(number < 1000, "nothing is full");
+        };
+        assert!(full.to_string().starts_with("the store is full"), "{full}");
+        for _ in 0..3 {
+            let full = a.measure(&job("j"), std::slice::from_ref(&measured)).await.unwrap_err();
+            assert!(full.to_string().starts_with("the store is full"), "{full}");
+        }
+        // Longer than a lease.
+        assert!(timeout(Duration::from_secs(5), watch.next()).await.is_err());
+        server.ctl("del --prefix /pfo/1/slice/").unwrap();
+        let status = server.ctl("endpoint status --write-out=json").unwrap();
+        let (_, revision) = status.split_once("\"revision\":").unwrap();
+        let revision: String = revision.chars().take_while(char::is_ascii_digit).collect();
+        server.ctl(&format!("compaction {revision}")).unwrap();
+        server.ctl("defrag").unwrap();
+        server.ctl("alarm disarm").unwrap();
+        a.measure(&job("j"), std::slice::from_ref(&measured)).await.unwrap();
+        assert_eq!(b.measured(&job("j")).await.unwrap()[&node("node-a")], [measured]);
+    });
+}
+
+#[test]
+fn a_certificate_that_has_expired_is_named_as_the_reason() {
+    let Some(server) = one_member() else { return };
+    server.certify("node-a", 0);
+    run(async {
+        sleep(Duration::from_secs(2)).await;
+        let expired = connect(&server, "node-a").await.err().unwrap().to_string();
+        assert!(expired.contains("node-a.pem: the certificate has expired"), "{expired}");
+        server.certify("node-a", VALID_DAYS);
+        connect(&server, "node-a").await.unwrap();
     });
 }
 
@@ -325,7 +412,7 @@ fn trials_of_agents_over_a_store_in_memory_end_with_who_runs_them() {
 
 #[test]
 fn agents_over_etcd_change_a_job_at_one_step() {
-    let Some(server) = Server::start() else { return };
+    let Some(server) = one_member() else { return };
     run(async {
         let mut stores = Vec::new();
         for name in ["node-a", "node-b", "node-c", "node-d"] {
@@ -338,7 +425,7 @@ fn agents_over_etcd_change_a_job_at_one_step() {
 
 #[test]
 fn trials_of_agents_over_etcd_end_with_who_runs_them() {
-    let Some(server) = Server::start() else { return };
+    let Some(server) = one_member() else { return };
     run(async {
         let mut stores = Vec::new();
         for name in ["node-a", "node-b", "node-c", "node-d"] {
@@ -352,13 +439,13 @@ fn trials_of_agents_over_etcd_end_with_who_runs_them() {
 #[test]
 #[ignore = "a measurement: minutes, and a gigabyte"]
 fn a_job_on_many_nodes_changes_at_one_step() {
-    let Some(server) = Server::start() else { return };
+    let Some(server) = one_member() else { return };
     let agents = std::env::var("PFO_AGENTS").ok().and_then(|agents| agents.parse().ok());
     let agents: usize = agents.unwrap_or(1000);
     run(async {
         let mut stores = Vec::new();
         for index in 0..agents {
-            let settings = server.settings("node-a");
+            let settings = settings(&server, "node-a");
             let settings =
                 EtcdSettings { node: node(&agents::name(index)), lease_s: 15, ..settings };
             stores.push(Etcd::connect(&settings).await.unwrap());

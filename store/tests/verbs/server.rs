@@ -1,7 +1,7 @@
 //! A real etcd with TLS, client certificates and roles, set up as `docs/fleet.md` says.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,8 +12,33 @@ use tempfile::TempDir;
 /// The nodes that etcd lets in.
 const NODES: [&str; 4] = ["node-a", "node-b", "node-c", "node-d"];
 
+/// How long a certificate is valid from now on, in days.
+pub(crate) const VALID_DAYS: u32 = 2;
+
+/// What to make etcd of.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerSetup {
+    /// How many members.
+    pub(crate) members: usize,
+    /// Where they listen.
+    pub(crate) addresses: Vec<Ipv4Addr>,
+    /// The bytes that it may take; none for its default.
+    pub(crate) quota_bytes: Option<u64>,
+}
+
+impl Default for ServerSetup {
+    fn default() -> Self {
+        Self { members: 1, addresses: vec![Ipv4Addr::LOCALHOST], quota_bytes: None }
+    }
+}
+
 pub(crate) struct Server {
+    setup: ServerSetup,
     directory: TempDir,
+    members: Vec<Member>,
+}
+
+struct Member {
     client_port: u16,
     peer_port: u16,
     process: Option<Child>,
@@ -21,19 +46,22 @@ pub(crate) struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.kill();
+        (0..self.members.len()).for_each(|member| self.kill(member));
     }
 }
 
-/// Runs a program to its end.
-fn run(program: &str, arguments: &str, directory: &TempDir) -> Result<(), String> {
+/// Runs a program to its end; returns what it prints.
+fn run(program: &str, arguments: &str, directory: &TempDir) -> Result<String, String> {
     let output = Command::new(program)
         .args(arguments.split_whitespace())
         .current_dir(directory)
         .output()
         .map_err(|error| format!("{program}: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.success() { Ok(()) } else { Err(format!("{program} {arguments}: {said}")) }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() {
+        return Ok(text(&output.stdout));
+    }
+    Err(format!("{program} {arguments}: {}", text(&output.stderr)))
 }
 
 fn free_port() -> u16 {
@@ -42,7 +70,7 @@ fn free_port() -> u16 {
 
 impl Server {
     /// None, which is said, where etcd, etcdctl or openssl is not installed.
-    pub(crate) fn start() -> Option<Self> {
+    pub(crate) fn start(setup: &ServerSetup) -> Option<Self> {
         let directory = TempDir::new().unwrap();
         let needed = [("etcd", "--version"), ("etcdctl", "version"), ("openssl", "version")];
         for (program, argument) in needed {
@@ -51,71 +79,95 @@ impl Server {
                 return None;
             }
         }
-        let (client_port, peer_port) = (free_port(), free_port());
-        let mut server = Self { directory, client_port, peer_port, process: None };
+        let member = |_| Member { client_port: free_port(), peer_port: free_port(), process: None };
+        let members: Vec<_> = (0..setup.members).map(member).collect();
+        let mut server = Self { setup: setup.clone(), directory, members };
         server.make_certificates();
-        server.restart();
+        (0..setup.members).for_each(|member| server.restart(member));
         server.make_roles();
         Some(server)
     }
 
     fn make_certificates(&self) {
         let new_key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-        let openssl = |arguments: String| run("openssl", &arguments, &self.directory).unwrap();
-        openssl(format!("req -x509 {new_key} -days 2 -keyout ca.key -out ca.pem -subj /CN=ca"));
-        let extensions = "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n";
+        let authority =
+            format!("req -x509 {new_key} -days 2 -keyout ca.key -out ca.pem -subj /CN=ca");
+        run("openssl", &authority, &self.directory).unwrap();
+        let addresses = self.setup.addresses.iter().map(|address| format!("IP:{address}"));
+        let addresses = addresses.collect::<Vec<_>>().join(",");
+        let extensions =
+            format!("subjectAltName={addresses}\nextendedKeyUsage=serverAuth,clientAuth\n");
         fs::write(self.path("extensions"), extensions).unwrap();
         for name in ["etcd", "root", "stranger"].iter().chain(&NODES) {
-            openssl(format!(
-                "req -new {new_key} -keyout {name}.key -out {name}.csr -subj /CN={name}"
-            ));
-            openssl(format!(
-                "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 \
-                 -extfile extensions -out {name}.pem"
-            ));
+            let request = format!("req -new {new_key} -keyout {name}.key -out {name}.csr");
+            run("openssl", &format!("{request} -subj /CN={name}"), &self.directory).unwrap();
+            self.certify(name, VALID_DAYS);
         }
+    }
+
+    /// Has the authority sign a certificate that is valid for some days: with 0, for this second.
+    pub(crate) fn certify(&self, name: &str, days: u32) {
+        let sign = format!(
+            "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days {days} \
+             -extfile extensions -out {name}.pem"
+        );
+        run("openssl", &sign, &self.directory).unwrap();
     }
 
     fn make_roles(&self) {
-        let endpoint = self.endpoint();
-        let ctl = |arguments: &str| {
-            let tls = "--cacert=ca.pem --cert=root.pem --key=root.key";
-            run("etcdctl", &format!("--endpoints={endpoint} {tls} {arguments}"), &self.directory)
-        };
         let began = Instant::now();
-        while let Err(error) = ctl("endpoint health") {
+        while let Err(error) = self.ctl("endpoint health") {
             assert!(began.elapsed() < Duration::from_secs(60), "{error}");
         }
-        ctl("role add pfo-node").unwrap();
+        let ctl = |arguments: String| drop(self.ctl(&arguments).unwrap());
+        ctl("role add pfo-node".into());
         for prefix in ["node", "job", "measured", "slice"].map(|kind| format!("/pfo/1/{kind}/")) {
-            ctl(&format!("role grant-permission pfo-node --prefix=true readwrite {prefix}"))
-                .unwrap();
+            ctl(format!("role grant-permission pfo-node --prefix=true readwrite {prefix}"));
         }
         let nodes = NODES.map(|node| (node, "pfo-node"));
         for (user, role) in nodes.into_iter().chain([("root", "root")]) {
-            ctl(&format!("user add {user} --no-password")).unwrap();
-            ctl(&format!("user grant-role {user} {role}")).unwrap();
+            ctl(format!("user add {user} --no-password"));
+            ctl(format!("user grant-role {user} {role}"));
         }
-        ctl("auth enable").unwrap();
+        ctl("auth enable".into());
     }
 
-    /// Ends etcd as `kill -9` does.
-    pub(crate) fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
+    /// Asks etcd as its root.
+    pub(crate) fn ctl(&self, arguments: &str) -> Result<String, String> {
+        let endpoints = self.endpoints(self.setup.addresses[0]).join(",");
+        let tls = "--cacert=ca.pem --cert=root.pem --key=root.key";
+        run("etcdctl", &format!("--endpoints={endpoints} {tls} {arguments}"), &self.directory)
+    }
+
+    /// Ends a member as `kill -9` does.
+    pub(crate) fn kill(&mut self, member: usize) {
+        if let Some(mut process) = self.members[member].process.take() {
             process.kill().unwrap();
             process.wait().unwrap();
         }
     }
 
-    pub(crate) fn restart(&mut self) {
-        self.kill();
-        let (client, peer) = (self.endpoint(), format!("http://127.0.0.1:{}", self.peer_port));
+    pub(crate) fn restart(&mut self, number: usize) {
+        self.kill(number);
+        let member = &self.members[number];
+        let addresses = self.setup.addresses.iter();
+        let clients = addresses.map(|address| format!("https://{address}:{}", member.client_port));
+        let clients = clients.collect::<Vec<_>>().join(",");
+        let peer = |member: &Member| format!("https://127.0.0.1:{}", member.peer_port);
+        let all = self.members.iter().enumerate();
+        let all: Vec<_> =
+            all.map(|(number, member)| format!("t{number}={}", peer(member))).collect();
+        let (peer, all) = (peer(member), all.join(","));
+        let quota = self.setup.quota_bytes.map(|bytes| format!("--quota-backend-bytes {bytes}"));
         let arguments = format!(
-            "--name t --data-dir data \
-             --listen-client-urls {client} --advertise-client-urls {client} \
+            "--name t{number} --data-dir data{number} \
+             --listen-client-urls {clients} --advertise-client-urls {clients} \
              --listen-peer-urls {peer} --initial-advertise-peer-urls {peer} \
-             --initial-cluster t={peer} --client-cert-auth --trusted-ca-file ca.pem \
-             --cert-file etcd.pem --key-file etcd.key --logger zap --log-level error"
+             --initial-cluster {all} --client-cert-auth --trusted-ca-file ca.pem \
+             --cert-file etcd.pem --key-file etcd.key --peer-client-cert-auth \
+             --peer-trusted-ca-file ca.pem --peer-cert-file etcd.pem --peer-key-file etcd.key \
+             --logger zap --log-level error {}",
+            quota.unwrap_or_default()
         );
         let process = Command::new("etcd")
             .args(arguments.split_whitespace())
@@ -125,20 +177,22 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        self.process = Some(process);
+        self.members[number].process = Some(process);
     }
 
-    fn endpoint(&self) -> String {
-        format!("https://127.0.0.1:{}", self.client_port)
+    fn endpoints(&self, address: Ipv4Addr) -> Vec<String> {
+        let endpoint = |member: &Member| format!("https://{address}:{}", member.client_port);
+        self.members.iter().map(endpoint).collect()
     }
 
     fn path(&self, file: &str) -> PathBuf {
         self.directory.path().join(file)
     }
 
-    pub(crate) fn settings(&self, node: &str) -> EtcdSettings {
+    /// How a node reaches it.
+    pub(crate) fn settings(&self, node: &str, address: Ipv4Addr) -> EtcdSettings {
         EtcdSettings {
-            endpoints: vec![self.endpoint()],
+            endpoints: self.endpoints(address),
             node: node.parse().unwrap(),
             lease_s: 2,
             keep_s: 60,

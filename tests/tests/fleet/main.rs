@@ -2,243 +2,19 @@
 //! real etcd with TLS and roles. What ran at which step is read from the histories of the simulated
 //! drivers.
 
-#[path = "../../../store/tests/verbs/server.rs"]
-mod server;
+mod cluster;
+mod disturbed;
+mod partition;
 mod trials;
 mod tune;
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Barrier, Mutex};
-use std::thread::{self, JoinHandle, sleep};
-use std::time::{Duration, Instant};
+use std::thread::sleep;
+use std::time::Duration;
 
-use nvidia_ml::driver::{Driver, Gpu};
-use pfo_protocol::{FleetJob, FleetOutcome, Request, Response};
-use pfo_tests::{Identity, Node, Ran, Rank, Setup, TestPlan, control, wait};
-use server::Server;
+use pfo_protocol::{FleetOutcome, Request, Response};
+use pfo_tests::{Identity, TestPlan, control};
 
-const JOB: &str = "pipeline";
-const NODES: [&str; 4] = ["node-a", "node-b", "node-c", "node-d"];
-const STAGES: u32 = NODES.len() as u32;
-const MICROBATCHES: u32 = 2;
-
-/// Long enough for a clock to be set while an instruction runs.
-const INSTRUCTION: Duration = Duration::from_millis(8);
-
-/// Longer than a swap of the whole job takes, with all of its attempts.
-const PATIENCE: Duration = Duration::from_secs(90);
-
-/// How late a pfod may be that gets no processor time.
-const LATE: Duration = Duration::from_secs(3);
-
-/// The plans of the test, by the lowest clock of each, in MHz.
-const PLANS: [u32; 2] = [900, 1200];
-
-fn plan(base: u32) -> TestPlan {
-    TestPlan::distinct(STAGES, MICROBATCHES, base)
-}
-
-/// Four nodes of one fleet, and a job with a stage on each.
-struct Cluster {
-    // Ends before the daemons that it uses.
-    training: Training,
-    nodes: Vec<Node>,
-    store: Server,
-}
-
-/// A rank on each node; all begin each step together.
-struct Training {
-    is_over: Arc<AtomicBool>,
-    ranks: Vec<JoinHandle<()>>,
-    /// For each node the plan that it ran at each step, as its driver knows; none if nothing was
-    /// set.
-    ran: Arc<Vec<Mutex<Vec<Option<u32>>>>>,
-}
-
-impl Drop for Training {
-    fn drop(&mut self) {
-        self.is_over.store(true, Relaxed);
-        self.ranks.drain(..).for_each(|rank| drop(rank.join()));
-    }
-}
-
-impl Cluster {
-    /// None, which is said, where etcd is not installed.
-    fn start() -> Option<Self> {
-        let store = Server::start()?;
-        let nodes: Vec<_> = NODES.iter().map(|name| start_node(name, &store)).collect();
-        let training = Training::start(&nodes);
-        let cluster = Self { training, nodes, store };
-        cluster.until("every node has the whole job", |job| {
-            job.nodes.len() == NODES.len() && job.problem.is_none()
-        });
-        Some(cluster)
-    }
-
-    /// The job as an agent sees it.
-    fn job(&self, node: usize) -> Option<FleetJob> {
-        self.nodes[node].find_watched(JOB)?.fleet
-    }
-
-    /// Waits until the job is so for every agent.
-    fn until(&self, what: &str, so: impl Fn(&FleetJob) -> bool) {
-        for (node, name) in NODES.iter().enumerate() {
-            let seen = wait::until_within(PATIENCE, || match self.job(node) {
-                Some(job) if so(&job) => Ok(()),
-                job => Err(format!("{job:?}")),
-            });
-            seen.unwrap_or_else(|job| panic!("{name}: never so: {what}: {job}"));
-        }
-    }
-
-    /// Swaps the whole job, asked on some node, while something happens; tries again if the nodes
-    /// did not agree.
-    fn swap(&mut self, node: usize, arguments: &[&str], meanwhile: impl FnOnce(&mut Self)) {
-        let arguments = [arguments, &["--wait"]].concat();
-        let asked = self.nodes[node].begin_pfoctl(&Identity::own(), &arguments);
-        meanwhile(self);
-        let mut ran = Ran::from(asked.wait_with_output().unwrap());
-        let began = Instant::now();
-        while ran.code != Some(0) && !ran.stderr.contains("ran something else") {
-            assert!(began.elapsed() < PATIENCE, "{ran:?}");
-            sleep(Duration::from_millis(500));
-            ran = self.nodes[node].pfoctl(&Identity::own(), &arguments);
-        }
-    }
-
-    fn file(&self, node: usize, base: u32) -> String {
-        self.nodes[node].plan_file(&format!("{base}.json"), &plan(base).to_json())
-    }
-
-    /// Waits until the last steps of all nodes ran a plan.
-    fn until_all_run(&self, base: u32) {
-        let last = || self.training.last();
-        wait::until_within(PATIENCE, || match last() {
-            ran if ran.iter().all(|ran| *ran == Some(base)) => Ok(()),
-            ran => Err(ran),
-        })
-        .unwrap_or_else(|ran| panic!("{ran:?} instead of {base}"));
-    }
-
-    /// Waits until every node runs at default clocks, and no GPU is locked.
-    fn until_at_default_clocks(&self) {
-        let locks = || {
-            let nodes = self.nodes.iter().enumerate();
-            nodes.filter_map(|(gpu, node)| node.machine.sm_lock(gpu)).count()
-        };
-        wait::until_within(PATIENCE, || match (self.training.last(), locks()) {
-            (ran, 0) if ran.iter().all(Option::is_none) => Ok(()),
-            other => Err(other),
-        })
-        .unwrap_or_else(|other| panic!("{other:?} instead of default clocks"));
-    }
-
-    /// No two nodes ran different plans at a step, unless one of them is reported late for it,
-    /// since all of them ran one.
-    fn assert_same_everywhere(&self) {
-        let late: Vec<_> = (0..NODES.len()).map(|node| self.late_steps(node)).collect();
-        let ran: Vec<_> = self.training.ran.iter().map(|ran| ran.lock().unwrap().clone()).collect();
-        let steps = ran.iter().map(Vec::len).min().unwrap();
-        let first = (0..steps).find(|step| ran.iter().all(|ran| ran[*step].is_some())).unwrap();
-        (first..steps).for_each(|step| {
-            let in_time = (0..NODES.len()).filter(|node| !late[*node].contains(&(step as u64)));
-            let plans: BTreeSet<_> = in_time.map(|node| ran[node][step]).collect();
-            assert!(plans.len() <= 1, "step {step} of {steps}: {plans:?}, late {late:?}");
-        });
-    }
-
-    /// The steps for which a node is reported late, as a node that is not it shows.
-    fn late_steps(&self, node: usize) -> std::ops::Range<u64> {
-        let job = self.job((node + 1) % NODES.len()).unwrap();
-        let member = job.nodes.iter().find(|member| member.node == NODES[node]);
-        let late = member.and_then(|member| member.late.as_ref());
-        late.map_or(0..0, |late| late.from_step..late.until_step.unwrap_or(u64::MAX))
-    }
-}
-
-fn start_node(name: &str, store: &Server) -> Node {
-    let mut node = Node::create(&Setup::default());
-    let settings = store.settings(name);
-    let credentials = settings.credentials.unwrap();
-    let fleet = format!(
-        "[fleet]\nnode = {name:?}\nendpoints = {:?}\nlease_s = {}\n\
-         ca = {:?}\ncertificate = {:?}\nkey = {:?}\n",
-        settings.endpoints,
-        settings.lease_s,
-        credentials.ca,
-        credentials.certificate,
-        credentials.key
-    );
-    let mut file = fs::File::options().append(true).open(node.agent_config()).unwrap();
-    file.write_all(fleet.as_bytes()).unwrap();
-    node.start_daemon();
-    node.start_agent();
-    node
-}
-
-impl Training {
-    fn start(nodes: &[Node]) -> Self {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let pace = Arc::new((Barrier::new(nodes.len()), AtomicBool::new(false)));
-        let ran: Arc<Vec<Mutex<Vec<_>>>> =
-            Arc::new(nodes.iter().map(|_| Mutex::default()).collect());
-        let ranks = (0..).zip(nodes).map(|(number, node)| {
-            let rank = Rank::open(node, JOB, number, STAGES, MICROBATCHES);
-            let driver = Driver::open(node.machine.state()).unwrap();
-            let (is_over, pace, ran) = (is_over.clone(), pace.clone(), ran.clone());
-            thread::spawn(move || {
-                while goes_on(&pace, &is_over) {
-                    let plan = step(&rank, number, driver.gpu(number as usize).unwrap());
-                    ran[number as usize].lock().unwrap().push(plan);
-                }
-            })
-        });
-        Self { is_over: is_over.clone(), ranks: ranks.collect(), ran: ran.clone() }
-    }
-
-    /// The plans that the nodes ran last.
-    fn last(&self) -> Vec<Option<u32>> {
-        self.ran.iter().map(|ran| ran.lock().unwrap().last().copied().flatten()).collect()
-    }
-}
-
-/// Waits for the other ranks. All of them end after the same step.
-fn goes_on((pace, ends): &(Barrier, AtomicBool), is_over: &AtomicBool) -> bool {
-    if pace.wait().is_leader() {
-        ends.store(is_over.load(Relaxed), Relaxed);
-    }
-    pace.wait();
-    !ends.load(Relaxed)
-}
-
-/// Trains for a step. Returns the plan of which the driver was asked for the last clock meanwhile, or
-/// whose last clock is still locked: a pfod that gets no processor time until the last instruction
-/// has begun finds the lock of the step before, which is right.
-fn step(rank: &Rank, stage: u32, gpu: Gpu<'_>) -> Option<u32> {
-    let before = gpu.set_call_count();
-    let plan_of =
-        |mhz| PLANS.into_iter().find(|base| plan(*base).clocks(stage).last() == Some(&mhz));
-    let ran = || gpu.set_calls_since(before).iter().rev().find_map(|call| plan_of(call.max.0));
-    let locked = || gpu.view().unwrap().timeline.last().lock;
-    rank.session.step_begin();
-    for position in 0..rank.order().len() {
-        rank.begin(position);
-        sleep(INSTRUCTION);
-        // The driver is asked for the last clock of a plan while the last instruction runs, sooner
-        // or later; at default clocks it is asked for nothing.
-        if position + 1 == rank.order().len() && before > 0 {
-            let patience = if locked().is_some() { LATE } else { LATE / 10 };
-            let _ = wait::until_within(patience, || ran().ok_or(()));
-        }
-        rank.session.instruction_end();
-    }
-    let plan = ran().or_else(|| plan_of(locked()?.max.0));
-    rank.session.step_end();
-    plan
-}
+use cluster::{Cluster, JOB, MICROBATCHES, NODES, PLANS, STAGES, plan};
 
 #[test]
 fn all_nodes_change_at_the_same_step_whatever_is_killed() {
@@ -336,7 +112,7 @@ fn a_plan_stays_in_force_without_the_store_and_its_loss_is_shown() {
     let checked = cluster.nodes[3].pfoctl(&user, &["fleet", "check"]).printed();
     assert!(checked.contains("what node node-d may do there: ok"), "{checked}");
 
-    cluster.store.kill();
+    cluster.store.kill(0);
     cluster.until("the store is away", |job| job.store_away_s.is_some());
     let refused = cluster.nodes[0].pfoctl(&user, &["plan", "swap", JOB, &second]);
     assert!(refused.stderr.contains("the store does not answer"), "{refused:?}");
@@ -346,7 +122,7 @@ fn a_plan_stays_in_force_without_the_store_and_its_loss_is_shown() {
     assert!(status.contains("the store of the fleet has not answered"), "{status}");
     cluster.until_all_run(PLANS[0]);
 
-    cluster.store.restart();
+    cluster.store.restart(0);
     cluster.until("the store is back", |job| {
         job.store_away_s.is_none() && job.nodes.len() == NODES.len()
     });

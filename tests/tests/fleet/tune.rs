@@ -1,11 +1,10 @@
 //! `pfoctl tune` of a training over four nodes: it saves what the simulator's tables say, on all of them.
 
 use pfo_planner::{LowerBound, Pipeline, Policy, Profile, Schedule, Watts};
-use pfo_tests::{Identity, Node, Training, kept_plan, true_profile, wait};
+use pfo_tests::{EtcdCluster, EtcdSetup, Identity, Node, Training, kept_plan, true_profile, wait};
 use serde_json::Value;
 
-use super::{JOB, NODES, PATIENCE, STAGES, start_node};
-use crate::server::Server;
+use super::cluster::{JOB, NODES, PATIENCE, STAGES, start_node};
 
 const MICROBATCHES: u32 = 4;
 const P2P_POWER: Watts = Watts(70.38);
@@ -15,14 +14,14 @@ const TIME_SCALE: &str = "0.05";
 struct Bench {
     training: Training,
     nodes: Vec<Node>,
-    _store: Server,
+    _store: EtcdCluster,
 }
 
 impl Bench {
     /// None, which is said, where etcd is not installed.
     fn start() -> Option<Self> {
-        let store = Server::start()?;
-        let nodes: Vec<_> = NODES.iter().map(|name| start_node(name, &store)).collect();
+        let store = EtcdCluster::start(&EtcdSetup::default())?;
+        let nodes: Vec<_> = NODES.iter().map(|name| start_node(name, &store, None)).collect();
         let paths = |of: &dyn Fn(&Node) -> std::path::PathBuf| {
             let paths = nodes.iter().map(|node| of(node).display().to_string());
             paths.collect::<Vec<_>>().join(",")

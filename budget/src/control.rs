@@ -11,10 +11,14 @@ use crate::reserve::Reserve;
 
 /// A job keeps its point if the one decided draws no more than this share less or more.
 const NEAR: f64 = 0.01;
-/// What was decided stays decided if a new decision gains less than this share of all weights.
+/// What was decided stays decided if a new decision gains less than this share of all weights, beside
+/// what it gains by a reserve that has become smaller.
 const WORTH: f64 = 0.0005;
-/// The share of the reserve that may be used up before that.
-const USED: f64 = 0.5;
+/// The shares of the reserve that may be used up, or be free beside it, before that.
+const USED: f64 = 0.25;
+const FREE: f64 = 0.5;
+/// A meter says nothing of noise while changes make a window's power uncertain by more than this share.
+const UNCERTAIN: f64 = 0.001;
 /// A job that has not changed after so many steps and seconds does not follow.
 const PATIENCE_STEPS: f64 = 3.0;
 const PATIENCE_S: f64 = 10.0;
@@ -110,6 +114,7 @@ impl Controller {
             jobs.iter().partition(|seen| !seen.is_held && self.follows(seen));
         let fixed_w: f64 = fixed.iter().map(|seen| self.counted_w(seen, running(seen))).sum();
         let base_w = now.base_w + fixed_w;
+        self.remember(&free);
         let listed = self.listed(&free);
         let room = Room { budget_w: (now.budget_w - reserve_w).max(0.0), base_w };
         let decision = self.settled(&listed, room, now.budget_w, decide(&listed, room)?)?;
@@ -125,6 +130,7 @@ impl Controller {
         let present: BTreeSet<&str> = jobs.iter().map(|seen| seen.name).collect();
         self.known.retain(|name, _| present.contains(name.as_str()));
         let (mut counted_w, mut summed_w) = (now.base_w, now.base_w);
+        let mut uncertain_w = 0.0;
         for seen in jobs {
             let place = running(seen);
             let known = self.known.entry(seen.name.into()).or_default();
@@ -137,13 +143,15 @@ impl Controller {
             }
             let job_w = known.factor.value() * mean_w;
             counted_w += job_w;
+            uncertain_w += known.factor.value() * (points[place].power_w - mean_w).abs();
             let is_power = |watts: &f64| watts.is_finite() && *watts >= 0.0;
             summed_w += seen.measured_w.filter(is_power).unwrap_or(job_w);
             let is_done = known.ordered.is_none_or(|ordered| ordered == place);
             known.waited_s = if is_done { 0.0 } else { known.waited_s + now.elapsed_s };
             known.ran = Some(place);
         }
-        self.reserve.take(now.meter_w.unwrap_or(summed_w), counted_w);
+        let is_certain = uncertain_w <= UNCERTAIN * counted_w;
+        self.reserve.take(now.meter_w.unwrap_or(summed_w), counted_w, is_certain);
     }
 
     fn counted_w(&self, seen: &Seen<'_>, place: usize) -> f64 {
@@ -154,6 +162,17 @@ impl Controller {
         let step_s = seen.curve.points()[running(seen)].time_s;
         let patience_s = PATIENCE_S + PATIENCE_STEPS * step_s;
         self.known.get(seen.name).is_none_or(|known| known.waited_s <= patience_s)
+    }
+
+    /// Jobs of which nothing was decided yet stay what they are, if they can.
+    fn remember(&mut self, free: &[Seen<'_>]) {
+        let names: BTreeSet<&str> = free.iter().map(|seen| seen.name).collect();
+        self.decided.retain(|name, _| names.contains(name.as_str()));
+        for seen in free {
+            if let Some(place) = seen.running.filter(|_| !self.decided.contains_key(seen.name)) {
+                self.decided.insert(seen.name.into(), place);
+            }
+        }
     }
 
     fn listed<'a>(&self, free: &[Seen<'a>]) -> Vec<Job<'a>> {
@@ -191,10 +210,11 @@ impl Controller {
         let weights: f64 = jobs.iter().map(|job| job.weight).sum();
         let old: Option<BTreeMap<&str, usize>> =
             jobs.iter().map(|job| Some((job.name, before(job)?))).collect();
-        if let Some(old) = old.filter(|old| old.len() == self.decided.len()) {
-            let most_w = room.budget_w + USED * (budget_w - room.budget_w);
+        if let Some(old) = old {
+            let reserve_w = budget_w - room.budget_w;
             let (power_w, loss) = of(&old);
-            if power_w <= most_w && loss - new.loss <= WORTH * weights {
+            let is_fine = loss - new.loss <= WORTH * weights + new.price * FREE * reserve_w;
+            if power_w <= room.budget_w + USED * reserve_w && is_fine {
                 return Ok(new.with_places(jobs, room, &old));
             }
         }

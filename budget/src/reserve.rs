@@ -19,8 +19,9 @@ pub(crate) struct Reserve {
 }
 
 impl Reserve {
-    /// Takes a reading of the meter and what was counted for the same time.
-    pub(crate) fn take(&mut self, meter_w: f64, counted_w: f64) {
+    /// Takes a reading of the meter and what was counted for the same time. Where it is not certain what
+    /// ran when, the difference counts, but it is not noise.
+    pub(crate) fn take(&mut self, meter_w: f64, counted_w: f64, is_certain: bool) {
         let difference_w = meter_w - counted_w;
         if !difference_w.is_finite() || meter_w <= 0.0 {
             return;
@@ -31,7 +32,9 @@ impl Reserve {
         }
         let surprise_w = difference_w - self.hidden_w;
         self.hidden_w += GAIN * surprise_w;
-        self.variance_w2 += GAIN * (surprise_w * surprise_w - self.variance_w2);
+        if is_certain {
+            self.variance_w2 += GAIN * (surprise_w * surprise_w - self.variance_w2);
+        }
     }
 
     /// Watts to keep free of this budget.
@@ -49,11 +52,11 @@ mod tests {
     fn what_nobody_admits_is_kept_free_and_a_low_meter_gives_nothing() {
         let mut reserve = Reserve::default();
         for _ in 0..100 {
-            reserve.take(10_500.0, 10_000.0);
+            reserve.take(10_500.0, 10_000.0, true);
         }
         assert!((reserve.watts(1000.0) - 501.0).abs() < 1.0, "{}", reserve.watts(1000.0));
         for _ in 0..1000 {
-            reserve.take(9_000.0, 10_000.0);
+            reserve.take(9_000.0, 10_000.0, true);
         }
         assert!((reserve.watts(1000.0) - 1.0).abs() < 0.1, "{}", reserve.watts(1000.0));
     }
@@ -62,7 +65,7 @@ mod tests {
     fn a_meter_that_reads_no_number_is_not_read() {
         let mut reserve = Reserve::default();
         for hostile in [f64::NAN, f64::INFINITY, -1.0, 0.0] {
-            reserve.take(hostile, 10.0);
+            reserve.take(hostile, 10.0, true);
         }
         assert_eq!(reserve, Reserve::default());
     }

@@ -17,8 +17,6 @@ const WORTH: f64 = 0.0005;
 /// The shares of the reserve that may be used up, or be free beside it, before that.
 const USED: f64 = 0.25;
 const FREE: f64 = 0.5;
-/// A meter says nothing of noise while changes make a window's power uncertain by more than this share.
-const UNCERTAIN: f64 = 0.001;
 /// A job that has not changed after so many steps and seconds does not follow.
 const PATIENCE_STEPS: f64 = 3.0;
 const PATIENCE_S: f64 = 10.0;
@@ -150,8 +148,7 @@ impl Controller {
             known.waited_s = if is_done { 0.0 } else { known.waited_s + now.elapsed_s };
             known.ran = Some(place);
         }
-        let is_certain = uncertain_w <= UNCERTAIN * counted_w;
-        self.reserve.take(now.meter_w.unwrap_or(summed_w), counted_w, is_certain);
+        self.reserve.take(now.meter_w.unwrap_or(summed_w), counted_w, uncertain_w);
     }
 
     fn counted_w(&self, seen: &Seen<'_>, place: usize) -> f64 {

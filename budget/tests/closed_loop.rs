@@ -106,8 +106,8 @@ fn assert_settled(plants: &mut [Plant], noise: f64, has_meter: bool, by: usize) 
     assert!(powers_w[399] > 0.9 * BUDGET_W, "{} W is too little", powers_w[399]);
     let changes: usize = plants.iter().map(|plant| plant.changes).sum();
     println!("{changes} changes, {} W", powers_w[399]);
-    // A job changes once in 66 ticks at most, as a mean.
-    assert!(changes <= 3 * plants.len(), "{changes} changes of {} jobs in 200 ticks", plants.len());
+    // A job changes once in 50 ticks at most, as a mean.
+    assert!(changes <= 4 * plants.len(), "{changes} changes of {} jobs in 200 ticks", plants.len());
 }
 
 #[test]

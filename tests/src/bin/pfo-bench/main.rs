@@ -9,8 +9,11 @@ mod accuracy;
 mod bare_socket;
 mod before;
 mod bench_profile;
+mod budget;
 mod call_beside_readers;
 mod call_cost;
+#[path = "../../../../budget/tests/cluster/mod.rs"]
+mod cluster;
 mod computing;
 mod conditions;
 mod event_path;
@@ -47,7 +50,7 @@ use crate::report::Report;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// What runs when no part is named, in this order.
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 12] = [
     Part { name: "footprint", measure: |bench| bench.on_nodes(footprint::measure) },
     Part { name: "event-path", measure: |bench| bench.on_nodes(event_path::measure) },
     Part { name: "recording", measure: |bench| bench.on_nodes(recording::measure) },
@@ -58,6 +61,7 @@ const PARTS: [Part; 11] = [
     Part { name: "python", measure: python_calls },
     Part { name: "planning", measure: planning },
     Part { name: "noise", measure: |bench| noise::measure(bench.extent, &mut bench.report) },
+    Part { name: "budget", measure: |bench| budget::measure(bench.extent, &mut bench.report) },
     Part { name: "lowtime", measure: |bench| lowtime::measure(bench.extent, &mut bench.report) },
 ];
 

@@ -1,0 +1,257 @@
+//! The controller beside jobs that answer late, noisily or not at all.
+
+use std::collections::VecDeque;
+
+use fastrand::Rng;
+use pfo_budget::{Controller, Curve, Now, Orders, Point, Seen};
+
+const BUDGET_W: f64 = 16_000.0;
+
+/// A job that changes so many ticks after it was ordered, and draws other power than its curve says.
+struct Plant {
+    name: String,
+    curve: Curve,
+    running: usize,
+    under_way: VecDeque<usize>,
+    /// What it draws over its curve at its fastest point, and how much more of it at its slowest.
+    factor: (f64, f64),
+    /// The share of its power that its counters admit.
+    admits: f64,
+    is_deaf: bool,
+    /// In the second half of a run.
+    changes: usize,
+}
+
+impl Plant {
+    fn new(number: usize, delay: usize) -> Self {
+        let point = |place: u32| {
+            let slow = 1.0 + f64::from(place) / 100.0;
+            Point { time_s: slow, power_w: 1000.0 / slow.powf(1.7), tag: place }
+        };
+        Self {
+            name: format!("job-{number:02}"),
+            curve: Curve::new((0..60).map(point), None).unwrap(),
+            running: 0,
+            under_way: VecDeque::from(vec![0; delay]),
+            factor: (1.0, 1.0),
+            admits: 1.0,
+            is_deaf: false,
+            changes: 0,
+        }
+    }
+
+    fn power_w(&self) -> f64 {
+        let depth = self.running as f64 / self.curve.last() as f64;
+        let (fast, slow) = self.factor;
+        (fast + depth * (slow - fast)) * self.curve.points()[self.running].power_w
+    }
+
+    fn pass(&mut self, orders: &Orders) {
+        let latest = self.under_way.back().copied().unwrap_or(self.running);
+        self.under_way.push_back(orders.changes.get(&self.name).copied().unwrap_or(latest));
+        let now = self.under_way.pop_front().unwrap();
+        if !self.is_deaf && now != self.running {
+            (self.running, self.changes) = (now, self.changes + 1);
+        }
+    }
+}
+
+/// Lets the controller work; returns the power after each tick, and the last orders.
+fn run(plants: &mut [Plant], ticks: usize, noise: f64, has_meter: bool) -> (Vec<f64>, Orders) {
+    let (mut controller, mut random) = (Controller::new(), Rng::with_seed(7));
+    let mut powers_w = Vec::new();
+    let mut last = None;
+    for tick in 0..ticks {
+        if tick == ticks / 2 {
+            plants.iter_mut().for_each(|plant| plant.changes = 0);
+        }
+        let power_w: f64 = plants.iter().map(Plant::power_w).sum();
+        powers_w.push(power_w);
+        let seen: Vec<Seen<'_>> = plants
+            .iter()
+            .map(|plant| Seen {
+                name: &plant.name,
+                curve: &plant.curve,
+                weight: 1.0,
+                running: Some(plant.running),
+                measured_w: Some(
+                    plant.admits * plant.power_w() * (1.0 + noise * (random.f64() - 0.5)),
+                ),
+                is_held: false,
+            })
+            .collect();
+        let now = Now {
+            budget_w: BUDGET_W,
+            base_w: 0.0,
+            meter_w: has_meter.then_some(power_w),
+            elapsed_s: 1.0,
+            is_emergency: false,
+        };
+        let orders = controller.next(&seen, now).unwrap();
+        plants.iter_mut().for_each(|plant| plant.pass(&orders));
+        last = Some(orders);
+    }
+    (powers_w, last.unwrap())
+}
+
+fn twenty(delay: usize) -> Vec<Plant> {
+    (0..20).map(|number| Plant::new(number, delay)).collect()
+}
+
+/// No tick after so many is above the budget, and jobs rarely change in the second half.
+fn assert_settled(plants: &mut [Plant], noise: f64, has_meter: bool, by: usize) {
+    let (powers_w, _) = run(plants, 400, noise, has_meter);
+    let above = powers_w.iter().rposition(|&power_w| power_w > BUDGET_W);
+    assert!(above.is_some_and(|above| above < by), "above at tick {above:?}, not only before {by}");
+    assert!(powers_w[399] > 0.9 * BUDGET_W, "{} W is too little", powers_w[399]);
+    let changes: usize = plants.iter().map(|plant| plant.changes).sum();
+    println!("{changes} changes, {} W", powers_w[399]);
+    // A job changes once in 50 ticks at most, as a mean.
+    assert!(changes <= 4 * plants.len(), "{changes} changes of {} jobs in 200 ticks", plants.len());
+}
+
+#[test]
+fn late_jobs_come_below_the_budget_and_stay_there() {
+    for delay in [0, 1, 3, 8] {
+        assert_settled(&mut twenty(delay), 0.0, false, 10 + 6 * delay);
+    }
+}
+
+#[test]
+fn noise_makes_no_job_swing() {
+    for (delay, noise) in [(0, 0.04), (3, 0.04), (6, 0.1)] {
+        assert_settled(&mut twenty(delay), noise, false, 60);
+    }
+}
+
+#[test]
+fn a_curve_that_is_wrong_at_one_end_is_corrected_without_swinging() {
+    for factor in [(1.0, 1.15), (1.15, 1.0), (0.9, 1.1), (1.1, 1.1)] {
+        let mut plants = twenty(3);
+        plants.iter_mut().for_each(|plant| plant.factor = factor);
+        assert_settled(&mut plants, 0.02, false, 80);
+    }
+}
+
+#[test]
+fn what_a_node_hides_the_meter_finds() {
+    for admits in [0.0, 0.5, 0.8, f64::NAN] {
+        let mut plants = twenty(2);
+        plants[3].admits = admits;
+        plants[4].admits = admits;
+        assert_settled(&mut plants, 0.02, true, 80);
+    }
+}
+
+#[test]
+fn a_job_that_does_not_follow_is_counted_as_it_is_and_limited() {
+    let mut plants = twenty(1);
+    plants[5].is_deaf = true;
+    let (powers_w, orders) = run(&mut plants, 100, 0.0, false);
+    assert!(powers_w[99] <= BUDGET_W, "{} W", powers_w[99]);
+    let limit_w = orders.limits["job-05"];
+    assert!(limit_w < plants[5].power_w(), "{limit_w} W");
+    assert_eq!(orders.limits.len(), 1);
+    assert!(orders.changes.contains_key("job-05"));
+}
+
+#[test]
+fn a_job_gets_nothing_before_another_one_has_given_it() {
+    let mut plants = twenty(0);
+    run(&mut plants, 50, 0.0, false);
+    // One job ends. What it drew goes to the others, never more than that.
+    plants.pop();
+    let (powers_w, _) = run(&mut plants, 50, 0.0, false);
+    assert!(powers_w.iter().all(|&power_w| power_w <= BUDGET_W), "{powers_w:?}");
+    assert!(powers_w[49] > 0.98 * BUDGET_W, "{} W", powers_w[49]);
+}
+
+fn one(controller: &mut Controller, plant: &Plant, is_emergency: bool, budget_w: f64) -> Orders {
+    let seen = Seen {
+        name: &plant.name,
+        curve: &plant.curve,
+        weight: 1.0,
+        running: Some(plant.running),
+        measured_w: None,
+        is_held: false,
+    };
+    let now = Now { budget_w, base_w: 0.0, meter_w: None, elapsed_s: 1.0, is_emergency };
+    controller.next(&[seen], now).unwrap()
+}
+
+#[test]
+fn an_emergency_limits_power_at_once_and_gives_it_back_to_the_plan() {
+    let (mut controller, mut plant) = (Controller::new(), Plant::new(0, 0));
+    let orders = one(&mut controller, &plant, true, 700.0);
+    assert!(orders.limits["job-00"] <= 700.0 && orders.decision.shortfall.is_none());
+    plant.running = orders.changes["job-00"];
+    let after = one(&mut controller, &plant, true, 700.0);
+    assert!(after.limits.is_empty() && after.changes.is_empty());
+    let below_floor = one(&mut controller, &plant, true, 100.0);
+    assert!(below_floor.decision.shortfall.is_some());
+    assert!(below_floor.limits["job-00"] <= 100.0);
+}
+
+#[test]
+fn a_job_that_is_held_keeps_its_plan_and_is_counted() {
+    let plants = twenty(0);
+    let seen: Vec<Seen<'_>> = plants
+        .iter()
+        .enumerate()
+        .map(|(number, plant)| Seen {
+            name: &plant.name,
+            curve: &plant.curve,
+            weight: 1.0,
+            running: None,
+            measured_w: None,
+            is_held: number == 0,
+        })
+        .collect();
+    let now =
+        Now { budget_w: BUDGET_W, base_w: 0.0, meter_w: None, elapsed_s: 1.0, is_emergency: false };
+    let orders = Controller::new().next(&seen, now).unwrap();
+    assert!(!orders.changes.contains_key("job-00"));
+    assert_eq!(orders.changes.len(), 19);
+    assert!(orders.decision.power_w <= BUDGET_W);
+}
+
+#[test]
+fn hostile_numbers_of_the_cluster_are_refused_and_of_counters_passed_over() {
+    let plant = Plant::new(0, 0);
+    for bad in [f64::NAN, f64::INFINITY, -1.0] {
+        let seen = Seen {
+            name: "job",
+            curve: &plant.curve,
+            weight: 1.0,
+            running: Some(usize::MAX),
+            measured_w: Some(bad),
+            is_held: false,
+        };
+        let good = Now {
+            budget_w: 700.0,
+            base_w: 10.0,
+            meter_w: Some(bad),
+            elapsed_s: 1.0,
+            is_emergency: true,
+        };
+        let orders = Controller::new().next(&[seen], good).unwrap();
+        assert!(orders.decision.power_w.is_finite() && orders.reserve_w.is_finite());
+        for wrong in [
+            Now { budget_w: bad, ..good },
+            Now { base_w: bad, ..good },
+            Now { elapsed_s: bad, ..good },
+        ] {
+            assert!(Controller::new().next(&[seen], wrong).is_err());
+        }
+    }
+}
+
+#[test]
+fn a_new_controller_leaves_jobs_alone_that_keep_the_budget() {
+    let mut plants = twenty(0);
+    run(&mut plants, 400, 0.0, false);
+    let before: Vec<usize> = plants.iter().map(|plant| plant.running).collect();
+    run(&mut plants, 50, 0.0, false);
+    let after: Vec<usize> = plants.iter().map(|plant| plant.running).collect();
+    assert_eq!(before, after);
+}

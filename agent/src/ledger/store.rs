@@ -203,7 +203,7 @@ impl Store {
         let mut known = BTreeMap::new();
         for row in works.query_map(params![uid, job], |row| Ok((row.get(0)?, work_of(row)?)))? {
             let (id, work): (i64, Work) = row?;
-            known.insert(id, Known { work, comparisons: Vec::new(), windows: Vec::new() });
+            known.insert(id, Known::of(&work));
         }
         let mut windows = self.0.prepare(&format!(
             "SELECT work, from_unix_s, until_unix_s, steps, time_s, energy_j FROM windows \

@@ -10,7 +10,7 @@ use std::mem;
 use pfo_protocol::{JobView, PlanStatus, RankView, RankWindow, Uid};
 use serde::{Deserialize, Serialize};
 
-use crate::job::JobKey;
+use crate::job::{JobKey, running};
 
 /// How long what is used is collected for one entry, in seconds.
 const ENTRY_S: u64 = 600;
@@ -188,13 +188,6 @@ impl Entry {
         self.reached.retain(|reached| reached.session != now.session);
         self.reached.push(now);
     }
-}
-
-/// The plan that every rank of a job runs, if nobody measures the job.
-fn running(job: &JobView) -> Option<&PlanStatus> {
-    let is_taken_up = !job.ranks.is_empty() && job.ranks.iter().all(|rank| rank.swap == job.swap);
-    let is_free = job.measured_by.is_none();
-    job.plan.as_ref().filter(|plan| is_taken_up && is_free && plan.suspended.is_none())
 }
 
 #[cfg(test)]

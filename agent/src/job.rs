@@ -1,8 +1,10 @@
-//! Which job is meant: its owner and its name.
+//! Which job is meant, whether it is held, and what it runs.
 
 use std::fmt;
 
-use pfo_protocol::{JobName, JobSelector, JobView, MeasuredBy, Refusal, RefusalCode, Uid};
+use pfo_protocol::{
+    JobName, JobSelector, JobView, MeasuredBy, PlanStatus, Refusal, RefusalCode, Uid,
+};
 
 /// What identifies a job of the node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,4 +46,11 @@ pub(crate) fn check_free(job: &JobView) -> Result<(), Refusal> {
     };
     let message = format!("{what} holds job {} for measuring", job.job);
     Err(Refusal::new(RefusalCode::LimitReached, message, remedy))
+}
+
+/// The plan that every rank of a job runs, if nobody measures the job.
+pub(crate) fn running(job: &JobView) -> Option<&PlanStatus> {
+    let is_taken_up = !job.ranks.is_empty() && job.ranks.iter().all(|rank| rank.swap == job.swap);
+    let is_free = job.measured_by.is_none();
+    job.plan.as_ref().filter(|plan| is_taken_up && is_free && plan.suspended.is_none())
 }

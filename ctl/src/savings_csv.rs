@@ -5,6 +5,7 @@ use pfo_protocol::{SavingsReport, SavingsRow};
 use crate::error::Error;
 use crate::output::OutputError;
 use crate::savings::{KWH_J, date};
+use crate::text::harmless;
 
 const HEADER: [&str; 15] = [
     "day",
@@ -36,6 +37,12 @@ pub(crate) fn csv(report: &SavingsReport) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// A name that no spreadsheet takes for a formula.
+fn name(name: &str) -> String {
+    let quote = if name.starts_with(['=', '+', '-', '@']) { "'" } else { "" };
+    format!("{quote}{}", harmless(name))
+}
+
 fn fields(row: &SavingsRow, report: &SavingsReport) -> [String; 15] {
     let SavingsRow { uid, job, plan, day_unix_s, savings } = row;
     let (saved, tariff) = (savings.saved, &report.tariff);
@@ -47,8 +54,8 @@ fn fields(row: &SavingsRow, report: &SavingsReport) -> [String; 15] {
     [
         day_unix_s.map_or_else(String::new, date),
         uid.map_or_else(String::new, |uid| uid.to_string()),
-        job.as_ref().map_or_else(String::new, ToString::to_string),
-        plan.clone().unwrap_or_default(),
+        job.as_ref().map_or_else(String::new, |job| name(job.as_str())),
+        plan.as_deref().map_or_else(String::new, name),
         savings.steps.to_string(),
         savings.time_s.to_string(),
         savings.energy_j.to_string(),
@@ -98,5 +105,19 @@ mod tests {
             "1970-01-02,7,,\"a \"\"b\"\", c\",3,0,0,0,0,1000000,7200000,9000000,true,1,"
         );
         assert!(lines.next().unwrap().ends_with(",-1000000,7200000,9000000,false,,"));
+    }
+
+    #[test]
+    fn no_name_is_a_formula_or_moves_a_cursor() {
+        for (of, shown) in [
+            ("=HYPERLINK(1)", "'=HYPERLINK(1)"),
+            ("+1", "'+1"),
+            ("-1", "'-1"),
+            ("@SUM(1)", "'@SUM(1)"),
+            ("a=b-1", "a=b-1"),
+            ("\u{1b}[2J", "\\u{1b}[2J"),
+        ] {
+            assert_eq!(name(of), shown);
+        }
     }
 }

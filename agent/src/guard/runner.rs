@@ -15,7 +15,7 @@ use crate::guard::comparison::{Comparisons, Verdict};
 use crate::guard::file::Corrected;
 use crate::guard::guards::{GuardMeans, Guards};
 use crate::guard::turns::{DEFAULT_TURN, PLAN_TURN, Turns};
-use crate::job::JobKey;
+use crate::job::{JobKey, running};
 use crate::journal;
 use crate::ledger::{Compared, Turn};
 use crate::pfod::{Asker, Connection, PfodError, unexpected};
@@ -93,13 +93,6 @@ pub(super) async fn run(
                 .await;
         }
     }
-}
-
-/// The plan that every rank runs, if nobody measures the job.
-fn running(job: &JobView) -> Option<&PlanStatus> {
-    let is_taken_up = !job.ranks.is_empty() && job.ranks.iter().all(|rank| rank.swap == job.swap);
-    let is_free = job.measured_by.is_none();
-    job.plan.as_ref().filter(|plan| is_taken_up && is_free && plan.suspended.is_none())
 }
 
 /// The step that every rank has begun.

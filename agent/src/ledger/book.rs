@@ -36,6 +36,9 @@ const DAY_S: u64 = 86_400;
 
 const MIB: u64 = 1024 * 1024;
 
+/// The latest time that `SQLite` can compare with.
+const LATEST_UNIX_S: u64 = i64::MAX as u64;
+
 /// The ledger.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -44,7 +47,7 @@ pub(crate) struct Ledger {
     seen: Mutex<Seen>,
     file: Mutex<File>,
     entries: AtomicU64,
-    lately: Mutex<Option<(Instant, BTreeMap<JobKey, SavedEnergy>)>>,
+    lately: Mutex<(Option<Instant>, BTreeMap<JobKey, SavedEnergy>)>,
 }
 
 /// What is in memory.
@@ -167,37 +170,38 @@ impl Ledger {
     /// What each job has saved as of a minute ago at most. Not to be called on a thread of the runtime.
     pub(crate) fn saved_lately(&self) -> BTreeMap<JobKey, SavedEnergy> {
         let mut lately = lock(&self.lately);
-        match &*lately {
-            Some((at, saved)) if at.elapsed() < PAUSE => saved.clone(),
-            _ => {
-                let by = SavingsBy::Job;
-                let all = SavingsQuery { job: None, uid: None, since_unix_s: None, by };
-                let rows = query::rows(&self.known(&all, None).0, by).into_iter();
-                let of_row = |row: SavingsRow| {
-                    let key = JobKey { uid: row.uid?, name: row.job? };
-                    Some((key, row.savings.saved?))
-                };
-                let saved: BTreeMap<_, _> = rows.filter_map(of_row).collect();
-                *lately = Some((Instant::now(), saved.clone()));
-                saved
-            }
+        if lately.0.is_some_and(|at| at.elapsed() < PAUSE) {
+            return lately.1.clone();
         }
+        // Who asks meanwhile has what was known before, and waits for no disk.
+        lately.0 = Some(Instant::now());
+        drop(lately);
+        let by = SavingsBy::Job;
+        let all = SavingsQuery { job: None, uid: None, since_unix_s: None, by };
+        let rows = query::rows(&self.known(&all, None).0, by).into_iter();
+        let of_row = |row: SavingsRow| {
+            let key = JobKey { uid: row.uid?, name: row.job? };
+            Some((key, row.savings.saved?))
+        };
+        let saved: BTreeMap<_, _> = rows.filter_map(of_row).collect();
+        lock(&self.lately).1.clone_from(&saved);
+        saved
     }
 
     /// What is known of the plans of one user's jobs or of all, whether it is written or not.
     fn known(&self, query: &SavingsQuery, uid: Option<Uid>) -> (Vec<Known>, Option<String>) {
         let job = query.job.as_ref().map(ToString::to_string);
-        let since_unix_s = query.since_unix_s.unwrap_or_default();
+        let since_unix_s = query.since_unix_s.unwrap_or_default().min(LATEST_UNIX_S);
         let mut file = lock(&self.file);
         let mut problem = file.problem.clone();
-        let mut known = Vec::new();
+        let mut known = BTreeMap::new();
         if file.store.is_none() {
             let opened = self.open(&mut file);
             problem = problem.or(opened.err().map(|error| self.unread(&error)));
         }
         if let Some(store) = &file.store {
             match store.known((uid, job.as_deref()), since_unix_s) {
-                Ok(found) => known = found,
+                Ok(found) => known.extend(found.into_iter().map(|of| (of.work.clone(), of))),
                 Err(error) => problem = Some(self.unread(&error)),
             }
         }
@@ -208,14 +212,17 @@ impl Ledger {
             uid.is_none_or(|uid| uid == work.uid) && job.as_ref().is_none_or(|job| *job == work.job)
         };
         for (work, compared) in seen.comparisons.iter().filter(|(work, _)| is_asked(work)) {
-            of_work(&mut known, work).comparisons.push(*compared);
+            known.entry(work.clone()).or_insert_with_key(Known::of).comparisons.push(*compared);
         }
         let waiting = seen.entries.iter().chain(seen.windows.collecting());
         let is_recent = |entry: &&Entry| entry.until_unix_s >= since_unix_s;
         for entry in waiting.filter(is_recent).filter(|entry| is_asked(&entry.work)) {
-            of_work(&mut known, &entry.work).windows.push(Measured::of(entry));
+            let of_work = known.entry(entry.work.clone()).or_insert_with_key(Known::of);
+            of_work.windows.push(Measured::of(entry));
         }
-        known.retain(|known| !known.windows.is_empty());
+        drop(seen);
+        let known = known.into_values().filter(|known| !known.windows.is_empty());
+        let mut known: Vec<_> = known.collect();
         known.iter_mut().for_each(|known| known.comparisons.sort_by_key(|one| one.at_unix_s));
         (known, problem)
     }
@@ -285,7 +292,9 @@ impl Ledger {
             Ok(()) => format!("{path} could not be read: {why}. It is kept as {}", aside.display()),
             Err(error) => format!("{path} cannot be read: {why}; nor be renamed: {error}"),
         };
-        tracing::error!("{said}; the ledger begins anew");
+        if file.aside.as_ref() != Some(&said) {
+            tracing::error!("{said}; the ledger begins anew");
+        }
         let journal = |path: &Path| path.with_added_extension("journal");
         move_journal(&self.path.with_file_name("ledger.sqlite-journal"), &journal(&aside));
         file.aside = Some(said);
@@ -300,14 +309,6 @@ fn move_journal(journal: &Path, aside: &Path) {
         }
         _ => {}
     }
-}
-
-fn of_work<'a>(known: &'a mut Vec<Known>, work: &Work) -> &'a mut Known {
-    let index = known.iter().position(|known| known.work == *work).unwrap_or_else(|| {
-        known.push(Known { work: work.clone(), comparisons: Vec::new(), windows: Vec::new() });
-        known.len().saturating_sub(1)
-    });
-    &mut known[index]
 }
 
 impl Seen {
@@ -390,8 +391,11 @@ mod tests {
         assert_eq!(ledger.savings(&foreign, Some(Uid(job.uid.0 + 1))).rows, []);
         ledger.end();
         assert_eq!((of(job.uid), of(Uid(job.uid.0 + 1))), (1, 0), "as it is on disk");
-        let later = SavingsQuery { since_unix_s: Some(1 << 40), ..query(SavingsBy::User) };
-        assert_eq!(ledger.savings(&later, None).rows, []);
+        for since_unix_s in [1 << 40, u64::MAX].map(Some) {
+            let later = SavingsQuery { since_unix_s, ..query(SavingsBy::User) };
+            let report = ledger.savings(&later, None);
+            assert_eq!((report.rows, report.ledger_problem), (Vec::new(), None));
+        }
     }
 
     #[test]

@@ -22,6 +22,13 @@ pub(super) struct Known {
     pub(super) windows: Vec<Measured>,
 }
 
+impl Known {
+    /// A plan of which nothing is known yet.
+    pub(super) fn of(work: &Work) -> Self {
+        Self { work: work.clone(), comparisons: Vec::new(), windows: Vec::new() }
+    }
+}
+
 /// What one entry measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Measured {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use pfo_protocol::Uid;
-use rusqlite::{Connection, ErrorCode, OpenFlags, Row, Transaction, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, Transaction, params};
 
 use crate::ledger::comparison::{Compared, Turn};
 use crate::ledger::query::{Known, Measured};
@@ -162,24 +162,14 @@ impl Store {
     /// If it cannot be removed.
     pub(super) fn bound(&mut self, oldest_unix_s: u64, most_bytes: u64) -> Result<(), StoreError> {
         let rows = self.0.transaction()?;
-        let mut removed =
+        let windows =
             rows.execute("DELETE FROM windows WHERE until_unix_s < ?", [oldest_unix_s])?;
-        removed = removed.saturating_add(
-            rows.execute("DELETE FROM comparisons WHERE at_unix_s < ?", [oldest_unix_s])?,
-        );
-        while used_bytes(&rows)? > most_bytes {
-            let of_one = remove_oldest_of_most(&rows)?;
-            if of_one == 0 {
-                break;
-            }
-            removed = removed.saturating_add(of_one);
+        let comparisons =
+            rows.execute("DELETE FROM comparisons WHERE at_unix_s < ?", [oldest_unix_s])?;
+        if windows > 0 || comparisons > 0 {
+            remove_unused_works(&rows)?;
         }
-        if removed > 0 {
-            rows.execute_batch(
-                "DELETE FROM works WHERE id NOT IN \
-                 (SELECT work FROM windows UNION SELECT work FROM comparisons)",
-            )?;
-        }
+        while used_bytes(&rows)? > most_bytes && remove_oldest_of_most(&rows)? > 0 {}
         Ok(rows.commit()?)
     }
 
@@ -213,7 +203,7 @@ impl Store {
         let mut known = BTreeMap::new();
         for row in works.query_map(params![uid, job], |row| Ok((row.get(0)?, work_of(row)?)))? {
             let (id, work): (i64, Work) = row?;
-            known.insert(id, Known { work, comparisons: Vec::new(), windows: Vec::new() });
+            known.insert(id, Known::of(&work));
         }
         let mut windows = self.0.prepare(&format!(
             "SELECT work, from_unix_s, until_unix_s, steps, time_s, energy_j FROM windows \
@@ -270,27 +260,35 @@ fn used_bytes(rows: &Transaction<'_>) -> rusqlite::Result<u64> {
     Ok(used.saturating_mul(PAGE_BYTES))
 }
 
-/// Removes a part of the oldest rows of the user that has most of them; returns how many.
+/// Removes a part of the oldest rows of the user whose rows are most; returns how many.
 fn remove_oldest_of_most(rows: &Transaction<'_>) -> rusqlite::Result<usize> {
-    let most = "SELECT uid, count(*) FROM windows JOIN works ON works.id = work GROUP BY uid \
-                ORDER BY count(*) DESC LIMIT 1";
-    let found = rows.query_row(most, [], |row| Ok((row.get::<_, u32>(0)?, row.get::<_, u64>(1)?)));
-    let (uid, count) = match found {
-        Err(rusqlite::Error::QueryReturnedNoRows) => return Ok(0),
-        found => found?,
+    let most = "SELECT uid FROM works JOIN \
+                (SELECT work FROM windows UNION ALL SELECT work FROM comparisons) ON works.id = work \
+                GROUP BY uid ORDER BY count(*) DESC LIMIT 1";
+    let Some(uid) = rows.query_row(most, [], |row| row.get::<_, u32>(0)).optional()? else {
+        return Ok(0);
     };
-    let some = count.div_ceil(REMOVED_PART);
-    let windows = rows.execute(
-        "DELETE FROM windows WHERE id IN (SELECT windows.id FROM windows JOIN works ON works.id = work \
-         WHERE uid = ? ORDER BY windows.id LIMIT ?)",
-        params![uid, some],
-    )?;
-    let comparisons = rows.execute(
-        "DELETE FROM comparisons WHERE work NOT IN (SELECT work FROM windows) AND work IN \
-         (SELECT id FROM works WHERE uid = ?)",
-        [uid],
-    )?;
-    Ok(windows.saturating_add(comparisons))
+    let mut removed = 0_usize;
+    for table in ["windows", "comparisons"] {
+        let of_user =
+            format!("FROM {table} WHERE work IN (SELECT id FROM works WHERE uid = ?1) ORDER BY id");
+        let count = rows
+            .query_row(&format!("SELECT count(*) {of_user}"), [uid], |row| row.get::<_, u64>(0))?;
+        let part = count.div_ceil(REMOVED_PART);
+        let delete = format!("DELETE FROM {table} WHERE id IN (SELECT id {of_user} LIMIT ?2)");
+        removed = removed.saturating_add(rows.execute(&delete, params![uid, part])?);
+    }
+    if removed > 0 {
+        remove_unused_works(rows)?;
+    }
+    Ok(removed)
+}
+
+fn remove_unused_works(rows: &Transaction<'_>) -> rusqlite::Result<()> {
+    rows.execute_batch(
+        "DELETE FROM works WHERE id NOT IN \
+         (SELECT work FROM windows UNION SELECT work FROM comparisons)",
+    )
 }
 
 fn work_of(row: &Row<'_>) -> rusqlite::Result<Work> {
@@ -344,6 +342,25 @@ mod tests {
         assert_eq!(left.last(), Some(&4999), "the newest stay");
         assert_eq!(rows_of(&store, 2), [2000]);
         assert_eq!(store.reached("r").unwrap()[0].steps, 2000, "of the row that came last");
+    }
+
+    #[test]
+    fn a_user_that_has_only_comparisons_takes_no_row_of_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = Store::open(&directory.path().join("l")).unwrap();
+        let turn = Turn { steps: 1, time_s: 1.0, energy_j: 1.0 };
+        let compared = Compared { at_unix_s: 1, default: turn, plan: turn };
+        let of_label = |number| {
+            let plan = format!("{number}");
+            (Work { uid: Uid(1), job: "j".into(), plan, shape: "s".into() }, compared)
+        };
+        let many: Vec<_> = (0..5000).map(of_label).collect();
+        let own: Vec<_> = (0..100).map(|number| entry(2, number)).collect();
+        store.append(&own, &many).unwrap();
+        let most = used_bytes(&store.0.transaction().unwrap()).unwrap() / 2;
+        store.bound(0, most).unwrap();
+        assert!(used_bytes(&store.0.transaction().unwrap()).unwrap() <= most);
+        assert_eq!(rows_of(&store, 2).len(), 100);
     }
 
     #[test]

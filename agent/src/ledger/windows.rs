@@ -4,18 +4,18 @@
 //! is remembered by session, in the entry that it is in: what is read again, by this agent or the next
 //! one, adds nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
 use pfo_protocol::{JobView, PlanStatus, RankView, RankWindow, Uid};
 use serde::{Deserialize, Serialize};
 
-use crate::job::JobKey;
+use crate::job::{JobKey, running};
 
 /// How long what is used is collected for one entry, in seconds.
 const ENTRY_S: u64 = 600;
 
-/// Sessions that are remembered.
+/// Sessions that are remembered, beside those that last.
 const MOST_SESSIONS: usize = 4096;
 
 /// What is compared with itself only: a plan of a job as it runs on its GPUs.
@@ -124,7 +124,7 @@ impl Windows {
         }
         over.extend(mem::replace(&mut self.collecting, present).into_values());
         over.retain(|entry| !entry.reached.is_empty());
-        self.forget();
+        self.forget(jobs);
         over
     }
 
@@ -157,10 +157,17 @@ impl Windows {
         Some((RankWindow { steps, time_s: time_s - before.time_s, energy_j }, now))
     }
 
-    /// A session that has ended is never seen again: the oldest ones are forgotten.
-    fn forget(&mut self) {
-        while self.reached.len() > MOST_SESSIONS {
-            self.reached.pop_first();
+    /// A session that has ended is never seen again: the oldest ones of these are forgotten.
+    fn forget(&mut self, jobs: &[JobView]) {
+        let excess = self.reached.len().saturating_sub(MOST_SESSIONS);
+        if excess == 0 {
+            return;
+        }
+        let ranks = jobs.iter().flat_map(|job| &job.ranks);
+        let living: BTreeSet<u64> = ranks.map(|rank| rank.session.0).collect();
+        let ended = self.reached.keys().filter(|session| !living.contains(session));
+        for session in ended.take(excess).copied().collect::<Vec<_>>() {
+            self.reached.remove(&session);
         }
     }
 }
@@ -181,13 +188,6 @@ impl Entry {
         self.reached.retain(|reached| reached.session != now.session);
         self.reached.push(now);
     }
-}
-
-/// The plan that every rank of a job runs, if nobody measures the job.
-fn running(job: &JobView) -> Option<&PlanStatus> {
-    let is_taken_up = !job.ranks.is_empty() && job.ranks.iter().all(|rank| rank.swap == job.swap);
-    let is_free = job.measured_by.is_none();
-    job.plan.as_ref().filter(|plan| is_taken_up && is_free && plan.suspended.is_none())
 }
 
 #[cfg(test)]
@@ -217,6 +217,21 @@ mod tests {
         assert_eq!((entry.steps, entry.time_s, entry.energy_j), (9, 9.0, Some(180.0)));
         assert_eq!((entry.from_unix_s, entry.until_unix_s), (0, 3));
         assert_eq!(windows.end(), []);
+    }
+
+    #[test]
+    fn a_session_that_lasts_is_counted_once_however_many_come_and_go() {
+        let (mut windows, mut written) = (begun("r", Vec::new()), Vec::new());
+        let lasting = job("p", 1, 1, 5);
+        for session in (10..).step_by(2).take(MOST_SESSIONS) {
+            let mut passing = job("p", 1, session, 1);
+            passing.uid.0 += 1;
+            written.extend(windows.see(&[lasting.clone(), passing], session));
+        }
+        assert!(windows.reached.len() <= MOST_SESSIONS);
+        written.extend(windows.end());
+        let lasting = written.iter().filter(|entry| entry.work.uid == lasting.uid);
+        assert_eq!(lasting.map(|entry| entry.steps).sum::<u64>(), 5);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use pfo_protocol::{DaemonMessage, JobView, Notice, Request, Response};
-use pfo_service::{blocking, lock};
+use pfo_service::lock;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep};
 
 use crate::calibration::{Calibrations, Told};
@@ -111,7 +112,7 @@ impl Watcher {
             tracing::info!("pfod answers again");
         }
         self.ledger.reached(self.questions.status().await?.daemon.pid);
-        let mut told = Told::default();
+        let (mut told, mut writing) = (Told::default(), None);
         loop {
             let jobs = self.questions.jobs().await?;
             let calibrations = &self.taps.calibrations;
@@ -120,15 +121,17 @@ impl Watcher {
             if let Some(fleet) = &self.fleet {
                 fleet.see(&jobs);
             }
-            if self.ledger.see(&jobs) {
+            if self.ledger.see(&jobs) && writing.is_none() {
                 let ledger = Arc::clone(&self.ledger);
-                // A panic is reported where it is caught.
-                let _ = blocking(move || ledger.write()).await;
+                // Nothing here waits for a disk. A panic is reported where it is caught.
+                writing = Some(spawn_blocking(move || ledger.write()));
             }
             let next = self.look(watched, &jobs, limits()).await;
             tokio::select! {
                 changed = job_changed(&mut notices) => changed?,
                 () = sleep(next.unwrap_or_default()), if next.is_some() => {}
+                // What was to be written meanwhile is written then.
+                () = ended(&mut writing), if writing.is_some() => {}
             }
         }
     }
@@ -159,6 +162,14 @@ impl Watcher {
         self.shown().jobs = present.map(seen).collect();
         if running.is_empty() { next } else { Some(LOOK_EVERY) }
     }
+}
+
+/// Waits until a write has ended.
+async fn ended(writing: &mut Option<JoinHandle<()>>) {
+    if let Some(writing) = writing {
+        let _ = writing.await;
+    }
+    *writing = None;
 }
 
 async fn job_changed(notices: &mut Connection) -> Result<(), PfodError> {

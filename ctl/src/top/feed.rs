@@ -87,7 +87,11 @@ impl Feed {
     fn plan_of_job(&mut self, both: &Both) -> Option<(JobKey, ClockTable)> {
         let key = self.job.clone()?;
         let mut jobs = both.pfod.jobs.iter();
-        let job = jobs.find(|job| (job.uid, &job.job) == (key.0, &key.1))?;
+        let Some(job) = jobs.find(|job| (job.uid, &job.job) == (key.0, &key.1)) else {
+            // The plans of the next job of that name are counted from 1 again.
+            self.plan = None;
+            return None;
+        };
         let number = job.plan.as_ref()?.number;
         let is_known =
             self.plan.as_ref().is_some_and(|(other, known, _)| *other == key && *known == number);

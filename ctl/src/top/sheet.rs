@@ -82,7 +82,9 @@ impl Entry {
     fn compare(&self, other: &Self) -> Ordering {
         match (self.figure, other.figure) {
             (Some(one), Some(other)) => one.total_cmp(&other),
-            _ => self.shown().cmp(other.shown()),
+            (None, None) => self.shown().cmp(other.shown()),
+            // Figures first: an order of some by figure and of others by text would be none.
+            (one, other) => one.is_none().cmp(&other.is_none()),
         }
     }
 }
@@ -313,6 +315,14 @@ mod tests {
         assert_eq!(order(Sort { reversed: true, ..by_power }, ""), ["c", "b", "a"]);
         assert_eq!(order(Sort { column: Some(0), reversed: false }, ""), ["a", "b", "c"]);
         assert_eq!(order(Sort { column: Some(99), reversed: false }, ""), ["b", "a", "c"]);
+    }
+
+    #[test]
+    fn what_has_no_figure_is_sorted_behind_figures() {
+        let entry = |text: &str| Entry::new(Cell::text(text), text.parse().ok());
+        let mut entries = ["3e", "10", "1f2e", "2"].map(entry);
+        entries.sort_by(Entry::compare);
+        assert_eq!(entries.each_ref().map(Entry::shown), ["2", "10", "1f2e", "3e"]);
     }
 
     #[test]

@@ -100,6 +100,9 @@ async fn two_nodes_agree(a: &impl Store, b: &impl Store) {
     assert!(!a.propose(&one, 0, &proposal(9), 0).await.unwrap());
     assert!(a.propose(&one, 1, &proposal(10), 0).await.unwrap());
     assert!(!b.propose(&one, 1, &proposal(11), 0).await.unwrap(), "a number is given once");
+    assert!(!b.propose(&one, 1, &proposal(10), 0).await.unwrap(), "this is node-a's");
+    assert!(!a.propose(&one, 1, &proposal(11), 0).await.unwrap(), "this is another one");
+    assert!(a.propose(&one, 1, &proposal(10), 0).await.unwrap(), "its answer may have been lost");
 
     assert!(b.arm(&one, 1, &Answer::Armed(4)).await.unwrap());
     assert!(a.decide(&one, 1, &Decision::Commit).await.unwrap());
@@ -388,7 +391,7 @@ fn a_certificate_that_has_expired_is_named_as_the_reason() {
     run(async {
         sleep(Duration::from_secs(2)).await;
         let expired = connect(&server, "node-a").await.err().unwrap().to_string();
-        assert!(expired.contains("node-a.pem: the certificate has expired"), "{expired}");
+        assert!(expired.contains("node-a.pem: the certificate expired"), "{expired}");
         server.certify("node-a", VALID_DAYS);
         connect(&server, "node-a").await.unwrap();
     });

@@ -310,8 +310,12 @@ fn an_etcd_that_dies_is_away_and_what_was_written_is_there_when_it_is_back() {
         let away = timeout(Duration::from_secs(60), watch.next()).await.unwrap().unwrap_err();
         assert!(matches!(away, StoreError::Away(_)), "{away:?}");
         server.restart(0);
+        let began = Instant::now();
         let shared = loop {
-            let Ok(mut watch) = a.watch(&job("j")).await else { continue };
+            let Ok(mut watch) = a.watch(&job("j")).await else {
+                assert!(began.elapsed() < Duration::from_secs(60), "it does not come back");
+                continue;
+            };
             let News::Snapshot(shared) = next(&mut watch).await else { panic!() };
             break shared;
         };

@@ -126,6 +126,7 @@ impl SwapRecord {
         Self {
             number: swap.number,
             step: swap.step(),
+            // Ranks that left before its step have not changed.
             complete: swap.is_complete() && !swap.is_to_come(1),
             plan: swap.plan.as_deref().filter(|_| with_plan).map(PlanRecord::of),
         }

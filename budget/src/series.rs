@@ -115,7 +115,8 @@ impl Ramped {
         let allowed_w = match self.last {
             Some((last_s, last_w)) if at_s > last_s => {
                 let passed_s = at_s - last_s;
-                wanted_w.clamp(last_w - down_w_per_s * passed_s, last_w + up_w_per_s * passed_s)
+                // Unlike a clamp, this takes a ramp that is no number for none.
+                wanted_w.max(last_w - down_w_per_s * passed_s).min(last_w + up_w_per_s * passed_s)
             }
             Some((_, last_w)) => last_w,
             None => wanted_w,
@@ -241,7 +242,10 @@ mod tests {
             [6.0, 6.0, 3.0, 20.0].map(|at_s| ramped.next(&less, at_s)),
             [90.0, 90.0, 90.0, 50.0]
         );
-        let mut free = Ramped::new(Ramp::NONE);
-        assert_eq!([0.0, 1.0].map(|at_s| free.next(&less, at_s)), [50.0, 50.0]);
+        let no_number = Ramp { up_w_per_s: f64::NAN, down_w_per_s: f64::NAN };
+        for ramp in [Ramp::NONE, no_number] {
+            let mut free = Ramped::new(ramp);
+            assert_eq!([0.0, 1.0].map(|at_s| free.next(&less, at_s)), [50.0, 50.0]);
+        }
     }
 }

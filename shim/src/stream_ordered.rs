@@ -176,11 +176,11 @@ static QUEUES: Mutex<Vec<Weak<Queue>>> = Mutex::new(Vec::new());
 /// Waits until the GPU has got to everything that was said in any session of this process, also in one that
 /// is closed, but not longer than this: for a process that is about to end.
 pub fn wait_for_gpu(patience: Duration) {
-    let deadline = Instant::now() + patience;
+    let began = Instant::now();
     let queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for queue in queues.iter().filter_map(Weak::upgrade) {
         if queue.generation == fork::generation() {
-            queue.wait_until_reached(deadline.saturating_duration_since(Instant::now()));
+            queue.wait_until_reached(patience.saturating_sub(began.elapsed()));
         }
     }
 }

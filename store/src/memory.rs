@@ -130,7 +130,9 @@ impl Store for Memory {
     ) -> Result<bool, StoreError> {
         Ok(self.with(job, |job| {
             if job.shared.newest().checked_add(1) != Some(number) {
-                return false;
+                let there = job.shared.swaps.get(&number);
+                return proposal.by_node == self.me
+                    && there.is_some_and(|swap| *swap.proposal == *proposal);
             }
             job.change(&Change::Proposal(number, proposal.clone()));
             let old: Vec<_> = job.shared.swaps.range(..forget_below).map(|(old, _)| *old).collect();

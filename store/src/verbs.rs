@@ -78,7 +78,7 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<u8>, StoreError>> + Send;
 
     /// Creates a swap if its number is the next one, and deletes those below `forget_below`.
-    /// Returns whether it has.
+    /// Returns whether this node has, then or when it asked before.
     fn propose(
         &self,
         job: &JobId,

@@ -21,19 +21,32 @@ impl Link {
     /// None, which is said, without the right to make one.
     #[must_use]
     pub fn create() -> Option<Self> {
-        static MADE: AtomicU32 = AtomicU32::new(0);
+        static TRIED: AtomicU32 = AtomicU32::new(0);
         if !identity::is_root() {
             say_skipped("a network namespace takes root");
             return None;
         }
-        let number = process::id().wrapping_mul(8).wrapping_add(MADE.fetch_add(1, Relaxed)) % LINKS;
+        for _ in 0..LINKS {
+            let number = process::id().wrapping_mul(8).wrapping_add(TRIED.fetch_add(1, Relaxed));
+            match Self::numbered(number % LINKS) {
+                Ok(link) => return Some(link),
+                // Another test has it, or was killed and has left it behind.
+                Err(why) if why.contains("File exists") => {}
+                Err(why) => {
+                    say_skipped(&why);
+                    return None;
+                }
+            }
+        }
+        say_skipped("there is no link left");
+        None
+    }
+
+    fn numbered(number: u32) -> Result<Self, String> {
         let at = |place: u32| Ipv4Addr::from(ADDRESSES + 4 * number + place);
         let (namespace, here, there) =
             (format!("pfo-test-{number}"), format!("pfo{number}h"), format!("pfo{number}n"));
-        if let Err(why) = ip(&format!("netns add {namespace}")) {
-            say_skipped(&why);
-            return None;
-        }
+        ip(&format!("netns add {namespace}"))?;
         let link = Self { namespace, here, address: at(1) };
         let Self { namespace, here, address } = &link;
         for arguments in [
@@ -43,9 +56,9 @@ impl Link {
             format!("-n {namespace} address add {}/30 dev {there}", at(2)),
             format!("-n {namespace} link set dev {there} up"),
         ] {
-            ip(&arguments).unwrap();
+            ip(&arguments)?;
         }
-        Some(link)
+        Ok(link)
     }
 
     /// The namespace.

@@ -92,9 +92,12 @@ impl Fleet {
             let job = jobs.iter().find(|job| JobKey::of(job) == key);
             if let Some(newest) = job.and_then(|job| measured_of(job, &taken)) {
                 if !lock(&self.histories).contains_key(&key) {
-                    let written = store.measured(&id_of(&key)).await;
-                    let own = written.ok().and_then(|mut all| all.remove(self.node()));
-                    let history = History::of(own.unwrap_or_default());
+                    let mut written = match store.measured(&id_of(&key)).await {
+                        Ok(written) => written,
+                        // To write now would replace it.
+                        Err(away) => return Ok(Err(away)),
+                    };
+                    let history = History::of(written.remove(self.node()).unwrap_or_default());
                     lock(&self.histories).insert(key.clone(), history);
                 }
                 let measured = {
@@ -178,7 +181,8 @@ fn newest_step(shared: &Shared, measured: &Each) -> Option<FleetStep> {
 fn windows(shared: &Shared, measured: &Each) -> Vec<FleetWindow> {
     let trial = shared.committed().next().filter(|(_, proposal)| proposal.trial.is_some());
     let first = shared.members.keys().next().and_then(|node| measured.get(node));
-    let swaps = first.into_iter().flatten().filter(|one| trial.is_none_or(|(t, _)| one.swap < t));
+    let first = first.into_iter().flatten().take(KEPT);
+    let swaps = first.filter(|one| trial.is_none_or(|(t, _)| one.swap < t));
     let window = |one: &Measured| {
         let step = whole(shared, measured, one.swap)?;
         Some(FleetWindow { swap: one.swap, plan: one.plan.clone(), step })

@@ -126,7 +126,8 @@ impl SwapRecord {
         Self {
             number: swap.number,
             step: swap.step(),
-            complete: swap.is_complete(),
+            // Ranks that left before its step have not changed.
+            complete: swap.is_complete() && !swap.is_to_come(1),
             plan: swap.plan.as_deref().filter(|_| with_plan).map(PlanRecord::of),
         }
     }
@@ -159,6 +160,8 @@ impl PlanRecord {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
     use pfo_protocol::SwapTarget;
 
     use super::super::Member;
@@ -306,12 +309,21 @@ mod tests {
 
     #[test]
     fn a_rank_that_comes_back_by_itself_waits_for_a_swap_that_no_daemon_saw_take_place() {
-        let mut record = JobRecord::of(&job_after(&[(600, 0), (1200, 50)]), false).unwrap();
-        for (complete, takes) in [(false, 1), (true, 2)] {
-            record.swaps[1].complete = complete;
-            let job = record.clone().restore(&[]).unwrap();
-            let rank = Member { session: session("team/j", 0), ..example::member(0, 30) };
-            assert_eq!(job.join(rank).unwrap().map(|swap| swap.number), Some(takes));
+        for (took, takes) in [(1, 1), (2, 2)] {
+            let job = job_after(&[(600, 0)]);
+            let rank = Member { session: session("team/j", 0), ..example::member(0, 0) };
+            job.join(rank.clone()).unwrap();
+            job.load("1200.json".into(), table(&[[1200, 900]]), usize::MAX).unwrap();
+            job.swap(SwapTarget::Loaded, Some(50), 0).unwrap();
+            rank.session.progress.swap.store(took, Relaxed);
+            for has_left in [false, true] {
+                rank.session.progress.ended.store(has_left, Relaxed);
+                let record = through_json(&JobRecord::of(&job, false).unwrap());
+                let again = record.restore(&[]).unwrap();
+                let rank = Member { session: session("team/j", 0), ..example::member(0, 30) };
+                let found = again.join(rank).unwrap().map(|swap| swap.number);
+                assert_eq!(found, Some(takes), "left: {has_left}");
+            }
         }
     }
 

@@ -34,8 +34,8 @@ impl OwnCertificate {
         let expired_s = UnixTime::now().as_secs().saturating_sub(self.valid_until);
         match error {
             StoreError::Away(why) if expired_s > 0 => StoreError::Credentials(format!(
-                "{}: the certificate has expired {expired_s} s ago, and the store lets this node in no \
-                 more ({why}); renew it, then restart pfo-agent",
+                "{}: the certificate expired {expired_s} s ago, and the store no longer lets this node in \
+                 ({why}); renew it, then restart pfo-agent",
                 self.path.display()
             )),
             other => other,

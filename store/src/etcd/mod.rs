@@ -229,8 +229,15 @@ impl Store for Etcd {
         };
         let old = DeleteOptions::new().with_range(keys.swap(forget_below));
         let delete = (forget_below > 0).then(|| TxnOp::delete(keys.swap(0), Some(old)));
-        let puts = [(head, json(&number)), (keys.proposal(number), json(proposal))];
-        self.keep(job, [is_next], puts, delete).await
+        let (key, proposed) = (keys.proposal(number), json(proposal));
+        let puts = [(head, json(&number)), (key.clone(), proposed.clone())];
+        if self.keep(job, [is_next], puts, delete).await? {
+            return Ok(true);
+        }
+        // Or the answer to an earlier question was lost.
+        let there = self.read(&key, None).await?;
+        let is_there = there.iter().any(|kv| kv.value() == proposed);
+        Ok(proposal.by_node == self.me && is_there)
     }
 
     async fn arm(&self, job: &JobId, number: u64, answer: &Answer) -> Result<bool, StoreError> {

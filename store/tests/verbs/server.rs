@@ -3,7 +3,8 @@
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use pfo_store::{Credentials, EtcdSettings};
@@ -64,8 +65,17 @@ fn run(program: &str, arguments: &str, directory: &TempDir) -> Result<String, St
     Err(format!("{program} {arguments}: {}", text(&output.stderr)))
 }
 
+/// A port on which nobody listens. Linux gives those from 32768 on to connections, one of which could then
+/// have it while its member is away.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    const PORTS: u32 = 20_000;
+    let free = |_| {
+        let number = process::id().wrapping_mul(64).wrapping_add(TRIED.fetch_add(1, Relaxed));
+        let port = u16::try_from(12_000 + number % PORTS).unwrap();
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok().then_some(port)
+    };
+    (0..PORTS).find_map(free).unwrap()
 }
 
 impl Server {
@@ -119,7 +129,9 @@ impl Server {
         while let Err(error) = self.ctl("endpoint health") {
             assert!(began.elapsed() < Duration::from_secs(60), "{error}");
         }
-        let ctl = |arguments: String| drop(self.ctl(&arguments).unwrap());
+        // Its own patience is 2 s, which is little for a disk that others use.
+        let patience = "--dial-timeout=60s --command-timeout=60s";
+        let ctl = |arguments: String| drop(self.ctl(&format!("{patience} {arguments}")).unwrap());
         ctl("role add pfo-node".into());
         for prefix in ["node", "job", "measured", "slice"].map(|kind| format!("/pfo/1/{kind}/")) {
             ctl(format!("role grant-permission pfo-node --prefix=true readwrite {prefix}"));

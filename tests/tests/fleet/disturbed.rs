@@ -71,7 +71,7 @@ fn a_plan_stays_in_force_while_the_store_is_full_and_a_certificate_has_expired()
     sleep(Duration::from_secs(2));
     cluster.nodes[last].kill_agent();
     cluster.nodes[last].start_agent();
-    let expired = "the certificate has expired";
+    let expired = "the certificate expired";
     let checked = cluster.nodes[last].pfoctl(&user, &["fleet", "check"]);
     assert!(checked.code == Some(1) && checked.stdout.contains(expired), "{checked:?}");
     let logged = || cluster.nodes[last].agent_log().contains(expired);

@@ -69,7 +69,9 @@ fn erasing_during_training_frees_every_clock_and_leaves_the_groups(debian: Debia
         "find / -xdev -path /sys -prune -o -path /proc -prune -o -path /opt -prune -o \
          -name '*pfo*' -print; find /run -name 'pfo*'",
     );
-    assert_eq!(left.stdout, "");
+    // What was measured stays: the ledger of savings.
+    assert_eq!(left.stdout, "/var/lib/pfo-agent\n");
+    assert_eq!(node.debian.run("ls /var/lib/pfo-agent").printed(), "ledger\n");
     assert_eq!(
         node.debian.run("getent group pfo pfo-admin pfo-agent").printed().lines().count(),
         3

@@ -12,9 +12,9 @@ pub(crate) struct BudgetConfig {
     /// Watts that count for each GPU of the node, beside what it draws.
     pub(super) site_w_per_gpu: Within<0, 100_000>,
     /// Whether owners may set the weights of their jobs.
-    pub(super) owners_set_weights: bool,
+    pub(crate) owners_set_weights: bool,
     /// Whether owners may set the floors of their jobs.
-    pub(super) owners_set_floors: bool,
+    pub(crate) owners_set_floors: bool,
 }
 
 impl Default for BudgetConfig {

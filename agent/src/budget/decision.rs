@@ -39,8 +39,6 @@ pub(crate) struct Blueprint {
     pub(crate) changes: BTreeMap<JobKey, u32>,
     /// What each job that can be changed was given.
     pub(crate) shares: BTreeMap<JobKey, Share>,
-    /// What is drawn with it, in watts, with everything else.
-    pub(crate) power_w: f64,
     pub(crate) reserve_w: f64,
     pub(crate) price: f64,
     /// The watts that are missing with every job at its floor.
@@ -65,8 +63,8 @@ impl Gathered {
 /// If a number is none.
 pub(crate) fn decide(controller: &mut Controller, draw: &Draw) -> Result<Blueprint, BudgetError> {
     let names: Vec<String> = draw.jobs.iter().map(Gathered::name).collect();
-    let seen = |(job, name): (&'_ _, &'_ _)| -> Seen<'_> { seen(job, name) };
-    let jobs: Vec<Seen<'_>> = draw.jobs.iter().zip(&names).map(seen).collect();
+    let jobs: Vec<Seen<'_>> =
+        draw.jobs.iter().zip(&names).map(|(job, name)| seen(job, name)).collect();
     let now = Now {
         budget_w: draw.budget_w,
         base_w: draw.base_w,
@@ -84,7 +82,6 @@ pub(crate) fn decide(controller: &mut Controller, draw: &Draw) -> Result<Bluepri
     Ok(Blueprint {
         changes: changes.into_iter().filter_map(change).collect(),
         shares: decision.shares.into_iter().filter_map(share).collect(),
-        power_w: decision.power_w,
         reserve_w,
         price: decision.price,
         missing_w: decision.shortfall.map(|shortfall| shortfall.over_w),

@@ -85,14 +85,14 @@ fn ramp(order: &BudgetOrder) -> Ramp {
 }
 
 fn read(path: &str) -> Result<(Series, String), String> {
-    let text =
-        text_of(Path::new(path)).map_err(|error| format!("cannot read {path}: {error}"))?;
+    let text = text_of(Path::new(path)).map_err(|error| format!("cannot read {path}: {error}"))?;
     let series = Series::from_csv(&text).map_err(|error| format!("{path}: {error}"))?;
     Ok((series, text))
 }
 
 fn wrong(why: &impl std::fmt::Display) -> Refusal {
-    let remedy = "give a power such as 40kW, or a file with lines at,budget that pfo-agent may read";
+    let remedy =
+        "give a power such as 40kW, or a file with lines at,budget that pfo-agent may read";
     Refusal::new(RefusalCode::Malformed, why.to_string(), remedy)
 }
 

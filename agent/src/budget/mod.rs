@@ -17,5 +17,6 @@ mod level;
 mod report;
 mod runner;
 
+pub(crate) use book::BudgetFiles;
 pub(crate) use budgets::{BudgetMeans, Budgets};
 pub(crate) use config::BudgetConfig;

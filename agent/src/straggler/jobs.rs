@@ -14,6 +14,7 @@ use crate::straggler::SlowStages;
 use crate::straggler::files::{Answered, JobFiles, JobRecord};
 use crate::straggler::frontier::JobFrontier;
 use crate::straggler::pace::Pace;
+use crate::straggler::table::Labelled;
 
 /// How long a job without ranks keeps its frontier, for trainers that reconnect or restart.
 const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
@@ -301,6 +302,17 @@ impl FrontierJob {
     /// What its instructions were profiled to take.
     pub(crate) fn profile(&self) -> &Profile {
         self.frontier.profile()
+    }
+
+    /// Its frontier.
+    pub(crate) fn frontier(&self) -> &Arc<JobFrontier> {
+        &self.frontier
+    }
+
+    /// What it ran before the straggler that it runs a plan for, if it does; none within for default
+    /// clocks.
+    pub(crate) fn before_straggler(&self) -> Option<Option<Labelled>> {
+        self.straggler().map(|answered| answered.before)
     }
 
     /// The slow stages that it runs a plan for.

@@ -1,0 +1,64 @@
+//! Ordinary swaps to what was decided, in the name of the job's owner.
+
+use pfo_protocol::{JobView, Mhz, Request, Response, SwapTarget};
+
+use crate::budget::budgets::BudgetMeans;
+use crate::budget::known::{OWN, Ordered, Own, uniform_label};
+use crate::job::JobKey;
+use crate::pfod::{Asker, PfodError, unexpected};
+use crate::straggler::Labelled;
+
+/// What a job is to change to.
+pub(super) struct Change {
+    pub(super) ordered: Ordered,
+    target: SwapTarget,
+}
+
+impl Change {
+    /// To a plan of its frontier, or without one to one clock for everything.
+    ///
+    /// # Errors
+    /// If there is no such plan.
+    pub(super) fn to(
+        means: &BudgetMeans,
+        job: &JobView,
+        tag: u32,
+        by_plans: bool,
+    ) -> Result<Self, PfodError> {
+        let frontier = means.stragglers.of(job).filter(|_| by_plans);
+        let Some(frontier) = frontier else {
+            let (mhz, label) = (Mhz(tag), uniform_label(Mhz(tag)));
+            return Ok(Self { ordered: Ordered { label, tag }, target: SwapTarget::Uniform(mhz) });
+        };
+        let Labelled { label, table } = frontier.frontier().plan_in_budget(tag)?;
+        let ordered = Ordered { label: label.clone(), tag };
+        Ok(Self { ordered, target: SwapTarget::Table { label, table } })
+    }
+
+    /// Back to what it runs by itself. A plan without a clock table cannot be run again.
+    pub(super) fn back(own: Option<&Own>) -> Self {
+        let (label, target) = match own.and_then(|own| own.plan.clone()) {
+            Some(Labelled { label, table }) => (label.clone(), SwapTarget::Table { label, table }),
+            None => (String::new(), SwapTarget::DefaultClocks),
+        };
+        Self { ordered: Ordered { label, tag: OWN }, target }
+    }
+
+    /// Asks for it.
+    ///
+    /// # Errors
+    /// If `pfod` refuses or does not answer.
+    pub(super) async fn carry_out(
+        self,
+        means: &BudgetMeans,
+        key: &JobKey,
+    ) -> Result<u64, PfodError> {
+        let asker = Asker { uid: key.uid, pid: None, administrator: false };
+        let mut connection = means.pfod.on_behalf(asker).await?;
+        let (job, target) = (key.selector(), self.target);
+        match connection.ask(Request::PlanSwap { job, target, at_step: None, wait: false }).await? {
+            Response::Swapped(swapped) => Ok(swapped.step),
+            other => Err(unexpected(&other)),
+        }
+    }
+}

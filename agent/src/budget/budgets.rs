@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use pfo_protocol::{
-    BudgetOrder, BudgetReport, BudgetScope, BudgetStatus, BudgetTerms, Refusal, RefusalCode, Uid,
+    BudgetOrder, BudgetReport, BudgetScope, BudgetTerms, Refusal, RefusalCode, Uid,
 };
 use pfo_service::{lock, unix_s};
 use tokio::sync::Notify;
@@ -139,11 +139,6 @@ impl Budgets {
         let (budgets, jobs) = lock(&self.shown).of(&book, only_of);
         let terms = book.terms.into_values().filter(|terms| sees(&terms.scope, only_of));
         BudgetReport { budgets, terms: terms.collect(), jobs }
-    }
-
-    /// The budgets, for metrics.
-    pub(crate) fn statuses(&self) -> Vec<BudgetStatus> {
-        self.report(None).budgets
     }
 
     fn change(&self, what: impl FnOnce(&mut Book) -> Result<(), Refusal>) -> Result<(), Refusal> {

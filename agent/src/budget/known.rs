@@ -17,6 +17,9 @@ const LEAST_STEPS: u64 = 3;
 /// Looks after which a change that does not show is ordered again.
 const PATIENCE: u32 = 15;
 
+/// Orders that are remembered.
+const REMEMBERED: usize = 4;
+
 /// What a job runs by itself, without a budget.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,7 +48,7 @@ pub(super) struct Known {
     pub(super) own: Option<Own>,
     /// The number of the plan that this is, once it was seen.
     own_number: Option<Option<u32>>,
-    /// What was ordered last, and before that; nothing if it runs its own.
+    /// What was ordered last, and before that: one of these may still run. Nothing if it runs its own.
     pub(super) ordered: Vec<Ordered>,
     /// Looks since then in which it did not show.
     waited: u32,
@@ -91,6 +94,9 @@ impl Known {
         }
         if self.is_own(label, number) {
             self.waited = self.waited.saturating_add(1);
+            if is_settled && self.ordered.last().is_some_and(|last| last.tag == OWN) {
+                self.ordered.clear();
+            }
         } else {
             (self.own, self.own_number) = (None, Some(number));
             self.ordered.clear();
@@ -111,10 +117,18 @@ impl Known {
             // It gets another number.
             self.own_number = None;
         }
-        self.ordered.push(ordered);
-        let excess = self.ordered.len().saturating_sub(2);
+        if self.ordered.last().is_none_or(|last| last.tag != ordered.tag) {
+            self.ordered.push(ordered);
+        }
+        let excess = self.ordered.len().saturating_sub(REMEMBERED);
         self.ordered.drain(..excess);
         self.waited = 0;
+    }
+
+    /// Takes note that it will not change to what was ordered last.
+    pub(super) fn refused(&mut self, why: String) {
+        self.ordered.pop();
+        self.problem = Some(why);
     }
 
     /// Whether a change to this point is to be asked for: it was not, or that did not help.
@@ -261,6 +275,25 @@ mod tests {
             known.look(&job(None));
         }
         assert!(known.is_due(3) && known.is_due(4));
+    }
+
+    #[test]
+    fn a_refused_order_is_forgotten_and_what_ran_before_is_still_the_budgets() {
+        let mut known = Known::default();
+        known.look(&job(None));
+        known.own = Some(own(None));
+        known.order(ordered("f in budget 3", 3));
+        known.look(&job(Some((1, "f in budget 3"))));
+        for _ in 0..5 {
+            known.order(ordered("", OWN));
+            known.refused("it is in a swap".into());
+            assert!(known.is_due(OWN));
+            known.look(&job(Some((1, "f in budget 3"))));
+            assert_eq!((known.running(), known.own.is_some()), (Some(3), true));
+        }
+        known.order(ordered("", OWN));
+        known.look(&job(None));
+        assert!(!known.is_slowed());
     }
 
     #[test]

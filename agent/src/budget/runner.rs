@@ -1,6 +1,6 @@
 //! The loop: gather, decide, carry out, and say so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use pfo_budget::Controller;
@@ -28,6 +28,8 @@ const SHORTEST_S: f64 = 1e-3;
 struct Looked {
     known: BTreeMap<JobKey, Known>,
     controllers: BTreeMap<BudgetScope, Followed>,
+    /// The jobs that the file names as slowed down.
+    written: BTreeSet<JobKey>,
 }
 
 /// One budget, followed.
@@ -113,6 +115,12 @@ impl Budgets {
         }
         self.release(&members, &mut kept.known, &views, &mut changes);
         self.carry_out(&members, &views, &mut kept.known, changes).await;
+        let slowed = kept.known.iter().filter(|(_, known)| known.is_slowed());
+        let slowed: BTreeSet<JobKey> = slowed.map(|(key, _)| key.clone()).collect();
+        if slowed != kept.written {
+            self.keep(&kept.known);
+            kept.written = slowed;
+        }
         for (key, job) in &mut shown.jobs {
             job.problem = kept.known.get(key).and_then(|known| known.problem.clone());
         }
@@ -243,7 +251,7 @@ impl Budgets {
             return;
         }
         // The next agent knows what a job ran before it runs something else.
-        self.keep(known).await;
+        self.keep(known);
         for (key, change) in due {
             let label = change.ordered.label.clone();
             let Some(of_job) = known.get_mut(&key) else { continue };
@@ -256,13 +264,15 @@ impl Budgets {
                         "{key} changes to {what} at step {step} for a power budget"
                     );
                 }
+                Err(PfodError::Refused(why)) => of_job.refused(why.message),
+                // It may have taken place; the next look shows that.
                 Err(error) => of_job.problem = Some(error.to_string()),
             }
         }
     }
 
     /// Writes which jobs are slowed down.
-    async fn keep(&self, known: &BTreeMap<JobKey, Known>) {
+    fn keep(&self, known: &BTreeMap<JobKey, Known>) {
         let slowed = known.iter().filter(|(_, known)| known.is_slowed());
         let slowed = slowed.filter_map(|(key, known)| {
             Some(Slowed {
@@ -299,7 +309,7 @@ impl Followed {
                 .filter(|member| member.curve.is_some())
                 .map(|member| member.fixed_w())
                 .sum();
-            self.level.begin(at_s, base_w + drawn_w);
+            self.level.begin(at_s - elapsed_s, base_w + drawn_w);
             self.has_begun = true;
         }
         let gathered = |member: &&Member| member.gathered(known.get(&member.key)?);

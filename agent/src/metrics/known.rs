@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use pfo_protocol::{AgentStatus, JobStatus, RankStatus, SavedEnergy, Status, WatchedJob};
+use pfo_protocol::{
+    AgentStatus, BudgetReport, JobStatus, RankStatus, SavedEnergy, Status, WatchedJob,
+};
 use pfo_service::blocking;
 use tokio::time::timeout;
 
@@ -22,6 +24,8 @@ pub(super) struct Known {
     /// The node; none if `pfod` does not answer.
     pub(super) node: Option<Status>,
     pub(super) agent: AgentStatus,
+    /// The power budgets.
+    pub(super) budget: BudgetReport,
     /// Requests that the agent has refused.
     pub(super) refusals: u64,
     /// Whether the store of the fleet answers, if the node is in one.
@@ -67,6 +71,7 @@ impl Known {
         Self {
             node: node.ok().and_then(Result::ok),
             agent: agent_status(services, None, fleet),
+            budget: services.budgets.report(None),
             refusals: services.refusals.load(Relaxed),
             ledger_entries: services.ledger.entries(),
             saved: saved.ok().and_then(Result::ok).unwrap_or_default(),

@@ -67,6 +67,7 @@ def call(socket, stream_socket, blocks, calls):
     # Before there are threads: the child is forked.
     queue = Child()
     session = pfo.Session(job="bench", gpu="GPU-0", socket=socket, sync="cpu")
+    session.step_begin()
     optimizer = pfo.PipelineFrequencyOptimizer.__new__(pfo.PipelineFrequencyOptimizer)
     optimizer.session = session
     on_stream, reach = session_on_a_stream(stream_socket)
@@ -90,7 +91,7 @@ def call(socket, stream_socket, blocks, calls):
         "queue": timed("queue.ask_for(m)", "pass", queue=queue),
     }
     reach()
-    sent = {session: 0, on_stream: on_stream.counters.sent}
+    sent = {told: told.counters.sent for told in (session, on_stream)}
     say("ready")
     for _ in range(int(blocks)):
         for name, block in ways.items():
@@ -103,14 +104,17 @@ def call(socket, stream_socket, blocks, calls):
 
 
 def session_on_a_stream(socket):
-    """A session under a stand-in of CUDA, and what lets its GPU get to all that was said."""
+    """A session under a stand-in of CUDA, and what lets its GPU get to all that was said.
+
+    It is on another GPU: a second session on the same one would close the first.
+    """
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "libcuda.so.1")
         options = ["-O2", "-shared", "-fPIC", "-pthread", "-Wl,-soname,libcuda.so.1"]
         subprocess.run(["cc", *options, "-o", path, CUDA], check=True)
         cuda = ctypes.CDLL(path)
     cuda.test_make_current(ctypes.c_void_p(1))
-    session = pfo.Session(job="bench", gpu="GPU-0", socket=socket)
+    session = pfo.Session(job="bench", gpu="GPU-1", socket=socket)
     session.step_begin()
 
     def reach():

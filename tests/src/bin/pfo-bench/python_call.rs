@@ -38,7 +38,8 @@ pub(crate) fn measure(extent: Extent, report: &mut Report) -> Result<()> {
     command.args([blocks.to_string(), CALLS_PER_BLOCK.to_string()]);
     let mut python = Python::start(&mut command)?;
     let (mut their_peer, mut stream_peer) = (theirs.peer()?, on_stream.peer()?);
-    python.line()?; // It is ready, and has begun a step.
+    python.line()?; // It is ready, and has begun a step in each session.
+    drain_all(&mut their_peer)?;
     drain_all(&mut stream_peer)?;
     python.go_on()?;
     let frame_bytes = begin_frame()?.len();

@@ -137,6 +137,10 @@ fn a_job_goes_back_to_the_plan_of_its_user_even_after_a_restart_of_the_agent() {
     let budget_w = 0.85 * drawn_w(&node, 3.0);
     let _ = admin(&node, &["budget", "set", &format!("{budget_w:.0}W")]);
     node.until_so("the first job is slowed down", || is_slowed(&node, FIRST));
+    let straggler = node.pfoctl(&Identity::trainer(), &["job", "straggler", FIRST, "1.1"]);
+    assert!(straggler.stderr.contains("slowed down for a power budget"), "{straggler:?}");
+    let _ = node.pfoctl(&Identity::trainer(), &["plan", "swap", FIRST, own, "--wait"]).printed();
+    node.until_so("a user's swap does not escape the budget", || is_slowed(&node, FIRST));
     node.kill_agent();
     node.start_agent();
     let _ = admin(&node, &["budget", "clear"]);

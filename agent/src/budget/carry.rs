@@ -3,7 +3,7 @@
 use pfo_protocol::{JobView, Mhz, Request, Response, SwapTarget};
 
 use crate::budget::budgets::BudgetMeans;
-use crate::budget::known::{OWN, Ordered, Own, uniform_label};
+use crate::budget::known::{OWN, Ordered, Own, UNIFORM, uniform_label};
 use crate::job::JobKey;
 use crate::pfod::{Asker, PfodError, unexpected};
 use crate::straggler::Labelled;
@@ -15,21 +15,16 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// To a plan of its frontier, or without one to one clock for everything.
+    /// To a plan of its frontier, or to one clock for everything.
     ///
     /// # Errors
     /// If there is no such plan.
-    pub(super) fn to(
-        means: &BudgetMeans,
-        job: &JobView,
-        tag: u32,
-        by_plans: bool,
-    ) -> Result<Self, PfodError> {
-        let frontier = means.stragglers.of(job).filter(|_| by_plans);
-        let Some(frontier) = frontier else {
-            let (mhz, label) = (Mhz(tag), uniform_label(Mhz(tag)));
-            return Ok(Self { ordered: Ordered { label, tag }, target: SwapTarget::Uniform(mhz) });
-        };
+    pub(super) fn to(means: &BudgetMeans, job: &JobView, tag: u32) -> Result<Self, PfodError> {
+        if let Some(mhz) = tag.checked_sub(UNIFORM).map(Mhz) {
+            let ordered = Ordered { label: uniform_label(mhz), tag };
+            return Ok(Self { ordered, target: SwapTarget::Uniform(mhz) });
+        }
+        let frontier = means.stragglers.find(job)?;
         let Labelled { label, table } = frontier.frontier().plan_in_budget(tag)?;
         let ordered = Ordered { label: label.clone(), tag };
         Ok(Self { ordered, target: SwapTarget::Table { label, table } })

@@ -4,7 +4,7 @@
 use pfo_budget::{BudgetError, Curve, Point, Steering};
 use pfo_protocol::{JobView, Mhz};
 
-use crate::budget::known::{OWN, Own};
+use crate::budget::known::{OWN, Own, UNIFORM};
 use crate::straggler::JobFrontier;
 
 /// Clocks that a job without a frontier is steered by, at most.
@@ -65,7 +65,7 @@ pub(super) fn of_uniform_clocks(
     let point = |mhz: Mhz| {
         let share = f64::from(mhz.0) / highest_mhz;
         let power_w = own.power_w * (CLOCKLESS + (1.0 - CLOCKLESS) * share);
-        Point { time_s: own.time_s / share, power_w, tag: mhz.0 }
+        Point { time_s: own.time_s / share, power_w, tag: UNIFORM.saturating_add(mhz.0) }
     };
     let own = Point { time_s: own.time_s, power_w: own.power_w, tag: OWN };
     let lower: Vec<Point> = lower.map(point).collect();
@@ -124,7 +124,7 @@ mod tests {
     fn a_lower_clock_for_all_takes_longer_and_draws_less() {
         let curve = of_uniform_clocks(&job(2), &own(None, 1.0, 500.0), None).unwrap();
         let tags: Vec<u32> = curve.points().iter().map(|point| point.tag).collect();
-        assert_eq!(tags, [OWN, 1200, 900]);
+        assert_eq!(tags, [OWN, UNIFORM + 1200, UNIFORM + 900]);
         assert_eq!(curve.steering(), Steering::UniformClocks);
     }
 }

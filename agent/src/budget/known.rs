@@ -11,6 +11,9 @@ use crate::straggler::Labelled;
 /// The tag of what a job runs by itself.
 pub(super) const OWN: u32 = u32::MAX;
 
+/// Tags from here on are clocks for everything, in MHz above it; those below are places in a frontier.
+pub(super) const UNIFORM: u32 = 1 << 30;
+
 /// Steps after which a mean of their time and energy is taken for the job's own.
 const LEAST_STEPS: u64 = 3;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use pfo_budget::Controller;
-use pfo_protocol::{BudgetOrder, BudgetScope, BudgetSteering, JobView};
+use pfo_protocol::{BudgetOrder, BudgetScope, JobView};
 use pfo_service::{blocking, lock};
 use tokio::time::{Instant, sleep};
 
@@ -114,7 +114,7 @@ impl Budgets {
             }
         }
         self.release(&members, &mut kept.known, &views, &mut changes);
-        self.carry_out(&members, &views, &mut kept.known, changes).await;
+        self.carry_out(&views, &mut kept.known, changes).await;
         let slowed = kept.known.iter().filter(|(_, known)| known.is_slowed());
         let slowed: BTreeSet<JobKey> = slowed.map(|(key, _)| key.clone()).collect();
         if slowed != kept.written {
@@ -222,7 +222,6 @@ impl Budgets {
 
     async fn carry_out(
         &self,
-        members: &[Member],
         views: &BTreeMap<JobKey, &JobView>,
         known: &mut BTreeMap<JobKey, Known>,
         changes: BTreeMap<JobKey, u32>,
@@ -233,11 +232,9 @@ impl Budgets {
             if job.measured_by.is_some() || !of_job.is_due(tag) {
                 continue;
             }
-            let steering = members.iter().find(|member| member.key == key);
-            let by_plans = steering.is_some_and(|member| member.steering == BudgetSteering::Plans);
             let change = match tag {
                 OWN => Ok(Change::back(of_job.own.as_ref())),
-                _ => Change::to(&self.means, job, tag, by_plans),
+                _ => Change::to(&self.means, job, tag),
             };
             match change {
                 Ok(change) => {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pfo_protocol::{
-    AgentStatus, BudgetReport, JobStatus, RankStatus, SavedEnergy, Status, WatchedJob,
+    AgentStatus, BudgetReport, BudgetedJob, JobStatus, RankStatus, SavedEnergy, Status, WatchedJob,
 };
 use pfo_service::blocking;
 use tokio::time::timeout;
@@ -95,6 +95,14 @@ impl Known {
         self.jobs().filter_map(|job| {
             let key = JobKey { uid: job.status.uid, name: job.status.job.clone() };
             Some((job, self.saved.get(&key)?))
+        })
+    }
+
+    /// What each job gives up for a power budget, if it counts for one.
+    pub(super) fn budgeted(&self) -> impl Iterator<Item = &BudgetedJob> {
+        self.jobs().filter_map(|Job { status, .. }| {
+            let own = |job: &&BudgetedJob| (job.uid, &job.job) == (status.uid, &status.job);
+            self.budget.jobs.iter().find(own)
         })
     }
 

@@ -155,7 +155,7 @@ impl Stragglers {
 
     /// # Errors
     /// If no frontier is loaded.
-    pub(super) fn find(&self, job: &JobView) -> Result<Arc<FrontierJob>, Refusal> {
+    pub(crate) fn find(&self, job: &JobView) -> Result<Arc<FrontierJob>, Refusal> {
         self.of(job).ok_or_else(|| not_loaded(&job.job))
     }
 

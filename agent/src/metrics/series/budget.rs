@@ -74,7 +74,7 @@ pub(super) fn series(known: &Known, sink: &mut impl Sink) -> fmt::Result {
             ),
         ],
     };
-    sink.take(&jobs, &known.budget.jobs.iter().collect::<Vec<_>>())
+    sink.take(&jobs, &known.budgeted().collect::<Vec<_>>())
 }
 
 fn scope(scope: &BudgetScope) -> String {

@@ -185,13 +185,7 @@ impl Services {
             people: Arc::clone(&people),
         });
         let ledger = Arc::new(Ledger::under(&paths.state, Arc::clone(&settings)));
-        let budgets = Budgets::new(BudgetMeans {
-            pfod: pfod.clone(),
-            questions: Questions::to(pfod.clone()),
-            stragglers: Arc::clone(&stragglers),
-            settings: Arc::clone(&settings),
-            files: BudgetFiles::under(&paths.state, &paths.runtime),
-        });
+        let budgets = budgets(&settings, &pfod, &stragglers);
         let guards = Guards::new(GuardMeans {
             pfod: pfod.clone(),
             questions: Arc::clone(&questions),
@@ -231,4 +225,15 @@ impl Services {
             refusals: AtomicU64::default(),
         }
     }
+}
+
+fn budgets(settings: &Arc<InForce>, pfod: &Pfod, stragglers: &Arc<Stragglers>) -> Arc<Budgets> {
+    let paths = &settings.now().config.paths;
+    Budgets::new(BudgetMeans {
+        pfod: pfod.clone(),
+        questions: Questions::to(pfod.clone()),
+        stragglers: Arc::clone(stragglers),
+        settings: Arc::clone(settings),
+        files: BudgetFiles::under(&paths.state, &paths.runtime),
+    })
 }

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use pfo_planner::{Profile, Straggler};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, JobSelector, JobView, P2pTarget, Refusal, RefusalCode,
-    SavingsQuery, SwapTarget, Swapped, SweepOrder, TrialLength, TrialRun,
+    AgentRequest, AgentResponse, JobSelector, JobView, P2pTarget, ProfileSelector, Refusal,
+    RefusalCode, SavingsQuery, SwapTarget, Swapped, SweepOrder, TrialLength, TrialRun,
 };
 use pfo_service::{Door, Peer, People, Whose, blocking, catch_in};
 
@@ -119,10 +119,7 @@ impl Services {
             AgentRequest::SweepRead(job) => sweep::read(&self.sweeps, permit, &job),
             AgentRequest::Sweeps => Ok(sweep::list(&self.sweeps, permit)),
             AgentRequest::Profiles => self.list_profiles(permit).await,
-            AgentRequest::ProfileRead(selector) => {
-                let (profiles, permit) = (Arc::clone(&self.profiles), permit.clone());
-                away(move || profile::read(&profiles, &permit, &selector)).await
-            }
+            AgentRequest::ProfileRead(which) => self.read_profile(permit, which).await,
             AgentRequest::Calibrations => {
                 Ok(AgentResponse::Calibrations(self.calibrations.list(permit.only_of())))
             }
@@ -155,6 +152,11 @@ impl Services {
     async fn list_profiles(&self, permit: &Permit) -> Served {
         let (profiles, permit) = (Arc::clone(&self.profiles), permit.clone());
         away(move || Ok(profile::list(&profiles, &permit))).await
+    }
+
+    async fn read_profile(&self, permit: &Permit, which: ProfileSelector) -> Served {
+        let (profiles, permit) = (Arc::clone(&self.profiles), permit.clone());
+        away(move || profile::read(&profiles, &permit, &which)).await
     }
 
     async fn savings(&self, permit: &Permit, query: SavingsQuery) -> Served {

@@ -133,30 +133,7 @@ pub(super) fn explained(job: &BudgetedJob, report: &BudgetReport) -> String {
             watts(own_w)
         ));
     }
-    lines.push(match job.reason {
-        BudgetReason::Own => {
-            "The budget takes nothing from it: there is enough, or a watt costs others less.".to_owned()
-        }
-        BudgetReason::Price => format!(
-            "It gives up {}, for which its steps take {} longer; another watt of it would cost more \
-             progress than a watt of others.",
-            watts(job.given_w),
-            percent(longer(job))
-        ),
-        BudgetReason::Floor => format!(
-            "It gives up {}, for which its steps take {} longer, and is as slow as it may be{}.",
-            watts(job.given_w),
-            percent(longer(job)),
-            job.slowest.map_or(String::new(), |slowest| format!(
-                " (its floor is {} longer)",
-                percent(slowest - 1.0)
-            ))
-        ),
-        BudgetReason::Held => "Somebody measures it, so it is not changed; others give way.".to_owned(),
-        BudgetReason::Unknown => "It only counts: it was not measured yet, has ranks on other nodes, or \
-                                  its clocks cannot be set."
-            .to_owned(),
-    });
+    lines.push(reason(job));
     match job.steering {
         BudgetSteering::Plans => lines.push("It runs plans of its frontier.".to_owned()),
         BudgetSteering::UniformClocks => lines.push(
@@ -184,6 +161,39 @@ pub(super) fn explained(job: &BudgetedJob, report: &BudgetReport) -> String {
     ));
     lines.extend(job.problem.as_ref().map(|why| format!("It could not be changed: {why}")));
     lines.iter().map(|line| harmless(line) + "\n").collect()
+}
+
+/// Why it runs what it runs.
+fn reason(job: &BudgetedJob) -> String {
+    match job.reason {
+        BudgetReason::Own => {
+            "The budget takes nothing from it: there is enough, or a watt costs others less."
+                .to_owned()
+        }
+        BudgetReason::Price => format!(
+            "It gives up {}, for which its steps take {} longer; another watt of it would cost more \
+             progress than a watt of others.",
+            watts(job.given_w),
+            percent(longer(job))
+        ),
+        BudgetReason::Floor => format!(
+            "It gives up {}, for which its steps take {} longer, and is as slow as it may be{}.",
+            watts(job.given_w),
+            percent(longer(job)),
+            job.slowest.map_or(String::new(), |slowest| format!(
+                " (its floor is {} longer)",
+                percent(slowest - 1.0)
+            ))
+        ),
+        BudgetReason::Held => {
+            "Somebody measures it, so it is not changed; others give way.".to_owned()
+        }
+        BudgetReason::Unknown => {
+            "It only counts: it was not measured yet, has ranks on other nodes, or \
+                                  its clocks cannot be set."
+                .to_owned()
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,12 @@ use pfo_protocol::{BudgetReason, BudgetScope, BudgetStatus, BudgetedJob};
 use super::{Known, Sink, Subject, flag, gauge, text};
 
 pub(super) fn series(known: &Known, sink: &mut impl Sink) -> fmt::Result {
-    let budgets = Subject {
+    sink.take(&budgets(), &known.budget.budgets.iter().collect::<Vec<_>>())?;
+    sink.take(&jobs(), &known.budgeted().collect::<Vec<_>>())
+}
+
+fn budgets<'a>() -> Subject<&'a BudgetStatus> {
+    Subject {
         labels: &["scope"],
         label_values: |budget: &&BudgetStatus| vec![scope(&budget.order.scope)],
         series: vec![
@@ -48,9 +53,11 @@ pub(super) fn series(known: &Known, sink: &mut impl Sink) -> fmt::Result {
                 |budget| flag(budget.problem.is_some()),
             ),
         ],
-    };
-    sink.take(&budgets, &known.budget.budgets.iter().collect::<Vec<_>>())?;
-    let jobs = Subject {
+    }
+}
+
+fn jobs<'a>() -> Subject<&'a BudgetedJob> {
+    Subject {
         labels: &["pfo_job", "uid"],
         label_values: |job: &&BudgetedJob| vec![text(&job.job), text(job.uid)],
         series: vec![
@@ -73,8 +80,7 @@ pub(super) fn series(known: &Known, sink: &mut impl Sink) -> fmt::Result {
                 |job| flag(job.reason == BudgetReason::Floor),
             ),
         ],
-    };
-    sink.take(&jobs, &known.budgeted().collect::<Vec<_>>())
+    }
 }
 
 fn scope(scope: &BudgetScope) -> String {

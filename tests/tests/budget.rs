@@ -141,11 +141,21 @@ fn a_job_goes_back_to_the_plan_of_its_user_even_after_a_restart_of_the_agent() {
     assert!(straggler.stderr.contains("slowed down for a power budget"), "{straggler:?}");
     let _ = node.pfoctl(&Identity::trainer(), &["plan", "swap", FIRST, own, "--wait"]).printed();
     node.until_so("a user's swap does not escape the budget", || is_slowed(&node, FIRST));
+
+    let _ = node.pfoctl(&Identity::trainer(), &["plan", "guard", FIRST, "90%"]).printed();
+    let step = node.job(FIRST).ranks.iter().filter_map(|rank| rank.step).max().unwrap();
+    trainings[0].until_step(&node, step + 20);
+    let guard = node.find_watched(FIRST).and_then(|job| job.guard).unwrap();
+    assert_eq!(guard.compared_at_step, None, "default clocks would draw more");
     node.kill_agent();
     node.start_agent();
     let _ = admin(&node, &["budget", "clear"]);
     node.until_is("the user's plan", &Some("own.json".to_owned()), || label(&node, FIRST));
     node.until_is("default clocks", &None, || label(&node, SECOND));
+    node.until_so("a comparison", || {
+        let guard = node.find_watched(FIRST).and_then(|job| job.guard);
+        guard.is_some_and(|guard| guard.compared_at_step.is_some())
+    });
     stop(trainings);
 }
 
@@ -176,6 +186,33 @@ fn a_file_is_followed_and_a_job_with_more_weight_gives_up_less() {
     });
     assert!((status(&node)["budgets"][0]["budget_w"].as_f64().unwrap() - budget_w).abs() < 1.0);
     stop(trainings);
+}
+
+#[test]
+fn a_job_without_a_frontier_runs_one_clock_and_does_so_again_after_a_restart_of_pfod() {
+    needs_root!();
+    let mut node = node();
+    let user = Identity::trainer();
+    let options = ["--time-scale", SCALE, "--gpus", "0,1,2,3"];
+    let training = Training::start(&node, FIRST, &user, &options);
+    training.until_leased(&node);
+    training.until_step(&node, 2);
+    let budget_w = 0.9 * drawn_w(&node, 3.0);
+    let _ = admin(&node, &["budget", "set", &format!("{budget_w:.0}W")]);
+    let is_at_one_clock = |node: &Node| {
+        let plan = node.find_job(FIRST).and_then(|job| job.plan);
+        plan.is_some_and(|plan| plan.label.starts_with("all at "))
+    };
+    node.until_so("one clock for everything", || is_at_one_clock(&node));
+    until_below(&node, budget_w);
+    node.kill_daemon();
+    node.start_daemon();
+    training.until_leased(&node);
+    node.until_so("one clock again", || is_at_one_clock(&node));
+    until_below(&node, budget_w);
+    let said = node.pfoctl(&user, &["budget", "explain", FIRST]).printed();
+    assert!(said.contains("one clock is set for everything"), "{said}");
+    training.stop();
 }
 
 #[test]

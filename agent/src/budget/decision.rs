@@ -98,3 +98,58 @@ fn seen<'a>(job: &'a Gathered, name: &'a str) -> Seen<'a> {
         is_held: job.is_held,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pfo_budget::Point;
+    use pfo_protocol::Uid;
+
+    use super::*;
+
+    const OWN: u32 = 99;
+
+    fn job(uid: u32, weight: f64, running: Option<u32>) -> Gathered {
+        let point = |time_s, power_w, tag| Point { time_s, power_w, tag };
+        let points = [point(1.0, 1000.0, OWN), point(1.1, 800.0, 7), point(1.3, 700.0, 8)];
+        Gathered {
+            key: JobKey { uid: Uid(uid), name: "j".parse().unwrap() },
+            curve: Curve::new(points, None).unwrap(),
+            weight,
+            running,
+            measured_w: None,
+            is_held: false,
+        }
+    }
+
+    fn draw(jobs: Vec<Gathered>, budget_w: f64) -> Draw {
+        Draw { jobs, base_w: 100.0, budget_w, elapsed_s: 1.0, is_emergency: false }
+    }
+
+    #[test]
+    fn jobs_of_one_name_are_told_apart_and_only_those_that_change_are_named() {
+        let jobs = || vec![job(1, 4.0, Some(OWN)), job(2, 400.0, Some(OWN))];
+        let decided = decide(&mut Controller::new(), &draw(jobs(), 1950.0)).unwrap();
+        let changes: Vec<_> = decided.changes.iter().map(|(key, tag)| (key.uid.0, *tag)).collect();
+        assert_eq!(changes, [(1, 7)]);
+        assert!(decided.price > 0.0 && decided.missing_w.is_none());
+        let ample = decide(&mut Controller::new(), &draw(jobs(), 9e3)).unwrap();
+        assert!(ample.changes.is_empty() && ample.price == 0.0, "{ample:?}");
+    }
+
+    #[test]
+    fn a_budget_below_all_floors_says_what_is_missing() {
+        let jobs = vec![job(1, 4.0, Some(OWN)), job(2, 4.0, None)];
+        let decided = decide(&mut Controller::new(), &draw(jobs, 1000.0)).unwrap();
+        assert_eq!(decided.changes.values().collect::<Vec<_>>(), [&8, &8]);
+        assert!(decided.missing_w.unwrap() >= 500.0);
+    }
+
+    #[test]
+    fn a_job_that_is_measured_is_not_changed() {
+        let held = Gathered { is_held: true, ..job(1, 4.0, None) };
+        let jobs = vec![held, job(2, 4.0, Some(OWN))];
+        let decided = decide(&mut Controller::new(), &draw(jobs, 1900.0)).unwrap();
+        assert!(decided.changes.keys().all(|key| key.uid == Uid(2)));
+        assert!(!decided.changes.is_empty());
+    }
+}

@@ -78,6 +78,7 @@ pub(super) async fn gather(
         let (weight, slowest) = book.terms_of(&key);
         let is_emergency = book.orders.get(&scope).is_some_and(|kept| kept.order.emergency);
         let of_job = known.entry(key.clone()).or_default();
+        of_job.problem = None;
         let is_held = job.measured_by.is_some();
         if !is_held {
             of_job.look(job);

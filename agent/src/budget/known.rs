@@ -17,9 +17,6 @@ pub(super) const UNIFORM: u32 = 1 << 30;
 /// Steps after which a mean of their time and energy is taken for the job's own.
 const LEAST_STEPS: u64 = 3;
 
-/// Looks after which a change that does not show is ordered again.
-const PATIENCE: u32 = 15;
-
 /// Orders that are remembered.
 const REMEMBERED: usize = 4;
 
@@ -53,8 +50,8 @@ pub(super) struct Known {
     own_number: Option<Option<u32>>,
     /// What was ordered last, and before that: one of these may still run. Nothing if it runs its own.
     pub(super) ordered: Vec<Ordered>,
-    /// Looks since then in which it did not show.
-    waited: u32,
+    /// The tag of the newest swap, which ranks may have yet to take up.
+    newest: Option<u32>,
     running: Option<u32>,
     meter: Meter,
     /// What it drew since the last look, if that was measured, in watts.
@@ -88,20 +85,21 @@ impl Known {
         let is_settled =
             !job.ranks.is_empty() && job.ranks.iter().all(|rank| rank.swap == job.swap);
         if let Some(ordered) = of_budget {
-            if is_settled {
-                self.running = Some(ordered.tag).filter(|_| !is_suspended);
+            self.newest = Some(ordered.tag);
+            if is_suspended && ordered.tag < UNIFORM {
+                // Its plans are none of this job.
+                self.is_off = true;
             }
-            let is_newest = self.ordered.last() == Some(ordered);
-            self.waited = if is_newest { 0 } else { self.waited.saturating_add(1) };
+            if is_settled {
+                self.running = self.newest.filter(|_| !is_suspended);
+            }
             return;
         }
-        if self.is_own(label, number) {
-            self.waited = self.waited.saturating_add(1);
-            if is_settled && self.ordered.last().is_some_and(|last| last.tag == OWN) {
-                self.ordered.clear();
-            }
-        } else {
+        self.newest = Some(OWN);
+        if !self.is_own(label, number) {
             (self.own, self.own_number) = (None, Some(number));
+            self.ordered.clear();
+        } else if is_settled && self.ordered.last().is_some_and(|last| last.tag == OWN) {
             self.ordered.clear();
         }
         if is_settled {
@@ -125,7 +123,6 @@ impl Known {
         }
         let excess = self.ordered.len().saturating_sub(REMEMBERED);
         self.ordered.drain(..excess);
-        self.waited = 0;
     }
 
     /// Takes note that it will not change to what was ordered last.
@@ -134,10 +131,9 @@ impl Known {
         self.problem = Some(why);
     }
 
-    /// Whether a change to this point is to be asked for: it was not, or that did not help.
+    /// Whether a change to this point is to be asked for.
     pub(super) fn is_due(&self, tag: u32) -> bool {
-        let last = self.ordered.last();
-        self.waited > PATIENCE || last.is_none_or(|last| last.tag != tag) || self.problem.is_some()
+        self.newest != Some(tag)
     }
 
     /// The tag of what all ranks run.
@@ -267,17 +263,28 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_asked_for_once_and_again_when_it_does_not_show() {
+    fn a_change_is_asked_for_once_and_again_when_pfod_has_lost_it() {
         let mut known = Known::default();
         known.look(&job(None));
         known.own = Some(own(None));
-        assert!(known.is_due(3));
+        assert!(known.is_due(3) && !known.is_due(OWN));
         known.order(ordered("f in budget 3", 3));
-        for _ in 0..=PATIENCE {
-            assert!(!known.is_due(3));
-            known.look(&job(None));
-        }
-        assert!(known.is_due(3) && known.is_due(4));
+        known.look(&job(Some((1, "f in budget 3"))));
+        assert!(!known.is_due(3) && known.is_due(4) && known.is_due(OWN));
+        known.look(&job(None));
+        assert!(known.is_due(3) && known.own.is_some());
+    }
+
+    #[test]
+    fn a_frontier_whose_plan_is_suspended_is_not_believed() {
+        let mut known = Known::default();
+        known.look(&job(None));
+        known.own = Some(own(None));
+        known.order(ordered("f in budget 3", 3));
+        let mut suspended = job(Some((1, "f in budget 3")));
+        suspended.plan.as_mut().unwrap().suspended = Some("its instructions differ".into());
+        known.look(&suspended);
+        assert_eq!((known.running(), known.is_off, known.own.is_some()), (None, true, true));
     }
 
     #[test]

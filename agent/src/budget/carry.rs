@@ -1,12 +1,12 @@
 //! Ordinary swaps to what was decided, in the name of the job's owner.
 
-use pfo_protocol::{JobView, Mhz, Request, Response, SwapTarget};
+use pfo_protocol::{JobView, Mhz, Request, Response, SwapTarget, Swapped};
 
 use crate::budget::budgets::BudgetMeans;
 use crate::budget::known::{OWN, Ordered, Own, UNIFORM, uniform_label};
 use crate::job::JobKey;
 use crate::pfod::{Asker, PfodError, unexpected};
-use crate::straggler::Labelled;
+use crate::straggler::{JobFrontier, Labelled};
 
 /// What a job is to change to.
 pub(super) struct Change {
@@ -19,13 +19,18 @@ impl Change {
     ///
     /// # Errors
     /// If there is no such plan.
-    pub(super) fn to(means: &BudgetMeans, job: &JobView, tag: u32) -> Result<Self, PfodError> {
+    pub(super) async fn to(
+        means: &BudgetMeans,
+        job: &JobView,
+        tag: u32,
+    ) -> Result<Self, PfodError> {
         if let Some(mhz) = tag.checked_sub(UNIFORM).map(Mhz) {
             let ordered = Ordered { label: uniform_label(mhz), tag };
             return Ok(Self { ordered, target: SwapTarget::Uniform(mhz) });
         }
         let frontier = means.stragglers.find(job)?;
-        let Labelled { label, table } = frontier.frontier().plan_in_budget(tag)?;
+        let plan = move |frontier: &JobFrontier| frontier.plan_in_budget(tag);
+        let Labelled { label, table } = means.stragglers.make(&frontier, plan).await?;
         let ordered = Ordered { label: label.clone(), tag };
         Ok(Self { ordered, target: SwapTarget::Table { label, table } })
     }
@@ -47,12 +52,12 @@ impl Change {
         self,
         means: &BudgetMeans,
         key: &JobKey,
-    ) -> Result<u64, PfodError> {
+    ) -> Result<Swapped, PfodError> {
         let asker = Asker { uid: key.uid, pid: None, administrator: false };
         let mut connection = means.pfod.on_behalf(asker).await?;
         let (job, target) = (key.selector(), self.target);
         match connection.ask(Request::PlanSwap { job, target, at_step: None, wait: false }).await? {
-            Response::Swapped(swapped) => Ok(swapped.step),
+            Response::Swapped(swapped) => Ok(swapped),
             other => Err(unexpected(&other)),
         }
     }

@@ -13,7 +13,7 @@ use crate::budget::job_curve::{of_frontier, of_uniform_clocks};
 use crate::budget::known::{Known, OWN, Own, measured};
 use crate::job::JobKey;
 use crate::pfod::PfodError;
-use crate::straggler::{FrontierJob, Labelled};
+use crate::straggler::{FrontierJob, JobFrontier, Labelled};
 
 /// How far the counters of a job may be off what its frontier says before it is steered without that.
 const BELIEVED: std::ops::RangeInclusive<f64> = 0.6..=1.5;
@@ -179,9 +179,14 @@ async fn own(
         }
     };
     let is_known = own_plan.is_none() || plan.is_some();
-    let point = frontier.filter(|_| is_known).and_then(|frontier| {
-        frontier.frontier().point_of(plan.as_ref().map(|plan| &plan.table)).ok()
-    });
+    let table = plan.as_ref().map(|plan| plan.table.clone());
+    let point = match frontier.filter(|_| is_known) {
+        Some(known) => {
+            let of_own = move |frontier: &JobFrontier| frontier.point_of(table.as_ref());
+            means.stragglers.make(known, of_own).await.ok()
+        }
+        None => None,
+    };
     let (time_s, power_w) = match point {
         Some(point) => {
             let power_w = pipelines * point.iteration_energy_j / point.iteration_time_s;

@@ -7,6 +7,9 @@ use pfo_protocol::{JobView, Mhz};
 use crate::budget::known::{OWN, Own, UNIFORM};
 use crate::straggler::JobFrontier;
 
+/// Plans of a frontier that are chosen from, at most: the decision is made again at each look.
+const MOST_PLANS: usize = 4096;
+
 /// Clocks that a job without a frontier is steered by, at most.
 const MOST_CLOCKS: usize = 64;
 
@@ -34,7 +37,11 @@ pub(super) fn of_frontier(
     } else {
         own.clone()
     };
-    let plans = (0..).zip(frontier.points()).map(|(tag, point)| Point {
+    let (last, every) = most(frontier.points().len());
+    let plans = (0_u32..)
+        .zip(frontier.points())
+        .filter(|(tag, _)| tag.is_multiple_of(every) || *tag == last);
+    let plans = plans.map(|(tag, point)| Point {
         time_s: point.iteration_time_s,
         power_w: pipelines * point.iteration_energy_j / point.iteration_time_s,
         tag,
@@ -42,6 +49,11 @@ pub(super) fn of_frontier(
     let slower = plans.filter(|point| point.time_s > own.time_s * (1.0 + PREFERRED / 2.0));
     let own = Point { time_s: own.time_s, power_w: own.power_w, tag: OWN };
     Curve::new([own].into_iter().chain(slower), slowest)
+}
+
+/// The place of the last of so many plans, and which share of them is chosen from.
+fn most(plans: usize) -> (u32, u32) {
+    (plans.saturating_sub(1) as u32, plans.div_ceil(MOST_PLANS).max(1) as u32)
 }
 
 /// The curve of a job without a frontier, from what was measured of it at its own clocks: one clock for
@@ -106,6 +118,14 @@ mod tests {
         );
         let floor = of_frontier(&frontier, &own, 2.0, Some(1.1)).unwrap();
         assert!(floor.is_cut() && floor.points()[floor.last()].time_s <= 1.1 * own.time_s);
+    }
+
+    #[test]
+    fn a_frontier_of_very_many_plans_is_chosen_from_with_both_of_its_ends() {
+        assert_eq!(
+            [1, 4096, 4097, 400_000].map(most),
+            [(0, 1), (4095, 1), (4096, 2), (399_999, 98)]
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use pfo_budget::Controller;
-use pfo_protocol::{BudgetOrder, BudgetScope, JobView};
+use pfo_protocol::{BudgetOrder, BudgetScope, JobView, Swapped};
 use pfo_service::{blocking, lock};
 use tokio::time::{Instant, sleep};
 
@@ -234,7 +234,7 @@ impl Budgets {
             }
             let change = match tag {
                 OWN => Ok(Change::back(of_job.own.as_ref())),
-                _ => Change::to(&self.means, job, tag),
+                _ => Change::to(&self.means, job, tag).await,
             };
             match change {
                 Ok(change) => {
@@ -253,11 +253,12 @@ impl Budgets {
             let label = change.ordered.label.clone();
             let Some(of_job) = known.get_mut(&key) else { continue };
             match change.carry_out(&self.means, &key).await {
-                Ok(step) => {
+                Ok(Swapped { plan, step, .. }) => {
                     of_job.problem = None;
                     let what = if label.is_empty() { "default clocks" } else { &label };
                     tracing::info!(
                         name: journal::SWAPPED, uid = key.uid.0, job = %key.name,
+                        plan = plan.map_or(0, |plan| plan.number),
                         "{key} changes to {what} at step {step} for a power budget"
                     );
                 }

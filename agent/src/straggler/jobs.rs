@@ -238,7 +238,7 @@ impl Stragglers {
     ///
     /// # Errors
     /// As the making does.
-    pub(super) async fn make<T: Send + 'static>(
+    pub(crate) async fn make<T: Send + 'static>(
         &self,
         job: &FrontierJob,
         make: impl FnOnce(&JobFrontier) -> Result<T, Refusal> + Send + 'static,

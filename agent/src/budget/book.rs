@@ -81,6 +81,17 @@ impl Book {
         scopes(key).into_iter().find(|scope| self.orders.contains_key(scope))
     }
 
+    /// The scope of the only job of this name that something is set for.
+    pub(super) fn scope_named(&self, name: &JobName) -> Option<BudgetScope> {
+        let is_named =
+            |scope: &&BudgetScope| matches!(scope, BudgetScope::Job(job) if job.job == *name);
+        let mut named: Vec<_> =
+            self.orders.keys().chain(self.terms.keys()).filter(is_named).collect();
+        named.sort_unstable();
+        named.dedup();
+        if let [only] = named[..] { Some(only.clone()) } else { None }
+    }
+
     /// The weight and the floor of a job, each as the narrowest scope has it that says one.
     pub(super) fn terms_of(&self, key: &JobKey) -> (Option<f64>, Option<f64>) {
         let scopes = scopes(key);
@@ -190,6 +201,20 @@ mod tests {
         assert_eq!(book.terms_of(&key(5, "j")), (Some(2.0), Some(1.1)));
         assert_eq!(book.terms_of(&key(5, "k")), (Some(2.0), Some(1.5)));
         assert_eq!(book.terms_of(&key(6, "j")), (None, Some(1.5)));
+    }
+
+    #[test]
+    fn what_is_set_for_a_job_that_has_ended_is_found_by_its_name_unless_two_have_it() {
+        let mut book = book();
+        let name = "j".parse().unwrap();
+        let of_5 = BudgetScope::Job(key(5, "j").selector());
+        assert_eq!(book.scope_named(&name), Some(of_5.clone()));
+        book.orders.insert(of_5.clone(), kept(of_5.clone()));
+        assert_eq!(book.scope_named(&name), Some(of_5));
+        let of_6 = BudgetScope::Job(key(6, "j").selector());
+        book.orders.insert(of_6.clone(), kept(of_6));
+        assert_eq!(book.scope_named(&name), None);
+        assert_eq!(book.scope_named(&"k".parse().unwrap()), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use pfo_protocol::{
-    BudgetOrder, BudgetReport, BudgetScope, BudgetTerms, Refusal, RefusalCode, Uid,
+    BudgetOrder, BudgetReport, BudgetScope, BudgetTerms, JobName, Refusal, RefusalCode, Uid,
 };
 use pfo_service::{lock, unix_s};
 use tokio::sync::Notify;
@@ -131,6 +131,11 @@ impl Budgets {
     /// The terms of a scope.
     pub(crate) fn terms(&self, scope: &BudgetScope) -> Option<BudgetTerms> {
         lock(&self.book).terms.get(scope).cloned()
+    }
+
+    /// The scope of the only job of this name that something is set for, if the peer may see it.
+    pub(crate) fn of_ended_job(&self, name: &JobName, only_of: Option<Uid>) -> Option<BudgetScope> {
+        lock(&self.book).scope_named(name).filter(|scope| sees(scope, only_of))
     }
 
     /// What one user may see of them, or all.

@@ -66,12 +66,15 @@ impl Services {
         Ok(())
     }
 
-    /// A scope with the owner of its job.
+    /// A scope with the owner of its job, which may have ended if something is set for it.
     async fn whose(&self, permit: &Permit, scope: BudgetScope) -> Result<BudgetScope, Refusal> {
         match scope {
             BudgetScope::Job(job) if job.uid.is_none() => {
-                let found = self.find_job(permit, &job).await?;
-                Ok(BudgetScope::Job(JobKey::of(&found).selector()))
+                let ended = || self.budgets.of_ended_job(&job.job, permit.only_of());
+                match self.find_job(permit, &job).await {
+                    Ok(found) => Ok(BudgetScope::Job(JobKey::of(&found).selector())),
+                    Err(refusal) => ended().ok_or(refusal),
+                }
             }
             known => Ok(known),
         }

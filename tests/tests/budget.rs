@@ -123,7 +123,7 @@ fn jobs_stay_below_a_budget_when_another_one_arrives_and_run_their_own_again_wit
 }
 
 #[test]
-fn a_job_goes_back_to_the_plan_of_its_user_even_after_a_restart_of_the_agent() {
+fn a_job_goes_back_to_the_plan_of_its_user_even_after_restarts_of_both_daemons() {
     needs_root!();
     let mut node = node();
     let trainings = two(&node);
@@ -142,6 +142,11 @@ fn a_job_goes_back_to_the_plan_of_its_user_even_after_a_restart_of_the_agent() {
     let _ = node.pfoctl(&Identity::trainer(), &["plan", "swap", FIRST, own, "--wait"]).printed();
     node.until_so("a user's swap does not escape the budget", || is_slowed(&node, FIRST));
 
+    node.kill_daemon();
+    sleep(Duration::from_secs(2));
+    node.start_daemon();
+    trainings.iter().for_each(|training| training.until_leased(&node));
+    node.until_so("it is slowed down after a restart of pfod", || is_slowed(&node, FIRST));
     let _ = node.pfoctl(&Identity::trainer(), &["plan", "guard", FIRST, "90%"]).printed();
     let step = node.job(FIRST).ranks.iter().filter_map(|rank| rank.step).max().unwrap();
     trainings[0].until_step(&node, step + 20);

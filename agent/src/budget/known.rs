@@ -54,6 +54,8 @@ pub(super) struct Known {
     newest: Option<u32>,
     running: Option<u32>,
     meter: Meter,
+    /// For how long it has had no rank, in seconds.
+    pub(super) gone_s: f64,
     /// What it drew since the last look, if that was measured, in watts.
     pub(super) fresh_w: Option<f64>,
     /// Looks in a row in which that was far off what its frontier says.
@@ -96,7 +98,7 @@ impl Known {
             return;
         }
         self.newest = Some(OWN);
-        if !self.is_own(label, number) {
+        if !self.is_own(label, number) || self.meter.is_of_others(job) {
             (self.own, self.own_number) = (None, Some(number));
             self.ordered.clear();
         } else if is_settled && self.ordered.last().is_some_and(|last| last.tag == OWN) {
@@ -180,6 +182,12 @@ pub(super) fn uniform_label(mhz: Mhz) -> String {
 struct Meter(BTreeMap<SessionId, (u64, RankWindow)>);
 
 impl Meter {
+    /// Whether it was read, and of none of these ranks: a job of the same name has come in its place.
+    fn is_of_others(&self, job: &JobView) -> bool {
+        let is_known = |rank: &pfo_protocol::RankView| self.0.contains_key(&rank.session);
+        !self.0.is_empty() && !job.ranks.is_empty() && !job.ranks.iter().any(is_known)
+    }
+
     fn read(&mut self, job: &JobView) -> Option<f64> {
         let mut now = BTreeMap::new();
         let mut power_w = 0.0;

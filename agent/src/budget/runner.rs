@@ -23,6 +23,10 @@ use crate::pfod::PfodError;
 /// The shortest time between two looks that is not taken for none, in seconds.
 const SHORTEST_S: f64 = 1e-3;
 
+/// How long it is remembered what a job without ranks ran by itself, in seconds: `pfod` or its trainers may be
+/// about to come back.
+const FORGET_AFTER_S: f64 = 900.0;
+
 /// What the loop keeps from one look to the next.
 #[derive(Default)]
 struct Looked {
@@ -84,9 +88,11 @@ impl Budgets {
         let node = Node::now(&self.means).await?;
         let views: BTreeMap<JobKey, &JobView> =
             node.jobs.iter().map(|job| (JobKey::of(job), job)).collect();
+        let is_gone =
+            |key: &JobKey| views.get(key).is_none_or(|job: &&JobView| job.ranks.is_empty());
         kept.known.retain(|key, known| {
-            views.get(key).is_some_and(|job| !job.ranks.is_empty())
-                || known.is_slowed() && views.contains_key(key)
+            known.gone_s = if is_gone(key) { known.gone_s + elapsed_s } else { 0.0 };
+            known.gone_s == 0.0 || known.is_slowed() && known.gone_s < FORGET_AFTER_S
         });
         let members = gather(&self.means, book, &node, &mut kept.known).await;
         self.follow(book, &mut kept.controllers).await;
@@ -207,7 +213,9 @@ impl Budgets {
             if is_member(key) {
                 return true;
             }
-            let Some(job) = views.get(key) else { return false };
+            let Some(job) = views.get(key).filter(|job| !job.ranks.is_empty()) else {
+                return known.is_slowed();
+            };
             if job.measured_by.is_none() {
                 known.look(job);
             }

@@ -108,6 +108,26 @@ impl Slurm {
         self.node.debian.run(&add).printed();
     }
 
+    /// Builds the SPANK plugin against the headers of this Slurm, and installs what an administrator
+    /// copies: the plugin, the prolog and the epilogs.
+    pub fn install_extras(&self) {
+        let (debian, root) = (&self.node.debian, programs::source_root().join("packaging/slurm"));
+        let shared = debian.shared();
+        let headers = debian.file("/usr/include");
+        let build = shared.join("slurm");
+        here(Command::new("cp").arg("--recursive").arg(root).arg(&build));
+        here(
+            Command::new("make")
+                .current_dir(&build)
+                .arg("--always-make")
+                .arg(format!("CPPFLAGS=-I{}", headers.display())),
+        );
+        let install = "cd /shared/slurm && install -D -m 644 pfo.so -t /usr/lib/pfo/slurm/ && \
+                       echo 'optional /usr/lib/pfo/slurm/pfo.so' >/etc/slurm/plugstack.conf && \
+                       install prolog epilog task-epilog /etc/slurm/";
+        debian.run(install).printed();
+    }
+
     /// Starts Slurm anew, with these lines in its configuration, and waits until it is idle.
     pub fn configure(&self, lines: &str) {
         let debian = &self.node.debian;

@@ -12,9 +12,6 @@ const GPUS: usize = 4;
 /// random, urandom.
 const MINORS: [u32; GPUS] = [5, 7, 8, 9];
 
-/// `MESSAGE_ID` of a lease that is given.
-const LEASED: &str = "68a35a0d90d845e5859f688b637bab95";
-
 /// What systemd-nspawn and the old cgroups of this machine ask of Podman, and no node does.
 const NESTED: &str = "\
 [containers]
@@ -140,11 +137,9 @@ impl Node {
 
     /// The users and GPUs of the leases that a job was given so far.
     fn leases(&self, job: &str) -> Vec<(String, String)> {
-        let entries = self.debian.journal(&format!("--output=json MESSAGE_ID={LEASED}"));
-        let entries = entries.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let text = |entry: &Value, name: &str| entry[name].as_str().unwrap().to_owned();
-        let own = entries.filter(|entry| entry["PFO_JOB"] == job);
-        own.map(|entry| (text(&entry, "PFO_UID"), text(&entry, "PFO_GPU_UUID"))).collect()
+        let entries = self.debian.leases(job);
+        entries.iter().map(|entry| (text(entry, "PFO_UID"), text(entry, "PFO_GPU_UUID"))).collect()
     }
 
     /// Checks that a container trained with a lease of its GPU, in the name of this uid.
@@ -223,6 +218,7 @@ fn the_page_about_containers_works_when_it_is_followed() {
     let ran = node.follow("alice", &rootless.replace("--group-add keep-groups", ""));
     assert!(ran.stdout.contains("\"connected\": false"), "{ran:?}");
     assert!(ran.stderr.contains("/run/pfo/pfod.sock"), "{ran:?}");
+    assert!(ran.stderr.contains("--group-add keep-groups"), "{ran:?}");
 
     // A new socket is seen through the directory, and not through the former one's mount.
     let file = rootless.replace("=llama", "=llama-file").replace("$GPU", "$OTHER_GPU");

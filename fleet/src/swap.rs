@@ -58,6 +58,7 @@ pub struct PlanCut {
 
 /// A swap that every member is asked to arm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Proposal {
     /// What the job shall run.
     pub run: Run,
@@ -93,6 +94,7 @@ impl Proposal {
 
 /// A swap that is only for measuring: every node measures the same steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Trial {
     /// How many.
     pub length: Length,
@@ -222,6 +224,23 @@ mod tests {
         let abort = Decision::Abort(Abort::TooLate(nodes.clone()));
         assert_eq!(serde_json::to_string(&abort).unwrap(), r#"{"abort":{"too-late":["a","b"]}}"#);
         assert_eq!(Abort::TooLate(nodes).to_string(), "not armed in time by a, b");
+    }
+
+    #[test]
+    fn a_proposal_that_says_more_than_this_version_knows_is_not_read() {
+        let proposal = Proposal {
+            run: Run::DefaultClocks,
+            step: 9,
+            members: BTreeSet::new(),
+            proposed_at: 3,
+            by_uid: Uid(7),
+            by_node: "n".parse().unwrap(),
+            trial: None,
+        };
+        let mut written = serde_json::to_value(&proposal).unwrap();
+        assert_eq!(serde_json::from_value::<Proposal>(written.clone()).unwrap(), proposal);
+        written["only_ranks"] = serde_json::json!([0]);
+        assert!(serde_json::from_value::<Proposal>(written).is_err());
     }
 
     #[test]

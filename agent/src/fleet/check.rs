@@ -1,6 +1,8 @@
 //! What is wrong with the set-up of the fleet, found by using it.
 
-use pfo_fleet::{Degrees, Gpus, Member};
+use std::collections::BTreeMap;
+
+use pfo_fleet::{Degrees, Gpus, Member, Node};
 use pfo_protocol::{FleetFinding, Uid};
 use pfo_store::{Etcd, EtcdSettings, JobId, Measured, Store, StoreError, WatchedJob};
 
@@ -8,6 +10,9 @@ use super::parts::Fleet;
 
 /// A job that no user can have: this uid is no user's.
 const CHECKED: Uid = Uid(u32::MAX);
+
+/// How many nodes of another version are named.
+const NAMED: usize = 8;
 
 /// Uses each endpoint and everything that the node's role must allow.
 pub(crate) async fn check(fleet: &Fleet) -> Vec<FleetFinding> {
@@ -31,7 +36,33 @@ pub(crate) async fn check(fleet: &Fleet) -> Vec<FleetFinding> {
         Err(error) => Err(error),
     };
     findings.push(finding(format!("what node {} may do there", fleet.node()), used));
+    // Without the store, every finding above says so.
+    if let Ok(store) = fleet.store_now()
+        && let Ok(nodes) = store.nodes().await
+    {
+        findings.push(same_version(&nodes));
+    }
     findings
+}
+
+/// Whether all agents of the fleet have this version.
+fn same_version(nodes: &BTreeMap<Node, String>) -> FleetFinding {
+    const OWN: &str = env!("CARGO_PKG_VERSION");
+    let others = nodes.iter().filter(|(_, version)| *version != OWN);
+    let mut named: Vec<_> = others.map(|(node, version)| format!("{node}: {version}")).collect();
+    let more = named.len().saturating_sub(NAMED);
+    named.truncate(NAMED);
+    if more > 0 {
+        named.push(format!("and {more} more"));
+    }
+    let wrong = (!named.is_empty()).then(|| {
+        let named = named.join(", ");
+        format!(
+            "other nodes have another ({named}): they may refuse what this one proposes, and it what \
+             they do; install the same version of pfo-agent on all"
+        )
+    });
+    FleetFinding { what: format!("version {OWN} on all nodes"), wrong }
 }
 
 fn finding(what: String, found: Result<(), StoreError>) -> FleetFinding {

@@ -7,6 +7,7 @@ mod disturbed;
 mod partition;
 mod trials;
 mod tune;
+mod versions;
 
 use std::thread::sleep;
 use std::time::Duration;

@@ -19,6 +19,7 @@ mod conditions;
 mod event_path;
 mod excess;
 mod extent;
+mod fleet;
 mod footprint;
 mod growth;
 mod lowtime;
@@ -50,7 +51,7 @@ use crate::report::Report;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// What runs when no part is named, in this order.
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 13] = [
     Part { name: "footprint", measure: |bench| bench.on_nodes(footprint::measure) },
     Part { name: "event-path", measure: |bench| bench.on_nodes(event_path::measure) },
     Part { name: "recording", measure: |bench| bench.on_nodes(recording::measure) },
@@ -62,6 +63,7 @@ const PARTS: [Part; 12] = [
     Part { name: "planning", measure: planning },
     Part { name: "noise", measure: |bench| noise::measure(bench.extent, &mut bench.report) },
     Part { name: "budget", measure: |bench| budget::measure(bench.extent, &mut bench.report) },
+    Part { name: "fleet", measure: fleet },
     Part { name: "lowtime", measure: |bench| lowtime::measure(bench.extent, &mut bench.report) },
 ];
 
@@ -78,17 +80,22 @@ struct Bench {
     report: Report,
     /// The conditions to measure, if not all.
     conditions: Vec<String>,
+    /// The nodes of the fleet, if not as many as belong to the extent.
+    nodes: Option<usize>,
 }
 
 /// Before the names of the conditions to measure.
 const CONDITIONS: &str = "conditions=";
+
+/// Before the number of nodes of the fleet.
+const NODES: &str = "nodes=";
 
 fn usage() -> String {
     let parts = PARTS.map(|part| part.name).join("|");
     format!(
         "usage: pfo-bench [--json] [--short] [{parts}]…
 --short measures so little that it only shows that everything runs.
-conditions=NAME,… measures some of the conditions only.
+conditions=NAME,… measures some of the conditions only, nodes=N a fleet of so many nodes.
 PFO_BENCH_MICROBATCHES (12) and PFO_BENCH_FILTERS (raw,effective) say how lowtime is run,
 PFO_DATA_DIR where measured profiles are"
     )
@@ -122,6 +129,10 @@ fn run(arguments: &[String]) -> Result<()> {
             argument if argument.starts_with(CONDITIONS) => {
                 bench.conditions = conditions::names(&argument[CONDITIONS.len()..])?;
                 chosen.push("conditions");
+            }
+            argument if argument.starts_with(NODES) => {
+                bench.nodes = Some(argument[NODES.len()..].parse().map_err(|_| usage())?);
+                chosen.push("fleet");
             }
             name if PARTS.iter().any(|part| part.name == name) => chosen.push(name),
             _ => return Err(usage().into()),
@@ -158,6 +169,10 @@ fn accuracy(bench: &mut Bench) -> Result<()> {
 
 fn conditions(bench: &mut Bench) -> Result<()> {
     conditions::measure(&bench.conditions, bench.extent, &mut bench.report)
+}
+
+fn fleet(bench: &mut Bench) -> Result<()> {
+    fleet::measure(bench.nodes, bench.extent, &mut bench.report)
 }
 
 fn calls(bench: &mut Bench) -> Result<()> {

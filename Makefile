@@ -9,7 +9,7 @@ CARGO_BUILD := cargo build
 # Tests send signals. Under nohup, or behind a script that does not wait, they would be ignored.
 WITH_SIGNALS := env --default-signal=HUP,INT,QUIT
 .PHONY: help setup package-tools build programs pages install deb rpm demo demo-fleet test test-python \
-	test-frameworks wheel test-booted fuzz soak schedules lint bench bench-short audit clean
+	test-frameworks wheel lint-packages test-booted fuzz soak schedules lint bench bench-short audit clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -26,6 +26,7 @@ pages: programs
 	cargo run --release --quiet -p pfo-agent --example agent-manual target/pages/man
 	target/release/pfoctl generate man target/pages/man
 	target/release/pfoctl generate completions target/pages/completions
+	sed 's|@version@|$(VERSION)|' packaging/manual/pfo.7 > target/pages/man/pfo.7
 
 programs: setup
 	$(CARGO_BUILD) --release -p pfod -p pfo-agent -p pfoctl -p pfo-sim
@@ -51,7 +52,7 @@ install: ## Install what `make build` built, under PREFIX (and DESTDIR)
 	install -m 644 systemd/*.catalog $(DESTDIR)$(PREFIX)/lib/systemd/catalog
 	install -D -m 644 systemd/pfod.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/pfod.conf
 	install -D -m 644 systemd/pfod.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/pfod.conf
-	for section in 1 5 8; do \
+	for section in 1 5 7 8; do \
 		install -d $(DESTDIR)$(PREFIX)/share/man/man$$section && \
 		install -m 644 target/pages/man/*.$$section $(DESTDIR)$(PREFIX)/share/man/man$$section || exit 1; \
 	done
@@ -110,6 +111,10 @@ test-frameworks: wheel ## Test the wheel with real PyTorch, DeepSpeed and Megatr
 
 wheel: setup ## Build the Python package as a wheel, into target/wheels
 	.venv/bin/maturin build -m shim/python/Cargo.toml
+
+lint-packages: deb rpm ## Check the files, manual pages and dependencies of the packages, with lintian, rpmlint and mandoc
+	@scripts/setup --booted
+	scripts/check-packages
 
 test-booted: deb rpm ## Test in booted Debians what requires a systemd, as root
 	@scripts/setup --booted

@@ -4,7 +4,8 @@
 //! asks: a request that was not decided cannot be served.
 
 use pfo_protocol::{
-    AgentRequest, Gid, JobSelector, JobView, Pid, Refusal, RefusalCode, SweepOrder, Uid,
+    AgentRequest, BudgetScope, Gid, JobSelector, JobView, Pid, Refusal, RefusalCode, SweepOrder,
+    Uid,
 };
 use pfo_service::{Accounts, Door, Lookup, Peer, UnknownName, User};
 
@@ -26,6 +27,10 @@ pub(crate) enum Action {
     SetP2pPower,
     /// To use the store of the fleet in order to see whether that works.
     CheckFleet,
+    /// To set power budgets.
+    SetBudget,
+    /// To set the terms of this user's jobs under a budget; none is one's own.
+    SetBudgetTerms(Option<Uid>),
 }
 
 /// What a request needs. Whether its user owns the job that it names is decided again by `pfod`.
@@ -37,7 +42,8 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         | AgentRequest::ProfileRead(_)
         | AgentRequest::Calibrations
         | AgentRequest::P2pPowers
-        | AgentRequest::FleetStatus => Action::Read,
+        | AgentRequest::FleetStatus
+        | AgentRequest::Budget => Action::Read,
         AgentRequest::Savings(query) => Action::ReadSavings(query.uid),
         AgentRequest::Record { job, .. }
         | AgentRequest::RecordingEnd { job, .. }
@@ -55,6 +61,17 @@ pub(crate) fn needs(request: &AgentRequest) -> Action {
         | AgentRequest::FleetSwap { job, .. } => Action::ChangePlan(job.uid),
         AgentRequest::P2pSet { .. } => Action::SetP2pPower,
         AgentRequest::FleetCheck => Action::CheckFleet,
+        AgentRequest::BudgetSet(_) | AgentRequest::BudgetClear(_) => Action::SetBudget,
+        AgentRequest::BudgetTerms(terms) => needs_of_terms(&terms.scope),
+    }
+}
+
+/// A job of which no owner is named is one's own.
+fn needs_of_terms(scope: &BudgetScope) -> Action {
+    match scope {
+        BudgetScope::Node => Action::SetBudget,
+        BudgetScope::User(uid) => Action::SetBudgetTerms(Some(*uid)),
+        BudgetScope::Job(job) => Action::SetBudgetTerms(job.uid),
     }
 }
 
@@ -142,6 +159,13 @@ impl Authority {
             Action::ChangePlan(_) => (Role::Administrator, "change the plan of another user's job"),
             Action::SetP2pPower => (Role::Administrator, "set P2P-blocking powers"),
             Action::CheckFleet => (Role::Administrator, "check the fleet"),
+            Action::SetBudget => (Role::Administrator, "set power budgets"),
+            Action::SetBudgetTerms(owner) if is_own(owner) => {
+                (Role::User, "set how jobs count for a power budget")
+            }
+            Action::SetBudgetTerms(_) => {
+                (Role::Administrator, "set how other users' jobs count for a power budget")
+            }
         };
         let role = self.role(peer, door).max(if let_in { Role::User } else { Role::Nobody });
         if role >= needed {
@@ -181,6 +205,11 @@ impl Permit {
     /// The process that asks.
     pub(crate) fn pid(&self) -> Pid {
         self.pid
+    }
+
+    /// Whether the peer asks as an administrator.
+    pub(crate) fn administers(&self) -> bool {
+        self.everyone
     }
 
     /// In whose name the agent acts for this peer.
@@ -279,7 +308,9 @@ mod tests {
         Authority::new(&Groups::default(), &Groups7And9).decide(&peer, door, action, let_in)
     }
 
-    const FOREIGN: [Action; 5] = [
+    const FOREIGN: [Action; 7] = [
+        Action::SetBudget,
+        Action::SetBudgetTerms(Some(Uid(1))),
         Action::ReadSavings(Some(Uid(1))),
         Action::Measure(Some(Uid(1))),
         Action::ChangePlan(Some(Uid(1))),

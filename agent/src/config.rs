@@ -6,6 +6,7 @@ use pfo_protocol::{AGENT_SOCKET, PFO_AGENT_ADMIN_SOCKET, PFO_AGENT_SOCKET};
 use pfo_service::{ConfigError, Position, SUBORDINATE_UIDS, Within};
 use serde::Deserialize;
 
+use crate::budget::BudgetConfig;
 use crate::fleet::FleetConfig;
 use crate::ledger::LedgerConfig;
 use crate::metrics::MetricsConfig;
@@ -26,6 +27,8 @@ pub struct Config {
     pub(crate) guard: Guard,
     /// How long savings are remembered, and what energy costs.
     pub(crate) ledger: LedgerConfig,
+    /// How power budgets are kept.
+    pub(crate) budget: BudgetConfig,
     /// The store that the agents of several nodes share.
     pub(crate) fleet: FleetConfig,
     /// Where what is known is served to Prometheus.

@@ -3,7 +3,7 @@
 
 /// A request was refused.
 pub(crate) const REFUSED: &str = "refused";
-/// The ranks of a job change to another plan, because of a straggler.
+/// The ranks of a job change to another plan, because of a straggler or for a power budget.
 pub(crate) const SWAPPED: &str = "swapped";
 /// The instructions of a rank take longer than was profiled.
 pub(crate) const SLOW: &str = "slow";

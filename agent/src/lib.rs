@@ -7,6 +7,8 @@
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod authority;
+mod bounded_file;
+mod budget;
 mod calibration;
 mod cli;
 mod config;

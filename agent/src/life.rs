@@ -14,6 +14,7 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinSet, spawn_blocking};
 
+use crate::budget::{BudgetFiles, BudgetMeans, Budgets};
 use crate::calibration::Calibrations;
 use crate::cli::ConfigSource;
 use crate::config::Config;
@@ -73,10 +74,13 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
     let restore = move || {
         restored.stragglers.restore();
         restored.sweeps.restore();
+        restored.budgets.restore();
         restored.guards.restore();
     };
     if spawn_blocking(restore).await.is_err() {
-        tracing::error!("cannot continue the sweeps, frontiers and guards of an earlier agent");
+        tracing::error!(
+            "cannot continue the sweeps, frontiers, budgets and guards of an earlier agent"
+        );
     }
     let mut tasks = JoinSet::new();
     let open = Arc::new(Connections::default());
@@ -89,6 +93,8 @@ async fn serve(source: ConfigSource, config: Config) -> Result<(), AgentError> {
     }
     let watching = Arc::clone(&services);
     tasks.spawn(async move { watching.watcher.run(|| watching.settings.now().limits()).await });
+    let budgets = Arc::clone(&services.budgets);
+    tasks.spawn(async move { budgets.run().await });
     if let Some(fleet) = services.fleet.clone() {
         tasks.spawn(async move { fleet.run().await });
     }
@@ -179,6 +185,7 @@ impl Services {
             people: Arc::clone(&people),
         });
         let ledger = Arc::new(Ledger::under(&paths.state, Arc::clone(&settings)));
+        let budgets = budgets(&settings, &pfod, &stragglers);
         let guards = Guards::new(GuardMeans {
             pfod: pfod.clone(),
             questions: Arc::clone(&questions),
@@ -186,6 +193,7 @@ impl Services {
             stragglers: Arc::clone(&stragglers),
             settings: Arc::clone(&settings),
             ledger: Arc::clone(&ledger),
+            budgets: Arc::clone(&budgets),
             file: GuardFile::under(&paths.runtime),
         });
         let calibrations = Arc::new(Calibrations::under(&paths.state, Arc::clone(&people)));
@@ -196,12 +204,14 @@ impl Services {
             Arc::clone(&calibrations),
             fleet.clone(),
             Arc::clone(&ledger),
+            Arc::clone(&budgets),
         );
         Self {
             started: Instant::now(),
             p2p: Arc::new(P2pStore::under(&paths.state, Arc::clone(&people))),
             sweeps: Arc::new(sweeps),
             guards,
+            budgets,
             ledger,
             calibrations,
             watcher: Arc::new(watcher),
@@ -215,4 +225,15 @@ impl Services {
             refusals: AtomicU64::default(),
         }
     }
+}
+
+fn budgets(settings: &Arc<InForce>, pfod: &Pfod, stragglers: &Arc<Stragglers>) -> Arc<Budgets> {
+    let paths = &settings.now().config.paths;
+    Budgets::new(BudgetMeans {
+        pfod: pfod.clone(),
+        questions: Questions::to(pfod.clone()),
+        stragglers: Arc::clone(stragglers),
+        settings: Arc::clone(settings),
+        files: BudgetFiles::under(&paths.state, &paths.runtime),
+    })
 }

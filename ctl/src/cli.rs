@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::budget::Budget;
 use crate::calibrate::Gpu;
 use crate::clocks::Clocks;
 use crate::daemons::{self, Daemons};
@@ -95,6 +96,8 @@ enum Command {
     #[command(subcommand)]
     Gpu(Gpu),
     #[command(subcommand)]
+    Budget(Budget),
+    #[command(subcommand)]
     Fleet(Fleet),
     #[command(subcommand, hide = true)]
     Generate(Generate),
@@ -146,6 +149,7 @@ impl Cli {
             Command::Driver(driver) => driver.run(&daemons, output),
             Command::Gpus(gpus) => gpus.run(&daemons, output),
             Command::Gpu(gpu) => gpu.run(&daemons, output),
+            Command::Budget(budget) => budget.run(&daemons, output),
             Command::Fleet(fleet) => fleet.run(&daemons, output),
             Command::Generate(generate) => Ok(generate.run(Self::command())?),
         }

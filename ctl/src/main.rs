@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod budget;
 mod calibrate;
 mod cli;
 mod clocks;

@@ -18,6 +18,10 @@ mod status;
 mod tap;
 mod trial;
 
+pub use agent::budget::{
+    BudgetLevel, BudgetOrder, BudgetReason, BudgetReport, BudgetScope, BudgetStatus, BudgetSteering,
+    BudgetTerms, BudgetedJob,
+};
 pub use agent::calibration::{CalibratedClock, Calibration, CounterCheck};
 pub use agent::fleet::{
     FleetFinding, FleetJob, FleetLate, FleetMember, FleetNode, FleetOutcome, FleetStatus,

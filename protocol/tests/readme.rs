@@ -133,7 +133,8 @@ fn shapes() -> BTreeMap<&'static str, Shape> {
         ($($name:ident)*) => { BTreeMap::from([$((stringify!($name), shape::<p::$name>())),*]) };
     }
     shapes! {
-        AgentRequest AgentResponse AgentStatus CalibratedClock Calibration ClockTable Closing ClosingReason ConfigStatus
+        AgentRequest AgentResponse AgentStatus BudgetLevel BudgetOrder BudgetReason BudgetReport BudgetScope
+        BudgetStatus BudgetSteering BudgetTerms BudgetedJob CalibratedClock Calibration ClockTable Closing ClosingReason ConfigStatus
         CounterCheck CounterReading DaemonStatus Doubt Drained DriftStatus DriftedInstruction DriftedRank DriverUse Event
         FleetFinding FleetJob FleetLate FleetMember FleetNode FleetOutcome FleetStatus FleetStep FleetSwap FleetSwapped FleetWindow
         FrontierStatus GpuGrant GpuListing GpuName GpuStatus GuardStatus Hello Holder

@@ -260,9 +260,9 @@ impl<'a> Connector<'a> {
 
     /// Connects, where `close` can see it and interrupt the wait for an answer.
     fn dial(&self) -> Result<Arc<Link>, Problem> {
-        let CheckedRank { socket, in_slurm, .. } = &self.shared.rank;
+        let CheckedRank { socket, groups, .. } = &self.shared.rank;
         let link =
-            Link::connect(socket).map_err(|errno| Problem::connecting(socket, errno, *in_slurm))?;
+            Link::connect(socket).map_err(|errno| Problem::connecting(socket, errno, *groups))?;
         let link = Arc::new(link);
         let mut line = self.shared.lock();
         if let Phase::Closed = line.phase {

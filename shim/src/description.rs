@@ -9,6 +9,7 @@ use std::time::Duration;
 use pfo_protocol::{DpRank, JobName, NameError, Rank, RankPosition, Stage, TRAINER_SOCKET, TpRank};
 
 use crate::gpu::{Gpu, GpuError};
+use crate::groups::GroupsFrom;
 use crate::launcher;
 use crate::visible::CudaEnvironment;
 
@@ -157,8 +158,7 @@ pub(crate) struct CheckedRank {
     /// Whether the GPU is more than the launcher's local rank.
     pub(crate) gpu_is_named: bool,
     pub(crate) cuda: CudaEnvironment,
-    /// Whether Slurm started this process, and chose its groups.
-    pub(crate) in_slurm: bool,
+    pub(crate) groups: GroupsFrom,
     pub(crate) socket: PathBuf,
     pub(crate) devices: PathBuf,
     pub(crate) position: RankPosition,
@@ -219,7 +219,7 @@ impl RankDescription {
             gpu: self.gpu_name(variable)?,
             gpu_is_named: self.gpu_is_named(variable),
             cuda: CudaEnvironment::read(variable),
-            in_slurm: variable("SLURM_JOB_ID").is_some(),
+            groups: GroupsFrom::find(Path::new("/"), variable("SLURM_JOB_ID").is_some()),
             socket: self.socket_path(variable)?,
             devices: self.devices_path(variable),
             position: RankPosition {

@@ -68,6 +68,7 @@ mod description;
 mod devices;
 mod fork;
 mod gpu;
+mod groups;
 mod guard;
 mod launcher;
 mod lease;

@@ -10,6 +10,9 @@ use crate::debian::PROGRAMS;
 use crate::packaged_node::{DEVICES, UNITS};
 use crate::programs;
 
+/// `MESSAGE_ID` of a lease that is given.
+const LEASED: &str = "68a35a0d90d845e5859f688b637bab95";
+
 /// Where the dynamic linker finds it.
 const LIBRARY: &str = "/usr/lib/libnvidia-ml.so.1";
 
@@ -42,6 +45,14 @@ impl Container {
     #[must_use]
     pub fn pfo_status(&self) -> Value {
         self.run("pfoctl status --json").json()
+    }
+
+    /// The entries of the journal about the leases that a job was given so far.
+    #[must_use]
+    pub fn leases(&self, job: &str) -> Vec<Value> {
+        let entries = self.journal(&format!("--output=json MESSAGE_ID={LEASED}"));
+        let entries = entries.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        entries.filter(|entry| entry["PFO_JOB"] == job).collect()
     }
 
     /// What the simulated hardware knows of its GPUs, with every call that locked a clock.

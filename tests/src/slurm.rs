@@ -4,8 +4,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use serde_json::Value;
-
 use crate::debian::{Debian, PROGRAMS};
 use crate::machine::LIBRARY;
 use crate::packaged_node::{PackagedNode, here};
@@ -45,9 +43,6 @@ done
 echo "task $SLURM_PROCID opens$opens"
 RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS exec /shared/trainer "$@"
 "#;
-
-/// `MESSAGE_ID` of a lease that is given.
-const LEASED: &str = "68a35a0d90d845e5859f688b637bab95";
 
 /// A node of a cluster, and its controller.
 pub struct Slurm {
@@ -108,6 +103,26 @@ impl Slurm {
         self.node.debian.run(&add).printed();
     }
 
+    /// Builds the SPANK plugin against the headers of this Slurm, and installs what an administrator
+    /// copies: the plugin, the prolog and the epilogs.
+    pub fn install_extras(&self) {
+        let (debian, root) = (&self.node.debian, programs::source_root().join("packaging/slurm"));
+        let shared = debian.shared();
+        let headers = debian.file("/usr/include");
+        let build = shared.join("slurm");
+        here(Command::new("cp").arg("--recursive").arg(root).arg(&build));
+        here(
+            Command::new("make")
+                .current_dir(&build)
+                .arg("--always-make")
+                .arg(format!("CPPFLAGS=-I{}", headers.display())),
+        );
+        let install = "cd /shared/slurm && install -D -m 644 pfo.so -t /usr/lib/pfo/slurm/ && \
+                       echo 'optional /usr/lib/pfo/slurm/pfo.so' >/etc/slurm/plugstack.conf && \
+                       install prolog epilog task-epilog /etc/slurm/";
+        debian.run(install).printed();
+    }
+
     /// Starts Slurm anew, with these lines in its configuration, and waits until it is idle.
     pub fn configure(&self, lines: &str) {
         let debian = &self.node.debian;
@@ -128,12 +143,11 @@ impl Slurm {
     /// The leases that the ranks of a job were given so far: rank and index of the GPU.
     #[must_use]
     pub fn leases(&self, job: &str) -> Vec<(u32, usize)> {
-        let entries = self.node.debian.journal(&format!("--output=json MESSAGE_ID={LEASED}"));
-        let entries = entries.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let machine = &self.node.machine;
         let index = |uuid: &str| (0..MINORS.len()).find(|gpu| machine.uuid(*gpu).as_str() == uuid);
+        let entries = self.node.debian.leases(job);
         let mut leases: Vec<_> = entries
-            .filter(|entry| entry["PFO_JOB"] == job)
+            .iter()
             .map(|entry| {
                 let text = |name: &str| entry[name].as_str().unwrap().to_owned();
                 (text("PFO_RANK").parse().unwrap(), index(&text("PFO_GPU_UUID")).unwrap())

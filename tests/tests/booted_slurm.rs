@@ -9,6 +9,7 @@ on_both_debians! {
     each_task_that_slurm_binds_to_a_gpu_leases_that_one
     however_slurm_ends_a_step_nothing_stays_locked
     who_runs_without_the_group_learns_what_helps_under_slurm
+    an_option_of_srun_names_the_plan_and_a_comment_says_what_it_saved
 }
 
 /// What tasks said of the device files that they can open, in their order.
@@ -120,4 +121,70 @@ fn who_runs_without_the_group_learns_what_helps_under_slurm(debian: Debian) {
     assert!(connects().is_err());
     slurm.configure("GroupUpdateTime=3\nLaunchParameters=disable_send_gids\n");
     wait::until_ok("the node looks up the groups itself", connects);
+}
+
+fn an_option_of_srun_names_the_plan_and_a_comment_says_what_it_saved(debian: Debian) {
+    let Some(slurm) = Slurm::boot(debian) else { return };
+    let debian = &slurm.node.debian;
+    slurm.install_extras();
+    slurm.configure(
+        "Prolog=/etc/slurm/prolog\nEpilog=/etc/slurm/epilog\nTaskEpilog=/etc/slurm/task-epilog\n",
+    );
+    let plan = TestPlan::distinct(1, 4, 600).to_json();
+    fs::write(debian.shared().join("plan.json"), plan).unwrap();
+    let says = "sh -c 'echo $SLURM_JOB_ID $PFO_JOB $PFO_PLAN'";
+
+    for (given, plan) in [
+        ("auto", "auto"),
+        ("/shared/plan.json", "/shared/plan.json"),
+        ("plan.json --chdir=/shared", "/shared/plan.json"),
+    ] {
+        let ran =
+            debian.run_as("alice", &format!("cd /shared && srun --quiet --pfo={given} {says}"));
+        let said: Vec<_> = ran.stdout.split_whitespace().collect();
+        let [id, job, named] = said[..] else { panic!("{ran:?}") };
+        assert_eq!((id, named), (job, plan), "{ran:?}");
+    }
+    let ran = debian.run_as("alice", &format!("PFO_JOB=own srun --pfo=auto {says}"));
+    assert!(ran.printed().ends_with(" own auto\n"));
+    let without = slurm.srun("alice", &format!("{says} | wc --words")).printed();
+    assert_eq!(without, "1\n");
+    let refused = slurm.srun("alice", &format!("--pfo=/no/such {says}"));
+    assert!(refused.code != Some(0) && refused.stdout.is_empty(), "{refused:?}");
+    assert!(refused.stderr.contains("cannot read the plan /no/such: No such file"), "{refused:?}");
+    // The steps of a batch job have the option of its job.
+    fs::write(debian.shared().join("batch"), format!("#!/bin/sh\nsrun {says}\n")).unwrap();
+    debian.run("install --owner=alice --directory /tmp/batch").printed();
+    let batch = "cd /tmp/batch && sbatch --wait --output=out --pfo=auto /shared/batch && cat out";
+    let ran = debian.run_as("alice", batch);
+    assert!(ran.stdout.ends_with(" auto\n"), "{ran:?}");
+
+    // Prolog and epilog: the job's GPUs are its user's, and no longer than the job.
+    let grants = "sbatch --gres=gpu:2 --output=/dev/null --wrap='sleep 600'";
+    debian.run_as("alice", &format!("cd /tmp && {grants}")).printed();
+    let granted = || {
+        let held = debian.run("pfoctl lease list --json").json();
+        held["granted"].as_array().unwrap().len()
+    };
+    wait::until_is("GPUs are granted", &2, granted);
+    debian.run("scancel --user=alice").printed();
+    wait::until_is("no GPU is granted", &0, granted);
+
+    // What pfoctl says of a job that was compared.
+    let header = "day,uid,job,plan,steps,time_s,energy_j,compared_j,comparisons,saved_low_j,\
+                  saved_j,saved_high_j,shown,money,co2e_g";
+    let row = ",1000,JOB,,9,9,9000000,9000000,3,900000,1000000,1100000,true,,";
+    let pfoctl = format!(
+        "#!/bin/sh\n[ \"$1\" = savings ] || exec /usr/bin/pfoctl \"$@\"\n\
+         printf '{header}\\n{row}\\n'\n"
+    );
+    fs::write(debian.shared().join("pfoctl"), pfoctl).unwrap();
+    debian.run("install -m 755 /shared/pfoctl /usr/local/bin/pfoctl").printed();
+    let id = slurm.srun("alice", "sh -c 'echo $SLURM_JOB_ID'").printed();
+    wait::until_ok("the job has a comment", || {
+        let shown = debian.run(&format!("scontrol show job {}", id.trim())).stdout;
+        let saved = "Comment=pfo: saved 0.278 kWh (10.0 %)";
+        if shown.contains(saved) { Ok(()) } else { Err(shown) }
+    });
+    assert_eq!(debian.run("sinfo --noheader --format=%T").stdout, "idle\n");
 }

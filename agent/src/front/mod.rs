@@ -1,5 +1,6 @@
 //! The connections of users and administrators: what they ask, whether they may, and who serves it.
 
+mod budget;
 mod holds;
 mod serve;
 mod status;

@@ -7,12 +7,13 @@ use std::time::Instant;
 
 use pfo_planner::{Profile, Straggler};
 use pfo_protocol::{
-    AgentRequest, AgentResponse, JobSelector, JobView, P2pTarget, Refusal, RefusalCode,
-    SavingsQuery, SwapTarget, Swapped, SweepOrder, TrialLength, TrialRun,
+    AgentRequest, AgentResponse, JobSelector, JobView, P2pTarget, ProfileSelector, Refusal,
+    RefusalCode, SavingsQuery, SwapTarget, Swapped, SweepOrder, TrialLength, TrialRun,
 };
 use pfo_service::{Door, Peer, People, Whose, blocking, catch_in};
 
 use crate::authority::{Permit, needs};
+use crate::budget::Budgets;
 use crate::calibration::{Calibrations, Measuring, Told};
 use crate::fleet::Fleet;
 use crate::front::holds::Holds;
@@ -48,6 +49,7 @@ pub(crate) struct Services {
     pub(crate) p2p: Arc<P2pStore>,
     pub(crate) sweeps: Arc<Sweeps>,
     pub(crate) guards: Arc<Guards>,
+    pub(crate) budgets: Arc<Budgets>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) stragglers: Arc<Stragglers>,
     pub(crate) calibrations: Arc<Calibrations>,
@@ -83,7 +85,7 @@ pub(super) async fn serve(
     })
 }
 
-type Served = Result<AgentResponse, Refusal>;
+pub(super) type Served = Result<AgentResponse, Refusal>;
 
 impl Services {
     async fn serve(&self, permit: &Permit, holds: &mut Holds, request: AgentRequest) -> Served {
@@ -117,10 +119,7 @@ impl Services {
             AgentRequest::SweepRead(job) => sweep::read(&self.sweeps, permit, &job),
             AgentRequest::Sweeps => Ok(sweep::list(&self.sweeps, permit)),
             AgentRequest::Profiles => self.list_profiles(permit).await,
-            AgentRequest::ProfileRead(selector) => {
-                let (profiles, permit) = (Arc::clone(&self.profiles), permit.clone());
-                away(move || profile::read(&profiles, &permit, &selector)).await
-            }
+            AgentRequest::ProfileRead(which) => self.read_profile(permit, which).await,
             AgentRequest::Calibrations => {
                 Ok(AgentResponse::Calibrations(self.calibrations.list(permit.only_of())))
             }
@@ -140,6 +139,10 @@ impl Services {
                 Box::pin(self.fleet()?.status()).await.map(AgentResponse::Fleet)
             }
             AgentRequest::Savings(query) => self.savings(permit, query).await,
+            AgentRequest::Budget => Ok(self.budget_report(permit)),
+            AgentRequest::BudgetSet(order) => self.set_budget(permit, order).await,
+            AgentRequest::BudgetClear(scope) => self.clear_budget(permit, scope).await,
+            AgentRequest::BudgetTerms(terms) => self.set_budget_terms(permit, terms).await,
             AgentRequest::FleetCheck => {
                 Ok(AgentResponse::FleetChecked(Box::pin(fleet::check(self.fleet()?)).await))
             }
@@ -149,6 +152,11 @@ impl Services {
     async fn list_profiles(&self, permit: &Permit) -> Served {
         let (profiles, permit) = (Arc::clone(&self.profiles), permit.clone());
         away(move || Ok(profile::list(&profiles, &permit))).await
+    }
+
+    async fn read_profile(&self, permit: &Permit, which: ProfileSelector) -> Served {
+        let (profiles, permit) = (Arc::clone(&self.profiles), permit.clone());
+        away(move || profile::read(&profiles, &permit, &which)).await
     }
 
     async fn savings(&self, permit: &Permit, query: SavingsQuery) -> Served {
@@ -222,7 +230,11 @@ impl Services {
         Ok(Swept { job, whole })
     }
 
-    async fn find_job(&self, permit: &Permit, job: &JobSelector) -> Result<JobView, Refusal> {
+    pub(super) async fn find_job(
+        &self,
+        permit: &Permit,
+        job: &JobSelector,
+    ) -> Result<JobView, Refusal> {
         permit.select(job, self.questions.jobs().await?)
     }
 
@@ -282,6 +294,7 @@ impl Services {
     ) -> Served {
         let job = self.find_job(permit, job).await?;
         self.refuse_alone(&job, PICK)?;
+        self.refuse_in_budget(&job)?;
         let (swapped, why) = match slowdown {
             Some(factor) => {
                 let straggler = Straggler::new(factor).map_err(|error| {
@@ -377,7 +390,7 @@ fn report_swap(permit: &Permit, key: &JobKey, swapped: &Swapped, why: &str) {
 }
 
 /// Does what may take its time, or writes files, on another thread than that of the runtime.
-async fn away<T: Send + 'static>(
+pub(super) async fn away<T: Send + 'static>(
     what: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     blocking(what).await?

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use pfo_protocol::{GuardStatus, JobView, Refusal, RefusalCode, Uid};
 use pfo_service::{People, lock};
 
+use crate::budget::Budgets;
 use crate::guard::file::{GuardFile, GuardRecord};
 use crate::guard::runner;
 use crate::job::JobKey;
@@ -28,6 +29,7 @@ pub(crate) struct GuardMeans {
     pub(crate) stragglers: Arc<Stragglers>,
     pub(crate) settings: Arc<InForce>,
     pub(crate) ledger: Arc<Ledger>,
+    pub(crate) budgets: Arc<Budgets>,
     pub(crate) file: GuardFile,
 }
 

@@ -74,6 +74,10 @@ pub(super) async fn run(
         }
         let (Some(plan), Some(step)) = (running(&job), first_step(&job)) else { continue };
         seen = Instant::now();
+        // At default clocks it would draw more than it was given.
+        if guards.means().budgets.binds(&key) {
+            continue;
+        }
         let now_s = began.elapsed().as_secs_f64();
         let of_plan = match &mut guarded {
             Some(of_plan) if of_plan.plan == plan.number => of_plan,

@@ -3,17 +3,13 @@
 //! Anything may write the file. It is read anew for each answer, within bounds, and one that is wrong
 //! is ignored as a whole.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
 use std::path::Path;
 
 use pfo_protocol::Tariff;
 use serde::Deserialize;
 
+use crate::bounded_file::text_of;
 use crate::ledger::config::{Figure, LedgerConfig, currency};
-
-/// The largest file that is read, in bytes.
-const LARGEST: u64 = 64 * 1024;
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -49,22 +45,12 @@ fn read(path: &Path) -> Result<Content, String> {
     toml::from_str(&text).map_err(|error| format!("{shown}: {}", error.message()))
 }
 
-fn text_of(path: &Path) -> io::Result<String> {
-    // To open a pipe waits for who writes.
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    let mut text = String::new();
-    File::open(path)?.take(LARGEST.saturating_add(1)).read_to_string(&mut text)?;
-    if text.len() as u64 > LARGEST {
-        return Err(io::Error::other(format!("it is larger than {LARGEST} bytes")));
-    }
-    Ok(text)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::bounded_file::LARGEST;
 
     fn config(file: Option<&Path>) -> LedgerConfig {
         let file = file.map(|path| format!("tariff_file = {path:?}\n")).unwrap_or_default();

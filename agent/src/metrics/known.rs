@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use pfo_protocol::{AgentStatus, JobStatus, RankStatus, SavedEnergy, Status, WatchedJob};
+use pfo_protocol::{
+    AgentStatus, BudgetReport, BudgetedJob, JobStatus, RankStatus, SavedEnergy, Status, WatchedJob,
+};
 use pfo_service::blocking;
 use tokio::time::timeout;
 
@@ -22,6 +24,8 @@ pub(super) struct Known {
     /// The node; none if `pfod` does not answer.
     pub(super) node: Option<Status>,
     pub(super) agent: AgentStatus,
+    /// The power budgets.
+    pub(super) budget: BudgetReport,
     /// Requests that the agent has refused.
     pub(super) refusals: u64,
     /// Whether the store of the fleet answers, if the node is in one.
@@ -67,6 +71,7 @@ impl Known {
         Self {
             node: node.ok().and_then(Result::ok),
             agent: agent_status(services, None, fleet),
+            budget: services.budgets.report(None),
             refusals: services.refusals.load(Relaxed),
             ledger_entries: services.ledger.entries(),
             saved: saved.ok().and_then(Result::ok).unwrap_or_default(),
@@ -90,6 +95,14 @@ impl Known {
         self.jobs().filter_map(|job| {
             let key = JobKey { uid: job.status.uid, name: job.status.job.clone() };
             Some((job, self.saved.get(&key)?))
+        })
+    }
+
+    /// What each job gives up for a power budget, if it counts for one.
+    pub(super) fn budgeted(&self) -> impl Iterator<Item = &BudgetedJob> {
+        self.jobs().filter_map(|Job { status, .. }| {
+            let own = |job: &&BudgetedJob| (job.uid, &job.job) == (status.uid, &status.job);
+            self.budget.jobs.iter().find(own)
         })
     }
 

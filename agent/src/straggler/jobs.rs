@@ -14,6 +14,7 @@ use crate::straggler::SlowStages;
 use crate::straggler::files::{Answered, JobFiles, JobRecord};
 use crate::straggler::frontier::JobFrontier;
 use crate::straggler::pace::Pace;
+use crate::straggler::table::Labelled;
 
 /// How long a job without ranks keeps its frontier, for trainers that reconnect or restart.
 const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
@@ -154,7 +155,7 @@ impl Stragglers {
 
     /// # Errors
     /// If no frontier is loaded.
-    pub(super) fn find(&self, job: &JobView) -> Result<Arc<FrontierJob>, Refusal> {
+    pub(crate) fn find(&self, job: &JobView) -> Result<Arc<FrontierJob>, Refusal> {
         self.of(job).ok_or_else(|| not_loaded(&job.job))
     }
 
@@ -237,7 +238,7 @@ impl Stragglers {
     ///
     /// # Errors
     /// As the making does.
-    pub(super) async fn make<T: Send + 'static>(
+    pub(crate) async fn make<T: Send + 'static>(
         &self,
         job: &FrontierJob,
         make: impl FnOnce(&JobFrontier) -> Result<T, Refusal> + Send + 'static,
@@ -301,6 +302,17 @@ impl FrontierJob {
     /// What its instructions were profiled to take.
     pub(crate) fn profile(&self) -> &Profile {
         self.frontier.profile()
+    }
+
+    /// Its frontier.
+    pub(crate) fn frontier(&self) -> &Arc<JobFrontier> {
+        &self.frontier
+    }
+
+    /// What it ran before the straggler that it runs a plan for, if it does; none within for default
+    /// clocks.
+    pub(crate) fn before_straggler(&self) -> Option<Option<Labelled>> {
+        self.straggler().map(|answered| answered.before)
     }
 
     /// The slow stages that it runs a plan for.

@@ -6,6 +6,7 @@ mod files;
 mod frontier;
 mod jobs;
 mod pace;
+mod points;
 mod replan;
 mod table;
 
@@ -14,7 +15,6 @@ use std::collections::BTreeMap;
 use pfo_protocol::Stage;
 
 pub(crate) use files::JobFiles;
-#[cfg(feature = "fuzzing")]
 pub(crate) use frontier::JobFrontier;
 pub(crate) use jobs::{FrontierJob, Stragglers};
 pub(crate) use table::Labelled;

@@ -162,7 +162,7 @@ impl JobFrontier {
     }
 
     /// A plan of this frontier with the clocks of a table.
-    fn own(&self, table: &ClockTable) -> Result<Plan, Refusal> {
+    pub(super) fn own(&self, table: &ClockTable) -> Result<Plan, Refusal> {
         let mut own = self.frontier().plan(0).map_err(wrong)?;
         put_clocks_into(table, &mut own)?;
         Ok(own)

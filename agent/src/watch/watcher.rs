@@ -10,6 +10,7 @@ use pfo_service::lock;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep};
 
+use crate::budget::Budgets;
 use crate::calibration::{Calibrations, Told};
 use crate::fleet::Fleet;
 use crate::job::JobKey;
@@ -34,6 +35,7 @@ pub(crate) struct Watcher {
     stragglers: Arc<Stragglers>,
     fleet: Option<Arc<Fleet>>,
     ledger: Arc<Ledger>,
+    budgets: Arc<Budgets>,
     shown: Mutex<Shown>,
 }
 
@@ -51,9 +53,10 @@ impl Watcher {
         calibrations: Arc<Calibrations>,
         fleet: Option<Arc<Fleet>>,
         ledger: Arc<Ledger>,
+        budgets: Arc<Budgets>,
     ) -> Self {
         let taps = Taps { pfod, calibrations };
-        Self { taps, questions, stragglers, fleet, ledger, shown: Mutex::default() }
+        Self { taps, questions, stragglers, fleet, ledger, budgets, shown: Mutex::default() }
     }
 
     /// Every job that has a rank, and what was seen of it.
@@ -150,6 +153,8 @@ impl Watcher {
             let frontier = self.stragglers.of(job);
             let watch = watched.entry(JobKey::of(job)).or_default();
             watch.look(&self.taps, job, frontier.as_ref(), limits);
+            // Under a budget, slow stages are left to it.
+            let frontier = frontier.filter(|_| !self.budgets.binds(&JobKey::of(job)));
             if let Some(frontier) = &frontier {
                 watch.answer(&self.stragglers, job, frontier).await;
             }

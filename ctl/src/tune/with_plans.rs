@@ -167,10 +167,9 @@ impl Tune {
                 break;
             }
             rung.try_out(tuned, &candidate.plan)?;
-            if tuned.best_saving().is_some_and(|best| best >= candidate.expected - WORTH_TRYING) {
-                break;
-            }
-            if !others.is_empty() {
+            let keeps_promise =
+                tuned.best_saving().is_some_and(|best| best >= candidate.expected - WORTH_TRYING);
+            if !keeps_promise && !others.is_empty() {
                 rungs.extend(self.planned(tuned, pipeline, power, mem::take(&mut others))?);
             }
         }

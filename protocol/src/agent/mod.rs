@@ -1,5 +1,6 @@
 //! What crosses the agent's own socket.
 
+pub(crate) mod budget;
 pub(crate) mod calibration;
 pub(crate) mod fleet;
 pub(crate) mod p2p;

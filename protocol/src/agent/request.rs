@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::agent::budget::{BudgetOrder, BudgetReport, BudgetScope, BudgetTerms};
 use crate::agent::calibration::Calibration;
 use crate::agent::fleet::{FleetFinding, FleetStatus, FleetSwapped};
 use crate::agent::p2p::{P2pPower, P2pTarget};
@@ -152,6 +153,15 @@ pub enum AgentRequest {
     FleetCheck,
     /// What plans have saved, of the jobs that the peer may see.
     Savings(SavingsQuery),
+    /// Every power budget, and what the jobs that the peer may see give up for it.
+    Budget,
+    /// Set a power budget, in the place of the one of the same scope.
+    BudgetSet(BudgetOrder),
+    /// End a power budget: its jobs run again what they ran by themselves.
+    BudgetClear(BudgetScope),
+    /// Set how much jobs count for a budget, and how slow they may become, in the place of the terms of
+    /// the same scope.
+    BudgetTerms(BudgetTerms),
 }
 
 fn slowdown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
@@ -228,6 +238,9 @@ pub enum AgentResponse {
     FleetChecked(Vec<FleetFinding>),
     /// To [`AgentRequest::Savings`].
     Savings(Box<SavingsReport>),
+    /// To [`AgentRequest::Budget`], [`AgentRequest::BudgetSet`], [`AgentRequest::BudgetClear`] and
+    /// [`AgentRequest::BudgetTerms`].
+    Budget(Box<BudgetReport>),
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! jobs are labels of `pfo_job_…` only, which go with the job.
 
 mod agent;
+mod budget;
 mod daemon;
 mod gpu;
 mod job;
@@ -94,7 +95,8 @@ pub(super) fn all(known: &Known, sink: &mut impl Sink) -> fmt::Result {
     daemon::series(known, sink)?;
     gpu::series(known, sink)?;
     rank::series(known, sink)?;
-    job::series(known, sink)
+    job::series(known, sink)?;
+    budget::series(known, sink)
 }
 
 /// The text of a label that is another type elsewhere.

@@ -2,7 +2,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use pfo_protocol::{AgentStatus, GuardStatus, SavedEnergy, Status};
+use pfo_protocol::{
+    AgentStatus, BudgetLevel, BudgetOrder, BudgetReason, BudgetReport, BudgetScope, BudgetStatus,
+    BudgetSteering, BudgetedJob, GuardStatus, JobName, SavedEnergy, Status, Uid,
+};
 
 use crate::job::JobKey;
 
@@ -52,7 +55,49 @@ fn collected(known: &Known) -> Vec<Found> {
 
 fn without_pfod() -> Known {
     let agent: AgentStatus = serde_json::from_str(AGENT).unwrap();
-    Known { node: None, agent, refusals: 0, store: None, ledger_entries: 0, saved: BTreeMap::new() }
+    let (saved, budget) = (BTreeMap::new(), BudgetReport::default());
+    Known { node: None, agent, budget, refusals: 0, store: None, ledger_entries: 0, saved }
+}
+
+/// A budget that cannot be kept, with a job at its floor.
+fn budget(job: JobName, uid: Uid) -> BudgetReport {
+    let order = BudgetOrder {
+        scope: BudgetScope::Node,
+        level: BudgetLevel::Watts(900.0),
+        up_w_per_s: None,
+        down_w_per_s: None,
+        emergency: false,
+    };
+    let status = BudgetStatus {
+        order,
+        by_uid: Uid(0),
+        since_unix_s: 7,
+        budget_w: Some(900.0),
+        drawn_w: Some(1000.0),
+        base_w: 100.0,
+        reserve_w: 1.0,
+        price: None,
+        missing_w: Some(100.0),
+        problem: None,
+    };
+    let budgeted = BudgetedJob {
+        job,
+        uid,
+        scope: BudgetScope::Node,
+        steering: BudgetSteering::Plans,
+        weight: 4.0,
+        slowest: None,
+        drawn_w: Some(900.0),
+        own_w: Some(1100.0),
+        given_w: 200.0,
+        lost: 0.2,
+        reason: BudgetReason::Floor,
+        next_price: None,
+        given_j: 1.0,
+        lost_s: 1.0,
+        problem: None,
+    };
+    BudgetReport { budgets: vec![status], terms: Vec::new(), jobs: vec![budgeted] }
 }
 
 /// A node of which as much is known as can be.
@@ -84,7 +129,9 @@ fn everything() -> Known {
     all_of_one.fleet.as_mut().unwrap().store_away_s = Some(7.0);
     let slowdown = Some(0.004);
     all_of_one.guard = Some(GuardStatus { max_slowdown: 0.01, slowdown, ..GuardStatus::default() });
+    let (job, uid) = (all_of_one.job.clone(), all_of_one.uid);
     known.agent.jobs = vec![all_of_one];
+    known.budget = budget(job, uid);
     known
 }
 

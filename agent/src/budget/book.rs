@@ -1,0 +1,244 @@
+//! What was ordered, and which jobs were slowed down for it: in memory and on disk. Orders outlive the
+//! node's boot, jobs do not.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use pfo_protocol::{BudgetOrder, BudgetScope, BudgetTerms, JobName, JobSelector, Uid};
+use pfo_service::{boot_id, read_versioned, replace_in_own_directory};
+use serde::{Deserialize, Serialize};
+
+use crate::budget::known::{Ordered, Own};
+use crate::job::JobKey;
+
+const FORMAT: &str = "pfo-agent-budget/1";
+const SLOWED_FORMAT: &str = "pfo-agent-budget-jobs/1";
+
+/// An order with who gave it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Kept {
+    pub(super) order: BudgetOrder,
+    pub(super) by_uid: Uid,
+    pub(super) since_unix_s: u64,
+    /// What its file said when it could be read last.
+    pub(super) text: Option<String>,
+}
+
+/// A job that a budget has slowed down.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Slowed {
+    pub(super) uid: Uid,
+    pub(super) job: JobName,
+    pub(super) own: Own,
+    pub(super) ordered: Vec<Ordered>,
+    pub(super) given_j: f64,
+    pub(super) lost_s: f64,
+}
+
+/// Orders and terms.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Book {
+    pub(super) orders: BTreeMap<BudgetScope, Kept>,
+    pub(super) terms: BTreeMap<BudgetScope, BudgetTerms>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OnDisk {
+    format: String,
+    orders: Vec<Kept>,
+    terms: Vec<BudgetTerms>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SlowedOnDisk {
+    format: String,
+    boot_id: String,
+    jobs: Vec<Slowed>,
+}
+
+/// The files.
+#[derive(Debug)]
+pub(crate) struct BudgetFiles {
+    orders: PathBuf,
+    slowed: PathBuf,
+    boot_id: String,
+}
+
+/// The scopes that a job is in, the narrowest first.
+fn scopes(key: &JobKey) -> [BudgetScope; 3] {
+    let job = JobSelector { job: key.name.clone(), uid: Some(key.uid) };
+    [BudgetScope::Job(job), BudgetScope::User(key.uid), BudgetScope::Node]
+}
+
+impl Book {
+    /// The budget that a job counts for: that of the narrowest scope.
+    pub(super) fn scope_of(&self, key: &JobKey) -> Option<BudgetScope> {
+        scopes(key).into_iter().find(|scope| self.orders.contains_key(scope))
+    }
+
+    /// The scope of the only job of this name that something is set for.
+    pub(super) fn scope_named(&self, name: &JobName) -> Option<BudgetScope> {
+        let is_named =
+            |scope: &&BudgetScope| matches!(scope, BudgetScope::Job(job) if job.job == *name);
+        let mut named: Vec<_> =
+            self.orders.keys().chain(self.terms.keys()).filter(is_named).collect();
+        named.sort_unstable();
+        named.dedup();
+        if let [only] = named[..] { Some(only.clone()) } else { None }
+    }
+
+    /// The weight and the floor of a job, each as the narrowest scope has it that says one.
+    pub(super) fn terms_of(&self, key: &JobKey) -> (Option<f64>, Option<f64>) {
+        let scopes = scopes(key);
+        let terms = || scopes.iter().filter_map(|scope| self.terms.get(scope));
+        (terms().find_map(|terms| terms.weight), terms().find_map(|terms| terms.slowest))
+    }
+}
+
+impl BudgetFiles {
+    pub(crate) fn under(state: &Path, runtime: &Path) -> Self {
+        Self {
+            orders: state.join("budget").join("budget.json"),
+            slowed: runtime.join("budget").join("jobs.json"),
+            boot_id: boot_id(),
+        }
+    }
+
+    /// # Errors
+    /// If it cannot be written.
+    pub(super) fn write(&self, book: &Book) -> io::Result<()> {
+        let (orders, terms) = (book.orders.values().cloned(), book.terms.values().cloned());
+        let content =
+            OnDisk { format: FORMAT.into(), orders: orders.collect(), terms: terms.collect() };
+        replace_in_own_directory(&self.orders, &serde_json::to_vec_pretty(&content)?)
+    }
+
+    /// # Errors
+    /// Why there is something that cannot be read.
+    pub(super) fn read(&self) -> Result<Book, String> {
+        let Some(content) = read_versioned::<OnDisk>(&self.orders, FORMAT)
+            .map_err(|why| format!("{} cannot be read: {why}", self.orders.display()))?
+        else {
+            return Ok(Book::default());
+        };
+        let orders = content.orders.into_iter().map(|kept| (kept.order.scope.clone(), kept));
+        let terms = content.terms.into_iter().map(|terms| (terms.scope.clone(), terms));
+        Ok(Book { orders: orders.collect(), terms: terms.collect() })
+    }
+
+    /// # Errors
+    /// If it cannot be written.
+    pub(super) fn write_slowed(&self, jobs: Vec<Slowed>) -> io::Result<()> {
+        let content =
+            SlowedOnDisk { format: SLOWED_FORMAT.into(), boot_id: self.boot_id.clone(), jobs };
+        replace_in_own_directory(&self.slowed, &serde_json::to_vec(&content)?)
+    }
+
+    /// The jobs of this boot that were slowed down.
+    pub(super) fn read_slowed(&self) -> Vec<Slowed> {
+        match read_versioned::<SlowedOnDisk>(&self.slowed, SLOWED_FORMAT) {
+            Ok(Some(content)) if content.boot_id == self.boot_id => content.jobs,
+            Ok(_) => Vec::new(),
+            Err(why) => {
+                let path = self.slowed.display();
+                tracing::warn!(
+                    "{path} cannot be read, so jobs keep the plans that a budget gave them: {why}"
+                );
+                Vec::new()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::BudgetLevel;
+
+    use super::*;
+
+    fn kept(scope: BudgetScope) -> Kept {
+        let order = BudgetOrder {
+            scope,
+            level: BudgetLevel::Watts(900.0),
+            up_w_per_s: None,
+            down_w_per_s: Some(5.0),
+            emergency: false,
+        };
+        Kept { order, by_uid: Uid(0), since_unix_s: 7, text: None }
+    }
+
+    fn key(uid: u32, name: &str) -> JobKey {
+        JobKey { uid: Uid(uid), name: name.parse().unwrap() }
+    }
+
+    fn book() -> Book {
+        let mut book = Book::default();
+        for scope in [BudgetScope::Node, BudgetScope::User(Uid(5))] {
+            book.orders.insert(scope.clone(), kept(scope));
+        }
+        let scope = |scope, weight, slowest| (scope, weight, slowest);
+        for (scope, weight, slowest) in [
+            scope(BudgetScope::Node, None, Some(1.5)),
+            scope(BudgetScope::User(Uid(5)), Some(2.0), None),
+            scope(BudgetScope::Job(key(5, "j").selector()), None, Some(1.1)),
+        ] {
+            book.terms.insert(scope.clone(), BudgetTerms { scope, weight, slowest });
+        }
+        book
+    }
+
+    #[test]
+    fn the_narrowest_scope_has_its_say() {
+        let book = book();
+        assert_eq!(book.scope_of(&key(5, "j")), Some(BudgetScope::User(Uid(5))));
+        assert_eq!(book.scope_of(&key(6, "j")), Some(BudgetScope::Node));
+        assert_eq!(Book::default().scope_of(&key(6, "j")), None);
+        assert_eq!(book.terms_of(&key(5, "j")), (Some(2.0), Some(1.1)));
+        assert_eq!(book.terms_of(&key(5, "k")), (Some(2.0), Some(1.5)));
+        assert_eq!(book.terms_of(&key(6, "j")), (None, Some(1.5)));
+    }
+
+    #[test]
+    fn what_is_set_for_a_job_that_has_ended_is_found_by_its_name_unless_two_have_it() {
+        let mut book = book();
+        let name = "j".parse().unwrap();
+        let of_5 = BudgetScope::Job(key(5, "j").selector());
+        assert_eq!(book.scope_named(&name), Some(of_5.clone()));
+        book.orders.insert(of_5.clone(), kept(of_5.clone()));
+        assert_eq!(book.scope_named(&name), Some(of_5));
+        let of_6 = BudgetScope::Job(key(6, "j").selector());
+        book.orders.insert(of_6.clone(), kept(of_6));
+        assert_eq!(book.scope_named(&name), None);
+        assert_eq!(book.scope_named(&"k".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn the_next_agent_finds_orders_after_a_boot_and_jobs_of_this_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let (state, runtime) = (directory.path().join("s"), directory.path().join("r"));
+        let files = BudgetFiles::under(&state, &runtime);
+        assert_eq!(files.read(), Ok(Book::default()));
+        let slowed = Slowed {
+            uid: Uid(5),
+            job: "j".parse().unwrap(),
+            own: Own { label: None, plan: None, time_s: 1.0, power_w: 9.0 },
+            ordered: vec![Ordered { label: "f in budget 3".into(), tag: 3 }],
+            given_j: 1.0,
+            lost_s: 2.0,
+        };
+        files.write(&book()).unwrap();
+        files.write_slowed(vec![slowed.clone()]).unwrap();
+        assert_eq!(BudgetFiles::under(&state, &runtime).read(), Ok(book()));
+        assert_eq!(files.read_slowed(), [slowed]);
+        let rebooted = BudgetFiles { boot_id: "another".into(), ..files };
+        assert_eq!(rebooted.read_slowed(), []);
+        assert_eq!(rebooted.read(), Ok(book()));
+        std::fs::write(&rebooted.orders, "{").unwrap();
+        assert!(rebooted.read().unwrap_err().contains("budget.json cannot be read"));
+    }
+}

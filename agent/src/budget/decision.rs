@@ -1,0 +1,155 @@
+//! From what was gathered to which job runs which point. Pure.
+
+use std::collections::BTreeMap;
+
+use pfo_budget::{BudgetError, Controller, Curve, Now, Orders, Seen, Share};
+
+use crate::job::JobKey;
+
+/// A job that can be slowed down, as it is now.
+#[derive(Clone, Debug)]
+pub(crate) struct Gathered {
+    pub(crate) key: JobKey,
+    /// What it can run. The tags are of the caller.
+    pub(crate) curve: Curve,
+    pub(crate) weight: f64,
+    /// The tag of what all its ranks run, if that is a point of its curve.
+    pub(crate) running: Option<u32>,
+    /// What its counters say that it drew since the last time, in watts.
+    pub(crate) measured_w: Option<f64>,
+    /// Whether somebody measures it.
+    pub(crate) is_held: bool,
+}
+
+/// Everything that a decision follows from.
+#[derive(Clone, Debug)]
+pub(crate) struct Draw {
+    pub(crate) jobs: Vec<Gathered>,
+    /// What is drawn without these jobs, in watts.
+    pub(crate) base_w: f64,
+    pub(crate) budget_w: f64,
+    pub(crate) elapsed_s: f64,
+    pub(crate) is_emergency: bool,
+}
+
+/// Which job runs which point, and what that costs it.
+#[derive(Clone, Debug)]
+pub(crate) struct Blueprint {
+    /// The tags of the points that jobs have to change to.
+    pub(crate) changes: BTreeMap<JobKey, u32>,
+    /// What each job that can be changed was given.
+    pub(crate) shares: BTreeMap<JobKey, Share>,
+    pub(crate) reserve_w: f64,
+    pub(crate) price: f64,
+    /// The watts that are missing with every job at its floor.
+    pub(crate) missing_w: Option<f64>,
+}
+
+impl Gathered {
+    /// The place in its curve of what it runs.
+    pub(crate) fn place(&self) -> Option<usize> {
+        let points = self.curve.points();
+        points.iter().position(|point| Some(point.tag) == self.running)
+    }
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.key.uid, self.key.name)
+    }
+}
+
+/// Decides for the jobs of one budget.
+///
+/// # Errors
+/// If a number is none.
+pub(crate) fn decide(controller: &mut Controller, draw: &Draw) -> Result<Blueprint, BudgetError> {
+    let names: Vec<String> = draw.jobs.iter().map(Gathered::name).collect();
+    let jobs: Vec<Seen<'_>> =
+        draw.jobs.iter().zip(&names).map(|(job, name)| seen(job, name)).collect();
+    let now = Now {
+        budget_w: draw.budget_w,
+        base_w: draw.base_w,
+        meter_w: None,
+        elapsed_s: draw.elapsed_s,
+        is_emergency: draw.is_emergency,
+    };
+    let Orders { decision, changes, reserve_w, .. } = controller.next(&jobs, now)?;
+    let of = |name: &str| draw.jobs.iter().zip(&names).find(|(_, own)| *own == name);
+    let change = |(name, place): (String, usize)| {
+        let (job, _) = of(&name)?;
+        Some((job.key.clone(), job.curve.points().get(place)?.tag))
+    };
+    let share = |(name, share): (String, Share)| Some((of(&name)?.0.key.clone(), share));
+    Ok(Blueprint {
+        changes: changes.into_iter().filter_map(change).collect(),
+        shares: decision.shares.into_iter().filter_map(share).collect(),
+        reserve_w,
+        price: decision.price,
+        missing_w: decision.shortfall.map(|shortfall| shortfall.over_w),
+    })
+}
+
+fn seen<'a>(job: &'a Gathered, name: &'a str) -> Seen<'a> {
+    Seen {
+        name,
+        curve: &job.curve,
+        weight: job.weight,
+        running: job.place(),
+        measured_w: job.measured_w,
+        is_held: job.is_held,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_budget::Point;
+    use pfo_protocol::Uid;
+
+    use super::*;
+
+    const OWN: u32 = 99;
+
+    fn job(uid: u32, weight: f64, running: Option<u32>) -> Gathered {
+        let point = |time_s, power_w, tag| Point { time_s, power_w, tag };
+        let points = [point(1.0, 1000.0, OWN), point(1.1, 800.0, 7), point(1.3, 700.0, 8)];
+        Gathered {
+            key: JobKey { uid: Uid(uid), name: "j".parse().unwrap() },
+            curve: Curve::new(points, None).unwrap(),
+            weight,
+            running,
+            measured_w: None,
+            is_held: false,
+        }
+    }
+
+    fn draw(jobs: Vec<Gathered>, budget_w: f64) -> Draw {
+        Draw { jobs, base_w: 100.0, budget_w, elapsed_s: 1.0, is_emergency: false }
+    }
+
+    #[test]
+    fn jobs_of_one_name_are_told_apart_and_only_those_that_change_are_named() {
+        let jobs = || vec![job(1, 4.0, Some(OWN)), job(2, 400.0, Some(OWN))];
+        let decided = decide(&mut Controller::new(), &draw(jobs(), 1950.0)).unwrap();
+        let changes: Vec<_> = decided.changes.iter().map(|(key, tag)| (key.uid.0, *tag)).collect();
+        assert_eq!(changes, [(1, 7)]);
+        assert!(decided.price > 0.0 && decided.missing_w.is_none());
+        let ample = decide(&mut Controller::new(), &draw(jobs(), 9e3)).unwrap();
+        assert!(ample.changes.is_empty() && ample.price == 0.0, "{ample:?}");
+    }
+
+    #[test]
+    fn a_budget_below_all_floors_says_what_is_missing() {
+        let jobs = vec![job(1, 4.0, Some(OWN)), job(2, 4.0, None)];
+        let decided = decide(&mut Controller::new(), &draw(jobs, 1000.0)).unwrap();
+        assert_eq!(decided.changes.values().collect::<Vec<_>>(), [&8, &8]);
+        assert!(decided.missing_w.unwrap() >= 500.0);
+    }
+
+    #[test]
+    fn a_job_that_is_measured_is_not_changed() {
+        let held = Gathered { is_held: true, ..job(1, 4.0, None) };
+        let jobs = vec![held, job(2, 4.0, Some(OWN))];
+        let decided = decide(&mut Controller::new(), &draw(jobs, 1900.0)).unwrap();
+        assert!(decided.changes.keys().all(|key| key.uid == Uid(2)));
+        assert!(!decided.changes.is_empty());
+    }
+}

@@ -1,0 +1,150 @@
+//! What a job can run, as a curve of time and power: its own plan or default clocks first, then what is
+//! slower. Pure.
+
+use pfo_budget::{BudgetError, Curve, Point, Steering};
+use pfo_protocol::{JobView, Mhz};
+
+use crate::budget::known::{OWN, Own, UNIFORM};
+use crate::straggler::JobFrontier;
+
+/// Plans of a frontier that are chosen from, at most: the decision is made again at each look.
+const MOST_PLANS: usize = 4096;
+
+/// Clocks that a job without a frontier is steered by, at most.
+const MOST_CLOCKS: usize = 64;
+
+/// The share of its power that a GPU is taken to draw at any clock. What it draws in truth is measured
+/// once it runs there; this is no less than what GPUs were seen to draw.
+const CLOCKLESS: f64 = 0.4;
+
+/// By this share the own clocks of a job are taken to be faster than plans that take as long, so that they
+/// are its first choice.
+const PREFERRED: f64 = 1e-4;
+
+/// The curve of a job with a frontier, of so many pipelines. What is faster than its own plan is left out.
+///
+/// # Errors
+/// If a number is none.
+pub(super) fn of_frontier(
+    frontier: &JobFrontier,
+    own: &Own,
+    pipelines: f64,
+    slowest: Option<f64>,
+) -> Result<Curve, BudgetError> {
+    let fastest_s = frontier.points().next().map_or(own.time_s, |point| point.iteration_time_s);
+    let own = if own.label.is_none() {
+        Own { time_s: own.time_s.min(fastest_s * (1.0 - PREFERRED)), ..own.clone() }
+    } else {
+        own.clone()
+    };
+    let (last, every) = most(frontier.points().len());
+    let plans = (0_u32..)
+        .zip(frontier.points())
+        .filter(|(tag, _)| tag.is_multiple_of(every) || *tag == last);
+    let plans = plans.map(|(tag, point)| Point {
+        time_s: point.iteration_time_s,
+        power_w: pipelines * point.iteration_energy_j / point.iteration_time_s,
+        tag,
+    });
+    let slower = plans.filter(|point| point.time_s > own.time_s * (1.0 + PREFERRED / 2.0));
+    let own = Point { time_s: own.time_s, power_w: own.power_w, tag: OWN };
+    Curve::new([own].into_iter().chain(slower), slowest)
+}
+
+/// The place of the last of so many plans, and which share of them is chosen from.
+fn most(plans: usize) -> (u32, u32) {
+    (plans.saturating_sub(1) as u32, plans.div_ceil(MOST_PLANS).max(1) as u32)
+}
+
+/// The curve of a job without a frontier, from what was measured of it at its own clocks: one clock for
+/// everything takes as much longer as it is lower, and draws what is not clockless in proportion. Both are
+/// pessimistic; what it draws is corrected by its counters.
+///
+/// # Errors
+/// If a number is none.
+pub(super) fn of_uniform_clocks(
+    job: &JobView,
+    own: &Own,
+    slowest: Option<f64>,
+) -> Result<Curve, BudgetError> {
+    let clocks = common_clocks(job);
+    let highest = match &own.plan {
+        Some(plan) => plan.table.stages().iter().flatten().map(|unit| unit.mhz).max(),
+        None => clocks.last().copied(),
+    };
+    let highest_mhz = highest.map_or(0.0, |mhz| f64::from(mhz.0));
+    let lower = clocks.into_iter().filter(|mhz| f64::from(mhz.0) < highest_mhz);
+    let point = |mhz: Mhz| {
+        let share = f64::from(mhz.0) / highest_mhz;
+        let power_w = own.power_w * (CLOCKLESS + (1.0 - CLOCKLESS) * share);
+        Point { time_s: own.time_s / share, power_w, tag: UNIFORM.saturating_add(mhz.0) }
+    };
+    let own = Point { time_s: own.time_s, power_w: own.power_w, tag: OWN };
+    let lower: Vec<Point> = lower.map(point).collect();
+    let every = lower.len().div_ceil(MOST_CLOCKS).max(1);
+    let some = lower.into_iter().step_by(every);
+    Curve::steered(Steering::UniformClocks, [own].into_iter().chain(some), slowest)
+}
+
+/// The clocks that every rank may have, rising.
+fn common_clocks(job: &JobView) -> Vec<Mhz> {
+    let Some((first, others)) = job.ranks.split_first() else { return Vec::new() };
+    let is_common = |mhz: &&Mhz| others.iter().all(|rank| rank.sm_clocks.contains(mhz));
+    first.sm_clocks.iter().filter(is_common).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::straggler::tests::{frontier_of, job};
+
+    fn own(label: Option<&str>, time_s: f64, power_w: f64) -> Own {
+        Own { label: label.map(str::to_owned), plan: None, time_s, power_w }
+    }
+
+    #[test]
+    fn default_clocks_are_the_first_point_of_a_frontier_and_never_dominated() {
+        let frontier = JobFrontier::read("f".into(), &frontier_of(2, 4), 1 << 20).unwrap();
+        let at_default = frontier.point_of(None).unwrap();
+        let power_w = 2.0 * at_default.iteration_energy_j / at_default.iteration_time_s;
+        let own = own(None, at_default.iteration_time_s, power_w);
+        let curve = of_frontier(&frontier, &own, 2.0, None).unwrap();
+        assert_eq!(curve.points()[0].tag, OWN);
+        assert!(curve.points().len() > 3);
+        let last = curve.points()[curve.last()];
+        let plan = frontier.points().nth(last.tag as usize).unwrap();
+        assert!(
+            (last.power_w - 2.0 * plan.iteration_energy_j / plan.iteration_time_s).abs() < 1e-9
+        );
+        let floor = of_frontier(&frontier, &own, 2.0, Some(1.1)).unwrap();
+        assert!(floor.is_cut() && floor.points()[floor.last()].time_s <= 1.1 * own.time_s);
+    }
+
+    #[test]
+    fn a_frontier_of_very_many_plans_is_chosen_from_with_both_of_its_ends() {
+        assert_eq!(
+            [1, 4096, 4097, 400_000].map(most),
+            [(0, 1), (4095, 1), (4096, 2), (399_999, 98)]
+        );
+    }
+
+    #[test]
+    fn nothing_is_faster_than_the_plan_that_a_user_chose() {
+        let frontier = JobFrontier::read("f".into(), &frontier_of(2, 4), 1 << 20).unwrap();
+        let middle = frontier.points().len() / 2;
+        let point = frontier.points().nth(middle).unwrap();
+        let power_w = point.iteration_energy_j / point.iteration_time_s;
+        let own = own(Some("p"), point.iteration_time_s, power_w);
+        let curve = of_frontier(&frontier, &own, 1.0, None).unwrap();
+        assert_eq!(curve.points()[0].tag, OWN);
+        assert!(curve.points()[1..].iter().all(|slower| slower.time_s > point.iteration_time_s));
+    }
+
+    #[test]
+    fn a_lower_clock_for_all_takes_longer_and_draws_less() {
+        let curve = of_uniform_clocks(&job(2), &own(None, 1.0, 500.0), None).unwrap();
+        let tags: Vec<u32> = curve.points().iter().map(|point| point.tag).collect();
+        assert_eq!(tags, [OWN, UNIFORM + 1200, UNIFORM + 900]);
+        assert_eq!(curve.steering(), Steering::UniformClocks);
+    }
+}

@@ -1,0 +1,344 @@
+//! What is known of one job from one look to the next: what it runs by itself, what a budget had it run
+//! last, and what its counters say.
+
+use std::collections::BTreeMap;
+
+use pfo_protocol::{JobView, Mhz, RankWindow, SessionId};
+use serde::{Deserialize, Serialize};
+
+use crate::straggler::Labelled;
+
+/// The tag of what a job runs by itself.
+pub(super) const OWN: u32 = u32::MAX;
+
+/// Tags from here on are clocks for everything, in MHz above it; those below are places in a frontier.
+pub(super) const UNIFORM: u32 = 1 << 30;
+
+/// Steps after which a mean of their time and energy is taken for the job's own.
+const LEAST_STEPS: u64 = 3;
+
+/// Orders that are remembered.
+const REMEMBERED: usize = 4;
+
+/// What a job runs by itself, without a budget.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Own {
+    /// What its plan is called; none at default clocks.
+    pub(super) label: Option<String>,
+    /// The plan, if it has a clock table.
+    pub(super) plan: Option<Labelled>,
+    /// A step, in seconds.
+    pub(super) time_s: f64,
+    /// What all its GPUs draw meanwhile, in watts.
+    pub(super) power_w: f64,
+}
+
+/// A point that a budget had a job run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Ordered {
+    pub(super) label: String,
+    pub(super) tag: u32,
+}
+
+/// What is known of a job.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    pub(super) own: Option<Own>,
+    /// The number of the plan that this is, once it was seen.
+    own_number: Option<Option<u32>>,
+    /// What was ordered last, and before that: one of these may still run. Nothing if it runs its own.
+    pub(super) ordered: Vec<Ordered>,
+    /// The tag of the newest swap, which ranks may have yet to take up.
+    newest: Option<u32>,
+    running: Option<u32>,
+    meter: Meter,
+    /// For how long it has had no rank, in seconds.
+    pub(super) gone_s: f64,
+    /// What it drew since the last look, if that was measured, in watts.
+    pub(super) fresh_w: Option<f64>,
+    /// Looks in a row in which that was far off what its frontier says.
+    pub(super) off: u32,
+    /// Whether its frontier is not believed any more.
+    pub(super) is_off: bool,
+    /// What it drew when its counters were read last, in watts.
+    pub(super) drawn_w: Option<f64>,
+    /// What it gave up so far: joules, and seconds at its own pace.
+    pub(super) given_j: f64,
+    pub(super) lost_s: f64,
+    /// Why it could not be changed, if so.
+    pub(super) problem: Option<String>,
+}
+
+impl Known {
+    /// A job that an earlier agent slowed down.
+    pub(super) fn restored(own: Own, ordered: Vec<Ordered>, [given_j, lost_s]: [f64; 2]) -> Self {
+        Self { own: Some(own), ordered, given_j, lost_s, ..Self::default() }
+    }
+
+    /// Looks at the plan of a job that nobody measures. What is none of the budget's is the job's own;
+    /// if it is another one than before, it has to be found out again.
+    pub(super) fn look(&mut self, job: &JobView) {
+        let label = job.plan.as_ref().map(|plan| plan.label.as_str());
+        let number = job.plan.as_ref().map(|plan| plan.number);
+        let of_budget = self.ordered.iter().find(|ordered| Some(ordered.label.as_str()) == label);
+        let is_suspended = job.plan.as_ref().is_some_and(|plan| plan.suspended.is_some());
+        let is_settled =
+            !job.ranks.is_empty() && job.ranks.iter().all(|rank| rank.swap == job.swap);
+        if let Some(ordered) = of_budget {
+            self.newest = Some(ordered.tag);
+            if is_suspended && ordered.tag < UNIFORM {
+                // Its plans are none of this job.
+                self.is_off = true;
+            }
+            if is_settled {
+                self.running = self.newest.filter(|_| !is_suspended);
+            }
+            return;
+        }
+        self.newest = Some(OWN);
+        if !self.is_own(label, number) || self.meter.is_of_others(job) {
+            (self.own, self.own_number) = (None, Some(number));
+            self.ordered.clear();
+        } else if is_settled && self.ordered.last().is_some_and(|last| last.tag == OWN) {
+            self.ordered.clear();
+        }
+        if is_settled {
+            self.running = Some(OWN).filter(|_| !is_suspended);
+        }
+    }
+
+    fn is_own(&self, label: Option<&str>, number: Option<u32>) -> bool {
+        let same_label = self.own.as_ref().is_some_and(|own| own.label.as_deref() == label);
+        same_label && self.own_number.is_none_or(|own| own == number)
+    }
+
+    /// Takes note that it is to change.
+    pub(super) fn order(&mut self, ordered: Ordered) {
+        if ordered.tag == OWN {
+            // It gets another number.
+            self.own_number = None;
+        }
+        if self.ordered.last().is_none_or(|last| last.tag != ordered.tag) {
+            self.ordered.push(ordered);
+        }
+        let excess = self.ordered.len().saturating_sub(REMEMBERED);
+        self.ordered.drain(..excess);
+    }
+
+    /// Takes note that it will not change to what was ordered last.
+    pub(super) fn refused(&mut self, why: String) {
+        self.ordered.pop();
+        self.problem = Some(why);
+    }
+
+    /// Whether a change to this point is to be asked for.
+    pub(super) fn is_due(&self, tag: u32) -> bool {
+        self.newest != Some(tag)
+    }
+
+    /// The tag of what all ranks run.
+    pub(super) fn running(&self) -> Option<u32> {
+        self.running
+    }
+
+    /// Whether a budget has it run something else than its own.
+    pub(super) fn is_slowed(&self) -> bool {
+        self.ordered.iter().any(|ordered| ordered.tag != OWN)
+    }
+
+    /// What its GPUs drew in the steps since the last look, in watts, if all of them have counted some.
+    pub(super) fn measure(&mut self, job: &JobView) -> Option<f64> {
+        let measured_w = self.meter.read(job);
+        self.fresh_w = measured_w;
+        self.drawn_w = measured_w.or(self.drawn_w);
+        measured_w
+    }
+}
+
+/// The time of a step and the power of all GPUs since the newest swap, if every rank has measured enough.
+pub(super) fn measured(job: &JobView) -> Option<(f64, f64)> {
+    let mut of_job = (0.0_f64, 0.0);
+    for rank in &job.ranks {
+        let window = rank.window.filter(|window| window.steps >= LEAST_STEPS)?;
+        let (time_s, energy_j) = (window.time_s, window.energy_j?);
+        if rank.swap != job.swap || !(time_s > 0.0 && energy_j > 0.0) {
+            return None;
+        }
+        of_job.0 = of_job.0.max(time_s / window.steps as f64);
+        of_job.1 += energy_j / time_s;
+    }
+    (!job.ranks.is_empty()).then_some(of_job)
+}
+
+/// What a uniform clock is called by `pfod`.
+pub(super) fn uniform_label(mhz: Mhz) -> String {
+    format!("all at {mhz}")
+}
+
+/// How far the windows of the ranks were read.
+#[derive(Clone, Debug, Default)]
+struct Meter(BTreeMap<SessionId, (u64, RankWindow)>);
+
+impl Meter {
+    /// Whether it was read, and of none of these ranks: a job of the same name has come in its place.
+    fn is_of_others(&self, job: &JobView) -> bool {
+        let is_known = |rank: &pfo_protocol::RankView| self.0.contains_key(&rank.session);
+        !self.0.is_empty() && !job.ranks.is_empty() && !job.ranks.iter().any(is_known)
+    }
+
+    fn read(&mut self, job: &JobView) -> Option<f64> {
+        let mut now = BTreeMap::new();
+        let mut power_w = 0.0;
+        for rank in &job.ranks {
+            let window = rank.window?;
+            let before = match self.0.get(&rank.session) {
+                Some((swap, before)) if *swap == rank.swap => *before,
+                _ => RankWindow { energy_j: Some(0.0), ..RankWindow::default() },
+            };
+            let (time_s, energy_j) =
+                (window.time_s - before.time_s, window.energy_j? - before.energy_j?);
+            if window.steps <= before.steps || !(time_s > 0.0 && energy_j >= 0.0) {
+                return None;
+            }
+            power_w += energy_j / time_s;
+            now.insert(rank.session, (rank.swap, window));
+        }
+        self.0 = now;
+        (power_w > 0.0).then_some(power_w)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::PlanStatus;
+
+    use super::*;
+    use crate::straggler::tests::job as example;
+
+    fn job(plan: Option<(u32, &str)>) -> JobView {
+        let status = |(number, label): (u32, &str)| PlanStatus {
+            number,
+            label: label.into(),
+            predicted_time_s: None,
+            predicted_energy_j: None,
+            suspended: None,
+            power_limits_w: Vec::new(),
+        };
+        JobView { plan: plan.map(status), ..example(2) }
+    }
+
+    fn own(label: Option<&str>) -> Own {
+        Own { label: label.map(str::to_owned), plan: None, time_s: 1.0, power_w: 100.0 }
+    }
+
+    fn ordered(label: &str, tag: u32) -> Ordered {
+        Ordered { label: label.into(), tag }
+    }
+
+    #[test]
+    fn what_the_budget_did_not_order_is_the_jobs_own() {
+        let mut known = Known::default();
+        known.look(&job(None));
+        known.own = Some(own(None));
+        known.look(&job(None));
+        assert_eq!((known.running(), known.own.is_some()), (Some(OWN), true));
+        known.order(ordered("f in budget 3", 3));
+        known.look(&job(Some((1, "f in budget 3"))));
+        assert_eq!(
+            (known.running(), known.own.is_some(), known.is_slowed()),
+            (Some(3), true, true)
+        );
+        known.look(&job(Some((2, "a user's"))));
+        assert_eq!(
+            (known.running(), known.own.is_some(), known.is_slowed()),
+            (Some(OWN), false, false)
+        );
+    }
+
+    #[test]
+    fn a_job_that_is_given_back_runs_its_own_again_under_any_number() {
+        let mut known = Known::default();
+        known.look(&job(Some((1, "p"))));
+        known.own = Some(own(Some("p")));
+        known.order(ordered("f in budget 3", 3));
+        known.look(&job(Some((2, "f in budget 3"))));
+        known.order(ordered("p", OWN));
+        known.look(&job(Some((3, "p"))));
+        assert!(known.own.is_some());
+        assert_eq!(known.running(), Some(OWN));
+    }
+
+    #[test]
+    fn a_change_is_asked_for_once_and_again_when_pfod_has_lost_it() {
+        let mut known = Known::default();
+        known.look(&job(None));
+        known.own = Some(own(None));
+        assert!(known.is_due(3) && !known.is_due(OWN));
+        known.order(ordered("f in budget 3", 3));
+        known.look(&job(Some((1, "f in budget 3"))));
+        assert!(!known.is_due(3) && known.is_due(4) && known.is_due(OWN));
+        known.look(&job(None));
+        assert!(known.is_due(3) && known.own.is_some());
+    }
+
+    #[test]
+    fn a_frontier_whose_plan_is_suspended_is_not_believed() {
+        let mut known = Known::default();
+        known.look(&job(None));
+        known.own = Some(own(None));
+        known.order(ordered("f in budget 3", 3));
+        let mut suspended = job(Some((1, "f in budget 3")));
+        suspended.plan.as_mut().unwrap().suspended = Some("its instructions differ".into());
+        known.look(&suspended);
+        assert_eq!((known.running(), known.is_off, known.own.is_some()), (None, true, true));
+    }
+
+    #[test]
+    fn a_refused_order_is_forgotten_and_what_ran_before_is_still_the_budgets() {
+        let mut known = Known::default();
+        known.look(&job(None));
+        known.own = Some(own(None));
+        known.order(ordered("f in budget 3", 3));
+        known.look(&job(Some((1, "f in budget 3"))));
+        for _ in 0..5 {
+            known.order(ordered("", OWN));
+            known.refused("it is in a swap".into());
+            assert!(known.is_due(OWN));
+            known.look(&job(Some((1, "f in budget 3"))));
+            assert_eq!((known.running(), known.own.is_some()), (Some(3), true));
+        }
+        known.order(ordered("", OWN));
+        known.look(&job(None));
+        assert!(!known.is_slowed());
+    }
+
+    #[test]
+    fn power_is_that_of_the_steps_since_the_last_look_of_all_ranks() {
+        let window = |steps: u64, energy_j| RankWindow {
+            steps,
+            time_s: 2.0 * steps as f64,
+            energy_j: Some(energy_j),
+        };
+        let with = |windows: [Option<RankWindow>; 2]| {
+            let mut job = example(2);
+            job.ranks.iter_mut().zip(windows).for_each(|(rank, window)| rank.window = window);
+            job
+        };
+        let mut meter = Meter::default();
+        assert_eq!(meter.read(&with([Some(window(1, 100.0)), None])), None);
+        let first = with([Some(window(2, 400.0)), Some(window(1, 60.0))]);
+        assert_eq!(meter.read(&first), Some(130.0));
+        assert_eq!(meter.read(&first), None, "no rank has a step more");
+        let ahead = with([Some(window(3, 500.0)), Some(window(1, 60.0))]);
+        assert_eq!(meter.read(&ahead), None, "one has none");
+        let both = with([Some(window(4, 600.0)), Some(window(2, 90.0))]);
+        assert_eq!(meter.read(&both), Some(65.0));
+        assert_eq!(
+            measured(&with([Some(window(4, 600.0)), Some(window(3, 90.0))])),
+            Some((2.0, 90.0))
+        );
+        assert_eq!(measured(&both), None, "too few steps");
+    }
+}

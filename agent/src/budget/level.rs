@@ -1,0 +1,154 @@
+//! What a budget has at each moment: a number, or what its file says now; and how fast power may follow.
+
+use std::path::Path;
+
+use pfo_budget::{Ramp, Ramped, Series};
+use pfo_protocol::{BudgetLevel, BudgetOrder, Refusal, RefusalCode};
+
+use crate::bounded_file::text_of;
+
+/// The level of one budget, followed through time.
+#[derive(Debug)]
+pub(super) struct Level {
+    series: Series,
+    ramped: Ramped,
+    /// The text of the file that the series is from.
+    text: String,
+    /// What is wrong with the file now; what it said before stays in force.
+    pub(super) problem: Option<String>,
+}
+
+impl Level {
+    /// The level of an order. `text` is what its file said when it could be read last.
+    ///
+    /// # Errors
+    /// If its file cannot be read or is wrong, and there is no such text.
+    pub(super) fn of(order: &BudgetOrder, text: Option<&str>) -> Result<Self, Refusal> {
+        let (series, text) = match &order.level {
+            BudgetLevel::Watts(watts) => {
+                (Series::constant(*watts).map_err(|error| wrong(&error))?, String::new())
+            }
+            BudgetLevel::File(path) => match (read(path), text) {
+                (Ok((series, text)), _) => (series, text),
+                (Err(_), Some(text)) => {
+                    (Series::from_csv(text).map_err(|error| wrong(&error))?, text.to_owned())
+                }
+                (Err(why), None) => return Err(wrong(&why)),
+            },
+        };
+        let ramp = if order.emergency { Ramp::NONE } else { ramp(order) };
+        Ok(Self { series, ramped: Ramped::new(ramp), text, problem: None })
+    }
+
+    /// The text of its file, for the next agent.
+    pub(super) fn text(&self) -> Option<&str> {
+        (!self.text.is_empty()).then_some(&self.text)
+    }
+
+    /// Begins at what is drawn, in watts, at a moment in seconds since 1970.
+    pub(super) fn begin(&mut self, at_s: f64, drawn_w: f64) {
+        if let Ok(drawn) = Series::constant(drawn_w) {
+            self.ramped.next(&drawn, at_s);
+        }
+    }
+
+    /// Reads its file again. Whether it says something else now.
+    pub(super) fn reread(&mut self, order: &BudgetOrder) -> bool {
+        let BudgetLevel::File(path) = &order.level else { return false };
+        match read(path) {
+            Ok((_, text)) if text == self.text => {
+                self.problem = None;
+                false
+            }
+            Ok((series, text)) => {
+                (self.series, self.text, self.problem) = (series, text, None);
+                true
+            }
+            Err(why) => {
+                self.problem = Some(why);
+                false
+            }
+        }
+    }
+
+    /// What there is at a moment, in seconds since 1970, in watts.
+    pub(super) fn at(&mut self, at_s: f64) -> f64 {
+        self.ramped.next(&self.series, at_s)
+    }
+}
+
+fn ramp(order: &BudgetOrder) -> Ramp {
+    Ramp {
+        up_w_per_s: order.up_w_per_s.unwrap_or(f64::INFINITY),
+        down_w_per_s: order.down_w_per_s.unwrap_or(f64::INFINITY),
+    }
+}
+
+fn read(path: &str) -> Result<(Series, String), String> {
+    let text = text_of(Path::new(path)).map_err(|error| format!("cannot read {path}: {error}"))?;
+    let series = Series::from_csv(&text).map_err(|error| format!("{path}: {error}"))?;
+    Ok((series, text))
+}
+
+fn wrong(why: &impl std::fmt::Display) -> Refusal {
+    let remedy =
+        "give a power such as 40kW, or a file with lines at,budget that pfo-agent may read";
+    Refusal::new(RefusalCode::Malformed, why.to_string(), remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use pfo_protocol::BudgetScope;
+
+    use super::*;
+
+    fn order(path: &Path) -> BudgetOrder {
+        BudgetOrder {
+            scope: BudgetScope::Node,
+            level: BudgetLevel::File(path.to_str().unwrap().into()),
+            up_w_per_s: None,
+            down_w_per_s: None,
+            emergency: false,
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_again_and_what_it_said_stays_while_it_is_wrong_or_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("budget.csv");
+        let order = order(&path);
+        assert!(Level::of(&order, None).is_err(), "there is no file");
+        fs::write(&path, "0,900W\n").unwrap();
+        let mut level = Level::of(&order, None).unwrap();
+        assert_eq!((level.at(1.0), level.reread(&order)), (900.0, false));
+        fs::write(&path, "0,2kW\n").unwrap();
+        assert!(level.reread(&order));
+        assert_eq!(level.at(2.0), 2000.0);
+        fs::write(&path, "0,much\n").unwrap();
+        assert!(!level.reread(&order) && level.problem.as_ref().unwrap().contains("line 1"));
+        fs::remove_file(&path).unwrap();
+        assert!(!level.reread(&order) && level.problem.as_ref().unwrap().contains("cannot read"));
+        assert_eq!(level.at(3.0), 2000.0);
+        let text = level.text().unwrap().to_owned();
+        assert_eq!(Level::of(&order, Some(&text)).unwrap().at(3.0), 2000.0, "the next agent");
+        fs::write(&path, "0,1kW\n").unwrap();
+        assert!(level.reread(&order) && level.problem.is_none());
+    }
+
+    #[test]
+    fn power_falls_from_what_is_drawn_as_fast_as_the_ramp_says_and_at_once_in_an_emergency() {
+        let order = BudgetOrder {
+            level: BudgetLevel::Watts(100.0),
+            down_w_per_s: Some(10.0),
+            ..order(Path::new("/"))
+        };
+        let mut level = Level::of(&order, None).unwrap();
+        level.begin(0.0, 150.0);
+        assert_eq!([1.0, 3.0, 9.0].map(|at_s| level.at(at_s)), [140.0, 120.0, 100.0]);
+        let mut level = Level::of(&BudgetOrder { emergency: true, ..order }, None).unwrap();
+        level.begin(0.0, 150.0);
+        assert_eq!(level.at(1.0), 100.0);
+    }
+}

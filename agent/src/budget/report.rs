@@ -1,0 +1,131 @@
+//! What is shown of budgets and of what jobs give up for them.
+
+use std::collections::BTreeMap;
+
+use pfo_budget::{Reason, Share};
+use pfo_protocol::{BudgetReason, BudgetScope, BudgetStatus, BudgetSteering, BudgetedJob, Uid};
+
+use crate::budget::book::{Book, Kept};
+use crate::budget::decision::Blueprint;
+use crate::budget::gather::Member;
+use crate::budget::known::Known;
+use crate::job::JobKey;
+
+/// What was decided last.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shown {
+    pub(super) budgets: BTreeMap<BudgetScope, BudgetStatus>,
+    pub(super) jobs: BTreeMap<JobKey, BudgetedJob>,
+}
+
+/// A budget of which nothing was decided.
+pub(super) fn undecided(kept: &Kept) -> BudgetStatus {
+    BudgetStatus {
+        order: kept.order.clone(),
+        by_uid: kept.by_uid,
+        since_unix_s: kept.since_unix_s,
+        budget_w: None,
+        drawn_w: None,
+        base_w: 0.0,
+        reserve_w: 0.0,
+        price: None,
+        missing_w: None,
+        problem: None,
+    }
+}
+
+/// A job with what it was given.
+pub(super) fn job(member: &Member, known: &Known, share: Option<&Share>) -> BudgetedJob {
+    let reason = match share {
+        _ if member.is_held => BudgetReason::Held,
+        None => BudgetReason::Unknown,
+        Some(share) => match share.reason {
+            Reason::Fastest => BudgetReason::Own,
+            Reason::Price => BudgetReason::Price,
+            Reason::Floor => BudgetReason::Floor,
+        },
+    };
+    let steering = if share.is_some() { member.steering } else { BudgetSteering::Nothing };
+    BudgetedJob {
+        job: member.key.name.clone(),
+        uid: member.key.uid,
+        scope: member.scope.clone(),
+        steering,
+        weight: member.weight,
+        slowest: member.slowest,
+        drawn_w: known.drawn_w.or(Some(member.gpus_w)),
+        own_w: share.map(|share| share.power_w + share.given_w),
+        given_w: share.map_or(0.0, |share| share.given_w),
+        lost: share.map_or(0.0, |share| share.lost),
+        reason,
+        next_price: share.and_then(|share| share.next_price),
+        given_j: known.given_j,
+        lost_s: known.lost_s,
+        problem: known.problem.clone(),
+    }
+}
+
+impl Shown {
+    /// Takes what was decided for one budget.
+    pub(super) fn take(
+        &mut self,
+        kept: &Kept,
+        members: &[&Member],
+        known: &BTreeMap<JobKey, Known>,
+        decided: &Decided<'_>,
+    ) {
+        let mut status = undecided(kept);
+        (status.budget_w, status.base_w) = (Some(decided.budget_w), decided.base_w);
+        status.problem = decided.problem.clone();
+        let steered = members.iter().filter(|member| member.curve.is_some());
+        let drawn_w = |member: &&&Member| {
+            known.get(&member.key).and_then(|known| known.drawn_w).unwrap_or(member.gpus_w)
+        };
+        status.drawn_w = Some(decided.base_w + steered.map(|member| drawn_w(&member)).sum::<f64>());
+        if let Some(blueprint) = decided.blueprint {
+            status.reserve_w = blueprint.reserve_w;
+            status.price = Some(blueprint.price).filter(|price| price.is_finite());
+            status.missing_w = blueprint.missing_w;
+        }
+        for member in members {
+            let share = decided.blueprint.and_then(|blueprint| blueprint.shares.get(&member.key));
+            if let Some(known) = known.get(&member.key) {
+                self.jobs.insert(member.key.clone(), job(member, known, share));
+            }
+        }
+        self.budgets.insert(kept.order.scope.clone(), status);
+    }
+
+    /// The budgets and jobs that one user may see, or all.
+    pub(super) fn of(
+        &self,
+        book: &Book,
+        only_of: Option<Uid>,
+    ) -> (Vec<BudgetStatus>, Vec<BudgetedJob>) {
+        let may_see = |scope: &BudgetScope| sees(scope, only_of);
+        let budgets =
+            book.orders.iter().filter(|(scope, _)| may_see(scope)).map(|(scope, kept)| {
+                let shown = self.budgets.get(scope).filter(|shown| shown.order == kept.order);
+                shown.cloned().unwrap_or_else(|| undecided(kept))
+            });
+        let jobs = self.jobs.values().filter(|job| only_of.is_none_or(|uid| uid == job.uid));
+        (budgets.collect(), jobs.cloned().collect())
+    }
+}
+
+/// Whether a user sees what is set for a scope.
+pub(super) fn sees(scope: &BudgetScope, only_of: Option<Uid>) -> bool {
+    only_of.is_none_or(|own| match scope {
+        BudgetScope::Node => false,
+        BudgetScope::User(uid) => *uid == own,
+        BudgetScope::Job(job) => job.uid == Some(own),
+    })
+}
+
+/// What a decision was made for, and what became of it.
+pub(super) struct Decided<'a> {
+    pub(super) budget_w: f64,
+    pub(super) base_w: f64,
+    pub(super) blueprint: Option<&'a Blueprint>,
+    pub(super) problem: Option<String>,
+}

@@ -1,0 +1,94 @@
+//! Requests about power budgets.
+
+use std::sync::Arc;
+
+use pfo_protocol::{
+    AgentResponse, BudgetOrder, BudgetScope, BudgetTerms, JobView, Refusal, RefusalCode,
+};
+
+use crate::authority::Permit;
+use crate::front::serve::{Served, Services, away};
+use crate::job::JobKey;
+
+impl Services {
+    pub(super) fn budget_report(&self, permit: &Permit) -> AgentResponse {
+        AgentResponse::Budget(Box::new(self.budgets.report(permit.only_of())))
+    }
+
+    pub(super) async fn set_budget(&self, permit: &Permit, mut order: BudgetOrder) -> Served {
+        order.scope = self.whose(permit, order.scope).await?;
+        let (budgets, uid) = (Arc::clone(&self.budgets), permit.uid());
+        let (said, pid) = (format!("{:?} for {:?}", order.level, order.scope), permit.pid());
+        away(move || budgets.set(order, uid)).await?;
+        tracing::info!(uid = uid.0, pid = pid.0, "user {uid} set a power budget: {said}");
+        Ok(self.budget_report(permit))
+    }
+
+    pub(super) async fn clear_budget(&self, permit: &Permit, scope: BudgetScope) -> Served {
+        let scope = self.whose(permit, scope).await?;
+        let (budgets, uid, pid) = (Arc::clone(&self.budgets), permit.uid(), permit.pid());
+        let said = format!("{scope:?}");
+        away(move || budgets.clear(&scope)).await?;
+        tracing::info!(uid = uid.0, pid = pid.0, "user {uid} cleared the power budget for {said}");
+        Ok(self.budget_report(permit))
+    }
+
+    pub(super) async fn set_budget_terms(&self, permit: &Permit, mut terms: BudgetTerms) -> Served {
+        terms.scope = self.whose(permit, terms.scope).await?;
+        self.check_terms(permit, &terms)?;
+        let (budgets, uid, pid) = (Arc::clone(&self.budgets), permit.uid(), permit.pid());
+        let said = format!("{terms:?}");
+        away(move || budgets.set_terms(terms)).await?;
+        tracing::info!(uid = uid.0, pid = pid.0, "user {uid} set terms of a power budget: {said}");
+        Ok(self.budget_report(permit))
+    }
+
+    /// Owners may change what `[budget]` says.
+    fn check_terms(&self, permit: &Permit, terms: &BudgetTerms) -> Result<(), Refusal> {
+        if permit.administers() {
+            return Ok(());
+        }
+        let config = self.settings.now().config.budget;
+        let before = self.budgets.terms(&terms.scope);
+        let (weight, slowest) = before.map_or((None, None), |terms| (terms.weight, terms.slowest));
+        for (changes, may, what, key) in [
+            (weight != terms.weight, config.owners_set_weights, "weight", "owners_set_weights"),
+            (slowest != terms.slowest, config.owners_set_floors, "floor", "owners_set_floors"),
+        ] {
+            if changes && !may {
+                return Err(Refusal::new(
+                    RefusalCode::NotAuthorized,
+                    format!("user {} may not set the {what} of a job", permit.uid()),
+                    format!("ask an administrator, who may also set budget.{key} in agent.toml"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A scope with the owner of its job, which may have ended if something is set for it.
+    async fn whose(&self, permit: &Permit, scope: BudgetScope) -> Result<BudgetScope, Refusal> {
+        match scope {
+            BudgetScope::Job(job) if job.uid.is_none() => {
+                let ended = || self.budgets.of_ended_job(&job.job, permit.only_of());
+                match self.find_job(permit, &job).await {
+                    Ok(found) => Ok(BudgetScope::Job(JobKey::of(&found).selector())),
+                    Err(refusal) => ended().ok_or(refusal),
+                }
+            }
+            known => Ok(known),
+        }
+    }
+
+    /// Refuses what would change the pace of a job that a budget takes something from.
+    pub(super) fn refuse_in_budget(&self, job: &JobView) -> Result<(), Refusal> {
+        if !self.budgets.binds(&JobKey::of(job)) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            RefusalCode::LimitReached,
+            format!("job {} is slowed down for a power budget", job.job),
+            "see `pfoctl budget explain`; try again when there is more power",
+        ))
+    }
+}

@@ -1,0 +1,210 @@
+//! `pfoctl budget`: what jobs may draw together, and what each gives up for it.
+
+mod scope;
+mod view;
+
+use clap::{ArgGroup, Args, Subcommand};
+use pfo_protocol::{
+    AgentRequest, AgentResponse, BudgetLevel, BudgetOrder, BudgetReport, BudgetTerms, BudgetedJob,
+    Uid,
+};
+
+use self::scope::Scope;
+use crate::arguments::{JobArguments, NoSuchJob, Slowdown};
+use crate::daemons::Daemons;
+use crate::error::Error;
+use crate::output::Output;
+use crate::user;
+
+/// Keep the jobs of this node below a power, at the least loss of progress
+///
+/// pfo-agent reads the energy counters every few seconds, decides which plan each job runs, and swaps to
+/// it. A job without a frontier (`pfoctl plan load`) runs one clock for everything.
+#[derive(Subcommand)]
+pub(crate) enum Budget {
+    Set(Set),
+    Terms(Terms),
+    Status(Status),
+    Explain(Explain),
+    Clear(Clear),
+}
+
+/// Set what jobs may draw together
+///
+/// Everything counts that the GPUs of the node draw, and `site_w_per_gpu` of agent.toml for each. A job
+/// counts for the budget of the narrowest scope: its own, that of its user, or that of the node. The
+/// budget outlives restarts of pfo-agent and of the node. For administrators.
+#[derive(Args)]
+#[command(group(ArgGroup::new("level").required(true).args(["power", "from"])))]
+pub(crate) struct Set {
+    /// The power, such as 900W, 40kW or 2.4MW
+    #[arg(value_parser = pfo_budget::watts)]
+    power: Option<f64>,
+
+    /// A file of this node with lines `at,budget`: `06:00,40kW` for every day (UTC), or seconds since 1970.
+    /// pfo-agent reads it again when it changes
+    #[arg(long, value_name = "FILE", value_parser = absolute)]
+    from: Option<String>,
+
+    #[command(flatten)]
+    scope: ScopeArguments,
+
+    /// How fast power may rise, in watts a second
+    #[arg(long, value_name = "POWER", value_parser = pfo_budget::watts)]
+    up: Option<f64>,
+
+    /// How fast power may fall, in watts a second. A drop that the file announces begins early enough
+    #[arg(long, value_name = "POWER", value_parser = pfo_budget::watts)]
+    down: Option<f64>,
+
+    /// An emergency: neither ramps nor floors count
+    #[arg(long, conflicts_with_all = ["up", "down"])]
+    emergency: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Set how much jobs count, and how slow they may become
+///
+/// Each command sets both; what is left out is as if it had never been set. A job has the weight and the
+/// floor of the narrowest scope that says one. For administrators, and for the owners of jobs as far as
+/// `[budget]` in agent.toml lets them.
+#[derive(Args)]
+pub(crate) struct Terms {
+    #[command(flatten)]
+    scope: ScopeArguments,
+
+    /// How much the progress of each job counts [default: the number of its GPUs]
+    #[arg(long, value_name = "NUMBER")]
+    weight: Option<f64>,
+
+    /// How much longer than by itself a step may take at most [default: as long as its slowest plan]
+    #[arg(long, value_name = "PERCENT")]
+    floor: Option<Slowdown>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show budgets, what is drawn, and what jobs give up
+///
+/// You see your own jobs; administrators see all jobs and budgets.
+#[derive(Args)]
+pub(crate) struct Status {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Say what a job gives up for a budget, and why
+#[derive(Args)]
+pub(crate) struct Explain {
+    #[command(flatten)]
+    job: JobArguments,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// End a budget: its jobs run again what they ran by themselves
+///
+/// For administrators.
+#[derive(Args)]
+pub(crate) struct Clear {
+    #[command(flatten)]
+    scope: ScopeArguments,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct ScopeArguments {
+    /// Which jobs: `node`, `user:NAME` or `job:NAME`
+    #[arg(long = "for", value_name = "SELECTOR", default_value = "node")]
+    scope: Scope,
+
+    /// The owner of that job, by name or number
+    #[arg(long, value_name = "USER", value_parser = user::parse)]
+    user: Option<Uid>,
+}
+
+impl ScopeArguments {
+    fn scope(&self) -> pfo_protocol::BudgetScope {
+        self.scope.clone().of(self.user)
+    }
+}
+
+impl Budget {
+    pub(crate) fn run(self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        let (request, json) = match &self {
+            Self::Set(set) => (AgentRequest::BudgetSet(set.order()), set.json),
+            Self::Terms(terms) => (AgentRequest::BudgetTerms(terms.terms()), terms.json),
+            Self::Clear(clear) => (AgentRequest::BudgetClear(clear.scope.scope()), clear.json),
+            Self::Status(status) => (AgentRequest::Budget, status.json),
+            Self::Explain(explain) => return explain.run(daemons, output),
+        };
+        let report = ask(daemons, request)?;
+        if json {
+            return output.json(&report);
+        }
+        let look = output.look();
+        output.text(&view::report(&report, look))
+    }
+}
+
+fn ask(daemons: &Daemons, request: AgentRequest) -> Result<BudgetReport, Error> {
+    let mut agent = daemons.agent()?;
+    match agent.ask(request)? {
+        AgentResponse::Budget(report) => Ok(*report),
+        other => Err(agent.unexpected(&other).into()),
+    }
+}
+
+impl Set {
+    fn order(&self) -> BudgetOrder {
+        let level = match self.power {
+            Some(watts) => BudgetLevel::Watts(watts),
+            None => BudgetLevel::File(self.from.clone().unwrap_or_default()),
+        };
+        let Self { up, down, emergency, .. } = *self;
+        let scope = self.scope.scope();
+        BudgetOrder { scope, level, up_w_per_s: up, down_w_per_s: down, emergency }
+    }
+}
+
+fn absolute(path: &str) -> Result<String, String> {
+    let absolute = std::path::absolute(path).map_err(|error| error.to_string())?;
+    absolute.into_os_string().into_string().map_err(|_| "it is no text".to_owned())
+}
+
+impl Terms {
+    fn terms(&self) -> BudgetTerms {
+        let slowest = self.floor.map(|Slowdown(share)| 1.0 + share);
+        BudgetTerms { scope: self.scope.scope(), weight: self.weight, slowest }
+    }
+}
+
+impl Explain {
+    fn run(&self, daemons: &Daemons, output: &mut Output) -> Result<(), Error> {
+        let report = ask(daemons, AgentRequest::Budget)?;
+        let job = self.find(&report)?;
+        if self.json {
+            return output.json(job);
+        }
+        output.text(&view::explained(job, &report))
+    }
+
+    fn find<'a>(&self, report: &'a BudgetReport) -> Result<&'a BudgetedJob, NoSuchJob> {
+        let selector = self.job.selector();
+        let named = || report.jobs.iter().filter(|job| job.job == selector.job);
+        let uid = selector.uid.unwrap_or_else(user::own);
+        let other = || named().next().filter(|_| selector.uid.is_none());
+        named().find(|job| job.uid == uid).or_else(other).ok_or_else(|| self.job.missing())
+    }
+}

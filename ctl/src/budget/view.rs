@@ -1,0 +1,265 @@
+//! Budgets as people read them.
+
+use pfo_protocol::{
+    BudgetLevel, BudgetReason, BudgetReport, BudgetStatus, BudgetSteering, BudgetTerms, BudgetedJob,
+};
+
+use super::scope::shown;
+use crate::output::Look;
+use crate::status::quantity::{percent, span, watt_hours, watts};
+use crate::status::table::{Cell, Table};
+use crate::text::harmless;
+use crate::user;
+
+/// Everything, as tables.
+pub(super) fn report(report: &BudgetReport, look: Look) -> String {
+    let mut text = String::new();
+    if report.budgets.is_empty() {
+        text += "No power budget is set, or it is not yours to see.\n";
+    } else {
+        let mut table = Table::new(look)
+            .left("Budget for")
+            .right("Power")
+            .right("Drawn")
+            .right("Reserve")
+            .left("From");
+        report.budgets.iter().for_each(|budget| table.row(budget_row(budget)));
+        text += &table.render();
+    }
+    for said in report.budgets.iter().flat_map(troubles) {
+        text += &format!("{}\n", harmless(&said));
+    }
+    if !report.jobs.is_empty() {
+        let mut table = Table::new(look)
+            .left("Job")
+            .left("User")
+            .right("Weight")
+            .right("Drawn")
+            .right("Gives up")
+            .right("Slower by")
+            .left("Why");
+        report.jobs.iter().for_each(|job| table.row(job_row(job)));
+        text += &format!("\n{}", table.render());
+    }
+    if !report.terms.is_empty() {
+        text += &format!("\n{}", terms(&report.terms, look));
+    }
+    text
+}
+
+fn budget_row(budget: &BudgetStatus) -> [Cell; 5] {
+    let from = match &budget.order.level {
+        BudgetLevel::Watts(_) => String::new(),
+        BudgetLevel::File(path) => path.clone(),
+    };
+    let power = |power_w: Option<f64>| Cell::option(power_w.map(watts));
+    [
+        Cell::text(shown(&budget.order.scope)),
+        power(budget.budget_w.or(match budget.order.level {
+            BudgetLevel::Watts(power_w) => Some(power_w),
+            BudgetLevel::File(_) => None,
+        })),
+        power(budget.drawn_w),
+        power(budget.budget_w.map(|_| budget.reserve_w)),
+        Cell::text(if budget.order.emergency { format!("{from} emergency") } else { from }.trim()),
+    ]
+}
+
+fn troubles(budget: &BudgetStatus) -> Vec<String> {
+    let scope = shown(&budget.order.scope);
+    let missing = budget.missing_w.map(|missing_w| {
+        format!(
+            "the budget for {scope} cannot be kept: {} are missing with every job at its floor; raise \
+             it, lower floors, or end a job",
+            watts(missing_w)
+        )
+    });
+    let problem = budget.problem.as_ref().map(|why| format!("the budget for {scope}: {why}"));
+    missing.into_iter().chain(problem).collect()
+}
+
+fn job_row(job: &BudgetedJob) -> [Cell; 7] {
+    [
+        Cell::text(job.job.as_str()),
+        Cell::text(user::name_of(job.uid)),
+        Cell::text(format!("{}", job.weight)),
+        Cell::option(job.drawn_w.map(watts)),
+        Cell::text(watts(job.given_w)),
+        Cell::text(percent(longer(job))),
+        Cell::text(job.problem.as_deref().unwrap_or(word(job))),
+    ]
+}
+
+/// The share by which a step takes longer than at the job's own pace.
+fn longer(job: &BudgetedJob) -> f64 {
+    job.lost / (1.0 - job.lost).max(f64::MIN_POSITIVE)
+}
+
+fn word(job: &BudgetedJob) -> &'static str {
+    match (job.reason, job.steering) {
+        (BudgetReason::Own, _) => "runs its own",
+        (BudgetReason::Price, _) => "least loss",
+        (BudgetReason::Floor, _) => "at its floor",
+        (BudgetReason::Held, _) => "being measured",
+        (BudgetReason::Unknown, _) => "only counted",
+    }
+}
+
+fn terms(terms: &[BudgetTerms], look: Look) -> String {
+    let mut table = Table::new(look).left("Terms for").right("Weight").right("Floor");
+    for terms in terms {
+        table.row([
+            Cell::text(shown(&terms.scope)),
+            Cell::option(terms.weight.map(|weight| weight.to_string())),
+            Cell::option(terms.slowest.map(|slowest| percent(slowest - 1.0))),
+        ]);
+    }
+    table.render()
+}
+
+/// What one job gives up, in sentences.
+pub(super) fn explained(job: &BudgetedJob, report: &BudgetReport) -> String {
+    let mut lines = vec![format!(
+        "job {} of user {} counts for the budget for {}, with weight {}",
+        job.job,
+        user::name_of(job.uid),
+        shown(&job.scope),
+        job.weight
+    )];
+    if let Some((own_w, drawn_w)) = job.own_w.zip(job.drawn_w) {
+        lines.push(format!(
+            "It draws {}, and would draw {} with what it runs by itself.",
+            watts(drawn_w),
+            watts(own_w)
+        ));
+    }
+    lines.push(reason(job));
+    match job.steering {
+        BudgetSteering::Plans => lines.push("It runs plans of its frontier.".to_owned()),
+        BudgetSteering::UniformClocks => lines.push(
+            "It has no frontier that its counters confirm, so one clock is set for everything; \
+             `pfoctl tune` makes one."
+                .to_owned(),
+        ),
+        BudgetSteering::Nothing => {}
+    }
+    if let Some(price) = job.next_price {
+        let per_kw = 1e3 * price / job.weight;
+        let of_all = report.budgets.iter().find(|budget| budget.order.scope == job.scope);
+        let all = of_all.and_then(|budget| budget.price).map_or(String::new(), |price| {
+            format!("; the last kilowatt cost {:.4} of weighted progress", 1e3 * price)
+        });
+        lines.push(format!(
+            "The next kilowatt would cost it {} of its speed{all}.",
+            percent(per_kw)
+        ));
+    }
+    lines.push(format!(
+        "So far it has given up {}, and {} of its own pace.",
+        watt_hours(job.given_j),
+        span(job.lost_s)
+    ));
+    lines.extend(job.problem.as_ref().map(|why| format!("It could not be changed: {why}")));
+    lines.iter().map(|line| harmless(line) + "\n").collect()
+}
+
+/// Why it runs what it runs.
+fn reason(job: &BudgetedJob) -> String {
+    match job.reason {
+        BudgetReason::Own => {
+            "The budget takes nothing from it: there is enough, or a watt costs others less."
+                .to_owned()
+        }
+        BudgetReason::Price => format!(
+            "It gives up {}, for which its steps take {} longer; another watt of it would cost more \
+             progress than a watt of others.",
+            watts(job.given_w),
+            percent(longer(job))
+        ),
+        BudgetReason::Floor => format!(
+            "It gives up {}, for which its steps take {} longer, and is as slow as it may be{}.",
+            watts(job.given_w),
+            percent(longer(job)),
+            job.slowest.map_or(String::new(), |slowest| format!(
+                " (its floor is {} longer)",
+                percent(slowest - 1.0)
+            ))
+        ),
+        BudgetReason::Held => {
+            "Somebody measures it, so it is not changed; others give way.".to_owned()
+        }
+        BudgetReason::Unknown => {
+            "It only counts: it was not measured yet, has ranks on other nodes, or \
+                                  its clocks cannot be set."
+                .to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pfo_protocol::{BudgetOrder, BudgetScope, Uid};
+
+    use super::*;
+
+    fn job(reason: BudgetReason) -> BudgetedJob {
+        BudgetedJob {
+            job: "j".parse().unwrap(),
+            uid: Uid(4_000_000),
+            scope: BudgetScope::Node,
+            steering: BudgetSteering::Plans,
+            weight: 4.0,
+            slowest: Some(1.25),
+            drawn_w: Some(801.0),
+            own_w: Some(1001.0),
+            given_w: 200.0,
+            lost: 0.2,
+            reason,
+            next_price: Some(0.002),
+            given_j: 7.2e6,
+            lost_s: 3700.0,
+            problem: None,
+        }
+    }
+
+    fn report_of(job: BudgetedJob) -> BudgetReport {
+        let order = BudgetOrder {
+            scope: BudgetScope::Node,
+            level: BudgetLevel::Watts(900.0),
+            up_w_per_s: None,
+            down_w_per_s: None,
+            emergency: false,
+        };
+        let budget = BudgetStatus {
+            order,
+            by_uid: Uid(0),
+            since_unix_s: 0,
+            budget_w: Some(900.0),
+            drawn_w: Some(950.0),
+            base_w: 150.0,
+            reserve_w: 1.0,
+            price: Some(0.001),
+            missing_w: Some(50.0),
+            problem: Some("pfod does not answer".into()),
+        };
+        BudgetReport { budgets: vec![budget], terms: Vec::new(), jobs: vec![job] }
+    }
+
+    #[test]
+    fn what_a_job_gave_up_is_said_with_figures() {
+        let job = job(BudgetReason::Floor);
+        let said = explained(&job, &report_of(job.clone()));
+        for figure in ["200 W", "25.0 % longer", "2.000 kWh", "1 h 1 min", "50.0 % of its speed"] {
+            assert!(said.contains(figure), "{figure} in\n{said}");
+        }
+    }
+
+    #[test]
+    fn a_budget_that_cannot_be_kept_is_no_table_alone() {
+        let text =
+            report(&report_of(job(BudgetReason::Price)), Look { colour: false, width: None });
+        for said in ["50 W are missing", "pfod does not answer", "least loss", "900 W", "25.0 %"] {
+            assert!(text.contains(said), "{said} in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Power budgets: what the jobs of a node may draw together, how much each counts, and what it gave up.
+
+use std::ops::RangeInclusive;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use pfo_vocabulary::{JobName, Uid};
+
+use crate::job::JobSelector;
+use crate::range::within;
+
+/// The power of a budget, in watts, and of its ramps, in watts a second.
+const POWERS_W: RangeInclusive<f64> = 0.0..=1e12;
+
+/// How much a job may count.
+const WEIGHTS: RangeInclusive<f64> = 1e-6..=1e6;
+
+/// How many times its shortest step a job may be slowed down to.
+const SLOWEST: RangeInclusive<f64> = 1.0..=1e6;
+
+/// The longest path of a file, in bytes.
+const LONGEST_PATH: usize = 4096;
+
+/// What a budget, a weight or a floor is for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BudgetScope {
+    /// The whole node.
+    Node,
+    /// The jobs of a user.
+    User(Uid),
+    /// One job.
+    Job(JobSelector),
+}
+
+/// How much power there is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BudgetLevel {
+    /// So many watts at all times.
+    Watts(#[serde(deserialize_with = "power_w")] f64),
+    /// What a file of the node says for each moment: its absolute path.
+    File(#[serde(deserialize_with = "path")] String),
+}
+
+/// A budget.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BudgetOrder {
+    /// What it is for.
+    pub scope: BudgetScope,
+    /// How much there is.
+    pub level: BudgetLevel,
+    /// The watts by which power may rise in a second; none for any number.
+    #[serde(deserialize_with = "ramp")]
+    pub up_w_per_s: Option<f64>,
+    /// The watts by which it may fall in a second; none for any number.
+    #[serde(deserialize_with = "ramp")]
+    pub down_w_per_s: Option<f64>,
+    /// Whether ramps and floors do not count.
+    pub emergency: bool,
+}
+
+/// How much jobs count, and how slow they may become.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BudgetTerms {
+    /// Whose terms they are.
+    pub scope: BudgetScope,
+    /// How much the progress of each job counts; none is the number of its GPUs.
+    #[serde(deserialize_with = "weight")]
+    pub weight: Option<f64>,
+    /// The slowest allowed, as a multiple of its shortest step; none if there is no limit.
+    #[serde(deserialize_with = "slowest")]
+    pub slowest: Option<f64>,
+}
+
+/// Every budget of the node, and the jobs that count for one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BudgetReport {
+    /// The budgets; those of the node and of other users only for administrators.
+    pub budgets: Vec<BudgetStatus>,
+    /// The terms that are set.
+    pub terms: Vec<BudgetTerms>,
+    /// The jobs that the peer may see.
+    pub jobs: Vec<BudgetedJob>,
+}
+
+/// A budget and what is drawn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BudgetStatus {
+    /// What was ordered.
+    pub order: BudgetOrder,
+    /// Who ordered it.
+    pub by_uid: Uid,
+    /// When, in seconds since 1970.
+    pub since_unix_s: u64,
+    /// What there is now, in watts; none while nothing was decided.
+    pub budget_w: Option<f64>,
+    /// What is drawn now, by the counters, in watts.
+    pub drawn_w: Option<f64>,
+    /// What of this no plan changes: GPUs without a job, jobs that cannot be slowed down, and each GPU's
+    /// share of the site, in watts.
+    pub base_w: f64,
+    /// What is kept free, in watts.
+    pub reserve_w: f64,
+    /// The weighted progress that the last watt costs; 0 if the budget costs nothing, none if it cannot be
+    /// kept.
+    pub price: Option<f64>,
+    /// The watts that are missing even with every job at its floor.
+    pub missing_w: Option<f64>,
+    /// What is wrong, if anything.
+    pub problem: Option<String>,
+}
+
+/// How a job is slowed down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BudgetSteering {
+    /// By plans of its frontier.
+    Plans,
+    /// By one clock for everything.
+    UniformClocks,
+    /// It is not; it only counts.
+    Nothing,
+}
+
+/// Why a job runs what it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BudgetReason {
+    /// The budget takes nothing from it.
+    Own,
+    /// Another watt of it would cost more than a watt of others.
+    Price,
+    /// It is as slow as it may be.
+    Floor,
+    /// Somebody measures it.
+    Held,
+    /// Nothing is known about it yet, or it cannot be changed on this node alone.
+    Unknown,
+}
+
+/// What a job gives up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BudgetedJob {
+    /// Its name.
+    pub job: JobName,
+    /// Whose it is.
+    pub uid: Uid,
+    /// The budget that it counts for.
+    pub scope: BudgetScope,
+    /// How it is slowed down.
+    pub steering: BudgetSteering,
+    /// How much its progress counts.
+    pub weight: f64,
+    /// The slowest allowed, as a multiple of its shortest step.
+    pub slowest: Option<f64>,
+    /// What it draws, by its counters, in watts.
+    pub drawn_w: Option<f64>,
+    /// What it would draw with what it runs by itself, in watts.
+    pub own_w: Option<f64>,
+    /// The watts that it gives up.
+    pub given_w: f64,
+    /// The share of its speed that it gives up.
+    pub lost: f64,
+    /// Why it runs what it runs.
+    pub reason: BudgetReason,
+    /// The weighted progress that the next watt would cost; none at its floor.
+    pub next_price: Option<f64>,
+    /// The joules that it gave up since the agent has steered it.
+    pub given_j: f64,
+    /// The seconds of progress at its own pace that it lost since then.
+    pub lost_s: f64,
+    /// Why it could not be changed, if so.
+    pub problem: Option<String>,
+}
+
+fn power_w<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let power_w = f64::deserialize(deserializer)?;
+    within("the budget in watts", power_w, POWERS_W).map_err(D::Error::custom)
+}
+
+fn ramp<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    checked(deserializer, "the ramp in watts a second", POWERS_W)
+}
+
+fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    checked(deserializer, "the weight", WEIGHTS)
+}
+
+fn slowest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    checked(deserializer, "the floor", SLOWEST)
+}
+
+fn checked<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    what: &'static str,
+    range: RangeInclusive<f64>,
+) -> Result<Option<f64>, D::Error> {
+    let value = Option::<f64>::deserialize(deserializer)?;
+    value.map(|value| within(what, value, range)).transpose().map_err(D::Error::custom)
+}
+
+fn path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let path = String::deserialize(deserializer)?;
+    if path.starts_with('/') && path.len() <= LONGEST_PATH && !path.contains(char::is_control) {
+        return Ok(path);
+    }
+    Err(D::Error::custom("the path of a budget file is not absolute, too long, or no line of text"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec;
+
+    fn decoded<T: Serialize + for<'de> Deserialize<'de>>(value: &T) -> Result<T, String> {
+        let mut bytes = Vec::new();
+        codec::append(value, &mut bytes).unwrap();
+        codec::decode(&bytes).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_number_that_is_no_budget_is_refused_where_it_is_decoded() {
+        let order = |watts| BudgetOrder {
+            scope: BudgetScope::Node,
+            level: BudgetLevel::Watts(watts),
+            up_w_per_s: None,
+            down_w_per_s: Some(watts),
+            emergency: false,
+        };
+        assert_eq!(decoded(&order(40e3)), Ok(order(40e3)));
+        for watts in [-1.0, f64::NAN, f64::INFINITY, 2e12] {
+            assert!(decoded(&order(watts)).is_err(), "{watts}");
+        }
+        let terms = |weight, slowest| BudgetTerms { scope: BudgetScope::Node, weight, slowest };
+        assert!(decoded(&terms(Some(2.0), Some(1.2))).is_ok());
+        for (weight, slowest) in [(Some(0.0), None), (Some(f64::NAN), None), (None, Some(0.9))] {
+            assert!(decoded(&terms(weight, slowest)).is_err(), "{weight:?} {slowest:?}");
+        }
+    }
+
+    #[test]
+    fn only_an_absolute_path_of_one_line_names_a_file() {
+        for (path, is_one) in [("/etc/pfo/day.csv", true), ("day.csv", false), ("/a\nb", false)] {
+            assert_eq!(decoded(&BudgetLevel::File(path.into())).is_ok(), is_one, "{path}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Power budgets: the jobs of a node stay below one, by the counters of its GPUs.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use pfo_tests::{Identity, MachineSetup, Node, Setup, Training, needs_root, true_frontier};
+use serde_json::Value;
+
+/// Steps that are long beside what a busy machine adds to them.
+const SCALE: &str = "0.05";
+
+const FIRST: &str = "first";
+const SECOND: &str = "second";
+
+/// Nine GPUs: four for each of two jobs, and one.
+fn node() -> Node {
+    Node::start_with(&Setup {
+        machine: MachineSetup { gpus: "9xA40", ..MachineSetup::default() },
+        agent_rules: "[budget]\nevery_s = 1",
+        ..Setup::default()
+    })
+}
+
+/// What all GPUs drew for a while, by the counters of the hardware, in watts.
+fn drawn_w(node: &Node, seconds: f64) -> f64 {
+    let counted_j =
+        || (0..node.machine.gpu_count()).map(|gpu| node.machine.energy_j(gpu)).sum::<f64>();
+    let (began, before_j) = (Instant::now(), counted_j());
+    sleep(Duration::from_secs_f64(seconds));
+    (counted_j() - before_j) / began.elapsed().as_secs_f64()
+}
+
+/// Waits until less is drawn than this, and checks that it stays so.
+fn until_below(node: &Node, budget_w: f64) {
+    node.until("power below the budget", || {
+        let drawn_w = drawn_w(node, 1.0);
+        if drawn_w < budget_w { Ok(()) } else { Err(format!("{drawn_w} W of {budget_w} W")) }
+    });
+    let drawn_w = drawn_w(node, 8.0);
+    assert!(drawn_w < 1.01 * budget_w, "{drawn_w} W of {budget_w} W\n{}", node.agent_log());
+}
+
+fn admin(node: &Node, arguments: &[&str]) -> String {
+    node.pfoctl(&Identity::administrator(), arguments).printed()
+}
+
+fn status(node: &Node) -> Value {
+    node.pfoctl(&Identity::administrator(), &["budget", "status", "--json"]).json()
+}
+
+/// What is said of a job.
+fn budgeted(node: &Node, job: &str) -> Option<Value> {
+    status(node)["jobs"].as_array()?.iter().find(|one| one["job"] == job).cloned()
+}
+
+fn label(node: &Node, job: &str) -> Option<String> {
+    node.job(job).plan.map(|plan| plan.label)
+}
+
+fn is_slowed(node: &Node, job: &str) -> bool {
+    label(node, job).is_some_and(|label| label.contains(" in budget ") || label.contains("all at"))
+}
+
+/// Two trainings with a frontier, each on four GPUs.
+fn two(node: &Node) -> [Training; 2] {
+    let frontier = true_frontier(node, SCALE);
+    let user = Identity::trainer();
+    [(FIRST, "0,1,2,3"), (SECOND, "4,5,6,7")].map(|(job, gpus)| {
+        let options = ["--time-scale", SCALE, "--gpus", gpus];
+        let training = Training::start(node, job, &user, &options);
+        training.until_leased(node);
+        training.until_step(node, 2);
+        let _ = node.pfoctl(&user, &["plan", "load", job, &frontier]).printed();
+        training
+    })
+}
+
+fn stop(trainings: [Training; 2]) {
+    for training in trainings {
+        training.stop();
+    }
+}
+
+#[test]
+fn jobs_stay_below_a_budget_when_another_one_arrives_and_run_their_own_again_without_it() {
+    needs_root!();
+    let mut node = node();
+    let trainings = two(&node);
+    let full_w = drawn_w(&node, 3.0);
+    let budget_w = 0.9 * full_w;
+    let said = admin(&node, &["budget", "set", &format!("{budget_w:.0}W")]);
+    assert!(said.contains(&format!("{budget_w:.0} W")), "{said}");
+    until_below(&node, budget_w);
+    let jobs = [FIRST, SECOND];
+    assert!(jobs.iter().any(|job| is_slowed(&node, job)), "{}", status(&node));
+
+    let mut third = Training::start(
+        &node,
+        "third",
+        &Identity::other_trainer(),
+        &["--time-scale", SCALE, "--gpus", "8", "--stages", "1"],
+    );
+    node.until_so("the third job counts", || budgeted(&node, "third").is_some());
+    until_below(&node, budget_w);
+    let given_w = |job: &str| budgeted(&node, job).unwrap()["given_w"].as_f64().unwrap();
+    let given_w: f64 = ["third", FIRST, SECOND].map(given_w).iter().sum();
+    assert!(given_w > 0.1 * full_w, "{given_w} W of {full_w} W: {}", status(&node));
+
+    node.kill_agent();
+    node.start_agent();
+    node.until_so("it is in force again", || !status(&node)["budgets"][0]["budget_w"].is_null());
+    until_below(&node, budget_w);
+    assert!(jobs.iter().any(|job| is_slowed(&node, job)));
+
+    let _ = admin(&node, &["budget", "clear"]);
+    for job in jobs {
+        node.until_is("default clocks", &None, || label(&node, job));
+    }
+    let again = node.pfoctl(&Identity::administrator(), &["budget", "clear"]);
+    assert!(again.stderr.contains("no such power budget"), "{again:?}");
+    third.process.kill();
+    stop(trainings);
+}
+
+#[test]
+fn a_job_goes_back_to_the_plan_of_its_user_even_after_restarts_of_both_daemons() {
+    needs_root!();
+    let mut node = node();
+    let trainings = two(&node);
+    let own = node.directory().join("own.json");
+    let frontier = node.directory().join("a40.frontier");
+    let mut export = std::process::Command::new(pfo_tests::programs::program("pfoctl"));
+    export.args(["plan", "export", "--deadline", "1.02x", "-o"]).arg(&own).arg(frontier);
+    assert!(export.status().unwrap().success());
+    let own = own.to_str().unwrap();
+    let _ = node.pfoctl(&Identity::trainer(), &["plan", "swap", FIRST, own, "--wait"]).printed();
+    let budget_w = 0.85 * drawn_w(&node, 3.0);
+    let _ = admin(&node, &["budget", "set", &format!("{budget_w:.0}W")]);
+    node.until_so("the first job is slowed down", || is_slowed(&node, FIRST));
+    let straggler = node.pfoctl(&Identity::trainer(), &["job", "straggler", FIRST, "1.1"]);
+    assert!(straggler.stderr.contains("slowed down for a power budget"), "{straggler:?}");
+    let _ = node.pfoctl(&Identity::trainer(), &["plan", "swap", FIRST, own, "--wait"]).printed();
+    node.until_so("a user's swap does not escape the budget", || is_slowed(&node, FIRST));
+
+    node.kill_daemon();
+    sleep(Duration::from_secs(2));
+    node.start_daemon();
+    trainings.iter().for_each(|training| training.until_leased(&node));
+    node.until_so("it is slowed down after a restart of pfod", || is_slowed(&node, FIRST));
+    let _ = node.pfoctl(&Identity::trainer(), &["plan", "guard", FIRST, "90%"]).printed();
+    let step = node.job(FIRST).ranks.iter().filter_map(|rank| rank.step).max().unwrap();
+    trainings[0].until_step(&node, step + 20);
+    let guard = node.find_watched(FIRST).and_then(|job| job.guard).unwrap();
+    assert_eq!(guard.compared_at_step, None, "default clocks would draw more");
+    node.kill_agent();
+    node.start_agent();
+    let _ = admin(&node, &["budget", "clear"]);
+    node.until_is("the user's plan", &Some("own.json".to_owned()), || label(&node, FIRST));
+    node.until_is("default clocks", &None, || label(&node, SECOND));
+    node.until_so("a comparison", || {
+        let guard = node.find_watched(FIRST).and_then(|job| job.guard);
+        guard.is_some_and(|guard| guard.compared_at_step.is_some())
+    });
+    stop(trainings);
+}
+
+#[test]
+fn a_file_is_followed_and_a_job_with_more_weight_gives_up_less() {
+    needs_root!();
+    let node = node();
+    let trainings = two(&node);
+    let full_w = drawn_w(&node, 3.0);
+    let file = node.plan_file("day.csv", format!("0,{:.0}W\n", 2.0 * full_w).as_bytes());
+    let _ = admin(&node, &["budget", "terms", "--for", &format!("job:{FIRST}"), "--weight", "400"]);
+    let _ = admin(&node, &["budget", "set", "--from", &file]);
+    node.until_so("something is decided", || !status(&node)["budgets"][0]["budget_w"].is_null());
+    assert!(![FIRST, SECOND].iter().any(|job| is_slowed(&node, job)), "there is enough");
+
+    let budget_w = 0.95 * full_w;
+    let _ = node.plan_file("day.csv", format!("at,budget\n0,{budget_w:.0}W\n").as_bytes());
+    node.until_so("the second job is slowed down", || is_slowed(&node, SECOND));
+    until_below(&node, budget_w);
+    let lost = |job| budgeted(&node, job).unwrap()["lost"].as_f64().unwrap();
+    assert!(lost(FIRST) < lost(SECOND), "{} {}", lost(FIRST), lost(SECOND));
+    let said = node.pfoctl(&Identity::trainer(), &["budget", "explain", SECOND]).printed();
+    assert!(said.contains("gives up") && said.contains("frontier"), "{said}");
+
+    let _ = node.plan_file("day.csv", b"0,much\n");
+    node.until_so("the file is named", || {
+        status(&node)["budgets"][0]["problem"].as_str().is_some_and(|why| why.contains("line 1"))
+    });
+    assert!((status(&node)["budgets"][0]["budget_w"].as_f64().unwrap() - budget_w).abs() < 1.0);
+    stop(trainings);
+}
+
+#[test]
+fn a_job_without_a_frontier_runs_one_clock_and_does_so_again_after_a_restart_of_pfod() {
+    needs_root!();
+    let mut node = node();
+    let user = Identity::trainer();
+    let options = ["--time-scale", SCALE, "--gpus", "0,1,2,3"];
+    let training = Training::start(&node, FIRST, &user, &options);
+    training.until_leased(&node);
+    training.until_step(&node, 2);
+    let budget_w = 0.9 * drawn_w(&node, 3.0);
+    let _ = admin(&node, &["budget", "set", &format!("{budget_w:.0}W")]);
+    let is_at_one_clock = |node: &Node| {
+        let plan = node.find_job(FIRST).and_then(|job| job.plan);
+        plan.is_some_and(|plan| plan.label.starts_with("all at "))
+    };
+    node.until_so("one clock for everything", || is_at_one_clock(&node));
+    until_below(&node, budget_w);
+    node.kill_daemon();
+    node.start_daemon();
+    training.until_leased(&node);
+    node.until_so("one clock again", || is_at_one_clock(&node));
+    until_below(&node, budget_w);
+    let said = node.pfoctl(&user, &["budget", "explain", FIRST]).printed();
+    assert!(said.contains("one clock is set for everything"), "{said}");
+    training.stop();
+}
+
+#[test]
+fn users_set_no_budget_and_terms_only_as_far_as_they_are_let() {
+    needs_root!();
+    let node = node();
+    let user = Identity::trainer();
+    let training =
+        Training::start(&node, FIRST, &user, &["--time-scale", SCALE, "--gpus", "0,1,2,3"]);
+    training.until_leased(&node);
+    let _ = admin(&node, &["budget", "set", "1MW"]);
+    for refused in [
+        &["budget", "set", "1W"][..],
+        &["budget", "clear"],
+        &["budget", "terms", "--for", "node", "--weight", "2"],
+        &["budget", "terms", "--for", "user:0", "--weight", "2"],
+    ] {
+        let refused = node.pfoctl(&user, refused);
+        assert!(refused.stderr.contains("may not set"), "{refused:?}");
+    }
+    let own = format!("job:{FIRST}");
+    let weight = ["budget", "terms", "--for", own.as_str(), "--weight", "9"];
+    let refused = node.pfoctl(&user, &weight);
+    assert!(refused.stderr.contains("may not set the weight"), "{refused:?}");
+    let config = std::fs::read_to_string(node.agent_config()).unwrap();
+    std::fs::write(node.agent_config(), config + "\nowners_set_weights = true\n").unwrap();
+    node.agent.as_ref().unwrap().process.signal(nix::sys::signal::Signal::SIGHUP);
+    node.until_so("owners may set weights", || node.pfoctl(&user, &weight).code == Some(0));
+    let other = node.pfoctl(&Identity::other_trainer(), &weight);
+    assert!(other.stderr.contains("no job"), "{other:?}");
+    node.until_is("the weight", &Some(9.0), || {
+        budgeted(&node, FIRST).and_then(|job| job["weight"].as_f64())
+    });
+    let shown = node.pfoctl(&user, &["budget", "status", "--json"]).json();
+    assert_eq!(shown["budgets"].as_array().unwrap().len(), 0, "{shown}");
+    assert_eq!(shown["jobs"].as_array().unwrap().len(), 1, "{shown}");
+    let shown = node.pfoctl(&Identity::other_trainer(), &["budget", "status", "--json"]).json();
+    assert_eq!(shown["jobs"].as_array().unwrap().len(), 0, "{shown}");
+    training.stop();
+}

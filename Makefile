@@ -98,14 +98,15 @@ test: setup ## Run every test
 test-python: setup ## Test the Python package (part of `make test`)
 	cargo build --workspace
 	VIRTUAL_ENV=$(CURDIR)/.venv .venv/bin/maturin develop --quiet -m shim/python/Cargo.toml
-	cd shim/python && $(CURDIR)/.venv/bin/mypy && $(CURDIR)/.venv/bin/stubtest --allowlist stubtest-allowlist --mypy-config-file pyproject.toml pfo
+	cd shim/python && $(CURDIR)/.venv/bin/mypy && \
+		$(CURDIR)/.venv/bin/stubtest --allowlist stubtest-allowlist --mypy-config-file pyproject.toml pfo_gpu
 	cd shim/python && $(WITH_SIGNALS) $(CURDIR)/.venv/bin/pytest -q
 
 test-frameworks: wheel ## Test the wheel with real PyTorch, DeepSpeed and Megatron-Core (installs 5 GB)
 	@scripts/setup --frameworks
 	cargo build --workspace
 	target/frameworks/bin/pip install --quiet --no-index --no-deps --force-reinstall \
-		--find-links target/wheels pfo
+		--find-links target/wheels pfo-gpu
 	cd shim/python && $(WITH_SIGNALS) $(CURDIR)/target/frameworks/bin/pytest -q tests/frameworks
 
 wheel: setup ## Build the Python package as a wheel, into target/wheels

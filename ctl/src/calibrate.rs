@@ -66,7 +66,7 @@ pub(crate) struct Calibrate {
     #[arg(
         long,
         value_name = "COMMAND",
-        default_value = "python3 -m pfo.load",
+        default_value = "python3 -m pfo_gpu.load",
         conflicts_with = "job"
     )]
     helper: String,

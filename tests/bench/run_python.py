@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pynvml
 
-import pfo
-from pfo._native import wait_for_gpu
+import pfo_gpu
+from pfo_gpu._native import wait_for_gpu
 
 CUDA = Path(__file__).parents[2] / "shim" / "tests" / "cuda" / "streams.c"
 
@@ -66,9 +66,9 @@ def call(socket, stream_socket, blocks, calls):
     """Times a begin in every way, against daemons that are drained after each block."""
     # Before there are threads: the child is forked.
     queue = Child()
-    session = pfo.Session(job="bench", gpu="GPU-0", socket=socket, sync="cpu")
+    session = pfo_gpu.Session(job="bench", gpu="GPU-0", socket=socket, sync="cpu")
     session.step_begin()
-    optimizer = pfo.PipelineFrequencyOptimizer.__new__(pfo.PipelineFrequencyOptimizer)
+    optimizer = pfo_gpu.PipelineFrequencyOptimizer.__new__(pfo_gpu.PipelineFrequencyOptimizer)
     optimizer.session = session
     on_stream, reach = session_on_a_stream(stream_socket)
     end = "session.instruction_end()"
@@ -114,7 +114,7 @@ def session_on_a_stream(socket):
         subprocess.run(["cc", *options, "-o", path, CUDA], check=True)
         cuda = ctypes.CDLL(path)
     cuda.test_make_current(ctypes.c_void_p(1))
-    session = pfo.Session(job="bench", gpu="GPU-1", socket=socket)
+    session = pfo_gpu.Session(job="bench", gpu="GPU-1", socket=socket)
     session.step_begin()
 
     def reach():
@@ -130,7 +130,7 @@ def path(way, steps, busy_ms, clocks):
     if way == "queue":
         child = Child(os.environ["PFO_GPU"])
     else:
-        session = pfo.Session()
+        session = pfo_gpu.Session()
     say("ready")
     called = []
     for _ in range(int(steps)):

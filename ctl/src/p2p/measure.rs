@@ -55,7 +55,7 @@ pub(crate) struct Measure {
 
     /// Command that keeps two GPUs waiting: it is started with --gpus UUID,UUID --job NAME, and
     /// runs until its standard input is closed
-    #[arg(long, value_name = "COMMAND", default_value = "python3 -m pfo.p2p")]
+    #[arg(long, value_name = "COMMAND", default_value = "python3 -m pfo_gpu.p2p")]
     helper: String,
 
     /// Measure the waits of this job

@@ -7,7 +7,7 @@ import deepspeed
 import torch
 from deepspeed.pipe import PipelineModule
 
-import pfo.integrations.deepspeed
+import pfo_gpu.integrations.deepspeed
 
 WIDTH, MICROBATCHES, STEPS = 64, 8, 5
 
@@ -24,7 +24,7 @@ engine, *_ = deepspeed.initialize(
     },
 )
 
-pfo.integrations.deepspeed.follow(engine)  # All that pfo takes.
+pfo_gpu.integrations.deepspeed.follow(engine)  # All that pfo takes.
 
 for _ in range(STEPS):
     batch = torch.randn(MICROBATCHES, 4, WIDTH)

@@ -11,7 +11,7 @@ from megatron.core.enums import ModelType
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer import MegatronModule, TransformerConfig
 
-import pfo.integrations.megatron
+import pfo_gpu.integrations.megatron
 
 WIDTH, MICROBATCH, MICROBATCHES, STEPS = 64, 4, 8, 5
 
@@ -57,7 +57,7 @@ config = TransformerConfig(
 stage = Stage(config).to(device)
 optimizer = torch.optim.AdamW(stage.parameters())
 
-pfo.integrations.megatron.follow(config, num_microbatches=MICROBATCHES)  # All that pfo takes.
+pfo_gpu.integrations.megatron.follow(config, num_microbatches=MICROBATCHES)  # All that pfo takes.
 
 for step in range(STEPS):
     batches = torch.randn(MICROBATCHES, 1, MICROBATCH, WIDTH, device=device)

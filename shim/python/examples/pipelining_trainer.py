@@ -8,7 +8,7 @@ import os
 import torch
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-import pfo.integrations.pipelining
+import pfo_gpu.integrations.pipelining
 
 WIDTH, MICROBATCHES, STEPS = 64, 8, 5
 
@@ -24,7 +24,7 @@ stage = PipelineStage(module, rank, stages, device)
 schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=torch.nn.functional.mse_loss)
 optimizer = torch.optim.AdamW(module.parameters())
 
-pfo.integrations.pipelining.follow(schedule)  # All that pfo takes.
+pfo_gpu.integrations.pipelining.follow(schedule)  # All that pfo takes.
 
 for step in range(STEPS):
     batch = torch.randn(4 * MICROBATCHES, WIDTH, device=device)

@@ -17,7 +17,7 @@ import sys
 import warnings
 from pathlib import Path
 
-import pfo
+import pfo_gpu
 
 MICROBATCHES = (12, 24, 48, 96)
 STRAGGLERS = (1.1, 1.2, 1.3, 1.5)
@@ -34,9 +34,9 @@ def main() -> None:
     print("Energy saved in the time that the highest clocks take, %")
     print(f"{'GPU':6}{'M':>4}{'EnvPipe':>9}{'Perseus, published':>20}{'pfo':>7}{'possible':>10}")
     for gpu, (p2p_power_w, published) in GPUS.items():
-        profile = pfo.Profile(directory / f"gpt3-175b-{gpu}.csv", noise="off")
+        profile = pfo_gpu.Profile(directory / f"gpt3-175b-{gpu}.csv", noise="off")
         for microbatches, of_perseus in zip(MICROBATCHES, published):
-            frontier = pfo.plan(profile, microbatches=microbatches, p2p_power=p2p_power_w)
+            frontier = pfo_gpu.plan(profile, microbatches=microbatches, p2p_power=p2p_power_w)
             fastest = frontier.plans_of("all-max")[0]
             least_j = frontier.bound().energy_j(fastest.time_s)
             envpipe, ours = frontier.plans_of("envpipe-offline")[0], frontier.at(f"{fastest.time_s}s")
@@ -45,10 +45,10 @@ def main() -> None:
     print("\nEnergy saved by a pipeline that waits for a straggler, 12 microbatches, %")
     print(f"{'GPU':6}{'straggler':>10}{'lowtime':>9}{'pfo':>7}{'possible':>10}")
     for gpu, (p2p_power_w, _) in GPUS.items():
-        profile = pfo.Profile(directory / f"gpt3-175b-{gpu}.csv", noise="off")
-        frontier = pfo.plan(profile, microbatches=12, p2p_power=p2p_power_w)
+        profile = pfo_gpu.Profile(directory / f"gpt3-175b-{gpu}.csv", noise="off")
+        frontier = pfo_gpu.plan(profile, microbatches=12, p2p_power=p2p_power_w)
         fastest, lowtime = frontier.plans_of("all-max")[0], frontier.plans_of("lowtime-perseus")
-        lowtime = pfo.Frontier.of_plans(lowtime, profile, p2p_power=p2p_power_w)
+        lowtime = pfo_gpu.Frontier.of_plans(lowtime, profile, p2p_power=p2p_power_w)
         for factor in STRAGGLERS:
             until_s = factor * fastest.time_s
             plans = lowtime.at(f"{until_s}s"), frontier.at(f"{until_s}s")

@@ -31,7 +31,7 @@ pub(crate) fn call(
         let py = name.py();
         forgive(py, error)?;
         let logged = py
-            .import("pfo.instruction")
+            .import("pfo_gpu.instruction")
             .and_then(|module| module.call_method1("report_unknown", (name, microbatch, chunk)));
         logged.map(drop).or_else(|error| forgive(py, error))?;
         let instruction = Instruction::Other;

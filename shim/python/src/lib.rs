@@ -1,4 +1,4 @@
-//! `pfo._native`: the shim's session and the planner as Python classes. What is comfort and not speed is in Python.
+//! `pfo_gpu._native`: the shim's session and the planner as Python classes. What is comfort and not speed is in Python.
 
 mod instruction;
 mod place;

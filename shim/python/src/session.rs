@@ -19,7 +19,7 @@ use crate::timing::{Timed, Timing, forgive};
 const SIGNALS_WAIT: Duration = Duration::from_millis(50);
 
 /// Why there is no lease right now.
-#[pyclass(frozen, get_all, module = "pfo")]
+#[pyclass(frozen, get_all, module = "pfo_gpu")]
 pub(crate) struct Problem {
     /// The code of `enum pfo_code` in `pfo.h`.
     code: i32,
@@ -39,12 +39,12 @@ impl Problem {
     }
 
     fn __repr__(&self) -> String {
-        format!("<pfo.Problem {}: {}>", self.code, self.__str__())
+        format!("<pfo_gpu.Problem {}: {}>", self.code, self.__str__())
     }
 }
 
 /// What became of a session's events.
-#[pyclass(frozen, get_all, module = "pfo")]
+#[pyclass(frozen, get_all, module = "pfo_gpu")]
 pub(crate) struct Counters {
     /// Events that the kernel took.
     sent: u64,
@@ -73,7 +73,7 @@ impl Counters {
 }
 
 /// A session that is over until `_open` opens it.
-#[pyclass(frozen, subclass, module = "pfo._native")]
+#[pyclass(frozen, subclass, module = "pfo_gpu._native")]
 pub(crate) struct Session {
     timed: RwLock<Option<Arc<Timed>>>,
     place: Place,
@@ -100,7 +100,7 @@ impl Session {
         session.tell(py, call)?;
         if let Some(misplaced) = self.place.take(call) {
             let logged = py
-                .import("pfo.instruction")
+                .import("pfo_gpu.instruction")
                 .and_then(|module| module.call_method1("report_misplaced", (misplaced,)));
             return logged.map(drop).or_else(|error| forgive(py, error));
         }

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-import pfo.instruction
+import pfo_gpu.instruction
 
 from node import Node
 from recorder import Recorder
@@ -28,9 +28,9 @@ def node(tmp_path, monkeypatch, without_launcher):
 @pytest.fixture
 def warnings(caplog):
     """What pfo has logged."""
-    caplog.set_level(logging.WARNING, "pfo")
-    pfo.instruction._reported.clear()
-    return lambda: [record.getMessage() for record in caplog.records if record.name == "pfo"]
+    caplog.set_level(logging.WARNING, "pfo_gpu")
+    pfo_gpu.instruction._reported.clear()
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "pfo_gpu"]
 
 
 @pytest.fixture(autouse=True)

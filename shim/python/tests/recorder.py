@@ -7,7 +7,7 @@ import threading
 
 from node import until
 
-from pfo.instruction import NAMES
+from pfo_gpu.instruction import NAMES
 
 HELLO, EVENT, GOODBYE, WELCOME = 1, 2, 3, 129
 

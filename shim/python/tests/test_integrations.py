@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import pfo
-import pfo.integrations.deepspeed
-import pfo.integrations.pipelining
-from pfo.integrations.replicas import of_group, of_mesh
+import pfo_gpu
+import pfo_gpu.integrations.deepspeed
+import pfo_gpu.integrations.pipelining
+from pfo_gpu.integrations.replicas import of_group, of_mesh
 
 
 class Stage:
@@ -40,7 +40,7 @@ class Schedule:
 @pytest.fixture
 def followed(recorder):
     schedule, stages = Schedule(), [Stage(4), Stage(0)]
-    session = pfo.integrations.pipelining.follow(schedule, stages)
+    session = pfo_gpu.integrations.pipelining.follow(schedule, stages)
     yield schedule, stages
     session.close()
 
@@ -89,12 +89,12 @@ def test_an_evaluation_is_not_told_even_if_it_fails(followed, recorder):
 
 def test_followed_twice_a_schedule_reports_once(followed, recorder, warnings):
     schedule, (later, first) = followed
-    session = pfo.integrations.pipelining.follow(schedule, [later, first])
+    session = pfo_gpu.integrations.pipelining.follow(schedule, [later, first])
     schedule.step(lambda: first.forward_one_chunk(0))
     recorder.expect("step 0", "forward 0", "end of forward 0", "end of step 0")
     assert len(recorder.said) == 1 and not warnings()
     session.close()
-    with pfo.integrations.pipelining.follow(schedule, [later, first]) as again:
+    with pfo_gpu.integrations.pipelining.follow(schedule, [later, first]) as again:
         assert again is not session
         schedule.step(lambda: first.forward_one_chunk(0))
     recorder.expect("step 0", "forward 0", "end of forward 0", "end of step 0", "goodbye", connection=1)
@@ -103,7 +103,7 @@ def test_followed_twice_a_schedule_reports_once(followed, recorder, warnings):
 @pytest.mark.parametrize("stages", [[], [object()], None, object()])
 def test_what_is_no_schedule_of_pytorchs_is_left_alone_with_one_warning(recorder, warnings, stages):
     schedule = Schedule()
-    assert pfo.integrations.pipelining.follow(schedule, stages) is None
+    assert pfo_gpu.integrations.pipelining.follow(schedule, stages) is None
     assert "step" not in vars(schedule) and recorder.said == []
     assert len(warnings()) == 1 and warnings()[0].startswith("Schedule is not followed, and trains on")
 
@@ -116,7 +116,7 @@ def test_a_stage_that_cannot_be_changed_leaves_nothing_half_followed(recorder, w
             super().__setattr__(name, value)
 
     schedule, stages = Schedule(), [Stage(0), Frozen(1)]
-    assert pfo.integrations.pipelining.follow(schedule, stages) is None
+    assert pfo_gpu.integrations.pipelining.follow(schedule, stages) is None
     assert [set(vars(stage)) for stage in stages] == [{"stage_index"}, {"stage_index"}]
     assert "step" not in vars(schedule) and "it is frozen" in warnings()[0]
     recorder.expect("goodbye")
@@ -128,7 +128,7 @@ def test_the_schedule_alone_says_stages_gpu_and_microbatches(node, monkeypatch):
     schedule, stage = Schedule(), Stage(2)
     stage.group_rank, stage.group_size, stage.device = 2, 4, "cuda:1"
     schedule._stages, schedule._n_microbatches = [stage], 8
-    with pfo.integrations.pipelining.follow(schedule):
+    with pfo_gpu.integrations.pipelining.follow(schedule):
         (rank,) = node.ranks()
         assert (rank["stage"], rank["gpu_uuid"]) == (2, node.gpus[2])
 
@@ -211,11 +211,11 @@ class Engine:
 def test_an_engine_has_a_map_of_its_own_and_its_class_keeps_that_of_all(recorder):
     engine, other = Engine(), Engine()
     before = dict(Engine._INSTRUCTION_MAP)
-    with pfo.Session() as session:
-        assert pfo.integrations.deepspeed.follow(engine, session) is session
+    with pfo_gpu.Session() as session:
+        assert pfo_gpu.integrations.deepspeed.follow(engine, session) is session
         assert engine.train_batch() == [(engine, 7), (engine, 7)]
         assert other.train_batch() == [(other, 7), (other, 7)]
-        assert pfo.integrations.deepspeed.follow(engine) is session
+        assert pfo_gpu.integrations.deepspeed.follow(engine) is session
         engine.train_batch()
     assert Engine._INSTRUCTION_MAP == before
     steps = [f"{mark} {step}" if "step" in mark else mark for step in range(2) for mark in MARKS]
@@ -229,6 +229,6 @@ def test_a_plain_engine_is_left_alone_with_one_warning(recorder, warnings):
     class DeepSpeedEngine:
         pass
 
-    assert pfo.integrations.deepspeed.follow(DeepSpeedEngine()) is None
+    assert pfo_gpu.integrations.deepspeed.follow(DeepSpeedEngine()) is None
     assert len(warnings()) == 1 and warnings()[0].startswith("DeepSpeedEngine is not followed, ")
     assert "PipelineEngine" in warnings()[0] and recorder.said == []

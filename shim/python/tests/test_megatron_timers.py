@@ -5,7 +5,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-import pfo.integrations.megatron
+import pfo_gpu.integrations.megatron
 
 
 class Timer:
@@ -74,12 +74,12 @@ STEP = ["forward 0", "end of forward 0", "backward 0", "end of backward 0"]
 
 def test_a_follow_that_fails_leaves_the_timers_as_they_were(config, recorder, warnings):
     for _ in range(2):
-        assert pfo.integrations.megatron.follow(config) is None
+        assert pfo_gpu.integrations.megatron.follow(config) is None
     assert type(config.timers) is Timers and recorder.said == []
     assert len(warnings()) == 2 and "give num_microbatches" in warnings()[0]
     run_schedule(config, forward_only=False)
-    session = pfo.integrations.megatron.follow(config, num_microbatches=1)
-    assert pfo.integrations.megatron.follow(config, num_microbatches=1) is session
+    session = pfo_gpu.integrations.megatron.follow(config, num_microbatches=1)
+    assert pfo_gpu.integrations.megatron.follow(config, num_microbatches=1) is session
     run_schedule(config, forward_only=False)
     recorder.expect("step 0", *STEP, "end of step 0")
 
@@ -90,13 +90,13 @@ def test_a_parallel_state_that_is_not_initialized_is_one_warning(config, recorde
 
     state = sys.modules["megatron.core"].parallel_state
     monkeypatch.setattr(state, "get_pipeline_model_parallel_rank", fail)
-    assert pfo.integrations.megatron.follow(config, num_microbatches=1) is None
+    assert pfo_gpu.integrations.megatron.follow(config, num_microbatches=1) is None
     assert type(config.timers) is Timers
     assert len(warnings()) == 1 and "group is not initialized" in warnings()[0]
 
 
 def test_what_runs_forward_only_is_no_training(config, recorder):
-    session = pfo.integrations.megatron.follow(config, num_microbatches=1)
+    session = pfo_gpu.integrations.megatron.follow(config, num_microbatches=1)
     run_schedule(config, forward_only=True)
     run_schedule(config, forward_only=False)
     session.close()
@@ -104,8 +104,8 @@ def test_what_runs_forward_only_is_no_training(config, recorder):
 
 
 def test_closed_and_followed_again_the_timers_report_to_the_new_session(config, recorder):
-    pfo.integrations.megatron.follow(config, num_microbatches=1).close()
-    pfo.integrations.megatron.follow(config, num_microbatches=1)
+    pfo_gpu.integrations.megatron.follow(config, num_microbatches=1).close()
+    pfo_gpu.integrations.megatron.follow(config, num_microbatches=1)
     run_schedule(config, forward_only=False)
     recorder.expect("step 0", *STEP, "end of step 0", connection=1)
 
@@ -114,7 +114,7 @@ def test_a_number_of_microbatches_that_gets_lost_while_training_raises_nothing(c
     calculator = sys.modules["megatron.core.num_microbatches_calculator"]
     failing = calculator.get_num_microbatches
     monkeypatch.setattr(calculator, "get_num_microbatches", lambda: 1)
-    pfo.integrations.megatron.follow(config)
+    pfo_gpu.integrations.megatron.follow(config)
     monkeypatch.setattr(calculator, "get_num_microbatches", failing)
     run_schedule(config, forward_only=False)
     monkeypatch.setattr(calculator, "get_num_microbatches", lambda: 1)

@@ -6,8 +6,8 @@ import nbformat
 from nbclient import NotebookClient
 
 CELL = """
-import pfo, json
-session = pfo.Session(setup_timeout_s=60)
+import pfo_gpu, json
+session = pfo_gpu.Session(setup_timeout_s=60)
 with session.step(), session.instruction("forward"):
     pass
 print(json.dumps([str(session.problem), session.counters.sent]))

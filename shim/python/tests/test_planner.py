@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from node import PROGRAMS, ROOT
 
-import pfo
+import pfo_gpu
 
 P2P_POWER_W = 83.64
 CLOCKS = range(1005, 1411, 45)
@@ -35,7 +35,7 @@ def csv(stages=4, scale=1.0):
 
 def plan_for_long(progress):
     """Makes plans for a step that takes minutes."""
-    pfo.plan(csv(24).encode(), microbatches=192, p2p_power=P2P_POWER_W, plans=4000, progress=progress)
+    pfo_gpu.plan(csv(24).encode(), microbatches=192, p2p_power=P2P_POWER_W, plans=4000, progress=progress)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def profile(tmp_path):
 
 @pytest.fixture(scope="module")
 def frontier():
-    return pfo.plan(csv().encode(), microbatches=6, p2p_power=P2P_POWER_W, plans=60)
+    return pfo_gpu.plan(csv().encode(), microbatches=6, p2p_power=P2P_POWER_W, plans=60)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def pfoctl(tmp_path):
 )
 def test_the_plans_are_those_of_pfoctl(profile, pfoctl, tmp_path, settings, options):
     given = {"p2p_power": P2P_POWER_W, **settings}
-    ours = pfo.plan(profile, microbatches=8, gpu="A100", plans=40, **given)
+    ours = pfo_gpu.plan(profile, microbatches=8, gpu="A100", plans=40, **given)
     if "--wait-power" not in "".join(options):
         options = [*options, f"--p2p-power={P2P_POWER_W}"]
     frontier = "--microbatches=8", "--gpu=A100", "--plans=40", "-o", "frontier"
@@ -100,14 +100,14 @@ def test_a_frontier_file_is_read_and_written_by_both(profile, pfoctl, tmp_path, 
     assert [list(cost.values())[:2] for cost in shown["points"]] == [list(p) for p in frontier.points]
     beyond = [list(cost.values())[:2] for cost in shown["beyond_min_energy"]]
     assert beyond == [list(point) for point in frontier.beyond_min_energy]
-    assert pfo.Frontier.read(tmp_path / "ours").to_bytes() == frontier.to_bytes()
+    assert pfo_gpu.Frontier.read(tmp_path / "ours").to_bytes() == frontier.to_bytes()
 
 
 @pytest.mark.parametrize("format", ["pfo", "lowtime", "zeus"])
 def test_a_plan_is_read_back_from_every_format(profile, tmp_path, frontier, format):
-    plan, measured = frontier.at("1.02x"), pfo.Profile(profile)
+    plan, measured = frontier.at("1.02x"), pfo_gpu.Profile(profile)
     plan.write(tmp_path / "plan", format)
-    read = pfo.Plan.read(tmp_path / "plan", measured)
+    read = pfo_gpu.Plan.read(tmp_path / "plan", measured)
     assert read.clocks() == plan.clocks()
     assert read.replay(measured, P2P_POWER_W) == pytest.approx((plan.time_s, plan.energy_j))
     assert (read.time_s is None) == (format != "pfo")
@@ -120,16 +120,16 @@ def test_an_order_in_a_file_is_planned_for(profile, tmp_path):
     order = {"format": "pfo-order/1", "stages": [units(stage) for stage in range(4)]}
     path = tmp_path / "order.json"
     path.write_text(json.dumps(order))
-    made = pfo.plan(profile, order=path, p2p_power=P2P_POWER_W, plans=10)
+    made = pfo_gpu.plan(profile, order=path, p2p_power=P2P_POWER_W, plans=10)
     assert (made.schedule, made.num_microbatches) == ("custom", 2)
-    with pytest.raises(pfo.PlanError, match="order.json: microbatches is 3, but the order has 2"):
-        pfo.plan(profile, order=path, microbatches=3, p2p_power=P2P_POWER_W)
+    with pytest.raises(pfo_gpu.PlanError, match="order.json: microbatches is 3, but the order has 2"):
+        pfo_gpu.plan(profile, order=path, microbatches=3, p2p_power=P2P_POWER_W)
 
 
 def test_the_plans_of_others_make_a_frontier(profile, tmp_path, frontier):
-    measured = pfo.Profile(profile)
+    measured = pfo_gpu.Profile(profile)
     plans = [frontier.at(deadline) for deadline in ("1.05x", "fastest", "1.02x")]
-    of_three = pfo.Frontier.of_plans(plans, measured, p2p_power=P2P_POWER_W)
+    of_three = pfo_gpu.Frontier.of_plans(plans, measured, p2p_power=P2P_POWER_W)
     assert [plan.time_s for plan in of_three] == sorted(plan.time_s for plan in plans)
     assert of_three[-1].energy_j < of_three[0].energy_j
     with pytest.raises(IndexError, match="no plan 3; it has 3"):
@@ -153,11 +153,11 @@ def test_other_systems_plan_for_the_same_profile(pfoctl, tmp_path, profile, fron
     for policy in ("all-max", "envpipe-offline", "zeus-global"):
         plan = frontier.plans_of(policy)[0]
         assert plan.energy_j == pytest.approx(rows[policy]["iteration_energy_j"])
-    lowtime = pfo.Frontier.of_plans(
-        frontier.plans_of("lowtime-perseus"), pfo.Profile(profile), p2p_power=P2P_POWER_W
+    lowtime = pfo_gpu.Frontier.of_plans(
+        frontier.plans_of("lowtime-perseus"), pfo_gpu.Profile(profile), p2p_power=P2P_POWER_W
     )
     assert len(lowtime) > 1 and lowtime.at("1.05x").energy_j > frontier.at("1.05x").energy_j
-    with pytest.raises(pfo.PlanError, match='unknown policy "eco" .known: all-max, .*lowtime-zeus'):
+    with pytest.raises(pfo_gpu.PlanError, match='unknown policy "eco" .known: all-max, .*lowtime-zeus'):
         frontier.plans_of("eco")
 
 
@@ -191,32 +191,32 @@ def test_copies_and_workers_have_the_same_plans(frontier):
     ],
 )
 def test_an_argument_without_sense_is_refused_with_its_value(profile, arguments, said):
-    with pytest.raises(pfo.PlanError) as refused:
-        pfo.plan(profile, **{"p2p_power": P2P_POWER_W, **arguments})
+    with pytest.raises(pfo_gpu.PlanError) as refused:
+        pfo_gpu.plan(profile, **{"p2p_power": P2P_POWER_W, **arguments})
     assert said in str(refused.value)
 
 
 def test_a_bad_profile_is_named_with_its_line(tmp_path):
     path = tmp_path / "bad.csv"
     path.write_text(csv().replace("0,forward,1050", "0,forwards,1050"))
-    with pytest.raises(pfo.PlanError, match=r"bad\.csv: profile, line 3.*forwards"):
-        pfo.Profile(path)
-    with pytest.raises(pfo.PlanError, match="^profile, line 3"):
-        pfo.Profile(path.read_bytes())
+    with pytest.raises(pfo_gpu.PlanError, match=r"bad\.csv: profile, line 3.*forwards"):
+        pfo_gpu.Profile(path)
+    with pytest.raises(pfo_gpu.PlanError, match="^profile, line 3"):
+        pfo_gpu.Profile(path.read_bytes())
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        pfo.plan(tmp_path / "nowhere.csv", microbatches=1, p2p_power=1.0)
+        pfo_gpu.plan(tmp_path / "nowhere.csv", microbatches=1, p2p_power=1.0)
     with pytest.raises(TypeError, match="a path, bytes or a DataFrame, not int"):
-        pfo.Profile(7)
+        pfo_gpu.Profile(7)
 
 
 def test_a_file_that_is_no_plan_is_named(tmp_path, frontier):
     path = tmp_path / "plan.py"
     path.write_text(frontier.at("fastest").to_text("lowtime"))
-    with pytest.raises(pfo.PlanError, match=r"plan\.py: .*give the profile"):
-        pfo.Plan.read(path)
-    with pytest.raises(pfo.PlanError, match=r"plan\.py: "):
-        pfo.Frontier.read(path)
-    with pytest.raises(pfo.PlanError, match='format="yaml"; it is one of "pfo"'):
+    with pytest.raises(pfo_gpu.PlanError, match=r"plan\.py: .*give the profile"):
+        pfo_gpu.Plan.read(path)
+    with pytest.raises(pfo_gpu.PlanError, match=r"plan\.py: "):
+        pfo_gpu.Frontier.read(path)
+    with pytest.raises(pfo_gpu.PlanError, match='format="yaml"; it is one of "pfo"'):
         frontier.at("fastest").write(path, "yaml")
     with pytest.raises(FileNotFoundError, match="no/plan.json"):
         frontier.at("fastest").write(tmp_path / "no" / "plan.json")
@@ -224,12 +224,12 @@ def test_a_file_that_is_no_plan_is_named(tmp_path, frontier):
 
 
 def test_a_deadline_that_no_plan_keeps_or_that_is_unclear_is_refused(frontier):
-    with pytest.raises(pfo.PlanError, match="the fastest takes"):
+    with pytest.raises(pfo_gpu.PlanError, match="the fastest takes"):
         frontier.at("0.1s")
-    with pytest.raises(pfo.PlanError, match="min-energy"):
+    with pytest.raises(pfo_gpu.PlanError, match="min-energy"):
         frontier.at("soon")
     assert not frontier.fastest_s <= 1.9 <= frontier.cheapest_s
-    with pytest.raises(pfo.PlanError, match="write 1.9s or 1.9x"):
+    with pytest.raises(pfo_gpu.PlanError, match="write 1.9s or 1.9x"):
         frontier.at(1.9)
     assert frontier.seconds(f"{frontier.fastest_s:.4g}") == frontier.fastest_s
 
@@ -239,12 +239,12 @@ def test_what_looks_wrong_in_a_profile_is_a_warning():
     stage, instruction, mhz, time_s, energy_j = lines[5].split(",")
     lines[5] = f"{stage},{instruction},{mhz},{float(time_s) * 3},{float(energy_j) * 3}"
     with pytest.warns(UserWarning, match="^profile: "):
-        pfo.Profile("\n".join(lines).encode(), noise="off")
+        pfo_gpu.Profile("\n".join(lines).encode(), noise="off")
 
 
 def test_a_smoothed_profile_is_read_back_as_it_is():
-    profile = pfo.Profile(csv().encode())
-    assert pfo.Profile(profile.to_csv().encode(), noise="off").to_csv() == profile.to_csv()
+    profile = pfo_gpu.Profile(csv().encode())
+    assert pfo_gpu.Profile(profile.to_csv().encode(), noise="off").to_csv() == profile.to_csv()
 
 
 def test_ctrl_c_ends_a_plan_that_takes_long(tmp_path):
@@ -290,8 +290,8 @@ def test_what_progress_raises_ends_the_plan_and_other_threads_run_meanwhile():
 
 
 def test_a_trainer_that_imports_pfo_does_not_load_the_planner():
-    loaded = "[name for name in sys.modules if name.startswith(('pfo.planner', 'pandas', 'matplotlib'))]"
-    script = f"import sys, pfo; print({loaded}); pfo.plan; print('pfo.planner' in sys.modules)"
+    loaded = "[name for name in sys.modules if name.startswith(('pfo_gpu.planner', 'pandas', 'matplotlib'))]"
+    script = f"import sys, pfo_gpu; print({loaded}); pfo_gpu.plan; print('pfo_gpu.planner' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert told.stdout.splitlines() == ["[]", "True"]
 
@@ -304,9 +304,9 @@ def test_tables_are_data_frames(profile, frontier):
     assert (table["energy_j"] >= table["bound_j"] * (1 - 1e-9)).all()
     clocks = frontier.at("1.02x").to_pandas()
     assert len(clocks) == 4 * 2 * 6 and set(clocks["frequency"]) <= set(CLOCKS)
-    made = pfo.plan(pandas.read_csv(profile), microbatches=6, p2p_power=P2P_POWER_W, plans=60)
+    made = pfo_gpu.plan(pandas.read_csv(profile), microbatches=6, p2p_power=P2P_POWER_W, plans=60)
     assert made.to_bytes() == frontier.to_bytes()
-    tables = pfo.Profile(profile, noise="off").to_pandas(), pandas.read_csv(profile)
+    tables = pfo_gpu.Profile(profile, noise="off").to_pandas(), pandas.read_csv(profile)
     measured, written = (set(table.itertuples(index=False, name=None)) for table in tables)
     assert measured == written
 

@@ -1,4 +1,4 @@
-"""`python -m pfo doctor`, `python -m pfo.p2p` and `python -m pfo.load`, run as a user runs them."""
+"""`python -m pfo_gpu doctor`, `python -m pfo_gpu.p2p` and `python -m pfo_gpu.load`, run as a user runs them."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def run(*arguments, **variables):
 
 
 def start_waiting(node, **variables):
-    return start("pfo.p2p", ",".join(node.gpus[1:3]), **variables)
+    return start("pfo_gpu.p2p", ",".join(node.gpus[1:3]), **variables)
 
 
 def start(program, gpus, **variables):
@@ -35,7 +35,7 @@ def start(program, gpus, **variables):
 
 
 def test_the_doctor_says_which_gpu_a_trainer_would_lease(node):
-    told = run("pfo", "doctor")
+    told = run("pfo_gpu", "doctor")
     assert told.returncode == 0, told.stdout + told.stderr
     assert f"lease:   granted, of {node.gpus[0]}" in told.stdout
     assert f"socket:  {node.socket}, which" in told.stdout
@@ -45,17 +45,17 @@ def test_the_doctor_says_which_gpu_a_trainer_would_lease(node):
 
 
 def test_the_doctor_asks_a_pytorch_that_is_there(node):
-    told = run("pfo", "doctor", PYTHONPATH=str(PRETENDED), CUDA_VISIBLE_DEVICES="0,1")
+    told = run("pfo_gpu", "doctor", PYTHONPATH=str(PRETENDED), CUDA_VISIBLE_DEVICES="0,1")
     assert "PyTorch: pretended with CUDA, which sees 2 GPUs" in told.stdout
 
 
 def test_the_doctor_names_what_is_missing(node, tmp_path):
     node.kill_daemon()
-    told = run("pfo", "doctor", PFO_SOCKET=str(tmp_path / "none"))
+    told = run("pfo_gpu", "doctor", PFO_SOCKET=str(tmp_path / "none"))
     assert told.returncode == 1 and told.stderr == ""
     assert "No such file or directory; is pfod installed" in told.stdout
     assert "lease:   NONE, so training would run at default clocks: no daemon" in told.stdout
-    told = run("pfo", "doctor", PFO_GPU="MIG-1")
+    told = run("pfo_gpu", "doctor", PFO_GPU="MIG-1")
     assert told.returncode == 1 and "MIG instance" in told.stdout
 
 
@@ -87,7 +87,7 @@ def test_pfoctl_measures_what_its_gpus_draw(node):
     measured = node.run(
         *["pfoctl", "p2p", "measure", "--json", "--socket", str(node.socket)],
         *["--gpus", ",".join(node.gpus[1:3]), "--clocks", "1740", "--steps", "1"],
-        *["--helper", f"{sys.executable} -m pfo.p2p"],
+        *["--helper", f"{sys.executable} -m pfo_gpu.p2p"],
         PYTHONPATH=str(PRETENDED),
         PFO_SOCKET=str(node.socket),
     )
@@ -101,7 +101,7 @@ def test_a_refused_lease_ends_it_with_the_reason(node):
     node.kill_daemon()
     waiting = start_waiting(node)
     _, error = waiting.communicate()
-    assert waiting.returncode == 1 and "pfo.p2p: on GPU-" in error and "no daemon" in error
+    assert waiting.returncode == 1 and "pfo_gpu.p2p: on GPU-" in error and "no daemon" in error
 
 
 def test_a_pytorch_without_nccl_is_named(node):
@@ -120,12 +120,12 @@ def test_a_pytorch_without_nccl_is_named(node):
     ],
 )
 def test_what_it_cannot_measure_on_is_said_clearly(gpus, said):
-    told = run("pfo.p2p", "--gpus", gpus, "--job", "measure")
+    told = run("pfo_gpu.p2p", "--gpus", gpus, "--job", "measure")
     assert told.returncode == 1 and said in told.stderr and "Traceback" not in told.stderr
 
 
 def test_a_gpu_works_in_steps_until_standard_input_ends(node):
-    working = start("pfo.load", node.gpus[1])
+    working = start("pfo_gpu.load", node.gpus[1])
     (rank,) = until("its rank has run a step", lambda: begun(node))
     assert (rank["gpu_uuid"], rank["lost_events"]) == (node.gpus[1], 0)
     out, error = working.communicate()
@@ -142,5 +142,5 @@ def begun(node):
     [("GPU-1", "has no PyTorch; install it"), ("0", "is not one UUID"), ("GPU-1,GPU-2", "is not one UUID")],
 )
 def test_what_it_cannot_work_on_is_said_clearly(gpu, said):
-    told = run("pfo.load", "--gpus", gpu, "--job", "measure")
+    told = run("pfo_gpu.load", "--gpus", gpu, "--job", "measure")
     assert told.returncode == 1 and said in told.stderr and "Traceback" not in told.stderr

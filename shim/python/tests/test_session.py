@@ -13,7 +13,7 @@ import threading
 import pytest
 from node import until
 
-import pfo
+import pfo_gpu
 
 
 def one_step(session, microbatches=2):
@@ -24,7 +24,7 @@ def one_step(session, microbatches=2):
 
 
 def test_blocks_say_when_steps_and_instructions_begin_and_end(recorder):
-    with pfo.Session() as session:
+    with pfo_gpu.Session() as session:
         with session.step():
             with session.instruction("forward", microbatch=3):
                 pass
@@ -42,7 +42,7 @@ def test_blocks_say_when_steps_and_instructions_begin_and_end(recorder):
 
 
 def test_decorators_say_it_around_every_call_and_count_microbatches(recorder):
-    session = pfo.Session(first_step=7)
+    session = pfo_gpu.Session(first_step=7)
 
     @session.instruction("backward_input")
     def work(x):
@@ -64,24 +64,24 @@ def test_decorators_say_it_around_every_call_and_count_microbatches(recorder):
 
 
 def test_an_exception_in_a_block_ends_it_and_goes_on(recorder):
-    session = pfo.Session()
+    session = pfo_gpu.Session()
     with pytest.raises(KeyError), session.step(), session.instruction("load"):
         raise KeyError
     recorder.expect("step 0", "load 0", "end of load 0", "end of step 0")
 
 
 def test_a_name_made_at_run_time_is_as_good_as_one_in_the_source(recorder):
-    session = pfo.Session()
+    session = pfo_gpu.Session()
     session.step_begin()
-    for name in pfo.instruction.NAMES:
+    for name in pfo_gpu.instruction.NAMES:
         session.instruction_begin("".join(list(name)))
         session.instruction_end()
-    marks = [mark for name in pfo.instruction.NAMES for mark in (f"{name} 0", f"end of {name} 0")]
+    marks = [mark for name in pfo_gpu.instruction.NAMES for mark in (f"{name} 0", f"end of {name} 0")]
     recorder.expect("step 0", *marks)
 
 
 def test_an_unknown_instruction_is_other_and_said_once(recorder, warnings):
-    session = pfo.Session()
+    session = pfo_gpu.Session()
     with session.step():
         for _ in range(2):
             with session.instruction("froward"):
@@ -114,7 +114,7 @@ class Unprintable:
     ],
 )
 def test_what_describes_no_instruction_is_other_and_raises_nothing(recorder, warnings, arguments):
-    session = pfo.Session()
+    session = pfo_gpu.Session()
     with session.step():
         for _ in range(2):
             with session.instruction(*arguments):
@@ -130,7 +130,7 @@ def test_a_number_of_any_kind_is_a_microbatch(recorder, warnings):
         def __index__(self):
             return 3
 
-    session = pfo.Session()
+    session = pfo_gpu.Session()
     with session.step(), session.instruction("forward", Index()):
         pass
     recorder.expect("step 0", "forward 3", "end of forward 3", "end of step 0")
@@ -138,7 +138,7 @@ def test_a_number_of_any_kind_is_a_microbatch(recorder, warnings):
 
 
 def test_instructions_out_of_place_are_counted_and_one_warning_says_what_is_wrong(recorder, warnings):
-    session = pfo.Session()
+    session = pfo_gpu.Session()
     for _ in range(3):
         with session.instruction("forward"):
             pass
@@ -147,7 +147,7 @@ def test_instructions_out_of_place_are_counted_and_one_warning_says_what_is_wron
 
 
 def test_nested_instructions_are_counted_and_one_warning_says_what_is_wrong(recorder, warnings):
-    session = pfo.Session()
+    session = pfo_gpu.Session()
     for _ in range(2):
         with session.step(), session.instruction("forward"), session.instruction("backward"):
             pass
@@ -156,7 +156,7 @@ def test_nested_instructions_are_counted_and_one_warning_says_what_is_wrong(reco
 
 
 def test_a_function_whose_call_returns_before_its_work_begins_is_refused():
-    session = pfo.Session(job="job", gpu="GPU-1234")
+    session = pfo_gpu.Session(job="job", gpu="GPU-1234")
 
     async def coroutine():
         pass
@@ -173,7 +173,7 @@ def test_a_function_whose_call_returns_before_its_work_begins_is_refused():
 
 
 def test_without_a_daemon_there_is_one_warning_and_training_runs_on(tmp_path, warnings):
-    session = pfo.Session(job="job", gpu="GPU-1234", socket=tmp_path / "none")
+    session = pfo_gpu.Session(job="job", gpu="GPU-1234", socket=tmp_path / "none")
     assert session.problem.code == 150
     assert warnings() == [f"training at default clocks: {session.problem}"]
     one_step(session)
@@ -183,7 +183,7 @@ def test_without_a_daemon_there_is_one_warning_and_training_runs_on(tmp_path, wa
 
 def test_a_daemon_that_comes_late_is_found(node):
     node.kill_daemon()
-    session = pfo.Session()
+    session = pfo_gpu.Session()
     assert session.problem is not None
     node.start_daemon()
     until("the session connects", lambda: session.problem is None)
@@ -192,8 +192,8 @@ def test_a_daemon_that_comes_late_is_found(node):
 
 
 def test_a_refused_lease_is_one_warning_that_names_the_holder(node, warnings):
-    with pfo.Session() as session:
-        other = pfo.Session(job="other")
+    with pfo_gpu.Session() as session:
+        other = pfo_gpu.Session(job="other")
         assert other.problem.code == 4 and "job job" in other.problem.message
         assert len(warnings()) == 1 and "job job" in warnings()[0]
         one_step(other)
@@ -201,7 +201,7 @@ def test_a_refused_lease_is_one_warning_that_names_the_holder(node, warnings):
 
 
 def test_the_daemon_knows_the_rank_as_it_was_described(node):
-    with pfo.Session(rank=5, pp_rank=1, pp_degree=4, dp_rank=1, dp_degree=2, num_microbatches=8):
+    with pfo_gpu.Session(rank=5, pp_rank=1, pp_degree=4, dp_rank=1, dp_degree=2, num_microbatches=8):
         (rank,) = node.ranks()
         assert (rank["rank"], rank["stage"], rank["pid"]) == (5, 1, os.getpid())
         assert rank["gpu_uuid"] == node.gpus[0]
@@ -212,7 +212,7 @@ def test_the_launchers_variables_give_rank_and_gpu(node, monkeypatch):
     monkeypatch.delenv("PFO_GPU")
     for name, value in {"RANK": "3", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "0,2"}.items():
         monkeypatch.setenv(name, value)
-    with pfo.Session(dp_degree=4):
+    with pfo_gpu.Session(dp_degree=4):
         (rank,) = node.ranks()
         assert (rank["rank"], rank["gpu_uuid"]) == (3, node.gpus[2])
 
@@ -230,14 +230,14 @@ def test_every_launcher_gives_rank_and_gpu(node, monkeypatch, rank, local_rank):
     monkeypatch.delenv("PFO_GPU")
     monkeypatch.setenv(rank, "6")
     monkeypatch.setenv(local_rank, "2")
-    with pfo.Session(dp_degree=8):
+    with pfo_gpu.Session(dp_degree=8):
         (told,) = node.ranks()
         assert (told["rank"], told["gpu_uuid"]) == (6, node.gpus[2])
 
 
 def test_a_rank_of_which_nobody_says_the_gpu_gets_none_and_one_warning(node, monkeypatch, warnings):
     monkeypatch.delenv("PFO_GPU")
-    with pfo.Session(rank=2) as session:
+    with pfo_gpu.Session(rank=2) as session:
         assert session.problem.code == 156
         assert len(warnings()) == 1 and "nothing says which of 4 GPUs rank 2 drives" in warnings()[0]
         one_step(session)
@@ -248,53 +248,53 @@ def test_a_batch_script_of_slurm_that_starts_its_ranks_itself_gives_them_no_gpu(
     monkeypatch.delenv("PFO_GPU")
     for name, value in {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}.items():
         monkeypatch.setenv(name, value)
-    with pfo.Session(rank=2) as session:
+    with pfo_gpu.Session(rank=2) as session:
         assert session.problem.code == 156 and len(warnings()) == 1
 
 
 def test_a_cell_that_is_run_again_replaces_its_session_at_once(node, warnings):
-    session = pfo.Session(dp_degree=2, rank=1)
+    session = pfo_gpu.Session(dp_degree=2, rank=1)
     before = session
-    session = pfo.Session(dp_degree=2, rank=1)
+    session = pfo_gpu.Session(dp_degree=2, rank=1)
     assert before.closed and session.problem is None and not warnings()
     one_step(session)
     assert (session.counters.sent, session.counters.dropped) == (6, 0)
 
 
 def test_two_ranks_on_one_gpu_are_told_so_before_the_session_gives_up(node, warnings):
-    command = "import pfo, sys; s = pfo.Session(dp_degree=4, rank=1); print(s.problem, flush=True); sys.stdin.read()"
+    command = "import sys, pfo_gpu as p; s = p.Session(dp_degree=4, rank=1); print(s.problem, flush=True); sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"None\n"
-    second = pfo.Session(dp_degree=4, rank=2, setup_timeout_s=60)
+    second = pfo_gpu.Session(dp_degree=4, rank=2, setup_timeout_s=60)
     assert "rank 1" in second.problem.message and "the same GPU" in second.problem.remedy
-    same = pfo.Session(dp_degree=4, rank=1, setup_timeout_s=60)
+    same = pfo_gpu.Session(dp_degree=4, rank=1, setup_timeout_s=60)
     assert same.problem.code == 4 and len(warnings()) == 2
     process.communicate()
 
 
 def test_a_reason_that_comes_late_is_logged_when_it_comes(node, warnings):
-    with pfo.Session():
-        late = pfo.Session(job="other", setup_timeout_s=0)
+    with pfo_gpu.Session():
+        late = pfo_gpu.Session(job="other", setup_timeout_s=0)
         until("the reason is logged", lambda: "held by job job" in warnings()[-1])
         assert [late.problem.code] * 2 == [4, 4] and len(warnings()) <= 2
 
 
 def test_a_session_says_what_it_is(node):
-    session = pfo.Session(dp_degree=4, rank=3)
-    assert repr(session).startswith(f"<pfo.Session of rank 3 of job, {node.gpus[0]}, timing: cpu: ")
+    session = pfo_gpu.Session(dp_degree=4, rank=3)
+    assert repr(session).startswith(f"<pfo_gpu.Session of rank 3 of job, {node.gpus[0]}, timing: cpu: ")
     session.close()
-    assert repr(session) == "<pfo.Session of rank 3 of job, closed>"
+    assert repr(session) == "<pfo_gpu.Session of rank 3 of job, closed>"
     assert session.timing == "closed"
 
 
 OPENS = """
 import os, signal, sys, threading, time
-import pfo
+import pfo_gpu
 
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 started = time.monotonic()
 try:
-    pfo.Session(job="job", gpu="GPU-1", socket=sys.argv[1], setup_timeout_s=600)
+    pfo_gpu.Session(job="job", gpu="GPU-1", socket=sys.argv[1], setup_timeout_s=600)
 except KeyboardInterrupt:
     print("interrupted")
 """
@@ -323,7 +323,7 @@ def test_a_gpu_may_be_a_number_or_a_torch_device(node, monkeypatch):
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"{node.gpus[3]},{node.gpus[2]}")
     for gpu in (1, "cuda:1", Device()):
-        with pfo.Session(gpu=gpu):
+        with pfo_gpu.Session(gpu=gpu):
             assert node.ranks()[0]["gpu_uuid"] == node.gpus[2]
         until("the lease is given back", lambda: not node.ranks())
 
@@ -342,11 +342,11 @@ def test_a_gpu_may_be_a_number_or_a_torch_device(node, monkeypatch):
 )
 def test_a_description_of_no_use_is_an_error_that_names_the_mistake(mistake, named):
     with pytest.raises(ValueError, match=named):
-        pfo.Session(**{"job": "job", "gpu": "GPU-1234", **mistake})
+        pfo_gpu.Session(**{"job": "job", "gpu": "GPU-1234", **mistake})
 
 
 def test_a_session_that_is_over_does_nothing(recorder):
-    session = pfo.Session()
+    session = pfo_gpu.Session()
     session.close()
     one_step(session)
     session.close()
@@ -355,9 +355,9 @@ def test_a_session_that_is_over_does_nothing(recorder):
 
 
 def test_a_copy_is_over_from_the_start_and_leaves_the_original_alone(recorder):
-    session = pfo.Session()
+    session = pfo_gpu.Session()
     for twin in (copy.deepcopy(session), pickle.loads(pickle.dumps(session))):
-        assert isinstance(twin, pfo.Session)
+        assert isinstance(twin, pfo_gpu.Session)
         one_step(twin)
         twin.close()
     session.step_begin()
@@ -372,7 +372,7 @@ def _in_worker(session, problem):
 
 @pytest.mark.parametrize(("method", "code"), [("fork", 158), ("spawn", None)])
 def test_a_worker_process_has_a_session_that_is_silent(recorder, method, code):
-    session = pfo.Session()
+    session = pfo_gpu.Session()
     session.step_begin()
     context = multiprocessing.get_context(method)
     problem = context.Queue()
@@ -393,7 +393,7 @@ def test_other_threads_run_while_a_session_waits_for_its_daemon(tmp_path):
         opened = threading.Event()
 
         def open_session():
-            pfo.Session(job="job", gpu="GPU-1", socket=tmp_path / "silent", setup_timeout_s=0.5)
+            pfo_gpu.Session(job="job", gpu="GPU-1", socket=tmp_path / "silent", setup_timeout_s=0.5)
             opened.set()
 
         thread = threading.Thread(target=open_session)

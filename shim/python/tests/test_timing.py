@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from node import until
 
-import pfo
+import pfo_gpu
 
 SOURCE = Path(__file__).parents[2] / "tests" / "cuda" / "streams.c"
 
@@ -95,7 +95,7 @@ def cuda(library, monkeypatch):
 
 
 def test_by_default_a_call_counts_when_the_gpu_gets_to_it(recorder, cuda):
-    session = pfo.Session(gpu="GPU-1234")
+    session = pfo_gpu.Session(gpu="GPU-1234")
     with session.step(), session.instruction("forward"):
         pass
     assert cuda.recorded == 4 and recorder.marks() == []
@@ -108,7 +108,7 @@ def test_by_default_a_call_counts_when_the_gpu_gets_to_it(recorder, cuda):
 
 
 def test_a_closed_session_says_goodbye_when_the_gpu_has_got_to_its_last_call(recorder, cuda):
-    session = pfo.Session(gpu="GPU-1234")
+    session = pfo_gpu.Session(gpu="GPU-1234")
     with session.step():
         pass
     session.close()
@@ -125,7 +125,7 @@ def test_a_session_works_in_the_context_of_its_gpu_whichever_is_current(recorder
     cuda.devices(2, [0, 1])
     cuda.own(1)
     recorder.gpu = GPU_1.encode()
-    session = pfo.Session(gpu=GPU_1)
+    session = pfo_gpu.Session(gpu=GPU_1)
     with session.step(), session.instruction("forward"):
         pass
     assert (cuda.recorded, set(cuda.asked), recorder.marks()) == (4, {1}, [])
@@ -137,7 +137,7 @@ def test_a_session_works_in_the_context_of_its_gpu_whichever_is_current(recorder
 def test_a_context_on_another_gpu_is_not_the_sessions_and_the_calls_are_counted(recorder, cuda):
     cuda.devices(2, [0])
     recorder.gpu = GPU_1.encode()
-    session = pfo.Session(gpu=GPU_1)
+    session = pfo_gpu.Session(gpu=GPU_1)
     with session.step():
         pass
     recorder.expect("step 0", "end of step 0")
@@ -147,7 +147,7 @@ def test_a_context_on_another_gpu_is_not_the_sessions_and_the_calls_are_counted(
 
 def test_a_gpu_that_cuda_does_not_see_is_said(recorder, cuda):
     cuda.devices(2, [0])
-    session = pfo.Session()
+    session = pfo_gpu.Session()
     session.step_begin()
     assert session.timing == "cpu: CUDA does not see GPU-1234"
 
@@ -155,7 +155,7 @@ def test_a_gpu_that_cuda_does_not_see_is_said(recorder, cuda):
 def test_the_only_gpu_with_a_context_is_the_ranks(recorder, cuda, monkeypatch):
     monkeypatch.delenv("PFO_GPU")
     cuda.devices(2, [1])
-    pfo.Session()
+    pfo_gpu.Session()
     assert recorder.asked == [GPU_1]
 
 
@@ -164,8 +164,8 @@ def test_pytorchs_current_device_is_the_ranks_also_among_several_contexts(record
     monkeypatch.setenv("LOCAL_RANK", "0")
     cuda.devices(2, [0, 1])
     cuda.current = 1
-    pfo.Session()
-    pfo.Session(gpu="cuda", job="another")
+    pfo_gpu.Session()
+    pfo_gpu.Session(gpu="cuda", job="another")
     assert recorder.asked == [GPU_1, GPU_1]
 
 
@@ -173,13 +173,13 @@ def test_a_launcher_and_cuda_that_disagree_get_no_gpu(recorder, cuda, monkeypatc
     monkeypatch.delenv("PFO_GPU")
     monkeypatch.setenv("LOCAL_RANK", "1")
     cuda.devices(2, [0])
-    session = pfo.Session()
+    session = pfo_gpu.Session()
     assert session.problem.code == 156 and recorder.asked == []
     assert "local rank is 1, but this process works on cuda:0 only" in warnings()[0]
 
 
 def test_other_threads_run_while_cuda_takes_no_more_work(recorder, cuda):
-    session = pfo.Session()
+    session = pfo_gpu.Session()
     session.step_begin()
     cuda.block(True)
     thread = threading.Thread(target=session.step_end)
@@ -195,7 +195,7 @@ def test_other_threads_run_while_cuda_takes_no_more_work(recorder, cuda):
 def test_a_session_that_is_opened_before_pytorch_is_imported_uses_it(recorder, cuda, monkeypatch):
     torch = sys.modules["torch"]
     monkeypatch.delitem(sys.modules, "torch")
-    session = pfo.Session(sync="device")
+    session = pfo_gpu.Session(sync="device")
     session.step_begin()
     assert (cuda.synchronized, session.counters.untimed) == (0, 1)
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -205,7 +205,7 @@ def test_a_session_that_is_opened_before_pytorch_is_imported_uses_it(recorder, c
 
 def test_a_framework_of_ones_own_names_its_stream(recorder, cuda):
     asked = []
-    session = pfo.Session(stream=lambda: asked.append(1) or cuda.stream)
+    session = pfo_gpu.Session(stream=lambda: asked.append(1) or cuda.stream)
     session.step_begin()
     assert (len(asked), cuda.recorded) == (1, 1)
     cuda.reach(1)
@@ -213,7 +213,7 @@ def test_a_framework_of_ones_own_names_its_stream(recorder, cuda):
 
 
 def test_with_device_synchronization_each_call_waits_for_the_device(recorder, cuda):
-    session = pfo.Session(sync="device")
+    session = pfo_gpu.Session(sync="device")
     session.step_begin()
     assert (cuda.synchronized, cuda.recorded) == (1, 0)
     cuda.capturing = True
@@ -223,7 +223,7 @@ def test_with_device_synchronization_each_call_waits_for_the_device(recorder, cu
 
 
 def test_with_cpu_time_cuda_is_left_alone(recorder, cuda):
-    session = pfo.Session(sync="cpu")
+    session = pfo_gpu.Session(sync="cpu")
     session.step_begin()
     recorder.expect("step 0")
     assert (cuda.synchronized, cuda.recorded) == (0, 0)
@@ -232,14 +232,14 @@ def test_with_cpu_time_cuda_is_left_alone(recorder, cuda):
 @pytest.mark.parametrize("sync", ["stream", "device"])
 def test_without_cuda_a_call_counts_when_it_is_made(recorder, monkeypatch, sync):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    session = pfo.Session(sync=sync)
+    session = pfo_gpu.Session(sync=sync)
     session.step_begin()
     recorder.expect("step 0")
 
 
 def test_another_word_for_it_is_an_error_that_names_the_words():
     with pytest.raises(ValueError, match='sync="gpu".*"stream", "device" and "cpu"'):
-        pfo.Session(job="job", gpu="GPU-1234", sync="gpu")
+        pfo_gpu.Session(job="job", gpu="GPU-1234", sync="gpu")
 
 
 def test_an_interrupt_while_waiting_reaches_the_trainer(recorder, cuda, monkeypatch):
@@ -247,13 +247,13 @@ def test_an_interrupt_while_waiting_reaches_the_trainer(recorder, cuda, monkeypa
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules["torch"].cuda, "synchronize", interrupted)
-    session = pfo.Session(sync="device")
+    session = pfo_gpu.Session(sync="device")
     with pytest.raises(KeyboardInterrupt):
         session.step_begin()
 
 
 def test_a_forked_worker_neither_waits_for_the_gpu_nor_tells_of_it(recorder, cuda):
-    session = pfo.Session()
+    session = pfo_gpu.Session()
     session.step_begin()
     child = os.fork()
     if child == 0:
@@ -267,11 +267,11 @@ def test_a_forked_worker_neither_waits_for_the_gpu_nor_tells_of_it(recorder, cud
 
 TRAINER = """
 import ctypes, sys, threading, time
-import pfo
+import pfo_gpu
 
 cuda = ctypes.CDLL(sys.argv[1])
 cuda.test_make_current(ctypes.c_void_p(1))
-session = pfo.Session()
+session = pfo_gpu.Session()
 with session.step():
     pass
 # The GPU gets there while the interpreter ends.

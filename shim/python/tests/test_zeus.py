@@ -5,9 +5,9 @@ import types
 
 import pytest
 
-import pfo
-from pfo import PipelineFrequencyOptimizer
-from pfo.job import agreed_name
+import pfo_gpu
+from pfo_gpu import PipelineFrequencyOptimizer
+from pfo_gpu.job import agreed_name
 
 RANK = {
     "rank": 1,
@@ -136,4 +136,4 @@ def test_degrees_that_do_not_make_the_world_are_an_error_that_names_them():
 
 def test_without_any_name_for_the_job_the_error_says_how_to_give_one():
     with pytest.raises(ValueError, match="PFO_JOB"):
-        pfo.Session(gpu="GPU-1234")
+        pfo_gpu.Session(gpu="GPU-1234")

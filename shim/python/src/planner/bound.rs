@@ -4,7 +4,7 @@ use pfo_planner::LowerBound;
 use pyo3::prelude::*;
 
 /// The energy that every plan of a pipeline takes at least.
-#[pyclass(frozen, module = "pfo.planner")]
+#[pyclass(frozen, module = "pfo_gpu.planner")]
 pub(crate) struct Bound(pub(crate) LowerBound);
 
 #[pymethods]

@@ -4,7 +4,7 @@ use pyo3::PyErr;
 use pyo3::exceptions::PyValueError;
 
 pyo3::create_exception!(
-    pfo._native,
+    pfo_gpu._native,
     PlanError,
     PyValueError,
     "A profile, a plan, a frontier or a deadline that the planner refuses."

@@ -14,7 +14,7 @@ use crate::planner::power::{Flat, Power};
 use crate::planner::{Bound, Pipeline, Plan, Profile};
 
 /// The plans of a pipeline, fastest first.
-#[pyclass(frozen, module = "pfo._native")]
+#[pyclass(frozen, module = "pfo_gpu._native")]
 pub(crate) struct Frontier(pfo_planner::Frontier);
 
 impl Frontier {

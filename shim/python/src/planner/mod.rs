@@ -1,4 +1,4 @@
-//! The planner as Python classes. Files, tables and pictures are in `pfo.planner`.
+//! The planner as Python classes. Files, tables and pictures are in `pfo_gpu.planner`.
 
 mod bound;
 pub(crate) mod error;

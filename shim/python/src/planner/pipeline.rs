@@ -7,7 +7,7 @@ use crate::planner::Profile;
 use crate::planner::error::{PlanError, refused};
 
 /// A profile and the order in which its stages run their instructions.
-#[pyclass(frozen, module = "pfo._native")]
+#[pyclass(frozen, module = "pfo_gpu._native")]
 pub(crate) struct Pipeline(pub(crate) pfo_planner::Pipeline);
 
 #[pymethods]

@@ -8,7 +8,7 @@ use crate::planner::error::{PlanError, refused};
 use crate::planner::power::Flat;
 
 /// One clock for every instruction of a step.
-#[pyclass(frozen, module = "pfo._native")]
+#[pyclass(frozen, module = "pfo_gpu._native")]
 pub(crate) struct Plan(pub(crate) pfo_planner::Plan);
 
 #[pymethods]

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use crate::planner::error::refused;
 
 /// A measured profile, its noise treated.
-#[pyclass(frozen, module = "pfo._native")]
+#[pyclass(frozen, module = "pfo_gpu._native")]
 pub(crate) struct Profile {
     pub(crate) profile: pfo_planner::Profile,
     #[pyo3(get)]

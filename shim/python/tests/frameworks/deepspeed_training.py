@@ -1,7 +1,7 @@
 """Trains with DeepSpeed's pipeline engine."""
 
 import deepspeed
-import pfo.integrations.deepspeed
+import pfo_gpu.integrations.deepspeed
 import torch
 import without_gpu  # noqa: F401
 from deepspeed.pipe import DualPipeVModule, PipelineModule
@@ -27,7 +27,7 @@ def train(steps, followed, reach, dual_pipe_v=False, evaluate=False):
     kind = DualPipeVModule if dual_pipe_v else PipelineModule
     module = kind(layers, num_stages=ranks, loss_fn=torch.nn.functional.mse_loss, partition_method="uniform")
     engine, *_ = deepspeed.initialize(model=module, config=CONFIG)
-    session = pfo.integrations.deepspeed.follow(engine, setup_timeout_s=PATIENCE_S) if followed else None
+    session = pfo_gpu.integrations.deepspeed.follow(engine, setup_timeout_s=PATIENCE_S) if followed else None
     losses = []
     for step in range(steps):
         reach(step)

@@ -6,13 +6,13 @@ import runpy
 from functools import partialmethod
 from unittest.mock import patch
 
-import pfo
+import pfo_gpu
 from node import PATIENCE_S
 from without_gpu import CudaIsTheCpu
 
 # No trainer would wait that long for a daemon, but these machines are busy.
 patient = patch.object(
-    pfo.Session, "__init__", partialmethod(pfo.Session.__init__, setup_timeout_s=PATIENCE_S)
+    pfo_gpu.Session, "__init__", partialmethod(pfo_gpu.Session.__init__, setup_timeout_s=PATIENCE_S)
 )
 
 

@@ -3,7 +3,7 @@
 import pickle
 
 import orders
-import pfo.integrations.megatron
+import pfo_gpu.integrations.megatron
 import torch
 from megatron.core import parallel_state
 from megatron.core.enums import ModelType
@@ -66,7 +66,7 @@ def _train(steps, followed, reach, chunks, evaluate, overlapped):
         # As in Megatron-LM, which has timers and makes its chunks one by one.
         config.timers = timers = Timers(log_level=2, log_option="minmax")
     for _ in model if followed else []:
-        session = pfo.integrations.megatron.follow(
+        session = pfo_gpu.integrations.megatron.follow(
             config, timers, num_microbatches=MICROBATCHES, setup_timeout_s=PATIENCE_S
         )
     config.overlap_moe_expert_parallel_comm = False

@@ -1,7 +1,7 @@
 """Trains with a schedule of `torch.distributed.pipelining`."""
 
 import orders
-import pfo.integrations.pipelining
+import pfo_gpu.integrations.pipelining
 import torch
 from model import MICROBATCHES, batch, bits, digest
 from model import stage as make_module
@@ -38,7 +38,7 @@ def train(schedule, steps, followed, reach, evaluate=False):
     optimizer = torch.optim.SGD([weight for module in modules for weight in module.parameters()], lr=0.1)
     session = None
     if followed:
-        session = pfo.integrations.pipelining.follow(
+        session = pfo_gpu.integrations.pipelining.follow(
             schedule,
             stages[0] if single else stages,
             num_microbatches=MICROBATCHES,

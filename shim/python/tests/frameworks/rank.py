@@ -30,7 +30,7 @@ def serve(rank, size, directory, channel):
         "gloo", init_method=f"file://{directory}/store", rank=rank, world_size=size
     )
     warnings = Warnings()
-    logging.getLogger("pfo").addHandler(warnings)
+    logging.getLogger("pfo_gpu").addHandler(warnings)
     while True:
         order = channel.recv()
         os.environ.update(order["environment"])

@@ -7,7 +7,7 @@ import sys
 import torch
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
-import pfo.integrations.pipelining
+import pfo_gpu.integrations.pipelining
 
 RANKS, WIDTH = 4, 4
 
@@ -22,7 +22,7 @@ def train(directory, on_gpus):
         if (rank == 2) == first:
             # There is no GPU to train on, but the stage may be said to be on one.
             stage.device = torch.device("cuda", rank) if on_gpus else device
-            session = pfo.integrations.pipelining.follow(schedule, setup_timeout_s=60)
+            session = pfo_gpu.integrations.pipelining.follow(schedule, setup_timeout_s=60)
             stage.device = device
         torch.distributed.barrier()
     batch = torch.ones(4, WIDTH)

@@ -6,7 +6,7 @@ from model import MICROBATCHES
 from node import PATIENCE_S, until
 from ranks import RANKS
 
-import pfo
+import pfo_gpu
 
 STEPS = 8
 SWAPPED_AT, KILLED_AT, BACK_AT = 2, 4, 6
@@ -73,7 +73,7 @@ def test_clocks_follow_a_plan_that_is_swapped_in_and_no_bit_changes_even_if_the_
 
 def test_a_refused_lease_changes_nothing_but_one_warning(train, node):
     alone, _ = train(followed=False).results()
-    with pfo.Session(job="another", gpu=node.gpus[1], setup_timeout_s=PATIENCE_S) as holder:
+    with pfo_gpu.Session(job="another", gpu=node.gpus[1], setup_timeout_s=PATIENCE_S) as holder:
         assert holder.problem is None
         told, warnings = train(followed=True).results()
     assert told == alone

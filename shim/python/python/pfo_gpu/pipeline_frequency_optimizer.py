@@ -6,9 +6,9 @@ import logging
 import os
 from typing import Optional, cast
 
-from pfo.instruction import Name
-from pfo.job import agreed_name
-from pfo.session import Session
+from pfo_gpu.instruction import Name
+from pfo_gpu.job import agreed_name
+from pfo_gpu.session import Session
 
 
 class PipelineFrequencyOptimizer:
@@ -33,7 +33,7 @@ class PipelineFrequencyOptimizer:
         world_size: The number of ranks.
         server_url: Ignored; rank 0 logs that.
         job_metadata: Becomes part of the job's name, unless the environment names the job.
-        sync: As for :class:`pfo.Session`; ``"device"`` is what Zeus does at each begin.
+        sync: As for :class:`pfo_gpu.Session`; ``"device"`` is what Zeus does at each begin.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class PipelineFrequencyOptimizer:
                 f"times tp_degree {tp_degree}"
             )
         if server_url is not None and rank == 0:
-            logging.getLogger("pfo").warning(
+            logging.getLogger("pfo_gpu").warning(
                 "server_url %s is ignored: plans are swapped in with `pfoctl plan swap`", server_url
             )
         self.server_url = server_url

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional
 
-from pfo.planner.optional import imported
+from pfo_gpu.planner.optional import imported
 
 if TYPE_CHECKING:
-    from pfo.planner.frontier import Frontier
+    from pfo_gpu.planner.frontier import Frontier
 
 # Points of a bound's curve.
 _BOUND_POINTS = 200

@@ -13,8 +13,8 @@ import sys
 import time
 from typing import Any, Optional
 
-import pfo
-from pfo.program import Failed, ended, imported_pytorch
+import pfo_gpu
+from pfo_gpu.program import Failed, ended, imported_pytorch
 
 # Instructions are to be long beside a change of clocks, and a step beside the energy counter's refresh.
 _FORWARD_S = 0.04
@@ -32,11 +32,11 @@ _MOST_PRODUCTS = 1 << 16
 
 def main(arguments: Optional[list[str]] = None) -> int:
     """Works until standard input ends."""
-    parser = argparse.ArgumentParser(prog="python -m pfo.load", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m pfo_gpu.load", description=__doc__)
     parser.add_argument("--gpus", required=True, metavar="UUID", help="the GPU, by UUID")
     parser.add_argument("--job", required=True, metavar="NAME", help="the job that pfod is to see")
     options = parser.parse_args(arguments)
-    return ended("pfo.load", lambda: _run(options.gpus, options.job))
+    return ended("pfo_gpu.load", lambda: _run(options.gpus, options.job))
 
 
 def _run(gpu: str, job: str) -> None:
@@ -46,7 +46,7 @@ def _run(gpu: str, job: str) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     torch = imported_pytorch(gpus=1)
     work = _Work(torch)
-    session = pfo.Session(job=job, gpu=gpu, rank=0, num_microbatches=_MICROBATCHES)
+    session = pfo_gpu.Session(job=job, gpu=gpu, rank=0, num_microbatches=_MICROBATCHES)
     if session.problem is not None:
         raise Failed(f"no lease: {session.problem}")
     with session:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any, Optional
 
-from pfo import cuda
-from pfo.instruction import Name
-from pfo.integrations.telling import Run, Telling, goes_on, refuse_unknown, swap_in, telling_of
-from pfo.session import Session
+from pfo_gpu import cuda
+from pfo_gpu.instruction import Name
+from pfo_gpu.integrations.telling import Run, Telling, goes_on, refuse_unknown, swap_in, telling_of
+from pfo_gpu.session import Session
 
 _NAMES: dict[str, Name] = {"ForwardPass": "forward", "BackwardPass": "backward"}
 

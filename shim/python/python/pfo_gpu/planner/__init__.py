@@ -2,9 +2,9 @@
 
 ::
 
-    import pfo
+    import pfo_gpu
 
-    frontier = pfo.plan("profile.csv", microbatches=12, schedule="1f1b", p2p_power=83.64)
+    frontier = pfo_gpu.plan("profile.csv", microbatches=12, schedule="1f1b", p2p_power=83.64)
     plan = frontier.at("1.02x")
     print(plan.time_s, plan.energy_j, frontier.bound().energy_j(plan.time_s))
     plan.write("plan.json")
@@ -12,10 +12,10 @@
 It is the planner of ``pfoctl plan``, with the same options and files, and requires no daemon and no GPU.
 """
 
-from pfo._native import Bound, PlanError
-from pfo.planner.frontier import Frontier
-from pfo.planner.planning import plan
-from pfo.planner.plans import Plan
-from pfo.planner.profile import Profile
+from pfo_gpu._native import Bound, PlanError
+from pfo_gpu.planner.frontier import Frontier
+from pfo_gpu.planner.planning import plan
+from pfo_gpu.planner.plans import Plan
+from pfo_gpu.planner.profile import Profile
 
 __all__ = ["Bound", "Frontier", "Plan", "PlanError", "Profile", "plan"]

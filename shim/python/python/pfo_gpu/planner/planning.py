@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
-from pfo import _native
-from pfo.planner import files
-from pfo.planner.frontier import Frontier
-from pfo.planner.profile import Profile
+from pfo_gpu import _native
+from pfo_gpu.planner import files
+from pfo_gpu.planner.frontier import Frontier
+from pfo_gpu.planner.profile import Profile
 
 
 def plan(

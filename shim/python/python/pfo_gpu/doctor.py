@@ -10,22 +10,22 @@ import pwd
 import stat
 from typing import Optional
 
-import pfo
-from pfo.job import agreed_name
+import pfo_gpu
+from pfo_gpu.job import agreed_name
 
 _SOCKET = "/run/pfo/pfod.sock"
 
 
 def main() -> int:
     """Prints what was found; 0 if a session gets its lease."""
-    _say("pfo", f"{pfo.__version__} in {os.path.dirname(pfo.__file__)}")
+    _say("pfo-gpu", f"{pfo_gpu.__version__} in {os.path.dirname(pfo_gpu.__file__)}")
     _say("socket", _socket(os.environ.get("PFO_SOCKET") or _SOCKET))
     _say("PyTorch", _pytorch())
     _say("job", agreed_name() or "not named: set PFO_JOB, or open sessions after init_process_group")
     _say("GPU", _asked_for())
-    logging.getLogger("pfo").setLevel(logging.ERROR)
+    logging.getLogger("pfo_gpu").setLevel(logging.ERROR)
     try:
-        with pfo.Session(job="doctor") as session:
+        with pfo_gpu.Session(job="doctor") as session:
             problem, gpu = session.problem, session.gpu
             _say("timing", session.timing)
     except ValueError as error:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Iterable, Iterator, Optional, Sequence, Union
 
-from pfo import _native
-from pfo.planner import files, pictures
-from pfo.planner.optional import imported
-from pfo.planner.plans import Plan
-from pfo.planner.profile import Profile
+from pfo_gpu import _native
+from pfo_gpu.planner import files, pictures
+from pfo_gpu.planner.optional import imported
+from pfo_gpu.planner.plans import Plan
+from pfo_gpu.planner.profile import Profile
 
 
 class Frontier:
     """Plans from which neither time nor energy can be lowered without raising the other.
 
-    :func:`pfo.plan` makes it, :meth:`read` reads what ``pfoctl plan optimize`` has written, and
+    :func:`pfo_gpu.plan` makes it, :meth:`read` reads what ``pfoctl plan optimize`` has written, and
     :meth:`of_plans` is that of other plans. ``len(frontier)``, ``frontier[i]`` and iteration have all
     plans, fastest first: those up to the one of least energy, and those for stragglers beyond it.
     """
@@ -216,6 +216,6 @@ class Frontier:
     def __repr__(self) -> str:
         (fastest_s, most_j), (cheapest_s, least_j) = self.points[0], self.points[-1]
         return (
-            f"<pfo.Frontier of {len(self)} plans, {fastest_s:.4g} s {most_j:.5g} J (fastest) to "
+            f"<pfo_gpu.Frontier of {len(self)} plans, {fastest_s:.4g} s {most_j:.5g} J (fastest) to "
             f"{cheapest_s:.4g} s {least_j:.5g} J (least energy)>"
         )

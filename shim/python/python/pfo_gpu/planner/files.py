@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator, Optional, Union
 
-from pfo._native import PlanError
+from pfo_gpu._native import PlanError
 
 PathLike = Union[str, "os.PathLike[str]"]
 

@@ -33,7 +33,7 @@ def report_unknown(name: object, microbatch: object, chunk: object) -> None:
     if named in _reported or len(_reported) == _MOST_REPORTS:
         return
     _reported.add(named)
-    logger = logging.getLogger("pfo")
+    logger = logging.getLogger("pfo_gpu")
     if name in NAMES:
         logger.warning(
             "instruction %s with microbatch %r and chunk %r is sent as 'other'; a microbatch is a number from"
@@ -48,7 +48,7 @@ def report_unknown(name: object, microbatch: object, chunk: object) -> None:
 
 def report_misplaced(wrong: str) -> None:
     """Logs that pfod cannot tell what the instructions of a trainer are part of."""
-    logging.getLogger("pfo").warning(
+    logging.getLogger("pfo_gpu").warning(
         "an instruction %s, so that it is neither measured nor planned; begin a step first, and end each"
         " instruction before the next one begins (reported once)",
         wrong,

@@ -1,7 +1,7 @@
 import os
 from typing import Callable, Final, Mapping, Optional, Sequence, Union, final
 
-from pfo.instruction import Name
+from pfo_gpu.instruction import Name
 
 from typing_extensions import disjoint_base
 

@@ -7,9 +7,9 @@ import os
 import warnings
 from typing import Any, Union
 
-from pfo import _native
-from pfo.planner import files
-from pfo.planner.optional import imported
+from pfo_gpu import _native
+from pfo_gpu.planner import files
+from pfo_gpu.planner.optional import imported
 
 
 class Profile:
@@ -68,4 +68,4 @@ class Profile:
         return imported("pandas", "Profile.to_pandas").read_csv(io.StringIO(self.to_csv()))
 
     def __repr__(self) -> str:
-        return f"<pfo.Profile of {self.num_stages} stages>"
+        return f"<pfo_gpu.Profile of {self.num_stages} stages>"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable, Optional
 
-from pfo.integrations.telling import Telling, goes_on, refuse, refuse_unknown
-from pfo.session import Session
+from pfo_gpu.integrations.telling import Telling, goes_on, refuse, refuse_unknown
+from pfo_gpu.session import Session
 
 
 def follow(

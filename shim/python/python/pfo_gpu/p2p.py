@@ -17,8 +17,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Optional
 
-import pfo
-from pfo.program import Failed, ended, imported_pytorch, require_pytorch
+import pfo_gpu
+from pfo_gpu.program import Failed, ended, imported_pytorch, require_pytorch
 
 # Often enough for the daemon to see that the rank lives.
 _STEP_S = 1.0
@@ -29,7 +29,7 @@ _ENDING_S = 10.0
 
 def main(arguments: Optional[list[str]] = None) -> int:
     """Lets the two GPUs wait until standard input ends."""
-    parser = argparse.ArgumentParser(prog="python -m pfo.p2p", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m pfo_gpu.p2p", description=__doc__)
     parser.add_argument("--gpus", required=True, metavar="UUID,UUID", help="the two GPUs, by UUID")
     parser.add_argument("--job", required=True, metavar="NAME", help="the job that pfod is to see")
     options = parser.parse_args(arguments)
@@ -39,7 +39,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
         require_pytorch()
         _run(gpus, options.job)
 
-    return ended("pfo.p2p", run)
+    return ended("pfo_gpu.p2p", run)
 
 
 def _two_gpus(text: str) -> list[str]:
@@ -133,7 +133,7 @@ def _receive(rank: int, gpus: list[str], job: str, directory: str, parent: Conne
             distributed.recv(message, sender)
     torch.cuda.synchronize()
     # By the host's time: the GPU gets to nothing any more.
-    session = pfo.Session(
+    session = pfo_gpu.Session(
         job=job, gpu=gpus[rank], rank=rank, pp_rank=rank, pp_degree=2, sync="cpu"
     )
     if session.problem is not None:

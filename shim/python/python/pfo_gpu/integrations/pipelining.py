@@ -6,11 +6,11 @@ import functools
 from collections.abc import Sequence
 from typing import Any, Callable, Optional, Protocol, Union
 
-from pfo import cuda
-from pfo.instruction import Name
-from pfo.integrations.replicas import of_group, of_mesh
-from pfo.integrations.telling import Run, Telling, goes_on, refuse, refuse_unknown, swap_in, telling_of
-from pfo.session import Session
+from pfo_gpu import cuda
+from pfo_gpu.instruction import Name
+from pfo_gpu.integrations.replicas import of_group, of_mesh
+from pfo_gpu.integrations.telling import Run, Telling, goes_on, refuse, refuse_unknown, swap_in, telling_of
+from pfo_gpu.session import Session
 
 
 class Stage(Protocol):

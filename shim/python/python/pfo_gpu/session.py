@@ -11,10 +11,10 @@ import weakref
 from functools import partial
 from typing import Callable, Optional, Union
 
-from pfo import _native, cuda
-from pfo.instruction import Name
-from pfo.job import agreed_name, initialized_distributed
-from pfo.span import Span
+from pfo_gpu import _native, cuda
+from pfo_gpu.instruction import Name
+from pfo_gpu.job import agreed_name, initialized_distributed
+from pfo_gpu.span import Span
 
 # How long an interpreter that ends may wait for its GPU to get to the last event.
 _LAST_PATIENCE_S = 2.0
@@ -41,7 +41,7 @@ class Session(_native.Session):
     does nothing.
 
     Args:
-        job: The job's name, the same in all of its ranks; else as :func:`pfo.job.agreed_name` finds it.
+        job: The job's name, the same in all of its ranks; else as :func:`pfo_gpu.job.agreed_name` finds it.
         gpu: The GPU: a UUID (``GPU-…``), a PCI bus id, or a CUDA ordinal of this process, as number,
             ``cuda:1`` or ``torch.device``; else ``PFO_GPU``, else PyTorch's current device if it is
             not 0, else the only GPU on which this process has a CUDA context, that it sees or that it
@@ -123,7 +123,7 @@ class Session(_native.Session):
         _open_sessions.add(self)
         problem = self.problem
         if problem is not None:
-            logging.getLogger("pfo").warning("training at default clocks: %s", problem)
+            logging.getLogger("pfo_gpu").warning("training at default clocks: %s", problem)
             if problem.code == _NO_ANSWER:
                 late = threading.Thread(target=_report_late_answer, args=(weakref.ref(self),), daemon=True)
                 late.start()
@@ -144,9 +144,9 @@ class Session(_native.Session):
 
     def __repr__(self) -> str:
         if self.closed:
-            return f"<pfo.Session of rank {self.rank} of {self.job}, closed>"
+            return f"<pfo_gpu.Session of rank {self.rank} of {self.job}, closed>"
         state = self.gpu or f"without a lease: {self.problem}"
-        return f"<pfo.Session of rank {self.rank} of {self.job}, {state}, timing: {self.timing}>"
+        return f"<pfo_gpu.Session of rank {self.rank} of {self.job}, {state}, timing: {self.timing}>"
 
     def __enter__(self) -> Session:
         return self
@@ -187,6 +187,6 @@ def _report_late_answer(session: weakref.ref[Session]) -> None:
         if opened._is_settled():
             problem = opened.problem
             if problem is not None:
-                logging.getLogger("pfo").warning("training at default clocks: %s", problem)
+                logging.getLogger("pfo_gpu").warning("training at default clocks: %s", problem)
             return
         del opened

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence, Union
 
-from pfo import _native
-from pfo.planner import files
-from pfo.planner.optional import imported
-from pfo.planner.profile import Profile
+from pfo_gpu import _native
+from pfo_gpu.planner import files
+from pfo_gpu.planner.optional import imported
+from pfo_gpu.planner.profile import Profile
 
 
 class Plan:
@@ -118,4 +118,4 @@ class Plan:
         predicted = self._native.predicted
         cost = "" if predicted is None else f": {predicted[0]:.4g} s, {predicted[1]:.5g} J"
         size = f"{self.num_stages} stages, {self.num_microbatches} microbatches"
-        return f"<pfo.Plan of {size}, {self.schedule}{cost}>"
+        return f"<pfo_gpu.Plan of {size}, {self.schedule}{cost}>"

@@ -2,9 +2,9 @@
 
 ::
 
-    import pfo
+    import pfo_gpu
 
-    session = pfo.Session(pp_rank=stage, pp_degree=4)
+    session = pfo_gpu.Session(pp_rank=stage, pp_degree=4)
     for batch in batches:
         with session.step():
             for m in range(microbatches):
@@ -13,19 +13,19 @@
 
 And plan these clocks, from a measured profile::
 
-    frontier = pfo.plan("profile.csv", microbatches=12, p2p_power=83.64)
+    frontier = pfo_gpu.plan("profile.csv", microbatches=12, p2p_power=83.64)
     frontier.at("1.02x").write("plan.json")
 """
 
 from typing import TYPE_CHECKING
 
-from pfo._native import Counters, Problem, __version__
-from pfo.pipeline_frequency_optimizer import PipelineFrequencyOptimizer
-from pfo.session import Session
-from pfo.span import Span
+from pfo_gpu._native import Counters, Problem, __version__
+from pfo_gpu.pipeline_frequency_optimizer import PipelineFrequencyOptimizer
+from pfo_gpu.session import Session
+from pfo_gpu.span import Span
 
 if TYPE_CHECKING:
-    from pfo.planner import Bound, Frontier, Plan, PlanError, Profile, plan
+    from pfo_gpu.planner import Bound, Frontier, Plan, PlanError, Profile, plan
 
 __all__ = [
     "Bound",
@@ -46,10 +46,10 @@ __all__ = [
 def __getattr__(name: str) -> object:
     # A trainer does not plan, and does not pay for it.
     if name in __all__:
-        from pfo import planner
+        from pfo_gpu import planner
 
         return getattr(planner, name)
-    raise AttributeError(f"module 'pfo' has no attribute {name!r}")
+    raise AttributeError(f"module 'pfo_gpu' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -6,8 +6,8 @@ import functools
 import logging
 from typing import Any, Callable, Optional
 
-from pfo.instruction import Name
-from pfo.session import Session
+from pfo_gpu.instruction import Name
+from pfo_gpu.session import Session
 
 Run = Callable[..., Any]
 
@@ -36,7 +36,7 @@ class Telling:
             self.session.step_end()
             if not self._has_told:
                 self._has_told = True
-                logging.getLogger("pfo").warning(
+                logging.getLogger("pfo_gpu").warning(
                     "%s is followed, but ran no instruction in its first step; this release of it may not be"
                     " supported",
                     self._framework,
@@ -109,7 +109,7 @@ def swap_in(swaps: list[tuple[Any, str, Any]]) -> None:
 
 def refuse(framework: str, reason: str) -> None:
     """Logs why a framework is not followed."""
-    logging.getLogger("pfo").warning(
+    logging.getLogger("pfo_gpu").warning(
         "%s is not followed, and trains on at default clocks: %s", framework, reason
     )
 

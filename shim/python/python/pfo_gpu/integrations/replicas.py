@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pfo.job import initialized_distributed
+from pfo_gpu.job import initialized_distributed
 
 
 def of_group(group: Any) -> dict[str, int]:

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any, Optional
 
-from pfo import _native
+from pfo_gpu import _native
 
 # `torchrun` calls every run of every user the same if it is given an endpoint and no `--rdzv-id`.
 _NO_RUN_ID = ("", "none")
@@ -79,7 +79,7 @@ def _script() -> str:
 def _report_made_up(name: str) -> None:
     if name not in _reported and not _native.launched_rank():
         _reported.add(name)
-        logging.getLogger("pfo").warning(
+        logging.getLogger("pfo_gpu").warning(
             "the job is called %s, and otherwise when it starts again: its plans are then forgotten;"
             " set PFO_JOB to a name that stays",
             name,

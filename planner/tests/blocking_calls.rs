@@ -4,7 +4,7 @@ mod event_by_event;
 
 use event_by_event::run;
 use pfo_planner::{
-    ClockPer, Deadline, Delays, Frontier, Instruction, Measurement, Mhz, Options, PerStage,
+    ClockPer, Deadline, Delays, Due, Frontier, Instruction, Measurement, Mhz, Options, PerStage,
     Pipeline, Plan, PlannedInstruction, PlannedWait, Policy, PowerByClock, Profile, Replay,
     Schedule, Settings, Spread, Stage, StageUnit, Watts, at_highest_clocks, replay,
 };
@@ -189,7 +189,7 @@ fn plans_for_instructions_shorter_than_the_latency_keep_their_clocks() {
         let [_, plan_s] = happening_s(&profile, &plan);
         assert!(plan_s <= factor * highest_s * (1.0 + 1e-9), "{factor}: {plan_s} s");
         let replayed = replay(&profile, &plan, P2P).unwrap();
-        assert!(replayed.off_plan_share < 0.2, "{factor}: {replayed:?}");
+        assert!(replayed.off_plan_share < 0.25, "{factor}: {replayed:?}");
         assert!(10 * replayed.clock_changes < replayed.instructions, "{factor}: {replayed:?}");
     }
     let highest = at_highest_clocks(&profile, &fastest).unwrap();
@@ -260,4 +260,29 @@ fn where_waiting_draws_the_same_at_every_clock_no_wait_has_one_of_its_own() {
     let fastest_s = |frontier: &Frontier| frontier.points().next().unwrap().iteration_time_s;
     let without = frontier(&profile, 3, CALL, 10);
     assert!((fastest_s(&flat) / fastest_s(&without) - 1.0).abs() < 0.01);
+}
+
+// Where calls take longer than instructions, hardly any plan is better than its neighbours.
+#[test]
+fn no_search_from_few_clocks_finds_a_plan_that_saves_much_more() {
+    let profile = profile(&[[0.02, 0.04], [0.022, 0.044], [0.019, 0.038], [0.025, 0.05]]);
+    let delays = Delays { set_call_s: 0.05, switch_latency_s: 0.057, ..Delays::default() };
+    let pipeline = pipeline(&profile, 3, delays);
+    let [of_instructions, of_kinds] = [ClockPer::Instruction, ClockPer::Kind].map(|per| {
+        Frontier::with_clock_per(per, &pipeline, P2P, Options::default(), &|_| {}).unwrap()
+    });
+    for factor in [1.01, 1.02, 1.03, 1.05, 1.1] {
+        let due = Due::AtMost(factor * of_instructions.seconds(Deadline::Fastest));
+        let Ok(start) = of_kinds.plan_for(due) else { continue };
+        let mut rounds = 0;
+        let goes_on = |_: f64| {
+            rounds += 1;
+            rounds <= 20
+        };
+        let searched = of_kinds.polished(start, due, goes_on).unwrap();
+        let made = of_instructions.plan_for(due).unwrap();
+        let [made_j, searched_j] =
+            [made, searched].map(|plan| plan.predicted.unwrap().iteration_energy_j);
+        assert!(made_j < 1.005 * searched_j, "{factor}: {made_j} J, {searched_j} J");
+    }
 }

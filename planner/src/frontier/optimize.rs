@@ -129,8 +129,7 @@ impl<'a> Making<'a> {
             return made;
         }
         let seldom = self.seldom_changed(&progress.part(PROMPT, SELDOM));
-        let plans: Vec<Realised> = plans.into_iter().chain(seldom).collect();
-        self.late().make(&anchors, &plans, &made, &progress.part(SELDOM, 1.0))
+        self.late().make(&anchors, (&plans, seldom), &made, &progress.part(SELDOM, 1.0))
     }
 
     /// Plans for one deadline, in seconds: some that keep it, and where none does, the fastest.

@@ -23,7 +23,7 @@ use crate::waits::power::PowerByClock;
 const NEAR: usize = 16;
 
 /// The same where clocks are late, each of which is improved before.
-const NEAR_LATE: usize = 1;
+const NEAR_LATE: usize = 4;
 
 /// What the times of a step may add up to more in another order, as a share.
 const ROUNDING: f64 = 1e-11;

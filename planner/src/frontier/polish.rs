@@ -1,13 +1,9 @@
 //! A longer search for the one plan that will run for weeks.
 //!
-//! Iterated local search: some neighbouring operations of a stage are sped up, and the slack that
-//! this makes is given to the operations that save most with it. The search continues from every
-//! plan that is better in the same time. It ends when the caller says so, and never with a worse
-//! plan.
+//! Many searches of [`late::search`](crate::late::search), each from the best plan so far. They end
+//! when the caller says so, and never with a worse plan.
 
 use std::collections::HashMap;
-
-use fastrand::Rng;
 
 use crate::choices::tradeoff::Tradeoffs;
 use crate::choices::{Assignment, Choices, Realised};
@@ -15,6 +11,7 @@ use crate::error::PlanError;
 use crate::frontier::Frontier;
 use crate::frontier::due::Due;
 use crate::late::clocks::LateClocks;
+use crate::late::search::Search;
 use crate::late::step::{LateStep, Rates};
 use crate::parallel::in_parallel;
 use crate::plan::{Plan, PlannedInstruction};
@@ -31,9 +28,6 @@ const KICKS: u32 = 200;
 const DETOUR: f64 = 5e-5;
 const LONGEST_DETOUR: u32 = 60;
 
-/// The most operations that are sped up together.
-const WIDEST: usize = 12;
-
 impl Frontier {
     /// A plan that [`Frontier::plan_for`] made, improved until `goes_on`, called with the energy in
     /// joules so far, returns false.
@@ -48,9 +42,9 @@ impl Frontier {
     ) -> Result<Plan, PlanError> {
         let tradeoffs = Tradeoffs::new(self.pipeline(), self.p2p_power());
         let choices = Choices::new(&tradeoffs);
-        let search = Search::new(self, &tradeoffs, &choices);
+        let polisher = Polisher::new(self, &tradeoffs, &choices);
         let waiting_w = self.waiting_w();
-        let mut best = search.start(&plan);
+        let mut best = polisher.start(&plan);
         let deadline_s = self.useful_s(due).max(best.time_s);
         let energy_j = |plan: &Realised| plan.effective_j + waiting_w * due.lasts_s(plan.time_s);
         let cost_j = |plan: &Realised| energy_j(plan) + self.site_w() * due.lasts_s(plan.time_s);
@@ -64,8 +58,11 @@ impl Frontier {
             let seeds: Vec<u64> = (1..=SEARCHES).map(|seed| round * SEARCHES + seed).collect();
             let found = in_parallel(
                 &seeds,
-                || search.step(),
-                |step, &seed| search.from(step, &best, deadline_s, detour, seed),
+                || polisher.step(),
+                |step, &seed| {
+                    let search = Search { deadline_s, detour, kicks: KICKS, seed };
+                    search.from(step, &best)
+                },
             );
             let better = found.into_iter().min_by(|a, b| cost_j(a).total_cmp(&cost_j(b)));
             if let Some(better) = better.filter(|better| cost_j(better) < cost_j(&best)) {
@@ -73,20 +70,20 @@ impl Frontier {
                 in_vain = 0;
             }
         }
-        let polished = self.pipeline().plan(|operation| search.clock(&best, operation));
+        let polished = self.pipeline().plan(|operation| polisher.clock(&best, operation));
         let plans = vec![plan, self.with_prediction(polished)?];
         self.best_of(plans, due).ok_or(PlanError::EmptyFrontier)
     }
 }
 
-struct Search<'a> {
+struct Polisher<'a> {
     frontier: &'a Frontier,
     choices: &'a Choices,
     late: LateClocks,
     rates: Rates,
 }
 
-impl<'a> Search<'a> {
+impl<'a> Polisher<'a> {
     fn new(frontier: &'a Frontier, tradeoffs: &Tradeoffs, choices: &'a Choices) -> Self {
         let pipeline = frontier.pipeline();
         let rates = Rates::new(pipeline, tradeoffs, choices, frontier.p2p_power());
@@ -130,77 +127,6 @@ impl<'a> Search<'a> {
         let mut step = self.step();
         step.load(assignment);
         step.realised()
-    }
-
-    /// The best plan that [`KICKS`] speed-ups find, starting from this one.
-    fn from(
-        &self,
-        step: &mut LateStep<'_>,
-        plan: &Realised,
-        deadline_s: f64,
-        detour: f64,
-        seed: u64,
-    ) -> Realised {
-        let mut random = Rng::with_seed(seed);
-        let mut best = plan.clone();
-        let mut present = self.choices.all_unpacked(&best.assignment);
-        step.load(present.clone());
-        for kick in 0..KICKS {
-            let detour_j =
-                detour * best.effective_j.abs() * f64::from(KICKS - kick) / f64::from(KICKS);
-            step.aim_at(deadline_s);
-            let faster = self.speed_up(step, &mut random);
-            if !step.make(&faster) {
-                continue;
-            }
-            step.aim_at(deadline_s);
-            self.give_slack(step);
-            if step.effective_j() < best.effective_j - 1e-9 {
-                best = step.realised();
-            }
-            if step.effective_j() < best.effective_j + detour_j {
-                present.clone_from(step.assignment());
-            } else {
-                step.load(present.clone());
-            }
-        }
-        best
-    }
-
-    /// Some neighbouring operations of a stage, all or only those of one instruction, one or two
-    /// choices faster.
-    fn speed_up(&self, step: &LateStep<'_>, random: &mut Rng) -> Vec<(usize, u32)> {
-        let network = self.frontier.pipeline().network();
-        let first = random.usize(..network.len());
-        let (width, by) = (1 + random.usize(..WIDEST), 1 + random.u32(..2));
-        let instruction = (random.u8(..3) > 0).then_some(network.operations[first].instruction);
-        std::iter::successors(Some(first), |&operation| self.late.next(operation))
-            .take(width)
-            .filter(|&op| instruction.is_none_or(|only| network.operations[op].instruction == only))
-            .map(|operation| {
-                let fastest = self.choices.fastest(operation);
-                (operation, step.choice(operation).saturating_sub(by).max(fastest))
-            })
-            .filter(|&(operation, faster)| faster < step.choice(operation))
-            .collect()
-    }
-
-    /// Slows operations down into their slack, best saving per second first.
-    fn give_slack(&self, step: &mut LateStep<'_>) {
-        const LEVELS: i32 = 8;
-        const LEAST_SLACK_S: f64 = 1e-5;
-        let slack: Vec<usize> = (0..self.frontier.pipeline().network().len())
-            .filter(|&op| self.late.asks(op) && step.slack_s(op) > LEAST_SLACK_S)
-            .collect();
-        let best_w = self.choices.best_rate_w();
-        for least_w in (1..LEVELS).map(|level| best_w * 0.5_f64.powi(level)).chain([0.0]) {
-            for &operation in &slack {
-                let present = step.choice(operation);
-                let within_s = f64::INFINITY;
-                let worth = self.choices.worth_slowing_to(operation, present, within_s, least_w);
-                (present + 1..=worth).any(|slower| !step.try_out(&[(operation, slower)]));
-            }
-        }
     }
 }
 

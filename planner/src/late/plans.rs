@@ -6,7 +6,8 @@
 //! or two clocks at a time, while that saves energy in the same time. The search starts from the
 //! plans for prompt clocks, so it is never worse than these; from relaxed schedules, rounded with
 //! late clocks in mind; from plans of one clock for each kind or stage; and from the highest clocks,
-//! which alone reach the fastest time.
+//! which alone reach the fastest time. Where a step is short enough, a search for each deadline leads
+//! out of plans that no such change improves.
 //!
 //! Where the call that sets a clock blocks, each change has a cost, and a change that comes before
 //! the last one is in force a higher one: neighbours whose gain is below it get the same clock.
@@ -19,6 +20,7 @@ use crate::choices::pareto::falling;
 use crate::choices::tradeoff::Tradeoffs;
 use crate::choices::{Choices, Realised};
 use crate::late::clocks::LateClocks;
+use crate::late::search::Search;
 use crate::late::step::{LateStep, Rates};
 use crate::parallel::in_parallel;
 use crate::pipeline::Pipeline;
@@ -40,6 +42,23 @@ const FARTHEST_FROM_HIGHEST: usize = 2048;
 /// Operations of all plans together that can be visited in some seconds. If there are more, only
 /// every n-th plan is improved.
 const AFFORDABLE: usize = 800_000;
+
+/// The most changes of the searches for one deadline.
+const KICKS: usize = 1000;
+
+/// A change and what follows it take about as long as this many visits of each operation.
+const KICK_VISITS: usize = 4;
+
+/// Visits in searches for a whole frontier, which take some tenths of a second. Four times as many
+/// save up to a tenth of a percent more.
+const SEARCHED_FOR_ALL: usize = 1_000_000;
+
+/// The same for one plan.
+const SEARCHED_FOR_ONE: usize = 100_000;
+
+/// The additional energy, as a share, of the plans that the searches for one deadline may continue
+/// from, one search after the other.
+const DETOURS: [f64; 4] = [0.0, 5e-4, 2e-3, 5e-3];
 
 pub(crate) struct LatePlans<'a> {
     network: &'a Network,
@@ -64,16 +83,17 @@ impl<'a> LatePlans<'a> {
     }
 
     /// For each of `prompt` a plan that takes no more time and energy with late clocks, and up to
-    /// an eighth more that are faster. `rounded` are plans all along the frontier to start from.
+    /// an eighth more that are faster. `rounded` are plans all along the frontier to start from, and
+    /// `seldom` such that change clocks seldom.
     pub(crate) fn make(
         &self,
         anchors: &[Anchor],
-        rounded: &[Realised],
+        (rounded, seldom): (&[Realised], Vec<Realised>),
         prompt: &[Realised],
         progress: &Progress<'_>,
     ) -> Vec<Realised> {
         let done = AtomicUsize::new(0);
-        let all = anchors.len() + rounded.len() + prompt.len();
+        let all = anchors.len() + rounded.len() + seldom.len() + prompt.len();
         let every = (all * self.network.len()).div_ceil(AFFORDABLE);
         let say = || {
             let done = done.fetch_add(every, Ordering::Relaxed);
@@ -88,25 +108,36 @@ impl<'a> LatePlans<'a> {
                 step.realised()
             },
         );
-        let known = self.known((anchors, rounded), every, &prompt, progress, &say);
-        let prompt = falling(prompt, Realised::cost);
+        let rounded: Vec<&Realised> = rounded.iter().chain(&seldom).collect();
+        let known = self.known((anchors, &rounded), every, &prompt, progress, &say);
+        let seldom = falling(seldom, Realised::cost);
+        let kicks = kicks(SEARCHED_FOR_ALL, self.network.len() * prompt.len());
         let deadlines = match self.network.delays.set_call_s > 0.0 {
             true => stretched(&known, &prompt),
-            false => deadlines(&known, &prompt),
+            false => deadlines(&known, &falling(prompt, Realised::cost)),
         };
         let deadlines: Vec<(usize, f64)> = deadlines.into_iter().enumerate().collect();
-        in_parallel(
-            &deadlines,
-            || self.near_step(),
-            |step, &(place, deadline_s)| {
-                if place % every > 0 {
-                    return in_time(&known, deadline_s).clone();
-                }
-                let plan = self.improved_within(step, &known, deadline_s, progress);
-                say();
-                plan
-            },
-        )
+        let pass = |known: &[Realised], seldom: &[Realised]| {
+            in_parallel(
+                &deadlines,
+                || self.near_step(),
+                |step, &(place, deadline_s)| {
+                    if place % every > 0 {
+                        return in_time(known, deadline_s).clone();
+                    }
+                    let plan =
+                        self.improved_within(step, (known, seldom), deadline_s, kicks, progress);
+                    say();
+                    plan
+                },
+            )
+        };
+        let mut plans = pass(&known, &seldom);
+        if kicks > 0 {
+            let known = falling(plans.iter().cloned(), Realised::cost);
+            plans.extend(pass(&known, &[]));
+        }
+        plans
     }
 
     /// Plans to start from for one deadline, in seconds, and the best of them improved: where none
@@ -121,9 +152,11 @@ impl<'a> LatePlans<'a> {
         let mut step = self.near_step();
         step.load(self.choices.all_unpacked(&prompt.assignment));
         let prompt = [step.realised()];
-        let mut known = self.known((anchors, rounded), 1, &prompt, progress, &|| {});
+        let rounded: Vec<&Realised> = rounded.iter().collect();
+        let mut known = self.known((anchors, &rounded), 1, &prompt, progress, &|| {});
         let deadline_s = deadline_s.max(known[0].time_s);
-        known.push(self.improved_within(&mut step, &known, deadline_s, progress));
+        let kicks = kicks(SEARCHED_FOR_ONE, self.network.len());
+        known.push(self.improved_within(&mut step, (&known, &[]), deadline_s, kicks, progress));
         known
     }
 
@@ -140,14 +173,15 @@ impl<'a> LatePlans<'a> {
             step.realised()
         });
         let known = falling(late.collect::<Vec<_>>(), Realised::cost);
-        self.improved_within(&mut step, &known, deadline_s, progress)
+        let kicks = kicks(SEARCHED_FOR_ONE, self.network.len());
+        self.improved_within(&mut step, (&known, &[]), deadline_s, kicks, progress)
     }
 
     /// Plans with late clocks to start from, fastest first with falling energy: from every n-th of
     /// these.
     fn known(
         &self,
-        (anchors, rounded): (&[Anchor], &[Realised]),
+        (anchors, rounded): (&[Anchor], &[&Realised]),
         every: usize,
         prompt: &[Realised],
         progress: &Progress<'_>,
@@ -164,7 +198,7 @@ impl<'a> LatePlans<'a> {
             step.carry(&anchor.durations_s, anchor.deadline_s);
             improved(step)
         });
-        let some: Vec<&Realised> = rounded.iter().step_by(every).collect();
+        let some: Vec<&Realised> = rounded.iter().copied().step_by(every).collect();
         known.extend(in_parallel(&some, new, |step, plan| {
             step.load(self.choices.all_unpacked(&plan.assignment));
             improved(step)
@@ -174,17 +208,29 @@ impl<'a> LatePlans<'a> {
         falling(known, Realised::cost)
     }
 
-    /// The best of these plans that keeps a deadline, in seconds, improved.
+    /// The best plan that is found for a deadline, in seconds, from the slowest known one that keeps
+    /// it, or the fastest, and from the slowest of those that change clocks seldom.
     fn improved_within(
         &self,
         step: &mut LateStep<'_>,
-        known: &[Realised],
+        (known, seldom): (&[Realised], &[Realised]),
         deadline_s: f64,
+        kicks: u32,
         progress: &Progress<'_>,
     ) -> Realised {
-        step.load(self.choices.all_unpacked(&in_time(known, deadline_s).assignment));
-        step.aim_at(deadline_s);
-        self.improved(step, progress)
+        let mut found = |start: &Realised| {
+            step.load(self.choices.all_unpacked(&start.assignment));
+            step.aim_at(deadline_s);
+            let mut plan = self.improved(step, progress);
+            for (seed, detour) in (0..).zip(DETOURS).take_while(|_| kicks > 0) {
+                progress.go_on();
+                plan = Search { deadline_s, detour, kicks, seed }.from(step, &plan);
+            }
+            plan
+        };
+        let best = found(in_time(known, deadline_s));
+        let other = seldom.iter().rev().find(|plan| plan.time_s <= deadline_s).map(found);
+        other.filter(|other| other.effective_j < best.effective_j).unwrap_or(best)
     }
 
     /// A step of the highest clocks, in which moves do not shift many operations.
@@ -276,6 +322,12 @@ impl<'a> LatePlans<'a> {
     }
 }
 
+/// The changes of each search for some plans of this many operations together.
+fn kicks(visits: usize, operations: usize) -> u32 {
+    let kicks = (visits / (KICK_VISITS * operations.max(1))).min(KICKS);
+    (kicks / DETOURS.len()) as u32
+}
+
 /// The slowest plan that keeps a deadline, in seconds; the fastest if none does.
 fn in_time(known: &[Realised], deadline_s: f64) -> &Realised {
     &known[known.partition_point(|plan| plan.time_s <= deadline_s).max(1) - 1]
@@ -284,10 +336,11 @@ fn in_time(known: &[Realised], deadline_s: f64) -> &Realised {
 /// The times of the plans for prompt clocks, stretched to begin with the fastest plan: where calls
 /// block, most plans for prompt clocks are much slower than that.
 fn stretched(known: &[Realised], prompt: &[Realised]) -> Vec<f64> {
-    let [first_s, last_s] = [0, prompt.len() - 1].map(|place| prompt[place].time_s);
+    let times = || prompt.iter().map(|plan| plan.time_s);
+    let (first_s, last_s) = (times().fold(f64::INFINITY, f64::min), times().fold(0.0, f64::max));
     let fastest_s = known[0].time_s;
     let stretch = (last_s - fastest_s) / (last_s - first_s).max(f64::MIN_POSITIVE);
-    let deadlines = prompt.iter().map(|plan| fastest_s + stretch * (plan.time_s - first_s));
+    let deadlines = times().map(|time_s| fastest_s + stretch * (time_s - first_s));
     deadlines.chain([fastest_s]).collect()
 }
 

@@ -211,6 +211,22 @@ impl<'a> LateStep<'a> {
         self.effective_j
     }
 
+    pub(crate) fn network(&self) -> &'a Network {
+        self.network
+    }
+
+    pub(crate) fn choices(&self) -> &'a Choices {
+        self.choices
+    }
+
+    pub(crate) fn late(&self) -> &'a LateClocks {
+        self.late
+    }
+
+    pub(crate) fn has_late_clocks(&self) -> bool {
+        self.network.delays.switch_latency_s > 0.0
+    }
+
     pub(crate) fn choice(&self, operation: usize) -> u32 {
         self.assignment[operation]
     }

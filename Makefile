@@ -145,6 +145,7 @@ lint: ## Check format, lints, documentation, dependencies, budgets and the units
 	cargo deny --offline check bans licenses sources
 	scripts/budgets
 	scripts/check-docs
+	.venv/bin/python scripts/check-manifests
 
 bench: programs ## Measure latencies, memory, accuracy and planning, beside lowtime and pfod 0.1
 	@scripts/setup --bench

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use pfo_tests::metrics_node::{MetricsNode, free_address, samples};
 use pfo_tests::process::Process;
-use pfo_tests::{STAGES, say_skipped};
+use pfo_tests::{Identity, STAGES, say_skipped};
 use serde_json::Value;
 
 const BOARD: &str = include_str!("../../packaging/grafana/pfo.json");
@@ -165,6 +165,12 @@ fn prometheus_scrapes_the_agent_and_answers_the_queries_of_the_board_and_of_the_
     }
     let served = MetricsNode::start();
     let training = served.train();
+    let _ = served.node.pfoctl(&Identity::administrator(), &["budget", "set", "100kW"]).printed();
+    served.node.until("the page has the budget", || {
+        let page = served.page();
+        let has = ["pfo_budget_watts{", "pfo_budget_drawn_watts{"].map(|name| page.contains(name));
+        if has == [true; 2] { Ok(()) } else { Err(page) }
+    });
     let prometheus = Prometheus::start(&served);
     let targets = prometheus.get("/api/v1/targets").unwrap();
     let target = &targets["activeTargets"][0];
@@ -184,7 +190,7 @@ fn prometheus_scrapes_the_agent_and_answers_the_queries_of_the_board_and_of_the_
             with_data += 1;
         }
     }
-    assert!(with_data >= 15, "only {with_data} queries of the board have data");
+    assert!(with_data >= 17, "only {with_data} queries of the board have data");
     for query in queries_of_rules() {
         let result = prometheus.query(&query).unwrap();
         assert!(result.is_empty(), "nothing is wrong here, but {query} says {result:?}");

@@ -1,6 +1,7 @@
 //! Which plans of a frontier are tried on a job, one after another: the one that saves most within
-//! the slowdown that is allowed; as long as that proves too slow, faster ones; and between one that
-//! is too slow and one that is not, what measured times and savings say is best.
+//! the slowdown that is allowed; as long as that proves too slow, faster ones, and while it leaves
+//! time, slower ones; and between one that is too slow and one that is not, what measured times and
+//! savings say is best.
 
 use pfo_planner::{Deadline, Due, Frontier, Plan, PlanError};
 
@@ -14,6 +15,12 @@ pub(super) fn aim(max_slowdown: f64) -> f64 {
     const MOST: f64 = 0.005;
     max_slowdown - (SHARE * max_slowdown).min(MOST)
 }
+
+/// Plans whose times differ by a smaller share of a step are not told apart by measuring them.
+const FINEST: f64 = 0.001;
+
+/// A share of the step that is worth another plan, if it is left over.
+const WORTH_USING: f64 = 0.003;
 
 /// What a job is tuned for.
 #[derive(Clone, Copy, Debug)]
@@ -81,15 +88,24 @@ impl Candidates {
         }
         let [fastest_s, cheapest_s] =
             [Deadline::Fastest, Deadline::MinEnergy].map(|end| self.frontier.seconds(end));
-        let step_s = (cheapest_s - fastest_s) / self.frontier.points().len() as f64;
         let Goal { default_s, slowdown } = self.goal;
+        let step_s = (cheapest_s - fastest_s) / self.frontier.points().len() as f64;
+        let finest_s = step_s.min(FINEST * default_s);
         let (limit_s, measured) = match (self.fast, self.slow) {
             // What a job does beside what was profiled takes its time at any clock. A hair more, so
             // that a plan exactly as fast is within 0 %.
             (None, None) => {
                 ((self.all_max.iteration_time_s + slowdown * default_s) * (1.0 + 1e-12), None)
             }
-            (Some(_), None) => return Ok(None),
+            // A job may be less slow than its plan said.
+            (Some(fast), None) => {
+                let left_s = (slowdown - fast.slowdown) * default_s;
+                let limit_s = (fast.predicted_s + left_s).min(cheapest_s);
+                if limit_s - fast.predicted_s <= WORTH_USING * default_s {
+                    return Ok(None);
+                }
+                (limit_s, None)
+            }
             (None, Some(slow)) => {
                 // One too slow by next to nothing: the next one on the frontier.
                 let over_s = ((slow.slowdown - slowdown) * default_s).max(step_s);
@@ -99,7 +115,8 @@ impl Candidates {
                 let share = (slowdown - fast.slowdown) / (slow.slowdown - fast.slowdown);
                 let along = |fast: f64, slow: f64| fast + share * (slow - fast);
                 let limit_s = along(fast.predicted_s, slow.predicted_s);
-                if !(limit_s - fast.predicted_s > step_s && slow.predicted_s - limit_s > step_s) {
+                let apart_s = (limit_s - fast.predicted_s).min(slow.predicted_s - limit_s);
+                if apart_s.is_nan() || apart_s <= finest_s {
                     return Ok(None);
                 }
                 (limit_s, Some(along(fast.saving, slow.saving)))
@@ -214,6 +231,21 @@ mod tests {
         let first = candidates.next().unwrap().unwrap();
         candidates.observe(&first.plan, &compared(first.expected, 0.019));
         assert!(candidates.next().unwrap().is_none());
+    }
+
+    #[test]
+    fn one_that_leaves_time_is_followed_by_one_that_takes_it() {
+        let default_s = all_max().iteration_time_s;
+        let mut candidates = candidates(default_s, 0.02);
+        let first = candidates.next().unwrap().unwrap();
+        candidates.observe(&first.plan, &compared(0.6 * first.expected, 0.011));
+        let second = candidates.next().unwrap().unwrap();
+        let more = (time_s(&second.plan) - time_s(&first.plan)) / default_s;
+        assert!(more > 0.006 && more <= 0.009 + 1e-9, "{more}");
+        candidates.observe(&second.plan, &compared(0.7 * second.expected, 0.024));
+        let third = candidates.next().unwrap().unwrap();
+        assert!(time_s(&third.plan) > time_s(&first.plan));
+        assert!(time_s(&third.plan) < time_s(&second.plan));
     }
 
     proptest! {

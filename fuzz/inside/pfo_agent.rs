@@ -22,7 +22,7 @@ pub fn sweep(bytes: &[u8]) -> bool {
     // Figures with more digits than a float has may differ in the last one.
     let again = parse_sweep(&written).expect("what was written can be read");
     assert_eq!((again.key(), again.profile()), (record.key(), record.profile()));
-    let _ = (record.status(SweepState::Running), record.csv(), record.next().run());
+    let _ = (record.status(SweepState::Running), record.csv(), record.run());
     let step = TrialStep { time_s: 1.0, energy_j: None };
     let trial = TrialResult { plan: None, first_step: 0, steps: vec![step], ranks: Vec::new() };
     let _ = record.take(&RecordedTrial { trial, ranks: Vec::new() });

@@ -85,7 +85,8 @@ pub fn hellos(hellos: Vec<Hello>) {
 pub fn kept_files(bytes: &[u8], boot_id: &str) -> bool {
     let revocations = parse_revocations(bytes, boot_id);
     let job = parse_job(bytes, boot_id);
-    revocations.is_ok() || job.is_ok_and(|record| record.restore(&[]).is_ok())
+    let restored = job.map(|record| record.restore(&[]));
+    revocations.is_ok() || restored.is_ok()
 }
 
 /// The form of a clock table that ranks follow is the same table.

@@ -136,6 +136,7 @@ fn job(input: &mut Input<'_>, step: u64) -> JobView {
     let rank = |input: &mut Input<'_>, rank| RankView {
         position: position(input, rank),
         session: session(rank),
+        run: None,
         gpu_uuid: "GPU-1".parse().expect("a name"),
         gpu_model: "NVIDIA A40".into(),
         sm_clocks: CLOCKS.iter().map(|mhz| Mhz(input.mostly(mhz.0.into()) as u32)).collect(),

@@ -17,6 +17,7 @@ mod kit;
 pub mod ledger;
 pub mod lowtime_plan;
 pub mod message;
+pub mod order;
 pub mod plan;
 pub mod powers;
 pub mod seeds;

@@ -11,7 +11,7 @@ use crate::state::BOOT;
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
 /// Every target.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     ("agent", crate::agent::agent, noise),
     ("agent_config", crate::agent_config::agent_config, agent_config),
     ("config", crate::config::config, config),
@@ -23,6 +23,7 @@ pub const TARGETS: [Target; 16] = [
     ("ledger", crate::ledger::ledger, ledger),
     ("lowtime_plan", crate::lowtime_plan::lowtime_plan, lowtime_plan),
     ("message", crate::message::message, message),
+    ("order", crate::order::order, order),
     ("plan", crate::plan::plan, plan),
     ("powers", crate::powers::powers, powers),
     ("state", crate::state::state, state),
@@ -41,6 +42,14 @@ const LOWTIME: [&[u8]; 2] = [
 const PROFILE: &str = "stage,instruction,frequency,time,energy
 0,forward,900,0.10,10\n0,forward,1200,0.08,12\n0,backward,900,0.20,20\n0,backward,1200,0.16,24
 1,forward,900,0.11,11\n1,forward,1200,0.09,13\n1,backward,900,0.22,22\n1,backward,1200,0.18,26\n";
+
+const ORDER: &str = r#"{"format": "pfo-order/1", "placement": "two-way", "transfer_time_s": 0.002,
+    "dependencies": [{"of": {"stage": 0, "instruction": "forward", "microbatch": 1, "chunk": 1},
+    "after": []}], "stages": [[
+    {"instruction": "forward", "microbatch": 0}, {"instruction": "forward", "microbatch": 1, "chunk": 1},
+    {"instruction": "forward_backward", "microbatch": 0, "forward": {"microbatch": 2}},
+    {"instruction": "backward", "microbatch": 1, "chunk": 1},
+    {"instruction": "backward", "microbatch": 2}]]}"#;
 
 const LEDGER: &str = r#"{"format": "pfo-ledger/1", "boot_id": "b", "entries": [{"gpu_uuid": "GPU-1",
     "sm": true, "memory": false, "restore_to_mhz": [210, 1200], "job": "j", "uid": 7, "pid": 8,
@@ -115,6 +124,11 @@ fn tap() -> Vec<Vec<u8>> {
 
 fn plan() -> Vec<Vec<u8>> {
     vec![PLAN.to_vec()]
+}
+
+/// Of a V with instructions of two, with what may be beside the stages.
+fn order() -> Vec<Vec<u8>> {
+    vec![ORDER.as_bytes().to_vec()]
 }
 
 fn lowtime_plan() -> Vec<Vec<u8>> {

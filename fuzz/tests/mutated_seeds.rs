@@ -96,8 +96,8 @@ macro_rules! tests {
 }
 
 tests!(
-    agent agent_config config events frame frontier hello ledger lowtime_plan message plan powers state
-    sweep tap
+    agent agent_config config events frame frontier hello ledger lowtime_plan message order plan powers
+    state sweep tap
 );
 
 #[test]
@@ -106,6 +106,7 @@ fn the_seeds_of_kept_files_are_what_their_readers_accept() {
         let (.., seeds) = TARGETS.into_iter().find(|(other, ..)| *other == name).unwrap();
         seeds()
     };
+    assert!(seeds("order").iter().all(|seed| pfo_planner::Order::from_json(seed).is_ok()));
     assert!(seeds("sweep").iter().all(|seed| pfo_agent::fuzzing::sweep(seed)));
     assert!(seeds("powers").iter().all(|seed| pfo_agent::fuzzing::powers(seed)));
     assert!(seeds("state").iter().all(|seed| pfod::fuzzing::kept_files(seed, BOOT)));

@@ -131,7 +131,9 @@ pub enum PlanError {
     },
 
     /// A plan with another number of stages than the profile.
-    #[error("the plan has {plan} stages, the profile {profile}")]
+    #[error(
+        "the plan has {plan} stages, the profile {profile}; give the profile that the plan was made from"
+    )]
     StagesDiffer {
         /// The number of stages of the plan.
         plan: u16,

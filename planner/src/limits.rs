@@ -16,10 +16,19 @@ pub(crate) const TABLE_ROWS: usize = 256;
 /// Plans of a frontier.
 pub(crate) const PLANS: usize = 100_000;
 
-/// Model chunks with tables of their own, over all stages; all tables have a number of 16 bits.
-pub(crate) const CHUNKS: usize = 2048;
+/// Model chunks and microbatches with tables of their own, over all stages; all tables have a number
+/// of 16 bits.
+pub(crate) const PARTS: usize = 2048;
 
 /// A step of more operations than this is long: its plans are rounded at fewer deadlines, filled in
-/// fewer passes and composed in fewer ways. That takes a third of the time, and costs less than
-/// 0.01 % of the energy.
-pub(crate) const LONG_STEP: usize = 8_000;
+/// fewer passes and composed in fewer ways. That takes half of the time, and costs less than 0.01 % of
+/// the energy.
+pub(crate) const LONG_STEP: usize = 1_000;
+
+/// The same again, for half of the time that is left; what the fewer plans save goes into redistributing
+/// each, so that no energy is lost.
+pub(crate) const VERY_LONG_STEP: usize = 3_000;
+
+/// A step of at most this many operations is short: a plan for one deadline is improved by exchanges,
+/// for which the relaxation is solved again. For a longer one that takes longer than all else.
+pub(crate) const SHORT_STEP: usize = 512;

@@ -13,7 +13,8 @@ use proptest::prelude::*;
 const P2P: Watts = Watts(80.0);
 
 /// Seconds of a set call and of the whole latency: 8 and 23 ms, as the simulator's driver.
-const CALL: Delays = Delays { transfer_time_s: 0.0, switch_latency_s: 0.023, set_call_s: 0.008 };
+const CALL: Delays =
+    Delays { transfer_time_s: 0.0, switch_latency_s: 0.023, set_call_s: 0.008, held_up_s: 0.0 };
 
 /// Stages of forwards and backwards that take these seconds at 1400 MHz.
 fn profile(stages: &[[f64; 2]]) -> Profile {
@@ -60,6 +61,19 @@ fn assert_happens(profile: &Profile, plan: &Plan) -> Result<Replay, TestCaseErro
     Ok(replayed)
 }
 
+/// Any of them may be none, and a call may block for longer than until the clock is in force.
+fn delays() -> impl Strategy<Value = Delays> {
+    let none_or = |most_s| prop_oneof![1 => Just(0.0), 3 => 0.0..most_s];
+    (none_or(0.08), none_or(0.08), none_or(0.02)).prop_map(
+        |(switch_latency_s, set_call_s, held_up_s)| Delays {
+            switch_latency_s,
+            set_call_s,
+            held_up_s,
+            ..Delays::default()
+        },
+    )
+}
+
 proptest! {
     // Clocks at random are the worst that a driver is asked for: most of them are never set.
     #[test]
@@ -68,12 +82,9 @@ proptest! {
         microbatches in 1_u32..6,
         is_gpipe in any::<bool>(),
         clocks in prop::collection::vec(0_u32..15, 1..60),
-        latency_s in 0.0_f64..0.08,
-        call_share in 0.0_f64..1.0,
+        delays in delays(),
     ) {
         let profile = profile(&stages);
-        let set_call_s = latency_s * call_share;
-        let delays = Delays { switch_latency_s: latency_s, set_call_s, ..Delays::default() };
         let settings = Settings { delays, ..Settings::default() };
         let schedule = if is_gpipe { Schedule::GPipe } else { Schedule::OneForwardOneBackward };
         let pipeline =

@@ -5,7 +5,11 @@ mod linear_program;
 mod measured_data;
 mod noisy_profiles;
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 use fastrand::Rng;
 use linear_program::{LinearProgram, Shape, Take};
@@ -22,12 +26,15 @@ use proptest::prelude::*;
 const ROUNDING: f64 = 1e-7;
 
 /// Those that have rules.
-const SCHEDULES: [Schedule; 5] = [
+const SCHEDULES: [Schedule; 8] = [
     Schedule::OneForwardOneBackward,
     Schedule::GPipe,
     Schedule::EarlyRecomputation,
     Schedule::ZbH1,
     Schedule::Interleaved,
+    Schedule::ZbV,
+    Schedule::DualPipeV,
+    Schedule::DualPipe,
 ];
 
 fn pipeline(profile: &Profile, shape: Shape) -> Pipeline {
@@ -52,15 +59,26 @@ fn measured() -> Vec<(Profile, Watts)> {
     files.into_iter().filter_map(profile).collect()
 }
 
-/// Every schedule that has rules, for so many rounds of a pipeline of these stages.
+/// Whether a schedule is one of those that run at least two microbatches for each stage.
+fn is_dual(schedule: Schedule) -> bool {
+    matches!(schedule, Schedule::DualPipe | Schedule::DualPipeV)
+}
+
+/// Every schedule that has rules, for one to three rounds of a pipeline of these stages.
 fn shapes(num_stages: i64) -> impl Strategy<Value = Shape> {
-    let schedule = prop::sample::select(&SCHEDULES[..]);
+    // DualPipe has pairs of stages.
+    let schedules = if num_stages % 2 == 0 { &SCHEDULES[..] } else { &SCHEDULES[..7] };
+    let schedule = prop::sample::select(schedules);
     let transfer = prop_oneof![Just(0.0), (1_u32..50).prop_map(|ms| f64::from(ms) * 1e-3)];
     (schedule, 1_i64..4, 2_i64..4, transfer).prop_map(
         move |(schedule, rounds, chunks, transfer_time_s)| Shape {
             schedule,
-            num_microbatches: rounds * num_stages,
-            chunks: if schedule == Schedule::Interleaved { chunks } else { 1 },
+            num_microbatches: (rounds + i64::from(is_dual(schedule))) * num_stages,
+            chunks: match schedule {
+                Schedule::Interleaved => chunks,
+                Schedule::ZbV | Schedule::DualPipeV => 2,
+                _ => 1,
+            },
             transfer_time_s,
         },
     )
@@ -84,6 +102,12 @@ fn difference(profile: &Profile, shape: Shape, p2p_power: Watts, deadlines: u32)
     (0..deadlines).map(at).fold(0.0, f64::max)
 }
 
+/// The profile without instructions of two, which the linear program does not know.
+fn one_by_one(profile: &Profile) -> Profile {
+    let rows = profile.rows().filter(|(_, kind, _)| *kind != Instruction::ForwardBackward);
+    Profile::from_measurements(rows).unwrap()
+}
+
 #[test]
 fn on_measured_profiles_the_bound_is_what_a_linear_program_over_all_rows_finds() {
     for (profile, p2p_power) in measured() {
@@ -102,6 +126,7 @@ proptest! {
             (Just(profile), shapes(num_stages))
         }),
     ) {
+        let profile = if is_dual(shape.schedule) { one_by_one(&profile) } else { profile };
         let difference = difference(&profile, shape, Watts(75.0), 5);
         prop_assert!(difference < ROUNDING, "{difference:e}");
     }
@@ -170,15 +195,15 @@ fn no_plan_of_a_small_pipeline_beats_the_integer_optimum_and_none_is_far_from_it
 
 /// Tables as GPUs have them, with a little noise: each stage has its own weight, and a part of each
 /// time does not depend on the clock.
-fn plausible(random: &mut Rng, schedule: Schedule, num_stages: u16) -> Profile {
+fn plausible(random: &mut Rng, drawn: Drawn) -> Profile {
     const CLOCKS_MHZ: [u32; 7] = [900, 975, 1065, 1155, 1230, 1320, 1410];
     const NOISE: f64 = 0.005;
     let mut rows = Vec::new();
-    for stage in (0..num_stages).map(Stage) {
+    for stage in (0..drawn.num_stages).map(Stage) {
         let scale = 0.8 + 0.5 * random.f64();
         let fixed = 0.4 * random.f64();
-        for (instruction, at_highest_s) in instructions(schedule) {
-            for mhz in CLOCKS_MHZ {
+        for (instruction, at_highest_s) in instructions(drawn.shape.schedule) {
+            for mhz in CLOCKS_MHZ.into_iter().step_by(drawn.every_clock) {
                 let mut off = || 1.0 + NOISE * (2.0 * random.f64() - 1.0);
                 let clock = f64::from(mhz) / 1410.0;
                 let time_s = scale * at_highest_s * (fixed + (1.0 - fixed) / clock) * off();
@@ -197,11 +222,46 @@ fn instructions(schedule: Schedule) -> Vec<(Instruction, f64)> {
         Backward, BackwardInput, BackwardWeight, Forward, ForwardBackward, Recomputation,
     };
     match schedule {
-        Schedule::ZbH1 => vec![(Forward, 0.05), (BackwardInput, 0.05), (BackwardWeight, 0.05)],
+        Schedule::ZbH1 | Schedule::ZbV => {
+            vec![(Forward, 0.05), (BackwardInput, 0.05), (BackwardWeight, 0.05)]
+        }
+        Schedule::DualPipe | Schedule::DualPipeV => {
+            vec![(Forward, 0.05), (Backward, 0.1), (BackwardInput, 0.05), (BackwardWeight, 0.05)]
+        }
         Schedule::EarlyRecomputation => {
             vec![(Forward, 0.05), (Recomputation, 0.05), (Backward, 0.1), (ForwardBackward, 0.15)]
         }
         _ => vec![(Forward, 0.05), (Backward, 0.1)],
+    }
+}
+
+/// How much more energy than the best plan some plans take, as shares of it.
+struct Excess {
+    plans: usize,
+    mean: f64,
+    worst: f64,
+    optimal: usize,
+}
+
+impl Excess {
+    fn of(excess: &[f64]) -> Self {
+        Self {
+            plans: excess.len(),
+            mean: excess.iter().sum::<f64>() / excess.len().max(1) as f64,
+            worst: excess.iter().copied().fold(0.0, f64::max),
+            optimal: excess.iter().filter(|&&excess| excess < ROUNDING).count(),
+        }
+    }
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { plans, mean, worst, optimal } = self;
+        let (mean, worst) = (100.0 * mean, 100.0 * worst);
+        write!(
+            f,
+            "{plans} plans, {optimal} optimal, {mean:.4} % in the mean, {worst:.3} % at worst"
+        )
     }
 }
 
@@ -211,39 +271,110 @@ fn cases() -> (u64, u64) {
     (number("PFO_OPTIMUM_CASES").unwrap_or(24), number("PROPTEST_RNG_SEED").unwrap_or(0))
 }
 
+/// A pipeline to compare: so small that an integer program of it is often solved in a second.
+#[derive(Clone, Copy, Debug)]
+struct Drawn {
+    shape: Shape,
+    num_stages: u16,
+    /// Every n-th of the clocks is measured.
+    every_clock: usize,
+}
+
+impl Drawn {
+    fn new(random: &mut Rng) -> Self {
+        let schedule = *random.choice(&SCHEDULES).unwrap();
+        let transfer_time_s = if random.bool() { 0.005 } else { 0.0 };
+        let is_deep = random.bool();
+        let (num_stages, num_microbatches, chunks, every_clock) = match schedule {
+            Schedule::Interleaved => (2, 2, 2, 1),
+            Schedule::ZbV => (2, random.i64(1..=2), 2, 2),
+            Schedule::DualPipe => (2, 4, 1, 3),
+            Schedule::DualPipeV => (1 + u16::from(is_deep), 2 + 2 * i64::from(is_deep), 2, 3),
+            _ if is_deep => (random.u16(3..=4), random.i64(2..=3), 1, 2),
+            _ => (2, random.i64(2..=3), 1, 1),
+        };
+        let shape = Shape { schedule, num_microbatches, chunks, transfer_time_s };
+        Self { shape, num_stages, every_clock }
+    }
+
+    fn name(&self) -> String {
+        format!("{} of {}", self.shape.schedule, self.num_stages)
+    }
+}
+
+/// How much more energy than the best plan ours takes in a random case, as a share; none where the best is
+/// not proven after some seconds.
+fn excess_in(case: u64) -> (Drawn, Option<f64>) {
+    const BRANCHES: u64 = 5_000;
+    const POWER: Watts = Watts(80.0);
+    let mut random = Rng::with_seed(case);
+    let drawn = Drawn::new(&mut random);
+    let profile = plausible(&mut random, drawn);
+    let program = LinearProgram::new(&profile, drawn.shape, POWER, Take::One);
+    let options = Options { plans: 100, spread: Spread::Useful };
+    let pipeline = pipeline(&profile, drawn.shape);
+    let frontier = Frontier::optimize(&pipeline, POWER, options, &|_| {}).unwrap();
+    let [fastest_s, cheapest_s] =
+        [Deadline::Fastest, Deadline::MinEnergy].map(|end| frontier.seconds(end));
+    let deadline_s = fastest_s + random.f64() * (cheapest_s - fastest_s);
+    let plan = frontier.plan_for(Due::Waiting(deadline_s)).unwrap();
+    let ours_j = frontier.energy_until_j(&plan, deadline_s);
+    let optimum_j = program.proven_energy_j(deadline_s + 1e-9, BRANCHES);
+    (drawn, optimum_j.map(|optimum_j| ours_j / optimum_j - 1.0))
+}
+
+/// Its plan for ZB-V of four coarse clocks differs from the best in ten operations all over the step: no
+/// exchange of a part of them saves anything.
+const FAR_FROM_THE_BEST: u64 = 1_795_593_875;
+
+#[test]
+fn a_plan_of_a_few_operations_is_the_best_even_where_no_part_of_the_step_shows_it() {
+    let (drawn, excess) = excess_in(FAR_FROM_THE_BEST);
+    assert!(excess.is_some_and(|excess| excess < ROUNDING), "{drawn:?}: {excess:?}");
+}
+
 #[test]
 fn plans_for_a_time_take_hardly_more_than_the_integer_optimum_whatever_the_schedule() {
-    // In a step of eight instructions the next clock of one is a large share.
-    const MOST: f64 = 2e-2;
-    const MOST_IN_THE_MEAN: f64 = 1e-3;
-    const NUM_STAGES: u16 = 2;
-    const POWER: Watts = Watts(80.0);
+    // Nearly all are optimal. Where exchanges are left out, 0.05 % in the mean and 0.9 % at worst.
+    const MOST: f64 = 3e-3;
+    const MOST_IN_THE_MEAN: f64 = 3e-4;
     let (cases, seed) = cases();
-    let mut sum = 0.0;
-    for case in 0..cases {
-        let mut random = Rng::with_seed(seed.wrapping_add(case));
-        let schedule = random.choice(SCHEDULES).unwrap();
-        let chunks = if schedule == Schedule::Interleaved { 2 } else { 1 };
-        let transfer_time_s = if random.bool() { 0.005 } else { 0.0 };
-        let num_microbatches = if chunks == 1 { random.i64(2..=3) } else { NUM_STAGES.into() };
-        let shape = Shape { schedule, num_microbatches, chunks, transfer_time_s };
-        let profile = plausible(&mut random, schedule, NUM_STAGES);
-        let program = LinearProgram::new(&profile, shape, POWER, Take::One);
-        let options = Options { plans: 100, spread: Spread::Useful };
-        let frontier =
-            Frontier::optimize(&pipeline(&profile, shape), POWER, options, &|_| {}).unwrap();
-        let [fastest_s, cheapest_s] =
-            [Deadline::Fastest, Deadline::MinEnergy].map(|end| frontier.seconds(end));
-        let deadline_s = fastest_s + random.f64() * (cheapest_s - fastest_s);
-        let plan = frontier.plan_for(Due::Waiting(deadline_s)).unwrap();
-        let ours_j = frontier.energy_until_j(&plan, deadline_s);
-        let optimum_j = program.least_energy_j(deadline_s + 1e-9).unwrap();
-        let excess = ours_j / optimum_j - 1.0;
-        let case = seed.wrapping_add(case);
-        assert!((-ROUNDING..MOST).contains(&excess), "case {case}, {shape:?}: {excess}");
-        sum += excess;
+    let next = AtomicU64::new(0);
+    let compare = || {
+        let mut compared = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= cases {
+                return compared;
+            }
+            let case = seed.wrapping_add(number);
+            compared.push((case, excess_in(case)));
+        }
+    };
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let compared: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(compare)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut of_schedules: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let (mut unproven, mut wrong) = (0, Vec::new());
+    for (case, (drawn, excess)) in compared {
+        let of_schedule = of_schedules.entry(drawn.name()).or_default();
+        let Some(excess) = excess else {
+            unproven += 1;
+            continue;
+        };
+        if !(-ROUNDING..MOST).contains(&excess) {
+            wrong.push(format!("case {case}, {drawn:?}: {excess}"));
+        }
+        of_schedule.push(excess.max(0.0));
     }
-    let mean = sum / cases as f64;
-    println!("{cases} cases from {seed}: {mean:.6} in the mean");
-    assert!(mean < MOST_IN_THE_MEAN, "{mean}");
+    let all: Vec<f64> = of_schedules.values().flatten().copied().collect();
+    for (schedule, excess) in &of_schedules {
+        println!("{schedule}: {}", Excess::of(excess));
+    }
+    let all = Excess::of(&all);
+    println!("all, from {seed}: {all}; {unproven} others not proven");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(all.plans > 0 && all.mean < MOST_IN_THE_MEAN, "{all}");
 }

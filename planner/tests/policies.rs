@@ -36,7 +36,14 @@ proptest! {
         transfer_time_s in prop_oneof![Just(0.0), 0.001_f64..0.02],
     ) {
         // Megatron's order takes whole rounds of the pipeline.
-        let microbatches = microbatches * u32::from(profile.num_stages());
+        // DualPipe needs two for each stage, and pairs of stages.
+        let schedule = match schedule {
+            Schedule::DualPipe if profile.num_stages() % 2 == 1 => Schedule::DualPipeV,
+            schedule => schedule,
+        };
+        let is_dual = matches!(schedule, Schedule::DualPipe | Schedule::DualPipeV);
+        let rounds = microbatches + u32::from(is_dual);
+        let microbatches = rounds * u32::from(profile.num_stages());
         let fixed = vec![Instruction::Load, Instruction::OptimizerStep];
         let delays = Delays { transfer_time_s, ..Delays::default() };
         let settings = Settings { delays, fixed, ..Settings::default() };

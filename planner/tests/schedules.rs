@@ -35,8 +35,15 @@ fn settings() -> impl Strategy<Value = Settings> {
     )
 }
 
-/// Of so many groups of microbatches as large as interleaving needs them.
+/// A pipeline of `groups` times as many microbatches as interleaving requires. DualPipe requires two
+/// groups, and pairs of stages.
 fn pipeline(profile: &Profile, schedule: Schedule, groups: u32, settings: &Settings) -> Pipeline {
+    let schedule = match schedule {
+        Schedule::DualPipe if profile.num_stages() % 2 == 1 => Schedule::DualPipeV,
+        schedule => schedule,
+    };
+    let is_dual = matches!(schedule, Schedule::DualPipe | Schedule::DualPipeV);
+    let groups = groups + u32::from(is_dual);
     let microbatches = groups * u32::from(profile.num_stages());
     Pipeline::with_settings(profile, schedule, microbatches, settings).unwrap()
 }

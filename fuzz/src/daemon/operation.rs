@@ -212,12 +212,13 @@ fn step(input: &mut Input<'_>) -> Vec<Sent> {
 
 /// Any event.
 fn sent(input: &mut Input<'_>) -> Sent {
-    let mark = match input.below(6) {
+    let mark = match input.below(7) {
         0 | 1 => What::NextStep,
         2 => What::Mark(Mark::StepBegin(input.number())),
         3 => What::Mark(Mark::StepEnd(input.number())),
         4 => What::Mark(Mark::InstructionBegin(unit(input))),
-        _ => What::Mark(Mark::InstructionEnd(unit(input))),
+        5 => What::Mark(Mark::InstructionEnd(unit(input))),
+        _ => What::Mark(Mark::Untimed(input.number())),
     };
     let lost = if input.once_in(8) { input.number() } else { 0 };
     Sent { lost, client_ns: input.time_ns(), what: mark }
@@ -296,6 +297,11 @@ fn settle_times(input: &mut Input<'_>, harmless: bool) -> Request {
     Request::SettleTimes { gpu: gpu_uuid(input, harmless), times }
 }
 
+fn power_cap(input: &mut Input<'_>, harmless: bool) -> Request {
+    let limit_w = (!input.once_in(4)).then(|| input.mostly(200) as u32);
+    Request::PowerCap { gpu: gpu_uuid(input, harmless), limit_w }
+}
+
 fn grant(input: &mut Input<'_>, harmless: bool) -> Request {
     let gpus = vec![gpu(input, harmless)];
     if input.once_in(2) {
@@ -326,10 +332,12 @@ fn request(input: &mut Input<'_>, harmless: bool) -> Request {
             wait: input.once_in(4),
         },
         13..19 => {
-            let run = match input.below(4) {
+            let run = match input.below(6) {
                 0 => TrialRun::DefaultClocks,
+                4 => TrialRun::FreeMemory,
                 1 => TrialRun::Uniform(clock(input)),
-                2 => TrialRun::PowerLimits {
+                2 => TrialRun::Replicas(input.list(2, clock)),
+                3 => TrialRun::PowerLimits {
                     label: label(input),
                     limits_w: input.list(2, |input| input.mostly(200) as u32),
                 },
@@ -349,11 +357,12 @@ fn request(input: &mut Input<'_>, harmless: bool) -> Request {
             0 | 1 => grant(input, harmless),
             _ => Request::Status,
         },
-        25 => match input.below(5) {
+        25 => match input.below(6) {
             0 => Request::Leases,
             1 => Request::Jobs,
             2 => Request::Gpus,
             3 => settle_times(input, harmless),
+            4 => power_cap(input, harmless),
             _ => Request::WatchJobs,
         },
         26 => Request::SmClocks(gpu(input, false)),
@@ -379,6 +388,11 @@ fn target(input: &mut Input<'_>) -> SwapTarget {
         0 => SwapTarget::Loaded,
         1 => SwapTarget::Previous,
         2 => SwapTarget::DefaultClocks,
+        3 => SwapTarget::Replicas(input.list(2, clock)),
+        4 => SwapTarget::PowerLimits {
+            label: label(input),
+            limits_w: input.list(2, |input| input.mostly(200) as u32),
+        },
         _ => table(input)
             .map_or(SwapTarget::Previous, |table| SwapTarget::Table { label: label(input), table }),
     }

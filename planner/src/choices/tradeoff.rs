@@ -7,12 +7,13 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::convert::Infallible;
 
-use pfo_vocabulary::{Chunk, Instruction, Mhz, Stage, Watts};
+use pfo_vocabulary::{Instruction, Mhz, Stage, Watts};
 
 use crate::choices::pareto::{Cost, falling, lower_hull};
 use crate::pipeline::Pipeline;
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
+use crate::profile::parts::Part;
 use crate::step::operation::Role;
 use crate::waits::per_stage::PerStage;
 
@@ -56,9 +57,9 @@ impl Tradeoff {
     pub(crate) fn of_kind(pipeline: &Pipeline, kind: Kind, p2p_power: &PerStage<Watts>) -> Self {
         let profile = pipeline.profile();
         match kind {
-            Kind::Measured(stage, instruction, chunk) => {
+            Kind::Measured(stage, instruction, part) => {
                 let p2p_power = *p2p_power.of(stage);
-                Self::measured(profile, (stage, instruction, chunk), p2p_power)
+                Self::measured(profile, (stage, instruction, part), p2p_power)
             }
             Kind::Transfer => Self::unplanned(pipeline.network().delays.transfer_time_s),
             Kind::Junction => Self::unplanned(0.0),
@@ -89,13 +90,13 @@ impl Tradeoff {
     /// The tradeoff of a stage's instruction; a fixed one has a single choice.
     fn measured(
         profile: &Profile,
-        (stage, instruction, chunk): (Stage, Instruction, Chunk),
+        (stage, instruction, part): (Stage, Instruction, Part),
         p2p_power: Watts,
     ) -> Self {
-        let table = profile.chunk_table(stage, instruction, chunk);
+        let table = profile.part_table(stage, instruction, part);
         match table.first() {
             Some(first) if instruction.is_fixed() => {
-                let fixed = profile.chunk_at(stage, instruction, chunk, first.frequency);
+                let fixed = profile.part_at(stage, instruction, part, first.frequency);
                 Self::new(fixed.as_slice(), p2p_power)
             }
             _ => Self::new(table, p2p_power),
@@ -113,8 +114,8 @@ impl Tradeoff {
 /// The kinds of operations; all of one kind share a tradeoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// A stage's instruction of a model chunk; of the first, where chunks were not measured apart.
-    Measured(Stage, Instruction, Chunk),
+    /// A stage's instruction of a part of the step that was measured apart.
+    Measured(Stage, Instruction, Part),
     /// A transfer between stages.
     Transfer,
     /// A junction, which takes no time.
@@ -146,11 +147,13 @@ impl Tradeoffs {
         let mut list = Vec::new();
         let mut known = HashMap::new();
         let mut of = Vec::with_capacity(pipeline.network().len());
-        let has_chunks = pipeline.profile().chunks().len() > 0;
         for operation in &pipeline.network().operations {
-            let chunk = if has_chunks { operation.chunk } else { Chunk::default() };
             let kind = match operation.role {
-                Role::Instruction => Kind::Measured(operation.stage, operation.instruction, chunk),
+                Role::Instruction => {
+                    let (stage, instruction) = (operation.stage, operation.instruction);
+                    let part = pipeline.profile().part_of(stage, instruction, operation.part());
+                    Kind::Measured(stage, instruction, part)
+                }
                 Role::Transfer => Kind::Transfer,
                 Role::Junction => Kind::Junction,
             };
@@ -158,7 +161,7 @@ impl Tradeoffs {
                 Entry::Occupied(entry) => *entry.get(),
                 Entry::Vacant(entry) => {
                     list.push(make(kind)?);
-                    // At most 11 instructions of each of at most 2048 chunks, and two.
+                    // At most 11 instructions of each of at most 2048 parts, and two.
                     *entry.insert(list.len() as u16 - 1)
                 }
             });

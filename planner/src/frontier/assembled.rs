@@ -81,8 +81,8 @@ fn replayed_plan(
             if planned.unit() != operation.unit() {
                 return Err(differs(place));
             }
-            let table = pipeline.profile().chunk_table(stage, instruction, planned.chunk);
-            let found = pipeline.profile().chunk_at(stage, instruction, planned.chunk, frequency);
+            let table = pipeline.profile().part_table(stage, instruction, planned.part());
+            let found = pipeline.profile().part_at(stage, instruction, planned.part(), frequency);
             measured[index as usize] = Some(found.ok_or(PlanError::UnmeasuredFrequency {
                 stage,
                 instruction,

@@ -204,7 +204,7 @@ impl<'a> Groups<'a> {
     fn coarse(&self, places: Vec<usize>) -> Coarse {
         let clocks = self.clocks_at(&places);
         let row = |operation: usize| {
-            clocks[operation].map_or(0, |clock| row_at(self.pipeline, operation, clock))
+            row_at(self.pipeline, operation, clocks[operation].unwrap_or(Mhz(0)))
         };
         let kept = kept(self.pipeline, self.p2p_power, row);
         let waiting_w = self.p2p_power.total_w(self.pipeline.profile().num_stages());
@@ -247,7 +247,7 @@ impl Group {
         let cost = |clock: Mhz| {
             let row = |&operation: &u32| {
                 let operation = operation as usize;
-                let row = table(pipeline, operation)[row_at(pipeline, operation, clock)];
+                let row = table(pipeline, operation)[row_at(pipeline, operation, clock).0];
                 let waiting_w = p2p_power.of(pipeline.network().operations[operation].stage).0;
                 (row.time_s, row.energy_j - waiting_w * row.time_s)
             };

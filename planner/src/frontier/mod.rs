@@ -218,10 +218,10 @@ impl Frontier {
         }
         let mut plan = self.pipeline.plan(|index| {
             let operation = &network.operations[index];
-            let table = self.pipeline.profile().chunk_table(
+            let table = self.pipeline.profile().part_table(
                 operation.stage,
                 operation.instruction,
-                operation.chunk,
+                operation.part(),
             );
             table[row_of[index]].frequency
         });

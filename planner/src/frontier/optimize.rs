@@ -16,15 +16,19 @@ use crate::frontier::clock_per::{ClockPer, Groups};
 use crate::frontier::{Frontier, Kept, Point};
 use crate::late::clocks::with_late_clocks;
 use crate::late::plans::LatePlans;
+use crate::limits::SHORT_STEP;
 use crate::parallel::{in_parallel_and_say, in_parallel_as_made};
 use crate::pipeline::Pipeline;
 use crate::profile::measurement::Measurement;
 use crate::progress::Progress;
 use crate::realise::Realiser;
+use crate::realise::exchange::Exchange;
 use crate::realise::regimes::regimes;
-use crate::realise::splice::Regimes;
+use crate::realise::splice::{Regimes, Splicer};
 use crate::relaxation::anchor::{Anchor, anchors, rounded_s};
 use crate::relaxation::bound::LowerBound;
+use crate::relaxation::events::Events;
+use crate::relaxation::prices::prices_w;
 use crate::replay::account;
 use crate::waits::per_stage::PerStage;
 
@@ -78,10 +82,14 @@ impl Frontier {
         let choices = Choices::new(&tradeoffs);
         let making = Making { pipeline, p2p_power, tradeoffs: &tradeoffs, choices: &choices };
         let made = making.all(options, &progress.part(0.0, MAKING));
-        let kept = falling(made, Realised::cost);
-        let replay =
-            |(): &mut (), plan: &Realised| replayed_choices(pipeline, p2p_power, &choices, plan);
-        let plans = in_parallel_and_say(&kept, || (), replay, &progress.part(MAKING, 1.0));
+        let made = falling(made, Realised::cost);
+        let rows = rows(pipeline, &choices);
+        let replay = |(): &mut (), plan: &Realised| {
+            kept(pipeline, p2p_power, |operation| {
+                rows[choices.unpacked(&plan.assignment, operation) as usize]
+            })
+        };
+        let plans = in_parallel_and_say(&made, || (), replay, &progress.part(MAKING, 1.0));
         let frontier = Self::new(pipeline.clone(), p2p_power.clone(), None, plans)?;
         Ok(Self { clock_per: Some(ClockPer::Instruction), ..frontier })
     }
@@ -117,18 +125,20 @@ impl<'a> Making<'a> {
         let Rounded { bound, anchors, plans, regimes } =
             self.rounded(None, &prompt.part(0.0, ROUNDING));
 
-        let new = || self.realiser();
         let more_s = rounded_s(self.pipeline);
         let ends_s = [bound.cheapest_s() + more_s, bound.slowest_s() + more_s];
-        let deadlines = deadlines(new().fastest_s(), ends_s, options);
-        let between = |realiser: &mut Realiser<'_>, deadline_s: &f64| {
-            realiser.between(&regimes, &plans, *deadline_s)
-        };
+        let deadlines = deadlines(self.realiser().fastest_s(), ends_s, options);
+        let new = || Splicer::new(self.realiser(), &regimes, &plans);
+        let between = |splicer: &mut Splicer<'_>, deadline_s: &f64| splicer.at(*deadline_s);
         let made = in_parallel_and_say(&deadlines, new, between, &prompt.part(ROUNDING, 1.0));
         if !self.has_late_clocks() {
             return made;
         }
-        let seldom = self.seldom_changed(&progress.part(PROMPT, SELDOM));
+        let are_dear = self.pipeline.network().delays.make_changes_dear();
+        let seldom = match are_dear {
+            true => self.seldom_changed(&progress.part(PROMPT, SELDOM)),
+            false => Vec::new(),
+        };
         self.late().make(&anchors, (&plans, seldom), &made, &progress.part(SELDOM, 1.0))
     }
 
@@ -139,9 +149,9 @@ impl<'a> Making<'a> {
         let Rounded { anchors, mut plans, regimes, .. } = self.rounded(Some(deadline_s), progress);
         let mut realiser = self.realiser();
         let deadline_s = deadline_s.max(realiser.fastest_s());
-        let made = realiser.between(&regimes, &plans, deadline_s);
+        let made = Splicer::new(realiser, &regimes, &plans).at(deadline_s);
         if !self.has_late_clocks() {
-            return vec![made];
+            return vec![self.exchanged(made, deadline_s, progress)];
         }
         let distance_s = |plan: &Realised| (plan.time_s - deadline_s).abs();
         plans.sort_by(|a, b| distance_s(a).total_cmp(&distance_s(b)));
@@ -163,8 +173,23 @@ impl<'a> Making<'a> {
         let hull = lower_hull(plans.iter().cloned(), Realised::cost);
         let regimes = Regimes(hull);
         let mut realiser = self.realiser();
-        let spliced = realiser.between(&regimes, &plans, deadline_s);
-        realiser.redistribute(&spliced, deadline_s, (0, 1), progress)
+        let spliced = Splicer::new(self.realiser(), &regimes, &plans).at(deadline_s);
+        let plan = realiser.redistribute(&spliced, deadline_s, (0, 1), progress);
+        self.exchanged(plan, deadline_s, progress)
+    }
+
+    /// A plan for one deadline, in seconds, or, if the step is short, a better one that is found
+    /// from it.
+    fn exchanged(&self, plan: Realised, deadline_s: f64, progress: &Progress<'_>) -> Realised {
+        let network = self.pipeline.network();
+        if network.len() > SHORT_STEP {
+            return plan;
+        }
+        let deadline_s = deadline_s.max(plan.time_s);
+        let events = Events::new(network);
+        let price_w = prices_w(&events, self.tradeoffs, deadline_s, progress);
+        let exchange = Exchange::new(self.choices, &events, &price_w, deadline_s);
+        exchange.improved(network, plan, progress)
     }
 
     /// Rounded plans all along the frontier, or about a deadline in seconds.
@@ -191,7 +216,7 @@ impl<'a> Making<'a> {
     }
 
     pub(super) fn has_late_clocks(&self) -> bool {
-        self.pipeline.network().delays.switch_latency_s > 0.0
+        self.pipeline.network().delays.make_changes_late()
     }
 
     fn realiser(&self) -> Realiser<'a> {
@@ -266,7 +291,7 @@ pub(crate) fn check(
     }
     for operation in pipeline.network().operations.iter().filter(|op| op.is_run()) {
         let (stage, instruction) = (operation.stage, operation.instruction);
-        let rows = pipeline.profile().chunk_table(stage, instruction, operation.chunk).len();
+        let rows = pipeline.profile().part_table(stage, instruction, operation.part()).len();
         if rows > Frontier::MAX_TABLE_ROWS {
             return Err(PlanError::TableTooLong { stage, instruction, rows });
         }
@@ -274,41 +299,38 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Turns choices into rows of the profile and replays them.
-fn replayed_choices(
-    pipeline: &Pipeline,
-    p2p_power: &PerStage<Watts>,
-    choices: &Choices,
-    plan: &Realised,
-) -> Kept {
-    kept(pipeline, p2p_power, |operation| {
-        let clock = choices.get(choices.unpacked(&plan.assignment, operation)).frequency;
-        row_at(pipeline, operation, clock)
-    })
+/// A row of an operation's table by its index, and what was measured there.
+pub(crate) type Row = (usize, Option<Measurement>);
+
+/// The row of every choice, found once for all plans.
+fn rows(pipeline: &Pipeline, choices: &Choices) -> Vec<Row> {
+    let mut rows = vec![(0, None); choices.all().len()];
+    for (index, operation) in pipeline.network().operations.iter().enumerate() {
+        let (fastest, end) = choices.of(index);
+        if operation.is_run() && rows[fastest as usize].1.is_none() {
+            for choice in fastest..end {
+                rows[choice as usize] = row_at(pipeline, index, choices.get(choice).frequency);
+            }
+        }
+    }
+    rows
 }
 
 /// A plan of these rows of the profile, replayed.
 pub(crate) fn kept(
     pipeline: &Pipeline,
     p2p_power: &PerStage<Watts>,
-    row: impl Fn(usize) -> usize,
+    row: impl Fn(usize) -> Row,
 ) -> Kept {
     let network = pipeline.network();
     let mut row_of = vec![0; network.len()];
     let mut measured = network.all_unplanned();
     for (index, operation) in network.operations.iter().enumerate() {
-        if !operation.is_run() {
-            continue;
+        if operation.is_run() {
+            let (row, at_row) = row(index);
+            row_of[index] = row as u8;
+            measured[index] = at_row;
         }
-        let row = row(index);
-        let clock = table(pipeline, index)[row].frequency;
-        row_of[index] = row as u8;
-        measured[index] = pipeline.profile().chunk_at(
-            operation.stage,
-            operation.instruction,
-            operation.chunk,
-            clock,
-        );
     }
     let measured: Vec<Measurement> = measured.into_iter().flatten().collect();
     let run = with_late_clocks(network, pipeline.profile(), measured, &HashMap::new());
@@ -325,12 +347,17 @@ pub(crate) fn kept(
 /// The rows of an operation; none, if it is a transfer.
 pub(crate) fn table(pipeline: &Pipeline, operation: usize) -> &[Measurement] {
     let operation = &pipeline.network().operations[operation];
-    pipeline.profile().chunk_table(operation.stage, operation.instruction, operation.chunk)
+    pipeline.profile().part_table(operation.stage, operation.instruction, operation.part())
 }
 
-/// The index of an operation's row at a clock; 0, if it has none there.
-pub(crate) fn row_at(pipeline: &Pipeline, operation: usize, clock: Mhz) -> usize {
-    table(pipeline, operation).binary_search_by_key(&clock, |row| row.frequency).unwrap_or(0)
+/// An operation's row at a clock; the first one, if it has none there.
+pub(crate) fn row_at(pipeline: &Pipeline, operation: usize, clock: Mhz) -> Row {
+    let table = table(pipeline, operation);
+    let row = table.binary_search_by_key(&clock, |row| row.frequency).unwrap_or(0);
+    let operation = &pipeline.network().operations[operation];
+    let profile = pipeline.profile();
+    let (stage, instruction, part) = (operation.stage, operation.instruction, operation.part());
+    (row, profile.part_at(stage, instruction, part, table[row].frequency))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use pfo_vocabulary::{Chunk, Instruction, Mhz, Stage, Watts};
+use pfo_vocabulary::{Instruction, Mhz, Stage, Watts};
 
 use crate::choices::Choices;
 use crate::choices::tradeoff::{Choice, Tradeoff, Tradeoffs};
@@ -22,6 +22,7 @@ use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
+use crate::profile::parts::Part;
 use crate::progress::Progress;
 use crate::replay::replay;
 use crate::step::network::Network;
@@ -78,7 +79,7 @@ impl Profile {
             };
             (stage, instruction, row)
         });
-        Self::with_tables(rows).with_chunks(self.each_chunk(|own| own.changed(conditions)))
+        Self::with_tables(rows).with_parts(self.each_part(|own| own.changed(conditions)))
     }
 }
 
@@ -109,7 +110,7 @@ pub(super) fn check_figures(
     if let Some(power) = p2p_power.each(profile.num_stages()).find(|power| power.0 > MOST_W) {
         return refused("the P2P-blocking power", power.0, "at most 1000000 W");
     }
-    for (_, _, row) in profile.with_those_of_chunks().flat_map(Profile::rows) {
+    for (_, _, row) in profile.with_those_of_parts().flat_map(Profile::rows) {
         if row.time_s > LONGEST_S {
             return refused("the time of an instruction", row.time_s, "at most an hour");
         }
@@ -191,7 +192,7 @@ impl Frontier {
             for (planned, &operation) in stage.instructions.iter().zip(operations) {
                 let (instruction, clock) = (planned.instruction, planned.frequency_mhz);
                 let profile = self.pipeline().profile();
-                let profiled = profile.chunk_at(stage.stage, instruction, planned.chunk, clock);
+                let profiled = profile.part_at(stage.stage, instruction, planned.part(), clock);
                 if let Some(Condition::Held(held_s)) = conditions.get(&(stage.stage, instruction))
                     && profiled.is_some_and(|profiled| profiled.time_s < *held_s)
                 {
@@ -205,11 +206,13 @@ impl Frontier {
     /// The tradeoffs of a pipeline some of whose operations have no choice.
     fn tradeoffs(&self, pipeline: &Pipeline, kept: &[Option<Mhz>]) -> Tradeoffs {
         let mut tradeoffs = Tradeoffs::new(pipeline, self.p2p_power());
-        let mut without_choice: BTreeMap<(Stage, Instruction, Chunk), u16> = BTreeMap::new();
+        let mut without_choice: BTreeMap<(Stage, Instruction, Part), u16> = BTreeMap::new();
         for (index, (operation, kept)) in pipeline.network().operations.iter().zip(kept).enumerate()
         {
-            let of = (operation.stage, operation.instruction, operation.chunk);
-            let at = |clock| pipeline.profile().chunk_at(of.0, of.1, of.2, clock);
+            let (stage, instruction) = (operation.stage, operation.instruction);
+            let part = pipeline.profile().part_of(stage, instruction, operation.part());
+            let of = (stage, instruction, part);
+            let at = |clock| pipeline.profile().part_at(stage, instruction, part, clock);
             let Some(row) = kept.and_then(at) else { continue };
             // Whatever clock is kept, a limit makes the same of it.
             tradeoffs.of[index] = *without_choice.entry(of).or_insert_with(|| {

@@ -5,9 +5,13 @@
 //! waits, which costs nothing, or computes at the clock in force: the part of an instruction that
 //! is done in that time takes the time and the energy that were measured at that clock.
 //!
-//! A call blocks for a part of the latency. What is asked for meanwhile waits, and only the newest
-//! clock is set when the call returns: that of an instruction that has ended by then never is. A
-//! clock that is set already is not set again.
+//! A call blocks for some time. What is asked for meanwhile waits, and only the newest clock is set
+//! when the call returns: that of an instruction that has ended by then never is. A clock that is
+//! set already is not set again.
+//!
+//! A driver may keep transfers waiting while it sets a clock. So an instruction after which the clock
+//! changes hands on its product later, and its stage goes on later, by the time for which a change
+//! holds them up. Until then its GPU waits.
 //!
 //! A wait may have a clock of its own, asked for when the instruction before it ends. That of the
 //! next instruction is then asked for a latency and a margin before the wait ends; a wait that is
@@ -33,6 +37,7 @@ use crate::waits::power::PowerByClock;
 pub(crate) struct LateClocks {
     latency_s: f64,
     set_call_s: f64,
+    held_up_s: f64,
     early_s: f64,
     /// For each operation that asks for a clock, the one before it on its stage that does.
     previous: Vec<Option<u32>>,
@@ -61,8 +66,11 @@ impl<C> Call<C> {
 /// What an operation takes with late clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run<C> {
+    /// With the time for which it is held up.
     pub(crate) time_s: f64,
     pub(crate) energy_j: f64,
+    /// The part of its time, at its end, for which the change to the next clock holds it up.
+    pub(crate) held_up_s: f64,
     /// The part of its time that it computes at another clock than its own.
     pub(crate) off_plan_s: f64,
     /// Whether its clock is set, and not another one's before or after it.
@@ -74,12 +82,29 @@ pub(crate) struct Run<C> {
     pub(crate) lowering: Option<Call<C>>,
 }
 
+impl<C> Run<C> {
+    /// What an operation takes that asks for no clock, in seconds and joules.
+    fn without_a_clock((time_s, energy_j): (f64, f64), own: C) -> Self {
+        Self {
+            time_s,
+            energy_j,
+            held_up_s: 0.0,
+            off_plan_s: 0.0,
+            is_change: false,
+            is_hasty: false,
+            call: Call::before(own),
+            lowering: None,
+        }
+    }
+}
+
 impl LateClocks {
     pub(crate) fn new(network: &Network) -> Self {
         let none = vec![None; network.len()];
         let mut late = Self {
             latency_s: network.delays.switch_latency_s,
             set_call_s: network.delays.set_call_s,
+            held_up_s: network.delays.held_up_s,
             early_s: network.delays.early_s(),
             previous: none.clone(),
             next: none,
@@ -108,6 +133,22 @@ impl LateClocks {
     pub(crate) fn first_of_next_step(&self, operation: usize) -> Option<usize> {
         let [first, last] = self.ends[operation]?;
         (last as usize == operation).then_some(first as usize)
+    }
+
+    /// The operation whose end an operation's clock may hold up: the one before it on the same stage,
+    /// in the step before if it is the first one.
+    pub(crate) fn held_up_by(&self, operation: usize) -> Option<usize> {
+        let [first, last] = self.ends[operation]?;
+        let before =
+            if first as usize == operation { Some(last) } else { self.previous[operation] };
+        before.filter(|_| self.held_up_s > 0.0).map(|before| before as usize)
+    }
+
+    /// The seconds for which the change after an operation holds it up.
+    fn held_up_s<C: PartialEq>(&self, operation: usize, clock: impl Fn(usize) -> C) -> f64 {
+        let next = self.next(operation).or_else(|| self.first_of_next_step(operation));
+        let changes = next.is_some_and(|next| clock(next) != clock(operation));
+        if changes { self.held_up_s } else { 0.0 }
     }
 
     /// The latest time at which a call begun until now has an effect.
@@ -140,17 +181,7 @@ impl LateClocks {
         let own = clock(operation);
         let Some([first, last]) = self.ends[operation].map(|ends| ends.map(|end| end as usize))
         else {
-            let (time_s, energy_j) = at(own);
-            let call = Call::before(own);
-            return Run {
-                time_s,
-                energy_j,
-                off_plan_s: 0.0,
-                is_change: false,
-                is_hasty: false,
-                call,
-                lowering: None,
-            };
+            return Run::without_a_clock(at(own), own);
         };
         let previous = self.previous(operation);
         let asked_s = previous.map_or(0.0, |previous| end_s[previous]);
@@ -200,7 +231,9 @@ impl LateClocks {
         let past = Call { in_force_s: newest.in_force_s.max(asked_s), free_s: call_s, ..newest };
         let call = if is_change { call } else { past };
         let is_hasty = is_wanted && asked_s < newest.in_force_s;
-        Run { time_s, energy_j, off_plan_s, is_change, is_hasty, call, lowering }
+        let held_up_s = self.held_up_s(operation, clock);
+        let time_s = time_s + held_up_s;
+        Run { time_s, energy_j, held_up_s, off_plan_s, is_change, is_hasty, call, lowering }
     }
 
     /// A call at `now_s`.
@@ -211,8 +244,11 @@ impl LateClocks {
 
 /// A step with late clocks.
 pub(crate) struct LateRun {
-    /// What each operation takes.
+    /// What each operation takes, with the time for which it is held up.
     pub(crate) measured: Vec<Measurement>,
+    /// The seconds for which changes of clocks hold up all operations of each stage together: their
+    /// GPUs wait meanwhile.
+    held_up_s: Vec<f64>,
     /// The calls that set a clock, with the stage, in the order of each stage.
     calls: Vec<(Stage, Call<Mhz>)>,
     /// When each operation ends, in seconds.
@@ -225,6 +261,11 @@ impl LateRun {
     /// The number of calls that set a clock, over all stages.
     pub(crate) fn changes(&self) -> usize {
         self.calls.len()
+    }
+
+    /// The seconds for which operations are held up, over all stages.
+    pub(crate) fn held_up_s(&self) -> f64 {
+        self.held_up_s.iter().sum()
     }
 
     /// What waiting GPUs draw until all stages are done, in joules.
@@ -240,6 +281,8 @@ impl LateRun {
             // A stage that runs nothing waits at no clock that is known.
             let mut clock = last.map_or(Mhz(0), |&last| self.measured[last as usize].frequency);
             let mut now_s = 0.0;
+            let held_up_s = self.held_up_s.get(usize::from(stage.0)).copied().unwrap_or_default();
+            waiting_j += power.at(clock).0 * held_up_s;
             let runs = operations.iter().map(|&op| op as usize);
             let runs = runs.map(|op| (self.end_s[op] - self.measured[op].time_s, self.end_s[op]));
             for (start_s, end_s) in runs.chain([(done_s, done_s)]) {
@@ -265,13 +308,17 @@ pub(crate) fn with_late_clocks(
     mut measured: Vec<Measurement>,
     waits: &HashMap<usize, Mhz>,
 ) -> LateRun {
+    if !network.delays.make_changes_late() && waits.is_empty() {
+        return with_prompt_clocks(network, measured);
+    }
     let late = LateClocks::new(network);
     let clocks: Vec<Mhz> = measured.iter().map(|measured| measured.frequency).collect();
     let mut calls: Vec<Call<Mhz>> = clocks.iter().map(|&clock| Call::before(clock)).collect();
     let mut end_s = vec![0.0; network.len() + 1];
     let (mut made, mut off_plan_s) = (Vec::new(), 0.0);
+    let mut held_up_s = vec![0.0; network.stages.len()];
     for (index, operation) in network.operations.iter().enumerate() {
-        let table = profile.chunk_table(operation.stage, operation.instruction, operation.chunk);
+        let table = profile.part_table(operation.stage, operation.instruction, operation.part());
         let start_s = network.start_s(index, &end_s);
         let own = measured[index];
         let at = |clock: Mhz| {
@@ -288,8 +335,39 @@ pub(crate) fn with_late_clocks(
         let own = run.is_change.then_some(run.call);
         made.extend(run.lowering.into_iter().chain(own).map(|call| (operation.stage, call)));
         off_plan_s += run.off_plan_s;
+        if let Some(held_up_s) = held_up_s.get_mut(usize::from(operation.stage.0)) {
+            *held_up_s += run.held_up_s;
+        }
     }
-    LateRun { measured, calls: made, end_s, off_plan_s }
+    LateRun { measured, held_up_s, calls: made, end_s, off_plan_s }
+}
+
+/// The same where every clock is in force when it is asked for: then nothing takes other than it was
+/// measured.
+fn with_prompt_clocks(network: &Network, measured: Vec<Measurement>) -> LateRun {
+    let mut end_s = vec![0.0; network.len() + 1];
+    for (index, measured) in measured.iter().enumerate() {
+        end_s[index] = network.start_s(index, &end_s) + measured.time_s;
+    }
+    let asks = |&op: &usize| !network.operations[op].instruction.is_fixed();
+    let mut calls = Vec::new();
+    for (stage, operations) in (0..).map(Stage).zip(&network.stages) {
+        let asking = operations.iter().map(|&op| op as usize).filter(asks);
+        let last = asking.clone().next_back();
+        let mut before = last.map(|last| Call::before(measured[last].frequency));
+        let mut asked_s = 0.0;
+        for operation in asking {
+            let clock = measured[operation].frequency;
+            if before.is_some_and(|before| before.clock != clock) {
+                let call = Call { clock, in_force_s: asked_s, free_s: asked_s };
+                before = Some(call);
+                calls.push((stage, call));
+            }
+            asked_s = end_s[operation];
+        }
+    }
+    let held_up_s = vec![0.0; network.stages.len()];
+    LateRun { measured, held_up_s, calls, end_s, off_plan_s: 0.0 }
 }
 
 /// The row of a clock, or of the nearest one that was measured.
@@ -325,7 +403,7 @@ mod tests {
             .iter()
             .enumerate()
             .map(|(index, op)| {
-                let table = pipeline.profile().chunk_table(op.stage, op.instruction, op.chunk);
+                let table = pipeline.profile().part_table(op.stage, op.instruction, op.part());
                 table[row(index) % table.len()]
             })
             .collect();
@@ -364,7 +442,7 @@ mod tests {
                 for &op in stage {
                     let index = op as usize;
                     let operation = &network.operations[index];
-                    let table = profile.chunk_table(operation.stage, operation.instruction, operation.chunk);
+                    let table = profile.part_table(operation.stage, operation.instruction, operation.part());
                     let (mut done, mut energy_j) = (0.0, 0.0);
                     for (place, &(from_s, clock)) in asked.iter().enumerate() {
                         let until_s = asked.get(place + 1).map_or(f64::INFINITY, |&(from_s, _)| from_s);

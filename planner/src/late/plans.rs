@@ -39,9 +39,16 @@ const FARTHEST: usize = 256;
 /// The same for the highest clocks, where slack is everywhere and only one plan is made.
 const FARTHEST_FROM_HIGHEST: usize = 2048;
 
-/// Operations of all plans together that can be visited in some seconds. If there are more, only
-/// every n-th plan is improved.
-const AFFORDABLE: usize = 800_000;
+/// Operations of all plans together that are visited where calls block, some tenths of a second. If
+/// there are more, only every n-th plan is improved: the plan that is made for one deadline is improved
+/// anyway, and is as good if it starts from others that are not.
+const AFFORDABLE: usize = 20_000;
+
+/// The same where calls do not block: it takes no longer than all that comes before.
+const AFFORDABLE_WITHOUT_CALLS: usize = 2_000;
+
+/// Where only plans this far apart could be improved, none is but the fastest.
+const TOO_FAR_APART: usize = 64;
 
 /// The most changes of the searches for one deadline.
 const KICKS: usize = 1000;
@@ -49,12 +56,11 @@ const KICKS: usize = 1000;
 /// A change and what follows it take about as long as this many visits of each operation.
 const KICK_VISITS: usize = 4;
 
-/// Visits in searches for a whole frontier, which take some tenths of a second. Four times as many
-/// save up to a tenth of a percent more.
-const SEARCHED_FOR_ALL: usize = 1_000_000;
+/// Visits in searches for a whole frontier, which only a short step with few plans has.
+const SEARCHED_FOR_ALL: usize = 100_000;
 
 /// The same for one plan.
-const SEARCHED_FOR_ONE: usize = 100_000;
+const SEARCHED_FOR_ONE: usize = 300_000;
 
 /// The additional energy, as a share, of the plans that the searches for one deadline may continue
 /// from, one search after the other.
@@ -94,9 +100,15 @@ impl<'a> LatePlans<'a> {
     ) -> Vec<Realised> {
         let done = AtomicUsize::new(0);
         let all = anchors.len() + rounded.len() + seldom.len() + prompt.len();
-        let every = (all * self.network.len()).div_ceil(AFFORDABLE);
+        let delays = self.network.delays;
+        let affordable = match delays.make_changes_dear() {
+            true => AFFORDABLE,
+            false => AFFORDABLE_WITHOUT_CALLS,
+        };
+        let every = Some((all * self.network.len()).div_ceil(affordable));
+        let every = every.filter(|every| delays.make_changes_dear() || *every <= TOO_FAR_APART);
         let say = || {
-            let done = done.fetch_add(every, Ordering::Relaxed);
+            let done = done.fetch_add(every.unwrap_or(all), Ordering::Relaxed);
             progress.say((done as f64 / all as f64).min(1.0));
         };
         let prompt = in_parallel(
@@ -112,7 +124,7 @@ impl<'a> LatePlans<'a> {
         let known = self.known((anchors, &rounded), every, &prompt, progress, &say);
         let seldom = falling(seldom, Realised::cost);
         let kicks = kicks(SEARCHED_FOR_ALL, self.network.len() * prompt.len());
-        let deadlines = match self.network.delays.set_call_s > 0.0 {
+        let deadlines = match delays.make_changes_dear() {
             true => stretched(&known, &prompt),
             false => deadlines(&known, &falling(prompt, Realised::cost)),
         };
@@ -122,7 +134,7 @@ impl<'a> LatePlans<'a> {
                 &deadlines,
                 || self.near_step(),
                 |step, &(place, deadline_s)| {
-                    if place % every > 0 {
+                    if every.is_none_or(|every| place % every > 0) {
                         return in_time(known, deadline_s).clone();
                     }
                     let plan =
@@ -153,7 +165,7 @@ impl<'a> LatePlans<'a> {
         step.load(self.choices.all_unpacked(&prompt.assignment));
         let prompt = [step.realised()];
         let rounded: Vec<&Realised> = rounded.iter().collect();
-        let mut known = self.known((anchors, &rounded), 1, &prompt, progress, &|| {});
+        let mut known = self.known((anchors, &rounded), Some(1), &prompt, progress, &|| {});
         let deadline_s = deadline_s.max(known[0].time_s);
         let kicks = kicks(SEARCHED_FOR_ONE, self.network.len());
         known.push(self.improved_within(&mut step, (&known, &[]), deadline_s, kicks, progress));
@@ -177,12 +189,12 @@ impl<'a> LatePlans<'a> {
         self.improved_within(&mut step, (&known, &[]), deadline_s, kicks, progress)
     }
 
-    /// Plans with late clocks to start from, fastest first with falling energy: from every n-th of
-    /// these.
+    /// Plans with late clocks to start from, fastest first with falling energy: the `prompt` ones, and
+    /// some made from every n-th of the others.
     fn known(
         &self,
         (anchors, rounded): (&[Anchor], &[&Realised]),
-        every: usize,
+        every: Option<usize>,
         prompt: &[Realised],
         progress: &Progress<'_>,
         say: &(dyn Fn() + Sync),
@@ -193,12 +205,12 @@ impl<'a> LatePlans<'a> {
             plan
         };
         let new = || self.near_step();
-        let some: Vec<&Anchor> = anchors.iter().step_by(every).collect();
+        let some: Vec<&Anchor> = every_nth(anchors.iter(), every);
         let mut known = in_parallel(&some, new, |step, anchor| {
             step.carry(&anchor.durations_s, anchor.deadline_s);
             improved(step)
         });
-        let some: Vec<&Realised> = rounded.iter().copied().step_by(every).collect();
+        let some: Vec<&Realised> = every_nth(rounded.iter().copied(), every);
         known.extend(in_parallel(&some, new, |step, plan| {
             step.load(self.choices.all_unpacked(&plan.assignment));
             improved(step)
@@ -322,6 +334,11 @@ impl<'a> LatePlans<'a> {
     }
 }
 
+/// Every n-th of some plans, or none.
+fn every_nth<T>(plans: impl ExactSizeIterator<Item = T>, every: Option<usize>) -> Vec<T> {
+    every.map_or_else(Vec::new, |every| plans.step_by(every).collect())
+}
+
 /// The changes of each search for some plans of this many operations together.
 fn kicks(visits: usize, operations: usize) -> u32 {
     let kicks = (visits / (KICK_VISITS * operations.max(1))).min(KICKS);
@@ -334,7 +351,7 @@ fn in_time(known: &[Realised], deadline_s: f64) -> &Realised {
 }
 
 /// The times of the plans for prompt clocks, stretched to begin with the fastest plan: where calls
-/// block, most plans for prompt clocks are much slower than that.
+/// block or changes hold up transfers, most plans for prompt clocks are much slower than that.
 fn stretched(known: &[Realised], prompt: &[Realised]) -> Vec<f64> {
     let times = || prompt.iter().map(|plan| plan.time_s);
     let (first_s, last_s) = (times().fold(f64::INFINITY, f64::min), times().fold(0.0, f64::max));

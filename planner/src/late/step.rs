@@ -61,10 +61,10 @@ impl Rates {
         for (operation, &kind) in pipeline.network().operations.iter().zip(&tradeoffs.of) {
             let kind = &mut at[usize::from(kind)];
             if kind.is_empty() && operation.is_run() {
-                let table = pipeline.profile().chunk_table(
+                let table = pipeline.profile().part_table(
                     operation.stage,
                     operation.instruction,
-                    operation.chunk,
+                    operation.part(),
                 );
                 let waiting_w = p2p_power.of(operation.stage).0;
                 let rows = clocks.iter().filter_map(|&clock| nearest(table, clock));
@@ -224,7 +224,7 @@ impl<'a> LateStep<'a> {
     }
 
     pub(crate) fn has_late_clocks(&self) -> bool {
-        self.network.delays.switch_latency_s > 0.0
+        self.network.delays.make_changes_late()
     }
 
     pub(crate) fn choice(&self, operation: usize) -> u32 {
@@ -357,6 +357,9 @@ impl<'a> LateStep<'a> {
     fn disturb(&mut self, operation: usize) {
         self.make_due(operation);
         self.make_late_ones_due(operation, self.end_s[operation]);
+        if let Some(before) = self.late.held_up_by(operation) {
+            self.make_due(before);
+        }
         if let Some(first) = self.late.first_of_next_step(operation) {
             self.make_due(first);
             self.make_late_ones_due(first, 0.0);
@@ -417,16 +420,20 @@ mod tests {
         fn changes_leave_the_step_as_if_it_had_been_run_anew(
             profile in any_profile(3, 6),
             microbatches in 1_u32..5,
-            latency_s in 0.0_f64..0.3,
-            call_share in prop::option::of(0.0_f64..1.0),
+            latency_s in prop_oneof![1 => Just(0.0), 3 => 0.0_f64..0.3],
+            set_call_s in prop::option::of(0.0_f64..0.4),
+            held_up_s in prop::option::of(0.0_f64..0.1),
             is_gpipe in any::<bool>(),
             changes in prop::collection::vec((0_usize..40, 0_u32..6, 1.0_f64..1.2), 1..40),
         ) {
             let schedule =
                 if is_gpipe { Schedule::GPipe } else { Schedule::OneForwardOneBackward };
-            let set_call_s = call_share.unwrap_or(0.0) * latency_s;
-            let delays =
-                Delays { switch_latency_s: latency_s, set_call_s, ..Delays::default() };
+            let delays = Delays {
+                switch_latency_s: latency_s,
+                set_call_s: set_call_s.unwrap_or(0.0),
+                held_up_s: held_up_s.unwrap_or(0.0),
+                ..Delays::default()
+            };
             let settings = Settings { delays, ..Settings::default() };
             let pipeline =
                 Pipeline::with_settings(&profile, schedule, microbatches, &settings).unwrap();

@@ -152,7 +152,7 @@ impl LowtimePlan {
                         stage.stage
                     )));
                 }
-                let found = profile.chunk_at(stage.stage, instruction, planned.chunk, frequency);
+                let found = profile.part_at(stage.stage, instruction, planned.part(), frequency);
                 if found.is_none() {
                     let stage = stage.stage;
                     return Err(PlanError::UnmeasuredFrequency { stage, instruction, frequency });

@@ -104,8 +104,8 @@ impl Noise {
             }
             treated.profile.table_mut(stage, instruction).copy_from_slice(&smooth);
         }
-        let chunks = measured.each_chunk(|own| self.treat(own).profile);
-        Treated { profile: treated.profile.with_chunks(chunks), ..treated }
+        let parts = measured.each_part(|own| self.treat(own).profile);
+        Treated { profile: treated.profile.with_parts(parts), ..treated }
     }
 
     /// The treated rows of a table.

@@ -8,23 +8,23 @@
 //! depends on the clock but was measured at a single one keeps that clock, because its time and
 //! energy at another are unknown.
 
-use pfo_vocabulary::{Instruction, Mhz, Stage, Unit};
+use pfo_vocabulary::{Chunk, Instruction, Mhz, Stage, Unit};
 
 use crate::error::PlanError;
 use crate::plan::PlannedInstruction;
 use crate::profile::Profile;
-use crate::step::order::StageOrder;
+use crate::step::order::{Order, StageOrder};
 
-/// Puts fixed instructions into a stage's order where training frameworks run them, if the profile
-/// has rows for them on that stage: a load before the forward of its microbatch on the first chunk
-/// (of the last stage, once that forward's input has come, as Merak and DeepSpeed do), any other once, for microbatch 0, at the end of the step.
+/// Puts fixed instructions into an order where training frameworks run them, on the stages for which
+/// the profile has rows of them: a load before each first forward of a microbatch (of the last stage,
+/// once that forward's input has come, as Merak and DeepSpeed do), any other once, for microbatch 0, at
+/// the end of the step.
 ///
 /// # Errors
 /// If one of them depends on the clock, or is a transfer.
 pub(crate) fn add_fixed(
-    order: &mut StageOrder,
+    order: &mut Order,
     profile: &Profile,
-    stage: Stage,
     fixed: &[Instruction],
 ) -> Result<(), PlanError> {
     for &instruction in fixed {
@@ -35,24 +35,33 @@ pub(crate) fn add_fixed(
                 expected: "load, collective or optimizer_step (transfers have a time of their own)",
             });
         }
-        if profile.table(stage, instruction).is_empty() {
-            continue;
+        let runs = |stage: &Stage| !profile.table(*stage, instruction).is_empty();
+        for stage in (0..profile.num_stages()).map(Stage).filter(runs) {
+            if instruction == Instruction::Load {
+                order.stages[stage.index()] = with_loads(order, stage);
+            } else {
+                order.stages[stage.index()].push(Unit::new(instruction, 0));
+            }
         }
-        if instruction != Instruction::Load {
-            order.push(Unit::new(instruction, 0));
-            continue;
-        }
-        let is_first_forward =
-            |unit: &Unit| unit.instruction == Instruction::Forward && unit.chunk.is_first();
-        *order = order
-            .iter()
-            .flat_map(|&unit| {
-                let load = Unit { instruction, ..unit };
-                is_first_forward(&unit).then_some(load).into_iter().chain([unit])
-            })
-            .collect();
     }
     Ok(())
+}
+
+/// The instructions of a stage, with a load before each that begins a microbatch on its first chunk.
+fn with_loads(order: &Order, stage: Stage) -> StageOrder {
+    // Each chunk is the first one of its copy of the model.
+    let is_first = |chunk: Chunk| chunk.is_first() || !order.placement.is_one_model();
+    let load = |unit: Unit| {
+        let forward = match unit.instruction {
+            Instruction::Forward => unit,
+            _ => order.overlapped(stage, unit)?.unit(),
+        };
+        is_first(forward.chunk).then_some(Unit { instruction: Instruction::Load, ..forward })
+    };
+    order.stages[stage.index()]
+        .iter()
+        .flat_map(|&unit| load(unit).into_iter().chain([unit]))
+        .collect()
 }
 
 /// Gives fixed instructions the clock of their neighbours.

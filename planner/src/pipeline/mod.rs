@@ -15,6 +15,7 @@ use crate::step::delays::Delays;
 use crate::step::dependencies::StageUnit;
 use crate::step::network::Network;
 use crate::step::order::Order;
+use crate::step::precedence::hand_overs;
 
 const TOO_MANY: &str = "smaller: a step has at most 1048576 instructions";
 
@@ -59,11 +60,8 @@ impl Pipeline {
         if least > limits::OPERATIONS {
             return Err(bad_count(num_microbatches, TOO_MANY));
         }
-        let mut stages = schedule.orders(profile, num_microbatches, settings)?;
-        for (stage, order) in (0..).map(Stage).zip(&mut stages) {
-            add_fixed(order, profile, stage, &settings.fixed)?;
-        }
-        let order = Order { stages, num_microbatches, dependencies: Vec::new() };
+        let mut order = schedule.order(profile, num_microbatches, settings)?;
+        add_fixed(&mut order, profile, &settings.fixed)?;
         Self::of_order(profile, schedule, order, settings.delays)
     }
 
@@ -92,14 +90,16 @@ impl Pipeline {
             }
         }
         let profile = profile.run_as(order.units().map(|unit| unit.chunk)).into_owned();
-        if profile.chunks().len() * order.stages.len() > limits::CHUNKS {
+        let parts = profile.parts().len() * order.stages.len();
+        if parts > limits::PARTS {
             return Err(PlanError::BadArgument {
-                name: "the number of model chunks that were measured, over all stages",
-                value: (profile.chunks().len() * order.stages.len()).to_string(),
-                expected: "at most 2048; leave the column chunk out",
+                name: "the number of model chunks and microbatches that were measured apart, over \
+                       all stages",
+                value: parts.to_string(),
+                expected: "at most 2048; leave the column microbatch or chunk out",
             });
         }
-        let network = Network::with_dependencies(&order.stages, &order.dependencies, delays)?;
+        let network = Network::of(&order, delays)?;
         Ok(Self { profile, schedule, order, network })
     }
 
@@ -113,9 +113,40 @@ impl Pipeline {
         self.schedule
     }
 
+    /// The delays that plans account for.
+    pub fn delays(&self) -> Delays {
+        self.network.delays
+    }
+
+    /// The same pipeline with other delays.
+    ///
+    /// # Errors
+    /// If one of them is not between 0 and 60 s.
+    pub fn with_delays(&self, delays: Delays) -> Result<Self, PlanError> {
+        Self::of_order(&self.profile, self.schedule, self.order.clone(), delays)
+    }
+
     /// The number of microbatches of a step.
     pub fn num_microbatches(&self) -> u32 {
         self.order.num_microbatches
+    }
+
+    /// Where stages hand on what they make: each instruction that waits for others of other stages,
+    /// with those.
+    pub fn hand_overs(&self) -> Vec<(StageUnit, Vec<StageUnit>)> {
+        // An order that deadlocks made no pipeline.
+        hand_overs(&self.order).unwrap_or_default()
+    }
+
+    /// The same pipeline with transfers that take this time, in seconds.
+    ///
+    /// # Errors
+    /// If the time is not between 0 and 60 s.
+    pub fn with_transfer_time(self, transfer_time_s: f64) -> Result<Self, PlanError> {
+        let delays = Delays { transfer_time_s, ..self.network.delays };
+        delays.check()?;
+        let network = Network::of(&self.order, delays)?;
+        Ok(Self { network, ..self })
     }
 
     /// The number of instructions of a step, over all stages.
@@ -123,7 +154,8 @@ impl Pipeline {
         self.network.num_instructions()
     }
 
-    pub(crate) fn order(&self) -> &Order {
+    /// What each stage runs, and in which order.
+    pub fn order(&self) -> &Order {
         &self.order
     }
 
@@ -140,6 +172,7 @@ impl Pipeline {
                 instruction: operation.instruction,
                 microbatch: operation.microbatch,
                 chunk: operation.chunk,
+                forward: operation.forward,
                 frequency_mhz,
             }
         };
@@ -164,6 +197,7 @@ impl Pipeline {
             p2p_blocking_power_by_mhz: None,
             delays: self.network.delays,
             predicted: None,
+            placement: self.order.placement,
             dependencies: self.order.dependencies.clone(),
             waits: Vec::new(),
             stages,
@@ -177,24 +211,22 @@ impl Plan {
     /// # Errors
     /// Those of [`Order::pipeline`].
     pub fn pipeline(&self, profile: &Profile) -> Result<Pipeline, PlanError> {
-        let units =
-            |stage: &StagePlan| stage.instructions.iter().map(PlannedInstruction::unit).collect();
-        let order = Order {
-            stages: self.stages.iter().map(units).collect(),
-            num_microbatches: self.num_microbatches,
-            dependencies: self.dependencies.clone(),
-        };
+        let order = self.order();
         Pipeline::of_order(profile, self.schedule, order, self.delays)
     }
 }
 
 impl Order {
-    /// The pipeline of a profile's stages that run this order.
+    /// The pipeline of a profile's stages that run this order. If transfers take no time by `delays`,
+    /// they take what the order's file says.
     ///
     /// # Errors
     /// If the profile has another number of stages or lacks an instruction, a delay is impossible,
     /// or the order deadlocks.
-    pub fn pipeline(&self, profile: &Profile, delays: Delays) -> Result<Pipeline, PlanError> {
+    pub fn pipeline(&self, profile: &Profile, mut delays: Delays) -> Result<Pipeline, PlanError> {
+        if let Some(seconds) = self.transfer_time_s.filter(|_| delays.transfer_time_s == 0.0) {
+            delays.transfer_time_s = seconds;
+        }
         Pipeline::of_order(profile, Schedule::Custom, self.clone(), delays)
     }
 }

@@ -12,6 +12,7 @@ use crate::plan::{Plan, Prediction, StagePlan};
 use crate::schedule::name::Schedule;
 use crate::step::delays::Delays;
 use crate::step::dependencies::Dependency;
+use crate::step::placement::Placement;
 use crate::waits::PlannedWait;
 use crate::waits::per_stage::PerStage;
 use crate::waits::power::PowerByClock;
@@ -43,7 +44,11 @@ struct Document {
     #[serde(default)]
     set_call_s: f64,
     #[serde(default)]
+    held_up_s: f64,
+    #[serde(default)]
     predicted: Option<Prediction>,
+    #[serde(default)]
+    placement: Option<Placement>,
     #[serde(default)]
     dependencies: Vec<Dependency>,
     #[serde(default)]
@@ -97,8 +102,10 @@ impl Plan {
                 transfer_time_s: document.transfer_time_s,
                 switch_latency_s: document.switch_latency_s,
                 set_call_s: document.set_call_s,
+                held_up_s: document.held_up_s,
             },
             predicted: document.predicted,
+            placement: document.placement.unwrap_or_else(|| document.schedule.placement()),
             dependencies: document.dependencies,
             waits: document.waits,
             stages: document.stages,
@@ -129,6 +136,9 @@ impl Plan {
             if seconds > 0.0 {
                 optional += &format!("\"{name}\": {},\n  ", json(&seconds)?);
             }
+        }
+        if self.placement != self.schedule.placement() {
+            optional += &format!("\"placement\": {},\n  ", json(&self.placement)?);
         }
         let dependencies = list("dependencies", &self.dependencies)?;
         let waits = list("waits", &self.waits)?;
@@ -196,6 +206,7 @@ mod tests {
 
     fn small() -> Plan {
         let planned = |instruction, microbatch, mhz| PlannedInstruction {
+            forward: None,
             instruction,
             microbatch: Microbatch(microbatch),
             chunk: Chunk(0),
@@ -209,6 +220,7 @@ mod tests {
             ],
         };
         Plan {
+            placement: Placement::Loop,
             gpu: Some("A100 \"SXM\"".to_owned()),
             schedule: Schedule::OneForwardOneBackward,
             num_stages: 2,

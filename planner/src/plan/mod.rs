@@ -10,10 +10,13 @@ use serde::{Deserialize, Serialize};
 use crate::error::PlanError;
 use crate::excerpt::excerpt;
 use crate::limits;
+use crate::profile::parts::Part;
 use crate::schedule::name::Schedule;
 use crate::step::delays::Delays;
 use crate::step::dependencies::{BadDependency, Dependency, StageUnit, check_dependencies};
-use crate::step::order::{Misordered, check_order};
+use crate::step::order::{Misordered, Order, check_order};
+use crate::step::overlap::{OverlappedForward, overlaps_on};
+use crate::step::placement::Placement;
 use crate::waits::PlannedWait;
 use crate::waits::per_stage::PerStage;
 use crate::waits::power::PowerByClock;
@@ -39,6 +42,8 @@ pub struct Plan {
     pub delays: Delays,
     /// The replay of the plan over the profile that it was made from.
     pub predicted: Option<Prediction>,
+    /// How the model chunks lie on the stages; left out in files where the schedule says it.
+    pub placement: Placement,
     /// The dependencies that do not follow from the rule; left out in files if there are none. A
     /// replay that ignores them may find another time.
     pub dependencies: Vec<Dependency>,
@@ -80,11 +85,20 @@ pub struct PlannedInstruction {
     /// The model chunk of the stage; 0, and left out in files, where stages are not interleaved.
     #[serde(default, skip_serializing_if = "Chunk::is_first")]
     pub chunk: Chunk,
+    /// The forward that a `forward_backward` runs beside its backward, if it is an instruction of two;
+    /// left out in files otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward: Option<OverlappedForward>,
     /// The clock in MHz.
     pub frequency_mhz: Mhz,
 }
 
 impl PlannedInstruction {
+    /// The part of the step that it is of.
+    pub(crate) fn part(&self) -> Part {
+        Part::of(self.chunk, self.microbatch)
+    }
+
     /// The instruction without its clock.
     pub fn unit(&self) -> Unit {
         Unit { instruction: self.instruction, microbatch: self.microbatch, chunk: self.chunk }
@@ -102,6 +116,24 @@ impl Plan {
     /// The number of instructions, over all stages.
     pub fn num_instructions(&self) -> usize {
         self.stages.iter().map(|stage| stage.instructions.len()).sum()
+    }
+
+    /// The order in which its stages run its instructions.
+    pub(crate) fn order(&self) -> Order {
+        let units =
+            |stage: &StagePlan| stage.instructions.iter().map(PlannedInstruction::unit).collect();
+        let overlaps = self.stages.iter().flat_map(|stage| {
+            let planned = stage.instructions.iter();
+            overlaps_on(stage.stage, planned.map(|planned| (planned.unit(), planned.forward)))
+        });
+        Order {
+            stages: self.stages.iter().map(units).collect(),
+            num_microbatches: self.num_microbatches,
+            placement: self.placement,
+            overlaps: overlaps.collect(),
+            dependencies: self.dependencies.clone(),
+            transfer_time_s: None,
+        }
     }
 
     /// What a waiting GPU draws, by clock if that is known.
@@ -214,8 +246,8 @@ impl Plan {
 
     /// Checks the order of one stage and that its clocks are possible.
     fn check_stage(&self, stage: &StagePlan) -> Result<(), PlanError> {
-        let units = stage.instructions.iter().map(PlannedInstruction::unit);
-        check_order(units, self.num_microbatches).map_err(|wrong| match wrong {
+        let units = stage.instructions.iter().map(|planned| (planned.unit(), planned.forward));
+        check_order(units, self.num_microbatches, self.placement).map_err(|wrong| match wrong {
             Misordered { instruction: Some(index), problem } => {
                 content(&format!("stage {}, instruction {index}", stage.stage), problem)
             }

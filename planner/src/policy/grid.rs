@@ -24,11 +24,12 @@ impl Grid {
         let mut seen = BTreeSet::new();
         for operation in &pipeline.network().operations {
             let is_free = operation.is_run() && !operation.instruction.is_fixed();
-            if !is_free || !seen.insert((operation.stage, operation.instruction, operation.chunk)) {
+            if !is_free || !seen.insert((operation.stage, operation.instruction, operation.part()))
+            {
                 continue;
             }
             let table =
-                profile.chunk_table(operation.stage, operation.instruction, operation.chunk);
+                profile.part_table(operation.stage, operation.instruction, operation.part());
             if table.len() > 1 {
                 let clocks: BTreeSet<Mhz> = table.iter().map(|row| row.frequency).collect();
                 common = Some(match common {

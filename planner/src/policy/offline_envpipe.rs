@@ -53,10 +53,10 @@ impl OfflineEnvPipe {
             .collect();
         let mut step = Rehearsal::new(pipeline, |index| {
             let operation = &network.operations[index];
-            let table = pipeline.profile().chunk_table(
+            let table = pipeline.profile().part_table(
                 operation.stage,
                 operation.instruction,
-                operation.chunk,
+                operation.part(),
             );
             if on_envelope[index] { grid.highest() } else { self.cheapest(table) }
         });

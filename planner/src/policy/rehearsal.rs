@@ -82,14 +82,14 @@ fn row(pipeline: &Pipeline, operation: usize, clock: Mhz) -> Measurement {
         return unplanned;
     }
     let table =
-        pipeline.profile().chunk_table(operation.stage, operation.instruction, operation.chunk);
+        pipeline.profile().part_table(operation.stage, operation.instruction, operation.part());
     let up_to = table.partition_point(|row| row.frequency <= clock);
     let measured = table[up_to.saturating_sub(1)];
     // What does not depend on the clock is the same at each.
-    let at = pipeline.profile().chunk_at(
+    let at = pipeline.profile().part_at(
         operation.stage,
         operation.instruction,
-        operation.chunk,
+        operation.part(),
         measured.frequency,
     );
     at.unwrap_or(measured)

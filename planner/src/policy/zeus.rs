@@ -170,10 +170,10 @@ impl ZeusWindow {
                 stage.instructions.iter().filter(|run| run.instruction == Instruction::Forward);
             let (sum_s, count) = forwards
                 .filter_map(|run| {
-                    profile.chunk_at(
+                    profile.part_at(
                         stage.stage,
                         Instruction::Forward,
-                        run.chunk,
+                        run.part(),
                         run.frequency_mhz,
                     )
                 })

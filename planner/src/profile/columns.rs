@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use csv::StringRecord;
-use pfo_vocabulary::{Chunk, Instruction, Mhz, Stage};
+use pfo_vocabulary::{Chunk, Instruction, Mhz, Microbatch, Stage};
 
 use crate::excerpt::excerpt;
 use crate::limits;
@@ -30,6 +30,9 @@ const MEASURERS: [&str; 5] = ["rank", "dp_rank", "pp_rank", "tp_rank", CHUNK];
 /// The model chunk that was measured.
 pub(crate) const CHUNK: &str = "chunk";
 
+/// The microbatch that was measured.
+pub(crate) const MICROBATCH: &str = "microbatch";
+
 /// A day. No instruction takes as long; a larger value is in another unit.
 const LONGEST_S: f64 = 86_400.0;
 
@@ -49,6 +52,7 @@ pub(crate) struct Columns {
     left_out: Option<usize>,
     observed: Option<usize>,
     chunk: Option<usize>,
+    microbatch: Option<usize>,
     /// The columns that say who measured.
     pub(crate) measurers: Vec<usize>,
     /// All columns that tell repeats apart, measurers included.
@@ -76,8 +80,8 @@ impl Columns {
         let others: Vec<usize> = (0..header.len()).filter(is_other).collect();
         let is_measurer = |&&index: &&usize| MEASURERS.contains(&&header[index]);
         let measurers = others.iter().filter(is_measurer).copied().collect();
-        let (observed, chunk) = (place(OBSERVED), place(CHUNK));
-        Ok(Self { needed, repeats, left_out, observed, chunk, measurers, others })
+        let (observed, chunk, microbatch) = (place(OBSERVED), place(CHUNK), place(MICROBATCH));
+        Ok(Self { needed, repeats, left_out, observed, chunk, microbatch, measurers, others })
     }
 
     /// Whether a line says why it is not part of the profile.
@@ -177,6 +181,25 @@ impl Columns {
             false => read()
                 .map(Some)
                 .ok_or_else(|| bad_field(line, CHUNK, value, "a chunk from 0 to 63, or empty")),
+        }
+    }
+
+    /// The microbatch that was measured, if the line says it.
+    ///
+    /// # Errors
+    /// If that is no microbatch.
+    pub(crate) fn read_microbatch(
+        &self,
+        record: &StringRecord,
+        line: u64,
+    ) -> Result<Option<Microbatch>, ProfileError> {
+        let value = self.microbatch.map_or("", |place| &record[place]);
+        let read = || value.parse().ok().filter(|&m| m < limits::MICROBATCHES).map(Microbatch);
+        match value.is_empty() {
+            true => Ok(None),
+            false => read().map(Some).ok_or_else(|| {
+                bad_field(line, MICROBATCH, value, "a microbatch from 0 to 65535, or empty")
+            }),
         }
     }
 

@@ -10,12 +10,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use pfo_vocabulary::{Chunk, Instruction, Mhz, Stage};
+use pfo_vocabulary::{Chunk, Instruction, Mhz, Microbatch, Stage};
 
 use crate::error::PlanError;
 use crate::excerpt::excerpt;
 use crate::profile::error::ProfileError;
 use crate::profile::measurement::Measurement;
+use crate::profile::parts::Part;
 use crate::profile::repeats::{Line, Repeated, Repeats};
 
 /// How rows of several ranks become one.
@@ -40,6 +41,15 @@ pub(crate) struct Measurer {
     pub(crate) within: Vec<String>,
     /// The chunk that was measured, if the line says it.
     pub(crate) chunk: Option<Chunk>,
+    /// The microbatch that was measured, if the line says it and microbatches differ.
+    pub(crate) microbatch: Option<Microbatch>,
+}
+
+impl Measurer {
+    /// The part of the step that was measured.
+    pub(crate) fn part(&self) -> Part {
+        Part { chunk: self.chunk, microbatch: self.microbatch }
+    }
 }
 
 /// The lines of one stage and instruction, by clock and by measurer.

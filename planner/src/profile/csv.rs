@@ -12,9 +12,11 @@
 //! Any other column tells apart lines of the same stage, instruction and frequency. Columns that
 //! say who measured (`rank`, `dp_rank`, `pp_rank`, `tp_rank`, `chunk`) give every measurer the same
 //! weight in the mean, as in Zeus' pipeline frequency optimizer; differences between measurers are
-//! not noise. Where `chunk` has several values, each chunk has its own rows beside the mean. Any other
-//! column (`window`, `run`, …) makes lines repeats of one measurement: a
-//! repeat that is far from the others is left out, and their scatter is kept. A line with a reason
+//! not noise. Where `chunk` has several values, each chunk has its own rows beside the mean. So has
+//! each `microbatch`, for the instructions of a stage of which one microbatch takes more than 2 %
+//! more or less time or power than the mean of all, and more than four standard errors of its repeats.
+//! Any other column (`window`, `run`, …), and that of microbatches that are alike, makes lines repeats
+//! of one measurement: a repeat that is far from the others is left out, and their scatter is kept. A line with a reason
 //! in the column `left_out` is skipped. `observed_mhz` is the clock that the GPU really had, where a
 //! power limit held it back; clocks at which it had no higher one than at a lower clock are left
 //! out.
@@ -26,12 +28,14 @@ use pfo_vocabulary::{Instruction, Mhz, Stage};
 
 use crate::error::PlanError;
 use crate::profile::Profile;
-use crate::profile::chunks::of_chunks;
-use crate::profile::columns::{CHUNK, COLUMNS, Columns, REPEATS};
+use crate::profile::columns::{CHUNK, COLUMNS, Columns, MICROBATCH, REPEATS};
 use crate::profile::combine::{Combine, Lines, Measurer, combined};
 use crate::profile::error::ProfileError;
 use crate::profile::left_out::leave_out;
+use crate::profile::line_feeds::LineFeeds;
 use crate::profile::measurement::Measurement;
+use crate::profile::microbatches;
+use crate::profile::parts::{Part, of_parts};
 use crate::profile::repeats::{Line, Repeats};
 use crate::profile::unheld::leave_out_unheld;
 
@@ -55,40 +59,46 @@ impl Profile {
     /// The profile as CSV, from which [`Profile::from_csv`] reads the same profile. The columns
     /// about repeats are written if any row was measured more than once.
     pub fn to_csv(&self) -> String {
-        let repeated = self.with_those_of_chunks().any(|profile| profile.repeated().len() > 0);
+        let repeated = self.with_those_of_parts().any(|profile| profile.repeated().len() > 0);
+        let has_chunks = self.parts().any(|part| part.chunk.is_some());
+        let has_microbatches = self.parts().any(|part| part.microbatch.is_some());
         let mut csv = COLUMNS.join(",");
-        if !self.chunks.is_empty() {
-            csv += &format!(",{CHUNK}");
+        for (name, has) in [(CHUNK, has_chunks), (MICROBATCH, has_microbatches)] {
+            if has {
+                csv += &format!(",{name}");
+            }
         }
         if repeated {
             csv += &format!(",{}", REPEATS.join(","));
         }
         csv.push('\n');
-        let of_chunks = |stage, instruction| {
-            self.chunks.values().any(|own| !own.table(stage, instruction).is_empty())
+        let fields = |part: Part| {
+            let chunk = part.chunk.map_or_else(String::new, |chunk| chunk.to_string());
+            let microbatch = part.microbatch.map_or_else(String::new, |of| of.to_string());
+            let fields = [(has_chunks, chunk), (has_microbatches, microbatch)];
+            fields.into_iter().filter(|(has, _)| *has).map(|(_, field)| format!(",{field}"))
         };
-        let blank = if self.chunks.is_empty() { "" } else { "," };
-        self.write_rows(&mut csv, blank, repeated, |stage, instruction| {
-            // The mean of those of the chunks.
-            !of_chunks(stage, instruction)
-        });
-        for (chunk, own) in &self.chunks {
-            own.write_rows(&mut csv, &format!(",{chunk}"), repeated, |_, _| true);
+        for (part, own) in std::iter::once((Part::default(), self)).chain(self.parts_measured()) {
+            let fields: String = fields(part).collect();
+            own.write_rows(&mut csv, &fields, repeated, |stage, instruction| {
+                // Else it is the mean of those of smaller parts.
+                !self.has_smaller(part, stage, instruction)
+            });
         }
         csv
     }
 
-    /// Adds rows of a chunk.
+    /// Adds rows of a part.
     fn write_rows(
         &self,
         csv: &mut String,
-        chunk: &str,
+        part: &str,
         repeated: bool,
         is_written: impl Fn(Stage, Instruction) -> bool,
     ) {
         let rows = self.rows().filter(|&(stage, instruction, _)| is_written(stage, instruction));
         for (stage, instruction, Measurement { frequency, time_s, energy_j }) in rows {
-            *csv += &format!("{stage},{instruction},{},{time_s},{energy_j}{chunk}", frequency.0);
+            *csv += &format!("{stage},{instruction},{},{time_s},{energy_j}{part}", frequency.0);
             if repeated {
                 let repeats = self.repeats(stage, instruction, frequency);
                 let sd = |sd: Option<f64>| sd.map_or_else(String::new, |sd| sd.to_string());
@@ -101,7 +111,8 @@ impl Profile {
 }
 
 fn read(csv: impl Read, combine: Combine) -> Result<Profile, ProfileError> {
-    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(csv);
+    let mut reader = csv::ReaderBuilder::new();
+    let mut reader = reader.trim(csv::Trim::All).from_reader(LineFeeds::new(csv));
     let header = reader.headers().map_err(unreadable)?.clone();
     let columns = Columns::find(&header)?;
     let ranks = columns.ranks(&header, combine)?;
@@ -125,18 +136,21 @@ fn read(csv: impl Read, combine: Combine) -> Result<Profile, ProfileError> {
             return Err(ProfileError::DuplicateRow { first, line, stage, instruction, frequency });
         }
         let chunk = columns.read_chunk(&record, number)?;
-        let who = Measurer { rank: fields(&ranks), within: fields(&columns.measurers), chunk };
+        let microbatch = columns.read_microbatch(&record, number)?;
+        let (rank, within) = (fields(&ranks), fields(&columns.measurers));
+        let who = Measurer { rank, within, chunk, microbatch };
         let table = tables.entry((stage, instruction)).or_default();
         let repeated = table.entry(frequency).or_default().entry(who).or_default();
         let observed_mhz = columns.read_observed(&record, number)?;
         repeated.push(Line { number, measured, repeats, observed_mhz });
     }
+    tables.values_mut().for_each(microbatches::pool_alike);
     let (mut left_out, mut unheld) = (Vec::new(), Vec::new());
     for (&of, table) in &mut tables {
         left_out.append(&mut leave_out(of, table));
         unheld.extend(leave_out_unheld(of, table));
     }
-    Profile::from_repeated(&combined(&tables)?, left_out, unheld, of_chunks(&tables)?)
+    Profile::from_repeated(&combined(&tables)?, left_out, unheld, of_parts(&tables)?)
 }
 
 fn unreadable(error: csv::Error) -> ProfileError {
@@ -205,6 +219,14 @@ mod tests {
     #[test]
     fn a_row_of_another_length_is_refused_with_its_line() {
         assert_says(&refused(&GOOD_CSV.replace("1.1,39", "1.1")), &["line 4", "4 fields", "5"]);
+    }
+
+    #[test]
+    fn lines_that_end_as_on_windows_are_counted_alike() {
+        let cut = GOOD_CSV.replace("1.1,39", "1.1");
+        assert_says(&refused(&cut.replace('\n', "\r\n")), &["line 4", "4 fields", "5"]);
+        let impossible = GOOD_CSV.replace("1.1,39", "1100,39").replacen('\n', "\r\n", 1);
+        assert_says(&refused(&impossible), &["line 4", "39 J in 1100 s"]);
     }
 
     #[test]

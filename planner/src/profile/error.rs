@@ -89,6 +89,18 @@ pub enum ProfileError {
         expected: usize,
     },
 
+    /// More parts of a step with rows of their own than there is room for.
+    #[error(
+        "profile: {parts} model chunks and microbatches of {stages} stages differ, and at most 2048 in \
+         all can have rows of their own; leave the column microbatch or chunk out"
+    )]
+    TooManyParts {
+        /// The number of chunks and microbatches.
+        parts: usize,
+        /// The number of stages.
+        stages: usize,
+    },
+
     /// A profile without rows.
     #[error("profile: no rows below the header")]
     EmptyProfile,

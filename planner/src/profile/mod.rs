@@ -2,26 +2,29 @@
 //!
 //! Nothing is fitted or scaled here: a plan's prediction must be what these rows say.
 
-mod chunks;
 mod columns;
 pub(crate) mod combine;
 mod csv;
 pub(crate) mod error;
 pub(crate) mod left_out;
+mod line_feeds;
 pub(crate) mod measurement;
 pub(crate) mod median;
+mod microbatches;
+pub(crate) mod parts;
 pub(crate) mod quantity;
 pub(crate) mod repeats;
 pub(crate) mod unheld;
 
 use std::collections::BTreeMap;
 
-use pfo_vocabulary::{Chunk, Instruction, Mhz, Stage};
+use pfo_vocabulary::{Instruction, Mhz, Stage};
 
 use crate::error::PlanError;
 use crate::profile::error::ProfileError;
 use crate::profile::left_out::LeftOut;
 use crate::profile::measurement::Measurement;
+use crate::profile::parts::Part;
 use crate::profile::quantity::Quantity;
 use crate::profile::repeats::Repeats;
 use crate::profile::unheld::Unheld;
@@ -37,8 +40,8 @@ pub struct Profile {
     repeats: BTreeMap<(Stage, Instruction, Mhz), Repeats>,
     left_out: Vec<LeftOut>,
     unheld: Vec<Unheld>,
-    /// What was measured for each model chunk, if there are several.
-    chunks: BTreeMap<Chunk, Self>,
+    /// What was measured for each part of a step, if parts were measured apart.
+    parts: BTreeMap<Part, Self>,
 }
 
 impl Profile {
@@ -85,7 +88,7 @@ impl Profile {
             repeats: BTreeMap::new(),
             left_out: Vec::new(),
             unheld: Vec::new(),
-            chunks: BTreeMap::new(),
+            parts: BTreeMap::new(),
         }
     }
 
@@ -95,14 +98,14 @@ impl Profile {
         rows: &[(Stage, Instruction, Measurement, Repeats)],
         left_out: Vec<LeftOut>,
         unheld: Vec<Unheld>,
-        chunks: BTreeMap<Chunk, Self>,
+        parts: BTreeMap<Part, Self>,
     ) -> Result<Self, ProfileError> {
         let profile = Self::from_rows(rows.iter().map(|&(s, i, row, _)| (s, i, row)))?;
-        Ok(Self { repeats: repeats_of(rows), left_out, unheld, chunks, ..profile })
+        Ok(Self { repeats: repeats_of(rows), left_out, unheld, parts, ..profile })
     }
 
-    /// What was measured for a model chunk.
-    fn of_chunk(rows: &[(Stage, Instruction, Measurement, Repeats)]) -> Self {
+    /// What was measured for a part of the step.
+    fn of_part(rows: &[(Stage, Instruction, Measurement, Repeats)]) -> Self {
         let profile = Self::with_tables(rows.iter().map(|&(s, i, row, _)| (s, i, row)));
         Self { repeats: repeats_of(rows), ..profile }
     }
@@ -203,7 +206,7 @@ impl Profile {
         let most = |powers: &mut dyn Iterator<Item = f64>| powers.fold(0.0, f64::max);
         let points = power.each(self.num_stages()).flat_map(PowerByClock::points);
         let power_w = most(&mut points.map(|(_, power)| power.0));
-        let rows = self.with_those_of_chunks().flat_map(Self::rows);
+        let rows = self.with_those_of_parts().flat_map(Self::rows);
         let most_w = most(&mut rows.map(|(_, _, row)| row.energy_j / row.time_s));
         match power_w > most_w {
             true => Err(PlanError::ImpossibleWaiting { power_w, most_w }),

@@ -7,34 +7,42 @@ impl Realiser<'_> {
     pub(super) fn fill(&mut self, deadline_s: f64) {
         self.earliest();
         self.latest(deadline_s);
-        self.is_due_behind.fill(true);
-        self.is_due_before.fill(true);
-        // An operation without slack never gets any: only the others are visited again, last ones
-        // first, and of these only those whose neighbours have moved or that save enough.
+        self.is_due_behind.fill(false);
+        self.is_due_before.fill(false);
+        // An operation without slack never gets any: only the others are visited, last ones first, and of
+        // these only those whose neighbours have moved or that save enough.
         let mut loose = std::mem::take(&mut self.loose);
         loose.clear();
-        loose
-            .extend((0..self.network.len() as u32).rev().filter(|&op| self.has_slack(op as usize)));
-        let mut most_w = f64::INFINITY;
+        let mut most_w = 0.0;
+        for operation in (0..self.network.len()).rev() {
+            if !self.has_slack(operation) {
+                continue;
+            }
+            loose.push(operation as u32);
+            let window_s = self.latest_end_s[operation] - self.start_s[operation];
+            self.find_saving(operation, window_s);
+            most_w = f64::max(most_w, self.saves_w[operation]);
+        }
         for level in 0..self.levels_w.len() {
             let least_w = self.levels_w[level];
+            if most_w == 0.0 {
+                break;
+            }
             if least_w > most_w {
                 continue;
             }
+            let saves = |watts: f64| watts > 0.0 && watts >= least_w;
             loose.retain(|&operation| {
                 let operation = operation as usize;
-                let is_due = self.is_due_behind[operation] || self.saves_w[operation] >= least_w;
+                let is_due = self.is_due_behind[operation] || saves(self.saves_w[operation]);
                 !is_due || self.fill_from_behind(operation, least_w)
             });
             most_w = 0.0;
             for operation in loose.iter().rev().map(|&operation| operation as usize) {
-                if self.is_due_before[operation] || self.saves_w[operation] >= least_w {
+                if self.is_due_before[operation] || saves(self.saves_w[operation]) {
                     self.fill_from_before(operation, least_w);
                 }
                 most_w = f64::max(most_w, self.saves_w[operation]);
-            }
-            if most_w == 0.0 {
-                break;
             }
         }
         self.loose = loose;
@@ -72,12 +80,14 @@ impl Realiser<'_> {
         self.slow_down(operation, window_s, least_w);
         self.start_s[operation] = start_s;
         self.end(operation, start_s + self.time_s(operation));
-        self.saves_w[operation] = self.choices.best_rate_within_w(
-            operation,
-            self.assignment[operation],
-            window_s + TOLERANCE_S,
-        );
+        self.find_saving(operation, window_s);
         self.is_due_before[operation] = false;
+    }
+
+    /// Finds the most watts that an operation can still save within a time.
+    fn find_saving(&mut self, operation: usize, window_s: f64) {
+        let (present, most_s) = (self.assignment[operation], window_s + TOLERANCE_S);
+        self.saves_w[operation] = self.choices.best_rate_within_w(operation, present, most_s);
     }
 
     /// Ends an operation at this time, which its neighbours see if it is another one.

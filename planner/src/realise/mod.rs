@@ -6,8 +6,10 @@
 //!
 //! A *regime* is a plan for the middle of a step, where the pipeline runs at an even pace. Between
 //! two neighbouring anchors, plans are *spliced*: one regime up to some operation, the next from
-//! there on ([`splice`]). [`regimes`] makes good ones, partly from [`steady`] mixes.
+//! there on ([`splice`]). [`regimes`] makes good ones, partly from [`steady`] mixes. In a short step,
+//! [`exchange`] decides the operations of a plan anew, several at once.
 
+pub(crate) mod exchange;
 mod fill;
 pub(crate) mod regimes;
 pub(crate) mod splice;

@@ -2,7 +2,7 @@
 
 use crate::choices::pareto::{falling, lower_hull};
 use crate::choices::{Choices, Packed, Realised};
-use crate::limits::LONG_STEP;
+use crate::limits::{LONG_STEP, VERY_LONG_STEP};
 use crate::parallel::in_parallel_and_say;
 use crate::progress::Progress;
 use crate::realise::Realiser;
@@ -12,8 +12,8 @@ use crate::step::network::Network;
 
 /// Operations that may be filled while time is redistributed. Where there would be more, each plan
 /// gets every n-th kind of operation, and its neighbours the others: all kinds for each plan save
-/// another 0.007 % of the energy in the mean.
-const AFFORDABLE: usize = 5_000_000;
+/// another 0.01 % of the energy in the mean.
+const AFFORDABLE: usize = 2_000_000;
 
 /// A regime for the middle of a step, and a plan whose ends fill and drain the pipeline for it.
 struct Composite<'a> {
@@ -73,12 +73,15 @@ fn composites<'a>(
     plans: &'a [Realised],
     progress: &Progress<'_>,
 ) -> Vec<Composite<'a>> {
-    // A steady regime takes longer by itself than with suitable ends.
-    const FASTER: usize = 3;
-    const SLOWER: usize = 1;
     // From the time in which the pipeline fills to half of the step; the best ones first.
     const CUTS: [usize; 4] = [12, 6, 32, 4];
-    let cuts = if network.len() > LONG_STEP { &CUTS[..2] } else { &CUTS };
+    // A steady regime takes longer by itself than with suitable ends: those of some faster plans, and
+    // of the next slower one.
+    let (cuts, faster, slower) = match network.len() {
+        len if len <= LONG_STEP => (&CUTS[..], 3, 1),
+        len if len <= VERY_LONG_STEP => (&CUTS[..2], 2, 1),
+        _ => (&CUTS[..1], 3, 0),
+    };
     let steady = steady.iter().map(|regime| {
         progress.go_on();
         let time_s = |operation| choices.get(choices.unpacked(regime, operation)).time_s;
@@ -88,7 +91,7 @@ fn composites<'a>(
     let mut composites = Vec::new();
     for (time_s, middle) in middles {
         let next = plans.partition_point(|plan| plan.time_s <= time_s);
-        let about = next.saturating_sub(FASTER)..(next + SLOWER).min(plans.len());
+        let about = next.saturating_sub(faster)..(next + slower).min(plans.len());
         for ends in plans[about].iter().filter(|ends| ends.assignment != *middle) {
             composites.extend(cuts.iter().map(|part| Composite {
                 ends,

@@ -5,11 +5,29 @@
 
 use super::{Realiser, TOLERANCE_S};
 use crate::choices::{Packed, Realised};
+use crate::limits::{LONG_STEP, VERY_LONG_STEP};
 use crate::step::network::Network;
 
 /// Plans to splice others from. Each is slower than the one before and takes less energy, and no
 /// mixture of two others is better.
 pub(crate) struct Regimes(pub(crate) Vec<Realised>);
+
+/// Makes plans of regimes, and of the other plans that there are; reuses what it knows of the last
+/// two regimes. Both lists go from fast to slow with falling energy.
+pub(crate) struct Splicer<'a> {
+    realiser: Realiser<'a>,
+    regimes: &'a Regimes,
+    plans: &'a [Realised],
+    /// The slower of the last two regimes, and their seams.
+    last: Option<(usize, Seams)>,
+}
+
+/// The time of a step (s) that changes from one of two regimes to the other, for every operation at
+/// which it could.
+struct Seams {
+    slow_first_s: Vec<f64>,
+    fast_first_s: Vec<f64>,
+}
 
 /// The distance of each operation of a plan from both ends of the step, in seconds.
 struct Reach {
@@ -19,38 +37,78 @@ struct Reach {
     tail_s: Vec<f64>,
 }
 
-impl Realiser<'_> {
-    /// The best plan for a deadline: one of the plans, or one spliced from two of the regimes. Both
-    /// lists go from fast to slow with falling energy, and their first plans keep the deadline.
-    pub(crate) fn between(
-        &mut self,
-        regimes: &Regimes,
-        plans: &[Realised],
-        deadline_s: f64,
-    ) -> Realised {
+impl<'a> Splicer<'a> {
+    pub(crate) fn new(realiser: Realiser<'a>, regimes: &'a Regimes, plans: &'a [Realised]) -> Self {
+        Self { realiser, regimes, plans, last: None }
+    }
+
+    /// The best plan for a deadline, which the first of both lists keep: one of the plans, or one
+    /// spliced from two of the regimes.
+    pub(crate) fn at(&mut self, deadline_s: f64) -> Realised {
         let keeps = |time_s: f64| time_s <= deadline_s + TOLERANCE_S;
         let first_slower =
             |plans: &[Realised]| plans.partition_point(|plan| keeps(plan.time_s)).max(1);
-        let mut best = Some(plans[first_slower(plans) - 1].clone());
-        let Regimes(regimes) = regimes;
+        let mut best = Some(self.plans[first_slower(self.plans) - 1].clone());
+        let Regimes(regimes) = self.regimes;
         let slower = first_slower(regimes);
-        if let Some(slow) = regimes.get(slower) {
-            let [fast, slow] = [&regimes[slower - 1], slow];
-            let [fast_reach, slow_reach] = [fast, slow].map(|plan| self.reach(plan));
-            let slow_first_s = changing(self.network, &slow_reach, &fast_reach);
-            if let Some(cut) = slow_first_s.iter().rposition(|&time_s| keeps(time_s)) {
-                self.join(&slow.assignment, &fast.assignment, cut);
-                self.fill(deadline_s);
-                self.keep_if_better(&mut best);
-            }
-            let fast_first_s = changing(self.network, &fast_reach, &slow_reach);
-            if let Some(cut) = fast_first_s.iter().position(|&time_s| keeps(time_s)) {
-                self.join(&fast.assignment, &slow.assignment, cut);
-                self.fill(deadline_s);
-                self.keep_if_better(&mut best);
-            }
+        if slower < regimes.len() {
+            let (fast, slow) = (&regimes[slower - 1], &regimes[slower]);
+            let between_j = fast.effective_j - slow.effective_j;
+            let (fast, slow) = (&fast.assignment, &slow.assignment);
+            let seams = self.seams(slower);
+            let slow_first = seams.slow_first_s.iter().rposition(|&time_s| keeps(time_s));
+            let fast_first = seams.fast_first_s.iter().position(|&time_s| keeps(time_s));
+            let splices = [(slow, fast, slow_first), (fast, slow, fast_first)];
+            self.realiser.keep_best_splice(splices, (deadline_s, between_j), &mut best);
         }
-        best.unwrap_or_else(|| self.present())
+        best.unwrap_or_else(|| self.realiser.present())
+    }
+
+    /// The seams of a regime and the next faster one.
+    fn seams(&mut self, slower: usize) -> &Seams {
+        let Self { realiser, regimes: Regimes(regimes), last, .. } = self;
+        if last.as_ref().is_some_and(|last| last.0 != slower) {
+            *last = None;
+        }
+        let (_, seams) = last.get_or_insert_with(|| {
+            let [fast, slow] = [slower - 1, slower].map(|index| realiser.reach(&regimes[index]));
+            let slow_first_s = changing(realiser.network, &slow, &fast);
+            let fast_first_s = changing(realiser.network, &fast, &slow);
+            (slower, Seams { slow_first_s, fast_first_s })
+        });
+        seams
+    }
+}
+
+impl Realiser<'_> {
+    /// Fills splices, each of one plan up to an operation and another from there on, and keeps what
+    /// is better. Of a long step only the one that takes less energy before that, if the other does not
+    /// come close: filling takes most of the time. `between_j` is what lies between both plans.
+    fn keep_best_splice(
+        &mut self,
+        splices: [(&Packed, &Packed, Option<usize>); 2],
+        (deadline_s, between_j): (f64, f64),
+        best: &mut Option<Realised>,
+    ) {
+        // A share of what lies between. In a very long step the other is hardly ever better.
+        const CLOSE: f64 = 0.1;
+        let close = if self.network.len() > VERY_LONG_STEP { 0.0 } else { CLOSE };
+        let mut cuts: Vec<_> = splices
+            .into_iter()
+            .filter_map(|(first, then, cut)| {
+                self.join(first, then, cut?);
+                Some((first, then, cut?, self.choices.effective_j(&self.assignment)))
+            })
+            .collect();
+        if self.network.len() > LONG_STEP {
+            let least_j = cuts.iter().map(|cut| cut.3).fold(f64::INFINITY, f64::min);
+            cuts.retain(|cut| cut.3 <= least_j + close * between_j);
+        }
+        for (first, then, cut, _) in cuts {
+            self.join(first, then, cut);
+            self.fill(deadline_s);
+            self.keep_if_better(best);
+        }
     }
 
     /// One plan up to the operation `cut` and the other from there on.
@@ -141,12 +199,14 @@ mod tests {
             let ends = fast_and_slow(realiser);
             let between_s = (ends[0].time_s + ends[1].time_s) / 2.0;
             let regimes = Regimes(ends.to_vec());
-            let spliced = realiser.between(&regimes, &ends, between_s);
+            let new = Realiser::new(realiser.network, realiser.choices);
+            let mut splicer = Splicer::new(new, &regimes, &ends);
+            let spliced = splicer.at(between_s);
             assert!(spliced.time_s <= between_s + 1e-9);
             let share = (spliced.effective_j - ends[1].effective_j)
                 / (ends[0].effective_j - ends[1].effective_j);
             assert!((0.1..0.8).contains(&share), "{share}");
-            let beyond = realiser.between(&regimes, &ends, 2.0 * ends[1].time_s);
+            let beyond = splicer.at(2.0 * ends[1].time_s);
             assert_eq!(beyond.assignment, ends[1].assignment);
         });
     }

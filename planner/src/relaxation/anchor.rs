@@ -3,7 +3,7 @@
 use pfo_vocabulary::Watts;
 
 use crate::choices::tradeoff::Tradeoffs;
-use crate::limits::LONG_STEP;
+use crate::limits::{LONG_STEP, VERY_LONG_STEP};
 use crate::pipeline::Pipeline;
 use crate::progress::Progress;
 use crate::relaxation::Relaxation;
@@ -17,6 +17,9 @@ const ANCHORS: usize = 128;
 
 /// The same for a long step.
 const ANCHORS_OF_LONG_STEP: usize = 64;
+
+/// The same for a very long step.
+const ANCHORS_OF_VERY_LONG_STEP: usize = 24;
 
 /// The same if plans for a single deadline are wanted: those nearest to it.
 const ANCHORS_NEAR: usize = 3;
@@ -49,8 +52,11 @@ pub(crate) fn anchors(
     let mut bound = LowerBound::at_slow_end(pipeline, p2p_power, tradeoffs, &relaxation);
     let fastest_s = bound.fastest_s();
     let range_s = bound.slowest_s() - fastest_s;
-    let is_long = pipeline.network().len() > LONG_STEP;
-    let count = if is_long { ANCHORS_OF_LONG_STEP } else { ANCHORS };
+    let count = match pipeline.network().len() {
+        len if len <= LONG_STEP => ANCHORS,
+        len if len <= VERY_LONG_STEP => ANCHORS_OF_LONG_STEP,
+        _ => ANCHORS_OF_VERY_LONG_STEP,
+    };
     let mut deadlines: Vec<f64> = (0..count)
         .map(|i| 1.0 - i as f64 / (count - 1) as f64)
         .map(|x| fastest_s + range_s * x * (1.0 + x) / 2.0)
@@ -94,7 +100,7 @@ pub(crate) fn anchors(
 /// rounded to a few watts of the thousands that a second of a deep pipeline costs.
 fn grain(pipeline: &Pipeline) -> Watts {
     const EXACT_STAGES: u16 = 8;
-    const EACH_STAGE_W: f64 = 0.125;
+    const EACH_STAGE_W: f64 = 1.5;
     match pipeline.profile().num_stages() {
         ..=EXACT_STAGES => Watts(0.0),
         stages => Watts(EACH_STAGE_W * f64::from(stages - EXACT_STAGES)),

@@ -15,8 +15,8 @@ pub(super) struct Curve {
 }
 
 impl Curve {
-    /// Times and costs are rounded down, costs to a multiple of `grain_uw`, so that no plan beats what
-    /// they add up to.
+    /// Times and costs are rounded down, so that no plan beats what they add up to. With a coarser
+    /// grain than 1 µW, costs are the nearest multiples of `grain_uw`, and that is not so.
     pub(super) fn new(tradeoff: &Tradeoff, grain_uw: i64) -> Self {
         let mut curve = Self { times_ns: Vec::new(), costs_uw: Vec::new() };
         let mut slower: Option<(i64, f64)> = None;
@@ -31,7 +31,7 @@ impl Curve {
                     let slope_uw =
                         (choice.effective_j - effective_j) * 1e15 / (slower_ns - time_ns) as f64;
                     let last = curve.costs_uw.last().copied().unwrap_or(0);
-                    let slope_uw = slope_uw as i64 / grain_uw * grain_uw;
+                    let slope_uw = (slope_uw as i64 + grain_uw / 2) / grain_uw * grain_uw;
                     if grain_uw > 1 && slope_uw <= last && curve.times_ns.len() > 1 {
                         // The point before is on the line to this one.
                         curve.times_ns.pop();
@@ -40,7 +40,7 @@ impl Curve {
                     } else {
                         // Strictly rising, and as many as there can be stages add up to less than
                         // UNBOUNDED.
-                        slope_uw.clamp(last + 1, last + 1 + (UNBOUNDED >> 14))
+                        slope_uw.clamp(last + grain_uw, last + grain_uw + (UNBOUNDED >> 14))
                     }
                 }
             };

@@ -64,6 +64,13 @@ impl Flow {
         self.room[way.arc()][way.direction()]
     }
 
+    /// What flows on an arc.
+    pub(super) fn on(&self, arc: usize) -> i64 {
+        let [against, along] = self.length[arc];
+        let above = if against == -along { self.room[arc][0] } else { 0 };
+        self.curves[usize::from(self.curve[arc])].costs_uw[usize::from(self.segment[arc])] + above
+    }
+
     /// The length of an arc if it is as short as it can be.
     pub(super) fn fastest(&self, arc: usize) -> i64 {
         self.curves[usize::from(self.curve[arc])].fastest()
@@ -136,6 +143,7 @@ mod tests {
                     prop_assert_eq!(flow.push(way, amount), flow.length(way) == length);
                     present += if forth { amount } else { -amount };
                 }
+                prop_assert_eq!(flow.on(0), present);
                 let time_at = |flow: i64| match flow {
                     ..0 => NEVER,
                     0..10 => 4,

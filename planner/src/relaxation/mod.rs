@@ -32,6 +32,7 @@ mod euler_tours;
 mod event_times;
 pub(crate) mod events;
 mod flow;
+pub(crate) mod prices;
 mod residual;
 
 use pfo_vocabulary::Watts;
@@ -86,8 +87,8 @@ impl Relaxation {
         Self::coarse(events, tradeoffs, Watts(0.0))
     }
 
-    /// The same where what a second less costs is rounded down to a multiple of this power. Fewer
-    /// costs differ then, which takes less time.
+    /// Nearly the same: what a second less costs is rounded to a multiple of this power. Fewer costs
+    /// differ then, which takes less time.
     pub(crate) fn coarse(events: &Events, tradeoffs: &Tradeoffs, grain: Watts) -> Self {
         let grain_uw = ((grain.0 * 1e6) as i64).max(1);
         let curves = tradeoffs.list.iter().map(|tradeoff| Curve::new(tradeoff, grain_uw));
@@ -168,6 +169,11 @@ impl Relaxation {
         let at = |event| times.at(event) - if times.is_pulled(event) { earlier } else { 0 };
         at_s.clear();
         at_s.extend((0..=self.sink).map(|event| seconds(at(event))));
+    }
+
+    /// Watts that a second less on an arc costs within the present piece.
+    fn flow_w(&self, arc: usize) -> f64 {
+        self.residual.flow.on(arc) as f64 * 1e-6
     }
 
     /// Pushes what the longest path can carry and cuts off what hangs from a way that this uses up;

@@ -103,5 +103,5 @@ fn off(profile: &Profile, change: &mut impl FnMut(f64) -> f64) -> Profile {
             row.energy_j *= time * power;
         }
     }
-    changed.with_chunks(profile.each_chunk(|own| off(own, change)))
+    changed.with_parts(profile.each_part(|own| off(own, change)))
 }

@@ -14,12 +14,11 @@ use pfo_vocabulary::{Chunk, Mhz, Watts};
 
 use crate::error::PlanError;
 use crate::late::clocks::{LateRun, with_late_clocks};
-use crate::plan::{Plan, PlannedInstruction, Prediction};
+use crate::plan::{Plan, Prediction};
 use crate::profile::Profile;
 use crate::profile::measurement::Measurement;
 use crate::step::dependencies::StageUnit;
 use crate::step::network::Network;
-use crate::step::order::StageOrder;
 use crate::waits::per_stage::PerStage;
 use crate::waits::power::PowerByClock;
 
@@ -70,12 +69,7 @@ pub(crate) fn measure(profile: &Profile, plan: &Plan) -> Result<(Network, LateRu
         let (plan, profile) = (plan.num_stages, profile.num_stages());
         return Err(PlanError::StagesDiffer { plan, profile });
     }
-    let orders: Vec<StageOrder> = plan
-        .stages
-        .iter()
-        .map(|stage| stage.instructions.iter().map(PlannedInstruction::unit).collect())
-        .collect();
-    let network = Network::with_dependencies(&orders, &plan.dependencies, plan.delays)?;
+    let network = Network::of(&plan.order(), plan.delays)?;
 
     let profile = &profile.run_as(chunks(plan));
     let mut measured = network.all_unplanned();
@@ -83,7 +77,7 @@ pub(crate) fn measure(profile: &Profile, plan: &Plan) -> Result<(Network, LateRu
         for (planned, &operation) in stage.instructions.iter().zip(operations) {
             let (instruction, frequency) = (planned.instruction, planned.frequency_mhz);
             let stage = stage.stage;
-            let row = profile.chunk_at(stage, instruction, planned.chunk, frequency);
+            let row = profile.part_at(stage, instruction, planned.part(), frequency);
             measured[operation as usize] = Some(row.ok_or(PlanError::UnmeasuredFrequency {
                 stage,
                 instruction,
@@ -128,7 +122,7 @@ pub fn at_highest_clocks(profile: &Profile, plan: &Plan) -> Result<Plan, PlanErr
     for stage in &mut fastest.stages {
         for planned in &mut stage.instructions {
             let highest =
-                profile.chunk_table(stage.stage, planned.instruction, planned.chunk).last();
+                profile.part_table(stage.stage, planned.instruction, planned.part()).last();
             planned.frequency_mhz = highest
                 .ok_or(PlanError::UnmeasuredFrequency {
                     stage: stage.stage,
@@ -150,7 +144,7 @@ pub(crate) fn account(
     let measured = &run.measured;
     let makespan = network.makespan(|operation| measured[operation].time_s);
     let instructions = network.operations.iter().zip(measured).filter(|(op, _)| op.is_run());
-    let busy: f64 = instructions.map(|(_, m)| m.time_s).sum();
+    let busy = instructions.map(|(_, m)| m.time_s).sum::<f64>() - run.held_up_s();
     let energy: f64 = measured.iter().map(|m| m.energy_j).sum();
     let waiting_j = match p2p_power.common().and_then(PowerByClock::flat) {
         Some(Watts(power_w)) => power_w * (network.stages.len() as f64 * makespan - busy),

@@ -22,6 +22,14 @@ pub enum Schedule {
     EnvPipe,
     /// Zero bubble with separate input and weight gradients, in the memory of 1F1B.
     ZbH1,
+    /// Zero bubble over two model chunks of each stage, which lie in a V: chunk 0 leads from the first
+    /// stage to the last, chunk 1 back.
+    ZbV,
+    /// DualPipe over the same two chunks. Forwards and backwards that it overlaps are one instruction
+    /// where the profile has rows of `forward_backward`, and else planned one after the other.
+    DualPipeV,
+    /// DualPipe over two copies of the model, from both ends; half of the microbatches go each way.
+    DualPipe,
     /// 1F1B over several model chunks of each stage, in Megatron-LM's order.
     Interleaved,
     /// An order from a file: see [`crate::Order`].
@@ -30,12 +38,15 @@ pub enum Schedule {
 
 impl Schedule {
     /// Every schedule that this version knows.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::OneForwardOneBackward,
         Self::GPipe,
         Self::EarlyRecomputation,
         Self::EnvPipe,
         Self::ZbH1,
+        Self::ZbV,
+        Self::DualPipeV,
+        Self::DualPipe,
         Self::Interleaved,
         Self::Custom,
     ];
@@ -48,6 +59,9 @@ impl Schedule {
             Self::EarlyRecomputation => "early-recomputation-1f1b",
             Self::EnvPipe => "envpipe",
             Self::ZbH1 => "zb-h1",
+            Self::ZbV => "zb-v",
+            Self::DualPipeV => "dualpipe-v",
+            Self::DualPipe => "dualpipe",
             Self::Interleaved => "interleaved-1f1b",
             Self::Custom => "custom",
         }

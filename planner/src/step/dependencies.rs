@@ -1,6 +1,7 @@
 //! Dependencies that replace the rule. By the rule, a forward waits for the activation of the
 //! virtual stage before, on the last stage a load too, and a backward for the gradient of the one
-//! after. In any case a stage runs one instruction after the other.
+//! after. The schedule says where virtual stages lie; in a custom order, the input of a chunk's first
+//! stage comes from the last one. In any case a stage runs one instruction after the other.
 //!
 //! In files they are a field `dependencies`; instructions that follow the rule are left out:
 //!

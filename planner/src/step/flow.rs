@@ -2,6 +2,8 @@
 
 use pfo_vocabulary::{Chunk, Instruction, Stage};
 
+use crate::step::placement::Placement;
+
 /// The data that an instruction produces for others of the same microbatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Product {
@@ -17,11 +19,12 @@ pub(crate) trait Flow: Sized {
     fn product(self) -> Option<Product>;
 
     /// What this instruction waits for besides the earlier work of its stage, and the stage and
-    /// model chunk that produce it for the same microbatch. The input of a chunk comes from the
-    /// stage before; that of the first stage from the previous chunk of the last stage.
+    /// model chunk that produce it for the same microbatch. Activations come from the virtual stage
+    /// before, gradients from the one after.
     fn input(
         self,
         place: (Stage, Chunk),
+        placement: Placement,
         num_stages: u16,
         num_chunks: u16,
     ) -> Option<(Stage, Chunk, Product)>;
@@ -38,26 +41,27 @@ impl Flow for Instruction {
 
     fn input(
         self,
-        (stage, chunk): (Stage, Chunk),
+        place: (Stage, Chunk),
+        placement: Placement,
         num_stages: u16,
         num_chunks: u16,
     ) -> Option<(Stage, Chunk, Product)> {
-        let last = Stage(num_stages - 1);
+        let (stage, chunk) = place;
+        let of = |product| move |(stage, chunk)| (stage, chunk, product);
         match self {
-            // Labels are loaded on the last stage, when the activation is there.
-            Self::Load if stage < last => None,
-            Self::Forward | Self::Load if stage.0 > 0 => {
-                Some((Stage(stage.0 - 1), chunk, Product::Activation))
+            Self::Forward => placement.before(place, num_stages).map(of(Product::Activation)),
+            // Labels are loaded on the last stage, when the activation is there. A V ends on the
+            // first, which needs none for its load.
+            Self::Load if placement == Placement::Loop && stage.0 + 1 == num_stages => {
+                placement.before(place, num_stages).map(of(Product::Activation))
             }
-            Self::Forward if chunk.0 > 0 => Some((last, Chunk(chunk.0 - 1), Product::Activation)),
             Self::Recomputation => Some((stage, chunk, Product::Activation)),
             Self::BackwardWeight => Some((stage, chunk, Product::Gradient)),
             _ if !self.is_backward() => None,
-            _ if stage < last => Some((Stage(stage.0 + 1), chunk, Product::Gradient)),
-            _ if chunk.0 + 1 < num_chunks => {
-                Some((Stage(0), Chunk(chunk.0 + 1), Product::Gradient))
-            }
-            _ => Some((stage, chunk, Product::Activation)),
+            _ => placement
+                .after(place, num_stages, num_chunks)
+                .map(of(Product::Gradient))
+                .or(Some((stage, chunk, Product::Activation))),
         }
     }
 }

@@ -9,10 +9,11 @@ use pfo_vocabulary::Mhz;
 use crate::error::PlanError;
 use crate::profile::measurement::Measurement;
 use crate::step::delays::Delays;
-use crate::step::dependencies::Dependency;
 use crate::step::operation::{Operation, Role};
-use crate::step::order::StageOrder;
+use crate::step::order::Order;
 use crate::step::precedence::{deadlock, precedence};
+#[cfg(test)]
+use crate::step::{order::StageOrder, placement::Placement};
 
 /// The operations of a step in topological order.
 #[derive(Clone, Debug)]
@@ -30,26 +31,22 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// The operations of stages that run these orders and wait by the rule.
+    /// The operations of stages that run these instructions and wait by the rule of a loop.
     ///
     /// # Errors
-    /// Those of [`Network::with_dependencies`].
+    /// Those of [`Network::of`].
     #[cfg(test)]
-    pub(crate) fn new(orders: &[StageOrder], delays: Delays) -> Result<Self, PlanError> {
-        Self::with_dependencies(orders, &[], delays)
+    pub(crate) fn new(stages: &[StageOrder], delays: Delays) -> Result<Self, PlanError> {
+        Self::of(&Order::plain(stages.to_vec(), 1, Placement::Loop), delays)
     }
 
-    /// The operations of stages that run these orders. Dependencies replace the rule.
+    /// The operations of stages that run an order.
     ///
     /// # Errors
     /// [`PlanError::Deadlock`] if stages would wait for each other, or for something that is never
     /// produced.
-    pub(crate) fn with_dependencies(
-        orders: &[StageOrder],
-        dependencies: &[Dependency],
-        delays: Delays,
-    ) -> Result<Self, PlanError> {
-        let graph = precedence(orders, dependencies, delays.transfer_time_s > 0.0)?;
+    pub(crate) fn of(order: &Order, delays: Delays) -> Result<Self, PlanError> {
+        let graph = precedence(order, delays.transfer_time_s > 0.0)?;
         let sorted = toposort(&graph, None).map_err(|cycle| deadlock(&graph, cycle.node_id()))?;
 
         // By depth, so that operations of the same time lie together in memory.
@@ -77,8 +74,11 @@ impl Network {
             found
         };
         let mut next = rank.iter();
-        let stages =
-            orders.iter().map(|order| next.by_ref().take(order.len()).copied().collect()).collect();
+        let stages = order
+            .stages
+            .iter()
+            .map(|order| next.by_ref().take(order.len()).copied().collect())
+            .collect();
         Ok(Self {
             operations: by_depth.iter().map(|node| graph[*node]).collect(),
             predecessors: by_depth.iter().map(|n| neighbours(n, petgraph::Incoming)).collect(),

@@ -2,7 +2,9 @@
 
 use pfo_vocabulary::{Chunk, Instruction, Microbatch, Stage, Unit};
 
+use crate::profile::parts::Part;
 use crate::step::dependencies::StageUnit;
+use crate::step::overlap::OverlappedForward;
 
 /// The kinds of operations. Only instructions are run by a stage and have a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,18 +25,24 @@ pub(crate) struct Operation {
     pub(crate) instruction: Instruction,
     pub(crate) chunk: Chunk,
     pub(crate) microbatch: Microbatch,
+    /// The forward that an instruction of two runs beside its backward.
+    pub(crate) forward: Option<OverlappedForward>,
 }
 
 impl Operation {
     /// An instruction of a stage.
-    pub(crate) fn run(stage: Stage, unit: Unit) -> Self {
+    pub(crate) fn run(stage: Stage, unit: Unit, forward: Option<OverlappedForward>) -> Self {
         let Unit { instruction, microbatch, chunk } = unit;
-        Self { role: Role::Instruction, stage, instruction, chunk, microbatch }
+        Self { role: Role::Instruction, stage, instruction, chunk, microbatch, forward }
     }
 
     /// Whether a stage runs it.
     pub(crate) fn is_run(&self) -> bool {
         self.role == Role::Instruction
+    }
+
+    pub(crate) fn part(&self) -> Part {
+        Part::of(self.chunk, self.microbatch)
     }
 
     pub(crate) fn unit(&self) -> Unit {

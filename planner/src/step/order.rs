@@ -3,21 +3,55 @@
 use pfo_vocabulary::{Chunk, Instruction, Stage, Unit};
 
 use crate::step::dependencies::{Dependency, StageUnit};
+use crate::step::overlap::{OverlappedForward, Overlaps};
+use crate::step::placement::Placement;
 
 /// The instructions of one stage, first to last.
 pub type StageOrder = Vec<Unit>;
 
 /// The order of a whole step: what each stage runs, and what waits for what.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Order {
     /// By stage.
     pub(crate) stages: Vec<StageOrder>,
     pub(crate) num_microbatches: u32,
+    pub(crate) placement: Placement,
+    /// Of the instructions that run a forward beside their backward.
+    pub(crate) overlaps: Overlaps,
     /// Of the instructions that do not wait by the rule.
     pub(crate) dependencies: Vec<Dependency>,
+    /// From the end of an instruction until what it made has reached another stage, in seconds, if
+    /// that comes with the order.
+    pub(crate) transfer_time_s: Option<f64>,
 }
 
 impl Order {
+    /// An order without instructions of two, whose instructions wait by the rule.
+    pub(crate) fn plain(
+        stages: Vec<StageOrder>,
+        num_microbatches: u32,
+        placement: Placement,
+    ) -> Self {
+        Self {
+            stages,
+            num_microbatches,
+            placement,
+            overlaps: Overlaps::new(),
+            dependencies: Vec::new(),
+            transfer_time_s: None,
+        }
+    }
+
+    /// The instructions of each stage, by stage.
+    pub fn stages(&self) -> &[StageOrder] {
+        &self.stages
+    }
+
+    /// The forward that an instruction of a stage runs beside its backward, if it is one of two.
+    pub fn overlapped(&self, stage: Stage, unit: Unit) -> Option<OverlappedForward> {
+        self.overlaps.get(&StageUnit::new(stage, unit)).copied()
+    }
+
     /// The number of microbatches of a step.
     pub fn num_microbatches(&self) -> u32 {
         self.num_microbatches
@@ -38,37 +72,48 @@ pub(crate) struct Misordered {
     pub(crate) problem: String,
 }
 
-/// Checks that every microbatch runs once forward and once backward on every chunk, and that no
-/// instruction is listed twice.
+/// Checks that every microbatch runs once forward and once backward on every chunk, or on one of
+/// them where each is a copy of the model, and that no instruction is listed twice.
 pub(crate) fn check_order(
-    units: impl ExactSizeIterator<Item = Unit> + Clone,
+    units: impl ExactSizeIterator<Item = (Unit, Option<OverlappedForward>)> + Clone,
     num_microbatches: u32,
+    placement: Placement,
 ) -> Result<(), Misordered> {
-    let chunks = count_chunks(units.clone(), num_microbatches)?;
     let (length, microbatches) = (units.len(), num_microbatches as usize);
-
-    // A bit for each instruction of each microbatch of each chunk.
-    let mut seen = vec![0_u16; chunks * microbatches];
-    for (index, unit) in units.enumerate() {
-        let place = usize::from(unit.chunk.0) * microbatches + unit.microbatch.0 as usize;
-        let bit = 1 << unit.instruction as u16;
-        if seen[place] & bit != 0 {
-            return Err(Misordered {
-                instruction: Some(index),
-                problem: format!("{unit} a second time"),
-            });
-        }
-        seen[place] |= bit;
+    let run = units.clone().enumerate().flat_map(|(index, (unit, forward))| {
+        let forward = forward.map(OverlappedForward::unit);
+        [Some(unit), forward].into_iter().flatten().map(move |unit| (index, unit))
+    });
+    let chunks = count_chunks(run.clone(), num_microbatches)?;
+    if let Some((index, problem)) = units.enumerate().find_map(wrong_pair) {
+        return Err(Misordered { instruction: Some(index), problem });
     }
+    let passes = run.clone().filter(|(_, unit)| is_pass(unit.instruction)).count();
+    let parts = if placement.is_one_model() { chunks } else { 1 };
+    // Also bounds the memory that a short file can make this take.
+    if chunks > 1 && passes < 2 * parts * microbatches {
+        return Err(Misordered {
+            instruction: None,
+            problem: format!(
+                "{passes} forwards and backwards for {chunks} chunks of {microbatches} microbatches, \
+                 must have a forward and a backward of each"
+            ),
+        });
+    }
+
+    let seen = seen(run, chunks, microbatches)?;
+    let runs = |place: usize| count(seen[place], is_pass) > 0;
+    let runs_somewhere: Vec<bool> = (0..microbatches)
+        .map(|microbatch| (microbatch..seen.len()).step_by(microbatches).any(runs))
+        .collect();
     for (place, &seen) in seen.iter().enumerate() {
-        let has = |instruction: &Instruction| seen & (1 << *instruction as u16) != 0;
-        let count = |belongs: fn(Instruction) -> bool| {
-            Instruction::ALL.iter().filter(|&i| belongs(*i) && has(i)).count()
-        };
-        let forwards = count(|instruction| instruction == Instruction::Forward);
-        let backwards = count(Instruction::is_backward);
+        let (chunk, microbatch) = (place / microbatches, place % microbatches);
+        if !placement.is_one_model() && !runs(place) && runs_somewhere[microbatch] {
+            continue;
+        }
+        let forwards = count(seen, |instruction| instruction == Instruction::Forward);
+        let backwards = count(seen, Instruction::is_backward);
         if (forwards, backwards) != (1, 1) {
-            let (chunk, microbatch) = (place / microbatches, place % microbatches);
             let of = if chunk > 0 { format!(" of chunk {chunk}") } else { String::new() };
             return Err(Misordered {
                 instruction: None,
@@ -83,14 +128,57 @@ pub(crate) fn check_order(
     Ok(())
 }
 
+/// For each microbatch of each chunk a bit for each of its instructions.
+fn seen(
+    run: impl Iterator<Item = (usize, Unit)>,
+    chunks: usize,
+    microbatches: usize,
+) -> Result<Vec<u16>, Misordered> {
+    let mut seen = vec![0_u16; chunks * microbatches];
+    for (index, unit) in run {
+        let place = usize::from(unit.chunk.0) * microbatches + unit.microbatch.0 as usize;
+        let bit = 1 << unit.instruction as u16;
+        if seen[place] & bit != 0 {
+            return Err(Misordered {
+                instruction: Some(index),
+                problem: format!("{unit} a second time"),
+            });
+        }
+        seen[place] |= bit;
+    }
+    Ok(seen)
+}
+
+fn count(seen: u16, belongs: fn(Instruction) -> bool) -> usize {
+    let has = |instruction: &Instruction| seen & (1 << *instruction as u16) != 0;
+    Instruction::ALL.iter().filter(|&i| belongs(*i) && has(i)).count()
+}
+
+fn is_pass(instruction: Instruction) -> bool {
+    instruction == Instruction::Forward || instruction.is_backward()
+}
+
+/// What is wrong with an instruction that says whose forward it runs.
+fn wrong_pair(
+    (index, (unit, forward)): (usize, (Unit, Option<OverlappedForward>)),
+) -> Option<(usize, String)> {
+    let forward = forward?.unit();
+    if unit.instruction != Instruction::ForwardBackward {
+        return Some((index, format!("{unit} has a forward; only a forward_backward runs one")));
+    }
+    let of_both = |unit: Unit| (unit.chunk, unit.microbatch);
+    (of_both(unit) == of_both(forward)).then(|| {
+        (index, format!("{unit} overlaps its own forward, which must be done before; leave it out"))
+    })
+}
+
 /// The number of chunks of a stage, none of whose units is out of range.
 fn count_chunks(
-    units: impl ExactSizeIterator<Item = Unit>,
+    units: impl Iterator<Item = (usize, Unit)>,
     num_microbatches: u32,
 ) -> Result<usize, Misordered> {
-    let length = units.len();
     let mut chunks = 1;
-    for (index, unit) in units.enumerate() {
+    for (index, unit) in units {
         let wrong = |problem| Misordered { instruction: Some(index), problem };
         let limit = Chunk::MAX_CHUNKS;
         if unit.chunk.0 >= limit {
@@ -100,17 +188,6 @@ fn count_chunks(
             return Err(wrong(format!("{unit}, but num_microbatches is {num_microbatches}")));
         }
         chunks = chunks.max(usize::from(unit.chunk.0) + 1);
-    }
-    let microbatches = num_microbatches as usize;
-    // Also bounds the memory that a short file can make this take.
-    if chunks > 1 && length < 2 * chunks * microbatches {
-        return Err(Misordered {
-            instruction: None,
-            problem: format!(
-                "{length} instructions for {chunks} chunks of {microbatches} microbatches, must \
-                 have a forward and a backward of each"
-            ),
-        });
     }
     Ok(chunks)
 }

@@ -7,18 +7,28 @@
 //! ```
 //!
 //! Stages are listed first to last, each with its instructions of a step, first to last. `"chunk"`
-//! is the model chunk where a stage has several. Instructions wait by the rule, a forward for the
-//! activation of the virtual stage before and a backward for the gradient of the one after, unless
-//! a field `"dependencies"` beside `"stages"` says otherwise: see `dependencies`.
+//! is the model chunk where a stage has several; a field `"placement"` beside `"stages"` says how
+//! they lie: `"loop"`, `"v"` or `"two-way"`. A `forward_backward` that overlaps the forward of
+//! another microbatch with its backward names it: `"forward": {"microbatch": 1, "chunk": 0}`.
+//!
+//! Instructions wait by the rule, a forward for the activation of the virtual stage before and a
+//! backward for the gradient of the one after, unless a field `"dependencies"` says otherwise: see
+//! `dependencies`. A field `"transfer_time_s"` is the time, in seconds, from the end of an
+//! instruction until what it made has reached another stage.
 
-use pfo_vocabulary::{Chunk, Instruction, Microbatch, Unit};
-use serde::Deserialize;
+use pfo_vocabulary::{Chunk, Instruction, Microbatch, Stage, Unit};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::error::PlanError;
 use crate::excerpt::{excerpt, shortened};
 use crate::limits;
+use crate::plan::Plan;
+use crate::step::delays::Delays;
 use crate::step::dependencies::{BadDependency, Dependency, check_dependencies};
-use crate::step::order::{Misordered, Order, StageOrder, check_order};
+use crate::step::order::{Misordered, Order, check_order};
+use crate::step::overlap::{OverlappedForward, overlaps_on};
+use crate::step::placement::Placement;
 
 const FORMAT: &str = "pfo-order/1";
 
@@ -26,25 +36,31 @@ const FORMAT: &str = "pfo-order/1";
 #[serde(deny_unknown_fields)]
 struct Document {
     format: String,
+    #[serde(default)]
+    placement: Placement,
+    #[serde(default)]
+    transfer_time_s: Option<f64>,
     stages: Vec<Vec<Entry>>,
     #[serde(default)]
     dependencies: Vec<Dependency>,
 }
 
 /// One instruction of a stage.
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
     instruction: Instruction,
     microbatch: Microbatch,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Chunk::is_first")]
     chunk: Chunk,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    forward: Option<OverlappedForward>,
 }
 
-impl From<Entry> for Unit {
-    fn from(entry: Entry) -> Self {
-        let Entry { instruction, microbatch, chunk } = entry;
-        Self { instruction, chunk, microbatch }
+impl Entry {
+    fn unit(&self) -> Unit {
+        let &Self { instruction, microbatch, chunk, .. } = self;
+        Unit { instruction, chunk, microbatch }
     }
 }
 
@@ -55,32 +71,78 @@ impl Order {
     /// If the bytes are not an order file, a stage does not run every microbatch once forward and
     /// once backward, or a dependency names an instruction that no stage runs.
     pub fn from_json(bytes: &[u8]) -> Result<Self, PlanError> {
+        if bytes.len() > Plan::MAX_JSON_BYTES {
+            let (size, most) = (bytes.len(), Plan::MAX_JSON_BYTES);
+            return Err(refused(
+                "the file",
+                format!("it has {size} bytes, at most {most} are read"),
+            ));
+        }
         let document: Document = serde_json::from_slice(bytes)
             .map_err(|error| refused("the file", shortened(&error.to_string())))?;
         if document.format != FORMAT {
             let found = excerpt(&document.format);
             return Err(refused("format", format!("\"{found}\", this version reads \"{FORMAT}\"")));
         }
-        let units = |stage: Vec<Entry>| stage.into_iter().map(Unit::from).collect();
-        let stages: Vec<StageOrder> = document.stages.into_iter().map(units).collect();
-        let last = stages.iter().flatten().map(|unit| unit.microbatch.0).max();
+        if !(1..=usize::from(limits::STAGES)).contains(&document.stages.len()) {
+            let (count, most) = (document.stages.len(), limits::STAGES);
+            return Err(refused("stages", format!("{count} are listed, must be 1 to {most}")));
+        }
+        let entries = document.stages.iter().flatten();
+        let forwards = entries.clone().filter_map(|entry| entry.forward);
+        let last = entries.map(|entry| entry.microbatch).chain(forwards.map(|of| of.microbatch));
         let num_microbatches = last
-            .filter(|&last| last < limits::MICROBATCHES)
-            .map(|last| last + 1)
+            .max()
+            .filter(|last| last.0 < limits::MICROBATCHES)
+            .map(|last| last.0 + 1)
             .ok_or_else(|| refused("the file", "it must have 1 to 65536 microbatches".into()))?;
-        for (stage, order) in stages.iter().enumerate() {
-            check_order(order.iter().copied(), num_microbatches).map_err(
+        let mut order = Self::plain(Vec::new(), num_microbatches, document.placement);
+        order.transfer_time_s = document.transfer_time_s;
+        Delays { transfer_time_s: order.transfer_time_s.unwrap_or(0.0), ..Delays::default() }
+            .check()?;
+        for (stage, entries) in (0..).map(Stage).zip(&document.stages) {
+            let run = entries.iter().map(|entry| (entry.unit(), entry.forward));
+            check_order(run.clone(), num_microbatches, order.placement).map_err(
                 |Misordered { instruction, problem }| match instruction {
                     Some(index) => refused(&format!("stage {stage}, instruction {index}"), problem),
                     None => refused(&format!("stage {stage}"), problem),
                 },
             )?;
+            order.overlaps.extend(overlaps_on(stage, run));
+            order.stages.push(entries.iter().map(Entry::unit).collect());
         }
-        let order = Self { stages, num_microbatches, dependencies: document.dependencies };
+        order.dependencies = document.dependencies;
         check_dependencies(order.units(), &order.dependencies).map_err(
             |BadDependency { number, problem }| refused(&format!("dependency {number}"), problem),
         )?;
         Ok(order)
+    }
+
+    /// The order as a file, one instruction per line, which [`Order::from_json`] reads.
+    pub fn to_json(&self) -> String {
+        let entry = |stage: Stage, unit: Unit| Entry {
+            instruction: unit.instruction,
+            microbatch: unit.microbatch,
+            chunk: unit.chunk,
+            forward: self.overlapped(stage, unit),
+        };
+        let stages = (0..).map(Stage).zip(&self.stages).map(|(stage, units)| {
+            let entries = units.iter().map(|&unit| format!("    {}", json!(entry(stage, unit))));
+            format!("  [\n{}\n  ]", entries.collect::<Vec<_>>().join(",\n"))
+        });
+        let mut text = format!("{{\n  \"format\": \"{FORMAT}\",\n");
+        text += &format!("  \"placement\": {},\n", json!(self.placement));
+        if let Some(seconds) = self.transfer_time_s {
+            text += &format!("  \"transfer_time_s\": {seconds},\n");
+        }
+        if !self.dependencies.is_empty() {
+            let each =
+                self.dependencies.iter().map(|dependency| format!("    {}", json!(dependency)));
+            let each = each.collect::<Vec<_>>().join(",\n");
+            text += &format!("  \"dependencies\": [\n{each}\n  ],\n");
+        }
+        let stages = stages.collect::<Vec<_>>().join(",\n");
+        text + &format!("  \"stages\": [\n{stages}\n  ]\n}}\n")
     }
 }
 
@@ -91,6 +153,7 @@ fn refused(place: &str, problem: String) -> PlanError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::Profile;
     use crate::schedule::name::Schedule;
     use crate::schedule::settings::Settings;
     use crate::step::delays::Delays;
@@ -112,6 +175,7 @@ mod tests {
     fn an_order_is_run_as_the_file_has_it() {
         let order = Order::from_json(TWO_STAGES.as_bytes()).unwrap();
         assert_eq!(order.num_microbatches(), 2);
+        assert_eq!(Order::from_json(order.to_json().as_bytes()).unwrap(), order);
         let plan =
             order.pipeline(&unequal(), Delays::default()).unwrap().plan(|_| crate::Mhz(1400));
         let first: Vec<String> =
@@ -122,13 +186,36 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_any_schedule_can_be_read_and_makes_the_same_pipeline() {
-        for schedule in [Schedule::GPipe, Schedule::OneForwardOneBackward, Schedule::Interleaved] {
-            let stages = schedule.orders(&unequal(), 4, &Settings::default()).unwrap();
-            let json = serde_json::json!({"format": FORMAT, "stages": stages}).to_string();
-            let order = Order::from_json(json.as_bytes()).unwrap();
-            assert_eq!(order.stages, stages, "{schedule}");
+    fn the_order_of_any_schedule_can_be_written_and_read() {
+        let kinds = [Instruction::ForwardBackward, Instruction::Load];
+        let rows = kinds.into_iter().flat_map(|kind| {
+            let of_backward = unequal();
+            let rows: Vec<_> = of_backward.rows().collect();
+            rows.into_iter()
+                .filter(|row| row.1 == Instruction::Backward)
+                .map(move |row| (row.0, kind, row.2))
+        });
+        let profile = Profile::from_measurements(unequal().rows().chain(rows)).unwrap();
+        for schedule in Schedule::ALL.into_iter().filter(|&schedule| schedule != Schedule::Custom) {
+            let order = schedule.order(&profile, 8, &Settings::default()).unwrap();
+            let read = Order::from_json(order.to_json().as_bytes()).unwrap();
+            assert_eq!(read, order, "{schedule}");
+            let has_pairs = matches!(schedule, Schedule::DualPipe | Schedule::DualPipeV);
+            assert_eq!(!read.overlaps.is_empty(), has_pairs, "{schedule}");
         }
+    }
+
+    #[test]
+    fn a_time_of_transfers_in_the_file_counts_unless_another_is_given() {
+        let json = TWO_STAGES.replacen("\"stages\"", "\"transfer_time_s\": 0.5, \"stages\"", 1);
+        let order = Order::from_json(json.as_bytes()).unwrap();
+        let of = |transfer_time_s| {
+            let delays = Delays { transfer_time_s, ..Delays::default() };
+            order.pipeline(&unequal(), delays).unwrap().network().delays.transfer_time_s
+        };
+        assert_eq!((of(0.0), of(0.25)), (0.5, 0.25));
+        let message = Order::from_json(json.replace("0.5,", "-1,").as_bytes()).unwrap_err();
+        assert!(message.to_string().contains("-1 s"), "{message}");
     }
 
     #[test]
@@ -139,6 +226,22 @@ mod tests {
             ("\"microbatch\": 1", "\"microbatch\": 0", "stage 0, instruction 1"),
             ("\"backward\"", "\"load\"", "stage 0: microbatch 1"),
             ("\"microbatch\": 1", "\"microbatch\": 70000", "65536"),
+            ("\"stages\"", "\"placement\": \"w\", \"stages\"", "two-way"),
+            (
+                "forward\", ",
+                "forward\", \"forward\": {\"microbatch\": 1}, ",
+                "only a forward_backward",
+            ),
+            (
+                "backward\", ",
+                "forward_backward\", \"forward\": {\"microbatch\": 1}, ",
+                "its own forward",
+            ),
+            (
+                "backward\", ",
+                "forward_backward\", \"forward\": {\"microbatch\": 0}, ",
+                "a second time",
+            ),
         ];
         for (from, to, expected) in cases {
             let message = refused_with(from, to);

@@ -9,14 +9,14 @@ use std::collections::{HashMap, HashSet};
 use petgraph::Incoming;
 use petgraph::algo::kosaraju_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
-use pfo_vocabulary::{Chunk, Instruction, Stage};
+use pfo_vocabulary::{Chunk, Instruction, Microbatch, Stage};
 
 use crate::error::PlanError;
-use crate::step::dependencies::{Dependency, StageUnit};
-
+use crate::step::dependencies::StageUnit;
 use crate::step::flow::{Flow, Product};
 use crate::step::operation::{Operation, Role};
-use crate::step::order::StageOrder;
+use crate::step::order::Order;
+use crate::step::placement::Placement;
 
 pub(crate) type Precedence = DiGraph<Operation, ()>;
 
@@ -25,59 +25,107 @@ pub(crate) type Precedence = DiGraph<Operation, ()>;
 /// # Errors
 /// [`PlanError::Deadlock`] if an operation waits for something that is never produced or that comes
 /// later on its stage. Other cycles stay in the graph.
-pub(crate) fn precedence(
-    orders: &[StageOrder],
-    dependencies: &[Dependency],
-    has_transfers: bool,
-) -> Result<Precedence, PlanError> {
-    let mut graph = Precedence::new();
-    for (stage, order) in (0..).map(Stage).zip(orders) {
-        let mut before = None;
-        for &unit in order {
-            let node = graph.add_node(Operation::run(stage, unit));
-            if let Some(before) = before.replace(node) {
-                graph.add_edge(before, node, ());
-            }
-        }
-    }
+pub(crate) fn precedence(order: &Order, has_transfers: bool) -> Result<Precedence, PlanError> {
+    let mut graph = chains(order);
     let mut links = Vec::new();
-    for (later, earlier) in awaited(&graph, orders.len() as u16, dependencies)? {
+    for (later, earlier) in awaited(&graph, order)? {
         link_into(&mut graph, later, &earlier, has_transfers, &mut links);
     }
     fan_out(&mut graph, links);
     Ok(graph)
 }
 
+/// What crosses stages: each instruction that waits for others of other stages, with those.
+///
+/// # Errors
+/// Those of [`precedence`].
+pub(crate) fn hand_overs(order: &Order) -> Result<Vec<(StageUnit, Vec<StageUnit>)>, PlanError> {
+    let graph = chains(order);
+    let unit = |node: &NodeIndex| graph[*node].stage_unit();
+    let awaited = awaited(&graph, order)?.into_iter();
+    Ok(awaited.map(|(later, earlier)| (unit(&later), earlier.iter().map(unit).collect())).collect())
+}
+
+/// The instructions of each stage, one after the other.
+fn chains(order: &Order) -> Precedence {
+    let mut graph = Precedence::new();
+    for (stage, units) in (0..).map(Stage).zip(&order.stages) {
+        let mut before = None;
+        for &unit in units {
+            let forward = order.overlapped(stage, unit);
+            let node = graph.add_node(Operation::run(stage, unit, forward));
+            if let Some(before) = before.replace(node) {
+                graph.add_edge(before, node, ());
+            }
+        }
+    }
+    graph
+}
+
+/// A product of a microbatch, and the stage and chunk that make it.
+type Made = (Stage, Chunk, Product, Microbatch);
+
+/// What waits by the rule, and what makes it.
+struct Rule {
+    placement: Placement,
+    num_stages: u16,
+    num_chunks: u16,
+    producers: HashMap<Made, NodeIndex>,
+}
+
+impl Rule {
+    fn new(graph: &Precedence, order: &Order) -> Self {
+        let mut producers = HashMap::new();
+        let mut num_chunks = 1;
+        for node in graph.node_indices() {
+            for (instruction, stage, chunk, microbatch) in parts(&graph[node]) {
+                num_chunks = num_chunks.max(chunk.0.saturating_add(1));
+                if let Some(product) = instruction.product() {
+                    producers.insert((stage, chunk, product, microbatch), node);
+                }
+            }
+        }
+        let num_stages = order.stages.len() as u16;
+        Self { placement: order.placement, num_stages, num_chunks, producers }
+    }
+
+    /// The nodes that an operation waits for.
+    fn awaited(&self, operation: &Operation) -> Result<Vec<NodeIndex>, PlanError> {
+        let mut awaited = Vec::new();
+        for (instruction, stage, chunk, microbatch) in parts(operation) {
+            let place = (stage, chunk);
+            let input = instruction.input(place, self.placement, self.num_stages, self.num_chunks);
+            let Some(input @ (from, chunk, product)) = input else { continue };
+            let made = self.producers.get(&(from, chunk, product, microbatch));
+            awaited.push(*made.ok_or_else(|| never_made(operation, input))?);
+        }
+        awaited.dedup();
+        Ok(awaited)
+    }
+}
+
+/// The instruction of an operation, or both that it runs.
+fn parts(
+    operation: &Operation,
+) -> impl Iterator<Item = (Instruction, Stage, Chunk, Microbatch)> + use<> {
+    let Operation { stage, instruction, chunk, microbatch, forward, .. } = *operation;
+    let forward = forward.map(|of| (Instruction::Forward, stage, of.chunk, of.microbatch));
+    [Some((instruction, stage, chunk, microbatch)), forward].into_iter().flatten()
+}
+
 /// Each instruction that waits for others of other stages, with those.
 fn awaited(
     graph: &Precedence,
-    num_stages: u16,
-    dependencies: &[Dependency],
+    order: &Order,
 ) -> Result<Vec<(NodeIndex, Vec<NodeIndex>)>, PlanError> {
+    let dependencies = order.dependencies.iter();
     let said: HashMap<StageUnit, &[StageUnit]> =
-        dependencies.iter().map(|said| (said.of, said.after.as_slice())).collect();
-    let mut producers = HashMap::new();
+        dependencies.map(|said| (said.of, said.after.as_slice())).collect();
     let mut nodes = HashMap::new();
-    let mut num_chunks = 1;
-    for node in graph.node_indices() {
-        let operation = &graph[node];
-        num_chunks = num_chunks.max(operation.chunk.0.saturating_add(1));
-        if let Some(product) = operation.instruction.product() {
-            let Operation { stage, chunk, microbatch, .. } = *operation;
-            producers.insert((stage, chunk, product, microbatch), node);
-        }
-        if !said.is_empty() {
-            nodes.insert(operation.stage_unit(), node);
-        }
+    if !said.is_empty() {
+        nodes.extend(graph.node_indices().map(|node| (graph[node].stage_unit(), node)));
     }
-    let by_rule = |operation: &Operation| {
-        let Operation { stage, instruction, chunk, microbatch, .. } = *operation;
-        let input = instruction.input((stage, chunk), num_stages, num_chunks);
-        input.map(|input @ (from, chunk, product)| {
-            let made = producers.get(&(from, chunk, product, microbatch));
-            made.copied().ok_or_else(|| never_made(operation, input))
-        })
-    };
+    let rule = Rule::new(graph, order);
 
     let mut awaited = Vec::new();
     for later in graph.node_indices() {
@@ -85,7 +133,7 @@ fn awaited(
         let earlier: Vec<NodeIndex> = match said.get(&operation.stage_unit()) {
             // That all of them are run is checked before.
             Some(after) => after.iter().filter_map(|unit| nodes.get(unit)).copied().collect(),
-            None => by_rule(operation).transpose()?.into_iter().collect(),
+            None => rule.awaited(operation)?,
         };
         let of_own = |earlier: &NodeIndex| graph[*earlier].stage == operation.stage;
         if let Some(&own) = earlier.iter().find(|node| of_own(node) && **node >= later) {
@@ -178,6 +226,8 @@ mod tests {
 
     use super::*;
     use crate::schedule::one_forward_one_backward;
+    use crate::step::dependencies::Dependency;
+    use crate::step::order::StageOrder;
     use pfo_vocabulary::Unit;
 
     fn one_f_one_b(num_stages: u16, num_microbatches: u32) -> Vec<StageOrder> {
@@ -189,8 +239,13 @@ mod tests {
         StageUnit::new(Stage(stage), Unit::new(instruction, microbatch))
     }
 
+    fn with(stages: &[StageOrder], dependencies: &[Dependency]) -> Order {
+        let dependencies = dependencies.to_vec();
+        Order { dependencies, ..Order::plain(stages.to_vec(), 1, Placement::Loop) }
+    }
+
     fn refused(orders: &[StageOrder], dependencies: &[Dependency]) -> String {
-        let graph = match precedence(orders, dependencies, false) {
+        let graph = match precedence(&with(orders, dependencies), false) {
             Ok(graph) => graph,
             Err(error) => return error.to_string(),
         };
@@ -207,7 +262,7 @@ mod tests {
             after: everything_on_0.clone(),
         });
         for has_transfers in [false, true] {
-            let graph = precedence(&one_f_one_b(2, 4), &said, has_transfers).unwrap();
+            let graph = precedence(&with(&one_f_one_b(2, 4), &said), has_transfers).unwrap();
             for node in graph.node_indices() {
                 for direction in [Incoming, Outgoing] {
                     assert!(graph.neighbors_directed(node, direction).count() <= 2);
@@ -220,7 +275,7 @@ mod tests {
     fn what_is_said_takes_the_place_of_the_rule() {
         let orders = one_f_one_b(2, 1);
         let links = |dependencies: &[Dependency]| {
-            let graph = precedence(&orders, dependencies, false).unwrap();
+            let graph = precedence(&with(&orders, dependencies), false).unwrap();
             let of_stages = graph.edge_indices().map(|edge| graph.edge_endpoints(edge).unwrap());
             of_stages.filter(|&(from, to)| graph[from].stage != graph[to].stage).count()
         };

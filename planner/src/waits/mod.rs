@@ -47,19 +47,24 @@ impl Plan {
         let without = Self { waits: Vec::new(), ..self.clone() };
         let timeline = Timeline::new(profile, &without)?;
         let latency_s = self.delays.switch_latency_s;
+        // While a call blocks, the clock is not asked back.
+        let lowest_s = latency_s.max(self.delays.set_call_s);
         let saves = |power: &PowerByClock, span: &Span| {
             let lowest = power.cheapest();
             let in_force_s = span.waited_s - latency_s - self.delays.early_s();
             let saved_w = power.at(span.frequency).0 - power.at(lowest).0;
             let changes_j = 2.0 * change_j(power.at(span.frequency), self.delays);
-            in_force_s > latency_s && saved_w * in_force_s > changes_j
+            in_force_s > lowest_s && saved_w * in_force_s > changes_j
         };
+        // A change at the beginning of a wait holds up what is handed on before it.
+        let are_prompt = self.delays.held_up_s == 0.0;
+
         let mut waits = Vec::new();
         for (stage, spans) in self.stages.iter().zip(&timeline.stages) {
             let power = powers.of(stage.stage);
             let frequency_mhz = power.cheapest();
             for (planned, span) in stage.instructions.iter().zip(spans) {
-                if !planned.instruction.is_fixed() && saves(power, span) {
+                if are_prompt && !planned.instruction.is_fixed() && saves(power, span) {
                     let before = StageUnit::new(stage.stage, planned.unit());
                     waits.push(PlannedWait { before, frequency_mhz });
                 }

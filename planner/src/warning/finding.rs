@@ -90,6 +90,11 @@ pub enum Finding {
         /// The largest distance from the closest such curve, as a share.
         most: f64,
     },
+    /// Times so long that they may be in another unit, and energies with them.
+    Long {
+        /// The shortest time of the table.
+        shortest_s: f64,
+    },
     /// Rows that scatter.
     Noisy {
         /// The quantity.
@@ -163,6 +168,10 @@ impl fmt::Display for Finding {
                 Frequencies(frequencies_mhz),
                 if frequencies_mhz.len() == 1 { "is" } else { "are" },
                 Percent(*most)
+            ),
+            Self::Long { shortest_s } => write!(
+                f,
+                "takes {shortest_s} s and more; if these are ms, and energies mJ, divide both by 1000"
             ),
             Self::Noisy { quantity, scatter } => {
                 write!(f, "{quantity} scatters by {}", Percent(*scatter))

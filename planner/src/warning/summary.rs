@@ -57,6 +57,7 @@ fn size(finding: &Finding) -> f64 {
         Finding::Outlier { measured, expected, .. } => off(*measured, *expected),
         Finding::NotMonotone { most, .. } | Finding::Smoothed { most, .. } => *most,
         Finding::Noisy { scatter, .. } => *scatter,
+        Finding::Long { shortest_s } => *shortest_s,
     }
 }
 

@@ -12,6 +12,10 @@ use crate::warning::finding::{Finding, Warning};
 /// make times of published tables rise by up to 1.6 % with the clock.
 const ORDINARY: f64 = 0.02;
 
+/// An instruction of a pipeline takes milliseconds to some seconds. With times in ms and energies in mJ, its
+/// power looks right: only its time gives the mistake away.
+const LONG_S: f64 = 20.0;
+
 impl Warning {
     pub(super) fn left_out(left_out: &LeftOut) -> Self {
         let LeftOut { stage, instruction, line, measured, median, repeats } = *left_out;
@@ -30,7 +34,12 @@ impl Warning {
 
 pub(super) fn warnings(measured: &Profile, smoothed: &[Smoothed]) -> Vec<Warning> {
     let mut warnings = Vec::new();
-    for table @ Table { stage, instruction, .. } in measured.tables() {
+    for table @ Table { stage, instruction, rows, .. } in measured.tables() {
+        let shortest_s = rows.iter().map(|row| row.time_s).fold(f64::INFINITY, f64::min);
+        if shortest_s > LONG_S {
+            let finding = Finding::Long { shortest_s };
+            warnings.push(Warning { stage, instruction, finding });
+        }
         for quantity in Quantity::BOTH {
             let is_here = |smoothed: &&Smoothed| {
                 (smoothed.stage, smoothed.instruction, smoothed.quantity)
@@ -80,4 +89,32 @@ fn findings(table: Table, quantity: Quantity, smoothed: Option<&Smoothed>) -> Ve
         findings.push(Finding::Noisy { quantity, scatter });
     }
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::warning::summary::summarised;
+
+    /// The lines about a profile whose times and energies are this many times those of seconds and J.
+    fn lines(scale: f64) -> Vec<String> {
+        let mut csv = String::from("stage,instruction,frequency,time,energy\n");
+        for (instruction, at_highest_s) in [("forward", 0.05), ("backward", 0.1)] {
+            for mhz in [900.0, 1000.0, 1100.0, 1200.0, 1300.0, 1400.0] {
+                let time_s = at_highest_s * 1400.0 / mhz * scale;
+                csv += &format!("0,{instruction},{mhz},{time_s},{}\n", 200.0 * time_s);
+            }
+        }
+        let profile = Profile::from_csv(csv.as_bytes()).unwrap();
+        summarised(&warnings(&profile, &[]))
+    }
+
+    #[test]
+    fn times_and_energies_in_thousandths_are_asked_about_and_those_in_units_are_not() {
+        assert_eq!(lines(1.0), [""; 0]);
+        assert_eq!(lines(100.0), [""; 0]);
+        let [forward, backward] = &lines(1e3)[..] else { panic!("{:?}", lines(1e3)) };
+        assert!(forward.starts_with("stage 0, forward: takes 50 s and more; if these are ms"));
+        assert!(backward.contains("takes 100 s"), "{backward}");
+    }
 }

@@ -6,7 +6,9 @@
 //! is in force a latency after the call began. In a wait with a clock of its own that one is wanted,
 //! until a latency, a quarter of it and at least 2 ms before the end that the wait is expected to
 //! have; if that is too soon, the wait has no clock of its own. A forward waits for that of the stage before, a
-//! backward for that of the stage after. The step begins at the clock of the last instruction.
+//! backward for that of the stage after. The step begins at the clock of the last instruction. Where the
+//! next instruction of a stage has another clock, the driver holds up what this one hands on for a
+//! while, and the GPU waits.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -32,6 +34,10 @@ struct Gpu<'a> {
     todo: VecDeque<&'a PlannedInstruction>,
     /// What is left of the first one that is to do, if it runs (1 to 0).
     left: Option<f64>,
+    /// Until when the driver holds up what it hands on, once it has ended.
+    held_up_until_s: Option<f64>,
+    /// The clock of the first instruction of the next step.
+    first: Mhz,
     /// Before each that is to do, the clock of the wait and when the wait is expected to end.
     waits: VecDeque<Option<(Mhz, f64)>>,
     /// When the clock of the instruction is wanted instead of that of the wait.
@@ -53,6 +59,8 @@ impl<'a> Gpu<'a> {
             stage: stage.stage,
             todo,
             left: None,
+            held_up_until_s: None,
+            first,
             waits,
             back_s: f64::INFINITY,
             clock: last,
@@ -76,6 +84,12 @@ impl<'a> Gpu<'a> {
             _ => return true,
         };
         done.contains(&(from, next.instruction, next.microbatch.0))
+    }
+
+    /// When the driver lets go of what the first instruction hands on that ends now.
+    fn let_go_s(&self, now_s: f64, delays: Delays) -> f64 {
+        let next = self.todo.get(1).map_or(self.first, |next| next.frequency_mhz);
+        now_s + if next == self.todo[0].frequency_mhz { 0.0 } else { delays.held_up_s }
     }
 
     /// Wants the clock of the next wait or instruction.
@@ -116,7 +130,8 @@ impl<'a> Gpu<'a> {
         let ends_s = self.left.map_or(f64::INFINITY, |left| now_s + left * self.at(profile).0);
         let in_force_s = self.coming.front().map_or(f64::INFINITY, |coming| coming.0);
         let returns_s = if self.busy_until_s > now_s { self.busy_until_s } else { f64::INFINITY };
-        ends_s.min(in_force_s).min(returns_s).min(self.back_s)
+        let let_go_s = self.held_up_until_s.unwrap_or(f64::INFINITY);
+        ends_s.min(in_force_s).min(returns_s).min(self.back_s).min(let_go_s)
     }
 }
 
@@ -157,12 +172,16 @@ pub(crate) fn run(profile: &Profile, plan: &Plan, power: &PerStage<PowerByClock>
                     gpu.clock = clock;
                 }
                 if gpu.left.is_some_and(|left| left <= 1e-12) {
-                    let ended = gpu.todo.pop_front().unwrap();
                     gpu.left = None;
+                    gpu.wanted = gpu.set;
+                    gpu.held_up_until_s = Some(gpu.let_go_s(now_s, plan.delays));
+                }
+                if gpu.held_up_until_s.is_some_and(|until_s| until_s <= now_s) {
+                    gpu.held_up_until_s = None;
+                    let ended = gpu.todo.pop_front().unwrap();
                     gpu.waits.pop_front();
                     done.insert((gpu.stage.0, ended.instruction, ended.microbatch.0));
                     step.time_s = now_s;
-                    gpu.wanted = gpu.set;
                     gpu.want(now_s, plan.delays);
                     is_settled = false;
                 }
@@ -177,7 +196,8 @@ pub(crate) fn run(profile: &Profile, plan: &Plan, power: &PerStage<PowerByClock>
                     step.calls += 1;
                     is_settled = false;
                 }
-                let ready = gpu.todo.front().filter(|_| gpu.left.is_none());
+                let is_free = gpu.left.is_none() && gpu.held_up_until_s.is_none();
+                let ready = gpu.todo.front().filter(|_| is_free);
                 if ready.is_some_and(|next| gpu.has_input(next, plan.num_stages, &done)) {
                     gpu.left = Some(1.0);
                     is_settled = false;

@@ -3,15 +3,21 @@
 //!
 //! Shares nothing with the planner but its names: no order, no graph, no hull, no flow.
 
-use microlp::{ComparisonOp, Error, LinearExpr, OptimizationDirection, Problem, Variable};
+mod v;
+
+use microlp::{
+    ComparisonOp, Error, LinearExpr, OptimizationDirection, Problem, SolveOptions,
+    TerminationReason, Variable,
+};
 use pfo_planner::{Instruction, Profile, Schedule, Stage, Watts};
+use v::V;
 
 /// A pipeline to build from a schedule's rules.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) schedule: Schedule,
     pub(crate) num_microbatches: i64,
-    /// Model chunks of a stage; 1 where they are not interleaved.
+    /// Model chunks of a stage: 2 in a V, 1 where they are not interleaved.
     pub(crate) chunks: i64,
     pub(crate) transfer_time_s: f64,
 }
@@ -28,6 +34,21 @@ struct Task {
     place: i64,
 }
 
+/// Where the part of the model comes that a stage runs of a microbatch on a chunk.
+fn virtual_stage(
+    stage: i64,
+    num_stages: i64,
+    shape: Shape,
+    (microbatch, chunk): (i64, i64),
+) -> i64 {
+    match shape.schedule {
+        Schedule::ZbV | Schedule::DualPipeV if chunk == 1 => 2 * num_stages - 1 - stage,
+        // The second half of the microbatches goes in at the last stage.
+        Schedule::DualPipe if 2 * microbatch >= shape.num_microbatches => num_stages - 1 - stage,
+        _ => chunk * num_stages + stage,
+    }
+}
+
 /// The operations of a stage in their order. Backward `m` has the place `4m`, which leaves room for
 /// what comes between it and the next.
 fn tasks_of(stage: i64, num_stages: i64, shape: Shape) -> Vec<Task> {
@@ -38,7 +59,7 @@ fn tasks_of(stage: i64, num_stages: i64, shape: Shape) -> Vec<Task> {
     let mut tasks = Vec::new();
     for microbatch in 0..num_microbatches {
         for chunk in 0..chunks {
-            let virtual_stage = chunk * num_stages + stage;
+            let virtual_stage = virtual_stage(stage, num_stages, shape, (microbatch, chunk));
             let mut run = |instruction, place| {
                 tasks.push(Task { stage, instruction, microbatch, virtual_stage, place });
             };
@@ -77,6 +98,14 @@ fn tasks_of(stage: i64, num_stages: i64, shape: Shape) -> Vec<Task> {
                     let nth_backward = group + (chunks - 1 - chunk) * num_stages + within;
                     run(Forward, 4 * (nth_forward - warm_up) - 2);
                     run(Backward, 4 * nth_backward);
+                }
+                Schedule::ZbV | Schedule::DualPipeV | Schedule::DualPipe => {
+                    let v = V { stage, num_stages, num_microbatches, microbatch };
+                    let places = match schedule {
+                        Schedule::DualPipe => v.places_both_ways(),
+                        _ => v.places(schedule, chunk),
+                    };
+                    places.into_iter().for_each(|(instruction, place)| run(instruction, place));
                 }
                 other => panic!("no rules for {other}"),
             }
@@ -197,6 +226,19 @@ impl LinearProgram {
             fastest_s: longest_s(&fastest, &waits),
             slowest_s: longest_s(&slowest, &waits),
         }
+    }
+
+    /// The least energy that a step of this time can take, in joules; none if it takes more branches than
+    /// these to prove it.
+    pub(crate) fn proven_energy_j(&self, time_s: f64, branches: u64) -> Option<f64> {
+        let mut problem = self.problem.clone();
+        problem.add_constraint([(self.end, 1.0)], ComparisonOp::Le, 1e3 * time_s);
+        let mut options = SolveOptions::default();
+        options.node_limit = Some(branches);
+        let outcome = problem.solve_with(options).unwrap();
+        let is_proven = outcome.termination_reason() == TerminationReason::ProvenOptimal;
+        let solution = outcome.into_solution().ok().filter(|_| is_proven)?;
+        Some(solution.objective() + self.idle_w * time_s)
     }
 
     /// Joules of a step that takes this many seconds, or none if no step does.

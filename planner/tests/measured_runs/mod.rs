@@ -8,8 +8,8 @@ use std::fs::File;
 use std::process::Command;
 
 use pfo_planner::{
-    Delays, Instruction, Measurement, Mhz, Plan, PlannedInstruction, Profile, Schedule, Stage,
-    StagePlan, Watts,
+    Delays, Instruction, Measurement, Mhz, Placement, Plan, PlannedInstruction, Profile, Schedule,
+    Stage, StagePlan, Watts,
 };
 use pfo_vocabulary::{Chunk, Microbatch};
 use serde::Deserialize;
@@ -140,6 +140,7 @@ impl Window {
     fn plan_with(&self, loads: Loads, clock: impl Fn(Instruction, u32, u32) -> Mhz) -> Plan {
         let planned = |&(instruction, microbatch, mhz): &(Instruction, u32, u32)| {
             let planned = PlannedInstruction {
+                forward: None,
                 instruction,
                 microbatch: Microbatch(microbatch),
                 chunk: Chunk(0),
@@ -154,6 +155,7 @@ impl Window {
             instructions: run.order.iter().flat_map(planned).collect(),
         };
         Plan {
+            placement: Placement::Loop,
             gpu: None,
             schedule: Schedule::OneForwardOneBackward,
             num_stages: self.stages.len() as u16,

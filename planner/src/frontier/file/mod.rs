@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! "pfo-frontier"  12 bytes
-//! version         u16, 9; 8 has no chunks, 7 no repeats, 6 no clock per and no site power, 5 no wait
-//!                 power, 4 no set call either
+//! version         u16, 11; 10 has no held up, no placement, no overlaps and no microbatches, 9 no
+//!                 powers of stages, 8 no chunks, 7 no repeats, 6 no clock per and no site power, 5 no
+//!                 wait power, 4 no set call either
 //! gzip stream (its CRC finds damage) of
 //!   gpu             u8 length, UTF-8; 0 if unknown
 //!   schedule        u8 length, its name
@@ -11,7 +12,7 @@
 //!   P2P power       f64, W
 //!   transfer time   f64, s; 0 if none
 //!   switch latency  f64, s; 0 if none
-//!   set call        f64, s; the part of it for which a call blocks
+//!   set call        f64, s; for how long a call blocks
 //!   wait power      u16 points, 0 if waits have no clocks of their own, then each by rising clock:
 //!                   MHz u32, f64 (W)
 //!   clock per       u8 length, what has a clock of its own: instruction, kind, stage; empty if that
@@ -20,8 +21,14 @@
 //!   repeats         u32 rows that were measured more than once, then each: stage u16, instruction (u8
 //!                   length, name), MHz u32, count u32, standard deviation of time f64 (s) and of
 //!                   energy f64 (J), -1 if unknown
-//!   chunks          u16 model chunks that were measured apart, then each: its number u16, then what
-//!                   was measured for it: tables as below, and repeats as above
+//!   parts           u16 parts of a step that were measured apart, then each: its model chunk u16
+//!                   and its microbatch u32, both plus 1 or 0 for all, then what was measured for
+//!                   it: tables as below, and repeats as above
+//!   powers          P2P and wait power of each stage, where stages differ
+//!   held up         f64, s; for how long a change of clocks holds up transfers
+//!   placement       u8, of the model chunks: 0 loop, 1 V, 2 both ways
+//!   overlaps        u32 instructions of two, then each: stage u16, then as in an order, and the
+//!                   chunk u16 and microbatch u32 of its forward
 //!   orders          stages u16, then for each the number of its instructions u32, then each:
 //!                   instruction u8 (its place in the list of all), chunk u16, microbatch u32
 //!   dependencies    u32 that do not follow from the rule, then each: the instruction that waits
@@ -36,9 +43,9 @@
 //! All numbers are little-endian. Neighbouring plans are alike, so nearly all bytes are 0 and a
 //! frontier of 3,495 plans of 1,536 operations takes a few hundred kilobytes.
 
-mod chunks;
 pub(crate) mod error;
 mod order;
+mod parts;
 mod powers;
 mod repeats;
 mod source;
@@ -65,9 +72,10 @@ use crate::waits::per_stage::PerStage;
 use source::{Source, damaged, foreign};
 
 const MAGIC: &[u8; 12] = b"pfo-frontier";
-const VERSION: u16 = 10;
+const VERSION: u16 = 11;
 
 /// Versions before, which are read, too.
+const WITHOUT_OVERLAPS: u16 = 10;
 const WITHOUT_STAGE_POWERS: u16 = 9;
 const WITHOUT_CHUNKS: u16 = 8;
 const WITHOUT_REPEATS: u16 = 7;
@@ -128,15 +136,17 @@ impl Frontier {
         write_text(&mut out, self.pipeline.schedule().name())?;
         out.write_all(&self.pipeline.num_microbatches().to_le_bytes())?;
         out.write_all(&self.p2p_power.mean().0.to_le_bytes())?;
-        for (_, seconds) in self.pipeline.network().delays.named() {
+        let delays = self.pipeline.network().delays;
+        for seconds in [delays.transfer_time_s, delays.switch_latency_s, delays.set_call_s] {
             out.write_all(&seconds.to_le_bytes())?;
         }
         powers::write_common(&mut out, self.wait_power.as_ref())?;
         write_text(&mut out, self.clock_per.map_or("", ClockPer::name))?;
         out.write_all(&self.site_power.0.to_le_bytes())?;
         repeats::write(&mut out, self.pipeline.profile())?;
-        chunks::write(&mut out, self.pipeline.profile())?;
+        parts::write(&mut out, self.pipeline.profile())?;
         powers::write(&mut out, &self.p2p_power, self.wait_power.as_ref())?;
+        out.write_all(&delays.held_up_s.to_le_bytes())?;
         order::write(&mut out, self.pipeline.order())?;
 
         write_rows(&mut out, self.pipeline.profile())?;
@@ -215,18 +225,19 @@ impl Frontier {
             _ => repeats::read(&mut file, room.repeats)?,
         };
         room.repeats -= repeated.len();
-        let chunks = match version {
+        let parts = match version {
             ..=WITHOUT_CHUNKS => BTreeMap::new(),
-            _ => chunks::read(&mut file, room)?,
+            _ => parts::read(&mut file, version <= WITHOUT_OVERLAPS, room)?,
         };
-        room.rows -= chunks.values().map(Profile::num_rows).sum::<usize>();
+        room.rows -= parts.values().map(Profile::num_rows).sum::<usize>();
         let (p2p_power, wait_power) = match version {
             ..=WITHOUT_STAGE_POWERS => (p2p_power.into(), wait_power.map(PerStage::from)),
             _ => powers::read(&mut file, p2p_power, wait_power, &mut room)?,
         };
-        let order = order::read(&mut file, microbatches, room.instructions)?;
+        let delays = Delays { held_up_s: read_held_up(&mut file, version)?, ..delays };
+        let order = order::read(&mut file, version, (schedule, microbatches), room.instructions)?;
         let profile = Profile::from_measurements(read_rows(&mut file, room)?)?;
-        let profile = repeats::noted(profile, repeated)?.with_chunks(chunks);
+        let profile = repeats::noted(profile, repeated)?.with_parts(parts);
         let pipeline = Pipeline::of_order(&profile, schedule, order, delays)?;
         p2p_power.check(profile.num_stages())?;
         wait_power.iter().try_for_each(|power| power.check(profile.num_stages()))?;
@@ -247,7 +258,15 @@ fn read_delays(file: &mut Source<'_>, version: u16) -> Result<Delays, PlanError>
             WITHOUT_SET_CALL => 0.0,
             _ => f64::from_le_bytes(file.array("the time of a set call")?),
         },
+        held_up_s: 0.0,
     })
+}
+
+fn read_held_up(file: &mut Source<'_>, version: u16) -> Result<f64, PlanError> {
+    match version {
+        ..=WITHOUT_OVERLAPS => Ok(0.0),
+        _ => Ok(f64::from_le_bytes(file.array("the time for which changes hold up transfers")?)),
+    }
 }
 
 fn write_rows(out: &mut impl Write, profile: &Profile) -> std::io::Result<()> {
@@ -319,7 +338,7 @@ fn read_plans(
         .iter()
         .flatten()
         .map(|&index| &network.operations[index as usize])
-        .map(|op| pipeline.profile().chunk_table(op.stage, op.instruction, op.chunk).len())
+        .map(|op| pipeline.profile().part_table(op.stage, op.instruction, op.part()).len())
         .collect();
 
     let mut plans = Vec::with_capacity(count);

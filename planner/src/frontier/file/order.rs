@@ -5,14 +5,25 @@ use std::io::{self, Write};
 
 use pfo_vocabulary::{Chunk, Instruction, Microbatch, Stage, Unit};
 
+use super::WITHOUT_OVERLAPS;
 use super::source::{Source, damaged};
 use crate::error::PlanError;
 use crate::limits;
+use crate::schedule::name::Schedule;
 use crate::step::dependencies::{Dependency, StageUnit, check_dependencies};
-use crate::step::order::StageOrder;
-use crate::step::order::{Order, check_order};
+use crate::step::order::{Order, StageOrder, check_order};
+use crate::step::overlap::{OverlappedForward, Overlaps};
+use crate::step::placement::Placement;
 
 pub(super) fn write(out: &mut impl Write, order: &Order) -> io::Result<()> {
+    out.write_all(&[order.placement as u8])?;
+    out.write_all(&(order.overlaps.len() as u32).to_le_bytes())?;
+    let overlapped = order.units().filter_map(|unit| Some((unit, order.overlaps.get(&unit)?)));
+    for (unit, forward) in overlapped {
+        write_stage_unit(out, &unit)?;
+        out.write_all(&forward.chunk.0.to_le_bytes())?;
+        out.write_all(&forward.microbatch.0.to_le_bytes())?;
+    }
     out.write_all(&(order.stages.len() as u16).to_le_bytes())?;
     for stage in &order.stages {
         out.write_all(&(stage.len() as u32).to_le_bytes())?;
@@ -42,35 +53,68 @@ fn write_stage_unit(out: &mut impl Write, unit: &StageUnit) -> io::Result<()> {
     write_unit(out, &unit.unit())
 }
 
+/// An order of at most this many instructions.
 pub(super) fn read(
     file: &mut Source<'_>,
-    num_microbatches: u32,
+    version: u16,
+    (schedule, num_microbatches): (Schedule, u32),
     most_instructions: usize,
 ) -> Result<Order, PlanError> {
     if !(1..=limits::MICROBATCHES).contains(&num_microbatches) {
         return Err(damaged(&format!("it is for {num_microbatches} microbatches")));
     }
+    let (placement, overlaps) = match version {
+        ..=WITHOUT_OVERLAPS => (schedule.placement(), Overlaps::new()),
+        _ => (placement(file)?, overlaps(file, most_instructions)?),
+    };
     let num_stages = u16::from_le_bytes(file.array("the number of stages")?);
-    let mut stages = Vec::new();
+    let mut order = Order { overlaps, ..Order::plain(Vec::new(), num_microbatches, placement) };
     let mut left = most_instructions;
-    for stage in 0..num_stages.min(limits::STAGES) {
+    for stage in (0..num_stages.min(limits::STAGES)).map(Stage) {
         let length = u32::from_le_bytes(file.array("an order's length")?) as usize;
         left = left
             .checked_sub(length)
             .ok_or_else(|| damaged(&format!("stage {stage} has {length} instructions")))?;
-        let mut order = StageOrder::new();
+        let mut units = StageOrder::new();
         for _ in 0..length {
-            order.push(unit(file)?);
+            units.push(unit(file)?);
         }
-        check_order(order.iter().copied(), num_microbatches)
+        let run = units.iter().map(|&unit| (unit, order.overlapped(stage, unit)));
+        check_order(run, num_microbatches, placement)
             .map_err(|wrong| damaged(&format!("stage {stage}: {}", wrong.problem)))?;
-        stages.push(order);
+        order.stages.push(units);
     }
-    let order =
-        Order { stages, num_microbatches, dependencies: dependencies(file, most_instructions)? };
+    let run = order.units().filter(|unit| order.overlaps.contains_key(unit)).count();
+    if run < order.overlaps.len() {
+        return Err(damaged("it has an instruction of two that no stage runs"));
+    }
+    order.dependencies = dependencies(file, most_instructions)?;
     check_dependencies(order.units(), &order.dependencies)
         .map_err(|bad| damaged(&format!("dependency {}: {}", bad.number, bad.problem)))?;
     Ok(order)
+}
+
+fn placement(file: &mut Source<'_>) -> Result<Placement, PlanError> {
+    let [number] = file.array("the placement")?;
+    let known = Placement::ALL.get(usize::from(number)).copied();
+    known.ok_or_else(|| damaged(&format!("it has a placement {number}")))
+}
+
+fn overlaps(file: &mut Source<'_>, most: usize) -> Result<Overlaps, PlanError> {
+    let count = u32::from_le_bytes(file.array("the number of instructions of two")?) as usize;
+    if count > most {
+        return Err(damaged(&format!("it has {count} instructions of two")));
+    }
+    let mut overlaps = Overlaps::new();
+    for _ in 0..count {
+        let unit = stage_unit(file)?;
+        let chunk = Chunk(u16::from_le_bytes(file.array("a forward's chunk")?));
+        let microbatch = Microbatch(u32::from_le_bytes(file.array("a forward's microbatch")?));
+        if overlaps.insert(unit, OverlappedForward { microbatch, chunk }).is_some() {
+            return Err(damaged(&format!("it has the forward of {unit} twice")));
+        }
+    }
+    Ok(overlaps)
 }
 
 fn dependencies(file: &mut Source<'_>, most: usize) -> Result<Vec<Dependency>, PlanError> {

@@ -87,9 +87,9 @@ fn more_bytes_than_there_should_be_are_refused() {
 fn another_file_and_another_version_are_called_that() {
     assert!(refused(b"stage,instruction,frequency,time,energy").contains("stage,instruct"));
     let mut bytes = frontier_of(&unequal()).to_bytes().unwrap();
-    bytes[MAGIC.len()] = 11;
+    bytes[MAGIC.len()] = 12;
     let message = refused(&bytes);
-    assert!(message.contains("version 11") && message.contains("versions 4 to 10"), "{message}");
+    assert!(message.contains("version 12") && message.contains("versions 4 to 11"), "{message}");
 }
 
 #[test]
@@ -123,8 +123,10 @@ fn a_file_of_versions_before_is_read_as_one_without_what_they_lack() {
     let repeats = 11 + "instruction".len() + 8;
     let chunks = repeats + 4;
     let powers = chunks + 2;
-    let end = powers + 4;
+    let held_up = powers + 4;
+    let end = held_up + 8 + 1 + 4;
     let lack = [
+        (WITHOUT_OVERLAPS, held_up..end, Some(ClockPer::Instruction)),
         (WITHOUT_STAGE_POWERS, powers..end, Some(ClockPer::Instruction)),
         (WITHOUT_CHUNKS, chunks..end, Some(ClockPer::Instruction)),
         (WITHOUT_REPEATS, repeats..end, Some(ClockPer::Instruction)),

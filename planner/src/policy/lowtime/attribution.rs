@@ -83,8 +83,8 @@ impl Lowtime {
 
     fn filtered(&self, pipeline: &Pipeline, kind: Kind, p2p_power: &PerStage<Watts>) -> Tradeoff {
         match kind {
-            Kind::Measured(stage, instruction, chunk) if !instruction.is_fixed() => {
-                let table = pipeline.profile().chunk_table(stage, instruction, chunk);
+            Kind::Measured(stage, instruction, part) if !instruction.is_fixed() => {
+                let table = pipeline.profile().part_table(stage, instruction, part);
                 let power = *p2p_power.of(stage);
                 let candidates = self.candidates(table, power);
                 let rows: Vec<_> = candidates.iter().map(|candidate| candidate.measured).collect();

@@ -104,8 +104,8 @@ impl Lowtime {
         p2p_power: &PerStage<Watts>,
     ) -> Result<Tradeoffs, PlanError> {
         Tradeoffs::by_kind(pipeline, |kind| match kind {
-            Kind::Measured(stage, instruction, chunk) if !instruction.is_fixed() => {
-                let table = pipeline.profile().chunk_table(stage, instruction, chunk);
+            Kind::Measured(stage, instruction, part) if !instruction.is_fixed() => {
+                let table = pipeline.profile().part_table(stage, instruction, part);
                 let candidates = self.candidates(table, *p2p_power.of(stage));
                 let points: Vec<(f64, f64)> =
                     candidates.iter().map(|c| (c.units as f64, c.effective_j)).collect();

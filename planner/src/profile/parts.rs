@@ -1,121 +1,195 @@
-//! Model chunks that were measured apart: what interleaved stages take for each.
+//! Parts of a step that were measured apart: model chunks, and microbatches.
 //!
-//! The rows of a profile are those of all chunks, averaged. A chunk has rows of its own beside them
-//! where at least two were measured: the last chunk of the last stage has the head of the model, and
-//! is the heaviest.
+//! The rows of a profile are those of all parts, averaged. A part has rows of its own beside them where
+//! at least two were measured: the last chunk of the last stage has the head of the model, and the
+//! backward of the last microbatch may overlap with a collective.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
-use pfo_vocabulary::{Chunk, Instruction, Mhz, Stage};
+use pfo_vocabulary::{Chunk, Instruction, Mhz, Microbatch, Stage};
 
+use crate::limits;
 use crate::profile::Profile;
 use crate::profile::combine::{Lines, combined};
 use crate::profile::error::ProfileError;
 use crate::profile::measurement::Measurement;
 
-impl Profile {
-    /// The rows of an instruction of a model chunk by rising clock: its own if it was measured
-    /// apart, else those of [`Profile::table`].
-    pub fn chunk_table(
-        &self,
-        stage: Stage,
-        instruction: Instruction,
-        chunk: Chunk,
-    ) -> &[Measurement] {
-        self.measured_for(stage, instruction, chunk).table(stage, instruction)
+/// A part of a step: instructions of a model chunk, of a microbatch, or of both. All of them where
+/// neither is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Part {
+    /// The model chunk.
+    pub chunk: Option<Chunk>,
+    /// The microbatch.
+    pub microbatch: Option<Microbatch>,
+}
+
+impl Part {
+    /// What is of both.
+    pub fn of(chunk: Chunk, microbatch: Microbatch) -> Self {
+        Self { chunk: Some(chunk), microbatch: Some(microbatch) }
     }
 
-    /// Time and energy of an instruction of a model chunk at a clock, as [`Profile::at`] has them
-    /// for all chunks.
-    pub fn chunk_at(
+    /// The parts that this one lies in, itself included, beginning with the smallest.
+    fn around(self) -> [Self; 4] {
+        let Self { chunk, microbatch } = self;
+        let part = |chunk, microbatch| Self { chunk, microbatch };
+        [self, part(chunk, None), part(None, microbatch), part(None, None)]
+    }
+
+    pub(crate) fn is_possible(self) -> bool {
+        let chunk = self.chunk.is_none_or(|chunk| chunk.0 < Chunk::MAX_CHUNKS);
+        let microbatch = self.microbatch.is_none_or(|of| of.0 < limits::MICROBATCHES);
+        self != Self::default() && chunk && microbatch
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let chunk = self.chunk.map(|chunk| format!("chunk {chunk}"));
+        let microbatch = self.microbatch.map(|microbatch| format!("microbatch {microbatch}"));
+        let both: Vec<String> = chunk.into_iter().chain(microbatch).collect();
+        f.write_str(&if both.is_empty() { "no part".to_owned() } else { both.join(", ") })
+    }
+}
+
+impl Profile {
+    /// The rows of an instruction of a part of the step by rising clock: those of the smallest part
+    /// around it that was measured apart, else those of [`Profile::table`].
+    pub fn part_table(&self, stage: Stage, instruction: Instruction, part: Part) -> &[Measurement] {
+        self.measured_for(stage, instruction, part).1.table(stage, instruction)
+    }
+
+    /// Time and energy of an instruction of a part of the step at a clock, as [`Profile::at`] has
+    /// them for all parts.
+    pub fn part_at(
         &self,
         stage: Stage,
         instruction: Instruction,
-        chunk: Chunk,
+        part: Part,
         clock: Mhz,
     ) -> Option<Measurement> {
-        self.measured_for(stage, instruction, chunk).at(stage, instruction, clock)
+        self.measured_for(stage, instruction, part).1.at(stage, instruction, clock)
     }
 
-    /// The model chunks that were measured apart; none, or at least two.
-    pub fn chunks(&self) -> impl ExactSizeIterator<Item = Chunk> {
-        self.chunks.keys().copied()
+    /// The part whose rows count for an instruction.
+    pub(crate) fn part_of(&self, stage: Stage, instruction: Instruction, part: Part) -> Part {
+        self.measured_for(stage, instruction, part).0
+    }
+
+    /// The parts that were measured apart; none, or at least two.
+    pub fn parts(&self) -> impl ExactSizeIterator<Item = Part> {
+        self.parts.keys().copied()
     }
 
     /// What was measured for each of them.
-    pub(crate) fn by_chunk(&self) -> &BTreeMap<Chunk, Self> {
-        &self.chunks
+    pub(crate) fn by_part(&self) -> &BTreeMap<Part, Self> {
+        &self.parts
     }
 
-    /// The number of rows, those of model chunks included.
+    /// The parts with their rows.
+    pub(super) fn parts_measured(&self) -> impl Iterator<Item = (Part, &Self)> {
+        self.parts.iter().map(|(&part, own)| (part, own))
+    }
+
+    /// Whether a smaller part than this one has rows of an instruction.
+    pub(super) fn has_smaller(&self, part: Part, stage: Stage, instruction: Instruction) -> bool {
+        let is_within =
+            |&(smaller, _): &(Part, &Self)| smaller != part && smaller.around().contains(&part);
+        let mut within = self.parts_measured().filter(is_within);
+        within.any(|(_, own)| !own.table(stage, instruction).is_empty())
+    }
+
+    /// The number of rows, those of parts included.
     pub fn num_rows(&self) -> usize {
-        self.with_those_of_chunks().map(|profile| profile.rows().count()).sum()
+        self.with_those_of_parts().map(|profile| profile.rows().count()).sum()
     }
 
-    /// The number of rows that were measured more than once, those of model chunks included.
+    /// The number of rows that were measured more than once, those of parts included.
     pub fn num_repeated(&self) -> usize {
-        self.with_those_of_chunks().map(|profile| profile.repeated().len()).sum()
+        self.with_those_of_parts().map(|profile| profile.repeated().len()).sum()
     }
 
     /// The profile of stages that run these model chunks: a stage that is a single one runs what was
     /// measured for all.
     pub(crate) fn run_as(&self, mut chunks: impl Iterator<Item = Chunk>) -> Cow<'_, Self> {
-        match self.chunks.is_empty() || chunks.any(|chunk| !chunk.is_first()) {
+        let has_chunks = self.parts.keys().any(|part| part.chunk.is_some());
+        match !has_chunks || chunks.any(|chunk| !chunk.is_first()) {
             true => Cow::Borrowed(self),
             false => Cow::Owned(self.without_chunks()),
         }
     }
 
     fn without_chunks(&self) -> Self {
-        self.clone().with_chunks(BTreeMap::new())
+        let mut without = self.clone();
+        without.parts.retain(|part, _| part.chunk.is_none());
+        without
     }
 
-    /// This profile, and that of each chunk, which lacks what was not measured for it.
-    pub(crate) fn with_those_of_chunks(&self) -> impl Iterator<Item = &Self> {
-        std::iter::once(self).chain(self.chunks.values())
+    /// This profile, and that of each part, which lacks what was not measured for it.
+    pub(crate) fn with_those_of_parts(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(self.parts.values())
     }
 
-    /// The profile of each chunk, changed.
-    pub(crate) fn each_chunk(&self, change: impl FnMut(&Self) -> Self) -> BTreeMap<Chunk, Self> {
-        self.chunks.keys().copied().zip(self.chunks.values().map(change)).collect()
+    /// The profile of each part, changed.
+    pub(crate) fn each_part(&self, change: impl FnMut(&Self) -> Self) -> BTreeMap<Part, Self> {
+        self.parts.keys().copied().zip(self.parts.values().map(change)).collect()
     }
 
-    /// The same with these profiles of chunks.
-    pub(crate) fn with_chunks(self, chunks: BTreeMap<Chunk, Self>) -> Self {
-        Self { chunks, ..self }
+    /// The same with these profiles of parts.
+    pub(crate) fn with_parts(self, parts: BTreeMap<Part, Self>) -> Self {
+        Self { parts, ..self }
     }
 
-    fn measured_for(&self, stage: Stage, instruction: Instruction, chunk: Chunk) -> &Self {
-        let own = self.chunks.get(&chunk);
-        own.filter(|own| !own.table(stage, instruction).is_empty()).unwrap_or(self)
+    fn measured_for(&self, stage: Stage, instruction: Instruction, part: Part) -> (Part, &Self) {
+        if self.parts.is_empty() {
+            return (Part::default(), self);
+        }
+        let measured =
+            part.around().into_iter().filter_map(|part| Some((part, self.parts.get(&part)?)));
+        let mut of_it = measured.filter(|(_, own)| !own.table(stage, instruction).is_empty());
+        of_it.next().unwrap_or((Part::default(), self))
     }
 }
 
-/// The profile of each chunk that lines name, if they name more than one.
+/// The profile of each part that lines name, if they name more than one chunk or microbatch.
 ///
 /// # Errors
-/// Those of [`combined`].
-pub(super) fn of_chunks(
+/// Those of [`combined`], and if there are too many parts.
+pub(super) fn of_parts(
     tables: &BTreeMap<(Stage, Instruction), Lines>,
-) -> Result<BTreeMap<Chunk, Profile>, ProfileError> {
-    let measurers = tables.values().flat_map(BTreeMap::values).flat_map(BTreeMap::keys);
-    let chunks: BTreeSet<Chunk> = measurers.filter_map(|who| who.chunk).collect();
-    if chunks.len() < 2 {
-        return Ok(BTreeMap::new());
+) -> Result<BTreeMap<Part, Profile>, ProfileError> {
+    let measurers = || tables.values().flat_map(BTreeMap::values).flat_map(BTreeMap::keys);
+    let chunks: BTreeSet<Chunk> = measurers().filter_map(|who| who.chunk).collect();
+    let has_chunks = chunks.len() > 1;
+    let mut parts = BTreeSet::new();
+    for who in measurers() {
+        let chunk = who.chunk.filter(|_| has_chunks);
+        parts.extend([Part { chunk, microbatch: None }, Part { chunk, ..who.part() }]);
     }
-    let profile = |chunk: Chunk| {
+    parts.remove(&Part::default());
+    let num_stages = tables.keys().map(|(stage, _)| stage.index() + 1).max().unwrap_or(0);
+    if parts.len() * num_stages > limits::PARTS {
+        return Err(ProfileError::TooManyParts { parts: parts.len(), stages: num_stages });
+    }
+    let profile = |part: Part| {
+        let is_of = |who: &Part| {
+            let chunk = part.chunk.is_none() || part.chunk == who.chunk;
+            chunk && (part.microbatch.is_none() || part.microbatch == who.microbatch)
+        };
         let lines = |table: &Lines| -> Lines {
             let own = table.iter().map(|(&clock, lines)| {
-                let own = lines.iter().filter(|(who, _)| who.chunk == Some(chunk));
+                let own = lines.iter().filter(|(who, _)| is_of(&who.part()));
                 (clock, own.map(|(who, lines)| (who.clone(), lines.clone())).collect())
             });
             own.filter(|(_, lines): &(Mhz, BTreeMap<_, _>)| !lines.is_empty()).collect()
         };
         let own: BTreeMap<_, _> = tables.iter().map(|(&of, table)| (of, lines(table))).collect();
-        Ok((chunk, Profile::of_chunk(&combined(&own)?)))
+        Ok((part, Profile::of_part(&combined(&own)?)))
     };
-    chunks.into_iter().map(profile).collect()
+    parts.into_iter().map(profile).collect()
 }
 
 #[cfg(test)]
@@ -155,9 +229,13 @@ mod tests {
         Profile::from_csv(csv().as_bytes()).unwrap()
     }
 
+    fn of_chunk(chunk: Chunk) -> Part {
+        Part { chunk: Some(chunk), microbatch: None }
+    }
+
     fn time_s(profile: &Profile, stage: u16, chunk: u16) -> f64 {
         let at = (Stage(stage), Instruction::Forward, Chunk(chunk));
-        profile.chunk_at(at.0, at.1, at.2, Mhz(1410)).unwrap().time_s
+        profile.part_at(at.0, at.1, of_chunk(at.2), Mhz(1410)).unwrap().time_s
     }
 
     fn pipeline(profile: &Profile) -> Pipeline {
@@ -180,7 +258,7 @@ mod tests {
         assert_eq!(profile.num_rows(), 12 + 24);
         let of_one = "stage,chunk,instruction,frequency,time,energy\n0,0,forward,1410,0.5,90\n";
         let of_one = Profile::from_csv(of_one.as_bytes()).unwrap();
-        assert_eq!((of_one.chunks().len(), of_one.num_rows()), (0, 1));
+        assert_eq!((of_one.parts().len(), of_one.num_rows()), (0, 1));
     }
 
     #[test]
@@ -238,7 +316,7 @@ mod tests {
     fn files_keep_the_chunks() {
         let profile = profile();
         let read = Profile::from_csv(profile.to_csv().as_bytes()).unwrap();
-        assert!(profile.chunks.iter().eq(&read.chunks));
+        assert!(profile.parts.iter().eq(&read.parts));
         let frontier = frontier(&profile);
         let read = Frontier::from_bytes(&frontier.to_bytes().unwrap()).unwrap();
         assert_eq!(*read.pipeline().profile(), profile);
@@ -258,7 +336,10 @@ mod tests {
         let bent = Profile::from_csv(bent.as_bytes()).unwrap();
         let smooth = Noise::Isotonic.treat(&bent).profile;
         let at = |mhz| {
-            smooth.chunk_at(Stage(1), Instruction::Forward, Chunk(1), Mhz(mhz)).unwrap().time_s
+            smooth
+                .part_at(Stage(1), Instruction::Forward, of_chunk(Chunk(1)), Mhz(mhz))
+                .unwrap()
+                .time_s
         };
         assert!(at(1200) >= at(1410));
     }

@@ -31,6 +31,8 @@ pub enum Action {
     WatchJobs,
     /// Say how long clocks take to be in force.
     Calibrate,
+    /// Keep GPUs below a power, whatever their jobs run.
+    CapPower,
     /// Act on behalf of a user.
     ActForUsers,
 }
@@ -51,6 +53,7 @@ impl Action {
             Self::Tap(_) => "tap jobs",
             Self::WatchJobs => "watch jobs",
             Self::Calibrate => "calibrate GPUs",
+            Self::CapPower => "cap the power of GPUs",
             Self::ActForUsers => "act in the name of users",
         }
     }
@@ -85,6 +88,7 @@ pub fn needs(request: &Request) -> Action {
         Request::Tap { job, .. } => Action::Tap(job.uid),
         Request::WatchJobs => Action::WatchJobs,
         Request::SettleTimes { .. } => Action::Calibrate,
+        Request::PowerCap { .. } => Action::CapPower,
         Request::OnBehalf { .. } => Action::ActForUsers,
     }
 }
@@ -139,6 +143,7 @@ mod tests {
                 Request::OnBehalf { .. } => Action::ActForUsers,
                 Request::WatchJobs => Action::WatchJobs,
                 Request::SettleTimes { .. } => Action::Calibrate,
+                Request::PowerCap { .. } => Action::CapPower,
                 _ => Action::Tap(OWNER),
             };
             assert_eq!(needs(&request), action, "{request:?}");

@@ -198,7 +198,7 @@ impl Authority {
             | Action::Maintain
             | Action::GrantGpus
             | Action::ResetClocks => Role::Administrator,
-            Action::WatchJobs | Action::Calibrate | Action::ActForUsers => {
+            Action::WatchJobs | Action::Calibrate | Action::CapPower | Action::ActForUsers => {
                 return Err(only_the_agent(caller, action));
             }
         };
@@ -219,13 +219,15 @@ impl Authority {
         })
     }
 
-    /// What the agent may do on its own: read everything, and say what it has measured of GPUs.
+    /// What the agent may do on its own: read everything, say what it has measured of GPUs, and
+    /// keep what they draw below a budget.
     fn permit_agent(caller: &Caller, action: Action) -> Result<Permit, Refusal> {
         match action {
             Action::SeeStatus
             | Action::Tap(_)
             | Action::WatchJobs
             | Action::Calibrate
+            | Action::CapPower
             | Action::ActForUsers => Ok(Permit::new(caller.clone(), true)),
             Action::OpenSession
             | Action::ChangeJob(_)
@@ -334,6 +336,7 @@ mod tests {
             ('T', Action::Tap(foreign)),
             ('w', Action::WatchJobs),
             ('k', Action::Calibrate),
+            ('p', Action::CapPower),
             ('u', Action::ActForUsers),
         ];
         let authority = authority_with("");
@@ -351,8 +354,8 @@ mod tests {
             (Caller::new(peer(1000, &[50]), Door::Admin), "lsce"),
             (Caller::new(peer(1000, &[51]), Door::Admin), "lscCeExrmR"),
             (Caller::new(peer(0, &[0]), Door::Admin), "lscCeExrmR"),
-            (Caller::new(peer(0, &[0]), Door::Agent), "stTwku"),
-            (Caller::new(peer(998, &[998]), Door::Agent), "stTwku"),
+            (Caller::new(peer(0, &[0]), Door::Agent), "stTwkpu"),
+            (Caller::new(peer(998, &[998]), Door::Agent), "stTwkpu"),
             (for_user(1000, &[1000], Claim::User), "sct"),
             (for_user(1000, &[51], Claim::User), "sct"),
             (for_user(0, &[0], Claim::User), "sct"),

@@ -208,6 +208,16 @@ impl Config {
         Ok(config)
     }
 
+    /// What was read, in a line.
+    #[must_use]
+    pub fn found(&self) -> String {
+        let rules = self.rules.len();
+        match &self.file {
+            Some(file) => format!("{}: no error, {rules} rules", file.display()),
+            None => "there is no configuration file, and the defaults hold".to_owned(),
+        }
+    }
+
     /// The keys of the file that have moved to agent.toml, and are ignored here.
     #[must_use]
     pub fn moved_keys(&self) -> Vec<&'static str> {
@@ -291,7 +301,8 @@ mod tests {
         let error = parse("[limits]\n  connection = 3\n").unwrap_err();
         assert_eq!(
             error,
-            "pfod.toml, line 2, column 3: unknown field `connection`, expected `connections`"
+            "pfod.toml, line 2, column 3: unknown field `connection`, expected `connections`; \
+             did you mean `connections`?"
         );
         assert!(parse("\n\n[[rule]]\nuser = ['a']").unwrap_err().contains("line 4, column 1"));
     }

@@ -43,11 +43,15 @@ pub(crate) fn requests_that_change_a_job() -> Vec<Request> {
         swap(SwapTarget::Previous),
         swap(SwapTarget::DefaultClocks),
         swap(SwapTarget::Uniform(Mhz(900))),
+        swap(SwapTarget::Replicas(vec![Mhz(900), Mhz(885)])),
+        swap(SwapTarget::PowerLimits { label: label(), limits_w: vec![200] }),
         swap(SwapTarget::Table { label: label(), table: table() }),
         trial(TrialRun::DefaultClocks),
         trial(TrialRun::Plan { label: label(), table: table() }),
         trial(TrialRun::Uniform(Mhz(900))),
+        trial(TrialRun::Replicas(vec![Mhz(900), Mhz(885)])),
         trial(TrialRun::PowerLimits { label: label(), limits_w: vec![200] }),
+        trial(TrialRun::FreeMemory),
         Request::TrialsEnd { job: job(), keep: true },
         Request::TrialsEnd { job: job(), keep: false },
     ]
@@ -85,5 +89,6 @@ pub(crate) fn requests_of_the_agent() -> Vec<Request> {
         gpu: "GPU-1".parse().unwrap(),
         times: SettleTimes::always(15_000_000),
     };
-    vec![Request::WatchJobs, settle, tap(false), tap(true), on_behalf(false), on_behalf(true)]
+    let cap = Request::PowerCap { gpu: "GPU-1".parse().unwrap(), limit_w: Some(200) };
+    vec![Request::WatchJobs, settle, cap, tap(false), tap(true), on_behalf(false), on_behalf(true)]
 }

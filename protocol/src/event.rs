@@ -18,6 +18,23 @@ pub enum Mark {
     InstructionBegin(Unit),
     /// The instruction that began last ends.
     InstructionEnd(Unit),
+    /// So many calls of the process have counted when the host made them so far, though they were to
+    /// count when the GPU gets to them. Only for a daemon that [takes it](Mark::is_taken_by).
+    Untimed(u64),
+}
+
+impl Mark {
+    /// Whether a daemon understands this mark, by its name in [`Welcome`](crate::Welcome): `pfod` of release
+    /// 0.1 ends the session at a mark that it does not know.
+    #[must_use]
+    pub fn is_taken_by(&self, daemon: &str) -> bool {
+        let release = || {
+            let (major, rest) = daemon.strip_prefix("pfod ")?.split_once('.')?;
+            let (minor, _) = rest.split_once('.')?;
+            Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?))
+        };
+        !matches!(self, Self::Untimed(_)) || release().is_some_and(|release| release >= (0, 2))
+    }
 }
 
 /// One event of a rank.
@@ -103,6 +120,32 @@ mod tests {
     }
 
     #[test]
+    fn the_bytes_of_a_count_of_untimed_calls_are_the_documented_ones() {
+        let event = Event { sequence: 1, client_ns: 2, mark: Mark::Untimed(3) };
+        #[rustfmt::skip]
+        assert_eq!(frame(event), [
+            28, 0, 0, 0,  1, 0,  2, 0,
+            1, 0, 0, 0, 0, 0, 0, 0,
+            2, 0, 0, 0, 0, 0, 0, 0,
+            4, 0, 0, 0,
+            3, 0, 0, 0, 0, 0, 0, 0,
+        ]);
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_know_a_mark_is_known_by_its_release() {
+        for daemon in
+            ["pfod 0.1.0", "pfod 0.1.17", "pfod", "pfod 0", "pfod x.y.z", "else 0.2.0", ""]
+        {
+            assert!(!Mark::Untimed(1).is_taken_by(daemon), "{daemon}");
+            assert!(Mark::StepEnd(1).is_taken_by(daemon), "{daemon}");
+        }
+        for daemon in ["pfod 0.2.0", "pfod 0.10.1", "pfod 1.0.0", "pfod 0.2.0-rc.1"] {
+            assert!(Mark::Untimed(1).is_taken_by(daemon), "{daemon}");
+        }
+    }
+
+    #[test]
     fn the_largest_event_fits_into_its_frame() {
         let unit = Unit {
             instruction: Instruction::Other,
@@ -135,6 +178,7 @@ mod tests {
         prop_oneof![
             any::<u64>().prop_map(Mark::StepBegin),
             any::<u64>().prop_map(Mark::StepEnd),
+            any::<u64>().prop_map(Mark::Untimed),
             unit.clone().prop_map(Mark::InstructionBegin),
             unit.prop_map(Mark::InstructionEnd),
         ]

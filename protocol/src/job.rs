@@ -7,7 +7,7 @@ use pfo_vocabulary::{GpuUuid, JobName, Mhz, SessionId, Uid};
 use crate::clock_table::ClockTable;
 use crate::session::RankPosition;
 use crate::status::{MeasuredBy, PlanStatus};
-use crate::trial::clock;
+use crate::trial::{clock, clocks, limits_w};
 
 /// Which job is meant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -36,6 +36,16 @@ pub enum SwapTarget {
     },
     /// This clock for every instruction of every rank, until the next swap or a restart of `pfod`.
     Uniform(#[serde(deserialize_with = "clock")] Mhz),
+    /// The same of each data-parallel replica, as [`TrialRun::Replicas`](crate::TrialRun::Replicas).
+    Replicas(#[serde(deserialize_with = "clocks")] Vec<Mhz>),
+    /// Clocks as they are without pfo, under these power limits.
+    PowerLimits {
+        /// What to call it in status.
+        label: String,
+        /// Each stage's, in watts.
+        #[serde(deserialize_with = "limits_w")]
+        limits_w: Vec<u32>,
+    },
 }
 
 /// A swap that was decided or, with `wait`, done.
@@ -77,6 +87,8 @@ pub struct RankView {
     pub position: RankPosition,
     /// Its session.
     pub session: SessionId,
+    /// Which run of the job it belongs to, if it says so.
+    pub run: Option<String>,
     /// Its GPU.
     pub gpu_uuid: GpuUuid,
     /// The model of its GPU.

@@ -22,11 +22,13 @@ pub use agent::budget::{
     BudgetLevel, BudgetOrder, BudgetReason, BudgetReport, BudgetScope, BudgetStatus,
     BudgetSteering, BudgetTerms, BudgetedJob,
 };
-pub use agent::calibration::{CalibratedClock, Calibration, CounterCheck};
+pub use agent::calibration::{CalibratedClock, Calibration, CounterCheck, MemoryLock, ShareMore};
+pub use agent::first_plan::{BeginningRank, FirstPlan, FirstPlanState, PlanFile};
 pub use agent::fleet::{
     FleetFinding, FleetJob, FleetLate, FleetMember, FleetNode, FleetOutcome, FleetStatus,
     FleetStep, FleetSwap, FleetSwapped, FleetWindow,
 };
+pub use agent::own_order::{RanUnit, RankOrder};
 pub use agent::p2p::{P2pPower, P2pSource, P2pTarget};
 pub use agent::recorded::{LeftOut, RecordedRank, RecordedTrial, TrialRow, WaitPower};
 pub use agent::request::{AgentRequest, AgentResponse};
@@ -67,7 +69,7 @@ pub use status::{
     RankStatus, Status, Window,
 };
 pub use tap::{CounterReading, Notice, TapBatch, TapRecord, TappedRank};
-pub use trial::{TrialLength, TrialRank, TrialResult, TrialRun, TrialStep};
+pub use trial::{MOST_CLOCKS, TrialLength, TrialRank, TrialResult, TrialRun, TrialStep};
 
 /// Where trainers reach `pfod`.
 pub const TRAINER_SOCKET: &str = "/run/pfo/pfod.sock";

@@ -38,7 +38,7 @@ pub enum Request {
         /// To what.
         target: SwapTarget,
         /// At this step, which is refused if a rank has begun it. Otherwise at the first one that
-        /// no rank has begun.
+        /// no rank has begun. A table at step 0 waits for a job that is not there, if its owner is named.
         at_step: Option<u64>,
         /// Answer only when every rank has changed.
         wait: bool,
@@ -156,6 +156,15 @@ pub enum Request {
         /// The plan.
         table: ClockTable,
     },
+    /// Keep a leased GPU below a power at once, whatever its job runs, until the lease ends. Agent only.
+    PowerCap {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// The limit in watts, 1 to 10,000, or as little as the lease's policy and the board allow if
+        /// that is more; none lets it go.
+        #[serde(deserialize_with = "crate::trial::cap_w")]
+        limit_w: Option<u32>,
+    },
 }
 
 /// The leases that are meant.
@@ -239,7 +248,7 @@ pub enum Response {
     /// To [`Request::Tap`]; batches follow.
     Tapped(Vec<TappedRank>),
     /// To [`Request::WatchJobs`], [`Request::OnBehalf`], [`Request::Undrain`],
-    /// [`Request::LedgerAcknowledge`] and [`Request::SettleTimes`].
+    /// [`Request::LedgerAcknowledge`], [`Request::SettleTimes`] and [`Request::PowerCap`].
     Done,
     /// To [`Request::Drain`], how many leases end.
     Drained(u32),
@@ -372,6 +381,7 @@ mod tests {
 
     use super::*;
     use crate::clock_table::PlannedUnit;
+    use crate::frame::{HEADER_BYTES, Kind};
     use crate::message::{ClientMessage, DaemonMessage};
 
     fn job() -> JobSelector {
@@ -481,6 +491,28 @@ mod tests {
             18, 0, 0, 0,                                    // on behalf
             0xe8, 3, 0, 0,  1, 77, 0, 0, 0,  1,             // uid, some: pid, administrator
         ]);
+    }
+
+    #[test]
+    fn the_bytes_of_a_power_cap_are_the_documented_ones_and_no_gpu_has_no_power() {
+        let cap = |limit_w| {
+            let gpu = "GPU-1".parse().unwrap();
+            ClientMessage::Request(Request::PowerCap { gpu, limit_w }).to_frame().unwrap()
+        };
+        #[rustfmt::skip]
+        assert_eq!(cap(Some(250)), [
+            22, 0, 0, 0,  1, 0,  6, 0,
+            26, 0, 0, 0,                                    // power cap
+            5, 0, 0, 0, 0, 0, 0, 0, 71, 80, 85, 45, 49,     // the GPU
+            1, 250, 0, 0, 0,                                // some: watts
+        ]);
+        for (limit_w, is_one) in
+            [(None, true), (Some(0), false), (Some(10_000), true), (Some(10_001), false)]
+        {
+            let bytes = cap(limit_w);
+            let decoded = ClientMessage::from_payload(Kind::Request, &bytes[HEADER_BYTES..]);
+            assert_eq!(decoded.is_ok(), is_one, "{limit_w:?}: {decoded:?}");
+        }
     }
 
     #[test]

@@ -101,6 +101,37 @@ pub struct Hello {
     pub next_step: u64,
 }
 
+/// What comes between the name of a client and the run of the job, in [`Hello::client`].
+const RUN: &str = " run=";
+
+/// The longest name of a run, in bytes, and what it may have beside letters and digits.
+const LONGEST_RUN: usize = 64;
+const IN_RUN: &[u8] = b"._:+,=@%/-";
+
+impl Hello {
+    /// Which run of its job the rank belongs to, if its client says so. A job that was restarted has the
+    /// same name.
+    #[must_use]
+    pub fn run(&self) -> Option<&str> {
+        let (_, run) = self.client.rsplit_once(RUN)?;
+        let fits = |letter: u8| letter.is_ascii_alphanumeric() || IN_RUN.contains(&letter);
+        ((1..=LONGEST_RUN).contains(&run.len()) && run.bytes().all(fits)).then_some(run)
+    }
+
+    /// The name of a client of a rank that belongs to a run. What no name of a run has is replaced by
+    /// `-`, and what is longer is cut off.
+    #[must_use]
+    pub fn client_in_run(client: &str, run: &str) -> String {
+        let fits = |letter: &char| {
+            letter.is_ascii_alphanumeric()
+                || u8::try_from(*letter).is_ok_and(|l| IN_RUN.contains(&l))
+        };
+        let letter = |letter| if fits(&letter) { letter } else { '-' };
+        let run: String = run.chars().map(letter).take(LONGEST_RUN).collect();
+        format!("{client}{RUN}{run}")
+    }
+}
+
 /// The session is open and holds the lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
@@ -243,6 +274,20 @@ mod tests {
     fn read(frame: &[u8]) -> Result<ClientMessage, String> {
         let frame = Frame::first_of(frame).unwrap().unwrap();
         ClientMessage::from_payload(frame.kind, frame.payload).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_hello_says_which_run_its_rank_belongs_to_as_far_as_its_client_knows() {
+        let run =
+            |client: &str| Hello { client: client.into(), ..hello() }.run().map(ToOwned::to_owned);
+        assert_eq!(run(&Hello::client_in_run("libpfo 1", "77.1")).as_deref(), Some("77.1"));
+        assert_eq!(run(&Hello::client_in_run("c", "a b\n")).as_deref(), Some("a-b-"));
+        let long = Hello::client_in_run("c", &"é7".repeat(99));
+        assert_eq!(run(&long).unwrap().len(), LONGEST_RUN);
+        let longer = format!("c run={}", "7".repeat(LONGEST_RUN + 1));
+        for none in ["libpfo 1", "c run=", "c run=a b", "c run=a\"b", &longer] {
+            assert_eq!(run(none), None, "{none}");
+        }
     }
 
     #[test]

@@ -105,6 +105,8 @@ pub struct GpuStatus {
     /// NVML's clock throttle reasons that are in force and that no user asked for; 0 if there are none,
     /// or the driver does not report them.
     pub throttle_reasons: u64,
+    /// The temperature that the driver reports, in degrees Celsius.
+    pub temperature_c: Option<u32>,
 }
 
 /// Who holds a lease.
@@ -220,6 +222,12 @@ pub struct RankStatus {
     pub last_mismatch: Option<String>,
     /// Events that the rank could not deliver.
     pub lost_events: u64,
+    /// Instructions that began outside a step, or before the last one had ended: they are neither measured
+    /// nor planned.
+    pub misplaced_instructions: u64,
+    /// Calls that counted when the host made them, because they could not be timed on the GPU, up to the
+    /// last step begun.
+    pub untimed_calls: u64,
     /// Joules of its GPU since the session began; none if that has no energy counter.
     pub energy_j: Option<f64>,
     /// Instructions run under plans.

@@ -38,14 +38,32 @@ pub enum TrialRun {
         #[serde(deserialize_with = "limits_w")]
         limits_w: Vec<u32>,
     },
+    /// One of these clocks for every instruction of each data-parallel replica: the first one for
+    /// replica 0, and so on, in turn if there are more replicas than clocks. There are 1 to
+    /// [`MOST_CLOCKS`].
+    Replicas(#[serde(deserialize_with = "clocks")] Vec<Mhz>),
+    /// Clocks as they are without pfo, also the memory clock, which is locked otherwise.
+    FreeMemory,
 }
+
+/// The clocks at which replicas may be measured at the same time.
+pub const MOST_CLOCKS: usize = 8;
 
 pub(crate) fn clock<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mhz, D::Error> {
     let clock = Mhz::deserialize(deserializer)?;
     within("the clock", clock, Mhz(1)..=Mhz::MAX).map_err(D::Error::custom)
 }
 
-fn limits_w<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
+pub(crate) fn clocks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Mhz>, D::Error> {
+    let clocks = Vec::<Mhz>::deserialize(deserializer)?;
+    within("the number of clocks", clocks.len(), 1..=MOST_CLOCKS).map_err(D::Error::custom)?;
+    for clock in &clocks {
+        within("a clock", *clock, Mhz(1)..=Mhz::MAX).map_err(D::Error::custom)?;
+    }
+    Ok(clocks)
+}
+
+pub(crate) fn limits_w<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
     let limits_w = Vec::<u32>::deserialize(deserializer)?;
     within("the number of power limits", limits_w.len(), 1..=MOST_STAGES)
         .map_err(D::Error::custom)?;
@@ -54,6 +72,12 @@ fn limits_w<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::E
             .map_err(D::Error::custom)?;
     }
     Ok(limits_w)
+}
+
+pub(crate) fn cap_w<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    let limit_w = Option::<u32>::deserialize(deserializer)?;
+    let check = |limit_w| within("a power limit in watts", limit_w, 1..=HIGHEST_LIMIT_W);
+    limit_w.map(check).transpose().map_err(D::Error::custom)
 }
 
 /// How long a trial is.
@@ -175,6 +199,21 @@ mod tests {
         assert!(run(1410).is_ok());
         for (mhz, part) in [(0, "is 0 MHz"), (10_001, "is 10001 MHz; it must be 1 MHz to 10000")] {
             let error = run(mhz).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn clocks_of_replicas_are_bounded_in_number_and_in_size() {
+        let run = |clocks| codec::decode::<TrialRun>(&bytes(&TrialRun::Replicas(clocks)));
+        assert!(run(vec![Mhz(1410); MOST_CLOCKS]).is_ok());
+        let wrong = [
+            (vec![], "the number of clocks is 0; it must be 1 to 8"),
+            (vec![Mhz(900); MOST_CLOCKS + 1], "is 9"),
+            (vec![Mhz(900), Mhz(0)], "a clock is 0 MHz; it must be 1 MHz to 10000"),
+        ];
+        for (clocks, part) in wrong {
+            let error = run(clocks).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
     }

@@ -133,16 +133,16 @@ fn shapes() -> BTreeMap<&'static str, Shape> {
         ($($name:ident)*) => { BTreeMap::from([$((stringify!($name), shape::<p::$name>())),*]) };
     }
     shapes! {
-        AgentRequest AgentResponse AgentStatus BudgetLevel BudgetOrder BudgetReason BudgetReport BudgetScope
+        AgentRequest AgentResponse AgentStatus BeginningRank BudgetLevel BudgetOrder BudgetReason BudgetReport BudgetScope
         BudgetStatus BudgetSteering BudgetTerms BudgetedJob CalibratedClock Calibration ClockTable Closing ClosingReason ConfigStatus
-        CounterCheck CounterReading DaemonStatus Doubt Drained DriftStatus DriftedInstruction DriftedRank DriverUse Event
-        FleetFinding FleetJob FleetLate FleetMember FleetNode FleetOutcome FleetStatus FleetStep FleetSwap FleetSwapped FleetWindow
+        CounterCheck CounterReading DaemonStatus Doubt Drained DriftStatus DriftedInstruction DriftedRank DriverUse Event FirstPlan
+        FirstPlanState FleetFinding FleetJob FleetLate FleetMember FleetNode FleetOutcome FleetStatus FleetStep FleetSwap FleetSwapped FleetWindow
         FrontierStatus GpuGrant GpuListing GpuName GpuStatus GuardStatus Hello Holder
-        InstructionSample JobSelector JobStatus JobView LeaseStatus LeaseTarget LeaseTerms LeftOut Mark MeasuredBy Notice P2pPower
-        P2pSource P2pTarget PlanStatus PlannedUnit PolicyVerdict Predicted ProfileKey
-        ProfileSelector RankPosition RankStatus RankView RankWindow RecordedRank RecordedTrial
+        InstructionSample JobSelector JobStatus JobView LeaseStatus LeaseTarget LeaseTerms LeftOut Mark MeasuredBy MemoryLock Notice P2pPower
+        P2pSource P2pTarget PlanFile PlanStatus PlannedUnit PolicyVerdict Predicted ProfileKey
+        ProfileSelector RanUnit RankOrder RankPosition RankStatus RankView RankWindow RecordedRank RecordedTrial
         Refusal RefusalCode Reloaded Request ResetOutcome Response RevocationStatus SamplePage SavedEnergy Savings SavingsBy
-        SavingsQuery SavingsReport SavingsRow SettleTime SlowRank Status StoredProfile SwapTarget Swapped SweepControl SweepEnd SweepOrder
+        SavingsQuery SavingsReport SavingsRow SettleTime ShareMore SlowRank Status StoredProfile SwapTarget Swapped SweepControl SweepEnd SweepOrder
         SweepSettings SweepState SweepStatus TapBatch TapRecord TappedRank Tariff ThrottledNs TrialLength
         TrialRank TrialResult TrialRow TrialRun TrialStep Unit Unsupported User WaitPower WatchedJob Welcome
         Window

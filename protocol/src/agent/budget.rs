@@ -122,6 +122,8 @@ pub enum BudgetSteering {
     UniformClocks,
     /// It is not; it only counts.
     Nothing,
+    /// Power limits hold its GPUs: its plan does not keep it below its share, or not yet.
+    PowerLimits,
 }
 
 /// Why a job runs what it runs.

@@ -18,12 +18,42 @@ pub struct Calibration {
     pub clocks: Vec<CalibratedClock>,
     /// How long a set call blocks, in microseconds, if that is known.
     pub set_call_us: Option<f64>,
+    /// Whether transfers wait for a set call; none if no job has shown it.
+    pub transfers_wait: Option<bool>,
     /// How often the energy counter is refreshed, in milliseconds, if it has a rhythm.
     pub refresh_ms: Option<f64>,
     /// When it was measured last, in seconds since 1970.
     pub measured_unix_s: u64,
     /// What the energy counter counts, if that was measured.
     pub counter: Option<CounterCheck>,
+    /// What a lock of the memory clock does, if that was measured.
+    pub memory_lock: Option<MemoryLock>,
+}
+
+/// What steps of a job take with the memory clock locked, beside what they take without.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemoryLock {
+    /// The time of a step.
+    pub time: ShareMore,
+    /// The energy of a step; none without an energy counter.
+    pub energy: Option<ShareMore>,
+}
+
+/// How much more it is, as a share: less if below zero.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShareMore {
+    /// The estimate.
+    pub share: f64,
+    /// Its standard error.
+    pub error: f64,
+}
+
+impl ShareMore {
+    /// Whether more was measured than twice the error, so that it is hardly by chance.
+    #[must_use]
+    pub fn is_sure(&self) -> bool {
+        self.share.abs() > 2.0 * self.error
+    }
 }
 
 /// What an energy counter counted over the steps of a job, beside two other ways to know it: the

@@ -49,6 +49,12 @@ pub struct FleetJob {
     pub step: Option<FleetStep>,
     /// What its steps took under the last swaps, the oldest first, trials left out.
     pub windows: Vec<FleetWindow>,
+    /// The node that compares its plan with default clocks, if one does.
+    pub guarded_by: Option<String>,
+    /// The node that answers its slow stages, if one does.
+    pub answered_by: Option<String>,
+    /// How many times the fastest iteration the straggler's takes that it runs a plan for.
+    pub straggler: Option<f64>,
 }
 
 /// What the steps of the whole job took between two swaps of it.

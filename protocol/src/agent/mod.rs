@@ -2,7 +2,9 @@
 
 pub(crate) mod budget;
 pub(crate) mod calibration;
+pub(crate) mod first_plan;
 pub(crate) mod fleet;
+pub(crate) mod own_order;
 pub(crate) mod p2p;
 pub(crate) mod recorded;
 pub(crate) mod request;

@@ -5,15 +5,20 @@ use std::ops::RangeInclusive;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use pfo_vocabulary::JobName;
+
 use crate::agent::budget::{BudgetOrder, BudgetReport, BudgetScope, BudgetTerms};
 use crate::agent::calibration::Calibration;
+use crate::agent::first_plan::{BeginningRank, FirstPlan, PlanFile};
 use crate::agent::fleet::{FleetFinding, FleetStatus, FleetSwapped};
+use crate::agent::own_order::RankOrder;
 use crate::agent::p2p::{P2pPower, P2pTarget};
 use crate::agent::recorded::RecordedTrial;
 use crate::agent::sample::SamplePage;
 use crate::agent::savings::{SavingsQuery, SavingsReport};
 use crate::agent::status::{AgentStatus, FrontierStatus, GuardStatus};
 use crate::agent::sweep::{ProfileSelector, StoredProfile, SweepControl, SweepOrder, SweepStatus};
+use crate::clock_table::ClockTable;
 use crate::job::{JobSelector, SwapTarget, Swapped};
 use crate::range::within;
 use crate::session::Refusal;
@@ -144,6 +149,12 @@ pub enum AgentRequest {
         job: JobSelector,
         /// To what.
         target: SwapTarget,
+        /// At this step, or not at all; without one, at a step that the nodes agree on.
+        at_step: Option<u64>,
+        /// The slowdown that is allowed from then on, as of [`AgentRequest::Guard`]; none to change
+        /// nothing about that.
+        #[serde(deserialize_with = "max_slowdown")]
+        max_slowdown: Option<f64>,
         /// Answer only when every node has changed.
         wait: bool,
     },
@@ -162,6 +173,35 @@ pub enum AgentRequest {
     /// Set how much jobs count for a budget, and how slow they may become, in the place of the terms of
     /// the same scope.
     BudgetTerms(BudgetTerms),
+    /// Keep a plan for a job, which begins with it whenever it starts anew, in the place of the former
+    /// one. The job need not be there.
+    FirstPlanLoad {
+        /// The job; without an owner, the peer's own.
+        job: JobSelector,
+        /// What to call the plan in status.
+        label: String,
+        /// The plan.
+        table: ClockTable,
+    },
+    /// Keep no plan for a job any more.
+    FirstPlanDrop(JobSelector),
+    /// The plans that are kept for jobs that the peer may see.
+    FirstPlans,
+    /// A rank is about to ask `pfod` for its lease: have its job begin with a plan.
+    JobBegins {
+        /// The rank.
+        rank: BeginningRank,
+        /// The plan; none means the one that is kept for the job.
+        plan: Option<PlanFile>,
+    },
+    /// What the job of a rank runs, now that it has its lease.
+    JobBegan(JobName),
+    /// What each rank of a job on this node runs in a step. Nothing about the job changes; the answer comes
+    /// with its next whole step.
+    OrderRead(JobSelector),
+    /// Measure what a lock of the memory clock does to the steps of a job, which runs some of them without
+    /// it, in turns, and is at default clocks afterwards. Where nothing is locked, nothing is measured.
+    CalibrateMemory(JobSelector),
 }
 
 fn slowdown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
@@ -197,7 +237,7 @@ pub enum AgentResponse {
     Samples(Option<SamplePage>),
     /// To [`AgentRequest::FrontierLoad`] and [`AgentRequest::StragglerAuto`].
     Frontier(FrontierStatus),
-    /// To [`AgentRequest::Straggler`].
+    /// To [`AgentRequest::Straggler`], for a job of this node alone.
     Swapped(Swapped),
     /// To [`AgentRequest::SweepStart`], [`AgentRequest::SweepAttend`] and
     /// [`AgentRequest::SweepControl`].
@@ -228,9 +268,10 @@ pub enum AgentResponse {
     P2pPowers(Vec<P2pPower>),
     /// To [`AgentRequest::Guard`].
     Guarded(Option<GuardStatus>),
-    /// To [`AgentRequest::Calibrations`], and to [`AgentRequest::Calibrate`] those of the job's GPUs.
+    /// To [`AgentRequest::Calibrations`], and to [`AgentRequest::Calibrate`] and
+    /// [`AgentRequest::CalibrateMemory`] those of the job's GPUs.
     Calibrations(Vec<Calibration>),
-    /// To [`AgentRequest::FleetSwap`].
+    /// To [`AgentRequest::FleetSwap`], and to [`AgentRequest::Straggler`] for a job over several nodes.
     FleetSwapped(FleetSwapped),
     /// To [`AgentRequest::FleetStatus`].
     Fleet(FleetStatus),
@@ -241,6 +282,14 @@ pub enum AgentResponse {
     /// To [`AgentRequest::Budget`], [`AgentRequest::BudgetSet`], [`AgentRequest::BudgetClear`] and
     /// [`AgentRequest::BudgetTerms`].
     Budget(Box<BudgetReport>),
+    /// To [`AgentRequest::FirstPlanLoad`] and [`AgentRequest::FirstPlanDrop`].
+    FirstPlan(FirstPlan),
+    /// To [`AgentRequest::FirstPlans`], by owner and job.
+    FirstPlans(Vec<FirstPlan>),
+    /// To [`AgentRequest::JobBegins`] and [`AgentRequest::JobBegan`]; none at default clocks.
+    Begins(Option<PlanStatus>),
+    /// To [`AgentRequest::OrderRead`], in the order of the ranks.
+    Order(Vec<RankOrder>),
 }
 
 #[cfg(test)]

@@ -80,6 +80,15 @@ pub struct Savings {
     pub comparisons: u64,
     /// What that part saved; none if there is no such part.
     pub saved: Option<SavedEnergy>,
+    /// For how long one of its GPUs or more ran slower than nobody asked for, in seconds, as seen every
+    /// few seconds; none if nobody looked.
+    pub throttled_s: Option<f64>,
+    /// The highest temperature that one of its GPUs was seen at, in degrees Celsius.
+    pub hottest_c: Option<u32>,
+    /// What was given up for power budgets meanwhile, in joules: it is in no saving.
+    pub given_j: f64,
+    /// The progress that this cost, in seconds at the pace of what the job runs by itself.
+    pub lost_s: f64,
 }
 
 /// What was saved beside default clocks, in joules, and its 95 % interval.

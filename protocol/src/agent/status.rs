@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use pfo_vocabulary::{Instruction, JobName, Pid, Rank, Stage, Uid};
 
+use crate::agent::first_plan::FirstPlan;
 use crate::agent::fleet::FleetJob;
 
 /// The agent and the jobs that the peer may see.
@@ -39,6 +40,8 @@ pub struct WatchedJob {
     pub guard: Option<GuardStatus>,
     /// The whole job, if it has ranks on other nodes, too, and the agent is in a fleet.
     pub fleet: Option<FleetJob>,
+    /// The plan that is kept for it, with which it begins.
+    pub first_plan: Option<FirstPlan>,
 }
 
 /// The guard of a job. Shares are of a step's time at default clocks.

@@ -135,6 +135,14 @@ fn administration() -> Vec<Recorded> {
                 .unwrap(),
             },
         ),
+        request(
+            "power_cap",
+            "keep a leased GPU below 250 W",
+            Request::PowerCap {
+                gpu: "GPU-6f2c0001-8a11-4c6e-9d4e-0123456789a0".parse().unwrap(),
+                limit_w: Some(250),
+            },
+        ),
         request("acknowledge", "report no more that locks may be lost", Request::LedgerAcknowledge),
         request(
             "grant",
@@ -298,7 +306,13 @@ fn to_agent() -> Vec<Recorded> {
         request(
             "fleet-swap",
             "a job over several nodes changes back",
-            AgentRequest::FleetSwap { job: job(), target: SwapTarget::Previous, wait: true },
+            AgentRequest::FleetSwap {
+                job: job(),
+                target: SwapTarget::Previous,
+                at_step: Some(7),
+                max_slowdown: Some(0.01),
+                wait: true,
+            },
         ),
     ]
 }

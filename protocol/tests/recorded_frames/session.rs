@@ -97,6 +97,7 @@ fn in_words(mark: Mark) -> String {
         Mark::StepEnd(step) => format!("step {step} ends"),
         Mark::InstructionBegin(unit) => format!("{unit} begins"),
         Mark::InstructionEnd(unit) => format!("{unit} ends"),
+        Mark::Untimed(calls) => format!("{calls} calls could not be timed"),
     }
 }
 

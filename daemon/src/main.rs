@@ -1,5 +1,6 @@
 //! The root daemon of pfo.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         }
     };
     if arguments.check_config {
+        let _ = writeln!(io::stdout(), "{}", config.found());
         return ExitCode::SUCCESS;
     }
     begin_log("pfod", &MESSAGE_IDS);

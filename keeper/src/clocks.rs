@@ -157,6 +157,20 @@ impl Clocks {
         Ok(())
     }
 
+    /// Frees the memory clock, if it is locked; returns whether it was.
+    ///
+    /// # Errors
+    /// If the driver refuses or the ledger cannot be written.
+    pub fn release_memory(&mut self) -> Result<bool, ClockError> {
+        let is_locked = self.entry.memory;
+        if is_locked {
+            restore::reset_memory(&mut self.device.get(), &self.gpu)?;
+            self.published.memory_locked_mhz.store(0, Relaxed);
+            self.record(Entry { memory: false, ..self.entry.clone() })?;
+        }
+        Ok(is_locked)
+    }
+
     /// Whether the power limit is as it should be, as far as pfo knows.
     #[must_use]
     pub fn has_power_limit(&self, wish: Option<Milliwatts>) -> bool {

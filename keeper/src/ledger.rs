@@ -27,7 +27,7 @@ pub(crate) const FORMAT: &str = "pfo-ledger/1";
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     /// Reading or writing failed.
-    #[error("cannot {action} the ledger {path}: {source}")]
+    #[error("cannot {action} the ledger {path}: {source}; pfod runs as root")]
     Io {
         /// What was attempted.
         action: &'static str,

@@ -3,7 +3,7 @@
 use std::array;
 
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
-use nvml_wrapper::enum_wrappers::device::Clock;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id;
@@ -29,6 +29,8 @@ pub struct Reading {
     pub held_back: Option<ThrottleReasons>,
     /// Whether nothing runs, so that the clock may be any.
     pub idle: bool,
+    /// The temperature of the GPU, in degrees Celsius.
+    pub temperature_c: Option<u32>,
 }
 
 impl Gpu {
@@ -38,7 +40,7 @@ impl Gpu {
     /// If the GPU is gone.
     pub fn read(&self) -> Result<Reading, DriverError> {
         let device = self.device()?;
-        self.asked.read(5, || {
+        self.asked.read(6, || {
             let reasons = device.current_throttle_reasons().ok();
             Ok(Reading {
                 sm_clock: device.clock_info(Clock::SM).ok().map(Mhz),
@@ -47,6 +49,7 @@ impl Gpu {
                 mig: self.is_split_by_mig()?,
                 held_back: reasons.and_then(held_back),
                 idle: reasons.is_some_and(|reasons| reasons.contains(ThrottleReasons::GPU_IDLE)),
+                temperature_c: device.temperature(TemperatureSensor::Gpu).ok(),
             })
         })
     }
@@ -83,9 +86,8 @@ impl Probe {
         let fields = self.asked.read(1, || device.field_values_for(&COUNTERS)).unwrap_or_default();
         let mut counted = fields.into_iter().map(|field| whole(&field.ok()?.value.ok()?));
         let throttled_ns = ThrottledNs::of(array::from_fn(|_| counted.next().flatten()));
-        let millijoules = counted.next().flatten();
         let alone = || self.asked.read(1, || device.total_energy_consumption()).ok();
-        let millijoules = millijoules.or_else(alone);
+        let millijoules = counted.next().flatten().or_else(alone);
         (millijoules.map(joules), throttled_ns)
     }
 
@@ -98,8 +100,7 @@ impl Probe {
     /// NVML's bits for why the clock is what it is.
     #[must_use]
     pub fn throttle_reasons(&self) -> u64 {
-        let reasons = self.asked.read(1, || self.device.get().current_throttle_reasons());
-        reasons.map_or(0, |reasons| reasons.bits())
+        self.asked.read(1, || self.device.get().current_throttle_reasons()).map_or(0, |r| r.bits())
     }
 
     /// When to read again, if that can wait (`CLOCK_MONOTONIC`, ns): the readers of a GPU together

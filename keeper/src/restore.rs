@@ -87,7 +87,7 @@ fn reset_sm(device: &mut Device<'_>, gpu: &Gpu) -> Result<(), DriverError> {
 ///
 /// # Errors
 /// If the driver refuses. A GPU without memory locks has nothing to free.
-fn reset_memory(device: &mut Device<'_>, gpu: &Gpu) -> Result<(), DriverError> {
+pub(crate) fn reset_memory(device: &mut Device<'_>, gpu: &Gpu) -> Result<(), DriverError> {
     match device.reset_mem_locked_clocks() {
         Ok(()) => Ok(()),
         Err(source) => match gpu.failed("resetting its memory clock", source) {

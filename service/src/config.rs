@@ -100,7 +100,7 @@ impl ConfigError {
     pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, Self> {
         toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
-            Self::wrong(text, path, at, error.message())
+            Self::wrong(text, path, at, &with_meant(error.message()))
         })
     }
 
@@ -109,6 +109,21 @@ impl ConfigError {
     pub fn wrong(text: &str, path: &Path, at: usize, message: &str) -> Self {
         let message = message.trim_end().replace('\n', "; ");
         Self::Wrong { path: path.to_owned(), position: Position::of(text, at), message }
+    }
+}
+
+/// Letters that a typing error changes, adds, drops or exchanges, at most.
+const TYPED_WRONG: usize = 2;
+
+/// What `toml` says of an unknown key, and the known one that is spelt almost like it.
+fn with_meant(message: &str) -> String {
+    let mut names = message.split('`').skip(1).step_by(2);
+    let given = names.next().filter(|_| message.starts_with("unknown field"));
+    let distance = |name| strsim::osa_distance(given.unwrap_or_default(), name);
+    let nearest = given.and_then(|_| names.min_by_key(|name| distance(name)));
+    match nearest.filter(|name| distance(name) <= TYPED_WRONG) {
+        Some(name) => format!("{message}; did you mean `{name}`?"),
+        None => message.to_owned(),
     }
 }
 
@@ -130,6 +145,27 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     use super::*;
+
+    #[test]
+    fn an_unknown_key_is_told_the_known_one_that_was_meant() {
+        for (message, meant) in [
+            (
+                "unknown field `min_mzh`, expected one of `users`, `min_mhz`, `max_mhz`",
+                Some("min_mhz"),
+            ),
+            ("unknown field `min_mz`, expected `min_mhz`", Some("min_mhz")),
+            ("unknown field `colour`, expected one of `users`, `min_mhz`", None),
+            ("unknown field `x`, there are no fields", None),
+            ("unknown variant `min_mzh`, expected `min_mhz`", None),
+            ("invalid type: string \"`a`, `b`\"", None),
+        ] {
+            let expected = meant.map_or_else(
+                || message.to_owned(),
+                |meant| format!("{message}; did you mean `{meant}`?"),
+            );
+            assert_eq!(with_meant(message), expected);
+        }
+    }
 
     #[test]
     fn a_file_that_others_can_write_or_replace_is_refused_with_path_owner_and_mode() {

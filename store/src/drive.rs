@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use pfo_fleet::{
     Action, Digest, Event, Node, Participant, Purpose, Run, Seen, Settings, Shared, SwapAnswer,
-    Told, Write,
+    Terms, Told, View, Write,
 };
 use pfo_vocabulary::Uid;
 use tokio::sync::{mpsc, oneshot};
@@ -53,9 +53,14 @@ pub trait LocalJob: Send + Sync + 'static {
         at: Option<u64>,
     ) -> impl Future<Output = SwapAnswer> + Send;
 
-    /// Measures steps that have yet to come. Returns what is handed in, whether that could be measured
-    /// or not.
-    fn measure(&self, first_step: u64, steps: u32) -> impl Future<Output = Vec<u8>> + Send;
+    /// Measures steps that have yet to come, with each instruction by itself if `samples` are wanted.
+    /// Returns what is handed in, whether that could be measured or not.
+    fn measure(
+        &self,
+        first_step: u64,
+        steps: u32,
+        samples: bool,
+    ) -> impl Future<Output = Vec<u8>> + Send;
 }
 
 /// Whoever runs trials at this node: it is gone when the other end is dropped.
@@ -63,6 +68,7 @@ pub type Holder = oneshot::Receiver<Infallible>;
 
 /// What is asked of this node's part in a job.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "few exist at a time, each for a moment")]
 pub enum Asked {
     /// A user wants the whole job to run something.
     Run {
@@ -72,13 +78,15 @@ pub enum Asked {
         by_uid: Uid,
         /// What for.
         purpose: Purpose,
+        /// On which terms.
+        terms: Terms,
         /// Who runs trials from now on, in place of who did.
         holder: Option<Holder>,
         /// Where to say what became of it.
         answer: oneshot::Sender<Told>,
     },
-    /// To show the job in the store.
-    Show(oneshot::Sender<Shown>),
+    /// To show the job in the store: all of it, or as much as this node watches anyway.
+    Show(View, oneshot::Sender<Shown>),
 }
 
 /// A job in the store, as this node last saw it.
@@ -86,6 +94,8 @@ pub enum Asked {
 pub struct Shown {
     /// The job; none if the store has not answered so far.
     pub shared: Option<Shared>,
+    /// How much of it that is.
+    pub view: View,
     /// For how long the store has not answered, if it does not.
     pub away: Option<Duration>,
 }
@@ -99,7 +109,14 @@ struct Driven<S, L> {
     under_way: JoinSet<Event>,
     asked: Option<oneshot::Sender<Told>>,
     holder: Option<Holder>,
+    /// Whether who runs trials only compares what the job runs.
+    compares: bool,
     measuring: JoinSet<()>,
+    watching: JoinSet<()>,
+    /// What arrives from what is watched.
+    arrived: mpsc::Receiver<Event>,
+    /// Who waits to see the whole job.
+    curious: Vec<(View, oneshot::Sender<Shown>)>,
 }
 
 /// Takes part in a job for as long as `asked` is open, and then leaves it. It also ends when
@@ -112,7 +129,6 @@ pub async fn drive<S: Store, L: LocalJob>(
     mut asked: mpsc::Receiver<Asked>,
 ) {
     let began = Instant::now();
-    let (news, mut arrived) = mpsc::channel(64);
     let mut driven = Driven {
         store: Arc::clone(&store),
         job: job.clone(),
@@ -121,26 +137,32 @@ pub async fn drive<S: Store, L: LocalJob>(
         under_way: JoinSet::new(),
         asked: None,
         holder: None,
+        compares: false,
         measuring: JoinSet::new(),
+        watching: JoinSet::new(),
+        arrived: mpsc::channel(1).1,
+        curious: Vec::new(),
     };
-    let mut watching = JoinSet::new();
-    watching.spawn(watch(store, job, news));
+    driven.watch(View::Part);
     let mut participant = Participant::new(me, settings, 0);
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let event = tokio::select! {
             now = ticks.tick() => Event::Tick((now - began).as_millis() as u64),
-            Some(event) = arrived.recv() => event,
+            Some(event) = driven.arrived.recv() => event,
             Some(done) = driven.under_way.join_next() => match done {
                 Ok(event) => event,
                 Err(_) => return,
             },
             () = gone(&mut driven.holder) => Event::LetGo,
             request = asked.recv() => match request {
-                Some(request) => match driven.take(request, &participant, began.elapsed()) {
+                Some(request) => match driven.take(request, &participant) {
                     Some(event) => event,
-                    None => continue,
+                    None => {
+                        driven.show(&participant, began.elapsed());
+                        continue;
+                    }
                 },
                 None => return driven.leave().await,
             }
@@ -148,6 +170,7 @@ pub async fn drive<S: Store, L: LocalJob>(
         for action in participant.on(event) {
             driven.act(action);
         }
+        driven.show(&participant, began.elapsed());
     }
 }
 
@@ -161,12 +184,12 @@ async fn gone(holder: &mut Option<Holder>) {
 }
 
 /// Passes on what happens to a job in the store, and when the store does not answer.
-async fn watch<S: Store>(store: Arc<S>, job: JobId, news: mpsc::Sender<Event>) {
+async fn watch<S: Store>(store: Arc<S>, job: JobId, view: View, news: mpsc::Sender<Event>) {
     loop {
-        if let Ok(mut watch) = store.watch(&job).await {
+        if let Ok(mut watch) = store.watch(&job, view).await {
             while let Ok(new) = watch.next().await {
                 let event = match new {
-                    News::Snapshot(shared) => Event::Snapshot(shared),
+                    News::Snapshot(shared) => Event::Snapshot(view, shared),
                     News::Changed(change) => Event::Changed(change),
                 };
                 if news.send(event).await.is_err() {
@@ -183,30 +206,54 @@ async fn watch<S: Store>(store: Arc<S>, job: JobId, news: mpsc::Sender<Event>) {
 
 impl<S: Store, L: LocalJob> Driven<S, L> {
     /// What follows from something that was asked; nothing if it is answered.
-    fn take(&mut self, asked: Asked, participant: &Participant, now: Duration) -> Option<Event> {
-        let (run, by_uid, purpose, holder, answer) = match asked {
-            Asked::Run { run, by_uid, purpose, holder, answer } => {
-                (run, by_uid, purpose, holder, answer)
+    fn take(&mut self, asked: Asked, participant: &Participant) -> Option<Event> {
+        let (run, by_uid, purpose, terms, holder, answer) = match asked {
+            Asked::Run { run, by_uid, purpose, terms, holder, answer } => {
+                (run, by_uid, purpose, terms, holder, answer)
             }
-            Asked::Show(answer) => {
-                let since = |ms| now.saturating_sub(Duration::from_millis(ms));
-                let away = participant.away_since_ms().map(since);
-                // Who asked may have gone, here and below.
-                let _ = answer.send(Shown { shared: participant.shared().cloned(), away });
-                return None;
+            Asked::Show(view, answer) => {
+                self.curious.push((view, answer));
+                return (view == View::Whole).then_some(Event::Asked);
             }
         };
         if self.asked.as_ref().is_some_and(|waiting| !waiting.is_closed()) {
-            let _ = answer.send(Told::NotNow("another swap of the job is under way"));
+            // Who asked may have gone, here and elsewhere.
+            let _ = answer.send(Told::Busy);
             return None;
         }
         let Some(run) = run.or_else(|| participant.shared()?.before()) else {
             let _ = answer.send(Told::NotNow("its nodes have run no plan together"));
             return None;
         };
+        let compares = matches!(purpose, Purpose::Comparison(_));
+        if compares && self.holder.is_some() && !self.compares {
+            let _ = answer.send(Told::NotNow("somebody measures it"));
+            return None;
+        }
         self.asked = Some(answer);
+        self.compares = if holder.is_some() { compares } else { self.compares };
         self.holder = holder.or(self.holder.take());
-        Some(Event::Wished(run, by_uid, purpose))
+        Some(Event::Wished(run, by_uid, purpose, terms))
+    }
+
+    /// Watches so much of the job in place of what was watched before.
+    fn watch(&mut self, view: View) {
+        let (news, arrived) = mpsc::channel(64);
+        self.watching.abort_all();
+        self.arrived = arrived;
+        self.watching.spawn(watch(Arc::clone(&self.store), self.job.clone(), view, news));
+    }
+
+    /// Shows the job to those who asked, once as much is seen of it or the store does not answer.
+    fn show(&mut self, participant: &Participant, now: Duration) {
+        let since = |ms| now.saturating_sub(Duration::from_millis(ms));
+        let away = participant.away_since_ms().map(since);
+        let is_shown =
+            |view: View| view == View::Part || away.is_some() || participant.view() == View::Whole;
+        for (_, answer) in self.curious.extract_if(.., |(view, _)| is_shown(*view)) {
+            let (shared, view) = (participant.shared().cloned(), participant.view());
+            let _ = answer.send(Shown { shared, view, away });
+        }
     }
 
     async fn leave(mut self) {
@@ -225,11 +272,12 @@ impl<S: Store, L: LocalJob> Driven<S, L> {
                     let _ = answer.send(told);
                 }
             }
-            Action::Measure { number, first_step, steps } => {
+            Action::Watch(view) => self.watch(view),
+            Action::Measure { number, first_step, steps, samples } => {
                 self.measuring.abort_all();
                 let local = Arc::clone(&self.local);
                 self.measuring.spawn(async move {
-                    let part = local.measure(first_step, steps).await;
+                    let part = local.measure(first_step, steps, samples).await;
                     while let Err(error) = store.hand_in(&job, number, &part).await {
                         tracing::warn!("cannot hand in what was measured of {job}: {error}");
                         if !matches!(error, StoreError::Away(_) | StoreError::Full(_)) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pfo_fleet::{Answer, Change, Decision, Digest, Member, Node, Proposal, Report, Shared};
+use pfo_fleet::{Answer, Change, Decision, Digest, Member, Node, Proposal, Report, Shared, View};
 use tokio::sync::Notify;
 
 use crate::error::StoreError;
@@ -24,7 +24,7 @@ struct Job {
     slices: BTreeMap<Digest, Vec<u8>>,
     measured: BTreeMap<Node, Vec<Measured>>,
     parts: BTreeMap<Node, (u64, Vec<u8>)>,
-    watches: Vec<Arc<Queue>>,
+    watches: Vec<(Node, View, Arc<Queue>)>,
 }
 
 #[derive(Debug, Default)]
@@ -70,7 +70,10 @@ impl Memory {
 impl Job {
     fn change(&mut self, change: &Change) {
         self.shared.apply(change.clone());
-        for watch in &self.watches {
+        for (node, view, watch) in &self.watches {
+            if !view.shows(change, node) {
+                continue;
+            }
             watch.tell(News::Changed(change.clone()));
         }
     }
@@ -143,11 +146,11 @@ impl Store for Memory {
 
     async fn arm(&self, job: &JobId, number: u64, answer: &Answer) -> Result<bool, StoreError> {
         Ok(self.with(job, |job| {
-            let is_there = job.shared.swaps.contains_key(&number);
-            if is_there {
+            let is_newest = number > 0 && job.shared.newest() == number;
+            if is_newest {
                 job.change(&Change::Answer(number, self.me.clone(), answer.clone()));
             }
-            is_there
+            is_newest
         }))
     }
 
@@ -198,11 +201,11 @@ impl Store for Memory {
         Ok(found.filter(|(of, _)| *of == number).map(|(_, part)| part))
     }
 
-    async fn watch(&self, job: &JobId) -> Result<MemoryJob, StoreError> {
+    async fn watch(&self, job: &JobId, view: View) -> Result<MemoryJob, StoreError> {
         Ok(self.with(job, |job| {
             let queue = Arc::new(Queue::default());
-            queue.tell(News::Snapshot(job.shared.clone()));
-            job.watches.push(Arc::clone(&queue));
+            queue.tell(News::Snapshot(job.shared.clone().seen(view, &self.me)));
+            job.watches.push((self.me.clone(), view, Arc::clone(&queue)));
             MemoryJob(queue)
         }))
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 
-use pfo_fleet::{Answer, Change, Decision, Digest, Member, Node, Proposal, Report, Shared};
+use pfo_fleet::{Answer, Change, Decision, Digest, Member, Node, Proposal, Report, Shared, View};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -16,8 +16,9 @@ pub const LARGEST_SLICE: usize = 256 * 1024;
 
 /// What a watch says.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "few exist at a time, each for a moment")]
 pub enum News {
-    /// The job as it is; first.
+    /// As much of the job as is watched, as it is; first.
     Snapshot(Shared),
     /// A change after it.
     Changed(Change),
@@ -87,7 +88,7 @@ pub trait Store: Send + Sync + 'static {
         forget_below: u64,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Writes this node's answer to a swap. Returns whether there is such a swap.
+    /// Writes this node's answer to a swap, if that is the newest one. Returns whether it is.
     fn arm(
         &self,
         job: &JobId,
@@ -141,8 +142,13 @@ pub trait Store: Send + Sync + 'static {
         node: &Node,
     ) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
 
-    /// The job, and every change of it in the order in which they were made.
-    fn watch(&self, job: &JobId) -> impl Future<Output = Result<Self::Watch, StoreError>> + Send;
+    /// So much of the job, and every change of that: those of the swaps and their decisions, and those of
+    /// all else, in the order in which they were made; in a whole job all of them in one order.
+    fn watch(
+        &self,
+        job: &JobId,
+        view: View,
+    ) -> impl Future<Output = Result<Self::Watch, StoreError>> + Send;
 }
 
 /// A job that is watched.

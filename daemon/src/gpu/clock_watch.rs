@@ -145,12 +145,13 @@ fn read(reader: &Reader, gpu: &Arc<Gpu>, session: &Session) -> Found {
 }
 
 fn report_throttling(gpu: &Gpu, holder: &Holder, [locked, now]: [Mhz; 2], why: ThrottleReasons) {
+    let why: Vec<_> = why.iter_names().map(|(name, _)| name.to_lowercase()).collect();
     tracing::warn!(
         name: journal::THROTTLED,
         job = %holder.job, rank = holder.rank.0, uid = holder.uid.0, pid = holder.pid.0,
         gpu_uuid = %gpu.uuid, old_mhz = locked.0, new_mhz = now.0,
-        "GPU {} of job {}, rank {} runs at {now}, below its lock at {locked}: {why:?}",
-        gpu.uuid, holder.job, holder.rank
+        "GPU {} of job {}, rank {} runs at {now}, below its lock at {locked}: {}",
+        gpu.uuid, holder.job, holder.rank, why.join(", ")
     );
 }
 

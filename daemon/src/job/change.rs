@@ -20,10 +20,12 @@ const MOST_LIMITS: usize = 128;
 pub(crate) enum Runs {
     /// A plan, with its label.
     Table(String, ClockTable),
-    /// One clock for everything.
-    Uniform(Mhz),
+    /// One clock for everything, or one for each replica in turn.
+    Uniform(Vec<Mhz>),
     /// A power limit for each stage in watts, and the label of the plan.
     PowerLimits(String, Vec<u32>),
+    /// No clock at all, not even of the memory.
+    FreeMemory,
 }
 
 impl Job {
@@ -52,7 +54,8 @@ impl Job {
                 self.check_room(table.num_units(), most)?;
                 JobPlan::new(number, label, table)
             }
-            Runs::Uniform(mhz) => JobPlan::uniform(number, mhz),
+            Runs::Uniform(clocks) => JobPlan::uniform(number, clocks),
+            Runs::FreeMemory => JobPlan::free_memory(number),
             Runs::PowerLimits(label, limits_w) => {
                 check_label(&label)?;
                 if limits_w.len() > MOST_LIMITS {
@@ -116,7 +119,11 @@ impl Job {
             SwapTarget::Table { label, table } => {
                 Some(Arc::new(self.fit(Runs::Table(label, table), most)?))
             }
-            SwapTarget::Uniform(mhz) => Some(Arc::new(self.fit(Runs::Uniform(mhz), most)?)),
+            SwapTarget::Uniform(mhz) => Some(Arc::new(self.fit(Runs::Uniform(vec![mhz]), most)?)),
+            SwapTarget::Replicas(clocks) => Some(Arc::new(self.fit(Runs::Uniform(clocks), most)?)),
+            SwapTarget::PowerLimits { label, limits_w } => {
+                Some(Arc::new(self.fit(Runs::PowerLimits(label, limits_w), most)?))
+            }
         };
         let mut members = self.members();
         members.check_free(&self.key.name)?;
@@ -124,7 +131,7 @@ impl Job {
         if let Some(plan) = &swap.plan {
             members.plans.unload(plan);
             // A restart ends it, and no rollback leads to it.
-            if plan.is_uniform() {
+            if plan.is_for_measuring() {
                 members.plans.begin_trial();
             }
         }

@@ -90,7 +90,7 @@ impl Job {
     fn keep_trial(&self, by: Measurer) -> Result<Option<PlanStatus>, Refusal> {
         let mut members = self.members();
         if let Some(plan) = members.plans.current()
-            && plan.is_uniform()
+            && plan.is_for_measuring()
         {
             return Err(Refusal::new(
                 RefusalCode::NoPlan,
@@ -279,7 +279,7 @@ mod tests {
             let unknown = holds.end(&job, true).unwrap_err();
             assert_eq!(unknown.code, RefusalCode::UnknownJob);
             holds.take(&jobs, Arc::clone(&job), Uid(7), Some(Pid(3))).unwrap();
-            run(&job, Runs::Uniform(pfo_protocol::Mhz(900)));
+            run(&job, Runs::Uniform(vec![pfo_protocol::Mhz(900)]));
             assert!(holds.end(&job, true).unwrap_err().message.contains("only for measuring"));
             assert!(job.members().held.is_some(), "it is held on");
             run(&job, plan());

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use arc_swap::ArcSwapOption;
 use pfo_protocol::{
-    ClockTable, Mhz, Milliwatts, PlanStatus, PlannedUnit, Predicted, RankPosition, Stage, Unit,
+    ClockTable, DpRank, Mhz, Milliwatts, PlanStatus, PlannedUnit, Predicted, RankPosition, Stage,
+    Unit,
 };
 
 use super::Member;
@@ -29,10 +30,12 @@ pub(crate) enum StageClocks {
 enum Setting {
     /// A clock for each instruction of each stage.
     Clocks { stages: Vec<StageSequence>, num_microbatches: u32 },
-    /// One clock for everything.
-    Uniform(Mhz),
+    /// One clock for everything; if there are several, for everything of each replica in turn.
+    Uniform(Vec<Mhz>),
     /// A power limit for each stage, and no clock.
     PowerLimits(Vec<Milliwatts>),
+    /// No clock, not even of the memory.
+    FreeMemory,
 }
 
 /// A plan that a job runs or may run.
@@ -88,9 +91,14 @@ impl JobPlan {
         plan
     }
 
-    /// One clock for all stages.
-    pub(crate) fn uniform(number: u32, mhz: Mhz) -> Self {
-        Self::unsuspended(number, format!("all at {mhz}"), Setting::Uniform(mhz))
+    /// One clock for all stages; if there are several, for those of each replica in turn.
+    pub(crate) fn uniform(number: u32, clocks: Vec<Mhz>) -> Self {
+        let each: Vec<_> = clocks.iter().map(|mhz| mhz.0.to_string()).collect();
+        Self::unsuspended(
+            number,
+            format!("all at {} MHz", each.join("/")),
+            Setting::Uniform(clocks),
+        )
     }
 
     /// Default clocks under a power limit for each stage.
@@ -98,19 +106,29 @@ impl JobPlan {
         Self::unsuspended(number, label, Setting::PowerLimits(limits))
     }
 
+    /// Default clocks, also of the memory.
+    pub(crate) fn free_memory(number: u32) -> Self {
+        Self::unsuspended(number, "memory clock not locked".into(), Setting::FreeMemory)
+    }
+
     fn unsuspended(number: u32, label: String, setting: Setting) -> Self {
         let (suspended, suspended_why) = (AtomicBool::new(false), ArcSwapOption::empty());
         Self { number, label, predicted: None, setting, suspended, suspended_why }
     }
 
-    /// Whether the plan has one clock for everything.
-    pub(crate) fn is_uniform(&self) -> bool {
-        matches!(self.setting, Setting::Uniform(_))
+    /// Whether the plan is only for measuring: it has one clock for everything, or none.
+    pub(crate) fn is_for_measuring(&self) -> bool {
+        matches!(self.setting, Setting::Uniform(_) | Setting::FreeMemory)
     }
 
     /// Whether the plan sets power limits in the place of clocks.
     pub(crate) fn has_power_limits(&self) -> bool {
         matches!(self.setting, Setting::PowerLimits(_))
+    }
+
+    /// Whether the memory clock is not locked under the plan.
+    pub(crate) fn frees_memory(&self) -> bool {
+        matches!(self.setting, Setting::FreeMemory)
     }
 
     /// Checks the plan against a job's stages.
@@ -121,7 +139,7 @@ impl JobPlan {
         let plan = match &self.setting {
             Setting::Clocks { stages, .. } => stages.len(),
             Setting::PowerLimits(limits) => limits.len(),
-            Setting::Uniform(_) => return Ok(()),
+            Setting::Uniform(_) | Setting::FreeMemory => return Ok(()),
         };
         if plan == job as usize { Ok(()) } else { Err(Misfit::Stages { plan, job }) }
     }
@@ -131,8 +149,8 @@ impl JobPlan {
     /// # Errors
     /// The first difference.
     pub(crate) fn check_rank(&self, member: &Member) -> Result<(), Misfit> {
-        let RankPosition { rank, pp_rank: stage, .. } = member.hello.position;
-        let Some(StageClocks::Planned(planned)) = self.stage(stage) else {
+        let RankPosition { rank, pp_rank: stage, dp_rank, .. } = member.hello.position;
+        let Some(StageClocks::Planned(planned)) = self.clocks(stage, dp_rank) else {
             return self.check_granted(member);
         };
         if let Some(job) = member.hello.num_microbatches
@@ -142,9 +160,13 @@ impl JobPlan {
         }
         if let Some(ran) = &*member.session.progress.ran.load() {
             let in_words = |unit: Option<Unit>| unit.map_or("nothing".into(), |u| u.to_string());
-            for position in 0..planned.len().max(ran.len()) {
+            let mut ran = ran.iter().copied().peekable();
+            for position in 0..=planned.len() {
                 let unit = planned.get(position).map(|planned| planned.unit);
-                let other = ran.get(position).copied();
+                // What the plan says nothing of, and no clock changes.
+                let is_extra = |ran: &Unit| ran.instruction.is_fixed() && Some(*ran) != unit;
+                while ran.next_if(is_extra).is_some() {}
+                let other = ran.next();
                 if unit != other {
                     let (planned, ran) = (in_words(unit), in_words(other));
                     return Err(Misfit::Order { stage, position, planned, rank, ran });
@@ -159,7 +181,7 @@ impl JobPlan {
     /// # Errors
     /// The first one that is not allowed.
     pub(crate) fn check_granted(&self, member: &Member) -> Result<(), Misfit> {
-        let RankPosition { rank, pp_rank: stage, .. } = member.hello.position;
+        let RankPosition { rank, pp_rank: stage, dp_rank, .. } = member.hello.position;
         let (gpu, grant) = (&member.gpu, member.session.grant.load());
         let (min, max) = grant.terms.bounds();
         let fits = |position: usize, mhz: Mhz| {
@@ -175,7 +197,7 @@ impl JobPlan {
             }
             Ok(())
         };
-        match self.stage(stage) {
+        match self.clocks(stage, dp_rank) {
             Some(StageClocks::Planned(planned)) => (0..)
                 .zip(planned.iter())
                 .try_for_each(|(at, unit)| unit.clocks().try_for_each(|mhz| fits(at, mhz)))?,
@@ -203,16 +225,19 @@ impl JobPlan {
         num_microbatches
     }
 
-    /// The clocks of a stage; `None` is default clocks. Stages that the plan does not have are
-    /// refused by [`check_stages`](Self::check_stages).
-    pub(crate) fn stage(&self, stage: Stage) -> Option<StageClocks> {
+    /// The clocks of a stage in a replica; `None` is default clocks. Stages that the plan does not
+    /// have are refused by [`check_stages`](Self::check_stages).
+    pub(crate) fn clocks(&self, stage: Stage, replica: DpRank) -> Option<StageClocks> {
         match &self.setting {
             Setting::Clocks { stages, .. } => {
                 let planned = stages.get(stage.index()).filter(|planned| !planned.is_empty());
                 planned.map(Arc::clone).map(StageClocks::Planned)
             }
-            Setting::Uniform(mhz) => Some(StageClocks::Uniform(*mhz)),
-            Setting::PowerLimits(_) => None,
+            Setting::Uniform(clocks) => {
+                let own = (replica.0 as usize).checked_rem(clocks.len())?;
+                clocks.get(own).copied().map(StageClocks::Uniform)
+            }
+            Setting::PowerLimits(_) | Setting::FreeMemory => None,
         }
     }
 
@@ -273,6 +298,7 @@ fn check_limit(limit: Milliwatts, member: &Member) -> Result<(), Misfit> {
 #[cfg(test)]
 mod tests {
     use pfo_keeper::{GpuFacts, example_gpu};
+    use pfo_protocol::Instruction;
 
     use super::super::example::{B0, F0, member, table};
     use super::*;
@@ -335,6 +361,21 @@ mod tests {
     }
 
     #[test]
+    fn what_takes_a_fixed_time_needs_no_place_in_a_plan() {
+        let load = Unit { instruction: Instruction::Load, ..F0 };
+        let step = Unit { instruction: Instruction::OptimizerStep, ..F0 };
+        assert!(plan().check_rank(&rank_7(0).that_ran(&[load, F0, B0, step])).is_ok());
+        let error = misfit(&rank_7(0).that_ran(&[load, F0, F0, step]));
+        assert!(error.contains("instruction 1 of stage 0 is backward"), "{error}");
+        let planned = [load, F0].map(|unit| PlannedUnit { unit, mhz: Mhz(900), wait_mhz: None });
+        let with =
+            JobPlan::new(1, "p".into(), ClockTable::new(1, None, vec![planned.into()]).unwrap());
+        assert!(with.check_rank(&rank_7(0).that_ran(&[load, F0, step])).is_ok());
+        let error = with.check_rank(&rank_7(0).that_ran(&[F0, load])).unwrap_err().to_string();
+        assert!(error.contains("instruction 0 of stage 0 is load"), "{error}");
+    }
+
+    #[test]
     fn a_frequency_that_the_gpu_lacks_is_named_with_its_neighbours() {
         let error = misfit(&rank_7(1));
         assert!(error.contains("1000 MHz in instruction 1"), "{error}");
@@ -370,11 +411,11 @@ mod tests {
     #[test]
     fn one_clock_for_everything_fits_whatever_runs_if_the_rank_may_have_it() {
         let ran = rank_7(9).of_microbatches(8).that_ran(&[F0]);
-        assert_eq!(JobPlan::uniform(1, Mhz(900)).check_rank(&ran), Ok(()));
-        assert_eq!(JobPlan::uniform(1, Mhz(900)).check_stages(4), Ok(()));
-        let error = JobPlan::uniform(1, Mhz(1000)).check_rank(&ran).unwrap_err().to_string();
+        assert_eq!(JobPlan::uniform(1, vec![Mhz(900)]).check_rank(&ran), Ok(()));
+        assert_eq!(JobPlan::uniform(1, vec![Mhz(900)]).check_stages(4), Ok(()));
+        let error = JobPlan::uniform(1, vec![Mhz(1000)]).check_rank(&ran).unwrap_err().to_string();
         assert!(error.contains("900 MHz and 1200 MHz"), "{error}");
-        let error = JobPlan::uniform(1, Mhz(900)).check_rank(&ran.granted("max_mhz = 899"));
+        let error = JobPlan::uniform(1, vec![Mhz(900)]).check_rank(&ran.granted("max_mhz = 899"));
         assert!(matches!(error, Err(Misfit::Bounds { .. })), "{error:?}");
     }
 
@@ -411,7 +452,10 @@ mod tests {
         let plan = JobPlan::power_limits(3, "z".into(), limits.into());
         let again = JobPlan::restored(plan.status(), 0, Vec::new());
         assert_eq!(again.status(), plan.status());
-        assert_eq!((again.power_limit(Stage(1)), again.stage(Stage(1))), (Some(limits[1]), None));
+        assert_eq!(
+            (again.power_limit(Stage(1)), again.clocks(Stage(1), DpRank(0))),
+            (Some(limits[1]), None)
+        );
     }
 
     #[test]
@@ -432,7 +476,7 @@ mod tests {
         assert_eq!((plan.instructions(), plan.num_microbatches()), (4, 1));
         let again = JobPlan::restored(plan.status(), 1, plan.stages().to_vec());
         assert_eq!((again.table(), again.status()), (Some(made_of), plan.status()));
-        assert_eq!(JobPlan::uniform(1, Mhz(900)).table(), None);
+        assert_eq!(JobPlan::uniform(1, vec![Mhz(900)]).table(), None);
     }
 
     #[test]
@@ -443,13 +487,13 @@ mod tests {
         assert_eq!((plan.check_stages(2), plan.check_rank(&rank_7(0))), (Ok(()), Ok(())));
         let refused = plan.check_rank(&rank_7(1)).unwrap_err();
         assert_eq!(refused.to_string(), "stage 1 has no instruction in the plan");
-        assert_eq!(plan.stage(Stage(1)), None);
+        assert_eq!(plan.clocks(Stage(1), DpRank(0)), None);
     }
 
     #[test]
     fn a_stage_that_the_plan_does_not_have_is_left_at_default_clocks() {
-        assert_eq!(plan().stage(Stage(2)), None);
-        assert_eq!(plan().stage(Stage(u16::MAX)), None);
+        assert_eq!(plan().clocks(Stage(2), DpRank(0)), None);
+        assert_eq!(plan().clocks(Stage(u16::MAX), DpRank(0)), None);
         assert_eq!(plan().check_rank(&rank_7(u16::MAX)), Ok(()));
         let limits = JobPlan::power_limits(1, "z".into(), vec![Milliwatts::of_watts(200)]);
         assert_eq!(limits.power_limit(Stage(u16::MAX)), None);

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pfo_policy::Permit;
-use pfo_protocol::{JobName, JobSelector, Refusal, RefusalCode, Uid};
+use pfo_protocol::{JobName, JobSelector, Refusal, RefusalCode, SwapTarget, Uid};
 use pfo_service::{LIVED, People, Whose, catch, lock, panic_in_tests};
 
 use super::file::JobFiles;
@@ -14,7 +14,8 @@ use super::{Changes, Job, JobKey};
 use crate::host::journal;
 use crate::lease::Session;
 
-/// How long a job without ranks keeps its plan, for trainers that reconnect or restart.
+/// How long a job without ranks keeps its plan since a request named it last, for trainers that
+/// reconnect or restart.
 const FORGET_AFTER: Duration = Duration::from_secs(15 * 60);
 
 /// Jobs without ranks that one person may leave behind.
@@ -54,9 +55,7 @@ impl Jobs {
             }
             let job = Some(key.name.clone());
             let whose = Whose { uid: key.uid, pid: None, job, gpu: None, door: None };
-            let restored =
-                catch(&whose, || record.restore(sessions).map_err(|why| why.to_string()));
-            match restored.unwrap_or_else(|panicked| Err(panicked.to_string())) {
+            match catch(&whose, || record.restore(sessions)) {
                 Ok(job) => {
                     let job = job.counted_by(self.changes.clone());
                     lock(&self.known).insert(key, Arc::new(job));
@@ -115,7 +114,9 @@ impl Jobs {
         }
     }
 
-    /// The job with that key, created if it does not exist; `pp_degree` comes from its first rank.
+    /// The job with that key, created if it does not exist; `pp_degree` comes from its first rank or
+    /// from a plan that waits for it. A job that comes back with another number of stages has the plan
+    /// that waited for it, which suspends it with that reason.
     pub(crate) fn find_or_create(&self, key: JobKey, pp_degree: u32) -> Arc<Job> {
         let mut known = lock(&self.known);
         self.forget(&mut known, key.uid);
@@ -123,10 +124,32 @@ impl Jobs {
         if let Some(job) = known.get(&key).filter(fits) {
             return Arc::clone(job);
         }
-        lock(&self.files).remove(&key);
-        let job = Arc::new(Job::new(key.clone(), pp_degree, self.changes.clone()));
+        let before = known.remove(&key).map(|job| std::mem::take(&mut job.members().plans));
+        let (plans, now) = (before.unwrap_or_default(), Instant::now());
+        let job = Job::of_earlier_daemon(key.clone(), pp_degree, plans, now);
+        let job = Arc::new(job.counted_by(self.changes.clone()));
         known.insert(key, Arc::clone(&job));
         job
+    }
+
+    /// The job that a swap means. A plan from step 0 on waits for a job that is not there: its owner has
+    /// to be named.
+    ///
+    /// # Errors
+    /// As [`select`](Self::select).
+    pub(crate) fn select_for_swap(
+        &self,
+        permit: &Permit,
+        selector: &JobSelector,
+        (target, at): (&SwapTarget, Option<u64>),
+    ) -> Result<Arc<Job>, Refusal> {
+        match (target, at, selector.uid) {
+            (SwapTarget::Table { table, .. }, Some(0), Some(uid)) if permit.sees(uid) => {
+                let key = JobKey { uid, name: selector.job.clone() };
+                Ok(self.find_or_create(key, table.stages().len() as u32))
+            }
+            _ => self.select(permit, selector),
+        }
     }
 
     /// The job that a request means.
@@ -138,7 +161,9 @@ impl Jobs {
         permit: &Permit,
         selector: &JobSelector,
     ) -> Result<Arc<Job>, Refusal> {
-        self.find(selector, permit.uid(), permit.sees_all())
+        let job = self.find(selector, permit.uid(), permit.sees_all())?;
+        job.members().renew();
+        Ok(job)
     }
 
     /// The job of the user `own` or, with `any`, the only one of that name.
@@ -286,11 +311,41 @@ mod tests {
         run(&jobs, &job);
         assert_eq!(lock(&jobs.files).read().len(), 1);
         let anew = jobs.find_or_create(key(7, "j"), 2);
-        assert_eq!((anew.pp_degree, anew.members().plans.newest_number()), (2, 0));
-        assert!(lock(&jobs.files).read().is_empty());
+        assert_eq!((anew.pp_degree, anew.members().is_empty()), (2, true));
         let job = jobs.find_or_create(key(7, "j"), 1);
         job.join(member(0, 0)).unwrap();
         assert_eq!(jobs.find_or_create(key(7, "j"), 2).pp_degree, 1, "it has a rank");
+    }
+
+    #[test]
+    fn a_refused_plan_of_other_stages_leaves_the_record_of_the_one_that_waits() {
+        let directory = tempfile::tempdir().unwrap();
+        let jobs = jobs_in(directory.path());
+        let planned = jobs.find_or_create(key(7, "j"), 1);
+        let waiting = SwapTarget::Table { label: "p".into(), table: table(&[[900, 900]]) };
+        planned.swap(waiting, Some(0), 4).unwrap();
+        jobs.keep(&planned);
+        jobs.find_or_create(key(7, "j"), 2);
+        let next = jobs_in(directory.path());
+        next.restore(&[]);
+        assert_eq!(next.all()[0].members().plans.current().unwrap().label, "p");
+    }
+
+    #[test]
+    fn a_job_that_comes_back_with_other_stages_says_why_it_does_not_run_its_plan() {
+        let directory = tempfile::tempdir().unwrap();
+        let jobs = jobs_in(directory.path());
+        let planned = jobs.find_or_create(key(7, "j"), 2);
+        let table = table(&[[900, 900], [900, 900]]);
+        planned.swap(SwapTarget::Table { label: "p".into(), table }, Some(0), 4).unwrap();
+        let job = jobs.find_or_create(key(7, "j"), 1);
+        job.join(member(0, 0)).unwrap();
+        let why = job.members().plans.current().unwrap().status().suspended.unwrap();
+        assert!(why.ends_with("the plan has 2 stages, the job 1"), "{why}");
+        jobs.keep(&job);
+        let next = jobs_in(directory.path());
+        next.restore(&[]);
+        assert!(next.all()[0].members().plans.current().unwrap().is_suspended());
     }
 
     #[test]

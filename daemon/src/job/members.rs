@@ -65,6 +65,11 @@ impl Members {
         self.empty_since
     }
 
+    /// Has a job without ranks forgotten later.
+    pub(crate) fn renew(&mut self) {
+        self.empty_since = self.empty_since.map(|_| Instant::now());
+    }
+
     /// Whether the job has no rank.
     pub(crate) fn is_empty(&self) -> bool {
         self.ranks.is_empty()
@@ -91,7 +96,9 @@ impl Members {
     /// Checks a plan against every rank that is in the job now.
     pub(crate) fn check(&self, plan: &JobPlan) -> Result<(), Refusal> {
         let mut ranks = self.ranks();
-        let checked = ranks.try_for_each(|rank| plan.check_rank(rank));
+        let checked = ranks.try_for_each(|rank| {
+            plan.check_stages(rank.hello.position.pp_degree).and_then(|()| plan.check_rank(rank))
+        });
         checked.map_err(|misfit| does_not_fit(plan, &misfit))
     }
 

@@ -10,7 +10,6 @@ use pfo_service::now_ns;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::job_plan::JobPlan;
-use super::misfit::Misfit;
 use super::plans::Plans;
 use super::swap::Swap;
 use super::{Job, JobKey};
@@ -100,24 +99,21 @@ impl JobRecord {
             .map_or(Duration::ZERO, |left| Duration::from_nanos(now_ns().saturating_sub(left)))
     }
 
-    /// The job again, for the ranks whose sessions are continued.
-    ///
-    /// # Errors
-    /// If a plan does not fit this job.
-    pub(crate) fn restore(self, sessions: &[Arc<Session>]) -> Result<Job, Misfit> {
+    /// The job again, for the ranks whose sessions are continued. They suspend a plan that does not fit.
+    pub(crate) fn restore(self, sessions: &[Arc<Session>]) -> Job {
         let own = |session: &&Arc<Session>| {
             (session.holder.uid, &session.holder.job) == (self.uid, &self.job)
         };
         let ranks: Vec<_> = sessions.iter().filter(own).map(|s| Arc::clone(&s.progress)).collect();
         let swaps = self.swaps.iter().map(|record| {
-            let plan = record.plan.as_ref().map(|plan| plan.restore(self.pp_degree));
+            let plan = record.plan.as_ref().map(PlanRecord::restore);
             let ranks = if record.complete { Vec::new() } else { ranks.clone() };
-            let swap = Swap::decided(record.number, plan.transpose()?, record.step, ranks);
-            Ok(Arc::new(swap.recorded(record.complete)))
+            let swap = Swap::decided(record.number, plan, record.step, ranks);
+            Arc::new(swap.recorded(record.complete))
         });
-        let plans = Plans::of_earlier_daemon(swaps.collect::<Result<_, _>>()?);
+        let plans = Plans::of_earlier_daemon(swaps.collect());
         let since = Instant::now().checked_sub(self.left_for()).unwrap_or_else(Instant::now);
-        Ok(Job::of_earlier_daemon(self.key(), self.pp_degree, plans, since))
+        Job::of_earlier_daemon(self.key(), self.pp_degree, plans, since)
     }
 }
 
@@ -146,15 +142,13 @@ impl PlanRecord {
         }
     }
 
-    fn restore(&self, pp_degree: u32) -> Result<Arc<JobPlan>, Misfit> {
+    fn restore(&self) -> Arc<JobPlan> {
         let planned = |&UnitRecord(kind, chunk, microbatch, mhz, wait_mhz): &UnitRecord| {
             let unit = Unit { instruction: kind.0, chunk, microbatch };
             PlannedUnit { unit, mhz, wait_mhz }
         };
         let stages = self.stages.iter().map(|stage| stage.iter().map(planned).collect()).collect();
-        let plan = JobPlan::restored(self.status.clone(), self.num_microbatches, stages);
-        plan.check_stages(pp_degree)?;
-        Ok(Arc::new(plan))
+        Arc::new(JobPlan::restored(self.status.clone(), self.num_microbatches, stages))
     }
 }
 
@@ -214,7 +208,7 @@ mod tests {
     fn a_job_comes_back_with_its_plan_the_one_before_it_and_nothing_older() {
         let job = job_after(&[(600, 0), (1200, 5), (1410, 9)]);
         let record = through_json(&JobRecord::of(&job, false).unwrap());
-        let again = record.restore(&[]).unwrap();
+        let again = record.restore(&[]);
         let label = |swap: &Arc<Swap>| swap.plan.as_ref().unwrap().label.clone();
         let found: Vec<_> = swaps(&again).iter().map(|s| (s.number, s.step(), label(s))).collect();
         assert_eq!(found, [(2, 5, "1200.json".into()), (3, 9, "1410.json".into())]);
@@ -226,7 +220,7 @@ mod tests {
     #[test]
     fn the_plans_of_a_job_that_comes_back_are_counted_further() {
         let record = JobRecord::of(&job_after(&[(600, 0), (1200, 5)]), false).unwrap();
-        let again = record.restore(&[]).unwrap();
+        let again = record.restore(&[]);
         let plan = again.load("next".into(), table(&[[900, 900]]), usize::MAX).unwrap();
         assert_eq!(plan.number, 3);
         assert_eq!(again.swap(SwapTarget::Loaded, None, 0).unwrap().number, 3);
@@ -235,7 +229,7 @@ mod tests {
     #[test]
     fn a_record_of_release_0_1_is_read() {
         let record: JobRecord = serde_json::from_str(RECORD_OF_0_1).unwrap();
-        let job = record.restore(&[session("team/j", 0)]).unwrap();
+        let job = record.restore(&[session("team/j", 0)]);
         let [before, newest] = swaps(&job).try_into().unwrap();
         assert!(before.plan.is_none() && before.is_complete());
         assert_eq!((newest.number, newest.step(), newest.taken_up()), (5, 120, (0, 1)));
@@ -265,7 +259,7 @@ mod tests {
     fn a_suspended_plan_stays_suspended() {
         let job = job_after(&[(600, 0)]);
         current(&job).suspend(|| "because".into());
-        let again = through_json(&JobRecord::of(&job, false).unwrap()).restore(&[]).unwrap();
+        let again = through_json(&JobRecord::of(&job, false).unwrap()).restore(&[]);
         assert_eq!(current(&again).status().suspended.as_deref(), Some("because"));
     }
 
@@ -274,16 +268,19 @@ mod tests {
         let job = job_after(&[(600, 0), (1200, 5)]);
         job.members().plans.begin_trial();
         let record = through_json(&JobRecord::of(&job, false).unwrap());
-        let again = record.restore(&[]).unwrap();
+        let again = record.restore(&[]);
         assert!(again.members().plans.current().is_none());
         assert_eq!(again.members().plans.newest_number(), 2);
     }
 
     #[test]
-    fn a_record_whose_plan_has_other_stages_than_the_job_is_refused() {
+    fn a_plan_of_other_stages_than_the_job_is_suspended_by_the_first_rank() {
         let mut record = JobRecord::of(&job_after(&[(600, 0)]), false).unwrap();
-        record.pp_degree = 2;
-        assert_eq!(record.restore(&[]).unwrap_err(), Misfit::Stages { plan: 1, job: 2 });
+        record.swaps[0].plan.as_mut().unwrap().stages.insert(0, Vec::new());
+        let job = record.restore(&[]);
+        job.join(example::member(0, 0)).unwrap();
+        let why = current(&job).status().suspended.unwrap();
+        assert!(why.ends_with("the plan has 2 stages, the job 1"), "{why}");
     }
 
     #[test]
@@ -291,10 +288,10 @@ mod tests {
         let mut record = JobRecord::of(&job_after(&[(600, 0)]), false).unwrap();
         record.pp_degree = 2;
         record.swaps[0].plan.as_mut().unwrap().stages.insert(0, Vec::new());
-        let job = record.clone().restore(&[]).unwrap();
+        let job = record.clone().restore(&[]);
         let plan = Arc::clone(job.members().plans.current().unwrap());
         assert_eq!(plan.table().unwrap().stages()[0], []);
-        assert!(plan.stage(pfo_protocol::Stage(1)).is_some());
+        assert!(plan.clocks(pfo_protocol::Stage(1), pfo_protocol::DpRank(0)).is_some());
     }
 
     #[test]
@@ -302,7 +299,7 @@ mod tests {
         let mut record = JobRecord::of(&job_after(&[(600, 0), (1200, 50)]), false).unwrap();
         record.swaps[1].complete = false;
         let sessions = [session("team/j", 0), session("another", 0)];
-        let [first, second] = swaps(&record.restore(&sessions).unwrap()).try_into().unwrap();
+        let [first, second] = swaps(&record.restore(&sessions)).try_into().unwrap();
         assert!(first.is_complete());
         assert_eq!((second.taken_up(), second.step()), ((0, 1), 50));
     }
@@ -319,7 +316,7 @@ mod tests {
             for has_left in [false, true] {
                 rank.session.progress.ended.store(has_left, Relaxed);
                 let record = through_json(&JobRecord::of(&job, false).unwrap());
-                let again = record.restore(&[]).unwrap();
+                let again = record.restore(&[]);
                 let rank = Member { session: session("team/j", 0), ..example::member(0, 30) };
                 let found = again.join(rank).unwrap().map(|swap| swap.number);
                 assert_eq!(found, Some(takes), "left: {has_left}");
@@ -344,7 +341,7 @@ mod tests {
             swaps: vec![swap(u64::MAX - 1, u64::MAX - 1), swap(u64::MAX, u64::MAX)],
             ..JobRecord::of(&job_after(&[(600, 0)]), true).unwrap()
         };
-        let job = through_json(&record).restore(&[session("team/j", 0)]).unwrap();
+        let job = through_json(&record).restore(&[session("team/j", 0)]);
         assert_eq!(job.swap(SwapTarget::Previous, None, 0).unwrap().number, u64::MAX);
         assert!(JobRecord::of(&job, true).is_some());
     }

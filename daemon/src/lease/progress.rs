@@ -32,6 +32,10 @@ pub(crate) struct Progress {
     pub mismatched_steps: AtomicU64,
     /// Events that never arrived.
     pub lost_events: AtomicU64,
+    /// Instructions that began outside a step or inside another one.
+    pub misplaced_instructions: AtomicU64,
+    /// Calls that the trainer could not time on its GPU.
+    pub untimed_calls: AtomicU64,
     /// Instructions run under plans.
     pub instructions: AtomicU64,
     /// Nanoseconds that these instructions took.
@@ -45,6 +49,8 @@ pub(crate) struct Progress {
     pub last_mismatch: ArcSwapOption<String>,
     /// Whether the clock is to be set again at the next step, even if it is the same.
     pub set_again: AtomicBool,
+    /// What the GPU is kept below whatever the rank runs, in watts; 0 if there is no such limit.
+    pub power_cap_w: AtomicU32,
     /// What is wrong with the GPU's clock, if somebody else may have set it.
     pub foreign_clock: ArcSwapOption<String>,
     /// What is wrong with the rank's clocks.

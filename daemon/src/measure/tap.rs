@@ -24,7 +24,7 @@ pub(crate) fn record_of(
     match event.mark {
         Mark::StepBegin(step) => Some(TapRecord::StepBegan { step, at_ns, astray }),
         Mark::StepEnd(_) => Some(TapRecord::StepEnded { at_ns, astray }),
-        Mark::InstructionBegin(_) => None,
+        Mark::InstructionBegin(_) | Mark::Untimed(_) => None,
         Mark::InstructionEnd(_) => {
             let Finished { unit, planned, astray, began_ns, ended_ns, .. } = outcome.finished?;
             Some(TapRecord::Ran { unit, began_ns, ended_ns, asked: planned, locked, astray })

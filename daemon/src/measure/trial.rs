@@ -115,8 +115,10 @@ fn begin(
     let runs = match run {
         TrialRun::DefaultClocks => None,
         TrialRun::Plan { label, table } => Some(Runs::Table(label, table)),
-        TrialRun::Uniform(mhz) => Some(Runs::Uniform(mhz)),
+        TrialRun::Uniform(mhz) => Some(Runs::Uniform(vec![mhz])),
+        TrialRun::Replicas(clocks) => Some(Runs::Uniform(clocks)),
         TrialRun::PowerLimits { label, limits_w } => Some(Runs::PowerLimits(label, limits_w)),
+        TrialRun::FreeMemory => Some(Runs::FreeMemory),
     };
     let plan = runs.map(|runs| job.fit(runs, most)).transpose()?.map(Arc::new);
     let swap = {

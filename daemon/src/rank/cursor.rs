@@ -24,7 +24,7 @@ pub(super) enum Phase {
 pub(crate) struct Finished {
     /// The instruction.
     pub unit: Unit,
-    /// Its place in the step.
+    /// Its place in the plan's step, if that has one for it.
     pub position: usize,
     /// The clock that it should have had; `None` at default clocks.
     pub planned: Option<Mhz>,
@@ -58,6 +58,8 @@ pub(crate) struct Cursor {
     in_the_middle: bool,
     next_event: u64,
     lost: u64,
+    misplaced: u64,
+    has_begun_step: bool,
     pub(super) wish: Wish,
 }
 
@@ -80,6 +82,11 @@ impl Cursor {
     /// Events that never arrived, in the whole session.
     pub(crate) fn lost_events(&self) -> u64 {
         self.lost
+    }
+
+    /// Instructions that began outside a step or inside another one.
+    pub(crate) fn misplaced(&self) -> u64 {
+        self.misplaced
     }
 
     /// Follows another plan, or default clocks, from the step that begins now.
@@ -116,6 +123,7 @@ impl Cursor {
             Mark::StepEnd(_) => self.end_step(),
             Mark::InstructionBegin(unit) => self.begin(unit, event.client_ns),
             Mark::InstructionEnd(unit) => self.end(unit, event.client_ns, &mut outcome.finished),
+            Mark::Untimed(_) => None,
         };
         outcome.mismatch = outcome.mismatch.or(mismatch);
         outcome.astray = astray || outcome.mismatch.is_some();
@@ -123,6 +131,10 @@ impl Cursor {
     }
 
     fn begin_step(&mut self) {
+        if !std::mem::replace(&mut self.has_begun_step, true) {
+            // They may belong to a step that began before the session.
+            self.misplaced = 0;
+        }
         self.phase = Phase::Following;
         self.position = 0;
         self.open = None;
@@ -139,6 +151,8 @@ impl Cursor {
     }
 
     fn begin(&mut self, unit: Unit, at_ns: u64) -> Option<Mismatch> {
+        let misplaced = self.phase == Phase::Outside || self.open.is_some();
+        self.misplaced = self.misplaced.saturating_add(misplaced.into());
         if self.phase == Phase::Outside {
             return None;
         }
@@ -146,6 +160,10 @@ impl Cursor {
         let position = self.position;
         if let Some((open, _)) = open {
             return self.stray(Mismatch::Overlap { open, began: unit });
+        }
+        if self.is_extra(unit) {
+            self.look_ahead();
+            return None;
         }
         let planned = self.sequence()?;
         match planned.get(position).copied() {
@@ -175,18 +193,28 @@ impl Cursor {
             return self.stray(Mismatch::NotBegun(unit));
         };
         let astray = self.phase == Phase::Astray;
-        let position = self.position;
+        let extra = self.is_extra(unit);
+        let position = if extra { usize::MAX } else { self.position };
         let planned = match self.planned_wish(position) {
             Wish::At(mhz) => Some(mhz),
             Wish::Default | Wish::Highest => None,
         };
-        if self.sequence().is_some() && !astray {
+        if self.sequence().is_some() && !astray && !extra {
             // Requested now, the next clock settles while the rank waits for its neighbour.
-            self.position = self.position.saturating_add(1);
+            self.position = position.saturating_add(1);
             self.look_ahead();
         }
         *finished = Some(Finished { unit, position, planned, astray, began_ns, ended_ns });
         None
+    }
+
+    /// Whether the plan says nothing of an instruction whose time does not depend on the clock: it runs at
+    /// that of the instruction after it.
+    pub(super) fn is_extra(&self, unit: Unit) -> bool {
+        unit.instruction.is_fixed()
+            && self.sequence().is_some_and(|planned| {
+                planned.get(self.position).is_none_or(|planned| planned.unit != unit)
+            })
     }
 
     fn planned_wish(&self, position: usize) -> Wish {
@@ -228,6 +256,24 @@ mod tests {
         assert_eq!(rank.send(Mark::InstructionBegin(B0)), (None, Wish::At(Mhz(1200))));
         assert_eq!(rank.send(Mark::InstructionEnd(B0)), (None, Wish::At(Mhz(900))));
         assert_eq!(rank.send(Mark::StepEnd(0)), (None, Wish::At(Mhz(900))));
+    }
+
+    #[test]
+    fn instructions_outside_a_step_or_inside_another_one_are_counted() {
+        let mut rank = Driven::with_plan();
+        rank.send(Mark::InstructionBegin(B0));
+        assert_eq!(rank.cursor.misplaced(), 1);
+        rank.send(Mark::StepBegin(0));
+        rank.send(Mark::InstructionBegin(F0));
+        assert_eq!(
+            rank.cursor.misplaced(),
+            0,
+            "the first may be of a step from before the session"
+        );
+        rank.send(Mark::InstructionBegin(B0));
+        rank.send(Mark::StepEnd(0));
+        rank.send(Mark::InstructionBegin(F0));
+        assert_eq!(rank.cursor.misplaced(), 2);
     }
 
     #[test]
@@ -294,6 +340,40 @@ mod tests {
         }
         let mismatch = Mismatch::TooMany { planned: 2, began: B1 };
         assert_eq!(rank.send(Mark::InstructionBegin(B1)), (Some(mismatch), Wish::Highest));
+    }
+
+    #[test]
+    fn what_takes_a_fixed_time_and_is_in_no_plan_runs_at_the_clock_of_what_comes() {
+        let fixed = |instruction| Unit { instruction, ..B1 };
+        let load = fixed(Instruction::Load);
+        let mut rank = Driven::with_plan();
+        rank.send(Mark::StepBegin(0));
+        rank.cursor.look_at_wait();
+        for (unit, extra, mhz) in [
+            (F0, load, Mhz(900)),
+            (B0, fixed(Instruction::P2p), Mhz(1200)),
+            (F0, fixed(Instruction::OptimizerStep), Mhz(900)),
+        ] {
+            assert_eq!(rank.send(Mark::InstructionBegin(extra)), (None, Wish::At(mhz)));
+            assert_eq!(rank.cursor.next_change(), None, "{extra} changes nothing");
+            assert_eq!(rank.send(Mark::InstructionEnd(extra)), (None, Wish::At(mhz)));
+            if extra.instruction != Instruction::OptimizerStep {
+                assert_eq!(rank.send(Mark::InstructionBegin(unit)), (None, Wish::At(mhz)));
+                assert_eq!(rank.send(Mark::InstructionEnd(unit)).0, None);
+            }
+        }
+        assert_eq!(rank.send(Mark::StepEnd(0)), (None, Wish::At(Mhz(900))));
+    }
+
+    #[test]
+    fn an_instruction_of_fixed_time_that_the_plan_has_must_come() {
+        let load = Unit { instruction: Instruction::Load, ..F0 };
+        let mut rank = Driven { cursor: Cursor::default(), sequence: 0 };
+        let planned = [load, F0].map(|unit| PlannedUnit { unit, mhz: Mhz(900), wait_mhz: None });
+        rank.cursor.follow(Some(StageClocks::Planned(planned.into_iter().collect())));
+        rank.send(Mark::StepBegin(0));
+        let mismatch = Mismatch::Another { position: 0, planned: load, began: F0 };
+        assert_eq!(rank.send(Mark::InstructionBegin(F0)).0, Some(mismatch));
     }
 
     #[test]

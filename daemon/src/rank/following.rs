@@ -34,6 +34,7 @@ impl Rank {
             }
             Mark::InstructionBegin(_) => self.units_complete = false,
             Mark::InstructionEnd(_) | Mark::StepEnd(_) => {}
+            Mark::Untimed(calls) => self.progress().untimed_calls.store(calls, Relaxed),
         }
         let lost_before = self.cursor.lost_events();
         let outcome = self.cursor.event(event);
@@ -42,6 +43,7 @@ impl Rank {
             self.progress().lost_events.store(self.cursor.lost_events(), Relaxed);
         }
         if matches!(event.mark, Mark::InstructionBegin(_)) {
+            self.progress().misplaced_instructions.store(self.cursor.misplaced(), Relaxed);
             let in_force = self.clocks.locked().is_some_and(|lock| {
                 Wish::At(lock.0) == self.cursor.wish() && self.in_force_ns(lock) <= event.client_ns
             });
@@ -93,7 +95,8 @@ impl Rank {
             self.swap = swap.number;
             self.plan.clone_from(&swap.plan);
             self.mismatched_in_a_row = 0;
-            self.cursor.follow(self.plan.as_ref().and_then(|plan| plan.stage(self.stage)));
+            self.cursor
+                .follow(self.plan.as_ref().and_then(|plan| plan.clocks(self.stage, self.replica)));
             self.ahead.forget();
             let plan_number = self.plan.as_ref().map_or(0, |plan| plan.number);
             self.session.progress.plan.store(plan_number, Relaxed);
@@ -104,6 +107,7 @@ impl Rank {
             self.cursor.follow(None);
         }
         self.power_limit = in_force.and_then(|plan| plan.power_limit(self.stage));
+        self.frees_memory = in_force.is_some_and(|plan| plan.frees_memory());
     }
 
     /// How long after it was asked for a clock is in force.

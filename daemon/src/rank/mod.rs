@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use pfo_keeper::Clocks;
 use pfo_policy::Place;
-use pfo_protocol::{ClosingReason, GpuUuid, Holder, Mhz, Milliwatts, Stage, Unit};
+use pfo_protocol::{ClosingReason, DpRank, GpuUuid, Holder, Mhz, Milliwatts, Stage, Unit};
 
 use self::accounting::StepsBegun;
 use self::ahead::Ahead;
@@ -61,6 +61,7 @@ pub(crate) struct Rank {
     session: Arc<Session>,
     job: Arc<Job>,
     stage: Stage,
+    replica: DpRank,
     rules: Rules,
     pace: Pace,
     /// The change that was skipped for lack of room and has been counted.
@@ -80,6 +81,9 @@ pub(crate) struct Rank {
     power_limit: Option<Milliwatts>,
     /// The setting that failed, and is not requested again until another one is wanted.
     refused_limit: Option<Option<Milliwatts>>,
+    /// Whether the plan has the memory clock free, and whether it was locked and is free for that.
+    frees_memory: bool,
+    memory_freed: bool,
     begun: StepsBegun,
     mismatch: Option<Mismatch>,
     mismatched_in_a_row: u32,
@@ -99,7 +103,7 @@ impl Rank {
     pub(crate) fn new(
         session: Arc<Session>,
         job: Arc<Job>,
-        stage: Stage,
+        (stage, replica): (Stage, DpRank),
         clocks: Clocks,
         joined_in: Option<Arc<Swap>>,
     ) -> Self {
@@ -109,6 +113,7 @@ impl Rank {
             session,
             job,
             stage,
+            replica,
             rules,
             pace: Pace::new(rules.changes_per_second),
             skipped: None,
@@ -123,6 +128,8 @@ impl Rank {
             retry: false,
             power_limit: None,
             refused_limit: None,
+            frees_memory: false,
+            memory_freed: false,
             begun: StepsBegun::default(),
             mismatch: None,
             mismatched_in_a_row: 0,

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, ppoll};
+use pfo_keeper::ClockError;
 use pfo_protocol::{ClosingReason, CodecError, Event, Frame, FrameError, Kind, Mark};
 use pfo_service::{Flood, ThreadClocks, computed_ns, now_ns};
 
@@ -79,7 +80,8 @@ impl Rank {
             Ok(None) => return Err(End::Goodbye),
             Err(error) => return Err(End::Closed(ClosingReason::Malformed, error.to_string())),
         };
-        if let Err(error) = self.set_clock().and_then(|()| self.set_power_limit()) {
+        let set = self.set_clock().and_then(|()| self.set_power_limit());
+        if let Err(error) = set.and_then(|()| self.set_memory()) {
             return Err(End::Closed(ClosingReason::GpuLost, error.to_string()));
         }
         self.account();
@@ -124,7 +126,9 @@ impl Rank {
         match kind {
             ErrorKind::Interrupted => {
                 self.session.noticed_interruption();
-                asked
+                let lost =
+                    |error: ClockError| End::Closed(ClosingReason::GpuLost, error.to_string());
+                asked.or_else(|| self.set_power_limit().err().map(lost))
             }
             ErrorKind::WouldBlock if self.session.ending().is_none() => {
                 let left = self.process_left(Duration::ZERO);

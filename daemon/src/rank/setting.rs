@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pfo_keeper::ClockError;
-use pfo_protocol::Mhz;
+use pfo_protocol::{Mhz, Milliwatts};
 use pfo_service::now_ns;
 
 use super::Rank;
@@ -40,7 +40,7 @@ impl Rank {
     ///
     /// Fails only if the GPU is gone. A plan whose limit is not set is suspended.
     pub(super) fn set_power_limit(&mut self) -> Result<(), ClockError> {
-        let wish = self.power_limit;
+        let wish = self.power_wish();
         if self.clocks.has_power_limit(wish) || self.refused_limit == Some(wish) {
             return Ok(());
         }
@@ -53,6 +53,37 @@ impl Rank {
             self.report_limit(&error);
         }
         Ok(())
+    }
+
+    /// Frees the memory clock for a plan that has it free, and locks it again after that.
+    ///
+    /// Fails only if the GPU is gone.
+    pub(super) fn set_memory(&mut self) -> Result<(), ClockError> {
+        if self.frees_memory == self.memory_freed {
+            return Ok(());
+        }
+        let result = match self.frees_memory {
+            true => self.clocks.release_memory(),
+            false => self.clocks.lock_memory().map(|()| false),
+        };
+        self.memory_freed = matches!(result, Ok(true));
+        self.frees_memory = self.memory_freed;
+        if let Some(error) = refusal(result.map(drop))? {
+            self.progress().problem.store(Some(Arc::new(error.to_string())));
+        }
+        Ok(())
+    }
+
+    /// The limit of its plan, or a lower one that the agent keeps it below, within its lease.
+    fn power_wish(&self) -> Option<Milliwatts> {
+        let cap_w = self.progress().power_cap_w.load(Relaxed);
+        let board = self.clocks.gpu().power_limits.filter(|_| cap_w > 0);
+        let cap = board.map(|board| {
+            let least = self.session.grant.load().terms.min_power_limit().max(board.lowest);
+            Milliwatts::of_watts(cap_w).max(least)
+        });
+        let of_plan = self.power_limit.filter(|_| self.resting.is_none());
+        [cap, of_plan].into_iter().flatten().min()
     }
 
     #[cold]

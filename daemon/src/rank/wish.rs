@@ -27,7 +27,8 @@ impl Cursor {
 
     /// The change that follows the instruction that runs, if it asks for another clock.
     pub(crate) fn next_change(&self) -> Option<NextChange> {
-        let (Some((_, began_ns)), Wish::At(now)) = (self.open, self.wish) else { return None };
+        let open = self.open.filter(|(unit, _)| !self.is_extra(*unit));
+        let (Some((_, began_ns)), Wish::At(now)) = (open, self.wish) else { return None };
         let next = self.coming()?.mhz;
         let change = NextChange { position: self.position, began_ns, to: next, faster: next > now };
         (next != now).then_some(change)
@@ -53,7 +54,8 @@ impl Cursor {
     /// The instruction that begins next: after the last one, the first of the next step.
     fn coming(&self) -> Option<&PlannedUnit> {
         let sequence = self.sequence().filter(|_| self.phase != Phase::Astray)?;
-        let next = self.position.saturating_add(self.open.is_some().into());
+        let runs = self.open.is_some_and(|(unit, _)| !self.is_extra(unit));
+        let next = self.position.saturating_add(runs.into());
         sequence.get(next).or(sequence.first())
     }
 }

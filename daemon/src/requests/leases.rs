@@ -128,13 +128,32 @@ pub(super) fn settle(
     gpu: &GpuUuid,
     times: SettleTimes,
 ) -> Result<Response, Refusal> {
-    let session = node.leases.holder(gpu).ok_or_else(|| {
+    holder(node, gpu)?.settle.store(Some(Arc::new(times)));
+    Ok(Response::Done)
+}
+
+/// Keeps a leased GPU below a power, or lets it go. The rank's thread sets that, now or at its next event.
+///
+/// # Errors
+/// If nobody has a lease of it.
+pub(super) fn cap_power(
+    node: &Node,
+    _: &Permit,
+    gpu: &GpuUuid,
+    limit_w: Option<u32>,
+) -> Result<Response, Refusal> {
+    let session = holder(node, gpu)?;
+    session.progress.power_cap_w.store(limit_w.unwrap_or(0), Relaxed);
+    session.interrupt();
+    Ok(Response::Done)
+}
+
+fn holder(node: &Node, gpu: &GpuUuid) -> Result<Arc<Session>, Refusal> {
+    node.leases.holder(gpu).ok_or_else(|| {
         let message = format!("nobody has a lease of GPU {gpu}");
         let remedy = "`pfoctl lease list` shows those that are leased";
         Refusal::new(RefusalCode::UnknownGpu, message, remedy)
-    })?;
-    session.settle.store(Some(Arc::new(times)));
-    Ok(Response::Done)
+    })
 }
 
 fn listed(node: &Node, permit: &Permit, held: &[(GpuUuid, Arc<Session>)]) -> Vec<LeaseStatus> {

@@ -134,6 +134,7 @@ fn run_blocking(node: &Node, permit: &Permit, request: Request) -> Result<Respon
         Request::GrantRevoke { uid, gpus } => grants::revoke(node, permit, uid, &gpus),
         Request::LeaseRevoke(target) => leases::revoke(node, permit, &target),
         Request::SettleTimes { gpu, times } => leases::settle(node, permit, &gpu, times),
+        Request::PowerCap { gpu, limit_w } => leases::cap_power(node, permit, &gpu, limit_w),
         Request::LeaseAllow(target) => leases::allow(node, permit, &target),
         Request::Reload => {
             let (user, pid) = (permit.user(), permit.pid());

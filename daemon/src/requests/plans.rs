@@ -67,7 +67,7 @@ pub(super) fn read(node: &Node, permit: &Permit, job: &JobSelector) -> Result<Re
 /// Begins a swap and, if `wait` asks for it, waits until every rank has changed or is gone.
 ///
 /// # Errors
-/// If there is no such job or nothing to swap to, or the plan does not fit.
+/// If there is no such job, and no plan for its step 0, or nothing to swap to, or the plan does not fit.
 pub(super) async fn swap(
     node: &Arc<Node>,
     permit: &Permit,
@@ -76,7 +76,7 @@ pub(super) async fn swap(
     at: Option<u64>,
     wait: bool,
 ) -> Result<Response, Refusal> {
-    let job = node.jobs.select(permit, job)?;
+    let job = node.jobs.select_for_swap(permit, job, (&target, at))?;
     let mut target = target;
     while wait && !job.knows_steps() {
         // A table that waits counts towards the plans of its user.

@@ -85,6 +85,7 @@ fn gpu_status(node: &Node, permit: &Permit, gpu: &Arc<Gpu>) -> GpuStatus {
         leased: holder.is_some(),
         driver_use: gpu.asked.lately(),
         throttle_reasons: reading.held_back.map_or(0, |reasons| reasons.bits()),
+        temperature_c: reading.temperature_c,
         problem: stuck
             .or(failed)
             .or_else(|| progress.and_then(|p| p.problem.load().as_deref().cloned()))
@@ -130,6 +131,8 @@ fn rank_status(member: &Member) -> RankStatus {
         mismatched_steps: progress.mismatched_steps.load(Relaxed),
         last_mismatch: progress.last_mismatch.load().as_deref().cloned(),
         lost_events: progress.lost_events.load(Relaxed),
+        misplaced_instructions: progress.misplaced_instructions.load(Relaxed),
+        untimed_calls: progress.untimed_calls.load(Relaxed),
         energy_j: energy_j(member),
         instructions: progress.instructions.load(Relaxed),
         instruction_s: seconds(progress.instruction_ns.load(Relaxed)),

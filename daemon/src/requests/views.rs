@@ -37,6 +37,7 @@ fn rank(member: &Member) -> RankView {
     RankView {
         position: member.hello.position.clone(),
         session: member.session.holder.session,
+        run: member.hello.run().map(str::to_owned),
         gpu_uuid: member.gpu.uuid.clone(),
         gpu_model: member.gpu.model.clone(),
         sm_clocks: member.gpu.sm_clocks.iter().filter(is_allowed).copied().collect(),

@@ -31,7 +31,7 @@ impl Opening {
         let key = JobKey { uid: session.holder.uid, name: hello.job.clone() };
         let job = node.jobs.find_or_create(key, hello.position.pp_degree);
         let (hello, session, gpu) = (hello.clone(), Arc::clone(session), Arc::clone(&gpu.facts));
-        let stage = hello.position.pp_rank;
+        let place = (hello.position.pp_rank, hello.position.dp_rank);
         let joined = job.join(Member { hello, session, gpu })?;
         if node.settings().config.clocks.lock_memory_clock
             && let Err(error) = clocks.lock_memory()
@@ -40,7 +40,7 @@ impl Opening {
             self.session().progress.problem.store(Some(Arc::new(error.to_string())));
         }
         let session = Arc::clone(self.session());
-        let rank = Rank::new(session, Arc::clone(&job), stage, clocks, joined);
+        let rank = Rank::new(session, Arc::clone(&job), place, clocks, joined);
         let rank = match self.origin {
             Origin::Hello(_) => {
                 self.welcome();

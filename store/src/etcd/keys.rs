@@ -3,16 +3,17 @@
 //! ```text
 //! /pfo/1/node/<node>                               under the node's lease
 //! /pfo/1/job/<uid>/<name>/head                     number of the newest swap
-//! /pfo/1/job/<uid>/<name>/member/<node>            under the node's lease
-//! /pfo/1/job/<uid>/<name>/report/<node>
+//! /pfo/1/job/<uid>/<name>/node/<node>/armed        of the newest swap
+//! /pfo/1/job/<uid>/<name>/node/<node>/member       under the node's lease
+//! /pfo/1/job/<uid>/<name>/node/<node>/report
 //! /pfo/1/job/<uid>/<name>/swap/<N>/proposal
-//! /pfo/1/job/<uid>/<name>/swap/<N>/armed/<node>
 //! /pfo/1/job/<uid>/<name>/swap/<N>/decision        created once
 //! /pfo/1/measured/<uid>/<name>/<node>              under the node's lease
 //! /pfo/1/measured/trial/<uid>/<name>/<node>/<N>    under the node's lease
 //! /pfo/1/slice/<uid>/<name>/<sha256>
 //! ```
 //!
+//! `<name>` is that of the job, and `<name>@<run>` where its ranks say which run of it they belong to.
 //! What is not below `job/` no watch carries. What is under no node's lease is under that of its job,
 //! which all of its nodes renew. Numbers of swaps have 20 digits, so that they are in order. Values are
 //! JSON but for slices and what is measured of a trial.
@@ -58,24 +59,34 @@ impl Keys {
         self.prefix() + "head"
     }
 
+    /// Below which everything is that a node writes into the job.
+    pub(super) fn of_node(&self, node: &Node) -> String {
+        format!("{}node/{node}/", self.prefix())
+    }
+
     pub(super) fn member(&self, node: &Node) -> String {
-        format!("{}member/{node}", self.prefix())
+        self.of_node(node) + "member"
     }
 
     pub(super) fn report(&self, node: &Node) -> String {
-        format!("{}report/{node}", self.prefix())
+        self.of_node(node) + "report"
+    }
+
+    /// Below which all swaps are.
+    pub(super) fn swaps(&self) -> String {
+        self.prefix() + "swap/"
     }
 
     pub(super) fn swap(&self, number: u64) -> String {
-        format!("{}swap/{number:020}/", self.prefix())
+        format!("{}{number:020}/", self.swaps())
     }
 
     pub(super) fn proposal(&self, number: u64) -> String {
         self.swap(number) + "proposal"
     }
 
-    pub(super) fn armed(&self, number: u64, node: &Node) -> String {
-        format!("{}armed/{node}", self.swap(number))
+    pub(super) fn armed(&self, node: &Node) -> String {
+        self.of_node(node) + "armed"
     }
 
     pub(super) fn decision(&self, number: u64) -> String {
@@ -106,11 +117,11 @@ impl Keys {
         let key = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix())?;
         let parts: Vec<&str> = key.split('/').collect();
         match (&parts[..], value) {
-            (["member", node], Some(value)) => {
+            (["node", node, "member"], Some(value)) => {
                 Some(Change::Member(node.parse().ok()?, Some(read(value)?)))
             }
-            (["member", node], None) => Some(Change::Member(node.parse().ok()?, None)),
-            (["report", node], value) => {
+            (["node", node, "member"], None) => Some(Change::Member(node.parse().ok()?, None)),
+            (["node", node, "report"], value) => {
                 let report = value.map_or_else(|| Some(Default::default()), read)?;
                 Some(Change::Report(node.parse().ok()?, report))
             }
@@ -119,8 +130,9 @@ impl Keys {
                 let proposed = |value| Some(Change::Proposal(number, read(value)?));
                 value.map_or(Some(Change::Forgotten(number)), proposed)
             }
-            (["swap", number, "armed", node], Some(value)) => {
-                Some(Change::Answer(number.parse().ok()?, node.parse().ok()?, read(value)?))
+            (["node", node, "armed"], Some(value)) => {
+                let (number, answer) = read(value)?;
+                Some(Change::Answer(number, node.parse().ok()?, answer))
             }
             (["swap", number, "decision"], Some(value)) => {
                 Some(Change::Decision(number.parse().ok()?, read(value)?))
@@ -135,10 +147,19 @@ pub(super) fn read<T: DeserializeOwned>(value: &[u8]) -> Option<T> {
 }
 
 /// A job as a part of a key: letters, digits, `.`, `-` and `_` stay, all else is `%` and two
-/// digits.
+/// digits. Its run follows after an `@`.
 fn path_of(job: &JobId) -> String {
     let mut path = format!("{}/", job.uid.0);
-    for byte in job.name.as_str().bytes() {
+    push_encoded(&mut path, job.name.as_str());
+    if let Some(run) = &job.run {
+        path.push('@');
+        push_encoded(&mut path, run);
+    }
+    path
+}
+
+fn push_encoded(path: &mut String, text: &str) {
+    for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b".-_".contains(&byte) {
             path.push(char::from(byte));
         } else {
@@ -146,7 +167,6 @@ fn path_of(job: &JobId) -> String {
             let _ = write!(path, "%{byte:02x}");
         }
     }
-    path
 }
 
 #[cfg(test)]
@@ -157,7 +177,7 @@ mod tests {
     use super::*;
 
     fn keys(name: &str) -> Keys {
-        Keys::of(&JobId { uid: Uid(7), name: name.parse().unwrap() })
+        Keys::of(&JobId { uid: Uid(7), name: name.parse().unwrap(), run: None })
     }
 
     #[test]
@@ -165,6 +185,14 @@ mod tests {
         assert_eq!(keys("77").head(), "/pfo/1/job/7/77/head");
         assert_eq!(keys("team/j").head(), "/pfo/1/job/7/team%2fj/head");
         assert!(!keys("77.2").head().starts_with(&keys("77").prefix()));
+        let run = |run: &str| {
+            let run = Some(run.to_owned());
+            Keys::of(&JobId { uid: Uid(7), name: "77".parse().unwrap(), run })
+        };
+        assert_eq!(run("77.1").head(), "/pfo/1/job/7/77@77.1/head");
+        assert_eq!(run("a/b@c").head(), "/pfo/1/job/7/77@a%2fb%40c/head");
+        assert_ne!(run("77.1").lease(), run("77.2").lease());
+        assert_ne!(keys("77@x").head(), run("x").head());
     }
 
     #[test]
@@ -190,7 +218,7 @@ mod tests {
         let keys = keys("j");
         let prefix = keys.prefix();
         let (wrong, bytes): (&[&str], &[u8]) = (
-            &["", "head", "member/", "member/a b", "swap/x/decision", "swap/1/armed/n/m"],
+            &["", "head", "node//member", "node/a b/member", "swap/x/decision", "node/n/armed/m"],
             b"\"?\"",
         );
         for key in wrong {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use etcd_client::{
     Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, KeyValue, PutOptions, Txn, TxnOp,
 };
-use pfo_fleet::{Answer, Decision, Digest, Member, Node, Proposal, Report};
+use pfo_fleet::{Answer, Decision, Digest, Member, Node, Proposal, Report, View};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
@@ -192,10 +192,13 @@ impl Store for Etcd {
     async fn leave(&self, job: &JobId) -> Result<(), StoreError> {
         self.kept.lock().await.remove(job);
         let keys = Keys::of(job);
-        let gone = [keys.member(&self.me), keys.report(&self.me), keys.measured(&self.me)];
-        let delete = gone.map(|key| TxnOp::delete(key, None)).into_iter();
-        let parts = delete_parts(&keys, &self.me, u64::MAX);
-        self.commit(Txn::new().and_then(delete.chain([parts]).collect::<Vec<_>>())).await?;
+        let below = DeleteOptions::new().with_prefix();
+        let delete = [
+            TxnOp::delete(keys.of_node(&self.me), Some(below)),
+            TxnOp::delete(keys.measured(&self.me), None),
+            delete_parts(&keys, &self.me, u64::MAX),
+        ];
+        self.commit(Txn::new().and_then(delete)).await?;
         Ok(())
     }
 
@@ -242,8 +245,9 @@ impl Store for Etcd {
 
     async fn arm(&self, job: &JobId, number: u64, answer: &Answer) -> Result<bool, StoreError> {
         let keys = Keys::of(job);
-        let put = (keys.armed(number, &self.me), json(answer));
-        self.keep(job, [is_there(keys.proposal(number))], [put], None).await
+        let put = (keys.armed(&self.me), json(&(number, answer)));
+        let is_newest = Compare::value(keys.head(), CompareOp::Equal, json(&number));
+        self.keep(job, [is_newest, is_there(keys.proposal(number))], [put], None).await
     }
 
     async fn decide(
@@ -294,8 +298,13 @@ impl Store for Etcd {
         Ok(found.pop().map(|kv| kv.into_key_value().1))
     }
 
-    async fn watch(&self, job: &JobId) -> Result<EtcdJob, StoreError> {
-        EtcdJob::watch(&self.client, Keys::of(job)).await
+    async fn watch(&self, job: &JobId, view: View) -> Result<EtcdJob, StoreError> {
+        let keys = Keys::of(job);
+        let ranges = match view {
+            View::Part => vec![keys.swaps(), keys.of_node(&self.me)],
+            View::Whole => vec![keys.prefix()],
+        };
+        EtcdJob::watch(&self.client, keys, &ranges).await
     }
 }
 

@@ -1,14 +1,21 @@
-//! A job in etcd: all of it at one revision, and every change from the next one on.
+//! A job in etcd, or ranges of its keys: all of it at one revision, and every change from the next one
+//! on.
 
 use std::collections::VecDeque;
 
-use etcd_client::{Client, EventType, GetOptions, ResponseHeader, WatchOptions, WatchStream};
+use etcd_client::{
+    Client, EventType, GetOptions, ResponseHeader, Txn, TxnOp, TxnOpResponse, WatchOptions,
+    WatchStream,
+};
 use pfo_fleet::{Change, Shared};
 
 use super::ask::ask;
 use super::keys::Keys;
 use crate::error::StoreError;
 use crate::verbs::{News, WatchedJob};
+
+/// Bytes of a job at most, for some ten thousand nodes.
+const LARGEST_JOB: usize = 64 * 1024 * 1024;
 
 /// A job in etcd that is watched.
 #[derive(Debug)]
@@ -19,18 +26,30 @@ pub struct EtcdJob {
 }
 
 impl EtcdJob {
-    pub(super) async fn watch(client: &Client, keys: Keys) -> Result<Self, StoreError> {
+    /// What is below these keys.
+    pub(super) async fn watch(
+        client: &Client,
+        keys: Keys,
+        ranges: &[String],
+    ) -> Result<Self, StoreError> {
         let all = GetOptions::new().with_prefix();
+        let gets = ranges.iter().map(|range| TxnOp::get(range.as_str(), Some(all.clone())));
+        let read = Txn::new().and_then(gets.collect::<Vec<_>>());
         let get = || {
-            let (mut kv, all) = (client.kv_client(), all.clone());
-            let prefix = keys.prefix();
-            async move { kv.get(prefix, Some(all)).await }
+            let mut kv = client.kv_client().max_decoding_message_size(LARGEST_JOB);
+            let read = read.clone();
+            async move { kv.txn(read).await }
         };
-        let mut found = ask(get).await?;
+        let found = ask(get).await?;
         let after = found.header().map_or(0, ResponseHeader::revision).saturating_add(1);
+        let read = |response: TxnOpResponse| match response {
+            TxnOpResponse::Get(mut found) => found.take_kvs(),
+            _ => Vec::new(),
+        };
         let mut changes: Vec<_> = found
-            .take_kvs()
-            .iter()
+            .op_responses()
+            .into_iter()
+            .flat_map(read)
             .filter_map(|kv| keys.change(kv.key(), Some(kv.value())))
             .collect();
         // What is said of a swap counts only once there is the swap.
@@ -40,8 +59,14 @@ impl EtcdJob {
         let options = WatchOptions::new().with_prefix().with_start_revision(after);
         let watch = || {
             let (mut watches, options) = (client.watch_client(), options.clone());
-            let prefix = keys.prefix();
-            async move { watches.watch(prefix, Some(options)).await }
+            async move {
+                let first = ranges.first().map_or("", String::as_str);
+                let mut stream = watches.watch(first, Some(options.clone())).await?;
+                for range in ranges.iter().skip(1) {
+                    stream.watch(range.as_str(), Some(options.clone())).await?;
+                }
+                Ok(stream)
+            }
         };
         let stream = ask(watch).await?;
         Ok(Self { keys, stream, news: [News::Snapshot(shared)].into() })

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use pfo_fleet::{
     Degrees, Gpus, Incomplete, Length, Place, PlanCut, Purpose, Run, Runs, Seen, Settings,
-    SwapAnswer, Told,
+    SwapAnswer, Terms, Told,
 };
-use pfo_store::{Asked, LocalJob, Slices, Store, drive};
+use pfo_store::{Asked, Holder, LocalJob, Slices, Store, drive};
 use pfo_vocabulary::{DpRank, Rank, Stage, TpRank, Uid};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -71,6 +71,7 @@ impl LocalJob for SimJob {
             step_ms: Some(self.step.as_millis() as u64),
             runs,
             held: None,
+            slow: Vec::new(),
         })
     }
 
@@ -80,7 +81,7 @@ impl LocalJob for SimJob {
         Some(if fits { Ok(()) } else { Err("stage asks for 9999 MHz".into()) })
     }
 
-    async fn measure(&self, first_step: u64, steps: u32) -> Vec<u8> {
+    async fn measure(&self, first_step: u64, steps: u32, _: bool) -> Vec<u8> {
         let last = first_step + u64::from(steps) - 1;
         while (self.ran().len() as u64) <= last + 1 {
             sleep(STEP).await;
@@ -104,6 +105,15 @@ impl LocalJob for SimJob {
     }
 }
 
+/// What a user asks for, on terms like any other.
+fn wish_for(
+    run: Option<Run>,
+    purpose: Purpose,
+    (holder, answer): (Option<Holder>, oneshot::Sender<Told>),
+) -> Asked {
+    Asked::Run { run, by_uid: Uid(1), purpose, terms: Terms::default(), holder, answer }
+}
+
 /// Trials are measured on every node, and end when who runs them is gone.
 pub(crate) async fn trials_end_with_who_runs_them<S: Store>(stores: Vec<S>) {
     let fleet = Fleet::new(stores, STEP);
@@ -112,9 +122,8 @@ pub(crate) async fn trials_end_with_who_runs_them<S: Store>(stores: Vec<S>) {
     let run = fleet.plan("tried").await;
     let (holds, holder) = oneshot::channel();
     let (answer, told) = oneshot::channel();
-    let purpose = Purpose::Trial(Length { settling_steps: 1, steps: 5 });
-    let asked =
-        Asked::Run { run: Some(run), by_uid: Uid(1), purpose, holder: Some(holder), answer };
+    let purpose = Purpose::Trial(Length { settling_steps: 1, steps: 5, samples: false });
+    let asked = wish_for(Some(run), purpose, (Some(holder), answer));
     fleet.agents[1].0.send(asked).await.unwrap();
     let told = timeout(Duration::from_secs(60), told).await.expect("no answer").unwrap();
     let Told::Committed { number, step } = told else { panic!("{told:?}") };
@@ -149,8 +158,7 @@ pub(crate) async fn trials_end_with_who_runs_them<S: Store>(stores: Vec<S>) {
     }
     // What ran before the trials is what a rollback leads to.
     let (answer, told) = oneshot::channel();
-    let purpose = Purpose::Swap;
-    let asked = Asked::Run { run: None, by_uid: Uid(1), purpose, holder: None, answer };
+    let asked = wish_for(None, Purpose::Swap, (None, answer));
     fleet.agents[3].0.send(asked).await.unwrap();
     let told = timeout(Duration::from_secs(60), told).await.expect("no answer").unwrap();
     let Told::Committed { step, .. } = told else { panic!("{told:?}") };
@@ -225,13 +233,7 @@ impl<S: Store> Fleet<S> {
         let (answer, told) = oneshot::channel();
         self.agents[index]
             .0
-            .send(Asked::Run {
-                run: Some(run),
-                by_uid: Uid(1),
-                purpose: Purpose::Swap,
-                holder: None,
-                answer,
-            })
+            .send(wish_for(Some(run), Purpose::Swap, (None, answer)))
             .await
             .unwrap();
         timeout(Duration::from_secs(60), told).await.expect("no answer").unwrap()

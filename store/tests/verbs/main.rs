@@ -1,6 +1,7 @@
 //! What every store has to do, of the one in memory and of a real etcd with TLS and roles.
 
 mod agents;
+mod part;
 mod server;
 
 use std::net::Ipv4Addr;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use pfo_fleet::{
     Abort, Answer, Change, Decision, Degrees, Digest, Gpus, Member, Node, Place, Proposal, Report,
-    Run, Shared, Took,
+    Run, Shared, Standing, Took, View,
 };
 use pfo_store::{
     Etcd, EtcdSettings, JobId, LARGEST_SLICE, Measured, Memory, News, Store, StoreError,
@@ -24,14 +25,20 @@ fn node(name: &str) -> Node {
 }
 
 fn job(name: &str) -> JobId {
-    JobId { uid: Uid(1000), name: name.parse().unwrap() }
+    JobId { uid: Uid(1000), name: name.parse().unwrap(), run: None }
 }
 
 fn member(stage: u16) -> Member {
     let rank = Rank(stage.into());
     let place = Place { rank, stage: Stage(stage), dp: DpRank(0), tp: TpRank(0) };
     let degrees = Degrees { pp: 2, dp: 1, tp: 1 };
-    Member { degrees, places: vec![place], gpus: Gpus::default(), measures: false }
+    Member {
+        degrees,
+        places: vec![place],
+        gpus: Gpus::default(),
+        measures: false,
+        slow: Vec::new(),
+    }
 }
 
 fn proposal(step: u64) -> Proposal {
@@ -43,6 +50,8 @@ fn proposal(step: u64) -> Proposal {
         by_uid: Uid(1000),
         by_node: node("node-a"),
         trial: None,
+        standing: Standing::default(),
+        rollback: None,
     }
 }
 
@@ -87,7 +96,7 @@ async fn two_nodes_agree(a: &impl Store, b: &impl Store) {
     assert_eq!(a.nodes().await, Ok(nodes.into()));
 
     let (one, another) = (job("team/77"), job("77"));
-    let mut watch = b.watch(&one).await.unwrap();
+    let mut watch = b.watch(&one, View::Whole).await.unwrap();
     assert_eq!(next(&mut watch).await, News::Snapshot(Shared::default()));
 
     a.join(&one, &member(0)).await.unwrap();
@@ -123,8 +132,10 @@ async fn two_nodes_agree(a: &impl Store, b: &impl Store) {
     assert_eq!(seen, expected);
     let mut shared = Shared::default();
     seen.into_iter().for_each(|change| shared.apply(change));
-    let mut late = a.watch(&one).await.unwrap();
+    let mut late = a.watch(&one, View::Whole).await.unwrap();
     assert_eq!(next(&mut late).await, News::Snapshot(shared));
+
+    the_next_run_begins_with_nothing(a, &one).await;
 
     assert!(a.propose(&one, 2, &proposal(20), 2).await.unwrap());
     let seen = changes(&mut late, 2).await;
@@ -132,12 +143,9 @@ async fn two_nodes_agree(a: &impl Store, b: &impl Store) {
     assert!(seen.contains(&Change::Proposal(2, proposal(20))), "{seen:?}");
     assert!(!a.propose(&one, 1, &proposal(30), 0).await.unwrap(), "nor after it is forgotten");
     assert!(!a.decide(&one, 1, &abort).await.unwrap());
+    assert!(!a.arm(&one, 1, &Answer::Armed(4)).await.unwrap(), "there is a newer one");
 
-    let measured = Measured { swap: 1, plan: None, ranks: 1, time_s: 0.5, energy_j: Some(125.5) };
-    a.measure(&one, std::slice::from_ref(&measured)).await.unwrap();
-    b.measure(&one, &[Measured { energy_j: None, ..measured.clone() }]).await.unwrap();
-    assert_eq!(b.measured(&one).await.unwrap()[&node("node-a")], [measured]);
-    assert_eq!(a.measured(&one).await.unwrap()[&node("node-b")][0].energy_j, None);
+    both_say_what_they_measured(a, b, &one).await;
     assert_eq!(a.measured(&another).await.unwrap().len(), 0);
 
     b.leave(&one).await.unwrap();
@@ -145,6 +153,23 @@ async fn two_nodes_agree(a: &impl Store, b: &impl Store) {
     let seen = changes(&mut late, 2).await;
     assert!(seen.contains(&Change::Member(node("node-b"), None)), "{seen:?}");
     assert!(seen.contains(&Change::Report(node("node-b"), Report::default())), "{seen:?}");
+}
+
+/// The next run of a job has the same name, and nothing of the former one.
+async fn the_next_run_begins_with_nothing(store: &impl Store, former: &JobId) {
+    let next_run = JobId { run: Some("77.1".into()), ..former.clone() };
+    let mut watch = store.watch(&next_run, View::Whole).await.unwrap();
+    assert_eq!(next(&mut watch).await, News::Snapshot(Shared::default()));
+    assert!(store.propose(&next_run, 1, &proposal(5), 0).await.unwrap());
+}
+
+/// What each of two nodes has measured of a job is there for the other one.
+async fn both_say_what_they_measured(a: &impl Store, b: &impl Store, one: &JobId) {
+    let measured = Measured { swap: 1, plan: None, ranks: 1, time_s: 0.5, energy_j: Some(125.5) };
+    a.measure(one, std::slice::from_ref(&measured)).await.unwrap();
+    b.measure(one, &[Measured { energy_j: None, ..measured.clone() }]).await.unwrap();
+    assert_eq!(b.measured(one).await.unwrap()[&node("node-a")], [measured]);
+    assert_eq!(a.measured(one).await.unwrap()[&node("node-b")][0].energy_j, None);
 }
 
 /// What is handed in of a trial is there until the next one, or until its node leaves.
@@ -169,7 +194,7 @@ async fn the_newest_part_of_a_trial_is_kept(a: &impl Store, b: &impl Store) {
 /// Slices are kept under their digests, and are no news.
 async fn slices_are_what_they_are_called(a: &impl Store, b: &impl Store) {
     let job = job("slices");
-    let mut watch = b.watch(&job).await.unwrap();
+    let mut watch = b.watch(&job, View::Whole).await.unwrap();
     next(&mut watch).await;
     let slice = vec![7; LARGEST_SLICE];
     let digest = a.publish(&job, &slice).await.unwrap();
@@ -191,6 +216,7 @@ fn nodes_agree_over_a_store_in_memory() {
     let b = a.seen_by(node("node-b"));
     run(async {
         two_nodes_agree(&a, &b).await;
+        part::has_no_answers_of_others(&a, &b).await;
         slices_are_what_they_are_called(&a, &b).await;
         the_newest_part_of_a_trial_is_kept(&a, &b).await;
     });
@@ -202,7 +228,7 @@ fn a_lease_in_memory_expires_when_a_test_says_so() {
     let b = a.seen_by(node("node-b"));
     run(async {
         a.join(&job("j"), &member(0)).await.unwrap();
-        let mut watch = b.watch(&job("j")).await.unwrap();
+        let mut watch = b.watch(&job("j"), View::Whole).await.unwrap();
         next(&mut watch).await;
         a.expire();
         assert_eq!(changes(&mut watch, 1).await, [Change::Member(node("node-a"), None)]);
@@ -216,6 +242,7 @@ fn nodes_agree_over_etcd() {
         let a = connect(&server, "node-a").await.unwrap();
         let b = connect(&server, "node-b").await.unwrap();
         two_nodes_agree(&a, &b).await;
+        part::has_no_answers_of_others(&a, &b).await;
         slices_are_what_they_are_called(&a, &b).await;
         the_newest_part_of_a_trial_is_kept(&a, &b).await;
     });
@@ -229,7 +256,7 @@ fn a_node_that_is_gone_leaves_its_jobs_and_one_that_is_there_does_not() {
         let (a, b): (Etcd, Etcd) = (a.await.unwrap(), b.await.unwrap());
         a.join(&job("j"), &member(0)).await.unwrap();
         b.join(&job("j"), &member(1)).await.unwrap();
-        let mut watch = b.watch(&job("j")).await.unwrap();
+        let mut watch = b.watch(&job("j"), View::Whole).await.unwrap();
         let News::Snapshot(shared) = next(&mut watch).await else { panic!() };
         assert_eq!(shared.members.len(), 2);
         // Longer than a lease: both are renewed.
@@ -260,7 +287,7 @@ fn what_is_kept_of_a_job_is_deleted_a_while_after_its_last_node_has_left() {
         assert_eq!(b.fetch(&job, slice).await, Ok(b"slice".to_vec()));
         assert!(!b.propose(&job, 1, &proposal(10), 0).await.unwrap());
 
-        let mut watch = b.watch(&job).await.unwrap();
+        let mut watch = b.watch(&job, View::Whole).await.unwrap();
         next(&mut watch).await;
         b.leave(&job).await.unwrap();
         let forgotten =
@@ -278,7 +305,7 @@ fn a_node_that_etcd_does_not_know_is_refused_and_told_so() {
         let stranger = connect(&server, "stranger").await.unwrap();
         let refused = stranger.join(&job("j"), &member(0)).await.unwrap_err();
         assert!(matches!(refused, StoreError::Refused(_)), "{refused:?}");
-        let refused = stranger.watch(&job("j")).await.err().unwrap();
+        let refused = stranger.watch(&job("j"), View::Whole).await.err().unwrap();
         assert!(matches!(refused, StoreError::Refused(_)), "{refused:?}");
     });
 }
@@ -304,7 +331,7 @@ fn an_etcd_that_dies_is_away_and_what_was_written_is_there_when_it_is_back() {
     run(async {
         let a = connect(&server, "node-a").await.unwrap();
         assert!(a.propose(&job("j"), 1, &proposal(10), 0).await.unwrap());
-        let mut watch = a.watch(&job("j")).await.unwrap();
+        let mut watch = a.watch(&job("j"), View::Whole).await.unwrap();
         next(&mut watch).await;
         server.kill(0);
         let away = timeout(Duration::from_secs(60), watch.next()).await.unwrap().unwrap_err();
@@ -312,7 +339,7 @@ fn an_etcd_that_dies_is_away_and_what_was_written_is_there_when_it_is_back() {
         server.restart(0);
         let began = Instant::now();
         let shared = loop {
-            let Ok(mut watch) = a.watch(&job("j")).await else {
+            let Ok(mut watch) = a.watch(&job("j"), View::Whole).await else {
                 assert!(began.elapsed() < Duration::from_secs(60), "it does not come back");
                 continue;
             };
@@ -357,7 +384,7 @@ fn a_store_that_is_full_says_so_and_forgets_nobody() {
         let a = connect(&server, "node-a").await.unwrap();
         let b = connect(&server, "node-b").await.unwrap();
         a.join(&job("j"), &member(0)).await.unwrap();
-        let mut watch = b.watch(&job("j")).await.unwrap();
+        let mut watch = b.watch(&job("j"), View::Whole).await.unwrap();
         next(&mut watch).await;
         let measured = Measured { swap: 0, plan: None, ranks: 1, time_s: 0.5, energy_j: None };
         let mut number = 0_u64;

@@ -47,6 +47,20 @@ fn a_new_machine_is_idle_and_unlocked() {
 }
 
 #[test]
+fn where_nobody_looks_clocks_and_power_are_printed_once_without_escape_codes() {
+    let machine = machine("2xA100");
+    let drawn = text(&pfo_sim(&machine, "watch --seconds 0.3").stdout);
+    assert_eq!(drawn.lines().count(), 2, "{drawn}");
+    assert!(
+        drawn.contains("GPU 1") && drawn.contains(" MHz ") && !drawn.contains('\x1b'),
+        "{drawn}"
+    );
+    assert!(drawn.lines().all(|line| line.chars().count() < 80), "{drawn}");
+    let gone = pfo_sim(&machine, "watch --until-end-of 4194305");
+    assert!(gone.status.success() && gone.stdout.is_empty(), "{gone:?}");
+}
+
+#[test]
 fn faults_and_caps_are_shown_and_a_reset_takes_them_back() {
     let machine = machine("A100");
     let fault = "fault --function nvmlDeviceGetName --kind latency:50 --gpu 0 --count 3";

@@ -2,6 +2,7 @@
 
 mod machine;
 
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -191,5 +192,33 @@ fn without_a_daemon_training_runs_on_and_the_report_says_why_it_was_alone() {
         assert!(report["dropped_events"].as_u64().unwrap() > 0);
         let message = report["ranks"][0]["problem_at_setup"]["message"].as_str().unwrap();
         assert!(message.contains("no.sock"), "{message}");
+    });
+}
+
+#[test]
+fn work_that_standard_input_orders_takes_what_the_clock_makes_it_take() {
+    test_on(&["--ideal", "--gpus", "1xA100"], |machine, _| {
+        let mut compute = Command::new(env!("CARGO_BIN_EXE_pfo-sim-trainer"))
+            .args(["compute", "--gpu", "0"])
+            .env("PFO_SIM_STATE", &machine.state)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut orders = compute.stdin.take().unwrap();
+        let mut answers = BufReader::new(compute.stdout.take().unwrap()).lines();
+        let mut took_s = || -> f64 {
+            orders.write_all(b"begin backward 0.05\nend\n").unwrap();
+            answers.next().unwrap().unwrap().parse().unwrap()
+        };
+        assert_eq!(took_s(), 0.05);
+        let half = ClockRange::exactly(Mhz(705));
+        machine.driver().gpu(0).unwrap().lock_clocks(Some(half)).unwrap();
+        thread::sleep(Duration::from_millis(100));
+        // A share of 15.6 % does not depend on the clock, which is half of the highest one.
+        assert!((took_s() - 0.05 * (0.156 + 0.844 * 2.0)).abs() < 1e-6);
+        drop(orders);
+        assert!(compute.wait().unwrap().success());
+        eventually("the GPU is idle", || all_idle(machine));
     });
 }

@@ -28,25 +28,30 @@ fn weight(stage: usize, stages: usize) -> f64 {
     if stages > 1 && stage == stages - 1 { LAST_WEIGHT } else { WEIGHTS[stage % WEIGHTS.len()] }
 }
 
+/// Work that takes a time (s) at the highest clock of a model.
+pub fn work(facts: &ModelFacts, kind: Kind, full_speed_s: f64) -> Result<Work, SimError> {
+    let power_share = match kind {
+        Kind::Forward => FORWARD_POWER_SHARE,
+        Kind::Backward => 1.0,
+    };
+    let point = |clock: Mhz| {
+        let slowdown = f64::from(facts.highest().0) / f64::from(clock.0);
+        WorkPoint {
+            clock,
+            time_s: full_speed_s * (FIXED_SHARE + (1.0 - FIXED_SHARE) * slowdown),
+            power: Milliwatts::from_watts(facts.compute_power_w(clock) * power_share),
+        }
+    };
+    Work::new(facts.sm_clocks().into_iter().map(point).collect())
+}
+
 /// The work of one of so many stages on a model.
 pub fn stage(facts: &ModelFacts, stage: usize, stages: usize) -> Result<StageWork, SimError> {
-    let work = |kind: Kind| {
-        let (ratio, power_share) = match kind {
-            Kind::Forward => (1.0, FORWARD_POWER_SHARE),
-            Kind::Backward => (BACKWARD_RATIO, 1.0),
-        };
-        let full_speed_s = FORWARD_S * facts.relative_time * weight(stage, stages) * ratio;
-        let point = |clock: Mhz| {
-            let slowdown = f64::from(facts.highest().0) / f64::from(clock.0);
-            WorkPoint {
-                clock,
-                time_s: full_speed_s * (FIXED_SHARE + (1.0 - FIXED_SHARE) * slowdown),
-                power: Milliwatts::from_watts(facts.compute_power_w(clock) * power_share),
-            }
-        };
-        Work::new(facts.sm_clocks().into_iter().map(point).collect())
-    };
-    Ok(StageWork { forward: work(Kind::Forward)?, backward: work(Kind::Backward)? })
+    let forward_s = FORWARD_S * facts.relative_time * weight(stage, stages);
+    Ok(StageWork {
+        forward: work(facts, Kind::Forward, forward_s)?,
+        backward: work(facts, Kind::Backward, forward_s * BACKWARD_RATIO)?,
+    })
 }
 
 #[cfg(test)]

@@ -26,6 +26,12 @@ pub(crate) enum Command {
     /// Let two GPUs do nothing but wait for each other until standard input ends: what
     /// `pfoctl p2p measure --helper "pfo-sim-trainer p2p"` takes on simulated GPUs.
     P2p(P2pArgs),
+    /// Let a GPU compute what standard input says, for a trainer in another language.
+    ///
+    /// "begin forward 0.035" starts work that takes 35 ms at the highest clock, "begin backward 0.07" that of
+    /// a backward. "end" waits until it is done and prints the seconds that it took. The GPU waits for a
+    /// neighbour afterwards, and from "wait" on. The end of standard input ends it.
+    Compute(ComputeArgs),
     /// Run one rank. Only `launch` knows its settings.
     #[command(hide = true)]
     Rank { settings: String },
@@ -45,15 +51,28 @@ pub(crate) struct P2pArgs {
 }
 
 #[derive(ClapArgs)]
+pub(crate) struct ComputeArgs {
+    /// The state file of the simulated machine
+    #[arg(long, env = nvidia_ml::STATE_VARIABLE, value_name = "FILE", default_value = nvidia_ml::DEFAULT_STATE)]
+    pub(crate) state: PathBuf,
+    /// Index of the GPU
+    #[arg(long, value_name = "INDEX")]
+    pub(crate) gpu: usize,
+}
+
+#[derive(ClapArgs)]
 #[command(args_override_self = true)]
 pub(crate) struct LaunchArgs {
-    /// The state file of the simulated machine, or one for each stage
+    /// The state file of the simulated machine, or one for each rank
     #[arg(long, env = nvidia_ml::STATE_VARIABLE, value_name = "FILE,…", default_value = nvidia_ml::DEFAULT_STATE,
           value_delimiter = ',', action = ArgAction::Set)]
     pub(crate) state: Vec<PathBuf>,
-    /// Pipeline stages, one rank each [default: those of the profile, or else 4]
+    /// Pipeline stages, one rank each in every replica [default: those of the profile, or else 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) stages: Option<u16>,
+    /// Data-parallel replicas of the pipeline, which wait for each other at the end of every step
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) replicas: u16,
     /// Microbatches of a step
     #[arg(long, value_name = "M", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) microbatches: u32,
@@ -63,13 +82,16 @@ pub(crate) struct LaunchArgs {
     /// Time between two steps in which the GPUs are idle, in ms
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub(crate) step_pause_ms: u64,
+    /// Time from the end of an instruction until its output has reached a neighbour stage, in ms
+    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = milliseconds)]
+    pub(crate) transfer_ms: f64,
     /// Time and energy of each stage's instructions [default: built-in, unequal stages]
     #[arg(long, value_name = "PROFILE.csv")]
     pub(crate) profile: Option<PathBuf>,
     /// Multiplies the time of all instructions
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = factor)]
     pub(crate) time_scale: f64,
-    /// The GPUs of the stages, by index [default: 0,1,2,…]
+    /// The GPUs of the ranks, stage by stage of one replica after the other, by index [default: 0,1,2,…]
     #[arg(long, value_name = "INDEX,…", value_delimiter = ',')]
     pub(crate) gpus: Vec<usize>,
 
@@ -79,7 +101,7 @@ pub(crate) struct LaunchArgs {
     /// The job's name for pfo [default: $PFO_JOB, or else sim-PID]
     #[arg(long, value_name = "NAME")]
     pub(crate) job: Option<String>,
-    /// The daemon's socket, or one for each stage [default: what the shim finds]
+    /// The daemon's socket, or one for each rank [default: what the shim finds]
     #[arg(long, value_name = "PATH,…", value_delimiter = ',', action = ArgAction::Set)]
     pub(crate) socket: Vec<PathBuf>,
     /// How ranks name their GPU to pfo
@@ -143,6 +165,13 @@ impl From<MisbehaviourArgs> for Misbehaviour {
             wrong_order: args.wrong_order,
             flood: args.flood,
         }
+    }
+}
+
+fn milliseconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.0..=60_000.0).contains(&value) => Ok(value),
+        _ => Err("give milliseconds from 0 to 60000".to_owned()),
     }
 }
 

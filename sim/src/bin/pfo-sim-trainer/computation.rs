@@ -7,10 +7,12 @@ use nix::errno::Errno;
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_nanosleep};
 use nvidia_ml::attachment::{Attachment, ClockForecast, WorkUnderWay};
+use nvidia_ml::curve::CurveIndex;
 use nvidia_ml::error::SimError;
 use nvidia_ml::gpu_state::Activity;
+use nvidia_ml::random::SplitMix;
 use nvidia_ml::units::MonotonicNs;
-use nvidia_ml::work::table::Work;
+use nvidia_ml::work::table::{Kind, Work};
 
 use crate::stop::StopFlag;
 
@@ -52,6 +54,17 @@ fn sleep_until(moment: MonotonicNs) {
     let until = TimeSpec::from(Duration::from_nanos(moment.0));
     let absolute = ClockNanosleepFlags::TIMER_ABSTIME;
     while clock_nanosleep(ClockId::CLOCK_MONOTONIC, absolute, &until) == Err(Errno::EINTR) {}
+}
+
+/// The first two curves of a GPU are a trainer's forward and backward.
+pub(crate) fn activity_of(kind: Kind) -> Activity {
+    CurveIndex::new(kind as usize).map_or(Activity::Idle, Activity::Computing)
+}
+
+/// How much longer or shorter the next work takes than other work like it.
+pub(crate) fn noise(attachment: &Attachment, random: &mut SplitMix) -> f64 {
+    let deviation = attachment.gpu().silicon().time_noise_ppm as f64 / 1e6;
+    (1.0 + deviation * random.next_normal()).max(0.1)
 }
 
 /// Gives the GPU work. It is done when its time is over, whenever this process is woken then.

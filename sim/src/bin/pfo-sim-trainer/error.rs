@@ -17,10 +17,10 @@ pub(crate) enum TrainerError {
         "{path} has {found} stages, --stages asks for {wanted}: leave --stages out or give another profile"
     )]
     Stages { path: PathBuf, found: usize, wanted: usize },
-    #[error("--gpus names {named} GPUs for {stages} stages: name one for each")]
-    GpuCount { named: usize, stages: usize },
-    #[error("{named} state files or sockets for {stages} stages: name one, or one for each")]
-    MachineCount { named: usize, stages: usize },
+    #[error("--gpus names {named} GPUs for {ranks} ranks: name one for each")]
+    GpuCount { named: usize, ranks: usize },
+    #[error("{named} state files or sockets for {ranks} ranks: name one, or one for each")]
+    MachineCount { named: usize, ranks: usize },
     #[error("--gpus names GPU {0} twice: each rank needs its own")]
     GpuTwice(usize),
     #[error("the machine has no GPU {0:?}: `pfo-sim show` lists them")]
@@ -35,6 +35,10 @@ pub(crate) enum TrainerError {
     System { action: &'static str, source: io::Error },
     #[error("rank {rank} was given settings that make no sense: {source}")]
     Settings { rank: &'static str, source: serde_json::Error },
+    #[error(
+        "{0:?} is no order: give \"begin forward SECONDS\", \"begin backward SECONDS\", \"end\" or \"wait\""
+    )]
+    Order(String),
     #[error("rank {rank} expected {expected} from its neighbour and got {got}")]
     WrongMessage { rank: u32, expected: String, got: String },
 }

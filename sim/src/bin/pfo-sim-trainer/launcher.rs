@@ -73,9 +73,11 @@ fn settings(args: LaunchArgs) -> Result<Vec<RankSettings>, TrainerError> {
             found
         }
     };
-    let gpus = if args.gpus.is_empty() { (0..stages).collect() } else { args.gpus };
-    if gpus.len() != stages {
-        return Err(TrainerError::GpuCount { named: gpus.len(), stages });
+    let replicas = usize::from(args.replicas);
+    let ranks = stages * replicas;
+    let gpus = if args.gpus.is_empty() { (0..ranks).collect() } else { args.gpus };
+    if gpus.len() != ranks {
+        return Err(TrainerError::GpuCount { named: gpus.len(), ranks });
     }
     check_gpus(&args.state, &args.socket, &gpus)?;
     let identity = match (&args.user, args.uid) {
@@ -88,65 +90,70 @@ fn settings(args: LaunchArgs) -> Result<Vec<RankSettings>, TrainerError> {
         .or_else(|| env::var("PFO_JOB").ok().filter(|job| !job.is_empty()))
         .unwrap_or_else(|| format!("sim-{}", process::id()));
     let misbehaviour = Misbehaviour::from(args.misbehaviour);
-    let rank = |(stage, gpu)| RankSettings {
-        state: of_stage(&args.state, stage).unwrap_or_default(),
-        stage,
+    let settings = |(rank, gpu)| RankSettings {
+        state: of_rank(&args.state, rank).unwrap_or_default(),
+        stage: rank % stages,
         stages,
+        replica: rank / stages,
+        replicas,
         gpu,
         gpu_name: args.gpu_name,
         microbatches: args.microbatches,
         steps: args.steps,
         step_pause_ms: args.step_pause_ms,
+        transfer_ms: args.transfer_ms,
         profile: args.profile.clone(),
         time_scale: args.time_scale,
         job: job.clone(),
-        socket: of_stage(&args.socket, stage),
+        socket: of_rank(&args.socket, rank),
         with_pfo: !args.no_pfo,
         clocks: args.clocks,
         identity: identity.clone(),
         misbehaviour: misbehaviour.clone(),
         previous_fd: None,
         next_fd: None,
+        replica_fds: Vec::new(),
         launcher: process::id() as i32,
     };
-    Ok(gpus.into_iter().enumerate().map(rank).collect())
+    Ok(gpus.into_iter().enumerate().map(settings).collect())
 }
 
-/// Checks that every stage has a GPU of its own.
+/// Checks that every rank has a GPU of its own.
 fn check_gpus(states: &[PathBuf], sockets: &[PathBuf], gpus: &[usize]) -> Result<(), TrainerError> {
-    let stages = gpus.len();
+    let ranks = gpus.len();
     for named in [states.len(), sockets.len()] {
-        if named > 1 && named != stages {
-            return Err(TrainerError::MachineCount { named, stages });
+        if named > 1 && named != ranks {
+            return Err(TrainerError::MachineCount { named, ranks });
         }
     }
-    let machine = |stage| of_stage(states, stage).unwrap_or_default();
-    let machines: Vec<_> = (0..stages).map(machine).collect();
-    for (stage, &gpu) in gpus.iter().enumerate() {
-        Driver::open(&machines[stage])?.gpu(gpu)?;
-        let is_same = |other: usize| (&machines[other], gpus[other]) == (&machines[stage], gpu);
-        if (0..stage).any(is_same) {
+    let machine = |rank| of_rank(states, rank).unwrap_or_default();
+    let machines: Vec<_> = (0..ranks).map(machine).collect();
+    for (rank, &gpu) in gpus.iter().enumerate() {
+        Driver::open(&machines[rank])?.gpu(gpu)?;
+        let is_same = |other: usize| (&machines[other], gpus[other]) == (&machines[rank], gpu);
+        if (0..rank).any(is_same) {
             return Err(TrainerError::GpuTwice(gpu));
         }
     }
     Ok(())
 }
 
-/// That of a stage, of which there is one for each or one for all.
-fn of_stage(paths: &[PathBuf], stage: usize) -> Option<PathBuf> {
-    paths.get(stage).or(paths.last()).cloned()
+/// That of a rank, of which there is one for each or one for all.
+fn of_rank(paths: &[PathBuf], rank: usize) -> Option<PathBuf> {
+    paths.get(rank).or(paths.last()).cloned()
 }
 
 /// Starts all ranks, each with its ends of the sockets to its neighbours and no others.
 fn start(settings: &[RankSettings]) -> Result<Vec<Child>, TrainerError> {
     let mut children = Vec::new();
     let mut previous = None;
-    for (stage, rank) in settings.iter().enumerate() {
-        let is_last = stage + 1 == settings.len();
+    let replicas = between_replicas(settings).map_err(TrainerError::system("join replicas"))?;
+    for (rank, replicas) in settings.iter().zip(replicas) {
+        let is_last = rank.stage + 1 == rank.stages;
         let pair = if is_last { None } else { Some(UnixStream::pair()) };
         let started = pair.transpose().and_then(|pair| {
             let (next, previous_of_next) = pair.unzip();
-            let child = start_rank(rank, previous.take().as_ref(), next.as_ref())?;
+            let child = start_rank(rank, previous.take().as_ref(), next.as_ref(), &replicas)?;
             previous = previous_of_next;
             Ok(child)
         });
@@ -165,15 +172,29 @@ fn start(settings: &[RankSettings]) -> Result<Vec<Child>, TrainerError> {
     Ok(children)
 }
 
+/// For each rank its ends of the sockets between replicas: of every stage, the first replica has one
+/// to each of the others.
+fn between_replicas(settings: &[RankSettings]) -> io::Result<Vec<Vec<UnixStream>>> {
+    let mut ends: Vec<Vec<UnixStream>> = settings.iter().map(|_| Vec::new()).collect();
+    for (rank, of_rank) in settings.iter().enumerate().filter(|(_, rank)| rank.replica > 0) {
+        let (first, other) = UnixStream::pair()?;
+        ends[of_rank.stage].push(first);
+        ends[rank].push(other);
+    }
+    Ok(ends)
+}
+
 fn start_rank(
     settings: &RankSettings,
     previous: Option<&UnixStream>,
     next: Option<&UnixStream>,
+    replicas: &[UnixStream],
 ) -> io::Result<Child> {
-    previous.into_iter().chain(next).try_for_each(let_inherit)?;
+    previous.into_iter().chain(next).chain(replicas).try_for_each(let_inherit)?;
     let settings = RankSettings {
         previous_fd: previous.map(AsRawFd::as_raw_fd),
         next_fd: next.map(AsRawFd::as_raw_fd),
+        replica_fds: replicas.iter().map(AsRawFd::as_raw_fd).collect(),
         ..settings.clone()
     };
     let mut command = Command::new(env::current_exe()?);

@@ -6,6 +6,7 @@
 
 mod args;
 mod computation;
+mod compute;
 mod error;
 mod identity;
 mod inherited;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Launch(launch) => launcher::launch(*launch),
         Command::P2p(args) => p2p::wait(&args),
+        Command::Compute(args) => compute::run(&args),
         Command::Rank { settings } => rank::run(&settings).map(|()| true),
     };
     match result {

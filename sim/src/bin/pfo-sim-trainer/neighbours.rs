@@ -1,4 +1,5 @@
-//! The neighbour stages: activations come from the previous one and gradients from the next one.
+//! The neighbour stages: activations come from the previous one and gradients from the next one. And
+//! the same stage of other replicas, whose gradients are added up at the end of a step.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -7,6 +8,7 @@ use std::os::unix::net::UnixStream;
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
+use nvidia_ml::units::MonotonicNs;
 use nvidia_ml::work::table::Kind;
 
 /// What stands for a tensor: the pass that it is for, the step and the microbatch.
@@ -18,6 +20,9 @@ pub(crate) struct Tensor {
 }
 
 const TENSOR_BYTES: usize = 16;
+
+/// A tensor, and when it has arrived.
+const MESSAGE_BYTES: usize = TENSOR_BYTES + 8;
 
 impl Tensor {
     fn to_bytes(self) -> [u8; TENSOR_BYTES] {
@@ -47,8 +52,8 @@ impl fmt::Display for Tensor {
 /// What waiting for a pass's input came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// It is there.
-    Tensor(Tensor),
+    /// It is on its way, and arrives at this time.
+    Tensor(Tensor, MonotonicNs),
     /// This pass needs none.
     NotNeeded,
     /// The neighbour is gone.
@@ -59,16 +64,46 @@ pub(crate) enum Input {
 pub(crate) struct Neighbours {
     previous: Option<UnixStream>,
     next: Option<UnixStream>,
+    /// To the first replica or, of that one, to all others.
+    replicas: Vec<UnixStream>,
+    is_first_replica: bool,
 }
 
 impl Neighbours {
     pub(crate) fn new(previous: Option<UnixStream>, next: Option<UnixStream>) -> Self {
-        Self { previous, next }
+        Self { previous, next, replicas: Vec::new(), is_first_replica: true }
+    }
+
+    /// The same with other replicas.
+    pub(crate) fn beside(self, replicas: Vec<UnixStream>, is_first_replica: bool) -> Self {
+        Self { replicas, is_first_replica, ..self }
+    }
+
+    pub(crate) fn has_replicas(&self) -> bool {
+        !self.replicas.is_empty()
+    }
+
+    /// Waits until every replica has got here, as adding up gradients does; false if one is gone.
+    pub(crate) fn meet_replicas(&self) -> io::Result<bool> {
+        let send = |mut replica: &UnixStream| replica.write_all(&[0]);
+        let receive = |mut replica: &UnixStream| replica.read_exact(&mut [0]);
+        let mut each = self.replicas.iter();
+        let met = if self.is_first_replica {
+            each.try_for_each(receive).and_then(|()| self.replicas.iter().try_for_each(send))
+        } else {
+            each.try_for_each(|first| send(first).and_then(|()| receive(first)))
+        };
+        match met {
+            Ok(()) => Ok(true),
+            Err(error) if is_gone(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// More handles on the same sockets, for whoever has to shut them down.
     pub(crate) fn handles(&self) -> io::Result<Vec<UnixStream>> {
-        self.previous.iter().chain(&self.next).map(UnixStream::try_clone).collect()
+        let stages = self.previous.iter().chain(&self.next);
+        stages.chain(&self.replicas).map(UnixStream::try_clone).collect()
     }
 
     /// Where a pass gets its input from; the first forward and the last backward need none.
@@ -102,18 +137,23 @@ impl Neighbours {
     /// Waits for the input of a pass.
     pub(crate) fn receive(&self, kind: Kind) -> io::Result<Input> {
         let Some(mut source) = self.source(kind) else { return Ok(Input::NotNeeded) };
-        let mut bytes = [0; TENSOR_BYTES];
+        let mut bytes = [0; MESSAGE_BYTES];
         match source.read_exact(&mut bytes) {
-            Ok(()) => Ok(Input::Tensor(Tensor::from_bytes(bytes))),
+            Ok(()) => {
+                let tensor = Tensor::from_bytes(std::array::from_fn(|i| bytes[i]));
+                let arrives = std::array::from_fn(|i| bytes[TENSOR_BYTES + i]);
+                Ok(Input::Tensor(tensor, MonotonicNs(u64::from_le_bytes(arrives))))
+            }
             Err(error) if is_gone(&error) => Ok(Input::Lost),
             Err(error) => Err(error),
         }
     }
 
     /// Sends the output of a pass on, if somebody needs it; false if that one is gone.
-    pub(crate) fn send(&self, tensor: Tensor) -> io::Result<bool> {
+    pub(crate) fn send(&self, tensor: Tensor, arrives: MonotonicNs) -> io::Result<bool> {
         let Some(mut sink) = self.sink(tensor.kind) else { return Ok(true) };
-        match sink.write_all(&tensor.to_bytes()) {
+        let message = [&tensor.to_bytes()[..], &arrives.0.to_le_bytes()].concat();
+        match sink.write_all(&message) {
             Ok(()) => Ok(true),
             Err(error) if is_gone(&error) => Ok(false),
             Err(error) => Err(error),
@@ -139,13 +179,30 @@ mod tests {
         assert!(first.has_input(Kind::Forward).unwrap());
         assert!(!last.has_input(Kind::Forward).unwrap());
         let activation = Tensor { kind: Kind::Forward, step: 7, microbatch: 3 };
-        assert!(first.send(activation).unwrap());
+        assert!(first.send(activation, MonotonicNs(5)).unwrap());
         assert!(last.has_input(Kind::Forward).unwrap());
-        assert_eq!(last.receive(Kind::Forward).unwrap(), Input::Tensor(activation));
+        assert_eq!(last.receive(Kind::Forward).unwrap(), Input::Tensor(activation, MonotonicNs(5)));
         let gradient = Tensor { kind: Kind::Backward, step: 7, microbatch: 3 };
-        assert!(last.send(gradient).unwrap());
-        assert_eq!(first.receive(Kind::Backward).unwrap(), Input::Tensor(gradient));
+        assert!(last.send(gradient, MonotonicNs(6)).unwrap());
+        assert_eq!(first.receive(Kind::Backward).unwrap(), Input::Tensor(gradient, MonotonicNs(6)));
         assert_eq!(last.receive(Kind::Backward).unwrap(), Input::NotNeeded);
+    }
+
+    #[test]
+    fn replicas_go_on_when_all_of_them_have_got_there_or_one_is_gone() {
+        let pairs = [(); 2].map(|()| UnixStream::pair().unwrap());
+        let (of_first, others): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let alone = |replicas, is_first| Neighbours::new(None, None).beside(replicas, is_first);
+        let others: Vec<_> = others.into_iter().map(|end| alone(vec![end], false)).collect();
+        let first = alone(of_first, true);
+        std::thread::scope(|scope| {
+            let others: Vec<_> =
+                others.iter().map(|other| scope.spawn(|| other.meet_replicas().unwrap())).collect();
+            assert!(first.meet_replicas().unwrap());
+            assert!(others.into_iter().all(|met| met.join().unwrap()));
+        });
+        drop(others);
+        assert!(!first.meet_replicas().unwrap());
     }
 
     #[test]
@@ -154,6 +211,7 @@ mod tests {
         let first = Neighbours::new(None, Some(left));
         drop(right);
         assert_eq!(first.receive(Kind::Backward).unwrap(), Input::Lost);
-        assert!(!first.send(Tensor { kind: Kind::Forward, step: 0, microbatch: 0 }).unwrap());
+        let tensor = Tensor { kind: Kind::Forward, step: 0, microbatch: 0 };
+        assert!(!first.send(tensor, MonotonicNs(0)).unwrap());
     }
 }

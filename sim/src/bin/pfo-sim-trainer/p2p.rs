@@ -23,7 +23,7 @@ const STEP: Duration = Duration::from_millis(200);
 /// Waits; false if it was not given two leases.
 pub(crate) fn wait(args: &P2pArgs) -> Result<bool, TrainerError> {
     if args.gpus.len() != 2 {
-        return Err(TrainerError::GpuCount { named: args.gpus.len(), stages: 2 });
+        return Err(TrainerError::GpuCount { named: args.gpus.len(), ranks: 2 });
     }
     let driver = Arc::new(Driver::open(&args.state)?);
     let mut attachments = Vec::new();

@@ -12,7 +12,6 @@ use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getppid, getuid};
 use nvidia_ml::attachment::Attachment;
-use nvidia_ml::curve::CurveIndex;
 use nvidia_ml::driver::Driver;
 use nvidia_ml::gpu_state::Activity;
 use nvidia_ml::machine::devices;
@@ -22,7 +21,7 @@ use nvidia_ml::work::table::{Kind, StageWork};
 use nvidia_ml::work::{built_in, profile_csv};
 use pfo::{Call, DescriptionError, Instruction, RankDescription, Session, Stage};
 
-use crate::computation::{begin, energy_j, rest_until, wait_for};
+use crate::computation::{activity_of, begin, energy_j, noise, rest_until, wait_for};
 use crate::error::TrainerError;
 use crate::inherited;
 use crate::misbehaviour::is_now;
@@ -39,7 +38,10 @@ pub(crate) fn run(settings: &str) -> Result<(), TrainerError> {
     let take = |fd: Option<i32>| -> Result<Option<UnixStream>, TrainerError> {
         fd.map(inherited::take).transpose().map_err(TrainerError::system("take over a socket"))
     };
-    let neighbours = Neighbours::new(take(settings.previous_fd)?, take(settings.next_fd)?);
+    let replicas = settings.replica_fds.iter().filter_map(|fd| take(Some(*fd)).transpose());
+    let replicas = replicas.collect::<Result<_, _>>()?;
+    let neighbours = Neighbours::new(take(settings.previous_fd)?, take(settings.next_fd)?)
+        .beside(replicas, settings.replica == 0);
     if let Some(identity) = &settings.identity {
         identity.assume()?;
     }
@@ -139,18 +141,15 @@ fn open_session(
         socket: settings.socket.clone(),
         devices: devices_of(&settings.state),
         rank: pfo::Rank(settings.rank()),
-        pp_rank: Stage::try_from(settings.rank())
-            .map_err(|_| DescriptionError::Stage(settings.rank()))?,
+        pp_rank: Stage::try_from(settings.stage as u32)
+            .map_err(|_| DescriptionError::Stage(settings.stage as u32))?,
         pp_degree: settings.stages as u32,
+        dp_rank: pfo::DpRank(settings.replica as u32),
+        dp_degree: settings.replicas as u32,
         num_microbatches: Some(settings.microbatches),
         ..RankDescription::default()
     };
     Ok(Some(Session::open(description)?))
-}
-
-/// The first two curves of a GPU are a trainer's forward and backward.
-fn activity_of(kind: Kind) -> Activity {
-    CurveIndex::new(kind as usize).map_or(Activity::Idle, Activity::Computing)
 }
 
 fn announced(kind: Kind) -> Instruction {
@@ -206,6 +205,15 @@ impl Rank {
         Ok(())
     }
 
+    /// Waits until all replicas have done their passes; false if one is gone.
+    fn meet_replicas(&self) -> Result<bool, TrainerError> {
+        if !self.neighbours.has_replicas() {
+            return Ok(true);
+        }
+        self.attachment.set_activity(Activity::Blocked)?;
+        self.neighbours.meet_replicas().map_err(lost)
+    }
+
     /// Runs one step; false if it cannot be finished.
     fn step(&self, step: u64, order: &[(Kind, u32)]) -> Result<bool, TrainerError> {
         let rank = self.settings.rank();
@@ -224,7 +232,11 @@ impl Rank {
                 return Ok(false);
             }
             let name = announced(if swap_names { other(kind) } else { kind });
-            let work = &self.work.of(kind).clone().scaled(self.noise());
+            let work = &self
+                .work
+                .of(kind)
+                .clone()
+                .scaled(noise(&self.attachment, &mut self.random.borrow_mut()));
             let under_way = begin(&self.attachment, activity_of(kind), work)?;
             // When it began and ended is known of the GPU, as it is from CUDA's events: how late
             // this process is woken says nothing about an instruction.
@@ -247,9 +259,14 @@ impl Rank {
                 self.with_session(|session| session.tell_at(Call::InstructionEnd, done.0));
             }
             self.attachment.wait_for_transfer();
-            if !self.neighbours.send(Tensor { kind, step, microbatch }).map_err(lost)? {
+            let transfer = Duration::from_secs_f64(self.settings.transfer_ms / 1e3);
+            let tensor = Tensor { kind, step, microbatch };
+            if !self.neighbours.send(tensor, done.after(transfer)).map_err(lost)? {
                 return Ok(false);
             }
+        }
+        if !self.meet_replicas()? {
+            return Ok(false);
         }
         self.with_session(Session::step_end);
         tell(&RankEvent::StepEnd {
@@ -269,23 +286,21 @@ impl Rank {
         }
         match self.neighbours.receive(expected.kind).map_err(lost)? {
             Input::Lost => Ok(false),
-            Input::Tensor(got) if got != expected => Err(TrainerError::WrongMessage {
+            Input::Tensor(got, _) if got != expected => Err(TrainerError::WrongMessage {
                 rank: self.settings.rank(),
                 expected: expected.to_string(),
                 got: got.to_string(),
             }),
             Input::NotNeeded => Ok(true),
-            Input::Tensor(_) => {
+            Input::Tensor(_, arrives) => {
+                if arrives > MonotonicNs::now() {
+                    self.attachment.set_activity(Activity::Blocked)?;
+                    rest_until(arrives, &self.stop);
+                }
                 self.attachment.wait_for_transfer();
                 Ok(true)
             }
         }
-    }
-
-    /// How much longer or shorter the next instruction takes than others like it.
-    fn noise(&self) -> f64 {
-        let deviation = self.attachment.gpu().silicon().time_noise_ppm as f64 / 1e6;
-        (1.0 + deviation * self.random.borrow_mut().next_normal()).max(0.1)
     }
 
     fn with_session(&self, call: impl FnOnce(&Session)) {

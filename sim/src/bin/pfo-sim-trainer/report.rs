@@ -69,6 +69,7 @@ pub(crate) struct Progress {
 #[derive(Debug, Serialize)]
 pub(crate) struct TrainingReport {
     stages: usize,
+    replicas: usize,
     microbatches: u32,
     with_pfo: bool,
     job: String,
@@ -86,7 +87,7 @@ pub(crate) struct TrainingReport {
 impl TrainingReport {
     pub(crate) fn new(settings: &[RankSettings]) -> Self {
         let rank = |settings: &RankSettings| RankReport {
-            rank: settings.stage,
+            rank: settings.rank() as usize,
             gpu: settings.gpu,
             gpu_uuid: None,
             pid: None,
@@ -102,7 +103,8 @@ impl TrainingReport {
         };
         let first = settings.first();
         Self {
-            stages: settings.len(),
+            stages: first.map_or(0, |rank| rank.stages),
+            replicas: first.map_or(0, |rank| rank.replicas),
             microbatches: first.map_or(0, |rank| rank.microbatches),
             with_pfo: first.is_some_and(|rank| rank.with_pfo),
             job: first.map_or_else(String::new, |rank| rank.job.clone()),
@@ -245,8 +247,10 @@ mod tests {
 
     fn settings(stage: usize) -> RankSettings {
         serde_json::from_value(serde_json::json!({
-            "state": "/s", "stage": stage, "stages": 2, "gpu": stage, "gpu_name": "Uuid",
-            "microbatches": 3, "steps": 2, "step_pause_ms": 0, "time_scale": 1.0, "job": "j",
+            "state": "/s", "stage": stage, "stages": 2, "replica": 0, "replicas": 1,
+            "replica_fds": [], "gpu": stage, "gpu_name": "Uuid",
+            "microbatches": 3, "steps": 2, "step_pause_ms": 0, "transfer_ms": 0.0,
+            "time_scale": 1.0, "job": "j",
             "with_pfo": true, "clocks": false, "launcher": 1,
             "misbehaviour": {"die": [], "stop": [], "omit_end": [], "wrong_order": [], "flood": []},
         }))

@@ -19,18 +19,23 @@ pub(crate) enum GpuName {
     Cuda,
 }
 
-/// One rank: one stage on one GPU.
+/// One rank: one stage of a replica on one GPU.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RankSettings {
     pub(crate) state: PathBuf,
     pub(crate) stage: usize,
     pub(crate) stages: usize,
+    /// The data-parallel replica, of how many.
+    pub(crate) replica: usize,
+    pub(crate) replicas: usize,
     pub(crate) gpu: usize,
     pub(crate) gpu_name: GpuName,
     pub(crate) microbatches: u32,
     /// Without end if zero.
     pub(crate) steps: u64,
     pub(crate) step_pause_ms: u64,
+    /// From the end of an instruction until its output has reached a neighbour.
+    pub(crate) transfer_ms: f64,
     pub(crate) profile: Option<PathBuf>,
     pub(crate) time_scale: f64,
     pub(crate) job: String,
@@ -44,13 +49,15 @@ pub(crate) struct RankSettings {
     /// Inherited sockets to the neighbours.
     pub(crate) previous_fd: Option<i32>,
     pub(crate) next_fd: Option<i32>,
+    /// Inherited sockets to the same stage of other replicas.
+    pub(crate) replica_fds: Vec<i32>,
     /// The launcher's pid: a rank does not outlive it.
     pub(crate) launcher: i32,
 }
 
 impl RankSettings {
-    /// The global rank: there is one pipeline, and nothing else is parallel.
+    /// The global rank: one replica comes after the other.
     pub(crate) fn rank(&self) -> u32 {
-        self.stage as u32
+        (self.replica * self.stages + self.stage) as u32
     }
 }

@@ -34,6 +34,10 @@ pub(crate) enum Command {
     Create(CreateArgs),
     /// Show the machine: its GPUs, their locks and clocks, and what they do.
     Show(ShowArgs),
+    /// Draw the clock and the power of each GPU, ten times a second.
+    ///
+    /// Where standard output is no terminal, they are printed once.
+    Watch(WatchArgs),
     /// Let an NVML function misbehave.
     Fault(FaultArgs),
     /// Cap the power of a GPU: work that would draw more runs at a lower clock than locked.
@@ -136,6 +140,16 @@ impl From<CreateArgs> for MachinePlan {
             seed: args.seed,
         }
     }
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct WatchArgs {
+    /// Until this process ends
+    #[arg(long, value_name = "PID")]
+    pub(crate) until_end_of: Option<u32>,
+    /// For this long, in s
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) seconds: Option<Duration>,
 }
 
 #[derive(ClapArgs)]
@@ -253,6 +267,11 @@ fn sensor(text: &str) -> Result<Sensor, String> {
         }
         _ => Err("the first number must be above 0 and at most the second".to_owned()),
     }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let s: f64 = text.parse().map_err(|_| "give a number of s".to_owned())?;
+    Duration::try_from_secs_f64(s).map_err(|_| "give a number of s from 0 on".to_owned())
 }
 
 fn milliseconds(text: &str) -> Result<Duration, String> {

@@ -6,6 +6,7 @@ mod args;
 mod library_link;
 mod profile;
 mod show;
+mod watch;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -34,6 +35,7 @@ fn run(args: Args) -> Result<(), SimError> {
     match args.command {
         Command::Create(create) => MachinePlan::from(create).create(&path),
         Command::Show(options) => show::show(&Driver::open(&path)?, &options),
+        Command::Watch(options) => watch::watch(&Driver::open(&path)?, &options),
         Command::Fault(fault) => inject(&path, &fault),
         Command::PowerCap { gpu, watts, off: _ } => {
             Driver::open(&path)?.gpu(gpu)?.cap_power(watts.map(Milliwatts::from_watts))

@@ -7,16 +7,18 @@ use pfo_vocabulary::{Mhz, Stage, Uid};
 use crate::digest::Digest;
 use crate::member::{Degrees, Gpus, Incomplete, Member, Place};
 use crate::node::Node;
-use crate::shared::{Change, Shared};
+use crate::shared::{Change, Shared, View};
+use crate::standing::{SlowStage, Standing};
 use crate::swap::{Abort, Answer, Decision, Length, Proposal, Report, Run};
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "few exist at a time, each for a moment")]
 pub enum Event {
     /// Time has passed: milliseconds of a clock that never goes back.
     Tick(u64),
-    /// The store answers; this is the job in it.
-    Snapshot(Shared),
+    /// The store answers; this is as much as was asked for of the job in it.
+    Snapshot(View, Shared),
     /// The job in the store has changed.
     Changed(Change),
     /// The store does not answer any more.
@@ -34,9 +36,11 @@ pub enum Event {
     /// What `pfod` said to [`Action::Swap`].
     Swapped(SwapAnswer),
     /// A user wants the whole job to run something.
-    Wished(Run, Uid, Purpose),
+    Wished(Run, Uid, Purpose, Terms),
     /// Who ran trials of the job at this node is gone.
     LetGo,
+    /// Somebody at this node wants to see the whole job.
+    Asked,
 }
 
 /// What the job is to run something for.
@@ -47,10 +51,23 @@ pub enum Purpose {
     /// To be measured. From then on other swaps are refused, until the last one or
     /// [`Event::LetGo`].
     Trial(Length),
+    /// To be compared with what it runs: the same, but that it runs this again in the end.
+    Comparison(Length),
     /// For good, after trials that were asked for here.
     LastOfTrials,
     /// For good, after trials that nobody runs any more. No user asks for it.
     Abandoned,
+}
+
+/// On which terms something is wished.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Terms {
+    /// The step at which the job is to change, and at no other; none for the first that is possible.
+    pub at: Option<u64>,
+    /// The newest committed swap, 0 for none: if there is another one, the reason for the wish is gone.
+    pub after: Option<u64>,
+    /// What stands beside it; none for what stands now, as far as that goes with what is wished.
+    pub standing: Option<Standing>,
 }
 
 /// A write to the store.
@@ -85,6 +102,8 @@ pub struct Seen {
     pub runs: Runs,
     /// Who holds the job for measuring.
     pub held: Option<String>,
+    /// The stages that do not run as they were profiled, if that is watched.
+    pub slow: Vec<SlowStage>,
 }
 
 /// What `pfod` shows that a job runs.
@@ -96,7 +115,11 @@ pub enum Runs {
     Slices(BTreeMap<Stage, Digest>),
     /// One clock for everything.
     Uniform(Mhz),
-    /// Something that no fleet has, such as power limits.
+    /// One for everything of each data-parallel replica, in turn.
+    Replicas(Vec<Mhz>),
+    /// No plan, under a power limit for each stage, in watts.
+    PowerLimits(Vec<u32>),
+    /// Something that no fleet has.
     Other,
 }
 
@@ -111,8 +134,10 @@ pub enum SwapAnswer {
     Unknown,
 }
 
-/// Something to do. Each is answered by one event, except [`Action::Tell`] and [`Action::Measure`].
+/// Something to do. Each is answered by one event, except [`Action::Tell`] and
+/// [`Action::Measure`].
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "few exist at a time, each for a moment")]
 pub enum Action {
     /// Write this node into the job, under its lease. → [`Event::Written`]
     Join(Member),
@@ -143,6 +168,9 @@ pub enum Action {
     Swap(Run, Option<u64>),
     /// Tell the user who wished what became of it.
     Tell(Told),
+    /// Watch so much of the job from now on, in place of what was watched before: nothing of that is
+    /// to arrive any more. → [`Event::Snapshot`], or [`Event::StoreAway`]
+    Watch(View),
     /// Measure steps of the ranks of this node, and hand that in. It takes the place of what was to be
     /// measured before.
     Measure {
@@ -152,6 +180,8 @@ pub enum Action {
         first_step: u64,
         /// How many.
         steps: u32,
+        /// Whether each instruction is handed in by itself, too.
+        samples: bool,
     },
 }
 
@@ -171,6 +201,19 @@ pub enum Told {
     Incomplete(Incomplete),
     /// Somebody at this node measures the job.
     Held(Node),
+    /// The job changes at this step already, which is far ahead: nothing else is possible before.
+    ToCome {
+        /// The number of that swap.
+        number: u64,
+        /// The step.
+        step: u64,
+    },
+    /// The step that was wished for is too near, or too far: those from one to another are possible.
+    NotAt(u64, std::ops::RangeInclusive<u64>),
     /// The store does not answer, or no rank of this node has begun a step.
     NotNow(&'static str),
+    /// Another wish of this node is under way.
+    Busy,
+    /// The job has changed since the swap that the wish is for.
+    Changed,
 }

@@ -16,14 +16,16 @@ mod member;
 mod node;
 mod participant;
 mod shared;
+mod standing;
 mod swap;
 
 pub use digest::{Digest, NotADigest};
-pub use event::{Action, Event, Purpose, Runs, Seen, SwapAnswer, Told, Write};
+pub use event::{Action, Event, Purpose, Runs, Seen, SwapAnswer, Terms, Told, Write};
 pub use member::{Degrees, Gpus, Incomplete, Member, Place, completeness};
 pub use node::{Node, NotANode};
 pub use participant::{OnPartition, Participant, Settings, Wish};
-pub use shared::{Change, Shared, SharedSwap};
+pub use shared::{Change, Shared, SharedSwap, View};
+pub use standing::{Answered, Guard, OutOfReason, Pace, SlowStage, Standing, Watch};
 pub use swap::{
     Abort, Answer, Decision, Late, Length, PlanCut, Proposal, Report, Run, Took, Trial,
 };

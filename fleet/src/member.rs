@@ -6,6 +6,7 @@ use pfo_vocabulary::{DpRank, Mhz, Rank, Stage, TpRank};
 use serde::{Deserialize, Serialize};
 
 use crate::node::Node;
+use crate::standing::SlowStage;
 
 /// A node's part in a job, which its agent keeps in the store under a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +21,9 @@ pub struct Member {
     /// Whether somebody at this node runs trials of the whole job.
     #[serde(default)]
     pub measures: bool,
+    /// The stages on this node that do not run as they were profiled, if that is watched.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slow: Vec<SlowStage>,
 }
 
 /// The GPUs of a job's ranks on a node.
@@ -129,7 +133,7 @@ mod tests {
         };
         let places = stages.into_iter().map(place).collect();
         let degrees = Degrees { pp: 4, dp: 1, tp: 1 };
-        Member { degrees, places, gpus: Gpus::default(), measures: false }
+        Member { degrees, places, gpus: Gpus::default(), measures: false, slow: Vec::new() }
     }
 
     fn of(members: &[(&str, Member)]) -> Result<(), String> {

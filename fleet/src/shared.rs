@@ -7,6 +7,16 @@ use crate::member::Member;
 use crate::node::Node;
 use crate::swap::{Answer, Decision, Proposal, Report};
 
+/// How much of a job an agent watches. What members say to a proposal would be a message for each pair
+/// of them if everybody watched it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// The swaps with their decisions, and what this node has written itself.
+    Part,
+    /// All of it.
+    Whole,
+}
+
 /// A job in the store.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shared {
@@ -31,6 +41,7 @@ pub struct SharedSwap {
 
 /// One change of a job in the store.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "few exist at a time, each for a moment")]
 pub enum Change {
     /// A member joined or wrote itself anew; none if it left or its lease has expired.
     Member(Node, Option<Member>),
@@ -46,7 +57,34 @@ pub enum Change {
     Forgotten(u64),
 }
 
+impl View {
+    /// Whether a node that watches this much learns of a change.
+    #[must_use]
+    pub fn shows(self, change: &Change, me: &Node) -> bool {
+        match change {
+            _ if self == Self::Whole => true,
+            Change::Member(node, _) | Change::Report(node, _) | Change::Answer(_, node, _) => {
+                node == me
+            }
+            Change::Proposal(..) | Change::Decision(..) | Change::Forgotten(_) => true,
+        }
+    }
+}
+
 impl Shared {
+    /// What a node sees that watches this much.
+    #[must_use]
+    pub fn seen(mut self, view: View, me: &Node) -> Self {
+        if view == View::Part {
+            self.members.retain(|node, _| node == me);
+            self.reports.retain(|node, _| node == me);
+            for swap in self.swaps.values_mut() {
+                swap.answers.retain(|node, _| node == me);
+            }
+        }
+        self
+    }
+
     /// Takes a change in.
     pub fn apply(&mut self, change: Change) {
         match change {

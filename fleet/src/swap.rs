@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Not;
 
 use pfo_vocabulary::{Mhz, Stage, Uid};
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 use crate::node::Node;
+use crate::standing::Standing;
 
 /// What a job runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -19,6 +21,15 @@ pub enum Run {
     Plan(PlanCut),
     /// One clock for everything, while that is measured.
     Uniform(Mhz),
+    /// Several at the same time: one for everything of each data-parallel replica, in turn.
+    Replicas(Vec<Mhz>),
+    /// No plan, under power limits.
+    PowerLimits {
+        /// What it is called in status.
+        label: String,
+        /// Each stage's, in watts.
+        limits_w: Vec<u32>,
+    },
 }
 
 impl Run {
@@ -26,7 +37,10 @@ impl Run {
     #[must_use]
     pub fn slice(&self, stage: Stage) -> Option<Digest> {
         match self {
-            Self::DefaultClocks | Self::Uniform(_) => None,
+            Self::DefaultClocks
+            | Self::Uniform(_)
+            | Self::Replicas(_)
+            | Self::PowerLimits { .. } => None,
             Self::Plan(plan) => plan.stages.get(stage.index()).copied(),
         }
     }
@@ -37,7 +51,12 @@ impl fmt::Display for Run {
         match self {
             Self::DefaultClocks => f.write_str("default clocks"),
             Self::Plan(plan) => f.write_str(&plan.label),
+            Self::PowerLimits { label, .. } => f.write_str(label),
             Self::Uniform(mhz) => write!(f, "all at {mhz}"),
+            Self::Replicas(clocks) => {
+                let each: Vec<_> = clocks.iter().map(|mhz| mhz.0.to_string()).collect();
+                write!(f, "all at {} MHz", each.join("/"))
+            }
         }
     }
 }
@@ -75,6 +94,12 @@ pub struct Proposal {
     /// What is measured of it; none if the job is to run it for good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<Trial>,
+    /// What stands beside it.
+    #[serde(default, skip_serializing_if = "Standing::is_empty")]
+    pub standing: Standing,
+    /// What a rollback leads to; none if that is what the job ran before this swap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollback: Option<Run>,
 }
 
 impl Proposal {
@@ -92,6 +117,20 @@ impl Proposal {
     }
 }
 
+impl Proposal {
+    /// What stands beside what the job runs from a step on, if nobody runs the trial any more that this
+    /// is. A comparison that came to nothing is paid for, too.
+    pub(crate) fn standing_if_abandoned(&self, step: u64) -> Standing {
+        if !self.trial.as_ref().is_some_and(|trial| trial.returns) {
+            return self.standing.for_another(step);
+        }
+        let is_default = self.run == Run::DefaultClocks;
+        let spent = if is_default { step.saturating_sub(self.step) } else { 0 };
+        let guard = self.standing.guard.as_ref().map(|guard| guard.after(spent, None));
+        Standing { guard, ..self.standing.clone() }
+    }
+}
+
 /// A swap that is only for measuring: every node measures the same steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -100,6 +139,9 @@ pub struct Trial {
     pub length: Length,
     /// What the job ran before its trials.
     pub before: Run,
+    /// Whether it runs that again, and not default clocks, when nobody runs its trials any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub returns: bool,
 }
 
 /// How long a trial is.
@@ -109,6 +151,9 @@ pub struct Length {
     pub settling_steps: u32,
     /// Steps that are measured after those.
     pub steps: u32,
+    /// Whether every instruction is handed in by itself, too.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub samples: bool,
 }
 
 /// What a member says of a proposal.
@@ -236,6 +281,8 @@ mod tests {
             by_uid: Uid(7),
             by_node: "n".parse().unwrap(),
             trial: None,
+            standing: Standing::default(),
+            rollback: None,
         };
         let mut written = serde_json::to_value(&proposal).unwrap();
         assert_eq!(serde_json::from_value::<Proposal>(written.clone()).unwrap(), proposal);

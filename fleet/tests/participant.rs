@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use pfo_fleet::{
-    Abort, Action, Answer, Change, Decision, Degrees, Digest, Event, Gpus, Length, Member, Node,
-    OnPartition, Participant, Place, PlanCut, Proposal, Purpose, Report, Run, Runs, Seen, Settings,
-    Shared, Told, Took, Write,
+    Abort, Action, Answer, Change, Decision, Degrees, Digest, Event, Gpus, Guard, Length, Member,
+    Node, OnPartition, Participant, Place, PlanCut, Proposal, Purpose, Report, Run, Runs, Seen,
+    Settings, Shared, Standing, SwapAnswer, Terms, Told, Took, Trial, View, Write,
 };
 use pfo_vocabulary::{DpRank, Rank, Stage, TpRank, Uid};
 
@@ -32,6 +32,7 @@ fn seen(next_step: u64) -> Seen {
         step_ms: Some(1000),
         runs: Runs::DefaultClocks,
         held: None,
+        slow: Vec::new(),
     }
 }
 
@@ -50,10 +51,13 @@ fn proposal(step: u64, proposed_at: u64) -> Proposal {
         by_uid: Uid(1),
         by_node: node("a"),
         trial: None,
+        standing: Standing::default(),
+        rollback: None,
     }
 }
 
 /// Node `a` of a job that is complete, whose next step is this.
+#[derive(Clone)]
 struct Alone(Participant, u64);
 
 impl Alone {
@@ -68,13 +72,22 @@ impl Alone {
     fn set(next_step: u64, names: &[&str], settings: Settings) -> Self {
         let member = |(stage, name): (usize, &&str)| {
             let (degrees, places) = (degrees(), vec![place(stage as u16)]);
-            (node(name), Member { degrees, places, gpus: Gpus::default(), measures: false })
+            (
+                node(name),
+                Member {
+                    degrees,
+                    places,
+                    gpus: Gpus::default(),
+                    measures: false,
+                    slow: Vec::new(),
+                },
+            )
         };
         let members: BTreeMap<_, _> = names.iter().enumerate().map(member).collect();
         let mut alone = Self(Participant::new(node("a"), settings, 0), next_step);
         alone.0.on(Event::Tick(0));
         alone.give(Event::Looked(Some(seen(next_step))));
-        alone.give(Event::Snapshot(Shared { members, ..Shared::default() }));
+        alone.give(Event::Snapshot(View::Whole, Shared { members, ..Shared::default() }));
         alone
     }
 
@@ -103,7 +116,7 @@ impl Alone {
 #[test]
 fn a_swap_is_proposed_as_many_steps_ahead_as_the_lead_takes() {
     let mut alone = Alone::at(100);
-    let actions = alone.give(Event::Wished(run(), Uid(1), Purpose::Swap));
+    let actions = alone.give(Event::Wished(run(), Uid(1), Purpose::Swap, Terms::default()));
     let [Action::Propose { number: 1, proposal: sent, forget_below: 0 }] = &actions[..] else {
         panic!("{actions:?}")
     };
@@ -114,7 +127,7 @@ fn a_swap_is_proposed_as_many_steps_ahead_as_the_lead_takes() {
 #[test]
 fn members_that_were_too_slow_get_twice_the_lead_and_at_the_third_time_the_user_hears_it() {
     let mut alone = Alone::at(100);
-    let mut actions = alone.give(Event::Wished(run(), Uid(1), Purpose::Swap));
+    let mut actions = alone.give(Event::Wished(run(), Uid(1), Purpose::Swap, Terms::default()));
     for (number, step) in [(1, 106), (2, 109), (3, 115)] {
         let [Action::Propose { proposal: sent, .. }] = &actions[..] else { panic!("{actions:?}") };
         assert_eq!(*sent, proposal(step, 100));
@@ -129,7 +142,7 @@ fn members_that_were_too_slow_get_twice_the_lead_and_at_the_third_time_the_user_
 #[test]
 fn a_job_that_lacks_a_rank_is_not_changed() {
     let mut alone = Alone::with(100, &["a"]);
-    let actions = alone.give(Event::Wished(run(), Uid(1), Purpose::Swap));
+    let actions = alone.give(Event::Wished(run(), Uid(1), Purpose::Swap, Terms::default()));
     let [Action::Tell(Told::Incomplete(why))] = &actions[..] else { panic!("{actions:?}") };
     assert!(why.to_string().starts_with("1 of 2 ranks are there, on 1 nodes"), "{why}");
 }
@@ -210,7 +223,7 @@ fn a_node_that_is_cut_off_stays_at_default_clocks_until_the_store_is_back() {
         assert_eq!(alone.give(Event::Tick(now_ms)), []);
     }
     let shared = alone.0.shared().unwrap().clone();
-    let back = alone.give(Event::Snapshot(shared));
+    let back = alone.give(Event::Snapshot(View::Whole, shared));
     assert!(matches!(&back[..], [Action::Swap(_, None)]), "{back:?}");
 }
 
@@ -227,15 +240,18 @@ fn a_store_that_has_forgotten_the_job_begins_with_its_first_swap_again() {
         assert_eq!(actions, [Action::Report(report.clone())]);
         alone.change(Change::Report(node("a"), report));
         let members = alone.0.shared().unwrap().members.clone();
-        assert_eq!(alone.give(Event::Snapshot(Shared { members, ..Shared::default() })), []);
+        assert_eq!(
+            alone.give(Event::Snapshot(View::Whole, Shared { members, ..Shared::default() })),
+            []
+        );
     }
 }
 
 #[test]
 fn a_trial_is_proposed_once_the_others_know_who_holds_the_job() {
     let mut alone = Alone::at(100);
-    let purpose = Purpose::Trial(Length { settling_steps: 2, steps: 10 });
-    let actions = alone.give(Event::Wished(run(), Uid(1), purpose));
+    let purpose = Purpose::Trial(Length { settling_steps: 2, steps: 10, samples: true });
+    let actions = alone.give(Event::Wished(run(), Uid(1), purpose, Terms::default()));
     let [Action::Join(member)] = &actions[..] else { panic!("{actions:?}") };
     assert!(member.measures);
     let actions = alone.change(Change::Member(node("a"), Some(member.clone())));
@@ -244,9 +260,209 @@ fn a_trial_is_proposed_once_the_others_know_who_holds_the_job() {
     let first_step = proposal.step + 2;
     alone.change(Change::Proposal(1, proposal.clone()));
     let actions = alone.change(Change::Decision(1, Decision::Commit));
-    let measured = Action::Measure { number: 1, first_step, steps: 10 };
+    let measured = Action::Measure { number: 1, first_step, steps: 10, samples: true };
     assert!(actions.contains(&measured), "{actions:?}");
     assert!(!alone.give(Event::Tick(100)).contains(&measured), "once");
-    let refused = alone.give(Event::Wished(run(), Uid(2), Purpose::Swap));
+    let refused = alone.give(Event::Wished(run(), Uid(2), Purpose::Swap, Terms::default()));
     assert!(refused.contains(&Action::Tell(Told::Held(node("a")))), "{refused:?}");
+}
+
+#[test]
+fn a_trial_after_another_one_is_as_far_ahead_as_the_nodes_took_to_agree_but_never_further() {
+    for (took_ms, steps) in [(0, 1), (250, 2), (5000, 3)] {
+        let mut alone = Alone::at(100);
+        let trial = Purpose::Trial(Length { settling_steps: 1, steps: 5, samples: false });
+        let proposed = |actions: &[Action]| match actions {
+            [Action::Propose { number, proposal, .. }] => Some((*number, proposal.clone())),
+            _ => None,
+        };
+        let actions =
+            alone.give(Event::Wished(Run::DefaultClocks, Uid(1), trial, Terms::default()));
+        let [Action::Join(member)] = &actions[..] else { panic!("{actions:?}") };
+        let actions = alone.change(Change::Member(node("a"), Some(member.clone())));
+        let (number, first) = proposed(&actions).unwrap();
+        assert_eq!(first.step, 106, "3 s of steps of 1 s, 2 of slack and one more");
+        alone.change(Change::Proposal(number, first.clone()));
+        alone.give(Event::Tick(took_ms));
+        commit(&mut alone, number, &first);
+        let actions =
+            alone.give(Event::Wished(Run::DefaultClocks, Uid(1), trial, Terms::default()));
+        let (_, next) = proposed(&actions).unwrap_or_else(|| panic!("{actions:?}"));
+        assert_eq!(next.step - next.proposed_at - 3, steps, "{took_ms} ms");
+    }
+}
+
+#[test]
+fn the_first_trial_after_a_swap_is_as_far_ahead_as_a_swap() {
+    let mut alone = Alone::at(100);
+    let actions =
+        alone.give(Event::Wished(Run::DefaultClocks, Uid(1), Purpose::Swap, Terms::default()));
+    let [Action::Propose { number, proposal: swap, .. }] = &actions[..] else {
+        panic!("{actions:?}")
+    };
+    commit(&mut alone, *number, swap);
+    let trial = Purpose::Trial(Length { settling_steps: 1, steps: 5, samples: false });
+    let actions = alone.give(Event::Wished(Run::DefaultClocks, Uid(1), trial, Terms::default()));
+    let join = actions.iter().find_map(|action| match action {
+        Action::Join(member) => Some(member.clone()),
+        _ => None,
+    });
+    let actions = alone.change(Change::Member(node("a"), Some(join.unwrap())));
+    let next = actions.iter().find_map(|action| match action {
+        Action::Propose { proposal, .. } => Some(proposal.clone()),
+        _ => None,
+    });
+    let next = next.unwrap_or_else(|| panic!("{actions:?}"));
+    assert_eq!(next.step - next.proposed_at - 3, 3, "3 s of steps of 1 s");
+}
+
+#[test]
+fn a_wish_hears_that_another_one_is_under_way_or_that_the_job_has_changed() {
+    let mut alone = Alone::at(100);
+    let wished = |terms| Event::Wished(run(), Uid(1), Purpose::Swap, terms);
+    let after = Terms { after: Some(4), ..Terms::default() };
+    assert_eq!(alone.give(wished(after)), [Action::Tell(Told::Changed)]);
+    let proposed = alone.give(wished(Terms::default()));
+    assert!(matches!(proposed[..], [Action::Propose { .. }]), "{proposed:?}");
+    assert_eq!(alone.give(wished(Terms::default())), [Action::Tell(Told::Busy)]);
+}
+
+/// Node `b`, which has the second rank and watches a part of the job.
+fn bystander() -> Participant {
+    let mut b = Participant::new(node("b"), Settings::default(), 0);
+    let places = vec![place(1)];
+    b.on(Event::Tick(0));
+    b.on(Event::Looked(Some(Seen { places, ..seen(100) })));
+    b.on(Event::Snapshot(View::Part, Shared::default()));
+    b
+}
+
+fn watches(actions: &[Action]) -> Option<View> {
+    actions.iter().find_map(|action| match action {
+        Action::Watch(view) => Some(*view),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_bystander_watches_the_whole_job_when_it_is_its_turn_to_decide_and_until_then_decides_nothing()
+{
+    let mut b = bystander();
+    let proposed = b.on(Event::Changed(Change::Proposal(1, proposal(106, 100))));
+    assert_eq!(watches(&proposed), None);
+    assert_eq!(watches(&b.on(Event::Tick(999))), None);
+    assert_eq!(watches(&b.on(Event::Tick(1000))), Some(View::Whole));
+    // Nobody has armed as far as it sees, and it sees no member: that is no reason to abort.
+    let looked = Seen { places: vec![place(1)], ..seen(200) };
+    let actions = b.on(Event::Looked(Some(looked)));
+    assert!(!actions.iter().any(|action| matches!(action, Action::Decide(..))), "{actions:?}");
+    let decided = b.on(Event::Changed(Change::Decision(1, Decision::Commit)));
+    assert_eq!(watches(&decided), Some(View::Part));
+}
+
+#[test]
+fn who_wishes_watches_the_whole_job_before_it_proposes() {
+    let mut b = bystander();
+    let actions = b.on(Event::Wished(run(), Uid(1), Purpose::Swap, Terms::default()));
+    assert_eq!(watches(&actions), Some(View::Whole));
+    let places = vec![place(1)];
+    let told = b.on(Event::Looked(Some(Seen { places, ..seen(100) })));
+    let is_early = |action: &Action| matches!(action, Action::Tell(_) | Action::Propose { .. });
+    assert!(!told.iter().any(is_early), "one node of two is all that it sees: {told:?}");
+    assert_eq!(watches(&b.on(Event::Asked)), None, "it does already");
+}
+
+/// What is proposed or said to a wish on these terms, if there is one swap so far, which all run.
+fn wished(alone: &mut Alone, run: Run, terms: Terms) -> Vec<Action> {
+    alone.give(Event::Wished(run, Uid(1), Purpose::Swap, terms))
+}
+
+#[test]
+fn a_step_that_is_named_is_proposed_once_or_refused_with_those_that_are_possible() {
+    let at = |at| Terms { at: Some(at), ..Terms::default() };
+    for impossible in [1, 100, 102, 3704] {
+        let told = Told::NotAt(impossible, 103..=3703);
+        let actions = wished(&mut Alone::at(100), run(), at(impossible));
+        assert_eq!(actions, [Action::Tell(told)]);
+    }
+    let mut alone = Alone::at(100);
+    let actions = wished(&mut alone, run(), at(250));
+    let [Action::Propose { proposal: sent, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(*sent, proposal(250, 100));
+    alone.change(Change::Proposal(1, sent.clone()));
+    let late = Abort::TooLate([node("b")].into());
+    let actions = alone.change(Change::Decision(1, Decision::Abort(late.clone())));
+    assert_eq!(actions, [Action::Tell(Told::Aborted(late, 1))]);
+}
+
+#[test]
+fn what_is_wished_while_a_swap_is_far_ahead_hears_of_it() {
+    let mut alone = Alone::at(100);
+    alone.change(Change::Proposal(1, proposal(250, 100)));
+    alone.change(Change::Decision(1, Decision::Commit));
+    let actions = wished(&mut alone, Run::DefaultClocks, Terms::default());
+    assert!(actions.contains(&Action::Tell(Told::ToCome { number: 1, step: 250 })), "{actions:?}");
+}
+
+/// Commits a proposal, as the swap of this number, and lets the node run it for a while. Returns what it
+/// does after that.
+fn commit(alone: &mut Alone, number: u64, sent: &Proposal) -> Vec<Action> {
+    alone.change(Change::Proposal(number, sent.clone()));
+    alone.change(Change::Decision(number, Decision::Commit));
+    alone.give(Event::Swapped(SwapAnswer::At(sent.step)));
+    alone.1 = sent.step + 1;
+    let mut actions = alone.give(Event::Tick(10_000 * number));
+    let took = Some(Took { number, step: sent.step });
+    actions.extend(alone.change(Change::Report(node("a"), Report { took, late: None })));
+    actions.retain(|action| !matches!(action, Action::Report(_)));
+    actions
+}
+
+#[test]
+fn what_stands_beside_a_plan_is_carried_on_and_another_plan_is_guarded_anew() {
+    let mut alone = Alone::at(100);
+    let guard = Guard::of(0.01, node("a"), 100).after(9, Some((0.5, 100)));
+    let standing = Standing { guard: Some(guard.clone()), ..Standing::default() };
+    // Nothing is run so that `pfod` shows what it does in this test.
+    let first =
+        Proposal { run: Run::DefaultClocks, standing: standing.clone(), ..proposal(106, 100) };
+    commit(&mut alone, 1, &first);
+    let shared = alone.0.shared().unwrap();
+    assert_eq!(shared.standing(), Some(&standing));
+    let proposed = |actions: &[Action]| {
+        actions.iter().find_map(|action| match action {
+            Action::Propose { proposal, .. } => Some(proposal.clone()),
+            _ => None,
+        })
+    };
+    let same = wished(&mut alone.clone(), Run::DefaultClocks, Terms::default());
+    let same = proposed(&same).unwrap();
+    assert_eq!((same.standing, same.rollback), (standing, Some(Run::DefaultClocks)));
+    let another = proposed(&wished(&mut alone.clone(), run(), Terms::default())).unwrap();
+    let anew = Standing { guard: Some(guard.anew(another.step)), ..Standing::default() };
+    assert_eq!((another.standing, another.rollback), (anew, None));
+    let late = Terms { after: Some(7), ..Terms::default() };
+    let told = wished(&mut alone, run(), late);
+    assert!(matches!(told[..], [Action::Tell(Told::Changed)]), "{told:?}");
+}
+
+#[test]
+fn a_comparison_that_nobody_runs_any_more_leads_to_what_was_compared_and_is_paid_for() {
+    let mut alone = Alone::at(100);
+    let guard = Guard::of(0.01, node("b"), 100);
+    let length = Length { settling_steps: 1, steps: 2, samples: false };
+    let compared = Proposal {
+        run: Run::DefaultClocks,
+        by_node: node("b"),
+        trial: Some(Trial { length, before: Run::DefaultClocks, returns: true }),
+        standing: Standing { guard: Some(guard.clone()), ..Standing::default() },
+        rollback: Some(run()),
+        ..proposal(106, 100)
+    };
+    let actions = commit(&mut alone, 1, &compared);
+    let [Action::Propose { proposal: back, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!((&back.run, &back.trial), (&Run::DefaultClocks, &None));
+    let paid = guard.after(back.step - 106, None);
+    assert_eq!(back.standing.guard, Some(paid));
+    assert_eq!(back.rollback, Some(run()), "a rollback leads to what it led to before");
 }

@@ -1,5 +1,5 @@
-//! What becomes of a proposal. Any agent may decide, the proposer first: the store creates the
-//! decision once, so that it makes no difference who does.
+//! What becomes of a proposal. Any agent may decide that watches the whole job, the proposer first: the
+//! store creates the decision once, so that it makes no difference who does.
 
 use std::collections::BTreeSet;
 
@@ -9,28 +9,23 @@ use crate::node::Node;
 use crate::shared::{Shared, SharedSwap};
 use crate::swap::{Abort, Answer, Decision};
 
-/// Milliseconds after which others finish what a proposer began.
+/// Milliseconds after which another node finishes what a proposer began, and after which one more does.
 pub(super) const PATIENCE_MS: u64 = 500;
 
 impl Participant {
     pub(super) fn decide(&mut self) -> Option<Action> {
-        let shared = self.shared.as_ref()?;
+        let shared = self.whole()?;
         let (number, swap) = shared.undecided()?;
-        if self.now_ms < self.turn_ms(swap) {
+        if swap.proposal.by_node != self.me && self.undecided_for_ms() < PATIENCE_MS {
             return None;
         }
         let decision = self.decision(shared, swap)?;
         self.writing.insert(Write::Decide).then_some(Action::Decide(number, decision))
     }
 
-    /// When it is this node's turn: a thousand agents do not all write the same.
-    fn turn_ms(&self, swap: &SharedSwap) -> u64 {
-        let since_ms = self.undecided_since.map_or(self.now_ms, |(_, since_ms)| since_ms);
-        if swap.proposal.by_node == self.me {
-            return since_ms;
-        }
-        let place = swap.proposal.members.iter().position(|node| *node == self.me).unwrap_or(0);
-        since_ms.saturating_add(PATIENCE_MS).saturating_add(place as u64)
+    /// For how long the newest swap is known and not decided.
+    pub(super) fn undecided_for_ms(&self) -> u64 {
+        self.undecided_since.map_or(0, |(_, since_ms)| self.now_ms.saturating_sub(since_ms))
     }
 
     fn decision(&self, shared: &Shared, swap: &SharedSwap) -> Option<Decision> {

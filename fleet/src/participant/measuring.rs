@@ -4,11 +4,11 @@
 use super::Participant;
 use super::deciding::PATIENCE_MS;
 use super::proposing::Wish;
-use crate::event::{Action, Purpose};
+use crate::event::{Action, Purpose, Terms};
 use crate::member::completeness;
 use crate::node::Node;
 use crate::shared::Shared;
-use crate::swap::Run;
+use crate::swap::{Length, Proposal, Run, Trial};
 
 /// How often the lead of a swap that ends abandoned trials is doubled at most.
 const MOST_DOUBLINGS: u64 = 4;
@@ -18,10 +18,10 @@ impl Participant {
     pub(super) fn measure(&mut self) -> Option<Action> {
         let (number, proposal) = self.shared.as_ref()?.committed().next()?;
         let (first_step, trial) = (proposal.first_step()?, proposal.trial.as_ref()?);
-        let steps = trial.length.steps;
+        let Length { steps, samples, .. } = trial.length;
         let is_new = self.measured != number;
         self.measured = number;
-        is_new.then_some(Action::Measure { number, first_step, steps })
+        is_new.then_some(Action::Measure { number, first_step, steps, samples })
     }
 
     pub(super) fn let_go(&mut self) {
@@ -32,31 +32,32 @@ impl Participant {
     pub(super) fn drop_idle_wish(&mut self) {
         let is_idle = self.wish.as_ref().is_some_and(|wish| match wish.purpose {
             _ if wish.is_proposed() => false,
-            Purpose::Trial(_) => !self.measures,
+            Purpose::Trial(_) | Purpose::Comparison(_) => !self.measures,
             Purpose::Abandoned => !self.is_abandoned(),
             Purpose::Swap | Purpose::LastOfTrials => false,
         });
         self.wish.take_if(|_| is_idle);
     }
 
-    /// Whether the job is in a trial, and nobody runs its trials any more.
+    /// Whether the job is in a trial, and nobody runs its trials any more, as far as this node sees it.
     fn is_abandoned(&self) -> bool {
-        let newest =
-            self.shared.as_ref().and_then(|shared| Some((shared, shared.committed().next()?)));
-        newest.is_some_and(|(shared, (_, proposal))| {
-            proposal.trial.is_some() && shared.measured_by().is_none()
-        })
+        let is_free = |shared: &Shared| shared.trial().is_some() && shared.measured_by().is_none();
+        self.whole().is_some_and(is_free)
     }
 
-    /// The node whose trials a swap would disturb.
+    /// The node whose trials a swap would disturb. A comparison is none that anybody waits for: what a
+    /// user asks for ends it.
     pub(super) fn held_against(&self, purpose: Purpose) -> Option<Node> {
-        let measuring = self.shared.as_ref().and_then(Shared::measured_by);
+        let measuring = self.whole().and_then(Shared::measured_by);
+        let is_compared = self.whole().and_then(Shared::trial).is_some_and(is_comparison);
         match purpose {
+            Purpose::Swap | Purpose::Trial(_) if is_compared => None,
             Purpose::Swap if self.measures => Some(self.me.clone()),
             Purpose::Swap => measuring.cloned(),
-            Purpose::Trial(_) | Purpose::LastOfTrials | Purpose::Abandoned => {
-                measuring.filter(|node| **node != self.me).cloned()
-            }
+            Purpose::Trial(_)
+            | Purpose::Comparison(_)
+            | Purpose::LastOfTrials
+            | Purpose::Abandoned => measuring.filter(|node| **node != self.me).cloned(),
         }
     }
 
@@ -66,8 +67,9 @@ impl Participant {
         own.is_some_and(|member| member.measures)
     }
 
-    /// Wishes for default clocks where nobody runs the trials any more: any node may, and who asked for
-    /// them first. Without all of its nodes, the job runs on as it does.
+    /// Wishes for default clocks, or for what was compared with them, where nobody runs the trials any
+    /// more: any node may, and who asked for them first. Without all of its nodes, the job runs on as it
+    /// does.
     pub(super) fn end_abandoned_trials(&mut self) {
         if !self.is_abandoned() {
             self.abandoned_since_ms = None;
@@ -77,18 +79,33 @@ impl Participant {
         let Some((number, proposal)) = shared.committed().next() else { return };
         let since_ms = *self.abandoned_since_ms.get_or_insert(self.now_ms);
         let place = proposal.members.iter().position(|node| *node == self.me).unwrap_or(0) as u64;
-        let waits_ms = if proposal.by_node == self.me { 0 } else { PATIENCE_MS + place };
+        let waits_ms =
+            if proposal.by_node == self.me { 0 } else { PATIENCE_MS.saturating_add(place) };
         let is_turn = self.now_ms >= since_ms.saturating_add(waits_ms);
         let is_free = self.wish.is_none() && shared.undecided().is_none();
         if is_turn && is_free && completeness(&shared.members).is_ok() {
             let by_uid = proposal.by_uid;
             // Each swap since the trial was an attempt in which the nodes had too little time.
             let attempts = shared.newest().saturating_sub(number).min(MOST_DOUBLINGS) as u32;
-            let mut wish = Wish::new(Run::DefaultClocks, by_uid, Purpose::Abandoned);
+            let terms = Terms { after: Some(number), ..Terms::default() };
+            let run = after_abandoned(proposal);
+            let mut wish = Wish::new(run, by_uid, Purpose::Abandoned, terms);
             wish.attempts = attempts;
             self.wish = Some(wish);
             self.stale = true;
         }
+    }
+}
+
+fn is_comparison((_, proposal): (u64, &Proposal)) -> bool {
+    proposal.trial.as_ref().is_some_and(|trial| trial.returns)
+}
+
+/// What a job is to run after trials that nobody runs any more.
+fn after_abandoned(proposal: &Proposal) -> Run {
+    match &proposal.trial {
+        Some(Trial { before, returns: true, .. }) => before.clone(),
+        _ => Run::DefaultClocks,
     }
 }
 

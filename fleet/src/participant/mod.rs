@@ -9,6 +9,7 @@ mod deciding;
 mod following;
 mod measuring;
 mod proposing;
+mod watching;
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,7 @@ use crate::digest::Digest;
 use crate::event::{Action, Event, Runs, Seen, Told, Write};
 use crate::member::Member;
 use crate::node::Node;
-use crate::shared::{Change, Shared, SharedSwap};
+use crate::shared::{Change, Shared, SharedSwap, View};
 use crate::swap::{Proposal, Report, Run, Took};
 
 pub use proposing::Wish;
@@ -62,6 +63,11 @@ pub struct Participant {
     now_ms: u64,
     /// The job in the store, as far as it was seen.
     shared: Option<Shared>,
+    /// How much of it `shared` is, and how much was asked for last.
+    view: View,
+    watches: View,
+    /// When somebody wanted to see the whole job for the last time.
+    asked_ms: Option<u64>,
     /// Since when the store does not answer.
     away_since_ms: Option<u64>,
     /// What was sent to the store, and has neither been lost nor come back as a change.
@@ -90,8 +96,13 @@ pub struct Participant {
     left_at: Option<u64>,
     /// None until the store has shown what an earlier agent of this node reported.
     report: Option<Report>,
+    /// The newest swap that is not decided, and the trial that the job is in; each with the time since
+    /// when this is known.
     undecided_since: Option<(u64, u64)>,
+    trial_since: Option<(u64, u64)>,
     wish: Option<Wish>,
+    /// What the members took to agree on the newest wish that was committed.
+    agreed_ms: Option<u64>,
     /// Whether somebody at this node runs trials of the job.
     measures: bool,
     /// The newest trial that this node was asked to measure.
@@ -109,6 +120,9 @@ impl Participant {
             settings,
             now_ms,
             shared: None,
+            view: View::Part,
+            watches: View::Part,
+            asked_ms: None,
             away_since_ms: Some(now_ms),
             writing: BTreeSet::new(),
             seen: None,
@@ -128,7 +142,9 @@ impl Participant {
             left_at: None,
             report: None,
             undecided_since: None,
+            trial_since: None,
             wish: None,
+            agreed_ms: None,
             measures: false,
             measured: 0,
             abandoned_since_ms: None,
@@ -153,7 +169,7 @@ impl Participant {
         if let Some(told) = self.take_in(event) {
             actions.push(Action::Tell(told));
         }
-        self.take_note_of_undecided();
+        self.take_note_of_swaps();
         actions.extend(self.tell());
         actions.extend(self.look());
         actions.extend(self.swap());
@@ -169,6 +185,7 @@ impl Participant {
             self.end_abandoned_trials();
             actions.extend(self.propose());
         }
+        actions.extend(self.watch());
         actions
     }
 
@@ -178,7 +195,8 @@ impl Participant {
                 self.now_ms = self.now_ms.max(now_ms);
                 self.stale |= self.now_ms >= self.looked_ms.saturating_add(LOOK_MS);
             }
-            Event::Snapshot(shared) => {
+            Event::Snapshot(view, shared) => {
+                self.view = view;
                 let own = shared.reports.get(&self.me).cloned().unwrap_or_default();
                 self.report.get_or_insert(own);
                 self.shared = Some(shared);
@@ -216,8 +234,11 @@ impl Participant {
                 self.loaded = fits.map(|fits| (number, fits));
             }
             Event::Swapped(answer) => self.swapped(answer),
-            Event::Wished(run, by_uid, purpose) => return self.wished(run, by_uid, purpose),
+            Event::Wished(run, by_uid, purpose, terms) => {
+                return self.wished(Wish::new(run, by_uid, purpose, terms));
+            }
             Event::LetGo => self.let_go(),
+            Event::Asked => self.asked_ms = Some(self.now_ms),
         }
         None
     }
@@ -235,6 +256,10 @@ impl Participant {
             Change::Forgotten(_) => None,
         };
         shown.map(|write| self.writing.remove(&write));
+        if matches!(change, Change::Proposal(..)) {
+            // An answer to the one before is not taken any more, and so is never shown.
+            self.writing.remove(&Write::Arm);
+        }
         shared.apply(change);
         let all_said =
             |(_, swap): (u64, &SharedSwap)| swap.answers.len() >= swap.proposal.members.len();
@@ -265,10 +290,19 @@ impl Participant {
     }
 
     fn join(&mut self) -> Option<Action> {
-        let Seen { degrees, places, gpus, .. } = self.seen.clone()?;
-        let member = Member { degrees, places, gpus, measures: self.measures };
-        let is_known = self.shared.as_ref()?.members.get(&self.me) == Some(&member);
-        (!is_known && self.writing.insert(Write::Join)).then_some(Action::Join(member))
+        let Seen { degrees, places, gpus, slow, .. } = self.seen.as_ref()?;
+        let is_known = self.shared.as_ref()?.members.get(&self.me).is_some_and(|known| {
+            let is_same = known.degrees == *degrees && known.measures == self.measures;
+            is_same && known.places == *places && known.gpus == *gpus && known.slow == *slow
+        });
+        let member = || Member {
+            degrees: *degrees,
+            places: places.clone(),
+            gpus: gpus.clone(),
+            measures: self.measures,
+            slow: slow.clone(),
+        };
+        (!is_known && self.writing.insert(Write::Join)).then(|| Action::Join(member()))
     }
 
     fn say(&mut self) -> Option<Action> {
@@ -306,6 +340,8 @@ impl Participant {
         match (&seen.runs, run) {
             (Runs::DefaultClocks, Run::DefaultClocks) => true,
             (Runs::Uniform(runs), Run::Uniform(run)) => runs == run,
+            (Runs::Replicas(runs), Run::Replicas(run)) => runs == run,
+            (Runs::PowerLimits(runs), Run::PowerLimits { limits_w, .. }) => runs == limits_w,
             (Runs::Slices(slices), Run::Plan(_)) => {
                 slices.iter().all(|(stage, slice)| run.slice(*stage) == Some(*slice))
             }
@@ -316,14 +352,6 @@ impl Participant {
     /// Whether the job has ranks on other nodes.
     fn spans_nodes(seen: &Seen) -> bool {
         seen.degrees.ranks() > seen.places.len() as u64
-    }
-
-    fn take_note_of_undecided(&mut self) {
-        let undecided = self.shared.as_ref().and_then(Shared::undecided).map(|(number, _)| number);
-        self.undecided_since = undecided.map(|number| match self.undecided_since {
-            Some((known, since_ms)) if known == number => (known, since_ms),
-            _ => (number, self.now_ms),
-        });
     }
 
     /// The number of the newest committed swap that this node has taken up; 0 before the first.

@@ -4,9 +4,10 @@
 use pfo_vocabulary::Uid;
 
 use super::Participant;
-use crate::event::{Action, Purpose, Told, Write};
+use crate::event::{Action, Purpose, Seen, Terms, Told, Write};
 use crate::member::completeness;
 use crate::shared::Shared;
+use crate::standing::Standing;
 use crate::swap::{Abort, Decision, Proposal, Run, Trial};
 
 /// Attempts, each with twice the lead of the one before.
@@ -15,25 +16,78 @@ const ATTEMPTS: u32 = 3;
 /// The time of a step that was not measured, in milliseconds: short, so that the lead is enough.
 const SHORT_STEP_MS: u64 = 20;
 
+/// How far ahead the step of a swap may be, and how far ahead it is when a wish does not wait for it any
+/// more: nothing else can be changed before, in milliseconds.
+const FARTHEST_MS: u64 = 3_600_000;
+const FAR_MS: u64 = 20_000;
+
+/// The lead of a trial after another one, as a multiple of what the members took to agree on that, and
+/// of as much time as may pass before it is noticed, in milliseconds.
+const AGREEMENTS: u64 = 3;
+const UNNOTICED_MS: u64 = 250;
+
 /// What a user wishes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wish {
     run: Run,
     by_uid: Uid,
     pub(super) purpose: Purpose,
+    terms: Terms,
     pub(super) attempts: u32,
     proposed: Option<(u64, Proposal)>,
     /// Whether the store has `proposed`, as far as is known.
     is_sent: bool,
+    /// When it was proposed.
+    proposed_ms: u64,
 }
 
 impl Wish {
-    pub(super) fn new(run: Run, by_uid: Uid, purpose: Purpose) -> Self {
-        Self { run, by_uid, purpose, attempts: 0, proposed: None, is_sent: false }
+    pub(super) fn new(run: Run, by_uid: Uid, purpose: Purpose, terms: Terms) -> Self {
+        Self {
+            run,
+            by_uid,
+            purpose,
+            terms,
+            attempts: 0,
+            proposed: None,
+            is_sent: false,
+            proposed_ms: 0,
+        }
     }
 
     pub(super) fn is_trial(&self) -> bool {
-        matches!(self.purpose, Purpose::Trial(_))
+        matches!(self.purpose, Purpose::Trial(_) | Purpose::Comparison(_))
+    }
+
+    /// How it is marked if it is only for measuring.
+    fn trial(&self, shared: &Shared) -> Option<Trial> {
+        let trial = |length, returns| Some(Trial { length, before: shared.for_good(), returns });
+        match self.purpose {
+            Purpose::Trial(length) => trial(length, false),
+            Purpose::Comparison(length) => trial(length, true),
+            Purpose::Swap | Purpose::LastOfTrials | Purpose::Abandoned => None,
+        }
+    }
+
+    /// What stands beside it from a step on.
+    fn standing(&self, shared: &Shared, step: u64) -> Standing {
+        let stands = || match shared.committed().next() {
+            Some((_, newest)) if self.purpose == Purpose::Abandoned => {
+                newest.standing_if_abandoned(step)
+            }
+            Some((_, newest)) if self.is_trial() || self.run == shared.for_good() => {
+                newest.standing.clone()
+            }
+            Some((_, newest)) => newest.standing.for_another(step),
+            None => Standing::default(),
+        };
+        self.terms.standing.clone().unwrap_or_else(stands)
+    }
+
+    /// What a rollback leads to after it, if that is not what ran before it.
+    fn rollback(&self, shared: &Shared) -> Option<Run> {
+        let changes_nothing = self.is_trial() || self.run == shared.for_good();
+        changes_nothing.then(|| shared.before_good())?
     }
 
     pub(super) fn is_proposed(&self) -> bool {
@@ -48,17 +102,16 @@ impl Wish {
 }
 
 impl Participant {
-    pub(super) fn wished(&mut self, run: Run, by_uid: Uid, purpose: Purpose) -> Option<Told> {
+    pub(super) fn wished(&mut self, wish: Wish) -> Option<Told> {
         if self.wish.is_some() {
-            return Some(Told::NotNow("another swap of the job is under way"));
+            return Some(Told::Busy);
         }
         if self.away_since_ms.is_some() {
             return Some(Told::NotNow("the store does not answer"));
         }
-        if let Some(node) = self.held_against(purpose) {
+        if let Some(node) = self.held_against(wish.purpose) {
             return Some(Told::Held(node));
         }
-        let wish = Wish::new(run, by_uid, purpose);
         self.measures |= wish.is_trial();
         self.wish = Some(wish);
         self.stale = true;
@@ -67,10 +120,17 @@ impl Participant {
 
     /// Proposes what a user wishes, when nothing else is under way.
     pub(super) fn propose(&mut self) -> Option<Action> {
-        let (shared, wish) = (self.shared.as_ref()?, self.wish.as_ref()?);
+        let (shared, wish) = (self.whole()?, self.wish.as_ref()?);
         // The one before the newest committed swap is what a rollback leads to.
         let forget_below = shared.committed().nth(1).map_or(0, |(number, _)| number);
-        if wish.is_sent || shared.undecided().is_some() || !self.is_settled() {
+        if wish.is_sent || shared.undecided().is_some() {
+            return None;
+        }
+        if let Some(told) = self.far_ahead().filter(|_| !wish.is_proposed()) {
+            self.wish = None;
+            return Some(Action::Tell(told));
+        }
+        if !self.is_settled() {
             return None;
         }
         if let Some((number, proposal)) = wish.proposed.clone() {
@@ -80,40 +140,86 @@ impl Participant {
             return None;
         }
         let seen = self.fresh()?;
-        if let Err(why) = completeness(&shared.members) {
-            self.wish = None;
-            return Some(Action::Tell(Told::Incomplete(why)));
+        match self.proposal(shared, wish, seen) {
+            Ok(proposal) => {
+                let number = shared.newest().saturating_add(1);
+                if let Some(wish) = &mut self.wish {
+                    wish.attempts = wish.attempts.saturating_add(1);
+                    wish.proposed = Some((number, proposal.clone()));
+                    wish.proposed_ms = self.now_ms;
+                }
+                self.send(number, proposal, forget_below)
+            }
+            Err(told) => {
+                self.wish = None;
+                Some(Action::Tell(told))
+            }
+        }
+    }
+
+    /// What is to be proposed.
+    ///
+    /// # Errors
+    /// Why nothing is.
+    fn proposal(&self, shared: &Shared, wish: &Wish, seen: &Seen) -> Result<Proposal, Told> {
+        completeness(&shared.members).map_err(Told::Incomplete)?;
+        let newest = shared.committed().next().map_or(0, |(number, _)| number);
+        if wish.terms.after.is_some_and(|after| after != newest) {
+            return Err(Told::Changed);
         }
         // Somebody at another node may have been first.
         if let Some(node) = self.held_against(wish.purpose) {
-            self.wish = None;
-            return Some(Action::Tell(Told::Held(node)));
+            return Err(Told::Held(node));
         }
-        let Some(next) = seen.next_step else {
-            self.wish = None;
-            return Some(Action::Tell(Told::NotNow("a rank of this node has begun no step")));
+        let next = seen.next_step.ok_or(Told::NotNow("a rank of this node has begun no step"))?;
+        let first = next.saturating_add(self.settings.slack).saturating_add(1);
+        let step = match wish.terms.at {
+            Some(at) => {
+                let last = first.saturating_add(self.steps_in(FARTHEST_MS));
+                let possible = first..=last;
+                if !possible.contains(&at) {
+                    return Err(Told::NotAt(at, possible));
+                }
+                at
+            }
+            None => first.saturating_add(self.steps_in(self.lead_ms(shared, wish))),
         };
-        let lead_ms = self.settings.lead_ms.saturating_mul(1 << wish.attempts.min(8));
-        let lead = lead_ms.div_ceil(self.step_ms.unwrap_or(SHORT_STEP_MS).max(1));
-        let step = next.saturating_add(self.settings.slack).saturating_add(1).saturating_add(lead);
-        let number = shared.newest().saturating_add(1);
-        let proposal = Proposal {
+        Ok(Proposal {
             run: wish.run.clone(),
             step,
             members: shared.members.keys().cloned().collect(),
             proposed_at: next,
             by_uid: wish.by_uid,
             by_node: self.me.clone(),
-            trial: match wish.purpose {
-                Purpose::Trial(length) => Some(Trial { length, before: shared.for_good() }),
-                Purpose::Swap | Purpose::LastOfTrials | Purpose::Abandoned => None,
-            },
-        };
-        if let Some(wish) = &mut self.wish {
-            wish.attempts = wish.attempts.saturating_add(1);
-            wish.proposed = Some((number, proposal.clone()));
-        }
-        self.send(number, proposal, forget_below)
+            trial: wish.trial(shared),
+            standing: wish.standing(shared, step),
+            rollback: wish.rollback(shared),
+        })
+    }
+
+    /// As many steps as take so long.
+    fn steps_in(&self, time_ms: u64) -> u64 {
+        time_ms.div_ceil(self.step_ms.unwrap_or(SHORT_STEP_MS).max(1))
+    }
+
+    /// A committed swap whose step is to come, and far ahead.
+    fn far_ahead(&self) -> Option<Told> {
+        let (number, proposal) = self.shared.as_ref()?.committed().next()?;
+        let (step, next) = (proposal.step, self.fresh()?.next_step?);
+        let is_far = step.saturating_sub(next) > self.steps_in(FAR_MS);
+        is_far.then_some(Told::ToCome { number, step })
+    }
+
+    /// How long the members have to arm a proposal. Trials of one node that follow each other are as far
+    /// ahead as the one before has shown to be enough.
+    fn lead_ms(&self, shared: &Shared, wish: &Wish) -> u64 {
+        let full_ms = self.settings.lead_ms.saturating_mul(1 << wish.attempts.min(8));
+        let is_own = |proposal: &Proposal| proposal.trial.is_some() && proposal.by_node == self.me;
+        let follows = shared.committed().next().is_some_and(|(_, newest)| is_own(newest));
+        let is_short = follows && wish.is_trial() && wish.attempts == 0;
+        let agreed_ms = self.agreed_ms.filter(|_| is_short);
+        let enough = |ms: u64| ms.saturating_add(UNNOTICED_MS).saturating_mul(AGREEMENTS);
+        agreed_ms.map_or(full_ms, |ms| enough(ms).min(full_ms))
     }
 
     fn send(&mut self, number: u64, proposal: Proposal, forget_below: u64) -> Option<Action> {
@@ -145,33 +251,55 @@ impl Participant {
         };
         let told = match swap.decision.as_ref()? {
             Decision::Commit => Told::Committed { number: *number, step: proposal.step },
-            Decision::Abort(Abort::TooLate(_)) if wish.attempts < ATTEMPTS => {
+            Decision::Abort(Abort::TooLate(_))
+                if wish.attempts < ATTEMPTS && wish.terms.at.is_none() =>
+            {
                 (wish.proposed, wish.is_sent) = (None, false);
                 return None;
             }
             Decision::Abort(why) => Told::Aborted(why.clone(), wish.attempts),
         };
+        if matches!(told, Told::Committed { .. }) {
+            self.agreed_ms = Some(self.now_ms.saturating_sub(wish.proposed_ms));
+        }
         self.wish = None;
         Some(Action::Tell(told))
     }
 }
 
 impl Shared {
+    /// What stands beside what the job runs; none before its first swap.
+    #[must_use]
+    pub fn standing(&self) -> Option<&Standing> {
+        self.committed().next().map(|(_, proposal)| &proposal.standing)
+    }
+
     /// What the job runs, or ran before the trials that it is in.
-    fn for_good(&self) -> Run {
+    #[must_use]
+    pub fn for_good(&self) -> Run {
         let newest = self.committed().next();
         newest.map_or(Run::DefaultClocks, |(_, proposal)| proposal.for_good().clone())
     }
 
-    /// What the job ran before the newest committed swap, trials left out; none if there was no swap.
-    #[must_use]
-    pub fn before(&self) -> Option<Run> {
+    /// What the job ran before that; none if there was no swap.
+    fn before_good(&self) -> Option<Run> {
         let mut committed = self.committed();
         let (_, newest) = committed.next()?;
-        if newest.trial.is_some() {
-            return Some(newest.for_good().clone());
+        let before = || {
+            let before = committed.next();
+            before.map_or(Run::DefaultClocks, |(_, proposal)| proposal.for_good().clone())
+        };
+        Some(newest.rollback.clone().unwrap_or_else(before))
+    }
+
+    /// What the job ran before the newest committed swap: before trials, or before what is compared; none
+    /// if there was no swap.
+    #[must_use]
+    pub fn before(&self) -> Option<Run> {
+        let (_, newest) = self.committed().next()?;
+        match &newest.trial {
+            Some(Trial { before, returns: false, .. }) => Some(before.clone()),
+            _ => self.before_good(),
         }
-        let before = committed.next();
-        Some(before.map_or(Run::DefaultClocks, |(_, proposal)| proposal.for_good().clone()))
     }
 }

@@ -10,6 +10,7 @@ mod world;
 
 use std::thread;
 
+use pfod::Return;
 use world::{Broken, Calm, World};
 
 fn number(variable: &str) -> Option<u64> {
@@ -62,4 +63,16 @@ fn a_pfod_that_moves_swaps_whose_step_is_past_is_found_out() {
 #[test]
 fn a_store_that_creates_a_swap_twice_is_found_out() {
     assert!(first_wrong(0, 3000, Calm::No, Broken::SwapsTwice).is_some());
+}
+
+#[test]
+fn a_pfod_that_comes_back_and_changes_before_the_step_is_found_out() {
+    let found = first_wrong(0, 3000, Calm::No, Broken::Returns(Return::Early));
+    assert!(found.is_some_and(|(_, why)| why.contains("was not committed")));
+}
+
+#[test]
+fn a_pfod_that_comes_back_and_does_not_run_what_it_says_is_found_out() {
+    let found = first_wrong(0, 3000, Calm::No, Broken::Returns(Return::Idle));
+    assert!(found.is_some_and(|(_, why)| why.contains("is not reported late")));
 }

@@ -1,7 +1,7 @@
 //! Sees what every node ran at every step, and every report and decision at the moment at which the
 //! store takes it. It uses no judgement of the agents.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pfo_fleet::{Decision, Late, Proposal, Report};
 
@@ -15,6 +15,8 @@ pub(crate) struct Observer {
     proposals: BTreeMap<u64, (Proposal, Ran)>,
     decisions: BTreeMap<u64, Decision>,
     lates: BTreeMap<usize, Vec<Late>>,
+    /// Nodes and steps that ran at default clocks because `pfod` was killed.
+    without_pfod: BTreeSet<(usize, u64)>,
 }
 
 impl Observer {
@@ -34,6 +36,14 @@ impl Observer {
         self.lates.entry(node).or_default().extend(report.late.clone());
     }
 
+    /// A node begins its next step.
+    pub(crate) fn step(&mut self, node: usize, (ran, is_excused): (Ran, bool)) {
+        if is_excused {
+            self.without_pfod.insert((node, self.ran[node].len() as u64));
+        }
+        self.ran[node].push(ran);
+    }
+
     pub(crate) fn has_late(&self) -> bool {
         self.lates.values().any(|lates| !lates.is_empty())
     }
@@ -45,6 +55,11 @@ impl Observer {
             .filter_map(|(number, _)| self.proposals.get(number))
             .map(|(proposal, ran)| (proposal.step, *ran))
             .collect()
+    }
+
+    /// Whether a node may run something else at a step.
+    fn is_excused(&self, node: usize, step: u64) -> bool {
+        self.without_pfod.contains(&(node, step)) || self.is_reported_late(node, step)
     }
 
     fn is_reported_late(&self, node: usize, step: u64) -> bool {
@@ -69,7 +84,7 @@ impl Observer {
                         "node {node} ran {ran} at step {step}, which was not committed"
                     ));
                 }
-                if *ran != due && !self.is_reported_late(node, step) {
+                if *ran != due && !self.is_excused(node, step) {
                     return Err(format!(
                         "node {node} ran {ran} at step {step}, not {due}, and is not reported late"
                     ));
@@ -82,7 +97,7 @@ impl Observer {
     fn compare_nodes(&self) -> Result<(), String> {
         let steps = self.ran.iter().map(Vec::len).min().unwrap_or(0);
         for step in 0..steps {
-            let on_time = |node: &usize| !self.is_reported_late(*node, step as u64);
+            let on_time = |node: &usize| !self.is_excused(*node, step as u64);
             let mut ran = (0..self.ran.len()).filter(on_time).map(|node| self.ran[node][step]);
             let first = ran.next();
             if let Some(other) = ran.find(|ran| Some(*ran) != first) {

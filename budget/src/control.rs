@@ -37,6 +37,10 @@ pub struct Seen<'a> {
     pub measured_w: Option<f64>,
     /// Whether somebody holds it: it cannot be changed now.
     pub is_held: bool,
+    /// Whether a slowest point is agreed, below which only an emergency takes it.
+    pub has_floor: bool,
+    /// Whether a power limit holds it now.
+    pub is_limited: bool,
 }
 
 /// The cluster as it is now.
@@ -283,7 +287,8 @@ impl Controller {
     }
 
     /// The backstop: jobs that do not follow are held to what they were ordered, and in an emergency every
-    /// job that has not changed yet. Where not even the floors fit, all limits are scaled down alike.
+    /// job that has not changed yet. Where not even the slowest points fit, jobs without a floor are limited
+    /// below these, all alike; in an emergency the others, too.
     fn limits(
         &self,
         jobs: &[Seen<'_>],
@@ -296,14 +301,18 @@ impl Controller {
             let place = ordered.unwrap_or(running(seen)).min(seen.curve.last());
             (self.counted_w(seen, place), place > running(seen))
         };
-        let is_short = now.is_emergency && decision.shortfall.is_some();
-        let all_w: f64 = jobs.iter().map(|seen| ordered_w(seen).0).sum();
-        let scale =
-            if is_short { ((room.budget_w - now.base_w) / all_w).clamp(0.0, 1.0) } else { 1.0 };
+        let is_short =
+            |seen: &Seen<'_>| decision.shortfall.is_some() && (now.is_emergency || !seen.has_floor);
+        let all_w = |short: bool| -> f64 {
+            jobs.iter().filter(|seen| is_short(seen) == short).map(|seen| ordered_w(seen).0).sum()
+        };
+        let left_w = room.budget_w - now.base_w - all_w(false);
+        let scale = (left_w / all_w(true)).clamp(0.0, 1.0);
         let limit = |seen: &Seen<'_>| {
             let (watts, is_above) = ordered_w(seen);
-            let is_due = is_above && (now.is_emergency || !self.follows(seen));
-            (is_due || is_short).then(|| (seen.name.into(), scale * watts))
+            let is_due = is_above && (now.is_emergency || seen.is_limited || !self.follows(seen));
+            let share = if is_short(seen) { scale } else { 1.0 };
+            (is_due || is_short(seen)).then(|| (seen.name.into(), share * watts))
         };
         jobs.iter().filter_map(limit).collect()
     }

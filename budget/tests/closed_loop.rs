@@ -78,6 +78,8 @@ fn run(plants: &mut [Plant], ticks: usize, noise: f64, has_meter: bool) -> (Vec<
                     plant.admits * plant.power_w() * (1.0 + noise * (random.f64() - 0.5)),
                 ),
                 is_held: false,
+                has_floor: false,
+                is_limited: false,
             })
             .collect();
         let now = Now {
@@ -174,6 +176,8 @@ fn one(controller: &mut Controller, plant: &Plant, is_emergency: bool, budget_w:
         running: Some(plant.running),
         measured_w: None,
         is_held: false,
+        has_floor: false,
+        is_limited: false,
     };
     let now = Now { budget_w, base_w: 0.0, meter_w: None, elapsed_s: 1.0, is_emergency };
     controller.next(&[seen], now).unwrap()
@@ -193,6 +197,63 @@ fn an_emergency_limits_power_at_once_and_gives_it_back_to_the_plan() {
 }
 
 #[test]
+fn below_all_slowest_points_jobs_without_a_floor_are_limited_and_the_others_are_not() {
+    let plants: Vec<Plant> = (0..3).map(|number| Plant::new(number, 0)).collect();
+    let slowest_w = plants[0].curve.points()[plants[0].curve.last()].power_w;
+    let seen = |is_limited| -> Vec<Seen<'_>> {
+        let plants = plants.iter().enumerate();
+        let seen = plants.map(|(number, plant)| Seen {
+            name: &plant.name,
+            curve: &plant.curve,
+            weight: 1.0,
+            running: Some(plant.curve.last()),
+            measured_w: None,
+            is_held: false,
+            has_floor: number == 0,
+            is_limited,
+        });
+        seen.collect()
+    };
+    let (mut controller, budget_w) = (Controller::new(), 2.0 * slowest_w);
+    let mut now = Now { budget_w, base_w: 0.0, meter_w: None, elapsed_s: 1.0, is_emergency: false };
+    for is_limited in [false, true, true] {
+        let orders = controller.next(&seen(is_limited), now).unwrap();
+        assert!(orders.decision.shortfall.is_some());
+        assert_eq!(orders.limits.keys().collect::<Vec<_>>(), ["job-01", "job-02"]);
+        let limits_w: f64 = orders.limits.values().sum();
+        assert!(limits_w + slowest_w <= budget_w, "{limits_w} W");
+    }
+    now.is_emergency = true;
+    let orders = controller.next(&seen(true), now).unwrap();
+    assert!(orders.limits.len() == 3 && orders.limits.values().sum::<f64>() <= budget_w);
+    now.budget_w = 4.0 * slowest_w;
+    assert!(controller.next(&seen(true), now).unwrap().limits.is_empty(), "there is room again");
+}
+
+#[test]
+fn a_job_that_was_limited_stays_so_under_the_next_controller_until_it_has_changed() {
+    let plant = Plant::new(0, 0);
+    let seen = |running, is_limited| Seen {
+        name: &plant.name,
+        curve: &plant.curve,
+        weight: 1.0,
+        running: Some(running),
+        measured_w: None,
+        is_held: false,
+        has_floor: false,
+        is_limited,
+    };
+    let now =
+        Now { budget_w: 700.0, base_w: 0.0, meter_w: None, elapsed_s: 1.0, is_emergency: false };
+    let mut controller = Controller::new();
+    assert!(controller.next(&[seen(0, false)], now).unwrap().limits.is_empty(), "it may follow");
+    let orders = Controller::new().next(&[seen(0, true)], now).unwrap();
+    assert!(orders.limits["job-00"] <= 700.0);
+    let changed = seen(orders.changes["job-00"], true);
+    assert!(Controller::new().next(&[changed], now).unwrap().limits.is_empty());
+}
+
+#[test]
 fn a_job_that_is_held_keeps_its_plan_and_is_counted() {
     let plants = twenty(0);
     let seen: Vec<Seen<'_>> = plants
@@ -205,6 +266,8 @@ fn a_job_that_is_held_keeps_its_plan_and_is_counted() {
             running: None,
             measured_w: None,
             is_held: number == 0,
+            has_floor: false,
+            is_limited: false,
         })
         .collect();
     let now =
@@ -226,6 +289,8 @@ fn hostile_numbers_of_the_cluster_are_refused_and_of_counters_passed_over() {
             running: Some(usize::MAX),
             measured_w: Some(bad),
             is_held: false,
+            has_floor: false,
+            is_limited: false,
         };
         let good = Now {
             budget_w: 700.0,

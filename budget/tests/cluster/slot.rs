@@ -120,6 +120,8 @@ impl<'a> Slot<'a> {
             running: Some(job.place),
             measured_w: job.read,
             is_held: false,
+            has_floor: false,
+            is_limited: false,
         })
     }
 }
